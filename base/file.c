@@ -1,0 +1,194 @@
+#define _GNU_SOURCE
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+status file_join(char out[FILE_PATH_BYTES], const char *folder, const char *name)
+{
+    size_t length = strlen(folder);
+    const char *slash = length > 0 && folder[length - 1] == '/' ? "" : "/";
+    int used = snprintf(out, FILE_PATH_BYTES, "%s%s%s", folder, slash, name);
+    REQUIRE(used >= 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "path too long: %s/%s", folder,
+            name);
+    return STATUS_OK;
+}
+
+static status read_all(int file, const char *path, char *text, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t got = read(file, text + done, bytes - done);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        REQUIRE(got >= 0, STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
+        REQUIRE(got > 0, STATUS_DATA, "%s became shorter while it was read", path);
+        done += (size_t)got;
+    }
+    return STATUS_OK;
+}
+
+status file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    *out = NULL;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    REQUIRE(file >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA), "cannot open %s: %s",
+            path, strerror(errno));
+    status result = STATUS_OK;
+    char *text = NULL;
+    struct stat about;
+    REQUIRE_GOTO(result, done, fstat(file, &about) == 0, STATUS_DATA, "cannot read %s: %s", path,
+                 strerror(errno));
+    REQUIRE_GOTO(result, done, S_ISREG(about.st_mode), STATUS_DATA, "%s is not a regular file",
+                 path);
+    REQUIRE_GOTO(result, done, (uint64_t)about.st_size <= limit_bytes, STATUS_DATA,
+                 "%s has %lld bytes, at most %zu are accepted", path, (long long)about.st_size,
+                 limit_bytes);
+    size_t bytes = (size_t)about.st_size;
+    text = malloc(bytes + 1);
+    REQUIRE_GOTO(result, done, text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for %s",
+                 bytes, path);
+    TRY_GOTO(result, done, read_all(file, path, text, bytes));
+    text[bytes] = '\0';
+    *out = text;
+    text = NULL;
+    if (out_bytes != NULL) {
+        *out_bytes = bytes;
+    }
+done:
+    free(text);
+    close(file);
+    return result;
+}
+
+static status write_all(int file, const char *path, const char *data, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t put = write(file, data + done, bytes - done);
+        if (put < 0 && errno == EINTR) {
+            continue;
+        }
+        REQUIRE(put > 0, STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
+        done += (size_t)put;
+    }
+    REQUIRE(fsync(file) == 0, STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+static status sync_folder_of(const char *path)
+{
+    char folder[FILE_PATH_BYTES];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        return file_sync(".");
+    }
+    slash[slash == folder ? 1 : 0] = '\0';
+    return file_sync(folder);
+}
+
+status file_write(const char *path, const void *data, size_t bytes)
+{
+    char temporary[FILE_PATH_BYTES];
+    int used = snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    REQUIRE(used >= 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "path too long: %s", path);
+    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create %s: %s", temporary, strerror(errno));
+    status result = write_all(file, path, data, bytes);
+    if (close(file) != 0 && result == STATUS_OK) {
+        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
+                              strerror(errno));
+    }
+    if (result == STATUS_OK && rename(temporary, path) != 0) {
+        result = status_raise(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), __FILE__,
+                              __LINE__, "cannot create %s: %s", path, strerror(errno));
+    }
+    if (result != STATUS_OK) {
+        unlink(temporary);
+        return result;
+    }
+    return sync_folder_of(path);
+}
+
+status file_make_folders(const char *path)
+{
+    char part[FILE_PATH_BYTES];
+    int used = snprintf(part, sizeof part, "%s", path);
+    REQUIRE(used > 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "not a usable path: '%s'", path);
+    for (char *c = part + 1;; c++) {
+        if (*c != '/' && *c != '\0') {
+            continue;
+        }
+        char kept = *c;
+        *c = '\0';
+        bool made = mkdir(part, 0777) == 0 || errno == EEXIST;
+        REQUIRE(made, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                "cannot create the folder %s: %s", part, strerror(errno));
+        REQUIRE(file_is_folder(part), STATUS_CREATE, "cannot create the folder %s: %s is no folder",
+                path, part);
+        *c = kept;
+        if (kept == '\0') {
+            return STATUS_OK;
+        }
+    }
+}
+
+status file_sync(const char *path)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    REQUIRE(file >= 0, STATUS_WRITE, "cannot open %s to sync it: %s", path, strerror(errno));
+    int failed = fsync(file);
+    int error = errno;
+    close(file);
+    REQUIRE(failed == 0, STATUS_WRITE, "cannot sync %s: %s", path, strerror(error));
+    return STATUS_OK;
+}
+
+static int remove_entry(const char *path, const struct stat *about, int flag, struct FTW *walk)
+{
+    (void)about;
+    (void)flag;
+    (void)walk;
+    return remove(path) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+status file_remove_tree(const char *path)
+{
+    if (!file_exists(path)) {
+        return STATUS_OK;
+    }
+    int error = nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    if (error < 0) {
+        error = errno;
+    }
+    REQUIRE(error == 0 || error == ENOENT, status_from_errno(error, STATUS_WRITE, STATUS_WRITE),
+            "cannot remove %s: %s", path, strerror(error));
+    return STATUS_OK;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat about;
+    return lstat(path, &about) == 0;
+}
+
+bool file_is_folder(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+int64_t file_size(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISREG(about.st_mode) ? (int64_t)about.st_size : -1;
+}

@@ -1,0 +1,119 @@
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static struct {
+    pthread_mutex_t lock;
+    FILE *file;
+    bool lost_line;
+    bool quiet;
+    bool progress_shown; /* the terminal's cursor stands behind a progress line */
+    double last_progress;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER, .last_progress = -1e9};
+
+void log_quiet(bool quiet)
+{
+    pthread_mutex_lock(&state.lock);
+    state.quiet = quiet;
+    pthread_mutex_unlock(&state.lock);
+}
+
+status log_open(const char *path)
+{
+    TRY(log_close());
+    FILE *file = fopen(path, "a");
+    REQUIRE(file != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot open the log %s: %s", path, strerror(errno));
+    pthread_mutex_lock(&state.lock);
+    state.file = file;
+    state.lost_line = false;
+    pthread_mutex_unlock(&state.lock);
+    return STATUS_OK;
+}
+
+status log_close(void)
+{
+    pthread_mutex_lock(&state.lock);
+    bool lost = state.lost_line;
+    if (state.file != NULL && fclose(state.file) != 0) {
+        lost = true;
+    }
+    state.file = NULL;
+    state.lost_line = false;
+    pthread_mutex_unlock(&state.lock);
+    REQUIRE(!lost, STATUS_WRITE, "the log file is incomplete: a line could not be written");
+    return STATUS_OK;
+}
+
+static void tell(const char *line)
+{
+    pthread_mutex_lock(&state.lock);
+    if (!state.quiet) {
+        fprintf(stderr, "%s%s\n", state.progress_shown ? "\r\033[K" : "", line);
+        fflush(stderr);
+        state.progress_shown = false;
+        if (state.file != NULL) {
+            time_t now = time(NULL);
+            struct tm parts;
+            char stamp[32];
+            strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+            if (fprintf(state.file, "%s %s\n", stamp, line) < 0 || fflush(state.file) != 0) {
+                state.lost_line = true;
+            }
+        }
+    }
+    pthread_mutex_unlock(&state.lock);
+}
+
+void log_info(const char *format, ...)
+{
+    char line[STATUS_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    tell(line);
+}
+
+void log_warning(const char *name, const char *format, ...)
+{
+    char line[STATUS_TEXT_BYTES];
+    int used = snprintf(line, sizeof line, "W-%s: ", name);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line + used, sizeof line - (size_t)used, format, arguments);
+    va_end(arguments);
+    tell(line);
+}
+
+void log_progress(const char *format, ...)
+{
+    static const double plain_interval_seconds = 10;
+    char line[STATUS_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    pthread_mutex_lock(&state.lock);
+    if (!state.quiet) {
+        double now = clock_seconds();
+        if (isatty(STDERR_FILENO)) {
+            fprintf(stderr, "\r%s\033[K", line);
+            fflush(stderr);
+            state.progress_shown = true;
+        } else if (now - state.last_progress >= plain_interval_seconds) {
+            fprintf(stderr, "%s\n", line);
+            fflush(stderr);
+            state.last_progress = now;
+        }
+    }
+    pthread_mutex_unlock(&state.lock);
+}

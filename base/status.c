@@ -1,0 +1,164 @@
+#include "base/status.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct {
+    int rank;
+    int ranks;
+    char host[65];
+} identity = {.rank = 0, .ranks = 1, .host = ""};
+
+static _Atomic int64_t current_step = -1;
+static _Thread_local struct status_note pending;
+
+const char *status_name(status code)
+{
+    switch (code) {
+    case STATUS_OK:
+        return "OK";
+    case STATUS_USAGE:
+        return "USAGE";
+    case STATUS_DATA:
+        return "DATA";
+    case STATUS_NO_INPUT:
+        return "NO-INPUT";
+    case STATUS_UNAVAILABLE:
+        return "UNAVAILABLE";
+    case STATUS_INTERNAL:
+        return "INTERNAL";
+    case STATUS_LOST:
+        return "RANK-LOST";
+    case STATUS_CREATE:
+        return "CREATE";
+    case STATUS_WRITE:
+        return "WRITE";
+    case STATUS_STOPPED:
+        return "STOPPED";
+    case STATUS_HANG:
+        return "HANG";
+    case STATUS_PERMISSION:
+        return "PERMISSION";
+    case STATUS_RECIPE:
+        return "RECIPE";
+    case STATUS_NOT_FINITE:
+        return "NONFINITE";
+    case STATUS_CHECKPOINT:
+        return "CHECKPOINT";
+    case STATUS_DIVERGED:
+        return "DIVERGED";
+    }
+    return "UNKNOWN";
+}
+
+void status_identify(int rank, int ranks, const char *host)
+{
+    identity.rank = rank;
+    identity.ranks = ranks;
+    if (host != NULL) {
+        snprintf(identity.host, sizeof identity.host, "%s", host);
+    }
+}
+
+void status_at_step(int64_t step)
+{
+    atomic_store_explicit(&current_step, step, memory_order_relaxed);
+}
+
+status status_raise(status code, const char *file, int line, const char *format, ...)
+{
+    if (pending.code != STATUS_OK) {
+        return code;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    pending.code = code;
+    pending.step = atomic_load_explicit(&current_step, memory_order_relaxed);
+    vsnprintf(pending.text, sizeof pending.text, format, arguments);
+    va_end(arguments);
+    if (code == STATUS_INTERNAL) { /* ours, not the user's: say where in the source */
+        size_t used = strlen(pending.text);
+        snprintf(pending.text + used, sizeof pending.text - used, " (%s:%d)", file, line);
+    }
+    return code;
+}
+
+void status_take(struct status_note *note)
+{
+    *note = pending;
+    pending.code = STATUS_OK;
+}
+
+status status_restore(const struct status_note *note)
+{
+    if (note->code != STATUS_OK && pending.code == STATUS_OK) {
+        pending = *note;
+    }
+    return note->code;
+}
+
+const struct status_note *status_pending(void)
+{
+    return &pending;
+}
+
+void status_format(const struct status_note *note, char *line, int bytes)
+{
+    if (identity.host[0] == '\0') {
+        if (gethostname(identity.host, sizeof identity.host - 1) != 0) {
+            snprintf(identity.host, sizeof identity.host, "unknown");
+        }
+    }
+    char step[32] = "-";
+    if (note->step >= 0) {
+        snprintf(step, sizeof step, "%lld", (long long)note->step);
+    }
+    snprintf(line, (size_t)bytes, "E-%s rank %d host %s step %s: %s", status_name(note->code),
+             identity.rank, identity.host, step, note->text);
+    for (char *c = line; *c != '\0'; c++) { /* one error is one line, whatever a file name holds */
+        if (*c == '\n' || *c == '\r') {
+            *c = ' ';
+        }
+    }
+}
+
+bool status_print(void)
+{
+    if (pending.code == STATUS_OK) {
+        return false;
+    }
+    char line[STATUS_TEXT_BYTES + 256];
+    status_format(&pending, line, (int)sizeof line);
+    fprintf(stderr, "%s\n", line);
+    fflush(stderr);
+    pending.code = STATUS_OK;
+    return true;
+}
+
+void status_clear(void)
+{
+    pending.code = STATUS_OK;
+}
+
+status status_from_errno(int error, status fallback_missing, status otherwise)
+{
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+        return fallback_missing;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return STATUS_PERMISSION;
+    case ENOSPC:
+    case EDQUOT:
+    case EIO:
+        return STATUS_WRITE;
+    default:
+        return otherwise;
+    }
+}

@@ -1,0 +1,133 @@
+/* Ranks that work together: collectives, one verdict on errors, deadlines, and the end of the job.
+ *
+ * A comm is a group of ranks. comm_self is a world of one; comm_mpi is host memory over MPI (with
+ * shared memory between ranks of one node); comm_nccl is device memory (another issue). All have
+ * this interface, so that the layers above are written once.
+ *
+ * Order     collectives are called by all ranks of the comm in the same order, from the main thread
+ * Waiting   every wait polls with the comm's deadline: a missed deadline ends the whole job with
+ *           STATUS_HANG naming the ranks that did not come and the phase they were last seen in
+ * Numerics  sums are made in rank order: the same layout gives the same bits, on every rank
+ * Errors    a broken communicator is never agreed on: comm_abort ends all ranks with the code */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct comm;
+struct comm_request; /* a started collective; NULL once it is complete */
+
+/* comm_self_create - a world of one rank. */
+status comm_self_create(struct comm **out);
+
+/* comm_world_create - the ranks that mpirun or srun started; a world of one without a launcher (then
+ * MPI is not even initialised). Sets the identity in error lines (status.h).
+ *
+ * Errors    STATUS_UNAVAILABLE if started by a launcher but built without MPI */
+status comm_world_create(int *argc, char ***argv, struct comm **out);
+
+/* comm_destroy - leave the group; for the world: an agreed end of the job (MPI_Finalize). */
+status comm_destroy(struct comm **comm);
+
+int comm_rank(const struct comm *comm);
+int comm_size(const struct comm *comm);
+int comm_local_ranks(const struct comm *comm); /* ranks of this comm on this host */
+int comm_local_rank(const struct comm *comm);  /* this rank's place among them */
+const char *comm_kind(const struct comm *comm); /* "self", "mpi", "nccl" */
+
+/* comm_split - the ranks of one colour, ordered by key. */
+status comm_split(struct comm *comm, int colour, int key, struct comm **out);
+
+/* comm_allocate - zeroed memory in which collectives of this comm run fastest (a shared-memory window
+ * between the ranks of one node; registered device memory). Collective. Aligned to 64 bytes or more.
+ *
+ * Errors    STATUS_INTERNAL naming the bytes */
+status comm_allocate(struct comm *comm, size_t bytes, void **out);
+status comm_free(struct comm *comm, void *memory);
+
+/* ---- collectives ---- */
+
+/* A contiguous range of elements: what one rank owns (partition.h). */
+struct range {
+    int64_t first;
+    int64_t count;
+};
+
+status comm_barrier(struct comm *comm);
+status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root);
+
+/* comm_all_gather_bytes - all[size][bytes] from each rank's mine[bytes]. Small data. */
+status comm_all_gather_bytes(struct comm *comm, void *all, const void *mine, size_t bytes);
+
+/* comm_sum_doubles - element sums in rank order, in place. Small data: the step's one reduction. */
+status comm_sum_doubles(struct comm *comm, double *data, int64_t count);
+
+/* comm_all_reduce - f32 sums in rank order, in place. */
+status comm_all_reduce(struct comm *comm, float *data, int64_t count);
+
+/* comm_all_reduce_start - the same, started: data is not touched by the caller until comm_wait.
+ * Several may be under way; they complete in order. */
+status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
+                             struct comm_request **out);
+
+/* comm_reduce_scatter_start - afterwards data[ranges[rank]] holds the sum; the rest is undefined.
+ *
+ * Shapes    ranges [size], in data's elements; together they may leave holes */
+status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
+                                 struct comm_request **out);
+
+/* comm_all_gather_start - every rank's data[ranges[r]] reaches all ranks, in place.
+ *
+ * Units     element_bytes of the ranges' elements */
+status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
+                             const struct range *ranges, struct comm_request **out);
+
+/* comm_progress - push started collectives on; called between operations of backward. */
+status comm_progress(struct comm *comm);
+
+/* comm_wait - until the collective is complete; *request becomes NULL. */
+status comm_wait(struct comm *comm, struct comm_request **request);
+
+/* What communication cost since the last call. hidden share = 1 - exposed / total. */
+struct comm_times {
+    double total_seconds;   /* from each collective's start to its completion, overlaps counted once */
+    double exposed_seconds; /* of these, seconds that the caller spent inside this room */
+    int64_t bytes;          /* sent by this rank */
+};
+void comm_take_times(struct comm *comm, struct comm_times *out);
+
+/* ---- errors and the end ---- */
+
+/* comm_agree - one verdict for all ranks: the worst news of any rank (the lowest rank that failed).
+ *
+ * Every rank passes its own status; all get the verdict. The rank whose error it is prints its
+ * pending note (status.h), once; other ranks' notes are dropped. Collective. */
+status comm_agree(struct comm *comm, status mine);
+
+/* comm_agree_flag - whether any rank passes true (a stop was asked for). Collective. */
+status comm_agree_flag(struct comm *comm, bool mine, bool *any);
+
+/* comm_abort - print this rank's pending note and end the whole job with this code. Any thread.
+ * Does not return. */
+_Noreturn void comm_abort(struct comm *comm, status code);
+
+/* comm_set_deadline - how long a wait may take before it counts as a hang; > 0. */
+void comm_set_deadline(struct comm *comm, double seconds);
+
+/* ---- watchdog (comm/watchdog.c) ----
+ *
+ * A thread beside the main one that sees when the main thread stays in one phase for too long, and
+ * ends the job naming rank, phase and seconds. Other ranks of this host see each other's phases. */
+
+/* watchdog_start - watch; the first limit is for start-up.
+ *
+ * Units     limit_seconds for phases that name no own limit */
+status watchdog_start(struct comm *world, double limit_seconds);
+
+/* watchdog_phase - what the main thread does from now on ("data", "forward", "gradient reduction",
+ * "checkpoint", ...). Cheap: a store. Resets the time. limit_seconds 0: the default. */
+void watchdog_phase(const char *phase, double limit_seconds);
+void watchdog_stop(void);

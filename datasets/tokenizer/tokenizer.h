@@ -1,0 +1,68 @@
+/* Text to ids and back. Kinds: `bpe` (byte-level, as GPT-2), `char`, `wordpiece` (another issue).
+ *
+ * A tokenizer lives in a folder as tokenizer.json in the Hugging Face `tokenizers` format (and, for
+ * `char`, in the same format with a one-character vocabulary). Immutable once made: encode and decode
+ * may run in several threads at once, each with its own encoder. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+
+struct tokenizer;
+
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_WORDPIECE, TOKENIZER_CHAR };
+
+/* Ids that grow as needed; ids are int32 everywhere. Free with token_list_free. */
+struct token_list {
+    int32_t *ids;
+    int64_t count;
+    int64_t capacity;
+};
+void token_list_free(struct token_list *list);
+
+/* tokenizer_train - learn a tokenizer of at most vocab_size ids from the texts of these files.
+ *
+ * For bpe: 256 bytes first, merges by count (ties: the pair with the smaller ids), and the special
+ * token <|endoftext|> last. For char: every character of the text in order of code points, no special
+ * token; vocab_size is only checked as a limit (0: none).
+ * Errors    STATUS_NO_INPUT, STATUS_DATA (char: invalid UTF-8, with the byte offset) */
+status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
+                       int workers, struct tokenizer **out);
+
+/* tokenizer_open - read folder/tokenizer.json.
+ *
+ * Errors    STATUS_NO_INPUT, STATUS_DATA naming file, place and reason (an unsupported part of the
+ *           format is refused by name, never ignored) */
+status tokenizer_open(const char *folder, struct tokenizer **out);
+
+/* tokenizer_save - write folder/tokenizer.json (the folder is made). Same tokenizer, same bytes. */
+status tokenizer_save(const struct tokenizer *t, const char *folder);
+status tokenizer_destroy(struct tokenizer **t);
+
+enum tokenizer_kind tokenizer_kind_of(const struct tokenizer *t);
+int64_t tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1 */
+int32_t tokenizer_eos(const struct tokenizer *t);        /* <|endoftext|>, </s>, ...; -1: none */
+
+/* tokenizer_sha256 - of the canonical tokenizer.json: names the tokenizer in shards and checkpoints. */
+const char *tokenizer_sha256(const struct tokenizer *t);
+
+/* tokenizer_find - the id of a whole token by its text (special tokens too); -1: none. */
+int32_t tokenizer_find(const struct tokenizer *t, const char *text);
+
+/* tokenizer_encode - append the ids of text[bytes] to *out.
+ *
+ * Special tokens are recognised in the text only where `special` is true.
+ * Errors    STATUS_DATA: char: a character that is not in the vocabulary, with its byte offset */
+status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
+                        struct token_list *out);
+
+/* tokenizer_decode - the bytes of ids; *out is the caller's, for free(), NUL-terminated.
+ *
+ * Special tokens are left out where skip_special is true.
+ * Errors    STATUS_DATA: an id outside of the vocabulary, with its index */
+status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                        bool skip_special, char **out, size_t *out_bytes);

@@ -1,0 +1,249 @@
+/* Every operation of a transformer, forward and backward, on any device.
+ *
+ * kernels.c checks the shapes once and dispatches to the device's table (kernels_table.h): cpu/ and
+ * cuda/ with the same file stems. The plain reference of each operation (kernels/cpu/reference.c,
+ * double precision) is the specification that both are tested against.
+ *
+ * Three laws
+ *   1. Parameter gradients `+=`, activation gradients `=`, the residual stream's gradient `+=`.
+ *   2. Losses are sums and come with counts, never means: one division, after the sum over all ranks.
+ *   3. Dropout is a pure function of (key, global element index): no state, no layout in it.
+ *
+ * Manner    arguments: where, outputs, inputs, scalars. Activations and the weights that products
+ *           read are all f32 or all bf16 (the context's dtype); sums, statistics, losses, gradients of
+ *           parameters and optimizer state are f32. A queued operation allocates nothing, prints
+ *           nothing and waits for nothing.
+ * Order     calls on one context run in the order given; the same calls give the same bits.
+ * Errors    STATUS_INTERNAL with the values for shapes that do not fit (our bug, not the user's);
+ *           device failures as STATUS_INTERNAL too.
+ * Letters   N rows (= B T tokens), C width, K inner size of a product, M its outputs, H heads,
+ *           G key-value heads, D head width, V vocabulary. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/device.h"
+#include "base/status.h"
+#include "base/tensor.h"
+
+struct kernels; /* a device's operations, its threads and its working memory */
+
+/* The largest sizes that a context will meet: its working memory is made from them at creation. */
+struct kernels_limits {
+    int64_t rows;       /* N of a micro-batch */
+    int64_t width;      /* C */
+    int64_t inner;      /* F, the wider side of the feed-forward */
+    int heads;          /* H */
+    int64_t head_width; /* D */
+    int64_t sequence;   /* longest T */
+    int64_t vocabulary; /* V, padded */
+    bool training;      /* backward will be called */
+};
+
+/* kernels_create - a context on dev.
+ *
+ * Units     threads is the CPU threads that operations may use; 0 for all that this process may
+ * Memory    kernels_workspace_bytes(limits, ...) on dev, at once
+ * Errors    STATUS_UNAVAILABLE if the device cannot do dtype (named with what can) */
+status kernels_create(struct device *dev, enum dtype dtype, int threads,
+                      const struct kernels_limits *limits, struct kernels **out);
+status kernels_destroy(struct kernels **k);
+
+/* kernels_workspace_bytes - what a context needs for itself; a pure function, for `bireme plan`. */
+size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
+                               const struct kernels_limits *limits);
+
+/* kernels_supports - whether dtype runs at the processor's own speed on this device. */
+bool kernels_supports(struct device *dev, enum dtype dtype);
+
+struct device *kernels_device(const struct kernels *k);
+struct stream *kernels_stream(const struct kernels *k);
+enum dtype kernels_dtype(const struct kernels *k);
+int kernels_threads(const struct kernels *k);
+
+/* kernels_description - the back-end in words: instruction set, matrix library and its version. */
+const char *kernels_description(const struct kernels *k);
+
+/* ---- matrix products: kernels/cpu/matmul.c ---- */
+
+enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF };
+
+/* linear_forward - y = act(x w^T + bias).
+ *
+ * Shapes    y [N, M], x [N, K], w [M, K]; bias f32 [1, M] or absent
+ * Memory    pre [N, M] receives the value before the activation, kept for linear_backward_input;
+ *           absent where act is ACTIVATION_NONE or nothing will go backward */
+status linear_forward(struct kernels *k, struct tensor y, struct tensor pre, struct tensor x,
+                      struct tensor w, struct tensor bias, enum activation act);
+
+/* linear_backward_input - dx = (dy w) * act'(pre): the gradient before the activation that made x.
+ *
+ * Shapes    dx [N, K], dy [N, M], w [M, K]; pre [N, K], absent where act is ACTIVATION_NONE */
+status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
+                             enum activation act, struct tensor pre);
+
+/* linear_backward_weight - dw += dy^T x, dbias += column sums of dy.
+ *
+ * Shapes    dw f32 [M, K], dbias f32 [1, M] or absent, dy [N, M], x [N, K] */
+status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
+                              struct tensor dy, struct tensor x);
+
+/* ---- embedding ---- */
+
+/* Dropout by counter: element i of a site is kept where random_uniform(key, first + i) >=
+ * probability, and scaled by 1 / (1 - probability). */
+struct dropout {
+    float probability; /* 0: none */
+    uint64_t key;      /* random_key(seed, RANDOM_DROPOUT, step, site) */
+    int64_t first;     /* global index of this call's first element (row-major over the site) */
+};
+
+/* embedding_forward - y = drop(tokens_table[token] + positions_table[position]).
+ *
+ * Shapes    y [N, C], token_table [V, C], position_table [P, C] or absent; tokens, positions int32 [N]
+ * Errors    ids are the caller's promise (the loader checks them) */
+status embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
+                         const int32_t *positions, struct tensor token_table,
+                         struct tensor position_table, struct dropout dropout);
+
+/* embedding_backward - add each row of drop'(dy) to the gradient rows of its token and position.
+ *
+ * Shapes    d_token_table f32 [V, C], d_position_table f32 [P, C] or absent, dy [N, C]
+ * Numerics  rows of one token are added in the order of N: deterministic at any thread count */
+status embedding_backward(struct kernels *k, struct tensor d_token_table,
+                          struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
+                          const int32_t *positions, struct dropout dropout);
+
+/* ---- residual and norm, in one pass ---- */
+
+enum norm_kind { NORM_LAYER = 0, NORM_RMS };
+
+/* residual_norm_forward - z = x + drop(delta); y = norm(z) * gamma + beta.
+ *
+ * Shapes    z, y, x, delta [N, C]; gamma, beta f32 [1, C] (beta absent for RMS);
+ *           statistics f32 [N, 2]: mean (0 for RMS) and reciprocal deviation of each row
+ * Memory    delta absent: z is not written, y = norm(x). y absent: only the sum. z may alias x
+ * Units     epsilon is added to the variance, not to the deviation; > 0
+ * Numerics  two passes over a row, f32 sums
+ * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
+status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y,
+                             struct tensor statistics, struct tensor x, struct tensor delta,
+                             struct tensor gamma, struct tensor beta, enum norm_kind kind,
+                             float epsilon, struct dropout dropout);
+
+/* residual_norm_backward - dz += norm'(dy); ddelta = drop'(dz).
+ *
+ * Shapes    dz, dy, z [N, C]; dgamma, dbeta f32 [1, C] `+=`; statistics from the forward pass
+ * Memory    dz holds the gradient that arrives along the residual stream, and leaves with the norm's
+ *           part added (overwrite: it is set instead of added to, where nothing arrives); ddelta absent
+ *           where there was no dropout: then it equals dz */
+status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
+                              struct tensor dgamma, struct tensor dbeta, struct tensor dy,
+                              struct tensor z, struct tensor statistics, struct tensor gamma,
+                              enum norm_kind kind, bool overwrite, struct dropout dropout);
+
+/* ---- attention ---- */
+
+/* Sequences lie one after the other in the rows: sequence i has query rows cu_q[i] .. cu_q[i + 1]
+ * and key rows cu_k[i] .. cu_k[i + 1]. A query sees keys of its own sequence only, so a document
+ * mask is a list of documents, and padding is rows in no sequence (their output is not written). */
+struct attention {
+    int heads;          /* H */
+    int kv_heads;       /* G, divides H */
+    int64_t head_width; /* D */
+    bool causal;        /* query i of n sees key j of m where j <= i + m - n */
+    int64_t window;     /* > 0: only the last `window` visible keys */
+    float scale;        /* of the scores, usually 1 / sqrt(D) */
+    int64_t sequences;
+    const int32_t *cu_q; /* int32 [sequences + 1] */
+    const int32_t *cu_k; /* the same array as cu_q for self attention */
+    int64_t longest_q;
+    int64_t longest_k;
+    struct dropout dropout; /* element index: (row of q * H + head) * longest_k + key in sequence */
+};
+
+/* attention_forward - o = softmax(scale q k^T) v per head, with an online softmax.
+ *
+ * Shapes    q, o [Nq, H D]; k, v [Nk, G D]; strided views into one QKV matrix are fine;
+ *           lse f32 [H, Nq], the logarithm of each row's sum of exponentials, for backward (may be
+ *           absent); a row that sees no key gives o = 0 and lse = -infinity
+ * Memory    never a T x T matrix
+ * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135 */
+status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
+                         struct tensor keys, struct tensor values, const struct attention *a);
+
+/* attention_backward - dq, dk, dv from d_o, recomputing the scores from q, k and lse.
+ *
+ * Shapes    as in the forward pass; dq, dk, dv may be views into one dQKV matrix
+ * Numerics  deterministic; no atomics */
+status attention_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
+                          struct tensor dvalues, struct tensor d_o, struct tensor q,
+                          struct tensor keys, struct tensor values, struct tensor o,
+                          struct tensor lse, const struct attention *a);
+
+/* ---- classifier: the output product and cross-entropy, fused over chunks of rows ---- */
+
+struct classifier {
+    int64_t vocabulary;       /* V without padding: columns from here on do not exist */
+    int64_t ignored;          /* this target is not counted; its row's loss is 0 */
+    const float *row_scale;   /* f32 [N]: weight of each row's gradient; NULL: 1 */
+    bool gradient;            /* also dx and dw */
+};
+
+/* classifier_run - losses of x w^T against targets, and the gradient in the same sweep.
+ *
+ * Shapes    x, dx [N, C]; w [Vpadded, C], dw f32 [Vpadded, C] `+=`; targets int32 [N];
+ *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL
+ * Memory    logits live for one chunk of rows at a time, in the context's working memory */
+status classifier_run(struct kernels *k, float *losses, int32_t *best, struct tensor dx,
+                      struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,
+                      const struct classifier *c);
+
+/* classifier_logits - logits f32 [N, V] of a few rows, for generation. */
+status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w);
+
+/* ---- flat slices: optimizer and sums ---- */
+
+struct adamw {
+    float learning_rate, beta1, beta2, epsilon, weight_decay;
+    float gradient_scale;     /* 1 / tokens, times the clipping factor */
+    float correction1;        /* 1 - beta1^t */
+    float correction2;        /* 1 - beta2^t */
+};
+
+/* adamw_update - one step over `count` elements in one pass; the gradient is set to zero after use.
+ *
+ * Shapes    weights, moment1, moment2, gradient f32 [count]; copy bf16 [count], the weights rounded
+ *           for the products, or NULL
+ * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 (decay not scaled by the gradient) */
+status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
+                    float *gradient, int64_t count, const struct adamw *settings);
+
+/* sum_of_squares - of f32 [count] in double precision with a fixed order; NaN or infinity in any
+ * element comes out as such. The result is ready on return (the step's one synchronisation). */
+status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count);
+
+/* sum_of_floats - likewise the plain sum. */
+status sum_of_floats(struct kernels *k, double *out, const float *x, int64_t count);
+
+/* convert - to = from, between f32 and bf16. */
+status convert(struct kernels *k, struct tensor to, struct tensor from);
+
+/* ---- where the time goes, for `bireme bench step` ---- */
+
+struct kernels_time {
+    const char *operation;
+    double seconds;
+    int64_t calls;
+    double flops; /* multiply and add count as two */
+    double bytes; /* each operand once */
+};
+
+enum { KERNELS_OPERATIONS_MAX = 32 };
+
+/* kernels_profile - start counting from zero (on) or stop. */
+void kernels_profile(struct kernels *k, bool on);
+
+/* kernels_times - what was counted; returns the number of entries in out. */
+int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERATIONS_MAX]);

@@ -1,0 +1,118 @@
+/* Status notes, arenas, bf16 rounding, hashes, whole files. */
+#include <math.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/tensor.h"
+#include "tests/check.h"
+
+static status fails(int value)
+{
+    REQUIRE(value < 3, STATUS_RECIPE, "value %d is not below 3", value);
+    return STATUS_OK;
+}
+
+static status passes_on(int value)
+{
+    TRY(fails(value));
+    return STATUS_OK;
+}
+
+static void test_status(void)
+{
+    CHECK_OK(passes_on(1));
+    CHECK(passes_on(7) == STATUS_RECIPE);
+    CHECK(passes_on(8) == STATUS_RECIPE); /* the first reason is kept */
+    CHECK(strcmp(status_pending()->text, "value 7 is not below 3") == 0);
+    status_identify(3, 4, "somewhere");
+    status_at_step(12);
+    char line[256];
+    struct status_note note;
+    status_take(&note);
+    CHECK(status_pending()->code == STATUS_OK);
+    status_format(&note, line, sizeof line);
+    CHECK(strcmp(line, "E-RECIPE rank 3 host somewhere step -: value 7 is not below 3") == 0);
+    CHECK(passes_on(9) == STATUS_RECIPE);
+    status_format(status_pending(), line, sizeof line);
+    CHECK(strstr(line, "step 12: value 9") != NULL);
+    status_clear();
+    CHECK(!status_print());
+}
+
+static void test_arena(void)
+{
+    struct device *dev = NULL;
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    struct arena arena;
+    void *a, *b;
+    CHECK_OK(arena_create(dev, 0, "a test", &arena)); /* measures */
+    CHECK_OK(arena_take(&arena, 100, &a));
+    CHECK_OK(arena_take(&arena, 1, &b));
+    CHECK(a == NULL && b == NULL);
+    size_t bytes = arena.peak;
+    CHECK_EQUAL(bytes, 128 + 64);
+    arena_destroy(&arena);
+    CHECK_OK(arena_create(dev, bytes, "a test", &arena));
+    CHECK_OK(arena_take(&arena, 100, &a));
+    size_t mark = arena_mark(&arena);
+    CHECK_OK(arena_take(&arena, 1, &b));
+    CHECK((char *)b - (char *)a == 128);
+    CHECK_FAILS(arena_take(&arena, 1, &b), STATUS_INTERNAL, "a test");
+    arena_release(&arena, mark);
+    CHECK_OK(arena_take(&arena, 64, &b));
+    CHECK_EQUAL(arena.peak, bytes);
+    arena_destroy(&arena);
+    CHECK_OK(device_destroy(&dev));
+    CHECK_FAILS(device_create(DEVICE_CUDA, 0, &dev), STATUS_UNAVAILABLE, "CUDA");
+}
+
+static void test_bf16(void)
+{
+    CHECK(f32_to_bf16(1.0f) == 0x3f80);
+    CHECK(f32_to_bf16(1.00390625f) == 0x3f80); /* halfway: to even */
+    CHECK(f32_to_bf16(1.01171875f) == 0x3f82);
+    CHECK(isnan(bf16_to_f32(f32_to_bf16(NAN))));
+    CHECK(isinf(bf16_to_f32(f32_to_bf16(INFINITY))));
+    for (uint32_t i = 0; i < 0x7f80; i++) {
+        CHECK(f32_to_bf16(bf16_to_f32((bf16)i)) == i);
+    }
+}
+
+static void test_files(void)
+{
+    char folder[] = "/tmp/bireme-test-XXXXXX", path[FILE_PATH_BYTES], text[HASH_TEXT_BYTES];
+    CHECK(mkdtemp(folder) != NULL);
+    CHECK_OK(file_join(path, folder, "a/b/c"));
+    CHECK_OK(file_make_folders(path));
+    CHECK_OK(file_make_folders(path));
+    CHECK(file_is_folder(path));
+    CHECK_OK(file_join(path, folder, "a/abc"));
+    CHECK_OK(file_write(path, "abc", 3));
+    CHECK_FAILS(file_make_folders(path), STATUS_CREATE, "no folder");
+    CHECK_EQUAL(file_size(path), 3);
+    char *content = NULL;
+    size_t bytes = 0;
+    CHECK_OK(file_read(path, 3, &content, &bytes));
+    CHECK(bytes == 3 && strcmp(content, "abc") == 0);
+    free(content);
+    CHECK_FAILS(file_read(path, 2, &content, &bytes), STATUS_DATA, "at most 2");
+    int64_t size = 0;
+    CHECK_OK(hash_file(path, text, &size)); /* FIPS 180-2, appendix B.1 */
+    CHECK(strcmp(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad") == 0);
+    CHECK_EQUAL(size, 3);
+    CHECK_FAILS(file_read("/nowhere/x", 9, &content, &bytes), STATUS_NO_INPUT, "/nowhere/x");
+    CHECK_OK(file_remove_tree(folder));
+    CHECK(!file_exists(folder));
+    CHECK_OK(file_remove_tree(folder));
+}
+
+int main(void)
+{
+    test_status();
+    test_arena();
+    test_bf16();
+    test_files();
+    return 0;
+}

@@ -1,0 +1,85 @@
+/* Philox against the published vectors of Random123 (kat_vectors), and what is built on it. */
+#include "base/random.h"
+
+#include "tests/check.h"
+
+static void test_philox_vectors(void)
+{
+    static const struct {
+        struct random_block counter;
+        uint32_t key[2];
+        struct random_block expected;
+    } vectors[] = {
+        {{{0, 0, 0, 0}}, {0, 0}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
+        {{{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}},
+         {0xffffffff, 0xffffffff},
+         {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
+        {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+         {0xa4093822, 0x299f31d0},
+         {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
+    };
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        struct random_block got =
+            random_philox(vectors[i].counter, vectors[i].key[0], vectors[i].key[1]);
+        CHECK(memcmp(&got, &vectors[i].expected, sizeof got) == 0);
+    }
+}
+
+static void test_permutation(uint64_t count)
+{
+    unsigned char *seen = calloc(count, 1);
+    CHECK(seen != NULL);
+    uint64_t fixed = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t to = random_permute(99, i, count);
+        CHECK(to < count);
+        CHECK(seen[to] == 0);
+        seen[to] = 1;
+        fixed += to == i;
+    }
+    CHECK(count < 100 || fixed < 20); /* about one on average */
+    free(seen);
+}
+
+static void test_moments(void)
+{
+    enum { SAMPLES = 200000 };
+    uint64_t key = random_key(1, RANDOM_TEST, 2, 3);
+    double sum = 0, squares = 0, fourth = 0, uniform = 0;
+    for (uint64_t i = 0; i < SAMPLES; i++) {
+        double x = random_normal(key, i);
+        sum += x;
+        squares += x * x;
+        fourth += x * x * x * x;
+        double u = random_uniform(key, i);
+        CHECK(u >= 0 && u < 1);
+        uniform += u;
+        CHECK(random_below(key, i, 7) < 7);
+    }
+    CHECK_NEAR(sum / SAMPLES, 0, 0.01);
+    CHECK_NEAR(squares / SAMPLES, 1, 0.02);
+    CHECK_NEAR(fourth / SAMPLES, 3, 0.1);
+    CHECK_NEAR(uniform / SAMPLES, 0.5, 0.005);
+}
+
+static void test_keys_differ(void)
+{
+    uint64_t key = random_key(1, RANDOM_TEST, 2, 3);
+    CHECK(key == random_key(1, RANDOM_TEST, 2, 3));
+    CHECK(key != random_key(2, RANDOM_TEST, 2, 3));
+    CHECK(key != random_key(1, RANDOM_DROPOUT, 2, 3));
+    CHECK(key != random_key(1, RANDOM_TEST, 3, 2));
+    CHECK(key != random_key(1, RANDOM_TEST, 2, 4));
+}
+
+int main(void)
+{
+    test_philox_vectors();
+    static const uint64_t counts[] = {1, 2, 3, 5, 16, 17, 1000, 4096, 100003};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        test_permutation(counts[i]);
+    }
+    test_moments();
+    test_keys_differ();
+    return 0;
+}

@@ -1,0 +1,74 @@
+/* Checks for test programs: each test is a process of its own; the first failure ends it.
+ *
+ * A comparison of numbers is written !(error <= tolerance), so that NaN fails. A test that cannot
+ * run here exits with CHECK_SKIPPED and says why; ctest reports it as skipped. */
+#pragma once
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+#define CHECK_SKIPPED 77
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);                \
+            status_print();                                                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#define CHECK_OK(call)                                                                             \
+    do {                                                                                           \
+        status check_status = (call);                                                              \
+        if (check_status != STATUS_OK) {                                                           \
+            fprintf(stderr, "%s:%d: %s returned %d\n", __FILE__, __LINE__, #call, check_status);   \
+            status_print();                                                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* The call must fail with this status and its message must hold this text. */
+#define CHECK_FAILS(call, expected, text)                                                          \
+    do {                                                                                           \
+        status check_status = (call);                                                              \
+        if (check_status != (expected) || strstr(status_pending()->text, (text)) == NULL) {        \
+            fprintf(stderr, "%s:%d: %s returned %d (wanted %d, text '%s')\n", __FILE__, __LINE__,  \
+                    #call, check_status, (expected), (text));                                      \
+            status_print();                                                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+        status_clear();                                                                            \
+    } while (0)
+
+#define CHECK_EQUAL(a, b)                                                                          \
+    do {                                                                                           \
+        long long check_a = (long long)(a), check_b = (long long)(b);                              \
+        if (check_a != check_b) {                                                                  \
+            fprintf(stderr, "%s:%d: %s is %lld, %s is %lld\n", __FILE__, __LINE__, #a, check_a,    \
+                    #b, check_b);                                                                  \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#define CHECK_NEAR(a, b, tolerance)                                                                \
+    do {                                                                                           \
+        double check_a = (a), check_b = (b), check_error = fabs(check_a - check_b);                \
+        if (!(check_error <= (tolerance))) {                                                       \
+            fprintf(stderr, "%s:%d: %s is %.9g, %s is %.9g, apart by %.3g > %.3g\n", __FILE__,     \
+                    __LINE__, #a, check_a, #b, check_b, check_error, (double)(tolerance));         \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#define CHECK_SKIP(...)                                                                            \
+    do {                                                                                           \
+        printf("skipped: " __VA_ARGS__);                                                           \
+        printf("\n");                                                                              \
+        exit(CHECK_SKIPPED);                                                                       \
+    } while (0)

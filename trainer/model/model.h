@@ -1,0 +1,116 @@
+/* One transformer; an architecture is a row of flags (architecture.c).
+ *
+ * Parameters lie in forward order in one flat f32 buffer; the products read a bf16 copy of it where the
+ * precision is bf16. Gradients are a second flat buffer of the same layout, owned by the caller. Backward
+ * finishes gradients from the end of the buffer downwards and says so; the tied embedding comes first in
+ * the buffer, so it is final last. The model knows nothing of objectives and of the reduction of gradients.
+ *
+ * Weights are [out, in] in memory; `transposed` says that the Hugging Face file holds [in, out]. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+#define MODEL_NAME_BYTES 96
+
+struct model_config {
+    const char *architecture; /* "gpt2" */
+    int64_t layers, width, heads, inner, positions, vocabulary;
+    enum activation activation;
+    float dropout, attention_dropout, norm_epsilon, initializer_range;
+    bool tied;
+};
+
+struct model_parameter {
+    char name[MODEL_NAME_BYTES]; /* in the Hugging Face state_dict */
+    int64_t first;               /* element in the flat buffer */
+    int64_t rows, columns;       /* in memory; rows may be padded (vocabulary) */
+    int64_t file_rows;           /* rows that exist for the user */
+    int dimensions;              /* 1 or 2 */
+    bool transposed;
+    bool decay;                  /* weight decay applies: matrices and embeddings */
+    float initial;               /* the value, where deviation is 0 */
+    float deviation;             /* of the normal distribution */
+};
+
+struct model;
+struct model_cache; /* keys and values of generation */
+
+/* What one forward pass reads (the trainer fills it from a batch). */
+struct model_input {
+    int64_t rows;      /* N */
+    const int32_t *tokens, *positions;
+    int64_t segments;
+    const int32_t *cu_rows;
+    int64_t longest;
+    int64_t first_row; /* global index of row 0, for dropout */
+    uint64_t seed;     /* dropout key: (seed, step) */
+    int64_t step;
+    bool training;     /* dropout on, activations kept for backward */
+};
+
+/* model_layout - the parameters of a configuration, without making it (for `bireme plan`).
+ *
+ * Memory    *out is the caller's, for free(); *elements is the flat buffer's length */
+status model_layout(const struct model_config *config, struct model_parameter **out, int *count,
+                    int64_t *elements);
+
+/* model_activation_bytes - working memory for micro-batches of up to `rows` rows; pure. */
+size_t model_activation_bytes(const struct model_config *config, enum dtype dtype, int64_t rows,
+                              bool training);
+
+/* model_create - weights (zeros) and working memory for micro-batches of up to `rows` rows. */
+status model_create(struct kernels *k, const struct model_config *config, int64_t rows,
+                    bool training, struct model **out);
+status model_destroy(struct model **m);
+
+const struct model_config *model_config_of(const struct model *m);
+const struct model_parameter *model_parameters(const struct model *m, int *count);
+int64_t model_elements(const struct model *m);
+float *model_weights(const struct model *m); /* f32 [elements] */
+bf16 *model_copy(const struct model *m);     /* bf16 [elements]; NULL in fp32 */
+
+/* model_initialise - weights as the architecture has them: a pure function of (seed, parameter, element). */
+status model_initialise(struct model *m, uint64_t seed);
+
+/* model_weights_changed - round the bf16 copy after the f32 weights were set by hand. */
+status model_weights_changed(struct model *m);
+
+/* model_forward - hidden [N, C], after the final norm; the view is the model's. */
+status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden);
+
+/* model_head - the matrix [V padded, C] that maps hidden states to logits, and its gradient's view. */
+struct tensor model_head(const struct model *m);
+struct tensor model_head_gradient(const struct model *m, float *gradients);
+
+/* model_hidden_gradient - where the objective writes d hidden [N, C] before model_backward. */
+struct tensor model_hidden_gradient(const struct model *m);
+
+/* "Gradients are final from element `first` on": the one upward call. */
+typedef status (*model_final)(void *user, int64_t first);
+
+/* model_backward - gradients `+=` into the flat f32 buffer. final may be NULL. */
+status model_backward(struct model *m, const struct model_input *input, float *gradients,
+                      model_final final, void *user);
+
+/* ---- generation: one query row per sequence against cached keys and values ---- */
+
+/* model_cache_create - room for `sequences` of up to `tokens` tokens.
+ * Memory    2 L G D tokens sequences elements */
+status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
+                          struct model_cache **out);
+status model_cache_destroy(struct model_cache **cache);
+
+/* model_extend - feed `counts[i]` new tokens of each sequence (concatenated in tokens), append their keys
+ * and values; hidden [sum counts, C] after the final norm. counts[i] may be 0. */
+status model_extend(struct model *m, struct model_cache *cache, const int32_t *tokens,
+                    const int64_t *counts, struct tensor *hidden);
+
+/* model_cache_reorder - sequence i continues what sequence from[i] held (beams). */
+status model_cache_reorder(struct model *m, struct model_cache *cache, const int32_t *from);
+
+/* model_cache_clear - forget all tokens of sequence i. */
+void model_cache_clear(struct model_cache *cache, int64_t sequence);
+int64_t model_cache_length(const struct model_cache *cache, int64_t sequence);

@@ -1,0 +1,124 @@
+/* A recipe: every setting of a job, from YAML and the command line, checked before any work.
+ *
+ * One settings table (recipe_table.c) serves parsing, checks, `--help`, the resolved recipe and
+ * recipes/README.md. Strict: an unknown or repeated key, a wrong type, a value out of range, two
+ * settings that contradict each other, an alias, a tag, a second document are errors with file, line,
+ * column, key, reason and, for a near miss, the key that was meant. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+#define RECIPE_PATH_BYTES 1024
+#define RECIPE_NAME_BYTES 64
+enum { RECIPE_SOURCES_MAX = 64 };
+
+enum recipe_schedule {
+    SCHEDULE_CONSTANT,
+    SCHEDULE_LINEAR,
+    SCHEDULE_COSINE,
+    SCHEDULE_POLYNOMIAL,
+    SCHEDULE_WSD
+};
+enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
+enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
+
+struct recipe_source {
+    char path[RECIPE_PATH_BYTES]; /* a shard or a glob */
+    double weight;
+};
+
+/* "null" in a recipe is 0 for numbers that must be above 0, -1 for others, "" for texts. */
+struct recipe {
+    char objective[RECIPE_NAME_BYTES];
+    char run_dir[RECIPE_PATH_BYTES];
+    int64_t seed;
+    struct {
+        char architecture[RECIPE_NAME_BYTES];
+        int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
+        int64_t vocab_size;        /* 0: the tokenizer's */
+        double dropout;            /* hidden states and embeddings */
+        double attention_dropout;  /* null: as dropout; resolved after parsing */
+        double layer_norm_epsilon;
+        char activation[RECIPE_NAME_BYTES]; /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu) */
+        double initializer_range;  /* 0.02 */
+        bool tie_word_embeddings;
+        char init_from[RECIPE_PATH_BYTES];
+    } model;
+    struct {
+        char tokenizer[RECIPE_PATH_BYTES];
+        struct recipe_source train[RECIPE_SOURCES_MAX];
+        int train_count;
+        char validation[RECIPE_PATH_BYTES];
+        int64_t sequence_length;
+        bool document_mask; /* attention and positions stay inside documents; default false */
+        bool shuffle;
+    } data;
+    struct {
+        int64_t global_size, micro_size;
+    } batch;
+    struct {
+        int64_t tensor, zero_stage;
+        int64_t threads;     /* CPU threads per rank; 0: cores / ranks of this host */
+        int64_t bucket_mib;  /* gradient bucket, MiB */
+        double timeout_seconds; /* how long a rank may stay silent */
+    } parallel;
+    struct {
+        char name[RECIPE_NAME_BYTES];
+        double learning_rate, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* 0: no clipping */
+    } optimizer;
+    struct {
+        enum recipe_schedule name;
+        int64_t warmup_steps;
+        double warmup_ratio; /* of max_steps; alternative to warmup_steps; -1: not given */
+        double min_ratio;    /* of learning_rate, at the end */
+        double power;        /* polynomial */
+        double decay_ratio;  /* wsd: share of the steps at the end that decays */
+    } schedule;
+    struct {
+        int64_t max_steps;
+        double epochs;       /* alternative to max_steps; 0: not given */
+        double max_minutes;  /* 0: none. A normal end, code 0 */
+        double wall_minutes; /* 0: none. Save and stop before it, code 75 */
+        enum recipe_precision precision;
+        enum recipe_device device;
+        char activation_checkpointing[RECIPE_NAME_BYTES];
+    } train;
+    struct {
+        int64_t every;   /* steps; 0: only before the first and after the last step */
+        int64_t batches; /* of the global size; 0: the whole held-out part */
+    } evaluate;
+    struct {
+        int64_t every, keep;
+        bool async;
+    } checkpoint;
+    struct {
+        int64_t every;
+        bool tensorboard;
+    } log;
+};
+
+/* recipe_read - parse the file and the overrides "section.key=value", fill in defaults, check.
+ *
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_RECIPE "file:line:column: key: reason";
+ *           nothing else has been touched yet */
+status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out);
+
+/* recipe_write - the resolved recipe as YAML: every key, again a valid recipe that reads back equal. */
+status recipe_write(const struct recipe *recipe, FILE *file);
+
+/* recipe_document - recipes/README.md's table of keys: name, type, default, range, meaning. */
+void recipe_document(FILE *file);
+
+/* recipe_differences - settings in which two recipes differ and that a resumed run may not change.
+ *
+ * May change: run_dir, paths, parallel.*, batch.micro_size, train.max_steps, epochs, max_minutes,
+ * wall_minutes, device, evaluate.*, checkpoint.*, log.*.
+ * Memory    text[bytes] gets "key: checkpoint VALUE, recipe VALUE" joined by "; "
+ * Errors    returns the number of differences */
+int recipe_differences(const struct recipe *saved, const struct recipe *now, char *text,
+                       size_t bytes);

@@ -21,8 +21,8 @@ struct random_block random_philox(struct random_block counter, uint32_t key0, ui
 
 static struct random_block block_at(uint64_t key, uint64_t index, uint64_t purpose)
 {
-    struct random_block counter = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)purpose,
-                                    (uint32_t)(purpose >> 32)}};
+    struct random_block counter = {
+        {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)purpose, (uint32_t)(purpose >> 32)}};
     return random_philox(counter, (uint32_t)key, (uint32_t)(key >> 32));
 }
 

@@ -11,7 +11,8 @@ enum prepare_documents { PREPARE_FILE, PREPARE_PARAGRAPH, PREPARE_LINE };
 
 struct prepare_options {
     const struct tokenizer *tokenizer;
-    char *const *inputs; /* .txt (any name), .jsonl (field "text"), Megatron .bin/.idx, llm.c .bin */
+    char *const
+        *inputs; /* .txt (any name), .jsonl (field "text"), Megatron .bin/.idx, llm.c .bin */
     int input_count;
     const char *output; /* folder: train-00000-of-00004.h5, validation-... */
     enum prepare_documents documents;

@@ -2,10 +2,11 @@
  *
  *   /tokens     uint16 (vocabulary <= 65,536) or uint32 (n,), chunks of 64 KiB, Fletcher32
  *   /documents  uint64 (d + 1,): document i is tokens[documents[i] : documents[i + 1]]
- *   attributes on /: format "bireme-tokens", format_version 1, vocab_size, tokenizer_sha256, eos_id,
- *               tokens, documents
+ *   attributes on /: format "bireme-tokens", format_version 1, vocab_size, tokenizer_sha256,
+ * eos_id, tokens, documents
  *
- * Objectives with more per example add datasets beside these; they are described here when they come. */
+ * Objectives with more per example add datasets beside these; they are described here when they
+ * come. */
 #pragma once
 
 #include <stdint.h>
@@ -56,5 +57,5 @@ status shard_writer_create(const char *path, const struct shard_header *header,
                            struct shard_writer **out);
 status shard_writer_append(struct shard_writer *w, const int32_t *ids, int64_t count);
 status shard_writer_end_document(struct shard_writer *w);
-status shard_writer_close(struct shard_writer **w); /* flush, sync, rename to path */
+status shard_writer_close(struct shard_writer **w);   /* flush, sync, rename to path */
 status shard_writer_abandon(struct shard_writer **w); /* remove what was written */

@@ -2,8 +2,8 @@
  *
  * One settings table (recipe_table.c) serves parsing, checks, `--help`, the resolved recipe and
  * recipes/README.md. Strict: an unknown or repeated key, a wrong type, a value out of range, two
- * settings that contradict each other, an alias, a tag, a second document are errors with file, line,
- * column, key, reason and, for a near miss, the key that was meant. */
+ * settings that contradict each other, an alias, a tag, a second document are errors with file,
+ * line, column, key, reason and, for a near miss, the key that was meant. */
 #pragma once
 
 #include <stdbool.h>
@@ -40,12 +40,13 @@ struct recipe {
     struct {
         char architecture[RECIPE_NAME_BYTES];
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
-        int64_t vocab_size;        /* 0: the tokenizer's */
-        double dropout;            /* hidden states and embeddings */
-        double attention_dropout;  /* null: as dropout; resolved after parsing */
+        int64_t vocab_size;       /* 0: the tokenizer's */
+        double dropout;           /* hidden states and embeddings */
+        double attention_dropout; /* null: as dropout; resolved after parsing */
         double layer_norm_epsilon;
-        char activation[RECIPE_NAME_BYTES]; /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu) */
-        double initializer_range;  /* 0.02 */
+        char activation[RECIPE_NAME_BYTES]; /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu)
+                                             */
+        double initializer_range;           /* 0.02 */
         bool tie_word_embeddings;
         char init_from[RECIPE_PATH_BYTES];
     } model;
@@ -63,13 +64,14 @@ struct recipe {
     } batch;
     struct {
         int64_t tensor, zero_stage;
-        int64_t threads;     /* CPU threads per rank; 0: cores / ranks of this host */
-        int64_t bucket_mib;  /* gradient bucket, MiB */
+        int64_t threads;        /* CPU threads per rank; 0: cores / ranks of this host */
+        int64_t bucket_mib;     /* gradient bucket, MiB */
         double timeout_seconds; /* how long a rank may stay silent */
     } parallel;
     struct {
         char name[RECIPE_NAME_BYTES];
-        double learning_rate, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* 0: no clipping */
+        double learning_rate, beta1, beta2, epsilon, weight_decay,
+            max_grad_norm; /* 0: no clipping */
     } optimizer;
     struct {
         enum recipe_schedule name;
@@ -108,7 +110,8 @@ struct recipe {
  *           nothing else has been touched yet */
 status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out);
 
-/* recipe_write - the resolved recipe as YAML: every key, again a valid recipe that reads back equal. */
+/* recipe_write - the resolved recipe as YAML: every key, again a valid recipe that reads back
+ * equal. */
 status recipe_write(const struct recipe *recipe, FILE *file);
 
 /* recipe_document - recipes/README.md's table of keys: name, type, default, range, meaning. */

@@ -1,0 +1,227 @@
+/* A micro-batch through the model and back, pre-layer-norm:
+ *
+ *   x_0 = embed(tokens);   per layer:  m = x + proj(attention(norm1(x)));  x' = m + ffn(norm2(m))
+ *   hidden = norm_f(x_L)
+ *
+ * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors
+ * this line by line, from the end of the flat gradient buffer downwards. */
+#include "trainer/model/model_impl.h"
+
+/* Only the first n rows of the working memory take part in this micro-batch. */
+static struct tensor first(struct tensor t, int64_t n)
+{
+    return tensor_rows(t, 0, n);
+}
+
+/* A statistic per head lies [H, rows]: its row stride stays that of the largest micro-batch. */
+static struct tensor first_columns(struct tensor t, int64_t n)
+{
+    return tensor_columns(t, 0, n);
+}
+
+static status norm_after(struct model *m, struct tensor stream, struct tensor norm,
+                         struct tensor statistics, struct tensor x, struct tensor delta,
+                         int parameter, struct dropout dropout)
+{
+    return residual_norm_forward(m->kernels, stream, norm, statistics, x, delta,
+                                 model_vector(m, parameter), model_vector(m, parameter + 1),
+                                 NORM_LAYER, m->config.norm_epsilon, dropout);
+}
+
+static status attention_block(struct model *m, const struct model_input *input, int64_t layer,
+                              int64_t n)
+{
+    struct kernels *k = m->kernels;
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t c = m->config.width;
+    struct tensor qkv = first(a->qkv, n);
+    struct attention attention = model_attention(m, input, layer);
+    TRY(linear_forward(k, qkv, tensor_absent(), first(a->norm1, n),
+                       model_matrix(m, model_layer_parameter(layer, LAYER_QKV_WEIGHT)),
+                       model_vector(m, model_layer_parameter(layer, LAYER_QKV_BIAS)),
+                       ACTIVATION_NONE));
+    TRY(attention_forward(k, first(a->attended, n), first_columns(a->lse, n),
+                          tensor_columns(qkv, 0, c), tensor_columns(qkv, c, c),
+                          tensor_columns(qkv, 2 * c, c), &attention));
+    return linear_forward(k, first(m->activations.delta, n), tensor_absent(), first(a->attended, n),
+                          model_matrix(m, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT)),
+                          model_vector(m, model_layer_parameter(layer, LAYER_PROJECTION_BIAS)),
+                          ACTIVATION_NONE);
+}
+
+static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
+{
+    struct kernels *k = m->kernels;
+    struct layer_activations *a = &m->activations.layers[layer];
+    TRY(linear_forward(k, first(a->inner, n), first(a->pre, n), first(a->norm2, n),
+                       model_matrix(m, model_layer_parameter(layer, LAYER_FC_WEIGHT)),
+                       model_vector(m, model_layer_parameter(layer, LAYER_FC_BIAS)),
+                       m->config.activation));
+    return linear_forward(k, first(m->activations.delta, n), tensor_absent(), first(a->inner, n),
+                          model_matrix(m, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT)),
+                          model_vector(m, model_layer_parameter(layer, LAYER_FC_PROJECTION_BIAS)),
+                          ACTIVATION_NONE);
+}
+
+status model_embed(struct model *m, const struct model_input *input)
+{
+    return embedding_forward(m->kernels, first(m->activations.layers[0].input, input->rows),
+                             input->tokens, input->positions, model_matrix(m, MODEL_TOKEN_TABLE),
+                             model_matrix(m, MODEL_POSITION_TABLE),
+                             model_dropout(m, input, -1, DROPOUT_PROJECTION));
+}
+
+/* The stream and the norm that follow layer `layer`: the next layer's, or the final ones. */
+static void after_layer(struct model *m, int64_t layer, int64_t n, struct tensor *stream,
+                        struct tensor *norm, struct tensor *statistics)
+{
+    struct activations *all = &m->activations;
+    bool last = layer + 1 == m->config.layers;
+    struct layer_activations *next = last ? NULL : &all->layers[layer + 1];
+    *stream = first(last ? all->last : next->input, n);
+    *norm = first(last ? all->final_norm : next->norm1, n);
+    *statistics = first(last ? all->final_statistics : next->statistics1, n);
+}
+
+/* From the attention's output in `delta` to the next layer's norm1 (or the final norm). */
+status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t n = input->rows;
+    struct tensor delta = first(m->activations.delta, n), stream, norm, statistics;
+    TRY(norm_after(m, first(a->middle, n), first(a->norm2, n), first(a->statistics2, n),
+                   first(a->input, n), delta, model_layer_parameter(layer, LAYER_NORM2_WEIGHT),
+                   model_dropout(m, input, layer, DROPOUT_PROJECTION)));
+    TRY(feed_forward_block(m, layer, n));
+    after_layer(m, layer, n, &stream, &norm, &statistics);
+    return norm_after(m, stream, norm, statistics, first(a->middle, n), delta,
+                      model_layer_parameter(layer + 1, LAYER_NORM1_WEIGHT),
+                      model_dropout(m, input, layer, DROPOUT_FC));
+}
+
+status model_first_norm(struct model *m, int64_t n)
+{
+    struct layer_activations *a = &m->activations.layers[0];
+    return norm_after(m, tensor_absent(), first(a->norm1, n), first(a->statistics1, n),
+                      first(a->input, n), tensor_absent(),
+                      model_layer_parameter(0, LAYER_NORM1_WEIGHT), (struct dropout){0});
+}
+
+status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden)
+{
+    REQUIRE(input->rows <= m->rows, STATUS_INTERNAL, "a micro-batch of %lld rows, %lld are planned",
+            (long long)input->rows, (long long)m->rows);
+    TRY(model_embed(m, input));
+    TRY(model_first_norm(m, input->rows));
+    for (int64_t layer = 0; layer < m->config.layers; layer++) {
+        TRY(attention_block(m, input, layer, input->rows));
+        TRY(model_layer_rest(m, input, layer));
+    }
+    *hidden = first(m->activations.final_norm, input->rows);
+    return STATUS_OK;
+}
+
+/* ---- backward ---- */
+
+struct backward {
+    struct model *m;
+    const struct model_input *input;
+    float *gradients;
+    int64_t n;
+};
+
+/* Gradients of y = x w^T + b: of the weights from dy and x, and of x (before its own activation).
+ */
+static status linear_backward(struct backward *b, int parameter, struct tensor dx, struct tensor dy,
+                              struct tensor x, enum activation act, struct tensor pre)
+{
+    struct model *m = b->m;
+    TRY(linear_backward_weight(m->kernels, model_gradient(m, parameter, b->gradients),
+                               model_gradient(m, parameter + 1, b->gradients), dy, x));
+    return linear_backward_input(m->kernels, dx, dy, model_matrix(m, parameter), act, pre);
+}
+
+/* The norm at `parameter`, and what was added to the stream before it; *delta is its gradient. */
+static status norm_backward(struct backward *b, int parameter, struct tensor dy, struct tensor z,
+                            struct tensor statistics, bool overwrite, struct dropout dropout,
+                            struct tensor *delta)
+{
+    struct model *m = b->m;
+    struct tensor stream = first(m->activations.d_stream, b->n);
+    bool dropped = dropout.probability > 0;
+    *delta = dropped ? first(m->activations.d_delta, b->n) : stream;
+    return residual_norm_backward(m->kernels, stream, dropped ? *delta : tensor_absent(),
+                                  model_gradient(m, parameter, b->gradients),
+                                  model_gradient(m, parameter + 1, b->gradients), dy, z, statistics,
+                                  model_vector(m, parameter), NORM_LAYER, overwrite, dropout);
+}
+
+static status feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor d_inner = first(m->activations.d_inner, b->n);
+    TRY(linear_backward(b, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), d_inner, delta,
+                        first(a->inner, b->n), m->config.activation, first(a->pre, b->n)));
+    return linear_backward(b, model_layer_parameter(layer, LAYER_FC_WEIGHT),
+                           first(m->activations.d_norm, b->n), d_inner, first(a->norm2, b->n),
+                           ACTIVATION_NONE, tensor_absent());
+}
+
+static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t c = m->config.width;
+    struct tensor qkv = first(a->qkv, b->n), d_qkv = first(m->activations.d_qkv, b->n);
+    struct tensor d_attended = first(m->activations.d_norm, b->n);
+    struct attention attention = model_attention(m, b->input, layer);
+    TRY(linear_backward(b, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT), d_attended, delta,
+                        first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
+    TRY(attention_backward(m->kernels, tensor_columns(d_qkv, 0, c), tensor_columns(d_qkv, c, c),
+                           tensor_columns(d_qkv, 2 * c, c), d_attended, tensor_columns(qkv, 0, c),
+                           tensor_columns(qkv, c, c), tensor_columns(qkv, 2 * c, c),
+                           first(a->attended, b->n), first_columns(a->lse, b->n), &attention));
+    return linear_backward(b, model_layer_parameter(layer, LAYER_QKV_WEIGHT),
+                           first(m->activations.d_norm, b->n), d_qkv, first(a->norm1, b->n),
+                           ACTIVATION_NONE, tensor_absent());
+}
+
+/* delta in: gradient of what the layer's feed-forward added; out: of what the layer below added. */
+static status layer_backward(struct backward *b, int64_t layer, struct tensor *delta)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor d_norm = first(m->activations.d_norm, b->n);
+    TRY(feed_forward_backward(b, layer, *delta));
+    TRY(norm_backward(b, model_layer_parameter(layer, LAYER_NORM2_WEIGHT), d_norm,
+                      first(a->middle, b->n), first(a->statistics2, b->n), false,
+                      model_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
+    TRY(attention_block_backward(b, layer, *delta));
+    struct dropout below =
+        layer > 0 ? model_dropout(m, b->input, layer - 1, DROPOUT_FC) : (struct dropout){0};
+    return norm_backward(b, model_layer_parameter(layer, LAYER_NORM1_WEIGHT), d_norm,
+                         first(a->input, b->n), first(a->statistics1, b->n), false, below, delta);
+}
+
+status model_backward(struct model *m, const struct model_input *input, float *gradients,
+                      model_final final, void *user)
+{
+    struct backward b = {m, input, gradients, input->rows};
+    struct activations *all = &m->activations;
+    struct tensor delta;
+    TRY(norm_backward(&b, model_final_norm(m), first(all->d_hidden, b.n), first(all->last, b.n),
+                      first(all->final_statistics, b.n), true,
+                      model_dropout(m, input, m->config.layers - 1, DROPOUT_FC), &delta));
+    for (int64_t layer = m->config.layers - 1; layer >= 0; layer--) {
+        TRY(layer_backward(&b, layer, &delta));
+        if (final != NULL) {
+            TRY(final(user, m->parameters[model_layer_parameter(layer, 0)].first));
+        }
+    }
+    TRY(embedding_backward(m->kernels, model_gradient(m, MODEL_TOKEN_TABLE, gradients),
+                           model_gradient(m, MODEL_POSITION_TABLE, gradients),
+                           first(all->d_stream, b.n), input->tokens, input->positions,
+                           model_dropout(m, input, -1, DROPOUT_PROJECTION)));
+    return final != NULL ? final(user, 0) : STATUS_OK;
+}

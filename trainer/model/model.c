@@ -1,0 +1,244 @@
+/* Making a model: its flat buffers and the working memory of a micro-batch. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "trainer/model/model_impl.h"
+
+static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
+                   struct tensor *out)
+{
+    void *data = NULL;
+    TRY(arena_take(arena, (size_t)(rows * columns) * dtype_bytes(dtype), &data));
+    *out = tensor_view(data, dtype, rows, columns);
+    return STATUS_OK;
+}
+
+static status arrange_layer(const struct model_config *c, enum dtype dtype, int64_t n,
+                            bool training, struct arena *arena, struct layer_activations *out)
+{
+    TRY(take(arena, dtype, n, c->width, &out->input));
+    TRY(take(arena, dtype, n, c->width, &out->norm1));
+    TRY(take(arena, DTYPE_F32, n, 2, &out->statistics1));
+    TRY(take(arena, dtype, n, 3 * c->width, &out->qkv));
+    TRY(take(arena, dtype, n, c->width, &out->attended));
+    TRY(take(arena, dtype, n, c->width, &out->middle));
+    TRY(take(arena, dtype, n, c->width, &out->norm2));
+    TRY(take(arena, DTYPE_F32, n, 2, &out->statistics2));
+    TRY(take(arena, dtype, n, c->inner, &out->inner));
+    out->pre = out->lse = tensor_absent();
+    if (training) {
+        TRY(take(arena, DTYPE_F32, c->heads, n, &out->lse));
+        TRY(take(arena, dtype, n, c->inner, &out->pre));
+    }
+    return STATUS_OK;
+}
+
+status model_arrange(const struct model_config *config, enum dtype dtype, int64_t rows,
+                     bool training, struct layer_activations *layers, struct arena *arena,
+                     struct activations *out)
+{
+    *out = (struct activations){.layers = layers};
+    for (int64_t l = 0; l < config->layers; l++) {
+        if (l == 0 || training) {
+            TRY(arrange_layer(config, dtype, rows, training, arena, &layers[l]));
+        } else {
+            layers[l] = layers[0];
+        }
+    }
+    TRY(take(arena, dtype, rows, config->width, &out->last));
+    TRY(take(arena, dtype, rows, config->width, &out->final_norm));
+    TRY(take(arena, DTYPE_F32, rows, 2, &out->final_statistics));
+    TRY(take(arena, dtype, rows, config->width, &out->delta));
+    if (training) {
+        TRY(take(arena, dtype, rows, config->width, &out->d_hidden));
+        TRY(take(arena, dtype, rows, config->width, &out->d_stream));
+        if (config->dropout > 0) {
+            TRY(take(arena, dtype, rows, config->width, &out->d_delta));
+        }
+        TRY(take(arena, dtype, rows, config->width, &out->d_norm));
+        TRY(take(arena, dtype, rows, 3 * config->width, &out->d_qkv));
+        TRY(take(arena, dtype, rows, config->inner, &out->d_inner));
+    }
+    return STATUS_OK;
+}
+
+size_t model_activation_bytes(const struct model_config *config, enum dtype dtype, int64_t rows,
+                              bool training)
+{
+    struct layer_activations *layers = calloc((size_t)config->layers, sizeof *layers);
+    struct arena measure = {0};
+    struct activations views;
+    if (layers == NULL ||
+        model_arrange(config, dtype, rows, training, layers, &measure, &views) != STATUS_OK) {
+        measure.peak = 0;
+    }
+    free(layers);
+    return measure.peak;
+}
+
+static status allocate(struct model *m)
+{
+    struct device *dev = kernels_device(m->kernels);
+    enum dtype dtype = kernels_dtype(m->kernels);
+    size_t elements = (size_t)m->elements;
+    TRY(device_allocate(dev, elements * sizeof(float), "the weights", (void **)&m->weights));
+    if (dtype == DTYPE_BF16) {
+        TRY(device_allocate(dev, elements * sizeof(bf16), "the bf16 weights", (void **)&m->copy));
+    }
+    m->activations.layers = calloc((size_t)m->config.layers, sizeof *m->activations.layers);
+    REQUIRE(m->activations.layers != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
+            (long long)m->config.layers);
+    size_t bytes = model_activation_bytes(&m->config, dtype, m->rows, m->training);
+    TRY(arena_create(dev, bytes, "the activations", &m->arena));
+    return model_arrange(&m->config, dtype, m->rows, m->training, m->activations.layers, &m->arena,
+                         &m->activations);
+}
+
+status model_create(struct kernels *k, const struct model_config *config, int64_t rows,
+                    bool training, struct model **out)
+{
+    *out = NULL;
+    struct model *m = calloc(1, sizeof *m);
+    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for a model");
+    m->kernels = k;
+    m->config = *config;
+    m->rows = rows;
+    m->training = training;
+    status result = STATUS_OK;
+    TRY_GOTO(result, fail, model_layout(config, &m->parameters, &m->parameter_count, &m->elements));
+    TRY_GOTO(result, fail, allocate(m));
+    *out = m;
+    return STATUS_OK;
+fail:
+    (void)model_destroy(&m);
+    return result;
+}
+
+status model_destroy(struct model **m)
+{
+    if (*m != NULL) {
+        struct device *dev = kernels_device((*m)->kernels);
+        size_t elements = (size_t)(*m)->elements;
+        device_release(dev, (*m)->weights, elements * sizeof(float));
+        device_release(dev, (*m)->copy, elements * sizeof(bf16));
+        arena_destroy(&(*m)->arena);
+        free((*m)->activations.layers);
+        free((*m)->parameters);
+        free(*m);
+        *m = NULL;
+    }
+    return STATUS_OK;
+}
+
+const struct model_config *model_config_of(const struct model *m)
+{
+    return &m->config;
+}
+
+const struct model_parameter *model_parameters(const struct model *m, int *count)
+{
+    *count = m->parameter_count;
+    return m->parameters;
+}
+
+int64_t model_elements(const struct model *m)
+{
+    return m->elements;
+}
+
+float *model_weights(const struct model *m)
+{
+    return m->weights;
+}
+
+bf16 *model_copy(const struct model *m)
+{
+    return m->copy;
+}
+
+status model_weights_changed(struct model *m)
+{
+    if (m->copy == NULL) {
+        return STATUS_OK;
+    }
+    return convert(m->kernels, tensor_view(m->copy, DTYPE_BF16, 1, m->elements),
+                   tensor_view(m->weights, DTYPE_F32, 1, m->elements));
+}
+
+struct tensor model_matrix(const struct model *m, int parameter)
+{
+    const struct model_parameter *p = &m->parameters[parameter];
+    if (m->copy != NULL) {
+        return tensor_view(m->copy + p->first, DTYPE_BF16, p->rows, p->columns);
+    }
+    return tensor_view(m->weights + p->first, DTYPE_F32, p->rows, p->columns);
+}
+
+struct tensor model_vector(const struct model *m, int parameter)
+{
+    const struct model_parameter *p = &m->parameters[parameter];
+    return tensor_view(m->weights + p->first, DTYPE_F32, p->rows, p->columns);
+}
+
+struct tensor model_gradient(const struct model *m, int parameter, float *gradients)
+{
+    const struct model_parameter *p = &m->parameters[parameter];
+    return tensor_view(gradients + p->first, DTYPE_F32, p->rows, p->columns);
+}
+
+static int head_parameter(const struct model *m)
+{
+    return m->config.tied ? MODEL_TOKEN_TABLE : m->parameter_count - 1;
+}
+
+struct tensor model_head(const struct model *m)
+{
+    return model_matrix(m, head_parameter(m));
+}
+
+struct tensor model_head_gradient(const struct model *m, float *gradients)
+{
+    return model_gradient(m, head_parameter(m), gradients);
+}
+
+struct tensor model_hidden_gradient(const struct model *m)
+{
+    return m->activations.d_hidden;
+}
+
+struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
+                             enum dropout_place place)
+{
+    float probability =
+        place == DROPOUT_ATTENTION ? m->config.attention_dropout : m->config.dropout;
+    if (!input->training || !(probability > 0)) {
+        return (struct dropout){0};
+    }
+    uint64_t site = (uint64_t)(layer + 1) * DROPOUT_PLACES + (uint64_t)place;
+    int64_t row_elements =
+        place == DROPOUT_ATTENTION ? m->config.heads * input->longest : m->config.width;
+    return (struct dropout){
+        .probability = probability,
+        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, site),
+        .first = input->first_row * row_elements,
+    };
+}
+
+struct attention model_attention(const struct model *m, const struct model_input *input,
+                                 int64_t layer)
+{
+    int64_t head_width = m->config.width / m->config.heads;
+    return (struct attention){
+        .heads = (int)m->config.heads,
+        .kv_heads = (int)m->config.heads,
+        .head_width = head_width,
+        .causal = true,
+        .scale = 1.0f / sqrtf((float)head_width),
+        .sequences = input->segments,
+        .cu_q = input->cu_rows,
+        .cu_k = input->cu_rows,
+        .longest_q = input->longest,
+        .longest_k = input->longest,
+        .dropout = model_dropout(m, input, layer, DROPOUT_ATTENTION),
+    };
+}

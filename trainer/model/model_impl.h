@@ -1,0 +1,115 @@
+/* The model's inside, for the files of this folder and their tests. */
+#pragma once
+
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/random.h"
+#include "trainer/model/model.h"
+
+/* Places of the parameters in the flat list: two tables, the layers, the final norm, perhaps a
+ * head. */
+enum {
+    MODEL_TOKEN_TABLE = 0,
+    MODEL_POSITION_TABLE = 1,
+    MODEL_FIRST_LAYER = 2,
+    MODEL_LAYER_PARAMETERS = 12,
+    MODEL_HEAD_PARAMETERS = 5
+};
+
+/* Within a layer. */
+enum layer_parameter {
+    LAYER_NORM1_WEIGHT,
+    LAYER_NORM1_BIAS,
+    LAYER_QKV_WEIGHT,
+    LAYER_QKV_BIAS,
+    LAYER_PROJECTION_WEIGHT,
+    LAYER_PROJECTION_BIAS,
+    LAYER_NORM2_WEIGHT,
+    LAYER_NORM2_BIAS,
+    LAYER_FC_WEIGHT,
+    LAYER_FC_BIAS,
+    LAYER_FC_PROJECTION_WEIGHT,
+    LAYER_FC_PROJECTION_BIAS
+};
+
+/* Where dropout draws its numbers: the embedding, and three places of each layer. */
+enum dropout_place { DROPOUT_ATTENTION, DROPOUT_PROJECTION, DROPOUT_FC, DROPOUT_PLACES };
+
+/* What a layer keeps from forward for backward. Letters: kernels.h. */
+struct layer_activations {
+    struct tensor input;       /* [N, C] the residual stream that enters */
+    struct tensor norm1;       /* [N, C] */
+    struct tensor statistics1; /* f32 [N, 2] */
+    struct tensor qkv;         /* [N, 3C] */
+    struct tensor lse;         /* f32 [H, N] */
+    struct tensor attended;    /* [N, C] */
+    struct tensor middle;      /* [N, C] the residual stream after attention */
+    struct tensor norm2;       /* [N, C] */
+    struct tensor statistics2; /* f32 [N, 2] */
+    struct tensor pre;         /* [N, F] before the activation */
+    struct tensor inner;       /* [N, F] after it */
+};
+
+/* Working memory of one micro-batch. */
+struct activations {
+    struct layer_activations *layers; /* [L]; without training all share one set */
+    struct tensor last;               /* [N, C] the residual stream after the last layer */
+    struct tensor final_norm;         /* [N, C] */
+    struct tensor final_statistics;   /* f32 [N, 2] */
+    struct tensor delta;              /* [N, C] what a block adds to the stream */
+    /* gradients, with training only */
+    struct tensor d_hidden; /* [N, C] the objective writes it */
+    struct tensor d_stream; /* [N, C] along the residual stream */
+    struct tensor d_delta;  /* [N, C] behind dropout; absent without */
+    struct tensor d_norm;   /* [N, C] */
+    struct tensor d_qkv;    /* [N, 3C] */
+    struct tensor d_inner;  /* [N, F] */
+};
+
+struct model {
+    struct kernels *kernels;
+    struct model_config config;
+    struct model_parameter *parameters;
+    int parameter_count;
+    int64_t elements;
+    float *weights;
+    bf16 *copy;
+    int64_t rows; /* largest N */
+    bool training;
+    struct arena arena;
+    struct activations activations;
+};
+
+int64_t model_padded_vocabulary(const struct model_config *config);
+
+/* model_arrange - take all views of the working memory from the arena (or measure them). */
+status model_arrange(const struct model_config *config, enum dtype dtype, int64_t rows,
+                     bool training, struct layer_activations *layers, struct arena *arena,
+                     struct activations *out);
+
+/* model_matrix - a weight that products read: the bf16 copy where there is one. */
+struct tensor model_matrix(const struct model *m, int parameter);
+/* model_vector - a bias or norm weight, always f32. */
+struct tensor model_vector(const struct model *m, int parameter);
+/* model_gradient - a parameter's gradient in the flat buffer. */
+struct tensor model_gradient(const struct model *m, int parameter, float *gradients);
+
+/* model_layer_parameter - the place in the flat list. */
+static inline int model_layer_parameter(int64_t layer, enum layer_parameter which)
+{
+    return MODEL_FIRST_LAYER + (int)layer * MODEL_LAYER_PARAMETERS + (int)which;
+}
+
+static inline int model_final_norm(const struct model *m)
+{
+    return model_layer_parameter(m->config.layers, LAYER_NORM1_WEIGHT);
+}
+
+/* model_dropout - the numbers of one place: layer -1 is the embedding. */
+struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
+                             enum dropout_place place);
+
+/* model_attention - the description of self attention over the batch's segments. */
+struct attention model_attention(const struct model *m, const struct model_input *input,
+                                 int64_t layer);

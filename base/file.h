@@ -31,8 +31,7 @@ status file_make_folders(const char *path);
 /* file_sync - fsync a file or a folder.  Errors: STATUS_WRITE */
 status file_sync(const char *path);
 
-/* file_remove_tree - like rm -rf; a missing path is fine.  Errors: STATUS_WRITE, STATUS_PERMISSION
- */
+/* file_remove_tree - like rm -rf; a missing path is fine.  Errors: STATUS_WRITE, STATUS_PERMISSION */
 status file_remove_tree(const char *path);
 
 bool file_exists(const char *path);

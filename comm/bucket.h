@@ -1,17 +1,15 @@
-/* Gradient buckets: backward finishes gradients from the end of the flat buffer downwards; as soon
- * as a bucket's range is final its collective starts, behind the rest of backward.
+/* Gradient buckets: backward finishes gradients from the end of the flat buffer downwards; as soon as
+ * a bucket's range is final its collective starts, behind the rest of backward.
  *
- * The buffer is [0, count) f32 elements. bucket_advance is told "final from element `first` on"
- * with falling numbers; buckets are fixed ranges, so that the same layout always sums the same
- * pieces. */
+ * The buffer is [0, count) f32 elements. bucket_advance is told "final from element `first` on" with
+ * falling numbers; buckets are fixed ranges, so that the same layout always sums the same pieces. */
 #pragma once
 
 #include "comm/comm.h"
 
 struct bucket_set;
 
-/* bucket_create - buckets of about bucket_elems elements over data[0, count), data from
- * comm_allocate.
+/* bucket_create - buckets of about bucket_elems elements over data[0, count), data from comm_allocate.
  *
  * Memory    no copy of the gradients */
 status bucket_create(struct comm *comm, float *data, int64_t count, int64_t bucket_elems,

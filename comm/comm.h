@@ -23,8 +23,8 @@ struct comm_request; /* a started collective; NULL once it is complete */
 /* comm_self_create - a world of one rank. */
 status comm_self_create(struct comm **out);
 
-/* comm_world_create - the ranks that mpirun or srun started; a world of one without a launcher
- * (then MPI is not even initialised). Sets the identity in error lines (status.h).
+/* comm_world_create - the ranks that mpirun or srun started; a world of one without a launcher (then
+ * MPI is not even initialised). Sets the identity in error lines (status.h).
  *
  * Errors    STATUS_UNAVAILABLE if started by a launcher but built without MPI */
 status comm_world_create(int *argc, char ***argv, struct comm **out);
@@ -41,9 +41,8 @@ const char *comm_kind(const struct comm *comm); /* "self", "mpi", "nccl" */
 /* comm_split - the ranks of one colour, ordered by key. */
 status comm_split(struct comm *comm, int colour, int key, struct comm **out);
 
-/* comm_allocate - zeroed memory in which collectives of this comm run fastest (a shared-memory
- * window between the ranks of one node; registered device memory). Collective. Aligned to 64 bytes
- * or more.
+/* comm_allocate - zeroed memory in which collectives of this comm run fastest (a shared-memory window
+ * between the ranks of one node; registered device memory). Collective. Aligned to 64 bytes or more.
  *
  * Errors    STATUS_INTERNAL naming the bytes */
 status comm_allocate(struct comm *comm, size_t bytes, void **out);

@@ -1,10 +1,10 @@
 /* HDF5 files that are opened safely and written completely: what shards and checkpoints share.
  *
  * The reader follows nothing out of the file: hard links only, no external or virtual storage, no
- * filter but Fletcher32, plugins off; types, ranks and sizes are checked before anything is read,
- * and attributes before anything is allocated. The writer uses H5F_LIBVER_LATEST, Fletcher32 and no
- * time stamps, so that equal content gives equal bytes; a file that was not closed well does not
- * open. hdf5.h is included here, in the shard files and in the checkpoint only. */
+ * filter but Fletcher32, plugins off; types, ranks and sizes are checked before anything is read, and
+ * attributes before anything is allocated. The writer uses H5F_LIBVER_LATEST, Fletcher32 and no time
+ * stamps, so that equal content gives equal bytes; a file that was not closed well does not open.
+ * hdf5.h is included here, in the shard files and in the checkpoint only. */
 #pragma once
 
 #include <hdf5.h>
@@ -12,16 +12,14 @@
 
 #include "base/status.h"
 
-/* h5file_start - once per process before any other HDF5 call: errors silent, plugins off, no
- * at-exit handler. Safe to call again. */
+/* h5file_start - once per process before any other HDF5 call: errors silent, plugins off, no at-exit
+ * handler. Safe to call again. */
 void h5file_start(void);
 
-/* h5file_open - read only.  Errors: STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the reason
- */
+/* h5file_open - read only.  Errors: STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the reason */
 status h5file_open(const char *path, hid_t *out);
 
-/* h5file_create - a new file; an existing one is replaced.  Errors: STATUS_CREATE,
- * STATUS_PERMISSION */
+/* h5file_create - a new file; an existing one is replaced.  Errors: STATUS_CREATE, STATUS_PERMISSION */
 status h5file_create(const char *path, hid_t *out);
 
 /* h5file_close - flush and close.  Errors: STATUS_WRITE; *file becomes H5I_INVALID_HID */

@@ -1,8 +1,8 @@
 /* Which sample, which rank, which step: batches read ahead by a background thread.
  *
  * A sample is a window of T + 1 tokens of one shard: sample j of a shard starts at token j T. All
- * shards of a set, in the order of their names, make one list of samples. The order of training is
- * a keyed permutation of (seed, epoch, index): sample number g of the run (counted from 0 over all
+ * shards of a set, in the order of their names, make one list of samples. The order of training is a
+ * keyed permutation of (seed, epoch, index): sample number g of the run (counted from 0 over all
  * steps and ranks) is permute(seed, epoch = g / n, g mod n). No index file; resume is one integer.
  * A mixture of sets takes g in turn by exact proportional shares, again a pure function of g.
  * So the global batch of a step, samples [step * G, (step + 1) * G), is the same at any number of
@@ -48,8 +48,7 @@ struct loader_options {
 status loader_open(const struct loader_options *options, struct loader **out);
 status loader_close(struct loader **loader);
 
-/* loader_samples - samples of one epoch; for a mixture: samples until the first source is through.
- */
+/* loader_samples - samples of one epoch; for a mixture: samples until the first source is through. */
 int64_t loader_samples(const struct loader *loader);
 int64_t loader_tokens(const struct loader *loader);
 /* loader_fingerprint - a SHA-256 over what decides the order and content: names, sizes, headers. */
@@ -58,9 +57,9 @@ const char *loader_fingerprint(const struct loader *loader);
 /* loader_next - the next micro-batch of this rank, in order; *out is valid until the next call.
  *
  * A step's share is cut into micro-batches of at most B; *last tells that this one completes the
- * rank's share of a step (a rank with an empty share gets batches with sequences = 0 and last =
- * true). At the end of limited data: out->sequences = 0 and *end = true. Errors    what the reading
- * thread met: STATUS_DATA with file, place and reason */
+ * rank's share of a step (a rank with an empty share gets batches with sequences = 0 and last = true).
+ * At the end of limited data: out->sequences = 0 and *end = true.
+ * Errors    what the reading thread met: STATUS_DATA with file, place and reason */
 status loader_next(struct loader *loader, struct batch *out, bool *last, bool *end);
 
 /* loader_stall_seconds - how long loader_next has waited for the thread, in all. */

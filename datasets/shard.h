@@ -2,11 +2,10 @@
  *
  *   /tokens     uint16 (vocabulary <= 65,536) or uint32 (n,), chunks of 64 KiB, Fletcher32
  *   /documents  uint64 (d + 1,): document i is tokens[documents[i] : documents[i + 1]]
- *   attributes on /: format "bireme-tokens", format_version 1, vocab_size, tokenizer_sha256,
- * eos_id, tokens, documents
+ *   attributes on /: format "bireme-tokens", format_version 1, vocab_size, tokenizer_sha256, eos_id,
+ *               tokens, documents
  *
- * Objectives with more per example add datasets beside these; they are described here when they
- * come. */
+ * Objectives with more per example add datasets beside these; they are described here when they come. */
 #pragma once
 
 #include <stdint.h>

@@ -6,18 +6,18 @@
  *
  * Three laws
  *   1. Parameter gradients `+=`, activation gradients `=`, the residual stream's gradient `+=`.
- *   2. Losses are sums and come with counts, never means: one division, after the sum over all
- * ranks.
+ *   2. Losses are sums and come with counts, never means: one division, after the sum over all ranks.
  *   3. Dropout is a pure function of (key, global element index): no state, no layout in it.
  *
  * Manner    arguments: where, outputs, inputs, scalars. Activations and the weights that products
- *           read are all f32 or all bf16 (the context's dtype); sums, statistics, losses, gradients
- * of parameters and optimizer state are f32. A queued operation allocates nothing, prints nothing
- * and waits for nothing. Order     calls on one context run in the order given; the same calls give
- * the same bits. Errors    STATUS_INTERNAL with the values for shapes that do not fit (our bug, not
- * the user's); device failures as STATUS_INTERNAL too. Letters   N rows (= B T tokens), C width, K
- * inner size of a product, M its outputs, H heads, G key-value heads, D head width, V vocabulary.
- */
+ *           read are all f32 or all bf16 (the context's dtype); sums, statistics, losses, gradients of
+ *           parameters and optimizer state are f32. A queued operation allocates nothing, prints
+ *           nothing and waits for nothing.
+ * Order     calls on one context run in the order given; the same calls give the same bits.
+ * Errors    STATUS_INTERNAL with the values for shapes that do not fit (our bug, not the user's);
+ *           device failures as STATUS_INTERNAL too.
+ * Letters   N rows (= B T tokens), C width, K inner size of a product, M its outputs, H heads,
+ *           G key-value heads, D head width, V vocabulary. */
 #pragma once
 
 #include <stdbool.h>
@@ -101,8 +101,8 @@ struct dropout {
 
 /* embedding_forward - y = drop(tokens_table[token] + positions_table[position]).
  *
- * Shapes    y [N, C], token_table [V, C], position_table [P, C] or absent; tokens, positions int32
- * [N] Errors    ids are the caller's promise (the loader checks them) */
+ * Shapes    y [N, C], token_table [V, C], position_table [P, C] or absent; tokens, positions int32 [N]
+ * Errors    ids are the caller's promise (the loader checks them) */
 status embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
                          const int32_t *positions, struct tensor token_table,
                          struct tensor position_table, struct dropout dropout);
@@ -135,9 +135,9 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
 /* residual_norm_backward - dz += norm'(dy); ddelta = drop'(dz).
  *
  * Shapes    dz, dy, z [N, C]; dgamma, dbeta f32 [1, C] `+=`; statistics from the forward pass
- * Memory    dz holds the gradient that arrives along the residual stream, and leaves with the
- * norm's part added (overwrite: it is set instead of added to, where nothing arrives); ddelta
- * absent where there was no dropout: then it equals dz */
+ * Memory    dz holds the gradient that arrives along the residual stream, and leaves with the norm's
+ *           part added (overwrite: it is set instead of added to, where nothing arrives); ddelta absent
+ *           where there was no dropout: then it equals dz */
 status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
                               struct tensor dgamma, struct tensor dbeta, struct tensor dy,
                               struct tensor z, struct tensor statistics, struct tensor gamma,

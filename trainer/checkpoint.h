@@ -2,12 +2,11 @@
  *
  *   checkpoints/step-00001000/manifest.json, model-*.h5, optimizer-*.h5, state-00000.h5, tokenizer/
  *
- * A save copies the tensors (the only stall), and a thread per rank writes, syncs and hashes; when
- * all ranks are done, rank 0 writes the manifest (sizes and SHA-256 of each file, the tiling of
- * each tensor), syncs, renames the temporary folder to its name and syncs the parent. Only then
- * "saved step N" is told. Resuming takes the newest folder whose manifest and hashes hold; a
- * damaged one is skipped with a warning W-CKPT-SKIP naming it and the reason. This room knows no
- * model: it is given named tensors. */
+ * A save copies the tensors (the only stall), and a thread per rank writes, syncs and hashes; when all
+ * ranks are done, rank 0 writes the manifest (sizes and SHA-256 of each file, the tiling of each tensor),
+ * syncs, renames the temporary folder to its name and syncs the parent. Only then "saved step N" is told.
+ * Resuming takes the newest folder whose manifest and hashes hold; a damaged one is skipped with a
+ * warning W-CKPT-SKIP naming it and the reason. This room knows no model: it is given named tensors. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,8 +26,8 @@ struct checkpoint_tensor {
     float *data; /* [rows, columns], contiguous */
 };
 
-/* A family of files, "model" or "optimizer": all ranks of `replicas` hold the same tensors, and
- * each writes a contiguous share of every tensor's rows. */
+/* A family of files, "model" or "optimizer": all ranks of `replicas` hold the same tensors, and each
+ * writes a contiguous share of every tensor's rows. */
 struct checkpoint_family {
     const char *stem;
     const struct checkpoint_tensor *tensors;
@@ -55,8 +54,7 @@ struct checkpoint_options {
 
 struct checkpoint;
 
-/* checkpoint_open - take the run folder's lock, remove what a killed job left half-written.
- * Collective.
+/* checkpoint_open - take the run folder's lock, remove what a killed job left half-written. Collective.
  *
  * Errors    STATUS_CREATE if another job still holds it after 10 s (host and process named);
  *           STATUS_PERMISSION */
@@ -68,21 +66,20 @@ int64_t checkpoint_memory_bytes(const struct checkpoint_family *families, int co
                                 int replica);
 
 /* checkpoint_save - snapshot now; write behind training (or at once where !async). Collective.
- * Waits first if another save is still under way. stall_seconds: how long the caller stood still.
- */
+ * Waits first if another save is still under way. stall_seconds: how long the caller stood still. */
 status checkpoint_save(struct checkpoint *c, const struct checkpoint_state *state,
                        const struct checkpoint_family *families, int count, double *stall_seconds);
 
-/* checkpoint_written - 1 if this rank's thread has nothing left to do for the save under way, 0 if
- * it still writes or none is under way. Local and cheap: it rides along the step's small reduction,
- * and when the sum over ranks is the world's size all ranks call checkpoint_publish. */
+/* checkpoint_written - 1 if this rank's thread has nothing left to do for the save under way, 0 if it
+ * still writes or none is under way. Local and cheap: it rides along the step's small reduction, and
+ * when the sum over ranks is the world's size all ranks call checkpoint_publish. */
 int checkpoint_written(const struct checkpoint *c);
 
 /* checkpoint_publish - finish the save under way, waiting for it where needed. Collective.
  *
  * *published_step = -1 where none was under way.
- * Errors    STATUS_WRITE (agreed on all ranks): the temporary folder is removed, the last good
- * checkpoint is untouched and named */
+ * Errors    STATUS_WRITE (agreed on all ranks): the temporary folder is removed, the last good checkpoint
+ *           is untouched and named */
 status checkpoint_publish(struct checkpoint *c, int64_t *published_step);
 
 /* What a resume found. */
@@ -95,24 +92,21 @@ struct checkpoint_found {
     int saved_ranks;
 };
 
-/* checkpoint_find - the newest whole checkpoint of the run (path NULL) or the one at path.
- * Collective.
+/* checkpoint_find - the newest whole checkpoint of the run (path NULL) or the one at path. Collective.
  *
  * Every file's size and SHA-256 is verified (the ranks share the work).
- * Errors    STATUS_CHECKPOINT if folders exist and none is usable, each with its reason;
- * STATUS_NO_INPUT for a path that does not exist. *out->found = false only where there is no
- * checkpoint at all */
+ * Errors    STATUS_CHECKPOINT if folders exist and none is usable, each with its reason; STATUS_NO_INPUT
+ *           for a path that does not exist. *out->found = false only where there is no checkpoint at all */
 status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_found *out);
 
-/* checkpoint_load - fill the families' tensors from a found folder, whatever layout wrote it:
- * stored boxes are intersected with mine. Collective.
+/* checkpoint_load - fill the families' tensors from a found folder, whatever layout wrote it: stored
+ * boxes are intersected with mine. Collective.
  *
  * Errors    STATUS_CHECKPOINT naming tensor, file and the shapes that differ */
 status checkpoint_load(struct comm *world, const char *folder,
                        const struct checkpoint_family *families, int count);
 
-/* checkpoint_write_final - weights alone into folder (run_dir/final), the same format. Collective.
- */
+/* checkpoint_write_final - weights alone into folder (run_dir/final), the same format. Collective. */
 status checkpoint_write_final(struct checkpoint *c, const char *folder,
                               const struct checkpoint_state *state,
                               const struct checkpoint_family *families, int count);

@@ -2,8 +2,8 @@
  *
  * One settings table (recipe_table.c) serves parsing, checks, `--help`, the resolved recipe and
  * recipes/README.md. Strict: an unknown or repeated key, a wrong type, a value out of range, two
- * settings that contradict each other, an alias, a tag, a second document are errors with file,
- * line, column, key, reason and, for a near miss, the key that was meant. */
+ * settings that contradict each other, an alias, a tag, a second document are errors with file, line,
+ * column, key, reason and, for a near miss, the key that was meant. */
 #pragma once
 
 #include <stdbool.h>
@@ -44,9 +44,9 @@ struct recipe {
         double dropout;           /* hidden states and embeddings */
         double attention_dropout; /* null: as dropout; resolved after parsing */
         double layer_norm_epsilon;
-        char activation[RECIPE_NAME_BYTES]; /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu)
-                                             */
-        double initializer_range;           /* 0.02 */
+        char activation
+            [RECIPE_NAME_BYTES];  /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu) */
+        double initializer_range; /* 0.02 */
         bool tie_word_embeddings;
         char init_from[RECIPE_PATH_BYTES];
     } model;
@@ -110,8 +110,7 @@ struct recipe {
  *           nothing else has been touched yet */
 status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out);
 
-/* recipe_write - the resolved recipe as YAML: every key, again a valid recipe that reads back
- * equal. */
+/* recipe_write - the resolved recipe as YAML: every key, again a valid recipe that reads back equal. */
 status recipe_write(const struct recipe *recipe, FILE *file);
 
 /* recipe_document - recipes/README.md's table of keys: name, type, default, range, meaning. */

@@ -1,10 +1,9 @@
 /* One transformer; an architecture is a row of flags (architecture.c).
  *
- * Parameters lie in forward order in one flat f32 buffer; the products read a bf16 copy of it where
- * the precision is bf16. Gradients are a second flat buffer of the same layout, owned by the
- * caller. Backward finishes gradients from the end of the buffer downwards and says so; the tied
- * embedding comes first in the buffer, so it is final last. The model knows nothing of objectives
- * and of the reduction of gradients.
+ * Parameters lie in forward order in one flat f32 buffer; the products read a bf16 copy of it where the
+ * precision is bf16. Gradients are a second flat buffer of the same layout, owned by the caller. Backward
+ * finishes gradients from the end of the buffer downwards and says so; the tied embedding comes first in
+ * the buffer, so it is final last. The model knows nothing of objectives and of the reduction of gradients.
  *
  * Weights are [out, in] in memory; `transposed` says that the Hugging Face file holds [in, out]. */
 #pragma once
@@ -73,8 +72,7 @@ int64_t model_elements(const struct model *m);
 float *model_weights(const struct model *m); /* f32 [elements] */
 bf16 *model_copy(const struct model *m);     /* bf16 [elements]; NULL in fp32 */
 
-/* model_initialise - weights as the architecture has them: a pure function of (seed, parameter,
- * element). */
+/* model_initialise - weights as the architecture has them: a pure function of (seed, parameter, element). */
 status model_initialise(struct model *m, uint64_t seed);
 
 /* model_weights_changed - round the bf16 copy after the f32 weights were set by hand. */
@@ -83,8 +81,7 @@ status model_weights_changed(struct model *m);
 /* model_forward - hidden [N, C], after the final norm; the view is the model's. */
 status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden);
 
-/* model_head - the matrix [V padded, C] that maps hidden states to logits, and its gradient's view.
- */
+/* model_head - the matrix [V padded, C] that maps hidden states to logits, and its gradient's view. */
 struct tensor model_head(const struct model *m);
 struct tensor model_head_gradient(const struct model *m, float *gradients);
 
@@ -106,8 +103,8 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
                           struct model_cache **out);
 status model_cache_destroy(struct model_cache **cache);
 
-/* model_extend - feed `counts[i]` new tokens of each sequence (concatenated in tokens), append
- * their keys and values; hidden [sum counts, C] after the final norm. counts[i] may be 0. */
+/* model_extend - feed `counts[i]` new tokens of each sequence (concatenated in tokens), append their keys
+ * and values; hidden [sum counts, C] after the final norm. counts[i] may be 0. */
 status model_extend(struct model *m, struct model_cache *cache, const int32_t *tokens,
                     const int64_t *counts, struct tensor *hidden);
 

@@ -1,6 +1,85 @@
+/* bireme COMMAND ...: finds the command, tells its error once, returns its status as exit code. */
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
-int main(void)
+#include "base/status.h"
+#include "base/text.h"
+#include "build_info.h"
+#include "trainer/command/command.h"
+
+struct command {
+    const char *name;
+    status (*run)(int argc, char **argv);
+    const char *help;
+};
+
+static const struct command commands[] = {
+    {NULL, NULL, NULL},
+};
+
+enum { COMMANDS = sizeof commands / sizeof commands[0] - 1 };
+
+static void print_help(void)
 {
-    return 64;
+    printf("usage: bireme COMMAND [arguments]\n\ncommands:\n");
+    for (int i = 0; i < COMMANDS; i++) {
+        printf("  %-12s %s\n", commands[i].name, commands[i].help);
+    }
+    printf(
+        "\nbireme COMMAND --help lists a command's flags; bireme --version tells what this build "
+        "holds\n");
+}
+
+static void print_version(void)
+{
+    printf("bireme %s\n", BUILD_VERSION);
+    printf("commit    %s\n", BUILD_COMMIT);
+    printf("compiler  %s, %s\n", BUILD_COMPILER, BUILD_TYPE);
+    printf("MPI       %s\n", BUILD_MPI);
+    printf("HDF5      %s\n", BUILD_HDF5);
+    printf("oneDNN    %s\n", BUILD_ONEDNN);
+    printf("CUDA      none\n");
+    printf("NCCL      none\n");
+}
+
+static status run_command(int argc, char **argv)
+{
+    const char *names[COMMANDS + 2];
+    for (int i = 0; i < COMMANDS; i++) {
+        if (strcmp(commands[i].name, argv[1]) == 0) {
+            return commands[i].run(argc - 1, argv + 1);
+        }
+        names[i] = commands[i].name;
+    }
+    names[COMMANDS] = "--help";
+    names[COMMANDS + 1] = "--version";
+    int nearest = text_nearest(argv[1], names, COMMANDS + 2);
+    RAISE(STATUS_USAGE, "unknown command '%s'%s%s%s; bireme --help lists the commands", argv[1],
+          nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? names[nearest] : "",
+          nearest >= 0 ? "'?" : "");
+}
+
+static status run(int argc, char **argv)
+{
+    REQUIRE(argc >= 2, STATUS_USAGE, "a command is missing; bireme --help lists the commands");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help();
+    } else if (strcmp(argv[1], "--version") == 0) {
+        print_version();
+    } else {
+        TRY(run_command(argc, argv));
+    }
+    REQUIRE(fflush(stdout) == 0 && !ferror(stdout), STATUS_WRITE,
+            "cannot write standard output: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a reader that left is a write error here, not the end of a job */
+    status result = run(argc, argv);
+    status_print();
+    return (int)result;
 }

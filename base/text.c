@@ -1,0 +1,198 @@
+#include "base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORD_MAX = 63 };
+
+/* What is quoted in a reason: not more than a line's worth. */
+#define QUOTED "'%.40s%s'"
+#define QUOTE(text) (text), strlen(text) > 40 ? "..." : ""
+
+static size_t skip_digits(const char *text, size_t from)
+{
+    while (text[from] >= '0' && text[from] <= '9') {
+        from++;
+    }
+    return from;
+}
+
+/* number_shape - [-]digits[.digits][e[+-]digits] over the whole text; *digits is set to the length of
+ * the integer part. */
+static bool number_shape(const char *text, size_t *digits)
+{
+    size_t first = text[0] == '-' ? 1 : 0;
+    size_t end = skip_digits(text, first);
+    *digits = end - first;
+    size_t fraction = 0;
+    if (text[end] == '.') {
+        size_t after = skip_digits(text, end + 1);
+        fraction = after - end - 1;
+        end = after;
+    }
+    if (*digits + fraction == 0) {
+        return false;
+    }
+    if (text[end] == 'e' || text[end] == 'E') {
+        size_t sign = end + 1 + (text[end + 1] == '+' || text[end + 1] == '-' ? 1 : 0);
+        size_t after = skip_digits(text, sign);
+        if (after == sign) {
+            return false;
+        }
+        end = after;
+    }
+    return text[end] == '\0';
+}
+
+static bool leading_zero(const char *text, size_t digits)
+{
+    return digits > 1 && text[text[0] == '-' ? 1 : 0] == '0';
+}
+
+/* Says what to write instead where that can be known: 1e3, 1000.0, 010, 1_000, 1,000, +5. */
+static void explain_integer(const char *text, char *reason)
+{
+    char plain[WORD_MAX + 1];
+    size_t used = 0;
+    bool separated = false;
+    for (const char *c = text[0] == '+' ? text + 1 : text; *c != '\0' && used < WORD_MAX; c++) {
+        if ((*c == '_' || *c == ',') && used > 0) {
+            separated = true;
+        } else {
+            plain[used++] = *c;
+        }
+    }
+    plain[used] = '\0';
+    size_t digits;
+    double value = number_shape(plain, &digits) ? strtod(plain, NULL) : NAN;
+    bool whole = fabs(value) < 9e15 && value == floor(value);
+    if (whole && (!separated || strpbrk(plain, ".eE") == NULL)) {
+        snprintf(reason, TEXT_REASON_BYTES, QUOTED " is not a plain integer, write %.0f",
+                 QUOTE(text), value);
+    } else {
+        snprintf(reason, TEXT_REASON_BYTES, QUOTED " is not an integer", QUOTE(text));
+    }
+}
+
+bool text_to_integer(const char *text, int64_t *out, char *reason)
+{
+    size_t first = text[0] == '-' ? 1 : 0;
+    size_t end = skip_digits(text, first);
+    if (end == first || text[end] != '\0' || leading_zero(text, end - first)) {
+        explain_integer(text, reason);
+        return false;
+    }
+    errno = 0;
+    long long value = strtoll(text, NULL, 10);
+    if (errno != 0) {
+        snprintf(reason, TEXT_REASON_BYTES, QUOTED " does not fit in 64 bits", QUOTE(text));
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+bool text_to_number(const char *text, double *out, char *reason)
+{
+    size_t digits;
+    if (!number_shape(text, &digits)) {
+        snprintf(reason, TEXT_REASON_BYTES, QUOTED " is not a number", QUOTE(text));
+        return false;
+    }
+    double value = strtod(text, NULL);
+    if (leading_zero(text, digits)) {
+        char plain[TEXT_NUMBER_BYTES];
+        snprintf(reason, TEXT_REASON_BYTES, QUOTED " begins with a zero, write %s", QUOTE(text),
+                 text_from_number(value, plain));
+        return false;
+    }
+    if (!isfinite(value)) {
+        snprintf(reason, TEXT_REASON_BYTES, QUOTED " is too large for a number", QUOTE(text));
+        return false;
+    }
+    size_t mantissa = strcspn(text, "eE");
+    bool zero = strcspn(text, "123456789") >= mantissa;
+    if (!zero && !(fabs(value) >= DBL_MIN)) {
+        snprintf(reason, TEXT_REASON_BYTES, QUOTED " is too small for a number", QUOTE(text));
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+char *text_from_number(double value, char *out)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(out, TEXT_NUMBER_BYTES, "%.*g", digits, value);
+        if (strtod(out, NULL) == value) {
+            break;
+        }
+    }
+    char *exponent = strchr(out, 'e');
+    if (exponent != NULL && exponent[1] == '+') { /* 1e+06: write it out while that is short */
+        if (fabs(value) < 1e15) {
+            snprintf(out, TEXT_NUMBER_BYTES, "%.1f", value);
+        }
+    } else if (exponent == NULL && strpbrk(out, ".n") == NULL) {
+        strcat(out, ".0");
+    }
+    return out;
+}
+
+static char folded(char c)
+{
+    return c == '-' ? '_' : (char)tolower((unsigned char)c);
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+int text_distance(const char *a, const char *b)
+{
+    size_t rows = strlen(a);
+    size_t columns = strlen(b);
+    if (rows > WORD_MAX || columns > WORD_MAX) {
+        return WORD_MAX + 1;
+    }
+    int cost[WORD_MAX + 1][WORD_MAX + 1];
+    for (size_t i = 0; i <= rows; i++) {
+        for (size_t j = 0; j <= columns; j++) {
+            if (i == 0 || j == 0) {
+                cost[i][j] = (int)(i + j);
+                continue;
+            }
+            int change = folded(a[i - 1]) != folded(b[j - 1]);
+            cost[i][j] =
+                least(cost[i - 1][j - 1] + change, least(cost[i - 1][j], cost[i][j - 1]) + 1);
+            if (i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
+                folded(a[i - 2]) == folded(b[j - 1])) {
+                cost[i][j] = least(cost[i][j], cost[i - 2][j - 2] + 1);
+            }
+        }
+    }
+    return cost[rows][columns];
+}
+
+int text_nearest(const char *word, const char *const *words, int count)
+{
+    int best = -1;
+    int best_distance = WORD_MAX + 1;
+    for (int i = 0; i < count; i++) {
+        int distance = text_distance(word, words[i]);
+        if (distance < best_distance) {
+            best = i;
+            best_distance = distance;
+        }
+    }
+    int length = (int)strlen(word);
+    int limit = length <= 2 ? 1 : length <= 5 ? 2 : length / 3 + 1;
+    bool close = best >= 0 && best_distance <= limit && best_distance < length;
+    return close ? best : -1;
+}

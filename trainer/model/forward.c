@@ -28,25 +28,35 @@ static status norm_after(struct model *m, struct tensor stream, struct tensor no
                                  NORM_LAYER, m->config.norm_epsilon, dropout);
 }
 
-static status attention_block(struct model *m, const struct model_input *input, int64_t layer,
-                              int64_t n)
+status model_project_qkv(struct model *m, int64_t layer, int64_t n)
 {
-    struct kernels *k = m->kernels;
     struct layer_activations *a = &m->activations.layers[layer];
-    int64_t c = m->config.width;
+    return linear_forward(m->kernels, first(a->qkv, n), tensor_absent(), first(a->norm1, n),
+                          model_matrix(m, model_layer_parameter(layer, LAYER_QKV_WEIGHT)),
+                          model_vector(m, model_layer_parameter(layer, LAYER_QKV_BIAS)),
+                          ACTIVATION_NONE);
+}
+
+status model_project_attended(struct model *m, int64_t layer, int64_t n)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    return linear_forward(
+        m->kernels, first(m->activations.delta, n), tensor_absent(), first(a->attended, n),
+        model_matrix(m, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT)),
+        model_vector(m, model_layer_parameter(layer, LAYER_PROJECTION_BIAS)), ACTIVATION_NONE);
+}
+
+static status attention_block(struct model *m, const struct model_input *input, int64_t layer)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t c = m->config.width, n = input->rows;
     struct tensor qkv = first(a->qkv, n);
     struct attention attention = model_attention(m, input, layer);
-    TRY(linear_forward(k, qkv, tensor_absent(), first(a->norm1, n),
-                       model_matrix(m, model_layer_parameter(layer, LAYER_QKV_WEIGHT)),
-                       model_vector(m, model_layer_parameter(layer, LAYER_QKV_BIAS)),
-                       ACTIVATION_NONE));
-    TRY(attention_forward(k, first(a->attended, n), first_columns(a->lse, n),
+    TRY(model_project_qkv(m, layer, n));
+    TRY(attention_forward(m->kernels, first(a->attended, n), first_columns(a->lse, n),
                           tensor_columns(qkv, 0, c), tensor_columns(qkv, c, c),
                           tensor_columns(qkv, 2 * c, c), &attention));
-    return linear_forward(k, first(m->activations.delta, n), tensor_absent(), first(a->attended, n),
-                          model_matrix(m, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT)),
-                          model_vector(m, model_layer_parameter(layer, LAYER_PROJECTION_BIAS)),
-                          ACTIVATION_NONE);
+    return model_project_attended(m, layer, n);
 }
 
 static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
@@ -114,7 +124,7 @@ status model_forward(struct model *m, const struct model_input *input, struct te
     TRY(model_embed(m, input));
     TRY(model_first_norm(m, input->rows));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
-        TRY(attention_block(m, input, layer, input->rows));
+        TRY(attention_block(m, input, layer));
         TRY(model_layer_rest(m, input, layer));
     }
     *hidden = first(m->activations.final_norm, input->rows);

@@ -113,3 +113,11 @@ struct dropout model_dropout(const struct model *m, const struct model_input *in
 /* model_attention - the description of self attention over the batch's segments. */
 struct attention model_attention(const struct model *m, const struct model_input *input,
                                  int64_t layer);
+
+/* Pieces of the forward pass (forward.c) that generation shares. */
+status model_embed(struct model *m, const struct model_input *input);
+status model_first_norm(struct model *m, int64_t n);
+status model_project_qkv(struct model *m, int64_t layer, int64_t n);
+status model_project_attended(struct model *m, int64_t layer, int64_t n);
+/* model_layer_rest - from what attention adds to the stream to the next layer's first norm. */
+status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer);

@@ -1,0 +1,38 @@
+/* What is learned: from a batch and the model's hidden states to a loss and the gradient of it.
+ *
+ * One file per objective (clm.c, ...), behind one table. An objective calls no model: the step hands it
+ * hidden states and the output matrix. It returns sums and counts; the division by the count comes after
+ * the sum over all ranks (kernels.h, law 2), so that any layout gives the same mean. */
+#pragma once
+
+#include "datasets/batch.h"
+#include "kernels/kernels.h"
+
+/* Sums over counted tokens (or examples); element 0 is the loss, element 1 the count. Objectives with own
+ * metrics append theirs. All are added over micro-batches and ranks. */
+enum { OBJECTIVE_LOSS = 0, OBJECTIVE_COUNT = 1, OBJECTIVE_SUMS = 8 };
+
+/* Where the objective reads and writes; views of the model's memory. */
+struct objective_views {
+    struct tensor hidden;          /* [N, C] */
+    struct tensor hidden_gradient; /* [N, C]; absent without gradient */
+    struct tensor head;            /* [V padded, C] */
+    struct tensor head_gradient;   /* f32 [V padded, C]; absent without gradient */
+    int64_t vocabulary;            /* V */
+    float *losses;                 /* f32 [N], working memory */
+};
+
+struct objective {
+    const char *name;
+    const char
+        *metrics[OBJECTIVE_SUMS - 2]; /* names of the sums beyond loss and count; NULL ends */
+
+    /* Adds to sums. gradient false: only the loss. */
+    status (*loss)(struct kernels *k, const struct batch *batch,
+                   const struct objective_views *views, bool gradient, double sums[OBJECTIVE_SUMS]);
+};
+
+/* objective_find - by the recipe's name.  Errors: STATUS_UNAVAILABLE naming what there is */
+status objective_find(const char *name, const struct objective **out);
+
+extern const struct objective objective_clm;

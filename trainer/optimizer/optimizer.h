@@ -1,0 +1,39 @@
+/* AdamW over the flat buffers: decay on matrices and embeddings, not on biases and norms. */
+#pragma once
+
+#include "kernels/kernels.h"
+
+struct optimizer;
+
+/* A run of elements that are treated alike: one parameter, or a part of one. */
+struct optimizer_range {
+    int64_t first, count;
+    bool decay;
+};
+
+struct optimizer_settings {
+    double beta1, beta2, epsilon, weight_decay;
+    double max_grad_norm; /* 0: no clipping */
+};
+
+/* optimizer_create - both moments, zero.
+ *
+ * Memory    8 bytes per element on k's device; ranges [count] are copied */
+status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
+                        const struct optimizer_range *ranges, int count, int64_t elements,
+                        struct optimizer **out);
+status optimizer_destroy(struct optimizer **o);
+
+float *optimizer_moment1(const struct optimizer *o); /* f32 [elements] */
+float *optimizer_moment2(const struct optimizer *o);
+
+/* optimizer_clip - the factor that brings a gradient of this norm down to max_grad_norm, at most 1.
+ *
+ * Source    Pascanu, Mikolov, Bengio 2013; as torch.nn.utils.clip_grad_norm_: max / (norm + 1e-6) */
+double optimizer_clip(const struct optimizer *o, double norm);
+
+/* optimizer_update - step number `step` (from 1); the gradients are set to zero.
+ *
+ * Units     scale: what the gradients are multiplied with first (1 / tokens, clipping) */
+status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, float *gradients,
+                        int64_t step, double learning_rate, double scale);

@@ -1,0 +1,56 @@
+/* One optimizer step: the only place that holds both ends of each arrow of the data flow.
+ *
+ * batch -> model.forward -> objective.loss -> model.backward -> buckets -> one small reduction ->
+ * optimizer. A rank that fails on the way notes its error, contributes zeros and keeps its
+ * appointments; all stop together at the small reduction. */
+#pragma once
+
+#include "comm/bucket.h"
+#include "comm/mesh.h"
+#include "datasets/loader.h"
+#include "trainer/model/model.h"
+#include "trainer/objective/objective.h"
+#include "trainer/optimizer/optimizer.h"
+
+struct step;
+
+struct step_parts {
+    struct mesh mesh;
+    struct kernels *kernels;
+    struct model *model;
+    const struct objective *objective;
+    struct optimizer *optimizer;
+    struct loader *loader;
+    uint64_t seed;
+    int64_t bucket_elems;
+    int64_t micro_rows; /* N at most */
+};
+
+/* What a rank wants to say to all at the end of a step; the answer is the sum over ranks. */
+enum step_vote { VOTE_STOP = 0, VOTE_TIME_UP, VOTE_WALL, VOTE_WRITTEN, STEP_VOTES };
+
+struct step_result {
+    double sums[OBJECTIVE_SUMS]; /* over the global batch */
+    double loss;                 /* mean over the counted tokens of the global batch */
+    double gradient_norm;        /* of the mean loss's gradient, before clipping */
+    double votes[STEP_VOTES];
+    double data_seconds;  /* waiting for batches */
+    double total_seconds; /* the whole call */
+    int64_t rows;         /* tokens of this rank */
+};
+
+/* step_create - gradients (in the data group's memory) and buckets. Collective.
+ *
+ * Memory    4 bytes per parameter */
+status step_create(const struct step_parts *parts, struct step **out);
+status step_destroy(struct step **s);
+
+/* step_train - the step with this number (from 0), at this learning rate. Collective.
+ *
+ * Errors    STATUS_NOT_FINITE before the weights are touched; STATUS_DATA from the loader; agreed on all
+ *           ranks, told once */
+status step_train(struct step *s, int64_t step, double learning_rate,
+                  const double votes[STEP_VOTES], struct step_result *out);
+
+/* step_evaluate - mean loss over everything that a limited loader gives. Collective. */
+status step_evaluate(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS]);

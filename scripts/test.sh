@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, runs the tests.
+#
+#   scripts/test.sh         into build/, as a user builds; about five minutes the first time, quick again
+#   scripts/test.sh --ci    into build-release/ with warnings as errors, then what takes longer: sanitizers,
+#                           the long kill sweeps, a bare Debian root
+#
+# Environment: BIREME_WERROR=ON makes warnings errors without --ci too. --ci: FRESH_SUITE is the suite of the
+# bare root (trixie unless set).
+# Every part has a time limit of its own and tells the seconds it took. The exit code is 0 only if
+# every part that ran has passed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly jobs=2
+ci=false
+case ${1:-} in
+"") ;;
+--ci) ci=true ;;
+*)
+    sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' >&2
+    exit 64
+    ;;
+esac
+
+# Open MPI refuses root unless told twice, and more ranks than cores unless told.
+if [ "$(id -u)" -eq 0 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+
+export CMAKE_GENERATOR=Ninja # for a new build folder; one that exists keeps its own
+
+say() {
+    echo "test: $*"
+}
+
+passed=0 failed=0 skipped=0
+readonly whole_limit=2640 # seconds for all parts together
+
+# part NAME LIMIT COMMAND...: one part of the work, at most LIMIT seconds.
+part() {
+    local name=$1 limit=$2 start=$SECONDS code=0
+    shift 2
+    if [ $((whole_limit - SECONDS)) -lt "$limit" ]; then
+        limit=$((whole_limit > SECONDS ? whole_limit - SECONDS : 1))
+    fi
+    timeout --kill-after=20 "$limit" "$@" </dev/null || code=$?
+    case $code in
+    0) passed=$((passed + 1)) ;;
+    77) skipped=$((skipped + 1)) ;;
+    *) failed=$((failed + 1)) ;;
+    esac
+    case $code in
+    0) say "$name: passed in $((SECONDS - start)) s" ;;
+    77) say "$name: skipped" ;;
+    124 | 137) say "$name: not done within $limit s" ;;
+    *) say "$name: failed with code $code after $((SECONDS - start)) s" ;;
+    esac
+    return "$code"
+}
+
+# build FOLDER LIMIT CONFIGURE...: configure and compile; ends the script where that fails, since the rest hangs on it.
+build() {
+    local folder=$1 limit=$2
+    shift 2
+    part "configure $folder" 120 cmake -S . -B "$folder" "$@" --log-level=NOTICE || exit 1
+    part "build $folder" "$limit" cmake --build "$folder" --parallel "$(nproc)" || exit 1
+}
+
+# sanitizer PRESET LIMIT [CTEST ARGUMENTS...]: build and run the suite with a sanitizer.
+sanitizer() {
+    local preset=$1 limit=$2
+    shift 2
+    part "configure $preset" 120 cmake --preset "$preset" --log-level=NOTICE || return 0
+    part "build $preset" 600 cmake --build --preset "$preset" --parallel "$(nproc)" || return 0
+    part "tests $preset" "$limit" ctest --preset "$preset" --no-tests=error "$@" || return 0
+}
+
+part "setup" 600 ./scripts/setup.sh || exit 1
+if ! $ci; then
+    build build 420 -DBIREME_WERROR="${BIREME_WERROR:-OFF}"
+    ctest --test-dir build --output-on-failure --no-tests=error --parallel $jobs
+    exit
+fi
+
+build build-release 420 --preset release
+part "tests" 420 ctest --preset release --no-tests=error || true
+sanitizer asan 420
+sanitizer tsan 420
+part "the long sweeps" 420 env BIREME_LONG=1 ctest --preset release --no-tests=error -L long || true
+part "a bare Debian root" 840 ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" || true
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

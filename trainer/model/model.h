@@ -51,6 +51,9 @@ struct model_input {
     bool training; /* dropout on, activations kept for backward */
 };
 
+/* model_padded_vocabulary - rows of the token table: whole vectors for the output product. */
+int64_t model_padded_vocabulary(const struct model_config *config);
+
 /* model_layout - the parameters of a configuration, without making it (for `bireme plan`).
  *
  * Memory    *out is the caller's, for free(); *elements is the flat buffer's length */

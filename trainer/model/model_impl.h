@@ -81,7 +81,6 @@ struct model {
     struct activations activations;
 };
 
-int64_t model_padded_vocabulary(const struct model_config *config);
 
 /* model_arrange - take all views of the working memory from the arena (or measure them). */
 status model_arrange(const struct model_config *config, enum dtype dtype, int64_t rows,

@@ -34,12 +34,12 @@
     } while (0)
 
 /* The call must fail with this status and its message must hold this text. */
-#define CHECK_FAILS(call, expected, text)                                                          \
+#define CHECK_FAILS(call, expected, wanted)                                                        \
     do {                                                                                           \
         status check_status = (call);                                                              \
-        if (check_status != (expected) || strstr(status_pending()->text, (text)) == NULL) {        \
+        if (check_status != (expected) || strstr(status_pending()->text, (wanted)) == NULL) {      \
             fprintf(stderr, "%s:%d: %s returned %d (wanted %d, text '%s')\n", __FILE__, __LINE__,  \
-                    #call, check_status, (expected), (text));                                      \
+                    #call, check_status, (expected), (wanted));                                    \
             status_print();                                                                        \
             exit(1);                                                                               \
         }                                                                                          \

@@ -247,3 +247,28 @@ void kernels_profile(struct kernels *k, bool on);
 
 /* kernels_times - what was counted; returns the number of entries in out. */
 int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERATIONS_MAX]);
+
+/* ---- the floor under a step: its matrix products alone ---- */
+
+enum product_kind {
+    PRODUCT_FORWARD = 0, /* y [N, M] = x [N, K] w [M, K]^T */
+    PRODUCT_INPUT,       /* dx [N, K] = dy [N, M] w [M, K] */
+    PRODUCT_WEIGHT,      /* dw f32 [M, K] += dy [N, M]^T x [N, K] */
+};
+
+struct product {
+    enum product_kind kind;
+    int64_t rows;    /* N */
+    int64_t inner;   /* K */
+    int64_t outputs; /* M */
+    int64_t count;   /* how often the step does it */
+};
+
+/* kernels_floor - the time that these products alone take in the matrix library: no bias, no
+ * activation, no copy, each in the fastest of the layouts that are known to the back-end.
+ *
+ * Units     each layout is timed `repeats` times and its median kept; seconds is the sum over all
+ * Memory    operands of the largest product are allocated for the call
+ * Order     waits until everything is done */
+status kernels_floor(struct kernels *k, double *seconds, const struct product *products, int count,
+                     int repeats);

@@ -1,0 +1,132 @@
+/* The CPU's context: which instruction set, how many threads, how much working memory. */
+#define _GNU_SOURCE
+#include "kernels/cpu/cpu.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/matmul.h"
+
+extern const struct cpu_variant CPU_JOIN(baseline, variant);
+
+static bool any_processor(void)
+{
+    return true;
+}
+
+#ifdef CPU_X86_VARIANTS
+extern const struct cpu_variant CPU_JOIN(v3, variant);
+extern const struct cpu_variant CPU_JOIN(v4, variant);
+extern const struct cpu_variant CPU_JOIN(v4_bf16, variant);
+
+static bool runs_v3(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+static bool runs_v4(void)
+{
+    return runs_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+static bool runs_v4_bf16(void)
+{
+    return runs_v4() && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+/* Best first. */
+static const struct choice {
+    const struct cpu_variant *variant;
+    bool (*runs)(void);
+} choices[] = {
+#ifdef CPU_X86_VARIANTS
+    {&CPU_JOIN(v4_bf16, variant), runs_v4_bf16},
+    {&CPU_JOIN(v4, variant), runs_v4},
+    {&CPU_JOIN(v3, variant), runs_v3},
+#endif
+    {&CPU_JOIN(baseline, variant), any_processor},
+};
+
+enum { CHOICES = sizeof choices / sizeof *choices };
+
+static status choose(const struct cpu_variant **out)
+{
+    const char *wanted = getenv("BIREME_CPU");
+    for (int i = 0; i < CHOICES; i++) {
+        if (wanted != NULL && wanted[0] != '\0' && strcmp(wanted, choices[i].variant->name) != 0) {
+            continue;
+        }
+        if (choices[i].runs()) {
+            *out = choices[i].variant;
+            return STATUS_OK;
+        }
+    }
+    RAISE(STATUS_UNAVAILABLE,
+          "BIREME_CPU=%s: not a variant of this build that this processor runs (baseline, v3, v4, "
+          "v4_bf16); unset it for the best one",
+          wanted);
+}
+
+static int available_threads(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
+        return CPU_COUNT(&set);
+    }
+    return omp_get_num_procs();
+}
+
+bool cpu_supports(enum dtype dtype)
+{
+    return matmul_supports(dtype);
+}
+
+size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    int count = threads > 0 ? threads : available_threads();
+    size_t bytes = CPU_JOIN(baseline, variant).scratch_bytes(dtype, count, limits);
+    return bytes > 0 ? bytes : 64;
+}
+
+static void cpu_destroy(struct kernels *k)
+{
+    struct cpu *cpu = cpu_of(k);
+    if (cpu != NULL) {
+        matmul_destroy(&cpu->matmul);
+        arena_destroy(&cpu->scratch);
+        free(cpu);
+        k->state = NULL;
+    }
+}
+
+status cpu_create(struct kernels *k, int threads)
+{
+    REQUIRE(cpu_supports(k->dtype), STATUS_UNAVAILABLE,
+            "precision %s: this processor has no instructions for it (AVX-512 BF16 or AMX); set "
+            "train.precision to fp32",
+            dtype_name(k->dtype));
+    struct cpu *cpu = calloc(1, sizeof *cpu);
+    REQUIRE(cpu != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
+    k->state = cpu;
+    k->threads = threads > 0 ? threads : available_threads();
+    status result = STATUS_OK;
+    TRY_GOTO(result, fail, choose(&cpu->variant));
+    k->table = cpu->variant->table;
+    k->table.destroy = cpu_destroy;
+    size_t bytes = cpu_workspace_bytes(k->dtype, k->threads, &k->limits); /* not 0: that measures */
+    TRY_GOTO(result, fail, arena_create(k->device, bytes, "the kernels' workspace", &cpu->scratch));
+    TRY_GOTO(result, fail, matmul_create(k, &cpu->matmul));
+    snprintf(k->description, sizeof k->description, "CPU %s, %d thread%s, %s", cpu->variant->name,
+             k->threads, k->threads == 1 ? "" : "s", matmul_description());
+    return STATUS_OK;
+fail:
+    cpu_destroy(k);
+    return result;
+}

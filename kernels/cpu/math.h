@@ -1,0 +1,127 @@
+/* Elementary functions on vectors of floats: no tables, no branches, NaN stays NaN.
+ *
+ * Errors are the largest found over 10^7 arguments by tests/kernels/test_math.c, which prints them.
+ * Polynomials are Chebyshev interpolants, computed in rational arithmetic.
+ *
+ *   math_exp2, math_exp   relative 1.5e-7; below -126 (in powers of two) the result is 0
+ *   math_tanh             absolute 2e-7
+ *   math_erf              absolute 4e-7
+ *   math_normal           Phi, the normal distribution: absolute 2e-7, relative 1e-5 down to 1e-26
+ *   math_gelu_*           absolute 4e-7 max(1, |x|), value and slope; -infinity gives NaN */
+#pragma once
+
+#include "kernels/cpu/vector.h"
+
+static inline vector math_exp2(vector x)
+{
+    vector_bits tiny = x < -126.0f;
+    x = vector_min(vector_set(129.0f), vector_max(vector_set(-127.0f), x));
+    const vector shift = vector_set(12582912.0f); /* 1.5 2^23: adding it rounds to a whole number */
+    vector n = (x + shift) - shift;
+    vector r = x - n;
+    vector y = vector_set(0.0001546144469646172f);
+    y = vector_fma(y, r, vector_set(0.0013400428177419153f));
+    y = vector_fma(y, r, vector_set(0.00961805667852609f));
+    y = vector_fma(y, r, vector_set(0.05550327226670944f));
+    y = vector_fma(y, r, vector_set(0.24022650922288827f));
+    y = vector_fma(y, r, vector_set(0.6931472067028321f));
+    y = vector_fma(y, r, vector_set(1.0f));
+    return (vector)((vector_bits)vector_scale(y, n) & ~tiny);
+}
+
+static inline vector math_exp(vector x)
+{
+    vector_bits tiny = x < -87.33654f;
+    x = vector_min(vector_set(89.5f), vector_max(vector_set(-88.0f), x));
+    const vector shift = vector_set(12582912.0f);
+    vector n = vector_fma(x, vector_set(1.44269504f), shift) - shift;
+    vector r = vector_fma(n, vector_set(-0.693359375f), x);
+    r = vector_fma(n, vector_set(2.12194440e-4f), r);
+    vector y = vector_set(0.0013941108438804987f);
+    y = vector_fma(y, r, vector_set(0.008375126398132253f));
+    y = vector_fma(y, r, vector_set(0.04166635289669687f));
+    y = vector_fma(y, r, vector_set(0.16666415514653618f));
+    y = vector_fma(y, r, vector_set(0.5f));
+    y = vector_fma(y, r, vector_set(1.0f));
+    y = vector_fma(y, r, vector_set(1.0f));
+    return (vector)((vector_bits)vector_scale(y, n) & ~tiny);
+}
+
+/* 1 / (1 + exp(-x)): has no cancellation at either end */
+static inline vector math_sigmoid(vector x)
+{
+    return 1.0f / (1.0f + math_exp(-x));
+}
+
+static inline vector math_tanh(vector x)
+{
+    return 2.0f * math_sigmoid(2.0f * x) - 1.0f;
+}
+
+/* exp(-z^2) erfc-like tail: erfc(z) = exp(-z^2) t P(t) with t = 1 / (1 + 0.4 z), for z >= 0 */
+static inline vector math_erfc_tail(vector z)
+{
+    vector t = 1.0f / vector_fma(vector_set(0.4f), z, vector_set(1.0f));
+    vector p = vector_set(-0.033501126862686484f);
+    p = vector_fma(p, t, vector_set(0.21878535607676156f));
+    p = vector_fma(p, t, vector_set(-0.5465026176181237f));
+    p = vector_fma(p, t, vector_set(0.6093421800651718f));
+    p = vector_fma(p, t, vector_set(-0.33431187595175005f));
+    p = vector_fma(p, t, vector_set(0.2979731944347038f));
+    p = vector_fma(p, t, vector_set(0.12105998253339952f));
+    p = vector_fma(p, t, vector_set(0.21668938594171913f));
+    p = vector_fma(p, t, vector_set(0.22474866527593063f));
+    p = vector_fma(p, t, vector_set(0.2257168574370054f));
+    return math_exp(-z * z) * t * p;
+}
+
+static inline vector math_absolute(vector x)
+{
+    return (vector)((vector_bits)x & 0x7fffffff);
+}
+
+static inline vector math_erf(vector x)
+{
+    vector size = 1.0f - math_erfc_tail(math_absolute(x));
+    return (vector)((vector_bits)size | ((vector_bits)x & ~0x7fffffff));
+}
+
+/* Phi(x) = erfc(-x / sqrt(2)) / 2, from the side that does not cancel */
+static inline vector math_normal(vector x)
+{
+    vector tail = 0.5f * math_erfc_tail(math_absolute(x) * 0.70710678f);
+    return vector_select(x < 0.0f, tail, 1.0f - tail);
+}
+
+/* tanh GELU is x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 cancels.
+ * Beyond +-12 the sigmoid is 0 or 1 in floats, and clamping keeps x^3 finite. */
+static inline vector math_gelu_tanh_gate(vector x)
+{
+    x = vector_min(vector_set(12.0f), vector_max(vector_set(-12.0f), x));
+    return math_sigmoid(x * vector_fma(x * x, vector_set(0.07135481628f), vector_set(1.59576912f)));
+}
+
+static inline vector math_gelu_tanh(vector x)
+{
+    return x * math_gelu_tanh_gate(x);
+}
+
+static inline vector math_gelu_tanh_slope(vector x)
+{
+    vector gate = math_gelu_tanh_gate(x);
+    x = vector_min(vector_set(12.0f), vector_max(vector_set(-12.0f), x));
+    vector inner = vector_fma(x * x, vector_set(0.21406444884f), vector_set(1.59576912f));
+    return vector_fma(x * inner, gate * (1.0f - gate), gate);
+}
+
+static inline vector math_gelu_erf(vector x)
+{
+    return x * math_normal(x);
+}
+
+static inline vector math_gelu_erf_slope(vector x)
+{
+    vector bounded = vector_min(vector_set(14.0f), vector_max(vector_set(-14.0f), x));
+    vector density = 0.39894228f * math_exp(-0.5f * bounded * bounded);
+    return vector_fma(bounded, density, math_normal(x));
+}

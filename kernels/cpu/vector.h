@@ -1,0 +1,289 @@
+/* One vector of floats, as wide as the instruction set that a source is compiled for.
+ *
+ * +, -, *, / and comparisons are the compiler's own on vector types; here is what they lack. Only
+ * sources that are compiled once per instruction set include this. Sums over the lanes of a vector
+ * are added in a fixed tree, so results depend on the instruction set and on nothing else.
+ *
+ * Numerics  vector_fma rounds once where the processor can (AVX2 with FMA, AVX-512), else twice.
+ *           Memory needs no alignment. Rounding to bf16 equals f32_to_bf16, NaN included. */
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/tensor.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include <immintrin.h>
+#define VECTOR_LANES 16
+#define VECTOR_AVX512 1
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define VECTOR_LANES 8
+#define VECTOR_AVX2 1
+#else
+#define VECTOR_LANES 4
+#endif
+
+typedef float vector __attribute__((vector_size(4 * VECTOR_LANES)));
+typedef int32_t vector_bits __attribute__((vector_size(4 * VECTOR_LANES)));
+
+static inline vector vector_set(float x)
+{
+    return x - (vector){0};
+}
+
+static inline vector vector_load(const float *p)
+{
+    vector x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+static inline void vector_store(float *p, vector x)
+{
+    memcpy(p, &x, sizeof x);
+}
+
+/* The lanes 0, 1, 2, ... */
+static inline vector_bits vector_index(void)
+{
+    vector_bits index;
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        index[i] = i;
+    }
+    return index;
+}
+
+/* vector_select - a where mask (all ones or zero in each lane), else b. */
+static inline vector vector_select(vector_bits mask, vector a, vector b)
+{
+    return (vector)(((vector_bits)a & mask) | ((vector_bits)b & ~mask));
+}
+
+/* vector_max, vector_min - where either is NaN: x. */
+#if defined(VECTOR_AVX512)
+
+static inline vector vector_fma(vector a, vector b, vector c)
+{
+    return (vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+
+static inline vector vector_max(vector limit, vector x)
+{
+    return (vector)_mm512_max_ps((__m512)limit, (__m512)x);
+}
+
+static inline vector vector_min(vector limit, vector x)
+{
+    return (vector)_mm512_min_ps((__m512)limit, (__m512)x);
+}
+
+static inline vector vector_sqrt(vector x)
+{
+    return (vector)_mm512_sqrt_ps((__m512)x);
+}
+
+/* x 2^n for whole n */
+static inline vector vector_scale(vector x, vector n)
+{
+    return (vector)_mm512_scalef_ps((__m512)x, (__m512)n);
+}
+
+static inline vector vector_load_part(const float *p, int count)
+{
+    return (vector)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1u), p);
+}
+
+static inline void vector_store_part(float *p, vector x, int count)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1u), (__m512)x);
+}
+
+static inline vector vector_load_bf16(const bf16 *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return (vector)_mm512_slli_epi32(wide, 16);
+}
+
+static inline void vector_store_bf16(bf16 *p, vector x)
+{
+    __m512i bits = (__m512i)x;
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    up = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
+    __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+    _mm256_storeu_si256((__m256i *)(void *)p, packed);
+}
+
+static inline float vector_sum(vector x)
+{
+    return _mm512_reduce_add_ps((__m512)x);
+}
+
+#else
+
+static inline vector vector_load_part(const float *p, int count)
+{
+    vector x = {0};
+    memcpy(&x, p, (size_t)count * sizeof *p);
+    return x;
+}
+
+static inline void vector_store_part(float *p, vector x, int count)
+{
+    memcpy(p, &x, (size_t)count * sizeof *p);
+}
+
+static inline float vector_sum(vector x)
+{
+    for (int half = VECTOR_LANES / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) {
+            x[i] += x[i + half];
+        }
+    }
+    return x[0];
+}
+
+/* x 2^n for whole n from -252 to 254, in two steps: 2^n alone need not be a normal number */
+static inline vector vector_scale(vector x, vector n)
+{
+    vector_bits whole = __builtin_convertvector(n, vector_bits);
+    vector_bits half = whole >> 1;
+    return x * (vector)((half + 127) << 23) * (vector)((whole - half + 127) << 23);
+}
+
+#if defined(VECTOR_AVX2)
+
+static inline vector vector_fma(vector a, vector b, vector c)
+{
+    return (vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+
+static inline vector vector_max(vector limit, vector x)
+{
+    return (vector)_mm256_max_ps((__m256)limit, (__m256)x);
+}
+
+static inline vector vector_min(vector limit, vector x)
+{
+    return (vector)_mm256_min_ps((__m256)limit, (__m256)x);
+}
+
+static inline vector vector_sqrt(vector x)
+{
+    return (vector)_mm256_sqrt_ps((__m256)x);
+}
+
+static inline vector vector_load_bf16(const bf16 *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return (vector)_mm256_slli_epi32(wide, 16);
+}
+
+static inline void vector_store_bf16(bf16 *p, vector x)
+{
+    vector_bits bits = (vector_bits)x;
+    vector_bits up = bits + (((bits >> 16) & 1) + 0x7fff);
+    vector_bits nan = x != x;
+    up = (((bits | 0x400000) & nan) | (up & ~nan)) >> 16 & 0xffff;
+    __m128i low = _mm256_castsi256_si128((__m256i)up);
+    __m128i high = _mm256_extracti128_si256((__m256i)up, 1);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi32(low, high));
+}
+
+#else
+
+static inline vector vector_fma(vector a, vector b, vector c)
+{
+    return a * b + c;
+}
+
+static inline vector vector_max(vector limit, vector x)
+{
+    return vector_select(limit > x, limit, x);
+}
+
+static inline vector vector_min(vector limit, vector x)
+{
+    return vector_select(limit < x, limit, x);
+}
+
+static inline vector vector_sqrt(vector x)
+{
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        x[i] = sqrtf(x[i]);
+    }
+    return x;
+}
+
+static inline vector vector_load_bf16(const bf16 *p)
+{
+    vector x;
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        x[i] = bf16_to_f32(p[i]);
+    }
+    return x;
+}
+
+static inline void vector_store_bf16(bf16 *p, vector x)
+{
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        p[i] = f32_to_bf16(x[i]);
+    }
+}
+
+#endif
+#endif
+
+static inline vector vector_load_bf16_part(const bf16 *p, int count)
+{
+    bf16 part[VECTOR_LANES] = {0};
+    memcpy(part, p, (size_t)count * sizeof *p);
+    return vector_load_bf16(part);
+}
+
+static inline void vector_store_bf16_part(bf16 *p, vector x, int count)
+{
+    bf16 part[VECTOR_LANES];
+    vector_store_bf16(part, x);
+    memcpy(p, part, (size_t)count * sizeof *p);
+}
+
+static inline float vector_maximum(vector x)
+{
+    float most = x[0];
+    for (int i = 1; i < VECTOR_LANES; i++) {
+        most = most > x[i] ? most : x[i];
+    }
+    return most;
+}
+
+/* vector_get, vector_put - count elements, at most a vector, from `at` on in memory of a type. */
+static inline vector vector_get(const void *data, enum dtype dtype, int64_t at, int64_t count)
+{
+    if (dtype == DTYPE_F32) {
+        const float *p = (const float *)data + at;
+        return count >= VECTOR_LANES ? vector_load(p) : vector_load_part(p, (int)count);
+    }
+    const bf16 *p = (const bf16 *)data + at;
+    return count >= VECTOR_LANES ? vector_load_bf16(p) : vector_load_bf16_part(p, (int)count);
+}
+
+static inline void vector_put(void *data, enum dtype dtype, int64_t at, vector x, int64_t count)
+{
+    if (dtype == DTYPE_F32) {
+        float *p = (float *)data + at;
+        if (count >= VECTOR_LANES) {
+            vector_store(p, x);
+        } else {
+            vector_store_part(p, x, (int)count);
+        }
+    } else if (count >= VECTOR_LANES) {
+        vector_store_bf16((bf16 *)data + at, x);
+    } else {
+        vector_store_bf16_part((bf16 *)data + at, x, (int)count);
+    }
+}

@@ -1,0 +1,515 @@
+/* Shape checks, once and for every back-end; then the back-end's table, timed where asked.
+ *
+ * A shape that does not fit is our bug: the message says what was given so that it can be found. */
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kernels/kernels_table.h"
+
+/* ---- the context ---- */
+
+static status limits_check(const struct kernels_limits *l)
+{
+    const int64_t most = INT64_C(1) << 31;
+    REQUIRE(l->rows > 0 && l->width > 0 && l->inner >= 0 && l->heads > 0 && l->head_width > 0 &&
+                l->sequence > 0 && l->vocabulary > 0,
+            STATUS_INTERNAL,
+            "kernels_create: rows %lld, width %lld, inner %lld, heads %d, head width %lld, "
+            "sequence %lld, vocabulary %lld: all must be positive",
+            (long long)l->rows, (long long)l->width, (long long)l->inner, l->heads,
+            (long long)l->head_width, (long long)l->sequence, (long long)l->vocabulary);
+    REQUIRE(l->rows < most && l->width < most && l->inner < most && l->head_width < most &&
+                l->sequence < most && l->vocabulary < most,
+            STATUS_INTERNAL, "kernels_create: a size of 2^31 or more");
+    return STATUS_OK;
+}
+
+status kernels_create(struct device *dev, enum dtype dtype, int threads,
+                      const struct kernels_limits *limits, struct kernels **out)
+{
+    *out = NULL;
+    TRY(limits_check(limits));
+    REQUIRE(threads >= 0, STATUS_INTERNAL, "kernels_create: %d threads", threads);
+    REQUIRE(device_kind_of(dev) == DEVICE_CPU, STATUS_UNAVAILABLE,
+            "device cuda: this build has no CUDA kernels; set train.device to cpu or auto");
+    struct kernels *k = calloc(1, sizeof *k);
+    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
+    k->device = dev;
+    k->dtype = dtype;
+    k->limits = *limits;
+    status result = cpu_create(k, threads);
+    if (result != STATUS_OK) {
+        free(k);
+        return result;
+    }
+    *out = k;
+    return STATUS_OK;
+}
+
+status kernels_destroy(struct kernels **k)
+{
+    if (*k != NULL) {
+        (*k)->table.destroy(*k);
+        free(*k);
+        *k = NULL;
+    }
+    return STATUS_OK;
+}
+
+size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
+                               const struct kernels_limits *limits)
+{
+    return kind == DEVICE_CPU ? cpu_workspace_bytes(dtype, threads, limits) : 0;
+}
+
+bool kernels_supports(struct device *dev, enum dtype dtype)
+{
+    return device_kind_of(dev) == DEVICE_CPU && cpu_supports(dtype);
+}
+
+struct device *kernels_device(const struct kernels *k)
+{
+    return k->device;
+}
+
+struct stream *kernels_stream(const struct kernels *k)
+{
+    return k->stream;
+}
+
+enum dtype kernels_dtype(const struct kernels *k)
+{
+    return k->dtype;
+}
+
+int kernels_threads(const struct kernels *k)
+{
+    return k->threads;
+}
+
+const char *kernels_description(const struct kernels *k)
+{
+    return k->description;
+}
+
+/* ---- the profile ---- */
+
+void kernels_profile(struct kernels *k, bool on)
+{
+    static const char *names[OPERATIONS] = {
+#define OPERATION_NAME(name) #name,
+        KERNELS_OPERATIONS(OPERATION_NAME)
+#undef OPERATION_NAME
+    };
+    k->profiling = on;
+    if (on) {
+        memset(k->times, 0, sizeof k->times);
+        for (int i = 0; i < OPERATIONS; i++) {
+            k->times[i].operation = names[i];
+        }
+    }
+}
+
+_Static_assert((int)OPERATIONS <= (int)KERNELS_OPERATIONS_MAX,
+               "more operations than a profile can hold");
+
+int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERATIONS_MAX])
+{
+    int count = 0;
+    for (int i = 0; i < OPERATIONS; i++) {
+        if (k->times[i].calls > 0) {
+            out[count++] = k->times[i];
+        }
+    }
+    return count;
+}
+
+static status count_work(struct kernels *k, enum kernels_operation operation, double start,
+                         double flops, double bytes, status result)
+{
+    if (k->profiling) {
+        struct kernels_time *t = &k->times[operation];
+        t->seconds += clock_seconds() - start;
+        t->calls++;
+        t->flops += flops;
+        t->bytes += bytes;
+    }
+    return result;
+}
+
+/* DISPATCH - return what the back-end's `name` returns, timed where the profile is on. */
+#define DISPATCH(k, name, flops, bytes, ...)                                                       \
+    do {                                                                                           \
+        REQUIRE((k)->table.name != NULL, STATUS_UNAVAILABLE,                                       \
+                #name ": this back-end does not have it");                                         \
+        double dispatch_start = (k)->profiling ? clock_seconds() : 0;                              \
+        status dispatch_result = (k)->table.name(__VA_ARGS__);                                     \
+        return count_work((k), OPERATION_##name, dispatch_start, (flops), (bytes),                 \
+                          dispatch_result);                                                        \
+    } while (0)
+
+/* ---- what shapes must be ---- */
+
+/* Whether arrays of integers can be read here. */
+static bool host_memory(const struct kernels *k)
+{
+    return device_kind_of(k->device) == DEVICE_CPU;
+}
+
+static double bytes_of(struct tensor t)
+{
+    return t.data == NULL ? 0 : (double)t.rows * (double)t.columns * (double)dtype_bytes(t.dtype);
+}
+
+static status shape_check(const char *where, const char *what, struct tensor t, enum dtype dtype,
+                          int64_t rows, int64_t columns)
+{
+    REQUIRE(t.data != NULL && t.dtype == dtype && t.rows == rows && t.columns == columns &&
+                t.stride >= t.columns,
+            STATUS_INTERNAL, "%s: %s is %s [%lld, %lld] stride %lld at %p, not %s [%lld, %lld]",
+            where, what, dtype_name(t.dtype), (long long)t.rows, (long long)t.columns,
+            (long long)t.stride, t.data, dtype_name(dtype), (long long)rows, (long long)columns);
+    return STATUS_OK;
+}
+
+static status shape_check_optional(const char *where, const char *what, struct tensor t,
+                                   enum dtype dtype, int64_t rows, int64_t columns)
+{
+    return t.data == NULL ? STATUS_OK : shape_check(where, what, t, dtype, rows, columns);
+}
+
+#define SHAPE(t, dtype, rows, columns) TRY(shape_check(__func__, #t, t, dtype, rows, columns))
+#define SHAPE_OPTIONAL(t, dtype, rows, columns)                                                    \
+    TRY(shape_check_optional(__func__, #t, t, dtype, rows, columns))
+
+static status present_check(const char *where, const char *what, const void *pointer)
+{
+    REQUIRE(pointer != NULL, STATUS_INTERNAL, "%s: %s is missing", where, what);
+    return STATUS_OK;
+}
+
+#define PRESENT(pointer) TRY(present_check(__func__, #pointer, pointer))
+
+static status dropout_check(const char *where, const struct dropout *d)
+{
+    REQUIRE(d->probability >= 0 && d->probability < 1 && d->first >= 0, STATUS_INTERNAL,
+            "%s: dropout %g from element %lld; the probability must be in [0, 1)", where,
+            (double)d->probability, (long long)d->first);
+    return STATUS_OK;
+}
+
+/* ---- matrix products ---- */
+
+static double product_flops(struct tensor x, struct tensor w)
+{
+    return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
+}
+
+status linear_forward(struct kernels *k, struct tensor y, struct tensor pre, struct tensor x,
+                      struct tensor w, struct tensor bias, enum activation act)
+{
+    SHAPE(x, k->dtype, y.rows, w.columns);
+    SHAPE(w, k->dtype, y.columns, x.columns);
+    SHAPE(y, k->dtype, x.rows, w.rows);
+    SHAPE_OPTIONAL(pre, k->dtype, x.rows, w.rows);
+    SHAPE_OPTIONAL(bias, DTYPE_F32, 1, w.rows);
+    REQUIRE(pre.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
+            "linear_forward: pre without an activation");
+    DISPATCH(k, linear_forward, product_flops(x, w),
+             bytes_of(y) + bytes_of(pre) + bytes_of(x) + bytes_of(w), k, y, pre, x, w, bias, act);
+}
+
+status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
+                             enum activation act, struct tensor pre)
+{
+    SHAPE(dy, k->dtype, dx.rows, w.rows);
+    SHAPE(w, k->dtype, dy.columns, dx.columns);
+    SHAPE(dx, k->dtype, dy.rows, w.columns);
+    if (act != ACTIVATION_NONE) {
+        SHAPE(pre, k->dtype, dx.rows, dx.columns);
+    }
+    DISPATCH(k, linear_backward_input, product_flops(dy, w),
+             bytes_of(dx) + bytes_of(dy) + bytes_of(w) + bytes_of(pre), k, dx, dy, w, act, pre);
+}
+
+status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
+                              struct tensor dy, struct tensor x)
+{
+    SHAPE(dy, k->dtype, x.rows, dw.rows);
+    SHAPE(x, k->dtype, dy.rows, dw.columns);
+    SHAPE(dw, DTYPE_F32, dy.columns, x.columns);
+    SHAPE_OPTIONAL(dbias, DTYPE_F32, 1, dy.columns);
+    DISPATCH(k, linear_backward_weight, product_flops(x, dw),
+             2 * bytes_of(dw) + bytes_of(dy) + bytes_of(x), k, dw, dbias, dy, x);
+}
+
+/* ---- embedding ---- */
+
+status embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
+                         const int32_t *positions, struct tensor token_table,
+                         struct tensor position_table, struct dropout dropout)
+{
+    SHAPE(y, k->dtype, y.rows, token_table.columns);
+    SHAPE(token_table, k->dtype, token_table.rows, y.columns);
+    SHAPE_OPTIONAL(position_table, k->dtype, position_table.rows, y.columns);
+    PRESENT(tokens);
+    if (position_table.data != NULL) {
+        PRESENT(positions);
+    }
+    TRY(dropout_check(__func__, &dropout));
+    double tables = position_table.data == NULL ? 1 : 2;
+    DISPATCH(k, embedding_forward, tables * (double)y.rows * (double)y.columns,
+             (1 + tables) * bytes_of(y), k, y, tokens, positions, token_table, position_table,
+             dropout);
+}
+
+status embedding_backward(struct kernels *k, struct tensor d_token_table,
+                          struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
+                          const int32_t *positions, struct dropout dropout)
+{
+    SHAPE(dy, k->dtype, dy.rows, d_token_table.columns);
+    SHAPE(d_token_table, DTYPE_F32, d_token_table.rows, dy.columns);
+    SHAPE_OPTIONAL(d_position_table, DTYPE_F32, d_position_table.rows, dy.columns);
+    PRESENT(tokens);
+    if (d_position_table.data != NULL) {
+        PRESENT(positions);
+    }
+    TRY(dropout_check(__func__, &dropout));
+    double elements = (double)dy.rows * (double)dy.columns;
+    double tables = d_position_table.data == NULL ? 1 : 2;
+    DISPATCH(k, embedding_backward, tables * elements, bytes_of(dy) + 8 * tables * elements, k,
+             d_token_table, d_position_table, dy, tokens, positions, dropout);
+}
+
+/* ---- residual and norm ---- */
+
+status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y,
+                             struct tensor statistics, struct tensor x, struct tensor delta,
+                             struct tensor gamma, struct tensor beta, enum norm_kind kind,
+                             float epsilon, struct dropout dropout)
+{
+    int64_t n = x.rows, c = x.columns;
+    SHAPE(x, k->dtype, n, c);
+    SHAPE_OPTIONAL(delta, k->dtype, n, c);
+    if (delta.data != NULL) {
+        SHAPE(z, k->dtype, n, c);
+    }
+    if (y.data != NULL) {
+        SHAPE(y, k->dtype, n, c);
+        SHAPE(gamma, DTYPE_F32, 1, c);
+        SHAPE_OPTIONAL(beta, DTYPE_F32, 1, c);
+        SHAPE_OPTIONAL(statistics, DTYPE_F32, n, 2);
+        REQUIRE(epsilon > 0, STATUS_INTERNAL, "residual_norm_forward: epsilon %g", (double)epsilon);
+        REQUIRE((beta.data != NULL) == (kind == NORM_LAYER), STATUS_INTERNAL,
+                "residual_norm_forward: a layer norm has a beta, an RMS norm has none");
+    }
+    TRY(dropout_check(__func__, &dropout));
+    DISPATCH(k, residual_norm_forward, 8.0 * (double)n * (double)c,
+             bytes_of(x) + bytes_of(y) + 2 * bytes_of(delta), k, z, y, statistics, x, delta, gamma,
+             beta, kind, epsilon, dropout);
+}
+
+status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
+                              struct tensor dgamma, struct tensor dbeta, struct tensor dy,
+                              struct tensor z, struct tensor statistics, struct tensor gamma,
+                              enum norm_kind kind, bool overwrite, struct dropout dropout)
+{
+    int64_t n = z.rows, c = z.columns;
+    SHAPE(z, k->dtype, n, c);
+    SHAPE(dz, k->dtype, n, c);
+    SHAPE(dy, k->dtype, n, c);
+    SHAPE_OPTIONAL(ddelta, k->dtype, n, c);
+    SHAPE(gamma, DTYPE_F32, 1, c);
+    SHAPE(dgamma, DTYPE_F32, 1, c);
+    SHAPE_OPTIONAL(dbeta, DTYPE_F32, 1, c);
+    SHAPE(statistics, DTYPE_F32, n, 2);
+    REQUIRE((dbeta.data != NULL) == (kind == NORM_LAYER), STATUS_INTERNAL,
+            "residual_norm_backward: a layer norm has a beta, an RMS norm has none");
+    TRY(dropout_check(__func__, &dropout));
+    DISPATCH(k, residual_norm_backward, 12.0 * (double)n * (double)c,
+             bytes_of(z) + bytes_of(dy) + (overwrite ? 1 : 2) * bytes_of(dz) + bytes_of(ddelta), k,
+             dz, ddelta, dgamma, dbeta, dy, z, statistics, gamma, kind, overwrite, dropout);
+}
+
+/* ---- attention ---- */
+
+static status attention_check(const char *where, const struct attention *a, int64_t rows_q,
+                              int64_t rows_k, bool host)
+{
+    REQUIRE(a->heads > 0 && a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_width > 0 &&
+                a->sequences >= 0 && a->window >= 0 && a->longest_q >= 0 && a->longest_k >= 0,
+            STATUS_INTERNAL,
+            "%s: %d heads over %d key-value heads of width %lld, %lld sequences of at most %lld "
+            "queries and %lld keys, window %lld",
+            where, a->heads, a->kv_heads, (long long)a->head_width, (long long)a->sequences,
+            (long long)a->longest_q, (long long)a->longest_k, (long long)a->window);
+    TRY(present_check(where, "cu_q", a->cu_q));
+    TRY(present_check(where, "cu_k", a->cu_k));
+    for (int64_t i = 0; host && i < a->sequences; i++) {
+        int64_t queries = (int64_t)a->cu_q[i + 1] - a->cu_q[i];
+        int64_t keys = (int64_t)a->cu_k[i + 1] - a->cu_k[i];
+        REQUIRE(a->cu_q[i] >= 0 && a->cu_k[i] >= 0 && queries >= 0 && keys >= 0 &&
+                    a->cu_q[i + 1] <= rows_q && a->cu_k[i + 1] <= rows_k &&
+                    queries <= a->longest_q && keys <= a->longest_k,
+                STATUS_INTERNAL,
+                "%s: sequence %lld has queries %d to %d of %lld rows and keys %d to %d of %lld "
+                "(longest %lld and %lld)",
+                where, (long long)i, a->cu_q[i], a->cu_q[i + 1], (long long)rows_q, a->cu_k[i],
+                a->cu_k[i + 1], (long long)rows_k, (long long)a->longest_q,
+                (long long)a->longest_k);
+    }
+    return dropout_check(where, &a->dropout);
+}
+
+/* Pairs of a query and a key that it sees, over all heads: half a rectangle where causal. */
+static double attention_pairs(const struct attention *a)
+{
+    double pairs = 0;
+    for (int64_t i = 0; i < a->sequences; i++) {
+        double n = a->cu_q[i + 1] - a->cu_q[i], m = a->cu_k[i + 1] - a->cu_k[i];
+        double seen = a->causal ? m - (n - 1) / 2 : m;
+        seen = a->window > 0 && seen > (double)a->window ? (double)a->window : seen;
+        pairs += n * (seen > 0 ? seen : 0);
+    }
+    return pairs * a->heads;
+}
+
+status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
+                         struct tensor keys, struct tensor values, const struct attention *a)
+{
+    int64_t wide = a->heads * a->head_width, narrow = a->kv_heads * a->head_width;
+    SHAPE(q, k->dtype, o.rows, wide);
+    SHAPE(o, k->dtype, q.rows, wide);
+    SHAPE(keys, k->dtype, values.rows, narrow);
+    SHAPE(values, k->dtype, keys.rows, narrow);
+    SHAPE_OPTIONAL(lse, DTYPE_F32, a->heads, q.rows);
+    TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
+    double flops =
+        k->profiling && host_memory(k) ? 4 * attention_pairs(a) * (double)a->head_width : 0;
+    DISPATCH(k, attention_forward, flops,
+             bytes_of(q) + bytes_of(keys) + bytes_of(values) + bytes_of(o), k, o, lse, q, keys,
+             values, a);
+}
+
+status attention_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
+                          struct tensor dvalues, struct tensor d_o, struct tensor q,
+                          struct tensor keys, struct tensor values, struct tensor o,
+                          struct tensor lse, const struct attention *a)
+{
+    int64_t wide = a->heads * a->head_width, narrow = a->kv_heads * a->head_width;
+    SHAPE(q, k->dtype, o.rows, wide);
+    SHAPE(o, k->dtype, q.rows, wide);
+    SHAPE(d_o, k->dtype, q.rows, wide);
+    SHAPE(dq, k->dtype, q.rows, wide);
+    SHAPE(keys, k->dtype, values.rows, narrow);
+    SHAPE(values, k->dtype, keys.rows, narrow);
+    SHAPE(dkeys, k->dtype, keys.rows, narrow);
+    SHAPE(dvalues, k->dtype, keys.rows, narrow);
+    SHAPE(lse, DTYPE_F32, a->heads, q.rows);
+    TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
+    double flops =
+        k->profiling && host_memory(k) ? 10 * attention_pairs(a) * (double)a->head_width : 0;
+    DISPATCH(k, attention_backward, flops,
+             4 * bytes_of(q) + 2 * bytes_of(keys) + 2 * bytes_of(values), k, dq, dkeys, dvalues,
+             d_o, q, keys, values, o, lse, a);
+}
+
+/* ---- classifier ---- */
+
+status classifier_run(struct kernels *k, float *losses, int32_t *best, struct tensor dx,
+                      struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,
+                      const struct classifier *c)
+{
+    SHAPE(x, k->dtype, x.rows, w.columns);
+    SHAPE(w, k->dtype, w.rows, x.columns);
+    PRESENT(losses);
+    PRESENT(targets);
+    REQUIRE(c->vocabulary > 0 && c->vocabulary <= w.rows, STATUS_INTERNAL,
+            "classifier_run: vocabulary %lld of %lld rows", (long long)c->vocabulary,
+            (long long)w.rows);
+    if (c->gradient) {
+        SHAPE(dx, k->dtype, x.rows, x.columns);
+        SHAPE(dw, DTYPE_F32, w.rows, w.columns);
+    }
+    for (int64_t i = 0; host_memory(k) && i < x.rows; i++) {
+        REQUIRE(targets[i] == c->ignored || (targets[i] >= 0 && targets[i] < c->vocabulary),
+                STATUS_INTERNAL, "classifier_run: target %d of row %lld is not in [0, %lld)",
+                targets[i], (long long)i, (long long)c->vocabulary);
+    }
+    DISPATCH(k, classifier_run, (c->gradient ? 3 : 1) * product_flops(x, w),
+             bytes_of(x) + bytes_of(w) + bytes_of(dx) + 2 * bytes_of(dw), k, losses, best, dx, dw,
+             x, w, targets, c);
+}
+
+status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w)
+{
+    SHAPE(x, k->dtype, logits.rows, w.columns);
+    SHAPE(w, k->dtype, w.rows, x.columns);
+    SHAPE(logits, DTYPE_F32, x.rows, logits.columns);
+    REQUIRE(logits.columns <= w.rows, STATUS_INTERNAL,
+            "classifier_logits: %lld columns of %lld rows", (long long)logits.columns,
+            (long long)w.rows);
+    DISPATCH(k, classifier_logits, product_flops(x, w),
+             bytes_of(x) + bytes_of(w) + bytes_of(logits), k, logits, x, w);
+}
+
+/* ---- flat slices ---- */
+
+status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
+                    float *gradient, int64_t count, const struct adamw *settings)
+{
+    REQUIRE(count >= 0, STATUS_INTERNAL, "adamw_update: %lld elements", (long long)count);
+    if (count == 0) {
+        return STATUS_OK;
+    }
+    PRESENT(weights);
+    PRESENT(moment1);
+    PRESENT(moment2);
+    PRESENT(gradient);
+    DISPATCH(k, adamw_update, 14.0 * (double)count, (double)count * (copy == NULL ? 32.0 : 34.0), k,
+             weights, copy, moment1, moment2, gradient, count, settings);
+}
+
+status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
+{
+    *out = 0;
+    REQUIRE(count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
+            "sum_of_squares: %lld elements at %p", (long long)count, (const void *)x);
+    DISPATCH(k, sum_of_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, x, count);
+}
+
+status sum_of_floats(struct kernels *k, double *out, const float *x, int64_t count)
+{
+    *out = 0;
+    REQUIRE(count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
+            "sum_of_floats: %lld elements at %p", (long long)count, (const void *)x);
+    DISPATCH(k, sum_of_floats, (double)count, 4.0 * (double)count, k, out, x, count);
+}
+
+status convert(struct kernels *k, struct tensor to, struct tensor from)
+{
+    SHAPE(from, from.dtype, to.rows, to.columns);
+    SHAPE(to, to.dtype, from.rows, from.columns);
+    DISPATCH(k, convert, (double)to.rows * (double)to.columns, bytes_of(to) + bytes_of(from), k, to,
+             from);
+}
+
+/* ---- the floor ---- */
+
+status kernels_floor(struct kernels *k, double *seconds, const struct product *products, int count,
+                     int repeats)
+{
+    *seconds = 0;
+    for (int i = 0; i < count; i++) {
+        const struct product *p = &products[i];
+        REQUIRE(p->rows > 0 && p->inner > 0 && p->outputs > 0 && p->count >= 0, STATUS_INTERNAL,
+                "kernels_floor: product %d is %lld x %lld x %lld, %lld times", i,
+                (long long)p->rows, (long long)p->inner, (long long)p->outputs,
+                (long long)p->count);
+    }
+    REQUIRE(repeats > 0, STATUS_INTERNAL, "kernels_floor: %d repeats", repeats);
+    return k->table.floor(k, seconds, products, count, repeats);
+}

@@ -1,0 +1,60 @@
+/* What a back-end is: one function for each operation of kernels.h, with the same signature.
+ *
+ * KERNELS_OPERATIONS names every operation once; the table, the profile's rows and the CPU's
+ * per-instruction-set prototypes are made from it. kernels.c has checked the shapes before a
+ * back-end's function is called. */
+#pragma once
+
+#include "kernels/kernels.h"
+
+#define KERNELS_OPERATIONS(X)                                                                      \
+    X(linear_forward)                                                                              \
+    X(linear_backward_input)                                                                       \
+    X(linear_backward_weight)                                                                      \
+    X(embedding_forward)                                                                           \
+    X(embedding_backward)                                                                          \
+    X(residual_norm_forward)                                                                       \
+    X(residual_norm_backward)                                                                      \
+    X(attention_forward)                                                                           \
+    X(attention_backward)                                                                          \
+    X(classifier_run)                                                                              \
+    X(classifier_logits)                                                                           \
+    X(adamw_update)                                                                                \
+    X(sum_of_squares)                                                                              \
+    X(sum_of_floats)                                                                               \
+    X(convert)
+
+enum kernels_operation {
+#define KERNELS_OPERATION_NUMBER(name) OPERATION_##name,
+    KERNELS_OPERATIONS(KERNELS_OPERATION_NUMBER)
+#undef KERNELS_OPERATION_NUMBER
+        OPERATIONS
+};
+
+struct kernels_table {
+#define KERNELS_OPERATION_POINTER(name) __typeof__(name) *name;
+    KERNELS_OPERATIONS(KERNELS_OPERATION_POINTER)
+#undef KERNELS_OPERATION_POINTER
+    __typeof__(kernels_floor) *floor;
+    void (*destroy)(struct kernels *k);
+};
+
+/* What every back-end's context has; `state` is the back-end's own. */
+struct kernels {
+    struct device *device;
+    struct stream *stream;
+    enum dtype dtype;
+    int threads;
+    struct kernels_limits limits;
+    struct kernels_table table;
+    void *state;
+    char description[160];
+    bool profiling;
+    struct kernels_time times[OPERATIONS];
+};
+
+/* Back-ends fill description, stream, threads, table and state of a context whose device, dtype and
+ * limits are set; on failure they leave nothing behind. */
+status cpu_create(struct kernels *k, int threads);
+size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
+bool cpu_supports(enum dtype dtype);

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Reference values from PyTorch for tests/trainer/test_reference.c; never needed to train.
+
+    python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
+
+A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
+names and orientations of Hugging Face's GPT2LMHeadModel: logits, loss, the gradient of every parameter, and
+ten steps of torch.optim.AdamW with clipping by global norm. One file per activation and kind of attention.
+"""
+import math
+import pathlib
+
+import h5py
+import numpy as np
+import torch
+
+LAYERS, WIDTH, HEADS, INNER, POSITIONS, VOCABULARY = 2, 24, 3, 96, 20, 61
+BATCH, TOKENS, STEPS = 3, 17, 10
+ADAMW = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
+DECAY, CLIP = 0.1, 1.0
+
+
+def make_weights(generator):
+    """Random weights far from the usual small ones, so that every operation matters."""
+    def normal(*shape, scale):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64) * scale
+
+    w = {"transformer.wte.weight": normal(VOCABULARY, WIDTH, scale=0.3),
+         "transformer.wpe.weight": normal(POSITIONS, WIDTH, scale=0.3)}
+    for l in range(LAYERS):
+        p = f"transformer.h.{l}."
+        for norm in ("ln_1", "ln_2"):
+            w[p + norm + ".weight"] = 1 + normal(WIDTH, scale=0.1)
+            w[p + norm + ".bias"] = normal(WIDTH, scale=0.1)
+        for name, rows, columns in (("attn.c_attn", WIDTH, 3 * WIDTH), ("attn.c_proj", WIDTH, WIDTH),
+                                    ("mlp.c_fc", WIDTH, INNER), ("mlp.c_proj", INNER, WIDTH)):
+            w[p + name + ".weight"] = normal(rows, columns, scale=1.5 / math.sqrt(rows))
+            w[p + name + ".bias"] = normal(columns, scale=0.1)
+    w["transformer.ln_f.weight"] = 1 + normal(WIDTH, scale=0.1)
+    w["transformer.ln_f.bias"] = normal(WIDTH, scale=0.1)
+    # rounded to float32, so that both programs start from the same numbers
+    return {name: t.float().double().requires_grad_(True) for name, t in w.items()}
+
+
+def norm(x, w, name):
+    return torch.nn.functional.layer_norm(x, (WIDTH,), w[name + ".weight"], w[name + ".bias"], 1e-5)
+
+
+def attention(x, w, prefix, mask):
+    batch, tokens, _ = x.shape
+    qkv = x @ w[prefix + "c_attn.weight"] + w[prefix + "c_attn.bias"]
+    q, k, v = (t.view(batch, tokens, HEADS, -1).transpose(1, 2) for t in qkv.split(WIDTH, dim=2))
+    scores = q @ k.transpose(2, 3) / math.sqrt(WIDTH // HEADS)
+    o = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
+    o = o.transpose(1, 2).reshape(batch, tokens, WIDTH)
+    return o @ w[prefix + "c_proj.weight"] + w[prefix + "c_proj.bias"]
+
+
+def forward(w, inputs, positions, mask, approximate):
+    x = w["transformer.wte.weight"][inputs] + w["transformer.wpe.weight"][positions]
+    for l in range(LAYERS):
+        p = f"transformer.h.{l}."
+        x = x + attention(norm(x, w, p + "ln_1"), w, p + "attn.", mask)
+        h = norm(x, w, p + "ln_2") @ w[p + "mlp.c_fc.weight"] + w[p + "mlp.c_fc.bias"]
+        h = torch.nn.functional.gelu(h, approximate=approximate)
+        x = x + h @ w[p + "mlp.c_proj.weight"] + w[p + "mlp.c_proj.bias"]
+    return norm(x, w, "transformer.ln_f") @ w["transformer.wte.weight"].T
+
+
+def write(path, approximate, documents):
+    generator = torch.Generator().manual_seed(20 + documents)
+    w = make_weights(generator)
+    tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1), generator=generator)
+    starts = [[0], [0, 5, 6], [0, 11]] if documents else [[0]] * BATCH
+    document = torch.zeros(BATCH, TOKENS, dtype=torch.long)
+    positions = torch.zeros(BATCH, TOKENS, dtype=torch.long)
+    ignored = torch.zeros(BATCH, TOKENS, dtype=torch.bool)
+    for b, row in enumerate(starts):
+        for i, start in enumerate(row):
+            document[b, start:] = i
+            positions[b, start:] = torch.arange(TOKENS - start)
+            if start > 0:
+                ignored[b, start - 1] = True
+    causal = torch.ones(TOKENS, TOKENS).tril().bool()
+    mask = causal & (document[:, :, None] == document[:, None, :])
+    decayed = [t for t in w.values() if t.dim() == 2]
+    plain = [t for t in w.values() if t.dim() == 1]
+    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY),
+                                   dict(params=plain, weight_decay=0.0)], **ADAMW)
+    with h5py.File(path, "w") as f:
+        f.attrs.update(layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS,
+                       vocabulary=VOCABULARY, batch=BATCH, tokens=TOKENS, steps=STEPS,
+                       learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1],
+                       epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP,
+                       gelu_tanh=int(approximate == "tanh"))
+        f["ids"] = tokens.numpy().astype(np.int32)
+        f["positions"] = positions.numpy().astype(np.int32)
+        f["ignored"] = ignored.numpy().astype(np.int32)
+        f["starts"] = np.array([b * TOKENS + s for b, row in enumerate(starts) for s in row], np.int32)
+        for name, t in w.items():
+            f["weights/" + name] = t.detach().numpy().astype(np.float32)
+        losses, norms = [], []
+        for step in range(STEPS):
+            inputs, targets = tokens[step, :, :-1], tokens[step, :, 1:].clone()
+            targets[ignored] = -100
+            logits = forward(w, inputs, positions, mask[:, None], approximate)
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                f["logits"] = logits.detach().numpy().astype(np.float32).reshape(-1, VOCABULARY)
+                for name, t in w.items():
+                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
+            norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
+            losses.append(loss.item())
+            optimizer.step()
+        f["losses"], f["norms"] = np.array(losses), np.array(norms)
+        for name, t in w.items():
+            f["trained/" + name] = t.detach().numpy().astype(np.float32)
+    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
+
+
+def main():
+    folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
+    write(folder / "gpt2_tanh.h5", "tanh", False)
+    write(folder / "gpt2_erf_documents.h5", "none", True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+/* A tiny GPT-2 against PyTorch in double precision (scripts/make_reference.py): logits, the gradient of
+ * every parameter, ten AdamW steps with clipping; with plain rows and with a document mask.
+ *
+ * Errors are relative by tensor: |a - b| / |b| in the Frobenius norm. The gradient of the key biases is
+ * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
+ * AdamW blows up: they are compared absolutely and left out of the weights' comparison. */
+#include <hdf5.h>
+
+#include "tests/check.h"
+#include "trainer/model/model.h"
+#include "trainer/objective/objective.h"
+#include "trainer/optimizer/optimizer.h"
+
+static const double tolerance = 1e-5;
+
+struct reference {
+    hid_t file;
+    struct model_config config;
+    int64_t batch, tokens, steps, segments;
+    int32_t *ids, *positions, *ignored, *starts;
+    double *losses, *norms;
+    struct optimizer_settings adamw;
+    double learning_rate;
+};
+
+static double attribute(hid_t file, const char *name)
+{
+    double value = 0;
+    hid_t a = H5Aopen(file, name, H5P_DEFAULT);
+    CHECK(a >= 0 && H5Aread(a, H5T_NATIVE_DOUBLE, &value) >= 0);
+    H5Aclose(a);
+    return value;
+}
+
+static void *dataset(hid_t file, const char *name, hid_t type, size_t size, int64_t *count)
+{
+    hid_t d = H5Dopen2(file, name, H5P_DEFAULT);
+    CHECK(d >= 0);
+    hid_t space = H5Dget_space(d);
+    *count = (int64_t)H5Sget_simple_extent_npoints(space);
+    void *data = malloc((size_t)*count * size);
+    CHECK(data != NULL && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0);
+    H5Sclose(space);
+    H5Dclose(d);
+    return data;
+}
+
+static void read_reference(const char *name, struct reference *r)
+{
+    char path[1024];
+    const char *root = getenv("BIREME_SOURCE_DIR");
+    CHECK(root != NULL);
+    snprintf(path, sizeof path, "%s/tests/reference/%s", root, name);
+    hid_t f = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(f >= 0);
+    *r = (struct reference){
+        .file = f,
+        .config = {.architecture = "gpt2",
+                   .layers = (int64_t)attribute(f, "layers"),
+                   .width = (int64_t)attribute(f, "width"),
+                   .heads = (int64_t)attribute(f, "heads"),
+                   .inner = (int64_t)attribute(f, "inner"),
+                   .positions = (int64_t)attribute(f, "positions"),
+                   .vocabulary = (int64_t)attribute(f, "vocabulary"),
+                   .activation =
+                       attribute(f, "gelu_tanh") > 0 ? ACTIVATION_GELU_TANH : ACTIVATION_GELU_ERF,
+                   .norm_epsilon = 1e-5f,
+                   .initializer_range = 0.02f,
+                   .tied = true},
+        .batch = (int64_t)attribute(f, "batch"),
+        .tokens = (int64_t)attribute(f, "tokens"),
+        .steps = (int64_t)attribute(f, "steps"),
+        .adamw = {attribute(f, "beta1"), attribute(f, "beta2"), attribute(f, "epsilon"),
+                  attribute(f, "weight_decay"), attribute(f, "max_grad_norm")},
+        .learning_rate = attribute(f, "learning_rate"),
+    };
+    int64_t count;
+    r->ids = dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
+    r->positions = dataset(f, "positions", H5T_NATIVE_INT32, 4, &count);
+    r->ignored = dataset(f, "ignored", H5T_NATIVE_INT32, 4, &count);
+    r->starts = dataset(f, "starts", H5T_NATIVE_INT32, 4, &r->segments);
+    r->losses = dataset(f, "losses", H5T_NATIVE_DOUBLE, 8, &count);
+    r->norms = dataset(f, "norms", H5T_NATIVE_DOUBLE, 8, &count);
+}
+
+static void close_reference(struct reference *r)
+{
+    free(r->ids);
+    free(r->positions);
+    free(r->ignored);
+    free(r->starts);
+    free(r->losses);
+    free(r->norms);
+    H5Fclose(r->file);
+}
+
+/* ---- named tensors, transposed where the file holds [in, out] ---- */
+
+static float *read_tensor(const struct reference *r, const char *group,
+                          const struct model_parameter *p)
+{
+    char name[256];
+    int64_t count, rows = p->file_rows, columns = p->columns;
+    snprintf(name, sizeof name, "%s/%s", group, p->name);
+    float *file = dataset(r->file, name, H5T_NATIVE_FLOAT, 4, &count);
+    CHECK_EQUAL(count, rows * columns);
+    if (p->transposed) {
+        float *turned = malloc((size_t)count * sizeof *turned);
+        CHECK(turned != NULL);
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < columns; j++) {
+                turned[i * columns + j] = file[j * rows + i];
+            }
+        }
+        free(file);
+        file = turned;
+    }
+    return file;
+}
+
+static double relative_error(const float *a, const float *b, int64_t count)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(difference / size);
+}
+
+/* Compares a flat buffer with a group of the file. key_biases: how those are treated. */
+static double compare(const struct reference *r, const struct model *m, const char *group,
+                      const float *flat, bool key_biases)
+{
+    int count;
+    double worst = 0;
+    const struct model_parameter *parameters = model_parameters(m, &count);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        float *expected = read_tensor(r, group, p);
+        const float *got = flat + p->first;
+        int64_t c = r->config.width;
+        bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
+        double error = qkv_bias ? fmax(relative_error(got, expected, c),
+                                       relative_error(got + 2 * c, expected + 2 * c, c))
+                                : relative_error(got, expected, p->file_rows * p->columns);
+        for (int64_t j = c; qkv_bias && key_biases && j < 2 * c; j++) {
+            CHECK_NEAR(got[j], expected[j], tolerance);
+        }
+        if (!(error <= tolerance)) {
+            fprintf(stderr, "%s/%s: relative error %.3g\n", group, p->name, error);
+            exit(1);
+        }
+        worst = fmax(worst, error);
+        free(expected);
+    }
+    return worst;
+}
+
+/* ---- the same ten steps ---- */
+
+struct training {
+    struct reference *r;
+    struct kernels *kernels;
+    struct model *model;
+    struct optimizer *optimizer;
+    float *gradients, *losses;
+    int32_t *inputs, *targets, *cu_rows;
+};
+
+static void fill_batch(struct training *t, int64_t step, struct batch *batch)
+{
+    const struct reference *r = t->r;
+    for (int64_t b = 0; b < r->batch; b++) {
+        const int32_t *row = r->ids + (step * r->batch + b) * (r->tokens + 1);
+        for (int64_t i = 0; i < r->tokens; i++) {
+            int64_t at = b * r->tokens + i;
+            t->inputs[at] = row[i];
+            t->targets[at] = r->ignored[at] ? BATCH_IGNORED : row[i + 1];
+        }
+    }
+    *batch = (struct batch){
+        .sequences = r->batch,
+        .tokens = r->tokens,
+        .rows = r->batch * r->tokens,
+        .inputs = t->inputs,
+        .targets = t->targets,
+        .positions = r->positions,
+        .segments = r->segments,
+        .cu_rows = t->cu_rows,
+        .longest = r->tokens,
+    };
+}
+
+static void check_logits(const struct training *t, struct tensor hidden)
+{
+    int64_t count, n = hidden.rows, v = t->r->config.vocabulary;
+    float *expected = dataset(t->r->file, "logits", H5T_NATIVE_FLOAT, 4, &count);
+    float *logits = malloc((size_t)count * sizeof *logits);
+    CHECK(logits != NULL);
+    CHECK_EQUAL(count, n * v);
+    CHECK_OK(classifier_logits(t->kernels, tensor_view(logits, DTYPE_F32, n, v), hidden,
+                               tensor_rows(model_head(t->model), 0, v)));
+    double error = relative_error(logits, expected, count);
+    CHECK_NEAR(error, 0, tolerance);
+    printf("logits: relative error %.2g\n", error);
+    free(logits);
+    free(expected);
+}
+
+static void train_step(struct training *t, int64_t step)
+{
+    struct batch batch;
+    struct tensor hidden;
+    double sums[OBJECTIVE_SUMS] = {0}, squares = 0;
+    fill_batch(t, step, &batch);
+    struct model_input input = {
+        .rows = batch.rows,
+        .tokens = batch.inputs,
+        .positions = batch.positions,
+        .segments = batch.segments,
+        .cu_rows = batch.cu_rows,
+        .longest = batch.longest,
+        .training = true,
+    };
+    CHECK_OK(model_forward(t->model, &input, &hidden));
+    if (step == 0) {
+        check_logits(t, hidden);
+    }
+    struct objective_views views = {
+        .hidden = hidden,
+        .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, batch.rows),
+        .head = model_head(t->model),
+        .head_gradient = model_head_gradient(t->model, t->gradients),
+        .vocabulary = t->r->config.vocabulary,
+        .losses = t->losses,
+    };
+    CHECK_OK(objective_clm.loss(t->kernels, &batch, &views, true, sums));
+    CHECK_OK(model_backward(t->model, &input, t->gradients, NULL, NULL));
+    double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;
+    CHECK_NEAR(loss / t->r->losses[step], 1, tolerance);
+    if (step == 0) {
+        for (int64_t i = 0; i < model_elements(t->model); i++) {
+            t->gradients[i] /= (float)count;
+        }
+        printf("gradients: relative error %.2g\n",
+               compare(t->r, t->model, "gradients", t->gradients, true));
+        count = 1;
+    }
+    CHECK_OK(sum_of_squares(t->kernels, &squares, t->gradients, model_elements(t->model)));
+    double norm = sqrt(squares) / count;
+    CHECK_NEAR(norm / t->r->norms[step], 1, tolerance);
+    CHECK_OK(optimizer_update(t->optimizer, model_weights(t->model), NULL, t->gradients, step + 1,
+                              t->r->learning_rate, optimizer_clip(t->optimizer, norm) / count));
+}
+
+static void make_optimizer(struct training *t)
+{
+    int count;
+    const struct model_parameter *parameters = model_parameters(t->model, &count);
+    struct optimizer_range ranges[64];
+    CHECK(count <= 64);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->decay};
+        float *weights = read_tensor(t->r, "weights", p);
+        memcpy(model_weights(t->model) + p->first, weights,
+               (size_t)(p->file_rows * p->columns) * sizeof *weights);
+        free(weights);
+    }
+    CHECK_OK(optimizer_create(t->kernels, &t->r->adamw, ranges, count, model_elements(t->model),
+                              &t->optimizer));
+}
+
+static void test_reference(const char *name)
+{
+    struct reference r;
+    struct device *dev = NULL;
+    read_reference(name, &r);
+    int64_t rows = r.batch * r.tokens;
+    struct training t = {.r = &r};
+    struct kernels_limits limits = {.rows = rows,
+                                    .width = r.config.width,
+                                    .inner = r.config.inner,
+                                    .heads = (int)r.config.heads,
+                                    .head_width = r.config.width / r.config.heads,
+                                    .sequence = r.tokens,
+                                    .vocabulary = model_padded_vocabulary(&r.config),
+                                    .training = true};
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &limits, &t.kernels));
+    CHECK_OK(model_create(t.kernels, &r.config, rows, true, &t.model));
+    t.gradients = calloc((size_t)model_elements(t.model), sizeof *t.gradients);
+    t.losses = calloc((size_t)rows, sizeof *t.losses);
+    t.inputs = calloc((size_t)rows, sizeof *t.inputs);
+    t.targets = calloc((size_t)rows, sizeof *t.targets);
+    t.cu_rows = calloc((size_t)r.segments + 1, sizeof *t.cu_rows);
+    CHECK(t.gradients && t.losses && t.inputs && t.targets && t.cu_rows);
+    memcpy(t.cu_rows, r.starts, (size_t)r.segments * sizeof *t.cu_rows);
+    t.cu_rows[r.segments] = (int32_t)rows;
+    make_optimizer(&t);
+    for (int64_t step = 0; step < r.steps; step++) {
+        train_step(&t, step);
+    }
+    printf("weights after %lld steps: relative error %.2g\n", (long long)r.steps,
+           compare(&r, t.model, "trained", model_weights(t.model), false));
+    free(t.gradients);
+    free(t.losses);
+    free(t.inputs);
+    free(t.targets);
+    free(t.cu_rows);
+    CHECK_OK(optimizer_destroy(&t.optimizer));
+    CHECK_OK(model_destroy(&t.model));
+    CHECK_OK(kernels_destroy(&t.kernels));
+    CHECK_OK(device_destroy(&dev));
+    close_reference(&r);
+}
+
+int main(void)
+{
+    test_reference("gpt2_tanh.h5");
+    test_reference("gpt2_erf_documents.h5");
+    return 0;
+}

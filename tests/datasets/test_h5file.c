@@ -1,0 +1,347 @@
+/* Every kind of file that must not be followed, believed or crash the reader. The bad files are
+ * written here with the library itself. */
+#include "datasets/h5file.h"
+#include "tests/datasets/folder.h"
+
+static hid_t create(const char *path)
+{
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK(file >= 0);
+    return file;
+}
+
+static hid_t dataset(hid_t file, const char *name, hid_t type, hsize_t count, hid_t properties)
+{
+    hid_t space = H5Screate_simple(1, &count, NULL);
+    hid_t made = H5Dcreate2(file, name, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    CHECK(made >= 0);
+    H5Sclose(space);
+    return made;
+}
+
+static void fill(hid_t made, int count)
+{
+    int values[256];
+    CHECK(count <= 256);
+    for (int i = 0; i < count; i++) {
+        values[i] = i;
+    }
+    CHECK(H5Dwrite(made, H5T_NATIVE_INT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+    H5Dclose(made);
+}
+
+/* The dataset "tokens" of the file must be refused, with this text. */
+static void refused(const char *path, hid_t type, int rank_limit, const char *text)
+{
+    hid_t file, made;
+    int64_t shape[8];
+    int rank;
+    CHECK_OK(h5file_open(path, &file));
+    CHECK_EQUAL(h5file_dataset(file, path, "tokens", type, rank_limit, &made, shape, &rank),
+                STATUS_DATA);
+    CHECK(strstr(status_pending()->text, path) != NULL);
+    CHECK_FAILS(status_pending()->code, STATUS_DATA, text);
+    CHECK_OK(h5file_close(path, &file));
+}
+
+static void test_round_trip(void)
+{
+    const char *path = folder_file("round.h5");
+    const int64_t numbers[3] = {-1, INT64_MAX, 7};
+    hid_t file, properties, made;
+    CHECK_OK(h5file_create(path, &file));
+    hsize_t chunk = 16;
+    CHECK_OK(h5file_chunked(1, &chunk, &properties));
+    fill(dataset(file, "tokens", H5T_STD_U32LE, 100, properties), 100);
+    H5Pclose(properties);
+    CHECK_OK(h5file_write_i64(file, path, "one", numbers, 1));
+    CHECK_OK(h5file_write_i64(file, path, "three", numbers, 3));
+    CHECK_OK(h5file_write_text(file, path, "text", "über"));
+    CHECK_OK(h5file_close(path, &file));
+
+    int64_t shape[2], back[3];
+    int rank;
+    char text[16];
+    CHECK_OK(h5file_open(path, &file));
+    CHECK_OK(h5file_dataset(file, path, "tokens", H5T_STD_U32LE, 2, &made, shape, &rank));
+    CHECK(rank == 1 && shape[0] == 100);
+    uint32_t values[100];
+    CHECK(H5Dread(made, H5T_NATIVE_UINT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+    CHECK_EQUAL(values[99], 99);
+    H5Dclose(made);
+    CHECK_OK(h5file_read_i64(file, path, "one", back, 1));
+    CHECK_EQUAL(back[0], -1);
+    CHECK_OK(h5file_read_i64(file, path, "three", back, 3));
+    CHECK_EQUAL(back[1], INT64_MAX);
+    CHECK_OK(h5file_read_text(file, path, "text", text, (int)sizeof text));
+    CHECK(strcmp(text, "über") == 0);
+    CHECK(h5file_has(file, "text") && !h5file_has(file, "none"));
+    CHECK_FAILS(h5file_read_text(file, path, "text", text, 5), STATUS_DATA, "at most 4");
+    CHECK_FAILS(h5file_read_i64(file, path, "three", back, 1), STATUS_DATA, "shape");
+    CHECK_FAILS(h5file_read_i64(file, path, "one", back, 3), STATUS_DATA, "shape");
+    CHECK_FAILS(h5file_read_i64(file, path, "none", back, 1), STATUS_DATA, "no attribute 'none'");
+    CHECK_FAILS(h5file_read_i64(file, path, "text", back, 1), STATUS_DATA, "64-bit integer");
+    CHECK_FAILS(h5file_read_text(file, path, "one", text, 16), STATUS_DATA, "text of fixed size");
+    CHECK_FAILS(h5file_dataset(file, path, "other", H5T_STD_U32LE, 2, &made, shape, &rank),
+                STATUS_DATA, "no dataset /other");
+    CHECK_OK(h5file_close(path, &file));
+}
+
+static void test_same_bytes(void)
+{
+    char *data[2];
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        const char *path = folder_file(i == 0 ? "same0.h5" : "same1.h5");
+        hid_t file, properties;
+        CHECK_OK(h5file_create(path, &file));
+        hsize_t chunk = 8;
+        CHECK_OK(h5file_chunked(1, &chunk, &properties));
+        fill(dataset(file, "tokens", H5T_STD_U16LE, 20, properties), 20);
+        H5Pclose(properties);
+        CHECK_OK(h5file_write_text(file, path, "text", "x"));
+        CHECK_OK(h5file_close(path, &file));
+        data[i] = folder_read(path, &bytes[i]);
+        sleep(i == 0); /* a stored time would differ by a second */
+    }
+    CHECK_EQUAL(bytes[0], bytes[1]);
+    CHECK(memcmp(data[0], data[1], bytes[0]) == 0);
+    free(data[0]);
+    free(data[1]);
+}
+
+static void test_open(void)
+{
+    hid_t file;
+    CHECK_FAILS(h5file_open(folder_file("missing.h5"), &file), STATUS_NO_INPUT, "missing.h5");
+    CHECK_FAILS(h5file_open(folder_path, &file), STATUS_DATA, "not a regular file");
+    folder_write(folder_file("empty.h5"), "", 0);
+    CHECK_FAILS(h5file_open(folder_file("empty.h5"), &file), STATUS_DATA, "empty");
+    folder_write(folder_file("text.h5"), "only text", 9);
+    CHECK_FAILS(h5file_open(folder_file("text.h5"), &file), STATUS_DATA, "not an HDF5 file");
+    CHECK_FAILS(h5file_create(folder_file("no/such/folder.h5"), &file), STATUS_CREATE, "no/such");
+    CHECK_FAILS(h5file_create(folder_path, &file), STATUS_CREATE, folder_path);
+    if (geteuid() != 0) {
+        folder_write(folder_file("locked.h5"), "x", 1);
+        CHECK(chmod(folder_file("locked.h5"), 0) == 0);
+        CHECK_FAILS(h5file_open(folder_file("locked.h5"), &file), STATUS_PERMISSION, "locked.h5");
+    }
+}
+
+static void test_truncated(void)
+{
+    size_t bytes;
+    char *data = folder_read(folder_file("round.h5"), &bytes);
+    hid_t file;
+    for (size_t kept = 1; kept < bytes; kept += kept < 64 || kept + 8 > bytes ? 1 : bytes / 29) {
+        folder_write(folder_file("cut.h5"), data, kept);
+        status result = h5file_open(folder_file("cut.h5"), &file);
+        CHECK_EQUAL(result, STATUS_DATA);
+        CHECK(strstr(status_pending()->text, "cut.h5") != NULL);
+        status_clear();
+    }
+    free(data);
+}
+
+/* A file whose writer has died opens for nobody. */
+static void test_unfinished(void)
+{
+    const char *path = folder_file("unfinished.h5");
+    hid_t file, again;
+    CHECK_OK(h5file_create(path, &file));
+    fill(dataset(file, "tokens", H5T_STD_U16LE, 20, H5P_DEFAULT), 20);
+    CHECK(H5Fflush(file, H5F_SCOPE_GLOBAL) >= 0);
+    size_t bytes;
+    char *data = folder_read(path, &bytes);
+    folder_write(folder_file("dead.h5"), data, bytes);
+    free(data);
+    CHECK_FAILS(h5file_open(folder_file("dead.h5"), &again), STATUS_DATA, "dead.h5");
+    CHECK_OK(h5file_close(path, &file));
+}
+
+static void test_links(void)
+{
+    const char *path = folder_file("links.h5"), *target = folder_file("target.h5");
+    hid_t file = create(target);
+    fill(dataset(file, "tokens", H5T_STD_U16LE, 8, H5P_DEFAULT), 8);
+    H5Fclose(file);
+    file = create(path);
+    CHECK(H5Lcreate_external(target, "/tokens", file, "tokens", H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "an external link");
+    file = create(path);
+    fill(dataset(file, "real", H5T_STD_U16LE, 8, H5P_DEFAULT), 8);
+    CHECK(H5Lcreate_soft("/real", file, "tokens", H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "a soft link");
+    file = create(path);
+    H5Gclose(H5Gcreate2(file, "tokens", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "no dataset");
+}
+
+static void test_storage(void)
+{
+    const char *path = folder_file("storage.h5");
+    hid_t file = create(path);
+    hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+    CHECK(H5Pset_external(properties, "/etc/passwd", 0, 64) >= 0);
+    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, 32, properties));
+    H5Pclose(properties);
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "external storage");
+
+    file = create(path);
+    properties = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t count = 8, chunk = 4;
+    hid_t space = H5Screate_simple(1, &count, NULL);
+    CHECK(H5Pset_virtual(properties, space, folder_file("target.h5"), "/tokens", space) >= 0);
+    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, count, properties));
+    H5Sclose(space);
+    H5Pclose(properties);
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "virtual dataset");
+
+    file = create(path);
+    properties = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(properties, 1, &chunk);
+    H5Pset_fletcher32(properties);
+    CHECK(H5Pset_deflate(properties, 6) >= 0);
+    fill(dataset(file, "tokens", H5T_STD_U16LE, 8, properties), 8);
+    H5Pclose(properties);
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "filter 1 ");
+}
+
+/* Sizes that are claimed and not stored: no allocation may follow them. */
+static void test_claims(void)
+{
+    const char *path = folder_file("claims.h5");
+    hid_t file = create(path);
+    hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t chunk = 1024;
+    H5Pset_chunk(properties, 1, &chunk);
+    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 40, properties));
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "claims 1099511627776 elements");
+    file = create(path);
+    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 50, properties));
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 1, "along dimension 0");
+    H5Pclose(properties);
+
+    file = create(path);
+    hsize_t square[2] = {(hsize_t)1 << 33, (hsize_t)1 << 33}, tile[2] = {64, 64};
+    properties = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(properties, 2, tile);
+    hid_t space = H5Screate_simple(2, square, NULL);
+    hid_t made =
+        H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    CHECK(made >= 0);
+    H5Dclose(made);
+    H5Sclose(space);
+    H5Pclose(properties);
+    H5Fclose(file);
+    refused(path, H5I_INVALID_HID, 2, "claims");
+    refused(path, H5I_INVALID_HID, 1, "2 dimensions");
+}
+
+static void test_types(void)
+{
+    const struct {
+        hid_t type;
+        const char *word;
+    } wrong[] = {{H5T_STD_I32LE, "integer of 4"}, {H5T_STD_U16BE, "integer of 2"},
+                 {H5T_STD_U64LE, "integer of 8"}, {H5T_STD_U8LE, "integer of 1"},
+                 {H5T_IEEE_F32LE, "float of 4"},  {H5T_IEEE_F64LE, "float of 8"}};
+    const char *path = folder_file("types.h5");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        hid_t file = create(path);
+        fill(dataset(file, "tokens", wrong[i].type, 8, H5P_DEFAULT), 8);
+        H5Fclose(file);
+        refused(path, H5I_INVALID_HID, 1, wrong[i].word);
+    }
+    refused(path, H5T_IEEE_F32LE, 1, "another type");
+}
+
+static void test_attributes(void)
+{
+    const char *path = folder_file("attributes.h5");
+    hid_t file = create(path);
+    hsize_t many = (hsize_t)4 << 20;
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    H5Fclose(file);
+    H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110); /* large attributes need it */
+    file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    H5Pclose(access);
+    hid_t space = H5Screate_simple(1, &many, NULL);
+    hid_t attribute = H5Acreate2(file, "huge", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK(attribute >= 0);
+    int64_t *values = calloc(many, sizeof *values);
+    CHECK(H5Awrite(attribute, H5T_NATIVE_INT64, values) >= 0);
+    free(values);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    space = H5Screate(H5S_SCALAR);
+    hid_t variable = H5Tcopy(H5T_C_S1);
+    H5Tset_size(variable, H5T_VARIABLE);
+    attribute = H5Acreate2(file, "variable", variable, space, H5P_DEFAULT, H5P_DEFAULT);
+    const char *text = "text";
+    CHECK(H5Awrite(attribute, variable, &text) >= 0);
+    H5Aclose(attribute);
+    H5Tclose(variable);
+    attribute = H5Acreate2(file, "short", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    space = H5Screate(H5S_NULL);
+    attribute = H5Acreate2(file, "null", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Fclose(file);
+
+    int64_t value;
+    char out[64];
+    CHECK_OK(h5file_open(path, &file));
+    CHECK_FAILS(h5file_read_i64(file, path, "huge", &value, 1), STATUS_DATA, "another shape");
+    CHECK_FAILS(h5file_read_text(file, path, "huge", out, 64), STATUS_DATA, "another shape");
+    CHECK_FAILS(h5file_read_text(file, path, "variable", out, 64), STATUS_DATA, "fixed size");
+    CHECK_FAILS(h5file_read_i64(file, path, "short", &value, 1), STATUS_DATA, "64-bit");
+    CHECK_FAILS(h5file_read_i64(file, path, "null", &value, 1), STATUS_DATA, "another shape");
+    CHECK_OK(h5file_close(path, &file));
+}
+
+/* A full disk: the error arrives at the latest with close, as 74. */
+static void test_full_disk(void)
+{
+    hid_t file;
+    if (access("/dev/full", W_OK) != 0) {
+        return;
+    }
+    CHECK_OK(h5file_create(folder_file("gone.h5"), &file));
+    CHECK_OK(h5file_close(folder_file("gone.h5"), &file));
+    status result = h5file_create("/dev/full", &file);
+    if (result == STATUS_OK) {
+        CHECK_FAILS(h5file_close("/dev/full", &file), STATUS_WRITE, "No space left");
+    } else {
+        CHECK(result == STATUS_CREATE && strstr(status_pending()->text, "/dev/full") != NULL);
+        status_clear();
+    }
+}
+
+int main(void)
+{
+    folder_make();
+    h5file_start();
+    test_round_trip();
+    test_same_bytes();
+    test_open();
+    test_truncated();
+    test_unfinished();
+    test_links();
+    test_storage();
+    test_claims();
+    test_types();
+    test_attributes();
+    test_full_disk();
+    return 0;
+}

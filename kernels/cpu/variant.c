@@ -5,7 +5,10 @@
 static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     cpu_scratch *parts[] = {
+        CPU(attention_scratch),
         CPU(classifier_scratch),
+        CPU(embedding_scratch),
+        CPU(norm_scratch),
     };
     size_t most = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -26,8 +29,18 @@ const struct cpu_variant CPU(variant) = {
             .linear_forward = CPU(linear_forward),
             .linear_backward_input = CPU(linear_backward_input),
             .linear_backward_weight = CPU(linear_backward_weight),
+            .embedding_forward = CPU(embedding_forward),
+            .embedding_backward = CPU(embedding_backward),
+            .residual_norm_forward = CPU(residual_norm_forward),
+            .residual_norm_backward = CPU(residual_norm_backward),
+            .attention_forward = CPU(attention_forward),
+            .attention_backward = CPU(attention_backward),
             .classifier_run = CPU(classifier_run),
             .classifier_logits = CPU(classifier_logits),
+            .adamw_update = CPU(adamw_update),
+            .sum_of_squares = CPU(sum_of_squares),
+            .sum_of_floats = CPU(sum_of_floats),
+            .convert = CPU(convert),
             .floor = matmul_floor,
         },
 };

@@ -123,6 +123,11 @@ static inline float vector_sum(vector x)
     return _mm512_reduce_add_ps((__m512)x);
 }
 
+static inline float vector_maximum(vector x)
+{
+    return _mm512_reduce_max_ps((__m512)x);
+}
+
 #else
 
 static inline vector vector_load_part(const float *p, int count)
@@ -145,6 +150,15 @@ static inline float vector_sum(vector x)
         }
     }
     return x[0];
+}
+
+static inline float vector_maximum(vector x)
+{
+    float most = x[0];
+    for (int i = 1; i < VECTOR_LANES; i++) {
+        most = most > x[i] ? most : x[i];
+    }
+    return most;
 }
 
 /* x 2^n for whole n from -252 to 254, in two steps: 2^n alone need not be a normal number */
@@ -250,15 +264,6 @@ static inline void vector_store_bf16_part(bf16 *p, vector x, int count)
     bf16 part[VECTOR_LANES];
     vector_store_bf16(part, x);
     memcpy(p, part, (size_t)count * sizeof *p);
-}
-
-static inline float vector_maximum(vector x)
-{
-    float most = x[0];
-    for (int i = 1; i < VECTOR_LANES; i++) {
-        most = most > x[i] ? most : x[i];
-    }
-    return most;
 }
 
 /* vector_get, vector_put - count elements, at most a vector, from `at` on in memory of a type. */

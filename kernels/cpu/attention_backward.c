@@ -1,0 +1,305 @@
+/* Attention backward: dq, dk, dv, with the probabilities recomputed from the scores and lse.
+ *
+ * For each row, with d = d_o . o and the dropout factors m:
+ *   p_j = exp(scale q . k_j - lse);  dv_j += m_j p_j d_o;  ds_j = p_j (m_j d_o . v_j - d)
+ *   dq += scale ds_j k_j;  dk_j += scale ds_j q
+ *
+ * A thread has a whole (sequence, key-value head): for each of its query heads, for each tile of
+ * keys, for each tile of queries, five products. dk and dv of a tile of keys stay in the cache, dq
+ * of the head is a float matrix of its own; so every sum has one owner and one order, and no score
+ * is computed twice (splitting by queries and keys would need two more products of seven).
+ * Causal tiles above the diagonal are skipped, those on it are cut to what is visible. */
+#include <omp.h>
+
+#include "kernels/cpu/attention_tile.h"
+
+enum { KEYS = ATTENTION_KEYS, ROWS = 64, GROUP = ATTENTION_GROUP };
+
+struct views {
+    struct tensor dq, dkeys, dvalues, d_o, q, keys, values, o, lse;
+};
+
+/* A thread's memory. */
+struct work {
+    float *keys, *turned_keys, *turned_values; /* [KEYS][padded], [padded][KEYS] */
+    float *q, *d_o;                            /* [ROWS][padded] */
+    float *p, *ds;                             /* [ROWS][KEYS] */
+    float *dot;                                /* [longest_q] d_o . o */
+    float *lse;                                /* [longest_q] in powers of two */
+    float *dq;                                 /* [longest_q][padded] */
+    float *dkeys, *dvalues;                    /* [longest_k][padded], or one tile of it */
+    int64_t padded;
+    bool shared; /* several query heads add to one key-value head: dkeys, dvalues are whole */
+};
+
+static size_t work_floats(int64_t padded, int64_t queries, int64_t keys)
+{
+    return (size_t)((3 * KEYS + 2 * ROWS) * padded + 2 * ROWS * KEYS +
+                    2 * ((queries + 15) / 16 * 16) + queries * padded + 2 * keys * padded);
+}
+
+static struct work work_of(float *memory, int64_t padded, int64_t queries, int64_t keys)
+{
+    struct work w = {.padded = padded};
+    float **parts[] = {&w.keys, &w.turned_keys, &w.turned_values, &w.q,  &w.d_o,   &w.p,
+                       &w.ds,   &w.dot,         &w.lse,           &w.dq, &w.dkeys, &w.dvalues};
+    int64_t rounded = (queries + 15) / 16 * 16;
+    int64_t floats[] = {KEYS * padded, KEYS * padded,    KEYS * padded, ROWS * padded,
+                        ROWS * padded, ROWS * KEYS,      ROWS * KEYS,   rounded,
+                        rounded,       queries * padded, keys * padded, keys * padded};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        *parts[i] = memory;
+        memory += floats[i];
+    }
+    return w;
+}
+
+static int64_t accumulated_keys(int heads, int kv_heads, int64_t longest)
+{
+    return heads == kv_heads ? KEYS : longest;
+}
+
+/* Limits do not say how many key-value heads there are, so room is made for several query heads to
+ * one of them. */
+size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    (void)dtype;
+    int64_t padded = attention_padded(limits->head_width);
+    int64_t keys = limits->sequence > KEYS ? limits->sequence : KEYS;
+    size_t forward = attention_forward_floats(padded);
+    size_t backward = limits->training ? work_floats(padded, limits->sequence, keys) : 0;
+    size_t floats = forward > backward ? forward : backward;
+    return (size_t)threads * cpu_scratch_rounded(floats * sizeof(float));
+}
+
+/* d_o . o of each row, and lse as a power of two; a row that sees nothing has p = exp2(-inf). */
+static void prepare_head(const struct work *w, const struct attention_head *h, struct views v)
+{
+    int64_t width = h->a->head_width, column = h->head * width;
+    const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
+    for (int64_t i = 0; i < h->queries; i++) {
+        int64_t row = h->first_q + i;
+        vector sum = vector_set(0);
+        for (int64_t c = 0; c < width; c += VECTOR_LANES) {
+            int64_t at = row * v.o.stride + column + c, d_at = row * v.d_o.stride + column + c;
+            sum = vector_fma(vector_get(v.d_o.data, v.d_o.dtype, d_at, width - c),
+                             vector_get(v.o.data, v.o.dtype, at, width - c), sum);
+        }
+        w->dot[i] = vector_sum(sum);
+        w->lse[i] = lse[i] == -INFINITY ? INFINITY : lse[i] * attention_log2_e;
+    }
+    memset(w->dq, 0, (size_t)(h->queries * w->padded) * sizeof(float));
+}
+
+/* A tile: keys [key, key + keys), queries [query, query + rows) of one head. */
+struct tile {
+    int64_t key, keys;
+    int64_t query, rows;
+    float *dkeys, *dvalues; /* of the tile's keys */
+};
+
+/* Scores of a row to probabilities; what is not visible becomes 0. */
+static void probabilities_row(const struct work *w, const struct attention_head *h,
+                              const struct tile *t, int64_t row, int64_t columns)
+{
+    struct cpu_range see = attention_visible(h, t->query + row);
+    int32_t low = (int32_t)(see.first > t->key ? see.first - t->key : 0);
+    int32_t high = (int32_t)(see.last < t->key + t->keys ? see.last - t->key : t->keys);
+    float *p = w->p + row * KEYS;
+    vector factor = vector_set(h->a->scale * attention_log2_e);
+    vector base = vector_set(-w->lse[t->query + row]);
+    bool whole = low == 0 && high >= columns;
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        vector value = math_exp2(vector_fma(vector_load(p + c), factor, base));
+        if (!whole || columns - c < VECTOR_LANES) {
+            vector_bits at = vector_index() + (int32_t)c;
+            value = vector_select((at >= low) & (at < high), value, vector_set(0));
+        }
+        vector_store(p + c, value);
+    }
+    for (int64_t c = (columns + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES; c < KEYS;
+         c += VECTOR_LANES) {
+        vector_store(p + c, vector_set(0));
+        vector_store(w->ds + row * KEYS + c, vector_set(0));
+    }
+}
+
+/* ds = p (m dp - d), and p becomes m p. */
+static void slopes_row(const struct work *w, const struct attention_head *h, const struct tile *t,
+                       int64_t row, int64_t columns)
+{
+    float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
+    vector dot = vector_set(w->dot[t->query + row]);
+    int64_t element = (h->first_q + t->query + row) * h->a->heads + h->head;
+    element = element * h->a->longest_k + t->key;
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        vector value = vector_load(p + c), dp = vector_load(ds + c);
+        if (dropout_active(h->a->dropout)) {
+            vector keep = dropout_vector(h->a->dropout, element + c);
+            dp *= keep;
+            vector_store(p + c, value * keep);
+        }
+        vector_store(ds + c, value * (dp - dot));
+    }
+}
+
+/* The columns that the rows [first, last) of a tile see at most. */
+static int64_t seen_columns(const struct attention_head *h, const struct tile *t, int64_t last)
+{
+    int64_t end = attention_visible(h, t->query + last - 1).last - t->key;
+    return end < 0 ? 0 : end < t->keys ? end : t->keys;
+}
+
+static void tile_scores(const struct work *w, const struct attention_head *h, const struct tile *t)
+{
+    int64_t width = h->a->head_width;
+    for (int64_t r = 0; r < t->rows; r += GROUP) {
+        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        int64_t columns = seen_columns(h, t, last);
+        attention_multiply(&(struct attention_product){w->p + r * KEYS, KEYS, w->q + r * w->padded,
+                                                       w->padded, 1, w->turned_keys, KEYS, last - r,
+                                                       columns, width, false});
+        for (int64_t i = r; i < last; i++) {
+            probabilities_row(w, h, t, i, columns);
+        }
+    }
+    for (int64_t r = 0; r < t->rows; r += GROUP) {
+        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        int64_t columns = seen_columns(h, t, last);
+        attention_multiply(&(struct attention_product){
+            w->ds + r * KEYS, KEYS, w->d_o + r * w->padded, w->padded, 1, w->turned_values, KEYS,
+            last - r, columns, width, false});
+        for (int64_t i = r; i < last; i++) {
+            slopes_row(w, h, t, i, columns);
+        }
+    }
+}
+
+static void tile_gradients(const struct work *w, const struct attention_head *h,
+                           const struct tile *t)
+{
+    int64_t width = h->a->head_width, padded = w->padded;
+    for (int64_t r = 0; r < t->rows; r += GROUP) {
+        int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
+        attention_multiply(&(struct attention_product){
+            w->dq + (t->query + r) * padded, padded, w->ds + r * KEYS, KEYS, 1, w->keys, padded,
+            last - r, width, seen_columns(h, t, last), true});
+    }
+    int64_t begin = 0; /* the first row that sees this group of keys; grows with the keys */
+    for (int64_t j = 0; j < t->keys; j += GROUP) {
+        int64_t keys = j + GROUP < t->keys ? GROUP : t->keys - j;
+        while (begin < t->rows && attention_visible(h, t->query + begin).last <= t->key + j) {
+            begin++;
+        }
+        struct attention_product product = {t->dvalues + j * padded,
+                                            padded,
+                                            w->p + begin * KEYS + j,
+                                            1,
+                                            KEYS,
+                                            w->d_o + begin * padded,
+                                            padded,
+                                            keys,
+                                            width,
+                                            t->rows - begin,
+                                            true};
+        attention_multiply(&product);
+        product.c = t->dkeys + j * padded;
+        product.a = w->ds + begin * KEYS + j;
+        product.b = w->q + begin * padded;
+        attention_multiply(&product);
+    }
+}
+
+static void tile_run(const struct work *w, const struct attention_head *h, struct views v,
+                     struct tile *t)
+{
+    int64_t width = h->a->head_width, row = h->first_q + t->query;
+    if (seen_columns(h, t, t->rows) == 0 ||
+        attention_visible(h, t->query).first >= t->key + t->keys) {
+        return;
+    }
+    attention_pack(w->q, v.q, row, t->rows, h->head * width, width);
+    attention_pack(w->d_o, v.d_o, row, t->rows, h->head * width, width);
+    tile_scores(w, h, t);
+    tile_gradients(w, h, t);
+}
+
+static void keys_tile(const struct work *w, const struct attention_head *h, struct views v,
+                      int64_t key, bool first_head, bool last_head)
+{
+    int64_t width = h->a->head_width, row = h->first_k + key, column = h->kv_head * width;
+    struct tile t = {.key = key, .keys = h->keys - key < KEYS ? h->keys - key : KEYS};
+    size_t offset = w->shared ? (size_t)(key * w->padded) : 0;
+    t.dkeys = w->dkeys + offset;
+    t.dvalues = w->dvalues + offset;
+    if (first_head) {
+        memset(t.dkeys, 0, (size_t)(t.keys * w->padded) * sizeof(float));
+        memset(t.dvalues, 0, (size_t)(t.keys * w->padded) * sizeof(float));
+    }
+    attention_pack(w->keys, v.keys, row, t.keys, column, width);
+    attention_pack_turned(w->turned_keys, v.keys, row, t.keys, column, width);
+    attention_pack_turned(w->turned_values, v.values, row, t.keys, column, width);
+    for (t.query = 0; t.query < h->queries; t.query += ROWS) {
+        t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
+        tile_run(w, h, v, &t);
+    }
+    if (last_head) {
+        attention_unpack(v.dkeys, row, t.keys, column, width, t.dkeys, h->a->scale);
+        attention_unpack(v.dvalues, row, t.keys, column, width, t.dvalues, 1.0f);
+    }
+}
+
+static void backward_kv_head(const struct work *w, const struct attention *a, struct views v,
+                             int64_t sequence, int64_t kv_head)
+{
+    int64_t group = a->heads / a->kv_heads, width = a->head_width;
+    for (int64_t i = 0; i < group; i++) {
+        struct attention_head h = attention_head_of(a, sequence, kv_head * group + i);
+        prepare_head(w, &h, v);
+        for (int64_t key = 0; key < h.keys; key += KEYS) {
+            keys_tile(w, &h, v, key, i == 0, i == group - 1);
+        }
+        attention_unpack(v.dq, h.first_q, h.queries, h.head * width, width, w->dq, a->scale);
+    }
+}
+
+static void backward_share(const struct work *w, const struct attention *a, struct views v,
+                           int thread, int threads)
+{
+    int64_t item = 0;
+    for (int64_t i = 0; i < a->sequences; i++) {
+        for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
+            if (item++ % threads == thread) {
+                backward_kv_head(w, a, v, i, kv_head);
+            }
+        }
+    }
+}
+
+status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tensor dkeys,
+                               struct tensor dvalues, struct tensor d_o, struct tensor q,
+                               struct tensor keys, struct tensor values, struct tensor o,
+                               struct tensor lse, const struct attention *a)
+{
+    REQUIRE(a->head_width <= ATTENTION_WIDTH && a->scale > 0, STATUS_INTERNAL,
+            "attention: head width %lld (at most %d), scale %g (above 0)", (long long)a->head_width,
+            ATTENTION_WIDTH, (double)a->scale);
+    struct arena *scratch = &cpu_of(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    int64_t padded = attention_padded(a->head_width);
+    int64_t summed = accumulated_keys(a->heads, a->kv_heads, a->longest_k);
+    size_t bytes = cpu_scratch_rounded(work_floats(padded, a->longest_q, summed) * sizeof(float));
+    void *memory;
+    TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
+    struct views v = {dq, dkeys, dvalues, d_o, q, keys, values, o, lse};
+#pragma omp parallel num_threads(k->threads)
+    {
+        int thread = omp_get_thread_num();
+        float *own = (float *)(void *)((char *)memory + (size_t)thread * bytes);
+        struct work w = work_of(own, padded, a->longest_q, summed);
+        w.shared = a->heads != a->kv_heads;
+        backward_share(&w, a, v, thread, omp_get_num_threads());
+    }
+    arena_release(scratch, mark);
+    return STATUS_OK;
+}

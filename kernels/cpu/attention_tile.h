@@ -1,0 +1,283 @@
+/* What attention's forward and backward passes share: which keys a query sees, tiles packed as
+ * floats, and one register-blocked product for all of their seven products.
+ *
+ * Packing copies a tile of one head out of the strided rows (whose stride, a multiple of a page's
+ * fraction, makes cache sets collide), turns bf16 to float and, where the product's inner index must
+ * run over rows, transposes. Tiles hold KEYS keys; a row of a tile is head_width rounded up to whole
+ * vectors, padded with zeros. */
+#pragma once
+
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/vector.h"
+
+#define ATTENTION_INLINE static inline __attribute__((always_inline))
+
+enum {
+    ATTENTION_QUERIES = 256, /* query rows that the forward pass packs a tile of keys for */
+    ATTENTION_KEYS = 64,     /* keys of a tile: whole vectors in every instruction set */
+    ATTENTION_GROUP = 6,     /* rows of a register block */
+    ATTENTION_WIDTH = 256,   /* largest head width */
+#if defined(VECTOR_AVX512)
+    ATTENTION_VECTORS = 4, /* columns of a register block: 24 of 32 registers are sums */
+#else
+    ATTENTION_VECTORS = 2, /* 12 of 16 registers */
+#endif
+};
+
+static const float attention_log2_e = 1.44269504088896340736f;
+static const float attention_ln_2 = 0.69314718055994530942f;
+
+/* One head of one sequence. Rows of q, o, lse count from first_q, rows of k and v from first_k. */
+struct attention_head {
+    const struct attention *a;
+    int64_t head, kv_head;
+    int64_t first_q, queries;
+    int64_t first_k, keys;
+};
+
+static inline struct attention_head attention_head_of(const struct attention *a, int64_t sequence,
+                                                      int64_t head)
+{
+    return (struct attention_head){
+        .a = a,
+        .head = head,
+        .kv_head = head / (a->heads / a->kv_heads),
+        .first_q = a->cu_q[sequence],
+        .queries = a->cu_q[sequence + 1] - a->cu_q[sequence],
+        .first_k = a->cu_k[sequence],
+        .keys = a->cu_k[sequence + 1] - a->cu_k[sequence],
+    };
+}
+
+/* Query i sees the keys first .. last - 1; both grow with i. */
+static inline struct cpu_range attention_visible(const struct attention_head *h, int64_t i)
+{
+    int64_t last = h->a->causal ? i + h->keys - h->queries + 1 : h->keys;
+    last = last < 0 ? 0 : last;
+    int64_t first = h->a->window > 0 && last > h->a->window ? last - h->a->window : 0;
+    return (struct cpu_range){first, last};
+}
+
+/* Floats of a packed row: whole vectors of the widest kind, so that scratch is the same for all. */
+static inline int64_t attention_padded(int64_t head_width)
+{
+    return (head_width + 15) / 16 * 16;
+}
+
+/* Floats that a thread of the forward pass works in: attention.c's struct work. */
+static inline size_t attention_forward_floats(int64_t padded)
+{
+    const int64_t queries = ATTENTION_QUERIES, keys = ATTENTION_KEYS;
+    return (size_t)((2 * queries + 2 * keys) * padded + ATTENTION_GROUP * keys + 17 * queries);
+}
+
+/* ---- packing ---- */
+
+/* to[rows][padded] = columns [column, column + width) of `rows` rows of t from `row` on */
+ATTENTION_INLINE void attention_pack_as(float *to, struct tensor t, enum dtype dtype, int64_t row,
+                                        int64_t rows, int64_t column, int64_t width)
+{
+    int64_t padded = attention_padded(width);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = (row + r) * t.stride + column;
+        for (int64_t c = 0; c < padded; c += VECTOR_LANES) {
+            int64_t left = width - c < 0 ? 0 : width - c;
+            vector_store(to + r * padded + c, vector_get(t.data, dtype, at + c, left));
+        }
+    }
+}
+
+static inline void attention_pack(float *to, struct tensor t, int64_t row, int64_t rows,
+                                  int64_t column, int64_t width)
+{
+    if (t.dtype == DTYPE_F32) {
+        attention_pack_as(to, t, DTYPE_F32, row, rows, column, width);
+    } else {
+        attention_pack_as(to, t, DTYPE_BF16, row, rows, column, width);
+    }
+}
+
+/* Transpose a square of vectors: log2(lanes) rounds, each of which interleaves row i with row
+ * i + lanes / 2 into rows 2 i and 2 i + 1. */
+ATTENTION_INLINE void attention_turn(vector square[VECTOR_LANES])
+{
+    vector_bits low, high;
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        low[i] = i / 2 + i % 2 * VECTOR_LANES;
+        high[i] = low[i] + VECTOR_LANES / 2;
+    }
+#pragma GCC unroll 4
+    for (int round = 1; round < VECTOR_LANES; round *= 2) {
+        vector next[VECTOR_LANES];
+#pragma GCC unroll 8
+        for (int i = 0; i < VECTOR_LANES / 2; i++) {
+            next[2 * i] = __builtin_shuffle(square[i], square[i + VECTOR_LANES / 2], low);
+            next[2 * i + 1] = __builtin_shuffle(square[i], square[i + VECTOR_LANES / 2], high);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < VECTOR_LANES; i++) {
+            square[i] = next[i];
+        }
+    }
+}
+
+/* to[width rounded up][KEYS] = the transpose of up to KEYS rows; columns from `rows` on are 0 */
+ATTENTION_INLINE void attention_pack_turned_as(float *to, struct tensor t, enum dtype dtype,
+                                               int64_t row, int64_t rows, int64_t column,
+                                               int64_t width)
+{
+    for (int64_t r = 0; r < ATTENTION_KEYS; r += VECTOR_LANES) {
+        for (int64_t c = 0; c < width; c += VECTOR_LANES) {
+            vector square[VECTOR_LANES];
+            for (int i = 0; i < VECTOR_LANES; i++) {
+                int64_t at = (row + r + i) * t.stride + column + c;
+                square[i] = r + i < rows ? vector_get(t.data, dtype, at, width - c) : vector_set(0);
+            }
+            attention_turn(square);
+            for (int i = 0; i < VECTOR_LANES; i++) {
+                vector_store(to + (c + i) * ATTENTION_KEYS + r, square[i]);
+            }
+        }
+    }
+}
+
+static inline void attention_pack_turned(float *to, struct tensor t, int64_t row, int64_t rows,
+                                         int64_t column, int64_t width)
+{
+    if (t.dtype == DTYPE_F32) {
+        attention_pack_turned_as(to, t, DTYPE_F32, row, rows, column, width);
+    } else {
+        attention_pack_turned_as(to, t, DTYPE_BF16, row, rows, column, width);
+    }
+}
+
+/* rows of t = from[rows][padded] factor */
+static inline void attention_unpack(struct tensor t, int64_t row, int64_t rows, int64_t column,
+                                    int64_t width, const float *from, float factor)
+{
+    int64_t padded = attention_padded(width);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = (row + r) * t.stride + column;
+        for (int64_t c = 0; c < width; c += VECTOR_LANES) {
+            vector x = factor * vector_load(from + r * padded + c);
+            vector_put(t.data, t.dtype, at + c, x, width - c);
+        }
+    }
+}
+
+/* ---- products ---- */
+
+/* c (+)= a b, where a's element (row, inner) is at row * row_step + inner * inner_step, and b has
+ * whole vectors in its rows. */
+struct attention_product {
+    float *c;
+    int64_t c_stride;
+    const float *a;
+    int64_t row_step, inner_step;
+    const float *b;
+    int64_t b_stride;
+    int64_t rows, columns, inner; /* columns is rounded up to whole vectors */
+    bool accumulate;
+};
+
+/* A register block of constant size: the loops unroll, sum[][] lives in registers. */
+ATTENTION_INLINE void attention_block(const struct attention_product *p, int64_t row,
+                                      int64_t column, const int rows, const int vectors)
+{
+    vector sum[ATTENTION_GROUP][ATTENTION_VECTORS];
+    float *c = p->c + row * p->c_stride + column;
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) {
+            sum[i][j] =
+                p->accumulate ? vector_load(c + i * p->c_stride + j * VECTOR_LANES) : vector_set(0);
+        }
+    }
+    const float *a = p->a + row * p->row_step, *b = p->b + column;
+    int64_t row_step = p->row_step;
+    for (int64_t k = p->inner; k > 0; k--) {
+        vector right[ATTENTION_VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) {
+            right[j] = vector_load(b + j * VECTOR_LANES);
+        }
+#pragma GCC unroll 6
+        for (int i = 0; i < rows; i++) {
+            vector left = vector_set(a[i * row_step]);
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++) {
+                sum[i][j] = vector_fma(left, right[j], sum[i][j]);
+            }
+        }
+        a += p->inner_step;
+        b += p->b_stride;
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) {
+            vector_store(c + i * p->c_stride + j * VECTOR_LANES, sum[i][j]);
+        }
+    }
+}
+
+ATTENTION_INLINE void attention_columns(const struct attention_product *p, int64_t column,
+                                        const int vectors)
+{
+    int64_t row = 0;
+    for (; row + ATTENTION_GROUP <= p->rows; row += ATTENTION_GROUP) {
+        attention_block(p, row, column, ATTENTION_GROUP, vectors);
+    }
+    switch (p->rows - row) {
+    case 5:
+        attention_block(p, row, column, 5, vectors);
+        break;
+    case 4:
+        attention_block(p, row, column, 4, vectors);
+        break;
+    case 3:
+        attention_block(p, row, column, 3, vectors);
+        break;
+    case 2:
+        attention_block(p, row, column, 2, vectors);
+        break;
+    case 1:
+        attention_block(p, row, column, 1, vectors);
+        break;
+    default:
+        break;
+    }
+}
+
+static __attribute__((noinline)) void attention_multiply(const struct attention_product *p)
+{
+    const int64_t step = ATTENTION_VECTORS * VECTOR_LANES;
+    int64_t column = 0;
+    for (; column + step <= p->columns; column += step) {
+        attention_columns(p, column, ATTENTION_VECTORS);
+    }
+    switch ((p->columns - column + VECTOR_LANES - 1) / VECTOR_LANES) {
+#if defined(VECTOR_AVX512)
+    case 3:
+        attention_columns(p, column, 3);
+        break;
+    case 2:
+        attention_columns(p, column, 2);
+        break;
+#else
+    case 2:
+        attention_columns(p, column, 2);
+        break;
+#endif
+    case 1:
+        attention_columns(p, column, 1);
+        break;
+    default:
+        break;
+    }
+}

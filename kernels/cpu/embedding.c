@@ -1,0 +1,150 @@
+/* Rows of the token and position tables, and the sums of their gradients.
+ *
+ * Backward sorts (id, row) pairs by id, keeping the order of rows (radix sort), so that each row of
+ * the table is written by one thread, which adds its rows in order: the same bits at any number of
+ * threads, and no atomics. Sorting costs 4 passes over N pairs, nothing against N C additions. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/vector.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+struct forward {
+    struct tensor y, token_table, position_table;
+    const int32_t *tokens, *positions;
+    struct dropout dropout;
+};
+
+INLINE void forward_row(const struct forward *f, enum dtype dtype, int64_t n)
+{
+    int64_t columns = f->y.columns;
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        int64_t count = columns - c;
+        int64_t token = f->tokens[n] * f->token_table.stride;
+        vector sum = vector_get(f->token_table.data, dtype, token + c, count);
+        if (f->position_table.data != NULL) {
+            int64_t position = f->positions[n] * f->position_table.stride;
+            sum += vector_get(f->position_table.data, dtype, position + c, count);
+        }
+        if (dropout_active(f->dropout)) {
+            sum *= dropout_vector(f->dropout, n * columns + c);
+        }
+        vector_put(f->y.data, dtype, n * f->y.stride + c, sum, count);
+    }
+}
+
+status CPU(embedding_forward)(struct kernels *k, struct tensor y, const int32_t *tokens,
+                              const int32_t *positions, struct tensor token_table,
+                              struct tensor position_table, struct dropout dropout)
+{
+    struct forward f = {y, token_table, position_table, tokens, positions, dropout};
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t n = 0; n < y.rows; n++) {
+        if (y.dtype == DTYPE_F32) {
+            forward_row(&f, DTYPE_F32, n);
+        } else {
+            forward_row(&f, DTYPE_BF16, n);
+        }
+    }
+    return STATUS_OK;
+}
+
+struct pair {
+    int32_t id, row;
+};
+
+size_t CPU(embedding_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    (void)dtype;
+    (void)threads;
+    return limits->training ? 2 * cpu_scratch_rounded((size_t)limits->rows * sizeof(struct pair))
+                            : 0;
+}
+
+/* Four passes by one byte each, so the result is in `pairs` again. */
+static void sort_by_id(struct pair *pairs, struct pair *other, int64_t count)
+{
+    for (int shift = 0; shift < 32; shift += 8) {
+        int64_t starts[257] = {0};
+        for (int64_t i = 0; i < count; i++) {
+            starts[((pairs[i].id >> shift) & 255) + 1]++;
+        }
+        for (int digit = 0; digit < 256; digit++) {
+            starts[digit + 1] += starts[digit];
+        }
+        for (int64_t i = 0; i < count; i++) {
+            other[starts[(pairs[i].id >> shift) & 255]++] = pairs[i];
+        }
+        struct pair *swap = pairs;
+        pairs = other;
+        other = swap;
+    }
+}
+
+INLINE void add_row(struct tensor table, struct tensor dy, struct pair pair, enum dtype dtype,
+                    struct dropout dropout)
+{
+    float *sums = (float *)table.data + pair.id * table.stride;
+    for (int64_t c = 0; c < dy.columns; c += VECTOR_LANES) {
+        int64_t count = dy.columns - c;
+        vector part = vector_get(dy.data, dtype, pair.row * dy.stride + c, count);
+        if (dropout_active(dropout)) {
+            part *= dropout_vector(dropout, pair.row * dy.columns + c);
+        }
+        vector_put(sums, DTYPE_F32, c, part + vector_get(sums, DTYPE_F32, c, count), count);
+    }
+}
+
+/* A thread's share begins with the first id that starts in it and ends with the last such id. */
+static void add_share(struct tensor table, struct tensor dy, const struct pair *pairs,
+                      struct cpu_range share, struct dropout dropout)
+{
+    int64_t i = share.first;
+    while (i > 0 && i < share.last && pairs[i].id == pairs[i - 1].id) {
+        i++;
+    }
+    if (i == share.last) {
+        return;
+    }
+    for (; i < dy.rows && (i < share.last || pairs[i].id == pairs[i - 1].id); i++) {
+        if (dy.dtype == DTYPE_F32) {
+            add_row(table, dy, pairs[i], DTYPE_F32, dropout);
+        } else {
+            add_row(table, dy, pairs[i], DTYPE_BF16, dropout);
+        }
+    }
+}
+
+static status add_rows(struct kernels *k, struct tensor table, struct tensor dy, const int32_t *ids,
+                       struct dropout dropout)
+{
+    struct arena *scratch = &cpu_of(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    size_t bytes = (size_t)dy.rows * sizeof(struct pair);
+    void *memory, *other;
+    TRY(arena_take(scratch, bytes, &memory));
+    TRY(arena_take(scratch, bytes, &other));
+    struct pair *pairs = memory;
+    for (int64_t i = 0; i < dy.rows; i++) {
+        pairs[i] = (struct pair){ids[i], (int32_t)i};
+    }
+    sort_by_id(pairs, other, dy.rows);
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int thread = 0; thread < k->threads; thread++) {
+        add_share(table, dy, pairs, cpu_share(dy.rows, 1, thread, k->threads), dropout);
+    }
+    arena_release(scratch, mark);
+    return STATUS_OK;
+}
+
+status CPU(embedding_backward)(struct kernels *k, struct tensor d_token_table,
+                               struct tensor d_position_table, struct tensor dy,
+                               const int32_t *tokens, const int32_t *positions,
+                               struct dropout dropout)
+{
+    TRY(add_rows(k, d_token_table, dy, tokens, dropout));
+    if (d_position_table.data != NULL) {
+        TRY(add_rows(k, d_position_table, dy, positions, dropout));
+    }
+    return STATUS_OK;
+}

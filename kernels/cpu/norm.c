@@ -1,0 +1,250 @@
+/* Residual sum and norm of rows in one pass, and its gradient.
+ *
+ * Forward   z = x + drop(delta);  h = (z - mean) r;  y = h gamma + beta, with
+ *           r = 1 / sqrt(mean((z - mean)^2) + epsilon); for RMS the mean is left out (0).
+ *           The norm is of z as stored, so that backward finds the same numbers.
+ * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMS;
+ *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy.
+ * Order     A thread has whole rows. The sums over rows go into one partial sum for each of at most
+ *           NORM_BLOCKS blocks, whose rows depend on N alone; partial sums are added in order. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/vector.h"
+
+enum { NORM_BLOCKS = 64, NORM_BLOCK_ROWS = 8, CHAINS = 4 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+struct forward {
+    struct tensor z, y, statistics, x, delta, gamma, beta;
+    enum norm_kind kind;
+    float epsilon;
+    struct dropout dropout;
+};
+
+struct backward {
+    struct tensor dz, ddelta, dy, z, statistics, gamma;
+    enum norm_kind kind;
+    bool overwrite;
+    struct dropout dropout;
+};
+
+INLINE vector mask_tail(vector x, int64_t count)
+{
+    return count >= VECTOR_LANES ? x
+                                 : vector_select(vector_index() < (int32_t)count, x, vector_set(0));
+}
+
+INLINE void add_residual(const struct forward *f, enum dtype dtype, int64_t n)
+{
+    int64_t columns = f->x.columns;
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        int64_t count = columns - c;
+        vector delta = vector_get(f->delta.data, dtype, n * f->delta.stride + c, count);
+        if (dropout_active(f->dropout)) {
+            delta *= dropout_vector(f->dropout, n * columns + c);
+        }
+        vector x = vector_get(f->x.data, dtype, n * f->x.stride + c, count);
+        vector_put(f->z.data, dtype, n * f->z.stride + c, x + delta, count);
+    }
+}
+
+/* The sum of (x - mean)^power over a row, in independent chains of additions. */
+INLINE float row_moment(const void *data, enum dtype dtype, int64_t at, int64_t columns, float mean,
+                        int power)
+{
+    vector sums[CHAINS] = {{0}};
+    int64_t c = 0;
+    for (; c + CHAINS * VECTOR_LANES <= columns; c += CHAINS * VECTOR_LANES) {
+        for (int i = 0; i < CHAINS; i++) {
+            vector x = vector_get(data, dtype, at + c + i * VECTOR_LANES, VECTOR_LANES) - mean;
+            sums[i] = power == 2 ? vector_fma(x, x, sums[i]) : sums[i] + x;
+        }
+    }
+    for (; c < columns; c += VECTOR_LANES) {
+        vector x = mask_tail(vector_get(data, dtype, at + c, columns - c) - mean, columns - c);
+        sums[0] = power == 2 ? vector_fma(x, x, sums[0]) : sums[0] + x;
+    }
+    return vector_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+INLINE void normalise(const struct forward *f, enum dtype dtype, int64_t n, float mean, float r)
+{
+    const struct tensor in = f->delta.data != NULL ? f->z : f->x;
+    const float *gamma = f->gamma.data, *beta = f->beta.data;
+    for (int64_t c = 0; c < in.columns; c += VECTOR_LANES) {
+        int64_t count = in.columns - c;
+        vector h = (vector_get(in.data, dtype, n * in.stride + c, count) - mean) * r;
+        vector y = h * vector_get(gamma, DTYPE_F32, c, count);
+        if (beta != NULL) {
+            y += vector_get(beta, DTYPE_F32, c, count);
+        }
+        vector_put(f->y.data, dtype, n * f->y.stride + c, y, count);
+    }
+}
+
+INLINE void forward_row(const struct forward *f, enum dtype dtype, int64_t n)
+{
+    const struct tensor in = f->delta.data != NULL ? f->z : f->x;
+    if (f->delta.data != NULL) {
+        add_residual(f, dtype, n);
+    }
+    if (f->y.data == NULL) {
+        return;
+    }
+    float width = (float)in.columns, mean = 0;
+    if (f->kind == NORM_LAYER) {
+        mean = row_moment(in.data, dtype, n * in.stride, in.columns, 0, 1) / width;
+    }
+    float variance = row_moment(in.data, dtype, n * in.stride, in.columns, mean, 2) / width;
+    float r = 1.0f / sqrtf(variance + f->epsilon);
+    float *statistics = (float *)f->statistics.data + n * f->statistics.stride;
+    statistics[0] = mean;
+    statistics[1] = r;
+    normalise(f, dtype, n, mean, r);
+}
+
+status CPU(residual_norm_forward)(struct kernels *k, struct tensor z, struct tensor y,
+                                  struct tensor statistics, struct tensor x, struct tensor delta,
+                                  struct tensor gamma, struct tensor beta, enum norm_kind kind,
+                                  float epsilon, struct dropout dropout)
+{
+    struct forward f = {z, y, statistics, x, delta, gamma, beta, kind, epsilon, dropout};
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t n = 0; n < x.rows; n++) {
+        if (x.dtype == DTYPE_F32) {
+            forward_row(&f, DTYPE_F32, n);
+        } else {
+            forward_row(&f, DTYPE_BF16, n);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* The row's part of dgamma and dbeta is added to the block's; returns mean(g) and mean(g h). */
+INLINE void backward_sums(const struct backward *b, enum dtype dtype, int64_t n, float *dgamma,
+                          float *dbeta, float *mean_g, float *mean_gh)
+{
+    int64_t columns = b->dy.columns;
+    const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
+    vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
+    vector sum_g[2] = {{0}}, sum_gh[2] = {{0}};
+    for (int64_t c = 0, chain = 0; c < columns; c += VECTOR_LANES, chain ^= 1) {
+        int64_t count = columns - c;
+        vector dy = vector_get(b->dy.data, dtype, n * b->dy.stride + c, count);
+        vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
+        vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
+        sum_g[chain] += g;
+        sum_gh[chain] = vector_fma(g, h, sum_gh[chain]);
+        vector_store(dgamma + c, vector_fma(dy, h, vector_load(dgamma + c)));
+        vector_store(dbeta + c, dy + vector_load(dbeta + c));
+    }
+    *mean_g = b->kind == NORM_LAYER ? vector_sum(sum_g[0] + sum_g[1]) / (float)columns : 0.0f;
+    *mean_gh = vector_sum(sum_gh[0] + sum_gh[1]) / (float)columns;
+}
+
+INLINE void backward_row(const struct backward *b, enum dtype dtype, int64_t n, float *dgamma,
+                         float *dbeta)
+{
+    float mean_g, mean_gh;
+    backward_sums(b, dtype, n, dgamma, dbeta, &mean_g, &mean_gh);
+    int64_t columns = b->dy.columns;
+    const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
+    vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        int64_t count = columns - c;
+        vector dy = vector_get(b->dy.data, dtype, n * b->dy.stride + c, count);
+        vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
+        vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
+        vector dz = r * (g - mean_g - h * mean_gh);
+        if (!b->overwrite) {
+            dz += vector_get(b->dz.data, dtype, n * b->dz.stride + c, count);
+        }
+        vector_put(b->dz.data, dtype, n * b->dz.stride + c, dz, count);
+        if (b->ddelta.data != NULL) {
+            if (dropout_active(b->dropout)) {
+                dz *= dropout_vector(b->dropout, n * columns + c);
+            }
+            vector_put(b->ddelta.data, dtype, n * b->ddelta.stride + c, dz, count);
+        }
+    }
+}
+
+static int64_t block_rows(int64_t rows)
+{
+    int64_t even = (rows + NORM_BLOCKS - 1) / NORM_BLOCKS;
+    return even > NORM_BLOCK_ROWS ? even : NORM_BLOCK_ROWS;
+}
+
+/* Floats of one partial sum: whole vectors of the widest kind, so that tails need no care. */
+static int64_t partial_floats(int64_t columns)
+{
+    return (columns + 15) / 16 * 16;
+}
+
+size_t CPU(norm_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    (void)dtype;
+    (void)threads;
+    return NORM_BLOCKS * 2 * (size_t)partial_floats(limits->width) * sizeof(float);
+}
+
+static void backward_block(const struct backward *b, int64_t first, int64_t last, float *partial)
+{
+    int64_t floats = partial_floats(b->dy.columns);
+    memset(partial, 0, 2 * (size_t)floats * sizeof *partial);
+    for (int64_t n = first; n < last; n++) {
+        if (b->dy.dtype == DTYPE_F32) {
+            backward_row(b, DTYPE_F32, n, partial, partial + floats);
+        } else {
+            backward_row(b, DTYPE_BF16, n, partial, partial + floats);
+        }
+    }
+}
+
+/* sums[c] += the blocks' partial sums, in the order of the blocks */
+static void add_partials(float *sums, const float *partials, int64_t blocks, int64_t step,
+                         struct cpu_range columns)
+{
+    for (int64_t c = columns.first; c < columns.last; c++) {
+        float sum = 0;
+        for (int64_t i = 0; i < blocks; i++) {
+            sum += partials[i * step + c];
+        }
+        sums[c] += sum;
+    }
+}
+
+status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct tensor ddelta,
+                                   struct tensor dgamma, struct tensor dbeta, struct tensor dy,
+                                   struct tensor z, struct tensor statistics, struct tensor gamma,
+                                   enum norm_kind kind, bool overwrite, struct dropout dropout)
+{
+    struct backward b = {dz, ddelta, dy, z, statistics, gamma, kind, overwrite, dropout};
+    struct arena *scratch = &cpu_of(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    int64_t size = block_rows(dy.rows), blocks = (dy.rows + size - 1) / size;
+    int64_t floats = partial_floats(dy.columns), step = 2 * floats;
+    void *memory;
+    TRY(arena_take(scratch, (size_t)(blocks * step) * sizeof(float), &memory));
+    float *partials = memory;
+#pragma omp parallel num_threads(k->threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < blocks; i++) {
+            int64_t last = (i + 1) * size < dy.rows ? (i + 1) * size : dy.rows;
+            backward_block(&b, i * size, last, partials + i * step);
+        }
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < dy.columns; first += 64) {
+            int64_t last = first + 64 < dy.columns ? first + 64 : dy.columns;
+            struct cpu_range columns = {first, last};
+            add_partials(dgamma.data, partials, blocks, step, columns);
+            if (dbeta.data != NULL) {
+                add_partials(dbeta.data, partials + floats, blocks, step, columns);
+            }
+        }
+    }
+    arena_release(scratch, mark);
+    return STATUS_OK;
+}

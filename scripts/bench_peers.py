@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Compares one training step of Bireme with the same step in PyTorch, on this machine's CPU.
+
+    scripts/bench_peers.py --python VENV/bin/python [--bireme build/trainer/bireme] [--output FILE.json]
+
+VENV is a virtual environment with torch from pip; this program itself needs Python's own library alone.
+PyTorch is tuned as its users tune it: eager, scaled_dot_product_attention, fused AdamW, tcmalloc preloaded
+(Debian: libtcmalloc-minimal4 or libtcmalloc-minimal4t64), and in bf16 the faster of autocast and weights
+that are bf16 themselves. A step is forward, backward and AdamW on one batch that stays the same, with random
+weights, without dropout and clipping.
+
+Every measurement is a process of its own; the two programs take turns, and only ratios of one such run
+say something about another machine. Prints a table to standard output and writes JSON with --output.
+"""
+
+import argparse
+import ctypes.util
+import datetime
+import glob
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+SHAPES = {
+    "gpt2-124m": {
+        "layers": 12, "heads": 12, "width": 768, "vocabulary": 50257, "padded": 50304,
+        "tokens": 256, "batch": 4, "warmup": 2, "steps": 4,
+    },
+    "char": {
+        "layers": 4, "heads": 4, "width": 128, "vocabulary": 65, "padded": 65,
+        "tokens": 64, "batch": 12, "warmup": 20, "steps": 100,
+    },
+}
+CASES = {
+    "gpt2-124m fp32": ("gpt2-124m", "fp32", ["fp32"]),
+    "gpt2-124m bf16": ("gpt2-124m", "bf16", ["autocast", "bf16"]),
+    "char fp32": ("char", "fp32", ["fp32"]),
+}
+
+
+# ---- the PyTorch side: runs inside the virtual environment ----
+
+
+def make_gpt(torch, shape):
+    """GPT-2 with tied embeddings, as nanoGPT writes it; the vocabulary is padded to a multiple of 64."""
+    nn, functional = torch.nn, torch.nn.functional
+    width, heads, tokens = shape["width"], shape["heads"], shape["tokens"]
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = (
+                part.view(b, t, heads, c // heads).transpose(1, 2)
+                for part in self.qkv(self.norm1(x)).split(c, dim=2)
+            )
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.project(y.transpose(1, 2).reshape(b, t, c))
+            return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = nn.Embedding(shape["padded"], width), nn.Embedding(tokens, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(shape["layers"]))
+            self.norm = nn.LayerNorm(width)
+            self.head = nn.Linear(width, shape["padded"], bias=False)
+            self.head.weight = self.words.weight
+            for parameter in self.parameters():
+                if parameter.dim() == 2:
+                    nn.init.normal_(parameter, std=0.02)
+
+        def forward(self, ids, targets):
+            x = self.words(ids) + self.places.weight
+            for block in self.blocks:
+                x = block(x)
+            logits = self.head(self.norm(x))
+            return functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+
+    return Gpt()
+
+
+def torch_worker(shape_name, mode, threads):
+    """Times steps of one case and prints one JSON object."""
+    import contextlib
+
+    import torch
+
+    shape = SHAPES[shape_name]
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    model = make_gpt(torch, shape)
+    if mode == "bf16":
+        model = model.to(torch.bfloat16)
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        lr=1e-4, betas=(0.9, 0.95), fused=True,
+    )
+    ids = torch.randint(0, shape["vocabulary"], (shape["batch"], shape["tokens"] + 1))
+    inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+    def step():
+        cast = torch.autocast("cpu", dtype=torch.bfloat16) if mode == "autocast" else contextlib.nullcontext()
+        with cast:
+            loss = model(inputs, targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    for _ in range(shape["warmup"]):
+        loss = step()
+    seconds = []
+    for _ in range(shape["steps"]):
+        start = time.perf_counter()
+        loss = step()
+        seconds.append(time.perf_counter() - start)
+    if not float(loss.detach()) < 20.0:  # also where it is not a number
+        sys.exit(f"the loss is {float(loss.detach())}: nothing sensible was timed")
+    step_seconds = statistics.median(seconds)
+    print(json.dumps({
+        "tokens_per_second": shape["batch"] * shape["tokens"] / step_seconds,
+        "step_seconds": step_seconds,
+        "loss": float(loss.detach()),
+        "torch": torch.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }))
+
+
+# ---- the side that starts both ----
+
+
+def find_tcmalloc():
+    """The path of tcmalloc, or None: PyTorch's speed on this model depends on it much."""
+    name = ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc")
+    for folder in ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"):
+        for path in sorted(glob.glob(f"{folder}/{name}")) if name else []:
+            return path
+    return None
+
+
+def cpu_model():
+    for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def run_json(command, environment, threads):
+    """Runs a program on the first `threads` cores that this process may use; returns its JSON."""
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=900,
+        check=False, preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def run_torch(options, shape_name, mode, tcmalloc):
+    environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
+    if tcmalloc:
+        environment["LD_PRELOAD"] = tcmalloc
+    command = [options.python, os.path.abspath(__file__), "--worker", shape_name, mode, str(options.threads)]
+    return run_json(command, environment, options.threads)
+
+
+def run_bireme(options, shape_name, precision):
+    shape = SHAPES[shape_name]
+    command = [options.bireme, "bench", "step", "--json"]
+    if shape_name == "char":
+        command += [
+            f"model.num_layers={shape['layers']}", f"model.num_heads={shape['heads']}",
+            f"model.hidden_size={shape['width']}", f"model.intermediate_size={4 * shape['width']}",
+            f"model.vocab_size={shape['vocabulary']}", f"model.max_position_embeddings={shape['tokens']}",
+        ]
+    command += [
+        f"data.sequence_length={shape['tokens']}", f"batch.micro_size={shape['batch']}",
+        f"batch.global_size={shape['batch']}", f"parallel.threads={options.threads}",
+        f"train.precision={precision}",
+    ]
+    return run_json(command, dict(os.environ), options.threads)
+
+
+def median_speed(runs):
+    return statistics.median(run["tokens_per_second"] for run in runs) if runs else None
+
+
+def compare(options, case, tcmalloc):
+    """All rounds of one case, taking turns."""
+    shape_name, precision, modes = CASES[case]
+    torch_runs, bireme_runs = {mode: [] for mode in modes}, []
+    for number in range(options.rounds):
+        for mode in modes:
+            torch_runs[mode].append(run_torch(options, shape_name, mode, tcmalloc))
+        if options.bireme:
+            bireme_runs.append(run_bireme(options, shape_name, precision))
+        print(f"{case}: round {number + 1} of {options.rounds}", file=sys.stderr)
+    best = max(modes, key=lambda mode: median_speed(torch_runs[mode]))
+    result = {
+        "case": case, "precision": precision, "torch_mode": best,
+        "torch_tokens_per_second": median_speed(torch_runs[best]),
+        "torch_runs": torch_runs, "bireme_runs": bireme_runs,
+    }
+    if bireme_runs:
+        result["bireme_tokens_per_second"] = median_speed(bireme_runs)
+        result["ratio"] = statistics.median(
+            ours["tokens_per_second"] / theirs["tokens_per_second"]
+            for ours, theirs in zip(bireme_runs, torch_runs[best])
+        )
+        result["floor_share"] = statistics.median(
+            run["tokens_per_second"] / run["floor_tokens_per_second"] for run in bireme_runs
+        )
+    return result
+
+
+def environment_of(options, tcmalloc):
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                            text=True, check=False).stdout.strip()
+    version = None
+    if options.bireme:
+        version = subprocess.run([options.bireme, "--version"], stdout=subprocess.PIPE, text=True,
+                                 check=True).stdout.strip()
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cpu": cpu_model(), "threads": options.threads, "kernel": platform.release(), "commit": commit,
+        "bireme": version, "tcmalloc": os.path.basename(tcmalloc) if tcmalloc else None,
+        "rounds": options.rounds,
+    }
+
+
+def print_table(record):
+    print(f"{record['cpu']}, {record['threads']} threads, PyTorch {record['torch']}, "
+          f"{record['tcmalloc'] or 'no tcmalloc'}, {record['rounds']} rounds, medians")
+    print(f"{'':16} {'PyTorch':>18} {'Bireme':>10} {'ratio':>6} {'of floor':>8}")
+    for case in record["cases"]:
+        theirs = f"{case['torch_tokens_per_second']:,.0f} ({case['torch_mode']})"
+        if "ratio" in case:
+            ours = f"{case['bireme_tokens_per_second']:>10,.0f} {case['ratio']:>6.2f} {case['floor_share']:>8.2f}"
+        else:
+            ours = f"{'-':>10} {'-':>6} {'-':>8}"
+        print(f"{case['case']:16} {theirs:>18} {ours}")
+    print("tokens/s; the ratio is Bireme to PyTorch, the floor is the step's matrix products alone")
+
+
+def main():
+    if len(sys.argv) == 5 and sys.argv[1] == "--worker":
+        torch_worker(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", required=True, help="the Python of a virtual environment with torch")
+    parser.add_argument("--bireme", help="the program; without it PyTorch alone is timed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--case", action="append", choices=sorted(CASES), help="may be repeated; all of them")
+    parser.add_argument("--output", help="a JSON file with every run")
+    options = parser.parse_args()
+    tcmalloc = find_tcmalloc()
+    if tcmalloc is None:
+        print("no tcmalloc here: PyTorch is slower without it, the comparison flatters", file=sys.stderr)
+    record = environment_of(options, tcmalloc)
+    record["cases"] = [compare(options, case, tcmalloc) for case in options.case or CASES]
+    first = record["cases"][0]
+    record["torch"] = first["torch_runs"][first["torch_mode"]][0]["torch"]
+    print_table(record)
+    if options.output:
+        pathlib.Path(options.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

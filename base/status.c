@@ -71,6 +71,9 @@ void status_at_step(int64_t step)
 
 status status_raise(status code, const char *file, int line, const char *format, ...)
 {
+    if (code == STATUS_OK) {
+        code = STATUS_INTERNAL;
+    }
     if (pending.code != STATUS_OK) {
         return code;
     }

@@ -51,7 +51,7 @@ void status_at_step(int64_t step);
 
 /* status_raise - note the reason of an error for this thread, unless one is pending already.
  *
- * Errors    returns code, always */
+ * Errors    returns code, always; STATUS_INTERNAL in place of STATUS_OK */
 status status_raise(status code, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -85,12 +85,21 @@ void status_clear(void);
  * ENOSPC, EDQUOT and EIO are 74; anything else is `otherwise`. */
 status status_from_errno(int error, status fallback_missing, status otherwise);
 
-#define RAISE(code, ...) return status_raise((code), __FILE__, __LINE__, __VA_ARGS__)
+/* What was raised is never STATUS_OK: said to the compiler, so that it knows which outputs are set. */
+static inline status status_raised(status code)
+{
+    if (code == STATUS_OK) {
+        __builtin_unreachable();
+    }
+    return code;
+}
+
+#define RAISE(code, ...) return status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__))
 
 #define REQUIRE(condition, code, ...)                                                              \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
-            return status_raise((code), __FILE__, __LINE__, __VA_ARGS__);                          \
+            return status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__));           \
         }                                                                                          \
     } while (0)
 
@@ -114,7 +123,7 @@ status status_from_errno(int error, status fallback_missing, status otherwise);
 #define REQUIRE_GOTO(result, label, condition, code, ...)                                          \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
-            (result) = status_raise((code), __FILE__, __LINE__, __VA_ARGS__);                      \
+            (result) = status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__));       \
             goto label;                                                                            \
         }                                                                                          \
     } while (0)

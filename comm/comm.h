@@ -111,8 +111,15 @@ status comm_agree(struct comm *comm, status mine);
 /* comm_agree_flag - whether any rank passes true (a stop was asked for). Collective. */
 status comm_agree_flag(struct comm *comm, bool mine, bool *any);
 
+/* comm_check_equal - whether all ranks have the same value (a build's id, a recipe's hash; its first 64
+ * characters count). Collective; all ranks get the same answer.
+ *
+ * Errors    STATUS_RECIPE naming `what`, the ranks that differ and both values */
+status comm_check_equal(struct comm *comm, const char *what, const char *value);
+
 /* comm_abort - print this rank's pending note and end the whole job with this code. Any thread.
- * Does not return. */
+ * Does not return. Of several ranks of a host that meet the end at once, the first one speaks.
+ * comm may be NULL: this process alone ends. */
 _Noreturn void comm_abort(struct comm *comm, status code);
 
 /* comm_set_deadline - how long a wait may take before it counts as a hang; > 0. */

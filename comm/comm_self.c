@@ -1,0 +1,67 @@
+/* A world of one rank. The collectives of a group of one are answered in comm.c; what is left is
+ * memory and the end. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm_impl.h"
+#include "comm/heartbeat.h"
+
+#define ALIGNMENT 4096
+
+static status self_destroy(struct comm **comm)
+{
+    if ((*comm)->is_world) {
+        watchdog_stop();
+    }
+    comm_release(comm);
+    return STATUS_OK;
+}
+
+static const struct comm_operations operations;
+
+static status self_split(struct comm *comm, int colour, int key, struct comm **out)
+{
+    (void)colour;
+    (void)key;
+    TRY(comm_create(&operations, 0, 1, NULL, out));
+    (*out)->deadline_seconds = comm->deadline_seconds;
+    return STATUS_OK;
+}
+
+static status self_allocate(struct comm *comm, size_t bytes, void **out)
+{
+    (void)comm;
+    REQUIRE(bytes <= SIZE_MAX - ALIGNMENT, STATUS_INTERNAL, "out of memory: %zu bytes", bytes);
+    size_t whole = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
+    *out = aligned_alloc(ALIGNMENT, whole);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for communication", bytes);
+    memset(*out, 0, whole);
+    return STATUS_OK;
+}
+
+static status self_release(struct comm *comm, void *memory)
+{
+    (void)comm;
+    free(memory);
+    return STATUS_OK;
+}
+
+static void self_end(int code)
+{
+    (void)code; /* the caller leaves the process */
+}
+
+static const struct comm_operations operations = {.kind = "self",
+                                                  .destroy = self_destroy,
+                                                  .split = self_split,
+                                                  .allocate = self_allocate,
+                                                  .release = self_release,
+                                                  .end = self_end};
+
+status comm_self_create(struct comm **out)
+{
+    TRY(comm_create(&operations, 0, 1, NULL, out));
+    (*out)->is_world = true;
+    status_identify(0, 1, NULL);
+    return STATUS_OK;
+}

@@ -1,0 +1,45 @@
+#include "comm/mesh.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void list_divisors(int ranks, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int d = 1; d <= ranks && used + 16 < bytes; d++) {
+        if (ranks % d == 0) {
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used > 0 ? ", " : "", d);
+        }
+    }
+}
+
+status mesh_create(struct comm *world, int tensor, struct mesh *out)
+{
+    memset(out, 0, sizeof *out);
+    int ranks = comm_size(world);
+    if (tensor < 1 || ranks % tensor != 0) {
+        char divisors[256];
+        list_divisors(ranks, divisors, sizeof divisors);
+        RAISE(STATUS_RECIPE, "parallel.tensor = %d does not divide the %d ranks: use one of %s",
+              tensor, ranks, divisors);
+    }
+    out->world = world;
+    int rank = comm_rank(world);
+    status result = comm_split(world, rank / tensor, rank, &out->tensor);
+    if (result == STATUS_OK) {
+        result = comm_split(world, rank % tensor, rank, &out->data);
+    }
+    if (result != STATUS_OK) {
+        KEEP_FIRST(result, mesh_destroy(out));
+    }
+    return result;
+}
+
+status mesh_destroy(struct mesh *mesh)
+{
+    status result = comm_destroy(&mesh->data);
+    KEEP_FIRST(result, comm_destroy(&mesh->tensor));
+    mesh->world = NULL;
+    return result;
+}

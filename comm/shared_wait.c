@@ -1,0 +1,198 @@
+/* Waiting for other ranks, and saying whose fault it is when they do not come.
+ *
+ * The numbers in the controls tell which ranks of this node a collective still lacks; the heartbeat
+ * table tells what they do. A rank that itself waits for others is a witness, not a culprit. Where
+ * all of this host wait, the culprit is on another host, whose ranks can name it: they get a moment
+ * to do so before this host speaks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/heartbeat.h"
+#include "comm/shared_impl.h"
+
+#define TURN_SECONDS 500e-6    /* the longest sleep between two looks */
+#define MESSAGE_SECONDS 100e-6 /* likewise while messages need pushing */
+#define OTHER_HOSTS_SECONDS 2.0
+#define LISTED 8 /* ranks named in one error */
+
+static uint64_t counter(const struct shared_group *group, int place, size_t offset)
+{
+    const char *control = (const char *)group->control[place];
+    const _Atomic uint64_t *value = (const _Atomic uint64_t *)(const void *)(control + offset);
+    return atomic_load_explicit(value, memory_order_acquire);
+}
+
+bool shared_all_reached(const struct shared_group *group, size_t counter_offset, uint64_t sequence)
+{
+    for (int i = 0; i < group->locals; i++) {
+        if (counter(group, i, counter_offset) < sequence) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static status came_true(struct shared_group *group, const struct shared_wish *wish, bool *yes)
+{
+    *yes = false;
+    switch (wish->event) {
+    case SHARED_CAME:
+        *yes = shared_all_reached(group, offsetof(struct shared_control, came), wish->sequence);
+        return STATUS_OK;
+    case SHARED_ANSWERED:
+        *yes = counter(group, 0, offsetof(struct shared_control, answered)) >= wish->sequence;
+        return STATUS_OK;
+    case SHARED_MESSAGES:
+        return group->link->test(wish->batch, yes);
+    case SHARED_COMPLETE:
+        *yes = *wish->complete;
+        return STATUS_OK;
+    case SHARED_ROOM:
+        *yes = group->outstanding < SHARED_RING - 1;
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+/* ---- who is missing ---- */
+
+struct suspects {
+    int ranks[LISTED]; /* of the world */
+    int count;
+    int more;
+};
+
+static void suspect(struct suspects *suspects, int world_rank)
+{
+    for (int i = 0; i < suspects->count; i++) {
+        if (suspects->ranks[i] == world_rank) {
+            return;
+        }
+    }
+    if (suspects->count < LISTED) {
+        suspects->ranks[suspects->count++] = world_rank;
+    } else {
+        suspects->more++;
+    }
+}
+
+static bool waits_too(int world_rank)
+{
+    for (int i = 0; i < heartbeat_slots(); i++) {
+        struct heartbeat_view view = heartbeat_view(i);
+        if (view.rank == world_rank) {
+            return view.waiting;
+        }
+    }
+    return false;
+}
+
+static void suspect_below(struct shared_group *group, size_t offset, uint64_t sequence,
+                          struct suspects *suspects)
+{
+    for (int i = 0; i < group->locals; i++) {
+        int world_rank = group->world_rank[group->member[group->first[group->node] + i]];
+        if (i != group->place && counter(group, i, offset) < sequence && !waits_too(world_rank)) {
+            suspect(suspects, world_rank);
+        }
+    }
+}
+
+/* Ranks of this host that do something else while everybody waits. */
+static void suspect_idle_witnesses(struct suspects *suspects)
+{
+    for (int i = 0; i < heartbeat_slots(); i++) {
+        struct heartbeat_view view = heartbeat_view(i);
+        if (i != heartbeat_mine() && view.rank >= 0 && !view.waiting) {
+            suspect(suspects, view.rank);
+        }
+    }
+}
+
+static struct suspects find_suspects(struct shared_group *group, const struct shared_wish *wish)
+{
+    struct suspects suspects = {0};
+    bool small = wish->event == SHARED_CAME || wish->event == SHARED_ANSWERED;
+    size_t entered =
+        small ? offsetof(struct shared_control, came) : offsetof(struct shared_control, ready);
+    if (wish->event != SHARED_MESSAGES) {
+        suspect_below(group, entered, wish->sequence, &suspects);
+    }
+    if (suspects.count == 0) {
+        suspect_idle_witnesses(&suspects);
+    }
+    return suspects;
+}
+
+static void suspect_far_ranks(struct shared_group *group, const struct shared_wish *wish,
+                              struct suspects *suspects)
+{
+    int missing[LISTED];
+    int count = wish->batch == NULL ? 0 : group->link->missing(wish->batch, missing, LISTED);
+    for (int i = 0; i < count; i++) {
+        suspect(suspects, group->world_rank[missing[i]]);
+    }
+    for (int r = 0; count == 0 && r < group->size; r++) {
+        if (group->node_of[r] != group->node) {
+            suspect(suspects, group->world_rank[r]);
+        }
+    }
+}
+
+_Noreturn static void report_hang(struct shared_group *group, const struct shared_wish *wish,
+                                  const struct suspects *suspects, double seconds)
+{
+    char text[LISTED * (HEARTBEAT_TEXT_BYTES + 2) + 64] = "";
+    size_t used = 0;
+    for (int i = 0; i < suspects->count; i++) {
+        char one[HEARTBEAT_TEXT_BYTES];
+        heartbeat_describe(suspects->ranks[i], one);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > 0 ? ", " : "", one);
+    }
+    if (suspects->more > 0) {
+        snprintf(text + used, sizeof text - used, " and %d more", suspects->more);
+    }
+    struct heartbeat_view view = heartbeat_view(heartbeat_mine());
+    status_raise(STATUS_HANG, __FILE__, __LINE__,
+                 "no answer for %.1f s in %s number %llu (this rank's phase '%s') from %s: look at "
+                 "those ranks and their host, then start again; the run goes on from its last "
+                 "checkpoint",
+                 seconds, wish->operation, (unsigned long long)wish->sequence, view.phase,
+                 used > 0 ? text : "an unknown rank");
+    comm_abort(group->comm, STATUS_HANG);
+}
+
+static void lose_patience(struct shared_group *group, const struct shared_wish *wish,
+                          double seconds)
+{
+    struct suspects suspects = find_suspects(group, wish);
+    if (suspects.count == 0) {
+        if (group->nodes > 1 && seconds < group->comm->deadline_seconds + OTHER_HOSTS_SECONDS) {
+            return;
+        }
+        suspect_far_ranks(group, wish, &suspects);
+    }
+    report_hang(group, wish, &suspects, seconds);
+}
+
+status shared_until(struct shared_group *group, const struct shared_wish *wish)
+{
+    struct patience patience = patience_begin();
+    status result = STATUS_OK;
+    for (;;) {
+        TRY_GOTO(result, out, shared_progress());
+        bool yes = false;
+        TRY_GOTO(result, out, came_true(group, wish, &yes));
+        if (yes) {
+            break;
+        }
+        heartbeat_waiting(true);
+        patience_turn(&patience, group->nodes > 1 ? MESSAGE_SECONDS : TURN_SECONDS);
+        if (!(patience.used_seconds <= group->comm->deadline_seconds)) {
+            lose_patience(group, wish, patience.used_seconds);
+        }
+    }
+out:
+    heartbeat_waiting(false);
+    return result;
+}

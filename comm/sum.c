@@ -1,0 +1,80 @@
+/* Sums over several ranks' memory in one pass: what a rank reads it reads once, what it writes it
+ * writes once. The parts are added in order, element by element, so that the result does not depend
+ * on who adds or on how the range is cut.
+ *
+ * Two parts, the common case, go straight through registers. More go through a block that stays in
+ * the first-level cache, because many streams read and written at once defeat the prefetcher. */
+#include <string.h>
+
+#include "comm/shared_impl.h"
+
+#define BLOCK 1024 /* floats */
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(BIREME_SANITIZED)
+#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define WIDE
+#endif
+
+WIDE static void add_both(float *restrict a, float *restrict b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float sum = a[i] + b[i];
+        a[i] = sum;
+        b[i] = sum;
+    }
+}
+
+WIDE static void add(float *restrict sum, const float *restrict part, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        sum[i] += part[i];
+    }
+}
+
+static float *part_at(char *const *parts, int i, int64_t first)
+{
+    return (float *)(void *)parts[i] + first;
+}
+
+/* The sum of one block of all parts, in block[]. */
+static void sum_block(float *block, char *const *parts, int count_of_parts, int64_t first,
+                      int64_t count)
+{
+    memcpy(block, part_at(parts, 0, first), (size_t)count * sizeof *block);
+    for (int i = 1; i < count_of_parts; i++) {
+        add(block, part_at(parts, i, first), count);
+    }
+}
+
+void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t count)
+{
+    if (count_of_parts == 2) {
+        add_both(part_at(parts, 0, first), part_at(parts, 1, first), count);
+        return;
+    }
+    float block[BLOCK];
+    for (int64_t done = 0; done < count && count_of_parts > 1; done += BLOCK) {
+        int64_t piece = count - done < BLOCK ? count - done : BLOCK;
+        sum_block(block, parts, count_of_parts, first + done, piece);
+        for (int i = 0; i < count_of_parts; i++) {
+            memcpy(part_at(parts, i, first + done), block, (size_t)piece * sizeof *block);
+        }
+    }
+}
+
+void sum_into(float *out, char *const *parts, int count_of_parts, int64_t first, int64_t count)
+{
+    if (count_of_parts == 1) {
+        if (out != part_at(parts, 0, first)) {
+            memcpy(out, part_at(parts, 0, first), (size_t)count * sizeof *out);
+        }
+        return;
+    }
+    float block[BLOCK];
+    for (int64_t done = 0; done < count; done += BLOCK) {
+        int64_t piece = count - done < BLOCK ? count - done : BLOCK;
+        sum_block(block, parts, count_of_parts, first + done, piece);
+        memcpy(out + done, block, (size_t)piece * sizeof *out);
+    }
+}

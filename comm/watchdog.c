@@ -1,0 +1,166 @@
+/* A thread that looks at all ranks of this host four times a second.
+ *
+ * It counts for how long each rank has been in its phase, in its own ticks: a tick counts for at most
+ * one second, so a suspended machine or a paused virtual one makes nobody late. A rank that waits for
+ * others is not judged: the deadline of its wait is (shared_wait.c). A rank that is stuck tells on
+ * itself; one that is stopped, watchdog and all, is told on by the others, a moment later. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "comm/heartbeat.h"
+
+#define TICK_SECONDS 0.25
+#define LONGEST_TICK_SECONDS 1.0
+#define OTHERS_SECONDS 1.5 /* a rank may speak for itself before others do */
+
+struct watch {
+    uint64_t serial;
+    double age_seconds;
+};
+
+static struct {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool running;
+    bool stop;
+    struct comm *world;
+    double limit_seconds;
+    struct watch *watches; /* [slots] */
+} watchdog = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static double limit_of(const struct heartbeat_view *view, int slot)
+{
+    double limit = view->limit_seconds > 0 ? view->limit_seconds : watchdog.limit_seconds;
+    return slot == heartbeat_mine() ? limit : limit + OTHERS_SECONDS;
+}
+
+static void list_waiting(char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < heartbeat_slots() && used + 64 < bytes; i++) {
+        struct heartbeat_view view = heartbeat_view(i);
+        if (view.rank >= 0 && view.waiting) {
+            used += (size_t)snprintf(text + used, bytes - used, "; rank %d waits in phase '%s'",
+                                     view.rank, view.phase);
+        }
+    }
+}
+
+_Noreturn static void tell_on(const struct heartbeat_view *view, int slot, double age)
+{
+    char who[HEARTBEAT_TEXT_BYTES];
+    char waiting[512];
+    heartbeat_describe(view->rank, who);
+    list_waiting(waiting, sizeof waiting);
+    double limit = view->limit_seconds > 0 ? view->limit_seconds : watchdog.limit_seconds;
+    status_raise(
+        STATUS_HANG, __FILE__, __LINE__,
+        "%s%s in phase '%s' for %.1f s, allowed %.0f s%s: start again; the run goes on from "
+        "its last checkpoint",
+        slot == heartbeat_mine() ? "this rank is stuck" : "stuck: ",
+        slot == heartbeat_mine() ? "" : who, view->phase, age, limit, waiting);
+    comm_abort(watchdog.world, STATUS_HANG);
+}
+
+static void look(double seconds)
+{
+    for (int i = 0; i < heartbeat_slots(); i++) {
+        struct heartbeat_view view = heartbeat_view(i);
+        struct watch *watch = &watchdog.watches[i];
+        if (view.rank < 0 || view.waiting || view.serial != watch->serial) {
+            *watch = (struct watch){.serial = view.serial};
+            continue;
+        }
+        watch->age_seconds += seconds;
+        if (watch->age_seconds > limit_of(&view, i)) {
+            tell_on(&view, i, watch->age_seconds);
+        }
+    }
+}
+
+static void *watch_over(void *nothing)
+{
+    (void)nothing;
+    double last = clock_seconds();
+    pthread_mutex_lock(&watchdog.lock);
+    while (!watchdog.stop) {
+        double wake = last + TICK_SECONDS;
+        struct timespec at = {.tv_sec = (time_t)wake};
+        at.tv_nsec = (long)((wake - (double)at.tv_sec) * 1e9);
+        pthread_cond_timedwait(&watchdog.wake, &watchdog.lock, &at);
+        double now = clock_seconds();
+        double tick = now - last;
+        last = now;
+        if (!watchdog.stop) {
+            look(tick < LONGEST_TICK_SECONDS ? tick : LONGEST_TICK_SECONDS);
+        }
+    }
+    pthread_mutex_unlock(&watchdog.lock);
+    return NULL;
+}
+
+/* Signals are for the main thread. */
+static int start_thread(void)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&watchdog.thread, NULL, watch_over, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+status watchdog_start(struct comm *world, double limit_seconds)
+{
+    watchdog_stop();
+    REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "watchdog limit %g s: must be positive",
+            limit_seconds);
+    watchdog.watches = calloc((size_t)heartbeat_slots(), sizeof *watchdog.watches);
+    REQUIRE(watchdog.watches != NULL, STATUS_INTERNAL, "out of memory: the watchdog");
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&watchdog.wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    watchdog.world = world;
+    watchdog.limit_seconds = limit_seconds;
+    watchdog.stop = false;
+    heartbeat_phase("init", limit_seconds);
+    int failed = start_thread();
+    if (failed != 0) {
+        free(watchdog.watches);
+        RAISE(STATUS_INTERNAL, "the watchdog's thread cannot start: %s", strerror(failed));
+    }
+    watchdog.running = true;
+    return STATUS_OK;
+}
+
+void watchdog_phase(const char *phase, double limit_seconds)
+{
+    heartbeat_phase(phase, limit_seconds);
+}
+
+void watchdog_stop(void)
+{
+    if (!watchdog.running) {
+        return;
+    }
+    pthread_mutex_lock(&watchdog.lock);
+    watchdog.stop = true;
+    pthread_cond_signal(&watchdog.wake);
+    pthread_mutex_unlock(&watchdog.lock);
+    pthread_join(watchdog.thread, NULL);
+    pthread_cond_destroy(&watchdog.wake);
+    free(watchdog.watches);
+    watchdog.watches = NULL;
+    watchdog.running = false;
+}

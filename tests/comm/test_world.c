@@ -1,0 +1,386 @@
+/* Every collective against sums made here, on whatever world the test is started in: one rank without
+ * a launcher, 2, 3 and 4 with one, and several pretended hosts (BIREME_COMM_NODES).
+ *
+ * Inputs are functions of (rank, index), so that each rank knows what all others hold. */
+#include <stdint.h>
+
+#include "base/random.h"
+#include "comm/bucket.h"
+#include "comm/comm.h"
+#include "comm/mesh.h"
+#include "comm/partition.h"
+#include "tests/check.h"
+
+static const int64_t sizes[] = {0, 1, 7, 16, 1009, 65536 + 3, 700001};
+#define SIZES ((int)(sizeof sizes / sizeof sizes[0]))
+#define LARGEST 700001
+
+static struct comm *world;
+
+/* Values of mixed magnitude, so that another order of the sum gives other bits. */
+static float value(int rank, int64_t index, int salt)
+{
+    uint64_t x = ((uint64_t)rank << 48) ^ ((uint64_t)salt << 40) ^ (uint64_t)index;
+    x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+    float mantissa = (float)((int64_t)(x >> 40) - (1 << 23)) / (float)(1 << 23);
+    return ldexpf(mantissa, (int)(x & 15) - 8);
+}
+
+static void fill(float *data, int64_t count, int rank, int salt)
+{
+    for (int64_t i = 0; i < count; i++) {
+        data[i] = value(rank, i, salt);
+    }
+}
+
+static float *allocate(struct comm *comm, int64_t count)
+{
+    void *memory = NULL;
+    CHECK_OK(comm_allocate(comm, (size_t)count * sizeof(float), &memory));
+    CHECK((uintptr_t)memory % 64 == 0);
+    for (int64_t i = 0; i < count; i += 997) {
+        CHECK(((float *)memory)[i] == 0);
+    }
+    return memory;
+}
+
+/* One pretended or real node: the sum is exactly the sum in rank order. */
+static bool rank_order(void)
+{
+    return getenv("BIREME_COMM_NODES") == NULL;
+}
+
+static void check_sum(const float *data, int64_t first, int64_t count, int ranks, int salt)
+{
+    for (int64_t i = first; i < first + count; i++) {
+        float sum = value(0, i, salt);
+        double exact = value(0, i, salt);
+        double size = fabs(exact);
+        for (int r = 1; r < ranks; r++) {
+            sum += value(r, i, salt);
+            exact += value(r, i, salt);
+            size += fabs(value(r, i, salt));
+        }
+        CHECK(!rank_order() || memcmp(&sum, &data[i], sizeof sum) == 0);
+        CHECK_NEAR(data[i], exact, 4e-7 * size);
+    }
+}
+
+static void check_same_everywhere(const void *data, size_t bytes)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 1099511628211u;
+    }
+    uint64_t all[64];
+    CHECK(comm_size(world) <= 64);
+    CHECK_OK(comm_all_gather_bytes(world, all, &hash, sizeof hash));
+    for (int r = 0; r < comm_size(world); r++) {
+        CHECK(all[r] == all[0]);
+    }
+}
+
+static void test_all_reduce(float *data)
+{
+    for (int s = 0; s < SIZES; s++) {
+        uint64_t repeated = 0;
+        for (int repeat = 0; repeat < 3; repeat++) {
+            fill(data, sizes[s], comm_rank(world), s);
+            CHECK_OK(comm_all_reduce(world, data, sizes[s]));
+            check_sum(data, 0, sizes[s], comm_size(world), s);
+            uint64_t hash = 0;
+            for (int64_t i = 0; i < sizes[s]; i++) {
+                uint32_t bits;
+                memcpy(&bits, &data[i], sizeof bits);
+                hash = hash * 31 + bits;
+            }
+            CHECK(repeat == 0 || hash == repeated);
+            repeated = hash;
+        }
+        check_same_everywhere(data, (size_t)sizes[s] * sizeof *data);
+    }
+}
+
+/* Ranges of uneven sizes with holes between them, one of them empty. */
+static void make_ranges(struct range *ranges, int64_t count)
+{
+    int size = comm_size(world);
+    for (int r = 0; r < size; r++) {
+        struct range share = partition_share(count, 1, size, r);
+        int64_t hole = share.count / 5;
+        ranges[r] = (struct range){share.first + hole / 2, share.count - hole};
+    }
+    if (size > 2) {
+        ranges[1].count = 0;
+    }
+}
+
+static void test_reduce_scatter(float *data)
+{
+    struct range ranges[64];
+    for (int s = 0; s < SIZES; s++) {
+        make_ranges(ranges, sizes[s]);
+        fill(data, sizes[s], comm_rank(world), s);
+        struct comm_request *request = NULL;
+        CHECK_OK(comm_reduce_scatter_start(world, data, ranges, &request));
+        CHECK_OK(comm_wait(world, &request));
+        CHECK(request == NULL);
+        struct range mine = ranges[comm_rank(world)];
+        check_sum(data, mine.first, mine.count, comm_size(world), s);
+    }
+}
+
+static void test_all_gather(float *data)
+{
+    struct range ranges[64];
+    for (int s = 0; s < SIZES; s++) {
+        make_ranges(ranges, sizes[s]);
+        for (int64_t i = 0; i < sizes[s]; i++) {
+            data[i] = -1;
+        }
+        struct range mine = ranges[comm_rank(world)];
+        for (int64_t i = mine.first; i < mine.first + mine.count; i++) {
+            data[i] = value(comm_rank(world), i, s);
+        }
+        struct comm_request *request = NULL;
+        CHECK_OK(comm_all_gather_start(world, data, sizeof *data, ranges, &request));
+        CHECK_OK(comm_wait(world, &request));
+        int64_t at = 0;
+        for (int r = 0; r < comm_size(world); r++) {
+            for (; at < ranges[r].first; at++) {
+                CHECK(data[at] == -1); /* holes stay as they were */
+            }
+            for (; at < ranges[r].first + ranges[r].count; at++) {
+                CHECK(data[at] == value(r, at, s));
+            }
+        }
+    }
+}
+
+static void test_several_under_way(float *data)
+{
+    enum { PIECES = 150 }; /* more than may be under way at once */
+    static struct comm_request *requests[PIECES];
+    int64_t each = LARGEST / PIECES;
+    fill(data, LARGEST, comm_rank(world), 50);
+    for (int i = 0; i < PIECES; i++) {
+        CHECK_OK(comm_all_reduce_start(world, data + i * each, each, &requests[i]));
+        if (i % 7 == comm_rank(world)) {
+            CHECK_OK(comm_progress(world));
+        }
+    }
+    CHECK_OK(comm_barrier(world)); /* small collectives go between */
+    for (int i = PIECES - 1; i >= 0; i--) {
+        CHECK_OK(comm_wait(world, &requests[i]));
+        CHECK(requests[i] == NULL);
+    }
+    check_sum(data, 0, each * PIECES, comm_size(world), 50);
+}
+
+static void test_broadcast(float *data)
+{
+    int root = comm_size(world) - 1;
+    for (int s = 0; s < SIZES; s++) {
+        fill(data, sizes[s], comm_rank(world), s);
+        size_t bytes = (size_t)sizes[s] * sizeof *data;
+        bytes -= bytes > 0; /* not a whole number of elements */
+        CHECK_OK(comm_broadcast(world, data, bytes, root));
+        for (int64_t i = 0; i + 1 < sizes[s]; i++) {
+            CHECK(data[i] == value(root, i, s));
+        }
+    }
+}
+
+static void test_small(void)
+{
+    int size = comm_size(world);
+    enum { COUNT = 1300 }; /* more than one exchange carries */
+    static double data[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        data[i] = (double)value(comm_rank(world), i, 60);
+    }
+    CHECK_OK(comm_sum_doubles(world, data, COUNT));
+    for (int i = 0; i < COUNT; i++) {
+        double sum = (double)value(0, i, 60);
+        for (int r = 1; r < size; r++) {
+            sum += (double)value(r, i, 60);
+        }
+        CHECK(memcmp(&sum, &data[i], sizeof sum) == 0); /* in rank order, over hosts too */
+    }
+    enum { BYTES = 10007 };
+    static char mine[BYTES];
+    char *all = malloc((size_t)size * BYTES);
+    CHECK(all != NULL);
+    memset(mine, 'a' + comm_rank(world), sizeof mine);
+    mine[BYTES - 1] = 'z';
+    CHECK_OK(comm_all_gather_bytes(world, all, mine, BYTES));
+    for (int r = 0; r < size; r++) {
+        CHECK(all[(size_t)r * BYTES] == 'a' + r && all[(size_t)(r + 1) * BYTES - 2] == 'a' + r);
+        CHECK(all[(size_t)(r + 1) * BYTES - 1] == 'z');
+    }
+    free(all);
+    bool any = true;
+    CHECK_OK(comm_agree_flag(world, false, &any));
+    CHECK(!any);
+    CHECK_OK(comm_agree_flag(world, comm_rank(world) == size - 1, &any));
+    CHECK(any);
+    for (int i = 0; i < 500; i++) {
+        CHECK_OK(comm_barrier(world));
+    }
+}
+
+static void test_split(void)
+{
+    int rank = comm_rank(world);
+    int size = comm_size(world);
+    struct comm *part = NULL;
+    CHECK_FAILS(comm_split(world, -1, 0, &part), STATUS_INTERNAL, "colour -1");
+    CHECK_OK(comm_split(world, rank % 2, -rank, &part)); /* odd and even, the last one first */
+    int members = (size + 1 - rank % 2) / 2;
+    CHECK_EQUAL(comm_size(part), members);
+    CHECK_EQUAL(comm_rank(part), members - 1 - rank / 2);
+    CHECK_EQUAL(comm_local_ranks(part), members);
+    double sum = rank;
+    CHECK_OK(comm_sum_doubles(part, &sum, 1));
+    double wanted = 0;
+    for (int r = rank % 2; r < size; r += 2) {
+        wanted += r;
+    }
+    CHECK(sum == wanted);
+    float *data = allocate(part, 5000);
+    for (int i = 0; i < 5000; i++) {
+        data[i] = (float)(rank + i);
+    }
+    CHECK_OK(comm_all_reduce(part, data, 5000));
+    for (int i = 0; i < 5000; i++) {
+        CHECK(data[i] == (float)(wanted + members * i));
+    }
+    CHECK_OK(comm_free(part, data));
+    CHECK_OK(comm_destroy(&part));
+    CHECK(part == NULL);
+    CHECK_OK(comm_destroy(&part));
+}
+
+static void test_buckets(void)
+{
+    const int64_t count = 100003;
+    float *data = allocate(world, count);
+    const int64_t widths[] = {1 << 20, 9973, 4096, 25001};
+    for (int w = 0; w < 4; w++) {
+        struct bucket_set *set = NULL;
+        CHECK_OK(bucket_create(world, data, count, widths[w], &set));
+        for (int step = 0; step < 3; step++) {
+            fill(data, count, comm_rank(world), 70 + step);
+            for (int64_t final = count; final > 5; final -= final / (3 + comm_rank(world)) + 1) {
+                CHECK_OK(bucket_advance(set, final)); /* ranks may advance by different strides */
+            }
+            CHECK_OK(bucket_finish(set));
+            check_sum(data, 0, count, comm_size(world), 70 + step);
+        }
+        CHECK_OK(bucket_advance(set, 50));
+        CHECK_FAILS(bucket_advance(set, 51), STATUS_INTERNAL, "must fall");
+        CHECK_OK(bucket_finish(set));
+        CHECK_OK(bucket_destroy(&set));
+    }
+    CHECK_OK(comm_free(world, data));
+}
+
+static void test_mesh(void)
+{
+    struct mesh mesh;
+    int size = comm_size(world);
+    if (size == 4) {
+        CHECK_FAILS(mesh_create(world, 3, &mesh), STATUS_RECIPE, "use one of 1, 2, 4");
+    }
+    CHECK_FAILS(mesh_create(world, 0, &mesh), STATUS_RECIPE, "does not divide");
+    int tensor = size % 2 == 0 ? 2 : 1;
+    CHECK_OK(mesh_create(world, tensor, &mesh));
+    CHECK_EQUAL(comm_size(mesh.tensor), tensor);
+    CHECK_EQUAL(comm_size(mesh.data), size / tensor);
+    CHECK_EQUAL(comm_rank(mesh.tensor), comm_rank(world) % tensor);
+    CHECK_EQUAL(comm_rank(mesh.data), comm_rank(world) / tensor);
+    float row[3] = {(float)comm_rank(world), 1, 2};
+    CHECK_OK(comm_all_reduce(mesh.data, row, 3));
+    float wanted = 0;
+    for (int r = comm_rank(world) % tensor; r < size; r += tensor) {
+        wanted += (float)r;
+    }
+    CHECK(row[0] == wanted);
+    CHECK_OK(mesh_destroy(&mesh));
+}
+
+static void test_check_equal(void)
+{
+    CHECK_OK(comm_check_equal(world, "recipe", "0123456789abcdef"));
+    if (comm_size(world) > 1) {
+        bool last = comm_rank(world) == comm_size(world) - 1;
+        status result = comm_check_equal(world, "recipe", last ? "ffff" : "0123456789abcdef");
+        CHECK(result == STATUS_RECIPE);
+        char text[64];
+        snprintf(text, sizeof text, "ranks %d do not", comm_size(world) - 1);
+        CHECK(strstr(status_pending()->text, text) != NULL);
+        status_clear();
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+static void test_times(float *data)
+{
+    struct comm_times times;
+    comm_take_times(world, &times);
+    struct comm_request *request = NULL;
+    CHECK_OK(comm_all_reduce_start(world, data, LARGEST, &request));
+    CHECK_OK(comm_wait(world, &request));
+    comm_take_times(world, &times);
+    CHECK(comm_size(world) == 1 || times.total_seconds > 0);
+    CHECK(times.exposed_seconds >= 0 && times.bytes >= 0);
+    comm_take_times(world, &times);
+    CHECK(times.total_seconds == 0 && times.bytes == 0);
+}
+
+static void test_partition(void)
+{
+    for (int parts = 1; parts < 9; parts++) {
+        for (int64_t count = 0; count < 200; count += 13) {
+            int64_t next = 0;
+            for (int i = 0; i < parts; i++) {
+                struct range share = partition_share(count, 16, parts, i);
+                CHECK(share.first == next && share.count >= 0);
+                CHECK(share.first % 16 == 0 || share.first == count);
+                next = share.first + share.count;
+            }
+            CHECK(next == count);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    CHECK_OK(comm_world_create(&argc, &argv, &world));
+    bool launched = getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL;
+    CHECK(strcmp(comm_kind(world), launched ? "mpi" : "self") == 0);
+    CHECK(!launched || comm_size(world) > 1);
+    float *shared = allocate(world, LARGEST);
+    float *own = malloc(LARGEST * sizeof *own);
+    CHECK(own != NULL);
+    float *memories[] = {shared, own};
+    test_partition();
+    test_small();
+    for (int m = 0; m < 2; m++) {
+        test_all_reduce(memories[m]);
+        test_reduce_scatter(memories[m]);
+        test_all_gather(memories[m]);
+        test_broadcast(memories[m]);
+        test_several_under_way(memories[m]);
+        test_times(memories[m]);
+    }
+    test_split();
+    test_buckets();
+    test_mesh();
+    test_check_equal();
+    free(own);
+    CHECK_OK(comm_free(world, shared));
+    CHECK_OK(comm_destroy(&world));
+    return 0;
+}

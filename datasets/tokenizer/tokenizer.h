@@ -24,6 +24,9 @@ struct token_list {
 };
 void token_list_free(struct token_list *list);
 
+/* token_list_reserve - room for `more` further ids.  Errors: STATUS_INTERNAL */
+status token_list_reserve(struct token_list *list, int64_t more);
+
 /* tokenizer_train - learn a tokenizer of at most vocab_size ids from the texts of these files.
  *
  * For bpe: 256 bytes first, merges by count (ties: the pair with the smaller ids), and the special

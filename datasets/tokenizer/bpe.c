@@ -1,0 +1,374 @@
+/* Byte-level byte pair encoding: the words of a text, each merged by rank.
+ *
+ * A word starts as its bytes' ids. Of all neighbouring pairs that have a merge, the one of the
+ * lowest rank (and of several, the leftmost) is replaced by its result, until none is left:
+ *
+ *     while (there are pairs): i = argmin rank(s[i], s[i+1]); s[i] = result; remove s[i+1]
+ *
+ * Short words do exactly that over a small array. Long ones (a megabyte without a blank is a word
+ * too) keep the symbols in a linked list and the pairs in a heap, which is n log n. Most words of a
+ * text were seen before: a direct-mapped cache of short words answers these.
+ *
+ * Source    Sennrich, Haddow, Birch 2016, arXiv:1508.07909; Radford et al. 2019 (GPT-2) */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "datasets/tokenizer/tokenizer_impl.h"
+
+#define PAIR_EMPTY UINT64_MAX
+#define NO_RANK INT32_MAX
+#define SHORT_WORD 32
+#define CACHE_SLOTS ((size_t)1 << 16)
+#define CACHE_WORD_BYTES 22
+#define CACHE_WORD_IDS 10
+
+struct cached_word { /* one cache line */
+    uint8_t bytes;   /* 0: free */
+    uint8_t count;
+    char text[CACHE_WORD_BYTES];
+    int32_t ids[CACHE_WORD_IDS];
+};
+
+struct symbol {
+    int32_t id;
+    int32_t rank; /* of the pair that begins here */
+    int32_t previous;
+    int32_t next;
+};
+
+struct encoder {
+    struct encoder *next;
+    struct scanner *scanner;
+    struct cached_word *cache;
+    struct symbol *symbols;
+    size_t symbol_capacity;
+    uint64_t *heap; /* rank << 32 | position: the order that is wanted */
+    size_t heap_capacity;
+    size_t heap_count;
+};
+
+static int32_t pair_rank(const struct tokenizer *t, int32_t left, int32_t right)
+{
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    for (uint64_t at = text_map_mix(key) & t->pair_mask;; at = (at + 1) & t->pair_mask) {
+        if (t->pairs[at].key == key) {
+            return t->pairs[at].rank;
+        }
+        if (t->pairs[at].key == PAIR_EMPTY) {
+            return NO_RANK;
+        }
+    }
+}
+
+static status build_pairs(struct tokenizer *t)
+{
+    uint64_t capacity = 16;
+    while (capacity < (uint64_t)t->merge_count * 2) {
+        capacity *= 2;
+    }
+    t->pairs = malloc(capacity * sizeof *t->pairs);
+    REQUIRE(t->pairs != NULL, STATUS_INTERNAL, "out of memory: %lld merges",
+            (long long)t->merge_count);
+    t->pair_mask = capacity - 1;
+    for (uint64_t i = 0; i < capacity; i++) {
+        t->pairs[i] = (struct pair_slot){.key = PAIR_EMPTY, .rank = NO_RANK};
+    }
+    for (int64_t rank = 0; rank < t->merge_count; rank++) {
+        const struct merge *m = &t->merges[rank];
+        uint64_t key = (uint64_t)(uint32_t)m->left << 32 | (uint32_t)m->right;
+        uint64_t at = text_map_mix(key) & t->pair_mask;
+        while (t->pairs[at].key != PAIR_EMPTY) {
+            REQUIRE(t->pairs[at].key != key, STATUS_DATA,
+                    "%s: model.merges[%lld] is the same pair as model.merges[%d]",
+                    t->origin == NULL ? "training" : t->origin, (long long)rank, t->pairs[at].rank);
+            at = (at + 1) & t->pair_mask;
+        }
+        t->pairs[at] = (struct pair_slot){.key = key, .rank = (int32_t)rank};
+    }
+    return STATUS_OK;
+}
+
+status bpe_build(struct tokenizer *t)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        char text = (char)byte;
+        const struct text_slot *slot = text_map_find(&t->by_bytes, &text, 1);
+        t->byte_ids[byte] = slot == NULL ? -1 : (int32_t)slot->value;
+    }
+    return build_pairs(t);
+}
+
+struct encoder *encoder_next(const struct encoder *encoder)
+{
+    return encoder->next;
+}
+
+void encoder_destroy(struct encoder *encoder)
+{
+    if (encoder != NULL) {
+        scanner_destroy(encoder->scanner);
+        free(encoder->cache);
+        free(encoder->symbols);
+        free(encoder->heap);
+        free(encoder);
+    }
+}
+
+static status encoder_create(const struct tokenizer *t, struct encoder **out)
+{
+    struct encoder *encoder = calloc(1, sizeof *encoder);
+    REQUIRE(encoder != NULL, STATUS_INTERNAL, "out of memory: an encoder");
+    encoder->cache = calloc(CACHE_SLOTS, sizeof *encoder->cache);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, failed, encoder->cache != NULL, STATUS_INTERNAL,
+                 "out of memory: an encoder's cache");
+    TRY_GOTO(result, failed, scanner_create(t->pretokeniser, &encoder->scanner));
+    *out = encoder;
+    return STATUS_OK;
+failed:
+    encoder_destroy(encoder);
+    return result;
+}
+
+status encoder_take(const struct tokenizer *t, struct encoder **out)
+{
+    pthread_mutex_lock(&t->pool->lock);
+    struct encoder *encoder = t->pool->idle;
+    if (encoder != NULL) {
+        t->pool->idle = encoder->next;
+    }
+    pthread_mutex_unlock(&t->pool->lock);
+    *out = encoder;
+    return encoder != NULL ? STATUS_OK : encoder_create(t, out);
+}
+
+void encoder_give_back(const struct tokenizer *t, struct encoder *encoder)
+{
+    pthread_mutex_lock(&t->pool->lock);
+    encoder->next = t->pool->idle;
+    t->pool->idle = encoder;
+    pthread_mutex_unlock(&t->pool->lock);
+}
+
+static status reserve(struct encoder *e, size_t symbols)
+{
+    REQUIRE(symbols < INT32_MAX / 2, STATUS_DATA,
+            "a word of %zu bytes: at most 1 GiB without a place to cut is accepted", symbols);
+    if (e->symbol_capacity < symbols) {
+        size_t capacity = symbols + symbols / 2 + 64;
+        free(e->symbols);
+        free(e->heap);
+        e->symbol_capacity = 0;
+        e->symbols = malloc(capacity * sizeof *e->symbols);
+        /* a pair for each symbol at first, and at most two new ones for each merge */
+        e->heap = malloc(3 * capacity * sizeof *e->heap);
+        REQUIRE(e->symbols != NULL && e->heap != NULL, STATUS_INTERNAL,
+                "out of memory: a word of %zu bytes", symbols);
+        e->symbol_capacity = capacity;
+    }
+    return STATUS_OK;
+}
+
+static void heap_push(struct encoder *e, uint64_t value)
+{
+    size_t at = e->heap_count++;
+    while (at > 0 && e->heap[(at - 1) / 2] > value) {
+        e->heap[at] = e->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    e->heap[at] = value;
+}
+
+static uint64_t heap_pop(struct encoder *e)
+{
+    uint64_t top = e->heap[0];
+    uint64_t value = e->heap[--e->heap_count];
+    size_t at = 0;
+    for (;;) {
+        size_t child = 2 * at + 1;
+        if (child >= e->heap_count) {
+            break;
+        }
+        if (child + 1 < e->heap_count && e->heap[child + 1] < e->heap[child]) {
+            child++;
+        }
+        if (e->heap[child] >= value) {
+            break;
+        }
+        e->heap[at] = e->heap[child];
+        at = child;
+    }
+    e->heap[at] = value;
+    return top;
+}
+
+static void rank_symbol(const struct tokenizer *t, struct encoder *e, int32_t at)
+{
+    struct symbol *s = &e->symbols[at];
+    s->rank = s->next < 0 ? NO_RANK : pair_rank(t, s->id, e->symbols[s->next].id);
+    if (s->rank != NO_RANK) {
+        heap_push(e, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)at);
+    }
+}
+
+static void merge_symbol(const struct tokenizer *t, struct encoder *e, int32_t at)
+{
+    struct symbol *s = &e->symbols[at];
+    struct symbol *gone = &e->symbols[s->next];
+    s->id = t->merges[s->rank].result;
+    s->next = gone->next;
+    gone->rank = NO_RANK;
+    if (s->next >= 0) {
+        e->symbols[s->next].previous = at;
+    }
+    rank_symbol(t, e, at);
+    if (s->previous >= 0) {
+        rank_symbol(t, e, s->previous);
+    }
+}
+
+static void merge_long(const struct tokenizer *t, struct encoder *e, const char *word, size_t bytes,
+                       struct token_list *out)
+{
+    e->heap_count = 0;
+    int32_t count = (int32_t)bytes;
+    for (int32_t i = 0; i < count; i++) {
+        e->symbols[i] = (struct symbol){.id = t->byte_ids[(unsigned char)word[i]],
+                                        .rank = NO_RANK,
+                                        .previous = i - 1,
+                                        .next = i + 1 < count ? i + 1 : -1};
+    }
+    for (int32_t i = 0; i < count; i++) {
+        rank_symbol(t, e, i);
+    }
+    while (e->heap_count > 0) {
+        uint64_t top = heap_pop(e);
+        int32_t at = (int32_t)(uint32_t)top;
+        if (e->symbols[at].rank == (int32_t)(top >> 32)) { /* else the pair is no more */
+            merge_symbol(t, e, at);
+        }
+    }
+    for (int32_t i = 0; i >= 0; i = e->symbols[i].next) {
+        out->ids[out->count++] = e->symbols[i].id;
+    }
+}
+
+static void merge_short(const struct tokenizer *t, const char *word, size_t bytes,
+                        struct token_list *out)
+{
+    int32_t *ids = out->ids + out->count;
+    int32_t ranks[SHORT_WORD];
+    size_t count = bytes;
+    for (size_t i = 0; i < count; i++) {
+        ids[i] = t->byte_ids[(unsigned char)word[i]];
+    }
+    for (size_t i = 0; i + 1 < count; i++) {
+        ranks[i] = pair_rank(t, ids[i], ids[i + 1]);
+    }
+    while (count > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < count; i++) {
+            best = ranks[i] < ranks[best] ? i : best;
+        }
+        if (ranks[best] == NO_RANK) {
+            break;
+        }
+        ids[best] = t->merges[ranks[best]].result;
+        count--;
+        memmove(ids + best + 1, ids + best + 2, (count - best - 1) * sizeof *ids);
+        if (best + 1 < count) {
+            memmove(ranks + best + 1, ranks + best + 2, (count - best - 2) * sizeof *ranks);
+            ranks[best] = pair_rank(t, ids[best], ids[best + 1]);
+        }
+        if (best > 0) {
+            ranks[best - 1] = pair_rank(t, ids[best - 1], ids[best]);
+        }
+    }
+    out->count += (int64_t)count;
+}
+
+static status check_bytes(const struct tokenizer *t, const char *word, size_t bytes, size_t offset)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char byte = (unsigned char)word[i];
+        REQUIRE(t->byte_ids[byte] >= 0, STATUS_DATA,
+                "byte 0x%02x at offset %zu of the text is not in the tokenizer's vocabulary", byte,
+                offset + i);
+    }
+    return STATUS_OK;
+}
+
+static status merge_word(const struct tokenizer *t, struct encoder *e, const char *word,
+                         size_t bytes, size_t offset, struct token_list *out)
+{
+    TRY(token_list_reserve(out, (int64_t)bytes));
+    if (t->ignore_merges) {
+        const struct text_slot *slot = text_map_find(&t->by_bytes, word, bytes);
+        if (slot != NULL) {
+            out->ids[out->count++] = (int32_t)slot->value;
+            return STATUS_OK;
+        }
+    }
+    TRY(check_bytes(t, word, bytes, offset));
+    if (bytes <= SHORT_WORD) {
+        merge_short(t, word, bytes, out);
+        return STATUS_OK;
+    }
+    TRY(reserve(e, bytes));
+    merge_long(t, e, word, bytes, out);
+    return STATUS_OK;
+}
+
+static status encode_word(const struct tokenizer *t, struct encoder *e, const char *word,
+                          size_t bytes, size_t offset, struct token_list *out)
+{
+    if (bytes > CACHE_WORD_BYTES) {
+        return merge_word(t, e, word, bytes, offset, out);
+    }
+    struct cached_word *slot = &e->cache[text_map_hash(word, bytes) & (CACHE_SLOTS - 1)];
+    if (slot->bytes == bytes && memcmp(slot->text, word, bytes) == 0) {
+        TRY(token_list_reserve(out, slot->count));
+        memcpy(out->ids + out->count, slot->ids, slot->count * sizeof *slot->ids);
+        out->count += slot->count;
+        return STATUS_OK;
+    }
+    int64_t before = out->count;
+    TRY(merge_word(t, e, word, bytes, offset, out));
+    if (out->count - before <= CACHE_WORD_IDS) {
+        slot->bytes = (uint8_t)bytes;
+        slot->count = (uint8_t)(out->count - before);
+        memcpy(slot->text, word, bytes);
+        memcpy(slot->ids, out->ids + before, slot->count * sizeof *slot->ids);
+    }
+    return STATUS_OK;
+}
+
+static status encode_words(const struct tokenizer *t, struct encoder *e, const char *text,
+                           size_t bytes, size_t offset, struct token_list *out)
+{
+    scanner_start(e->scanner, text, bytes);
+    for (;;) {
+        size_t start = 0, end = 0;
+        TRY(scanner_next(e->scanner, &start, &end));
+        if (start == end) {
+            return STATUS_OK;
+        }
+        TRY(encode_word(t, e, text + start, end - start, offset + start, out));
+    }
+}
+
+status bpe_encode(const struct tokenizer *t, struct encoder *encoder, const char *text,
+                  size_t bytes, size_t offset, struct token_list *out)
+{
+    if (!t->add_prefix_space || bytes == 0 || text[0] == ' ') {
+        return encode_words(t, encoder, text, bytes, offset, out);
+    }
+    char *prefixed = malloc(bytes + 1);
+    REQUIRE(prefixed != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", bytes);
+    prefixed[0] = ' ';
+    memcpy(prefixed + 1, text, bytes);
+    status result = encode_words(t, encoder, prefixed, bytes + 1, offset, out);
+    free(prefixed);
+    return result;
+}

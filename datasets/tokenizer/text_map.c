@@ -1,0 +1,151 @@
+#include "datasets/tokenizer/text_map.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define BLOCK_BYTES ((size_t)1 << 18)
+
+struct text_block {
+    struct text_block *next;
+    size_t used;
+    size_t bytes;
+    char data[];
+};
+
+status text_store_copy(struct text_store *store, const char *text, size_t bytes, const char **out)
+{
+    struct text_block *block = store->blocks;
+    if (block == NULL || block->bytes - block->used <= bytes) {
+        size_t room = bytes + 1 > BLOCK_BYTES ? bytes + 1 : BLOCK_BYTES;
+        block = malloc(sizeof *block + room);
+        REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of tokens", room);
+        *block = (struct text_block){.next = store->blocks, .used = 0, .bytes = room};
+        store->blocks = block;
+    }
+    char *copy = block->data + block->used;
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    block->used += bytes + 1;
+    *out = copy;
+    return STATUS_OK;
+}
+
+void text_store_free(struct text_store *store)
+{
+    while (store->blocks != NULL) {
+        struct text_block *next = store->blocks->next;
+        free(store->blocks);
+        store->blocks = next;
+    }
+}
+
+static uint64_t hash_key;
+static pthread_once_t hash_key_once = PTHREAD_ONCE_INIT;
+
+static void draw_hash_key(void)
+{
+    if (getrandom(&hash_key, sizeof hash_key, GRND_NONBLOCK) != (ssize_t)sizeof hash_key) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        hash_key = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u ^ (uint64_t)now.tv_sec;
+    }
+}
+
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+uint64_t text_map_hash(const char *text, size_t bytes)
+{
+    pthread_once(&hash_key_once, draw_hash_key);
+    uint64_t hash = hash_key ^ bytes;
+    uint64_t word;
+    size_t at = 0;
+    for (; at + 8 <= bytes; at += 8) {
+        memcpy(&word, text + at, 8);
+        hash = fold(hash ^ word, 0xa0761d6478bd642fu) + hash_key;
+    }
+    if (at < bytes) {
+        word = 0;
+        memcpy(&word, text + at, bytes - at);
+        hash = fold(hash ^ word, 0xe7037ed1a0b428dbu) + hash_key;
+    }
+    return fold(hash ^ 0x8ebc6af09c88c6e3u, 0x589965cc75374cc3u);
+}
+
+uint64_t text_map_mix(uint64_t value)
+{
+    pthread_once(&hash_key_once, draw_hash_key);
+    return fold(value ^ hash_key, 0xa0761d6478bd642fu) ^ hash_key;
+}
+
+static struct text_slot *probe(const struct text_map *map, uint64_t hash, const char *text,
+                               size_t bytes)
+{
+    size_t mask = map->capacity - 1;
+    for (size_t at = hash & mask;; at = (at + 1) & mask) {
+        struct text_slot *slot = &map->slots[at];
+        if (slot->text == NULL ||
+            (slot->hash == hash && slot->bytes == bytes && memcmp(slot->text, text, bytes) == 0)) {
+            return slot;
+        }
+    }
+}
+
+struct text_slot *text_map_find(const struct text_map *map, const char *text, size_t bytes)
+{
+    if (map->capacity == 0) {
+        return NULL;
+    }
+    struct text_slot *slot = probe(map, text_map_hash(text, bytes), text, bytes);
+    return slot->text == NULL ? NULL : slot;
+}
+
+static status grow(struct text_map *map)
+{
+    struct text_map bigger = {.capacity = map->capacity == 0 ? 256 : map->capacity * 2,
+                              .count = map->count};
+    bigger.slots = calloc(bigger.capacity, sizeof *bigger.slots);
+    REQUIRE(bigger.slots != NULL, STATUS_INTERNAL, "out of memory: a table of %zu strings",
+            bigger.capacity);
+    for (size_t i = 0; i < map->capacity; i++) {
+        const struct text_slot *slot = &map->slots[i];
+        if (slot->text != NULL) {
+            *probe(&bigger, slot->hash, slot->text, slot->bytes) = *slot;
+        }
+    }
+    free(map->slots);
+    *map = bigger;
+    return STATUS_OK;
+}
+
+status text_map_slot(struct text_map *map, struct text_store *store, const char *text, size_t bytes,
+                     struct text_slot **out, bool *is_new)
+{
+    if (map->count + 1 > map->capacity / 4 * 3) {
+        TRY(grow(map));
+    }
+    uint64_t hash = text_map_hash(text, bytes);
+    struct text_slot *slot = probe(map, hash, text, bytes);
+    *is_new = slot->text == NULL;
+    if (*is_new) {
+        if (store != NULL) {
+            TRY(text_store_copy(store, text, bytes, &text));
+        }
+        *slot = (struct text_slot){.text = text, .hash = hash, .bytes = bytes, .value = 0};
+        map->count++;
+    }
+    *out = slot;
+    return STATUS_OK;
+}
+
+void text_map_free(struct text_map *map)
+{
+    free(map->slots);
+    *map = (struct text_map){0};
+}

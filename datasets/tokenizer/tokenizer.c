@@ -1,0 +1,328 @@
+#include "datasets/tokenizer/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "datasets/tokenizer/tokenizer_impl.h"
+
+/* End tokens of published tokenizers, the first that a tokenizer has is taken. */
+static const char *const end_tokens[] = {TOKENIZER_EOS, "</s>",       "<|end_of_text|>",
+                                         "<eos>",       "<|eot_id|>", "<|im_end|>"};
+
+void token_list_free(struct token_list *list)
+{
+    free(list->ids);
+    *list = (struct token_list){0};
+}
+
+status token_list_reserve(struct token_list *list, int64_t more)
+{
+    if (list->capacity - list->count >= more) {
+        return STATUS_OK;
+    }
+    int64_t capacity = list->count + more + list->capacity / 2 + 64;
+    int32_t *ids = realloc(list->ids, (size_t)capacity * sizeof *ids);
+    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: %lld token ids", (long long)capacity);
+    list->ids = ids;
+    list->capacity = capacity;
+    return STATUS_OK;
+}
+
+status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct tokenizer **out)
+{
+    *out = NULL;
+    struct tokenizer *t = calloc(1, sizeof *t);
+    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
+    t->kind = kind;
+    t->vocab_size = vocab_size;
+    t->eos = -1;
+    t->tokens = calloc((size_t)vocab_size + 1, sizeof *t->tokens);
+    t->pool = calloc(1, sizeof *t->pool);
+    if (t->tokens == NULL || t->pool == NULL) {
+        free(t->tokens);
+        free(t->pool);
+        free(t);
+        RAISE(STATUS_INTERNAL, "out of memory: a tokenizer of %lld tokens", (long long)vocab_size);
+    }
+    pthread_mutex_init(&t->pool->lock, NULL);
+    *out = t;
+    return STATUS_OK;
+}
+
+status tokenizer_destroy(struct tokenizer **tokenizer)
+{
+    struct tokenizer *t = *tokenizer;
+    if (t == NULL) {
+        return STATUS_OK;
+    }
+    while (t->pool->idle != NULL) {
+        struct encoder *encoder = t->pool->idle;
+        t->pool->idle = encoder_next(encoder);
+        encoder_destroy(encoder);
+    }
+    pthread_mutex_destroy(&t->pool->lock);
+    free(t->pool);
+    pretokeniser_destroy(t->pretokeniser);
+    free(t->char_ids);
+    free(t->pairs);
+    text_map_free(&t->by_bytes);
+    free(t->added_sets[0].ids);
+    free(t->added_sets[1].ids);
+    free(t->merges);
+    free(t->added);
+    text_store_free(&t->store);
+    free(t->tokens);
+    free(t);
+    *tokenizer = NULL;
+    return STATUS_OK;
+}
+
+status tokenizer_set(struct tokenizer *t, int64_t id, const char *bytes, size_t length)
+{
+    TRY(text_store_copy(&t->store, bytes, length, &t->tokens[id].bytes));
+    t->tokens[id].length = (uint32_t)length;
+    return STATUS_OK;
+}
+
+status tokenizer_add(struct tokenizer *t, struct added_token token)
+{
+    struct added_token *added = realloc(t->added, ((size_t)t->added_count + 1) * sizeof *added);
+    REQUIRE(added != NULL, STATUS_INTERNAL, "out of memory: %lld added tokens",
+            (long long)t->added_count);
+    t->added = added;
+    t->added[t->added_count++] = token;
+    t->tokens[token.id].added = true;
+    t->tokens[token.id].special = token.special;
+    return STATUS_OK;
+}
+
+static status map_bytes(struct tokenizer *t)
+{
+    for (int64_t id = 0; id < t->vocab_size; id++) {
+        const struct token *token = &t->tokens[id];
+        if (!token->in_model || token->literal) {
+            continue;
+        }
+        struct text_slot *slot;
+        bool is_new;
+        TRY(text_map_slot(&t->by_bytes, NULL, token->bytes, token->length, &slot, &is_new));
+        if (is_new) {
+            slot->value = id;
+        }
+    }
+    return STATUS_OK;
+}
+
+static int32_t find_added(const struct tokenizer *t, const char *text, size_t bytes)
+{
+    for (int64_t i = 0; i < t->added_count; i++) {
+        const struct token *token = &t->tokens[t->added[i].id];
+        if (token->length == bytes && memcmp(token->bytes, text, bytes) == 0) {
+            return t->added[i].id;
+        }
+    }
+    return -1;
+}
+
+static status name_tokenizer(struct tokenizer *t)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(tokenizer_to_text(t, &text, &bytes));
+    status result = hash_memory(text, bytes, t->sha256);
+    free(text);
+    return result;
+}
+
+status tokenizer_finish(struct tokenizer *t)
+{
+    if (t->kind == TOKENIZER_CHAR) {
+        TRY(char_build(t));
+    } else {
+        TRY(map_bytes(t));
+        TRY(bpe_build(t));
+        TRY(pretokeniser_create(t->pattern, &t->pretokeniser));
+    }
+    TRY(added_build(t));
+    for (size_t i = 0; i < sizeof end_tokens / sizeof *end_tokens && t->eos < 0; i++) {
+        t->eos = find_added(t, end_tokens[i], strlen(end_tokens[i]));
+    }
+    return name_tokenizer(t);
+}
+
+status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
+                       int workers, struct tokenizer **out)
+{
+    *out = NULL;
+    status result = STATUS_OK;
+    switch (kind) {
+    case TOKENIZER_BPE:
+        result = bpe_train(vocab_size, files, count, workers, out);
+        break;
+    case TOKENIZER_CHAR:
+        result = char_train(vocab_size, files, count, out);
+        break;
+    case TOKENIZER_WORDPIECE:
+        RAISE(STATUS_UNAVAILABLE, "tokenizers of the type wordpiece are not in this build: bpe and "
+                                  "char are");
+    }
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
+}
+
+status tokenizer_open(const char *folder, struct tokenizer **out)
+{
+    *out = NULL;
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, folder, TOKENIZER_FILE));
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
+    status result = tokenizer_from_text(text, bytes, path, out);
+    free(text);
+    return result;
+}
+
+status tokenizer_save(const struct tokenizer *t, const char *folder)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, folder, TOKENIZER_FILE));
+    TRY(file_make_folders(folder));
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(tokenizer_to_text(t, &text, &bytes));
+    status result = file_write(path, text, bytes);
+    free(text);
+    return result;
+}
+
+enum tokenizer_kind tokenizer_kind_of(const struct tokenizer *t)
+{
+    return t->kind;
+}
+
+int64_t tokenizer_vocab_size(const struct tokenizer *t)
+{
+    return t->vocab_size;
+}
+
+int32_t tokenizer_eos(const struct tokenizer *t)
+{
+    return t->eos;
+}
+
+const char *tokenizer_sha256(const struct tokenizer *t)
+{
+    return t->sha256;
+}
+
+int32_t tokenizer_find(const struct tokenizer *t, const char *text)
+{
+    size_t bytes = strlen(text);
+    int32_t added = find_added(t, text, bytes);
+    if (added >= 0) {
+        return added;
+    }
+    if (t->kind == TOKENIZER_CHAR) {
+        uint32_t code;
+        bool whole = bytes > 0 && pretokenise_character(text, bytes, &code) == bytes;
+        return whole && code < t->char_limit ? t->char_ids[code] : -1;
+    }
+    const struct text_slot *slot = text_map_find(&t->by_bytes, text, bytes);
+    return slot == NULL ? -1 : (int32_t)slot->value;
+}
+
+/* What an encoding works on, so that its steps need few arguments. */
+struct encoding {
+    const struct tokenizer *tokenizer;
+    struct encoder *encoder;
+    const char *text;
+    struct token_list *out;
+};
+
+static status encode_plain(const struct encoding *e, size_t from, size_t to)
+{
+    const struct tokenizer *t = e->tokenizer;
+    if (t->kind == TOKENIZER_CHAR) {
+        return char_encode(t, e->text + from, to - from, from, e->out);
+    }
+    return bpe_encode(t, e->encoder, e->text + from, to - from, from, e->out);
+}
+
+/* Text between added tokens; set 0 first, in what it leaves set 1, in what that leaves words. */
+static status encode_between(const struct encoding *e, size_t from, size_t to, int set)
+{
+    if (set == 2) {
+        return encode_plain(e, from, to);
+    }
+    while (from < to) {
+        struct added_match match;
+        added_find(e->tokenizer, set == 1, e->text, to, from, &match);
+        if (match.start > from) {
+            TRY(encode_between(e, from, match.start, set + 1));
+        }
+        if (match.id >= 0) {
+            TRY(token_list_reserve(e->out, 1));
+            e->out->ids[e->out->count++] = match.id;
+        }
+        from = match.end;
+    }
+    return STATUS_OK;
+}
+
+status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
+                        struct token_list *out)
+{
+    struct encoding e = {.tokenizer = t, .text = text, .out = out};
+    if (t->kind != TOKENIZER_CHAR) {
+        TRY(encoder_take(t, &e.encoder));
+    }
+    int64_t before = out->count;
+    status result = encode_between(&e, 0, bytes, special ? 0 : 2);
+    if (e.encoder != NULL) {
+        encoder_give_back(t, e.encoder);
+    }
+    if (result != STATUS_OK) {
+        out->count = before;
+    }
+    return result;
+}
+
+static bool is_written(const struct token *token, bool skip_special)
+{
+    return !(skip_special && token->special);
+}
+
+status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                        bool skip_special, char **out, size_t *out_bytes)
+{
+    *out = NULL;
+    size_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        REQUIRE(ids[i] >= 0 && ids[i] < t->vocab_size && t->tokens[ids[i]].bytes != NULL,
+                STATUS_DATA, "id %d at index %lld: the tokenizer's ids are 0 to %lld%s", ids[i],
+                (long long)i, (long long)t->vocab_size - 1,
+                ids[i] >= 0 && ids[i] < t->vocab_size ? ", and this one is not used" : "");
+        const struct token *token = &t->tokens[ids[i]];
+        bytes += is_written(token, skip_special) ? token->length : 0;
+    }
+    char *text = malloc(bytes + 1);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", bytes);
+    size_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const struct token *token = &t->tokens[ids[i]];
+        if (is_written(token, skip_special)) {
+            memcpy(text + used, token->bytes, token->length);
+            used += token->length;
+        }
+    }
+    text[used] = '\0';
+    *out = text;
+    if (out_bytes != NULL) {
+        *out_bytes = used;
+    }
+    return STATUS_OK;
+}

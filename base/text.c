@@ -133,13 +133,14 @@ char *text_from_number(double value, char *out)
             break;
         }
     }
-    char *exponent = strchr(out, 'e');
-    if (exponent != NULL && exponent[1] == '+') { /* 1e+06: write it out while that is short */
-        if (fabs(value) < 1e15) {
-            snprintf(out, TEXT_NUMBER_BYTES, "%.1f", value);
-        }
-    } else if (exponent == NULL && strpbrk(out, ".n") == NULL) {
-        strcat(out, ".0");
+    size_t mantissa = strcspn(out, "e");
+    bool plain = out[mantissa] == '\0';
+    bool whole = memchr(out, '.', mantissa) == NULL && memchr(out, 'n', mantissa) == NULL;
+    if (!plain && fabs(value) >= 1 && fabs(value) < 1e15) {
+        snprintf(out, TEXT_NUMBER_BYTES, "%.1f", value);
+    } else if (whole) { /* YAML 1.1 takes 1e-08 for a text: it wants the point */
+        memmove(out + mantissa + 2, out + mantissa, strlen(out + mantissa) + 1);
+        memcpy(out + mantissa, ".0", 2);
     }
     return out;
 }

@@ -21,8 +21,8 @@ bool text_to_integer(const char *text, int64_t *out, char *reason);
  * Errors    false, and why in reason[TEXT_REASON_BYTES]; NaN, infinity, overflow and underflow too */
 bool text_to_number(const char *text, double *out, char *reason);
 
-/* text_from_number - the shortest text that reads back as the same number, always with a '.' or an
- * exponent, e.g. "0.1", "0.0006", "1.0", "1e-08".
+/* text_from_number - the shortest text that reads back as the same number, always with a '.':
+ * "0.1", "0.0006", "1.0", "1.0e-08".
  *
  * Memory    out[TEXT_NUMBER_BYTES]; returns out */
 char *text_from_number(double value, char *out);

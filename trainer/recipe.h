@@ -110,6 +110,24 @@ struct recipe {
  *           nothing else has been touched yet */
 status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out);
 
+/* recipe_parse - the same from memory; name stands for the file in messages. */
+status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
+                    int count, struct recipe *out);
+
+/* recipe_preset - every default, nothing resolved and nothing checked. */
+void recipe_preset(struct recipe *out);
+
+/* recipe_check_available - whether this version can do what the recipe asks for.
+ *
+ * Errors    STATUS_UNAVAILABLE naming the key; the device and the precision are checked where they are
+ *           made */
+status recipe_check_available(const struct recipe *recipe);
+
+/* recipe_visit - every setting in order: its key and its value as JSON. A mixture comes as several
+ * calls with the key "data.train[]". */
+typedef void (*recipe_visitor)(void *user, const char *key, const char *json);
+void recipe_visit(const struct recipe *recipe, recipe_visitor visit, void *user);
+
 /* recipe_write - the resolved recipe as YAML: every key, again a valid recipe that reads back equal. */
 status recipe_write(const struct recipe *recipe, FILE *file);
 

@@ -1,0 +1,531 @@
+/* Recipes: a corpus of wrong ones, whole messages against golden texts, bombs under limits, the table's
+ * own promises, and what is written reads back equal. */
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/random.h"
+#include "tests/check.h"
+#include "trainer/recipe_impl.h"
+
+static const char head[] = "data: {tokenizer: t}\ntrain: {max_steps: 10}\n"; /* two lines */
+
+static status parse(const char *text, struct recipe *out)
+{
+    return recipe_parse("bad.yaml", text, strlen(text), NULL, 0, out);
+}
+
+static void parse_good(const char *text, const char *const *overrides, int count,
+                       struct recipe *out)
+{
+    CHECK_OK(recipe_parse("good.yaml", text, strlen(text), (char *const *)overrides, count, out));
+}
+
+/* ---- the corpus: what follows the head, where the error is, a part of the message ---- */
+
+struct bad {
+    const char *text;
+    int line;
+    const char *expected;
+};
+
+static const struct bad fragments[] = {
+#include "tests/trainer/bad_recipes.inc"
+};
+
+static void test_corpus(void)
+{
+    int count = (int)(sizeof fragments / sizeof fragments[0]);
+    int wrong = 0;
+    for (int i = 0; i < count; i++) {
+        const struct bad *bad = &fragments[i];
+        char text[8192];
+        char place[64];
+        struct recipe recipe;
+        snprintf(text, sizeof text, "%s%s", bad->line > 2 ? head : "", bad->text);
+        snprintf(place, sizeof place, "bad.yaml:%d:", bad->line);
+        status result = parse(text, &recipe);
+        const char *message = status_pending()->text;
+        if (result != STATUS_RECIPE || strstr(message, bad->expected) == NULL ||
+            (bad->line != 0 && strncmp(message, place, strlen(place)) != 0)) {
+            fprintf(stderr, "recipe %d returned %d, wanted line %d and '%s':\n%s\ngot: %s\n", i,
+                    result, bad->line, bad->expected, text, message);
+            wrong++;
+        }
+        status_clear();
+    }
+    CHECK_EQUAL(wrong, 0);
+    printf("%d wrong recipes refused\n", count);
+}
+
+static const struct {
+    const char *override, *expected;
+} overrides_bad[] = {
+    {"max_steps=5", "command line: max_steps: unknown key; did you mean 'train.max_steps'?"},
+    {"train.max_step=5",
+     "command line: train.max_step: unknown key; did you mean 'train.max_steps'?"},
+    {"trainer.max_steps=5", "command line: trainer.max_steps: unknown key"},
+    {"train.max_steps", "not of the form section.key=value"},
+    {"train.max_steps=", "command line: train.max_steps: has no value; write null"},
+    {"train.max_steps=1e3",
+     "command line: train.max_steps: '1e3' is not a plain integer, write 1000"},
+    {"train.max_steps=0", "must be at least 1"},
+    {"train.max_steps=null", "command line: train.max_steps: missing; give"},
+    {"train.max_steps=5 ", "is not an integer"},
+    {"train=5", "command line: train: is a section; write train.KEY=value"},
+    {"model.hidden_size=100",
+     "command line: model.hidden_size: 100 is not a multiple of model.num_heads"},
+    {"model.num_heads=7",
+     "command line: model.hidden_size: 768 is not a multiple of model.num_heads, 7"},
+    {"train.epochs=2", "command line: train.max_steps: 10 contradicts train.epochs"},
+    {"model.dropout=nan", "'nan' is not a number"},
+    {"model.dropout=1e999", "too large"},
+    {"model.dropout=\"0.1\"", "\"0.1\" is a text, a number is wanted"},
+    {"log.tensorboard=yes", "'yes' is neither true nor false"},
+    {"optimizer.lr=1", "did you mean 'optimizer.learning_rate'?"},
+    {"data.train=[", "command line: data.train:2:1: not YAML"},
+    {"data.train=[a, b]",
+     "command line: data.train: each entry of the list is {path: ..., weight: ...}"},
+    {"data.train={a: b}", "command line: data.train: must be a path"},
+    {"run_dir=a\nb", "command line: run_dir:"},
+    {"run_dir=\xff", "command line: run_dir:"},
+    {"run_dir=[a]", "must be a text, not a list"},
+    {"=5", "command line: : unknown key"},
+    {"", "not of the form"},
+    {"schedule.name=cosin", "did you mean 'cosine'?"},
+};
+
+static void test_overrides_bad(void)
+{
+    for (size_t i = 0; i < sizeof overrides_bad / sizeof overrides_bad[0]; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "%s", overrides_bad[i].override);
+        char *list[] = {text};
+        struct recipe recipe;
+        CHECK_FAILS(recipe_parse("good.yaml", head, strlen(head), list, 1, &recipe), STATUS_RECIPE,
+                    overrides_bad[i].expected);
+    }
+}
+
+static void test_overrides(void)
+{
+    const char *list[] = {"train.max_steps=null", "train.epochs=1.5",     "data.train=*.h5",
+                          "run_dir=12",           "model.vocab_size=300", "model.vocab_size=400",
+                          "model.dropout=0.25"};
+    struct recipe recipe;
+    parse_good(head, list, 7, &recipe);
+    CHECK_EQUAL(recipe.train.max_steps, 0);
+    CHECK(recipe.train.epochs == 1.5);
+    CHECK(strcmp(recipe.data.train[0].path, "*.h5") == 0 && recipe.data.train_count == 1);
+    CHECK(strcmp(recipe.run_dir, "12") == 0);
+    CHECK_EQUAL(recipe.model.vocab_size, 400);
+    CHECK(recipe.model.attention_dropout == 0.25);
+
+    const char *mixture[] = {"data.train=[{path: a*.h5, weight: 2}, {path: \"b c\"}]"};
+    parse_good(head, mixture, 1, &recipe);
+    CHECK_EQUAL(recipe.data.train_count, 2);
+    CHECK(recipe.data.train[0].weight == 2.0 && recipe.data.train[1].weight == 1.0);
+    CHECK(strcmp(recipe.data.train[1].path, "b c") == 0);
+}
+
+static void test_resolved_defaults(void)
+{
+    struct recipe recipe;
+    CHECK_OK(recipe_parse("recipes/small.v2.yaml", head, strlen(head), NULL, 0, &recipe));
+    CHECK(strcmp(recipe.run_dir, "runs/small.v2") == 0);
+    CHECK_EQUAL(recipe.model.intermediate_size, 3072);
+    CHECK_EQUAL(recipe.data.sequence_length, 1024);
+    CHECK_EQUAL(recipe.batch.micro_size, 8);
+    CHECK_EQUAL(recipe.schedule.warmup_steps, 0);
+    CHECK(recipe.schedule.warmup_ratio == -1);
+    CHECK_EQUAL(recipe.evaluate.every, 0);
+    CHECK(recipe.schedule.name == SCHEDULE_COSINE && recipe.train.precision == PRECISION_FP32);
+    parse_good("data: {tokenizer: t, validation: v}\ntrain: {epochs: 3, precision: bf16}\n", NULL,
+               0, &recipe);
+    CHECK_EQUAL(recipe.evaluate.every, 250);
+    CHECK(recipe.train.precision == PRECISION_BF16);
+}
+
+/* ---- the table ---- */
+
+static void test_table(void)
+{
+    for (int i = 0; i < recipe_table_count; i++) {
+        const struct setting *setting = &recipe_table[i];
+        struct recipe recipe;
+        char preset[64];
+        snprintf(preset, sizeof preset, "%s", setting->preset);
+        memset(&recipe, 0x55, sizeof recipe);
+        struct node node = {.kind = NODE_PLAIN, .text = preset};
+        struct reading reading = {.name = "table", .recipe = &recipe};
+        CHECK_OK(recipe_value_set(&reading, (struct place){0}, setting, &node));
+        char text[RECIPE_VALUE_BYTES];
+        if (setting->kind != SETTING_SOURCES) { /* defaults are written as they would be printed */
+            recipe_value_text(setting, &recipe, false, text);
+            CHECK(strcmp(text, setting->preset) == 0);
+        }
+        CHECK_EQUAL(recipe_table_find(setting->key), i);
+        CHECK(setting->meaning != NULL && setting->meaning[strlen(setting->meaning) - 1] != '.');
+        bool number = setting->kind == SETTING_INTEGER || setting->kind == SETTING_NUMBER;
+        CHECK(!number || setting->range.most > setting->range.least);
+        bool zero = strcmp(setting->key, "optimizer.max_grad_norm") == 0; /* 0 means null too */
+        if (number && setting->null != NULL && !zero) { /* else null is no value one could write */
+            double null_value = setting->null_value;
+            CHECK(setting->range.above ? null_value <= setting->range.least
+                                       : null_value < setting->range.least);
+        }
+    }
+    for (int i = 0; i < recipe_synonym_count; i++) { /* each leads to a word that exists */
+        bool known = false;
+        for (int k = 0; k < recipe_table_count; k++) {
+            const char *key = recipe_table[k].key;
+            const char *dot = strchr(key, '.');
+            const char *choices = recipe_table[k].choices;
+            known = known || strcmp(dot != NULL ? dot + 1 : key, recipe_synonyms[i].ours) == 0 ||
+                    (choices != NULL && strstr(choices, recipe_synonyms[i].ours) != NULL);
+        }
+        for (int k = 1; k < recipe_section_count; k++) {
+            known = known || strcmp(recipe_sections[k].name, recipe_synonyms[i].ours) == 0;
+        }
+        CHECK(known);
+    }
+}
+
+/* ---- written and read again ---- */
+
+static char *write_text(const struct recipe *recipe)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    CHECK(file != NULL);
+    CHECK_OK(recipe_write(recipe, file));
+    CHECK(fclose(file) == 0);
+    return text;
+}
+
+static void check_round_trip(const struct recipe *recipe)
+{
+    char *text = write_text(recipe);
+    struct recipe again;
+    CHECK_OK(recipe_parse("resolved.yaml", text, strlen(text), NULL, 0, &again));
+    CHECK(memcmp(recipe, &again, sizeof again) == 0);
+    free(text);
+}
+
+static void test_round_trip(void)
+{
+    static const char *const texts[] = {
+        "data: {tokenizer: t}\ntrain: {max_steps: 10}\n",
+        "data: {tokenizer: t, train: [{path: a, weight: 0.1}, {path: 'b \"c\\d', weight: "
+        "1e-300}]}\n"
+        "train: {epochs: 0.3333333333333333}\n",
+        "data: {tokenizer: 'null', train: '*.h5', validation: '12'}\n"
+        "train: {max_steps: 999999999999}\nrun_dir: 'true'\nseed: 9000000000000000000\n",
+        "data: {tokenizer: \"\\u00e9\\u4e2d \\U0001F600\", train: '- x: y # z'}\n"
+        "train: {max_steps: 1, max_minutes: 0.1}\noptimizer: {max_grad_norm: null}\n",
+        "model: {vocab_size: 300}\ntrain: {max_steps: 100}\nschedule: {warmup_ratio: 0.3, name: "
+        "wsd}\n",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct recipe recipe;
+        parse_good(texts[i], NULL, 0, &recipe);
+        check_round_trip(&recipe);
+    }
+}
+
+static const char *source_folder(void)
+{
+    const char *folder = getenv("BIREME_SOURCE_DIR");
+    if (folder == NULL) {
+        CHECK_SKIP("BIREME_SOURCE_DIR names no source folder");
+    }
+    return folder;
+}
+
+static void test_shipped(void)
+{
+    static const char *const names[] = {"quickstart", "shakespeare_char", "gpt2_124m"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[FILE_PATH_BYTES];
+        struct recipe recipe;
+        snprintf(path, sizeof path, "%s/recipes/%s.yaml", source_folder(), names[i]);
+        CHECK_OK(recipe_read(path, NULL, 0, &recipe));
+        CHECK_OK(recipe_check_available(&recipe));
+        check_round_trip(&recipe);
+    }
+}
+
+static void test_documentation(void)
+{
+    char path[FILE_PATH_BYTES];
+    char *committed = NULL;
+    char *made = NULL;
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%s/recipes/README.md", source_folder());
+    CHECK_OK(file_read(path, 1 << 20, &committed, NULL));
+    FILE *file = open_memstream(&made, &bytes);
+    CHECK(file != NULL);
+    recipe_document(file);
+    CHECK(fclose(file) == 0);
+    if (strcmp(made, committed) != 0) {
+        fprintf(stderr, "recipes/README.md differs from the settings table; make it again with "
+                        "bireme plan --document-keys >recipes/README.md\n");
+        exit(1);
+    }
+    free(made);
+    free(committed);
+}
+
+/* ---- resume ---- */
+
+static void test_differences(void)
+{
+    char text[1024];
+    struct recipe saved;
+    struct recipe now;
+    const char *free_ones[] = {"run_dir=x",          "data.train=y",       "parallel.threads=3",
+                               "batch.micro_size=2", "train.max_steps=99", "train.device=cpu",
+                               "evaluate.batches=1", "checkpoint.keep=9",  "log.every=5"};
+    const char *bound[] = {"model.num_layers=3", "seed=2", "optimizer.beta2=0.99"};
+    parse_good(head, NULL, 0, &saved);
+    CHECK_EQUAL(recipe_differences(&saved, &saved, text, sizeof text), 0);
+    CHECK(text[0] == '\0');
+    const char *train[] = {"data.train=z"};
+    parse_good(head, train, 1, &saved);
+    parse_good(head, free_ones, 9, &now);
+    CHECK_EQUAL(recipe_differences(&saved, &now, text, sizeof text), 0);
+    parse_good(head, bound, 3, &now);
+    now.data.train_count = 1;
+    now.data.train[0].weight = 1.0;
+    CHECK_EQUAL(recipe_differences(&saved, &now, text, sizeof text), 3);
+    CHECK(strcmp(text,
+                 "seed: checkpoint 1337, recipe 2; model.num_layers: checkpoint 12, recipe 3; "
+                 "optimizer.beta2: checkpoint 0.95, recipe 0.99") == 0);
+    CHECK_EQUAL(recipe_differences(&saved, &now, text, 10),
+                3); /* a short text is cut, not overrun */
+    CHECK(strlen(text) == 9);
+    now = saved;
+    now.data.train[0].weight = 2.0;
+    CHECK_EQUAL(recipe_differences(&saved, &now, text, sizeof text), 1);
+}
+
+static void test_available(void)
+{
+    static const struct {
+        const char *override, *expected;
+    } cases[] = {
+        {"model.architecture=bert", "model.architecture: bert is not in this version"},
+        {"model.architecture=llama", "llama"},
+        {"objective=mlm", "objective: mlm is not in this version"},
+        {"objective=sft", "sft"},
+        {"objective=dpo", "dpo"},
+        {"parallel.tensor=2", "parallel.tensor: 2"},
+        {"parallel.zero_stage=1", "parallel.zero_stage: 1"},
+        {"train.activation_checkpointing=full", "train.activation_checkpointing: full"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "%s", cases[i].override);
+        const char *list[] = {text};
+        struct recipe recipe;
+        parse_good(head, list, 1, &recipe);
+        CHECK_FAILS(recipe_check_available(&recipe), STATUS_UNAVAILABLE, cases[i].expected);
+    }
+}
+
+/* ---- bombs: refused within a second of processor time and 100 MB ---- */
+
+static char *repeat(const char *what, size_t bytes)
+{
+    size_t length = strlen(what);
+    char *text = malloc(bytes + 1);
+    CHECK(text != NULL);
+    for (size_t i = 0; i < bytes; i++) {
+        text[i] = what[i % length];
+    }
+    text[bytes] = '\0';
+    return text;
+}
+
+static void limit_child(void)
+{
+    struct rlimit seconds = {1, 1};
+    CHECK(setrlimit(RLIMIT_CPU, &seconds) == 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    struct rlimit memory = {100 << 20, 100 << 20};
+    CHECK(setrlimit(RLIMIT_AS, &memory) == 0);
+#endif
+}
+
+static void check_bomb(const char *text, size_t bytes, const char *expected)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        struct recipe recipe;
+        limit_child();
+        CHECK_FAILS(recipe_parse("bomb.yaml", text, bytes, NULL, 0, &recipe), STATUS_RECIPE,
+                    expected);
+        _exit(0);
+    }
+    int ended = 0;
+    CHECK(waitpid(child, &ended, 0) == child);
+    CHECK(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+}
+
+static void test_bombs(void)
+{
+    static const struct {
+        const char *unit, *expected;
+    } units[] = {
+        {"[", "nested deeper than 8"},
+        {"{a: ", "nested deeper than 8"},
+        {"- ", "nested deeper than 8"},
+        {"? ", "a key must be a word"},
+        {"a: 1\n", "more than 4096 values"},
+        {"x", "a text of 400000 bytes"},
+        {"\n", "empty"},
+        {"#\n", "empty"},
+        {"&a ", "bomb.yaml:1:"},
+        {"---\n", "bomb.yaml:"},
+        {"*a ", "aliases"},
+        {"!!x ", "bomb.yaml:1:"},
+        {"'", "bomb.yaml:"},
+        {"\"\\x41", "bomb.yaml:"},
+        {"a: [1, 2]\n", "more than 4096 values"},
+        {"%YAML 1.1\n", "bomb.yaml:"},
+        {"- []\n", "more than 4096 values"},
+    };
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        char *text = repeat(units[i].unit, 400000);
+        check_bomb(text, 400000, units[i].expected);
+        free(text);
+    }
+    static const char laughs[] =
+        "a: &a [x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a]\n"
+        "c: &c [*b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c]\n";
+    check_bomb(laughs, strlen(laughs), "bomb.yaml:1:4: a: anchors (&a) are not accepted");
+    static const char cycle[] = "a: &a [1, *a]\n";
+    check_bomb(cycle, strlen(cycle), "anchors");
+}
+
+static void test_large_file(void)
+{
+    char path[] = "/tmp/bireme-recipe-XXXXXX";
+    int file = mkstemp(path);
+    CHECK(file >= 0);
+    CHECK(ftruncate(file, 64 << 20) == 0);
+    close(file);
+    struct recipe recipe;
+    CHECK_FAILS(recipe_read(path, NULL, 0, &recipe), STATUS_RECIPE, "at most 1048576");
+    CHECK(unlink(path) == 0);
+    CHECK_FAILS(recipe_read(path, NULL, 0, &recipe), STATUS_NO_INPUT, path);
+    CHECK_FAILS(recipe_read("/tmp", NULL, 0, &recipe), STATUS_RECIPE, "not a regular file");
+}
+
+/* ---- any bytes: refused or read, and what is read is written and read again ---- */
+
+static void test_mutations(void)
+{
+    static const char good[] =
+        "objective: clm\nmodel: {num_layers: 2, hidden_size: 64, num_heads: 4, dropout: 0.1}\n"
+        "data:\n  tokenizer: t\n  train:\n    - {path: 'a', weight: 2.5}\n    - {path: b}\n"
+        "  sequence_length: 64\nschedule: {name: linear, warmup_steps: 2}\ntrain:\n  max_steps: "
+        "10\n";
+    static const char letters[] = "[]{}:,-#&*!|>'\"%@`\n \t\x01\xff\xc2.e0123456789nulltrue~<=?";
+    int accepted = 0;
+    for (uint64_t round = 0; round < 4000; round++) {
+        char text[sizeof good];
+        memcpy(text, good, sizeof good);
+        uint64_t key = random_key(7, RANDOM_TEST, round, 0);
+        int changes = 1 + (int)random_below(key, 0, 2);
+        for (int i = 0; i < changes; i++) {
+            uint64_t at = random_below(key, 1 + 2 * (uint64_t)i, sizeof good - 1);
+            text[at] = letters[random_below(key, 2 + 2 * (uint64_t)i, sizeof letters - 1)];
+        }
+        struct recipe recipe;
+        status result = recipe_parse("m.yaml", text, sizeof good - 1, NULL, 0, &recipe);
+        if (result == STATUS_OK) {
+            check_round_trip(&recipe);
+            accepted++;
+        } else {
+            CHECK_EQUAL(result, STATUS_RECIPE);
+            CHECK(strncmp(status_pending()->text, "m.yaml", 6) == 0);
+            status_clear();
+        }
+    }
+    printf("4000 mutations, %d of them still recipes\n", accepted);
+    CHECK(accepted > 50 && accepted < 3000);
+}
+
+/* ---- whole messages ---- */
+
+static const char *const golden_recipes[] = {
+    "model:\n  num_layers: 4\n  hidden_siz: 64\n",
+    "model:\n  n_layer: 4\n",
+    "learning_rate: 1.0e-3\n",
+    "train: {max_steps: 1e3}\n",
+    "data: {tokenizer: t}\ntrain: {max_steps: 10, epochs: 2}\n",
+    "model: {hidden_size: 100}\ndata: {tokenizer: t}\ntrain: {max_steps: 1}\n",
+    "model:\n\tnum_layers: 4\n",
+    "a: &x 1\n",
+    "model: {dropout: nan}\n",
+    "model: {dropout: 1.5}\n",
+    "optimizer: {name: adam}\n",
+    "seed: '5'\n",
+    "seed: 1\nmodel: {}\nseed: 2\n",
+    "log: {tensorboard: yes}\n",
+    "data: {train: [{path: a, wieght: 2}]}\n",
+    "",
+};
+
+static void test_golden(bool write)
+{
+    char path[FILE_PATH_BYTES];
+    char *made = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&made, &bytes);
+    CHECK(file != NULL);
+    for (size_t i = 0; i < sizeof golden_recipes / sizeof golden_recipes[0]; i++) {
+        struct recipe recipe;
+        CHECK_EQUAL(parse(golden_recipes[i], &recipe), STATUS_RECIPE);
+        fprintf(file, "%s\n", status_pending()->text);
+        status_clear();
+    }
+    CHECK(fclose(file) == 0);
+    snprintf(path, sizeof path, "%s/tests/golden/recipe_messages.txt", source_folder());
+    if (write) {
+        CHECK_OK(file_write(path, made, bytes));
+    }
+    char *expected = NULL;
+    CHECK_OK(file_read(path, 1 << 20, &expected, NULL));
+    if (strcmp(made, expected) != 0) {
+        fprintf(stderr, "messages differ from %s (--write makes it again); now:\n%s", path, made);
+        exit(1);
+    }
+    free(expected);
+    free(made);
+}
+
+int main(int argc, char **argv)
+{
+    test_table();
+    test_corpus();
+    test_overrides_bad();
+    test_overrides();
+    test_resolved_defaults();
+    test_round_trip();
+    test_differences();
+    test_available();
+    test_bombs();
+    test_large_file();
+    test_mutations();
+    test_golden(argc > 1 && strcmp(argv[1], "--write") == 0);
+    test_shipped();
+    test_documentation();
+    return 0;
+}

@@ -1,0 +1,194 @@
+/* Settings against each other: what null leaves to the program is filled in, then contradictions are
+ * found, each told with both keys and the place of one of them. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "trainer/recipe_impl.h"
+
+static struct place place_of(const struct reading *r, const char *key)
+{
+    return r->places[recipe_table_find(key)];
+}
+
+/* place_of_pair - where a contradiction was made: on the command line, else at the first key. */
+static struct place place_of_pair(const struct reading *r, const char *a, const char *b)
+{
+    struct place first = place_of(r, a);
+    struct place second = place_of(r, b);
+    if (first.kind == PLACE_COMMAND || (first.kind == PLACE_FILE && second.kind != PLACE_COMMAND)) {
+        return first;
+    }
+    return second;
+}
+
+static void default_run_dir(const struct reading *r)
+{
+    const char *slash = strrchr(r->name, '/');
+    const char *stem = slash != NULL ? slash + 1 : r->name;
+    size_t length = strlen(stem);
+    const char *dot = strrchr(stem, '.');
+    if (dot != NULL && dot != stem) {
+        length = (size_t)(dot - stem);
+    }
+    snprintf(r->recipe->run_dir, sizeof r->recipe->run_dir, "runs/%.*s",
+             (int)(length < 200 ? length : 200), stem);
+}
+
+static void resolve(const struct reading *r)
+{
+    struct recipe *c = r->recipe;
+    if (c->run_dir[0] == '\0') {
+        default_run_dir(r);
+    }
+    if (c->model.intermediate_size == 0) {
+        c->model.intermediate_size = 4 * c->model.hidden_size;
+    }
+    if (c->model.attention_dropout < 0) {
+        c->model.attention_dropout = c->model.dropout;
+    }
+    if (c->data.sequence_length == 0) {
+        c->data.sequence_length = c->model.max_position_embeddings;
+    }
+    if (c->batch.micro_size == 0) {
+        c->batch.micro_size = c->batch.global_size < 8 ? c->batch.global_size : 8;
+    }
+    if (c->schedule.warmup_steps < 0 && c->schedule.warmup_ratio < 0) {
+        c->schedule.warmup_steps = 0;
+    }
+    if (c->evaluate.every < 0) {
+        c->evaluate.every = c->data.validation[0] != '\0' ? 250 : 0;
+    }
+}
+
+static status check_model(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    if (c->model.hidden_size % c->model.num_heads != 0) {
+        return recipe_fail(r, place_of_pair(r, "model.hidden_size", "model.num_heads"),
+                           "model.hidden_size", "%lld is not a multiple of model.num_heads, %lld",
+                           (long long)c->model.hidden_size, (long long)c->model.num_heads);
+    }
+    if (c->data.sequence_length > c->model.max_position_embeddings) {
+        return recipe_fail(
+            r, place_of_pair(r, "data.sequence_length", "model.max_position_embeddings"),
+            "data.sequence_length", "%lld is more than model.max_position_embeddings, %lld",
+            (long long)c->data.sequence_length, (long long)c->model.max_position_embeddings);
+    }
+    if (c->model.vocab_size == 0 && c->data.tokenizer[0] == '\0') {
+        return recipe_fail(r, place_of_pair(r, "data.tokenizer", "model.vocab_size"),
+                           "data.tokenizer", "missing; give data.tokenizer or model.vocab_size");
+    }
+    return STATUS_OK;
+}
+
+static status check_length(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    bool steps = c->train.max_steps > 0;
+    bool epochs = c->train.epochs > 0;
+    struct place place = place_of_pair(r, "train.max_steps", "train.epochs");
+    if (steps && epochs) {
+        return recipe_fail(r, place, "train.max_steps",
+                           "%lld contradicts train.epochs; give one of them, the other null",
+                           (long long)c->train.max_steps);
+    }
+    if (!steps && !epochs) {
+        return recipe_fail(
+            r, place, "train.max_steps", "missing; give train.max_steps or train.epochs%s",
+            c->train.max_minutes > 0 ? " (train.max_minutes ends a run before that)" : "");
+    }
+    return STATUS_OK;
+}
+
+/* check_warmup - the warm-up, and for wsd the decay too, fit into the steps (where these are known). */
+static status check_warmup(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    if (c->schedule.warmup_steps >= 0 && c->schedule.warmup_ratio >= 0) {
+        return recipe_fail(
+            r, place_of_pair(r, "schedule.warmup_steps", "schedule.warmup_ratio"),
+            "schedule.warmup_steps",
+            "%lld contradicts schedule.warmup_ratio; give one of them, the other null",
+            (long long)c->schedule.warmup_steps);
+    }
+    if (c->train.max_steps > 0 && c->schedule.warmup_steps > c->train.max_steps) {
+        return recipe_fail(r, place_of_pair(r, "schedule.warmup_steps", "train.max_steps"),
+                           "schedule.warmup_steps", "%lld is more than train.max_steps, %lld",
+                           (long long)c->schedule.warmup_steps, (long long)c->train.max_steps);
+    }
+    bool ratio = c->schedule.warmup_ratio >= 0;
+    const char *key = ratio ? "schedule.warmup_ratio" : "schedule.warmup_steps";
+    double share = ratio ? c->schedule.warmup_ratio
+                   : c->train.max_steps > 0
+                       ? (double)c->schedule.warmup_steps / (double)c->train.max_steps
+                       : 0;
+    if (c->schedule.name == SCHEDULE_WSD && share + c->schedule.decay_ratio > 1 + 1e-12) {
+        return recipe_fail(r, place_of_pair(r, "schedule.decay_ratio", key), "schedule.decay_ratio",
+                           "%g with the warm-up of %s (%g of the steps) is more than all steps",
+                           c->schedule.decay_ratio, key, share);
+    }
+    return STATUS_OK;
+}
+
+static status check_batch(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    if (c->batch.micro_size > c->batch.global_size) {
+        return recipe_fail(r, place_of_pair(r, "batch.micro_size", "batch.global_size"),
+                           "batch.micro_size", "%lld is more than batch.global_size, %lld",
+                           (long long)c->batch.micro_size, (long long)c->batch.global_size);
+    }
+    if ((double)c->batch.micro_size * (double)c->data.sequence_length > 1e9) {
+        return recipe_fail(r, place_of_pair(r, "batch.micro_size", "data.sequence_length"),
+                           "batch.micro_size",
+                           "%lld times data.sequence_length, %lld, is more than 1e9 tokens",
+                           (long long)c->batch.micro_size, (long long)c->data.sequence_length);
+    }
+    return STATUS_OK;
+}
+
+static status check_evaluation(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    if (c->evaluate.every > 0 && c->data.validation[0] == '\0') {
+        return recipe_fail(r, place_of_pair(r, "evaluate.every", "data.validation"),
+                           "evaluate.every", "%lld needs data.validation; give it, or write 0",
+                           (long long)c->evaluate.every);
+    }
+    bool limits = c->train.max_minutes > 0 && c->train.wall_minutes > 0;
+    if (limits && c->train.wall_minutes <= c->train.max_minutes) {
+        return recipe_fail(
+            r, place_of_pair(r, "train.wall_minutes", "train.max_minutes"), "train.wall_minutes",
+            "%g is not more than train.max_minutes, %g, which would never be reached",
+            c->train.wall_minutes, c->train.max_minutes);
+    }
+    return STATUS_OK;
+}
+
+status recipe_check_resolve(const struct reading *r)
+{
+    resolve(r);
+    TRY(check_model(r));
+    TRY(check_batch(r));
+    TRY(check_length(r));
+    TRY(check_warmup(r));
+    return check_evaluation(r);
+}
+
+status recipe_check_available(const struct recipe *c)
+{
+    REQUIRE(strcmp(c->model.architecture, "gpt2") == 0, STATUS_UNAVAILABLE,
+            "model.architecture: %s is not in this version, only gpt2", c->model.architecture);
+    REQUIRE(strcmp(c->objective, "clm") == 0, STATUS_UNAVAILABLE,
+            "objective: %s is not in this version, only clm", c->objective);
+    REQUIRE(c->parallel.tensor == 1, STATUS_UNAVAILABLE,
+            "parallel.tensor: %lld is not in this version, only 1", (long long)c->parallel.tensor);
+    REQUIRE(c->parallel.zero_stage == 0, STATUS_UNAVAILABLE,
+            "parallel.zero_stage: %lld is not in this version, only 0",
+            (long long)c->parallel.zero_stage);
+    REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
+            "train.activation_checkpointing: %s is not in this version, only none",
+            c->train.activation_checkpointing);
+    return STATUS_OK;
+}

@@ -1,0 +1,222 @@
+/* The one settings table: parsing, checks, `bireme plan`, the resolved recipe and recipes/README.md
+ * are all made from it. Order: as in the resolved recipe. */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "trainer/recipe_impl.h"
+
+#define FIELD(f) offsetof(struct recipe, f), sizeof(((struct recipe *)0)->f)
+#define WITHIN(a, b) .range = {.least = (a), .most = (b)}
+#define ABOVE(a, b) .range = {.least = (a), .most = (b), .above = true}
+#define BELOW(a, b) .range = {.least = (a), .most = (b), .below = true}
+
+#define STEPS_MAX 1e12
+#define MINUTES_MAX 1e6
+
+/* clang-format off */
+const struct setting recipe_table[] = {
+    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo",
+     .meaning = "what is learnt; clm: predict the next token. mlm, sft and dpo are not in this version"},
+    {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
+     .meaning = "folder of checkpoints, metrics and the resolved recipe"},
+    {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
+     .meaning = "of initial weights, data order and dropout"},
+
+    {"model.architecture", SETTING_CHOICE, FIELD(model.architecture), "gpt2", .choices = "gpt2|bert|llama",
+     .meaning = "bert and llama are not in this version"},
+    {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
+     .meaning = "transformer blocks"},
+    {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
+     .meaning = "width of the residual stream; a multiple of num_heads"},
+    {"model.num_heads", SETTING_INTEGER, FIELD(model.num_heads), "12", WITHIN(1, 1024),
+     .meaning = "attention heads"},
+    {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null", .null = "4 times hidden_size", WITHIN(1, 1048576),
+     .meaning = "inner width of the feed-forward layers"},
+    {"model.max_position_embeddings", SETTING_INTEGER, FIELD(model.max_position_embeddings), "1024", WITHIN(1, 1048576),
+     .meaning = "longest sequence that the model can take"},
+    {"model.vocab_size", SETTING_INTEGER, FIELD(model.vocab_size), "null", .null = "the tokenizer's", WITHIN(2, 16777216),
+     .meaning = "token ids; padding inside is the program's own business"},
+    {"model.dropout", SETTING_NUMBER, FIELD(model.dropout), "0.0", BELOW(0, 1),
+     .meaning = "probability for embeddings and the outputs of each block's two halves"},
+    {"model.attention_dropout", SETTING_NUMBER, FIELD(model.attention_dropout), "null", .null = "as dropout", .null_value = -1, BELOW(0, 1),
+     .meaning = "probability for attention weights"},
+    {"model.layer_norm_epsilon", SETTING_NUMBER, FIELD(model.layer_norm_epsilon), "1.0e-05", ABOVE(0, 1),
+     .meaning = "added to the variance"},
+    {"model.activation", SETTING_CHOICE, FIELD(model.activation), "gelu_tanh", .choices = "gelu_tanh|gelu_erf",
+     .meaning = "of the feed-forward layers: gelu_tanh is Hugging Face's gelu_new (GPT-2), gelu_erf its gelu"},
+    {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02", WITHIN(0, 10),
+     .meaning = "standard deviation of initial weights; projections into the residual stream get this over sqrt(2 num_layers)"},
+    {"model.tie_word_embeddings", SETTING_BOOLEAN, FIELD(model.tie_word_embeddings), "true",
+     .meaning = "the output matrix is the token embedding"},
+    {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights", .resume = true,
+     .meaning = "checkpoint folder whose weights training begins with"},
+
+    {"data.tokenizer", SETTING_PATH, FIELD(data.tokenizer), "null", .null = "none: model.vocab_size must be given", .resume = true,
+     .meaning = "folder with tokenizer.json"},
+    {"data.train", SETTING_SOURCES, FIELD(data.train), "null", .null = "none: plan and bench need none", .resume = true,
+     .meaning = "training shards: a path or glob, or a list of {path, weight} for a mixture"},
+    {"data.validation", SETTING_PATH, FIELD(data.validation), "null", .null = "no evaluation", .resume = true,
+     .meaning = "held-out shards: a path or glob"},
+    {"data.sequence_length", SETTING_INTEGER, FIELD(data.sequence_length), "null", .null = "max_position_embeddings", WITHIN(1, 1048576),
+     .meaning = "tokens of a training sequence"},
+    {"data.document_mask", SETTING_BOOLEAN, FIELD(data.document_mask), "false",
+     .meaning = "attention and positions stay inside documents"},
+    {"data.shuffle", SETTING_BOOLEAN, FIELD(data.shuffle), "true",
+     .meaning = "draw training sequences in random order; false: as they lie in the shards"},
+
+    {"batch.global_size", SETTING_INTEGER, FIELD(batch.global_size), "32", WITHIN(1, 16777216),
+     .meaning = "sequences of an optimizer step, over all ranks"},
+    {"batch.micro_size", SETTING_INTEGER, FIELD(batch.micro_size), "null", .null = "8, or global_size where that is less", WITHIN(1, 1048576), .resume = true,
+     .meaning = "sequences of a rank's forward pass; gradient accumulation makes up the rest"},
+
+    {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024), .resume = true,
+     .meaning = "ranks that share one copy of the model; above 1 is not in this version"},
+    {"parallel.zero_stage", SETTING_INTEGER, FIELD(parallel.zero_stage), "0", WITHIN(0, 2), .resume = true,
+     .meaning = "0: replicated, 1: optimizer state sharded over the data-parallel ranks, 2: gradients too; above 0 is not in this version"},
+    {"parallel.threads", SETTING_INTEGER, FIELD(parallel.threads), "null", .null = "this host's cores divided by its ranks", WITHIN(1, 4096), .resume = true,
+     .meaning = "CPU threads of a rank"},
+    {"parallel.bucket_mib", SETTING_INTEGER, FIELD(parallel.bucket_mib), "25", WITHIN(1, 65536), .resume = true,
+     .meaning = "MiB of gradients that are reduced together, behind the backward pass"},
+    {"parallel.timeout_seconds", SETTING_NUMBER, FIELD(parallel.timeout_seconds), "300.0", ABOVE(0, 1e6), .resume = true,
+     .meaning = "how long a rank may stay silent before the job ends with code 76"},
+
+    {"optimizer.name", SETTING_CHOICE, FIELD(optimizer.name), "adamw", .choices = "adamw",
+     .meaning = "AdamW; decay on matrices and embeddings, not on biases and norms"},
+    {"optimizer.learning_rate", SETTING_NUMBER, FIELD(optimizer.learning_rate), "0.0006", ABOVE(0, 100),
+     .meaning = "the schedule's highest"},
+    {"optimizer.beta1", SETTING_NUMBER, FIELD(optimizer.beta1), "0.9", BELOW(0, 1),
+     .meaning = "decay of the mean of gradients"},
+    {"optimizer.beta2", SETTING_NUMBER, FIELD(optimizer.beta2), "0.95", BELOW(0, 1),
+     .meaning = "decay of the mean of squared gradients"},
+    {"optimizer.epsilon", SETTING_NUMBER, FIELD(optimizer.epsilon), "1.0e-08", ABOVE(0, 1),
+     .meaning = "added to the root of the second moment"},
+    {"optimizer.weight_decay", SETTING_NUMBER, FIELD(optimizer.weight_decay), "0.1", WITHIN(0, 100),
+     .meaning = "decoupled: times the learning rate"},
+    {"optimizer.max_grad_norm", SETTING_NUMBER, FIELD(optimizer.max_grad_norm), "1.0", .null = "or 0: no clipping", WITHIN(0, 1e12),
+     .meaning = "gradients are scaled down to this global norm"},
+
+    {"schedule.name", SETTING_ENUM, FIELD(schedule.name), "cosine", .choices = "constant|linear|cosine|polynomial|wsd",
+     .meaning = "course of the learning rate after the warm-up; wsd: stable, then a linear decay"},
+    {"schedule.warmup_steps", SETTING_INTEGER, FIELD(schedule.warmup_steps), "null", .null = "as warmup_ratio says, else 0", .null_value = -1, WITHIN(0, STEPS_MAX),
+     .meaning = "steps of linear warm-up"},
+    {"schedule.warmup_ratio", SETTING_NUMBER, FIELD(schedule.warmup_ratio), "null", .null = "as warmup_steps says", .null_value = -1, WITHIN(0, 1),
+     .meaning = "warm-up as a share of all steps; alternative to warmup_steps"},
+    {"schedule.min_ratio", SETTING_NUMBER, FIELD(schedule.min_ratio), "0.1", WITHIN(0, 1),
+     .meaning = "last learning rate as a share of the highest"},
+    {"schedule.power", SETTING_NUMBER, FIELD(schedule.power), "1.0", ABOVE(0, 100),
+     .meaning = "exponent of the polynomial schedule"},
+    {"schedule.decay_ratio", SETTING_NUMBER, FIELD(schedule.decay_ratio), "0.1", WITHIN(0, 1),
+     .meaning = "wsd: share of all steps, at the end, in which the learning rate falls"},
+
+    {"train.max_steps", SETTING_INTEGER, FIELD(train.max_steps), "null", .null = "as epochs says", WITHIN(1, STEPS_MAX), .resume = true,
+     .meaning = "optimizer steps; this or epochs must be given"},
+    {"train.epochs", SETTING_NUMBER, FIELD(train.epochs), "null", .null = "as max_steps says", ABOVE(0, 1e6), .resume = true,
+     .meaning = "passes over the training set; alternative to max_steps"},
+    {"train.max_minutes", SETTING_NUMBER, FIELD(train.max_minutes), "null", .null = "no limit", ABOVE(0, MINUTES_MAX), .resume = true,
+     .meaning = "a normal end after this time, like the last step; the schedule still runs on the steps"},
+    {"train.wall_minutes", SETTING_NUMBER, FIELD(train.wall_minutes), "null", .null = "no limit", ABOVE(0, MINUTES_MAX), .resume = true,
+     .meaning = "save and stop with code 75 before this time is over, for a queue's limit"},
+    {"train.precision", SETTING_ENUM, FIELD(train.precision), "fp32", .choices = "fp32|bf16",
+     .meaning = "of products and activations; master weights, sums and optimizer state are fp32 always"},
+    {"train.device", SETTING_ENUM, FIELD(train.device), "auto", .choices = "auto|cpu|cuda", .resume = true,
+     .meaning = "auto: the best that this build and machine have"},
+    {"train.activation_checkpointing", SETTING_CHOICE, FIELD(train.activation_checkpointing), "none", .choices = "none|selective|full", .resume = true,
+     .meaning = "recompute activations in the backward pass; selective and full are not in this version"},
+
+    {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null", .null = "250 where data.validation is given, else 0", .null_value = -1, WITHIN(0, STEPS_MAX), .resume = true,
+     .meaning = "steps between evaluations; 0: only before the first step and after the last, which is done always"},
+    {"evaluate.batches", SETTING_INTEGER, FIELD(evaluate.batches), "20", .null = "the whole held-out part", WITHIN(1, STEPS_MAX), .resume = true,
+     .meaning = "batches of the global size that an evaluation takes"},
+
+    {"checkpoint.every", SETTING_INTEGER, FIELD(checkpoint.every), "1000", WITHIN(0, STEPS_MAX), .resume = true,
+     .meaning = "steps between checkpoints; 0: only at the end and on request"},
+    {"checkpoint.keep", SETTING_INTEGER, FIELD(checkpoint.keep), "3", WITHIN(1, 1000000), .resume = true,
+     .meaning = "newest checkpoints that are kept"},
+    {"checkpoint.async", SETTING_BOOLEAN, FIELD(checkpoint.async), "true", .resume = true,
+     .meaning = "write behind training; costs the memory of a snapshot"},
+
+    {"log.every", SETTING_INTEGER, FIELD(log.every), "10", WITHIN(1, STEPS_MAX), .resume = true,
+     .meaning = "steps between lines of metrics.jsonl"},
+    {"log.tensorboard", SETTING_BOOLEAN, FIELD(log.tensorboard), "true", .resume = true,
+     .meaning = "event files for TensorBoard beside metrics.jsonl"},
+};
+
+const struct section recipe_sections[] = {
+    {"", "Top level"},
+    {"model", "The network. Names are those of Hugging Face's config.json where one exists."},
+    {"data", "What is read. Paths are relative to the folder in which the program is started."},
+    {"batch", "How many sequences make a step."},
+    {"parallel", "How the ranks share the work. The numbers of ranks and nodes come from mpirun or srun."},
+    {"optimizer", "How weights are changed."},
+    {"schedule", "How the learning rate changes."},
+    {"train", "How long, and with what."},
+    {"evaluate", "The held-out loss."},
+    {"checkpoint", "What is saved."},
+    {"log", "What is told."},
+};
+
+const struct synonym recipe_synonyms[] = {
+    {"lr", "learning_rate"}, {"max_lr", "learning_rate"}, {"min_lr", "min_ratio"}, {"min_lr_ratio", "min_ratio"},
+    {"n_layer", "num_layers"}, {"n_layers", "num_layers"}, {"num_hidden_layers", "num_layers"}, {"layers", "num_layers"}, {"depth", "num_layers"},
+    {"n_embd", "hidden_size"}, {"d_model", "hidden_size"}, {"width", "hidden_size"}, {"dim", "hidden_size"},
+    {"n_head", "num_heads"}, {"n_heads", "num_heads"}, {"num_attention_heads", "num_heads"}, {"heads", "num_heads"},
+    {"n_inner", "intermediate_size"}, {"d_ff", "intermediate_size"}, {"ffn_hidden_size", "intermediate_size"},
+    {"n_positions", "max_position_embeddings"}, {"n_ctx", "max_position_embeddings"}, {"block_size", "sequence_length"},
+    {"seq_length", "sequence_length"}, {"seq_len", "sequence_length"}, {"max_seq_len", "sequence_length"}, {"context_length", "sequence_length"},
+    {"resid_pdrop", "dropout"}, {"embd_pdrop", "dropout"}, {"hidden_dropout", "dropout"}, {"attn_pdrop", "attention_dropout"},
+    {"layer_norm_eps", "layer_norm_epsilon"}, {"norm_eps", "layer_norm_epsilon"}, {"init_std", "initializer_range"},
+    {"activation_function", "activation"}, {"hidden_act", "activation"}, {"tied", "tie_word_embeddings"}, {"vocabulary", "vocab_size"},
+    {"batch_size", "global_size"}, {"global_batch_size", "global_size"}, {"micro_batch_size", "micro_size"},
+    {"per_device_train_batch_size", "micro_size"}, {"gradient_accumulation_steps", "global_size"}, {"grad_accum", "global_size"},
+    {"tensor_parallel", "tensor"}, {"tp", "tensor"}, {"tensor_model_parallel_size", "tensor"}, {"zero", "zero_stage"},
+    {"num_threads", "threads"}, {"eps", "epsilon"}, {"betas", "beta1"}, {"grad_clip", "max_grad_norm"}, {"clip_grad", "max_grad_norm"},
+    {"warmup_iters", "warmup_steps"}, {"warmup", "warmup_steps"}, {"lr_scheduler_type", "name"}, {"type", "name"},
+    {"max_iters", "max_steps"}, {"train_iters", "max_steps"}, {"steps", "max_steps"}, {"num_train_epochs", "epochs"},
+    {"dtype", "precision"}, {"eval_interval", "every"}, {"interval", "every"}, {"eval_iters", "batches"},
+    {"output_dir", "run_dir"}, {"out_dir", "run_dir"}, {"random_seed", "seed"}, {"eval", "evaluate"}, {"val", "validation"},
+    {"save", "checkpoint"}, {"training", "train"}, {"lr_scheduler", "schedule"}, {"logging", "log"}, {"dataset", "data"},
+    {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu", "gelu_erf"}, {"bfloat16", "bf16"}, {"float32", "fp32"},
+    {"gpu", "cuda"}, {"adam", "adamw"}, {"gpt", "gpt2"}, {"gpt-2", "gpt2"}, {"causal", "clm"}, {"warmup_stable_decay", "wsd"}, {"poly", "polynomial"},
+};
+/* clang-format on */
+
+const int recipe_table_count = sizeof recipe_table / sizeof recipe_table[0];
+const int recipe_section_count = sizeof recipe_sections / sizeof recipe_sections[0];
+const int recipe_synonym_count = sizeof recipe_synonyms / sizeof recipe_synonyms[0];
+
+_Static_assert(sizeof recipe_table / sizeof recipe_table[0] <= SETTINGS_MAX, "raise SETTINGS_MAX");
+
+int recipe_table_find(const char *key)
+{
+    for (int i = 0; i < recipe_table_count; i++) {
+        if (strcmp(recipe_table[i].key, key) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int recipe_table_choices(const char *choices, char *text, size_t bytes, const char **out)
+{
+    snprintf(text, bytes, "%s", choices);
+    int count = 0;
+    for (char *rest = text; rest != NULL && count < CHOICES_MAX; count++) {
+        out[count] = rest;
+        rest = strchr(rest, '|');
+        if (rest != NULL) {
+            *rest++ = '\0';
+        }
+    }
+    return count;
+}
+
+const char *recipe_table_synonym(const char *word)
+{
+    for (int i = 0; i < recipe_synonym_count; i++) {
+        if (strcmp(recipe_synonyms[i].word, word) == 0) {
+            return recipe_synonyms[i].ours;
+        }
+    }
+    return NULL;
+}

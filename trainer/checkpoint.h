@@ -2,6 +2,9 @@
  *
  *   checkpoints/step-00001000/manifest.json, model-*.h5, optimizer-*.h5, state-00000.h5, tokenizer/
  *
+ * docs/checkpoints.md describes the files. A name with a '/' ("exp_avg/transformer.wte.weight") is a
+ * dataset in a group.
+ *
  * A save copies the tensors (the only stall), and a thread per rank writes, syncs and hashes; when all
  * ranks are done, rank 0 writes the manifest (sizes and SHA-256 of each file, the tiling of each tensor),
  * syncs, renames the temporary folder to its name and syncs the parent. Only then "saved step N" is told.
@@ -14,7 +17,8 @@
 
 #include "comm/comm.h"
 
-/* One named matrix or vector as this rank holds it, f32. In the file it has global_shape. */
+/* One named matrix or vector as this rank holds it, f32. In the file it has global_shape. A rank may
+ * hold several parts of one tensor (a fused matrix that is split): several with the same name. */
 struct checkpoint_tensor {
     const char *name; /* of the Hugging Face state_dict: "transformer.h.0.attn.c_attn.weight" */
     int dimensions;   /* 1 or 2, in the file */
@@ -46,6 +50,7 @@ struct checkpoint_options {
     const char *tokenizer_dir;    /* copied into each checkpoint; NULL: none */
     const char *recipe_text;      /* the resolved recipe, kept in the manifest */
     const char *data_fingerprint; /* of the training set; kept in the manifest */
+    const char *version;          /* of this program; kept in the manifest; NULL: unknown */
     int64_t keep;                 /* newest N are kept; at least 1 */
     bool async;
     struct comm *world;    /* for decisions */
@@ -59,14 +64,35 @@ struct checkpoint;
  * Errors    STATUS_CREATE if another job still holds it after 10 s (host and process named);
  *           STATUS_PERMISSION */
 status checkpoint_open(const struct checkpoint_options *options, struct checkpoint **out);
-status checkpoint_close(struct checkpoint **c); /* waits for a save under way */
+
+/* checkpoint_close - wait for a save under way and give it up, release the lock. Not collective.
+ *
+ * Order     after checkpoint_publish, which keeps the save
+ * Errors    none of its own; NULL is fine */
+status checkpoint_close(struct checkpoint **c);
 
 /* checkpoint_memory_bytes - the snapshot that an asynchronous save holds on this rank. */
 int64_t checkpoint_memory_bytes(const struct checkpoint_family *families, int count, int replicas,
                                 int replica);
 
+/* checkpoint_reserve - allocate and touch the snapshot now, so that the first save stands still no
+ * longer than the later ones. Not needed where !async. Collective.
+ *
+ * Errors    STATUS_INTERNAL naming the bytes */
+status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_family *families,
+                          int count);
+
+/* checkpoint_set_aside - move the run's checkpoints newer than step into checkpoints/old-N/: for
+ * `--resume never` (step -1) and for going back to an older one, so that a later automatic resume does
+ * not take them for this run's. Nothing is deleted. Collective. */
+status checkpoint_set_aside(struct checkpoint *c, int64_t step);
+
 /* checkpoint_save - snapshot now; write behind training (or at once where !async). Collective.
- * Waits first if another save is still under way. stall_seconds: how long the caller stood still. */
+ *
+ * It is published by checkpoint_publish, also where !async. Waits first for a save still under way
+ * and publishes that; call checkpoint_publish before, to learn its step.
+ * Units     *stall_seconds: how long the caller stood still
+ * Errors    STATUS_WRITE naming needed and free bytes; STATUS_CREATE, STATUS_PERMISSION; agreed */
 status checkpoint_save(struct checkpoint *c, const struct checkpoint_state *state,
                        const struct checkpoint_family *families, int count, double *stall_seconds);
 
@@ -98,6 +124,11 @@ struct checkpoint_found {
  * Errors    STATUS_CHECKPOINT if folders exist and none is usable, each with its reason; STATUS_NO_INPUT
  *           for a path that does not exist. *out->found = false only where there is no checkpoint at all */
 status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_found *out);
+
+/* checkpoint_examine - the same for one folder without a run: a checkpoint or run_dir/final. Collective.
+ *
+ * Errors    STATUS_NO_INPUT; STATUS_CHECKPOINT with the first fault */
+status checkpoint_examine(struct comm *world, const char *folder, struct checkpoint_found *out);
 
 /* checkpoint_load - fill the families' tensors from a found folder, whatever layout wrote it: stored
  * boxes are intersected with mine. Collective.

@@ -1,0 +1,216 @@
+/* LD_PRELOAD: counts the file calls of one rank that change something under one folder, and makes the
+ * N-th of them fail or kills the process before it.
+ *
+ *   FAULT_DIR     part of the path of the files that count; unset: no fault
+ *   FAULT_AT      which call, from 1; unset: only count
+ *   FAULT_DO      kill | enospc | eio | short | slow
+ *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: any, a process without a rank too
+ *   FAULT_LOG     a file that gets one line a call
+ *   FAULT_STICKY  set: from the N-th call on all of them fail (a full disk stays full)
+ *   FAULT_FREE    bytes that statvfs says are free
+ *
+ * Calls that change names count by path, those on descriptors by the path they were opened with. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DESCRIPTORS = 4096 };
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    const char *folder, *what, *log;
+    long at, calls;
+    bool sticky;
+} fault;
+static bool counted[DESCRIPTORS];
+
+static void read_environment(void)
+{
+    const char *at = getenv("FAULT_AT"), *rank = getenv("FAULT_RANK");
+    const char *mine = getenv("OMPI_COMM_WORLD_RANK");
+    fault.folder = getenv("FAULT_DIR");
+    fault.at = at != NULL ? strtol(at, NULL, 10) : -1;
+    fault.what = getenv("FAULT_DO") != NULL ? getenv("FAULT_DO") : "";
+    fault.log = getenv("FAULT_LOG");
+    fault.sticky = getenv("FAULT_STICKY") != NULL;
+    if (rank != NULL && (mine == NULL || strcmp(rank, mine) != 0)) {
+        fault.folder = NULL;
+    }
+}
+
+static bool counts(const char *path)
+{
+    pthread_once(&once, read_environment);
+    return fault.folder != NULL && path != NULL && strstr(path, fault.folder) != NULL;
+}
+
+static void note_call(long number, const char *call, const char *path)
+{
+    FILE *log = fault.log != NULL ? fopen(fault.log, "a") : NULL;
+    if (log != NULL) {
+        fprintf(log, "%ld %s %s\n", number, call, path != NULL ? path : "");
+        fclose(log);
+    }
+}
+
+/* Does this call fail? errno is set then. Does not return where the process is to die. */
+static bool strikes(const char *call, const char *path)
+{
+    pthread_mutex_lock(&lock);
+    long number = ++fault.calls;
+    note_call(number, call, path);
+    pthread_mutex_unlock(&lock);
+    if (number != fault.at && !(fault.sticky && fault.at > 0 && number > fault.at)) {
+        return false;
+    }
+    if (strcmp(fault.what, "kill") == 0) {
+        kill(getpid(), SIGKILL);
+        pause();
+    }
+    if (strcmp(fault.what, "slow") == 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        return false;
+    }
+    errno = strcmp(fault.what, "eio") == 0 ? EIO : ENOSPC;
+    return fault.what[0] != '\0';
+}
+
+static bool strikes_descriptor(const char *call, int file)
+{
+    return file >= 0 && file < DESCRIPTORS && counted[file] && strikes(call, NULL);
+}
+
+#define NEXT(type, name, ...)                                                                      \
+    static type (*next)(__VA_ARGS__);                                                              \
+    if (next == NULL) {                                                                            \
+        *(void **)&next = dlsym(RTLD_NEXT, name);                                                  \
+    }
+
+static int note_opened(int file, bool ours)
+{
+    if (file >= 0 && file < DESCRIPTORS) {
+        counted[file] = ours;
+    }
+    return file;
+}
+
+#define DEFINE_OPEN(name)                                                                          \
+    int name(const char *path, int flags, ...)                                                     \
+    {                                                                                              \
+        NEXT(int, #name, const char *, int, ...)                                                   \
+        va_list arguments;                                                                         \
+        va_start(arguments, flags);                                                                \
+        unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, unsigned) : 0;    \
+        va_end(arguments);                                                                         \
+        bool ours = counts(path);                                                                  \
+        if (ours && (flags & (O_WRONLY | O_RDWR)) != 0 && strikes("open", path)) {                 \
+            return -1;                                                                             \
+        }                                                                                          \
+        return note_opened(next(path, flags, mode), ours);                                         \
+    }
+DEFINE_OPEN(open)
+DEFINE_OPEN(open64)
+
+int close(int file)
+{
+    NEXT(int, "close", int)
+    note_opened(file, false);
+    return next(file);
+}
+
+/* "short": half of it arrives, then the disk is full. */
+static bool is_short(size_t bytes)
+{
+    return bytes > 1 && fault.what != NULL && strcmp(fault.what, "short") == 0;
+}
+
+ssize_t write(int file, const void *data, size_t bytes)
+{
+    NEXT(ssize_t, "write", int, const void *, size_t)
+    if (strikes_descriptor("write", file)) {
+        return is_short(bytes) ? next(file, data, bytes / 2) : -1;
+    }
+    return next(file, data, bytes);
+}
+
+#define DEFINE_PWRITE(name, offset_type)                                                           \
+    ssize_t name(int file, const void *data, size_t bytes, offset_type offset)                     \
+    {                                                                                              \
+        NEXT(ssize_t, #name, int, const void *, size_t, offset_type)                               \
+        if (strikes_descriptor("pwrite", file)) {                                                  \
+            return is_short(bytes) ? next(file, data, bytes / 2, offset) : -1;                     \
+        }                                                                                          \
+        return next(file, data, bytes, offset);                                                    \
+    }
+DEFINE_PWRITE(pwrite, off_t)
+DEFINE_PWRITE(pwrite64, off64_t)
+
+#define DEFINE_TRUNCATE(name, offset_type)                                                         \
+    int name(int file, offset_type bytes)                                                          \
+    {                                                                                              \
+        NEXT(int, #name, int, offset_type)                                                         \
+        return strikes_descriptor("ftruncate", file) ? -1 : next(file, bytes);                     \
+    }
+DEFINE_TRUNCATE(ftruncate, off_t)
+DEFINE_TRUNCATE(ftruncate64, off64_t)
+
+int fsync(int file)
+{
+    NEXT(int, "fsync", int)
+    return strikes_descriptor("fsync", file) ? -1 : next(file);
+}
+
+int rename(const char *from, const char *to)
+{
+    NEXT(int, "rename", const char *, const char *)
+    return counts(from) && strikes("rename", to) ? -1 : next(from, to);
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    NEXT(int, "renameat2", int, const char *, int, const char *, unsigned)
+    return counts(from) && strikes("renameat2", to) ? -1 : next(from_dir, from, to_dir, to, flags);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    NEXT(int, "mkdir", const char *, mode_t)
+    return counts(path) && strikes("mkdir", path) ? -1 : next(path, mode);
+}
+
+#define DEFINE_PATH_CALL(name)                                                                     \
+    int name(const char *path)                                                                     \
+    {                                                                                              \
+        NEXT(int, #name, const char *)                                                             \
+        return counts(path) && strikes(#name, path) ? -1 : next(path);                             \
+    }
+DEFINE_PATH_CALL(unlink)
+DEFINE_PATH_CALL(rmdir)
+DEFINE_PATH_CALL(remove)
+
+#define DEFINE_STATVFS(name, record)                                                               \
+    int name(const char *path, struct record *out)                                                 \
+    {                                                                                              \
+        NEXT(int, #name, const char *, struct record *)                                            \
+        int result = next(path, out);                                                              \
+        const char *bytes = getenv("FAULT_FREE");                                                  \
+        if (result == 0 && bytes != NULL && counts(path)) {                                        \
+            out->f_bavail = strtoul(bytes, NULL, 10) / out->f_frsize;                              \
+        }                                                                                          \
+        return result;                                                                             \
+    }
+DEFINE_STATVFS(statvfs, statvfs)
+DEFINE_STATVFS(statvfs64, statvfs64)

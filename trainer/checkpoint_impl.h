@@ -1,0 +1,94 @@
+/* What the checkpoint's files share: a save under way, and the verification of a folder. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/file.h"
+#include "trainer/checkpoint.h"
+#include "trainer/checkpoint_folder.h"
+#include "trainer/manifest.h"
+#include "trainer/run_lock.h"
+
+enum { CHECKPOINT_FAMILIES_MAX = 8 };
+
+/* This rank's share of one tensor: some of its rows in memory. A vector's elements are its rows. */
+struct checkpoint_piece {
+    int family;
+    char *name;
+    char *dataset; /* the name, or name@1, name@2 where a rank holds several parts of one tensor */
+    int dimensions;
+    int64_t global_shape[2], offset[2], shape[2]; /* in the file */
+    int64_t rows, columns;                        /* in memory */
+    bool transposed;
+    const float *source; /* the live tensor */
+    const float *data;   /* what is written: the snapshot, or source */
+};
+
+/* A save under way, as the writing thread sees it: no communicator in it. */
+struct checkpoint_job {
+    char parent[FILE_PATH_BYTES];          /* "RUN/checkpoints" */
+    char name[CHECKPOINT_NAME_BYTES];      /* "step-00001000" */
+    char temporary[CHECKPOINT_NAME_BYTES]; /* "tmp-step-00001000.NONCE" */
+    char folder[FILE_PATH_BYTES];          /* parent/temporary */
+    const char *tokenizer_dir;             /* NULL: this rank copies none */
+    int rank, ranks;
+    struct checkpoint_state state;
+    char stems[CHECKPOINT_FAMILIES_MAX][32];
+    int families;
+    struct checkpoint_piece *pieces;
+    int count;
+    int64_t elements;     /* of all pieces */
+    struct manifest part; /* what was written */
+};
+
+/* checkpoint_pieces_create - this rank's shares.  Errors: STATUS_INTERNAL */
+status checkpoint_pieces_create(struct checkpoint_job *job,
+                                const struct checkpoint_family *families, int count, int replicas,
+                                int replica);
+void checkpoint_pieces_destroy(struct checkpoint_job *job);
+
+/* checkpoint_pieces_snapshot - copy all pieces into memory[job->elements] and let them point there. */
+void checkpoint_pieces_snapshot(struct checkpoint_job *job, float *memory);
+
+/* checkpoint_write_files - write, sync and digest this rank's files; fills job->part.
+ *
+ * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION naming the file */
+status checkpoint_write_files(struct checkpoint_job *job);
+
+/* checkpoint_has_all_files - is there a manifest that holds, and each file with its size? No digests. */
+bool checkpoint_has_all_files(const char *folder);
+
+/* checkpoint_verify - manifest, sizes and digests of a folder; the ranks share the work. Collective.
+ *
+ * *good     false: why is in reason[MANIFEST_REASON_BYTES], the same on all ranks
+ * Memory    out is for manifest_destroy in any case */
+status checkpoint_verify(struct comm *world, const char *folder, struct manifest *out, bool *good,
+                         char *reason);
+
+/* checkpoint_read_manifest - rank 0 reads it, all ranks parse it. Collective. As checkpoint_verify. */
+status checkpoint_read_manifest(struct comm *world, const char *folder, struct manifest *out,
+                                bool *good, char *reason);
+
+struct checkpoint {
+    char run_dir[FILE_PATH_BYTES];
+    char folder[FILE_PATH_BYTES]; /* run_dir/checkpoints */
+    char *tokenizer_dir, *recipe_text, *data_fingerprint, *version;
+    int64_t keep;
+    bool async;
+    struct comm *world, *replicas;
+    struct run_lock *lock;           /* rank 0's */
+    char last_good[FILE_PATH_BYTES]; /* newest folder known to be whole; "": none */
+    int64_t *bad;                    /* steps found damaged */
+    int bad_count;
+    float *snapshot;
+    int64_t snapshot_elements;
+    bool active;   /* a save is under way */
+    bool threaded; /* and a thread writes it */
+    pthread_t thread;
+    atomic_int done;
+    struct status_note note; /* the thread's error */
+    struct checkpoint_job job;
+};

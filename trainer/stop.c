@@ -1,0 +1,74 @@
+#include "trainer/stop.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    int number;
+    const char *name;
+} watched[] = {{SIGUSR1, "SIGUSR1"}, {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
+enum { WATCHED = sizeof watched / sizeof watched[0] };
+
+static volatile sig_atomic_t first_signal;
+static struct sigaction before[WATCHED];
+static bool watching;
+
+static void note_signal(int number)
+{
+    if (first_signal == 0) {
+        first_signal = number;
+    }
+}
+
+status stop_watch(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = note_signal;
+    action.sa_flags = SA_RESTART; /* a write of the checkpoint is not cut short */
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < WATCHED; i++) {
+        sigaddset(&action.sa_mask, watched[i].number);
+    }
+    for (int i = 0; i < WATCHED; i++) {
+        struct sigaction old;
+        REQUIRE(sigaction(watched[i].number, &action, &old) == 0, STATUS_INTERNAL,
+                "cannot watch %s: %s", watched[i].name, strerror(errno));
+        if (!watching) {
+            before[i] = old;
+        }
+    }
+    watching = true;
+    return STATUS_OK;
+}
+
+bool stop_requested(int *signal)
+{
+    int number = (int)first_signal;
+    if (signal != NULL) {
+        *signal = number;
+    }
+    return number != 0;
+}
+
+const char *stop_signal_name(int signal)
+{
+    for (int i = 0; i < WATCHED; i++) {
+        if (watched[i].number == signal) {
+            return watched[i].name;
+        }
+    }
+    return "a signal";
+}
+
+void stop_forget(void)
+{
+    for (int i = 0; watching && i < WATCHED; i++) {
+        sigaction(watched[i].number, &before[i], NULL);
+    }
+    watching = false;
+    first_signal = 0;
+}

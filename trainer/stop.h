@@ -1,0 +1,23 @@
+/* A wish to stop, from outside: SIGUSR1 (what mpirun passes on), SIGTERM, SIGINT, SIGHUP.
+ *
+ * The handler stores the signal and returns: it nests nothing, a second signal changes nothing. The
+ * training loop asks after each step, agrees over all ranks, saves and ends with code 75. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+/* stop_watch - from now on these signals ask instead of killing.
+ *
+ * Errors    STATUS_INTERNAL */
+status stop_watch(void);
+
+/* stop_requested - was a stop asked for? *signal is the first signal's number; NULL is fine. */
+bool stop_requested(int *signal);
+
+/* stop_signal_name - "SIGTERM"; "a signal" for a number that is not watched. */
+const char *stop_signal_name(int signal);
+
+/* stop_forget - no stop was asked for, and signals act as they did before stop_watch. */
+void stop_forget(void);

@@ -25,7 +25,10 @@ allowed() {
     trainer/optimizer/*) patterns="base/* kernels/kernels.h trainer/optimizer/*" ;;
     trainer/recipe*) patterns="base/* trainer/recipe*" ;;
     trainer/metrics*) patterns="base/* trainer/metrics*" ;;
-    trainer/checkpoint*) patterns="base/* comm/comm.h comm/partition.h datasets/h5file.h trainer/checkpoint*" ;;
+    trainer/checkpoint* | trainer/manifest* | trainer/run_lock*)
+        patterns="base/* comm/comm.h comm/partition.h datasets/h5file.h"
+        patterns+=" trainer/checkpoint* trainer/manifest* trainer/run_lock*"
+        ;;
     trainer/*) patterns="base/* kernels/kernels.h comm/* datasets/* trainer/*" ;;
     *) return 0 ;;
     esac
@@ -145,6 +148,7 @@ trainer/optimizer/a.c|#include \"comm/comm.h\"
 trainer/recipe_a.c|#include \"trainer/loop.h\"
 trainer/metrics.c|#include \"trainer/recipe.h\"
 trainer/checkpoint_a.c|#include \"trainer/model/model.h\"
+trainer/manifest.c|#include \"trainer/recipe.h\"
 trainer/step.c|#include \"kernels/cpu/cpu_impl.h\"
 trainer/loop.c|#include <yaml.h>
 trainer/main.c|#include \"tests/check.h\"

@@ -22,6 +22,7 @@ allowed() {
     trainer/objective/*)
         patterns="base/* kernels/kernels.h datasets/batch.h comm/comm.h trainer/objective/*"
         ;;
+    trainer/optimizer/schedule*) patterns="base/* trainer/recipe.h trainer/optimizer/*" ;;
     trainer/optimizer/*) patterns="base/* kernels/kernels.h trainer/optimizer/*" ;;
     trainer/recipe*) patterns="base/* trainer/recipe*" ;;
     trainer/metrics*) patterns="base/* trainer/metrics*" ;;

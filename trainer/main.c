@@ -16,6 +16,7 @@ struct command {
 };
 
 static const struct command commands[] = {
+    {"tokenizer", command_tokenizer, "learn a tokenizer; encode and decode text"},
     {NULL, NULL, NULL},
 };
 

@@ -97,7 +97,7 @@ const struct setting recipe_table[] = {
      .meaning = "gradients are scaled down to this global norm"},
 
     {"schedule.name", SETTING_ENUM, FIELD(schedule.name), "cosine", .choices = "constant|linear|cosine|polynomial|wsd",
-     .meaning = "course of the learning rate after the warm-up; wsd: stable, then a linear decay"},
+     .meaning = "course of the learning rate after the warm-up (trainer/optimizer/schedule.h); wsd: stable, then a decay"},
     {"schedule.warmup_steps", SETTING_INTEGER, FIELD(schedule.warmup_steps), "null", .null = "as warmup_ratio says, else 0", .null_value = -1, WITHIN(0, STEPS_MAX),
      .meaning = "steps of linear warm-up"},
     {"schedule.warmup_ratio", SETTING_NUMBER, FIELD(schedule.warmup_ratio), "null", .null = "as warmup_steps says", .null_value = -1, WITHIN(0, 1),

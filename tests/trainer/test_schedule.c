@@ -1,0 +1,105 @@
+/* Schedules against closed-form values: the ends, the middle, the seams, and what holds everywhere. */
+#include "tests/check.h"
+#include "trainer/optimizer/schedule.h"
+
+static struct recipe make(enum recipe_schedule name, int64_t warmup, double least)
+{
+    struct recipe recipe;
+    recipe_preset(&recipe);
+    recipe.optimizer.learning_rate = 1e-3;
+    recipe.schedule.name = name;
+    recipe.schedule.warmup_steps = warmup;
+    recipe.schedule.min_ratio = least;
+    return recipe;
+}
+
+static void check_rate(const struct recipe *recipe, int64_t step, double expected)
+{
+    double rate = schedule_rate(recipe, step, 110);
+    if (!(fabs(rate - expected) <= 1e-15)) {
+        fprintf(stderr, "schedule %d step %lld: %.17g, wanted %.17g\n", (int)recipe->schedule.name,
+                (long long)step, rate, expected);
+        exit(1);
+    }
+}
+
+/* Ten steps of warm-up, a hundred after them, down to a tenth of 1e-3. */
+static void test_values(void)
+{
+    struct recipe r = make(SCHEDULE_CONSTANT, 10, 0.1);
+    for (int name = SCHEDULE_CONSTANT; name <= SCHEDULE_WSD; name++) {
+        r = make((enum recipe_schedule)name, 10, 0.1);
+        check_rate(&r, 0, 1e-4);
+        check_rate(&r, 4, 5e-4);
+        check_rate(&r, 9, 1e-3);
+        check_rate(&r, 10, 1e-3);
+    }
+    r = make(SCHEDULE_CONSTANT, 10, 0.1);
+    check_rate(&r, 109, 1e-3);
+    r = make(SCHEDULE_LINEAR, 10, 0.1);
+    check_rate(&r, 60, 5.5e-4);
+    check_rate(&r, 109, 1e-4 + 9e-4 * 0.01);
+    check_rate(&r, 110, 1e-4);
+    check_rate(&r, 500, 1e-4);
+    r = make(SCHEDULE_COSINE, 10, 0.1);
+    check_rate(&r, 35, 1e-4 + 4.5e-4 * (1 + sqrt(0.5)));
+    check_rate(&r, 60, 5.5e-4);
+    check_rate(&r, 85, 1e-4 + 4.5e-4 * (1 - sqrt(0.5)));
+    check_rate(&r, 110, 1e-4);
+    r = make(SCHEDULE_POLYNOMIAL, 10, 0.1);
+    r.schedule.power = 2.0;
+    check_rate(&r, 60, 1e-4 + 9e-4 * 0.25);
+    check_rate(&r, 109, 1e-4 + 9e-4 * 1e-4);
+    r = make(SCHEDULE_WSD, 10, 0.0);
+    r.schedule.decay_ratio = 40.0 / 110;
+    check_rate(&r, 70, 1e-3);
+    check_rate(&r, 80, 5e-4);
+    check_rate(&r, 109, 1e-3 * (1 - sqrt(39.0 / 40)));
+    check_rate(&r, 110, 0);
+    r.schedule.decay_ratio = 0;
+    check_rate(&r, 109, 1e-3);
+}
+
+static void test_warmup(void)
+{
+    struct recipe r = make(SCHEDULE_COSINE, 0, 0.1);
+    CHECK_EQUAL(schedule_warmup(&r, 100), 0);
+    CHECK(schedule_rate(&r, 0, 100) == 1e-3);
+    r.schedule.warmup_steps = -1;
+    r.schedule.warmup_ratio = 0.07;
+    CHECK_EQUAL(schedule_warmup(&r, 100), 7);
+    CHECK_EQUAL(schedule_warmup(&r, 101), 8);
+    r.schedule.warmup_ratio = 1;
+    CHECK_EQUAL(schedule_warmup(&r, 100), 100);
+    CHECK(schedule_rate(&r, 99, 100) == 1e-3);
+    CHECK_NEAR(schedule_rate(&r, 100, 100), 1e-4, 1e-18);
+    r.schedule.warmup_ratio = 0;
+    CHECK_EQUAL(schedule_warmup(&r, 100), 0);
+}
+
+/* Rates rise in the warm-up, never rise after it, and stay between the lowest and the highest. */
+static void test_shape(void)
+{
+    for (int name = SCHEDULE_CONSTANT; name <= SCHEDULE_WSD; name++) {
+        for (int64_t warmup = 0; warmup <= 37; warmup += 37) {
+            struct recipe r = make((enum recipe_schedule)name, warmup, 0.05);
+            r.schedule.power = 1.5;
+            double before = 0;
+            for (int64_t step = 0; step < 211; step++) {
+                double rate = schedule_rate(&r, step, 211);
+                CHECK(rate > 0 && rate <= 1e-3 * (1 + 1e-12));
+                CHECK(step < warmup ? rate > before : step == 0 || rate <= before * (1 + 1e-12));
+                CHECK(step < warmup || rate >= 5e-5 * (1 - 1e-12));
+                before = rate;
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    test_values();
+    test_warmup();
+    test_shape();
+    return 0;
+}

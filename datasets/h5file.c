@@ -30,6 +30,16 @@ void h5file_start(void)
     }
 }
 
+status h5file_require_threads(void)
+{
+    h5file_start();
+    hbool_t safe = 0;
+    H5is_library_threadsafe(&safe);
+    REQUIRE(safe, STATUS_UNAVAILABLE,
+            "this HDF5 library was built without --enable-threadsafe; Debian's libhdf5 has it");
+    return STATUS_OK;
+}
+
 static _Thread_local char reason[256];
 
 static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused)

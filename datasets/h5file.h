@@ -27,6 +27,11 @@ void h5file_start(void);
  * Order     right after the failed call: any other HDF5 call forgets the reason */
 const char *h5file_reason(void);
 
+/* h5file_require_threads - this HDF5 may be called from several threads (Debian's may).
+ *
+ * Errors    STATUS_UNAVAILABLE */
+status h5file_require_threads(void);
+
 /* h5file_open - read only.
  *
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the reason */

@@ -1,22 +1,23 @@
 /* Which sample, which rank, which step: batches read ahead by a background thread.
  *
- * A sample is a window of T + 1 tokens of one shard: sample j of a shard starts at token j T. All
- * shards of a set, in the order of their names, make one list of samples. The order of training is a
- * keyed permutation of (seed, epoch, index): sample number g of the run (counted from 0 over all
- * steps and ranks) is permute(seed, epoch = g / n, g mod n). No index file; resume is one integer.
- * A mixture of sets takes g in turn by exact proportional shares, again a pure function of g.
- * So the global batch of a step, samples [step * G, (step + 1) * G), is the same at any number of
- * ranks; rank r of R takes the contiguous share partition_share(G, 1, R, r) of it. */
+ * A sample is a window of T + 1 tokens of one shard (shard_set.h). The order of training is a keyed
+ * permutation of (seed, epoch, index), and a mixture of sets takes samples in turn by exact proportional
+ * shares (order.h): both are pure functions of the sample's number g, counted from 0 over all steps and
+ * ranks. No index file; resume is one integer. So the global batch of a step, samples
+ * [step * G, (step + 1) * G), is the same at any number of ranks; rank r of R takes a contiguous share
+ * of it, as comm/partition.h shares: the first G mod R ranks have one more than G div R. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/hash.h"
 #include "base/status.h"
 #include "datasets/batch.h"
 
 struct loader;
+
+/* limit_samples: end after one epoch. */
+#define LOADER_ONE_EPOCH INT64_C(-1)
 
 struct loader_source {
     const char *path; /* a shard, or a glob of shards */
@@ -41,25 +42,35 @@ struct loader_options {
     int64_t ahead_batches; /* micro-batches read ahead; 0: a default that hides the reading */
 };
 
-/* loader_open - open every shard and check its header, start the reading thread.
+/* loader_open - open every shard and check it, start the reading thread, wait for its first batch.
  *
+ * Sets of up to 64 Mi tokens are read and verified whole, larger ones window by window.
  * Errors    STATUS_NO_INPUT: the glob matches nothing; STATUS_DATA: a bad shard, a wrong tokenizer,
- *           no sample of T + 1 tokens in the whole set; each with file, place and reason */
+ *           no sample of T + 1 tokens in the whole set; each with file, place and reason.
+ *           STATUS_UNAVAILABLE if this HDF5 was built without threads */
 status loader_open(const struct loader_options *options, struct loader **out);
+
+/* loader_close - stop the thread and close everything; also in the middle of the data. */
 status loader_close(struct loader **loader);
 
 /* loader_samples - samples of one epoch; for a mixture: samples until the first source is through. */
 int64_t loader_samples(const struct loader *loader);
 int64_t loader_tokens(const struct loader *loader);
-/* loader_fingerprint - a SHA-256 over what decides the order and content: names, sizes, headers. */
+
+/* loader_fingerprint - a SHA-256 over what decides order and content: seed, sequence length, weights,
+ * names of the shards without folders, their headers and the SHA-256 of their tokens. */
 const char *loader_fingerprint(const struct loader *loader);
+
+/* loader_locate - "FILE tokens A to B" of sample number g (batch.samples), to name it in a message. */
+void loader_locate(const struct loader *loader, int64_t number, char *text, int bytes);
 
 /* loader_next - the next micro-batch of this rank, in order; *out is valid until the next call.
  *
  * A step's share is cut into micro-batches of at most B; *last tells that this one completes the
  * rank's share of a step (a rank with an empty share gets batches with sequences = 0 and last = true).
- * At the end of limited data: out->sequences = 0 and *end = true.
- * Errors    what the reading thread met: STATUS_DATA with file, place and reason */
+ * At the end of limited data: out->sequences = 0, *last = false and *end = true, on all ranks after the
+ * same number of steps; the last step may be shorter than G.
+ * Errors    what the reading thread met: STATUS_DATA with file, place and reason; then again and again */
 status loader_next(struct loader *loader, struct batch *out, bool *last, bool *end);
 
 /* loader_stall_seconds - how long loader_next has waited for the thread, in all. */

@@ -1,0 +1,412 @@
+/* The loader: a ring of micro-batches that one thread fills and loader_next empties.
+ *
+ * The thread alone touches the shards and the position in the data; the ring's counters are the only
+ * state that both sides share, under one mutex. A slot that is handed out stays the caller's until the
+ * next call. An error ends the thread and is delivered in its place, after the good batches before it. */
+#include "datasets/loader.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "datasets/h5file.h"
+#include "datasets/order.h"
+#include "datasets/shard_set.h"
+
+enum {
+    OPEN_SHARDS = 32,       /* at once, over all sources */
+    AHEAD_BYTES = 16 << 20, /* read ahead about this much ... */
+    AHEAD_LEAST = 4,        /* ... and between these numbers of micro-batches */
+    AHEAD_MOST = 64,
+    SHARD_BYTES = 320 << 10 /* memory of one open shard, measured */
+};
+
+struct slot {
+    struct batch batch;
+    bool last, end, failed;
+    int32_t *inputs, *targets, *positions, *cu_rows;
+    int64_t *samples;
+};
+
+struct loader {
+    struct loader_options options; /* its pointers are not used after loader_open */
+    struct shard_set *sets[ORDER_SOURCES_MAX];
+    struct order order;
+    int64_t limit; /* samples of the run; INT64_MAX: none */
+    char fingerprint[HASH_TEXT_BYTES];
+
+    /* the thread's own */
+    int64_t step_first, next, share_end;
+    int32_t *window; /* [T + 1] */
+    int32_t *starts; /* [T] */
+
+    int64_t slots;
+    struct slot *ring;
+    void *memory;
+    pthread_t thread;
+    bool thread_runs;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t filled_one, freed_one;
+    int64_t filled,
+        taken; /* slots in all; filled - taken are ready, the one before `taken` is held */
+    bool stop;
+    struct status_note note; /* of a failed slot */
+    double stall_seconds;
+};
+
+static int64_t slot_bytes(const struct loader_options *o)
+{
+    int64_t rows = o->micro_sequences * o->sequence_tokens;
+    int64_t bytes = (3 * rows + rows + 1) * (int64_t)sizeof(int32_t) +
+                    o->micro_sequences * (int64_t)sizeof(int64_t);
+    return (bytes + 63) / 64 * 64;
+}
+
+static int64_t slot_count(const struct loader_options *o)
+{
+    if (o->ahead_batches > 0) {
+        return o->ahead_batches + 1; /* one is in the caller's hands */
+    }
+    int64_t count = AHEAD_BYTES / slot_bytes(o);
+    count = count < AHEAD_LEAST ? AHEAD_LEAST : count;
+    return (count > AHEAD_MOST ? AHEAD_MOST : count) + 1;
+}
+
+int64_t loader_memory_bytes(const struct loader_options *options)
+{
+    int64_t window = (2 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
+    int64_t slots = slot_count(options) * (slot_bytes(options) + (int64_t)sizeof(struct slot));
+    return slots + window + options->source_count * (int64_t)SHARD_BYTES;
+}
+
+static status check_options(const struct loader_options *o)
+{
+    REQUIRE(o->source_count > 0 && o->source_count <= ORDER_SOURCES_MAX, STATUS_RECIPE,
+            "%d data sources; 1 to %d are possible", o->source_count, ORDER_SOURCES_MAX);
+    bool sizes = o->sequence_tokens > 0 && o->global_sequences > 0 && o->micro_sequences > 0 &&
+                 o->sequence_tokens < INT32_MAX / o->micro_sequences;
+    REQUIRE(sizes, STATUS_RECIPE, "a batch of %lld sequences of %lld tokens, %lld at a time",
+            (long long)o->global_sequences, (long long)o->sequence_tokens,
+            (long long)o->micro_sequences);
+    REQUIRE(o->ranks > 0 && o->rank >= 0 && o->rank < o->ranks, STATUS_INTERNAL, "rank %d of %d",
+            o->rank, o->ranks);
+    REQUIRE(o->first_sample >= 0 && o->limit_samples >= LOADER_ONE_EPOCH && o->ahead_batches >= 0,
+            STATUS_INTERNAL, "first sample %lld, limit %lld, %lld ahead",
+            (long long)o->first_sample, (long long)o->limit_samples, (long long)o->ahead_batches);
+    return STATUS_OK;
+}
+
+static status open_sources(struct loader *l)
+{
+    const struct loader_options *o = &l->options;
+    int64_t samples[ORDER_SOURCES_MAX];
+    double weights[ORDER_SOURCES_MAX];
+    int each = OPEN_SHARDS / o->source_count;
+    for (int i = 0; i < o->source_count; i++) {
+        struct shard_set_options set = {.path = o->sources[i].path,
+                                        .sequence_tokens = o->sequence_tokens,
+                                        .vocab_size = o->vocab_size,
+                                        .tokenizer_sha256 = o->tokenizer_sha256,
+                                        .open_limit = each > 1 ? each : 1};
+        TRY(shard_set_open(&set, &l->sets[i]));
+        samples[i] = shard_set_samples(l->sets[i]);
+        weights[i] = o->sources[i].weight;
+    }
+    TRY(order_set(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
+    int64_t epoch = order_epoch(&l->order);
+    l->limit = o->limit_samples > 0 ? o->limit_samples : INT64_MAX;
+    if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && l->limit > epoch)) {
+        l->limit = epoch;
+    }
+    return STATUS_OK;
+}
+
+static status take_fingerprint(struct loader *l)
+{
+    struct hash *hash = NULL;
+    TRY(hash_create(&hash));
+    char text[256];
+    int used =
+        snprintf(text, sizeof text, "bireme-data 1 seed %llu tokens %lld shuffle %d mask %d\n",
+                 (unsigned long long)l->options.seed, (long long)l->options.sequence_tokens,
+                 l->options.shuffle, l->options.document_mask);
+    status result = STATUS_OK;
+    TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
+    for (int i = 0; i < l->order.sources; i++) {
+        used = snprintf(text, sizeof text, "source %llu of %llu\n",
+                        (unsigned long long)(l->order.before[i + 1] - l->order.before[i]),
+                        (unsigned long long)l->order.before[l->order.sources]);
+        TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
+        TRY_GOTO(result, failed, shard_set_hash(l->sets[i], hash));
+    }
+    return hash_finish(&hash, l->fingerprint);
+failed:
+    hash_destroy(&hash);
+    return result;
+}
+
+static status make_ring(struct loader *l)
+{
+    int64_t batch = l->options.micro_sequences, tokens = l->options.sequence_tokens;
+    int64_t rows = batch * tokens, bytes = slot_bytes(&l->options);
+    l->slots = slot_count(&l->options);
+    l->ring = calloc((size_t)l->slots, sizeof *l->ring);
+    l->memory = malloc((size_t)(l->slots * bytes));
+    l->window = malloc((size_t)(tokens + 1) * sizeof *l->window);
+    l->starts = malloc((size_t)tokens * sizeof *l->starts);
+    bool held = l->ring != NULL && l->memory != NULL && l->window != NULL && l->starts != NULL;
+    REQUIRE(held, STATUS_INTERNAL, "out of memory: %lld micro-batches of %lld bytes",
+            (long long)l->slots, (long long)bytes);
+    for (int64_t i = 0; i < l->slots; i++) {
+        struct slot *s = &l->ring[i];
+        s->samples = (int64_t *)((char *)l->memory + i * bytes); /* the widest type first */
+        s->inputs = (int32_t *)(s->samples + batch);
+        s->targets = s->inputs + rows;
+        s->positions = s->targets + rows;
+        s->cu_rows = s->positions + rows;
+    }
+    return STATUS_OK;
+}
+
+/* This rank's share of the step that begins with sample `first`: the first `larger` ranks have one
+ * sample more (comm/partition.h's rule). */
+static void begin_step(struct loader *l, int64_t first)
+{
+    int64_t left = l->limit - first, global = l->options.global_sequences;
+    int64_t count = left < global ? (left > 0 ? left : 0) : global;
+    int64_t each = count / l->options.ranks, larger = count % l->options.ranks;
+    int64_t rank = l->options.rank;
+    l->step_first = first;
+    l->next = first + rank * each + (rank < larger ? rank : larger);
+    l->share_end = l->next + each + (rank < larger ? 1 : 0);
+}
+
+/* Targets and positions of one sample, one segment for each document in it where they are masked. */
+static void add_rows(struct loader *l, struct slot *s, int64_t row, const int32_t *starts,
+                     int64_t start_count)
+{
+    struct batch *b = &s->batch;
+    int64_t tokens = l->options.sequence_tokens, begin = 0;
+    memcpy(s->inputs + row, l->window, (size_t)tokens * sizeof *s->inputs);
+    memcpy(s->targets + row, l->window + 1, (size_t)tokens * sizeof *s->targets);
+    for (int64_t i = 0; i <= start_count; i++) {
+        int64_t end = i < start_count ? starts[i] : tokens;
+        if (i < start_count) {
+            s->targets[row + end - 1] = BATCH_IGNORED; /* it would be another document's token */
+        }
+        if (end == begin) {
+            continue; /* a document begins with the target of the last row */
+        }
+        for (int64_t j = begin; j < end; j++) {
+            s->positions[row + j] = (int32_t)(j - begin);
+        }
+        s->cu_rows[++b->segments] = (int32_t)(row + end);
+        b->longest = end - begin > b->longest ? end - begin : b->longest;
+        begin = end;
+    }
+}
+
+static status fill(struct loader *l, struct slot *s)
+{
+    int64_t tokens = l->options.sequence_tokens;
+    int64_t left = l->share_end - l->next, most = l->options.micro_sequences;
+    int64_t sequences = left < most ? left : most;
+    s->end = l->step_first >= l->limit;
+    s->last = !s->end && sequences == left;
+    s->batch = (struct batch){.sequences = sequences,
+                              .tokens = tokens,
+                              .rows = sequences * tokens,
+                              .inputs = s->inputs,
+                              .targets = s->targets,
+                              .positions = s->positions,
+                              .cu_rows = s->cu_rows,
+                              .first_row = l->next * tokens,
+                              .samples = s->samples};
+    s->cu_rows[0] = 0;
+    for (int64_t i = 0; i < sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        struct shard_set *set = l->sets[place.source];
+        int64_t start_count = 0;
+        s->samples[i] = l->next + i;
+        TRY(shard_set_read(set, place.sample, l->window));
+        if (l->options.document_mask) {
+            TRY(shard_set_starts(set, place.sample, l->starts, &start_count));
+        }
+        add_rows(l, s, i * tokens, l->starts, start_count);
+    }
+    l->next += sequences;
+    if (s->last) {
+        begin_step(l, l->step_first + l->options.global_sequences);
+    }
+    return STATUS_OK;
+}
+
+static void *read_ahead(void *argument)
+{
+    struct loader *l = argument;
+    bool more = true;
+    while (more) {
+        pthread_mutex_lock(&l->mutex);
+        /* the slot before `taken` may be in the caller's hands: filling stops one short of it */
+        while (!l->stop && l->filled - l->taken >= l->slots - 1) {
+            pthread_cond_wait(&l->freed_one, &l->mutex);
+        }
+        bool stop = l->stop;
+        pthread_mutex_unlock(&l->mutex);
+        if (stop) {
+            break;
+        }
+        struct slot *s = &l->ring[l->filled % l->slots]; /* only this thread changes `filled` */
+        s->failed = fill(l, s) != STATUS_OK;
+        more = !s->failed && !s->end;
+        pthread_mutex_lock(&l->mutex);
+        if (s->failed) {
+            status_take(&l->note);
+        }
+        l->filled++;
+        pthread_cond_signal(&l->filled_one);
+        pthread_mutex_unlock(&l->mutex);
+    }
+    return NULL;
+}
+
+/* Signals are for the threads that know what to do with them. */
+static status start_thread(struct loader *l)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&l->thread, NULL, read_ahead, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    REQUIRE(failed == 0, STATUS_INTERNAL, "cannot start the loader's thread: %s", strerror(failed));
+    l->thread_runs = true;
+    return STATUS_OK;
+}
+
+/* With the mutex held: the slot that comes next, filled. */
+static struct slot *wait_for_slot(struct loader *l)
+{
+    while (l->filled == l->taken) {
+        pthread_cond_wait(&l->filled_one, &l->mutex);
+    }
+    return &l->ring[l->taken % l->slots];
+}
+
+static status wait_for_first(struct loader *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    bool failed = wait_for_slot(l)->failed;
+    pthread_mutex_unlock(&l->mutex);
+    return failed ? status_restore(&l->note) : STATUS_OK;
+}
+
+status loader_open(const struct loader_options *options, struct loader **out)
+{
+    *out = NULL;
+    TRY(check_options(options));
+    TRY(h5file_require_threads());
+    struct loader *l = calloc(1, sizeof *l);
+    REQUIRE(l != NULL, STATUS_INTERNAL, "out of memory: a loader");
+    l->options = *options;
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_cond_init(&l->filled_one, NULL);
+    pthread_cond_init(&l->freed_one, NULL);
+    status result = STATUS_OK;
+    TRY_GOTO(result, failed, open_sources(l));
+    TRY_GOTO(result, failed, take_fingerprint(l));
+    TRY_GOTO(result, failed, make_ring(l));
+    l->options.sources = NULL;
+    l->options.tokenizer_sha256 = NULL;
+    begin_step(l, l->options.first_sample);
+    TRY_GOTO(result, failed, start_thread(l));
+    TRY_GOTO(result, failed, wait_for_first(l));
+    *out = l;
+    return STATUS_OK;
+failed:
+    loader_close(&l);
+    return result;
+}
+
+status loader_close(struct loader **loader)
+{
+    struct loader *l = *loader;
+    if (l == NULL) {
+        return STATUS_OK;
+    }
+    *loader = NULL;
+    if (l->thread_runs) {
+        pthread_mutex_lock(&l->mutex);
+        l->stop = true;
+        pthread_cond_signal(&l->freed_one);
+        pthread_mutex_unlock(&l->mutex);
+        pthread_join(l->thread, NULL);
+    }
+    status result = STATUS_OK;
+    for (int i = 0; i < ORDER_SOURCES_MAX; i++) {
+        KEEP_FIRST(result, shard_set_close(&l->sets[i]));
+    }
+    pthread_mutex_destroy(&l->mutex);
+    pthread_cond_destroy(&l->filled_one);
+    pthread_cond_destroy(&l->freed_one);
+    free(l->ring);
+    free(l->memory);
+    free(l->window);
+    free(l->starts);
+    free(l);
+    return result;
+}
+
+int64_t loader_samples(const struct loader *loader)
+{
+    return order_epoch(&loader->order);
+}
+
+int64_t loader_tokens(const struct loader *loader)
+{
+    int64_t tokens = 0;
+    for (int i = 0; i < loader->order.sources; i++) {
+        tokens += shard_set_tokens(loader->sets[i]);
+    }
+    return tokens;
+}
+
+const char *loader_fingerprint(const struct loader *loader)
+{
+    return loader->fingerprint;
+}
+
+void loader_locate(const struct loader *loader, int64_t number, char *text, int bytes)
+{
+    struct order_place place = order_at(&loader->order, number);
+    shard_set_locate(loader->sets[place.source], place.sample, text, bytes);
+}
+
+status loader_next(struct loader *loader, struct batch *out, bool *last, bool *end)
+{
+    pthread_mutex_lock(&loader->mutex);
+    if (loader->filled == loader->taken) {
+        double began = clock_seconds();
+        wait_for_slot(loader);
+        loader->stall_seconds += clock_seconds() - began;
+    }
+    struct slot *s = &loader->ring[loader->taken % loader->slots];
+    if (!s->failed && !s->end) { /* those two stay where they are and come again */
+        loader->taken++;
+        pthread_cond_signal(&loader->freed_one);
+    }
+    pthread_mutex_unlock(&loader->mutex);
+    *out = s->batch;
+    *last = s->last;
+    *end = s->end;
+    return s->failed ? status_restore(&loader->note) : STATUS_OK;
+}
+
+double loader_stall_seconds(const struct loader *loader)
+{
+    return loader->stall_seconds;
+}

@@ -1,0 +1,296 @@
+#include "datasets/shard_set.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "datasets/shard.h"
+
+struct member {
+    char *path;
+    struct shard_header header;
+    int64_t first_sample; /* of the set */
+    struct shard *shard;  /* NULL: not open now */
+    uint64_t used;        /* when it was last read, for closing the oldest */
+};
+
+struct shard_set {
+    struct member *members;
+    int count;
+    int open_count, open_limit;
+    uint64_t reads;
+    int64_t sequence_tokens;
+    int64_t samples, tokens;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct member *)a)->path, ((const struct member *)b)->path);
+}
+
+static status take_paths(struct shard_set *set, const glob_t *found)
+{
+    set->members = calloc(found->gl_pathc, sizeof *set->members);
+    REQUIRE(set->members != NULL, STATUS_INTERNAL, "out of memory: %zu shards", found->gl_pathc);
+    for (size_t i = 0; i < found->gl_pathc; i++) {
+        set->members[i].path = strdup(found->gl_pathv[i]);
+        REQUIRE(set->members[i].path != NULL, STATUS_INTERNAL, "out of memory: a path");
+        set->count++;
+    }
+    qsort(set->members, (size_t)set->count, sizeof *set->members, by_name);
+    return STATUS_OK;
+}
+
+static status find_members(struct shard_set *set, const char *path)
+{
+    glob_t found = {0};
+    int failed = glob(path, GLOB_ERR, NULL, &found);
+    status result = STATUS_OK;
+    if (failed == 0) {
+        result = take_paths(set, &found);
+    } else if (failed == GLOB_NOMATCH) {
+        result = status_raise(STATUS_NO_INPUT, __FILE__, __LINE__,
+                              "no shard matches %s; `bireme prepare` makes shards", path);
+    } else {
+        result = status_raise(failed == GLOB_ABORTED ? STATUS_PERMISSION : STATUS_INTERNAL,
+                              __FILE__, __LINE__, "cannot look for shards at %s", path);
+    }
+    globfree(&found);
+    return result;
+}
+
+/* name-00002-of-00004.h5: the place of "00002", and 4; NULL for other names. */
+static const char *numbered(const char *path, int *of)
+{
+    static const char pattern[] = "-#####-of-#####.h5";
+    size_t length = strlen(path), tail = sizeof pattern - 1;
+    if (length <= tail) {
+        return NULL;
+    }
+    const char *end = path + length - tail;
+    for (size_t i = 0; i < tail; i++) {
+        bool digit = end[i] >= '0' && end[i] <= '9';
+        if (pattern[i] == '#' ? !digit : end[i] != pattern[i]) {
+            return NULL;
+        }
+    }
+    *of = atoi(end + sizeof "-00000-of-" - 1); /* five digits, checked above */
+    return end + 1;
+}
+
+/* A set that lost a member, or two preparations side by side: training would silently see other data.
+ * A glob that picks some members of a whole set is the user's choice. */
+static status check_complete(const struct shard_set *set)
+{
+    for (int i = 0; i < set->count; i++) {
+        int of = 0, of_before = 0;
+        const char *path = set->members[i].path, *number = numbered(path, &of);
+        if (number == NULL) {
+            continue;
+        }
+        int stem = (int)(number - path);
+        const char *before = i > 0 ? set->members[i - 1].path : "";
+        bool same_stem = i > 0 && strncmp(before, path, (size_t)stem) == 0 &&
+                         numbered(before, &of_before) == before + stem;
+        REQUIRE(!same_stem || of_before == of, STATUS_DATA,
+                "%s and %s belong to two different preparations; remove one of them", before, path);
+        for (int member = 0; member < of && !same_stem; member++) {
+            char expected[FILE_PATH_BYTES];
+            snprintf(expected, sizeof expected, "%.*s%05d-of-%05d.h5", stem, path, member, of);
+            REQUIRE(file_exists(expected), STATUS_DATA,
+                    "%s is missing: the set of %s is incomplete; run `bireme prepare` again",
+                    expected, path);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status close_oldest(struct shard_set *set)
+{
+    struct member *oldest = NULL;
+    for (int i = 0; i < set->count; i++) {
+        struct member *m = &set->members[i];
+        if (m->shard != NULL && (oldest == NULL || m->used < oldest->used)) {
+            oldest = m;
+        }
+    }
+    set->open_count--;
+    return shard_close(&oldest->shard);
+}
+
+static bool same_header(const struct shard_header *a, const struct shard_header *b)
+{
+    return a->vocab_size == b->vocab_size && a->tokens == b->tokens &&
+           a->documents == b->documents && a->token_bytes == b->token_bytes &&
+           strcmp(a->tokenizer_sha256, b->tokenizer_sha256) == 0 &&
+           strcmp(a->tokens_sha256, b->tokens_sha256) == 0;
+}
+
+static status open_member(struct shard_set *set, struct member *m)
+{
+    m->used = ++set->reads;
+    if (m->shard != NULL) {
+        return STATUS_OK;
+    }
+    if (set->open_count == set->open_limit) {
+        TRY(close_oldest(set));
+    }
+    TRY(shard_open(m->path, &m->shard));
+    set->open_count++;
+    bool first_time = m->header.tokens == 0;
+    REQUIRE(first_time || same_header(&m->header, shard_header_of(m->shard)), STATUS_DATA,
+            "%s was replaced by another shard while it was in use", m->path);
+    m->header = *shard_header_of(m->shard);
+    return STATUS_OK;
+}
+
+static status check_members(struct shard_set *set, const struct shard_set_options *options)
+{
+    for (int i = 0; i < set->count; i++) {
+        struct member *m = &set->members[i];
+        TRY(open_member(set, m));
+        TRY(shard_expect(m->shard, options->vocab_size, options->tokenizer_sha256));
+        m->first_sample = set->samples;
+        int64_t samples = (m->header.tokens - 1) / set->sequence_tokens;
+        if (samples == 0) {
+            log_warning("SHARD-SHORT", "%s has %lld tokens, fewer than the %lld of one sample",
+                        m->path, (long long)m->header.tokens, (long long)set->sequence_tokens + 1);
+        }
+        set->samples += samples;
+        set->tokens += m->header.tokens;
+    }
+    REQUIRE(set->samples > 0, STATUS_DATA,
+            "%s holds %lld tokens and no sample of %lld (sequence length + 1); use a shorter "
+            "sequence_length or more text",
+            options->path, (long long)set->tokens, (long long)set->sequence_tokens + 1);
+    if (set->tokens > SHARD_SET_VERIFY_TOKENS) {
+        return STATUS_OK;
+    }
+    for (int i = 0; i < set->count; i++) {
+        TRY(open_member(set, &set->members[i]));
+        TRY(shard_verify(set->members[i].shard));
+    }
+    return STATUS_OK;
+}
+
+status shard_set_open(const struct shard_set_options *options, struct shard_set **out)
+{
+    *out = NULL;
+    REQUIRE(options->sequence_tokens > 0 && options->open_limit > 0, STATUS_INTERNAL,
+            "samples of %lld tokens, %d open shards", (long long)options->sequence_tokens,
+            options->open_limit);
+    struct shard_set *set = calloc(1, sizeof *set);
+    REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a set of shards");
+    set->sequence_tokens = options->sequence_tokens;
+    set->open_limit = options->open_limit;
+    status result = STATUS_OK;
+    TRY_GOTO(result, failed, find_members(set, options->path));
+    TRY_GOTO(result, failed, check_complete(set));
+    TRY_GOTO(result, failed, check_members(set, options));
+    *out = set;
+    return STATUS_OK;
+failed:
+    shard_set_close(&set);
+    return result;
+}
+
+status shard_set_close(struct shard_set **set)
+{
+    if (*set == NULL) {
+        return STATUS_OK;
+    }
+    status result = STATUS_OK;
+    for (int i = 0; i < (*set)->count; i++) {
+        KEEP_FIRST(result, shard_close(&(*set)->members[i].shard));
+        free((*set)->members[i].path);
+    }
+    free((*set)->members);
+    free(*set);
+    *set = NULL;
+    return result;
+}
+
+int64_t shard_set_samples(const struct shard_set *set)
+{
+    return set->samples;
+}
+
+int64_t shard_set_tokens(const struct shard_set *set)
+{
+    return set->tokens;
+}
+
+/* The last member whose first sample is not after this one; members without samples are skipped,
+ * because the one after them begins with the same sample. */
+static struct member *member_of(const struct shard_set *set, int64_t sample)
+{
+    int low = 0, high = set->count;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (set->members[middle].first_sample <= sample) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &set->members[low];
+}
+
+status shard_set_read(struct shard_set *set, int64_t sample, int32_t *tokens)
+{
+    struct member *m = member_of(set, sample);
+    TRY(open_member(set, m));
+    int64_t first = (sample - m->first_sample) * set->sequence_tokens;
+    return shard_read(m->shard, first, set->sequence_tokens + 1, tokens);
+}
+
+status shard_set_starts(struct shard_set *set, int64_t sample, int32_t *offsets, int64_t *count)
+{
+    struct member *m = member_of(set, sample);
+    TRY(open_member(set, m));
+    int64_t first = (sample - m->first_sample) * set->sequence_tokens;
+    int64_t last = first + set->sequence_tokens, document = 0;
+    TRY(shard_document_at(m->shard, first, &document));
+    *count = 0;
+    int64_t starts[64], held = 0;
+    for (document++; document < m->header.documents; document += held) {
+        held = m->header.documents - document < 64 ? m->header.documents - document : 64;
+        TRY(shard_read_documents(m->shard, document, held, starts));
+        for (int64_t i = 0; i < held; i++) {
+            if (starts[i] > last) {
+                return STATUS_OK;
+            }
+            bool rises = starts[i] > (*count > 0 ? first + offsets[*count - 1] : first);
+            REQUIRE(rises, STATUS_DATA, "%s: /documents does not rise at entry %lld", m->path,
+                    (long long)(document + i));
+            offsets[(*count)++] = (int32_t)(starts[i] - first);
+        }
+    }
+    return STATUS_OK;
+}
+
+void shard_set_locate(const struct shard_set *set, int64_t sample, char *text, int bytes)
+{
+    const struct member *m = member_of(set, sample);
+    int64_t first = (sample - m->first_sample) * set->sequence_tokens;
+    snprintf(text, (size_t)bytes, "%s tokens %lld to %lld", m->path, (long long)first,
+             (long long)(first + set->sequence_tokens));
+}
+
+status shard_set_hash(const struct shard_set *set, struct hash *hash)
+{
+    for (int i = 0; i < set->count; i++) {
+        const struct shard_header *h = &set->members[i].header;
+        const char *slash = strrchr(set->members[i].path, '/');
+        const char *name = slash != NULL ? slash + 1 : set->members[i].path;
+        char text[512];
+        int used = snprintf(text, sizeof text, "%.200s %lld %lld %lld %s %s\n", name,
+                            (long long)h->tokens, (long long)h->documents, (long long)h->vocab_size,
+                            h->tokenizer_sha256, h->tokens_sha256);
+        TRY(hash_update(hash, text, (size_t)used));
+    }
+    return STATUS_OK;
+}

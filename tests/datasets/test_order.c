@@ -1,0 +1,130 @@
+/* The order of training: nothing lost or doubled in an epoch, mixtures exact, all of it stateless. */
+#include "datasets/order.h"
+#include "tests/check.h"
+
+static void test_epochs(void)
+{
+    static const int64_t sizes[] = {1, 2, 3, 17, 64, 1000, 4097};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        int64_t n = sizes[k], moved = 0;
+        double weight = 1.0;
+        struct order order;
+        CHECK_OK(order_set(&order, &n, &weight, 1, 42, true));
+        CHECK_EQUAL(order_epoch(&order), n);
+        int *seen = calloc((size_t)n, sizeof *seen);
+        for (int64_t g = 0; g < 3 * n; g++) {
+            struct order_place p = order_at(&order, g);
+            CHECK_EQUAL(p.epoch, g / n);
+            CHECK(p.sample >= 0 && p.sample < n);
+            CHECK_EQUAL(seen[p.sample]++, p.epoch); /* each once in each epoch */
+            moved += p.sample != order_at(&order, g % n).sample;
+        }
+        CHECK(n < 17 || moved > n); /* epochs differ from each other */
+        free(seen);
+    }
+}
+
+static void test_seeds(void)
+{
+    int64_t n = 1000, same = 0;
+    double weight = 3.0;
+    struct order a, b, plain;
+    CHECK_OK(order_set(&a, &n, &weight, 1, 1, true));
+    CHECK_OK(order_set(&b, &n, &weight, 1, 2, true));
+    CHECK_OK(order_set(&plain, &n, &weight, 1, 1, false));
+    for (int64_t g = 0; g < n; g++) {
+        same += order_at(&a, g).sample == order_at(&b, g).sample;
+        CHECK_EQUAL(order_at(&plain, g + 2 * n).sample, g);
+    }
+    CHECK(same < 20);
+}
+
+/* Every source has its share of any beginning to within ceil(log2 k) samples, and order_count says it. */
+static void check_mixture(const double *weights, const int64_t *samples, int sources, int64_t total)
+{
+    struct order order;
+    CHECK_OK(order_set(&order, samples, weights, sources, 7, true));
+    double sum = 0.0, bound = ceil(log2(sources));
+    int64_t count[ORDER_SOURCES_MAX] = {0};
+    for (int i = 0; i < sources; i++) {
+        sum += weights[i];
+    }
+    for (int64_t g = 0; g < total; g++) {
+        struct order_place p = order_at(&order, g);
+        CHECK_EQUAL(p.epoch, count[p.source] / samples[p.source]);
+        count[p.source]++;
+        for (int i = 0; i < sources; i++) {
+            CHECK_EQUAL(count[i], order_count(&order, i, g + 1));
+            CHECK_NEAR((double)count[i], (double)(g + 1) * weights[i] / sum, bound + 1e-4);
+        }
+    }
+    int64_t epoch = order_epoch(&order), through = 0, through_before = 0;
+    for (int i = 0; i < sources; i++) {
+        through += order_count(&order, i, epoch) >= samples[i];
+        through_before += order_count(&order, i, epoch - 1) >= samples[i];
+    }
+    CHECK(through > 0 && through_before == 0);
+}
+
+static void test_mixtures(void)
+{
+    const int64_t samples[5] = {10, 200, 35, 1, 1000};
+    check_mixture((const double[]){0.7, 0.3}, samples, 2, 5000);
+    check_mixture((const double[]){1.0, 1.0, 1.0}, samples, 3, 3000);
+    check_mixture((const double[]){5.0, 0.01, 2.5, 1e-3, 40.0}, samples, 5, 20000);
+    check_mixture((const double[]){1e-300, 2e-300}, samples, 2, 3000);
+    double many[ORDER_SOURCES_MAX];
+    int64_t sizes[ORDER_SOURCES_MAX];
+    for (int i = 0; i < ORDER_SOURCES_MAX; i++) {
+        many[i] = 1.0 + i % 7;
+        sizes[i] = 3 + i;
+    }
+    check_mixture(many, sizes, ORDER_SOURCES_MAX, 1000);
+    /* far into a run: 64-bit numbers do not overflow */
+    struct order order;
+    CHECK_OK(order_set(&order, samples, (const double[]){3.0, 1.0}, 2, 7, true));
+    int64_t far = INT64_C(1) << 55;
+    CHECK_EQUAL(order_count(&order, 0, far), far / 4 * 3);
+    CHECK_EQUAL(order_count(&order, 1, far), far / 4);
+}
+
+/* Within an epoch of its own, each source loses and doubles nothing, whatever the others do. */
+static void test_mixture_epochs(void)
+{
+    const int64_t samples[2] = {30, 50};
+    struct order order;
+    int seen[2][50] = {{0}};
+    CHECK_OK(order_set(&order, samples, (const double[]){2.0, 1.0}, 2, 9, true));
+    for (int64_t g = 0; g < 3000; g++) {
+        struct order_place p = order_at(&order, g);
+        CHECK_EQUAL(seen[p.source][p.sample]++, p.epoch);
+    }
+}
+
+static void test_errors(void)
+{
+    const int64_t samples[2] = {3, 3};
+    struct order order;
+    CHECK_FAILS(order_set(&order, samples, (const double[]){1.0, 0.0}, 2, 1, true), STATUS_RECIPE,
+                "weight 0");
+    CHECK_FAILS(order_set(&order, samples, (const double[]){1.0, -1.0}, 2, 1, true), STATUS_RECIPE,
+                "weight -1");
+    CHECK_FAILS(order_set(&order, samples, (const double[]){(double)NAN, 1.0}, 2, 1, true),
+                STATUS_RECIPE, "finite");
+    CHECK_FAILS(order_set(&order, samples, (const double[]){1.0, (double)INFINITY}, 2, 1, true),
+                STATUS_RECIPE, "finite");
+    CHECK_FAILS(order_set(&order, samples, (const double[]){1e308, 1e308}, 2, 1, true),
+                STATUS_RECIPE, "too large");
+    CHECK_FAILS(order_set(&order, samples, NULL, 0, 1, true), STATUS_RECIPE, "0 data sources");
+    CHECK_FAILS(order_set(&order, samples, NULL, 65, 1, true), STATUS_RECIPE, "65 data sources");
+}
+
+int main(void)
+{
+    test_epochs();
+    test_seeds();
+    test_mixtures();
+    test_mixture_epochs();
+    test_errors();
+    return 0;
+}

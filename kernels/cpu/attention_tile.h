@@ -256,26 +256,21 @@ ATTENTION_INLINE void attention_columns(const struct attention_product *p, int64
 
 static __attribute__((noinline)) void attention_multiply(const struct attention_product *p)
 {
-    const int64_t step = ATTENTION_VECTORS * VECTOR_LANES;
-    int64_t column = 0;
-    for (; column + step <= p->columns; column += step) {
-        attention_columns(p, column, ATTENTION_VECTORS);
+    int64_t vectors = (p->columns + VECTOR_LANES - 1) / VECTOR_LANES, done = 0;
+    for (; done + ATTENTION_VECTORS <= vectors; done += ATTENTION_VECTORS) {
+        attention_columns(p, done * VECTOR_LANES, ATTENTION_VECTORS);
     }
-    switch ((p->columns - column + VECTOR_LANES - 1) / VECTOR_LANES) {
+    switch (vectors - done) {
 #if defined(VECTOR_AVX512)
     case 3:
-        attention_columns(p, column, 3);
+        attention_columns(p, done * VECTOR_LANES, 3);
         break;
     case 2:
-        attention_columns(p, column, 2);
-        break;
-#else
-    case 2:
-        attention_columns(p, column, 2);
+        attention_columns(p, done * VECTOR_LANES, 2);
         break;
 #endif
     case 1:
-        attention_columns(p, column, 1);
+        attention_columns(p, done * VECTOR_LANES, 1);
         break;
     default:
         break;

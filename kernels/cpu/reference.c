@@ -257,6 +257,7 @@ void reference_residual_norm_backward(struct tensor dz, struct tensor ddelta, st
  * dropout factor. Backward, with d = sum_j m_j p_j (d_o . v_j) = d_o . o:
  *   dv_j += m_j p_j d_o,   ds_j = p_j (m_j (d_o . v_j) - d),
  *   dq = scale sum_j ds_j k_j,   dk_j += scale ds_j q. */
+
 /* One query row of one head of one sequence. */
 struct row {
     const struct attention *a;
@@ -332,15 +333,13 @@ static void forward_row(struct tensor o, struct tensor lse, struct tensor q, str
 }
 
 static void backward_row(struct tensor dq, double *dkeys, double *dvalues, struct tensor d_o,
-                         struct tensor q, struct tensor keys, struct tensor values,
-                         const struct row *r, double *s)
+                         struct tensor q, struct tensor keys, struct tensor values, struct tensor o,
+                         struct tensor lse, const struct row *r, double *s)
 {
     int64_t width = r->a->head_width, columns = width * r->a->kv_heads;
-    double logsum = scores(s, r, q, keys), d_dot_o = 0;
-    for (int64_t j = r->begin; j < r->end; j++) {
-        double dp = dot(d_o, r->row, r->head, values, r->first_key + j, r->kv_head, width);
-        d_dot_o += keep(r, j) * exp(s[j] - logsum) * dp;
-    }
+    scores(s, r, q, keys);
+    double logsum = reference_get(lse, r->head, r->row);
+    double d_dot_o = dot(d_o, r->row, r->head, o, r->row, r->head, width);
     for (int64_t d = 0; d < width; d++) {
         reference_set(dq, r->row, r->head * width + d, 0);
     }
@@ -380,7 +379,8 @@ void reference_attention_forward(struct tensor o, struct tensor lse, struct tens
 
 void reference_attention_backward(struct tensor dq, struct tensor dkeys, struct tensor dvalues,
                                   struct tensor d_o, struct tensor q, struct tensor keys,
-                                  struct tensor values, const struct attention *a)
+                                  struct tensor values, struct tensor o, struct tensor lse,
+                                  const struct attention *a)
 {
     size_t count = (size_t)(keys.rows * keys.columns + 1);
     double *s = malloc((size_t)(keys.rows + 1) * sizeof *s);
@@ -390,7 +390,7 @@ void reference_attention_backward(struct tensor dq, struct tensor dkeys, struct 
         for (int64_t row = 0; row < a->cu_q[i + 1] - a->cu_q[i]; row++) {
             for (int head = 0; head < a->heads; head++) {
                 struct row r = row_of(a, i, row, head);
-                backward_row(dq, dk, dv, d_o, q, keys, values, &r, s);
+                backward_row(dq, dk, dv, d_o, q, keys, values, o, lse, &r, s);
             }
         }
     }

@@ -47,10 +47,10 @@ void reference_residual_norm_backward(struct tensor dz, struct tensor ddelta, st
 void reference_attention_forward(struct tensor o, struct tensor lse, struct tensor q,
                                  struct tensor keys, struct tensor values,
                                  const struct attention *a);
-/* The scores and the softmax are computed anew, so neither o nor lse is needed. */
 void reference_attention_backward(struct tensor dq, struct tensor dkeys, struct tensor dvalues,
                                   struct tensor d_o, struct tensor q, struct tensor keys,
-                                  struct tensor values, const struct attention *a);
+                                  struct tensor values, struct tensor o, struct tensor lse,
+                                  const struct attention *a);
 
 void reference_classifier_run(double *losses, int32_t *best, struct tensor dx, struct tensor dw,
                               struct tensor x, struct tensor w, const int32_t *targets,

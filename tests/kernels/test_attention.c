@@ -1,0 +1,347 @@
+/* Attention against its formula in double precision, forward and backward; and what must hold to
+ * the last bit: packing, threads, repetition, the blindness of the past to the future. */
+#include "tests/kernels/operation.h"
+
+enum { SEQUENCES_MAX = 4, LEAD = 2, TRAIL = 3 };
+
+struct shape {
+    const char *name;
+    int heads, kv_heads;
+    int64_t width;
+    bool causal;
+    int64_t window;
+    int64_t sequences;
+    int64_t queries[SEQUENCES_MAX], keys[SEQUENCES_MAX];
+    double size; /* of the elements of q and k */
+    float dropout;
+};
+
+static const struct shape shapes[] = {
+    {"one token", 1, 1, 1, true, 0, 1, {1}, {1}, 1, 0},
+    {"gpt", 2, 2, 64, true, 0, 1, {130}, {130}, 1, 0},
+    {"full", 2, 2, 32, false, 0, 2, {67, 64}, {67, 64}, 1, 0},
+    {"documents", 2, 2, 64, true, 0, 4, {5, 0, 129, 1}, {5, 0, 129, 1}, 1, 0},
+    {"grouped", 4, 2, 32, true, 0, 2, {70, 3}, {70, 3}, 1, 0},
+    {"one key-value head", 3, 1, 16, false, 0, 1, {65}, {65}, 1, 0},
+    {"width 96", 1, 1, 96, true, 0, 1, {100}, {100}, 1, 0},
+    {"width 128", 1, 1, 128, true, 0, 1, {97}, {97}, 1, 0},
+    {"width 256", 1, 1, 256, false, 0, 1, {37}, {37}, 1, 0},
+    {"prime width", 2, 1, 37, true, 0, 2, {71, 2}, {71, 2}, 1, 0},
+    {"long", 1, 1, 16, true, 0, 1, {301}, {301}, 1, 0},
+    {"window", 2, 2, 24, true, 17, 2, {150, 40}, {150, 40}, 1, 0},
+    {"window over all", 1, 1, 24, false, 70, 1, {90}, {90}, 1, 0},
+    {"cache of one row", 2, 1, 64, true, 0, 4, {1, 1, 1, 1}, {200, 1, 64, 65}, 1, 0},
+    {"cache of rows", 2, 2, 64, true, 0, 2, {3, 70}, {90, 133}, 1, 0},
+    {"more queries than keys", 1, 1, 32, true, 0, 2, {70, 4}, {9, 0}, 1, 0},
+    {"cross", 2, 2, 32, false, 0, 2, {9, 70}, {140, 1}, 1, 0},
+    {"large scores", 2, 2, 64, true, 0, 1, {130}, {130}, 35, 0},
+    {"dropout", 2, 2, 64, true, 0, 2, {70, 33}, {70, 33}, 1, 0.3f},
+    {"dropout of a row", 4, 2, 32, true, 0, 2, {1, 1}, {70, 33}, 1, 0.5f},
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+struct memory {
+    struct tensor q, keys, values, d_o, o, lse, dq, dkeys, dvalues;
+};
+
+struct problem {
+    const struct shape *shape;
+    int32_t cu_q[SEQUENCES_MAX + 1], cu_k[SEQUENCES_MAX + 1];
+    struct attention a;
+    int64_t rows_q, rows_k;
+};
+
+static int64_t lay_out(int32_t *cu, const int64_t *lengths, int64_t sequences, int64_t *longest)
+{
+    cu[0] = LEAD;
+    *longest = 0;
+    for (int64_t i = 0; i < sequences; i++) {
+        cu[i + 1] = cu[i] + (int32_t)lengths[i];
+        *longest = lengths[i] > *longest ? lengths[i] : *longest;
+    }
+    return cu[sequences] + TRAIL;
+}
+
+static void problem_make(struct problem *p, const struct shape *s)
+{
+    *p = (struct problem){.shape = s};
+    p->a = (struct attention){
+        .heads = s->heads,
+        .kv_heads = s->kv_heads,
+        .head_width = s->width,
+        .causal = s->causal,
+        .window = s->window,
+        .scale = (float)(1.0 / sqrt((double)s->width)),
+        .sequences = s->sequences,
+        .cu_q = p->cu_q,
+        .cu_k = p->cu_k,
+        .dropout = {s->dropout, random_key(7, RANDOM_DROPOUT, 3, 1), INT64_C(0xfffffff0)},
+    };
+    p->rows_q = lay_out(p->cu_q, s->queries, s->sequences, &p->a.longest_q);
+    p->rows_k = lay_out(p->cu_k, s->keys, s->sequences, &p->a.longest_k);
+}
+
+/* Strided, as views into a wider matrix would be. */
+static struct memory memory_make(const struct problem *p, enum dtype dtype)
+{
+    int64_t wide = p->shape->heads * p->shape->width, narrow = p->shape->kv_heads * p->shape->width;
+    enum dtype sums = dtype == REFERENCE_F64 ? REFERENCE_F64 : DTYPE_F32;
+    struct memory m = {
+        .q = operation_tensor(dtype, p->rows_q, wide, wide + 5),
+        .keys = operation_tensor(dtype, p->rows_k, narrow, narrow + 3),
+        .values = operation_tensor(dtype, p->rows_k, narrow, narrow + 1),
+        .d_o = operation_tensor(dtype, p->rows_q, wide, wide),
+        .o = operation_tensor(dtype, p->rows_q, wide, wide + 7),
+        .lse = operation_tensor(sums, p->shape->heads, p->rows_q, p->rows_q),
+        .dq = operation_tensor(dtype, p->rows_q, wide, wide + 2),
+        .dkeys = operation_tensor(dtype, p->rows_k, narrow, narrow),
+        .dvalues = operation_tensor(dtype, p->rows_k, narrow, narrow + 9),
+    };
+    return m;
+}
+
+static void memory_fill(struct memory m, double size)
+{
+    operation_fill(m.q, 1, size);
+    operation_fill(m.keys, 2, size);
+    operation_fill(m.values, 3, 1);
+    operation_fill(m.d_o, 4, 1);
+}
+
+static void memory_copy(struct memory to, struct memory from)
+{
+    reference_convert(to.q, from.q);
+    reference_convert(to.keys, from.keys);
+    reference_convert(to.values, from.values);
+    reference_convert(to.d_o, from.d_o);
+}
+
+static void memory_release(struct memory *m)
+{
+    struct tensor *all[] = {&m->q,   &m->keys, &m->values, &m->d_o,    &m->o,
+                            &m->lse, &m->dq,   &m->dkeys,  &m->dvalues};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+}
+
+static void run(struct kernels *k, const struct problem *p, struct memory m)
+{
+    CHECK_OK(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &p->a));
+    CHECK_OK(attention_backward(k, m.dq, m.dkeys, m.dvalues, m.d_o, m.q, m.keys, m.values, m.o,
+                                m.lse, &p->a));
+}
+
+static void reference_run(const struct problem *p, struct memory m)
+{
+    reference_attention_forward(m.o, m.lse, m.q, m.keys, m.values, &p->a);
+    reference_attention_backward(m.dq, m.dkeys, m.dvalues, m.d_o, m.q, m.keys, m.values, m.o, m.lse,
+                                 &p->a);
+}
+
+/* Rows of sequences only; then the rows outside of them must be as memory came. */
+static double rows_difference(struct tensor got, struct tensor wanted, const int32_t *cu,
+                              int64_t sequences)
+{
+    int64_t first = cu[0], count = cu[sequences] - cu[0];
+    for (int64_t r = 0; r < got.rows; r++) {
+        const unsigned char *row =
+            (const unsigned char *)got.data + (size_t)(r * got.stride) * element_bytes(got.dtype);
+        for (size_t i = 0; (r < first || r >= first + count) && i < element_bytes(got.dtype); i++) {
+            CHECK(row[i] == 0xA5);
+        }
+    }
+    struct tensor a = got, b = wanted;
+    a.data = (char *)a.data + (size_t)(first * a.stride) * element_bytes(a.dtype);
+    b.data = (char *)b.data + (size_t)(first * b.stride) * element_bytes(b.dtype);
+    a.rows = b.rows = count;
+    return operation_difference(a, b);
+}
+
+static double lse_difference(const struct problem *p, struct tensor got, struct tensor wanted)
+{
+    int64_t first = p->cu_q[0], count = p->cu_q[p->shape->sequences] - first;
+    struct tensor a = got, b = wanted;
+    a.data = (char *)a.data + (size_t)first * element_bytes(a.dtype);
+    b.data = (char *)b.data + (size_t)first * element_bytes(b.dtype);
+    a.columns = b.columns = count;
+    return operation_difference(a, b);
+}
+
+static bool memory_equal(struct memory a, struct memory b)
+{
+    return operation_equal(a.o, b.o) && operation_equal(a.lse, b.lse) &&
+           operation_equal(a.dq, b.dq) && operation_equal(a.dkeys, b.dkeys) &&
+           operation_equal(a.dvalues, b.dvalues);
+}
+
+/* Errors of got against exact: o, lse, dq, dkeys, dvalues. */
+static void errors_of(double errors[5], const struct problem *p, struct memory got,
+                      struct memory exact)
+{
+    int64_t sequences = p->shape->sequences;
+    errors[0] = rows_difference(got.o, exact.o, p->cu_q, sequences);
+    errors[1] = lse_difference(p, got.lse, exact.lse);
+    errors[2] = rows_difference(got.dq, exact.dq, p->cu_q, sequences);
+    errors[3] = rows_difference(got.dkeys, exact.dkeys, p->cu_k, sequences);
+    errors[4] = rows_difference(got.dvalues, exact.dvalues, p->cu_k, sequences);
+}
+
+static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
+{
+    static const char *const names[] = {"o", "lse", "dq", "dkeys", "dvalues"};
+    struct problem p;
+    problem_make(&p, s);
+    struct memory m = memory_make(&p, kernels_dtype(k)), again = memory_make(&p, kernels_dtype(k));
+    struct memory exact = memory_make(&p, REFERENCE_F64);
+    struct memory naive = memory_make(&p, kernels_dtype(k));
+    memory_fill(m, s->size);
+    memory_copy(again, m);
+    memory_copy(exact, m);
+    memory_copy(naive, m);
+    run(k, &p, m);
+    run(other, &p, again);
+    CHECK(memory_equal(m, again));
+    run(k, &p, again);
+    CHECK(memory_equal(m, again));
+    reference_run(&p, exact);
+    reference_run(&p, naive);
+    double errors[5], naive_errors[5];
+    errors_of(errors, &p, m, exact);
+    errors_of(naive_errors, &p, naive, exact);
+    for (int i = 0; i < 5; i++) {
+        char what[128];
+        snprintf(what, sizeof what, "attention, %s: %s", s->name, names[i]);
+        /* naive: the same formulas in double, with o and lse as rounded as ours are */
+        /* scores of some thousands are rounded by up to 2.4e-4 as floats, and p with them */
+        double rounding = s->size > 1 ? 1e-3 : i < 2 ? 1e-5 : 2e-5;
+        operation_within(what, k, errors[i], 2 * naive_errors[i] + rounding);
+    }
+    memory_release(&m);
+    memory_release(&again);
+    memory_release(&exact);
+    memory_release(&naive);
+}
+
+/* Two documents in one call and each in a call of its own: equal bits. */
+static void test_packed(struct kernels *k)
+{
+    const struct shape both = {"", 2, 2, 64, true, 0, 2, {75, 40}, {75, 40}, 1, 0};
+    struct problem p, single;
+    problem_make(&p, &both);
+    struct memory m = memory_make(&p, kernels_dtype(k)), n = memory_make(&p, kernels_dtype(k));
+    memory_fill(m, 1);
+    memory_copy(n, m);
+    run(k, &p, m);
+    for (int i = 0; i < 2; i++) {
+        single = p;
+        single.a.sequences = 1;
+        single.a.cu_q = p.cu_q + i;
+        single.a.cu_k = p.cu_k + i;
+        run(k, &single, n);
+    }
+    CHECK(memory_equal(m, n));
+    memory_release(&m);
+    memory_release(&n);
+}
+
+/* Other tokens at the end: the rows before them keep their bits, those after do not. */
+static void test_past(struct kernels *k)
+{
+    const struct shape s = {"", 2, 2, 64, true, 0, 1, {150}, {150}, 1, 0};
+    struct problem p;
+    problem_make(&p, &s);
+    struct memory m = memory_make(&p, kernels_dtype(k)), n = memory_make(&p, kernels_dtype(k));
+    memory_fill(m, 1);
+    memory_copy(n, m);
+    int64_t last = LEAD + 100;
+    for (int64_t c = 0; c < m.q.columns; c++) {
+        reference_set(n.keys, last, c, 3);
+        reference_set(n.values, last, c, -2);
+    }
+    CHECK_OK(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &p.a));
+    CHECK_OK(attention_forward(k, n.o, n.lse, n.q, n.keys, n.values, &p.a));
+    CHECK(memcmp(m.o.data, n.o.data, tensor_bytes(tensor_rows(m.o, 0, last))) == 0);
+    CHECK(!operation_equal(tensor_rows(m.o, last, 1), tensor_rows(n.o, last, 1)));
+    memory_release(&m);
+    memory_release(&n);
+}
+
+/* NaN in a query poisons its row only; in a key, the rows that see it; in lse's place too. */
+static void test_nan(struct kernels *k)
+{
+    const struct shape s = {"", 1, 1, 32, true, 0, 1, {70}, {70}, 1, 0};
+    struct problem p;
+    problem_make(&p, &s);
+    struct memory m = memory_make(&p, kernels_dtype(k));
+    memory_fill(m, 1);
+    reference_set(m.q, LEAD + 5, 3, NAN);
+    reference_set(m.keys, LEAD + 66, 0, NAN);
+    run(k, &p, m);
+    for (int64_t i = 0; i < 70; i++) {
+        bool bad = i == 5 || i >= 66;
+        CHECK(isnan(reference_get(m.o, LEAD + i, 0)) == bad);
+        CHECK(isnan(reference_get(m.lse, 0, LEAD + i)) == bad);
+    }
+    CHECK(isnan(reference_get(m.dq, LEAD + 69, 1)) && isnan(reference_get(m.dkeys, LEAD, 1)));
+    memory_release(&m);
+}
+
+/* Two query heads on one key-value head equal two on two copies of it. */
+static void test_grouped(struct kernels *k)
+{
+    const struct shape one = {"", 2, 1, 64, true, 0, 1, {90}, {90}, 1, 0};
+    const struct shape two = {"", 2, 2, 64, true, 0, 1, {90}, {90}, 1, 0};
+    struct problem p, q;
+    problem_make(&p, &one);
+    problem_make(&q, &two);
+    struct memory m = memory_make(&p, kernels_dtype(k)), n = memory_make(&q, kernels_dtype(k));
+    memory_fill(m, 1);
+    memory_fill(n, 1);
+    for (int half = 0; half < 2; half++) {
+        reference_convert(tensor_columns(n.keys, 64 * half, 64), m.keys);
+        reference_convert(tensor_columns(n.values, 64 * half, 64), m.values);
+    }
+    run(k, &p, m);
+    run(k, &q, n);
+    CHECK(operation_equal(m.o, n.o) && operation_equal(m.lse, n.lse));
+    CHECK(operation_equal(m.dq, n.dq));
+    for (int64_t r = LEAD; r < LEAD + 90; r++) {
+        for (int64_t c = 0; c < 64; c++) {
+            double sum = reference_get(n.dkeys, r, c) + reference_get(n.dkeys, r, 64 + c);
+            double size = fabs(reference_get(n.dkeys, r, c)) + fabs(sum);
+            double epsilon = kernels_dtype(k) == DTYPE_BF16 ? 1e-2 : 1e-5;
+            CHECK_NEAR(reference_get(m.dkeys, r, c), sum, epsilon * (size + 0.1));
+        }
+    }
+    memory_release(&m);
+    memory_release(&n);
+}
+
+static void test_all(struct kernels *k, struct kernels *other)
+{
+    for (int i = 0; i < SHAPES; i++) {
+        test_shape(k, other, &shapes[i]);
+    }
+    test_packed(k);
+    test_past(k);
+    test_nan(k);
+    test_grouped(k);
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {
+        .rows = 512,
+        .width = 256,
+        .inner = 256,
+        .heads = 4,
+        .head_width = 256,
+        .sequence = 301,
+        .vocabulary = 16,
+        .training = true,
+    };
+    operation_each(&limits, test_all);
+    return 0;
+}

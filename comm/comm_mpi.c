@@ -477,7 +477,9 @@ static void leave_world(void)
         status_clear(); /* the end goes on without a guard */
     }
     watchdog_phase("finalize", 0);
-    MPI_Win_free(&world.heartbeat_window);
+    if (world.heartbeat_window != MPI_WIN_NULL) {
+        MPI_Win_free(&world.heartbeat_window);
+    }
     MPI_Comm_free(&world.host);
     MPI_Finalize();
     watchdog_stop();
@@ -524,7 +526,7 @@ static const struct comm_operations operations = {.kind = "mpi",
 
 /* ---- the world ---- */
 
-static status positive_setting(const char *name, double otherwise, double *out)
+static status setting(const char *name, double otherwise, double *out)
 {
     const char *text = getenv(name);
     *out = otherwise;
@@ -533,8 +535,8 @@ static status positive_setting(const char *name, double otherwise, double *out)
     }
     char *end = NULL;
     *out = strtod(text, &end);
-    REQUIRE(end != text && *end == '\0' && *out > 0 && *out < 1e6, STATUS_USAGE,
-            "%s=%s in the environment: must be a positive number", name, text);
+    REQUIRE(end != text && *end == '\0' && *out >= 1 && *out < 1e6, STATUS_USAGE,
+            "%s=%s in the environment: must be a number of at least 1", name, text);
     return STATUS_OK;
 }
 
@@ -542,7 +544,12 @@ static status positive_setting(const char *name, double otherwise, double *out)
 static status init(int *argc, char ***argv)
 {
     double limit = 0;
-    TRY(positive_setting("BIREME_INIT_SECONDS", INIT_SECONDS, &limit));
+    const char *launched_as =
+        getenv("PMIX_RANK") != NULL ? getenv("PMIX_RANK") : getenv("PMI_RANK");
+    if (launched_as != NULL) {
+        status_identify((int)strtol(launched_as, NULL, 10), 1, NULL); /* until MPI tells */
+    }
+    TRY(setting("BIREME_INIT_SECONDS", INIT_SECONDS, &limit));
     TRY(watchdog_start(NULL, limit));
     watchdog_phase("MPI_Init", 0);
     int provided = MPI_THREAD_SINGLE;
@@ -573,20 +580,25 @@ static status learn_hosts(void)
                  "learning the hosts' names");
 }
 
-static status learn_nodes(int *place, int *locals)
+static status find_host(int *place, int *locals)
 {
-    double pretended = 1;
-    TRY(positive_setting("BIREME_COMM_NODES", 1, &pretended));
     TRY(check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL,
                                   &world.host),
               "finding the ranks of this host"));
     return_errors(world.host);
     MPI_Comm_rank(world.host, place);
     MPI_Comm_size(world.host, locals);
-    int64_t nodes = (int64_t)pretended < *locals ? (int64_t)pretended : *locals;
+    return STATUS_OK;
+}
+
+static status learn_nodes(int place, int locals)
+{
+    double pretended = 1;
+    TRY(setting("BIREME_COMM_NODES", 1, &pretended));
+    int64_t nodes = (int64_t)pretended < locals ? (int64_t)pretended : locals;
     int64_t mine[2] = {world.rank, 0};
     TRY(check(MPI_Bcast(&mine[0], 1, MPI_INT64_T, 0, world.host), "naming this host"));
-    mine[1] = mine[0] * world.size + (nodes > 0 ? *place * nodes / *locals : 0);
+    mine[1] = mine[0] * world.size + place * nodes / locals;
     TRY(check(
         MPI_Allgather(&mine[0], 1, MPI_INT64_T, world.host_of, 1, MPI_INT64_T, MPI_COMM_WORLD),
         "learning who lives where"));
@@ -595,21 +607,30 @@ static status learn_nodes(int *place, int *locals)
         "learning who lives where");
 }
 
-static status attach_heartbeat(int place, int locals)
+/* The table of this host, or NULL where memory cannot be shared. */
+static void *make_table(int place, int locals)
 {
-    void *mine = NULL;
+    void *table = NULL;
     MPI_Aint bytes = place == 0 ? (MPI_Aint)heartbeat_bytes(locals) : 0;
-    TRY(check(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, world.host, &mine,
-                                      &world.heartbeat_window),
-              "making the heartbeat table"));
+    if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, world.host, &table,
+                                &world.heartbeat_window) != MPI_SUCCESS) {
+        world.heartbeat_window = MPI_WIN_NULL;
+        return NULL;
+    }
     MPI_Aint size = 0;
     int unit = 0;
-    void *table = NULL;
-    TRY(check(MPI_Win_shared_query(world.heartbeat_window, 0, &size, &unit, &table),
-              "finding the heartbeat table"));
+    if (MPI_Win_shared_query(world.heartbeat_window, 0, &size, &unit, &table) != MPI_SUCCESS) {
+        return NULL;
+    }
     if (place == 0) {
         memset(table, 0, (size_t)size);
     }
+    return table;
+}
+
+static status attach_heartbeat(int place, int locals)
+{
+    void *table = make_table(place, locals);
     TRY(check(MPI_Barrier(world.host), "making the heartbeat table"));
     heartbeat_attach(table, locals, place, world.rank, world.size, world.hosts);
     return STATUS_OK;
@@ -621,8 +642,9 @@ status comm_mpi_world_create(int *argc, char ***argv, struct comm **out)
     int locals = 1;
     TRY(init(argc, argv));
     TRY(learn_hosts());
-    TRY(learn_nodes(&place, &locals));
+    TRY(find_host(&place, &locals));
     TRY(attach_heartbeat(place, locals));
+    TRY(learn_nodes(place, locals));
     TRY(mpi_create(MPI_COMM_WORLD, out));
     (*out)->is_world = true;
     return STATUS_OK;

@@ -68,9 +68,9 @@ static struct table *aligned(void *memory)
 void heartbeat_attach(void *memory, int local_ranks, int place, int rank, int world_ranks,
                       const char *host_names)
 {
-    table = aligned(memory);
-    slots = local_ranks;
-    mine = place;
+    table = memory == NULL ? NULL : aligned(memory);
+    slots = memory == NULL ? 1 : local_ranks;
+    mine = memory == NULL ? 0 : place;
     ranks = world_ranks;
     hosts = host_names;
     struct slot *slot = slot_at(mine);
@@ -86,6 +86,7 @@ void heartbeat_detach(void)
     mine = 0;
     ranks = 1;
     hosts = NULL;
+    atomic_store(&alone.slot.rank, 1);
 }
 
 void heartbeat_phase(const char *phase, double limit_seconds)

@@ -21,7 +21,8 @@
 size_t heartbeat_bytes(int local_ranks);
 
 /* heartbeat_attach - this process is slot `mine` of the table; hosts [ranks][COMM_HOST_BYTES] names the
- * host of each rank of the world and is the caller's, for as long as the table is attached. */
+ * host of each rank of the world and is the caller's, for as long as the table is attached.
+ * memory NULL: this process cannot share a table, and sees only itself. */
 void heartbeat_attach(void *memory, int local_ranks, int mine, int rank, int ranks,
                       const char *hosts);
 void heartbeat_detach(void);

@@ -1,0 +1,364 @@
+/* What happens to a job when one of its ranks fails: the driver starts three ranks of this same
+ * program under mpirun, lets rank 1 do something bad, and looks at the job's exit code, at what was
+ * told, and for processes that outlived it.
+ *
+ * Usage: test_fault MODE, a row of the table below. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "tests/check.h"
+
+#define CULPRIT 1
+#define LIMIT_SECONDS 2.0  /* of waits and phases in here */
+#define PATIENCE_SECONDS 8 /* from there to the end of the job */
+
+struct fault {
+    const char *mode;
+    void (*act)(struct comm *world);
+    int code;            /* of the job, as mpirun gives it */
+    const char *line;    /* starts the one error line; NULL: none is ours to tell */
+    const char *text;    /* is in it */
+    const char *setting; /* an environment variable for the ranks */
+};
+
+static bool culprit(struct comm *world)
+{
+    return comm_rank(world) == CULPRIT;
+}
+
+static void act_agree_one(struct comm *world)
+{
+    status mine = culprit(world)
+                      ? status_raise(STATUS_DATA, __FILE__, __LINE__, "shard seven is bad")
+                      : STATUS_OK;
+    status verdict = comm_agree(world, mine);
+    CHECK(verdict == STATUS_DATA && status_pending()->code == STATUS_OK);
+    comm_abort(world, verdict);
+}
+
+static void act_agree_all(struct comm *world)
+{
+    status mine = status_raise(comm_rank(world) == 0 ? STATUS_WRITE : STATUS_DATA, __FILE__,
+                               __LINE__, "rank %d of all has failed", comm_rank(world));
+    comm_abort(world, comm_agree(world, mine));
+}
+
+static void act_agree_none(struct comm *world)
+{
+    CHECK(comm_agree(world, STATUS_OK) == STATUS_OK);
+}
+
+static void act_agree_silent(struct comm *world)
+{
+    comm_abort(world, comm_agree(world, culprit(world) ? STATUS_WRITE : STATUS_OK));
+}
+
+static void *abort_in_thread(void *world)
+{
+    clock_sleep(0.3);
+    status_raise(STATUS_WRITE, __FILE__, __LINE__, "the writer thread has failed");
+    comm_abort(world, STATUS_WRITE);
+}
+
+static void act_abort_thread(struct comm *world)
+{
+    pthread_t thread;
+    if (culprit(world)) {
+        CHECK(pthread_create(&thread, NULL, abort_in_thread, world) == 0);
+        clock_sleep(60);
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+static void act_abort_all(struct comm *world)
+{
+    status_raise(STATUS_NOT_FINITE, __FILE__, __LINE__, "everybody ends");
+    comm_abort(world, STATUS_NOT_FINITE);
+}
+
+static void act_exit(struct comm *world)
+{
+    if (culprit(world)) {
+        _exit(3);
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+static void act_kill(struct comm *world)
+{
+    if (culprit(world)) {
+        raise(SIGKILL);
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+static void act_stop(struct comm *world)
+{
+    if (culprit(world)) {
+        raise(SIGSTOP);
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+/* The watchdog sees it though nobody waits: the others are busy, each in phases within the limit. */
+static void act_stop_alone(struct comm *world)
+{
+    if (culprit(world)) {
+        watchdog_phase("forward", LIMIT_SECONDS);
+        raise(SIGSTOP);
+    }
+    for (int i = 0; i < 100; i++) {
+        watchdog_phase("backward", LIMIT_SECONDS);
+        clock_sleep(0.5);
+    }
+}
+
+static void act_late_for_wait(struct comm *world)
+{
+    if (culprit(world)) {
+        watchdog_phase("data", 600);
+        clock_sleep(60);
+    }
+    watchdog_phase("gradients", 600);
+    static float data[1000];
+    CHECK_OK(comm_all_reduce(world, data, 1000));
+}
+
+static void act_late_in_phase(struct comm *world)
+{
+    comm_set_deadline(world, 600);
+    if (culprit(world)) {
+        watchdog_phase("data", LIMIT_SECONDS);
+        clock_sleep(60);
+    }
+    watchdog_phase("gradients", LIMIT_SECONDS);
+    CHECK_OK(comm_barrier(world));
+}
+
+/* Ranks 0 and 2 wait for each other in a smaller group; only the culprit is to be blamed. */
+static void act_late_for_others(struct comm *world)
+{
+    struct comm *part = NULL;
+    CHECK_OK(comm_split(world, comm_rank(world) == 2 ? 1 : 0, 0, &part));
+    if (culprit(world)) {
+        watchdog_phase("checkpoint", 600);
+        clock_sleep(60);
+    }
+    CHECK_OK(comm_barrier(part)); /* 0 waits for 1 here; 2 goes on and waits for 0 */
+    CHECK_OK(comm_barrier(world));
+}
+
+static void act_out_of_order(struct comm *world)
+{
+    static float data[2000];
+    status mine = comm_all_reduce(world, data, culprit(world) ? 2000 : 1000);
+    CHECK(mine == STATUS_INTERNAL);
+    comm_abort(world, mine);
+}
+
+static void act_slow_but_alive(struct comm *world)
+{
+    for (int i = 0; i < 6; i++) {
+        watchdog_phase("data", LIMIT_SECONDS);
+        clock_sleep(culprit(world) ? 0.6 : 0);
+        watchdog_phase("gradients", LIMIT_SECONDS);
+        CHECK_OK(comm_barrier(world));
+    }
+}
+
+/* All ranks are stopped for longer than the limit, as when a machine is suspended, and go on. */
+static void act_suspended(struct comm *world)
+{
+    CHECK_OK(comm_barrier(world));
+    if (culprit(world) && fork() == 0) {
+        execl("/bin/sh", "sh", "-c",
+              "pids=$(grep -lsz \"$0\" /proc/[0-9]*/cmdline | cut -d/ -f3); "
+              "for p in $pids; do [ $p != $$ ] && grep -qzx child /proc/$p/cmdline && list=\"$list "
+              "$p\"; done; "
+              "kill -STOP $list; sleep 4; kill -CONT $list",
+              getenv("BIREME_TEST_TOKEN"), (char *)NULL);
+        _exit(1);
+    }
+    for (int i = 0; i < 6; i++) {
+        clock_sleep(0.2);
+        CHECK_OK(comm_barrier(world));
+    }
+}
+
+static void act_nothing(struct comm *world)
+{
+    CHECK_OK(comm_barrier(world));
+}
+
+#define HANG "E-HANG rank"
+static const struct fault faults[] = {
+    {"agree_one", act_agree_one, 65, "E-DATA rank 1", "shard seven is bad", NULL},
+    {"agree_all", act_agree_all, 74, "E-WRITE rank 0", "rank 0 of all", NULL},
+    {"agree_none", act_agree_none, 0, NULL, NULL, NULL},
+    {"agree_silent", act_agree_silent, 74, "E-WRITE rank 1", "without telling why", NULL},
+    {"abort_thread", act_abort_thread, 74, "E-WRITE rank 1", "writer thread", NULL},
+    {"abort_all", act_abort_all, 79, "E-NONFINITE rank", "everybody ends", NULL},
+    {"exit", act_exit, 3, NULL, NULL, NULL},
+    {"kill", act_kill, 137, NULL, NULL, NULL},
+    {"stop", act_stop, 76, HANG, "rank 1 host", NULL},
+    {"stop_alone", act_stop_alone, 76, HANG, "rank 1 host", NULL},
+    {"late_for_wait", act_late_for_wait, 76, HANG, "phase 'data'", NULL},
+    {"late_for_wait_far", act_late_for_wait, 76, HANG, "phase 'data'", "BIREME_COMM_NODES=3"},
+    {"late_in_phase", act_late_in_phase, 76, "E-HANG rank 1", "phase 'data'", NULL},
+    {"late_for_others", act_late_for_others, 76, HANG, "phase 'checkpoint'", NULL},
+    {"out_of_order", act_out_of_order, 70, "E-INTERNAL rank", "one order", NULL},
+    {"slow_but_alive", act_slow_but_alive, 0, NULL, NULL, NULL},
+    {"suspended", act_suspended, 0, NULL, NULL, NULL},
+    {"init", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
+    {"setting", act_nothing, 64, "E-USAGE rank", "BIREME_COMM_NODES=two", "BIREME_COMM_NODES=two"},
+};
+
+static const struct fault *find(const char *mode)
+{
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        if (strcmp(faults[i].mode, mode) == 0) {
+            return &faults[i];
+        }
+    }
+    fprintf(stderr, "no such mode: %s\n", mode);
+    exit(64);
+}
+
+/* ---- a rank ---- */
+
+static int be_rank(const struct fault *fault, int argc, char **argv)
+{
+    struct comm *world = NULL;
+    const char *rank = getenv("PMIX_RANK");
+    if (strcmp(fault->mode, "init") == 0 && rank != NULL && atoi(rank) != 0) {
+        clock_sleep(60); /* only rank 0 comes */
+    }
+    status result = comm_world_create(&argc, &argv, &world);
+    if (result != STATUS_OK) {
+        comm_abort(world, result);
+    }
+    comm_set_deadline(world, LIMIT_SECONDS);
+    CHECK_OK(watchdog_start(world, 600));
+    fault->act(world);
+    CHECK_OK(comm_destroy(&world));
+    return 0;
+}
+
+/* ---- the driver ---- */
+
+static void become_job(const struct fault *fault, char *token, int output)
+{
+    char self[4096] = "";
+    CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    close(output);
+    setenv("BIREME_TEST_TOKEN", token, 1);
+    if (fault->setting != NULL) {
+        putenv(strdup(fault->setting));
+    }
+    execl(BIREME_MPIEXEC, BIREME_MPIEXEC, "--oversubscribe", "--mca", "mpi_yield_when_idle", "1",
+          "-np", "3", self, "child", fault->mode, token, (char *)NULL);
+    _exit(127);
+}
+
+static size_t read_all(int input, char *text, size_t bytes)
+{
+    size_t used = 0;
+    ssize_t got;
+    while ((got = read(input, text + used, bytes - 1 - used)) > 0) {
+        used += (size_t)got;
+    }
+    text[used] = '\0';
+    return used;
+}
+
+static int count_lines(const char *text, const char *start)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, start)) != NULL; at++) {
+        count += at == text || at[-1] == '\n';
+    }
+    return count;
+}
+
+/* Whether a process with this argument is left; it may take its last breath for a moment. */
+static bool somebody_left(const char *token)
+{
+    bool left = true;
+    for (int i = 0; i < 50 && left; i++) {
+        left = false;
+        DIR *processes = opendir("/proc");
+        CHECK(processes != NULL);
+        for (struct dirent *entry; (entry = readdir(processes)) != NULL;) {
+            char path[300];
+            char line[8192] = "";
+            snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+            int file = atoi(entry->d_name) > 0 ? open(path, O_RDONLY) : -1;
+            if (file < 0) {
+                continue;
+            }
+            ssize_t bytes = read(file, line, sizeof line - 1);
+            close(file);
+            for (ssize_t c = 0; c < bytes; c += (ssize_t)strlen(line + c) + 1) {
+                left = left || strcmp(line + c, token) == 0;
+            }
+        }
+        closedir(processes);
+        clock_sleep(left ? 0.1 : 0);
+    }
+    return left;
+}
+
+static void check_told(const struct fault *fault, const char *text)
+{
+    CHECK_EQUAL(count_lines(text, "E-"), fault->line != NULL ? 1 : 0);
+    if (fault->line == NULL) {
+        return;
+    }
+    CHECK_EQUAL(count_lines(text, fault->line), 1);
+    const char *line = strstr(text, fault->line);
+    const char *found = strstr(line, fault->text);
+    CHECK(found != NULL && found < strchr(line, '\n'));
+    const char *chatter = strstr(text, "MPI_ABORT was invoked");
+    CHECK(chatter == NULL || line < chatter);
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc >= 2);
+    if (argc >= 3 && strcmp(argv[1], "child") == 0) {
+        return be_rank(find(argv[2]), argc, argv);
+    }
+    const struct fault *fault = find(argv[1]);
+    char token[64];
+    snprintf(token, sizeof token, "token-%ld-%s", (long)getpid(), fault->mode);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    double begin = clock_seconds();
+    pid_t job = fork();
+    CHECK(job >= 0);
+    if (job == 0) {
+        close(ends[0]);
+        become_job(fault, token, ends[1]);
+    }
+    close(ends[1]);
+    static char text[1 << 16];
+    read_all(ends[0], text, sizeof text);
+    int state = 0;
+    CHECK(waitpid(job, &state, 0) == job && WIFEXITED(state));
+    double seconds = clock_seconds() - begin;
+    printf("exit code %d after %.1f s, told:\n%s", WEXITSTATUS(state), seconds, text);
+    CHECK(!somebody_left(token));
+    CHECK_EQUAL(WEXITSTATUS(state), fault->code);
+    check_told(fault, text);
+    CHECK(seconds <
+          4 * LIMIT_SECONDS + PATIENCE_SECONDS); /* an end within the limit and little more */
+    return 0;
+}

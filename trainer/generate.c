@@ -29,13 +29,7 @@ struct run {
 
 static status append(struct token_list *list, const int32_t *ids, int64_t count)
 {
-    if (list->count + count > list->capacity) {
-        int64_t capacity = 2 * (list->count + count) + 16;
-        int32_t *grown = realloc(list->ids, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a text");
-        list->ids = grown;
-        list->capacity = capacity;
-    }
+    TRY(token_list_reserve(list, count));
     memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
     list->count += count;
     return STATUS_OK;

@@ -2,11 +2,14 @@
 #include "trainer/session.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "trainer/checkpoint_folder.h"
+#include "trainer/manifest.h"
 
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
@@ -96,6 +99,30 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     return model_create(s->kernels, &config, rows, training, &s->model);
 }
 
+status session_optimizer(struct session *s, struct optimizer **out)
+{
+    const struct recipe *r = &s->recipe;
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(s->model, &count);
+    struct optimizer_range *ranges = calloc((size_t)count, sizeof *ranges);
+    REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges", count);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->decay};
+    }
+    struct optimizer_settings settings = {
+        .beta1 = r->optimizer.beta1,
+        .beta2 = r->optimizer.beta2,
+        .epsilon = r->optimizer.epsilon,
+        .weight_decay = r->optimizer.weight_decay,
+        .max_grad_norm = r->optimizer.max_grad_norm,
+    };
+    status result =
+        optimizer_create(s->kernels, &settings, ranges, count, model_elements(s->model), out);
+    free(ranges);
+    return result;
+}
+
 status session_stop(struct session *s)
 {
     status result = model_destroy(&s->model);
@@ -108,30 +135,155 @@ status session_stop(struct session *s)
     return result;
 }
 
-status session_tensors(const struct model *m, float *data, struct checkpoint_tensor **out,
-                       int *count)
+/* ---- from a checkpoint ---- */
+
+/* path is a checkpoint or a run folder: there its final weights, else its newest published ones. */
+static status choose_folder(const char *path, char out[FILE_PATH_BYTES])
 {
-    const struct model_parameter *parameters = model_parameters(m, count);
-    struct checkpoint_tensor *tensors = calloc((size_t)*count, sizeof *tensors);
-    REQUIRE(tensors != NULL, STATUS_INTERNAL, "out of memory for %d tensors", *count);
-    for (int i = 0; i < *count; i++) {
-        const struct model_parameter *p = &parameters[i];
-        struct checkpoint_tensor *t = &tensors[i];
-        *t = (struct checkpoint_tensor){
-            .name = p->name,
-            .dimensions = p->dimensions,
-            .rows = p->file_rows,
-            .columns = p->columns,
-            .transposed = p->transposed,
-            .data = data + p->first,
-        };
-        if (p->dimensions == 1) {
-            t->global_shape[0] = p->columns;
-        } else {
-            t->global_shape[0] = p->transposed ? p->columns : p->file_rows;
-            t->global_shape[1] = p->transposed ? p->file_rows : p->columns;
-        }
+    char inside[FILE_PATH_BYTES], name[CHECKPOINT_NAME_BYTES];
+    REQUIRE(file_exists(path), STATUS_NO_INPUT, "there is no checkpoint at %s", path);
+    snprintf(out, FILE_PATH_BYTES, "%s", path);
+    TRY(file_join(inside, path, MANIFEST_FILE));
+    if (file_exists(inside)) {
+        return STATUS_OK;
     }
-    *out = tensors;
+    TRY(file_join(out, path, "final"));
+    if (file_is_folder(out)) {
+        return STATUS_OK;
+    }
+    int64_t *steps = NULL;
+    int count = 0;
+    TRY(file_join(inside, path, "checkpoints"));
+    TRY(checkpoint_folder_list(inside, &steps, &count));
+    if (count > 0) {
+        checkpoint_folder_name(steps[0], name);
+    }
+    free(steps);
+    REQUIRE(count > 0, STATUS_CHECKPOINT,
+            "%s is no checkpoint (no %s) and no run folder with one in final/ or checkpoints/",
+            path, MANIFEST_FILE);
+    return file_join(out, inside, name);
+}
+
+status session_find(struct comm *world, const char *path, struct checkpoint_found *out)
+{
+    char folder[FILE_PATH_BYTES];
+    *out = (struct checkpoint_found){0};
+    TRY(comm_agree(world, choose_folder(path, folder)));
+    return checkpoint_examine(world, folder, out);
+}
+
+static status start_found(struct session *s, struct comm *world,
+                          const struct checkpoint_found *found, char *const *overrides,
+                          int override_count, int64_t rows)
+{
+    char tokenizer[FILE_PATH_BYTES];
+    struct recipe *r = &s->recipe;
+    TRY(recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text), overrides,
+                     override_count, r));
+    r->parallel.tensor = 1; /* the layout that wrote it is not the one that reads it */
+    int64_t micro = r->batch.micro_size * r->data.sequence_length;
+    int64_t positions = r->model.max_position_embeddings;
+    rows = rows > micro ? rows : micro;
+    rows = rows > positions ? rows : positions;
+    TRY(file_join(tokenizer, found->folder, "tokenizer"));
+    if (!file_is_folder(tokenizer)) {
+        tokenizer[0] = '\0';
+    }
+    return session_start(s, world, tokenizer, rows, positions, false);
+}
+
+status session_open_checkpoint(struct session *s, struct comm *world, const char *path,
+                               char *const *overrides, int override_count, int64_t rows)
+{
+    struct checkpoint_found found;
+    struct session_family weights = {0};
+    TRY(session_find(world, path, &found));
+    status result =
+        comm_agree(world, start_found(s, world, &found, overrides, override_count, rows));
+    if (result == STATUS_OK) {
+        result = comm_agree(world, session_weights(s->model, &weights));
+    }
+    if (result == STATUS_OK) {
+        result = checkpoint_load(world, found.folder, &weights.family, 1);
+    }
+    if (result == STATUS_OK) {
+        result = comm_agree(world, model_weights_changed(s->model));
+    }
+    session_family_destroy(&weights);
+    free(found.recipe_text);
+    return result;
+}
+
+/* ---- named tensors ---- */
+
+static status family_create(const char *stem, int count, struct session_family *out)
+{
+    *out = (struct session_family){.family = {.stem = stem}};
+    out->tensors = calloc((size_t)count, sizeof *out->tensors);
+    out->names = calloc((size_t)count, sizeof *out->names);
+    if (out->tensors == NULL || out->names == NULL) {
+        session_family_destroy(out);
+        RAISE(STATUS_INTERNAL, "out of memory for %d tensors", count);
+    }
+    out->family.tensors = out->tensors;
     return STATUS_OK;
+}
+
+static void family_append(struct session_family *f, const char *prefix,
+                          const struct model_parameter *p, float *data)
+{
+    struct checkpoint_tensor *t = &f->tensors[f->family.count];
+    char *name = f->names[f->family.count++];
+    snprintf(name, sizeof *f->names, "%s%s", prefix, p->name);
+    *t = (struct checkpoint_tensor){
+        .name = name,
+        .dimensions = p->dimensions,
+        .rows = p->file_rows,
+        .columns = p->columns,
+        .transposed = p->transposed,
+        .data = data + p->first,
+    };
+    if (p->dimensions == 1) {
+        t->global_shape[0] = p->columns;
+    } else {
+        t->global_shape[0] = p->transposed ? p->columns : p->file_rows;
+        t->global_shape[1] = p->transposed ? p->file_rows : p->columns;
+    }
+}
+
+static void family_append_all(struct session_family *f, const char *prefix, const struct model *m,
+                              float *data)
+{
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(m, &count);
+    for (int i = 0; i < count; i++) {
+        family_append(f, prefix, &parameters[i], data);
+    }
+}
+
+status session_weights(const struct model *m, struct session_family *out)
+{
+    int count = 0;
+    (void)model_parameters(m, &count);
+    TRY(family_create("model", count, out));
+    family_append_all(out, "", m, model_weights(m));
+    return STATUS_OK;
+}
+
+status session_moments(const struct model *m, const struct optimizer *o, struct session_family *out)
+{
+    int count = 0;
+    (void)model_parameters(m, &count);
+    TRY(family_create("optimizer", 2 * count, out));
+    family_append_all(out, "exp_avg/", m, optimizer_moment1(o));
+    family_append_all(out, "exp_avg_sq/", m, optimizer_moment2(o));
+    return STATUS_OK;
+}
+
+void session_family_destroy(struct session_family *family)
+{
+    free(family->tensors);
+    free(family->names);
+    *family = (struct session_family){0};
 }

@@ -44,15 +44,33 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
                      int64_t sequence, bool training);
 status session_stop(struct session *s);
 
-/* session_open_checkpoint - a model ready for use from a checkpoint, a final folder or a run folder (then
- * its final weights, else its newest whole checkpoint).
+/* session_find - the checkpoint that a path means: that folder itself, or of a run folder its final
+ * weights, else its newest checkpoint; verified. Collective; found.recipe_text is for free().
  *
- * Units     rows, sequence as for session_start; 0: the recipe's micro-batch / the model's positions
- * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT */
-status session_open_checkpoint(struct session *s, struct comm *world, const char *path,
-                               char *const *overrides, int override_count, int64_t rows,
-                               int64_t sequence);
+ * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT; agreed on all ranks */
+status session_find(struct comm *world, const char *path, struct checkpoint_found *out);
 
-/* session_tensors - the weights (and both moments) as named tensors for the checkpoint; for free(). */
-status session_tensors(const struct model *m, float *data, struct checkpoint_tensor **out,
-                       int *count);
+/* session_open_checkpoint - a model ready for use from what session_find finds. Collective.
+ *
+ * Units     rows of a micro-batch at least; it is never less than the recipe's, nor than the positions
+ * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT; agreed on all ranks */
+status session_open_checkpoint(struct session *s, struct comm *world, const char *path,
+                               char *const *overrides, int override_count, int64_t rows);
+
+/* session_optimizer - AdamW over the model's parameters with the recipe's settings. */
+status session_optimizer(struct session *s, struct optimizer **out);
+
+/* Named views of a flat buffer (or two), for the checkpoint. */
+struct session_family {
+    struct checkpoint_family family;
+    struct checkpoint_tensor *tensors;
+    char (*names)[2 * MODEL_NAME_BYTES];
+};
+
+/* session_weights - the model's weights as the family "model". */
+status session_weights(const struct model *m, struct session_family *out);
+
+/* session_moments - both moments as the family "optimizer": exp_avg/NAME and exp_avg_sq/NAME. */
+status session_moments(const struct model *m, const struct optimizer *o,
+                       struct session_family *out);
+void session_family_destroy(struct session_family *family);

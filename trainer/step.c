@@ -208,14 +208,17 @@ static status update(struct step *s, int64_t step, double learning_rate, struct 
 }
 
 status step_train(struct step *s, int64_t step, double learning_rate,
-                  const double votes[STEP_VOTES], struct step_result *out)
+                  const double votes[STEP_VOTES], status before, struct step_result *out)
 {
     const struct step_parts *p = &s->parts;
     struct comm *data = p->mesh.data;
     double start = clock_seconds(), small[SMALL_SUMS] = {0};
     *out = (struct step_result){0};
 
-    status mine = accumulate(s, step, small, out);
+    status mine = before;
+    if (mine == STATUS_OK) {
+        mine = accumulate(s, step, small, out);
+    }
     watchdog_phase("gradient reduction", 0);
     TRY(bucket_finish(s->buckets));
     struct range share =

@@ -47,10 +47,11 @@ status step_destroy(struct step **s);
 
 /* step_train - the step with this number (from 0), at this learning rate. Collective.
  *
+ * before: what went wrong on this rank since the last step; it ends this one on all ranks.
  * Errors    STATUS_NOT_FINITE before the weights are touched; STATUS_DATA from the loader; agreed on all
  *           ranks, told once */
 status step_train(struct step *s, int64_t step, double learning_rate,
-                  const double votes[STEP_VOTES], struct step_result *out);
+                  const double votes[STEP_VOTES], status before, struct step_result *out);
 
 /* step_evaluate - mean loss over everything that a limited loader gives. Collective. */
 status step_evaluate(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS]);

@@ -1,0 +1,277 @@
+#include "trainer/bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "comm/bucket.h"
+
+struct bench {
+    struct session *session;
+    const struct objective *objective;
+    struct optimizer *optimizer;
+    struct bucket_set *buckets;
+    float *gradients, *losses;
+    struct batch batch;
+    int32_t *tokens, *targets, *positions, *cu_rows;
+    int64_t steps;
+};
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+/* ---- a step on random tokens ---- */
+
+static status make_batch(struct bench *b)
+{
+    const struct recipe *r = &b->session->recipe;
+    int64_t sequences = r->batch.micro_size, tokens = r->data.sequence_length;
+    int64_t rows = sequences * tokens;
+    b->tokens = calloc((size_t)rows, sizeof *b->tokens);
+    b->targets = calloc((size_t)rows, sizeof *b->targets);
+    b->positions = calloc((size_t)rows, sizeof *b->positions);
+    b->cu_rows = calloc((size_t)sequences + 1, sizeof *b->cu_rows);
+    b->losses = calloc((size_t)rows, sizeof *b->losses);
+    REQUIRE(b->tokens != NULL && b->targets != NULL && b->positions != NULL && b->cu_rows != NULL &&
+                b->losses != NULL,
+            STATUS_INTERNAL, "out of memory for a batch of %lld rows", (long long)rows);
+    uint64_t vocabulary = (uint64_t)model_config_of(b->session->model)->vocabulary;
+    uint64_t key = random_key((uint64_t)r->seed, RANDOM_TEST, 0, 0);
+    for (int64_t i = 0; i < rows; i++) {
+        b->tokens[i] = (int32_t)random_below(key, (uint64_t)i, vocabulary);
+        b->targets[i] = (int32_t)random_below(key, (uint64_t)(rows + i), vocabulary);
+        b->positions[i] = (int32_t)(i % tokens);
+    }
+    for (int64_t i = 0; i <= sequences; i++) {
+        b->cu_rows[i] = (int32_t)(i * tokens);
+    }
+    b->batch = (struct batch){
+        .sequences = sequences,
+        .tokens = tokens,
+        .rows = rows,
+        .inputs = b->tokens,
+        .targets = b->targets,
+        .positions = b->positions,
+        .segments = sequences,
+        .cu_rows = b->cu_rows,
+        .longest = tokens,
+    };
+    return STATUS_OK;
+}
+
+static status bench_create(struct bench *b)
+{
+    struct session *s = b->session;
+    const struct recipe *r = &s->recipe;
+    int64_t elements = model_elements(s->model);
+    TRY(make_batch(b));
+    TRY(model_initialise(s->model, (uint64_t)r->seed));
+    TRY(session_optimizer(s, &b->optimizer));
+    TRY(comm_allocate(s->mesh.data, (size_t)elements * sizeof(float), (void **)&b->gradients));
+    int64_t bucket_elems = r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float));
+    return bucket_create(s->mesh.data, b->gradients, elements, bucket_elems, &b->buckets);
+}
+
+static status bench_destroy(struct bench *b)
+{
+    status result = bucket_destroy(&b->buckets);
+    if (b->gradients != NULL) {
+        KEEP_FIRST(result, comm_free(b->session->mesh.data, b->gradients));
+    }
+    KEEP_FIRST(result, optimizer_destroy(&b->optimizer));
+    free(b->tokens);
+    free(b->targets);
+    free(b->positions);
+    free(b->cu_rows);
+    free(b->losses);
+    return result;
+}
+
+static status on_final(void *user, int64_t first)
+{
+    struct bench *b = user;
+    TRY(bucket_advance(b->buckets, first));
+    return comm_progress(b->session->mesh.data);
+}
+
+static status one_step(struct bench *b)
+{
+    struct session *s = b->session;
+    struct model *m = s->model;
+    struct tensor hidden;
+    double sums[OBJECTIVE_SUMS] = {0}, squares = 0;
+    struct model_input input = {
+        .rows = b->batch.rows,
+        .tokens = b->tokens,
+        .positions = b->positions,
+        .segments = b->batch.segments,
+        .cu_rows = b->cu_rows,
+        .longest = b->batch.tokens,
+        .training = true,
+    };
+    TRY(model_forward(m, &input, &hidden));
+    struct objective_views views = {
+        .hidden = hidden,
+        .hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows),
+        .head = model_head(m),
+        .head_gradient = model_head_gradient(m, b->gradients),
+        .vocabulary = model_config_of(m)->vocabulary,
+        .losses = b->losses,
+    };
+    TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
+    TRY(model_backward(m, &input, b->gradients, on_final, b));
+    TRY(bucket_finish(b->buckets));
+    TRY(sum_of_squares(s->kernels, &squares, b->gradients, model_elements(m)));
+    double scale = 1 / sums[OBJECTIVE_COUNT];
+    scale *= optimizer_clip(b->optimizer, sqrt(squares) * scale);
+    return optimizer_update(b->optimizer, model_weights(m), model_copy(m), b->gradients, ++b->steps,
+                            s->recipe.optimizer.learning_rate, scale);
+}
+
+static status timed_step(struct bench *b, double *seconds)
+{
+    TRY(comm_barrier(b->session->mesh.data));
+    double start = clock_seconds();
+    TRY(one_step(b));
+    *seconds = clock_seconds() - start;
+    return STATUS_OK;
+}
+
+/* ---- floors ---- */
+
+enum { PRODUCTS = 15 };
+
+/* The linear layers of all blocks and the output product, forward and twice backward. */
+static int list_products(const struct bench *b, struct product out[PRODUCTS])
+{
+    const struct model_config *c = model_config_of(b->session->model);
+    const struct {
+        int64_t inner, outputs, count;
+    } layers[] = {
+        {c->width, 3 * c->width, c->layers},       {c->width, c->width, c->layers},
+        {c->width, c->inner, c->layers},           {c->inner, c->width, c->layers},
+        {c->width, model_padded_vocabulary(c), 1},
+    };
+    int count = 0;
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        for (int kind = PRODUCT_FORWARD; kind <= PRODUCT_WEIGHT; kind++) {
+            out[count++] = (struct product){(enum product_kind)kind, b->batch.rows, layers[i].inner,
+                                            layers[i].outputs, layers[i].count};
+        }
+    }
+    return count;
+}
+
+static double products_flops(const struct product *products, int count)
+{
+    double flops = 0;
+    for (int i = 0; i < count; i++) {
+        const struct product *p = &products[i];
+        flops += 2.0 * (double)p->rows * (double)p->inner * (double)p->outputs * (double)p->count;
+    }
+    return flops;
+}
+
+/* Bytes read and written a second by a copy much larger than the caches: the kernels' own threads copy
+ * through `convert`, so that the rate is what an operation here can reach. */
+static status copy_rate(struct bench *b, double *out)
+{
+    enum { COPIES = 5 };
+    struct kernels *k = b->session->kernels;
+    int64_t elements = model_elements(b->session->model);
+    struct tensor to = tensor_view(optimizer_moment1(b->optimizer), DTYPE_F32, 1, elements);
+    struct tensor from = tensor_view(optimizer_moment2(b->optimizer), DTYPE_F32, 1, elements);
+    double seconds[COPIES];
+    for (int i = 0; i < COPIES; i++) {
+        double start = clock_seconds();
+        TRY(convert(k, to, from));
+        seconds[i] = clock_seconds() - start;
+    }
+    *out = 8 * (double)elements / median(seconds, COPIES);
+    return STATUS_OK;
+}
+
+/* ---- the measurement ---- */
+
+static void list_operations(const struct bench *b, int steps, double flop_rate,
+                            struct bench_step *out)
+{
+    struct kernels_time times[KERNELS_OPERATIONS_MAX];
+    out->operation_count = kernels_times(b->session->kernels, times);
+    for (int i = 0; i < out->operation_count; i++) {
+        struct bench_operation *o = &out->operations[i];
+        double n = (double)steps;
+        *o = (struct bench_operation){
+            .name = times[i].operation,
+            .calls = times[i].calls / steps,
+            .seconds = times[i].seconds / n,
+            .flops = times[i].flops / n,
+            .bytes = times[i].bytes / n,
+        };
+        o->share = o->seconds / out->step_seconds;
+        o->floor_seconds = o->bytes / out->copy_bytes_per_second;
+        if (flop_rate > 0) {
+            o->floor_seconds = fmax(o->floor_seconds, o->flops / flop_rate);
+        }
+    }
+}
+
+static status measure(struct bench *b, int repeats, bool floor, struct bench_step *out)
+{
+    struct product products[PRODUCTS];
+    int count = list_products(b, products);
+    double *steps = calloc(2 * (size_t)repeats, sizeof *steps), ignored;
+    REQUIRE(steps != NULL, STATUS_INTERNAL, "out of memory for %d times", repeats);
+    double *floors = steps + repeats;
+    status result = STATUS_OK;
+    struct comm_times times;
+    TRY_GOTO(result, done, timed_step(b, &ignored));
+    TRY_GOTO(result, done, timed_step(b, &ignored));
+    comm_take_times(b->session->mesh.data, &times);
+    kernels_profile(b->session->kernels, true);
+    for (int i = 0; i < repeats; i++) {
+        TRY_GOTO(result, done, timed_step(b, &steps[i]));
+        if (floor) {
+            TRY_GOTO(result, done,
+                     kernels_floor(b->session->kernels, &floors[i], products, count, 1));
+        }
+    }
+    kernels_profile(b->session->kernels, false);
+    comm_take_times(b->session->mesh.data, &times);
+    out->step_seconds = median(steps, repeats);
+    out->floor_seconds = floor ? median(floors, repeats) : 0;
+    out->tokens = b->batch.rows * comm_size(b->session->mesh.data);
+    out->comm_seconds = times.total_seconds / repeats;
+    out->comm_hidden_share =
+        times.total_seconds > 0 ? 1 - times.exposed_seconds / times.total_seconds : 1;
+    TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
+    double rate = floor ? products_flops(products, count) / out->floor_seconds : 0;
+    list_operations(b, repeats, rate, out);
+done:
+    free(steps);
+    return result;
+}
+
+status bench_step_run(struct session *s, const struct objective *objective, int repeats, bool floor,
+                      struct bench_step *out)
+{
+    struct bench b = {.session = s, .objective = objective};
+    *out = (struct bench_step){0};
+    status result = bench_create(&b);
+    if (result == STATUS_OK) {
+        result = measure(&b, repeats, floor, out);
+    }
+    KEEP_FIRST(result, bench_destroy(&b));
+    return result;
+}

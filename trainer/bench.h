@@ -1,0 +1,32 @@
+/* Repeatable measurements, each with its floor beside it. */
+#pragma once
+
+#include "trainer/objective/objective.h"
+#include "trainer/session.h"
+
+/* One operation of a step. Its floor is the larger of its arithmetic at the rate of the step's matrix
+ * products and its bytes at the rate of a large copy, both measured in the same run. */
+struct bench_operation {
+    const char *name;
+    int64_t calls;
+    double seconds, floor_seconds, share; /* a step */
+    double flops, bytes;
+};
+
+struct bench_step {
+    int64_t tokens;       /* of a step, over all ranks */
+    double step_seconds;  /* median */
+    double floor_seconds; /* median: the step's matrix products alone, on this rank */
+    double comm_seconds, comm_hidden_share;
+    double copy_bytes_per_second; /* read and written bytes of a large copy */
+    struct bench_operation operations[KERNELS_OPERATIONS_MAX];
+    int operation_count;
+};
+
+/* bench_step_run - forward, backward, reduction and AdamW on one micro-batch of random tokens, in turn
+ * with its floor.
+ *
+ * Units     repeats of each, after two steps that do not count
+ * Order     collective over the session's data group */
+status bench_step_run(struct session *s, const struct objective *objective, int repeats, bool floor,
+                      struct bench_step *out);

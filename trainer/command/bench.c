@@ -1,0 +1,305 @@
+/* bireme bench: repeatable measurements of one optimizer step, of communication, of reading data. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "datasets/loader.h"
+#include "trainer/bench.h"
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+
+/* GPT-2 124M on one micro-batch of 4 x 256 tokens. */
+static const char preset[] = "objective: clm\n"
+                             "run_dir: none\n"
+                             "model: {architecture: gpt2, num_layers: 12, hidden_size: 768,\n"
+                             "        num_heads: 12, intermediate_size: 3072,\n"
+                             "        max_position_embeddings: 1024, vocab_size: 50257}\n"
+                             "data: {train: none, sequence_length: 256}\n"
+                             "batch: {global_size: 4, micro_size: 4}\n"
+                             "train: {max_steps: 1}\n"
+                             "evaluate: {every: null}\n";
+
+struct request {
+    const char *recipe;
+    char *const *overrides;
+    int override_count;
+    int64_t repeats;
+    bool json, no_floor;
+};
+
+static bool is_override(const char *word)
+{
+    return strchr(word, '=') != NULL;
+}
+
+static status read_recipe(const struct request *q, struct recipe *out)
+{
+    if (q->recipe != NULL) {
+        return recipe_read(q->recipe, q->overrides, q->override_count, out);
+    }
+    return recipe_parse("GPT-2 124M", preset, sizeof preset - 1, q->overrides, q->override_count,
+                        out);
+}
+
+static status print_json(json_t *report)
+{
+    char *text = json_dumps(report, JSON_COMPACT);
+    json_decref(report);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for the report");
+    puts(text);
+    free(text);
+    return STATUS_OK;
+}
+
+/* ---- step ---- */
+
+static json_t *step_json(const struct session *s, const struct bench_step *b)
+{
+    double tokens = (double)b->tokens, local = tokens / comm_size(s->mesh.data);
+    json_t *report = json_pack(
+        "{s:s, s:i, s:i, s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "precision",
+        dtype_name(kernels_dtype(s->kernels)), "ranks", comm_size(s->mesh.world), "threads",
+        kernels_threads(s->kernels), "backend", kernels_description(s->kernels), "tokens",
+        (json_int_t)b->tokens, "step_seconds", b->step_seconds, "tokens_per_second",
+        tokens / b->step_seconds, "comm_seconds", b->comm_seconds, "comm_hidden_share",
+        b->comm_hidden_share, "copy_bytes_per_second", b->copy_bytes_per_second);
+    json_t *operations = json_array();
+    for (int i = 0; i < b->operation_count; i++) {
+        const struct bench_operation *o = &b->operations[i];
+        json_array_append_new(operations,
+                              json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "name", o->name,
+                                        "calls", (json_int_t)o->calls, "seconds", o->seconds,
+                                        "floor_seconds", o->floor_seconds, "share", o->share,
+                                        "flops", o->flops, "bytes", o->bytes));
+    }
+    json_object_set_new(report, "operations", operations);
+    if (b->floor_seconds > 0) {
+        json_object_set_new(report, "floor_seconds", json_real(b->floor_seconds));
+        json_object_set_new(report, "floor_tokens_per_second", json_real(local / b->floor_seconds));
+    }
+    return report;
+}
+
+static void step_text(const struct session *s, const struct bench_step *b)
+{
+    double tokens = (double)b->tokens, counted = 0;
+    printf("%s, %d ranks x %d threads, %s\n", dtype_name(kernels_dtype(s->kernels)),
+           comm_size(s->mesh.world), kernels_threads(s->kernels), kernels_description(s->kernels));
+    printf("step   %8.2f ms  %10.0f tokens/s\n", 1e3 * b->step_seconds, tokens / b->step_seconds);
+    if (b->floor_seconds > 0) {
+        printf("floor  %8.2f ms  %10.0f tokens/s  (the step's matrix products alone; reached %.3f "
+               "of it)\n",
+               1e3 * b->floor_seconds, tokens / b->floor_seconds,
+               b->floor_seconds / b->step_seconds);
+    }
+    printf("\n%-24s %6s %10s %7s %10s %9s %8s\n", "operation", "calls", "ms", "share", "floor ms",
+           "GFLOP/s", "GB/s");
+    for (int i = 0; i < b->operation_count; i++) {
+        const struct bench_operation *o = &b->operations[i];
+        counted += o->seconds;
+        printf("%-24s %6lld %10.3f %6.1f%% %10.3f %9.1f %8.1f\n", o->name, (long long)o->calls,
+               1e3 * o->seconds, 100 * o->share, 1e3 * o->floor_seconds,
+               1e-9 * o->flops / o->seconds, 1e-9 * o->bytes / o->seconds);
+    }
+    double rest = b->step_seconds - counted;
+    printf("%-24s %6s %10.3f %6.1f%%\n", "everything else", "", 1e3 * rest,
+           100 * rest / b->step_seconds);
+    printf("copy: %.1f GB/s read and written", 1e-9 * b->copy_bytes_per_second);
+    if (comm_size(s->mesh.world) > 1) {
+        printf("; communication %.2f ms a step, %.0f %% of it hidden", 1e3 * b->comm_seconds,
+               100 * b->comm_hidden_share);
+    }
+    putchar('\n');
+}
+
+static status bench_step(const struct request *q, struct comm *world)
+{
+    struct session s = {0};
+    struct bench_step b;
+    const struct objective *objective = NULL;
+    TRY(comm_agree(world, read_recipe(q, &s.recipe)));
+    TRY(comm_agree(world, objective_find(s.recipe.objective, &objective)));
+    const struct recipe *r = &s.recipe;
+    int64_t rows = r->batch.micro_size * r->data.sequence_length;
+    const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
+    TRY(comm_agree(world,
+                   session_start(&s, world, tokenizer, rows, r->data.sequence_length, true)));
+    TRY(bench_step_run(&s, objective, (int)q->repeats, !q->no_floor, &b));
+    status result = STATUS_OK;
+    if (comm_rank(world) == 0) {
+        if (q->json) {
+            result = print_json(step_json(&s, &b));
+        } else {
+            step_text(&s, &b);
+        }
+    }
+    KEEP_FIRST(result, session_stop(&s));
+    return result;
+}
+
+/* ---- comm ---- */
+
+static status time_all_reduce(struct comm *world, float *data, int64_t count, int64_t repeats,
+                              double *seconds)
+{
+    *seconds = 1e300;
+    for (int64_t i = 0; i <= repeats; i++) {
+        TRY(comm_barrier(world));
+        double start = clock_seconds();
+        TRY(comm_all_reduce(world, data, count));
+        double taken = clock_seconds() - start;
+        *seconds = i > 0 && taken < *seconds ? taken : *seconds; /* the first one warms up */
+    }
+    return STATUS_OK;
+}
+
+static status bench_comm(const struct request *q, struct comm *world)
+{
+    static const size_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 512 << 20};
+    float *data = NULL;
+    json_t *rows = json_array();
+    TRY(comm_allocate(world, sizes[5], (void **)&data));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        double seconds = 0, start = clock_seconds();
+        TRY(time_all_reduce(world, data, (int64_t)(sizes[i] / sizeof *data), q->repeats, &seconds));
+        start = clock_seconds();
+        memmove(data, (char *)data + sizes[i] / 2, sizes[i] / 2);
+        double copy = 2 * (clock_seconds() - start); /* the floor: reading and writing it once */
+        json_array_append_new(rows, json_pack("{s:I, s:f, s:f, s:f}", "bytes", (json_int_t)sizes[i],
+                                              "seconds", seconds, "bytes_per_second",
+                                              (double)sizes[i] / seconds, "floor_seconds", copy));
+        if (comm_rank(world) == 0 && !q->json) {
+            printf("all-reduce %10zu bytes  %10.3f ms  %7.2f GB/s  (a copy of it: %.3f ms)\n",
+                   sizes[i], 1e3 * seconds, 1e-9 * (double)sizes[i] / seconds, 1e3 * copy);
+        }
+    }
+    TRY(comm_free(world, data));
+    if (comm_rank(world) == 0 && q->json) {
+        return print_json(json_pack("{s:s, s:i, s:o}", "comm", comm_kind(world), "ranks",
+                                    comm_size(world), "all_reduce", rows));
+    }
+    json_decref(rows);
+    return STATUS_OK;
+}
+
+/* ---- data ---- */
+
+static status read_everything(struct loader *loader, int64_t batches, int64_t *tokens)
+{
+    for (int64_t i = 0; i < batches; i++) {
+        struct batch batch;
+        bool last = false, end = false;
+        TRY(loader_next(loader, &batch, &last, &end));
+        if (end) {
+            break;
+        }
+        *tokens += batch.rows;
+    }
+    return STATUS_OK;
+}
+
+static status bench_data(const struct request *q)
+{
+    struct recipe r;
+    struct loader *loader = NULL;
+    struct loader_source sources[RECIPE_SOURCES_MAX];
+    int64_t tokens = 0;
+    REQUIRE(q->recipe != NULL, STATUS_USAGE, "bench data needs a recipe: its data.train is read");
+    TRY(read_recipe(q, &r));
+    for (int i = 0; i < r.data.train_count; i++) {
+        sources[i] = (struct loader_source){r.data.train[i].path, r.data.train[i].weight};
+    }
+    struct loader_options options = {
+        .sources = sources,
+        .source_count = r.data.train_count,
+        .sequence_tokens = r.data.sequence_length,
+        .global_sequences = r.batch.micro_size,
+        .micro_sequences = r.batch.micro_size,
+        .ranks = 1,
+        .seed = (uint64_t)r.seed,
+        .shuffle = r.data.shuffle,
+        .document_mask = r.data.document_mask,
+    };
+    TRY(loader_open(&options, &loader));
+    double start = clock_seconds();
+    status result = read_everything(loader, 1000 * q->repeats, &tokens);
+    double seconds = clock_seconds() - start;
+    KEEP_FIRST(result, loader_close(&loader));
+    TRY(result);
+    double rate = (double)tokens / seconds;
+    if (q->json) {
+        return print_json(json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)tokens, "seconds",
+                                    seconds, "tokens_per_second", rate));
+    }
+    printf("%lld tokens in windows of %lld at random: %.1f million tokens/s\n", (long long)tokens,
+           (long long)r.data.sequence_length + 1, 1e-6 * rate);
+    return STATUS_OK;
+}
+
+/* ---- the command ---- */
+
+static status run(const char *what, const struct request *q, struct comm *world)
+{
+    if (strcmp(what, "step") == 0 || strcmp(what, "kernels") == 0) {
+        return bench_step(q, world);
+    }
+    if (strcmp(what, "comm") == 0) {
+        return bench_comm(q, world);
+    }
+    if (strcmp(what, "data") == 0) {
+        return bench_data(q);
+    }
+    RAISE(STATUS_USAGE, "bench %s is not known; step, kernels, comm and data are", what);
+}
+
+status command_bench(int argc, char **argv)
+{
+    struct request q = {0};
+    bool help = false;
+    const struct option table[] = {
+        {"repeats", OPTION_INTEGER, &q.repeats, "N", "5", "counted measurements", .least = 1,
+         .most = 1000},
+        {"no-floor", OPTION_FLAG, &q.no_floor, NULL, NULL, "step: do not time the floor"},
+        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object"},
+    };
+    struct options options = {
+        .usage = "[mpirun -np N] bireme bench [step|kernels|comm|data] [RECIPE.yaml] "
+                 "[section.key=value ...]",
+        .about =
+            "step: one optimizer step on one micro-batch, each operation's time and share, and "
+            "the floor:\nits matrix products alone (kernels is the same). Without a recipe: GPT-2 "
+            "124M, 4 x 256 "
+            "tokens.\ncomm: all-reduce between the ranks. data: random windows of the "
+            "recipe's shards.",
+        .table = table,
+        .count = sizeof table / sizeof table[0],
+        .operand = "step|kernels|comm|data",
+        .operands_least = 0,
+        .operands_most = -1,
+    };
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    int next = 0;
+    const char *what = "step";
+    if (next < options.operand_count && !is_override(options.operands[next])) {
+        what = options.operands[next++];
+    }
+    if (next < options.operand_count && !is_override(options.operands[next])) {
+        q.recipe = options.operands[next++];
+    }
+    q.overrides = options.operands + next;
+    q.override_count = options.operand_count - next;
+    struct comm *world = NULL;
+    TRY(comm_world_create(&argc, &argv, &world));
+    log_quiet(comm_rank(world) != 0);
+    status result = run(what, &q, world);
+    if (result != STATUS_OK) {
+        comm_abort(world, result);
+    }
+    return comm_destroy(&world);
+}

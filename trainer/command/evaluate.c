@@ -1,0 +1,200 @@
+/* bireme evaluate: the loss on token shards, or accuracy on a multiple-choice task. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+#include "trainer/session.h"
+#include "trainer/step.h"
+#include "trainer/task.h"
+
+struct request {
+    const char *checkpoint, *data, *task;
+    struct option_list overrides;
+    int64_t batches, limit;
+    bool json;
+};
+
+static status print_report(const struct request *q, json_t *report)
+{
+    status result = STATUS_OK;
+    char *text = json_dumps(report, q->json ? JSON_COMPACT : JSON_INDENT(2));
+    if (text == NULL) {
+        result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for the report");
+    } else if (q->json) {
+        puts(text);
+    } else {
+        const char *key;
+        json_t *value;
+        json_object_foreach(report, key, value)
+        {
+            if (json_is_real(value)) {
+                printf("%-22s %.6g\n", key, json_real_value(value));
+            } else if (json_is_integer(value)) {
+                printf("%-22s %lld\n", key, (long long)json_integer_value(value));
+            }
+        }
+    }
+    free(text);
+    json_decref(report);
+    return result;
+}
+
+/* ---- shards ---- */
+
+static status open_data(const struct request *q, const struct session *s, int64_t limit,
+                        struct loader **out)
+{
+    const struct recipe *r = &s->recipe;
+    struct loader_source source = {q->data, 1};
+    struct loader_options options = {
+        .sources = &source,
+        .source_count = 1,
+        .sequence_tokens = r->data.sequence_length,
+        .global_sequences = r->batch.micro_size * comm_size(s->mesh.data),
+        .micro_sequences = r->batch.micro_size,
+        .rank = comm_rank(s->mesh.data),
+        .ranks = comm_size(s->mesh.data),
+        .document_mask = r->data.document_mask,
+        .limit_samples = limit,
+        .vocab_size = model_config_of(s->model)->vocabulary,
+        .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
+    };
+    return loader_open(&options, out);
+}
+
+/* The whole set, or the asked number of batches of it. */
+static status count_samples(const struct request *q, const struct session *s, int64_t *out)
+{
+    struct loader *loader = NULL;
+    TRY(open_data(q, s, 0, &loader));
+    int64_t asked = q->batches * s->recipe.batch.micro_size * comm_size(s->mesh.data);
+    *out = loader_samples(loader);
+    *out = asked > 0 && asked < *out ? asked : *out;
+    return loader_close(&loader);
+}
+
+static status evaluate_shards(const struct request *q, struct session *s, struct comm *world)
+{
+    const struct recipe *r = &s->recipe;
+    struct step_parts parts = {
+        .mesh = s->mesh,
+        .kernels = s->kernels,
+        .model = s->model,
+        .micro_rows = r->batch.micro_size * r->data.sequence_length,
+    };
+    struct step *step = NULL;
+    struct loader *loader = NULL;
+    double sums[OBJECTIVE_SUMS] = {0};
+    int64_t samples = 0;
+    TRY(comm_agree(world, objective_find(r->objective, &parts.objective)));
+    TRY(comm_agree(world, count_samples(q, s, &samples)));
+    status result = comm_agree(world, open_data(q, s, samples, &loader));
+    if (result == STATUS_OK) {
+        result = step_create(&parts, &step);
+    }
+    if (result == STATUS_OK) {
+        result = step_evaluate(step, loader, sums);
+    }
+    KEEP_FIRST(result, step_destroy(&step));
+    KEEP_FIRST(result, loader_close(&loader));
+    TRY(result);
+    if (comm_rank(world) != 0) {
+        return STATUS_OK;
+    }
+    double loss = sums[OBJECTIVE_LOSS] / fmax(1, sums[OBJECTIVE_COUNT]);
+    return print_report(q, json_pack("{s:f, s:f, s:I}", "loss", loss, "perplexity", exp(loss),
+                                     "tokens", (json_int_t)sums[OBJECTIVE_COUNT]));
+}
+
+/* ---- a task ---- */
+
+static status require_tokenizer(const struct request *q, const struct session *s)
+{
+    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s holds no tokenizer: a task needs one",
+            q->checkpoint);
+    return STATUS_OK;
+}
+
+static status evaluate_task(const struct request *q, struct session *s, struct comm *world)
+{
+    struct task_report own = {0};
+    TRY(comm_agree(world, require_tokenizer(q, s)));
+    TRY(comm_agree(world, task_run(s->kernels, s->model, s->tokenizer, q->task,
+                                   s->recipe.model.max_position_embeddings, q->limit,
+                                   comm_rank(world), comm_size(world), &own)));
+    double sums[] = {(double)own.rows, own.correct, own.correct_norm, own.correct_norm_tokens,
+                     (double)own.cut};
+    TRY(comm_sum_doubles(world, sums, sizeof sums / sizeof sums[0]));
+    if (comm_rank(world) != 0) {
+        return STATUS_OK;
+    }
+    double rows = fmax(1, sums[0]);
+    return print_report(q, json_pack("{s:I, s:f, s:f, s:f, s:I}", "rows", (json_int_t)sums[0],
+                                     "accuracy", sums[1] / rows, "accuracy_norm", sums[2] / rows,
+                                     "accuracy_norm_tokens", sums[3] / rows, "cut",
+                                     (json_int_t)sums[4]));
+}
+
+/* ---- the command ---- */
+
+static status run(const struct request *q, struct comm *world)
+{
+    struct session s = {0};
+    TRY(session_open_checkpoint(&s, world, q->checkpoint, q->overrides.items, q->overrides.count,
+                                0));
+    status result = q->task != NULL ? evaluate_task(q, &s, world) : evaluate_shards(q, &s, world);
+    KEEP_FIRST(result, session_stop(&s));
+    return result;
+}
+
+status command_evaluate(int argc, char **argv)
+{
+    struct request q = {0};
+    bool help = false;
+    const struct option table[] = {
+        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
+         "a run folder, a checkpoint or a final folder"},
+        {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards"},
+        {"task", OPTION_TEXT, &q.task, "FILE.jsonl", NULL,
+         "multiple choice: context, choices, label a line"},
+        {"batches", OPTION_INTEGER, &q.batches, "N", "0", "micro-batches of each rank; 0: all",
+         .least = 0, .most = 1e12},
+        {"limit", OPTION_INTEGER, &q.limit, "N", "0", "rows of the task; 0: all", .least = 0,
+         .most = 1e12},
+        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
+         "settings of the recipe that differ here, e.g. batch.micro_size=4"},
+        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object"},
+    };
+    struct options options = {
+        .usage = "[mpirun -np N] bireme evaluate --checkpoint DIR (--data GLOB | --task FILE)",
+        .about = "Prints loss and perplexity on shards, or accuracy on a multiple-choice task.",
+        .table = table,
+        .count = sizeof table / sizeof table[0],
+    };
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    struct comm *world = NULL;
+    status result = STATUS_OK;
+    if ((q.data == NULL) == (q.task == NULL)) {
+        result = status_raise(STATUS_USAGE, __FILE__, __LINE__,
+                              "give either --data GLOB or --task FILE.jsonl");
+    }
+    if (result == STATUS_OK) {
+        result = comm_world_create(&argc, &argv, &world);
+    }
+    if (result == STATUS_OK) {
+        result = run(&q, world);
+        if (result != STATUS_OK) {
+            comm_abort(world, result);
+        }
+    }
+    free(q.overrides.items);
+    KEEP_FIRST(result, comm_destroy(&world));
+    return result;
+}

@@ -1,0 +1,261 @@
+/* bireme generate: text from a causal model, streamed to standard output as it comes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/file.h"
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+#include "trainer/generate.h"
+#include "trainer/session.h"
+
+enum { PROMPT_FILE_LIMIT_BYTES = 1 << 28 };
+
+struct request {
+    const char *checkpoint, *prompt, *prompt_file;
+    struct option_list stops, overrides;
+    struct generate_options options;
+    int64_t seed, batch_size;
+    bool json, echo;
+};
+
+struct prompts {
+    char *text;         /* of the prompt file */
+    const char **texts; /* [count] */
+    struct token_list *ids;
+    int64_t count;
+};
+
+static void prompts_destroy(struct prompts *p)
+{
+    for (int64_t i = 0; p->ids != NULL && i < p->count; i++) {
+        token_list_free(&p->ids[i]);
+    }
+    free(p->ids);
+    free(p->texts);
+    free(p->text);
+}
+
+/* Each line of the file is a prompt. */
+static status read_prompts(const struct request *q, struct prompts *p)
+{
+    if (q->prompt_file == NULL) {
+        p->texts = calloc(1, sizeof *p->texts);
+        REQUIRE(p->texts != NULL, STATUS_INTERNAL, "out of memory for a prompt");
+        p->texts[p->count++] = q->prompt;
+        return STATUS_OK;
+    }
+    size_t bytes = 0, lines = 1;
+    TRY(file_read(q->prompt_file, PROMPT_FILE_LIMIT_BYTES, &p->text, &bytes));
+    for (size_t i = 0; i < bytes; i++) {
+        lines += p->text[i] == '\n';
+    }
+    p->texts = calloc(lines, sizeof *p->texts);
+    REQUIRE(p->texts != NULL, STATUS_INTERNAL, "out of memory for %zu prompts", lines);
+    for (char *line = strtok(p->text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        p->texts[p->count++] = line;
+    }
+    REQUIRE(p->count > 0, STATUS_DATA, "%s holds no prompt", q->prompt_file);
+    return STATUS_OK;
+}
+
+static status encode_prompts(const struct tokenizer *t, struct prompts *p)
+{
+    p->ids = calloc((size_t)p->count, sizeof *p->ids);
+    REQUIRE(p->ids != NULL, STATUS_INTERNAL, "out of memory for %lld prompts", (long long)p->count);
+    for (int64_t i = 0; i < p->count; i++) {
+        TRY(tokenizer_encode(t, p->texts[i], strlen(p->texts[i]), true, &p->ids[i]));
+        if (p->ids[i].count == 0) { /* nothing said: begin as a document begins */
+            int32_t eos = tokenizer_eos(t);
+            REQUIRE(eos >= 0, STATUS_USAGE,
+                    "an empty prompt needs a tokenizer with an end-of-text token; give --prompt");
+            TRY(token_list_reserve(&p->ids[i], 1));
+            p->ids[i].ids[p->ids[i].count++] = eos;
+        }
+    }
+    return STATUS_OK;
+}
+
+static void write_bytes(void *user, const char *text, size_t bytes)
+{
+    (void)user;
+    fwrite(text, 1, bytes, stdout);
+    fflush(stdout);
+}
+
+static status print_json(const struct request *q, const char *prompt, int64_t sample,
+                         const struct generate_text *text, const char *bytes, size_t count)
+{
+    json_t *line = json_object();
+    json_t *value = json_stringn(bytes, count); /* NULL where the bytes are no UTF-8 */
+    json_object_set_new(line, "prompt", json_string(prompt));
+    json_object_set_new(line, "sample", json_integer(sample));
+    json_object_set_new(line, "text", value != NULL ? value : json_null());
+    json_t *ids = json_array();
+    for (int64_t i = 0; i < text->tokens.count; i++) {
+        json_array_append_new(ids, json_integer(text->tokens.ids[i]));
+    }
+    json_object_set_new(line, "ids", ids);
+    json_object_set_new(line, "ended", json_boolean(text->ended));
+    if (q->options.num_beams > 1) {
+        json_object_set_new(line, "log_probability", json_real(text->log_probability));
+    }
+    char *out = json_dumps(line, JSON_COMPACT);
+    json_decref(line);
+    REQUIRE(out != NULL, STATUS_INTERNAL, "out of memory for a line of JSON");
+    puts(out);
+    free(out);
+    return STATUS_OK;
+}
+
+static status print_text(const struct request *q, const struct tokenizer *t, const char *prompt,
+                         int64_t sample, const struct generate_text *text)
+{
+    char *bytes = NULL;
+    size_t count = 0;
+    TRY(generate_decode(t, &q->options, text, &bytes, &count));
+    status result = STATUS_OK;
+    if (q->json) {
+        result = print_json(q, prompt, sample, text, bytes, count);
+    } else {
+        if (q->echo) {
+            fputs(prompt, stdout);
+        }
+        fwrite(bytes, 1, count, stdout);
+        putchar('\n');
+    }
+    free(bytes);
+    return result;
+}
+
+static status generate_batch(const struct request *q, struct session *s, const struct prompts *p,
+                             int64_t first, int64_t count)
+{
+    int64_t samples = q->options.num_samples;
+    struct generate_text *texts = calloc((size_t)(count * samples), sizeof *texts);
+    REQUIRE(texts != NULL, STATUS_INTERNAL, "out of memory for %lld texts",
+            (long long)(count * samples));
+    bool stream = p->count == 1 && samples == 1 && !q->json && q->options.num_beams == 1;
+    if (stream && q->echo) {
+        fputs(p->texts[0], stdout);
+    }
+    status result = generate_run(s->kernels, s->model, s->tokenizer, p->ids + first, count,
+                                 &q->options, stream ? write_bytes : NULL, NULL, texts);
+    for (int64_t i = 0; i < count * samples; i++) {
+        if (result == STATUS_OK && !stream) {
+            result =
+                print_text(q, s->tokenizer, p->texts[first + i / samples], i % samples, &texts[i]);
+        }
+        token_list_free(&texts[i].tokens);
+    }
+    if (stream && result == STATUS_OK) {
+        putchar('\n');
+    }
+    free(texts);
+    return result;
+}
+
+static status generate_all(const struct request *q, struct session *s, struct prompts *p)
+{
+    TRY(read_prompts(q, p));
+    TRY(encode_prompts(s->tokenizer, p));
+    for (int64_t first = 0; first < p->count; first += q->batch_size) {
+        int64_t left = p->count - first;
+        TRY(generate_batch(q, s, p, first, left < q->batch_size ? left : q->batch_size));
+    }
+    return STATUS_OK;
+}
+
+static status run(struct request *q)
+{
+    struct comm *world = NULL;
+    struct session s = {0};
+    struct prompts p = {0};
+    q->options.sampler.seed = (uint64_t)q->seed;
+    REQUIRE(q->stops.count <= GENERATE_STOPS_MAX, STATUS_USAGE, "--stop: at most %d texts",
+            GENERATE_STOPS_MAX);
+    for (int i = 0; i < q->stops.count; i++) {
+        REQUIRE(q->stops.items[i][0] != '\0', STATUS_USAGE, "--stop: an empty text");
+        q->options.stops[q->options.stop_count++] = q->stops.items[i];
+    }
+    int64_t texts = q->batch_size * q->options.num_samples * q->options.num_beams;
+    int64_t rows = texts > 256 ? texts : 256;
+    TRY(comm_self_create(&world));
+    status result = session_open_checkpoint(&s, world, q->checkpoint, q->overrides.items,
+                                            q->overrides.count, rows);
+    if (result == STATUS_OK && s.tokenizer == NULL) {
+        result =
+            status_raise(STATUS_DATA, __FILE__, __LINE__,
+                         "%s holds no tokenizer, so no text can be made from it", q->checkpoint);
+    }
+    if (result == STATUS_OK) {
+        result = generate_all(q, &s, &p);
+    }
+    prompts_destroy(&p);
+    KEEP_FIRST(result, session_stop(&s));
+    KEEP_FIRST(result, comm_destroy(&world));
+    return result;
+}
+
+status command_generate(int argc, char **argv)
+{
+    struct request q = {.prompt = "", .options = {.use_cache = true}};
+    struct generate_options *o = &q.options;
+    bool no_cache = false, help = false;
+    const struct option table[] = {
+        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
+         "a run folder, a checkpoint or a final folder"},
+        {"prompt", OPTION_TEXT, &q.prompt, "TEXT", NULL, "what the text begins with"},
+        {"prompt-file", OPTION_TEXT, &q.prompt_file, "FILE", NULL, "one prompt a line"},
+        {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", "100", "tokens at most",
+         .least = 1, .most = 1e9},
+        {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", "1",
+         "flattens (above 1) or sharpens; 0: always the most probable token", .least = 0,
+         .most = 1e3},
+        {"top-k", OPTION_INTEGER, &o->sampler.top_k, "K", "0",
+         "only the K most probable tokens; 0: all", .least = 0, .most = 1e9},
+        {"top-p", OPTION_NUMBER, &o->sampler.top_p, "P", "1",
+         "only the most probable tokens that make up P", .least = 1e-9, .most = 1},
+        {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "R", "1",
+         "above 1: tokens that are there already become less probable", .least = 1e-3, .most = 1e3},
+        {"num-beams", OPTION_INTEGER, &o->num_beams, "B", "1", "beam search; does not sample",
+         .least = 1, .most = 256},
+        {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", "1",
+         "beams: log-probability / tokens^L decides", .least = -10, .most = 10},
+        {"num-samples", OPTION_INTEGER, &o->num_samples, "N", "1", "texts for each prompt",
+         .least = 1, .most = 4096},
+        {"batch-size", OPTION_INTEGER, &q.batch_size, "N", "8", "prompts that run together",
+         .least = 1, .most = 4096},
+        {"stop", OPTION_LIST, &q.stops, "TEXT...", NULL, "end a text before any of these"},
+        {"seed", OPTION_INTEGER, &q.seed, "S", "0", "of the draws", .least = 0, .most = 9e15},
+        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
+         "settings of the recipe that differ here, e.g. train.precision=fp32"},
+        {"no-echo", OPTION_FLAG, &q.echo, NULL, NULL, "leave the prompt out"},
+        {"no-cache", OPTION_FLAG, &no_cache, NULL, NULL,
+         "compute every token from the beginning (to check the cache)"},
+        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object a text"},
+    };
+    struct options options = {"bireme generate --checkpoint DIR --prompt TEXT [flags]",
+                              "Writes text from a causal model to standard output.", table,
+                              sizeof table / sizeof table[0]};
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    q.echo = !q.echo;
+    o->use_cache = !no_cache;
+    status result = STATUS_OK;
+    if (o->num_samples > o->num_beams && o->num_beams > 1) {
+        result = status_raise(STATUS_USAGE, __FILE__, __LINE__,
+                              "--num-samples %lld is more than --num-beams %lld",
+                              (long long)o->num_samples, (long long)o->num_beams);
+    }
+    if (result == STATUS_OK) {
+        result = run(&q);
+    }
+    free(q.stops.items);
+    free(q.overrides.items);
+    return result;
+}

@@ -1,0 +1,127 @@
+/* bireme score: the log-probability of each line of a text. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+#include "trainer/score.h"
+#include "trainer/session.h"
+
+static status encode_line(const struct tokenizer *t, const char *text, size_t bytes, int64_t number,
+                          struct token_list *ids)
+{
+    ids->count = 0;
+    if (tokenizer_eos(t) >= 0) { /* so that the first token is scored too */
+        TRY(token_list_reserve(ids, 1));
+        ids->ids[ids->count++] = tokenizer_eos(t);
+    }
+    TRY(tokenizer_encode(t, text, bytes, false, ids));
+    REQUIRE(ids->count >= 2, STATUS_DATA, "line %lld has no token that could be scored",
+            (long long)number);
+    return STATUS_OK;
+}
+
+static status score_line(struct session *s, const char *text, size_t bytes, int64_t number,
+                         struct token_list *ids, bool json)
+{
+    struct score_result r;
+    TRY(encode_line(s->tokenizer, text, bytes, number, ids));
+    struct score_item item = {ids->ids, ids->count, ids->count - 1};
+    TRY(score_run(s->kernels, s->model, s->recipe.model.max_position_embeddings, &item, 1, &r));
+    if (!json) {
+        printf("%.6f\t%lld\n", r.log_probability, (long long)r.tokens);
+        return STATUS_OK;
+    }
+    json_t *line = json_pack("{s:f, s:I, s:f}", "log_probability", r.log_probability, "tokens",
+                             (json_int_t)r.tokens, "mean", r.log_probability / (double)r.tokens);
+    char *out = json_dumps(line, JSON_COMPACT);
+    json_decref(line);
+    REQUIRE(out != NULL, STATUS_INTERNAL, "out of memory for a line of JSON");
+    puts(out);
+    free(out);
+    return STATUS_OK;
+}
+
+static status score_file(struct session *s, FILE *file, bool json)
+{
+    char *text = NULL;
+    size_t capacity = 0;
+    int64_t number = 0;
+    struct token_list ids = {0};
+    status result = STATUS_OK;
+    for (ssize_t got; result == STATUS_OK && (got = getline(&text, &capacity, file)) >= 0;) {
+        size_t bytes = (size_t)got - (got > 0 && text[got - 1] == '\n');
+        result = score_line(s, text, bytes, ++number, &ids, json);
+    }
+    token_list_free(&ids);
+    free(text);
+    return result;
+}
+
+static status score_path(struct session *s, const char *path, bool json)
+{
+    if (path == NULL || strcmp(path, "-") == 0) {
+        return score_file(s, stdin, json);
+    }
+    FILE *file = fopen(path, "r");
+    REQUIRE(file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
+            "cannot open %s: %s", path, strerror(errno));
+    status result = score_file(s, file, json);
+    fclose(file);
+    return result;
+}
+
+static status run(const char *checkpoint, const struct option_list *overrides, const char *path,
+                  bool json)
+{
+    struct comm *world = NULL;
+    struct session s = {0};
+    TRY(comm_self_create(&world));
+    status result =
+        session_open_checkpoint(&s, world, checkpoint, overrides->items, overrides->count, 0);
+    if (result == STATUS_OK && s.tokenizer == NULL) {
+        result = status_raise(STATUS_DATA, __FILE__, __LINE__, "%s holds no tokenizer", checkpoint);
+    }
+    if (result == STATUS_OK) {
+        result = score_path(&s, path, json);
+    }
+    KEEP_FIRST(result, session_stop(&s));
+    KEEP_FIRST(result, comm_destroy(&world));
+    return result;
+}
+
+status command_score(int argc, char **argv)
+{
+    const char *checkpoint = NULL;
+    struct option_list overrides = {0};
+    bool json = false, help = false;
+    const struct option table[] = {
+        {"checkpoint", OPTION_TEXT, &checkpoint, "DIR", OPTION_REQUIRED,
+         "a run folder, a checkpoint or a final folder"},
+        {"set", OPTION_LIST, &overrides, "KEY=VALUE...", NULL,
+         "settings of the recipe that differ here"},
+        {"json", OPTION_FLAG, &json, NULL, NULL, "one JSON object a line"},
+    };
+    struct options options = {
+        .usage = "bireme score --checkpoint DIR [FILE]",
+        .about = "Prints the natural log-probability of each line and its number of tokens.\n"
+                 "Where the tokenizer has an end-of-text token, a line is scored as what follows "
+                 "it.",
+        .table = table,
+        .count = sizeof table / sizeof table[0],
+        .operand = "FILE",
+        .operands_least = 0,
+        .operands_most = 1,
+    };
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    status result =
+        run(checkpoint, &overrides, options.operand_count > 0 ? options.operands[0] : NULL, json);
+    free(overrides.items);
+    return result;
+}

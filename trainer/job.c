@@ -1,0 +1,331 @@
+#include "trainer/job.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "build_info.h"
+
+/* Start-up (opening shards, verifying checkpoints of many gigabytes) may take this long in one phase. */
+static const double start_limit_seconds = 600;
+
+/* ---- the recipe and the run folder ---- */
+
+static status write_recipe_text(const struct recipe *recipe, char **out)
+{
+    size_t bytes = 0;
+    FILE *memory = open_memstream(out, &bytes);
+    REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory for the resolved recipe");
+    status result = recipe_write(recipe, memory);
+    if (fclose(memory) != 0 && result == STATUS_OK) {
+        result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for the recipe");
+    }
+    return result;
+}
+
+static status read_recipe(const struct job_options *options, struct job *job)
+{
+    struct recipe *r = &job->session.recipe;
+    TRY(recipe_read(options->recipe_path, options->overrides, options->override_count, r));
+    TRY(recipe_check_available(r));
+    TRY(objective_find(r->objective, &job->objective));
+    return write_recipe_text(r, &job->recipe_text);
+}
+
+static status make_run_folder(const struct job *job)
+{
+    return comm_rank(job->world) == 0 ? file_make_folders(job->session.recipe.run_dir) : STATUS_OK;
+}
+
+/* After the run folder's lock is ours: another job's log is not written into. */
+static status open_log(const struct job *job)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, job->session.recipe.run_dir, "log.txt"));
+    return comm_rank(job->world) == 0 ? log_open(path) : STATUS_OK;
+}
+
+/* Rank 0, once it is sure that this recipe goes on in this folder. */
+static status keep_recipe(const struct job *job)
+{
+    if (comm_rank(job->world) != 0) {
+        return STATUS_OK;
+    }
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, job->session.recipe.run_dir, "recipe.yaml"));
+    return file_write(path, job->recipe_text, strlen(job->recipe_text));
+}
+
+static status same_recipe_everywhere(const struct job *job)
+{
+    char digest[HASH_TEXT_BYTES];
+    TRY(hash_memory(job->recipe_text, strlen(job->recipe_text), digest));
+    return comm_check_equal(job->world, "the resolved recipe", digest);
+}
+
+/* ---- the parts ---- */
+
+static int64_t micro_rows(const struct recipe *r)
+{
+    return r->batch.micro_size * r->data.sequence_length;
+}
+
+static struct loader_options loader_options_of(const struct job *job,
+                                               const struct loader_source *sources, int count)
+{
+    const struct recipe *r = &job->session.recipe;
+    const struct tokenizer *t = job->session.tokenizer;
+    return (struct loader_options){
+        .sources = sources,
+        .source_count = count,
+        .sequence_tokens = r->data.sequence_length,
+        .global_sequences = r->batch.global_size,
+        .micro_sequences = r->batch.micro_size,
+        .rank = comm_rank(job->session.mesh.data),
+        .ranks = comm_size(job->session.mesh.data),
+        .seed = (uint64_t)r->seed,
+        .document_mask = r->data.document_mask,
+        .vocab_size = model_config_of(job->session.model)->vocabulary,
+        .tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL,
+    };
+}
+
+static status open_training_data(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    struct loader_source sources[RECIPE_SOURCES_MAX];
+    for (int i = 0; i < r->data.train_count; i++) {
+        sources[i] = (struct loader_source){r->data.train[i].path, r->data.train[i].weight};
+    }
+    struct loader_options options = loader_options_of(job, sources, r->data.train_count);
+    options.shuffle = r->data.shuffle;
+    options.first_sample = job->state.samples;
+    return loader_open(&options, &job->loader);
+}
+
+static status open_validation_data(const struct job *job, int64_t samples, struct loader **out)
+{
+    struct loader_source source = {job->session.recipe.data.validation, 1};
+    struct loader_options options = loader_options_of(job, &source, 1);
+    options.limit_samples = samples;
+    return loader_open(&options, out);
+}
+
+/* How much one evaluation reads: the recipe's batches, at most the whole held-out part. */
+static status survey_validation(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    struct loader *loader = NULL;
+    if (r->data.validation[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(open_validation_data(job, 0, &loader));
+    int64_t whole = loader_samples(loader), asked = r->evaluate.batches * r->batch.global_size;
+    job->evaluate_samples = asked > 0 && asked < whole ? asked : whole;
+    return loader_close(&loader);
+}
+
+/* Every shard is opened and checked before anything else is done; what they hold decides the number of
+ * steps and is kept in each checkpoint. */
+static status survey_data(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    TRY(open_training_data(job));
+    snprintf(job->data_fingerprint, sizeof job->data_fingerprint, "%s",
+             loader_fingerprint(job->loader));
+    job->total_steps = r->train.max_steps;
+    if (r->train.epochs > 0) {
+        double samples = r->train.epochs * (double)loader_samples(job->loader);
+        job->total_steps = (int64_t)ceil(samples / (double)r->batch.global_size);
+    }
+    TRY(loader_close(&job->loader));
+    return survey_validation(job);
+}
+
+static status make_families(struct job *job)
+{
+    TRY(session_weights(job->session.model, &job->families[0]));
+    return session_moments(job->session.model, job->optimizer, &job->families[1]);
+}
+
+static status start_session(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    TRY(session_start(&job->session, job->world, r->data.tokenizer, micro_rows(r),
+                      r->data.sequence_length, true));
+    TRY(session_optimizer(&job->session, &job->optimizer));
+    TRY(make_families(job));
+    return survey_data(job);
+}
+
+static status make_step(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    struct step_parts parts = {
+        .mesh = job->session.mesh,
+        .kernels = job->session.kernels,
+        .model = job->session.model,
+        .objective = job->objective,
+        .optimizer = job->optimizer,
+        .loader = job->loader,
+        .seed = (uint64_t)r->seed,
+        .bucket_elems = r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float)),
+        .micro_rows = micro_rows(r),
+    };
+    return step_create(&parts, &job->step);
+}
+
+/* ---- checkpoints: resuming, or beginning ---- */
+
+static status open_checkpoints(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    struct checkpoint_options options = {
+        .run_dir = r->run_dir,
+        .tokenizer_dir = r->data.tokenizer[0] != '\0' ? r->data.tokenizer : NULL,
+        .recipe_text = job->recipe_text,
+        .data_fingerprint = job->data_fingerprint,
+        .version = BUILD_VERSION " " BUILD_COMMIT,
+        .keep = r->checkpoint.keep,
+        .async = r->checkpoint.async,
+        .world = job->world,
+        .replicas = job->world,
+    };
+    return checkpoint_open(&options, &job->checkpoint);
+}
+
+/* Now, so that the first save stands still no longer than the later ones. */
+static status reserve_snapshot(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
+    if (!r->checkpoint.async || r->checkpoint.every == 0) {
+        return STATUS_OK;
+    }
+    return checkpoint_reserve(job->checkpoint, families, 2);
+}
+
+static status require_same_job(const struct job *job, const struct checkpoint_found *found)
+{
+    struct recipe saved;
+    char name[FILE_PATH_BYTES + 32], text[STATUS_TEXT_BYTES / 2];
+    snprintf(name, sizeof name, "%s/manifest.json", found->folder);
+    TRY(recipe_parse(name, found->recipe_text, strlen(found->recipe_text), NULL, 0, &saved));
+    int count = recipe_differences(&saved, &job->session.recipe, text, sizeof text);
+    REQUIRE(
+        count == 0, STATUS_CHECKPOINT,
+        "%s was made by another recipe: %s. Use that recipe, another run_dir, or --resume never",
+        found->folder, text);
+    return STATUS_OK;
+}
+
+static status resume_from(struct job *job, const struct checkpoint_found *found)
+{
+    TRY(comm_agree(job->world, require_same_job(job, found)));
+    struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
+    TRY(checkpoint_load(job->world, found->folder, families, 2));
+    TRY(checkpoint_set_aside(job->checkpoint, found->state.step));
+    job->state = found->state;
+    job->resumed = true;
+    log_info("resuming %s: step %lld, saved by %d ranks, running on %d", found->folder,
+             (long long)found->state.step, found->saved_ranks, comm_size(job->world));
+    return comm_agree(job->world, model_weights_changed(job->session.model));
+}
+
+static status begin_fresh(struct job *job)
+{
+    const char *from = job->session.recipe.model.init_from;
+    uint64_t seed = (uint64_t)job->session.recipe.seed;
+    TRY(comm_agree(job->world, model_initialise(job->session.model, seed)));
+    if (from[0] == '\0') {
+        return STATUS_OK;
+    }
+    struct checkpoint_found found = {0};
+    TRY(session_find(job->world, from, &found));
+    log_info("weights from %s", found.folder);
+    status result = checkpoint_load(job->world, found.folder, &job->families[0].family, 1);
+    free(found.recipe_text);
+    TRY(result);
+    return comm_agree(job->world, model_weights_changed(job->session.model));
+}
+
+static status resume_or_begin(const struct job_options *options, struct job *job)
+{
+    if (options->resume == RESUME_NEVER) {
+        TRY(checkpoint_set_aside(job->checkpoint, -1));
+        return begin_fresh(job);
+    }
+    struct checkpoint_found found = {0};
+    const char *path = options->resume == RESUME_PATH ? options->resume_path : NULL;
+    TRY(checkpoint_find(job->checkpoint, path, &found));
+    status result = found.found ? resume_from(job, &found) : begin_fresh(job);
+    free(found.recipe_text);
+    return result;
+}
+
+/* ---- the whole ---- */
+
+static status open_metrics(struct job *job)
+{
+    char path[FILE_PATH_BYTES];
+    if (comm_rank(job->world) != 0) {
+        return STATUS_OK;
+    }
+    TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
+    return metrics_open(path, job->resumed ? job->state.step : -1, &job->metrics);
+}
+
+status job_start(const struct job_options *options, struct comm *world, struct job *job)
+{
+    *job = (struct job){.world = world, .started = clock_seconds()};
+    log_quiet(comm_rank(world) != 0);
+    TRY(comm_agree(world, read_recipe(options, job)));
+    comm_set_deadline(world,
+                      fmax(start_limit_seconds, job->session.recipe.parallel.timeout_seconds));
+    TRY(watchdog_start(world, start_limit_seconds));
+    watchdog_phase("start", 0);
+    TRY(same_recipe_everywhere(job));
+    TRY(comm_agree(world, start_session(job)));
+    TRY(comm_agree(world, make_run_folder(job)));
+    watchdog_phase("resume", 0);
+    TRY(open_checkpoints(job));
+    TRY(comm_agree(world, open_log(job)));
+    TRY(resume_or_begin(options, job));
+    watchdog_phase("opening data", 0);
+    TRY(comm_agree(world, open_training_data(job)));
+    TRY(make_step(job));
+    TRY(reserve_snapshot(job));
+    TRY(comm_agree(world, keep_recipe(job)));
+    return comm_agree(world, open_metrics(job));
+}
+
+status job_stop(struct job *job)
+{
+    status result = STATUS_OK;
+    KEEP_FIRST(result, step_destroy(&job->step));
+    KEEP_FIRST(result, loader_close(&job->loader));
+    KEEP_FIRST(result, checkpoint_close(&job->checkpoint));
+    KEEP_FIRST(result, metrics_close(&job->metrics));
+    session_family_destroy(&job->families[0]);
+    session_family_destroy(&job->families[1]);
+    KEEP_FIRST(result, optimizer_destroy(&job->optimizer));
+    KEEP_FIRST(result, session_stop(&job->session));
+    free(job->recipe_text);
+    watchdog_stop();
+    KEEP_FIRST(result, log_close());
+    return result;
+}
+
+status job_evaluate(struct job *job, double sums[OBJECTIVE_SUMS])
+{
+    struct loader *loader = NULL;
+    TRY(comm_agree(job->world, open_validation_data(job, job->evaluate_samples, &loader)));
+    status result = step_evaluate(job->step, loader, sums);
+    KEEP_FIRST(result, loader_close(&loader));
+    return result;
+}

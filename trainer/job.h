@@ -1,0 +1,48 @@
+/* A training job: its parts in the order in which they are made, from a recipe to the first step.
+ *
+ * Setting up alternates between what each rank does alone and what all do together; before each common
+ * part the ranks agree that nobody has failed, so that none waits for one that has left. */
+#pragma once
+
+#include "datasets/loader.h"
+#include "trainer/metrics.h"
+#include "trainer/objective/objective.h"
+#include "trainer/plan.h"
+#include "trainer/session.h"
+#include "trainer/step.h"
+
+enum job_resume { RESUME_AUTO, RESUME_NEVER, RESUME_PATH };
+
+struct job_options {
+    const char *recipe_path;
+    char *const *overrides;
+    int override_count;
+    enum job_resume resume;
+    const char *resume_path;
+};
+
+struct job {
+    struct comm *world;
+    struct session session;
+    const struct objective *objective;
+    struct optimizer *optimizer;
+    struct loader *loader;
+    struct step *step;
+    struct checkpoint *checkpoint;
+    struct metrics *metrics; /* rank 0's; NULL on others */
+    struct checkpoint_state state;
+    struct session_family families[2]; /* weights; moments */
+    char *recipe_text;
+    char data_fingerprint[HASH_TEXT_BYTES];
+    int64_t total_steps;
+    int64_t evaluate_samples; /* of one evaluation; 0: none */
+    bool resumed;
+    double started; /* clock_seconds at the beginning of the process's job */
+};
+
+/* job_start - everything up to the first step. Collective; errors are agreed on. */
+status job_start(const struct job_options *options, struct comm *world, struct job *out);
+status job_stop(struct job *job);
+
+/* job_evaluate - the held-out loss, told and written to the metrics. Collective. */
+status job_evaluate(struct job *job, double sums[OBJECTIVE_SUMS]);

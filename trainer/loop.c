@@ -1,0 +1,419 @@
+#include "trainer/loop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "trainer/optimizer/schedule.h"
+#include "trainer/stop.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+/* What the loop remembers between two lines of the log. */
+struct interval {
+    double started;
+    int64_t steps, tokens;
+    double data_seconds, step_seconds;
+};
+
+struct loop {
+    struct job *job;
+    struct interval interval;
+    double step_median; /* of recent steps, for the watchdog and the time left */
+    double recent[16];
+    int recent_count;
+    double save_seconds; /* the longest save so far: the wall-clock limit leaves room for it */
+    double save_started, save_stall;
+    int64_t last_saved;      /* step of the newest save, published or under way */
+    double seconds_before;   /* of training in earlier sessions of this run */
+    const char *stop_reason; /* not NULL: end after this step and exit 75 */
+    bool finished;           /* max_minutes is over: a normal end */
+    status
+        mine; /* an error of this rank alone (a full disk under the metrics): it rides along with the
+                    next step, so that no rank waits for one that has left */
+};
+
+static const struct recipe *recipe_of(const struct loop *loop)
+{
+    return &loop->job->session.recipe;
+}
+
+/* Peak resident memory of this process. */
+static int64_t peak_memory_bytes(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+static double train_seconds(const struct loop *loop)
+{
+    return loop->seconds_before + clock_seconds() - loop->job->started;
+}
+
+/* ---- evaluation ---- */
+
+static status write_evaluation(const struct job *job, double loss, double tokens, double seconds)
+{
+    if (job->metrics == NULL) {
+        return STATUS_OK;
+    }
+    const struct metric fields[] = {
+        metric_number("loss", loss),
+        metric_number("perplexity", exp(loss)),
+        metric_integer("tokens", (int64_t)tokens),
+        metric_number("seconds", seconds),
+    };
+    return metrics_write(job->metrics, "evaluate", job->state.step, fields, COUNT(fields));
+}
+
+static status evaluate(struct loop *loop)
+{
+    struct job *job = loop->job;
+    double sums[OBJECTIVE_SUMS] = {0};
+    if (job->evaluate_samples == 0) {
+        return STATUS_OK;
+    }
+    double start = clock_seconds();
+    TRY(job_evaluate(job, sums));
+    double loss = sums[OBJECTIVE_LOSS] / fmax(1, sums[OBJECTIVE_COUNT]);
+    loop->interval.started += clock_seconds() - start; /* its time is not the training's */
+    log_info("step %lld: validation loss %.4f, perplexity %.2f (%.0f tokens)",
+             (long long)job->state.step, loss, exp(loss), sums[OBJECTIVE_COUNT]);
+    KEEP_FIRST(loop->mine,
+               write_evaluation(job, loss, sums[OBJECTIVE_COUNT], clock_seconds() - start));
+    return STATUS_OK;
+}
+
+/* ---- checkpoints ---- */
+
+static status tell_saved(struct loop *loop, int64_t step)
+{
+    double seconds = clock_seconds() - loop->save_started;
+    loop->save_seconds = fmax(loop->save_seconds, seconds);
+    log_info("saved step %lld (%.1f s after its snapshot)", (long long)step, seconds);
+    if (loop->job->metrics == NULL) {
+        return STATUS_OK;
+    }
+    const struct metric fields[] = {
+        metric_integer("saved_step", step),
+        metric_number("seconds", seconds),
+        metric_number("stall_seconds", loop->save_stall),
+    };
+    TRY(metrics_write(loop->job->metrics, "checkpoint", loop->job->state.step, fields,
+                      COUNT(fields)));
+    return metrics_sync(loop->job->metrics);
+}
+
+static status publish(struct loop *loop)
+{
+    int64_t step = -1;
+    watchdog_phase("publishing a checkpoint", 600);
+    TRY(checkpoint_publish(loop->job->checkpoint, &step));
+    if (step >= 0) {
+        KEEP_FIRST(loop->mine, tell_saved(loop, step));
+    }
+    return STATUS_OK;
+}
+
+static status save(struct loop *loop)
+{
+    struct job *job = loop->job;
+    if (loop->last_saved == job->state.step) {
+        return STATUS_OK;
+    }
+    TRY(publish(loop)); /* one at a time */
+    struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
+    job->state.train_seconds = train_seconds(loop);
+    loop->save_started = clock_seconds();
+    watchdog_phase("checkpoint", 600);
+    TRY(checkpoint_save(job->checkpoint, &job->state, families, 2, &loop->save_stall));
+    loop->last_saved = job->state.step;
+    return recipe_of(loop)->checkpoint.async ? STATUS_OK : publish(loop);
+}
+
+/* ---- what is told ---- */
+
+static void time_left(const struct loop *loop, char *text, size_t bytes)
+{
+    const struct job *job = loop->job;
+    const struct recipe *r = recipe_of(loop);
+    double left = (double)(job->total_steps - job->state.step) * loop->step_median;
+    if (r->train.max_minutes > 0) {
+        left = fmin(left, 60 * r->train.max_minutes - train_seconds(loop));
+    }
+    left = fmax(left, 0);
+    if (left >= 5400) {
+        snprintf(text, bytes, "%.1f h", left / 3600);
+    } else if (left >= 90) {
+        snprintf(text, bytes, "%.0f min", left / 60);
+    } else {
+        snprintf(text, bytes, "%.0f s", left);
+    }
+}
+
+static status write_train_line(struct loop *loop, const struct step_result *result, double rate,
+                               double tokens_per_second, const struct comm_times *times)
+{
+    const struct job *job = loop->job;
+    const struct interval *i = &loop->interval;
+    struct metric fields[16 + OBJECTIVE_SUMS] = {
+        metric_number("loss", result->loss),
+        metric_number("learning_rate", rate),
+        metric_number("grad_norm", result->gradient_norm),
+        metric_integer("tokens", job->state.tokens),
+        metric_number("tokens_per_second", tokens_per_second),
+        metric_number("step_seconds", i->step_seconds / (double)i->steps),
+        metric_null("mfu"), /* a processor's peak is not known */
+        metric_integer("memory_bytes", peak_memory_bytes()),
+        metric_number("data_stall_seconds", i->data_seconds),
+    };
+    int count = 9;
+    if (comm_size(job->world) > 1) {
+        double total = times->total_seconds, exposed = times->exposed_seconds;
+        fields[count++] = metric_number("comm_seconds", total);
+        fields[count++] = metric_number("comm_exposed_seconds", exposed);
+        fields[count++] = metric_number("comm_hidden_share", total > 0 ? 1 - exposed / total : 1);
+        fields[count++] = metric_integer("comm_bytes", times->bytes);
+    }
+    for (int m = 0; job->objective->metrics[m] != NULL; m++) {
+        double mean = result->sums[2 + m] / fmax(1, result->sums[OBJECTIVE_COUNT]);
+        fields[count++] = metric_number(job->objective->metrics[m], mean);
+    }
+    return metrics_write(job->metrics, "train", job->state.step, fields, count);
+}
+
+static status tell_step(struct loop *loop, const struct step_result *result, double rate)
+{
+    struct job *job = loop->job;
+    struct interval *i = &loop->interval;
+    struct comm_times times = {0};
+    char left[32];
+    comm_take_times(job->session.mesh.data, &times);
+    double seconds = clock_seconds() - i->started;
+    double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
+    time_left(loop, left, sizeof left);
+    log_progress("step %lld/%lld  loss %.4f  %.0f tokens/s  left %s", (long long)job->state.step,
+                 (long long)job->total_steps, result->loss, tokens_per_second, left);
+    status told = STATUS_OK;
+    if (job->metrics != NULL) {
+        told = write_train_line(loop, result, rate, tokens_per_second, &times);
+    }
+    *i = (struct interval){.started = clock_seconds()};
+    return told;
+}
+
+static status tell_start(const struct loop *loop)
+{
+    const struct job *job = loop->job;
+    const struct recipe *r = recipe_of(loop);
+    struct plan plan;
+    TRY(plan_make(r, comm_size(job->world), &plan));
+    log_info("%s: %lld parameters, %d ranks x %d threads, %s, %s; %lld of %lld steps done",
+             r->run_dir, (long long)plan.parameters, comm_size(job->world),
+             kernels_threads(job->session.kernels), dtype_name(kernels_dtype(job->session.kernels)),
+             kernels_description(job->session.kernels), (long long)job->state.step,
+             (long long)job->total_steps);
+    if (job->metrics == NULL) {
+        return STATUS_OK;
+    }
+    const struct metric fields[] = {
+        metric_integer("ranks", comm_size(job->world)),
+        metric_integer("tensor", r->parallel.tensor),
+        metric_integer("data", comm_size(job->session.mesh.data)),
+        metric_integer("zero_stage", r->parallel.zero_stage),
+        metric_integer("threads", kernels_threads(job->session.kernels)),
+        metric_integer("total_steps", job->total_steps),
+        metric_integer("parameters", plan.parameters),
+        metric_integer("rank_parameters", plan.rank_parameters),
+        metric_integer("rank_bytes.weights", plan.bytes.weights),
+        metric_integer("rank_bytes.gradients", plan.bytes.gradients),
+        metric_integer("rank_bytes.optimizer", plan.bytes.optimizer),
+        metric_integer("rank_bytes.activations", plan.bytes.activations),
+        metric_integer("rank_bytes.buffers", plan.bytes.buffers),
+    };
+    if (job->resumed) {
+        TRY(metrics_write(job->metrics, "resume", job->state.step, NULL, 0));
+    }
+    return metrics_write(job->metrics, "start", job->state.step, fields, COUNT(fields));
+}
+
+/* ---- one step of the loop ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The watchdog's limit of a phase: the recipe's, but never less than ten usual steps. */
+static void note_step_seconds(struct loop *loop, double seconds)
+{
+    enum { RECENT = sizeof loop->recent / sizeof loop->recent[0] };
+    double sorted[RECENT];
+    loop->recent[loop->recent_count++ % RECENT] = seconds;
+    int count = loop->recent_count < RECENT ? loop->recent_count : RECENT;
+    memcpy(sorted, loop->recent, sizeof sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_value);
+    loop->step_median = sorted[count / 2];
+}
+
+static void cast_votes(const struct loop *loop, double votes[STEP_VOTES])
+{
+    const struct recipe *r = recipe_of(loop);
+    int signal = 0;
+    bool first = comm_rank(loop->job->world) == 0; /* one clock decides */
+    double elapsed = clock_seconds() - loop->job->started;
+    double reserve = 2 * loop->step_median + fmax(10, 2 * loop->save_seconds);
+    votes[VOTE_STOP] = stop_requested(&signal);
+    votes[VOTE_TIME_UP] =
+        first && r->train.max_minutes > 0 && train_seconds(loop) >= 60 * r->train.max_minutes;
+    votes[VOTE_WALL] =
+        first && r->train.wall_minutes > 0 && elapsed + reserve >= 60 * r->train.wall_minutes;
+    votes[VOTE_WRITTEN] = checkpoint_written(loop->job->checkpoint);
+}
+
+static void read_votes(struct loop *loop, const struct step_result *result)
+{
+    if (result->votes[VOTE_STOP] > 0) {
+        loop->stop_reason = "a signal asked for it"; /* perhaps to another rank */
+    } else if (result->votes[VOTE_WALL] > 0) {
+        loop->stop_reason = "train.wall_minutes is nearly over";
+    }
+    loop->finished = result->votes[VOTE_TIME_UP] > 0;
+}
+
+static bool due(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+static status after_step(struct loop *loop, const struct step_result *result, double rate)
+{
+    struct job *job = loop->job;
+    const struct recipe *r = recipe_of(loop);
+    bool last = loop->finished || loop->stop_reason != NULL || job->state.step == job->total_steps;
+    if (due(job->state.step, r->log.every) || job->state.step == 1 || last) {
+        KEEP_FIRST(loop->mine, tell_step(loop, result, rate));
+    }
+    if (result->votes[VOTE_WRITTEN] >= comm_size(job->world)) {
+        TRY(publish(loop));
+    }
+    if (!last && due(job->state.step, r->evaluate.every)) {
+        TRY(evaluate(loop));
+    }
+    return due(job->state.step, r->checkpoint.every) ? save(loop) : STATUS_OK;
+}
+
+static status one_step(struct loop *loop)
+{
+    struct job *job = loop->job;
+    const struct recipe *r = recipe_of(loop);
+    double votes[STEP_VOTES] = {0};
+    struct step_result result;
+    double rate = schedule_rate(r, job->state.step, job->total_steps);
+    status_at_step(job->state.step + 1);
+    cast_votes(loop, votes);
+    TRY(step_train(job->step, job->state.step, rate, votes, loop->mine, &result));
+    job->state.step++;
+    job->state.samples += r->batch.global_size;
+    int64_t tokens = r->batch.global_size * r->data.sequence_length;
+    job->state.tokens += tokens;
+    loop->interval.steps++;
+    loop->interval.tokens += tokens;
+    loop->interval.data_seconds += result.data_seconds;
+    loop->interval.step_seconds += result.total_seconds;
+    note_step_seconds(loop, result.total_seconds);
+    read_votes(loop, &result);
+    return after_step(loop, &result, rate);
+}
+
+/* ---- the run ---- */
+
+static status write_final(struct loop *loop)
+{
+    struct job *job = loop->job;
+    char folder[FILE_PATH_BYTES];
+    TRY(publish(loop));
+    TRY(file_join(folder, recipe_of(loop)->run_dir, "final"));
+    watchdog_phase("final weights", 600);
+    return checkpoint_write_final(job->checkpoint, folder, &job->state, &job->families[0].family,
+                                  1);
+}
+
+static status write_end(const struct loop *loop, const char *reason)
+{
+    const struct job *job = loop->job;
+    if (job->metrics == NULL) {
+        return STATUS_OK;
+    }
+    const struct metric fields[] = {
+        metric_text("reason", reason),
+        metric_integer("tokens", job->state.tokens),
+        metric_number("train_seconds", train_seconds(loop)),
+        metric_number("data_stall_seconds", loader_stall_seconds(job->loader)),
+        metric_integer("memory_bytes", peak_memory_bytes()),
+    };
+    return metrics_write(job->metrics, "end", job->state.step, fields, COUNT(fields));
+}
+
+static status stop_early(struct loop *loop)
+{
+    struct job *job = loop->job;
+    TRY(save(loop));
+    TRY(publish(loop));
+    KEEP_FIRST(loop->mine, write_end(loop, "stopped"));
+    TRY(comm_agree(job->world, loop->mine));
+    log_info("stopped after step %lld because %s; everything is saved: start again to go on",
+             (long long)job->state.step, loop->stop_reason);
+    return STATUS_STOPPED;
+}
+
+static status end_normally(struct loop *loop)
+{
+    struct job *job = loop->job;
+    TRY(evaluate(loop));
+    if (recipe_of(loop)->checkpoint.every > 0) {
+        TRY(save(loop));
+    }
+    TRY(write_final(loop));
+    KEEP_FIRST(loop->mine, write_end(loop, loop->finished ? "max_minutes" : "max_steps"));
+    return comm_agree(job->world, loop->mine);
+}
+
+/* A run that has reached its end before: nothing is left to do. */
+static bool already_finished(const struct loop *loop)
+{
+    const struct job *job = loop->job;
+    double limit = 60 * recipe_of(loop)->train.max_minutes;
+    return job->resumed && (job->state.step >= job->total_steps ||
+                            (limit > 0 && job->state.train_seconds >= limit));
+}
+
+status loop_run(struct job *job)
+{
+    struct loop loop = {
+        .job = job,
+        .last_saved = job->resumed ? job->state.step : -1,
+        .seconds_before = job->state.train_seconds,
+    };
+    if (already_finished(&loop)) {
+        log_info("%s is finished: %lld steps are done", recipe_of(&loop)->run_dir,
+                 (long long)job->state.step);
+        return STATUS_OK;
+    }
+    loop.mine = tell_start(&loop);
+    if (!job->resumed) {
+        TRY(evaluate(&loop));
+    }
+    loop.interval.started = clock_seconds();
+    while (!loop.finished && loop.stop_reason == NULL && job->state.step < job->total_steps) {
+        TRY(one_step(&loop));
+    }
+    status_at_step(-1);
+    return loop.stop_reason != NULL ? stop_early(&loop) : end_normally(&loop);
+}

@@ -1,0 +1,246 @@
+/* The classifier against its formula in double precision: losses, best ids, both gradients; padded
+ * vocabulary, ignored targets, row weights, chunks of rows; and equality to the last bit. */
+#include "tests/kernels/operation.h"
+
+struct shape {
+    int64_t rows, width, vocabulary, padded;
+    double size; /* of the logits */
+    bool weighted;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 1, false},        {1, 5, 3, 16, 1, true},       {7, 16, 17, 17, 1, false},
+    {33, 24, 97, 128, 1, true},    {130, 32, 257, 320, 3, true}, {600, 16, 65, 96, 1, false},
+    {40, 24, 200, 256, 40, false},
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS_MAX = 600, IGNORED = -100 };
+
+struct problem {
+    struct tensor x, w;
+    int32_t targets[ROWS_MAX];
+    float weights[ROWS_MAX];
+    struct classifier c;
+};
+
+struct results {
+    struct tensor losses, dx, dw; /* losses [1, N] */
+    int32_t best[ROWS_MAX];
+};
+
+static void problem_make(struct problem *p, enum dtype dtype, const struct shape *s)
+{
+    uint64_t key = random_key(11, RANDOM_TEST, 0, 0);
+    p->x = operation_random(dtype, s->rows, s->width, 1, 1);
+    p->w = operation_random(dtype, s->padded, s->width, 2, s->size / sqrt((double)s->width));
+    for (int64_t i = 0; i < s->rows; i++) {
+        bool ignored = s->rows > 1 && random_below(key, (uint64_t)i, 5) == 0;
+        uint64_t target = random_below(key, (uint64_t)(1000 + i), (uint64_t)s->vocabulary);
+        p->targets[i] = ignored ? IGNORED : (int32_t)target;
+        p->weights[i] = random_uniform(key, (uint64_t)(2000 + i));
+    }
+    p->c = (struct classifier){.vocabulary = s->vocabulary,
+                               .ignored = IGNORED,
+                               .row_scale = s->weighted ? p->weights : NULL,
+                               .gradient = true};
+}
+
+static void problem_release(struct problem *p)
+{
+    operation_release(&p->x);
+    operation_release(&p->w);
+}
+
+static void results_make(struct results *r, enum dtype dtype, enum dtype sums,
+                         const struct shape *s)
+{
+    r->losses = operation_tensor(sums, 1, s->rows, s->rows);
+    r->dx = operation_tensor(dtype, s->rows, s->width, s->width);
+    r->dw = operation_random(sums, s->padded, s->width, 3, 0.5);
+    operation_set(r->losses, NAN);
+    operation_set(r->dx, NAN);
+    memset(r->best, 0xff, sizeof r->best);
+}
+
+static void results_release(struct results *r)
+{
+    operation_release(&r->losses);
+    operation_release(&r->dx);
+    operation_release(&r->dw);
+}
+
+static void run(struct kernels *k, struct results *r, const struct problem *p)
+{
+    CHECK_OK(
+        classifier_run(k, r->losses.data, r->best, r->dx, r->dw, p->x, p->w, p->targets, &p->c));
+}
+
+static void check_equal(const struct results *a, const struct results *b, int64_t rows)
+{
+    CHECK(operation_equal(a->losses, b->losses));
+    CHECK(operation_equal(a->dx, b->dx));
+    CHECK(operation_equal(a->dw, b->dw));
+    CHECK(memcmp(a->best, b->best, (size_t)rows * sizeof *a->best) == 0);
+}
+
+/* What a plain implementation in bf16 errs: the gradient of the logits is rounded once, and dx
+ * again. In f32 the sums over a row have an error of their own. */
+static double tolerance(enum dtype stored, double floats)
+{
+    return stored == DTYPE_BF16 ? 2 * 0x1p-8 : floats;
+}
+
+static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct problem p;
+    struct results got, again, threads, exact;
+    problem_make(&p, dtype, s);
+    results_make(&got, dtype, DTYPE_F32, s);
+    results_make(&again, dtype, DTYPE_F32, s);
+    results_make(&threads, dtype, DTYPE_F32, s);
+    results_make(&exact, REFERENCE_F64, REFERENCE_F64, s);
+    reference_convert(exact.dw, got.dw);
+    run(k, &got, &p);
+    run(k, &again, &p);
+    run(other, &threads, &p);
+    reference_classifier_run(exact.losses.data, exact.best, exact.dx, exact.dw, p.x, p.w, p.targets,
+                             &p.c);
+    operation_within("losses", k, operation_difference(got.losses, exact.losses), 3e-6);
+    operation_within("dx", k, operation_difference(got.dx, exact.dx), tolerance(dtype, 6e-6));
+    operation_within("dw", k, operation_difference(got.dw, exact.dw), tolerance(dtype, 6e-6));
+    for (int64_t i = 0; i < s->rows; i++) {
+        CHECK_EQUAL(got.best[i], exact.best[i]);
+    }
+    check_equal(&got, &again, s->rows);
+    check_equal(&got, &threads, s->rows);
+    results_release(&got);
+    results_release(&again);
+    results_release(&threads);
+    results_release(&exact);
+    problem_release(&p);
+}
+
+/* Ignored rows: loss and dx are exactly 0; padded columns: dw is exactly what it was. */
+static void test_zeros(struct kernels *k)
+{
+    const struct shape *s = &shapes[3];
+    struct problem p;
+    struct results r, before;
+    problem_make(&p, kernels_dtype(k), s);
+    results_make(&r, kernels_dtype(k), DTYPE_F32, s);
+    results_make(&before, kernels_dtype(k), DTYPE_F32, s);
+    run(k, &r, &p);
+    int ignored = 0;
+    for (int64_t i = 0; i < s->rows; i++) {
+        bool counted = p.targets[i] != IGNORED;
+        ignored += !counted;
+        CHECK((reference_get(r.losses, 0, i) == 0) == !counted);
+        for (int64_t j = 0; j < s->width && !counted; j++) {
+            CHECK(reference_get(r.dx, i, j) == 0);
+        }
+    }
+    CHECK(ignored > 0);
+    for (int64_t i = s->vocabulary; i < s->padded; i++) {
+        for (int64_t j = 0; j < s->width; j++) {
+            CHECK(reference_get(r.dw, i, j) == reference_get(before.dw, i, j));
+        }
+    }
+    results_release(&r);
+    results_release(&before);
+    problem_release(&p);
+}
+
+/* Losses without a gradient are the same losses: nothing else is touched. */
+static void test_without_gradient(struct kernels *k)
+{
+    const struct shape *s = &shapes[4];
+    struct problem p;
+    struct results with, without;
+    problem_make(&p, kernels_dtype(k), s);
+    results_make(&with, kernels_dtype(k), DTYPE_F32, s);
+    results_make(&without, kernels_dtype(k), DTYPE_F32, s);
+    run(k, &with, &p);
+    p.c.gradient = false;
+    CHECK_OK(classifier_run(k, without.losses.data, NULL, tensor_absent(), tensor_absent(), p.x,
+                            p.w, p.targets, &p.c));
+    CHECK(operation_equal(with.losses, without.losses));
+    results_release(&with);
+    results_release(&without);
+    problem_release(&p);
+}
+
+/* One NaN in a row of x makes that row's loss NaN and leaves the other losses alone. */
+static void test_nan(struct kernels *k)
+{
+    const struct shape *s = &shapes[2];
+    struct problem p;
+    struct results r;
+    problem_make(&p, kernels_dtype(k), s);
+    results_make(&r, kernels_dtype(k), DTYPE_F32, s);
+    p.targets[3] = 1;
+    reference_set(p.x, 3, 2, NAN);
+    run(k, &r, &p);
+    for (int64_t i = 0; i < s->rows; i++) {
+        CHECK(isnan(reference_get(r.losses, 0, i)) == (i == 3));
+    }
+    CHECK(isnan(reference_get(r.dx, 3, 0)) && isnan(reference_get(r.dw, 0, 0)));
+    results_release(&r);
+    problem_release(&p);
+}
+
+static void test_logits(struct kernels *k)
+{
+    const int64_t rows = 3, width = 40, vocabulary = 77, padded = 80;
+    struct tensor x = operation_random(kernels_dtype(k), rows, width, 1, 1);
+    struct tensor w = operation_random(kernels_dtype(k), padded, width, 2, 1);
+    struct tensor logits = operation_tensor(DTYPE_F32, rows, vocabulary, vocabulary + 3);
+    struct tensor exact = operation_tensor(REFERENCE_F64, rows, vocabulary, vocabulary);
+    CHECK_OK(classifier_logits(k, logits, x, w));
+    reference_classifier_logits(exact, x, w);
+    operation_within("logits", k, operation_difference(logits, exact), 3e-6);
+    operation_release(&x);
+    operation_release(&w);
+    operation_release(&logits);
+    operation_release(&exact);
+}
+
+static void test_refusals(struct kernels *k)
+{
+    const struct shape *s = &shapes[2];
+    struct problem p;
+    struct results r;
+    problem_make(&p, kernels_dtype(k), s);
+    results_make(&r, kernels_dtype(k), DTYPE_F32, s);
+    p.targets[5] = (int32_t)s->vocabulary;
+    CHECK_FAILS(classifier_run(k, r.losses.data, r.best, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
+                STATUS_INTERNAL, "target 17 of row 5");
+    results_release(&r);
+    problem_release(&p);
+}
+
+static void test_context(struct kernels *k, struct kernels *other)
+{
+    for (int i = 0; i < SHAPES; i++) {
+        test_shape(k, other, &shapes[i]);
+    }
+    test_zeros(k);
+    test_without_gradient(k);
+    test_nan(k);
+    test_logits(k);
+    test_refusals(k);
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {.rows = ROWS_MAX,
+                                          .width = 64,
+                                          .inner = 64,
+                                          .heads = 1,
+                                          .head_width = 64,
+                                          .sequence = 64,
+                                          .vocabulary = 320,
+                                          .training = true};
+    operation_each(&limits, test_context);
+    return 0;
+}

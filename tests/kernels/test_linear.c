@@ -1,0 +1,270 @@
+/* The linear layer against its formula in double precision, forward and backward; and what must
+ * hold to the last bit: threads, repetition. */
+#include "tests/kernels/operation.h"
+
+struct shape {
+    int64_t rows, inner, outputs;
+    int64_t pad; /* elements between the rows of x, y, dx and dy */
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1, 0},    {1, 7, 5, 0},     {3, 1, 2, 3},      {2, 16, 1, 0},     {17, 31, 13, 0},
+    {67, 97, 33, 5}, {128, 64, 48, 0}, {130, 128, 96, 8}, {257, 96, 384, 0}, {64, 515, 129, 0},
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static const enum activation activations[] = {ACTIVATION_NONE, ACTIVATION_GELU_TANH,
+                                              ACTIVATION_GELU_ERF};
+
+struct operands {
+    struct tensor x, w, bias, dy, pre_x; /* pre_x: before the activation that made x */
+};
+
+struct results {
+    struct tensor y, pre, dx, dw, dbias;
+};
+
+static struct tensor padded_random(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
+                                   uint64_t seed, double scale)
+{
+    struct tensor t = operation_tensor(dtype, rows, columns, columns + pad);
+    operation_fill(t, seed, scale);
+    return t;
+}
+
+static struct operands operands_make(enum dtype dtype, const struct shape *s)
+{
+    double scale = 1.0 / sqrt((double)s->inner);
+    return (struct operands){
+        .x = padded_random(dtype, s->rows, s->inner, s->pad, 1, 1.0),
+        .w = operation_random(dtype, s->outputs, s->inner, 2, scale),
+        .bias = operation_random(DTYPE_F32, 1, s->outputs, 3, 0.5),
+        .dy = padded_random(dtype, s->rows, s->outputs, s->pad, 4, 1.0),
+        .pre_x = operation_random(dtype, s->rows, s->inner, 5, 1.5),
+    };
+}
+
+static void operands_release(struct operands *o)
+{
+    operation_release(&o->x);
+    operation_release(&o->w);
+    operation_release(&o->bias);
+    operation_release(&o->dy);
+    operation_release(&o->pre_x);
+}
+
+/* Gradients of parameters start with something in them: they are added to. */
+static struct results results_make(enum dtype dtype, enum dtype sums, const struct shape *s,
+                                   bool with_pre)
+{
+    struct results r = {
+        .y = operation_tensor(dtype, s->rows, s->outputs, s->outputs + s->pad),
+        .pre =
+            with_pre ? operation_tensor(dtype, s->rows, s->outputs, s->outputs) : tensor_absent(),
+        .dx = operation_tensor(dtype, s->rows, s->inner, s->inner + s->pad),
+        .dw = operation_random(sums, s->outputs, s->inner, 6, 1.0),
+        .dbias = operation_random(sums, 1, s->outputs, 7, 1.0),
+    };
+    operation_set(r.y, NAN);
+    operation_set(r.dx, NAN);
+    if (with_pre) {
+        operation_set(r.pre, NAN);
+    }
+    return r;
+}
+
+static void results_release(struct results *r)
+{
+    operation_release(&r->y);
+    operation_release(&r->pre);
+    operation_release(&r->dx);
+    operation_release(&r->dw);
+    operation_release(&r->dbias);
+}
+
+static void run(struct kernels *k, struct results *r, const struct operands *o, enum activation act)
+{
+    CHECK_OK(linear_forward(k, r->y, r->pre, o->x, o->w, o->bias, act));
+    CHECK_OK(linear_backward_input(k, r->dx, o->dy, o->w, act, o->pre_x));
+    CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x));
+}
+
+static void run_reference(struct results *r, const struct operands *o, enum activation act)
+{
+    reference_linear_forward(r->y, r->pre, o->x, o->w, o->bias, act);
+    reference_linear_backward_input(r->dx, o->dy, o->w, act, o->pre_x);
+    reference_linear_backward_weight(r->dw, r->dbias, o->dy, o->x);
+}
+
+/* Where storage is bf16: twice the error of the plain way in that storage, which rounds the product
+ * to bf16 and then what the activation makes of it. factor [like product] is the activation's slope
+ * (backward); absent: the activation itself is applied to the product. */
+static double naive_error(struct tensor exact, struct tensor product, struct tensor factor,
+                          enum activation act)
+{
+    struct tensor naive = operation_tensor(DTYPE_BF16, exact.rows, exact.columns, exact.columns);
+    for (int64_t i = 0; i < exact.rows; i++) {
+        for (int64_t j = 0; j < exact.columns; j++) {
+            double x = bf16_to_f32(f32_to_bf16((float)reference_get(product, i, j)));
+            x = factor.data == NULL
+                    ? reference_activation(x, act)
+                    : x * reference_activation_slope(reference_get(factor, i, j), act);
+            reference_set(naive, i, j, x);
+        }
+    }
+    double error = operation_difference(naive, exact);
+    operation_release(&naive);
+    return error;
+}
+
+static void check_near(struct kernels *k, const char *what, struct tensor got, struct tensor exact,
+                       double naive)
+{
+    double tolerance = got.dtype == DTYPE_BF16 ? 2 * naive : 3e-6;
+    operation_within(what, k, operation_difference(got, exact), tolerance);
+}
+
+/* The products in double precision, before any activation. */
+static void check_rounded(struct kernels *k, const struct results *got, const struct results *exact,
+                          const struct operands *o, enum activation act)
+{
+    const struct tensor none = tensor_absent();
+    bool with_pre = got->pre.data != NULL;
+    struct tensor dx =
+        operation_tensor(REFERENCE_F64, exact->dx.rows, exact->dx.columns, exact->dx.columns);
+    reference_linear_backward_input(dx, o->dy, o->w, ACTIVATION_NONE, none);
+    struct tensor pre = with_pre ? exact->pre : exact->y;
+    check_near(k, "y", got->y, exact->y, naive_error(exact->y, pre, none, act));
+    check_near(k, "dx", got->dx, exact->dx, naive_error(exact->dx, dx, o->pre_x, act));
+    if (with_pre) {
+        check_near(k, "pre", got->pre, exact->pre,
+                   naive_error(exact->pre, exact->pre, none, ACTIVATION_NONE));
+    }
+    operation_release(&dx);
+}
+
+static void check_equal(struct results *a, struct results *b)
+{
+    CHECK(operation_equal(a->y, b->y));
+    CHECK(a->pre.data == NULL || operation_equal(a->pre, b->pre));
+    CHECK(operation_equal(a->dx, b->dx));
+    CHECK(operation_equal(a->dw, b->dw));
+    CHECK(operation_equal(a->dbias, b->dbias));
+}
+
+static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s,
+                       enum activation act)
+{
+    enum dtype dtype = kernels_dtype(k);
+    bool with_pre = act != ACTIVATION_NONE;
+    struct operands o = operands_make(dtype, s);
+    struct results got = results_make(dtype, DTYPE_F32, s, with_pre);
+    struct results again = results_make(dtype, DTYPE_F32, s, with_pre);
+    struct results threads = results_make(dtype, DTYPE_F32, s, with_pre);
+    struct results exact = results_make(REFERENCE_F64, REFERENCE_F64, s, with_pre);
+    reference_convert(exact.dw, got.dw);
+    reference_convert(exact.dbias, got.dbias);
+    run(k, &got, &o, act);
+    run(k, &again, &o, act);
+    run(other, &threads, &o, act);
+    run_reference(&exact, &o, act);
+    check_rounded(k, &got, &exact, &o, act);
+    check_near(k, "dw", got.dw, exact.dw, 0);
+    check_near(k, "dbias", got.dbias, exact.dbias, 0);
+    check_equal(&got, &again);
+    check_equal(&got, &threads);
+    operands_release(&o);
+    results_release(&got);
+    results_release(&again);
+    results_release(&threads);
+    results_release(&exact);
+}
+
+/* Without a bias, and without keeping pre. */
+static void test_bare(struct kernels *k)
+{
+    const struct shape s = {9, 20, 18, 0};
+    enum dtype dtype = kernels_dtype(k);
+    struct operands o = operands_make(dtype, &s);
+    struct tensor y = operation_tensor(dtype, s.rows, s.outputs, s.outputs);
+    struct tensor exact = operation_tensor(REFERENCE_F64, s.rows, s.outputs, s.outputs);
+    struct tensor pre = operation_tensor(REFERENCE_F64, s.rows, s.outputs, s.outputs);
+    struct tensor none = tensor_absent();
+    CHECK_OK(linear_forward(k, y, none, o.x, o.w, none, ACTIVATION_GELU_TANH));
+    reference_linear_forward(exact, pre, o.x, o.w, none, ACTIVATION_GELU_TANH);
+    check_near(k, "y alone", y, exact, naive_error(exact, pre, none, ACTIVATION_GELU_TANH));
+    operation_release(&pre);
+    operation_release(&y);
+    operation_release(&exact);
+    operands_release(&o);
+}
+
+/* One NaN in x reaches its row of y and its column of dw, and nothing else. */
+static void test_nan(struct kernels *k)
+{
+    const struct shape s = {19, 21, 17, 0};
+    struct operands o = operands_make(kernels_dtype(k), &s);
+    struct results r = results_make(kernels_dtype(k), DTYPE_F32, &s, false);
+    reference_set(o.x, 4, 3, NAN);
+    run(k, &r, &o, ACTIVATION_NONE);
+    for (int64_t i = 0; i < s.rows; i++) {
+        for (int64_t j = 0; j < s.outputs; j++) {
+            CHECK(isnan(reference_get(r.y, i, j)) == (i == 4));
+        }
+    }
+    for (int64_t i = 0; i < s.outputs; i++) {
+        for (int64_t j = 0; j < s.inner; j++) {
+            CHECK(isnan(reference_get(r.dw, i, j)) == (j == 3));
+        }
+    }
+    results_release(&r);
+    operands_release(&o);
+}
+
+static void test_refusals(struct kernels *k)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct tensor x = operation_random(dtype, 4, 8, 1, 1);
+    struct tensor w = operation_random(dtype, 3, 8, 2, 1);
+    struct tensor y = operation_tensor(dtype, 4, 3, 3);
+    struct tensor none = tensor_absent();
+    CHECK_FAILS(linear_forward(k, tensor_rows(y, 0, 3), none, x, w, none, ACTIVATION_NONE),
+                STATUS_INTERNAL, "[4, 8]");
+    CHECK_FAILS(linear_forward(k, y, y, x, w, none, ACTIVATION_NONE), STATUS_INTERNAL,
+                "pre without an activation");
+    CHECK_FAILS(linear_backward_input(k, x, y, w, ACTIVATION_GELU_TANH, none), STATUS_INTERNAL,
+                "pre");
+    CHECK_FAILS(linear_backward_weight(k, w, none, x, x), STATUS_INTERNAL,
+                "linear_backward_weight");
+    operation_release(&x);
+    operation_release(&w);
+    operation_release(&y);
+}
+
+static void test_context(struct kernels *k, struct kernels *other)
+{
+    for (int i = 0; i < SHAPES; i++) {
+        test_shape(k, other, &shapes[i], activations[i % 3]);
+    }
+    for (int i = 0; i < 3; i++) {
+        test_shape(k, other, &shapes[5], activations[i]);
+    }
+    test_bare(k);
+    test_nan(k);
+    test_refusals(k);
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {.rows = 257,
+                                          .width = 515,
+                                          .inner = 515,
+                                          .heads = 1,
+                                          .head_width = 64,
+                                          .sequence = 64,
+                                          .vocabulary = 64,
+                                          .training = true};
+    operation_each(&limits, test_context);
+    return 0;
+}

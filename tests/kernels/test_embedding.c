@@ -1,0 +1,112 @@
+/* Embedding rows and the sums of their gradients, in the order of the rows. */
+#include "tests/kernels/operation.h"
+
+struct shape {
+    int64_t rows, columns, vocabulary, positions; /* positions 0: no table */
+    float dropout;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 0},     {7, 5, 3, 7, 0},        {64, 48, 1, 16, 0}, {257, 3, 70000, 100, 0},
+    {100, 64, 40, 0, 0}, {130, 33, 5, 13, 0.2f}, {1000, 8, 2, 3, 0},
+};
+
+struct memory {
+    struct tensor tokens_table, positions_table, y, dy, d_tokens, d_positions;
+};
+
+static struct memory memory_make(const struct shape *s, enum dtype dtype)
+{
+    enum dtype sums = dtype == REFERENCE_F64 ? REFERENCE_F64 : DTYPE_F32;
+    struct memory m = {
+        .tokens_table = operation_random(dtype, s->vocabulary, s->columns, 1, 1),
+        .y = operation_tensor(dtype, s->rows, s->columns, s->columns + 3),
+        .dy = operation_random(dtype, s->rows, s->columns, 3, 1),
+        .d_tokens = operation_random(sums, s->vocabulary, s->columns, 4, 1),
+    };
+    if (s->positions > 0) {
+        m.positions_table = operation_random(dtype, s->positions, s->columns, 2, 1);
+        m.d_positions = operation_random(sums, s->positions, s->columns, 5, 1);
+    }
+    return m;
+}
+
+static void memory_release(struct memory *m)
+{
+    struct tensor *all[] = {&m->tokens_table, &m->positions_table, &m->y,
+                            &m->dy,           &m->d_tokens,        &m->d_positions};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+}
+
+static void run(struct kernels *k, struct memory m, const int32_t *tokens, const int32_t *positions,
+                struct dropout dropout)
+{
+    CHECK_OK(
+        embedding_forward(k, m.y, tokens, positions, m.tokens_table, m.positions_table, dropout));
+    CHECK_OK(embedding_backward(k, m.d_tokens, m.d_positions, m.dy, tokens, positions, dropout));
+}
+
+static void compare(struct kernels *k, const char *what, struct tensor got, struct tensor naive,
+                    struct tensor exact)
+{
+    if (got.data != NULL) {
+        double allowed = 2 * operation_difference(naive, exact) + 1e-5;
+        operation_within(what, k, operation_difference(got, exact), allowed);
+    }
+}
+
+static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
+{
+    int32_t *tokens = malloc((size_t)s->rows * sizeof *tokens);
+    int32_t *positions = malloc((size_t)s->rows * sizeof *positions);
+    CHECK(tokens != NULL && positions != NULL);
+    for (int64_t i = 0; i < s->rows; i++) {
+        tokens[i] = (int32_t)random_below(1, (uint64_t)i, (uint64_t)s->vocabulary);
+        positions[i] = s->positions > 0 ? (int32_t)(i % s->positions) : 0;
+    }
+    struct dropout dropout = {s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345};
+    enum dtype dtype = kernels_dtype(k);
+    struct memory m = memory_make(s, dtype), again = memory_make(s, dtype);
+    struct memory naive = memory_make(s, dtype), exact = memory_make(s, REFERENCE_F64);
+    reference_convert(exact.tokens_table, m.tokens_table);
+    reference_convert(exact.dy, m.dy);
+    if (s->positions > 0) {
+        reference_convert(exact.positions_table, m.positions_table);
+    }
+    run(k, m, tokens, positions, dropout);
+    run(other, again, tokens, positions, dropout);
+    CHECK(operation_equal(m.y, again.y) && operation_equal(m.d_tokens, again.d_tokens));
+    CHECK(s->positions == 0 || operation_equal(m.d_positions, again.d_positions));
+    const struct memory both[] = {naive, exact};
+    for (int i = 0; i < 2; i++) {
+        reference_embedding_forward(both[i].y, tokens, positions, both[i].tokens_table,
+                                    both[i].positions_table, dropout);
+        reference_embedding_backward(both[i].d_tokens, both[i].d_positions, both[i].dy, tokens,
+                                     positions, dropout);
+    }
+    compare(k, "embedding: y", m.y, naive.y, exact.y);
+    compare(k, "embedding: token table", m.d_tokens, naive.d_tokens, exact.d_tokens);
+    compare(k, "embedding: position table", m.d_positions, naive.d_positions, exact.d_positions);
+    memory_release(&m);
+    memory_release(&again);
+    memory_release(&naive);
+    memory_release(&exact);
+    free(tokens);
+    free(positions);
+}
+
+static void test_all(struct kernels *k, struct kernels *other)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        test_shape(k, other, &shapes[i]);
+    }
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 70000, true};
+    operation_each(&limits, test_all);
+    return 0;
+}

@@ -1,0 +1,164 @@
+/* Flat slices: AdamW, sums in a fixed order, conversion between the storage types. */
+#include "tests/kernels/operation.h"
+
+static const int64_t counts[] = {1, 3, 16, 17, 4095, 4096, 4099, 16384, 16385, 100003};
+enum { COUNTS = sizeof counts / sizeof *counts };
+
+static const struct adamw settings = {
+    .learning_rate = 0.01f,
+    .beta1 = 0.9f,
+    .beta2 = 0.95f,
+    .epsilon = 1e-8f,
+    .weight_decay = 0.1f,
+    .gradient_scale = 0.125f,
+    .correction1 = 0.19f,
+    .correction2 = 0.0975f,
+};
+
+struct slice {
+    struct tensor weights, copy, moment1, moment2, gradient;
+};
+
+static struct slice slice_make(int64_t count)
+{
+    struct slice s = {
+        .weights = operation_random(DTYPE_F32, 1, count, 1, 1),
+        .copy = operation_random(DTYPE_BF16, 1, count, 2, 1),
+        .moment1 = operation_random(DTYPE_F32, 1, count, 3, 0.1),
+        .moment2 = operation_random(DTYPE_F32, 1, count, 4, 1),
+        .gradient = operation_random(DTYPE_F32, 1, count, 5, 1),
+    };
+    for (int64_t i = 0; i < count; i++) {
+        double x = reference_get(s.moment2, 0, i);
+        reference_set(s.moment2, 0, i, x * x);
+    }
+    return s;
+}
+
+static void slice_release(struct slice *s)
+{
+    struct tensor *all[] = {&s->weights, &s->copy, &s->moment1, &s->moment2, &s->gradient};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+}
+
+static void test_adamw(struct kernels *k, struct kernels *other, int64_t count)
+{
+    struct slice s = slice_make(count), t = slice_make(count), r = slice_make(count);
+    for (int step = 0; step < 3; step++) {
+        operation_fill(s.gradient, 10 + (uint64_t)step, 1);
+        operation_fill(t.gradient, 10 + (uint64_t)step, 1);
+        operation_fill(r.gradient, 10 + (uint64_t)step, 1);
+        CHECK_OK(adamw_update(k, s.weights.data, s.copy.data, s.moment1.data, s.moment2.data,
+                              s.gradient.data, count, &settings));
+        CHECK_OK(adamw_update(other, t.weights.data, NULL, t.moment1.data, t.moment2.data,
+                              t.gradient.data, count, &settings));
+        reference_adamw_update(r.weights.data, r.copy.data, r.moment1.data, r.moment2.data,
+                               r.gradient.data, count, &settings);
+    }
+    CHECK(operation_equal(s.weights, t.weights) && operation_equal(s.moment1, t.moment1));
+    CHECK(operation_equal(s.moment2, t.moment2) && operation_equal(s.gradient, t.gradient));
+    operation_within("adamw: weights", k, operation_difference(s.weights, r.weights), 1e-6);
+    operation_within("adamw: moment1", k, operation_difference(s.moment1, r.moment1), 1e-6);
+    operation_within("adamw: moment2", k, operation_difference(s.moment2, r.moment2), 1e-6);
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(((float *)s.gradient.data)[i] == 0.0f);
+        CHECK(((bf16 *)s.copy.data)[i] == f32_to_bf16(((float *)s.weights.data)[i]));
+    }
+    slice_release(&s);
+    slice_release(&t);
+    slice_release(&r);
+}
+
+static void test_adamw_nan(struct kernels *k)
+{
+    struct slice s = slice_make(40);
+    reference_set(s.gradient, 0, 39, NAN);
+    CHECK_OK(adamw_update(k, s.weights.data, NULL, s.moment1.data, s.moment2.data, s.gradient.data,
+                          40, &settings));
+    CHECK(isnan(reference_get(s.weights, 0, 39)) && isfinite(reference_get(s.weights, 0, 38)));
+    slice_release(&s);
+}
+
+static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
+{
+    struct tensor x = operation_random(DTYPE_F32, 1, count, 1, 1e20);
+    float *p = x.data;
+    double a, b;
+    CHECK_OK(sum_of_squares(k, &a, p, count));
+    CHECK_OK(sum_of_squares(other, &b, p, count));
+    CHECK(memcmp(&a, &b, sizeof a) == 0);
+    CHECK_NEAR(a, reference_sum_of_squares(p, count), 1e-12 * a);
+    operation_fill(x, 2, 1);
+    CHECK_OK(sum_of_floats(k, &a, p, count));
+    CHECK_OK(sum_of_floats(other, &b, p, count));
+    CHECK(memcmp(&a, &b, sizeof a) == 0);
+    CHECK_NEAR(a, reference_sum_of_floats(p, count), 1e-12 * (double)count);
+    p[count - 1] = INFINITY;
+    CHECK_OK(sum_of_squares(k, &a, p, count));
+    CHECK(isinf(a));
+    p[count / 2] = NAN;
+    CHECK_OK(sum_of_squares(k, &a, p, count));
+    CHECK_OK(sum_of_floats(k, &b, p, count));
+    CHECK(isnan(a) && isnan(b));
+    CHECK_OK(sum_of_squares(k, &a, p, 0));
+    CHECK(a == 0);
+    operation_release(&x);
+}
+
+/* Every bf16 pattern there and back; floats around the ties, NaN, infinities and subnormals. */
+static void test_convert(struct kernels *k)
+{
+    const int64_t all = 65536;
+    struct tensor from = operation_tensor(DTYPE_BF16, 256, all / 256, all / 256 + 1);
+    struct tensor wide = operation_tensor(DTYPE_F32, 256, all / 256, all / 256 + 3);
+    struct tensor back = operation_tensor(DTYPE_BF16, 256, all / 256, all / 256);
+    for (int64_t i = 0; i < all; i++) {
+        ((bf16 *)from.data)[i / 256 * from.stride + i % 256] = (bf16)i;
+    }
+    static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
+        CHECK_OK(convert(k, wide, from));
+        for (int64_t i = 0; i < all; i++) {
+            float *x = (float *)wide.data + i / 256 * wide.stride + i % 256;
+            uint32_t bits;
+            memcpy(&bits, x, sizeof bits);
+            CHECK(bits == (uint32_t)i << 16);
+            bits |= below[j];
+            memcpy(x, &bits, sizeof bits);
+        }
+        CHECK_OK(convert(k, back, wide));
+        for (int64_t i = 0; i < all; i++) {
+            float x = ((const float *)wide.data)[i / 256 * wide.stride + i % 256];
+            CHECK(((const bf16 *)back.data)[i] == f32_to_bf16(x));
+        }
+    }
+    operation_release(&from);
+    operation_release(&wide);
+    operation_release(&back);
+    struct tensor x = operation_random(DTYPE_F32, 1, 50001, 1, 1);
+    struct tensor y = operation_tensor(DTYPE_F32, 1, 50001, 50001);
+    CHECK_OK(convert(k, y, x));
+    CHECK(operation_equal(x, y));
+    operation_release(&x);
+    operation_release(&y);
+}
+
+static void test_all(struct kernels *k, struct kernels *other)
+{
+    for (int i = 0; i < COUNTS; i++) {
+        test_adamw(k, other, counts[i]);
+        test_sums(k, other, counts[i]);
+    }
+    test_adamw_nan(k);
+    test_convert(k);
+    test_convert(other);
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {16, 16, 16, 1, 16, 16, 16, true};
+    operation_each(&limits, test_all);
+    return 0;
+}

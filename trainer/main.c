@@ -16,7 +16,13 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"tokenizer", command_tokenizer, "learn a tokenizer; encode and decode text"},
+    {"tokenizer", command_tokenizer, "learn a tokenizer; text to ids and back"},
+    {"plan", command_plan, "what a recipe costs: parameters, memory, work and traffic of a step"},
+    {"train", command_train, "train a model from a recipe, or go on where a run stopped"},
+    {"evaluate", command_evaluate, "loss and perplexity on held-out data, accuracy on a task"},
+    {"score", command_score, "log-probability of each line"},
+    {"generate", command_generate, "text from a trained model"},
+    {"bench", command_bench, "repeatable measurements, each beside its floor"},
     {NULL, NULL, NULL},
 };
 

@@ -1,0 +1,260 @@
+/* bireme plan: what a recipe costs, told without training anything. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+#include "trainer/optimizer/schedule.h"
+#include "trainer/plan.h"
+
+/* ---- for people ---- */
+
+/* grouped - 124439808 as "124,439,808". */
+static const char *grouped(int64_t value, char out[32])
+{
+    char plain[32];
+    int length = snprintf(plain, sizeof plain, "%lld", (long long)value);
+    int used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0 && plain[i - 1] != '-') {
+            out[used++] = ',';
+        }
+        out[used++] = plain[i];
+    }
+    out[used] = '\0';
+    return out;
+}
+
+static void print_count(const char *name, int64_t value)
+{
+    char text[32];
+    printf("  %-24s %18s\n", name, grouped(value, text));
+}
+
+static void print_bytes(const char *name, int64_t bytes)
+{
+    char text[32];
+    printf("  %-24s %18s  %10.1f MiB\n", name, grouped(bytes, text), (double)bytes / 1048576.0);
+}
+
+static void print_memory(const struct plan *plan)
+{
+    printf("bytes of each of %d rank%s\n", plan->ranks, plan->ranks == 1 ? "" : "s");
+    for (int i = 0; i < PLAN_KINDS; i++) {
+        print_bytes(plan_kind_name((enum plan_kind)i), plan->bytes[i]);
+    }
+    print_bytes("  kernels", plan->buffers.kernels);
+    print_bytes("  loaders", plan->buffers.loaders);
+    print_bytes("  snapshot", plan->buffers.snapshot);
+    print_bytes("  communication", plan->buffers.communication);
+    print_bytes("  program", plan->buffers.program);
+    print_bytes("total", plan->total_bytes);
+}
+
+static void print_schedule(const struct recipe *r, const struct plan *plan)
+{
+    int64_t total = plan->total_steps;
+    if (total == 0) {
+        printf("schedule: unknown until the training shards exist\n");
+        return;
+    }
+    int64_t steps[] = {0, plan->warmup_steps, total / 2, total - 1};
+    printf("schedule\n");
+    print_count("steps", total);
+    print_count("warm-up steps", plan->warmup_steps);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        int64_t step = steps[i] < total ? steps[i] : total - 1;
+        printf("  learning rate of step %-12lld %.6g\n", (long long)step + 1,
+               schedule_rate(r, step, total));
+    }
+}
+
+static void print_step(const struct plan *plan)
+{
+    printf("each step\n");
+    print_count("tokens", plan->tokens);
+    print_count("forward passes of a rank", plan->micro_steps);
+    printf("  %-24s %18.4g\n", "FLOPs", plan->step_flops);
+    printf("  %-24s %18.4g\n", "FLOPs of a token", plan->token_flops);
+    print_bytes("sent by each rank", (int64_t)plan->sent_bytes);
+}
+
+static void print_data(const struct recipe *r, const struct plan *plan)
+{
+    if (plan->epoch_samples < 0) {
+        printf("training data: %s\n",
+               r->data.train_count == 0 ? "none given" : "no shards there yet");
+        return;
+    }
+    printf("training data\n");
+    print_count("tokens", plan->train_tokens);
+    print_count("sequences of an epoch", plan->epoch_samples);
+    printf("  %-24s %18.2f\n", "steps of an epoch", plan->epoch_steps);
+}
+
+static status print_plan(const struct recipe *r, const struct plan *plan)
+{
+    printf("parameters\n");
+    for (int i = 0; i < PLAN_PARTS; i++) {
+        if (plan->part[i] > 0) {
+            print_count(plan_part_name((enum plan_part)i), plan->part[i]);
+        }
+    }
+    print_count("total", plan->parameters);
+    print_memory(plan);
+    print_step(plan);
+    print_data(r, plan);
+    print_schedule(r, plan);
+    printf("settings\n");
+    return recipe_write(r, stdout);
+}
+
+/* ---- as JSON ---- */
+
+static void put_setting(void *user, const char *key, const char *text)
+{
+    json_t *settings = user;
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    const char *dot = strchr(key, '.');
+    if (dot == NULL) {
+        json_object_set_new(settings, key, value);
+        return;
+    }
+    char section[64];
+    snprintf(section, sizeof section, "%.*s", (int)(dot - key), key);
+    json_t *parent = json_object_get(settings, section);
+    if (parent == NULL) {
+        parent = json_object();
+        json_object_set_new(settings, section, parent);
+    }
+    size_t length = strlen(dot + 1);
+    if (length > 2 && strcmp(dot + 1 + length - 2, "[]") == 0) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)length - 2, dot + 1);
+        if (json_object_get(parent, name) == NULL) {
+            json_object_set_new(parent, name, json_array());
+        }
+        json_array_append_new(json_object_get(parent, name), value);
+        return;
+    }
+    json_object_set_new(parent, dot + 1, value);
+}
+
+static json_t *known(double value, bool is_known)
+{
+    return is_known ? json_real(value) : json_null();
+}
+
+static json_t *memory_object(const struct plan *plan)
+{
+    json_t *bytes = json_object();
+    for (int i = 0; i < PLAN_KINDS; i++) {
+        json_object_set_new(bytes, plan_kind_name((enum plan_kind)i), json_integer(plan->bytes[i]));
+    }
+    return bytes;
+}
+
+static json_t *buffers_object(const struct plan_buffers *b)
+{
+    return json_pack("{sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
+                     (json_int_t)b->loaders, "snapshot", (json_int_t)b->snapshot, "communication",
+                     (json_int_t)b->communication, "program", (json_int_t)b->program);
+}
+
+static json_t *parts_object(const struct plan *plan)
+{
+    json_t *parts = json_object();
+    for (int i = 0; i < PLAN_PARTS; i++) {
+        json_object_set_new(parts, plan_part_name((enum plan_part)i), json_integer(plan->part[i]));
+    }
+    return parts;
+}
+
+static void put_integer(json_t *object, const char *name, int64_t value)
+{
+    json_object_set_new(object, name, json_integer((json_int_t)value));
+}
+
+static json_t *plan_object(const struct recipe *r, const struct plan *plan)
+{
+    json_t *all = json_object();
+    put_integer(all, "parameters", plan->parameters);
+    json_object_set_new(all, "parameters_by_kind", parts_object(plan));
+    put_integer(all, "vocab_size", plan->vocabulary);
+    put_integer(all, "ranks", plan->ranks);
+    put_integer(all, "tensor", plan->tensor);
+    put_integer(all, "data", plan->data);
+    put_integer(all, "zero_stage", r->parallel.zero_stage);
+    put_integer(all, "threads", plan->threads);
+    put_integer(all, "rank_parameters", plan->rank_parameters);
+    json_object_set_new(all, "rank_bytes", memory_object(plan));
+    put_integer(all, "rank_bytes_total", plan->total_bytes);
+    json_object_set_new(all, "buffers", buffers_object(&plan->buffers));
+    put_integer(all, "tokens_per_step", plan->tokens);
+    put_integer(all, "micro_steps", plan->micro_steps);
+    json_object_set_new(all, "flops_per_step", json_real(plan->step_flops));
+    json_object_set_new(all, "flops_per_token", json_real(plan->token_flops));
+    json_object_set_new(all, "communicated_bytes_per_step", json_real(plan->sent_bytes));
+    bool data = plan->epoch_samples >= 0;
+    json_object_set_new(all, "train_tokens", data ? json_integer(plan->train_tokens) : json_null());
+    json_object_set_new(all, "steps_per_epoch", known(plan->epoch_steps, data));
+    bool steps = plan->total_steps > 0;
+    json_object_set_new(all, "total_steps", steps ? json_integer(plan->total_steps) : json_null());
+    json_object_set_new(all, "warmup_steps",
+                        steps ? json_integer(plan->warmup_steps) : json_null());
+    json_t *settings = json_object();
+    recipe_visit(r, put_setting, settings);
+    json_object_set_new(all, "settings", settings);
+    return all;
+}
+
+static status print_json(const struct recipe *r, const struct plan *plan)
+{
+    json_t *all = plan_object(r, plan);
+    int failed = json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(all);
+    REQUIRE(failed == 0, STATUS_WRITE, "the plan cannot be written to standard output");
+    printf("\n");
+    return STATUS_OK;
+}
+
+status command_plan(int argc, char **argv)
+{
+    int64_t ranks = 1;
+    bool json = false;
+    bool document = false;
+    bool help = false;
+    const struct option table[] = {
+        {"ranks", OPTION_INTEGER, &ranks, "N", "1", "ranks that would train", 1, 1e6, NULL},
+        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
+        {"document-keys", OPTION_FLAG, &document, NULL, NULL,
+         "print recipes/README.md: every key with its type, default and meaning", 0, 0, NULL},
+    };
+    struct options options = {
+        .usage = "bireme plan RECIPE.yaml [section.key=value ...] [--ranks N] [--json]",
+        .about =
+            "Tells what a recipe costs and trains nothing: parameters, bytes of each rank, FLOPs "
+            "and bytes sent\nin each step, steps of an epoch, the schedule, every resolved "
+            "setting.",
+        .table = table,
+        .count = (int)(sizeof table / sizeof table[0]),
+        .operand = "RECIPE.yaml",
+        .operands_most = -1,
+    };
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    if (document) {
+        recipe_document(stdout);
+        return STATUS_OK;
+    }
+    REQUIRE(options.operand_count > 0, STATUS_USAGE, "RECIPE.yaml is missing; usage: %s",
+            options.usage);
+    struct recipe recipe;
+    struct plan plan;
+    TRY(recipe_read(options.operands[0], options.operands + 1, options.operand_count - 1, &recipe));
+    TRY(plan_make(&recipe, (int)ranks, &plan));
+    return json ? print_json(&recipe, &plan) : print_plan(&recipe, &plan);
+}

@@ -1,0 +1,278 @@
+#include "trainer/plan.h"
+
+#include <glob.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/partition.h"
+#include "datasets/loader.h"
+#include "datasets/order.h"
+#include "datasets/shard.h"
+#include "trainer/checkpoint.h"
+#include "trainer/optimizer/schedule.h"
+#include "trainer/session.h"
+
+const char *plan_kind_name(enum plan_kind kind)
+{
+    static const char *const names[PLAN_KINDS] = {"weights", "gradients", "optimizer",
+                                                  "activations", "buffers"};
+    return names[kind];
+}
+
+const char *plan_part_name(enum plan_part part)
+{
+    static const char *const names[PLAN_PARTS] = {
+        "token_embedding", "position_embedding", "attention", "feed_forward", "norms", "output"};
+    return names[part];
+}
+
+/* What a rank occupies before its first tensor: the libraries' code and data, oneDNN's generated code,
+ * MPI's buffers where there are several ranks. */
+static int64_t program_bytes(int ranks)
+{
+    return (ranks > 1 ? INT64_C(60) : INT64_C(40)) << 20;
+}
+
+/* ---- parameters ---- */
+
+static enum plan_part part_of(const char *name)
+{
+    if (strstr(name, ".ln_") != NULL) {
+        return PLAN_NORMS;
+    }
+    if (strstr(name, ".attn.") != NULL) {
+        return PLAN_ATTENTION;
+    }
+    if (strstr(name, ".mlp.") != NULL) {
+        return PLAN_FEED_FORWARD;
+    }
+    if (strstr(name, ".wpe.") != NULL) {
+        return PLAN_POSITION_EMBEDDING;
+    }
+    return strstr(name, ".wte.") != NULL ? PLAN_TOKEN_EMBEDDING : PLAN_OUTPUT;
+}
+
+/* count_parameters - sizes by part, and the elements of matrices that take part in products. */
+static int64_t count_parameters(const struct model_config *config,
+                                const struct model_parameter *parameters, int count,
+                                struct plan *plan)
+{
+    int64_t in_products = 0;
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        enum plan_part part = part_of(p->name);
+        int64_t size = p->file_rows * p->columns;
+        plan->part[part] += size;
+        plan->parameters += size;
+        bool lookup =
+            part == PLAN_POSITION_EMBEDDING || (part == PLAN_TOKEN_EMBEDDING && !config->tied);
+        in_products += p->dimensions == 2 && !lookup ? size : 0;
+    }
+    plan->rank_parameters = plan->parameters;
+    return in_products;
+}
+
+/* ---- memory ---- */
+
+/* Weights and both moments, as the checkpoint shares them out among ranks. */
+static status snapshot_bytes(const struct model_parameter *parameters, int count, int ranks,
+                             int64_t *out)
+{
+    struct checkpoint_tensor *tensors = calloc(3 * (size_t)count, sizeof *tensors);
+    REQUIRE(tensors != NULL, STATUS_INTERNAL, "out of memory for %d tensors", 3 * count);
+    for (int i = 0; i < 3 * count; i++) {
+        const struct model_parameter *p = &parameters[i % count];
+        tensors[i].dimensions = p->dimensions;
+        tensors[i].rows = p->file_rows;
+        tensors[i].columns = p->columns;
+        tensors[i].transposed = p->transposed;
+    }
+    struct checkpoint_family families[2] = {
+        {.stem = "model", .tensors = tensors, .count = count},
+        {.stem = "optimizer", .tensors = tensors + count, .count = 2 * count}};
+    *out = checkpoint_memory_bytes(families, 2, ranks, 0);
+    free(tensors);
+    return STATUS_OK;
+}
+
+static int64_t loader_bytes(const struct recipe *r, const struct loader_source *sources, int count,
+                            int ranks)
+{
+    struct loader_options options = {
+        .sources = sources,
+        .source_count = count,
+        .sequence_tokens = r->data.sequence_length,
+        .global_sequences = r->batch.global_size,
+        .micro_sequences = r->batch.micro_size,
+        .ranks = ranks,
+        .shuffle = r->data.shuffle,
+        .document_mask = r->data.document_mask,
+    };
+    return loader_memory_bytes(&options);
+}
+
+/* While it evaluates, a rank has two loaders. */
+static int64_t all_loader_bytes(const struct recipe *r, int ranks)
+{
+    struct loader_source sources[RECIPE_SOURCES_MAX];
+    int count = r->data.train_count > 0 ? r->data.train_count : 1;
+    for (int i = 0; i < count; i++) {
+        sources[i] = (struct loader_source){r->data.train[i].path, 1};
+    }
+    int64_t bytes = loader_bytes(r, sources, count, ranks);
+    if (r->data.validation[0] != '\0') {
+        bytes += loader_bytes(r, &(struct loader_source){r->data.validation, 1}, 1, ranks);
+    }
+    return bytes;
+}
+
+static int threads_of(const struct recipe *r, int ranks)
+{
+    if (r->parallel.threads > 0) {
+        return (int)r->parallel.threads;
+    }
+    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks;
+    return threads > 0 ? threads : 1;
+}
+
+static status plan_memory(const struct recipe *r, const struct model_config *config,
+                          const struct model_parameter *parameters, int count, int64_t elements,
+                          struct plan *plan)
+{
+    enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    int64_t rows = r->batch.micro_size * r->data.sequence_length;
+    struct kernels_limits limits = session_limits(config, rows, r->data.sequence_length, true);
+    struct plan_buffers *buffers = &plan->buffers;
+    plan->bytes[PLAN_WEIGHTS] = elements * (dtype == DTYPE_BF16 ? 6 : 4);
+    plan->bytes[PLAN_GRADIENTS] = elements * 4;
+    plan->bytes[PLAN_OPTIMIZER] = elements * 8;
+    plan->bytes[PLAN_ACTIVATIONS] = (int64_t)model_activation_bytes(config, dtype, rows, true);
+    buffers->kernels =
+        (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) + rows * 4;
+    buffers->loaders = all_loader_bytes(r, plan->ranks);
+    if (r->checkpoint.async) {
+        TRY(snapshot_bytes(parameters, count, plan->ranks, &buffers->snapshot));
+    }
+    buffers->communication = elements * 4 / plan->ranks * (plan->ranks - 1);
+    buffers->program = program_bytes(plan->ranks);
+    plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->snapshot +
+                                buffers->communication + buffers->program;
+    for (int i = 0; i < PLAN_KINDS; i++) {
+        plan->total_bytes += plan->bytes[i];
+    }
+    return STATUS_OK;
+}
+
+/* ---- data ---- */
+
+/* survey_source - tokens and sequences of the shards that a path or glob names; 0 where there are none. */
+static status survey_source(const char *path, int64_t sequence, int64_t *tokens, int64_t *samples)
+{
+    glob_t found;
+    *tokens = 0;
+    *samples = 0;
+    if (path[0] == '\0' || glob(path, 0, NULL, &found) != 0) {
+        return STATUS_OK;
+    }
+    status result = STATUS_OK;
+    for (size_t i = 0; i < found.gl_pathc && result == STATUS_OK; i++) {
+        struct shard *shard = NULL;
+        result = shard_open(found.gl_pathv[i], &shard);
+        if (result == STATUS_OK) {
+            int64_t length = shard_header_of(shard)->tokens;
+            *tokens += length;
+            *samples += length > 0 ? (length - 1) / sequence : 0;
+            result = shard_close(&shard);
+        }
+    }
+    globfree(&found);
+    return result;
+}
+
+static status survey(const struct recipe *r, struct plan *plan)
+{
+    int64_t samples[RECIPE_SOURCES_MAX];
+    double weights[RECIPE_SOURCES_MAX];
+    plan->train_tokens = plan->epoch_samples = -1;
+    plan->epoch_steps = -1;
+    int64_t all = 0;
+    for (int i = 0; i < r->data.train_count; i++) {
+        int64_t tokens = 0;
+        weights[i] = r->data.train[i].weight;
+        TRY(survey_source(r->data.train[i].path, r->data.sequence_length, &tokens, &samples[i]));
+        if (samples[i] == 0) {
+            return STATUS_OK; /* not prepared yet */
+        }
+        all += tokens;
+    }
+    if (r->data.train_count == 0) {
+        return STATUS_OK;
+    }
+    struct order order;
+    TRY(order_set(&order, samples, weights, r->data.train_count, 0, false));
+    plan->train_tokens = all;
+    plan->epoch_samples = order_epoch(&order);
+    plan->epoch_steps = (double)plan->epoch_samples / (double)r->batch.global_size;
+    return STATUS_OK;
+}
+
+static void plan_steps(const struct recipe *r, struct plan *plan)
+{
+    plan->total_steps = r->train.max_steps;
+    if (r->train.epochs > 0 && plan->epoch_samples > 0) {
+        double samples = r->train.epochs * (double)plan->epoch_samples;
+        plan->total_steps = (int64_t)ceil(samples / (double)r->batch.global_size);
+    }
+    plan->warmup_steps = schedule_warmup(r, plan->total_steps);
+}
+
+/* ---- the whole ---- */
+
+static status find_vocabulary(const struct recipe *r, int64_t *out)
+{
+    struct tokenizer *tokenizer = NULL;
+    if (r->model.vocab_size == 0) {
+        TRY(tokenizer_open(r->data.tokenizer, &tokenizer));
+    }
+    status result = session_vocabulary(r, tokenizer, out);
+    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
+    return result;
+}
+
+static status plan_model(const struct recipe *r, struct plan *plan)
+{
+    struct model_config config = session_model_config(r, plan->vocabulary);
+    struct model_parameter *parameters = NULL;
+    int count = 0;
+    int64_t elements = 0;
+    TRY(model_layout(&config, &parameters, &count, &elements));
+    int64_t in_products = count_parameters(&config, parameters, count, plan);
+    double attention =
+        (double)config.layers * (double)r->data.sequence_length * (double)config.width;
+    plan->token_flops = 6.0 * (double)in_products + 6.0 * attention;
+    plan->step_flops = plan->token_flops * (double)plan->tokens;
+    plan->sent_bytes = 8.0 * (double)(elements - elements / plan->data);
+    status result = plan_memory(r, &config, parameters, count, elements, plan);
+    free(parameters);
+    return result;
+}
+
+status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
+{
+    *out = (struct plan){.ranks = ranks, .tensor = (int)recipe->parallel.tensor};
+    TRY(recipe_check_available(recipe));
+    REQUIRE(ranks > 0 && ranks % out->tensor == 0, STATUS_RECIPE,
+            "parallel.tensor: %d does not divide %d ranks", out->tensor, ranks);
+    out->data = ranks / out->tensor;
+    out->threads = threads_of(recipe, ranks);
+    TRY(find_vocabulary(recipe, &out->vocabulary));
+    struct range share = partition_share(recipe->batch.global_size, 1, out->data, 0);
+    out->micro_steps = (share.count + recipe->batch.micro_size - 1) / recipe->batch.micro_size;
+    out->tokens = recipe->batch.global_size * recipe->data.sequence_length;
+    TRY(plan_model(recipe, out));
+    TRY(survey(recipe, out));
+    plan_steps(recipe, out);
+    return STATUS_OK;
+}

@@ -1,0 +1,72 @@
+/* What a recipe costs before anything is trained: parameters, memory of a rank, work and traffic of a
+ * step. `bireme plan` prints it, the start line of metrics.jsonl repeats it, and a test holds the
+ * memory against what a run then uses.
+ *
+ * FLOPs     a multiply and an add count as two. A token's forward pass costs 2 for each element of each
+ *           matrix that takes part in a product (the output matrix with the real vocabulary, tied or not;
+ *           embeddings are looked up, biases and norms are not counted) and 4 T C for each layer's
+ *           attention (scores and mixing), of which causal attention needs half. Backward costs twice
+ *           the forward pass: 6 N + 6 L T C in all.
+ * Bytes     sent by a rank in a step: what a ring all-reduce of the f32 gradients would send,
+ *           2 (R - 1) / R times their bytes.
+ * Memory    all ranks are assumed to be on one host: buffers then hold, besides working memory, the part
+ *           of the other ranks' gradients that a rank reads from shared memory. */
+#pragma once
+
+#include "trainer/recipe.h"
+
+/* The kinds of metrics.jsonl's rank_bytes. */
+enum plan_kind {
+    PLAN_WEIGHTS,     /* f32, and the bf16 copy */
+    PLAN_GRADIENTS,   /* f32 */
+    PLAN_OPTIMIZER,   /* two f32 moments */
+    PLAN_ACTIVATIONS, /* of a micro-batch */
+    PLAN_BUFFERS,     /* kernels, loaders, snapshot, communication, the program itself */
+    PLAN_KINDS
+};
+
+enum plan_part {
+    PLAN_TOKEN_EMBEDDING, /* tied: the output matrix too */
+    PLAN_POSITION_EMBEDDING,
+    PLAN_ATTENTION,
+    PLAN_FEED_FORWARD,
+    PLAN_NORMS,
+    PLAN_OUTPUT,
+    PLAN_PARTS
+};
+
+struct plan_buffers {
+    int64_t kernels, loaders, snapshot, communication, program;
+};
+
+struct plan {
+    int ranks, tensor, data; /* data-parallel ranks */
+    int threads;             /* of a rank, with all ranks on this host */
+    int64_t vocabulary;
+    int64_t parameters; /* of the model */
+    int64_t part[PLAN_PARTS];
+    int64_t rank_parameters; /* of one rank: the same without tensor parallelism */
+    int64_t bytes[PLAN_KINDS];
+    struct plan_buffers buffers; /* what bytes[PLAN_BUFFERS] is made of */
+    int64_t total_bytes;
+    int64_t micro_steps;   /* forward passes of a rank in a step, at most */
+    int64_t tokens;        /* of a step, over all ranks */
+    double token_flops;    /* forward and backward */
+    double step_flops;     /* over all ranks */
+    double sent_bytes;     /* of a step, by each rank */
+    int64_t train_tokens;  /* in the shards; -1: there are none yet */
+    int64_t epoch_samples; /* sequences; -1: unknown */
+    double epoch_steps;    /* -1: unknown */
+    int64_t total_steps;   /* 0: unknown, with train.epochs and no shards */
+    int64_t warmup_steps;
+};
+
+/* plan_make - from a resolved recipe; reads the tokenizer where the recipe has no vocab_size, and the
+ * headers of the training shards where there are any.
+ *
+ * Errors    STATUS_UNAVAILABLE (recipe_check_available), STATUS_NO_INPUT and STATUS_DATA of the tokenizer,
+ *           STATUS_DATA of a shard, STATUS_RECIPE */
+status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
+
+const char *plan_kind_name(enum plan_kind kind); /* "weights", ... */
+const char *plan_part_name(enum plan_part part); /* "token_embedding", ... */

@@ -221,7 +221,8 @@ static status tell_start(const struct loop *loop)
     if (job->metrics == NULL) {
         return STATUS_OK;
     }
-    const struct metric fields[] = {
+    char names[PLAN_KINDS][32];
+    struct metric fields[8 + PLAN_KINDS] = {
         metric_integer("ranks", comm_size(job->world)),
         metric_integer("tensor", r->parallel.tensor),
         metric_integer("data", comm_size(job->session.mesh.data)),
@@ -230,12 +231,11 @@ static status tell_start(const struct loop *loop)
         metric_integer("total_steps", job->total_steps),
         metric_integer("parameters", plan.parameters),
         metric_integer("rank_parameters", plan.rank_parameters),
-        metric_integer("rank_bytes.weights", plan.bytes.weights),
-        metric_integer("rank_bytes.gradients", plan.bytes.gradients),
-        metric_integer("rank_bytes.optimizer", plan.bytes.optimizer),
-        metric_integer("rank_bytes.activations", plan.bytes.activations),
-        metric_integer("rank_bytes.buffers", plan.bytes.buffers),
     };
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        snprintf(names[kind], sizeof names[kind], "rank_bytes.%s", plan_kind_name(kind));
+        fields[8 + kind] = metric_integer(names[kind], plan.bytes[kind]);
+    }
     if (job->resumed) {
         TRY(metrics_write(job->metrics, "resume", job->state.step, NULL, 0));
     }

@@ -1,0 +1,327 @@
+/* The reference's backward passes against finite differences of its forward passes, all in double:
+ * what is specified is the gradient. And its few known values.
+ *
+ * A case is a function of several matrices to one number, the sum of its output times fixed random
+ * weights; the gradient by each element of each matrix is compared with the central difference. */
+#include "tests/kernels/operation.h"
+
+enum { INPUTS_MAX = 4 };
+
+struct problem {
+    const char *name;
+    int inputs;
+    struct tensor input[INPUTS_MAX], gradient[INPUTS_MAX];
+    struct tensor weights; /* of the outputs in the sum: the gradient that arrives */
+    double (*value)(const struct problem *p);
+    void (*slopes)(const struct problem *p);
+    int choice; /* activation, norm, mask */
+};
+
+static struct tensor matrix(int64_t rows, int64_t columns, uint64_t seed)
+{
+    return operation_random(REFERENCE_F64, rows, columns, seed, 1);
+}
+
+static void input(struct problem *p, int64_t rows, int64_t columns)
+{
+    p->input[p->inputs] = matrix(rows, columns, 10 + (uint64_t)p->inputs);
+    p->gradient[p->inputs] = matrix(rows, columns, 20);
+    operation_set(p->gradient[p->inputs], 0);
+    p->inputs++;
+}
+
+static double weighed(struct tensor y, struct tensor weights)
+{
+    double sum = 0;
+    for (int64_t r = 0; r < y.rows; r++) {
+        for (int64_t c = 0; c < y.columns; c++) {
+            sum += reference_get(y, r, c) * reference_get(weights, r, c);
+        }
+    }
+    return sum;
+}
+
+static void check(struct problem *p)
+{
+    const double h = 1e-5;
+    p->slopes(p);
+    for (int i = 0; i < p->inputs; i++) {
+        struct tensor x = p->input[i];
+        for (int64_t at = 0; at < x.rows * x.columns; at++) {
+            int64_t r = at / x.columns, c = at % x.columns;
+            double before = reference_get(x, r, c);
+            reference_set(x, r, c, before + h);
+            double above = p->value(p);
+            reference_set(x, r, c, before - h);
+            double below = p->value(p);
+            reference_set(x, r, c, before);
+            double wanted = (above - below) / (2 * h), got = reference_get(p->gradient[i], r, c);
+            if (!(fabs(got - wanted) <= 1e-7 * (1 + fabs(wanted)))) {
+                fprintf(stderr, "%s %d: input %d at (%d, %d): gradient %.9g, difference %.9g\n",
+                        p->name, p->choice, i, (int)r, (int)c, got, wanted);
+                exit(1);
+            }
+        }
+    }
+    for (int i = 0; i < p->inputs; i++) {
+        operation_release(&p->input[i]);
+        operation_release(&p->gradient[i]);
+    }
+    operation_release(&p->weights);
+}
+
+/* ---- the linear layer, its activation belonging to the output ---- */
+
+static double linear_value(const struct problem *p)
+{
+    struct tensor y = matrix(p->weights.rows, p->weights.columns, 1);
+    reference_linear_forward(y, tensor_absent(), p->input[0], p->input[1], p->input[2],
+                             (enum activation)p->choice);
+    double sum = weighed(y, p->weights);
+    operation_release(&y);
+    return sum;
+}
+
+/* linear_backward_input multiplies by the slope of the activation that made its x; so the gradient
+ * before this layer's own activation comes from a product with the identity. */
+static void linear_slopes(const struct problem *p)
+{
+    int64_t n = p->weights.rows, m = p->weights.columns;
+    struct tensor y = matrix(n, m, 1), pre = matrix(n, m, 1), dpre = matrix(n, m, 1);
+    struct tensor identity = matrix(m, m, 1);
+    for (int64_t i = 0; i < m * m; i++) {
+        reference_set(identity, i / m, i % m, i / m == i % m);
+    }
+    enum activation act = (enum activation)p->choice;
+    reference_linear_forward(y, pre, p->input[0], p->input[1], p->input[2], act);
+    reference_linear_backward_input(dpre, p->weights, identity, act, pre);
+    reference_linear_backward_input(p->gradient[0], dpre, p->input[1], ACTIVATION_NONE,
+                                    tensor_absent());
+    reference_linear_backward_weight(p->gradient[1], p->gradient[2], dpre, p->input[0]);
+    operation_release(&y);
+    operation_release(&pre);
+    operation_release(&dpre);
+    operation_release(&identity);
+}
+
+static void test_linear(void)
+{
+    for (int act = ACTIVATION_NONE; act <= ACTIVATION_GELU_ERF; act++) {
+        struct problem p = {.name = "linear", .choice = act};
+        input(&p, 5, 7);
+        input(&p, 4, 7);
+        input(&p, 1, 4);
+        p.weights = matrix(5, 4, 2);
+        p.value = linear_value;
+        p.slopes = linear_slopes;
+        check(&p);
+    }
+}
+
+/* ---- embedding ---- */
+
+static const int32_t tokens[] = {2, 0, 2, 1, 2}, positions[] = {0, 1, 2, 0, 1};
+static const struct dropout dropout = {0.4f, 77, 5};
+
+static double embedding_value(const struct problem *p)
+{
+    struct tensor y = matrix(5, 6, 1);
+    reference_embedding_forward(y, tokens, positions, p->input[0], p->input[1], dropout);
+    double sum = weighed(y, p->weights);
+    operation_release(&y);
+    return sum;
+}
+
+static void embedding_slopes(const struct problem *p)
+{
+    reference_embedding_backward(p->gradient[0], p->gradient[1], p->weights, tokens, positions,
+                                 dropout);
+}
+
+static void test_embedding(void)
+{
+    struct problem p = {.name = "embedding"};
+    input(&p, 3, 6);
+    input(&p, 3, 6);
+    p.weights = matrix(5, 6, 2);
+    p.value = embedding_value;
+    p.slopes = embedding_slopes;
+    check(&p);
+}
+
+/* ---- residual and norm: the sum z goes on, and so does y ---- */
+
+static double norm_value(const struct problem *p)
+{
+    struct tensor z = matrix(4, 6, 1), y = matrix(4, 6, 1), statistics = matrix(4, 2, 1);
+    reference_residual_norm_forward(z, y, statistics, p->input[0], p->input[1], p->input[2],
+                                    p->choice == NORM_LAYER ? p->input[3] : tensor_absent(),
+                                    (enum norm_kind)p->choice, 1e-3, dropout);
+    double sum = weighed(z, tensor_columns(p->weights, 0, 6)) +
+                 weighed(y, (struct tensor){(double *)p->weights.data + 6, REFERENCE_F64, 4, 6,
+                                            p->weights.stride});
+    operation_release(&z);
+    operation_release(&y);
+    operation_release(&statistics);
+    return sum;
+}
+
+static void norm_slopes(const struct problem *p)
+{
+    struct tensor z = matrix(4, 6, 1), y = matrix(4, 6, 1), statistics = matrix(4, 2, 1);
+    enum norm_kind kind = (enum norm_kind)p->choice;
+    bool layer = kind == NORM_LAYER;
+    reference_residual_norm_forward(z, y, statistics, p->input[0], p->input[1], p->input[2],
+                                    layer ? p->input[3] : tensor_absent(), kind, 1e-3, dropout);
+    struct tensor dy = {(double *)p->weights.data + 6, REFERENCE_F64, 4, 6, p->weights.stride};
+    reference_convert(p->gradient[0], tensor_columns(p->weights, 0, 6));
+    reference_residual_norm_backward(p->gradient[0], p->gradient[1], p->gradient[2],
+                                     layer ? p->gradient[3] : tensor_absent(), dy, z, statistics,
+                                     p->input[2], kind, false, dropout);
+    operation_release(&z);
+    operation_release(&y);
+    operation_release(&statistics);
+}
+
+static void test_norm(void)
+{
+    for (int kind = NORM_LAYER; kind <= NORM_RMS; kind++) {
+        struct problem p = {.name = "norm", .choice = kind};
+        input(&p, 4, 6);
+        input(&p, 4, 6);
+        input(&p, 1, 6);
+        if (kind == NORM_LAYER) {
+            input(&p, 1, 6);
+        }
+        p.weights = matrix(4, 12, 2);
+        p.value = norm_value;
+        p.slopes = norm_slopes;
+        check(&p);
+    }
+}
+
+/* ---- attention: two sequences of unequal queries and keys, grouped heads ---- */
+
+static const int32_t cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 8};
+
+static struct attention attention_of(int choice)
+{
+    return (struct attention){
+        .heads = 2,
+        .kv_heads = 1,
+        .head_width = 3,
+        .causal = (choice & 1) != 0,
+        .window = (choice & 2) != 0 ? 2 : 0,
+        .scale = 0.7f,
+        .sequences = 2,
+        .cu_q = cu_q,
+        .cu_k = cu_k,
+        .longest_q = 4,
+        .longest_k = 5,
+        .dropout = (choice & 4) != 0 ? dropout : (struct dropout){0},
+    };
+}
+
+static double attention_value(const struct problem *p)
+{
+    struct attention a = attention_of(p->choice);
+    struct tensor o = matrix(7, 6, 1);
+    reference_attention_forward(o, tensor_absent(), p->input[0], p->input[1], p->input[2], &a);
+    double sum = weighed(o, p->weights);
+    operation_release(&o);
+    return sum;
+}
+
+static void attention_slopes(const struct problem *p)
+{
+    struct attention a = attention_of(p->choice);
+    struct tensor o = matrix(7, 6, 1), lse = matrix(2, 7, 1);
+    reference_attention_forward(o, lse, p->input[0], p->input[1], p->input[2], &a);
+    reference_attention_backward(p->gradient[0], p->gradient[1], p->gradient[2], p->weights,
+                                 p->input[0], p->input[1], p->input[2], o, lse, &a);
+    operation_release(&o);
+    operation_release(&lse);
+}
+
+static void test_attention(void)
+{
+    for (int choice = 0; choice < 8; choice++) {
+        struct problem p = {.name = "attention", .choice = choice};
+        input(&p, 7, 6);
+        input(&p, 8, 3);
+        input(&p, 8, 3);
+        p.weights = matrix(7, 6, 2);
+        p.value = attention_value;
+        p.slopes = attention_slopes;
+        check(&p);
+    }
+}
+
+/* ---- classifier: rows weighed, one ignored, padding without a meaning ---- */
+
+static const int32_t targets[] = {4, 0, -1, 2};
+static const float row_scale[] = {1.5f, -0.5f, 3, 1};
+
+static struct classifier classifier_of(bool gradient)
+{
+    return (struct classifier){5, -1, row_scale, gradient};
+}
+
+static double classifier_value(const struct problem *p)
+{
+    double losses[4], sum = 0;
+    struct classifier c = classifier_of(false);
+    reference_classifier_run(losses, NULL, tensor_absent(), tensor_absent(), p->input[0],
+                             p->input[1], targets, &c);
+    for (int i = 0; i < 4; i++) {
+        sum += losses[i] * row_scale[i];
+    }
+    return sum;
+}
+
+static void classifier_slopes(const struct problem *p)
+{
+    double losses[4];
+    int32_t best[4];
+    struct classifier c = classifier_of(true);
+    reference_classifier_run(losses, best, p->gradient[0], p->gradient[1], p->input[0], p->input[1],
+                             targets, &c);
+    CHECK(losses[2] == 0 && best[0] >= 0 && best[0] < 5);
+}
+
+static void test_classifier(void)
+{
+    struct problem p = {.name = "classifier"};
+    input(&p, 4, 6);
+    input(&p, 7, 6);
+    p.weights = matrix(1, 1, 2);
+    p.value = classifier_value;
+    p.slopes = classifier_slopes;
+    check(&p);
+}
+
+/* ---- known values ---- */
+
+static void test_known(void)
+{
+    CHECK_NEAR(reference_activation(1, ACTIVATION_GELU_ERF), 0.84134474606854293, 1e-15);
+    CHECK_NEAR(reference_activation(1, ACTIVATION_GELU_TANH), 0.84119199060827604, 1e-14);
+    float weight = 1, moment1 = 0, moment2 = 0, gradient = 4;
+    const struct adamw first = {0.1f, 0.9f, 0.999f, 0, 0.5f, 1, 1 - 0.9f, 1 - 0.999f};
+    reference_adamw_update(&weight, NULL, &moment1, &moment2, &gradient, 1, &first);
+    CHECK_NEAR(weight, 1 - 0.1 * (1 + 0.5 * 1), 1e-5); /* the first step is the gradient's sign */
+    CHECK(gradient == 0);
+    CHECK_NEAR(moment1, 0.4, 1e-6);
+    CHECK_NEAR(moment2, 0.016, 1e-6);
+}
+
+int main(void)
+{
+    test_linear();
+    test_embedding();
+    test_norm();
+    test_attention();
+    test_classifier();
+    test_known();
+    return 0;
+}

@@ -14,7 +14,7 @@
 #include "trainer/optimizer/schedule.h"
 #include "trainer/session.h"
 
-const char *plan_kind_name(int kind)
+const char *plan_kind_name(enum plan_kind kind)
 {
     static const char *const names[PLAN_KINDS] = {"weights", "gradients", "optimizer",
                                                   "activations", "buffers"};
@@ -145,10 +145,10 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     int64_t rows = r->batch.micro_size * r->data.sequence_length;
     struct kernels_limits limits = session_limits(config, rows, r->data.sequence_length, true);
     struct plan_buffers *buffers = &plan->buffers;
-    plan->bytes.weights = elements * (dtype == DTYPE_BF16 ? 6 : 4);
-    plan->bytes.gradients = elements * 4;
-    plan->bytes.optimizer = elements * 8;
-    plan->bytes.activations = (int64_t)model_activation_bytes(config, dtype, rows, true);
+    plan->bytes[PLAN_WEIGHTS] = elements * (dtype == DTYPE_BF16 ? 6 : 4);
+    plan->bytes[PLAN_GRADIENTS] = elements * 4;
+    plan->bytes[PLAN_OPTIMIZER] = elements * 8;
+    plan->bytes[PLAN_ACTIVATIONS] = (int64_t)model_activation_bytes(config, dtype, rows, true);
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) + rows * 4;
     buffers->loaders = all_loader_bytes(r, plan->ranks);
@@ -157,10 +157,10 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     }
     buffers->communication = elements * 4 / plan->ranks * (plan->ranks - 1);
     buffers->program = program_bytes(plan->ranks);
-    plan->bytes.buffers = buffers->kernels + buffers->loaders + buffers->snapshot +
-                          buffers->communication + buffers->program;
+    plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->snapshot +
+                                buffers->communication + buffers->program;
     for (int i = 0; i < PLAN_KINDS; i++) {
-        plan->total_bytes += plan->bytes.kind[i];
+        plan->total_bytes += plan->bytes[i];
     }
     return STATUS_OK;
 }

@@ -15,18 +15,14 @@
 
 #include "trainer/recipe.h"
 
-/* The kinds of metrics.jsonl's rank_bytes, by name or in order. */
-enum { PLAN_KINDS = 5 };
-
-union plan_bytes {
-    struct {
-        int64_t weights;     /* f32, and the bf16 copy */
-        int64_t gradients;   /* f32 */
-        int64_t optimizer;   /* two f32 moments */
-        int64_t activations; /* of a micro-batch */
-        int64_t buffers;     /* kernels, loaders, snapshot, communication, the program itself */
-    };
-    int64_t kind[PLAN_KINDS];
+/* The kinds of metrics.jsonl's rank_bytes. */
+enum plan_kind {
+    PLAN_WEIGHTS,     /* f32, and the bf16 copy */
+    PLAN_GRADIENTS,   /* f32 */
+    PLAN_OPTIMIZER,   /* two f32 moments */
+    PLAN_ACTIVATIONS, /* of a micro-batch */
+    PLAN_BUFFERS,     /* kernels, loaders, snapshot, communication, the program itself */
+    PLAN_KINDS
 };
 
 enum plan_part {
@@ -50,8 +46,8 @@ struct plan {
     int64_t parameters; /* of the model */
     int64_t part[PLAN_PARTS];
     int64_t rank_parameters; /* of one rank: the same without tensor parallelism */
-    union plan_bytes bytes;
-    struct plan_buffers buffers; /* what bytes.buffers is made of */
+    int64_t bytes[PLAN_KINDS];
+    struct plan_buffers buffers; /* what bytes[PLAN_BUFFERS] is made of */
     int64_t total_bytes;
     int64_t micro_steps;   /* forward passes of a rank in a step, at most */
     int64_t tokens;        /* of a step, over all ranks */
@@ -72,5 +68,5 @@ struct plan {
  *           STATUS_DATA of a shard, STATUS_RECIPE */
 status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
 
-const char *plan_kind_name(int kind);            /* "weights", ... */
+const char *plan_kind_name(enum plan_kind kind); /* "weights", ... */
 const char *plan_part_name(enum plan_part part); /* "token_embedding", ... */

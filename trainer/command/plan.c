@@ -42,7 +42,7 @@ static void print_memory(const struct plan *plan)
 {
     printf("bytes of each of %d rank%s\n", plan->ranks, plan->ranks == 1 ? "" : "s");
     for (int i = 0; i < PLAN_KINDS; i++) {
-        print_bytes(plan_kind_name(i), plan->bytes.kind[i]);
+        print_bytes(plan_kind_name((enum plan_kind)i), plan->bytes[i]);
     }
     print_bytes("  kernels", plan->buffers.kernels);
     print_bytes("  loaders", plan->buffers.loaders);
@@ -150,7 +150,7 @@ static json_t *memory_object(const struct plan *plan)
 {
     json_t *bytes = json_object();
     for (int i = 0; i < PLAN_KINDS; i++) {
-        json_object_set_new(bytes, plan_kind_name(i), json_integer(plan->bytes.kind[i]));
+        json_object_set_new(bytes, plan_kind_name((enum plan_kind)i), json_integer(plan->bytes[i]));
     }
     return bytes;
 }

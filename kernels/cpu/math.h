@@ -1,6 +1,6 @@
 /* Elementary functions on vectors of floats: no tables, no branches, NaN stays NaN.
  *
- * Errors are the largest found over 10^7 arguments by tests/kernels/test_math.c, which prints them.
+ * Errors hold over the arguments that tests/kernels/test_math.c tries; it prints the largest.
  * Polynomials are Chebyshev interpolants, computed in rational arithmetic.
  *
  *   math_exp2, math_exp   relative 1.5e-7; below -126 (in powers of two) the result is 0

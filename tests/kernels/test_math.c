@@ -1,0 +1,154 @@
+/* Vector functions against the C library in double, and dropout's factors against base/random.h.
+ * Compiled once for each instruction set; prints the largest errors, which math.h states. */
+#include "kernels/cpu/math.h"
+
+#include "base/random.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/reference.h"
+#include "tests/check.h"
+
+enum { STEPS = 200000 };
+
+static double exact_normal(double x)
+{
+    return 0.5 * erfc(-x / sqrt(2.0));
+}
+
+static double exact_tanh_gelu(double x)
+{
+    return reference_activation(x, ACTIVATION_GELU_TANH);
+}
+
+static double exact_tanh_slope(double x)
+{
+    return reference_activation_slope(x, ACTIVATION_GELU_TANH);
+}
+
+static double exact_erf_gelu(double x)
+{
+    return reference_activation(x, ACTIVATION_GELU_ERF);
+}
+
+static double exact_erf_slope(double x)
+{
+    return reference_activation_slope(x, ACTIVATION_GELU_ERF);
+}
+
+/* What an error is measured against. */
+enum measure { RELATIVE, ABSOLUTE, ARGUMENT };
+
+struct function {
+    const char *name;
+    vector (*f)(vector x);
+    double (*exact)(double x);
+    double first, last;
+    enum measure measure;
+    double tolerance;
+};
+
+static const struct function functions[] = {
+    {"exp2", math_exp2, exp2, -125.9, 127.9, RELATIVE, 1.5e-7},
+    {"exp", math_exp, exp, -87, 88.7, RELATIVE, 1.5e-7},
+    {"tanh", math_tanh, tanh, -10, 10, ABSOLUTE, 2e-7},
+    {"erf", math_erf, erf, -5, 5, ABSOLUTE, 4e-7},
+    {"normal", math_normal, exact_normal, -10.5, 10.5, ABSOLUTE, 2e-7},
+    {"normal", math_normal, exact_normal, -10.5, 5, RELATIVE, 1e-5},
+    {"gelu_tanh", math_gelu_tanh, exact_tanh_gelu, -20, 20, ARGUMENT, 4e-7},
+    {"gelu_tanh_slope", math_gelu_tanh_slope, exact_tanh_slope, -20, 20, ARGUMENT, 4e-7},
+    {"gelu_erf", math_gelu_erf, exact_erf_gelu, -20, 20, ARGUMENT, 4e-7},
+    {"gelu_erf_slope", math_gelu_erf_slope, exact_erf_slope, -20, 20, ARGUMENT, 4e-7},
+};
+
+static void test_function(const struct function *f)
+{
+    double worst = 0;
+    for (int i = 0; i <= STEPS; i++) {
+        float x = (float)(f->first + (f->last - f->first) * i / STEPS);
+        double exact = f->exact(x), size = 1;
+        if (f->measure == RELATIVE) {
+            size = fabs(exact);
+        } else if (f->measure == ARGUMENT) {
+            size = fabs(x) > 1 ? fabs(x) : 1;
+        }
+        double error = fabs(f->f(vector_set(x))[VECTOR_LANES - 1] - exact) / size;
+        worst = !(error <= worst) ? error : worst;
+    }
+    printf("%-16s %.3g\n", f->name, worst);
+    CHECK(worst <= f->tolerance);
+    CHECK(isnan(f->f(vector_set(NAN))[0]));
+}
+
+static void test_limits(void)
+{
+    vector large = vector_set(INFINITY);
+    CHECK(math_exp(-large)[0] == 0 && isinf(math_exp(large)[0]));
+    CHECK(math_exp2(-large)[0] == 0 && isinf(math_exp2(large)[0]));
+    CHECK(math_exp2(vector_set(0))[0] == 1 && math_exp(vector_set(0))[0] == 1);
+    CHECK(math_exp2(vector_set(-127))[0] == 0 && math_exp2(vector_set(-126))[0] > 0);
+    CHECK(math_tanh(large)[0] == 1 && math_tanh(-large)[0] == -1);
+    CHECK(math_erf(large)[0] == 1 && math_erf(-large)[0] == -1);
+    CHECK(math_gelu_tanh(vector_set(-1e30f))[0] == 0);
+    CHECK(math_gelu_tanh_slope(vector_set(1e30f))[0] == 1);
+}
+
+static void test_lanes(void)
+{
+    float x[VECTOR_LANES], sum = 0;
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        x[i] = (float)((i * 7) % VECTOR_LANES);
+        sum += x[i];
+    }
+    CHECK(vector_sum(vector_load(x)) == sum);
+    CHECK(vector_maximum(vector_load(x)) == VECTOR_LANES - 1);
+    for (int count = 0; count <= VECTOR_LANES; count++) {
+        float to[VECTOR_LANES + 1];
+        memset(to, 0xA5, sizeof to);
+        float guard = to[count];
+        vector part = vector_get(x, DTYPE_F32, 0, count);
+        vector_put(to, DTYPE_F32, 0, part, count);
+        CHECK(memcmp(to, x, (size_t)count * sizeof *x) == 0);
+        CHECK(memcmp(&to[count], &guard, sizeof guard) == 0);
+        CHECK(count == VECTOR_LANES || part[count] == 0);
+    }
+}
+
+/* Across the carry between the counter's words too. */
+static void test_dropout(void)
+{
+    const uint64_t firsts[] = {0, 12345, UINT64_C(0xfffffff9), UINT64_C(0x1fffffffc)};
+    const float probabilities[] = {0.1f, 0.5f, 0.999f};
+    for (int p = 0; p < 3; p++) {
+        for (int i = 0; i < 4; i++) {
+            struct dropout d = {probabilities[p], random_key(9, RANDOM_DROPOUT, 1, 2),
+                                (int64_t)firsts[i]};
+            for (int64_t element = 0; element < 1000; element += 7) {
+                vector factors = dropout_vector(d, element);
+                for (int j = 0; j < VECTOR_LANES; j++) {
+                    float u = random_uniform(d.key, firsts[i] + (uint64_t)(element + j));
+                    float wanted = u >= d.probability ? 1.0f / (1.0f - d.probability) : 0.0f;
+                    CHECK(factors[j] == wanted);
+                }
+            }
+        }
+    }
+}
+
+int main(void)
+{
+#if defined(VECTOR_AVX512)
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512dq")) {
+        CHECK_SKIP("this processor has no AVX-512");
+    }
+#elif defined(VECTOR_AVX2)
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+        CHECK_SKIP("this processor has no AVX2");
+    }
+#endif
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        test_function(&functions[i]);
+    }
+    test_limits();
+    test_lanes();
+    test_dropout();
+    return 0;
+}

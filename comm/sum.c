@@ -10,7 +10,9 @@
 
 #define BLOCK 1024 /* floats */
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(BIREME_SANITIZED)
+/* Sanitizers are not yet there when the loader chooses among clones. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define WIDE

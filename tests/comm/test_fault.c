@@ -191,6 +191,60 @@ static void act_suspended(struct comm *world)
     }
 }
 
+static volatile sig_atomic_t stop_asked;
+
+static void ask_to_stop(int number)
+{
+    (void)number;
+    stop_asked = 1;
+}
+
+/* For test_launch.sh: steps until a signal asks one rank or all to stop. */
+static void act_until_stopped(struct comm *world)
+{
+    signal(SIGUSR1, ask_to_stop);
+    bool any = false;
+    for (int i = 0; i < 1000 && !any; i++) {
+        clock_sleep(0.02);
+        CHECK_OK(comm_agree_flag(world, stop_asked != 0, &any));
+        if (i == 0 && comm_rank(world) == 0) {
+            printf("under way\n");
+            fflush(stdout);
+        }
+    }
+    CHECK_OK(comm_destroy(&world));
+    exit(any ? STATUS_STOPPED : STATUS_INTERNAL);
+}
+
+/* For test_network.sh: sums over all hosts for some seconds, the last of which must be right. */
+static void act_steps(struct comm *world)
+{
+    enum { COUNT = 300000 };
+    static float data[COUNT];
+    comm_set_deadline(world, 30);
+    double end = clock_seconds() + 6;
+    bool late = false;
+    for (int step = 0; !late; step++) {
+        for (int i = 0; i < COUNT; i++) {
+            data[i] = (float)(step % 100 + i % 100 + comm_rank(world));
+        }
+        CHECK_OK(comm_all_reduce(world, data, COUNT));
+        int size = comm_size(world);
+        int of_ranks = size * (size - 1) / 2;
+        for (int i = 0; i < COUNT; i++) {
+            CHECK(data[i] == (float)(size * (step % 100 + i % 100) + of_ranks));
+        }
+        if (step == 0 && comm_rank(world) == 0) {
+            printf("under way, %d of %d ranks here\n", comm_local_ranks(world), size);
+            fflush(stdout);
+        }
+        CHECK_OK(comm_agree_flag(world, clock_seconds() > end, &late));
+    }
+    if (comm_rank(world) == 0) {
+        printf("finished\n");
+    }
+}
+
 static void act_nothing(struct comm *world)
 {
     CHECK_OK(comm_barrier(world));
@@ -215,6 +269,8 @@ static const struct fault faults[] = {
     {"out_of_order", act_out_of_order, 70, "E-INTERNAL rank", "one order", NULL},
     {"slow_but_alive", act_slow_but_alive, 0, NULL, NULL, NULL},
     {"suspended", act_suspended, 0, NULL, NULL, NULL},
+    {"until_stopped", act_until_stopped, 75, NULL, NULL, NULL},
+    {"steps", act_steps, 0, NULL, NULL, NULL},
     {"init", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
     {"setting", act_nothing, 64, "E-USAGE rank", "BIREME_COMM_NODES=two", "BIREME_COMM_NODES=two"},
 };

@@ -11,9 +11,9 @@
 #include "comm/partition.h"
 #include "tests/check.h"
 
-static const int64_t sizes[] = {0, 1, 7, 16, 1009, 65536 + 3, 700001};
+static const int64_t sizes[] = {0, 1, 7, 16, 1009, 65536 + 3, 300007};
 #define SIZES ((int)(sizeof sizes / sizeof sizes[0]))
-#define LARGEST 700001
+#define LARGEST 300007
 
 static struct comm *world;
 

@@ -1,0 +1,162 @@
+#!/bin/bash
+# Starts a program on several ranks through mpirun, so that
+#   - SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 to this script let the run save and stop (code 75): mpirun
+#     itself answers the first two by killing its ranks within two seconds;
+#   - a lost host ends the job after about eleven seconds instead of eight minutes. Bireme's own limit for
+#     a rank that does not answer must stay above that (its default of 60 s does), or mpirun hangs;
+#   - a job that a signal ended says so in one last line and with code 71, and every code of Bireme's
+#     own (docs/exit-codes.md) is passed on.
+# Works with Open MPI 4 and 5.
+set -u
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/launch_mpirun.sh [options] [--] PROGRAM [ARGUMENT...]
+
+  -n, --ranks N          ranks to start (default: one for each core, or each slot of the hosts)
+  -t, --threads N        threads, and so cores, of each rank (default: this machine's cores / ranks)
+      --host LIST        hosts and their slots: node1:2,node2:2
+      --hostfile FILE    the same, a host a line: "node1 slots=2"
+      --no-bind          do not tie ranks to cores
+      --time-limit S     after S seconds save and stop, as SIGUSR1 does (code 75)
+      --grace S          what then still runs after S more seconds is killed (default 120)
+      --mpirun ARGUMENT  one more argument for mpirun; may be repeated
+      --dry-run          print the command instead of running it
+  -h, --help             this text
+
+example: scripts/launch_mpirun.sh -n 2 build/trainer/bireme train recipes/quickstart.yaml
+TEXT
+}
+
+refuse() {
+    printf 'E-USAGE launch_mpirun.sh: %s; see --help\n' "$1" >&2
+    exit 64
+}
+
+whole_number() { # NAME VALUE
+    [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || refuse "$1 $2: must be a whole number of at least 1"
+}
+
+ranks='' threads='' host='' hostfile='' bind=yes time_limit='' grace=120 dry_run=no more=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) usage && exit 0 ;;
+    -n | --ranks | -t | --threads | --host | --hostfile | --time-limit | --grace | --mpirun)
+        [ $# -ge 2 ] || refuse "$1 needs a value"
+        case $1 in
+        -n | --ranks) whole_number "$1" "$2" && ranks=$2 ;;
+        -t | --threads) whole_number "$1" "$2" && threads=$2 ;;
+        --host) host=$2 ;;
+        --hostfile) hostfile=$2 ;;
+        --time-limit) whole_number "$1" "$2" && time_limit=$2 ;;
+        --grace) whole_number "$1" "$2" && grace=$2 ;;
+        --mpirun) more+=("$2") ;;
+        esac
+        shift 2
+        ;;
+    --no-bind) bind=no && shift ;;
+    --dry-run) dry_run=yes && shift ;;
+    --) shift && break ;;
+    -*) refuse "unknown option $1" ;;
+    *) break ;;
+    esac
+done
+[ $# -gt 0 ] || refuse "no program to start"
+[ -z "$host" ] || [ -z "$hostfile" ] || refuse "--host and --hostfile exclude each other"
+[ -z "$hostfile" ] || [ -r "$hostfile" ] || refuse "cannot read the host file $hostfile"
+version=$(mpirun --version 2>/dev/null | sed -n '1s/.*(Open MPI) \([0-9]*\).*/\1/p')
+if [ -z "$version" ]; then
+    echo 'E-UNAVAILABLE launch_mpirun.sh: no Open MPI mpirun found: install the package openmpi-bin' >&2
+    exit 69
+fi
+
+command=(mpirun)
+[ -z "$ranks" ] || command+=(-np "$ranks")
+[ -z "$host" ] || command+=(--host "$host")
+[ -z "$hostfile" ] || command+=(--hostfile "$hostfile")
+
+# Dead connections between hosts are noticed after 5 + 3 * 2 seconds.
+keepalive=(oob_tcp_keepalive_time 5 oob_tcp_keepalive_intvl 2 oob_tcp_keepalive_probes 3)
+flag=--mca
+[ "$version" -lt 5 ] || flag=--prtemca
+for ((i = 0; i < ${#keepalive[@]}; i += 2)); do
+    command+=("$flag" "${keepalive[i]}" "${keepalive[i + 1]}")
+done
+
+# On this machine alone, its cores are shared out; elsewhere the user says how many each rank gets.
+cores=$(lscpu -p=CORE,SOCKET 2>/dev/null | grep -v '^#' | sort -u | wc -l)
+allowed=$(nproc)
+[ "$cores" -ge 1 ] && [ "$cores" -le "$allowed" ] || cores=$allowed
+here=no
+[ -n "$host$hostfile${SLURM_JOB_ID:-}" ] || here=yes
+if [ $here = yes ]; then
+    if ! command -v "$1" >/dev/null; then
+        printf 'E-NO-INPUT launch_mpirun.sh: %s: no such program, or not executable\n' "$1" >&2
+        exit 66
+    fi
+    : "${ranks:=$cores}"
+    if [ -z "$threads" ]; then
+        threads=$((cores / ranks))
+        [ "$threads" -ge 1 ] || threads=1
+    fi
+    if [ $((ranks * threads)) -gt "$cores" ]; then
+        bind=no
+        command+=(--oversubscribe)
+    fi
+fi
+if [ $bind = no ] || [ -z "$threads" ]; then
+    command+=(--bind-to none)
+else
+    command+=(--map-by "slot:PE=$threads" --bind-to core)
+fi
+if [ -n "$threads" ]; then
+    export OMP_NUM_THREADS=$threads
+    [ $here = yes ] || command+=(-x OMP_NUM_THREADS)
+fi
+if [ "$(id -u)" = 0 ]; then # the user who starts this as root, in a container mostly, means it
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+command+=("${more[@]}" "$@")
+[ -z "$time_limit" ] ||
+    command=(timeout --signal=USR1 --kill-after="$grace" --preserve-status "$time_limit" "${command[@]}")
+if [ $dry_run = yes ]; then
+    printf '%q ' "${command[@]}"
+    echo
+    exit 0
+fi
+
+# In a process group of its own, out of reach of the terminal's Ctrl-C, which would kill the ranks.
+set -m
+"${command[@]}" </dev/null &
+job=$!
+interrupted=no
+# shellcheck disable=SC2317 # called by the trap
+save_and_stop() {
+    interrupted=yes
+    kill -USR1 "$job" 2>/dev/null
+}
+trap save_and_stop TERM INT USR1
+while :; do
+    interrupted=no
+    wait "$job" 2>/dev/null
+    code=$?
+    [ $interrupted = yes ] || break
+done
+
+lost() {
+    printf 'E-RANK-LOST %s (mpirun ended with %d): the last published checkpoint is whole, start again\n' \
+        "$1" "$code" >&2
+    exit 71
+}
+case $code in
+110) lost 'the job ran into its time limit without an answer' ;;
+134) lost 'a rank aborted (signal 6)' ;;
+137) lost 'a rank was killed (signal 9: by hand, or the machine ran out of memory)' ;;
+139) lost 'a rank crashed (signal 11)' ;;
+205) lost 'a host or the network to it is lost' ;;
+esac
+if [ "$code" -ge 126 ] && [ "$code" -le 127 ]; then
+    exit "$code" # the program or mpirun cannot be started: the shell has said why
+fi
+[ "$code" -lt 128 ] || lost "a rank was ended from outside"
+exit "$code"

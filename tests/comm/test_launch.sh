@@ -1,0 +1,56 @@
+#!/bin/bash
+# scripts/launch_mpirun.sh: signals let the job stop by itself, codes of ours are kept, deaths are named.
+# usage: test_launch.sh PROGRAM, the program of test_fault.c
+set -u
+program=$1
+launch=${BIREME_SOURCE_DIR:-.}/scripts/launch_mpirun.sh
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fail() {
+    echo "failed: $1; told:" >&2
+    cat "$folder/told" >&2
+    exit 1
+}
+
+expect() { # CODE TEXT WHAT
+    [ "$code" = "$1" ] || fail "$3: code $code instead of $1"
+    grep -q -- "$2" "$folder/told" || fail "$3: no '$2' was told"
+}
+
+launched() { # ARGUMENT...
+    timeout 30 "$launch" "$@" >"$folder/told" 2>&1
+    code=$?
+}
+
+launched -n 0 "$program"
+expect 64 'must be a whole number' 'zero ranks'
+launched -n 2 --host a:1 --hostfile /dev/null "$program"
+expect 64 'exclude each other' 'two lists of hosts'
+launched -n 2 "$folder/missing"
+expect 66 'no such program' 'a missing program'
+launched --help
+expect 0 'usage: ' 'help'
+launched -n 3 "$program" child agree_one x
+expect 65 'E-DATA rank 1' 'an error of ours'
+launched -n 3 "$program" child kill x
+expect 71 'E-RANK-LOST .*signal 9' 'a killed rank'
+[ "$(tail -n 1 "$folder/told" | cut -c1-11)" = E-RANK-LOST ] || fail 'the last line is not ours'
+launched -n 2 --time-limit 1 --grace 10 "$program" child until_stopped x
+expect 75 'under way' 'a time limit'
+
+for signal in TERM INT USR1; do
+    # a shell's background job would be deaf to SIGINT
+    env --default-signal=INT "$launch" -n 3 "$program" child until_stopped x >"$folder/told" 2>&1 &
+    job=$!
+    for ((i = 0; i < 100; i++)); do
+        grep -q 'under way' "$folder/told" && break
+        sleep 0.1
+    done
+    kill -"$signal" "$job"
+    kill -"$signal" "$job" # twice, as the impatient do
+    wait "$job"
+    code=$?
+    expect 75 'under way' "SIG$signal"
+done
+echo "launch_mpirun.sh: all as it should be"

@@ -287,9 +287,8 @@ static status copy_tokenizer(struct checkpoint_job *job)
     return file_sync(folder);
 }
 
-status checkpoint_write_files(struct checkpoint_job *job)
+static status write_all(struct checkpoint_job *job)
 {
-    h5file_start();
     float *buffer = malloc((size_t)CHUNK_ELEMENTS * sizeof *buffer);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory to write a checkpoint");
     status result = STATUS_OK;
@@ -302,4 +301,19 @@ status checkpoint_write_files(struct checkpoint_job *job)
         TRY(write_state(job));
     }
     return job->tokenizer_dir != NULL ? copy_tokenizer(job) : STATUS_OK;
+}
+
+/* The folder was made a moment ago: a file that cannot be made in it is a disk that fails or is full,
+ * not a wrong run_dir. */
+status checkpoint_write_files(struct checkpoint_job *job)
+{
+    h5file_start();
+    status result = write_all(job);
+    if (result == STATUS_CREATE) {
+        struct status_note note;
+        status_take(&note);
+        note.code = result = STATUS_WRITE;
+        status_restore(&note);
+    }
+    return result;
 }

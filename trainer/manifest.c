@@ -154,9 +154,11 @@ static bool complain(char *reason, const char *format, ...) __attribute__((forma
 
 static bool complain(char *reason, const char *format, ...)
 {
+    static const char file[] = MANIFEST_FILE ": ";
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(reason, MANIFEST_REASON_BYTES, format, arguments);
+    memcpy(reason, file, sizeof file);
+    vsnprintf(reason + sizeof file - 1, MANIFEST_REASON_BYTES - sizeof file + 1, format, arguments);
     va_end(arguments);
     return false;
 }
@@ -488,10 +490,10 @@ bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *
     json_error_t error;
     json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (document == NULL) {
-        return complain(reason, "torn or empty manifest: line %d: %s", error.line, error.text);
+        return complain(reason, "torn or empty: line %d: %s", error.line, error.text);
     }
     bool good = format_is_known(document, reason) &&
-                (digest_holds(text, bytes) || complain(reason, "the manifest's own sha256 does "
+                (digest_holds(text, bytes) || complain(reason, "its own sha256 does "
                                                                "not match: torn or edited")) &&
                 parse_header(out, document, reason) && parse_lists(out, document, reason) &&
                 manifest_tile(out, reason);

@@ -1,0 +1,381 @@
+/* Saving and loading, on any number of ranks: what was saved comes back bit for bit, whatever layout
+ * wrote it and whatever layout reads it. */
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "comm/comm.h"
+#include "tests/check.h"
+#include "trainer/checkpoint.h"
+#include "trainer/manifest.h"
+
+static struct comm *world;
+static int rank, ranks;
+static char root[FILE_PATH_BYTES];
+
+/* Odd and prime sizes, more than one chunk along rows and along columns, and tensors of one element. */
+static const struct shape {
+    const char *name;
+    int dimensions;
+    int64_t rows, columns; /* in memory */
+    bool transposed;
+} shapes[] = {{"a.matrix", 2, 131, 127, false},      {"b.turned", 2, 131, 257, true},
+              {"c.vector", 1, 1, 1300003, false},    {"d.one", 1, 1, 1, false},
+              {"e.rows", 2, 1031, 1033, false},      {"f.rows_turned", 2, 1031, 1033, true},
+              {"g.wide", 2, 1, 1100003, false},      {"h.wide_turned", 2, 3, 700001, true},
+              {"i.column", 2, 4099, 1, false},       {"j.group/inner", 2, 5, 7, true},
+              {"j.group/deep/inner", 1, 1, 3, false}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* The value of an element depends on the tensor and the place in the file alone. */
+static float value_at(int tensor, int64_t row, int64_t column)
+{
+    uint32_t bits = (uint32_t)(row * 2654435761u + column * 40503u + (uint32_t)tensor * 97u);
+    bits = (bits ^ bits >> 15) * 2246822519u;
+    bits = (bits & 0x007fffffu) | 0x3f000000u | (bits & 0x80000000u);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static int64_t elements(const struct checkpoint_tensor *t)
+{
+    return t->rows * t->columns;
+}
+
+static int64_t file_row(const struct checkpoint_tensor *t, int64_t e)
+{
+    if (t->dimensions == 1) {
+        return t->offset[0] + e;
+    }
+    return t->offset[0] + (t->transposed ? e % t->columns : e / t->columns);
+}
+
+static int64_t file_column(const struct checkpoint_tensor *t, int64_t e)
+{
+    if (t->dimensions == 1) {
+        return 0;
+    }
+    return t->offset[1] + (t->transposed ? e / t->columns : e % t->columns);
+}
+
+static void fill(struct checkpoint_tensor *t, int index)
+{
+    for (int64_t e = 0; e < elements(t); e++) {
+        t->data[e] = value_at(index, file_row(t, e), file_column(t, e));
+    }
+}
+
+static void spoil(struct checkpoint_tensor *t)
+{
+    memset(t->data, 0xff, (size_t)elements(t) * sizeof(float));
+}
+
+static void check_filled(const struct checkpoint_tensor *t, int index)
+{
+    for (int64_t e = 0; e < elements(t); e++) {
+        float want = value_at(index, file_row(t, e), file_column(t, e));
+        if (memcmp(&t->data[e], &want, sizeof want) != 0) {
+            fprintf(stderr, "%s: element %lld is %g, wanted %g\n", t->name, (long long)e,
+                    (double)t->data[e], (double)want);
+            exit(1);
+        }
+    }
+}
+
+/* Rows [first, first + rows) in memory of shape `index`. */
+static struct checkpoint_tensor part(int index, int64_t first, int64_t rows)
+{
+    const struct shape *s = &shapes[index];
+    struct checkpoint_tensor t = {.name = s->name,
+                                  .dimensions = s->dimensions,
+                                  .rows = rows,
+                                  .columns = s->columns,
+                                  .transposed = s->transposed};
+    bool turned = s->transposed;
+    t.global_shape[0] = s->dimensions == 1 || turned ? s->columns : s->rows;
+    t.global_shape[1] = s->dimensions == 1 ? 1 : turned ? s->rows : s->columns;
+    t.offset[turned ? 1 : 0] = first;
+    t.data = malloc((size_t)(rows * s->columns + 1) * sizeof(float));
+    CHECK(t.data != NULL);
+    return t;
+}
+
+static void release(struct checkpoint_tensor *tensors, int count)
+{
+    for (int i = 0; i < count; i++) {
+        free(tensors[i].data);
+    }
+}
+
+static struct checkpoint *open_run(const char *name, struct comm *replicas, bool async,
+                                   const char *tokenizer)
+{
+    char run[FILE_PATH_BYTES];
+    CHECK_OK(file_join(run, root, name));
+    struct checkpoint_options options = {.run_dir = run,
+                                         .tokenizer_dir = tokenizer,
+                                         .recipe_text = "seed: 1\n# \"quoted\" \xc3\xa4\n",
+                                         .data_fingerprint = "0123",
+                                         .keep = 2,
+                                         .async = async,
+                                         .world = world,
+                                         .replicas = replicas};
+    struct checkpoint *c = NULL;
+    CHECK_OK(checkpoint_open(&options, &c));
+    return c;
+}
+
+static void save_step(struct checkpoint *c, int64_t step, const struct checkpoint_family *families,
+                      int count)
+{
+    struct checkpoint_state state = {step, 3 * step, 5 * step, 0.1};
+    double stall = -1;
+    CHECK_OK(checkpoint_save(c, &state, families, count, &stall));
+    CHECK(stall >= 0);
+    for (int i = 0; i < families[0].count; i++) { /* the snapshot is not the live tensor */
+        CHECK(checkpoint_written(c) == 0 || checkpoint_written(c) == 1);
+    }
+}
+
+static void publish_step(struct checkpoint *c, int64_t step)
+{
+    int64_t published = 0;
+    CHECK_OK(checkpoint_publish(c, &published));
+    CHECK_EQUAL(published, step);
+    CHECK_OK(checkpoint_publish(c, &published));
+    CHECK_EQUAL(published, -1);
+}
+
+static void check_found(struct checkpoint *c, int64_t step, struct checkpoint_found *found)
+{
+    CHECK_OK(checkpoint_find(c, NULL, found));
+    CHECK(found->found);
+    CHECK_EQUAL(found->state.step, step);
+    CHECK_EQUAL(found->state.samples, 3 * step);
+    CHECK_EQUAL(found->state.tokens, 5 * step);
+    CHECK(found->state.train_seconds == 0.1);
+    CHECK_EQUAL(found->saved_ranks, ranks);
+    CHECK(strcmp(found->recipe_text, "seed: 1\n# \"quoted\" \xc3\xa4\n") == 0);
+    CHECK(strcmp(found->data_fingerprint, "0123") == 0);
+    free(found->recipe_text);
+    found->recipe_text = NULL;
+}
+
+/* Replicated tensors; the live ones change while the writer works. */
+static void test_round_trip(bool async)
+{
+    struct checkpoint_tensor model[SHAPES], moments[2];
+    for (int i = 0; i < SHAPES; i++) {
+        model[i] = part(i, 0, shapes[i].rows);
+        fill(&model[i], i);
+    }
+    moments[0] = part(0, 0, shapes[0].rows);
+    moments[1] = part(1, 0, shapes[1].rows);
+    moments[0].name = "exp_avg/a.matrix";
+    moments[1].name = "exp_avg_sq/a.matrix";
+    fill(&moments[0], 20);
+    fill(&moments[1], 21);
+    struct checkpoint_family families[2] = {{"model", model, SHAPES}, {"optimizer", moments, 2}};
+    struct checkpoint *c = open_run(async ? "async" : "sync", world, async, NULL);
+    struct checkpoint_found found;
+    CHECK_OK(checkpoint_find(c, NULL, &found));
+    CHECK(!found.found);
+    CHECK_OK(checkpoint_reserve(c, families, 2));
+    CHECK_EQUAL(checkpoint_written(c), 0);
+    save_step(c, 7, families, 2);
+    if (async) {
+        for (int i = 0; i < SHAPES; i++) {
+            spoil(&model[i]);
+        }
+    }
+    publish_step(c, 7);
+    for (int i = 0; i < SHAPES; i++) {
+        spoil(&model[i]);
+    }
+    check_found(c, 7, &found);
+    CHECK_OK(checkpoint_load(world, found.folder, families, 2));
+    for (int i = 0; i < SHAPES; i++) {
+        check_filled(&model[i], i);
+    }
+    check_filled(&moments[0], 20);
+    check_filled(&moments[1], 21);
+    CHECK_OK(checkpoint_close(&c));
+    release(model, SHAPES);
+    release(moments, 2);
+}
+
+/* Save, load, save: the same bytes. */
+static void test_same_bytes(void)
+{
+    struct checkpoint *c = open_run("async", world, true, NULL);
+    struct checkpoint_tensor model[SHAPES];
+    for (int i = 0; i < SHAPES; i++) {
+        model[i] = part(i, 0, shapes[i].rows);
+        spoil(&model[i]);
+    }
+    struct checkpoint_family family = {"model", model, SHAPES};
+    struct checkpoint_found found;
+    check_found(c, 7, &found);
+    CHECK_OK(checkpoint_load(world, found.folder, &family, 1));
+    save_step(c, 8, &family, 1);
+    publish_step(c, 8);
+    if (rank == 0) {
+        for (int r = 0; r < ranks; r++) {
+            char name[64], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], parent[FILE_PATH_BYTES];
+            char first[HASH_TEXT_BYTES], second[HASH_TEXT_BYTES];
+            CHECK_OK(file_join(parent, found.folder, ".."));
+            snprintf(name, sizeof name, "step-00000007/model-%05d-of-%05d.h5", r, ranks);
+            CHECK_OK(file_join(a, parent, name));
+            name[12] = '8';
+            CHECK_OK(file_join(b, parent, name));
+            CHECK_OK(hash_file(a, first, NULL));
+            CHECK_OK(hash_file(b, second, NULL));
+            CHECK(strcmp(first, second) == 0);
+        }
+    }
+    CHECK_OK(checkpoint_close(&c));
+    release(model, SHAPES);
+}
+
+/* Every rank holds another part of each tensor, as tensor parallelism does; part of them in two pieces
+ * (a fused matrix). Then a world of any size reads it whole. */
+static void test_sharded(void)
+{
+    struct comm *alone = NULL;
+    CHECK_OK(comm_split(world, rank, 0, &alone));
+    struct checkpoint *c = open_run("sharded", alone, true, NULL);
+    struct checkpoint_tensor mine[3];
+    int count = 0;
+    int64_t first = 131 * rank / ranks, end = 131 * (rank + 1) / ranks;
+    mine[count++] = part(0, first, end - first);
+    int64_t half = (end - first) / 2;
+    mine[count++] = part(1, first, half);
+    mine[count++] = part(1, first + half, end - first - half);
+    fill(&mine[0], 0);
+    fill(&mine[1], 1);
+    fill(&mine[2], 1);
+    struct checkpoint_family family = {"model", mine, count};
+    save_step(c, 3, &family, 1);
+    publish_step(c, 3);
+    struct checkpoint_found found;
+    check_found(c, 3, &found);
+
+    struct checkpoint_tensor whole[2] = {part(0, 0, 131), part(1, 0, 131)};
+    spoil(&whole[0]);
+    spoil(&whole[1]);
+    struct checkpoint_family all = {"model", whole, 2};
+    CHECK_OK(checkpoint_load(world, found.folder, &all, 1));
+    check_filled(&whole[0], 0);
+    check_filled(&whole[1], 1);
+
+    struct checkpoint_tensor other[2] = {part(0, 131 - end, end - first), part(1, 60, 71)};
+    if (rank == 0) { /* together all rows are asked for, by no rank as they were written */
+        free(other[1].data);
+        other[1] = part(1, 0, 61);
+    }
+    struct checkpoint_family some = {"model", other, 2};
+    CHECK_OK(checkpoint_load(world, found.folder, &some, 1));
+    check_filled(&other[0], 0);
+    check_filled(&other[1], 1);
+    CHECK_OK(checkpoint_close(&c));
+    CHECK_OK(comm_destroy(&alone));
+    release(mine, 3);
+    release(whole, 2);
+    release(other, 2);
+}
+
+/* What does not fit is refused by name on all ranks. */
+static void test_refusals(void)
+{
+    struct checkpoint *c = open_run("sharded", world, true, NULL);
+    struct checkpoint_found found;
+    check_found(c, 3, &found);
+    struct checkpoint_tensor t[2] = {part(0, 0, 131), part(1, 0, 131)};
+    struct checkpoint_family family = {"model", t, 2};
+    t[0].global_shape[0] = 132;
+    CHECK_EQUAL(checkpoint_load(world, found.folder, &family, 1), STATUS_CHECKPOINT);
+    t[0].global_shape[0] = 131;
+    t[1].name = "b.other";
+    CHECK_EQUAL(checkpoint_load(world, found.folder, &family, 1), STATUS_CHECKPOINT);
+    family.count = 1; /* b.turned is in the checkpoint and in no rank's model */
+    CHECK_EQUAL(checkpoint_load(world, found.folder, &family, 1), STATUS_CHECKPOINT);
+    CHECK_EQUAL(checkpoint_find(c, "/nowhere/at/all", &found), STATUS_NO_INPUT);
+    CHECK(!found.found);
+    CHECK_OK(checkpoint_close(&c));
+    release(t, 2);
+}
+
+/* The weights alone, twice: the second takes the first one's name. */
+static void test_final(void)
+{
+    struct checkpoint *c = open_run("final", world, true, NULL);
+    struct checkpoint_tensor t = part(5, 0, shapes[5].rows);
+    struct checkpoint_family family = {"model", &t, 1};
+    struct checkpoint_state state = {9, 27, 45, 0.1};
+    char folder[FILE_PATH_BYTES];
+    CHECK_OK(file_join(folder, root, "final/final"));
+    fill(&t, 30);
+    CHECK_OK(checkpoint_write_final(c, folder, &state, &family, 1));
+    fill(&t, 31);
+    CHECK_OK(checkpoint_write_final(c, folder, &state, &family, 1));
+    spoil(&t);
+    struct checkpoint_found found;
+    CHECK_OK(checkpoint_examine(world, folder, &found));
+    CHECK_EQUAL(found.state.step, 9);
+    free(found.recipe_text);
+    CHECK_OK(checkpoint_load(world, found.folder, &family, 1));
+    check_filled(&t, 31);
+    CHECK_OK(checkpoint_close(&c));
+    release(&t, 1);
+}
+
+/* A writer that fails on one rank: all get its code, nothing is left of it, the older one stays. */
+static void test_writer_failure(void)
+{
+    struct checkpoint_tensor t = part(0, 0, 131);
+    struct checkpoint_family family = {"model", &t, 1};
+    fill(&t, 0);
+    struct checkpoint *c = open_run("failing", world, true, NULL);
+    save_step(c, 1, &family, 1);
+    publish_step(c, 1);
+    CHECK_OK(checkpoint_close(&c));
+    c = open_run("failing", world, true, "/nowhere/tokenizer"); /* rank 0 copies it */
+    save_step(c, 2, &family, 1);
+    int64_t published = 0;
+    CHECK_EQUAL(checkpoint_publish(c, &published), STATUS_NO_INPUT);
+    CHECK_EQUAL(published, -1);
+    CHECK_EQUAL(checkpoint_written(c), 0);
+    struct checkpoint_found found;
+    check_found(c, 1, &found);
+    CHECK_OK(checkpoint_set_aside(c, -1));
+    CHECK_OK(checkpoint_find(c, NULL, &found));
+    CHECK(!found.found);
+    CHECK_OK(checkpoint_close(&c));
+    release(&t, 1);
+}
+
+int main(int argc, char **argv)
+{
+    CHECK_OK(comm_world_create(&argc, &argv, &world));
+    rank = comm_rank(world);
+    ranks = comm_size(world);
+    log_quiet(rank != 0);
+    snprintf(root, sizeof root, "test-checkpoint-%d-%ld", ranks, (long)getpid());
+    CHECK_OK(comm_broadcast(world, root, sizeof root, 0));
+    test_round_trip(true);
+    test_round_trip(false);
+    test_same_bytes();
+    test_sharded();
+    test_refusals();
+    test_final();
+    test_writer_failure();
+    CHECK_OK(comm_barrier(world));
+    if (rank == 0) {
+        CHECK_OK(file_remove_tree(root));
+    }
+    CHECK_OK(comm_destroy(&world));
+    return 0;
+}

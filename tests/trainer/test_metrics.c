@@ -1,0 +1,173 @@
+/* metrics.jsonl: what is written reads back exactly, every line is whole, and a resumed file reads like
+ * one uninterrupted run. Also: signals that ask for a stop. */
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "tests/check.h"
+#include "trainer/metrics.h"
+#include "trainer/stop.h"
+
+static char path[128];
+static json_t *lines[64];
+static int line_count;
+
+static void read_lines(void)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    for (int i = 0; i < line_count; i++) {
+        json_decref(lines[i]);
+    }
+    line_count = 0;
+    CHECK_OK(file_read(path, 1 << 20, &text, &bytes));
+    CHECK(bytes == 0 || text[bytes - 1] == '\n');
+    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        CHECK(line_count < 64);
+        lines[line_count] = json_loadb(line, (size_t)(end - line), JSON_REJECT_DUPLICATES, NULL);
+        CHECK(json_is_object(lines[line_count]));
+        CHECK(json_is_real(json_object_get(lines[line_count], "time")));
+        line_count++;
+    }
+    free(text);
+}
+
+static json_t *field(int line, const char *name)
+{
+    CHECK(line < line_count);
+    json_t *value = json_object_get(lines[line], name);
+    CHECK(value != NULL);
+    return value;
+}
+
+static void test_values(void)
+{
+    static const double numbers[] = {0.1,  1.0 / 3.0, 6.02214076e23, 5e-324,
+                                     -0.0, 1e300,     3.0,           0x1.fffffffffffffp-1};
+    enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+    struct metrics *m = NULL;
+    CHECK_OK(metrics_open(path, -1, &m));
+    for (int i = 0; i < NUMBERS; i++) {
+        struct metric loss = metric_number("loss", numbers[i]);
+        CHECK_OK(metrics_write(m, "train", i, &loss, 1));
+    }
+    struct metric odd[] = {
+        metric_number("nan", NAN),           metric_number("inf", -INFINITY),
+        metric_integer("tokens", INT64_MAX), metric_text("text", "a\n\"\xc3\xa4"),
+        metric_flag("flag", true),           metric_null("mfu"),
+        metric_integer("bytes.weights", 7),  metric_integer("bytes.buffers", 8)};
+    CHECK_OK(metrics_write(m, "start", 99, odd, 8));
+    struct metric wrong = metric_text("text", "\xff\xfe");
+    CHECK_FAILS(metrics_write(m, "start", 99, &wrong, 1), STATUS_INTERNAL, "UTF-8");
+    CHECK_OK(metrics_sync(m));
+    CHECK_OK(metrics_close(&m));
+    CHECK_OK(metrics_close(&m));
+    read_lines();
+    CHECK_EQUAL(line_count, NUMBERS + 1);
+    for (int i = 0; i < NUMBERS; i++) {
+        double read = json_real_value(field(i, "loss"));
+        CHECK(json_is_real(field(i, "loss")) && memcmp(&read, &numbers[i], sizeof read) == 0);
+        CHECK_EQUAL(json_integer_value(field(i, "step")), i);
+    }
+    CHECK(json_is_null(field(NUMBERS, "nan")) && json_is_null(field(NUMBERS, "inf")));
+    CHECK(json_integer_value(field(NUMBERS, "tokens")) == INT64_MAX);
+    CHECK(strcmp(json_string_value(field(NUMBERS, "text")), "a\n\"\xc3\xa4") == 0);
+    CHECK(json_is_true(field(NUMBERS, "flag")) && json_is_null(field(NUMBERS, "mfu")));
+    CHECK(json_integer_value(json_object_get(field(NUMBERS, "bytes"), "buffers")) == 8);
+}
+
+/* A run to step 9 that was killed; it goes on from step 6. */
+static void test_resume(void)
+{
+    struct metrics *m = NULL;
+    struct stat before, after;
+    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_write(m, "start", 0, NULL, 0));
+    for (int step = 1; step <= 9; step++) {
+        CHECK_OK(metrics_write(m, "train", step, NULL, 0));
+    }
+    CHECK_OK(metrics_write(m, "end", 6, NULL, 0));
+    CHECK_OK(metrics_close(&m));
+    FILE *file = fopen(path, "a");
+    CHECK(file != NULL && fputs("{\"event\": \"train\", \"st", file) > 0 && fclose(file) == 0);
+    CHECK_OK(metrics_open(path, 6, &m));
+    CHECK_OK(metrics_write(m, "resume", 6, NULL, 0));
+    CHECK_OK(metrics_write(m, "train", 7, NULL, 0));
+    CHECK_OK(metrics_close(&m));
+    read_lines();
+    CHECK_EQUAL(line_count, 9);
+    for (int i = 0; i < 9; i++) {
+        CHECK_EQUAL(json_integer_value(field(i, "step")), i < 7 ? i : i - 1);
+    }
+    CHECK(strcmp(json_string_value(field(7, "event")), "resume") == 0);
+    CHECK(stat(path, &before) == 0);
+    CHECK_OK(metrics_open(path, 7, &m)); /* nothing to drop: the file is not touched */
+    CHECK_OK(metrics_close(&m));
+    CHECK(stat(path, &after) == 0 && before.st_ino == after.st_ino);
+    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_close(&m));
+    CHECK_EQUAL(file_size(path), 0);
+    CHECK_OK(file_remove_tree(path));
+    CHECK_OK(metrics_open(path, 5, &m)); /* a file that was lost does not stop a resume */
+    CHECK_OK(metrics_close(&m));
+}
+
+/* No room for the whole line: an error, and no part of it. */
+static void test_full_disk(void)
+{
+    struct metrics *m = NULL;
+    struct rlimit old, small;
+    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_write(m, "train", 1, NULL, 0));
+    CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0 && signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    small = old;
+    small.rlim_cur = (rlim_t)file_size(path) + 20;
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    CHECK_FAILS(metrics_write(m, "train", 2, NULL, 0), STATUS_WRITE, path);
+    CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    read_lines();
+    CHECK_EQUAL(line_count, 1);
+    CHECK_OK(metrics_write(m, "train", 3, NULL, 0));
+    CHECK_OK(metrics_close(&m));
+    read_lines();
+    CHECK_EQUAL(line_count, 2);
+    CHECK_OK(metrics_open("/dev/full", -1, &m));
+    CHECK_FAILS(metrics_write(m, "train", 1, NULL, 0), STATUS_WRITE, "No space left");
+    CHECK_OK(metrics_close(&m));
+    CHECK_FAILS(metrics_open("/nowhere/metrics.jsonl", -1, &m), STATUS_CREATE, "/nowhere");
+}
+
+static void test_stop(void)
+{
+    int number = -1;
+    CHECK(!stop_requested(&number) && number == 0);
+    CHECK_OK(stop_watch());
+    CHECK(raise(SIGTERM) == 0 && raise(SIGUSR1) == 0 && raise(SIGINT) == 0 && raise(SIGHUP) == 0);
+    CHECK(stop_requested(&number) && number == SIGTERM);
+    CHECK(strcmp(stop_signal_name(number), "SIGTERM") == 0);
+    CHECK(strcmp(stop_signal_name(0), "a signal") == 0);
+    CHECK_OK(stop_watch());
+    stop_forget();
+    CHECK(!stop_requested(NULL));
+    struct sigaction now;
+    CHECK(sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == SIG_DFL);
+}
+
+int main(void)
+{
+    snprintf(path, sizeof path, "test-metrics-%ld.jsonl", (long)getpid());
+    test_values();
+    test_resume();
+    test_full_disk();
+    test_stop();
+    for (int i = 0; i < line_count; i++) {
+        json_decref(lines[i]);
+    }
+    CHECK_OK(file_remove_tree(path));
+    return 0;
+}

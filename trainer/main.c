@@ -22,6 +22,8 @@ static const struct command commands[] = {
     {"evaluate", command_evaluate, "loss and perplexity on held-out data, accuracy on a task"},
     {"score", command_score, "log-probability of each line"},
     {"generate", command_generate, "text from a trained model"},
+    {"inspect", command_inspect,
+     "what a shard, checkpoint, tokenizer or run folder holds; is it whole"},
     {"bench", command_bench, "repeatable measurements, each beside its floor"},
     {NULL, NULL, NULL},
 };

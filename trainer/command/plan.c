@@ -1,10 +1,10 @@
 /* bireme plan: what a recipe costs, told without training anything. */
 #include <jansson.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
+#include "trainer/command/settings.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/plan.h"
 
@@ -112,35 +112,6 @@ static status print_plan(const struct recipe *r, const struct plan *plan)
 
 /* ---- as JSON ---- */
 
-static void put_setting(void *user, const char *key, const char *text)
-{
-    json_t *settings = user;
-    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
-    const char *dot = strchr(key, '.');
-    if (dot == NULL) {
-        json_object_set_new(settings, key, value);
-        return;
-    }
-    char section[64];
-    snprintf(section, sizeof section, "%.*s", (int)(dot - key), key);
-    json_t *parent = json_object_get(settings, section);
-    if (parent == NULL) {
-        parent = json_object();
-        json_object_set_new(settings, section, parent);
-    }
-    size_t length = strlen(dot + 1);
-    if (length > 2 && strcmp(dot + 1 + length - 2, "[]") == 0) {
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)length - 2, dot + 1);
-        if (json_object_get(parent, name) == NULL) {
-            json_object_set_new(parent, name, json_array());
-        }
-        json_array_append_new(json_object_get(parent, name), value);
-        return;
-    }
-    json_object_set_new(parent, dot + 1, value);
-}
-
 static json_t *known(double value, bool is_known)
 {
     return is_known ? json_real(value) : json_null();
@@ -203,9 +174,7 @@ static json_t *plan_object(const struct recipe *r, const struct plan *plan)
     json_object_set_new(all, "total_steps", steps ? json_integer(plan->total_steps) : json_null());
     json_object_set_new(all, "warmup_steps",
                         steps ? json_integer(plan->warmup_steps) : json_null());
-    json_t *settings = json_object();
-    recipe_visit(r, put_setting, settings);
-    json_object_set_new(all, "settings", settings);
+    json_object_set_new(all, "settings", settings_json(r));
     return all;
 }
 

@@ -1,0 +1,208 @@
+#!/bin/bash
+# The whole program on a tiny corpus (the licence's text): layouts, resuming, stopping, errors, generation.
+# usage: test_train.sh PART; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
+set -u
+program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+export OMP_NUM_THREADS=1
+
+fail() {
+    echo "failed: $1; told:" >&2
+    cat told >&2
+    exit 1
+}
+
+run() { # CODE ARGUMENT...: the program must end with this code
+    local wanted=$1
+    shift
+    timeout 50 "$program" "$@" >out 2>told
+    local code=$?
+    [ "$code" = "$wanted" ] || fail "bireme $* ended with $code instead of $wanted"
+}
+
+run_ranks() { # RANKS CODE ARGUMENT...
+    local ranks=$1 wanted=$2
+    shift 2
+    timeout 50 mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np "$ranks" "$program" "$@" >out 2>told
+    local code=$?
+    [ "$code" = "$wanted" ] || fail "mpirun -np $ranks bireme $* ended with $code instead of $wanted"
+}
+
+need_mpirun() {
+    command -v mpirun >/dev/null && "$program" --version | grep -q '^MPI  *MPI' || {
+        echo "skipped: no mpirun, or built without MPI"
+        exit 77
+    }
+}
+
+losses() { # RUN EVENT: step and loss, a line each
+    grep "\"event\":\"$2\"" "$1/metrics.jsonl" |
+        sed -E 's/.*"step":([0-9]+).*"loss":([-+.eE0-9]+|null).*/\1 \2/'
+}
+
+same_losses() { # RUN RUN TOLERANCE
+    for event in train evaluate; do
+        losses "$1" $event >a
+        losses "$2" $event >b
+        [ -s a ] || fail "$1 has no $event losses"
+        paste -d' ' a b | awk -v t="$3" 'NF != 4 || $1 != $3 { bad = 1 }
+            { d = $2 - $4; if (d < 0) d = -d; if (!(d <= t * $4)) bad = 1 } END { exit bad }' ||
+            fail "the $event losses of $1 and $2 differ: $(paste -d' ' a b | tr '\n' ';')"
+    done
+}
+
+same_weights() { # RUN RUN STEP: byte for byte
+    for family in model optimizer; do
+        for file in "$1"/checkpoints/step-"$3"/$family-*.h5; do
+            cmp "$file" "$2/checkpoints/step-$3/$(basename "$file")" || fail "$file differs"
+        done
+    done
+}
+
+"$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>told || fail tokenizer
+"$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output data \
+    --validation-fraction 0.2 >out 2>told || fail prepare
+cat >recipe.yaml <<END
+objective: clm
+run_dir: run
+seed: 7
+model: {architecture: gpt2, num_layers: 2, hidden_size: 32, num_heads: 2, max_position_embeddings: 32, dropout: 0.1}
+data: {tokenizer: tokenizer, train: data/train-*.h5, validation: data/validation-*.h5, sequence_length: 32}
+batch: {global_size: 12, micro_size: 3}
+optimizer: {learning_rate: 1.0e-2, max_grad_norm: 1.0}
+schedule: {name: cosine, warmup_steps: 5}
+train: {max_steps: 20}
+evaluate: {every: 10, batches: 1}
+checkpoint: {every: 10, keep: 3}
+log: {every: 1}
+END
+
+layouts() { # the same losses at any number of ranks, the same bits at the same one
+    need_mpirun
+    run 0 train recipe.yaml run_dir=one
+    run 0 train recipe.yaml run_dir=again
+    same_losses one again 0
+    same_weights one again 00000020
+    for ranks in 2 4 5; do # 12 sequences do not divide by 5
+        run_ranks $ranks 0 train recipe.yaml run_dir=np$ranks
+        same_losses one np$ranks 1e-5
+    done
+    run_ranks 2 0 train recipe.yaml run_dir=np2again
+    same_losses np2 np2again 0
+    same_weights np2 np2again 00000020
+    run 0 train recipe.yaml run_dir=micro batch.micro_size=12
+    same_losses one micro 1e-5
+    run 0 train recipe.yaml run_dir=mask data.document_mask=true
+}
+
+resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout to 1e-5
+    need_mpirun
+    run 0 train recipe.yaml run_dir=whole
+    cp -r whole halved
+    rm -rf halved/checkpoints/step-00000020 halved/final
+    run 0 train recipe.yaml run_dir=halved
+    same_losses whole halved 0
+    same_weights whole halved 00000020
+    grep -q '"event":"resume","step":10' halved/metrics.jsonl || fail 'no resume line'
+    run 0 train recipe.yaml run_dir=halved
+    grep -q 'is finished' told || fail 'a finished run was not left alone'
+    cp -r whole other
+    rm -rf other/checkpoints/step-00000020 other/final
+    run_ranks 3 0 train recipe.yaml run_dir=other
+    same_losses whole other 1e-5
+    cp -r whole damaged
+    rm -rf damaged/final
+    printf x | dd of="$(echo damaged/checkpoints/step-00000020/model-*.h5)" bs=1 seek=5000 conv=notrunc status=none
+    run 0 train recipe.yaml run_dir=damaged
+    grep -q 'W-CKPT-SKIP.*step-00000020.*sha256' told || fail 'the damaged checkpoint was not named'
+    same_losses whole damaged 0
+    run 80 train recipe.yaml run_dir=whole optimizer.learning_rate=0.5
+    grep -q 'optimizer.learning_rate' told || fail 'the changed setting was not named'
+    run 0 train recipe.yaml run_dir=whole train.max_steps=25 schedule.warmup_steps=5 evaluate.every=5
+    [ "$(losses whole train | tail -n 1 | cut -d' ' -f1)" = 25 ] || fail 'a longer run did not go on'
+}
+
+stop() { # a signal saves and ends with 75; started again the run ends as if it had never stopped
+    need_mpirun
+    run 0 train recipe.yaml run_dir=whole train.max_steps=60 evaluate.every=30
+    for signal in USR1 TERM INT; do
+        env --default-signal=INT "$program" train recipe.yaml run_dir=stop$signal train.max_steps=60 \
+            evaluate.every=30 >out 2>told &
+        local job=$!
+        while kill -0 $job 2>/dev/null && ! grep -qs '"event":"train"' stop$signal/metrics.jsonl; do
+            sleep 0.01
+        done
+        kill -$signal $job 2>/dev/null
+        wait $job
+        local code=$?
+        [ $code = 75 ] || [ $code = 0 ] || fail "SIG$signal ended the run with $code"
+        run 0 train recipe.yaml run_dir=stop$signal train.max_steps=60 evaluate.every=30
+        same_losses whole stop$signal 0
+    done
+    run 75 train recipe.yaml run_dir=wall train.max_steps=100000 train.wall_minutes=0.2
+    grep -q 'wall_minutes' told || fail 'the wall-clock limit was not named'
+    run 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
+    [ -d minutes/final ] || fail 'max_minutes left no final weights'
+    run 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
+    grep -q 'is finished' told || fail 'a run ended by max_minutes was not left alone'
+}
+
+one_line() { # CODE TEXT: exactly one error line, and it says this
+    [ "$(grep -c '^E-' told)" = 1 ] || fail "not one error line but $(grep -c '^E-' told)"
+    grep -q -- "$2" told || fail "the error does not say '$2'"
+}
+
+errors() { # each bad input: one line, its code, no rank waits
+    need_mpirun
+    run_ranks 3 78 train recipe.yaml model.hiden_size=64
+    one_line 78 "hidden_size"
+    run_ranks 3 66 train recipe.yaml 'data.train=nowhere/*.h5'
+    one_line 66 nowhere
+    run_ranks 2 79 train recipe.yaml run_dir=nan optimizer.learning_rate=1e30 optimizer.max_grad_norm=0 \
+        schedule.warmup_steps=0
+    one_line 79 'the weights were not updated'
+    head -c 20000 "$(echo data/train-*.h5)" >cut.h5
+    run_ranks 2 65 train recipe.yaml data.train=cut.h5
+    one_line 65 cut.h5
+    run 69 train recipe.yaml train.device=cuda
+    run 69 train recipe.yaml parallel.tensor=2
+    run 66 train nowhere.yaml
+    run 64 train
+    run 66 generate --checkpoint nowhere
+}
+
+generate() { # with and without the cache, in batches, with stop texts; evaluating; scoring
+    run 0 train recipe.yaml
+    run 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 20 --json
+    cp out cached
+    run 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 20 --json --no-cache
+    cmp out cached || fail 'the cache changes the text'
+    run 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 20 --json --num-beams 1 \
+        --num-samples 2
+    [ "$(sed 's/"sample":[0-9]*//' out | uniq | wc -l)" = 1 ] || fail 'greedy samples differ'
+    printf 'License\nthe\nany other\n' >prompts
+    run 0 generate --checkpoint run --prompt-file prompts --temperature 0 --max-new-tokens 20 --json
+    head -n 1 out | cmp - cached || fail 'a batch changes the text'
+    run 0 generate --checkpoint run --prompt 'the' --seed 3 --top-k 5 --top-p 0.9 --repetition-penalty 1.2
+    cp out first
+    run 0 generate --checkpoint run --prompt 'the' --seed 3 --top-k 5 --top-p 0.9 --repetition-penalty 1.2
+    cmp out first || fail 'the same seed gives another text'
+    run 0 generate --checkpoint run --prompt 'the' --num-beams 3 --max-new-tokens 10 --json
+    grep -q '"log_probability":-' out || fail 'beams tell no log-probability'
+    run 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 20 --stop e --no-echo
+    ! grep -q e out || fail 'the stop text is there'
+    run 0 evaluate --checkpoint run --data 'data/validation-*.h5' --json
+    grep -q '"loss":' out || fail 'no loss'
+    printf '{"context":"the Lic","choices":["ense","zzzz"],"label":0}\n' >task.jsonl
+    run 0 evaluate --checkpoint run --task task.jsonl --json
+    grep -q '"accuracy":1.0' out || fail 'the task went wrong'
+    printf 'the License\nxqxqxq\n' >lines
+    run 0 score --checkpoint run lines
+    awk '{ v[NR] = $1 / $2 } END { exit !(v[1] > v[2]) }' out || fail 'nonsense scores higher'
+    run 65 score --checkpoint run <<<$'\x01'
+}
+
+"$1"
+echo "$1: all as it should be"

@@ -29,11 +29,13 @@ struct work {
     float *most;        /* [QUERIES] running maximum, in powers of two */
     float *sums;        /* [QUERIES][SUMS] running sum, lane by lane */
     int64_t padded;
+    struct attention_factors factors; /* of scores */
 };
 
-static struct work work_of(float *memory, int64_t padded)
+static struct work work_of(float *memory, enum dtype dtype, int64_t width)
 {
-    struct work w = {.padded = padded};
+    int64_t padded = attention_padded(width);
+    struct work w = {.padded = padded, .factors = attention_factors_of(dtype, width)};
     w.q = memory;
     w.o = w.q + QUERIES * padded;
     w.turned_keys = w.o + QUERIES * padded;
@@ -103,15 +105,16 @@ static void tile_rows(const struct work *w, const struct attention_head *h, int6
         return;
     }
     int64_t width = h->a->head_width;
-    attention_multiply(&(struct attention_product){w->scores, KEYS, w->q + first * w->padded,
-                                                   w->padded, 1, w->turned_keys, KEYS, last - first,
-                                                   columns, width, false});
+    struct attention_factors f = w->factors;
+    attention_multiply(&(struct attention_product){w->scores, KEYS, w->q + first * f.stride,
+                                                   f.stride, 1, w->turned_keys, KEYS, last - first,
+                                                   columns, f.inner, false, f.pairs});
     for (int64_t r = first; r < last; r++) {
         softmax_row(w, h, block + r, r, r - first, first_key, columns);
     }
     attention_multiply(&(struct attention_product){w->o + first * w->padded, w->padded, w->scores,
                                                    KEYS, 1, w->values, w->padded, last - first,
-                                                   width, columns, true});
+                                                   width, columns, true, false});
 }
 
 static void finish_row(const struct work *w, const struct attention_head *h, struct views v,
@@ -137,7 +140,7 @@ static void forward_block(const struct work *w, const struct attention_head *h, 
 {
     int64_t width = h->a->head_width;
     int64_t rows = h->queries - block < QUERIES ? h->queries - block : QUERIES;
-    attention_pack(w->q, v.q, h->first_q + block, rows, h->head * width, width);
+    attention_pack_left(w->q, v.q, h->first_q + block, rows, h->head * width, width);
     memset(w->o, 0, (size_t)(rows * w->padded) * sizeof(float));
     memset(w->sums, 0, (size_t)(rows * SUMS) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
@@ -148,7 +151,7 @@ static void forward_block(const struct work *w, const struct attention_head *h, 
     for (int64_t key = begin; key < end; key += KEYS) {
         int64_t count = h->keys - key < KEYS ? h->keys - key : KEYS;
         int64_t row = h->first_k + key, column = h->kv_head * width;
-        attention_pack_turned(w->turned_keys, v.keys, row, count, column, width);
+        attention_pack_right(w->turned_keys, v.keys, row, count, column, width);
         attention_pack(w->values, v.values, row, count, column, width);
         for (int64_t r = 0; r < rows; r += GROUP) {
             tile_rows(w, h, block, r, r + GROUP < rows ? r + GROUP : rows, key);
@@ -257,7 +260,8 @@ status CPU(attention_forward)(struct kernels *k, struct tensor o, struct tensor 
 #pragma omp parallel num_threads(k->threads)
     {
         int thread = omp_get_thread_num();
-        struct work w = work_of((float *)(void *)((char *)memory + (size_t)thread * bytes), padded);
+        float *own = (float *)(void *)((char *)memory + (size_t)thread * bytes);
+        struct work w = work_of(own, q.dtype, a->head_width);
         forward_share(&w, a, v, thread, omp_get_num_threads());
     }
     arena_release(scratch, mark);

@@ -23,33 +23,50 @@ struct views {
 struct work {
     float *keys, *turned_keys, *turned_values; /* [KEYS][padded], [padded][KEYS] */
     float *q, *d_o;                            /* [ROWS][padded] */
+    float *left_q, *left_d_o;                  /* the same as factors of a score product */
     float *p, *ds;                             /* [ROWS][KEYS] */
     float *dot;                                /* [longest_q] d_o . o */
     float *lse;                                /* [longest_q] in powers of two */
     float *dq;                                 /* [longest_q][padded] */
     float *dkeys, *dvalues;                    /* [longest_k][padded], or one tile of it */
     int64_t padded;
+    struct attention_factors factors;
     bool shared; /* several query heads add to one key-value head: dkeys, dvalues are whole */
 };
 
 static size_t work_floats(int64_t padded, int64_t queries, int64_t keys)
 {
-    return (size_t)((3 * KEYS + 2 * ROWS) * padded + 2 * ROWS * KEYS +
-                    2 * ((queries + 15) / 16 * 16) + queries * padded + 2 * keys * padded);
+    int64_t rounded = (queries + 15) / 16 * 16;
+    return (size_t)((3 * KEYS + 4 * ROWS) * padded + 2 * ROWS * KEYS + 2 * rounded +
+                    queries * padded + 2 * keys * padded);
 }
 
 static struct work work_of(float *memory, int64_t padded, int64_t queries, int64_t keys)
 {
     struct work w = {.padded = padded};
-    float **parts[] = {&w.keys, &w.turned_keys, &w.turned_values, &w.q,  &w.d_o,   &w.p,
-                       &w.ds,   &w.dot,         &w.lse,           &w.dq, &w.dkeys, &w.dvalues};
     int64_t rounded = (queries + 15) / 16 * 16;
-    int64_t floats[] = {KEYS * padded, KEYS * padded,    KEYS * padded, ROWS * padded,
-                        ROWS * padded, ROWS * KEYS,      ROWS * KEYS,   rounded,
-                        rounded,       queries * padded, keys * padded, keys * padded};
+    struct {
+        float **part;
+        int64_t floats;
+    } parts[] = {
+        {&w.keys, KEYS * padded},
+        {&w.turned_keys, KEYS * padded},
+        {&w.turned_values, KEYS * padded},
+        {&w.q, ROWS * padded},
+        {&w.d_o, ROWS * padded},
+        {&w.left_q, ROWS * padded},
+        {&w.left_d_o, ROWS * padded},
+        {&w.p, ROWS * KEYS},
+        {&w.ds, ROWS * KEYS},
+        {&w.dot, rounded},
+        {&w.lse, rounded},
+        {&w.dq, queries * padded},
+        {&w.dkeys, keys * padded},
+        {&w.dvalues, keys * padded},
+    };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        *parts[i] = memory;
-        memory += floats[i];
+        *parts[i].part = memory;
+        memory += parts[i].floats;
     }
     return w;
 }
@@ -152,13 +169,13 @@ static int64_t seen_columns(const struct attention_head *h, const struct tile *t
 
 static void tile_scores(const struct work *w, const struct attention_head *h, const struct tile *t)
 {
-    int64_t width = h->a->head_width;
+    struct attention_factors f = w->factors;
     for (int64_t r = 0; r < t->rows; r += GROUP) {
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
         int64_t columns = seen_columns(h, t, last);
-        attention_multiply(&(struct attention_product){w->p + r * KEYS, KEYS, w->q + r * w->padded,
-                                                       w->padded, 1, w->turned_keys, KEYS, last - r,
-                                                       columns, width, false});
+        attention_multiply(&(struct attention_product){
+            w->p + r * KEYS, KEYS, w->left_q + r * f.stride, f.stride, 1, w->turned_keys, KEYS,
+            last - r, columns, f.inner, false, f.pairs});
         for (int64_t i = r; i < last; i++) {
             probabilities_row(w, h, t, i, columns);
         }
@@ -167,8 +184,8 @@ static void tile_scores(const struct work *w, const struct attention_head *h, co
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
         int64_t columns = seen_columns(h, t, last);
         attention_multiply(&(struct attention_product){
-            w->ds + r * KEYS, KEYS, w->d_o + r * w->padded, w->padded, 1, w->turned_values, KEYS,
-            last - r, columns, width, false});
+            w->ds + r * KEYS, KEYS, w->left_d_o + r * f.stride, f.stride, 1, w->turned_values, KEYS,
+            last - r, columns, f.inner, false, f.pairs});
         for (int64_t i = r; i < last; i++) {
             slopes_row(w, h, t, i, columns);
         }
@@ -183,7 +200,7 @@ static void tile_gradients(const struct work *w, const struct attention_head *h,
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
         attention_multiply(&(struct attention_product){
             w->dq + (t->query + r) * padded, padded, w->ds + r * KEYS, KEYS, 1, w->keys, padded,
-            last - r, width, seen_columns(h, t, last), true});
+            last - r, width, seen_columns(h, t, last), true, false});
     }
     int64_t begin = 0; /* the first row that sees this group of keys; grows with the keys */
     for (int64_t j = 0; j < t->keys; j += GROUP) {
@@ -220,6 +237,10 @@ static void tile_run(const struct work *w, const struct attention_head *h, struc
     }
     attention_pack(w->q, v.q, row, t->rows, h->head * width, width);
     attention_pack(w->d_o, v.d_o, row, t->rows, h->head * width, width);
+    if (w->factors.pairs) {
+        attention_pack_left(w->left_q, v.q, row, t->rows, h->head * width, width);
+        attention_pack_left(w->left_d_o, v.d_o, row, t->rows, h->head * width, width);
+    }
     tile_scores(w, h, t);
     tile_gradients(w, h, t);
 }
@@ -237,8 +258,8 @@ static void keys_tile(const struct work *w, const struct attention_head *h, stru
         memset(t.dvalues, 0, (size_t)(t.keys * w->padded) * sizeof(float));
     }
     attention_pack(w->keys, v.keys, row, t.keys, column, width);
-    attention_pack_turned(w->turned_keys, v.keys, row, t.keys, column, width);
-    attention_pack_turned(w->turned_values, v.values, row, t.keys, column, width);
+    attention_pack_right(w->turned_keys, v.keys, row, t.keys, column, width);
+    attention_pack_right(w->turned_values, v.values, row, t.keys, column, width);
     for (t.query = 0; t.query < h->queries; t.query += ROWS) {
         t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
         tile_run(w, h, v, &t);
@@ -297,6 +318,11 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
         int thread = omp_get_thread_num();
         float *own = (float *)(void *)((char *)memory + (size_t)thread * bytes);
         struct work w = work_of(own, padded, a->longest_q, summed);
+        w.factors = attention_factors_of(q.dtype, a->head_width);
+        if (!w.factors.pairs) {
+            w.left_q = w.q;
+            w.left_d_o = w.d_o;
+        }
         w.shared = a->heads != a->kv_heads;
         backward_share(&w, a, v, thread, omp_get_num_threads());
     }

@@ -28,6 +28,15 @@ enum {
 #endif
 };
 
+/* Scores and d_o v^T have factors that are stored as bf16. Where the processor multiplies those, it
+ * does so at twice the speed of floats and as exactly, so the tiles for these two products stay
+ * bf16; the other five have a factor that was computed as float, and stay float. */
+#if defined(__AVX512BF16__)
+enum { ATTENTION_PAIRS = 1 };
+#else
+enum { ATTENTION_PAIRS = 0 };
+#endif
+
 static const float attention_log2_e = 1.44269504088896340736f;
 static const float attention_ln_2 = 0.69314718055994530942f;
 
@@ -155,6 +164,67 @@ static inline void attention_pack_turned(float *to, struct tensor t, int64_t row
     }
 }
 
+/* ---- the factors of a score product ---- */
+
+struct attention_factors {
+    bool pairs;
+    int64_t stride; /* of the left factor's rows, in floats */
+    int64_t inner;
+};
+
+static inline struct attention_factors attention_factors_of(enum dtype dtype, int64_t width)
+{
+    bool pairs = ATTENTION_PAIRS && dtype == DTYPE_BF16;
+    int64_t padded = attention_padded(width);
+    return (struct attention_factors){pairs, pairs ? padded / 2 : padded,
+                                      pairs ? (width + 1) / 2 : width};
+}
+
+/* The left factor: rows as floats, or as they are, padded with zeros. */
+static inline void attention_pack_left(float *to, struct tensor t, int64_t row, int64_t rows,
+                                       int64_t column, int64_t width)
+{
+    struct attention_factors f = attention_factors_of(t.dtype, width);
+    if (!f.pairs) {
+        attention_pack(to, t, row, rows, column, width);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *from = (const bf16 *)t.data + (row + r) * t.stride + column;
+        bf16 *packed = (bf16 *)(void *)(to + r * f.stride);
+        memcpy(packed, from, (size_t)width * sizeof *from);
+        memset(packed + width, 0, (size_t)(2 * f.stride - width) * sizeof *from);
+    }
+}
+
+/* The right factor: [inner][KEYS], transposed; pairs are transposed as one. */
+static inline void attention_pack_right(float *to, struct tensor t, int64_t row, int64_t rows,
+                                        int64_t column, int64_t width)
+{
+    struct attention_factors f = attention_factors_of(t.dtype, width);
+    if (!f.pairs) {
+        attention_pack_turned(to, t, row, rows, column, width);
+        return;
+    }
+    for (int64_t r = 0; r < ATTENTION_KEYS; r += VECTOR_LANES) {
+        for (int64_t c = 0; c < f.inner; c += VECTOR_LANES) {
+            int64_t left = width - 2 * c < 2 * VECTOR_LANES ? width - 2 * c : 2 * VECTOR_LANES;
+            vector square[VECTOR_LANES];
+            for (int i = 0; i < VECTOR_LANES; i++) {
+                const bf16 *from = (const bf16 *)t.data + (row + r + i) * t.stride + column;
+                square[i] = vector_set(0);
+                if (r + i < rows) {
+                    memcpy(&square[i], from + 2 * c, (size_t)left * sizeof *from);
+                }
+            }
+            attention_turn(square);
+            for (int i = 0; i < VECTOR_LANES; i++) {
+                vector_store(to + (c + i) * ATTENTION_KEYS + r, square[i]);
+            }
+        }
+    }
+}
+
 /* rows of t = from[rows][padded] factor */
 static inline void attention_unpack(struct tensor t, int64_t row, int64_t rows, int64_t column,
                                     int64_t width, const float *from, float factor)
@@ -182,11 +252,25 @@ struct attention_product {
     int64_t b_stride;
     int64_t rows, columns, inner; /* columns is rounded up to whole vectors */
     bool accumulate;
+    bool pairs; /* a's and b's elements are pairs of bf16, inner counts pairs */
 };
+
+/* c + the products of two pairs of bf16 in each lane: exact products, sums as floats. */
+static inline vector attention_dot(vector a, vector b, vector c)
+{
+#if defined(__AVX512BF16__)
+    return (vector)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+#else
+    (void)a;
+    (void)b;
+    return c;
+#endif
+}
 
 /* A register block of constant size: the loops unroll, sum[][] lives in registers. */
 ATTENTION_INLINE void attention_block(const struct attention_product *p, int64_t row,
-                                      int64_t column, const int rows, const int vectors)
+                                      int64_t column, const int rows, const int vectors,
+                                      const bool pairs)
 {
     vector sum[ATTENTION_GROUP][ATTENTION_VECTORS];
     float *c = p->c + row * p->c_stride + column;
@@ -211,7 +295,8 @@ ATTENTION_INLINE void attention_block(const struct attention_product *p, int64_t
             vector left = vector_set(a[i * row_step]);
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++) {
-                sum[i][j] = vector_fma(left, right[j], sum[i][j]);
+                sum[i][j] = pairs ? attention_dot(left, right[j], sum[i][j])
+                                  : vector_fma(left, right[j], sum[i][j]);
             }
         }
         a += p->inner_step;
@@ -227,27 +312,50 @@ ATTENTION_INLINE void attention_block(const struct attention_product *p, int64_t
 }
 
 ATTENTION_INLINE void attention_columns(const struct attention_product *p, int64_t column,
-                                        const int vectors)
+                                        const int vectors, const bool pairs)
 {
     int64_t row = 0;
     for (; row + ATTENTION_GROUP <= p->rows; row += ATTENTION_GROUP) {
-        attention_block(p, row, column, ATTENTION_GROUP, vectors);
+        attention_block(p, row, column, ATTENTION_GROUP, vectors, pairs);
     }
     switch (p->rows - row) {
     case 5:
-        attention_block(p, row, column, 5, vectors);
+        attention_block(p, row, column, 5, vectors, pairs);
         break;
     case 4:
-        attention_block(p, row, column, 4, vectors);
+        attention_block(p, row, column, 4, vectors, pairs);
         break;
     case 3:
-        attention_block(p, row, column, 3, vectors);
+        attention_block(p, row, column, 3, vectors, pairs);
         break;
     case 2:
-        attention_block(p, row, column, 2, vectors);
+        attention_block(p, row, column, 2, vectors, pairs);
         break;
     case 1:
-        attention_block(p, row, column, 1, vectors);
+        attention_block(p, row, column, 1, vectors, pairs);
+        break;
+    default:
+        break;
+    }
+}
+
+ATTENTION_INLINE void attention_multiply_as(const struct attention_product *p, const bool pairs)
+{
+    int64_t vectors = (p->columns + VECTOR_LANES - 1) / VECTOR_LANES, done = 0;
+    for (; done + ATTENTION_VECTORS <= vectors; done += ATTENTION_VECTORS) {
+        attention_columns(p, done * VECTOR_LANES, ATTENTION_VECTORS, pairs);
+    }
+    switch (vectors - done) {
+#if defined(VECTOR_AVX512)
+    case 3:
+        attention_columns(p, done * VECTOR_LANES, 3, pairs);
+        break;
+    case 2:
+        attention_columns(p, done * VECTOR_LANES, 2, pairs);
+        break;
+#endif
+    case 1:
+        attention_columns(p, done * VECTOR_LANES, 1, pairs);
         break;
     default:
         break;
@@ -256,23 +364,9 @@ ATTENTION_INLINE void attention_columns(const struct attention_product *p, int64
 
 static __attribute__((noinline)) void attention_multiply(const struct attention_product *p)
 {
-    int64_t vectors = (p->columns + VECTOR_LANES - 1) / VECTOR_LANES, done = 0;
-    for (; done + ATTENTION_VECTORS <= vectors; done += ATTENTION_VECTORS) {
-        attention_columns(p, done * VECTOR_LANES, ATTENTION_VECTORS);
-    }
-    switch (vectors - done) {
-#if defined(VECTOR_AVX512)
-    case 3:
-        attention_columns(p, done * VECTOR_LANES, 3);
-        break;
-    case 2:
-        attention_columns(p, done * VECTOR_LANES, 2);
-        break;
-#endif
-    case 1:
-        attention_columns(p, done * VECTOR_LANES, 1);
-        break;
-    default:
-        break;
+    if (ATTENTION_PAIRS && p->pairs) {
+        attention_multiply_as(p, true);
+    } else {
+        attention_multiply_as(p, false);
     }
 }

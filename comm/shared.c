@@ -35,7 +35,7 @@ struct comm_request {
     struct range *ranges; /* [size] */
     char **peer;          /* [locals] each local rank's memory for this collective */
     struct shared_batch *batch;
-    char *scratch; /* [nodes][own range]: the other nodes' sums */
+    char *scratch; /* [nodes - 1][own range]: the other nodes' sums */
     size_t scratch_bytes;
     char **part; /* [nodes] */
 };
@@ -238,7 +238,7 @@ static void sum_locally(const struct shared_group *group, const struct comm_requ
 static status make_scratch(const struct shared_group *group, struct comm_request *q)
 {
     size_t each = range_bytes(q, group->rank);
-    size_t bytes = (size_t)group->nodes * each;
+    size_t bytes = (size_t)(group->nodes - 1) * each;
     if (bytes > q->scratch_bytes) {
         free(q->scratch);
         q->scratch_bytes = 0;
@@ -247,9 +247,10 @@ static status make_scratch(const struct shared_group *group, struct comm_request
                 "out of memory: %zu bytes for other hosts' sums", bytes);
         q->scratch_bytes = bytes;
     }
+    char *next = q->scratch;
     for (int n = 0; n < group->nodes; n++) {
-        q->part[n] =
-            n == group->node ? own_memory(group, q, group->rank) : q->scratch + (size_t)n * each;
+        q->part[n] = n == group->node ? own_memory(group, q, group->rank) : next;
+        next += n == group->node ? 0 : each;
     }
     return STATUS_OK;
 }

@@ -1,7 +1,7 @@
 /* The CPU back-end's inside: how one source is compiled for several instruction sets, the context's
  * working memory, and the threads.
  *
- * Variants   CMake compiles every file of this folder but cpu.c, matmul.c and reference*.c once
+ * Variants   CMake compiles every file of this folder but the few named there once
  *            for each instruction set, with -DCPU_VARIANT=name. Such a file writes CPU(f) for every
  *            function that other files see; inner loops are plain C for the compiler to vectorise.
  *            variant.c collects them in one table a variant; cpu.c, compiled for the plainest

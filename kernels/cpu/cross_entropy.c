@@ -183,15 +183,22 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
         struct chunk part = {tensor_rows(all.logits, 0, count), tensor_rows(all.dz, 0, count),
                              first};
         struct tensor x_part = tensor_rows(x, first, count);
-        TRY_GOTO(result, done,
-                 matmul_product(k, part.logits, x_part, false, w, true, tensor_absent(), false));
+        TRY_GOTO(
+            result, done,
+            matmul_product(k, &(struct matmul_call){
+                                  .c = part.logits, .a = x_part, .b = w, .transpose_b = true}));
         chunk_run(k->threads, c, &part, losses, best, targets);
         if (c->gradient) {
             TRY_GOTO(result, done,
-                     matmul_product(k, tensor_rows(dx, first, count), part.dz, false, w, false,
-                                    tensor_absent(), false));
+                     matmul_product(k, &(struct matmul_call){.c = tensor_rows(dx, first, count),
+                                                             .a = part.dz,
+                                                             .b = w}));
             TRY_GOTO(result, done,
-                     matmul_product(k, dw, part.dz, true, x_part, false, tensor_absent(), true));
+                     matmul_product(k, &(struct matmul_call){.c = dw,
+                                                             .a = part.dz,
+                                                             .transpose_a = true,
+                                                             .b = x_part,
+                                                             .accumulate = true}));
         }
     }
 done:
@@ -203,5 +210,6 @@ status CPU(classifier_logits)(struct kernels *k, struct tensor logits, struct te
                               struct tensor w)
 {
     struct tensor part = tensor_rows(w, 0, logits.columns);
-    return matmul_product(k, logits, x, false, part, true, tensor_absent(), false);
+    return matmul_product(
+        k, &(struct matmul_call){.c = logits, .a = x, .b = part, .transpose_b = true});
 }

@@ -1,4 +1,4 @@
-/* The linear layer: a product, then bias and activation in one pass over blocks of rows.
+/* The linear layer: a product, and the activation on each block while it is in the cache.
  *
  *   forward          pre = x w^T + b,  y = act(pre)
  *   backward input   dx = (dy w) * act'(pre), where pre belongs to the activation that made x
@@ -24,29 +24,35 @@ static inline vector slope(vector x, enum activation act)
                                         : vector_set(1.0f);
 }
 
-/* y = act(pre), rows split over the threads. */
-static void activate_rows(int threads, struct tensor y, struct tensor pre, enum activation act)
+/* What follows a product, block by block: out = act(in), or out = out * act'(in). */
+struct step {
+    struct tensor out, in;
+    enum activation act;
+};
+
+static void activate_block(void *context, struct matmul_block block)
 {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < y.rows; i++) {
-        for (int64_t j = 0; j < y.columns; j += VECTOR_LANES) {
-            int64_t left = y.columns - j;
-            vector x = vector_get(pre.data, pre.dtype, i * pre.stride + j, left);
-            vector_put(y.data, y.dtype, i * y.stride + j, activate(x, act), left);
+    const struct step *s = context;
+    for (int64_t i = block.row; i < block.row + block.rows; i++) {
+        int64_t in = i * s->in.stride + block.column, out = i * s->out.stride + block.column;
+        for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
+            int64_t left = block.columns - j;
+            vector x = vector_get(s->in.data, s->in.dtype, in + j, left);
+            vector_put(s->out.data, s->out.dtype, out + j, activate(x, s->act), left);
         }
     }
 }
 
-/* dx *= act'(pre) */
-static void multiply_slopes(int threads, struct tensor dx, struct tensor pre, enum activation act)
+static void multiply_slopes(void *context, struct matmul_block block)
 {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < dx.rows; i++) {
-        for (int64_t j = 0; j < dx.columns; j += VECTOR_LANES) {
-            int64_t left = dx.columns - j;
-            vector d = vector_get(dx.data, dx.dtype, i * dx.stride + j, left);
-            vector x = vector_get(pre.data, pre.dtype, i * pre.stride + j, left);
-            vector_put(dx.data, dx.dtype, i * dx.stride + j, d * slope(x, act), left);
+    const struct step *s = context;
+    for (int64_t i = block.row; i < block.row + block.rows; i++) {
+        int64_t in = i * s->in.stride + block.column, out = i * s->out.stride + block.column;
+        for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
+            int64_t left = block.columns - j;
+            vector d = vector_get(s->out.data, s->out.dtype, out + j, left);
+            vector x = vector_get(s->in.data, s->in.dtype, in + j, left);
+            vector_put(s->out.data, s->out.dtype, out + j, d * slope(x, s->act), left);
         }
     }
 }
@@ -55,21 +61,29 @@ status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor pre
                            struct tensor w, struct tensor bias, enum activation act)
 {
     struct tensor sum = pre.data == NULL ? y : pre;
-    TRY(matmul_product(k, sum, x, false, w, true, bias, false));
-    if (act != ACTIVATION_NONE) {
-        activate_rows(k->threads, y, sum, act);
-    }
-    return STATUS_OK;
+    struct step step = {y, sum, act};
+    return matmul_product(k, &(struct matmul_call){
+                                 .c = sum,
+                                 .a = x,
+                                 .b = w,
+                                 .transpose_b = true,
+                                 .bias = bias,
+                                 .after = act == ACTIVATION_NONE ? NULL : activate_block,
+                                 .context = &step,
+                             });
 }
 
 status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct tensor dy,
                                   struct tensor w, enum activation act, struct tensor pre)
 {
-    TRY(matmul_product(k, dx, dy, false, w, false, tensor_absent(), false));
-    if (act != ACTIVATION_NONE) {
-        multiply_slopes(k->threads, dx, pre, act);
-    }
-    return STATUS_OK;
+    struct step step = {dx, pre, act};
+    return matmul_product(k, &(struct matmul_call){
+                                 .c = dx,
+                                 .a = dy,
+                                 .b = w,
+                                 .after = act == ACTIVATION_NONE ? NULL : multiply_slopes,
+                                 .context = &step,
+                             });
 }
 
 /* Columns are split over the threads, in units of two cache lines; rows are added in two levels, so
@@ -112,5 +126,11 @@ status CPU(linear_backward_weight)(struct kernels *k, struct tensor dw, struct t
     if (dbias.data != NULL) {
         add_column_sums(k->threads, dbias.data, dy);
     }
-    return matmul_product(k, dw, dy, true, x, false, tensor_absent(), true);
+    return matmul_product(k, &(struct matmul_call){
+                                 .c = dw,
+                                 .a = dy,
+                                 .transpose_a = true,
+                                 .b = x,
+                                 .accumulate = true,
+                             });
 }

@@ -13,13 +13,36 @@ const char *matmul_description(void);
 /* matmul_supports - whether this processor has instructions for products of dtype. */
 bool matmul_supports(enum dtype dtype);
 
-/* matmul_product - c = a b + bias (accumulate: c += a b), the operands optionally transposed.
+/* A part of a product's output. */
+struct matmul_block {
+    int64_t row, rows, column, columns;
+};
+
+/* What is done to a block by the thread that computes it, right before or after. */
+typedef void matmul_step(void *context, struct matmul_block block);
+
+/* c = a b + bias, or c += a b; the operands may lie transposed.
  *
  * Shapes    c [rows, columns]; a [rows, inner], or [inner, rows] where transpose_a;
  *           b [inner, columns], or [columns, inner] where transpose_b; a and b of one type, c f32 or
  *           of that type; bias f32 [1, columns] or absent
- * Memory    allocates at the first use of a shape only */
-status matmul_product(struct kernels *k, struct tensor c, struct tensor a, bool transpose_a,
-                      struct tensor b, bool transpose_b, struct tensor bias, bool accumulate);
+ * Units     the sizes of the blocks; 0: chosen by the shape */
+struct matmul_call {
+    struct tensor c, a, b, bias;
+    bool transpose_a, transpose_b, accumulate;
+    int64_t unit_rows, unit_columns;
+    matmul_step *before, *after;
+    void *context;
+};
 
+/* matmul_product - do it on all threads of the context.
+ *
+ * Memory    allocates at the first use of a shape only
+ * Numerics  the same bits at any number of threads */
+status matmul_product(struct kernels *k, const struct matmul_call *call);
+
+/* matmul_product_whole - the same in one block, divided by the library: for comparison. */
+status matmul_product_whole(struct kernels *k, const struct matmul_call *call);
+
+/* matmul_floor - kernels_floor on the CPU. */
 __typeof__(kernels_floor) matmul_floor;

@@ -1,4 +1,16 @@
-/* Text in, shards out, in a stream: memory does not depend on the size of the input. */
+/* Text in, shards out, in a stream: memory does not depend on the size of the input.
+ *
+ * Inputs by name: *.jsonl and *.ndjson are JSON Lines, an object with a text field "text" a row, each a
+ * document; x.bin with x.idx beside it (or x.idx alone) are Megatron's tokens; other *.bin are llm.c's;
+ * all else is text. The ids of token files are taken as they are, nothing is appended; in Megatron's
+ * files the index names the documents, in llm.c's each end token begins one.
+ *
+ * Long documents are encoded in pieces of at most 256 KiB, cut where the byte-level pre-tokenisations
+ * (GPT-2, cl100k, o200k, Llama 3, Qwen 2) have a boundary whatever stands around it, so that the ids are
+ * those of the whole text (prepare_cut.c). Only a stretch of 256 KiB without such a place is cut inside
+ * of a word; the report counts these.
+ *
+ * The output is the same, byte for byte, at any number of workers. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,31 +19,41 @@
 #include "base/status.h"
 #include "datasets/tokenizer/tokenizer.h"
 
+/* What one document of a text file is: the file; lines between blank lines, without those; a line that is
+ * not blank, without its end. */
 enum prepare_documents { PREPARE_FILE, PREPARE_PARAGRAPH, PREPARE_LINE };
 
 struct prepare_options {
     const struct tokenizer *tokenizer;
-    char *const
-        *inputs; /* .txt (any name), .jsonl (field "text"), Megatron .bin/.idx, llm.c .bin */
+    char *const *inputs;
     int input_count;
     const char *output; /* folder: train-00000-of-00004.h5, validation-... */
     enum prepare_documents documents;
-    double validation_fraction; /* [0, 1) */
-    bool shuffle_split;
+    double validation_fraction; /* [0, 1): the last documents, or the end of the only one */
+    bool shuffle_split; /* one document drawn of each 1 / fraction instead of the last ones */
     uint64_t split_seed;
-    int64_t shard_tokens; /* tokens of a shard at most */
-    int workers;          /* encoding threads; 0: all cores */
-    bool skip_bad_rows;
+    int64_t
+        shard_tokens; /* tokens of a shard at most; a document that does not fit goes on in the next */
+    int workers;      /* encoding threads; 0: all cores */
+    bool skip_bad_rows; /* JSON Lines: count them instead of stopping */
 };
 
 struct prepare_report {
-    int64_t documents, train_tokens, validation_tokens, bytes, bad_rows;
+    int64_t documents;       /* of at least one token */
+    int64_t empty_documents; /* left out: nothing in them */
+    int64_t train_tokens, validation_tokens;
+    int64_t bytes; /* of all inputs */
+    int64_t bad_rows;
+    int64_t forced_cuts; /* pieces that end inside of a word */
     int train_shards, validation_shards;
     double seconds;
 };
 
 /* prepare_clm - documents, each followed by the end token where the tokenizer has one, into shards.
  *
- * Errors    STATUS_NO_INPUT, STATUS_DATA (file, line or byte, reason), STATUS_CREATE, STATUS_WRITE;
- *           on failure nothing that looks whole is left in the output folder */
+ * The folder is made. Shards of an earlier preparation in it are replaced when the new ones are complete.
+ * Memory    about 3 MiB a worker and the largest row of JSON Lines (64 MiB are accepted)
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA (file, line or byte, reason),
+ *           STATUS_CREATE (also: another preparation writes there), STATUS_WRITE; on failure nothing
+ *           new is left in the output folder, and what was there stays */
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out);

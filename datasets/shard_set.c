@@ -62,8 +62,7 @@ static status find_members(struct shard_set *set, const char *path)
     return result;
 }
 
-/* name-00002-of-00004.h5: the place of "00002", and 4; NULL for other names. */
-static const char *numbered(const char *path, int *of)
+const char *shard_set_number(const char *path, int *of)
 {
     static const char pattern[] = "-#####-of-#####.h5";
     size_t length = strlen(path), tail = sizeof pattern - 1;
@@ -77,7 +76,10 @@ static const char *numbered(const char *path, int *of)
             return NULL;
         }
     }
-    *of = atoi(end + sizeof "-00000-of-" - 1); /* five digits, checked above */
+    *of = 0;
+    for (const char *digit = end + sizeof "-00000-of-" - 1; *digit != '.'; digit++) {
+        *of = 10 * *of + (*digit - '0');
+    }
     return end + 1;
 }
 
@@ -87,14 +89,14 @@ static status check_complete(const struct shard_set *set)
 {
     for (int i = 0; i < set->count; i++) {
         int of = 0, of_before = 0;
-        const char *path = set->members[i].path, *number = numbered(path, &of);
+        const char *path = set->members[i].path, *number = shard_set_number(path, &of);
         if (number == NULL) {
             continue;
         }
         int stem = (int)(number - path);
         const char *before = i > 0 ? set->members[i - 1].path : "";
         bool same_stem = i > 0 && strncmp(before, path, (size_t)stem) == 0 &&
-                         numbered(before, &of_before) == before + stem;
+                         shard_set_number(before, &of_before) == before + stem;
         REQUIRE(!same_stem || of_before == of, STATUS_DATA,
                 "%s and %s belong to two different preparations; remove one of them", before, path);
         for (int member = 0; member < of && !same_stem; member++) {

@@ -47,6 +47,10 @@ status shard_set_starts(struct shard_set *set, int64_t sample, int32_t *offsets,
 /* shard_set_locate - "FILE tokens A to B", to name a sample in a message. */
 void shard_set_locate(const struct shard_set *set, int64_t sample, char *text, int bytes);
 
+/* shard_set_number - the place of "00002" in a path that ends in -00002-of-00004.h5, and 4 in *of; NULL
+ * for other names. */
+const char *shard_set_number(const char *path, int *of);
+
 /* shard_set_hash - add what decides content and order to a running hash: names without folders,
  * headers, SHA-256 of the tokens. */
 status shard_set_hash(const struct shard_set *set, struct hash *hash);

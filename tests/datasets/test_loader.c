@@ -335,7 +335,7 @@ static void test_many_shards(void)
     struct loader *l;
     CHECK_OK(loader_open(&o, &l));
     CHECK_EQUAL(loader_samples(l), 200);
-    int64_t total = 0, before = 0;
+    int64_t total = 0, before = resident_bytes();
     int seen[200] = {0};
     while (total < 1200) {
         struct batch b;
@@ -349,7 +349,9 @@ static void test_many_shards(void)
         total += got;
         before = total <= 400 ? resident_bytes() : before;
     }
+#ifndef __SANITIZE_ADDRESS__ /* it keeps what was freed */
     CHECK(resident_bytes() - before < 4 << 20);
+#endif
     CHECK_OK(loader_close(&l));
     unlink(folder_file("many-00007-of-00040.h5"));
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "many-00007-of-00040.h5 is missing");

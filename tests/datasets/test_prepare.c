@@ -1,0 +1,655 @@
+/* Text in, shards out: the same ids as the whole text has, the same bytes at any number of workers,
+ * documents where they belong, nothing lost, and nothing left behind by a failure. */
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "datasets/prepare.h"
+#include "datasets/prepare_impl.h"
+#include "datasets/shard.h"
+#include "tests/datasets/folder.h"
+
+static struct tokenizer *bpe, *letters;
+static int32_t eos;
+
+/* All tokens of a set of shards, and where its documents begin (over all shards). */
+struct content {
+    int32_t *ids;
+    int64_t count;
+    int64_t starts[4096];
+    int64_t documents;
+    int shards;
+};
+
+static void read_set(const char *folder, const char *side, struct content *out)
+{
+    *out = (struct content){0};
+    char name[64], path[FILE_PATH_BYTES];
+    int of = 0;
+    for (int n = 1; n <= 200 && of == 0; n++) {
+        snprintf(name, sizeof name, "%s-00000-of-%05d.h5", side, n);
+        CHECK_OK(file_join(path, folder, name));
+        of = file_exists(path) ? n : 0;
+    }
+    for (int i = 0; i < of; i++) {
+        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", side, i, of);
+        CHECK_OK(file_join(path, folder, name));
+        struct shard *s;
+        CHECK_OK(shard_open(path, &s));
+        CHECK_OK(shard_verify(s));
+        const struct shard_header *h = shard_header_of(s);
+        out->ids = realloc(out->ids, (size_t)(out->count + h->tokens) * sizeof *out->ids);
+        CHECK_OK(shard_read(s, 0, h->tokens, out->ids + out->count));
+        CHECK(out->documents + h->documents < 4096);
+        for (int64_t d = 0; d < h->documents; d++) {
+            CHECK_OK(shard_read_documents(s, d, 1, &out->starts[out->documents]));
+            out->starts[out->documents++] += out->count;
+        }
+        out->count += h->tokens;
+        out->starts[out->documents] = out->count;
+        CHECK_OK(shard_close(&s));
+    }
+    out->shards = of;
+}
+
+static struct prepare_options with(const struct tokenizer *t, char *const *inputs, int count)
+{
+    return (struct prepare_options){.tokenizer = t,
+                                    .inputs = inputs,
+                                    .input_count = count,
+                                    .output = folder_file("out"),
+                                    .shard_tokens = 1 << 20,
+                                    .workers = 2};
+}
+
+static void write_text(const char *path, const char *text)
+{
+    folder_write(path, text, strlen(text));
+}
+
+/* Document d of the set must have exactly the ids of this text, and the end token where asked for. */
+static void check_document(const struct content *c, int64_t d, const struct tokenizer *t,
+                           const char *text, size_t bytes)
+{
+    struct token_list ids = {0};
+    CHECK_OK(tokenizer_encode(t, text, bytes, false, &ids));
+    bool ends = tokenizer_eos(t) >= 0;
+    int64_t count = c->starts[d + 1] - c->starts[d];
+    CHECK_EQUAL(count, ids.count + ends);
+    CHECK(memcmp(ids.ids, c->ids + c->starts[d], (size_t)ids.count * sizeof *ids.ids) == 0);
+    CHECK(!ends || c->ids[c->starts[d + 1] - 1] == tokenizer_eos(t));
+    token_list_free(&ids);
+}
+
+static void check_documents(const char *side, const struct tokenizer *t, const char *const *texts,
+                            int count)
+{
+    struct content c;
+    read_set(folder_file("out"), side, &c);
+    CHECK_EQUAL(c.documents, count);
+    for (int i = 0; i < count; i++) {
+        check_document(&c, i, t, texts[i], strlen(texts[i]));
+    }
+    free(c.ids);
+}
+
+/* Text of all sorts: words, numbers, runs of blanks, line ends, other scripts, bytes that are no UTF-8. */
+static char *mixed_text(size_t bytes, uint64_t seed, bool valid)
+{
+    static const char *const parts[] = {
+        " the",  " merges", "'s",   " 2026",  "\n",    "\n\n",   "  ",     " \t",      "x",
+        "naïve", " größe",  "。",   "文字列", "，",    "中文",   "🚣",      " 🚣",       "don't",
+        ".\n",   "!!",      "\r\n", " /usr",  "_name", "\u00a0", "\u3000", "한국어 ",  ") ",
+        "\x01",  "\x7f",    "é ",   "-",      "0x1F ", "\xff",   "\xc3 ",  "\xe4\xb8", "\xf0\x9f "};
+    int kinds = (int)(sizeof parts / sizeof *parts) - (valid ? 4 : 0);
+    char *text = malloc(bytes + 32);
+    size_t used = 0;
+    for (uint64_t i = 0; used < bytes; i++) {
+        const char *part = parts[random_below(seed, i, (uint64_t)kinds)];
+        memcpy(text + used, part, strlen(part));
+        used += strlen(part);
+    }
+    text[used] = '\0';
+    return text;
+}
+
+/* Each place that the cutter would use: the ids of both parts are those of the whole. */
+static void test_boundaries(void)
+{
+    int found = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        char *text = mixed_text(400, seed, false);
+        size_t bytes = strlen(text);
+        struct token_list whole = {0}, parts = {0};
+        CHECK_OK(tokenizer_encode(bpe, text, bytes, false, &whole));
+        for (size_t at = 1; at < bytes; at++) {
+            if (!cutter_boundary(text, bytes, at, false)) {
+                continue;
+            }
+            found++;
+            parts.count = 0;
+            CHECK_OK(tokenizer_encode(bpe, text, at, false, &parts));
+            CHECK_OK(tokenizer_encode(bpe, text + at, bytes - at, false, &parts));
+            CHECK_EQUAL(parts.count, whole.count);
+            CHECK(memcmp(parts.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) == 0);
+        }
+        token_list_free(&whole);
+        token_list_free(&parts);
+        free(text);
+    }
+    CHECK(found > 1000);
+    CHECK(cutter_boundary("a b", 3, 1, true) && !cutter_boundary("a\nb", 3, 1, true));
+    CHECK(!cutter_boundary("  b", 3, 1, false) && !cutter_boundary("\u00a0 b", 4, 2, false));
+    CHECK(!cutter_boundary(".\nb", 3, 1, false) && !cutter_boundary("ab", 2, 1, false));
+}
+
+/* A document of several pieces has the ids of the whole, whatever the number of workers. */
+static void test_pieces(void)
+{
+    char *text = mixed_text(900000, 77, false);
+    size_t bytes = strlen(text), first_bytes = 0;
+    write_text(folder_file("long.txt"), text);
+    char *inputs[] = {folder_file("long.txt")}, *first = NULL;
+    for (int workers = 1; workers <= 5; workers += 2) {
+        struct prepare_options o = with(bpe, inputs, 1);
+        struct prepare_report report;
+        o.workers = workers;
+        CHECK_OK(prepare_clm(&o, &report));
+        CHECK_EQUAL(report.documents, 1);
+        CHECK_EQUAL(report.forced_cuts, 0);
+        CHECK_EQUAL(report.bytes, bytes);
+        CHECK_EQUAL(report.train_shards, 1);
+        CHECK(report.validation_tokens == 0 && report.validation_shards == 0);
+        struct content c;
+        read_set(o.output, "train", &c);
+        check_document(&c, 0, bpe, text, bytes);
+        CHECK_EQUAL(report.train_tokens, c.count);
+        free(c.ids);
+        size_t got;
+        char *data = folder_read(folder_file("out/train-00000-of-00001.h5"), &got);
+        if (first == NULL) {
+            first = data;
+            first_bytes = got;
+            continue;
+        }
+        CHECK(got == first_bytes && memcmp(data, first, got) == 0);
+        free(data);
+    }
+    free(first);
+    free(text);
+}
+
+static void test_forced_cut(void)
+{
+    size_t bytes = 2 * PREPARE_PIECE_BYTES + 99;
+    char *text = malloc(bytes + 3);
+    for (size_t i = 0; i < bytes; i += 3) {
+        memcpy(text + i, "\xE4\xB8\xAD", 3); /* no place to cut at all */
+    }
+    folder_write(folder_file("wall.txt"), text, bytes / 3 * 3);
+    char *inputs[] = {folder_file("wall.txt")};
+    struct prepare_options o = with(letters, inputs, 1);
+    struct prepare_report report;
+    CHECK_OK(prepare_clm(&o, &report));
+    CHECK_EQUAL(report.forced_cuts, 2);
+    CHECK_EQUAL(report.train_tokens, bytes / 3); /* whole characters, all of them */
+    free(text);
+}
+
+static void test_documents(void)
+{
+    const char *text = "\n\nOne line.\nand another \n  \t\nTwo.\r\n\r\n   three\n\nfour";
+    write_text(folder_file("a.txt"), text);
+    write_text(folder_file("b.txt"), "five\n");
+    write_text(folder_file("empty.txt"), "");
+    char *inputs[] = {folder_file("a.txt"), folder_file("empty.txt"), folder_file("b.txt")};
+    struct prepare_options o = with(bpe, inputs, 3);
+    struct prepare_report report;
+    CHECK_OK(prepare_clm(&o, &report));
+    CHECK(report.documents == 2 && report.empty_documents == 1);
+    check_documents("train", bpe, (const char *const[]){text, "five\n"}, 2);
+    o.documents = PREPARE_PARAGRAPH;
+    CHECK_OK(prepare_clm(&o, &report));
+    check_documents(
+        "train", bpe,
+        (const char *const[]){"One line.\nand another ", "Two.", "   three", "four", "five"}, 5);
+    o.documents = PREPARE_LINE;
+    CHECK_OK(prepare_clm(&o, &report));
+    CHECK_EQUAL(report.documents, 6);
+    check_documents(
+        "train", bpe,
+        (const char *const[]){"One line.", "and another ", "Two.", "   three", "four", "five"}, 6);
+}
+
+static void test_json_lines(void)
+{
+    write_text(folder_file("rows.jsonl"), "\xEF\xBB\xBF{\"text\": \"first\\nrow\", \"id\": "
+                                          "1}\n\n{\"text\": \"\\u00fc \\ud83d\\udea3\"}\r\n"
+                                          "{\"text\": \"\"}\n{\"id\": 2, \"text\": \"last\"}");
+    char *inputs[] = {folder_file("rows.jsonl")};
+    struct prepare_options o = with(bpe, inputs, 1);
+    struct prepare_report report;
+    CHECK_OK(prepare_clm(&o, &report));
+    CHECK(report.documents == 3 && report.empty_documents == 1 && report.bad_rows == 0);
+    check_documents("train", bpe, (const char *const[]){"first\nrow", "ü 🚣", "last"}, 3);
+
+    static const struct {
+        const char *row, *reason;
+    } bad[] = {{"{\"text\": 1}", "no string"},
+               {"{\"body\": \"x\"}", "no field \"text\""},
+               {"[1]", "not a JSON object"},
+               {"\"text\"", "not a JSON object"},
+               {"{\"text\": \"x\"", "not valid JSON"},
+               {"{\"text\": \"x\"} {}", "not valid JSON"},
+               {"{\"text\": \"x\", \"text\": \"y\"}", "not valid JSON"},
+               {"{\"text\": \"\xff\"}", "not valid JSON"},
+               {"{\"text\": \"\\ud800\"}", "not valid JSON"},
+               {"nonsense", "not valid JSON"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"text\": \"good\"}\n%s\n{\"text\": \"end\"}\n", bad[i].row);
+        write_text(folder_file("rows.jsonl"), text);
+        o.skip_bad_rows = false;
+        CHECK_EQUAL(prepare_clm(&o, &report), STATUS_DATA);
+        CHECK(strstr(status_pending()->text, "rows.jsonl line 2: ") != NULL);
+        CHECK_FAILS(status_pending()->code, STATUS_DATA, bad[i].reason);
+        o.skip_bad_rows = true;
+        CHECK_OK(prepare_clm(&o, &report));
+        CHECK(report.bad_rows == 1 && report.documents == 2);
+        check_documents("train", bpe, (const char *const[]){"good", "end"}, 2);
+    }
+}
+
+/* Twenty documents of different lengths over many small shards. */
+static void write_twenty(char *texts[20], char *inputs[20])
+{
+    for (int i = 0; i < 20; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "doc%02d.txt", i);
+        texts[i] = mixed_text(50 + 97 * (size_t)(i % 7), 500 + (uint64_t)i, true);
+        inputs[i] = strdup(folder_file(name));
+        write_text(inputs[i], texts[i]);
+    }
+}
+
+/* The tokens of a set are those of these documents, in this order. */
+static void check_tokens(const struct content *c, char *const *texts, const bool *chosen, bool want)
+{
+    struct token_list ids = {0};
+    for (int i = 0; i < 20; i++) {
+        if (chosen[i] == want) {
+            CHECK_OK(tokenizer_encode(bpe, texts[i], strlen(texts[i]), false, &ids));
+            CHECK_OK(token_list_reserve(&ids, 1));
+            ids.ids[ids.count++] = eos;
+        }
+    }
+    CHECK_EQUAL(ids.count, c->count);
+    CHECK(memcmp(ids.ids, c->ids, (size_t)ids.count * sizeof *ids.ids) == 0);
+    token_list_free(&ids);
+}
+
+static void test_validation(void)
+{
+    char *texts[20], *inputs[20];
+    write_twenty(texts, inputs);
+    static const int64_t sizes[] = {150, 1000, 1 << 20};
+    for (size_t k = 0; k < 3; k++) {
+        for (int held = 1; held < 20; held += 9) {
+            struct prepare_options o = with(bpe, inputs, 20);
+            struct prepare_report report;
+            bool chosen[20];
+            for (int i = 0; i < 20; i++) {
+                chosen[i] = i >= 20 - held;
+            }
+            o.shard_tokens = sizes[k];
+            o.validation_fraction = held / 20.0;
+            CHECK_OK(prepare_clm(&o, &report));
+            CHECK_EQUAL(report.documents, 20);
+            struct content c;
+            read_set(o.output, "train", &c);
+            check_tokens(&c, texts, chosen, false);
+            CHECK(c.count == report.train_tokens && c.shards == report.train_shards);
+            CHECK(c.documents >= 20 - held && c.documents < 20 - held + c.shards);
+            free(c.ids);
+            read_set(o.output, "validation", &c);
+            check_tokens(&c, texts, chosen, true);
+            CHECK(c.count == report.validation_tokens && c.shards == report.validation_shards);
+            free(c.ids);
+        }
+    }
+    bool drawn[3][20];
+    for (int k = 0; k < 3; k++) { /* by chance: the documents keep their order */
+        struct prepare_options o = with(bpe, inputs, 20);
+        struct prepare_report report;
+        o.validation_fraction = 0.2;
+        o.shuffle_split = true;
+        o.split_seed = k < 2 ? 5 : 6;
+        o.shard_tokens = 300;
+        CHECK_OK(prepare_clm(&o, &report));
+        struct content c;
+        read_set(o.output, "validation", &c);
+        int64_t token = 0;
+        int count = 0;
+        for (int i = 0; i < 20; i++) {
+            struct token_list ids = {0};
+            CHECK_OK(tokenizer_encode(bpe, texts[i], strlen(texts[i]), false, &ids));
+            drawn[k][i] = token + ids.count < c.count &&
+                          memcmp(ids.ids, c.ids + token, (size_t)ids.count * 4) == 0 &&
+                          c.ids[token + ids.count] == eos;
+            token += drawn[k][i] ? ids.count + 1 : 0;
+            count += drawn[k][i];
+            token_list_free(&ids);
+        }
+        CHECK_EQUAL(count, 4);
+        check_tokens(&c, texts, drawn[k], true);
+        free(c.ids);
+        read_set(o.output, "train", &c);
+        check_tokens(&c, texts, drawn[k], false);
+        free(c.ids);
+    }
+    CHECK(memcmp(drawn[0], drawn[1], sizeof drawn[0]) == 0);
+    CHECK(memcmp(drawn[0], drawn[2], sizeof drawn[0]) != 0);
+    struct prepare_options o = with(bpe, inputs, 3);
+    struct prepare_report report;
+    o.validation_fraction = 0.001;
+    o.shuffle_split = true;
+    status result = prepare_clm(&o, &report);
+    CHECK(result == STATUS_OK || strstr(status_pending()->text, "validation part empty") != NULL);
+    status_clear();
+    for (int i = 0; i < 20; i++) {
+        free(texts[i]);
+        free(inputs[i]);
+    }
+}
+
+/* One text, no end token: cut at the token, as nanoGPT does. */
+static void test_single_text(void)
+{
+    char text[1000];
+    for (int i = 0; i < 1000; i++) {
+        text[i] = "abc\n"[random_below(8, (uint64_t)i, 4)];
+    }
+    folder_write(folder_file("one.txt"), text, sizeof text);
+    char *inputs[] = {folder_file("one.txt")};
+    for (int k = 0; k < 4; k++) {
+        struct prepare_options o = with(letters, inputs, 1);
+        struct prepare_report report;
+        o.validation_fraction = 0.1;
+        o.shuffle_split = k % 2 == 1;
+        o.shard_tokens = k < 2 ? 1000 : 150;
+        CHECK_OK(prepare_clm(&o, &report));
+        CHECK(report.train_tokens == 900 && report.validation_tokens == 100);
+        struct content train, validation;
+        read_set(o.output, "train", &train);
+        read_set(o.output, "validation", &validation);
+        char *back;
+        size_t bytes;
+        CHECK_OK(tokenizer_decode(letters, train.ids, train.count, false, &back, &bytes));
+        CHECK(bytes == 900 && memcmp(back, text, 900) == 0);
+        free(back);
+        CHECK_OK(tokenizer_decode(letters, validation.ids, 100, false, &back, &bytes));
+        CHECK(bytes == 100 && memcmp(back, text + 900, 100) == 0);
+        free(back);
+        free(train.ids);
+        free(validation.ids);
+    }
+    write_text(folder_file("strange.txt"), "abc abc Z");
+    char *strange[] = {folder_file("strange.txt")};
+    struct prepare_options o = with(letters, strange, 1);
+    struct prepare_report report;
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "strange.txt");
+    write_text(folder_file("short.txt"), "a");
+    char *small[] = {folder_file("short.txt")};
+    o = with(letters, small, 1);
+    o.validation_fraction = 0.1;
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "too few");
+}
+
+static void test_llmc(void)
+{
+    struct {
+        int32_t head[256];
+        uint16_t ids[10];
+    } file = {.head = {20240520, 1, 10}};
+    const uint16_t end = (uint16_t)eos, ids[10] = {end, 1, 2, 3, end, 4, end, 5, 6, 7};
+    memcpy(file.ids, ids, sizeof ids);
+    char *inputs[] = {folder_file("fineweb.bin")};
+    struct prepare_options o = with(bpe, inputs, 1);
+    struct prepare_report report;
+    folder_write(inputs[0], &file, 1024 + sizeof ids);
+    CHECK_OK(prepare_clm(&o, &report));
+    struct content c;
+    read_set(o.output, "train", &c);
+    CHECK(c.count == 10 && c.documents == 3 && c.starts[1] == 4 && c.starts[2] == 6);
+    for (int i = 0; i < 10; i++) {
+        CHECK_EQUAL(c.ids[i], ids[i]);
+    }
+    free(c.ids);
+    folder_write(inputs[0], &file, 1023);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "fineweb.bin");
+    folder_write(inputs[0], &file, 1024 + sizeof ids - 2);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "claims 10 tokens");
+    file.ids[3] = (uint16_t)tokenizer_vocab_size(bpe);
+    folder_write(inputs[0], &file, 1024 + sizeof ids);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "token at byte 1030");
+    file.head[0] = 1;
+    folder_write(inputs[0], &file, 1024 + sizeof ids);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no token file of llm.c");
+}
+
+struct index_parts {
+    uint8_t type;
+    uint64_t sequences, entries;
+    int32_t lengths[4];
+    int64_t places[4], documents[4];
+    int documents_written;
+};
+
+static void write_index(const char *path, const struct index_parts *p)
+{
+    FILE *f = fopen(path, "wb");
+    const uint64_t version = 1;
+    CHECK(f != NULL);
+    fwrite("MMIDIDX\0\0", 1, 9, f);
+    fwrite(&version, 8, 1, f);
+    fwrite(&p->type, 1, 1, f);
+    fwrite(&p->sequences, 8, 1, f);
+    fwrite(&p->entries, 8, 1, f);
+    fwrite(p->lengths, 4, 4, f);
+    fwrite(p->places, 8, 4, f);
+    fwrite(p->documents, 8, (size_t)p->documents_written, f);
+    CHECK(fclose(f) == 0);
+}
+
+static void test_megatron(void)
+{
+    const int32_t ids[9] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
+    const struct index_parts good = {4, 4, 3, {2, 3, 0, 4}, {0, 8, 20, 20}, {0, 1, 4}, 3};
+    char *inputs[] = {folder_file("wiki.bin"), folder_file("wiki.idx")};
+    folder_write(inputs[0], ids, sizeof ids);
+    write_index(inputs[1], &good);
+    struct prepare_report report;
+    for (int first = 0; first < 2; first++) { /* named by either file, or by both */
+        struct prepare_options o = with(bpe, inputs + first, 2 - first);
+        CHECK_OK(prepare_clm(&o, &report));
+        struct content c;
+        read_set(o.output, "train", &c);
+        CHECK(c.count == 9 && c.documents == 2 && c.starts[1] == 2);
+        for (int i = 0; i < 9; i++) {
+            CHECK_EQUAL(c.ids[i], 9 - i);
+        }
+        free(c.ids);
+    }
+    struct prepare_options o = with(bpe, inputs, 1);
+    struct index_parts bad = good;
+#define BAD(change, text)                                                                          \
+    bad = good;                                                                                    \
+    change;                                                                                        \
+    write_index(inputs[1], &bad);                                                                  \
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, text)
+    BAD(bad.type = 7, "type 7");
+    BAD(bad.type = 200, "type 200");
+    BAD(bad.sequences = UINT64_MAX / 2, "claims");
+    BAD(bad.entries = UINT64_C(1) << 61, "claims");
+    BAD(bad.entries = 0, "claims");
+    BAD(bad.lengths[3] = 5, "sequence 3 has 5 tokens");
+    BAD(bad.lengths[0] = -1, "sequence 0 has -1 tokens");
+    BAD(bad.places[1] = INT64_MAX, "sequence 1");
+    BAD(bad.places[1] = -4, "sequence 1");
+    BAD(bad.documents[1] = 5, "entry 1 of the documents is 5");
+    BAD(bad.documents[2] = 3, "hold 3 of 4");
+    BAD(bad.documents[0] = 1, "entry 0");
+    BAD(bad.type = 5, "outside of"); /* 8 bytes an id: past the file's end */
+    write_text(inputs[1], "MMIDIDX");
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "wiki.idx");
+    uint16_t narrow[9] = {9, 8, 7, 6, 5, 4, 3, 2, 65535};
+    folder_write(inputs[0], narrow, sizeof narrow);
+    bad = good;
+    bad.type = 8;
+    memcpy(bad.places, (int64_t[]){0, 4, 10, 10}, sizeof bad.places);
+    write_index(inputs[1], &bad);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "the id 65535");
+}
+
+static int files_in(const char *folder)
+{
+    DIR *d = opendir(folder);
+    CHECK(d != NULL);
+    int count = -2; /* . and .. */
+    while (readdir(d) != NULL) {
+        count++;
+    }
+    closedir(d);
+    return count;
+}
+
+static void test_failures(void)
+{
+    CHECK_OK(file_remove_tree(folder_file("out")));
+    write_text(folder_file("a.txt"), "some text\n");
+    char *inputs[] = {folder_file("a.txt"), folder_file("none.txt")};
+    struct prepare_options o = with(bpe, inputs, 2);
+    struct prepare_report report;
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_NO_INPUT, "none.txt");
+    inputs[1] = folder_path;
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "is a folder");
+    inputs[1] = folder_file("packed.gz");
+    folder_write(inputs[1], "\x1f\x8b\x08", 3);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "gzip");
+    CHECK_EQUAL(files_in(folder_file("out")), 0);
+    o.input_count = 1;
+    o.validation_fraction = 1.0;
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_USAGE, "fraction");
+    o.validation_fraction = (double)NAN;
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_USAGE, "fraction");
+    o.validation_fraction = 0.0;
+    o.output = folder_file("a.txt");
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_CREATE, "a.txt");
+    write_text(folder_file("nothing.txt"), "");
+    char *empty[] = {folder_file("nothing.txt")};
+    o = with(bpe, empty, 1);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no tokens");
+    CHECK_EQUAL(files_in(folder_file("out")), 0);
+
+    /* An older set stays until the new one is complete, and then it goes. */
+    o = with(bpe, inputs, 1);
+    o.shard_tokens = 1;
+    CHECK_OK(prepare_clm(&o, &report));
+    int before = files_in(folder_file("out"));
+    CHECK(before > 2 && before == report.train_shards);
+    o.input_count = 2;
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "gzip");
+    CHECK_EQUAL(files_in(folder_file("out")), before);
+    o = with(bpe, inputs, 1);
+    CHECK_OK(prepare_clm(&o, &report));
+    CHECK_EQUAL(files_in(folder_file("out")), 1);
+}
+
+/* Writing fails in the middle: 74, and nothing is left. */
+static void test_no_space(void)
+{
+    char *text = mixed_text(800000, 3, true);
+    write_text(folder_file("much.txt"), text);
+    free(text);
+    char *inputs[] = {folder_file("much.txt")};
+    struct prepare_options o = with(bpe, inputs, 1);
+    struct prepare_report report;
+    o.output = folder_file("full");
+    struct rlimit limit, small;
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    small = limit;
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t most = 1000; most < 300000; most *= 3) {
+        small.rlim_cur = most;
+        CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+        status result = prepare_clm(&o, &report);
+        CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+        CHECK_EQUAL(result, STATUS_WRITE);
+        CHECK(strstr(status_pending()->text, "full") != NULL);
+        status_clear();
+        CHECK_EQUAL(files_in(folder_file("full")), 0);
+    }
+    CHECK_OK(prepare_clm(&o, &report));
+}
+
+/* A document much larger than what may be held. */
+static void test_memory(void)
+{
+    enum { COPIES = 48 };
+    char *text = malloc(1 << 20);
+    for (int i = 0; i < 1 << 20; i++) {
+        text[i] = "abc \n"[random_below(9, (uint64_t)i, 5)];
+    }
+    FILE *f = fopen(folder_file("huge.txt"), "wb");
+    for (int i = 0; i < COPIES; i++) {
+        CHECK(fwrite(text, 1, 1 << 20, f) == 1 << 20);
+    }
+    CHECK(fclose(f) == 0);
+    free(text);
+    char *inputs[] = {folder_file("huge.txt")};
+    struct prepare_options o = with(letters, inputs, 1);
+    struct prepare_report report;
+    struct rusage before, after;
+    o.shard_tokens = 5 << 20;
+    o.validation_fraction = 0.05;
+    getrusage(RUSAGE_SELF, &before);
+    CHECK_OK(prepare_clm(&o, &report));
+    getrusage(RUSAGE_SELF, &after);
+    CHECK_EQUAL(report.train_tokens + report.validation_tokens, (int64_t)COPIES << 20);
+    CHECK_EQUAL(report.train_shards + report.validation_shards, 11);
+#ifndef __SANITIZE_ADDRESS__ /* it keeps what was freed */
+    CHECK((after.ru_maxrss - before.ru_maxrss) >> 10 < 24);
+#endif
+}
+
+int main(void)
+{
+    folder_make();
+    log_quiet(true);
+    char *text = mixed_text(60000, 1, false);
+    write_text(folder_file("train.txt"), text);
+    free(text);
+    write_text(folder_file("letters.txt"), "abc \n中");
+    char *inputs[] = {folder_file("train.txt"), folder_file("letters.txt")};
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 600, inputs, 1, 1, &bpe));
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, inputs + 1, 1, 1, &letters));
+    eos = tokenizer_eos(bpe);
+    CHECK(eos >= 0 && tokenizer_eos(letters) < 0);
+    test_boundaries();
+    test_pieces();
+    test_forced_cut();
+    test_documents();
+    test_json_lines();
+    test_validation();
+    test_single_text();
+    test_llmc();
+    test_megatron();
+    test_failures();
+    test_no_space();
+    test_memory();
+    CHECK_OK(tokenizer_destroy(&bpe));
+    CHECK_OK(tokenizer_destroy(&letters));
+    return 0;
+}

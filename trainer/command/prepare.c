@@ -1,0 +1,143 @@
+/* bireme prepare: text, JSON Lines or other programs' token files into HDF5 shards. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/log.h"
+#include "datasets/prepare.h"
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+
+#define OBJECTIVES "clm"
+
+struct request {
+    const char *objective, *tokenizer, *output, *documents;
+    struct option_list inputs;
+    double validation_fraction;
+    int64_t shuffle_split; /* the seed; -1: not given */
+    int64_t sequence_length, shard_tokens, workers;
+    bool skip_bad_rows, json;
+};
+
+static status parse(struct request *q, int argc, char **argv, bool *help)
+{
+    const struct option table[] = {
+        {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
+         "what the shards are for; this version has " OBJECTIVES},
+        {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
+         "folder of tokenizer.json; token files are checked against its vocabulary"},
+        {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
+         "text, *.jsonl (field \"text\"), Megatron's .bin with .idx, llm.c's .bin"},
+        {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
+         "folder for train-00000-of-00004.h5, validation-...; shards in it are replaced"},
+        {"validation-fraction", OPTION_NUMBER, &q->validation_fraction, "F", "0",
+         "share to hold out, from 0 to less than 1: the last documents, or the end of a single one",
+         .least = 0, .most = 0.999999},
+        {"documents", OPTION_CHOICE, &q->documents, "KIND", "file",
+         "what a document of plain text is; paragraphs are separated by blank lines",
+         .choices = "file|paragraph|line"},
+        {"shuffle-split", OPTION_INTEGER, &q->shuffle_split, "SEED", NULL,
+         "hold out documents drawn at random instead of the last ones", .least = 0, .most = 1e15},
+        {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
+         "accepted for all objectives; shards for clm suit any length", .least = 1, .most = 1e9},
+        {"shard-tokens", OPTION_INTEGER, &q->shard_tokens, "N", "100000000",
+         "tokens of a shard at most", .least = 1, .most = 1e12},
+        {"workers", OPTION_INTEGER, &q->workers, "N", "0", "encoding threads; 0: all cores",
+         .least = 0, .most = 256},
+        {"skip-bad-rows", OPTION_FLAG, &q->skip_bad_rows, NULL, NULL,
+         "count rows of JSON Lines that cannot be used instead of stopping"},
+        {"json", OPTION_FLAG, &q->json, NULL, NULL, "the report as one JSON document"},
+    };
+    struct options options = {
+        .usage = "bireme prepare --tokenizer DIR --input FILE... --output DIR [--objective clm] "
+                 "[flags]",
+        .about = "Encodes text and writes it as HDF5 shards, with a held-out part. Memory does not "
+                 "depend on the size of the input, nor the output on the number of workers.",
+        .table = table,
+        .count = (int)(sizeof table / sizeof *table)};
+    return options_parse(&options, argc, argv, help);
+}
+
+static status print_report(const struct request *q, const struct prepare_report *r)
+{
+    double megabytes = (double)r->bytes / 1e6;
+    log_info("%" PRId64 " documents (%" PRId64
+             " empty ones left out), %.1f MB in %.1f s: %.1f MB/s",
+             r->documents, r->empty_documents, megabytes, r->seconds,
+             r->seconds > 0.0 ? megabytes / r->seconds : 0.0);
+    if (r->bad_rows > 0) {
+        log_warning("BAD-ROWS", "%" PRId64 " rows were skipped", r->bad_rows);
+    }
+    if (r->forced_cuts > 0) {
+        log_warning("CUTS", "%" PRId64 " cuts inside of words: their ids may differ there",
+                    r->forced_cuts);
+    }
+    if (!q->json) {
+        printf("train       %" PRId64 " tokens in %d shards\n", r->train_tokens, r->train_shards);
+        printf("validation  %" PRId64 " tokens in %d shards\n", r->validation_tokens,
+               r->validation_shards);
+        REQUIRE(fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output");
+        return STATUS_OK;
+    }
+    json_t *root = json_pack(
+        "{s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:f}", "documents", (json_int_t)r->documents,
+        "empty_documents", (json_int_t)r->empty_documents, "train_tokens",
+        (json_int_t)r->train_tokens, "validation_tokens", (json_int_t)r->validation_tokens,
+        "train_shards", r->train_shards, "validation_shards", r->validation_shards, "bytes",
+        (json_int_t)r->bytes, "bad_rows", (json_int_t)r->bad_rows, "forced_cuts",
+        (json_int_t)r->forced_cuts, "seconds", r->seconds);
+    REQUIRE(root != NULL, STATUS_INTERNAL, "out of memory: a report");
+    bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
+    json_decref(root);
+    REQUIRE(written && fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output");
+    return STATUS_OK;
+}
+
+static enum prepare_documents documents_named(const char *name)
+{
+    if (strcmp(name, "paragraph") == 0) {
+        return PREPARE_PARAGRAPH;
+    }
+    return strcmp(name, "line") == 0 ? PREPARE_LINE : PREPARE_FILE;
+}
+
+static status run(const struct request *q)
+{
+    REQUIRE(strcmp(q->objective, "clm") == 0, STATUS_UNAVAILABLE,
+            "the objective '%s' is not in this version; available: " OBJECTIVES, q->objective);
+    struct tokenizer *tokenizer;
+    TRY(tokenizer_open(q->tokenizer, &tokenizer));
+    const struct prepare_options options = {
+        .tokenizer = tokenizer,
+        .inputs = q->inputs.items,
+        .input_count = q->inputs.count,
+        .output = q->output,
+        .documents = documents_named(q->documents),
+        .validation_fraction = q->validation_fraction,
+        .shuffle_split = q->shuffle_split >= 0,
+        .split_seed = q->shuffle_split >= 0 ? (uint64_t)q->shuffle_split : 0,
+        .shard_tokens = q->shard_tokens,
+        .workers = (int)q->workers,
+        .skip_bad_rows = q->skip_bad_rows,
+    };
+    struct prepare_report report;
+    status result = prepare_clm(&options, &report);
+    if (result == STATUS_OK) {
+        result = print_report(q, &report);
+    }
+    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
+    return result;
+}
+
+status command_prepare(int argc, char **argv)
+{
+    struct request q = {.shuffle_split = -1};
+    bool help;
+    TRY(parse(&q, argc, argv, &help));
+    status result = help ? STATUS_OK : run(&q);
+    free(q.inputs.items);
+    return result;
+}

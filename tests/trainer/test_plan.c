@@ -1,0 +1,254 @@
+/* Plans against closed forms: GPT-2 small, shares of ranks, shards on disk; and the command's output. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "datasets/shard.h"
+#include "tests/check.h"
+#include "trainer/plan.h"
+
+static char folder[] = "/tmp/bireme-plan-XXXXXX";
+
+static struct recipe make_recipe(const char *text)
+{
+    struct recipe recipe;
+    CHECK_OK(recipe_parse("plan.yaml", text, strlen(text), NULL, 0, &recipe));
+    return recipe;
+}
+
+static const char gpt2[] = "model: {vocab_size: 50257}\nbatch: {global_size: 12, micro_size: 4}\n"
+                           "parallel: {threads: 2}\ntrain: {max_steps: 100}\n";
+
+static void test_parameters(void)
+{
+    struct recipe recipe = make_recipe(gpt2);
+    struct plan plan;
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_EQUAL(plan.parameters, 124439808); /* OpenAI's "124M" */
+    CHECK_EQUAL(plan.part[PLAN_TOKEN_EMBEDDING], 50257 * 768);
+    CHECK_EQUAL(plan.part[PLAN_POSITION_EMBEDDING], 1024 * 768);
+    CHECK_EQUAL(plan.part[PLAN_ATTENTION], 12 * (4 * 768 * 768 + 4 * 768));
+    CHECK_EQUAL(plan.part[PLAN_FEED_FORWARD], 12 * (8 * 768 * 768 + 5 * 768));
+    CHECK_EQUAL(plan.part[PLAN_NORMS], 25 * 2 * 768);
+    CHECK_EQUAL(plan.part[PLAN_OUTPUT], 0);
+    CHECK_EQUAL(plan.rank_parameters, plan.parameters);
+
+    recipe.model.tie_word_embeddings = false;
+    struct plan untied;
+    CHECK_OK(plan_make(&recipe, 1, &untied));
+    CHECK_EQUAL(untied.part[PLAN_OUTPUT], 50257 * 768);
+    CHECK_EQUAL(untied.parameters, plan.parameters + 50257 * 768);
+    CHECK(untied.token_flops == plan.token_flops); /* a table that is looked up costs nothing */
+}
+
+static void test_work(void)
+{
+    struct recipe recipe = make_recipe(gpt2);
+    struct plan plan;
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    double in_products = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
+    double token = 6 * in_products + 6.0 * 12 * 1024 * 768;
+    CHECK(plan.token_flops == token);
+    CHECK(plan.step_flops == token * 12 * 1024);
+    CHECK_EQUAL(plan.tokens, 12 * 1024);
+    CHECK_EQUAL(plan.micro_steps, 3);
+    CHECK(plan.sent_bytes == 0);
+    CHECK_OK(plan_make(&recipe, 5, &plan));
+    CHECK_EQUAL(plan.micro_steps, 1); /* 12 sequences over 5 ranks: three at most */
+    CHECK_EQUAL(plan.tokens, 12 * 1024);
+    CHECK(plan.step_flops == token * 12 * 1024);
+}
+
+/* The flat buffer is padded a little beyond the parameters: a vocabulary of whole vectors, parameters
+ * that start on cache lines. */
+static void check_share(int64_t bytes, int64_t each, int64_t parameters)
+{
+    CHECK(bytes >= each * parameters && bytes <= each * (parameters + 64 * 768 + 32 * 200));
+}
+
+static void test_memory(void)
+{
+    struct recipe recipe = make_recipe(gpt2);
+    struct plan one, two, half;
+    CHECK_OK(plan_make(&recipe, 1, &one));
+    check_share(one.bytes[PLAN_WEIGHTS], 4, one.parameters);
+    CHECK_EQUAL(one.bytes[PLAN_GRADIENTS], one.bytes[PLAN_WEIGHTS]);
+    CHECK_EQUAL(one.bytes[PLAN_OPTIMIZER], 2 * one.bytes[PLAN_WEIGHTS]);
+    check_share(one.buffers.snapshot, 12, one.parameters);
+    int64_t sum = 0;
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        CHECK(one.bytes[kind] > 0);
+        sum += one.bytes[kind];
+    }
+    CHECK_EQUAL(one.total_bytes, sum);
+    CHECK_EQUAL(one.bytes[PLAN_BUFFERS], one.buffers.kernels + one.buffers.loaders +
+                                             one.buffers.snapshot + one.buffers.communication +
+                                             one.buffers.program);
+    CHECK_OK(plan_make(&recipe, 2, &two));
+    CHECK(two.sent_bytes == (double)two.bytes[PLAN_GRADIENTS]); /* 2 (R - 1) / R = 1 */
+    CHECK_EQUAL(two.buffers.communication, two.bytes[PLAN_GRADIENTS] / 2);
+    CHECK(llabs(2 * two.buffers.snapshot - one.buffers.snapshot) < one.buffers.snapshot / 50);
+    recipe.train.precision = PRECISION_BF16;
+    recipe.checkpoint.async = false;
+    CHECK_OK(plan_make(&recipe, 1, &half));
+    CHECK_EQUAL(2 * half.bytes[PLAN_WEIGHTS], 3 * one.bytes[PLAN_WEIGHTS]);
+    CHECK(half.bytes[PLAN_ACTIVATIONS] < one.bytes[PLAN_ACTIVATIONS]);
+    CHECK_EQUAL(half.buffers.snapshot, 0);
+}
+
+static void write_shard(const char *name, int64_t tokens)
+{
+    char path[FILE_PATH_BYTES];
+    struct shard_writer *writer;
+    struct shard_header header = {.vocab_size = 50, .eos_id = -1};
+    memset(header.tokenizer_sha256, 'a', HASH_TEXT_BYTES - 1);
+    CHECK_OK(file_join(path, folder, name));
+    CHECK_OK(shard_writer_create(path, &header, &writer));
+    int32_t *ids = calloc((size_t)tokens, sizeof *ids);
+    CHECK(ids != NULL);
+    CHECK_OK(shard_writer_append(writer, ids, tokens));
+    CHECK_OK(shard_writer_end_document(writer));
+    CHECK_OK(shard_writer_close(&writer));
+    free(ids);
+}
+
+static void test_data(void)
+{
+    char text[1024];
+    struct plan plan;
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(text, sizeof text,
+             "model: {vocab_size: 50, hidden_size: 8, num_heads: 2, num_layers: 1, "
+             "max_position_embeddings: 10}\nbatch: {global_size: 6}\n"
+             "data: {train: '%s/train-*.h5'}\n"
+             "train: {epochs: 2.5}\nschedule: {warmup_ratio: 0.1}\n",
+             folder);
+    struct recipe recipe = make_recipe(text);
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_EQUAL(plan.epoch_samples, -1);
+    CHECK_EQUAL(plan.total_steps, 0);
+    write_shard("train-a.h5", 101); /* 10 sequences of 10 tokens and one to predict */
+    write_shard("train-b.h5", 100); /* 9 */
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_EQUAL(plan.train_tokens, 201);
+    CHECK_EQUAL(plan.epoch_samples, 19);
+    CHECK(plan.epoch_steps == 19.0 / 6);
+    CHECK_EQUAL(plan.total_steps, 8); /* 47.5 sequences / 6 */
+    CHECK_EQUAL(plan.warmup_steps, 1);
+    char path[FILE_PATH_BYTES];
+    CHECK_OK(file_join(path, folder, "train-c.h5"));
+    CHECK_OK(file_write(path, "no shard", 8));
+    CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_DATA, "train-c.h5");
+    CHECK_OK(file_remove_tree(folder));
+}
+
+static void test_refused(void)
+{
+    struct plan plan;
+    struct recipe recipe = make_recipe(gpt2);
+    recipe.parallel.tensor = 2;
+    CHECK_FAILS(plan_make(&recipe, 2, &plan), STATUS_UNAVAILABLE, "parallel.tensor: 2");
+    recipe = make_recipe("data: {tokenizer: /nowhere/tokenizer}\ntrain: {max_steps: 1}\n");
+    CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_NO_INPUT, "/nowhere/tokenizer");
+}
+
+/* ---- the command ---- */
+
+static char output[1 << 17];
+
+/* run - the program's standard output (errors too where asked) into output[]; returns its exit code. */
+static int run(const char *arguments)
+{
+    const char *program = getenv("BIREME_PROGRAM");
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    if (program == NULL || source == NULL || access(program, X_OK) != 0) {
+        CHECK_SKIP("BIREME_PROGRAM names no program");
+    }
+    char command[4096];
+    snprintf(command, sizeof command, "cd '%s' && '%s' %s", source, program, arguments);
+    FILE *pipe = popen(command, "r");
+    CHECK(pipe != NULL);
+    size_t bytes = fread(output, 1, sizeof output - 1, pipe);
+    output[bytes] = '\0';
+    int ended = pclose(pipe);
+    CHECK(WIFEXITED(ended));
+    return WEXITSTATUS(ended);
+}
+
+static void test_command(void)
+{
+    CHECK_EQUAL(run("plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 4 --json"), 0);
+    json_t *plan = json_loads(output, 0, NULL);
+    CHECK(json_is_object(plan));
+    CHECK_EQUAL(json_integer_value(json_object_get(plan, "parameters")), 124439808);
+    CHECK_EQUAL(json_integer_value(json_object_get(plan, "ranks")), 4);
+    CHECK_EQUAL(json_integer_value(json_object_get(plan, "tokens_per_step")), 524288);
+    CHECK_EQUAL(json_integer_value(json_object_get(plan, "total_steps")), 19560);
+    CHECK(json_is_null(json_object_get(plan, "steps_per_epoch")));
+    CHECK_EQUAL(json_object_size(json_object_get(plan, "rank_bytes")), PLAN_KINDS);
+    const json_t *settings = json_object_get(plan, "settings");
+    const json_t *model = json_object_get(settings, "model");
+    CHECK_EQUAL(json_integer_value(json_object_get(model, "hidden_size")), 768);
+    CHECK(json_number_value(json_object_get(model, "layer_norm_epsilon")) == 1e-5);
+    json_decref(plan);
+    CHECK_EQUAL(run("plan recipes/gpt2_124m.yaml model.vocab_size=50257"), 0);
+    CHECK(strstr(output, "124,439,808") != NULL && strstr(output, "hidden_size: 768") != NULL);
+    CHECK_EQUAL(run("plan --help"), 0);
+    CHECK(strstr(output, "--ranks N") != NULL && strstr(output, "(default 1)") != NULL);
+}
+
+static void test_errors(void)
+{
+    static const struct {
+        const char *arguments;
+        int code;
+        const char *expected;
+    } cases[] = {
+        {"", 64, "a command is missing"},
+        {"plam", 64, "did you mean 'plan'?"},
+        {"plan", 64, "RECIPE.yaml is missing"},
+        {"plan recipes/gpt2_124m.yaml --rank 2", 64, "did you mean '--ranks'?"},
+        {"plan recipes/gpt2_124m.yaml --ranks 1e3", 64, "write 1000"},
+        {"plan recipes/gpt2_124m.yaml --ranks", 64, "--ranks needs a value: N"},
+        {"plan recipes/gpt2_124m.yaml --ranks 0", 64, "--ranks 0: must lie between 1"},
+        {"plan recipes/gpt2_124m.yaml --json=1", 64, "--json takes no value"},
+        {"plan recipes/gpt2_124m.yaml --json --json", 64, "--json is given twice"},
+        {"plan recipes/nothing.yaml", 66, "recipes/nothing.yaml"},
+        {"plan recipes/README.md", 78, "recipes/README.md:"},
+        {"plan recipes/gpt2_124m.yaml model.num_head=3", 78, "did you mean 'model.num_heads'?"},
+        {"plan recipes/gpt2_124m.yaml parallel.tensor=2", 69, "parallel.tensor: 2"},
+        {"inspect", 64, "PATH is missing"},
+        {"inspect a b", 64, "unexpected argument 'b'"},
+        {"inspect /nowhere", 66, "/nowhere does not exist"},
+        {"inspect recipes/gpt2_124m.yaml", 65, "recipes/gpt2_124m.yaml"},
+        {"inspect recipes", 65, "recipes is neither a checkpoint"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, "%s 2>&1", cases[i].arguments);
+        int code = run(arguments);
+        size_t lines = 0;
+        for (const char *c = output; *c != '\0'; c++) {
+            lines += *c == '\n';
+        }
+        if (code != cases[i].code || lines != 1 || strstr(output, cases[i].expected) == NULL) {
+            fprintf(stderr, "bireme %s: code %d, wanted %d and one line with '%s'; got:\n%s",
+                    cases[i].arguments, code, cases[i].code, cases[i].expected, output);
+            exit(1);
+        }
+    }
+}
+
+int main(void)
+{
+    test_parameters();
+    test_work();
+    test_memory();
+    test_data();
+    test_refused();
+    test_command();
+    test_errors();
+    return 0;
+}

@@ -96,6 +96,8 @@ static void prepare_head(const struct work *w, const struct attention_head *h, s
     const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
     for (int64_t i = 0; i < h->queries; i++) {
         int64_t row = h->first_q + i;
+        attention_prefetch(v.o, row, column, width);
+        attention_prefetch(v.d_o, row, column, width);
         vector sum = vector_set(0);
         for (int64_t c = 0; c < width; c += VECTOR_LANES) {
             int64_t at = row * v.o.stride + column + c, d_at = row * v.d_o.stride + column + c;

@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "build_info.h"
 
-/* Start-up (opening shards, verifying checkpoints of many gigabytes) may take this long in one phase. */
-static const double start_limit_seconds = 600;
+/* Opening shards, verifying and writing checkpoints of many gigabytes may take this long. */
+static const double long_phase_seconds = 600;
 
 /* ---- the recipe and the run folder ---- */
 
@@ -280,28 +280,39 @@ static status open_metrics(struct job *job)
     return metrics_open(path, job->resumed ? job->state.step : -1, &job->metrics);
 }
 
+void job_long_phase(const struct job *job, const char *phase)
+{
+    double usual = job->session.recipe.parallel.timeout_seconds;
+    double limit = phase != NULL ? fmax(usual, long_phase_seconds) : usual;
+    watchdog_phase(phase != NULL ? phase : "loop", limit);
+    comm_set_deadline(job->world, limit);
+    if (job->session.mesh.data != NULL) {
+        comm_set_deadline(job->session.mesh.data, limit);
+    }
+}
+
 status job_start(const struct job_options *options, struct comm *world, struct job *job)
 {
     *job = (struct job){.world = world, .started = clock_seconds()};
     log_quiet(comm_rank(world) != 0);
     TRY(comm_agree(world, read_recipe(options, job)));
-    comm_set_deadline(world,
-                      fmax(start_limit_seconds, job->session.recipe.parallel.timeout_seconds));
-    TRY(watchdog_start(world, start_limit_seconds));
-    watchdog_phase("start", 0);
+    TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
+    job_long_phase(job, "start");
     TRY(same_recipe_everywhere(job));
     TRY(comm_agree(world, start_session(job)));
     TRY(comm_agree(world, make_run_folder(job)));
-    watchdog_phase("resume", 0);
+    job_long_phase(job, "resume");
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
     TRY(resume_or_begin(options, job));
-    watchdog_phase("opening data", 0);
+    job_long_phase(job, "opening data");
     TRY(comm_agree(world, open_training_data(job)));
     TRY(make_step(job));
     TRY(reserve_snapshot(job));
     TRY(comm_agree(world, keep_recipe(job)));
-    return comm_agree(world, open_metrics(job));
+    TRY(comm_agree(world, open_metrics(job)));
+    job_long_phase(job, NULL);
+    return STATUS_OK;
 }
 
 status job_stop(struct job *job)

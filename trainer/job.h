@@ -44,5 +44,9 @@ struct job {
 status job_start(const struct job_options *options, struct comm *world, struct job *out);
 status job_stop(struct job *job);
 
+/* job_long_phase - what may take minutes begins (start-up, files); NULL: it is over. The watchdog and every
+ * wait between ranks allow it its time. */
+void job_long_phase(const struct job *job, const char *phase);
+
 /* job_evaluate - the held-out loss, told and written to the metrics. Collective. */
 status job_evaluate(struct job *job, double sums[OBJECTIVE_SUMS]);

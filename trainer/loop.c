@@ -112,8 +112,9 @@ static status tell_saved(struct loop *loop, int64_t step)
 static status publish(struct loop *loop)
 {
     int64_t step = -1;
-    watchdog_phase("publishing a checkpoint", 600);
+    job_long_phase(loop->job, "publishing a checkpoint");
     TRY(checkpoint_publish(loop->job->checkpoint, &step));
+    job_long_phase(loop->job, NULL);
     if (step >= 0) {
         KEEP_FIRST(loop->mine, tell_saved(loop, step));
     }
@@ -130,8 +131,9 @@ static status save(struct loop *loop)
     struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
     job->state.train_seconds = train_seconds(loop);
     loop->save_started = clock_seconds();
-    watchdog_phase("checkpoint", 600);
+    job_long_phase(job, "checkpoint");
     TRY(checkpoint_save(job->checkpoint, &job->state, families, 2, &loop->save_stall));
+    job_long_phase(job, NULL);
     loop->last_saved = job->state.step;
     return recipe_of(loop)->checkpoint.async ? STATUS_OK : publish(loop);
 }
@@ -340,7 +342,7 @@ static status write_final(struct loop *loop)
     char folder[FILE_PATH_BYTES];
     TRY(publish(loop));
     TRY(file_join(folder, recipe_of(loop)->run_dir, "final"));
-    watchdog_phase("final weights", 600);
+    job_long_phase(job, "final weights");
     return checkpoint_write_final(job->checkpoint, folder, &job->state, &job->families[0].family,
                                   1);
 }

@@ -117,9 +117,19 @@ static status require_finite(double loss, const struct batch *batch)
           loss, samples);
 }
 
+/* A layer's gradients are done: the main thread lives. */
+static status on_layer(void *user, int64_t first)
+{
+    (void)user;
+    (void)first;
+    watchdog_phase("backward", 0);
+    return STATUS_OK;
+}
+
 static status on_final(void *user, int64_t first)
 {
     struct step *s = user;
+    watchdog_phase("backward", 0);
     TRY(bucket_advance(s->buckets, first));
     return comm_progress(s->parts.mesh.data);
 }
@@ -141,7 +151,7 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
         sums[i] += own[i];
     }
     watchdog_phase("backward", 0);
-    return model_backward(p->model, &input, s->gradients, last ? on_final : NULL, s);
+    return model_backward(p->model, &input, s->gradients, last ? on_final : on_layer, s);
 }
 
 static status fetch(struct step *s)

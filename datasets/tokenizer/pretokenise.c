@@ -9,9 +9,37 @@
 #define WHITE                                                                                      \
     "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"  \
     "\\x{205f}\\x{3000}"
+/* Characters that Unicode 15 to 16 brought: PCRE2 10.42 knows version 14, 10.45 version 16. With these
+ * a text gives the same words on both, and those of the `tokenizers` package. */
+#define CAPITALS_SINCE_14 "\\x{1c89}\\x{a7cb}-\\x{a7cc}\\x{a7da}\\x{a7dc}\\x{10d50}-\\x{10d65}"
+#define SMALLS_SINCE_14 "\\x{1c8a}\\x{a7cd}\\x{a7db}\\x{10d70}-\\x{10d85}\\x{1df25}-\\x{1df2a}"
+#define UNCASED_SINCE_14                                                                           \
+    "\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d4f}\\x{10d6f}\\x{10ec2}-\\x{10ec4}\\x{1123f}-\\x{"     \
+    "11240}"                                                                                       \
+    "\\x{11380}-\\x{11389}\\x{1138b}\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}"           \
+    "\\x{113d3}\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{11f10}\\x{11f12}-\\x{11f33}"          \
+    "\\x{1342f}\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}\\x{16d40}-\\x{"     \
+    "16d6c}"                                                                                       \
+    "\\x{18cff}\\x{1b132}\\x{1b155}\\x{1e030}-\\x{1e06d}\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-\\x{"      \
+    "1e5ed}"                                                                                       \
+    "\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"
+#define MARKS_SINCE_14                                                                             \
+    "\\x{897}\\x{cf3}\\x{ece}\\x{10d69}-\\x{10d6d}\\x{10efc}-\\x{10eff}\\x{11241}"                 \
+    "\\x{113b8}-\\x{113c0}\\x{113c2}\\x{113c5}\\x{113c7}-\\x{113ca}\\x{113cc}-\\x{113d0}"          \
+    "\\x{113d2}\\x{113e1}-\\x{113e2}\\x{1171e}\\x{11f00}-\\x{11f01}\\x{11f03}\\x{11f34}-\\x{"      \
+    "11f3a}"                                                                                       \
+    "\\x{11f3e}-\\x{11f42}\\x{11f5a}\\x{13440}\\x{13447}-\\x{13455}\\x{1611e}-\\x{1612f}"          \
+    "\\x{1e08f}\\x{1e4ec}-\\x{1e4ef}\\x{1e5ee}-\\x{1e5ef}"
+#define NUMBERS_SINCE_14                                                                           \
+    "\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}"         \
+    "\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}"         \
+    "\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
+#define LETTER "\\p{L}" CAPITALS_SINCE_14 SMALLS_SINCE_14 UNCASED_SINCE_14
+#define NUMBER "\\p{N}" NUMBERS_SINCE_14
 #define SPACES_TAIL "[" WHITE "]+(?![^" WHITE "])|[" WHITE "]+"
-#define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
-#define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
+#define UNCASED "\\p{Lm}\\p{Lo}\\p{M}" UNCASED_SINCE_14 MARKS_SINCE_14
+#define UPPER "\\p{Lu}\\p{Lt}" CAPITALS_SINCE_14 UNCASED
+#define LOWER "\\p{Ll}" SMALLS_SINCE_14 UNCASED
 #define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
 /* The match limits of a text that is all one word still leave room for 100 MB of it. */
@@ -20,41 +48,39 @@
 #define HEAP_LIMIT_KB 65536u
 #define JIT_STACK_BYTES ((size_t)1 << 20)
 
+#define OPTIONAL_OTHER "[^\\r\\n" LETTER NUMBER "]?"
+#define SYMBOLS " ?[^" WHITE LETTER NUMBER "]+"
+
 static const struct {
     const char *published;
     const char *pcre2;
 } patterns[PRETOKENISE_PATTERNS] = {
     [PRETOKENISE_NONE] = {NULL, NULL},
-    [PRETOKENISE_GPT2] = {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
-                          "\\s+(?!\\S)|\\s+",
-                          "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WHITE
-                          "\\p{L}\\p{N}]+|" SPACES_TAIL},
-    [PRETOKENISE_LLAMA3] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-                            "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-                            "\\s+(?!\\S)|\\s+",
-                            SHORT_FORMS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" WHITE
-                                        "\\p{L}\\p{N}]+[\\r\\n]*|[" WHITE
-                                        "]*[\\r\\n]+|" SPACES_TAIL},
+    [PRETOKENISE_GPT2] =
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+         "'s|'t|'re|'ve|'m|'ll|'d| ?[" LETTER "]+| ?[" NUMBER "]+|" SYMBOLS "|" SPACES_TAIL},
+    [PRETOKENISE_LLAMA3] =
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
+         " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         SHORT_FORMS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]{1,3}|" SYMBOLS
+                     "[\\r\\n]*|[" WHITE "]*[\\r\\n]+|" SPACES_TAIL},
     [PRETOKENISE_QWEN2] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
                            " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-                           SHORT_FORMS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WHITE
-                                       "\\p{L}\\p{N}]+[\\r\\n]*|[" WHITE
-                                       "]*[\\r\\n]+|" SPACES_TAIL},
-    [PRETOKENISE_CL100K] =
-        {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}|"
-         " ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
-         "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^" WHITE
-         "\\p{L}\\p{N}]++[\\r\\n]*|[" WHITE "]*[\\r\\n]|" SPACES_TAIL},
-    [PRETOKENISE_O200K] = {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*"
-                           "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-                           "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+"
-                           "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-                           "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"
-                           "\\s+(?!\\S)|\\s+",
-                           "[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]*[" LOWER "]+" SHORT_FORMS "?|"
-                           "[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]+[" LOWER "]*" SHORT_FORMS "?|"
-                           "\\p{N}{1,3}| ?[^" WHITE "\\p{L}\\p{N}]+[\\r\\n/]*|[" WHITE
-                           "]*[\\r\\n]+|" SPACES_TAIL},
+                           SHORT_FORMS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]|" SYMBOLS
+                                       "[\\r\\n]*|[" WHITE "]*[\\r\\n]+|" SPACES_TAIL},
+    [PRETOKENISE_CL100K] = {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}|"
+                            " ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+                            "'(?i:[sdmt]|ll|ve|re)|" OPTIONAL_OTHER "+[" LETTER "]+|[" NUMBER
+                            "]{1,3}|" SYMBOLS "+[\\r\\n]*|[" WHITE "]*[\\r\\n]|" SPACES_TAIL},
+    [PRETOKENISE_O200K] =
+        {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+         "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+         "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         OPTIONAL_OTHER "[" UPPER "]*[" LOWER "]+" SHORT_FORMS "?|" OPTIONAL_OTHER "[" UPPER
+                        "]+[" LOWER "]*" SHORT_FORMS "?|[" NUMBER "]{1,3}|" SYMBOLS
+                        "[\\r\\n/]*|[" WHITE "]*[\\r\\n]+|" SPACES_TAIL},
 };
 
 struct pretokeniser {

@@ -29,6 +29,7 @@ struct job { /* what every line of a run has in common */
     const struct tokenizer *tokenizer;
     bool decode;
     bool special; /* encode: recognise special tokens; decode: write them */
+    bool whole;   /* the input is one text, not one a line */
     const char *path;
 };
 
@@ -136,6 +137,9 @@ static status decode_line(struct share *s, const char *line, size_t bytes, int64
 static status work_lines(struct share *s)
 {
     int64_t number = s->first_line;
+    if (s->job->whole) {
+        return s->bytes == 0 ? STATUS_OK : encode_line(s, s->text, s->bytes, number);
+    }
     for (size_t at = 0; at < s->bytes; number++) {
         const char *line = s->text + at;
         const char *end = memchr(line, '\n', s->bytes - at);
@@ -217,7 +221,7 @@ static size_t last_line_end(const struct buffer *in)
 }
 
 /* Read on to about BATCH_BYTES, further where no line has ended by then. */
-static status read_batch(FILE *file, const char *path, struct buffer *in, bool *ended)
+static status read_batch(FILE *file, const struct job *job, struct buffer *in, bool *ended)
 {
     do {
         if (in->room - in->bytes < BATCH_BYTES) {
@@ -229,10 +233,10 @@ static status read_batch(FILE *file, const char *path, struct buffer *in, bool *
             in->room = room;
         }
         size_t got = fread(in->data + in->bytes, 1, BATCH_BYTES, file);
-        REQUIRE(!ferror(file), STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
+        REQUIRE(!ferror(file), STATUS_DATA, "cannot read %s: %s", job->path, strerror(errno));
         in->bytes += got;
         *ended = got < BATCH_BYTES;
-    } while (!*ended && last_line_end(in) == 0);
+    } while (!*ended && (job->whole || last_line_end(in) == 0));
     return STATUS_OK;
 }
 
@@ -243,7 +247,7 @@ static status work_file(FILE *file, const struct job *job, struct share *shares,
     int64_t line = 1;
     status result = STATUS_OK;
     while (!ended && result == STATUS_OK) {
-        TRY_GOTO(result, done, read_batch(file, job->path, &in, &ended));
+        TRY_GOTO(result, done, read_batch(file, job, &in, &ended));
         size_t bytes = ended ? in.bytes : last_line_end(&in);
         TRY_GOTO(result, done, work_batch(shares, workers, in.data, bytes, line));
         for (size_t i = 0; i < bytes; i++) {
@@ -280,6 +284,7 @@ static status translate(bool decode, int argc, char **argv)
     const char *folder = NULL;
     int64_t workers = 1;
     bool special = false;
+    bool whole = false;
     const struct option table[] = {
         {"tokenizer", OPTION_TEXT, &folder, "DIR", OPTION_REQUIRED, "folder with tokenizer.json",
          .choices = NULL},
@@ -288,6 +293,8 @@ static status translate(bool decode, int argc, char **argv)
          .choices = NULL},
         {"workers", OPTION_INTEGER, &workers, "N", "1", "threads", .least = 1,
          .most = WORKERS_MOST},
+        {"whole", OPTION_FLAG, &whole, NULL, NULL,
+         "the input is one text with its line ends: one line of ids", .choices = NULL},
     };
     struct options options = {
         decode ? "bireme tokenizer decode --tokenizer DIR [FILE]"
@@ -295,7 +302,7 @@ static status translate(bool decode, int argc, char **argv)
         decode ? "Writes a line of text for each line of blank-separated ids, to standard output."
                : "Writes a line of blank-separated ids for each line of text, to standard output.",
         table,
-        3,
+        decode ? 3 : 4,
         .operand = "FILE",
         .operands_most = 1};
     bool help = false;
@@ -306,6 +313,7 @@ static status translate(bool decode, int argc, char **argv)
     bool standard = options.operand_count == 0 || strcmp(options.operands[0], "-") == 0;
     struct job job = {.decode = decode,
                       .special = special,
+                      .whole = whole,
                       .path = standard ? "standard input" : options.operands[0]};
     struct tokenizer *tokenizer = NULL;
     TRY(tokenizer_open(folder, &tokenizer));
@@ -314,7 +322,7 @@ static status translate(bool decode, int argc, char **argv)
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
                  "cannot open %s: %s", job.path, strerror(errno));
-    result = work_workers(file, &job, (int)workers);
+    result = work_workers(file, &job, whole ? 1 : (int)workers);
 done:
     if (file != NULL && file != stdin) {
         fclose(file);

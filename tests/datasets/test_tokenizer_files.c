@@ -1,0 +1,345 @@
+/* tokenizer.json that is wrong, foreign or hostile: each ends in 65 with its reason, soon and in bounded
+ * memory; and files with bytes changed at random end in 65 or in a tokenizer that works. */
+#include <jansson.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/random.h"
+#include "datasets/tokenizer/tokenizer_impl.h"
+#include "tests/check.h"
+#include "tests/datasets/folder.h"
+
+/* A whole small file; the places of a bad piece are marked by what is replaced. */
+static const char good[] =
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
+    "\"added_tokens\":[{\"id\":4,\"content\":\"<e>\",\"single_word\":false,\"lstrip\":false,"
+    "\"rstrip\":false,\"normalized\":false,\"special\":true}],"
+    "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+    "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,"
+    "\"decoder\":{\"type\":\"ByteLevel\"},"
+    "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"vocab\":"
+    "{\"a\":0,\"b\":1,\"ab\":2,\"aba\":3},\"merges\":[\"a b\",[\"ab\",\"a\"]]}}";
+
+static status parse(const char *text, size_t bytes)
+{
+    struct tokenizer *t = NULL;
+    status result = tokenizer_from_text(text, bytes, "f.json", &t);
+    CHECK((result == STATUS_OK) == (t != NULL));
+    CHECK_OK(tokenizer_destroy(&t));
+    return result;
+}
+
+/* The good file with one piece replaced. */
+static char *replaced(const char *old, const char *new)
+{
+    const char *at = strstr(good, old);
+    CHECK(at != NULL);
+    size_t bytes = sizeof good + strlen(new);
+    char *text = malloc(bytes);
+    CHECK(text != NULL);
+    snprintf(text, bytes, "%.*s%s%s", (int)(at - good), good, new, at + strlen(old));
+    return text;
+}
+
+struct bad_piece {
+    const char *old;
+    const char *new;
+    const char *reason;
+};
+
+static const struct bad_piece bad_pieces[] = {
+    {"\"1.0\"", "\"2.0\"", "version"},
+    {"\"version\"", "\"versiom\"", "versiom"},
+    {"\"truncation\":null", "\"truncation\":{}", "truncation"},
+    {"\"padding\":null", "\"padding\":{\"strategy\":\"x\"}", "padding"},
+    {"\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}", "'NFC'"},
+    {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "'Unigram'"},
+    {"\"type\":\"BPE\"", "\"type\":7", "(no type)"},
+    {"\"dropout\":null", "\"dropout\":0.1", "dropout"},
+    {"\"dropout\":null", "\"cache\":1", "'cache'"},
+    {"\"unk_token\":null", "\"unk_token\":\"a\"", "unk_token"},
+    {"\"unk_token\":null", "\"unk_token\":1", "unk_token"},
+    {"\"dropout\":null", "\"byte_fallback\":true", "byte_fallback"},
+    {"\"dropout\":null", "\"fuse_unk\":1", "fuse_unk"},
+    {"\"dropout\":null", "\"continuing_subword_prefix\":\"##\"", "continuing_subword_prefix"},
+    {"\"dropout\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix"},
+    {"\"use_regex\":true", "\"use_regex\":\"yes\"", "use_regex"},
+    {"\"use_regex\":true", "\"individual\":true", "'individual'"},
+    {"{\"type\":\"ByteLevel\",\"add", "{\"type\":\"Whitespace\",\"add", "'Whitespace'"},
+    {"{\"type\":\"ByteLevel\",\"add", "{\"add", "(no type)"},
+    {"\"pre_tokenizer\":{", "\"pre_tokenizer\":7,\"decoder\":{", "duplicate"},
+    {"{\"type\":\"ByteLevel\"}", "{\"type\":\"WordPiece\"}", "'WordPiece'"},
+    {"{\"type\":\"ByteLevel\"}", "null", "decoder"},
+    {"\"post_processor\":null", "\"post_processor\":{\"type\":\"TemplateProcessing\"}",
+     "'TemplateProcessing'"},
+    {"\"single_word\":false", "\"single_word\":true", "single_word"},
+    {"\"lstrip\":false", "\"lstrip\":true", "lstrip"},
+    {"\"rstrip\":false", "\"rstrip\":true", "rstrip"},
+    {"\"special\":true", "\"special\":1", "special"},
+    {"\"special\":true", "\"x\":1", "'x'"},
+    {"\"id\":4", "\"id\":3", "id 3"},
+    {"\"id\":4", "\"id\":-1", "id -1"},
+    {"\"id\":4", "\"id\":99999999999999", "99999999999999"},
+    {"\"id\":4", "\"id\":9999999", "9999999"},
+    {"\"id\":4", "\"id\":4.0", "integer"},
+    {"\"id\":4", "\"id\":null", "integer"},
+    {"\"<e>\"", "\"\"", "content"},
+    {"\"<e>\"", "7", "content"},
+    {"\"<e>\"", "\"ab\"", "'ab'"},
+    {"[{\"id\":4", "[7,{\"id\":4", "added_tokens"},
+    {"[{\"id\":4", "[{\"id\":4,\"content\":\"y\"},{\"id\":4", "id 4"},
+    {"[{\"id\":4", "[{\"id\":5,\"content\":\"<e>\"},{\"id\":4", "'<e>'"},
+    {"\"a\":0", "\"a\":1", "id 1 twice"},
+    {"\"a\":0", "\"a\":\"0\"", "integer"},
+    {"\"a\":0", "\"a\":-5", "id -5"},
+    {"\"a\":0", "\"a\":2147483648", "2147483648"},
+    {"\"a\":0", "\"\":0", "empty token"},
+    {"\"a\":0", "\"a\":0,\"a\":7", "duplicate"},
+    {"{\"a\":0,\"b\":1,\"ab\":2,\"aba\":3}", "{}", "vocab"},
+    {"{\"a\":0,\"b\":1,\"ab\":2,\"aba\":3}", "[\"a\"]", "vocab"},
+    {"\"a b\"", "\"ab\"", "merges[0]"},
+    {"\"a b\"", "\"a b \"", "merges[0]"},
+    {"\"a b\"", "\"a c\"", "right part 'c'"},
+    {"\"a b\"", "\" a\"", "left part ''"},
+    {"\"a b\"", "\"b a\"", "result 'ba'"},
+    {"\"a b\"", "\"aba aba\"", "result"},
+    {"\"a b\"", "\"a b\",\"a b\"", "same pair"},
+    {"\"a b\"", "7", "merges[0]"},
+    {"[\"ab\",\"a\"]", "[\"ab\"]", "merges[1]"},
+    {"[\"ab\",\"a\"]", "[\"ab\",\"a\",\"b\"]", "merges[1]"},
+    {"[\"ab\",\"a\"]", "[\"ab\",7]", "merges[1]"},
+    {"[\"a b\",[\"ab\",\"a\"]]", "{}", "merges"},
+    {"\"a b\"", "\"a\\u0000 b\"", "NUL"},
+    {"\"a\":0", "\"\\ud800\":0", "invalid Unicode"},
+    {"\"a\":0", "\"\xff\":0", "unable to decode byte 0xff"},
+    {"{\"version\"", "[[[[{\"version\"", "expected"},
+};
+
+static void test_bad_pieces(void)
+{
+    CHECK_OK(parse(good, strlen(good)));
+    for (size_t i = 0; i < sizeof bad_pieces / sizeof *bad_pieces; i++) {
+        char *text = replaced(bad_pieces[i].old, bad_pieces[i].new);
+        status result = parse(text, strlen(text));
+        if (result != STATUS_DATA || strstr(status_pending()->text, bad_pieces[i].reason) == NULL) {
+            fprintf(stderr, "piece %zu, %s: returned %d, wanted a reason with '%s'\n", i,
+                    bad_pieces[i].new, result, bad_pieces[i].reason);
+            status_print();
+            exit(1);
+        }
+        CHECK(strncmp(status_pending()->text, "f.json: ", 8) == 0);
+        status_clear();
+        free(text);
+    }
+}
+
+static const char split_head[] = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",";
+static const char split_tail[] = "},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                                 "\"use_regex\":false}]}";
+
+static status parse_split(const char *middle)
+{
+    char pre[2048];
+    snprintf(pre, sizeof pre, "%s%s%s", split_head, middle, split_tail);
+    char *text = replaced("{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                          "\"trim_offsets\":true,\"use_regex\":true}",
+                          pre);
+    status result = parse(text, strlen(text));
+    free(text);
+    return result;
+}
+
+static void test_splits(void)
+{
+#define GPT2_PATTERN                                                                               \
+    "\"pattern\":{\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+|"                    \
+    " ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"}"
+    CHECK_OK(parse_split(GPT2_PATTERN ",\"behavior\":\"Isolated\",\"invert\":false"));
+    CHECK_OK(parse_split(GPT2_PATTERN ",\"behavior\":\"Removed\",\"invert\":true"));
+    CHECK_FAILS(parse_split(GPT2_PATTERN ",\"behavior\":\"MergedWithNext\""), STATUS_DATA,
+                "'MergedWithNext'");
+    CHECK_FAILS(parse_split(GPT2_PATTERN ",\"behavior\":\"Isolated\",\"invert\":true"), STATUS_DATA,
+                "invert true");
+    CHECK_FAILS(parse_split("\"pattern\":{\"String\":\" \"},\"behavior\":\"Isolated\""),
+                STATUS_DATA, "'String'");
+    /* A pattern that takes exponential time is not even compiled. */
+    CHECK_FAILS(
+        parse_split("\"pattern\":{\"Regex\":\"(a+)+(b+)+(c+)+$\"},\"behavior\":\"Isolated\""),
+        STATUS_DATA, "'(a+)+(b+)+(c+)+$'");
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* A file of `head`, then `unit` again and again, then `tail`: refused. */
+static void check_bomb(const char *head, const char *unit, const char *tail, size_t bytes,
+                       const char *reason)
+{
+    char *text = malloc(bytes + strlen(head) + strlen(unit) + strlen(tail) + 1);
+    CHECK(text != NULL);
+    size_t used = strlen(head);
+    memcpy(text, head, used);
+    while (used < bytes) {
+        memcpy(text + used, unit, strlen(unit));
+        used += strlen(unit);
+    }
+    memcpy(text + used, tail, strlen(tail));
+    used += strlen(tail);
+    double start = seconds_now();
+    CHECK_FAILS(parse(text, used), STATUS_DATA, reason);
+    printf("%.2f s for %.1f MB of %.12s\n", seconds_now() - start, (double)used / 1e6, unit);
+    free(text);
+}
+
+static void test_bombs(void)
+{
+    check_bomb("", "[", "", 4u << 20, "values");
+    check_bomb("", "[", "", 1u << 20, "depth");
+    check_bomb("", "{\"a\":", "", 1u << 20, "depth");
+    check_bomb("[", "1,", "1]", 32u << 20, "values");
+    check_bomb("[\"", "\\\\", "\"]", 32u << 20, "not an object");
+    check_bomb("{\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
+               "\"model\":{\"vocab\":{\"a\":0},\"merges\":[",
+               "\"a a\",", "\"a a\"]}}", 2u << 20, "merges[0]: its result");
+    CHECK_FAILS(parse("", 0), STATUS_DATA, "line 1");
+    CHECK_FAILS(parse("\0\0\0", 3), STATUS_DATA, "line 1");
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    CHECK(usage.ru_maxrss < 600 * 1024); /* KiB */
+}
+
+static void test_folders(void)
+{
+    struct tokenizer *t = NULL;
+    CHECK_FAILS(tokenizer_open(folder_file("none"), &t), STATUS_NO_INPUT, "none/tokenizer.json");
+    CHECK(t == NULL);
+    char *large = folder_file("tokenizer.json");
+    folder_write(large, "{", 1);
+    CHECK_FAILS(tokenizer_open(folder_path, &t), STATUS_DATA, "tokenizer.json: line 1");
+    CHECK(truncate(large, (off_t)65 << 20) == 0);
+    CHECK_FAILS(tokenizer_open(folder_path, &t), STATUS_DATA, "at most");
+    CHECK_FAILS(tokenizer_open(large, &t), STATUS_NO_INPUT, "tokenizer.json");
+}
+
+/* Bytes that have no token are an error of the text, with the place. */
+static void test_missing_bytes(void)
+{
+    struct tokenizer *t = NULL;
+    CHECK_OK(tokenizer_from_text(good, strlen(good), "f.json", &t));
+    struct token_list ids = {0};
+    CHECK_OK(tokenizer_encode(t, "abaab<e>", 8, true, &ids));
+    static const int32_t wanted[] = {3, 2, 4};
+    CHECK(ids.count == 3 && memcmp(ids.ids, wanted, sizeof wanted) == 0);
+    CHECK_FAILS(tokenizer_encode(t, "ab ba", 5, true, &ids), STATUS_DATA, "offset 2");
+    CHECK_EQUAL(ids.count, 3);
+    char *text = NULL;
+    int32_t hole = 4;
+    CHECK_OK(tokenizer_decode(t, &hole, 1, true, &text, NULL));
+    CHECK(text[0] == '\0');
+    free(text);
+    token_list_free(&ids);
+    CHECK_OK(tokenizer_destroy(&t));
+    char *holes = replaced("\"aba\":3", "\"aba\":300");
+    CHECK_OK(tokenizer_from_text(holes, strlen(holes), "f.json", &t));
+    CHECK_EQUAL(tokenizer_vocab_size(t), 301);
+    hole = 200;
+    CHECK_FAILS(tokenizer_decode(t, &hole, 1, true, &text, NULL), STATUS_DATA, "not used");
+    CHECK_OK(tokenizer_destroy(&t));
+    free(holes);
+}
+
+/* What opens must work, and must be the same after it was written. */
+static void check_usable(struct tokenizer *t)
+{
+    struct token_list ids = {0};
+    static const char text[] = "The two banks' oars <|endoftext|> pull 12 keep\n\n \xc3\xa9\xff";
+    if (tokenizer_encode(t, text, sizeof text - 1, true, &ids) == STATUS_OK) {
+        char *back = NULL;
+        size_t bytes = 0;
+        CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &back, &bytes));
+        CHECK(t->add_prefix_space || (bytes == sizeof text - 1 && memcmp(back, text, bytes) == 0));
+        free(back);
+    }
+    status_clear();
+    token_list_free(&ids);
+    char *written = NULL;
+    size_t bytes = 0;
+    CHECK_OK(tokenizer_to_text(t, &written, &bytes));
+    struct tokenizer *again = NULL;
+    CHECK_OK(tokenizer_from_text(written, bytes, "again", &again));
+    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(again)) == 0);
+    CHECK_OK(tokenizer_destroy(&again));
+    free(written);
+}
+
+static void mutate(char *text, size_t *bytes, uint64_t key)
+{
+    static const char marks[] = "\"{}[],: 0123456789-\\ntfe\xc4\xff";
+    uint64_t changes = 1 + random_below(key, 0, 4);
+    for (uint64_t i = 0; i<changes && * bytes> 8; i++) {
+        size_t at = (size_t)random_below(key, 4 * i + 1, *bytes);
+        char value = marks[random_below(key, 4 * i + 2, sizeof marks - 1)];
+        size_t length = (size_t)random_below(key, 4 * i + 3, 40);
+        length = length < *bytes - at ? length : *bytes - at;
+        switch (random_below(key, 4 * i + 4, 4)) {
+        case 0: /* cut something out */
+            memmove(text + at, text + at + length, *bytes - at - length);
+            *bytes -= length;
+            break;
+        case 1: /* copy something over something else */
+            memmove(text + random_below(key, 4 * i + 100, *bytes - length + 1), text + at, length);
+            break;
+        default:
+            text[at] = value;
+        }
+    }
+}
+
+static void test_mutations(const char *name, uint64_t rounds)
+{
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    char path[FILE_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/tests/reference/tokenizer/%s/tokenizer.json",
+             source == NULL ? "." : source, name);
+    size_t whole = 0;
+    char *original = folder_read(path, &whole);
+    char *text = malloc(whole);
+    CHECK(text != NULL);
+    uint64_t opened = 0;
+    for (uint64_t round = 0; round < rounds; round++) {
+        size_t bytes = whole;
+        memcpy(text, original, whole);
+        mutate(text, &bytes, random_key(19, RANDOM_TEST, round, 0));
+        struct tokenizer *t = NULL;
+        status result = tokenizer_from_text(text, bytes, name, &t);
+        CHECK(result == STATUS_OK || result == STATUS_DATA);
+        if (t != NULL) {
+            check_usable(t);
+            CHECK_OK(tokenizer_destroy(&t));
+            opened++;
+        }
+        status_clear();
+    }
+    printf("%s: %llu of %llu changed files open\n", name, (unsigned long long)opened,
+           (unsigned long long)rounds);
+    free(text);
+    free(original);
+}
+
+int main(void)
+{
+    folder_make();
+    test_bad_pieces();
+    test_splits();
+    test_folders();
+    test_missing_bytes();
+    test_mutations("gpt2", 1500);
+    test_mutations("llama3", 500);
+    test_mutations("char", 1500);
+    test_bombs();
+    return 0;
+}

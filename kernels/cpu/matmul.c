@@ -458,7 +458,7 @@ static struct matmul_block grid_block(const struct grid *g, const struct tensor 
     int64_t row = index % g->rows * g->unit_rows, column = index / g->rows * g->unit_columns;
     int64_t rows = c->rows - row, columns = c->columns - column;
     return (struct matmul_block){row, rows < g->unit_rows ? rows : g->unit_rows, column,
-                                 columns < g->unit_columns ? columns : g->unit_columns};
+                                 columns < g->unit_columns ? columns : g->unit_columns, 0};
 }
 
 static void *element(struct tensor t, int64_t row, int64_t column, bool transposed)
@@ -508,18 +508,20 @@ static status grid_plans(struct matmul *m, const struct matmul_call *call, const
 }
 
 static dnnl_status_t block_run(struct matmul *m, const struct matmul_call *call,
-                               const struct plan *plan, struct matmul_block block, int lane)
+                               const struct plan *plan, struct matmul_block block)
 {
     if (call->before != NULL) {
         call->before(call->context, block);
     }
+    bool private = call->private_elements > 0;
     struct operands o = {
-        .c = element(call->c, block.row, block.column, false),
+        .c = private ? element(call->c, 0, block.thread * call->private_elements, false)
+                     : element(call->c, block.row, block.column, false),
         .a = element(call->a, block.row, 0, call->transpose_a),
         .b = element(call->b, 0, block.column, call->transpose_b),
         .bias = element(call->bias, 0, block.column, false),
     };
-    dnnl_status_t result = plan_run(m, plan, lane, &o);
+    dnnl_status_t result = plan_run(m, plan, block.thread, &o);
     if (call->after != NULL) {
         call->after(call->context, block);
     }
@@ -542,7 +544,8 @@ status matmul_product(struct kernels *k, const struct matmul_call *call)
         bool lower = i % g.rows == g.rows - 1, right = i / g.rows == g.columns - 1;
         const struct plan *plan = plans.plan[lower][right];
         struct matmul_block block = grid_block(&g, &call->c, i);
-        int result = (int)block_run(m, call, plan, block, omp_get_thread_num());
+        block.thread = omp_get_thread_num();
+        int result = (int)block_run(m, call, plan, block);
         failure = result > failure ? result : failure;
     }
     REQUIRE(failure == dnnl_success, STATUS_INTERNAL,
@@ -555,11 +558,11 @@ status matmul_product(struct kernels *k, const struct matmul_call *call)
 status matmul_product_whole(struct kernels *k, const struct matmul_call *call)
 {
     struct matmul *m = cpu_of(k)->matmul;
-    struct matmul_block block = {0, call->c.rows, 0, call->c.columns};
+    struct matmul_block block = {0, call->c.rows, 0, call->c.columns, 0};
     struct plan *plan = NULL;
     TRY(block_plan(m, call, block, k->threads, &plan));
     omp_set_num_threads(k->threads);
-    dnnl_status_t result = block_run(m, call, plan, block, 0);
+    dnnl_status_t result = block_run(m, call, plan, block);
     REQUIRE(result == dnnl_success, STATUS_INTERNAL,
             "the matrix library failed in a product of %lld x %lld x %lld (its status %d)",
             (long long)call->c.rows, (long long)inner_size(call), (long long)call->c.columns,

@@ -13,9 +13,10 @@ const char *matmul_description(void);
 /* matmul_supports - whether this processor has instructions for products of dtype. */
 bool matmul_supports(enum dtype dtype);
 
-/* A part of a product's output. */
+/* A part of a product's output, and which of the context's threads computes it. */
 struct matmul_block {
     int64_t row, rows, column, columns;
+    int thread;
 };
 
 /* What is done to a block by the thread that computes it, right before or after. */
@@ -26,11 +27,13 @@ typedef void matmul_step(void *context, struct matmul_block block);
  * Shapes    c [rows, columns]; a [rows, inner], or [inner, rows] where transpose_a;
  *           b [inner, columns], or [columns, inner] where transpose_b; a and b of one type, c f32 or
  *           of that type; bias f32 [1, columns] or absent
- * Units     the sizes of the blocks; 0: chosen by the shape */
+ * Units     the sizes of the blocks; 0: chosen by the shape
+ * Memory    private_elements > 0: c.data holds a block for each thread, this many elements apart and
+ *           c.stride wide, which the step `after` reads; c as a whole is nowhere */
 struct matmul_call {
     struct tensor c, a, b, bias;
     bool transpose_a, transpose_b, accumulate;
-    int64_t unit_rows, unit_columns;
+    int64_t unit_rows, unit_columns, private_elements;
     matmul_step *before, *after;
     void *context;
 };

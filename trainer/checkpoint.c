@@ -212,7 +212,8 @@ static status grow_snapshot(struct checkpoint *c, int64_t elements)
     REQUIRE(c->snapshot != NULL, STATUS_INTERNAL,
             "out of memory: %lld bytes for a checkpoint's snapshot; set checkpoint.async to false",
             (long long)elements * 4);
-    memset(c->snapshot, 0, (size_t)elements * sizeof(float)); /* so that no save meets new pages */
+    /* So that no save meets new pages. Not 0: compilers make calloc of that, which touches nothing. */
+    memset(c->snapshot, 1, (size_t)elements * sizeof(float));
     return STATUS_OK;
 }
 

@@ -158,7 +158,8 @@ static void test_each_file(void)
                 "mv x optimizer-00000-of-00001.h5",
                 "", "model-00000-of-00001.h5");
     expect_skip("cp \"$A/../step-00000002/manifest.json\" \"$A/\"", "", "sha256 mismatch");
-    expect_skip("cd \"$A/..\"; rm -r step-00000003; cp -r step-00000002 step-00000003", "", "step 2");
+    expect_skip("cd \"$A/..\"; rm -r step-00000003; cp -r step-00000002 step-00000003", "",
+                "step 2");
     expect_skip("rm -r \"$A\"/*", "", "manifest.json");
 }
 
@@ -200,14 +201,15 @@ static void forge_manifest(const char *from, const char *to)
         tail = next;
     }
     CHECK(tail != NULL && at < tail);
-    forged = calloc(1, bytes + strlen(to) + 256);
+    size_t room = bytes + strlen(to) + 256;
+    forged = calloc(1, room);
     CHECK(forged != NULL);
     size_t used = (size_t)(at - text);
     memcpy(forged, text, used);
     *tail = '\0';
-    sprintf(forged + used, "%s%s", to, at + strlen(from));
-    CHECK_OK(hash_memory(forged, strlen(forged), digest));
-    sprintf(forged + strlen(forged), ",\n \"sha256\": \"%s\"\n}\n", digest);
+    used += (size_t)snprintf(forged + used, room - used, "%s%s", to, at + strlen(from));
+    CHECK_OK(hash_memory(forged, used, digest));
+    snprintf(forged + used, room - used, ",\n \"sha256\": \"%s\"\n}\n", digest);
     CHECK_OK(file_write(path, forged, strlen(forged)));
     free(text);
     free(forged);

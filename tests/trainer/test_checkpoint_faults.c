@@ -219,8 +219,8 @@ int main(int argc, char **argv)
     CHECK_EQUAL(argc, 7);
     trainer = argv[1];
     shim = argv[2];
-    ranks = atoi(argv[3]);
-    victim = atoi(argv[4]);
+    ranks = (int)strtol(argv[3], NULL, 10);
+    victim = (int)strtol(argv[4], NULL, 10);
     fault = argv[5];
     long stride = getenv("BIREME_FULL_SWEEP") != NULL ? 1 : strtol(argv[6], NULL, 10);
     snprintf(folder, sizeof folder, "test-faults-%ld", (long)getpid());

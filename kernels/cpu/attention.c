@@ -46,6 +46,18 @@ static struct work work_of(float *memory, enum dtype dtype, int64_t width)
     return w;
 }
 
+/* A higher maximum: what was summed before counts for less. */
+static void shrink_row(const struct work *w, int64_t block_row, vector factor)
+{
+    float *sums = w->sums + block_row * SUMS, *o = w->o + block_row * w->padded;
+    for (int i = 0; i < SUMS; i++) {
+        sums[i] *= factor[0];
+    }
+    for (int64_t c = 0; c < w->padded; c += VECTOR_LANES) {
+        vector_store(o + c, factor * vector_load(o + c));
+    }
+}
+
 /* One tile's columns of one row: visible scores to powers of two above the row's maximum. */
 static void softmax_row(const struct work *w, const struct attention_head *h, int64_t query,
                         int64_t block_row, int64_t group_row, int64_t first_key, int64_t columns)
@@ -68,15 +80,11 @@ static void softmax_row(const struct work *w, const struct attention_head *h, in
     }
     float factor = h->a->scale * attention_log2_e;
     float before = w->most[block_row], now = vector_maximum(most) * factor;
-    float *sums = w->sums + block_row * SUMS, *o = w->o + block_row * w->padded;
+    float *sums = w->sums + block_row * SUMS;
     if (now > before) {
-        float shrink = math_exp2(vector_set(before - now))[0];
         w->most[block_row] = now;
-        for (int i = 0; i < SUMS; i++) {
-            sums[i] *= shrink;
-        }
-        for (int64_t c = 0; c < w->padded; c += VECTOR_LANES) {
-            vector_store(o + c, shrink * vector_load(o + c));
+        if (before > -INFINITY) {
+            shrink_row(w, block_row, math_exp2(vector_set(before - now)));
         }
     } else {
         now = before;
@@ -194,11 +202,13 @@ ATTENTION_INLINE void single_row_as(const struct work *w, const struct attention
         int64_t to = key + KEYS < see.last ? key + KEYS : see.last;
         for (int64_t j = from; j < to; j++) {
             int64_t at = (h->first_k + j) * v.keys.stride + column;
+            attention_prefetch(v.keys, h->first_k + j, column, width);
             w->scores[j - key] = dot(w->q, v.keys, dtype, at, width);
         }
         softmax_row(w, h, 0, 0, 0, key, to - key);
         for (int64_t j = from; j < to; j++) {
             int64_t at = (h->first_k + j) * v.values.stride + column;
+            attention_prefetch(v.values, h->first_k + j, column, width);
             add_value(w->o, w->scores[j - key], v.values, dtype, at, width);
         }
     }

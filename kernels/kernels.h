@@ -169,6 +169,7 @@ struct attention {
  *           lse f32 [H, Nq], the logarithm of each row's sum of exponentials, for backward (may be
  *           absent); a row that sees no key gives o = 0 and lse = -infinity
  * Memory    never a T x T matrix
+ * Errors    STATUS_INTERNAL if D is above 256 or scale is not above 0
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135 */
 status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
                          struct tensor keys, struct tensor values, const struct attention *a);

@@ -13,6 +13,7 @@
 
 #define LAST_CODE 125          /* above, shells and launchers mean signals */
 #define END_PATIENCE_SECONDS 5 /* for the rank that tells the end to end us too */
+#define FORWARD_SECONDS 0.1    /* for the launcher to pass on our line before its own */
 #define END_LIMIT_SECONDS 15   /* then the kernel ends this process */
 
 /* ---- making and leaving ---- */
@@ -461,6 +462,7 @@ _Noreturn void comm_end(const struct comm_operations *operations, status code,
         if (note->code != STATUS_OK) {
             tell(note);
         }
+        clock_sleep(FORWARD_SECONDS);
     } else {
         clock_sleep(END_PATIENCE_SECONDS);
     }

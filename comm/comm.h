@@ -26,7 +26,10 @@ status comm_self_create(struct comm **out);
 /* comm_world_create - the ranks that mpirun or srun started; a world of one without a launcher (then
  * MPI is not even initialised). Sets the identity in error lines (status.h).
  *
- * Errors    STATUS_UNAVAILABLE if started by a launcher but built without MPI */
+ * Environment  BIREME_INIT_SECONDS: how long MPI may take to start (300); BIREME_COMM_NODES=k: treat each
+ *           host's ranks as if they lived on k hosts, for tests
+ * Errors    STATUS_UNAVAILABLE if started by a launcher but built without MPI; STATUS_USAGE if srun
+ *           started tasks that cannot find each other */
 status comm_world_create(int *argc, char ***argv, struct comm **out);
 
 /* comm_destroy - leave the group; for the world: an agreed end of the job (MPI_Finalize). */
@@ -41,7 +44,7 @@ const char *comm_kind(const struct comm *comm); /* "self", "mpi", "nccl" */
 /* comm_split - the ranks of one colour, ordered by key. */
 status comm_split(struct comm *comm, int colour, int key, struct comm **out);
 
-/* comm_allocate - zeroed memory in which collectives of this comm run fastest (a shared-memory window
+/* comm_allocate - zeroed memory, of equal size on all ranks, in which collectives of this comm run fastest (a shared-memory window
  * between the ranks of one node; registered device memory). Collective. Aligned to 64 bytes or more.
  *
  * Errors    STATUS_INTERNAL naming the bytes */
@@ -122,13 +125,19 @@ status comm_check_equal(struct comm *comm, const char *what, const char *value);
  * comm may be NULL: this process alone ends. */
 _Noreturn void comm_abort(struct comm *comm, status code);
 
-/* comm_set_deadline - how long a wait may take before it counts as a hang; > 0. */
+/* comm_set_deadline - how long a wait may take before it counts as a hang; > 0; 300 s until set. Groups
+ * split off later inherit it. A rank of this host that is in a phase with a longer limit of its own
+ * (watchdog_phase), this rank included, is given that time. Over TCP it must be 15 s or more: a lost
+ * host is noticed by the launcher after 11 s, and a job that ends itself before hangs in mpirun. */
 void comm_set_deadline(struct comm *comm, double seconds);
 
 /* ---- watchdog (comm/watchdog.c) ----
  *
  * A thread beside the main one that sees when the main thread stays in one phase for too long, and
- * ends the job naming rank, phase and seconds. Other ranks of this host see each other's phases. */
+ * ends the job naming rank, phase and seconds. Ranks of a host see each other's phases, so that one
+ * that is stopped is named by the others; ranks that wait in a collective are not judged (the wait's
+ * deadline is). Durations are counted so that a suspended machine makes nobody late. Limits must stay
+ * above 15 s where the job spans hosts (comm_set_deadline). */
 
 /* watchdog_start - watch; the first limit is for start-up.
  *

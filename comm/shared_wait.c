@@ -2,8 +2,8 @@
  *
  * The numbers in the controls tell which ranks of this node a collective still lacks; the heartbeat
  * table tells what they do. A rank that itself waits for others is a witness, not a culprit. Where
- * all of this host wait, the culprit is on another host, whose ranks can name it: they get a moment
- * to do so before this host speaks. */
+ * all of this host wait, the culprit is on another host, whose ranks can name it, or has come this very
+ * moment: there is some grace before this host speaks. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 #define TURN_SECONDS 500e-6    /* the longest sleep between two looks */
 #define MESSAGE_SECONDS 100e-6 /* likewise while messages need pushing */
-#define OTHER_HOSTS_SECONDS 2.0
+#define GRACE_SECONDS 2.0
 #define LISTED 8 /* ranks named in one error */
 
 static uint64_t counter(const struct shared_group *group, int place, size_t offset)
@@ -162,14 +162,36 @@ _Noreturn static void report_hang(struct shared_group *group, const struct share
     comm_abort(group->comm, STATUS_HANG);
 }
 
-static void lose_patience(struct shared_group *group, const struct shared_wish *wish,
-                          double seconds)
+/* A phase with a limit of its own is given that time: a checkpoint may take longer than a step. */
+static bool excused(const struct suspects *suspects)
+{
+    for (int i = 0; i < heartbeat_slots(); i++) {
+        struct heartbeat_view view = heartbeat_view(i);
+        bool asked = i == heartbeat_mine();
+        for (int k = 0; k < suspects->count && !asked; k++) {
+            asked = suspects->ranks[k] == view.rank;
+        }
+        if (asked && view.limit_seconds > 0 && view.seconds < view.limit_seconds) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Time is up: give more of it, once more or while somebody has an excuse, or end the job. */
+static double lose_patience(struct shared_group *group, const struct shared_wish *wish,
+                            double seconds, bool *asked_all)
 {
     struct suspects suspects = find_suspects(group, wish);
+    if (excused(&suspects)) {
+        *asked_all = false;
+        return seconds + GRACE_SECONDS;
+    }
+    if (suspects.count == 0 && !*asked_all) {
+        *asked_all = true;
+        return seconds + GRACE_SECONDS;
+    }
     if (suspects.count == 0) {
-        if (group->nodes > 1 && seconds < group->comm->deadline_seconds + OTHER_HOSTS_SECONDS) {
-            return;
-        }
         suspect_far_ranks(group, wish, &suspects);
     }
     report_hang(group, wish, &suspects, seconds);
@@ -178,6 +200,8 @@ static void lose_patience(struct shared_group *group, const struct shared_wish *
 status shared_until(struct shared_group *group, const struct shared_wish *wish)
 {
     struct patience patience = patience_begin();
+    double until = group->comm->deadline_seconds;
+    bool asked_all = false;
     status result = STATUS_OK;
     for (;;) {
         TRY_GOTO(result, out, shared_progress());
@@ -188,8 +212,8 @@ status shared_until(struct shared_group *group, const struct shared_wish *wish)
         }
         heartbeat_waiting(true);
         patience_turn(&patience, group->nodes > 1 ? MESSAGE_SECONDS : TURN_SECONDS);
-        if (!(patience.used_seconds <= group->comm->deadline_seconds)) {
-            lose_patience(group, wish, patience.used_seconds);
+        if (!(patience.used_seconds <= until)) {
+            until = lose_patience(group, wish, patience.used_seconds, &asked_all);
         }
     }
 out:

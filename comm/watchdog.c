@@ -134,7 +134,7 @@ status watchdog_start(struct comm *world, double limit_seconds)
     watchdog.world = world;
     watchdog.limit_seconds = limit_seconds;
     watchdog.stop = false;
-    heartbeat_phase("init", limit_seconds);
+    heartbeat_phase("init", 0);
     int failed = start_thread();
     if (failed != 0) {
         free(watchdog.watches);

@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "comm/comm.h"
+#include "comm/straggler.h"
 #include "tests/check.h"
 
 #define CULPRIT 1
@@ -122,12 +124,31 @@ static void act_stop_alone(struct comm *world)
 static void act_late_for_wait(struct comm *world)
 {
     if (culprit(world)) {
-        watchdog_phase("data", 600);
+        watchdog_phase("data", 0);
         clock_sleep(60);
     }
-    watchdog_phase("gradients", 600);
+    watchdog_phase("gradients", 0);
     static float data[1000];
     CHECK_OK(comm_all_reduce(world, data, 1000));
+}
+
+/* A phase with a longer limit of its own is waited for. */
+static void act_late_but_allowed(struct comm *world)
+{
+    watchdog_phase("step", 0);
+    if (culprit(world)) {
+        watchdog_phase("checkpoint", 60);
+        clock_sleep(2 * LIMIT_SECONDS);
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+static void act_straggle(struct comm *world)
+{
+    log_quiet(comm_rank(world) != 0);
+    for (int i = 0; i < 8; i++) {
+        CHECK_OK(straggler_check(world, culprit(world) && i >= 2 ? 1.0 : 0.25));
+    }
 }
 
 static void act_late_in_phase(struct comm *world)
@@ -147,7 +168,7 @@ static void act_late_for_others(struct comm *world)
     struct comm *part = NULL;
     CHECK_OK(comm_split(world, comm_rank(world) == 2 ? 1 : 0, 0, &part));
     if (culprit(world)) {
-        watchdog_phase("checkpoint", 600);
+        watchdog_phase("checkpoint", 0);
         clock_sleep(60);
     }
     CHECK_OK(comm_barrier(part)); /* 0 waits for 1 here; 2 goes on and waits for 0 */
@@ -265,6 +286,8 @@ static const struct fault faults[] = {
     {"late_for_wait", act_late_for_wait, 76, HANG, "phase 'data'", NULL},
     {"late_for_wait_far", act_late_for_wait, 76, HANG, "phase 'data'", "BIREME_COMM_NODES=3"},
     {"late_in_phase", act_late_in_phase, 76, "E-HANG rank 1", "phase 'data'", NULL},
+    {"late_but_allowed", act_late_but_allowed, 0, NULL, NULL, NULL},
+    {"straggle", act_straggle, 0, "W-SLOW", "rank 1 host", NULL},
     {"late_for_others", act_late_for_others, 76, HANG, "phase 'checkpoint'", NULL},
     {"out_of_order", act_out_of_order, 70, "E-INTERNAL rank", "one order", NULL},
     {"slow_but_alive", act_slow_but_alive, 0, NULL, NULL, NULL},
@@ -374,7 +397,7 @@ static bool somebody_left(const char *token)
 
 static void check_told(const struct fault *fault, const char *text)
 {
-    CHECK_EQUAL(count_lines(text, "E-"), fault->line != NULL ? 1 : 0);
+    CHECK_EQUAL(count_lines(text, "E-") + count_lines(text, "W-"), fault->line != NULL ? 1 : 0);
     if (fault->line == NULL) {
         return;
     }

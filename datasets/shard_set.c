@@ -1,5 +1,6 @@
 #include "datasets/shard_set.h"
 
+#include <errno.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,9 +55,10 @@ static status find_members(struct shard_set *set, const char *path)
     } else if (failed == GLOB_NOMATCH) {
         result = status_raise(STATUS_NO_INPUT, __FILE__, __LINE__,
                               "no shard matches %s; `bireme prepare` makes shards", path);
-    } else {
-        result = status_raise(failed == GLOB_ABORTED ? STATUS_PERMISSION : STATUS_INTERNAL,
-                              __FILE__, __LINE__, "cannot look for shards at %s", path);
+    } else { /* a folder that is not there or may not be read */
+        int error = failed == GLOB_ABORTED ? errno : ENOMEM;
+        result = status_raise(status_from_errno(error, STATUS_NO_INPUT, STATUS_INTERNAL), __FILE__,
+                              __LINE__, "cannot look for shards at %s: %s", path, strerror(error));
     }
     globfree(&found);
     return result;

@@ -16,6 +16,7 @@ struct command {
 };
 
 static const struct command commands[] = {
+    {"prepare", command_prepare, "text or JSON Lines to token shards"},
     {"tokenizer", command_tokenizer, "learn a tokenizer; text to ids and back"},
     {"plan", command_plan, "what a recipe costs: parameters, memory, work and traffic of a step"},
     {"train", command_train, "train a model from a recipe, or go on where a run stopped"},

@@ -160,8 +160,8 @@ errors() { # each bad input: one line, its code, no rank waits
     one_line 78 "hidden_size"
     run_ranks 3 66 train recipe.yaml 'data.train=nowhere/*.h5'
     one_line 66 nowhere
-    run_ranks 2 79 train recipe.yaml run_dir=nan optimizer.learning_rate=1e30 optimizer.max_grad_norm=0 \
-        schedule.warmup_steps=0
+    run_ranks 2 79 train recipe.yaml run_dir=nan optimizer.learning_rate=100 optimizer.weight_decay=1 \
+        optimizer.max_grad_norm=0 schedule.warmup_steps=0 train.max_steps=2000
     one_line 79 'the weights were not updated'
     head -c 20000 "$(echo data/train-*.h5)" >cut.h5
     run_ranks 2 65 train recipe.yaml data.train=cut.h5

@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DESCRIPTORS = 4096 };
+enum { DESCRIPTORS = 1024, PATH_BYTES = 512 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,7 +35,7 @@ static struct {
     long at, calls;
     bool sticky;
 } fault;
-static bool counted[DESCRIPTORS];
+static char opened[DESCRIPTORS][PATH_BYTES]; /* the path of a descriptor that counts; else "" */
 
 static void read_environment(void)
 {
@@ -61,7 +61,7 @@ static void note_call(long number, const char *call, const char *path)
 {
     FILE *log = fault.log != NULL ? fopen(fault.log, "a") : NULL;
     if (log != NULL) {
-        fprintf(log, "%ld %s %s\n", number, call, path != NULL ? path : "");
+        fprintf(log, "%ld %s %s\n", number, call, path);
         fclose(log);
     }
 }
@@ -90,7 +90,8 @@ static bool strikes(const char *call, const char *path)
 
 static bool strikes_descriptor(const char *call, int file)
 {
-    return file >= 0 && file < DESCRIPTORS && counted[file] && strikes(call, NULL);
+    return file >= 0 && file < DESCRIPTORS && opened[file][0] != '\0' &&
+           strikes(call, opened[file]);
 }
 
 #define NEXT(type, name, ...)                                                                      \
@@ -99,10 +100,10 @@ static bool strikes_descriptor(const char *call, int file)
         *(void **)&next = dlsym(RTLD_NEXT, name);                                                  \
     }
 
-static int note_opened(int file, bool ours)
+static int note_opened(int file, const char *path)
 {
     if (file >= 0 && file < DESCRIPTORS) {
-        counted[file] = ours;
+        snprintf(opened[file], PATH_BYTES, "%s", path);
     }
     return file;
 }
@@ -119,7 +120,7 @@ static int note_opened(int file, bool ours)
         if (ours && (flags & (O_WRONLY | O_RDWR)) != 0 && strikes("open", path)) {                 \
             return -1;                                                                             \
         }                                                                                          \
-        return note_opened(next(path, flags, mode), ours);                                         \
+        return note_opened(next(path, flags, mode), ours ? path : "");                             \
     }
 DEFINE_OPEN(open)
 DEFINE_OPEN(open64)
@@ -127,7 +128,7 @@ DEFINE_OPEN(open64)
 int close(int file)
 {
     NEXT(int, "close", int)
-    note_opened(file, false);
+    note_opened(file, "");
     return next(file);
 }
 

@@ -3,6 +3,8 @@
  *
  *   test_checkpoint_faults TRAINER SHIM RANKS VICTIM FAULT STRIDE
  *
+ * FAULT is kill, enospc, eio, short; "again" is kill while a damaged checkpoint is replaced; "order"
+ * kills nothing and checks that everything was synced before it got its name.
  * STRIDE tries each STRIDE-th call; BIREME_FULL_SWEEP in the environment tries all of them. */
 #include <fcntl.h>
 #include <signal.h>
@@ -15,7 +17,8 @@
 
 enum { STEPS = 8, ARGUMENTS = 40 };
 
-static const char *trainer, *shim, *fault;
+static const char *trainer, *shim, *fault, *steps = "8";
+static bool again; /* start from a whole step 4 and a damaged step 8 */
 static int ranks, victim;
 static char folder[64], said[65536];
 
@@ -98,7 +101,7 @@ static void become_trainer(long at)
             setenv("LD_PRELOAD", shim, 1);
         }
     }
-    const char *rest[] = {trainer, "run", "8", "4", "1", "async"};
+    const char *rest[] = {trainer, "run", steps, "4", "1", "async"};
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
         add(arguments, rest[i]);
     }
@@ -151,11 +154,34 @@ static void clean(void)
     CHECK_OK(file_remove_tree(path));
 }
 
+static void shell(const char *line)
+{
+    char command[512];
+    snprintf(command, sizeof command, "cd %s && %s", folder, line);
+    if (system(command) != 0) {
+        fprintf(stderr, "failed: %s\n", command);
+        exit(1);
+    }
+}
+
+/* What each run starts from. */
+static void prepare(void)
+{
+    clean();
+    if (again) {
+        steps = "4";
+        CHECK_EQUAL(run(0).code, 0);
+        steps = "8";
+        shell("cp -r run/checkpoints/step-00000004 run/checkpoints/step-00000008");
+    }
+}
+
 /* How many calls a whole run makes on the victim. */
 static long count_calls(char hash[65])
 {
     char path[96], *text = NULL;
-    long calls = 0;
+    long lines = 0;
+    prepare();
     struct outcome whole = run(-1);
     if (whole.code != 0) {
         fprintf(stderr, "the run without a fault ended with %d: %s\n", whole.code, said);
@@ -165,11 +191,11 @@ static long count_calls(char hash[65])
     snprintf(path, sizeof path, "%s/calls", folder);
     CHECK_OK(file_read(path, 1 << 20, &text, NULL));
     for (char *c = text; *c != '\0'; c++) {
-        calls += *c == '\n';
+        lines += *c == '\n';
     }
     free(text);
-    CHECK(calls > 20);
-    return calls;
+    CHECK(lines > 20);
+    return lines;
 }
 
 /* An error ends in 74 with its reason and what is still good; one in cleaning up is only told. */
@@ -191,15 +217,15 @@ static bool leaves_temporary(void)
 
 static void try_point(long at, const char *hash)
 {
-    clean();
+    prepare();
     struct outcome first = run(at);
     char first_said[sizeof said];
     memcpy(first_said, said, sizeof said);
     bool good = code_is_right(&first);
     struct outcome second = run(0);
     good = good && second.code == 0 && strcmp(second.hash, hash) == 0 &&
-           second.resumed >= first.saved && strstr(said, "W-CKPT-SKIP") == NULL &&
-           !leaves_temporary();
+           second.resumed >= (again && first.saved < 4 ? 4 : first.saved) &&
+           (again || strstr(said, "W-CKPT-SKIP") == NULL) && !leaves_temporary();
     if (!good) {
         fprintf(
             stderr,
@@ -209,6 +235,95 @@ static void try_point(long at, const char *hash)
             first_said, said);
         exit(1);
     }
+}
+
+/* ---- the order of syncs ---- */
+
+enum { CALLS = 1024 };
+
+struct call {
+    char what[16], path[256];
+};
+
+static struct call calls[CALLS];
+
+static int read_calls(void)
+{
+    char path[96], *text = NULL;
+    int count = 0;
+    snprintf(path, sizeof path, "%s/calls", folder);
+    CHECK_OK(file_read(path, 1 << 20, &text, NULL));
+    for (char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n') + 1) {
+        CHECK(count < CALLS);
+        CHECK(sscanf(line, "%*d %15s %255s", calls[count].what, calls[count].path) == 2);
+        count++;
+    }
+    free(text);
+    return count;
+}
+
+static bool changes(const struct call *c)
+{
+    return strcmp(c->what, "write") == 0 || strcmp(c->what, "pwrite") == 0 ||
+           strcmp(c->what, "ftruncate") == 0 || strcmp(c->what, "open") == 0;
+}
+
+/* Is there a sync of this path in calls (from, to)? */
+static bool synced(const char *path, int from, int to)
+{
+    for (int i = from + 1; i < to; i++) {
+        if (strcmp(calls[i].what, "fsync") == 0 && strcmp(calls[i].path, path) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Call `at` gives a folder its name: all that was written before is synced, and the folder, and after it
+ * the parent, before the next folder is begun. */
+static void check_publication(int at, int count)
+{
+    char temporary[256] = "";
+    int last = at, written = 0;
+    for (int i = 0; i < at; i++) {
+        if (strcmp(calls[i].what, "mkdir") == 0 && strstr(calls[i].path, "/tmp-step") != NULL) {
+            snprintf(temporary, sizeof temporary, "%s", calls[i].path);
+            last = i;
+        }
+    }
+    CHECK(temporary[0] != '\0');
+    for (int i = last; i < at; i++) {
+        const char *path = calls[i].path;
+        if (!changes(&calls[i]) || strncmp(path, temporary, strlen(temporary)) != 0) {
+            continue;
+        }
+        if (!synced(path, i, at)) {
+            fprintf(stderr, "%s: call %d (%s) is not synced before call %d names the folder\n",
+                    path, i + 1, calls[i].what, at + 1);
+            exit(1);
+        }
+        written = i;
+    }
+    CHECK(written > last);
+    CHECK(synced(temporary, written, at));
+    CHECK(synced("run/checkpoints", at, count));
+    for (int i = at + 1; !synced("run/checkpoints", at, i); i++) {
+        CHECK(strcmp(calls[i].what, "mkdir") != 0 && strcmp(calls[i].what, "remove") != 0);
+    }
+}
+
+static void check_order(void)
+{
+    int count = read_calls(), published = 0;
+    for (int i = 0; i < count; i++) {
+        bool named = strncmp(calls[i].what, "rename", 6) == 0 &&
+                     strncmp(calls[i].path, "run/checkpoints/step-", 21) == 0;
+        if (named) {
+            check_publication(i, count);
+            published++;
+        }
+    }
+    CHECK_EQUAL(published, 2);
 }
 
 int main(int argc, char **argv)
@@ -222,16 +337,22 @@ int main(int argc, char **argv)
     ranks = (int)strtol(argv[3], NULL, 10);
     victim = (int)strtol(argv[4], NULL, 10);
     fault = argv[5];
+    bool order = strcmp(fault, "order") == 0;
+    again = strcmp(fault, "again") == 0;
+    fault = again ? "kill" : fault;
     long stride = getenv("BIREME_FULL_SWEEP") != NULL ? 1 : strtol(argv[6], NULL, 10);
     snprintf(folder, sizeof folder, "test-faults-%ld", (long)getpid());
     CHECK_OK(file_make_folders(folder));
     char hash[65];
-    long calls = count_calls(hash), tried = 0;
-    for (long at = 1 + (long)getpid() % stride; at <= calls; at += stride) {
+    long whole = count_calls(hash), tried = 0;
+    if (order) {
+        check_order();
+    }
+    for (long at = 1 + (long)getpid() % stride; at <= whole && !order; at += stride) {
         try_point(at, hash);
         tried++;
     }
-    printf("%s: %ld of %ld calls of rank %d of %d\n", fault, tried, calls, victim, ranks);
+    printf("%s: %ld of %ld calls of rank %d of %d\n", argv[5], tried, whole, victim, ranks);
     CHECK_OK(file_remove_tree(folder));
     return 0;
 }

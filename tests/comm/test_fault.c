@@ -198,16 +198,20 @@ static void act_suspended(struct comm *world)
 {
     CHECK_OK(comm_barrier(world));
     if (culprit(world) && fork() == 0) {
-        execl("/bin/sh", "sh", "-c",
-              "pids=$(grep -lsz \"$0\" /proc/[0-9]*/cmdline | cut -d/ -f3); "
-              "for p in $pids; do [ $p != $$ ] && grep -qzx child /proc/$p/cmdline && list=\"$list "
-              "$p\"; done; "
-              "kill -STOP $list; sleep 4; kill -CONT $list",
-              getenv("BIREME_TEST_TOKEN"), (char *)NULL);
+        execl(
+            "/bin/sh", "sh", "-c",
+            "pids=$(grep -lsz \"$0\" /proc/[0-9]*/cmdline | cut -d/ -f3); "
+            "for p in $pids; do [ $p != $$ ] && grep -sqzx child /proc/$p/cmdline && list=\"$list "
+            "$p\"; done; "
+            "sleep 0.2; kill -STOP $list; sleep 4; kill -CONT $list",
+            getenv("BIREME_TEST_TOKEN"), (char *)NULL);
         _exit(1);
     }
-    for (int i = 0; i < 6; i++) {
-        clock_sleep(0.2);
+    for (int i = 0; i < 6; i++) { /* the stop finds the others waiting, and the culprit at work */
+        watchdog_phase("step", LIMIT_SECONDS);
+        for (int k = 0; k < 15 && culprit(world); k++) {
+            clock_sleep(0.02);
+        }
         CHECK_OK(comm_barrier(world));
     }
 }

@@ -4,7 +4,8 @@
  *   test_checkpoint_faults TRAINER SHIM RANKS VICTIM FAULT STRIDE
  *
  * FAULT is kill, enospc, eio, short; "again" is kill while a damaged checkpoint is replaced; "order"
- * kills nothing and checks that everything was synced before it got its name.
+ * kills nothing and checks that everything was synced before it got its name; "space" lets the disk say
+ * that it is nearly full.
  * STRIDE tries each STRIDE-th call; BIREME_FULL_SWEEP in the environment tries all of them. */
 #include <fcntl.h>
 #include <signal.h>
@@ -198,21 +199,26 @@ static long count_calls(char hash[65])
     return lines;
 }
 
-/* An error ends in 74 with its reason and what is still good; one in cleaning up is only told. */
+static bool leaves_temporary(void)
+{
+    char line[160];
+    snprintf(line, sizeof line, "ls %s/run/checkpoints 2>/dev/null | grep -q '^tmp-'", folder);
+    return system(line) == 0;
+}
+
+/* An error ends in 74 with its reason, nothing half-written, and the name of what is still good; one in
+ * cleaning up is only told. */
 static bool code_is_right(const struct outcome *o)
 {
     if (strcmp(fault, "kill") == 0) {
         return o->code == 0 || o->code == 137 || o->code == -SIGKILL;
     }
+    char good[64];
+    snprintf(good, sizeof good, "untouched: run/checkpoints/step-%08ld", o->saved);
     bool told = strstr(said, "No space left") != NULL || strstr(said, "Input/output error") != NULL;
-    return o->code == 0 || (o->code == STATUS_WRITE && told && strstr(said, "E-WRITE") != NULL);
-}
-
-static bool leaves_temporary(void)
-{
-    char line[160];
-    snprintf(line, sizeof line, "ls %s/run/checkpoints | grep -q '^tmp-'", folder);
-    return system(line) == 0;
+    bool named = o->saved == 0 || strstr(said, good) != NULL;
+    return o->code == 0 || (o->code == STATUS_WRITE && told && named && !leaves_temporary() &&
+                            strstr(said, "E-WRITE") != NULL);
 }
 
 static void try_point(long at, const char *hash)
@@ -326,6 +332,19 @@ static void check_order(void)
     CHECK_EQUAL(published, 2);
 }
 
+/* The bytes are counted before a file is made. */
+static void check_space(void)
+{
+    clean();
+    setenv("FAULT_FREE", "100000", 1);
+    struct outcome full = run(-1);
+    CHECK_EQUAL(full.code, STATUS_WRITE);
+    CHECK(strstr(said, "a checkpoint needs ") != NULL && strstr(said, " are free") != NULL);
+    CHECK(strstr(said, "saved step") == NULL && !leaves_temporary());
+    unsetenv("FAULT_FREE");
+    CHECK_EQUAL(run(0).code, 0);
+}
+
 int main(int argc, char **argv)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -345,10 +364,14 @@ int main(int argc, char **argv)
     CHECK_OK(file_make_folders(folder));
     char hash[65];
     long whole = count_calls(hash), tried = 0;
+    bool space = strcmp(fault, "space") == 0;
     if (order) {
         check_order();
     }
-    for (long at = 1 + (long)getpid() % stride; at <= whole && !order; at += stride) {
+    if (space) {
+        check_space();
+    }
+    for (long at = 1 + (long)getpid() % stride; at <= whole && !order && !space; at += stride) {
         try_point(at, hash);
         tried++;
     }

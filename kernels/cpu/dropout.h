@@ -9,7 +9,6 @@
 #include "kernels/cpu/vector.h"
 #include "kernels/kernels.h"
 
-typedef uint32_t dropout_words __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef uint64_t dropout_pairs __attribute__((vector_size(4 * VECTOR_LANES)));
 
 static inline bool dropout_active(struct dropout dropout)
@@ -31,27 +30,27 @@ static inline dropout_pairs dropout_multiply(dropout_pairs x, uint64_t factor)
 
 /* Both halves of the products of all lanes with a factor. Pairs are little-endian: the lower half
  * is the even lane. */
-static inline void dropout_products(dropout_words *high, dropout_words *low, dropout_words x,
+static inline void dropout_products(vector_words *high, vector_words *low, vector_words x,
                                     uint64_t factor)
 {
     const dropout_pairs upper = (dropout_pairs){0} + UINT64_C(0xffffffff00000000);
     dropout_pairs even = dropout_multiply((dropout_pairs)x, factor);
     dropout_pairs odd = dropout_multiply((dropout_pairs)x >> 32, factor);
-    *high = (dropout_words)((even >> 32) | (odd & upper));
-    *low = (dropout_words)((even & ~upper) | (odd << 32));
+    *high = (vector_words)((even >> 32) | (odd & upper));
+    *low = (vector_words)((even & ~upper) | (odd << 32));
 }
 
 /* dropout_bits - word 0 of the blocks at counters first, first + 1, ... */
-static inline dropout_words dropout_bits(uint64_t key, uint64_t first)
+static inline vector_words dropout_bits(uint64_t key, uint64_t first)
 {
     uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
-    dropout_words a = (dropout_words)vector_index() + (uint32_t)first;
-    dropout_words b = (dropout_words){0} + (uint32_t)(first >> 32);
-    b -= (dropout_words)(a < (uint32_t)first); /* the lower word went over */
-    dropout_words c = {0}, d = {0};
+    vector_words a = (vector_words)vector_index() + (uint32_t)first;
+    vector_words b = (vector_words){0} + (uint32_t)(first >> 32);
+    b -= (vector_words)(a < (uint32_t)first); /* the lower word went over */
+    vector_words c = {0}, d = {0};
 #pragma GCC unroll 10
     for (int round = 0; round < 10; round++) {
-        dropout_words high0, low0, high1, low1;
+        vector_words high0, low0, high1, low1;
         dropout_products(&high0, &low0, a, 0xD2511F53u);
         dropout_products(&high1, &low1, c, 0xCD9E8D57u);
         a = high1 ^ b ^ key0;
@@ -67,7 +66,7 @@ static inline dropout_words dropout_bits(uint64_t key, uint64_t first)
 /* dropout_vector - 0 or 1 / (1 - probability) for the call's elements from `element` on. */
 static inline vector dropout_vector(struct dropout dropout, int64_t element)
 {
-    dropout_words bits = dropout_bits(dropout.key, (uint64_t)(dropout.first + element));
+    vector_words bits = dropout_bits(dropout.key, (uint64_t)(dropout.first + element));
     vector u = __builtin_convertvector((vector_bits)(bits >> 8), vector) * 0x1p-24f;
     vector_bits kept = u >= dropout.probability;
     return (vector)((vector_bits)vector_set(1.0f / (1.0f - dropout.probability)) & kept);

@@ -28,6 +28,7 @@
 
 typedef float vector __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef int32_t vector_bits __attribute__((vector_size(4 * VECTOR_LANES)));
+typedef uint32_t vector_words __attribute__((vector_size(4 * VECTOR_LANES)));
 
 static inline vector vector_set(float x)
 {
@@ -199,10 +200,9 @@ static inline vector vector_load_bf16(const bf16 *p)
 
 static inline void vector_store_bf16(bf16 *p, vector x)
 {
-    vector_bits bits = (vector_bits)x;
-    vector_bits up = bits + (((bits >> 16) & 1) + 0x7fff);
-    vector_bits nan = x != x;
-    up = (((bits | 0x400000) & nan) | (up & ~nan)) >> 16 & 0xffff;
+    vector_words bits = (vector_words)x, nan = (vector_words)(x != x);
+    vector_words up = bits + (((bits >> 16) & 1) + 0x7fff);
+    up = (((bits | 0x400000) & nan) | (up & ~nan)) >> 16;
     __m128i low = _mm256_castsi256_si128((__m256i)up);
     __m128i high = _mm256_extracti128_si256((__m256i)up, 1);
     _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi32(low, high));

@@ -188,40 +188,68 @@ static void errors_of(double errors[5], const struct problem *p, struct memory g
     errors[4] = rows_difference(got.dvalues, exact.dvalues, p->cu_k, sequences);
 }
 
-static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
+/* The reference's results, computed once for each type: exact in double, naive rounded to the type
+ * where ours are (o and lse before they are used backward). */
+struct truth {
+    struct memory exact, naive;
+};
+
+static struct truth truths[SHAPES][2];
+
+static const struct truth *truth_of(const struct problem *p, int number, enum dtype dtype,
+                                    struct memory m)
+{
+    struct truth *t = &truths[number][dtype];
+    if (t->exact.q.data == NULL) {
+        t->exact = memory_make(p, REFERENCE_F64);
+        t->naive = memory_make(p, dtype);
+        memory_copy(t->exact, m);
+        memory_copy(t->naive, m);
+        reference_run(p, t->exact);
+        reference_run(p, t->naive);
+    }
+    return t;
+}
+
+static void truths_release(void)
+{
+    for (int i = 0; i < 2 * SHAPES; i++) {
+        memory_release(&truths[i / 2][i % 2].exact);
+        memory_release(&truths[i / 2][i % 2].naive);
+    }
+}
+
+static void test_errors(struct kernels *k, const struct problem *p, struct memory m,
+                        const struct truth *truth)
 {
     static const char *const names[] = {"o", "lse", "dq", "dkeys", "dvalues"};
+    double errors[5], naive_errors[5];
+    errors_of(errors, p, m, truth->exact);
+    errors_of(naive_errors, p, truth->naive, truth->exact);
+    for (int i = 0; i < 5; i++) {
+        char what[128];
+        snprintf(what, sizeof what, "attention, %s: %s", p->shape->name, names[i]);
+        /* scores of some thousands are rounded by up to 2.4e-4 as floats, and p with them */
+        double rounding = p->shape->size > 1 ? 1e-3 : i < 2 ? 1e-5 : 2e-5;
+        operation_within(what, k, errors[i], 2 * naive_errors[i] + rounding);
+    }
+}
+
+static void test_shape(struct kernels *k, struct kernels *other, int number)
+{
     struct problem p;
-    problem_make(&p, s);
+    problem_make(&p, &shapes[number]);
     struct memory m = memory_make(&p, kernels_dtype(k)), again = memory_make(&p, kernels_dtype(k));
-    struct memory exact = memory_make(&p, REFERENCE_F64);
-    struct memory naive = memory_make(&p, kernels_dtype(k));
-    memory_fill(m, s->size);
+    memory_fill(m, p.shape->size);
     memory_copy(again, m);
-    memory_copy(exact, m);
-    memory_copy(naive, m);
     run(k, &p, m);
     run(other, &p, again);
     CHECK(memory_equal(m, again));
     run(k, &p, again);
     CHECK(memory_equal(m, again));
-    reference_run(&p, exact);
-    reference_run(&p, naive);
-    double errors[5], naive_errors[5];
-    errors_of(errors, &p, m, exact);
-    errors_of(naive_errors, &p, naive, exact);
-    for (int i = 0; i < 5; i++) {
-        char what[128];
-        snprintf(what, sizeof what, "attention, %s: %s", s->name, names[i]);
-        /* naive: the same formulas in double, with o and lse as rounded as ours are */
-        /* scores of some thousands are rounded by up to 2.4e-4 as floats, and p with them */
-        double rounding = s->size > 1 ? 1e-3 : i < 2 ? 1e-5 : 2e-5;
-        operation_within(what, k, errors[i], 2 * naive_errors[i] + rounding);
-    }
+    test_errors(k, &p, m, truth_of(&p, number, kernels_dtype(k), m));
     memory_release(&m);
     memory_release(&again);
-    memory_release(&exact);
-    memory_release(&naive);
 }
 
 /* Two documents in one call and each in a call of its own: equal bits. */
@@ -322,7 +350,7 @@ static void test_grouped(struct kernels *k)
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
-        test_shape(k, other, &shapes[i]);
+        test_shape(k, other, i);
     }
     test_packed(k);
     test_past(k);
@@ -343,5 +371,6 @@ int main(void)
         .training = true,
     };
     operation_each(&limits, test_all);
+    truths_release();
     return 0;
 }

@@ -36,7 +36,7 @@ enum plan_part {
 };
 
 struct plan_buffers {
-    int64_t kernels, loaders, snapshot, communication, program;
+    int64_t kernels, loaders, snapshot, writer, communication, program;
 };
 
 struct plan {

@@ -84,8 +84,8 @@ static void test_memory(void)
     }
     CHECK_EQUAL(one.total_bytes, sum);
     CHECK_EQUAL(one.bytes[PLAN_BUFFERS], one.buffers.kernels + one.buffers.loaders +
-                                             one.buffers.snapshot + one.buffers.communication +
-                                             one.buffers.program);
+                                             one.buffers.snapshot + one.buffers.writer +
+                                             one.buffers.communication + one.buffers.program);
     CHECK_OK(plan_make(&recipe, 2, &two));
     CHECK(two.sent_bytes == (double)two.bytes[PLAN_GRADIENTS]); /* 2 (R - 1) / R = 1 */
     CHECK_EQUAL(two.buffers.communication, two.bytes[PLAN_GRADIENTS] / 2);

@@ -47,6 +47,7 @@ static void print_memory(const struct plan *plan)
     print_bytes("  kernels", plan->buffers.kernels);
     print_bytes("  loaders", plan->buffers.loaders);
     print_bytes("  snapshot", plan->buffers.snapshot);
+    print_bytes("  checkpoint writer", plan->buffers.writer);
     print_bytes("  communication", plan->buffers.communication);
     print_bytes("  program", plan->buffers.program);
     print_bytes("total", plan->total_bytes);
@@ -128,9 +129,10 @@ static json_t *memory_object(const struct plan *plan)
 
 static json_t *buffers_object(const struct plan_buffers *b)
 {
-    return json_pack("{sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
-                     (json_int_t)b->loaders, "snapshot", (json_int_t)b->snapshot, "communication",
-                     (json_int_t)b->communication, "program", (json_int_t)b->program);
+    return json_pack("{sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
+                     (json_int_t)b->loaders, "snapshot", (json_int_t)b->snapshot, "writer",
+                     (json_int_t)b->writer, "communication", (json_int_t)b->communication,
+                     "program", (json_int_t)b->program);
 }
 
 static json_t *parts_object(const struct plan *plan)

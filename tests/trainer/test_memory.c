@@ -1,0 +1,131 @@
+/* What a plan says of memory against what a run then uses: within a tenth. argv[1]: ranks (1). */
+#include <jansson.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "datasets/shard.h"
+#include "datasets/tokenizer/tokenizer.h"
+#include "tests/check.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+static char folder[] = "/tmp/bireme-memory-XXXXXX";
+
+static void path_in(const char *name, char path[FILE_PATH_BYTES])
+{
+    CHECK_OK(file_join(path, folder, name));
+}
+
+/* A character tokenizer, and shards of its ids. */
+static void make_data(void)
+{
+    char text[FILE_PATH_BYTES];
+    char path[FILE_PATH_BYTES];
+    struct tokenizer *t;
+    struct shard_writer *w;
+    path_in("text.txt", text);
+    CHECK_OK(file_write(text, "abcdefghijklmnopqrstuvwxyz .\n", 29));
+    char *files[] = {text};
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
+    path_in("tokenizer", path);
+    CHECK_OK(tokenizer_save(t, path));
+    struct shard_header header = {.vocab_size = tokenizer_vocab_size(t), .eos_id = -1};
+    snprintf(header.tokenizer_sha256, sizeof header.tokenizer_sha256, "%s", tokenizer_sha256(t));
+    path_in("train.h5", path);
+    CHECK_OK(shard_writer_create(path, &header, &w));
+    for (int32_t i = 0; i < 20000; i++) {
+        int32_t id = (int32_t)((i * 7 + i / 13) % header.vocab_size);
+        CHECK_OK(shard_writer_append(w, &id, 1));
+    }
+    CHECK_OK(shard_writer_end_document(w));
+    CHECK_OK(shard_writer_close(&w));
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
+static void make_recipe(void)
+{
+    char text[4096];
+    char path[FILE_PATH_BYTES];
+    int bytes = snprintf(text, sizeof text,
+                         "run_dir: '%s/run'\n"
+                         "model: {num_layers: 4, hidden_size: 256, num_heads: 4, "
+                         "max_position_embeddings: 64}\n"
+                         "data: {tokenizer: '%s/tokenizer', train: '%s/train.h5', "
+                         "validation: '%s/train.h5'}\n"
+                         "batch: {global_size: 8, micro_size: 4}\n"
+                         "parallel: {threads: 1}\n"
+                         "train: {max_steps: 3}\n"
+                         "evaluate: {every: 2, batches: 1}\n"
+                         "checkpoint: {every: 2}\nlog: {every: 1}\n",
+                         folder, folder, folder, folder);
+    path_in("recipe.yaml", path);
+    CHECK_OK(file_write(path, text, (size_t)bytes));
+}
+
+static void train(int ranks)
+{
+    char command[4 * FILE_PATH_BYTES];
+    char mpirun[128] = "";
+    if (ranks > 1) {
+        snprintf(mpirun, sizeof mpirun,
+                 "mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np %d ", ranks);
+    }
+    snprintf(command, sizeof command, "%s'%s' train '%s/recipe.yaml' >'%s/output' 2>&1", mpirun,
+             getenv("BIREME_PROGRAM"), folder, folder);
+    int ended = system(command);
+    if (ended != 0) {
+        snprintf(command, sizeof command, "cat '%s/output' >&2", folder);
+        CHECK(system(command) == 0);
+    }
+    CHECK_EQUAL(ended, 0);
+}
+
+/* compare - the start line's sum with the largest memory_bytes of any line. */
+static void compare(int ranks)
+{
+    char path[FILE_PATH_BYTES];
+    char *text = NULL;
+    double planned = 0;
+    double used = 0;
+    path_in("run/metrics.jsonl", path);
+    CHECK_OK(file_read(path, 1 << 20, &text, NULL));
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        json_t *entry = json_loads(line, 0, NULL);
+        CHECK(entry != NULL);
+        const char *kind;
+        json_t *bytes;
+        json_object_foreach(json_object_get(entry, "rank_bytes"), kind, bytes)
+        {
+            planned += json_number_value(bytes);
+        }
+        used = fmax(used, json_number_value(json_object_get(entry, "memory_bytes")));
+        json_decref(entry);
+    }
+    free(text);
+    printf("%d ranks: planned %.1f MB, used %.1f MB\n", ranks, planned / 1e6, used / 1e6);
+    CHECK(used > 0 && fabs(planned - used) <= 0.1 * used);
+}
+
+int main(int argc, char **argv)
+{
+    int ranks = argc > 1 ? atoi(argv[1]) : 1;
+    const char *program = getenv("BIREME_PROGRAM");
+    if (program == NULL || access(program, X_OK) != 0) {
+        CHECK_SKIP("BIREME_PROGRAM names no program");
+    }
+    if (SANITIZED) {
+        CHECK_SKIP("a sanitizer's own memory is not planned");
+    }
+    CHECK(mkdtemp(folder) != NULL);
+    make_data();
+    make_recipe();
+    train(ranks);
+    compare(ranks);
+    CHECK_OK(file_remove_tree(folder));
+    return 0;
+}

@@ -28,7 +28,7 @@ say() {
 # begin TEXT: what is done from here on, for the person and for the message if it fails.
 begin() {
     stage=$1
-    printf '\nquickstart: == %s ==\n' "$stage" >&2
+    printf '\nquickstart: == %s == (%d s so far)\n' "$stage" $SECONDS >&2
 }
 
 failed() {
@@ -158,7 +158,7 @@ train() {
 # losses: the first and the last validation loss of the run.
 losses() {
     grep '"event": *"evaluate"' "$run/metrics.jsonl" | sed -n 's/.*"loss": *\([0-9.eE+-]*\).*/\1/p' |
-        sed -n '1p;$p' | tr '\n' ' '
+        sed -n '1p;$p' | xargs -r printf '%.3f '
 }
 
 tell() {

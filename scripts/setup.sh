@@ -55,6 +55,7 @@ find_missing() {
     need libpcre2-dev library libpcre2-8
     need libssl-dev library libcrypto
     need groff-base has groff
+    need procps has pgrep # some tests look for processes that were left behind
 }
 
 say() {

@@ -87,7 +87,11 @@ build build-release 420 --preset release
 part "tests" 420 ctest --preset release --no-tests=error || true
 sanitizer asan 420
 sanitizer tsan 420
-part "the long sweeps" 420 env BIREME_LONG=1 ctest --preset release --no-tests=error -L long || true
+part "style" 60 ./scripts/check_style.sh || true
+part "a hundred kills, a broken network" 600 env BIREME_KILLS=100 BIREME_LONG=1 \
+    ctest --preset release --no-tests=error -R '^(train_kills_.*|comm_network)$' || true
+part "every call of a save" 600 env BIREME_FULL_SWEEP=1 \
+    ctest --preset release --no-tests=error -R '^checkpoint_(kill|enospc)_' || true
 part "a bare Debian root" 840 ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" || true
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

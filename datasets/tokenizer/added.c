@@ -2,8 +2,8 @@
  *
  * At each place the longest added token wins, and the search goes on behind it. As in the
  * `tokenizers` package, those marked `normalized` are looked for only in what the others leave. The
- * ids of a set lie in the order of their bytes; a walk over the text narrows the range of those that
- * still agree, so a place costs at most (longest token) x log(their number). */
+ * ids of a set lie in the order of their bytes; a walk over the text narrows the range of those
+ * that still agree, so a place costs at most (longest token) x log(their number). */
 #include <stdlib.h>
 #include <string.h>
 

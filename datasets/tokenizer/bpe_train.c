@@ -11,8 +11,8 @@
  *
  * A count grows only in the round that makes the pair, so a heap whose entries may be too high is
  * enough: an entry that is outdated goes back with the count of now. The work of a round is the
- * number of its positions, and the sum over all rounds is below (bytes of the different words) times
- * (the depth of a token), however long the words are.
+ * number of its positions, and the sum over all rounds is below (bytes of the different words)
+ * times (the depth of a token), however long the words are.
  *
  * Ids: 256 bytes in the order of GPT-2's alphabet, the merges, the end token. The merges are those
  * of the Python package's trainer with a minimum frequency of 2. */

@@ -9,8 +9,8 @@
 #define WHITE                                                                                      \
     "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"  \
     "\\x{205f}\\x{3000}"
-/* Characters that Unicode 15 to 16 brought: PCRE2 10.42 knows version 14, 10.45 version 16. With these
- * a text gives the same words on both, and those of the `tokenizers` package. */
+/* Characters that Unicode 15 to 16 brought: PCRE2 10.42 knows version 14, 10.45 version 16. With
+ * these a text gives the same words on both, and those of the `tokenizers` package. */
 #define CAPITALS_SINCE_14 "\\x{1c89}\\x{a7cb}-\\x{a7cc}\\x{a7da}\\x{a7dc}\\x{10d50}-\\x{10d65}"
 #define SMALLS_SINCE_14 "\\x{1c8a}\\x{a7cd}\\x{a7db}\\x{10d70}-\\x{10d85}\\x{1df25}-\\x{1df2a}"
 #define UNCASED_SINCE_14                                                                           \

@@ -1,8 +1,8 @@
 /* Text to ids and back. Kinds: `bpe` (byte-level, as GPT-2), `char`, `wordpiece` (another issue).
  *
  * A tokenizer lives in a folder as tokenizer.json in the Hugging Face `tokenizers` format (and, for
- * `char`, in the same format with a one-character vocabulary). Immutable once made: encode and decode
- * may run in several threads at once, each with its own encoder. */
+ * `char`, in the same format with a one-character vocabulary). Immutable once made: encode and
+ * decode may run in several threads at once. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,9 +29,10 @@ status token_list_reserve(struct token_list *list, int64_t more);
 
 /* tokenizer_train - learn a tokenizer of at most vocab_size ids from the texts of these files.
  *
- * For bpe: 256 bytes first, merges by count (ties: the pair with the smaller ids), and the special
- * token <|endoftext|> last. For char: every character of the text in order of code points, no special
- * token; vocab_size is only checked as a limit (0: none).
+ * For bpe: 256 bytes first, merges by count (ties: the pair with the smaller ids; pairs seen once
+ * are not merged, so there may be fewer ids), and the special token <|endoftext|> last. For char:
+ * every character of the text in order of code points, no special token; vocab_size is only checked
+ * as a limit (0: none).
  * Errors    STATUS_NO_INPUT, STATUS_DATA (char: invalid UTF-8, with the byte offset) */
 status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
                        int workers, struct tokenizer **out);
@@ -50,7 +51,8 @@ enum tokenizer_kind tokenizer_kind_of(const struct tokenizer *t);
 int64_t tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1 */
 int32_t tokenizer_eos(const struct tokenizer *t);        /* <|endoftext|>, </s>, ...; -1: none */
 
-/* tokenizer_sha256 - of the canonical tokenizer.json: names the tokenizer in shards and checkpoints. */
+/* tokenizer_sha256 - of the canonical tokenizer.json: names the tokenizer in shards and
+ * checkpoints. */
 const char *tokenizer_sha256(const struct tokenizer *t);
 
 /* tokenizer_find - the id of a whole token by its text (special tokens too); -1: none. */

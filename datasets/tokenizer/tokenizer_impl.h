@@ -120,8 +120,8 @@ void added_find(const struct tokenizer *t, bool normalized, const char *text, si
 
 /* bpe_build - the pair table and the byte ids from tokens and merges. */
 status bpe_build(struct tokenizer *t);
-/* bpe_encode - append the ids of text that holds no added token; offset is added to the byte that an
- * error names. */
+/* bpe_encode - append the ids of text that holds no added token; offset is added to the byte that
+ * an error names. */
 status bpe_encode(const struct tokenizer *t, struct encoder *encoder, const char *text,
                   size_t bytes, size_t offset, struct token_list *out);
 status bpe_train(int64_t vocab_size, char *const *files, int count, int workers,

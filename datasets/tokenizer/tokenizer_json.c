@@ -1,14 +1,15 @@
 /* Reading tokenizer.json, the format of the Hugging Face `tokenizers` package.
  *
- * What is understood: a model of the type BPE with byte-level words (pre_tokenizer ByteLevel, or Split
- * with a pattern of pretokenise.h and then ByteLevel), and the one-character form of char.c. All else
- * that the format can say changes ids; it is refused by its name and never passed over, and so is a key
- * that is not known here.
+ * What is understood: a model of the type BPE with byte-level words (pre_tokenizer ByteLevel, or
+ * Split with a pattern of pretokenise.h and then ByteLevel), and the one-character form of char.c.
+ * All else that the format can say changes ids; it is refused by its name and never passed over,
+ * and so is a key that is not known here.
  *
- * A file may be hostile. Before parsing, its size and its number of values are bounded, and with them
- * the memory; nesting is bounded by jansson; each id and text may appear once; ids may have holes, but
- * not so many that the tables outgrow the file; a merge must make a token of the vocabulary, so that
- * tokens cannot grow beyond the file's own texts and merges cannot form a cycle. */
+ * A file may be hostile. Before parsing, its size and its number of values are bounded, and with
+ * them the memory; nesting is bounded by jansson; each id and text may appear once; ids may have
+ * holes, but not so many that the tables outgrow the file; a merge must make a token of the
+ * vocabulary, so that tokens cannot grow beyond the file's own texts and merges cannot form a
+ * cycle. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -465,7 +466,7 @@ static status check_unknown(const struct reader *r)
     return STATUS_OK;
 }
 
-/* No more values than this follow from a text: each stands at the start or behind one of , : [ {. */
+/* How many values the text has at most: each is the first or follows one of , : [ {. */
 static size_t values_at_most(const char *text, size_t bytes)
 {
     size_t count = 1;

@@ -1,5 +1,5 @@
-/* Writing tokenizer.json: the canonical text of a tokenizer, whose SHA-256 is its name. Everything that
- * has an effect here is in it, in a fixed order: tokens by id, merges by rank. */
+/* Writing tokenizer.json: the canonical text of a tokenizer, whose SHA-256 is its name. Everything
+ * that has an effect here is in it, in a fixed order: tokens by id, merges by rank. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -40,11 +40,17 @@ static void check_round_trip(const struct tokenizer *t, const char *text, size_t
     free(back);
 }
 
-static void check_reference_text(const struct tokenizer *t, const char *name, size_t row,
-                                 const json_t *pair)
+static json_t *load_expected(void)
 {
-    const json_t *text = json_array_get(pair, 0);
-    const json_t *wanted = json_array_get(pair, 1);
+    json_error_t error;
+    json_t *expected = json_load_file(path_of(reference, "expected.json"), 0, &error);
+    CHECK(expected != NULL && json_array_size(json_object_get(expected, "texts")) > 50);
+    return expected;
+}
+
+static void check_reference_text(const struct tokenizer *t, const char *name, const json_t *text,
+                                 const json_t *wanted)
+{
     struct token_list ids = {0};
     encode(t, json_string_value(text), json_string_length(text), true, &ids);
     bool equal = (size_t)ids.count == json_array_size(wanted);
@@ -52,8 +58,7 @@ static void check_reference_text(const struct tokenizer *t, const char *name, si
         equal = ids.ids[i] == json_integer_value(json_array_get(wanted, (size_t)i));
     }
     if (!equal) {
-        fprintf(stderr, "%s: text %zu ('%.60s') has other ids\n", name, row,
-                json_string_value(text));
+        fprintf(stderr, "%s: the text '%.60s' has other ids\n", name, json_string_value(text));
         exit(1);
     }
     token_list_free(&ids);
@@ -62,25 +67,71 @@ static void check_reference_text(const struct tokenizer *t, const char *name, si
     }
 }
 
-static void test_reference(void)
+static void test_reference_ids(void)
 {
-    json_error_t error;
-    json_t *expected = json_load_file(path_of(reference, "expected.json"), 0, &error);
-    CHECK(expected != NULL);
+    json_t *expected = load_expected();
+    const json_t *texts = json_object_get(expected, "texts");
     const char *name;
     json_t *rows;
     int tokenizers = 0;
-    json_object_foreach(expected, name, rows)
+    json_object_foreach(json_object_get(expected, "ids"), name, rows)
     {
         struct tokenizer *t = NULL;
         CHECK_OK(tokenizer_open(path_of(reference, name), &t));
+        CHECK_EQUAL(json_array_size(rows), json_array_size(texts));
         for (size_t i = 0; i < json_array_size(rows); i++) {
-            check_reference_text(t, name, i, json_array_get(rows, i));
+            if (json_is_array(json_array_get(rows, i))) { /* null: not of this one */
+                check_reference_text(t, name, json_array_get(texts, i), json_array_get(rows, i));
+            }
         }
         CHECK_OK(tokenizer_destroy(&t));
         tokenizers++;
     }
     CHECK_EQUAL(tokenizers, 9);
+    json_decref(expected);
+}
+
+static void check_words(struct scanner *scanner, const char *name, const json_t *text,
+                        const json_t *lengths)
+{
+    scanner_start(scanner, json_string_value(text), json_string_length(text));
+    for (size_t i = 0;; i++) {
+        size_t start = 0, end = 0;
+        CHECK_OK(scanner_next(scanner, &start, &end));
+        if ((json_int_t)(end - start) != json_integer_value(json_array_get(lengths, i))) {
+            fprintf(stderr, "%s: word %zu of '%.60s' has %zu bytes\n", name, i,
+                    json_string_value(text), end - start);
+            exit(1);
+        }
+        if (start == end) {
+            CHECK_EQUAL(i, json_array_size(lengths));
+            return;
+        }
+    }
+}
+
+static void test_reference_words(void)
+{
+    static const char *const names[PRETOKENISE_PATTERNS] = {[PRETOKENISE_GPT2] = "gpt2",
+                                                            [PRETOKENISE_LLAMA3] = "llama3",
+                                                            [PRETOKENISE_QWEN2] = "qwen2",
+                                                            [PRETOKENISE_CL100K] = "cl100k",
+                                                            [PRETOKENISE_O200K] = "o200k"};
+    json_t *expected = load_expected();
+    const json_t *texts = json_object_get(expected, "texts");
+    for (int pattern = PRETOKENISE_GPT2; pattern < PRETOKENISE_PATTERNS; pattern++) {
+        const json_t *rows = json_object_get(json_object_get(expected, "words"), names[pattern]);
+        CHECK_EQUAL(json_array_size(rows), json_array_size(texts));
+        struct pretokeniser *p = NULL;
+        struct scanner *scanner = NULL;
+        CHECK_OK(pretokeniser_create((enum pretokenise_pattern)pattern, &p));
+        CHECK_OK(scanner_create(p, &scanner));
+        for (size_t i = 0; i < json_array_size(texts); i++) {
+            check_words(scanner, names[pattern], json_array_get(texts, i), json_array_get(rows, i));
+        }
+        scanner_destroy(scanner);
+        pretokeniser_destroy(p);
+    }
     json_decref(expected);
 }
 
@@ -425,7 +476,8 @@ int main(void)
     const char *source = getenv("BIREME_SOURCE_DIR");
     CHECK_OK(file_join(reference, source == NULL ? "." : source, "tests/reference/tokenizer"));
     folder_make();
-    test_reference();
+    test_reference_ids();
+    test_reference_words();
     test_training_equals_package();
     test_training_determinism();
     test_training_files();

@@ -1,5 +1,5 @@
-/* tokenizer.json that is wrong, foreign or hostile: each ends in 65 with its reason, soon and in bounded
- * memory; and files with bytes changed at random end in 65 or in a tokenizer that works. */
+/* tokenizer.json that is wrong, foreign or hostile: each ends in 65 with its reason, soon and in
+ * bounded memory; and files with bytes changed at random end in 65 or in a tokenizer that works. */
 #include <jansson.h>
 #include <sys/resource.h>
 #include <time.h>

@@ -1,8 +1,9 @@
 /* bireme tokenizer train | encode | decode: text to ids and back, from the command line.
  *
- * encode writes one line of ids for each line of text (the line's end itself is not encoded), decode
- * one line of text for each line of ids. Lines are read in batches of a few megabytes; a batch is
- * divided among the workers, each writes into its own buffer, and the buffers go out in order. */
+ * encode writes one line of ids for each line of text (the line's end itself is not encoded),
+ * decode one line of text for each line of ids. Lines are read in batches of a few megabytes; a
+ * batch is divided among the workers, each writes into its own buffer, and the buffers go out in
+ * order. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

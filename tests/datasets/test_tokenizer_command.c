@@ -1,0 +1,109 @@
+/* bireme tokenizer train | encode | decode as a user calls them: pipes, workers, exit codes. */
+#include <stdarg.h>
+#include <sys/wait.h>
+
+#include "tests/check.h"
+#include "tests/datasets/folder.h"
+
+static const char *program;
+
+/* The exit code of a shell command in the test's folder; $B is the program. */
+static int run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static int run(const char *format, ...)
+{
+    char arguments[2048], command[4096 + FILE_PATH_BYTES];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(arguments, sizeof arguments, format, list);
+    va_end(list);
+    snprintf(command, sizeof command, "cd '%s' && B='%s' && { %s; } 2>error.txt", folder_path,
+             program, arguments);
+    int code = system(command);
+    CHECK(WIFEXITED(code));
+    return WEXITSTATUS(code);
+}
+
+static void check_error(const char *wanted)
+{
+    char *text = folder_read(folder_file("error.txt"), NULL);
+    if (strstr(text, wanted) == NULL) {
+        fprintf(stderr, "wanted '%s' in: %s\n", wanted, text);
+        exit(1);
+    }
+    free(text);
+}
+
+static void write_corpus(void)
+{
+    FILE *file = fopen(folder_file("text.txt"), "wb");
+    CHECK(file != NULL);
+    for (int i = 0; i < 3000; i++) {
+        fprintf(file, "%d oars pull in  one stroke, r\xc3\xa4umt \xe6\xab\x82.\r\n\n", i);
+    }
+    CHECK(fclose(file) == 0);
+}
+
+static void test_bpe(void)
+{
+    CHECK_EQUAL(run("$B tokenizer train --vocab-size 320 --input text.txt text.txt --output t"), 0);
+    CHECK_EQUAL(run("$B tokenizer encode --tokenizer t text.txt > ids"), 0);
+    CHECK_EQUAL(run("$B tokenizer encode --tokenizer t --workers 2 < text.txt | cmp - ids"), 0);
+    CHECK_EQUAL(run("test $(wc -l < ids) = $(wc -l < text.txt)"), 0);
+    CHECK_EQUAL(run("$B tokenizer decode --tokenizer t ids | cmp - text.txt"), 0);
+    CHECK_EQUAL(run("$B tokenizer decode --tokenizer t --workers 2 - < ids | cmp - text.txt"), 0);
+    CHECK_EQUAL(run("$B tokenizer encode --tokenizer t --whole text.txt > whole"), 0);
+    CHECK_EQUAL(run("test $(wc -l < whole) = 1"), 0);
+    CHECK_EQUAL(run("(cat text.txt; echo) > more.txt; "
+                    "$B tokenizer decode --tokenizer t whole | cmp - more.txt"),
+                0);
+    CHECK_EQUAL(run("test $(printf 'a<|endoftext|>' | $B tokenizer encode --tokenizer t --special"
+                    " | wc -w) = 2"),
+                0);
+    CHECK_EQUAL(run("test -z \"$(printf '' | $B tokenizer encode --tokenizer t)\""), 0);
+}
+
+static void test_char(void)
+{
+    CHECK_EQUAL(run("$B tokenizer train --type char --input text.txt --output c"), 0);
+    CHECK_EQUAL(run("tr -d '\\r' < text.txt > plain; $B tokenizer encode --tokenizer c plain | "
+                    "$B tokenizer decode --tokenizer c | cmp - plain"),
+                0);
+    CHECK_EQUAL(run("printf 'oar\\noaR\\n' | $B tokenizer encode --tokenizer c"), 65);
+    check_error("standard input: line 2: the character U+0052 at byte 2");
+}
+
+static void test_errors(void)
+{
+    CHECK_EQUAL(run("$B tokenizer train --input text.txt --output t"), 64);
+    check_error("--vocab-size");
+    CHECK_EQUAL(run("$B tokenizer train --vocab-size 300 --input none.txt --output t"), 66);
+    check_error("none.txt");
+    CHECK_EQUAL(run("$B tokenizer train --type wordpiece --input text.txt --output t"), 69);
+    CHECK_EQUAL(run("$B tokenizer encode --tokenizer none text.txt"), 66);
+    CHECK_EQUAL(run("$B tokenizer encode --tokenizer t none.txt"), 66);
+    CHECK_EQUAL(run("$B tokenizer encode text.txt"), 64);
+    CHECK_EQUAL(run("printf '1 2\\n3 x4\\n' | $B tokenizer decode --tokenizer t"), 65);
+    check_error("line 2, column 3");
+    CHECK_EQUAL(run("printf '1 2\\n3 99999999999\\n' | $B tokenizer decode --tokenizer t"), 65);
+    CHECK_EQUAL(run("printf '1\\n\\n1 320\\n' | $B tokenizer decode --tokenizer t"), 65);
+    check_error("line 3: id 320 at index 1");
+    CHECK_EQUAL(run("$B tokenizer encode --tokenizer t text.txt > /dev/full"), 74);
+    CHECK_EQUAL(run("mkdir -p bad; echo '{}' > bad/tokenizer.json; "
+                    "$B tokenizer encode --tokenizer bad text.txt"),
+                65);
+    check_error("bad/tokenizer.json: model");
+}
+
+int main(void)
+{
+    program = getenv("BIREME_PROGRAM");
+    if (program == NULL || !file_exists(program)) {
+        CHECK_SKIP("the program is not built: %s", program == NULL ? "no BIREME_PROGRAM" : program);
+    }
+    folder_make();
+    write_corpus();
+    test_bpe();
+    test_char();
+    test_errors();
+    return 0;
+}

@@ -138,8 +138,8 @@ const struct setting recipe_table[] = {
 
     {"log.every", SETTING_INTEGER, FIELD(log.every), "10", WITHIN(1, STEPS_MAX), .resume = true,
      .meaning = "steps between lines of metrics.jsonl"},
-    {"log.tensorboard", SETTING_BOOLEAN, FIELD(log.tensorboard), "true", .resume = true,
-     .meaning = "event files for TensorBoard beside metrics.jsonl"},
+    {"log.tensorboard", SETTING_BOOLEAN, FIELD(log.tensorboard), "false", .resume = true,
+     .meaning = "event files for TensorBoard beside metrics.jsonl; not in this version: true only warns"},
 };
 
 const struct section recipe_sections[] = {

@@ -1,0 +1,125 @@
+/* The table of flags: values of each kind, defaults, lists, operands, and what is refused. */
+#include "tests/check.h"
+#include "trainer/command/options.h"
+
+struct values {
+    bool json;
+    int64_t size;
+    double share;
+    const char *output, *type;
+    struct option_list inputs;
+    struct options options;
+};
+
+static status parse(struct values *v, int argc, char **argv, bool *help)
+{
+    const struct option table[] = {
+        {"json", OPTION_FLAG, &v->json, NULL, NULL, "one document", 0, 0, NULL},
+        {"size", OPTION_INTEGER, &v->size, "N", "10", "how many", 1, 100, NULL},
+        {"share", OPTION_NUMBER, &v->share, "F", "0.5", "how much", 0, 1, NULL},
+        {"output", OPTION_TEXT, &v->output, "DIR", OPTION_REQUIRED, "folder", 0, 0, NULL},
+        {"type", OPTION_CHOICE, &v->type, "TYPE", "bpe", "kind", 0, 0, "bpe|char"},
+        {"input", OPTION_LIST, &v->inputs, "FILE...", NULL, "texts", 0, 0, NULL},
+    };
+    v->options = (struct options){.usage = "x",
+                                  .about = "y",
+                                  .table = table,
+                                  .count = 6,
+                                  .operand = "NAME",
+                                  .operands_most = 2};
+    return options_parse(&v->options, argc, argv, help);
+}
+
+static struct values good(char *line)
+{
+    static char *argv[32];
+    struct values v = {0};
+    bool help = true;
+    int argc = 0;
+    for (char *word = strtok(line, " "); word != NULL; word = strtok(NULL, " ")) {
+        argv[argc++] = word;
+    }
+    CHECK_OK(parse(&v, argc, argv, &help));
+    CHECK(!help);
+    return v;
+}
+
+static void bad(const char *text, const char *expected)
+{
+    char line[256];
+    char *argv[32];
+    struct values v = {0};
+    bool help;
+    int argc = 0;
+    snprintf(line, sizeof line, "%s", text);
+    for (char *word = strtok(line, " "); word != NULL; word = strtok(NULL, " ")) {
+        argv[argc++] = word;
+    }
+    CHECK_FAILS(parse(&v, argc, argv, &help), STATUS_USAGE, expected);
+    CHECK(v.inputs.items == NULL && v.inputs.count == 0);
+}
+
+static void test_good(void)
+{
+    char first[] = "c --output o";
+    struct values v = good(first);
+    CHECK(!v.json && v.size == 10 && v.share == 0.5 && strcmp(v.type, "bpe") == 0);
+    CHECK(strcmp(v.output, "o") == 0 && v.inputs.count == 0 && v.options.operand_count == 0);
+
+    char second[] =
+        "c a --input p q --size=7 --json b --output=-x --share 1e-1 --type char --input r";
+    v = good(second);
+    CHECK(v.json && v.size == 7 && v.share == 0.1 && strcmp(v.type, "char") == 0);
+    CHECK(strcmp(v.output, "-x") == 0);
+    CHECK_EQUAL(v.inputs.count, 3);
+    CHECK(strcmp(v.inputs.items[0], "p") == 0 && strcmp(v.inputs.items[2], "r") == 0);
+    CHECK_EQUAL(v.options.operand_count, 2);
+    CHECK(strcmp(v.options.operands[0], "a") == 0 && strcmp(v.options.operands[1], "b") == 0);
+    free(v.inputs.items);
+
+    char third[] = "c --output o -- --json -a";
+    v = good(third);
+    CHECK(!v.json && v.options.operand_count == 2);
+    CHECK(strcmp(v.options.operands[0], "--json") == 0);
+}
+
+static void test_bad(void)
+{
+    bad("c", "--output DIR is missing");
+    bad("c --output", "--output needs a value: DIR");
+    bad("c --output --json", "--output needs a value");
+    bad("c --output=", "--output: the value is empty");
+    bad("c --output o --output p", "--output is given twice");
+    bad("c --output o --input p --input", "--input needs a value: FILE...");
+    bad("c --output o --size 0", "--size 0: must lie between 1 and 100");
+    bad("c --output o --size 5x", "--size: '5x' is not an integer");
+    bad("c --output o --share nan", "--share: 'nan' is not a number");
+    bad("c --output o --share 2", "must lie between 0 and 1");
+    bad("c --output o --type bp", "must be one of bpe|char; did you mean 'bpe'?");
+    bad("c --output o --jsn", "unknown flag '--jsn'; did you mean '--json'?");
+    bad("c --output o --json=yes", "--json takes no value");
+    bad("c --output o -j", "unknown flag '-j'; flags begin with two dashes");
+    bad("c --output o a b d", "unexpected argument 'd'");
+    bad("c --output o --input p --zzzzzz", "unknown flag '--zzzzzz'");
+}
+
+static void test_choose(void)
+{
+    const char *argv[] = {"tokenizer", "encode", NULL};
+    const char *near[] = {"tokenizer", "trian", NULL};
+    int which = -1;
+    CHECK_OK(options_choose("u", "train|encode|decode", 2, (char **)argv, &which));
+    CHECK_EQUAL(which, 1);
+    CHECK_FAILS(options_choose("u", "train|encode|decode", 2, (char **)near, &which), STATUS_USAGE,
+                "did you mean 'train'?");
+    CHECK_FAILS(options_choose("u", "train|encode", 1, (char **)argv, &which), STATUS_USAGE,
+                "tokenizer needs one of train|encode");
+}
+
+int main(void)
+{
+    test_good();
+    test_bad();
+    test_choose();
+    return 0;
+}

@@ -16,6 +16,7 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/matmul.h"
 
@@ -295,10 +296,15 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
 status CPU(classifier_logits)(struct kernels *k, struct tensor logits, struct tensor x,
                               struct tensor w)
 {
+    struct tensor existing = tensor_rows(w, 0, logits.columns);
+    if (x.rows <= FEW_ROWS) {
+        CPU(few_rows_product)(k, logits, x, existing, tensor_absent());
+        return STATUS_OK;
+    }
     return matmul_product(k, &(struct matmul_call){
                                  .c = logits,
                                  .a = x,
-                                 .b = tensor_rows(w, 0, logits.columns),
+                                 .b = existing,
                                  .transpose_b = true,
                              });
 }

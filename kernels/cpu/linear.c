@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/matmul.h"
 
@@ -62,6 +63,13 @@ status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor pre
 {
     struct tensor sum = pre.data == NULL ? y : pre;
     struct step step = {y, sum, act};
+    if (x.rows <= FEW_ROWS) {
+        CPU(few_rows_product)(k, sum, x, w, bias);
+        if (act != ACTIVATION_NONE) {
+            activate_block(&step, (struct matmul_block){0, y.rows, 0, y.columns, 0});
+        }
+        return STATUS_OK;
+    }
     return matmul_product(k, &(struct matmul_call){
                                  .c = sum,
                                  .a = x,

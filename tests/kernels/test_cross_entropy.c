@@ -189,9 +189,9 @@ static void test_nan(struct kernels *k)
     problem_release(&p);
 }
 
-static void test_logits(struct kernels *k)
+static void test_logits(struct kernels *k, int64_t rows)
 {
-    const int64_t rows = 3, width = 40, vocabulary = 77, padded = 80;
+    const int64_t width = 40, vocabulary = 77, padded = 80;
     struct tensor x = operation_random(kernels_dtype(k), rows, width, 1, 1);
     struct tensor w = operation_random(kernels_dtype(k), padded, width, 2, 1);
     struct tensor logits = operation_tensor(DTYPE_F32, rows, vocabulary, vocabulary + 3);
@@ -227,7 +227,9 @@ static void test_context(struct kernels *k, struct kernels *other)
     test_zeros(k);
     test_without_gradient(k);
     test_nan(k);
-    test_logits(k);
+    test_logits(k, 1);
+    test_logits(k, 3);
+    test_logits(k, 9);
     test_refusals(k);
 }
 

@@ -1,0 +1,126 @@
+/* The context: what it refuses, what it says of itself, the profile and the floor; and that a
+ * product whose shape was met before allocates nothing. */
+#include <malloc.h>
+
+#include "tests/kernels/operation.h"
+
+static const struct kernels_limits limits = {.rows = 64,
+                                             .width = 32,
+                                             .inner = 64,
+                                             .heads = 2,
+                                             .head_width = 16,
+                                             .sequence = 32,
+                                             .vocabulary = 100,
+                                             .training = true};
+
+static void test_refusals(struct device *dev)
+{
+    struct kernels *k = (struct kernels *)dev;
+    struct kernels_limits wrong = limits;
+    wrong.width = 0;
+    CHECK_FAILS(kernels_create(dev, DTYPE_F32, 1, &wrong, &k), STATUS_INTERNAL, "width 0");
+    CHECK(k == NULL);
+    CHECK(setenv("BIREME_CPU", "abacus", 1) == 0);
+    CHECK_FAILS(kernels_create(dev, DTYPE_F32, 1, &limits, &k), STATUS_UNAVAILABLE, "abacus");
+    CHECK(k == NULL);
+    CHECK(unsetenv("BIREME_CPU") == 0);
+    if (!kernels_supports(dev, DTYPE_BF16)) {
+        CHECK_FAILS(kernels_create(dev, DTYPE_BF16, 1, &limits, &k), STATUS_UNAVAILABLE, "bf16");
+    }
+    CHECK(kernels_supports(dev, DTYPE_F32));
+}
+
+static void test_context(struct device *dev)
+{
+    struct kernels *k = NULL;
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 0, &limits, &k));
+    CHECK(kernels_threads(k) >= 1);
+    CHECK(kernels_device(k) == dev && kernels_dtype(k) == DTYPE_F32);
+    CHECK(strstr(kernels_description(k), "oneDNN") != NULL);
+    CHECK_OK(kernels_destroy(&k));
+    CHECK(k == NULL);
+    CHECK_OK(kernels_destroy(&k));
+    CHECK(kernels_workspace_bytes(DEVICE_CPU, DTYPE_F32, 1, &limits) > 0);
+}
+
+static void test_profile(struct device *dev)
+{
+    struct kernels *k = NULL;
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &k));
+    struct tensor x = operation_random(DTYPE_F32, 10, 32, 1, 1);
+    struct tensor w = operation_random(DTYPE_F32, 20, 32, 2, 1);
+    struct tensor y = operation_tensor(DTYPE_F32, 10, 20, 20);
+    struct tensor none = tensor_absent();
+    struct kernels_time times[KERNELS_OPERATIONS_MAX];
+    CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
+    CHECK_EQUAL(kernels_times(k, times), 0);
+    kernels_profile(k, true);
+    CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
+    CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
+    kernels_profile(k, false);
+    CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
+    CHECK_EQUAL(kernels_times(k, times), 1);
+    CHECK(strcmp(times[0].operation, "linear_forward") == 0);
+    CHECK_EQUAL(times[0].calls, 2);
+    CHECK_NEAR(times[0].flops, 2 * 2.0 * 10 * 20 * 32, 0);
+    CHECK(times[0].seconds > 0);
+    operation_release(&x);
+    operation_release(&w);
+    operation_release(&y);
+    CHECK_OK(kernels_destroy(&k));
+}
+
+static void test_floor(struct device *dev)
+{
+    struct kernels *k = NULL;
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &limits, &k));
+    const struct product products[] = {{PRODUCT_FORWARD, 40, 24, 56, 3},
+                                       {PRODUCT_INPUT, 40, 24, 56, 1},
+                                       {PRODUCT_WEIGHT, 40, 24, 56, 2}};
+    double seconds = 0;
+    CHECK_OK(kernels_floor(k, &seconds, products, 3, 3));
+    CHECK(seconds > 0);
+    CHECK_OK(kernels_floor(k, &seconds, products, 0, 3));
+    CHECK(seconds == 0);
+    CHECK_FAILS(kernels_floor(k, &seconds, products, 3, 0), STATUS_INTERNAL, "0 repeats");
+    CHECK_OK(kernels_destroy(&k));
+}
+
+/* A step's operations meet the same shapes again: the heap is as it was. */
+static void test_allocations(struct device *dev)
+{
+    struct kernels *k = NULL;
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &k));
+    struct tensor x = operation_random(DTYPE_F32, 64, 32, 1, 1);
+    struct tensor w = operation_random(DTYPE_F32, 100, 32, 2, 1);
+    struct tensor dx = operation_random(DTYPE_F32, 64, 32, 3, 1);
+    struct tensor dw = operation_random(DTYPE_F32, 100, 32, 4, 1);
+    static int32_t targets[64];
+    static float losses[64];
+    struct classifier c = {.vocabulary = 100, .ignored = -1, .gradient = true};
+    size_t used[2] = {0};
+    for (int i = 0; i < 3; i++) {
+        used[0] = used[1];
+        CHECK_OK(classifier_run(k, losses, NULL, dx, dw, x, w, targets, &c));
+        used[1] = mallinfo2().uordblks;
+    }
+    CHECK_EQUAL(used[0], used[1]);
+    operation_release(&x);
+    operation_release(&w);
+    operation_release(&dx);
+    operation_release(&dw);
+    CHECK_OK(kernels_destroy(&k));
+}
+
+int main(void)
+{
+    struct device *dev = NULL;
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    test_refusals(dev);
+    test_context(dev);
+    test_profile(dev);
+    test_floor(dev);
+    test_allocations(dev);
+    CHECK_OK(device_destroy(&dev));
+    return 0;
+}

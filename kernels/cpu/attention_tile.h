@@ -127,7 +127,7 @@ static inline void attention_pack(float *to, struct tensor t, int64_t row, int64
  * i + lanes / 2 into rows 2 i and 2 i + 1. */
 ATTENTION_INLINE void attention_turn(vector square[VECTOR_LANES])
 {
-    vector_bits low, high;
+    vector_bits low = {0}, high = {0};
     for (int i = 0; i < VECTOR_LANES; i++) {
         low[i] = i / 2 + i % 2 * VECTOR_LANES;
         high[i] = low[i] + VECTOR_LANES / 2;

@@ -50,7 +50,7 @@ static inline void vector_store(float *p, vector x)
 /* The lanes 0, 1, 2, ... */
 static inline vector_bits vector_index(void)
 {
-    vector_bits index;
+    vector_bits index = {0};
     for (int i = 0; i < VECTOR_LANES; i++) {
         index[i] = i;
     }

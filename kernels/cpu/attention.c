@@ -5,8 +5,8 @@
  * exp(m - m') (Milakov, Gimelshein 2018). Exponentials are powers of two: scale log2(e) is one
  * factor inside the fused multiply-add that subtracts m.
  *
- * Work is dealt out as (sequence, block of QUERIES rows, head), so a tile of keys is packed once for
- * QUERIES rows; rows go through score product, softmax and value product in groups that stay in
+ * Work is dealt out as (sequence, block of QUERIES rows, head), so a tile of keys is packed once
+ * for QUERIES rows; rows go through score product, softmax and value product in groups that stay in
  * registers and the nearest cache. A sequence's results depend on nothing outside of it.
  *
  * A single query row (generation) reads keys and values where they lie: it is bound by memory. */

@@ -2,9 +2,9 @@
  * floats, and one register-blocked product for all of their seven products.
  *
  * Packing copies a tile of one head out of the strided rows (whose stride, a multiple of a page's
- * fraction, makes cache sets collide), turns bf16 to float and, where the product's inner index must
- * run over rows, transposes. Tiles hold KEYS keys; a row of a tile is head_width rounded up to whole
- * vectors, padded with zeros. */
+ * fraction, makes cache sets collide), turns bf16 to float and, where the product's inner index
+ * must run over rows, transposes. Tiles hold KEYS keys; a row of a tile is head_width rounded up to
+ * whole vectors, padded with zeros. */
 #pragma once
 
 #include <math.h>

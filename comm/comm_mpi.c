@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "comm/heartbeat.h"
@@ -541,16 +540,15 @@ static status setting(const char *name, double otherwise, double *out)
 }
 
 /* MPI_Init, guarded: a rank that hangs in it ends, and the launcher ends the others. */
-static status init(int *argc, char ***argv)
+static status init(int *argc, char ***argv, double *limit)
 {
-    double limit = 0;
     const char *launched_as =
         getenv("PMIX_RANK") != NULL ? getenv("PMIX_RANK") : getenv("PMI_RANK");
     if (launched_as != NULL) {
         status_identify((int)strtol(launched_as, NULL, 10), 1, NULL); /* until MPI tells */
     }
-    TRY(setting("BIREME_INIT_SECONDS", INIT_SECONDS, &limit));
-    TRY(watchdog_start(NULL, limit));
+    TRY(setting("BIREME_INIT_SECONDS", INIT_SECONDS, limit));
+    TRY(watchdog_start(NULL, *limit));
     watchdog_phase("MPI_Init", 0);
     int provided = MPI_THREAD_SINGLE;
     int code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
@@ -640,12 +638,18 @@ status comm_mpi_world_create(int *argc, char ***argv, struct comm **out)
 {
     int place = 0;
     int locals = 1;
-    TRY(init(argc, argv));
+    double limit = 0;
+    TRY(init(argc, argv, &limit));
     TRY(learn_hosts());
     TRY(find_host(&place, &locals));
     TRY(attach_heartbeat(place, locals));
-    TRY(learn_nodes(place, locals));
-    TRY(mpi_create(MPI_COMM_WORLD, out));
+    TRY(watchdog_start(NULL, limit));
+    status result = learn_nodes(place, locals);
+    if (result == STATUS_OK) {
+        result = mpi_create(MPI_COMM_WORLD, out);
+    }
+    watchdog_stop();
+    TRY(result);
     (*out)->is_world = true;
     return STATUS_OK;
 }

@@ -319,7 +319,7 @@ static int be_rank(const struct fault *fault, int argc, char **argv)
 {
     struct comm *world = NULL;
     const char *rank = getenv("PMIX_RANK");
-    if (strcmp(fault->mode, "init") == 0 && rank != NULL && atoi(rank) != 0) {
+    if (strcmp(fault->mode, "init") == 0 && rank != NULL && strcmp(rank, "0") != 0) {
         clock_sleep(60); /* only rank 0 comes */
     }
     status result = comm_world_create(&argc, &argv, &world);
@@ -383,7 +383,8 @@ static bool somebody_left(const char *token)
             char path[300];
             char line[8192] = "";
             snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
-            int file = atoi(entry->d_name) > 0 ? open(path, O_RDONLY) : -1;
+            int file =
+                entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? open(path, O_RDONLY) : -1;
             if (file < 0) {
                 continue;
             }

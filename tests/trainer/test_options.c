@@ -36,8 +36,9 @@ static struct values good(char *line)
     struct values v = {0};
     bool help = true;
     int argc = 0;
-    for (char *word = strtok(line, " "); word != NULL; word = strtok(NULL, " ")) {
-        argv[argc++] = word;
+    char *rest = NULL;
+    for (char *w = strtok_r(line, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest)) {
+        argv[argc++] = w;
     }
     CHECK_OK(parse(&v, argc, argv, &help));
     CHECK(!help);
@@ -52,8 +53,9 @@ static void bad(const char *text, const char *expected)
     bool help;
     int argc = 0;
     snprintf(line, sizeof line, "%s", text);
-    for (char *word = strtok(line, " "); word != NULL; word = strtok(NULL, " ")) {
-        argv[argc++] = word;
+    char *rest = NULL;
+    for (char *w = strtok_r(line, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest)) {
+        argv[argc++] = w;
     }
     CHECK_FAILS(parse(&v, argc, argv, &help), STATUS_USAGE, expected);
     CHECK(v.inputs.items == NULL && v.inputs.count == 0);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "datasets/tokenizer/alphabet.h"
+#include "datasets/tokenizer/corpus.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
@@ -189,9 +190,33 @@ static void write_long_corpus(void)
     free(corpus);
 }
 
+/* The pieces of a file are the file. */
+static void test_corpus(void)
+{
+    size_t bytes = 0;
+    char *text = folder_read(folder_file("long.txt"), &bytes);
+    char *files[] = {folder_file("long.txt")};
+    struct corpus *corpus = NULL;
+    CHECK_OK(corpus_open(files, 1, &corpus));
+    struct corpus_piece piece = {0};
+    size_t at = 0;
+    for (;;) {
+        CHECK_OK(corpus_next(corpus, &piece));
+        if (piece.bytes == 0) {
+            break;
+        }
+        CHECK_EQUAL(piece.offset, at);
+        CHECK(at + piece.bytes <= bytes && memcmp(piece.text, text + at, piece.bytes) == 0);
+        at += piece.bytes;
+    }
+    CHECK_EQUAL(at, bytes);
+    corpus_piece_free(&piece);
+    corpus_close(corpus);
+    free(text);
+}
+
 static void test_training_determinism(void)
 {
-    write_long_corpus();
     char *files[] = {folder_file("long.txt")};
     char name[HASH_TEXT_BYTES] = "";
     for (int workers = 1; workers <= 2; workers++) {
@@ -479,6 +504,8 @@ int main(void)
     test_reference_ids();
     test_reference_words();
     test_training_equals_package();
+    write_long_corpus();
+    test_corpus();
     test_training_determinism();
     test_training_files();
     test_round_trips();

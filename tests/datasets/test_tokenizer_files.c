@@ -252,6 +252,26 @@ static void test_missing_bytes(void)
     free(holes);
 }
 
+/* Of added tokens the longest wins; one that is not special is written where those are left out. */
+static void test_longest_added(void)
+{
+    char *text = replaced("[{\"id\":4", "[{\"id\":5,\"content\":\"<e>b\",\"normalized\":false},"
+                                        "{\"id\":4");
+    struct tokenizer *t = NULL;
+    CHECK_OK(tokenizer_from_text(text, strlen(text), "f.json", &t));
+    struct token_list ids = {0};
+    CHECK_OK(tokenizer_encode(t, "<e>ba<e>a<e>b", 13, true, &ids));
+    static const int32_t wanted[] = {5, 0, 4, 0, 5};
+    CHECK(ids.count == 5 && memcmp(ids.ids, wanted, sizeof wanted) == 0);
+    char *back = NULL;
+    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, true, &back, NULL));
+    CHECK(strcmp(back, "<e>baa<e>b") == 0);
+    free(back);
+    token_list_free(&ids);
+    CHECK_OK(tokenizer_destroy(&t));
+    free(text);
+}
+
 /* What opens must work, and must be the same after it was written. */
 static void check_usable(struct tokenizer *t)
 {
@@ -337,6 +357,7 @@ int main(void)
     test_splits();
     test_folders();
     test_missing_bytes();
+    test_longest_added();
     test_mutations("gpt2", 1500);
     test_mutations("llama3", 500);
     test_mutations("char", 1500);

@@ -52,7 +52,7 @@ struct prepare_report {
 /* prepare_clm - documents, each followed by the end token where the tokenizer has one, into shards.
  *
  * The folder is made. Shards of an earlier preparation in it are replaced when the new ones are complete.
- * Memory    about 3 MiB a worker and the largest row of JSON Lines (64 MiB are accepted)
+ * Memory    about 4 MiB a worker (29 MB in all measured with two) and the largest row of JSON Lines (64 MiB are accepted)
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA (file, line or byte, reason),
  *           STATUS_CREATE (also: another preparation writes there), STATUS_WRITE; on failure nothing
  *           new is left in the output folder, and what was there stays */

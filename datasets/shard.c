@@ -1,5 +1,5 @@
 /* Reading shards. A window is one H5Dread of 16- or 32-bit ids into a small buffer, widened to int32
- * here: HDF5's own conversion is several times slower. Every id that leaves this file was compared
+ * and compared with vocab_size in one loop here. Every id that leaves this file was compared
  * with vocab_size, so that no reader of a batch has to. */
 #include "datasets/shard.h"
 

@@ -6,7 +6,8 @@
 
 enum {
     SHARD_FORMAT_VERSION = 1,
-    SHARD_CHUNK_BYTES = 64 << 10,      /* of /tokens: 64 KiB read small windows at random best */
+    SHARD_CHUNK_BYTES =
+        64 << 10, /* of /tokens: a window reads whole chunks: 1 MiB is 12 times slower */
     SHARD_DOCUMENT_CHUNK = 1024,       /* entries of /documents */
     SHARD_CHUNK_LIMIT_BYTES = 64 << 20 /* a foreign chunk is read whole: no larger ones */
 };

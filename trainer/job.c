@@ -33,6 +33,9 @@ static status read_recipe(const struct job_options *options, struct job *job)
     struct recipe *r = &job->session.recipe;
     TRY(recipe_read(options->recipe_path, options->overrides, options->override_count, r));
     TRY(recipe_check_available(r));
+    REQUIRE(r->data.train_count > 0, STATUS_RECIPE,
+            "%s: data.train: nothing to train on; name the shards that `bireme prepare` wrote",
+            options->recipe_path);
     TRY(objective_find(r->objective, &job->objective));
     return write_recipe_text(r, &job->recipe_text);
 }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "comm/straggler.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/stop.h"
 
@@ -196,6 +197,8 @@ static status tell_step(struct loop *loop, const struct step_result *result, dou
     struct comm_times times = {0};
     char left[32];
     comm_take_times(job->session.mesh.data, &times);
+    double busy = i->step_seconds - i->data_seconds - times.exposed_seconds;
+    TRY(straggler_check(job->session.mesh.data, busy));
     double seconds = clock_seconds() - i->started;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
     time_left(loop, left, sizeof left);

@@ -204,5 +204,64 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     run 65 score --checkpoint run <<<$'\x01'
 }
 
-"$1"
+# Killed at random instants, again and again: no state that the next start cannot go on from, nothing lost
+# but the steps after the newest published checkpoint, and the end as if nothing had happened.
+# BIREME_KILLS says how many kills (100 in CI).
+kills() { # RANKS
+    local ranks=$1 left=${BIREME_KILLS:-8} saved=0 attempts=0 settings
+    [ "$ranks" = 1 ] || need_mpirun
+    settings="train.max_steps=300 evaluate.every=100 checkpoint.every=3 log.every=50"
+    start() { # RUN
+        local launcher=
+        [ "$ranks" = 1 ] || launcher="mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np $ranks"
+        # shellcheck disable=SC2086
+        exec setsid $launcher "$program" train recipe.yaml run_dir="$1" $settings
+    }
+    (start whole) >out 2>told || fail 'the run that is left alone'
+    while [ "$left" -gt 0 ]; do
+        attempts=$((attempts + 1))
+        (start "killed0") >out 2>told &
+        local job=$! wait_ms=$((RANDOM % (ranks == 1 ? 600 : 1500)))
+        sleep "$(printf '0.%03d' $((wait_ms % 1000)))"
+        [ $wait_ms -lt 1000 ] || sleep 1
+        if [ "$ranks" = 1 ]; then
+            kill -9 $job 2>/dev/null
+        else # one rank, or the whole job
+            local victim
+            victim=$(pgrep -f "run_dir=killed" | shuf -n 1)
+            [ -z "$victim" ] || kill -9 "$victim" 2>/dev/null
+        fi
+        wait $job 2>/dev/null
+        local code=$?
+        [ "$code" != 80 ] || fail "after kill $attempts nothing could be resumed"
+        case $code in 0 | 137 | 1 | 71) ;; *) fail "kill $attempts ended the run with $code" ;; esac
+        if grep -qs 'resuming' told; then
+            local from
+            from=$(sed -n 's/.*resuming .*: step \([0-9]*\),.*/\1/p' told)
+            [ "$from" -ge "$saved" ] || fail "step $saved was saved, step $from is resumed"
+        fi
+        local newest
+        newest=$(sed -n 's/.*saved step \([0-9]*\) .*/\1/p' told | tail -n 1)
+        [ -z "$newest" ] || saved=$newest
+        left=$((left - 1))
+        if [ "$code" = 0 ]; then # it got through: the next kills hit a run that begins
+            check_killed
+            rm -rf killed0
+            saved=0
+        fi
+    done
+    (start killed0) >out 2>told || fail 'the last start'
+    check_killed
+}
+
+check_killed() {
+    same_losses whole killed0 0
+    same_weights whole killed0 00000300
+}
+
+if [ "$1" = kills_1 ] || [ "$1" = kills_2 ]; then
+    kills "${1#kills_}"
+else
+    "$1"
+fi
 echo "$1: all as it should be"

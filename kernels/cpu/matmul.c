@@ -120,6 +120,7 @@ struct plan {
     struct plan_key key;
     uint64_t used; /* when last: the plan unused for longest makes room */
     dnnl_primitive_t primitive;
+    size_t library_bytes;    /* of a lane's working memory; behind them: single columns */
     struct plan_lane *lanes; /* one a thread */
 };
 
@@ -292,6 +293,30 @@ static void layouts_destroy(struct layouts *l)
     library_layout_destroy(&l->bias);
 }
 
+/* Single columns in memory: how long they are, 0 where an operand has several. */
+struct columns {
+    int64_t a, b, c;
+};
+
+static struct columns columns_of(const struct plan_key *key)
+{
+    return (struct columns){
+        .a = (key->transpose_a ? key->rows : key->inner) > 1 ? 0
+             : key->transpose_a                              ? key->inner
+                                                             : key->rows,
+        .b = (key->transpose_b ? key->inner : key->columns) > 1 ? 0
+             : key->transpose_b                                 ? key->columns
+                                                                : key->inner,
+        .c = key->columns > 1 ? 0 : key->rows,
+    };
+}
+
+static size_t columns_bytes(const struct plan_key *key)
+{
+    struct columns n = columns_of(key);
+    return (size_t)(n.a + n.b + n.c) * sizeof(float);
+}
+
 static status plan_lanes(struct matmul *m, struct plan *p, struct layouts *l,
                          const_dnnl_primitive_desc_t description)
 {
@@ -299,7 +324,8 @@ static status plan_lanes(struct matmul *m, struct plan *p, struct layouts *l,
     p->lanes = calloc((size_t)m->threads, sizeof *p->lanes);
     REQUIRE(p->lanes != NULL, STATUS_INTERNAL, "out of memory for a plan");
     library_query scratch = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
-    TRY(scratch_grow(m, dnnl_memory_desc_get_size(scratch)));
+    p->library_bytes = cpu_scratch_rounded(dnnl_memory_desc_get_size(scratch));
+    TRY(scratch_grow(m, p->library_bytes + columns_bytes(&p->key)));
     for (int i = 0; i < m->threads; i++) {
         struct plan_lane *lane = &p->lanes[i];
         LIBRARY(result, done, library_memory_create(&lane->a, &l->a, m->engine));
@@ -366,11 +392,11 @@ static status plan_find(struct matmul *m, const struct plan_key *key, struct pla
 
 struct operands {
     void *c, *a, *b, *bias;
+    int64_t stride_a, stride_b, stride_c;
 };
 
-/* Runs in the thread that owns `lane`; raises nothing, as its caller gathers the threads' results. */
-static dnnl_status_t plan_run(struct matmul *m, const struct plan *p, int lane,
-                              const struct operands *o)
+static dnnl_status_t plan_execute(struct matmul *m, const struct plan *p, int lane,
+                                  const struct operands *o)
 {
     const struct plan_lane *l = &p->lanes[lane];
     dnnl_status_t results[] = {
@@ -394,6 +420,46 @@ static dnnl_status_t plan_run(struct matmul *m, const struct plan *p, int lane,
     dnnl_status_t result =
         dnnl_primitive_execute(p->primitive, stream, p->key.bias ? 5 : 4, arguments);
     return result == dnnl_success ? dnnl_stream_wait(stream) : result;
+}
+
+static void column_copy(char *to, int64_t to_stride, const char *from, int64_t from_stride,
+                        int64_t rows, size_t size)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(to + (size_t)(i * to_stride) * size, from + (size_t)(i * from_stride) * size, size);
+    }
+}
+
+/* column_gather - where a single column lies without gaps: where it is, or moved to *memory. */
+static void *column_gather(char **memory, void *from, int64_t stride, int64_t count, size_t size)
+{
+    if (count == 0 || stride == 1) {
+        return from;
+    }
+    char *to = *memory;
+    column_copy(to, 1, from, stride, count, size);
+    *memory += (size_t)count * size;
+    return to;
+}
+
+/* Runs in the thread that owns `lane`; raises nothing, as its caller gathers the threads' results.
+ * oneDNN 3.7 reads and writes a matrix of one column as if it had no gaps: so it has none. */
+static dnnl_status_t plan_run(struct matmul *m, const struct plan *p, int lane,
+                              const struct operands *o)
+{
+    struct columns n = columns_of(&p->key);
+    size_t size = dtype_bytes((enum dtype)p->key.type_ab);
+    size_t size_c = dtype_bytes((enum dtype)p->key.type_c);
+    char *memory = (char *)m->lanes[lane].scratch + p->library_bytes;
+    struct operands dense = *o;
+    dense.c = column_gather(&memory, o->c, o->stride_c, n.c, size_c);
+    dense.a = column_gather(&memory, o->a, o->stride_a, n.a, size);
+    dense.b = column_gather(&memory, o->b, o->stride_b, n.b, size);
+    dnnl_status_t result = plan_execute(m, p, lane, &dense);
+    if (dense.c != o->c) {
+        column_copy(o->c, o->stride_c, dense.c, 1, n.c, size_c);
+    }
+    return result;
 }
 
 /* ---- products in units ---- */
@@ -485,6 +551,10 @@ static status block_plan(struct matmul *m, const struct matmul_call *call,
         .accumulate = call->accumulate,
         .bias = call->bias.data != NULL,
     };
+    struct columns single = columns_of(&key);
+    key.stride_a = single.a > 0 ? 1 : key.stride_a;
+    key.stride_b = single.b > 0 ? 1 : key.stride_b;
+    key.stride_c = single.c > 0 ? 1 : key.stride_c;
     return plan_find(m, &key, out);
 }
 
@@ -520,6 +590,9 @@ static dnnl_status_t block_run(struct matmul *m, const struct matmul_call *call,
         .a = element(call->a, block.row, 0, call->transpose_a),
         .b = element(call->b, 0, block.column, call->transpose_b),
         .bias = element(call->bias, 0, block.column, false),
+        .stride_a = call->a.stride,
+        .stride_b = call->b.stride,
+        .stride_c = call->c.stride,
     };
     dnnl_status_t result = plan_run(m, plan, block.thread, &o);
     if (call->after != NULL) {

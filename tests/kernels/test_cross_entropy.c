@@ -11,7 +11,7 @@ struct shape {
 static const struct shape shapes[] = {
     {1, 1, 1, 1, 1, false},        {1, 5, 3, 16, 1, true},       {7, 16, 17, 17, 1, false},
     {33, 24, 97, 128, 1, true},    {130, 32, 257, 320, 3, true}, {600, 16, 65, 96, 1, false},
-    {40, 24, 200, 256, 40, false},
+    {40, 24, 200, 256, 40, false}, {21, 16, 385, 385, 1, false},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS_MAX = 600, IGNORED = -100 };
@@ -241,7 +241,7 @@ int main(void)
                                           .heads = 1,
                                           .head_width = 64,
                                           .sequence = 64,
-                                          .vocabulary = 320,
+                                          .vocabulary = 385,
                                           .training = true};
     operation_each(&limits, test_context);
     return 0;

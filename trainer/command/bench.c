@@ -1,5 +1,4 @@
 /* bireme bench: repeatable measurements of one optimizer step, of communication, of reading data. */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "trainer/bench.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
+#include "trainer/command/report.h"
 
 /* GPT-2 124M on one micro-batch of 4 x 256 tokens. */
 static const char preset[] = "objective: clm\n"
@@ -42,16 +42,6 @@ static status read_recipe(const struct request *q, struct recipe *out)
     }
     return recipe_parse("GPT-2 124M", preset, sizeof preset - 1, q->overrides, q->override_count,
                         out);
-}
-
-static status print_json(json_t *report)
-{
-    char *text = json_dumps(report, JSON_COMPACT);
-    json_decref(report);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for the report");
-    puts(text);
-    free(text);
-    return STATUS_OK;
 }
 
 /* ---- step ---- */
@@ -131,7 +121,7 @@ static status bench_step(const struct request *q, struct comm *world)
     status result = STATUS_OK;
     if (comm_rank(world) == 0) {
         if (q->json) {
-            result = print_json(step_json(&s, &b));
+            result = report_print(step_json(&s, &b));
         } else {
             step_text(&s, &b);
         }
@@ -178,8 +168,8 @@ static status bench_comm(const struct request *q, struct comm *world)
     }
     TRY(comm_free(world, data));
     if (comm_rank(world) == 0 && q->json) {
-        return print_json(json_pack("{s:s, s:i, s:o}", "comm", comm_kind(world), "ranks",
-                                    comm_size(world), "all_reduce", rows));
+        return report_print(json_pack("{s:s, s:i, s:o}", "comm", comm_kind(world), "ranks",
+                                      comm_size(world), "all_reduce", rows));
     }
     json_decref(rows);
     return STATUS_OK;
@@ -231,8 +221,8 @@ static status bench_data(const struct request *q)
     TRY(result);
     double rate = (double)tokens / seconds;
     if (q->json) {
-        return print_json(json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)tokens, "seconds",
-                                    seconds, "tokens_per_second", rate));
+        return report_print(json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)tokens, "seconds",
+                                      seconds, "tokens_per_second", rate));
     }
     printf("%lld tokens in windows of %lld at random: %.1f million tokens/s\n", (long long)tokens,
            (long long)r.data.sequence_length + 1, 1e-6 * rate);

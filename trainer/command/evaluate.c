@@ -1,5 +1,4 @@
 /* bireme evaluate: the loss on token shards, or accuracy on a multiple-choice task. */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
+#include "trainer/command/report.h"
 #include "trainer/session.h"
 #include "trainer/step.h"
 #include "trainer/task.h"
@@ -20,27 +20,17 @@ struct request {
 
 static status print_report(const struct request *q, json_t *report)
 {
-    status result = STATUS_OK;
-    char *text = json_dumps(report, q->json ? JSON_COMPACT : JSON_INDENT(2));
-    if (text == NULL) {
-        result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for the report");
-    } else if (q->json) {
-        puts(text);
-    } else {
-        const char *key;
-        json_t *value;
-        json_object_foreach(report, key, value)
-        {
-            if (json_is_real(value)) {
-                printf("%-22s %.6g\n", key, json_real_value(value));
-            } else if (json_is_integer(value)) {
-                printf("%-22s %lld\n", key, (long long)json_integer_value(value));
-            }
-        }
+    const char *key;
+    json_t *value;
+    if (q->json) {
+        return report_print(report);
     }
-    free(text);
+    json_object_foreach(report, key, value)
+    {
+        printf("%-22s %.10g\n", key, json_number_value(value));
+    }
     json_decref(report);
-    return result;
+    return STATUS_OK;
 }
 
 /* ---- shards ---- */

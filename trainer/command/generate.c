@@ -3,11 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "base/file.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
+#include "trainer/command/report.h"
 #include "trainer/generate.h"
 #include "trainer/session.h"
 
@@ -54,7 +53,9 @@ static status read_prompts(const struct request *q, struct prompts *p)
     }
     p->texts = calloc(lines, sizeof *p->texts);
     REQUIRE(p->texts != NULL, STATUS_INTERNAL, "out of memory for %zu prompts", lines);
-    for (char *line = strtok(p->text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+    char *rest = p->text;
+    for (char *line = strtok_r(rest, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
         p->texts[p->count++] = line;
     }
     REQUIRE(p->count > 0, STATUS_DATA, "%s holds no prompt", q->prompt_file);
@@ -102,12 +103,7 @@ static status print_json(const struct request *q, const char *prompt, int64_t sa
     if (q->options.num_beams > 1) {
         json_object_set_new(line, "log_probability", json_real(text->log_probability));
     }
-    char *out = json_dumps(line, JSON_COMPACT);
-    json_decref(line);
-    REQUIRE(out != NULL, STATUS_INTERNAL, "out of memory for a line of JSON");
-    puts(out);
-    free(out);
-    return STATUS_OK;
+    return report_print(line);
 }
 
 static status print_text(const struct request *q, const struct tokenizer *t, const char *prompt,

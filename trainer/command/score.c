@@ -1,12 +1,12 @@
 /* bireme score: the log-probability of each line of a text. */
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
+#include "trainer/command/report.h"
 #include "trainer/score.h"
 #include "trainer/session.h"
 
@@ -35,14 +35,9 @@ static status score_line(struct session *s, const char *text, size_t bytes, int6
         printf("%.6f\t%lld\n", r.log_probability, (long long)r.tokens);
         return STATUS_OK;
     }
-    json_t *line = json_pack("{s:f, s:I, s:f}", "log_probability", r.log_probability, "tokens",
-                             (json_int_t)r.tokens, "mean", r.log_probability / (double)r.tokens);
-    char *out = json_dumps(line, JSON_COMPACT);
-    json_decref(line);
-    REQUIRE(out != NULL, STATUS_INTERNAL, "out of memory for a line of JSON");
-    puts(out);
-    free(out);
-    return STATUS_OK;
+    return report_print(json_pack("{s:f, s:I, s:f}", "log_probability", r.log_probability, "tokens",
+                                  (json_int_t)r.tokens, "mean",
+                                  r.log_probability / (double)r.tokens));
 }
 
 static status score_file(struct session *s, FILE *file, bool json)

@@ -81,7 +81,6 @@ struct model {
     struct activations activations;
 };
 
-
 /* model_arrange - take all views of the working memory from the arena (or measure them). */
 status model_arrange(const struct model_config *config, enum dtype dtype, int64_t rows,
                      bool training, struct layer_activations *layers, struct arena *arena,

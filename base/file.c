@@ -119,6 +119,22 @@ status file_write(const char *path, const void *data, size_t bytes)
     return sync_folder_of(path);
 }
 
+status file_append(int file, const char *path, int64_t *end_bytes, const void *data, size_t bytes)
+{
+    ssize_t put;
+    do {
+        put = write(file, data, bytes);
+    } while (put < 0 && errno == EINTR);
+    if (put == (ssize_t)bytes) {
+        *end_bytes += put;
+        return STATUS_OK;
+    }
+    int error = put < 0 ? errno : ENOSPC;
+    int taken_back = put <= 0 ? 0 : ftruncate(file, (off_t)*end_bytes);
+    RAISE(STATUS_WRITE, "cannot write %s: %s%s", path, strerror(error),
+          taken_back == 0 ? "" : " (its end is torn)");
+}
+
 status file_make_folders(const char *path)
 {
     char part[FILE_PATH_BYTES];

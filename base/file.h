@@ -25,6 +25,13 @@ status file_read(const char *path, size_t limit_bytes, char **out, size_t *out_b
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE; the old file is untouched */
 status file_write(const char *path, const void *data, size_t bytes);
 
+/* file_append - put all of data at the end of an open file, or nothing: what was written of it is taken
+ * back where it does not fit.
+ *
+ * Units     *end_bytes: the file's length, which grows by bytes
+ * Errors    STATUS_WRITE, naming path */
+status file_append(int file, const char *path, int64_t *end_bytes, const void *data, size_t bytes);
+
 /* file_make_folders - like mkdir -p.  Errors: STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status file_make_folders(const char *path);
 

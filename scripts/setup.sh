@@ -54,6 +54,9 @@ find_missing() {
     need libjansson-dev library jansson
     need libpcre2-dev library libpcre2-8
     need libssl-dev library libcrypto
+    need libprotobuf-c-dev library libprotobuf-c
+    need protobuf-c-compiler has protoc-c
+    need libisal-dev library libisal
     need groff-base has groff
     need procps has pgrep # some tests look for processes that were left behind
 }

@@ -280,7 +280,10 @@ static status open_metrics(struct job *job)
         return STATUS_OK;
     }
     TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
-    return metrics_open(path, job->resumed ? job->state.step : -1, &job->metrics);
+    TRY(metrics_open(path, job->resumed ? job->state.step : -1, &job->metrics));
+    TRY(file_join(path, job->session.recipe.run_dir, "tensorboard"));
+    bool asked = job->session.recipe.log.tensorboard;
+    return asked ? metrics_add_tensorboard(job->metrics, path) : STATUS_OK;
 }
 
 void job_long_phase(const struct job *job, const char *phase)

@@ -12,13 +12,16 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "trainer/tensorboard.h"
 
 static const size_t file_limit = (size_t)1 << 32;
 
 struct metrics {
     int file;
-    off_t end; /* of the last whole line */
+    int64_t end_bytes;  /* of the last whole line */
+    int64_t first_step; /* that this session may write */
     char path[FILE_PATH_BYTES];
+    struct tensorboard *tensorboard; /* NULL: no event files */
 };
 
 /* ---- going on ---- */
@@ -88,10 +91,16 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
         RAISE(STATUS_INTERNAL, "out of memory");
     }
     m->file = file;
-    m->end = lseek(file, 0, SEEK_END);
+    m->end_bytes = lseek(file, 0, SEEK_END);
+    m->first_step = resume_step + 1;
     snprintf(m->path, sizeof m->path, "%s", path);
     *out = m;
     return STATUS_OK;
+}
+
+status metrics_add_tensorboard(struct metrics *m, const char *folder)
+{
+    return tensorboard_create(folder, m->first_step, &m->tensorboard);
 }
 
 /* ---- a line ---- */
@@ -135,10 +144,11 @@ static bool add_field(json_t *line, const struct metric *field)
     return json_object_set_new(object, dot + 1, value_of(field)) == 0;
 }
 
-static char *line_text(const char *event, int64_t step, const struct metric *fields, int count)
+static char *line_text(const char *event, double seconds, int64_t step, const struct metric *fields,
+                       int count)
 {
-    json_t *line = json_pack("{s:s, s:I, s:f}", "event", event, "step", (json_int_t)step, "time",
-                             clock_epoch_seconds());
+    json_t *line =
+        json_pack("{s:s, s:I, s:f}", "event", event, "step", (json_int_t)step, "time", seconds);
     bool good = line != NULL;
     for (int i = 0; i < count && good; i++) {
         good = add_field(line, &fields[i]);
@@ -148,35 +158,28 @@ static char *line_text(const char *event, int64_t step, const struct metric *fie
     return text;
 }
 
-/* The whole line or none of it. */
-static status append(struct metrics *m, const char *line, size_t bytes)
+/* The events whose numbers are curves over the steps. */
+static bool is_curve(const char *event)
 {
-    ssize_t put;
-    do {
-        put = write(m->file, line, bytes);
-    } while (put < 0 && errno == EINTR);
-    if (put == (ssize_t)bytes) {
-        m->end += put;
-        return STATUS_OK;
-    }
-    int error = put < 0 ? errno : ENOSPC;
-    int taken_back = put <= 0 ? 0 : ftruncate(m->file, m->end);
-    RAISE(STATUS_WRITE, "cannot write %s: %s%s", m->path, strerror(error),
-          taken_back == 0 ? "" : " (its last line is torn)");
+    return strcmp(event, "train") == 0 || strcmp(event, "evaluate") == 0;
 }
 
 status metrics_write(struct metrics *m, const char *event, int64_t step,
                      const struct metric *fields, int count)
 {
-    char *text = line_text(event, step, fields, count);
+    double seconds = clock_epoch_seconds();
+    char *text = line_text(event, seconds, step, fields, count);
     REQUIRE(text != NULL, STATUS_INTERNAL,
             "the line '%s' for %s cannot be made: a name or text in "
             "it is not UTF-8, or memory ran out",
             event, m->path);
     size_t bytes = strlen(text);
     text[bytes] = '\n'; /* in the place of the end */
-    status result = append(m, text, bytes + 1);
+    status result = file_append(m->file, m->path, &m->end_bytes, text, bytes + 1);
     free(text);
+    if (result == STATUS_OK && m->tensorboard != NULL && is_curve(event)) {
+        result = tensorboard_write(m->tensorboard, event, seconds, step, fields, count);
+    }
     return result;
 }
 
@@ -184,7 +187,7 @@ status metrics_sync(struct metrics *m)
 {
     REQUIRE(fsync(m->file) == 0 || errno == EINVAL, STATUS_WRITE, /* EINVAL: a pipe */
             "cannot sync %s: %s", m->path, strerror(errno));
-    return STATUS_OK;
+    return m->tensorboard != NULL ? tensorboard_sync(m->tensorboard) : STATUS_OK;
 }
 
 status metrics_close(struct metrics **m)
@@ -193,6 +196,7 @@ status metrics_close(struct metrics **m)
         return STATUS_OK;
     }
     status result = metrics_sync(*m);
+    KEEP_FIRST(result, tensorboard_destroy(&(*m)->tensorboard));
     if (close((*m)->file) != 0 && result == STATUS_OK) {
         result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot close %s: %s", (*m)->path,
                               strerror(errno));

@@ -57,9 +57,16 @@ static inline struct metric metric_null(const char *name)
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status metrics_open(const char *path, int64_t resume_step, struct metrics **out);
 
+/* metrics_add_tensorboard - from now on the numbers of "train" and "evaluate" lines go to a TensorBoard
+ * event file in this folder too (tensorboard.h); metrics_sync and metrics_close take it along.
+ *
+ * Order     once, before the first line
+ * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE; m stays usable without it */
+status metrics_add_tensorboard(struct metrics *m, const char *folder);
+
 /* metrics_write - one line.
  *
- * Errors    STATUS_WRITE: the line is not there; STATUS_INTERNAL */
+ * Errors    STATUS_WRITE: the line, or its numbers in the event file, are not there; STATUS_INTERNAL */
 status metrics_write(struct metrics *m, const char *event, int64_t step,
                      const struct metric *fields, int count);
 

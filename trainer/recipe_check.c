@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "trainer/recipe_impl.h"
 
 static struct place place_of(const struct reading *r, const char *key)
@@ -191,10 +190,5 @@ status recipe_check_available(const struct recipe *c)
     REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
             "train.activation_checkpointing: %s is not in this version, only none",
             c->train.activation_checkpointing);
-    if (c->log.tensorboard) { /* nothing is lost: metrics.jsonl has every number */
-        log_warning("TENSORBOARD",
-                    "log.tensorboard: event files are not in this version; the numbers "
-                    "are in metrics.jsonl");
-    }
     return STATUS_OK;
 }

@@ -139,7 +139,7 @@ const struct setting recipe_table[] = {
     {"log.every", SETTING_INTEGER, FIELD(log.every), "10", WITHIN(1, STEPS_MAX), .resume = true,
      .meaning = "steps between lines of metrics.jsonl"},
     {"log.tensorboard", SETTING_BOOLEAN, FIELD(log.tensorboard), "false", .resume = true,
-     .meaning = "event files for TensorBoard beside metrics.jsonl; not in this version: true only warns"},
+     .meaning = "event files for TensorBoard in run_dir/tensorboard, beside metrics.jsonl"},
 };
 
 const struct section recipe_sections[] = {

@@ -53,6 +53,12 @@ same_losses() { # RUN RUN TOLERANCE
     done
 }
 
+event_files() { # RUN COUNT: of TensorBoard's
+    local found
+    found=$(find "$1" -path '*/tensorboard/events.out.tfevents.*' -size +0 | wc -l)
+    [ "$found" = "$2" ] || fail "$1 has $found event files instead of $2"
+}
+
 same_weights() { # RUN RUN STEP: byte for byte
     for family in model optimizer; do
         for file in "$1"/checkpoints/step-"$3"/$family-*.h5; do
@@ -102,16 +108,19 @@ resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout t
     run 0 train recipe.yaml run_dir=whole
     cp -r whole halved
     rm -rf halved/checkpoints/step-00000020 halved/final
-    run 0 train recipe.yaml run_dir=halved
+    run 0 train recipe.yaml run_dir=halved log.tensorboard=true
     same_losses whole halved 0
+    event_files whole 0
+    event_files halved 1
     same_weights whole halved 00000020
     grep -q '"event":"resume","step":10' halved/metrics.jsonl || fail 'no resume line'
     run 0 train recipe.yaml run_dir=halved
     grep -q 'is finished' told || fail 'a finished run was not left alone'
     cp -r whole other
     rm -rf other/checkpoints/step-00000020 other/final
-    run_ranks 3 0 train recipe.yaml run_dir=other
+    run_ranks 3 0 train recipe.yaml run_dir=other log.tensorboard=true
     same_losses whole other 1e-5
+    event_files other 1
     cp -r whole damaged
     rm -rf damaged/final
     printf x | dd of="$(echo damaged/checkpoints/step-00000020/model-*.h5)" bs=1 seek=5000 conv=notrunc status=none

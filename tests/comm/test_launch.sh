@@ -40,6 +40,7 @@ launched -n 2 --time-limit 1 --grace 10 "$program" child until_stopped x
 expect 75 'under way' 'a time limit'
 
 for signal in TERM INT USR1; do
+    : >"$folder/told" # or the line of the one before is taken for this one's
     # a shell's background job would be deaf to SIGINT
     env --default-signal=INT "$launch" -n 3 "$program" child until_stopped x >"$folder/told" 2>&1 &
     job=$!

@@ -218,6 +218,7 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
 # BIREME_KILLS says how many kills (100 in CI).
 kills() { # RANKS
     local ranks=$1 left=${BIREME_KILLS:-8} saved=0 attempts=0 settings
+    killed=killed$$ # in this machine's list of processes, no other test's
     [ "$ranks" = 1 ] || need_mpirun
     settings="train.max_steps=300 evaluate.every=100 checkpoint.every=3 log.every=50"
     start() { # RUN
@@ -229,7 +230,7 @@ kills() { # RANKS
     (start whole) >out 2>told || fail 'the run that is left alone'
     while [ "$left" -gt 0 ]; do
         attempts=$((attempts + 1))
-        (start "killed0") >out 2>told &
+        (start "$killed") >out 2>told &
         local job=$! wait_ms=$((RANDOM % (ranks == 1 ? 600 : 1500)))
         sleep "$(printf '0.%03d' $((wait_ms % 1000)))"
         [ $wait_ms -lt 1000 ] || sleep 1
@@ -237,7 +238,7 @@ kills() { # RANKS
             kill -9 $job 2>/dev/null
         else # one rank, or the whole job
             local victim
-            victim=$(pgrep -f "run_dir=killed" | shuf -n 1)
+            victim=$(pgrep -f "run_dir=$killed" | shuf -n 1)
             [ -z "$victim" ] || kill -9 "$victim" 2>/dev/null
         fi
         wait $job 2>/dev/null
@@ -255,22 +256,25 @@ kills() { # RANKS
         left=$((left - 1))
         if [ "$code" = 0 ]; then # it got through: the next kills hit a run that begins
             check_killed
-            rm -rf killed0
+            rm -rf "$killed"
             saved=0
         fi
     done
-    (start killed0) >out 2>told || fail 'the last start'
+    (start "$killed") >out 2>told || fail 'the last start'
     check_killed
 }
 
 check_killed() {
-    same_losses whole killed0 0
-    same_weights whole killed0 00000300
+    same_losses whole "$killed" 0
+    same_weights whole "$killed" 00000300
 }
 
-if [ "$1" = kills_1 ] || [ "$1" = kills_2 ]; then
-    kills "${1#kills_}"
-else
-    "$1"
-fi
+case ${1:-} in
+layouts | resume | stop | errors | generate) "$1" ;;
+kills_1 | kills_2) kills "${1#kills_}" ;;
+*)
+    echo "no such part: ${1:-}" >&2
+    exit 64
+    ;;
+esac
 echo "$1: all as it should be"

@@ -119,6 +119,7 @@ static status open_sources(struct loader *l)
         weights[i] = o->sources[i].weight;
     }
     TRY(order_set(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
+    l->order.window = o->sequence_tokens;
     int64_t epoch = order_epoch(&l->order);
     l->limit = o->limit_samples > 0 ? o->limit_samples : INT64_MAX;
     if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && l->limit > epoch)) {
@@ -234,9 +235,9 @@ static status fill(struct loader *l, struct slot *s)
         struct shard_set *set = l->sets[place.source];
         int64_t start_count = 0;
         s->samples[i] = l->next + i;
-        TRY(shard_set_read(set, place.sample, l->window));
+        TRY(shard_set_read(set, place.sample, place.shift, l->window));
         if (l->options.document_mask) {
-            TRY(shard_set_starts(set, place.sample, l->starts, &start_count));
+            TRY(shard_set_starts(set, place.sample, place.shift, l->starts, &start_count));
         }
         add_rows(l, s, i * tokens, l->starts, start_count);
     }
@@ -384,7 +385,7 @@ const char *loader_fingerprint(const struct loader *loader)
 void loader_locate(const struct loader *loader, int64_t number, char *text, int bytes)
 {
     struct order_place place = order_at(&loader->order, number);
-    shard_set_locate(loader->sets[place.source], place.sample, text, bytes);
+    shard_set_locate(loader->sets[place.source], place.sample, place.shift, text, bytes);
 }
 
 status loader_next(struct loader *loader, struct batch *out, bool *last, bool *end)

@@ -40,11 +40,14 @@ static int64_t left_share(const struct order *order, int low, int middle, int hi
 static struct order_place place_in(const struct order *order, int source, int64_t number)
 {
     int64_t samples = order->samples[source];
-    struct order_place place = {source, number / samples, number % samples};
+    struct order_place place = {source, number / samples, number % samples, 0};
     if (order->shuffle) {
         uint64_t key =
             random_key(order->seed, RANDOM_DATA_ORDER, (uint64_t)place.epoch, (uint64_t)source);
         place.sample = (int64_t)random_permute(key, (uint64_t)place.sample, (uint64_t)samples);
+        if (place.epoch > 0 && order->window > 0) { /* the permutation draws below 2^63 */
+            place.shift = (int64_t)random_below(key, UINT64_MAX, (uint64_t)order->window);
+        }
     }
     return place;
 }

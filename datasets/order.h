@@ -1,7 +1,9 @@
 /* Which sample comes when: pure functions of (seed, number of the sample), no state and no index file.
  *
  * One source: sample g of the run is sample permute(key(seed, epoch, source), g mod n) of the source,
- * epoch = g / n.
+ * epoch = g / n. In the first epoch the windows of a source lie end to end; in each later one all of them
+ * are moved on by the same number of tokens below a window's length, so that a text read again is cut at
+ * other places (a few epochs then teach as much as windows drawn anywhere).
  *
  * A mixture of k sources with integer weights is split in two halves of the list again and again: of
  * the first n samples that reach a node, its left half gets floor(n W_left / W), its right half the
@@ -21,6 +23,7 @@ struct order {
     int sources;
     bool shuffle;
     uint64_t seed;
+    int64_t window; /* tokens of a sample; 0, as order_set leaves it: windows are not moved */
     int64_t samples[ORDER_SOURCES_MAX]; /* of one epoch of the source, > 0 */
     uint64_t
         before[ORDER_SOURCES_MAX + 1]; /* sum of the weights before source i; in all near 2^32 */
@@ -30,6 +33,7 @@ struct order_place {
     int source;
     int64_t epoch;  /* of the source */
     int64_t sample; /* 0 .. samples - 1 of the source */
+    int64_t shift;  /* tokens that the epoch's windows are moved on, 0 .. window - 1 */
 };
 
 /* order_set - shuffle false: sources are read from their beginning to their end.

@@ -243,19 +243,29 @@ static struct member *member_of(const struct shard_set *set, int64_t sample)
     return &set->members[low];
 }
 
-status shard_set_read(struct shard_set *set, int64_t sample, int32_t *tokens)
+/* The first token of a sample in its shard. */
+static int64_t window_start(const struct shard_set *set, const struct member *m, int64_t sample,
+                            int64_t shift)
+{
+    int64_t last = m->header.tokens - 1 - set->sequence_tokens;
+    int64_t first = (sample - m->first_sample) * set->sequence_tokens + shift;
+    return first < last ? first : last;
+}
+
+status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int32_t *tokens)
 {
     struct member *m = member_of(set, sample);
     TRY(open_member(set, m));
-    int64_t first = (sample - m->first_sample) * set->sequence_tokens;
+    int64_t first = window_start(set, m, sample, shift);
     return shard_read(m->shard, first, set->sequence_tokens + 1, tokens);
 }
 
-status shard_set_starts(struct shard_set *set, int64_t sample, int32_t *offsets, int64_t *count)
+status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
+                        int64_t *count)
 {
     struct member *m = member_of(set, sample);
     TRY(open_member(set, m));
-    int64_t first = (sample - m->first_sample) * set->sequence_tokens;
+    int64_t first = window_start(set, m, sample, shift);
     int64_t last = first + set->sequence_tokens, document = 0;
     TRY(shard_document_at(m->shard, first, &document));
     *count = 0;
@@ -276,10 +286,11 @@ status shard_set_starts(struct shard_set *set, int64_t sample, int32_t *offsets,
     return STATUS_OK;
 }
 
-void shard_set_locate(const struct shard_set *set, int64_t sample, char *text, int bytes)
+void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
+                      int bytes)
 {
     const struct member *m = member_of(set, sample);
-    int64_t first = (sample - m->first_sample) * set->sequence_tokens;
+    int64_t first = window_start(set, m, sample, shift);
     snprintf(text, (size_t)bytes, "%s tokens %lld to %lld", m->path, (long long)first,
              (long long)(first + set->sequence_tokens));
 }

@@ -36,16 +36,19 @@ status shard_set_close(struct shard_set **set);
 int64_t shard_set_samples(const struct shard_set *set);
 int64_t shard_set_tokens(const struct shard_set *set);
 
-/* shard_set_read - tokens[T + 1] of a sample. */
-status shard_set_read(struct shard_set *set, int64_t sample, int32_t *tokens);
+/* shard_set_read - tokens[T + 1] of a sample, moved on by `shift` tokens, 0 .. T - 1, as far as its shard
+ * goes. */
+status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int32_t *tokens);
 
 /* shard_set_starts - where documents begin inside of a sample: offsets 1 .. T, rising.
  *
  * Memory    offsets[T]; *count of them are set */
-status shard_set_starts(struct shard_set *set, int64_t sample, int32_t *offsets, int64_t *count);
+status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
+                        int64_t *count);
 
 /* shard_set_locate - "FILE tokens A to B", to name a sample in a message. */
-void shard_set_locate(const struct shard_set *set, int64_t sample, char *text, int bytes);
+void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
+                      int bytes);
 
 /* shard_set_number - the place of "00002" in a path that ends in -00002-of-00004.h5, and 4 in *of; NULL
  * for other names. */

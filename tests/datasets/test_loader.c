@@ -197,6 +197,34 @@ static void test_epoch(const char *path)
     CHECK_OK(loader_close(&l));
 }
 
+/* In the second epoch a shard's windows begin elsewhere, and none leaves its shard (check_batch). */
+static void test_later_epochs(const char *path)
+{
+    struct loader_options o = plain(path);
+    struct loader *l;
+    o.first_sample = 65; /* 61 samples are an epoch */
+    o.limit_samples = 120;
+    CHECK_OK(loader_open(&o, &l));
+    int64_t moved = 0, number = 65;
+    for (bool last, end = false;;) {
+        struct batch b;
+        int32_t list[2];
+        CHECK_OK(loader_next(l, &b, &last, &end));
+        if (end) {
+            break;
+        }
+        int64_t got = check_batch(&b, number, list);
+        for (int64_t i = 0; i < got; i++) {
+            moved += (list[i] < 108 ? list[i] : list[i] - 108) % T != 0;
+            CHECK(list[i] + T < 100 || (list[i] >= 108 && list[i] + T < 508));
+        }
+        number += got;
+    }
+    CHECK_EQUAL(number, 120);
+    CHECK(moved > 40);
+    CHECK_OK(loader_close(&l));
+}
+
 /* Evaluation: in order, each sample once, all ranks the same number of steps. */
 static void test_evaluation(const char *path)
 {
@@ -456,6 +484,7 @@ int main(void)
     snprintf(path, sizeof path, "%s", folder_file("t-*.h5"));
     test_ranks(path);
     test_epoch(path);
+    test_later_epochs(path);
     test_evaluation(path);
     test_document_mask(path);
     test_mixture(path);

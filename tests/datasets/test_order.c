@@ -39,6 +39,28 @@ static void test_seeds(void)
     CHECK(same < 20);
 }
 
+/* The first epoch's windows lie end to end; those of a later one are all moved on by the same tokens. */
+static void test_shifts(void)
+{
+    enum { N = 40, EPOCHS = 50, WINDOW = 64 };
+    const int64_t n = N;
+    int64_t different = 0;
+    struct order order;
+    CHECK_OK(order_set(&order, &n, (const double[]){1.0}, 1, 5, true));
+    CHECK_EQUAL(order_at(&order, 3 * n).shift, 0); /* without a window nothing moves */
+    order.window = WINDOW;
+    for (int64_t g = 0; g < N * EPOCHS; g++) {
+        struct order_place p = order_at(&order, g);
+        CHECK(p.shift >= 0 && p.shift < WINDOW);
+        CHECK(p.epoch > 0 || p.shift == 0);
+        CHECK_EQUAL(p.shift, order_at(&order, g / N * N).shift);
+        different += g % N == 0 && g > 0 && p.shift != order_at(&order, g - N).shift;
+    }
+    CHECK(different > EPOCHS / 2);
+    order.shuffle = false; /* evaluation */
+    CHECK_EQUAL(order_at(&order, 7 * n).shift, 0);
+}
+
 /* Every source has its share of any beginning to within ceil(log2 k) samples, and order_count says it. */
 static void check_mixture(const double *weights, const int64_t *samples, int sources, int64_t total)
 {
@@ -123,6 +145,7 @@ int main(void)
 {
     test_epochs();
     test_seeds();
+    test_shifts();
     test_mixtures();
     test_mixture_epochs();
     test_errors();

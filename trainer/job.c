@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "build_info.h"
+#include "trainer/manifest.h"
 
 /* Opening shards, verifying and writing checkpoints of many gigabytes may take this long. */
 static const double long_phase_seconds = 600;
@@ -64,9 +65,10 @@ static status keep_recipe(const struct job *job)
     return file_write(path, job->recipe_text, strlen(job->recipe_text));
 }
 
-static status same_recipe_everywhere(const struct job *job)
+static status same_job_everywhere(const struct job *job)
 {
     char digest[HASH_TEXT_BYTES];
+    TRY(comm_check_equal(job->world, "the program's build", BUILD_VERSION " " BUILD_COMMIT));
     TRY(hash_memory(job->recipe_text, strlen(job->recipe_text), digest));
     return comm_check_equal(job->world, "the resolved recipe", digest);
 }
@@ -224,6 +226,10 @@ static status require_same_job(const struct job *job, const struct checkpoint_fo
         count == 0, STATUS_CHECKPOINT,
         "%s was made by another recipe: %s. Use that recipe, another run_dir, or --resume never",
         found->folder, text);
+    REQUIRE(strcmp(found->data_fingerprint, job->data_fingerprint) == 0, STATUS_CHECKPOINT,
+            "%s was trained on other data: data.train had other shards, names or weights. Use those, "
+            "another run_dir (with model.init_from to keep the weights), or --resume never",
+            found->folder);
     return STATUS_OK;
 }
 
@@ -271,6 +277,40 @@ static status resume_or_begin(const struct job_options *options, struct job *job
     return result;
 }
 
+/* ---- the end of an earlier session ---- */
+
+bool job_reached_end(const struct job *job)
+{
+    double limit = 60 * job->session.recipe.train.max_minutes;
+    return job->state.step >= job->total_steps || (limit > 0 && job->state.train_seconds >= limit);
+}
+
+/* A session that was stopped or killed at the last step has left no final weights, or older ones. */
+static bool has_final_weights(const struct job *job)
+{
+    char folder[FILE_PATH_BYTES], path[FILE_PATH_BYTES], reason[MANIFEST_REASON_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    struct manifest manifest;
+    if (file_join(folder, job->session.recipe.run_dir, "final") != STATUS_OK ||
+        file_join(path, folder, MANIFEST_FILE) != STATUS_OK || !file_exists(path) ||
+        file_read(path, MANIFEST_LIMIT_BYTES, &text, &bytes) != STATUS_OK) {
+        status_clear();
+        return false;
+    }
+    bool whole =
+        manifest_parse(text, bytes, &manifest, reason) && manifest.state.step == job->state.step;
+    manifest_destroy(&manifest);
+    free(text);
+    return whole;
+}
+
+static status look_for_end(struct job *job)
+{
+    bool here = comm_rank(job->world) == 0 && job_reached_end(job) && has_final_weights(job);
+    return comm_agree_flag(job->world, here, &job->finished);
+}
+
 /* ---- the whole ---- */
 
 static status open_metrics(struct job *job)
@@ -304,13 +344,17 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(comm_agree(world, read_recipe(options, job)));
     TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
     job_long_phase(job, "start");
-    TRY(same_recipe_everywhere(job));
+    TRY(same_job_everywhere(job));
     TRY(comm_agree(world, start_session(job)));
     TRY(comm_agree(world, make_run_folder(job)));
     job_long_phase(job, "resume");
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
     TRY(resume_or_begin(options, job));
+    TRY(look_for_end(job));
+    if (job->finished) {
+        return STATUS_OK;
+    }
     job_long_phase(job, "opening data");
     TRY(comm_agree(world, open_training_data(job)));
     TRY(make_step(job));

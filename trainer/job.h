@@ -37,16 +37,21 @@ struct job {
     int64_t total_steps;
     int64_t evaluate_samples; /* of one evaluation; 0: none */
     bool resumed;
+    bool finished;  /* by an earlier session, final weights included: nothing is left to do */
     double started; /* clock_seconds at the beginning of the process's job */
 };
 
-/* job_start - everything up to the first step. Collective; errors are agreed on. */
+/* job_start - everything up to the first step; of a finished job no more than it takes to know that.
+ * Collective; errors are agreed on. */
 status job_start(const struct job_options *options, struct comm *world, struct job *out);
 status job_stop(struct job *job);
+
+/* job_reached_end - whether the recipe's steps or minutes are used up. */
+bool job_reached_end(const struct job *job);
 
 /* job_long_phase - what may take minutes begins (start-up, files); NULL: it is over. The watchdog and every
  * wait between ranks allow it its time. */
 void job_long_phase(const struct job *job, const char *phase);
 
-/* job_evaluate - the held-out loss, told and written to the metrics. Collective. */
+/* job_evaluate - sums over the held-out part. Collective. */
 status job_evaluate(struct job *job, double sums[OBJECTIVE_SUMS]);

@@ -25,15 +25,17 @@ struct interval {
 struct loop {
     struct job *job;
     struct interval interval;
-    double step_median; /* of recent steps, for the watchdog and the time left */
+    double step_median; /* of recent steps, for the time left and the wall-clock limit */
     double recent[16];
     int recent_count;
-    double save_seconds; /* the longest save so far: the wall-clock limit leaves room for it */
+    double save_seconds;     /* the longest save so far: the wall-clock limit leaves room for it */
+    double evaluate_seconds; /* the longest evaluation so far: likewise */
+    int64_t evaluated;       /* the newest step that was evaluated */
     double save_started, save_stall;
     int64_t last_saved;      /* step of the newest save, published or under way */
     double seconds_before;   /* of training in earlier sessions of this run */
     const char *stop_reason; /* not NULL: end after this step and exit 75 */
-    bool finished;           /* max_minutes is over: a normal end */
+    bool finished;           /* nothing is left to train: a normal end */
     status
         mine; /* an error of this rank alone (a full disk under the metrics): it rides along with the
                     next step, so that no rank waits for one that has left */
@@ -79,14 +81,19 @@ static status evaluate(struct loop *loop)
     if (job->evaluate_samples == 0) {
         return STATUS_OK;
     }
+    if (loop->evaluated == job->state.step) {
+        return STATUS_OK;
+    }
     double start = clock_seconds();
     TRY(job_evaluate(job, sums));
     double loss = sums[OBJECTIVE_LOSS] / fmax(1, sums[OBJECTIVE_COUNT]);
-    loop->interval.started += clock_seconds() - start; /* its time is not the training's */
+    double seconds = clock_seconds() - start;
+    loop->interval.started += seconds; /* its time is not the training's */
+    loop->evaluate_seconds = fmax(loop->evaluate_seconds, seconds);
+    loop->evaluated = job->state.step;
     log_info("step %lld: validation loss %.4f, perplexity %.2f (%.0f tokens)",
              (long long)job->state.step, loss, exp(loss), sums[OBJECTIVE_COUNT]);
-    KEEP_FIRST(loop->mine,
-               write_evaluation(job, loss, sums[OBJECTIVE_COUNT], clock_seconds() - start));
+    KEEP_FIRST(loop->mine, write_evaluation(job, loss, sums[OBJECTIVE_COUNT], seconds));
     return STATUS_OK;
 }
 
@@ -255,7 +262,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The watchdog's limit of a phase: the recipe's, but never less than ten usual steps. */
+/* The median of the newest steps. */
 static void note_step_seconds(struct loop *loop, double seconds)
 {
     enum { RECENT = sizeof loop->recent / sizeof loop->recent[0] };
@@ -273,7 +280,8 @@ static void cast_votes(const struct loop *loop, double votes[STEP_VOTES])
     int signal = 0;
     bool first = comm_rank(loop->job->world) == 0; /* one clock decides */
     double elapsed = clock_seconds() - loop->job->started;
-    double reserve = 2 * loop->step_median + fmax(10, 2 * loop->save_seconds);
+    double reserve =
+        2 * loop->step_median + fmax(10, 2 * loop->save_seconds) + loop->evaluate_seconds;
     votes[VOTE_STOP] = stop_requested(&signal);
     votes[VOTE_TIME_UP] =
         first && r->train.max_minutes > 0 && train_seconds(loop) >= 60 * r->train.max_minutes;
@@ -386,17 +394,21 @@ static status end_normally(struct loop *loop)
         TRY(save(loop));
     }
     TRY(write_final(loop));
-    KEEP_FIRST(loop->mine, write_end(loop, loop->finished ? "max_minutes" : "max_steps"));
+    const char *reason = job->state.step < job->total_steps ? "max_minutes" : "max_steps";
+    KEEP_FIRST(loop->mine, write_end(loop, reason));
     return comm_agree(job->world, loop->mine);
 }
 
-/* A run that has reached its end before: nothing is left to do. */
-static bool already_finished(const struct loop *loop)
+/* Before the first step; and what an earlier session owes, which was stopped just before it evaluated. */
+static status evaluate_first(struct loop *loop)
 {
     const struct job *job = loop->job;
-    double limit = 60 * recipe_of(loop)->train.max_minutes;
-    return job->resumed && (job->state.step >= job->total_steps ||
-                            (limit > 0 && job->state.train_seconds >= limit));
+    bool evaluated = false;
+    TRY(comm_agree_flag(job->world, job->metrics != NULL && metrics_evaluated(job->metrics),
+                        &evaluated));
+    loop->evaluated = evaluated ? job->state.step : -1;
+    bool owed = !job->resumed || due(job->state.step, recipe_of(loop)->evaluate.every);
+    return owed ? evaluate(loop) : STATUS_OK;
 }
 
 status loop_run(struct job *job)
@@ -405,16 +417,15 @@ status loop_run(struct job *job)
         .job = job,
         .last_saved = job->resumed ? job->state.step : -1,
         .seconds_before = job->state.train_seconds,
+        .finished = job_reached_end(job),
     };
-    if (already_finished(&loop)) {
+    if (job->finished) {
         log_info("%s is finished: %lld steps are done", recipe_of(&loop)->run_dir,
                  (long long)job->state.step);
         return STATUS_OK;
     }
     loop.mine = tell_start(&loop);
-    if (!job->resumed) {
-        TRY(evaluate(&loop));
-    }
+    TRY(evaluate_first(&loop));
     loop.interval.started = clock_seconds();
     while (!loop.finished && loop.stop_reason == NULL && job->state.step < job->total_steps) {
         TRY(one_step(&loop));

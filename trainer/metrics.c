@@ -20,6 +20,7 @@ struct metrics {
     int file;
     int64_t end_bytes;  /* of the last whole line */
     int64_t first_step; /* that this session may write */
+    bool evaluated;     /* the step before that, by an earlier session */
     char path[FILE_PATH_BYTES];
     struct tensorboard *tensorboard; /* NULL: no event files */
 };
@@ -27,7 +28,7 @@ struct metrics {
 /* ---- going on ---- */
 
 /* Which lines a resumed run keeps. */
-static bool keeps(const char *line, size_t bytes, int64_t step, int *damaged)
+static bool keeps(const char *line, size_t bytes, int64_t step, int *damaged, bool *evaluated)
 {
     json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
     json_t *its_step = json_object_get(object, "step");
@@ -35,12 +36,14 @@ static bool keeps(const char *line, size_t bytes, int64_t step, int *damaged)
     bool whole = json_is_integer(its_step) && event != NULL;
     bool kept = whole && json_integer_value(its_step) <= step && strcmp(event, "end") != 0;
     *damaged += !whole;
+    *evaluated = *evaluated ||
+                 (kept && json_integer_value(its_step) == step && strcmp(event, "evaluate") == 0);
     json_decref(object);
     return kept;
 }
 
 /* Move the lines that stay to the front; returns their bytes. */
-static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged)
+static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged, bool *evaluated)
 {
     size_t used = 0;
     for (size_t at = 0; at < bytes;) {
@@ -48,7 +51,7 @@ static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged)
         size_t length = end != NULL ? (size_t)(end - text) - at : bytes - at;
         if (end == NULL) {
             (*damaged)++;
-        } else if (keeps(text + at, length, step, damaged)) {
+        } else if (keeps(text + at, length, step, damaged, evaluated)) {
             memmove(text + used, text + at, length + 1);
             used += length + 1;
         }
@@ -57,7 +60,7 @@ static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged)
     return used;
 }
 
-static status go_on(const char *path, int64_t step)
+static status go_on(const char *path, int64_t step, bool *evaluated)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -66,7 +69,7 @@ static status go_on(const char *path, int64_t step)
     }
     TRY(file_read(path, file_limit, &text, &bytes));
     int damaged = 0;
-    size_t kept = drop_lines(text, bytes, step, &damaged);
+    size_t kept = drop_lines(text, bytes, step, &damaged, evaluated);
     status result = kept != bytes ? file_write(path, text, kept) : STATUS_OK;
     free(text);
     if (damaged > 0) {
@@ -78,8 +81,9 @@ static status go_on(const char *path, int64_t step)
 status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
 {
     *out = NULL;
+    bool evaluated = false;
     if (resume_step >= 0) {
-        TRY(go_on(path, resume_step));
+        TRY(go_on(path, resume_step, &evaluated));
     }
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume_step < 0 ? O_TRUNC : 0);
     int file = open(path, flags, 0666);
@@ -93,6 +97,7 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
     m->file = file;
     m->end_bytes = lseek(file, 0, SEEK_END);
     m->first_step = resume_step + 1;
+    m->evaluated = evaluated;
     snprintf(m->path, sizeof m->path, "%s", path);
     *out = m;
     return STATUS_OK;
@@ -101,6 +106,11 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
 status metrics_add_tensorboard(struct metrics *m, const char *folder)
 {
     return tensorboard_create(folder, m->first_step, &m->tensorboard);
+}
+
+bool metrics_evaluated(const struct metrics *m)
+{
+    return m->evaluated;
 }
 
 /* ---- a line ---- */

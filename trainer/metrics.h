@@ -57,6 +57,9 @@ static inline struct metric metric_null(const char *name)
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status metrics_open(const char *path, int64_t resume_step, struct metrics **out);
 
+/* metrics_evaluated - whether the step that a resumed run goes on from has its "evaluate" line already. */
+bool metrics_evaluated(const struct metrics *m);
+
 /* metrics_add_tensorboard - from now on the numbers of "train" and "evaluate" lines go to a TensorBoard
  * event file in this folder too (tensorboard.h); metrics_sync and metrics_close take it along.
  *

@@ -261,17 +261,15 @@ status step_train(struct step *s, int64_t step, double learning_rate,
 
 /* ---- evaluation ---- */
 
-static status evaluate_share(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS])
+/* This rank's share of one global batch. */
+static status evaluate_share(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS],
+                             bool *end)
 {
     const struct step_parts *p = &s->parts;
-    for (;;) {
+    for (bool last = false; !last && !*end;) {
         struct batch batch;
-        bool last = false, end = false;
         watchdog_phase("evaluation data", 0);
-        TRY(loader_next(loader, &batch, &last, &end));
-        if (end) {
-            return STATUS_OK;
-        }
+        TRY(loader_next(loader, &batch, &last, end));
         if (batch.sequences == 0) {
             continue;
         }
@@ -282,17 +280,31 @@ static status evaluate_share(struct step *s, struct loader *loader, double sums[
         struct objective_views views = views_of(s, hidden, false);
         TRY(p->objective->loss(p->kernels, &batch, &views, false, sums));
     }
+    return STATUS_OK;
 }
 
+/* The ranks meet after each global batch: none runs ahead for longer than a deadline, and an error is
+ * told at once. */
 status step_evaluate(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS])
 {
-    double small[OBJECTIVE_SUMS + 1] = {0};
-    status mine = evaluate_share(s, loader, small);
-    small[OBJECTIVE_SUMS] = mine != STATUS_OK;
-    TRY(comm_sum_doubles(s->parts.mesh.data, small, OBJECTIVE_SUMS + 1));
-    if (small[OBJECTIVE_SUMS] > 0) {
-        return comm_agree(s->parts.mesh.world, mine);
+    memset(sums, 0, OBJECTIVE_SUMS * sizeof *sums);
+    for (bool end = false; !end;) {
+        double small[OBJECTIVE_SUMS + 1] = {0};
+        status mine = evaluate_share(s, loader, small, &end);
+        if (mine == STATUS_OK && !isfinite(small[OBJECTIVE_LOSS])) {
+            mine = status_raise(STATUS_NOT_FINITE, __FILE__, __LINE__,
+                                "the held-out loss is %g: the weights are damaged, or "
+                                "optimizer.learning_rate is too high",
+                                small[OBJECTIVE_LOSS]);
+        }
+        small[OBJECTIVE_SUMS] = mine != STATUS_OK;
+        TRY(comm_sum_doubles(s->parts.mesh.data, small, OBJECTIVE_SUMS + 1));
+        if (small[OBJECTIVE_SUMS] > 0) {
+            return comm_agree(s->parts.mesh.world, mine);
+        }
+        for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+            sums[i] += small[i];
+        }
     }
-    memcpy(sums, small, OBJECTIVE_SUMS * sizeof *sums);
     return STATUS_OK;
 }

@@ -53,5 +53,7 @@ status step_destroy(struct step **s);
 status step_train(struct step *s, int64_t step, double learning_rate,
                   const double votes[STEP_VOTES], status before, struct step_result *out);
 
-/* step_evaluate - mean loss over everything that a limited loader gives. Collective. */
+/* step_evaluate - sums over everything that a limited loader gives, on all ranks. Collective.
+ *
+ * Errors    STATUS_NOT_FINITE; STATUS_DATA from the loader; agreed on all ranks, told once */
 status step_evaluate(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS]);

@@ -113,9 +113,9 @@ static status evaluate_task(const struct request *q, struct session *s, struct c
 {
     struct task_report own = {0};
     TRY(comm_agree(world, require_tokenizer(q, s)));
-    TRY(comm_agree(world, task_run(s->kernels, s->model, s->tokenizer, q->task,
-                                   s->recipe.model.max_position_embeddings, q->limit,
-                                   comm_rank(world), comm_size(world), &own)));
+    TRY(task_run(s->kernels, s->model, s->tokenizer, q->task,
+                 s->recipe.model.max_position_embeddings, q->limit, comm_rank(world),
+                 comm_size(world), &own));
     double sums[] = {(double)own.rows, own.correct, own.correct_norm, own.correct_norm_tokens,
                      (double)own.cut};
     TRY(comm_sum_doubles(world, sums, sizeof sums / sizeof sums[0]));
@@ -137,7 +137,9 @@ static status run(const struct request *q, struct comm *world)
     TRY(session_open_checkpoint(&s, world, q->checkpoint, q->overrides.items, q->overrides.count,
                                 0));
     status result = q->task != NULL ? evaluate_task(q, &s, world) : evaluate_shards(q, &s, world);
-    KEEP_FIRST(result, session_stop(&s));
+    if (result == STATUS_OK) { /* else comm_abort ends all ranks, and this one waits for none */
+        result = session_stop(&s);
+    }
     return result;
 }
 

@@ -14,18 +14,24 @@ struct run {
     const struct generate_options *options;
     struct model_cache *cache;
     struct sampler *sampler;
-    int64_t texts, vocabulary, room; /* room: tokens a text may have in all */
+    int64_t texts, vocabulary, room; /* room: tokens the longest text may have in all */
     struct token_list *whole;        /* [texts] prompt and new tokens */
     int64_t *prompt_tokens;          /* [texts] */
-    bool *ended;                     /* [texts] */
+    int64_t *limits;                 /* [texts] tokens it may have in all */
+    bool *ended;                     /* [texts] by the end token or a stop text */
     int64_t *counts;                 /* [texts] rows of this round */
     int32_t *inputs;
-    int64_t inputs_capacity;
     float *logits; /* f32 [texts, V]: the next token's, of every running text */
     generate_stream stream;
     void *user;
     size_t streamed; /* bytes given to stream so far */
 };
+
+/* Whether text i gets another token. */
+static bool is_running(const struct run *r, int64_t text)
+{
+    return !r->ended[text] && r->whole[text].count < r->limits[text];
+}
 
 static status append(struct token_list *list, const int32_t *ids, int64_t count)
 {
@@ -65,15 +71,15 @@ static status feed_round(struct run *r)
 {
     int64_t rows = 0;
     for (int64_t i = 0; i < r->texts; i++) {
-        r->counts[i] = r->ended[i] ? 0 : 1;
-        if (!r->ended[i]) {
+        r->counts[i] = is_running(r, i);
+        if (is_running(r, i)) {
             r->inputs[rows++] = r->whole[i].ids[r->whole[i].count - 1];
         }
     }
     struct tensor hidden = {0};
     TRY(model_extend(r->model, r->cache, r->inputs, r->counts, &hidden));
     for (int64_t i = 0, row = 0; i < r->texts; i++) {
-        if (!r->ended[i]) {
+        if (is_running(r, i)) {
             TRY(read_logits(r, hidden, ++row, i));
         }
     }
@@ -84,12 +90,17 @@ static status feed_round(struct run *r)
 static status feed_again(struct run *r)
 {
     for (int64_t i = 0; i < r->texts; i++) {
-        if (!r->ended[i]) {
+        if (is_running(r, i)) {
             model_cache_clear(r->cache, i);
             TRY(feed_text(r, i, r->room));
         }
     }
     return STATUS_OK;
+}
+
+static status feed_next(struct run *r)
+{
+    return r->options->use_cache ? feed_round(r) : feed_again(r);
 }
 
 /* ---- the end of a text, and its bytes ---- */
@@ -172,7 +183,8 @@ static status choose(struct run *r, int64_t text)
     float *logits = r->logits + text * r->vocabulary;
     int32_t id = 0;
     sampler_penalise(r->sampler, logits, list->ids, list->count);
-    TRY(sampler_choose(r->sampler, logits, (uint64_t)text, (uint64_t)list->count, &id));
+    uint64_t sample = (uint64_t)(r->options->first_text + text);
+    TRY(sampler_choose(r->sampler, logits, sample, (uint64_t)list->count, &id));
     if (id == tokenizer_eos(r->tokenizer)) {
         r->ended[text] = true;
         return STATUS_OK;
@@ -184,7 +196,7 @@ static status choose(struct run *r, int64_t text)
 static bool any_running(const struct run *r)
 {
     for (int64_t i = 0; i < r->texts; i++) {
-        if (!r->ended[i]) {
+        if (is_running(r, i)) {
             return true;
         }
     }
@@ -196,16 +208,16 @@ static status sample_texts(struct run *r, int64_t piece)
     for (int64_t i = 0; i < r->texts; i++) {
         TRY(feed_text(r, i, piece));
     }
-    for (int64_t round = 1;; round++) {
+    for (;;) {
         for (int64_t i = 0; i < r->texts; i++) {
-            if (!r->ended[i]) {
+            if (is_running(r, i)) {
                 TRY(choose(r, i));
             }
         }
-        if (round == r->options->max_new_tokens || !any_running(r)) {
+        if (!any_running(r)) {
             break;
         }
-        TRY(r->options->use_cache ? feed_round(r) : feed_again(r));
+        TRY(feed_next(r));
     }
     return r->stream != NULL ? look_at(r, 0, true) : STATUS_OK;
 }
@@ -264,14 +276,14 @@ static status finish_beam(struct beams *b, int64_t beam, double score, bool ende
 }
 
 /* The best 2 texts continuations of each beam; more than enough for the best `texts` of all. */
-static int64_t list_candidates(struct beams *b, int64_t live)
+static status list_candidates(struct beams *b, int64_t live, int64_t *out)
 {
     struct run *r = b->run;
     int64_t per_beam = 2 * r->texts < r->vocabulary ? 2 * r->texts : r->vocabulary, count = 0;
     for (int64_t beam = 0; beam < live; beam++) {
         float *logits = r->logits + beam * r->vocabulary;
         sampler_penalise(r->sampler, logits, r->whole[beam].ids, r->whole[beam].count);
-        sampler_log_softmax(logits, r->vocabulary);
+        TRY(sampler_log_softmax(logits, r->vocabulary));
         struct beam_candidate *best = b->candidates + count;
         int64_t filled = 0;
         for (int64_t id = 0; id < r->vocabulary; id++) {
@@ -290,7 +302,8 @@ static int64_t list_candidates(struct beams *b, int64_t live)
         count += filled;
     }
     qsort(b->candidates, (size_t)count, sizeof *b->candidates, by_score);
-    return count;
+    *out = count;
+    return STATUS_OK;
 }
 
 /* Put the chosen continuations in the places of the beams. */
@@ -329,7 +342,8 @@ static status advance_beams(struct beams *b, int64_t live, bool *done)
 {
     struct run *r = b->run;
     int32_t eos = tokenizer_eos(r->tokenizer);
-    int64_t count = list_candidates(b, live), chosen = 0;
+    int64_t count = 0, chosen = 0;
+    TRY(list_candidates(b, live, &count));
     struct beam_candidate *next = b->candidates + 2 * r->texts * r->texts;
     for (int64_t i = 0; i < count && chosen < r->texts; i++) {
         const struct beam_candidate *c = &b->candidates[i];
@@ -354,15 +368,12 @@ static status search_beams(struct beams *b, int64_t piece)
     bool done = false;
     int64_t live = 1; /* all beams begin as the same prompt */
     TRY(feed_text(r, 0, piece));
-    for (int64_t round = 1; !done; round++) {
+    while (!done && is_running(r, 0)) {
+        if (r->whole[0].count > r->prompt_tokens[0]) {
+            TRY(feed_next(r));
+        }
         TRY(advance_beams(b, live, &done));
         live = r->texts;
-        if (round == r->options->max_new_tokens) {
-            break;
-        }
-        if (!done) {
-            TRY(feed_round(r));
-        }
     }
     for (int64_t i = 0; !done && i < r->texts; i++) {
         TRY(finish_beam(b, i, b->scores[i], false));
@@ -397,6 +408,7 @@ static void run_destroy(struct run *r)
     }
     free(r->whole);
     free(r->prompt_tokens);
+    free(r->limits);
     free(r->ended);
     free(r->counts);
     free(r->inputs);
@@ -405,23 +417,27 @@ static void run_destroy(struct run *r)
     (void)model_cache_destroy(&r->cache);
 }
 
-static status run_create(struct run *r, int64_t longest)
+static int64_t limit_of(const struct run *r, int64_t prompt_tokens)
 {
     int64_t positions = model_config_of(r->model)->positions;
+    int64_t wanted = prompt_tokens + r->options->max_new_tokens;
+    return wanted < positions ? wanted : positions;
+}
+
+static status run_create(struct run *r, int64_t longest)
+{
     size_t texts = (size_t)r->texts;
     r->vocabulary = model_config_of(r->model)->vocabulary;
-    r->room = longest + r->options->max_new_tokens;
-    if (r->room > positions) {
-        r->room = positions;
-    }
+    r->room = limit_of(r, longest);
     r->whole = calloc(texts, sizeof *r->whole);
     r->prompt_tokens = calloc(texts, sizeof *r->prompt_tokens);
+    r->limits = calloc(texts, sizeof *r->limits);
     r->ended = calloc(texts, sizeof *r->ended);
     r->counts = calloc(texts, sizeof *r->counts);
     r->inputs = calloc(texts, sizeof *r->inputs);
     r->logits = calloc(texts * (size_t)r->vocabulary, sizeof *r->logits);
-    REQUIRE(r->whole != NULL && r->prompt_tokens != NULL && r->ended != NULL && r->counts != NULL &&
-                r->inputs != NULL && r->logits != NULL,
+    REQUIRE(r->whole != NULL && r->prompt_tokens != NULL && r->limits != NULL && r->ended != NULL &&
+                r->counts != NULL && r->inputs != NULL && r->logits != NULL,
             STATUS_INTERNAL, "out of memory for %zu texts", texts);
     TRY(sampler_create(&r->options->sampler, r->vocabulary, &r->sampler));
     return model_cache_create(r->model, r->texts, r->room, &r->cache);
@@ -430,6 +446,7 @@ static status run_create(struct run *r, int64_t longest)
 static status begin(struct run *r, int64_t text, const struct token_list *prompt)
 {
     r->prompt_tokens[text] = prompt->count;
+    r->limits[text] = limit_of(r, prompt->count);
     return append(&r->whole[text], prompt->ids, prompt->count);
 }
 
@@ -454,15 +471,12 @@ static status one_run(struct run *r, const struct token_list *prompts, int64_t c
     REQUIRE(longest < positions, STATUS_USAGE,
             "a prompt of %lld tokens leaves no room: the model has %lld positions",
             (long long)longest, (long long)positions);
-    struct generate_options shortened = *r->options;
-    if (longest + shortened.max_new_tokens > positions) {
-        shortened.max_new_tokens = positions - longest;
+    if (longest + r->options->max_new_tokens > positions) {
         log_warning("LENGTH",
-                    "at most %lld new tokens fit behind the prompt: the model has %lld "
+                    "at most %lld new tokens fit behind a prompt of %lld: the model has %lld "
                     "positions",
-                    (long long)shortened.max_new_tokens, (long long)positions);
+                    (long long)(positions - longest), (long long)longest, (long long)positions);
     }
-    r->options = &shortened;
     TRY(run_create(r, longest));
     for (int64_t i = 0; i < r->texts; i++) {
         TRY(begin(r, i, &prompts[i * count / r->texts]));

@@ -12,6 +12,7 @@ struct generate_options {
     int64_t max_new_tokens;
     int64_t num_beams;                     /* 1: none. Beams do not sample */
     int64_t num_samples;                   /* texts per prompt */
+    int64_t first_text;                    /* number of the first text, for the draws */
     double length_penalty;                 /* beams: score / tokens^penalty */
     const char *stops[GENERATE_STOPS_MAX]; /* a text ends before any of these */
     int stop_count;

@@ -76,8 +76,9 @@ static status most_probable(const float *logits, int64_t count, int32_t *out)
 {
     int64_t best = 0;
     for (int64_t i = 0; i < count; i++) {
-        REQUIRE(!isnan(logits[i]), STATUS_NOT_FINITE,
-                "the logit of token %lld is not a number: the weights are damaged", (long long)i);
+        REQUIRE(isfinite(logits[i]), STATUS_NOT_FINITE,
+                "the logit of token %lld is %g: the weights are damaged", (long long)i,
+                (double)logits[i]);
         best = logits[i] > logits[best] ? i : best;
     }
     *out = (int32_t)best;
@@ -120,9 +121,12 @@ status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_
     if (!(s->settings.temperature > 0)) {
         return STATUS_OK;
     }
-    float inverse = (float)(1 / s->settings.temperature), top = logits[best];
+    static const double lowest = -1e30; /* where a tiny temperature would leave the range of f32 */
+    double temperature = s->settings.temperature;
+    float top = logits[best];
     for (int64_t i = 0; i < s->vocabulary; i++) {
-        s->candidates[i] = (struct candidate){(logits[i] - top) * inverse, (int32_t)i};
+        double logit = fmax(((double)logits[i] - top) / temperature, lowest);
+        s->candidates[i] = (struct candidate){(float)logit, (int32_t)i};
     }
     qsort(s->candidates, (size_t)s->vocabulary, sizeof *s->candidates, by_logit);
     double total = 0, reached = 0;
@@ -139,12 +143,11 @@ status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_
     return STATUS_OK;
 }
 
-void sampler_log_softmax(float *logits, int64_t vocabulary)
+status sampler_log_softmax(float *logits, int64_t vocabulary)
 {
-    float top = logits[0];
-    for (int64_t i = 1; i < vocabulary; i++) {
-        top = logits[i] > top ? logits[i] : top;
-    }
+    int32_t best = 0;
+    TRY(most_probable(logits, vocabulary, &best));
+    float top = logits[best];
     double sum = 0;
     for (int64_t i = 0; i < vocabulary; i++) {
         sum += exp((double)(logits[i] - top));
@@ -153,4 +156,5 @@ void sampler_log_softmax(float *logits, int64_t vocabulary)
     for (int64_t i = 0; i < vocabulary; i++) {
         logits[i] -= shift;
     }
+    return STATUS_OK;
 }

@@ -31,10 +31,12 @@ void sampler_penalise(const struct sampler *s, float *logits, const int32_t *ids
 /* sampler_choose - the next id; logits [V] are overwritten. Ties go to the smaller id.
  *
  * Units     sample counts the texts of a run, position the tokens of a text
- * Errors    STATUS_NOT_FINITE if a logit is NaN
+ * Errors    STATUS_NOT_FINITE if a logit is not finite
  * Source    Fan et al. 2018 (top-k), Holtzman et al. 2020, arXiv:1904.09751 (top-p) */
 status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_t position,
                       int32_t *out);
 
-/* sampler_log_softmax - logits [V] become log-probabilities, in double precision sums. */
-void sampler_log_softmax(float *logits, int64_t vocabulary);
+/* sampler_log_softmax - logits [V] become log-probabilities, in double precision sums.
+ *
+ * Errors    STATUS_NOT_FINITE if a logit is not finite */
+status sampler_log_softmax(float *logits, int64_t vocabulary);

@@ -86,14 +86,19 @@ static void write_bytes(void *user, const char *text, size_t bytes)
     fflush(stdout);
 }
 
+static json_t *text_or_null(const char *bytes, size_t count)
+{
+    json_t *value = json_stringn(bytes, count); /* NULL where the bytes are no UTF-8 */
+    return value != NULL ? value : json_null();
+}
+
 static status print_json(const struct request *q, const char *prompt, int64_t sample,
                          const struct generate_text *text, const char *bytes, size_t count)
 {
     json_t *line = json_object();
-    json_t *value = json_stringn(bytes, count); /* NULL where the bytes are no UTF-8 */
-    json_object_set_new(line, "prompt", json_string(prompt));
+    json_object_set_new(line, "prompt", text_or_null(prompt, strlen(prompt)));
     json_object_set_new(line, "sample", json_integer(sample));
-    json_object_set_new(line, "text", value != NULL ? value : json_null());
+    json_object_set_new(line, "text", text_or_null(bytes, count));
     json_t *ids = json_array();
     for (int64_t i = 0; i < text->tokens.count; i++) {
         json_array_append_new(ids, json_integer(text->tokens.ids[i]));
@@ -130,6 +135,8 @@ static status generate_batch(const struct request *q, struct session *s, const s
                              int64_t first, int64_t count)
 {
     int64_t samples = q->options.num_samples;
+    struct generate_options options = q->options;
+    options.first_text = first * samples;
     struct generate_text *texts = calloc((size_t)(count * samples), sizeof *texts);
     REQUIRE(texts != NULL, STATUS_INTERNAL, "out of memory for %lld texts",
             (long long)(count * samples));
@@ -138,7 +145,7 @@ static status generate_batch(const struct request *q, struct session *s, const s
         fputs(p->texts[0], stdout);
     }
     status result = generate_run(s->kernels, s->model, s->tokenizer, p->ids + first, count,
-                                 &q->options, stream ? write_bytes : NULL, NULL, texts);
+                                 &options, stream ? write_bytes : NULL, NULL, texts);
     for (int64_t i = 0; i < count * samples; i++) {
         if (result == STATUS_OK && !stream) {
             result =
@@ -197,7 +204,7 @@ static status run(struct request *q)
 
 status command_generate(int argc, char **argv)
 {
-    struct request q = {.prompt = "", .options = {.use_cache = true}};
+    struct request q = {.options = {.use_cache = true}};
     struct generate_options *o = &q.options;
     bool no_cache = false, help = false;
     const struct option table[] = {
@@ -243,6 +250,11 @@ status command_generate(int argc, char **argv)
     q.echo = !q.echo;
     o->use_cache = !no_cache;
     status result = STATUS_OK;
+    if (q.prompt != NULL && q.prompt_file != NULL) {
+        result =
+            status_raise(STATUS_USAGE, __FILE__, __LINE__, "give either --prompt or --prompt-file");
+    }
+    q.prompt = q.prompt != NULL ? q.prompt : "";
     if (o->num_samples > o->num_beams && o->num_beams > 1) {
         result = status_raise(STATUS_USAGE, __FILE__, __LINE__,
                               "--num-samples %lld is more than --num-beams %lld",

@@ -1,5 +1,6 @@
 #include "trainer/score.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "datasets/batch.h"
@@ -73,6 +74,8 @@ static status pack_run(struct kernels *k, struct model *m, struct pack *p, struc
         r->greedy = true;
         for (int64_t i = p->cu_rows[s]; i < p->cu_rows[s + 1]; i++) {
             if (p->targets[i] != BATCH_IGNORED) {
+                REQUIRE(isfinite(p->losses[i]), STATUS_NOT_FINITE,
+                        "a log-probability is %g: the weights are damaged", -(double)p->losses[i]);
                 r->log_probability -= (double)p->losses[i];
                 r->tokens++;
                 r->greedy = r->greedy && p->best[i] == p->targets[i];

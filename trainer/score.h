@@ -19,6 +19,6 @@ struct score_result {
 
 /* score_run - all items, packed into micro-batches of up to `rows` rows.
  *
- * Errors    STATUS_USAGE if a continuation alone is longer than the model's positions */
+ * Errors    STATUS_USAGE if a continuation alone is longer than the model's positions; STATUS_NOT_FINITE */
 status score_run(struct kernels *k, struct model *m, int64_t rows, const struct score_item *items,
                  int64_t count, struct score_result *out);

@@ -9,6 +9,8 @@
 enum { CHOICES_LIMIT = 64, LINE_LIMIT_BYTES = 1 << 22 };
 
 struct row {
+    const char *path;
+    int64_t number; /* of the line, from 1 */
     json_t *line;
     const char *context;
     json_t *choices;
@@ -18,6 +20,8 @@ struct row {
 static status parse_row(const char *path, int64_t number, const char *text, struct row *out)
 {
     json_error_t error;
+    out->path = path;
+    out->number = number;
     out->line = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     REQUIRE(out->line != NULL, STATUS_DATA, "%s:%lld: %s at column %d", path, (long long)number,
             error.text, error.column);
@@ -128,6 +132,7 @@ static status run_row(struct kernels *k, struct model *m, const struct tokenizer
     struct token_list ids[CHOICES_LIMIT] = {0};
     struct score_item items[CHOICES_LIMIT];
     struct score_result results[CHOICES_LIMIT];
+    int64_t positions = model_config_of(m)->positions;
     status result = STATUS_OK;
     for (int64_t i = 0; i < count && result == STATUS_OK; i++) {
         const char *choice = json_string_value(json_array_get(row->choices, (size_t)i));
@@ -135,7 +140,12 @@ static status run_row(struct kernels *k, struct model *m, const struct tokenizer
         items[i].ids = ids[i].ids;
         items[i].count = ids[i].count;
         REQUIRE_GOTO(result, done, result != STATUS_OK || items[i].scored > 0, STATUS_DATA,
-                     "choice '%s' is a single token without context: it cannot be scored", choice);
+                     "%s:%lld: choice %lld is a single token without context: it cannot be scored",
+                     row->path, (long long)row->number, (long long)i);
+        REQUIRE_GOTO(result, done, result != STATUS_OK || items[i].scored <= positions, STATUS_DATA,
+                     "%s:%lld: choice %lld has %lld tokens, the model has %lld positions",
+                     row->path, (long long)row->number, (long long)i, (long long)items[i].scored,
+                     (long long)positions);
     }
     if (result == STATUS_OK) {
         result = score_run(k, m, rows_limit, items, count, results);
@@ -177,6 +187,8 @@ status task_run(struct kernels *k, struct model *m, const struct tokenizer *t, c
         }
         json_decref(row.line);
     }
+    REQUIRE_GOTO(result, done, !ferror(file) || result != STATUS_OK, STATUS_DATA,
+                 "cannot read %s: %s", path, strerror(errno));
     REQUIRE_GOTO(result, done, used > 0 || result != STATUS_OK, STATUS_DATA, "%s holds no rows",
                  path);
 done:

@@ -114,8 +114,23 @@ resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout t
     event_files halved 1
     same_weights whole halved 00000020
     grep -q '"event":"resume","step":10' halved/metrics.jsonl || fail 'no resume line'
+    cp halved/metrics.jsonl before
     run 0 train recipe.yaml run_dir=halved
     grep -q 'is finished' told || fail 'a finished run was not left alone'
+    cmp halved/metrics.jsonl before || fail 'the metrics of a finished run changed'
+    cp -r whole unfinished # killed between the last checkpoint and the final weights
+    rm -rf unfinished/final
+    run 0 train recipe.yaml run_dir=unfinished
+    for file in whole/final/model-*.h5; do
+        cmp "$file" "unfinished/final/$(basename "$file")" || fail 'the final weights were not made up for'
+    done
+    same_losses whole unfinished 0
+    [ "$(grep -c '"event":"end".*"max_steps"' unfinished/metrics.jsonl)" = 1 ] || fail 'not one end line'
+    cp -r whole owing # stopped at a step whose evaluation was still to come
+    rm -rf owing/checkpoints/step-00000020 owing/final
+    sed -i '/"event":"evaluate","step":10,/d' owing/metrics.jsonl
+    run 0 train recipe.yaml run_dir=owing
+    same_losses whole owing 0
     cp -r whole other
     rm -rf other/checkpoints/step-00000020 other/final
     run_ranks 3 0 train recipe.yaml run_dir=other log.tensorboard=true
@@ -127,6 +142,10 @@ resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout t
     run 0 train recipe.yaml run_dir=damaged
     grep -q 'W-CKPT-SKIP.*step-00000020.*sha256' told || fail 'the damaged checkpoint was not named'
     same_losses whole damaged 0
+    "$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output shorter \
+        --validation-fraction 0.3 >out 2>told || fail prepare
+    run_ranks 2 80 train recipe.yaml run_dir=whole train.max_steps=25 'data.train=shorter/train-*.h5'
+    one_line 80 'other data'
     run 80 train recipe.yaml run_dir=whole optimizer.learning_rate=0.5
     grep -q 'optimizer.learning_rate' told || fail 'the changed setting was not named'
     run 0 train recipe.yaml run_dir=whole train.max_steps=25 schedule.warmup_steps=5 evaluate.every=5
@@ -194,12 +213,26 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     printf 'License\nthe\nany other\n' >prompts
     run 0 generate --checkpoint run --prompt-file prompts --temperature 0 --max-new-tokens 20 --json
     head -n 1 out | cmp - cached || fail 'a batch changes the text'
+    printf 'License\nthe License is granted to You\nthe\nthe\n' >prompts # 32 positions: the second leaves 3
+    run 0 generate --checkpoint run --prompt-file prompts --temperature 0 --max-new-tokens 20 --json
+    head -n 1 out | cmp - cached || fail 'a longer prompt beside it cuts the text'
+    run 0 generate --checkpoint run --prompt-file prompts --max-new-tokens 20 --json --seed 5
+    cp out together
+    run 0 generate --checkpoint run --prompt-file prompts --max-new-tokens 20 --json --seed 5 --batch-size 1
+    cmp out together || fail 'the texts depend on --batch-size'
+    [ "$(tail -n 2 out | uniq | wc -l)" = 2 ] || fail 'the same prompt twice draws the same numbers'
+    run 0 generate --checkpoint run --prompt 'License' --temperature 1e-200 --max-new-tokens 20 --json
+    cmp out cached || fail 'a tiny temperature is not greedy'
+    run 64 generate --checkpoint run --prompt License --prompt-file prompts
     run 0 generate --checkpoint run --prompt 'the' --seed 3 --top-k 5 --top-p 0.9 --repetition-penalty 1.2
     cp out first
     run 0 generate --checkpoint run --prompt 'the' --seed 3 --top-k 5 --top-p 0.9 --repetition-penalty 1.2
     cmp out first || fail 'the same seed gives another text'
     run 0 generate --checkpoint run --prompt 'the' --num-beams 3 --max-new-tokens 10 --json
     grep -q '"log_probability":-' out || fail 'beams tell no log-probability'
+    sed 's/,"log_probability".*//' out >beams
+    run 0 generate --checkpoint run --prompt 'the' --num-beams 3 --max-new-tokens 10 --json --no-cache
+    sed 's/,"log_probability".*//' out | cmp - beams || fail 'the cache changes the beams'
     run 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 20 --stop e --no-echo
     ! grep -q e out || fail 'the stop text is there'
     run 0 evaluate --checkpoint run --data 'data/validation-*.h5' --json
@@ -211,6 +244,13 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     run 0 score --checkpoint run lines
     awk '{ v[NR] = $1 / $2 } END { exit !(v[1] > v[2]) }' out || fail 'nonsense scores higher'
     run 65 score --checkpoint run <<<$'\x01'
+    head -c 40 "$source/LICENSE" | tr '\n' ' ' >lines
+    run 65 score --checkpoint run lines
+    one_line 65 'line 1 has .* 32 positions'
+    run 65 score --checkpoint run .
+    printf '{"context":"the Lic","choices":["ense","%s"],"label":0}\n' "$(cat lines)" >>task.jsonl
+    run 65 evaluate --checkpoint run --task task.jsonl
+    one_line 65 'task.jsonl:2: choice 1'
 }
 
 # Killed at random instants, again and again: no state that the next start cannot go on from, nothing lost

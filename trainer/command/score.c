@@ -10,9 +10,11 @@
 #include "trainer/score.h"
 #include "trainer/session.h"
 
-static status encode_line(const struct tokenizer *t, const char *text, size_t bytes, int64_t number,
+static status encode_line(const struct session *s, const char *text, size_t bytes, int64_t number,
                           struct token_list *ids)
 {
+    const struct tokenizer *t = s->tokenizer;
+    int64_t positions = model_config_of(s->model)->positions;
     ids->count = 0;
     if (tokenizer_eos(t) >= 0) { /* so that the first token is scored too */
         TRY(token_list_reserve(ids, 1));
@@ -21,6 +23,9 @@ static status encode_line(const struct tokenizer *t, const char *text, size_t by
     TRY(tokenizer_encode(t, text, bytes, false, ids));
     REQUIRE(ids->count >= 2, STATUS_DATA, "line %lld has no token that could be scored",
             (long long)number);
+    REQUIRE(ids->count - 1 <= positions, STATUS_DATA,
+            "line %lld has %lld tokens to score, the model has %lld positions: cut it in pieces",
+            (long long)number, (long long)ids->count - 1, (long long)positions);
     return STATUS_OK;
 }
 
@@ -28,7 +33,7 @@ static status score_line(struct session *s, const char *text, size_t bytes, int6
                          struct token_list *ids, bool json)
 {
     struct score_result r;
-    TRY(encode_line(s->tokenizer, text, bytes, number, ids));
+    TRY(encode_line(s, text, bytes, number, ids));
     struct score_item item = {ids->ids, ids->count, ids->count - 1};
     TRY(score_run(s->kernels, s->model, s->recipe.model.max_position_embeddings, &item, 1, &r));
     if (!json) {
@@ -50,6 +55,10 @@ static status score_file(struct session *s, FILE *file, bool json)
     for (ssize_t got; result == STATUS_OK && (got = getline(&text, &capacity, file)) >= 0;) {
         size_t bytes = (size_t)got - (got > 0 && text[got - 1] == '\n');
         result = score_line(s, text, bytes, ++number, &ids, json);
+    }
+    if (result == STATUS_OK && ferror(file)) {
+        result = status_raise(STATUS_DATA, __FILE__, __LINE__, "cannot read line %lld: %s",
+                              (long long)number + 1, strerror(errno));
     }
     token_list_free(&ids);
     free(text);

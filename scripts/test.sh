@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh         into build/, as a user builds; about five minutes the first time, quick again
 #   scripts/test.sh --ci    into build-release/ with warnings as errors, then what takes longer: sanitizers,
-#                           the long kill sweeps, a bare Debian root
+#                           the long kill sweeps, the quickstart in a bare Debian root
 #
 # Environment: BIREME_WERROR=ON makes warnings errors without --ci too. --ci: FRESH_SUITE is the suite of the
 # bare root (trixie unless set).
@@ -92,6 +92,7 @@ part "a hundred kills, a broken network" 600 env BIREME_KILLS=100 BIREME_LONG=1 
     ctest --preset release --no-tests=error -R '^(train_kills_.*|comm_network)$' || true
 part "every call of a save" 600 env BIREME_FULL_SWEEP=1 \
     ctest --preset release --no-tests=error -R '^checkpoint_(kill|enospc)_' || true
-part "a bare Debian root" 840 ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" || true
+part "a bare Debian root" 600 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \
+    ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" --quickstart || true
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

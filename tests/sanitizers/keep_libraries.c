@@ -1,5 +1,6 @@
-/* In builds with the address sanitizer only: a plugin that a library unloads stays in memory, so that
- * the leak checker can still name it, and leak.txt can tell Open MPI's plugins from us. */
+/* In builds with the address or thread sanitizer only: a plugin that a library unloads stays in memory.
+ * The leak checker can then still name it, and leak.txt can tell Open MPI's plugins from us; the thread
+ * sanitizer ends a program that unloads what thread.txt names. */
 int dlclose(void *library);
 
 int dlclose(void *library)

@@ -226,10 +226,11 @@ static status require_same_job(const struct job *job, const struct checkpoint_fo
         count == 0, STATUS_CHECKPOINT,
         "%s was made by another recipe: %s. Use that recipe, another run_dir, or --resume never",
         found->folder, text);
-    REQUIRE(strcmp(found->data_fingerprint, job->data_fingerprint) == 0, STATUS_CHECKPOINT,
-            "%s was trained on other data: data.train had other shards, names or weights. Use those, "
-            "another run_dir (with model.init_from to keep the weights), or --resume never",
-            found->folder);
+    REQUIRE(
+        strcmp(found->data_fingerprint, job->data_fingerprint) == 0, STATUS_CHECKPOINT,
+        "%s was trained on other data: other shards, names or weights in data.train. Use those, "
+        "another run_dir (with model.init_from to keep the weights), or --resume never",
+        found->folder);
     return STATUS_OK;
 }
 

@@ -48,7 +48,7 @@ static status read_recipe(const struct request *q, struct recipe *out)
 
 static json_t *step_json(const struct session *s, const struct bench_step *b)
 {
-    double tokens = (double)b->tokens, local = tokens / comm_size(s->mesh.data);
+    double tokens = (double)b->tokens;
     json_t *report = json_pack(
         "{s:s, s:i, s:i, s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "precision",
         dtype_name(kernels_dtype(s->kernels)), "ranks", comm_size(s->mesh.world), "threads",
@@ -68,7 +68,8 @@ static json_t *step_json(const struct session *s, const struct bench_step *b)
     json_object_set_new(report, "operations", operations);
     if (b->floor_seconds > 0) {
         json_object_set_new(report, "floor_seconds", json_real(b->floor_seconds));
-        json_object_set_new(report, "floor_tokens_per_second", json_real(local / b->floor_seconds));
+        json_object_set_new(report, "floor_tokens_per_second",
+                            json_real(tokens / b->floor_seconds));
     }
     return report;
 }
@@ -153,9 +154,9 @@ static status bench_comm(const struct request *q, struct comm *world)
     json_t *rows = json_array();
     TRY(comm_allocate(world, sizes[5], (void **)&data));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        double seconds = 0, start = clock_seconds();
+        double seconds = 0;
         TRY(time_all_reduce(world, data, (int64_t)(sizes[i] / sizeof *data), q->repeats, &seconds));
-        start = clock_seconds();
+        double start = clock_seconds();
         memmove(data, (char *)data + sizes[i] / 2, sizes[i] / 2);
         double copy = 2 * (clock_seconds() - start); /* the floor: reading and writing it once */
         json_array_append_new(rows, json_pack("{s:I, s:f, s:f, s:f}", "bytes", (json_int_t)sizes[i],

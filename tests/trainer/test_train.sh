@@ -191,6 +191,21 @@ errors() { # each bad input: one line, its code, no rank waits
     run_ranks 2 79 train recipe.yaml run_dir=nan optimizer.learning_rate=100 optimizer.weight_decay=1 \
         optimizer.max_grad_norm=0 schedule.warmup_steps=0 train.max_steps=2000
     one_line 79 'the weights were not updated'
+    local wild='optimizer.learning_rate=100 optimizer.weight_decay=1 optimizer.max_grad_norm=0 schedule.warmup_steps=0'
+    # shellcheck disable=SC2086
+    run 0 train recipe.yaml run_dir=wild $wild train.max_steps=1 data.validation=null evaluate.every=0
+    # shellcheck disable=SC2086
+    run_ranks 2 79 train recipe.yaml run_dir=wilder $wild train.max_steps=1
+    one_line 79 'held-out loss'
+    printf '{"context":"the Lic","choices":["ense","zzzz"],"label":0}\n' >task.jsonl
+    for command in 'evaluate --json --data data/validation-*.h5' 'evaluate --task task.jsonl' 'score recipe.yaml' \
+        'generate --prompt the --num-beams 2'; do
+        set -f # the pattern is the program's
+        # shellcheck disable=SC2086
+        run 79 $command --checkpoint wild
+        set +f
+        one_line 79 damaged
+    done
     head -c 20000 "$(echo data/train-*.h5)" >cut.h5
     run_ranks 2 65 train recipe.yaml data.train=cut.h5
     one_line 65 cut.h5

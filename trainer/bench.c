@@ -253,8 +253,7 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     out->floor_seconds = floor ? median(floors, repeats) : 0;
     out->tokens = b->batch.rows * comm_size(b->session->mesh.data);
     out->comm_seconds = times.total_seconds / repeats;
-    out->comm_hidden_share =
-        times.total_seconds > 0 ? 1 - times.exposed_seconds / times.total_seconds : 1;
+    out->comm_hidden_share = fmax(0, 1 - times.exposed_seconds / fmax(times.total_seconds, 1e-12));
     TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
     double rate = floor ? products_flops(products, count) / out->floor_seconds : 0;
     list_operations(b, repeats, rate, out);

@@ -1,5 +1,6 @@
 #include "trainer/job.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,6 +315,22 @@ static status look_for_end(struct job *job)
 
 /* ---- the whole ---- */
 
+/* This run goes on: the final weights of its earlier end are no longer its newest ones. */
+static status set_aside_final(const struct job *job)
+{
+    char final[FILE_PATH_BYTES], old[FILE_PATH_BYTES];
+    TRY(file_join(final, job->session.recipe.run_dir, "final"));
+    TRY(file_join(old, job->session.recipe.run_dir, "final-old"));
+    if (comm_rank(job->world) != 0 || !file_exists(final)) {
+        return STATUS_OK;
+    }
+    TRY(file_remove_tree(old));
+    REQUIRE(rename(final, old) == 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot rename %s to %s: %s", final, old, strerror(errno));
+    log_info("the final weights of the run's earlier end are in %s now", old);
+    return STATUS_OK;
+}
+
 static status open_metrics(struct job *job)
 {
     char path[FILE_PATH_BYTES];
@@ -360,6 +377,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(comm_agree(world, open_training_data(job)));
     TRY(make_step(job));
     TRY(reserve_snapshot(job));
+    TRY(comm_agree(world, set_aside_final(job)));
     TRY(comm_agree(world, keep_recipe(job)));
     TRY(comm_agree(world, open_metrics(job)));
     job_long_phase(job, NULL);

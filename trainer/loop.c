@@ -187,7 +187,8 @@ static status write_train_line(struct loop *loop, const struct step_result *resu
         double total = times->total_seconds, exposed = times->exposed_seconds;
         fields[count++] = metric_number("comm_seconds", total);
         fields[count++] = metric_number("comm_exposed_seconds", exposed);
-        fields[count++] = metric_number("comm_hidden_share", total > 0 ? 1 - exposed / total : 1);
+        fields[count++] =
+            metric_number("comm_hidden_share", total > exposed ? 1 - exposed / total : 0);
         fields[count++] = metric_integer("comm_bytes", times->bytes);
     }
     for (int m = 0; job->objective->metrics[m] != NULL; m++) {
@@ -331,7 +332,8 @@ static status one_step(struct loop *loop)
     double rate = schedule_rate(r, job->state.step, job->total_steps);
     status_at_step(job->state.step + 1);
     cast_votes(loop, votes);
-    TRY(step_train(job->step, job->state.step, rate, votes, loop->mine, &result));
+    TRY(step_train(job->step, job->state.step, rate, votes, loop->mine,
+                   job->state.step + 1 < job->total_steps, &result));
     job->state.step++;
     job->state.samples += r->batch.global_size;
     int64_t tokens = r->batch.global_size * r->data.sequence_length;

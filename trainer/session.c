@@ -46,18 +46,30 @@ struct kernels_limits session_limits(const struct model_config *config, int64_t 
     };
 }
 
-int session_threads(const struct recipe *recipe, const struct comm *world)
+/* Where a rank may run. */
+struct cores {
+    char host[64];
+    cpu_set_t set;
+};
+
+status session_threads(const struct recipe *recipe, struct comm *world, int *out)
 {
-    if (recipe->parallel.threads > 0) {
-        return (int)recipe->parallel.threads;
+    int ranks = comm_size(world), sharing = 0;
+    struct cores mine = {.host = ""}, *all = calloc((size_t)ranks, sizeof *all);
+    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks", ranks);
+    CPU_ZERO(&mine.set);
+    (void)gethostname(mine.host, sizeof mine.host - 1);
+    if (sched_getaffinity(0, sizeof mine.set, &mine.set) != 0) { /* more cores than the set holds */
+        CPU_SET(0, &mine.set);
     }
-    cpu_set_t mine;
-    int online = (int)sysconf(_SC_NPROCESSORS_ONLN), usable = online;
-    if (sched_getaffinity(0, sizeof mine, &mine) == 0) {
-        usable = CPU_COUNT(&mine);
+    status result = comm_all_gather_bytes(world, all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++) {
+        sharing += memcmp(&all[i], &mine, sizeof mine) == 0;
     }
-    int threads = usable < online ? usable : online / comm_local_ranks(world);
-    return threads > 0 ? threads : 1;
+    free(all);
+    int share = CPU_COUNT(&mine.set) / (sharing > 0 ? sharing : 1);
+    *out = recipe->parallel.threads > 0 ? (int)recipe->parallel.threads : share > 0 ? share : 1;
+    return result;
 }
 
 status session_vocabulary(const struct recipe *recipe, const struct tokenizer *tokenizer,
@@ -86,7 +98,9 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
 {
     const struct recipe *r = &s->recipe;
     int64_t vocabulary = 0;
+    int threads = 1;
     TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
+    TRY(session_threads(r, world, &threads));
     if (tokenizer_dir[0] != '\0') {
         TRY(tokenizer_open(tokenizer_dir, &s->tokenizer));
     }
@@ -95,7 +109,7 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     struct model_config config = session_model_config(r, vocabulary);
     struct kernels_limits limits = session_limits(&config, rows, sequence, training);
     enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    TRY(kernels_create(s->device, dtype, session_threads(r, world), &limits, &s->kernels));
+    TRY(kernels_create(s->device, dtype, threads, &limits, &s->kernels));
     return model_create(s->kernels, &config, rows, training, &s->model);
 }
 

@@ -26,9 +26,9 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
 struct kernels_limits session_limits(const struct model_config *config, int64_t rows,
                                      int64_t sequence, bool training);
 
-/* session_threads - CPU threads of this rank: the recipe's, else the cores that this process may use,
- * shared among the ranks of this host where they are not bound to cores of their own. */
-int session_threads(const struct recipe *recipe, const struct comm *world);
+/* session_threads - CPU threads of this rank: the recipe's, else its share of the cores that it may use.
+ * Ranks of one host whose sets of cores are the same (nothing bound them) divide the set. Collective. */
+status session_threads(const struct recipe *recipe, struct comm *world, int *out);
 
 /* session_vocabulary - the recipe's vocabulary, else the tokenizer's.
  *
@@ -39,7 +39,7 @@ status session_vocabulary(const struct recipe *recipe, const struct tokenizer *t
 /* session_start - everything above for s->recipe; weights are zero.
  *
  * Units     rows of a micro-batch at most; sequence: its longest sequence
- * Order     not collective but for the mesh; errors are this rank's own: the caller agrees on them */
+ * Order     not collective but for its beginning (mesh, threads); errors are this rank's own: the caller agrees on them */
 status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
                      int64_t sequence, bool training);
 status session_stop(struct session *s);

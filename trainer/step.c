@@ -218,7 +218,7 @@ static status update(struct step *s, int64_t step, double learning_rate, struct 
 }
 
 status step_train(struct step *s, int64_t step, double learning_rate,
-                  const double votes[STEP_VOTES], status before, struct step_result *out)
+                  const double votes[STEP_VOTES], status before, bool more, struct step_result *out)
 {
     const struct step_parts *p = &s->parts;
     struct comm *data = p->mesh.data;
@@ -235,7 +235,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
         partition_share(model_elements(p->model), 1, comm_size(data), comm_rank(data));
     KEEP_FIRST(mine, sum_of_squares(p->kernels, &small[SMALL_SQUARES], s->gradients + share.first,
                                     share.count));
-    if (mine == STATUS_OK) { /* the next step's first batch: an error in it ends this step */
+    if (mine == STATUS_OK && more) {
         double waiting = clock_seconds();
         mine = fetch(s);
         out->data_seconds += clock_seconds() - waiting;

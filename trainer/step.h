@@ -47,11 +47,13 @@ status step_destroy(struct step **s);
 
 /* step_train - the step with this number (from 0), at this learning rate. Collective.
  *
- * before: what went wrong on this rank since the last step; it ends this one on all ranks.
+ * before: what went wrong on this rank since the last step; it ends this one on all ranks. more: another step
+ * follows, whose first batch is fetched before the ranks meet, so that an error in it ends this one.
  * Errors    STATUS_NOT_FINITE before the weights are touched; STATUS_DATA from the loader; agreed on all
  *           ranks, told once */
 status step_train(struct step *s, int64_t step, double learning_rate,
-                  const double votes[STEP_VOTES], status before, struct step_result *out);
+                  const double votes[STEP_VOTES], status before, bool more,
+                  struct step_result *out);
 
 /* step_evaluate - sums over everything that a limited loader gives, on all ranks. Collective.
  *

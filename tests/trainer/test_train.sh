@@ -7,6 +7,9 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 export OMP_NUM_THREADS=1
+# The thread sanitizer does not see OpenMP's barriers; on one core, one rank has one thread.
+one_core=()
+[ -z "${TSAN_OPTIONS:-}" ] || one_core=(taskset -c "$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')")
 
 fail() {
     echo "failed: $1; told:" >&2
@@ -17,7 +20,7 @@ fail() {
 run() { # CODE ARGUMENT...: the program must end with this code
     local wanted=$1
     shift
-    timeout 50 "$program" "$@" >out 2>told
+    timeout 50 "${one_core[@]}" "$program" "$@" >out 2>told
     local code=$?
     [ "$code" = "$wanted" ] || fail "bireme $* ended with $code instead of $wanted"
 }
@@ -156,7 +159,7 @@ stop() { # a signal saves and ends with 75; started again the run ends as if it 
     need_mpirun
     run 0 train recipe.yaml run_dir=whole train.max_steps=60 evaluate.every=30
     for signal in USR1 TERM INT; do
-        env --default-signal=INT "$program" train recipe.yaml run_dir=stop$signal train.max_steps=60 \
+        env --default-signal=INT "${one_core[@]}" "$program" train recipe.yaml run_dir=stop$signal train.max_steps=60 \
             evaluate.every=30 >out 2>told &
         local job=$!
         while kill -0 $job 2>/dev/null && ! grep -qs '"event":"train"' stop$signal/metrics.jsonl; do
@@ -285,6 +288,7 @@ kills() { # RANKS
     (start whole) >out 2>told || fail 'the run that is left alone'
     while [ "$left" -gt 0 ]; do
         attempts=$((attempts + 1))
+        : >told # a kill may come before the shell has emptied it
         (start "$killed") >out 2>told &
         local job=$! wait_ms=$((RANDOM % (ranks == 1 ? 600 : 1500)))
         sleep "$(printf '0.%03d' $((wait_ms % 1000)))"

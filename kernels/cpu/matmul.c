@@ -1,6 +1,6 @@
 /* Matrix products by oneDNN: the only file that knows the library.
  *
- * A product is divided into units of the output by a rule of its shape alone; each unit is run by
+ * A product is divided into units of the output by a rule of its shape; each unit is run by
  * one thread with a plan made for one thread, and what goes before and after it (an activation, say)
  * finds its block in that core's cache. A plan is a primitive for one shape, layout and pair of
  * types, made at its first use and kept, so that a training step creates and allocates nothing after
@@ -483,7 +483,8 @@ static int64_t part_size(int64_t count, int64_t parts)
     return divide_up(divide_up(count, parts), UNIT_MULTIPLE) * UNIT_MULTIPLE;
 }
 
-/* How a product is divided: by its shape alone, so that results do not depend on the threads. */
+/* How a product is divided: by its shape, so that results do not depend on the threads; only where there
+ * are more of them than units are the units made smaller. */
 struct grid {
     int64_t unit_rows, unit_columns, rows, columns; /* sizes, then how many */
 };
@@ -499,8 +500,9 @@ static int64_t unit_columns_most(const struct matmul_call *call)
     return wide ? BF16_UNIT_COLUMNS : UNIT_COLUMNS;
 }
 
-static struct grid grid_make(const struct matmul_call *call)
+static struct grid grid_make(const struct matmul_call *call, int threads)
 {
+    int64_t least = threads > UNITS_LEAST ? threads : UNITS_LEAST;
     struct grid g = {call->unit_rows, call->unit_columns, 0, 0};
     if (g.unit_columns == 0) {
         g.unit_columns =
@@ -509,7 +511,7 @@ static struct grid grid_make(const struct matmul_call *call)
     g.columns = divide_up(call->c.columns, g.unit_columns);
     if (g.unit_rows == 0) {
         int64_t parts = divide_up(call->c.rows, UNIT_ROWS);
-        while (parts * g.columns < UNITS_LEAST && parts * UNIT_MULTIPLE < call->c.rows) {
+        while (parts * g.columns < least && parts * UNIT_MULTIPLE < call->c.rows) {
             parts++;
         }
         g.unit_rows = part_size(call->c.rows, parts);
@@ -607,7 +609,7 @@ status matmul_product(struct kernels *k, const struct matmul_call *call)
     if (call->c.rows == 0 || call->c.columns == 0 || inner_size(call) == 0) {
         return STATUS_OK;
     }
-    struct grid g = grid_make(call);
+    struct grid g = grid_make(call, k->threads);
     struct plans plans;
     TRY(grid_plans(m, call, &g, &plans));
     int64_t units = g.rows * g.columns;

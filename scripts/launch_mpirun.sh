@@ -3,7 +3,7 @@
 #   - SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 to this script let the run save and stop (code 75): mpirun
 #     itself answers the first two by killing its ranks within two seconds;
 #   - a lost host ends the job after about eleven seconds instead of eight minutes. Bireme's own limit for
-#     a rank that does not answer must stay above that (its default of 60 s does), or mpirun hangs;
+#     a rank that does not answer must stay above that (its default of 300 s does), or mpirun hangs;
 #   - a job that a signal ended says so in one last line and with code 71, and every code of Bireme's
 #     own (docs/exit-codes.md) is passed on.
 # Works with Open MPI 4 and 5.

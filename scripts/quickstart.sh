@@ -167,9 +167,9 @@ tell() {
     pair=$(losses)
     read -r before after <<<"$pair"
     say "validation loss before training ${before:-unknown}, after ${after:-unknown}"
-    say "a sample (bireme generate --checkpoint $run/final --prompt 'The ' ...):"
+    say "a sample (bireme generate --checkpoint $run/final --prompt 'The' ...):"
     echo
-    "$bireme" generate --checkpoint "$run/final" --prompt "The " --max-new-tokens 120 --temperature 0.8 \
+    "$bireme" generate --checkpoint "$run/final" --prompt "The" --max-new-tokens 120 --temperature 0.8 \
         --top-k 40 --seed 1
     echo
 }

@@ -181,7 +181,7 @@ quickstart: == what to try next ==
   other words          $bireme generate --checkpoint $run/final --prompt 'DESCRIPTION' --temperature 0.7
   how good, exactly    $bireme evaluate --checkpoint $run/final --data '$data/validation-*.h5'
   what is in there     $bireme inspect $run        (also a shard, a checkpoint, a tokenizer)
-  train for longer     remove $run, then: mpirun -np 2 $bireme train $recipe train.max_minutes=30
+  train for longer     remove $run, then: scripts/launch_mpirun.sh -n 2 $bireme train $recipe train.max_minutes=30 train.max_steps=5000
   your own text        bireme tokenizer train, bireme prepare, then a copy of $recipe (README.md)
   every setting        recipes/README.md, $bireme plan $recipe
 TEXT

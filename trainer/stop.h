@@ -10,6 +10,8 @@
 
 /* stop_watch - from now on these signals ask instead of killing.
  *
+ * Order     from the main thread; the handler runs on a stack of its own (stop.c says why: no handler in
+ *           this program may do without)
  * Errors    STATUS_INTERNAL */
 status stop_watch(void);
 

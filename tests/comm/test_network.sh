@@ -99,11 +99,17 @@ end 'an outage of 3 s' 0 20 finished
 
 start steps
 forward 0
-end 'a silent cut' 71 20 E-RANK-LOST
+end 'a silent cut' 71 40 E-RANK-LOST
 forward 1
 
 start steps
-for process in $(ip netns pids "$two"); do
-    [ "$(cat "/proc/$process/comm")" != orted ] || kill -KILL "$process"
+daemon=
+for ((i = 0; i < 50; i++)); do
+    for process in $(ip netns pids "$two"); do
+        [ "$(cat "/proc/$process/comm" 2>/dev/null)" != orted ] || daemon=$process
+    done
+    [ -z "$daemon" ] || break
+    sleep 0.1
 done
-end 'a dead daemon' 71 10 E-RANK-LOST
+kill -KILL "$daemon"
+end 'a dead daemon' 71 20 E-RANK-LOST

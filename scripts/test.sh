@@ -88,8 +88,10 @@ part "tests" 420 ctest --preset release --no-tests=error || true
 sanitizer asan 420
 sanitizer tsan 420
 part "style" 60 ./scripts/check_style.sh || true
-part "a hundred kills, a broken network" 600 env BIREME_KILLS=100 BIREME_LONG=1 \
-    ctest --preset release --no-tests=error -R '^(train_kills_.*|comm_network)$' || true
+part "a hundred kills" 600 env BIREME_KILLS=100 ctest --preset release --no-tests=error -R '^train_kills_' || true
+# Its deadlines are those of TCP on a machine that may be busy: up to three tries.
+part "a broken network" 300 env BIREME_LONG=1 \
+    ctest --preset release --no-tests=error --repeat until-pass:3 -R '^comm_network$' || true
 part "every call of a save" 600 env BIREME_FULL_SWEEP=1 \
     ctest --preset release --no-tests=error -R '^checkpoint_(kill|enospc)_' || true
 part "a bare Debian root" 600 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \

@@ -159,9 +159,11 @@ static int list_products(const struct bench *b, struct product out[PRODUCTS])
     const struct {
         int64_t inner, outputs, count;
     } layers[] = {
-        {c->width, 3 * c->width, c->layers},       {c->width, c->width, c->layers},
-        {c->width, c->inner, c->layers},           {c->inner, c->width, c->layers},
-        {c->width, model_padded_vocabulary(c), 1},
+        {c->width, 3 * c->width, c->layers},
+        {c->width, c->width, c->layers},
+        {c->width, c->inner, c->layers},
+        {c->inner, c->width, c->layers},
+        {c->width, model_vocabulary_rows(c, 1), 1},
     };
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {

@@ -70,14 +70,14 @@ static int64_t count_parameters(const struct model_config *config,
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         enum plan_part part = part_of(p->name);
-        int64_t size = p->file_rows * p->columns;
+        int64_t size = p->whole_rows * p->whole_columns;
         plan->part[part] += size;
         plan->parameters += size;
+        plan->rank_parameters += model_parameter_elements(p);
         bool lookup =
             part == PLAN_POSITION_EMBEDDING || (part == PLAN_TOKEN_EMBEDDING && !config->tied);
         in_products += p->dimensions == 2 && !lookup ? size : 0;
     }
-    plan->rank_parameters = plan->parameters;
     return in_products;
 }
 
@@ -87,29 +87,34 @@ static int64_t writer_bytes(const struct model_parameter *parameters, int count)
 {
     int64_t largest = 0;
     for (int i = 0; i < count; i++) {
-        int64_t bytes = 4 * parameters[i].file_rows * parameters[i].columns;
+        int64_t bytes = 4 * model_parameter_elements(&parameters[i]);
         largest = bytes > largest ? bytes : largest;
     }
     return 4 * (largest < chunk_bytes ? largest : chunk_bytes);
 }
 
-/* Weights and both moments, as the checkpoint shares them out among ranks. */
-static status snapshot_bytes(const struct model_parameter *parameters, int count, int ranks,
+/* Weights and both moments, as the checkpoint shares them out among the ranks that hold the same. */
+static status snapshot_bytes(const struct model_parameter *parameters, int count, int replicas,
                              int64_t *out)
 {
-    struct checkpoint_tensor *tensors = calloc(3 * (size_t)count, sizeof *tensors);
-    REQUIRE(tensors != NULL, STATUS_INTERNAL, "out of memory for %d tensors", 3 * count);
+    size_t most = 3 * MODEL_PIECES_MAX * (size_t)count;
+    struct checkpoint_tensor *tensors = calloc(most, sizeof *tensors);
+    REQUIRE(tensors != NULL, STATUS_INTERNAL, "out of memory for %zu tensors", most);
+    int used = 0, weights = 0;
     for (int i = 0; i < 3 * count; i++) {
         const struct model_parameter *p = &parameters[i % count];
-        tensors[i].dimensions = p->dimensions;
-        tensors[i].rows = p->file_rows;
-        tensors[i].columns = p->columns;
-        tensors[i].transposed = p->transposed;
+        for (int j = 0; j < p->piece_count; j++) {
+            tensors[used++] = (struct checkpoint_tensor){.dimensions = p->dimensions,
+                                                         .rows = p->pieces[j].rows,
+                                                         .columns = p->pieces[j].columns,
+                                                         .transposed = p->transposed};
+        }
+        weights = i < count ? used : weights;
     }
     struct checkpoint_family families[2] = {
-        {.stem = "model", .tensors = tensors, .count = count},
-        {.stem = "optimizer", .tensors = tensors + count, .count = 2 * count}};
-    *out = checkpoint_memory_bytes(families, 2, ranks, 0);
+        {.stem = "model", .tensors = tensors, .count = weights},
+        {.stem = "optimizer", .tensors = tensors + weights, .count = used - weights}};
+    *out = checkpoint_memory_bytes(families, 2, replicas, 0);
     free(tensors);
     return STATUS_OK;
 }
@@ -160,20 +165,22 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
 {
     enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
     int64_t rows = r->batch.micro_size * r->data.sequence_length;
-    struct kernels_limits limits = session_limits(config, rows, r->data.sequence_length, true);
+    struct kernels_limits limits =
+        session_limits(config, plan->tensor, rows, r->data.sequence_length, true);
     struct plan_buffers *buffers = &plan->buffers;
     plan->bytes[PLAN_WEIGHTS] = elements * (dtype == DTYPE_BF16 ? 6 : 4);
     plan->bytes[PLAN_GRADIENTS] = elements * 4;
     plan->bytes[PLAN_OPTIMIZER] = elements * 8;
-    plan->bytes[PLAN_ACTIVATIONS] = (int64_t)model_activation_bytes(config, dtype, rows, true);
+    plan->bytes[PLAN_ACTIVATIONS] =
+        (int64_t)model_activation_bytes(config, plan->tensor, dtype, rows, true);
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) + rows * 4;
-    buffers->loaders = all_loader_bytes(r, plan->ranks);
+    buffers->loaders = all_loader_bytes(r, plan->data);
     if (r->checkpoint.async) {
-        TRY(snapshot_bytes(parameters, count, plan->ranks, &buffers->snapshot));
+        TRY(snapshot_bytes(parameters, count, plan->data, &buffers->snapshot));
     }
     buffers->writer = writer_bytes(parameters, count);
-    buffers->communication = elements * 4 / plan->ranks * (plan->ranks - 1);
+    buffers->communication = elements * 4 / plan->data * (plan->data - 1);
     buffers->program = program_bytes(plan->ranks);
     plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->snapshot +
                                 buffers->writer + buffers->communication + buffers->program;
@@ -265,7 +272,7 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     struct model_parameter *parameters = NULL;
     int count = 0;
     int64_t elements = 0;
-    TRY(model_layout(&config, &parameters, &count, &elements));
+    TRY(model_layout(&config, plan->tensor, 0, &parameters, &count, &elements));
     int64_t in_products = count_parameters(&config, parameters, count, plan);
     double attention =
         (double)config.layers * (double)r->data.sequence_length * (double)config.width;

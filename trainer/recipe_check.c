@@ -166,10 +166,34 @@ static status check_evaluation(const struct reading *r)
     return STATUS_OK;
 }
 
+/* check_tensor - ranks that share a model share its heads and its inner features evenly. */
+static status check_tensor(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    int64_t heads = c->model.num_heads, inner = c->model.intermediate_size;
+    int64_t ranks = c->parallel.tensor;
+    if (heads % ranks == 0 && inner % ranks == 0) {
+        return STATUS_OK;
+    }
+    char fitting[128] = "1";
+    size_t used = 1;
+    for (int64_t d = 2; d <= heads && used + 24 < sizeof fitting; d++) {
+        if (heads % d == 0 && inner % d == 0) {
+            used += (size_t)snprintf(fitting + used, sizeof fitting - used, ", %lld", (long long)d);
+        }
+    }
+    const char *key = heads % ranks != 0 ? "model.num_heads" : "model.intermediate_size";
+    return recipe_fail(r, place_of_pair(r, "parallel.tensor", key), "parallel.tensor",
+                       "%lld does not divide %s, %lld; these divide heads and inner size: %s",
+                       (long long)ranks, key, (long long)(heads % ranks != 0 ? heads : inner),
+                       fitting);
+}
+
 status recipe_check_resolve(const struct reading *r)
 {
     resolve(r);
     TRY(check_model(r));
+    TRY(check_tensor(r));
     TRY(check_batch(r));
     TRY(check_length(r));
     TRY(check_warmup(r));

@@ -31,17 +31,17 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
     };
 }
 
-struct kernels_limits session_limits(const struct model_config *config, int64_t rows,
+struct kernels_limits session_limits(const struct model_config *config, int tensor, int64_t rows,
                                      int64_t sequence, bool training)
 {
     return (struct kernels_limits){
         .rows = rows,
         .width = config->width,
-        .inner = config->inner,
-        .heads = (int)config->heads,
+        .inner = config->inner / tensor,
+        .heads = (int)config->heads / tensor,
         .head_width = config->width / config->heads,
         .sequence = sequence,
-        .vocabulary = model_padded_vocabulary(config),
+        .vocabulary = model_vocabulary_rows(config, tensor),
         .training = training,
     };
 }
@@ -107,10 +107,11 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     TRY(session_vocabulary(r, s->tokenizer, &vocabulary));
     TRY(open_device(r, &s->device));
     struct model_config config = session_model_config(r, vocabulary);
-    struct kernels_limits limits = session_limits(&config, rows, sequence, training);
+    struct kernels_limits limits =
+        session_limits(&config, (int)r->parallel.tensor, rows, sequence, training);
     enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
     TRY(kernels_create(s->device, dtype, threads, &limits, &s->kernels));
-    return model_create(s->kernels, &config, rows, training, &s->model);
+    return model_create(s->kernels, &config, s->mesh.tensor, rows, training, &s->model);
 }
 
 status session_optimizer(struct session *s, struct optimizer **out)
@@ -245,7 +246,8 @@ static status family_create(const char *stem, int count, struct session_family *
 }
 
 static void family_append(struct session_family *f, const char *prefix,
-                          const struct model_parameter *p, float *data)
+                          const struct model_parameter *p, const struct model_piece *piece,
+                          float *data)
 {
     struct checkpoint_tensor *t = &f->tensors[f->family.count];
     char *name = f->names[f->family.count++];
@@ -253,16 +255,20 @@ static void family_append(struct session_family *f, const char *prefix,
     *t = (struct checkpoint_tensor){
         .name = name,
         .dimensions = p->dimensions,
-        .rows = p->file_rows,
-        .columns = p->columns,
+        .rows = piece->rows,
+        .columns = piece->columns,
         .transposed = p->transposed,
-        .data = data + p->first,
+        .data = data + p->first + piece->first,
     };
     if (p->dimensions == 1) {
-        t->global_shape[0] = p->columns;
+        t->global_shape[0] = p->whole_columns;
+        t->offset[0] = piece->column;
     } else {
-        t->global_shape[0] = p->transposed ? p->columns : p->file_rows;
-        t->global_shape[1] = p->transposed ? p->file_rows : p->columns;
+        int rows_at = p->transposed ? 1 : 0; /* the file's dimension that memory's rows run along */
+        t->global_shape[rows_at] = p->whole_rows;
+        t->global_shape[1 - rows_at] = p->whole_columns;
+        t->offset[rows_at] = piece->row;
+        t->offset[1 - rows_at] = piece->column;
     }
 }
 
@@ -272,7 +278,9 @@ static void family_append_all(struct session_family *f, const char *prefix, cons
     int count = 0;
     const struct model_parameter *parameters = model_parameters(m, &count);
     for (int i = 0; i < count; i++) {
-        family_append(f, prefix, &parameters[i], data);
+        for (int j = 0; j < parameters[i].piece_count; j++) {
+            family_append(f, prefix, &parameters[i], &parameters[i].pieces[j], data);
+        }
     }
 }
 
@@ -280,7 +288,7 @@ status session_weights(const struct model *m, struct session_family *out)
 {
     int count = 0;
     (void)model_parameters(m, &count);
-    TRY(family_create("model", count, out));
+    TRY(family_create("model", MODEL_PIECES_MAX * count, out));
     family_append_all(out, "", m, model_weights(m));
     return STATUS_OK;
 }
@@ -289,7 +297,7 @@ status session_moments(const struct model *m, const struct optimizer *o, struct 
 {
     int count = 0;
     (void)model_parameters(m, &count);
-    TRY(family_create("optimizer", 2 * count, out));
+    TRY(family_create("optimizer", 2 * MODEL_PIECES_MAX * count, out));
     family_append_all(out, "exp_avg/", m, optimizer_moment1(o));
     family_append_all(out, "exp_avg_sq/", m, optimizer_moment2(o));
     return STATUS_OK;

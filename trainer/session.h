@@ -22,8 +22,9 @@ struct session {
 /* session_model_config - the model that a recipe describes, for this vocabulary. */
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary);
 
-/* session_limits - the sizes that the kernels will meet, for micro-batches of `rows` rows. */
-struct kernels_limits session_limits(const struct model_config *config, int64_t rows,
+/* session_limits - the sizes that the kernels will meet, for micro-batches of `rows` rows and a model that
+ * `tensor` ranks share. */
+struct kernels_limits session_limits(const struct model_config *config, int tensor, int64_t rows,
                                      int64_t sequence, bool training);
 
 /* session_threads - CPU threads of this rank: the recipe's, else its share of the cores that it may use.

@@ -100,7 +100,7 @@ static float *read_tensor(const struct reference *r, const char *group,
                           const struct model_parameter *p)
 {
     char name[256];
-    int64_t count, rows = p->file_rows, columns = p->columns;
+    int64_t count, rows = p->whole_rows, columns = p->columns;
     snprintf(name, sizeof name, "%s/%s", group, p->name);
     float *file = dataset(r->file, name, H5T_NATIVE_FLOAT, 4, &count);
     CHECK_EQUAL(count, rows * columns);
@@ -143,7 +143,7 @@ static double compare(const struct reference *r, const struct model *m, const ch
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
         double error = qkv_bias ? fmax(relative_error(got, expected, c),
                                        relative_error(got + 2 * c, expected + 2 * c, c))
-                                : relative_error(got, expected, p->file_rows * p->columns);
+                                : relative_error(got, expected, p->whole_rows * p->columns);
         for (int64_t j = c; qkv_bias && key_biases && j < 2 * c; j++) {
             CHECK_NEAR(got[j], expected[j], tolerance);
         }
@@ -265,7 +265,7 @@ static void make_optimizer(struct training *t)
         ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->decay};
         float *weights = read_tensor(t->r, "weights", p);
         memcpy(model_weights(t->model) + p->first, weights,
-               (size_t)(p->file_rows * p->columns) * sizeof *weights);
+               (size_t)(p->whole_rows * p->columns) * sizeof *weights);
         free(weights);
     }
     CHECK_OK(optimizer_create(t->kernels, &t->r->adamw, ranges, count, model_elements(t->model),
@@ -285,11 +285,11 @@ static void test_reference(const char *name)
                                     .heads = (int)r.config.heads,
                                     .head_width = r.config.width / r.config.heads,
                                     .sequence = r.tokens,
-                                    .vocabulary = model_padded_vocabulary(&r.config),
+                                    .vocabulary = model_vocabulary_rows(&r.config, 1),
                                     .training = true};
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
     CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &limits, &t.kernels));
-    CHECK_OK(model_create(t.kernels, &r.config, rows, true, &t.model));
+    CHECK_OK(model_create(t.kernels, &r.config, NULL, rows, true, &t.model));
     t.gradients = calloc((size_t)model_elements(t.model), sizeof *t.gradients);
     t.losses = calloc((size_t)rows, sizeof *t.losses);
     t.inputs = calloc((size_t)rows, sizeof *t.inputs);

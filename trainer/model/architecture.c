@@ -15,98 +15,183 @@ enum { ALIGNMENT_ELEMS = 32 };
 /* Padding of the vocabulary: whole vectors in the output product; padded rows stay zero. */
 enum { VOCABULARY_UNIT = 32 };
 
-int64_t model_padded_vocabulary(const struct model_config *config)
+int64_t model_vocabulary_rows(const struct model_config *config, int ranks)
 {
-    return (config->vocabulary + VOCABULARY_UNIT - 1) / VOCABULARY_UNIT * VOCABULARY_UNIT;
+    int64_t unit = (int64_t)VOCABULARY_UNIT * ranks;
+    return (config->vocabulary + unit - 1) / unit * VOCABULARY_UNIT;
+}
+
+int64_t model_parameter_elements(const struct model_parameter *p)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < p->piece_count; i++) {
+        elements += p->pieces[i].rows * p->pieces[i].columns;
+    }
+    return elements;
 }
 
 struct layout {
     struct model_parameter *parameters;
     int count;
     int64_t elements;
+    int ranks, rank;
 };
 
+enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLUMNS };
+
+/* A whole parameter, and how it is shared out. */
 struct shape {
     int64_t rows, columns;
     int dimensions;
     bool transposed;
     float initial, deviation;
+    enum split split;
+    int blocks;     /* query, key and value lie one after the other, and each is split; else 1 */
+    int64_t extent; /* of a rank's part of a block along the split, with padding */
 };
 
-static struct model_parameter *append(struct layout *layout, struct shape shape, const char *format,
-                                      ...) __attribute__((format(printf, 3, 4)));
+static void append_piece(struct model_parameter *p, struct model_piece piece)
+{
+    if (piece.rows > 0 && piece.columns > 0) {
+        piece.first = model_parameter_elements(p);
+        p->pieces[p->piece_count++] = piece;
+    }
+}
 
-static struct model_parameter *append(struct layout *layout, struct shape shape, const char *format,
-                                      ...)
+/* Padding lies behind the last row of the last ranks. */
+static void cut_parameter(struct model_parameter *p, const struct shape *shape, int rank)
+{
+    bool along_rows = shape->split == SPLIT_ROWS;
+    int64_t block = (along_rows ? shape->rows : shape->columns) / shape->blocks;
+    int64_t first = shape->extent * rank, left = block - first;
+    int64_t count = left < shape->extent ? left : shape->extent;
+    for (int b = 0; b < shape->blocks; b++) {
+        int64_t at = b * block + first;
+        append_piece(p, along_rows ? (struct model_piece){0, at, 0, count, shape->columns}
+                                   : (struct model_piece){0, 0, at, shape->rows, count});
+    }
+    *(along_rows ? &p->rows : &p->columns) = shape->extent * shape->blocks;
+}
+
+static void append(struct layout *layout, struct shape shape, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void append(struct layout *layout, struct shape shape, const char *format, ...)
 {
     struct model_parameter *p = &layout->parameters[layout->count++];
     *p = (struct model_parameter){
         .first = layout->elements,
         .rows = shape.rows,
         .columns = shape.columns,
-        .file_rows = shape.rows,
+        .whole_rows = shape.rows,
+        .whole_columns = shape.columns,
+        .replicated = shape.split == SPLIT_NONE,
         .dimensions = shape.dimensions,
         .transposed = shape.transposed,
         .decay = shape.dimensions == 2,
         .initial = shape.initial,
         .deviation = shape.deviation,
     };
+    if (shape.split == SPLIT_NONE) {
+        append_piece(p, (struct model_piece){0, 0, 0, shape.rows, shape.columns});
+    } else {
+        cut_parameter(p, &shape, layout->rank);
+    }
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(p->name, sizeof p->name, format, arguments);
     va_end(arguments);
-    int64_t size = shape.rows * shape.columns;
+    int64_t size = p->rows * p->columns;
     layout->elements += (size + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
-    return p;
 }
 
 static struct shape matrix(int64_t rows, int64_t columns, float deviation)
 {
-    return (struct shape){rows, columns, 2, true, 0, deviation};
+    return (struct shape){.rows = rows,
+                          .columns = columns,
+                          .dimensions = 2,
+                          .transposed = true,
+                          .deviation = deviation};
 }
 
 static struct shape table(int64_t rows, int64_t columns, float deviation)
 {
-    return (struct shape){rows, columns, 2, false, 0, deviation};
+    return (struct shape){
+        .rows = rows, .columns = columns, .dimensions = 2, .deviation = deviation};
 }
 
 static struct shape vector(int64_t columns, float initial)
 {
-    return (struct shape){1, columns, 1, false, initial, 0};
+    return (struct shape){.rows = 1, .columns = columns, .dimensions = 1, .initial = initial};
+}
+
+/* A matrix by its rows, its bias with it; in `blocks` where there are several ranks. */
+static struct shape outputs_split(struct shape shape, int blocks, int ranks)
+{
+    shape.split = shape.dimensions == 2 ? SPLIT_ROWS : SPLIT_COLUMNS;
+    shape.blocks = ranks > 1 ? blocks : 1;
+    shape.extent = (shape.dimensions == 2 ? shape.rows : shape.columns) / shape.blocks / ranks;
+    return shape;
+}
+
+/* A matrix by its columns; its bias is added once. */
+static struct shape inputs_split(struct shape shape, int ranks)
+{
+    shape.split = SPLIT_COLUMNS;
+    shape.blocks = 1;
+    shape.extent = shape.columns / ranks;
+    return shape;
+}
+
+static struct shape vocabulary_split(const struct model_config *c, int ranks)
+{
+    struct shape shape = table(c->vocabulary, c->width, c->initializer_range);
+    shape.split = SPLIT_ROWS;
+    shape.blocks = 1;
+    shape.extent = model_vocabulary_rows(c, ranks);
+    return shape;
 }
 
 static void append_gpt2_layer(struct layout *layout, const struct model_config *c, int l)
 {
     float deviation = c->initializer_range;
     float residual = deviation / sqrtf(2.0f * (float)c->layers);
+    int ranks = layout->ranks;
     append(layout, vector(c->width, 1), "transformer.h.%d.ln_1.weight", l);
     append(layout, vector(c->width, 0), "transformer.h.%d.ln_1.bias", l);
-    append(layout, matrix(3 * c->width, c->width, deviation), "transformer.h.%d.attn.c_attn.weight",
-           l);
-    append(layout, vector(3 * c->width, 0), "transformer.h.%d.attn.c_attn.bias", l);
-    append(layout, matrix(c->width, c->width, residual), "transformer.h.%d.attn.c_proj.weight", l);
+    append(layout, outputs_split(matrix(3 * c->width, c->width, deviation), 3, ranks),
+           "transformer.h.%d.attn.c_attn.weight", l);
+    append(layout, outputs_split(vector(3 * c->width, 0), 3, ranks),
+           "transformer.h.%d.attn.c_attn.bias", l);
+    append(layout, inputs_split(matrix(c->width, c->width, residual), ranks),
+           "transformer.h.%d.attn.c_proj.weight", l);
     append(layout, vector(c->width, 0), "transformer.h.%d.attn.c_proj.bias", l);
     append(layout, vector(c->width, 1), "transformer.h.%d.ln_2.weight", l);
     append(layout, vector(c->width, 0), "transformer.h.%d.ln_2.bias", l);
-    append(layout, matrix(c->inner, c->width, deviation), "transformer.h.%d.mlp.c_fc.weight", l);
-    append(layout, vector(c->inner, 0), "transformer.h.%d.mlp.c_fc.bias", l);
-    append(layout, matrix(c->width, c->inner, residual), "transformer.h.%d.mlp.c_proj.weight", l);
+    append(layout, outputs_split(matrix(c->inner, c->width, deviation), 1, ranks),
+           "transformer.h.%d.mlp.c_fc.weight", l);
+    append(layout, outputs_split(vector(c->inner, 0), 1, ranks), "transformer.h.%d.mlp.c_fc.bias",
+           l);
+    append(layout, inputs_split(matrix(c->width, c->inner, residual), ranks),
+           "transformer.h.%d.mlp.c_proj.weight", l);
     append(layout, vector(c->width, 0), "transformer.h.%d.mlp.c_proj.bias", l);
 }
 
-status model_layout(const struct model_config *config, struct model_parameter **out, int *count,
-                    int64_t *elements)
+status model_layout(const struct model_config *config, int ranks, int rank,
+                    struct model_parameter **out, int *count, int64_t *elements)
 {
     *out = NULL;
     REQUIRE(strcmp(config->architecture, "gpt2") == 0, STATUS_UNAVAILABLE,
             "model.architecture %s is not in this version; gpt2 is", config->architecture);
-    struct layout layout = {0};
+    REQUIRE(ranks > 0 && config->heads % ranks == 0 && config->inner % ranks == 0, STATUS_INTERNAL,
+            "%d ranks do not share %lld heads and %lld inner features evenly", ranks,
+            (long long)config->heads, (long long)config->inner);
+    struct layout layout = {.ranks = ranks, .rank = rank};
     size_t slots = MODEL_HEAD_PARAMETERS + (size_t)config->layers * MODEL_LAYER_PARAMETERS;
     layout.parameters = calloc(slots, sizeof *layout.parameters);
     REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
-    int64_t padded = model_padded_vocabulary(config);
-    struct shape tokens = table(padded, config->width, config->initializer_range);
-    append(&layout, tokens, "transformer.wte.weight")->file_rows = config->vocabulary;
+    struct shape tokens = vocabulary_split(config, ranks);
+    append(&layout, tokens, "transformer.wte.weight");
     append(&layout, table(config->positions, config->width, config->initializer_range),
            "transformer.wpe.weight");
     for (int l = 0; l < config->layers; l++) {
@@ -115,7 +200,7 @@ status model_layout(const struct model_config *config, struct model_parameter **
     append(&layout, vector(config->width, 1), "transformer.ln_f.weight");
     append(&layout, vector(config->width, 0), "transformer.ln_f.bias");
     if (!config->tied) {
-        append(&layout, tokens, "lm_head.weight")->file_rows = config->vocabulary;
+        append(&layout, tokens, "lm_head.weight");
     }
     *out = layout.parameters;
     *count = layout.count;
@@ -123,15 +208,27 @@ status model_layout(const struct model_config *config, struct model_parameter **
     return STATUS_OK;
 }
 
+/* Element (row, column) of the whole draws the same number wherever it lies. */
+static void initialise_piece(const struct model_parameter *p, const struct model_piece *piece,
+                             uint64_t key, float *weights)
+{
+    float *w = weights + p->first + piece->first;
+    for (int64_t row = 0; row < piece->rows; row++) {
+        int64_t whole = (piece->row + row) * p->whole_columns + piece->column;
+        for (int64_t column = 0; column < piece->columns; column++) {
+            *w++ = p->deviation > 0 ? p->deviation * random_normal(key, (uint64_t)(whole + column))
+                                    : p->initial;
+        }
+    }
+}
+
 status model_initialise(struct model *m, uint64_t seed)
 {
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
-        float *w = m->weights + p->first;
         uint64_t key = random_key(seed, RANDOM_INITIAL_WEIGHTS, (uint64_t)i, 0);
-        int64_t count = p->file_rows * p->columns;
-        for (int64_t e = 0; e < count; e++) {
-            w[e] = p->deviation > 0 ? p->deviation * random_normal(key, (uint64_t)e) : p->initial;
+        for (int j = 0; j < p->piece_count; j++) {
+            initialise_piece(p, &p->pieces[j], key, m->weights);
         }
     }
     return model_weights_changed(m);

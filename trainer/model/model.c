@@ -13,34 +13,42 @@ static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t 
     return STATUS_OK;
 }
 
-static status arrange_layer(const struct model_config *c, enum dtype dtype, int64_t n,
+struct layer_share model_share(const struct model_config *config, int ranks)
+{
+    return (struct layer_share){config->heads / ranks, config->width / ranks,
+                                config->inner / ranks};
+}
+
+static status arrange_layer(const struct model_config *c, int ranks, enum dtype dtype, int64_t n,
                             bool training, struct arena *arena, struct layer_activations *out)
 {
+    struct layer_share share = model_share(c, ranks);
     TRY(take(arena, dtype, n, c->width, &out->input));
     TRY(take(arena, dtype, n, c->width, &out->norm1));
     TRY(take(arena, DTYPE_F32, n, 2, &out->statistics1));
-    TRY(take(arena, dtype, n, 3 * c->width, &out->qkv));
-    TRY(take(arena, dtype, n, c->width, &out->attended));
+    TRY(take(arena, dtype, n, 3 * share.width, &out->qkv));
+    TRY(take(arena, dtype, n, share.width, &out->attended));
     TRY(take(arena, dtype, n, c->width, &out->middle));
     TRY(take(arena, dtype, n, c->width, &out->norm2));
     TRY(take(arena, DTYPE_F32, n, 2, &out->statistics2));
-    TRY(take(arena, dtype, n, c->inner, &out->inner));
+    TRY(take(arena, dtype, n, share.inner, &out->inner));
     out->pre = out->lse = tensor_absent();
     if (training) {
-        TRY(take(arena, DTYPE_F32, c->heads, n, &out->lse));
-        TRY(take(arena, dtype, n, c->inner, &out->pre));
+        TRY(take(arena, DTYPE_F32, share.heads, n, &out->lse));
+        TRY(take(arena, dtype, n, share.inner, &out->pre));
     }
     return STATUS_OK;
 }
 
-status model_arrange(const struct model_config *config, enum dtype dtype, int64_t rows,
+status model_arrange(const struct model_config *config, int ranks, enum dtype dtype, int64_t rows,
                      bool training, struct layer_activations *layers, struct arena *arena,
                      struct activations *out)
 {
+    struct layer_share share = model_share(config, ranks);
     *out = (struct activations){.layers = layers};
     for (int64_t l = 0; l < config->layers; l++) {
         if (l == 0 || training) {
-            TRY(arrange_layer(config, dtype, rows, training, arena, &layers[l]));
+            TRY(arrange_layer(config, ranks, dtype, rows, training, arena, &layers[l]));
         } else {
             layers[l] = layers[0];
         }
@@ -56,20 +64,20 @@ status model_arrange(const struct model_config *config, enum dtype dtype, int64_
             TRY(take(arena, dtype, rows, config->width, &out->d_delta));
         }
         TRY(take(arena, dtype, rows, config->width, &out->d_norm));
-        TRY(take(arena, dtype, rows, 3 * config->width, &out->d_qkv));
-        TRY(take(arena, dtype, rows, config->inner, &out->d_inner));
+        TRY(take(arena, dtype, rows, 3 * share.width, &out->d_qkv));
+        TRY(take(arena, dtype, rows, share.inner, &out->d_inner));
     }
     return STATUS_OK;
 }
 
-size_t model_activation_bytes(const struct model_config *config, enum dtype dtype, int64_t rows,
-                              bool training)
+size_t model_activation_bytes(const struct model_config *config, int ranks, enum dtype dtype,
+                              int64_t rows, bool training)
 {
     struct layer_activations *layers = calloc((size_t)config->layers, sizeof *layers);
     struct arena measure = {0};
     struct activations views;
-    if (layers == NULL ||
-        model_arrange(config, dtype, rows, training, layers, &measure, &views) != STATUS_OK) {
+    if (layers == NULL || model_arrange(config, ranks, dtype, rows, training, layers, &measure,
+                                        &views) != STATUS_OK) {
         measure.peak = 0;
     }
     free(layers);
@@ -88,24 +96,30 @@ static status allocate(struct model *m)
     m->activations.layers = calloc((size_t)m->config.layers, sizeof *m->activations.layers);
     REQUIRE(m->activations.layers != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
             (long long)m->config.layers);
-    size_t bytes = model_activation_bytes(&m->config, dtype, m->rows, m->training);
+    size_t bytes = model_activation_bytes(&m->config, m->ranks, dtype, m->rows, m->training);
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
-    return model_arrange(&m->config, dtype, m->rows, m->training, m->activations.layers, &m->arena,
-                         &m->activations);
+    return model_arrange(&m->config, m->ranks, dtype, m->rows, m->training, m->activations.layers,
+                         &m->arena, &m->activations);
 }
 
-status model_create(struct kernels *k, const struct model_config *config, int64_t rows,
-                    bool training, struct model **out)
+status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor,
+                    int64_t rows, bool training, struct model **out)
 {
     *out = NULL;
     struct model *m = calloc(1, sizeof *m);
     REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for a model");
     m->kernels = k;
     m->config = *config;
+    m->tensor = tensor;
+    m->ranks = tensor != NULL ? comm_size(tensor) : 1;
+    m->rank = tensor != NULL ? comm_rank(tensor) : 0;
+    m->share = model_share(config, m->ranks);
     m->rows = rows;
     m->training = training;
     status result = STATUS_OK;
-    TRY_GOTO(result, fail, model_layout(config, &m->parameters, &m->parameter_count, &m->elements));
+    TRY_GOTO(
+        result, fail,
+        model_layout(config, m->ranks, m->rank, &m->parameters, &m->parameter_count, &m->elements));
     TRY_GOTO(result, fail, allocate(m));
     *out = m;
     return STATUS_OK;

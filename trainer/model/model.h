@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "comm/comm.h"
 #include "kernels/kernels.h"
 
 #define MODEL_NAME_BYTES 96
@@ -23,12 +24,25 @@ struct model_config {
     bool tied;
 };
 
+/* A rectangle of a whole matrix that lies in this rank's part of it, contiguous there: [rows, columns]. */
+struct model_piece {
+    int64_t first;       /* its first element, counted from the parameter's */
+    int64_t row, column; /* where it begins in the whole, in memory's orientation */
+    int64_t rows, columns;
+};
+
+enum { MODEL_PIECES_MAX = 3 };
+
+/* One parameter as one rank of `ranks` tensor-parallel ones holds it. A vector is a matrix of one row. */
 struct model_parameter {
-    char name[MODEL_NAME_BYTES]; /* in the Hugging Face state_dict */
-    int64_t first;               /* element in the flat buffer */
-    int64_t rows, columns;       /* in memory; rows may be padded (vocabulary) */
-    int64_t file_rows;           /* rows that exist for the user */
-    int dimensions;              /* 1 or 2 */
+    char name[MODEL_NAME_BYTES];       /* in the Hugging Face state_dict */
+    int64_t first;                     /* element in the flat buffer */
+    int64_t rows, columns;             /* of the part in memory; rows may be padded (vocabulary) */
+    int64_t whole_rows, whole_columns; /* of all ranks' parts together, without padding */
+    struct model_piece pieces[MODEL_PIECES_MAX]; /* of the part, without padding, in its order */
+    int piece_count;                             /* 0: nothing but padding fell to this rank */
+    bool replicated; /* every rank holds the whole, and the same gradient of it */
+    int dimensions;  /* 1 or 2 */
     bool transposed;
     bool decay;      /* weight decay applies: matrices and embeddings */
     float initial;   /* the value, where deviation is 0 */
@@ -51,22 +65,32 @@ struct model_input {
     bool training; /* dropout on, activations kept for backward */
 };
 
-/* model_padded_vocabulary - rows of the token table: whole vectors for the output product. */
-int64_t model_padded_vocabulary(const struct model_config *config);
+/* model_vocabulary_rows - rows of one rank's part of the token table: whole vectors for the output product. */
+int64_t model_vocabulary_rows(const struct model_config *config, int ranks);
 
-/* model_layout - the parameters of a configuration, without making it (for `bireme plan`).
+/* model_layout - what rank `rank` of `ranks` tensor-parallel ones holds of a configuration's parameters,
+ * without making it (for `bireme plan`). The list and its order are the same on all ranks.
  *
- * Memory    *out is the caller's, for free(); *elements is the flat buffer's length */
-status model_layout(const struct model_config *config, struct model_parameter **out, int *count,
-                    int64_t *elements);
+ * Split     rows of the matrices that read the stream (heads of each of query, key and value; inner
+ *           features), columns of those that write to it, rows of the token table
+ * Memory    *out is the caller's, for free(); *elements is the flat buffer's length
+ * Errors    STATUS_UNAVAILABLE naming the architecture
+ * Source    Shoeybi et al. 2019, arXiv:1909.08053 */
+status model_layout(const struct model_config *config, int ranks, int rank,
+                    struct model_parameter **out, int *count, int64_t *elements);
 
-/* model_activation_bytes - working memory for micro-batches of up to `rows` rows; pure. */
-size_t model_activation_bytes(const struct model_config *config, enum dtype dtype, int64_t rows,
-                              bool training);
+/* model_parameter_elements - weights that the part holds, without padding. */
+int64_t model_parameter_elements(const struct model_parameter *p);
 
-/* model_create - weights (zeros) and working memory for micro-batches of up to `rows` rows. */
-status model_create(struct kernels *k, const struct model_config *config, int64_t rows,
-                    bool training, struct model **out);
+/* model_activation_bytes - working memory of one of `ranks` ranks for micro-batches of up to `rows` rows;
+ * pure. */
+size_t model_activation_bytes(const struct model_config *config, int ranks, enum dtype dtype,
+                              int64_t rows, bool training);
+
+/* model_create - this rank's part of the weights (zeros) and working memory for micro-batches of up to
+ * `rows` rows. tensor: the ranks that share the model, which stay the caller's; NULL: this one alone. */
+status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor,
+                    int64_t rows, bool training, struct model **out);
 status model_destroy(struct model **m);
 
 const struct model_config *model_config_of(const struct model *m);
@@ -75,7 +99,8 @@ int64_t model_elements(const struct model *m);
 float *model_weights(const struct model *m); /* f32 [elements] */
 bf16 *model_copy(const struct model *m);     /* bf16 [elements]; NULL in fp32 */
 
-/* model_initialise - weights as the architecture has them: a pure function of (seed, parameter, element). */
+/* model_initialise - weights as the architecture has them: a pure function of (seed, parameter, element
+ * of the whole). */
 status model_initialise(struct model *m, uint64_t seed);
 
 /* model_weights_changed - round the bf16 copy after the f32 weights were set by hand. */

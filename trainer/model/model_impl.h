@@ -36,19 +36,26 @@ enum layer_parameter {
 /* Where dropout draws its numbers: the embedding, and three places of each layer. */
 enum dropout_place { DROPOUT_ATTENTION, DROPOUT_PROJECTION, DROPOUT_FC, DROPOUT_PLACES };
 
-/* What a layer keeps from forward for backward. Letters: kernels.h. */
+/* What one of t tensor-parallel ranks holds of a layer's insides. */
+struct layer_share {
+    int64_t heads; /* H/t */
+    int64_t width; /* C/t, of its heads together */
+    int64_t inner; /* F/t */
+};
+
+/* What a layer keeps from forward for backward. Letters: kernels.h; t tensor-parallel ranks. */
 struct layer_activations {
     struct tensor input;       /* [N, C] the residual stream that enters */
     struct tensor norm1;       /* [N, C] */
     struct tensor statistics1; /* f32 [N, 2] */
-    struct tensor qkv;         /* [N, 3C] */
-    struct tensor lse;         /* f32 [H, N] */
-    struct tensor attended;    /* [N, C] */
+    struct tensor qkv;         /* [N, 3C/t] */
+    struct tensor lse;         /* f32 [H/t, N] */
+    struct tensor attended;    /* [N, C/t] */
     struct tensor middle;      /* [N, C] the residual stream after attention */
     struct tensor norm2;       /* [N, C] */
     struct tensor statistics2; /* f32 [N, 2] */
-    struct tensor pre;         /* [N, F] before the activation */
-    struct tensor inner;       /* [N, F] after it */
+    struct tensor pre;         /* [N, F/t] before the activation */
+    struct tensor inner;       /* [N, F/t] after it */
 };
 
 /* Working memory of one micro-batch. */
@@ -63,13 +70,16 @@ struct activations {
     struct tensor d_stream; /* [N, C] along the residual stream */
     struct tensor d_delta;  /* [N, C] behind dropout; absent without */
     struct tensor d_norm;   /* [N, C] */
-    struct tensor d_qkv;    /* [N, 3C] */
-    struct tensor d_inner;  /* [N, F] */
+    struct tensor d_qkv;    /* [N, 3C/t] */
+    struct tensor d_inner;  /* [N, F/t] */
 };
 
 struct model {
     struct kernels *kernels;
     struct model_config config;
+    struct comm *tensor; /* NULL: this rank alone */
+    int ranks, rank;     /* of it */
+    struct layer_share share;
     struct model_parameter *parameters;
     int parameter_count;
     int64_t elements;
@@ -82,9 +92,12 @@ struct model {
 };
 
 /* model_arrange - take all views of the working memory from the arena (or measure them). */
-status model_arrange(const struct model_config *config, enum dtype dtype, int64_t rows,
+status model_arrange(const struct model_config *config, int ranks, enum dtype dtype, int64_t rows,
                      bool training, struct layer_activations *layers, struct arena *arena,
                      struct activations *out);
+
+/* model_share - a layer's insides over so many ranks. */
+struct layer_share model_share(const struct model_config *config, int ranks);
 
 /* model_matrix - a weight that products read: the bf16 copy where there is one. */
 struct tensor model_matrix(const struct model *m, int parameter);

@@ -1,0 +1,170 @@
+/* The parts of a model that tensor-parallel ranks hold: together they are the whole, each element once,
+ * and its initial weight is the same wherever it lies. With several ranks each also makes its own part. */
+#include "tests/check.h"
+#include "trainer/model/model.h"
+
+static const struct model_config config = {
+    .architecture = "gpt2",
+    .layers = 2,
+    .width = 24,
+    .heads = 12,
+    .inner = 60,
+    .positions = 7,
+    .vocabulary = 65,
+    .activation = ACTIVATION_GELU_TANH,
+    .norm_epsilon = 1e-5f,
+    .initializer_range = 0.02f,
+    .tied = false,
+};
+
+struct parts {
+    struct model_parameter *parameters;
+    int count;
+    int64_t elements;
+};
+
+static struct parts make_parts(int ranks, int rank)
+{
+    struct parts p;
+    CHECK_OK(model_layout(&config, ranks, rank, &p.parameters, &p.count, &p.elements));
+    return p;
+}
+
+/* Counts how often each element of the whole is held; pieces fill the part from its beginning. */
+static void count_pieces(const struct model_parameter *p, int *held)
+{
+    int64_t next = 0;
+    for (int i = 0; i < p->piece_count; i++) {
+        const struct model_piece *piece = &p->pieces[i];
+        CHECK_EQUAL(piece->first, next);
+        CHECK(p->dimensions == 1 || piece->columns == p->columns);
+        CHECK(piece->row >= 0 && piece->row + piece->rows <= p->whole_rows);
+        CHECK(piece->column >= 0 && piece->column + piece->columns <= p->whole_columns);
+        for (int64_t row = 0; row < piece->rows; row++) {
+            for (int64_t column = 0; column < piece->columns; column++) {
+                held[(piece->row + row) * p->whole_columns + piece->column + column]++;
+            }
+        }
+        next += piece->rows * piece->columns;
+    }
+    CHECK_EQUAL(next, model_parameter_elements(p));
+    CHECK(next <= p->rows * p->columns);
+}
+
+static void test_tiling(int ranks)
+{
+    struct parts whole = make_parts(1, 0);
+    for (int i = 0; i < whole.count; i++) {
+        const struct model_parameter *w = &whole.parameters[i];
+        int64_t size = w->whole_rows * w->whole_columns;
+        int *held = calloc((size_t)size, sizeof *held);
+        CHECK(held != NULL);
+        CHECK_EQUAL(w->piece_count, 1);
+        CHECK_EQUAL(model_parameter_elements(w), size);
+        for (int rank = 0; rank < ranks; rank++) {
+            struct parts part = make_parts(ranks, rank);
+            const struct model_parameter *p = &part.parameters[i];
+            CHECK_EQUAL(part.count, whole.count);
+            CHECK(strcmp(p->name, w->name) == 0 && p->dimensions == w->dimensions);
+            CHECK(p->whole_rows == w->whole_rows && p->whole_columns == w->whole_columns);
+            CHECK(p->replicated == w->replicated && p->transposed == w->transposed);
+            count_pieces(p, held);
+            free(part.parameters);
+        }
+        for (int64_t e = 0; e < size; e++) {
+            CHECK_EQUAL(held[e], w->replicated ? ranks : 1);
+        }
+        free(held);
+    }
+    free(whole.parameters);
+}
+
+/* Which is split how, spelled out once. */
+static void test_split(void)
+{
+    struct parts part = make_parts(3, 1);
+    const struct model_parameter *tokens = &part.parameters[0], *qkv = &part.parameters[4];
+    CHECK(strcmp(qkv->name, "transformer.h.0.attn.c_attn.weight") == 0);
+    CHECK_EQUAL(tokens->rows, 32); /* 65 words over 3 ranks, in whole vectors: 32, 32 and 1 */
+    CHECK_EQUAL(tokens->pieces[0].row, 32);
+    CHECK_EQUAL(qkv->rows, 24);
+    CHECK_EQUAL(qkv->piece_count, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK(qkv->pieces[i].row == 24 * i + 8 && qkv->pieces[i].rows == 8);
+        CHECK(part.parameters[5].pieces[i].column == 24 * i + 8);
+    }
+    const struct model_parameter *projection = &part.parameters[6], *bias = &part.parameters[7];
+    CHECK(projection->pieces[0].column == 8 && projection->columns == 8 && projection->rows == 24);
+    CHECK(bias->replicated && !projection->replicated && !tokens->replicated);
+    free(part.parameters);
+    part = make_parts(4, 3);
+    CHECK_EQUAL(part.parameters[0].piece_count, 0); /* padding alone */
+    free(part.parameters);
+    struct model_parameter *none;
+    int count;
+    int64_t elements;
+    CHECK_FAILS(model_layout(&config, 5, 0, &none, &count, &elements), STATUS_INTERNAL, "12 heads");
+    CHECK(none == NULL);
+}
+
+static struct model *make_model(struct kernels *k, struct comm *tensor)
+{
+    struct model *m;
+    CHECK_OK(model_create(k, &config, tensor, 14, false, &m));
+    CHECK_OK(model_initialise(m, 1337));
+    return m;
+}
+
+static void test_initial(struct comm *world)
+{
+    struct device *dev;
+    struct kernels *k;
+    struct kernels_limits limits = {.rows = 14,
+                                    .width = 24,
+                                    .inner = 60,
+                                    .heads = 12,
+                                    .head_width = 2,
+                                    .sequence = 7,
+                                    .vocabulary = 96};
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &k));
+    struct model *whole = make_model(k, NULL), *part = make_model(k, world);
+    int count;
+    const struct model_parameter *w = model_parameters(whole, &count);
+    const struct model_parameter *p = model_parameters(part, &count);
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < p[i].piece_count; j++) {
+            const struct model_piece *piece = &p[i].pieces[j];
+            for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
+                int64_t row = piece->row + e / piece->columns;
+                int64_t column = piece->column + e % piece->columns;
+                CHECK(model_weights(part)[p[i].first + piece->first + e] ==
+                      model_weights(whole)[w[i].first + row * w[i].columns + column]);
+            }
+        }
+        for (int64_t e = model_parameter_elements(&p[i]); e < p[i].rows * p[i].columns; e++) {
+            CHECK(model_weights(part)[p[i].first + e] == 0);
+        }
+    }
+    CHECK_OK(model_destroy(&part));
+    CHECK_OK(model_destroy(&whole));
+    CHECK_OK(kernels_destroy(&k));
+    CHECK_OK(device_destroy(&dev));
+}
+
+int main(int argc, char **argv)
+{
+    struct comm *world;
+    CHECK_OK(comm_world_create(&argc, &argv, &world));
+    if (comm_size(world) == 1) {
+        for (int ranks = 1; ranks <= 12; ranks++) {
+            if (config.heads % ranks == 0) {
+                test_tiling(ranks);
+            }
+        }
+        test_split();
+    }
+    test_initial(world);
+    CHECK_OK(comm_destroy(&world));
+    return 0;
+}

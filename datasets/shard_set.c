@@ -53,8 +53,7 @@ static status find_members(struct shard_set *set, const char *path)
     if (failed == 0) {
         result = take_paths(set, &found);
     } else if (failed == GLOB_NOMATCH) {
-        result = status_raise(STATUS_NO_INPUT, __FILE__, __LINE__,
-                              "no shard matches %s; `bireme prepare` makes shards", path);
+        result = status_raise(STATUS_NO_INPUT, __FILE__, __LINE__, "no shard matches %s", path);
     } else { /* a folder that is not there or may not be read */
         int error = failed == GLOB_ABORTED ? errno : ENOMEM;
         result = status_raise(status_from_errno(error, STATUS_NO_INPUT, STATUS_INTERNAL), __FILE__,

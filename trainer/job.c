@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "build_info.h"
+#include "trainer/job_data.h"
 #include "trainer/manifest.h"
 
 /* Opening shards, verifying and writing checkpoints of many gigabytes may take this long. */
@@ -35,9 +36,7 @@ static status read_recipe(const struct job_options *options, struct job *job)
     struct recipe *r = &job->session.recipe;
     TRY(recipe_read(options->recipe_path, options->overrides, options->override_count, r));
     TRY(recipe_check_available(r));
-    REQUIRE(r->data.train_count > 0, STATUS_RECIPE,
-            "%s: data.train: nothing to train on; name the shards that `bireme prepare` wrote",
-            options->recipe_path);
+    TRY(job_data_named(r));
     TRY(objective_find(r->objective, &job->objective));
     return write_recipe_text(r, &job->recipe_text);
 }
@@ -81,76 +80,35 @@ static int64_t micro_rows(const struct recipe *r)
     return r->batch.micro_size * r->data.sequence_length;
 }
 
-static struct loader_options loader_options_of(const struct job *job,
-                                               const struct loader_source *sources, int count)
+static struct job_data data_of(const struct job *job)
 {
-    const struct recipe *r = &job->session.recipe;
-    const struct tokenizer *t = job->session.tokenizer;
-    return (struct loader_options){
-        .sources = sources,
-        .source_count = count,
-        .sequence_tokens = r->data.sequence_length,
-        .global_sequences = r->batch.global_size,
-        .micro_sequences = r->batch.micro_size,
-        .rank = comm_rank(job->session.mesh.data),
-        .ranks = comm_size(job->session.mesh.data),
-        .seed = (uint64_t)r->seed,
-        .document_mask = r->data.document_mask,
-        .vocab_size = model_config_of(job->session.model)->vocabulary,
-        .tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL,
+    const struct session *s = &job->session;
+    return (struct job_data){
+        .recipe = &s->recipe,
+        .rank = comm_rank(s->mesh.data),
+        .ranks = comm_size(s->mesh.data),
+        .vocabulary = model_config_of(s->model)->vocabulary,
+        .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
     };
 }
 
 static status open_training_data(struct job *job)
 {
-    const struct recipe *r = &job->session.recipe;
-    struct loader_source sources[RECIPE_SOURCES_MAX];
-    for (int i = 0; i < r->data.train_count; i++) {
-        sources[i] = (struct loader_source){r->data.train[i].path, r->data.train[i].weight};
-    }
-    struct loader_options options = loader_options_of(job, sources, r->data.train_count);
-    options.shuffle = r->data.shuffle;
-    options.first_sample = job->state.samples;
-    return loader_open(&options, &job->loader);
-}
-
-static status open_validation_data(const struct job *job, int64_t samples, struct loader **out)
-{
-    struct loader_source source = {job->session.recipe.data.validation, 1};
-    struct loader_options options = loader_options_of(job, &source, 1);
-    options.limit_samples = samples;
-    return loader_open(&options, out);
-}
-
-/* How much one evaluation reads: the recipe's batches, at most the whole held-out part. */
-static status survey_validation(struct job *job)
-{
-    const struct recipe *r = &job->session.recipe;
-    struct loader *loader = NULL;
-    if (r->data.validation[0] == '\0') {
-        return STATUS_OK;
-    }
-    TRY(open_validation_data(job, 0, &loader));
-    int64_t whole = loader_samples(loader), asked = r->evaluate.batches * r->batch.global_size;
-    job->evaluate_samples = asked > 0 && asked < whole ? asked : whole;
-    return loader_close(&loader);
+    struct job_data data = data_of(job);
+    return job_data_train(&data, job->state.samples, &job->loader);
 }
 
 /* Every shard is opened and checked before anything else is done; what they hold decides the number of
  * steps and is kept in each checkpoint. */
 static status survey_data(struct job *job)
 {
-    const struct recipe *r = &job->session.recipe;
-    TRY(open_training_data(job));
-    snprintf(job->data_fingerprint, sizeof job->data_fingerprint, "%s",
-             loader_fingerprint(job->loader));
-    job->total_steps = r->train.max_steps;
-    if (r->train.epochs > 0) {
-        double samples = r->train.epochs * (double)loader_samples(job->loader);
-        job->total_steps = (int64_t)ceil(samples / (double)r->batch.global_size);
-    }
-    TRY(loader_close(&job->loader));
-    return survey_validation(job);
+    struct job_data data = data_of(job);
+    struct job_data_survey survey;
+    TRY(job_data_survey(&data, &survey));
+    memcpy(job->data_fingerprint, survey.fingerprint, sizeof job->data_fingerprint);
+    job->total_steps = job_data_steps(data.recipe, survey.train_samples);
+    job->evaluate_samples = survey.evaluate_samples;
+    return STATUS_OK;
 }
 
 static status make_families(struct job *job)
@@ -404,7 +362,8 @@ status job_stop(struct job *job)
 status job_evaluate(struct job *job, double sums[OBJECTIVE_SUMS])
 {
     struct loader *loader = NULL;
-    TRY(comm_agree(job->world, open_validation_data(job, job->evaluate_samples, &loader)));
+    struct job_data data = data_of(job);
+    TRY(comm_agree(job->world, job_data_validation(&data, job->evaluate_samples, &loader)));
     status result = step_evaluate(job->step, loader, sums);
     KEEP_FIRST(result, loader_close(&loader));
     return result;

@@ -1,16 +1,14 @@
 #include "trainer/plan.h"
 
-#include <glob.h>
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/partition.h"
 #include "datasets/loader.h"
-#include "datasets/order.h"
-#include "datasets/shard.h"
 #include "trainer/checkpoint.h"
+#include "trainer/job_data.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/session.h"
 
@@ -190,80 +188,24 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     return STATUS_OK;
 }
 
-/* ---- data ---- */
-
-/* survey_source - tokens and sequences of the shards that a path or glob names; 0 where there are none. */
-static status survey_source(const char *path, int64_t sequence, int64_t *tokens, int64_t *samples)
-{
-    glob_t found;
-    *tokens = 0;
-    *samples = 0;
-    if (path[0] == '\0' || glob(path, 0, NULL, &found) != 0) {
-        return STATUS_OK;
-    }
-    status result = STATUS_OK;
-    for (size_t i = 0; i < found.gl_pathc && result == STATUS_OK; i++) {
-        struct shard *shard = NULL;
-        result = shard_open(found.gl_pathv[i], &shard);
-        if (result == STATUS_OK) {
-            int64_t length = shard_header_of(shard)->tokens;
-            *tokens += length;
-            *samples += length > 0 ? (length - 1) / sequence : 0;
-            result = shard_close(&shard);
-        }
-    }
-    globfree(&found);
-    return result;
-}
-
-static status survey(const struct recipe *r, struct plan *plan)
-{
-    int64_t samples[RECIPE_SOURCES_MAX];
-    double weights[RECIPE_SOURCES_MAX];
-    plan->train_tokens = plan->epoch_samples = -1;
-    plan->epoch_steps = -1;
-    int64_t all = 0;
-    for (int i = 0; i < r->data.train_count; i++) {
-        int64_t tokens = 0;
-        weights[i] = r->data.train[i].weight;
-        TRY(survey_source(r->data.train[i].path, r->data.sequence_length, &tokens, &samples[i]));
-        if (samples[i] == 0) {
-            return STATUS_OK; /* not prepared yet */
-        }
-        all += tokens;
-    }
-    if (r->data.train_count == 0) {
-        return STATUS_OK;
-    }
-    struct order order;
-    TRY(order_set(&order, samples, weights, r->data.train_count, 0, false));
-    plan->train_tokens = all;
-    plan->epoch_samples = order_epoch(&order);
-    plan->epoch_steps = (double)plan->epoch_samples / (double)r->batch.global_size;
-    return STATUS_OK;
-}
-
-static void plan_steps(const struct recipe *r, struct plan *plan)
-{
-    plan->total_steps = r->train.max_steps;
-    if (r->train.epochs > 0 && plan->epoch_samples > 0) {
-        double samples = r->train.epochs * (double)plan->epoch_samples;
-        plan->total_steps = (int64_t)ceil(samples / (double)r->batch.global_size);
-    }
-    plan->warmup_steps = schedule_warmup(r, plan->total_steps);
-}
-
 /* ---- the whole ---- */
 
 static status find_vocabulary(const struct recipe *r, int64_t *out)
 {
     struct tokenizer *tokenizer = NULL;
-    if (r->model.vocab_size == 0) {
-        TRY(tokenizer_open(r->data.tokenizer, &tokenizer));
+    *out = r->model.vocab_size;
+    if (*out > 0) {
+        return STATUS_OK;
     }
-    status result = session_vocabulary(r, tokenizer, out);
+    status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, out);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     return result;
+}
+
+static void plan_steps(const struct recipe *r, struct plan *plan)
+{
+    plan->total_steps = job_data_steps(r, plan->epoch_samples);
+    plan->warmup_steps = schedule_warmup(r, plan->total_steps);
 }
 
 static status plan_model(const struct recipe *r, struct plan *plan)
@@ -287,6 +229,8 @@ static status plan_model(const struct recipe *r, struct plan *plan)
 status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
 {
     *out = (struct plan){.ranks = ranks, .tensor = (int)recipe->parallel.tensor};
+    out->train_tokens = out->epoch_samples = -1;
+    out->epoch_steps = -1;
     TRY(recipe_check_available(recipe));
     REQUIRE(ranks > 0 && ranks % out->tensor == 0, STATUS_RECIPE,
             "parallel.tensor: %d does not divide %d ranks", out->tensor, ranks);
@@ -297,7 +241,68 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->micro_steps = (share.count + recipe->batch.micro_size - 1) / recipe->batch.micro_size;
     out->tokens = recipe->batch.global_size * recipe->data.sequence_length;
     TRY(plan_model(recipe, out));
-    TRY(survey(recipe, out));
     plan_steps(recipe, out);
     return STATUS_OK;
+}
+
+/* ---- would train begin? ---- */
+
+static status check_device(const struct recipe *r)
+{
+    struct device *device = NULL;
+    struct kernels *kernels = NULL;
+    static const struct kernels_limits least = {.rows = 1,
+                                                .width = 1,
+                                                .inner = 1,
+                                                .heads = 1,
+                                                .head_width = 1,
+                                                .sequence = 1,
+                                                .vocabulary = 1};
+    status result = session_device(r, 1, &least, &device, &kernels);
+    KEEP_FIRST(result, kernels_destroy(&kernels));
+    KEEP_FIRST(result, device_destroy(&device));
+    return result;
+}
+
+static status check_data(const struct recipe *r, const struct tokenizer *t, struct plan *plan)
+{
+    struct job_data data = {
+        .recipe = r,
+        .ranks = plan->data,
+        .vocabulary = plan->vocabulary,
+        .tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL,
+    };
+    struct job_data_survey survey;
+    TRY(job_data_survey(&data, &survey));
+    plan->train_tokens = survey.train_tokens;
+    plan->epoch_samples = survey.train_samples;
+    plan->epoch_steps = (double)survey.train_samples / (double)r->batch.global_size;
+    plan_steps(r, plan);
+    return STATUS_OK;
+}
+
+/* With a vocabulary of its own a recipe can be planned before there is any data, or where it is not:
+ * what is missing then is noted, and is no error. */
+static status excuse(const struct recipe *r, struct plan *plan, status result, bool missing)
+{
+    if (result == STATUS_OK || !missing || r->model.vocab_size == 0) {
+        return result;
+    }
+    struct status_note note;
+    status_take(&note);
+    snprintf(plan->unchecked[plan->unchecked_count++], STATUS_TEXT_BYTES, "%s", note.text);
+    return STATUS_OK;
+}
+
+status plan_check(const struct recipe *r, struct plan *plan)
+{
+    struct tokenizer *tokenizer = NULL;
+    int64_t vocabulary = 0;
+    TRY(check_device(r));
+    status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, &vocabulary);
+    TRY(excuse(r, plan, result, result == STATUS_NO_INPUT));
+    result = check_data(r, tokenizer, plan);
+    result = excuse(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0);
+    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
+    return result;
 }

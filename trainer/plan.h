@@ -35,6 +35,8 @@ enum plan_part {
     PLAN_PARTS
 };
 
+enum { PLAN_UNCHECKED_MAX = 2 }; /* tokenizer, shards */
+
 struct plan_buffers {
     int64_t kernels, loaders, snapshot, writer, communication, program;
 };
@@ -54,19 +56,28 @@ struct plan {
     double token_flops;    /* forward and backward */
     double step_flops;     /* over all ranks */
     double sent_bytes;     /* of a step, by each rank */
-    int64_t train_tokens;  /* in the shards; -1: there are none yet */
+    int64_t train_tokens;  /* in the shards; -1: unknown before plan_check */
     int64_t epoch_samples; /* sequences; -1: unknown */
     double epoch_steps;    /* -1: unknown */
     int64_t total_steps;   /* 0: unknown, with train.epochs and no shards */
     int64_t warmup_steps;
+    char unchecked[PLAN_UNCHECKED_MAX][STATUS_TEXT_BYTES]; /* what plan_check could not look at */
+    int unchecked_count;
 };
 
-/* plan_make - from a resolved recipe; reads the tokenizer where the recipe has no vocab_size, and the
- * headers of the training shards where there are any.
+/* plan_make - from a resolved recipe; reads the tokenizer where the recipe has no vocab_size.
  *
  * Errors    STATUS_UNAVAILABLE (recipe_check_available), STATUS_NO_INPUT and STATUS_DATA of the tokenizer,
- *           STATUS_DATA of a shard, STATUS_RECIPE */
+ *           STATUS_RECIPE */
 status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
+
+/* plan_check - whether `train` would begin: device, precision, tokenizer and every shard, opened and checked
+ * by the functions that train calls. Fills in what the data decides.
+ *
+ * A recipe with model.vocab_size can be planned without its inputs: what is missing is in
+ * plan->unchecked then.
+ * Errors    those of train's start, each with the recipe's place */
+status plan_check(const struct recipe *recipe, struct plan *plan);
 
 const char *plan_kind_name(enum plan_kind kind); /* "weights", ... */
 const char *plan_part_name(enum plan_part part); /* "token_embedding", ... */

@@ -221,6 +221,17 @@ void recipe_preset(struct recipe *out)
     }
 }
 
+static void keep_origin(const struct reading *r)
+{
+    struct recipe_origin *origin = &r->recipe->origin;
+    snprintf(origin->name, sizeof origin->name, "%s", r->name);
+    for (int i = 0; i < recipe_table_count; i++) {
+        struct place p = r->places[i];
+        origin->places[i] = p.kind == PLACE_COMMAND ? (struct recipe_place){-1, 0}
+                                                    : (struct recipe_place){p.line, p.column};
+    }
+}
+
 status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
                     int count, struct recipe *out)
 {
@@ -234,6 +245,7 @@ status recipe_parse(const char *name, const char *text, size_t bytes, char *cons
     for (int i = 0; i < count; i++) {
         TRY(take_override(&reading, overrides[i]));
     }
+    keep_origin(&reading);
     return recipe_check_resolve(&reading);
 }
 

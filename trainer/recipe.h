@@ -15,7 +15,7 @@
 
 #define RECIPE_PATH_BYTES 1024
 #define RECIPE_NAME_BYTES 64
-enum { RECIPE_SOURCES_MAX = 64 };
+enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 96 };
 
 enum recipe_schedule {
     SCHEDULE_CONSTANT,
@@ -30,6 +30,14 @@ enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA }
 struct recipe_source {
     char path[RECIPE_PATH_BYTES]; /* a shard or a glob */
     double weight;
+};
+
+/* Where a recipe and its settings came from, for messages; in the settings table's order. */
+struct recipe_origin {
+    char name[RECIPE_PATH_BYTES]; /* of the file */
+    struct recipe_place {
+        int line, column; /* 0: the default; -1: the command line */
+    } places[RECIPE_SETTINGS_MAX];
 };
 
 /* "null" in a recipe is 0 for numbers that must be above 0, -1 for others, "" for texts. */
@@ -102,6 +110,7 @@ struct recipe {
         int64_t every;
         bool tensorboard;
     } log;
+    struct recipe_origin origin; /* last: not a setting */
 };
 
 /* recipe_read - parse the file and the overrides "section.key=value", fill in defaults, check.
@@ -122,6 +131,19 @@ void recipe_preset(struct recipe *out);
  * Errors    STATUS_UNAVAILABLE naming the key; the device and the precision are checked where they are
  *           made */
 status recipe_check_available(const struct recipe *recipe);
+
+/* recipe_raise - an error at a setting, after the recipe was read: "file:line:column: key: reason".
+ *
+ * Errors    returns code, always */
+status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
+                    ...) __attribute__((format(printf, 4, 5)));
+
+/* recipe_blame - what went wrong with a setting's value (a file that is not there): the pending note
+ * gets the setting's place in front and, where it is no empty text, the remedy behind.
+ *
+ * Errors    returns result, also STATUS_OK, and then does nothing */
+status recipe_blame(const struct recipe *recipe, const char *key, status result,
+                    const char *remedy);
 
 /* recipe_visit - every setting in order: its key and its value as JSON. A mixture comes as several
  * calls with the key "data.train[]". */

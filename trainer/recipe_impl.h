@@ -34,7 +34,7 @@ struct setting {
     const char *meaning; /* one sentence for recipes/README.md, without the full stop */
 };
 
-enum { SETTINGS_MAX = 96, CHOICES_MAX = 16 };
+enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, CHOICES_MAX = 16 };
 
 extern const struct setting recipe_table[];
 extern const int recipe_table_count;

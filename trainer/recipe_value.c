@@ -17,27 +17,63 @@ static const void *field_in(const struct setting *setting, const struct recipe *
     return (const char *)recipe + setting->offset;
 }
 
-status recipe_fail(const struct reading *r, struct place place, const char *key, const char *format,
-                   ...)
+/* raise_at - "place: key: reason"; control characters are replaced. */
+static status raise_at(const char *name, struct place place, status code, const char *key,
+                       const char *format, va_list arguments)
 {
     char where[1200];
     if (place.kind == PLACE_COMMAND) {
         snprintf(where, sizeof where, "command line");
     } else if (place.kind == PLACE_FILE) {
-        snprintf(where, sizeof where, "%.1000s:%d:%d", r->name, place.line, place.column);
+        snprintf(where, sizeof where, "%.1000s:%d:%d", name, place.line, place.column);
     } else {
-        snprintf(where, sizeof where, "%.1000s", r->name);
+        snprintf(where, sizeof where, "%.1000s", name);
     }
-    char reason[600];
-    va_list arguments;
-    va_start(arguments, format);
+    char reason[1400];
     vsnprintf(reason, sizeof reason, format, arguments);
-    va_end(arguments);
     for (char *c = reason; *c != '\0'; c++) {
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     }
-    RAISE(STATUS_RECIPE, "%s: %.200s%s%s", where, key != NULL ? key : "", key != NULL ? ": " : "",
-          reason);
+    RAISE(code, "%s: %.200s%s%s", where, key != NULL ? key : "", key != NULL ? ": " : "", reason);
+}
+
+status recipe_fail(const struct reading *r, struct place place, const char *key, const char *format,
+                   ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    status result = raise_at(r->name, place, STATUS_RECIPE, key, format, arguments);
+    va_end(arguments);
+    return result;
+}
+
+static struct place place_of(const struct recipe *recipe, const char *key)
+{
+    const struct recipe_place *p = &recipe->origin.places[recipe_table_find(key)];
+    enum place_kind kind = p->line > 0 ? PLACE_FILE : p->line == 0 ? PLACE_DEFAULT : PLACE_COMMAND;
+    return (struct place){kind, p->line, p->column};
+}
+
+status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
+                    ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    status result =
+        raise_at(recipe->origin.name, place_of(recipe, key), code, key, format, arguments);
+    va_end(arguments);
+    return result;
+}
+
+status recipe_blame(const struct recipe *recipe, const char *key, status result, const char *remedy)
+{
+    struct status_note note;
+    if (result == STATUS_OK) {
+        return STATUS_OK;
+    }
+    status_take(&note);
+    return recipe_raise(recipe, result, key, "%s%s%s", note.text, remedy[0] != '\0' ? "; " : "",
+                        remedy);
 }
 
 static bool is_scalar(const struct node *node)

@@ -72,25 +72,50 @@ status session_threads(const struct recipe *recipe, struct comm *world, int *out
     return result;
 }
 
-status session_vocabulary(const struct recipe *recipe, const struct tokenizer *tokenizer,
-                          int64_t *out)
+static status choose_vocabulary(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                                int64_t *out)
 {
     int64_t known = tokenizer != NULL ? tokenizer_vocab_size(tokenizer) : 0;
     int64_t asked = recipe->model.vocab_size;
     *out = asked > 0 ? asked : known;
-    REQUIRE(*out > 0, STATUS_RECIPE,
-            "model.vocab_size: neither it nor data.tokenizer is given; give one of them");
-    REQUIRE(*out >= known, STATUS_RECIPE,
-            "model.vocab_size: %lld is smaller than the tokenizer's %lld ids; use null to take the "
-            "tokenizer's",
-            (long long)asked, (long long)known);
+    if (*out == 0) {
+        return recipe_raise(recipe, STATUS_RECIPE, "model.vocab_size",
+                            "neither it nor data.tokenizer is given; give one of them");
+    }
+    if (*out < known) {
+        return recipe_raise(recipe, STATUS_RECIPE, "model.vocab_size",
+                            "%lld is smaller than the tokenizer's %lld ids; use null to take the "
+                            "tokenizer's",
+                            (long long)asked, (long long)known);
+    }
     return STATUS_OK;
 }
 
-static status open_device(const struct recipe *recipe, struct device **out)
+status session_tokenizer(const struct recipe *recipe, const char *folder, struct tokenizer **out,
+                         int64_t *vocabulary)
+{
+    *out = NULL;
+    status result = folder[0] != '\0' ? tokenizer_open(folder, out) : STATUS_OK;
+    if (result == STATUS_NO_INPUT) {
+        char remedy[RECIPE_PATH_BYTES + 128];
+        snprintf(remedy, sizeof remedy,
+                 "make it with `bireme tokenizer train --vocab-size N --input FILE... --output %s`",
+                 folder);
+        return recipe_blame(recipe, "data.tokenizer", result, remedy);
+    }
+    TRY(recipe_blame(recipe, "data.tokenizer", result, ""));
+    return choose_vocabulary(recipe, *out, vocabulary);
+}
+
+status session_device(const struct recipe *recipe, int threads, const struct kernels_limits *limits,
+                      struct device **device, struct kernels **kernels)
 {
     enum device_kind kind = recipe->train.device == RECIPE_DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
-    return device_create(kind, 0, out);
+    enum dtype dtype = recipe->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    TRY(recipe_blame(recipe, "train.device", device_create(kind, 0, device), ""));
+    status result = kernels_create(*device, dtype, threads, limits, kernels);
+    return result == STATUS_UNAVAILABLE ? recipe_blame(recipe, "train.precision", result, "")
+                                        : result;
 }
 
 status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
@@ -101,16 +126,11 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     int threads = 1;
     TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
     TRY(session_threads(r, world, &threads));
-    if (tokenizer_dir[0] != '\0') {
-        TRY(tokenizer_open(tokenizer_dir, &s->tokenizer));
-    }
-    TRY(session_vocabulary(r, s->tokenizer, &vocabulary));
-    TRY(open_device(r, &s->device));
+    TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
     struct model_config config = session_model_config(r, vocabulary);
     struct kernels_limits limits =
         session_limits(&config, (int)r->parallel.tensor, rows, sequence, training);
-    enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    TRY(kernels_create(s->device, dtype, threads, &limits, &s->kernels));
+    TRY(session_device(r, threads, &limits, &s->device, &s->kernels));
     return model_create(s->kernels, &config, s->mesh.tensor, rows, training, &s->model);
 }
 

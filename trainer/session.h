@@ -31,11 +31,19 @@ struct kernels_limits session_limits(const struct model_config *config, int tens
  * Ranks of one host whose sets of cores are the same (nothing bound them) divide the set. Collective. */
 status session_threads(const struct recipe *recipe, struct comm *world, int *out);
 
-/* session_vocabulary - the recipe's vocabulary, else the tokenizer's.
+/* session_tokenizer - the recipe's tokenizer (folder "": *out NULL) and its vocabulary, else the
+ * tokenizer's.
  *
- * Errors    STATUS_RECIPE if neither is there, or the recipe's is smaller than the tokenizer's */
-status session_vocabulary(const struct recipe *recipe, const struct tokenizer *tokenizer,
-                          int64_t *out);
+ * Errors    of tokenizer_open, with the recipe's place and, where it is missing, the command that makes
+ *           one; STATUS_RECIPE if the recipe's vocabulary is smaller than the tokenizer's */
+status session_tokenizer(const struct recipe *recipe, const char *folder, struct tokenizer **out,
+                         int64_t *vocabulary);
+
+/* session_device - the recipe's device and precision.
+ *
+ * Errors    STATUS_UNAVAILABLE where this build or machine has not got them, with the recipe's place */
+status session_device(const struct recipe *recipe, int threads, const struct kernels_limits *limits,
+                      struct device **device, struct kernels **kernels);
 
 /* session_start - everything above for s->recipe; weights are zero.
  *

@@ -127,20 +127,31 @@ static void test_data(void)
              folder);
     struct recipe recipe = make_recipe(text);
     CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_OK(plan_check(&recipe, &plan));
+    CHECK_EQUAL(plan.unchecked_count, 1);
+    CHECK(strstr(plan.unchecked[0], "plan.yaml:3:8: data.train: no shard matches") != NULL);
+    CHECK(strstr(plan.unchecked[0], "`bireme prepare --objective clm") != NULL);
     CHECK_EQUAL(plan.epoch_samples, -1);
     CHECK_EQUAL(plan.total_steps, 0);
     write_shard("train-a.h5", 101); /* 10 sequences of 10 tokens and one to predict */
     write_shard("train-b.h5", 100); /* 9 */
     CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_OK(plan_check(&recipe, &plan));
+    CHECK_EQUAL(plan.unchecked_count, 0);
     CHECK_EQUAL(plan.train_tokens, 201);
     CHECK_EQUAL(plan.epoch_samples, 19);
     CHECK(plan.epoch_steps == 19.0 / 6);
     CHECK_EQUAL(plan.total_steps, 8); /* 47.5 sequences / 6 */
     CHECK_EQUAL(plan.warmup_steps, 1);
+    recipe.model.vocab_size = 51;
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_FAILS(plan_check(&recipe, &plan), STATUS_DATA, "plan.yaml:3:8: data.train: ");
+    recipe.model.vocab_size = 50;
+    CHECK_OK(plan_make(&recipe, 1, &plan));
     char path[FILE_PATH_BYTES];
     CHECK_OK(file_join(path, folder, "train-c.h5"));
     CHECK_OK(file_write(path, "no shard", 8));
-    CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_DATA, "train-c.h5");
+    CHECK_FAILS(plan_check(&recipe, &plan), STATUS_DATA, "train-c.h5");
     CHECK_OK(file_remove_tree(folder));
 }
 
@@ -151,7 +162,12 @@ static void test_refused(void)
     recipe.parallel.tensor = 2;
     CHECK_FAILS(plan_make(&recipe, 2, &plan), STATUS_UNAVAILABLE, "parallel.tensor: 2");
     recipe = make_recipe("data: {tokenizer: /nowhere/tokenizer}\ntrain: {max_steps: 1}\n");
-    CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_NO_INPUT, "/nowhere/tokenizer");
+    CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_NO_INPUT,
+                "plan.yaml:1:8: data.tokenizer: cannot open /nowhere/tokenizer/tokenizer.json");
+    recipe = make_recipe(gpt2);
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    recipe.train.device = RECIPE_DEVICE_CUDA;
+    CHECK_FAILS(plan_check(&recipe, &plan), STATUS_UNAVAILABLE, "plan.yaml: train.device: ");
 }
 
 /* ---- the command ---- */
@@ -209,6 +225,7 @@ static void test_errors(void)
         {"", 64, "a command is missing"},
         {"plam", 64, "did you mean 'plan'?"},
         {"plan", 64, "RECIPE.yaml is missing"},
+        {"plan recipes/gpt2_124m.yaml", 66, "recipes/gpt2_124m.yaml:15:3: data.tokenizer: "},
         {"plan recipes/gpt2_124m.yaml --rank 2", 64, "did you mean '--ranks'?"},
         {"plan recipes/gpt2_124m.yaml --ranks 1e3", 64, "write 1000"},
         {"plan recipes/gpt2_124m.yaml --ranks", 64, "--ranks needs a value: N"},

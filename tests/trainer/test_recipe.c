@@ -211,7 +211,7 @@ static void check_round_trip(const struct recipe *recipe)
     char *text = write_text(recipe);
     struct recipe again;
     CHECK_OK(recipe_parse("resolved.yaml", text, strlen(text), NULL, 0, &again));
-    CHECK(memcmp(recipe, &again, sizeof again) == 0);
+    CHECK(memcmp(recipe, &again, offsetof(struct recipe, origin)) == 0);
     free(text);
 }
 

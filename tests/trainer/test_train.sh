@@ -213,8 +213,27 @@ errors() { # each bad input: one line, its code, no rank waits
     head -c 20000 "$(echo data/train-*.h5)" >cut.h5
     run_ranks 2 65 train recipe.yaml data.train=cut.h5
     one_line 65 cut.h5
-    run 69 train recipe.yaml train.device=cuda
-    run 69 train recipe.yaml parallel.tensor=2
+    both() { # CODE TEXT SETTING...: train refuses it, and so does plan, in the same words
+        local code=$1 text=$2
+        shift 2
+        run "$code" train recipe.yaml run_dir=refused "$@"
+        one_line "$code" "$text"
+        run "$code" plan recipe.yaml run_dir=refused "$@"
+        one_line "$code" "$text"
+    }
+    both 69 'command line: train.device' train.device=cuda
+    both 69 'parallel.tensor: 2' parallel.tensor=2
+    both 78 'command line: model.vocab_size: 3 is smaller' model.vocab_size=3
+    both 78 'data.train: nothing to train on' data.train=null
+    both 66 'data.tokenizer: .*bireme tokenizer train' data.tokenizer=nowhere
+    both 66 'data.train: no shard matches.*bireme prepare' 'data.train=data/none-*.h5'
+    both 66 'command line: data.validation' 'data.validation=nowhere/*.h5'
+    both 65 'data.validation.*cut.h5' data.validation=cut.h5
+    run 0 plan recipe.yaml model.vocab_size=100 data.tokenizer=nowhere 'data.train=nowhere/*.h5'
+    [ "$(grep -c '^W-NOT-CHECKED' told)" = 2 ] || fail 'what was not checked is not told'
+    run 0 plan recipe.yaml --json
+    grep -q '"not_checked": \[\]' out || fail 'something was not checked'
+    grep -q '"steps_per_epoch": [0-9]' out || fail 'the data was not looked at'
     run 66 train nowhere.yaml
     run 64 train
     run 66 generate --checkpoint nowhere

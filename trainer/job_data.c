@@ -1,0 +1,107 @@
+#include "trainer/job_data.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+status job_data_named(const struct recipe *recipe)
+{
+    if (recipe->data.train_count > 0) {
+        return STATUS_OK;
+    }
+    return recipe_raise(recipe, STATUS_RECIPE, "data.train",
+                        "nothing to train on; name the shards that `bireme prepare` wrote");
+}
+
+/* blame - the place of the key, and where shards are missing the command that makes them. */
+static status blame(const struct recipe *r, const char *key, const char *path, status result)
+{
+    char remedy[3 * RECIPE_PATH_BYTES] = "";
+    if (result == STATUS_NO_INPUT) {
+        const char *slash = strrchr(path, '/');
+        const char *tokenizer = r->data.tokenizer;
+        snprintf(remedy, sizeof remedy,
+                 "make shards with `bireme prepare --objective %s --tokenizer %s --input FILE... "
+                 "--output %.*s%s`",
+                 r->objective, tokenizer[0] != '\0' ? tokenizer : "DIR",
+                 slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".");
+    }
+    return recipe_blame(r, key, result, remedy);
+}
+
+static struct loader_options options_of(const struct job_data *d,
+                                        const struct loader_source *sources, int count)
+{
+    const struct recipe *r = d->recipe;
+    return (struct loader_options){
+        .sources = sources,
+        .source_count = count,
+        .sequence_tokens = r->data.sequence_length,
+        .global_sequences = r->batch.global_size,
+        .micro_sequences = r->batch.micro_size,
+        .rank = d->rank,
+        .ranks = d->ranks,
+        .seed = (uint64_t)r->seed,
+        .document_mask = r->data.document_mask,
+        .vocab_size = d->vocabulary,
+        .tokenizer_sha256 = d->tokenizer_sha256,
+    };
+}
+
+status job_data_train(const struct job_data *d, int64_t first_sample, struct loader **out)
+{
+    const struct recipe *r = d->recipe;
+    struct loader_source sources[RECIPE_SOURCES_MAX];
+    for (int i = 0; i < r->data.train_count; i++) {
+        sources[i] = (struct loader_source){r->data.train[i].path, r->data.train[i].weight};
+    }
+    struct loader_options options = options_of(d, sources, r->data.train_count);
+    options.shuffle = r->data.shuffle;
+    options.first_sample = first_sample;
+    return blame(r, "data.train", r->data.train[0].path, loader_open(&options, out));
+}
+
+status job_data_validation(const struct job_data *d, int64_t samples, struct loader **out)
+{
+    const char *path = d->recipe->data.validation;
+    struct loader_source source = {path, 1};
+    struct loader_options options = options_of(d, &source, 1);
+    options.limit_samples = samples;
+    return blame(d->recipe, "data.validation", path, loader_open(&options, out));
+}
+
+/* How much one evaluation reads: the recipe's batches, at most the whole held-out part. */
+static status survey_validation(const struct job_data *d, int64_t *samples)
+{
+    const struct recipe *r = d->recipe;
+    struct loader *loader = NULL;
+    *samples = 0;
+    if (r->data.validation[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(job_data_validation(d, 0, &loader));
+    int64_t whole = loader_samples(loader), asked = r->evaluate.batches * r->batch.global_size;
+    *samples = asked > 0 && asked < whole ? asked : whole;
+    return loader_close(&loader);
+}
+
+status job_data_survey(const struct job_data *d, struct job_data_survey *out)
+{
+    struct loader *loader = NULL;
+    TRY(job_data_named(d->recipe));
+    TRY(job_data_train(d, 0, &loader));
+    out->train_samples = loader_samples(loader);
+    out->train_tokens = loader_tokens(loader);
+    snprintf(out->fingerprint, sizeof out->fingerprint, "%s", loader_fingerprint(loader));
+    TRY(loader_close(&loader));
+    return survey_validation(d, &out->evaluate_samples);
+}
+
+int64_t job_data_steps(const struct recipe *recipe, int64_t samples)
+{
+    if (!(recipe->train.epochs > 0)) {
+        return recipe->train.max_steps;
+    }
+    double all = recipe->train.epochs * (double)samples;
+    return samples < 0 ? 0 : (int64_t)ceil(all / (double)recipe->batch.global_size);
+}

@@ -1,0 +1,40 @@
+/* What a job reads: its training and held-out shards. `train` opens them so, and `bireme plan` does
+ * too, to know that `train` would start.
+ *
+ * Errors    name the recipe's file, line and key: STATUS_NO_INPUT with the command that makes shards,
+ *           STATUS_DATA, STATUS_RECIPE */
+#pragma once
+
+#include "base/hash.h"
+#include "datasets/loader.h"
+#include "trainer/recipe.h"
+
+/* Whose share is read, and what every shard must agree with. */
+struct job_data {
+    const struct recipe *recipe;
+    int rank, ranks; /* of the data-parallel group */
+    int64_t vocabulary;
+    const char *tokenizer_sha256; /* NULL: not checked */
+};
+
+struct job_data_survey {
+    int64_t train_samples, train_tokens; /* of an epoch; of all shards */
+    int64_t evaluate_samples;            /* of one evaluation; 0: none */
+    char fingerprint[HASH_TEXT_BYTES];   /* of the training set */
+};
+
+/* job_data_named - whether the recipe names training data at all.  Errors: STATUS_RECIPE */
+status job_data_named(const struct recipe *recipe);
+
+/* job_data_train - the training set, from this sample on. */
+status job_data_train(const struct job_data *d, int64_t first_sample, struct loader **out);
+
+/* job_data_validation - the first `samples` of the held-out part; 0: all of it, again and again. */
+status job_data_validation(const struct job_data *d, int64_t samples, struct loader **out);
+
+/* job_data_survey - open and check every shard, training and held-out, and close them again. */
+status job_data_survey(const struct job_data *d, struct job_data_survey *out);
+
+/* job_data_steps - optimizer steps of the recipe with so many samples an epoch; 0 where it asks for
+ * epochs and the samples are unknown (-1). */
+int64_t job_data_steps(const struct recipe *recipe, int64_t samples);

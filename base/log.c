@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +16,8 @@ static struct {
     FILE *file;
     bool lost_line;
     bool quiet;
+    bool keeping;
+    struct log_entry *oldest, *newest;
     bool progress_shown; /* the terminal's cursor stands behind a progress line */
     double last_progress;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .last_progress = -1e9};
@@ -83,6 +86,21 @@ void log_info(const char *format, ...)
     tell(line);
 }
 
+/* Without memory for it a warning is told and not kept. */
+static void keep(const char *name, const char *text)
+{
+    pthread_mutex_lock(&state.lock);
+    struct log_entry *entry = state.keeping && !state.quiet ? malloc(sizeof *entry) : NULL;
+    if (entry != NULL) {
+        entry->next = NULL;
+        snprintf(entry->name, sizeof entry->name, "%s", name);
+        snprintf(entry->text, sizeof entry->text, "%s", text);
+        *(state.oldest == NULL ? &state.oldest : &state.newest->next) = entry;
+        state.newest = entry;
+    }
+    pthread_mutex_unlock(&state.lock);
+}
+
 void log_warning(const char *name, const char *format, ...)
 {
     char line[STATUS_TEXT_BYTES];
@@ -92,6 +110,25 @@ void log_warning(const char *name, const char *format, ...)
     vsnprintf(line + used, sizeof line - (size_t)used, format, arguments);
     va_end(arguments);
     tell(line);
+    keep(name, line + used);
+}
+
+void log_keep_warnings(void)
+{
+    pthread_mutex_lock(&state.lock);
+    state.keeping = true;
+    pthread_mutex_unlock(&state.lock);
+}
+
+struct log_entry *log_take_warning(void)
+{
+    pthread_mutex_lock(&state.lock);
+    struct log_entry *entry = state.oldest;
+    if (entry != NULL) {
+        state.oldest = entry->next;
+    }
+    pthread_mutex_unlock(&state.lock);
+    return entry;
 }
 
 void log_progress(const char *format, ...)

@@ -310,6 +310,7 @@ void job_long_phase(const struct job *job, const char *phase)
     comm_set_deadline(job->world, limit);
     if (job->session.mesh.data != NULL) {
         comm_set_deadline(job->session.mesh.data, limit);
+        comm_set_deadline(job->session.mesh.tensor, limit);
     }
 }
 
@@ -317,6 +318,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
 {
     *job = (struct job){.world = world, .started = clock_seconds()};
     log_quiet(comm_rank(world) != 0);
+    log_keep_warnings();
     TRY(comm_agree(world, read_recipe(options, job)));
     TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
     job_long_phase(job, "start");
@@ -359,12 +361,12 @@ status job_stop(struct job *job)
     return result;
 }
 
-status job_evaluate(struct job *job, double sums[OBJECTIVE_SUMS])
+status job_evaluate(struct job *job, struct step_ballot *ballot, double sums[OBJECTIVE_SUMS])
 {
     struct loader *loader = NULL;
     struct job_data data = data_of(job);
     TRY(comm_agree(job->world, job_data_validation(&data, job->evaluate_samples, &loader)));
-    status result = step_evaluate(job->step, loader, sums);
+    status result = step_evaluate(job->step, loader, ballot, sums);
     KEEP_FIRST(result, loader_close(&loader));
     return result;
 }

@@ -53,5 +53,5 @@ bool job_reached_end(const struct job *job);
  * wait between ranks allow it its time. */
 void job_long_phase(const struct job *job, const char *phase);
 
-/* job_evaluate - sums over the held-out part. Collective. */
-status job_evaluate(struct job *job, double sums[OBJECTIVE_SUMS]);
+/* job_evaluate - sums over the held-out part; a vote to stop ends it early (step_evaluate). Collective. */
+status job_evaluate(struct job *job, struct step_ballot *ballot, double sums[OBJECTIVE_SUMS]);

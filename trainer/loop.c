@@ -36,6 +36,7 @@ struct loop {
     double seconds_before;   /* of training in earlier sessions of this run */
     const char *stop_reason; /* not NULL: end after this step and exit 75 */
     bool finished;           /* nothing is left to train: a normal end */
+    bool evaluating;
     status
         mine; /* an error of this rank alone (a full disk under the metrics): it rides along with the
                     next step, so that no rank waits for one that has left */
@@ -58,6 +59,33 @@ static double train_seconds(const struct loop *loop)
     return loop->seconds_before + clock_seconds() - loop->job->started;
 }
 
+/* ---- votes ---- */
+
+static void cast_votes(const void *user, double votes[STEP_VOTES])
+{
+    const struct loop *loop = user;
+    const struct recipe *r = recipe_of(loop);
+    bool first = comm_rank(loop->job->world) == 0; /* one clock decides */
+    double elapsed = clock_seconds() - loop->job->started;
+    double reserve = 2 * loop->step_median + fmax(10, 2 * loop->save_seconds) +
+                     (loop->evaluating ? 0 : loop->evaluate_seconds);
+    votes[VOTE_STOP] = stop_requested(NULL);
+    votes[VOTE_TIME_UP] =
+        first && r->train.max_minutes > 0 && train_seconds(loop) >= 60 * r->train.max_minutes;
+    votes[VOTE_WALL] =
+        first && r->train.wall_minutes > 0 && elapsed + reserve >= 60 * r->train.wall_minutes;
+    votes[VOTE_WRITTEN] = checkpoint_written(loop->job->checkpoint);
+}
+
+static void heed_stop(struct loop *loop, const double votes[STEP_VOTES])
+{
+    if (votes[VOTE_STOP] > 0) {
+        loop->stop_reason = "a signal asked for it"; /* perhaps to another rank */
+    } else if (votes[VOTE_WALL] > 0) {
+        loop->stop_reason = "train.wall_minutes is nearly over";
+    }
+}
+
 /* ---- evaluation ---- */
 
 static status write_evaluation(const struct job *job, double loss, double tokens, double seconds)
@@ -74,10 +102,12 @@ static status write_evaluation(const struct job *job, double loss, double tokens
     return metrics_write(job->metrics, "evaluate", job->state.step, fields, COUNT(fields));
 }
 
+/* An evaluation that a stop ended says nothing; the next session owes it. */
 static status evaluate(struct loop *loop)
 {
     struct job *job = loop->job;
     double sums[OBJECTIVE_SUMS] = {0};
+    struct step_ballot ballot = {.cast = cast_votes, .user = loop};
     if (job->evaluate_samples == 0) {
         return STATUS_OK;
     }
@@ -85,10 +115,16 @@ static status evaluate(struct loop *loop)
         return STATUS_OK;
     }
     double start = clock_seconds();
-    TRY(job_evaluate(job, sums));
+    loop->evaluating = true;
+    TRY(job_evaluate(job, &ballot, sums));
+    loop->evaluating = false;
     double loss = sums[OBJECTIVE_LOSS] / fmax(1, sums[OBJECTIVE_COUNT]);
     double seconds = clock_seconds() - start;
     loop->interval.started += seconds; /* its time is not the training's */
+    heed_stop(loop, ballot.votes);
+    if (loop->stop_reason != NULL) {
+        return STATUS_OK;
+    }
     loop->evaluate_seconds = fmax(loop->evaluate_seconds, seconds);
     loop->evaluated = job->state.step;
     log_info("step %lld: validation loss %.4f, perplexity %.2f (%.0f tokens)",
@@ -164,6 +200,20 @@ static void time_left(const struct loop *loop, char *text, size_t bytes)
     } else {
         snprintf(text, bytes, "%.0f s", left);
     }
+}
+
+/* What was warned of since the last time, as events. */
+static status write_warnings(const struct job *job)
+{
+    status result = STATUS_OK;
+    for (struct log_entry *w; (w = log_take_warning()) != NULL; free(w)) {
+        const struct metric fields[] = {metric_text("name", w->name), metric_text("text", w->text)};
+        if (job->metrics != NULL) {
+            KEEP_FIRST(result, metrics_write(job->metrics, "warning", job->state.step, fields,
+                                             COUNT(fields)));
+        }
+    }
+    return result;
 }
 
 static status write_train_line(struct loop *loop, const struct step_result *result, double rate,
@@ -275,32 +325,6 @@ static void note_step_seconds(struct loop *loop, double seconds)
     loop->step_median = sorted[count / 2];
 }
 
-static void cast_votes(const struct loop *loop, double votes[STEP_VOTES])
-{
-    const struct recipe *r = recipe_of(loop);
-    int signal = 0;
-    bool first = comm_rank(loop->job->world) == 0; /* one clock decides */
-    double elapsed = clock_seconds() - loop->job->started;
-    double reserve =
-        2 * loop->step_median + fmax(10, 2 * loop->save_seconds) + loop->evaluate_seconds;
-    votes[VOTE_STOP] = stop_requested(&signal);
-    votes[VOTE_TIME_UP] =
-        first && r->train.max_minutes > 0 && train_seconds(loop) >= 60 * r->train.max_minutes;
-    votes[VOTE_WALL] =
-        first && r->train.wall_minutes > 0 && elapsed + reserve >= 60 * r->train.wall_minutes;
-    votes[VOTE_WRITTEN] = checkpoint_written(loop->job->checkpoint);
-}
-
-static void read_votes(struct loop *loop, const struct step_result *result)
-{
-    if (result->votes[VOTE_STOP] > 0) {
-        loop->stop_reason = "a signal asked for it"; /* perhaps to another rank */
-    } else if (result->votes[VOTE_WALL] > 0) {
-        loop->stop_reason = "train.wall_minutes is nearly over";
-    }
-    loop->finished = result->votes[VOTE_TIME_UP] > 0;
-}
-
 static bool due(int64_t step, int64_t every)
 {
     return every > 0 && step % every == 0;
@@ -317,6 +341,7 @@ static status after_step(struct loop *loop, const struct step_result *result, do
     if (result->votes[VOTE_WRITTEN] >= comm_size(job->world)) {
         TRY(publish(loop));
     }
+    KEEP_FIRST(loop->mine, write_warnings(job));
     if (!last && due(job->state.step, r->evaluate.every)) {
         TRY(evaluate(loop));
     }
@@ -343,7 +368,8 @@ static status one_step(struct loop *loop)
     loop->interval.data_seconds += result.data_seconds;
     loop->interval.step_seconds += result.total_seconds;
     note_step_seconds(loop, result.total_seconds);
-    read_votes(loop, &result);
+    heed_stop(loop, result.votes);
+    loop->finished = result.votes[VOTE_TIME_UP] > 0;
     return after_step(loop, &result, rate);
 }
 
@@ -366,6 +392,7 @@ static status write_end(const struct loop *loop, const char *reason)
     if (job->metrics == NULL) {
         return STATUS_OK;
     }
+    TRY(write_warnings(job));
     const struct metric fields[] = {
         metric_text("reason", reason),
         metric_integer("tokens", job->state.tokens),
@@ -392,6 +419,9 @@ static status end_normally(struct loop *loop)
 {
     struct job *job = loop->job;
     TRY(evaluate(loop));
+    if (loop->stop_reason != NULL) {
+        return stop_early(loop);
+    }
     if (recipe_of(loop)->checkpoint.every > 0) {
         TRY(save(loop));
     }
@@ -409,8 +439,22 @@ static status evaluate_first(struct loop *loop)
     TRY(comm_agree_flag(job->world, job->metrics != NULL && metrics_evaluated(job->metrics),
                         &evaluated));
     loop->evaluated = evaluated ? job->state.step : -1;
-    bool owed = !job->resumed || due(job->state.step, recipe_of(loop)->evaluate.every);
+    bool owed = job->state.step == 0 || due(job->state.step, recipe_of(loop)->evaluate.every);
     return owed ? evaluate(loop) : STATUS_OK;
+}
+
+static status run(struct loop *loop)
+{
+    const struct job *job = loop->job;
+    loop->mine = tell_start(loop);
+    KEEP_FIRST(loop->mine, write_warnings(job));
+    TRY(evaluate_first(loop));
+    loop->interval.started = clock_seconds();
+    while (!loop->finished && loop->stop_reason == NULL && job->state.step < job->total_steps) {
+        TRY(one_step(loop));
+    }
+    status_at_step(-1);
+    return loop->stop_reason != NULL ? stop_early(loop) : end_normally(loop);
 }
 
 status loop_run(struct job *job)
@@ -426,12 +470,7 @@ status loop_run(struct job *job)
                  (long long)job->state.step);
         return STATUS_OK;
     }
-    loop.mine = tell_start(&loop);
-    TRY(evaluate_first(&loop));
-    loop.interval.started = clock_seconds();
-    while (!loop.finished && loop.stop_reason == NULL && job->state.step < job->total_steps) {
-        TRY(one_step(&loop));
-    }
-    status_at_step(-1);
-    return loop.stop_reason != NULL ? stop_early(&loop) : end_normally(&loop);
+    status result = run(&loop);
+    KEEP_FIRST(result, write_warnings(job)); /* those of an end with an error too */
+    return result;
 }

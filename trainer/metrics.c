@@ -115,6 +115,21 @@ bool metrics_evaluated(const struct metrics *m)
 
 /* ---- a line ---- */
 
+/* A path that a warning names may hold any byte, JSON may not: then what is not ASCII becomes '?'. */
+static json_t *text_value(const char *text)
+{
+    json_t *value = json_string(text);
+    char *plain = value == NULL ? strdup(text) : NULL;
+    for (char *c = plain; c != NULL && *c != '\0'; c++) {
+        *c = (unsigned char)*c < 128 ? *c : '?';
+    }
+    if (plain != NULL) {
+        value = json_string(plain);
+        free(plain);
+    }
+    return value;
+}
+
 static json_t *value_of(const struct metric *field)
 {
     switch (field->kind) {
@@ -123,7 +138,7 @@ static json_t *value_of(const struct metric *field)
     case METRIC_INTEGER:
         return json_integer(field->integer);
     case METRIC_TEXT:
-        return json_string(field->text);
+        return text_value(field->text);
     case METRIC_FLAG:
         return json_boolean(field->integer != 0);
     case METRIC_NULL:
@@ -180,8 +195,7 @@ status metrics_write(struct metrics *m, const char *event, int64_t step,
     double seconds = clock_epoch_seconds();
     char *text = line_text(event, seconds, step, fields, count);
     REQUIRE(text != NULL, STATUS_INTERNAL,
-            "the line '%s' for %s cannot be made: a name or text in "
-            "it is not UTF-8, or memory ran out",
+            "the line '%s' for %s cannot be made: a name in it is not UTF-8, or memory ran out",
             event, m->path);
     size_t bytes = strlen(text);
     text[bytes] = '\n'; /* in the place of the end */

@@ -163,6 +163,13 @@ static status fetch(struct step *s)
     return s->fetched;
 }
 
+/* The one small meeting: sums over the ranks that have other data; errors and votes over the world. */
+static status meet(const struct step *s, double small[SMALL_SUMS])
+{
+    TRY(comm_sum_doubles(s->parts.mesh.data, small, SMALL_SUMS));
+    return comm_sum_doubles(s->parts.mesh.tensor, small + SMALL_ERRORS, SMALL_SUMS - SMALL_ERRORS);
+}
+
 /* All micro-batches of this rank's share. */
 static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUMS],
                          struct step_result *out)
@@ -243,7 +250,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     small[SMALL_ERRORS] = mine != STATUS_OK;
     memcpy(small + SMALL_VOTES, votes, STEP_VOTES * sizeof *votes);
     watchdog_phase("step reduction", 0);
-    TRY(comm_sum_doubles(data, small, SMALL_SUMS));
+    TRY(meet(s, small));
 
     if (small[SMALL_ERRORS] > 0) {
         return comm_agree(p->mesh.world, mine);
@@ -285,11 +292,12 @@ static status evaluate_share(struct step *s, struct loader *loader, double sums[
 
 /* The ranks meet after each global batch: none runs ahead for longer than a deadline, and an error is
  * told at once. */
-status step_evaluate(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS])
+status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *ballot,
+                     double sums[OBJECTIVE_SUMS])
 {
     memset(sums, 0, OBJECTIVE_SUMS * sizeof *sums);
     for (bool end = false; !end;) {
-        double small[OBJECTIVE_SUMS + 1] = {0};
+        double small[SMALL_SUMS] = {0};
         status mine = evaluate_share(s, loader, small, &end);
         if (mine == STATUS_OK && !isfinite(small[OBJECTIVE_LOSS])) {
             mine = status_raise(STATUS_NOT_FINITE, __FILE__, __LINE__,
@@ -297,13 +305,20 @@ status step_evaluate(struct step *s, struct loader *loader, double sums[OBJECTIV
                                 "optimizer.learning_rate is too high",
                                 small[OBJECTIVE_LOSS]);
         }
-        small[OBJECTIVE_SUMS] = mine != STATUS_OK;
-        TRY(comm_sum_doubles(s->parts.mesh.data, small, OBJECTIVE_SUMS + 1));
-        if (small[OBJECTIVE_SUMS] > 0) {
+        small[SMALL_ERRORS] = mine != STATUS_OK;
+        if (ballot != NULL) {
+            ballot->cast(ballot->user, small + SMALL_VOTES);
+        }
+        TRY(meet(s, small));
+        if (small[SMALL_ERRORS] > 0) {
             return comm_agree(s->parts.mesh.world, mine);
         }
         for (int i = 0; i < OBJECTIVE_SUMS; i++) {
             sums[i] += small[i];
+        }
+        if (ballot != NULL) {
+            memcpy(ballot->votes, small + SMALL_VOTES, sizeof ballot->votes);
+            end = end || ballot->votes[VOTE_STOP] > 0 || ballot->votes[VOTE_WALL] > 0;
         }
     }
     return STATUS_OK;

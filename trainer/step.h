@@ -26,7 +26,7 @@ struct step_parts {
     int64_t micro_rows; /* N at most */
 };
 
-/* What a rank wants to say to all at the end of a step; the answer is the sum over ranks. */
+/* What a rank wants to say to all at the end of a step; the answer is the sum over the world. */
 enum step_vote { VOTE_STOP = 0, VOTE_TIME_UP, VOTE_WALL, VOTE_WRITTEN, STEP_VOTES };
 
 struct step_result {
@@ -55,7 +55,17 @@ status step_train(struct step *s, int64_t step, double learning_rate,
                   const double votes[STEP_VOTES], status before, bool more,
                   struct step_result *out);
 
+/* Votes while an evaluation runs: cast at each meeting of the ranks. */
+struct step_ballot {
+    void (*cast)(const void *user, double votes[STEP_VOTES]);
+    const void *user;
+    double votes[STEP_VOTES]; /* the last meeting's sums */
+};
+
 /* step_evaluate - sums over everything that a limited loader gives, on all ranks. Collective.
  *
+ * ballot: a vote to stop (VOTE_STOP, VOTE_WALL) ends it after the global batch that is under way, and the
+ * sums are not the whole; NULL: nobody is asked.
  * Errors    STATUS_NOT_FINITE; STATUS_DATA from the loader; agreed on all ranks, told once */
-status step_evaluate(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS]);
+status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *ballot,
+                     double sums[OBJECTIVE_SUMS]);

@@ -62,13 +62,16 @@ static void test_values(void)
         metric_flag("flag", true),           metric_null("mfu"),
         metric_integer("bytes.weights", 7),  metric_integer("bytes.buffers", 8)};
     CHECK_OK(metrics_write(m, "start", 99, odd, 8));
-    struct metric wrong = metric_text("text", "\xff\xfe");
+    struct metric wrong = metric_text("text", "/a\xff\xfe");
+    CHECK_OK(metrics_write(m, "warning", 99, &wrong, 1));
+    wrong.name = wrong.text;
     CHECK_FAILS(metrics_write(m, "start", 99, &wrong, 1), STATUS_INTERNAL, "UTF-8");
     CHECK_OK(metrics_sync(m));
     CHECK_OK(metrics_close(&m));
     CHECK_OK(metrics_close(&m));
     read_lines();
-    CHECK_EQUAL(line_count, NUMBERS + 1);
+    CHECK_EQUAL(line_count, NUMBERS + 2);
+    CHECK(strcmp(json_string_value(field(NUMBERS + 1, "text")), "/a\?\?") == 0);
     for (int i = 0; i < NUMBERS; i++) {
         double read = json_real_value(field(i, "loss"));
         CHECK(json_is_real(field(i, "loss")) && memcmp(&read, &numbers[i], sizeof read) == 0);

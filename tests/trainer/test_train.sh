@@ -145,6 +145,8 @@ resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout t
     run 0 train recipe.yaml run_dir=damaged
     grep -q 'W-CKPT-SKIP.*step-00000020.*sha256' told || fail 'the damaged checkpoint was not named'
     same_losses whole damaged 0
+    grep -q '"event":"warning","step":10,.*"name":"CKPT-SKIP","text":"[^"]*step-00000020: .*sha256' \
+        damaged/metrics.jsonl || fail 'the warning is no event'
     "$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output shorter \
         --validation-fraction 0.3 >out 2>told || fail prepare
     run_ranks 2 80 train recipe.yaml run_dir=whole train.max_steps=25 'data.train=shorter/train-*.h5'
@@ -179,6 +181,50 @@ stop() { # a signal saves and ends with 75; started again the run ends as if it 
     [ -d minutes/final ] || fail 'max_minutes left no final weights'
     run 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
     grep -q 'is finished' told || fail 'a run ended by max_minutes was not left alone'
+}
+
+# An evaluation that would take minutes, before the first step, after the last, or owed by an earlier session,
+# ends at a stop too, and says nothing; what it owes is made up for.
+stop_evaluating() {
+    need_mpirun
+    for ((i = 0; i < 300; i++)); do cat "$source/LICENSE"; done >many
+    "$program" prepare --objective clm --tokenizer tokenizer --input many --output long \
+        --validation-fraction 0.99 >out 2>told || fail prepare
+    stopped_while_evaluating() { # RANKS RUN STEP
+        local ranks=$1 run=$2 launcher='' victim='' code=0
+        [ "$ranks" = 1 ] || launcher="mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np $ranks"
+        : >told
+        # shellcheck disable=SC2086
+        $launcher "${one_core[@]}" "$program" train recipe.yaml run_dir="$run" train.max_steps=20 evaluate.every=7 \
+            evaluate.batches=null 'data.validation=long/validation-*.h5' >out 2>told &
+        local job=$!
+        while kill -0 $job 2>/dev/null && ! grep -q 'steps done' told; do
+            sleep 0.01
+        done
+        victim=$(pgrep -f "$program train recipe.yaml run_dir=$run " | tail -n 1) # of two ranks, the one that is not first
+        kill -USR1 "$victim" 2>/dev/null
+        wait $job || code=$?
+        [ $code = 75 ] || fail "a stop in an evaluation ended the run with $code"
+        ! grep -q "\"event\":\"evaluate\",\"step\":$3," "$run/metrics.jsonl" || fail 'the evaluation went on to its end'
+        grep -q "stopped after step $3 " told || fail "not stopped at step $3"
+    }
+    run 0 train recipe.yaml run_dir=whole train.max_steps=20 evaluate.every=7
+    for ranks in 1 2; do
+        run=first$ranks
+        stopped_while_evaluating $ranks $run 0
+        [ -f $run/checkpoints/step-00000000/manifest.json ] || fail 'nothing was saved before the first step'
+        stopped_while_evaluating $ranks $run 0 # again, from what was saved
+        run_ranks $ranks 0 train recipe.yaml run_dir=$run train.max_steps=20 evaluate.every=7
+        [ $ranks != 1 ] || same_weights whole $run 00000020
+        same_losses whole $run 1e-5
+    done
+    cp -r whole last # between the last checkpoint and the final weights, the last evaluation missing
+    rm -rf last/final
+    sed -i '/"event":"evaluate","step":20,/d' last/metrics.jsonl
+    stopped_while_evaluating 1 last 20
+    run 0 train recipe.yaml run_dir=last train.max_steps=20 evaluate.every=7
+    [ -d last/final ] || fail 'no final weights'
+    same_losses whole last 0
 }
 
 one_line() { # CODE TEXT: exactly one error line, and it says this
@@ -349,7 +395,7 @@ check_killed() {
 }
 
 case ${1:-} in
-layouts | resume | stop | errors | generate) "$1" ;;
+layouts | resume | stop | stop_evaluating | errors | generate) "$1" ;;
 kills_1 | kills_2) kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

@@ -87,7 +87,7 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
         result = step_create(&parts, &step);
     }
     if (result == STATUS_OK) {
-        result = step_evaluate(step, loader, sums);
+        result = step_evaluate(step, loader, NULL, sums);
     }
     KEEP_FIRST(result, step_destroy(&step));
     KEEP_FIRST(result, loader_close(&loader));

@@ -236,14 +236,15 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor 
 }
 
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
-                              struct tensor dy, struct tensor x)
+                              struct tensor dy, struct tensor x, bool overwrite)
 {
     SHAPE(dy, k->dtype, x.rows, dw.rows);
     SHAPE(x, k->dtype, dy.rows, dw.columns);
     SHAPE(dw, DTYPE_F32, dy.columns, x.columns);
     SHAPE_OPTIONAL(dbias, DTYPE_F32, 1, dy.columns);
     DISPATCH(k, linear_backward_weight, product_flops(x, dw),
-             2 * bytes_of(dw) + bytes_of(dy) + bytes_of(x), k, dw, dbias, dy, x);
+             (overwrite ? 1 : 2) * bytes_of(dw) + bytes_of(dy) + bytes_of(x), k, dw, dbias, dy, x,
+             overwrite);
 }
 
 /* ---- embedding ---- */
@@ -440,8 +441,8 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
                 targets[i], (long long)i, (long long)c->vocabulary);
     }
     DISPATCH(k, classifier_run, (c->gradient ? 3 : 1) * product_flops(x, w),
-             bytes_of(x) + bytes_of(w) + bytes_of(dx) + 2 * bytes_of(dw), k, losses, best, dx, dw,
-             x, w, targets, c);
+             bytes_of(x) + bytes_of(w) + bytes_of(dx) + (c->overwrite ? 1 : 2) * bytes_of(dw), k,
+             losses, best, dx, dw, x, w, targets, c);
 }
 
 status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w)
@@ -459,7 +460,7 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 /* ---- flat slices ---- */
 
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
-                    float *gradient, int64_t count, const struct adamw *settings)
+                    const float *gradient, int64_t count, const struct adamw *settings)
 {
     REQUIRE(count >= 0, STATUS_INTERNAL, "adamw_update: %lld elements", (long long)count);
     if (count == 0) {
@@ -469,7 +470,7 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment
     PRESENT(moment1);
     PRESENT(moment2);
     PRESENT(gradient);
-    DISPATCH(k, adamw_update, 14.0 * (double)count, (double)count * (copy == NULL ? 32.0 : 34.0), k,
+    DISPATCH(k, adamw_update, 14.0 * (double)count, (double)count * (copy == NULL ? 28.0 : 30.0), k,
              weights, copy, moment1, moment2, gradient, count, settings);
 }
 

@@ -5,7 +5,9 @@
  * double precision) is the specification that both are tested against.
  *
  * Three laws
- *   1. Parameter gradients `+=`, activation gradients `=`, the residual stream's gradient `+=`.
+ *   1. Parameter gradients `+=`, activation gradients `=`, the residual stream's gradient `+=`. The two
+ *      operations that write a matrix's gradient also set it (overwrite), for a step's first
+ *      micro-batch: nothing is cleared and read for that.
  *   2. Losses are sums and come with counts, never means: one division, after the sum over all ranks.
  *   3. Dropout is a pure function of (key, global element index): no state, no layout in it.
  *
@@ -83,11 +85,11 @@ status linear_forward(struct kernels *k, struct tensor y, struct tensor pre, str
 status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
                              enum activation act, struct tensor pre);
 
-/* linear_backward_weight - dw += dy^T x, dbias += column sums of dy.
+/* linear_backward_weight - dw += dy^T x, dbias += column sums of dy; overwrite: `=`.
  *
  * Shapes    dw f32 [M, K], dbias f32 [1, M] or absent, dy [N, M], x [N, K] */
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
-                              struct tensor dy, struct tensor x);
+                              struct tensor dy, struct tensor x, bool overwrite);
 
 /* ---- embedding ---- */
 
@@ -190,6 +192,7 @@ struct classifier {
     int64_t ignored;        /* this target is not counted; its row's loss is 0 */
     const float *row_scale; /* f32 [N]: weight of each row's gradient; NULL: 1 */
     bool gradient;          /* also dx and dw */
+    bool overwrite;         /* dw is set, not added to */
 };
 
 /* classifier_run - losses of x w^T against targets, and the gradient in the same sweep.
@@ -213,13 +216,13 @@ struct adamw {
     float correction2;    /* 1 - beta2^t */
 };
 
-/* adamw_update - one step over `count` elements in one pass; the gradient is set to zero after use.
+/* adamw_update - one step over `count` elements in one pass.
  *
  * Shapes    weights, moment1, moment2, gradient f32 [count]; copy bf16 [count], the weights rounded
  *           for the products, or NULL
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 (decay not scaled by the gradient) */
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
-                    float *gradient, int64_t count, const struct adamw *settings);
+                    const float *gradient, int64_t count, const struct adamw *settings);
 
 /* sum_of_squares - of f32 [count] in double precision with a fixed order; NaN or infinity in any
  * element comes out as such. The result is ready on return (the step's one synchronisation). */

@@ -119,6 +119,7 @@ static status one_step(struct bench *b)
         .cu_rows = b->cu_rows,
         .longest = b->batch.tokens,
         .training = true,
+        .fresh = true,
     };
     TRY(model_forward(m, &input, &hidden));
     struct objective_views views = {
@@ -127,6 +128,7 @@ static status one_step(struct bench *b)
         .head = model_head(m),
         .head_gradient = model_head_gradient(m, b->gradients),
         .vocabulary = model_config_of(m)->vocabulary,
+        .fresh = true,
         .losses = b->losses,
     };
     TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));

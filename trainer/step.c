@@ -66,7 +66,7 @@ status step_destroy(struct step **s)
 }
 
 static struct model_input model_input_of(const struct step *s, const struct batch *batch,
-                                         int64_t step, bool training)
+                                         int64_t step, bool training, bool fresh)
 {
     return (struct model_input){
         .rows = batch->rows,
@@ -79,16 +79,19 @@ static struct model_input model_input_of(const struct step *s, const struct batc
         .seed = s->parts.seed,
         .step = step,
         .training = training,
+        .fresh = fresh,
     };
 }
 
-static struct objective_views views_of(const struct step *s, struct tensor hidden, bool gradient)
+static struct objective_views views_of(const struct step *s, struct tensor hidden, bool gradient,
+                                       bool fresh)
 {
     struct model *m = s->parts.model;
     struct objective_views views = {
         .hidden = hidden,
         .head = model_head(m),
         .vocabulary = model_config_of(m)->vocabulary,
+        .fresh = fresh,
         .losses = s->losses,
     };
     if (gradient) {
@@ -134,15 +137,16 @@ static status on_final(void *user, int64_t first)
     return comm_progress(s->parts.mesh.data);
 }
 
-static status micro_batch(struct step *s, int64_t step, const struct batch *batch, bool last,
-                          double sums[OBJECTIVE_SUMS])
+/* The first of a step sets the gradients, the others add to them; after the last they are final. */
+static status micro_batch(struct step *s, int64_t step, const struct batch *batch, bool fresh,
+                          bool last, double sums[OBJECTIVE_SUMS])
 {
     const struct step_parts *p = &s->parts;
-    struct model_input input = model_input_of(s, batch, step, true);
+    struct model_input input = model_input_of(s, batch, step, true, fresh);
     struct tensor hidden;
     watchdog_phase("forward", 0);
     TRY(model_forward(p->model, &input, &hidden));
-    struct objective_views views = views_of(s, hidden, true);
+    struct objective_views views = views_of(s, hidden, true, fresh);
     double own[OBJECTIVE_SUMS] = {0};
     watchdog_phase("loss", 0);
     TRY(p->objective->loss(p->kernels, batch, &views, true, own));
@@ -184,9 +188,14 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
         s->have_batch = false;
         last = s->last;
         if (s->batch.sequences > 0) {
-            TRY(micro_batch(s, step, &s->batch, last, sums));
+            TRY(micro_batch(s, step, &s->batch, out->rows == 0, last, sums));
             out->rows += s->batch.rows;
         }
+    }
+    if (out->rows == 0) {
+        return device_zero(kernels_device(s->parts.kernels), kernels_stream(s->parts.kernels),
+                           s->gradients,
+                           (size_t)model_elements(s->parts.model) * sizeof *s->gradients);
     }
     return STATUS_OK;
 }
@@ -280,11 +289,11 @@ static status evaluate_share(struct step *s, struct loader *loader, double sums[
         if (batch.sequences == 0) {
             continue;
         }
-        struct model_input input = model_input_of(s, &batch, 0, false);
+        struct model_input input = model_input_of(s, &batch, 0, false, false);
         struct tensor hidden;
         watchdog_phase("evaluation", 0);
         TRY(model_forward(p->model, &input, &hidden));
-        struct objective_views views = views_of(s, hidden, false);
+        struct objective_views views = views_of(s, hidden, false, false);
         TRY(p->objective->loss(p->kernels, &batch, &views, false, sums));
     }
     return STATUS_OK;

@@ -229,7 +229,7 @@ static status sweep_products(struct kernels *k, struct sweep *s)
                               .a = s->e,
                               .transpose_a = true,
                               .b = s->x,
-                              .accumulate = true,
+                              .accumulate = !s->c->overwrite,
                               .unit_rows = TILE,
                               .unit_columns = s->dw.columns,
                               .before = tile_gradient,
@@ -273,6 +273,7 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
         int64_t count = chunk_rows(x.rows - first);
         struct classifier part = *c;
         part.row_scale = c->row_scale == NULL ? NULL : c->row_scale + first;
+        part.overwrite = c->overwrite && first == 0;
         struct sweep s = {
             .c = &part,
             .x = tensor_rows(x, first, count),

@@ -2,7 +2,7 @@
  *
  *   forward          pre = x w^T + b,  y = act(pre)
  *   backward input   dx = (dy w) * act'(pre), where pre belongs to the activation that made x
- *   backward weight  dw += dy^T x,  db += sum of dy's rows
+ *   backward weight  dw += dy^T x,  db += sum of dy's rows (overwrite: `=`)
  */
 #include <math.h>
 
@@ -98,7 +98,8 @@ status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct te
  * that the rounding error grows with the root of the number of rows at most. */
 enum { SUM_COLUMNS = 2 * VECTOR_LANES, SUM_ROWS = 64 };
 
-static void add_column_block(float *sums, struct tensor dy, int64_t column, int64_t left)
+static void add_column_block(float *sums, struct tensor dy, int64_t column, int64_t left,
+                             bool overwrite)
 {
     vector total[2] = {{0}, {0}};
     for (int64_t first = 0; first < dy.rows; first += SUM_ROWS) {
@@ -116,29 +117,30 @@ static void add_column_block(float *sums, struct tensor dy, int64_t column, int6
     }
     for (int i = 0; i < 2 && left > i * VECTOR_LANES; i++) {
         int64_t at = column + i * VECTOR_LANES, count = left - i * VECTOR_LANES;
-        vector_put(sums, DTYPE_F32, at, vector_get(sums, DTYPE_F32, at, count) + total[i], count);
+        vector before = overwrite ? vector_set(0) : vector_get(sums, DTYPE_F32, at, count);
+        vector_put(sums, DTYPE_F32, at, before + total[i], count);
     }
 }
 
-static void add_column_sums(int threads, float *sums, struct tensor dy)
+static void add_column_sums(int threads, float *sums, struct tensor dy, bool overwrite)
 {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t column = 0; column < dy.columns; column += SUM_COLUMNS) {
-        add_column_block(sums, dy, column, dy.columns - column);
+        add_column_block(sums, dy, column, dy.columns - column, overwrite);
     }
 }
 
 status CPU(linear_backward_weight)(struct kernels *k, struct tensor dw, struct tensor dbias,
-                                   struct tensor dy, struct tensor x)
+                                   struct tensor dy, struct tensor x, bool overwrite)
 {
     if (dbias.data != NULL) {
-        add_column_sums(k->threads, dbias.data, dy);
+        add_column_sums(k->threads, dbias.data, dy, overwrite);
     }
     return matmul_product(k, &(struct matmul_call){
                                  .c = dw,
                                  .a = dy,
                                  .transpose_a = true,
                                  .b = x,
-                                 .accumulate = true,
+                                 .accumulate = !overwrite,
                              });
 }

@@ -479,7 +479,7 @@ void reference_classifier_run(double *losses, int32_t *best, struct tensor dx, s
 /* ---- flat slices ---- */
 
 void reference_adamw_update(float *weights, bf16 *copy, float *moment1, float *moment2,
-                            float *gradient, int64_t count, const struct adamw *s)
+                            const float *gradient, int64_t count, const struct adamw *s)
 {
     for (int64_t i = 0; i < count; i++) {
         double g = (double)gradient[i] * s->gradient_scale;
@@ -491,7 +491,6 @@ void reference_adamw_update(float *weights, bf16 *copy, float *moment1, float *m
         moment1[i] = (float)m;
         moment2[i] = (float)v;
         weights[i] = (float)w;
-        gradient[i] = 0.0f;
         if (copy != NULL) {
             copy[i] = f32_to_bf16(weights[i]);
         }

@@ -58,7 +58,7 @@ void reference_classifier_run(double *losses, int32_t *best, struct tensor dx, s
 void reference_classifier_logits(struct tensor logits, struct tensor x, struct tensor w);
 
 void reference_adamw_update(float *weights, bf16 *copy, float *moment1, float *moment2,
-                            float *gradient, int64_t count, const struct adamw *settings);
+                            const float *gradient, int64_t count, const struct adamw *settings);
 double reference_sum_of_squares(const float *x, int64_t count);
 double reference_sum_of_floats(const float *x, int64_t count);
 void reference_convert(struct tensor to, struct tensor from);

@@ -5,13 +5,13 @@
 struct shape {
     int64_t rows, width, vocabulary, padded;
     double size; /* of the logits */
-    bool weighted;
+    bool weighted, overwrite;
 };
 
 static const struct shape shapes[] = {
     {1, 1, 1, 1, 1, false},        {1, 5, 3, 16, 1, true},       {7, 16, 17, 17, 1, false},
-    {33, 24, 97, 128, 1, true},    {130, 32, 257, 320, 3, true}, {600, 16, 65, 96, 1, false},
-    {40, 24, 200, 256, 40, false}, {21, 16, 385, 385, 1, false},
+    {33, 24, 97, 128, 1, true},    {130, 32, 257, 320, 3, true}, {600, 16, 65, 96, 1, false, true},
+    {40, 24, 200, 256, 40, false}, {21, 16, 385, 385, 1, false}, {600, 16, 65, 96, 1, false},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS_MAX = 600, IGNORED = -100 };
@@ -42,7 +42,8 @@ static void problem_make(struct problem *p, enum dtype dtype, const struct shape
     p->c = (struct classifier){.vocabulary = s->vocabulary,
                                .ignored = IGNORED,
                                .row_scale = s->weighted ? p->weights : NULL,
-                               .gradient = true};
+                               .gradient = true,
+                               .overwrite = s->overwrite};
 }
 
 static void problem_release(struct problem *p)
@@ -101,6 +102,12 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     results_make(&threads, dtype, DTYPE_F32, s);
     results_make(&exact, REFERENCE_F64, REFERENCE_F64, s);
     reference_convert(exact.dw, got.dw);
+    if (s->overwrite) {
+        operation_set(got.dw, NAN);
+        operation_set(again.dw, NAN);
+        operation_set(threads.dw, NAN);
+        operation_set(exact.dw, 0);
+    }
     run(k, &got, &p);
     run(k, &again, &p);
     run(other, &threads, &p);

@@ -58,12 +58,11 @@ static void test_adamw(struct kernels *k, struct kernels *other, int64_t count)
                                r.gradient.data, count, &settings);
     }
     CHECK(operation_equal(s.weights, t.weights) && operation_equal(s.moment1, t.moment1));
-    CHECK(operation_equal(s.moment2, t.moment2) && operation_equal(s.gradient, t.gradient));
+    CHECK(operation_equal(s.moment2, t.moment2) && operation_equal(s.gradient, r.gradient));
     operation_within("adamw: weights", k, operation_difference(s.weights, r.weights), 1e-6);
     operation_within("adamw: moment1", k, operation_difference(s.moment1, r.moment1), 1e-6);
     operation_within("adamw: moment2", k, operation_difference(s.moment2, r.moment2), 1e-6);
     for (int64_t i = 0; i < count; i++) {
-        CHECK(((float *)s.gradient.data)[i] == 0.0f);
         CHECK(((bf16 *)s.copy.data)[i] == f32_to_bf16(((float *)s.weights.data)[i]));
     }
     slice_release(&s);

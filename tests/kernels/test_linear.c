@@ -84,11 +84,19 @@ static void results_release(struct results *r)
     operation_release(&r->dbias);
 }
 
-static void run(struct kernels *k, struct results *r, const struct operands *o, enum activation act)
+/* Where they are set instead, what they held before does not matter. */
+static void forget_parameters(struct results *r, double value)
+{
+    operation_set(r->dw, value);
+    operation_set(r->dbias, value);
+}
+
+static void run(struct kernels *k, struct results *r, const struct operands *o, enum activation act,
+                bool overwrite)
 {
     CHECK_OK(linear_forward(k, r->y, r->pre, o->x, o->w, o->bias, act));
     CHECK_OK(linear_backward_input(k, r->dx, o->dy, o->w, act, o->pre_x));
-    CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x));
+    CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x, overwrite));
 }
 
 static void run_reference(struct results *r, const struct operands *o, enum activation act)
@@ -155,7 +163,7 @@ static void check_equal(struct results *a, struct results *b)
 }
 
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s,
-                       enum activation act)
+                       enum activation act, bool overwrite)
 {
     enum dtype dtype = kernels_dtype(k);
     bool with_pre = act != ACTIVATION_NONE;
@@ -166,9 +174,15 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     struct results exact = results_make(REFERENCE_F64, REFERENCE_F64, s, with_pre);
     reference_convert(exact.dw, got.dw);
     reference_convert(exact.dbias, got.dbias);
-    run(k, &got, &o, act);
-    run(k, &again, &o, act);
-    run(other, &threads, &o, act);
+    if (overwrite) {
+        forget_parameters(&got, NAN);
+        forget_parameters(&again, NAN);
+        forget_parameters(&threads, NAN);
+        forget_parameters(&exact, 0);
+    }
+    run(k, &got, &o, act, overwrite);
+    run(k, &again, &o, act, overwrite);
+    run(other, &threads, &o, act, overwrite);
     run_reference(&exact, &o, act);
     check_rounded(k, &got, &exact, &o, act);
     check_near(k, "dw", got.dw, exact.dw, 0);
@@ -208,7 +222,7 @@ static void test_nan(struct kernels *k)
     struct operands o = operands_make(kernels_dtype(k), &s);
     struct results r = results_make(kernels_dtype(k), DTYPE_F32, &s, false);
     reference_set(o.x, 4, 3, NAN);
-    run(k, &r, &o, ACTIVATION_NONE);
+    run(k, &r, &o, ACTIVATION_NONE, false);
     for (int64_t i = 0; i < s.rows; i++) {
         for (int64_t j = 0; j < s.outputs; j++) {
             CHECK(isnan(reference_get(r.y, i, j)) == (i == 4));
@@ -236,7 +250,7 @@ static void test_refusals(struct kernels *k)
                 "pre without an activation");
     CHECK_FAILS(linear_backward_input(k, x, y, w, ACTIVATION_GELU_TANH, none), STATUS_INTERNAL,
                 "pre");
-    CHECK_FAILS(linear_backward_weight(k, w, none, x, x), STATUS_INTERNAL,
+    CHECK_FAILS(linear_backward_weight(k, w, none, x, x, false), STATUS_INTERNAL,
                 "linear_backward_weight");
     operation_release(&x);
     operation_release(&w);
@@ -246,10 +260,11 @@ static void test_refusals(struct kernels *k)
 static void test_context(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
-        test_shape(k, other, &shapes[i], activations[i % 3]);
+        test_shape(k, other, &shapes[i], activations[i % 3], false);
+        test_shape(k, other, &shapes[i], ACTIVATION_NONE, true);
     }
     for (int i = 0; i < 3; i++) {
-        test_shape(k, other, &shapes[5], activations[i]);
+        test_shape(k, other, &shapes[5], activations[i], false);
     }
     test_bare(k);
     test_nan(k);

@@ -310,7 +310,6 @@ static void test_known(void)
     const struct adamw first = {0.1f, 0.9f, 0.999f, 0, 0.5f, 1, 1 - 0.9f, 1 - 0.999f};
     reference_adamw_update(&weight, NULL, &moment1, &moment2, &gradient, 1, &first);
     CHECK_NEAR(weight, 1 - 0.1 * (1 + 0.5 * 1), 1e-5); /* the first step is the gradient's sign */
-    CHECK(gradient == 0);
     CHECK_NEAR(moment1, 0.4, 1e-6);
     CHECK_NEAR(moment2, 0.016, 1e-6);
 }

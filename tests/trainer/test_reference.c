@@ -208,6 +208,18 @@ static void check_logits(const struct training *t, struct tensor hidden)
     free(expected);
 }
 
+/* A fresh gradient is set, whatever was there. */
+static void forget_gradients(struct training *t)
+{
+    int count;
+    const struct model_parameter *parameters = model_parameters(t->model, &count);
+    for (int i = 0; i < count; i++) {
+        for (int64_t e = 0; e < parameters[i].rows * parameters[i].columns; e++) {
+            t->gradients[parameters[i].first + e] = NAN;
+        }
+    }
+}
+
 static void train_step(struct training *t, int64_t step)
 {
     struct batch batch;
@@ -222,7 +234,9 @@ static void train_step(struct training *t, int64_t step)
         .cu_rows = batch.cu_rows,
         .longest = batch.longest,
         .training = true,
+        .fresh = true,
     };
+    forget_gradients(t);
     CHECK_OK(model_forward(t->model, &input, &hidden));
     if (step == 0) {
         check_logits(t, hidden);
@@ -233,6 +247,7 @@ static void train_step(struct training *t, int64_t step)
         .head = model_head(t->model),
         .head_gradient = model_head_gradient(t->model, t->gradients),
         .vocabulary = t->r->config.vocabulary,
+        .fresh = true,
         .losses = t->losses,
     };
     CHECK_OK(objective_clm.loss(t->kernels, &batch, &views, true, sums));

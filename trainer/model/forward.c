@@ -140,6 +140,38 @@ struct backward {
     int64_t n;
 };
 
+/* Whether backward (or, for the head, the objective) sets a fresh gradient by a product; tables and norms
+ * are added to. */
+static bool gradient_is_set(const struct model *m, int parameter)
+{
+    if (parameter < MODEL_FIRST_LAYER || parameter >= model_final_norm(m)) {
+        return m->config.tied ? parameter == MODEL_TOKEN_TABLE
+                              : parameter == m->parameter_count - 1;
+    }
+    switch ((parameter - MODEL_FIRST_LAYER) % MODEL_LAYER_PARAMETERS) {
+    case LAYER_NORM1_WEIGHT:
+    case LAYER_NORM1_BIAS:
+    case LAYER_NORM2_WEIGHT:
+    case LAYER_NORM2_BIAS:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static status clear_sums(const struct model *m, float *gradients)
+{
+    struct device *dev = kernels_device(m->kernels);
+    for (int i = 0; i < m->parameter_count; i++) {
+        const struct model_parameter *p = &m->parameters[i];
+        if (!gradient_is_set(m, i)) {
+            TRY(device_zero(dev, kernels_stream(m->kernels), gradients + p->first,
+                            (size_t)(p->rows * p->columns) * sizeof *gradients));
+        }
+    }
+    return STATUS_OK;
+}
+
 /* Gradients of y = x w^T + b: of the weights from dy and x, and of x (before its own activation).
  */
 static status linear_backward(struct backward *b, int parameter, struct tensor dx, struct tensor dy,
@@ -147,7 +179,8 @@ static status linear_backward(struct backward *b, int parameter, struct tensor d
 {
     struct model *m = b->m;
     TRY(linear_backward_weight(m->kernels, model_gradient(m, parameter, b->gradients),
-                               model_gradient(m, parameter + 1, b->gradients), dy, x));
+                               model_gradient(m, parameter + 1, b->gradients), dy, x,
+                               b->input->fresh));
     return linear_backward_input(m->kernels, dx, dy, model_matrix(m, parameter), act, pre);
 }
 
@@ -220,6 +253,9 @@ status model_backward(struct model *m, const struct model_input *input, float *g
     struct backward b = {m, input, gradients, input->rows};
     struct activations *all = &m->activations;
     struct tensor delta;
+    if (input->fresh) {
+        TRY(clear_sums(m, gradients));
+    }
     TRY(norm_backward(&b, model_final_norm(m), first(all->d_hidden, b.n), first(all->last, b.n),
                       first(all->final_statistics, b.n), true,
                       model_dropout(m, input, m->config.layers - 1, DROPOUT_FC), &delta));

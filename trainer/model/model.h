@@ -63,6 +63,7 @@ struct model_input {
     uint64_t seed;     /* dropout key: (seed, step) */
     int64_t step;
     bool training; /* dropout on, activations kept for backward */
+    bool fresh;    /* the gradients hold nothing yet: they are set, not added to */
 };
 
 /* model_vocabulary_rows - rows of one rank's part of the token table: whole vectors for the output product. */
@@ -119,7 +120,8 @@ struct tensor model_hidden_gradient(const struct model *m);
 /* "Gradients are final from element `first` on": the one upward call. */
 typedef status (*model_final)(void *user, int64_t first);
 
-/* model_backward - gradients `+=` into the flat f32 buffer. final may be NULL. */
+/* model_backward - gradients `+=` into the flat f32 buffer, or `=` where the input is fresh (the head's
+ * are the objective's then). final may be NULL. */
 status model_backward(struct model *m, const struct model_input *input, float *gradients,
                       model_final final, void *user);
 

@@ -9,6 +9,7 @@ static status clm_loss(struct kernels *k, const struct batch *batch,
         .vocabulary = views->vocabulary,
         .ignored = BATCH_IGNORED,
         .gradient = gradient,
+        .overwrite = views->fresh,
     };
     TRY(classifier_run(k, views->losses, NULL, views->hidden_gradient, views->head_gradient,
                        views->hidden, views->head, batch->targets, &c));

@@ -18,6 +18,7 @@ struct objective_views {
     struct tensor hidden_gradient; /* [N, C]; absent without gradient */
     struct tensor head;            /* [V padded, C] */
     struct tensor head_gradient;   /* f32 [V padded, C]; absent without gradient */
+    bool fresh;                    /* the head's gradient is set, not added to */
     int64_t vocabulary;            /* V */
     float *losses;                 /* f32 [N], working memory */
 };

@@ -71,7 +71,7 @@ double optimizer_clip(const struct optimizer *o, double norm)
     return fmin(1, limit / (norm + avoids_division_by_zero));
 }
 
-status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, float *gradients,
+status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, const float *gradients,
                         int64_t step, double learning_rate, double scale)
 {
     const struct optimizer_settings *s = &o->settings;

@@ -32,8 +32,8 @@ float *optimizer_moment2(const struct optimizer *o);
  * Source    Pascanu, Mikolov, Bengio 2013; as torch.nn.utils.clip_grad_norm_: max / (norm + 1e-6) */
 double optimizer_clip(const struct optimizer *o, double norm);
 
-/* optimizer_update - step number `step` (from 1); the gradients are set to zero.
+/* optimizer_update - step number `step` (from 1).
  *
  * Units     scale: what the gradients are multiplied with first (1 / tokens, clipping) */
-status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, float *gradients,
+status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, const float *gradients,
                         int64_t step, double learning_rate, double scale);

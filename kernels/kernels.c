@@ -208,31 +208,31 @@ static double product_flops(struct tensor x, struct tensor w)
     return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
 }
 
-status linear_forward(struct kernels *k, struct tensor y, struct tensor pre, struct tensor x,
+status linear_forward(struct kernels *k, struct tensor y, struct tensor kept, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act)
 {
     SHAPE(x, k->dtype, y.rows, w.columns);
     SHAPE(w, k->dtype, y.columns, x.columns);
     SHAPE(y, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(pre, k->dtype, x.rows, w.rows);
+    SHAPE_OPTIONAL(kept, k->dtype, x.rows, w.rows);
     SHAPE_OPTIONAL(bias, DTYPE_F32, 1, w.rows);
-    REQUIRE(pre.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
-            "linear_forward: pre without an activation");
+    REQUIRE(kept.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
+            "linear_forward: kept without an activation");
     DISPATCH(k, linear_forward, product_flops(x, w),
-             bytes_of(y) + bytes_of(pre) + bytes_of(x) + bytes_of(w), k, y, pre, x, w, bias, act);
+             bytes_of(y) + bytes_of(kept) + bytes_of(x) + bytes_of(w), k, y, kept, x, w, bias, act);
 }
 
 status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
-                             enum activation act, struct tensor pre)
+                             enum activation act, struct tensor kept)
 {
     SHAPE(dy, k->dtype, dx.rows, w.rows);
     SHAPE(w, k->dtype, dy.columns, dx.columns);
     SHAPE(dx, k->dtype, dy.rows, w.columns);
     if (act != ACTIVATION_NONE) {
-        SHAPE(pre, k->dtype, dx.rows, dx.columns);
+        SHAPE(kept, k->dtype, dx.rows, dx.columns);
     }
     DISPATCH(k, linear_backward_input, product_flops(dy, w),
-             bytes_of(dx) + bytes_of(dy) + bytes_of(w) + bytes_of(pre), k, dx, dy, w, act, pre);
+             bytes_of(dx) + bytes_of(dy) + bytes_of(w) + bytes_of(kept), k, dx, dy, w, act, kept);
 }
 
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,

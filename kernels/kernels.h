@@ -74,16 +74,18 @@ enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF
 /* linear_forward - y = act(x w^T + bias).
  *
  * Shapes    y [N, M], x [N, K], w [M, K]; bias f32 [1, M] or absent
- * Memory    pre [N, M] receives the value before the activation, kept for linear_backward_input;
- *           absent where act is ACTIVATION_NONE or nothing will go backward */
-status linear_forward(struct kernels *k, struct tensor y, struct tensor pre, struct tensor x,
+ * Memory    kept [N, M] receives what linear_backward_input needs of the activation, in a form of the
+ *           back-end's own (the value before it, or its slope there); absent where act is
+ *           ACTIVATION_NONE or nothing will go backward */
+status linear_forward(struct kernels *k, struct tensor y, struct tensor kept, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act);
 
-/* linear_backward_input - dx = (dy w) * act'(pre): the gradient before the activation that made x.
+/* linear_backward_input - dx = (dy w) * act': the gradient before the activation that made x.
  *
- * Shapes    dx [N, K], dy [N, M], w [M, K]; pre [N, K], absent where act is ACTIVATION_NONE */
+ * Shapes    dx [N, K], dy [N, M], w [M, K]; kept [N, K] from the forward pass that made x,
+ *           absent where act is ACTIVATION_NONE */
 status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
-                             enum activation act, struct tensor pre);
+                             enum activation act, struct tensor kept);
 
 /* linear_backward_weight - dw += dy^T x, dbias += column sums of dy; overwrite: `=`.
  *

@@ -1,7 +1,7 @@
 /* The linear layer: a product, and the activation on each block while it is in the cache.
  *
- *   forward          pre = x w^T + b,  y = act(pre)
- *   backward input   dx = (dy w) * act'(pre), where pre belongs to the activation that made x
+ *   forward          z = x w^T + b,  y = act(z),  kept = act'(z)
+ *   backward input   dx = (dy w) * kept, which belongs to the activation that made x
  *   backward weight  dw += dy^T x,  db += sum of dy's rows (overwrite: `=`)
  */
 #include <math.h>
@@ -25,9 +25,10 @@ static inline vector slope(vector x, enum activation act)
                                         : vector_set(1.0f);
 }
 
-/* What follows a product, block by block: out = act(in), or out = out * act'(in). */
+/* What follows a product, block by block: y = act(y) and kept = act'(y), or y = y * kept. The slope is
+ * made where the activation is, as most of their work is the same. */
 struct step {
-    struct tensor out, in;
+    struct tensor y, kept;
     enum activation act;
 };
 
@@ -35,43 +36,45 @@ static void activate_block(void *context, struct matmul_block block)
 {
     const struct step *s = context;
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
-        int64_t in = i * s->in.stride + block.column, out = i * s->out.stride + block.column;
+        int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
         for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
             int64_t left = block.columns - j;
-            vector x = vector_get(s->in.data, s->in.dtype, in + j, left);
-            vector_put(s->out.data, s->out.dtype, out + j, activate(x, s->act), left);
+            vector z = vector_get(s->y.data, s->y.dtype, y + j, left);
+            vector_put(s->y.data, s->y.dtype, y + j, activate(z, s->act), left);
+            if (s->kept.data != NULL) {
+                vector_put(s->kept.data, s->kept.dtype, kept + j, slope(z, s->act), left);
+            }
         }
     }
 }
 
-static void multiply_slopes(void *context, struct matmul_block block)
+static void multiply_kept(void *context, struct matmul_block block)
 {
     const struct step *s = context;
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
-        int64_t in = i * s->in.stride + block.column, out = i * s->out.stride + block.column;
+        int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
         for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
             int64_t left = block.columns - j;
-            vector d = vector_get(s->out.data, s->out.dtype, out + j, left);
-            vector x = vector_get(s->in.data, s->in.dtype, in + j, left);
-            vector_put(s->out.data, s->out.dtype, out + j, d * slope(x, s->act), left);
+            vector d = vector_get(s->y.data, s->y.dtype, y + j, left);
+            vector slopes = vector_get(s->kept.data, s->kept.dtype, kept + j, left);
+            vector_put(s->y.data, s->y.dtype, y + j, d * slopes, left);
         }
     }
 }
 
-status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor pre, struct tensor x,
+status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor kept, struct tensor x,
                            struct tensor w, struct tensor bias, enum activation act)
 {
-    struct tensor sum = pre.data == NULL ? y : pre;
-    struct step step = {y, sum, act};
+    struct step step = {y, kept, act};
     if (x.rows <= FEW_ROWS) {
-        CPU(few_rows_product)(k, sum, x, w, bias);
+        CPU(few_rows_product)(k, y, x, w, bias);
         if (act != ACTIVATION_NONE) {
             activate_block(&step, (struct matmul_block){0, y.rows, 0, y.columns, 0});
         }
         return STATUS_OK;
     }
     return matmul_product(k, &(struct matmul_call){
-                                 .c = sum,
+                                 .c = y,
                                  .a = x,
                                  .b = w,
                                  .transpose_b = true,
@@ -82,14 +85,14 @@ status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor pre
 }
 
 status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct tensor dy,
-                                  struct tensor w, enum activation act, struct tensor pre)
+                                  struct tensor w, enum activation act, struct tensor kept)
 {
-    struct step step = {dx, pre, act};
+    struct step step = {dx, kept, act};
     return matmul_product(k, &(struct matmul_call){
                                  .c = dx,
                                  .a = dy,
                                  .b = w,
-                                 .after = act == ACTIVATION_NONE ? NULL : multiply_slopes,
+                                 .after = act == ACTIVATION_NONE ? NULL : multiply_kept,
                                  .context = &step,
                              });
 }

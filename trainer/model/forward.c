@@ -63,7 +63,7 @@ static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
 {
     struct kernels *k = m->kernels;
     struct layer_activations *a = &m->activations.layers[layer];
-    TRY(linear_forward(k, first(a->inner, n), first(a->pre, n), first(a->norm2, n),
+    TRY(linear_forward(k, first(a->inner, n), first(a->kept, n), first(a->norm2, n),
                        model_matrix(m, model_layer_parameter(layer, LAYER_FC_WEIGHT)),
                        model_vector(m, model_layer_parameter(layer, LAYER_FC_BIAS)),
                        m->config.activation));
@@ -175,13 +175,13 @@ static status clear_sums(const struct model *m, float *gradients)
 /* Gradients of y = x w^T + b: of the weights from dy and x, and of x (before its own activation).
  */
 static status linear_backward(struct backward *b, int parameter, struct tensor dx, struct tensor dy,
-                              struct tensor x, enum activation act, struct tensor pre)
+                              struct tensor x, enum activation act, struct tensor kept)
 {
     struct model *m = b->m;
     TRY(linear_backward_weight(m->kernels, model_gradient(m, parameter, b->gradients),
                                model_gradient(m, parameter + 1, b->gradients), dy, x,
                                b->input->fresh));
-    return linear_backward_input(m->kernels, dx, dy, model_matrix(m, parameter), act, pre);
+    return linear_backward_input(m->kernels, dx, dy, model_matrix(m, parameter), act, kept);
 }
 
 /* The norm at `parameter`, and what was added to the stream before it; *delta is its gradient. */
@@ -205,7 +205,7 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor d_inner = first(m->activations.d_inner, b->n);
     TRY(linear_backward(b, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), d_inner, delta,
-                        first(a->inner, b->n), m->config.activation, first(a->pre, b->n)));
+                        first(a->inner, b->n), m->config.activation, first(a->kept, b->n)));
     return linear_backward(b, model_layer_parameter(layer, LAYER_FC_WEIGHT),
                            first(m->activations.d_norm, b->n), d_inner, first(a->norm2, b->n),
                            ACTIVATION_NONE, tensor_absent());

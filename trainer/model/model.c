@@ -32,10 +32,10 @@ static status arrange_layer(const struct model_config *c, int ranks, enum dtype 
     TRY(take(arena, dtype, n, c->width, &out->norm2));
     TRY(take(arena, DTYPE_F32, n, 2, &out->statistics2));
     TRY(take(arena, dtype, n, share.inner, &out->inner));
-    out->pre = out->lse = tensor_absent();
+    out->kept = out->lse = tensor_absent();
     if (training) {
         TRY(take(arena, DTYPE_F32, share.heads, n, &out->lse));
-        TRY(take(arena, dtype, n, share.inner, &out->pre));
+        TRY(take(arena, dtype, n, share.inner, &out->kept));
     }
     return STATUS_OK;
 }

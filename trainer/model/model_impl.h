@@ -54,7 +54,7 @@ struct layer_activations {
     struct tensor middle;      /* [N, C] the residual stream after attention */
     struct tensor norm2;       /* [N, C] */
     struct tensor statistics2; /* f32 [N, 2] */
-    struct tensor pre;         /* [N, F/t] before the activation */
+    struct tensor kept;        /* [N, F] of the activation, for backward */
     struct tensor inner;       /* [N, F/t] after it */
 };
 

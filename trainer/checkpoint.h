@@ -118,16 +118,28 @@ struct checkpoint_found {
     int saved_ranks;
 };
 
-/* checkpoint_find - the newest whole checkpoint of the run (path NULL) or the one at path. Collective.
+/* checkpoint_find - the newest whole checkpoint of the run (path NULL), or what checkpoint_choose takes
+ * at path. Collective.
  *
  * Every file's size and SHA-256 is verified (the ranks share the work).
  * Errors    STATUS_CHECKPOINT if folders exist and none is usable, each with its reason; STATUS_NO_INPUT
- *           for a path that does not exist. *out->found = false only where there is no checkpoint at all */
+ *           for a path that does not exist. *out->found = false only where there is no checkpoint at all.
+ *           Agreed */
 status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_found *out);
 
-/* checkpoint_examine - the same for one folder without a run: a checkpoint or run_dir/final. Collective.
+/* checkpoint_choose - the checkpoint that a path means, verified: a checkpoint's folder is meant itself;
+ * of a run folder its final weights (where `final`), else its newest whole checkpoint; of a folder of
+ * checkpoints the newest whole one. Rank 0 looks, all ranks take the same. A damaged one is skipped with
+ * a warning W-CKPT-SKIP, unless it is the one that was named. Collective.
  *
- * Errors    STATUS_NO_INPUT; STATUS_CHECKPOINT with the first fault */
+ * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT: the same on all ranks, for the caller to agree on */
+status checkpoint_choose(struct comm *world, const char *path, bool final,
+                         struct checkpoint_found *out);
+
+/* checkpoint_examine - one folder: a checkpoint or run_dir/final. Collective.
+ *
+ * Errors    STATUS_NO_INPUT; STATUS_CHECKPOINT with the first fault: the same on all ranks, for the
+ *           caller to agree on */
 status checkpoint_examine(struct comm *world, const char *folder, struct checkpoint_found *out);
 
 /* checkpoint_load - fill the families' tensors from a found folder, whatever layout wrote it: stored

@@ -1,13 +1,12 @@
-/* Which checkpoint to go on from: the newest that is whole. Whole means: the manifest's own digest
- * holds, its pieces tile every tensor, and every file has its size and SHA-256. Nothing is opened with
- * HDF5 before that. */
+/* Is a checkpoint whole, and what does it hold? Whole means: the manifest's own digest holds, its
+ * pieces tile every tensor, and every file has its size and SHA-256. Nothing is opened with HDF5 before
+ * that. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "trainer/checkpoint_impl.h"
 
 /* ---- verification ---- */
@@ -181,8 +180,7 @@ bool checkpoint_has_all_files(const char *folder)
 
 /* ---- what a resume gets ---- */
 
-/* The manifest's texts change hands. */
-static void fill_found(struct checkpoint_found *out, const char *folder, struct manifest *m)
+void checkpoint_fill_found(struct checkpoint_found *out, const char *folder, struct manifest *m)
 {
     out->found = true;
     snprintf(out->folder, sizeof out->folder, "%s", folder);
@@ -198,121 +196,18 @@ status checkpoint_examine(struct comm *world, const char *folder, struct checkpo
     *out = (struct checkpoint_found){0};
     char there = file_is_folder(folder);
     TRY(comm_broadcast(world, &there, 1, 0));
-    status missing = there ? STATUS_OK
-                           : status_raise(STATUS_NO_INPUT, __FILE__, __LINE__,
-                                          "no checkpoint folder %s", folder);
-    TRY(comm_agree(world, missing));
+    REQUIRE(there, STATUS_NO_INPUT, "no checkpoint folder %s", folder);
     struct manifest m;
     bool good = false;
     char reason[MANIFEST_REASON_BYTES];
     status result = checkpoint_verify(world, folder, &m, &good, reason);
     if (result == STATUS_OK && good) {
-        fill_found(out, folder, &m);
+        checkpoint_fill_found(out, folder, &m);
     }
     manifest_destroy(&m);
     TRY(result);
-    status damaged = good ? STATUS_OK
-                          : status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__,
-                                         "%s is not whole: %s", folder, reason);
-    return comm_agree(world, damaged);
-}
-
-static status remember_bad(struct checkpoint *c, int64_t step)
-{
-    int64_t *more = realloc(c->bad, (size_t)(c->bad_count + 1) * sizeof *more);
-    REQUIRE(more != NULL, STATUS_INTERNAL, "out of memory");
-    c->bad = more;
-    c->bad[c->bad_count++] = step;
+    REQUIRE(good, STATUS_CHECKPOINT, "%s is not whole: %s", folder, reason);
     return STATUS_OK;
-}
-
-/* What was skipped, for the error where nothing is left. */
-struct skipped {
-    int count;
-    char text[STATUS_TEXT_BYTES / 2];
-};
-
-static status skip(struct checkpoint *c, struct skipped *skipped, int64_t step, const char *folder,
-                   const char *reason)
-{
-    skipped->count++;
-    if (comm_rank(c->world) == 0) {
-        size_t used = strlen(skipped->text);
-        char name[CHECKPOINT_NAME_BYTES];
-        checkpoint_folder_name(step, name);
-        snprintf(skipped->text + used, sizeof skipped->text - used, "; %s: %s", name, reason);
-        log_warning("CKPT-SKIP", "%s: %s", folder, reason);
-    }
-    return remember_bad(c, step);
-}
-
-/* One candidate; *step is -1 once there is no more. */
-static status try_step(struct checkpoint *c, int64_t step, struct skipped *skipped,
-                       struct checkpoint_found *out)
-{
-    char name[CHECKPOINT_NAME_BYTES], folder[FILE_PATH_BYTES], reason[MANIFEST_REASON_BYTES];
-    checkpoint_folder_name(step, name);
-    TRY(file_join(folder, c->folder, name));
-    struct manifest m;
-    bool good = false;
-    status result = checkpoint_verify(c->world, folder, &m, &good, reason);
-    if (result == STATUS_OK && good && m.state.step != step) {
-        good = false;
-        snprintf(reason, sizeof reason, "its manifest is that of step %lld",
-                 (long long)m.state.step);
-    }
-    if (result == STATUS_OK && good) {
-        fill_found(out, folder, &m);
-    } else if (result == STATUS_OK) {
-        result = skip(c, skipped, step, folder, reason);
-    }
-    manifest_destroy(&m);
-    return result;
-}
-
-static status find_newest(struct checkpoint *c, struct checkpoint_found *out)
-{
-    int64_t *steps = NULL;
-    int count = 0;
-    struct skipped skipped = {0};
-    status result = STATUS_OK;
-    if (comm_rank(c->world) == 0) {
-        result = checkpoint_folder_list(c->folder, &steps, &count);
-    }
-    result = comm_agree(c->world, result);
-    for (int i = 0; result == STATUS_OK && !out->found; i++) {
-        int64_t step = i < count ? steps[i] : -1;
-        TRY_GOTO(result, done, comm_broadcast(c->world, &step, sizeof step, 0));
-        if (step < 0) {
-            break;
-        }
-        result = comm_agree(c->world, try_step(c, step, &skipped, out));
-    }
-    if (result == STATUS_OK && !out->found && skipped.count > 0) {
-        result =
-            status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__,
-                         "no checkpoint in %s is usable%s; repair or move that folder away, or "
-                         "start afresh with --resume never",
-                         c->folder, skipped.text);
-        result = comm_agree(c->world, result);
-    }
-done:
-    free(steps);
-    return result;
-}
-
-status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_found *out)
-{
-    *out = (struct checkpoint_found){0};
-    status result = path != NULL ? checkpoint_examine(c->world, path, out) : find_newest(c, out);
-    if (result == STATUS_OK && out->found) {
-        snprintf(c->last_good, sizeof c->last_good, "%s", out->folder);
-    }
-    if (result != STATUS_OK) {
-        free(out->recipe_text);
-        *out = (struct checkpoint_found){0};
-    }
-    return result;
 }
 
 /* ---- inspect ---- */

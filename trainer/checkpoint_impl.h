@@ -68,6 +68,9 @@ bool checkpoint_has_all_files(const char *folder);
 status checkpoint_verify(struct comm *world, const char *folder, struct manifest *out, bool *good,
                          char *reason);
 
+/* checkpoint_fill_found - what a whole folder's manifest tells; its texts change hands. */
+void checkpoint_fill_found(struct checkpoint_found *out, const char *folder, struct manifest *m);
+
 /* checkpoint_read_manifest - rank 0 reads it, all ranks parse it. Collective. As checkpoint_verify. */
 status checkpoint_read_manifest(struct comm *world, const char *folder, struct manifest *out,
                                 bool *good, char *reason);

@@ -215,7 +215,8 @@ static status begin_fresh(struct job *job)
         return STATUS_OK;
     }
     struct checkpoint_found found = {0};
-    TRY(session_find(job->world, from, &found));
+    status chosen = checkpoint_choose(job->world, from, true, &found);
+    TRY(comm_agree(job->world, recipe_blame(&job->session.recipe, "model.init_from", chosen, "")));
     log_info("weights from %s", found.folder);
     status result = checkpoint_load(job->world, found.folder, &job->families[0].family, 1);
     free(found.recipe_text);

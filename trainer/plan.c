@@ -281,6 +281,21 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
     return STATUS_OK;
 }
 
+static status check_init(const struct recipe *r)
+{
+    struct comm *self = NULL;
+    struct checkpoint_found found = {0};
+    if (r->model.init_from[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(comm_self_create(&self));
+    status result = checkpoint_choose(self, r->model.init_from, true, &found);
+    result = recipe_blame(r, "model.init_from", result, "");
+    free(found.recipe_text);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
 /* With a vocabulary of its own a recipe can be planned before there is any data, or where it is not:
  * what is missing then is noted, and is no error. */
 static status excuse(const struct recipe *r, struct plan *plan, status result, bool missing)
@@ -304,5 +319,7 @@ status plan_check(const struct recipe *r, struct plan *plan)
     result = check_data(r, tokenizer, plan);
     result = excuse(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
-    return result;
+    TRY(result);
+    result = check_init(r);
+    return excuse(r, plan, result, result == STATUS_NO_INPUT);
 }

@@ -35,7 +35,7 @@ enum plan_part {
     PLAN_PARTS
 };
 
-enum { PLAN_UNCHECKED_MAX = 2 }; /* tokenizer, shards */
+enum { PLAN_UNCHECKED_MAX = 3 }; /* tokenizer, shards, model.init_from */
 
 struct plan_buffers {
     int64_t kernels, loaders, snapshot, writer, communication, program;
@@ -71,8 +71,8 @@ struct plan {
  *           STATUS_RECIPE */
 status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
 
-/* plan_check - whether `train` would begin: device, precision, tokenizer and every shard, opened and checked
- * by the functions that train calls. Fills in what the data decides.
+/* plan_check - whether `train` would begin: device, precision, tokenizer, every shard and model.init_from,
+ * opened and checked by the functions that train calls. Fills in what the data decides.
  *
  * A recipe with model.vocab_size can be planned without its inputs: what is missing is in
  * plan->unchecked then.

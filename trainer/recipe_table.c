@@ -50,7 +50,7 @@ const struct setting recipe_table[] = {
     {"model.tie_word_embeddings", SETTING_BOOLEAN, FIELD(model.tie_word_embeddings), "true",
      .meaning = "the output matrix is the token embedding"},
     {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights", .resume = true,
-     .meaning = "checkpoint folder whose weights training begins with"},
+     .meaning = "checkpoint or run folder whose weights training begins with"},
 
     {"data.tokenizer", SETTING_PATH, FIELD(data.tokenizer), "null", .null = "none: model.vocab_size must be given", .resume = true,
      .meaning = "folder with tokenizer.json"},

@@ -72,6 +72,9 @@ status recipe_blame(const struct recipe *recipe, const char *key, status result,
         return STATUS_OK;
     }
     status_take(&note);
+    if (note.code == STATUS_OK) { /* told already */
+        return result;
+    }
     return recipe_raise(recipe, result, key, "%s%s%s", note.text, remedy[0] != '\0' ? "; " : "",
                         remedy);
 }

@@ -8,8 +8,6 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "trainer/checkpoint_folder.h"
-#include "trainer/manifest.h"
 
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
@@ -172,42 +170,6 @@ status session_stop(struct session *s)
 
 /* ---- from a checkpoint ---- */
 
-/* path is a checkpoint or a run folder: there its final weights, else its newest published ones. */
-static status choose_folder(const char *path, char out[FILE_PATH_BYTES])
-{
-    char inside[FILE_PATH_BYTES], name[CHECKPOINT_NAME_BYTES];
-    REQUIRE(file_exists(path), STATUS_NO_INPUT, "there is no checkpoint at %s", path);
-    snprintf(out, FILE_PATH_BYTES, "%s", path);
-    TRY(file_join(inside, path, MANIFEST_FILE));
-    if (file_exists(inside)) {
-        return STATUS_OK;
-    }
-    TRY(file_join(out, path, "final"));
-    if (file_is_folder(out)) {
-        return STATUS_OK;
-    }
-    int64_t *steps = NULL;
-    int count = 0;
-    TRY(file_join(inside, path, "checkpoints"));
-    TRY(checkpoint_folder_list(inside, &steps, &count));
-    if (count > 0) {
-        checkpoint_folder_name(steps[0], name);
-    }
-    free(steps);
-    REQUIRE(count > 0, STATUS_CHECKPOINT,
-            "%s is no checkpoint (no %s) and no run folder with one in final/ or checkpoints/",
-            path, MANIFEST_FILE);
-    return file_join(out, inside, name);
-}
-
-status session_find(struct comm *world, const char *path, struct checkpoint_found *out)
-{
-    char folder[FILE_PATH_BYTES];
-    *out = (struct checkpoint_found){0};
-    TRY(comm_agree(world, choose_folder(path, folder)));
-    return checkpoint_examine(world, folder, out);
-}
-
 static status start_found(struct session *s, struct comm *world,
                           const struct checkpoint_found *found, char *const *overrides,
                           int override_count, int64_t rows)
@@ -233,7 +195,7 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
 {
     struct checkpoint_found found;
     struct session_family weights = {0};
-    TRY(session_find(world, path, &found));
+    TRY(comm_agree(world, checkpoint_choose(world, path, true, &found)));
     status result =
         comm_agree(world, start_found(s, world, &found, overrides, override_count, rows));
     if (result == STATUS_OK) {

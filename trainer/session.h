@@ -53,13 +53,7 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
                      int64_t sequence, bool training);
 status session_stop(struct session *s);
 
-/* session_find - the checkpoint that a path means: that folder itself, or of a run folder its final
- * weights, else its newest checkpoint; verified. Collective; found.recipe_text is for free().
- *
- * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT; agreed on all ranks */
-status session_find(struct comm *world, const char *path, struct checkpoint_found *out);
-
-/* session_open_checkpoint - a model ready for use from what session_find finds. Collective.
+/* session_open_checkpoint - a model ready for use from what checkpoint_choose takes at the path. Collective.
  *
  * Units     rows of a micro-batch at least; it is never less than the recipe's, nor than the positions
  * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT; agreed on all ranks */

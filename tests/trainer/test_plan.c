@@ -148,6 +148,10 @@ static void test_data(void)
     CHECK_FAILS(plan_check(&recipe, &plan), STATUS_DATA, "plan.yaml:3:8: data.train: ");
     recipe.model.vocab_size = 50;
     CHECK_OK(plan_make(&recipe, 1, &plan));
+    snprintf(recipe.model.init_from, sizeof recipe.model.init_from, "%s/nowhere", folder);
+    CHECK_OK(plan_check(&recipe, &plan));
+    CHECK_EQUAL(plan.unchecked_count, 1);
+    recipe.model.init_from[0] = '\0';
     char path[FILE_PATH_BYTES];
     CHECK_OK(file_join(path, folder, "train-c.h5"));
     CHECK_OK(file_write(path, "no shard", 8));

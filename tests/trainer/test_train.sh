@@ -275,6 +275,7 @@ errors() { # each bad input: one line, its code, no rank waits
     both 66 'data.train: no shard matches.*bireme prepare' 'data.train=data/none-*.h5'
     both 66 'command line: data.validation' 'data.validation=nowhere/*.h5'
     both 65 'data.validation.*cut.h5' data.validation=cut.h5
+    both 66 'model.init_from: .*nowhere' model.init_from=nowhere
     run 0 plan recipe.yaml model.vocab_size=100 data.tokenizer=nowhere 'data.train=nowhere/*.h5'
     [ "$(grep -c '^W-NOT-CHECKED' told)" = 2 ] || fail 'what was not checked is not told'
     run 0 plan recipe.yaml --json
@@ -337,6 +338,64 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     one_line 65 'task.jsonl:2: choice 1'
 }
 
+choose() { # which checkpoint a path means; a damaged one is named, and an older one is taken
+    need_mpirun
+    run 0 train recipe.yaml
+    local shards='data/validation-*.h5' newest oldest
+    newest=run/checkpoints/step-00000020 oldest=run/checkpoints/step-00000010
+    loss() { # PATH FILE [SKIPPED...]: the loss there as in the file; these are warned of, once
+        local path=$1 file=$2 named
+        shift 2
+        cut -c1-15 out >loss # "loss":2.34567
+        [ "$(grep -c W-CKPT-SKIP told)" = $# ] || fail "$path: not $# warnings"
+        for named in "$@"; do
+            grep -q "W-CKPT-SKIP: $named" told || fail "$named was not named"
+        done
+        [ -e "$file" ] || cp loss "$file"
+        cmp loss "$file" || fail "$path is not the $file one"
+    }
+    one() { # PATH FILE [SKIPPED...]
+        run 0 evaluate --checkpoint "$1" --data "$shards" --json
+        loss "$@"
+    }
+    two() { # the same on two ranks
+        run_ranks 2 0 evaluate --checkpoint "$1" --data "$shards" --json
+        loss "$@"
+    }
+    damage() { # FOLDER
+        printf x | dd of="$(echo "$1"/model-*.h5)" bs=1 seek=5000 conv=notrunc status=none
+    }
+    one $newest last
+    one $oldest first
+    cmp -s first last && fail 'the checkpoints are equal'
+    for path in run run/ run/final run/checkpoints run/checkpoints/; do
+        one $path last
+    done
+    two run/checkpoints last
+    for resumed in run run/checkpoints $newest; do
+        run 0 train recipe.yaml run_dir=other train.max_steps=22 --resume $resumed
+        grep -q "resuming $newest" told || fail "--resume $resumed does not go on from the newest"
+        rm -rf other
+    done
+    damage run/final
+    one run last run/final
+    damage $newest
+    two run first run/final $newest
+    one run/checkpoints first $newest
+    run_ranks 2 0 train recipe.yaml run_dir=other --resume run
+    grep -q "resuming $oldest" told || fail '--resume of a run does not go back to the older one'
+    grep -q "W-CKPT-SKIP: $newest" told || fail 'the damaged one was not named'
+    run 80 evaluate --checkpoint $newest --data "$shards" # it was named: no other
+    one_line 80 "$newest is not whole: model"
+    damage $oldest
+    run_ranks 2 80 evaluate --checkpoint run --data "$shards"
+    one_line 80 'final: .*; step-00000020: .*; step-00000010: '
+    run 80 train recipe.yaml run_dir=none --resume data
+    one_line 80 'data is no checkpoint'
+    run_ranks 2 66 evaluate --checkpoint nowhere --data "$shards"
+    one_line 66 nowhere
+}
+
 # Killed at random instants, again and again: no state that the next start cannot go on from, nothing lost
 # but the steps after the newest published checkpoint, and the end as if nothing had happened.
 # BIREME_KILLS says how many kills (100 in CI).
@@ -395,7 +454,7 @@ check_killed() {
 }
 
 case ${1:-} in
-layouts | resume | stop | stop_evaluating | errors | generate) "$1" ;;
+layouts | resume | stop | stop_evaluating | errors | generate | choose) "$1" ;;
 kills_1 | kills_2) kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

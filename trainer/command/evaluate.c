@@ -149,7 +149,7 @@ status command_evaluate(int argc, char **argv)
     bool help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, a checkpoint or a final folder"},
+         "a run folder, its checkpoints/, one of these, or final/"},
         {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards"},
         {"task", OPTION_TEXT, &q.task, "FILE.jsonl", NULL,
          "multiple choice: context, choices, label a line"},

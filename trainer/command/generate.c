@@ -209,7 +209,7 @@ status command_generate(int argc, char **argv)
     bool no_cache = false, help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, a checkpoint or a final folder"},
+         "a run folder, its checkpoints/, one of these, or final/"},
         {"prompt", OPTION_TEXT, &q.prompt, "TEXT", NULL, "what the text begins with"},
         {"prompt-file", OPTION_TEXT, &q.prompt_file, "FILE", NULL, "one prompt a line"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", "100", "tokens at most",

@@ -104,7 +104,7 @@ status command_score(int argc, char **argv)
     bool json = false, help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, a checkpoint or a final folder"},
+         "a run folder, its checkpoints/, one of these, or final/"},
         {"set", OPTION_LIST, &overrides, "KEY=VALUE...", NULL,
          "settings of the recipe that differ here"},
         {"json", OPTION_FLAG, &json, NULL, NULL, "one JSON object a line"},

@@ -27,7 +27,7 @@ status command_train(int argc, char **argv)
     const struct option table[] = {
         {"resume", OPTION_TEXT, &resume, "auto|never|PATH", "auto",
          "auto: go on from the newest whole checkpoint, begin where there is none; never: begin "
-         "afresh; PATH: go on from that checkpoint"},
+         "afresh; PATH: go on from that checkpoint, or from the newest whole one of that run"},
     };
     struct options options = {
         .usage = "[mpirun -np N] bireme train RECIPE.yaml [section.key=value ...] [--resume ...]",

@@ -40,15 +40,15 @@ check_format() {
         return
     fi
     if [ "${1:-}" = --fix ]; then
-        files '*.c' '*.h' | xargs -r "$tool" -i
+        files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r "$tool" -i
     fi
-    report < <(files '*.c' '*.h' | xargs -r "$tool" --dry-run 2>&1 |
+    report < <(files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r "$tool" --dry-run 2>&1 |
         sed -n 's/^\([^:]*:[0-9]*\):[0-9]*: warning: .*/\1: not as clang-format writes it/p' |
         sort -u -t: -k1,1)
 }
 
 check_length() {
-    report < <(files '*.c' '*.h' '*.sh' '*.py' '*.cu' '*.cuh' | xargs -r awk -v limit=$longest_file \
+    report < <(files '*.c' '*.h' '*.sh' '*.py' '*.cc' '*.cu' '*.cuh' | xargs -r awk -v limit=$longest_file \
         'FNR == limit + 1 { print FILENAME ":" FNR ": longer than " limit " lines: split it by idea" }')
 }
 
@@ -71,14 +71,15 @@ check_run_bits() {
 
 check_format "$@"
 check_length
-check_words "an unfinished thing" '\b(TODO|FIXME|XXX|HACK)\b' '*.c' '*.h' '*.sh' '*.py' '*.yaml' '*.md' '*.txt' '*.cu'
-check_words "an unfinished thing" '\b([Ss]tub|[Pp]laceholder)s?\b' '*.c' '*.h' '*.cu'
+check_words "an unfinished thing" '\b(TODO|FIXME|XXX|HACK)\b' '*.c' '*.h' '*.sh' '*.py' '*.yaml' '*.md' '*.txt' \
+    '*.cc' '*.cu' '*.cuh'
+check_words "an unfinished thing" '\b([Ss]tub|[Pp]laceholder)s?\b' '*.c' '*.h' '*.cc' '*.cu' '*.cuh'
 check_words "loses errors or lengths: use base/text.h, snprintf, the caller's buffer" \
-    '\b(atoi|atol|atof|gets|sprintf|vsprintf|alloca|strtok)\(' '*.c' '*.h'
-check_words "history in a name" '\b[a-z_]+_(old|new2|v2|bak)\(' '*.c' '*.h'
-check_words "a tab" "$(printf '\t')" '*.c' '*.h' '*.sh' '*.py' '*.yaml'
-check_words "a blank at the end" ' +$' '*.c' '*.h' '*.sh' '*.py' '*.yaml' '*.txt'
-check_words "a path of one machine" '(^|[^a-zA-Z0-9_./])/(work|home|root)/' '*.c' '*.h' '*.sh' '*.py' '*.yaml' '*.md' '*.txt' '*.json'
+    '\b(atoi|atol|atof|gets|sprintf|vsprintf|alloca|strtok)\(' '*.c' '*.h' '*.cc' '*.cu' '*.cuh'
+check_words "history in a name" '\b[a-z_]+_(old|new2|v2|bak)\(' '*.c' '*.h' '*.cc' '*.cu' '*.cuh'
+check_words "a tab" "$(printf '\t')" '*.c' '*.h' '*.cc' '*.cu' '*.cuh' '*.sh' '*.py' '*.yaml'
+check_words "a blank at the end" ' +$' '*.c' '*.h' '*.cc' '*.cu' '*.cuh' '*.sh' '*.py' '*.yaml' '*.txt'
+check_words "a path of one machine" '(^|[^a-zA-Z0-9_./])/(work|home|root)/' '*.c' '*.h' '*.cc' '*.cu' '*.cuh' '*.sh' '*.py' '*.yaml' '*.md' '*.txt' '*.json'
 check_run_bits
 if [ "$findings" -gt 0 ]; then
     echo "check_style: $findings findings" >&2

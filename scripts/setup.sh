@@ -41,6 +41,7 @@ cmake_is_new_enough() {
 find_missing() {
     missing=()
     need gcc has gcc
+    need g++ has g++ # tests of the CUDA kernels
     need libc6-dev header stdio.h
     need pkg-config has pkg-config
     need cmake cmake_is_new_enough

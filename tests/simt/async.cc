@@ -1,0 +1,274 @@
+/* What goes on beside the threads: cp.async, mbarrier with TMA, wgmma. */
+#include <cstdio>
+
+#include "tests/simt/block.h"
+
+namespace simt
+{
+/* ---- cp.async: groups of a thread ---- */
+
+void copy_async(copy c, site here)
+{
+    unwatched inside;
+    if (reinterpret_cast<uintptr_t>(c.to) % 16 != 0 ||
+        reinterpret_cast<uintptr_t>(c.from) % 16 != 0) {
+        fail("cp.async of 16 bytes from %p to %p at %s:%d", c.from, c.to, here.file, here.line);
+    }
+    running_worker()->open.push_back(c);
+}
+
+void copy_commit()
+{
+    unwatched inside;
+    worker *me = running_worker();
+    me->groups.push_back(std::move(me->open));
+    me->open.clear();
+}
+
+int copy_due(int groups_left, const copy **copies)
+{
+    unwatched inside;
+    worker *me = running_worker();
+    me->due.clear();
+    while (static_cast<int>(me->groups.size()) > groups_left) {
+        me->due.insert(me->due.end(), me->groups.front().begin(), me->groups.front().end());
+        me->groups.pop_front();
+    }
+    *copies = me->due.data();
+    return static_cast<int>(me->due.size());
+}
+
+void copy_check_none()
+{
+    worker *me = running_worker();
+    bool pending = !me->open.empty();
+    for (const auto &group : me->groups) {
+        pending = pending || !group.empty();
+    }
+    if (pending) {
+        fail("a thread ends with a cp.async that nobody waited for");
+    }
+    me->groups.clear();
+}
+
+/* ---- mbarrier: a phase is over when all have arrived and all bytes came ---- */
+
+static const uint16_t phase_bit = 0x8000;
+
+/* Two addresses of the barrier stand for its two phases. */
+static const void *phase_token(const gpu_mbarrier *b, int phase)
+{
+    return reinterpret_cast<const char *>(b) + 4 * (phase & 1);
+}
+
+static int phase_of(const gpu_mbarrier *b)
+{
+    return (b->expected_and_phase & phase_bit) != 0 ? 1 : 0;
+}
+
+static void mbarrier_try(gpu_mbarrier *b)
+{
+    if (b->pending == 0 && b->bytes == 0) {
+        b->pending = b->expected_and_phase & static_cast<uint16_t>(~phase_bit);
+        b->expected_and_phase ^= phase_bit;
+        wake(b);
+    }
+}
+
+static void mbarrier_bytes(gpu_mbarrier *b, int bytes)
+{
+    b->bytes -= bytes;
+    mbarrier_try(b);
+}
+} // namespace simt
+
+using namespace simt;
+
+void gpu_mbarrier_init(gpu_mbarrier *b, int arrivals)
+{
+    unwatched inside;
+    *b = {0, static_cast<uint16_t>(arrivals), static_cast<uint16_t>(arrivals)};
+}
+
+void gpu_mbarrier_arrive(gpu_mbarrier *b, site here)
+{
+    unwatched inside;
+    if (b->pending == 0 || b->pending > phase_bit) {
+        fail("an mbarrier with nobody left to arrive (or never made) at %s:%d", here.file,
+             here.line);
+    }
+    fiber_release(phase_token(b, phase_of(b)));
+    b->pending--;
+    mbarrier_try(b);
+}
+
+void gpu_mbarrier_expect(gpu_mbarrier *b, int bytes, site here)
+{
+    {
+        unwatched inside;
+        b->bytes += bytes;
+    }
+    gpu_mbarrier_arrive(b, here);
+}
+
+void gpu_mbarrier_wait(gpu_mbarrier *b, int phase, site here)
+{
+    unwatched inside;
+    while (phase_of(b) == (phase & 1)) {
+        wait_for(b, "an mbarrier", here);
+    }
+    fiber_acquire(phase_token(b, phase));
+}
+
+/* ---- TMA ---- */
+
+namespace simt
+{
+struct box {
+    unsigned char *to, *shared;
+    gpu_map map;
+    int column, row;
+    gpu_mbarrier *barrier;
+};
+
+/* Bits 4..6 of the offset in shared memory are exchanged by bits 7..9. */
+static size_t swizzled(size_t offset)
+{
+    return offset ^ ((offset >> 7 & 7) << 4);
+}
+
+static void box_copy(const void *context)
+{
+    box b;
+    memcpy(&b, context, sizeof b);
+    size_t first = static_cast<size_t>(b.to - b.shared);
+    auto *from = static_cast<const uint16_t *>(b.map.base);
+    for (int r = 0; r < b.map.box_rows; r++) {
+        for (int c = 0; c < b.map.box_columns; c++) {
+            int64_t row = b.row + r, column = b.column + c;
+            bool inside = row >= 0 && row < b.map.rows && column >= 0 && column < b.map.columns;
+            uint16_t value = inside ? from[row * b.map.stride + column] : 0;
+            size_t at = static_cast<size_t>(r * b.map.box_columns + c) * sizeof value;
+            memcpy(b.shared + swizzled(first + at), &value, sizeof value);
+        }
+    }
+    mbarrier_bytes(b.barrier, b.map.box_rows * b.map.box_columns * 2);
+}
+
+/* ---- wgmma ---- */
+
+struct wgmma_slot {
+    float *d;
+    uint64_t a, b;
+    bool add;
+};
+
+static group_meeting &group_of_self()
+{
+    return running_block->groups[static_cast<size_t>(self->number / WARPGROUP)];
+}
+
+static void wgmma_issue(void *const *slots, uint32_t)
+{
+    auto *first = static_cast<const wgmma_slot *>(slots[0]);
+    product p = {{}, first->a, first->b, first->add};
+    for (int i = 0; i < WARPGROUP; i++) {
+        auto *s = static_cast<const wgmma_slot *>(slots[i]);
+        if (s->a != p.a || s->b != p.b || s->add != p.add) {
+            fail("wgmma: descriptors differ within the warpgroup");
+        }
+        p.d[i] = s->d;
+    }
+    group_of_self().open.push_back(p);
+}
+
+/* Element (row, k) of a K-major tile whose rows of 128 bytes lie eight to a KiB. */
+static float tile_element(uint64_t descriptor, int row, int k)
+{
+    size_t start = (descriptor & 0x3fff) << 4;
+    size_t eight_rows = (descriptor >> 32 & 0x3fff) << 4;
+    size_t at = start + static_cast<size_t>(row / 8) * eight_rows +
+                static_cast<size_t>(row % 8) * 128 + static_cast<size_t>(k) * 2;
+    uint16_t value;
+    memcpy(&value, running_block->memory + swizzled(at), sizeof value);
+    return gpu_from_bits(uint32_t{value} << 16);
+}
+
+static void wgmma_compute(const product &p)
+{
+    float a[64][16], b[64][16];
+    for (int i = 0; i < 64; i++) {
+        for (int k = 0; k < 16; k++) {
+            a[i][k] = tile_element(p.a, i, k);
+            b[i][k] = tile_element(p.b, i, k);
+        }
+    }
+    for (int t = 0; t < WARPGROUP; t++) {
+        int warp = t / WARP, g = t % WARP / 4, q = t % 4;
+        for (int i = 0; i < 32; i++) {
+            int row = 16 * warp + g + 8 * (i / 2 % 2), column = i / 4 * 8 + 2 * q + i % 2;
+            float sum = p.add ? p.d[t][i] : 0.0f;
+            for (int k = 0; k < 16; k++) {
+                sum += a[row][k] * b[column][k];
+            }
+            p.d[t][i] = sum;
+        }
+    }
+}
+
+void wgmma_64x64(float *d, uint64_t a, uint64_t b, bool add, site here)
+{
+    if ((a >> 62) != 1 || (b >> 62) != 1) {
+        fail("wgmma: a descriptor without the swizzle of 128 bytes at %s:%d", here.file, here.line);
+    }
+    wgmma_slot slot = {d, a, b, add};
+    meet_warpgroup("wgmma", &slot, wgmma_issue, here);
+}
+
+static void commit_work(void *const *, uint32_t)
+{
+    group_meeting &g = group_of_self();
+    g.groups.push_back(std::move(g.open));
+    g.open.clear();
+}
+
+void wgmma_commit(site here)
+{
+    meet_warpgroup("wgmma.commit_group", nullptr, commit_work, here);
+}
+
+static void wait_work(void *const *slots, uint32_t)
+{
+    group_meeting &g = group_of_self();
+    while (static_cast<int>(g.groups.size()) > *static_cast<const int *>(slots[0])) {
+        for (const product &p : g.groups.front()) {
+            wgmma_compute(p);
+        }
+        g.groups.pop_front();
+    }
+}
+
+void wgmma_wait(int groups_left, site here)
+{
+    meet_warpgroup("wgmma.wait_group", &groups_left, wait_work, here);
+}
+} // namespace simt
+
+void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrier *b, site here)
+{
+    unwatched inside;
+    box copied = {static_cast<unsigned char *>(to), self->shared, *map, column, row, b};
+    if ((copied.to - copied.shared) % 1024 != 0) {
+        fail("TMA: a swizzled box that does not begin at a multiple of 1024 at %s:%d", here.file,
+             here.line);
+    }
+    if (map->box_columns * 2 != 128 || map->stride % 8 != 0 ||
+        reinterpret_cast<uintptr_t>(map->base) % 16 != 0) {
+        fail(
+            "TMA: rows of %d bytes, a stride of %lld elements, or a base at %p: not a map that the "
+            "driver would make, at %s:%d",
+            map->box_columns * 2, static_cast<long long>(map->stride), map->base, here.file,
+            here.line);
+    }
+    later(box_copy, &copied, sizeof copied);
+}

@@ -1,0 +1,296 @@
+/* Every wrapper of gpu.cuh on fixed data. The emulator writes what it holds to be right; the same program
+ * built by nvcc runs on a GPU and compares:
+ *
+ *   conformance write FILE      conformance compare FILE
+ *
+ * Data are small integers, so that sums are exact in any order; only ex2.approx has a tolerance. */
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "tests/simt/planted.h"
+
+enum { WORDS_MAX = 8192 };
+
+/* ---- kernels: one warp or one block each, words out ---- */
+
+__global__ void numbers(uint32_t *out)
+{
+    static const uint32_t high[] = {0x3f80, 0xbf81, 0x7f7f, 0x7f80, 0xff80, 0x7fc0, 0x0001, 0x0000};
+    static const uint32_t low[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (int i = threadIdx.x; i < 48; i += 32) {
+        float x = gpu_from_bits(high[i % 8] << 16 | low[i / 8]);
+        out[i] = gpu_bf16(x);
+        out[48 + i] = gpu_pack(x, -x);
+        out[96 + i] = gpu_bits(gpu_float(static_cast<bf16>(i * 997)));
+    }
+}
+
+__global__ void powers(uint32_t *out)
+{
+    for (int i = threadIdx.x; i < 256; i += 32) {
+        out[i] = gpu_bits(gpu_exp2(static_cast<float>(i - 200) * 0.37f));
+    }
+}
+
+__global__ void lanes(uint32_t *out)
+{
+    uint32_t t = threadIdx.x, x = t * t + 1;
+    out[t] = __shfl_xor_sync(~0u, x, 5);
+    out[32 + t] = __shfl_down_sync(~0u, x, 7);
+    out[64 + t] = __shfl_sync(~0u, x, static_cast<int>(t / 2 + 3));
+    out[96 + t] = __ballot_sync(~0u, x % 3 == 0);
+    out[128 + t] = __umulhi(x * 0x9E3779B9u, 0xD2511F53u);
+}
+
+__global__ void matrices(uint32_t *out)
+{
+    GPU_SHARED(bf16, memory, 32 * 8);
+    int lane = threadIdx.x;
+    for (int i = 0; i < 8; i++) {
+        memory[lane * 8 + i] = static_cast<bf16>(lane * 8 + i);
+    }
+    __syncwarp();
+    uint32_t r[4];
+    gpu_load_matrix(r, &memory[(31 - lane) * 8]);
+    for (int i = 0; i < 4; i++) {
+        out[lane * 8 + i] = r[i];
+    }
+    gpu_load_matrix_transposed(r, &memory[lane * 8]);
+    for (int i = 0; i < 4; i++) {
+        out[lane * 8 + 4 + i] = r[i];
+    }
+}
+
+__global__ void mma(uint32_t *out)
+{
+    int lane = threadIdx.x;
+    uint32_t a[4], b[2];
+    float d[4];
+    for (int i = 0; i < 4; i++) {
+        a[i] = gpu_pack(static_cast<float>((lane * 7 + i * 3) % 11 - 5),
+                        static_cast<float>((lane + i) % 5));
+        d[i] = static_cast<float>(lane - i);
+    }
+    for (int i = 0; i < 2; i++) {
+        b[i] = gpu_pack(static_cast<float>((lane * 5 + i) % 13 - 6),
+                        static_cast<float>((lane * 3 + i) % 7));
+    }
+    gpu_mma_bf16(d, a, b);
+    for (int i = 0; i < 4; i++) {
+        out[lane * 4 + i] = gpu_bits(d[i]);
+    }
+}
+
+__global__ void copies(uint32_t *out, const uint32_t *in)
+{
+    GPU_SHARED(uint32_t, memory, 64 * 4);
+    int t = threadIdx.x;
+    gpu_copy_async(&memory[t * 4], &in[(63 - t) * 4], t % 3 != 0);
+    gpu_copy_commit();
+    gpu_copy_wait<0>();
+    __syncthreads();
+    uint4 x = gpu_load16(&memory[(t + 1) % 64 * 4]);
+    gpu_store16(&out[t * 4], x);
+}
+
+/* Warp 0 hands over to warp 1 through a named barrier that it does not wait at. */
+__global__ void handing(uint32_t *out)
+{
+    GPU_SHARED(uint32_t, memory, 32);
+    int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+        memory[lane] = static_cast<uint32_t>(lane * 3 + 1);
+        gpu_barrier_arrive(2, 64);
+    } else {
+        gpu_barrier_sync(2, 64);
+        out[lane] = memory[31 - lane];
+    }
+}
+
+/* ---- memory that host and device see ---- */
+
+#ifdef __CUDACC__
+static uint32_t *words_make(size_t count)
+{
+    uint32_t *words = NULL;
+    if (cudaMallocManaged(&words, count * 4) != cudaSuccess) {
+        fprintf(stderr, "conformance: no memory on the GPU: %s\n",
+                cudaGetErrorString(cudaGetLastError()));
+        exit(2);
+    }
+    return words;
+}
+static bool done()
+{
+    return cudaDeviceSynchronize() == cudaSuccess;
+}
+static bool is_sm90()
+{
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+           major == 9;
+}
+static void words_release(uint32_t *words)
+{
+    cudaFree(words);
+}
+#else
+static uint32_t *words_make(size_t count)
+{
+    return static_cast<uint32_t *>(aligned_alloc(64, count * 4));
+}
+static bool done()
+{
+    return true;
+}
+static bool is_sm90()
+{
+    return true;
+}
+static void words_release(uint32_t *words)
+{
+    free(words);
+}
+#endif
+
+/* ---- the list ---- */
+
+static void run_numbers(uint32_t *out, const uint32_t *)
+{
+    GPU_LAUNCH(numbers, 1, 32, 0, 0, out);
+}
+static void run_powers(uint32_t *out, const uint32_t *)
+{
+    GPU_LAUNCH(powers, 1, 32, 0, 0, out);
+}
+static void run_lanes(uint32_t *out, const uint32_t *)
+{
+    GPU_LAUNCH(lanes, 1, 32, 0, 0, out);
+}
+static void run_matrices(uint32_t *out, const uint32_t *)
+{
+    GPU_LAUNCH(matrices, 1, 32, 0, 0, out);
+}
+static void run_mma(uint32_t *out, const uint32_t *)
+{
+    GPU_LAUNCH(mma, 1, 32, 0, 0, out);
+}
+static void run_copies(uint32_t *out, const uint32_t *in)
+{
+    GPU_LAUNCH(copies, 1, 64, 0, 0, out, in);
+}
+static void run_handing(uint32_t *out, const uint32_t *)
+{
+    GPU_LAUNCH(handing, 1, 64, 0, 0, out);
+}
+static void run_products(uint32_t *out, const uint32_t *in)
+{
+    const bf16 *x = reinterpret_cast<const bf16 *>(in);
+    planted_products(PLANTED_NONE, reinterpret_cast<float *>(out), x, x + 8192, 70, 66, 128);
+}
+static void run_pipeline(uint32_t *out, const uint32_t *in)
+{
+    const bf16 *x = reinterpret_cast<const bf16 *>(in);
+    planted_pipeline(PLANTED_NONE, reinterpret_cast<float *>(out), x, x + 8192, 62, 66, 128);
+}
+
+static const struct section {
+    const char *name;
+    int words;
+    double tolerance; /* relative; 0: equal bits */
+    bool sm90;
+    void (*run)(uint32_t *out, const uint32_t *in);
+} sections[] = {
+    {"numbers", 144, 0, false, run_numbers},
+    {"ex2", 256, 0x1p-21, false, run_powers},
+    {"lanes", 160, 0, false, run_lanes},
+    {"ldmatrix", 256, 0, false, run_matrices},
+    {"mma.sync", 128, 0, false, run_mma},
+    {"cp.async", 256, 0, false, run_copies},
+    {"named barriers", 32, 0, false, run_handing},
+    {"tile products", 70 * 66, 0, false, run_products},
+    {"TMA, mbarrier, wgmma", 62 * 66, 0, true, run_pipeline},
+};
+
+static bool word_agrees(const section &s, uint32_t got, uint32_t wanted)
+{
+    if (got == wanted) {
+        return true;
+    }
+    float a, b;
+    memcpy(&a, &got, 4);
+    memcpy(&b, &wanted, 4);
+    double apart = fabs(static_cast<double>(a) - static_cast<double>(b));
+    return s.tolerance > 0 && apart <= s.tolerance * fabs(static_cast<double>(b));
+}
+
+static int compare(const section &s, const uint32_t *got, const uint32_t *wanted)
+{
+    int wrong = 0;
+    for (int i = 0; i < s.words; i++) {
+        if (!word_agrees(s, got[i], wanted[i]) && wrong++ < 4) {
+            printf("    word %d is %08x, the emulator says %08x\n", i, got[i], wanted[i]);
+        }
+    }
+    printf("conformance: %s: %s\n", s.name, wrong == 0 ? "agrees" : "WRONG");
+    return wrong != 0;
+}
+
+/* bf16 integers from -8 to 7. */
+static void fill(uint32_t *in, size_t count)
+{
+    uint32_t state = 7;
+    for (size_t i = 0; i < count; i++) {
+        in[i] = 0;
+        for (int half = 0; half < 2; half++) {
+            state = state * 1664525u + 1013904223u;
+            float x = static_cast<float>(static_cast<int>(state >> 28) - 8);
+            in[i] |= static_cast<uint32_t>(f32_to_bf16(x)) << (16 * half);
+        }
+    }
+}
+
+int main(int count, char **arguments)
+{
+    bool writes = count == 3 && strcmp(arguments[1], "write") == 0;
+    if (count != 3 || (!writes && strcmp(arguments[1], "compare") != 0)) {
+        fprintf(stderr, "usage: conformance write|compare FILE\n");
+        return 64;
+    }
+    FILE *file = fopen(arguments[2], writes ? "wb" : "rb");
+    if (file == NULL) {
+        perror(arguments[2]);
+        return 66;
+    }
+    uint32_t *out = words_make(WORDS_MAX), *in = words_make(WORDS_MAX + 1024);
+    std::vector<uint32_t> wanted(WORDS_MAX);
+    fill(in, WORDS_MAX + 1024);
+    int wrong = 0;
+    for (const section &s : sections) {
+        size_t words = static_cast<size_t>(s.words);
+        memset(out, 0xff, WORDS_MAX * 4);
+        if (!s.sm90 || is_sm90()) {
+            s.run(out, in);
+        }
+        const char *refused = gpu_launch_error();
+        bool finished = done() && refused == NULL;
+        if (writes) {
+            wrong += fwrite(out, 4, words, file) != words;
+            continue;
+        }
+        bool read = fread(wanted.data(), 4, words, file) == words;
+        if (s.sm90 && !is_sm90()) {
+            printf("conformance: %s: left out, this GPU is not sm_90\n", s.name);
+        } else if (!finished || !read) {
+            printf("conformance: %s: %s\n", s.name, read ? "the GPU refused" : "FILE is too short");
+            wrong++;
+        } else {
+            wrong += compare(s, out, wanted.data());
+        }
+    }
+    wrong += fclose(file) != 0;
+    words_release(out);
+    words_release(in);
+    return wrong != 0;
+}

@@ -1,0 +1,312 @@
+#include "tests/simt/planted.h"
+
+/* ---- a sum over a block ---- */
+
+enum { SUM_THREADS = 96 };
+
+template <int BUG> GPU_INLINE float block_sum(float value, float *scratch)
+{
+    for (int with = 16; with > 0; with /= 2) {
+        value += __shfl_xor_sync(~0u, value, with);
+    }
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (lane == 0) {
+        scratch[warp] = value;
+    }
+    if (BUG != PLANTED_SUM_NO_BARRIER) {
+        __syncthreads();
+    }
+    int words = SUM_THREADS / 32 + (BUG == PLANTED_SUM_SHARED_UNWRITTEN ? 1 : 0);
+    value = lane < words ? scratch[lane] : 0.0f;
+    for (int with = 16; with > 0; with /= 2) {
+        value += __shfl_xor_sync(~0u, value, with);
+    }
+    if (BUG != PLANTED_SUM_SCRATCH_REUSED) {
+        __syncthreads();
+    }
+    return value;
+}
+
+template <int BUG> __global__ void row_sums(float *out, const float *x, int columns)
+{
+    GPU_SHARED(float, scratch, SUM_THREADS / 32 + 1);
+    const float *row = x + static_cast<size_t>(blockIdx.x) * columns;
+    float sum = 0, squares = 0;
+    for (int c = threadIdx.x; c < columns; c += SUM_THREADS) {
+        sum += row[c];
+    }
+    float mean = block_sum<BUG>(sum, scratch) / columns;
+    for (int c = threadIdx.x; c < columns; c += SUM_THREADS) {
+        squares += (row[c] - mean) * (row[c] - mean);
+    }
+    float total = block_sum<BUG>(squares, scratch);
+    if (threadIdx.x == 0) {
+        out[blockIdx.x] = mean * columns + total;
+    }
+}
+
+/* ---- products by mma.sync ---- */
+
+GPU_INLINE int stage_at(int row, int chunk)
+{
+    return row * 64 + ((chunk ^ (row & 7)) << 3);
+}
+
+GPU_INLINE void stage_load(bf16 *stage, const bf16 *x, int first, int rows, int k, int at)
+{
+    for (int i = threadIdx.x; i < 512; i += 128) {
+        int r = i / 8, c = i % 8;
+        bool valid = first + r < rows;
+        gpu_copy_async(&stage[stage_at(r, c)],
+                       &x[static_cast<size_t>(valid ? first + r : 0) * k + at + c * 8], valid);
+    }
+}
+
+template <int BUG>
+GPU_INLINE void stage_product(float (&sums)[8][4], const bf16 *a, const bf16 *b, int warp, int lane)
+{
+    for (int kk = 0; kk < 4; kk++) {
+        uint32_t fa[4], fb[4];
+        const bf16 *from = &a[stage_at(warp * 16 + lane % 16, kk * 2 + lane / 16)];
+        gpu_load_matrix(fa, BUG == PLANTED_MATRIX_MISALIGNED ? from + 1 : from);
+        for (int j = 0; j < 4; j++) {
+            int row = j * 16 + lane % 8 + lane / 16 * 8;
+            gpu_load_matrix(fb, &b[stage_at(row, kk * 2 + lane / 8 % 2)]);
+            const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
+            gpu_mma_bf16(sums[2 * j], fa, low);
+            gpu_mma_bf16(sums[2 * j + 1], fa, high);
+        }
+    }
+}
+
+template <int BUG>
+__global__ void __launch_bounds__(128)
+    products(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+{
+    GPU_SHARED_DYNAMIC(bf16, stages); /* [2][a, b][64 * 64] */
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int first_row = blockIdx.y * 64, first_column = blockIdx.x * 64, steps = k / 64;
+    float sums[8][4] = {};
+    for (int t = -1; t < steps; t++) {
+        if (t + 1 < steps) {
+            bf16 *stage = stages + (t + 1) % 2 * 8192;
+            stage_load(stage, a, first_row, m, k, (t + 1) * 64);
+            stage_load(stage + 4096, b, first_column, n, k, (t + 1) * 64);
+        }
+        gpu_copy_commit();
+        if (t < 0) {
+            continue;
+        }
+        gpu_copy_wait<BUG == PLANTED_COPY_WAIT_WEAK ? 2 : 1>();
+        if (BUG != PLANTED_COPY_NO_BARRIER) {
+            __syncthreads();
+        }
+        const bf16 *stage = stages + t % 2 * 8192;
+        stage_product<BUG>(sums, stage, stage + 4096, warp, lane);
+        if (BUG != PLANTED_COPY_STAGE_REUSED) {
+            __syncthreads();
+        }
+    }
+    if (BUG == PLANTED_COPY_NOT_WAITED) {
+        stage_load(stages, a, first_row, m, k, 0);
+    }
+    for (int j = 0; j < 8; j++) {
+        for (int e = 0; e < 4; e++) {
+            int row = first_row + warp * 16 + lane / 4 + 8 * (e / 2);
+            int column = first_column + j * 8 + lane % 4 * 2 + e % 2;
+            if (row < m && column < n) {
+                c[static_cast<size_t>(row) * n + column] = sums[j][e];
+            }
+        }
+    }
+}
+
+/* ---- products by TMA and wgmma ---- */
+
+enum { RING = 4, RING_BYTES = 16384 };
+
+template <int BUG>
+__global__ void __launch_bounds__(256, 1)
+    pipeline(const __grid_constant__ gpu_map map_a, const __grid_constant__ gpu_map map_b, float *c,
+             int m, int n, int k)
+{
+#ifdef GPU_HAS_SM90
+    GPU_SHARED_DYNAMIC(unsigned char, ring);
+    GPU_SHARED(gpu_mbarrier, full, RING);
+    GPU_SHARED(gpu_mbarrier, empty, RING);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < RING; i++) {
+            gpu_mbarrier_init(&full[i], 1);
+            gpu_mbarrier_init(&empty[i], 128);
+        }
+        gpu_fence_async();
+    }
+    __syncthreads();
+    int steps = k / 64, first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
+    if (threadIdx.x >= 128) {
+        gpu_registers_lower<24>();
+        for (int t = 0; t < steps && threadIdx.x == 128; t++) {
+            int s = t % RING;
+            if (BUG != PLANTED_RING_NOT_EMPTY) {
+                gpu_mbarrier_wait(&empty[s], (t / RING & 1) ^ 1);
+            }
+            gpu_mbarrier_expect(&full[s], RING_BYTES);
+            gpu_copy_box(ring + s * RING_BYTES, &map_a, t * 64, first_row, &full[s]);
+            gpu_copy_box(ring + s * RING_BYTES + 8192, &map_b, t * 64, first_column, &full[s]);
+        }
+        return;
+    }
+    gpu_registers_raise<240>();
+    float sums[32] = {};
+    for (int t = 0; t < steps; t++) {
+        int s = t % RING;
+        gpu_mbarrier_wait(&full[s], t / RING & 1);
+        gpu_wgmma_fence();
+        uint64_t a = gpu_matrix_descriptor(ring + s * RING_BYTES);
+        uint64_t b = gpu_matrix_descriptor(ring + s * RING_BYTES + 8192);
+        for (int kk = 0; kk < 4; kk++) {
+            gpu_wgmma_64x64(sums, a + 2 * kk, b + 2 * kk, true);
+        }
+        gpu_wgmma_commit();
+        if (BUG != PLANTED_WGMMA_NO_WAIT) {
+            gpu_wgmma_wait<0>();
+        }
+        gpu_mbarrier_arrive(&empty[s]);
+    }
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int i = 0; i < 32; i++) {
+        int row = first_row + 16 * warp + lane / 4 + 8 * (i / 2 % 2);
+        int column = first_column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (row < m && column < n) {
+            c[static_cast<size_t>(row) * n + column] = sums[i];
+        }
+    }
+#endif
+}
+
+/* ---- neighbours ---- */
+
+template <int BUG> __global__ void neighbours(float *out, const float *x)
+{
+    GPU_SHARED(float, first, 32);
+    GPU_SHARED_DYNAMIC(float, all);
+    int t = threadIdx.x;
+    if (t >= 80) {
+        return; /* half a warp: legal since sm_70 */
+    }
+    float value = t < 64 ? x[BUG == PLANTED_GLOBAL_PAST_END && t == 63 ? 64 : t] : 0.0f;
+    if (t < 64) {
+        all[t] = value;
+    }
+    if (BUG == PLANTED_DYNAMIC_PAST_END && t == 63) {
+        all[64] = value;
+    }
+    if (t < 32 + (BUG == PLANTED_STATIC_PAST_END ? 1 : 0)) {
+        first[t] = value;
+    }
+    if (BUG == PLANTED_BARRIER_DIVERGENT && t % 2 != 0) {
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+    if (BUG == PLANTED_BARRIER_COUNTS && t < 64) {
+        gpu_barrier_sync(1, t < 32 ? 64 : 32);
+    }
+    if (BUG == PLANTED_BARRIER_UNREACHED && t < 32) {
+        gpu_barrier_sync(1, 64);
+    }
+    if (BUG == PLANTED_SHUFFLE_ABSENT && t % 32 != 3) {
+        value = __shfl_xor_sync(~0u, value, 1);
+    }
+    if (t < 64) {
+        int block = BUG == PLANTED_BLOCKS_SAME_WORD ? 0 : blockIdx.x;
+        out[block * 64 + t] = all[(t + 1) % 64] + first[t % 32];
+    }
+}
+
+/* ---- launches ---- */
+
+template <int BUG> struct kernels_of {
+    static void row_sums_run(float *out, const float *x, int rows, int columns)
+    {
+        GPU_LAUNCH(row_sums<BUG>, rows, SUM_THREADS, 0, 0, out, x, columns);
+    }
+    static void products_run(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+    {
+        GPU_LAUNCH(products<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 128, 32768, 0, c, a, b, m, n,
+                   k);
+    }
+    static void pipeline_run(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+    {
+        gpu_map map_a, map_b;
+        if (!gpu_map_make(&map_a, a, m, k, k, 64, 64) ||
+            !gpu_map_make(&map_b, b, n, k, k, 64, 64)) {
+            return;
+        }
+        if (BUG != PLANTED_SHARED_NOT_ASKED) {
+            GPU_ALLOW_SHARED(pipeline<BUG>, RING * RING_BYTES);
+        }
+        GPU_LAUNCH(pipeline<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 256, RING * RING_BYTES, 0,
+                   map_a, map_b, c, m, n, k);
+    }
+    static void neighbours_run(float *out, const float *x, int blocks)
+    {
+        GPU_LAUNCH(neighbours<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
+    }
+};
+
+#define PLANTED_CASE(function, bug, ...)                                                           \
+    case bug:                                                                                      \
+        kernels_of<bug>::function(__VA_ARGS__);                                                    \
+        break;
+
+void planted_row_sums(planted_bug bug, float *out, const float *x, int rows, int columns)
+{
+    switch (bug) {
+        PLANTED_CASE(row_sums_run, PLANTED_SUM_NO_BARRIER, out, x, rows, columns)
+        PLANTED_CASE(row_sums_run, PLANTED_SUM_SCRATCH_REUSED, out, x, rows, columns)
+        PLANTED_CASE(row_sums_run, PLANTED_SUM_SHARED_UNWRITTEN, out, x, rows, columns)
+    default:
+        kernels_of<PLANTED_NONE>::row_sums_run(out, x, rows, columns);
+    }
+}
+
+void planted_products(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+{
+    switch (bug) {
+        PLANTED_CASE(products_run, PLANTED_COPY_WAIT_WEAK, c, a, b, m, n, k)
+        PLANTED_CASE(products_run, PLANTED_COPY_NO_BARRIER, c, a, b, m, n, k)
+        PLANTED_CASE(products_run, PLANTED_COPY_STAGE_REUSED, c, a, b, m, n, k)
+        PLANTED_CASE(products_run, PLANTED_COPY_NOT_WAITED, c, a, b, m, n, k)
+        PLANTED_CASE(products_run, PLANTED_MATRIX_MISALIGNED, c, a, b, m, n, k)
+    default:
+        kernels_of<PLANTED_NONE>::products_run(c, a, b, m, n, k);
+    }
+}
+
+void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+{
+    switch (bug) {
+        PLANTED_CASE(pipeline_run, PLANTED_RING_NOT_EMPTY, c, a, b, m, n, k)
+        PLANTED_CASE(pipeline_run, PLANTED_WGMMA_NO_WAIT, c, a, b, m, n, k)
+        PLANTED_CASE(pipeline_run, PLANTED_SHARED_NOT_ASKED, c, a, b, m, n, k)
+    default:
+        kernels_of<PLANTED_NONE>::pipeline_run(c, a, b, m, n, k);
+    }
+}
+
+void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks)
+{
+    switch (bug) {
+        PLANTED_CASE(neighbours_run, PLANTED_GLOBAL_PAST_END, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_DYNAMIC_PAST_END, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_STATIC_PAST_END, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_DIVERGENT, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_COUNTS, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_UNREACHED, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_SHUFFLE_ABSENT, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_BLOCKS_SAME_WORD, out, x, blocks)
+    default:
+        kernels_of<PLANTED_NONE>::neighbours_run(out, x, blocks);
+    }
+}

@@ -1,0 +1,40 @@
+/* Small kernels of every kind, each with mistakes that can be planted in it: the emulator's own test. */
+#pragma once
+
+#include "kernels/cuda/gpu.cuh"
+
+enum planted_bug {
+    PLANTED_NONE = 0,
+    /* row_sums: a sum over a block through shared memory */
+    PLANTED_SUM_NO_BARRIER,       /* scratch is read before all have written it */
+    PLANTED_SUM_SCRATCH_REUSED,   /* scratch is written again before all have read it */
+    PLANTED_SUM_SHARED_UNWRITTEN, /* a word of shared memory that nobody wrote counts */
+    /* products: C = A B^T by cp.async, ldmatrix and mma.sync, two stages */
+    PLANTED_COPY_WAIT_WEAK,    /* one group too many may be on its way */
+    PLANTED_COPY_NO_BARRIER,   /* other threads' copies are not waited for */
+    PLANTED_COPY_STAGE_REUSED, /* the next copy begins while others still read */
+    PLANTED_COPY_NOT_WAITED,   /* the kernel ends with a copy on its way */
+    PLANTED_MATRIX_MISALIGNED, /* ldmatrix from an address that is not a multiple of 16 */
+    /* pipeline: the same by TMA, an mbarrier ring and wgmma, producer and consumers */
+    PLANTED_RING_NOT_EMPTY, /* the producer does not wait for an empty stage */
+    PLANTED_WGMMA_NO_WAIT,  /* a stage is given back while wgmma still reads it */
+    /* neighbours: each thread reads what the next one wrote */
+    PLANTED_GLOBAL_PAST_END,   /* one element too many is read */
+    PLANTED_DYNAMIC_PAST_END,  /* one element too many is written, dynamic shared memory */
+    PLANTED_STATIC_PAST_END,   /* likewise in a static array */
+    PLANTED_BARRIER_DIVERGENT, /* two branches, a __syncthreads in each */
+    PLANTED_BARRIER_COUNTS,    /* a named barrier with two different counts */
+    PLANTED_BARRIER_UNREACHED, /* a named barrier that one warp never comes to */
+    PLANTED_SHUFFLE_ABSENT,    /* a lane of the mask does not take part */
+    PLANTED_BLOCKS_SAME_WORD,  /* two blocks write the same word */
+    PLANTED_SHARED_NOT_ASKED,  /* more than 48 KiB without asking */
+    PLANTED_BUGS,
+};
+
+/* out[row] = sum of x[row][0..columns), then the largest distance from the mean is added. */
+void planted_row_sums(planted_bug bug, float *out, const float *x, int rows, int columns);
+/* c [m, n] = a [m, k] b [n, k]^T; k a multiple of 64. */
+void planted_products(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k);
+void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k);
+/* out[i] = x[(i + 1) % 64] + x[i % 32] in each block of 64. Half of the last warp leaves before. */
+void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks);

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# nvcc compiles a file of CUDA kernels for sm_80 and sm_90a without a warning, and ptxas needs no more
+# registers, spills and stack than registers.txt allows.
+#
+#   tests/simt/test_compile.sh FILE (from the repository's root, without .cu)
+#
+# Environment: BIREME_NVCC, BIREME_SOURCE_DIR; BIREME_LONG=1, without which it is skipped.
+set -euo pipefail
+cd "$BIREME_SOURCE_DIR"
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+readonly file=$1
+stem=$(basename "$file")
+[ -x "${BIREME_NVCC:-}" ] || skip "no nvcc on this machine"
+[ "${BIREME_LONG:-0}" = 1 ] || skip "nvcc takes seconds to minutes for a file: runs where BIREME_LONG=1"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# measure LOG: the largest registers, spilled bytes and stack of all kernels in ptxas's words.
+measure() {
+    awk '/bytes stack frame/ { if ($1 > stack) stack = $1; if ($5 > spilled) spilled = $5 }
+         /Used [0-9]+ registers/ { for (i = 1; i < NF; i++) if ($i == "Used" && $(i + 1) > most) most = $(i + 1) }
+         END { print most + 0, spilled + 0, stack + 0 }' "$1"
+}
+
+# check ARCHITECTURE: within the limits that registers.txt has for it.
+check() {
+    local architecture=$1 registers spilled stack most allowed deepest
+    read -r registers spilled stack <<<"$(measure "$work/$architecture")"
+    if ! read -r most allowed deepest < <(awk -v file="$stem" -v sm="$architecture" \
+        '$1 == file && $2 == sm { print $3, $4, $5 }' tests/simt/registers.txt); then
+        echo "$stem, sm_$architecture: no line in registers.txt; ptxas says $registers $spilled $stack"
+        failed=1
+        return
+    fi
+    echo "$stem, sm_$architecture: $registers registers of $most, $spilled bytes spilled of $allowed, stack $stack of $deepest"
+    if [ "$registers" -gt "$most" ] || [ "$spilled" -gt "$allowed" ] || [ "$stack" -gt "$deepest" ]; then
+        failed=1
+    fi
+}
+
+for architecture in 80 90a; do
+    "$BIREME_NVCC" -std=c++17 -I. -arch="sm_$architecture" --cubin -Xptxas -v -Xcompiler -Wall,-Wextra \
+        -Werror all-warnings "$file.cu" -o "$work/cubin" >"$work/$architecture" 2>&1 || {
+        cat "$work/$architecture"
+        exit 1
+    }
+    check "$architecture"
+done
+exit $failed

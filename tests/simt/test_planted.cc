@@ -1,0 +1,222 @@
+/* The emulator catches what was planted (planted.h), and nothing where nothing was. Each run is a child
+ * process: it ends well, or finds a wrong number, or the emulator or a sanitizer ends it. Without a
+ * sanitizer a mistake counts as caught where one of the four schedules of CI shows it; with the thread
+ * sanitizer, where the plainest schedule does. */
+#include <cstdio>
+#include <cstdlib>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#include "tests/simt/planted.h"
+
+enum tool { ANY_BUILD, ADDRESS_ONLY, THREAD_ONLY };
+
+#if defined(SIMT_ASAN)
+static const tool this_build = ADDRESS_ONLY;
+#elif defined(SIMT_TSAN)
+static const tool this_build = THREAD_ONLY;
+#else
+static const tool this_build = ANY_BUILD;
+#endif
+
+/* Names of functions cost the sanitizers seconds, and nobody reads these reports. */
+extern "C" const char *__asan_default_options(void);
+extern "C" const char *__asan_default_options(void)
+{
+    return "symbolize=0";
+}
+extern "C" const char *__tsan_default_options(void);
+extern "C" const char *__tsan_default_options(void)
+{
+    return "symbolize=0";
+}
+
+static uint32_t state = 1;
+
+/* Small integers: their products' sums are exact in any order. */
+static float random_number()
+{
+    state = state * 1664525u + 1013904223u;
+    return static_cast<float>(state >> 24) / 16.0f - 8.0f;
+}
+
+static bf16 random_bf16()
+{
+    return gpu_bf16(floorf(random_number()));
+}
+
+static bool run_sums(planted_bug bug)
+{
+    const int rows = 5, columns = 200;
+    std::vector<float> x(rows * columns), out(rows, NAN);
+    for (float &e : x) {
+        e = random_number();
+    }
+    planted_row_sums(bug, out.data(), x.data(), rows, columns);
+    bool good = true;
+    for (int r = 0; r < rows; r++) {
+        double sum = 0, squares = 0;
+        for (int c = 0; c < columns; c++) {
+            sum += static_cast<double>(x[static_cast<size_t>(r * columns + c)]);
+        }
+        for (int c = 0; c < columns; c++) {
+            double d = static_cast<double>(x[static_cast<size_t>(r * columns + c)]) - sum / columns;
+            squares += d * d;
+        }
+        double error = fabs(static_cast<double>(out[static_cast<size_t>(r)]) - (sum + squares));
+        good = good && error <= 1e-2;
+    }
+    return good;
+}
+
+typedef void product_function(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n,
+                              int k);
+
+static bool run_product(product_function *function, planted_bug bug)
+{
+    const size_t m = 70, n = 66, k = 320;
+    std::vector<bf16> a(m * k), b(n * k);
+    std::vector<float> c(m * n, NAN);
+    for (bf16 &e : a) {
+        e = random_bf16();
+    }
+    for (bf16 &e : b) {
+        e = random_bf16();
+    }
+    function(bug, c.data(), a.data(), b.data(), m, n, k);
+    bool good = true;
+    for (size_t i = 0; i < m; i++) {
+        for (size_t j = 0; j < n; j++) {
+            float sum = 0;
+            for (size_t l = 0; l < k; l++) {
+                sum += gpu_float(a[i * k + l]) * gpu_float(b[j * k + l]);
+            }
+            good = good && c[i * n + j] == sum;
+        }
+    }
+    return good;
+}
+
+static bool run_products(planted_bug bug)
+{
+    return run_product(planted_products, bug);
+}
+
+static bool run_pipeline(planted_bug bug)
+{
+    return run_product(planted_pipeline, bug);
+}
+
+static bool run_neighbours(planted_bug bug)
+{
+    const size_t blocks = 3;
+    std::vector<float> x(64), out(64 * blocks, NAN);
+    for (float &e : x) {
+        e = random_number();
+    }
+    planted_neighbours(bug, out.data(), x.data(), blocks);
+    bool good = true;
+    for (size_t i = 0; i < 64 * (bug == PLANTED_BLOCKS_SAME_WORD ? 1 : blocks); i++) {
+        good = good && out[i] == x[(i + 1) % 64] + x[i % 32];
+    }
+    return good;
+}
+
+static const struct planted {
+    const char *name;
+    planted_bug bug;
+    bool (*run)(planted_bug bug);
+    tool needs;
+} all[] = {
+    {"row sums", PLANTED_NONE, run_sums, ANY_BUILD},
+    {"products", PLANTED_NONE, run_products, ANY_BUILD},
+    {"pipeline", PLANTED_NONE, run_pipeline, ANY_BUILD},
+    {"neighbours", PLANTED_NONE, run_neighbours, ANY_BUILD},
+    {"scratch read too early", PLANTED_SUM_NO_BARRIER, run_sums, ANY_BUILD},
+    {"scratch written too early", PLANTED_SUM_SCRATCH_REUSED, run_sums, ANY_BUILD},
+    {"shared memory never written", PLANTED_SUM_SHARED_UNWRITTEN, run_sums, ANY_BUILD},
+    {"cp.async waited for too weakly", PLANTED_COPY_WAIT_WEAK, run_products, ANY_BUILD},
+    {"no barrier after cp.async", PLANTED_COPY_NO_BARRIER, run_products, ANY_BUILD},
+    {"stage overwritten too early", PLANTED_COPY_STAGE_REUSED, run_products, ANY_BUILD},
+    {"cp.async never waited for", PLANTED_COPY_NOT_WAITED, run_products, ANY_BUILD},
+    {"ldmatrix misaligned", PLANTED_MATRIX_MISALIGNED, run_products, ANY_BUILD},
+    {"ring stage not empty", PLANTED_RING_NOT_EMPTY, run_pipeline, ANY_BUILD},
+    {"wgmma not waited for", PLANTED_WGMMA_NO_WAIT, run_pipeline, ANY_BUILD},
+    {"shared memory not asked for", PLANTED_SHARED_NOT_ASKED, run_pipeline, ANY_BUILD},
+    {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
+    {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},
+    {"static array past its end", PLANTED_STATIC_PAST_END, run_neighbours, ADDRESS_ONLY},
+    {"barriers in two branches", PLANTED_BARRIER_DIVERGENT, run_neighbours, ANY_BUILD},
+    {"a barrier's two counts", PLANTED_BARRIER_COUNTS, run_neighbours, ANY_BUILD},
+    {"a barrier never reached", PLANTED_BARRIER_UNREACHED, run_neighbours, ANY_BUILD},
+    {"a lane absent", PLANTED_SHUFFLE_ABSENT, run_neighbours, ANY_BUILD},
+    {"two blocks, one word", PLANTED_BLOCKS_SAME_WORD, run_neighbours, THREAD_ONLY},
+};
+
+static const struct order {
+    const char *name;
+    unsigned seed;
+} orders[] = {{"fifo", 1}, {"lifo", 1}, {"warp", 1}, {"random", 1}, {"random", 2}};
+enum { ORDERS = 5 };
+
+/* Whether the run ended otherwise than well. What it said goes to `said`. */
+static bool caught(const planted &p, const order &o, FILE *said)
+{
+    fflush(nullptr);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fileno(said), 2);
+        simt::set_schedule(o.name, o.seed);
+        exit(p.run(p.bug) ? 0 : 1);
+    }
+    int how = 0;
+    if (child < 0 || waitpid(child, &how, 0) != child) {
+        perror("test_planted");
+        exit(2);
+    }
+    return how != 0;
+}
+
+static void show(FILE *said)
+{
+    char line[512];
+    rewind(said);
+    for (int i = 0; i < 60 && fgets(line, sizeof line, said) != nullptr; i++) {
+        fputs(line, stdout);
+    }
+}
+
+static bool test(const planted &p)
+{
+    bool in_ci = false, in_plainest = false;
+    printf("%-32s", p.name);
+    FILE *said = tmpfile();
+    for (int i = 0; i < ORDERS && !(in_plainest && this_build != ANY_BUILD); i++) {
+        bool yes = caught(p, orders[i], said);
+        in_plainest = in_plainest || (i == 0 && yes);
+        in_ci = in_ci || (i > 0 && yes);
+        printf(" %s%u:%s", orders[i].name, orders[i].seed, yes ? "caught" : "-");
+    }
+    bool good = p.bug == PLANTED_NONE       ? !in_plainest && !in_ci
+                : this_build == THREAD_ONLY ? in_plainest
+                                            : in_plainest || in_ci;
+    printf("%s\n", good ? "" : "  WRONG");
+    if (!good) {
+        show(said);
+    }
+    fclose(said);
+    return good;
+}
+
+int main()
+{
+    int wrong = 0;
+    for (const planted &p : all) {
+        if (p.needs == ANY_BUILD || p.needs == this_build) {
+            wrong += !test(p);
+        }
+    }
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}

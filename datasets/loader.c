@@ -22,8 +22,7 @@ enum {
     AHEAD_BYTES = 16 << 20, /* read ahead about this much ... */
     AHEAD_LEAST = 4,        /* ... and between these numbers of micro-batches */
     AHEAD_MOST = 64,
-    SHARD_BYTES =
-        320 << 10 /* one open shard: window and chunk caches; HDF5's own share is a guess */
+    SHARD_BYTES = 400 << 10 /* one open shard: two chunks and HDF5's tables, as measured */
 };
 
 struct slot {

@@ -1,26 +1,22 @@
-/* Reading shards. A window is one H5Dread of 16- or 32-bit ids into a small buffer, widened to int32
- * and compared with vocab_size in one loop here. Every id that leaves this file was compared
- * with vocab_size, so that no reader of a batch has to. */
+/* Reading shards. A window is taken out of the chunks that it touches: widened to int32 and compared
+ * with vocab_size in one loop here. Every id that leaves this file was compared with vocab_size, so
+ * that no reader of a batch has to. */
 #include "datasets/shard.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "datasets/chunks.h"
 #include "datasets/h5file.h"
 #include "datasets/shard_impl.h"
 
-enum {
-    PIECE_TOKENS = 32768, /* tokens of one H5Dread at most; at 16 bits as large as a chunk */
-    CACHE_BYTES = 256 << 10,
-    CACHE_SLOTS = 67
-};
+enum { PIECE_TOKENS = 16384 }; /* verified at a time */
 
 struct shard {
     struct shard_header header;
-    hid_t file, tokens, documents;
-    hid_t space; /* of /tokens; its selection moves */
-    void *piece; /* [PIECE_TOKENS] of the file's type */
+    hid_t file;
+    struct chunks *tokens, *documents;
     char *path;
 };
 
@@ -80,72 +76,26 @@ static status read_header(struct shard *s)
     return STATUS_OK;
 }
 
-/* Chunks are read whole whatever the window, so their size is a cost that the file dictates. */
-static status check_chunks(struct shard *s, hid_t dataset, const char *name, int64_t item_bytes)
-{
-    hid_t properties = H5Dget_create_plist(dataset);
-    hsize_t chunk = 0;
-    bool chunked =
-        H5Pget_layout(properties) == H5D_CHUNKED && H5Pget_chunk(properties, 1, &chunk) == 1;
-    bool summed = H5Pget_nfilters(properties) == 1; /* h5file_dataset accepts no other filter */
-    H5Pclose(properties);
-    REQUIRE(chunked && summed, STATUS_DATA,
-            "%s: /%s is not stored in chunks with Fletcher32 checksums; `bireme prepare` does so",
-            s->path, name);
-    REQUIRE(chunk <= (hsize_t)(SHARD_CHUNK_LIMIT_BYTES / item_bytes), STATUS_DATA,
-            "%s: /%s has chunks of %llu elements; at most %lld are accepted", s->path, name,
-            (unsigned long long)chunk, (long long)(SHARD_CHUNK_LIMIT_BYTES / item_bytes));
-    return STATUS_OK;
-}
-
-/* Random windows find nothing in a large cache; a few chunks serve windows that follow each other. */
-static status reopen_with_cache(struct shard *s, hid_t *dataset, const char *name)
-{
-    hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
-    H5Pset_chunk_cache(access, CACHE_SLOTS, CACHE_BYTES, 1.0);
-    H5Dclose(*dataset);
-    *dataset = H5Dopen2(s->file, name, access);
-    const char *why = *dataset >= 0 ? "" : h5file_reason();
-    H5Pclose(access);
-    REQUIRE(*dataset >= 0, STATUS_DATA, "%s: /%s cannot be opened: %s", s->path, name, why);
-    return STATUS_OK;
-}
-
 static status open_tokens(struct shard *s)
 {
-    int64_t stored = 0;
-    int rank = 0;
-    TRY(h5file_dataset(s->file, s->path, "tokens", H5I_INVALID_HID, 1, &s->tokens, &stored, &rank));
-    REQUIRE(rank == 1, STATUS_DATA, "%s: /tokens has %d dimensions instead of 1", s->path, rank);
-    hid_t type = H5Dget_type(s->tokens);
-    s->header.token_bytes = (int)H5Tget_size(type);
-    H5Tclose(type);
+    TRY(chunks_open(s->file, s->path, "tokens", H5I_INVALID_HID, &s->tokens));
+    int64_t stored = chunks_items(s->tokens);
+    s->header.token_bytes = chunks_item_bytes(s->tokens);
     REQUIRE(stored > 0, STATUS_DATA, "%s holds no tokens", s->path);
     REQUIRE(stored == s->header.tokens, STATUS_DATA,
             "%s: /tokens holds %lld tokens, the attribute 'tokens' says %lld", s->path,
             (long long)stored, (long long)s->header.tokens);
-    TRY(check_chunks(s, s->tokens, "tokens", s->header.token_bytes));
-    TRY(reopen_with_cache(s, &s->tokens, "tokens"));
-    s->space = H5Dget_space(s->tokens);
-    REQUIRE(s->space >= 0, STATUS_DATA, "%s: /tokens cannot be read: %s", s->path, h5file_reason());
-    s->piece = malloc((size_t)PIECE_TOKENS * (size_t)s->header.token_bytes);
-    REQUIRE(s->piece != NULL, STATUS_INTERNAL, "out of memory: a window of %s", s->path);
     return STATUS_OK;
 }
 
 static status open_documents(struct shard *s)
 {
-    int64_t stored = 0;
-    int rank = 0;
-    TRY(h5file_dataset(s->file, s->path, "documents", H5T_STD_U64LE, 1, &s->documents, &stored,
-                       &rank));
-    REQUIRE(rank == 1, STATUS_DATA, "%s: /documents has %d dimensions instead of 1", s->path, rank);
+    TRY(chunks_open(s->file, s->path, "documents", H5T_STD_U64LE, &s->documents));
+    int64_t stored = chunks_items(s->documents);
     bool agrees = s->header.documents > 0 && stored - 1 == s->header.documents;
     REQUIRE(agrees, STATUS_DATA,
             "%s: /documents has %lld entries, the attribute 'documents' says %lld (one entry less)",
             s->path, (long long)stored, (long long)s->header.documents);
-    TRY(check_chunks(s, s->documents, "documents", (int64_t)sizeof(uint64_t)));
-    TRY(reopen_with_cache(s, &s->documents, "documents"));
     int64_t first = 0, last = 0;
     TRY(shard_read_documents(s, 0, 1, &first));
     TRY(shard_read_documents(s, s->header.documents, 1, &last));
@@ -160,7 +110,7 @@ status shard_open(const char *path, struct shard **out)
     *out = NULL;
     struct shard *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a shard");
-    s->file = s->tokens = s->documents = s->space = H5I_INVALID_HID;
+    s->file = H5I_INVALID_HID;
     s->path = strdup(path);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, s->path != NULL, STATUS_INTERNAL, "out of memory: a path");
@@ -183,19 +133,11 @@ status shard_close(struct shard **shard)
     }
     *shard = NULL;
     h5file_start();
-    if (s->space >= 0) {
-        H5Sclose(s->space);
-    }
-    if (s->tokens >= 0) {
-        H5Dclose(s->tokens);
-    }
-    if (s->documents >= 0) {
-        H5Dclose(s->documents);
-    }
+    chunks_close(&s->tokens);
+    chunks_close(&s->documents);
     if (s->file >= 0) {
         H5Fclose(s->file); /* read only: nothing can be lost */
     }
-    free(s->piece);
     free(s->path);
     free(s);
     return STATUS_OK;
@@ -212,31 +154,6 @@ status shard_expect(const struct shard *shard, int64_t vocab_size, const char *t
             "%s was made with another tokenizer (SHA-256 %.12s..., ours is %.12s...); run `bireme "
             "prepare` again",
             shard->path, h->tokenizer_sha256, tokenizer_sha256);
-    return STATUS_OK;
-}
-
-/* NULL, or why elements [first, first + count) cannot be read. */
-static const char *read_range(hid_t dataset, hid_t space, hid_t type, int64_t first, int64_t count,
-                              void *out)
-{
-    hsize_t start = (hsize_t)first, length = (hsize_t)count;
-    hid_t memory = H5Screate_simple(1, &length, NULL);
-    bool read = memory >= 0 &&
-                H5Sselect_hyperslab(space, H5S_SELECT_SET, &start, NULL, &length, NULL) >= 0 &&
-                H5Dread(dataset, type, memory, space, H5P_DEFAULT, out) >= 0;
-    const char *why = read ? NULL : h5file_reason();
-    H5Sclose(memory);
-    return why;
-}
-
-/* The ids as stored, in s->piece; count <= PIECE_TOKENS. */
-static status read_stored(struct shard *s, int64_t first, int64_t count)
-{
-    h5file_start();
-    hid_t type = s->header.token_bytes == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32;
-    const char *why = read_range(s->tokens, s->space, type, first, count, s->piece);
-    REQUIRE(why == NULL, STATUS_DATA, "%s is damaged: tokens %lld to %lld cannot be read: %s",
-            s->path, (long long)first, (long long)(first + count - 1), why);
     return STATUS_OK;
 }
 
@@ -275,12 +192,15 @@ static status check_ids(const struct shard *s, int64_t first, int64_t count, con
     return STATUS_OK;
 }
 
-static status read_piece(struct shard *s, int64_t first, int64_t count, int32_t *out)
+/* Tokens from `first` on, of one chunk and `limit` at most: as stored, and in out[*count]. */
+static status read_piece(struct shard *s, int64_t first, int64_t limit, const void **stored,
+                         int64_t *count, int32_t *out)
 {
-    TRY(read_stored(s, first, count));
+    TRY(chunks_at(s->tokens, first, stored, count));
+    *count = *count < limit ? *count : limit;
     uint32_t largest =
-        s->header.token_bytes == 2 ? widen16(s->piece, count, out) : widen32(s->piece, count, out);
-    return check_ids(s, first, count, out, largest);
+        s->header.token_bytes == 2 ? widen16(*stored, *count, out) : widen32(*stored, *count, out);
+    return check_ids(s, first, *count, out, largest);
 }
 
 status shard_read(struct shard *shard, int64_t first, int64_t count, int32_t *out)
@@ -289,11 +209,12 @@ status shard_read(struct shard *shard, int64_t first, int64_t count, int32_t *ou
     REQUIRE(inside, STATUS_INTERNAL, "%s: tokens %lld + %lld of %lld asked for", shard->path,
             (long long)first, (long long)count, (long long)shard->header.tokens);
     while (count > 0) {
-        int64_t piece = count < PIECE_TOKENS ? count : PIECE_TOKENS;
-        TRY(read_piece(shard, first, piece, out));
-        first += piece;
-        out += piece;
-        count -= piece;
+        const void *stored;
+        int64_t held = 0;
+        TRY(read_piece(shard, first, count, &stored, &held, out));
+        first += held;
+        out += held;
+        count -= held;
     }
     return STATUS_OK;
 }
@@ -303,12 +224,14 @@ status shard_read_documents(struct shard *shard, int64_t first, int64_t count, i
     bool inside = first >= 0 && count > 0 && first <= shard->header.documents + 1 - count;
     REQUIRE(inside, STATUS_INTERNAL, "%s: documents %lld + %lld of %lld asked for", shard->path,
             (long long)first, (long long)count, (long long)shard->header.documents);
-    h5file_start();
-    hid_t space = H5Dget_space(shard->documents);
-    const char *why = read_range(shard->documents, space, H5T_NATIVE_UINT64, first, count, out);
-    H5Sclose(space);
-    REQUIRE(why == NULL, STATUS_DATA, "%s is damaged: /documents cannot be read: %s", shard->path,
-            why);
+    for (int64_t done = 0; done < count;) {
+        const void *stored;
+        int64_t held = 0;
+        TRY(chunks_at(shard->documents, first + done, &stored, &held));
+        held = held < count - done ? held : count - done;
+        memcpy(out + done, stored, (size_t)held * sizeof *out);
+        done += held;
+    }
     int64_t before = first > 0 ? 0 : -1; /* only entry 0 may be 0 */
     for (int64_t i = 0; i < count; i++) {
         REQUIRE(
@@ -321,20 +244,27 @@ status shard_read_documents(struct shard *shard, int64_t first, int64_t count, i
     return STATUS_OK;
 }
 
+/* A guess as if all documents were of one length, then steps of 1, 2, 4, ... towards the place, then
+ * halves: starts near each other are in one chunk, and few chunks are read. */
 status shard_document_at(struct shard *shard, int64_t position, int64_t *out_document)
 {
-    REQUIRE(position >= 0 && position < shard->header.tokens, STATUS_INTERNAL,
-            "%s: token %lld of %lld asked for", shard->path, (long long)position,
-            (long long)shard->header.tokens);
-    int64_t low = 0, high = shard->header.documents; /* start[low] <= position < start[high] */
+    int64_t tokens = shard->header.tokens, documents = shard->header.documents;
+    REQUIRE(position >= 0 && position < tokens, STATUS_INTERNAL, "%s: token %lld of %lld asked for",
+            shard->path, (long long)position, (long long)tokens);
+    int64_t low = 0, high = documents; /* start[low] <= position < start[high] */
+    int64_t probe = (int64_t)((double)position / (double)tokens * (double)documents), step = 1;
     while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2, start = 0;
-        TRY(shard_read_documents(shard, middle, 1, &start));
+        int64_t start = 0;
+        probe = probe > low && probe < high ? probe : low + (high - low) / 2;
+        TRY(shard_read_documents(shard, probe, 1, &start));
         if (start <= position) {
-            low = middle;
+            low = probe;
+            probe += step;
         } else {
-            high = middle;
+            high = probe;
+            probe -= step;
         }
+        step *= step < documents ? 2 : 1;
     }
     *out_document = low;
     return STATUS_OK;
@@ -353,11 +283,10 @@ static status compare_hash(const struct shard *s, const char *name, const char *
 
 static status verify_tokens(struct shard *s, struct hash *hash, int32_t *ids)
 {
-    for (int64_t first = 0; first < s->header.tokens; first += PIECE_TOKENS) {
-        int64_t left = s->header.tokens - first;
-        int64_t count = left < PIECE_TOKENS ? left : PIECE_TOKENS;
-        TRY(read_piece(s, first, count, ids));
-        TRY(hash_update(hash, s->piece, (size_t)count * (size_t)s->header.token_bytes));
+    for (int64_t first = 0, count = 0; first < s->header.tokens; first += count) {
+        const void *stored;
+        TRY(read_piece(s, first, PIECE_TOKENS, &stored, &count, ids));
+        TRY(hash_update(hash, stored, (size_t)count * (size_t)s->header.token_bytes));
     }
     return STATUS_OK;
 }

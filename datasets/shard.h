@@ -1,6 +1,6 @@
 /* What one HDF5 file of tokens holds: read windows of it at random, write it in a stream.
  *
- *   /tokens     uint16 (vocabulary <= 65,536) or uint32 (n,), chunks of 64 KiB, Fletcher32
+ *   /tokens     uint16 (vocabulary <= 65,536) or uint32 (n,), chunks of 16 KiB, Fletcher32
  *   /documents  uint64 (d + 1,): document i is tokens[documents[i] : documents[i + 1]]
  *   attributes on /: format "bireme-tokens", format_version 1, vocab_size, tokenizer_sha256, eos_id
  *               (-1: none), tokens, documents: 64-bit integers and texts of fixed size
@@ -32,7 +32,7 @@ struct shard; /* open for reading */
 
 /* shard_open - check the header and the datasets' shapes against each other.
  *
- * Memory    a file handle, a cache of a few chunks and one window of tokens
+ * Memory    a file handle, one chunk of /tokens and one of /documents
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA: truncated, foreign, empty, external or
  *           virtual storage, other filters, wrong types, sizes that contradict each other */
 status shard_open(const char *path, struct shard **out);
@@ -56,7 +56,7 @@ status shard_read(struct shard *shard, int64_t first, int64_t count, int32_t *ou
  * Errors    STATUS_DATA also where they do not rise or leave the tokens */
 status shard_read_documents(struct shard *shard, int64_t first, int64_t count, int64_t *out);
 
-/* shard_document_at - the document that holds token `position`: its index, by binary search. */
+/* shard_document_at - the document that holds token `position`: its index, by a search. */
 status shard_document_at(struct shard *shard, int64_t position, int64_t *out_document);
 
 /* shard_verify - read the whole file: checksums, every id, every document, both SHA-256.

@@ -6,8 +6,6 @@
 
 enum {
     SHARD_FORMAT_VERSION = 1,
-    SHARD_CHUNK_BYTES =
-        64 << 10, /* of /tokens: a window reads whole chunks: 1 MiB is 12 times slower */
-    SHARD_DOCUMENT_CHUNK = 1024,       /* entries of /documents */
-    SHARD_CHUNK_LIMIT_BYTES = 64 << 20 /* a foreign chunk is read whole: no larger ones */
+    SHARD_CHUNK_BYTES = 16 << 10, /* of /tokens: a window reads and checks whole chunks */
+    SHARD_DOCUMENT_CHUNK = 1024   /* entries of /documents */
 };

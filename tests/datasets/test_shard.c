@@ -295,12 +295,12 @@ static void test_swapped_chunks(void)
     const char *path = folder_file("whole.h5"), *broken = folder_file("swapped.h5");
     size_t bytes;
     char *data = folder_read(path, &bytes);
-    enum { STORED = (64 << 10) + 4 };
+    enum { CHUNK = 16 << 10, STORED = CHUNK + 4 };
     size_t place[2] = {0, 0};
     for (int chunk = 0; chunk < 2; chunk++) {
         uint16_t head[64];
         for (int i = 0; i < 64; i++) {
-            head[i] = (uint16_t)token_at(chunk * 32768 + i, 1000);
+            head[i] = (uint16_t)token_at(chunk * CHUNK / 2 + i, 1000);
         }
         char *found = memmem(data, bytes, head, sizeof head);
         CHECK(found != NULL);

@@ -399,6 +399,13 @@ choose() { # which checkpoint a path means; a damaged one is named, and an older
 # Killed at random instants, again and again: no state that the next start cannot go on from, nothing lost
 # but the steps after the newest published checkpoint, and the end as if nothing had happened.
 # BIREME_KILLS says how many kills (100 in CI).
+bench() { # reading the recipe's shards
+    run 0 bench data recipe.yaml --repeats 1 --json
+    grep -q '"tokens_per_second": *[1-9]' out || fail 'bench data told no speed'
+    run 0 bench data recipe.yaml --repeats 1
+    grep -q 'million tokens/s' out || fail 'bench data told no speed'
+}
+
 kills() { # RANKS
     local ranks=$1 left=${BIREME_KILLS:-8} saved=0 attempts=0 settings
     killed=killed$$ # in this machine's list of processes, no other test's
@@ -454,7 +461,7 @@ check_killed() {
 }
 
 case ${1:-} in
-layouts | resume | stop | stop_evaluating | errors | generate | choose) "$1" ;;
+layouts | resume | stop | stop_evaluating | errors | generate | choose | bench) "$1" ;;
 kills_1 | kills_2) kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

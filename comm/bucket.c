@@ -1,55 +1,331 @@
 #include "comm/bucket.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "comm/partition.h"
+
+#define SHARE_ELEMENTS 32 /* shares are whole cache lines, of f32 and of bf16 */
+#define SLOTS 2
+
+struct segment {
+    int64_t first, count;
+    int first_bucket, buckets;
+    float *memory; /* its own, or its slot */
+    int slot;      /* -1: it does not pass */
+};
+
+struct bucket {
+    struct range range;
+    int segment;
+    float *sums; /* of this rank's share, where the segment passes */
+    struct comm_request *request, *gather;
+};
+
+/* What was written there last: a segment, in a round; -1: nothing. */
+struct slot {
+    int segment;
+    int64_t round;
+};
 
 struct bucket_set {
     struct comm *comm;
-    float *data;
+    bool scatter;
+    int64_t rounds, round;
     int64_t count;
-    int64_t bucket_elems;
-    int64_t buckets;
-    int64_t next;  /* the bucket that starts next, from the last one down; -1: all have started */
+    struct segment *segments;
+    int segment_count;
+    struct bucket *buckets;
+    int bucket_count;
+    float *memory; /* of the segments that do not pass */
+    int64_t memory_elems;
+    float *slots, *sums; /* NULL where nothing passes */
+    struct slot slot[SLOTS];
+    struct range *ranges;
+    int next;      /* the bucket that starts next, from the last one down; -1: all have started */
     int64_t final; /* everything from this element on is final */
-    struct comm_request **requests;
 };
 
-static void rewind_set(struct bucket_set *set)
+/* ---- the cut ---- */
+
+static struct range share_of(struct range bucket, int ranks, int rank)
 {
-    set->next = set->buckets - 1;
+    struct range share = partition_share(bucket.count, SHARE_ELEMENTS, ranks, rank);
+    share.first += bucket.first;
+    return share;
+}
+
+static int64_t buckets_of(int64_t count, int64_t bucket_elems)
+{
+    return (count + bucket_elems - 1) / bucket_elems;
+}
+
+/* Buckets of a segment are as equal as whole cache lines allow. */
+static struct range bucket_of(int64_t first, int64_t count, int64_t bucket_elems, int index)
+{
+    struct range range =
+        partition_share(count, SHARE_ELEMENTS, (int)buckets_of(count, bucket_elems), index);
+    range.first += first;
+    return range;
+}
+
+struct sizes {
+    int64_t resident, largest, sums, buckets;
+};
+
+static struct sizes sizes_of(const struct bucket_options *o, int ranks, int rank)
+{
+    struct sizes sizes = {0};
+    for (int s = 0; s < o->segment_count; s++) {
+        const struct bucket_segment *segment = &o->segments[s];
+        int buckets = (int)buckets_of(segment->count, o->bucket_elems);
+        sizes.buckets += buckets;
+        if (!segment->passing) {
+            sizes.resident += segment->count;
+            continue;
+        }
+        sizes.largest = segment->count > sizes.largest ? segment->count : sizes.largest;
+        for (int i = 0; i < buckets; i++) {
+            struct range bucket = bucket_of(0, segment->count, o->bucket_elems, i);
+            sizes.sums += share_of(bucket, ranks, rank).count;
+        }
+    }
+    return sizes;
+}
+
+void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
+                         int64_t *own)
+{
+    struct sizes sizes = sizes_of(options, ranks, rank);
+    *shared = (sizes.resident + SLOTS * sizes.largest) * (int64_t)sizeof(float);
+    *own = sizes.sums * (int64_t)sizeof(float);
+}
+
+/* ---- making ---- */
+
+static status allocate(struct bucket_set *set, const struct bucket_options *o)
+{
+    struct sizes sizes = sizes_of(o, comm_size(o->comm), comm_rank(o->comm));
+    set->segments = calloc((size_t)o->segment_count + 1, sizeof *set->segments);
+    set->buckets = calloc((size_t)sizes.buckets + 1, sizeof *set->buckets);
+    set->ranges = calloc((size_t)comm_size(o->comm), sizeof *set->ranges);
+    REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL, STATUS_INTERNAL,
+            "out of memory: %lld buckets", (long long)sizes.buckets);
+    set->memory_elems = sizes.resident;
+    TRY(comm_allocate(o->comm, (size_t)sizes.resident * sizeof(float), (void **)&set->memory));
+    if (sizes.largest > 0) {
+        TRY(comm_allocate(o->comm, (size_t)(SLOTS * sizes.largest) * sizeof(float),
+                          (void **)&set->slots));
+        set->sums = calloc((size_t)sizes.sums + 1, sizeof *set->sums);
+        REQUIRE(set->sums != NULL, STATUS_INTERNAL, "out of memory: %lld bytes for gradients",
+                (long long)sizes.sums * 4);
+    }
+    return STATUS_OK;
+}
+
+static void lay_out(struct bucket_set *set, const struct bucket_options *o)
+{
+    int64_t largest = sizes_of(o, 1, 0).largest, resident = 0;
+    float *sums = set->sums;
+    int passing = 0;
+    for (int s = 0; s < o->segment_count; s++) {
+        struct segment *segment = &set->segments[set->segment_count++];
+        *segment =
+            (struct segment){.first = set->count,
+                             .count = o->segments[s].count,
+                             .first_bucket = set->bucket_count,
+                             .buckets = (int)buckets_of(o->segments[s].count, o->bucket_elems),
+                             .slot = o->segments[s].passing ? passing++ % SLOTS : -1};
+        segment->memory =
+            segment->slot < 0 ? set->memory + resident : set->slots + segment->slot * largest;
+        resident += segment->slot < 0 ? segment->count : 0;
+        set->count += segment->count;
+        for (int i = 0; i < segment->buckets; i++) {
+            struct bucket *bucket = &set->buckets[set->bucket_count++];
+            bucket->segment = s;
+            bucket->range = bucket_of(segment->first, segment->count, o->bucket_elems, i);
+            bucket->sums = sums;
+            sums += segment->slot < 0 ? 0 : bucket_share(set, set->bucket_count - 1).count;
+        }
+    }
+}
+
+static void rewind_round(struct bucket_set *set)
+{
+    set->next = set->bucket_count - 1;
     set->final = set->count;
 }
 
-status bucket_create(struct comm *comm, float *data, int64_t count, int64_t bucket_elems,
-                     struct bucket_set **out)
+status bucket_create(const struct bucket_options *o, struct bucket_set **out)
 {
     *out = NULL;
-    REQUIRE(count >= 0 && bucket_elems > 0, STATUS_INTERNAL,
-            "buckets of %lld elements over %lld: both must be positive", (long long)bucket_elems,
-            (long long)count);
+    REQUIRE(o->bucket_elems > 0 && o->rounds > 0, STATUS_INTERNAL,
+            "buckets of %lld elements, %lld rounds: both must be positive",
+            (long long)o->bucket_elems, (long long)o->rounds);
     struct bucket_set *set = calloc(1, sizeof *set);
     REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a bucket set");
-    *set = (struct bucket_set){
-        .comm = comm, .data = data, .count = count, .bucket_elems = bucket_elems};
-    set->buckets = (count + bucket_elems - 1) / bucket_elems;
-    set->requests = calloc((size_t)set->buckets + 1, sizeof *set->requests);
-    if (set->requests == NULL) {
-        free(set);
-        RAISE(STATUS_INTERNAL, "out of memory: buckets of %lld elements over %lld",
-              (long long)bucket_elems, (long long)count);
+    *set = (struct bucket_set){.comm = o->comm, .scatter = o->scatter, .rounds = o->rounds};
+    status result = allocate(set, o);
+    if (result != STATUS_OK) {
+        (void)bucket_destroy(&set);
+        return result;
     }
-    rewind_set(set);
+    lay_out(set, o);
+    for (int i = 0; i < SLOTS; i++) {
+        set->slot[i].segment = -1;
+    }
+    rewind_round(set);
     *out = set;
+    return STATUS_OK;
+}
+
+status bucket_destroy(struct bucket_set **out)
+{
+    struct bucket_set *set = *out;
+    if (set == NULL) {
+        return STATUS_OK;
+    }
+    status result = bucket_gather_finish(set);
+    for (int i = set->bucket_count - 1; i >= 0; i--) {
+        KEEP_FIRST(result, comm_wait(set->comm, &set->buckets[i].request));
+    }
+    KEEP_FIRST(result, comm_free(set->comm, set->memory));
+    KEEP_FIRST(result, comm_free(set->comm, set->slots));
+    free(set->sums);
+    free(set->segments);
+    free(set->buckets);
+    free(set->ranges);
+    free(set);
+    *out = NULL;
+    return result;
+}
+
+/* ---- places ---- */
+
+static const struct segment *segment_of(const struct bucket_set *set, int64_t element)
+{
+    int low = 0, high = set->segment_count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (set->segments[middle].first <= element) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return &set->segments[low];
+}
+
+static float *place_in(const struct segment *segment, int64_t element)
+{
+    return segment->memory + (element - segment->first);
+}
+
+float *bucket_place(const struct bucket_set *set, int64_t element)
+{
+    return place_in(segment_of(set, element), element);
+}
+
+int bucket_count(const struct bucket_set *set)
+{
+    return set->bucket_count;
+}
+
+struct range bucket_share(const struct bucket_set *set, int bucket)
+{
+    return share_of(set->buckets[bucket].range, comm_size(set->comm), comm_rank(set->comm));
+}
+
+float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element)
+{
+    const struct bucket *b = &set->buckets[bucket];
+    const struct segment *segment = &set->segments[b->segment];
+    return segment->slot < 0 ? place_in(segment, element)
+                             : b->sums + (element - bucket_share(set, bucket).first);
+}
+
+void bucket_clear(struct bucket_set *set)
+{
+    memset(set->memory, 0, (size_t)set->memory_elems * sizeof *set->memory);
+}
+
+/* ---- the sums ---- */
+
+/* The shares of all ranks, in the bucket's own elements. */
+static const struct range *shares(struct bucket_set *set, const struct bucket *b)
+{
+    struct range whole = {0, b->range.count};
+    for (int r = 0; r < comm_size(set->comm); r++) {
+        set->ranges[r] = share_of(whole, comm_size(set->comm), r);
+    }
+    return set->ranges;
+}
+
+/* The sums of a slot's segment join those of the rounds before; the slot is free then. */
+static status collect(struct bucket_set *set, struct slot *slot)
+{
+    int s = slot->segment;
+    slot->segment = -1;
+    for (int i = 0; s >= 0 && i < set->segments[s].buckets; i++) {
+        int index = set->segments[s].first_bucket + i;
+        struct bucket *b = &set->buckets[index];
+        TRY(comm_wait(set->comm, &b->request));
+        struct range share = bucket_share(set, index);
+        const float *from = place_in(&set->segments[s], share.first);
+        for (int64_t e = 0; e < share.count; e++) {
+            b->sums[e] = slot->round == 0 ? from[e] : b->sums[e] + from[e];
+        }
+    }
+    return STATUS_OK;
+}
+
+/* A passing segment gets its slot, zero. */
+static status prepare(struct bucket_set *set, int s)
+{
+    struct segment *segment = &set->segments[s];
+    if (segment->slot < 0) {
+        return STATUS_OK;
+    }
+    struct slot *slot = &set->slot[segment->slot];
+    if (slot->segment == s && slot->round == set->round) {
+        return STATUS_OK;
+    }
+    TRY(collect(set, slot));
+    memset(segment->memory, 0, (size_t)segment->count * sizeof(float));
+    *slot = (struct slot){s, set->round};
+    return STATUS_OK;
+}
+
+/* The segment that is written next, once everything from `first` on is final. */
+static status prepare_below(struct bucket_set *set, int64_t first)
+{
+    for (int s = set->segment_count - 1; s >= 0; s--) {
+        const struct segment *segment = &set->segments[s];
+        if (segment->slot >= 0 && segment->first + segment->count <= first) {
+            return prepare(set, s);
+        }
+    }
     return STATUS_OK;
 }
 
 static status start_next(struct bucket_set *set)
 {
-    int64_t first = set->next * set->bucket_elems;
-    int64_t left = set->count - first;
-    int64_t count = left < set->bucket_elems ? left : set->bucket_elems;
-    TRY(comm_all_reduce_start(set->comm, set->data + first, count, &set->requests[set->next]));
-    set->next--;
-    return STATUS_OK;
+    struct bucket *b = &set->buckets[set->next--];
+    const struct segment *segment = &set->segments[b->segment];
+    TRY(prepare(set, b->segment));
+    if (segment->slot < 0 && set->round < set->rounds - 1) {
+        return STATUS_OK;
+    }
+    float *data = place_in(segment, b->range.first);
+    if (set->scatter) {
+        return comm_reduce_scatter_start(set->comm, data, shares(set, b), &b->request);
+    }
+    return comm_all_reduce_start(set->comm, data, b->range.count, &b->request);
+}
+
+status bucket_begin_round(struct bucket_set *set)
+{
+    return prepare_below(set, set->count);
 }
 
 status bucket_advance(struct bucket_set *set, int64_t first)
@@ -58,33 +334,51 @@ status bucket_advance(struct bucket_set *set, int64_t first)
             "gradients became final from element %lld on after %lld: the number must fall",
             (long long)first, (long long)set->final);
     set->final = first;
-    while (set->next >= 0 && set->next * set->bucket_elems >= first) {
+    while (set->next >= 0 && set->buckets[set->next].range.first >= first) {
         TRY(start_next(set));
     }
+    TRY(prepare_below(set, first));
     return comm_progress(set->comm);
+}
+
+status bucket_end_round(struct bucket_set *set)
+{
+    status result = bucket_advance(set, 0);
+    set->round++;
+    rewind_round(set);
+    return result;
 }
 
 status bucket_finish(struct bucket_set *set)
 {
-    status result = bucket_advance(set, 0);
-    for (int64_t i = set->buckets - 1; i >= 0; i--) {
-        KEEP_FIRST(result, comm_wait(set->comm, &set->requests[i]));
+    status result = STATUS_OK;
+    while (set->round < set->rounds) {
+        KEEP_FIRST(result, bucket_end_round(set));
     }
-    rewind_set(set);
+    for (int i = 0; i < SLOTS; i++) {
+        KEEP_FIRST(result, collect(set, &set->slot[i]));
+    }
+    for (int i = set->bucket_count - 1; i >= 0; i--) {
+        KEEP_FIRST(result, comm_wait(set->comm, &set->buckets[i].request));
+    }
+    set->round = 0;
     return result;
 }
 
-status bucket_destroy(struct bucket_set **set)
+/* ---- the way back ---- */
+
+status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes)
 {
-    if (*set == NULL) {
-        return STATUS_OK;
-    }
+    struct bucket *b = &set->buckets[bucket];
+    char *first = (char *)data + (size_t)b->range.first * element_bytes;
+    return comm_all_gather_start(set->comm, first, element_bytes, shares(set, b), &b->gather);
+}
+
+status bucket_gather_finish(struct bucket_set *set)
+{
     status result = STATUS_OK;
-    for (int64_t i = (*set)->buckets - 1; i >= 0; i--) {
-        KEEP_FIRST(result, comm_wait((*set)->comm, &(*set)->requests[i]));
+    for (int i = 0; i < set->bucket_count; i++) {
+        KEEP_FIRST(result, comm_wait(set->comm, &set->buckets[i].gather));
     }
-    free((*set)->requests);
-    free(*set);
-    *set = NULL;
     return result;
 }

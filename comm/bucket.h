@@ -1,23 +1,82 @@
 /* Gradient buckets: backward finishes gradients from the end of the flat buffer downwards; as soon as
  * a bucket's range is final its collective starts, behind the rest of backward.
  *
- * The buffer is [0, count) f32 elements. bucket_advance is told "final from element `first` on" with
- * falling numbers; buckets are fixed ranges, so that the same layout always sums the same pieces. */
+ * The buffer is [0, count) f32 elements, cut into segments (a layer each) and these into buckets: fixed
+ * ranges, so that the same layout always sums the same pieces. Of each bucket every rank owns a contiguous
+ * share (partition.h). Where the sums are scattered (ZeRO stages 1 and 2: Rajbhandari et al. 2020,
+ * arXiv:1910.02054) a rank gets those of its shares alone; its optimizer needs no more, and the updated weights
+ * are gathered by the same shares. Every element's sum is made in rank order in any case: the same bits.
+ *
+ * A passing segment (stage 2) has no memory of its own for longer than its own backward: two slots are used
+ * in turn, and the sums of this rank's shares are kept elsewhere, over all micro-batches. A round is the
+ * backward pass of one micro-batch: passing segments are summed over ranks in each, the others in the last. */
 #pragma once
 
 #include "comm/comm.h"
 
 struct bucket_set;
 
-/* bucket_create - buckets of about bucket_elems elements over data[0, count), data from comm_allocate.
+/* Consecutive segments begin where the one before ends; the first begins at 0. */
+struct bucket_segment {
+    int64_t count;
+    bool passing;
+};
+
+struct bucket_options {
+    struct comm *comm;
+    const struct bucket_segment *segments;
+    int segment_count;
+    int64_t bucket_elems; /* of a bucket, at most */
+    bool scatter;         /* false: all ranks get all sums */
+    int64_t rounds;       /* the same on all ranks */
+};
+
+/* bucket_create - gradients, all zero. Collective.
  *
- * Memory    no copy of the gradients */
-status bucket_create(struct comm *comm, float *data, int64_t count, int64_t bucket_elems,
-                     struct bucket_set **out);
+ * Memory    4 bytes per element of the comm's memory; of passing segments, twice the largest, and 4 bytes
+ *           per element of this rank's shares */
+status bucket_create(const struct bucket_options *options, struct bucket_set **out);
 status bucket_destroy(struct bucket_set **set);
 
-/* bucket_advance - everything from element `first` on is final: start what is complete. */
+/* bucket_place - where backward leaves the gradient of this element, and of its whole segment around it. */
+float *bucket_place(const struct bucket_set *set, int64_t element);
+
+/* bucket_begin_round - before backward. */
+status bucket_begin_round(struct bucket_set *set);
+
+/* bucket_advance - everything from element `first` on is final in this round: start what is complete.
+ *
+ * Order     a passing segment is written once everything above it is final; it is zero then */
 status bucket_advance(struct bucket_set *set, int64_t first);
 
-/* bucket_finish - start the rest (as if advanced to 0) and wait for all. */
+/* bucket_end_round - as if advanced to 0; the next round begins. */
+status bucket_end_round(struct bucket_set *set);
+
+/* bucket_finish - end the rounds that are left, with zeros, and wait for all. */
 status bucket_finish(struct bucket_set *set);
+
+/* ---- between bucket_finish and the next round: by bucket, from element 0 upwards ---- */
+
+int bucket_count(const struct bucket_set *set);
+
+/* bucket_share - the elements that this rank owns. */
+struct range bucket_share(const struct bucket_set *set, int bucket);
+
+/* bucket_sum - the sum of an element that this rank has, and of the held ones behind it. */
+float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element);
+
+/* bucket_clear - the gradients become zero, for a rank that has none (passing segments are zero by then). */
+void bucket_clear(struct bucket_set *set);
+
+/* bucket_gather_start - every rank's share of this bucket of data[count] reaches all ranks, in place. */
+status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes);
+
+/* bucket_gather_finish - wait for the gathers under way. */
+status bucket_gather_finish(struct bucket_set *set);
+
+/* ---- the same, known beforehand ---- */
+
+/* bucket_memory_bytes - what bucket_create allocates on this rank of `ranks`: *shared in the comm's memory.
+ * A pure function, for `bireme plan`. */
+void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
+                         int64_t *own);

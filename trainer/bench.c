@@ -6,14 +6,12 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "comm/bucket.h"
 
 struct bench {
     struct session *session;
     const struct objective *objective;
-    struct optimizer *optimizer;
-    struct bucket_set *buckets;
-    float *gradients, *losses;
+    struct update *update;
+    float *losses;
     struct batch batch;
     int32_t *tokens, *targets, *positions, *cu_rows;
     int64_t steps;
@@ -73,23 +71,14 @@ static status make_batch(struct bench *b)
 static status bench_create(struct bench *b)
 {
     struct session *s = b->session;
-    const struct recipe *r = &s->recipe;
-    int64_t elements = model_elements(s->model);
     TRY(make_batch(b));
-    TRY(model_initialise(s->model, (uint64_t)r->seed));
-    TRY(session_optimizer(s, &b->optimizer));
-    TRY(comm_allocate(s->mesh.data, (size_t)elements * sizeof(float), (void **)&b->gradients));
-    int64_t bucket_elems = r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float));
-    return bucket_create(s->mesh.data, b->gradients, elements, bucket_elems, &b->buckets);
+    TRY(model_initialise(s->model, (uint64_t)s->recipe.seed));
+    return session_update(s, 1, &b->update);
 }
 
 static status bench_destroy(struct bench *b)
 {
-    status result = bucket_destroy(&b->buckets);
-    if (b->gradients != NULL) {
-        KEEP_FIRST(result, comm_free(b->session->mesh.data, b->gradients));
-    }
-    KEEP_FIRST(result, optimizer_destroy(&b->optimizer));
+    status result = update_destroy(&b->update);
     free(b->tokens);
     free(b->targets);
     free(b->positions);
@@ -101,8 +90,7 @@ static status bench_destroy(struct bench *b)
 static status on_final(void *user, int64_t first)
 {
     struct bench *b = user;
-    TRY(bucket_advance(b->buckets, first));
-    return comm_progress(b->session->mesh.data);
+    return bucket_advance(update_buckets(b->update), first);
 }
 
 static status one_step(struct bench *b)
@@ -126,19 +114,20 @@ static status one_step(struct bench *b)
         .hidden = hidden,
         .hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows),
         .head = model_head(m),
-        .head_gradient = model_head_gradient(m, b->gradients),
+        .head_gradient = model_head_gradient(m, update_gradients(b->update)),
         .vocabulary = model_config_of(m)->vocabulary,
         .fresh = true,
         .losses = b->losses,
     };
     TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
-    TRY(model_backward(m, &input, b->gradients, on_final, b));
-    TRY(bucket_finish(b->buckets));
-    TRY(sum_of_squares(s->kernels, &squares, b->gradients, model_elements(m)));
+    TRY(bucket_begin_round(update_buckets(b->update)));
+    TRY(model_backward(m, &input, update_gradients(b->update), on_final, b));
+    TRY(bucket_finish(update_buckets(b->update)));
+    TRY(update_sum_of_squares(b->update, &squares));
+    TRY(comm_sum_doubles(s->mesh.data, &squares, 1));
     double scale = 1 / sums[OBJECTIVE_COUNT];
-    scale *= optimizer_clip(b->optimizer, sqrt(squares) * scale);
-    return optimizer_update(b->optimizer, model_weights(m), model_copy(m), b->gradients, ++b->steps,
-                            s->recipe.optimizer.learning_rate, scale);
+    return update_apply(b->update, ++b->steps, s->recipe.optimizer.learning_rate,
+                        sqrt(squares) * scale, scale);
 }
 
 static status timed_step(struct bench *b, double *seconds)
@@ -193,9 +182,10 @@ static status copy_rate(struct bench *b, double *out)
 {
     enum { COPIES = 5 };
     struct kernels *k = b->session->kernels;
-    int64_t elements = model_elements(b->session->model);
-    struct tensor to = tensor_view(optimizer_moment1(b->optimizer), DTYPE_F32, 1, elements);
-    struct tensor from = tensor_view(optimizer_moment2(b->optimizer), DTYPE_F32, 1, elements);
+    const struct optimizer *o = update_optimizer(b->update);
+    int64_t elements = optimizer_elements(o);
+    struct tensor to = tensor_view(optimizer_moment1(o), DTYPE_F32, 1, elements);
+    struct tensor from = tensor_view(optimizer_moment2(o), DTYPE_F32, 1, elements);
     double seconds[COPIES];
     for (int i = 0; i < COPIES; i++) {
         double start = clock_seconds();

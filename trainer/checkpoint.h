@@ -27,15 +27,18 @@ struct checkpoint_tensor {
     int64_t rows,
         columns; /* of this rank's part in memory; the file holds [columns, rows] if transposed */
     bool transposed;
-    float *data; /* [rows, columns], contiguous */
+    float *data;    /* [rows, columns], contiguous */
+    bool read_only; /* another rank, no replica, holds the same and writes it */
 };
 
 /* A family of files, "model" or "optimizer": all ranks of `replicas` hold the same tensors, and each
- * writes a contiguous share of every tensor's rows. */
+ * writes a contiguous share of every tensor's rows; or, sharded, each holds others and writes them all. Parts of
+ * one tensor follow each other. */
 struct checkpoint_family {
     const char *stem;
     const struct checkpoint_tensor *tensors;
     int count;
+    bool sharded;
 };
 
 struct checkpoint_state {

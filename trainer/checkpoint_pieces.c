@@ -25,11 +25,14 @@ static int lightest(const int64_t *loads, int replicas)
     return best;
 }
 
-static struct share share_of(const struct checkpoint_tensor *t, int64_t *loads, int replicas,
-                             int replica)
+static struct share share_of(const struct checkpoint_tensor *t, bool sharded, int64_t *loads,
+                             int replicas, int replica)
 {
     int64_t rows = t->dimensions == 1 ? t->rows * t->columns : t->rows;
     int64_t columns = t->dimensions == 1 ? 1 : t->columns;
+    if (sharded || t->read_only) {
+        return (struct share){0, t->read_only ? 0 : rows, columns};
+    }
     if (rows < replicas || rows * columns < WHOLE_BELOW_ELEMENTS) {
         int owner = lightest(loads, replicas);
         loads[owner] += rows * columns;
@@ -49,7 +52,8 @@ int64_t checkpoint_memory_bytes(const struct checkpoint_family *families, int co
     int64_t elements = 0;
     for (int f = 0; f < count && loads != NULL; f++) {
         for (int i = 0; i < families[f].count; i++) {
-            struct share s = share_of(&families[f].tensors[i], loads, replicas, replica);
+            struct share s =
+                share_of(&families[f].tensors[i], families[f].sharded, loads, replicas, replica);
             elements += s.rows * s.columns;
         }
     }
@@ -72,8 +76,11 @@ static void place(struct checkpoint_piece *p, const struct checkpoint_tensor *t,
 static char *dataset_name(const struct checkpoint_job *job, int family, const char *name)
 {
     int parts = 0;
-    for (int i = 0; i < job->count; i++) {
-        parts += job->pieces[i].family == family && strcmp(job->pieces[i].name, name) == 0;
+    for (int i = job->count - 1; i >= 0 && job->pieces[i].family == family; i--) {
+        if (strcmp(job->pieces[i].name, name) != 0) {
+            break;
+        }
+        parts++;
     }
     if (parts == 0) {
         return strdup(name);
@@ -127,7 +134,7 @@ static status cut(struct checkpoint_job *job, const struct checkpoint_family *fa
         for (int i = 0; i < families[f].count; i++) {
             const struct checkpoint_tensor *t = &families[f].tensors[i];
             TRY(check_tensor(t));
-            struct share s = share_of(t, loads, replicas, replica);
+            struct share s = share_of(t, families[f].sharded, loads, replicas, replica);
             if (s.rows > 0 && s.columns > 0) {
                 TRY(add_piece(job, f, t, s));
             }

@@ -113,8 +113,8 @@ static status survey_data(struct job *job)
 
 static status make_families(struct job *job)
 {
-    TRY(session_weights(job->session.model, &job->families[0]));
-    return session_moments(job->session.model, job->optimizer, &job->families[1]);
+    TRY(session_weights(&job->session, &job->families[0]));
+    return session_moments(&job->session, job->update, &job->families[1]);
 }
 
 static status start_session(struct job *job)
@@ -122,9 +122,15 @@ static status start_session(struct job *job)
     const struct recipe *r = &job->session.recipe;
     TRY(session_start(&job->session, job->world, r->data.tokenizer, micro_rows(r),
                       r->data.sequence_length, true));
-    TRY(session_optimizer(&job->session, &job->optimizer));
-    TRY(make_families(job));
     return survey_data(job);
+}
+
+static status make_update(struct job *job)
+{
+    int data = comm_size(job->session.mesh.data);
+    int64_t micro_batches = session_micro_batches(&job->session.recipe, data);
+    TRY(comm_agree(job->world, session_update(&job->session, micro_batches, &job->update)));
+    return comm_agree(job->world, make_families(job));
 }
 
 static status make_step(struct job *job)
@@ -135,10 +141,9 @@ static status make_step(struct job *job)
         .kernels = job->session.kernels,
         .model = job->session.model,
         .objective = job->objective,
-        .optimizer = job->optimizer,
+        .update = job->update,
         .loader = job->loader,
         .seed = (uint64_t)r->seed,
-        .bucket_elems = r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float)),
         .micro_rows = micro_rows(r),
     };
     return step_create(&parts, &job->step);
@@ -158,7 +163,7 @@ static status open_checkpoints(struct job *job)
         .keep = r->checkpoint.keep,
         .async = r->checkpoint.async,
         .world = job->world,
-        .replicas = job->world,
+        .replicas = job->session.mesh.data,
     };
     return checkpoint_open(&options, &job->checkpoint);
 }
@@ -325,6 +330,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     job_long_phase(job, "start");
     TRY(same_job_everywhere(job));
     TRY(comm_agree(world, start_session(job)));
+    TRY(make_update(job));
     TRY(comm_agree(world, make_run_folder(job)));
     job_long_phase(job, "resume");
     TRY(open_checkpoints(job));
@@ -352,9 +358,9 @@ status job_stop(struct job *job)
     KEEP_FIRST(result, loader_close(&job->loader));
     KEEP_FIRST(result, checkpoint_close(&job->checkpoint));
     KEEP_FIRST(result, metrics_close(&job->metrics));
-    session_family_destroy(&job->families[0]);
-    session_family_destroy(&job->families[1]);
-    KEEP_FIRST(result, optimizer_destroy(&job->optimizer));
+    family_destroy(&job->families[0]);
+    family_destroy(&job->families[1]);
+    KEEP_FIRST(result, update_destroy(&job->update));
     KEEP_FIRST(result, session_stop(&job->session));
     free(job->recipe_text);
     watchdog_stop();

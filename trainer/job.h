@@ -25,13 +25,13 @@ struct job {
     struct comm *world;
     struct session session;
     const struct objective *objective;
-    struct optimizer *optimizer;
+    struct update *update;
     struct loader *loader;
     struct step *step;
     struct checkpoint *checkpoint;
     struct metrics *metrics; /* rank 0's; NULL on others */
     struct checkpoint_state state;
-    struct session_family families[2]; /* weights; moments */
+    struct family families[2]; /* weights; moments */
     char *recipe_text;
     char data_fingerprint[HASH_TEXT_BYTES];
     int64_t total_steps;

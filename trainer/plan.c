@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/partition.h"
 #include "datasets/loader.h"
 #include "trainer/checkpoint.h"
 #include "trainer/job_data.h"
@@ -92,29 +91,25 @@ static int64_t writer_bytes(const struct model_parameter *parameters, int count)
 }
 
 /* Weights and both moments, as the checkpoint shares them out among the ranks that hold the same. */
-static status snapshot_bytes(const struct model_parameter *parameters, int count, int replicas,
-                             int64_t *out)
+static status snapshot_bytes(const struct model_parameter *parameters, int count, int64_t elements,
+                             struct plan *plan)
 {
-    size_t most = 3 * MODEL_PIECES_MAX * (size_t)count;
-    struct checkpoint_tensor *tensors = calloc(most, sizeof *tensors);
-    REQUIRE(tensors != NULL, STATUS_INTERNAL, "out of memory for %zu tensors", most);
-    int used = 0, weights = 0;
-    for (int i = 0; i < 3 * count; i++) {
-        const struct model_parameter *p = &parameters[i % count];
-        for (int j = 0; j < p->piece_count; j++) {
-            tensors[used++] = (struct checkpoint_tensor){.dimensions = p->dimensions,
-                                                         .rows = p->pieces[j].rows,
-                                                         .columns = p->pieces[j].columns,
-                                                         .transposed = p->transposed};
-        }
-        weights = i < count ? used : weights;
+    struct family_layout layout = {parameters, count, true};
+    struct optimizer_range all = {.count = elements};
+    struct family families[2] = {0};
+    status result = family_weights(&layout, NULL, &families[0]);
+    if (result == STATUS_OK) {
+        result = family_moments(&layout, &all, 1, false, NULL, NULL, &families[1]);
     }
-    struct checkpoint_family families[2] = {
-        {.stem = "model", .tensors = tensors, .count = weights},
-        {.stem = "optimizer", .tensors = tensors + weights, .count = used - weights}};
-    *out = checkpoint_memory_bytes(families, 2, replicas, 0);
-    free(tensors);
-    return STATUS_OK;
+    if (result == STATUS_OK) {
+        struct checkpoint_family views[2] = {families[0].family, families[1].family};
+        bool sharded = plan->zero_stage > 0;
+        plan->buffers.snapshot = checkpoint_memory_bytes(views, sharded ? 1 : 2, plan->data, 0) +
+                                 (sharded ? plan->bytes[PLAN_OPTIMIZER] : 0);
+    }
+    family_destroy(&families[0]);
+    family_destroy(&families[1]);
+    return result;
 }
 
 static int64_t loader_bytes(const struct recipe *r, const struct loader_source *sources, int count,
@@ -168,14 +163,14 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     struct plan_buffers *buffers = &plan->buffers;
     plan->bytes[PLAN_WEIGHTS] = elements * (dtype == DTYPE_BF16 ? 6 : 4);
     plan->bytes[PLAN_GRADIENTS] = elements * 4;
-    plan->bytes[PLAN_OPTIMIZER] = elements * 8;
+    plan->bytes[PLAN_OPTIMIZER] = 8 * (plan->zero_stage > 0 ? elements / plan->data : elements);
     plan->bytes[PLAN_ACTIVATIONS] =
         (int64_t)model_activation_bytes(config, plan->tensor, dtype, rows, true);
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) + rows * 4;
     buffers->loaders = all_loader_bytes(r, plan->data);
     if (r->checkpoint.async) {
-        TRY(snapshot_bytes(parameters, count, plan->data, &buffers->snapshot));
+        TRY(snapshot_bytes(parameters, count, elements, plan));
     }
     buffers->writer = writer_bytes(parameters, count);
     buffers->communication = elements * 4 / plan->data * (plan->data - 1);
@@ -235,10 +230,10 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     REQUIRE(ranks > 0 && ranks % out->tensor == 0, STATUS_RECIPE,
             "parallel.tensor: %d does not divide %d ranks", out->tensor, ranks);
     out->data = ranks / out->tensor;
+    out->zero_stage = update_stage((int)recipe->parallel.zero_stage, out->data);
     out->threads = threads_of(recipe, ranks);
     TRY(find_vocabulary(recipe, &out->vocabulary));
-    struct range share = partition_share(recipe->batch.global_size, 1, out->data, 0);
-    out->micro_steps = (share.count + recipe->batch.micro_size - 1) / recipe->batch.micro_size;
+    out->micro_steps = session_micro_batches(recipe, out->data);
     out->tokens = recipe->batch.global_size * recipe->data.sequence_length;
     TRY(plan_model(recipe, out));
     plan_steps(recipe, out);

@@ -8,7 +8,8 @@
  *           attention (scores and mixing), of which causal attention needs half. Backward costs twice
  *           the forward pass: 6 N + 6 L T C in all.
  * Bytes     sent by a rank in a step: what a ring all-reduce of the f32 gradients would send,
- *           2 (R - 1) / R times their bytes.
+ *           2 (R - 1) / R times their bytes; with ZeRO it is a reduce-scatter of the gradients and an
+ *           all-gather of the f32 weights, which is as much.
  * Memory    all ranks are assumed to be on one host: buffers then hold, besides working memory, the part
  *           of the other ranks' gradients that a rank reads from shared memory. */
 #pragma once
@@ -19,7 +20,7 @@
 enum plan_kind {
     PLAN_WEIGHTS,     /* f32, and the bf16 copy */
     PLAN_GRADIENTS,   /* f32 */
-    PLAN_OPTIMIZER,   /* two f32 moments */
+    PLAN_OPTIMIZER,   /* two f32 moments, with ZeRO of this rank's shares */
     PLAN_ACTIVATIONS, /* of a micro-batch */
     PLAN_BUFFERS,     /* kernels, loaders, snapshot, communication, the program itself */
     PLAN_KINDS
@@ -43,6 +44,7 @@ struct plan_buffers {
 
 struct plan {
     int ranks, tensor, data; /* data-parallel ranks */
+    int zero_stage;          /* 0 where there is one data-parallel rank */
     int threads;             /* of a rank, with all ranks on this host */
     int64_t vocabulary;
     int64_t parameters; /* of the model */

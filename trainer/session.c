@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "comm/partition.h"
 
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
@@ -132,28 +133,55 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     return model_create(s->kernels, &config, s->mesh.tensor, rows, training, &s->model);
 }
 
-status session_optimizer(struct session *s, struct optimizer **out)
+int64_t session_micro_batches(const struct recipe *r, int data_ranks)
+{
+    struct range share = partition_share(r->batch.global_size, 1, data_ranks, 0);
+    return (share.count + r->batch.micro_size - 1) / r->batch.micro_size;
+}
+
+status session_update(struct session *s, int64_t micro_batches, struct update **out)
 {
     const struct recipe *r = &s->recipe;
-    int count = 0;
-    const struct model_parameter *parameters = model_parameters(s->model, &count);
-    struct optimizer_range *ranges = calloc((size_t)count, sizeof *ranges);
-    REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges", count);
-    for (int i = 0; i < count; i++) {
-        const struct model_parameter *p = &parameters[i];
-        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->decay};
-    }
-    struct optimizer_settings settings = {
-        .beta1 = r->optimizer.beta1,
-        .beta2 = r->optimizer.beta2,
-        .epsilon = r->optimizer.epsilon,
-        .weight_decay = r->optimizer.weight_decay,
-        .max_grad_norm = r->optimizer.max_grad_norm,
+    struct update_options options = {
+        .mesh = &s->mesh,
+        .kernels = s->kernels,
+        .model = s->model,
+        .optimizer =
+            {
+                .beta1 = r->optimizer.beta1,
+                .beta2 = r->optimizer.beta2,
+                .epsilon = r->optimizer.epsilon,
+                .weight_decay = r->optimizer.weight_decay,
+                .max_grad_norm = r->optimizer.max_grad_norm,
+            },
+        .zero_stage = (int)r->parallel.zero_stage,
+        .bucket_elems = r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float)),
+        .micro_batches = micro_batches,
     };
-    status result =
-        optimizer_create(s->kernels, &settings, ranges, count, model_elements(s->model), out);
-    free(ranges);
-    return result;
+    return update_create(&options, out);
+}
+
+static struct family_layout layout_of(const struct session *s)
+{
+    struct family_layout layout = {.writes_replicated = comm_rank(s->mesh.tensor) == 0};
+    layout.parameters = model_parameters(s->model, &layout.count);
+    return layout;
+}
+
+status session_weights(const struct session *s, struct family *out)
+{
+    struct family_layout layout = layout_of(s);
+    return family_weights(&layout, model_weights(s->model), out);
+}
+
+status session_moments(const struct session *s, const struct update *u, struct family *out)
+{
+    struct family_layout layout = layout_of(s);
+    const struct optimizer *o = update_optimizer(u);
+    int count = 0;
+    const struct optimizer_range *ranges = optimizer_ranges(o, &count);
+    return family_moments(&layout, ranges, count, update_is_sharded(u), optimizer_moment1(o),
+                          optimizer_moment2(o), out);
 }
 
 status session_stop(struct session *s)
@@ -194,12 +222,12 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
                                char *const *overrides, int override_count, int64_t rows)
 {
     struct checkpoint_found found;
-    struct session_family weights = {0};
+    struct family weights = {0};
     TRY(comm_agree(world, checkpoint_choose(world, path, true, &found)));
     status result =
         comm_agree(world, start_found(s, world, &found, overrides, override_count, rows));
     if (result == STATUS_OK) {
-        result = comm_agree(world, session_weights(s->model, &weights));
+        result = comm_agree(world, session_weights(s, &weights));
     }
     if (result == STATUS_OK) {
         result = checkpoint_load(world, found.folder, &weights.family, 1);
@@ -207,87 +235,7 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
     if (result == STATUS_OK) {
         result = comm_agree(world, model_weights_changed(s->model));
     }
-    session_family_destroy(&weights);
+    family_destroy(&weights);
     free(found.recipe_text);
     return result;
-}
-
-/* ---- named tensors ---- */
-
-static status family_create(const char *stem, int count, struct session_family *out)
-{
-    *out = (struct session_family){.family = {.stem = stem}};
-    out->tensors = calloc((size_t)count, sizeof *out->tensors);
-    out->names = calloc((size_t)count, sizeof *out->names);
-    if (out->tensors == NULL || out->names == NULL) {
-        session_family_destroy(out);
-        RAISE(STATUS_INTERNAL, "out of memory for %d tensors", count);
-    }
-    out->family.tensors = out->tensors;
-    return STATUS_OK;
-}
-
-static void family_append(struct session_family *f, const char *prefix,
-                          const struct model_parameter *p, const struct model_piece *piece,
-                          float *data)
-{
-    struct checkpoint_tensor *t = &f->tensors[f->family.count];
-    char *name = f->names[f->family.count++];
-    snprintf(name, sizeof *f->names, "%s%s", prefix, p->name);
-    *t = (struct checkpoint_tensor){
-        .name = name,
-        .dimensions = p->dimensions,
-        .rows = piece->rows,
-        .columns = piece->columns,
-        .transposed = p->transposed,
-        .data = data + p->first + piece->first,
-    };
-    if (p->dimensions == 1) {
-        t->global_shape[0] = p->whole_columns;
-        t->offset[0] = piece->column;
-    } else {
-        int rows_at = p->transposed ? 1 : 0; /* the file's dimension that memory's rows run along */
-        t->global_shape[rows_at] = p->whole_rows;
-        t->global_shape[1 - rows_at] = p->whole_columns;
-        t->offset[rows_at] = piece->row;
-        t->offset[1 - rows_at] = piece->column;
-    }
-}
-
-static void family_append_all(struct session_family *f, const char *prefix, const struct model *m,
-                              float *data)
-{
-    int count = 0;
-    const struct model_parameter *parameters = model_parameters(m, &count);
-    for (int i = 0; i < count; i++) {
-        for (int j = 0; j < parameters[i].piece_count; j++) {
-            family_append(f, prefix, &parameters[i], &parameters[i].pieces[j], data);
-        }
-    }
-}
-
-status session_weights(const struct model *m, struct session_family *out)
-{
-    int count = 0;
-    (void)model_parameters(m, &count);
-    TRY(family_create("model", MODEL_PIECES_MAX * count, out));
-    family_append_all(out, "", m, model_weights(m));
-    return STATUS_OK;
-}
-
-status session_moments(const struct model *m, const struct optimizer *o, struct session_family *out)
-{
-    int count = 0;
-    (void)model_parameters(m, &count);
-    TRY(family_create("optimizer", 2 * MODEL_PIECES_MAX * count, out));
-    family_append_all(out, "exp_avg/", m, optimizer_moment1(o));
-    family_append_all(out, "exp_avg_sq/", m, optimizer_moment2(o));
-    return STATUS_OK;
-}
-
-void session_family_destroy(struct session_family *family)
-{
-    free(family->tensors);
-    free(family->names);
-    *family = (struct session_family){0};
 }

@@ -6,9 +6,10 @@
 #include "comm/mesh.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint.h"
+#include "trainer/family.h"
 #include "trainer/model/model.h"
-#include "trainer/optimizer/optimizer.h"
 #include "trainer/recipe.h"
+#include "trainer/update.h"
 
 struct session {
     struct recipe recipe;
@@ -60,20 +61,12 @@ status session_stop(struct session *s);
 status session_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
 
-/* session_optimizer - AdamW over the model's parameters with the recipe's settings. */
-status session_optimizer(struct session *s, struct optimizer **out);
+/* session_micro_batches - of a step, on the rank that has most. */
+int64_t session_micro_batches(const struct recipe *recipe, int data_ranks);
 
-/* Named views of a flat buffer (or two), for the checkpoint. */
-struct session_family {
-    struct checkpoint_family family;
-    struct checkpoint_tensor *tensors;
-    char (*names)[2 * MODEL_NAME_BYTES];
-};
+/* session_update - gradients and AdamW for the model's parameters with the recipe's settings. Collective. */
+status session_update(struct session *s, int64_t micro_batches, struct update **out);
 
-/* session_weights - the model's weights as the family "model". */
-status session_weights(const struct model *m, struct session_family *out);
-
-/* session_moments - both moments as the family "optimizer": exp_avg/NAME and exp_avg_sq/NAME. */
-status session_moments(const struct model *m, const struct optimizer *o,
-                       struct session_family *out);
-void session_family_destroy(struct session_family *family);
+/* session_weights, session_moments - what this rank holds of them, for the checkpoint (family.h). */
+status session_weights(const struct session *s, struct family *out);
+status session_moments(const struct session *s, const struct update *u, struct family *out);

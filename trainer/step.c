@@ -5,12 +5,9 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "comm/partition.h"
 
 struct step {
     struct step_parts parts;
-    float *gradients; /* f32 [elements], sums over tokens */
-    struct bucket_set *buckets;
     float *losses;      /* f32 [micro_rows] */
     struct batch batch; /* fetched ahead: its errors ride along with the step before */
     bool have_batch, last;
@@ -31,38 +28,23 @@ status step_create(const struct step_parts *parts, struct step **out)
     struct step *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a step");
     s->parts = *parts;
-    status result = STATUS_OK;
-    int64_t elements = model_elements(parts->model);
     s->losses = malloc((size_t)parts->micro_rows * sizeof *s->losses);
-    REQUIRE_GOTO(result, fail, s->losses != NULL, STATUS_INTERNAL, "out of memory for losses");
-    if (parts->optimizer != NULL) {
-        TRY_GOTO(result, fail,
-                 comm_allocate(parts->mesh.data, (size_t)elements * sizeof(float),
-                               (void **)&s->gradients));
-        TRY_GOTO(result, fail,
-                 bucket_create(parts->mesh.data, s->gradients, elements, parts->bucket_elems,
-                               &s->buckets));
+    if (s->losses == NULL) {
+        free(s);
+        RAISE(STATUS_INTERNAL, "out of memory for losses");
     }
     *out = s;
     return STATUS_OK;
-fail:
-    (void)step_destroy(&s);
-    return result;
 }
 
 status step_destroy(struct step **s)
 {
-    status result = STATUS_OK;
     if (*s != NULL) {
-        KEEP_FIRST(result, bucket_destroy(&(*s)->buckets));
-        if ((*s)->gradients != NULL) {
-            KEEP_FIRST(result, comm_free((*s)->parts.mesh.data, (*s)->gradients));
-        }
         free((*s)->losses);
         free(*s);
         *s = NULL;
     }
-    return result;
+    return STATUS_OK;
 }
 
 static struct model_input model_input_of(const struct step *s, const struct batch *batch,
@@ -96,7 +78,7 @@ static struct objective_views views_of(const struct step *s, struct tensor hidde
     };
     if (gradient) {
         views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
-        views.head_gradient = model_head_gradient(m, s->gradients);
+        views.head_gradient = model_head_gradient(m, update_gradients(s->parts.update));
     }
     return views;
 }
@@ -120,26 +102,16 @@ static status require_finite(double loss, const struct batch *batch)
           loss, samples);
 }
 
-/* A layer's gradients are done: the main thread lives. */
-static status on_layer(void *user, int64_t first)
-{
-    (void)user;
-    (void)first;
-    watchdog_phase("backward", 0);
-    return STATUS_OK;
-}
-
 static status on_final(void *user, int64_t first)
 {
     struct step *s = user;
     watchdog_phase("backward", 0);
-    TRY(bucket_advance(s->buckets, first));
-    return comm_progress(s->parts.mesh.data);
+    return bucket_advance(update_buckets(s->parts.update), first);
 }
 
 /* The first of a step sets the gradients, the others add to them; after the last they are final. */
 static status micro_batch(struct step *s, int64_t step, const struct batch *batch, bool fresh,
-                          bool last, double sums[OBJECTIVE_SUMS])
+                          double sums[OBJECTIVE_SUMS])
 {
     const struct step_parts *p = &s->parts;
     struct model_input input = model_input_of(s, batch, step, true, fresh);
@@ -155,7 +127,10 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
         sums[i] += own[i];
     }
     watchdog_phase("backward", 0);
-    return model_backward(p->model, &input, s->gradients, last ? on_final : on_layer, s);
+    struct bucket_set *buckets = update_buckets(p->update);
+    TRY(bucket_begin_round(buckets));
+    TRY(model_backward(p->model, &input, update_gradients(p->update), on_final, s));
+    return bucket_end_round(buckets);
 }
 
 static status fetch(struct step *s)
@@ -188,56 +163,31 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
         s->have_batch = false;
         last = s->last;
         if (s->batch.sequences > 0) {
-            TRY(micro_batch(s, step, &s->batch, out->rows == 0, last, sums));
+            TRY(micro_batch(s, step, &s->batch, out->rows == 0, sums));
             out->rows += s->batch.rows;
         }
     }
     if (out->rows == 0) {
-        return device_zero(kernels_device(s->parts.kernels), kernels_stream(s->parts.kernels),
-                           s->gradients,
-                           (size_t)model_elements(s->parts.model) * sizeof *s->gradients);
+        bucket_clear(update_buckets(s->parts.update)); /* an empty share adds nothing */
     }
     return STATUS_OK;
 }
 
 /* ---- the end of a step ---- */
 
-/* Which tensor made the squared norm not finite: looked for in this rank's share only. */
-static status require_finite_gradients(const struct step *s, struct range share)
-{
-    int count = 0;
-    const struct model_parameter *parameters = model_parameters(s->parts.model, &count);
-    for (int i = 0; i < count; i++) {
-        const struct model_parameter *p = &parameters[i];
-        for (int64_t e = 0; e < p->rows * p->columns; e++) {
-            int64_t at = p->first + e;
-            bool mine = at >= share.first && at < share.first + share.count;
-            REQUIRE(!mine || isfinite(s->gradients[at]), STATUS_NOT_FINITE,
-                    "the gradient of %s is %g at element %lld, with a finite loss on every rank; "
-                    "the weights were not updated. Lower optimizer.learning_rate or use fp32",
-                    p->name, (double)s->gradients[at], (long long)e);
-        }
-    }
-    return STATUS_OK;
-}
-
 static status update(struct step *s, int64_t step, double learning_rate, struct step_result *out)
 {
-    const struct step_parts *p = &s->parts;
     double scale = 1 / fmax(1, out->sums[OBJECTIVE_COUNT]);
     out->gradient_norm *= scale;
     out->loss = out->sums[OBJECTIVE_LOSS] * scale;
-    scale *= optimizer_clip(p->optimizer, out->gradient_norm);
     watchdog_phase("optimizer", 0);
-    return optimizer_update(p->optimizer, model_weights(p->model), model_copy(p->model),
-                            s->gradients, step + 1, learning_rate, scale);
+    return update_apply(s->parts.update, step + 1, learning_rate, out->gradient_norm, scale);
 }
 
 status step_train(struct step *s, int64_t step, double learning_rate,
                   const double votes[STEP_VOTES], status before, bool more, struct step_result *out)
 {
     const struct step_parts *p = &s->parts;
-    struct comm *data = p->mesh.data;
     double start = clock_seconds(), small[SMALL_SUMS] = {0};
     *out = (struct step_result){0};
 
@@ -246,11 +196,8 @@ status step_train(struct step *s, int64_t step, double learning_rate,
         mine = accumulate(s, step, small, out);
     }
     watchdog_phase("gradient reduction", 0);
-    TRY(bucket_finish(s->buckets));
-    struct range share =
-        partition_share(model_elements(p->model), 1, comm_size(data), comm_rank(data));
-    KEEP_FIRST(mine, sum_of_squares(p->kernels, &small[SMALL_SQUARES], s->gradients + share.first,
-                                    share.count));
+    TRY(bucket_finish(update_buckets(p->update)));
+    KEEP_FIRST(mine, update_sum_of_squares(p->update, &small[SMALL_SQUARES]));
     if (mine == STATUS_OK && more) {
         double waiting = clock_seconds();
         mine = fetch(s);
@@ -265,7 +212,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
         return comm_agree(p->mesh.world, mine);
     }
     if (!isfinite(small[SMALL_SQUARES])) {
-        return comm_agree(p->mesh.world, require_finite_gradients(s, share));
+        return comm_agree(p->mesh.world, update_require_finite(p->update));
     }
     memcpy(out->sums, small, sizeof out->sums);
     memcpy(out->votes, small + SMALL_VOTES, sizeof out->votes);

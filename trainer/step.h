@@ -5,12 +5,11 @@
  * appointments; all stop together at the small reduction. */
 #pragma once
 
-#include "comm/bucket.h"
 #include "comm/mesh.h"
 #include "datasets/loader.h"
 #include "trainer/model/model.h"
 #include "trainer/objective/objective.h"
-#include "trainer/optimizer/optimizer.h"
+#include "trainer/update.h"
 
 struct step;
 
@@ -19,10 +18,9 @@ struct step_parts {
     struct kernels *kernels;
     struct model *model;
     const struct objective *objective;
-    struct optimizer *optimizer;
+    struct update *update; /* NULL: only to evaluate */
     struct loader *loader;
     uint64_t seed;
-    int64_t bucket_elems;
     int64_t micro_rows; /* N at most */
 };
 
@@ -39,9 +37,7 @@ struct step_result {
     int64_t rows;         /* tokens of this rank */
 };
 
-/* step_create - gradients (in the data group's memory) and buckets. Collective.
- *
- * Memory    4 bytes per parameter */
+/* step_create - the parts stay the caller's. */
 status step_create(const struct step_parts *parts, struct step **out);
 status step_destroy(struct step **s);
 

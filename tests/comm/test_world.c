@@ -5,7 +5,6 @@
 #include <stdint.h>
 
 #include "base/random.h"
-#include "comm/bucket.h"
 #include "comm/comm.h"
 #include "comm/mesh.h"
 #include "comm/partition.h"
@@ -262,30 +261,6 @@ static void test_split(void)
     CHECK_OK(comm_destroy(&part));
 }
 
-static void test_buckets(void)
-{
-    const int64_t count = 100003;
-    float *data = allocate(world, count);
-    const int64_t widths[] = {1 << 20, 9973, 4096, 25001};
-    for (int w = 0; w < 4; w++) {
-        struct bucket_set *set = NULL;
-        CHECK_OK(bucket_create(world, data, count, widths[w], &set));
-        for (int step = 0; step < 3; step++) {
-            fill(data, count, comm_rank(world), 70 + step);
-            for (int64_t final = count; final > 5; final -= final / (3 + comm_rank(world)) + 1) {
-                CHECK_OK(bucket_advance(set, final)); /* ranks may advance by different strides */
-            }
-            CHECK_OK(bucket_finish(set));
-            check_sum(data, 0, count, comm_size(world), 70 + step);
-        }
-        CHECK_OK(bucket_advance(set, 50));
-        CHECK_FAILS(bucket_advance(set, 51), STATUS_INTERNAL, "must fall");
-        CHECK_OK(bucket_finish(set));
-        CHECK_OK(bucket_destroy(&set));
-    }
-    CHECK_OK(comm_free(world, data));
-}
-
 static void test_mesh(void)
 {
     struct mesh mesh;
@@ -375,7 +350,6 @@ int main(int argc, char **argv)
         test_times(memories[m]);
     }
     test_split();
-    test_buckets();
     test_mesh();
     test_check_equal();
     free(own);

@@ -265,8 +265,11 @@ static void train_step(struct training *t, int64_t step)
     CHECK_OK(sum_of_squares(t->kernels, &squares, t->gradients, model_elements(t->model)));
     double norm = sqrt(squares) / count;
     CHECK_NEAR(norm / t->r->norms[step], 1, tolerance);
-    CHECK_OK(optimizer_update(t->optimizer, model_weights(t->model), NULL, t->gradients, step + 1,
-                              t->r->learning_rate, optimizer_clip(t->optimizer, norm) / count));
+    struct optimizer_slice whole = {.count = model_elements(t->model),
+                                    .weights = model_weights(t->model),
+                                    .gradients = t->gradients};
+    CHECK_OK(optimizer_update(t->optimizer, &whole, step + 1, t->r->learning_rate,
+                              optimizer_clip(t->optimizer, norm) / count));
 }
 
 static void make_optimizer(struct training *t)
@@ -277,7 +280,7 @@ static void make_optimizer(struct training *t)
     CHECK(count <= 64);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
-        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->decay};
+        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay};
         float *weights = read_tensor(t->r, "weights", p);
         memcpy(model_weights(t->model) + p->first, weights,
                (size_t)(p->whole_rows * p->columns) * sizeof *weights);

@@ -106,6 +106,37 @@ layouts() { # the same losses at any number of ranks, the same bits at the same 
     run 0 train recipe.yaml run_dir=mask data.document_mask=true
 }
 
+# Moments of shares: the same bits as with all of them, and any layout goes on from any other's checkpoint.
+zero() {
+    need_mpirun
+    local common='model.hidden_size=40 optimizer.learning_rate=3e-3 train.max_steps=50 evaluate.every=25 checkpoint.every=25 parallel.bucket_mib=1'
+    for ranks in 2 3 4; do
+        for stage in 0 1; do
+            # shellcheck disable=SC2086
+            run_ranks $ranks 0 train recipe.yaml run_dir=zero$stage-$ranks parallel.zero_stage=$stage $common
+        done
+        same_losses zero0-$ranks zero1-$ranks 0
+    done
+    # shellcheck disable=SC2086
+    run 0 train recipe.yaml run_dir=one parallel.zero_stage=1 $common
+    same_losses one zero1-4 1e-5
+    go_on() { # RUN RANKS STAGE TOLERANCE: from the middle of RUN
+        rm -rf other
+        cp -r "$1" other
+        rm -rf other/checkpoints/step-00000050 other/final
+        # shellcheck disable=SC2086
+        run_ranks "$2" 0 train recipe.yaml run_dir=other parallel.zero_stage="$3" $common
+        same_losses "$1" other "$4"
+    }
+    go_on zero1-3 3 1 0
+    same_weights zero1-3 other 00000050
+    for layout in '1 0' '2 1' '4 0' '5 1'; do
+        # shellcheck disable=SC2086
+        go_on zero1-3 $layout 1e-5
+    done
+    go_on zero0-2 3 1 1e-5
+}
+
 resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout to 1e-5
     need_mpirun
     run 0 train recipe.yaml run_dir=whole
@@ -461,7 +492,7 @@ check_killed() {
 }
 
 case ${1:-} in
-layouts | resume | stop | stop_evaluating | errors | generate | choose | bench) "$1" ;;
+layouts | zero | resume | stop | stop_evaluating | errors | generate | choose | bench) "$1" ;;
 kills_1 | kills_2) kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

@@ -61,6 +61,17 @@ float *optimizer_moment2(const struct optimizer *o)
     return o->moment2;
 }
 
+int64_t optimizer_elements(const struct optimizer *o)
+{
+    return o->elements;
+}
+
+const struct optimizer_range *optimizer_ranges(const struct optimizer *o, int *count)
+{
+    *count = o->count;
+    return o->ranges;
+}
+
 double optimizer_clip(const struct optimizer *o, double norm)
 {
     static const double avoids_division_by_zero = 1e-6;
@@ -71,12 +82,16 @@ double optimizer_clip(const struct optimizer *o, double norm)
     return fmin(1, limit / (norm + avoids_division_by_zero));
 }
 
-status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, const float *gradients,
-                        int64_t step, double learning_rate, double scale)
+status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
+                        double learning_rate, double scale)
 {
     const struct optimizer_settings *s = &o->settings;
     for (int i = 0; i < o->count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
+        int64_t in = r->first - slice->first;
+        if (in < 0 || in >= slice->count) {
+            continue;
+        }
         struct adamw settings = {
             .learning_rate = (float)learning_rate,
             .beta1 = (float)s->beta1,
@@ -87,9 +102,9 @@ status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, const f
             .correction1 = (float)(1 - pow(s->beta1, (double)step)),
             .correction2 = (float)(1 - pow(s->beta2, (double)step)),
         };
-        TRY(adamw_update(o->kernels, weights + r->first, copy != NULL ? copy + r->first : NULL,
-                         o->moment1 + r->first, o->moment2 + r->first, gradients + r->first,
-                         r->count, &settings));
+        TRY(adamw_update(o->kernels, slice->weights + in,
+                         slice->copy != NULL ? slice->copy + in : NULL, o->moment1 + r->at,
+                         o->moment2 + r->at, slice->gradients + in, r->count, &settings));
     }
     return STATUS_OK;
 }

@@ -7,7 +7,8 @@ struct optimizer;
 
 /* A run of elements that are treated alike: one parameter, or a part of one. */
 struct optimizer_range {
-    int64_t first, count;
+    int64_t first, count; /* in the weights and gradients */
+    int64_t at; /* of its first element in the moments: a rank may hold those of its share alone */
     bool decay;
 };
 
@@ -18,7 +19,7 @@ struct optimizer_settings {
 
 /* optimizer_create - both moments, zero.
  *
- * Memory    8 bytes per element on k's device; ranges [count] are copied */
+ * Memory    8 bytes per element of the moments on k's device; ranges [count], by rising first, are copied */
 status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
                         const struct optimizer_range *ranges, int count, int64_t elements,
                         struct optimizer **out);
@@ -26,14 +27,26 @@ status optimizer_destroy(struct optimizer **o);
 
 float *optimizer_moment1(const struct optimizer *o); /* f32 [elements] */
 float *optimizer_moment2(const struct optimizer *o);
+int64_t optimizer_elements(const struct optimizer *o);
+
+/* optimizer_ranges - as they were given.  Memory: the optimizer's */
+const struct optimizer_range *optimizer_ranges(const struct optimizer *o, int *count);
 
 /* optimizer_clip - the factor that brings a gradient of this norm down to max_grad_norm, at most 1.
  *
  * Source    Pascanu, Mikolov, Bengio 2013; as torch.nn.utils.clip_grad_norm_: max / (norm + 1e-6) */
 double optimizer_clip(const struct optimizer *o, double norm);
 
-/* optimizer_update - step number `step` (from 1).
+/* Where [first, first + count) lies: the pointers are of element `first`. */
+struct optimizer_slice {
+    int64_t first, count;
+    float *weights;
+    const float *gradients;
+    bf16 *copy; /* NULL: none */
+};
+
+/* optimizer_update - step number `step` (from 1) of the ranges that begin in the slice.
  *
  * Units     scale: what the gradients are multiplied with first (1 / tokens, clipping) */
-status optimizer_update(struct optimizer *o, float *weights, bf16 *copy, const float *gradients,
-                        int64_t step, double learning_rate, double scale);
+status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
+                        double learning_rate, double scale);

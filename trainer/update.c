@@ -1,0 +1,221 @@
+#include "trainer/update.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct update {
+    struct update_options options;
+    int stage;
+    struct bucket_set *buckets;
+    struct optimizer *optimizer;
+};
+
+int update_stage(int zero_stage, int data_ranks)
+{
+    return data_ranks > 1 ? zero_stage : 0;
+}
+
+/* ---- making ---- */
+
+static status make_buckets(struct update *u)
+{
+    const struct update_options *o = &u->options;
+    struct bucket_segment all = {.count = model_elements(o->model)};
+    struct bucket_options options = {
+        .comm = o->mesh->data,
+        .segments = &all,
+        .segment_count = 1,
+        .bucket_elems = o->bucket_elems,
+        .scatter = u->stage > 0,
+        .rounds = o->micro_batches,
+    };
+    return bucket_create(&options, &u->buckets);
+}
+
+static struct range common(struct range a, struct range b)
+{
+    int64_t first = a.first > b.first ? a.first : b.first;
+    int64_t a_end = a.first + a.count, b_end = b.first + b.count;
+    int64_t end = a_end < b_end ? a_end : b_end;
+    return (struct range){first, end > first ? end - first : 0};
+}
+
+/* Elements whose sums this rank has and which it updates together: all at once at stage 0, else its share of
+ * a bucket. */
+static int holdings(const struct update *u)
+{
+    return u->stage == 0 ? 1 : bucket_count(u->buckets);
+}
+
+static struct range holding(const struct update *u, int index)
+{
+    return u->stage == 0 ? (struct range){0, model_elements(u->options.model)}
+                         : bucket_share(u->buckets, index);
+}
+
+/* Parameters cut by what this rank holds; ranges [parameters + holdings]. */
+static int cut_parameters(const struct update *u, struct optimizer_range *ranges, int64_t *elements)
+{
+    int count = 0, used = 0;
+    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    *elements = 0;
+    for (int h = 0; h < holdings(u); h++) {
+        struct range held = holding(u, h);
+        for (int i = 0; i < count; i++) {
+            const struct model_parameter *p = &parameters[i];
+            struct range part = common(held, (struct range){p->first, p->rows * p->columns});
+            if (part.count > 0) {
+                ranges[used++] = (struct optimizer_range){
+                    part.first, part.count, *elements + part.first - held.first, p->decay};
+            }
+        }
+        *elements += held.count;
+    }
+    return used;
+}
+
+static status make_optimizer(struct update *u)
+{
+    int count = 0;
+    int64_t elements = 0;
+    (void)model_parameters(u->options.model, &count);
+    size_t most = (size_t)count + (size_t)holdings(u);
+    struct optimizer_range *ranges = calloc(most, sizeof *ranges);
+    REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %zu ranges", most);
+    count = cut_parameters(u, ranges, &elements);
+    status result = optimizer_create(u->options.kernels, &u->options.optimizer, ranges, count,
+                                     elements, &u->optimizer);
+    free(ranges);
+    return result;
+}
+
+status update_create(const struct update_options *options, struct update **out)
+{
+    *out = NULL;
+    struct update *u = calloc(1, sizeof *u);
+    REQUIRE(u != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
+    u->options = *options;
+    u->stage = update_stage(options->zero_stage, comm_size(options->mesh->data));
+    status result = make_buckets(u);
+    if (result == STATUS_OK) {
+        result = make_optimizer(u);
+    }
+    if (result != STATUS_OK) {
+        (void)update_destroy(&u);
+    }
+    *out = u;
+    return result;
+}
+
+status update_destroy(struct update **u)
+{
+    status result = STATUS_OK;
+    if (*u != NULL) {
+        result = bucket_destroy(&(*u)->buckets);
+        KEEP_FIRST(result, optimizer_destroy(&(*u)->optimizer));
+        free(*u);
+        *u = NULL;
+    }
+    return result;
+}
+
+float *update_gradients(const struct update *u)
+{
+    return bucket_place(u->buckets, 0);
+}
+
+struct bucket_set *update_buckets(const struct update *u)
+{
+    return u->buckets;
+}
+
+const struct optimizer *update_optimizer(const struct update *u)
+{
+    return u->optimizer;
+}
+
+bool update_is_sharded(const struct update *u)
+{
+    return u->stage > 0;
+}
+
+/* ---- the norm ---- */
+
+status update_sum_of_squares(struct update *u, double *out)
+{
+    *out = 0;
+    for (int b = 0; b < bucket_count(u->buckets); b++) {
+        struct range share = bucket_share(u->buckets, b);
+        double squares = 0;
+        TRY(sum_of_squares(u->options.kernels, &squares, bucket_sum(u->buckets, b, share.first),
+                           share.count));
+        *out += squares;
+    }
+    return STATUS_OK;
+}
+
+static status require_finite(const struct update *u, int bucket, const struct model_parameter *p)
+{
+    struct range part =
+        common(bucket_share(u->buckets, bucket), (struct range){p->first, p->rows * p->columns});
+    if (part.count == 0) {
+        return STATUS_OK;
+    }
+    const float *gradient = bucket_sum(u->buckets, bucket, part.first);
+    for (int64_t e = 0; e < part.count; e++) {
+        REQUIRE(isfinite(gradient[e]), STATUS_NOT_FINITE,
+                "the gradient of %s is %g at element %lld, with a finite loss on every rank; the "
+                "weights were not updated. Lower optimizer.learning_rate or use fp32",
+                p->name, (double)gradient[e], (long long)(part.first - p->first + e));
+    }
+    return STATUS_OK;
+}
+
+status update_require_finite(const struct update *u)
+{
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    for (int i = 0; i < count; i++) {
+        for (int b = 0; b < bucket_count(u->buckets); b++) {
+            TRY(require_finite(u, b, &parameters[i]));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- the update ---- */
+
+static status update_holding(struct update *u, int index, int64_t step, double learning_rate,
+                             double scale)
+{
+    struct model *m = u->options.model;
+    struct range held = holding(u, index);
+    bf16 *copy = model_copy(m);
+    struct optimizer_slice slice = {
+        .first = held.first,
+        .count = held.count,
+        .weights = model_weights(m) + held.first,
+        .gradients = bucket_sum(u->buckets, index, held.first),
+        .copy = copy != NULL ? copy + held.first : NULL,
+    };
+    return optimizer_update(u->optimizer, &slice, step, learning_rate, scale);
+}
+
+/* A bucket's weights are on their way while the next one's are made. */
+status update_apply(struct update *u, int64_t step, double learning_rate, double norm, double scale)
+{
+    float *weights = model_weights(u->options.model);
+    scale *= optimizer_clip(u->optimizer, norm);
+    status result = STATUS_OK;
+    for (int h = 0; h < holdings(u); h++) {
+        KEEP_FIRST(result, update_holding(u, h, step, learning_rate, scale));
+        if (u->stage > 0) {
+            KEEP_FIRST(result, bucket_gather_start(u->buckets, h, weights, sizeof *weights));
+        }
+    }
+    if (u->stage > 0) {
+        KEEP_FIRST(result, bucket_gather_finish(u->buckets));
+        KEEP_FIRST(result, model_weights_changed(u->options.model));
+    }
+    return result;
+}

@@ -1,0 +1,55 @@
+/* From a step's gradients to its new weights: buckets, norm, AdamW over what this rank holds, and the way
+ * of the weights to the ranks that need them.
+ *
+ * ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over the data-parallel group: at stage 0 every rank has
+ * all sums and updates everything. At stage 1 each rank gets the sums of its shares of the buckets, has
+ * moments for these alone, and the updated weights are gathered. At stage 2 layers' gradients have no memory
+ * of their own either (bucket.h). All stages make the same sums in the same order: the same bits, but for
+ * accumulated gradients at stage 2, which are summed over ranks first. */
+#pragma once
+
+#include "comm/bucket.h"
+#include "comm/mesh.h"
+#include "trainer/model/model.h"
+#include "trainer/optimizer/optimizer.h"
+
+struct update;
+
+struct update_options {
+    const struct mesh *mesh;
+    struct kernels *kernels;
+    struct model *model;
+    struct optimizer_settings optimizer;
+    int zero_stage;
+    int64_t bucket_elems;
+    int64_t micro_batches; /* of a step, on the rank that has most */
+};
+
+/* update_stage - what a stage comes to on so many data-parallel ranks: alone there is nothing to share. */
+int update_stage(int zero_stage, int data_ranks);
+
+/* update_create - gradients and moments, zero. Collective. */
+status update_create(const struct update_options *options, struct update **out);
+status update_destroy(struct update **u);
+
+float *update_gradients(const struct update *u);
+struct bucket_set *update_buckets(const struct update *u);
+const struct optimizer *update_optimizer(const struct update *u);
+
+/* update_is_sharded - whether each data-parallel rank has other moments. */
+bool update_is_sharded(const struct update *u);
+
+/* update_sum_of_squares - of the gradients' sums that this rank owns: over all ranks it is the whole. After
+ * bucket_finish. */
+status update_sum_of_squares(struct update *u, double *out);
+
+/* update_require_finite - which tensor made the squared norm not finite: looked for in this rank's shares.
+ *
+ * Errors    STATUS_NOT_FINITE naming tensor and element */
+status update_require_finite(const struct update *u);
+
+/* update_apply - step number `step` (from 1): new weights on all ranks. Collective.
+ *
+ * Units     norm: of the mean loss's gradient; scale: what makes the mean of the summed gradients */
+status update_apply(struct update *u, int64_t step, double learning_rate, double norm,
+                    double scale);

@@ -192,20 +192,10 @@ static status read_everything(struct loader *loader, int64_t batches, int64_t *t
     return STATUS_OK;
 }
 
-static status vocabulary_of(const struct recipe *r, int64_t *out)
-{
-    struct tokenizer *tokenizer = NULL;
-    if (r->data.tokenizer[0] != '\0') {
-        TRY(tokenizer_open(r->data.tokenizer, &tokenizer));
-    }
-    status result = session_vocabulary(r, tokenizer, out);
-    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
-    return result;
-}
-
 static status bench_data(const struct request *q)
 {
     struct recipe r;
+    struct tokenizer *tokenizer = NULL;
     struct loader *loader = NULL;
     struct loader_source sources[RECIPE_SOURCES_MAX];
     int64_t tokens = 0;
@@ -225,10 +215,12 @@ static status bench_data(const struct request *q)
         .shuffle = r.data.shuffle,
         .document_mask = r.data.document_mask,
     };
-    TRY(vocabulary_of(&r, &options.vocab_size));
+    status result = session_tokenizer(&r, r.data.tokenizer, &tokenizer, &options.vocab_size);
+    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
+    TRY(result);
     TRY(loader_open(&options, &loader));
     double start = clock_seconds();
-    status result = read_everything(loader, 1000 * q->repeats, &tokens);
+    result = read_everything(loader, 1000 * q->repeats, &tokens);
     double seconds = clock_seconds() - start;
     KEEP_FIRST(result, loader_close(&loader));
     TRY(result);

@@ -72,7 +72,7 @@ vendor_allowed() {
     jansson*)
         case $file in datasets/* | trainer/*) return 0 ;; esac
         ;;
-    pcre2*)
+    pcre2* | utf8proc*)
         case $file in datasets/tokenizer/*.c) return 0 ;; esac
         ;;
     openssl/*)

@@ -8,12 +8,17 @@
     make_tokenizer_reference.py compare PROGRAM [--manual DIR] [--megabytes N]
         learns one tokenizer with `PROGRAM tokenizer train` and one with the package from the English manual
         pages, and compares the merges, and the ids of pages in all languages, of difficult texts and of many
-        code points, one by one; so too, with fewer texts, for every pattern and option that is read. Exit code 1 where anything differs.
+        code points, one by one; so too, with fewer texts, for every pattern and option that is read; and the
+        same for WordPiece. Exit code 1 where anything differs.
+
+    make_tokenizer_reference.py classes
+        prints the table of datasets/tokenizer/bert_classes.c
 """
 
 import argparse
 import glob
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -21,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference", "tokenizer")
 END = "<|endoftext|>"
@@ -135,6 +140,95 @@ def variants():
     return made
 
 
+# BERT: hard for its clean-up (other scripts, marks, controls) and for WordPiece (long and unknown words)
+BERT_TEXTS = TEXTS + [
+    "\u0130stanbul \u0131 \u01c5 \ufb01 \u1e9e \u212a \u2126", "e\u0301\u0323\u0302 \u0041\u030a \u1e09 \u0344 \u0390",
+    "\uac00\ub098\ub2e4 \u1112\u1161\u11ab", "\u302e\u302f\u302e a\u302f\u0301\u302e \U0001d165\U0001d16d\U0001d165 x\U0001d16d\u302e\U0001d165",
+    "a" * 100, "a" * 101, "\u00e9" * 100, "\u00e9" * 101, "e\u0301" * 60, "\u6f22" * 150, "un" + "affable" * 14, "x" * 5000,
+    "\u4e00\u3400\U00020000\U0002b820\U0002b920\uf900\U0002f800\u3041\u30a1", "a\u0000b\ufffdc\u200dd\u00ade\ufefff\u2028g\u000bh\u0085i",
+    "[CLS] a [SEP] b [MASK] [PAD] [UNK] [mask] [ MASK ]", "x[MASK]y[SEP][SEP]", "don't can't we've they're I'm . , ! ? ' \" do not",
+    "\u3002\uff0c\uff01\u3010\u061f\u0964\u00bf\u00a1\u2014\u2026 $+<=>^`|~ \u00a3\u20ac\u00a7", "\u0915\u094d\u0937 \u0e01\u0e33 \u1780\u17d2\u1798",
+]
+BERT_PAIRS = [("", ""), ("a", ""), ("", "b"), ("two banks", "one stroke"), ("The oars of a bireme lie in two banks", "both pull"),
+              ("both pull", "The oars of a bireme lie in two banks, and both banks pull in one stroke."),
+              ("one [SEP] two", "[MASK]\u6f22\u5b57")]
+BERT_OPTIONS = ["1111", "1100", "1101", "0011"]  # clean, Chinese, strip accents, lower case
+
+
+def wordpiece(normalizer):
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    t.normalizer = normalizer
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    t.decoder = decoders.WordPiece()
+    t.train_from_iterator([CORPUS], trainers.WordPieceTrainer(
+        vocab_size=700, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False))
+    t.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(s, t.token_to_id(s)) for s in ("[CLS]", "[SEP]")])
+    return t
+
+
+def bert_normalizer(options):
+    clean, chinese, strip, lower = (o == "1" for o in options)
+    return normalizers.BertNormalizer(clean_text=clean, handle_chinese_chars=chinese, strip_accents=strip, lowercase=lower)
+
+
+def bert_words(normalizer, text):
+    return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))]
+
+
+def all_code_points():
+    return (code for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+
+
+def bert_digest(options):
+    """Of the words of every code point in a few places: too many to be listed."""
+    normalizer, digest = bert_normalizer(options), hashlib.sha256()
+    for code in all_code_points():
+        words = bert_words(normalizer, f"a{chr(code)}b {chr(code)}\u302f\u0301c")
+        digest.update(("\x1f".join(words) + "\n").encode())
+    return digest.hexdigest()
+
+
+def truncated(tokenizer, a, b, most):
+    tokenizer.enable_truncation(most)
+    ids = tokenizer.encode(a, b).ids
+    tokenizer.no_truncation()
+    return ids
+
+
+def write_wordpiece():
+    expected = {"texts": BERT_TEXTS, "pairs": BERT_PAIRS, "digests": {o: bert_digest(o) for o in BERT_OPTIONS}, "tokenizers": {}}
+    for name, normalizer in {"bert": normalizers.BertNormalizer(), "bert_cased": normalizers.BertNormalizer(lowercase=False)}.items():
+        t = wordpiece(normalizer)
+        save(t, name)
+        ids = [t.encode(text, add_special_tokens=False).ids for text in BERT_TEXTS]
+        expected["tokenizers"][name] = {
+            "ids": ids, "decoded": [[t.decode(i, skip_special_tokens=skip) for i in ids] for skip in (False, True)],
+            "pairs": [t.encode(a, b).ids for a, b in BERT_PAIRS],
+            "types": [t.encode(a, b).type_ids for a, b in BERT_PAIRS],
+            "truncated": [[truncated(t, a, b, most) for a, b in BERT_PAIRS] for most in (3, 4, 9, 16)]}
+    with open(os.path.join(FOLDER, "expected_bert.json"), "w") as file:
+        file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
+
+
+def print_classes():
+    none = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    clean, strip = (normalizers.BertNormalizer(**{**none, name: True}) for name in ("clean_text", "strip_accents"))
+    pre = pre_tokenizers.BertPreTokenizer()
+    ranges = []
+    for code in all_code_points():
+        c = chr(code)
+        words = [word for word, _ in pre.pre_tokenize_str("a" + c + "b")]
+        kind = ("C" if clean.normalize_str(c) == "" and code != 0xFFFD else "B" if words == ["a", "b"] else
+                "P" if words == ["a", c, "b"] else "M" if strip.normalize_str(c) == "" else None)
+        if kind and ranges and ranges[-1][1:] == [code - 1, kind]:
+            ranges[-1][1] = code
+        elif kind:
+            ranges.append([code, code, kind])
+    print(", ".join(f"{{0x{first:X}, 0x{last:X}, {kind}}}" for first, last, kind in ranges))
+
+
 def save(tokenizer, name, pretty=False):
     os.makedirs(os.path.join(FOLDER, name), exist_ok=True)
     tokenizer.save(os.path.join(FOLDER, name, "tokenizer.json"), pretty=pretty)
@@ -157,6 +251,7 @@ def write():
     # in the byte alphabet a letter is a byte
     words = {name: [[len(word) for word, _ in pre.pre_tokenize_str(text)] for text in texts]
              for name, pre in {"gpt2": byte_level(), **{name: split(p) for name, p in PATTERNS.items()}}.items()}
+    write_wordpiece()
     with open(os.path.join(FOLDER, "expected.json"), "w") as file:
         file.write(json.dumps({"texts": texts, "ids": ids, "words": words}, separators=(",", ":")).replace("]],", "]],\n") + "\n")
 
@@ -270,19 +365,47 @@ def compare(program, manual, megabytes):
     return good
 
 
+def compare_wordpiece(program, manual, megabytes):
+    good = True
+    with tempfile.TemporaryDirectory() as folder:
+        pages = list(manual_pages(manual, megabytes * 1000000))
+        corpus = os.path.join(folder, "corpus.txt")
+        with open(corpus, "w", newline="") as file:
+            file.write("\n".join(pages))
+        subprocess.run([program, "tokenizer", "train", "--type", "wordpiece", "--vocab-size", "8192", "--input", corpus,
+                        "--output", folder], check=True)
+        tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+        pairs = [f"{a}\t{b}" for a, b in zip(TEXTS, reversed(TEXTS)) if not {"\n", "\t", "\r"} & set(a + b)]
+        lines = [line for page in pages for line in page.split("\n")]
+        for name, texts in {"lines of pages": lines, "difficult texts": [t for t in BERT_TEXTS if "\n" not in t],
+                            "code points": list(code_points(1))}.items():
+            ours = run_encode(program, folder, "\n".join(texts) + "\n", "--special")
+            wanted = tokenizer.encode_batch(texts, add_special_tokens=False)
+            differ = sum(a != b.ids for a, b in zip(ours, wanted, strict=True))
+            print(f"wordpiece, {name}: {len(texts)} texts, {sum(len(a) for a in ours)} tokens, {differ} differ")
+            good &= differ == 0
+        ours = run_encode(program, folder, "\n".join(pairs) + "\n", "--special", "--pair")
+        wanted = tokenizer.encode_batch([tuple(p.split("\t")) for p in pairs])
+        differ = sum(a != b.ids for a, b in zip(ours, wanted, strict=True))
+        print(f"wordpiece, pairs: {len(pairs)}, {differ} differ")
+    return good and differ == 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("write")
+    commands.add_parser("classes")
     c = commands.add_parser("compare")
     c.add_argument("program")
     c.add_argument("--manual", default="/usr/share/man")
     c.add_argument("--megabytes", type=float, default=10)
     arguments = parser.parse_args()
-    if arguments.command == "write":
-        write()
+    if arguments.command != "compare":
+        write() if arguments.command == "write" else print_classes()
         return 0
-    return 0 if compare(arguments.program, arguments.manual, arguments.megabytes) else 1
+    good = compare(arguments.program, arguments.manual, arguments.megabytes)
+    return 0 if compare_wordpiece(os.path.abspath(arguments.program), arguments.manual, arguments.megabytes) and good else 1
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ find_missing() {
     need libyaml-dev library yaml-0.1
     need libjansson-dev library jansson
     need libpcre2-dev library libpcre2-8
+    need libutf8proc-dev library libutf8proc
     need libssl-dev library libcrypto
     need libprotobuf-c-dev library libprotobuf-c
     need protobuf-c-compiler has protoc-c

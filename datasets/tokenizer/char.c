@@ -84,21 +84,6 @@ done:
     return result;
 }
 
-static size_t put_utf8(uint32_t code, char text[4])
-{
-    if (code < 0x80) {
-        text[0] = (char)code;
-        return 1;
-    }
-    size_t length = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = length - 1; i > 0; i--) {
-        text[i] = (char)(0x80 | (code & 0x3f));
-        code >>= 6;
-    }
-    text[0] = (char)((0xf00u >> length) | code);
-    return length;
-}
-
 static status make(const bool *seen, int64_t vocab_size, struct tokenizer **out)
 {
     int64_t count = 0;
@@ -114,7 +99,7 @@ static status make(const bool *seen, int64_t vocab_size, struct tokenizer **out)
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         if (seen[code]) {
             char text[4];
-            TRY(tokenizer_set(*out, id, text, put_utf8(code, text)));
+            TRY(tokenizer_set(*out, id, text, pretokenise_put(code, text)));
             (*out)->tokens[id].in_model = true;
             (*out)->tokens[id].literal = true;
             id++;

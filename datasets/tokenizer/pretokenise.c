@@ -113,6 +113,21 @@ enum pretokenise_pattern pretokenise_lookup(const char *published)
     return PRETOKENISE_NONE;
 }
 
+size_t pretokenise_put(uint32_t code, char text[4])
+{
+    if (code < 0x80) {
+        text[0] = (char)code;
+        return 1;
+    }
+    size_t length = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = length - 1; i > 0; i--) {
+        text[i] = (char)(0x80 | (code & 0x3f));
+        code >>= 6;
+    }
+    text[0] = (char)((0xf00u >> length) | code);
+    return length;
+}
+
 size_t pretokenise_character(const char *text, size_t bytes, uint32_t *code)
 {
     const unsigned char *c = (const unsigned char *)text;

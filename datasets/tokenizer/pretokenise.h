@@ -37,6 +37,9 @@ enum pretokenise_pattern pretokenise_lookup(const char *published);
  * Source    Unicode 15, table 3-7 (no overlong forms, no surrogates, at most U+10FFFF) */
 size_t pretokenise_character(const char *text, size_t bytes, uint32_t *code);
 
+/* pretokenise_put - a code point as UTF-8; returns its bytes. */
+size_t pretokenise_put(uint32_t code, char text[4]);
+
 /* A compiled pattern: immutable, shared by threads. */
 struct pretokeniser;
 status pretokeniser_create(enum pretokenise_pattern pattern, struct pretokeniser **out);

@@ -47,6 +47,15 @@ status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct t
     }
     pthread_mutex_init(&t->pool->lock, NULL);
     *out = t;
+    if (kind == TOKENIZER_WORDPIECE) {
+        t->wordpiece = calloc(1, sizeof *t->wordpiece);
+        REQUIRE(t->wordpiece != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
+        *t->wordpiece = (struct wordpiece){.text = {true, true, true, true},
+                                           .accents_follow_case = true,
+                                           .cleanup = true,
+                                           .characters_most = WORDPIECE_CHARACTERS,
+                                           .prefix = WORDPIECE_PREFIX};
+    }
     return STATUS_OK;
 }
 
@@ -64,6 +73,7 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     pthread_mutex_destroy(&t->pool->lock);
     free(t->pool);
     pretokeniser_destroy(t->pretokeniser);
+    wordpiece_free(t->wordpiece);
     free(t->char_ids);
     free(t->pairs);
     text_map_free(&t->by_bytes);
@@ -101,7 +111,7 @@ static status map_bytes(struct tokenizer *t)
 {
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
-        if (!token->in_model || token->literal) {
+        if (!token->in_model || (token->literal && t->kind == TOKENIZER_BPE)) {
             continue;
         }
         struct text_slot *slot;
@@ -125,6 +135,12 @@ static int32_t find_added(const struct tokenizer *t, const char *text, size_t by
     return -1;
 }
 
+static int32_t find_either(const struct tokenizer *t, const char *one, const char *other)
+{
+    int32_t id = tokenizer_find(t, one);
+    return id >= 0 ? id : tokenizer_find(t, other);
+}
+
 static status name_tokenizer(struct tokenizer *t)
 {
     char *text = NULL;
@@ -139,6 +155,9 @@ status tokenizer_finish(struct tokenizer *t)
 {
     if (t->kind == TOKENIZER_CHAR) {
         TRY(char_build(t));
+    } else if (t->kind == TOKENIZER_WORDPIECE) {
+        TRY(map_bytes(t));
+        TRY(wordpiece_build(t));
     } else {
         TRY(map_bytes(t));
         TRY(bpe_build(t));
@@ -148,6 +167,11 @@ status tokenizer_finish(struct tokenizer *t)
     for (size_t i = 0; i < sizeof end_tokens / sizeof *end_tokens && t->eos < 0; i++) {
         t->eos = find_added(t, end_tokens[i], strlen(end_tokens[i]));
     }
+    t->specials = (struct tokenizer_specials){.cls = find_either(t, "[CLS]", "<s>"),
+                                              .sep = find_either(t, "[SEP]", "</s>"),
+                                              .pad = find_either(t, "[PAD]", "<pad>"),
+                                              .mask = find_either(t, "[MASK]", "<mask>"),
+                                              .unknown = find_either(t, "[UNK]", "<unk>")};
     return name_tokenizer(t);
 }
 
@@ -164,8 +188,8 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
         result = char_train(vocab_size, files, count, out);
         break;
     case TOKENIZER_WORDPIECE:
-        RAISE(STATUS_UNAVAILABLE, "tokenizers of the type wordpiece are not in this build: bpe and "
-                                  "char are");
+        result = wordpiece_train(vocab_size, files, count, workers, out);
+        break;
     }
     if (result != STATUS_OK) {
         tokenizer_destroy(out);
@@ -177,7 +201,12 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
 {
     *out = NULL;
     char path[FILE_PATH_BYTES];
+    TRY(file_join(path, folder, VOCAB_FILE));
+    bool vocab_alone = file_exists(path);
     TRY(file_join(path, folder, TOKENIZER_FILE));
+    if (vocab_alone && !file_exists(path)) {
+        return wordpiece_open_vocab(folder, out);
+    }
     char *text = NULL;
     size_t bytes = 0;
     TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
@@ -196,7 +225,8 @@ status tokenizer_save(const struct tokenizer *t, const char *folder)
     TRY(tokenizer_to_text(t, &text, &bytes));
     status result = file_write(path, text, bytes);
     free(text);
-    return result;
+    TRY(result);
+    return t->kind == TOKENIZER_WORDPIECE ? wordpiece_save_vocab(t, folder) : STATUS_OK;
 }
 
 enum tokenizer_kind tokenizer_kind_of(const struct tokenizer *t)
@@ -217,6 +247,23 @@ int32_t tokenizer_eos(const struct tokenizer *t)
 const char *tokenizer_sha256(const struct tokenizer *t)
 {
     return t->sha256;
+}
+
+struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t)
+{
+    return t->specials;
+}
+
+bool tokenizer_continues(const struct tokenizer *t, int32_t id)
+{
+    const struct token *token = &t->tokens[id];
+    if (token->bytes == NULL || token->added || t->kind == TOKENIZER_CHAR) {
+        return false;
+    }
+    if (t->kind == TOKENIZER_WORDPIECE) {
+        return strncmp(token->bytes, t->wordpiece->prefix, strlen(t->wordpiece->prefix)) == 0;
+    }
+    return strchr(" \t\r\n", token->bytes[0]) == NULL;
 }
 
 int32_t tokenizer_find(const struct tokenizer *t, const char *text)
@@ -249,6 +296,9 @@ static status encode_plain(const struct encoding *e, size_t from, size_t to)
     if (t->kind == TOKENIZER_CHAR) {
         return char_encode(t, e->text + from, to - from, from, e->out);
     }
+    if (t->kind == TOKENIZER_WORDPIECE) {
+        return wordpiece_encode(t, e->text + from, to - from, e->out);
+    }
     return bpe_encode(t, e->encoder, e->text + from, to - from, from, e->out);
 }
 
@@ -277,7 +327,7 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
                         struct token_list *out)
 {
     struct encoding e = {.tokenizer = t, .text = text, .out = out};
-    if (t->kind != TOKENIZER_CHAR) {
+    if (t->kind == TOKENIZER_BPE) {
         TRY(encoder_take(t, &e.encoder));
     }
     int64_t before = out->count;
@@ -309,6 +359,9 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
         const struct token *token = &t->tokens[ids[i]];
         bytes += is_written(token, skip_special) ? token->length : 0;
     }
+    if (t->kind == TOKENIZER_WORDPIECE) {
+        return wordpiece_decode(t, ids, count, skip_special, out, out_bytes);
+    }
     char *text = malloc(bytes + 1);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", bytes);
     size_t used = 0;
@@ -323,6 +376,56 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
     *out = text;
     if (out_bytes != NULL) {
         *out_bytes = used;
+    }
+    return STATUS_OK;
+}
+
+/* Of lengths a and b with a sum above `most`: the longer one gives way until they are equal, then both. */
+static void truncate_pair(int64_t *a, int64_t *b, int64_t most)
+{
+    int64_t *shorter = *a <= *b ? a : b, *longer = *a <= *b ? b : a;
+    int64_t left = most - *shorter;
+    if (left >= *shorter) {
+        *longer = left;
+    } else {
+        *shorter = most / 2;
+        *longer = most - most / 2;
+    }
+}
+
+status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,
+                             const char *b, size_t b_bytes, bool special, int64_t most,
+                             struct token_list *out, int64_t *first)
+{
+    int32_t cls = t->specials.cls, sep = t->specials.sep;
+    int64_t around = b == NULL ? 2 : 3, before = out->count;
+    REQUIRE(cls >= 0 && sep >= 0, STATUS_DATA,
+            "the tokenizer has no [CLS] and [SEP], so that it cannot make an encoder's input");
+    REQUIRE(most == 0 || most >= around, STATUS_USAGE,
+            "at most %lld ids: the special tokens alone are %lld", (long long)most,
+            (long long)around);
+    TRY(token_list_reserve(out, around));
+    out->ids[out->count++] = cls;
+    status result = tokenizer_encode(t, a, a_bytes, special, out);
+    int64_t b_begin = out->count;
+    if (result == STATUS_OK && b != NULL) {
+        result = tokenizer_encode(t, b, b_bytes, special, out);
+    }
+    if (result != STATUS_OK) {
+        out->count = before;
+        return result;
+    }
+    int64_t a_count = b_begin - before - 1, b_count = out->count - b_begin;
+    if (most > 0 && a_count + b_count > most - around) {
+        truncate_pair(&a_count, &b_count, most - around);
+    }
+    TRY(token_list_reserve(out, 2));
+    *first = a_count + 2;
+    memmove(out->ids + before + *first, out->ids + b_begin, (size_t)b_count * sizeof *out->ids);
+    out->ids[before + *first - 1] = sep;
+    out->count = before + *first + b_count;
+    if (b != NULL) {
+        out->ids[out->count++] = sep;
     }
     return STATUS_OK;
 }

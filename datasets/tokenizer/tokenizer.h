@@ -1,8 +1,8 @@
-/* Text to ids and back. Kinds: `bpe` (byte-level, as GPT-2), `char`, `wordpiece` (another issue).
+/* Text to ids and back. Kinds: `bpe` (byte-level, as GPT-2), `wordpiece` (as BERT), `char`.
  *
  * A tokenizer lives in a folder as tokenizer.json in the Hugging Face `tokenizers` format (and, for
- * `char`, in the same format with a one-character vocabulary). Immutable once made: encode and
- * decode may run in several threads at once. */
+ * `char`, in the same format with a one-character vocabulary; for `wordpiece` vocab.txt lies beside it, and is
+ * read where it is alone). Immutable once made: encode and decode may run in several threads at once. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,20 +30,21 @@ status token_list_reserve(struct token_list *list, int64_t more);
 /* tokenizer_train - learn a tokenizer of at most vocab_size ids from the texts of these files.
  *
  * For bpe: 256 bytes first, merges by count (ties: the pair with the smaller ids; pairs seen once
- * are not merged, so there may be fewer ids), and the special token <|endoftext|> last. For char:
- * every character of the text in order of code points, no special token; vocab_size is only checked
+ * are not merged, so there may be fewer ids), and the special token <|endoftext|> last. For wordpiece: [PAD]
+ * [UNK] [CLS] [SEP] [MASK], characters, pieces, of text as bert-base-uncased cleans it. For char: every character of the text in order of code points, no special token; vocab_size is only checked
  * as a limit (0: none).
  * Errors    STATUS_NO_INPUT, STATUS_DATA (char: invalid UTF-8, with the byte offset) */
 status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
                        int workers, struct tokenizer **out);
 
-/* tokenizer_open - read folder/tokenizer.json.
+/* tokenizer_open - read folder/tokenizer.json; where there is none, folder/vocab.txt.
  *
  * Errors    STATUS_NO_INPUT, STATUS_DATA naming file, place and reason (an unsupported part of the
  *           format is refused by name, never ignored) */
 status tokenizer_open(const char *folder, struct tokenizer **out);
 
-/* tokenizer_save - write folder/tokenizer.json (the folder is made). Same tokenizer, same bytes. */
+/* tokenizer_save - write folder/tokenizer.json (the folder is made), for wordpiece vocab.txt too. Same
+ * tokenizer, same bytes. */
 status tokenizer_save(const struct tokenizer *t, const char *folder);
 status tokenizer_destroy(struct tokenizer **t);
 
@@ -54,6 +55,17 @@ int32_t tokenizer_eos(const struct tokenizer *t);        /* <|endoftext|>, </s>,
 /* tokenizer_sha256 - of the canonical tokenizer.json: names the tokenizer in shards and
  * checkpoints. */
 const char *tokenizer_sha256(const struct tokenizer *t);
+
+/* The tokens that the inputs of encoders such as BERT are made of, by their usual names ([CLS] or <s>, ...);
+ * -1: the tokenizer has none. */
+struct tokenizer_specials {
+    int32_t cls, sep, pad, mask, unknown;
+};
+struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t);
+
+/* tokenizer_continues - whether a token goes on in the word of the token before it ("##ing"); special tokens do
+ * not. For bpe: whether it begins without white space. */
+bool tokenizer_continues(const struct tokenizer *t, int32_t id);
 
 /* tokenizer_find - the id of a whole token by its text (special tokens too); -1: none. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text);
@@ -71,3 +83,13 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
  * Errors    STATUS_DATA: an id outside of the vocabulary, with its index */
 status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
                         bool skip_special, char **out, size_t *out_bytes);
+
+/* tokenizer_encode_pair - append [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b is not NULL.
+ *
+ * At most `most` ids (0: any number): the longer of the two texts gives way first, at its end, as `transformers`
+ * truncates. *first is the number of ids of the first segment, with its [CLS] and [SEP].
+ * Errors    STATUS_DATA: no [CLS] or [SEP] in the vocabulary, and as tokenizer_encode; STATUS_USAGE: `most` is
+ *           below the special tokens' number */
+status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,
+                             const char *b, size_t b_bytes, bool special, int64_t most,
+                             struct token_list *out, int64_t *first);

@@ -13,8 +13,10 @@
 #include "datasets/tokenizer/pretokenise.h"
 #include "datasets/tokenizer/text_map.h"
 #include "datasets/tokenizer/tokenizer.h"
+#include "datasets/tokenizer/wordpiece.h"
 
 #define TOKENIZER_FILE "tokenizer.json"
+#define VOCAB_FILE "vocab.txt"
 #define TOKENIZER_FILE_LIMIT_BYTES ((size_t)64 << 20)
 #define TOKENIZER_VOCAB_LIMIT ((int64_t)1 << 24)
 #define TOKENIZER_EOS "<|endoftext|>"
@@ -80,6 +82,8 @@ struct tokenizer {
     struct merge *merges;
     int64_t merge_count;
 
+    struct wordpiece *wordpiece; /* NULL for the other kinds */
+
     struct added_set added_sets[2]; /* derived from here: not normalized, normalized */
     struct text_map by_bytes;       /* the model's tokens */
     int32_t byte_ids[256];          /* -1: missing */
@@ -90,6 +94,7 @@ struct tokenizer {
     struct pretokeniser *pretokeniser;
     struct encoder_pool *pool;
     int32_t eos;
+    struct tokenizer_specials specials;
     char sha256[HASH_TEXT_BYTES];
 };
 

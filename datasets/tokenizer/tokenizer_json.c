@@ -1,7 +1,8 @@
 /* Reading tokenizer.json, the format of the Hugging Face `tokenizers` package.
  *
  * What is understood: a model of the type BPE with byte-level words (pre_tokenizer ByteLevel, or
- * Split with a pattern of pretokenise.h and then ByteLevel), and the one-character form of char.c.
+ * Split with a pattern of pretokenise.h and then ByteLevel), the one-character form of char.c, and
+ * WordPiece (wordpiece_json.c).
  * All else that the format can say changes ids; it is refused by its name and never passed over,
  * and so is a key that is not known here.
  *
@@ -15,41 +16,26 @@
 #include <string.h>
 
 #include "datasets/tokenizer/alphabet.h"
-#include "datasets/tokenizer/tokenizer_impl.h"
+#include "datasets/tokenizer/json_reader.h"
 
 #define VALUES_LIMIT ((size_t)3000000)
 #define HOLES_FREE ((int64_t)65536)
 #define ADDED_LIMIT_BYTES ((size_t)4096)
-#define SHOWN "%.60s" /* of a text from the file, in a message */
 
-struct reader {
-    const char *path;
-    struct tokenizer *t;
-    json_t *vocab;
-    json_t *merges;
-    json_t *added;
-    struct text_map texts; /* the model's tokens as the file has them -> id */
-    bool unk_token;
-    bool ignore_merges;
-};
-
-#define NEED(r, condition, format, ...)                                                            \
-    REQUIRE(condition, STATUS_DATA, "%s: " format, (r)->path, ##__VA_ARGS__)
-
-static bool is_absent(const json_t *value)
+bool json_reader_absent(const json_t *value)
 {
     return value == NULL || json_is_null(value);
 }
 
-static const char *type_name(const json_t *object)
+const char *json_reader_type(const json_t *object)
 {
     const char *name = json_string_value(json_object_get(object, "type"));
     return name == NULL ? "(no type)" : name;
 }
 
 /* Every key of the object is in the list "|a|b|c|". */
-static status check_keys(const struct reader *r, json_t *object, const char *place,
-                         const char *known)
+status json_reader_keys(const struct json_reader *r, json_t *object, const char *place,
+                        const char *known)
 {
     NEED(r, json_is_object(object), "%s is not an object", place);
     const char *key;
@@ -67,41 +53,41 @@ static status check_keys(const struct reader *r, json_t *object, const char *pla
     return STATUS_OK;
 }
 
-static status read_bool(const struct reader *r, const json_t *object, const char *place,
+status json_reader_bool(const struct json_reader *r, const json_t *object, const char *place,
                         const char *key, bool preset, bool *out)
 {
     const json_t *value = json_object_get(object, key);
-    NEED(r, is_absent(value) || json_is_boolean(value), "%s.%s is neither true nor false", place,
-         key);
-    *out = is_absent(value) ? preset : json_is_true(value);
+    NEED(r, json_reader_absent(value) || json_is_boolean(value), "%s.%s is neither true nor false",
+         place, key);
+    *out = json_reader_absent(value) ? preset : json_is_true(value);
     return STATUS_OK;
 }
 
-static status refuse_true(const struct reader *r, const json_t *object, const char *place,
+static status refuse_true(const struct json_reader *r, const json_t *object, const char *place,
                           const char *key)
 {
     bool value = false;
-    TRY(read_bool(r, object, place, key, false, &value));
+    TRY(json_reader_bool(r, object, place, key, false, &value));
     NEED(r, !value, "%s.%s is true, which is not supported", place, key);
     return STATUS_OK;
 }
 
 /* null, missing or "": texts that are put around words by other kinds of models. */
-static status refuse_text(const struct reader *r, const json_t *object, const char *place,
+static status refuse_text(const struct json_reader *r, const json_t *object, const char *place,
                           const char *key)
 {
     const json_t *value = json_object_get(object, key);
-    NEED(r, is_absent(value) || (json_is_string(value) && json_string_length(value) == 0),
+    NEED(r, json_reader_absent(value) || (json_is_string(value) && json_string_length(value) == 0),
          "%s.%s is set, which is not supported", place, key);
     return STATUS_OK;
 }
 
-static status read_split(const struct reader *r, json_t *split)
+static status read_split(const struct json_reader *r, json_t *split)
 {
     const char *place = "pre_tokenizer.pretokenizers[0] (Split)";
-    TRY(check_keys(r, split, place, "|type|pattern|behavior|invert|"));
+    TRY(json_reader_keys(r, split, place, "|type|pattern|behavior|invert|"));
     json_t *pattern = json_object_get(split, "pattern");
-    TRY(check_keys(r, pattern, "the Split's pattern", "|Regex|"));
+    TRY(json_reader_keys(r, pattern, "the Split's pattern", "|Regex|"));
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
     NEED(r, regex != NULL, "the Split's pattern.Regex is not a text");
     r->t->pattern = pretokenise_lookup(regex);
@@ -111,7 +97,7 @@ static status read_split(const struct reader *r, json_t *split)
          regex);
     const char *behavior = json_string_value(json_object_get(split, "behavior"));
     bool invert = false;
-    TRY(read_bool(r, split, place, "invert", false, &invert));
+    TRY(json_reader_bool(r, split, place, "invert", false, &invert));
     /* These patterns leave nothing between their matches, so that both ways give the same words. */
     bool isolated = behavior != NULL && strcmp(behavior, "Isolated") == 0 && !invert;
     bool removed = behavior != NULL && strcmp(behavior, "Removed") == 0 && invert;
@@ -120,16 +106,17 @@ static status read_split(const struct reader *r, json_t *split)
     return STATUS_OK;
 }
 
-static status read_byte_level(const struct reader *r, json_t *level, const char *place,
+static status read_byte_level(const struct json_reader *r, json_t *level, const char *place,
                               bool after_split)
 {
-    NEED(r, strcmp(type_name(level), "ByteLevel") == 0,
-         "%s of the type '" SHOWN "' is not supported: ByteLevel is", place, type_name(level));
-    TRY(check_keys(r, level, place, "|type|add_prefix_space|trim_offsets|use_regex|"));
+    NEED(r, strcmp(json_reader_type(level), "ByteLevel") == 0,
+         "%s of the type '" SHOWN "' is not supported: ByteLevel is", place,
+         json_reader_type(level));
+    TRY(json_reader_keys(r, level, place, "|type|add_prefix_space|trim_offsets|use_regex|"));
     bool prefix = false, regex = false, trim = false;
-    TRY(read_bool(r, level, place, "add_prefix_space", true, &prefix));
-    TRY(read_bool(r, level, place, "trim_offsets", true, &trim));
-    TRY(read_bool(r, level, place, "use_regex", true, &regex));
+    TRY(json_reader_bool(r, level, place, "add_prefix_space", true, &prefix));
+    TRY(json_reader_bool(r, level, place, "trim_offsets", true, &trim));
+    TRY(json_reader_bool(r, level, place, "use_regex", true, &regex));
     NEED(
         r, !after_split || (!prefix && !regex),
         "%s after a Split: use_regex and add_prefix_space must be false, all else is not supported",
@@ -141,13 +128,13 @@ static status read_byte_level(const struct reader *r, json_t *level, const char 
     return STATUS_OK;
 }
 
-static status read_pre_tokenizer(const struct reader *r, json_t *pre)
+static status read_pre_tokenizer(const struct json_reader *r, json_t *pre)
 {
-    const char *type = type_name(pre);
+    const char *type = json_reader_type(pre);
     if (strcmp(type, "Sequence") != 0) {
         return read_byte_level(r, pre, "pre_tokenizer", false);
     }
-    TRY(check_keys(r, pre, "pre_tokenizer", "|type|pretokenizers|"));
+    TRY(json_reader_keys(r, pre, "pre_tokenizer", "|type|pretokenizers|"));
     json_t *list = json_object_get(pre, "pretokenizers");
     size_t count = json_array_size(list);
     json_t *first = json_array_get(list, 0);
@@ -158,54 +145,61 @@ static status read_pre_tokenizer(const struct reader *r, json_t *pre)
          "pre_tokenizer.pretokenizers has %zu members: Split and ByteLevel are "
          "supported",
          count);
-    NEED(r, strcmp(type_name(first), "Split") == 0,
+    NEED(r, strcmp(json_reader_type(first), "Split") == 0,
          "pre_tokenizer.pretokenizers[0] of the type '" SHOWN "' is not supported: Split is",
-         type_name(first));
+         json_reader_type(first));
     TRY(read_split(r, first));
     return read_byte_level(r, json_array_get(list, 1), "pre_tokenizer.pretokenizers[1]", true);
 }
 
-static status read_decoder(const struct reader *r, json_t *decoder)
+static status read_decoder(const struct json_reader *r, json_t *decoder)
 {
     const char *wanted = r->t->kind == TOKENIZER_CHAR ? "Fuse" : "ByteLevel";
-    NEED(r, strcmp(type_name(decoder), wanted) == 0,
+    NEED(r, strcmp(json_reader_type(decoder), wanted) == 0,
          "decoder of the type '" SHOWN "' is not supported for this model: %s is",
-         type_name(decoder), wanted);
-    return check_keys(r, decoder, "decoder", "|type|add_prefix_space|trim_offsets|use_regex|");
+         json_reader_type(decoder), wanted);
+    return json_reader_keys(r, decoder, "decoder",
+                            "|type|add_prefix_space|trim_offsets|use_regex|");
 }
 
 /* It may add tokens around a text; ByteLevel's only trims offsets, which do not exist here. */
-static status read_post_processor(const struct reader *r, json_t *post)
+static status read_post_processor(const struct json_reader *r, json_t *post)
 {
-    if (is_absent(post)) {
+    if (json_reader_absent(post)) {
         return STATUS_OK;
     }
-    NEED(r, strcmp(type_name(post), "ByteLevel") == 0,
+    NEED(r, strcmp(json_reader_type(post), "ByteLevel") == 0,
          "post_processor of the type '" SHOWN "' is not supported: null and ByteLevel are",
-         type_name(post));
-    return check_keys(r, post, "post_processor", "|type|add_prefix_space|trim_offsets|use_regex|");
+         json_reader_type(post));
+    return json_reader_keys(r, post, "post_processor",
+                            "|type|add_prefix_space|trim_offsets|use_regex|");
 }
 
-static status read_model_options(struct reader *r, json_t *model)
+static status read_model_options(struct json_reader *r, json_t *model)
 {
-    TRY(check_keys(r, model, "model",
-                   "|type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|"
-                   "byte_fallback|ignore_merges|vocab|merges|"));
+    TRY(json_reader_keys(
+        r, model, "model",
+        "|type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|"
+        "byte_fallback|ignore_merges|vocab|merges|"));
     const json_t *type = json_object_get(model, "type"); /* early files of GPT-2 have none */
-    NEED(r, type == NULL || strcmp(type_name(model), "BPE") == 0,
-         "model of the type '" SHOWN "' is not supported: BPE is", type_name(model));
+    NEED(r, type == NULL || strcmp(json_reader_type(model), "BPE") == 0,
+         "model of the type '" SHOWN "' is not supported: BPE and WordPiece are",
+         json_reader_type(model));
     const json_t *dropout = json_object_get(model, "dropout");
-    NEED(r, is_absent(dropout) || (json_is_number(dropout) && json_number_value(dropout) == 0.0),
+    NEED(r,
+         json_reader_absent(dropout) ||
+             (json_is_number(dropout) && json_number_value(dropout) == 0.0),
          "model.dropout is set, which is not supported");
     TRY(refuse_text(r, model, "model", "continuing_subword_prefix"));
     TRY(refuse_text(r, model, "model", "end_of_word_suffix"));
     TRY(refuse_true(r, model, "model", "byte_fallback"));
     bool fuse_unk; /* without effect: texts that have no token are errors here */
-    TRY(read_bool(r, model, "model", "fuse_unk", false, &fuse_unk));
-    TRY(read_bool(r, model, "model", "ignore_merges", false, &r->ignore_merges));
+    TRY(json_reader_bool(r, model, "model", "fuse_unk", false, &fuse_unk));
+    TRY(json_reader_bool(r, model, "model", "ignore_merges", false, &r->ignore_merges));
     const json_t *unk = json_object_get(model, "unk_token");
-    NEED(r, is_absent(unk) || json_is_string(unk), "model.unk_token is neither null nor a text");
-    r->unk_token = !is_absent(unk) && json_string_length(unk) > 0;
+    NEED(r, json_reader_absent(unk) || json_is_string(unk),
+         "model.unk_token is neither null nor a text");
+    r->unk_token = !json_reader_absent(unk) && json_string_length(unk) > 0;
     r->vocab = json_object_get(model, "vocab");
     NEED(r, json_is_object(r->vocab) && json_object_size(r->vocab) > 0,
          "model.vocab is not an object with tokens in it");
@@ -215,7 +209,7 @@ static status read_model_options(struct reader *r, json_t *model)
 }
 
 /* An id that may index a table whose size the file justifies. */
-static status read_id(const struct reader *r, const json_t *value, const char *text,
+static status read_id(const struct json_reader *r, const json_t *value, const char *text,
                       int64_t *vocab_size)
 {
     int64_t entries = (int64_t)json_object_size(r->vocab) + (int64_t)json_array_size(r->added);
@@ -231,7 +225,7 @@ static status read_id(const struct reader *r, const json_t *value, const char *t
     return STATUS_OK;
 }
 
-static status measure_ids(const struct reader *r, int64_t *vocab_size)
+status json_reader_measure(const struct json_reader *r, int64_t *vocab_size)
 {
     const char *key;
     json_t *value;
@@ -242,8 +236,8 @@ static status measure_ids(const struct reader *r, int64_t *vocab_size)
     }
     for (size_t i = 0; i < json_array_size(r->added); i++) {
         json_t *token = json_array_get(r->added, i);
-        TRY(check_keys(r, token, "a member of added_tokens",
-                       "|id|content|single_word|lstrip|rstrip|normalized|special|"));
+        TRY(json_reader_keys(r, token, "a member of added_tokens",
+                             "|id|content|single_word|lstrip|rstrip|normalized|special|"));
         const char *content = json_string_value(json_object_get(token, "content"));
         NEED(r, content != NULL && content[0] != '\0' && strlen(content) <= ADDED_LIMIT_BYTES,
              "added_tokens[%zu].content is not a text of 1 to %zu bytes", i, ADDED_LIMIT_BYTES);
@@ -252,7 +246,7 @@ static status measure_ids(const struct reader *r, int64_t *vocab_size)
     return STATUS_OK;
 }
 
-static status read_token(struct reader *r, const char *text, int64_t id, char *bytes)
+static status read_token(struct json_reader *r, const char *text, int64_t id, char *bytes)
 {
     size_t length = strlen(text);
     NEED(r, length > 0, "model.vocab has an empty token");
@@ -260,7 +254,9 @@ static status read_token(struct reader *r, const char *text, int64_t id, char *b
          "model.vocab gives the id %lld twice, again for '" SHOWN "'", (long long)id, text);
     struct token *token = &r->t->tokens[id];
     size_t decoded = 0;
-    if (r->t->kind == TOKENIZER_CHAR) {
+    if (r->t->kind == TOKENIZER_WORDPIECE) {
+        token->literal = true;
+    } else if (r->t->kind == TOKENIZER_CHAR) {
         uint32_t code;
         NEED(r, pretokenise_character(text, length, &code) == length,
              "the model has no pre_tokenizer, so that its tokens must be single characters, and "
@@ -279,7 +275,7 @@ static status read_token(struct reader *r, const char *text, int64_t id, char *b
     return STATUS_OK;
 }
 
-static status read_vocab(struct reader *r, char *buffer)
+status json_reader_vocab(struct json_reader *r, char *buffer)
 {
     const char *key;
     json_t *value;
@@ -290,7 +286,7 @@ static status read_vocab(struct reader *r, char *buffer)
     return STATUS_OK;
 }
 
-static status read_added_token(struct reader *r, const json_t *token)
+status json_reader_added(struct json_reader *r, const json_t *token)
 {
     const char *content = json_string_value(json_object_get(token, "content"));
     size_t length = strlen(content);
@@ -321,14 +317,14 @@ static status read_added_token(struct reader *r, const json_t *token)
         TRY(refuse_true(r, token, content, refused[i]));
     }
     struct added_token added = {.id = (int32_t)id};
-    TRY(read_bool(r, token, content, "special", false, &added.special));
-    TRY(read_bool(r, token, content, "normalized", !added.special, &added.normalized));
+    TRY(json_reader_bool(r, token, content, "special", false, &added.special));
+    TRY(json_reader_bool(r, token, content, "normalized", !added.special, &added.normalized));
     return tokenizer_add(r->t, added);
 }
 
 /* Both halves of model.merges[i]: "a b" or ["a", "b"]. */
-static status split_merge(const struct reader *r, size_t i, const char **left, size_t *left_bytes,
-                          const char **right, size_t *right_bytes)
+static status split_merge(const struct json_reader *r, size_t i, const char **left,
+                          size_t *left_bytes, const char **right, size_t *right_bytes)
 {
     const json_t *merge = json_array_get(r->merges, i);
     if (json_is_array(merge)) {
@@ -352,7 +348,7 @@ static status split_merge(const struct reader *r, size_t i, const char **left, s
     return STATUS_OK;
 }
 
-static status find_part(const struct reader *r, size_t i, const char *text, size_t bytes,
+static status find_part(const struct json_reader *r, size_t i, const char *text, size_t bytes,
                         const char *what, int32_t *out)
 {
     const struct text_slot *slot = text_map_find(&r->texts, text, bytes);
@@ -363,7 +359,7 @@ static status find_part(const struct reader *r, size_t i, const char *text, size
     return STATUS_OK;
 }
 
-static status read_merge(const struct reader *r, size_t i, char *buffer, size_t room)
+static status read_merge(const struct json_reader *r, size_t i, char *buffer, size_t room)
 {
     const char *left = NULL, *right = NULL;
     size_t left_bytes = 0, right_bytes = 0;
@@ -378,7 +374,7 @@ static status read_merge(const struct reader *r, size_t i, char *buffer, size_t 
     return find_part(r, i, buffer, left_bytes + right_bytes, "result", &merge->result);
 }
 
-static status read_merges(struct reader *r, char *buffer, size_t room)
+static status read_merges(struct json_reader *r, char *buffer, size_t room)
 {
     size_t count = json_array_size(r->merges);
     NEED(r, r->t->kind != TOKENIZER_CHAR || count == 0,
@@ -406,15 +402,15 @@ static size_t longest_text(const json_t *vocab)
     return longest;
 }
 
-static status read_tokens(struct reader *r)
+static status read_tokens(struct json_reader *r)
 {
     size_t room = longest_text(r->vocab);
     char *buffer = malloc(room + 1);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token of %zu bytes", room);
     status result;
-    TRY_GOTO(result, done, read_vocab(r, buffer));
+    TRY_GOTO(result, done, json_reader_vocab(r, buffer));
     for (size_t i = 0; i < json_array_size(r->added); i++) {
-        TRY_GOTO(result, done, read_added_token(r, json_array_get(r->added, i)));
+        TRY_GOTO(result, done, json_reader_added(r, json_array_get(r->added, i)));
     }
     result = read_merges(r, buffer, room);
 done:
@@ -422,31 +418,36 @@ done:
     return result;
 }
 
-static status read_root(struct reader *r, json_t *root)
+static status read_root(struct json_reader *r, json_t *root)
 {
-    TRY(check_keys(r, root, "the file",
-                   "|version|truncation|padding|added_tokens|normalizer|pre_tokenizer|"
-                   "post_processor|decoder|model|"));
+    TRY(json_reader_keys(r, root, "the file",
+                         "|version|truncation|padding|added_tokens|normalizer|pre_tokenizer|"
+                         "post_processor|decoder|model|"));
     const json_t *version = json_object_get(root, "version");
     const char *text = json_string_value(version);
-    NEED(r, is_absent(version) || (text != NULL && strcmp(text, "1.0") == 0),
+    NEED(r, json_reader_absent(version) || (text != NULL && strcmp(text, "1.0") == 0),
          "version is not \"1.0\", which is the only one supported");
+    json_t *model = json_object_get(root, "model");
+    if (strcmp(json_reader_type(model), "WordPiece") == 0) {
+        return wordpiece_read(r, root);
+    }
     const char *const refused[] = {"truncation", "padding", "normalizer"};
     for (int i = 0; i < 3; i++) {
         const json_t *value = json_object_get(root, refused[i]);
-        NEED(r, is_absent(value), "%s is set (type '" SHOWN "'), which is not supported",
-             refused[i], type_name(value));
+        NEED(r, json_reader_absent(value), "%s is set (type '" SHOWN "'), which is not supported",
+             refused[i], json_reader_type(value));
     }
-    TRY(read_model_options(r, json_object_get(root, "model")));
+    TRY(read_model_options(r, model));
     r->added = json_object_get(root, "added_tokens");
-    NEED(r, is_absent(r->added) || json_is_array(r->added), "added_tokens is not a list");
+    NEED(r, json_reader_absent(r->added) || json_is_array(r->added), "added_tokens is not a list");
     json_t *pre = json_object_get(root, "pre_tokenizer");
     int64_t vocab_size = 0;
-    TRY(measure_ids(r, &vocab_size));
-    TRY(tokenizer_allocate(is_absent(pre) ? TOKENIZER_CHAR : TOKENIZER_BPE, vocab_size, &r->t));
+    TRY(json_reader_measure(r, &vocab_size));
+    TRY(tokenizer_allocate(json_reader_absent(pre) ? TOKENIZER_CHAR : TOKENIZER_BPE, vocab_size,
+                           &r->t));
     r->t->origin = r->path;
     r->t->ignore_merges = r->ignore_merges;
-    if (!is_absent(pre)) {
+    if (!json_reader_absent(pre)) {
         TRY(read_pre_tokenizer(r, pre));
     }
     TRY(read_decoder(r, json_object_get(root, "decoder")));
@@ -455,10 +456,10 @@ static status read_root(struct reader *r, json_t *root)
 }
 
 /* A word can lack a token only where a byte has none; then unk_token would give its id. */
-static status check_unknown(const struct reader *r)
+static status check_unknown(const struct json_reader *r)
 {
-    bool whole = r->t->kind == TOKENIZER_BPE;
-    for (int byte = 0; byte < 256 && whole; byte++) {
+    bool whole = r->t->kind != TOKENIZER_CHAR;
+    for (int byte = 0; byte < 256 && whole && r->t->kind == TOKENIZER_BPE; byte++) {
         whole = r->t->byte_ids[byte] >= 0;
     }
     NEED(r, !r->unk_token || whole,
@@ -487,7 +488,7 @@ static size_t values_at_most(const char *text, size_t bytes)
 status tokenizer_from_text(const char *text, size_t bytes, const char *path, struct tokenizer **out)
 {
     *out = NULL;
-    struct reader r = {.path = path};
+    struct json_reader r = {.path = path};
     size_t values = values_at_most(text, bytes);
     NEED(&r, values <= VALUES_LIMIT, "it has up to %zu values, at most %zu are accepted", values,
          VALUES_LIMIT);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "datasets/tokenizer/alphabet.h"
-#include "datasets/tokenizer/tokenizer_impl.h"
+#include "datasets/tokenizer/json_reader.h"
 
 /* The spelling of a token in the file; room for twice its bytes. */
 static size_t spell(const struct token *token, char *out)
@@ -26,7 +26,7 @@ static size_t spelling_room(const struct tokenizer *t)
     return 4 * longest + 2; /* two tokens and a blank */
 }
 
-static json_t *vocab_json(const struct tokenizer *t, char *buffer)
+json_t *tokenizer_text_vocab(const struct tokenizer *t, char *buffer)
 {
     json_t *vocab = json_object();
     for (int64_t id = 0; id < t->vocab_size && vocab != NULL; id++) {
@@ -56,7 +56,7 @@ static json_t *merges_json(const struct tokenizer *t, char *buffer)
     return merges;
 }
 
-static json_t *added_json(const struct tokenizer *t)
+json_t *tokenizer_text_added(const struct tokenizer *t)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < t->added_count && list != NULL; i++) {
@@ -99,7 +99,7 @@ static json_t *model_json(const struct tokenizer *t, char *buffer)
     return json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout",
                      "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
                      "byte_fallback", 0, "ignore_merges", t->ignore_merges ? 1 : 0, "vocab",
-                     vocab_json(t, buffer), "merges", merges_json(t, buffer));
+                     tokenizer_text_vocab(t, buffer), "merges", merges_json(t, buffer));
 }
 
 static json_t *root_json(const struct tokenizer *t, char *buffer)
@@ -109,7 +109,7 @@ static json_t *root_json(const struct tokenizer *t, char *buffer)
         is_char ? json_pack("{s:s}", "type", "Fuse") : byte_level_json(true, true, true);
     json_t *post = is_char ? json_null() : byte_level_json(true, false, true);
     return json_pack("{s:s, s:n, s:n, s:o, s:n, s:o, s:o, s:o, s:o}", "version", "1.0",
-                     "truncation", "padding", "added_tokens", added_json(t), "normalizer",
+                     "truncation", "padding", "added_tokens", tokenizer_text_added(t), "normalizer",
                      "pre_tokenizer", pre_tokenizer_json(t), "post_processor", post, "decoder",
                      decoder, "model", model_json(t, buffer));
 }
@@ -119,7 +119,8 @@ status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_byte
     *out = NULL;
     char *buffer = malloc(spelling_room(t));
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: writing a tokenizer");
-    json_t *root = root_json(t, buffer);
+    json_t *root =
+        t->kind == TOKENIZER_WORDPIECE ? wordpiece_root(t, buffer) : root_json(t, buffer);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     json_decref(root);
     free(buffer);

@@ -5,8 +5,9 @@
 
 #include "datasets/tokenizer/corpus.h"
 
-struct counter { /* one thread's part */
-    const struct pretokeniser *pretokeniser;
+struct counter {                             /* one thread's part */
+    const struct pretokeniser *pretokeniser; /* NULL: BERT's words */
+    const struct bert_text_options *bert;
     struct corpus *corpus;
     struct word_count words;
     pthread_t thread;
@@ -30,6 +31,12 @@ static status add(struct word_count *words, const char *text, size_t bytes, int6
     return STATUS_OK;
 }
 
+static status add_bert_word(void *context, const char *word, size_t bytes, size_t characters)
+{
+    (void)characters;
+    return add(context, word, bytes, 1);
+}
+
 static status count_piece(struct scanner *scanner, const struct corpus_piece *piece,
                           struct word_count *words)
 {
@@ -47,12 +54,15 @@ static status count_piece(struct scanner *scanner, const struct corpus_piece *pi
 static status count_pieces(struct counter *c)
 {
     struct scanner *scanner = NULL;
-    TRY(scanner_create(c->pretokeniser, &scanner));
+    TRY(c->bert == NULL ? scanner_create(c->pretokeniser, &scanner) : STATUS_OK);
     struct corpus_piece piece = {0};
     status result = STATUS_OK;
     do {
         TRY_GOTO(result, done, corpus_next(c->corpus, &piece));
-        TRY_GOTO(result, done, count_piece(scanner, &piece, &c->words));
+        TRY_GOTO(result, done,
+                 c->bert == NULL
+                     ? count_piece(scanner, &piece, &c->words)
+                     : bert_text_words(c->bert, piece.text, piece.bytes, add_bert_word, &c->words));
     } while (piece.bytes > 0);
 done:
     corpus_piece_free(&piece);
@@ -91,14 +101,12 @@ static status join(struct counter *counters, int workers, struct word_count *out
     return result;
 }
 
-static status count_all(const struct pretokeniser *pretokeniser, struct corpus *corpus, int workers,
-                        struct word_count *out)
+static status count_all(struct counter what, int workers, struct word_count *out)
 {
     struct counter *counters = calloc((size_t)workers, sizeof *counters);
     REQUIRE(counters != NULL, STATUS_INTERNAL, "out of memory: %d workers", workers);
     for (int i = 0; i < workers; i++) {
-        counters[i].pretokeniser = pretokeniser;
-        counters[i].corpus = corpus;
+        counters[i] = what;
     }
     for (int i = 1; i < workers; i++) { /* one that cannot start leaves its share to the others */
         counters[i].started =
@@ -110,21 +118,33 @@ static status count_all(const struct pretokeniser *pretokeniser, struct corpus *
     return result;
 }
 
-status word_count_files(enum pretokenise_pattern pattern, char *const *files, int count,
-                        int workers, struct word_count *out)
+static status count_files(struct counter what, char *const *files, int count, int workers,
+                          struct word_count *out)
 {
     *out = (struct word_count){0};
-    struct pretokeniser *pretokeniser = NULL;
-    TRY(pretokeniser_create(pattern, &pretokeniser));
-    struct corpus *corpus = NULL;
-    status result = corpus_open(files, count, &corpus);
-    if (result == STATUS_OK) {
-        result = count_all(pretokeniser, corpus, workers < 1 ? 1 : workers, out);
-    }
-    corpus_close(corpus);
-    pretokeniser_destroy(pretokeniser);
+    TRY(corpus_open(files, count, &what.corpus));
+    status result = count_all(what, workers < 1 ? 1 : workers, out);
+    corpus_close(what.corpus);
     if (result != STATUS_OK) {
         word_count_free(out);
     }
     return result;
+}
+
+status word_count_files(enum pretokenise_pattern pattern, char *const *files, int count,
+                        int workers, struct word_count *out)
+{
+    struct pretokeniser *pretokeniser = NULL;
+    TRY(pretokeniser_create(pattern, &pretokeniser));
+    struct counter what = {.pretokeniser = pretokeniser};
+    status result = count_files(what, files, count, workers, out);
+    pretokeniser_destroy(pretokeniser);
+    return result;
+}
+
+status word_count_bert(const struct bert_text_options *options, char *const *files, int count,
+                       int workers, struct word_count *out)
+{
+    struct counter what = {.bert = options};
+    return count_files(what, files, count, workers, out);
 }

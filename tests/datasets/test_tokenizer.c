@@ -255,8 +255,6 @@ static void test_training_files(void)
     CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, 300, missing, 1, 2, &a), STATUS_NO_INPUT, "missing");
     CHECK(a == NULL);
     CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, 256, one, 1, 1, &a), STATUS_USAGE, "257");
-    CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 300, one, 1, 1, &a), STATUS_UNAVAILABLE,
-                "wordpiece");
     char *directory[] = {folder_path};
     CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, 300, directory, 1, 1, &a), STATUS_DATA, folder_path);
 }

@@ -72,13 +72,36 @@ static void test_char(void)
     check_error("standard input: line 2: the character U+0052 at byte 2");
 }
 
+static void test_wordpiece(void)
+{
+    CHECK_EQUAL(
+        run("$B tokenizer train --type wordpiece --vocab-size 300 --input text.txt --output w && "
+            "test $(head -n 5 w/vocab.txt | tr -d '\\n') = '[PAD][UNK][CLS][SEP][MASK]'"),
+        0);
+    CHECK_EQUAL(
+        run("test \"$(printf '\\n' | $B tokenizer encode --tokenizer w --add-special-tokens)\" "
+            "= '2 3'"),
+        0);
+    CHECK_EQUAL(run("test \"$(printf '[MASK]\\t\\n' | $B tokenizer encode --tokenizer w --pair "
+                    "--special)\" = '2 4 3 3'"),
+                0);
+    CHECK_EQUAL(run("printf 'a\\tb\\nno\\n' | $B tokenizer encode --tokenizer w --pair"), 65);
+    check_error("line 2: no tab");
+    CHECK_EQUAL(run("rm w/tokenizer.json; printf 'OAR\\n' | $B tokenizer encode --tokenizer w | "
+                    "$B tokenizer decode --tokenizer w | grep -qx oar"),
+                0);
+    CHECK_EQUAL(run("printf 'a\\n' | $B tokenizer encode --tokenizer t --add-special-tokens"), 65);
+    check_error("no [CLS] and [SEP]");
+}
+
 static void test_errors(void)
 {
     CHECK_EQUAL(run("$B tokenizer train --input text.txt --output t"), 64);
     check_error("--vocab-size");
     CHECK_EQUAL(run("$B tokenizer train --vocab-size 300 --input none.txt --output t"), 66);
     check_error("none.txt");
-    CHECK_EQUAL(run("$B tokenizer train --type wordpiece --input text.txt --output t"), 69);
+    CHECK_EQUAL(run("$B tokenizer train --type wordpiece --input text.txt --output t"), 64);
+    check_error("--vocab-size is needed for --type wordpiece");
     CHECK_EQUAL(run("$B tokenizer encode --tokenizer none text.txt"), 66);
     CHECK_EQUAL(run("$B tokenizer encode --tokenizer t none.txt"), 66);
     CHECK_EQUAL(run("$B tokenizer encode text.txt"), 64);
@@ -104,6 +127,7 @@ int main(void)
     write_corpus();
     test_bpe();
     test_char();
+    test_wordpiece();
     test_errors();
     return 0;
 }

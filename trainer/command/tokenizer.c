@@ -31,6 +31,8 @@ struct job { /* what every line of a run has in common */
     bool decode;
     bool special; /* encode: recognise special tokens; decode: write them */
     bool whole;   /* the input is one text, not one a line */
+    bool around;  /* encode: [CLS] and [SEP] around each text */
+    bool pair;    /* encode: a line is two texts with a tab between them */
     const char *path;
 };
 
@@ -74,10 +76,25 @@ static size_t put_id(char *out, int32_t id)
     return count;
 }
 
+static status encode_text(struct share *s, const char *line, size_t bytes)
+{
+    const struct job *job = s->job;
+    if (!job->around && !job->pair) {
+        return tokenizer_encode(job->tokenizer, line, bytes, job->special, &s->ids);
+    }
+    const char *tab = job->pair ? memchr(line, '\t', bytes) : NULL;
+    REQUIRE(tab != NULL || !job->pair, STATUS_DATA, "no tab between the two texts of a pair");
+    size_t first = tab != NULL ? (size_t)(tab - line) : bytes;
+    int64_t segment;
+    return tokenizer_encode_pair(job->tokenizer, line, first, tab != NULL ? tab + 1 : NULL,
+                                 tab != NULL ? bytes - first - 1 : 0, job->special, 0, &s->ids,
+                                 &segment);
+}
+
 static status encode_line(struct share *s, const char *line, size_t bytes, int64_t number)
 {
     s->ids.count = 0;
-    status result = tokenizer_encode(s->job->tokenizer, line, bytes, s->job->special, &s->ids);
+    status result = encode_text(s, line, bytes);
     if (result == STATUS_DATA) { /* the reason counts bytes of the line: say which line it is */
         struct status_note note;
         status_take(&note);
@@ -286,6 +303,8 @@ static status translate(bool decode, int argc, char **argv)
     int64_t workers = 1;
     bool special = false;
     bool whole = false;
+    bool around = false;
+    bool pair = false;
     const struct option table[] = {
         {"tokenizer", OPTION_TEXT, &folder, "DIR", OPTION_REQUIRED, "folder with tokenizer.json",
          .choices = NULL},
@@ -296,6 +315,10 @@ static status translate(bool decode, int argc, char **argv)
          .most = WORKERS_MOST},
         {"whole", OPTION_FLAG, &whole, NULL, NULL,
          "the input is one text with its line ends: one line of ids", .choices = NULL},
+        {"add-special-tokens", OPTION_FLAG, &around, NULL, NULL,
+         "put [CLS] before and [SEP] after each text", .choices = NULL},
+        {"pair", OPTION_FLAG, &pair, NULL, NULL,
+         "a line is two texts with a tab between them: [CLS] A [SEP] B [SEP]", .choices = NULL},
     };
     struct options options = {
         decode ? "bireme tokenizer decode --tokenizer DIR [FILE]"
@@ -303,7 +326,7 @@ static status translate(bool decode, int argc, char **argv)
         decode ? "Writes a line of text for each line of blank-separated ids, to standard output."
                : "Writes a line of blank-separated ids for each line of text, to standard output.",
         table,
-        decode ? 3 : 4,
+        decode ? 3 : 6,
         .operand = "FILE",
         .operands_most = 1};
     bool help = false;
@@ -315,6 +338,8 @@ static status translate(bool decode, int argc, char **argv)
     struct job job = {.decode = decode,
                       .special = special,
                       .whole = whole,
+                      .around = around,
+                      .pair = pair,
                       .path = standard ? "standard input" : options.operands[0]};
     struct tokenizer *tokenizer = NULL;
     TRY(tokenizer_open(folder, &tokenizer));
@@ -358,7 +383,8 @@ static status train(int argc, char **argv)
         {"type", OPTION_CHOICE, &type, "TYPE", "bpe", "the kind of tokenizer",
          .choices = "bpe|wordpiece|char"},
         {"vocab-size", OPTION_INTEGER, &vocab_size, "N", NULL,
-         "ids at most (needed for bpe; char: an upper limit)", .least = 1, .most = 1 << 24},
+         "ids at most (needed for bpe and wordpiece; char: an upper limit)", .least = 1,
+         .most = 1 << 24},
         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED, "texts to learn from",
          .choices = NULL},
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED,
@@ -380,8 +406,8 @@ static status train(int argc, char **argv)
     double start = seconds_now();
     enum tokenizer_kind kind = kind_of(type);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, kind != TOKENIZER_BPE || vocab_size > 0, STATUS_USAGE,
-                 "--vocab-size is needed for --type bpe, for example --vocab-size 4096");
+    REQUIRE_GOTO(result, done, kind == TOKENIZER_CHAR || vocab_size > 0, STATUS_USAGE,
+                 "--vocab-size is needed for --type %s, for example --vocab-size 4096", type);
     TRY_GOTO(
         result, done,
         tokenizer_train(kind, vocab_size, inputs.items, inputs.count, (int)workers, &tokenizer));

@@ -1,0 +1,376 @@
+/* WordPiece: words, ids, pairs and decoded texts of the Python package; both kinds of files; training; hostile
+ * texts and files. */
+#include <jansson.h>
+
+#include "base/random.h"
+#include "datasets/tokenizer/tokenizer_impl.h"
+#include "tests/check.h"
+#include "tests/datasets/folder.h"
+
+static char reference[FILE_PATH_BYTES];
+
+static const char *reference_path(const char *name)
+{
+    static char path[FILE_PATH_BYTES];
+    CHECK_OK(file_join(path, reference, name));
+    return path;
+}
+
+/* ---- the words of every code point ---- */
+
+struct digest {
+    struct hash *hash;
+    int64_t words;
+};
+
+static status add_word(void *context, const char *word, size_t bytes, size_t characters)
+{
+    struct digest *d = context;
+    CHECK(characters > 0 && characters <= bytes);
+    TRY(d->words++ > 0 ? hash_update(d->hash, "\x1f", 1) : STATUS_OK);
+    return hash_update(d->hash, word, bytes);
+}
+
+static void check_code_points(const char *flags, const char *wanted)
+{
+    const struct bert_text_options options = {flags[0] == '1', flags[1] == '1', flags[2] == '1',
+                                              flags[3] == '1'};
+    struct digest d = {0};
+    CHECK_OK(hash_create(&d.hash));
+    for (uint32_t code = 0; code < 0x110000; code++) {
+        if (code >= 0xD800 && code < 0xE000) {
+            continue;
+        }
+        char c[5] = {0}, text[64];
+        size_t length = pretokenise_put(code, c), used = 0;
+        text[used++] = 'a';
+        memcpy(text + used, c, length);
+        used += length;
+        memcpy(text + used, "b ", 2);
+        used += 2;
+        memcpy(text + used, c, length);
+        used += length;
+        memcpy(text + used, "\u302f\u0301c", 6);
+        used += 6;
+        d.words = 0;
+        CHECK_OK(bert_text_words(&options, text, used, add_word, &d));
+        CHECK_OK(hash_update(d.hash, "\n", 1));
+    }
+    char found[HASH_TEXT_BYTES];
+    CHECK_OK(hash_finish(&d.hash, found));
+    if (strcmp(found, wanted) != 0) {
+        fprintf(stderr, "options %s: the words of some code point differ\n", flags);
+        exit(1);
+    }
+}
+
+/* ---- reference ids ---- */
+
+static void check_ids(const char *what, const char *text, const struct token_list *ids,
+                      const json_t *wanted)
+{
+    bool equal = (size_t)ids->count == json_array_size(wanted);
+    for (int64_t i = 0; i < ids->count && equal; i++) {
+        equal = ids->ids[i] == json_integer_value(json_array_get(wanted, (size_t)i));
+    }
+    if (!equal) {
+        fprintf(stderr, "%s: the text '%.80s' has other ids\n", what, text);
+        exit(1);
+    }
+}
+
+static void check_decoded(const struct tokenizer *t, const struct token_list *ids, bool skip,
+                          const json_t *wanted)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    CHECK_OK(tokenizer_decode(t, ids->ids, ids->count, skip, &text, &bytes));
+    CHECK_EQUAL(bytes, strlen(text));
+    if (strcmp(text, json_string_value(wanted)) != 0) {
+        fprintf(stderr, "decoded '%s', wanted '%s'\n", text, json_string_value(wanted));
+        exit(1);
+    }
+    free(text);
+}
+
+static void check_pairs(const struct tokenizer *t, const json_t *pairs, const json_t *of)
+{
+    static const int64_t most[] = {3, 4, 9, 16};
+    struct token_list ids = {0};
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        const json_t *a = json_array_get(json_array_get(pairs, i), 0);
+        const json_t *b = json_array_get(json_array_get(pairs, i), 1);
+        for (int limit = -1; limit < 4; limit++) {
+            int64_t first = -1;
+            ids.count = 0;
+            CHECK_OK(tokenizer_encode_pair(t, json_string_value(a), json_string_length(a),
+                                           json_string_value(b), json_string_length(b), true,
+                                           limit < 0 ? 0 : most[limit], &ids, &first));
+            const json_t *wanted =
+                limit < 0 ? json_array_get(json_object_get(of, "pairs"), i)
+                          : json_array_get(
+                                json_array_get(json_object_get(of, "truncated"), (size_t)limit), i);
+            check_ids("pair", json_string_value(a), &ids, wanted);
+            const json_t *types = json_array_get(json_object_get(of, "types"), i);
+            for (int64_t k = 0; k < ids.count && limit < 0; k++) {
+                CHECK_EQUAL(k >= first, json_integer_value(json_array_get(types, (size_t)k)));
+            }
+        }
+    }
+    token_list_free(&ids);
+}
+
+static void check_tokenizer(const char *name, const json_t *expected, const json_t *of)
+{
+    struct tokenizer *t = NULL;
+    CHECK_OK(tokenizer_open(reference_path(name), &t));
+    CHECK_EQUAL(tokenizer_kind_of(t), TOKENIZER_WORDPIECE);
+    const struct tokenizer_specials s = tokenizer_specials_of(t);
+    CHECK(s.pad == 0 && s.unknown == 1 && s.cls == 2 && s.sep == 3 && s.mask == 4);
+    CHECK_EQUAL(tokenizer_eos(t), -1);
+    const json_t *texts = json_object_get(expected, "texts");
+    CHECK(json_array_size(texts) > 70);
+    struct token_list ids = {0};
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *text = json_array_get(texts, i);
+        ids.count = 0;
+        CHECK_OK(
+            tokenizer_encode(t, json_string_value(text), json_string_length(text), true, &ids));
+        check_ids(name, json_string_value(text), &ids,
+                  json_array_get(json_object_get(of, "ids"), i));
+        for (size_t skip = 0; skip < 2; skip++) {
+            const json_t *decoded = json_array_get(json_object_get(of, "decoded"), skip);
+            check_decoded(t, &ids, skip == 1, json_array_get(decoded, i));
+        }
+    }
+    token_list_free(&ids);
+    check_pairs(t, json_object_get(expected, "pairs"), of);
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
+static void test_reference(void)
+{
+    json_error_t error;
+    json_t *expected = json_load_file(reference_path("expected_bert.json"), JSON_ALLOW_NUL, &error);
+    CHECK(expected != NULL);
+    const char *name;
+    json_t *value;
+    int count = 0;
+    json_object_foreach(json_object_get(expected, "digests"), name, value)
+    {
+        check_code_points(name, json_string_value(value));
+        count++;
+    }
+    json_object_foreach(json_object_get(expected, "tokenizers"), name, value)
+    {
+        check_tokenizer(name, expected, value);
+        count++;
+    }
+    CHECK_EQUAL(count, 6);
+    json_decref(expected);
+}
+
+/* ---- files ---- */
+
+static void check_same(const struct tokenizer *a, const struct tokenizer *b)
+{
+    CHECK(strcmp(tokenizer_sha256(a), tokenizer_sha256(b)) == 0);
+}
+
+static void test_files(void)
+{
+    struct tokenizer *t = NULL, *again = NULL, *vocab = NULL;
+    CHECK_OK(tokenizer_open(reference_path("bert_cased"), &t));
+    char *folder = folder_file("saved"), *alone = folder_file("alone");
+    CHECK_OK(tokenizer_save(t, folder));
+    CHECK_OK(tokenizer_open(folder, &again));
+    check_same(t, again);
+    CHECK_OK(file_make_folders(alone));
+    CHECK(rename(folder_file("saved/vocab.txt"), folder_file("alone/vocab.txt")) == 0);
+    CHECK_OK(tokenizer_open(alone, &vocab)); /* lower case, as transformers takes it */
+    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(vocab)) != 0);
+    CHECK_OK(tokenizer_destroy(&vocab));
+    const char config[] = "{\"do_lower_case\": false, \"model_max_length\": 512}";
+    folder_write(folder_file("alone/tokenizer_config.json"), config, sizeof config - 1);
+    CHECK_OK(tokenizer_open(alone, &vocab));
+    check_same(t, vocab);
+    CHECK_OK(tokenizer_destroy(&vocab));
+    CHECK_OK(tokenizer_destroy(&again));
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
+static void check_vocab(const char *text, const char *reason)
+{
+    struct tokenizer *t = NULL;
+    CHECK_OK(file_make_folders(folder_file("bad")));
+    folder_write(folder_file("bad/vocab.txt"), text, strlen(text));
+    if (reason == NULL) {
+        CHECK_OK(tokenizer_open(folder_file("bad"), &t));
+        CHECK_EQUAL(tokenizer_find(t, "b"), 2);
+    } else {
+        CHECK_FAILS(tokenizer_open(folder_file("bad"), &t), STATUS_DATA, reason);
+    }
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
+static void test_bad_vocab(void)
+{
+    check_vocab("[UNK]\na\nb", NULL);
+    check_vocab("[UNK]\r\na\r\nb\r\n", NULL);
+    check_vocab("", "0 lines");
+    check_vocab("a\nb\n", "[UNK]");
+    check_vocab("[UNK]\na\n\nb\n", "line 3 has no token");
+    check_vocab("[UNK]\na\na\n", "line 3 has the token of line 2");
+}
+
+static char *good_file(size_t *bytes)
+{
+    return folder_read(reference_path("bert/tokenizer.json"), bytes);
+}
+
+static void check_bad(const char *old, const char *new, const char *reason)
+{
+    size_t bytes = 0;
+    char *good = good_file(&bytes), *at = strstr(good, old);
+    CHECK(at != NULL);
+    size_t room = bytes + strlen(new) + 1;
+    char *text = malloc(room);
+    CHECK(text != NULL);
+    int used = snprintf(text, room, "%.*s%s%s", (int)(at - good), good, new, at + strlen(old));
+    struct tokenizer *t = NULL;
+    CHECK_FAILS(tokenizer_from_text(text, (size_t)used, "f.json", &t), STATUS_DATA, reason);
+    free(text);
+    free(good);
+}
+
+static void test_bad_files(void)
+{
+    check_bad("\"BertNormalizer\"", "\"NFC\"", "'NFC'");
+    check_bad("\"clean_text\":true", "\"clean_text\":1", "clean_text");
+    check_bad("\"BertPreTokenizer\"", "\"Whitespace\"", "'Whitespace'");
+    check_bad("\"TemplateProcessing\"", "\"RobertaProcessing\"", "'RobertaProcessing'");
+    check_bad("\"id\":\"[CLS]\"", "\"id\":\"[SEP]\"", "post_processor");
+    check_bad("\"decoder\":{\"type\":\"WordPiece\"", "\"decoder\":{\"type\":\"BPEDecoder\"",
+              "'BPEDecoder'");
+    check_bad("\"prefix\":\"##\"", "\"prefix\":\"@@\"", "prefix");
+    check_bad("\"unk_token\":\"[UNK]\"", "\"unk_token\":\"none\"", "'none'");
+    check_bad("\"unk_token\":\"[UNK]\"", "\"unk_token\":null", "unk_token");
+    check_bad("\"continuing_subword_prefix\":\"##\"", "\"continuing_subword_prefix\":\"\"",
+              "continuing_subword_prefix");
+    check_bad("\"max_input_chars_per_word\":100", "\"max_input_chars_per_word\":0",
+              "max_input_chars_per_word");
+    check_bad("\"truncation\":null", "\"truncation\":{}", "truncation");
+    check_bad("\"normalized\":false", "\"normalized\":true", "normalized");
+    check_bad("\"##a\":", "\"\":", "empty");
+}
+
+/* Bytes changed at random end in an error or in a tokenizer that works. */
+static void test_changed_bytes(void)
+{
+    size_t bytes = 0;
+    char *good = good_file(&bytes);
+    char *text = malloc(bytes);
+    CHECK(text != NULL);
+    uint64_t key = random_key(6, RANDOM_TEST, 0, 0);
+    for (uint64_t round = 0; round < 300; round++) {
+        memcpy(text, good, bytes);
+        for (uint64_t i = 0; i < 1 + round % 3; i++) {
+            uint64_t at = random_below(key, round * 8 + 2 * i, bytes);
+            text[at] = (char)(random_u64(key, round * 8 + 2 * i + 1) & 0x7f);
+        }
+        struct tokenizer *t = NULL;
+        status result = tokenizer_from_text(text, bytes, "f.json", &t);
+        CHECK(result == STATUS_OK || result == STATUS_DATA);
+        struct token_list ids = {0};
+        if (result == STATUS_OK) {
+            CHECK_OK(tokenizer_encode(t, "Two banks, one stroke", 21, true, &ids));
+        }
+        status_clear();
+        token_list_free(&ids);
+        CHECK_OK(tokenizer_destroy(&t));
+    }
+    free(text);
+    free(good);
+}
+
+/* ---- training ---- */
+
+static struct tokenizer *train(int64_t vocab_size, int workers)
+{
+    char *files[] = {(char *)reference_path("corpus.txt")};
+    struct tokenizer *t = NULL;
+    CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, vocab_size, files, 1, workers, &t));
+    return t;
+}
+
+/* The package breaks ties by chance and merges what it sees once: nearly all of our pieces are among its own. */
+static void test_train(void)
+{
+    struct tokenizer *one = train(700, 1), *three = train(700, 3), *package = NULL;
+    check_same(one, three);
+    CHECK_OK(tokenizer_open(reference_path("bert"), &package));
+    int64_t shared = 0, size = tokenizer_vocab_size(one);
+    for (int64_t id = 0; id < size; id++) {
+        shared += tokenizer_find(package, one->tokens[id].bytes) >= 0;
+    }
+    CHECK(size > 300 && shared >= size - 3);
+    CHECK(tokenizer_continues(one, tokenizer_find(one, "##e")));
+    CHECK(!tokenizer_continues(one, tokenizer_find(one, "e")) && !tokenizer_continues(one, 2));
+    struct tokenizer *small = NULL;
+    char *files[] = {(char *)reference_path("corpus.txt"), folder_file("blank")};
+    CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files, 1, 1, &small), STATUS_USAGE,
+                "too small");
+    folder_write(files[1], " \n ", 3);
+    CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files + 1, 1, 1, &small), STATUS_DATA,
+                "no words");
+    CHECK_OK(tokenizer_destroy(&package));
+    CHECK_OK(tokenizer_destroy(&three));
+    CHECK_OK(tokenizer_destroy(&one));
+}
+
+/* ---- hostile texts: what is quadratic in their bytes would not end ---- */
+
+static void test_hostile(void)
+{
+    struct tokenizer *t = NULL;
+    CHECK_OK(tokenizer_open(reference_path("bert"), &t));
+    enum { BYTES = 4 << 20 };
+    char *text = malloc(BYTES);
+    CHECK(text != NULL);
+    static const char *const patterns[] = {
+        "a", "\u302f\U0001D165\U0001D16D", "\xff", "\u0301", "(", "\u6f22"};
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
+        size_t length = strlen(patterns[p]), used = 0;
+        for (; used + length <= BYTES; used += length) {
+            memcpy(text + used, patterns[p], length);
+        }
+        struct token_list ids = {0};
+        CHECK_OK(tokenizer_encode(t, text, used, true, &ids));
+        CHECK(ids.count == (p == 2 || p == 3 ? 0 : p < 4 ? 1 : (int64_t)(used / length)));
+        token_list_free(&ids);
+    }
+    free(text);
+    struct token_list ids = {0};
+    int64_t first;
+    CHECK_FAILS(tokenizer_encode_pair(t, "a", 1, "b", 1, false, 2, &ids, &first), STATUS_USAGE,
+                "at most 2");
+    CHECK_EQUAL(ids.count, 0);
+    token_list_free(&ids);
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
+int main(void)
+{
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    CHECK(source != NULL);
+    CHECK_OK(file_join(reference, source, "tests/reference/tokenizer"));
+    folder_make();
+    test_reference();
+    test_files();
+    test_bad_vocab();
+    test_bad_files();
+    test_changed_bytes();
+    test_train();
+    test_hostile();
+    return 0;
+}

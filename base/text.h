@@ -21,6 +21,12 @@ bool text_to_integer(const char *text, int64_t *out, char *reason);
  * Errors    false, and why in reason[TEXT_REASON_BYTES]; NaN, infinity, overflow and underflow too */
 bool text_to_number(const char *text, double *out, char *reason);
 
+/* text_plural - what follows a word that is counted: "" for one, "s" else. */
+static inline const char *text_plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 /* text_from_number - the shortest text that reads back as the same number, always with a '.':
  * "0.1", "0.0006", "1.0", "1.0e-08".
  *

@@ -30,7 +30,11 @@ static status print_lines(const char *path, const struct shard_header *h)
     printf("documents        %" PRId64 ", %.1f tokens each\n", h->documents,
            (double)h->tokens / (double)h->documents);
     printf("vocabulary       %" PRId64 "\n", h->vocab_size);
-    printf("end token        %" PRId64 "%s\n", h->eos_id, h->eos_id < 0 ? " (none)" : "");
+    if (h->eos_id < 0) {
+        printf("end token        none\n");
+    } else {
+        printf("end token        %" PRId64 "\n", h->eos_id);
+    }
     printf("tokenizer        sha256 %s\n", h->tokenizer_sha256);
     printf("whole            yes: checksums, %s, all ids and documents\n",
            h->tokens_sha256[0] != '\0' ? "SHA-256" : "no SHA-256 stored");

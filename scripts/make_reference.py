@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Reference values from PyTorch for tests/trainer/test_reference.c; never needed to train.
+"""Reference values from PyTorch for tests/trainer/test_reference.c and test_generate.c; never needed to train.
 
     python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
+    python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
 
 A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
 names and orientations of Hugging Face's GPT2LMHeadModel: logits, loss, the gradient of every parameter, and
 ten steps of torch.optim.AdamW with clipping by global norm. One file per activation and kind of attention.
+
+Beams: what Hugging Face's generate() finds in a tiny model that likes its end token, and the hypotheses' scores.
 """
 import math
 import pathlib
+import sys
 
 import h5py
 import numpy as np
@@ -120,8 +124,52 @@ def write(path, approximate, documents):
     print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
 
 
+def write_beams(path):
+    """All of the num_beams hypotheses of a few prompts, with several widths, penalties and lengths."""
+    import transformers
+    torch.manual_seed(5)
+    end, positions, longest = 256, 32, 12
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=16, n_head=2, n_inner=64, n_positions=positions, vocab_size=end + 1, resid_pdrop=0,
+        embd_pdrop=0, attn_pdrop=0, initializer_range=0.4, bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    model = transformers.GPT2LMHeadModel(config).double().eval()
+    with torch.no_grad():
+        model.transformer.wte.weight[end] *= 9
+        for p in model.parameters():
+            p.copy_(p.float().double())
+    prompts = torch.randint(0, end, (6, 5))
+    cases = [(2, 1.0, longest), (3, 1.0, longest), (4, 0.0, 9), (4, 2.0, longest), (5, -1.0, 7), (4, 1.0, 1)]
+    width = max(c[0] for c in cases)
+    ids = np.full((len(cases), len(prompts), width, longest), -1, np.int32)
+    scores = np.zeros((len(cases), len(prompts), width))
+    for i, (beams, penalty, new) in enumerate(cases):
+        for j, prompt in enumerate(prompts):
+            out = model.generate(prompt[None], attention_mask=torch.ones(1, len(prompt)), do_sample=False,
+                                 num_beams=beams, num_return_sequences=beams, length_penalty=penalty,
+                                 early_stopping=False, max_new_tokens=new, output_scores=True,
+                                 return_dict_in_generate=True)
+            for k, sequence in enumerate(out.sequences[:, len(prompt):].tolist()):
+                if end in sequence:
+                    sequence = sequence[:sequence.index(end) + 1]
+                ids[i, j, k, :len(sequence)] = sequence
+                scores[i, j, k] = out.sequences_scores[k]
+    with h5py.File(path, "w") as f:
+        f.attrs.update(layers=2.0, width=16.0, heads=2.0, inner=64.0, positions=float(positions), end=float(end))
+        for name, tensor in model.state_dict().items():
+            if name != "lm_head.weight" and not name.endswith((".attn.bias", ".attn.masked_bias")):
+                f["weights/" + name] = tensor.numpy().astype(np.float32)
+        f["prompts"] = prompts.numpy().astype(np.int32)
+        f["cases"] = np.array(cases)
+        f["ids"] = ids
+        f["scores"] = scores
+    print(path, "ended", int((ids == end).sum()), "of", int((ids[..., 0] >= 0).sum()))
+
+
 def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
+    if sys.argv[1:] == ["beams"]:
+        write_beams(folder / "beams.h5")
+        return
     write(folder / "gpt2_tanh.h5", "tanh", False)
     write(folder / "gpt2_erf_documents.h5", "none", True)
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/random.h"
 
 struct bench {
@@ -230,11 +231,14 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     double *floors = steps + repeats;
     status result = STATUS_OK;
     struct comm_times times;
+    log_info("%lld parameters, %lld tokens a step: 2 steps to warm up, then %d",
+             (long long)model_elements(b->session->model), (long long)b->batch.rows, repeats);
     TRY_GOTO(result, done, timed_step(b, &ignored));
     TRY_GOTO(result, done, timed_step(b, &ignored));
     comm_take_times(b->session->mesh.data, &times);
     kernels_profile(b->session->kernels, true);
     for (int i = 0; i < repeats; i++) {
+        log_progress("step %d of %d%s", i + 1, repeats, floor ? " and its floor" : "");
         TRY_GOTO(result, done, timed_step(b, &steps[i]));
         if (floor) {
             TRY_GOTO(result, done,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "trainer/checkpoint_impl.h"
 
 /* ---- verification ---- */
@@ -276,7 +277,7 @@ static status print_text(const char *folder, const struct manifest *m)
     printf("%s: checkpoint, whole (every size and SHA-256 holds)\n", folder);
     printf("  step %lld, %lld samples, %lld tokens, %.0f s of training\n", (long long)m->state.step,
            (long long)m->state.samples, (long long)m->state.tokens, m->state.train_seconds);
-    printf("  written by %d ranks of version %s\n", m->ranks, m->version);
+    printf("  written by %d rank%s of version %s\n", m->ranks, text_plural(m->ranks), m->version);
     printf("  %lld parameters, %d tensors in all, %d files, %lld bytes\n",
            (long long)count_elements(m, "model"), m->tensor_count, m->file_count,
            (long long)count_bytes(m));

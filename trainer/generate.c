@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 
@@ -222,7 +223,13 @@ static status sample_texts(struct run *r, int64_t piece)
     return r->stream != NULL ? look_at(r, 0, true) : STATUS_OK;
 }
 
-/* ---- beams: one prompt, `texts` beams ---- */
+/* ---- beams: one prompt, `texts` beams ----
+ *
+ * As Hugging Face's beam search with early_stopping = false: as many finished hypotheses are kept as there
+ * are beams, each ranked by log-probability / length^penalty (the end token counts in the length, the
+ * prompt does not). An end is finished only where it is among the best `texts` of all continuations. The
+ * search is over once that many are finished and the best running beam, at its present length, would not
+ * beat the worst of them; or at the limit, where the running beams are ranked too. */
 
 struct beam_candidate {
     double score; /* log-probability of the whole continuation */
@@ -240,11 +247,10 @@ static int by_score(const void *a, const void *b)
 
 struct beams {
     struct run *run;
-    double *scores; /* [texts] */
-    int64_t wanted; /* finished hypotheses to keep */
-    struct generate_text *finished;
-    double *ranks; /* [wanted] score / length^penalty, falling */
-    int64_t count;
+    double *scores;                    /* [texts] */
+    struct generate_text *finished;    /* [texts] the best hypotheses so far */
+    double *ranks;                     /* [texts] score / length^penalty, falling */
+    int64_t count;                     /* of them */
     struct beam_candidate *candidates; /* [texts * 2 texts] */
 };
 
@@ -253,16 +259,16 @@ static double rank_of(const struct beams *b, double score, int64_t tokens)
     return score / pow((double)(tokens > 0 ? tokens : 1), b->run->options->length_penalty);
 }
 
-/* Keep a hypothesis if it is among the best `wanted`. */
+/* Keep a hypothesis if it is among the best `texts`. */
 static status finish_beam(struct beams *b, int64_t beam, double score, bool ended)
 {
     const struct run *r = b->run;
     int64_t tokens = r->whole[beam].count - r->prompt_tokens[beam];
     double rank = rank_of(b, score, tokens + ended);
-    if (b->count == b->wanted && !(rank > b->ranks[b->count - 1])) {
+    if (b->count == r->texts && !(rank > b->ranks[b->count - 1])) {
         return STATUS_OK;
     }
-    if (b->count == b->wanted) {
+    if (b->count == r->texts) {
         token_list_free(&b->finished[--b->count].tokens);
     }
     int64_t at = b->count++;
@@ -358,7 +364,7 @@ static status advance_beams(struct beams *b, int64_t live, bool *done)
             (long long)r->vocabulary);
     TRY(continue_beams(b, next));
     int64_t tokens = r->whole[0].count - r->prompt_tokens[0];
-    *done = b->count == b->wanted && b->ranks[b->count - 1] >= rank_of(b, next[0].score, tokens);
+    *done = b->count == r->texts && b->ranks[b->count - 1] >= rank_of(b, next[0].score, tokens);
     return STATUS_OK;
 }
 
@@ -383,18 +389,27 @@ static status search_beams(struct beams *b, int64_t piece)
 
 static status beam_texts(struct run *r, int64_t piece, struct generate_text *out)
 {
-    struct beams b = {.run = r, .wanted = r->options->num_samples, .finished = out};
+    struct beams b = {.run = r};
     status result = STATUS_OK;
     size_t texts = (size_t)r->texts;
+    int64_t wanted = r->options->num_samples;
     b.scores = calloc(texts, sizeof *b.scores);
-    b.ranks = calloc((size_t)b.wanted + 1, sizeof *b.ranks);
+    b.ranks = calloc(texts, sizeof *b.ranks);
+    b.finished = calloc(texts, sizeof *b.finished);
     b.candidates = calloc(2 * texts * texts + texts, sizeof *b.candidates);
-    REQUIRE_GOTO(result, done, b.scores != NULL && b.ranks != NULL && b.candidates != NULL,
+    REQUIRE_GOTO(result, done,
+                 b.scores != NULL && b.ranks != NULL && b.finished != NULL && b.candidates != NULL,
                  STATUS_INTERNAL, "out of memory for beams");
     TRY_GOTO(result, done, search_beams(&b, piece));
+    memcpy(out, b.finished, (size_t)wanted * sizeof *out);
+    memset(b.finished, 0, (size_t)wanted * sizeof *out);
 done:
+    for (int64_t i = 0; i < b.count; i++) {
+        token_list_free(&b.finished[i].tokens);
+    }
     free(b.scores);
     free(b.ranks);
+    free(b.finished);
     free(b.candidates);
     return result;
 }

@@ -10,10 +10,10 @@ enum { GENERATE_STOPS_MAX = 16 };
 struct generate_options {
     struct sampler_settings sampler;
     int64_t max_new_tokens;
-    int64_t num_beams;                     /* 1: none. Beams do not sample */
-    int64_t num_samples;                   /* texts per prompt */
-    int64_t first_text;                    /* number of the first text, for the draws */
-    double length_penalty;                 /* beams: score / tokens^penalty */
+    int64_t num_beams;     /* 1: none. Beams do not sample */
+    int64_t num_samples;   /* texts per prompt; beams: the best, at most num_beams */
+    int64_t first_text;    /* number of the first text, for the draws */
+    double length_penalty; /* beams: log-probability / tokens^penalty ranks them */
     const char *stops[GENERATE_STOPS_MAX]; /* a text ends before any of these */
     int stop_count;
     bool use_cache; /* false: recompute the whole text for each token, to check the cache */

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "build_info.h"
 #include "trainer/job_data.h"
 #include "trainer/manifest.h"
@@ -206,8 +207,9 @@ static status resume_from(struct job *job, const struct checkpoint_found *found)
     TRY(checkpoint_set_aside(job->checkpoint, found->state.step));
     job->state = found->state;
     job->resumed = true;
-    log_info("resuming %s: step %lld, saved by %d ranks, running on %d", found->folder,
-             (long long)found->state.step, found->saved_ranks, comm_size(job->world));
+    log_info("resuming %s: step %lld, saved by %d rank%s, running on %d", found->folder,
+             (long long)found->state.step, found->saved_ranks, text_plural(found->saved_ranks),
+             comm_size(job->world));
     return comm_agree(job->world, model_weights_changed(job->session.model));
 }
 
@@ -273,7 +275,9 @@ static bool has_final_weights(const struct job *job)
 
 static status look_for_end(struct job *job)
 {
-    bool here = comm_rank(job->world) == 0 && job_reached_end(job) && has_final_weights(job);
+    bool beyond = job->state.step > job->total_steps; /* the recipe asks for less than there is */
+    bool here =
+        comm_rank(job->world) == 0 && job_reached_end(job) && (beyond || has_final_weights(job));
     return comm_agree_flag(job->world, here, &job->finished);
 }
 

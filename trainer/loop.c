@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/straggler.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/stop.h"
@@ -276,9 +277,10 @@ static status tell_start(const struct loop *loop)
     const struct recipe *r = recipe_of(loop);
     struct plan plan;
     TRY(plan_make(r, comm_size(job->world), &plan));
-    log_info("%s: %lld parameters, %d ranks x %d threads, %s, %s; %lld of %lld steps done",
-             r->run_dir, (long long)plan.parameters, comm_size(job->world),
-             kernels_threads(job->session.kernels), dtype_name(kernels_dtype(job->session.kernels)),
+    int ranks = comm_size(job->world), threads = kernels_threads(job->session.kernels);
+    log_info("%s: %lld parameters, %d rank%s x %d thread%s, %s, %s; %lld of %lld steps done",
+             r->run_dir, (long long)plan.parameters, ranks, text_plural(ranks), threads,
+             text_plural(threads), dtype_name(kernels_dtype(job->session.kernels)),
              kernels_description(job->session.kernels), (long long)job->state.step,
              (long long)job->total_steps);
     if (job->metrics == NULL) {
@@ -466,8 +468,10 @@ status loop_run(struct job *job)
         .finished = job_reached_end(job),
     };
     if (job->finished) {
-        log_info("%s is finished: %lld steps are done", recipe_of(&loop)->run_dir,
-                 (long long)job->state.step);
+        bool beyond = job->state.step > job->total_steps;
+        log_info("%s is finished: %lld steps are done%s", recipe_of(&loop)->run_dir,
+                 (long long)job->state.step,
+                 beyond ? ", more than the recipe asks for; nothing was trained" : "");
         return STATUS_OK;
     }
     status result = run(&loop);

@@ -4,10 +4,7 @@
  * Errors are relative by tensor: |a - b| / |b| in the Frobenius norm. The gradient of the key biases is
  * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
  * AdamW blows up: they are compared absolutely and left out of the weights' comparison. */
-#include <hdf5.h>
-
-#include "tests/check.h"
-#include "trainer/model/model.h"
+#include "tests/trainer/reference_file.h"
 #include "trainer/objective/objective.h"
 #include "trainer/optimizer/optimizer.h"
 
@@ -23,28 +20,6 @@ struct reference {
     double learning_rate;
 };
 
-static double attribute(hid_t file, const char *name)
-{
-    double value = 0;
-    hid_t a = H5Aopen(file, name, H5P_DEFAULT);
-    CHECK(a >= 0 && H5Aread(a, H5T_NATIVE_DOUBLE, &value) >= 0);
-    H5Aclose(a);
-    return value;
-}
-
-static void *dataset(hid_t file, const char *name, hid_t type, size_t size, int64_t *count)
-{
-    hid_t d = H5Dopen2(file, name, H5P_DEFAULT);
-    CHECK(d >= 0);
-    hid_t space = H5Dget_space(d);
-    *count = (int64_t)H5Sget_simple_extent_npoints(space);
-    void *data = malloc((size_t)*count * size);
-    CHECK(data != NULL && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0);
-    H5Sclose(space);
-    H5Dclose(d);
-    return data;
-}
-
 static void read_reference(const char *name, struct reference *r)
 {
     char path[1024];
@@ -56,31 +31,32 @@ static void read_reference(const char *name, struct reference *r)
     *r = (struct reference){
         .file = f,
         .config = {.architecture = "gpt2",
-                   .layers = (int64_t)attribute(f, "layers"),
-                   .width = (int64_t)attribute(f, "width"),
-                   .heads = (int64_t)attribute(f, "heads"),
-                   .inner = (int64_t)attribute(f, "inner"),
-                   .positions = (int64_t)attribute(f, "positions"),
-                   .vocabulary = (int64_t)attribute(f, "vocabulary"),
-                   .activation =
-                       attribute(f, "gelu_tanh") > 0 ? ACTIVATION_GELU_TANH : ACTIVATION_GELU_ERF,
+                   .layers = (int64_t)reference_attribute(f, "layers"),
+                   .width = (int64_t)reference_attribute(f, "width"),
+                   .heads = (int64_t)reference_attribute(f, "heads"),
+                   .inner = (int64_t)reference_attribute(f, "inner"),
+                   .positions = (int64_t)reference_attribute(f, "positions"),
+                   .vocabulary = (int64_t)reference_attribute(f, "vocabulary"),
+                   .activation = reference_attribute(f, "gelu_tanh") > 0 ? ACTIVATION_GELU_TANH
+                                                                         : ACTIVATION_GELU_ERF,
                    .norm_epsilon = 1e-5f,
                    .initializer_range = 0.02f,
                    .tied = true},
-        .batch = (int64_t)attribute(f, "batch"),
-        .tokens = (int64_t)attribute(f, "tokens"),
-        .steps = (int64_t)attribute(f, "steps"),
-        .adamw = {attribute(f, "beta1"), attribute(f, "beta2"), attribute(f, "epsilon"),
-                  attribute(f, "weight_decay"), attribute(f, "max_grad_norm")},
-        .learning_rate = attribute(f, "learning_rate"),
+        .batch = (int64_t)reference_attribute(f, "batch"),
+        .tokens = (int64_t)reference_attribute(f, "tokens"),
+        .steps = (int64_t)reference_attribute(f, "steps"),
+        .adamw = {reference_attribute(f, "beta1"), reference_attribute(f, "beta2"),
+                  reference_attribute(f, "epsilon"), reference_attribute(f, "weight_decay"),
+                  reference_attribute(f, "max_grad_norm")},
+        .learning_rate = reference_attribute(f, "learning_rate"),
     };
     int64_t count;
-    r->ids = dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
-    r->positions = dataset(f, "positions", H5T_NATIVE_INT32, 4, &count);
-    r->ignored = dataset(f, "ignored", H5T_NATIVE_INT32, 4, &count);
-    r->starts = dataset(f, "starts", H5T_NATIVE_INT32, 4, &r->segments);
-    r->losses = dataset(f, "losses", H5T_NATIVE_DOUBLE, 8, &count);
-    r->norms = dataset(f, "norms", H5T_NATIVE_DOUBLE, 8, &count);
+    r->ids = reference_dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
+    r->positions = reference_dataset(f, "positions", H5T_NATIVE_INT32, 4, &count);
+    r->ignored = reference_dataset(f, "ignored", H5T_NATIVE_INT32, 4, &count);
+    r->starts = reference_dataset(f, "starts", H5T_NATIVE_INT32, 4, &r->segments);
+    r->losses = reference_dataset(f, "losses", H5T_NATIVE_DOUBLE, 8, &count);
+    r->norms = reference_dataset(f, "norms", H5T_NATIVE_DOUBLE, 8, &count);
 }
 
 static void close_reference(struct reference *r)
@@ -95,28 +71,6 @@ static void close_reference(struct reference *r)
 }
 
 /* ---- named tensors, transposed where the file holds [in, out] ---- */
-
-static float *read_tensor(const struct reference *r, const char *group,
-                          const struct model_parameter *p)
-{
-    char name[256];
-    int64_t count, rows = p->whole_rows, columns = p->columns;
-    snprintf(name, sizeof name, "%s/%s", group, p->name);
-    float *file = dataset(r->file, name, H5T_NATIVE_FLOAT, 4, &count);
-    CHECK_EQUAL(count, rows * columns);
-    if (p->transposed) {
-        float *turned = malloc((size_t)count * sizeof *turned);
-        CHECK(turned != NULL);
-        for (int64_t i = 0; i < rows; i++) {
-            for (int64_t j = 0; j < columns; j++) {
-                turned[i * columns + j] = file[j * rows + i];
-            }
-        }
-        free(file);
-        file = turned;
-    }
-    return file;
-}
 
 static double relative_error(const float *a, const float *b, int64_t count)
 {
@@ -137,7 +91,7 @@ static double compare(const struct reference *r, const struct model *m, const ch
     const struct model_parameter *parameters = model_parameters(m, &count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
-        float *expected = read_tensor(r, group, p);
+        float *expected = reference_tensor(r->file, group, p);
         const float *got = flat + p->first;
         int64_t c = r->config.width;
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
@@ -195,7 +149,7 @@ static void fill_batch(struct training *t, int64_t step, struct batch *batch)
 static void check_logits(const struct training *t, struct tensor hidden)
 {
     int64_t count, n = hidden.rows, v = t->r->config.vocabulary;
-    float *expected = dataset(t->r->file, "logits", H5T_NATIVE_FLOAT, 4, &count);
+    float *expected = reference_dataset(t->r->file, "logits", H5T_NATIVE_FLOAT, 4, &count);
     float *logits = malloc((size_t)count * sizeof *logits);
     CHECK(logits != NULL);
     CHECK_EQUAL(count, n * v);
@@ -281,7 +235,7 @@ static void make_optimizer(struct training *t)
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay};
-        float *weights = read_tensor(t->r, "weights", p);
+        float *weights = reference_tensor(t->r->file, "weights", p);
         memcpy(model_weights(t->model) + p->first, weights,
                (size_t)(p->whole_rows * p->columns) * sizeof *weights);
         free(weights);

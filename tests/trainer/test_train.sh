@@ -184,6 +184,9 @@ resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout t
     one_line 80 'other data'
     run 80 train recipe.yaml run_dir=whole optimizer.learning_rate=0.5
     grep -q 'optimizer.learning_rate' told || fail 'the changed setting was not named'
+    run 0 train recipe.yaml run_dir=whole train.max_steps=8
+    grep -q 'is finished: 20 steps are done, more than the recipe asks for' told || fail 'fewer steps than done'
+    [ -d whole/final ] || fail 'the final weights are gone'
     run 0 train recipe.yaml run_dir=whole train.max_steps=25 schedule.warmup_steps=5 evaluate.every=5
     [ "$(losses whole train | tail -n 1 | cut -d' ' -f1)" = 25 ] || fail 'a longer run did not go on'
 }
@@ -362,7 +365,15 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     run 65 score --checkpoint run <<<$'\x01'
     head -c 40 "$source/LICENSE" | tr '\n' ' ' >lines
     run 65 score --checkpoint run lines
-    one_line 65 'line 1 has .* 32 positions'
+    one_line 65 'lines:1: .* 32 positions'
+    printf 'the License\n\nt\nthe\n\x01\n' >holes
+    run 65 score --checkpoint run holes
+    one_line 65 '^E-DATA .*holes:5: '
+    [ "$(wc -l <out)" = 4 ] || fail 'not a line for each line'
+    [ "$(sed -n 2,3p out | sort -u)" = $'0.000000\t0' ] || fail 'an empty line is not 0 of 0 tokens'
+    run 65 score --checkpoint run --json <holes
+    one_line 65 'standard input:5: '
+    grep -q '"tokens":0,"mean":null' out || fail 'the mean of no tokens is not null'
     run 65 score --checkpoint run .
     printf '{"context":"the Lic","choices":["ense","%s"],"label":0}\n' "$(cat lines)" >>task.jsonl
     run 65 evaluate --checkpoint run --task task.jsonl
@@ -430,11 +441,21 @@ choose() { # which checkpoint a path means; a damaged one is named, and an older
 # Killed at random instants, again and again: no state that the next start cannot go on from, nothing lost
 # but the steps after the newest published checkpoint, and the end as if nothing had happened.
 # BIREME_KILLS says how many kills (100 in CI).
-bench() { # reading the recipe's shards
+bench() { # bench: the kind and the recipe may be left out; progress goes to standard error
+    run 0 bench recipe.yaml --repeats 2 --json
+    grep -q '"tokens":96,' out || fail 'the recipe was not taken'
+    grep -q 'step 1 of 2' told || fail 'no progress'
+    run 0 bench step recipe.yaml --repeats 1 batch.micro_size=1 parallel.threads=1
+    grep -q '1 rank x 1 thread,' out || fail 'ranks and threads are not told'
     run 0 bench data recipe.yaml --repeats 1 --json
+    grep -q 'reading .* at random' told || fail 'no progress of data'
     grep -q '"tokens_per_second": *[1-9]' out || fail 'bench data told no speed'
     run 0 bench data recipe.yaml --repeats 1
     grep -q 'million tokens/s' out || fail 'bench data told no speed'
+    run 64 bench dtaa recipe.yaml
+    one_line 64 "did you mean 'data'"
+    run 66 bench nothing.yaml
+    one_line 66 nothing.yaml
 }
 
 kills() { # RANKS

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "datasets/loader.h"
 #include "trainer/bench.h"
 #include "trainer/command/command.h"
@@ -77,8 +79,9 @@ static json_t *step_json(const struct session *s, const struct bench_step *b)
 static void step_text(const struct session *s, const struct bench_step *b)
 {
     double tokens = (double)b->tokens, counted = 0;
-    printf("%s, %d ranks x %d threads, %s\n", dtype_name(kernels_dtype(s->kernels)),
-           comm_size(s->mesh.world), kernels_threads(s->kernels), kernels_description(s->kernels));
+    int ranks = comm_size(s->mesh.world), threads = kernels_threads(s->kernels);
+    printf("%s, %d rank%s x %d thread%s, %s\n", dtype_name(kernels_dtype(s->kernels)), ranks,
+           text_plural(ranks), threads, text_plural(threads), kernels_description(s->kernels));
     printf("step   %8.2f ms  %10.0f tokens/s\n", 1e3 * b->step_seconds, tokens / b->step_seconds);
     if (b->floor_seconds > 0) {
         printf("floor  %8.2f ms  %10.0f tokens/s  (the step's matrix products alone; reached %.3f "
@@ -155,6 +158,7 @@ static status bench_comm(const struct request *q, struct comm *world)
     TRY(comm_allocate(world, sizes[5], (void **)&data));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         double seconds = 0;
+        log_progress("all-reduce of %zu bytes, %lld times", sizes[i], (long long)q->repeats + 1);
         TRY(time_all_reduce(world, data, (int64_t)(sizes[i] / sizeof *data), q->repeats, &seconds));
         double start = clock_seconds();
         memmove(data, (char *)data + sizes[i] / 2, sizes[i] / 2);
@@ -218,6 +222,8 @@ static status bench_data(const struct request *q)
     status result = session_tokenizer(&r, r.data.tokenizer, &tokenizer, &options.vocab_size);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     TRY(result);
+    log_info("reading %lld batches of %lld windows at random", 1000 * (long long)q->repeats,
+             (long long)r.batch.micro_size);
     TRY(loader_open(&options, &loader));
     double start = clock_seconds();
     result = read_everything(loader, 1000 * q->repeats, &tokens);
@@ -236,18 +242,45 @@ static status bench_data(const struct request *q)
 
 /* ---- the command ---- */
 
-static status run(const char *what, const struct request *q, struct comm *world)
+enum kind { BENCH_STEP, BENCH_KERNELS, BENCH_COMM, BENCH_DATA, BENCH_KINDS };
+
+static status run(enum kind kind, const struct request *q, struct comm *world)
 {
-    if (strcmp(what, "step") == 0 || strcmp(what, "kernels") == 0) {
-        return bench_step(q, world);
+    double start = clock_seconds();
+    status result = kind == BENCH_COMM   ? bench_comm(q, world)
+                    : kind == BENCH_DATA ? bench_data(q)
+                                         : bench_step(q, world);
+    if (result == STATUS_OK) {
+        log_info("measured in %.1f s", clock_seconds() - start);
     }
-    if (strcmp(what, "comm") == 0) {
-        return bench_comm(q, world);
+    return result;
+}
+
+/* Both the kind and the recipe may be left out: the first word is a kind, or else the recipe. */
+static status take_words(const struct options *options, enum kind *kind, struct request *q)
+{
+    static const char *const kinds[BENCH_KINDS] = {"step", "kernels", "comm", "data"};
+    char **words = options->operands;
+    int next = 0, count = options->operand_count;
+    *kind = BENCH_STEP;
+    for (int i = 0; i < BENCH_KINDS && next == 0 && count > 0; i++) {
+        if (strcmp(words[0], kinds[i]) == 0) {
+            *kind = (enum kind)i;
+            next = 1;
+        }
     }
-    if (strcmp(what, "data") == 0) {
-        return bench_data(q);
+    if (next < count && !is_override(words[next])) {
+        const char *word = words[next++];
+        int nearest = text_nearest(word, kinds, BENCH_KINDS);
+        REQUIRE(next > 1 || strpbrk(word, "./") != NULL || file_exists(word), STATUS_USAGE,
+                "bench %s: neither step, kernels, comm or data, nor a recipe%s%s%s", word,
+                nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? kinds[nearest] : "",
+                nearest >= 0 ? "'?" : "");
+        q->recipe = word;
     }
-    RAISE(STATUS_USAGE, "bench %s is not known; step, kernels, comm and data are", what);
+    q->overrides = words + next;
+    q->override_count = count - next;
+    return STATUS_OK;
 }
 
 status command_bench(int argc, char **argv)
@@ -264,6 +297,7 @@ status command_bench(int argc, char **argv)
         .usage = "[mpirun -np N] bireme bench [step|kernels|comm|data] [RECIPE.yaml] "
                  "[section.key=value ...]",
         .about =
+            "Told with nothing: step. Progress goes to standard error.\n"
             "step: one optimizer step on one micro-batch, each operation's time and share, and "
             "the floor:\nits matrix products alone (kernels is the same). Without a recipe: GPT-2 "
             "124M, 4 x 256 "
@@ -279,20 +313,12 @@ status command_bench(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
-    int next = 0;
-    const char *what = "step";
-    if (next < options.operand_count && !is_override(options.operands[next])) {
-        what = options.operands[next++];
-    }
-    if (next < options.operand_count && !is_override(options.operands[next])) {
-        q.recipe = options.operands[next++];
-    }
-    q.overrides = options.operands + next;
-    q.override_count = options.operand_count - next;
+    enum kind kind = BENCH_STEP;
     struct comm *world = NULL;
+    TRY(take_words(&options, &kind, &q));
     TRY(comm_world_create(&argc, &argv, &world));
     log_quiet(comm_rank(world) != 0);
-    status result = run(what, &q, world);
+    status result = run(kind, &q, world);
     if (result != STATUS_OK) {
         comm_abort(world, result);
     }

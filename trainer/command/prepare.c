@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "datasets/prepare.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
@@ -64,9 +65,8 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
 static status print_report(const struct request *q, const struct prepare_report *r)
 {
     double megabytes = (double)r->bytes / 1e6;
-    log_info("%" PRId64 " documents (%" PRId64
-             " empty ones left out), %.1f MB in %.1f s: %.1f MB/s",
-             r->documents, r->empty_documents, megabytes, r->seconds,
+    log_info("%" PRId64 " document%s (%" PRId64 " empty left out), %.1f MB in %.1f s: %.1f MB/s",
+             r->documents, text_plural(r->documents), r->empty_documents, megabytes, r->seconds,
              r->seconds > 0.0 ? megabytes / r->seconds : 0.0);
     if (r->bad_rows > 0) {
         log_warning("BAD-ROWS", "%" PRId64 " rows were skipped", r->bad_rows);
@@ -76,9 +76,10 @@ static status print_report(const struct request *q, const struct prepare_report 
                     r->forced_cuts);
     }
     if (!q->json) {
-        printf("train       %" PRId64 " tokens in %d shards\n", r->train_tokens, r->train_shards);
-        printf("validation  %" PRId64 " tokens in %d shards\n", r->validation_tokens,
-               r->validation_shards);
+        printf("train       %" PRId64 " tokens in %d shard%s\n", r->train_tokens, r->train_shards,
+               text_plural(r->train_shards));
+        printf("validation  %" PRId64 " tokens in %d shard%s\n", r->validation_tokens,
+               r->validation_shards, text_plural(r->validation_shards));
         REQUIRE(fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output");
         return STATUS_OK;
     }

@@ -10,7 +10,26 @@
 #include "trainer/score.h"
 #include "trainer/session.h"
 
-static status encode_line(const struct session *s, const char *text, size_t bytes, int64_t number,
+/* The lines of one input. */
+struct lines {
+    const char *name; /* of the file, for messages */
+    FILE *file;
+    int64_t number; /* of the line that is looked at, from 1 */
+    bool json;
+};
+
+/* at_line - the reason counts bytes of the line: say which file and line it is. */
+static status at_line(const struct lines *in, status result)
+{
+    struct status_note note;
+    if (result != STATUS_DATA) {
+        return result;
+    }
+    status_take(&note);
+    RAISE(STATUS_DATA, "%s:%lld: %.1500s", in->name, (long long)in->number, note.text);
+}
+
+static status encode_line(const struct session *s, const char *text, size_t bytes,
                           struct token_list *ids)
 {
     const struct tokenizer *t = s->tokenizer;
@@ -21,44 +40,50 @@ static status encode_line(const struct session *s, const char *text, size_t byte
         ids->ids[ids->count++] = tokenizer_eos(t);
     }
     TRY(tokenizer_encode(t, text, bytes, false, ids));
-    REQUIRE(ids->count >= 2, STATUS_DATA, "line %lld has no token that could be scored",
-            (long long)number);
     REQUIRE(ids->count - 1 <= positions, STATUS_DATA,
-            "line %lld has %lld tokens to score, the model has %lld positions: cut it in pieces",
-            (long long)number, (long long)ids->count - 1, (long long)positions);
+            "%lld tokens to score, the model has %lld positions: cut the line in pieces",
+            (long long)ids->count - 1, (long long)positions);
     return STATUS_OK;
 }
 
-static status score_line(struct session *s, const char *text, size_t bytes, int64_t number,
-                         struct token_list *ids, bool json)
+static status print_score(const struct lines *in, const struct score_result *r)
 {
-    struct score_result r;
-    TRY(encode_line(s, text, bytes, number, ids));
-    struct score_item item = {ids->ids, ids->count, ids->count - 1};
-    TRY(score_run(s->kernels, s->model, s->recipe.model.max_position_embeddings, &item, 1, &r));
-    if (!json) {
-        printf("%.6f\t%lld\n", r.log_probability, (long long)r.tokens);
+    if (!in->json) {
+        printf("%.6f\t%lld\n", r->log_probability, (long long)r->tokens);
         return STATUS_OK;
     }
-    return report_print(json_pack("{s:f, s:I, s:f}", "log_probability", r.log_probability, "tokens",
-                                  (json_int_t)r.tokens, "mean",
-                                  r.log_probability / (double)r.tokens));
+    json_t *mean = r->tokens > 0 ? json_real(r->log_probability / (double)r->tokens) : json_null();
+    return report_print(json_pack("{s:f, s:I, s:o}", "log_probability", r->log_probability,
+                                  "tokens", (json_int_t)r->tokens, "mean", mean));
 }
 
-static status score_file(struct session *s, FILE *file, bool json)
+/* Each line gets one, also an empty one: no tokens, and a log-probability of 0. */
+static status score_line(struct session *s, const struct lines *in, const char *text, size_t bytes,
+                         struct token_list *ids)
+{
+    struct score_result r = {0};
+    TRY(encode_line(s, text, bytes, ids));
+    if (ids->count >= 2) {
+        struct score_item item = {ids->ids, ids->count, ids->count - 1};
+        TRY(score_run(s->kernels, s->model, s->recipe.model.max_position_embeddings, &item, 1, &r));
+    }
+    return print_score(in, &r);
+}
+
+static status score_lines(struct session *s, struct lines *in)
 {
     char *text = NULL;
     size_t capacity = 0;
-    int64_t number = 0;
     struct token_list ids = {0};
     status result = STATUS_OK;
-    for (ssize_t got; result == STATUS_OK && (got = getline(&text, &capacity, file)) >= 0;) {
+    for (ssize_t got; result == STATUS_OK && (got = getline(&text, &capacity, in->file)) >= 0;) {
         size_t bytes = (size_t)got - (got > 0 && text[got - 1] == '\n');
-        result = score_line(s, text, bytes, ++number, &ids, json);
+        in->number++;
+        result = at_line(in, score_line(s, in, text, bytes, &ids));
     }
-    if (result == STATUS_OK && ferror(file)) {
-        result = status_raise(STATUS_DATA, __FILE__, __LINE__, "cannot read line %lld: %s",
-                              (long long)number + 1, strerror(errno));
+    if (result == STATUS_OK && ferror(in->file)) {
+        result = status_raise(STATUS_DATA, __FILE__, __LINE__, "%s:%lld: cannot read: %s", in->name,
+                              (long long)in->number + 1, strerror(errno));
     }
     token_list_free(&ids);
     free(text);
@@ -67,14 +92,16 @@ static status score_file(struct session *s, FILE *file, bool json)
 
 static status score_path(struct session *s, const char *path, bool json)
 {
+    struct lines in = {.name = "standard input", .file = stdin, .json = json};
     if (path == NULL || strcmp(path, "-") == 0) {
-        return score_file(s, stdin, json);
+        return score_lines(s, &in);
     }
-    FILE *file = fopen(path, "r");
-    REQUIRE(file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
+    in.name = path;
+    in.file = fopen(path, "r");
+    REQUIRE(in.file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
             "cannot open %s: %s", path, strerror(errno));
-    status result = score_file(s, file, json);
-    fclose(file);
+    status result = score_lines(s, &in);
+    fclose(in.file);
     return result;
 }
 
@@ -111,7 +138,9 @@ status command_score(int argc, char **argv)
     };
     struct options options = {
         .usage = "bireme score --checkpoint DIR [FILE]",
-        .about = "Prints the natural log-probability of each line and its number of tokens.\n"
+        .about = "Prints the natural log-probability of each line and its number of tokens: a line "
+                 "for each line, 0 and\n0 for an empty one. A line with more tokens than the model "
+                 "has positions is an error.\n"
                  "Where the tokenizer has an end-of-text token, a line is scored as what follows "
                  "it.",
         .table = table,

@@ -1,0 +1,52 @@
+/* Reading what scripts/make_reference.py wrote: attributes, datasets, weights by their names. */
+#pragma once
+
+#include <hdf5.h>
+
+#include "tests/check.h"
+#include "trainer/model/model.h"
+
+static double reference_attribute(hid_t file, const char *name)
+{
+    double value = 0;
+    hid_t a = H5Aopen(file, name, H5P_DEFAULT);
+    CHECK(a >= 0 && H5Aread(a, H5T_NATIVE_DOUBLE, &value) >= 0);
+    H5Aclose(a);
+    return value;
+}
+
+static void *reference_dataset(hid_t file, const char *name, hid_t type, size_t size,
+                               int64_t *count)
+{
+    hid_t d = H5Dopen2(file, name, H5P_DEFAULT);
+    CHECK(d >= 0);
+    hid_t space = H5Dget_space(d);
+    *count = (int64_t)H5Sget_simple_extent_npoints(space);
+    void *data = malloc((size_t)*count * size);
+    CHECK(data != NULL && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0);
+    H5Sclose(space);
+    H5Dclose(d);
+    return data;
+}
+
+/* A weight as the model holds it: transposed where the file has [in, out]. */
+static float *reference_tensor(hid_t f, const char *group, const struct model_parameter *p)
+{
+    char name[256];
+    int64_t count, rows = p->whole_rows, columns = p->columns;
+    snprintf(name, sizeof name, "%s/%s", group, p->name);
+    float *file = reference_dataset(f, name, H5T_NATIVE_FLOAT, 4, &count);
+    CHECK_EQUAL(count, rows * columns);
+    if (p->transposed) {
+        float *turned = malloc((size_t)count * sizeof *turned);
+        CHECK(turned != NULL);
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < columns; j++) {
+                turned[i * columns + j] = file[j * rows + i];
+            }
+        }
+        free(file);
+        file = turned;
+    }
+    return file;
+}

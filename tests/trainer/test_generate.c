@@ -1,0 +1,145 @@
+/* Beam search against Hugging Face's generate() (scripts/make_reference.py beams): every hypothesis that it
+ * keeps, in its order, with its score. */
+#include "base/file.h"
+#include "tests/trainer/reference_file.h"
+#include "trainer/generate.h"
+
+struct fixture {
+    hid_t file;
+    struct device *device;
+    struct kernels *kernels;
+    struct model *model;
+    struct tokenizer *tokenizer;
+    int32_t end;
+};
+
+/* A tokenizer whose end token is the model's: 256 bytes and nothing that occurs twice. */
+static void make_tokenizer(struct fixture *f)
+{
+    char folder[] = "/tmp/bireme-generate-XXXXXX", path[FILE_PATH_BYTES];
+    CHECK(mkdtemp(folder) != NULL);
+    CHECK_OK(file_join(path, folder, "text"));
+    CHECK_OK(file_write(path, "abc", 3));
+    char *files[] = {path};
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 257, files, 1, 1, &f->tokenizer));
+    CHECK_EQUAL(tokenizer_eos(f->tokenizer), f->end);
+    CHECK_OK(file_remove_tree(folder));
+}
+
+static void make_model(struct fixture *f)
+{
+    struct model_config config = {
+        .architecture = "gpt2",
+        .layers = (int64_t)reference_attribute(f->file, "layers"),
+        .width = (int64_t)reference_attribute(f->file, "width"),
+        .heads = (int64_t)reference_attribute(f->file, "heads"),
+        .inner = (int64_t)reference_attribute(f->file, "inner"),
+        .positions = (int64_t)reference_attribute(f->file, "positions"),
+        .vocabulary = f->end + 1,
+        .activation = ACTIVATION_GELU_TANH,
+        .norm_epsilon = 1e-5f,
+        .tied = true,
+    };
+    struct kernels_limits limits = {
+        .rows = 256,
+        .width = config.width,
+        .inner = config.inner,
+        .heads = (int)config.heads,
+        .head_width = config.width / config.heads,
+        .sequence = config.positions,
+        .vocabulary = model_vocabulary_rows(&config, 1),
+    };
+    CHECK_OK(device_create(DEVICE_CPU, 0, &f->device));
+    CHECK_OK(kernels_create(f->device, DTYPE_F32, 1, &limits, &f->kernels));
+    CHECK_OK(model_create(f->kernels, &config, NULL, limits.rows, false, &f->model));
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(f->model, &count);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        float *tensor = reference_tensor(f->file, "weights", p);
+        memcpy(model_weights(f->model) + p->first, tensor,
+               (size_t)(p->whole_rows * p->columns) * sizeof *tensor);
+        free(tensor);
+    }
+    CHECK_OK(model_weights_changed(f->model));
+}
+
+static void open_fixture(struct fixture *f)
+{
+    char path[FILE_PATH_BYTES];
+    const char *root = getenv("BIREME_SOURCE_DIR");
+    CHECK(root != NULL);
+    CHECK_OK(file_join(path, root, "tests/reference/beams.h5"));
+    f->file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(f->file >= 0);
+    f->end = (int32_t)reference_attribute(f->file, "end");
+    make_tokenizer(f);
+    make_model(f);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    CHECK_OK(tokenizer_destroy(&f->tokenizer));
+    CHECK_OK(model_destroy(&f->model));
+    CHECK_OK(kernels_destroy(&f->kernels));
+    CHECK_OK(device_destroy(&f->device));
+    H5Fclose(f->file);
+}
+
+/* expected: ids with the end token, filled up with -1. */
+static void check_text(const struct fixture *f, const struct generate_text *text,
+                       const int32_t *expected, int64_t room, double score, double penalty)
+{
+    int64_t count = 0;
+    while (count < room && expected[count] >= 0) {
+        count++;
+    }
+    bool ended = count > 0 && expected[count - 1] == f->end;
+    CHECK_EQUAL(text->ended, ended);
+    CHECK_EQUAL(text->tokens.count, count - ended);
+    CHECK(memcmp(text->tokens.ids, expected, (size_t)text->tokens.count * sizeof *expected) == 0);
+    CHECK_NEAR(text->log_probability / pow((double)count, penalty), score, 1e-4);
+}
+
+int main(void)
+{
+    struct fixture f = {0};
+    int64_t prompt_ids = 0, case_numbers = 0, all_ids = 0, all_scores = 0;
+    open_fixture(&f);
+    int32_t *prompts = reference_dataset(f.file, "prompts", H5T_NATIVE_INT32, 4, &prompt_ids);
+    double *cases = reference_dataset(f.file, "cases", H5T_NATIVE_DOUBLE, 8, &case_numbers);
+    int32_t *ids = reference_dataset(f.file, "ids", H5T_NATIVE_INT32, 4, &all_ids);
+    double *scores = reference_dataset(f.file, "scores", H5T_NATIVE_DOUBLE, 8, &all_scores);
+    const int64_t length = 5, count = case_numbers / 3, prompt_count = prompt_ids / length;
+    const int64_t width = all_scores / count / prompt_count, room = all_ids / all_scores;
+    for (int64_t c = 0; c < count; c++) {
+        struct generate_options options = {
+            .sampler = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+            .num_beams = (int64_t)cases[3 * c],
+            .length_penalty = cases[3 * c + 1],
+            .max_new_tokens = (int64_t)cases[3 * c + 2],
+            .use_cache = true,
+        };
+        for (int64_t p = 0; p < prompt_count; p++) {
+            struct token_list prompt = {prompts + p * length, length, length};
+            int64_t at = (c * prompt_count + p) * width;
+            for (int64_t wanted = 1; wanted <= options.num_beams; wanted++) {
+                struct generate_text texts[16] = {0};
+                options.num_samples = wanted;
+                CHECK_OK(generate_run(f.kernels, f.model, f.tokenizer, &prompt, 1, &options, NULL,
+                                      NULL, texts));
+                for (int64_t k = 0; k < wanted; k++) {
+                    check_text(&f, &texts[k], ids + (at + k) * room, room, scores[at + k],
+                               options.length_penalty);
+                    token_list_free(&texts[k].tokens);
+                }
+            }
+        }
+    }
+    free(prompts);
+    free(cases);
+    free(ids);
+    free(scores);
+    close_fixture(&f);
+    return 0;
+}

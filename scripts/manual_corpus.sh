@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# The English manual pages as clean text: one file a page, a paragraph a line, about 7 MB in all.
+# The English manual pages as clean text: one file a page, a paragraph a line, about 6 MB in all.
 #
 #   scripts/manual_corpus.sh OUT_DIR
 #
 # The pages are those of the Debian packages manpages and manpages-dev: from this machine where it has them,
-# else fetched with apt and unpacked, for which no root is needed. Pages that only point to another one are
-# left out. Needs groff (package groff-base); man-db is not needed. Run again, it makes the same files.
+# else fetched with apt and unpacked, for which no root is needed. Pages that only point to another one, and
+# tables of character sets, are left out. Needs groff (package groff-base); man-db is not needed. Run again, it makes the same files.
 set -euo pipefail
 
 readonly packages=(manpages manpages-dev) pages_least=500
+readonly tables='/(armscii|ascii|cp12|iso_8859|koi8)[^/]*\.7(\.gz)?$'
 
 # plain: a page as groff prints it, to text. The first and the last line are the page's header and footer;
 # frames of tables go, runs of blanks inside a line become one, and what all pages indent does not.
@@ -99,7 +100,7 @@ main() {
         fetch "$work"
         find "$work/root/usr/share/man" -path '*/man[0-9]/*' -type f >"$list"
     fi
-    LC_ALL=C sort "$list" | own_pages >"$list.own"
+    LC_ALL=C sort "$list" | grep -vE "$tables" | own_pages >"$list.own"
     xargs -0 -r -n 16 -P "$(nproc)" "$0" --pages "$out" <"$list.own"
     echo "manual_corpus: $(tr -cd '\0' <"$list.own" | wc -c) pages in $out" >&2
 }

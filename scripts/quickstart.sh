@@ -4,6 +4,9 @@
 #
 #   scripts/quickstart.sh
 #
+# It trains as many steps as fit into the recipe's train.max_minutes on this machine (a few are timed first),
+# at most the recipe's train.max_steps: so the learning rate comes to the end of its schedule everywhere.
+#
 # Environment: QUICKSTART_MINUTES, minutes of training instead of the recipe's train.max_minutes.
 # Run it again at any time: a stage whose output is there and current is skipped, and training that was
 # interrupted goes on from its last checkpoint. Everything lies in build/, data/manual/ and runs/quickstart/;
@@ -13,6 +16,7 @@ cd "$(dirname "$0")/.."
 
 readonly recipe=recipes/quickstart.yaml data=data/manual run=runs/quickstart
 readonly vocabulary=4096 validation=0.05
+readonly timed_steps=12 share=0.9 # of the minutes that are planned: the rest is for evaluations and a busier machine
 stage="the beginning"
 
 # Open MPI refuses root unless told twice.
@@ -67,6 +71,7 @@ fingerprint() {
 
 build() {
     begin "building into build/"
+    say "about two minutes on two cores the first time"
     quiet cmake -S . -B build
     quiet cmake --build build --target bireme --parallel "$(nproc)"
     bireme=build/trainer/bireme
@@ -79,6 +84,7 @@ corpus() {
     if is_current "$data/text.mark" "$corpus_key" && [ -d "$data/text" ]; then
         say "there already"
     else
+        say "a thousand pages through groff: about half a minute on two cores"
         rm -rf "$data/text" "$data/text.partial"
         mkdir -p "$data"
         ./scripts/manual_corpus.sh "$data/text.partial"
@@ -132,10 +138,40 @@ ranks() {
     fi
 }
 
+# setting FILE KEY: a number of a recipe.
+setting() {
+    sed -nE "s/^ *$2: *([0-9.]+).*/\1/p" "$1" | head -n 1
+}
+
+launch() {
+    # Not bound: with two ranks Open MPI ties each to one core, and a rank's threads with it.
+    mpirun --oversubscribe --bind-to none -np "$(ranks)" "$bireme" train "$recipe" "$@"
+}
+
+# steps MINUTES: how many fit into them. A run that is there already keeps its own number: its schedule hangs on it.
+steps() {
+    if [ -f "$run/recipe.yaml" ]; then
+        setting "$run/recipe.yaml" max_steps
+        return
+    fi
+    rm -rf "$run.timing"
+    say "timing $timed_steps steps, to see how many fit"
+    quiet launch "run_dir=$run.timing" "train.max_steps=$timed_steps" data.validation=null evaluate.every=0 \
+        checkpoint.every=0 log.every=1 || return
+    sed -nE 's/.*"event": *"train".*"step_seconds": *([0-9.eE+-]+).*/\1/p' "$run.timing/metrics.jsonl" |
+        sort -g | awk -v minutes="$1" -v most="$(setting "$recipe" max_steps)" -v share=$share '
+            { seconds[NR] = $1 }
+            END {
+                steps = int(60 * minutes * share / seconds[int((NR + 1) / 2)])
+                print steps < 1 ? 1 : steps < most ? steps : most
+            }'
+    rm -rf "$run.timing"
+}
+
 train() {
-    local np overrides=() run_key old
-    np=$(ranks)
-    begin "training: mpirun -np $np bireme train $recipe"
+    local minutes count run_key old
+    minutes=${QUICKSTART_MINUTES:-$(setting "$recipe" max_minutes)}
+    begin "training: at most $minutes minutes"
     run_key=$(cat "$recipe" "$data/shards.mark" | fingerprint)
     if [ -e "$run" ] && ! is_current "$run.mark" "$run_key"; then
         old=$run-before-$(date +%Y%m%d-%H%M%S)
@@ -148,11 +184,9 @@ train() {
     fi
     mkdir -p "$(dirname "$run")"
     mark "$run.mark" "$run_key"
-    if [ -n "${QUICKSTART_MINUTES:-}" ]; then
-        overrides=("train.max_minutes=$QUICKSTART_MINUTES")
-    fi
-    # Not bound: with two ranks Open MPI ties each to one core, and a rank's threads with it.
-    mpirun --oversubscribe --bind-to none -np "$np" "$bireme" train "$recipe" "${overrides[@]}"
+    count=$(steps "$minutes")
+    say "mpirun -np $(ranks) bireme train $recipe train.max_steps=$count train.max_minutes=$minutes"
+    launch "train.max_steps=$count" "train.max_minutes=$minutes"
 }
 
 # losses: the first and the last validation loss of the run.

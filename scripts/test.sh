@@ -94,7 +94,7 @@ part "a broken network" 300 env BIREME_LONG=1 \
     ctest --preset release --no-tests=error --repeat until-pass:3 -R '^comm_network$' || true
 part "nvcc" 600 env BIREME_LONG=1 ctest --preset release --no-tests=error -R '^cuda_compile_' || true
 part "every call of a save" 600 env BIREME_FULL_SWEEP=1 \
-    ctest --preset release --no-tests=error -R '^checkpoint_(kill|enospc)_' || true
+    ctest --preset release --no-tests=error -R '^(checkpoint_(kill|enospc)|train_faults)_' || true
 part "a bare Debian root" 600 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \
     ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" --quickstart || true
 echo "$passed passed, $failed failed, $skipped skipped"

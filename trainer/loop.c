@@ -14,6 +14,11 @@
 #include "trainer/optimizer/schedule.h"
 #include "trainer/stop.h"
 
+enum { RECENT_STEPS = 16 };
+
+/* A run that its minutes end before this share of its steps is warned of. */
+static const double minutes_share = 0.9;
+
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 /* What the loop remembers between two lines of the log. */
@@ -27,7 +32,7 @@ struct loop {
     struct job *job;
     struct interval interval;
     double step_median; /* of recent steps, for the time left and the wall-clock limit */
-    double recent[16];
+    double recent[RECENT_STEPS];
     int recent_count;
     double save_seconds;     /* the longest save so far: the wall-clock limit leaves room for it */
     double evaluate_seconds; /* the longest evaluation so far: likewise */
@@ -38,9 +43,9 @@ struct loop {
     const char *stop_reason; /* not NULL: end after this step and exit 75 */
     bool finished;           /* nothing is left to train: a normal end */
     bool evaluating;
-    status
-        mine; /* an error of this rank alone (a full disk under the metrics): it rides along with the
-                    next step, so that no rank waits for one that has left */
+    /* An error of this rank alone (a full disk under the metrics): it rides along with the next step, so
+     * that no rank waits for one that has left. */
+    struct status_note mine;
 };
 
 static const struct recipe *recipe_of(const struct loop *loop)
@@ -58,6 +63,15 @@ static int64_t peak_memory_bytes(void)
 static double train_seconds(const struct loop *loop)
 {
     return loop->seconds_before + clock_seconds() - loop->job->started;
+}
+
+/* An agreement in between forgets what is pending: the reason waits here. */
+static void keep_mine(struct loop *loop, status result)
+{
+    if (result != STATUS_OK && loop->mine.code == STATUS_OK) {
+        status_take(&loop->mine);
+    }
+    status_clear();
 }
 
 /* ---- votes ---- */
@@ -130,7 +144,7 @@ static status evaluate(struct loop *loop)
     loop->evaluated = job->state.step;
     log_info("step %lld: validation loss %.4f, perplexity %.2f (%.0f tokens)",
              (long long)job->state.step, loss, exp(loss), sums[OBJECTIVE_COUNT]);
-    KEEP_FIRST(loop->mine, write_evaluation(job, loss, sums[OBJECTIVE_COUNT], seconds));
+    keep_mine(loop, write_evaluation(job, loss, sums[OBJECTIVE_COUNT], seconds));
     return STATUS_OK;
 }
 
@@ -149,9 +163,8 @@ static status tell_saved(struct loop *loop, int64_t step)
         metric_number("seconds", seconds),
         metric_number("stall_seconds", loop->save_stall),
     };
-    TRY(metrics_write(loop->job->metrics, "checkpoint", loop->job->state.step, fields,
-                      COUNT(fields)));
-    return metrics_sync(loop->job->metrics);
+    return metrics_write(loop->job->metrics, "checkpoint", loop->job->state.step, fields,
+                         COUNT(fields));
 }
 
 static status publish(struct loop *loop)
@@ -161,7 +174,7 @@ static status publish(struct loop *loop)
     TRY(checkpoint_publish(loop->job->checkpoint, &step));
     job_long_phase(loop->job, NULL);
     if (step >= 0) {
-        KEEP_FIRST(loop->mine, tell_saved(loop, step));
+        keep_mine(loop, tell_saved(loop, step));
     }
     return STATUS_OK;
 }
@@ -174,6 +187,10 @@ static status save(struct loop *loop)
     }
     TRY(publish(loop)); /* one at a time */
     struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
+    /* Now: a power cut after the publication must not find a checkpoint that is ahead of its lines. */
+    if (job->metrics != NULL) {
+        keep_mine(loop, metrics_sync(job->metrics));
+    }
     job->state.train_seconds = train_seconds(loop);
     loop->save_started = clock_seconds();
     job_long_phase(job, "checkpoint");
@@ -215,6 +232,27 @@ static status write_warnings(const struct job *job)
         }
     }
     return result;
+}
+
+/* Minutes that run out long before the steps leave a learning rate that has not fallen: said once, early. */
+static void warn_of_minutes(const struct loop *loop)
+{
+    const struct job *job = loop->job;
+    const struct recipe *r = recipe_of(loop);
+    double left = 60 * r->train.max_minutes - train_seconds(loop);
+    double end = (double)job->state.step + left / fmax(loop->step_median, 1e-9);
+    double there = schedule_rate(r, (int64_t)end, job->total_steps);
+    double lowest = schedule_rate(r, job->total_steps, job->total_steps);
+    if (r->train.max_minutes <= 0 || !(end < minutes_share * (double)job->total_steps) ||
+        there <= lowest) {
+        return;
+    }
+    log_warning(
+        "SCHEDULE",
+        "at this speed train.max_minutes ends the run at about step %.0f of %lld, where the "
+        "learning rate is %.2g of at most %.2g: with train.max_steps=%.0f its schedule comes "
+        "to its end",
+        end, (long long)job->total_steps, there, r->optimizer.learning_rate, end);
 }
 
 static status write_train_line(struct loop *loop, const struct step_result *result, double rate,
@@ -318,10 +356,9 @@ static int by_value(const void *a, const void *b)
 /* The median of the newest steps. */
 static void note_step_seconds(struct loop *loop, double seconds)
 {
-    enum { RECENT = sizeof loop->recent / sizeof loop->recent[0] };
-    double sorted[RECENT];
-    loop->recent[loop->recent_count++ % RECENT] = seconds;
-    int count = loop->recent_count < RECENT ? loop->recent_count : RECENT;
+    double sorted[RECENT_STEPS];
+    loop->recent[loop->recent_count++ % RECENT_STEPS] = seconds;
+    int count = loop->recent_count < RECENT_STEPS ? loop->recent_count : RECENT_STEPS;
     memcpy(sorted, loop->recent, sizeof sorted);
     qsort(sorted, (size_t)count, sizeof *sorted, by_value);
     loop->step_median = sorted[count / 2];
@@ -338,12 +375,15 @@ static status after_step(struct loop *loop, const struct step_result *result, do
     const struct recipe *r = recipe_of(loop);
     bool last = loop->finished || loop->stop_reason != NULL || job->state.step == job->total_steps;
     if (due(job->state.step, r->log.every) || job->state.step == 1 || last) {
-        KEEP_FIRST(loop->mine, tell_step(loop, result, rate));
+        keep_mine(loop, tell_step(loop, result, rate));
+    }
+    if (loop->recent_count == RECENT_STEPS) {
+        warn_of_minutes(loop);
     }
     if (result->votes[VOTE_WRITTEN] >= comm_size(job->world)) {
         TRY(publish(loop));
     }
-    KEEP_FIRST(loop->mine, write_warnings(job));
+    keep_mine(loop, write_warnings(job));
     if (!last && due(job->state.step, r->evaluate.every)) {
         TRY(evaluate(loop));
     }
@@ -359,7 +399,7 @@ static status one_step(struct loop *loop)
     double rate = schedule_rate(r, job->state.step, job->total_steps);
     status_at_step(job->state.step + 1);
     cast_votes(loop, votes);
-    TRY(step_train(job->step, job->state.step, rate, votes, loop->mine,
+    TRY(step_train(job->step, job->state.step, rate, votes, status_restore(&loop->mine),
                    job->state.step + 1 < job->total_steps, &result));
     job->state.step++;
     job->state.samples += r->batch.global_size;
@@ -382,6 +422,8 @@ static status write_final(struct loop *loop)
     struct job *job = loop->job;
     char folder[FILE_PATH_BYTES];
     TRY(publish(loop));
+    /* A rank's error now: no final weights, so that the next start makes up for what could not be written. */
+    TRY(comm_agree(job->world, status_restore(&loop->mine)));
     TRY(file_join(folder, recipe_of(loop)->run_dir, "final"));
     job_long_phase(job, "final weights");
     return checkpoint_write_final(job->checkpoint, folder, &job->state, &job->families[0].family,
@@ -410,8 +452,8 @@ static status stop_early(struct loop *loop)
     struct job *job = loop->job;
     TRY(save(loop));
     TRY(publish(loop));
-    KEEP_FIRST(loop->mine, write_end(loop, "stopped"));
-    TRY(comm_agree(job->world, loop->mine));
+    keep_mine(loop, write_end(loop, "stopped"));
+    TRY(comm_agree(job->world, status_restore(&loop->mine)));
     log_info("stopped after step %lld because %s; everything is saved: start again to go on",
              (long long)job->state.step, loop->stop_reason);
     return STATUS_STOPPED;
@@ -429,8 +471,8 @@ static status end_normally(struct loop *loop)
     }
     TRY(write_final(loop));
     const char *reason = job->state.step < job->total_steps ? "max_minutes" : "max_steps";
-    KEEP_FIRST(loop->mine, write_end(loop, reason));
-    return comm_agree(job->world, loop->mine);
+    keep_mine(loop, write_end(loop, reason));
+    return comm_agree(job->world, status_restore(&loop->mine));
 }
 
 /* Before the first step; and what an earlier session owes, which was stopped just before it evaluated. */
@@ -448,8 +490,8 @@ static status evaluate_first(struct loop *loop)
 static status run(struct loop *loop)
 {
     const struct job *job = loop->job;
-    loop->mine = tell_start(loop);
-    KEEP_FIRST(loop->mine, write_warnings(job));
+    keep_mine(loop, tell_start(loop));
+    keep_mine(loop, write_warnings(job));
     TRY(evaluate_first(loop));
     loop->interval.started = clock_seconds();
     while (!loop->finished && loop->stop_reason == NULL && job->state.step < job->total_steps) {

@@ -3,7 +3,7 @@
  *
  *   FAULT_DIR     part of the path of the files that count; unset: no fault
  *   FAULT_AT      which call, from 1; unset: only count
- *   FAULT_DO      kill | enospc | eio | short | slow
+ *   FAULT_DO      kill | enospc | eio | short | slow; unsynced: every fsync says yes and does nothing
  *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: any, a process without a rank too
  *   FAULT_LOG     a file that gets one line a call
  *   FAULT_STICKY  set: from the N-th call on all of them fail (a full disk stays full)
@@ -171,6 +171,10 @@ DEFINE_TRUNCATE(ftruncate64, off64_t)
 int fsync(int file)
 {
     NEXT(int, "fsync", int)
+    if (file >= 0 && file < DESCRIPTORS && opened[file][0] != '\0' &&
+        strcmp(fault.what, "unsynced") == 0) {
+        return 0;
+    }
     return strikes_descriptor("fsync", file) ? -1 : next(file);
 }
 

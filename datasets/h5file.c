@@ -58,7 +58,17 @@ const char *h5file_reason(void)
     return reason;
 }
 
-status h5file_open(const char *path, hid_t *out)
+/* Superblock 2 came with checksums of the metadata; damage to older ones makes HDF5 1.10 divide by zero,
+ * write outside of its memory or read other data. Its place is the beginning of the file here. */
+static bool has_checked_metadata(int descriptor)
+{
+    static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    unsigned char head[sizeof signature + 1] = {0};
+    return pread(descriptor, head, sizeof head, 0) == (ssize_t)sizeof head &&
+           memcmp(head, signature, sizeof signature) == 0 && head[sizeof signature] >= 2;
+}
+
+static status open_file(const char *path, bool need_checked, hid_t *out)
 {
     *out = H5I_INVALID_HID;
     h5file_start();
@@ -67,12 +77,17 @@ status h5file_open(const char *path, hid_t *out)
             "cannot open %s: %s", path, strerror(errno));
     struct stat about;
     int failed = fstat(descriptor, &about);
+    bool checked = !need_checked || has_checked_metadata(descriptor);
     close(descriptor);
     REQUIRE(failed == 0 && S_ISREG(about.st_mode), STATUS_DATA, "%s is not a regular file", path);
     REQUIRE(about.st_size > 0, STATUS_DATA, "%s is empty (0 bytes)", path);
     htri_t known = H5Fis_hdf5(path);
     REQUIRE(known > 0, STATUS_DATA, "%s is not an HDF5 file%s%s", path, known < 0 ? ": " : "",
             known < 0 ? h5file_reason() : "");
+    REQUIRE(checked, STATUS_DATA,
+            "%s is in HDF5's oldest format, which has no checksums of its structure; write it with "
+            "the bounds H5F_LIBVER_V110 (h5py: libver='v110') or make it with `bireme prepare`",
+            path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     REQUIRE(access >= 0, STATUS_INTERNAL, "HDF5: %s", h5file_reason());
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
@@ -86,6 +101,16 @@ status h5file_open(const char *path, hid_t *out)
     H5Pclose(access);
     *out = file;
     return STATUS_OK;
+}
+
+status h5file_open(const char *path, hid_t *out)
+{
+    return open_file(path, false, out);
+}
+
+status h5file_open_checked(const char *path, hid_t *out)
+{
+    return open_file(path, true, out);
 }
 
 /* HDF5 hides errno; find out with a plain call whether the file can be made at all. */

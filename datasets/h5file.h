@@ -37,6 +37,10 @@ status h5file_require_threads(void);
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the reason */
 status h5file_open(const char *path, hid_t *out);
 
+/* h5file_open_checked - the same, of a file whose structure has checksums: one of HDF5's oldest format is
+ * refused, because damage to it makes HDF5 itself crash or read other data. */
+status h5file_open_checked(const char *path, hid_t *out);
+
 /* h5file_create - a new file; an existing one is replaced.
  *
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */

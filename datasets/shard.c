@@ -114,7 +114,7 @@ status shard_open(const char *path, struct shard **out)
     s->path = strdup(path);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, s->path != NULL, STATUS_INTERNAL, "out of memory: a path");
-    TRY_GOTO(result, failed, h5file_open(path, &s->file));
+    TRY_GOTO(result, failed, h5file_open_checked(path, &s->file));
     TRY_GOTO(result, failed, read_header(s));
     TRY_GOTO(result, failed, open_tokens(s));
     TRY_GOTO(result, failed, open_documents(s));

@@ -34,7 +34,8 @@ struct shard; /* open for reading */
  *
  * Memory    a file handle, one chunk of /tokens and one of /documents
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA: truncated, foreign, empty, external or
- *           virtual storage, other filters, wrong types, sizes that contradict each other */
+ *           virtual storage, other filters, wrong types, sizes that contradict each other; HDF5's oldest
+ *           format (superblock below 2), whose structure has no checksums */
 status shard_open(const char *path, struct shard **out);
 status shard_close(struct shard **shard);
 const struct shard_header *shard_header_of(const struct shard *shard);

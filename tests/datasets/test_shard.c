@@ -140,10 +140,11 @@ struct recipe {
     int start_count;
     uint32_t id; /* of token 5 */
     const char *sha;
+    bool old; /* HDF5's oldest format */
 };
 
-static const struct recipe good = {"bireme-tokens", 1, 50, 49,  20, 2, -1, 20, 16, true,
-                                   {0, 12, 20},     3, 7,  NULL};
+static const struct recipe good = {"bireme-tokens", 1, 50, 49,   20,   2, -1, 20, 16, true,
+                                   {0, 12, 20},     3, 7,  NULL, false};
 
 static void put_i64(hid_t file, const char *name, int64_t value)
 {
@@ -187,7 +188,11 @@ static void put_dataset(hid_t file, const char *name, hid_t type, hid_t memory, 
 
 static void forge(const char *path, const struct recipe *r)
 {
-    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    H5F_libver_t oldest = r->old ? H5F_LIBVER_EARLIEST : H5F_LIBVER_V110;
+    CHECK(H5Pset_libver_bounds(access, oldest, H5F_LIBVER_V110) >= 0);
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    H5Pclose(access);
     uint32_t ids[64] = {0};
     ids[5] = r->id;
     put_dataset(file, "tokens", r->type < 0 ? H5T_STD_U16LE : r->type, H5T_NATIVE_UINT32, r->tokens,
@@ -235,6 +240,7 @@ static void test_forged(void)
 {
     forge(folder_file("good.h5"), &good); /* of another program, without our two SHA-256 */
     CHECK_OK(open_and_verify(folder_file("good.h5")));
+    FORGED("oldest format", r.old = true);
     FORGED("no shard of tokens", r.format = NULL);
     FORGED("format is 'other'", r.format = "other");
     FORGED("format_version 2", r.version = 2);

@@ -71,7 +71,7 @@ fingerprint() {
 
 build() {
     begin "building into build/"
-    say "about two minutes on two cores the first time"
+    say "about a minute on two cores the first time"
     quiet cmake -S . -B build
     quiet cmake --build build --target bireme --parallel "$(nproc)"
     bireme=build/trainer/bireme
@@ -84,7 +84,7 @@ corpus() {
     if is_current "$data/text.mark" "$corpus_key" && [ -d "$data/text" ]; then
         say "there already"
     else
-        say "a thousand pages through groff: about half a minute on two cores"
+        say "a thousand pages through groff: about a minute on two cores"
         rm -rf "$data/text" "$data/text.partial"
         mkdir -p "$data"
         ./scripts/manual_corpus.sh "$data/text.partial"

@@ -106,7 +106,7 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 say "installing ${missing[*]}"
-say "this takes some minutes; apt's output is shown only if it fails"
+say "this takes a minute or more; apt's output is shown only if it fails"
 run_apt update || fail "apt-get update failed"
 run_apt install --no-install-recommends "${missing[@]}" || fail "apt-get install failed"
 find_missing

@@ -70,7 +70,8 @@ static struct range bucket_of(int64_t first, int64_t count, int64_t bucket_elems
 }
 
 struct sizes {
-    int64_t resident, largest, sums, buckets;
+    int64_t resident, largest, buckets;
+    int64_t owned, sums; /* elements of this rank's shares; of these, in segments that pass */
 };
 
 static struct sizes sizes_of(const struct bucket_options *o, int ranks, int rank)
@@ -80,15 +81,16 @@ static struct sizes sizes_of(const struct bucket_options *o, int ranks, int rank
         const struct bucket_segment *segment = &o->segments[s];
         int buckets = (int)buckets_of(segment->count, o->bucket_elems);
         sizes.buckets += buckets;
-        if (!segment->passing) {
-            sizes.resident += segment->count;
-            continue;
-        }
-        sizes.largest = segment->count > sizes.largest ? segment->count : sizes.largest;
+        int64_t owned = 0;
         for (int i = 0; i < buckets; i++) {
             struct range bucket = bucket_of(0, segment->count, o->bucket_elems, i);
-            sizes.sums += share_of(bucket, ranks, rank).count;
+            owned += share_of(bucket, ranks, rank).count;
         }
+        sizes.owned += owned;
+        sizes.sums += segment->passing ? owned : 0;
+        sizes.resident += segment->passing ? 0 : segment->count;
+        sizes.largest =
+            segment->passing && segment->count > sizes.largest ? segment->count : sizes.largest;
     }
     return sizes;
 }
@@ -99,6 +101,11 @@ void bucket_memory_bytes(const struct bucket_options *options, int ranks, int ra
     struct sizes sizes = sizes_of(options, ranks, rank);
     *shared = (sizes.resident + SLOTS * sizes.largest) * (int64_t)sizeof(float);
     *own = sizes.sums * (int64_t)sizeof(float);
+}
+
+int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank)
+{
+    return sizes_of(options, ranks, rank).owned;
 }
 
 /* ---- making ---- */

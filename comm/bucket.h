@@ -80,3 +80,6 @@ status bucket_gather_finish(struct bucket_set *set);
  * A pure function, for `bireme plan`. */
 void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
                          int64_t *own);
+
+/* bucket_owned_elements - of all buckets' shares of this rank of `ranks`. */
+int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank);

@@ -152,6 +152,22 @@ static int threads_of(const struct recipe *r, int ranks)
     return threads > 0 ? threads : 1;
 }
 
+static status plan_update(const struct recipe *r, const struct model_config *config,
+                          const struct model_parameter *parameters, int64_t elements,
+                          const struct plan *plan, struct update_bytes *out)
+{
+    struct update_plan update = {
+        .parameters = parameters,
+        .layers = config->layers,
+        .elements = elements,
+        .stage = plan->zero_stage,
+        .bucket_elems = session_bucket_elements(r),
+        .micro_batches = plan->micro_steps,
+        .ranks = plan->data,
+    };
+    return update_bytes_of(&update, out);
+}
+
 static status plan_memory(const struct recipe *r, const struct model_config *config,
                           const struct model_parameter *parameters, int count, int64_t elements,
                           struct plan *plan)
@@ -161,9 +177,12 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     struct kernels_limits limits =
         session_limits(config, plan->tensor, rows, r->data.sequence_length, true);
     struct plan_buffers *buffers = &plan->buffers;
+    struct update_bytes update;
+    TRY(plan_update(r, config, parameters, elements, plan, &update));
     plan->bytes[PLAN_WEIGHTS] = elements * (dtype == DTYPE_BF16 ? 6 : 4);
-    plan->bytes[PLAN_GRADIENTS] = elements * 4;
-    plan->bytes[PLAN_OPTIMIZER] = 8 * (plan->zero_stage > 0 ? elements / plan->data : elements);
+    plan->bytes[PLAN_GRADIENTS] = update.shared_gradients + update.own_gradients;
+    plan->bytes[PLAN_OPTIMIZER] = update.moments;
+    plan->sent_bytes = update.sent;
     plan->bytes[PLAN_ACTIVATIONS] =
         (int64_t)model_activation_bytes(config, plan->tensor, dtype, rows, true);
     buffers->kernels =
@@ -173,7 +192,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
         TRY(snapshot_bytes(parameters, count, elements, plan));
     }
     buffers->writer = writer_bytes(parameters, count);
-    buffers->communication = elements * 4 / plan->data * (plan->data - 1);
+    buffers->communication = update.shared_gradients / plan->data * (plan->data - 1);
     buffers->program = program_bytes(plan->ranks);
     plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->snapshot +
                                 buffers->writer + buffers->communication + buffers->program;
@@ -215,7 +234,6 @@ static status plan_model(const struct recipe *r, struct plan *plan)
         (double)config.layers * (double)r->data.sequence_length * (double)config.width;
     plan->token_flops = 6.0 * (double)in_products + 6.0 * attention;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
-    plan->sent_bytes = 8.0 * (double)(elements - elements / plan->data);
     status result = plan_memory(r, &config, parameters, count, elements, plan);
     free(parameters);
     return result;

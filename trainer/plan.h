@@ -8,8 +8,9 @@
  *           attention (scores and mixing), of which causal attention needs half. Backward costs twice
  *           the forward pass: 6 N + 6 L T C in all.
  * Bytes     sent by a rank in a step: what a ring all-reduce of the f32 gradients would send,
- *           2 (R - 1) / R times their bytes; with ZeRO it is a reduce-scatter of the gradients and an
- *           all-gather of the f32 weights, which is as much.
+ *           2 (R - 1) / R times their bytes; at ZeRO stage 1 a reduce-scatter of the gradients and an
+ *           all-gather of the f32 weights, which is as much; at stage 2 layers' gradients are scattered
+ *           for every micro-batch.
  * Memory    all ranks are assumed to be on one host: buffers then hold, besides working memory, the part
  *           of the other ranks' gradients that a rank reads from shared memory. */
 #pragma once
@@ -18,8 +19,8 @@
 
 /* The kinds of metrics.jsonl's rank_bytes. */
 enum plan_kind {
-    PLAN_WEIGHTS,     /* f32, and the bf16 copy */
-    PLAN_GRADIENTS,   /* f32 */
+    PLAN_WEIGHTS,   /* f32, and the bf16 copy */
+    PLAN_GRADIENTS, /* f32; at ZeRO stage 2 of the tables, of two layers, and of this rank's shares */
     PLAN_OPTIMIZER,   /* two f32 moments, with ZeRO of this rank's shares */
     PLAN_ACTIVATIONS, /* of a micro-batch */
     PLAN_BUFFERS,     /* kernels, loaders, snapshot, communication, the program itself */

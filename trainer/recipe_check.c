@@ -208,8 +208,6 @@ status recipe_check_available(const struct recipe *c)
             "objective: %s is not in this version, only clm", c->objective);
     REQUIRE(c->parallel.tensor == 1, STATUS_UNAVAILABLE,
             "parallel.tensor: %lld is not in this version, only 1", (long long)c->parallel.tensor);
-    REQUIRE(c->parallel.zero_stage < 2, STATUS_UNAVAILABLE,
-            "parallel.zero_stage: 2 is not in this version, only 0 and 1");
     REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
             "train.activation_checkpointing: %s is not in this version, only none",
             c->train.activation_checkpointing);

@@ -139,6 +139,11 @@ int64_t session_micro_batches(const struct recipe *r, int data_ranks)
     return (share.count + r->batch.micro_size - 1) / r->batch.micro_size;
 }
 
+int64_t session_bucket_elements(const struct recipe *r)
+{
+    return r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float));
+}
+
 status session_update(struct session *s, int64_t micro_batches, struct update **out)
 {
     const struct recipe *r = &s->recipe;
@@ -155,7 +160,7 @@ status session_update(struct session *s, int64_t micro_batches, struct update **
                 .max_grad_norm = r->optimizer.max_grad_norm,
             },
         .zero_stage = (int)r->parallel.zero_stage,
-        .bucket_elems = r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float)),
+        .bucket_elems = session_bucket_elements(r),
         .micro_batches = micro_batches,
     };
     return update_create(&options, out);

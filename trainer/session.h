@@ -64,6 +64,8 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
 /* session_micro_batches - of a step, on the rank that has most. */
 int64_t session_micro_batches(const struct recipe *recipe, int data_ranks);
 
+int64_t session_bucket_elements(const struct recipe *recipe);
+
 /* session_update - gradients and AdamW for the model's parameters with the recipe's settings. Collective. */
 status session_update(struct session *s, int64_t micro_batches, struct update **out);
 

@@ -7,6 +7,7 @@ struct update {
     struct update_options options;
     int stage;
     struct bucket_set *buckets;
+    float **gradients; /* [parameters] */
     struct optimizer *optimizer;
 };
 
@@ -17,19 +18,49 @@ int update_stage(int zero_stage, int data_ranks)
 
 /* ---- making ---- */
 
+/* At stage 2 every layer is a segment that passes; tables and what is behind the layers stay, because
+ * backward needs the head's gradient from its beginning to its end. */
+static int cut_segments(const struct model_parameter *parameters, int64_t layers, int64_t elements,
+                        int stage, struct bucket_segment *out)
+{
+    int count = 0;
+    int64_t first = 0;
+    for (int64_t l = 0; l <= layers && stage == 2; l++) {
+        int64_t next = model_layer_first(parameters, l);
+        out[count++] = (struct bucket_segment){next - first, l > 0};
+        first = next;
+    }
+    out[count++] = (struct bucket_segment){elements - first, false};
+    return count;
+}
+
 static status make_buckets(struct update *u)
 {
     const struct update_options *o = &u->options;
-    struct bucket_segment all = {.count = model_elements(o->model)};
+    int count = 0;
+    int64_t layers = model_config_of(o->model)->layers;
+    const struct model_parameter *parameters = model_parameters(o->model, &count);
+    struct bucket_segment *segments = calloc((size_t)layers + 2, sizeof *segments);
+    u->gradients = calloc((size_t)count, sizeof *u->gradients);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, segments != NULL && u->gradients != NULL, STATUS_INTERNAL,
+                 "out of memory for %d gradients", count);
     struct bucket_options options = {
         .comm = o->mesh->data,
-        .segments = &all,
-        .segment_count = 1,
+        .segments = segments,
+        .segment_count =
+            cut_segments(parameters, layers, model_elements(o->model), u->stage, segments),
         .bucket_elems = o->bucket_elems,
         .scatter = u->stage > 0,
         .rounds = o->micro_batches,
     };
-    return bucket_create(&options, &u->buckets);
+    TRY_GOTO(result, done, bucket_create(&options, &u->buckets));
+    for (int i = 0; i < count; i++) {
+        u->gradients[i] = bucket_place(u->buckets, parameters[i].first);
+    }
+done:
+    free(segments);
+    return result;
 }
 
 static struct range common(struct range a, struct range b)
@@ -112,6 +143,7 @@ status update_destroy(struct update **u)
     status result = STATUS_OK;
     if (*u != NULL) {
         result = bucket_destroy(&(*u)->buckets);
+        free((*u)->gradients);
         KEEP_FIRST(result, optimizer_destroy(&(*u)->optimizer));
         free(*u);
         *u = NULL;
@@ -119,9 +151,9 @@ status update_destroy(struct update **u)
     return result;
 }
 
-float *update_gradients(const struct update *u)
+float *const *update_gradients(const struct update *u)
 {
-    return bucket_place(u->buckets, 0);
+    return u->gradients;
 }
 
 struct bucket_set *update_buckets(const struct update *u)
@@ -218,4 +250,37 @@ status update_apply(struct update *u, int64_t step, double learning_rate, double
         KEEP_FIRST(result, model_weights_changed(u->options.model));
     }
     return result;
+}
+
+/* ---- known beforehand ---- */
+
+/* Elements that the first rank sends of a sum that stays with the owners. */
+static int64_t scattered(const struct bucket_segment *segment, const struct update_plan *plan)
+{
+    struct bucket_options one = {
+        .segments = segment, .segment_count = 1, .bucket_elems = plan->bucket_elems};
+    return segment->count - bucket_owned_elements(&one, plan->ranks, 0);
+}
+
+status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
+{
+    struct bucket_segment *segments = calloc((size_t)plan->layers + 2, sizeof *segments);
+    REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
+            (long long)plan->layers);
+    int count = cut_segments(plan->parameters, plan->layers, plan->elements, plan->stage, segments);
+    struct bucket_options options = {
+        .segments = segments, .segment_count = count, .bucket_elems = plan->bucket_elems};
+    *out = (struct update_bytes){0};
+    bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
+    out->moments =
+        8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : plan->elements);
+    if (plan->stage == 0) {
+        out->sent = 8.0 * (double)(plan->elements - plan->elements / plan->ranks);
+    }
+    for (int i = 0; i < count && plan->stage > 0; i++) {
+        int64_t rounds = segments[i].passing ? plan->micro_batches : 1;
+        out->sent += 4.0 * (double)((rounds + 1) * scattered(&segments[i], plan));
+    }
+    free(segments);
+    return STATUS_OK;
 }

@@ -25,6 +25,12 @@ struct update_options {
     int64_t micro_batches; /* of a step, on the rank that has most */
 };
 
+struct update_bytes {
+    int64_t shared_gradients; /* in memory that the ranks of a host see of each other */
+    int64_t own_gradients, moments;
+    double sent; /* of a step */
+};
+
 /* update_stage - what a stage comes to on so many data-parallel ranks: alone there is nothing to share. */
 int update_stage(int zero_stage, int data_ranks);
 
@@ -32,7 +38,8 @@ int update_stage(int zero_stage, int data_ranks);
 status update_create(const struct update_options *options, struct update **out);
 status update_destroy(struct update **u);
 
-float *update_gradients(const struct update *u);
+/* update_gradients - a place for each of the model's parameters, for backward. */
+float *const *update_gradients(const struct update *u);
 struct bucket_set *update_buckets(const struct update *u);
 const struct optimizer *update_optimizer(const struct update *u);
 
@@ -53,3 +60,17 @@ status update_require_finite(const struct update *u);
  * Units     norm: of the mean loss's gradient; scale: what makes the mean of the summed gradients */
 status update_apply(struct update *u, int64_t step, double learning_rate, double norm,
                     double scale);
+
+/* What `bireme plan` knows of an update. */
+struct update_plan {
+    const struct model_parameter *parameters;
+    int64_t layers, elements;
+    int stage;
+    int64_t bucket_elems, micro_batches;
+    int ranks; /* data-parallel ones */
+};
+
+/* update_bytes_of - what update_create allocates on the first of the ranks, and what that sends.
+ *
+ * Errors    STATUS_INTERNAL out of memory */
+status update_bytes_of(const struct update_plan *plan, struct update_bytes *out);

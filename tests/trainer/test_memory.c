@@ -1,4 +1,5 @@
-/* What a plan says of memory against what a run then uses: within a tenth. argv[1] 2: on two ranks. */
+/* What a plan says of memory against what a run then uses: within a tenth. argv[1] 2: on two ranks;
+ * argv[2]: ZeRO stage. */
 #include <jansson.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,7 +48,7 @@ static void make_data(void)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
-static void make_recipe(void)
+static void make_recipe(const char *stage)
 {
     char text[4096];
     char path[FILE_PATH_BYTES];
@@ -58,11 +59,11 @@ static void make_recipe(void)
                          "data: {tokenizer: '%s/tokenizer', train: '%s/train.h5', "
                          "validation: '%s/train.h5'}\n"
                          "batch: {global_size: 8, micro_size: 4}\n"
-                         "parallel: {threads: 1}\n"
+                         "parallel: {threads: 1, zero_stage: %s}\n"
                          "train: {max_steps: 3}\n"
                          "evaluate: {every: 2, batches: 1}\n"
                          "checkpoint: {every: 2}\nlog: {every: 1}\n",
-                         folder, folder, folder, folder);
+                         folder, folder, folder, folder, stage);
     path_in("recipe.yaml", path);
     CHECK_OK(file_write(path, text, (size_t)bytes));
 }
@@ -125,7 +126,7 @@ int main(int argc, char **argv)
     }
     CHECK(mkdtemp(folder) != NULL);
     make_data();
-    make_recipe();
+    make_recipe(argc > 2 ? argv[2] : "0");
     train(ranks);
     compare(ranks);
     CHECK_OK(file_remove_tree(folder));

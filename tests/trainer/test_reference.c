@@ -118,7 +118,7 @@ struct training {
     struct kernels *kernels;
     struct model *model;
     struct optimizer *optimizer;
-    float *gradients, *losses;
+    float *gradients, *places[64], *losses;
     int32_t *inputs, *targets, *cu_rows;
 };
 
@@ -199,13 +199,13 @@ static void train_step(struct training *t, int64_t step)
         .hidden = hidden,
         .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, batch.rows),
         .head = model_head(t->model),
-        .head_gradient = model_head_gradient(t->model, t->gradients),
+        .head_gradient = model_head_gradient(t->model, t->places),
         .vocabulary = t->r->config.vocabulary,
         .fresh = true,
         .losses = t->losses,
     };
     CHECK_OK(objective_clm.loss(t->kernels, &batch, &views, true, sums));
-    CHECK_OK(model_backward(t->model, &input, t->gradients, NULL, NULL));
+    CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
     double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;
     CHECK_NEAR(loss / t->r->losses[step], 1, tolerance);
     if (step == 0) {
@@ -235,6 +235,7 @@ static void make_optimizer(struct training *t)
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay};
+        t->places[i] = t->gradients + p->first;
         float *weights = reference_tensor(t->r->file, "weights", p);
         memcpy(model_weights(t->model) + p->first, weights,
                (size_t)(p->whole_rows * p->columns) * sizeof *weights);

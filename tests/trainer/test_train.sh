@@ -21,16 +21,28 @@ layouts() { # the same losses at any number of ranks, the same bits at the same 
     run 0 train recipe.yaml run_dir=mask data.document_mask=true
 }
 
+sent_as_planned() { # RUN: a step's bytes, but for its small meetings; the plan is in out
+    local sent planned
+    sent=$(sed -n '/"event":"train","step":2,/s/.*"comm_bytes":\([0-9]*\).*/\1/p' "$1/metrics.jsonl")
+    planned=$(sed -n 's/.*"communicated_bytes_per_step": \([0-9.]*\).*/\1/p' out)
+    awk -v s="$sent" -v p="$planned" 'BEGIN { exit !(p > 0 && s >= p && s < p + 2000) }' ||
+        fail "$1 sent $sent bytes in a step, planned are $planned"
+}
+
 # Moments of shares: the same bits as with all of them, and any layout goes on from any other's checkpoint.
 zero() {
     need_mpirun
     local common='model.hidden_size=40 optimizer.learning_rate=3e-3 train.max_steps=50 evaluate.every=25 checkpoint.every=25 parallel.bucket_mib=1'
     for ranks in 2 3 4; do
-        for stage in 0 1; do
+        for stage in 0 1 2; do
             # shellcheck disable=SC2086
             run_ranks $ranks 0 train recipe.yaml run_dir=zero$stage-$ranks parallel.zero_stage=$stage $common
+            # shellcheck disable=SC2086
+            run 0 plan recipe.yaml --ranks $ranks --json parallel.zero_stage=$stage $common
+            sent_as_planned zero$stage-$ranks
         done
         same_losses zero0-$ranks zero1-$ranks 0
+        same_losses zero0-$ranks zero2-$ranks 1e-5
     done
     # shellcheck disable=SC2086
     run 0 train recipe.yaml run_dir=one parallel.zero_stage=1 $common
@@ -45,11 +57,13 @@ zero() {
     }
     go_on zero1-3 3 1 0
     same_weights zero1-3 other 00000050
-    for layout in '1 0' '2 1' '4 0' '5 1'; do
+    go_on zero2-4 4 2 0
+    for layout in '1 0' '2 2' '4 0' '5 1'; do
         # shellcheck disable=SC2086
         go_on zero1-3 $layout 1e-5
     done
-    go_on zero0-2 3 1 1e-5
+    go_on zero0-2 3 2 1e-5
+    go_on zero2-4 3 0 1e-5
 }
 
 resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout to 1e-5

@@ -136,7 +136,7 @@ status model_forward(struct model *m, const struct model_input *input, struct te
 struct backward {
     struct model *m;
     const struct model_input *input;
-    float *gradients;
+    float *const *gradients;
     int64_t n;
 };
 
@@ -159,14 +159,14 @@ static bool gradient_is_set(const struct model *m, int parameter)
     }
 }
 
-static status clear_sums(const struct model *m, float *gradients)
+static status clear_sums(const struct model *m, float *const *gradients)
 {
     struct device *dev = kernels_device(m->kernels);
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
         if (!gradient_is_set(m, i)) {
-            TRY(device_zero(dev, kernels_stream(m->kernels), gradients + p->first,
-                            (size_t)(p->rows * p->columns) * sizeof *gradients));
+            TRY(device_zero(dev, kernels_stream(m->kernels), gradients[i],
+                            (size_t)(p->rows * p->columns) * sizeof(float)));
         }
     }
     return STATUS_OK;
@@ -247,7 +247,7 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
                          first(a->input, b->n), first(a->statistics1, b->n), false, below, delta);
 }
 
-status model_backward(struct model *m, const struct model_input *input, float *gradients,
+status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
                       model_final final, void *user)
 {
     struct backward b = {m, input, gradients, input->rows};

@@ -155,6 +155,11 @@ const struct model_parameter *model_parameters(const struct model *m, int *count
     return m->parameters;
 }
 
+int64_t model_layer_first(const struct model_parameter *parameters, int64_t layer)
+{
+    return parameters[model_layer_parameter(layer, LAYER_NORM1_WEIGHT)].first;
+}
+
 int64_t model_elements(const struct model *m)
 {
     return m->elements;
@@ -194,10 +199,10 @@ struct tensor model_vector(const struct model *m, int parameter)
     return tensor_view(m->weights + p->first, DTYPE_F32, p->rows, p->columns);
 }
 
-struct tensor model_gradient(const struct model *m, int parameter, float *gradients)
+struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients)
 {
     const struct model_parameter *p = &m->parameters[parameter];
-    return tensor_view(gradients + p->first, DTYPE_F32, p->rows, p->columns);
+    return tensor_view(gradients[parameter], DTYPE_F32, p->rows, p->columns);
 }
 
 static int head_parameter(const struct model *m)
@@ -210,7 +215,7 @@ struct tensor model_head(const struct model *m)
     return model_matrix(m, head_parameter(m));
 }
 
-struct tensor model_head_gradient(const struct model *m, float *gradients)
+struct tensor model_head_gradient(const struct model *m, float *const *gradients)
 {
     return model_gradient(m, head_parameter(m), gradients);
 }

@@ -1,9 +1,8 @@
 /* One transformer; an architecture is a row of flags (architecture.c).
  *
  * Parameters lie in forward order in one flat f32 buffer; the products read a bf16 copy of it where the
- * precision is bf16. Gradients are a second flat buffer of the same layout, owned by the caller. Backward
- * finishes gradients from the end of the buffer downwards and says so; the tied embedding comes first in
- * the buffer, so it is final last. The model knows nothing of objectives and of the reduction of gradients.
+ * precision is bf16. Gradients are the caller's, a place for each parameter. Backward finishes them from the
+ * last parameter downwards, layer by layer, and says so; the tied embedding comes first, so it is final last. The model knows nothing of objectives and of the reduction of gradients.
  *
  * Weights are [out, in] in memory; `transposed` says that the Hugging Face file holds [in, out]. */
 #pragma once
@@ -83,6 +82,9 @@ status model_layout(const struct model_config *config, int ranks, int rank,
 /* model_parameter_elements - weights that the part holds, without padding. */
 int64_t model_parameter_elements(const struct model_parameter *p);
 
+/* model_layer_first - the first element of a layer's parameters; for layer L: of those behind the layers. */
+int64_t model_layer_first(const struct model_parameter *parameters, int64_t layer);
+
 /* model_activation_bytes - working memory of one of `ranks` ranks for micro-batches of up to `rows` rows;
  * pure. */
 size_t model_activation_bytes(const struct model_config *config, int ranks, enum dtype dtype,
@@ -112,7 +114,7 @@ status model_forward(struct model *m, const struct model_input *input, struct te
 
 /* model_head - the matrix [V padded, C] that maps hidden states to logits, and its gradient's view. */
 struct tensor model_head(const struct model *m);
-struct tensor model_head_gradient(const struct model *m, float *gradients);
+struct tensor model_head_gradient(const struct model *m, float *const *gradients);
 
 /* model_hidden_gradient - where the objective writes d hidden [N, C] before model_backward. */
 struct tensor model_hidden_gradient(const struct model *m);
@@ -120,9 +122,12 @@ struct tensor model_hidden_gradient(const struct model *m);
 /* "Gradients are final from element `first` on": the one upward call. */
 typedef status (*model_final)(void *user, int64_t first);
 
-/* model_backward - gradients `+=` into the flat f32 buffer, or `=` where the input is fresh (the head's
- * are the objective's then). final may be NULL. */
-status model_backward(struct model *m, const struct model_input *input, float *gradients,
+/* model_backward - `+=` to gradients [parameters], or `=` where the input is fresh (the head's are the
+ * objective's then). final may be NULL.
+ *
+ * Order     a layer's gradients are written after the next layer's were told to be final, and not before, but
+ *           for clearing where the input is fresh */
+status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
                       model_final final, void *user);
 
 /* ---- generation: one query row per sequence against cached keys and values ---- */

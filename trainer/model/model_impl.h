@@ -103,8 +103,8 @@ struct layer_share model_share(const struct model_config *config, int ranks);
 struct tensor model_matrix(const struct model *m, int parameter);
 /* model_vector - a bias or norm weight, always f32. */
 struct tensor model_vector(const struct model *m, int parameter);
-/* model_gradient - a parameter's gradient in the flat buffer. */
-struct tensor model_gradient(const struct model *m, int parameter, float *gradients);
+/* model_gradient - a parameter's gradient, where the caller has it. */
+struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients);
 
 /* model_layer_parameter - the place in the flat list. */
 static inline int model_layer_parameter(int64_t layer, enum layer_parameter which)

@@ -255,6 +255,9 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     run 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 20 --json --num-beams 1 \
         --num-samples 2
     [ "$(sed 's/"sample":[0-9]*//' out | uniq | wc -l)" = 1 ] || fail 'greedy samples differ'
+    printf 'License\n\nthe\n\n' | (run 0 generate --checkpoint run --prompt-file - --num-samples 2 --temperature 0) || exit 1
+    [ "$(grep -c '^----- prompt [12] of 2, sample [12] of 2 -----$' out)" = 4 ] || fail 'the texts are not told apart'
+    grep -q 'W-EMPTY-PROMPT: standard input:2: 2 empty lines' told || fail 'empty lines are not told'
     printf 'License\nthe\nany other\n' >prompts
     run 0 generate --checkpoint run --prompt-file prompts --temperature 0 --max-new-tokens 20 --json
     head -n 1 out | cmp - cached || fail 'a batch changes the text'
@@ -304,6 +307,35 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     printf '{"context":"the Lic","choices":["ense","%s"],"label":0}\n' "$(cat lines)" >>task.jsonl
     run 65 evaluate --checkpoint run --task task.jsonl
     one_line 65 'task.jsonl:2: choice 1'
+}
+
+inspect() { # tables for people, JSON for programs; what is damaged is named
+    run 0 tokenizer train --vocab-size 9999 --input "$source/LICENSE" --output bytes
+    grep -q 'W-SMALLER: .* ids instead of 9999' told || fail 'a smaller tokenizer is not told'
+    run 0 train recipe.yaml
+    run 0 inspect run
+    grep -q 'run folder, ended (max_steps)' out || fail 'the state is not told'
+    grep -q '^  validation loss  *[0-9]' out || fail 'no validation loss'
+    [ "$(grep -c '^  step-000000[12]0 .* whole$' out)" = 2 ] || fail 'not two checkpoints'
+    ! grep -q '{' out || fail 'JSON for people'
+    run 0 inspect run --json
+    grep -q '"ended": true' out && grep -q '"perplexity"' out || fail 'the JSON lacks something'
+    run 0 inspect run/checkpoints
+    [ "$(grep -c 'whole$' out)" = 2 ] || fail 'not two checkpoints in their folder'
+    run 0 inspect data
+    grep -q 'all of train ' out && grep -q '2 shards, whole' out || fail 'the shards are not told'
+    run 0 inspect tokenizer
+    grep -q 'end token   none' out || fail 'the end token of a char tokenizer'
+    printf x | dd of="$(echo run/checkpoints/step-00000020/model-*.h5)" bs=1 seek=5000 conv=notrunc status=none
+    run 80 inspect run
+    one_line 80 '1 of its checkpoints is damaged'
+    grep -q 'step-00000020 .*damaged: .*sha256' out || fail 'the damaged checkpoint has no reason'
+    mv data/train-00000-of-00001.h5 data/train-00000-of-00002.h5
+    run 65 inspect data
+    grep -q 'shards are missing' out || fail 'the missing shard'
+    printf x | dd of=data/train-00000-of-00002.h5 bs=1 seek=9000 conv=notrunc status=none
+    run 65 inspect data --json
+    grep -q '"reason"' out || fail 'the damaged shard'
 }
 
 choose() { # which checkpoint a path means; a damaged one is named, and an older one is taken
@@ -439,7 +471,7 @@ check_killed() {
 }
 
 case ${1:-} in
-layouts | zero | resume | stop | stop_evaluating | errors | generate | choose | bench) "$1" ;;
+layouts | zero | resume | stop | stop_evaluating | errors | generate | inspect | choose | bench) "$1" ;;
 kills_1 | kills_2) kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

@@ -1,9 +1,12 @@
 /* bireme generate: text from a causal model, streamed to standard output as it comes. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
@@ -37,7 +40,33 @@ static void prompts_destroy(struct prompts *p)
     free(p->text);
 }
 
-/* Each line of the file is a prompt. */
+/* The whole of a file; "-" is standard input. */
+static status read_text(const char *path, char **text, size_t *bytes)
+{
+    if (strcmp(path, "-") != 0) {
+        return file_read(path, PROMPT_FILE_LIMIT_BYTES, text, bytes);
+    }
+    size_t room = 1 << 16;
+    *text = malloc(room + 1);
+    *bytes = 0;
+    REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for the prompts");
+    for (size_t got; (got = fread(*text + *bytes, 1, room - *bytes, stdin)) > 0;) {
+        *bytes += got;
+        REQUIRE(*bytes <= PROMPT_FILE_LIMIT_BYTES, STATUS_DATA,
+                "standard input: more than %d bytes of prompts", PROMPT_FILE_LIMIT_BYTES);
+        if (*bytes == room) {
+            char *more = realloc(*text, 2 * room + 1);
+            REQUIRE(more != NULL, STATUS_INTERNAL, "out of memory for the prompts");
+            *text = more;
+            room *= 2;
+        }
+    }
+    REQUIRE(!ferror(stdin), STATUS_DATA, "cannot read standard input: %s", strerror(errno));
+    (*text)[*bytes] = '\0';
+    return STATUS_OK;
+}
+
+/* Each line of the file that is not empty is a prompt. */
 static status read_prompts(const struct request *q, struct prompts *p)
 {
     if (q->prompt_file == NULL) {
@@ -47,19 +76,45 @@ static status read_prompts(const struct request *q, struct prompts *p)
         return STATUS_OK;
     }
     size_t bytes = 0, lines = 1;
-    TRY(file_read(q->prompt_file, PROMPT_FILE_LIMIT_BYTES, &p->text, &bytes));
+    int64_t empty = 0, number = 0, first_empty = 0;
+    TRY(read_text(q->prompt_file, &p->text, &bytes));
     for (size_t i = 0; i < bytes; i++) {
         lines += p->text[i] == '\n';
     }
     p->texts = calloc(lines, sizeof *p->texts);
     REQUIRE(p->texts != NULL, STATUS_INTERNAL, "out of memory for %zu prompts", lines);
-    char *rest = p->text;
-    for (char *line = strtok_r(rest, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        p->texts[p->count++] = line;
+    for (char *line = p->text, *end; line < p->text + bytes; line = end + 1) {
+        end = line + strcspn(line, "\n");
+        *end = '\0';
+        number++;
+        if (end > line) {
+            p->texts[p->count++] = line;
+        } else if (empty++ == 0) {
+            first_empty = number;
+        }
     }
-    REQUIRE(p->count > 0, STATUS_DATA, "%s holds no prompt", q->prompt_file);
+    const char *name = strcmp(q->prompt_file, "-") == 0 ? "standard input" : q->prompt_file;
+    REQUIRE(p->count > 0, STATUS_DATA, "%s holds no prompt", name);
+    if (empty > 0) {
+        log_warning("EMPTY-PROMPT", "%s:%lld: %lld empty line%s left out", name,
+                    (long long)first_empty, (long long)empty, text_plural(empty));
+    }
     return STATUS_OK;
+}
+
+/* A byte-pair token mostly begins with its blank: after one that stands alone, what follows is rare. */
+static void warn_of_blanks(const struct tokenizer *t, const struct prompts *p)
+{
+    for (int64_t i = 0; i < p->count && tokenizer_kind_of(t) == TOKENIZER_BPE; i++) {
+        size_t length = strlen(p->texts[i]);
+        if (length > 0 && p->texts[i][length - 1] == ' ') {
+            log_warning("BLANK",
+                        "the prompt \"%.60s%s\" ends in a blank, which the next word's token holds "
+                        "itself: leave it out",
+                        p->texts[i], length > 60 ? "..." : "");
+            return;
+        }
+    }
 }
 
 static status encode_prompts(const struct tokenizer *t, struct prompts *p)
@@ -111,6 +166,25 @@ static status print_json(const struct request *q, const char *prompt, int64_t sa
     return report_print(line);
 }
 
+/* Where several texts are written, a line before each says whose it is. */
+static void print_heading(const struct request *q, const struct prompts *p, int64_t prompt,
+                          int64_t sample)
+{
+    int64_t samples = q->options.num_samples;
+    if (q->json || p->count * samples == 1) {
+        return;
+    }
+    printf("----- ");
+    if (p->count > 1) {
+        printf("prompt %lld of %lld%s", (long long)prompt + 1, (long long)p->count,
+               samples > 1 ? ", " : "");
+    }
+    if (samples > 1) {
+        printf("sample %lld of %lld", (long long)sample + 1, (long long)samples);
+    }
+    printf(" -----\n");
+}
+
 static status print_text(const struct request *q, const struct tokenizer *t, const char *prompt,
                          int64_t sample, const struct generate_text *text)
 {
@@ -148,6 +222,7 @@ static status generate_batch(const struct request *q, struct session *s, const s
                                  &options, stream ? write_bytes : NULL, NULL, texts);
     for (int64_t i = 0; i < count * samples; i++) {
         if (result == STATUS_OK && !stream) {
+            print_heading(q, p, first + i / samples, i % samples);
             result =
                 print_text(q, s->tokenizer, p->texts[first + i / samples], i % samples, &texts[i]);
         }
@@ -164,6 +239,7 @@ static status generate_all(const struct request *q, struct session *s, struct pr
 {
     TRY(read_prompts(q, p));
     TRY(encode_prompts(s->tokenizer, p));
+    warn_of_blanks(s->tokenizer, p);
     for (int64_t first = 0; first < p->count; first += q->batch_size) {
         int64_t left = p->count - first;
         TRY(generate_batch(q, s, p, first, left < q->batch_size ? left : q->batch_size));
@@ -211,7 +287,8 @@ status command_generate(int argc, char **argv)
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
          "a run folder, its checkpoints/, one of these, or final/"},
         {"prompt", OPTION_TEXT, &q.prompt, "TEXT", NULL, "what the text begins with"},
-        {"prompt-file", OPTION_TEXT, &q.prompt_file, "FILE", NULL, "one prompt a line"},
+        {"prompt-file", OPTION_TEXT, &q.prompt_file, "FILE", NULL,
+         "one prompt a line; empty lines are left out; -: standard input"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", "100", "tokens at most",
          .least = 1, .most = 1e9},
         {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", "1",
@@ -243,9 +320,11 @@ status command_generate(int argc, char **argv)
          "compute every token from the beginning (to check the cache)"},
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object a text"},
     };
-    struct options options = {"bireme generate --checkpoint DIR --prompt TEXT [flags]",
-                              "Writes text from a causal model to standard output.", table,
-                              sizeof table / sizeof table[0]};
+    struct options options = {
+        "bireme generate --checkpoint DIR --prompt TEXT [flags]",
+        "Writes text from a causal model to standard output; before each of several "
+        "texts a line\n\"----- prompt 1 of 2, sample 1 of 3 -----\".",
+        table, sizeof table / sizeof table[0]};
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
         return STATUS_OK;

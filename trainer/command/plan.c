@@ -5,38 +5,24 @@
 #include "base/log.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
+#include "trainer/command/report.h"
 #include "trainer/command/settings.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/plan.h"
 
 /* ---- for people ---- */
 
-/* grouped - 124439808 as "124,439,808". */
-static const char *grouped(int64_t value, char out[32])
-{
-    char plain[32];
-    int length = snprintf(plain, sizeof plain, "%lld", (long long)value);
-    int used = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0 && plain[i - 1] != '-') {
-            out[used++] = ',';
-        }
-        out[used++] = plain[i];
-    }
-    out[used] = '\0';
-    return out;
-}
-
 static void print_count(const char *name, int64_t value)
 {
     char text[32];
-    printf("  %-24s %18s\n", name, grouped(value, text));
+    printf("  %-24s %18s\n", name, report_count(value, text));
 }
 
 static void print_bytes(const char *name, int64_t bytes)
 {
     char text[32];
-    printf("  %-24s %18s  %10.1f MiB\n", name, grouped(bytes, text), (double)bytes / 1048576.0);
+    printf("  %-24s %18s  %10.1f MiB\n", name, report_count(bytes, text),
+           (double)bytes / 1048576.0);
 }
 
 static void print_memory(const struct plan *plan)

@@ -12,3 +12,18 @@ status report_print(json_t *report)
     free(text);
     return STATUS_OK;
 }
+
+const char *report_count(int64_t value, char out[32])
+{
+    char plain[32];
+    int length = snprintf(plain, sizeof plain, "%lld", (long long)value);
+    int used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0 && plain[i - 1] != '-') {
+            out[used++] = ',';
+        }
+        out[used++] = plain[i];
+    }
+    out[used] = '\0';
+    return out;
+}

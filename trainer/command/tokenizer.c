@@ -412,6 +412,13 @@ static status train(int argc, char **argv)
         result, done,
         tokenizer_train(kind, vocab_size, inputs.items, inputs.count, (int)workers, &tokenizer));
     TRY_GOTO(result, done, tokenizer_save(tokenizer, output));
+    if (kind != TOKENIZER_CHAR && tokenizer_vocab_size(tokenizer) < vocab_size) {
+        log_warning(
+            "SMALLER",
+            "%lld ids instead of %lld: nothing else in the input occurs often enough to be a "
+            "token; give more text, or ask for less",
+            (long long)tokenizer_vocab_size(tokenizer), (long long)vocab_size);
+    }
     log_info("tokenizer of %lld tokens learned in %.1f s: %s/tokenizer.json",
              (long long)tokenizer_vocab_size(tokenizer), seconds_now() - start, output);
 done:

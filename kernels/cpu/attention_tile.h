@@ -86,16 +86,10 @@ static inline size_t attention_forward_floats(int64_t padded)
 
 /* ---- packing ---- */
 
-/* Rows of one head lie a page apart, where no processor prefetches by itself: ask for a row that is
- * packed a while later. Asking beyond the end does no harm. */
+/* Ask for a row that is packed a while later. */
 static inline void attention_prefetch(struct tensor t, int64_t row, int64_t column, int64_t width)
 {
-    enum { AHEAD = 12, LINE = 64 };
-    int64_t size = (int64_t)dtype_bytes(t.dtype);
-    uintptr_t from = (uintptr_t)t.data + (uintptr_t)(((row + AHEAD) * t.stride + column) * size);
-    for (int64_t i = 0; i < width * size; i += LINE) {
-        __builtin_prefetch((const void *)(from + (uintptr_t)i));
-    }
+    cpu_prefetch(t, row + 12, column, width);
 }
 
 /* to[rows][padded] = columns [column, column + width) of `rows` rows of t from `row` on */

@@ -193,6 +193,7 @@ static void tile_gradient(void *context, struct matmul_block block)
     for (int64_t row = 0; row < s->x.rows; row++) {
         float factor = s->largest[block.row / TILE * s->x.rows + row];
         int64_t at = row * s->e.stride + block.row;
+        cpu_prefetch(s->e, row + 2, block.row, block.rows);
         for (int64_t j = 0; j < block.rows; j += VECTOR_LANES) {
             int64_t left = block.rows - j;
             vector y = vector_get(s->e.data, s->e.dtype, at + j, left) * factor;

@@ -53,6 +53,7 @@ static void multiply_kept(void *context, struct matmul_block block)
     const struct step *s = context;
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
         int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
+        cpu_prefetch(s->kept, i + 2, block.column, block.columns);
         for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
             int64_t left = block.columns - j;
             vector d = vector_get(s->y.data, s->y.dtype, y + j, left);
@@ -99,7 +100,7 @@ status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct te
 
 /* Columns are split over the threads, in units of two cache lines; rows are added in two levels, so
  * that the rounding error grows with the root of the number of rows at most. */
-enum { SUM_COLUMNS = 2 * VECTOR_LANES, SUM_ROWS = 64 };
+enum { SUM_COLUMNS = 2 * VECTOR_LANES, SUM_ROWS = 64, SUM_AHEAD = 16 };
 
 static void add_column_block(float *sums, struct tensor dy, int64_t column, int64_t left,
                              bool overwrite)
@@ -110,6 +111,7 @@ static void add_column_block(float *sums, struct tensor dy, int64_t column, int6
         vector part[2] = {{0}, {0}};
         for (int64_t i = first; i < last; i++) {
             int64_t at = i * dy.stride + column;
+            cpu_prefetch(dy, i + SUM_AHEAD, column, SUM_COLUMNS);
             part[0] += vector_get(dy.data, dy.dtype, at, left);
             if (left > VECTOR_LANES) {
                 part[1] += vector_get(dy.data, dy.dtype, at + VECTOR_LANES, left - VECTOR_LANES);

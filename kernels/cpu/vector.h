@@ -5,7 +5,8 @@
  * are added in a fixed tree, so results depend on the instruction set and on nothing else.
  *
  * Numerics  vector_fma rounds once where the processor can (AVX2 with FMA, AVX-512), else twice.
- *           Memory needs no alignment. Rounding to bf16 equals f32_to_bf16, NaN included. */
+ *           Memory needs no alignment. Rounding to bf16 equals f32_to_bf16, NaN included, but that
+ *           the processor's own instruction takes numbers below 2^-126 for zero. */
 #pragma once
 
 #include <math.h>
@@ -108,6 +109,13 @@ static inline vector vector_load_bf16(const bf16 *p)
     return (vector)_mm512_slli_epi32(wide, 16);
 }
 
+#if defined(__AVX512BF16__)
+static inline void vector_store_bf16(bf16 *p, vector x)
+{
+    __m256bh packed = _mm512_cvtneps_pbh((__m512)x);
+    memcpy(p, &packed, sizeof packed);
+}
+#else
 static inline void vector_store_bf16(bf16 *p, vector x)
 {
     __m512i bits = (__m512i)x;
@@ -118,6 +126,7 @@ static inline void vector_store_bf16(bf16 *p, vector x)
     __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
     _mm256_storeu_si256((__m256i *)(void *)p, packed);
 }
+#endif
 
 static inline float vector_sum(vector x)
 {

@@ -148,6 +148,8 @@ static status look_at(const char *path, bool final, struct candidates *all, bool
 {
     char inside[FILE_PATH_BYTES];
     REQUIRE(file_exists(path), STATUS_NO_INPUT, "there is no checkpoint at %s", path);
+    REQUIRE(file_is_folder(path), STATUS_CHECKPOINT,
+            "%s is a file; name a run folder, its checkpoints folder or one of these", path);
     *exact = holds(path, MANIFEST_FILE, inside);
     if (*exact) {
         return STATUS_OK;

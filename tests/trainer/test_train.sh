@@ -390,6 +390,8 @@ choose() { # which checkpoint a path means; a damaged one is named, and an older
     damage $oldest
     run_ranks 2 80 evaluate --checkpoint run --data "$shards"
     one_line 80 'final: .*; step-00000020: .*; step-00000010: '
+    run 80 generate --checkpoint recipe.yaml
+    one_line 80 'recipe.yaml is a file'
     run 80 train recipe.yaml run_dir=none --resume data
     one_line 80 'data is no checkpoint'
     run_ranks 2 66 evaluate --checkpoint nowhere --data "$shards"

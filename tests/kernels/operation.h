@@ -11,6 +11,9 @@
 #include "kernels/cpu/reference.h"
 #include "kernels/kernels.h"
 #include "tests/check.h"
+#ifdef OPERATION_SIMT
+#include "tests/simt/backend.h"
+#endif
 
 enum { GUARD = 64 }; /* bytes before and after the elements */
 
@@ -129,6 +132,22 @@ static inline bool operation_equal(struct tensor a, struct tensor b)
     return tensor_bytes(a) == tensor_bytes(b) && memcmp(a.data, b.data, tensor_bytes(a)) == 0;
 }
 
+#ifdef OPERATION_SIMT
+/* The CUDA back-end in the emulator (tests/simt); threads mean nothing there. */
+static const char *const operation_sets[] = {"simt"};
+enum { OPERATION_SETS = 1 };
+
+static inline struct kernels *operation_context(struct device *dev, const char *set,
+                                                enum dtype dtype, int threads,
+                                                const struct kernels_limits *limits)
+{
+    (void)set;
+    (void)threads;
+    struct kernels *k = NULL;
+    CHECK_OK(simt_kernels_create(dev, dtype, limits, &k));
+    return k;
+}
+#else
 /* The processor's instruction sets, best last; each test runs with all that this machine has. */
 static const char *const operation_sets[] = {"baseline", "v3", "v4", "v4_bf16"};
 enum { OPERATION_SETS = 4 };
@@ -146,6 +165,7 @@ static inline struct kernels *operation_context(struct device *dev, const char *
     CHECK_OK(status_pending()->code);
     return k;
 }
+#endif
 
 /* operation_each - run a test in every instruction set and type. k has one thread and other has
  * three: whatever they compute must be equal to the last bit. */

@@ -26,7 +26,9 @@ static struct {
     std::mt19937 random;
 } settings;
 
-static std::deque<worker *> ready;
+static std::deque<worker *>
+    ready[THREADS_MAX / WARP]; /* of each warp; but for greedy all in the first */
+static int ready_count;
 static std::deque<worker> pool;
 static std::vector<std::pair<const void *, size_t>> allowed;
 static fiber host;
@@ -100,27 +102,30 @@ void fail(const char *format, ...)
 
 void leave_ready(worker *w)
 {
-    ready.push_back(w);
+    ready[settings.order == GREEDY ? w->warp : 0].push_back(w);
+    ready_count++;
 }
 
-static size_t choose()
+/* The one whose turn it is by the schedule, out of those who are ready. */
+static worker *take_ready()
 {
-    switch (settings.order) {
-    case LIFO:
-        return ready.size() - 1;
-    case RANDOM:
-        return settings.random() % ready.size();
-    case GREEDY:
-        for (size_t i = 0; self != nullptr && i < ready.size(); i++) {
-            if (ready[i]->warp == self->warp) {
-                return i;
-            }
-        }
-        return 0;
-    case FIFO:
-        break;
+    int warp = settings.order == GREEDY && self != nullptr ? self->warp : 0;
+    while (ready[warp].empty()) {
+        warp = (warp + 1) % (THREADS_MAX / WARP);
     }
-    return 0;
+    std::deque<worker *> &queue = ready[warp];
+    if (settings.order == RANDOM) {
+        std::swap(queue[settings.random() % queue.size()], queue.back());
+    }
+    bool last = settings.order == LIFO || settings.order == RANDOM;
+    worker *next = last ? queue.back() : queue.front();
+    if (last) {
+        queue.pop_back();
+    } else {
+        queue.pop_front();
+    }
+    ready_count--;
+    return next;
 }
 
 static bool run_operation()
@@ -141,7 +146,7 @@ static worker *next_worker()
     if (settings.order == RANDOM && settings.random() % 8 == 0) {
         run_operation();
     }
-    while (ready.empty()) {
+    while (ready_count == 0) {
         if (running_block->live == 0) {
             return nullptr;
         }
@@ -149,15 +154,7 @@ static worker *next_worker()
             fail_stuck();
         }
     }
-    size_t i = choose();
-    worker *next = ready[i];
-    if (settings.order == RANDOM) {
-        std::swap(ready[i], ready.back());
-        ready.pop_back();
-    } else {
-        ready.erase(ready.begin() + static_cast<ptrdiff_t>(i));
-    }
-    return next;
+    return take_ready();
 }
 
 static void go_on(fiber &from, worker *next)

@@ -196,10 +196,11 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b)
 /* ---- gpu.cuh's own ---- */
 
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
-    simt::launch_body(                                                                             \
-        grid, block, shared_bytes,                                                                 \
-        simt::shared_is_allowed(reinterpret_cast<const void *>(&(kernel)), shared_bytes),          \
-        [=] { (kernel)(__VA_ARGS__); })
+    (void)(stream),                                                                                \
+        simt::launch_body(                                                                         \
+            grid, block, shared_bytes,                                                             \
+            simt::shared_is_allowed(reinterpret_cast<const void *>(&(kernel)), shared_bytes),      \
+            [=] { (kernel)(__VA_ARGS__); })
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
     simt::allow_shared(reinterpret_cast<const void *>(&(kernel)), bytes)
 #define GPU_SHARED(T, name, count)                                                                 \

@@ -2,7 +2,7 @@
 # nvcc compiles a file of CUDA kernels for sm_80 and sm_90a without a warning, and ptxas needs no more
 # registers, spills and stack than registers.txt allows.
 #
-#   tests/simt/test_compile.sh FILE (from the repository's root, without .cu)
+#   tests/simt/test_compile.sh FILE.cu
 #
 # Environment: BIREME_NVCC, BIREME_SOURCE_DIR; BIREME_LONG=1, without which it is skipped.
 set -euo pipefail
@@ -14,7 +14,7 @@ skip() {
 }
 
 readonly file=$1
-stem=$(basename "$file")
+stem=$(basename "$file" .cu)
 [ -x "${BIREME_NVCC:-}" ] || skip "no nvcc on this machine"
 [ "${BIREME_LONG:-0}" = 1 ] || skip "nvcc takes seconds to minutes for a file: runs where BIREME_LONG=1"
 
@@ -47,7 +47,7 @@ check() {
 
 for architecture in 80 90a; do
     "$BIREME_NVCC" -std=c++17 -I. -arch="sm_$architecture" --cubin -Xptxas -v -Xcompiler -Wall,-Wextra \
-        -Werror all-warnings "$file.cu" -o "$work/cubin" >"$work/$architecture" 2>&1 || {
+        -Werror all-warnings "$file" -o "$work/cubin" >"$work/$architecture" 2>&1 || {
         cat "$work/$architecture"
         exit 1
     }

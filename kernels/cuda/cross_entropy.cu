@@ -1,0 +1,244 @@
+/* The classifier: logits, cross-entropy and their gradients, a chunk of rows at a time.
+ *
+ *   z = x w^T,  loss = log(sum exp(z - max z)) - (z_target - max z),
+ *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
+ *
+ * Logits are f32, for `classifier_rows` rows at a time. A block reads its row twice: once for the largest
+ * and the sum of exponentials, online, and once to write dz (in the products' type; over the
+ * logits where that is f32). The second time the row comes from the cache.
+ *
+ * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
+#include "kernels/cuda/operation.cuh"
+
+enum { ROW_THREADS = 512, SHORT_ROW_THREADS = 128, SHORT_ROW = 4096 };
+
+template <typename T> struct rows_task {
+    const float *logits;
+    T *dz;          /* nullptr: no gradient */
+    int64_t stride; /* of both */
+    int64_t padded; /* columns that a product reads: zeros from the vocabulary on */
+    int64_t vocabulary;
+    int64_t ignored;
+    const int32_t *targets;
+    const float *row_scale; /* nullptr: 1 */
+    float *losses;
+    int32_t *best; /* nullptr: nobody asks */
+};
+
+/* The largest of some logits, the first place where it is, and the sum of exp(z - largest). */
+struct softmax_part {
+    float largest, sum;
+    int32_t where;
+};
+
+GPU_INLINE float shrink(float from, float to)
+{
+    return from == to ? 1.0f : expf(from - to);
+}
+
+GPU_INLINE struct softmax_part merge(struct softmax_part a, struct softmax_part b)
+{
+    bool second = b.largest > a.largest || (b.largest == a.largest && b.where < a.where);
+    float largest = second ? b.largest : a.largest;
+    float sum = a.sum * shrink(a.largest, largest) + b.sum * shrink(b.largest, largest);
+    return {largest, sum, second ? b.where : a.where};
+}
+
+GPU_INLINE struct softmax_part merge_eight(struct softmax_part p, const float (&z)[EIGHT],
+                                           int64_t first, int64_t left)
+{
+    float largest = p.largest;
+    for (int i = 0; i < EIGHT; i++) {
+        if (i < left && z[i] > largest) {
+            largest = z[i];
+            p.where = static_cast<int32_t>(first + i);
+        }
+    }
+    p.sum *= shrink(p.largest, largest);
+    p.largest = largest;
+    for (int i = 0; i < EIGHT; i++) {
+        if (i < left) {
+            p.sum += expf(z[i] - largest);
+        }
+    }
+    return p;
+}
+
+GPU_INLINE struct softmax_part merge_block(struct softmax_part p, struct softmax_part *scratch)
+{
+    for (int with = 16; with > 0; with /= 2) {
+        struct softmax_part other = {__shfl_xor_sync(~0u, p.largest, with),
+                                     __shfl_xor_sync(~0u, p.sum, with),
+                                     __shfl_xor_sync(~0u, p.where, with)};
+        p = threadIdx.x & with ? merge(other, p) : merge(p, other);
+    }
+    if (threadIdx.x % 32 == 0) {
+        scratch[threadIdx.x / 32] = p;
+    }
+    __syncthreads();
+    p = scratch[0];
+    for (unsigned i = 1; i < blockDim.x / 32; i++) {
+        p = merge(p, scratch[i]);
+    }
+    return p;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_task<T> task)
+{
+    GPU_SHARED(struct softmax_part, scratch, ROW_THREADS / 32);
+    int64_t n = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * EIGHT;
+    const float *z = task.logits + n * task.stride;
+    struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
+    float x[EIGHT];
+    for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
+        load_eight<true>(x, z + c, EIGHT);
+        p = merge_eight(p, x, c, task.vocabulary - c);
+    }
+    p = merge_block(p, scratch);
+    int32_t target = task.targets[n];
+    bool counted = target != task.ignored;
+    if (threadIdx.x == 0) {
+        task.losses[n] = counted ? logf(p.sum) - (z[target] - p.largest) : 0.0f;
+        if (task.best != nullptr) {
+            task.best[n] = p.where == INT32_MAX ? 0 : p.where;
+        }
+    }
+    if (task.dz == nullptr) {
+        return;
+    }
+    __syncthreads(); /* the target's logit was read: dz may lie over it */
+    float scale = !counted ? 0.0f : task.row_scale == nullptr ? 1.0f : task.row_scale[n];
+    for (int64_t c = first; c < task.padded; c += blockDim.x * EIGHT) {
+        load_eight<true>(x, z + c, EIGHT);
+        for (int i = 0; i < EIGHT; i++) {
+            float share = expf(x[i] - p.largest) / p.sum - (c + i == target ? 1.0f : 0.0f);
+            x[i] = counted && c + i < task.vocabulary ? scale * share : 0.0f;
+        }
+        store_eight<true>(task.dz + n * task.stride + c, x, EIGHT);
+    }
+}
+
+/* ---- host ---- */
+
+static int64_t logits_stride(int64_t vocabulary)
+{
+    return (vocabulary + EIGHT - 1) / EIGHT * EIGHT;
+}
+
+static size_t logits_bytes(int64_t rows, int64_t vocabulary)
+{
+    return static_cast<size_t>(rows * logits_stride(vocabulary)) * sizeof(float);
+}
+
+extern "C" size_t cuda_classifier_scratch(enum dtype dtype, int64_t rows,
+                                          const struct kernels_limits *limits)
+{
+    int64_t count = smaller(rows, limits->rows);
+    size_t bytes = cuda_rounded(logits_bytes(count, limits->vocabulary));
+    bool apart = limits->training && dtype == DTYPE_BF16;
+    return bytes + (apart ? cuda_rounded(logits_bytes(count, limits->vocabulary) / 2) : 0);
+}
+
+struct chunk {
+    struct tensor logits, dz, x, dx;
+};
+
+static status chunk_products(struct kernels *k, const struct chunk *c, struct tensor w,
+                             struct tensor dw, bool overwrite)
+{
+    struct cuda_product p = {};
+    p.c = c->dx;
+    p.a = c->dz;
+    p.b = w;
+    TRY(cuda_product_run(k, &p));
+    p = {};
+    p.c = dw;
+    p.a = c->dz;
+    p.transpose_a = true;
+    p.b = c->x;
+    p.add = !overwrite;
+    return cuda_product_run(k, &p);
+}
+
+template <typename T>
+static status chunk_rows_run(struct kernels *k, const struct chunk *ch, const struct classifier *c,
+                             const int32_t *targets, float *losses, int32_t *best, int64_t first)
+{
+    rows_task<T> task = {static_cast<const float *>(ch->logits.data),
+                         static_cast<T *>(ch->dz.data),
+                         ch->logits.stride,
+                         ch->logits.stride,
+                         c->vocabulary,
+                         c->ignored,
+                         targets + first,
+                         c->row_scale == NULL ? NULL : c->row_scale + first,
+                         losses + first,
+                         best == NULL ? NULL : best + first};
+    unsigned threads = c->vocabulary <= SHORT_ROW ? SHORT_ROW_THREADS : ROW_THREADS;
+    LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
+    return STATUS_OK;
+}
+
+/* The chunk's logits and, where there is a gradient, dz. */
+static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient)
+{
+    struct arena *scratch = &cuda_of(k)->scratch;
+    size_t mark = arena_mark(scratch), bytes = logits_bytes(c->x.rows, vocabulary);
+    void *logits, *dz;
+    TRY(arena_take(scratch, bytes, &logits));
+    dz = logits;
+    if (gradient && k->dtype == DTYPE_BF16) {
+        TRY(arena_take(scratch, bytes / 2, &dz));
+    }
+    arena_release(scratch, mark);
+    c->logits = tensor_view(logits, DTYPE_F32, c->x.rows, vocabulary);
+    c->logits.stride = logits_stride(vocabulary);
+    c->dz = gradient ? c->logits : tensor_absent();
+    if (gradient) {
+        c->dz.data = dz;
+        c->dz.dtype = k->dtype;
+    }
+    return STATUS_OK;
+}
+
+extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t *best,
+                                      struct tensor dx, struct tensor dw, struct tensor x,
+                                      struct tensor w, const int32_t *targets,
+                                      const struct classifier *c)
+{
+    int64_t most = cuda_of(k)->classifier_rows;
+    for (int64_t first = 0; first < x.rows; first += most) {
+        struct chunk ch = {};
+        int64_t rows = smaller(x.rows - first, most);
+        ch.x = tensor_rows(x, first, rows);
+        ch.dx = tensor_rows(dx, first, rows);
+        TRY(chunk_take(k, &ch, w.rows, c->gradient));
+        struct cuda_product p = {};
+        p.c = ch.logits;
+        p.a = ch.x;
+        p.b = w;
+        p.transpose_b = true;
+        TRY(cuda_product_run(k, &p));
+        if (k->dtype == DTYPE_F32) {
+            TRY(chunk_rows_run<float>(k, &ch, c, targets, losses, best, first));
+        } else {
+            TRY(chunk_rows_run<bf16>(k, &ch, c, targets, losses, best, first));
+        }
+        if (c->gradient) {
+            TRY(chunk_products(k, &ch, w, dw, c->overwrite && first == 0));
+        }
+    }
+    return STATUS_OK;
+}
+
+extern "C" status cuda_classifier_logits(struct kernels *k, struct tensor logits, struct tensor x,
+                                         struct tensor w)
+{
+    struct cuda_product p = {};
+    p.c = logits;
+    p.a = x;
+    p.b = tensor_rows(w, 0, logits.columns);
+    p.transpose_b = true;
+    return cuda_product_run(k, &p);
+}

@@ -1,0 +1,66 @@
+/* The CUDA back-end's inside: the context's working memory, and what the operations share.
+ *
+ * Every operation of kernels.h is a function cuda_<name> in the file of its stem. It queues kernels on
+ * the context's stream, takes scratch from the arena and gives it back at once: operations of one
+ * context run in order, so that the next one may use the same memory. Grids and the order of sums
+ * depend on shapes alone, never on the GPU: the same calls give the same bits on all of them. */
+#pragma once
+
+#include "base/arena.h"
+#include "kernels/kernels_table.h"
+
+struct cuda {
+    struct arena scratch;
+    int64_t classifier_rows; /* of logits that exist at a time */
+};
+
+static inline struct cuda *cuda_of(const struct kernels *k)
+{
+    return (struct cuda *)k->state;
+}
+
+#define CUDA_PROTOTYPE(name) __typeof__(name) cuda_##name;
+KERNELS_OPERATIONS(CUDA_PROTOTYPE)
+#undef CUDA_PROTOTYPE
+
+/* cuda_scratch_bytes - what the operations take from the arena at worst; a pure function. */
+size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
+                          const struct kernels_limits *limits);
+size_t cuda_norm_scratch(const struct kernels_limits *limits);
+size_t cuda_embedding_scratch(const struct kernels_limits *limits);
+size_t cuda_classifier_scratch(enum dtype dtype, int64_t rows, const struct kernels_limits *limits);
+size_t cuda_linear_scratch(const struct kernels_limits *limits);
+size_t cuda_reduce_scratch(void);
+size_t cuda_attention_scratch(const struct kernels_limits *limits);
+
+static inline size_t cuda_rounded(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* cuda_columns_add - out[c] = (overwrite ? 0 : out[c]) + the sum over r of parts[r * stride + c], in a
+ * fixed order. Shapes: out f32 [columns], parts f32 [rows, stride]. */
+status cuda_columns_add(struct kernels *k, float *out, const float *parts, int64_t rows,
+                        int64_t stride, int64_t columns, bool overwrite);
+
+/* ---- libraries: cuBLASLt and CUB on a GPU, plain loops where the tests emulate one ---- */
+
+struct cuda_product {
+    struct tensor c; /* [m, n] f32 or the operands' type */
+    struct tensor a; /* [m, k], or [k, m] where transpose_a */
+    struct tensor b; /* [k, n], or [n, k] where transpose_b */
+    bool transpose_a, transpose_b;
+    bool add;           /* to what c holds */
+    struct tensor bias; /* f32 [1, n], added to every row; absent */
+};
+
+/* cuda_product_run - c (+)= op(a) op(b) (+ bias); sums in f32, in an order that depends on the shape. */
+status cuda_product_run(struct kernels *k, const struct cuda_product *p);
+
+/* cuda_sort_rows - the rows 0..count-1 by their ids, rows of one id in their order.
+ *
+ * Shapes    ids, sorted_ids, sorted_rows int32 [count]
+ * Memory    scratch of cuda_sort_scratch(count) bytes */
+status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
+                      const int32_t *ids, int64_t count, void *scratch);
+size_t cuda_sort_scratch(int64_t count);

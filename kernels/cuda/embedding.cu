@@ -1,0 +1,158 @@
+/* Embedding rows, and the sums of their gradients.
+ *
+ * Backward  The rows are sorted by id (stable), so that rows of one id lie together, in their order.
+ *           The warp at the first of them adds all of them to the id's row of the table: in the order of
+ *           N, without atomics. Four rows are on their way at a time.
+ * Limit     an id with very many rows is the work of one warp for each 256 columns */
+#include "kernels/cuda/dropout.cuh"
+
+enum { EMBEDDING_THREADS = 256, WARP_COLUMNS = 256, ROWS_AHEAD = 4 };
+
+template <typename T> struct lookup {
+    matrix<T> y;
+    matrix<const T> tokens_table, positions_table;
+    const int32_t *tokens, *positions;
+    int64_t rows, columns;
+    struct dropout dropout;
+};
+
+template <typename T, bool WIDE>
+__global__ void __launch_bounds__(EMBEDDING_THREADS) embedding_rows(const lookup<T> e)
+{
+    int64_t eights = (e.columns + EIGHT - 1) / EIGHT;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * EMBEDDING_THREADS + threadIdx.x;
+    if (i >= e.rows * eights) {
+        return;
+    }
+    int64_t n = i / eights, c = i % eights * EIGHT, left = e.columns - c;
+    float x[EIGHT];
+    load_eight<WIDE>(x, e.tokens_table.data + e.tokens[n] * e.tokens_table.stride + c, left);
+    if (e.positions_table.data != nullptr) {
+        float position[EIGHT];
+        const T *row = e.positions_table.data + e.positions[n] * e.positions_table.stride;
+        load_eight<WIDE>(position, row + c, left);
+        for (int j = 0; j < EIGHT; j++) {
+            x[j] += position[j];
+        }
+    }
+    dropout_eight(x, e.dropout, n * e.columns + c);
+    store_eight<WIDE>(e.y.data + n * e.y.stride + c, x, left);
+}
+
+template <typename T> struct gather {
+    float *table;
+    int64_t table_stride;
+    matrix<const T> dy;
+    const int32_t *ids, *rows; /* sorted */
+    int64_t count, columns;
+    struct dropout dropout;
+};
+
+template <typename T, bool WIDE>
+__global__ void __launch_bounds__(EMBEDDING_THREADS) embedding_sums(const gather<T> e)
+{
+    int64_t i = static_cast<int64_t>(blockIdx.x) * (EMBEDDING_THREADS / 32) + threadIdx.x / 32;
+    int64_t c = static_cast<int64_t>(blockIdx.y) * WARP_COLUMNS + threadIdx.x % 32 * EIGHT;
+    int64_t left = e.columns - c;
+    if (i >= e.count || left <= 0 || (i > 0 && e.ids[i - 1] == e.ids[i])) {
+        return;
+    }
+    int32_t id = e.ids[i];
+    float sums[EIGHT], parts[ROWS_AHEAD][EIGHT];
+    float *row = e.table + id * e.table_stride + c;
+    load_eight<WIDE>(sums, row, left);
+    for (bool more = true; more; i += ROWS_AHEAD) {
+        int ahead = 0;
+#pragma unroll
+        for (int j = 0; j < ROWS_AHEAD; j++) {
+            if (ahead == j && i + j < e.count && e.ids[i + j] == id) {
+                load_eight<WIDE>(parts[j], e.dy.data + e.rows[i + j] * e.dy.stride + c, left);
+                ahead++;
+            }
+        }
+        more = ahead == ROWS_AHEAD;
+#pragma unroll
+        for (int j = 0; j < ROWS_AHEAD; j++) {
+            if (j < ahead) {
+                dropout_eight(parts[j], e.dropout, e.rows[i + j] * e.columns + c);
+                for (int l = 0; l < EIGHT; l++) {
+                    sums[l] += parts[j][l];
+                }
+            }
+        }
+    }
+    store_eight<WIDE>(row, sums, left);
+}
+
+/* ---- host ---- */
+
+extern "C" status cuda_embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
+                                         const int32_t *positions, struct tensor token_table,
+                                         struct tensor position_table, struct dropout dropout)
+{
+    unsigned blocks = blocks_for(y.rows * ((y.columns + EIGHT - 1) / EIGHT), EMBEDDING_THREADS);
+    if (blocks == 0) {
+        return STATUS_OK;
+    }
+    bool wide = operation_wide(y) && operation_wide(token_table) && operation_wide(position_table);
+    FOR_TYPE(k->dtype, wide, {
+        lookup<T> e = {matrix_of<T>(y),
+                       matrix_of<const T>(token_table),
+                       matrix_of<const T>(position_table),
+                       tokens,
+                       positions,
+                       y.rows,
+                       y.columns,
+                       dropout};
+        LAUNCH(k, (embedding_rows<T, WIDE>), blocks, EMBEDDING_THREADS, 0, e);
+    });
+    return STATUS_OK;
+}
+
+extern "C" size_t cuda_embedding_scratch(const struct kernels_limits *limits)
+{
+    size_t ids = cuda_rounded(static_cast<size_t>(limits->rows) * sizeof(int32_t));
+    return 2 * ids + cuda_rounded(cuda_sort_scratch(limits->rows));
+}
+
+static status add_rows(struct kernels *k, struct tensor table, struct tensor dy, const int32_t *ids,
+                       struct dropout dropout)
+{
+    struct arena *scratch = &cuda_of(k)->scratch;
+    size_t mark = arena_mark(scratch), bytes = static_cast<size_t>(dy.rows) * sizeof(int32_t);
+    void *sorted_ids, *sorted_rows, *sort_memory;
+    TRY(arena_take(scratch, bytes, &sorted_ids));
+    TRY(arena_take(scratch, bytes, &sorted_rows));
+    TRY(arena_take(scratch, cuda_sort_scratch(dy.rows), &sort_memory));
+    arena_release(scratch, mark);
+    TRY(cuda_sort_rows(k, static_cast<int32_t *>(sorted_ids), static_cast<int32_t *>(sorted_rows),
+                       ids, dy.rows, sort_memory));
+    dim3 grid(blocks_for(dy.rows, EMBEDDING_THREADS / 32), blocks_for(dy.columns, WARP_COLUMNS));
+    FOR_TYPE(k->dtype, operation_wide(table) && operation_wide(dy), {
+        gather<T> e = {static_cast<float *>(table.data),
+                       table.stride,
+                       matrix_of<const T>(dy),
+                       static_cast<const int32_t *>(sorted_ids),
+                       static_cast<const int32_t *>(sorted_rows),
+                       dy.rows,
+                       dy.columns,
+                       dropout};
+        LAUNCH(k, (embedding_sums<T, WIDE>), grid, EMBEDDING_THREADS, 0, e);
+    });
+    return STATUS_OK;
+}
+
+extern "C" status cuda_embedding_backward(struct kernels *k, struct tensor d_token_table,
+                                          struct tensor d_position_table, struct tensor dy,
+                                          const int32_t *tokens, const int32_t *positions,
+                                          struct dropout dropout)
+{
+    if (dy.rows == 0) {
+        return STATUS_OK;
+    }
+    TRY(add_rows(k, d_token_table, dy, tokens, dropout));
+    if (d_position_table.data != NULL) {
+        TRY(add_rows(k, d_position_table, dy, positions, dropout));
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,172 @@
+/* Linear layers: products by the library, activations and bias gradients here.
+ *
+ * Forward   a = x w^T + bias;  y = act(a). `kept` is a itself.
+ * Backward  dx = (dy w) act'(a);  dw (+)= dy^T x;  dbias (+)= column sums of dy
+ * Order     the rows of dy are cut into slices that depend on N alone; a block sums a slice's 256
+ *           columns, and the slices' sums are added in order
+ * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or by tanh) */
+#include "kernels/cuda/operation.cuh"
+
+enum { LINEAR_THREADS = 256, SLICES = 64, SLICE_COLUMNS = 256 };
+
+GPU_INLINE float gelu(float x, enum activation act)
+{
+    if (act == ACTIVATION_GELU_TANH) {
+        return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    }
+    return 0.5f * x * erfcf(-0.7071067812f * x);
+}
+
+GPU_INLINE float gelu_slope(float x, enum activation act)
+{
+    if (act == ACTIVATION_GELU_TANH) {
+        float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+        float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
+        return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+    }
+    return 0.5f * erfcf(-0.7071067812f * x) + x * expf(-0.5f * x * x) * 0.3989422804f;
+}
+
+/* y = act(a); or y *= act'(a). */
+template <typename T, bool WIDE, bool SLOPE>
+__global__ void __launch_bounds__(LINEAR_THREADS)
+    activate(const matrix<T> y, const matrix<const T> a, int64_t rows, int64_t columns,
+             enum activation act)
+{
+    int64_t eights = (columns + EIGHT - 1) / EIGHT;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
+    if (i >= rows * eights) {
+        return;
+    }
+    int64_t n = i / eights, c = i % eights * EIGHT, left = columns - c;
+    float x[EIGHT], out[EIGHT] = {};
+    load_eight<WIDE>(x, a.data + n * a.stride + c, left);
+    if (SLOPE) {
+        load_eight<WIDE>(out, y.data + n * y.stride + c, left);
+    }
+#pragma unroll
+    for (int j = 0; j < EIGHT; j++) {
+        out[j] = SLOPE ? out[j] * gelu_slope(x[j], act) : gelu(x[j], act);
+    }
+    store_eight<WIDE>(y.data + n * y.stride + c, out, left);
+}
+
+template <typename T, bool WIDE>
+__global__ void __launch_bounds__(LINEAR_THREADS)
+    column_parts(float *parts, const matrix<const T> dy, int64_t rows, int64_t columns)
+{
+    GPU_SHARED(float, scratch, 8 * SLICE_COLUMNS);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int64_t c = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT;
+    int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
+    float sums[EIGHT] = {};
+    for (int64_t n = from + warp; n < to; n += 8) {
+        float x[EIGHT];
+        load_eight<WIDE>(x, dy.data + n * dy.stride + c, columns - c);
+        for (int j = 0; j < EIGHT; j++) {
+            sums[j] += x[j];
+        }
+    }
+    for (int j = 0; j < EIGHT; j++) {
+        scratch[warp * SLICE_COLUMNS + j * 32 + lane] = sums[j];
+    }
+    __syncthreads();
+    /* Thread (j, lane) has column 8 lane + j, so that the banks differ. */
+    float sum = 0;
+    for (int i = 0; i < 8; i++) {
+        sum += scratch[i * SLICE_COLUMNS + threadIdx.x];
+    }
+    int64_t column = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT + warp;
+    if (column < columns) {
+        parts[blockIdx.y * columns + column] = sum;
+    }
+}
+
+/* ---- host ---- */
+
+template <bool SLOPE>
+static status run_activation(struct kernels *k, struct tensor y, struct tensor a,
+                             enum activation act)
+{
+    unsigned blocks = blocks_for(y.rows * ((y.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
+    FOR_TYPE(k->dtype, operation_wide(y) && operation_wide(a),
+             LAUNCH(k, (activate<T, WIDE, SLOPE>), blocks, LINEAR_THREADS, 0, matrix_of<T>(y),
+                    matrix_of<const T>(a), y.rows, y.columns, act));
+    return STATUS_OK;
+}
+
+extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct tensor kept,
+                                      struct tensor x, struct tensor w, struct tensor bias,
+                                      enum activation act)
+{
+    struct cuda_product p = {};
+    p.c = kept.data != NULL ? kept : y;
+    p.a = x;
+    p.b = w;
+    p.transpose_b = true;
+    p.bias = bias;
+    if (y.rows == 0) {
+        return STATUS_OK;
+    }
+    TRY(cuda_product_run(k, &p));
+    return act == ACTIVATION_NONE ? STATUS_OK : run_activation<false>(k, y, p.c, act);
+}
+
+extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy,
+                                             struct tensor w, enum activation act,
+                                             struct tensor kept)
+{
+    struct cuda_product p = {};
+    p.c = dx;
+    p.a = dy;
+    p.b = w;
+    if (dx.rows == 0) {
+        return STATUS_OK;
+    }
+    TRY(cuda_product_run(k, &p));
+    return act == ACTIVATION_NONE ? STATUS_OK : run_activation<true>(k, dx, kept, act);
+}
+
+static int64_t widest(const struct kernels_limits *limits)
+{
+    int64_t attention = 3 * static_cast<int64_t>(limits->heads) * limits->head_width;
+    int64_t widest = limits->width > 2 * limits->inner ? limits->width : 2 * limits->inner;
+    return attention > widest ? attention : widest;
+}
+
+extern "C" size_t cuda_linear_scratch(const struct kernels_limits *limits)
+{
+    return cuda_rounded(static_cast<size_t>(SLICES * widest(limits)) * sizeof(float));
+}
+
+static status bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,
+                            bool overwrite)
+{
+    int64_t slices = smaller(dy.rows, SLICES);
+    struct arena *scratch = &cuda_of(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    void *memory;
+    TRY(arena_take(scratch, static_cast<size_t>(slices * dy.columns) * sizeof(float), &memory));
+    arena_release(scratch, mark);
+    float *parts = static_cast<float *>(memory);
+    dim3 grid(blocks_for(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
+    FOR_TYPE(k->dtype, operation_wide(dy),
+             LAUNCH(k, (column_parts<T, WIDE>), grid, LINEAR_THREADS, 0, parts,
+                    matrix_of<const T>(dy), dy.rows, dy.columns));
+    return cuda_columns_add(k, static_cast<float *>(dbias.data), parts, slices, dy.columns,
+                            dy.columns, overwrite);
+}
+
+extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor dw,
+                                              struct tensor dbias, struct tensor dy,
+                                              struct tensor x, bool overwrite)
+{
+    struct cuda_product p = {};
+    p.c = dw;
+    p.a = dy;
+    p.b = x;
+    p.transpose_a = true;
+    p.add = !overwrite;
+    TRY(cuda_product_run(k, &p));
+    return dbias.data != NULL && dy.rows > 0 ? bias_gradient(k, dbias, dy, overwrite) : STATUS_OK;
+}

@@ -240,15 +240,20 @@ static status prepare(struct checkpoint *c, const struct checkpoint_state *state
     return snapshot ? grow_snapshot(c, c->job.elements) : STATUS_OK;
 }
 
+void checkpoint_temporary_name(const char *name, char out[CHECKPOINT_NAME_BYTES])
+{
+    unsigned long nonce =
+        (unsigned long)(clock_epoch_seconds() * 1e6) * 31ul + (unsigned long)getpid();
+    snprintf(out, CHECKPOINT_NAME_BYTES, "tmp-%.31s.%08lx", name, nonce & 0xfffffffful);
+}
+
 static status make_temporary(struct checkpoint *c, const char *parent, const char *name,
                              double bytes)
 {
     struct checkpoint_job *job = &c->job;
-    unsigned long nonce =
-        (unsigned long)(clock_epoch_seconds() * 1e6) * 31ul + (unsigned long)getpid();
     snprintf(job->parent, sizeof job->parent, "%s", parent);
     snprintf(job->name, sizeof job->name, "%.31s", name);
-    snprintf(job->temporary, sizeof job->temporary, "tmp-%.31s.%08lx", name, nonce & 0xfffffffful);
+    checkpoint_temporary_name(name, job->temporary);
     TRY(checkpoint_folder_space(parent, bytes));
     TRY(file_join(job->folder, parent, job->temporary));
     return file_make_folders(job->folder);
@@ -363,7 +368,7 @@ done:
     return result;
 }
 
-static status write_manifest(const struct checkpoint *c, const struct manifest *whole)
+status checkpoint_write_manifest(const char *folder, const struct manifest *whole)
 {
     char reason[MANIFEST_REASON_BYTES], path[FILE_PATH_BYTES];
     REQUIRE(manifest_tile(whole, reason), STATUS_INTERNAL,
@@ -371,7 +376,7 @@ static status write_manifest(const struct checkpoint *c, const struct manifest *
     char *text = NULL;
     size_t bytes = 0;
     TRY(manifest_text(whole, &text, &bytes));
-    status result = file_join(path, c->job.folder, MANIFEST_FILE);
+    status result = file_join(path, folder, MANIFEST_FILE);
     if (result == STATUS_OK) {
         result = file_write(path, text, bytes);
     }
@@ -387,7 +392,7 @@ static status publish_folder(struct checkpoint *c, struct manifest *whole)
     TRY(copy_text(&whole->version, c->version));
     TRY(copy_text(&whole->recipe, c->recipe_text));
     TRY(copy_text(&whole->data_fingerprint, c->data_fingerprint));
-    TRY(write_manifest(c, whole));
+    TRY(checkpoint_write_manifest(c->job.folder, whole));
     return checkpoint_folder_publish(c->job.parent, c->job.temporary, c->job.name);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "trainer/checkpoint_impl.h"
+#include "trainer/checkpoint_tools.h"
 
 /* ---- verification ---- */
 
@@ -161,21 +162,31 @@ status checkpoint_verify(struct comm *world, const char *folder, struct manifest
     return share_verdict(world, good, reason);
 }
 
-bool checkpoint_has_all_files(const char *folder)
+bool checkpoint_look(const char *folder, bool digests, struct manifest *out, char *reason)
 {
-    char reason[MANIFEST_REASON_BYTES];
     char *text;
     size_t bytes;
+    *out = (struct manifest){0};
     if (!read_text(folder, &text, &bytes, reason)) {
         return false;
     }
-    struct manifest m;
-    bool good = manifest_parse(text, bytes, &m, reason);
-    for (int i = 0; good && i < m.file_count; i++) {
-        good = size_holds(folder, &m.files[i], reason);
+    bool good = manifest_parse(text, bytes, out, reason);
+    for (int i = 0; good && i < out->file_count; i++) {
+        good = size_holds(folder, &out->files[i], reason);
     }
-    manifest_destroy(&m);
+    for (int i = 0; good && digests && i < out->file_count; i++) {
+        good = digest_holds(folder, &out->files[i], reason);
+    }
     free(text);
+    return good;
+}
+
+bool checkpoint_has_all_files(const char *folder)
+{
+    char reason[MANIFEST_REASON_BYTES];
+    struct manifest m;
+    bool good = checkpoint_look(folder, false, &m, reason);
+    manifest_destroy(&m);
     return good;
 }
 
@@ -298,13 +309,8 @@ status checkpoint_inspect(const char *folder, bool json)
 {
     REQUIRE(file_is_folder(folder), STATUS_NO_INPUT, "no checkpoint folder %s", folder);
     char reason[MANIFEST_REASON_BYTES];
-    char *text;
-    size_t bytes;
-    REQUIRE(read_text(folder, &text, &bytes, reason), STATUS_CHECKPOINT, "%s is not whole: %s",
-            folder, reason);
     struct manifest m;
-    bool good = manifest_parse(text, bytes, &m, reason) && my_files_hold(folder, &m, 0, 1, reason);
-    free(text);
+    bool good = checkpoint_look(folder, true, &m, reason);
     status result = STATUS_OK;
     if (!good) {
         result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s is not whole: %s", folder,

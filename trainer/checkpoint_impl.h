@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_folder.h"
+#include "trainer/checkpoint_reader.h"
 #include "trainer/manifest.h"
 #include "trainer/run_lock.h"
 
@@ -23,7 +24,7 @@ struct checkpoint_piece {
     int64_t global_shape[2], offset[2], shape[2]; /* in the file */
     int64_t rows, columns;                        /* in memory */
     bool transposed;
-    const float *source; /* the live tensor */
+    const float *source; /* the live tensor; NULL: it comes from another checkpoint (job.reader) */
     const float *data;   /* what is written: the snapshot, or source */
 };
 
@@ -40,8 +41,9 @@ struct checkpoint_job {
     int families;
     struct checkpoint_piece *pieces;
     int count;
-    int64_t elements;     /* of all pieces */
-    struct manifest part; /* what was written */
+    int64_t elements;                 /* of all pieces */
+    struct manifest part;             /* what was written */
+    struct checkpoint_reader *reader; /* of pieces without a source */
 };
 
 /* checkpoint_pieces_create - this rank's shares.  Errors: STATUS_INTERNAL */
@@ -57,6 +59,14 @@ void checkpoint_pieces_snapshot(struct checkpoint_job *job, float *memory);
  *
  * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION naming the file */
 status checkpoint_write_files(struct checkpoint_job *job);
+
+/* checkpoint_write_manifest - the last file of a folder.
+ *
+ * Errors    STATUS_INTERNAL if the pieces do not make up the whole; those of file_write */
+status checkpoint_write_manifest(const char *folder, const struct manifest *whole);
+
+/* checkpoint_temporary_name - "tmp-NAME.NONCE", which no other save has. */
+void checkpoint_temporary_name(const char *name, char out[CHECKPOINT_NAME_BYTES]);
 
 /* checkpoint_has_all_files - is there a manifest that holds, and each file with its size? No digests. */
 bool checkpoint_has_all_files(const char *folder);

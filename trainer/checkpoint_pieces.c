@@ -103,7 +103,7 @@ static status add_piece(struct checkpoint_job *job, int family, const struct che
         .rows = s.rows,
         .columns = s.columns,
         .transposed = t->transposed && t->dimensions == 2};
-    p.source = p.data = t->data + s.first * s.columns;
+    p.source = p.data = t->data != NULL ? t->data + s.first * s.columns : NULL;
     place(&p, t, s);
     p.dataset = dataset_name(job, family, t->name);
     p.name = strdup(t->name);

@@ -6,8 +6,9 @@
 
 #include "datasets/h5file.h"
 #include "trainer/checkpoint_impl.h"
+#include "trainer/checkpoint_reader.h"
 
-enum { READ_ELEMENTS = 1 << 20 };
+enum { READ_ELEMENTS = CHECKPOINT_READ_ELEMENTS };
 
 struct box {
     int64_t offset[2], shape[2];
@@ -294,4 +295,122 @@ status checkpoint_load(struct comm *world, const char *folder,
     }
     manifest_destroy(&manifest);
     return result;
+}
+
+/* ---- box by box, without a model ---- */
+
+struct checkpoint_reader {
+    char folder[FILE_PATH_BYTES];
+    struct manifest manifest;
+    struct load load;
+    hid_t *files; /* [manifest.file_count], opened when first needed; H5I_INVALID_HID until then */
+};
+
+static status open_reader(struct checkpoint_reader *r)
+{
+    struct comm *self = NULL;
+    bool good = false;
+    char reason[MANIFEST_REASON_BYTES];
+    TRY(comm_self_create(&self));
+    status result = checkpoint_read_manifest(self, r->folder, &r->manifest, &good, reason);
+    KEEP_FIRST(result, comm_destroy(&self));
+    TRY(result);
+    REQUIRE(good, STATUS_CHECKPOINT, "%s: %s", r->folder, reason);
+    h5file_start();
+    r->files = malloc((size_t)r->manifest.file_count * sizeof *r->files);
+    r->load = (struct load){.folder = r->folder, .manifest = &r->manifest};
+    r->load.buffer = malloc((size_t)READ_ELEMENTS * sizeof *r->load.buffer);
+    for (int i = 0; i < r->manifest.file_count && r->files != NULL; i++) {
+        r->files[i] = H5I_INVALID_HID;
+    }
+    REQUIRE(r->files != NULL && r->load.buffer != NULL, STATUS_INTERNAL, "out of memory to read %s",
+            r->folder);
+    return STATUS_OK;
+}
+
+status checkpoint_reader_open(const char *folder, struct checkpoint_reader **out)
+{
+    *out = calloc(1, sizeof **out);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory to read %s", folder);
+    snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
+    status result = open_reader(*out);
+    if (result != STATUS_OK) {
+        checkpoint_reader_close(out);
+    }
+    return result;
+}
+
+void checkpoint_reader_close(struct checkpoint_reader **reader)
+{
+    struct checkpoint_reader *r = *reader;
+    if (r == NULL) {
+        return;
+    }
+    for (int i = 0; i < r->manifest.file_count && r->files != NULL; i++) {
+        if (r->files[i] >= 0) {
+            H5Fclose(r->files[i]);
+        }
+    }
+    free(r->files);
+    free(r->load.buffer);
+    manifest_destroy(&r->manifest);
+    free(r);
+    *reader = NULL;
+}
+
+const struct manifest *checkpoint_reader_manifest(const struct checkpoint_reader *reader)
+{
+    return &reader->manifest;
+}
+
+static status read_from(struct checkpoint_reader *r, const struct checkpoint_tensor *t,
+                        const struct manifest_tensor *m, const struct manifest_piece *p)
+{
+    char path[FILE_PATH_BYTES];
+    struct box common;
+    if (!intersect(box_of(t), p, &common)) {
+        return STATUS_OK;
+    }
+    TRY(file_join(path, r->folder, r->manifest.files[p->file].name));
+    if (r->files[p->file] < 0) {
+        TRY(h5file_open(path, &r->files[p->file]));
+    }
+    return read_piece(&r->load, r->files[p->file], path, t, m, p);
+}
+
+status checkpoint_reader_read(struct checkpoint_reader *reader, const struct manifest_tensor *m,
+                              const int64_t offset[2], const int64_t shape[2], float *out)
+{
+    struct checkpoint_tensor t = {
+        .name = m->name,
+        .dimensions = m->dimensions,
+        .global_shape = {m->shape[0], m->shape[1]},
+        .offset = {offset[0], offset[1]},
+        .rows = shape[0],
+        .columns = shape[1],
+        .data = out,
+    };
+    for (int i = 0; i < m->count; i++) {
+        TRY(read_from(reader, &t, m, &m->pieces[i]));
+    }
+    return STATUS_OK;
+}
+
+bool checkpoint_block(const struct manifest_tensor *m, const int64_t offset[2], int64_t shape[2])
+{
+    int64_t columns = m->shape[1] - offset[1], rows = m->shape[0] - offset[0];
+    shape[1] = columns < READ_ELEMENTS ? columns : READ_ELEMENTS;
+    int64_t most = shape[1] == m->shape[1] ? READ_ELEMENTS / m->shape[1] : 1;
+    shape[0] = rows < most ? rows : most;
+    return rows > 0;
+}
+
+void checkpoint_block_next(const struct manifest_tensor *m, int64_t offset[2],
+                           const int64_t shape[2])
+{
+    offset[1] += shape[1];
+    if (offset[1] == m->shape[1]) {
+        offset[1] = 0;
+        offset[0] += shape[0];
+    }
 }

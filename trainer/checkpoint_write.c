@@ -89,8 +89,17 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static status write_chunks(hid_t dataset, const char *path, const struct checkpoint_piece *p,
-                           float *buffer)
+static status box_read(const struct checkpoint_job *job, const struct checkpoint_piece *p,
+                       const int64_t offset[2], const int64_t shape[2], float *buffer)
+{
+    const struct manifest *from = checkpoint_reader_manifest(job->reader);
+    const struct manifest_tensor *t = manifest_find(from, job->stems[p->family], p->name);
+    int64_t place[2] = {p->offset[0] + offset[0], p->offset[1] + offset[1]};
+    return checkpoint_reader_read(job->reader, t, place, shape, buffer);
+}
+
+static status write_chunks(const struct checkpoint_job *job, hid_t dataset, const char *path,
+                           const struct checkpoint_piece *p, float *buffer)
 {
     int64_t chunk[2];
     chunk_shape(p, chunk);
@@ -99,7 +108,12 @@ static status write_chunks(hid_t dataset, const char *path, const struct checkpo
             int64_t offset[2] = {r, c};
             int64_t shape[2] = {smaller(chunk[0], p->shape[0] - r),
                                 smaller(chunk[1], p->shape[1] - c)};
-            const float *data = box_data(p, buffer, r, shape[0], c, shape[1]);
+            const float *data = buffer;
+            if (p->data == NULL) {
+                TRY(box_read(job, p, offset, shape, buffer));
+            } else {
+                data = box_data(p, buffer, r, shape[0], c, shape[1]);
+            }
             REQUIRE(write_box(dataset, p->dimensions, data, offset, shape), STATUS_WRITE,
                     "cannot write %s of %s: %s", p->name, path, h5file_reason());
         }
@@ -152,13 +166,13 @@ static status create_groups(hid_t file, const char *path, const char *name)
     return STATUS_OK;
 }
 
-static status write_piece(hid_t file, const char *path, const struct checkpoint_piece *p,
-                          float *buffer)
+static status write_piece(const struct checkpoint_job *job, hid_t file, const char *path,
+                          const struct checkpoint_piece *p, float *buffer)
 {
     hid_t dataset;
     TRY(create_groups(file, path, p->dataset));
     TRY(create_dataset(file, path, p, &dataset));
-    status result = write_chunks(dataset, path, p, buffer);
+    status result = write_chunks(job, dataset, path, p, buffer);
     if (result == STATUS_OK) {
         result = h5file_write_i64(dataset, path, "global_shape", p->global_shape, p->dimensions);
     }
@@ -206,7 +220,7 @@ static status write_family(struct checkpoint_job *job, int family, float *buffer
     status result = h5file_write_text(file, path, "format", "bireme-checkpoint");
     for (int i = 0; i < job->count && result == STATUS_OK; i++) {
         if (job->pieces[i].family == family) {
-            result = write_piece(file, path, &job->pieces[i], buffer);
+            result = write_piece(job, file, path, &job->pieces[i], buffer);
         }
     }
     KEEP_FIRST(result, h5file_close(path, &file));

@@ -25,6 +25,7 @@ static const struct command commands[] = {
     {"generate", command_generate, "text from a trained model"},
     {"inspect", command_inspect,
      "what a shard, checkpoint, tokenizer or run folder holds; is it whole"},
+    {"checkpoint", command_checkpoint, "list, verify and compare checkpoints; cut one anew"},
     {"bench", command_bench, "repeatable measurements, each beside its floor"},
     {NULL, NULL, NULL},
 };

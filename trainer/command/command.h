@@ -16,4 +16,5 @@ status command_score(int argc, char **argv);
 status command_inspect(int argc, char **argv);
 status command_tokenizer(int argc, char **argv);
 status command_prepare(int argc, char **argv);
+status command_checkpoint(int argc, char **argv);
 status command_bench(int argc, char **argv);

@@ -250,7 +250,7 @@ status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor
 /* ---- embedding ---- */
 
 status embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
-                         const int32_t *positions, struct tensor token_table,
+                         const int32_t *positions, struct tensor token_table, int64_t first_token,
                          struct tensor position_table, struct dropout dropout)
 {
     SHAPE(y, k->dtype, y.rows, token_table.columns);
@@ -263,11 +263,11 @@ status embedding_forward(struct kernels *k, struct tensor y, const int32_t *toke
     TRY(dropout_check(__func__, &dropout));
     double tables = position_table.data == NULL ? 1 : 2;
     DISPATCH(k, embedding_forward, tables * (double)y.rows * (double)y.columns,
-             (1 + tables) * bytes_of(y), k, y, tokens, positions, token_table, position_table,
-             dropout);
+             (1 + tables) * bytes_of(y), k, y, tokens, positions, token_table, first_token,
+             position_table, dropout);
 }
 
-status embedding_backward(struct kernels *k, struct tensor d_token_table,
+status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_t first_token,
                           struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
                           const int32_t *positions, struct dropout dropout)
 {
@@ -282,7 +282,7 @@ status embedding_backward(struct kernels *k, struct tensor d_token_table,
     double elements = (double)dy.rows * (double)dy.columns;
     double tables = d_position_table.data == NULL ? 1 : 2;
     DISPATCH(k, embedding_backward, tables * elements, bytes_of(dy) + 8 * tables * elements, k,
-             d_token_table, d_position_table, dy, tokens, positions, dropout);
+             d_token_table, first_token, d_position_table, dy, tokens, positions, dropout);
 }
 
 /* ---- residual and norm ---- */
@@ -347,6 +347,9 @@ static status attention_check(const char *where, const struct attention *a, int6
             "queries and %lld keys, window %lld",
             where, a->heads, a->kv_heads, (long long)a->head_width, (long long)a->sequences,
             (long long)a->longest_q, (long long)a->longest_k, (long long)a->window);
+    REQUIRE(a->first_head >= 0 && (a->all_heads == 0 || a->first_head + a->heads <= a->all_heads),
+            STATUS_INTERNAL, "%s: heads %d to %d of %d", where, a->first_head,
+            a->first_head + a->heads, a->all_heads);
     TRY(present_check(where, "cu_q", a->cu_q));
     TRY(present_check(where, "cu_k", a->cu_k));
     for (int64_t i = 0; host && i < a->sequences; i++) {
@@ -428,9 +431,11 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
     SHAPE(w, k->dtype, w.rows, x.columns);
     PRESENT(losses);
     PRESENT(targets);
-    REQUIRE(c->vocabulary > 0 && c->vocabulary <= w.rows, STATUS_INTERNAL,
-            "classifier_run: vocabulary %lld of %lld rows", (long long)c->vocabulary,
-            (long long)w.rows);
+    int64_t parts = c->parts.count > 1 ? c->parts.count : 1;
+    REQUIRE(c->vocabulary > 0 && c->vocabulary <= parts * w.rows && c->parts.index >= 0 &&
+                c->parts.index < parts && parts <= (k->limits.parts > 1 ? k->limits.parts : 1),
+            STATUS_INTERNAL, "classifier_run: vocabulary %lld, part %d of %lld with %lld rows",
+            (long long)c->vocabulary, c->parts.index, (long long)parts, (long long)w.rows);
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);
         SHAPE(dw, DTYPE_F32, w.rows, w.columns);

@@ -39,8 +39,9 @@ struct kernels_limits {
     int heads;          /* H */
     int64_t head_width; /* D */
     int64_t sequence;   /* longest T */
-    int64_t vocabulary; /* V, padded */
+    int64_t vocabulary; /* V, padded; of this rank's part */
     bool training;      /* backward will be called */
+    int parts;          /* of the vocabulary, over the ranks that share it; 0 and 1: all is here */
 };
 
 /* kernels_create - a context on dev.
@@ -103,19 +104,22 @@ struct dropout {
     int64_t first;     /* global index of this call's first element (row-major over the site) */
 };
 
-/* embedding_forward - y = drop(tokens_table[token] + positions_table[position]).
+/* embedding_forward - y = drop(tokens_table[token - first_token] + positions_table[position]).
  *
+ * A token whose row is not in the table adds nothing: of a vocabulary that is shared out, the parts' results
+ * add up to the whole's, dropout included.
  * Shapes    y [N, C], token_table [V, C], position_table [P, C] or absent; tokens, positions int32 [N]
  * Errors    ids are the caller's promise (the loader checks them) */
 status embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
-                         const int32_t *positions, struct tensor token_table,
+                         const int32_t *positions, struct tensor token_table, int64_t first_token,
                          struct tensor position_table, struct dropout dropout);
 
-/* embedding_backward - add each row of drop'(dy) to the gradient rows of its token and position.
+/* embedding_backward - add each row of drop'(dy) to the gradient rows of its token, where the table has
+ * it, and of its position.
  *
  * Shapes    d_token_table f32 [V, C], d_position_table f32 [P, C] or absent, dy [N, C]
  * Numerics  rows of one token are added in the order of N: deterministic at any thread count */
-status embedding_backward(struct kernels *k, struct tensor d_token_table,
+status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_t first_token,
                           struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
                           const int32_t *positions, struct dropout dropout);
 
@@ -164,7 +168,11 @@ struct attention {
     const int32_t *cu_k; /* the same array as cu_q for self attention */
     int64_t longest_q;
     int64_t longest_k;
-    struct dropout dropout; /* element index: (row of q * H + head) * longest_k + key in sequence */
+    struct dropout
+        dropout;    /* element index: (row of q * all_heads + first_head + head) * longest_k +
+                             * key in sequence */
+    int first_head; /* of these H among the model's, where ranks share them */
+    int all_heads;  /* of the model; 0: H */
 };
 
 /* attention_forward - o = softmax(scale q k^T) v per head, with an online softmax.
@@ -189,18 +197,31 @@ status attention_backward(struct kernels *k, struct tensor dq, struct tensor dke
 
 /* ---- classifier: the output product and cross-entropy, fused over chunks of rows ---- */
 
+/* A vocabulary that is shared out: part i of `count` holds the rows [i R, (i + 1) R) of the whole w, all
+ * parts the same number R. A row's loss needs the largest logit, the sum of exponentials and the target's
+ * logit over all parts: `gather` lays every part's bytes one after the other. All parts call it for the
+ * same rows in the same order, once for each chunk. */
+struct classifier_parts {
+    int count; /* 0 and 1: the whole vocabulary is here, and gather is not called */
+    int index;
+    status (*gather)(void *context, void *all, const void *mine, size_t bytes);
+    void *context;
+};
+
 struct classifier {
-    int64_t vocabulary;     /* V without padding: columns from here on do not exist */
+    int64_t vocabulary;     /* V without padding, of all parts: ids from here on do not exist */
     int64_t ignored;        /* this target is not counted; its row's loss is 0 */
     const float *row_scale; /* f32 [N]: weight of each row's gradient; NULL: 1 */
     bool gradient;          /* also dx and dw */
     bool overwrite;         /* dw is set, not added to */
+    struct classifier_parts parts;
 };
 
 /* classifier_run - losses of x w^T against targets, and the gradient in the same sweep.
  *
  * Shapes    x, dx [N, C]; w [Vpadded, C], dw f32 [Vpadded, C] `+=`; targets int32 [N];
- *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL
+ *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL; both are the
+ *           whole vocabulary's on every part; dx is this part's: the sum over parts is the gradient
  * Memory    logits live for one chunk of rows at a time, in the context's working memory */
 status classifier_run(struct kernels *k, float *losses, int32_t *best, struct tensor dx,
                       struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,

@@ -94,9 +94,8 @@ static void softmax_row(const struct work *w, const struct attention_head *h, in
         vector p = math_exp2(vector_fma(s[i], vector_set(factor), base));
         sum += p;
         if (dropout_active(h->a->dropout)) {
-            int64_t row = (h->first_q + query) * h->a->heads + h->head;
             int64_t key = first_key + i * VECTOR_LANES;
-            p *= dropout_vector(h->a->dropout, row * h->a->longest_k + key);
+            p *= dropout_vector(h->a->dropout, attention_element(h, query) + key);
         }
         vector_store(scores + i * VECTOR_LANES, p);
     }

@@ -149,8 +149,7 @@ static void slopes_row(const struct work *w, const struct attention_head *h, con
 {
     float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
     vector dot = vector_set(w->dot[t->query + row]);
-    int64_t element = (h->first_q + t->query + row) * h->a->heads + h->head;
-    element = element * h->a->longest_k + t->key;
+    int64_t element = attention_element(h, t->query + row) + t->key;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         vector value = vector_load(p + c), dp = vector_load(ds + c);
         if (dropout_active(h->a->dropout)) {

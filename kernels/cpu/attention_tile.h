@@ -62,6 +62,13 @@ static inline struct attention_head attention_head_of(const struct attention *a,
     };
 }
 
+/* The dropout element of a query's key 0. */
+static inline int64_t attention_element(const struct attention_head *h, int64_t query)
+{
+    int heads = h->a->all_heads > 0 ? h->a->all_heads : h->a->heads;
+    return ((h->first_q + query) * heads + h->a->first_head + h->head) * h->a->longest_k;
+}
+
 /* Query i sees the keys first .. last - 1; both grow with i. */
 static inline struct cpu_range attention_visible(const struct attention_head *h, int64_t i)
 {

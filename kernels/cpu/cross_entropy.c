@@ -10,6 +10,9 @@
  * dw. So one exponential an element, and in memory only e: in the products' type, for CHUNK rows,
  * and not at all where no gradient is wanted.
  *
+ * Parts of the vocabulary on other ranks are one more level of tiles: each part merges its tiles to one
+ * line a row, the lines of all parts are gathered, and every part merges them in the same order.
+ *
  * Order     statistics are kept by tile and merged in the order of the tiles: the threads change
  *           nothing
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
@@ -23,8 +26,16 @@
 /* Measured at V = 50,304, C = 768: each chunk reads and writes all of dw. */
 enum { CHUNK = 512, BLOCK_ROWS = 256, TILE = 384 };
 
+/* What one part of the vocabulary knows of a row. */
+struct line {
+    float largest, sum; /* of exp(z - largest) */
+    float at_target;    /* the logit, in the target's part */
+    int32_t best;
+};
+
 struct sweep {
     const struct classifier *c;
+    int64_t first, vocabulary; /* the first id of this part, and how many of its rows exist */
     struct tensor x, w, dx, dw;
     const int32_t *targets;
     float *losses;
@@ -36,6 +47,9 @@ struct sweep {
     float *largest, *sum; /* [tiles, rows]; largest becomes the factor of e */
     int32_t *where;       /* [tiles, rows] */
     float *at_target;     /* [rows]: the logit, then its gradient */
+    struct line *lines;   /* [rows] of this part */
+    struct line *all;     /* [parts, rows] */
+    int parts;
 };
 
 static int64_t chunk_rows(int64_t rows)
@@ -48,11 +62,18 @@ static int64_t tile_count(int64_t vocabulary)
     return (vocabulary + TILE - 1) / TILE;
 }
 
+static size_t lines_bytes(int64_t rows, int parts)
+{
+    return (size_t)(rows * parts) * sizeof(struct line);
+}
+
 static size_t sweep_bytes(enum dtype dtype, int threads, int64_t rows, int64_t vocabulary,
-                          bool gradient)
+                          int parts, bool gradient)
 {
     size_t each = (size_t)(tile_count(vocabulary) * rows) * 4;
-    size_t bytes = 3 * cpu_scratch_rounded(each) + cpu_scratch_rounded((size_t)rows * 4);
+    size_t bytes = 3 * cpu_scratch_rounded(each) + cpu_scratch_rounded((size_t)rows * 4) +
+                   cpu_scratch_rounded(lines_bytes(rows, 1));
+    bytes += parts > 1 ? cpu_scratch_rounded(lines_bytes(rows, parts)) : 0;
     if (gradient) {
         bytes += cpu_scratch_rounded((size_t)(rows * vocabulary) * dtype_bytes(dtype));
     }
@@ -65,8 +86,8 @@ static size_t sweep_bytes(enum dtype dtype, int threads, int64_t rows, int64_t v
 size_t CPU(classifier_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     int64_t rows = chunk_rows(limits->rows);
-    size_t losses = sweep_bytes(dtype, threads, rows, limits->vocabulary, false);
-    size_t both = sweep_bytes(dtype, threads, rows, limits->vocabulary, true);
+    size_t losses = sweep_bytes(dtype, threads, rows, limits->vocabulary, limits->parts, false);
+    size_t both = sweep_bytes(dtype, threads, rows, limits->vocabulary, limits->parts, true);
     return limits->training && both > losses ? both : losses;
 }
 
@@ -124,21 +145,21 @@ static float row_exponentials(struct tensor e, int64_t at, const float *z, int64
 static void tile_exponentials(void *context, struct matmul_block block)
 {
     const struct sweep *s = context;
-    int64_t left = s->c->vocabulary - block.column;
+    int64_t left = s->vocabulary - block.column;
     int64_t count = left < 0 ? 0 : left < block.columns ? left : block.columns;
     for (int64_t i = 0; i < block.rows; i++) {
         int64_t row = block.row + i, place = block.column / TILE * s->x.rows + row;
         const float *z = (const float *)s->z.data;
         z += s->private_z ? (int64_t)block.thread * BLOCK_ROWS * TILE + i * TILE
                           : row * s->z.stride + block.column;
-        int64_t target = s->targets[row] - block.column;
+        int64_t target = s->targets[row] - s->first - block.column;
         if (s->targets[row] != s->c->ignored && target >= 0 && target < count) {
             s->at_target[row] = z[target];
         }
         float largest = row_largest(z, count);
         s->largest[place] = largest;
         if (s->best != NULL) {
-            s->where[place] = (int32_t)block.column + row_where(z, count, largest);
+            s->where[place] = (int32_t)(s->first + block.column) + row_where(z, count, largest);
         }
         s->sum[place] = row_exponentials(s->e, row * s->e.stride + block.column, z, count,
                                          block.columns, largest);
@@ -147,43 +168,84 @@ static void tile_exponentials(void *context, struct matmul_block block)
 
 /* ---- the rows, from their tiles ---- */
 
-static void row_merge(const struct sweep *s, int64_t row)
+static struct line line_of_tiles(const struct sweep *s, int64_t row)
 {
-    float largest = -INFINITY, sum = 0;
-    int32_t best = 0;
+    struct line line = {.largest = -INFINITY};
     for (int64_t t = 0; t < s->tiles; t++) {
         int64_t place = t * s->x.rows + row;
-        if (s->largest[place] > largest || t == 0) {
-            largest = s->largest[place];
-            best = s->best == NULL ? 0 : s->where[place];
+        if (s->largest[place] > line.largest || t == 0) {
+            line.largest = s->largest[place];
+            line.best = s->best == NULL ? 0 : s->where[place];
         }
     }
     for (int64_t t = 0; t < s->tiles; t++) {
         int64_t place = t * s->x.rows + row;
         float part = s->sum[place];
-        sum += part == 0 ? 0 : part * expf(s->largest[place] - largest);
+        line.sum += part == 0 ? 0 : part * expf(s->largest[place] - line.largest);
     }
+    int64_t target = s->targets[row] - s->first;
+    bool here = s->targets[row] != s->c->ignored && target >= 0 && target < s->vocabulary;
+    line.at_target = here ? s->at_target[row] : 0;
+    return line;
+}
+
+static struct line line_of_parts(const struct sweep *s, int64_t row)
+{
+    struct line line = s->all[row];
+    if (s->parts == 1) {
+        return line;
+    }
+    for (int p = 1; p < s->parts; p++) {
+        const struct line *part = &s->all[p * s->x.rows + row];
+        if (part->largest > line.largest) {
+            line.largest = part->largest;
+            line.best = part->best;
+        }
+    }
+    line.sum = 0;
+    for (int p = 0; p < s->parts; p++) {
+        const struct line *part = &s->all[p * s->x.rows + row];
+        line.sum += part->sum == 0 ? 0 : part->sum * expf(part->largest - line.largest);
+    }
+    if (s->targets[row] != s->c->ignored) {
+        line.at_target = s->all[s->targets[row] / s->w.rows * s->x.rows + row].at_target;
+    }
+    return line;
+}
+
+static void row_finish(const struct sweep *s, int64_t row)
+{
+    struct line line = line_of_parts(s, row);
     bool counted = s->targets[row] != s->c->ignored;
     float scale = !counted ? 0 : s->c->row_scale == NULL ? 1.0f : s->c->row_scale[row];
     for (int64_t t = 0; t < s->tiles; t++) {
         int64_t place = t * s->x.rows + row;
         float part = s->sum[place];
-        s->largest[place] = part == 0 ? 0 : scale * (expf(s->largest[place] - largest) / sum);
+        s->largest[place] =
+            part == 0 ? 0 : scale * (expf(s->largest[place] - line.largest) / line.sum);
     }
-    float distance = counted ? s->at_target[row] - largest : 0;
-    s->losses[row] = counted ? logf(sum) - distance : 0;
-    s->at_target[row] = scale * (expf(distance) / sum - 1.0f);
+    float distance = counted ? line.at_target - line.largest : 0;
+    s->losses[row] = counted ? logf(line.sum) - distance : 0;
+    s->at_target[row] = scale * (expf(distance) / line.sum - 1.0f);
     if (s->best != NULL) {
-        s->best[row] = best;
+        s->best[row] = line.best;
     }
 }
 
-static void rows_merge(int threads, const struct sweep *s)
+static status rows_merge(int threads, const struct sweep *s)
 {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t row = 0; row < s->x.rows; row++) {
-        row_merge(s, row);
+        s->lines[row] = line_of_tiles(s, row);
     }
+    if (s->parts > 1) {
+        TRY(s->c->parts.gather(s->c->parts.context, s->all, s->lines, lines_bytes(s->x.rows, 1)));
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t row = 0; row < s->x.rows; row++) {
+        row_finish(s, row);
+    }
+    return STATUS_OK;
 }
 
 /* dz in the place of e, for the tile whose rows of dw come next. */
@@ -199,7 +261,7 @@ static void tile_gradient(void *context, struct matmul_block block)
             vector y = vector_get(s->e.data, s->e.dtype, at + j, left) * factor;
             vector_put(s->e.data, s->e.dtype, at + j, y, left);
         }
-        int64_t target = s->targets[row] - block.row;
+        int64_t target = s->targets[row] - s->first - block.row;
         if (s->targets[row] != s->c->ignored && target >= 0 && target < block.rows) {
             vector_put(s->e.data, s->e.dtype, at + target, vector_set(s->at_target[row]), 1);
         }
@@ -221,7 +283,7 @@ static status sweep_products(struct kernels *k, struct sweep *s)
                               .after = tile_exponentials,
                               .context = s,
                           }));
-    rows_merge(k->threads, s);
+    TRY(rows_merge(k->threads, s));
     if (!s->c->gradient) {
         return STATUS_OK;
     }
@@ -248,6 +310,11 @@ static status sweep_take(struct kernels *k, struct sweep *s)
     TRY(arena_take(scratch, each, (void **)&s->sum));
     TRY(arena_take(scratch, each, (void **)&s->where));
     TRY(arena_take(scratch, (size_t)rows * 4, (void **)&s->at_target));
+    TRY(arena_take(scratch, lines_bytes(rows, 1), (void **)&s->lines));
+    s->all = s->lines;
+    if (s->parts > 1) {
+        TRY(arena_take(scratch, lines_bytes(rows, s->parts), (void **)&s->all));
+    }
     s->e = tensor_absent();
     if (s->c->gradient) {
         s->e = tensor_view(NULL, k->dtype, rows, vocabulary);
@@ -269,6 +336,7 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
 {
     struct arena *scratch = &cpu_of(k)->scratch;
     size_t mark = arena_mark(scratch);
+    int64_t before = c->parts.index * w.rows, left = c->vocabulary - before;
     status result = STATUS_OK;
     for (int64_t first = 0; first < x.rows && result == STATUS_OK; first += CHUNK) {
         int64_t count = chunk_rows(x.rows - first);
@@ -277,6 +345,10 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
         part.overwrite = c->overwrite && first == 0;
         struct sweep s = {
             .c = &part,
+            .first = before,
+            .vocabulary = left < 0        ? 0
+                          : left < w.rows ? left
+                                          : w.rows,
             .x = tensor_rows(x, first, count),
             .w = w,
             .dx = tensor_rows(dx, first, count),
@@ -285,6 +357,7 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
             .losses = losses + first,
             .best = best == NULL ? NULL : best + first,
             .tiles = tile_count(w.rows),
+            .parts = c->parts.count > 1 ? c->parts.count : 1,
         };
         result = sweep_take(k, &s);
         if (result == STATUS_OK) {

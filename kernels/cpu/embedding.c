@@ -11,17 +11,21 @@
 
 struct forward {
     struct tensor y, token_table, position_table;
+    int64_t first_token;
     const int32_t *tokens, *positions;
     struct dropout dropout;
 };
 
 INLINE void forward_row(const struct forward *f, enum dtype dtype, int64_t n)
 {
-    int64_t columns = f->y.columns;
+    int64_t columns = f->y.columns, row = f->tokens[n] - f->first_token;
+    bool here = row >= 0 && row < f->token_table.rows;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         int64_t count = columns - c;
-        int64_t token = f->tokens[n] * f->token_table.stride;
-        vector sum = vector_get(f->token_table.data, dtype, token + c, count);
+        vector sum = {0};
+        if (here) {
+            sum = vector_get(f->token_table.data, dtype, row * f->token_table.stride + c, count);
+        }
         if (f->position_table.data != NULL) {
             int64_t position = f->positions[n] * f->position_table.stride;
             sum += vector_get(f->position_table.data, dtype, position + c, count);
@@ -35,9 +39,10 @@ INLINE void forward_row(const struct forward *f, enum dtype dtype, int64_t n)
 
 status CPU(embedding_forward)(struct kernels *k, struct tensor y, const int32_t *tokens,
                               const int32_t *positions, struct tensor token_table,
-                              struct tensor position_table, struct dropout dropout)
+                              int64_t first_token, struct tensor position_table,
+                              struct dropout dropout)
 {
-    struct forward f = {y, token_table, position_table, tokens, positions, dropout};
+    struct forward f = {y, token_table, position_table, first_token, tokens, positions, dropout};
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t n = 0; n < y.rows; n++) {
         if (y.dtype == DTYPE_F32) {
@@ -97,7 +102,7 @@ INLINE void add_row(struct tensor table, struct tensor dy, struct pair pair, enu
 
 /* A thread's share begins with the first id that starts in it and ends with the last such id. */
 static void add_share(struct tensor table, struct tensor dy, const struct pair *pairs,
-                      struct cpu_range share, struct dropout dropout)
+                      int64_t count, struct cpu_range share, struct dropout dropout)
 {
     int64_t i = share.first;
     while (i > 0 && i < share.last && pairs[i].id == pairs[i - 1].id) {
@@ -106,7 +111,7 @@ static void add_share(struct tensor table, struct tensor dy, const struct pair *
     if (i == share.last) {
         return;
     }
-    for (; i < dy.rows && (i < share.last || pairs[i].id == pairs[i - 1].id); i++) {
+    for (; i < count && (i < share.last || pairs[i].id == pairs[i - 1].id); i++) {
         if (dy.dtype == DTYPE_F32) {
             add_row(table, dy, pairs[i], DTYPE_F32, dropout);
         } else {
@@ -115,8 +120,8 @@ static void add_share(struct tensor table, struct tensor dy, const struct pair *
     }
 }
 
-static status add_rows(struct kernels *k, struct tensor table, struct tensor dy, const int32_t *ids,
-                       struct dropout dropout)
+static status add_rows(struct kernels *k, struct tensor table, int64_t first, struct tensor dy,
+                       const int32_t *ids, struct dropout dropout)
 {
     struct arena *scratch = &cpu_of(k)->scratch;
     size_t mark = arena_mark(scratch);
@@ -125,26 +130,29 @@ static status add_rows(struct kernels *k, struct tensor table, struct tensor dy,
     TRY(arena_take(scratch, bytes, &memory));
     TRY(arena_take(scratch, bytes, &other));
     struct pair *pairs = memory;
+    int64_t count = 0;
     for (int64_t i = 0; i < dy.rows; i++) {
-        pairs[i] = (struct pair){ids[i], (int32_t)i};
+        if (ids[i] >= first && ids[i] - first < table.rows) {
+            pairs[count++] = (struct pair){(int32_t)(ids[i] - first), (int32_t)i};
+        }
     }
-    sort_by_id(pairs, other, dy.rows);
+    sort_by_id(pairs, other, count);
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int thread = 0; thread < k->threads; thread++) {
-        add_share(table, dy, pairs, cpu_share(dy.rows, 1, thread, k->threads), dropout);
+        add_share(table, dy, pairs, count, cpu_share(count, 1, thread, k->threads), dropout);
     }
     arena_release(scratch, mark);
     return STATUS_OK;
 }
 
-status CPU(embedding_backward)(struct kernels *k, struct tensor d_token_table,
+status CPU(embedding_backward)(struct kernels *k, struct tensor d_token_table, int64_t first_token,
                                struct tensor d_position_table, struct tensor dy,
                                const int32_t *tokens, const int32_t *positions,
                                struct dropout dropout)
 {
-    TRY(add_rows(k, d_token_table, dy, tokens, dropout));
+    TRY(add_rows(k, d_token_table, first_token, dy, tokens, dropout));
     if (d_position_table.data != NULL) {
-        TRY(add_rows(k, d_position_table, dy, positions, dropout));
+        TRY(add_rows(k, d_position_table, 0, dy, positions, dropout));
     }
     return STATUS_OK;
 }

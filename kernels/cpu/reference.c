@@ -281,7 +281,8 @@ static double dot(struct tensor a, int64_t a_row, int64_t a_head, struct tensor 
 static double keep(const struct row *r, int64_t key)
 {
     const struct attention *a = r->a;
-    return reference_keep(a->dropout, (r->row * a->heads + r->head) * a->longest_k + key);
+    int64_t row = r->row * (a->all_heads > 0 ? a->all_heads : a->heads) + a->first_head + r->head;
+    return reference_keep(a->dropout, row * a->longest_k + key);
 }
 
 static struct row row_of(const struct attention *a, int64_t sequence, int64_t i, int head)

@@ -347,6 +347,40 @@ static void test_grouped(struct kernels *k)
     memory_release(&n);
 }
 
+/* Heads that another rank holds change nothing: dropout counts the model's heads. */
+static void test_shared_heads(struct kernels *k)
+{
+    const struct shape all = {"", 4, 4, 16, true, 0, 2, {70, 33}, {70, 33}, 1, 0.3f};
+    struct shape half = all;
+    half.heads = half.kv_heads = 2;
+    struct problem p, q;
+    problem_make(&p, &all);
+    problem_make(&q, &half);
+    q.a.all_heads = 4;
+    struct memory m = memory_make(&p, kernels_dtype(k));
+    memory_fill(m, 1);
+    run(k, &p, m);
+    for (int i = 0; i < 2; i++) {
+        struct memory n = memory_make(&q, kernels_dtype(k));
+        reference_convert(n.q, tensor_columns(m.q, 32 * i, 32));
+        reference_convert(n.keys, tensor_columns(m.keys, 32 * i, 32));
+        reference_convert(n.values, tensor_columns(m.values, 32 * i, 32));
+        reference_convert(n.d_o, tensor_columns(m.d_o, 32 * i, 32));
+        q.a.first_head = 2 * i;
+        run(k, &q, n);
+        for (int64_t r = LEAD; r < LEAD + 103; r++) {
+            for (int64_t c = 0; c < 32; c++) {
+                CHECK(reference_get(n.o, r, c) == reference_get(m.o, r, 32 * i + c));
+                CHECK(reference_get(n.dq, r, c) == reference_get(m.dq, r, 32 * i + c));
+                CHECK(reference_get(n.dkeys, r, c) == reference_get(m.dkeys, r, 32 * i + c));
+                CHECK(reference_get(n.dvalues, r, c) == reference_get(m.dvalues, r, 32 * i + c));
+            }
+        }
+        memory_release(&n);
+    }
+    memory_release(&m);
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
@@ -356,6 +390,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_past(k);
     test_nan(k);
     test_grouped(k);
+    test_shared_heads(k);
 }
 
 int main(void)

@@ -128,6 +128,110 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     problem_release(&p);
 }
 
+/* ---- a vocabulary that is shared out ---- */
+
+enum { PARTS_MAX = 4 };
+
+/* Stands for the ranks: what a part tells does not depend on what it hears, so that a first round
+ * collects what all tell, and the second hears it. */
+struct gathering {
+    char told[PARTS_MAX][ROWS_MAX * 64];
+    size_t used[PARTS_MAX];
+    int parts, index;
+};
+
+static status gather(void *context, void *all, const void *mine, size_t bytes)
+{
+    struct gathering *g = context;
+    size_t at = g->used[g->index];
+    CHECK(at + bytes <= sizeof g->told[0]);
+    memcpy(g->told[g->index] + at, mine, bytes);
+    for (int p = 0; p < g->parts; p++) {
+        memcpy((char *)all + (size_t)p * bytes, g->told[p] + at, bytes);
+    }
+    g->used[g->index] += bytes;
+    return STATUS_OK;
+}
+
+/* All parts, with their own rows of w and dw. */
+static void run_parts(struct kernels *k, struct gathering *g, struct results *each,
+                      const struct problem *p)
+{
+    int64_t rows = p->w.rows / g->parts;
+    struct classifier c = p->c;
+    for (g->index = 0; g->index < g->parts; g->index++) {
+        struct results *r = &each[g->index];
+        g->used[g->index] = 0;
+        c.parts = (struct classifier_parts){g->parts, g->index, gather, g};
+        CHECK_OK(classifier_run(k, r->losses.data, r->best, r->dx,
+                                tensor_rows(r->dw, g->index * rows, rows), p->x,
+                                tensor_rows(p->w, g->index * rows, rows), p->targets, &c));
+    }
+}
+
+/* Losses and best ids are the same on all parts; dx adds up; dw lies side by side. */
+static void check_parts(struct kernels *k, const struct results *each, int parts,
+                        const struct problem *p, const struct shape *s)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct results exact, sum;
+    results_make(&exact, REFERENCE_F64, REFERENCE_F64, s);
+    results_make(&sum, REFERENCE_F64, REFERENCE_F64, s);
+    if (s->overwrite) {
+        operation_set(exact.dw, 0);
+    } else {
+        reference_convert(exact.dw, each[parts].dw);
+    }
+    reference_classifier_run(exact.losses.data, exact.best, exact.dx, exact.dw, p->x, p->w,
+                             p->targets, &p->c);
+    operation_set(sum.dx, 0);
+    int64_t rows = p->w.rows / parts;
+    for (int i = 0; i < parts; i++) {
+        CHECK(operation_equal(each[i].losses, each[0].losses));
+        CHECK(memcmp(each[i].best, exact.best, (size_t)s->rows * sizeof *exact.best) == 0);
+        for (int64_t c = 0; c < s->width; c++) {
+            for (int64_t r = i * rows; r < (i + 1) * rows; r++) {
+                reference_set(sum.dw, r, c, reference_get(each[i].dw, r, c));
+            }
+            for (int64_t r = 0; r < s->rows; r++) {
+                reference_set(sum.dx, r, c,
+                              reference_get(sum.dx, r, c) + reference_get(each[i].dx, r, c));
+            }
+        }
+    }
+    operation_within("losses of parts", k, operation_difference(each[0].losses, exact.losses),
+                     3e-6);
+    operation_within("dx of parts", k, operation_difference(sum.dx, exact.dx),
+                     tolerance(dtype, 6e-6));
+    operation_within("dw of parts", k, operation_difference(sum.dw, exact.dw),
+                     tolerance(dtype, 6e-6));
+    results_release(&exact);
+    results_release(&sum);
+}
+
+static void test_parts(struct kernels *k, const struct shape *s, int parts)
+{
+    struct problem p;
+    struct results first[PARTS_MAX + 1], each[PARTS_MAX + 1]; /* and the gradients before */
+    struct gathering *g = calloc(1, sizeof *g);
+    CHECK(g != NULL && s->padded % parts == 0);
+    g->parts = parts;
+    problem_make(&p, kernels_dtype(k), s);
+    for (int i = 0; i <= parts; i++) {
+        results_make(&first[i], kernels_dtype(k), DTYPE_F32, s);
+        results_make(&each[i], kernels_dtype(k), DTYPE_F32, s);
+    }
+    run_parts(k, g, first, &p);
+    run_parts(k, g, each, &p);
+    check_parts(k, each, parts, &p, s);
+    for (int i = 0; i <= parts; i++) {
+        results_release(&first[i]);
+        results_release(&each[i]);
+    }
+    problem_release(&p);
+    free(g);
+}
+
 /* Ignored rows: loss and dx are exactly 0; padded columns: dw is exactly what it was. */
 static void test_zeros(struct kernels *k)
 {
@@ -231,6 +335,10 @@ static void test_context(struct kernels *k, struct kernels *other)
     for (int i = 0; i < SHAPES; i++) {
         test_shape(k, other, &shapes[i]);
     }
+    test_parts(k, &shapes[3], 2);
+    test_parts(k, &shapes[4], 4);
+    test_parts(k, &shapes[5], 2);
+    test_parts(k, &shapes[6], 4); /* the last part is padding alone */
     test_zeros(k);
     test_without_gradient(k);
     test_nan(k);
@@ -249,7 +357,8 @@ int main(void)
                                           .head_width = 64,
                                           .sequence = 64,
                                           .vocabulary = 385,
-                                          .training = true};
+                                          .training = true,
+                                          .parts = PARTS_MAX};
     operation_each(&limits, test_context);
     return 0;
 }

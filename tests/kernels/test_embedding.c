@@ -43,9 +43,9 @@ static void memory_release(struct memory *m)
 static void run(struct kernels *k, struct memory m, const int32_t *tokens, const int32_t *positions,
                 struct dropout dropout)
 {
-    CHECK_OK(
-        embedding_forward(k, m.y, tokens, positions, m.tokens_table, m.positions_table, dropout));
-    CHECK_OK(embedding_backward(k, m.d_tokens, m.d_positions, m.dy, tokens, positions, dropout));
+    CHECK_OK(embedding_forward(k, m.y, tokens, positions, m.tokens_table, 0, m.positions_table,
+                               dropout));
+    CHECK_OK(embedding_backward(k, m.d_tokens, 0, m.d_positions, m.dy, tokens, positions, dropout));
 }
 
 static void compare(struct kernels *k, const char *what, struct tensor got, struct tensor naive,
@@ -97,11 +97,49 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     free(positions);
 }
 
+/* Tables of half the vocabulary: their results add up to the whole's, their gradients lie side by side. */
+static void test_halves(struct kernels *k)
+{
+    const struct shape whole = {90, 33, 40, 7, 0.2f}, half = {90, 33, 20, 7, 0.2f};
+    struct memory m = memory_make(&whole, kernels_dtype(k)), part[2];
+    int32_t tokens[90], positions[90];
+    struct dropout dropout = {whole.dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345};
+    for (int i = 0; i < 90; i++) {
+        tokens[i] = (int32_t)random_below(1, (uint64_t)i, 40);
+        positions[i] = i % 7;
+    }
+    run(k, m, tokens, positions, dropout);
+    for (int i = 0; i < 2; i++) {
+        part[i] = memory_make(&half, kernels_dtype(k));
+        struct memory again = memory_make(&whole, kernels_dtype(k));
+        reference_convert(part[i].tokens_table, tensor_rows(m.tokens_table, 20 * i, 20));
+        reference_convert(part[i].d_tokens, tensor_rows(again.d_tokens, 20 * i, 20));
+        memory_release(&again);
+        CHECK_OK(embedding_forward(k, part[i].y, tokens, positions, part[i].tokens_table, 20 * i,
+                                   i == 0 ? m.positions_table : tensor_absent(), dropout));
+        CHECK_OK(embedding_backward(k, part[i].d_tokens, 20 * i, part[i].d_positions, m.dy, tokens,
+                                    positions, dropout));
+        CHECK(operation_equal(part[i].d_tokens, tensor_rows(m.d_tokens, 20 * i, 20)));
+        CHECK(operation_equal(part[i].d_positions, m.d_positions));
+    }
+    double epsilon = kernels_dtype(k) == DTYPE_BF16 ? 2 * 0x1p-8 : 1e-6;
+    for (int64_t r = 0; r < 90; r++) {
+        for (int64_t c = 0; c < 33; c++) {
+            double a = reference_get(part[0].y, r, c), b = reference_get(part[1].y, r, c);
+            CHECK_NEAR(a + b, reference_get(m.y, r, c), epsilon * (fabs(a) + fabs(b)));
+        }
+    }
+    memory_release(&m);
+    memory_release(&part[0]);
+    memory_release(&part[1]);
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         test_shape(k, other, &shapes[i]);
     }
+    test_halves(k);
 }
 
 int main(void)

@@ -76,7 +76,7 @@ static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
 status model_embed(struct model *m, const struct model_input *input)
 {
     return embedding_forward(m->kernels, first(m->activations.layers[0].input, input->rows),
-                             input->tokens, input->positions, model_matrix(m, MODEL_TOKEN_TABLE),
+                             input->tokens, input->positions, model_matrix(m, MODEL_TOKEN_TABLE), 0,
                              model_matrix(m, MODEL_POSITION_TABLE),
                              model_dropout(m, input, -1, DROPOUT_PROJECTION));
 }
@@ -265,7 +265,7 @@ status model_backward(struct model *m, const struct model_input *input, float *c
             TRY(final(user, m->parameters[model_layer_parameter(layer, 0)].first));
         }
     }
-    TRY(embedding_backward(m->kernels, model_gradient(m, MODEL_TOKEN_TABLE, gradients),
+    TRY(embedding_backward(m->kernels, model_gradient(m, MODEL_TOKEN_TABLE, gradients), 0,
                            model_gradient(m, MODEL_POSITION_TABLE, gradients),
                            first(all->d_stream, b.n), input->tokens, input->positions,
                            model_dropout(m, input, -1, DROPOUT_PROJECTION)));

@@ -14,16 +14,21 @@ static void list_divisors(int ranks, char *text, size_t bytes)
     }
 }
 
-status mesh_create(struct comm *world, int tensor, struct mesh *out)
+status mesh_check(int ranks, int tensor)
 {
-    memset(out, 0, sizeof *out);
-    int ranks = comm_size(world);
-    if (tensor < 1 || ranks % tensor != 0) {
+    if (ranks < 1 || tensor < 1 || ranks % tensor != 0) {
         char divisors[256];
         list_divisors(ranks, divisors, sizeof divisors);
         RAISE(STATUS_RECIPE, "parallel.tensor = %d does not divide the %d ranks: use one of %s",
               tensor, ranks, divisors);
     }
+    return STATUS_OK;
+}
+
+status mesh_create(struct comm *world, int tensor, struct mesh *out)
+{
+    memset(out, 0, sizeof *out);
+    TRY(mesh_check(comm_size(world), tensor));
     out->world = world;
     int rank = comm_rank(world);
     status result = comm_split(world, rank / tensor, rank, &out->tensor);

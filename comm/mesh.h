@@ -9,8 +9,13 @@ struct mesh {
     struct comm *data;   /* ranks that hold the same part of it */
 };
 
+/* mesh_check - whether so many ranks can be shared out: tensor must divide them.
+ *
+ * Errors    STATUS_RECIPE naming the divisors */
+status mesh_check(int ranks, int tensor);
+
 /* mesh_create - split the world.
  *
- * Errors    STATUS_RECIPE if tensor does not divide the number of ranks, naming divisors that do */
+ * Errors    as mesh_check */
 status mesh_create(struct comm *world, int tensor, struct mesh *out);
 status mesh_destroy(struct mesh *mesh);

@@ -117,6 +117,7 @@ static status one_step(struct bench *b)
         .head = model_head(m),
         .head_gradient = model_head_gradient(m, update_gradients(b->update)),
         .vocabulary = model_config_of(m)->vocabulary,
+        .parts = model_head_parts(m),
         .fresh = true,
         .losses = b->losses,
     };

@@ -321,6 +321,7 @@ void job_long_phase(const struct job *job, const char *phase)
     if (job->session.mesh.data != NULL) {
         comm_set_deadline(job->session.mesh.data, limit);
         comm_set_deadline(job->session.mesh.tensor, limit);
+        comm_set_deadline(job->session.mesh.tensor, limit);
     }
 }
 
@@ -334,6 +335,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     job_long_phase(job, "start");
     TRY(same_job_everywhere(job));
     TRY(comm_agree(world, start_session(job)));
+    TRY(model_connect(job->session.model));
     TRY(make_update(job));
     TRY(comm_agree(world, make_run_folder(job)));
     job_long_phase(job, "resume");

@@ -255,12 +255,41 @@ static void warn_of_minutes(const struct loop *loop)
         end, (long long)job->total_steps, there, r->optimizer.learning_rate, end);
 }
 
-static status write_train_line(struct loop *loop, const struct step_result *result, double rate,
-                               double tokens_per_second, const struct comm_times *times)
+/* What an interval's communication cost: of the data-parallel ranks, and of those that share a model. */
+struct traffic {
+    struct comm_times data, tensor;
+};
+
+static struct traffic take_traffic(const struct mesh *mesh)
 {
+    struct traffic t;
+    comm_take_times(mesh->data, &t.data);
+    comm_take_times(mesh->tensor, &t.tensor);
+    return t;
+}
+
+/* Four fields whose names begin with names[]. */
+static int traffic_fields(const struct comm_times *t, const char *const names[4],
+                          struct metric *fields)
+{
+    double total = t->total_seconds, exposed = t->exposed_seconds;
+    fields[0] = metric_number(names[0], total);
+    fields[1] = metric_number(names[1], exposed);
+    fields[2] = metric_number(names[2], total > exposed ? 1 - exposed / total : 0);
+    fields[3] = metric_integer(names[3], t->bytes);
+    return 4;
+}
+
+static status write_train_line(struct loop *loop, const struct step_result *result, double rate,
+                               double tokens_per_second, const struct traffic *traffic)
+{
+    static const char *const data_names[] = {"comm_seconds", "comm_exposed_seconds",
+                                             "comm_hidden_share", "comm_bytes"};
+    static const char *const tensor_names[] = {"tensor_comm_seconds", "tensor_comm_exposed_seconds",
+                                               "tensor_comm_hidden_share", "tensor_comm_bytes"};
     const struct job *job = loop->job;
     const struct interval *i = &loop->interval;
-    struct metric fields[16 + OBJECTIVE_SUMS] = {
+    struct metric fields[20 + OBJECTIVE_SUMS] = {
         metric_number("loss", result->loss),
         metric_number("learning_rate", rate),
         metric_number("grad_norm", result->gradient_norm),
@@ -273,12 +302,10 @@ static status write_train_line(struct loop *loop, const struct step_result *resu
     };
     int count = 9;
     if (comm_size(job->world) > 1) {
-        double total = times->total_seconds, exposed = times->exposed_seconds;
-        fields[count++] = metric_number("comm_seconds", total);
-        fields[count++] = metric_number("comm_exposed_seconds", exposed);
-        fields[count++] =
-            metric_number("comm_hidden_share", total > exposed ? 1 - exposed / total : 0);
-        fields[count++] = metric_integer("comm_bytes", times->bytes);
+        count += traffic_fields(&traffic->data, data_names, fields + count);
+    }
+    if (comm_size(job->session.mesh.tensor) > 1) {
+        count += traffic_fields(&traffic->tensor, tensor_names, fields + count);
     }
     for (int m = 0; job->objective->metrics[m] != NULL; m++) {
         double mean = result->sums[2 + m] / fmax(1, result->sums[OBJECTIVE_COUNT]);
@@ -291,11 +318,11 @@ static status tell_step(struct loop *loop, const struct step_result *result, dou
 {
     struct job *job = loop->job;
     struct interval *i = &loop->interval;
-    struct comm_times times = {0};
+    struct traffic traffic = take_traffic(&job->session.mesh);
     char left[32];
-    comm_take_times(job->session.mesh.data, &times);
-    double busy = i->step_seconds - i->data_seconds - times.exposed_seconds;
-    TRY(straggler_check(job->session.mesh.data, busy));
+    double busy = i->step_seconds - i->data_seconds - traffic.data.exposed_seconds -
+                  traffic.tensor.exposed_seconds;
+    TRY(straggler_check(job->world, busy));
     double seconds = clock_seconds() - i->started;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
     time_left(loop, left, sizeof left);
@@ -303,7 +330,7 @@ static status tell_step(struct loop *loop, const struct step_result *result, dou
                  (long long)job->total_steps, result->loss, tokens_per_second, left);
     status told = STATUS_OK;
     if (job->metrics != NULL) {
-        told = write_train_line(loop, result, rate, tokens_per_second, &times);
+        told = write_train_line(loop, result, rate, tokens_per_second, &traffic);
     }
     *i = (struct interval){.started = clock_seconds()};
     return told;

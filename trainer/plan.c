@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/mesh.h"
+#include "comm/partition.h"
 #include "datasets/loader.h"
 #include "trainer/checkpoint.h"
 #include "trainer/job_data.h"
@@ -192,7 +194,8 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
         TRY(snapshot_bytes(parameters, count, elements, plan));
     }
     buffers->writer = writer_bytes(parameters, count);
-    buffers->communication = update.shared_gradients / plan->data * (plan->data - 1);
+    buffers->communication = update.shared_gradients / plan->data * (plan->data - 1) +
+                             rows * config->width * 4 / plan->tensor * (plan->tensor - 1);
     buffers->program = program_bytes(plan->ranks);
     plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->snapshot +
                                 buffers->writer + buffers->communication + buffers->program;
@@ -222,6 +225,18 @@ static void plan_steps(const struct recipe *r, struct plan *plan)
     plan->warmup_steps = schedule_warmup(r, plan->total_steps);
 }
 
+/* What the ranks that share a model send each other in a step: [N, C] of f32 is added up twice a layer
+ * forward and as often backward, once behind the embedding and once for the hidden states' gradient; and 16
+ * bytes a row for the loss. */
+static double tensor_bytes(const struct recipe *r, const struct model_config *config, int tensor,
+                           int data)
+{
+    struct range share = partition_share(r->batch.global_size, 1, data, 0);
+    double rows = (double)share.count * (double)r->data.sequence_length;
+    double sums = rows * (double)config->width * (4.0 * (double)config->layers + 2);
+    return tensor > 1 ? 8 * sums * (tensor - 1) / tensor + 16 * rows : 0;
+}
+
 static status plan_model(const struct recipe *r, struct plan *plan)
 {
     struct model_config config = session_model_config(r, plan->vocabulary);
@@ -235,6 +250,7 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     plan->token_flops = 6.0 * (double)in_products + 6.0 * attention;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
     status result = plan_memory(r, &config, parameters, count, elements, plan);
+    plan->sent_bytes += tensor_bytes(r, &config, plan->tensor, plan->data);
     free(parameters);
     return result;
 }
@@ -245,8 +261,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->train_tokens = out->epoch_samples = -1;
     out->epoch_steps = -1;
     TRY(recipe_check_available(recipe));
-    REQUIRE(ranks > 0 && ranks % out->tensor == 0, STATUS_RECIPE,
-            "parallel.tensor: %d does not divide %d ranks", out->tensor, ranks);
+    TRY(mesh_check(ranks, out->tensor));
     out->data = ranks / out->tensor;
     out->zero_stage = update_stage((int)recipe->parallel.zero_stage, out->data);
     out->threads = threads_of(recipe, ranks);

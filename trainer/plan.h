@@ -8,9 +8,11 @@
  *           attention (scores and mixing), of which causal attention needs half. Backward costs twice
  *           the forward pass: 6 N + 6 L T C in all.
  * Bytes     sent by a rank in a step: what a ring all-reduce of the f32 gradients would send,
- *           2 (R - 1) / R times their bytes; at ZeRO stage 1 a reduce-scatter of the gradients and an
+ *           2 (R - 1) / R times their bytes, R data-parallel ranks; at ZeRO stage 1 a reduce-scatter of the gradients and an
  *           all-gather of the f32 weights, which is as much; at stage 2 layers' gradients are scattered
- *           for every micro-batch.
+ *           for every micro-batch. The t ranks that share a model add up [N, C] in f32 4 L + 2 times a
+ *           micro-batch.
+ * Ranks     figures of a rank are of the first one: it holds the most where a vocabulary is shared unevenly.
  * Memory    all ranks are assumed to be on one host: buffers then hold, besides working memory, the part
  *           of the other ranks' gradients that a rank reads from shared memory. */
 #pragma once

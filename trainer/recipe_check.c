@@ -206,8 +206,6 @@ status recipe_check_available(const struct recipe *c)
             "model.architecture: %s is not in this version, only gpt2", c->model.architecture);
     REQUIRE(strcmp(c->objective, "clm") == 0, STATUS_UNAVAILABLE,
             "objective: %s is not in this version, only clm", c->objective);
-    REQUIRE(c->parallel.tensor == 1, STATUS_UNAVAILABLE,
-            "parallel.tensor: %lld is not in this version, only 1", (long long)c->parallel.tensor);
     REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
             "train.activation_checkpointing: %s is not in this version, only none",
             c->train.activation_checkpointing);

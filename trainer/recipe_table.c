@@ -71,7 +71,7 @@ const struct setting recipe_table[] = {
      .meaning = "sequences of a rank's forward pass; gradient accumulation makes up the rest"},
 
     {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024), .resume = true,
-     .meaning = "ranks that share one copy of the model; above 1 is not in this version"},
+     .meaning = "ranks that share one copy of the model, heads and inner features evenly; the number of ranks is a multiple of it"},
     {"parallel.zero_stage", SETTING_INTEGER, FIELD(parallel.zero_stage), "0", WITHIN(0, 2), .resume = true,
      .meaning = "0: replicated, 1: optimizer state sharded over the data-parallel ranks, 2: layers' gradients too"},
     {"parallel.threads", SETTING_INTEGER, FIELD(parallel.threads), "null", .null = "this host's cores divided by its ranks", WITHIN(1, 4096), .resume = true,

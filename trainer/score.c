@@ -64,7 +64,9 @@ static status pack_run(struct kernels *k, struct model *m, struct pack *p, struc
         .cu_rows = p->cu_rows,
         .longest = p->longest,
     };
-    struct classifier c = {.vocabulary = model_config_of(m)->vocabulary, .ignored = BATCH_IGNORED};
+    struct classifier c = {.vocabulary = model_config_of(m)->vocabulary,
+                           .ignored = BATCH_IGNORED,
+                           .parts = model_head_parts(m)};
     struct tensor hidden;
     TRY(model_forward(m, &input, &hidden));
     TRY(classifier_run(k, p->losses, p->best, tensor_absent(), tensor_absent(), hidden,

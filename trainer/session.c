@@ -42,6 +42,7 @@ struct kernels_limits session_limits(const struct model_config *config, int tens
         .sequence = sequence,
         .vocabulary = model_vocabulary_rows(config, tensor),
         .training = training,
+        .parts = tensor,
     };
 }
 
@@ -203,15 +204,30 @@ status session_stop(struct session *s)
 
 /* ---- from a checkpoint ---- */
 
+/* The recipe that wrote it, but not its layout: one rank reads what many wrote, unless asked otherwise. */
+static status read_found(const struct checkpoint_found *found, char *const *overrides,
+                         int override_count, struct recipe *out)
+{
+    char alone[] = "parallel.tensor=1";
+    char **list = calloc((size_t)override_count + 1, sizeof *list);
+    REQUIRE(list != NULL, STATUS_INTERNAL, "out of memory for %d settings", override_count);
+    list[0] = alone;
+    for (int i = 0; i < override_count; i++) {
+        list[i + 1] = overrides[i];
+    }
+    status result = recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text),
+                                 list, override_count + 1, out);
+    free(list);
+    return result;
+}
+
 static status start_found(struct session *s, struct comm *world,
                           const struct checkpoint_found *found, char *const *overrides,
                           int override_count, int64_t rows)
 {
     char tokenizer[FILE_PATH_BYTES];
     struct recipe *r = &s->recipe;
-    TRY(recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text), overrides,
-                     override_count, r));
-    r->parallel.tensor = 1; /* the layout that wrote it is not the one that reads it */
+    TRY(read_found(found, overrides, override_count, r));
     int64_t micro = r->batch.micro_size * r->data.sequence_length;
     int64_t positions = r->model.max_position_embeddings;
     rows = rows > micro ? rows : micro;
@@ -231,6 +247,9 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
     TRY(comm_agree(world, checkpoint_choose(world, path, true, &found)));
     status result =
         comm_agree(world, start_found(s, world, &found, overrides, override_count, rows));
+    if (result == STATUS_OK) {
+        result = model_connect(s->model);
+    }
     if (result == STATUS_OK) {
         result = comm_agree(world, session_weights(s, &weights));
     }

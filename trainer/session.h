@@ -46,7 +46,7 @@ status session_tokenizer(const struct recipe *recipe, const char *folder, struct
 status session_device(const struct recipe *recipe, int threads, const struct kernels_limits *limits,
                       struct device **device, struct kernels **kernels);
 
-/* session_start - everything above for s->recipe; weights are zero.
+/* session_start - everything above for s->recipe; weights are zero. model_connect comes next.
  *
  * Units     rows of a micro-batch at most; sequence: its longest sequence
  * Order     not collective but for its beginning (mesh, threads); errors are this rank's own: the caller agrees on them */

@@ -14,7 +14,8 @@ struct step {
     status fetched; /* what fetching it said */
 };
 
-/* The one small reduction of a step: sums, then these, then the votes. */
+/* The one small reduction of a step: sums over the batch, then what ranks of a tensor group have each of
+ * their own: squares, errors, votes. */
 enum small_sum {
     SMALL_SQUARES = OBJECTIVE_SUMS,
     SMALL_ERRORS,
@@ -73,6 +74,7 @@ static struct objective_views views_of(const struct step *s, struct tensor hidde
         .hidden = hidden,
         .head = model_head(m),
         .vocabulary = model_config_of(m)->vocabulary,
+        .parts = model_head_parts(m),
         .fresh = fresh,
         .losses = s->losses,
     };
@@ -142,11 +144,32 @@ static status fetch(struct step *s)
     return s->fetched;
 }
 
-/* The one small meeting: sums over the ranks that have other data; errors and votes over the world. */
+/* The one small meeting: losses over the ranks that have other data; the rest over the world. */
 static status meet(const struct step *s, double small[SMALL_SUMS])
 {
     TRY(comm_sum_doubles(s->parts.mesh.data, small, SMALL_SUMS));
-    return comm_sum_doubles(s->parts.mesh.tensor, small + SMALL_ERRORS, SMALL_SUMS - SMALL_ERRORS);
+    return comm_sum_doubles(s->parts.mesh.tensor, small + SMALL_SQUARES,
+                            SMALL_SUMS - SMALL_SQUARES);
+}
+
+/* Ranks that share a model go through a micro-batch together or not at all. *together false and STATUS_OK:
+ * another one has not got its batch, and tells why when all meet. */
+static status gather_round(const struct step *s, status mine, bool *together)
+{
+    double failed = mine != STATUS_OK;
+    TRY(comm_sum_doubles(s->parts.mesh.tensor, &failed, 1));
+    *together = failed == 0;
+    return mine;
+}
+
+/* In the middle of a micro-batch no rank of several that share a model can leave: the others wait for its
+ * sums. A loss that is not finite is so on all of them. */
+static status leave_alone(const struct step *s, status mine)
+{
+    if (mine != STATUS_OK && mine != STATUS_NOT_FINITE && comm_size(s->parts.mesh.tensor) > 1) {
+        comm_abort(s->parts.mesh.world, mine);
+    }
+    return mine;
 }
 
 /* All micro-batches of this rank's share. */
@@ -156,14 +179,18 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
     for (bool last = false; !last;) {
         double start = clock_seconds();
         if (!s->have_batch) {
-            TRY(fetch(s));
+            (void)fetch(s);
         }
         out->data_seconds += clock_seconds() - start;
-        TRY(s->fetched);
+        bool together = false;
+        TRY(gather_round(s, s->fetched, &together));
+        if (!together) {
+            return STATUS_OK;
+        }
         s->have_batch = false;
         last = s->last;
         if (s->batch.sequences > 0) {
-            TRY(micro_batch(s, step, &s->batch, out->rows == 0, sums));
+            TRY(leave_alone(s, micro_batch(s, step, &s->batch, out->rows == 0, sums)));
             out->rows += s->batch.rows;
         }
     }
@@ -224,24 +251,33 @@ status step_train(struct step *s, int64_t step, double learning_rate,
 
 /* ---- evaluation ---- */
 
+static status evaluate_batch(struct step *s, const struct batch *batch, double sums[OBJECTIVE_SUMS])
+{
+    const struct step_parts *p = &s->parts;
+    struct model_input input = model_input_of(s, batch, 0, false, false);
+    struct tensor hidden;
+    watchdog_phase("evaluation", 0);
+    TRY(model_forward(p->model, &input, &hidden));
+    struct objective_views views = views_of(s, hidden, false, false);
+    return p->objective->loss(p->kernels, batch, &views, false, sums);
+}
+
 /* This rank's share of one global batch. */
 static status evaluate_share(struct step *s, struct loader *loader, double sums[OBJECTIVE_SUMS],
                              bool *end)
 {
-    const struct step_parts *p = &s->parts;
     for (bool last = false; !last && !*end;) {
-        struct batch batch;
+        struct batch batch = {0};
+        bool together = false;
         watchdog_phase("evaluation data", 0);
-        TRY(loader_next(loader, &batch, &last, end));
-        if (batch.sequences == 0) {
-            continue;
+        status fetched = loader_next(loader, &batch, &last, end);
+        TRY(gather_round(s, fetched, &together));
+        if (!together) {
+            return STATUS_OK;
         }
-        struct model_input input = model_input_of(s, &batch, 0, false, false);
-        struct tensor hidden;
-        watchdog_phase("evaluation", 0);
-        TRY(model_forward(p->model, &input, &hidden));
-        struct objective_views views = views_of(s, hidden, false, false);
-        TRY(p->objective->loss(p->kernels, &batch, &views, false, sums));
+        if (batch.sequences > 0) {
+            TRY(leave_alone(s, evaluate_batch(s, &batch, sums)));
+        }
     }
     return STATUS_OK;
 }

@@ -173,15 +173,37 @@ bool update_is_sharded(const struct update *u)
 
 /* ---- the norm ---- */
 
+static status add_squares(const struct update *u, int bucket, struct range part, double *sum)
+{
+    double squares = 0;
+    if (part.count > 0) {
+        TRY(sum_of_squares(u->options.kernels, &squares, bucket_sum(u->buckets, bucket, part.first),
+                           part.count));
+    }
+    *sum += squares;
+    return STATUS_OK;
+}
+
+/* Without what every rank of the tensor group holds. */
+static status add_own_squares(const struct update *u, int bucket, double *sum)
+{
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        struct range all = {p->first, p->replicated ? 0 : p->rows * p->columns};
+        TRY(add_squares(u, bucket, common(bucket_share(u->buckets, bucket), all), sum));
+    }
+    return STATUS_OK;
+}
+
 status update_sum_of_squares(struct update *u, double *out)
 {
+    bool first = comm_rank(u->options.mesh->tensor) == 0;
     *out = 0;
     for (int b = 0; b < bucket_count(u->buckets); b++) {
-        struct range share = bucket_share(u->buckets, b);
-        double squares = 0;
-        TRY(sum_of_squares(u->options.kernels, &squares, bucket_sum(u->buckets, b, share.first),
-                           share.count));
-        *out += squares;
+        TRY(first ? add_squares(u, b, bucket_share(u->buckets, b), out)
+                  : add_own_squares(u, b, out));
     }
     return STATUS_OK;
 }

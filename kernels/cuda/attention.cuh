@@ -21,7 +21,8 @@ template <typename T> struct attention_task {
     float *delta; /* [heads, rows of q]: d_o . o */
     int64_t rows_q;
     const int32_t *cu_q, *cu_k;
-    int heads, group; /* group: query heads on one key-value head */
+    int heads, group;          /* group: query heads on one key-value head */
+    int first_head, all_heads; /* of the model, for dropout */
     int64_t width, window, longest_k;
     int64_t tiles; /* of a sequence, in the grid */
     bool causal;
@@ -59,7 +60,7 @@ template <typename T>
 GPU_INLINE bool attention_keeps(const attention_task<T> &a, int64_t row, int head, int64_t key)
 {
     return !(a.dropout.probability > 0) ||
-           dropout_keeps(a.dropout, (row * a.heads + head) * a.longest_k + key);
+           dropout_keeps(a.dropout, (row * a.all_heads + a.first_head + head) * a.longest_k + key);
 }
 
 template <typename T> GPU_INLINE float attention_scale_kept(const attention_task<T> &a)
@@ -84,6 +85,8 @@ static inline attention_task<T> attention_task_of(struct tensor q, struct tensor
     t.cu_q = a->cu_q;
     t.cu_k = a->cu_k;
     t.heads = a->heads;
+    t.first_head = a->first_head;
+    t.all_heads = a->all_heads > 0 ? a->all_heads : a->heads;
     t.group = a->heads / a->kv_heads;
     t.width = a->head_width;
     t.window = a->window;

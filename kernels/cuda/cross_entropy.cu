@@ -5,20 +5,32 @@
  *
  * Logits are f32, for `classifier_rows` rows at a time. A block reads its row twice: once for the largest
  * and the sum of exponentials, online, and once to write dz (in the products' type; over the
- * logits where that is f32). The second time the row comes from the cache.
+ * logits where that is f32). The second time the row comes from the cache. Where the vocabulary is shared
+ * out these are two launches, and the parts' lines are gathered in between.
  *
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include "kernels/cuda/operation.cuh"
 
 enum { ROW_THREADS = 512, SHORT_ROW_THREADS = 128, SHORT_ROW = 4096 };
 
+/* What one part of the vocabulary knows of a row. */
+struct line {
+    float largest, sum; /* of exp(z - largest) */
+    float at_target;    /* the logit, in the target's part */
+    int32_t best;
+};
+
 template <typename T> struct rows_task {
     const float *logits;
-    T *dz;          /* nullptr: no gradient */
-    int64_t stride; /* of both */
-    int64_t padded; /* columns that a product reads: zeros from the vocabulary on */
-    int64_t vocabulary;
+    T *dz;                     /* nullptr: no gradient */
+    int64_t stride;            /* of both */
+    int64_t padded;            /* columns that a product reads: zeros from the vocabulary on */
+    int64_t first, vocabulary; /* the first id of this part, and how many of its columns exist */
     int64_t ignored;
+    struct line *lines;     /* [rows]: only these are wanted; nullptr: the rest */
+    const struct line *all; /* [parts, rows]: gathered; nullptr: the whole vocabulary is here */
+    int parts;
+    int64_t rows, part_ids; /* of the call, of a part */
     const int32_t *targets;
     const float *row_scale; /* nullptr: 1 */
     float *losses;
@@ -83,27 +95,66 @@ GPU_INLINE struct softmax_part merge_block(struct softmax_part p, struct softmax
     return p;
 }
 
+/* All parts' lines, in the order of the parts. */
+template <typename T>
+GPU_INLINE struct line merge_parts(const rows_task<T> &task, int64_t n, int32_t target)
+{
+    struct line line = task.all[n];
+    for (int i = 1; i < task.parts; i++) {
+        struct line part = task.all[i * task.rows + n];
+        float largest = part.largest > line.largest ? part.largest : line.largest;
+        line.sum =
+            line.sum * shrink(line.largest, largest) + part.sum * shrink(part.largest, largest);
+        line.best = part.largest > line.largest ? part.best : line.best;
+        line.largest = largest;
+    }
+    if (target != task.ignored) {
+        line.at_target = task.all[target / task.part_ids * task.rows + n].at_target;
+    }
+    return line;
+}
+
+/* The whole block's part of a row. */
+template <typename T>
+GPU_INLINE struct line row_line(const rows_task<T> &task, const float *z, int64_t target,
+                                struct softmax_part *scratch)
+{
+    struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
+    float x[EIGHT];
+    int64_t first = static_cast<int64_t>(threadIdx.x) * EIGHT;
+    for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
+        load_eight<true>(x, z + c, EIGHT);
+        p = merge_eight(p, x, c, task.vocabulary - c);
+    }
+    p = merge_block(p, scratch);
+    int32_t best = static_cast<int32_t>(task.first) + (p.where == INT32_MAX ? 0 : p.where);
+    return {p.largest, p.sum, target >= 0 && target < task.vocabulary ? z[target] : 0.0f, best};
+}
+
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_task<T> task)
 {
     GPU_SHARED(struct softmax_part, scratch, ROW_THREADS / 32);
     int64_t n = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * EIGHT;
     const float *z = task.logits + n * task.stride;
-    struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
-    float x[EIGHT];
-    for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
-        load_eight<true>(x, z + c, EIGHT);
-        p = merge_eight(p, x, c, task.vocabulary - c);
+    int32_t whole_target = task.targets[n];
+    bool counted = whole_target != task.ignored;
+    int64_t target = counted ? whole_target - task.first : -1;
+    struct line p = task.all == nullptr ? row_line(task, z, target, scratch)
+                                        : merge_parts(task, n, whole_target);
+    if (task.lines != nullptr) {
+        if (threadIdx.x == 0) {
+            task.lines[n] = p;
+        }
+        return;
     }
-    p = merge_block(p, scratch);
-    int32_t target = task.targets[n];
-    bool counted = target != task.ignored;
     if (threadIdx.x == 0) {
-        task.losses[n] = counted ? logf(p.sum) - (z[target] - p.largest) : 0.0f;
+        task.losses[n] = counted ? logf(p.sum) - (p.at_target - p.largest) : 0.0f;
         if (task.best != nullptr) {
-            task.best[n] = p.where == INT32_MAX ? 0 : p.where;
+            task.best[n] = p.best;
         }
     }
+    float x[EIGHT];
     if (task.dz == nullptr) {
         return;
     }
@@ -131,17 +182,27 @@ static size_t logits_bytes(int64_t rows, int64_t vocabulary)
     return static_cast<size_t>(rows * logits_stride(vocabulary)) * sizeof(float);
 }
 
+static size_t lines_bytes(int64_t rows, int parts)
+{
+    return static_cast<size_t>(rows * parts) * sizeof(struct line);
+}
+
 extern "C" size_t cuda_classifier_scratch(enum dtype dtype, int64_t rows,
                                           const struct kernels_limits *limits)
 {
     int64_t count = smaller(rows, limits->rows);
     size_t bytes = cuda_rounded(logits_bytes(count, limits->vocabulary));
+    if (limits->parts > 1) {
+        bytes +=
+            cuda_rounded(lines_bytes(count, 1)) + cuda_rounded(lines_bytes(count, limits->parts));
+    }
     bool apart = limits->training && dtype == DTYPE_BF16;
     return bytes + (apart ? cuda_rounded(logits_bytes(count, limits->vocabulary) / 2) : 0);
 }
 
 struct chunk {
     struct tensor logits, dz, x, dx;
+    struct line *lines, *all;
 };
 
 static status chunk_products(struct kernels *k, const struct chunk *c, struct tensor w,
@@ -165,23 +226,38 @@ template <typename T>
 static status chunk_rows_run(struct kernels *k, const struct chunk *ch, const struct classifier *c,
                              const int32_t *targets, float *losses, int32_t *best, int64_t first)
 {
+    int64_t before = c->parts.index * ch->logits.columns, left = c->vocabulary - before;
     rows_task<T> task = {static_cast<const float *>(ch->logits.data),
                          static_cast<T *>(ch->dz.data),
                          ch->logits.stride,
                          ch->logits.stride,
-                         c->vocabulary,
+                         before,
+                         left < 0 ? 0 : smaller(left, ch->logits.columns),
                          c->ignored,
+                         nullptr,
+                         nullptr,
+                         c->parts.count,
+                         ch->x.rows,
+                         ch->logits.columns,
                          targets + first,
                          c->row_scale == NULL ? NULL : c->row_scale + first,
                          losses + first,
                          best == NULL ? NULL : best + first};
-    unsigned threads = c->vocabulary <= SHORT_ROW ? SHORT_ROW_THREADS : ROW_THREADS;
+    unsigned threads = ch->logits.columns <= SHORT_ROW ? SHORT_ROW_THREADS : ROW_THREADS;
+    if (c->parts.count > 1) {
+        task.lines = ch->lines;
+        LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
+        TRY(c->parts.gather(c->parts.context, ch->all, ch->lines, lines_bytes(ch->x.rows, 1)));
+        task.lines = nullptr;
+        task.all = ch->all;
+    }
     LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
     return STATUS_OK;
 }
 
-/* The chunk's logits and, where there is a gradient, dz. */
-static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient)
+/* The chunk's logits, where there is a gradient dz, and lines where there are parts. */
+static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient,
+                         int parts)
 {
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch), bytes = logits_bytes(c->x.rows, vocabulary);
@@ -190,6 +266,13 @@ static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary,
     dz = logits;
     if (gradient && k->dtype == DTYPE_BF16) {
         TRY(arena_take(scratch, bytes / 2, &dz));
+    }
+    if (parts > 1) {
+        void *lines, *all;
+        TRY(arena_take(scratch, lines_bytes(c->x.rows, 1), &lines));
+        TRY(arena_take(scratch, lines_bytes(c->x.rows, parts), &all));
+        c->lines = static_cast<struct line *>(lines);
+        c->all = static_cast<struct line *>(all);
     }
     arena_release(scratch, mark);
     c->logits = tensor_view(logits, DTYPE_F32, c->x.rows, vocabulary);
@@ -213,7 +296,7 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
         int64_t rows = smaller(x.rows - first, most);
         ch.x = tensor_rows(x, first, rows);
         ch.dx = tensor_rows(dx, first, rows);
-        TRY(chunk_take(k, &ch, w.rows, c->gradient));
+        TRY(chunk_take(k, &ch, w.rows, c->gradient, c->parts.count));
         struct cuda_product p = {};
         p.c = ch.logits;
         p.a = ch.x;

@@ -13,6 +13,7 @@ template <typename T> struct lookup {
     matrix<const T> tokens_table, positions_table;
     const int32_t *tokens, *positions;
     int64_t rows, columns;
+    int64_t first_token, table_rows;
     struct dropout dropout;
 };
 
@@ -25,12 +26,15 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS) embedding_rows(const lookup
         return;
     }
     int64_t n = i / eights, c = i % eights * EIGHT, left = e.columns - c;
-    float x[EIGHT];
-    load_eight<WIDE>(x, e.tokens_table.data + e.tokens[n] * e.tokens_table.stride + c, left);
+    int64_t row = e.tokens[n] - e.first_token;
+    float x[EIGHT] = {};
+    if (row >= 0 && row < e.table_rows) {
+        load_eight<WIDE>(x, e.tokens_table.data + row * e.tokens_table.stride + c, left);
+    }
     if (e.positions_table.data != nullptr) {
         float position[EIGHT];
-        const T *row = e.positions_table.data + e.positions[n] * e.positions_table.stride;
-        load_eight<WIDE>(position, row + c, left);
+        const T *at = e.positions_table.data + e.positions[n] * e.positions_table.stride;
+        load_eight<WIDE>(position, at + c, left);
         for (int j = 0; j < EIGHT; j++) {
             x[j] += position[j];
         }
@@ -40,8 +44,8 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS) embedding_rows(const lookup
 }
 
 template <typename T> struct gather {
-    float *table;
-    int64_t table_stride;
+    float *table; /* rows of the ids from `first` on */
+    int64_t table_stride, first, table_rows;
     matrix<const T> dy;
     const int32_t *ids, *rows; /* sorted */
     int64_t count, columns;
@@ -58,8 +62,11 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS) embedding_sums(const gather
         return;
     }
     int32_t id = e.ids[i];
+    if (id < e.first || id - e.first >= e.table_rows) {
+        return;
+    }
     float sums[EIGHT], parts[ROWS_AHEAD][EIGHT];
-    float *row = e.table + id * e.table_stride + c;
+    float *row = e.table + (id - e.first) * e.table_stride + c;
     load_eight<WIDE>(sums, row, left);
     for (bool more = true; more; i += ROWS_AHEAD) {
         int ahead = 0;
@@ -88,7 +95,8 @@ __global__ void __launch_bounds__(EMBEDDING_THREADS) embedding_sums(const gather
 
 extern "C" status cuda_embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
                                          const int32_t *positions, struct tensor token_table,
-                                         struct tensor position_table, struct dropout dropout)
+                                         int64_t first_token, struct tensor position_table,
+                                         struct dropout dropout)
 {
     unsigned blocks = blocks_for(y.rows * ((y.columns + EIGHT - 1) / EIGHT), EMBEDDING_THREADS);
     if (blocks == 0) {
@@ -103,6 +111,8 @@ extern "C" status cuda_embedding_forward(struct kernels *k, struct tensor y, con
                        positions,
                        y.rows,
                        y.columns,
+                       first_token,
+                       token_table.rows,
                        dropout};
         LAUNCH(k, (embedding_rows<T, WIDE>), blocks, EMBEDDING_THREADS, 0, e);
     });
@@ -115,8 +125,8 @@ extern "C" size_t cuda_embedding_scratch(const struct kernels_limits *limits)
     return 2 * ids + cuda_rounded(cuda_sort_scratch(limits->rows));
 }
 
-static status add_rows(struct kernels *k, struct tensor table, struct tensor dy, const int32_t *ids,
-                       struct dropout dropout)
+static status add_rows(struct kernels *k, struct tensor table, int64_t first, struct tensor dy,
+                       const int32_t *ids, struct dropout dropout)
 {
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch), bytes = static_cast<size_t>(dy.rows) * sizeof(int32_t);
@@ -131,6 +141,8 @@ static status add_rows(struct kernels *k, struct tensor table, struct tensor dy,
     FOR_TYPE(k->dtype, operation_wide(table) && operation_wide(dy), {
         gather<T> e = {static_cast<float *>(table.data),
                        table.stride,
+                       first,
+                       table.rows,
                        matrix_of<const T>(dy),
                        static_cast<const int32_t *>(sorted_ids),
                        static_cast<const int32_t *>(sorted_rows),
@@ -143,16 +155,16 @@ static status add_rows(struct kernels *k, struct tensor table, struct tensor dy,
 }
 
 extern "C" status cuda_embedding_backward(struct kernels *k, struct tensor d_token_table,
-                                          struct tensor d_position_table, struct tensor dy,
-                                          const int32_t *tokens, const int32_t *positions,
-                                          struct dropout dropout)
+                                          int64_t first_token, struct tensor d_position_table,
+                                          struct tensor dy, const int32_t *tokens,
+                                          const int32_t *positions, struct dropout dropout)
 {
     if (dy.rows == 0) {
         return STATUS_OK;
     }
-    TRY(add_rows(k, d_token_table, dy, tokens, dropout));
+    TRY(add_rows(k, d_token_table, first_token, dy, tokens, dropout));
     if (d_position_table.data != NULL) {
-        TRY(add_rows(k, d_position_table, dy, positions, dropout));
+        TRY(add_rows(k, d_position_table, 0, dy, positions, dropout));
     }
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
 /* What a plan says of memory against what a run then uses: within a tenth. argv[1] 2: on two ranks;
- * argv[2]: ZeRO stage. */
+ * argv[2]: ZeRO stage; argv[3] 2: the two share the model. */
 #include <jansson.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,7 +68,7 @@ static void make_recipe(const char *stage)
     CHECK_OK(file_write(path, text, (size_t)bytes));
 }
 
-static void train(int ranks)
+static void train(int ranks, int tensor)
 {
     char command[4 * FILE_PATH_BYTES];
     char mpirun[128] = "";
@@ -76,8 +76,9 @@ static void train(int ranks)
         snprintf(mpirun, sizeof mpirun,
                  "mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np %d ", ranks);
     }
-    snprintf(command, sizeof command, "%s'%s' train '%s/recipe.yaml' >'%s/output' 2>&1", mpirun,
-             getenv("BIREME_PROGRAM"), folder, folder);
+    snprintf(command, sizeof command,
+             "%s'%s' train '%s/recipe.yaml' parallel.tensor=%d >'%s/output' 2>&1", mpirun,
+             getenv("BIREME_PROGRAM"), folder, tensor, folder);
     int ended = system(command);
     if (ended != 0) {
         snprintf(command, sizeof command, "cat '%s/output' >&2", folder);
@@ -117,6 +118,7 @@ static void compare(int ranks)
 int main(int argc, char **argv)
 {
     int ranks = argc > 1 && strcmp(argv[1], "2") == 0 ? 2 : 1;
+    int tensor = argc > 3 && strcmp(argv[3], "2") == 0 ? 2 : 1;
     const char *program = getenv("BIREME_PROGRAM");
     if (program == NULL || access(program, X_OK) != 0) {
         CHECK_SKIP("BIREME_PROGRAM names no program");
@@ -127,7 +129,7 @@ int main(int argc, char **argv)
     CHECK(mkdtemp(folder) != NULL);
     make_data();
     make_recipe(argc > 2 ? argv[2] : "0");
-    train(ranks);
+    train(ranks, tensor);
     compare(ranks);
     CHECK_OK(file_remove_tree(folder));
     return 0;

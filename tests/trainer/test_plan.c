@@ -159,12 +159,34 @@ static void test_data(void)
     CHECK_OK(file_remove_tree(folder));
 }
 
+/* Two ranks that share a model: half of every matrix and of the padded table, all norms and positions. */
+static void test_tensor(void)
+{
+    struct recipe recipe = make_recipe(gpt2);
+    struct plan one, two, four;
+    CHECK_OK(plan_make(&recipe, 1, &one));
+    recipe.parallel.tensor = 2;
+    CHECK_OK(plan_make(&recipe, 2, &two));
+    CHECK(two.tensor == 2 && two.data == 1 && two.parameters == one.parameters);
+    int64_t split = 12 * (12 * 768 * 768 + 7 * 768) / 2 + 25152 * 768; /* half of 50,304 */
+    int64_t replicated = 1024 * 768 + 25 * 2 * 768 + 12 * 2 * 768;
+    CHECK_EQUAL(two.rank_parameters, split + replicated);
+    check_share(two.bytes[PLAN_WEIGHTS], 4, two.rank_parameters);
+    CHECK(two.bytes[PLAN_ACTIVATIONS] < one.bytes[PLAN_ACTIVATIONS]);
+    /* 12 sequences, [N, C] of f32 added up 50 times by two ranks, and 16 bytes a row */
+    double rows = 12.0 * 1024;
+    CHECK(two.sent_bytes == 50 * rows * 768 * 4 + 16 * rows);
+    CHECK_OK(plan_make(&recipe, 4, &four));
+    CHECK(four.data == 2 && four.rank_parameters == two.rank_parameters);
+    CHECK(four.sent_bytes == two.sent_bytes / 2 + (double)four.bytes[PLAN_GRADIENTS]);
+}
+
 static void test_refused(void)
 {
     struct plan plan;
     struct recipe recipe = make_recipe(gpt2);
     recipe.parallel.tensor = 2;
-    CHECK_FAILS(plan_make(&recipe, 2, &plan), STATUS_UNAVAILABLE, "parallel.tensor: 2");
+    CHECK_FAILS(plan_make(&recipe, 3, &plan), STATUS_RECIPE, "use one of 1, 3");
     recipe = make_recipe("data: {tokenizer: /nowhere/tokenizer}\ntrain: {max_steps: 1}\n");
     CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_NO_INPUT,
                 "plan.yaml:1:8: data.tokenizer: cannot open /nowhere/tokenizer/tokenizer.json");
@@ -239,7 +261,7 @@ static void test_errors(void)
         {"plan recipes/nothing.yaml", 66, "recipes/nothing.yaml"},
         {"plan recipes/README.md", 78, "recipes/README.md:"},
         {"plan recipes/gpt2_124m.yaml model.num_head=3", 78, "did you mean 'model.num_heads'?"},
-        {"plan recipes/gpt2_124m.yaml parallel.tensor=2", 69, "parallel.tensor: 2"},
+        {"plan recipes/gpt2_124m.yaml parallel.tensor=2", 78, "use one of 1"},
         {"inspect", 64, "PATH is missing"},
         {"inspect a b", 64, "unexpected argument 'b'"},
         {"inspect /nowhere", 66, "/nowhere does not exist"},
@@ -268,6 +290,7 @@ int main(void)
     test_work();
     test_memory();
     test_data();
+    test_tensor();
     test_refused();
     test_command();
     test_errors();

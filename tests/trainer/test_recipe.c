@@ -322,7 +322,6 @@ static void test_available(void)
         {"objective=mlm", "objective: mlm is not in this version"},
         {"objective=sft", "sft"},
         {"objective=dpo", "dpo"},
-        {"parallel.tensor=2", "parallel.tensor: 2"},
         {"train.activation_checkpointing=full", "train.activation_checkpointing: full"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

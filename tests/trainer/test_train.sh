@@ -109,6 +109,54 @@ checkpoints() {
     grep -q 'step-00000010: damaged: state-00000.h5 is missing' out || fail 'the missing file is not named'
 }
 
+start_number() { # RUN FIELD: of the start line
+    sed -nE "s/.*\"event\":\"start\".*\"$2\":([0-9]+).*/\1/p" "$1/metrics.jsonl"
+}
+
+held_out() { # COMMAND...: its loss, beside the others
+    "$@" --data 'data/validation-*.h5' --json
+    sed -E 's/.*"loss": ?([0-9.]+).*/\1/' out >>held_out
+}
+
+tensor() { # the same losses however the ranks share model and data; any checkpoint is read by one rank
+    need_mpirun
+    local four=(train recipe.yaml model.num_heads=4 train.max_steps=50 checkpoint.every=25)
+    run 0 "${four[@]}" run_dir=t1d1
+    local all part layout name tensor data
+    all=$(start_number t1d1 parameters)
+    for layout in '2 1' '1 2' '2 2' '4 1' '1 4'; do
+        read -r tensor data <<<"$layout"
+        name=t${tensor}d$data
+        run_ranks $((tensor * data)) 0 "${four[@]}" run_dir="$name" parallel.tensor="$tensor"
+        same_losses t1d1 "$name" 1e-5
+        # a rank holds its share of the matrices, and all of the norms and positions
+        part=$(($(start_number "$name" rank_parameters) * $(start_number "$name" tensor)))
+        [ $part -ge "$all" ] && [ $part -le $((all + tensor * 4096)) ] || fail "$name: rank_parameters"
+    done
+    run_ranks 4 0 "${four[@]}" run_dir=t2d2z2 parallel.tensor=2 parallel.zero_stage=2
+    same_losses t1d1 t2d2z2 1e-5
+    for name in t1d1 t2d2z2 t4d1; do
+        held_out run 0 evaluate --checkpoint $name
+    done
+    held_out run_ranks 2 0 evaluate --checkpoint t4d1 --set parallel.tensor=2
+    awk 'NR == 1 { first = $1 } { d = $1 - first; if (d < 0) d = -d; if (!(d <= 1e-5 * first)) bad = 1 }
+        END { exit bad || NR != 4 }' held_out || fail "held-out losses: $(tr '\n' ' ' <held_out)"
+    run 0 generate --checkpoint t2d1 --prompt 'The ' --max-new-tokens 8 --temperature 0
+    # saved by two ranks that share a model, continued by four, by two that do not, and by one
+    for layout in '4 4' '2 1' '1 1'; do
+        read -r data tensor <<<"$layout"
+        rm -rf other
+        cp -r t2d1 other
+        rm -rf other/final other/checkpoints/step-00000050
+        run_ranks "$data" 0 "${four[@]}" run_dir=other parallel.tensor="$tensor"
+        same_losses t1d1 other 1e-5
+    done
+    run_ranks 3 78 "${four[@]}" run_dir=no parallel.tensor=2
+    grep -q 'use one of 1, 3' told || fail 'the divisors are not told'
+    run 78 "${four[@]}" run_dir=no parallel.tensor=3
+    grep -q 'these divide heads and inner size: 1, 2, 4' told || fail 'the numbers that fit are not told'
+}
+
 resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout to 1e-5
     need_mpirun
     run 0 train recipe.yaml run_dir=whole
@@ -271,7 +319,7 @@ errors() { # each bad input: one line, its code, no rank waits
         one_line "$code" "$text"
     }
     both 69 'command line: train.device' train.device=cuda
-    both 69 'parallel.tensor: 2' parallel.tensor=2
+    both 78 'use one of 1' parallel.tensor=2
     both 78 'command line: model.vocab_size: 3 is smaller' model.vocab_size=3
     both 78 'data.train: nothing to train on' data.train=null
     both 66 'data.tokenizer: .*bireme tokenizer train' data.tokenizer=nowhere
@@ -516,7 +564,7 @@ check_killed() {
 }
 
 case ${1:-} in
-layouts | zero | checkpoints | resume | stop | stop_evaluating | errors | generate | inspect | choose | bench) "$1" ;;
+layouts | tensor | zero | checkpoints | resume | stop | stop_evaluating | errors | generate | inspect | choose | bench) "$1" ;;
 kills_1 | kills_2) kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

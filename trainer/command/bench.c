@@ -121,6 +121,7 @@ static status bench_step(const struct request *q, struct comm *world)
     const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
     TRY(comm_agree(world,
                    session_start(&s, world, tokenizer, rows, r->data.sequence_length, true)));
+    TRY(model_connect(s.model));
     TRY(bench_step_run(&s, objective, (int)q->repeats, !q->no_floor, &b));
     status result = STATUS_OK;
     if (comm_rank(world) == 0) {

@@ -114,11 +114,11 @@ static status evaluate_task(const struct request *q, struct session *s, struct c
     struct task_report own = {0};
     TRY(comm_agree(world, require_tokenizer(q, s)));
     TRY(task_run(s->kernels, s->model, s->tokenizer, q->task,
-                 s->recipe.model.max_position_embeddings, q->limit, comm_rank(world),
-                 comm_size(world), &own));
+                 s->recipe.model.max_position_embeddings, q->limit, comm_rank(s->mesh.data),
+                 comm_size(s->mesh.data), &own));
     double sums[] = {(double)own.rows, own.correct, own.correct_norm, own.correct_norm_tokens,
                      (double)own.cut};
-    TRY(comm_sum_doubles(world, sums, sizeof sums / sizeof sums[0]));
+    TRY(comm_sum_doubles(s->mesh.data, sums, sizeof sums / sizeof sums[0]));
     if (comm_rank(world) != 0) {
         return STATUS_OK;
     }

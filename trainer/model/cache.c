@@ -26,7 +26,7 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
     struct model_cache *cache = calloc(1, sizeof *cache);
     REQUIRE(cache != NULL, STATUS_INTERNAL, "out of memory for a key-value cache");
     status result = STATUS_OK;
-    size_t elements = (size_t)(2 * m->config.layers * sequences * tokens * m->config.width);
+    size_t elements = (size_t)(2 * m->config.layers * sequences * tokens * m->share.width);
     *cache = (struct model_cache){.model = m, .sequences = sequences, .tokens = tokens};
     cache->bytes = elements * dtype_bytes(kernels_dtype(m->kernels));
     cache->lengths = calloc((size_t)sequences, sizeof *cache->lengths);
@@ -64,9 +64,9 @@ static struct tensor cached(const struct model_cache *cache, char *memory, int64
     const struct model *m = cache->model;
     enum dtype dtype = kernels_dtype(m->kernels);
     int64_t slot = (2 * layer + which) * cache->sequences + sequence;
-    size_t row_bytes = (size_t)m->config.width * dtype_bytes(dtype);
+    size_t row_bytes = (size_t)m->share.width * dtype_bytes(dtype);
     return tensor_view(memory + (size_t)(slot * cache->tokens) * row_bytes, dtype, cache->tokens,
-                       m->config.width);
+                       m->share.width);
 }
 
 static status store_rows(const struct model *m, struct tensor to, struct tensor from)
@@ -82,7 +82,7 @@ static status store_rows(const struct model *m, struct tensor to, struct tensor 
 static status extend_sequence(struct model *m, struct model_cache *cache, int64_t layer,
                               int64_t sequence, int64_t row, int64_t count)
 {
-    int64_t c = m->config.width, length = cache->lengths[sequence];
+    int64_t c = m->share.width, length = cache->lengths[sequence];
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor qkv = tensor_rows(a->qkv, row, count);
     struct tensor keys = cached(cache, cache->memory, layer, 0, sequence);
@@ -143,7 +143,7 @@ status model_cache_reorder(struct model *m, struct model_cache *cache, const int
     if (cache->other == NULL) {
         TRY(device_allocate(dev, cache->bytes, "the beams' cache", (void **)&cache->other));
     }
-    size_t row_bytes = (size_t)m->config.width * dtype_bytes(kernels_dtype(m->kernels));
+    size_t row_bytes = (size_t)m->share.width * dtype_bytes(kernels_dtype(m->kernels));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
         for (int which = 0; which < 2; which++) {
             for (int64_t i = 0; i < cache->sequences; i++) {

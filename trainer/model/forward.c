@@ -4,7 +4,12 @@
  *   hidden = norm_f(x_L)
  *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors
- * this line by line, from the end of the flat gradient buffer downwards. */
+ * this line by line, from the end of the flat gradient buffer downwards.
+ *
+ * Tensor-parallel ranks have the whole stream each, and some heads and inner features of every layer: what
+ * their parts of an output projection, of the token table and (backward) of the matrices that read the
+ * stream give is added up over the ranks. The gradients of norms, of the projections' biases and of the
+ * positions are whole, and the same, on every rank. (Shoeybi et al. 2019, arXiv:1909.08053) */
 #include "trainer/model/model_impl.h"
 
 /* Only the first n rows of the working memory take part in this micro-batch. */
@@ -37,19 +42,32 @@ status model_project_qkv(struct model *m, int64_t layer, int64_t n)
                           ACTIVATION_NONE);
 }
 
+/* The first id of this rank's part of the token table. */
+static int64_t first_token(const struct model *m)
+{
+    return m->rank * m->parameters[MODEL_TOKEN_TABLE].rows;
+}
+
+/* y = x w^T + b over all ranks' columns of x and w, into `exchange`; one rank adds the bias. */
+static status project(struct model *m, int parameter, struct tensor x)
+{
+    TRY(linear_forward(m->kernels, first(m->activations.exchange, x.rows), tensor_absent(), x,
+                       model_matrix(m, parameter),
+                       m->rank == 0 ? model_vector(m, parameter + 1) : tensor_absent(),
+                       ACTIVATION_NONE));
+    return model_add_up(m, x.rows);
+}
+
 status model_project_attended(struct model *m, int64_t layer, int64_t n)
 {
-    struct layer_activations *a = &m->activations.layers[layer];
-    return linear_forward(
-        m->kernels, first(m->activations.delta, n), tensor_absent(), first(a->attended, n),
-        model_matrix(m, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT)),
-        model_vector(m, model_layer_parameter(layer, LAYER_PROJECTION_BIAS)), ACTIVATION_NONE);
+    return project(m, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT),
+                   first(m->activations.layers[layer].attended, n));
 }
 
 static status attention_block(struct model *m, const struct model_input *input, int64_t layer)
 {
     struct layer_activations *a = &m->activations.layers[layer];
-    int64_t c = m->config.width, n = input->rows;
+    int64_t c = m->share.width, n = input->rows;
     struct tensor qkv = first(a->qkv, n);
     struct attention attention = model_attention(m, input, layer);
     TRY(model_project_qkv(m, layer, n));
@@ -67,18 +85,24 @@ static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
                        model_matrix(m, model_layer_parameter(layer, LAYER_FC_WEIGHT)),
                        model_vector(m, model_layer_parameter(layer, LAYER_FC_BIAS)),
                        m->config.activation));
-    return linear_forward(k, first(m->activations.delta, n), tensor_absent(), first(a->inner, n),
-                          model_matrix(m, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT)),
-                          model_vector(m, model_layer_parameter(layer, LAYER_FC_PROJECTION_BIAS)),
-                          ACTIVATION_NONE);
+    return project(m, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), first(a->inner, n));
 }
 
+/* Positions are added by one rank. */
 status model_embed(struct model *m, const struct model_input *input)
 {
-    return embedding_forward(m->kernels, first(m->activations.layers[0].input, input->rows),
-                             input->tokens, input->positions, model_matrix(m, MODEL_TOKEN_TABLE), 0,
-                             model_matrix(m, MODEL_POSITION_TABLE),
-                             model_dropout(m, input, -1, DROPOUT_PROJECTION));
+    int64_t n = input->rows;
+    bool alone = m->ranks == 1;
+    struct tensor stream = first(m->activations.layers[0].input, n);
+    struct tensor sum = first(m->activations.exchange, n);
+    TRY(embedding_forward(m->kernels, alone ? stream : sum, input->tokens, input->positions,
+                          model_matrix(m, MODEL_TOKEN_TABLE), first_token(m),
+                          m->rank == 0 ? model_matrix(m, MODEL_POSITION_TABLE) : tensor_absent(),
+                          model_dropout(m, input, -1, DROPOUT_PROJECTION)));
+    TRY(model_add_up(m, n));
+    return alone ? STATUS_OK
+                 : device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), stream.data,
+                               sum.data, (size_t)(n * sum.columns) * dtype_bytes(sum.dtype));
 }
 
 /* The stream and the norm that follow layer `layer`: the next layer's, or the final ones. */
@@ -93,12 +117,12 @@ static void after_layer(struct model *m, int64_t layer, int64_t n, struct tensor
     *statistics = first(last ? all->final_statistics : next->statistics1, n);
 }
 
-/* From the attention's output in `delta` to the next layer's norm1 (or the final norm). */
+/* From the attention's output in `exchange` to the next layer's norm1 (or the final norm). */
 status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer)
 {
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
-    struct tensor delta = first(m->activations.delta, n), stream, norm, statistics;
+    struct tensor delta = first(m->activations.exchange, n), stream, norm, statistics;
     TRY(norm_after(m, first(a->middle, n), first(a->norm2, n), first(a->statistics2, n),
                    first(a->input, n), delta, model_layer_parameter(layer, LAYER_NORM2_WEIGHT),
                    model_dropout(m, input, layer, DROPOUT_PROJECTION)));
@@ -172,16 +196,34 @@ static status clear_sums(const struct model *m, float *const *gradients)
     return STATUS_OK;
 }
 
-/* Gradients of y = x w^T + b: of the weights from dy and x, and of x (before its own activation).
- */
-static status linear_backward(struct backward *b, int parameter, struct tensor dx, struct tensor dy,
-                              struct tensor x, enum activation act, struct tensor kept)
+static status weight_backward(struct backward *b, int parameter, struct tensor dy, struct tensor x)
 {
     struct model *m = b->m;
-    TRY(linear_backward_weight(m->kernels, model_gradient(m, parameter, b->gradients),
-                               model_gradient(m, parameter + 1, b->gradients), dy, x,
-                               b->input->fresh));
-    return linear_backward_input(m->kernels, dx, dy, model_matrix(m, parameter), act, kept);
+    return linear_backward_weight(m->kernels, model_gradient(m, parameter, b->gradients),
+                                  model_gradient(m, parameter + 1, b->gradients), dy, x,
+                                  b->input->fresh);
+}
+
+/* Gradients of an output projection: of its weights from dy and x, and of this rank's columns of x (before
+ * their own activation). */
+static status project_backward(struct backward *b, int parameter, struct tensor dx,
+                               struct tensor dy, struct tensor x, enum activation act,
+                               struct tensor kept)
+{
+    TRY(weight_backward(b, parameter, dy, x));
+    return linear_backward_input(b->m->kernels, dx, dy, model_matrix(b->m, parameter), act, kept);
+}
+
+/* Of a matrix that reads the stream: of its weights, and of the norm's output x into `exchange`, added up
+ * over the ranks behind the product of the weights. */
+static status reader_backward(struct backward *b, int parameter, struct tensor dy, struct tensor x)
+{
+    struct model *m = b->m;
+    TRY(linear_backward_input(m->kernels, first(m->activations.exchange, b->n), dy,
+                              model_matrix(m, parameter), ACTIVATION_NONE, tensor_absent()));
+    TRY(model_add_up_start(m, b->n));
+    TRY(weight_backward(b, parameter, dy, x));
+    return model_add_up_wait(m, b->n);
 }
 
 /* The norm at `parameter`, and what was added to the stream before it; *delta is its gradient. */
@@ -204,30 +246,29 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor d_inner = first(m->activations.d_inner, b->n);
-    TRY(linear_backward(b, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), d_inner, delta,
-                        first(a->inner, b->n), m->config.activation, first(a->kept, b->n)));
-    return linear_backward(b, model_layer_parameter(layer, LAYER_FC_WEIGHT),
-                           first(m->activations.d_norm, b->n), d_inner, first(a->norm2, b->n),
-                           ACTIVATION_NONE, tensor_absent());
+    TRY(project_backward(b, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), d_inner,
+                         delta, first(a->inner, b->n), m->config.activation, first(a->kept, b->n)));
+    return reader_backward(b, model_layer_parameter(layer, LAYER_FC_WEIGHT), d_inner,
+                           first(a->norm2, b->n));
 }
 
 static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    int64_t c = m->config.width;
+    int64_t c = m->share.width;
     struct tensor qkv = first(a->qkv, b->n), d_qkv = first(m->activations.d_qkv, b->n);
-    struct tensor d_attended = first(m->activations.d_norm, b->n);
+    struct tensor exchange = m->activations.exchange;
+    struct tensor d_attended = tensor_view(exchange.data, exchange.dtype, b->n, c);
     struct attention attention = model_attention(m, b->input, layer);
-    TRY(linear_backward(b, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT), d_attended, delta,
-                        first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
+    TRY(project_backward(b, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT), d_attended,
+                         delta, first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
     TRY(attention_backward(m->kernels, tensor_columns(d_qkv, 0, c), tensor_columns(d_qkv, c, c),
                            tensor_columns(d_qkv, 2 * c, c), d_attended, tensor_columns(qkv, 0, c),
                            tensor_columns(qkv, c, c), tensor_columns(qkv, 2 * c, c),
                            first(a->attended, b->n), first_columns(a->lse, b->n), &attention));
-    return linear_backward(b, model_layer_parameter(layer, LAYER_QKV_WEIGHT),
-                           first(m->activations.d_norm, b->n), d_qkv, first(a->norm1, b->n),
-                           ACTIVATION_NONE, tensor_absent());
+    return reader_backward(b, model_layer_parameter(layer, LAYER_QKV_WEIGHT), d_qkv,
+                           first(a->norm1, b->n));
 }
 
 /* delta in: gradient of what the layer's feed-forward added; out: of what the layer below added. */
@@ -235,7 +276,7 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor d_norm = first(m->activations.d_norm, b->n);
+    struct tensor d_norm = first(m->activations.exchange, b->n);
     TRY(feed_forward_backward(b, layer, *delta));
     TRY(norm_backward(b, model_layer_parameter(layer, LAYER_NORM2_WEIGHT), d_norm,
                       first(a->middle, b->n), first(a->statistics2, b->n), false,
@@ -256,7 +297,8 @@ status model_backward(struct model *m, const struct model_input *input, float *c
     if (input->fresh) {
         TRY(clear_sums(m, gradients));
     }
-    TRY(norm_backward(&b, model_final_norm(m), first(all->d_hidden, b.n), first(all->last, b.n),
+    TRY(model_add_up(m, b.n)); /* what the objective has written */
+    TRY(norm_backward(&b, model_final_norm(m), first(all->exchange, b.n), first(all->last, b.n),
                       first(all->final_statistics, b.n), true,
                       model_dropout(m, input, m->config.layers - 1, DROPOUT_FC), &delta));
     for (int64_t layer = m->config.layers - 1; layer >= 0; layer--) {
@@ -265,8 +307,8 @@ status model_backward(struct model *m, const struct model_input *input, float *c
             TRY(final(user, m->parameters[model_layer_parameter(layer, 0)].first));
         }
     }
-    TRY(embedding_backward(m->kernels, model_gradient(m, MODEL_TOKEN_TABLE, gradients), 0,
-                           model_gradient(m, MODEL_POSITION_TABLE, gradients),
+    TRY(embedding_backward(m->kernels, model_gradient(m, MODEL_TOKEN_TABLE, gradients),
+                           first_token(m), model_gradient(m, MODEL_POSITION_TABLE, gradients),
                            first(all->d_stream, b.n), input->tokens, input->positions,
                            model_dropout(m, input, -1, DROPOUT_PROJECTION)));
     return final != NULL ? final(user, 0) : STATUS_OK;

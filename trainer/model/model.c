@@ -56,18 +56,23 @@ status model_arrange(const struct model_config *config, int ranks, enum dtype dt
     TRY(take(arena, dtype, rows, config->width, &out->last));
     TRY(take(arena, dtype, rows, config->width, &out->final_norm));
     TRY(take(arena, DTYPE_F32, rows, 2, &out->final_statistics));
-    TRY(take(arena, dtype, rows, config->width, &out->delta));
+    if (ranks == 1 || dtype != DTYPE_F32) {
+        TRY(take(arena, dtype, rows, config->width, &out->exchange));
+    }
     if (training) {
-        TRY(take(arena, dtype, rows, config->width, &out->d_hidden));
         TRY(take(arena, dtype, rows, config->width, &out->d_stream));
         if (config->dropout > 0) {
             TRY(take(arena, dtype, rows, config->width, &out->d_delta));
         }
-        TRY(take(arena, dtype, rows, config->width, &out->d_norm));
         TRY(take(arena, dtype, rows, 3 * share.width, &out->d_qkv));
         TRY(take(arena, dtype, rows, share.inner, &out->d_inner));
     }
     return STATUS_OK;
+}
+
+static size_t window_bytes(const struct model_config *config, int ranks, int64_t rows)
+{
+    return ranks > 1 ? (size_t)(rows * config->width) * sizeof(float) : 0;
 }
 
 size_t model_activation_bytes(const struct model_config *config, int ranks, enum dtype dtype,
@@ -81,7 +86,7 @@ size_t model_activation_bytes(const struct model_config *config, int ranks, enum
         measure.peak = 0;
     }
     free(layers);
-    return measure.peak;
+    return measure.peak + window_bytes(config, ranks, rows);
 }
 
 static status allocate(struct model *m)
@@ -96,7 +101,8 @@ static status allocate(struct model *m)
     m->activations.layers = calloc((size_t)m->config.layers, sizeof *m->activations.layers);
     REQUIRE(m->activations.layers != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
             (long long)m->config.layers);
-    size_t bytes = model_activation_bytes(&m->config, m->ranks, dtype, m->rows, m->training);
+    size_t bytes = model_activation_bytes(&m->config, m->ranks, dtype, m->rows, m->training) -
+                   window_bytes(&m->config, m->ranks, m->rows);
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
     return model_arrange(&m->config, m->ranks, dtype, m->rows, m->training, m->activations.layers,
                          &m->arena, &m->activations);
@@ -128,9 +134,25 @@ fail:
     return result;
 }
 
+status model_connect(struct model *m)
+{
+    if (m->ranks == 1) {
+        return STATUS_OK;
+    }
+    TRY(comm_allocate(m->tensor, window_bytes(&m->config, m->ranks, m->rows), (void **)&m->window));
+    if (kernels_dtype(m->kernels) == DTYPE_F32) {
+        m->activations.exchange = tensor_view(m->window, DTYPE_F32, m->rows, m->config.width);
+    }
+    return STATUS_OK;
+}
+
 status model_destroy(struct model **m)
 {
+    status result = STATUS_OK;
     if (*m != NULL) {
+        if ((*m)->window != NULL) {
+            result = comm_free((*m)->tensor, (*m)->window);
+        }
         struct device *dev = kernels_device((*m)->kernels);
         size_t elements = (size_t)(*m)->elements;
         device_release(dev, (*m)->weights, elements * sizeof(float));
@@ -141,7 +163,7 @@ status model_destroy(struct model **m)
         free(*m);
         *m = NULL;
     }
-    return STATUS_OK;
+    return result;
 }
 
 const struct model_config *model_config_of(const struct model *m)
@@ -220,10 +242,60 @@ struct tensor model_head_gradient(const struct model *m, float *const *gradients
     return model_gradient(m, head_parameter(m), gradients);
 }
 
+static status gather(void *tensor, void *all, const void *mine, size_t bytes)
+{
+    return comm_all_gather_bytes(tensor, all, mine, bytes);
+}
+
+struct classifier_parts model_head_parts(const struct model *m)
+{
+    return (struct classifier_parts){m->ranks, m->rank, gather, m->tensor};
+}
+
 struct tensor model_hidden_gradient(const struct model *m)
 {
-    return m->activations.d_hidden;
+    return m->activations.exchange;
 }
+
+/* ---- sums over the ranks ---- */
+
+/* The window's first n rows; bf16 is added up in f32. */
+static struct tensor window_rows(const struct model *m, int64_t n)
+{
+    return tensor_view(m->window, DTYPE_F32, n, m->config.width);
+}
+
+status model_add_up_start(struct model *m, int64_t n)
+{
+    if (m->ranks == 1) {
+        return STATUS_OK;
+    }
+    REQUIRE(m->window != NULL, STATUS_INTERNAL, "a model that several ranks share, not connected");
+    struct tensor exchange = tensor_rows(m->activations.exchange, 0, n);
+    if (exchange.dtype != DTYPE_F32) {
+        TRY(convert(m->kernels, window_rows(m, n), exchange));
+    }
+    return comm_all_reduce_start(m->tensor, m->window, n * m->config.width, &m->adding);
+}
+
+status model_add_up_wait(struct model *m, int64_t n)
+{
+    if (m->ranks == 1) {
+        return STATUS_OK;
+    }
+    TRY(comm_wait(m->tensor, &m->adding));
+    struct tensor exchange = tensor_rows(m->activations.exchange, 0, n);
+    return exchange.dtype == DTYPE_F32 ? STATUS_OK
+                                       : convert(m->kernels, exchange, window_rows(m, n));
+}
+
+status model_add_up(struct model *m, int64_t n)
+{
+    TRY(model_add_up_start(m, n));
+    return model_add_up_wait(m, n);
+}
+
+/* ---- what layers are described by ---- */
 
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_place place)
@@ -248,8 +320,8 @@ struct attention model_attention(const struct model *m, const struct model_input
 {
     int64_t head_width = m->config.width / m->config.heads;
     return (struct attention){
-        .heads = (int)m->config.heads,
-        .kv_heads = (int)m->config.heads,
+        .heads = (int)m->share.heads,
+        .kv_heads = (int)m->share.heads,
         .head_width = head_width,
         .causal = true,
         .scale = 1.0f / sqrtf((float)head_width),
@@ -259,5 +331,7 @@ struct attention model_attention(const struct model *m, const struct model_input
         .longest_q = input->longest,
         .longest_k = input->longest,
         .dropout = model_dropout(m, input, layer, DROPOUT_ATTENTION),
+        .first_head = m->rank * (int)m->share.heads,
+        .all_heads = (int)m->config.heads,
     };
 }

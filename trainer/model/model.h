@@ -96,6 +96,12 @@ status model_create(struct kernels *k, const struct model_config *config, struct
                     int64_t rows, bool training, struct model **out);
 status model_destroy(struct model **m);
 
+/* model_connect - the group's memory in which its ranks add up. Collective over `tensor`, before the model
+ * is used; nothing where a rank is alone.
+ *
+ * Errors    STATUS_INTERNAL naming the bytes, on all ranks */
+status model_connect(struct model *m);
+
 const struct model_config *model_config_of(const struct model *m);
 const struct model_parameter *model_parameters(const struct model *m, int *count);
 int64_t model_elements(const struct model *m);
@@ -116,7 +122,11 @@ status model_forward(struct model *m, const struct model_input *input, struct te
 struct tensor model_head(const struct model *m);
 struct tensor model_head_gradient(const struct model *m, float *const *gradients);
 
-/* model_hidden_gradient - where the objective writes d hidden [N, C] before model_backward. */
+/* model_head_parts - whose rows of the vocabulary that matrix holds, for the classifier. */
+struct classifier_parts model_head_parts(const struct model *m);
+
+/* model_hidden_gradient - where the objective writes d hidden [N, C] before model_backward, which adds up
+ * what the tensor-parallel ranks have written: what comes through their parts of the head. */
 struct tensor model_hidden_gradient(const struct model *m);
 
 /* "Gradients are final from element `first` on": the one upward call. */

@@ -64,12 +64,12 @@ struct activations {
     struct tensor last;               /* [N, C] the residual stream after the last layer */
     struct tensor final_norm;         /* [N, C] */
     struct tensor final_statistics;   /* f32 [N, 2] */
-    struct tensor delta;              /* [N, C] what a block adds to the stream */
+    /* [N, C] what the ranks add up, and one at a time lives: what a block adds to the stream; the gradient
+     * of the hidden states, which the objective writes; of a norm's output */
+    struct tensor exchange;
     /* gradients, with training only */
-    struct tensor d_hidden; /* [N, C] the objective writes it */
     struct tensor d_stream; /* [N, C] along the residual stream */
     struct tensor d_delta;  /* [N, C] behind dropout; absent without */
-    struct tensor d_norm;   /* [N, C] */
     struct tensor d_qkv;    /* [N, 3C/t] */
     struct tensor d_inner;  /* [N, F/t] */
 };
@@ -89,6 +89,8 @@ struct model {
     bool training;
     struct arena arena;
     struct activations activations;
+    float *window;               /* [N, C] in the group's memory; NULL for one rank */
+    struct comm_request *adding; /* window is being added up */
 };
 
 /* model_arrange - take all views of the working memory from the arena (or measure them). */
@@ -116,6 +118,12 @@ static inline int model_final_norm(const struct model *m)
 {
     return model_layer_parameter(m->config.layers, LAYER_NORM1_WEIGHT);
 }
+
+/* model_add_up_start, model_add_up - the sum over the ranks of the first n rows of `exchange`, into it, on
+ * all of them. Between start and wait the rows are nobody's. Nothing is done where there is one rank. */
+status model_add_up_start(struct model *m, int64_t n);
+status model_add_up_wait(struct model *m, int64_t n);
+status model_add_up(struct model *m, int64_t n);
 
 /* model_dropout - the numbers of one place: layer -1 is the embedding. */
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,

@@ -10,6 +10,7 @@ static status clm_loss(struct kernels *k, const struct batch *batch,
         .ignored = BATCH_IGNORED,
         .gradient = gradient,
         .overwrite = views->fresh,
+        .parts = views->parts,
     };
     TRY(classifier_run(k, views->losses, NULL, views->hidden_gradient, views->head_gradient,
                        views->hidden, views->head, batch->targets, &c));

@@ -14,12 +14,14 @@ enum { OBJECTIVE_LOSS = 0, OBJECTIVE_COUNT = 1, OBJECTIVE_SUMS = 8 };
 
 /* Where the objective reads and writes; views of the model's memory. */
 struct objective_views {
-    struct tensor hidden;          /* [N, C] */
-    struct tensor hidden_gradient; /* [N, C]; absent without gradient */
-    struct tensor head;            /* [V padded, C] */
+    struct tensor hidden; /* [N, C] */
+    struct tensor
+        hidden_gradient; /* [N, C] what comes through this part of the head; absent without gradient */
+    struct tensor head;            /* [V padded, C], of this rank's part */
     struct tensor head_gradient;   /* f32 [V padded, C]; absent without gradient */
     bool fresh;                    /* the head's gradient is set, not added to */
     int64_t vocabulary;            /* V */
+    struct classifier_parts parts; /* which rows of the vocabulary's the head is */
     float *losses;                 /* f32 [N], working memory */
 };
 

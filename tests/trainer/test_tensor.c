@@ -1,0 +1,220 @@
+/* One model over all ranks of the world against the same model on this rank alone: losses, gradients piece
+ * by piece, dropout included; what every rank holds must be the same to the last bit. Two micro-batches,
+ * so that gradients are set and then added to. */
+#include "base/random.h"
+#include "tests/check.h"
+#include "trainer/model/model.h"
+#include "trainer/objective/objective.h"
+
+enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2 };
+
+struct shared {
+    struct kernels *kernels;
+    struct model *model;
+    float *gradients, **places; /* the flat buffer, and each parameter's in it */
+    float losses[ROWS];
+    double sums[OBJECTIVE_SUMS];
+};
+
+static struct comm *world;
+static int32_t inputs[MICRO_BATCHES][ROWS], targets[MICRO_BATCHES][ROWS], positions[ROWS];
+static const int32_t cu_rows[SEQUENCES + 1] = {0, TOKENS, 2 * TOKENS, ROWS};
+
+static void make_tokens(int64_t vocabulary)
+{
+    uint64_t key = random_key(3, RANDOM_TEST, 0, 0);
+    for (int m = 0; m < MICRO_BATCHES; m++) {
+        for (int i = 0; i < ROWS; i++) {
+            uint64_t at = (uint64_t)(m * ROWS + i);
+            inputs[m][i] = (int32_t)random_below(key, at, (uint64_t)vocabulary);
+            bool ignored = random_below(key, 1000 + at, 6) == 0;
+            targets[m][i] = ignored ? BATCH_IGNORED
+                                    : (int32_t)random_below(key, 2000 + at, (uint64_t)vocabulary);
+            positions[i] = i % TOKENS;
+        }
+    }
+}
+
+static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
+                        const struct model_config *config, struct comm *tensor)
+{
+    int ranks = tensor != NULL ? comm_size(tensor) : 1;
+    struct kernels_limits limits = {.rows = ROWS,
+                                    .width = config->width,
+                                    .inner = config->inner,
+                                    .heads = (int)config->heads,
+                                    .head_width = config->width / config->heads,
+                                    .sequence = TOKENS,
+                                    .vocabulary = model_vocabulary_rows(config, ranks),
+                                    .training = true,
+                                    .parts = ranks};
+    *s = (struct shared){0};
+    CHECK_OK(kernels_create(dev, dtype, 1, &limits, &s->kernels));
+    CHECK_OK(model_create(s->kernels, config, tensor, ROWS, true, &s->model));
+    CHECK_OK(model_connect(s->model));
+    CHECK_OK(model_initialise(s->model, 5));
+    s->gradients = malloc((size_t)model_elements(s->model) * sizeof *s->gradients);
+    CHECK(s->gradients != NULL);
+    memset(s->gradients, 0xff, (size_t)model_elements(s->model) * sizeof *s->gradients);
+    int count;
+    const struct model_parameter *p = model_parameters(s->model, &count);
+    s->places = calloc((size_t)count, sizeof *s->places);
+    CHECK(s->places != NULL);
+    for (int i = 0; i < count; i++) {
+        s->places[i] = s->gradients + p[i].first;
+    }
+}
+
+static void shared_release(struct shared *s)
+{
+    CHECK_OK(model_destroy(&s->model));
+    CHECK_OK(kernels_destroy(&s->kernels));
+    free(s->gradients);
+    free(s->places);
+}
+
+static void run(struct shared *s, int m, bool training)
+{
+    struct model_input input = {
+        .rows = ROWS,
+        .tokens = inputs[m],
+        .positions = positions,
+        .segments = SEQUENCES,
+        .cu_rows = cu_rows,
+        .longest = TOKENS,
+        .first_row = m * ROWS,
+        .seed = 11,
+        .step = 2,
+        .training = training,
+        .fresh = m == 0,
+    };
+    struct batch batch = {.rows = ROWS, .targets = targets[m]};
+    struct tensor hidden;
+    CHECK_OK(model_forward(s->model, &input, &hidden));
+    struct objective_views views = {
+        .hidden = hidden,
+        .head = model_head(s->model),
+        .vocabulary = model_config_of(s->model)->vocabulary,
+        .parts = model_head_parts(s->model),
+        .fresh = m == 0,
+        .losses = s->losses,
+    };
+    if (training) {
+        views.hidden_gradient = tensor_rows(model_hidden_gradient(s->model), 0, ROWS);
+        views.head_gradient = model_head_gradient(s->model, s->places);
+    }
+    CHECK_OK(objective_clm.loss(s->kernels, &batch, &views, training, s->sums));
+    if (training) {
+        CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));
+    }
+}
+
+static float largest_of(const float *x, int64_t count)
+{
+    float largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        largest = fmaxf(largest, fabsf(x[i]));
+    }
+    return largest;
+}
+
+/* The keys' bias changes no score: its gradient is rounding alone, so that errors count against the largest
+ * gradient of the model too. */
+static void compare_gradients(const struct shared *part, const struct shared *whole,
+                              double tolerance)
+{
+    int count;
+    const struct model_parameter *p = model_parameters(part->model, &count);
+    const struct model_parameter *w = model_parameters(whole->model, &count);
+    float most = largest_of(whole->gradients, model_elements(whole->model));
+    for (int i = 0; i < count; i++) {
+        const float *exact = whole->gradients + w[i].first;
+        double size = largest_of(exact, w[i].whole_rows * w[i].whole_columns) + 1e-3 * most;
+        for (int j = 0; j < p[i].piece_count; j++) {
+            const struct model_piece *piece = &p[i].pieces[j];
+            const float *got = part->gradients + p[i].first + piece->first;
+            for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
+                int64_t row = piece->row + e / piece->columns;
+                double expected = exact[row * w[i].columns + piece->column + e % piece->columns];
+                if (!(fabs(got[e] - expected) <= tolerance * size)) {
+                    fprintf(stderr, "%s element %lld: %g, alone %g\n", p[i].name, (long long)e,
+                            (double)got[e], expected);
+                    CHECK(false);
+                }
+            }
+        }
+    }
+}
+
+/* What every rank holds is the same on all. */
+static void check_replicas(const struct shared *s)
+{
+    int count, ranks = comm_size(world);
+    const struct model_parameter *p = model_parameters(s->model, &count);
+    for (int i = 0; i < count; i++) {
+        size_t bytes = (size_t)(p[i].rows * p[i].columns) * sizeof(float);
+        if (p[i].replicated) {
+            char *all = malloc((size_t)ranks * bytes);
+            CHECK(all != NULL);
+            CHECK_OK(comm_all_gather_bytes(world, all, s->gradients + p[i].first, bytes));
+            for (int r = 1; r < ranks; r++) {
+                CHECK(memcmp(all, all + (size_t)r * bytes, bytes) == 0);
+            }
+            free(all);
+        }
+    }
+}
+
+static void test_model(struct device *dev, enum dtype dtype, bool tied, double tolerance)
+{
+    struct model_config config = {
+        .architecture = "gpt2",
+        .layers = 2,
+        .width = 48,
+        .heads = 12,
+        .inner = 60,
+        .positions = TOKENS,
+        .vocabulary = 101,
+        .activation = ACTIVATION_GELU_TANH,
+        .dropout = 0.1f,
+        .attention_dropout = 0.2f,
+        .norm_epsilon = 1e-5f,
+        .initializer_range = 0.2f,
+        .tied = tied,
+    };
+    struct shared part, whole;
+    make_tokens(config.vocabulary);
+    shared_make(&part, dev, dtype, &config, world);
+    shared_make(&whole, dev, dtype, &config, NULL);
+    for (int m = 0; m < MICRO_BATCHES; m++) {
+        run(&part, m, true);
+        run(&whole, m, true);
+        CHECK_NEAR(part.sums[OBJECTIVE_LOSS], whole.sums[OBJECTIVE_LOSS],
+                   tolerance * whole.sums[OBJECTIVE_LOSS]);
+        CHECK(part.sums[OBJECTIVE_COUNT] == whole.sums[OBJECTIVE_COUNT]);
+    }
+    compare_gradients(&part, &whole, tolerance);
+    check_replicas(&part);
+    run(&part, 0, false);
+    run(&whole, 0, false);
+    for (int i = 0; i < ROWS; i++) {
+        CHECK_NEAR(part.losses[i], whole.losses[i], tolerance * (1 + fabsf(whole.losses[i])));
+    }
+    shared_release(&part);
+    shared_release(&whole);
+}
+
+int main(int argc, char **argv)
+{
+    struct device *dev;
+    CHECK_OK(comm_world_create(&argc, &argv, &world));
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    test_model(dev, DTYPE_F32, true, 1e-5);
+    test_model(dev, DTYPE_F32, false, 1e-5);
+    if (kernels_supports(dev, DTYPE_BF16)) {
+        test_model(dev, DTYPE_BF16, true, 3e-2);
+    }
+    CHECK_OK(device_destroy(&dev));
+    CHECK_OK(comm_destroy(&world));
+    return 0;
+}

@@ -7,8 +7,14 @@ extern "C" {
 #include "tests/simt/backend.h"
 }
 
+/* Every tile in shared memory is laid out so that ldmatrix reads it without bank conflicts. */
 static void destroy(struct kernels *k)
 {
+    if (simt::banks.extra > 0) {
+        simt::fail("ldmatrix: %llu cycles lost to bank conflicts in %llu phases",
+                   static_cast<unsigned long long>(simt::banks.extra),
+                   static_cast<unsigned long long>(simt::banks.phases));
+    }
     arena_destroy(&cuda_of(k)->scratch);
     free(k->state);
 }

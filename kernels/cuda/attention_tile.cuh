@@ -1,0 +1,146 @@
+/* Tiles of attention on tensor cores: bf16 rows of D elements in shared memory, products of fragments.
+ *
+ * Layout    a tile's row is D / 8 chunks of 16 bytes; a chunk's place is exchanged with others of its row by
+ *           the row's number, so that the eight rows that ldmatrix reads at once lie in eight groups
+ *           of banks
+ * Fragments gpu.cuh has their tables. A score's accumulator is the A operand of the product that
+ *           follows: probabilities never leave the registers */
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+
+/* Where chunk c of row r begins. */
+template <int D> GPU_INLINE int tile_at(int r, int c)
+{
+    int with = D % 64 == 0 ? r & 7 : r >> 1 & 3;
+    return r * D + ((c ^ with) << 3);
+}
+
+/* Rows [first, first + ROWS) of a head's columns, zeros from `valid` rows on; queued, not waited for. */
+template <int D, int ROWS, int THREADS>
+GPU_INLINE void tile_load(bf16 *tile, const matrix<const bf16> &from, int64_t first, int64_t valid,
+                          int64_t column)
+{
+#pragma unroll
+    for (int i = threadIdx.x; i < ROWS * D / 8; i += THREADS) {
+        int r = i / (D / 8), c = i % (D / 8);
+        bool inside = r < valid;
+        gpu_copy_async(&tile[tile_at<D>(r, c)],
+                       from.data + (first + (inside ? r : 0)) * from.stride + column + c * 8,
+                       inside);
+    }
+}
+
+template <int N> GPU_INLINE void clear(float (&sums)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            sums[i][e] = 0;
+        }
+    }
+}
+
+/* sums[m] [16, 8 N] += 16 rows of a, from row + 16 m on, times all 8 N rows of b, transposed. */
+template <int D, int M, int N>
+GPU_INLINE void product_rows(float (&sums)[M][N][4], const bf16 *a, int row, const bf16 *b)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int kk = 0; kk < D / 16; kk++) {
+        uint32_t fa[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            gpu_load_matrix(fa[m], &a[tile_at<D>(row + 16 * m + lane % 16, 2 * kk + lane / 16)]);
+        }
+#pragma unroll
+        for (int n = 0; n < N / 2; n++) {
+            uint32_t fb[4];
+            gpu_load_matrix(
+                fb, &b[tile_at<D>(16 * n + lane % 8 + lane / 16 * 8, 2 * kk + lane / 8 % 2)]);
+            const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                gpu_mma_bf16(sums[m][2 * n], fa[m], low);
+                gpu_mma_bf16(sums[m][2 * n + 1], fa[m], high);
+            }
+        }
+    }
+}
+
+/* sums[m] [16, D] += p[m] [16, 8 N], rounded to bf16, times the 8 N rows of b. */
+template <int D, int M, int N>
+GPU_INLINE void product_scores(float (&sums)[M][D / 8][4], const float (&p)[M][N][4], const bf16 *b)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int kk = 0; kk < N / 2; kk++) {
+        uint32_t fa[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            fa[m][0] = gpu_pack(p[m][2 * kk][0], p[m][2 * kk][1]);
+            fa[m][1] = gpu_pack(p[m][2 * kk][2], p[m][2 * kk][3]);
+            fa[m][2] = gpu_pack(p[m][2 * kk + 1][0], p[m][2 * kk + 1][1]);
+            fa[m][3] = gpu_pack(p[m][2 * kk + 1][2], p[m][2 * kk + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t fb[4];
+            gpu_load_matrix_transposed(fb, &b[tile_at<D>(16 * kk + lane % 16, 2 * n + lane / 16)]);
+            const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                gpu_mma_bf16(sums[m][2 * n], fa[m], low);
+                gpu_mma_bf16(sums[m][2 * n + 1], fa[m], high);
+            }
+        }
+    }
+}
+
+/* Which of the lane's 32 elements in eight accumulators side by side dropout keeps: bit 4 n + e. `row` and
+ * `key` are those of the lane's first element; TRANSPOSED: keys go down and queries across. */
+template <bool TRANSPOSED>
+GPU_INLINE uint32_t kept_bits(const attention_task<bf16> &a, int64_t row, int64_t key, int head)
+{
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int bit = 0; bit < 32; bit++) {
+        int across = bit / 4 * 8 + bit % 2, down = bit / 2 % 2 * 8;
+        bool keeps = attention_keeps(a, row + (TRANSPOSED ? across : down), head,
+                                     key + (TRANSPOSED ? down : across));
+        bits |= static_cast<uint32_t>(keeps) << bit;
+    }
+    return bits;
+}
+
+/* The lane's two rows of 16 (lane / 4 and 8 further on), times a factor each, to rows of `to`. */
+template <int D>
+GPU_INLINE void store_sums(const matrix<bf16> &to, const float (&sums)[D / 8][4], int64_t first,
+                           int64_t valid, int64_t column, float factor0, float factor1)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = lane / 4 + 8 * r;
+        if (row < valid) {
+            bf16 *at = to.data + (first + row) * to.stride + column + lane % 4 * 2;
+            float factor = r == 0 ? factor0 : factor1;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                *reinterpret_cast<uint32_t *>(at + 8 * n) =
+                    gpu_pack(sums[n][2 * r] * factor, sums[n][2 * r + 1] * factor);
+            }
+        }
+    }
+}
+
+static const float log2_e = 1.4426950408889634f;
+
+status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor lse,
+                               struct tensor q, struct tensor keys, struct tensor values,
+                               const struct attention *a);
+status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
+                                struct tensor dvalues, struct tensor d_o, struct tensor q,
+                                struct tensor keys, struct tensor values, struct tensor lse,
+                                const float *delta, const struct attention *a);

@@ -538,9 +538,7 @@ static void copy_range(char *to, const char *from, struct range range, size_t el
 static void copy_in(const struct shared_group *group, const struct comm_work *work, char *stage,
                     const char *data, int64_t count)
 {
-    if (work->kind == COMM_ALL_GATHER) {
-        copy_range(stage, data, group->cut[group->rank], work->element_bytes);
-    } else if (work->kind != COMM_BROADCAST || work->root == group->rank) {
+    if (work->kind != COMM_BROADCAST || work->root == group->rank) {
         memcpy(stage, data, (size_t)count * work->element_bytes);
     }
 }
@@ -550,18 +548,12 @@ static void copy_out(const struct shared_group *group, const struct comm_work *w
 {
     if (work->kind == COMM_ALL_REDUCE || work->kind == COMM_BROADCAST) {
         memcpy(data, stage, (size_t)count * work->element_bytes);
-    } else if (work->kind == COMM_REDUCE_SCATTER) {
-        copy_range(data, stage, group->cut[group->rank], work->element_bytes);
     } else {
-        for (int r = 0; r < group->size; r++) {
-            if (r != group->rank) {
-                copy_range(data, stage, group->cut[r], work->element_bytes);
-            }
-        }
+        copy_range(data, stage, group->cut[group->rank], work->element_bytes);
     }
 }
 
-static status through_stage(struct shared_group *group, const struct comm_work *work, char **stage)
+static status through_stage(struct shared_group *group, const struct comm_work *work)
 {
     int64_t total = extent(group, work);
     int64_t most = (int64_t)(SHARED_STAGE_BYTES / work->element_bytes);
@@ -576,11 +568,55 @@ static status through_stage(struct shared_group *group, const struct comm_work *
             piece.ranges = group->cut;
         }
         char *data = work->data + (size_t)first * work->element_bytes;
-        copy_in(group, work, stage[group->place], data, count);
+        copy_in(group, work, group->stages[group->place], data, count);
         struct comm_request *request = NULL;
-        TRY(launch(group, &piece, stage, 0, 0, &request));
+        TRY(launch(group, &piece, group->stages, 0, 0, &request));
         TRY(shared_wait(group, &request));
-        copy_out(group, work, data, stage[group->place], count);
+        copy_out(group, work, data, group->stages[group->place], count);
+    }
+    return STATUS_OK;
+}
+
+/* Rank r's strip between its range and the stage. */
+static void move_strip(const struct shared_group *group, const struct comm_work *work, int r,
+                       int64_t done, bool in)
+{
+    size_t bytes = (size_t)group->cut[r].count * work->element_bytes;
+    if (bytes == 0) {
+        return;
+    }
+    char *staged = group->stages[group->place] + (size_t)group->cut[r].first * work->element_bytes;
+    char *own = work->data + (size_t)(work->ranges[r].first + done) * work->element_bytes;
+    memcpy(in ? staged : own, in ? own : staged, bytes);
+}
+
+/* A gather takes a strip of every rank's range at once, so that all ranks copy at the same time. */
+static status gather_through_stage(struct shared_group *group, const struct comm_work *work)
+{
+    int64_t strip = (int64_t)(SHARED_STAGE_BYTES / work->element_bytes) / group->size;
+    REQUIRE(strip > 0, STATUS_INTERNAL, "elements of %zu bytes gathered by %d ranks",
+            work->element_bytes, group->size);
+    int64_t longest = 0;
+    for (int r = 0; r < group->size; r++) {
+        longest = work->ranges[r].count > longest ? work->ranges[r].count : longest;
+    }
+    struct comm_work piece = *work;
+    piece.ranges = group->cut;
+    for (int64_t done = 0; done < longest; done += strip) {
+        for (int r = 0; r < group->size; r++) {
+            int64_t left = work->ranges[r].count - done;
+            left = left > strip ? strip : left;
+            group->cut[r] = (struct range){r * strip, left > 0 ? left : 0};
+        }
+        move_strip(group, work, group->rank, done, true);
+        struct comm_request *request = NULL;
+        TRY(launch(group, &piece, group->stages, 0, 0, &request));
+        TRY(shared_wait(group, &request));
+        for (int r = 0; r < group->size; r++) {
+            if (r != group->rank) {
+                move_strip(group, work, r, done, false);
+            }
+        }
     }
     return STATUS_OK;
 }
@@ -609,5 +645,6 @@ status shared_start(struct shared_group *group, const struct comm_work *work,
         char *own[] = {work->data};
         return launch(group, work, own, 0, 0, out);
     }
-    return through_stage(group, work, group->stages);
+    return work->kind == COMM_ALL_GATHER ? gather_through_stage(group, work)
+                                         : through_stage(group, work);
 }

@@ -23,6 +23,7 @@ enum random_purpose {
     RANDOM_SAMPLING,
     RANDOM_SPLIT,
     RANDOM_TEST,
+    RANDOM_PAIRS,
 };
 
 /* random_key - a 64-bit key from (seed, purpose, a, b); equal inputs give equal keys. */

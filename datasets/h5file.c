@@ -8,7 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { RANK_LIMIT = 8, TEXT_LIMIT = 65536 };
+enum {
+    RANK_LIMIT = 8,
+    TEXT_LIMIT = 65536,
+    DEFLATE_MOST = 1032 /* bytes that one compressed byte can become at most (zlib) */
+};
 static const uint64_t elements_limit = UINT64_C(1) << 48;
 
 static pthread_once_t started = PTHREAD_ONCE_INIT;
@@ -173,8 +177,8 @@ status h5file_chunked(int rank, const hsize_t *chunk, hid_t *out)
     return STATUS_OK;
 }
 
-/* Nothing outside of this file, nothing computed, nothing decompressed. */
-static status check_storage(hid_t dataset, const char *path, const char *name)
+/* Nothing outside of this file, nothing computed; nothing decompressed but by deflate, where that is allowed. */
+static status check_storage(hid_t dataset, const char *path, const char *name, bool deflate)
 {
     hid_t properties = H5Dget_create_plist(dataset);
     REQUIRE(properties >= 0, STATUS_DATA, "%s: /%s cannot be read: %s", path, name,
@@ -196,7 +200,10 @@ static status check_storage(hid_t dataset, const char *path, const char *name)
         size_t values = 0;
         filter_id =
             H5Pget_filter2(properties, (unsigned)i, &flags, &values, NULL, 0, NULL, &config);
-        refused = filter_id == H5Z_FILTER_FLETCHER32 ? NULL : "uses a filter";
+        bool known = filter_id == H5Z_FILTER_FLETCHER32 ||
+                     (deflate && filter_id == H5Z_FILTER_DEFLATE && i == 0);
+        filter_id = known ? H5Z_FILTER_FLETCHER32 : filter_id;
+        refused = known ? NULL : "uses a filter";
     }
     H5Pclose(properties);
     REQUIRE(refused == NULL || filter_id == H5Z_FILTER_FLETCHER32, STATUS_DATA,
@@ -224,7 +231,7 @@ static status check_type(hid_t dataset, const char *path, const char *name, hid_
 }
 
 static status check_shape(hid_t file, hid_t dataset, const char *path, const char *name,
-                          int rank_limit, int64_t *out_shape, int *out_rank)
+                          int rank_limit, uint64_t inflation, int64_t *out_shape, int *out_rank)
 {
     hid_t space = H5Dget_space(dataset);
     int rank = space >= 0 ? H5Sget_simple_extent_ndims(space) : -1;
@@ -252,7 +259,7 @@ static status check_shape(hid_t file, hid_t dataset, const char *path, const cha
     uint64_t stored = H5Dget_storage_size(dataset);
     hsize_t whole = 0;
     H5Fget_filesize(file, &whole);
-    REQUIRE(bytes <= stored && stored <= whole, STATUS_DATA,
+    REQUIRE(bytes / inflation <= stored && stored <= whole, STATUS_DATA,
             "%s: /%s claims %llu elements (%llu bytes) and stores %llu bytes in a file of %llu; "
             "refused",
             path, name, (unsigned long long)elements, (unsigned long long)bytes,
@@ -272,8 +279,9 @@ static status check_link(hid_t file, const char *path, const char *name)
     return STATUS_OK;
 }
 
-status h5file_dataset(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
-                      hid_t *out, int64_t *out_shape, int *out_rank)
+static status open_dataset(hid_t file, const char *path, const char *name, hid_t type,
+                           int rank_limit, bool deflate, hid_t *out, int64_t *out_shape,
+                           int *out_rank)
 {
     *out = H5I_INVALID_HID;
     h5file_start();
@@ -283,15 +291,28 @@ status h5file_dataset(hid_t file, const char *path, const char *name, hid_t type
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, H5Iget_type(object) == H5I_DATASET, STATUS_DATA,
                  "%s: /%s is no dataset", path, name);
-    TRY_GOTO(result, failed, check_storage(object, path, name));
+    TRY_GOTO(result, failed, check_storage(object, path, name, deflate));
     TRY_GOTO(result, failed, check_type(object, path, name, type));
     TRY_GOTO(result, failed,
-             check_shape(file, object, path, name, rank_limit, out_shape, out_rank));
+             check_shape(file, object, path, name, rank_limit, deflate ? DEFLATE_MOST : 1,
+                         out_shape, out_rank));
     *out = object;
     return STATUS_OK;
 failed:
     H5Oclose(object);
     return result;
+}
+
+status h5file_dataset(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
+                      hid_t *out, int64_t *out_shape, int *out_rank)
+{
+    return open_dataset(file, path, name, type, rank_limit, false, out, out_shape, out_rank);
+}
+
+status h5file_deflated(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
+                       hid_t *out, int64_t *out_shape, int *out_rank)
+{
+    return open_dataset(file, path, name, type, rank_limit, true, out, out_shape, out_rank);
 }
 
 static hid_t attribute_space(int count)

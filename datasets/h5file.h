@@ -69,6 +69,11 @@ status h5file_chunked(int rank, const hsize_t *chunk, hid_t *out);
 status h5file_dataset(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
                       hid_t *out, int64_t *out_shape, int *out_rank);
 
+/* h5file_deflated - the same, where deflate is accepted too: the shape is then bounded by 1032 times what is
+ * stored, and the caller bounds it further. */
+status h5file_deflated(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
+                       hid_t *out, int64_t *out_shape, int *out_rank);
+
 /* Attributes: scalar (or [count], where count > 1) of exactly this type. Writers create, readers
  * check type and shape before they read.
  *

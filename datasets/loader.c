@@ -29,6 +29,7 @@ struct slot {
     struct batch batch;
     bool last, end, failed;
     int32_t *inputs, *targets, *positions, *cu_rows;
+    int32_t *segment_ids, *next_sentence, *masked_rows, *masked_ids; /* of examples */
     int64_t *samples;
 };
 
@@ -43,6 +44,8 @@ struct loader {
     int64_t step_first, next, share_end;
     int32_t *window; /* [T + 1] */
     int32_t *starts; /* [T] */
+    struct example example;
+    int32_t *example_memory; /* of ids, segments, predictions, and scratch for masking */
 
     int64_t slots;
     struct slot *ring;
@@ -59,11 +62,21 @@ struct loader {
     double stall_seconds;
 };
 
+/* Of one example: ids, segments, positions, labels, and twice its tokens for masking. */
+static int64_t example_values(const struct loader_options *o)
+{
+    return 4 * o->sequence_tokens + 2 * o->masking.most;
+}
+
 static int64_t slot_bytes(const struct loader_options *o)
 {
     int64_t rows = o->micro_sequences * o->sequence_tokens;
-    int64_t bytes = (3 * rows + rows + 1) * (int64_t)sizeof(int32_t) +
-                    o->micro_sequences * (int64_t)sizeof(int64_t);
+    int64_t values = 3 * rows + rows + 1;
+    if (o->examples) {
+        values += rows + o->micro_sequences * (1 + 2 * o->masking.most);
+    }
+    int64_t bytes =
+        values * (int64_t)sizeof(int32_t) + o->micro_sequences * (int64_t)sizeof(int64_t);
     return (bytes + 63) / 64 * 64;
 }
 
@@ -80,6 +93,7 @@ static int64_t slot_count(const struct loader_options *o)
 int64_t loader_memory_bytes(const struct loader_options *options)
 {
     int64_t window = (2 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
+    window += options->examples ? example_values(options) * (int64_t)sizeof(int32_t) : 0;
     int64_t slots = slot_count(options) * (slot_bytes(options) + (int64_t)sizeof(struct slot));
     return slots + window + options->source_count * (int64_t)SHARD_BYTES;
 }
@@ -98,6 +112,15 @@ static status check_options(const struct loader_options *o)
     REQUIRE(o->first_sample >= 0 && o->limit_samples >= LOADER_ONE_EPOCH && o->ahead_batches >= 0,
             STATUS_INTERNAL, "first sample %lld, limit %lld, %lld ahead",
             (long long)o->first_sample, (long long)o->limit_samples, (long long)o->ahead_batches);
+    const struct masking *m = &o->masking;
+    bool masks = m->probability > 0.0 && m->probability <= 1.0 && m->most > 0 &&
+                 m->most <= o->sequence_tokens && m->kinds != NULL && m->mask_id >= 0 &&
+                 m->vocab_size == o->vocab_size;
+    REQUIRE(
+        !o->examples || masks, STATUS_RECIPE,
+        "masking of %g of %lld tokens, at most %lld: the share must be above 0 and at most 1, the "
+        "limit 1 to the sequence length, and the tokenizer must have a [MASK]",
+        m->probability, (long long)o->sequence_tokens, (long long)m->most);
     return STATUS_OK;
 }
 
@@ -112,19 +135,30 @@ static status open_sources(struct loader *l)
                                         .sequence_tokens = o->sequence_tokens,
                                         .vocab_size = o->vocab_size,
                                         .tokenizer_sha256 = o->tokenizer_sha256,
+                                        .examples = o->examples,
                                         .open_limit = each > 1 ? each : 1};
         TRY(shard_set_open(&set, &l->sets[i]));
         samples[i] = shard_set_samples(l->sets[i]);
         weights[i] = o->sources[i].weight;
     }
     TRY(order_set(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
-    l->order.window = o->sequence_tokens;
+    l->order.window =
+        o->examples ? 0 : o->sequence_tokens; /* examples are not cut at other places */
     int64_t epoch = order_epoch(&l->order);
     l->limit = o->limit_samples > 0 ? o->limit_samples : INT64_MAX;
     if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && l->limit > epoch)) {
         l->limit = epoch;
     }
     return STATUS_OK;
+}
+
+static status hash_masking(const struct masking *m, struct hash *hash)
+{
+    char text[256];
+    int used = snprintf(text, sizeof text, "examples masked %.17g most %lld whole %d mask %d\n",
+                        m->probability, (long long)m->most, m->whole_words, m->mask_id);
+    TRY(hash_update(hash, text, (size_t)used));
+    return hash_update(hash, m->kinds, (size_t)m->vocab_size);
 }
 
 static status take_fingerprint(struct loader *l)
@@ -138,6 +172,8 @@ static status take_fingerprint(struct loader *l)
                  l->options.shuffle, l->options.document_mask);
     status result = STATUS_OK;
     TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
+    TRY_GOTO(result, failed,
+             l->options.examples ? hash_masking(&l->options.masking, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
         used = snprintf(text, sizeof text, "source %llu of %llu\n",
                         (unsigned long long)(l->order.before[i + 1] - l->order.before[i]),
@@ -149,6 +185,21 @@ static status take_fingerprint(struct loader *l)
 failed:
     hash_destroy(&hash);
     return result;
+}
+
+static status make_example(struct loader *l)
+{
+    int64_t tokens = l->options.sequence_tokens, most = l->options.masking.most;
+    size_t values = (size_t)example_values(&l->options);
+    l->example_memory = malloc(values * sizeof *l->example_memory);
+    REQUIRE(l->example_memory != NULL, STATUS_INTERNAL, "out of memory: an example");
+    l->example = (struct example){.room = tokens,
+                                  .ids = l->example_memory,
+                                  .segments = l->example_memory + tokens,
+                                  .predictions_room = most,
+                                  .positions = l->example_memory + 4 * tokens,
+                                  .labels = l->example_memory + 4 * tokens + most};
+    return STATUS_OK;
 }
 
 static status make_ring(struct loader *l)
@@ -163,6 +214,7 @@ static status make_ring(struct loader *l)
     bool held = l->ring != NULL && l->memory != NULL && l->window != NULL && l->starts != NULL;
     REQUIRE(held, STATUS_INTERNAL, "out of memory: %lld micro-batches of %lld bytes",
             (long long)l->slots, (long long)bytes);
+    TRY(l->options.examples ? make_example(l) : STATUS_OK);
     for (int64_t i = 0; i < l->slots; i++) {
         struct slot *s = &l->ring[i];
         s->samples = (int64_t *)((char *)l->memory + i * bytes); /* the widest type first */
@@ -170,6 +222,12 @@ static status make_ring(struct loader *l)
         s->targets = s->inputs + rows;
         s->positions = s->targets + rows;
         s->cu_rows = s->positions + rows;
+        if (l->options.examples) {
+            s->segment_ids = s->cu_rows + rows + 1;
+            s->next_sentence = s->segment_ids + rows;
+            s->masked_rows = s->next_sentence + batch;
+            s->masked_ids = s->masked_rows + batch * l->options.masking.most;
+        }
     }
     return STATUS_OK;
 }
@@ -212,6 +270,69 @@ static void add_rows(struct loader *l, struct slot *s, int64_t row, const int32_
     }
 }
 
+/* The example that l->example holds, at the end of the batch. */
+static void add_example(struct loader *l, struct slot *s, int64_t index)
+{
+    struct batch *b = &s->batch;
+    const struct example *e = &l->example;
+    int64_t row = b->rows;
+    memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
+    memcpy(s->segment_ids + row, e->segments, (size_t)e->tokens * sizeof *s->segment_ids);
+    for (int64_t i = 0; i < e->tokens; i++) {
+        s->positions[row + i] = (int32_t)i;
+        s->targets[row + i] = BATCH_IGNORED;
+    }
+    for (int64_t i = 0; i < e->predictions; i++) {
+        s->masked_rows[b->masked] = (int32_t)(row + e->positions[i]);
+        s->masked_ids[b->masked++] = e->labels[i];
+        s->targets[row + e->positions[i]] = e->labels[i];
+    }
+    s->next_sentence[index] = e->next_sentence;
+    b->rows += e->tokens;
+    b->longest = e->tokens > b->longest ? e->tokens : b->longest;
+    s->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+static status fill_examples(struct loader *l, struct slot *s)
+{
+    s->batch.rows = 0;
+    s->batch.segment_ids = s->segment_ids;
+    s->batch.next_sentence = s->next_sentence;
+    s->batch.masked_rows = s->masked_rows;
+    s->batch.masked_ids = s->masked_ids;
+    struct example *e = &l->example;
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        s->samples[i] = l->next + i;
+        TRY(shard_set_example(l->sets[place.source], place.sample, e));
+        if (!e->masked) {
+            uint64_t example = (uint64_t)place.source << 48 ^ (uint64_t)place.sample;
+            e->predictions =
+                masking_apply(&l->options.masking, l->options.seed, place.epoch, example, e->ids,
+                              e->tokens, e->positions, e->labels, e->segments + e->room);
+        }
+        add_example(l, s, i);
+    }
+    return STATUS_OK;
+}
+
+static status fill_windows(struct loader *l, struct slot *s)
+{
+    int64_t tokens = l->options.sequence_tokens;
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        struct shard_set *set = l->sets[place.source];
+        int64_t start_count = 0;
+        s->samples[i] = l->next + i;
+        TRY(shard_set_read(set, place.sample, place.shift, l->window));
+        if (l->options.document_mask) {
+            TRY(shard_set_starts(set, place.sample, place.shift, l->starts, &start_count));
+        }
+        add_rows(l, s, i * tokens, l->starts, start_count);
+    }
+    return STATUS_OK;
+}
+
 static status fill(struct loader *l, struct slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
@@ -229,17 +350,7 @@ static status fill(struct loader *l, struct slot *s)
                               .first_row = l->next * tokens,
                               .samples = s->samples};
     s->cu_rows[0] = 0;
-    for (int64_t i = 0; i < sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        struct shard_set *set = l->sets[place.source];
-        int64_t start_count = 0;
-        s->samples[i] = l->next + i;
-        TRY(shard_set_read(set, place.sample, place.shift, l->window));
-        if (l->options.document_mask) {
-            TRY(shard_set_starts(set, place.sample, place.shift, l->starts, &start_count));
-        }
-        add_rows(l, s, i * tokens, l->starts, start_count);
-    }
+    TRY(l->options.examples ? fill_examples(l, s) : fill_windows(l, s));
     l->next += sequences;
     if (s->last) {
         begin_step(l, l->step_first + l->options.global_sequences);
@@ -358,6 +469,7 @@ status loader_close(struct loader **loader)
     free(l->memory);
     free(l->window);
     free(l->starts);
+    free(l->example_memory);
     free(l);
     return result;
 }

@@ -37,6 +37,9 @@ static bool is_listed(const struct prepare_options *o, const char *path)
 static status read_tokens(struct input *in, const char *path)
 {
     char bin[FILE_PATH_BYTES], idx[FILE_PATH_BYTES];
+    REQUIRE(!in->cutter->pairs, STATUS_DATA,
+            "%s holds tokens, not sentences: text or JSON Lines are needed for sentence pairs",
+            path);
     TRY(encoder_drain(in->encoder));
     if (ends_with(path, ".idx")) {
         TRY(other_ending(bin, path, ".bin"));
@@ -97,26 +100,80 @@ static status read_inputs(struct input *in, const struct prepare_options *o)
     return encoder_drain(in->encoder);
 }
 
+/* All inputs through the encoder into the sink. */
+static status encode_inputs(const struct prepare_options *o, struct sink sink,
+                            struct output *output, struct prepare_report *report)
+{
+    struct cutter cutter = {.report = report,
+                            .sentences = o->sentences,
+                            .pairs = sink.sentences,
+                            .blanks_only = adds_blank(o->tokenizer)};
+    struct input in = {.options = o, .cutter = &cutter, .output = output, .report = report};
+    status result = STATUS_OK;
+    cutter.text = malloc(PREPARE_PIECE_BYTES);
+    REQUIRE_GOTO(result, done, cutter.text != NULL, STATUS_INTERNAL, "out of memory: a piece");
+    TRY_GOTO(result, done, encoder_open(o->tokenizer, o->workers, sink, &in.encoder));
+    cutter.encoder = in.encoder;
+    result = read_inputs(&in, o);
+done:
+    encoder_close(&in.encoder);
+    free(cutter.text);
+    return result;
+}
+
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
     TRY(check_options(options));
     double began = clock_seconds();
-    struct cutter cutter = {.report = out, .blanks_only = adds_blank(options->tokenizer)};
-    struct input in = {.options = options, .cutter = &cutter, .report = out};
+    struct output *output = NULL;
     status result = STATUS_OK;
-    cutter.text = malloc(PREPARE_PIECE_BYTES);
-    REQUIRE_GOTO(result, done, cutter.text != NULL, STATUS_INTERNAL, "out of memory: a piece");
-    TRY_GOTO(result, done, output_open(options, &in.output));
-    TRY_GOTO(result, done,
-             encoder_open(options->tokenizer, options->workers, in.output, &in.encoder));
-    cutter.encoder = in.encoder;
-    TRY_GOTO(result, done, read_inputs(&in, options));
-    TRY_GOTO(result, done, output_finish(in.output, out));
+    TRY_GOTO(result, done, output_open(options, EXAMPLE_TEXT, &output));
+    struct sink sink = {output, output_tokens, output_end_document, false};
+    TRY_GOTO(result, done, encode_inputs(options, sink, output, out));
+    TRY_GOTO(result, done, output_finish(output, out));
     out->seconds = clock_seconds() - began;
 done:
-    encoder_close(&in.encoder);
-    output_close(&in.output);
-    free(cutter.text);
+    output_close(&output);
+    return result;
+}
+
+static status check_pairs(const struct prepare_options *o)
+{
+    struct tokenizer_specials s = tokenizer_specials_of(o->tokenizer);
+    REQUIRE(s.cls >= 0 && s.sep >= 0, STATUS_DATA,
+            "the tokenizer has no [CLS] and [SEP], so that it cannot make sentence pairs; `bireme "
+            "tokenizer train --type wordpiece` makes one that has");
+    REQUIRE(o->sequence_tokens >= 8 && o->sequence_tokens <= 65536, STATUS_USAGE,
+            "examples of %lld tokens; 8 to 65,536 are possible", (long long)o->sequence_tokens);
+    REQUIRE(o->short_fraction >= 0.0 && o->short_fraction <= 1.0, STATUS_USAGE,
+            "the fraction of short sequences is %g; it must be in [0, 1]", o->short_fraction);
+    return STATUS_OK;
+}
+
+status prepare_mlm(const struct prepare_options *options, struct prepare_report *out)
+{
+    *out = (struct prepare_report){0};
+    TRY(check_options(options));
+    TRY(check_pairs(options));
+    double began = clock_seconds();
+    struct output *output = NULL;
+    struct spool *spool = NULL;
+    status result = STATUS_OK;
+    TRY_GOTO(result, done, output_open(options, EXAMPLE_SENTENCE_PAIRS, &output));
+    TRY_GOTO(result, done, spool_open(output_folder(output), &spool));
+    struct sink sink = {spool, spool_tokens, spool_end_document, true};
+    TRY_GOTO(result, done, encode_inputs(options, sink, output, out));
+    TRY_GOTO(result, done, spool_finish(spool));
+    int64_t documents = spool_documents(spool);
+    TRY_GOTO(result, done, pairs_make(options, spool, output));
+    TRY_GOTO(result, done, output_finish(output, out));
+    out->examples = out->documents;
+    out->documents = documents;
+    out->sentences = spool_sentences(spool);
+    out->seconds = clock_seconds() - began;
+done:
+    spool_close(&spool);
+    output_close(&output);
     return result;
 }

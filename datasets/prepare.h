@@ -23,6 +23,10 @@
  * not blank, without its end. */
 enum prepare_documents { PREPARE_FILE, PREPARE_PARAGRAPH, PREPARE_LINE };
 
+/* Where sentences end: at lines' ends; there and after . ? !; or as the document shows: at lines' ends where it has
+ * several lines (in its first 256 KiB), else after . ? ! */
+enum prepare_sentences { PREPARE_AUTO, PREPARE_LINES, PREPARE_STOPS };
+
 struct prepare_options {
     const struct tokenizer *tokenizer;
     char *const *inputs;
@@ -35,12 +39,17 @@ struct prepare_options {
     int64_t
         shard_tokens; /* tokens of a shard at most; a document that does not fit goes on in the next */
     int workers;      /* encoding threads; 0: all cores */
+    enum prepare_sentences sentences; /* sentence pairs from here */
+    int64_t sequence_tokens;          /* of an example at most, with [CLS] and both [SEP] */
+    double short_fraction;            /* of the documents: shorter examples */
+    uint64_t pair_seed;
     bool skip_bad_rows; /* JSON Lines: count them instead of stopping */
 };
 
 struct prepare_report {
-    int64_t documents;       /* of at least one token */
-    int64_t empty_documents; /* left out: nothing in them */
+    int64_t documents;           /* of at least one token */
+    int64_t sentences, examples; /* of sentence pairs */
+    int64_t empty_documents;     /* left out: nothing in them */
     int64_t train_tokens, validation_tokens;
     int64_t bytes; /* of all inputs */
     int64_t bad_rows;
@@ -57,3 +66,10 @@ struct prepare_report {
  *           STATUS_CREATE (also: another preparation writes there), STATUS_WRITE; on failure nothing
  *           new is left in the output folder, and what was there stays */
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_mlm - sentence pairs for masked language modelling with next-sentence prediction (example.h).
+ *
+ * Token files are refused, for they have no sentences. As in prepare_clm otherwise; the tokens of all documents are
+ * kept on disk in the output folder meanwhile, 4 bytes each.
+ * Errors    also STATUS_DATA: the tokenizer has no [CLS] and [SEP]; STATUS_USAGE: examples of fewer than 8 tokens */
+status prepare_mlm(const struct prepare_options *options, struct prepare_report *out);

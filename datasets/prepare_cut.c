@@ -79,9 +79,66 @@ bool cutter_boundary(const char *text, size_t bytes, size_t at, bool blanks_only
     return stop && is_eastern_letter(character_before(u, at));
 }
 
+static size_t closing(const char *text, size_t bytes, size_t at)
+{
+    while (at < bytes && strchr("\"')]", text[at]) != NULL && text[at] != '\0') {
+        at++;
+    }
+    return at;
+}
+
+size_t sentence_end(const char *text, size_t bytes, size_t from, bool stops)
+{
+    for (size_t at = from; at < bytes; at++) {
+        char c = text[at];
+        if (c == '\n') {
+            return at + 1;
+        }
+        if (stops && (c == '.' || c == '?' || c == '!')) {
+            size_t end = closing(text, bytes, at + 1);
+            if (end < bytes && strchr(" \t\r\n", text[end]) != NULL && text[end] != '\0') {
+                return end;
+            }
+        }
+        bool eastern = stops && bytes - at >= 3 &&
+                       (memcmp(text + at, "\xE3\x80\x82", 3) == 0 || /* U+3002 */
+                        memcmp(text + at, "\xEF\xBC\x81", 3) == 0 || /* U+FF01 */
+                        memcmp(text + at, "\xEF\xBC\x9F", 3) == 0);  /* U+FF1F */
+        if (eastern) {
+            return at + 3;
+        }
+    }
+    return bytes;
+}
+
+/* The last sentence's end in a full buffer that has one before its own end; 0: none. */
+static size_t last_sentence(const struct cutter *c)
+{
+    size_t last = 0;
+    for (size_t end = 0; (end = sentence_end(c->text, c->held, end, c->origin.stops)) < c->held;) {
+        last = end;
+    }
+    return last;
+}
+
+/* How the document's sentences end, once its beginning is held. */
+static void choose_stops(struct cutter *c)
+{
+    const char *line = memchr(c->text, '\n', c->held);
+    bool lines =
+        line != NULL && line + 1 < c->text + c->held; /* one at the very end separates nothing */
+    c->origin.stops = c->sentences == PREPARE_STOPS || (c->sentences == PREPARE_AUTO && !lines);
+    c->begun = true;
+}
+
 /* The last good place in a full buffer; where there is none, the last place between two characters. */
 static size_t find_cut(const struct cutter *c, bool *forced)
 {
+    size_t sentence = c->pairs ? last_sentence(c) : 0;
+    if (sentence > 0) {
+        *forced = false;
+        return sentence;
+    }
     for (size_t at = c->held - 1; at > 0; at--) {
         if (cutter_boundary(c->text, c->held, at, c->blanks_only)) {
             *forced = false;
@@ -99,6 +156,9 @@ static size_t find_cut(const struct cutter *c, bool *forced)
 
 static status cut(struct cutter *c)
 {
+    if (c->pairs && !c->begun) {
+        choose_stops(c);
+    }
     bool forced;
     size_t at = find_cut(c, &forced);
     if (forced && c->report->forced_cuts++ == 0) {
@@ -118,6 +178,7 @@ void cutter_begin(struct cutter *c, struct origin origin)
     c->origin = origin;
     c->held = 0;
     c->open = false;
+    c->begun = false;
 }
 
 status cutter_write(struct cutter *c, const char *text, size_t bytes)
@@ -144,5 +205,8 @@ status cutter_end(struct cutter *c)
         return STATUS_OK;
     }
     c->open = false;
+    if (c->pairs && !c->begun) {
+        choose_stops(c);
+    }
     return encoder_piece(c->encoder, c->text, c->held, true, c->origin);
 }

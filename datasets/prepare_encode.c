@@ -37,7 +37,7 @@ struct slot {
 
 struct encoder {
     const struct tokenizer *tokenizer;
-    struct output *output;
+    struct sink sink;
     int32_t eos;
     int slots, workers;
     struct slot *ring;
@@ -48,11 +48,27 @@ struct encoder {
     bool stop;
 };
 
+static status encode_sentences(struct encoder *e, struct slot *s, const char *text, size_t bytes,
+                               bool stops)
+{
+    for (size_t at = 0; at < bytes;) {
+        size_t end = sentence_end(text, bytes, at, stops);
+        TRY(tokenizer_encode(e->tokenizer, text + at, end - at, false, &s->tokens));
+        TRY(token_list_reserve(&s->tokens, 1));
+        s->tokens.ids[s->tokens.count++] = PREPARE_SENTENCE_END;
+        at = end;
+    }
+    return STATUS_OK;
+}
+
 /* The tokenizer counts bytes from the piece's start; the user knows the file. */
 static status encode_piece(struct encoder *e, struct slot *s, const struct piece *p, size_t begin)
 {
-    status result =
-        tokenizer_encode(e->tokenizer, s->text + begin, p->text_end - begin, false, &s->tokens);
+    const char *text = s->text + begin;
+    size_t bytes = p->text_end - begin;
+    status result = e->sink.sentences
+                        ? encode_sentences(e, s, text, bytes, p->origin.stops)
+                        : tokenizer_encode(e->tokenizer, text, bytes, false, &s->tokens);
     if (result == STATUS_OK) {
         return STATUS_OK;
     }
@@ -115,7 +131,7 @@ static status start_workers(struct encoder *e, int workers)
     return STATUS_OK;
 }
 
-status encoder_open(const struct tokenizer *tokenizer, int workers, struct output *output,
+status encoder_open(const struct tokenizer *tokenizer, int workers, struct sink sink,
                     struct encoder **out)
 {
     *out = NULL;
@@ -124,8 +140,8 @@ status encoder_open(const struct tokenizer *tokenizer, int workers, struct outpu
     struct encoder *e = calloc(1, sizeof *e);
     REQUIRE(e != NULL, STATUS_INTERNAL, "out of memory: an encoder");
     e->tokenizer = tokenizer;
-    e->output = output;
-    e->eos = tokenizer_eos(tokenizer);
+    e->sink = sink;
+    e->eos = sink.sentences ? -1 : tokenizer_eos(tokenizer);
     e->slots = 2 * workers + 2;
     pthread_mutex_init(&e->mutex, NULL);
     pthread_cond_init(&e->work, NULL);
@@ -154,11 +170,11 @@ static status write_slot(struct encoder *e, struct slot *s)
     int64_t begin = 0;
     for (int i = 0; i < s->count; i++) {
         const struct piece *p = &s->pieces[i];
-        TRY(output_tokens(e->output, s->tokens.ids + begin, p->tokens_end - begin));
+        TRY(e->sink.tokens(e->sink.to, s->tokens.ids + begin, p->tokens_end - begin));
         begin = p->tokens_end;
         if (p->ends_document) {
-            TRY(output_tokens(e->output, &e->eos, e->eos >= 0 ? 1 : 0));
-            TRY(output_end_document(e->output));
+            TRY(e->sink.tokens(e->sink.to, &e->eos, e->eos >= 0 ? 1 : 0));
+            TRY(e->sink.end_document(e->sink.to));
         }
     }
     return STATUS_OK;

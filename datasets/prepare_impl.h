@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "datasets/example.h"
 #include "datasets/prepare.h"
 
 enum { PREPARE_PIECE_BYTES = 256 << 10 };
@@ -12,15 +13,54 @@ enum { PREPARE_PIECE_BYTES = 256 << 10 };
 /* Output: documents of ids into shards of two sides, train and validation. */
 struct output;
 
-status output_open(const struct prepare_options *options, struct output **out);
+status output_open(const struct prepare_options *options, enum example_kind kind,
+                   struct output **out);
+/* output_folder - of what is unfinished: it is removed in the end. */
+const char *output_folder(const struct output *o);
+/* output_example - a whole one, on its side; values: of each column of the kind. */
+status output_example(struct output *o, bool validation, const int32_t *ids, int64_t count,
+                      const uint32_t *values);
+/* output_stratum - of a split by chance: the document that is drawn from this stratum, which ends at *end. */
+int64_t output_stratum(const struct prepare_options *options, int64_t stratum, int64_t *end);
 /* output_tokens - more ids of the current document. */
-status output_tokens(struct output *o, const int32_t *ids, int64_t count);
+status output_tokens(void *output, const int32_t *ids, int64_t count);
 /* output_end_document - nothing happens if it holds no token. */
-status output_end_document(struct output *o);
+status output_end_document(void *output);
 /* output_finish - hold out the validation part, name the shards, replace what was there. */
 status output_finish(struct output *o, struct prepare_report *report);
 /* output_close - remove what is unfinished. */
 void output_close(struct output **o);
+
+/* Spool: encoded documents as sentences, first written, then read (prepare_spool.c). */
+struct spool;
+
+#define PREPARE_SENTENCE_END (-1) /* among ids: a sentence ends */
+
+status spool_open(const char *folder, struct spool **out);
+void spool_close(struct spool **spool);
+status spool_tokens(void *spool, const int32_t *ids, int64_t count);
+status spool_end_document(void *spool);
+status spool_finish(struct spool *s); /* from here on it is read */
+int64_t spool_documents(const struct spool *s);
+int64_t spool_sentences(const struct spool *s);
+/* spool_document - its sentences.  spool_starts - first tokens of sentences (there is one more than sentences).
+ * spool_read - tokens.  spool_divide - the only document in two, the second with this fraction of the tokens. */
+status spool_document(const struct spool *s, int64_t document, int64_t *first, int64_t *end);
+status spool_starts(const struct spool *s, int64_t first, int64_t count, int64_t *starts);
+status spool_read(const struct spool *s, int64_t first, int64_t count, int32_t *ids);
+status spool_divide(struct spool *s, double fraction);
+
+/* pairs_make - all sentence pairs of a spool into the output. */
+status pairs_make(const struct prepare_options *options, struct spool *spool,
+                  struct output *output);
+
+/* Where encoded documents go: the output, or a spool. */
+struct sink {
+    void *to;
+    status (*tokens)(void *to, const int32_t *ids, int64_t count);
+    status (*end_document)(void *to);
+    bool sentences; /* ids are cut by PREPARE_SENTENCE_END, and no end token is appended */
+};
 
 /* Encoder: pieces of text to ids by several threads, into the output in the order they came. */
 struct encoder;
@@ -30,9 +70,14 @@ struct origin {
     const char *path; /* stays valid until encoder_drain */
     int64_t place;    /* a byte offset, or a line */
     bool is_line;
+    bool stops; /* sentences end at full stops too, not at lines' ends alone */
 };
 
-status encoder_open(const struct tokenizer *tokenizer, int workers, struct output *output,
+/* sentence_end - where the sentence that begins at text[from] ends: at a line's end, with `stops` also after
+ * . ? ! (and what closes a quotation) before white space, and after their Chinese forms. `bytes`: not in here. */
+size_t sentence_end(const char *text, size_t bytes, size_t from, bool stops);
+
+status encoder_open(const struct tokenizer *tokenizer, int workers, struct sink sink,
                     struct encoder **out);
 /* encoder_piece - bytes <= PREPARE_PIECE_BYTES; copied.
  *
@@ -47,6 +92,9 @@ void encoder_close(struct encoder **e);
 struct cutter {
     struct encoder *encoder;
     struct prepare_report *report;
+    enum prepare_sentences sentences; /* where pieces are cut, for sentence pairs */
+    bool pairs;
+    bool begun;           /* of this document it is known how its sentences end */
     bool blanks_only;     /* the tokenizer puts a blank before a text: pieces must begin with one */
     bool open;            /* a document has begun and holds something */
     struct origin origin; /* of the first byte held */

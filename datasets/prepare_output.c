@@ -71,7 +71,8 @@ static status lock_folder(struct output *o)
     return STATUS_OK;
 }
 
-status output_open(const struct prepare_options *options, struct output **out)
+status output_open(const struct prepare_options *options, enum example_kind kind,
+                   struct output **out)
 {
     *out = NULL;
     struct output *o = calloc(1, sizeof *o);
@@ -80,6 +81,7 @@ status output_open(const struct prepare_options *options, struct output **out)
     o->lock = -1;
     o->train.name = "train";
     o->validation.name = "validation";
+    o->header.kind = kind;
     o->header.vocab_size = tokenizer_vocab_size(options->tokenizer);
     o->header.eos_id = tokenizer_eos(options->tokenizer);
     snprintf(o->header.tokenizer_sha256, sizeof o->header.tokenizer_sha256, "%s",
@@ -118,6 +120,20 @@ void output_close(struct output **output)
     free(o);
 }
 
+const char *output_folder(const struct output *o)
+{
+    return o->folder;
+}
+
+int64_t output_stratum(const struct prepare_options *options, int64_t stratum, int64_t *end)
+{
+    double fraction = options->validation_fraction;
+    int64_t begin = stratum == 0 ? 0 : (int64_t)floor((double)stratum / fraction + 1e-9);
+    *end = (int64_t)floor((double)(stratum + 1) / fraction + 1e-9);
+    uint64_t key = random_key(options->split_seed, RANDOM_SPLIT, 0, 0);
+    return begin + (int64_t)random_below(key, (uint64_t)stratum, (uint64_t)(*end - begin));
+}
+
 /* The side of the document that begins now. */
 static struct side *choose_side(struct output *o)
 {
@@ -126,12 +142,7 @@ static struct side *choose_side(struct output *o)
         return &o->train;
     }
     while (o->documents >= o->stratum_end) {
-        int64_t begin = o->stratum_end;
-        o->stratum_end = (int64_t)floor((double)(o->stratum + 1) / fraction + 1e-9);
-        uint64_t key = random_key(o->options->split_seed, RANDOM_SPLIT, 0, 0);
-        o->drawn = begin + (int64_t)random_below(key, (uint64_t)o->stratum,
-                                                 (uint64_t)(o->stratum_end - begin));
-        o->stratum++;
+        o->drawn = output_stratum(o->options, o->stratum++, &o->stratum_end);
     }
     return o->documents == o->drawn ? &o->validation : &o->train;
 }
@@ -167,8 +178,9 @@ static status next_writer(struct output *o, struct side *side)
     return shard_writer_create(path, &o->header, &side->writer);
 }
 
-status output_tokens(struct output *o, const int32_t *ids, int64_t count)
+status output_tokens(void *output, const int32_t *ids, int64_t count)
 {
+    struct output *o = output;
     if (count > 0 && o->document_tokens == 0) {
         o->now = choose_side(o);
     }
@@ -190,8 +202,30 @@ status output_tokens(struct output *o, const int32_t *ids, int64_t count)
     return STATUS_OK;
 }
 
-status output_end_document(struct output *o)
+status output_example(struct output *o, bool validation, const int32_t *ids, int64_t count,
+                      const uint32_t *values)
 {
+    struct side *side = validation ? &o->validation : &o->train;
+    REQUIRE(count <= o->options->shard_tokens, STATUS_USAGE,
+            "shards of %lld tokens cannot hold an example of %lld",
+            (long long)o->options->shard_tokens, (long long)count);
+    if (side->writer == NULL ||
+        shard_writer_tokens(side->writer) + count > o->options->shard_tokens) {
+        TRY(next_writer(o, side));
+    }
+    TRY(shard_writer_append(side->writer, ids, count));
+    for (int i = 0; i < example_format_of(o->header.kind)->columns; i++) {
+        TRY(shard_writer_values(side->writer, i, values + i, 1));
+    }
+    side->shards[side->count - 1].documents++;
+    o->documents++;
+    o->tokens += count;
+    return shard_writer_end_document(side->writer);
+}
+
+status output_end_document(void *output)
+{
+    struct output *o = output;
     if (o->document_tokens == 0) {
         return STATUS_OK;
     }
@@ -332,7 +366,8 @@ static status split(struct output *o)
     if (o->options->validation_fraction <= 0.0) {
         return STATUS_OK;
     }
-    if (!o->options->shuffle_split || o->documents == 1) {
+    bool placed = o->header.kind != EXAMPLE_TEXT; /* examples have been told their side */
+    if (!placed && (!o->options->shuffle_split || o->documents == 1)) {
         return hold_out_last(o);
     }
     REQUIRE(o->train.count > 0 && o->validation.count > 0, STATUS_DATA,

@@ -16,7 +16,8 @@ enum { PIECE_TOKENS = 16384 }; /* verified at a time */
 struct shard {
     struct shard_header header;
     hid_t file;
-    struct chunks *tokens, *documents;
+    struct chunks *tokens, *documents, *columns[EXAMPLE_COLUMNS_MAX];
+    char columns_sha256[EXAMPLE_COLUMNS_MAX][HASH_TEXT_BYTES];
     char *path;
 };
 
@@ -105,6 +106,64 @@ static status open_documents(struct shard *s)
     return STATUS_OK;
 }
 
+static status read_kind(struct shard *s)
+{
+    if (!h5file_has(s->file, "examples")) {
+        return STATUS_OK; /* text */
+    }
+    char name[SHARD_NAME_BYTES];
+    int64_t version = 0;
+    TRY(h5file_read_text(s->file, s->path, "examples", name, (int)sizeof name));
+    TRY(h5file_read_i64(s->file, s->path, "examples_version", &version, 1));
+    TRY(h5file_read_i64(s->file, s->path, "longest", &s->header.longest, 1));
+    s->header.kind = example_kind_named(name);
+    REQUIRE(s->header.kind != EXAMPLE_KINDS, STATUS_DATA,
+            "%s holds examples of the kind '%s', which this program does not know", s->path, name);
+    REQUIRE(version == example_format_of(s->header.kind)->version, STATUS_DATA,
+            "%s holds %s of version %lld; this program reads %lld", s->path, name,
+            (long long)version, (long long)example_format_of(s->header.kind)->version);
+    return STATUS_OK;
+}
+
+static status open_columns(struct shard *s)
+{
+    TRY(read_kind(s));
+    const struct example_format *format = example_format_of(s->header.kind);
+    for (int i = 0; i < format->columns; i++) {
+        const struct example_column *c = &format->column[i];
+        char name[SHARD_NAME_BYTES];
+        TRY(chunks_open(s->file, s->path, c->name, c->bytes == 1 ? H5T_STD_U8LE : H5T_STD_U32LE,
+                        &s->columns[i]));
+        int64_t stored = chunks_items(s->columns[i]);
+        int64_t wanted = c->per_token ? s->header.tokens : s->header.documents;
+        REQUIRE(stored == wanted, STATUS_DATA, "%s: /%s has %lld values instead of %lld", s->path,
+                c->name, (long long)stored, (long long)wanted);
+        snprintf(name, sizeof name, "%s_sha256", c->name);
+        if (h5file_has(s->file, name)) {
+            TRY(read_hash(s->file, s->path, name, s->columns_sha256[i]));
+        }
+    }
+    return STATUS_OK;
+}
+
+status shard_read_column(struct shard *s, int column, int64_t first, int64_t count, uint32_t *out)
+{
+    struct chunks *c = s->columns[column];
+    REQUIRE(first >= 0 && count >= 0 && first <= chunks_items(c) - count, STATUS_INTERNAL,
+            "%s: values %lld + %lld of %lld asked for", s->path, (long long)first, (long long)count,
+            (long long)chunks_items(c));
+    for (int64_t done = 0, held = 0; done < count; done += held) {
+        const void *stored;
+        TRY(chunks_at(c, first + done, &stored, &held));
+        held = held < count - done ? held : count - done;
+        for (int64_t i = 0; i < held; i++) {
+            out[done + i] = chunks_item_bytes(c) == 1 ? ((const uint8_t *)stored)[i]
+                                                      : ((const uint32_t *)stored)[i];
+        }
+    }
+    return STATUS_OK;
+}
+
 status shard_open(const char *path, struct shard **out)
 {
     *out = NULL;
@@ -118,6 +177,7 @@ status shard_open(const char *path, struct shard **out)
     TRY_GOTO(result, failed, read_header(s));
     TRY_GOTO(result, failed, open_tokens(s));
     TRY_GOTO(result, failed, open_documents(s));
+    TRY_GOTO(result, failed, open_columns(s));
     *out = s;
     return STATUS_OK;
 failed:
@@ -135,6 +195,9 @@ status shard_close(struct shard **shard)
     h5file_start();
     chunks_close(&s->tokens);
     chunks_close(&s->documents);
+    for (int i = 0; i < EXAMPLE_COLUMNS_MAX; i++) {
+        chunks_close(&s->columns[i]);
+    }
     if (s->file >= 0) {
         H5Fclose(s->file); /* read only: nothing can be lost */
     }
@@ -307,6 +370,26 @@ static status verify_documents(struct shard *s, struct hash *hash, int64_t *star
     return STATUS_OK;
 }
 
+/* The bytes of a column as they are stored. */
+static status verify_column(struct shard *s, int column)
+{
+    struct hash *hash = NULL;
+    TRY(hash_create(&hash));
+    status result = STATUS_OK;
+    struct chunks *c = s->columns[column];
+    for (int64_t first = 0, held = 0; first < chunks_items(c); first += held) {
+        const void *stored;
+        TRY_GOTO(result, done, chunks_at(c, first, &stored, &held));
+        TRY_GOTO(result, done,
+                 hash_update(hash, stored, (size_t)held * (size_t)chunks_item_bytes(c)));
+    }
+    result = compare_hash(s, example_format_of(s->header.kind)->column[column].name,
+                          s->columns_sha256[column], &hash);
+done:
+    hash_destroy(&hash);
+    return result;
+}
+
 status shard_verify(struct shard *shard)
 {
     struct hash *hash = NULL;
@@ -319,6 +402,9 @@ status shard_verify(struct shard *shard)
     TRY_GOTO(result, done, hash_create(&hash));
     TRY_GOTO(result, done, verify_documents(shard, hash, buffer));
     TRY_GOTO(result, done, compare_hash(shard, "documents", shard->header.documents_sha256, &hash));
+    for (int i = 0; i < example_format_of(shard->header.kind)->columns; i++) {
+        TRY_GOTO(result, done, verify_column(shard, i));
+    }
 done:
     hash_destroy(&hash);
     free(buffer);

@@ -8,7 +8,7 @@
  *               shards of other programs; they see what Fletcher32 cannot (swapped or zeroed chunks).
  *
  * Documents hold at least one token: the starts begin with 0, rise strictly and end with `tokens`.
- * Objectives with more per example add datasets beside these; they are described here when they come. */
+ * Objectives with more per example add datasets beside these: example.h describes them all. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,12 +16,15 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "datasets/example.h"
 
 struct shard_header {
+    enum example_kind kind;
     int64_t vocab_size;
     int64_t eos_id; /* -1: none */
     int64_t tokens;
     int64_t documents;
+    int64_t longest; /* tokens of the longest example; 0 for text */
     int token_bytes; /* 2 or 4 */
     char tokenizer_sha256[HASH_TEXT_BYTES];
     char tokens_sha256[HASH_TEXT_BYTES];    /* "": not stored */
@@ -57,6 +60,10 @@ status shard_read(struct shard *shard, int64_t first, int64_t count, int32_t *ou
  * Errors    STATUS_DATA also where they do not rise or leave the tokens */
 status shard_read_documents(struct shard *shard, int64_t first, int64_t count, int64_t *out);
 
+/* shard_read_column - values [first, first + count) of a column of the shard's kind (example.h). */
+status shard_read_column(struct shard *shard, int column, int64_t first, int64_t count,
+                         uint32_t *out);
+
 /* shard_document_at - the document that holds token `position`: its index, by a search. */
 status shard_document_at(struct shard *shard, int64_t position, int64_t *out_document);
 
@@ -76,7 +83,7 @@ struct shard_writer;
 
 /* shard_writer_create - a new file, which appears at path only when shard_writer_close returns.
  *
- * header gives vocab_size, eos_id, tokenizer_sha256; counts are filled in. Equal calls give equal
+ * header gives kind, vocab_size, eos_id, tokenizer_sha256; counts are filled in. Equal calls give equal
  * bytes.
  * Memory    one chunk of tokens and one of documents, whatever the shard's size
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
@@ -87,6 +94,10 @@ status shard_writer_create(const char *path, const struct shard_header *header,
  *
  * Errors    STATUS_DATA: an id outside of the vocabulary; STATUS_WRITE */
 status shard_writer_append(struct shard_writer *w, const int32_t *ids, int64_t count);
+
+/* shard_writer_values - more values of a column: those of each document before it ends. */
+status shard_writer_values(struct shard_writer *w, int column, const uint32_t *values,
+                           int64_t count);
 
 /* shard_writer_end_document - the next token begins another; nothing happens in an empty one. */
 status shard_writer_end_document(struct shard_writer *w);

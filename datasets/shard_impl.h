@@ -6,6 +6,7 @@
 
 enum {
     SHARD_FORMAT_VERSION = 1,
+    SHARD_NAME_BYTES = 64,        /* of an attribute that goes with a column */
     SHARD_CHUNK_BYTES = 16 << 10, /* of /tokens: a window reads and checks whole chunks */
     SHARD_DOCUMENT_CHUNK = 1024   /* entries of /documents */
 };

@@ -8,12 +8,13 @@
 static status print_json(const char *path, const struct shard_header *h)
 {
     json_t *root =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:s, s:s, s:s, s:b}", "kind", "shard",
-                  "path", path, "bytes", (json_int_t)file_size(path), "tokens",
-                  (json_int_t)h->tokens, "documents", (json_int_t)h->documents, "vocab_size",
-                  (json_int_t)h->vocab_size, "eos_id", (json_int_t)h->eos_id, "token_bytes",
-                  h->token_bytes, "tokenizer_sha256", h->tokenizer_sha256, "tokens_sha256",
-                  h->tokens_sha256, "documents_sha256", h->documents_sha256, "whole", 1);
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:s, s:s, s:s, s:b}", "kind",
+                  "shard", "path", path, "examples", example_format_of(h->kind)->name, "bytes",
+                  (json_int_t)file_size(path), "tokens", (json_int_t)h->tokens, "documents",
+                  (json_int_t)h->documents, "vocab_size", (json_int_t)h->vocab_size, "eos_id",
+                  (json_int_t)h->eos_id, "token_bytes", h->token_bytes, "tokenizer_sha256",
+                  h->tokenizer_sha256, "tokens_sha256", h->tokens_sha256, "documents_sha256",
+                  h->documents_sha256, "whole", 1);
     REQUIRE(root != NULL, STATUS_DATA, "the path %s is not valid UTF-8 and cannot be told in JSON",
             path);
     bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
@@ -29,6 +30,7 @@ static status print_lines(const char *path, const struct shard_header *h)
     printf("tokens           %" PRId64 " of %d bytes\n", h->tokens, h->token_bytes);
     printf("documents        %" PRId64 ", %.1f tokens each\n", h->documents,
            (double)h->tokens / (double)h->documents);
+    printf("examples         %s\n", example_format_of(h->kind)->name);
     printf("vocabulary       %" PRId64 "\n", h->vocab_size);
     if (h->eos_id < 0) {
         printf("end token        none\n");

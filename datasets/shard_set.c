@@ -8,14 +8,17 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "datasets/nvidia_shard.h"
 #include "datasets/shard.h"
 
 struct member {
     char *path;
     struct shard_header header;
-    int64_t first_sample; /* of the set */
-    struct shard *shard;  /* NULL: not open now */
-    uint64_t used;        /* when it was last read, for closing the oldest */
+    int64_t first_sample;        /* of the set */
+    struct shard *shard;         /* NULL: not open now */
+    struct nvidia_shard *nvidia; /* instead of the other */
+    bool is_nvidia;
+    uint64_t used; /* when it was last read, for closing the oldest */
 };
 
 struct shard_set {
@@ -23,7 +26,8 @@ struct shard_set {
     int count;
     int open_count, open_limit;
     uint64_t reads;
-    int64_t sequence_tokens;
+    int64_t sequence_tokens, vocab_size;
+    bool examples;
     int64_t samples, tokens;
 };
 
@@ -111,16 +115,22 @@ static status check_complete(const struct shard_set *set)
     return STATUS_OK;
 }
 
+static bool is_open(const struct member *m)
+{
+    return m->shard != NULL || m->nvidia != NULL;
+}
+
 static status close_oldest(struct shard_set *set)
 {
     struct member *oldest = NULL;
     for (int i = 0; i < set->count; i++) {
         struct member *m = &set->members[i];
-        if (m->shard != NULL && (oldest == NULL || m->used < oldest->used)) {
+        if (is_open(m) && (oldest == NULL || m->used < oldest->used)) {
             oldest = m;
         }
     }
     set->open_count--;
+    nvidia_shard_close(&oldest->nvidia);
     return shard_close(&oldest->shard);
 }
 
@@ -132,21 +142,57 @@ static bool same_header(const struct shard_header *a, const struct shard_header 
            strcmp(a->tokens_sha256, b->tokens_sha256) == 0;
 }
 
+/* What there is to say of a file without a header. */
+static struct shard_header nvidia_header(const struct nvidia_shard *shard)
+{
+    int64_t examples = nvidia_shard_examples(shard);
+    return (struct shard_header){.kind = EXAMPLE_SENTENCE_PAIRS,
+                                 .eos_id = -1,
+                                 .tokens = examples * nvidia_shard_tokens(shard),
+                                 .documents = examples,
+                                 .token_bytes = 4};
+}
+
+/* The shard is of this tokenizer and holds what is asked for. */
+static status check_member(const struct shard_set *set, const struct member *m,
+                           const struct shard_set_options *options)
+{
+    enum example_kind wanted = set->examples ? EXAMPLE_SENTENCE_PAIRS : EXAMPLE_TEXT;
+    REQUIRE(
+        m->header.kind == wanted, STATUS_DATA,
+        "%s holds examples of the kind '%s', not '%s' as this objective needs; `bireme prepare` "
+        "has a flag --objective",
+        m->path, example_format_of(m->header.kind)->name, example_format_of(wanted)->name);
+    REQUIRE(
+        m->header.longest <= set->sequence_tokens || !set->examples, STATUS_DATA,
+        "%s has examples of up to %lld tokens, the sequence length is %lld; run `bireme prepare` "
+        "with --sequence-length %lld, or set data.sequence_length to %lld",
+        m->path, (long long)m->header.longest, (long long)set->sequence_tokens,
+        (long long)set->sequence_tokens, (long long)m->header.longest);
+    return m->is_nvidia ? STATUS_OK
+                        : shard_expect(m->shard, options->vocab_size, options->tokenizer_sha256);
+}
+
 static status open_member(struct shard_set *set, struct member *m)
 {
     m->used = ++set->reads;
-    if (m->shard != NULL) {
+    if (is_open(m)) {
         return STATUS_OK;
     }
     if (set->open_count == set->open_limit) {
         TRY(close_oldest(set));
     }
-    TRY(shard_open(m->path, &m->shard));
-    set->open_count++;
     bool first_time = m->header.tokens == 0;
-    REQUIRE(first_time || same_header(&m->header, shard_header_of(m->shard)), STATUS_DATA,
+    if (first_time && set->examples) {
+        TRY(nvidia_shard_is(m->path, &m->is_nvidia));
+    }
+    TRY(m->is_nvidia ? nvidia_shard_open(m->path, &m->nvidia) : shard_open(m->path, &m->shard));
+    set->open_count++;
+    struct shard_header header =
+        m->is_nvidia ? nvidia_header(m->nvidia) : *shard_header_of(m->shard);
+    REQUIRE(first_time || same_header(&m->header, &header), STATUS_DATA,
             "%s was replaced by another shard while it was in use", m->path);
-    m->header = *shard_header_of(m->shard);
+    m->header = header;
     return STATUS_OK;
 }
 
@@ -155,9 +201,10 @@ static status check_members(struct shard_set *set, const struct shard_set_option
     for (int i = 0; i < set->count; i++) {
         struct member *m = &set->members[i];
         TRY(open_member(set, m));
-        TRY(shard_expect(m->shard, options->vocab_size, options->tokenizer_sha256));
+        TRY(check_member(set, m, options));
         m->first_sample = set->samples;
-        int64_t samples = (m->header.tokens - 1) / set->sequence_tokens;
+        int64_t samples =
+            set->examples ? m->header.documents : (m->header.tokens - 1) / set->sequence_tokens;
         if (samples == 0) {
             log_warning("SHARD-SHORT", "%s has %lld tokens, fewer than the %lld of one sample",
                         m->path, (long long)m->header.tokens, (long long)set->sequence_tokens + 1);
@@ -174,7 +221,7 @@ static status check_members(struct shard_set *set, const struct shard_set_option
     }
     for (int i = 0; i < set->count; i++) {
         TRY(open_member(set, &set->members[i]));
-        TRY(shard_verify(set->members[i].shard));
+        TRY(set->members[i].is_nvidia ? STATUS_OK : shard_verify(set->members[i].shard));
     }
     return STATUS_OK;
 }
@@ -189,6 +236,8 @@ status shard_set_open(const struct shard_set_options *options, struct shard_set 
     REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a set of shards");
     set->sequence_tokens = options->sequence_tokens;
     set->open_limit = options->open_limit;
+    set->vocab_size = options->vocab_size;
+    set->examples = options->examples;
     status result = STATUS_OK;
     TRY_GOTO(result, failed, find_members(set, options->path));
     TRY_GOTO(result, failed, check_complete(set));
@@ -208,6 +257,7 @@ status shard_set_close(struct shard_set **set)
     status result = STATUS_OK;
     for (int i = 0; i < (*set)->count; i++) {
         KEEP_FIRST(result, shard_close(&(*set)->members[i].shard));
+        nvidia_shard_close(&(*set)->members[i].nvidia);
         free((*set)->members[i].path);
     }
     free((*set)->members);
@@ -285,10 +335,49 @@ status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, in
     return STATUS_OK;
 }
 
+/* One of ours: tokens and columns of a document. */
+static status read_example(const struct member *m, int64_t index, struct example *out)
+{
+    int64_t range[2];
+    uint32_t first = 0, next = 0;
+    TRY(shard_read_documents(m->shard, index, 2, range));
+    out->tokens = range[1] - range[0];
+    REQUIRE(out->tokens <= out->room, STATUS_DATA,
+            "%s: example %lld has %lld tokens, more than the longest that its header tells",
+            m->path, (long long)index, (long long)out->tokens);
+    TRY(shard_read_column(m->shard, EXAMPLE_FIRST_SEGMENT, index, 1, &first));
+    TRY(shard_read_column(m->shard, EXAMPLE_NEXT_SENTENCE, index, 1, &next));
+    REQUIRE(first > 0 && first <= out->tokens && next <= 1, STATUS_DATA,
+            "%s: example %lld has %lld tokens, a first segment of %u and next_sentence %u", m->path,
+            (long long)index, (long long)out->tokens, first, next);
+    TRY(shard_read(m->shard, range[0], out->tokens, out->ids));
+    for (int64_t i = 0; i < out->tokens; i++) {
+        out->segments[i] = i >= first;
+    }
+    out->next_sentence = (int32_t)next;
+    out->masked = false;
+    out->predictions = 0;
+    return STATUS_OK;
+}
+
+status shard_set_example(struct shard_set *set, int64_t sample, struct example *out)
+{
+    struct member *m = member_of(set, sample);
+    TRY(open_member(set, m));
+    int64_t index = sample - m->first_sample;
+    return m->is_nvidia ? nvidia_shard_read(m->nvidia, index, set->vocab_size, out)
+                        : read_example(m, index, out);
+}
+
 void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
                       int bytes)
 {
     const struct member *m = member_of(set, sample);
+    if (set->examples) {
+        snprintf(text, (size_t)bytes, "%s example %lld", m->path,
+                 (long long)(sample - m->first_sample));
+        return;
+    }
     int64_t first = window_start(set, m, sample, shift);
     snprintf(text, (size_t)bytes, "%s tokens %lld to %lld", m->path, (long long)first,
              (long long)(first + set->sequence_tokens));
@@ -305,6 +394,9 @@ status shard_set_hash(const struct shard_set *set, struct hash *hash)
                             (long long)h->tokens, (long long)h->documents, (long long)h->vocab_size,
                             h->tokenizer_sha256, h->tokens_sha256);
         TRY(hash_update(hash, text, (size_t)used));
+        if (set->members[i].is_nvidia) { /* which has no hash of its own */
+            TRY(hash_update(hash, "nvidia\n", 7));
+        }
     }
     return STATUS_OK;
 }

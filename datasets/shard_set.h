@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "datasets/example.h"
 
 struct shard_set;
 
@@ -19,6 +20,8 @@ struct shard_set_options {
     int64_t vocab_size;           /* every shard must agree */
     const char *tokenizer_sha256; /* likewise; NULL: not checked */
     int open_limit;               /* shards that may be open at once, >= 1 */
+    bool
+        examples; /* of sentence pairs, ours or NVIDIA's: a sample is an example of up to T tokens */
 };
 
 /* shard_set_open - find the shards and check the header of each; read small sets whole.
@@ -45,6 +48,9 @@ status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int3
  * Memory    offsets[T]; *count of them are set */
 status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
                         int64_t *count);
+
+/* shard_set_example - an example of a set of them; out has room for T tokens. */
+status shard_set_example(struct shard_set *set, int64_t sample, struct example *out);
 
 /* shard_set_locate - "FILE tokens A to B", to name a sample in a message. */
 void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,

@@ -29,7 +29,7 @@ struct column {
 struct shard_writer {
     struct shard_header header; /* tokens: appended so far; documents: ended so far */
     hid_t file;
-    struct column tokens, documents;
+    struct column tokens, documents, columns[EXAMPLE_COLUMNS_MAX];
     int64_t document_start;
     char *path, *temporary;
 };
@@ -87,6 +87,13 @@ static status write_hash(struct shard_writer *w, struct column *c, const char *n
     return h5file_write_text(w->file, w->temporary, name, text);
 }
 
+static bool column_close(struct column *c)
+{
+    bool closed = H5Dclose(c->dataset) >= 0;
+    c->dataset = H5I_INVALID_HID;
+    return closed;
+}
+
 static void column_free(struct column *c)
 {
     if (c->dataset >= 0) {
@@ -94,6 +101,7 @@ static void column_free(struct column *c)
     }
     hash_destroy(&c->hash);
     free(c->buffer);
+    *c = (struct column){.dataset = H5I_INVALID_HID};
 }
 
 static char *temporary_name(const char *path)
@@ -117,8 +125,16 @@ static status open_file(struct shard_writer *w)
     TRY(column_open(w, &w->tokens, "tokens", narrow ? H5T_STD_U16LE : H5T_STD_U32LE,
                     narrow ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32,
                     SHARD_CHUNK_BYTES / w->header.token_bytes));
-    return column_open(w, &w->documents, "documents", H5T_STD_U64LE, H5T_NATIVE_UINT64,
-                       SHARD_DOCUMENT_CHUNK);
+    TRY(column_open(w, &w->documents, "documents", H5T_STD_U64LE, H5T_NATIVE_UINT64,
+                    SHARD_DOCUMENT_CHUNK));
+    const struct example_format *format = example_format_of(h->kind);
+    for (int i = 0; i < format->columns; i++) {
+        const struct example_column *c = &format->column[i];
+        TRY(column_open(w, &w->columns[i], c->name, c->bytes == 1 ? H5T_STD_U8LE : H5T_STD_U32LE,
+                        c->bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT32,
+                        SHARD_CHUNK_BYTES / c->bytes));
+    }
+    return STATUS_OK;
 }
 
 status shard_writer_create(const char *path, const struct shard_header *header,
@@ -128,8 +144,11 @@ status shard_writer_create(const char *path, const struct shard_header *header,
     struct shard_writer *w = calloc(1, sizeof *w);
     REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory: a shard");
     w->file = w->tokens.dataset = w->documents.dataset = H5I_INVALID_HID;
+    for (int i = 0; i < EXAMPLE_COLUMNS_MAX; i++) {
+        w->columns[i].dataset = H5I_INVALID_HID;
+    }
     w->header = *header;
-    w->header.tokens = w->header.documents = 0;
+    w->header.tokens = w->header.documents = w->header.longest = 0;
     w->path = strdup(path);
     w->temporary = temporary_name(path);
     status result = STATUS_OK;
@@ -177,15 +196,47 @@ static status append_start(struct shard_writer *w, int64_t start)
     return c->held == c->chunk_items ? column_flush(w, c) : STATUS_OK;
 }
 
+status shard_writer_values(struct shard_writer *w, int column, const uint32_t *values,
+                           int64_t count)
+{
+    struct column *c = &w->columns[column];
+    for (int64_t i = 0; i < count; i++) {
+        if (c->item_bytes == 1) {
+            ((uint8_t *)c->buffer)[c->held++] = (uint8_t)values[i];
+        } else {
+            ((uint32_t *)c->buffer)[c->held++] = values[i];
+        }
+        if (c->held == c->chunk_items) {
+            TRY(column_flush(w, c));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Every example and every token has its value. */
+static status check_columns(const struct shard_writer *w)
+{
+    const struct example_format *format = example_format_of(w->header.kind);
+    for (int i = 0; i < format->columns; i++) {
+        int64_t values = w->columns[i].written + w->columns[i].held;
+        int64_t wanted = format->column[i].per_token ? w->header.tokens : w->header.documents;
+        REQUIRE(values == wanted, STATUS_INTERNAL, "%s: %lld values of %s instead of %lld", w->path,
+                (long long)values, format->column[i].name, (long long)wanted);
+    }
+    return STATUS_OK;
+}
+
 status shard_writer_end_document(struct shard_writer *w)
 {
     if (w->header.tokens == w->document_start) {
         return STATUS_OK;
     }
     TRY(append_start(w, w->document_start));
+    int64_t tokens = w->header.tokens - w->document_start;
+    w->header.longest = tokens > w->header.longest ? tokens : w->header.longest;
     w->document_start = w->header.tokens;
     w->header.documents++;
-    return STATUS_OK;
+    return check_columns(w);
 }
 
 int64_t shard_writer_tokens(const struct shard_writer *w)
@@ -196,6 +247,23 @@ int64_t shard_writer_tokens(const struct shard_writer *w)
 int64_t shard_writer_documents(const struct shard_writer *w)
 {
     return w->header.documents;
+}
+
+static status write_columns(struct shard_writer *w)
+{
+    const struct example_format *format = example_format_of(w->header.kind);
+    if (w->header.kind == EXAMPLE_TEXT) {
+        return STATUS_OK;
+    }
+    TRY(h5file_write_text(w->file, w->temporary, "examples", format->name));
+    TRY(h5file_write_i64(w->file, w->temporary, "examples_version", &format->version, 1));
+    TRY(h5file_write_i64(w->file, w->temporary, "longest", &w->header.longest, 1));
+    for (int i = 0; i < format->columns; i++) {
+        char name[SHARD_NAME_BYTES];
+        snprintf(name, sizeof name, "%s_sha256", format->column[i].name);
+        TRY(write_hash(w, &w->columns[i], name));
+    }
+    return STATUS_OK;
 }
 
 static status write_attributes(struct shard_writer *w)
@@ -211,7 +279,8 @@ static status write_attributes(struct shard_writer *w)
     TRY(h5file_write_i64(w->file, path, "tokens", &h->tokens, 1));
     TRY(h5file_write_i64(w->file, path, "documents", &h->documents, 1));
     TRY(write_hash(w, &w->tokens, "tokens_sha256"));
-    return write_hash(w, &w->documents, "documents_sha256");
+    TRY(write_hash(w, &w->documents, "documents_sha256"));
+    return write_columns(w);
 }
 
 static status finish(struct shard_writer *w)
@@ -221,10 +290,15 @@ static status finish(struct shard_writer *w)
     TRY(append_start(w, w->header.tokens));
     TRY(column_flush(w, &w->tokens));
     TRY(column_flush(w, &w->documents));
+    for (int i = 0; i < example_format_of(w->header.kind)->columns; i++) {
+        TRY(column_flush(w, &w->columns[i]));
+    }
     TRY(write_attributes(w));
-    bool closed = H5Dclose(w->tokens.dataset) >= 0 && H5Dclose(w->documents.dataset) >= 0;
+    bool closed = column_close(&w->tokens) && column_close(&w->documents);
+    for (int i = 0; i < example_format_of(w->header.kind)->columns; i++) {
+        closed = closed && column_close(&w->columns[i]);
+    }
     const char *why = closed ? "" : h5file_reason();
-    w->tokens.dataset = w->documents.dataset = H5I_INVALID_HID;
     REQUIRE(closed, STATUS_WRITE, "cannot write %s: %s", w->temporary, why);
     TRY(h5file_close(w->temporary, &w->file));
     TRY(file_sync(w->temporary));
@@ -234,8 +308,18 @@ static status finish(struct shard_writer *w)
     return STATUS_OK;
 }
 
+static void columns_free(struct shard_writer *w)
+{
+    column_free(&w->tokens);
+    column_free(&w->documents);
+    for (int i = 0; i < EXAMPLE_COLUMNS_MAX; i++) {
+        column_free(&w->columns[i]);
+    }
+}
+
 static void writer_free(struct shard_writer *w)
 {
+    columns_free(w);
     free(w->path);
     free(w->temporary);
     free(w);
@@ -254,8 +338,6 @@ status shard_writer_close(struct shard_writer **writer)
         return result;
     }
     *writer = NULL;
-    column_free(&w->tokens);
-    column_free(&w->documents);
     writer_free(w);
     return STATUS_OK;
 }
@@ -268,8 +350,7 @@ status shard_writer_abandon(struct shard_writer **writer)
     }
     *writer = NULL;
     h5file_start();
-    column_free(&w->tokens);
-    column_free(&w->documents);
+    columns_free(w);
     if (w->file >= 0) {
         H5Fclose(w->file); /* whatever it says: the file goes */
     }

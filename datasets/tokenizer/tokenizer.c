@@ -254,6 +254,11 @@ struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t)
     return t->specials;
 }
 
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
+{
+    return t->tokens[id].bytes == NULL || t->tokens[id].special;
+}
+
 bool tokenizer_continues(const struct tokenizer *t, int32_t id)
 {
     const struct token *token = &t->tokens[id];

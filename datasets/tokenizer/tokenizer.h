@@ -63,6 +63,9 @@ struct tokenizer_specials {
 };
 struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t);
 
+/* tokenizer_is_special - a special token, or an id without a token. */
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+
 /* tokenizer_continues - whether a token goes on in the word of the token before it ("##ing"); special tokens do
  * not. For bpe: whether it begins without white space. */
 bool tokenizer_continues(const struct tokenizer *t, int32_t id);

@@ -12,12 +12,14 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 
-#define OBJECTIVES "clm"
+#define OBJECTIVES "clm|mlm"
+#define SEQUENCE_LENGTH 128 /* of sentence pairs, where none is given */
 
 struct request {
-    const char *objective, *tokenizer, *output, *documents;
+    const char *objective, *tokenizer, *output, *documents, *sentences;
     struct option_list inputs;
-    double validation_fraction;
+    double validation_fraction, short_fraction;
+    int64_t seed;
     int64_t shuffle_split; /* the seed; -1: not given */
     int64_t sequence_length, shard_tokens, workers;
     bool skip_bad_rows, json;
@@ -27,7 +29,7 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
 {
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
-         "what the shards are for; this version has " OBJECTIVES},
+         "what the shards are for: clm, or mlm with sentence pairs"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
          "folder of tokenizer.json; token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
@@ -37,13 +39,24 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
         {"validation-fraction", OPTION_NUMBER, &q->validation_fraction, "F", "0",
          "share to hold out, from 0 to less than 1: the last documents, or the end of a single one",
          .least = 0, .most = 0.999999},
-        {"documents", OPTION_CHOICE, &q->documents, "KIND", "file",
-         "what a document of plain text is; paragraphs are separated by blank lines",
+        {"documents", OPTION_CHOICE, &q->documents, "KIND", NULL,
+         "what a document of plain text is; paragraphs are separated by blank lines (clm: file; "
+         "mlm: "
+         "paragraph)",
          .choices = "file|paragraph|line"},
+        {"sentences", OPTION_CHOICE, &q->sentences, "KIND", "auto",
+         "mlm: sentences end with lines, also after . ? ! (stop), or that where a document is one "
+         "line",
+         .choices = "auto|line|stop"},
+        {"short-fraction", OPTION_NUMBER, &q->short_fraction, "F", "0.1",
+         "mlm: share of the documents that give shorter examples", .least = 0, .most = 1},
+        {"seed", OPTION_INTEGER, &q->seed, "SEED", "1337", "mlm: of the random pairs", .least = 0,
+         .most = 1e15},
         {"shuffle-split", OPTION_INTEGER, &q->shuffle_split, "SEED", NULL,
          "hold out documents drawn at random instead of the last ones", .least = 0, .most = 1e15},
         {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
-         "accepted for all objectives; shards for clm suit any length", .least = 1, .most = 1e9},
+         "mlm: tokens of an example at most, 128 where not given; shards for clm suit any length",
+         .least = 1, .most = 1e9},
         {"shard-tokens", OPTION_INTEGER, &q->shard_tokens, "N", "100000000",
          "tokens of a shard at most", .least = 1, .most = 1e12},
         {"workers", OPTION_INTEGER, &q->workers, "N", "0", "encoding threads; 0: all cores",
@@ -68,6 +81,9 @@ static status print_report(const struct request *q, const struct prepare_report 
     log_info("%" PRId64 " document%s (%" PRId64 " empty left out), %.1f MB in %.1f s: %.1f MB/s",
              r->documents, text_plural(r->documents), r->empty_documents, megabytes, r->seconds,
              r->seconds > 0.0 ? megabytes / r->seconds : 0.0);
+    if (r->examples > 0) {
+        log_info("%" PRId64 " sentences, %" PRId64 " examples", r->sentences, r->examples);
+    }
     if (r->bad_rows > 0) {
         log_warning("BAD-ROWS", "%" PRId64 " rows were skipped", r->bad_rows);
     }
@@ -84,8 +100,9 @@ static status print_report(const struct request *q, const struct prepare_report 
         return STATUS_OK;
     }
     json_t *root = json_pack(
-        "{s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:f}", "documents", (json_int_t)r->documents,
-        "empty_documents", (json_int_t)r->empty_documents, "train_tokens",
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:f}", "documents",
+        (json_int_t)r->documents, "sentences", (json_int_t)r->sentences, "examples",
+        (json_int_t)r->examples, "empty_documents", (json_int_t)r->empty_documents, "train_tokens",
         (json_int_t)r->train_tokens, "validation_tokens", (json_int_t)r->validation_tokens,
         "train_shards", r->train_shards, "validation_shards", r->validation_shards, "bytes",
         (json_int_t)r->bytes, "bad_rows", (json_int_t)r->bad_rows, "forced_cuts",
@@ -105,9 +122,18 @@ static enum prepare_documents documents_named(const char *name)
     return strcmp(name, "line") == 0 ? PREPARE_LINE : PREPARE_FILE;
 }
 
+static enum prepare_sentences sentences_named(const char *name)
+{
+    if (strcmp(name, "auto") == 0) {
+        return PREPARE_AUTO;
+    }
+    return strcmp(name, "line") == 0 ? PREPARE_LINES : PREPARE_STOPS;
+}
+
 static status run(const struct request *q)
 {
-    REQUIRE(strcmp(q->objective, "clm") == 0, STATUS_UNAVAILABLE,
+    bool pairs = strcmp(q->objective, "mlm") == 0;
+    REQUIRE(pairs || strcmp(q->objective, "clm") == 0, STATUS_UNAVAILABLE,
             "the objective '%s' is not in this version; available: " OBJECTIVES, q->objective);
     struct tokenizer *tokenizer;
     TRY(tokenizer_open(q->tokenizer, &tokenizer));
@@ -116,7 +142,13 @@ static status run(const struct request *q)
         .inputs = q->inputs.items,
         .input_count = q->inputs.count,
         .output = q->output,
-        .documents = documents_named(q->documents),
+        .documents = documents_named(q->documents != NULL ? q->documents
+                                     : pairs              ? "paragraph"
+                                                          : "file"),
+        .sentences = sentences_named(q->sentences),
+        .sequence_tokens = q->sequence_length > 0 ? q->sequence_length : SEQUENCE_LENGTH,
+        .short_fraction = q->short_fraction,
+        .pair_seed = (uint64_t)q->seed,
         .validation_fraction = q->validation_fraction,
         .shuffle_split = q->shuffle_split >= 0,
         .split_seed = q->shuffle_split >= 0 ? (uint64_t)q->shuffle_split : 0,
@@ -125,7 +157,7 @@ static status run(const struct request *q)
         .skip_bad_rows = q->skip_bad_rows,
     };
     struct prepare_report report;
-    status result = prepare_clm(&options, &report);
+    status result = pairs ? prepare_mlm(&options, &report) : prepare_clm(&options, &report);
     if (result == STATUS_OK) {
         result = print_report(q, &report);
     }

@@ -1,0 +1,26 @@
+#include "datasets/example.h"
+
+#include <string.h>
+
+static const struct example_format formats[EXAMPLE_KINDS] = {
+    [EXAMPLE_TEXT] = {"text", 1, 0, {{0}}},
+    [EXAMPLE_SENTENCE_PAIRS] = {"sentence_pairs",
+                                1,
+                                2,
+                                {[EXAMPLE_FIRST_SEGMENT] = {"first_segment", 4, false},
+                                 [EXAMPLE_NEXT_SENTENCE] = {"next_sentence", 1, false}}},
+};
+
+const struct example_format *example_format_of(enum example_kind kind)
+{
+    return &formats[kind];
+}
+
+enum example_kind example_kind_named(const char *name)
+{
+    int kind = 0;
+    while (kind < EXAMPLE_KINDS && strcmp(formats[kind].name, name) != 0) {
+        kind++;
+    }
+    return (enum example_kind)kind;
+}

@@ -1,0 +1,58 @@
+/* What shards hold for each kind of example, and an example once it is read. All kinds are described here.
+ *
+ * Example i of a shard is its document i: tokens[documents[i] : documents[i + 1]]. Beside /tokens and /documents
+ * there is a dataset for each further column of the kind, a value for each example (d,) or for each token (n,),
+ * in chunks with Fletcher32, and its SHA-256 in the attribute NAME_sha256. The attributes `examples` and
+ * `examples_version` on / name the kind, `longest` has the tokens of the longest example; shards of plain text (kind
+ * "text") have none of them.
+ *
+ *   kind            version  column         type    one per  what
+ *   sentence_pairs  1        first_segment  uint32  example  tokens of segment 0: [CLS] A [SEP]; all of them where
+ *                                                            there is one segment; the rest, B [SEP], is segment 1
+ *                            next_sentence  uint8   example  0: B follows A in its document; 1: B is random
+ *
+ * A kind of a later objective is a row of the table in example.c and its columns: one value for each token (a loss
+ * mask) or for each example (where the second answer of a preference pair begins, a label) is all that they need. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum example_kind { EXAMPLE_TEXT, EXAMPLE_SENTENCE_PAIRS, EXAMPLE_KINDS };
+
+enum { EXAMPLE_COLUMNS_MAX = 4 };
+
+struct example_column {
+    const char *name;
+    int bytes;      /* 1: uint8, 4: uint32 */
+    bool per_token; /* else one for each example */
+};
+
+struct example_format {
+    const char *name;
+    int64_t version;
+    int columns;
+    struct example_column column[EXAMPLE_COLUMNS_MAX];
+};
+
+enum { EXAMPLE_FIRST_SEGMENT, EXAMPLE_NEXT_SENTENCE }; /* columns of sentence pairs */
+
+const struct example_format *example_format_of(enum example_kind kind);
+
+/* example_kind_named - EXAMPLE_KINDS: none has this name. */
+enum example_kind example_kind_named(const char *name);
+
+/* A sentence pair in the caller's memory. */
+struct example {
+    int64_t room;          /* of ids, segments: tokens at most */
+    int64_t tokens;        /* of this one */
+    int32_t *ids;          /* [room] */
+    int32_t *segments;     /* [room] 0, 1 */
+    int32_t next_sentence; /* 0: B follows A, 1: random */
+    bool masked;           /* already, in the file: then these tell the predictions */
+    int64_t predictions;
+    int64_t predictions_room;
+    int32_t *positions, *labels; /* [predictions_room] */
+};

@@ -170,6 +170,14 @@ static status plan_update(const struct recipe *r, const struct model_config *con
     return update_bytes_of(&update, out);
 }
 
+/* What a rank reads and writes of the other ranks' sums and gathered rows. */
+static int64_t shared_window(const struct model_config *config, struct model_sharing sharing,
+                             enum dtype dtype, int64_t rows)
+{
+    int64_t each = 4 + (sharing.sequence ? (int64_t)dtype_bytes(dtype) : 0);
+    return rows * config->width * each / sharing.ranks * (sharing.ranks - 1);
+}
+
 static status plan_memory(const struct recipe *r, const struct model_config *config,
                           const struct model_parameter *parameters, int count, int64_t elements,
                           struct plan *plan)
@@ -178,6 +186,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     int64_t rows = r->batch.micro_size * r->data.sequence_length;
     struct kernels_limits limits =
         session_limits(config, plan->tensor, rows, r->data.sequence_length, true);
+    struct model_sharing sharing = {plan->tensor, r->parallel.sequence && plan->tensor > 1};
     struct plan_buffers *buffers = &plan->buffers;
     struct update_bytes update;
     TRY(plan_update(r, config, parameters, elements, plan, &update));
@@ -186,7 +195,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     plan->bytes[PLAN_OPTIMIZER] = update.moments;
     plan->sent_bytes = update.sent;
     plan->bytes[PLAN_ACTIVATIONS] =
-        (int64_t)model_activation_bytes(config, plan->tensor, dtype, rows, true);
+        (int64_t)model_activation_bytes(config, sharing, dtype, rows, true);
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) + rows * 4;
     buffers->loaders = all_loader_bytes(r, plan->data);
@@ -195,7 +204,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     }
     buffers->writer = writer_bytes(parameters, count);
     buffers->communication = update.shared_gradients / plan->data * (plan->data - 1) +
-                             rows * config->width * 4 / plan->tensor * (plan->tensor - 1);
+                             shared_window(config, sharing, dtype, rows);
     buffers->program = program_bytes(plan->ranks);
     plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->snapshot +
                                 buffers->writer + buffers->communication + buffers->program;
@@ -225,16 +234,25 @@ static void plan_steps(const struct recipe *r, struct plan *plan)
     plan->warmup_steps = schedule_warmup(r, plan->total_steps);
 }
 
-/* What the ranks that share a model send each other in a step: [N, C] of f32 is added up twice a layer
- * forward and as often backward, once behind the embedding and once for the hidden states' gradient; and 16
- * bytes a row for the loss. */
-static double tensor_bytes(const struct recipe *r, const struct model_config *config, int tensor,
-                           int data)
+/* What the ranks that share a model send each other in a step. [N, C] is added up in f32 twice a layer forward
+ * and as often backward, once behind the embedding and once for the hidden states' gradient: scattered and,
+ * without sequence parallelism, gathered in the same type. With it rows are gathered in the products' type
+ * for each of the two matrices that read the stream, for both projections' gradients and again for the
+ * readers', for the head and for the embedding's; and the norms' gradients are added up for every
+ * micro-batch. The loss takes 16 bytes a row. */
+static double tensor_bytes(const struct recipe *r, const struct model_config *config,
+                           const struct plan *plan)
 {
-    struct range share = partition_share(r->batch.global_size, 1, data, 0);
+    struct range share = partition_share(r->batch.global_size, 1, plan->data, 0);
     double rows = (double)share.count * (double)r->data.sequence_length;
-    double sums = rows * (double)config->width * (4.0 * (double)config->layers + 2);
-    return tensor > 1 ? 8 * sums * (tensor - 1) / tensor + 16 * rows : 0;
+    double layers = (double)config->layers, width = (double)config->width;
+    double others = (plan->tensor - 1) / (double)plan->tensor;
+    double gathered = r->train.precision == PRECISION_BF16 ? 2 : 4;
+    double scattered = 4 * rows * width * (4 * layers + 2);
+    double spread = r->parallel.sequence ? gathered * rows * width * (6 * layers + 2) : scattered;
+    double norms = 8 * 2 * width * (2 * layers + 1) * (double)plan->micro_steps;
+    double sum = scattered + spread + (r->parallel.sequence ? norms : 0);
+    return plan->tensor > 1 ? sum * others + 16 * rows : 0;
 }
 
 static status plan_model(const struct recipe *r, struct plan *plan)
@@ -250,7 +268,7 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     plan->token_flops = 6.0 * (double)in_products + 6.0 * attention;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
     status result = plan_memory(r, &config, parameters, count, elements, plan);
-    plan->sent_bytes += tensor_bytes(r, &config, plan->tensor, plan->data);
+    plan->sent_bytes += tensor_bytes(r, &config, plan);
     free(parameters);
     return result;
 }

@@ -11,7 +11,7 @@
  *           2 (R - 1) / R times their bytes, R data-parallel ranks; at ZeRO stage 1 a reduce-scatter of the gradients and an
  *           all-gather of the f32 weights, which is as much; at stage 2 layers' gradients are scattered
  *           for every micro-batch. The t ranks that share a model add up [N, C] in f32 4 L + 2 times a
- *           micro-batch.
+ *           micro-batch (with sequence parallelism 4 L + 2 scatters and 6 L + 2 gathers).
  * Ranks     figures of a rank are of the first one: it holds the most where a vocabulary is shared unevenly.
  * Memory    all ranks are assumed to be on one host: buffers then hold, besides working memory, the part
  *           of the other ranks' gradients that a rank reads from shared memory. */

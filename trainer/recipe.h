@@ -72,6 +72,8 @@ struct recipe {
     } batch;
     struct {
         int64_t tensor, zero_stage;
+        bool
+            sequence; /* norms and dropout on a share of the rows of each rank that shares a model */
         int64_t threads;        /* CPU threads per rank; 0: cores / ranks of this host */
         int64_t bucket_mib;     /* gradient bucket, MiB */
         double timeout_seconds; /* how long a rank may stay silent */

@@ -72,6 +72,8 @@ const struct setting recipe_table[] = {
 
     {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024), .resume = true,
      .meaning = "ranks that share one copy of the model, heads and inner features evenly; the number of ranks is a multiple of it"},
+    {"parallel.sequence", SETTING_BOOLEAN, FIELD(parallel.sequence), "false", .resume = true,
+     .meaning = "ranks that share a model divide norms and dropout among them too, by rows (sequence parallelism)"},
     {"parallel.zero_stage", SETTING_INTEGER, FIELD(parallel.zero_stage), "0", WITHIN(0, 2), .resume = true,
      .meaning = "0: replicated, 1: optimizer state sharded over the data-parallel ranks, 2: layers' gradients too"},
     {"parallel.threads", SETTING_INTEGER, FIELD(parallel.threads), "null", .null = "this host's cores divided by its ranks", WITHIN(1, 4096), .resume = true,

@@ -131,7 +131,8 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     struct kernels_limits limits =
         session_limits(&config, (int)r->parallel.tensor, rows, sequence, training);
     TRY(session_device(r, threads, &limits, &s->device, &s->kernels));
-    return model_create(s->kernels, &config, s->mesh.tensor, rows, training, &s->model);
+    return model_create(s->kernels, &config, s->mesh.tensor, r->parallel.sequence, rows, training,
+                        &s->model);
 }
 
 int64_t session_micro_batches(const struct recipe *r, int data_ranks)

@@ -51,7 +51,7 @@ static void make_model(struct fixture *f)
     };
     CHECK_OK(device_create(DEVICE_CPU, 0, &f->device));
     CHECK_OK(kernels_create(f->device, DTYPE_F32, 1, &limits, &f->kernels));
-    CHECK_OK(model_create(f->kernels, &config, NULL, limits.rows, false, &f->model));
+    CHECK_OK(model_create(f->kernels, &config, NULL, false, limits.rows, false, &f->model));
     int count = 0;
     const struct model_parameter *parameters = model_parameters(f->model, &count);
     for (int i = 0; i < count; i++) {

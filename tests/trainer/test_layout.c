@@ -110,7 +110,7 @@ static void test_split(void)
 static struct model *make_model(struct kernels *k, struct comm *tensor)
 {
     struct model *m;
-    CHECK_OK(model_create(k, &config, tensor, 14, false, &m));
+    CHECK_OK(model_create(k, &config, tensor, false, 14, false, &m));
     CHECK_OK(model_initialise(m, 1337));
     return m;
 }

@@ -76,9 +76,10 @@ static void train(int ranks, int tensor)
         snprintf(mpirun, sizeof mpirun,
                  "mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np %d ", ranks);
     }
-    snprintf(command, sizeof command,
-             "%s'%s' train '%s/recipe.yaml' parallel.tensor=%d >'%s/output' 2>&1", mpirun,
-             getenv("BIREME_PROGRAM"), folder, tensor, folder);
+    snprintf(
+        command, sizeof command,
+        "%s'%s' train '%s/recipe.yaml' parallel.tensor=%d parallel.sequence=%s >'%s/output' 2>&1",
+        mpirun, getenv("BIREME_PROGRAM"), folder, tensor, tensor > 1 ? "true" : "false", folder);
     int ended = system(command);
     if (ended != 0) {
         snprintf(command, sizeof command, "cat '%s/output' >&2", folder);

@@ -262,7 +262,7 @@ static void test_reference(const char *name)
                                     .training = true};
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
     CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &limits, &t.kernels));
-    CHECK_OK(model_create(t.kernels, &r.config, NULL, rows, true, &t.model));
+    CHECK_OK(model_create(t.kernels, &r.config, NULL, false, rows, true, &t.model));
     t.gradients = calloc((size_t)model_elements(t.model), sizeof *t.gradients);
     t.losses = calloc((size_t)rows, sizeof *t.losses);
     t.inputs = calloc((size_t)rows, sizeof *t.inputs);

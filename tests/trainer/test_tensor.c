@@ -1,6 +1,7 @@
 /* One model over all ranks of the world against the same model on this rank alone: losses, gradients piece
  * by piece, dropout included; what every rank holds must be the same to the last bit. Two micro-batches,
- * so that gradients are set and then added to. */
+ * so that gradients are set and then added to; with and without sequence parallelism, whose shares of the
+ * 21 rows are uneven. */
 #include "base/random.h"
 #include "tests/check.h"
 #include "trainer/model/model.h"
@@ -35,8 +36,26 @@ static void make_tokens(int64_t vocabulary)
     }
 }
 
+/* Biases are zero and norms one at first: here each element is something else, wherever it lies. */
+static void disturb_vectors(struct model *m)
+{
+    int count;
+    const struct model_parameter *p = model_parameters(m, &count);
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; p[i].dimensions == 1 && j < p[i].piece_count; j++) {
+            const struct model_piece *piece = &p[i].pieces[j];
+            uint64_t key = random_key(8, RANDOM_TEST, (uint64_t)i, 0);
+            for (int64_t e = 0; e < piece->columns; e++) {
+                float other = random_normal(key, (uint64_t)(piece->column + e));
+                model_weights(m)[p[i].first + piece->first + e] += 0.1f * other;
+            }
+        }
+    }
+    CHECK_OK(model_weights_changed(m));
+}
+
 static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
-                        const struct model_config *config, struct comm *tensor)
+                        const struct model_config *config, struct comm *tensor, bool sequence)
 {
     int ranks = tensor != NULL ? comm_size(tensor) : 1;
     struct kernels_limits limits = {.rows = ROWS,
@@ -50,9 +69,10 @@ static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
                                     .parts = ranks};
     *s = (struct shared){0};
     CHECK_OK(kernels_create(dev, dtype, 1, &limits, &s->kernels));
-    CHECK_OK(model_create(s->kernels, config, tensor, ROWS, true, &s->model));
+    CHECK_OK(model_create(s->kernels, config, tensor, sequence, ROWS, true, &s->model));
     CHECK_OK(model_connect(s->model));
     CHECK_OK(model_initialise(s->model, 5));
+    disturb_vectors(s->model);
     s->gradients = malloc((size_t)model_elements(s->model) * sizeof *s->gradients);
     CHECK(s->gradients != NULL);
     memset(s->gradients, 0xff, (size_t)model_elements(s->model) * sizeof *s->gradients);
@@ -165,7 +185,8 @@ static void check_replicas(const struct shared *s)
     }
 }
 
-static void test_model(struct device *dev, enum dtype dtype, bool tied, double tolerance)
+static void test_model(struct device *dev, enum dtype dtype, bool tied, bool sequence,
+                       double tolerance)
 {
     struct model_config config = {
         .architecture = "gpt2",
@@ -184,8 +205,8 @@ static void test_model(struct device *dev, enum dtype dtype, bool tied, double t
     };
     struct shared part, whole;
     make_tokens(config.vocabulary);
-    shared_make(&part, dev, dtype, &config, world);
-    shared_make(&whole, dev, dtype, &config, NULL);
+    shared_make(&part, dev, dtype, &config, world, sequence);
+    shared_make(&whole, dev, dtype, &config, NULL, false);
     for (int m = 0; m < MICRO_BATCHES; m++) {
         run(&part, m, true);
         run(&whole, m, true);
@@ -209,10 +230,12 @@ int main(int argc, char **argv)
     struct device *dev;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
-    test_model(dev, DTYPE_F32, true, 1e-5);
-    test_model(dev, DTYPE_F32, false, 1e-5);
-    if (kernels_supports(dev, DTYPE_BF16)) {
-        test_model(dev, DTYPE_BF16, true, 3e-2);
+    for (int sequence = 0; sequence < 2; sequence++) {
+        test_model(dev, DTYPE_F32, true, sequence == 1, 1e-5);
+        test_model(dev, DTYPE_F32, false, sequence == 1, 1e-5);
+        if (kernels_supports(dev, DTYPE_BF16)) {
+            test_model(dev, DTYPE_BF16, true, sequence == 1, 3e-2);
+        }
     }
     CHECK_OK(device_destroy(&dev));
     CHECK_OK(comm_destroy(&world));

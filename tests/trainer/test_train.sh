@@ -135,7 +135,11 @@ tensor() { # the same losses however the ranks share model and data; any checkpo
     done
     run_ranks 4 0 "${four[@]}" run_dir=t2d2z2 parallel.tensor=2 parallel.zero_stage=2
     same_losses t1d1 t2d2z2 1e-5
-    for name in t1d1 t2d2z2 t4d1; do
+    run_ranks 2 0 "${four[@]}" run_dir=t2d1s parallel.tensor=2 parallel.sequence=true
+    same_losses t1d1 t2d1s 1e-5
+    run_ranks 4 0 "${four[@]}" run_dir=t4d1s parallel.tensor=4 parallel.sequence=true
+    same_losses t1d1 t4d1s 1e-5
+    for name in t1d1 t2d2z2 t4d1s; do
         held_out run 0 evaluate --checkpoint $name
     done
     held_out run_ranks 2 0 evaluate --checkpoint t4d1 --set parallel.tensor=2

@@ -133,8 +133,7 @@ status model_extend(struct model *m, struct model_cache *cache, const int32_t *t
     for (int64_t i = 0; i < cache->sequences; i++) {
         cache->lengths[i] += counts[i];
     }
-    *hidden = tensor_rows(m->activations.final_norm, 0, rows);
-    return STATUS_OK;
+    return model_hidden(m, rows, hidden);
 }
 
 status model_cache_reorder(struct model *m, struct model_cache *cache, const int32_t *from)

@@ -9,7 +9,8 @@
  * Tensor-parallel ranks have the whole stream each, and some heads and inner features of every layer: what
  * their parts of an output projection, of the token table and (backward) of the matrices that read the
  * stream give is added up over the ranks. The gradients of norms, of the projections' biases and of the
- * positions are whole, and the same, on every rank. (Shoeybi et al. 2019, arXiv:1909.08053) */
+ * positions are whole, and the same, on every rank. (Shoeybi et al. 2019, arXiv:1909.08053) With sequence
+ * parallelism a rank has some rows of the stream alone (sharing.c). */
 #include "trainer/model/model_impl.h"
 
 /* Only the first n rows of the working memory take part in this micro-batch. */
@@ -24,6 +25,21 @@ static struct tensor first_columns(struct tensor t, int64_t n)
     return tensor_columns(t, 0, n);
 }
 
+/* This rank's rows of the stream, from the beginning of its memory. */
+static struct tensor own(const struct model *m, struct tensor t, int64_t n)
+{
+    return tensor_rows(t, 0, model_own_rows(m, n).count);
+}
+
+/* Dropout of what is added to these rows. */
+static struct dropout own_dropout(const struct model *m, const struct model_input *input,
+                                  int64_t layer, enum dropout_place place)
+{
+    struct dropout dropout = model_dropout(m, input, layer, place);
+    dropout.first += model_own_rows(m, input->rows).first * m->config.width;
+    return dropout;
+}
+
 static status norm_after(struct model *m, struct tensor stream, struct tensor norm,
                          struct tensor statistics, struct tensor x, struct tensor delta,
                          int parameter, struct dropout dropout)
@@ -36,7 +52,9 @@ static status norm_after(struct model *m, struct tensor stream, struct tensor no
 status model_project_qkv(struct model *m, int64_t layer, int64_t n)
 {
     struct layer_activations *a = &m->activations.layers[layer];
-    return linear_forward(m->kernels, first(a->qkv, n), tensor_absent(), first(a->norm1, n),
+    struct tensor norm;
+    TRY(model_spread(m, own(m, a->norm1, n), n, &norm));
+    return linear_forward(m->kernels, first(a->qkv, n), tensor_absent(), norm,
                           model_matrix(m, model_layer_parameter(layer, LAYER_QKV_WEIGHT)),
                           model_vector(m, model_layer_parameter(layer, LAYER_QKV_BIAS)),
                           ACTIVATION_NONE);
@@ -81,7 +99,9 @@ static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
 {
     struct kernels *k = m->kernels;
     struct layer_activations *a = &m->activations.layers[layer];
-    TRY(linear_forward(k, first(a->inner, n), first(a->kept, n), first(a->norm2, n),
+    struct tensor norm;
+    TRY(model_spread(m, own(m, a->norm2, n), n, &norm));
+    TRY(linear_forward(k, first(a->inner, n), first(a->kept, n), norm,
                        model_matrix(m, model_layer_parameter(layer, LAYER_FC_WEIGHT)),
                        model_vector(m, model_layer_parameter(layer, LAYER_FC_BIAS)),
                        m->config.activation));
@@ -93,16 +113,16 @@ status model_embed(struct model *m, const struct model_input *input)
 {
     int64_t n = input->rows;
     bool alone = m->ranks == 1;
-    struct tensor stream = first(m->activations.layers[0].input, n);
-    struct tensor sum = first(m->activations.exchange, n);
-    TRY(embedding_forward(m->kernels, alone ? stream : sum, input->tokens, input->positions,
-                          model_matrix(m, MODEL_TOKEN_TABLE), first_token(m),
+    struct tensor stream = own(m, m->activations.layers[0].input, n), sum = model_added(m, n);
+    TRY(embedding_forward(m->kernels, alone ? stream : first(m->activations.exchange, n),
+                          input->tokens, input->positions, model_matrix(m, MODEL_TOKEN_TABLE),
+                          first_token(m),
                           m->rank == 0 ? model_matrix(m, MODEL_POSITION_TABLE) : tensor_absent(),
                           model_dropout(m, input, -1, DROPOUT_PROJECTION)));
     TRY(model_add_up(m, n));
     return alone ? STATUS_OK
                  : device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), stream.data,
-                               sum.data, (size_t)(n * sum.columns) * dtype_bytes(sum.dtype));
+                               sum.data, (size_t)(sum.rows * sum.columns) * dtype_bytes(sum.dtype));
 }
 
 /* The stream and the norm that follow layer `layer`: the next layer's, or the final ones. */
@@ -112,9 +132,9 @@ static void after_layer(struct model *m, int64_t layer, int64_t n, struct tensor
     struct activations *all = &m->activations;
     bool last = layer + 1 == m->config.layers;
     struct layer_activations *next = last ? NULL : &all->layers[layer + 1];
-    *stream = first(last ? all->last : next->input, n);
-    *norm = first(last ? all->final_norm : next->norm1, n);
-    *statistics = first(last ? all->final_statistics : next->statistics1, n);
+    *stream = own(m, last ? all->last : next->input, n);
+    *norm = own(m, last ? all->final_norm : next->norm1, n);
+    *statistics = own(m, last ? all->final_statistics : next->statistics1, n);
 }
 
 /* From the attention's output in `exchange` to the next layer's norm1 (or the final norm). */
@@ -122,23 +142,28 @@ status model_layer_rest(struct model *m, const struct model_input *input, int64_
 {
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
-    struct tensor delta = first(m->activations.exchange, n), stream, norm, statistics;
-    TRY(norm_after(m, first(a->middle, n), first(a->norm2, n), first(a->statistics2, n),
-                   first(a->input, n), delta, model_layer_parameter(layer, LAYER_NORM2_WEIGHT),
-                   model_dropout(m, input, layer, DROPOUT_PROJECTION)));
+    struct tensor delta = model_added(m, n), stream, norm, statistics;
+    TRY(norm_after(m, own(m, a->middle, n), own(m, a->norm2, n), own(m, a->statistics2, n),
+                   own(m, a->input, n), delta, model_layer_parameter(layer, LAYER_NORM2_WEIGHT),
+                   own_dropout(m, input, layer, DROPOUT_PROJECTION)));
     TRY(feed_forward_block(m, layer, n));
     after_layer(m, layer, n, &stream, &norm, &statistics);
-    return norm_after(m, stream, norm, statistics, first(a->middle, n), delta,
+    return norm_after(m, stream, norm, statistics, own(m, a->middle, n), delta,
                       model_layer_parameter(layer + 1, LAYER_NORM1_WEIGHT),
-                      model_dropout(m, input, layer, DROPOUT_FC));
+                      own_dropout(m, input, layer, DROPOUT_FC));
 }
 
 status model_first_norm(struct model *m, int64_t n)
 {
     struct layer_activations *a = &m->activations.layers[0];
-    return norm_after(m, tensor_absent(), first(a->norm1, n), first(a->statistics1, n),
-                      first(a->input, n), tensor_absent(),
+    return norm_after(m, tensor_absent(), own(m, a->norm1, n), own(m, a->statistics1, n),
+                      own(m, a->input, n), tensor_absent(),
                       model_layer_parameter(0, LAYER_NORM1_WEIGHT), (struct dropout){0});
+}
+
+status model_hidden(struct model *m, int64_t n, struct tensor *hidden)
+{
+    return model_spread(m, own(m, m->activations.final_norm, n), n, hidden);
 }
 
 status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden)
@@ -151,8 +176,7 @@ status model_forward(struct model *m, const struct model_input *input, struct te
         TRY(attention_block(m, input, layer));
         TRY(model_layer_rest(m, input, layer));
     }
-    *hidden = first(m->activations.final_norm, input->rows);
-    return STATUS_OK;
+    return model_hidden(m, input->rows, hidden);
 }
 
 /* ---- backward ---- */
@@ -219,37 +243,46 @@ static status project_backward(struct backward *b, int parameter, struct tensor 
 static status reader_backward(struct backward *b, int parameter, struct tensor dy, struct tensor x)
 {
     struct model *m = b->m;
+    struct tensor all;
+    TRY(model_spread_start(m, x, b->n, &all));
     TRY(linear_backward_input(m->kernels, first(m->activations.exchange, b->n), dy,
                               model_matrix(m, parameter), ACTIVATION_NONE, tensor_absent()));
+    TRY(model_spread_wait(m));
     TRY(model_add_up_start(m, b->n));
-    TRY(weight_backward(b, parameter, dy, x));
+    TRY(weight_backward(b, parameter, dy, all));
     return model_add_up_wait(m, b->n);
 }
 
-/* The norm at `parameter`, and what was added to the stream before it; *delta is its gradient. */
-static status norm_backward(struct backward *b, int parameter, struct tensor dy, struct tensor z,
+/* The norm at `parameter` with the gradient of its output in `exchange`, and what was added to the stream
+ * before it; *delta is its gradient. */
+static status norm_backward(struct backward *b, int parameter, struct tensor z,
                             struct tensor statistics, bool overwrite, struct dropout dropout,
                             struct tensor *delta)
 {
     struct model *m = b->m;
-    struct tensor stream = first(m->activations.d_stream, b->n);
+    struct tensor stream = own(m, m->activations.d_stream, b->n);
+    struct tensor dgamma = model_gradient(m, parameter, b->gradients), gamma_sums = dgamma;
+    struct tensor dbeta = model_gradient(m, parameter + 1, b->gradients), beta_sums = dbeta;
     bool dropped = dropout.probability > 0;
-    *delta = dropped ? first(m->activations.d_delta, b->n) : stream;
-    return residual_norm_backward(m->kernels, stream, dropped ? *delta : tensor_absent(),
-                                  model_gradient(m, parameter, b->gradients),
-                                  model_gradient(m, parameter + 1, b->gradients), dy, z, statistics,
-                                  model_vector(m, parameter), NORM_LAYER, overwrite, dropout);
+    *delta = dropped ? own(m, m->activations.d_delta, b->n) : stream;
+    TRY(model_norm_sums_begin(m, &gamma_sums, &beta_sums));
+    TRY(residual_norm_backward(m->kernels, stream, dropped ? *delta : tensor_absent(), gamma_sums,
+                               beta_sums, model_added(m, b->n), own(m, z, b->n),
+                               own(m, statistics, b->n), model_vector(m, parameter), NORM_LAYER,
+                               overwrite, dropout));
+    return model_norm_sums_end(m, dgamma, dbeta);
 }
 
 static status feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor d_inner = first(m->activations.d_inner, b->n);
-    TRY(project_backward(b, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), d_inner,
-                         delta, first(a->inner, b->n), m->config.activation, first(a->kept, b->n)));
+    struct tensor d_inner = first(m->activations.d_inner, b->n), dy;
+    TRY(model_spread(m, delta, b->n, &dy));
+    TRY(project_backward(b, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), d_inner, dy,
+                         first(a->inner, b->n), m->config.activation, first(a->kept, b->n)));
     return reader_backward(b, model_layer_parameter(layer, LAYER_FC_WEIGHT), d_inner,
-                           first(a->norm2, b->n));
+                           own(m, a->norm2, b->n));
 }
 
 static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
@@ -261,14 +294,16 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
     struct tensor exchange = m->activations.exchange;
     struct tensor d_attended = tensor_view(exchange.data, exchange.dtype, b->n, c);
     struct attention attention = model_attention(m, b->input, layer);
-    TRY(project_backward(b, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT), d_attended,
-                         delta, first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
+    struct tensor dy;
+    TRY(model_spread(m, delta, b->n, &dy));
+    TRY(project_backward(b, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT), d_attended, dy,
+                         first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
     TRY(attention_backward(m->kernels, tensor_columns(d_qkv, 0, c), tensor_columns(d_qkv, c, c),
                            tensor_columns(d_qkv, 2 * c, c), d_attended, tensor_columns(qkv, 0, c),
                            tensor_columns(qkv, c, c), tensor_columns(qkv, 2 * c, c),
                            first(a->attended, b->n), first_columns(a->lse, b->n), &attention));
     return reader_backward(b, model_layer_parameter(layer, LAYER_QKV_WEIGHT), d_qkv,
-                           first(a->norm1, b->n));
+                           own(m, a->norm1, b->n));
 }
 
 /* delta in: gradient of what the layer's feed-forward added; out: of what the layer below added. */
@@ -276,16 +311,15 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor d_norm = first(m->activations.exchange, b->n);
     TRY(feed_forward_backward(b, layer, *delta));
-    TRY(norm_backward(b, model_layer_parameter(layer, LAYER_NORM2_WEIGHT), d_norm,
-                      first(a->middle, b->n), first(a->statistics2, b->n), false,
-                      model_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
+    TRY(norm_backward(b, model_layer_parameter(layer, LAYER_NORM2_WEIGHT), a->middle,
+                      a->statistics2, false, own_dropout(m, b->input, layer, DROPOUT_PROJECTION),
+                      delta));
     TRY(attention_block_backward(b, layer, *delta));
     struct dropout below =
-        layer > 0 ? model_dropout(m, b->input, layer - 1, DROPOUT_FC) : (struct dropout){0};
-    return norm_backward(b, model_layer_parameter(layer, LAYER_NORM1_WEIGHT), d_norm,
-                         first(a->input, b->n), first(a->statistics1, b->n), false, below, delta);
+        layer > 0 ? own_dropout(m, b->input, layer - 1, DROPOUT_FC) : (struct dropout){0};
+    return norm_backward(b, model_layer_parameter(layer, LAYER_NORM1_WEIGHT), a->input,
+                         a->statistics1, false, below, delta);
 }
 
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
@@ -298,18 +332,18 @@ status model_backward(struct model *m, const struct model_input *input, float *c
         TRY(clear_sums(m, gradients));
     }
     TRY(model_add_up(m, b.n)); /* what the objective has written */
-    TRY(norm_backward(&b, model_final_norm(m), first(all->exchange, b.n), first(all->last, b.n),
-                      first(all->final_statistics, b.n), true,
-                      model_dropout(m, input, m->config.layers - 1, DROPOUT_FC), &delta));
+    TRY(norm_backward(&b, model_final_norm(m), all->last, all->final_statistics, true,
+                      own_dropout(m, input, m->config.layers - 1, DROPOUT_FC), &delta));
     for (int64_t layer = m->config.layers - 1; layer >= 0; layer--) {
         TRY(layer_backward(&b, layer, &delta));
         if (final != NULL) {
             TRY(final(user, m->parameters[model_layer_parameter(layer, 0)].first));
         }
     }
+    TRY(model_spread(m, own(m, all->d_stream, b.n), b.n, &delta));
     TRY(embedding_backward(m->kernels, model_gradient(m, MODEL_TOKEN_TABLE, gradients),
                            first_token(m), model_gradient(m, MODEL_POSITION_TABLE, gradients),
-                           first(all->d_stream, b.n), input->tokens, input->positions,
+                           delta, input->tokens, input->positions,
                            model_dropout(m, input, -1, DROPOUT_PROJECTION)));
     return final != NULL ? final(user, 0) : STATUS_OK;
 }

@@ -19,18 +19,26 @@ struct layer_share model_share(const struct model_config *config, int ranks)
                                 config->inner / ranks};
 }
 
-static status arrange_layer(const struct model_config *c, int ranks, enum dtype dtype, int64_t n,
-                            bool training, struct arena *arena, struct layer_activations *out)
+/* Rows of the stream on the rank that has most. */
+static int64_t own_rows(struct model_sharing sharing, int64_t n)
 {
-    struct layer_share share = model_share(c, ranks);
-    TRY(take(arena, dtype, n, c->width, &out->input));
-    TRY(take(arena, dtype, n, c->width, &out->norm1));
-    TRY(take(arena, DTYPE_F32, n, 2, &out->statistics1));
+    return sharing.sequence ? (n + sharing.ranks - 1) / sharing.ranks : n;
+}
+
+static status arrange_layer(const struct model_config *c, struct model_sharing sharing,
+                            enum dtype dtype, int64_t n, bool training, struct arena *arena,
+                            struct layer_activations *out)
+{
+    struct layer_share share = model_share(c, sharing.ranks);
+    int64_t own = own_rows(sharing, n);
+    TRY(take(arena, dtype, own, c->width, &out->input));
+    TRY(take(arena, dtype, own, c->width, &out->norm1));
+    TRY(take(arena, DTYPE_F32, own, 2, &out->statistics1));
     TRY(take(arena, dtype, n, 3 * share.width, &out->qkv));
     TRY(take(arena, dtype, n, share.width, &out->attended));
-    TRY(take(arena, dtype, n, c->width, &out->middle));
-    TRY(take(arena, dtype, n, c->width, &out->norm2));
-    TRY(take(arena, DTYPE_F32, n, 2, &out->statistics2));
+    TRY(take(arena, dtype, own, c->width, &out->middle));
+    TRY(take(arena, dtype, own, c->width, &out->norm2));
+    TRY(take(arena, DTYPE_F32, own, 2, &out->statistics2));
     TRY(take(arena, dtype, n, share.inner, &out->inner));
     out->kept = out->lse = tensor_absent();
     if (training) {
@@ -40,29 +48,30 @@ static status arrange_layer(const struct model_config *c, int ranks, enum dtype 
     return STATUS_OK;
 }
 
-status model_arrange(const struct model_config *config, int ranks, enum dtype dtype, int64_t rows,
-                     bool training, struct layer_activations *layers, struct arena *arena,
-                     struct activations *out)
+status model_arrange(const struct model_config *config, struct model_sharing sharing,
+                     enum dtype dtype, int64_t rows, bool training,
+                     struct layer_activations *layers, struct arena *arena, struct activations *out)
 {
-    struct layer_share share = model_share(config, ranks);
+    struct layer_share share = model_share(config, sharing.ranks);
+    int64_t own = own_rows(sharing, rows);
     *out = (struct activations){.layers = layers};
     for (int64_t l = 0; l < config->layers; l++) {
         if (l == 0 || training) {
-            TRY(arrange_layer(config, ranks, dtype, rows, training, arena, &layers[l]));
+            TRY(arrange_layer(config, sharing, dtype, rows, training, arena, &layers[l]));
         } else {
             layers[l] = layers[0];
         }
     }
-    TRY(take(arena, dtype, rows, config->width, &out->last));
-    TRY(take(arena, dtype, rows, config->width, &out->final_norm));
-    TRY(take(arena, DTYPE_F32, rows, 2, &out->final_statistics));
-    if (ranks == 1 || dtype != DTYPE_F32) {
+    TRY(take(arena, dtype, own, config->width, &out->last));
+    TRY(take(arena, dtype, own, config->width, &out->final_norm));
+    TRY(take(arena, DTYPE_F32, own, 2, &out->final_statistics));
+    if (sharing.ranks == 1 || dtype != DTYPE_F32) {
         TRY(take(arena, dtype, rows, config->width, &out->exchange));
     }
     if (training) {
-        TRY(take(arena, dtype, rows, config->width, &out->d_stream));
+        TRY(take(arena, dtype, own, config->width, &out->d_stream));
         if (config->dropout > 0) {
-            TRY(take(arena, dtype, rows, config->width, &out->d_delta));
+            TRY(take(arena, dtype, own, config->width, &out->d_delta));
         }
         TRY(take(arena, dtype, rows, 3 * share.width, &out->d_qkv));
         TRY(take(arena, dtype, rows, share.inner, &out->d_inner));
@@ -70,23 +79,18 @@ status model_arrange(const struct model_config *config, int ranks, enum dtype dt
     return STATUS_OK;
 }
 
-static size_t window_bytes(const struct model_config *config, int ranks, int64_t rows)
-{
-    return ranks > 1 ? (size_t)(rows * config->width) * sizeof(float) : 0;
-}
-
-size_t model_activation_bytes(const struct model_config *config, int ranks, enum dtype dtype,
-                              int64_t rows, bool training)
+size_t model_activation_bytes(const struct model_config *config, struct model_sharing sharing,
+                              enum dtype dtype, int64_t rows, bool training)
 {
     struct layer_activations *layers = calloc((size_t)config->layers, sizeof *layers);
     struct arena measure = {0};
     struct activations views;
-    if (layers == NULL || model_arrange(config, ranks, dtype, rows, training, layers, &measure,
+    if (layers == NULL || model_arrange(config, sharing, dtype, rows, training, layers, &measure,
                                         &views) != STATUS_OK) {
         measure.peak = 0;
     }
     free(layers);
-    return measure.peak + window_bytes(config, ranks, rows);
+    return measure.peak + model_window_bytes(config, sharing, dtype, rows);
 }
 
 static status allocate(struct model *m)
@@ -98,18 +102,20 @@ static status allocate(struct model *m)
     if (dtype == DTYPE_BF16) {
         TRY(device_allocate(dev, elements * sizeof(bf16), "the bf16 weights", (void **)&m->copy));
     }
+    m->ranges = calloc((size_t)m->ranks, sizeof *m->ranges);
+    REQUIRE(m->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranks", m->ranks);
     m->activations.layers = calloc((size_t)m->config.layers, sizeof *m->activations.layers);
     REQUIRE(m->activations.layers != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
             (long long)m->config.layers);
-    size_t bytes = model_activation_bytes(&m->config, m->ranks, dtype, m->rows, m->training) -
-                   window_bytes(&m->config, m->ranks, m->rows);
+    size_t bytes = model_activation_bytes(&m->config, m->sharing, dtype, m->rows, m->training) -
+                   model_window_bytes(&m->config, m->sharing, dtype, m->rows);
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
-    return model_arrange(&m->config, m->ranks, dtype, m->rows, m->training, m->activations.layers,
+    return model_arrange(&m->config, m->sharing, dtype, m->rows, m->training, m->activations.layers,
                          &m->arena, &m->activations);
 }
 
 status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor,
-                    int64_t rows, bool training, struct model **out)
+                    bool sequence, int64_t rows, bool training, struct model **out)
 {
     *out = NULL;
     struct model *m = calloc(1, sizeof *m);
@@ -118,6 +124,7 @@ status model_create(struct kernels *k, const struct model_config *config, struct
     m->config = *config;
     m->tensor = tensor;
     m->ranks = tensor != NULL ? comm_size(tensor) : 1;
+    m->sharing = (struct model_sharing){m->ranks, sequence && m->ranks > 1};
     m->rank = tensor != NULL ? comm_rank(tensor) : 0;
     m->share = model_share(config, m->ranks);
     m->rows = rows;
@@ -134,18 +141,6 @@ fail:
     return result;
 }
 
-status model_connect(struct model *m)
-{
-    if (m->ranks == 1) {
-        return STATUS_OK;
-    }
-    TRY(comm_allocate(m->tensor, window_bytes(&m->config, m->ranks, m->rows), (void **)&m->window));
-    if (kernels_dtype(m->kernels) == DTYPE_F32) {
-        m->activations.exchange = tensor_view(m->window, DTYPE_F32, m->rows, m->config.width);
-    }
-    return STATUS_OK;
-}
-
 status model_destroy(struct model **m)
 {
     status result = STATUS_OK;
@@ -159,6 +154,7 @@ status model_destroy(struct model **m)
         device_release(dev, (*m)->copy, elements * sizeof(bf16));
         arena_destroy(&(*m)->arena);
         free((*m)->activations.layers);
+        free((*m)->ranges);
         free((*m)->parameters);
         free(*m);
         *m = NULL;
@@ -242,57 +238,9 @@ struct tensor model_head_gradient(const struct model *m, float *const *gradients
     return model_gradient(m, head_parameter(m), gradients);
 }
 
-static status gather(void *tensor, void *all, const void *mine, size_t bytes)
-{
-    return comm_all_gather_bytes(tensor, all, mine, bytes);
-}
-
-struct classifier_parts model_head_parts(const struct model *m)
-{
-    return (struct classifier_parts){m->ranks, m->rank, gather, m->tensor};
-}
-
 struct tensor model_hidden_gradient(const struct model *m)
 {
     return m->activations.exchange;
-}
-
-/* ---- sums over the ranks ---- */
-
-/* The window's first n rows; bf16 is added up in f32. */
-static struct tensor window_rows(const struct model *m, int64_t n)
-{
-    return tensor_view(m->window, DTYPE_F32, n, m->config.width);
-}
-
-status model_add_up_start(struct model *m, int64_t n)
-{
-    if (m->ranks == 1) {
-        return STATUS_OK;
-    }
-    REQUIRE(m->window != NULL, STATUS_INTERNAL, "a model that several ranks share, not connected");
-    struct tensor exchange = tensor_rows(m->activations.exchange, 0, n);
-    if (exchange.dtype != DTYPE_F32) {
-        TRY(convert(m->kernels, window_rows(m, n), exchange));
-    }
-    return comm_all_reduce_start(m->tensor, m->window, n * m->config.width, &m->adding);
-}
-
-status model_add_up_wait(struct model *m, int64_t n)
-{
-    if (m->ranks == 1) {
-        return STATUS_OK;
-    }
-    TRY(comm_wait(m->tensor, &m->adding));
-    struct tensor exchange = tensor_rows(m->activations.exchange, 0, n);
-    return exchange.dtype == DTYPE_F32 ? STATUS_OK
-                                       : convert(m->kernels, exchange, window_rows(m, n));
-}
-
-status model_add_up(struct model *m, int64_t n)
-{
-    TRY(model_add_up_start(m, n));
-    return model_add_up_wait(m, n);
 }
 
 /* ---- what layers are described by ---- */

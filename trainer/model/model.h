@@ -85,15 +85,21 @@ int64_t model_parameter_elements(const struct model_parameter *p);
 /* model_layer_first - the first element of a layer's parameters; for layer L: of those behind the layers. */
 int64_t model_layer_first(const struct model_parameter *parameters, int64_t layer);
 
-/* model_activation_bytes - working memory of one of `ranks` ranks for micro-batches of up to `rows` rows;
- * pure. */
-size_t model_activation_bytes(const struct model_config *config, int ranks, enum dtype dtype,
-                              int64_t rows, bool training);
+/* How ranks share a model. */
+struct model_sharing {
+    int ranks;
+    bool sequence; /* norms and dropout on a share of the rows each (sequence parallelism) */
+};
+
+/* model_activation_bytes - working memory of one rank for micro-batches of up to `rows` rows; pure. */
+size_t model_activation_bytes(const struct model_config *config, struct model_sharing sharing,
+                              enum dtype dtype, int64_t rows, bool training);
 
 /* model_create - this rank's part of the weights (zeros) and working memory for micro-batches of up to
- * `rows` rows. tensor: the ranks that share the model, which stay the caller's; NULL: this one alone. */
+ * `rows` rows. tensor: the ranks that share the model, which stay the caller's; NULL: this one alone.
+ * sequence: as in struct model_sharing; nothing for one rank. */
 status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor,
-                    int64_t rows, bool training, struct model **out);
+                    bool sequence, int64_t rows, bool training, struct model **out);
 status model_destroy(struct model **m);
 
 /* model_connect - the group's memory in which its ranks add up. Collective over `tensor`, before the model

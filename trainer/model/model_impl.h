@@ -43,17 +43,18 @@ struct layer_share {
     int64_t inner; /* F/t */
 };
 
-/* What a layer keeps from forward for backward. Letters: kernels.h; t tensor-parallel ranks. */
+/* What a layer keeps from forward for backward. Letters: kernels.h; t tensor-parallel ranks; n
+ * rows of the stream on this rank: N, or with sequence parallelism about N/t. */
 struct layer_activations {
-    struct tensor input;       /* [N, C] the residual stream that enters */
-    struct tensor norm1;       /* [N, C] */
-    struct tensor statistics1; /* f32 [N, 2] */
+    struct tensor input;       /* [n, C] the residual stream that enters */
+    struct tensor norm1;       /* [n, C] */
+    struct tensor statistics1; /* f32 [n, 2] */
     struct tensor qkv;         /* [N, 3C/t] */
     struct tensor lse;         /* f32 [H/t, N] */
     struct tensor attended;    /* [N, C/t] */
-    struct tensor middle;      /* [N, C] the residual stream after attention */
-    struct tensor norm2;       /* [N, C] */
-    struct tensor statistics2; /* f32 [N, 2] */
+    struct tensor middle;      /* [n, C] the residual stream after attention */
+    struct tensor norm2;       /* [n, C] */
+    struct tensor statistics2; /* f32 [n, 2] */
     struct tensor kept;        /* [N, F] of the activation, for backward */
     struct tensor inner;       /* [N, F/t] after it */
 };
@@ -61,15 +62,15 @@ struct layer_activations {
 /* Working memory of one micro-batch. */
 struct activations {
     struct layer_activations *layers; /* [L]; without training all share one set */
-    struct tensor last;               /* [N, C] the residual stream after the last layer */
-    struct tensor final_norm;         /* [N, C] */
-    struct tensor final_statistics;   /* f32 [N, 2] */
+    struct tensor last;               /* [n, C] the residual stream after the last layer */
+    struct tensor final_norm;         /* [n, C] */
+    struct tensor final_statistics;   /* f32 [n, 2] */
     /* [N, C] what the ranks add up, and one at a time lives: what a block adds to the stream; the gradient
      * of the hidden states, which the objective writes; of a norm's output */
     struct tensor exchange;
     /* gradients, with training only */
-    struct tensor d_stream; /* [N, C] along the residual stream */
-    struct tensor d_delta;  /* [N, C] behind dropout; absent without */
+    struct tensor d_stream; /* [n, C] along the residual stream */
+    struct tensor d_delta;  /* [n, C] behind dropout; absent without */
     struct tensor d_qkv;    /* [N, 3C/t] */
     struct tensor d_inner;  /* [N, F/t] */
 };
@@ -79,6 +80,7 @@ struct model {
     struct model_config config;
     struct comm *tensor; /* NULL: this rank alone */
     int ranks, rank;     /* of it */
+    struct model_sharing sharing;
     struct layer_share share;
     struct model_parameter *parameters;
     int parameter_count;
@@ -89,13 +91,18 @@ struct model {
     bool training;
     struct arena arena;
     struct activations activations;
-    float *window;               /* [N, C] in the group's memory; NULL for one rank */
-    struct comm_request *adding; /* window is being added up */
+    /* in the group's memory; none for one rank (sharing.c) */
+    float *window; /* [N, C] sums */
+    struct comm_request *adding, *spreading;
+    struct tensor gathered;  /* [N, C] all rows, with sequence parallelism */
+    struct tensor norm_sums; /* f32 [2, C] likewise */
+    struct range *ranges;    /* [ranks] */
 };
 
 /* model_arrange - take all views of the working memory from the arena (or measure them). */
-status model_arrange(const struct model_config *config, int ranks, enum dtype dtype, int64_t rows,
-                     bool training, struct layer_activations *layers, struct arena *arena,
+status model_arrange(const struct model_config *config, struct model_sharing sharing,
+                     enum dtype dtype, int64_t rows, bool training,
+                     struct layer_activations *layers, struct arena *arena,
                      struct activations *out);
 
 /* model_share - a layer's insides over so many ranks. */
@@ -119,11 +126,32 @@ static inline int model_final_norm(const struct model *m)
     return model_layer_parameter(m->config.layers, LAYER_NORM1_WEIGHT);
 }
 
-/* model_add_up_start, model_add_up - the sum over the ranks of the first n rows of `exchange`, into it, on
- * all of them. Between start and wait the rows are nobody's. Nothing is done where there is one rank. */
+/* ---- sharing.c; each does nothing where there is one rank ---- */
+
+/* model_window_bytes - of a rank in the group's memory. */
+size_t model_window_bytes(const struct model_config *config, struct model_sharing sharing,
+                          enum dtype dtype, int64_t rows);
+
+/* model_own_rows - of n rows of the stream those that this rank has: all without sequence parallelism. */
+struct range model_own_rows(const struct model *m, int64_t n);
+
+/* model_add_up_start, _wait - the sum over the ranks of the first n rows of `exchange`; model_added has this
+ * rank's own rows of it. Between start and wait the rows are nobody's. */
 status model_add_up_start(struct model *m, int64_t n);
 status model_add_up_wait(struct model *m, int64_t n);
 status model_add_up(struct model *m, int64_t n);
+struct tensor model_added(const struct model *m, int64_t n);
+
+/* model_spread_start, _wait - all n rows of what each rank has its own rows of. The memory behind *all is
+ * one for all of them: the next spread ends its use. */
+status model_spread_start(struct model *m, struct tensor own, int64_t n, struct tensor *all);
+status model_spread_wait(struct model *m);
+status model_spread(struct model *m, struct tensor own, int64_t n, struct tensor *all);
+
+/* model_norm_sums_begin - where a norm's gradients of this rank's rows are added to, instead of *dgamma and
+ * *dbeta; _end brings the sum over the ranks back to these. */
+status model_norm_sums_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta);
+status model_norm_sums_end(struct model *m, struct tensor dgamma, struct tensor dbeta);
 
 /* model_dropout - the numbers of one place: layer -1 is the embedding. */
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
@@ -138,5 +166,7 @@ status model_embed(struct model *m, const struct model_input *input);
 status model_first_norm(struct model *m, int64_t n);
 status model_project_qkv(struct model *m, int64_t layer, int64_t n);
 status model_project_attended(struct model *m, int64_t layer, int64_t n);
+/* model_hidden - all rows behind the final norm. */
+status model_hidden(struct model *m, int64_t n, struct tensor *hidden);
 /* model_layer_rest - from what attention adds to the stream to the next layer's first norm. */
 status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer);

@@ -74,7 +74,8 @@ static status bench_create(struct bench *b)
     struct session *s = b->session;
     TRY(make_batch(b));
     TRY(model_initialise(s->model, (uint64_t)s->recipe.seed));
-    return session_update(s, 1, &b->update);
+    TRY(session_update(s, 1, &b->update));
+    return update_release_weights(b->update);
 }
 
 static status bench_destroy(struct bench *b)

@@ -110,40 +110,34 @@ static status finish(status result, const char *stem, struct family *f)
 
 /* ---- families ---- */
 
-status family_weights(const struct family_layout *layout, float *weights, struct family *out)
+static status append_all(struct family *f, const char *prefix, const struct family_layout *layout,
+                         const struct family_ranges *ranges, float *data)
 {
-    *out = (struct family){0};
-    status result = STATUS_OK;
-    for (int i = 0; i < layout->count && result == STATUS_OK; i++) {
-        int64_t first = layout->parameters[i].first;
-        result = append_range(out, "", layout, i, first, INT64_MAX,
-                              weights != NULL ? weights + first : NULL);
-    }
-    return finish(result, "model", out);
-}
-
-static status append_moment(struct family *f, const char *prefix,
-                            const struct family_layout *layout,
-                            const struct optimizer_range *ranges, int count, float *moment)
-{
+    f->family.sharded = ranges->sharded;
     for (int i = 0; i < layout->count; i++) {
-        for (int r = 0; r < count; r++) {
-            int64_t end = ranges[r].first + ranges[r].count;
-            TRY(append_range(f, prefix, layout, i, ranges[r].first, end,
-                             moment != NULL ? moment + ranges[r].at : NULL));
+        for (int r = 0; r < ranges->count; r++) {
+            const struct optimizer_range *range = &ranges->ranges[r];
+            TRY(append_range(f, prefix, layout, i, range->first, range->first + range->count,
+                             data != NULL ? data + range->at : NULL));
         }
     }
     return STATUS_OK;
 }
 
-status family_moments(const struct family_layout *layout, const struct optimizer_range *ranges,
-                      int range_count, bool sharded, float *moment1, float *moment2,
-                      struct family *out)
+status family_weights(const struct family_layout *layout, const struct family_ranges *ranges,
+                      float *weights, struct family *out)
 {
-    *out = (struct family){.family = {.sharded = sharded}};
-    status result = append_moment(out, "exp_avg/", layout, ranges, range_count, moment1);
+    *out = (struct family){0};
+    return finish(append_all(out, "", layout, ranges, weights), "model", out);
+}
+
+status family_moments(const struct family_layout *layout, const struct family_ranges *ranges,
+                      float *moment1, float *moment2, struct family *out)
+{
+    *out = (struct family){0};
+    status result = append_all(out, "exp_avg/", layout, ranges, moment1);
     if (result == STATUS_OK) {
-        result = append_moment(out, "exp_avg_sq/", layout, ranges, range_count, moment2);
+        result = append_all(out, "exp_avg_sq/", layout, ranges, moment2);
     }
     return finish(result, "optimizer", out);
 }

@@ -24,15 +24,21 @@ struct family_layout {
     bool writes_replicated;
 };
 
+/* Which elements of the flat buffers lie where in memory; sharded: other ranks of the data-parallel group
+ * hold other ranges. */
+struct family_ranges {
+    const struct optimizer_range *ranges;
+    int count;
+    bool sharded;
+};
+
 /* family_weights - the weights as the family "model".
  *
- * Memory    the views are into weights [elements], which may be NULL where only sizes are asked for */
-status family_weights(const struct family_layout *layout, float *weights, struct family *out);
+ * Memory    the views are into weights, which may be NULL where only sizes are asked for */
+status family_weights(const struct family_layout *layout, const struct family_ranges *ranges,
+                      float *weights, struct family *out);
 
-/* family_moments - both moments as the family "optimizer": exp_avg/NAME and exp_avg_sq/NAME.
- *
- * sharded   other ranks of the data-parallel group hold other ranges */
-status family_moments(const struct family_layout *layout, const struct optimizer_range *ranges,
-                      int range_count, bool sharded, float *moment1, float *moment2,
-                      struct family *out);
+/* family_moments - both moments as the family "optimizer": exp_avg/NAME and exp_avg_sq/NAME. */
+status family_moments(const struct family_layout *layout, const struct family_ranges *ranges,
+                      float *moment1, float *moment2, struct family *out);
 void family_destroy(struct family *family);

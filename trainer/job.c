@@ -114,7 +114,7 @@ static status survey_data(struct job *job)
 
 static status make_families(struct job *job)
 {
-    TRY(session_weights(&job->session, &job->families[0]));
+    TRY(session_weights(&job->session, NULL, &job->families[0]));
     return session_moments(&job->session, job->update, &job->families[1]);
 }
 
@@ -245,6 +245,14 @@ static status resume_or_begin(const struct job_options *options, struct job *job
     return result;
 }
 
+/* From here on a rank may have no more than its shares of the f32 weights: what it saves are these. */
+static status release_weights(struct job *job)
+{
+    TRY(update_release_weights(job->update));
+    family_destroy(&job->families[0]);
+    return session_weights(&job->session, job->update, &job->families[0]);
+}
+
 /* ---- the end of an earlier session ---- */
 
 bool job_reached_end(const struct job *job)
@@ -346,6 +354,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     if (job->finished) {
         return STATUS_OK;
     }
+    TRY(comm_agree(world, release_weights(job)));
     job_long_phase(job, "opening data");
     TRY(comm_agree(world, open_training_data(job)));
     TRY(make_step(job));

@@ -98,10 +98,11 @@ static status snapshot_bytes(const struct model_parameter *parameters, int count
 {
     struct family_layout layout = {parameters, count, true};
     struct optimizer_range all = {.count = elements};
+    struct family_ranges ranges = {.ranges = &all, .count = 1};
     struct family families[2] = {0};
-    status result = family_weights(&layout, NULL, &families[0]);
+    status result = family_weights(&layout, &ranges, NULL, &families[0]);
     if (result == STATUS_OK) {
-        result = family_moments(&layout, &all, 1, false, NULL, NULL, &families[1]);
+        result = family_moments(&layout, &ranges, NULL, NULL, &families[1]);
     }
     if (result == STATUS_OK) {
         struct checkpoint_family views[2] = {families[0].family, families[1].family};
@@ -155,14 +156,16 @@ static int threads_of(const struct recipe *r, int ranks)
 }
 
 static status plan_update(const struct recipe *r, const struct model_config *config,
-                          const struct model_parameter *parameters, int64_t elements,
+                          const struct model_parameter *parameters, int count, int64_t elements,
                           const struct plan *plan, struct update_bytes *out)
 {
     struct update_plan update = {
         .parameters = parameters,
+        .parameter_count = count,
         .layers = config->layers,
         .elements = elements,
         .stage = plan->zero_stage,
+        .bf16 = r->train.precision == PRECISION_BF16,
         .bucket_elems = session_bucket_elements(r),
         .micro_batches = plan->micro_steps,
         .ranks = plan->data,
@@ -189,8 +192,8 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     struct model_sharing sharing = {plan->tensor, r->parallel.sequence && plan->tensor > 1};
     struct plan_buffers *buffers = &plan->buffers;
     struct update_bytes update;
-    TRY(plan_update(r, config, parameters, elements, plan, &update));
-    plan->bytes[PLAN_WEIGHTS] = elements * (dtype == DTYPE_BF16 ? 6 : 4);
+    TRY(plan_update(r, config, parameters, count, elements, plan, &update));
+    plan->bytes[PLAN_WEIGHTS] = update.weights;
     plan->bytes[PLAN_GRADIENTS] = update.shared_gradients + update.own_gradients;
     plan->bytes[PLAN_OPTIMIZER] = update.moments;
     plan->sent_bytes = update.sent;

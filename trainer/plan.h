@@ -9,8 +9,8 @@
  *           the forward pass: 6 N + 6 L T C in all.
  * Bytes     sent by a rank in a step: what a ring all-reduce of the f32 gradients would send,
  *           2 (R - 1) / R times their bytes, R data-parallel ranks; at ZeRO stage 1 a reduce-scatter of the gradients and an
- *           all-gather of the f32 weights, which is as much; at stage 2 layers' gradients are scattered
- *           for every micro-batch. The t ranks that share a model add up [N, C] in f32 4 L + 2 times a
+ *           all-gather of the weights, which is as much in fp32 and half of it in bf16; at stage 2 layers'
+ *           gradients are scattered for every micro-batch. The t ranks that share a model add up [N, C] in f32 4 L + 2 times a
  *           micro-batch (with sequence parallelism 4 L + 2 scatters and 6 L + 2 gathers).
  * Ranks     figures of a rank are of the first one: it holds the most where a vocabulary is shared unevenly.
  * Memory    all ranks are assumed to be on one host: buffers then hold, besides working memory, the part
@@ -21,7 +21,7 @@
 
 /* The kinds of metrics.jsonl's rank_bytes. */
 enum plan_kind {
-    PLAN_WEIGHTS,   /* f32, and the bf16 copy */
+    PLAN_WEIGHTS,   /* f32 (with ZeRO in bf16 of this rank's shares), and the bf16 copy */
     PLAN_GRADIENTS, /* f32; at ZeRO stage 2 of the tables, of two layers, and of this rank's shares */
     PLAN_OPTIMIZER,   /* two f32 moments, with ZeRO of this rank's shares */
     PLAN_ACTIVATIONS, /* of a micro-batch */

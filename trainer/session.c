@@ -175,20 +175,32 @@ static struct family_layout layout_of(const struct session *s)
     return layout;
 }
 
-status session_weights(const struct session *s, struct family *out)
+static struct family_ranges ranges_of(const struct update *u)
+{
+    struct family_ranges ranges = {.sharded = update_is_sharded(u)};
+    ranges.ranges = optimizer_ranges(update_optimizer(u), &ranges.count);
+    return ranges;
+}
+
+status session_weights(const struct session *s, const struct update *u, struct family *out)
 {
     struct family_layout layout = layout_of(s);
-    return family_weights(&layout, model_weights(s->model), out);
+    struct optimizer_range all = {.count = model_elements(s->model)};
+    bool released = u != NULL && update_weights(u) != NULL;
+    struct family_ranges ranges = {.ranges = &all, .count = 1};
+    if (released) {
+        ranges = ranges_of(u);
+    }
+    return family_weights(&layout, &ranges, released ? update_weights(u) : model_weights(s->model),
+                          out);
 }
 
 status session_moments(const struct session *s, const struct update *u, struct family *out)
 {
     struct family_layout layout = layout_of(s);
+    struct family_ranges ranges = ranges_of(u);
     const struct optimizer *o = update_optimizer(u);
-    int count = 0;
-    const struct optimizer_range *ranges = optimizer_ranges(o, &count);
-    return family_moments(&layout, ranges, count, update_is_sharded(u), optimizer_moment1(o),
-                          optimizer_moment2(o), out);
+    return family_moments(&layout, &ranges, optimizer_moment1(o), optimizer_moment2(o), out);
 }
 
 status session_stop(struct session *s)
@@ -252,7 +264,7 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
         result = model_connect(s->model);
     }
     if (result == STATUS_OK) {
-        result = comm_agree(world, session_weights(s, &weights));
+        result = comm_agree(world, session_weights(s, NULL, &weights));
     }
     if (result == STATUS_OK) {
         result = checkpoint_load(world, found.folder, &weights.family, 1);

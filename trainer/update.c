@@ -9,6 +9,7 @@ struct update {
     struct bucket_set *buckets;
     float **gradients; /* [parameters] */
     struct optimizer *optimizer;
+    float *weights; /* f32, of this rank's shares, placed as the moments are; NULL: the model's */
 };
 
 int update_stage(int zero_stage, int data_ranks)
@@ -144,6 +145,10 @@ status update_destroy(struct update **u)
     if (*u != NULL) {
         result = bucket_destroy(&(*u)->buckets);
         free((*u)->gradients);
+        if ((*u)->weights != NULL) {
+            device_release(kernels_device((*u)->options.kernels), (*u)->weights,
+                           (size_t)optimizer_elements((*u)->optimizer) * sizeof(float));
+        }
         KEEP_FIRST(result, optimizer_destroy(&(*u)->optimizer));
         free(*u);
         *u = NULL;
@@ -164,6 +169,11 @@ struct bucket_set *update_buckets(const struct update *u)
 const struct optimizer *update_optimizer(const struct update *u)
 {
     return u->optimizer;
+}
+
+float *update_weights(const struct update *u)
+{
+    return u->weights;
 }
 
 bool update_is_sharded(const struct update *u)
@@ -239,37 +249,99 @@ status update_require_finite(const struct update *u)
 
 /* ---- the update ---- */
 
-static status update_holding(struct update *u, int index, int64_t step, double learning_rate,
-                             double scale)
+/* The shares lie one after the other. */
+static status copy_shares(struct update *u)
+{
+    float *to = u->weights;
+    for (int h = 0; h < holdings(u); h++) {
+        struct range held = holding(u, h);
+        TRY(device_copy(kernels_device(u->options.kernels), kernels_stream(u->options.kernels), to,
+                        model_weights(u->options.model) + held.first,
+                        (size_t)held.count * sizeof *to));
+        to += held.count;
+    }
+    return STATUS_OK;
+}
+
+status update_release_weights(struct update *u)
 {
     struct model *m = u->options.model;
+    if (u->stage == 0 || model_copy(m) == NULL) {
+        return STATUS_OK;
+    }
+    TRY(device_allocate(kernels_device(u->options.kernels),
+                        (size_t)optimizer_elements(u->optimizer) * sizeof(float),
+                        "the f32 weights of its shares", (void **)&u->weights));
+    TRY(copy_shares(u));
+    return model_release_weights(m);
+}
+
+/* weights: of the holding's first element. */
+static status update_holding(struct update *u, int index, float *weights, int64_t step,
+                             double learning_rate, double scale)
+{
     struct range held = holding(u, index);
-    bf16 *copy = model_copy(m);
+    bf16 *copy = model_copy(u->options.model);
     struct optimizer_slice slice = {
         .first = held.first,
         .count = held.count,
-        .weights = model_weights(m) + held.first,
+        .weights = weights,
         .gradients = bucket_sum(u->buckets, index, held.first),
         .copy = copy != NULL ? copy + held.first : NULL,
     };
     return optimizer_update(u->optimizer, &slice, step, learning_rate, scale);
 }
 
+/* Every rank needs all vectors in f32. Each element is one rank's; to the others' zeros it adds up. */
+static status gather_vectors(struct update *u)
+{
+    int count = 0;
+    int64_t elements = 0;
+    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    float *vectors = model_vectors(u->options.model, &elements), *weights = u->weights;
+    struct device *dev = kernels_device(u->options.kernels);
+    struct stream *stream = kernels_stream(u->options.kernels);
+    TRY(device_zero(dev, stream, vectors, (size_t)elements * sizeof *vectors));
+    for (int h = 0; h < holdings(u); h++) {
+        struct range held = holding(u, h);
+        for (int i = 0; i < count; i++) {
+            const struct model_parameter *p = &parameters[i];
+            struct range part = common(held, (struct range){p->first, p->rows * p->columns});
+            if (p->dimensions == 1 && part.count > 0) {
+                TRY(device_copy(dev, stream, vectors + p->vector + (part.first - p->first),
+                                weights + (part.first - held.first),
+                                (size_t)part.count * sizeof *vectors));
+            }
+        }
+        weights += held.count;
+    }
+    return comm_all_reduce(u->options.mesh->data, vectors, elements);
+}
+
 /* A bucket's weights are on their way while the next one's are made. */
 status update_apply(struct update *u, int64_t step, double learning_rate, double norm, double scale)
 {
-    float *weights = model_weights(u->options.model);
-    scale *= optimizer_clip(u->optimizer, norm);
+    struct model *m = u->options.model;
+    bool released = u->weights != NULL;
+    void *gathered = released ? (void *)model_copy(m) : (void *)model_weights(m);
+    size_t element_bytes = released ? sizeof(bf16) : sizeof(float);
+    float *weights = u->weights;
     status result = STATUS_OK;
+    scale *= optimizer_clip(u->optimizer, norm);
     for (int h = 0; h < holdings(u); h++) {
-        KEEP_FIRST(result, update_holding(u, h, step, learning_rate, scale));
+        struct range held = holding(u, h);
+        float *of_holding = released ? weights : model_weights(m) + held.first;
+        KEEP_FIRST(result, update_holding(u, h, of_holding, step, learning_rate, scale));
         if (u->stage > 0) {
-            KEEP_FIRST(result, bucket_gather_start(u->buckets, h, weights, sizeof *weights));
+            KEEP_FIRST(result, bucket_gather_start(u->buckets, h, gathered, element_bytes));
         }
+        weights += released ? held.count : 0;
     }
     if (u->stage > 0) {
         KEEP_FIRST(result, bucket_gather_finish(u->buckets));
-        KEEP_FIRST(result, model_weights_changed(u->options.model));
+    }
+    if (released) {
+        KEEP_FIRST(result, gather_vectors(u));
     }
     return result;
 }
@@ -296,12 +368,25 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     out->moments =
         8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : plan->elements);
+    int64_t vectors = 0;
+    int64_t owned = out->moments / 8;
+    for (int i = 0; i < plan->parameter_count; i++) {
+        const struct model_parameter *p = &plan->parameters[i];
+        vectors += p->dimensions == 1 ? p->rows * p->columns : 0;
+    }
+    bool released = plan->stage > 0 && plan->bf16;
+    out->weights = (released ? 4 * (owned + vectors) : 4 * plan->elements) +
+                   (plan->bf16 ? 2 * plan->elements : 0);
+    if (released) {
+        out->sent = 8.0 * (double)(vectors - vectors / plan->ranks);
+    }
     if (plan->stage == 0) {
         out->sent = 8.0 * (double)(plan->elements - plan->elements / plan->ranks);
     }
     for (int i = 0; i < count && plan->stage > 0; i++) {
         int64_t rounds = segments[i].passing ? plan->micro_batches : 1;
-        out->sent += 4.0 * (double)((rounds + 1) * scattered(&segments[i], plan));
+        int64_t bytes = 4 * rounds + (released ? 2 : 4);
+        out->sent += (double)(bytes * scattered(&segments[i], plan));
     }
     free(segments);
     return STATUS_OK;

@@ -28,7 +28,8 @@ struct update_options {
 struct update_bytes {
     int64_t shared_gradients; /* in memory that the ranks of a host see of each other */
     int64_t own_gradients, moments;
-    double sent; /* of a step */
+    int64_t weights; /* with the bf16 copy, and the vectors where the f32 weights are shares */
+    double sent;     /* of a step */
 };
 
 /* update_stage - what a stage comes to on so many data-parallel ranks: alone there is nothing to share. */
@@ -42,6 +43,13 @@ status update_destroy(struct update **u);
 float *const *update_gradients(const struct update *u);
 struct bucket_set *update_buckets(const struct update *u);
 const struct optimizer *update_optimizer(const struct update *u);
+
+/* update_release_weights - where only shares are updated and products read a bf16 copy, the f32 weights of
+ * the shares are all that is kept: the model's own are copied from and released. Once the weights are there. */
+status update_release_weights(struct update *u);
+
+/* update_weights - f32 weights as optimizer_ranges places them; NULL where the model has them all. */
+float *update_weights(const struct update *u);
 
 /* update_is_sharded - whether each data-parallel rank has other moments. */
 bool update_is_sharded(const struct update *u);
@@ -64,8 +72,10 @@ status update_apply(struct update *u, int64_t step, double learning_rate, double
 /* What `bireme plan` knows of an update. */
 struct update_plan {
     const struct model_parameter *parameters;
+    int parameter_count;
     int64_t layers, elements;
     int stage;
+    bool bf16;
     int64_t bucket_elems, micro_batches;
     int ranks; /* data-parallel ones */
 };

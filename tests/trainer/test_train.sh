@@ -65,6 +65,21 @@ zero() {
     done
     go_on zero0-2 3 2 1e-5
     go_on zero2-4 3 0 1e-5
+    common+=' train.precision=bf16 train.max_steps=20 evaluate.every=10 checkpoint.every=10'
+    common=${common/train.max_steps=50 evaluate.every=25 checkpoint.every=25/}
+    "$program" plan recipe.yaml train.precision=bf16 >out 2>told || return 0 # not on this processor
+    for stage in 0 1; do # f32 weights of the shares alone
+        # shellcheck disable=SC2086
+        run_ranks 3 0 train recipe.yaml run_dir=bf16-$stage parallel.zero_stage=$stage $common
+    done
+    same_losses bf16-0 bf16-1 0
+    run 0 checkpoint diff bf16-0 bf16-1
+    cp -r bf16-1 again
+    rm -rf again/checkpoints/step-00000020 again/final
+    # shellcheck disable=SC2086
+    run_ranks 3 0 train recipe.yaml run_dir=again parallel.zero_stage=1 $common
+    same_losses bf16-1 again 0
+    same_weights bf16-1 again 00000020
 }
 
 # Listed, verified, compared and cut anew without a model; and trained on from what was cut.

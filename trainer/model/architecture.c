@@ -34,6 +34,7 @@ struct layout {
     struct model_parameter *parameters;
     int count;
     int64_t elements;
+    int64_t vectors; /* elements of these */
     int ranks, rank;
 };
 
@@ -81,6 +82,7 @@ static void append(struct layout *layout, struct shape shape, const char *format
     struct model_parameter *p = &layout->parameters[layout->count++];
     *p = (struct model_parameter){
         .first = layout->elements,
+        .vector = layout->vectors,
         .rows = shape.rows,
         .columns = shape.columns,
         .whole_rows = shape.rows,
@@ -102,6 +104,7 @@ static void append(struct layout *layout, struct shape shape, const char *format
     vsnprintf(p->name, sizeof p->name, format, arguments);
     va_end(arguments);
     int64_t size = p->rows * p->columns;
+    layout->vectors += p->dimensions == 1 ? size : 0;
     layout->elements += (size + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
 }
 

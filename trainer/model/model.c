@@ -141,6 +141,16 @@ fail:
     return result;
 }
 
+static int64_t vector_elements(const struct model *m)
+{
+    int64_t count = 0;
+    for (int i = 0; i < m->parameter_count; i++) {
+        const struct model_parameter *p = &m->parameters[i];
+        count += p->dimensions == 1 ? p->rows * p->columns : 0;
+    }
+    return count;
+}
+
 status model_destroy(struct model **m)
 {
     status result = STATUS_OK;
@@ -151,6 +161,9 @@ status model_destroy(struct model **m)
         struct device *dev = kernels_device((*m)->kernels);
         size_t elements = (size_t)(*m)->elements;
         device_release(dev, (*m)->weights, elements * sizeof(float));
+        if ((*m)->vectors != NULL) {
+            device_release(dev, (*m)->vectors, (size_t)vector_elements(*m) * sizeof(float));
+        }
         device_release(dev, (*m)->copy, elements * sizeof(bf16));
         arena_destroy(&(*m)->arena);
         free((*m)->activations.layers);
@@ -193,6 +206,31 @@ bf16 *model_copy(const struct model *m)
     return m->copy;
 }
 
+float *model_vectors(const struct model *m, int64_t *count)
+{
+    *count = m->vectors != NULL ? vector_elements(m) : 0;
+    return m->vectors;
+}
+
+status model_release_weights(struct model *m)
+{
+    struct device *dev = kernels_device(m->kernels);
+    REQUIRE(m->copy != NULL && m->vectors == NULL, STATUS_INTERNAL,
+            "only the f32 weights of a bf16 model are released, once");
+    TRY(device_allocate(dev, (size_t)vector_elements(m) * sizeof(float), "the f32 vectors",
+                        (void **)&m->vectors));
+    for (int i = 0; i < m->parameter_count; i++) {
+        const struct model_parameter *p = &m->parameters[i];
+        if (p->dimensions == 1) {
+            TRY(device_copy(dev, kernels_stream(m->kernels), m->vectors + p->vector,
+                            m->weights + p->first, (size_t)(p->rows * p->columns) * sizeof(float)));
+        }
+    }
+    device_release(dev, m->weights, (size_t)m->elements * sizeof(float));
+    m->weights = NULL;
+    return STATUS_OK;
+}
+
 status model_weights_changed(struct model *m)
 {
     if (m->copy == NULL) {
@@ -214,7 +252,8 @@ struct tensor model_matrix(const struct model *m, int parameter)
 struct tensor model_vector(const struct model *m, int parameter)
 {
     const struct model_parameter *p = &m->parameters[parameter];
-    return tensor_view(m->weights + p->first, DTYPE_F32, p->rows, p->columns);
+    float *data = m->weights != NULL ? m->weights + p->first : m->vectors + p->vector;
+    return tensor_view(data, DTYPE_F32, p->rows, p->columns);
 }
 
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients)

@@ -36,6 +36,7 @@ enum { MODEL_PIECES_MAX = 3 };
 struct model_parameter {
     char name[MODEL_NAME_BYTES];       /* in the Hugging Face state_dict */
     int64_t first;                     /* element in the flat buffer */
+    int64_t vector;                    /* of a vector: its first element among all vectors' */
     int64_t rows, columns;             /* of the part in memory; rows may be padded (vocabulary) */
     int64_t whole_rows, whole_columns; /* of all ranks' parts together, without padding */
     struct model_piece pieces[MODEL_PIECES_MAX]; /* of the part, without padding, in its order */
@@ -117,6 +118,13 @@ bf16 *model_copy(const struct model *m);     /* bf16 [elements]; NULL in fp32 */
 /* model_initialise - weights as the architecture has them: a pure function of (seed, parameter, element
  * of the whole). */
 status model_initialise(struct model *m, uint64_t seed);
+
+/* model_release_weights - let go of the f32 weights where the precision is bf16: only the vectors (biases,
+ * norms) stay, and whoever has the others keeps copy and vectors up to date. model_weights is NULL then. */
+status model_release_weights(struct model *m);
+
+/* model_vectors - f32 [count], the vectors of all parameters, once the weights are released. */
+float *model_vectors(const struct model *m, int64_t *count);
 
 /* model_weights_changed - round the bf16 copy after the f32 weights were set by hand. */
 status model_weights_changed(struct model *m);

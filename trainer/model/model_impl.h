@@ -86,6 +86,7 @@ struct model {
     int parameter_count;
     int64_t elements;
     float *weights;
+    float *vectors; /* once the weights are released */
     bf16 *copy;
     int64_t rows; /* largest N */
     bool training;

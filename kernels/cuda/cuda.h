@@ -19,8 +19,26 @@ static inline struct cuda *cuda_of(const struct kernels *k)
     return (struct cuda *)k->state;
 }
 
+/* What this back-end has of KERNELS_OPERATIONS; the context's table has NULL for what it lacks. */
+#define CUDA_OPERATIONS(X)                                                                         \
+    X(linear_forward)                                                                              \
+    X(linear_backward_input)                                                                       \
+    X(linear_backward_weight)                                                                      \
+    X(embedding_forward)                                                                           \
+    X(embedding_backward)                                                                          \
+    X(residual_norm_forward)                                                                       \
+    X(residual_norm_backward)                                                                      \
+    X(attention_forward)                                                                           \
+    X(attention_backward)                                                                          \
+    X(classifier_run)                                                                              \
+    X(classifier_logits)                                                                           \
+    X(adamw_update)                                                                                \
+    X(sum_of_squares)                                                                              \
+    X(sum_of_floats)                                                                               \
+    X(convert)
+
 #define CUDA_PROTOTYPE(name) __typeof__(name) cuda_##name;
-KERNELS_OPERATIONS(CUDA_PROTOTYPE)
+CUDA_OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
 /* cuda_scratch_bytes - what the operations take from the arena at worst; a pure function. */

@@ -33,7 +33,7 @@ extern "C" status simt_kernels_create(struct device *dev, enum dtype dtype,
     k->limits = *limits;
     k->state = state;
 #define SIMT_OPERATION(name) k->table.name = cuda_##name;
-    KERNELS_OPERATIONS(SIMT_OPERATION)
+    CUDA_OPERATIONS(SIMT_OPERATION)
 #undef SIMT_OPERATION
     k->table.destroy = destroy;
     state->classifier_rows = classifier_rows;

@@ -390,15 +390,15 @@ static void test_shared_heads(struct kernels *k)
     memory_release(&m);
 }
 
-/* The thread sanitizer looks at each access of an emulated GPU: attention by rows has small shapes then. */
-static bool too_slow(const struct shape *s)
+/* Aligned rows are for tiles, which have some widths only. The thread sanitizer looks at each access of an
+ * emulated GPU: attention by rows has small shapes then. */
+static bool left_out(const struct shape *s)
 {
+    bool slow = false;
 #ifdef SIMT_TSAN
-    return unit == 1 && s->queries[0] * s->keys[0] * s->heads * s->width > 300000;
-#else
-    (void)s;
-    return false;
+    slow = s->queries[0] * s->keys[0] * s->heads * s->width > 300000;
 #endif
+    return unit > 1 ? s->width % 32 != 0 || s->width > 128 : slow;
 }
 
 static void test_all(struct kernels *k, struct kernels *other)
@@ -407,7 +407,7 @@ static void test_all(struct kernels *k, struct kernels *other)
         return;
     }
     for (int i = 0; i < SHAPES; i++) {
-        if (!too_slow(&shapes[i])) {
+        if (!left_out(&shapes[i])) {
             test_shape(k, other, i);
         }
     }

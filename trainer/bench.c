@@ -127,7 +127,7 @@ static status one_step(struct bench *b)
     TRY(model_backward(m, &input, update_gradients(b->update), on_final, b));
     TRY(bucket_finish(update_buckets(b->update)));
     TRY(update_sum_of_squares(b->update, &squares));
-    TRY(comm_sum_doubles(s->mesh.data, &squares, 1));
+    TRY(comm_sum_doubles(s->mesh.world, &squares, 1));
     double scale = 1 / sums[OBJECTIVE_COUNT];
     return update_apply(b->update, ++b->steps, s->recipe.optimizer.learning_rate,
                         sqrt(squares) * scale, scale);
@@ -135,7 +135,7 @@ static status one_step(struct bench *b)
 
 static status timed_step(struct bench *b, double *seconds)
 {
-    TRY(comm_barrier(b->session->mesh.data));
+    TRY(comm_barrier(b->session->mesh.world));
     double start = clock_seconds();
     TRY(one_step(b));
     *seconds = clock_seconds() - start;
@@ -146,18 +146,18 @@ static status timed_step(struct bench *b, double *seconds)
 
 enum { PRODUCTS = 15 };
 
-/* The linear layers of all blocks and the output product, forward and twice backward. */
+/* This rank's part of the linear layers of all blocks and of the output product, forward and twice
+ * backward. */
 static int list_products(const struct bench *b, struct product out[PRODUCTS])
 {
     const struct model_config *c = model_config_of(b->session->model);
+    int ranks = comm_size(b->session->mesh.tensor);
     const struct {
         int64_t inner, outputs, count;
     } layers[] = {
-        {c->width, 3 * c->width, c->layers},
-        {c->width, c->width, c->layers},
-        {c->width, c->inner, c->layers},
-        {c->inner, c->width, c->layers},
-        {c->width, model_vocabulary_rows(c, 1), 1},
+        {c->width, 3 * c->width / ranks, c->layers},    {c->width / ranks, c->width, c->layers},
+        {c->width, c->inner / ranks, c->layers},        {c->inner / ranks, c->width, c->layers},
+        {c->width, model_vocabulary_rows(c, ranks), 1},
     };
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
@@ -224,6 +224,16 @@ static void list_operations(const struct bench *b, int steps, double flop_rate,
     }
 }
 
+static struct bench_traffic take_traffic(struct comm *comm, int repeats)
+{
+    struct comm_times times;
+    comm_take_times(comm, &times);
+    return (struct bench_traffic){
+        .seconds = times.total_seconds / repeats,
+        .hidden_share = fmax(0, 1 - times.exposed_seconds / fmax(times.total_seconds, 1e-12)),
+    };
+}
+
 static status measure(struct bench *b, int repeats, bool floor, struct bench_step *out)
 {
     struct product products[PRODUCTS];
@@ -232,12 +242,13 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     REQUIRE(steps != NULL, STATUS_INTERNAL, "out of memory for %d times", repeats);
     double *floors = steps + repeats;
     status result = STATUS_OK;
-    struct comm_times times;
+    const struct mesh *mesh = &b->session->mesh;
     log_info("%lld parameters, %lld tokens a step: 2 steps to warm up, then %d",
              (long long)model_elements(b->session->model), (long long)b->batch.rows, repeats);
     TRY_GOTO(result, done, timed_step(b, &ignored));
     TRY_GOTO(result, done, timed_step(b, &ignored));
-    comm_take_times(b->session->mesh.data, &times);
+    (void)take_traffic(mesh->data, 1);
+    (void)take_traffic(mesh->tensor, 1);
     kernels_profile(b->session->kernels, true);
     for (int i = 0; i < repeats; i++) {
         log_progress("step %d of %d%s", i + 1, repeats, floor ? " and its floor" : "");
@@ -248,12 +259,11 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
         }
     }
     kernels_profile(b->session->kernels, false);
-    comm_take_times(b->session->mesh.data, &times);
+    out->data = take_traffic(mesh->data, repeats);
+    out->tensor = take_traffic(mesh->tensor, repeats);
     out->step_seconds = median(steps, repeats);
     out->floor_seconds = floor ? median(floors, repeats) : 0;
-    out->tokens = b->batch.rows * comm_size(b->session->mesh.data);
-    out->comm_seconds = times.total_seconds / repeats;
-    out->comm_hidden_share = fmax(0, 1 - times.exposed_seconds / fmax(times.total_seconds, 1e-12));
+    out->tokens = b->batch.rows * comm_size(mesh->data);
     TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
     double rate = floor ? products_flops(products, count) / out->floor_seconds : 0;
     list_operations(b, repeats, rate, out);

@@ -13,12 +13,17 @@ struct bench_operation {
     double flops, bytes;
 };
 
+/* What communication took of a step, and the share of it that the rank worked through. */
+struct bench_traffic {
+    double seconds, hidden_share;
+};
+
 struct bench_step {
-    int64_t tokens;       /* of a step, over all ranks */
-    double step_seconds;  /* median */
-    double floor_seconds; /* median: the step's matrix products alone, on this rank */
-    double comm_seconds, comm_hidden_share;
-    double copy_bytes_per_second; /* read and written bytes of a large copy */
+    int64_t tokens;                    /* of a step, over all ranks */
+    double step_seconds;               /* median */
+    double floor_seconds;              /* median: the step's matrix products alone, on this rank */
+    struct bench_traffic data, tensor; /* of the data-parallel ranks, of those that share a model */
+    double copy_bytes_per_second;      /* read and written bytes of a large copy */
     struct bench_operation operations[KERNELS_OPERATIONS_MAX];
     int operation_count;
 };
@@ -27,6 +32,6 @@ struct bench_step {
  * with its floor.
  *
  * Units     repeats of each, after two steps that do not count
- * Order     collective over the session's data group */
+ * Order     collective over the session's world */
 status bench_step_run(struct session *s, const struct objective *objective, int repeats, bool floor,
                       struct bench_step *out);

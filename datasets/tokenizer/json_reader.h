@@ -33,6 +33,9 @@ status json_reader_bool(const struct json_reader *r, const json_t *object, const
 /* json_reader_measure - check the ids of vocab and added; *vocab_size is the largest + 1. */
 status json_reader_measure(const struct json_reader *r, int64_t *vocab_size);
 
+/* json_reader_longest - bytes of the longest token's text. */
+size_t json_reader_longest(json_t *vocab);
+
 /* json_reader_vocab - the model's tokens into r->t; buffer has room for the longest one. */
 status json_reader_vocab(struct json_reader *r, char *buffer);
 status json_reader_added(struct json_reader *r, const json_t *token);

@@ -389,12 +389,12 @@ static status read_merges(struct json_reader *r, char *buffer, size_t room)
 }
 
 /* Room for the longest token text. */
-static size_t longest_text(const json_t *vocab)
+size_t json_reader_longest(json_t *vocab)
 {
     size_t longest = 0;
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)vocab, key, value)
+    json_object_foreach(vocab, key, value)
     {
         size_t length = strlen(key);
         longest = length > longest ? length : longest;
@@ -404,7 +404,7 @@ static size_t longest_text(const json_t *vocab)
 
 static status read_tokens(struct json_reader *r)
 {
-    size_t room = longest_text(r->vocab);
+    size_t room = json_reader_longest(r->vocab);
     char *buffer = malloc(room + 1);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token of %zu bytes", room);
     status result;

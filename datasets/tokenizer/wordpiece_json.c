@@ -121,22 +121,9 @@ static status read_unknown(const struct json_reader *r, const json_t *model)
     return STATUS_OK;
 }
 
-static size_t longest_key(json_t *vocab)
-{
-    size_t longest = 0;
-    const char *key;
-    json_t *value;
-    json_object_foreach(vocab, key, value)
-    {
-        size_t length = strlen(key);
-        longest = length > longest ? length : longest;
-    }
-    return longest;
-}
-
 static status read_tokens(struct json_reader *r)
 {
-    char *buffer = malloc(longest_key(r->vocab) + 1);
+    char *buffer = malloc(json_reader_longest(r->vocab) + 1);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token");
     status result = json_reader_vocab(r, buffer);
     free(buffer);

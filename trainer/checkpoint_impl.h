@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_folder.h"
-#include "trainer/checkpoint_reader.h"
+#include "trainer/checkpoint_source.h"
 #include "trainer/manifest.h"
 #include "trainer/run_lock.h"
 
@@ -24,7 +24,7 @@ struct checkpoint_piece {
     int64_t global_shape[2], offset[2], shape[2]; /* in the file */
     int64_t rows, columns;                        /* in memory */
     bool transposed;
-    const float *source; /* the live tensor; NULL: it comes from another checkpoint (job.reader) */
+    const float *source; /* the live tensor; NULL: it comes from job.source */
     const float *data;   /* what is written: the snapshot, or source */
 };
 
@@ -41,9 +41,9 @@ struct checkpoint_job {
     int families;
     struct checkpoint_piece *pieces;
     int count;
-    int64_t elements;                 /* of all pieces */
-    struct manifest part;             /* what was written */
-    struct checkpoint_reader *reader; /* of pieces without a source */
+    int64_t elements;                       /* of all pieces */
+    struct manifest part;                   /* what was written */
+    const struct checkpoint_source *source; /* of pieces without a source of their own; else NULL */
 };
 
 /* checkpoint_pieces_create - this rank's shares.  Errors: STATUS_INTERNAL */

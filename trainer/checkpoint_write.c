@@ -92,10 +92,11 @@ static int64_t smaller(int64_t a, int64_t b)
 static status box_read(const struct checkpoint_job *job, const struct checkpoint_piece *p,
                        const int64_t offset[2], const int64_t shape[2], float *buffer)
 {
-    const struct manifest *from = checkpoint_reader_manifest(job->reader);
-    const struct manifest_tensor *t = manifest_find(from, job->stems[p->family], p->name);
+    const struct checkpoint_source *source = job->source;
+    const struct manifest_tensor *t =
+        manifest_find(source->manifest, job->stems[p->family], p->name);
     int64_t place[2] = {p->offset[0] + offset[0], p->offset[1] + offset[1]};
-    return checkpoint_reader_read(job->reader, t, place, shape, buffer);
+    return source->read(source->context, t, place, shape, buffer);
 }
 
 static status write_chunks(const struct checkpoint_job *job, hid_t dataset, const char *path,
@@ -282,11 +283,8 @@ static status copy_file(struct checkpoint_job *job, const char *from_folder, con
     return finish_file(job, to, inside);
 }
 
-static status copy_tokenizer(struct checkpoint_job *job)
+static status copy_all_files(struct checkpoint_job *job)
 {
-    char folder[FILE_PATH_BYTES];
-    TRY(file_join(folder, job->folder, "tokenizer"));
-    TRY(file_make_folders(folder));
     DIR *dir = opendir(job->tokenizer_dir);
     REQUIRE(dir != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
             "cannot open the tokenizer %s: %s", job->tokenizer_dir, strerror(errno));
@@ -297,7 +295,21 @@ static status copy_tokenizer(struct checkpoint_job *job)
         }
     }
     closedir(dir);
-    TRY(result);
+    return result;
+}
+
+static status copy_tokenizer(struct checkpoint_job *job)
+{
+    char folder[FILE_PATH_BYTES];
+    TRY(file_join(folder, job->folder, "tokenizer"));
+    TRY(file_make_folders(folder));
+    if (job->source == NULL || job->source->tokenizer_files == NULL) {
+        TRY(copy_all_files(job));
+        return file_sync(folder);
+    }
+    for (const char *const *name = job->source->tokenizer_files; *name != NULL; name++) {
+        TRY(copy_file(job, job->tokenizer_dir, *name));
+    }
     return file_sync(folder);
 }
 

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Reference values from PyTorch for tests/trainer/test_reference.c and test_generate.c; never needed to train.
+"""Reference values from PyTorch for tests/trainer/test_reference.c, test_generate.c and test_pretrained.c; never
+needed to train.
 
     python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
+    python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
 
 A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
 names and orientations of Hugging Face's GPT2LMHeadModel: logits, loss, the gradient of every parameter, and
 ten steps of torch.optim.AdamW with clipping by global norm. One file per activation and kind of attention.
 
 Beams: what Hugging Face's generate() finds in a tiny model that likes its end token, and the hypotheses' scores.
+
+Pretrained: model folders as save_pretrained writes them, and the log-probabilities of every token behind every
+beginning of a text.
 """
 import math
 import pathlib
@@ -165,10 +170,40 @@ def write_beams(path):
     print(path, "ended", int((ids == end).sum()), "of", int((ids[..., 0] >= 0).sum()))
 
 
+def write_pretrained(folder):
+    """One file in F32; several in F16 of a model whose output matrix is its own; one in BF16 of GPT2Model alone."""
+    import transformers
+    sizes = dict(n_layer=2, n_embd=8, n_head=2, n_positions=12, vocab_size=19, initializer_range=0.5, bos_token_id=None,
+                 eos_token_id=None)
+    cases = {"whole": (dict(resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.3), torch.float32, {}),
+             "sharded": (dict(activation_function="gelu", n_inner=20, tie_word_embeddings=False,
+                              layer_norm_epsilon=1e-3), torch.float16, dict(max_shard_size="2KB")),
+             "bare": (dict(), torch.bfloat16, {})}
+    folder.mkdir(exist_ok=True)
+    with h5py.File(folder / "expected.h5", "w") as f:
+        for seed, (name, (more, dtype, options)) in enumerate(cases.items()):
+            torch.manual_seed(seed)
+            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **more))
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(torch.randn_like(p) * 0.1)
+            model = model.to(dtype)
+            (model.transformer if name == "bare" else model).save_pretrained(folder / name, **options)
+            ids = torch.randint(0, sizes["vocab_size"], (1, sizes["n_positions"]))
+            with torch.no_grad():
+                logits = model.double().eval()(ids).logits[0]
+            f[name + "/ids"] = ids[0].numpy().astype(np.int32)
+            f[name + "/log_probabilities"] = logits.log_softmax(-1).numpy()
+    print(folder)
+
+
 def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
     if sys.argv[1:] == ["beams"]:
         write_beams(folder / "beams.h5")
+        return
+    if sys.argv[1:] == ["pretrained"]:
+        write_pretrained(folder / "pretrained")
         return
     write(folder / "gpt2_tanh.h5", "tanh", False)
     write(folder / "gpt2_erf_documents.h5", "none", True)

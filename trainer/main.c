@@ -26,6 +26,8 @@ static const struct command commands[] = {
     {"inspect", command_inspect,
      "what a shard, checkpoint, tokenizer or run folder holds; is it whole"},
     {"checkpoint", command_checkpoint, "list, verify and compare checkpoints; cut one anew"},
+    {"import", command_import, "a Hugging Face model folder becomes a checkpoint"},
+    {"export", command_export, "a checkpoint becomes a Hugging Face model folder"},
     {"bench", command_bench, "repeatable measurements, each beside its floor"},
     {NULL, NULL, NULL},
 };

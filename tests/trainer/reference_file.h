@@ -6,7 +6,7 @@
 #include "tests/check.h"
 #include "trainer/model/model.h"
 
-static double reference_attribute(hid_t file, const char *name)
+static inline double reference_attribute(hid_t file, const char *name)
 {
     double value = 0;
     hid_t a = H5Aopen(file, name, H5P_DEFAULT);
@@ -15,8 +15,8 @@ static double reference_attribute(hid_t file, const char *name)
     return value;
 }
 
-static void *reference_dataset(hid_t file, const char *name, hid_t type, size_t size,
-                               int64_t *count)
+static inline void *reference_dataset(hid_t file, const char *name, hid_t type, size_t size,
+                                      int64_t *count)
 {
     hid_t d = H5Dopen2(file, name, H5P_DEFAULT);
     CHECK(d >= 0);
@@ -30,7 +30,7 @@ static void *reference_dataset(hid_t file, const char *name, hid_t type, size_t 
 }
 
 /* A weight as the model holds it: transposed where the file has [in, out]. */
-static float *reference_tensor(hid_t f, const char *group, const struct model_parameter *p)
+static inline float *reference_tensor(hid_t f, const char *group, const struct model_parameter *p)
 {
     char name[256];
     int64_t count, rows = p->whole_rows, columns = p->columns;

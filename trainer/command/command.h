@@ -17,4 +17,6 @@ status command_inspect(int argc, char **argv);
 status command_tokenizer(int argc, char **argv);
 status command_prepare(int argc, char **argv);
 status command_checkpoint(int argc, char **argv);
+status command_import(int argc, char **argv);
+status command_export(int argc, char **argv);
 status command_bench(int argc, char **argv);

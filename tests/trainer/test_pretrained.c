@@ -1,0 +1,565 @@
+/* Model folders of Hugging Face's transformers (scripts/make_reference.py pretrained): what is imported computes
+ * what transformers computes, what is exported comes back with the same bits, and what is damaged, forged or
+ * another model is refused by file, place and reason. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/random.h"
+#include "comm/comm.h"
+#include "datasets/h5file.h"
+#include "tests/trainer/reference_file.h"
+#include "trainer/checkpoint_tools.h"
+#include "trainer/pretrained.h"
+#include "trainer/score.h"
+#include "trainer/session.h"
+
+static char root[64];
+static char reference[FILE_PATH_BYTES];
+
+static void join(char out[FILE_PATH_BYTES], const char *folder, const char *name)
+{
+    CHECK_OK(file_join(out, folder, name));
+}
+
+static void shell(const char *command)
+{
+    CHECK(system(command) == 0);
+}
+
+/* A copy of a reference folder, to be spoilt: `model` in root. */
+static void copy_model(const char *name, char out[FILE_PATH_BYTES])
+{
+    char command[2 * FILE_PATH_BYTES];
+    join(out, root, "model");
+    CHECK_OK(file_remove_tree(out));
+    snprintf(command, sizeof command, "cp -r '%.2000s/%s' '%.2000s'", reference, name, out);
+    shell(command);
+}
+
+static status import_to(const char *folder, const char *name, char output[FILE_PATH_BYTES])
+{
+    static struct recipe recipe;
+    struct pretrained_summary summary;
+    join(output, root, name);
+    CHECK_OK(file_remove_tree(output));
+    return pretrained_import(folder, output, &recipe, &summary);
+}
+
+/* The import fails with this code and text, and leaves nothing behind. */
+static void refused(const char *folder, status code, const char *text)
+{
+    char output[FILE_PATH_BYTES];
+    CHECK_FAILS(import_to(folder, "refused", output), code, text);
+    CHECK(!file_exists(output));
+}
+
+/* ---- the same numbers ---- */
+
+static void check_text(struct session *s, const int32_t *ids, int64_t count, const double *expected)
+{
+    int64_t vocabulary = model_config_of(s->model)->vocabulary;
+    for (int64_t length = 1; length < count; length++) {
+        for (int64_t v = 0; v < vocabulary; v++) {
+            int32_t text[64];
+            memcpy(text, ids, (size_t)length * sizeof *text);
+            text[length] = (int32_t)v;
+            struct score_item item = {text, length + 1, 1};
+            struct score_result result = {0};
+            CHECK_OK(score_run(s->kernels, s->model, count, &item, 1, &result));
+            CHECK_NEAR(result.log_probability, expected[(length - 1) * vocabulary + v], 1e-5);
+        }
+    }
+}
+
+static void check_numbers(const char *name, const char *checkpoint)
+{
+    char path[FILE_PATH_BYTES], dataset[64];
+    struct comm *self = NULL;
+    struct session s = {0};
+    int64_t count, all;
+    join(path, reference, "expected.h5");
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0);
+    snprintf(dataset, sizeof dataset, "%s/ids", name);
+    int32_t *ids = reference_dataset(file, dataset, H5T_NATIVE_INT32, 4, &count);
+    snprintf(dataset, sizeof dataset, "%s/log_probabilities", name);
+    double *expected = reference_dataset(file, dataset, H5T_NATIVE_DOUBLE, 8, &all);
+    CHECK_OK(comm_self_create(&self));
+    CHECK_OK(session_open_checkpoint(&s, self, checkpoint, NULL, 0, 0));
+    CHECK_EQUAL(all, count * model_config_of(s.model)->vocabulary);
+    CHECK(count <= 64);
+    check_text(&s, ids, count, expected);
+    CHECK_OK(session_stop(&s));
+    CHECK_OK(comm_destroy(&self));
+    free(ids);
+    free(expected);
+    H5Fclose(file);
+}
+
+static bool same_weights(const char *a, const char *b)
+{
+    json_t *report = NULL;
+    CHECK_OK(checkpoint_diff(a, b, 0, &report));
+    bool same = json_is_true(json_object_get(report, "equal"));
+    json_decref(report);
+    return same;
+}
+
+static void test_numbers(const char *name)
+{
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
+    struct pretrained_summary summary;
+    join(folder, reference, name);
+    join(again, root, "again");
+    CHECK_OK(import_to(folder, "a", a));
+    check_numbers(name, a);
+
+    CHECK_OK(file_remove_tree(again));
+    CHECK_OK(pretrained_export(a, again, SAFETENSORS_F32, &summary));
+    CHECK_FAILS(pretrained_export(a, again, SAFETENSORS_F32, &summary), STATUS_CREATE, "exists");
+    CHECK_OK(import_to(again, "b", b));
+    CHECK(same_weights(a, b));
+    check_numbers(name, b); /* the settings came back too */
+
+    CHECK_OK(file_remove_tree(again));
+    CHECK_OK(checkpoint_reshard(a, again, 3));
+    CHECK_OK(file_remove_tree(b));
+    CHECK_OK(pretrained_export(again, b, SAFETENSORS_BF16, &summary));
+    CHECK_OK(import_to(b, "c", folder));
+    CHECK(same_weights(a, folder) == (strcmp(name, "bare") == 0)); /* which is bf16 itself */
+}
+
+/* ---- another model, or none ---- */
+
+/* KEY of config.json becomes VALUE (JSON; NULL: it goes). */
+static void set_config(const char *folder, const char *key, const char *value)
+{
+    char path[FILE_PATH_BYTES];
+    join(path, folder, "config.json");
+    json_t *config = json_load_file(path, 0, NULL);
+    CHECK(config != NULL);
+    if (value == NULL) {
+        json_object_del(config, key);
+    } else {
+        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    }
+    CHECK(json_dump_file(config, path, 0) == 0);
+    json_decref(config);
+}
+
+static void test_config(void)
+{
+    static const struct {
+        const char *key, *value;
+        status code;
+        const char *text;
+    } cases[] = {
+        {"model_type", "\"llama\"", STATUS_UNAVAILABLE, "config.json: model_type llama"},
+        {"model_type", NULL, STATUS_DATA, "model_type is missing"},
+        {"model_type", "3", STATUS_DATA, "model_type is not a text"},
+        {"architectures", "[\"GPT2ForSequenceClassification\"]", STATUS_UNAVAILABLE,
+         "GPT2ForSequenceClassification"},
+        {"activation_function", "\"relu\"", STATUS_UNAVAILABLE, "activation_function relu"},
+        {"activation_function", "null", STATUS_OK, NULL},
+        {"scale_attn_weights", "false", STATUS_UNAVAILABLE, "scale_attn_weights: false"},
+        {"scale_attn_by_inverse_layer_idx", "true", STATUS_UNAVAILABLE, "inverse_layer_idx: true"},
+        {"add_cross_attention", "true", STATUS_UNAVAILABLE, "add_cross_attention"},
+        {"add_cross_attention", "1", STATUS_DATA, "neither true nor false"},
+        {"quantization_config", "{}", STATUS_UNAVAILABLE, "quantization_config"},
+        {"n_layer", "\"2\"", STATUS_DATA, "n_layer is not an integer"},
+        {"n_layer", "0", STATUS_DATA, "must be above 0"},
+        {"n_layer", "-1", STATUS_DATA, "must be above 0"},
+        {"n_layer", "3", STATUS_DATA, "transformer.h.2.ln_1.weight is missing"},
+        {"n_layer", "1", STATUS_DATA, "holds transformer.h.1."},
+        {"n_layer", "1000000000000", STATUS_DATA, "num_layers"},
+        {"n_head", "3", STATUS_DATA, "not a multiple"},
+        {"n_inner", "0", STATUS_DATA, "must be above 0"},
+        {"n_inner", "16", STATUS_DATA, "mlp.c_fc.weight has 2 dimensions, [8, 32], and by"},
+        {"vocab_size", "20", STATUS_DATA, "transformer.wte.weight has 2 dimensions, [19, 8]"},
+        {"n_positions", "9223372036854775807", STATUS_DATA, "max_position_embeddings"},
+        {"layer_norm_epsilon", "0", STATUS_DATA, "layer_norm_epsilon"},
+        {"resid_pdrop", "1.5", STATUS_DATA, "dropout"},
+        {"tie_word_embeddings", "false", STATUS_DATA, "lm_head.weight is missing"},
+        {"a key of a later version", "[1]", STATUS_OK, NULL},
+    };
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        copy_model("whole", folder);
+        set_config(folder, cases[i].key, cases[i].value);
+        if (cases[i].code == STATUS_OK) {
+            CHECK_OK(import_to(folder, "taken", output));
+        } else {
+            refused(folder, cases[i].code, cases[i].text);
+        }
+    }
+}
+
+static void remove_file(const char *folder, const char *name)
+{
+    char path[FILE_PATH_BYTES];
+    join(path, folder, name);
+    CHECK(unlink(path) == 0);
+}
+
+static void write_file(const char *folder, const char *name, const char *text)
+{
+    char path[FILE_PATH_BYTES];
+    join(path, folder, name);
+    CHECK_OK(file_write(path, text, strlen(text)));
+}
+
+static void test_folders(void)
+{
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
+    struct pretrained_summary summary;
+    refused("/nowhere/gpt2", STATUS_NO_INPUT, "there is no folder /nowhere/gpt2");
+    copy_model("whole", folder);
+    static struct recipe recipe;
+    CHECK_FAILS(pretrained_import(folder, root, &recipe, &summary), STATUS_CREATE, "exists");
+    write_file(folder, "config.json", "{\"model_type\": \"gpt2\",\n}");
+    refused(folder, STATUS_DATA, "config.json:2:");
+    write_file(folder, "config.json", "[]");
+    refused(folder, STATUS_DATA, "not a JSON object");
+    remove_file(folder, "config.json");
+    refused(folder, STATUS_NO_INPUT, "config.json");
+    copy_model("whole", folder);
+    remove_file(folder, "model.safetensors");
+    refused(folder, STATUS_NO_INPUT, "holds neither");
+    write_file(folder, "pytorch_model.bin", "");
+    refused(folder, STATUS_NO_INPUT, "save_pretrained");
+
+    copy_model("sharded", folder);
+    remove_file(folder, "model-00002-of-00002.safetensors");
+    refused(folder, STATUS_NO_INPUT, "model-00002-of-00002.safetensors");
+    const char *index = "model.safetensors.index.json";
+    write_file(folder, index, "{\"weight_map\": {\"a\": \"../b\"}}");
+    refused(folder, STATUS_DATA, "none of this folder");
+    write_file(folder, index, "{\"weight_map\": {\"a\": 3}}");
+    refused(folder, STATUS_DATA, "none of this folder");
+    write_file(folder, index, "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\"}}");
+    refused(folder, STATUS_DATA, "a is not in");
+    write_file(folder, index, "{\"weight_map\": {}}");
+    refused(folder, STATUS_DATA, "weight_map is missing or empty");
+    write_file(folder, index, "{");
+    refused(folder, STATUS_DATA, "index.json:1:");
+
+    /* A tokenizer goes along and comes back; one with more ids than the model has is refused. */
+    struct tokenizer *t = NULL;
+    char *files[] = {output};
+    copy_model("whole", folder);
+    join(output, root, "text");
+    CHECK_OK(file_write(output, "abcdefghijklmnopqrs", 19));
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
+    CHECK_OK(tokenizer_save(t, folder));
+    CHECK_OK(tokenizer_destroy(&t));
+    char checkpoint[FILE_PATH_BYTES], exported[FILE_PATH_BYTES];
+    CHECK_OK(import_to(folder, "a", checkpoint));
+    join(exported, root, "exported");
+    CHECK_OK(file_remove_tree(exported));
+    CHECK_OK(pretrained_export(checkpoint, exported, SAFETENSORS_F32, &summary));
+    CHECK(summary.tokenizer);
+    CHECK_OK(tokenizer_open(exported, &t));
+    CHECK_EQUAL(tokenizer_vocab_size(t), 19);
+    CHECK_OK(tokenizer_destroy(&t));
+    CHECK_OK(file_write(output, "abcdefghijklmnopqrst", 20));
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
+    CHECK_OK(tokenizer_save(t, folder));
+    CHECK_OK(tokenizer_destroy(&t));
+    refused(folder, STATUS_DATA, "has 20 ids");
+    write_file(folder, "tokenizer.json", "{}");
+    refused(folder, STATUS_DATA, "tokenizer.json");
+}
+
+/* ---- forged files ---- */
+
+static const char *forged(char path[FILE_PATH_BYTES], uint64_t length, const char *header,
+                          size_t data_bytes)
+{
+    static const char zeros[64];
+    join(path, root, "forged.safetensors");
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    size_t bytes = strlen(header);
+    CHECK(file >= 0 && data_bytes <= sizeof zeros);
+    CHECK(write(file, &length, sizeof length) == sizeof length);
+    CHECK(write(file, header, bytes) == (ssize_t)bytes);
+    CHECK(write(file, zeros, data_bytes) == (ssize_t)data_bytes);
+    CHECK(close(file) == 0);
+    return path;
+}
+
+static void test_headers(void)
+{
+#define TENSOR(dtype, shape, offsets)                                                              \
+    "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+    static const struct {
+        const char *header;
+        size_t data_bytes;
+        const char *text; /* NULL: it is good */
+    } cases[] = {
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "}  ", 8, NULL},
+        {"{\"a\":" TENSOR("F32", "[]", "[0,4]") ",\"b\":" TENSOR("BOOL", "[0,7]", "[4,4]") "}", 4,
+         NULL},
+        {"{\"__metadata__\":{\"format\":\"pt\"}}", 0, NULL},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "}", 9, "the last 1 bytes belong to no tensor"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "}", 7, "do not lie in the 7 bytes"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[4,12]") "}", 12, "4 bytes before a belong to no tensor"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") ",\"b\":" TENSOR("F32", "[2]", "[4,12]") "}", 12,
+         "the bytes of a and b overlap"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") ",\"b\":" TENSOR("F32", "[2]", "[0,8]") "}", 8,
+         "overlap"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[8,0]") "}", 8, "do not lie in"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[-8,0]") "}", 8, "do not lie in"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,9223372036854775807]") "}", 8, "do not lie in"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,99999999999999999999]") "}", 8, "the header, line 1"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0]") "}", 8, "data_offsets are not two integers"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8.0]") "}", 8, "data_offsets are not two integers"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8,8]") "}", 8, "data_offsets are not two integers"},
+        {"{\"a\":" TENSOR("F32", "[3]", "[0,8]") "}", 8, "hold 8 bytes"},
+        {"{\"a\":" TENSOR("F16", "[2]", "[0,8]") "}", 8, "need 4"},
+        {"{\"a\":" TENSOR("F32", "[-2]", "[0,8]") "}", 8, "not an integer of 0 or more"},
+        {"{\"a\":" TENSOR("F32", "[\"2\"]", "[0,8]") "}", 8, "not an integer of 0 or more"},
+        {"{\"a\":" TENSOR("F32", "[4294967296,4294967296]", "[0,8]") "}", 8, "more than 2^56"},
+        {"{\"a\":" TENSOR("F64", "[72057594037927937]", "[0,8]") "}", 8, "more than 2^56"},
+        {"{\"a\":" TENSOR("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "9 dimensions"},
+        {"{\"a\":" TENSOR("F32", "2", "[0,8]") "}", 8, "shape is missing or no list"},
+        {"{\"a\":" TENSOR("F31", "[2]", "[0,8]") "}", 8, "dtype F31 is not known"},
+        {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype is missing"},
+        {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "shape is missing"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "data_offsets"},
+        {"{\"a\":3}", 0, "not described by an object"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") ",\"a\":" TENSOR("F32", "[2]", "[0,8]") "}", 8,
+         "duplicate"},
+        {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: a is not a text"},
+        {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
+        {"[]", 0, "not a JSON object"},
+        {"{", 0, "the header, line 1"},
+        {"", 0, "the header, line 1"},
+    };
+#undef TENSOR
+    char path[FILE_PATH_BYTES];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct safetensors *file = NULL;
+        forged(path, strlen(cases[i].header), cases[i].header, cases[i].data_bytes);
+        if (cases[i].text == NULL) {
+            CHECK_OK(safetensors_open(path, &file));
+            safetensors_close(&file);
+        } else {
+            CHECK_FAILS(safetensors_open(path, &file), STATUS_DATA, cases[i].text);
+        }
+    }
+    struct safetensors *file = NULL;
+    static const uint64_t lengths[] = {3, 100000001, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 7};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        CHECK_FAILS(safetensors_open(forged(path, lengths[i], "{}", 0), &file), STATUS_DATA,
+                    "a header of");
+    }
+    CHECK(truncate(path, 7) == 0);
+    CHECK_FAILS(safetensors_open(path, &file), STATUS_DATA, "7 bytes are no safetensors file");
+    CHECK_FAILS(safetensors_open(root, &file), STATUS_DATA, "no regular file");
+}
+
+/* Every value of f16 and bf16 that can be named in two bytes. */
+static void test_halves(void)
+{
+    static const struct {
+        const char *dtype;
+        uint16_t bits[6];
+        float values[6];
+    } cases[] = {
+        {"F16",
+         {0x0001, 0x83ff, 0x0400, 0x3c00, 0xfbff, 0xfc00},
+         {0x1p-24f, -0x1.ff8p-15f, 0x1p-14f, 1, -65504, -INFINITY}},
+        {"BF16",
+         {0x0001, 0x8080, 0x3f80, 0x4049, 0xff7f, 0x7f80},
+         {0x1p-133f, -0x1p-126f, 1, 3.140625f, -0x1.fep127f, INFINITY}},
+    };
+    for (int i = 0; i < 2; i++) {
+        char path[FILE_PATH_BYTES], header[128];
+        struct safetensors *file = NULL;
+        float values[6];
+        snprintf(header, sizeof header,
+                 "{\"a\":{\"dtype\":\"%s\",\"shape\":[6],\"data_offsets\":[0,12]}}",
+                 cases[i].dtype);
+        forged(path, strlen(header), header, 0);
+        int data = open(path, O_WRONLY | O_APPEND);
+        CHECK(data >= 0 && write(data, cases[i].bits, 12) == 12 && close(data) == 0);
+        CHECK_OK(safetensors_open(path, &file));
+        CHECK_OK(safetensors_read(file, safetensors_find(file, "a"), 0, 6, values));
+        CHECK(memcmp(values, cases[i].values, sizeof values) == 0);
+        safetensors_close(&file);
+    }
+}
+
+/* ---- weights of another kind ---- */
+
+struct extra {
+    const char *name;
+    int dimensions;
+    int64_t shape[2];
+};
+
+/* model.safetensors anew: without `left_out`, and with an extra tensor of values counted from `first`. */
+static void rewrite(const char *folder, const char *left_out, const struct extra *extra,
+                    const float *values)
+{
+    struct safetensors *file = NULL;
+    struct safetensors_writer *writer = NULL;
+    struct safetensors_shape shapes[64];
+    const struct safetensors_tensor *kept[64];
+    char from[FILE_PATH_BYTES], to[FILE_PATH_BYTES];
+    int all, count = 0;
+    join(from, folder, "model.safetensors");
+    join(to, folder, "rewritten");
+    CHECK_OK(safetensors_open(from, &file));
+    const struct safetensors_tensor *t = safetensors_tensors(file, &all);
+    for (int i = 0; i < all; i++) {
+        if (left_out == NULL || strcmp(t[i].name, left_out) != 0) {
+            kept[count] = &t[i];
+            shapes[count++] = (struct safetensors_shape){
+                t[i].name, t[i].dimensions, {t[i].shape[0], t[i].shape[1]}};
+        }
+    }
+    int total = count;
+    if (extra != NULL) {
+        shapes[total++] = (struct safetensors_shape){
+            extra->name, extra->dimensions, {extra->shape[0], extra->shape[1]}};
+    }
+    CHECK_OK(safetensors_create(to, SAFETENSORS_F32, shapes, total, &writer));
+    float buffer[4096];
+    for (int i = 0; i < count; i++) {
+        CHECK(kept[i]->elements <= 4096);
+        CHECK_OK(safetensors_read(file, kept[i], 0, kept[i]->elements, buffer));
+        CHECK_OK(safetensors_write(writer, buffer, kept[i]->elements));
+    }
+    if (extra != NULL) {
+        int64_t n = extra->shape[0] * (extra->dimensions == 2 ? extra->shape[1] : 1);
+        CHECK_OK(safetensors_write(writer, values, n));
+    }
+    CHECK_OK(safetensors_finish(&writer));
+    safetensors_close(&file);
+    CHECK(rename(to, from) == 0);
+}
+
+static void test_tensors(void)
+{
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
+    float values[19 * 8] = {0};
+    struct safetensors *file = NULL;
+    copy_model("whole", folder);
+    rewrite(folder, "transformer.h.1.mlp.c_proj.bias", NULL, NULL);
+    refused(folder, STATUS_DATA, "transformer.h.1.mlp.c_proj.bias is missing");
+
+    copy_model("whole", folder);
+    rewrite(folder, NULL, &(struct extra){"score.weight", 2, {2, 8}}, values);
+    refused(folder, STATUS_DATA, "holds score.weight");
+
+    copy_model("whole", folder);
+    rewrite(folder, NULL, &(struct extra){"ln_f.bias", 1, {8}}, values);
+    refused(folder, STATUS_DATA, "ln_f.bias is there too");
+
+    copy_model("whole", folder); /* buffers of old files */
+    rewrite(folder, NULL, &(struct extra){"transformer.h.0.attn.bias", 2, {12, 12}}, values);
+    rewrite(folder, NULL, &(struct extra){"h.1.attn.masked_bias", 1, {1}}, values);
+    CHECK_OK(import_to(folder, "masks", output));
+    check_numbers("whole", output);
+
+    rewrite(folder, "transformer.ln_f.bias", &(struct extra){"transformer.ln_f.bias", 2, {1, 8}},
+            values);
+    refused(folder, STATUS_DATA, "transformer.ln_f.bias has 2 dimensions, [1, 8]");
+
+    copy_model("whole", folder);
+    values[5] = NAN;
+    rewrite(folder, "transformer.ln_f.bias", &(struct extra){"transformer.ln_f.bias", 1, {8}},
+            values);
+    refused(folder, STATUS_DATA, "element 5 of transformer.ln_f.bias is nan");
+
+    /* The output matrix of a tied model: the embedding again, alone under this name, or another one. */
+    copy_model("whole", folder);
+    join(path, folder, "model.safetensors");
+    CHECK_OK(safetensors_open(path, &file));
+    const char *embedding = "transformer.wte.weight";
+    CHECK_OK(safetensors_read(file, safetensors_find(file, embedding), 0, 19 * 8, values));
+    safetensors_close(&file);
+    const struct extra head = {"lm_head.weight", 2, {19, 8}};
+    rewrite(folder, NULL, &head, values);
+    CHECK_OK(import_to(folder, "tied", output));
+    rewrite(folder, embedding, NULL, NULL);
+    CHECK_OK(import_to(folder, "tied", output));
+    check_numbers("whole", output);
+    copy_model("whole", folder);
+    values[19 * 8 - 1] += 1;
+    rewrite(folder, NULL, &head, values);
+    refused(folder, STATUS_DATA, "set tie_word_embeddings");
+}
+
+/* A file with some bytes of its header changed opens and is read, or is refused: nothing else. */
+static void test_random_damage(void)
+{
+    char from[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    int refusals = 0, rounds = 3000;
+    static float buffer[4096];
+    join(from, reference, "whole/model.safetensors");
+    join(path, root, "damaged.safetensors");
+    CHECK_OK(file_read(from, 1 << 20, &text, &bytes));
+    uint64_t header = 0, key = random_key(7, RANDOM_INITIAL_WEIGHTS, 0, 0), draw = 0;
+    memcpy(&header, text, sizeof header);
+    int out = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(out >= 0 && header < bytes);
+    for (int round = 0; round < rounds; round++) {
+        char *copy = malloc(bytes);
+        CHECK(copy != NULL);
+        memcpy(copy, text, bytes);
+        for (uint64_t n = 1 + random_u64(key, draw++) % 3; n > 0; n--) {
+            static const char likely[] = "0123456789-[]{}\",:.eF";
+            uint64_t at = random_u64(key, draw++) % (8 + header), what = random_u64(key, draw++);
+            copy[at] =
+                what % 4 == 0 ? (char)(what >> 8) : likely[(what >> 8) % (sizeof likely - 1)];
+        }
+        size_t kept = round % 5 == 0 ? random_u64(key, draw++) % bytes : bytes;
+        CHECK(ftruncate(out, 0) == 0 && pwrite(out, copy, kept, 0) == (ssize_t)kept);
+        free(copy);
+        struct safetensors *file = NULL;
+        status result = safetensors_open(path, &file);
+        CHECK(result == STATUS_OK || result == STATUS_DATA);
+        refusals += result != STATUS_OK;
+        status_clear();
+        int count = 0;
+        const struct safetensors_tensor *t =
+            result == STATUS_OK ? safetensors_tensors(file, &count) : NULL;
+        for (int i = 0; i < count; i++) {
+            int64_t n = t[i].elements < 4096 ? t[i].elements : 4096;
+            result = safetensors_read(file, &t[i], t[i].elements - n, n, buffer);
+            CHECK(result == STATUS_OK || t[i].dtype == SAFETENSORS_OTHER);
+            status_clear();
+        }
+        safetensors_close(&file);
+    }
+    CHECK(refusals > rounds / 2 && refusals < rounds);
+    CHECK(close(out) == 0);
+    free(text);
+}
+
+int main(void)
+{
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    bool memory = access("/dev/shm", W_OK) == 0; /* where the hundreds of fsyncs cost nothing */
+    snprintf(root, sizeof root, "%s/bireme-pretrained-XXXXXX", memory ? "/dev/shm" : "/tmp");
+    CHECK(source != NULL && mkdtemp(root) != NULL);
+    join(reference, source, "tests/reference/pretrained");
+    h5file_start();
+    test_headers();
+    test_halves();
+    test_random_damage();
+    test_numbers("whole");
+    test_numbers("sharded");
+    test_numbers("bare");
+    test_config();
+    test_folders();
+    test_tensors();
+    CHECK_OK(file_remove_tree(root));
+    printf("model folders: same numbers, same bits, damage refused\n");
+    return 0;
+}

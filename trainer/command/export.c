@@ -1,0 +1,40 @@
+/* bireme export: a checkpoint becomes a model folder of Hugging Face's transformers. */
+#include <string.h>
+
+#include "base/log.h"
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+#include "trainer/pretrained.h"
+
+status command_export(int argc, char **argv)
+{
+    bool help = false;
+    const char *checkpoint = NULL, *output = NULL, *dtype = NULL;
+    const struct option table[] = {
+        {"checkpoint", OPTION_TEXT, &checkpoint, "DIR", OPTION_REQUIRED,
+         "a run folder, its checkpoints/, one of these, or final/", 0, 0, NULL},
+        {"output", OPTION_TEXT, &output, "HF_DIR", OPTION_REQUIRED,
+         "folder to write; must not exist", 0, 0, NULL},
+        {"dtype", OPTION_CHOICE, &dtype, "TYPE", "fp32", "of the weights; fp32: the same bits", 0,
+         0, "fp32|bf16"},
+    };
+    struct options options = {
+        .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16]",
+        .about = "Writes a model folder that GPT2LMHeadModel.from_pretrained and "
+                 "AutoTokenizer.from_pretrained of Hugging\nFace's transformers load: config.json, "
+                 "model.safetensors, tokenizer.json.",
+        .table = table,
+        .count = sizeof table / sizeof table[0],
+    };
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    struct pretrained_summary summary;
+    bool halves = strcmp(dtype, "bf16") == 0;
+    TRY(pretrained_export(checkpoint, output, halves ? SAFETENSORS_BF16 : SAFETENSORS_F32,
+                          &summary));
+    log_info("%s: %lld parameters in %d tensors, %s%s", output, (long long)summary.parameters,
+             summary.tensors, dtype, summary.tokenizer ? "" : "; no tokenizer");
+    return STATUS_OK;
+}

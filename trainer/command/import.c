@@ -1,0 +1,65 @@
+/* bireme import: a model folder of Hugging Face's transformers becomes a checkpoint of weights alone. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "trainer/command/command.h"
+#include "trainer/command/options.h"
+#include "trainer/pretrained.h"
+
+/* The section of a recipe that trains on from these weights. */
+static void print_setting(void *user, const char *key, const char *json)
+{
+    (void)user;
+    if (strncmp(key, "model.", 6) == 0 && strcmp(key, "model.init_from") != 0) {
+        printf("  %s: %s\n", key + 6, json);
+    }
+}
+
+static void tell(const char *folder, const char *output, const struct pretrained_summary *s)
+{
+    log_info("%s: %lld parameters in %d tensors, from %d file%s", output, (long long)s->parameters,
+             s->tensors, s->files, text_plural(s->files));
+    if (!s->tokenizer) {
+        log_info("%s has no tokenizer.json: evaluate, inspect, export and model.init_from take %s; "
+                 "generate and score need a tokenizer, so import again with one in the folder",
+                 folder, output);
+    }
+}
+
+status command_import(int argc, char **argv)
+{
+    bool help = false;
+    const char *output = NULL;
+    const struct option table[] = {
+        {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist",
+         0, 0, NULL},
+    };
+    struct options options = {
+        .usage = "bireme import HF_DIR --output DIR",
+        .about =
+            "Makes a checkpoint of a model folder as Hugging Face's transformers saves it: "
+            "config.json,\nmodel.safetensors (or several with an index; F32, F16, BF16) and "
+            "tokenizer.json. GPT-2 models (model_type\ngpt2). generate, score, evaluate, inspect, "
+            "export and model.init_from take it. The section `model` of a\nrecipe that trains on "
+            "from it goes to standard output.",
+        .table = table,
+        .count = 1,
+        .operand = "HF_DIR",
+        .operands_least = 1,
+        .operands_most = 1,
+    };
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    struct recipe recipe;
+    struct pretrained_summary summary;
+    TRY(pretrained_import(options.operands[0], output, &recipe, &summary));
+    tell(options.operands[0], output, &summary);
+    printf("model:\n");
+    recipe_visit(&recipe, print_setting, NULL);
+    printf("  init_from: %s\n", output);
+    return STATUS_OK;
+}

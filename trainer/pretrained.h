@@ -1,0 +1,31 @@
+/* Model folders as Hugging Face's transformers saves and loads them: config.json, model.safetensors (or several
+ * files with model.safetensors.index.json) and the tokenizer's files. A checkpoint has the same tensors in the
+ * same orientation, so that both ways copy blocks of 4 MiB and never hold a model. */
+#pragma once
+
+#include "trainer/recipe.h"
+#include "trainer/safetensors.h"
+
+/* The tokenizer's files, up to a NULL. */
+extern const char *const pretrained_tokenizer_files[];
+
+struct pretrained_summary {
+    int64_t parameters;
+    int tensors, files; /* of the model folder's weights */
+    bool tokenizer;
+};
+
+/* pretrained_import - a checkpoint of weights alone (as run_dir/final) from a model folder.
+ *
+ * *recipe   what the checkpoint keeps: config.json's settings, else defaults
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, place and reason; STATUS_UNAVAILABLE for what config.json
+ *           asks for and this version lacks; STATUS_CREATE if output exists; STATUS_WRITE */
+status pretrained_import(const char *folder, const char *output, struct recipe *recipe,
+                         struct pretrained_summary *summary);
+
+/* pretrained_export - a model folder from a checkpoint of any layout, which is verified first.
+ *
+ * dtype     SAFETENSORS_F32: the same bits; SAFETENSORS_BF16: rounded to nearest even
+ * Errors    as checkpoint_choose; STATUS_CREATE if output exists; STATUS_WRITE */
+status pretrained_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
+                         struct pretrained_summary *summary);

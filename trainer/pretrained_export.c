@@ -1,0 +1,266 @@
+/* Tensors go from the checkpoint's files to model.safetensors in the order of the model, block by block; a tied
+ * output matrix is left out, as transformers leaves it out. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "datasets/tokenizer/tokenizer.h"
+#include "trainer/checkpoint_output.h"
+#include "trainer/checkpoint_reader.h"
+#include "trainer/pretrained.h"
+#include "trainer/pretrained_config.h"
+#include "trainer/session.h"
+
+static const size_t tokenizer_limit_bytes = (size_t)256 << 20;
+
+struct export_job {
+    struct checkpoint_found found;
+    struct checkpoint_reader *reader;
+    struct recipe recipe;
+    int64_t vocabulary;
+    struct model_parameter *parameters;
+    int count;
+    struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
+    char tokenizer_folder[FILE_PATH_BYTES];
+    enum safetensors_dtype dtype;
+    struct checkpoint_output folder;
+};
+
+/* ---- what is exported ---- */
+
+static status read_recipe(struct export_job *ex)
+{
+    const char *text = ex->found.recipe_text;
+    char alone[] = "parallel.tensor=1", *overrides[] = {alone};
+    return recipe_parse(ex->found.folder, text, strlen(text), overrides, 1, &ex->recipe);
+}
+
+/* The tokenizer's size, where the recipe has none, is that of the table. */
+static status read_vocabulary(struct export_job *ex)
+{
+    const struct manifest *m = checkpoint_reader_manifest(ex->reader);
+    const struct manifest_tensor *table = manifest_find(m, "model", "transformer.wte.weight");
+    REQUIRE(table != NULL, STATUS_CHECKPOINT, "%s holds no transformer.wte.weight",
+            ex->found.folder);
+    ex->vocabulary = table->shape[0];
+    return STATUS_OK;
+}
+
+static const struct manifest_tensor *find(const struct export_job *ex, int index)
+{
+    return manifest_find(checkpoint_reader_manifest(ex->reader), "model",
+                         ex->parameters[index].name);
+}
+
+static status check_tensors(const struct export_job *ex)
+{
+    for (int i = 0; i < ex->count; i++) {
+        const struct manifest_tensor *t = find(ex, i);
+        int64_t shape[2];
+        pretrained_shape(&ex->parameters[i], shape);
+        REQUIRE(t != NULL && t->shape[0] == shape[0] && t->shape[1] == shape[1], STATUS_CHECKPOINT,
+                "%s: %s is missing, or not of the shape [%lld, %lld] that its recipe asks for",
+                ex->found.folder, ex->parameters[i].name, (long long)shape[0], (long long)shape[1]);
+    }
+    return STATUS_OK;
+}
+
+static status open_source(struct export_job *ex)
+{
+    int64_t elements;
+    TRY(checkpoint_reader_open(ex->found.folder, &ex->reader));
+    TRY(read_recipe(ex));
+    TRY(recipe_check_available(&ex->recipe));
+    TRY(read_vocabulary(ex));
+    struct model_config config = session_model_config(&ex->recipe, ex->vocabulary);
+    TRY(model_layout(&config, 1, 0, &ex->parameters, &ex->count, &elements));
+    TRY(check_tensors(ex));
+    TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
+    return file_is_folder(ex->tokenizer_folder)
+               ? tokenizer_open(ex->tokenizer_folder, &ex->tokenizer)
+               : STATUS_OK;
+}
+
+/* ---- weights ---- */
+
+static status write_tensor(const struct export_job *ex, const struct manifest_tensor *t,
+                           float *buffer, struct safetensors_writer *writer)
+{
+    int64_t offset[2] = {0, 0}, shape[2];
+    while (checkpoint_block(t, offset, shape)) {
+        TRY(checkpoint_reader_read(ex->reader, t, offset, shape, buffer));
+        TRY(safetensors_write(writer, buffer, shape[0] * shape[1]));
+        checkpoint_block_next(t, offset, shape);
+    }
+    return STATUS_OK;
+}
+
+static status write_tensors(const struct export_job *ex, struct safetensors_writer *writer)
+{
+    float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory to export %s", ex->found.folder);
+    status result = STATUS_OK;
+    for (int i = 0; i < ex->count && result == STATUS_OK; i++) {
+        result = write_tensor(ex, find(ex, i), buffer, writer);
+    }
+    free(buffer);
+    return result;
+}
+
+static status write_weights(const struct export_job *ex)
+{
+    char path[FILE_PATH_BYTES];
+    struct safetensors_writer *writer = NULL;
+    TRY(file_join(path, ex->folder.path, "model.safetensors"));
+    struct safetensors_shape *shapes = calloc((size_t)ex->count, sizeof *shapes);
+    REQUIRE(shapes != NULL, STATUS_INTERNAL, "out of memory for %d tensors", ex->count);
+    for (int i = 0; i < ex->count; i++) {
+        shapes[i].name = ex->parameters[i].name;
+        shapes[i].dimensions = ex->parameters[i].dimensions;
+        pretrained_shape(&ex->parameters[i], shapes[i].shape);
+    }
+    status result = safetensors_create(path, ex->dtype, shapes, ex->count, &writer);
+    free(shapes);
+    TRY(result);
+    result = write_tensors(ex, writer);
+    KEEP_FIRST(result, safetensors_finish(&writer));
+    return result;
+}
+
+/* ---- the small files ---- */
+
+static status write_text(const struct export_job *ex, const char *name, const char *text,
+                         size_t bytes)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, ex->folder.path, name));
+    return file_write(path, text, bytes);
+}
+
+static status write_config(const struct export_job *ex)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    int32_t end = ex->tokenizer != NULL ? tokenizer_eos(ex->tokenizer) : -1;
+    FILE *file = open_memstream(&text, &bytes);
+    REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for config.json");
+    status result = pretrained_config_write(&ex->recipe, ex->vocabulary, end, ex->dtype, file);
+    fclose(file);
+    if (result == STATUS_OK) {
+        result = write_text(ex, "config.json", text, bytes);
+    }
+    free(text);
+    return result;
+}
+
+static status write_json(const struct export_job *ex, const char *name, json_t *document)
+{
+    char *text = json_dumps(document, JSON_INDENT(2));
+    json_decref(document);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %s", name);
+    status result = write_text(ex, name, text, strlen(text));
+    free(text);
+    return result;
+}
+
+/* What AutoTokenizer asks for beside tokenizer.json. */
+static status write_tokenizer_config(const struct export_job *ex)
+{
+    char *end = NULL;
+    size_t bytes = 0;
+    int32_t id = tokenizer_eos(ex->tokenizer);
+    if (id >= 0) {
+        TRY(tokenizer_decode(ex->tokenizer, &id, 1, false, &end, &bytes));
+    }
+    json_t *config = json_pack(
+        "{s:s, s:I, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "model_max_length",
+        (json_int_t)ex->recipe.model.max_position_embeddings, "clean_up_tokenization_spaces", 0);
+    if (end != NULL) {
+        json_object_set_new(config, "bos_token", json_string(end));
+        json_object_set_new(config, "eos_token", json_string(end));
+    }
+    free(end);
+    return write_json(ex, "tokenizer_config.json", config);
+}
+
+static status copy_file(const struct export_job *ex, const char *name)
+{
+    char path[FILE_PATH_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(file_join(path, ex->tokenizer_folder, name));
+    if (file_size(path) < 0) {
+        return STATUS_OK;
+    }
+    TRY(file_read(path, tokenizer_limit_bytes, &text, &bytes));
+    status result = write_text(ex, name, text, bytes);
+    free(text);
+    return result;
+}
+
+static status write_tokenizer(const struct export_job *ex)
+{
+    char path[FILE_PATH_BYTES];
+    for (const char *const *name = pretrained_tokenizer_files; *name != NULL; name++) {
+        TRY(copy_file(ex, *name));
+    }
+    TRY(file_join(path, ex->folder.path, "tokenizer_config.json"));
+    return file_exists(path) ? STATUS_OK : write_tokenizer_config(ex);
+}
+
+/* ---- all of it ---- */
+
+static status write_all(const struct export_job *ex)
+{
+    TRY(write_weights(ex));
+    TRY(write_config(ex));
+    return ex->tokenizer != NULL ? write_tokenizer(ex) : STATUS_OK;
+}
+
+static status choose(const char *checkpoint, struct checkpoint_found *out)
+{
+    struct comm *self = NULL;
+    TRY(comm_self_create(&self));
+    status result = checkpoint_choose(self, checkpoint, true, out);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
+static int64_t count_elements(const struct export_job *ex)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < ex->count; i++) {
+        elements += ex->parameters[i].whole_rows * ex->parameters[i].whole_columns;
+    }
+    return elements;
+}
+
+static status export_all(struct export_job *ex, const char *checkpoint, const char *output,
+                         struct pretrained_summary *summary)
+{
+    TRY(choose(checkpoint, &ex->found));
+    TRY(open_source(ex));
+    *summary = (struct pretrained_summary){count_elements(ex), ex->count, 1, ex->tokenizer != NULL};
+    double bytes = (double)summary->parameters * (ex->dtype == SAFETENSORS_BF16 ? 2 : 4);
+    TRY(checkpoint_output_create(output, bytes, &ex->folder));
+    return checkpoint_output_finish(&ex->folder, write_all(ex));
+}
+
+status pretrained_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
+                         struct pretrained_summary *summary)
+{
+    REQUIRE(!file_exists(output), STATUS_CREATE, "%s exists already; name a folder that does not",
+            output);
+    struct export_job *ex = calloc(1, sizeof *ex);
+    REQUIRE(ex != NULL, STATUS_INTERNAL, "out of memory to export %s", checkpoint);
+    ex->dtype = dtype;
+    status result = export_all(ex, checkpoint, output, summary);
+    KEEP_FIRST(result, tokenizer_destroy(&ex->tokenizer));
+    checkpoint_reader_close(&ex->reader);
+    free(ex->found.recipe_text);
+    free(ex->parameters);
+    free(ex);
+    return result;
+}

@@ -231,9 +231,11 @@ status pretrained_config_read(const char *folder, struct recipe *out)
     TRY(file_read(c.path, CONFIG_BYTES_MAX, &text, &bytes));
     c.document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     free(text);
-    REQUIRE(json_is_object(c.document), STATUS_DATA, "%s:%d:%d: %s", c.path, error.line,
-            error.column, c.document == NULL ? error.text : "not a JSON object");
-    status result = read_config(&c, out);
+    REQUIRE(c.document != NULL, STATUS_DATA, "%s:%d:%d: %s", c.path, error.line, error.column,
+            error.text);
+    status result = json_is_object(c.document) ? read_config(&c, out)
+                                               : status_raise(STATUS_DATA, __FILE__, __LINE__,
+                                                              "%s: not a JSON object", c.path);
     json_decref(c.document);
     return result;
 }

@@ -359,7 +359,7 @@ static void test_headers(void)
     CHECK_FAILS(safetensors_open(root, &file), STATUS_DATA, "no regular file");
 }
 
-/* Every value of f16 and bf16 that can be named in two bytes. */
+/* Subnormal, normal, largest and infinite values of both. */
 static void test_halves(void)
 {
     static const struct {
@@ -399,7 +399,7 @@ struct extra {
     int64_t shape[2];
 };
 
-/* model.safetensors anew: without `left_out`, and with an extra tensor of values counted from `first`. */
+/* model.safetensors anew: without `left_out`, and with an extra tensor of these values. */
 static void rewrite(const char *folder, const char *left_out, const struct extra *extra,
                     const float *values)
 {

@@ -295,7 +295,7 @@ struct product {
  * activation, no copy, each in the fastest of the layouts that are known to the back-end.
  *
  * Units     each layout is timed `repeats` times and its median kept; seconds is the sum over all
- * Memory    operands of the largest product are allocated for the call
+ * Memory    operands are allocated for the call: of each product as many as it is done
  * Order     waits until everything is done */
 status kernels_floor(struct kernels *k, double *seconds, const struct product *products, int count,
                      int repeats);

@@ -1,11 +1,53 @@
 /* The floor under a step: its matrix products alone, as fast as the library does them here.
  *
  * Each product is timed divided by the library and divided by us, alternating, with nothing before
- * or after it, and not accumulating; the better median counts. */
+ * or after it, and not accumulating; the better median counts. A product that the step does for each layer
+ * is done on as many operands: the same ones again would lie in the cache. */
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "kernels/cpu/matmul.h"
+
+/* Outputs, inputs, weights: room for those of any product, as often as it is done. */
+enum { WIDE = 0, NARROW, WEIGHT, OPERANDS };
+
+struct operands {
+    void *data[OPERANDS];
+    size_t bytes[OPERANDS];
+};
+
+static size_t operand_bytes(enum dtype dtype, const struct product *p, int which)
+{
+    switch (which) {
+    case WIDE:
+        return (size_t)(p->rows * p->outputs) * dtype_bytes(dtype);
+    case NARROW:
+        return (size_t)(p->rows * p->inner) * dtype_bytes(dtype);
+    default:
+        return (size_t)(p->outputs * p->inner) * sizeof(float);
+    }
+}
+
+static struct matmul_call call_make(enum dtype dtype, const struct product *p,
+                                    const struct operands *o, int64_t index)
+{
+    void *data[OPERANDS];
+    for (int j = 0; j < OPERANDS; j++) {
+        data[j] = (char *)o->data[j] + (size_t)index * operand_bytes(dtype, p, j);
+    }
+    struct tensor y = tensor_view(data[WIDE], dtype, p->rows, p->outputs);
+    struct tensor x = tensor_view(data[NARROW], dtype, p->rows, p->inner);
+    struct tensor w = tensor_view(data[WEIGHT], dtype, p->outputs, p->inner);
+    struct tensor dw = tensor_view(data[WEIGHT], DTYPE_F32, p->outputs, p->inner);
+    switch (p->kind) {
+    case PRODUCT_INPUT:
+        return (struct matmul_call){.c = x, .a = y, .b = w};
+    case PRODUCT_WEIGHT:
+        return (struct matmul_call){.c = dw, .a = y, .transpose_a = true, .b = x};
+    default:
+        return (struct matmul_call){.c = y, .a = x, .b = w, .transpose_b = true};
+    }
+}
 
 static int double_compare(const void *a, const void *b)
 {
@@ -21,57 +63,37 @@ static double median(double *times, int count)
 
 typedef status product_function(struct kernels *k, const struct matmul_call *call);
 
-static status timed(struct kernels *k, product_function *product, const struct matmul_call *call,
-                    double *seconds)
+/* All of a product's operands once. */
+static status timed(struct kernels *k, product_function *run, const struct product *p,
+                    const struct operands *o, double *seconds)
 {
     double start = clock_seconds();
-    TRY(product(k, call));
+    for (int64_t i = 0; i < p->count; i++) {
+        struct matmul_call call = call_make(k->dtype, p, o, i);
+        TRY(run(k, &call));
+    }
     *seconds = clock_seconds() - start;
     return STATUS_OK;
 }
 
-static status product_time(struct kernels *k, double *seconds, const struct matmul_call *call,
-                           int repeats)
+static status product_time(struct kernels *k, double *seconds, const struct product *p,
+                           const struct operands *o, int repeats)
 {
     double *times = malloc(2 * (size_t)repeats * sizeof *times);
     REQUIRE(times != NULL, STATUS_INTERNAL, "out of memory for %d timings", repeats);
     status result = STATUS_OK;
-    TRY_GOTO(result, done, matmul_product_whole(k, call)); /* makes the plans */
-    TRY_GOTO(result, done, matmul_product(k, call));
+    struct matmul_call call = call_make(k->dtype, p, o, 0);
+    TRY_GOTO(result, done, matmul_product_whole(k, &call)); /* makes the plans */
+    TRY_GOTO(result, done, matmul_product(k, &call));
     for (int i = 0; i < repeats; i++) {
-        TRY_GOTO(result, done, timed(k, matmul_product_whole, call, &times[i]));
-        TRY_GOTO(result, done, timed(k, matmul_product, call, &times[repeats + i]));
+        TRY_GOTO(result, done, timed(k, matmul_product_whole, p, o, &times[i]));
+        TRY_GOTO(result, done, timed(k, matmul_product, p, o, &times[repeats + i]));
     }
     double whole = median(times, repeats), divided = median(times + repeats, repeats);
     *seconds = whole < divided ? whole : divided;
 done:
     free(times);
     return result;
-}
-
-/* Operands of the largest product: outputs, inputs, weights. */
-enum { WIDE = 0, NARROW, WEIGHT, OPERANDS };
-
-struct operands {
-    void *data[OPERANDS];
-    size_t bytes[OPERANDS];
-};
-
-static struct matmul_call call_make(enum dtype dtype, const struct product *p,
-                                    const struct operands *o)
-{
-    struct tensor y = tensor_view(o->data[WIDE], dtype, p->rows, p->outputs);
-    struct tensor x = tensor_view(o->data[NARROW], dtype, p->rows, p->inner);
-    struct tensor w = tensor_view(o->data[WEIGHT], dtype, p->outputs, p->inner);
-    struct tensor dw = tensor_view(o->data[WEIGHT], DTYPE_F32, p->outputs, p->inner);
-    switch (p->kind) {
-    case PRODUCT_INPUT:
-        return (struct matmul_call){.c = x, .a = y, .b = w};
-    case PRODUCT_WEIGHT:
-        return (struct matmul_call){.c = dw, .a = y, .transpose_a = true, .b = x};
-    default:
-        return (struct matmul_call){.c = y, .a = x, .b = w, .transpose_b = true};
-    }
 }
 
 /* Small values that are not zero: some processors multiply zeros faster. */
@@ -92,14 +114,9 @@ static status operands_create(struct kernels *k, const struct product *products,
                               struct operands *o)
 {
     for (int i = 0; i < count; i++) {
-        const struct product *p = &products[i];
-        size_t sizes[OPERANDS] = {
-            [WIDE] = (size_t)(p->rows * p->outputs) * dtype_bytes(k->dtype),
-            [NARROW] = (size_t)(p->rows * p->inner) * dtype_bytes(k->dtype),
-            [WEIGHT] = (size_t)(p->outputs * p->inner) * sizeof(float),
-        };
         for (int j = 0; j < OPERANDS; j++) {
-            o->bytes[j] = sizes[j] > o->bytes[j] ? sizes[j] : o->bytes[j];
+            size_t bytes = (size_t)products[i].count * operand_bytes(k->dtype, &products[i], j);
+            o->bytes[j] = bytes > o->bytes[j] ? bytes : o->bytes[j];
         }
     }
     for (int j = 0; j < OPERANDS; j++) {
@@ -117,10 +134,9 @@ status matmul_floor(struct kernels *k, double *seconds, const struct product *pr
     *seconds = 0;
     TRY_GOTO(result, done, operands_create(k, products, count, &o));
     for (int i = 0; i < count; i++) {
-        struct matmul_call call = call_make(k->dtype, &products[i], &o);
         double each = 0;
-        TRY_GOTO(result, done, product_time(k, &each, &call, repeats));
-        *seconds += each * (double)products[i].count;
+        TRY_GOTO(result, done, product_time(k, &each, &products[i], &o, repeats));
+        *seconds += each;
     }
 done:
     for (int j = 0; j < OPERANDS; j++) {

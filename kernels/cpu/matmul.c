@@ -500,6 +500,22 @@ static int64_t unit_columns_most(const struct matmul_call *call)
     return wide ? BF16_UNIT_COLUMNS : UNIT_COLUMNS;
 }
 
+/* At least so many parts that units are small enough; somewhat more where these are equal and make an even
+ * number of units, so that none of two or more threads waits for another. */
+static int64_t row_parts(int64_t rows, int64_t columns, int64_t least)
+{
+    int64_t parts = divide_up(rows, UNIT_ROWS);
+    while (parts * columns < least && parts * UNIT_MULTIPLE < rows) {
+        parts++;
+    }
+    for (int64_t more = parts; more < parts + 4; more++) {
+        if (part_size(rows, more) * more == rows && more * columns % 2 == 0) {
+            return more;
+        }
+    }
+    return parts;
+}
+
 static struct grid grid_make(const struct matmul_call *call, int threads)
 {
     int64_t least = threads > UNITS_LEAST ? threads : UNITS_LEAST;
@@ -510,11 +526,7 @@ static struct grid grid_make(const struct matmul_call *call, int threads)
     }
     g.columns = divide_up(call->c.columns, g.unit_columns);
     if (g.unit_rows == 0) {
-        int64_t parts = divide_up(call->c.rows, UNIT_ROWS);
-        while (parts * g.columns < least && parts * UNIT_MULTIPLE < call->c.rows) {
-            parts++;
-        }
-        g.unit_rows = part_size(call->c.rows, parts);
+        g.unit_rows = part_size(call->c.rows, row_parts(call->c.rows, g.columns, least));
     }
     g.rows = divide_up(call->c.rows, g.unit_rows);
     return g;

@@ -364,9 +364,11 @@ status plan_check(const struct recipe *r, struct plan *plan)
     int64_t vocabulary = 0;
     TRY(check_device(r));
     status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, &vocabulary);
-    TRY(excuse(r, plan, result, result == STATUS_NO_INPUT));
-    result = check_data(r, tokenizer, plan);
-    result = excuse(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0);
+    result = excuse(r, plan, result, result == STATUS_NO_INPUT);
+    if (result == STATUS_OK) {
+        result = check_data(r, tokenizer, plan);
+        result = excuse(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0);
+    }
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     TRY(result);
     result = check_init(r);

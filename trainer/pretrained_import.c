@@ -284,6 +284,7 @@ static status list_tensors(struct import_job *im)
 {
     static char family[] = "model";
     struct manifest *m = &im->manifest;
+    REQUIRE(im->count > 0, STATUS_INTERNAL, "%d tensors", im->count);
     m->tensors = calloc((size_t)im->count, sizeof *m->tensors);
     REQUIRE(m->tensors != NULL, STATUS_INTERNAL, "out of memory for %d tensors", im->count);
     for (int i = 0; i < im->count; i++) {

@@ -108,6 +108,7 @@ strike() { # COMMAND...
 }
 
 calls() {
+    need_shim
     run 0 train recipe.yaml
     strike export --checkpoint run/final
     cp -r reference/new theirs

@@ -32,7 +32,7 @@ sent_as_planned() { # RUN: a step's bytes, but for its small meetings; the plan 
 # Moments of shares: the same bits as with all of them, and any layout goes on from any other's checkpoint.
 zero() {
     need_mpirun
-    local common='model.hidden_size=40 optimizer.learning_rate=3e-3 train.max_steps=50 evaluate.every=25 checkpoint.every=25 parallel.bucket_mib=1'
+    local common='model.hidden_size=40 optimizer.learning_rate=1e-3 train.max_steps=50 evaluate.every=25 checkpoint.every=25 parallel.bucket_mib=1'
     for ranks in 2 3 4; do
         for stage in 0 1 2; do
             # shellcheck disable=SC2086

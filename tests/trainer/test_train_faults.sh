@@ -23,10 +23,7 @@ full_disk | power_cut)
     ;;
 esac
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
-[ -z "${TSAN_OPTIONS:-}${ASAN_OPTIONS:-}" ] || {
-    echo "skipped: a sanitizer's library has to be the first to be loaded, and so has the shim"
-    exit 77
-}
+need_shim
 
 sed -i 's/num_layers: 2/num_layers: 1/; s/hidden_size: 32/hidden_size: 16/; s/max_steps: 20/max_steps: 4/
     s/every: 10/every: 2/; s/keep: 3/keep: 1/; s/warmup_steps: 5/warmup_steps: 1/; s/log: .*/log: {every: 2, tensorboard: true}/' recipe.yaml

@@ -51,6 +51,13 @@ losses() { # RUN EVENT: step and loss, a line each
         sed -E 's/.*"step":([0-9]+).*"loss":([-+.eE0-9]+|null).*/\1 \2/'
 }
 
+need_shim() { # skipped where it cannot be preloaded
+    [ -z "${TSAN_OPTIONS:-}${ASAN_OPTIONS:-}" ] || {
+        echo "skipped: a sanitizer's library has to be the first to be loaded, and so has the shim"
+        exit 77
+    }
+}
+
 same_losses() { # RUN RUN TOLERANCE
     for event in train evaluate; do
         losses "$1" $event >a

@@ -285,6 +285,40 @@ status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_
              d_token_table, first_token, d_position_table, dy, tokens, positions, dropout);
 }
 
+/* ---- some of the rows ---- */
+
+static status rows_check(const char *where, const int32_t *rows, int64_t count, int64_t all)
+{
+    for (int64_t i = 0; i < count; i++) {
+        int32_t least = i > 0 ? rows[i - 1] + 1 : 0;
+        REQUIRE(rows[i] >= least && rows[i] < all, STATUS_INTERNAL,
+                "%s: row %lld is %d, not from %d on and below %lld", where, (long long)i, rows[i],
+                least, (long long)all);
+    }
+    return STATUS_OK;
+}
+
+status gather_rows(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows)
+{
+    SHAPE(x, k->dtype, x.rows, y.columns);
+    SHAPE(y, k->dtype, y.rows, x.columns);
+    PRESENT(rows);
+    TRY(rows_check(__func__, rows, host_memory(k) ? y.rows : 0, x.rows));
+    DISPATCH(k, gather_rows, 0, 2 * bytes_of(y), k, y, x, rows);
+}
+
+status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
+                    bool overwrite)
+{
+    SHAPE(dx, k->dtype, dx.rows, dy.columns);
+    SHAPE(dy, k->dtype, dy.rows, dx.columns);
+    PRESENT(rows);
+    TRY(rows_check(__func__, rows, host_memory(k) ? dy.rows : 0, dx.rows));
+    DISPATCH(k, scatter_rows, overwrite ? 0 : (double)dy.rows * (double)dy.columns,
+             bytes_of(dy) + (overwrite ? bytes_of(dx) : 2 * bytes_of(dy)), k, dx, dy, rows,
+             overwrite);
+}
+
 /* ---- residual and norm ---- */
 
 status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y,

@@ -123,6 +123,20 @@ status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_
                           struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
                           const int32_t *positions, struct dropout dropout);
 
+/* ---- some of the rows: masked positions, the last token of each text ---- */
+
+/* gather_rows - y[i] = x[rows[i]].
+ *
+ * Shapes    y [R, C], x [N, C]; rows int32 [R], rising, none twice
+ * Errors    rows are the caller's promise: checked where the host can read them */
+status gather_rows(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows);
+
+/* scatter_rows - its backward: dx[rows[i]] += dy[i]; overwrite: dx is dy[i] there and 0 in all other rows.
+ *
+ * Shapes    dx [N, C], dy [R, C]; rows as for gather_rows */
+status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
+                    bool overwrite);
+
 /* ---- residual and norm, in one pass ---- */
 
 enum norm_kind { NORM_LAYER = 0, NORM_RMS };

@@ -13,6 +13,8 @@
     X(linear_backward_weight)                                                                      \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
+    X(gather_rows)                                                                                 \
+    X(scatter_rows)                                                                                \
     X(residual_norm_forward)                                                                       \
     X(residual_norm_backward)                                                                      \
     X(attention_forward)                                                                           \

@@ -168,6 +168,31 @@ void reference_embedding_backward(struct tensor d_token_table, struct tensor d_p
     }
 }
 
+/* ---- some of the rows ---- */
+
+void reference_gather_rows(struct tensor y, struct tensor x, const int32_t *rows)
+{
+    for (int64_t i = 0; i < y.rows; i++) {
+        for (int64_t c = 0; c < y.columns; c++) {
+            reference_set(y, i, c, reference_get(x, rows[i], c));
+        }
+    }
+}
+
+void reference_scatter_rows(struct tensor dx, struct tensor dy, const int32_t *rows, bool overwrite)
+{
+    for (int64_t n = 0; overwrite && n < dx.rows; n++) {
+        for (int64_t c = 0; c < dx.columns; c++) {
+            reference_set(dx, n, c, 0);
+        }
+    }
+    for (int64_t i = 0; i < dy.rows; i++) {
+        for (int64_t c = 0; c < dy.columns; c++) {
+            add(dx, rows[i], c, reference_get(dy, i, c));
+        }
+    }
+}
+
 /* ---- residual and norm ---- */
 
 static void norm_statistics(struct tensor z, int64_t row, enum norm_kind kind, double epsilon,

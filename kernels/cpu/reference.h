@@ -34,6 +34,10 @@ void reference_embedding_backward(struct tensor d_token_table, struct tensor d_p
                                   struct tensor dy, const int32_t *tokens, const int32_t *positions,
                                   struct dropout dropout);
 
+void reference_gather_rows(struct tensor y, struct tensor x, const int32_t *rows);
+void reference_scatter_rows(struct tensor dx, struct tensor dy, const int32_t *rows,
+                            bool overwrite);
+
 /* The norm is of z as it was stored: rounded to its type, as the backward pass will find it. */
 void reference_residual_norm_forward(struct tensor z, struct tensor y, struct tensor statistics,
                                      struct tensor x, struct tensor delta, struct tensor gamma,

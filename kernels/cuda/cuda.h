@@ -26,6 +26,8 @@ static inline struct cuda *cuda_of(const struct kernels *k)
     X(linear_backward_weight)                                                                      \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
+    X(gather_rows)                                                                                 \
+    X(scatter_rows)                                                                                \
     X(residual_norm_forward)                                                                       \
     X(residual_norm_backward)                                                                      \
     X(attention_forward)                                                                           \

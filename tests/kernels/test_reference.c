@@ -149,6 +149,36 @@ static void test_embedding(void)
     check(&p);
 }
 
+/* ---- some of the rows ---- */
+
+static const int32_t some_rows[] = {0, 3, 4};
+
+static double rows_value(const struct problem *p)
+{
+    struct tensor y = matrix(3, 6, 1);
+    reference_gather_rows(y, p->input[0], some_rows);
+    double sum = weighed(y, p->weights);
+    operation_release(&y);
+    return sum;
+}
+
+static void rows_slopes(const struct problem *p)
+{
+    reference_scatter_rows(p->gradient[0], p->weights, some_rows, p->choice == 1);
+}
+
+static void test_rows(void)
+{
+    for (int overwrite = 0; overwrite < 2; overwrite++) {
+        struct problem p = {.name = "rows", .choice = overwrite};
+        input(&p, 6, 6);
+        p.weights = matrix(3, 6, 2);
+        p.value = rows_value;
+        p.slopes = rows_slopes;
+        check(&p);
+    }
+}
+
 /* ---- residual and norm: the sum z goes on, and so does y ---- */
 
 static double norm_value(const struct problem *p)
@@ -318,6 +348,7 @@ int main(void)
 {
     test_linear();
     test_embedding();
+    test_rows();
     test_norm();
     test_attention();
     test_classifier();

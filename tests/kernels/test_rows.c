@@ -1,0 +1,94 @@
+/* Some of a matrix's rows and the way back, added and set: copies, and equal to the bit. */
+#include "tests/kernels/operation.h"
+
+struct shape {
+    int64_t all, columns, stride, every, count; /* rows: count of every `every`-th */
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 1},     {9, 5, 5, 3, 3},    {64, 48, 48, 1, 64},
+    {130, 64, 72, 7, 5}, {50, 33, 40, 2, 0}, {1000, 8, 8, 37, 27},
+};
+
+static int32_t *rows_make(const struct shape *s)
+{
+    int32_t *rows = malloc((size_t)(s->count + 1) * sizeof *rows);
+    CHECK(rows != NULL);
+    for (int64_t i = 0; i < s->count; i++) {
+        rows[i] = (int32_t)(i * s->every + (s->every - 1) / 2);
+    }
+    return rows;
+}
+
+static struct tensor matrix(const struct shape *s, enum dtype dtype, int64_t rows, uint64_t seed)
+{
+    struct tensor t = operation_tensor(dtype, rows, s->columns, s->stride);
+    operation_fill(t, seed, 1);
+    return t;
+}
+
+static void test_gather(struct kernels *k, const struct shape *s, const int32_t *rows)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct tensor x = matrix(s, dtype, s->all, 1);
+    struct tensor y = matrix(s, dtype, s->count, 2), wanted = matrix(s, dtype, s->count, 3);
+    CHECK_OK(gather_rows(k, y, x, rows));
+    reference_gather_rows(wanted, x, rows);
+    CHECK(operation_equal(y, wanted));
+    operation_release(&x);
+    operation_release(&y);
+    operation_release(&wanted);
+}
+
+static void test_scatter(struct kernels *k, const struct shape *s, const int32_t *rows,
+                         bool overwrite)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct tensor dy = matrix(s, dtype, s->count, 4);
+    struct tensor dx = matrix(s, dtype, s->all, 5), wanted = matrix(s, dtype, s->all, 5);
+    if (overwrite) {
+        operation_set(dx, NAN); /* nothing of what was there may be read */
+    }
+    CHECK_OK(scatter_rows(k, dx, dy, rows, overwrite));
+    reference_scatter_rows(wanted, dy, rows, overwrite);
+    CHECK(operation_equal(dx, wanted));
+    operation_release(&dy);
+    operation_release(&dx);
+    operation_release(&wanted);
+}
+
+static void test_refused(struct kernels *k)
+{
+    static const int32_t twice[] = {3, 3}, falling[] = {3, 2}, outside[] = {3, 9};
+    const int32_t *const wrong[] = {twice, falling, outside};
+    struct tensor x = operation_random(kernels_dtype(k), 9, 4, 1, 1);
+    struct tensor y = operation_random(kernels_dtype(k), 2, 4, 1, 1);
+    for (int i = 0; i < 3; i++) {
+        CHECK_FAILS(gather_rows(k, y, x, wrong[i]), STATUS_INTERNAL, "row 1");
+        CHECK_FAILS(scatter_rows(k, x, y, wrong[i], false), STATUS_INTERNAL, "row 1");
+    }
+    operation_release(&x);
+    operation_release(&y);
+}
+
+static void test_all(struct kernels *k, struct kernels *other)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        int32_t *rows = rows_make(&shapes[i]);
+        struct kernels *both[] = {k, other};
+        for (int j = 0; j < 2; j++) {
+            test_gather(both[j], &shapes[i], rows);
+            test_scatter(both[j], &shapes[i], rows, false);
+            test_scatter(both[j], &shapes[i], rows, true);
+        }
+        free(rows);
+    }
+    test_refused(k);
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true};
+    operation_each(&limits, test_all);
+    return 0;
+}

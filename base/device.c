@@ -91,6 +91,50 @@ static status cpu_stream_done(struct device *dev, struct stream *stream, bool *d
     return STATUS_OK;
 }
 
+static status cpu_event_create(struct device *dev, struct event **out)
+{
+    (void)dev;
+    *out = NULL;
+    return STATUS_OK;
+}
+
+static status cpu_event_record(struct device *dev, struct event *event, struct stream *stream)
+{
+    (void)dev;
+    (void)event;
+    (void)stream;
+    return STATUS_OK;
+}
+
+static status cpu_event_done(struct device *dev, struct event *event, bool *done)
+{
+    (void)dev;
+    (void)event;
+    *done = true;
+    return STATUS_OK;
+}
+
+static status cpu_stream_wait(struct device *dev, struct stream *stream, struct event *event)
+{
+    (void)dev;
+    (void)stream;
+    (void)event;
+    return STATUS_OK;
+}
+
+static void *cpu_stream_handle(struct device *dev, struct stream *stream)
+{
+    (void)dev;
+    (void)stream;
+    return NULL;
+}
+
+static void cpu_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES])
+{
+    (void)dev;
+    memset(out, 0, DEVICE_IDENTITY_BYTES);
+}
+
 static const struct device_operations cpu_operations = {
     .allocate = cpu_allocate,
     .release = cpu_release,
@@ -99,6 +143,12 @@ static const struct device_operations cpu_operations = {
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_done = cpu_stream_done,
+    .event_create = cpu_event_create,
+    .event_record = cpu_event_record,
+    .event_done = cpu_event_done,
+    .stream_wait = cpu_stream_wait,
+    .stream_handle = cpu_stream_handle,
+    .identity = cpu_identity,
 };
 
 /* ---- any device ---- */
@@ -203,4 +253,44 @@ status device_wait(struct device *dev, struct stream *stream, double deadline_se
         REQUIRE(clock_seconds() - start < deadline_seconds, STATUS_HANG,
                 "the device did not finish its queue in %.0f s", deadline_seconds);
     }
+}
+
+status device_event_create(struct device *dev, struct event **out)
+{
+    return dev->operations->event_create(dev, out);
+}
+
+status device_event_destroy(struct device *dev, struct event **event)
+{
+    status result = STATUS_OK;
+    if (*event != NULL) {
+        result = dev->operations->event_destroy(dev, *event);
+        *event = NULL;
+    }
+    return result;
+}
+
+status device_event_record(struct device *dev, struct event *event, struct stream *stream)
+{
+    return dev->operations->event_record(dev, event, stream);
+}
+
+status device_event_done(struct device *dev, struct event *event, bool *done)
+{
+    return dev->operations->event_done(dev, event, done);
+}
+
+status device_stream_wait(struct device *dev, struct stream *stream, struct event *event)
+{
+    return dev->operations->stream_wait(dev, stream, event);
+}
+
+void *device_stream_handle(struct device *dev, struct stream *stream)
+{
+    return dev->operations->stream_handle(dev, stream);
+}
+
+void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES])
+{
+    dev->operations->identity(dev, out);
 }

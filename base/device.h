@@ -14,6 +14,9 @@ enum device_kind { DEVICE_CPU = 0, DEVICE_CUDA = 1 };
 
 struct device;
 struct stream; /* NULL is the CPU's */
+struct event;  /* likewise */
+
+#define DEVICE_IDENTITY_BYTES 16
 
 struct device_operations {
     status (*allocate)(struct device *dev, size_t bytes, void **out);
@@ -24,6 +27,15 @@ struct device_operations {
     status (*stream_create)(struct device *dev, int priority, struct stream **out);
     status (*stream_destroy)(struct device *dev, struct stream *stream);
     status (*stream_done)(struct device *dev, struct stream *stream, bool *done);
+    status (*event_create)(struct device *dev, struct event **out);
+    status (*event_destroy)(struct device *dev, struct event *event);
+    status (*event_record)(struct device *dev, struct event *event, struct stream *stream);
+    status (*event_done)(struct device *dev, struct event *event, bool *done);
+    status (*stream_wait)(struct device *dev, struct stream *stream, struct event *event);
+    /* the vendor's own handle of a stream, for its other libraries; NULL on the CPU */
+    void *(*stream_handle)(struct device *dev, struct stream *stream);
+    /* what tells this device from every other one, on whatever host (a GPU's UUID) */
+    void (*identity)(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES]);
     void (*destroy)(struct device *dev);
 };
 
@@ -53,6 +65,9 @@ status device_copy(struct device *dev, struct stream *stream, void *to, const vo
                    size_t bytes);
 status device_zero(struct device *dev, struct stream *stream, void *to, size_t bytes);
 
+/* device_stream_create - a queue of its own.
+ *
+ * Units     priority 0 for computing; 1 for what must not wait behind it (communication) */
 status device_stream_create(struct device *dev, int priority, struct stream **out);
 status device_stream_destroy(struct device *dev, struct stream **stream);
 
@@ -60,3 +75,21 @@ status device_stream_destroy(struct device *dev, struct stream **stream);
  *
  * Errors    STATUS_HANG after deadline_seconds */
 status device_wait(struct device *dev, struct stream *stream, double deadline_seconds);
+
+/* ---- events: a place in a stream's queue, for another stream to wait for. Any thread may ask. ---- */
+
+status device_event_create(struct device *dev, struct event **out);
+status device_event_destroy(struct device *dev, struct event **event);
+
+/* device_event_record - the event is what has been queued on stream so far. */
+status device_event_record(struct device *dev, struct event *event, struct stream *stream);
+status device_event_done(struct device *dev, struct event *event, bool *done);
+
+/* device_stream_wait - what is queued on stream from now on comes after the event; does not block. */
+status device_stream_wait(struct device *dev, struct stream *stream, struct event *event);
+
+/* device_stream_handle - the vendor's own handle, for libraries of the same vendor (NCCL). */
+void *device_stream_handle(struct device *dev, struct stream *stream);
+
+/* device_identity - equal for ranks that use the same device, and for no others; zeros on the CPU. */
+void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES]);

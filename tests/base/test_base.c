@@ -64,6 +64,20 @@ static void test_arena(void)
     CHECK_OK(arena_take(&arena, 64, &b));
     CHECK_EQUAL(arena.peak, bytes);
     arena_destroy(&arena);
+    struct stream *stream = NULL; /* on the CPU everything is done at once */
+    struct event *event = NULL;
+    unsigned char identity[DEVICE_IDENTITY_BYTES];
+    bool done = false;
+    CHECK_OK(device_stream_create(dev, 1, &stream));
+    CHECK_OK(device_event_create(dev, &event));
+    CHECK_OK(device_event_record(dev, event, stream));
+    CHECK_OK(device_stream_wait(dev, NULL, event));
+    CHECK_OK(device_event_done(dev, event, &done));
+    CHECK(done && device_stream_handle(dev, stream) == NULL);
+    device_identity(dev, identity);
+    CHECK(identity[0] == 0 && identity[DEVICE_IDENTITY_BYTES - 1] == 0);
+    CHECK_OK(device_event_destroy(dev, &event));
+    CHECK_OK(device_stream_destroy(dev, &stream));
     CHECK_OK(device_destroy(&dev));
     CHECK_FAILS(device_create(DEVICE_CUDA, 0, &dev), STATUS_UNAVAILABLE, "CUDA");
 }

@@ -470,6 +470,8 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
                 c->parts.index < parts && parts <= (k->limits.parts > 1 ? k->limits.parts : 1),
             STATUS_INTERNAL, "classifier_run: vocabulary %lld, part %d of %lld with %lld rows",
             (long long)c->vocabulary, c->parts.index, (long long)parts, (long long)w.rows);
+    REQUIRE((c->entropies == NULL) == (c->mean_logits == NULL), STATUS_INTERNAL,
+            "classifier_run: entropies without mean_logits, or these without those");
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);
         SHAPE(dw, DTYPE_F32, w.rows, w.columns);

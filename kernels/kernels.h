@@ -228,14 +228,16 @@ struct classifier {
     const float *row_scale; /* f32 [N]: weight of each row's gradient; NULL: 1 */
     bool gradient;          /* also dx and dw */
     bool overwrite;         /* dw is set, not added to */
+    float *entropies;   /* f32 [N]: of each row's distribution, ignored or not; NULL: not wanted */
+    float *mean_logits; /* f32 [N]: mean over the V logits; given with entropies or not at all */
     struct classifier_parts parts;
 };
 
 /* classifier_run - losses of x w^T against targets, and the gradient in the same sweep.
  *
  * Shapes    x, dx [N, C]; w [Vpadded, C], dw f32 [Vpadded, C] `+=`; targets int32 [N];
- *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL; both are the
- *           whole vocabulary's on every part; dx is this part's: the sum over parts is the gradient
+ *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL; these and
+ *           what the settings name are the whole vocabulary's on every part; dx is this part's: the sum over parts is the gradient
  * Memory    logits live for one chunk of rows at a time, in the context's working memory */
 status classifier_run(struct kernels *k, float *losses, int32_t *best, struct tensor dx,
                       struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,

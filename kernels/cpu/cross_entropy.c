@@ -29,7 +29,9 @@ enum { CHUNK = 512, BLOCK_ROWS = 256, TILE = 384 };
 /* What one part of the vocabulary knows of a row. */
 struct line {
     float largest, sum; /* of exp(z - largest) */
-    float at_target;    /* the logit, in the target's part */
+    float weighted,
+        total;       /* sums of (z - largest) exp(z - largest) and of z, where they are wanted */
+    float at_target; /* the logit, in the target's part */
     int32_t best;
 };
 
@@ -40,15 +42,17 @@ struct sweep {
     const int32_t *targets;
     float *losses;
     int32_t *best;
+    float *entropies, *mean_logits; /* NULL: not wanted */
     int64_t tiles;
     struct tensor z; /* f32: e's own memory, or a block for each thread */
     struct tensor e; /* [rows, V], absent where no gradient is wanted and z is not kept */
     bool private_z;
-    float *largest, *sum; /* [tiles, rows]; largest becomes the factor of e */
-    int32_t *where;       /* [tiles, rows] */
-    float *at_target;     /* [rows]: the logit, then its gradient */
-    struct line *lines;   /* [rows] of this part */
-    struct line *all;     /* [parts, rows] */
+    float *largest, *sum;    /* [tiles, rows]; largest becomes the factor of e */
+    float *weighted, *total; /* [tiles, rows]; NULL: not wanted */
+    int32_t *where;          /* [tiles, rows] */
+    float *at_target;        /* [rows]: the logit, then its gradient */
+    struct line *lines;      /* [rows] of this part */
+    struct line *all;        /* [parts, rows] */
     int parts;
 };
 
@@ -71,7 +75,7 @@ static size_t sweep_bytes(enum dtype dtype, int threads, int64_t rows, int64_t v
                           int parts, bool gradient)
 {
     size_t each = (size_t)(tile_count(vocabulary) * rows) * 4;
-    size_t bytes = 3 * cpu_scratch_rounded(each) + cpu_scratch_rounded((size_t)rows * 4) +
+    size_t bytes = 5 * cpu_scratch_rounded(each) + cpu_scratch_rounded((size_t)rows * 4) +
                    cpu_scratch_rounded(lines_bytes(rows, 1));
     bytes += parts > 1 ? cpu_scratch_rounded(lines_bytes(rows, parts)) : 0;
     if (gradient) {
@@ -117,20 +121,32 @@ static int32_t row_where(const float *z, int64_t count, float largest)
     return (int32_t)at;
 }
 
-/* e = exp(z - largest), zero from `count` to the end of the tile; returns the sum of e. */
-static float row_exponentials(struct tensor e, int64_t at, const float *z, int64_t count,
-                              int64_t columns, float largest)
+/* Sums over a tile's row. */
+struct row_sums {
+    float exponentials;
+    float weighted, total; /* as in struct line */
+};
+
+/* e = exp(z - largest), zero from `count` to the end of the tile, and its sums; moments: the other two
+ * sums too. */
+static inline struct row_sums row_exponentials(struct tensor e, int64_t at, const float *z,
+                                               int64_t count, int64_t columns, float largest,
+                                               bool moments)
 {
-    vector sum = {0}, zero = {0};
-    float rest = 0;
+    vector sum = {0}, weighted = {0}, total = {0}, zero = {0};
+    struct row_sums rest = {0};
     for (int64_t j = 0; j < count; j += VECTOR_LANES) {
         int64_t left = count - j;
-        vector y = math_exp(vector_get(z, DTYPE_F32, j, left) - largest);
+        vector x = vector_get(z, DTYPE_F32, j, left), y = math_exp(x - largest);
         if (left >= VECTOR_LANES) {
             sum += y;
+            weighted += moments ? y * (x - largest) : zero;
+            total += moments ? x : zero;
         }
         for (int64_t i = 0; left < VECTOR_LANES && i < left; i++) {
-            rest += y[i];
+            rest.exponentials += y[i];
+            rest.weighted += y[i] * (x[i] - largest);
+            rest.total += x[i];
         }
         if (e.data != NULL) {
             vector_put(e.data, e.dtype, at + j, y, left);
@@ -139,7 +155,10 @@ static float row_exponentials(struct tensor e, int64_t at, const float *z, int64
     for (int64_t j = count; e.data != NULL && j < columns; j += VECTOR_LANES) {
         vector_put(e.data, e.dtype, at + j, zero, columns - j);
     }
-    return vector_sum(sum) + rest;
+    rest.exponentials += vector_sum(sum);
+    rest.weighted += vector_sum(weighted);
+    rest.total += vector_sum(total);
+    return rest;
 }
 
 static void tile_exponentials(void *context, struct matmul_block block)
@@ -161,12 +180,30 @@ static void tile_exponentials(void *context, struct matmul_block block)
         if (s->best != NULL) {
             s->where[place] = (int32_t)(s->first + block.column) + row_where(z, count, largest);
         }
-        s->sum[place] = row_exponentials(s->e, row * s->e.stride + block.column, z, count,
-                                         block.columns, largest);
+        int64_t at = row * s->e.stride + block.column;
+        if (s->weighted == NULL) {
+            s->sum[place] =
+                row_exponentials(s->e, at, z, count, block.columns, largest, false).exponentials;
+            continue;
+        }
+        struct row_sums sums = row_exponentials(s->e, at, z, count, block.columns, largest, true);
+        s->sum[place] = sums.exponentials;
+        s->weighted[place] = sums.weighted;
+        s->total[place] = sums.total;
     }
 }
 
 /* ---- the rows, from their tiles ---- */
+
+/* Adds a part's sums to a line whose `largest` is at least the part's. */
+static void line_add(struct line *line, const struct line *part)
+{
+    float distance = part->largest - line->largest;
+    float factor = part->sum == 0 ? 0 : expf(distance);
+    line->sum += part->sum == 0 ? 0 : part->sum * factor;
+    line->weighted += part->sum == 0 ? 0 : (part->weighted + distance * part->sum) * factor;
+    line->total += part->total;
+}
 
 static struct line line_of_tiles(const struct sweep *s, int64_t row)
 {
@@ -180,8 +217,11 @@ static struct line line_of_tiles(const struct sweep *s, int64_t row)
     }
     for (int64_t t = 0; t < s->tiles; t++) {
         int64_t place = t * s->x.rows + row;
-        float part = s->sum[place];
-        line.sum += part == 0 ? 0 : part * expf(s->largest[place] - line.largest);
+        bool moments = s->weighted != NULL;
+        line_add(&line, &(struct line){.largest = s->largest[place],
+                                       .sum = s->sum[place],
+                                       .weighted = moments ? s->weighted[place] : 0,
+                                       .total = moments ? s->total[place] : 0});
     }
     int64_t target = s->targets[row] - s->first;
     bool here = s->targets[row] != s->c->ignored && target >= 0 && target < s->vocabulary;
@@ -202,10 +242,9 @@ static struct line line_of_parts(const struct sweep *s, int64_t row)
             line.best = part->best;
         }
     }
-    line.sum = 0;
+    line.sum = line.weighted = line.total = 0;
     for (int p = 0; p < s->parts; p++) {
-        const struct line *part = &s->all[p * s->x.rows + row];
-        line.sum += part->sum == 0 ? 0 : part->sum * expf(part->largest - line.largest);
+        line_add(&line, &s->all[p * s->x.rows + row]);
     }
     if (s->targets[row] != s->c->ignored) {
         line.at_target = s->all[s->targets[row] / s->w.rows * s->x.rows + row].at_target;
@@ -229,6 +268,10 @@ static void row_finish(const struct sweep *s, int64_t row)
     s->at_target[row] = scale * (expf(distance) / line.sum - 1.0f);
     if (s->best != NULL) {
         s->best[row] = line.best;
+    }
+    if (s->entropies != NULL) {
+        s->entropies[row] = logf(line.sum) - line.weighted / line.sum;
+        s->mean_logits[row] = line.total / (float)s->c->vocabulary;
     }
 }
 
@@ -309,6 +352,10 @@ static status sweep_take(struct kernels *k, struct sweep *s)
     TRY(arena_take(scratch, each, (void **)&s->largest));
     TRY(arena_take(scratch, each, (void **)&s->sum));
     TRY(arena_take(scratch, each, (void **)&s->where));
+    if (s->entropies != NULL) {
+        TRY(arena_take(scratch, each, (void **)&s->weighted));
+        TRY(arena_take(scratch, each, (void **)&s->total));
+    }
     TRY(arena_take(scratch, (size_t)rows * 4, (void **)&s->at_target));
     TRY(arena_take(scratch, lines_bytes(rows, 1), (void **)&s->lines));
     s->all = s->lines;
@@ -356,6 +403,8 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
             .targets = targets + first,
             .losses = losses + first,
             .best = best == NULL ? NULL : best + first,
+            .entropies = c->entropies == NULL ? NULL : c->entropies + first,
+            .mean_logits = c->mean_logits == NULL ? NULL : c->mean_logits + first,
             .tiles = tile_count(w.rows),
             .parts = c->parts.count > 1 ? c->parts.count : 1,
         };

@@ -448,6 +448,19 @@ void reference_classifier_logits(struct tensor logits, struct tensor x, struct t
     }
 }
 
+/* entropy = - sum p log p, and the mean of l. */
+static void classifier_moments(int64_t n, const struct classifier *c, const double *logits,
+                               double log_sum)
+{
+    double entropy = 0, total = 0;
+    for (int64_t v = 0; v < c->vocabulary; v++) {
+        entropy += exp(logits[v] - log_sum) * (log_sum - logits[v]);
+        total += logits[v];
+    }
+    c->entropies[n] = (float)entropy;
+    c->mean_logits[n] = (float)(total / (double)c->vocabulary);
+}
+
 /* One row: loss = log(sum exp(l)) - l[target], d l = (softmax(l) - onehot) scale. */
 static void classifier_row(double *loss, int32_t *best, struct tensor dx, struct tensor dw,
                            struct tensor x, struct tensor w, int64_t n, int32_t target,
@@ -468,6 +481,9 @@ static void classifier_row(double *loss, int32_t *best, struct tensor dx, struct
     *loss = counted ? most + log(sum) - logits[target] : 0.0;
     if (best != NULL) {
         best[n] = which;
+    }
+    if (c->entropies != NULL) {
+        classifier_moments(n, c, logits, most + log(sum));
     }
     if (!c->gradient) {
         return;

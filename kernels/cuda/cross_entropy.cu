@@ -5,7 +5,8 @@
  *
  * Logits are f32, for `classifier_rows` rows at a time. A block reads its row twice: once for the largest
  * and the sum of exponentials, online, and once to write dz (in the products' type; over the
- * logits where that is f32). The second time the row comes from the cache. Where the vocabulary is shared
+ * logits where that is f32). The second time the row comes from the cache; a third reading in between is
+ * for entropies and mean logits, where they are wanted. Where the vocabulary is shared
  * out these are two launches, and the parts' lines are gathered in between.
  *
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
@@ -16,7 +17,9 @@ enum { ROW_THREADS = 512, SHORT_ROW_THREADS = 128, SHORT_ROW = 4096 };
 /* What one part of the vocabulary knows of a row. */
 struct line {
     float largest, sum; /* of exp(z - largest) */
-    float at_target;    /* the logit, in the target's part */
+    float weighted,
+        total;       /* sums of (z - largest) exp(z - largest) and of z, where they are wanted */
+    float at_target; /* the logit, in the target's part */
     int32_t best;
 };
 
@@ -31,10 +34,12 @@ template <typename T> struct rows_task {
     const struct line *all; /* [parts, rows]: gathered; nullptr: the whole vocabulary is here */
     int parts;
     int64_t rows, part_ids; /* of the call, of a part */
+    int64_t all_ids;        /* V of all parts */
     const int32_t *targets;
     const float *row_scale; /* nullptr: 1 */
     float *losses;
-    int32_t *best; /* nullptr: nobody asks */
+    int32_t *best;                  /* nullptr: nobody asks */
+    float *entropies, *mean_logits; /* nullptr: nobody asks */
 };
 
 /* The largest of some logits, the first place where it is, and the sum of exp(z - largest). */
@@ -95,6 +100,14 @@ GPU_INLINE struct softmax_part merge_block(struct softmax_part p, struct softmax
     return p;
 }
 
+/* A line's weighted sum where the largest is at least its own. */
+GPU_INLINE float weighted_at(const struct line &line, float largest)
+{
+    return line.sum == 0 ? 0.0f
+                         : (line.weighted + (line.largest - largest) * line.sum) *
+                               shrink(line.largest, largest);
+}
+
 /* All parts' lines, in the order of the parts. */
 template <typename T>
 GPU_INLINE struct line merge_parts(const rows_task<T> &task, int64_t n, int32_t target)
@@ -103,6 +116,8 @@ GPU_INLINE struct line merge_parts(const rows_task<T> &task, int64_t n, int32_t 
     for (int i = 1; i < task.parts; i++) {
         struct line part = task.all[i * task.rows + n];
         float largest = part.largest > line.largest ? part.largest : line.largest;
+        line.weighted = weighted_at(line, largest) + weighted_at(part, largest);
+        line.total += part.total;
         line.sum =
             line.sum * shrink(line.largest, largest) + part.sum * shrink(part.largest, largest);
         line.best = part.largest > line.largest ? part.best : line.best;
@@ -114,10 +129,47 @@ GPU_INLINE struct line merge_parts(const rows_task<T> &task, int64_t n, int32_t 
     return line;
 }
 
+/* Sums over a row. */
+struct moments {
+    float weighted, total; /* as in struct line */
+};
+
+template <typename T>
+GPU_INLINE struct moments row_moments(const rows_task<T> &task, const float *z, float largest,
+                                      struct moments *scratch)
+{
+    struct moments m = {0, 0};
+    float x[EIGHT];
+    int64_t first = static_cast<int64_t>(threadIdx.x) * EIGHT;
+    for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
+        load_eight<true>(x, z + c, EIGHT);
+        for (int i = 0; i < EIGHT; i++) {
+            if (c + i < task.vocabulary) {
+                m.weighted += (x[i] - largest) * expf(x[i] - largest);
+                m.total += x[i];
+            }
+        }
+    }
+    for (int with = 16; with > 0; with /= 2) {
+        m.weighted += __shfl_xor_sync(~0u, m.weighted, with);
+        m.total += __shfl_xor_sync(~0u, m.total, with);
+    }
+    if (threadIdx.x % 32 == 0) {
+        scratch[threadIdx.x / 32] = m;
+    }
+    __syncthreads();
+    m = scratch[0];
+    for (unsigned i = 1; i < blockDim.x / 32; i++) {
+        m.weighted += scratch[i].weighted;
+        m.total += scratch[i].total;
+    }
+    return m;
+}
+
 /* The whole block's part of a row. */
 template <typename T>
 GPU_INLINE struct line row_line(const rows_task<T> &task, const float *z, int64_t target,
-                                struct softmax_part *scratch)
+                                struct softmax_part *scratch, struct moments *sums)
 {
     struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
     float x[EIGHT];
@@ -127,20 +179,26 @@ GPU_INLINE struct line row_line(const rows_task<T> &task, const float *z, int64_
         p = merge_eight(p, x, c, task.vocabulary - c);
     }
     p = merge_block(p, scratch);
+    struct moments m = {0, 0};
+    if (task.entropies != nullptr) {
+        m = row_moments(task, z, p.largest, sums);
+    }
     int32_t best = static_cast<int32_t>(task.first) + (p.where == INT32_MAX ? 0 : p.where);
-    return {p.largest, p.sum, target >= 0 && target < task.vocabulary ? z[target] : 0.0f, best};
+    float at_target = target >= 0 && target < task.vocabulary ? z[target] : 0.0f;
+    return {p.largest, p.sum, m.weighted, m.total, at_target, best};
 }
 
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_task<T> task)
 {
     GPU_SHARED(struct softmax_part, scratch, ROW_THREADS / 32);
+    GPU_SHARED(struct moments, sums, ROW_THREADS / 32);
     int64_t n = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * EIGHT;
     const float *z = task.logits + n * task.stride;
     int32_t whole_target = task.targets[n];
     bool counted = whole_target != task.ignored;
     int64_t target = counted ? whole_target - task.first : -1;
-    struct line p = task.all == nullptr ? row_line(task, z, target, scratch)
+    struct line p = task.all == nullptr ? row_line(task, z, target, scratch, sums)
                                         : merge_parts(task, n, whole_target);
     if (task.lines != nullptr) {
         if (threadIdx.x == 0) {
@@ -152,6 +210,10 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
         task.losses[n] = counted ? logf(p.sum) - (p.at_target - p.largest) : 0.0f;
         if (task.best != nullptr) {
             task.best[n] = p.best;
+        }
+        if (task.entropies != nullptr) {
+            task.entropies[n] = logf(p.sum) - p.weighted / p.sum;
+            task.mean_logits[n] = p.total / static_cast<float>(task.all_ids);
         }
     }
     float x[EIGHT];
@@ -239,10 +301,13 @@ static status chunk_rows_run(struct kernels *k, const struct chunk *ch, const st
                          c->parts.count,
                          ch->x.rows,
                          ch->logits.columns,
+                         c->vocabulary,
                          targets + first,
                          c->row_scale == NULL ? NULL : c->row_scale + first,
                          losses + first,
-                         best == NULL ? NULL : best + first};
+                         best == NULL ? NULL : best + first,
+                         c->entropies == NULL ? NULL : c->entropies + first,
+                         c->mean_logits == NULL ? NULL : c->mean_logits + first};
     unsigned threads = ch->logits.columns <= SHORT_ROW ? SHORT_ROW_THREADS : ROW_THREADS;
     if (c->parts.count > 1) {
         task.lines = ch->lines;

@@ -1,5 +1,6 @@
 /* The classifier against its formula in double precision: losses, best ids, both gradients; padded
- * vocabulary, ignored targets, row weights, chunks of rows; and equality to the last bit. */
+ * vocabulary, entropies and mean logits, ignored targets, row weights, chunks of rows; and equality to
+ * the last bit. */
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -24,7 +25,8 @@ struct problem {
 };
 
 struct results {
-    struct tensor losses, dx, dw; /* losses [1, N] */
+    struct tensor losses, dx, dw;         /* losses [1, N] */
+    struct tensor entropies, mean_logits; /* f32 [1, N] */
     int32_t best[ROWS_MAX];
 };
 
@@ -58,8 +60,12 @@ static void results_make(struct results *r, enum dtype dtype, enum dtype sums,
     r->losses = operation_tensor(sums, 1, s->rows, s->rows);
     r->dx = operation_tensor(dtype, s->rows, s->width, s->width);
     r->dw = operation_random(sums, s->padded, s->width, 3, 0.5);
+    r->entropies = operation_tensor(DTYPE_F32, 1, s->rows, s->rows);
+    r->mean_logits = operation_tensor(DTYPE_F32, 1, s->rows, s->rows);
     operation_set(r->losses, NAN);
     operation_set(r->dx, NAN);
+    operation_set(r->entropies, NAN);
+    operation_set(r->mean_logits, NAN);
     memset(r->best, 0xff, sizeof r->best);
 }
 
@@ -68,12 +74,30 @@ static void results_release(struct results *r)
     operation_release(&r->losses);
     operation_release(&r->dx);
     operation_release(&r->dw);
+    operation_release(&r->entropies);
+    operation_release(&r->mean_logits);
+}
+
+/* The problem's settings, with what is told of each row. */
+static struct classifier telling(const struct results *r, const struct problem *p)
+{
+    struct classifier c = p->c;
+    c.entropies = r->entropies.data;
+    c.mean_logits = r->mean_logits.data;
+    return c;
 }
 
 static void run(struct kernels *k, struct results *r, const struct problem *p)
 {
-    CHECK_OK(
-        classifier_run(k, r->losses.data, r->best, r->dx, r->dw, p->x, p->w, p->targets, &p->c));
+    struct classifier c = telling(r, p);
+    CHECK_OK(classifier_run(k, r->losses.data, r->best, r->dx, r->dw, p->x, p->w, p->targets, &c));
+}
+
+static void check_told(struct kernels *k, const struct results *got, const struct results *exact)
+{
+    operation_within("entropies", k, operation_difference(got->entropies, exact->entropies), 6e-6);
+    operation_within("mean logits", k, operation_difference(got->mean_logits, exact->mean_logits),
+                     6e-6);
 }
 
 static void check_equal(const struct results *a, const struct results *b, int64_t rows)
@@ -81,6 +105,8 @@ static void check_equal(const struct results *a, const struct results *b, int64_
     CHECK(operation_equal(a->losses, b->losses));
     CHECK(operation_equal(a->dx, b->dx));
     CHECK(operation_equal(a->dw, b->dw));
+    CHECK(operation_equal(a->entropies, b->entropies));
+    CHECK(operation_equal(a->mean_logits, b->mean_logits));
     CHECK(memcmp(a->best, b->best, (size_t)rows * sizeof *a->best) == 0);
 }
 
@@ -111,8 +137,10 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     run(k, &got, &p);
     run(k, &again, &p);
     run(other, &threads, &p);
+    struct classifier c = telling(&exact, &p);
     reference_classifier_run(exact.losses.data, exact.best, exact.dx, exact.dw, p.x, p.w, p.targets,
-                             &p.c);
+                             &c);
+    check_told(k, &got, &exact);
     operation_within("losses", k, operation_difference(got.losses, exact.losses), 3e-6);
     operation_within("dx", k, operation_difference(got.dx, exact.dx), tolerance(dtype, 6e-6));
     operation_within("dw", k, operation_difference(got.dw, exact.dw), tolerance(dtype, 6e-6));
@@ -158,10 +186,11 @@ static void run_parts(struct kernels *k, struct gathering *g, struct results *ea
                       const struct problem *p)
 {
     int64_t rows = p->w.rows / g->parts;
-    struct classifier c = p->c;
+    struct classifier c;
     for (g->index = 0; g->index < g->parts; g->index++) {
         struct results *r = &each[g->index];
         g->used[g->index] = 0;
+        c = telling(r, p);
         c.parts = (struct classifier_parts){g->parts, g->index, gather, g};
         CHECK_OK(classifier_run(k, r->losses.data, r->best, r->dx,
                                 tensor_rows(r->dw, g->index * rows, rows), p->x,
@@ -182,12 +211,16 @@ static void check_parts(struct kernels *k, const struct results *each, int parts
     } else {
         reference_convert(exact.dw, each[parts].dw);
     }
+    struct classifier settings = telling(&exact, p);
     reference_classifier_run(exact.losses.data, exact.best, exact.dx, exact.dw, p->x, p->w,
-                             p->targets, &p->c);
+                             p->targets, &settings);
+    check_told(k, &each[0], &exact);
     operation_set(sum.dx, 0);
     int64_t rows = p->w.rows / parts;
     for (int i = 0; i < parts; i++) {
         CHECK(operation_equal(each[i].losses, each[0].losses));
+        CHECK(operation_equal(each[i].entropies, each[0].entropies));
+        CHECK(operation_equal(each[i].mean_logits, each[0].mean_logits));
         CHECK(memcmp(each[i].best, exact.best, (size_t)s->rows * sizeof *exact.best) == 0);
         for (int64_t c = 0; c < s->width; c++) {
             for (int64_t r = i * rows; r < (i + 1) * rows; r++) {
@@ -276,6 +309,9 @@ static void test_without_gradient(struct kernels *k)
     CHECK_OK(classifier_run(k, without.losses.data, NULL, tensor_absent(), tensor_absent(), p.x,
                             p.w, p.targets, &p.c));
     CHECK(operation_equal(with.losses, without.losses));
+    for (int64_t i = 0; i < s->rows; i++) { /* nobody asked */
+        CHECK(isnan(reference_get(without.entropies, 0, i)));
+    }
     results_release(&with);
     results_release(&without);
     problem_release(&p);
@@ -326,6 +362,9 @@ static void test_refusals(struct kernels *k)
     p.targets[5] = (int32_t)s->vocabulary;
     CHECK_FAILS(classifier_run(k, r.losses.data, r.best, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
                 STATUS_INTERNAL, "target 17 of row 5");
+    p.c.entropies = r.entropies.data;
+    CHECK_FAILS(classifier_run(k, r.losses.data, r.best, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
+                STATUS_INTERNAL, "entropies without mean_logits");
     results_release(&r);
     problem_release(&p);
 }

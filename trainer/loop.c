@@ -103,18 +103,51 @@ static void heed_stop(struct loop *loop, const double votes[STEP_VOTES])
 
 /* ---- evaluation ---- */
 
-static status write_evaluation(const struct job *job, double loss, double tokens, double seconds)
+/* The objective's own metrics. */
+static int objective_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
+                            struct metric *fields)
 {
+    int count = objective_metric_count(o);
+    for (int m = 0; m < count; m++) {
+        fields[m] = metric_number(o->metrics[m].name, objective_mean(sums, &o->metrics[m]));
+    }
+    return count;
+}
+
+static status write_evaluation(const struct job *job, double loss,
+                               const double sums[OBJECTIVE_SUMS], double seconds)
+{
+    const struct objective *o = job->objective;
     if (job->metrics == NULL) {
         return STATUS_OK;
     }
-    const struct metric fields[] = {
+    struct metric fields[4 + OBJECTIVE_SUMS] = {
         metric_number("loss", loss),
-        metric_number("perplexity", exp(loss)),
-        metric_integer("tokens", (int64_t)tokens),
+        metric_integer(o->counted, (int64_t)sums[OBJECTIVE_COUNT]),
         metric_number("seconds", seconds),
     };
-    return metrics_write(job->metrics, "evaluate", job->state.step, fields, COUNT(fields));
+    int count = 3 + objective_fields(o, sums, fields + 3);
+    if (o->perplexity) {
+        fields[count++] = metric_number("perplexity", exp(loss));
+    }
+    return metrics_write(job->metrics, "evaluate", job->state.step, fields, count);
+}
+
+/* "validation loss 3.1416, perplexity 23.14 (1234 tokens)", with the objective's metrics in between. */
+static void tell_evaluation(const struct job *job, double loss, const double sums[OBJECTIVE_SUMS])
+{
+    const struct objective *o = job->objective;
+    char text[1024] = "";
+    int count = objective_metric_count(o), used = 0;
+    if (o->perplexity) {
+        used = snprintf(text, sizeof text, ", perplexity %.2f", exp(loss));
+    }
+    for (int m = 0; m < count && used < (int)sizeof text - 1; m++) {
+        used += snprintf(text + used, sizeof text - (size_t)used, ", %s %.4g", o->metrics[m].name,
+                         objective_mean(sums, &o->metrics[m]));
+    }
+    log_info("step %lld: validation loss %.4f%s (%.0f %s)", (long long)job->state.step, loss, text,
+             sums[OBJECTIVE_COUNT], o->counted);
 }
 
 /* An evaluation that a stop ended says nothing; the next session owes it. */
@@ -142,9 +175,8 @@ static status evaluate(struct loop *loop)
     }
     loop->evaluate_seconds = fmax(loop->evaluate_seconds, seconds);
     loop->evaluated = job->state.step;
-    log_info("step %lld: validation loss %.4f, perplexity %.2f (%.0f tokens)",
-             (long long)job->state.step, loss, exp(loss), sums[OBJECTIVE_COUNT]);
-    keep_mine(loop, write_evaluation(job, loss, sums[OBJECTIVE_COUNT], seconds));
+    tell_evaluation(job, loss, sums);
+    keep_mine(loop, write_evaluation(job, loss, sums, seconds));
     return STATUS_OK;
 }
 
@@ -289,7 +321,7 @@ static status write_train_line(struct loop *loop, const struct step_result *resu
                                                "tensor_comm_hidden_share", "tensor_comm_bytes"};
     const struct job *job = loop->job;
     const struct interval *i = &loop->interval;
-    struct metric fields[20 + OBJECTIVE_SUMS] = {
+    struct metric fields[21 + OBJECTIVE_SUMS] = {
         metric_number("loss", result->loss),
         metric_number("learning_rate", rate),
         metric_number("grad_norm", result->gradient_norm),
@@ -307,10 +339,10 @@ static status write_train_line(struct loop *loop, const struct step_result *resu
     if (comm_size(job->session.mesh.tensor) > 1) {
         count += traffic_fields(&traffic->tensor, tensor_names, fields + count);
     }
-    for (int m = 0; job->objective->metrics[m] != NULL; m++) {
-        double mean = result->sums[2 + m] / fmax(1, result->sums[OBJECTIVE_COUNT]);
-        fields[count++] = metric_number(job->objective->metrics[m], mean);
+    if (objective_metric_count(job->objective) > 0) {
+        fields[count++] = metric_integer("num_tokens", job->state.tokens); /* TRL's name for it */
     }
+    count += objective_fields(job->objective, result->sums, fields + count);
     return metrics_write(job->metrics, "train", job->state.step, fields, count);
 }
 
@@ -430,10 +462,9 @@ static status one_step(struct loop *loop)
                    job->state.step + 1 < job->total_steps, &result));
     job->state.step++;
     job->state.samples += r->batch.global_size;
-    int64_t tokens = r->batch.global_size * r->data.sequence_length;
-    job->state.tokens += tokens;
+    job->state.tokens += result.tokens;
     loop->interval.steps++;
-    loop->interval.tokens += tokens;
+    loop->interval.tokens += result.tokens;
     loop->interval.data_seconds += result.data_seconds;
     loop->interval.step_seconds += result.total_seconds;
     note_step_seconds(loop, result.total_seconds);

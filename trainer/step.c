@@ -8,16 +8,19 @@
 
 struct step {
     struct step_parts parts;
-    float *losses;      /* f32 [micro_rows] */
+    float *losses; /* f32 [micro_rows]; so are the next two */
+    float *entropies, *mean_logits;
+    int32_t *best;      /* [micro_rows] */
     struct batch batch; /* fetched ahead: its errors ride along with the step before */
     bool have_batch, last;
     status fetched; /* what fetching it said */
 };
 
-/* The one small reduction of a step: sums over the batch, then what ranks of a tensor group have each of
- * their own: squares, errors, votes. */
+/* The one small reduction of a step: sums over the batch and its tokens, then what ranks of a tensor group
+ * have each of their own: squares, errors, votes. */
 enum small_sum {
-    SMALL_SQUARES = OBJECTIVE_SUMS,
+    SMALL_TOKENS = OBJECTIVE_SUMS,
+    SMALL_SQUARES,
     SMALL_ERRORS,
     SMALL_VOTES,
     SMALL_SUMS = SMALL_VOTES + STEP_VOTES
@@ -29,11 +32,15 @@ status step_create(const struct step_parts *parts, struct step **out)
     struct step *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a step");
     s->parts = *parts;
-    s->losses = malloc((size_t)parts->micro_rows * sizeof *s->losses);
+    size_t rows = (size_t)parts->micro_rows;
+    s->losses = calloc(4 * rows, sizeof *s->losses);
     if (s->losses == NULL) {
         free(s);
         RAISE(STATUS_INTERNAL, "out of memory for losses");
     }
+    s->entropies = s->losses + rows;
+    s->mean_logits = s->entropies + rows;
+    s->best = (int32_t *)(s->mean_logits + rows);
     *out = s;
     return STATUS_OK;
 }
@@ -77,6 +84,9 @@ static struct objective_views views_of(const struct step *s, struct tensor hidde
         .parts = model_head_parts(m),
         .fresh = fresh,
         .losses = s->losses,
+        .entropies = s->entropies,
+        .mean_logits = s->mean_logits,
+        .best = s->best,
     };
     if (gradient) {
         views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
@@ -230,6 +240,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
         mine = fetch(s);
         out->data_seconds += clock_seconds() - waiting;
     }
+    small[SMALL_TOKENS] = (double)out->rows;
     small[SMALL_ERRORS] = mine != STATUS_OK;
     memcpy(small + SMALL_VOTES, votes, STEP_VOTES * sizeof *votes);
     watchdog_phase("step reduction", 0);
@@ -243,6 +254,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     }
     memcpy(out->sums, small, sizeof out->sums);
     memcpy(out->votes, small + SMALL_VOTES, sizeof out->votes);
+    out->tokens = (int64_t)small[SMALL_TOKENS];
     out->gradient_norm = sqrt(small[SMALL_SQUARES]);
     TRY(update(s, step, learning_rate, out));
     out->total_seconds = clock_seconds() - start;

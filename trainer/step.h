@@ -35,6 +35,7 @@ struct step_result {
     double data_seconds;  /* waiting for batches */
     double total_seconds; /* the whole call */
     int64_t rows;         /* tokens of this rank */
+    int64_t tokens;       /* of the global batch */
 };
 
 /* step_create - the parts stay the caller's. */

@@ -96,8 +96,17 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
         return STATUS_OK;
     }
     double loss = sums[OBJECTIVE_LOSS] / fmax(1, sums[OBJECTIVE_COUNT]);
-    return print_report(q, json_pack("{s:f, s:f, s:I}", "loss", loss, "perplexity", exp(loss),
-                                     "tokens", (json_int_t)sums[OBJECTIVE_COUNT]));
+    const struct objective *o = parts.objective;
+    json_t *report =
+        json_pack("{s:f, s:I}", "loss", loss, o->counted, (json_int_t)sums[OBJECTIVE_COUNT]);
+    if (o->perplexity) {
+        json_object_set_new(report, "perplexity", json_real(exp(loss)));
+    }
+    for (int m = 0; m < objective_metric_count(o); m++) {
+        json_object_set_new(report, o->metrics[m].name,
+                            json_real(objective_mean(sums, &o->metrics[m])));
+    }
+    return print_report(q, report);
 }
 
 /* ---- a task ---- */

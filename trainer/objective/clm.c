@@ -25,4 +25,5 @@ static status clm_loss(struct kernels *k, const struct batch *batch,
     return STATUS_OK;
 }
 
-const struct objective objective_clm = {.name = "clm", .loss = clm_loss};
+const struct objective objective_clm = {
+    .name = "clm", .counted = "tokens", .perplexity = true, .loss = clm_loss};

@@ -2,6 +2,20 @@
 
 static const struct objective *const objectives[] = {&objective_clm};
 
+double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)
+{
+    return sums[m->count] > 0 ? sums[m->sum] / sums[m->count] : 0;
+}
+
+int objective_metric_count(const struct objective *o)
+{
+    int count = 0;
+    while (o->metrics != NULL && o->metrics[count].name != NULL) {
+        count++;
+    }
+    return count;
+}
+
 status objective_find(const char *name, const struct objective **out)
 {
     for (size_t i = 0; i < sizeof objectives / sizeof objectives[0]; i++) {

@@ -10,7 +10,13 @@
 
 /* Sums over counted tokens (or examples); element 0 is the loss, element 1 the count. Objectives with own
  * metrics append theirs. All are added over micro-batches and ranks. */
-enum { OBJECTIVE_LOSS = 0, OBJECTIVE_COUNT = 1, OBJECTIVE_SUMS = 8 };
+enum { OBJECTIVE_LOSS = 0, OBJECTIVE_COUNT = 1, OBJECTIVE_SUMS = 20 };
+
+/* What is told beside the loss: one sum over another. */
+struct objective_metric {
+    const char *name; /* NULL ends the list */
+    int sum, count;
+};
 
 /* Where the objective reads and writes; views of the model's memory. */
 struct objective_views {
@@ -22,18 +28,27 @@ struct objective_views {
     bool fresh;                    /* the head's gradient is set, not added to */
     int64_t vocabulary;            /* V */
     struct classifier_parts parts; /* which rows of the vocabulary's the head is */
-    float *losses;                 /* f32 [N], working memory */
+    float *losses;                 /* f32 [N], working memory; so are the next three */
+    float *entropies, *mean_logits;
+    int32_t *best;
 };
 
 struct objective {
     const char *name;
-    const char
-        *metrics[OBJECTIVE_SUMS - 2]; /* names of the sums beyond loss and count; NULL ends */
+    const struct objective_metric *metrics; /* NULL: none */
+    const char *counted;                    /* what the loss is a mean over: "tokens", "pairs" */
+    bool perplexity;                        /* exp(loss) says something: it is told */
 
     /* Adds to sums. gradient false: only the loss. */
     status (*loss)(struct kernels *k, const struct batch *batch,
                    const struct objective_views *views, bool gradient, double sums[OBJECTIVE_SUMS]);
 };
+
+/* objective_mean - a metric of these sums; 0 where nothing was counted. */
+double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m);
+
+/* objective_metric_count - 0 where there are none. */
+int objective_metric_count(const struct objective *o);
 
 /* objective_find - by the recipe's name.  Errors: STATUS_UNAVAILABLE naming what there is */
 status objective_find(const char *name, const struct objective **out);

@@ -131,6 +131,12 @@ _Noreturn void comm_abort(struct comm *comm, status code);
  * host is noticed by the launcher after 11 s, and a job that ends itself before hangs in mpirun. */
 void comm_set_deadline(struct comm *comm, double seconds);
 
+/* comm_watch_end - `ending` is asked in every turn of a wait: whether this process is about to be killed by its
+ * launcher, as mpirun does a second after its SIGTERM where it lost a host. A rank that has waited for
+ * others by then ends at once with STATUS_LOST, and tells in which operation for whom: the launcher
+ * knows neither. */
+void comm_watch_end(bool (*ending)(void));
+
 /* ---- watchdog (comm/watchdog.c) ----
  *
  * A thread beside the main one that sees when the main thread stays in one phase for too long, and

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
+
 static void list_divisors(int ranks, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -25,6 +27,24 @@ status mesh_check(int ranks, int tensor)
     return STATUS_OK;
 }
 
+/* Ranks that share a model meet many times in each layer: over a network that costs most of a step. */
+static status warn_of_network(const struct mesh *mesh)
+{
+    int size = comm_size(mesh->tensor), here = comm_local_ranks(mesh->tensor);
+    bool any = false;
+    TRY(comm_agree_flag(mesh->world, here < size, &any));
+    if (any && comm_rank(mesh->world) == 0) {
+        log_warning(
+            "TENSOR-HOSTS",
+            "the %d ranks that share a model (parallel.tensor) are not all on one host: every "
+            "layer waits for the network. Give neighbouring ranks one host (mpirun "
+            "--map-by slot, srun --distribution=block), each a number of ranks that %d "
+            "divides, or lower parallel.tensor",
+            size, size);
+    }
+    return STATUS_OK;
+}
+
 status mesh_create(struct comm *world, int tensor, struct mesh *out)
 {
     memset(out, 0, sizeof *out);
@@ -34,6 +54,9 @@ status mesh_create(struct comm *world, int tensor, struct mesh *out)
     status result = comm_split(world, rank / tensor, rank, &out->tensor);
     if (result == STATUS_OK) {
         result = comm_split(world, rank % tensor, rank, &out->data);
+    }
+    if (result == STATUS_OK) {
+        result = warn_of_network(out);
     }
     if (result != STATUS_OK) {
         KEEP_FIRST(result, mesh_destroy(out));

@@ -14,7 +14,7 @@ struct mesh {
  * Errors    STATUS_RECIPE naming the divisors */
 status mesh_check(int ranks, int tensor);
 
-/* mesh_create - split the world.
+/* mesh_create - split the world; warns (TENSOR-HOSTS) where ranks of a tensor group are on several hosts.
  *
  * Errors    as mesh_check */
 status mesh_create(struct comm *world, int tensor, struct mesh *out);

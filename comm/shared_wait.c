@@ -13,7 +13,8 @@
 #define TURN_SECONDS 500e-6    /* the longest sleep between two looks */
 #define MESSAGE_SECONDS 100e-6 /* likewise while messages need pushing */
 #define GRACE_SECONDS 2.0
-#define LISTED 8 /* ranks named in one error */
+#define LOST_SECONDS 3.0 /* who is killed in a shorter wait has no suspicion to tell */
+#define LISTED 8         /* ranks named in one error */
 
 static uint64_t counter(const struct shared_group *group, int place, size_t offset)
 {
@@ -139,27 +140,38 @@ static void suspect_far_ranks(struct shared_group *group, const struct shared_wi
     }
 }
 
-_Noreturn static void report_hang(struct shared_group *group, const struct shared_wish *wish,
-                                  const struct suspects *suspects, double seconds)
+/* "no answer for 11.3 s in all-reduce number 7 (this rank's phase 'backward') from rank 2 host far ..." */
+static void describe(const struct shared_wish *wish, const struct suspects *suspects,
+                     double seconds, char *text, size_t bytes)
 {
-    char text[LISTED * (HEARTBEAT_TEXT_BYTES + 2) + 64] = "";
-    size_t used = 0;
-    for (int i = 0; i < suspects->count; i++) {
+    struct heartbeat_view view = heartbeat_view(heartbeat_mine());
+    size_t used = (size_t)snprintf(
+        text, bytes, "no answer for %.1f s in %s number %llu (this rank's phase '%s') from %s",
+        seconds, wish->operation, (unsigned long long)wish->sequence, view.phase,
+        suspects->count == 0 ? "an unknown rank" : "");
+    for (int i = 0; i < suspects->count && used < bytes; i++) {
         char one[HEARTBEAT_TEXT_BYTES];
         heartbeat_describe(suspects->ranks[i], one);
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > 0 ? ", " : "", one);
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", " : "", one);
     }
-    if (suspects->more > 0) {
-        snprintf(text + used, sizeof text - used, " and %d more", suspects->more);
+    if (suspects->more > 0 && used < bytes) {
+        snprintf(text + used, bytes - used, " and %d more", suspects->more);
     }
-    struct heartbeat_view view = heartbeat_view(heartbeat_mine());
-    status_raise(STATUS_HANG, __FILE__, __LINE__,
-                 "no answer for %.1f s in %s number %llu (this rank's phase '%s') from %s: look at "
-                 "those ranks and their host, then start again; the run goes on from its last "
-                 "checkpoint",
-                 seconds, wish->operation, (unsigned long long)wish->sequence, view.phase,
-                 used > 0 ? text : "an unknown rank");
-    comm_abort(group->comm, STATUS_HANG);
+}
+
+_Noreturn static void end_for(struct shared_group *group, const struct shared_wish *wish,
+                              const struct suspects *suspects, double seconds, status code)
+{
+    char text[LISTED * (HEARTBEAT_TEXT_BYTES + 2) + 256];
+    describe(wish, suspects, seconds, text, sizeof text);
+    status_raise(code, __FILE__, __LINE__,
+                 code == STATUS_LOST
+                     ? "%s, and the launcher ends this rank: look at those hosts and the network "
+                       "to them, then start again; the run goes on from its last checkpoint"
+                     : "%s: look at those ranks and their host, then start again; the run goes on "
+                       "from its last checkpoint",
+                 text);
+    comm_abort(group->comm, code);
 }
 
 /* A phase with a limit of its own is given that time: a checkpoint may take longer than a step. */
@@ -194,7 +206,28 @@ static double lose_patience(struct shared_group *group, const struct shared_wish
     if (suspects.count == 0) {
         suspect_far_ranks(group, wish, &suspects);
     }
-    report_hang(group, wish, &suspects, seconds);
+    end_for(group, wish, &suspects, seconds, STATUS_HANG);
+}
+
+static bool (*ending)(void);
+
+void comm_watch_end(bool (*ask)(void))
+{
+    ending = ask;
+}
+
+/* The launcher has given up already: who has been missing for so long is lost. */
+static void end_if_killed(struct shared_group *group, const struct shared_wish *wish,
+                          double seconds)
+{
+    if (ending == NULL || seconds < LOST_SECONDS || !ending()) {
+        return;
+    }
+    struct suspects suspects = find_suspects(group, wish);
+    if (suspects.count == 0) {
+        suspect_far_ranks(group, wish, &suspects);
+    }
+    end_for(group, wish, &suspects, seconds, STATUS_LOST);
 }
 
 status shared_until(struct shared_group *group, const struct shared_wish *wish)
@@ -212,6 +245,7 @@ status shared_until(struct shared_group *group, const struct shared_wish *wish)
         }
         heartbeat_waiting(true);
         patience_turn(&patience, group->nodes > 1 ? MESSAGE_SECONDS : TURN_SECONDS);
+        end_if_killed(group, wish, patience.used_seconds);
         if (!(patience.used_seconds <= until)) {
             until = lose_patience(group, wish, patience.used_seconds, &asked_all);
         }

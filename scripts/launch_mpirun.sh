@@ -17,6 +17,7 @@ usage: scripts/launch_mpirun.sh [options] [--] PROGRAM [ARGUMENT...]
   -t, --threads N        threads, and so cores, of each rank (default: this machine's cores / ranks)
       --host LIST        hosts and their slots: node1:2,node2:2
       --hostfile FILE    the same, a host a line: "node1 slots=2"
+      --network LIST     what hosts talk over: interfaces (eth1) or networks (10.1.0.0/16), with commas
       --no-bind          do not tie ranks to cores
       --time-limit S     after S seconds save and stop, as SIGUSR1 does (code 75)
       --grace S          what then still runs after S more seconds is killed (default 120)
@@ -37,17 +38,18 @@ whole_number() { # NAME VALUE
     [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || refuse "$1 $2: must be a whole number of at least 1"
 }
 
-ranks='' threads='' host='' hostfile='' bind=yes time_limit='' grace=120 dry_run=no more=()
+ranks='' threads='' host='' hostfile='' network='' bind=yes time_limit='' grace=120 dry_run=no more=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage && exit 0 ;;
-    -n | --ranks | -t | --threads | --host | --hostfile | --time-limit | --grace | --mpirun)
+    -n | --ranks | -t | --threads | --host | --hostfile | --network | --time-limit | --grace | --mpirun)
         [ $# -ge 2 ] || refuse "$1 needs a value"
         case $1 in
         -n | --ranks) whole_number "$1" "$2" && ranks=$2 ;;
         -t | --threads) whole_number "$1" "$2" && threads=$2 ;;
         --host) host=$2 ;;
         --hostfile) hostfile=$2 ;;
+        --network) network=$2 ;;
         --time-limit) whole_number "$1" "$2" && time_limit=$2 ;;
         --grace) whole_number "$1" "$2" && grace=$2 ;;
         --mpirun) more+=("$2") ;;
@@ -82,6 +84,9 @@ flag=--mca
 for ((i = 0; i < ${#keepalive[@]}; i += 2)); do
     command+=("$flag" "${keepalive[i]}" "${keepalive[i + 1]}")
 done
+
+[ -z "$network" ] ||
+    command+=("$flag" oob_tcp_if_include "$network" --mca btl_tcp_if_include "$network")
 
 # On this machine alone, its cores are shared out; elsewhere the user says how many each rank gets.
 cores=$(lscpu -p=CORE,SOCKET 2>/dev/null | grep -v '^#' | sort -u | wc -l)

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -12,7 +13,7 @@ static const struct {
 } watched[] = {{SIGUSR1, "SIGUSR1"}, {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
 enum { WATCHED = sizeof watched / sizeof watched[0] };
 
-static volatile sig_atomic_t first_signal;
+static volatile sig_atomic_t first_signal, terminated;
 static struct sigaction before[WATCHED];
 static bool watching;
 
@@ -27,6 +28,9 @@ static void note_signal(int number)
 {
     if (first_signal == 0) {
         first_signal = number;
+    }
+    if (number == SIGTERM) {
+        terminated = 1;
     }
 }
 
@@ -65,6 +69,11 @@ bool stop_requested(int *signal)
     return number != 0;
 }
 
+bool stop_by_launcher(void)
+{
+    return terminated != 0 && getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+}
+
 const char *stop_signal_name(int signal)
 {
     for (int i = 0; i < WATCHED; i++) {
@@ -82,4 +91,5 @@ void stop_forget(void)
     }
     watching = false;
     first_signal = 0;
+    terminated = 0;
 }

@@ -18,6 +18,9 @@ status stop_watch(void);
 /* stop_requested - was a stop asked for? *signal is the first signal's number; NULL is fine. */
 bool stop_requested(int *signal);
 
+/* stop_by_launcher - whether mpirun ends this process: its SIGTERM, which SIGKILL follows after a second. */
+bool stop_by_launcher(void);
+
 /* stop_signal_name - "SIGTERM"; "a signal" for a number that is not watched. */
 const char *stop_signal_name(int signal);
 

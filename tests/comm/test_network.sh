@@ -4,57 +4,16 @@
 # usage: test_network.sh PROGRAM, the program of test_fault.c. Needs root; skipped (77) elsewhere.
 set -u
 program=$1
-launch=$(realpath "${BIREME_SOURCE_DIR:-.}/scripts/launch_mpirun.sh")
+source=${BIREME_SOURCE_DIR:-.}
+source "$source/tests/comm/two_hosts.sh"
+launch=$(realpath "$source/scripts/launch_mpirun.sh")
 folder=$(mktemp -d)
-one=bm1-$$ two=bm2-$$ middle=bmr-$$
 token=network-$$
-
-skip() {
-    echo "skipped: $1"
-    exit 77
-}
-
-clean() {
-    for space in "$one" "$two" "$middle"; do
-        ip netns del "$space" 2>/dev/null
-    done
-    rm -rf "$folder"
-}
-trap clean EXIT
-
-[ "${BIREME_LONG:-0}" = 1 ] || skip 'takes 25 s: runs where BIREME_LONG=1'
-[ "$(id -u)" = 0 ] || skip 'namespaces need root'
-command -v ip >/dev/null || skip 'no ip (package iproute2)'
-ip netns add "$one" 2>/dev/null || skip 'this machine lets nobody make network namespaces'
-{ ip netns add "$two" && ip netns add "$middle"; } || skip 'network namespaces cannot be made'
-wire() { # SPACE INTERFACE NET
-    ip link add "$2" netns "$1" type veth peer name "r$3" netns "$middle" || return 1
-    ip -n "$1" addr add "10.79.$3.1/24" dev "$2" && ip -n "$middle" addr add "10.79.$3.254/24" dev "r$3"
-    ip -n "$1" link set "$2" up && ip -n "$middle" link set "r$3" up && ip -n "$1" link set lo up
-    ip -n "$1" route add default via "10.79.$3.254"
-}
-{ wire "$one" v1 1 && wire "$two" v2 2; } || skip 'virtual network cards cannot be made'
-forward() {
-    ip netns exec "$middle" sysctl -qw net.ipv4.ip_forward="$1"
-}
-forward 1 || skip 'the namespace cannot route'
-
-# mpirun's way to the other host, and a place to stand on for itself
-cat >"$folder/rsh" <<SHELL
-#!/bin/bash
-shift
-exec ip netns exec $two unshare --uts bash -c 'hostname far; exec bash -c "\$1"' _ "\$*"
-SHELL
-chmod +x "$folder/rsh"
+trap 'hosts_remove; rm -rf "$folder"' EXIT
+hosts_make "$folder"
 
 start() { # MODE
-    ip netns exec "$one" unshare --uts bash -c 'hostname near; exec "$@"' _ \
-        "$launch" -n 4 --host near:2,10.79.2.1:2 --no-bind \
-        --mpirun --mca --mpirun plm_rsh_agent --mpirun "$folder/rsh" \
-        --mpirun --mca --mpirun plm --mpirun rsh \
-        --mpirun --mca --mpirun oob_tcp_if_include --mpirun 10.79.0.0/16 \
-        --mpirun --mca --mpirun btl_tcp_if_include --mpirun 10.79.0.0/16 \
-        --mpirun --mca --mpirun btl --mpirun tcp,vader,self --mpirun --mca --mpirun pml --mpirun ob1 \
+    hosts_run "$launch" -n 4 --host "near:2,$hosts_address:2" --no-bind "${hosts_options[@]}" \
         "$program" child "$1" $token >"$folder/told" 2>&1 &
     job=$!
     for ((i = 0; i < 100; i++)); do
@@ -92,20 +51,20 @@ end() { # WHAT CODE SECONDS TEXT
 }
 
 start steps
-forward 0
+hosts_forward 0
 sleep 3
-forward 1
+hosts_forward 1
 end 'an outage of 3 s' 0 20 finished
 
 start steps
-forward 0
+hosts_forward 0
 end 'a silent cut' 71 40 E-RANK-LOST
-forward 1
+hosts_forward 1
 
 start steps
 daemon=
 for ((i = 0; i < 50; i++)); do
-    for process in $(ip netns pids "$two"); do
+    for process in $(ip netns pids "$hosts_far"); do
         [ "$(cat "/proc/$process/comm" 2>/dev/null)" != orted ] || daemon=$process
     done
     [ -z "$daemon" ] || break

@@ -10,6 +10,7 @@ static status train(const struct job_options *options, struct comm *world)
 {
     struct job job;
     TRY(stop_watch());
+    comm_watch_end(stop_by_launcher);
     status result = job_start(options, world, &job);
     if (result == STATUS_OK) {
         result = loop_run(&job);

@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# Two hosts made of network namespaces, each with an address of its own, and a router between them. Sourced by
+# the tests that break the network; the first host is called near, the other far (10.79.2.1). Needs root.
+# Sets: hosts_options, what mpirun must be told to find the way. hosts_remove belongs into the test's EXIT trap.
+hosts_near=bm1-$$ hosts_far=bm2-$$ hosts_router=bmr-$$
+hosts_address=10.79.2.1
+
+hosts_skip() {
+    echo "skipped: $1"
+    exit 77
+}
+
+hosts_remove() {
+    for space in "$hosts_near" "$hosts_far" "$hosts_router"; do
+        # shellcheck disable=SC2046
+        kill -KILL $(ip netns pids "$space" 2>/dev/null) 2>/dev/null
+        ip netns del "$space" 2>/dev/null
+    done
+}
+
+hosts_wire() { # SPACE INTERFACE NET
+    ip link add "$2" netns "$1" type veth peer name "r$3" netns "$hosts_router" || return 1
+    ip -n "$1" addr add "10.79.$3.1/24" dev "$2" && ip -n "$hosts_router" addr add "10.79.$3.254/24" dev "r$3"
+    ip -n "$1" link set "$2" up && ip -n "$hosts_router" link set "r$3" up && ip -n "$1" link set lo up
+    ip -n "$1" route add default via "10.79.$3.254"
+}
+
+hosts_forward() { # 0: the link is cut, silently; 1: it works
+    ip netns exec "$hosts_router" sysctl -qw net.ipv4.ip_forward="$1"
+}
+
+hosts_make() { # FOLDER: for the agent by which mpirun reaches the other host
+    [ "${BIREME_LONG:-0}" = 1 ] || hosts_skip 'takes 25 s: runs where BIREME_LONG=1'
+    [ "$(id -u)" = 0 ] || hosts_skip 'namespaces need root'
+    command -v ip >/dev/null || hosts_skip 'no ip (package iproute2)'
+    ip netns add "$hosts_near" 2>/dev/null || hosts_skip 'this machine lets nobody make network namespaces'
+    { ip netns add "$hosts_far" && ip netns add "$hosts_router"; } || hosts_skip 'network namespaces cannot be made'
+    { hosts_wire "$hosts_near" v1 1 && hosts_wire "$hosts_far" v2 2; } ||
+        hosts_skip 'virtual network cards cannot be made'
+    hosts_forward 1 || hosts_skip 'the namespace cannot route'
+    cat >"$1/rsh" <<SHELL
+#!/bin/bash
+shift
+exec ip netns exec $hosts_far unshare --uts bash -c 'hostname far; exec bash -c "\$1"' _ "\$*"
+SHELL
+    chmod +x "$1/rsh"
+    hosts_options=(--mpirun --mca --mpirun plm_rsh_agent --mpirun "$1/rsh"
+        --mpirun --mca --mpirun plm --mpirun rsh
+        --network 10.79.0.0/16
+        --mpirun --mca --mpirun btl --mpirun tcp,vader,self --mpirun --mca --mpirun pml --mpirun ob1)
+}
+
+hosts_run() { # COMMAND...: on the first host
+    ip netns exec "$hosts_near" unshare --uts bash -c 'hostname near; exec "$@"' _ "$@"
+}

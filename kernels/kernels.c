@@ -515,6 +515,31 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment
              weights, copy, moment1, moment2, gradient, count, settings);
 }
 
+status lamb_moments(struct kernels *k, double *sums, const float *weights, float *moment1,
+                    float *moment2, const float *gradient, int64_t count,
+                    const struct adamw *settings)
+{
+    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_moments: %lld elements", (long long)count);
+    PRESENT(sums);
+    PRESENT(weights);
+    PRESENT(moment1);
+    PRESENT(moment2);
+    PRESENT(gradient);
+    DISPATCH(k, lamb_moments, 18.0 * (double)count, 24.0 * (double)count, k, sums, weights, moment1,
+             moment2, gradient, count, settings);
+}
+
+status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
+                  const float *moment2, int64_t count, const struct adamw *settings)
+{
+    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_apply: %lld elements", (long long)count);
+    PRESENT(weights);
+    PRESENT(moment1);
+    PRESENT(moment2);
+    DISPATCH(k, lamb_apply, 8.0 * (double)count, (double)count * (copy == NULL ? 16.0 : 18.0), k,
+             weights, copy, moment1, moment2, count, settings);
+}
+
 status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
 {
     *out = 0;

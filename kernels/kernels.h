@@ -263,6 +263,26 @@ struct adamw {
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings);
 
+/* lamb_moments - the first half of a LAMB step over a tensor or a part of it: new moments, and what its
+ * trust ratio |w| / |u| is made from, with u = m / correction1 / (sqrt(v / correction2) + epsilon) +
+ * weight_decay w.
+ *
+ * Shapes    weights, moment1, moment2, gradient f32 [count]; sums f64 [2] on the device: the sums of squares of
+ *           the weights and of u, in double precision with a fixed order
+ * Order     queued: sums are there once the stream was waited for. What several ranks or slices have of a
+ *           tensor is the caller's to add up
+ * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's apex (FusedLAMB): no clamp of the ratio */
+status lamb_moments(struct kernels *k, double *sums, const float *weights, float *moment1,
+                    float *moment2, const float *gradient, int64_t count,
+                    const struct adamw *settings);
+
+/* lamb_apply - the second half: w -= learning_rate u, with u made anew from the moments. The trust ratio is the
+ * caller's, a factor of learning_rate.
+ *
+ * Shapes    as adamw_update's */
+status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
+                  const float *moment2, int64_t count, const struct adamw *settings);
+
 /* sum_of_squares - of f32 [count] in double precision with a fixed order; NaN or infinity in any
  * element comes out as such. The result is ready on return (the step's one synchronisation). */
 status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count);

@@ -22,6 +22,8 @@
     X(classifier_run)                                                                              \
     X(classifier_logits)                                                                           \
     X(adamw_update)                                                                                \
+    X(lamb_moments)                                                                                \
+    X(lamb_apply)                                                                                  \
     X(sum_of_squares)                                                                              \
     X(sum_of_floats)                                                                               \
     X(convert)

@@ -539,6 +539,37 @@ void reference_adamw_update(float *weights, bf16 *copy, float *moment1, float *m
     }
 }
 
+static double lamb_direction(double w, double m, double v, const struct adamw *s)
+{
+    return m / s->correction1 / (sqrt(v / s->correction2) + s->epsilon) + s->weight_decay * w;
+}
+
+void reference_lamb_moments(double *sums, const float *weights, float *moment1, float *moment2,
+                            const float *gradient, int64_t count, const struct adamw *s)
+{
+    sums[0] = sums[1] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double g = (double)gradient[i] * s->gradient_scale, w = weights[i];
+        moment1[i] = (float)(s->beta1 * (double)moment1[i] + (1.0 - s->beta1) * g);
+        moment2[i] = (float)(s->beta2 * (double)moment2[i] + (1.0 - s->beta2) * g * g);
+        double u = lamb_direction(w, moment1[i], moment2[i], s);
+        sums[0] += w * w;
+        sums[1] += u * u;
+    }
+}
+
+void reference_lamb_apply(float *weights, bf16 *copy, const float *moment1, const float *moment2,
+                          int64_t count, const struct adamw *s)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double u = lamb_direction(weights[i], moment1[i], moment2[i], s);
+        weights[i] = (float)(weights[i] - s->learning_rate * u);
+        if (copy != NULL) {
+            copy[i] = f32_to_bf16(weights[i]);
+        }
+    }
+}
+
 double reference_sum_of_squares(const float *x, int64_t count)
 {
     double sum = 0;

@@ -35,6 +35,8 @@ static inline struct cuda *cuda_of(const struct kernels *k)
     X(classifier_run)                                                                              \
     X(classifier_logits)                                                                           \
     X(adamw_update)                                                                                \
+    X(lamb_moments)                                                                                \
+    X(lamb_apply)                                                                                  \
     X(sum_of_squares)                                                                              \
     X(sum_of_floats)                                                                               \
     X(convert)
@@ -57,6 +59,13 @@ static inline size_t cuda_rounded(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
+
+/* cuda_reduce_slice - elements of a block where `count` of them are summed in `sums` ways, so that the blocks'
+ * sums fit into cuda_reduce_scratch. */
+int64_t cuda_reduce_slice(int64_t count, int64_t sums);
+
+/* cuda_doubles_add - *out = the sum of parts f64 [count], in a fixed order; all on the device. */
+status cuda_doubles_add(struct kernels *k, double *out, const double *parts, int64_t count);
 
 /* cuda_columns_add - out[c] = (overwrite ? 0 : out[c]) + the sum over r of parts[r * stride + c], in a
  * fixed order. Shapes: out f32 [columns], parts f32 [rows, stride]. */

@@ -141,6 +141,20 @@ template <int TEAM> GPU_INLINE float team_sum(float x, float *scratch)
     return x;
 }
 
+/* block_sum - over the block's threads, a power of two, as a tree; scratch holds a double of each. */
+template <int THREADS> GPU_INLINE double block_sum(double x, double *scratch)
+{
+    scratch[threadIdx.x] = x;
+    __syncthreads();
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        if (static_cast<int>(threadIdx.x) < half) {
+            scratch[threadIdx.x] += scratch[threadIdx.x + half];
+        }
+        __syncthreads();
+    }
+    return scratch[0];
+}
+
 /* ---- types at run time ---- */
 
 /* FOR_TYPE(dtype, wide, call) - call with T and WIDE as constants. */

@@ -9,20 +9,6 @@ enum { REDUCE_THREADS = 256, REDUCE_ELEMS = 16384, REDUCE_BLOCKS_MAX = 1 << 18 }
 
 static const double copy_deadline_seconds = 600;
 
-/* The sum over the block, at thread 0. */
-GPU_INLINE double block_sum(double x, double *scratch)
-{
-    scratch[threadIdx.x] = x;
-    __syncthreads();
-    for (int half = REDUCE_THREADS / 2; half > 0; half /= 2) {
-        if (static_cast<int>(threadIdx.x) < half) {
-            scratch[threadIdx.x] += scratch[threadIdx.x + half];
-        }
-        __syncthreads();
-    }
-    return scratch[0];
-}
-
 template <bool SQUARES>
 __global__ void __launch_bounds__(REDUCE_THREADS)
     sum_slices(double *parts, const float *x, int64_t count, int64_t slice)
@@ -35,7 +21,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
         double value = static_cast<double>(x[i]);
         sum += SQUARES ? value * value : value;
     }
-    sum = block_sum(sum, scratch);
+    sum = block_sum<REDUCE_THREADS>(sum, scratch);
     if (threadIdx.x == 0) {
         parts[blockIdx.x] = sum;
     }
@@ -49,7 +35,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     for (int64_t i = threadIdx.x; i < count; i += REDUCE_THREADS) {
         sum += parts[i];
     }
-    sum = block_sum(sum, scratch);
+    sum = block_sum<REDUCE_THREADS>(sum, scratch);
     if (threadIdx.x == 0) {
         *out = sum;
     }
@@ -84,6 +70,22 @@ extern "C" size_t cuda_reduce_scratch(void)
     return cuda_rounded((REDUCE_BLOCKS_MAX + 1) * sizeof(double));
 }
 
+extern "C" int64_t cuda_reduce_slice(int64_t count, int64_t sums)
+{
+    int64_t slice = REDUCE_ELEMS;
+    while ((count + slice - 1) / slice * sums > REDUCE_BLOCKS_MAX) {
+        slice *= 2;
+    }
+    return slice;
+}
+
+extern "C" status cuda_doubles_add(struct kernels *k, double *out, const double *parts,
+                                   int64_t count)
+{
+    LAUNCH(k, sum_parts, 1, REDUCE_THREADS, 0, out, parts, count);
+    return STATUS_OK;
+}
+
 template <bool SQUARES>
 static status sum(struct kernels *k, double *out, const float *x, int64_t count)
 {
@@ -91,10 +93,7 @@ static status sum(struct kernels *k, double *out, const float *x, int64_t count)
     if (count == 0) {
         return STATUS_OK;
     }
-    int64_t slice = REDUCE_ELEMS;
-    while ((count + slice - 1) / slice > REDUCE_BLOCKS_MAX) {
-        slice *= 2;
-    }
+    int64_t slice = cuda_reduce_slice(count, 1);
     int64_t blocks = (count + slice - 1) / slice;
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch);
@@ -104,7 +103,7 @@ static status sum(struct kernels *k, double *out, const float *x, int64_t count)
     double *parts = static_cast<double *>(memory);
     LAUNCH(k, sum_slices<SQUARES>, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, parts + 1, x,
            count, slice);
-    LAUNCH(k, sum_parts, 1, REDUCE_THREADS, 0, parts, parts + 1, blocks);
+    TRY(cuda_doubles_add(k, parts, parts + 1, blocks));
     TRY(device_copy(k->device, k->stream, out, parts, sizeof *out));
     return device_wait(k->device, k->stream, copy_deadline_seconds);
 }

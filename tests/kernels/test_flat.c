@@ -80,6 +80,68 @@ static void test_adamw_nan(struct kernels *k)
     slice_release(&s);
 }
 
+/* One LAMB step of a tensor as the caller makes it, from either half's functions. */
+static double lamb_ratio(const double sums[2])
+{
+    return sums[0] > 0 && sums[1] > 0 ? sqrt(sums[0] / sums[1]) : 1;
+}
+
+/* `offset` moves the slices away from what vectors and 16-byte words like. */
+static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, int64_t offset)
+{
+    int64_t n = count - offset;
+    struct slice s = slice_make(count), t = slice_make(count), r = slice_make(count);
+    struct slice *all[] = {&s, &t, &r};
+    struct kernels *both[] = {k, other};
+    double sums[3][2];
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < 3; i++) {
+            struct adamw now = settings;
+            float *p[4], *tensors[] = {all[i]->weights.data, all[i]->moment1.data,
+                                       all[i]->moment2.data, all[i]->gradient.data};
+            bf16 *copy = i == 1 ? NULL : (bf16 *)all[i]->copy.data + offset;
+            operation_fill(all[i]->gradient, 10 + (uint64_t)step, 1);
+            for (int j = 0; j < 4; j++) {
+                p[j] = tensors[j] + offset;
+            }
+            if (i == 2) {
+                reference_lamb_moments(sums[i], p[0], p[1], p[2], p[3], n, &now);
+                now.learning_rate *= (float)lamb_ratio(sums[i]);
+                reference_lamb_apply(p[0], copy, p[1], p[2], n, &now);
+            } else {
+                CHECK_OK(lamb_moments(both[i], sums[i], p[0], p[1], p[2], p[3], n, &now));
+                now.learning_rate *= (float)lamb_ratio(sums[i]);
+                CHECK_OK(lamb_apply(both[i], p[0], copy, p[1], p[2], n, &now));
+            }
+        }
+        CHECK(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
+        CHECK_NEAR(sums[0][0], sums[2][0], 1e-6 * sums[2][0]);
+        CHECK_NEAR(sums[0][1], sums[2][1], 1e-6 * sums[2][1]);
+    }
+    CHECK(operation_equal(s.weights, t.weights) && operation_equal(s.moment1, t.moment1));
+    CHECK(operation_equal(s.moment2, t.moment2) && operation_equal(s.gradient, r.gradient));
+    operation_within("lamb: weights", k, operation_difference(s.weights, r.weights), 2e-6);
+    operation_within("lamb: moment1", k, operation_difference(s.moment1, r.moment1), 1e-6);
+    operation_within("lamb: moment2", k, operation_difference(s.moment2, r.moment2), 1e-6);
+    for (int64_t i = offset; i < count; i++) {
+        CHECK(((bf16 *)s.copy.data)[i] == f32_to_bf16(((float *)s.weights.data)[i]));
+    }
+    slice_release(&s);
+    slice_release(&t);
+    slice_release(&r);
+}
+
+static void test_lamb_nan(struct kernels *k)
+{
+    struct slice s = slice_make(40);
+    double sums[2];
+    reference_set(s.gradient, 0, 39, NAN);
+    CHECK_OK(lamb_moments(k, sums, s.weights.data, s.moment1.data, s.moment2.data, s.gradient.data,
+                          40, &settings));
+    CHECK(isnan(sums[1]) && isfinite(sums[0]));
+    slice_release(&s);
+}
+
 static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
 {
     struct tensor x = operation_random(DTYPE_F32, 1, count, 1, 1e20);
@@ -150,8 +212,13 @@ static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < COUNTS; i++) {
         test_adamw(k, other, counts[i]);
+        if (i % 2 == 0) {
+            test_lamb(k, other, counts[i], 0);
+        }
         test_sums(k, other, counts[i]);
     }
+    test_lamb(k, other, 40003, 3);
+    test_lamb_nan(k);
     test_adamw_nan(k);
     test_convert(k);
     test_convert(other);

@@ -342,6 +342,15 @@ static void test_known(void)
     CHECK_NEAR(weight, 1 - 0.1 * (1 + 0.5 * 1), 1e-5); /* the first step is the gradient's sign */
     CHECK_NEAR(moment1, 0.4, 1e-6);
     CHECK_NEAR(moment2, 0.016, 1e-6);
+    /* weight 2, gradient 3: without decay u is the gradient's sign, with it 1 + 0.5 * 2 */
+    float two = 2, three = 3, none = 0;
+    double sums[2];
+    moment1 = 0;
+    reference_lamb_moments(sums, &two, &moment1, &none, &three, 1, &first);
+    CHECK_NEAR(sums[0], 4, 1e-12);
+    CHECK_NEAR(sums[1], 4, 1e-5);
+    reference_lamb_apply(&two, NULL, &moment1, &none, 1, &first);
+    CHECK_NEAR(two, 2 - 0.1 * 2, 1e-6);
 }
 
 int main(void)

@@ -268,10 +268,12 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     int64_t in_products = count_parameters(&config, parameters, count, plan);
     double attention =
         (double)config.layers * (double)r->data.sequence_length * (double)config.width;
-    plan->token_flops = 6.0 * (double)in_products + 6.0 * attention;
+    plan->product_flops = 6.0 * (double)in_products;
+    plan->token_flops = plan->product_flops + 6.0 * attention;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
     status result = plan_memory(r, &config, parameters, count, elements, plan);
-    plan->sent_bytes += tensor_bytes(r, &config, plan);
+    plan->tensor_bytes = tensor_bytes(r, &config, plan);
+    plan->sent_bytes += plan->tensor_bytes;
     free(parameters);
     return result;
 }
@@ -358,11 +360,11 @@ static status excuse(const struct recipe *r, struct plan *plan, status result, b
     return STATUS_OK;
 }
 
-status plan_check(const struct recipe *r, struct plan *plan)
+status plan_check(const struct recipe *r, bool elsewhere, struct plan *plan)
 {
     struct tokenizer *tokenizer = NULL;
     int64_t vocabulary = 0;
-    TRY(check_device(r));
+    TRY(elsewhere ? STATUS_OK : check_device(r));
     status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, &vocabulary);
     result = excuse(r, plan, result, result == STATUS_NO_INPUT);
     if (result == STATUS_OK) {

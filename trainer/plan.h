@@ -58,9 +58,11 @@ struct plan {
     int64_t total_bytes;
     int64_t micro_steps;   /* forward passes of a rank in a step, at most */
     int64_t tokens;        /* of a step, over all ranks */
-    double token_flops;    /* forward and backward */
+    double product_flops;  /* of a token's matrix products, forward and backward, over all ranks */
+    double token_flops;    /* and with attention */
     double step_flops;     /* over all ranks */
     double sent_bytes;     /* of a step, by each rank */
+    double tensor_bytes;   /* what of that goes to the ranks that share a model */
     int64_t train_tokens;  /* in the shards; -1: unknown before plan_check */
     int64_t epoch_samples; /* sequences; -1: unknown */
     double epoch_steps;    /* -1: unknown */
@@ -80,9 +82,9 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
  * opened and checked by the functions that train calls. Fills in what the data decides.
  *
  * A recipe with model.vocab_size can be planned without its inputs: what is missing is in
- * plan->unchecked then.
+ * plan->unchecked then. elsewhere: for another machine, whose device and precision are not this one's.
  * Errors    those of train's start, each with the recipe's place */
-status plan_check(const struct recipe *recipe, struct plan *plan);
+status plan_check(const struct recipe *recipe, bool elsewhere, struct plan *plan);
 
 const char *plan_kind_name(enum plan_kind kind); /* "weights", ... */
 const char *plan_part_name(enum plan_part part); /* "token_embedding", ... */

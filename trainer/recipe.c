@@ -223,7 +223,8 @@ void recipe_preset(struct recipe *out)
 
 static void keep_origin(const struct reading *r)
 {
-    struct recipe_origin *origin = &r->recipe->origin;
+    struct recipe *recipe = r->recipe;
+    struct recipe_origin *origin = &recipe->origin;
     snprintf(origin->name, sizeof origin->name, "%s", r->name);
     for (int i = 0; i < recipe_table_count; i++) {
         struct place p = r->places[i];

@@ -24,6 +24,7 @@ static struct place place_of_pair(const struct reading *r, const char *a, const 
 
 static void default_run_dir(const struct reading *r)
 {
+    struct recipe *c = r->recipe;
     const char *slash = strrchr(r->name, '/');
     const char *stem = slash != NULL ? slash + 1 : r->name;
     size_t length = strlen(stem);
@@ -31,8 +32,7 @@ static void default_run_dir(const struct reading *r)
     if (dot != NULL && dot != stem) {
         length = (size_t)(dot - stem);
     }
-    snprintf(r->recipe->run_dir, sizeof r->recipe->run_dir, "runs/%.*s",
-             (int)(length < 200 ? length : 200), stem);
+    snprintf(c->run_dir, sizeof c->run_dir, "runs/%.*s", (int)(length < 200 ? length : 200), stem);
 }
 
 static void resolve(const struct reading *r)

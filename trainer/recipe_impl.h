@@ -98,7 +98,7 @@ struct place {
 /* A recipe while it is read. */
 struct reading {
     const char *name; /* of the file */
-    struct recipe *recipe;
+    void *recipe;     /* struct recipe, or what another table's offsets are of (cluster.c) */
     struct place places[SETTINGS_MAX]; /* where each setting was given last */
 };
 

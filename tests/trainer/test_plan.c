@@ -127,7 +127,7 @@ static void test_data(void)
              folder);
     struct recipe recipe = make_recipe(text);
     CHECK_OK(plan_make(&recipe, 1, &plan));
-    CHECK_OK(plan_check(&recipe, &plan));
+    CHECK_OK(plan_check(&recipe, false, &plan));
     CHECK_EQUAL(plan.unchecked_count, 1);
     CHECK(strstr(plan.unchecked[0], "plan.yaml:3:8: data.train: no shard matches") != NULL);
     CHECK(strstr(plan.unchecked[0], "`bireme prepare --objective clm") != NULL);
@@ -136,7 +136,7 @@ static void test_data(void)
     write_shard("train-a.h5", 101); /* 10 sequences of 10 tokens and one to predict */
     write_shard("train-b.h5", 100); /* 9 */
     CHECK_OK(plan_make(&recipe, 1, &plan));
-    CHECK_OK(plan_check(&recipe, &plan));
+    CHECK_OK(plan_check(&recipe, false, &plan));
     CHECK_EQUAL(plan.unchecked_count, 0);
     CHECK_EQUAL(plan.train_tokens, 201);
     CHECK_EQUAL(plan.epoch_samples, 19);
@@ -145,17 +145,17 @@ static void test_data(void)
     CHECK_EQUAL(plan.warmup_steps, 1);
     recipe.model.vocab_size = 51;
     CHECK_OK(plan_make(&recipe, 1, &plan));
-    CHECK_FAILS(plan_check(&recipe, &plan), STATUS_DATA, "plan.yaml:3:8: data.train: ");
+    CHECK_FAILS(plan_check(&recipe, false, &plan), STATUS_DATA, "plan.yaml:3:8: data.train: ");
     recipe.model.vocab_size = 50;
     CHECK_OK(plan_make(&recipe, 1, &plan));
     snprintf(recipe.model.init_from, sizeof recipe.model.init_from, "%s/nowhere", folder);
-    CHECK_OK(plan_check(&recipe, &plan));
+    CHECK_OK(plan_check(&recipe, false, &plan));
     CHECK_EQUAL(plan.unchecked_count, 1);
     recipe.model.init_from[0] = '\0';
     char path[FILE_PATH_BYTES];
     CHECK_OK(file_join(path, folder, "train-c.h5"));
     CHECK_OK(file_write(path, "no shard", 8));
-    CHECK_FAILS(plan_check(&recipe, &plan), STATUS_DATA, "train-c.h5");
+    CHECK_FAILS(plan_check(&recipe, false, &plan), STATUS_DATA, "train-c.h5");
     CHECK_OK(file_remove_tree(folder));
 }
 
@@ -200,7 +200,7 @@ static void test_refused(void)
     recipe = make_recipe(gpt2);
     CHECK_OK(plan_make(&recipe, 1, &plan));
     recipe.train.device = RECIPE_DEVICE_CUDA;
-    CHECK_FAILS(plan_check(&recipe, &plan), STATUS_UNAVAILABLE, "plan.yaml: train.device: ");
+    CHECK_FAILS(plan_check(&recipe, false, &plan), STATUS_UNAVAILABLE, "plan.yaml: train.device: ");
 }
 
 /* ---- the command ---- */
@@ -244,6 +244,15 @@ static void test_command(void)
     json_decref(plan);
     CHECK_EQUAL(run("plan recipes/gpt2_124m.yaml model.vocab_size=50257"), 0);
     CHECK(strstr(output, "124,439,808") != NULL && strstr(output, "hidden_size: 768") != NULL);
+    CHECK_EQUAL(
+        run("plan recipes/gpt2_124m.yaml model.vocab_size=50257 train.precision=bf16 --ranks 8 "
+            "--cluster recipes/clusters/a100_sxm_80gb.yaml --json"),
+        0);
+    plan = json_loads(output, 0, NULL);
+    CHECK(json_number_value(json_object_get(json_object_get(plan, "prediction"), "step_seconds")) >
+          0);
+    CHECK(json_array_size(json_object_get(plan, "layouts")) > 3);
+    json_decref(plan);
     CHECK_EQUAL(run("plan --help"), 0);
     CHECK(strstr(output, "--ranks N") != NULL && strstr(output, "(default 1)") != NULL);
 }
@@ -268,6 +277,7 @@ static void test_errors(void)
         {"plan recipes/nothing.yaml", 66, "recipes/nothing.yaml"},
         {"plan recipes/README.md", 78, "recipes/README.md:"},
         {"plan recipes/gpt2_124m.yaml model.num_head=3", 78, "did you mean 'model.num_heads'?"},
+        {"plan recipes/gpt2_124m.yaml model.vocab_size=9 --cluster none.yaml", 66, "none.yaml"},
         {"plan recipes/gpt2_124m.yaml parallel.tensor=2", 78, "use one of 1"},
         {"inspect", 64, "PATH is missing"},
         {"inspect a b", 64, "unexpected argument 'b'"},

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -9,6 +10,7 @@
 #include "base/text.h"
 #include "datasets/loader.h"
 #include "trainer/bench.h"
+#include "trainer/cluster.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
@@ -115,20 +117,25 @@ static void step_text(const struct session *s, const struct bench_step *b)
     putchar('\n');
 }
 
+static status time_step(const struct request *q, struct comm *world, bool floor, struct session *s,
+                        struct bench_step *b)
+{
+    const struct objective *objective = NULL;
+    TRY(comm_agree(world, read_recipe(q, &s->recipe)));
+    TRY(comm_agree(world, objective_find(s->recipe.objective, &objective)));
+    const struct recipe *r = &s->recipe;
+    int64_t rows = r->batch.micro_size * r->data.sequence_length;
+    const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
+    TRY(comm_agree(world, session_start(s, world, tokenizer, rows, r->data.sequence_length, true)));
+    TRY(model_connect(s->model));
+    return bench_step_run(s, objective, (int)q->repeats, floor, b);
+}
+
 static status bench_step(const struct request *q, struct comm *world)
 {
     struct session s = {0};
     struct bench_step b;
-    const struct objective *objective = NULL;
-    TRY(comm_agree(world, read_recipe(q, &s.recipe)));
-    TRY(comm_agree(world, objective_find(s.recipe.objective, &objective)));
-    const struct recipe *r = &s.recipe;
-    int64_t rows = r->batch.micro_size * r->data.sequence_length;
-    const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
-    TRY(comm_agree(world,
-                   session_start(&s, world, tokenizer, rows, r->data.sequence_length, true)));
-    TRY(model_connect(s.model));
-    TRY(bench_step_run(&s, objective, (int)q->repeats, !q->no_floor, &b));
+    TRY(time_step(q, world, !q->no_floor, &s, &b));
     status result = STATUS_OK;
     if (comm_rank(world) == 0) {
         if (q->json) {
@@ -185,6 +192,68 @@ static status bench_comm(const struct request *q, struct comm *world)
     }
     json_decref(rows);
     return STATUS_OK;
+}
+
+/* ---- cluster ---- */
+
+/* The rates of this host's ranks together, from a step's operations. */
+static void describe_operations(const struct bench_step *b, bool rounded, int ranks,
+                                struct cluster *out)
+{
+    enum { PRODUCTS, ATTENTION, PASSES, KINDS };
+    double work[KINDS] = {0}, seconds[KINDS] = {0};
+    for (int i = 0; i < b->operation_count; i++) {
+        const struct bench_operation *o = &b->operations[i];
+        bool products =
+            strncmp(o->name, "linear", 6) == 0 || strncmp(o->name, "classifier", 10) == 0;
+        bool attention = strncmp(o->name, "attention", 9) == 0;
+        int kind = products ? PRODUCTS : attention ? ATTENTION : PASSES;
+        work[kind] += kind == PASSES ? o->bytes : o->flops;
+        seconds[kind] += o->seconds;
+    }
+    double products = 1e-12 * ranks * work[PRODUCTS] / seconds[PRODUCTS];
+    double attention = 1e-12 * ranks * work[ATTENTION] / seconds[ATTENTION];
+    *(rounded ? &out->device.product_tflops_bf16 : &out->device.product_tflops_fp32) = products;
+    *(rounded ? &out->device.attention_tflops_bf16 : &out->device.attention_tflops_fp32) =
+        attention;
+    out->device.memory_gb_per_second = 1e-9 * ranks * work[PASSES] / seconds[PASSES];
+}
+
+static status describe_link(const struct request *q, struct comm *world, struct cluster_link *out)
+{
+    enum { LARGE = 64 << 20, SMALL = 4 << 10 };
+    int ranks = comm_size(world);
+    double seconds = 0;
+    float *data = NULL;
+    if (ranks == 1) {
+        return STATUS_OK;
+    }
+    TRY(comm_allocate(world, LARGE, (void **)&data));
+    TRY(time_all_reduce(world, data, LARGE / sizeof *data, q->repeats, &seconds));
+    out->gb_per_second = 1e-9 * 2 * (ranks - 1) * LARGE / seconds; /* of all ranks together */
+    TRY(time_all_reduce(world, data, SMALL / sizeof *data, 10 * q->repeats, &seconds));
+    out->latency_microseconds = 1e6 * seconds / (2 * (ranks - 1));
+    return comm_free(world, data);
+}
+
+/* All ranks are taken to be on this host, whose cores together are the one device of the node. */
+static status bench_cluster(const struct request *q, struct comm *world)
+{
+    struct session s = {0};
+    struct bench_step b;
+    struct cluster cluster = {.node = {.devices = 1}};
+    TRY(time_step(q, world, false, &s, &b));
+    int ranks = comm_size(world);
+    describe_operations(&b, s.recipe.train.precision == PRECISION_BF16, ranks, &cluster);
+    cluster.device.memory_gib =
+        (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1073741824.0;
+    snprintf(cluster.name, sizeof cluster.name, "measured with %d rank%s: %.200s", ranks,
+             text_plural(ranks), kernels_description(s.kernels));
+    TRY(describe_link(q, world, &cluster.node.link));
+    if (comm_rank(world) == 0) {
+        cluster_write(&cluster, stdout);
+    }
+    return session_stop(&s);
 }
 
 /* ---- data ---- */
@@ -249,14 +318,15 @@ static status bench_data(const struct request *q)
 
 /* ---- the command ---- */
 
-enum kind { BENCH_STEP, BENCH_KERNELS, BENCH_COMM, BENCH_DATA, BENCH_KINDS };
+enum kind { BENCH_STEP, BENCH_KERNELS, BENCH_COMM, BENCH_DATA, BENCH_CLUSTER, BENCH_KINDS };
 
 static status run(enum kind kind, const struct request *q, struct comm *world)
 {
     double start = clock_seconds();
-    status result = kind == BENCH_COMM   ? bench_comm(q, world)
-                    : kind == BENCH_DATA ? bench_data(q)
-                                         : bench_step(q, world);
+    status result = kind == BENCH_COMM      ? bench_comm(q, world)
+                    : kind == BENCH_DATA    ? bench_data(q)
+                    : kind == BENCH_CLUSTER ? bench_cluster(q, world)
+                                            : bench_step(q, world);
     if (result == STATUS_OK) {
         log_info("measured in %.1f s", clock_seconds() - start);
     }
@@ -266,7 +336,7 @@ static status run(enum kind kind, const struct request *q, struct comm *world)
 /* Both the kind and the recipe may be left out: the first word is a kind, or else the recipe. */
 static status take_words(const struct options *options, enum kind *kind, struct request *q)
 {
-    static const char *const kinds[BENCH_KINDS] = {"step", "kernels", "comm", "data"};
+    static const char *const kinds[BENCH_KINDS] = {"step", "kernels", "comm", "data", "cluster"};
     char **words = options->operands;
     int next = 0, count = options->operand_count;
     *kind = BENCH_STEP;
@@ -280,7 +350,7 @@ static status take_words(const struct options *options, enum kind *kind, struct 
         const char *word = words[next++];
         int nearest = text_nearest(word, kinds, BENCH_KINDS);
         REQUIRE(next > 1 || strpbrk(word, "./") != NULL || file_exists(word), STATUS_USAGE,
-                "bench %s: neither step, kernels, comm or data, nor a recipe%s%s%s", word,
+                "bench %s: neither step, kernels, comm, data or cluster, nor a recipe%s%s%s", word,
                 nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? kinds[nearest] : "",
                 nearest >= 0 ? "'?" : "");
         q->recipe = word;
@@ -301,7 +371,7 @@ status command_bench(int argc, char **argv)
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object"},
     };
     struct options options = {
-        .usage = "[mpirun -np N] bireme bench [step|kernels|comm|data] [RECIPE.yaml] "
+        .usage = "[mpirun -np N] bireme bench [step|kernels|comm|data|cluster] [RECIPE.yaml] "
                  "[section.key=value ...]",
         .about =
             "Told with nothing: step. Progress goes to standard error.\n"
@@ -309,10 +379,12 @@ status command_bench(int argc, char **argv)
             "the floor:\nits matrix products alone (kernels is the same). Without a recipe: GPT-2 "
             "124M, 4 x 256 "
             "tokens.\ncomm: all-reduce between the ranks. data: random windows of the "
-            "recipe's shards.",
+            "recipe's shards. cluster: describes this host for `plan --cluster`, from a step and, "
+            "with "
+            "several ranks,\ntheir all-reduce.",
         .table = table,
         .count = sizeof table / sizeof table[0],
-        .operand = "step|kernels|comm|data",
+        .operand = "step|kernels|comm|data|cluster",
         .operands_least = 0,
         .operands_most = -1,
     };

@@ -9,6 +9,9 @@
 #include "trainer/command/settings.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/plan.h"
+#include "trainer/predict.h"
+
+enum { LAYOUTS_TOLD = 8 };
 
 /* ---- for people ---- */
 
@@ -68,6 +71,60 @@ static void print_step(const struct plan *plan)
     print_bytes("sent by each rank", (int64_t)plan->sent_bytes);
 }
 
+static void print_seconds(const char *name, double seconds, double hidden)
+{
+    printf("  %-24s %15.3f ms", name, 1e3 * seconds);
+    if (hidden > 0) {
+        printf("  and %.3f ms behind computation", 1e3 * hidden);
+    }
+    printf("\n");
+}
+
+/* What a step takes on a described cluster. */
+struct outlook {
+    struct cluster cluster;
+    struct prediction step;
+    struct prediction layouts[LAYOUTS_TOLD];
+    int layout_count;
+};
+
+static void print_layouts(const struct outlook *o)
+{
+    printf("layouts that fit, the fastest first\n");
+    printf("  %6s %6s %5s %10s %12s %14s %14s\n", "tensor", "data", "zero", "micro_size",
+           "ms a step", "tokens/s", "MiB a rank");
+    for (int i = 0; i < o->layout_count; i++) {
+        const struct prediction *p = &o->layouts[i];
+        printf("  %6d %6d %5d %10lld %12.1f %14.0f %14.0f\n", p->tensor, p->data, p->zero_stage,
+               (long long)p->micro_size, 1e3 * p->step, p->tokens_per_second,
+               (double)p->device_bytes / 1048576.0);
+    }
+    if (o->layout_count == 0) {
+        printf("  none\n");
+    }
+}
+
+static void print_outlook(const struct outlook *o)
+{
+    const struct prediction *p = &o->step;
+    printf("predicted for %s\n", o->cluster.name[0] != '\0' ? o->cluster.name : o->cluster.path);
+    print_seconds("matrix products", p->products, 0);
+    print_seconds("attention", p->attention, 0);
+    print_seconds("element-wise passes", p->passes, 0);
+    print_seconds("optimizer", p->optimizer, 0);
+    print_seconds("starting operations", p->starts, 0);
+    print_seconds("tensor-parallel traffic", p->tensor_exposed,
+                  p->tensor_traffic - p->tensor_exposed);
+    print_seconds("data-parallel traffic", p->data_exposed, p->data_traffic - p->data_exposed);
+    print_seconds("step", p->step, 0);
+    printf("  %-24s %18.0f\n", "tokens/s", p->tokens_per_second);
+    if (p->mfu > 0) {
+        printf("  %-24s %16.1f %%\n", "MFU", 100 * p->mfu);
+    }
+    print_bytes(p->fits ? "of a device's memory" : "DOES NOT FIT: needed", p->device_bytes);
+    print_layouts(o);
+}
+
 static void print_data(const struct plan *plan)
 {
     if (plan->epoch_samples < 0) {
@@ -80,7 +137,7 @@ static void print_data(const struct plan *plan)
     printf("  %-24s %18.2f\n", "steps of an epoch", plan->epoch_steps);
 }
 
-static status print_plan(const struct recipe *r, const struct plan *plan)
+static status print_plan(const struct recipe *r, const struct plan *plan, const struct outlook *o)
 {
     printf("parameters\n");
     for (int i = 0; i < PLAN_PARTS; i++) {
@@ -91,6 +148,9 @@ static status print_plan(const struct recipe *r, const struct plan *plan)
     print_count("total", plan->parameters);
     print_memory(plan);
     print_step(plan);
+    if (o != NULL) {
+        print_outlook(o);
+    }
     print_data(plan);
     print_schedule(r, plan);
     printf("settings\n");
@@ -135,6 +195,30 @@ static void put_integer(json_t *object, const char *name, int64_t value)
     json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
+static json_t *prediction_object(const struct prediction *p)
+{
+    return json_pack("{si si si sI sf sf sf sf sf sf sf sf sf sf sf sf sI sb}", "tensor", p->tensor,
+                     "data", p->data, "zero_stage", p->zero_stage, "micro_size",
+                     (json_int_t)p->micro_size, "step_seconds", p->step, "products_seconds",
+                     p->products, "attention_seconds", p->attention, "passes_seconds", p->passes,
+                     "optimizer_seconds", p->optimizer, "starts_seconds", p->starts,
+                     "tensor_comm_seconds", p->tensor_traffic, "tensor_exposed_seconds",
+                     p->tensor_exposed, "comm_seconds", p->data_traffic, "exposed_seconds",
+                     p->data_exposed, "tokens_per_second", p->tokens_per_second, "mfu", p->mfu,
+                     "device_bytes", (json_int_t)p->device_bytes, "fits", p->fits);
+}
+
+static void put_outlook(json_t *all, const struct outlook *o)
+{
+    json_t *layouts = json_array();
+    for (int i = 0; i < o->layout_count; i++) {
+        json_array_append_new(layouts, prediction_object(&o->layouts[i]));
+    }
+    json_object_set_new(all, "cluster", json_string(o->cluster.name));
+    json_object_set_new(all, "prediction", prediction_object(&o->step));
+    json_object_set_new(all, "layouts", layouts);
+}
+
 static json_t *plan_object(const struct recipe *r, const struct plan *plan)
 {
     json_t *all = json_object();
@@ -171,9 +255,12 @@ static json_t *plan_object(const struct recipe *r, const struct plan *plan)
     return all;
 }
 
-static status print_json(const struct recipe *r, const struct plan *plan)
+static status print_json(const struct recipe *r, const struct plan *plan, const struct outlook *o)
 {
     json_t *all = plan_object(r, plan);
+    if (o != NULL) {
+        put_outlook(all, o);
+    }
     int failed = json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(all);
     REQUIRE(failed == 0, STATUS_WRITE, "the plan cannot be written to standard output");
@@ -193,33 +280,61 @@ static status explain(status result)
           note.text);
 }
 
-static status run(const char *path, char *const *overrides, int count, int ranks, bool json)
+struct request {
+    const char *recipe, *cluster;
+    char *const *overrides;
+    int override_count;
+    int64_t ranks;
+    bool json;
+};
+
+static status look_ahead(const struct request *q, const struct recipe *r, const struct plan *plan,
+                         struct outlook *out)
+{
+    TRY(cluster_read(q->cluster, &out->cluster));
+    TRY(predict_step(r, plan, &out->cluster, &out->step));
+    return predict_layouts(r, (int)q->ranks, &out->cluster, out->layouts, LAYOUTS_TOLD,
+                           &out->layout_count);
+}
+
+static status run(const struct request *q)
 {
     struct recipe recipe;
     struct plan plan;
-    TRY(recipe_read(path, overrides, count, &recipe));
-    TRY(explain(plan_make(&recipe, ranks, &plan)));
-    TRY(explain(plan_check(&recipe, &plan)));
+    struct outlook outlook = {0};
+    bool ahead = q->cluster != NULL;
+    TRY(recipe_read(q->recipe, q->overrides, q->override_count, &recipe));
+    TRY(explain(plan_make(&recipe, (int)q->ranks, &plan)));
+    TRY(explain(plan_check(&recipe, ahead, &plan)));
+    if (ahead) {
+        TRY(look_ahead(q, &recipe, &plan, &outlook));
+    }
     for (int i = 0; i < plan.unchecked_count; i++) {
         log_warning("NOT-CHECKED", "%s", plan.unchecked[i]);
     }
-    return json ? print_json(&recipe, &plan) : print_plan(&recipe, &plan);
+    return q->json ? print_json(&recipe, &plan, ahead ? &outlook : NULL)
+                   : print_plan(&recipe, &plan, ahead ? &outlook : NULL);
 }
 
 status command_plan(int argc, char **argv)
 {
-    int64_t ranks = 1;
-    bool json = false;
+    struct request q = {0};
     bool document = false;
     bool help = false;
     const struct option table[] = {
-        {"ranks", OPTION_INTEGER, &ranks, "N", "1", "ranks that would train", 1, 1e6, NULL},
-        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
+        {"ranks", OPTION_INTEGER, &q.ranks, "N", "1", "ranks that would train", 1, 1e6, NULL},
+        {"cluster", OPTION_TEXT, &q.cluster, "FILE", NULL,
+         "predict a step's time on this cluster (recipes/clusters, `bireme bench cluster`) and "
+         "find "
+         "the fastest layout",
+         0, 0, NULL},
+        {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON document", 0, 0, NULL},
         {"document-keys", OPTION_FLAG, &document, NULL, NULL,
          "print recipes/README.md: every key with its type, default and meaning", 0, 0, NULL},
     };
     struct options options = {
-        .usage = "bireme plan RECIPE.yaml [section.key=value ...] [--ranks N] [--json]",
+        .usage =
+            "bireme plan RECIPE.yaml [section.key=value ...] [--ranks N] [--cluster FILE] [--json]",
         .about =
             "Tells what a recipe costs and trains nothing: parameters, bytes of each rank, FLOPs "
             "and bytes sent\nin each step, steps of an epoch, the schedule, every resolved "
@@ -242,6 +357,8 @@ status command_plan(int argc, char **argv)
     }
     REQUIRE(options.operand_count > 0, STATUS_USAGE, "RECIPE.yaml is missing; usage: %s",
             options.usage);
-    return run(options.operands[0], options.operands + 1, options.operand_count - 1, (int)ranks,
-               json);
+    q.recipe = options.operands[0];
+    q.overrides = options.operands + 1;
+    q.override_count = options.operand_count - 1;
+    return run(&q);
 }

@@ -247,6 +247,17 @@ status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor
              overwrite);
 }
 
+status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
+                           struct tensor kept, enum activation act)
+{
+    SHAPE(dx, k->dtype, dy.rows, dy.columns);
+    SHAPE(dy, k->dtype, dx.rows, dx.columns);
+    SHAPE(kept, k->dtype, dx.rows, dx.columns);
+    REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_backward: no activation");
+    DISPATCH(k, activation_backward, (double)dx.rows * (double)dx.columns,
+             bytes_of(dx) + bytes_of(dy) + bytes_of(kept), k, dx, dy, kept, act);
+}
+
 /* ---- embedding ---- */
 
 status embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
@@ -321,6 +332,15 @@ status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const
 
 /* ---- residual and norm ---- */
 
+status dropout_apply(struct kernels *k, struct tensor y, struct tensor x, struct dropout dropout)
+{
+    SHAPE(y, k->dtype, x.rows, x.columns);
+    SHAPE(x, k->dtype, y.rows, y.columns);
+    TRY(dropout_check(__func__, &dropout));
+    DISPATCH(k, dropout_apply, (double)x.rows * (double)x.columns, bytes_of(x) + bytes_of(y), k, y,
+             x, dropout);
+}
+
 status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y,
                              struct tensor statistics, struct tensor x, struct tensor delta,
                              struct tensor gamma, struct tensor beta, enum norm_kind kind,
@@ -350,7 +370,7 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
 status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
                               struct tensor dgamma, struct tensor dbeta, struct tensor dy,
                               struct tensor z, struct tensor statistics, struct tensor gamma,
-                              enum norm_kind kind, bool overwrite, struct dropout dropout)
+                              enum norm_kind kind, enum norm_stream stream, struct dropout dropout)
 {
     int64_t n = z.rows, c = z.columns;
     SHAPE(z, k->dtype, n, c);
@@ -365,8 +385,9 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
             "residual_norm_backward: a layer norm has a beta, an RMS norm has none");
     TRY(dropout_check(__func__, &dropout));
     DISPATCH(k, residual_norm_backward, 12.0 * (double)n * (double)c,
-             bytes_of(z) + bytes_of(dy) + (overwrite ? 1 : 2) * bytes_of(dz) + bytes_of(ddelta), k,
-             dz, ddelta, dgamma, dbeta, dy, z, statistics, gamma, kind, overwrite, dropout);
+             bytes_of(z) + bytes_of(dy) + (stream == NORM_STREAM_NOTHING ? 1 : 2) * bytes_of(dz) +
+                 bytes_of(ddelta),
+             k, dz, ddelta, dgamma, dbeta, dy, z, statistics, gamma, kind, stream, dropout);
 }
 
 /* ---- attention ---- */

@@ -70,7 +70,7 @@ const char *kernels_description(const struct kernels *k);
 
 /* ---- matrix products: kernels/cpu/matmul.c ---- */
 
-enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF };
+enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_TANH };
 
 /* linear_forward - y = act(x w^T + bias).
  *
@@ -93,6 +93,12 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor 
  * Shapes    dw f32 [M, K], dbias f32 [1, M] or absent, dy [N, M], x [N, K] */
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
                               struct tensor dy, struct tensor x, bool overwrite);
+
+/* activation_backward - dx = dy * act': where no product follows the activation, but a norm or a classifier.
+ *
+ * Shapes    dx, dy [N, M]; kept [N, M] from linear_forward. dx may alias dy */
+status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
+                           struct tensor kept, enum activation act);
 
 /* ---- embedding ---- */
 
@@ -122,6 +128,11 @@ status embedding_forward(struct kernels *k, struct tensor y, const int32_t *toke
 status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_t first_token,
                           struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
                           const int32_t *positions, struct dropout dropout);
+
+/* dropout_apply - y = drop(x): forward, and backward of the gradient.
+ *
+ * Shapes    y, x [N, C]; y may alias x */
+status dropout_apply(struct kernels *k, struct tensor y, struct tensor x, struct dropout dropout);
 
 /* ---- some of the rows: masked positions, the last token of each text ---- */
 
@@ -154,16 +165,22 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
                              struct tensor gamma, struct tensor beta, enum norm_kind kind,
                              float epsilon, struct dropout dropout);
 
-/* residual_norm_backward - dz += norm'(dy); ddelta = drop'(dz).
+/* What the residual stream reads. */
+enum norm_stream {
+    NORM_STREAM_SUM = 0, /* z, before the norm: dz += norm'(dy) */
+    NORM_STREAM_NOTHING, /* neither: dz = norm'(dy) */
+    NORM_STREAM_NORM,    /* y, behind the norm: dz = norm'(dy + dz) */
+};
+
+/* residual_norm_backward - dz (+)= norm'(dy); ddelta = drop'(dz).
  *
  * Shapes    dz, dy, z [N, C]; dgamma, dbeta f32 [1, C] `+=`; statistics from the forward pass
- * Memory    dz holds the gradient that arrives along the residual stream, and leaves with the norm's
- *           part added (overwrite: it is set instead of added to, where nothing arrives); ddelta absent
- *           where there was no dropout: then it equals dz */
+ * Memory    dz holds the gradient that arrives along the residual stream, and leaves with that of z;
+ *           ddelta absent where there was no dropout: then it equals dz */
 status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
                               struct tensor dgamma, struct tensor dbeta, struct tensor dy,
                               struct tensor z, struct tensor statistics, struct tensor gamma,
-                              enum norm_kind kind, bool overwrite, struct dropout dropout);
+                              enum norm_kind kind, enum norm_stream stream, struct dropout dropout);
 
 /* ---- attention ---- */
 

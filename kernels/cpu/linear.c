@@ -15,6 +15,7 @@ static inline vector activate(vector x, enum activation act)
 {
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf(x)
+           : act == ACTIVATION_TANH     ? math_tanh(x)
                                         : x;
 }
 
@@ -22,6 +23,7 @@ static inline vector slope(vector x, enum activation act)
 {
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh_slope(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf_slope(x)
+           : act == ACTIVATION_TANH     ? 1.0f - math_tanh(x) * math_tanh(x)
                                         : vector_set(1.0f);
 }
 
@@ -83,6 +85,22 @@ status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor kep
                                  .after = act == ACTIVATION_NONE ? NULL : activate_block,
                                  .context = &step,
                              });
+}
+
+status CPU(activation_backward)(struct kernels *k, struct tensor dx, struct tensor dy,
+                                struct tensor kept, enum activation act)
+{
+    (void)act; /* its slope is what was kept */
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t i = 0; i < dx.rows; i++) {
+        for (int64_t j = 0; j < dx.columns; j += VECTOR_LANES) {
+            int64_t left = dx.columns - j;
+            vector d = vector_get(dy.data, dy.dtype, i * dy.stride + j, left);
+            vector slopes = vector_get(kept.data, kept.dtype, i * kept.stride + j, left);
+            vector_put(dx.data, dx.dtype, i * dx.stride + j, d * slopes, left);
+        }
+    }
+    return STATUS_OK;
 }
 
 status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct tensor dy,

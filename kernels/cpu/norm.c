@@ -3,7 +3,7 @@
  * Forward   z = x + drop(delta);  h = (z - mean) r;  y = h gamma + beta, with
  *           r = 1 / sqrt(mean((z - mean)^2) + epsilon); for RMS the mean is left out (0).
  *           The norm is of z as stored, so that backward finds the same numbers.
- * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMS;
+ * Backward  g = dy gamma;  dz (+)= r (g - mean(g) - h mean(g h)), without mean(g) for RMS;
  *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy.
  * Order     A thread has whole rows. The sums over rows go into one partial sum for each of at most
  *           NORM_BLOCKS blocks, whose rows depend on N alone; partial sums are added in order. */
@@ -25,7 +25,7 @@ struct forward {
 struct backward {
     struct tensor dz, ddelta, dy, z, statistics, gamma;
     enum norm_kind kind;
-    bool overwrite;
+    enum norm_stream stream;
     struct dropout dropout;
 };
 
@@ -121,6 +121,17 @@ status CPU(residual_norm_forward)(struct kernels *k, struct tensor z, struct ten
     return STATUS_OK;
 }
 
+/* The gradient of y: what its readers say, and the stream where it is one of them. */
+INLINE vector arriving(const struct backward *b, enum dtype dtype, int64_t n, int64_t c,
+                       int64_t count)
+{
+    vector dy = vector_get(b->dy.data, dtype, n * b->dy.stride + c, count);
+    if (b->stream == NORM_STREAM_NORM) {
+        dy += vector_get(b->dz.data, dtype, n * b->dz.stride + c, count);
+    }
+    return dy;
+}
+
 /* The row's part of dgamma and dbeta is added to the block's; returns mean(g) and mean(g h). */
 INLINE void backward_sums(const struct backward *b, enum dtype dtype, int64_t n, float *dgamma,
                           float *dbeta, float *mean_g, float *mean_gh)
@@ -131,7 +142,7 @@ INLINE void backward_sums(const struct backward *b, enum dtype dtype, int64_t n,
     vector sum_g[2] = {{0}}, sum_gh[2] = {{0}};
     for (int64_t c = 0, chain = 0; c < columns; c += VECTOR_LANES, chain ^= 1) {
         int64_t count = columns - c;
-        vector dy = vector_get(b->dy.data, dtype, n * b->dy.stride + c, count);
+        vector dy = arriving(b, dtype, n, c, count);
         vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
         vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
         sum_g[chain] += g;
@@ -153,11 +164,11 @@ INLINE void backward_row(const struct backward *b, enum dtype dtype, int64_t n, 
     vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         int64_t count = columns - c;
-        vector dy = vector_get(b->dy.data, dtype, n * b->dy.stride + c, count);
+        vector dy = arriving(b, dtype, n, c, count);
         vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
         vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
         vector dz = r * (g - mean_g - h * mean_gh);
-        if (!b->overwrite) {
+        if (b->stream == NORM_STREAM_SUM) {
             dz += vector_get(b->dz.data, dtype, n * b->dz.stride + c, count);
         }
         vector_put(b->dz.data, dtype, n * b->dz.stride + c, dz, count);
@@ -218,9 +229,10 @@ static void add_partials(float *sums, const float *partials, int64_t blocks, int
 status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct tensor ddelta,
                                    struct tensor dgamma, struct tensor dbeta, struct tensor dy,
                                    struct tensor z, struct tensor statistics, struct tensor gamma,
-                                   enum norm_kind kind, bool overwrite, struct dropout dropout)
+                                   enum norm_kind kind, enum norm_stream stream,
+                                   struct dropout dropout)
 {
-    struct backward b = {dz, ddelta, dy, z, statistics, gamma, kind, overwrite, dropout};
+    struct backward b = {dz, ddelta, dy, z, statistics, gamma, kind, stream, dropout};
     struct arena *scratch = &cpu_of(k)->scratch;
     size_t mark = arena_mark(scratch);
     int64_t size = block_rows(dy.rows), blocks = (dy.rows + size - 1) / size;

@@ -48,6 +48,8 @@ double reference_activation(double x, enum activation act)
         return 0.5 * x * (1.0 + tanh(sqrt(2.0 / pi) * (x + 0.044715 * x * x * x)));
     case ACTIVATION_GELU_ERF:
         return 0.5 * x * erfc(-x / sqrt(2.0));
+    case ACTIVATION_TANH:
+        return tanh(x);
     case ACTIVATION_NONE:
         break;
     }
@@ -64,6 +66,8 @@ double reference_activation_slope(double x, enum activation act)
     }
     case ACTIVATION_GELU_ERF:
         return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) / sqrt(2.0 * pi);
+    case ACTIVATION_TANH:
+        return 1.0 - tanh(x) * tanh(x);
     case ACTIVATION_NONE:
         break;
     }
@@ -240,19 +244,27 @@ void reference_residual_norm_forward(struct tensor z, struct tensor y, struct te
     }
 }
 
+/* The gradient of y. */
+static double norm_arriving(struct tensor dz, struct tensor dy, int64_t n, int64_t c,
+                            enum norm_stream stream)
+{
+    return reference_get(dy, n, c) + (stream == NORM_STREAM_NORM ? reference_get(dz, n, c) : 0.0);
+}
+
 /* With h = (z - mean) r and g = dy gamma: dz = r (g - mean(g) - h mean(g h)), where the term
  * mean(g) belongs to the subtracted mean and is absent for RMS. */
 void reference_residual_norm_backward(struct tensor dz, struct tensor ddelta, struct tensor dgamma,
                                       struct tensor dbeta, struct tensor dy, struct tensor z,
                                       struct tensor statistics, struct tensor gamma,
-                                      enum norm_kind kind, bool overwrite, struct dropout dropout)
+                                      enum norm_kind kind, enum norm_stream stream,
+                                      struct dropout dropout)
 {
     int64_t columns = dy.columns;
     for (int64_t n = 0; n < dy.rows; n++) {
         double mean = reference_get(statistics, n, 0), r = reference_get(statistics, n, 1);
         double sum_g = 0, sum_gh = 0;
         for (int64_t c = 0; c < columns; c++) {
-            double g = reference_get(dy, n, c) * reference_get(gamma, 0, c);
+            double g = norm_arriving(dz, dy, n, c, stream) * reference_get(gamma, 0, c);
             sum_g += g;
             sum_gh += g * (reference_get(z, n, c) - mean) * r;
         }
@@ -260,13 +272,13 @@ void reference_residual_norm_backward(struct tensor dz, struct tensor ddelta, st
         double mean_gh = sum_gh / (double)columns;
         for (int64_t c = 0; c < columns; c++) {
             double h = (reference_get(z, n, c) - mean) * r;
-            double d = reference_get(dy, n, c);
+            double d = norm_arriving(dz, dy, n, c, stream);
             add(dgamma, 0, c, d * h);
             if (present(dbeta)) {
                 add(dbeta, 0, c, d);
             }
             double part = r * (d * reference_get(gamma, 0, c) - mean_g - h * mean_gh);
-            double before = overwrite ? 0.0 : reference_get(dz, n, c);
+            double before = stream == NORM_STREAM_SUM ? reference_get(dz, n, c) : 0.0;
             reference_set(dz, n, c, before + part);
             if (present(ddelta)) {
                 double keep = reference_keep(dropout, n * columns + c);

@@ -46,7 +46,8 @@ void reference_residual_norm_forward(struct tensor z, struct tensor y, struct te
 void reference_residual_norm_backward(struct tensor dz, struct tensor ddelta, struct tensor dgamma,
                                       struct tensor dbeta, struct tensor dy, struct tensor z,
                                       struct tensor statistics, struct tensor gamma,
-                                      enum norm_kind kind, bool overwrite, struct dropout dropout);
+                                      enum norm_kind kind, enum norm_stream stream,
+                                      struct dropout dropout);
 
 void reference_attention_forward(struct tensor o, struct tensor lse, struct tensor q,
                                  struct tensor keys, struct tensor values,

@@ -24,8 +24,10 @@ static inline struct cuda *cuda_of(const struct kernels *k)
     X(linear_forward)                                                                              \
     X(linear_backward_input)                                                                       \
     X(linear_backward_weight)                                                                      \
+    X(activation_backward)                                                                         \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
+    X(dropout_apply)                                                                               \
     X(gather_rows)                                                                                 \
     X(scatter_rows)                                                                                \
     X(residual_norm_forward)                                                                       \

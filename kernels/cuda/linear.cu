@@ -9,29 +9,32 @@
 
 enum { LINEAR_THREADS = 256, SLICES = 64, SLICE_COLUMNS = 256 };
 
-GPU_INLINE float gelu(float x, enum activation act)
+GPU_INLINE float activation(float x, enum activation act)
 {
     if (act == ACTIVATION_GELU_TANH) {
         return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
     }
-    return 0.5f * x * erfcf(-0.7071067812f * x);
+    return act == ACTIVATION_TANH ? tanhf(x) : 0.5f * x * erfcf(-0.7071067812f * x);
 }
 
-GPU_INLINE float gelu_slope(float x, enum activation act)
+GPU_INLINE float activation_slope(float x, enum activation act)
 {
     if (act == ACTIVATION_GELU_TANH) {
         float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
         float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
         return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
     }
+    if (act == ACTIVATION_TANH) {
+        return 1.0f - tanhf(x) * tanhf(x);
+    }
     return 0.5f * erfcf(-0.7071067812f * x) + x * expf(-0.5f * x * x) * 0.3989422804f;
 }
 
-/* y = act(a); or y *= act'(a). */
+/* y = act(a); or y = dy act'(a), where dy may be y. */
 template <typename T, bool WIDE, bool SLOPE>
 __global__ void __launch_bounds__(LINEAR_THREADS)
-    activate(const matrix<T> y, const matrix<const T> a, int64_t rows, int64_t columns,
-             enum activation act)
+    activate(const matrix<T> y, const matrix<const T> dy, const matrix<const T> a, int64_t rows,
+             int64_t columns, enum activation act)
 {
     int64_t eights = (columns + EIGHT - 1) / EIGHT;
     int64_t i = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
@@ -42,11 +45,11 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     float x[EIGHT], out[EIGHT] = {};
     load_eight<WIDE>(x, a.data + n * a.stride + c, left);
     if (SLOPE) {
-        load_eight<WIDE>(out, y.data + n * y.stride + c, left);
+        load_eight<WIDE>(out, dy.data + n * dy.stride + c, left);
     }
 #pragma unroll
     for (int j = 0; j < EIGHT; j++) {
-        out[j] = SLOPE ? out[j] * gelu_slope(x[j], act) : gelu(x[j], act);
+        out[j] = SLOPE ? out[j] * activation_slope(x[j], act) : activation(x[j], act);
     }
     store_eight<WIDE>(y.data + n * y.stride + c, out, left);
 }
@@ -85,13 +88,13 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
 /* ---- host ---- */
 
 template <bool SLOPE>
-static status run_activation(struct kernels *k, struct tensor y, struct tensor a,
+static status run_activation(struct kernels *k, struct tensor y, struct tensor dy, struct tensor a,
                              enum activation act)
 {
     unsigned blocks = blocks_for(y.rows * ((y.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
-    FOR_TYPE(k->dtype, operation_wide(y) && operation_wide(a),
+    FOR_TYPE(k->dtype, operation_wide(y) && operation_wide(dy) && operation_wide(a),
              LAUNCH(k, (activate<T, WIDE, SLOPE>), blocks, LINEAR_THREADS, 0, matrix_of<T>(y),
-                    matrix_of<const T>(a), y.rows, y.columns, act));
+                    matrix_of<const T>(dy), matrix_of<const T>(a), y.rows, y.columns, act));
     return STATUS_OK;
 }
 
@@ -109,7 +112,8 @@ extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct
         return STATUS_OK;
     }
     TRY(cuda_product_run(k, &p));
-    return act == ACTIVATION_NONE ? STATUS_OK : run_activation<false>(k, y, p.c, act);
+    return act == ACTIVATION_NONE ? STATUS_OK
+                                  : run_activation<false>(k, y, tensor_absent(), p.c, act);
 }
 
 extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy,
@@ -124,7 +128,13 @@ extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx
         return STATUS_OK;
     }
     TRY(cuda_product_run(k, &p));
-    return act == ACTIVATION_NONE ? STATUS_OK : run_activation<true>(k, dx, kept, act);
+    return act == ACTIVATION_NONE ? STATUS_OK : run_activation<true>(k, dx, dx, kept, act);
+}
+
+extern "C" status cuda_activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
+                                           struct tensor kept, enum activation act)
+{
+    return dx.rows == 0 ? STATUS_OK : run_activation<true>(k, dx, dy, kept, act);
 }
 
 static int64_t widest(const struct kernels_limits *limits)

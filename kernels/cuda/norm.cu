@@ -33,7 +33,8 @@ template <typename T> struct backward {
     const float *gamma;
     float *parts; /* [blocks][2][columns]: dgamma, dbeta */
     int64_t rows, columns;
-    bool layer, overwrite;
+    bool layer;
+    enum norm_stream stream;
     struct dropout dropout;
 };
 
@@ -146,6 +147,14 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward<T> 
             load_eight<WIDE>(h[j], b.z.data + n * b.z.stride + c, left);
             load_eight<WIDE>(g[j], b.dy.data + n * b.dy.stride + c, left);
             load_eight<WIDE>(gamma, b.gamma + c, left);
+            if (b.stream == NORM_STREAM_NORM) {
+                float stream[EIGHT];
+                load_eight<WIDE>(stream, b.dz.data + n * b.dz.stride + c, left);
+#pragma unroll
+                for (int i = 0; i < EIGHT; i++) {
+                    g[j][i] += stream[i];
+                }
+            }
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
                 h[j][i] = (h[j][i] - mean) * r;
@@ -162,7 +171,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward<T> 
         for (int j = 0; j < CHUNKS; j++) {
             int64_t c = first + j * TEAM * EIGHT, left = b.columns - c;
             float before[EIGHT] = {};
-            if (!b.overwrite) {
+            if (b.stream == NORM_STREAM_SUM) {
                 load_eight<WIDE>(before, b.dz.data + n * b.dz.stride + c, left);
             }
 #pragma unroll
@@ -258,7 +267,7 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                                               struct tensor dbeta, struct tensor dy,
                                               struct tensor z, struct tensor statistics,
                                               struct tensor gamma, enum norm_kind kind,
-                                              bool overwrite, struct dropout dropout)
+                                              enum norm_stream stream, struct dropout dropout)
 {
     TRY(width_check(z.columns));
     if (z.rows == 0) {
@@ -285,7 +294,7 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                          z.rows,
                          z.columns,
                          kind == NORM_LAYER,
-                         overwrite,
+                         stream,
                          dropout};
         TRY((backward_run<T, WIDE>(k, b, static_cast<unsigned>(blocks))));
     });

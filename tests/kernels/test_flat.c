@@ -208,6 +208,29 @@ static void test_convert(struct kernels *k)
     operation_release(&y);
 }
 
+/* Zero or scaled, as the counter of each element says; also over itself. */
+static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
+{
+    enum dtype dtype = kernels_dtype(k);
+    const struct dropout dropout = {0.25f, random_key(1, RANDOM_DROPOUT, 2, 3), 0xfffffff0};
+    struct tensor x = operation_tensor(dtype, rows, columns, columns + pad);
+    struct tensor y = operation_tensor(dtype, rows, columns, columns + 2 * pad);
+    operation_fill(x, 1, 1);
+    CHECK_OK(dropout_apply(k, y, x, dropout));
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t r = i / columns, c = i % columns;
+        double wanted = reference_get(x, r, c) * reference_keep(dropout, i);
+        double got = reference_get(y, r, c);
+        CHECK(fabs(got - wanted) <= fabs(wanted) * (dtype == DTYPE_BF16 ? 1.0 / 256 : 1e-6));
+    }
+    CHECK_OK(dropout_apply(k, x, x, dropout));
+    CHECK(operation_difference(x, y) == 0);
+    CHECK_OK(dropout_apply(k, y, x, (struct dropout){0}));
+    CHECK(operation_difference(y, x) == 0);
+    operation_release(&x);
+    operation_release(&y);
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < COUNTS; i++) {
@@ -222,6 +245,9 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_adamw_nan(k);
     test_convert(k);
     test_convert(other);
+    test_dropout(k, 1, 1, 0);
+    test_dropout(other, 5, 64, 8);
+    test_dropout(other, 67, 33, 3);
 }
 
 int main(void)

@@ -16,7 +16,9 @@ static const struct shape shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static const enum activation activations[] = {ACTIVATION_NONE, ACTIVATION_GELU_TANH,
-                                              ACTIVATION_GELU_ERF};
+                                              ACTIVATION_GELU_ERF, ACTIVATION_TANH};
+
+enum { ACTIVATIONS = sizeof activations / sizeof *activations };
 
 struct operands {
     struct tensor x, w, bias, dy, pre_x; /* pre_x: before the activation that made x */
@@ -214,6 +216,33 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     results_release(&exact);
 }
 
+/* Without a product behind the activation; dx over dy too. */
+static void test_activation(struct kernels *k, enum activation act)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct tensor pre = operation_random(dtype, 67, 33, 1, 1.5);
+    struct tensor dy = padded_random(dtype, 67, 33, 5, 2, 1.0);
+    struct tensor dx = operation_tensor(dtype, 67, 33, 36);
+    struct tensor exact = operation_tensor(REFERENCE_F64, 67, 33, 33);
+    struct tensor kept = kept_of(k, pre, act);
+    for (int64_t i = 0; i < 67; i++) {
+        for (int64_t j = 0; j < 33; j++) {
+            double slope = reference_activation_slope(reference_get(pre, i, j), act);
+            reference_set(exact, i, j, reference_get(dy, i, j) * slope);
+        }
+    }
+    CHECK_OK(activation_backward(k, dx, dy, kept, act));
+    CHECK_OK(activation_backward(k, dy, dy, kept, act));
+    double tolerance = dtype == DTYPE_BF16 ? 1.0 / 128 : 3e-6;
+    operation_within("dx of an activation", k, operation_difference(dx, exact), tolerance);
+    CHECK(operation_difference(dy, dx) == 0);
+    operation_release(&pre);
+    operation_release(&dy);
+    operation_release(&dx);
+    operation_release(&exact);
+    operation_release(&kept);
+}
+
 /* Without a bias, and without keeping anything. */
 static void test_bare(struct kernels *k)
 {
@@ -270,6 +299,7 @@ static void test_refusals(struct kernels *k)
                 "kept");
     CHECK_FAILS(linear_backward_weight(k, w, none, x, x, false), STATUS_INTERNAL,
                 "linear_backward_weight");
+    CHECK_FAILS(activation_backward(k, x, x, x, ACTIVATION_NONE), STATUS_INTERNAL, "no activation");
     operation_release(&x);
     operation_release(&w);
     operation_release(&y);
@@ -278,10 +308,13 @@ static void test_refusals(struct kernels *k)
 static void test_context(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
-        test_shape(k, other, &shapes[i], activations[i % 3], i % 2 == 1);
+        test_shape(k, other, &shapes[i], activations[i % ACTIVATIONS], i % 2 == 1);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < ACTIVATIONS; i++) {
         test_shape(k, other, &shapes[5], activations[i], false);
+    }
+    for (int i = 1; i < ACTIVATIONS; i++) {
+        test_activation(k, activations[i]);
     }
     test_bare(k);
     test_nan(k);

@@ -4,22 +4,25 @@
 struct shape {
     int64_t rows, columns;
     enum norm_kind kind;
-    bool beta, delta, overwrite;
+    bool beta, delta;
+    enum norm_stream stream;
     float dropout;
     double offset; /* added to x: a mean that is large against the deviation */
 };
 
 static const struct shape shapes[] = {
-    {1, 1, NORM_RMS, false, true, false, 0, 1},
-    {1, 2, NORM_LAYER, true, true, false, 0, 0},
-    {3, 17, NORM_LAYER, true, false, true, 0, 0},
-    {67, 64, NORM_LAYER, true, true, false, 0, 0},
-    {67, 101, NORM_RMS, false, true, false, 0, 0},
-    {130, 96, NORM_LAYER, true, true, true, 0, 0},
-    {515, 33, NORM_LAYER, true, true, false, 0, 0},
-    {9, 200, NORM_LAYER, true, true, false, 0, 100},
-    {67, 101, NORM_LAYER, true, true, false, 0.25f, 0},
-    {5, 64, NORM_RMS, false, true, true, 0.5f, 0},
+    {1, 1, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 1},
+    {1, 2, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
+    {3, 17, NORM_LAYER, true, false, NORM_STREAM_NOTHING, 0, 0},
+    {67, 64, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
+    {67, 101, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0},
+    {130, 96, NORM_LAYER, true, true, NORM_STREAM_NOTHING, 0, 0},
+    {515, 33, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
+    {9, 200, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 100},
+    {67, 101, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0},
+    {5, 64, NORM_RMS, false, true, NORM_STREAM_NOTHING, 0.5f, 0},
+    {67, 64, NORM_LAYER, true, true, NORM_STREAM_NORM, 0, 0},
+    {33, 101, NORM_LAYER, true, true, NORM_STREAM_NORM, 0.25f, 0},
 };
 
 struct memory {
@@ -101,7 +104,7 @@ static void run(struct kernels *k, const struct shape *s, struct memory m)
     CHECK_OK(residual_norm_forward(k, m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta,
                                    s->kind, 1e-5f, dropout_of(s)));
     CHECK_OK(residual_norm_backward(k, m.dz, m.ddelta, m.dgamma, m.dbeta, m.dy, in, m.statistics,
-                                    m.gamma, s->kind, s->overwrite, dropout_of(s)));
+                                    m.gamma, s->kind, s->stream, dropout_of(s)));
 }
 
 static void reference_run(const struct shape *s, struct memory m)
@@ -110,7 +113,7 @@ static void reference_run(const struct shape *s, struct memory m)
     reference_residual_norm_forward(m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta, s->kind,
                                     (double)1e-5f, dropout_of(s));
     reference_residual_norm_backward(m.dz, m.ddelta, m.dgamma, m.dbeta, m.dy, in, m.statistics,
-                                     m.gamma, s->kind, s->overwrite, dropout_of(s));
+                                     m.gamma, s->kind, s->stream, dropout_of(s));
 }
 
 static void compare(struct kernels *k, const char *what, struct tensor got, struct tensor naive,
@@ -159,7 +162,7 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
 /* z over x gives the same as z of its own; without y there is only the sum. */
 static void test_alias(struct kernels *k)
 {
-    const struct shape s = {40, 50, NORM_LAYER, true, true, false, 0, 0};
+    const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0};
     struct memory m = memory_make(&s, kernels_dtype(k)), n = memory_make(&s, kernels_dtype(k));
     memory_fill(m, 0);
     memory_copy(n, m);
@@ -180,7 +183,7 @@ static void test_alias(struct kernels *k)
 /* The first law: a second backward pass adds the parameters' gradients again, dz is set anew. */
 static void test_law(struct kernels *k)
 {
-    const struct shape s = {40, 50, NORM_LAYER, true, true, true, 0, 0};
+    const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_STREAM_NOTHING, 0, 0};
     struct memory m = memory_make(&s, kernels_dtype(k));
     memory_fill(m, 0);
     operation_set(m.dgamma, 0);
@@ -199,7 +202,7 @@ static void test_law(struct kernels *k)
 
 static void test_nan(struct kernels *k)
 {
-    const struct shape s = {4, 40, NORM_LAYER, true, false, true, 0, 0};
+    const struct shape s = {4, 40, NORM_LAYER, true, false, NORM_STREAM_NOTHING, 0, 0};
     struct memory m = memory_make(&s, kernels_dtype(k));
     memory_fill(m, 0);
     reference_set(m.x, 2, 39, NAN);

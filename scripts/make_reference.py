@@ -5,6 +5,7 @@ needed to train.
     python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
     python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
+    python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
 
 A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
 names and orientations of Hugging Face's GPT2LMHeadModel: logits, loss, the gradient of every parameter, and
@@ -14,6 +15,9 @@ Beams: what Hugging Face's generate() finds in a tiny model that likes its end t
 
 Pretrained: model folders as save_pretrained writes them, and the log-probabilities of every token behind every
 beginning of a text.
+
+DPO: what TRL's DPOTrainer makes of one batch of pairs with a tiny model: for every loss the value, the gradient of
+every parameter, and the metrics; and its RewardTrainer's loss.
 """
 import math
 import pathlib
@@ -197,6 +201,76 @@ def write_pretrained(folder):
     print(folder)
 
 
+def dpo_cases():
+    """Names, weights, beta, label_smoothing, discopop_tau."""
+    one = {"sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "sft", "sigmoid_norm"}
+    cases = [([name], [1.0], 0.1, 0.0, 0.05) for name in sorted(one)]
+    cases += [([name], [1.0], 0.3, 0.1, 0.05) for name in ("exo_pair", "robust", "aot", "aot_unpaired")]
+    cases += [(["discopop"], [1.0], 0.2, 0.0, 0.5), (["hinge"], [1.0], 2.0, 0.0, 0.05), (["aot"], [2.0], 0.1, 0.0, 0.05),
+              (["sigmoid", "bco_pair", "sft"], [0.8, 0.2, 1.0], 0.1, 0.0, 0.05)]
+    return cases
+
+
+def write_dpo(path):
+    """TRL in double precision, eight pairs of one batch."""
+    import datasets
+    import tempfile
+    import transformers
+    import trl
+    torch.manual_seed(11)
+    sizes = dict(n_layer=2, n_embd=8, n_head=2, n_inner=32, n_positions=24, vocab_size=37, resid_pdrop=0, embd_pdrop=0,
+                 attn_pdrop=0, initializer_range=0.3, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    models = [transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).double() for _ in range(2)]
+    with torch.no_grad():
+        for p in models[0].parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+            p.copy_(p.float().double())
+        for p, q in zip(models[0].parameters(), models[1].parameters()):
+            q.copy_(p + torch.randn_like(p) * 0.1)
+    lengths = [(3, 5, 2), (1, 1, 4), (7, 3, 3), (2, 9, 6), (4, 2, 8), (5, 6, 1), (6, 4, 4), (3, 7, 5)]
+    rows = [dict(zip(("prompt_ids", "chosen_ids", "rejected_ids"),
+                     (torch.randint(1, sizes["vocab_size"], (n,)).tolist() for n in each))) for each in lengths]
+    root = pathlib.Path(__file__).resolve().parent.parent
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(root / "tests/reference/tokenizer/gpt2/tokenizer.json"), eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>")
+    with tempfile.TemporaryDirectory() as folder:
+        config = trl.DPOConfig(output_dir=folder, report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
+                               per_device_train_batch_size=len(rows), max_length=None)
+        trainer = trl.DPOTrainer(model=models[0], ref_model=models[1], args=config, processing_class=tokenizer,
+                                 train_dataset=datasets.Dataset.from_list([dict(prompt="a", chosen="b", rejected="c")]))
+    batch = trainer.data_collator(rows)
+    with h5py.File(path, "w") as f:
+        f.attrs.update(layers=2.0, width=8.0, heads=2.0, inner=32.0, positions=24.0, vocabulary=37.0, pairs=len(rows))
+        f["lengths"] = np.array(lengths, np.int32)
+        f["ids"] = np.array(sum((r["prompt_ids"] + r["chosen_ids"] + r["rejected_ids"] for r in rows), []), np.int32)
+        for name, tensor in models[0].state_dict().items():
+            if name != "lm_head.weight" and not name.endswith((".attn.bias", ".attn.masked_bias")):
+                f["weights/" + name] = tensor.numpy().astype(np.float32)
+        f["reference"] = torch.stack(trainer.compute_ref_log_probs(trainer.ref_model, batch), 1).numpy()
+        for i, (names, weights, beta, smoothing, tau) in enumerate(dpo_cases()):
+            trainer.loss_types, trainer.loss_weights = names, weights
+            trainer.beta, trainer.label_smoothing, trainer.args.discopop_tau = beta, smoothing, tau
+            trainer._metrics["train"].clear()
+            models[0].zero_grad()
+            loss = trainer._compute_loss(models[0].train(), batch, False)
+            loss.backward()
+            group = f.create_group(f"case_{i}")
+            group.attrs.update(beta=beta, label_smoothing=smoothing, discopop_tau=tau, loss=loss.item(),
+                               terms=float(len(names)))
+            group["losses"] = np.array([" ".join(names)], dtype="S64")
+            group["loss_weights"] = np.array(weights)
+            for name, p in models[0].named_parameters():
+                group["gradients/" + name] = p.grad.numpy().astype(np.float32)
+            for name, values in trainer._metrics["train"].items():
+                if name != "num_tokens":
+                    group.attrs[name.replace("/", ".")] = values[0]
+            print(names, loss.item())
+        f.attrs["cases"] = float(len(dpo_cases()))
+        f.attrs["num_tokens"] = float(batch["attention_mask"].sum())
+    print(path)
+
+
 def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
     if sys.argv[1:] == ["beams"]:
@@ -204,6 +278,9 @@ def main():
         return
     if sys.argv[1:] == ["pretrained"]:
         write_pretrained(folder / "pretrained")
+        return
+    if sys.argv[1:] == ["dpo"]:
+        write_dpo(folder / "dpo.h5")
         return
     write(folder / "gpt2_tanh.h5", "tanh", False)
     write(folder / "gpt2_erf_documents.h5", "none", True)

@@ -18,7 +18,7 @@ struct batch {
         first_row; /* global index of row 0: (step's first sequence + offset) * T; for dropout */
     const int64_t *samples; /* [B] global sample ids, to name them in messages */
 
-    /* Batches of examples (loader_options.examples); all else is as above, but the rows are packed: N is the sum
+    /* Batches of sentence pairs (loader_options.kind); all else is as above, but the rows are packed: N is the sum
      * of the examples' tokens, at most B T, each example is one segment of cu_rows, and no row is padding. The
      * global index of row r of example b, for dropout, is samples[b] * T + positions[r]; first_row is that of
      * row 0. targets has the ids to predict at the masked rows. */
@@ -27,6 +27,12 @@ struct batch {
     int64_t masked;               /* M: rows whose token is to be predicted, over all examples */
     const int32_t *masked_rows;   /* [M] rising */
     const int32_t *masked_ids;    /* [M] */
+
+    /* Batches of preference pairs: rows are packed likewise, at most 2 B T; the chosen answer of pair i, with its
+     * prompt, is segment 2 i of cu_rows, the rejected one segment 2 i + 1; targets are the answers' tokens. The global
+     * index of row 0 is 2 samples[0] T. */
+    const double *
+        reference; /* [2 B] log-probabilities of the answers, chosen and rejected in turn; NULL: not known */
 };
 
 enum { BATCH_IGNORED = -100 };

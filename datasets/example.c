@@ -9,6 +9,11 @@ static const struct example_format formats[EXAMPLE_KINDS] = {
                                 2,
                                 {[EXAMPLE_FIRST_SEGMENT] = {"first_segment", 4, false},
                                  [EXAMPLE_NEXT_SENTENCE] = {"next_sentence", 1, false}}},
+    [EXAMPLE_PREFERENCE_PAIRS] =
+        {"preference_pairs",
+         1,
+         2,
+         {[EXAMPLE_PROMPT] = {"prompt", 4, false}, [EXAMPLE_CHOSEN] = {"chosen", 4, false}}},
 };
 
 const struct example_format *example_format_of(enum example_kind kind)

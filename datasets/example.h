@@ -10,6 +10,9 @@
  *   sentence_pairs  1        first_segment  uint32  example  tokens of segment 0: [CLS] A [SEP]; all of them where
  *                                                            there is one segment; the rest, B [SEP], is segment 1
  *                            next_sentence  uint8   example  0: B follows A in its document; 1: B is random
+ *   preference_pairs 1       prompt         uint32  example  tokens of the prompt; behind it lie the chosen and the
+ *                                                            rejected answer, each to be read behind the prompt
+ *                            chosen         uint32  example  tokens of the chosen answer; the rest is the rejected one
  *
  * A kind of a later objective is a row of the table in example.c and its columns: one value for each token (a loss
  * mask) or for each example (where the second answer of a preference pair begins, a label) is all that they need. */
@@ -20,7 +23,7 @@
 
 #include "base/status.h"
 
-enum example_kind { EXAMPLE_TEXT, EXAMPLE_SENTENCE_PAIRS, EXAMPLE_KINDS };
+enum example_kind { EXAMPLE_TEXT, EXAMPLE_SENTENCE_PAIRS, EXAMPLE_PREFERENCE_PAIRS, EXAMPLE_KINDS };
 
 enum { EXAMPLE_COLUMNS_MAX = 4 };
 
@@ -38,15 +41,16 @@ struct example_format {
 };
 
 enum { EXAMPLE_FIRST_SEGMENT, EXAMPLE_NEXT_SENTENCE }; /* columns of sentence pairs */
+enum { EXAMPLE_PROMPT, EXAMPLE_CHOSEN };               /* columns of preference pairs */
 
 const struct example_format *example_format_of(enum example_kind kind);
 
 /* example_kind_named - EXAMPLE_KINDS: none has this name. */
 enum example_kind example_kind_named(const char *name);
 
-/* A sentence pair in the caller's memory. */
+/* An example in the caller's memory. */
 struct example {
-    int64_t room;          /* of ids, segments: tokens at most */
+    int64_t room;          /* of ids (and of segments, of sentence pairs): tokens at most */
     int64_t tokens;        /* of this one */
     int32_t *ids;          /* [room] */
     int32_t *segments;     /* [room] 0, 1 */
@@ -55,4 +59,5 @@ struct example {
     int64_t predictions;
     int64_t predictions_room;
     int32_t *positions, *labels; /* [predictions_room] */
+    int64_t prompt, chosen;      /* tokens of a preference pair's first two parts */
 };

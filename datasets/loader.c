@@ -29,8 +29,9 @@ struct slot {
     struct batch batch;
     bool last, end, failed;
     int32_t *inputs, *targets, *positions, *cu_rows;
-    int32_t *segment_ids, *next_sentence, *masked_rows, *masked_ids; /* of examples */
+    int32_t *segment_ids, *next_sentence, *masked_rows, *masked_ids; /* of sentence pairs */
     int64_t *samples;
+    double *reference; /* of preference pairs */
 };
 
 struct loader {
@@ -62,21 +63,40 @@ struct loader {
     double stall_seconds;
 };
 
-/* Of one example: ids, segments, positions, labels, and twice its tokens for masking. */
+static bool is_masked(const struct loader_options *o)
+{
+    return o->kind == EXAMPLE_SENTENCE_PAIRS;
+}
+
+static bool is_preference(const struct loader_options *o)
+{
+    return o->kind == EXAMPLE_PREFERENCE_PAIRS;
+}
+
+/* Of one example: ids of three parts; or ids, segments, positions, labels, and twice its tokens for masking. */
 static int64_t example_values(const struct loader_options *o)
 {
+    if (is_preference(o)) {
+        return 2 * o->sequence_tokens;
+    }
     return 4 * o->sequence_tokens + 2 * o->masking.most;
+}
+
+static int64_t slot_rows(const struct loader_options *o)
+{
+    return o->micro_sequences * o->sequence_tokens * (is_preference(o) ? 2 : 1);
 }
 
 static int64_t slot_bytes(const struct loader_options *o)
 {
-    int64_t rows = o->micro_sequences * o->sequence_tokens;
+    int64_t rows = slot_rows(o);
     int64_t values = 3 * rows + rows + 1;
-    if (o->examples) {
+    if (is_masked(o)) {
         values += rows + o->micro_sequences * (1 + 2 * o->masking.most);
     }
     int64_t bytes =
         values * (int64_t)sizeof(int32_t) + o->micro_sequences * (int64_t)sizeof(int64_t);
+    bytes += is_preference(o) ? 2 * o->micro_sequences * (int64_t)sizeof(double) : 0;
     return (bytes + 63) / 64 * 64;
 }
 
@@ -93,7 +113,8 @@ static int64_t slot_count(const struct loader_options *o)
 int64_t loader_memory_bytes(const struct loader_options *options)
 {
     int64_t window = (2 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
-    window += options->examples ? example_values(options) * (int64_t)sizeof(int32_t) : 0;
+    window +=
+        options->kind != EXAMPLE_TEXT ? example_values(options) * (int64_t)sizeof(int32_t) : 0;
     int64_t slots = slot_count(options) * (slot_bytes(options) + (int64_t)sizeof(struct slot));
     return slots + window + options->source_count * (int64_t)SHARD_BYTES;
 }
@@ -103,7 +124,7 @@ static status check_options(const struct loader_options *o)
     REQUIRE(o->source_count > 0 && o->source_count <= ORDER_SOURCES_MAX, STATUS_RECIPE,
             "%d data sources; 1 to %d are possible", o->source_count, ORDER_SOURCES_MAX);
     bool sizes = o->sequence_tokens > 0 && o->global_sequences > 0 && o->micro_sequences > 0 &&
-                 o->sequence_tokens < INT32_MAX / o->micro_sequences;
+                 o->sequence_tokens < INT32_MAX / 2 / o->micro_sequences;
     REQUIRE(sizes, STATUS_RECIPE, "a batch of %lld sequences of %lld tokens, %lld at a time",
             (long long)o->global_sequences, (long long)o->sequence_tokens,
             (long long)o->micro_sequences);
@@ -117,7 +138,7 @@ static status check_options(const struct loader_options *o)
                  m->most <= o->sequence_tokens && m->kinds != NULL && m->mask_id >= 0 &&
                  m->vocab_size == o->vocab_size;
     REQUIRE(
-        !o->examples || masks, STATUS_RECIPE,
+        !is_masked(o) || masks, STATUS_RECIPE,
         "masking of %g of %lld tokens, at most %lld: the share must be above 0 and at most 1, the "
         "limit 1 to the sequence length, and the tokenizer must have a [MASK]",
         m->probability, (long long)o->sequence_tokens, (long long)m->most);
@@ -135,7 +156,7 @@ static status open_sources(struct loader *l)
                                         .sequence_tokens = o->sequence_tokens,
                                         .vocab_size = o->vocab_size,
                                         .tokenizer_sha256 = o->tokenizer_sha256,
-                                        .examples = o->examples,
+                                        .kind = o->kind,
                                         .open_limit = each > 1 ? each : 1};
         TRY(shard_set_open(&set, &l->sets[i]));
         samples[i] = shard_set_samples(l->sets[i]);
@@ -143,7 +164,7 @@ static status open_sources(struct loader *l)
     }
     TRY(order_set(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
     l->order.window =
-        o->examples ? 0 : o->sequence_tokens; /* examples are not cut at other places */
+        o->kind != EXAMPLE_TEXT ? 0 : o->sequence_tokens; /* examples are not cut at other places */
     int64_t epoch = order_epoch(&l->order);
     l->limit = o->limit_samples > 0 ? o->limit_samples : INT64_MAX;
     if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && l->limit > epoch)) {
@@ -173,7 +194,9 @@ static status take_fingerprint(struct loader *l)
     status result = STATUS_OK;
     TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
     TRY_GOTO(result, failed,
-             l->options.examples ? hash_masking(&l->options.masking, hash) : STATUS_OK);
+             is_masked(&l->options) ? hash_masking(&l->options.masking, hash) : STATUS_OK);
+    TRY_GOTO(result, failed,
+             is_preference(&l->options) ? hash_update(hash, "preference pairs\n", 17) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
         used = snprintf(text, sizeof text, "source %llu of %llu\n",
                         (unsigned long long)(l->order.before[i + 1] - l->order.before[i]),
@@ -193,6 +216,11 @@ static status make_example(struct loader *l)
     size_t values = (size_t)example_values(&l->options);
     l->example_memory = malloc(values * sizeof *l->example_memory);
     REQUIRE(l->example_memory != NULL, STATUS_INTERNAL, "out of memory: an example");
+    l->example = (struct example){.room = is_preference(&l->options) ? 2 * tokens : tokens,
+                                  .ids = l->example_memory};
+    if (is_preference(&l->options)) {
+        return STATUS_OK;
+    }
     l->example = (struct example){.room = tokens,
                                   .ids = l->example_memory,
                                   .segments = l->example_memory + tokens,
@@ -205,7 +233,7 @@ static status make_example(struct loader *l)
 static status make_ring(struct loader *l)
 {
     int64_t batch = l->options.micro_sequences, tokens = l->options.sequence_tokens;
-    int64_t rows = batch * tokens, bytes = slot_bytes(&l->options);
+    int64_t rows = slot_rows(&l->options), bytes = slot_bytes(&l->options);
     l->slots = slot_count(&l->options);
     l->ring = calloc((size_t)l->slots, sizeof *l->ring);
     l->memory = malloc((size_t)(l->slots * bytes));
@@ -214,15 +242,16 @@ static status make_ring(struct loader *l)
     bool held = l->ring != NULL && l->memory != NULL && l->window != NULL && l->starts != NULL;
     REQUIRE(held, STATUS_INTERNAL, "out of memory: %lld micro-batches of %lld bytes",
             (long long)l->slots, (long long)bytes);
-    TRY(l->options.examples ? make_example(l) : STATUS_OK);
+    TRY(l->options.kind != EXAMPLE_TEXT ? make_example(l) : STATUS_OK);
     for (int64_t i = 0; i < l->slots; i++) {
         struct slot *s = &l->ring[i];
         s->samples = (int64_t *)((char *)l->memory + i * bytes); /* the widest type first */
-        s->inputs = (int32_t *)(s->samples + batch);
+        s->reference = (double *)(s->samples + batch);
+        s->inputs = (int32_t *)(s->reference + (is_preference(&l->options) ? 2 * batch : 0));
         s->targets = s->inputs + rows;
         s->positions = s->targets + rows;
         s->cu_rows = s->positions + rows;
-        if (l->options.examples) {
+        if (is_masked(&l->options)) {
             s->segment_ids = s->cu_rows + rows + 1;
             s->next_sentence = s->segment_ids + rows;
             s->masked_rows = s->next_sentence + batch;
@@ -316,6 +345,46 @@ static status fill_examples(struct loader *l, struct slot *s)
     return STATUS_OK;
 }
 
+/* An answer behind its prompt, at the end of the batch. */
+static void add_answer(struct slot *s, const int32_t *prompt, int64_t prompt_tokens,
+                       const int32_t *answer, int64_t answer_tokens)
+{
+    struct batch *b = &s->batch;
+    int64_t tokens = prompt_tokens + answer_tokens;
+    int32_t *inputs = s->inputs + b->rows, *targets = s->targets + b->rows;
+    memcpy(inputs, prompt, (size_t)prompt_tokens * sizeof *inputs);
+    memcpy(inputs + prompt_tokens, answer, (size_t)answer_tokens * sizeof *inputs);
+    for (int64_t i = 0; i < tokens; i++) {
+        bool counted = i + 1 >= prompt_tokens && i + 1 < tokens;
+        targets[i] = counted ? inputs[i + 1] : BATCH_IGNORED;
+        s->positions[b->rows + i] = (int32_t)i;
+    }
+    b->rows += tokens;
+    b->longest = tokens > b->longest ? tokens : b->longest;
+    s->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+static status fill_preferences(struct loader *l, struct slot *s)
+{
+    const struct example *e = &l->example;
+    const double *const *reference = l->options.reference;
+    s->batch.rows = 0;
+    s->batch.reference = reference != NULL ? s->reference : NULL;
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        s->samples[i] = l->next + i;
+        TRY(shard_set_example(l->sets[place.source], place.sample, &l->example));
+        const int32_t *chosen = e->ids + e->prompt, *rejected = chosen + e->chosen;
+        add_answer(s, e->ids, e->prompt, chosen, e->chosen);
+        add_answer(s, e->ids, e->prompt, rejected, e->tokens - e->prompt - e->chosen);
+        if (reference != NULL) {
+            memcpy(s->reference + 2 * i, reference[place.source] + 2 * place.sample,
+                   2 * sizeof *s->reference);
+        }
+    }
+    return STATUS_OK;
+}
+
 static status fill_windows(struct loader *l, struct slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
@@ -347,10 +416,12 @@ static status fill(struct loader *l, struct slot *s)
                               .targets = s->targets,
                               .positions = s->positions,
                               .cu_rows = s->cu_rows,
-                              .first_row = l->next * tokens,
+                              .first_row = l->next * tokens * (is_preference(&l->options) ? 2 : 1),
                               .samples = s->samples};
     s->cu_rows[0] = 0;
-    TRY(l->options.examples ? fill_examples(l, s) : fill_windows(l, s));
+    TRY(is_masked(&l->options)       ? fill_examples(l, s)
+        : is_preference(&l->options) ? fill_preferences(l, s)
+                                     : fill_windows(l, s));
     l->next += sequences;
     if (s->last) {
         begin_step(l, l->step_first + l->options.global_sequences);

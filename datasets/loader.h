@@ -7,8 +7,8 @@
  * [step * G, (step + 1) * G), is the same at any number of ranks; rank r of R takes a contiguous share
  * of it, as comm/partition.h shares: the first G mod R ranks have one more than G div R.
  *
- * With `examples` a sample is one example (example.h), in the same order; what is masked of it is a function of
- * (seed, epoch, source, example) alone (masking.h). */
+ * With a `kind` of examples a sample is one example (example.h), in the same order; what is masked of a sentence pair
+ * is a function of (seed, epoch, source, example) alone (masking.h). */
 #pragma once
 
 #include <stdbool.h>
@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "datasets/batch.h"
+#include "datasets/example.h"
 #include "datasets/masking.h"
 
 struct loader;
@@ -43,10 +44,13 @@ struct loader_options {
         limit_samples;  /* end after this many samples from sample 0; 0: never (wraps by epoch) */
     int64_t vocab_size; /* of the model's tokenizer; every shard must agree */
     const char *tokenizer_sha256; /* likewise; NULL: not checked */
-    bool
-        examples; /* sentence pairs, ours or NVIDIA's, instead of windows; T: tokens of one at most */
+    enum example_kind
+        kind; /* EXAMPLE_TEXT: windows; else examples instead; T: tokens of one at most, of a preference pair with
+                                  either answer */
+    /* Preference pairs: of each source the reference's log-probabilities [examples, 2]; NULL: none. Kept. */
+    const double *const *reference;
     struct masking
-        masking; /* of examples that are not masked in their files; kinds is kept, and must outlive
+        masking; /* of sentence pairs that are not masked in their files; kinds is kept, and must outlive
                                the loader. most: predictions of an example, for all of them */
     int64_t ahead_batches; /* micro-batches read ahead; 0: a default that hides the reading */
 };

@@ -27,7 +27,7 @@ struct shard_set {
     int open_count, open_limit;
     uint64_t reads;
     int64_t sequence_tokens, vocab_size;
-    bool examples;
+    enum example_kind kind;
     int64_t samples, tokens;
 };
 
@@ -157,14 +157,15 @@ static struct shard_header nvidia_header(const struct nvidia_shard *shard)
 static status check_member(const struct shard_set *set, const struct member *m,
                            const struct shard_set_options *options)
 {
-    enum example_kind wanted = set->examples ? EXAMPLE_SENTENCE_PAIRS : EXAMPLE_TEXT;
+    enum example_kind wanted = set->kind;
     REQUIRE(
         m->header.kind == wanted, STATUS_DATA,
         "%s holds examples of the kind '%s', not '%s' as this objective needs; `bireme prepare` "
         "has a flag --objective",
         m->path, example_format_of(m->header.kind)->name, example_format_of(wanted)->name);
     REQUIRE(
-        m->header.longest <= set->sequence_tokens || !set->examples, STATUS_DATA,
+        m->header.longest <= set->sequence_tokens || set->kind != EXAMPLE_SENTENCE_PAIRS,
+        STATUS_DATA,
         "%s has examples of up to %lld tokens, the sequence length is %lld; run `bireme prepare` "
         "with --sequence-length %lld, or set data.sequence_length to %lld",
         m->path, (long long)m->header.longest, (long long)set->sequence_tokens,
@@ -183,7 +184,7 @@ static status open_member(struct shard_set *set, struct member *m)
         TRY(close_oldest(set));
     }
     bool first_time = m->header.tokens == 0;
-    if (first_time && set->examples) {
+    if (first_time && set->kind == EXAMPLE_SENTENCE_PAIRS) {
         TRY(nvidia_shard_is(m->path, &m->is_nvidia));
     }
     TRY(m->is_nvidia ? nvidia_shard_open(m->path, &m->nvidia) : shard_open(m->path, &m->shard));
@@ -196,15 +197,51 @@ static status open_member(struct shard_set *set, struct member *m)
     return STATUS_OK;
 }
 
+/* Three parts, none of them empty, that fit into T with either answer. */
+static status check_pair(const struct shard_set *set, const struct member *m, int64_t index,
+                         int64_t tokens, int64_t prompt, int64_t chosen)
+{
+    REQUIRE(prompt > 0 && chosen > 0 && prompt + chosen < tokens, STATUS_DATA,
+            "%s: example %lld has %lld tokens, a prompt of %lld and a chosen answer of %lld",
+            m->path, (long long)index, (long long)tokens, (long long)prompt, (long long)chosen);
+    int64_t rejected = tokens - prompt - chosen;
+    int64_t longest = prompt + (chosen > rejected ? chosen : rejected);
+    REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
+            "%s: example %lld has %lld tokens, prompt and answer, the sequence length is %lld; run "
+            "`bireme prepare` with --sequence-length %lld, or raise data.sequence_length",
+            m->path, (long long)index, (long long)longest, (long long)set->sequence_tokens,
+            (long long)set->sequence_tokens);
+    return STATUS_OK;
+}
+
+/* Every pair of a shard, before any work: three numbers each. */
+static status check_pairs(const struct shard_set *set, const struct member *m)
+{
+    enum { BLOCK = 256 };
+    int64_t starts[BLOCK + 1];
+    uint32_t prompt[BLOCK], chosen[BLOCK];
+    for (int64_t first = 0; first < m->header.documents; first += BLOCK) {
+        int64_t left = m->header.documents - first, count = left < BLOCK ? left : BLOCK;
+        TRY(shard_read_documents(m->shard, first, count + 1, starts));
+        TRY(shard_read_column(m->shard, EXAMPLE_PROMPT, first, count, prompt));
+        TRY(shard_read_column(m->shard, EXAMPLE_CHOSEN, first, count, chosen));
+        for (int64_t i = 0; i < count; i++) {
+            TRY(check_pair(set, m, first + i, starts[i + 1] - starts[i], prompt[i], chosen[i]));
+        }
+    }
+    return STATUS_OK;
+}
+
 static status check_members(struct shard_set *set, const struct shard_set_options *options)
 {
     for (int i = 0; i < set->count; i++) {
         struct member *m = &set->members[i];
         TRY(open_member(set, m));
         TRY(check_member(set, m, options));
+        TRY(set->kind == EXAMPLE_PREFERENCE_PAIRS ? check_pairs(set, m) : STATUS_OK);
         m->first_sample = set->samples;
-        int64_t samples =
-            set->examples ? m->header.documents : (m->header.tokens - 1) / set->sequence_tokens;
+        int64_t samples = set->kind != EXAMPLE_TEXT ? m->header.documents
+                                                    : (m->header.tokens - 1) / set->sequence_tokens;
         if (samples == 0) {
             log_warning("SHARD-SHORT", "%s has %lld tokens, fewer than the %lld of one sample",
                         m->path, (long long)m->header.tokens, (long long)set->sequence_tokens + 1);
@@ -237,7 +274,7 @@ status shard_set_open(const struct shard_set_options *options, struct shard_set 
     set->sequence_tokens = options->sequence_tokens;
     set->open_limit = options->open_limit;
     set->vocab_size = options->vocab_size;
-    set->examples = options->examples;
+    set->kind = options->kind;
     status result = STATUS_OK;
     TRY_GOTO(result, failed, find_members(set, options->path));
     TRY_GOTO(result, failed, check_complete(set));
@@ -360,11 +397,29 @@ static status read_example(const struct member *m, int64_t index, struct example
     return STATUS_OK;
 }
 
+static status read_pair(const struct shard_set *set, const struct member *m, int64_t index,
+                        struct example *out)
+{
+    int64_t range[2];
+    uint32_t prompt = 0, chosen = 0;
+    TRY(shard_read_documents(m->shard, index, 2, range));
+    TRY(shard_read_column(m->shard, EXAMPLE_PROMPT, index, 1, &prompt));
+    TRY(shard_read_column(m->shard, EXAMPLE_CHOSEN, index, 1, &chosen));
+    TRY(check_pair(set, m, index, range[1] - range[0], prompt, chosen));
+    out->tokens = range[1] - range[0];
+    out->prompt = prompt;
+    out->chosen = chosen;
+    return shard_read(m->shard, range[0], out->tokens, out->ids);
+}
+
 status shard_set_example(struct shard_set *set, int64_t sample, struct example *out)
 {
     struct member *m = member_of(set, sample);
     TRY(open_member(set, m));
     int64_t index = sample - m->first_sample;
+    if (set->kind == EXAMPLE_PREFERENCE_PAIRS) {
+        return read_pair(set, m, index, out);
+    }
     return m->is_nvidia ? nvidia_shard_read(m->nvidia, index, set->vocab_size, out)
                         : read_example(m, index, out);
 }
@@ -373,7 +428,7 @@ void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift
                       int bytes)
 {
     const struct member *m = member_of(set, sample);
-    if (set->examples) {
+    if (set->kind != EXAMPLE_TEXT) {
         snprintf(text, (size_t)bytes, "%s example %lld", m->path,
                  (long long)(sample - m->first_sample));
         return;

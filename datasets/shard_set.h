@@ -20,8 +20,9 @@ struct shard_set_options {
     int64_t vocab_size;           /* every shard must agree */
     const char *tokenizer_sha256; /* likewise; NULL: not checked */
     int open_limit;               /* shards that may be open at once, >= 1 */
-    bool
-        examples; /* of sentence pairs, ours or NVIDIA's: a sample is an example of up to T tokens */
+    /* EXAMPLE_TEXT: samples are windows; else a sample is an example: of up to T tokens (sentence pairs, ours or
+     * NVIDIA's), or a pair whose prompt has up to T tokens with either answer. */
+    enum example_kind kind;
 };
 
 /* shard_set_open - find the shards and check the header of each; read small sets whole.
@@ -49,7 +50,7 @@ status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int3
 status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
                         int64_t *count);
 
-/* shard_set_example - an example of a set of them; out has room for T tokens. */
+/* shard_set_example - an example of a set of them; out has room for T tokens, or 2 T of a preference pair. */
 status shard_set_example(struct shard_set *set, int64_t sample, struct example *out);
 
 /* shard_set_locate - "FILE tokens A to B", to name a sample in a message. */

@@ -343,7 +343,7 @@ static struct loader_options loading(const char *glob)
         .shuffle = true,
         .vocab_size = vocab_size,
         .tokenizer_sha256 = tokenizer_sha256(tokenizer),
-        .examples = true,
+        .kind = EXAMPLE_SENTENCE_PAIRS,
         .masking = {0.15, MOST, false, MASK, vocab_size, kinds},
     };
 }
@@ -479,9 +479,9 @@ static void test_refused(void)
 {
     struct loader_options o = loading("pairs/train-*.h5");
     struct loader *l;
-    o.examples = false;
+    o.kind = EXAMPLE_TEXT;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'sentence_pairs'");
-    o.examples = true;
+    o.kind = EXAMPLE_SENTENCE_PAIRS;
     o.sequence_tokens = T - 8;
     o.shuffle = false;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length");

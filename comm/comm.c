@@ -40,6 +40,17 @@ status comm_create(const struct comm_operations *operations, int rank, int size,
     return STATUS_OK;
 }
 
+status comm_around(const struct comm_operations *operations, struct comm *control, void *state,
+                   struct comm **out)
+{
+    TRY(comm_create(operations, control->rank, control->size, state, out));
+    (*out)->control = control;
+    (*out)->local_rank = control->local_rank;
+    (*out)->local_ranks = control->local_ranks;
+    (*out)->deadline_seconds = control->deadline_seconds;
+    return STATUS_OK;
+}
+
 void comm_release(struct comm **comm)
 {
     if (*comm != NULL) {
@@ -139,6 +150,15 @@ status comm_free(struct comm *comm, void *memory)
 void comm_set_deadline(struct comm *comm, double seconds)
 {
     comm->deadline_seconds = seconds;
+    if (comm->control != NULL) {
+        comm_set_deadline(comm->control, seconds);
+    }
+}
+
+/* Small data and the end of the job are not a device's matter. */
+static struct comm *host_side(struct comm *comm)
+{
+    return comm != NULL && comm->control != NULL ? comm->control : comm;
 }
 
 /* ---- measured time ---- */
@@ -195,7 +215,8 @@ static status exchange(struct comm *comm, void *all, const void *mine, size_t by
     }
     enter(comm);
     comm_work_started(comm);
-    status result = comm->operations->exchange(comm, all, mine, bytes);
+    struct comm *host = host_side(comm);
+    status result = host->operations->exchange(host, all, mine, bytes);
     comm_work_finished(comm);
     comm->times.bytes += (int64_t)bytes;
     return leave(comm, result);
@@ -452,6 +473,13 @@ static void flush_results(void)
     }
 }
 
+static void (*_Atomic before_end)(void);
+
+void comm_before_end(void (*act)(void))
+{
+    atomic_store(&before_end, act);
+}
+
 _Noreturn void comm_end(const struct comm_operations *operations, status code,
                         const struct status_note *note)
 {
@@ -467,6 +495,10 @@ _Noreturn void comm_end(const struct comm_operations *operations, status code,
         clock_sleep(END_PATIENCE_SECONDS);
     }
     flush_results();
+    void (*act)(void) = atomic_load(&before_end);
+    if (act != NULL) {
+        act();
+    }
     if (operations != NULL) {
         operations->end(exit_code);
     }
@@ -477,5 +509,5 @@ _Noreturn void comm_abort(struct comm *comm, status code)
 {
     struct status_note note;
     status_take(&note);
-    comm_end(comm == NULL ? NULL : comm->operations, code, &note);
+    comm_end(comm == NULL ? NULL : host_side(comm)->operations, code, &note);
 }

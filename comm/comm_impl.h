@@ -28,6 +28,7 @@ struct comm_work {
     int root;                   /* broadcast */
 };
 
+/* A device's communicator has neither exchange nor end: its control answers. */
 struct comm_operations {
     const char *kind;
     status (*destroy)(struct comm **comm);
@@ -47,6 +48,8 @@ struct comm_operations {
 struct comm {
     const struct comm_operations *operations;
     void *state; /* the kind's own */
+    struct comm
+        *control; /* of a device's communicator: the one between hosts that it was made over */
     int rank;
     int size;
     int local_rank;
@@ -68,6 +71,10 @@ status comm_create(const struct comm_operations *operations, int rank, int size,
                    struct comm **out);
 void comm_release(struct comm **comm); /* the struct alone */
 
+/* comm_around - a device's communicator of the same ranks. */
+status comm_around(const struct comm_operations *operations, struct comm *control, void *state,
+                   struct comm **out);
+
 /* comm_work_started, comm_work_finished - an implementation tells what is under way. */
 void comm_work_started(struct comm *comm);
 void comm_work_finished(struct comm *comm);
@@ -75,6 +82,9 @@ void comm_work_finished(struct comm *comm);
 /* comm_end - the last act of any thread: the line if it is ours to say, then the end of the job. */
 _Noreturn void comm_end(const struct comm_operations *operations, status code,
                         const struct status_note *note);
+
+/* comm_before_end - what the last act does between its line and the end of the job, in any thread; NULL: nothing. */
+void comm_before_end(void (*act)(void));
 
 #define COMM_CHECK_BYTES 64 /* compared by comm_check_equal: enough for a SHA-256 in hexadecimal */
 

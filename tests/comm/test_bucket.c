@@ -3,6 +3,7 @@
  * small whole numbers, so that sums are exact in any order. */
 #include "comm/bucket.h"
 #include "tests/check.h"
+#include "tests/comm/world.h"
 
 static struct comm *world;
 static int rank, ranks;
@@ -150,7 +151,7 @@ static void test_memory(void)
 int main(int argc, char **argv)
 {
     static const int64_t widths[] = {1 << 20, 100, 64, 333};
-    CHECK_OK(comm_world_create(&argc, &argv, &world));
+    CHECK_OK(test_world_create(&argc, &argv, 0, &world));
     rank = comm_rank(world);
     ranks = comm_size(world);
     for (int w = 0; w < 4; w++) {

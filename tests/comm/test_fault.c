@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "comm/straggler.h"
 #include "tests/check.h"
+#include "tests/comm/world.h"
 
 #define CULPRIT 1
 #define LIMIT_SECONDS 2.0  /* of waits and phases in here */
@@ -273,12 +274,38 @@ static void act_steps(struct comm *world)
     }
 }
 
+/* More collectives than the third, which is where a double of NCCL plays its faults. */
+static void act_sums(struct comm *world)
+{
+    float *data = NULL;
+    watchdog_phase("gradients", 0);
+    CHECK_OK(comm_allocate(world, 1000 * sizeof *data, (void **)&data));
+    for (int i = 0; i < 6; i++) {
+        status result = comm_all_reduce(world, data, 1000);
+        if (result != STATUS_OK) {
+            comm_abort(world, result);
+        }
+    }
+    CHECK_OK(comm_free(world, data));
+}
+
+/* Nobody asks about the communicator any more. */
+static void act_three_sums(struct comm *world)
+{
+    static float data[1000];
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(comm_all_reduce(world, data, 1000));
+    }
+    clock_sleep(60);
+}
+
 static void act_nothing(struct comm *world)
 {
     CHECK_OK(comm_barrier(world));
 }
 
 #define HANG "E-HANG rank"
+#define LOST "E-RANK-LOST rank 1"
 static const struct fault faults[] = {
     {"agree_one", act_agree_one, 65, "E-DATA rank 1", "shard seven is bad", NULL},
     {"agree_all", act_agree_all, 74, "E-WRITE rank 0", "rank 0 of all", NULL},
@@ -302,6 +329,16 @@ static const struct fault faults[] = {
     {"until_stopped", act_until_stopped, 75, NULL, NULL, NULL},
     {"steps", act_steps, 0, NULL, NULL, NULL},
     {"init", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
+    {"nccl_init_hang", act_nothing, 76, HANG, "NCCL: the start", "NCCL_DOUBLE=init_hang@1"},
+    {"nccl_init_fail", act_nothing, 71, LOST, "system error", "NCCL_DOUBLE=init_fail@1"},
+    {"nccl_hang", act_sums, 76, HANG, "all-reduce number 3 of 3 ranks", "NCCL_DOUBLE=hang@1"},
+    {"nccl_fail", act_sums, 71, LOST, "remote error", "NCCL_DOUBLE=fail@1,deaf@1"},
+    {"nccl_later", act_three_sums, 71, LOST, "remote error", "NCCL_DOUBLE=later@1"},
+    {"nccl_slow", act_sums, 0, NULL, NULL, "NCCL_DOUBLE=slow,memory"},
+    {"nccl_old", act_nothing, 69, "E-UNAVAILABLE rank 0", "2.27.3", "NCCL_DOUBLE=version=22703"},
+    {"nccl_part", act_nothing, 69, "E-UNAVAILABLE rank 0", "no ncclCommSplit", NCCL_PART},
+    {"nccl_missing", act_nothing, 69, "E-UNAVAILABLE rank 0", "cannot be opened",
+     "BIREME_NCCL=./no"},
     {"setting", act_nothing, 64, "E-USAGE rank", "BIREME_COMM_NODES=two", "BIREME_COMM_NODES=two"},
 };
 
@@ -325,11 +362,10 @@ static int be_rank(const struct fault *fault, int argc, char **argv)
     if (strcmp(fault->mode, "init") == 0 && rank != NULL && strcmp(rank, "0") != 0) {
         clock_sleep(60); /* only rank 0 comes */
     }
-    status result = comm_world_create(&argc, &argv, &world);
+    status result = test_world_create(&argc, &argv, LIMIT_SECONDS, &world);
     if (result != STATUS_OK) {
         comm_abort(world, result);
     }
-    comm_set_deadline(world, LIMIT_SECONDS);
     CHECK_OK(watchdog_start(world, 600));
     fault->act(world);
     CHECK_OK(comm_destroy(&world));

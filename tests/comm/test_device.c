@@ -1,0 +1,104 @@
+/* Which communicator devices get, and what NCCL is told: one process. */
+#include <dlfcn.h>
+
+#include "comm/comm_device_impl.h"
+#include "tests/check.h"
+#include "tests/comm/nccl_double.h"
+#include "tests/comm/world.h"
+
+enum { RANKS = 4, NEW = 22809 };
+
+/* The device of each rank by a letter, and its NCCL. */
+static void check_choice(const char *devices, const int *versions, enum comm_device_choice wanted,
+                         const char *text)
+{
+    struct comm_device_facts facts[RANKS] = {0};
+    int size = (int)strlen(devices);
+    for (int r = 0; r < size; r++) {
+        facts[r].identity[DEVICE_IDENTITY_BYTES - 1] = (unsigned char)devices[r];
+        facts[r].version = versions[r];
+    }
+    enum comm_device_choice choice;
+    char why[256];
+    CHECK_OK(comm_device_choose(facts, size, &choice, why, sizeof why));
+    CHECK_EQUAL(choice, wanted);
+    CHECK(strstr(why, text) != NULL && (text[0] != '\0' || why[0] == '\0'));
+}
+
+static void test_choice(void)
+{
+    const int all[] = {NEW, NEW, NEW, NEW}, none[] = {0, 0, 0, 0};
+    const int lacking[] = {NEW, NEW, 0, NEW}, broken[] = {NEW, -1, NEW, NEW};
+    check_choice("abcd", all, COMM_DEVICE_NCCL, "");
+    check_choice("ab", all, COMM_DEVICE_NCCL, "");
+    check_choice("a", all, COMM_DEVICE_STAGED, ""); /* nothing to sum */
+    check_choice("abcb", all, COMM_DEVICE_STAGED, "ranks 1, 3 share one GPU");
+    check_choice("aaaa", none, COMM_DEVICE_STAGED, "ranks 0, 1, 2, 3 share one GPU");
+    check_choice("aaaa", broken, COMM_DEVICE_STAGED, "share one GPU");
+    check_choice("abcd", none, COMM_DEVICE_STAGED, "rank 0 has no NCCL");
+    check_choice("abcd", lacking, COMM_DEVICE_STAGED, "rank 2 has no NCCL");
+    check_choice("abcd", broken, COMM_DEVICE_BROKEN, "");
+
+    struct comm_device_facts facts[] = {{{1}, NEW}, {{2}, 22901}};
+    enum comm_device_choice choice;
+    char why[256];
+    CHECK_FAILS(comm_device_choose(facts, 2, &choice, why, sizeof why), STATUS_UNAVAILABLE,
+                "rank 0 has 2.28.9, rank 1 has 2.29.1");
+}
+
+static const struct nccl_config *last_config(void)
+{
+    void *handle = dlopen(getenv("BIREME_NCCL"), RTLD_NOW | RTLD_NOLOAD);
+    const struct nccl_config *(*config)(void) = NULL;
+    CHECK(handle != NULL);
+    void *symbol = dlsym(handle, "nccl_double_config");
+    memcpy(&config, &symbol, sizeof config);
+    CHECK(config != NULL && dlclose(handle) == 0);
+    return config();
+}
+
+static void test_settings(bool reproducible)
+{
+    struct comm *comm = NULL;
+    struct comm_device_options options = {.reproducible = reproducible};
+    CHECK_OK(device_create(DEVICE_CPU, 0, &options.device));
+    CHECK_OK(comm_self_create(&comm));
+    CHECK_OK(comm_nccl_create(comm, &options, &comm));
+    const struct nccl_config *config = last_config();
+    const char *nvls = getenv("NCCL_NVLS_ENABLE");
+    CHECK(reproducible ? nvls != NULL && strcmp(nvls, "0") == 0 : nvls == NULL);
+    CHECK(reproducible ? config->collnet_enable == 0
+                       : config->collnet_enable == NCCL_UNDEFINED_INT);
+    CHECK(config->max_ctas > 0 && config->split_share == NCCL_UNDEFINED_INT);
+    CHECK_OK(comm_destroy(&comm));
+    CHECK_OK(device_destroy(&options.device));
+}
+
+/* A job of one rank needs no library, and hears nothing. */
+static void test_alone(void)
+{
+    struct comm *comm = NULL;
+    struct comm_device_options options = {0};
+    float *data = NULL;
+    CHECK_OK(device_create(DEVICE_CPU, 0, &options.device));
+    CHECK_OK(comm_self_create(&comm));
+    CHECK_OK(comm_device_create(comm, &options, &comm));
+    CHECK(strcmp(comm_kind(comm), "staged") == 0);
+    CHECK_OK(comm_allocate(comm, 100 * sizeof *data, (void **)&data));
+    data[7] = 3;
+    CHECK_OK(comm_all_reduce(comm, data, 100));
+    CHECK(data[7] == 3);
+    CHECK_FAILS(comm_free(comm, data + 1), STATUS_INTERNAL, "did not give");
+    CHECK_OK(comm_free(comm, data));
+    CHECK_OK(comm_destroy(&comm));
+    CHECK_OK(device_destroy(&options.device));
+}
+
+int main(void)
+{
+    test_choice();
+    test_alone();
+    test_settings(false);
+    test_settings(true);
+    return 0;
+}

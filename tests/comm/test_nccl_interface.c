@@ -1,0 +1,68 @@
+/* NCCL's binary interface as comm_nccl_impl.h writes it down, held against nccl.h when this is compiled; and the
+ * library of this machine, if there is one, is found to be new enough and whole. Neither needs a GPU. */
+#include <nccl.h>
+
+#include "comm/comm_nccl_impl.h"
+#include "tests/check.h"
+
+#define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #theirs)
+#define SAME_MEMBER(ours, theirs)                                                                  \
+    SAME(offsetof(struct nccl_config, ours), offsetof(ncclConfig_t, theirs));                      \
+    SAME(sizeof((struct nccl_config *)0)->ours, sizeof((ncclConfig_t *)0)->theirs)
+
+SAME(NCCL_UNDEFINED_INT, NCCL_CONFIG_UNDEF_INT);
+SAME(NCCL_SUCCESS, ncclSuccess);
+SAME(NCCL_CUDA_ERROR, ncclUnhandledCudaError);
+SAME(NCCL_SYSTEM_ERROR, ncclSystemError);
+SAME(NCCL_INTERNAL_ERROR, ncclInternalError);
+SAME(NCCL_INVALID_ARGUMENT, ncclInvalidArgument);
+SAME(NCCL_INVALID_USAGE, ncclInvalidUsage);
+SAME(NCCL_REMOTE_ERROR, ncclRemoteError);
+SAME(NCCL_IN_PROGRESS, ncclInProgress);
+SAME(NCCL_UINT8, ncclUint8);
+SAME(NCCL_FLOAT32, ncclFloat32);
+SAME(NCCL_BFLOAT16, ncclBfloat16);
+SAME(NCCL_SUM, ncclSum);
+SAME(sizeof(enum nccl_result), sizeof(ncclResult_t));
+SAME(sizeof(enum nccl_type), sizeof(ncclDataType_t));
+SAME(sizeof(enum nccl_operator), sizeof(ncclRedOp_t));
+SAME(sizeof(struct nccl_id), sizeof(ncclUniqueId));
+SAME_MEMBER(size, size);
+SAME_MEMBER(magic, magic);
+SAME_MEMBER(version, version);
+SAME_MEMBER(blocking, blocking);
+SAME_MEMBER(cga_cluster_size, cgaClusterSize);
+SAME_MEMBER(min_ctas, minCTAs);
+SAME_MEMBER(max_ctas, maxCTAs);
+SAME_MEMBER(net_name, netName);
+SAME_MEMBER(split_share, splitShare);
+SAME_MEMBER(traffic_class, trafficClass);
+SAME_MEMBER(comm_name, commName);
+SAME_MEMBER(collnet_enable, collnetEnable);
+#if NCCL_VERSION_CODE >= 22800
+SAME_MEMBER(cta_policy, CTAPolicy);
+SAME_MEMBER(shrink_share, shrinkShare);
+SAME_MEMBER(nvls_ctas, nvlsCTAs);
+SAME_MEMBER(channels_per_net_peer, nChannelsPerNetPeer);
+SAME_MEMBER(nvlink_centric_sched, nvlinkCentricSched);
+#endif
+
+int main(void)
+{
+    const struct nccl_library *library = NULL;
+    const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;
+    bool missing = false;
+    CHECK(theirs.magic == NCCL_CONFIG_MAGIC);
+    status result = nccl_open(&library, &missing);
+    if (result != STATUS_OK && missing) {
+        printf("compared with nccl.h %d; no library here: %s\n", NCCL_VERSION_CODE,
+               status_pending()->text);
+        return CHECK_SKIPPED;
+    }
+    CHECK_OK(result);
+    CHECK(library->version >= NCCL_OLDEST_VERSION &&
+          library->result_text(NCCL_IN_PROGRESS) != NULL);
+    printf("compared with nccl.h %d; %s has version %d\n", NCCL_VERSION_CODE, library->path,
+           library->version);
+    return 0;
+}

@@ -493,9 +493,13 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
             (long long)c->vocabulary, c->parts.index, (long long)parts, (long long)w.rows);
     REQUIRE((c->entropies == NULL) == (c->mean_logits == NULL), STATUS_INTERNAL,
             "classifier_run: entropies without mean_logits, or these without those");
+    SHAPE_OPTIONAL(c->bias, DTYPE_F32, 1, w.rows);
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);
         SHAPE(dw, DTYPE_F32, w.rows, w.columns);
+        SHAPE_OPTIONAL(c->dbias, DTYPE_F32, 1, w.rows);
+        REQUIRE((c->bias.data == NULL) == (c->dbias.data == NULL), STATUS_INTERNAL,
+                "classifier_run: bias without dbias, or this without that");
     }
     for (int64_t i = 0; host_memory(k) && i < x.rows; i++) {
         REQUIRE(targets[i] == c->ignored || (targets[i] >= 0 && targets[i] < c->vocabulary),
@@ -507,7 +511,8 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
              losses, best, dx, dw, x, w, targets, c);
 }
 
-status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w)
+status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w,
+                         struct tensor bias)
 {
     SHAPE(x, k->dtype, logits.rows, w.columns);
     SHAPE(w, k->dtype, w.rows, x.columns);
@@ -515,8 +520,14 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
     REQUIRE(logits.columns <= w.rows, STATUS_INTERNAL,
             "classifier_logits: %lld columns of %lld rows", (long long)logits.columns,
             (long long)w.rows);
+    if (bias.data != NULL) {
+        SHAPE(bias, DTYPE_F32, 1, bias.columns);
+        REQUIRE(bias.columns >= logits.columns, STATUS_INTERNAL,
+                "classifier_logits: %lld columns, a bias of %lld", (long long)logits.columns,
+                (long long)bias.columns);
+    }
     DISPATCH(k, classifier_logits, product_flops(x, w),
-             bytes_of(x) + bytes_of(w) + bytes_of(logits), k, logits, x, w);
+             bytes_of(x) + bytes_of(w) + bytes_of(logits), k, logits, x, w, bias);
 }
 
 /* ---- flat slices ---- */

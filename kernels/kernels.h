@@ -245,12 +245,14 @@ struct classifier {
     const float *row_scale; /* f32 [N]: weight of each row's gradient; NULL: 1 */
     bool gradient;          /* also dx and dw */
     bool overwrite;         /* dw is set, not added to */
+    struct tensor bias;     /* f32 [1, Vpadded] of the logits; absent: none */
+    struct tensor dbias;    /* its gradient, added to or set as dw is; given with bias */
     float *entropies;   /* f32 [N]: of each row's distribution, ignored or not; NULL: not wanted */
     float *mean_logits; /* f32 [N]: mean over the V logits; given with entropies or not at all */
     struct classifier_parts parts;
 };
 
-/* classifier_run - losses of x w^T against targets, and the gradient in the same sweep.
+/* classifier_run - losses of x w^T + bias against targets, and the gradient in the same sweep.
  *
  * Shapes    x, dx [N, C]; w [Vpadded, C], dw f32 [Vpadded, C] `+=`; targets int32 [N];
  *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL; these and
@@ -260,8 +262,11 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
                       struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,
                       const struct classifier *c);
 
-/* classifier_logits - logits f32 [N, V] of a few rows, for generation. */
-status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w);
+/* classifier_logits - logits f32 [N, V] of a few rows, for generation.
+ *
+ * Shapes    bias f32 [1, V at least] or absent */
+status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w,
+                         struct tensor bias);
 
 /* ---- flat slices: optimizer and sums ---- */
 

@@ -49,7 +49,7 @@ static status read_logits(struct run *r, struct tensor hidden, int64_t end, int6
 {
     struct tensor row = tensor_view(r->logits + text * r->vocabulary, DTYPE_F32, 1, r->vocabulary);
     return classifier_logits(r->kernels, row, tensor_rows(hidden, end - 1, 1),
-                             tensor_rows(model_head(r->model), 0, r->vocabulary));
+                             tensor_rows(model_head(r->model), 0, r->vocabulary), tensor_absent());
 }
 
 /* Feed text i everything that its cache does not hold yet, in pieces that fit the working memory. */

@@ -1,6 +1,6 @@
 /* The classifier: logits, cross-entropy and their gradients, a chunk of rows at a time.
  *
- *   z = x w^T,  loss = log(sum exp(z - max z)) - (z_target - max z),
+ *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z),
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
  *
  * Logits are made in tiles of the vocabulary. While a tile is in a core's cache it becomes
@@ -18,6 +18,7 @@
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include <math.h>
 
+#include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/math.h"
@@ -309,6 +310,11 @@ static void tile_gradient(void *context, struct matmul_block block)
             vector_put(s->e.data, s->e.dtype, at + target, vector_set(s->at_target[row]), 1);
         }
     }
+    if (s->c->dbias.data != NULL) {
+        CPU(column_sums)
+        (s->c->dbias.data, s->e, (struct cpu_range){block.row, block.row + block.rows},
+         s->c->overwrite);
+    }
 }
 
 /* ---- a chunk ---- */
@@ -320,6 +326,7 @@ static status sweep_products(struct kernels *k, struct sweep *s)
                               .a = s->x,
                               .b = s->w,
                               .transpose_b = true,
+                              .bias = s->c->bias,
                               .unit_rows = BLOCK_ROWS,
                               .unit_columns = TILE,
                               .private_elements = s->private_z ? BLOCK_ROWS * TILE : 0,
@@ -418,11 +425,14 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
 }
 
 status CPU(classifier_logits)(struct kernels *k, struct tensor logits, struct tensor x,
-                              struct tensor w)
+                              struct tensor w, struct tensor bias)
 {
     struct tensor existing = tensor_rows(w, 0, logits.columns);
+    if (bias.data != NULL) {
+        bias = tensor_columns(bias, 0, logits.columns);
+    }
     if (x.rows <= FEW_ROWS) {
-        CPU(few_rows_product)(k, logits, x, existing, tensor_absent());
+        CPU(few_rows_product)(k, logits, x, existing, bias);
         return STATUS_OK;
     }
     return matmul_product(k, &(struct matmul_call){
@@ -430,5 +440,6 @@ status CPU(classifier_logits)(struct kernels *k, struct tensor logits, struct te
                                  .a = x,
                                  .b = existing,
                                  .transpose_b = true,
+                                 .bias = bias,
                              });
 }

@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/math.h"
@@ -145,11 +146,19 @@ static void add_column_block(float *sums, struct tensor dy, int64_t column, int6
     }
 }
 
+void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, bool overwrite)
+{
+    for (int64_t column = columns.first; column < columns.last; column += SUM_COLUMNS) {
+        add_column_block(sums, dy, column, columns.last - column, overwrite);
+    }
+}
+
 static void add_column_sums(int threads, float *sums, struct tensor dy, bool overwrite)
 {
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t column = 0; column < dy.columns; column += SUM_COLUMNS) {
-        add_column_block(sums, dy, column, dy.columns - column, overwrite);
+    for (int thread = 0; thread < threads; thread++) {
+        CPU(column_sums)
+        (sums, dy, cpu_share(dy.columns, SUM_COLUMNS, thread, threads), overwrite);
     }
 }
 

@@ -447,11 +447,12 @@ void reference_attention_backward(struct tensor dq, struct tensor dkeys, struct 
 
 /* ---- classifier ---- */
 
-void reference_classifier_logits(struct tensor logits, struct tensor x, struct tensor w)
+void reference_classifier_logits(struct tensor logits, struct tensor x, struct tensor w,
+                                 struct tensor bias)
 {
     for (int64_t n = 0; n < logits.rows; n++) {
         for (int64_t v = 0; v < logits.columns; v++) {
-            double sum = 0;
+            double sum = present(bias) ? reference_get(bias, 0, v) : 0;
             for (int64_t c = 0; c < x.columns; c++) {
                 sum += reference_get(x, n, c) * reference_get(w, v, c);
             }
@@ -508,6 +509,9 @@ static void classifier_row(double *loss, int32_t *best, struct tensor dx, struct
             double d = scale * (p - (v == target ? 1.0 : 0.0));
             gradient += d * reference_get(w, v, k);
             add(dw, v, k, d * reference_get(x, n, k));
+            if (k == 0 && present(c->dbias)) {
+                add(c->dbias, 0, v, d);
+            }
         }
         reference_set(dx, n, k, gradient);
     }
@@ -520,7 +524,7 @@ void reference_classifier_run(double *losses, int32_t *best, struct tensor dx, s
     double *logits = malloc((size_t)c->vocabulary * sizeof *logits);
     for (int64_t n = 0; logits != NULL && n < x.rows; n++) {
         for (int64_t v = 0; v < c->vocabulary; v++) {
-            logits[v] = 0;
+            logits[v] = present(c->bias) ? reference_get(c->bias, 0, v) : 0;
             for (int64_t k = 0; k < x.columns; k++) {
                 logits[v] += reference_get(x, n, k) * reference_get(w, v, k);
             }

@@ -60,7 +60,8 @@ void reference_attention_backward(struct tensor dq, struct tensor dkeys, struct 
 void reference_classifier_run(double *losses, int32_t *best, struct tensor dx, struct tensor dw,
                               struct tensor x, struct tensor w, const int32_t *targets,
                               const struct classifier *c);
-void reference_classifier_logits(struct tensor logits, struct tensor x, struct tensor w);
+void reference_classifier_logits(struct tensor logits, struct tensor x, struct tensor w,
+                                 struct tensor bias);
 
 void reference_adamw_update(float *weights, bf16 *copy, float *moment1, float *moment2,
                             const float *gradient, int64_t count, const struct adamw *settings);

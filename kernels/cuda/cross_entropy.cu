@@ -1,6 +1,6 @@
 /* The classifier: logits, cross-entropy and their gradients, a chunk of rows at a time.
  *
- *   z = x w^T,  loss = log(sum exp(z - max z)) - (z_target - max z),
+ *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z),
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
  *
  * Logits are f32, for `classifier_rows` rows at a time. A block reads its row twice: once for the largest
@@ -258,18 +258,23 @@ extern "C" size_t cuda_classifier_scratch(enum dtype dtype, int64_t rows,
         bytes +=
             cuda_rounded(lines_bytes(count, 1)) + cuda_rounded(lines_bytes(count, limits->parts));
     }
+    bytes += limits->training ? cuda_rounded(cuda_column_sums_scratch(limits->vocabulary)) : 0;
     bool apart = limits->training && dtype == DTYPE_BF16;
     return bytes + (apart ? cuda_rounded(logits_bytes(count, limits->vocabulary) / 2) : 0);
 }
 
 struct chunk {
     struct tensor logits, dz, x, dx;
+    void *sums; /* scratch */
     struct line *lines, *all;
 };
 
 static status chunk_products(struct kernels *k, const struct chunk *c, struct tensor w,
-                             struct tensor dw, bool overwrite)
+                             struct tensor dw, struct tensor dbias, bool overwrite)
 {
+    if (dbias.data != NULL) {
+        TRY(cuda_column_sums(k, static_cast<float *>(dbias.data), c->dz, overwrite, c->sums));
+    }
     struct cuda_product p = {};
     p.c = c->dx;
     p.a = c->dz;
@@ -332,6 +337,9 @@ static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary,
     if (gradient && k->dtype == DTYPE_BF16) {
         TRY(arena_take(scratch, bytes / 2, &dz));
     }
+    if (gradient) {
+        TRY(arena_take(scratch, cuda_column_sums_scratch(vocabulary), &c->sums));
+    }
     if (parts > 1) {
         void *lines, *all;
         TRY(arena_take(scratch, lines_bytes(c->x.rows, 1), &lines));
@@ -367,6 +375,7 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
         p.a = ch.x;
         p.b = w;
         p.transpose_b = true;
+        p.bias = c->bias;
         TRY(cuda_product_run(k, &p));
         if (k->dtype == DTYPE_F32) {
             TRY(chunk_rows_run<float>(k, &ch, c, targets, losses, best, first));
@@ -374,16 +383,19 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
             TRY(chunk_rows_run<bf16>(k, &ch, c, targets, losses, best, first));
         }
         if (c->gradient) {
-            TRY(chunk_products(k, &ch, w, dw, c->overwrite && first == 0));
+            TRY(chunk_products(k, &ch, w, dw, c->dbias, c->overwrite && first == 0));
         }
     }
     return STATUS_OK;
 }
 
 extern "C" status cuda_classifier_logits(struct kernels *k, struct tensor logits, struct tensor x,
-                                         struct tensor w)
+                                         struct tensor w, struct tensor bias)
 {
     struct cuda_product p = {};
+    if (bias.data != NULL) {
+        p.bias = tensor_columns(bias, 0, logits.columns);
+    }
     p.c = logits;
     p.a = x;
     p.b = tensor_rows(w, 0, logits.columns);

@@ -74,6 +74,14 @@ status cuda_doubles_add(struct kernels *k, double *out, const double *parts, int
 status cuda_columns_add(struct kernels *k, float *out, const float *parts, int64_t rows,
                         int64_t stride, int64_t columns, bool overwrite);
 
+/* cuda_column_sums - out[c] += the sum of column c of dy over its rows, overwrite: `=`; in an order that depends
+ * on the shape alone.
+ *
+ * Shapes    out f32 [M], dy [N, M]; scratch of cuda_column_sums_scratch(M) bytes */
+status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
+                        void *scratch);
+size_t cuda_column_sums_scratch(int64_t columns);
+
 /* ---- libraries: cuBLASLt and CUB on a GPU, plain loops where the tests emulate one ---- */
 
 struct cuda_product {

@@ -146,25 +146,35 @@ static int64_t widest(const struct kernels_limits *limits)
 
 extern "C" size_t cuda_linear_scratch(const struct kernels_limits *limits)
 {
-    return cuda_rounded(static_cast<size_t>(SLICES * widest(limits)) * sizeof(float));
+    return cuda_rounded(cuda_column_sums_scratch(widest(limits)));
+}
+
+extern "C" size_t cuda_column_sums_scratch(int64_t columns)
+{
+    return static_cast<size_t>(SLICES * columns) * sizeof(float);
+}
+
+extern "C" status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
+                                   void *scratch)
+{
+    int64_t slices = smaller(dy.rows, SLICES);
+    float *parts = static_cast<float *>(scratch);
+    dim3 grid(blocks_for(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
+    FOR_TYPE(k->dtype, operation_wide(dy),
+             LAUNCH(k, (column_parts<T, WIDE>), grid, LINEAR_THREADS, 0, parts,
+                    matrix_of<const T>(dy), dy.rows, dy.columns));
+    return cuda_columns_add(k, out, parts, slices, dy.columns, dy.columns, overwrite);
 }
 
 static status bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,
                             bool overwrite)
 {
-    int64_t slices = smaller(dy.rows, SLICES);
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
-    TRY(arena_take(scratch, static_cast<size_t>(slices * dy.columns) * sizeof(float), &memory));
+    TRY(arena_take(scratch, cuda_column_sums_scratch(dy.columns), &memory));
     arena_release(scratch, mark);
-    float *parts = static_cast<float *>(memory);
-    dim3 grid(blocks_for(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
-    FOR_TYPE(k->dtype, operation_wide(dy),
-             LAUNCH(k, (column_parts<T, WIDE>), grid, LINEAR_THREADS, 0, parts,
-                    matrix_of<const T>(dy), dy.rows, dy.columns));
-    return cuda_columns_add(k, static_cast<float *>(dbias.data), parts, slices, dy.columns,
-                            dy.columns, overwrite);
+    return cuda_column_sums(k, static_cast<float *>(dbias.data), dy, overwrite, memory);
 }
 
 extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor dw,

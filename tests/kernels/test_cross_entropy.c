@@ -6,26 +6,35 @@
 struct shape {
     int64_t rows, width, vocabulary, padded;
     double size; /* of the logits */
-    bool weighted, overwrite;
+    bool weighted, overwrite, biased;
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 1, false},        {1, 5, 3, 16, 1, true},       {7, 16, 17, 17, 1, false},
-    {33, 24, 97, 128, 1, true},    {130, 32, 257, 320, 3, true}, {600, 16, 65, 96, 1, false, true},
-    {40, 24, 200, 256, 40, false}, {21, 16, 385, 385, 1, false}, {600, 16, 65, 96, 1, false},
+    {1, 1, 1, 1, 1, false},
+    {1, 5, 3, 16, 1, true},
+    {7, 16, 17, 17, 1, false},
+    {33, 24, 97, 128, 1, true},
+    {130, 32, 257, 320, 3, true},
+    {600, 16, 65, 96, 1, false, true, true},
+    {40, 24, 200, 256, 40, false},
+    {21, 16, 385, 385, 1, false},
+    {600, 16, 65, 96, 1, false},
+    {9, 16, 2, 2, 1, true, true, true},
+
+    {66, 16, 457, 480, 3, true, false, true},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS_MAX = 600, IGNORED = -100 };
 
 struct problem {
-    struct tensor x, w;
+    struct tensor x, w, bias;
     int32_t targets[ROWS_MAX];
     float weights[ROWS_MAX];
     struct classifier c;
 };
 
 struct results {
-    struct tensor losses, dx, dw;         /* losses [1, N] */
+    struct tensor losses, dx, dw, dbias;  /* losses [1, N] */
     struct tensor entropies, mean_logits; /* f32 [1, N] */
     int32_t best[ROWS_MAX];
 };
@@ -41,7 +50,9 @@ static void problem_make(struct problem *p, enum dtype dtype, const struct shape
         p->targets[i] = ignored ? IGNORED : (int32_t)target;
         p->weights[i] = random_uniform(key, (uint64_t)(2000 + i));
     }
-    p->c = (struct classifier){.vocabulary = s->vocabulary,
+    p->bias = s->biased ? operation_random(DTYPE_F32, 1, s->padded, 4, 1) : tensor_absent();
+    p->c = (struct classifier){.bias = p->bias,
+                               .vocabulary = s->vocabulary,
                                .ignored = IGNORED,
                                .row_scale = s->weighted ? p->weights : NULL,
                                .gradient = true,
@@ -52,6 +63,7 @@ static void problem_release(struct problem *p)
 {
     operation_release(&p->x);
     operation_release(&p->w);
+    operation_release(&p->bias);
 }
 
 static void results_make(struct results *r, enum dtype dtype, enum dtype sums,
@@ -60,6 +72,7 @@ static void results_make(struct results *r, enum dtype dtype, enum dtype sums,
     r->losses = operation_tensor(sums, 1, s->rows, s->rows);
     r->dx = operation_tensor(dtype, s->rows, s->width, s->width);
     r->dw = operation_random(sums, s->padded, s->width, 3, 0.5);
+    r->dbias = s->biased ? operation_random(sums, 1, s->padded, 5, 0.5) : tensor_absent();
     r->entropies = operation_tensor(DTYPE_F32, 1, s->rows, s->rows);
     r->mean_logits = operation_tensor(DTYPE_F32, 1, s->rows, s->rows);
     operation_set(r->losses, NAN);
@@ -74,6 +87,7 @@ static void results_release(struct results *r)
     operation_release(&r->losses);
     operation_release(&r->dx);
     operation_release(&r->dw);
+    operation_release(&r->dbias);
     operation_release(&r->entropies);
     operation_release(&r->mean_logits);
 }
@@ -84,6 +98,7 @@ static struct classifier telling(const struct results *r, const struct problem *
     struct classifier c = p->c;
     c.entropies = r->entropies.data;
     c.mean_logits = r->mean_logits.data;
+    c.dbias = r->dbias;
     return c;
 }
 
@@ -105,6 +120,7 @@ static void check_equal(const struct results *a, const struct results *b, int64_
     CHECK(operation_equal(a->losses, b->losses));
     CHECK(operation_equal(a->dx, b->dx));
     CHECK(operation_equal(a->dw, b->dw));
+    CHECK(a->dbias.data == NULL || operation_equal(a->dbias, b->dbias));
     CHECK(operation_equal(a->entropies, b->entropies));
     CHECK(operation_equal(a->mean_logits, b->mean_logits));
     CHECK(memcmp(a->best, b->best, (size_t)rows * sizeof *a->best) == 0);
@@ -128,6 +144,15 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     results_make(&threads, dtype, DTYPE_F32, s);
     results_make(&exact, REFERENCE_F64, REFERENCE_F64, s);
     reference_convert(exact.dw, got.dw);
+    if (s->biased) {
+        reference_convert(exact.dbias, got.dbias);
+    }
+    if (s->overwrite && s->biased) {
+        operation_set(got.dbias, NAN);
+        operation_set(again.dbias, NAN);
+        operation_set(threads.dbias, NAN);
+        operation_set(exact.dbias, 0);
+    }
     if (s->overwrite) {
         operation_set(got.dw, NAN);
         operation_set(again.dw, NAN);
@@ -144,6 +169,10 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     operation_within("losses", k, operation_difference(got.losses, exact.losses), 3e-6);
     operation_within("dx", k, operation_difference(got.dx, exact.dx), tolerance(dtype, 6e-6));
     operation_within("dw", k, operation_difference(got.dw, exact.dw), tolerance(dtype, 6e-6));
+    if (s->biased) {
+        operation_within("dbias", k, operation_difference(got.dbias, exact.dbias),
+                         2 * tolerance(dtype, 6e-6)); /* few terms of both signs */
+    }
     for (int64_t i = 0; i < s->rows; i++) {
         CHECK_EQUAL(got.best[i], exact.best[i]);
     }
@@ -192,6 +221,10 @@ static void run_parts(struct kernels *k, struct gathering *g, struct results *ea
         g->used[g->index] = 0;
         c = telling(r, p);
         c.parts = (struct classifier_parts){g->parts, g->index, gather, g};
+        if (p->bias.data != NULL) {
+            c.bias = tensor_columns(p->bias, g->index * rows, rows);
+            c.dbias = tensor_columns(r->dbias, g->index * rows, rows);
+        }
         CHECK_OK(classifier_run(k, r->losses.data, r->best, r->dx,
                                 tensor_rows(r->dw, g->index * rows, rows), p->x,
                                 tensor_rows(p->w, g->index * rows, rows), p->targets, &c));
@@ -211,6 +244,9 @@ static void check_parts(struct kernels *k, const struct results *each, int parts
     } else {
         reference_convert(exact.dw, each[parts].dw);
     }
+    if (s->biased) {
+        reference_convert(exact.dbias, each[parts].dbias);
+    }
     struct classifier settings = telling(&exact, p);
     reference_classifier_run(exact.losses.data, exact.best, exact.dx, exact.dw, p->x, p->w,
                              p->targets, &settings);
@@ -224,6 +260,9 @@ static void check_parts(struct kernels *k, const struct results *each, int parts
         CHECK(memcmp(each[i].best, exact.best, (size_t)s->rows * sizeof *exact.best) == 0);
         for (int64_t c = 0; c < s->width; c++) {
             for (int64_t r = i * rows; r < (i + 1) * rows; r++) {
+                if (s->biased) {
+                    reference_set(sum.dbias, 0, r, reference_get(each[i].dbias, 0, r));
+                }
                 reference_set(sum.dw, r, c, reference_get(each[i].dw, r, c));
             }
             for (int64_t r = 0; r < s->rows; r++) {
@@ -238,6 +277,10 @@ static void check_parts(struct kernels *k, const struct results *each, int parts
                      tolerance(dtype, 6e-6));
     operation_within("dw of parts", k, operation_difference(sum.dw, exact.dw),
                      tolerance(dtype, 6e-6));
+    if (s->biased) {
+        operation_within("dbias of parts", k, operation_difference(sum.dbias, exact.dbias),
+                         tolerance(dtype, 6e-6));
+    }
     results_release(&exact);
     results_release(&sum);
 }
@@ -343,9 +386,14 @@ static void test_logits(struct kernels *k, int64_t rows)
     struct tensor w = operation_random(kernels_dtype(k), padded, width, 2, 1);
     struct tensor logits = operation_tensor(DTYPE_F32, rows, vocabulary, vocabulary + 3);
     struct tensor exact = operation_tensor(REFERENCE_F64, rows, vocabulary, vocabulary);
-    CHECK_OK(classifier_logits(k, logits, x, w));
-    reference_classifier_logits(exact, x, w);
+    CHECK_OK(classifier_logits(k, logits, x, w, tensor_absent()));
+    reference_classifier_logits(exact, x, w, tensor_absent());
     operation_within("logits", k, operation_difference(logits, exact), 3e-6);
+    struct tensor bias = operation_random(DTYPE_F32, 1, padded, 3, 1);
+    CHECK_OK(classifier_logits(k, logits, x, w, bias));
+    reference_classifier_logits(exact, x, w, bias);
+    operation_within("logits with a bias", k, operation_difference(logits, exact), 3e-6);
+    operation_release(&bias);
     operation_release(&x);
     operation_release(&w);
     operation_release(&logits);
@@ -365,6 +413,10 @@ static void test_refusals(struct kernels *k)
     p.c.entropies = r.entropies.data;
     CHECK_FAILS(classifier_run(k, r.losses.data, r.best, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
                 STATUS_INTERNAL, "entropies without mean_logits");
+    p.c.entropies = NULL;
+    p.c.dbias = r.dw;
+    CHECK_FAILS(classifier_run(k, r.losses.data, r.best, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
+                STATUS_INTERNAL, "dbias");
     results_release(&r);
     problem_release(&p);
 }
@@ -377,6 +429,7 @@ static void test_context(struct kernels *k, struct kernels *other)
     test_parts(k, &shapes[3], 2);
     test_parts(k, &shapes[4], 4);
     test_parts(k, &shapes[5], 2);
+    test_parts(k, &shapes[SHAPES - 1], 2);
     test_parts(k, &shapes[6], 4); /* the last part is padding alone */
     test_zeros(k);
     test_without_gradient(k);

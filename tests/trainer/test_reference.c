@@ -154,7 +154,7 @@ static void check_logits(const struct training *t, struct tensor hidden)
     CHECK(logits != NULL);
     CHECK_EQUAL(count, n * v);
     CHECK_OK(classifier_logits(t->kernels, tensor_view(logits, DTYPE_F32, n, v), hidden,
-                               tensor_rows(model_head(t->model), 0, v)));
+                               tensor_rows(model_head(t->model), 0, v), tensor_absent()));
     double error = relative_error(logits, expected, count);
     CHECK_NEAR(error, 0, tolerance);
     printf("logits: relative error %.2g\n", error);

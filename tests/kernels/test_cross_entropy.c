@@ -20,7 +20,6 @@ static const struct shape shapes[] = {
     {21, 16, 385, 385, 1, false},
     {600, 16, 65, 96, 1, false},
     {9, 16, 2, 2, 1, true, true, true},
-
     {66, 16, 457, 480, 3, true, false, true},
 };
 
@@ -244,7 +243,9 @@ static void check_parts(struct kernels *k, const struct results *each, int parts
     } else {
         reference_convert(exact.dw, each[parts].dw);
     }
-    if (s->biased) {
+    if (s->biased && s->overwrite) {
+        operation_set(exact.dbias, 0);
+    } else if (s->biased) {
         reference_convert(exact.dbias, each[parts].dbias);
     }
     struct classifier settings = telling(&exact, p);

@@ -3,6 +3,7 @@
 needed to train.
 
     python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
+    python3 scripts/make_reference.py lamb       (the same with LAMB instead of AdamW; writes tests/reference/gpt2_lamb.h5)
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
     python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
     python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
@@ -80,7 +81,33 @@ def forward(w, inputs, positions, mask, approximate):
     return norm(x, w, "transformer.ln_f") @ w["transformer.wte.weight"].T
 
 
-def write(path, approximate, documents):
+class Lamb:
+    """LAMB as NVIDIA's apex has it (FusedLAMB), written out: Adam's bias-corrected update plus the decay, times
+    |weights| / |update| of each tensor that has decay; 1 where either norm is 0."""
+
+    def __init__(self, decayed, plain, lr, betas, eps):
+        self.groups = [(t, DECAY) for t in decayed] + [(t, 0.0) for t in plain]
+        self.lr, self.betas, self.eps, self.steps = lr, betas, eps, 0
+        self.moments = [(np.zeros(t.shape), np.zeros(t.shape)) for t, _ in self.groups]
+
+    def zero_grad(self):
+        for t, _ in self.groups:
+            t.grad = None
+
+    def step(self):
+        self.steps += 1
+        b1, b2 = self.betas
+        for (t, decay), (m, v) in zip(self.groups, self.moments):
+            w, g = t.detach().numpy(), t.grad.numpy()
+            m[...] = b1 * m + (1 - b1) * g
+            v[...] = b2 * v + (1 - b2) * g * g
+            u = m / (1 - b1 ** self.steps) / (np.sqrt(v / (1 - b2 ** self.steps)) + self.eps) + decay * w
+            weights, update = np.linalg.norm(w), np.linalg.norm(u)
+            ratio = weights / update if decay > 0 and weights > 0 and update > 0 else 1.0
+            w -= self.lr * ratio * u
+
+
+def write(path, approximate, documents, lamb=False):
     generator = torch.Generator().manual_seed(20 + documents)
     w = make_weights(generator)
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1), generator=generator)
@@ -98,14 +125,17 @@ def write(path, approximate, documents):
     mask = causal & (document[:, :, None] == document[:, None, :])
     decayed = [t for t in w.values() if t.dim() == 2]
     plain = [t for t in w.values() if t.dim() == 1]
-    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY),
-                                   dict(params=plain, weight_decay=0.0)], **ADAMW)
+    if lamb:
+        optimizer = Lamb(decayed, plain, **ADAMW)
+    else:
+        optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY),
+                                       dict(params=plain, weight_decay=0.0)], **ADAMW)
     with h5py.File(path, "w") as f:
         f.attrs.update(layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS,
                        vocabulary=VOCABULARY, batch=BATCH, tokens=TOKENS, steps=STEPS,
                        learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1],
                        epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP,
-                       gelu_tanh=int(approximate == "tanh"))
+                       gelu_tanh=int(approximate == "tanh"), **({"lamb": 1.0} if lamb else {}))
         f["ids"] = tokens.numpy().astype(np.int32)
         f["positions"] = positions.numpy().astype(np.int32)
         f["ignored"] = ignored.numpy().astype(np.int32)
@@ -273,6 +303,9 @@ def write_dpo(path):
 
 def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
+    if sys.argv[1:] == ["lamb"]:
+        write(folder / "gpt2_lamb.h5", "tanh", False, lamb=True)
+        return
     if sys.argv[1:] == ["beams"]:
         write_beams(folder / "beams.h5")
         return

@@ -213,6 +213,24 @@ static status resume_from(struct job *job, const struct checkpoint_found *found)
     return comm_agree(job->world, model_weights_changed(job->session.model));
 }
 
+/* Moments without the step that made them. */
+static status begin_moments(struct job *job)
+{
+    const char *from = job->session.recipe.optimizer.init_from;
+    if (from[0] == '\0') {
+        return STATUS_OK;
+    }
+    struct checkpoint_found found = {0};
+    status chosen = checkpoint_choose(job->world, from, false, &found);
+    chosen = recipe_blame(&job->session.recipe, "optimizer.init_from", chosen, "");
+    TRY(comm_agree(job->world, chosen));
+    log_info("the optimizer's moments from %s, saved at step %lld; steps are counted from 0",
+             found.folder, (long long)found.state.step);
+    status result = checkpoint_load(job->world, found.folder, &job->families[1].family, 1);
+    free(found.recipe_text);
+    return result;
+}
+
 static status begin_fresh(struct job *job)
 {
     const char *from = job->session.recipe.model.init_from;
@@ -228,6 +246,7 @@ static status begin_fresh(struct job *job)
     status result = checkpoint_load(job->world, found.folder, &job->families[0].family, 1);
     free(found.recipe_text);
     TRY(result);
+    TRY(begin_moments(job));
     return comm_agree(job->world, model_weights_changed(job->session.model));
 }
 

@@ -332,16 +332,16 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
     return STATUS_OK;
 }
 
-static status check_init(const struct recipe *r)
+static status check_init(const struct recipe *r, const char *key, const char *from, bool final)
 {
     struct comm *self = NULL;
     struct checkpoint_found found = {0};
-    if (r->model.init_from[0] == '\0') {
+    if (from[0] == '\0') {
         return STATUS_OK;
     }
     TRY(comm_self_create(&self));
-    status result = checkpoint_choose(self, r->model.init_from, true, &found);
-    result = recipe_blame(r, "model.init_from", result, "");
+    status result = checkpoint_choose(self, from, final, &found);
+    result = recipe_blame(r, key, result, "");
     free(found.recipe_text);
     KEEP_FIRST(result, comm_destroy(&self));
     return result;
@@ -373,6 +373,8 @@ status plan_check(const struct recipe *r, bool elsewhere, struct plan *plan)
     }
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     TRY(result);
-    result = check_init(r);
+    result = check_init(r, "model.init_from", r->model.init_from, true);
+    TRY(excuse(r, plan, result, result == STATUS_NO_INPUT));
+    result = check_init(r, "optimizer.init_from", r->optimizer.init_from, false);
     return excuse(r, plan, result, result == STATUS_NO_INPUT);
 }

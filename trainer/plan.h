@@ -39,7 +39,7 @@ enum plan_part {
     PLAN_PARTS
 };
 
-enum { PLAN_UNCHECKED_MAX = 3 }; /* tokenizer, shards, model.init_from */
+enum { PLAN_UNCHECKED_MAX = 4 }; /* tokenizer, shards, weights and moments to begin with */
 
 struct plan_buffers {
     int64_t kernels, loaders, snapshot, writer, communication, program;

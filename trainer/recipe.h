@@ -22,7 +22,8 @@ enum recipe_schedule {
     SCHEDULE_LINEAR,
     SCHEDULE_COSINE,
     SCHEDULE_POLYNOMIAL,
-    SCHEDULE_WSD
+    SCHEDULE_WSD,
+    SCHEDULE_POLYNOMIAL_NVIDIA
 };
 enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
@@ -82,6 +83,8 @@ struct recipe {
         char name[RECIPE_NAME_BYTES];
         double learning_rate, beta1, beta2, epsilon, weight_decay,
             max_grad_norm; /* 0: no clipping */
+        bool nvlamb;
+        char init_from[RECIPE_PATH_BYTES];
     } optimizer;
     struct {
         enum recipe_schedule name;

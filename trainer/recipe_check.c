@@ -148,6 +148,22 @@ static status check_batch(const struct reading *r)
     return STATUS_OK;
 }
 
+static status check_optimizer(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    if (c->optimizer.nvlamb && strcmp(c->optimizer.name, "lamb") != 0) {
+        return recipe_fail(r, place_of_pair(r, "optimizer.nvlamb", "optimizer.name"),
+                           "optimizer.nvlamb", "true needs optimizer.name lamb, not %s",
+                           c->optimizer.name);
+    }
+    if (c->optimizer.init_from[0] != '\0' && c->model.init_from[0] == '\0') {
+        return recipe_fail(r, place_of_pair(r, "optimizer.init_from", "model.init_from"),
+                           "optimizer.init_from",
+                           "moments of other weights are of no use; give model.init_from too");
+    }
+    return STATUS_OK;
+}
+
 static status check_evaluation(const struct reading *r)
 {
     const struct recipe *c = r->recipe;
@@ -197,6 +213,7 @@ status recipe_check_resolve(const struct reading *r)
     TRY(check_batch(r));
     TRY(check_length(r));
     TRY(check_warmup(r));
+    TRY(check_optimizer(r));
     return check_evaluation(r);
 }
 

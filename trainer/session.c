@@ -160,6 +160,8 @@ status session_update(struct session *s, int64_t micro_batches, struct update **
                 .epsilon = r->optimizer.epsilon,
                 .weight_decay = r->optimizer.weight_decay,
                 .max_grad_norm = r->optimizer.max_grad_norm,
+                .kind = strcmp(r->optimizer.name, "lamb") == 0 ? OPTIMIZER_LAMB : OPTIMIZER_ADAMW,
+                .trust_all = r->optimizer.nvlamb,
             },
         .zero_stage = (int)r->parallel.zero_stage,
         .bucket_elems = session_bucket_elements(r),

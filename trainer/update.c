@@ -10,6 +10,7 @@ struct update {
     float **gradients; /* [parameters] */
     struct optimizer *optimizer;
     float *weights; /* f32, of this rank's shares, placed as the moments are; NULL: the model's */
+    struct optimizer_squares *squares; /* [parameters], for trust ratios */
 };
 
 int update_stage(int zero_stage, int data_ranks)
@@ -98,7 +99,7 @@ static int cut_parameters(const struct update *u, struct optimizer_range *ranges
             struct range part = common(held, (struct range){p->first, p->rows * p->columns});
             if (part.count > 0) {
                 ranges[used++] = (struct optimizer_range){
-                    part.first, part.count, *elements + part.first - held.first, p->decay};
+                    part.first, part.count, *elements + part.first - held.first, p->decay, i};
             }
         }
         *elements += held.count;
@@ -112,6 +113,8 @@ static status make_optimizer(struct update *u)
     int64_t elements = 0;
     (void)model_parameters(u->options.model, &count);
     size_t most = (size_t)count + (size_t)holdings(u);
+    u->squares = calloc((size_t)count, sizeof *u->squares);
+    REQUIRE(u->squares != NULL, STATUS_INTERNAL, "out of memory for %d trust ratios", count);
     struct optimizer_range *ranges = calloc(most, sizeof *ranges);
     REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %zu ranges", most);
     count = cut_parameters(u, ranges, &elements);
@@ -145,6 +148,7 @@ status update_destroy(struct update **u)
     if (*u != NULL) {
         result = bucket_destroy(&(*u)->buckets);
         free((*u)->gradients);
+        free((*u)->squares);
         if ((*u)->weights != NULL) {
             device_release(kernels_device((*u)->options.kernels), (*u)->weights,
                            (size_t)optimizer_elements((*u)->optimizer) * sizeof(float));
@@ -276,20 +280,48 @@ status update_release_weights(struct update *u)
     return model_release_weights(m);
 }
 
-/* weights: of the holding's first element. */
-static status update_holding(struct update *u, int index, float *weights, int64_t step,
-                             double learning_rate, double scale)
+/* A holding's elements. *shares moves over the f32 weights of the shares, where these are all there is. */
+static struct optimizer_slice slice_of(const struct update *u, int index, float **shares)
 {
     struct range held = holding(u, index);
     bf16 *copy = model_copy(u->options.model);
     struct optimizer_slice slice = {
         .first = held.first,
         .count = held.count,
-        .weights = weights,
+        .weights = *shares != NULL ? *shares : model_weights(u->options.model) + held.first,
         .gradients = bucket_sum(u->buckets, index, held.first),
         .copy = copy != NULL ? copy + held.first : NULL,
     };
-    return optimizer_update(u->optimizer, &slice, step, learning_rate, scale);
+    *shares += *shares != NULL ? held.count : 0;
+    return slice;
+}
+
+/* LAMB's first half, and the ratios of whole tensors, of which ranks have parts. */
+static status agree_trust(struct update *u, int64_t step, double scale)
+{
+    int count = 0;
+    status result = STATUS_OK;
+    float *shares = u->weights;
+    const struct mesh *mesh = u->options.mesh;
+    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    memset(u->squares, 0, (size_t)count * sizeof *u->squares);
+    for (int h = 0; h < holdings(u); h++) {
+        struct optimizer_slice slice = slice_of(u, h, &shares);
+        KEEP_FIRST(result, optimizer_moments(u->optimizer, &slice, step, scale));
+    }
+    KEEP_FIRST(result, optimizer_squares(u->optimizer, u->squares));
+    for (int i = 0; i < count && comm_rank(mesh->tensor) > 0; i++) {
+        if (parameters[i].replicated) {
+            u->squares[i] = (struct optimizer_squares){0};
+        }
+    }
+    double *sums = &u->squares->weights;
+    if (u->stage > 0) {
+        KEEP_FIRST(result, comm_sum_doubles(mesh->data, sums, 2 * (int64_t)count));
+    }
+    KEEP_FIRST(result, comm_sum_doubles(mesh->tensor, sums, 2 * (int64_t)count));
+    optimizer_trust(u->optimizer, u->squares);
+    return result;
 }
 
 /* Every rank needs all vectors in f32. Each element is one rank's; to the others' zeros it adds up. */
@@ -325,17 +357,18 @@ status update_apply(struct update *u, int64_t step, double learning_rate, double
     bool released = u->weights != NULL;
     void *gathered = released ? (void *)model_copy(m) : (void *)model_weights(m);
     size_t element_bytes = released ? sizeof(bf16) : sizeof(float);
-    float *weights = u->weights;
+    float *shares = u->weights;
     status result = STATUS_OK;
     scale *= optimizer_clip(u->optimizer, norm);
+    if (optimizer_has_trust(u->optimizer)) {
+        result = agree_trust(u, step, scale);
+    }
     for (int h = 0; h < holdings(u); h++) {
-        struct range held = holding(u, h);
-        float *of_holding = released ? weights : model_weights(m) + held.first;
-        KEEP_FIRST(result, update_holding(u, h, of_holding, step, learning_rate, scale));
+        struct optimizer_slice slice = slice_of(u, h, &shares);
+        KEEP_FIRST(result, optimizer_update(u->optimizer, &slice, step, learning_rate, scale));
         if (u->stage > 0) {
             KEEP_FIRST(result, bucket_gather_start(u->buckets, h, gathered, element_bytes));
         }
-        weights += released ? held.count : 0;
     }
     if (u->stage > 0) {
         KEEP_FIRST(result, bucket_gather_finish(u->buckets));

@@ -1,5 +1,5 @@
 /* A tiny GPT-2 against PyTorch in double precision (scripts/make_reference.py): logits, the gradient of
- * every parameter, ten AdamW steps with clipping; with plain rows and with a document mask.
+ * every parameter, ten AdamW steps with clipping; with plain rows and with a document mask. And ten LAMB steps.
  *
  * Errors are relative by tensor: |a - b| / |b| in the Frobenius norm. The gradient of the key biases is
  * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
@@ -16,7 +16,7 @@ struct reference {
     int64_t batch, tokens, steps, segments;
     int32_t *ids, *positions, *ignored, *starts;
     double *losses, *norms;
-    struct optimizer_settings adamw;
+    struct optimizer_settings optimizer;
     double learning_rate;
 };
 
@@ -45,9 +45,10 @@ static void read_reference(const char *name, struct reference *r)
         .batch = (int64_t)reference_attribute(f, "batch"),
         .tokens = (int64_t)reference_attribute(f, "tokens"),
         .steps = (int64_t)reference_attribute(f, "steps"),
-        .adamw = {reference_attribute(f, "beta1"), reference_attribute(f, "beta2"),
-                  reference_attribute(f, "epsilon"), reference_attribute(f, "weight_decay"),
-                  reference_attribute(f, "max_grad_norm")},
+        .optimizer = {reference_attribute(f, "beta1"), reference_attribute(f, "beta2"),
+                      reference_attribute(f, "epsilon"), reference_attribute(f, "weight_decay"),
+                      reference_attribute(f, "max_grad_norm"),
+                      H5Aexists(f, "lamb") > 0 ? OPTIMIZER_LAMB : OPTIMIZER_ADAMW},
         .learning_rate = reference_attribute(f, "learning_rate"),
     };
     int64_t count;
@@ -222,8 +223,14 @@ static void train_step(struct training *t, int64_t step)
     struct optimizer_slice whole = {.count = model_elements(t->model),
                                     .weights = model_weights(t->model),
                                     .gradients = t->gradients};
-    CHECK_OK(optimizer_update(t->optimizer, &whole, step + 1, t->r->learning_rate,
-                              optimizer_clip(t->optimizer, norm) / count));
+    double scale = optimizer_clip(t->optimizer, norm) / count;
+    if (optimizer_has_trust(t->optimizer)) {
+        struct optimizer_squares tensors[64] = {{0}};
+        CHECK_OK(optimizer_moments(t->optimizer, &whole, step + 1, scale));
+        CHECK_OK(optimizer_squares(t->optimizer, tensors));
+        optimizer_trust(t->optimizer, tensors);
+    }
+    CHECK_OK(optimizer_update(t->optimizer, &whole, step + 1, t->r->learning_rate, scale));
 }
 
 static void make_optimizer(struct training *t)
@@ -234,14 +241,14 @@ static void make_optimizer(struct training *t)
     CHECK(count <= 64);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
-        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay};
+        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay, i};
         t->places[i] = t->gradients + p->first;
         float *weights = reference_tensor(t->r->file, "weights", p);
         memcpy(model_weights(t->model) + p->first, weights,
                (size_t)(p->whole_rows * p->columns) * sizeof *weights);
         free(weights);
     }
-    CHECK_OK(optimizer_create(t->kernels, &t->r->adamw, ranges, count, model_elements(t->model),
+    CHECK_OK(optimizer_create(t->kernels, &t->r->optimizer, ranges, count, model_elements(t->model),
                               &t->optimizer));
 }
 
@@ -293,5 +300,6 @@ int main(void)
 {
     test_reference("gpt2_tanh.h5");
     test_reference("gpt2_erf_documents.h5");
+    test_reference("gpt2_lamb.h5");
     return 0;
 }

@@ -60,6 +60,20 @@ static void test_values(void)
     check_rate(&r, 109, 1e-3);
 }
 
+/* NVIDIA's BERT: no seam at the warm-up's end, but a fall by what it took of the steps. */
+static void test_polynomial_nvidia(void)
+{
+    struct recipe r = make(SCHEDULE_POLYNOMIAL_NVIDIA, 11, 0);
+    r.schedule.power = 0.5;
+    check_rate(&r, 0, 1e-3 / 11);
+    check_rate(&r, 10, 1e-3);
+    check_rate(&r, 11, 1e-3 * sqrt(1 - 11.0 / 110));
+    check_rate(&r, 55, 1e-3 * sqrt(0.5));
+    check_rate(&r, 109, 1e-3 * sqrt(1.0 / 110));
+    check_rate(&r, 110, 0);
+    check_rate(&r, 500, 0);
+}
+
 static void test_warmup(void)
 {
     struct recipe r = make(SCHEDULE_COSINE, 0, 0.1);
@@ -80,7 +94,7 @@ static void test_warmup(void)
 /* Rates rise in the warm-up, never rise after it, and stay between the lowest and the highest. */
 static void test_shape(void)
 {
-    for (int name = SCHEDULE_CONSTANT; name <= SCHEDULE_WSD; name++) {
+    for (int name = SCHEDULE_CONSTANT; name <= SCHEDULE_POLYNOMIAL_NVIDIA; name++) {
         for (int64_t warmup = 0; warmup <= 37; warmup += 37) {
             struct recipe r = make((enum recipe_schedule)name, warmup, 0.05);
             r.schedule.power = 1.5;
@@ -99,6 +113,7 @@ static void test_shape(void)
 int main(void)
 {
     test_values();
+    test_polynomial_nvidia();
     test_warmup();
     test_shape();
     return 0;

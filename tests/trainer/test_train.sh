@@ -82,6 +82,46 @@ zero() {
     same_weights bf16-1 again 00000020
 }
 
+# Trust ratios of whole tensors, of which ranks hold parts; and moments taken over without their step.
+lamb() {
+    need_mpirun
+    local common='model.num_heads=4 optimizer.name=lamb optimizer.learning_rate=3e-2 optimizer.beta2=0.999 parallel.bucket_mib=1
+        schedule.name=polynomial_nvidia schedule.power=0.5'
+    # shellcheck disable=SC2086
+    run 0 train recipe.yaml run_dir=one $common
+    local layout ranks tensor stage
+    for layout in '3 1 2' '2 2 0' '4 2 1'; do
+        read -r ranks tensor stage <<<"$layout"
+        # shellcheck disable=SC2086
+        run_ranks "$ranks" 0 train recipe.yaml run_dir="lamb-$ranks-$tensor-$stage" parallel.tensor="$tensor" \
+            parallel.zero_stage="$stage" $common
+        same_losses one "lamb-$ranks-$tensor-$stage" 1e-5
+    done
+    cp -r lamb-4-2-1 again
+    rm -rf again/checkpoints/step-00000020 again/final
+    # shellcheck disable=SC2086
+    run_ranks 4 0 train recipe.yaml run_dir=again parallel.tensor=2 parallel.zero_stage=1 $common
+    same_losses lamb-4-2-1 again 0
+    same_weights lamb-4-2-1 again 00000020
+    local second='model.init_from=one train.max_steps=2 checkpoint.every=1 evaluate.every=0 schedule.warmup_steps=0'
+    # shellcheck disable=SC2086
+    run 0 train recipe.yaml run_dir=kept optimizer.init_from=one $second $common
+    grep -q "the optimizer's moments from one/checkpoints/step-00000020, saved at step 20" told || fail 'not told whose moments'
+    # shellcheck disable=SC2086
+    run_ranks 3 0 train recipe.yaml run_dir=kept3 optimizer.init_from=lamb-4-2-1 parallel.zero_stage=2 ${second/=one/=lamb-4-2-1} \
+        $common
+    same_losses kept kept3 1e-5
+    # shellcheck disable=SC2086
+    run 0 train recipe.yaml run_dir=left $second $common
+    losses kept train >a
+    losses left train >b
+    [ "$(head -1 a)" = "$(head -1 b)" ] || fail 'the first loss is not that of the same weights'
+    [ "$(tail -1 a)" != "$(tail -1 b)" ] || fail 'the moments were not taken'
+    # shellcheck disable=SC2086
+    run 66 train recipe.yaml run_dir=no optimizer.init_from=nowhere $second $common
+    one_line 66 'optimizer.init_from: .*nowhere'
+}
+
 # Listed, verified, compared and cut anew without a model; and trained on from what was cut.
 checkpoints() {
     need_mpirun
@@ -603,7 +643,7 @@ check_killed() {
 }
 
 case ${1:-} in
-layouts | tensor | zero | any_layout | checkpoints | resume | stop | stop_evaluating | errors | generate | inspect | choose | bench) "$1" ;;
+layouts | tensor | zero | lamb | any_layout | checkpoints | resume | stop | stop_evaluating | errors | generate | inspect | choose | bench) "$1" ;;
 kills_1 | kills_2) kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

@@ -10,7 +10,23 @@ struct optimizer {
     int count;
     int64_t elements;
     float *moment1, *moment2;
+    /* LAMB: of each range on the device and here; the factor of each range's rate */
+    struct optimizer_squares *device_squares, *squares;
+    double *ratios;
 };
+
+static const double squares_deadline_seconds = 600;
+
+static status make_trust(struct optimizer *o)
+{
+    size_t bytes = (size_t)o->count * sizeof *o->squares;
+    o->squares = calloc((size_t)o->count + 1, sizeof *o->squares);
+    o->ratios = calloc((size_t)o->count + 1, sizeof *o->ratios);
+    REQUIRE(o->squares != NULL && o->ratios != NULL, STATUS_INTERNAL,
+            "out of memory: trust ratios of %d ranges", o->count);
+    return device_allocate(kernels_device(o->kernels), bytes, "trust ratios",
+                           (void **)&o->device_squares);
+}
 
 status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
                         const struct optimizer_range *ranges, int count, int64_t elements,
@@ -30,6 +46,9 @@ status optimizer_create(struct kernels *k, const struct optimizer_settings *sett
     struct device *dev = kernels_device(k);
     TRY_GOTO(result, fail, device_allocate(dev, bytes, "first moments", (void **)&o->moment1));
     TRY_GOTO(result, fail, device_allocate(dev, bytes, "second moments", (void **)&o->moment2));
+    if (optimizer_has_trust(o)) {
+        TRY_GOTO(result, fail, make_trust(o));
+    }
     *out = o;
     return STATUS_OK;
 fail:
@@ -44,6 +63,9 @@ status optimizer_destroy(struct optimizer **o)
         size_t bytes = (size_t)(*o)->elements * sizeof(float);
         device_release(dev, (*o)->moment1, bytes);
         device_release(dev, (*o)->moment2, bytes);
+        device_release(dev, (*o)->device_squares, (size_t)(*o)->count * sizeof *(*o)->squares);
+        free((*o)->squares);
+        free((*o)->ratios);
         free((*o)->ranges);
         free(*o);
         *o = NULL;
@@ -82,29 +104,101 @@ double optimizer_clip(const struct optimizer *o, double norm)
     return fmin(1, limit / (norm + avoids_division_by_zero));
 }
 
+static struct adamw settings_of(const struct optimizer *o, const struct optimizer_range *r,
+                                int64_t step, double learning_rate, double scale)
+{
+    const struct optimizer_settings *s = &o->settings;
+    return (struct adamw){
+        .learning_rate = (float)learning_rate,
+        .beta1 = (float)s->beta1,
+        .beta2 = (float)s->beta2,
+        .epsilon = (float)s->epsilon,
+        .weight_decay = r->decay ? (float)s->weight_decay : 0,
+        .gradient_scale = (float)scale,
+        .correction1 = (float)(1 - pow(s->beta1, (double)step)),
+        .correction2 = (float)(1 - pow(s->beta2, (double)step)),
+    };
+}
+
+static bool begins_in(const struct optimizer_range *r, const struct optimizer_slice *slice)
+{
+    return r->first >= slice->first && r->first < slice->first + slice->count;
+}
+
+/* ---- LAMB's first half ---- */
+
+bool optimizer_has_trust(const struct optimizer *o)
+{
+    return o->settings.kind == OPTIMIZER_LAMB;
+}
+
+status optimizer_moments(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
+                         double scale)
+{
+    for (int i = 0; i < o->count; i++) {
+        const struct optimizer_range *r = &o->ranges[i];
+        if (begins_in(r, slice)) {
+            int64_t in = r->first - slice->first;
+            struct adamw settings = settings_of(o, r, step, 0, scale);
+            TRY(lamb_moments(o->kernels, &o->device_squares[i].weights, slice->weights + in,
+                             o->moment1 + r->at, o->moment2 + r->at, slice->gradients + in,
+                             r->count, &settings));
+        }
+    }
+    return STATUS_OK;
+}
+
+status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares)
+{
+    struct device *dev = kernels_device(o->kernels);
+    struct stream *stream = kernels_stream(o->kernels);
+    TRY(device_copy(dev, stream, o->squares, o->device_squares,
+                    (size_t)o->count * sizeof *o->squares));
+    TRY(device_wait(dev, stream, squares_deadline_seconds));
+    for (int i = 0; i < o->count; i++) {
+        squares[o->ranges[i].tensor].weights += o->squares[i].weights;
+        squares[o->ranges[i].tensor].update += o->squares[i].update;
+    }
+    return STATUS_OK;
+}
+
+void optimizer_trust(struct optimizer *o, const struct optimizer_squares *squares)
+{
+    for (int i = 0; i < o->count; i++) {
+        const struct optimizer_range *r = &o->ranges[i];
+        struct optimizer_squares s = squares[r->tensor];
+        bool decays = r->decay && o->settings.weight_decay > 0;
+        bool trusted = (decays || o->settings.trust_all) && s.weights != 0 && s.update != 0;
+        o->ratios[i] = trusted ? sqrt(s.weights / s.update) : 1;
+    }
+}
+
+/* ---- the update ---- */
+
+static status update_range(struct optimizer *o, const struct optimizer_slice *slice, int index,
+                           const struct adamw *settings)
+{
+    const struct optimizer_range *r = &o->ranges[index];
+    int64_t in = r->first - slice->first;
+    bf16 *copy = slice->copy != NULL ? slice->copy + in : NULL;
+    if (optimizer_has_trust(o)) {
+        return lamb_apply(o->kernels, slice->weights + in, copy, o->moment1 + r->at,
+                          o->moment2 + r->at, r->count, settings);
+    }
+    return adamw_update(o->kernels, slice->weights + in, copy, o->moment1 + r->at,
+                        o->moment2 + r->at, slice->gradients + in, r->count, settings);
+}
+
 status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
                         double learning_rate, double scale)
 {
-    const struct optimizer_settings *s = &o->settings;
     for (int i = 0; i < o->count; i++) {
-        const struct optimizer_range *r = &o->ranges[i];
-        int64_t in = r->first - slice->first;
-        if (in < 0 || in >= slice->count) {
-            continue;
+        if (begins_in(&o->ranges[i], slice)) {
+            double ratio = optimizer_has_trust(o) ? o->ratios[i] : 1;
+            struct adamw settings =
+                settings_of(o, &o->ranges[i], step, learning_rate * ratio, scale);
+            TRY(update_range(o, slice, i, &settings));
         }
-        struct adamw settings = {
-            .learning_rate = (float)learning_rate,
-            .beta1 = (float)s->beta1,
-            .beta2 = (float)s->beta2,
-            .epsilon = (float)s->epsilon,
-            .weight_decay = r->decay ? (float)s->weight_decay : 0,
-            .gradient_scale = (float)scale,
-            .correction1 = (float)(1 - pow(s->beta1, (double)step)),
-            .correction2 = (float)(1 - pow(s->beta2, (double)step)),
-        };
-        TRY(adamw_update(o->kernels, slice->weights + in,
-                         slice->copy != NULL ? slice->copy + in : NULL, o->moment1 + r->at,
-                         o->moment2 + r->at, slice->gradients + in, r->count, &settings));
     }
     return STATUS_OK;
 }

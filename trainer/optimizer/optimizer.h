@@ -1,4 +1,8 @@
-/* AdamW over the flat buffers: decay on matrices and embeddings, not on biases and norms. */
+/* AdamW and LAMB over the flat buffers: decay on matrices and embeddings, not on biases and norms.
+ *
+ * LAMB multiplies the rate of each tensor by its trust ratio |weights| / |update|, and ranks may hold parts of
+ * a tensor. So its step has a first half: optimizer_moments for all slices, optimizer_squares, the sums over
+ * the ranks by the caller, optimizer_trust; then optimizer_update as for AdamW. */
 #pragma once
 
 #include "kernels/kernels.h"
@@ -10,11 +14,16 @@ struct optimizer_range {
     int64_t first, count; /* in the weights and gradients */
     int64_t at; /* of its first element in the moments: a rank may hold those of its share alone */
     bool decay;
+    int tensor; /* whose part it is, from 0 */
 };
+
+enum optimizer_kind { OPTIMIZER_ADAMW = 0, OPTIMIZER_LAMB };
 
 struct optimizer_settings {
     double beta1, beta2, epsilon, weight_decay;
     double max_grad_norm; /* 0: no clipping */
+    enum optimizer_kind kind;
+    bool trust_all; /* LAMB: a ratio for tensors without decay too (NVLAMB) */
 };
 
 /* optimizer_create - both moments, zero.
@@ -44,6 +53,28 @@ struct optimizer_slice {
     const float *gradients;
     bf16 *copy; /* NULL: none */
 };
+
+/* optimizer_has_trust - whether a step has LAMB's first half. */
+bool optimizer_has_trust(const struct optimizer *o);
+
+/* optimizer_moments - the first half for the ranges that begin in the slice; step and scale as for
+ * optimizer_update, which reads no gradients then. */
+status optimizer_moments(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
+                         double scale);
+
+/* Sums of squares over a tensor, or the part of it that this rank has. */
+struct optimizer_squares {
+    double weights, update;
+};
+
+/* optimizer_squares - what the ranges have of each tensor, added to squares [tensors]. Waits for the device. */
+status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares);
+
+/* optimizer_trust - ratios from whole tensors' sums: |weights| / |update|, and 1 where either is 0 or the tensor
+ * has no decay.
+ *
+ * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's apex (FusedLAMB): no clamp */
+void optimizer_trust(struct optimizer *o, const struct optimizer_squares *squares);
 
 /* optimizer_update - step number `step` (from 1) of the ranges that begin in the slice.
  *

@@ -34,6 +34,8 @@ static double course(const struct recipe *recipe, int64_t step, int64_t warmup, 
         return 0.5 * (1.0 + cos(PI * progress));
     case SCHEDULE_POLYNOMIAL:
         return pow(1.0 - progress, recipe->schedule.power);
+    case SCHEDULE_POLYNOMIAL_NVIDIA:
+        return pow(fmax(1.0 - (double)step / (double)total, 0.0), recipe->schedule.power);
     case SCHEDULE_WSD:
         return stable_decay((double)step, (double)total, recipe->schedule.decay_ratio);
     }

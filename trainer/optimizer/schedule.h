@@ -8,11 +8,13 @@
  *   linear       f = 1 - p
  *   cosine       f = (1 + cos(pi p)) / 2
  *   polynomial   f = (1 - p)^power
+ *   polynomial_nvidia  f = (1 - s / T)^power: what the warm-up took is not given back
  *   wsd          f = 1 until the last D = decay_ratio T steps, then 1 - sqrt(q), q = (s - (T - D)) / D
  *
  * Source    llm.c (llmc/schedulers.h): s + 1 in the warm-up, so that the first step is not lost, and wsd's
  *           square root (Hagele et al. 2024, arXiv:2405.18392); the rest as in Hugging Face transformers
- *           (optimization.py), whose polynomial ends at lr_end = m R */
+ *           (optimization.py), whose polynomial ends at lr_end = m R; polynomial_nvidia as in
+ *           NVIDIA's BERT (PolyWarmUpScheduler) */
 #pragma once
 
 #include "trainer/recipe.h"

@@ -14,7 +14,9 @@ struct device {
     void *state;
 };
 
-static device_opener openers[2];
+static const struct device_driver *drivers[2];
+
+static const double transfer_seconds = 300; /* that device_read and device_write may take */
 
 /* ---- the CPU ---- */
 
@@ -27,15 +29,13 @@ static size_t rounded(size_t bytes, size_t to)
     return (bytes + to - 1) / to * to;
 }
 
-static status cpu_allocate(struct device *dev, size_t bytes, void **out)
+static status cpu_allocate(struct device *dev, size_t bytes, const char *what, void **out)
 {
     (void)dev;
     size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : LINE_BYTES;
     size_t size = rounded(bytes == 0 ? 1 : bytes, alignment);
     void *memory = aligned_alloc(alignment, size);
-    if (memory == NULL) {
-        return STATUS_INTERNAL;
-    }
+    REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for %s", bytes, what);
     if (alignment == HUGE_PAGE_BYTES) {
         (void)madvise(memory, size, MADV_HUGEPAGE); /* a hint: refused is fine */
     }
@@ -91,6 +91,14 @@ static status cpu_stream_done(struct device *dev, struct stream *stream, bool *d
     return STATUS_OK;
 }
 
+static status cpu_stream_wait(struct device *dev, struct stream *stream, struct event *event)
+{
+    (void)dev;
+    (void)stream;
+    (void)event;
+    return STATUS_OK;
+}
+
 static status cpu_event_create(struct device *dev, struct event **out)
 {
     (void)dev;
@@ -114,12 +122,11 @@ static status cpu_event_done(struct device *dev, struct event *event, bool *done
     return STATUS_OK;
 }
 
-static status cpu_stream_wait(struct device *dev, struct stream *stream, struct event *event)
+static status cpu_memory(struct device *dev, size_t *free_bytes, size_t *all_bytes)
 {
     (void)dev;
-    (void)stream;
-    (void)event;
-    return STATUS_OK;
+    *free_bytes = *all_bytes = 0;
+    RAISE(STATUS_UNAVAILABLE, "the CPU's memory is the host's");
 }
 
 static void *cpu_stream_handle(struct device *dev, struct stream *stream)
@@ -135,47 +142,76 @@ static void cpu_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_B
     memset(out, 0, DEVICE_IDENTITY_BYTES);
 }
 
+static const char *cpu_name(const struct device *dev)
+{
+    (void)dev;
+    return "cpu";
+}
+
 static const struct device_operations cpu_operations = {
     .allocate = cpu_allocate,
     .release = cpu_release,
+    .host_allocate = cpu_allocate,
+    .host_release = cpu_release,
     .copy = cpu_copy,
     .zero = cpu_zero,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_done = cpu_stream_done,
+    .stream_wait = cpu_stream_wait,
     .event_create = cpu_event_create,
+    .stream_handle = cpu_stream_handle,
     .event_record = cpu_event_record,
     .event_done = cpu_event_done,
-    .stream_wait = cpu_stream_wait,
-    .stream_handle = cpu_stream_handle,
+    .memory = cpu_memory,
+    .name = cpu_name,
     .identity = cpu_identity,
 };
 
 /* ---- any device ---- */
 
-void device_register(enum device_kind kind, device_opener open)
+void device_register(enum device_kind kind, const struct device_driver *driver)
 {
-    openers[kind] = open;
+    drivers[kind] = driver;
+}
+
+int device_count(enum device_kind kind)
+{
+    int count = kind == DEVICE_CPU;
+    if (drivers[kind] != NULL && drivers[kind]->count(&count) != STATUS_OK) {
+        status_clear();
+        count = 0;
+    }
+    return count;
+}
+
+static status open_driver(enum device_kind kind, int index, struct device *dev)
+{
+    int count = 0;
+    REQUIRE(drivers[kind] != NULL, STATUS_UNAVAILABLE,
+            "device cuda: this build has no CUDA back-end; set train.device to cpu or auto");
+    TRY(drivers[kind]->count(&count));
+    REQUIRE(index >= 0 && index < count, STATUS_UNAVAILABLE,
+            "device cuda: GPU %d is asked for and this process sees %d; set train.device to cpu or "
+            "auto",
+            index, count);
+    return drivers[kind]->open(index, dev, &dev->operations, &dev->state);
 }
 
 status device_create(enum device_kind kind, int index, struct device **out)
 {
     *out = NULL;
-    REQUIRE(kind == DEVICE_CPU || openers[kind] != NULL, STATUS_UNAVAILABLE,
-            "device cuda: this build has no CUDA back-end; set train.device to cpu or auto");
     struct device *dev = calloc(1, sizeof *dev);
     REQUIRE(dev != NULL, STATUS_INTERNAL, "out of memory for a device");
     dev->kind = kind;
     dev->operations = &cpu_operations;
-    status result = STATUS_OK;
-    if (kind != DEVICE_CPU) {
-        TRY_GOTO(result, fail, openers[kind](index, dev, &dev->operations, &dev->state));
+    status result = kind == DEVICE_CPU ? STATUS_OK : open_driver(kind, index, dev);
+    if (result != STATUS_OK) {
+        free(dev);
+        return result;
     }
     *out = dev;
     return STATUS_OK;
-fail:
-    free(dev);
-    return result;
 }
 
 status device_destroy(struct device **dev)
@@ -200,18 +236,51 @@ void *device_state(const struct device *dev)
     return dev->state;
 }
 
+const char *device_name(const struct device *dev)
+{
+    return dev->operations->name(dev);
+}
+
+void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES])
+{
+    dev->operations->identity(dev, out);
+}
+
+bool device_is_host(const struct device *dev)
+{
+    return dev->kind == DEVICE_CPU;
+}
+
+status device_memory(struct device *dev, size_t *free_bytes, size_t *all_bytes)
+{
+    return dev->operations->memory(dev, free_bytes, all_bytes);
+}
+
+/* ---- memory ---- */
+
 status device_allocate(struct device *dev, size_t bytes, const char *what, void **out)
 {
     *out = NULL;
-    status result = dev->operations->allocate(dev, bytes, out);
-    REQUIRE(result == STATUS_OK, result, "out of memory: %zu bytes for %s", bytes, what);
-    return STATUS_OK;
+    return dev->operations->allocate(dev, bytes, what, out);
 }
 
 void device_release(struct device *dev, void *memory, size_t bytes)
 {
     if (memory != NULL) {
         dev->operations->release(dev, memory, bytes);
+    }
+}
+
+status device_host_allocate(struct device *dev, size_t bytes, const char *what, void **out)
+{
+    *out = NULL;
+    return dev->operations->host_allocate(dev, bytes, what, out);
+}
+
+void device_host_release(struct device *dev, void *memory, size_t bytes)
+{
+    if (memory != NULL) {
+        dev->operations->host_release(dev, memory, bytes);
     }
 }
 
@@ -225,6 +294,22 @@ status device_zero(struct device *dev, struct stream *stream, void *to, size_t b
 {
     return dev->operations->zero(dev, stream, to, bytes);
 }
+
+status device_read(struct device *dev, struct stream *stream, void *host, const void *from,
+                   size_t bytes)
+{
+    TRY(dev->operations->copy(dev, stream, host, from, bytes));
+    return device_wait(dev, stream, transfer_seconds);
+}
+
+status device_write(struct device *dev, struct stream *stream, void *to, const void *host,
+                    size_t bytes)
+{
+    TRY(dev->operations->copy(dev, stream, to, host, bytes));
+    return device_wait(dev, stream, transfer_seconds);
+}
+
+/* ---- streams and events ---- */
 
 status device_stream_create(struct device *dev, int priority, struct stream **out)
 {
@@ -241,22 +326,31 @@ status device_stream_destroy(struct device *dev, struct stream **stream)
     return result;
 }
 
-status device_wait(struct device *dev, struct stream *stream, double deadline_seconds)
+/* Polls: a device that is lost must not take the host with it. */
+static status wait_until(struct device *dev, struct stream *stream, struct event *event,
+                         double deadline_seconds)
 {
     double start = clock_seconds();
     for (;;) {
         bool done = false;
-        TRY(dev->operations->stream_done(dev, stream, &done));
+        TRY(event != NULL ? dev->operations->event_done(dev, event, &done)
+                          : dev->operations->stream_done(dev, stream, &done));
         if (done) {
             return STATUS_OK;
         }
         REQUIRE(clock_seconds() - start < deadline_seconds, STATUS_HANG,
-                "the device did not finish its queue in %.0f s", deadline_seconds);
+                "%s did not finish its queue in %.0f s", device_name(dev), deadline_seconds);
     }
+}
+
+status device_wait(struct device *dev, struct stream *stream, double deadline_seconds)
+{
+    return wait_until(dev, stream, NULL, deadline_seconds);
 }
 
 status device_event_create(struct device *dev, struct event **out)
 {
+    *out = NULL;
     return dev->operations->event_create(dev, out);
 }
 
@@ -275,11 +369,6 @@ status device_event_record(struct device *dev, struct event *event, struct strea
     return dev->operations->event_record(dev, event, stream);
 }
 
-status device_event_done(struct device *dev, struct event *event, bool *done)
-{
-    return dev->operations->event_done(dev, event, done);
-}
-
 status device_stream_wait(struct device *dev, struct stream *stream, struct event *event)
 {
     return dev->operations->stream_wait(dev, stream, event);
@@ -290,7 +379,12 @@ void *device_stream_handle(struct device *dev, struct stream *stream)
     return dev->operations->stream_handle(dev, stream);
 }
 
-void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES])
+status device_event_wait(struct device *dev, struct event *event, double deadline_seconds)
 {
-    dev->operations->identity(dev, out);
+    return event == NULL ? STATUS_OK : wait_until(dev, NULL, event, deadline_seconds);
+}
+
+status device_event_done(struct device *dev, struct event *event, bool *done)
+{
+    return dev->operations->event_done(dev, event, done);
 }

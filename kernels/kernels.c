@@ -11,6 +11,13 @@
 
 /* ---- the context ---- */
 
+static const struct kernels_driver *drivers[] = {[DEVICE_CPU] = &cpu_driver, [DEVICE_CUDA] = NULL};
+
+void kernels_register(enum device_kind kind, const struct kernels_driver *driver)
+{
+    drivers[kind] = driver;
+}
+
 static status limits_check(const struct kernels_limits *l)
 {
     const int64_t most = INT64_C(1) << 31;
@@ -33,14 +40,15 @@ status kernels_create(struct device *dev, enum dtype dtype, int threads,
     *out = NULL;
     TRY(limits_check(limits));
     REQUIRE(threads >= 0, STATUS_INTERNAL, "kernels_create: %d threads", threads);
-    REQUIRE(device_kind_of(dev) == DEVICE_CPU, STATUS_UNAVAILABLE,
+    const struct kernels_driver *driver = drivers[device_kind_of(dev)];
+    REQUIRE(driver != NULL, STATUS_UNAVAILABLE,
             "device cuda: this build has no CUDA kernels; set train.device to cpu or auto");
     struct kernels *k = calloc(1, sizeof *k);
     REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
     k->device = dev;
     k->dtype = dtype;
     k->limits = *limits;
-    status result = cpu_create(k, threads);
+    status result = driver->create(k, threads);
     if (result != STATUS_OK) {
         free(k);
         return result;
@@ -62,12 +70,13 @@ status kernels_destroy(struct kernels **k)
 size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
                                const struct kernels_limits *limits)
 {
-    return kind == DEVICE_CPU ? cpu_workspace_bytes(dtype, threads, limits) : 0;
+    return drivers[kind] != NULL ? drivers[kind]->workspace_bytes(dtype, threads, limits) : 0;
 }
 
 bool kernels_supports(struct device *dev, enum dtype dtype)
 {
-    return device_kind_of(dev) == DEVICE_CPU && cpu_supports(dtype);
+    const struct kernels_driver *driver = drivers[device_kind_of(dev)];
+    return driver != NULL && driver->supports(dtype);
 }
 
 struct device *kernels_device(const struct kernels *k)
@@ -113,6 +122,8 @@ void kernels_profile(struct kernels *k, bool on)
     }
 }
 
+static const double profile_deadline_seconds = 300;
+
 _Static_assert((int)OPERATIONS <= (int)KERNELS_OPERATIONS_MAX,
                "more operations than a profile can hold");
 
@@ -127,10 +138,12 @@ int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERA
     return count;
 }
 
+/* The time of a queued operation is what the host waits for it. */
 static status count_work(struct kernels *k, enum kernels_operation operation, double start,
                          double flops, double bytes, status result)
 {
     if (k->profiling) {
+        KEEP_FIRST(result, device_wait(k->device, k->stream, profile_deadline_seconds));
         struct kernels_time *t = &k->times[operation];
         t->seconds += clock_seconds() - start;
         t->calls++;
@@ -156,7 +169,7 @@ static status count_work(struct kernels *k, enum kernels_operation operation, do
 /* Whether arrays of integers can be read here. */
 static bool host_memory(const struct kernels *k)
 {
-    return device_kind_of(k->device) == DEVICE_CPU;
+    return device_is_host(k->device);
 }
 
 static double bytes_of(struct tensor t)
@@ -610,5 +623,6 @@ status kernels_floor(struct kernels *k, double *seconds, const struct product *p
                 (long long)p->count);
     }
     REQUIRE(repeats > 0, STATUS_INTERNAL, "kernels_floor: %d repeats", repeats);
+    REQUIRE(k->table.floor != NULL, STATUS_UNAVAILABLE, "this back-end has no floor to measure");
     return k->table.floor(k, seconds, products, count, repeats);
 }

@@ -59,8 +59,15 @@ struct kernels {
     struct kernels_time times[OPERATIONS];
 };
 
-/* Back-ends fill description, stream, threads, table and state of a context whose device, dtype and
- * limits are set; on failure they leave nothing behind. */
-status cpu_create(struct kernels *k, int threads);
-size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
-bool cpu_supports(enum dtype dtype);
+/* A back-end. create fills description, stream, threads, table and state of a context whose device, dtype and
+ * limits are set; on failure it leaves nothing behind. The others are pure. */
+struct kernels_driver {
+    status (*create)(struct kernels *k, int threads);
+    size_t (*workspace_bytes)(enum dtype dtype, int threads, const struct kernels_limits *limits);
+    bool (*supports)(enum dtype dtype);
+};
+
+/* kernels_register - how a back-end other than the CPU's makes itself known, before kernels_create. */
+void kernels_register(enum device_kind kind, const struct kernels_driver *driver);
+
+extern const struct kernels_driver cpu_driver;

@@ -83,12 +83,12 @@ static int available_threads(void)
     return omp_get_num_procs();
 }
 
-bool cpu_supports(enum dtype dtype)
+static bool supports(enum dtype dtype)
 {
     return matmul_supports(dtype);
 }
 
-size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
+static size_t workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     int count = threads > 0 ? threads : available_threads();
     size_t bytes = CPU_JOIN(baseline, variant).scratch_bytes(dtype, count, limits);
@@ -106,9 +106,9 @@ static void cpu_destroy(struct kernels *k)
     }
 }
 
-status cpu_create(struct kernels *k, int threads)
+static status create(struct kernels *k, int threads)
 {
-    REQUIRE(cpu_supports(k->dtype), STATUS_UNAVAILABLE,
+    REQUIRE(supports(k->dtype), STATUS_UNAVAILABLE,
             "precision %s: this processor has no instructions for it (AVX-512 BF16 or AMX); set "
             "train.precision to fp32",
             dtype_name(k->dtype));
@@ -120,7 +120,7 @@ status cpu_create(struct kernels *k, int threads)
     TRY_GOTO(result, fail, choose(&cpu->variant));
     k->table = cpu->variant->table;
     k->table.destroy = cpu_destroy;
-    size_t bytes = cpu_workspace_bytes(k->dtype, k->threads, &k->limits); /* not 0: that measures */
+    size_t bytes = workspace_bytes(k->dtype, k->threads, &k->limits); /* not 0: that measures */
     TRY_GOTO(result, fail, arena_create(k->device, bytes, "the kernels' workspace", &cpu->scratch));
     TRY_GOTO(result, fail, matmul_create(k, &cpu->matmul));
     snprintf(k->description, sizeof k->description, "CPU %s, %d thread%s, %s", cpu->variant->name,
@@ -130,3 +130,5 @@ fail:
     cpu_destroy(k);
     return result;
 }
+
+const struct kernels_driver cpu_driver = {create, workspace_bytes, supports};

@@ -9,10 +9,24 @@
 #include "base/arena.h"
 #include "kernels/kernels_table.h"
 
+enum { CUDA_CAPABILITY_LEAST = 8 };
+
+#define CUDA_PRODUCT_WORKSPACE ((size_t)32 << 20) /* of the matrix library, what Hopper asks for */
+#define CUDA_WAIT_SECONDS 300.0                   /* for what the stream holds */
+
+struct cuda_products; /* the matrix library, and how it does each shape */
+
 struct cuda {
     struct arena scratch;
     int64_t classifier_rows; /* of logits that exist at a time */
+    double *result;          /* the host's: where a sum arrives */
+    struct cuda_products *products;
 };
+
+extern const struct device_driver cuda_device_driver;
+
+/* cuda_create - a context as kernels_table.h says, with so many rows of logits at a time. */
+status cuda_create(struct kernels *k, int64_t classifier_rows);
 
 static inline struct cuda *cuda_of(const struct kernels *k)
 {
@@ -95,6 +109,13 @@ struct cuda_product {
 
 /* cuda_product_run - c (+)= op(a) op(b) (+ bias); sums in f32, in an order that depends on the shape. */
 status cuda_product_run(struct kernels *k, const struct cuda_product *p);
+
+/* cuda_products_create - what products need beside their operands.
+ *
+ * Errors    STATUS_UNAVAILABLE naming the library that is missing */
+status cuda_products_create(struct kernels *k, struct cuda_products **out);
+void cuda_products_destroy(struct cuda_products **products);
+const char *cuda_products_library(const struct cuda_products *products);
 
 /* cuda_sort_rows - the rows 0..count-1 by their ids, rows of one id in their order.
  *

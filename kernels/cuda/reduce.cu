@@ -7,8 +7,6 @@
 
 enum { REDUCE_THREADS = 256, REDUCE_ELEMS = 16384, REDUCE_BLOCKS_MAX = 1 << 18 };
 
-static const double copy_deadline_seconds = 600;
-
 template <bool SQUARES>
 __global__ void __launch_bounds__(REDUCE_THREADS)
     sum_slices(double *parts, const float *x, int64_t count, int64_t slice)
@@ -104,8 +102,11 @@ static status sum(struct kernels *k, double *out, const float *x, int64_t count)
     LAUNCH(k, sum_slices<SQUARES>, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, parts + 1, x,
            count, slice);
     TRY(cuda_doubles_add(k, parts, parts + 1, blocks));
-    TRY(device_copy(k->device, k->stream, out, parts, sizeof *out));
-    return device_wait(k->device, k->stream, copy_deadline_seconds);
+    double *result = cuda_of(k)->result;
+    TRY(device_copy(k->device, k->stream, result, parts, sizeof *out));
+    TRY(device_wait(k->device, k->stream, CUDA_WAIT_SECONDS));
+    *out = *result;
+    return STATUS_OK;
 }
 
 extern "C" status cuda_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)

@@ -27,9 +27,8 @@ static std::vector<float> unpacked(struct tensor t, bool transpose)
     return out;
 }
 
-extern "C" status cuda_product_run(struct kernels *k, const struct cuda_product *p)
+static void multiply(const struct cuda_product *p)
 {
-    (void)k;
     size_t m = static_cast<size_t>(p->c.rows), n = static_cast<size_t>(p->c.columns);
     size_t inner = static_cast<size_t>(p->transpose_a ? p->a.rows : p->a.columns);
     std::vector<float> a = unpacked(p->a, p->transpose_a), b = unpacked(p->b, p->transpose_b);
@@ -53,7 +52,31 @@ extern "C" status cuda_product_run(struct kernels *k, const struct cuda_product 
             }
         }
     }
+}
+
+extern "C" status cuda_product_run(struct kernels *k, const struct cuda_product *p)
+{
+    struct cuda_product now = *p;
+    simt::queue(k->stream, [now] { multiply(&now); });
     return STATUS_OK;
+}
+
+extern "C" status cuda_products_create(struct kernels *k, struct cuda_products **out)
+{
+    (void)k;
+    *out = NULL;
+    return STATUS_OK;
+}
+
+extern "C" void cuda_products_destroy(struct cuda_products **products)
+{
+    (void)products;
+}
+
+extern "C" const char *cuda_products_library(const struct cuda_products *products)
+{
+    (void)products;
+    return "plain loops";
 }
 
 extern "C" size_t cuda_sort_scratch(int64_t count)
@@ -65,13 +88,14 @@ extern "C" size_t cuda_sort_scratch(int64_t count)
 extern "C" status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
                                  const int32_t *ids, int64_t count, void *scratch)
 {
-    (void)k;
     (void)scratch;
-    std::iota(sorted_rows, sorted_rows + count, 0);
-    std::stable_sort(sorted_rows, sorted_rows + count,
-                     [ids](int32_t a, int32_t b) { return ids[a] < ids[b]; });
-    for (int64_t i = 0; i < count; i++) {
-        sorted_ids[i] = ids[sorted_rows[i]];
-    }
+    simt::queue(k->stream, [=] {
+        std::iota(sorted_rows, sorted_rows + count, 0);
+        std::stable_sort(sorted_rows, sorted_rows + count,
+                         [ids](int32_t a, int32_t b) { return ids[a] < ids[b]; });
+        for (int64_t i = 0; i < count; i++) {
+            sorted_ids[i] = ids[sorted_rows[i]];
+        }
+    });
     return STATUS_OK;
 }

@@ -26,6 +26,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <tuple>
 
 #define __global__
 #define __device__
@@ -76,12 +78,43 @@ extern thread *self;
 void launch(dim3 grid, dim3 block, size_t shared_bytes, bool shared_allowed,
             void (*body)(const void *context), const void *context);
 
-template <typename Body>
-void launch_body(dim3 grid, dim3 block, size_t shared_bytes, bool shared_allowed, const Body &body)
+bool shared_is_allowed(const void *kernel, size_t bytes);
+
+/* ---- device memory and streams: runtime.cc ---- */
+
+typedef std::function<void()> task;
+
+/* queue - do this in the order of the stream (a cudaStream_t); NULL: now. */
+void queue(void *stream, task what);
+
+/* While one exists, device memory can be touched. */
+struct device_access {
+    device_access();
+    ~device_access();
+    device_access(const device_access &) = delete;
+    device_access &operator=(const device_access &) = delete;
+};
+
+template <typename... P> struct queued_kernel {
+    void (*kernel)(P...);
+    std::tuple<P...> arguments;
+
+    static void run(const void *context)
+    {
+        auto *k = static_cast<const queued_kernel *>(context);
+        std::apply(k->kernel, k->arguments);
+    }
+};
+
+/* launch_queued - the arguments are taken now, as the kernel's types, whenever it runs. */
+template <typename... P, typename... A>
+void launch_queued(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *stream,
+                   A... arguments)
 {
-    launch(
-        grid, block, shared_bytes, shared_allowed,
-        [](const void *context) { (*static_cast<const Body *>(context))(); }, &body);
+    bool allowed = shared_is_allowed(reinterpret_cast<const void *>(kernel), shared_bytes);
+    queued_kernel<P...> body = {kernel, std::tuple<P...>(static_cast<P>(arguments)...)};
+    queue(stream,
+          [=] { launch(grid, block, shared_bytes, allowed, queued_kernel<P...>::run, &body); });
 }
 
 /* set_schedule - instead of what the environment says. */
@@ -91,7 +124,6 @@ void set_schedule(const char *name, unsigned seed);
 /* shared_array - the block's array that this key stands for. */
 void *shared_array(const void *key, size_t bytes, size_t alignment);
 void allow_shared(const void *kernel, size_t bytes);
-bool shared_is_allowed(const void *kernel, size_t bytes);
 
 void barrier(int number, int threads, bool wait, site here);
 
@@ -196,11 +228,7 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b)
 /* ---- gpu.cuh's own ---- */
 
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
-    (void)(stream),                                                                                \
-        simt::launch_body(                                                                         \
-            grid, block, shared_bytes,                                                             \
-            simt::shared_is_allowed(reinterpret_cast<const void *>(&(kernel)), shared_bytes),      \
-            [=] { (kernel)(__VA_ARGS__); })
+    simt::launch_queued((kernel), grid, block, shared_bytes, stream, __VA_ARGS__)
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
     simt::allow_shared(reinterpret_cast<const void *>(&(kernel)), bytes)
 #define GPU_SHARED(T, name, count)                                                                 \

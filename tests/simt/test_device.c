@@ -1,0 +1,151 @@
+/* The CUDA back-end's devices on the emulated runtime: base/device.h as a GPU does it. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/device.h"
+#include "kernels/cuda/register.h"
+#include "tests/check.h"
+
+enum { COUNT = 1000 };
+
+static struct device *gpu;
+static struct stream *stream;
+
+static void *on_gpu(size_t bytes)
+{
+    void *memory = NULL;
+    CHECK_OK(device_allocate(gpu, bytes, "a test", &memory));
+    return memory;
+}
+
+static int *on_host(void)
+{
+    void *memory = NULL;
+    CHECK_OK(device_host_allocate(gpu, COUNT * sizeof(int), "a test", &memory));
+    return memory;
+}
+
+static void test_memory_is_zero_and_copied(void)
+{
+    int *device = on_gpu(COUNT * sizeof *device), back[COUNT];
+    memset(back, 1, sizeof back);
+    CHECK_OK(device_read(gpu, stream, back, device, sizeof back));
+    for (int i = 0; i < COUNT; i++) {
+        CHECK_EQUAL(back[i], 0);
+        back[i] = i;
+    }
+    CHECK_OK(device_write(gpu, stream, device, back, sizeof back));
+    memset(back, 0, sizeof back);
+    CHECK_OK(device_zero(gpu, stream, device, 10 * sizeof *device));
+    CHECK_OK(device_read(gpu, stream, back, device, sizeof back));
+    for (int i = 0; i < COUNT; i++) {
+        CHECK_EQUAL(back[i], i < 10 ? 0 : i);
+    }
+    device_release(gpu, device, COUNT * sizeof *device);
+}
+
+/* A copy that nobody has waited for takes what the host has written since (late), or what was there (eager). */
+static void test_copies_are_queued(void)
+{
+    int *device = on_gpu(COUNT * sizeof *device), *host = on_host(), *back = on_host();
+    const char *how = getenv("SIMT_STREAMS");
+    bool eager = how != NULL && strcmp(how, "eager") == 0;
+    host[0] = 1;
+    CHECK_OK(device_copy(gpu, stream, device, host, COUNT * sizeof *host));
+    host[0] = 2;
+    CHECK_OK(device_copy(gpu, stream, back, device, COUNT * sizeof *host));
+    CHECK_EQUAL(back[0], eager ? 1 : 0);
+    CHECK_OK(device_wait(gpu, stream, 10));
+    CHECK_EQUAL(back[0], eager ? 1 : 2);
+    device_host_release(gpu, host, COUNT * sizeof *host);
+    device_host_release(gpu, back, COUNT * sizeof *host);
+    device_release(gpu, device, COUNT * sizeof *device);
+}
+
+static void test_streams_follow_events(void)
+{
+    struct stream *other = NULL;
+    struct event *written = NULL;
+    int *device = on_gpu(COUNT * sizeof *device), *host = on_host(), *back = on_host();
+    CHECK_OK(device_stream_create(gpu, 1, &other));
+    CHECK_OK(device_event_create(gpu, &written));
+    CHECK_OK(device_event_wait(gpu, written, 10)); /* never recorded: past */
+    host[5] = 7;
+    CHECK_OK(device_copy(gpu, stream, device, host, COUNT * sizeof *host));
+    CHECK_OK(device_event_record(gpu, written, stream));
+    CHECK_OK(device_stream_wait(gpu, other, written));
+    CHECK_OK(device_copy(gpu, other, back, device, COUNT * sizeof *host));
+    CHECK_OK(device_wait(gpu, other, 10));
+    CHECK_EQUAL(back[5], 7);
+    CHECK_OK(device_event_wait(gpu, written, 10));
+    CHECK_OK(device_event_destroy(gpu, &written));
+    CHECK_OK(device_stream_destroy(gpu, &other));
+    device_host_release(gpu, host, COUNT * sizeof *host);
+    device_host_release(gpu, back, COUNT * sizeof *host);
+    device_release(gpu, device, COUNT * sizeof *device);
+}
+
+/* The guard under every other test of this back-end's host side. */
+static void test_the_host_cannot_touch_it(void)
+{
+    int *device = on_gpu(COUNT * sizeof *device);
+    pid_t child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        _exit(*(volatile int *)device == 0 ? 0 : 1);
+    }
+    int how = 0;
+    waitpid(child, &how, 0);
+    CHECK(WIFSIGNALED(how) || (WIFEXITED(how) && WEXITSTATUS(how) > 1));
+    device_release(gpu, device, COUNT * sizeof *device);
+}
+
+static void test_out_of_memory_is_told(void)
+{
+    void *memory = NULL;
+    size_t free_bytes = 0, all_bytes = 0;
+    CHECK_OK(device_memory(gpu, &free_bytes, &all_bytes));
+    CHECK_EQUAL(all_bytes, (size_t)64 << 20);
+    CHECK_EQUAL(free_bytes, all_bytes);
+    CHECK_FAILS(
+        device_allocate(gpu, all_bytes + 1, "the activations", &memory), STATUS_INTERNAL,
+        "out of memory on GPU 0 (emulated): 67108865 bytes (64 MiB) for the activations, 64 "
+        "of 64 MiB are free; lower batch.micro_size");
+}
+
+static void test_missing_gpus_are_told(void)
+{
+    struct device *none = NULL;
+    CHECK_EQUAL(device_count(DEVICE_CUDA), 1);
+    CHECK_FAILS(device_create(DEVICE_CUDA, 1, &none), STATUS_UNAVAILABLE,
+                "GPU 1 is asked for and this process sees 1");
+    setenv("SIMT_DEVICES", "0", 1);
+    CHECK_EQUAL(device_count(DEVICE_CUDA), 0);
+    CHECK_FAILS(device_create(DEVICE_CUDA, 0, &none), STATUS_UNAVAILABLE, "no CUDA-capable device");
+    unsetenv("SIMT_DEVICES");
+    setenv("SIMT_CAPABILITY", "7", 1);
+    CHECK_FAILS(device_create(DEVICE_CUDA, 0, &none), STATUS_UNAVAILABLE,
+                "8.0 (Ampere) is the least");
+    unsetenv("SIMT_CAPABILITY");
+}
+
+int main(void)
+{
+    setenv("SIMT_MEMORY_MIB", "64", 1);
+    cuda_register();
+    CHECK_OK(device_create(DEVICE_CUDA, 0, &gpu));
+    CHECK(!device_is_host(gpu));
+    CHECK_OK(device_stream_create(gpu, 0, &stream));
+    test_memory_is_zero_and_copied();
+    test_copies_are_queued();
+    test_streams_follow_events();
+    test_the_host_cannot_touch_it();
+    test_out_of_memory_is_told();
+    test_missing_gpus_are_told();
+    CHECK_OK(device_stream_destroy(gpu, &stream));
+    CHECK_OK(device_destroy(&gpu));
+    return 0;
+}

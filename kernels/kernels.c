@@ -3,6 +3,7 @@
  * A shape that does not fit is our bug: the message says what was given so that it can be found. */
 #include "kernels/kernels.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -269,6 +270,51 @@ status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy
     REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_backward: no activation");
     DISPATCH(k, activation_backward, (double)dx.rows * (double)dx.columns,
              bytes_of(dx) + bytes_of(dy) + bytes_of(kept), k, dx, dy, kept, act);
+}
+
+/* ---- SwiGLU and rotary positions ---- */
+
+status swiglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up)
+{
+    SHAPE(y, k->dtype, gate_up.rows, y.columns);
+    SHAPE(gate_up, k->dtype, y.rows, 2 * y.columns);
+    DISPATCH(k, swiglu_forward, 6 * (double)y.rows * (double)y.columns,
+             bytes_of(y) + bytes_of(gate_up), k, y, gate_up);
+}
+
+status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
+                       struct tensor gate_up)
+{
+    SHAPE(dy, k->dtype, gate_up.rows, dy.columns);
+    SHAPE(gate_up, k->dtype, dy.rows, 2 * dy.columns);
+    SHAPE(d_gate_up, k->dtype, dy.rows, 2 * dy.columns);
+    DISPATCH(k, swiglu_backward, 12 * (double)dy.rows * (double)dy.columns,
+             bytes_of(dy) + 2 * bytes_of(gate_up), k, d_gate_up, dy, gate_up);
+}
+
+void rotary_angles(float *table, int64_t positions, int64_t head_width, double theta)
+{
+    int64_t half = head_width / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double frequency = pow(theta, -2.0 * (double)i / (double)head_width);
+        for (int64_t p = 0; p < positions; p++) {
+            table[p * head_width + i] = (float)cos((double)p * frequency);
+            table[p * head_width + half + i] = (float)sin((double)p * frequency);
+        }
+    }
+}
+
+status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
+                    const int32_t *positions, bool inverse)
+{
+    SHAPE(x, k->dtype, x.rows, x.columns);
+    SHAPE(table, DTYPE_F32, table.rows, table.columns);
+    REQUIRE(table.columns % 2 == 0 && x.columns % table.columns == 0, STATUS_INTERNAL,
+            "rotary_apply: %lld columns in heads of %lld", (long long)x.columns,
+            (long long)table.columns);
+    PRESENT(positions);
+    DISPATCH(k, rotary_apply, 3 * (double)x.rows * (double)x.columns, 2 * bytes_of(x), k, x, table,
+             positions, inverse);
 }
 
 /* ---- embedding ---- */

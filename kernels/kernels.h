@@ -100,6 +100,36 @@ status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor
 status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
                            struct tensor kept, enum activation act);
 
+/* swiglu_forward - y = silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
+ *
+ * Shapes    y [N, F]; gate_up [N, 2 F], one product's output: gate in its first F columns, up in the rest
+ * Source    Shazeer 2020, arXiv:2002.05202 */
+status swiglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up);
+
+/* swiglu_backward - d_gate_up from dy.
+ *
+ * Shapes    d_gate_up, gate_up [N, 2 F]; dy [N, F]. d_gate_up may alias gate_up */
+status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
+                       struct tensor gate_up);
+
+/* ---- rotary positions ---- */
+
+/* rotary_angles - the table of rotary_apply, in host memory: cosines, then sines, of p theta^(-2 i / D).
+ *
+ * Shapes    table f32 [P, D]: row p for position p; cosines of i = 0 .. D/2 - 1, then their sines
+ * Numerics  angles in double precision */
+void rotary_angles(float *table, int64_t positions, int64_t head_width, double theta);
+
+/* rotary_apply - turn the pairs (i, i + D/2) of each head by its row's angles, in place; inverse: back, which
+ * is the backward pass too.
+ *
+ * Shapes    x [N, heads D], as many heads as it has columns for: queries and keys that lie side by side are turned
+ *           together; table f32 [P, D], D even; positions int32 [N]
+ * Errors    positions are the caller's promise
+ * Source    Su et al. 2021, arXiv:2104.09864; halves as in Hugging Face's Llama */
+status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
+                    const int32_t *positions, bool inverse);
+
 /* ---- embedding ---- */
 
 /* Dropout by counter: element i of a site is kept where random_uniform(key, first + i) >=

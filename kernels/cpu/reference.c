@@ -140,6 +140,50 @@ void reference_linear_backward_weight(struct tensor dw, struct tensor dbias, str
     }
 }
 
+/* ---- SwiGLU and rotary positions ---- */
+
+void reference_swiglu_forward(struct tensor y, struct tensor gate_up)
+{
+    for (int64_t n = 0; n < y.rows; n++) {
+        for (int64_t c = 0; c < y.columns; c++) {
+            double gate = reference_get(gate_up, n, c);
+            double up = reference_get(gate_up, n, y.columns + c);
+            reference_set(y, n, c, gate / (1 + exp(-gate)) * up);
+        }
+    }
+}
+
+void reference_swiglu_backward(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up)
+{
+    for (int64_t n = 0; n < dy.rows; n++) {
+        for (int64_t c = 0; c < dy.columns; c++) {
+            double gate = reference_get(gate_up, n, c);
+            double up = reference_get(gate_up, n, dy.columns + c);
+            double s = 1 / (1 + exp(-gate)), d = reference_get(dy, n, c);
+            reference_set(d_gate_up, n, c, d * up * (s + gate * s * (1 - s)));
+            reference_set(d_gate_up, n, dy.columns + c, d * gate * s);
+        }
+    }
+}
+
+void reference_rotary_apply(struct tensor x, int64_t width, double theta, const int32_t *positions,
+                            bool inverse)
+{
+    for (int64_t n = 0; n < x.rows; n++) {
+        for (int64_t c = 0; c < x.columns; c++) {
+            int64_t i = c % width;
+            if (i >= width / 2) {
+                continue;
+            }
+            double angle = positions[n] * pow(theta, -2.0 * (double)i / (double)width);
+            double cosine = cos(angle), sine = inverse ? -sin(angle) : sin(angle);
+            double a = reference_get(x, n, c), b = reference_get(x, n, c + width / 2);
+            reference_set(x, n, c, a * cosine - b * sine);
+            reference_set(x, n, c + width / 2, b * cosine + a * sine);
+        }
+    }
+}
+
 /* ---- embedding ---- */
 
 void reference_embedding_forward(struct tensor y, const int32_t *tokens, const int32_t *positions,

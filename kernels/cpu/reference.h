@@ -27,6 +27,12 @@ void reference_linear_backward_input(struct tensor dx, struct tensor dy, struct 
 void reference_linear_backward_weight(struct tensor dw, struct tensor dbias, struct tensor dy,
                                       struct tensor x);
 
+void reference_swiglu_forward(struct tensor y, struct tensor gate_up);
+void reference_swiglu_backward(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up);
+/* The angles are made here, not read from a table; width is D. */
+void reference_rotary_apply(struct tensor x, int64_t width, double theta, const int32_t *positions,
+                            bool inverse);
+
 void reference_embedding_forward(struct tensor y, const int32_t *tokens, const int32_t *positions,
                                  struct tensor token_table, struct tensor position_table,
                                  struct dropout dropout);

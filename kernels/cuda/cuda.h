@@ -39,6 +39,9 @@ static inline struct cuda *cuda_of(const struct kernels *k)
     X(linear_backward_input)                                                                       \
     X(linear_backward_weight)                                                                      \
     X(activation_backward)                                                                         \
+    X(swiglu_forward)                                                                              \
+    X(swiglu_backward)                                                                             \
+    X(rotary_apply)                                                                                \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
     X(dropout_apply)                                                                               \

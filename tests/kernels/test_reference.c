@@ -149,6 +149,54 @@ static void test_embedding(void)
     check(&p);
 }
 
+/* ---- SwiGLU and rotary positions ---- */
+
+static double swiglu_value(const struct problem *p)
+{
+    struct tensor y = matrix(5, 3, 1);
+    reference_swiglu_forward(y, p->input[0]);
+    double sum = weighed(y, p->weights);
+    operation_release(&y);
+    return sum;
+}
+
+static void swiglu_slopes(const struct problem *p)
+{
+    reference_swiglu_backward(p->gradient[0], p->weights, p->input[0]);
+}
+
+static double rotary_value(const struct problem *p)
+{
+    struct tensor y = operation_copy(p->input[0], REFERENCE_F64);
+    reference_rotary_apply(y, 4, 50, positions, false);
+    double sum = weighed(y, p->weights);
+    operation_release(&y);
+    return sum;
+}
+
+static void rotary_slopes(const struct problem *p)
+{
+    reference_convert(p->gradient[0], p->weights);
+    reference_rotary_apply(p->gradient[0], 4, 50, positions, true);
+}
+
+static void test_llama(void)
+{
+    struct problem p = {.name = "swiglu", .value = swiglu_value, .slopes = swiglu_slopes};
+    input(&p, 5, 6);
+    p.weights = matrix(5, 3, 2);
+    check(&p);
+    p = (struct problem){.name = "rotary", .value = rotary_value, .slopes = rotary_slopes};
+    input(&p, 5, 8);
+    p.weights = matrix(5, 8, 2);
+    check(&p);
+    float table[2 * 4]; /* position 1: angles 1 and 50^(-1/2) */
+    rotary_angles(table, 2, 4, 50);
+    CHECK(table[0] == 1 && table[1] == 1 && table[2] == 0 && table[3] == 0);
+    CHECK_NEAR(table[4], cos(1), 1e-7);
+    CHECK_NEAR(table[7], sin(sqrt(1.0 / 50)), 1e-7);
+}
+
 /* ---- some of the rows ---- */
 
 static const int32_t some_rows[] = {0, 3, 4};
@@ -358,6 +406,7 @@ int main(void)
     test_linear();
     test_embedding();
     test_rows();
+    test_llama();
     test_norm();
     test_attention();
     test_classifier();

@@ -1,0 +1,62 @@
+/* SwiGLU on one product's output, gate and up side by side; at memory speed.
+ *
+ *   y = g s(g) u with s the sigmoid;  du = dy g s(g);  dg = dy u s(g) (1 + g (1 - s(g))) */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/math.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void forward_row(struct tensor y, struct tensor gate_up, enum dtype dtype, int64_t n)
+{
+    int64_t gates = n * gate_up.stride, ups = gates + y.columns;
+    for (int64_t c = 0; c < y.columns; c += VECTOR_LANES) {
+        int64_t count = y.columns - c;
+        vector gate = vector_get(gate_up.data, dtype, gates + c, count);
+        vector up = vector_get(gate_up.data, dtype, ups + c, count);
+        vector_put(y.data, dtype, n * y.stride + c, gate * math_sigmoid(gate) * up, count);
+    }
+}
+
+status CPU(swiglu_forward)(struct kernels *k, struct tensor y, struct tensor gate_up)
+{
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t n = 0; n < y.rows; n++) {
+        if (y.dtype == DTYPE_F32) {
+            forward_row(y, gate_up, DTYPE_F32, n);
+        } else {
+            forward_row(y, gate_up, DTYPE_BF16, n);
+        }
+    }
+    return STATUS_OK;
+}
+
+INLINE void backward_row(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up,
+                         enum dtype dtype, int64_t n)
+{
+    int64_t gates = n * gate_up.stride, ups = gates + dy.columns;
+    int64_t d_gates = n * d_gate_up.stride, d_ups = d_gates + dy.columns;
+    for (int64_t c = 0; c < dy.columns; c += VECTOR_LANES) {
+        int64_t count = dy.columns - c;
+        vector gate = vector_get(gate_up.data, dtype, gates + c, count);
+        vector up = vector_get(gate_up.data, dtype, ups + c, count);
+        vector d = vector_get(dy.data, dtype, n * dy.stride + c, count);
+        vector s = math_sigmoid(gate);
+        vector_put(d_gate_up.data, dtype, d_ups + c, d * gate * s, count);
+        vector slope = s * vector_fma(gate, 1.0f - s, vector_set(1.0f));
+        vector_put(d_gate_up.data, dtype, d_gates + c, d * up * slope, count);
+    }
+}
+
+status CPU(swiglu_backward)(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
+                            struct tensor gate_up)
+{
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t n = 0; n < dy.rows; n++) {
+        if (dy.dtype == DTYPE_F32) {
+            backward_row(d_gate_up, dy, gate_up, DTYPE_F32, n);
+        } else {
+            backward_row(d_gate_up, dy, gate_up, DTYPE_BF16, n);
+        }
+    }
+    return STATUS_OK;
+}

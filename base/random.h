@@ -24,6 +24,7 @@ enum random_purpose {
     RANDOM_SPLIT,
     RANDOM_TEST,
     RANDOM_PAIRS,
+    RANDOM_PACKING,
 };
 
 /* random_key - a 64-bit key from (seed, purpose, a, b); equal inputs give equal keys. */

@@ -16,13 +16,15 @@ struct batch {
     int64_t longest;          /* rows of the longest piece */
     int64_t
         first_row; /* global index of row 0: (step's first sequence + offset) * T; for dropout */
+    int64_t seen;  /* tokens of the samples: N, or more where a last token is only predicted */
     const int64_t *samples; /* [B] global sample ids, to name them in messages */
 
     /* Batches of sentence pairs (loader_options.kind); all else is as above, but the rows are packed: N is the sum
      * of the examples' tokens, at most B T, each example is one segment of cu_rows, and no row is padding. The
      * global index of row r of example b, for dropout, is samples[b] * T + positions[r]; first_row is that of
      * row 0. targets has the ids to predict at the masked rows. */
-    const int32_t *segment_ids;   /* [N] 0 or 1; NULL: batches of windows */
+    const int32_t *
+        segment_ids; /* [N] 0 or 1; NULL: batches of windows, and of packs of examples, which are packed likewise: an example of n tokens has n - 1 rows and is one segment */
     const int32_t *next_sentence; /* [B] 0: the second segment follows the first, 1: it is random */
     int64_t masked;               /* M: rows whose token is to be predicted, over all examples */
     const int32_t *masked_rows;   /* [M] rising */

@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "base/status.h"
+#include "datasets/example.h"
 #include "datasets/tokenizer/tokenizer.h"
 
 #define CHAT_FILE "chat_template.json"
@@ -34,8 +35,8 @@ struct chat_message {
     size_t input_bytes;
 };
 
-/* What a token is part of; bits. */
-enum { CHAT_IS_COMPLETION = 1, CHAT_IS_ANSWER = 2 };
+/* What a token is part of; bits, those of example.h. */
+enum { CHAT_IS_COMPLETION = EXAMPLE_IS_COMPLETION, CHAT_IS_ANSWER = EXAMPLE_IS_ANSWER };
 
 /* Tokens and, for each, its marks. */
 struct chat_text {

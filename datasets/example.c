@@ -14,6 +14,7 @@ static const struct example_format formats[EXAMPLE_KINDS] = {
          1,
          2,
          {[EXAMPLE_PROMPT] = {"prompt", 4, false}, [EXAMPLE_CHOSEN] = {"chosen", 4, false}}},
+    [EXAMPLE_SFT] = {"sft", 1, 1, {[EXAMPLE_LOSS_MASK] = {"loss_mask", 1, true}}},
 };
 
 const struct example_format *example_format_of(enum example_kind kind)

@@ -14,6 +14,8 @@
  *                                                            rejected answer, each to be read behind the prompt
  *                            chosen         uint32  example  tokens of the chosen answer; the rest is the rejected one
  *
+ *   sft             1        loss_mask      uint8   token    bits: what may be learned of it, and of what row it is (below)
+ *
  * A kind of a later objective is a row of the table in example.c and its columns: one value for each token (a loss
  * mask) or for each example (where the second answer of a preference pair begins, a label) is all that they need. */
 #pragma once
@@ -23,7 +25,13 @@
 
 #include "base/status.h"
 
-enum example_kind { EXAMPLE_TEXT, EXAMPLE_SENTENCE_PAIRS, EXAMPLE_PREFERENCE_PAIRS, EXAMPLE_KINDS };
+enum example_kind {
+    EXAMPLE_TEXT,
+    EXAMPLE_SENTENCE_PAIRS,
+    EXAMPLE_PREFERENCE_PAIRS,
+    EXAMPLE_SFT,
+    EXAMPLE_KINDS
+};
 
 enum { EXAMPLE_COLUMNS_MAX = 4 };
 
@@ -44,6 +52,16 @@ enum { EXAMPLE_FIRST_SEGMENT, EXAMPLE_NEXT_SENTENCE }; /* columns of sentence pa
 enum { EXAMPLE_PROMPT, EXAMPLE_CHOSEN };               /* columns of preference pairs */
 
 const struct example_format *example_format_of(enum example_kind kind);
+
+enum { EXAMPLE_LOSS_MASK }; /* the column of sft */
+
+/* Bits of loss_mask. PRESET is what is learned where nothing is asked for: the completion of a row that has one, else
+ * everything. */
+enum {
+    EXAMPLE_IS_COMPLETION = 1,
+    EXAMPLE_IS_ANSWER = 2, /* an assistant's, with its end of turn */
+    EXAMPLE_IS_PRESET = 4
+};
 
 /* example_kind_named - EXAMPLE_KINDS: none has this name. */
 enum example_kind example_kind_named(const char *name);

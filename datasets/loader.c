@@ -37,6 +37,9 @@ struct slot {
 struct loader {
     struct loader_options options; /* its pointers are not used after loader_open */
     struct shard_set *sets[ORDER_SOURCES_MAX];
+    struct packing *packs[ORDER_SOURCES_MAX]; /* NULL: not packed */
+    struct packing_rules rules;
+    struct packing_report packing;
     struct order order;
     int64_t limit; /* samples of the run; INT64_MAX: none */
     char fingerprint[HASH_TEXT_BYTES];
@@ -45,6 +48,7 @@ struct loader {
     int64_t step_first, next, share_end;
     int32_t *window; /* [T + 1] */
     int32_t *starts; /* [T] */
+    uint32_t *marks; /* [T] of a packed example */
     struct example example;
     int32_t *example_memory; /* of ids, segments, predictions, and scratch for masking */
 
@@ -68,9 +72,20 @@ static bool is_masked(const struct loader_options *o)
     return o->kind == EXAMPLE_SENTENCE_PAIRS;
 }
 
+static bool is_packed(const struct loader_options *o)
+{
+    return o->kind == EXAMPLE_SFT;
+}
+
 static bool is_preference(const struct loader_options *o)
 {
     return o->kind == EXAMPLE_PREFERENCE_PAIRS;
+}
+
+/* Whether an example is read whole before it is a part of the batch. */
+static bool has_example(const struct loader_options *o)
+{
+    return is_masked(o) || is_preference(o);
 }
 
 /* Of one example: ids of three parts; or ids, segments, positions, labels, and twice its tokens for masking. */
@@ -112,9 +127,8 @@ static int64_t slot_count(const struct loader_options *o)
 
 int64_t loader_memory_bytes(const struct loader_options *options)
 {
-    int64_t window = (2 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
-    window +=
-        options->kind != EXAMPLE_TEXT ? example_values(options) * (int64_t)sizeof(int32_t) : 0;
+    int64_t window = (3 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
+    window += has_example(options) ? example_values(options) * (int64_t)sizeof(int32_t) : 0;
     int64_t slots = slot_count(options) * (slot_bytes(options) + (int64_t)sizeof(struct slot));
     return slots + window + options->source_count * (int64_t)SHARD_BYTES;
 }
@@ -145,6 +159,21 @@ static status check_options(const struct loader_options *o)
     return STATUS_OK;
 }
 
+/* The examples of a source into packs. */
+static status pack_source(struct loader *l, int source)
+{
+    struct packing_report one, *all = &l->packing;
+    TRY(packing_scan(l->sets[source], &l->rules, l->options.sequence_tokens, &l->packs[source],
+                     &one));
+    all->examples += one.examples;
+    all->cut += one.cut;
+    all->cut_tokens += one.cut_tokens;
+    all->empty += one.empty;
+    all->packs += one.packs;
+    all->tokens += one.tokens;
+    return STATUS_OK;
+}
+
 static status open_sources(struct loader *l)
 {
     const struct loader_options *o = &l->options;
@@ -159,7 +188,8 @@ static status open_sources(struct loader *l)
                                         .kind = o->kind,
                                         .open_limit = each > 1 ? each : 1};
         TRY(shard_set_open(&set, &l->sets[i]));
-        samples[i] = shard_set_samples(l->sets[i]);
+        TRY(is_packed(o) ? pack_source(l, i) : STATUS_OK);
+        samples[i] = is_packed(o) ? packing_packs(l->packs[i]) : shard_set_samples(l->sets[i]);
         weights[i] = o->sources[i].weight;
     }
     TRY(order_set(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
@@ -182,6 +212,14 @@ static status hash_masking(const struct masking *m, struct hash *hash)
     return hash_update(hash, m->kinds, (size_t)m->vocab_size);
 }
 
+static status hash_packing(const struct packing_rules *rules, struct hash *hash)
+{
+    char text[128];
+    int used = snprintf(text, sizeof text, "packed %d most %lld learn %u\n", (int)rules->kind,
+                        (long long)rules->max_length, rules->learn);
+    return hash_update(hash, text, (size_t)used);
+}
+
 static status take_fingerprint(struct loader *l)
 {
     struct hash *hash = NULL;
@@ -197,6 +235,7 @@ static status take_fingerprint(struct loader *l)
              is_masked(&l->options) ? hash_masking(&l->options.masking, hash) : STATUS_OK);
     TRY_GOTO(result, failed,
              is_preference(&l->options) ? hash_update(hash, "preference pairs\n", 17) : STATUS_OK);
+    TRY_GOTO(result, failed, is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
         used = snprintf(text, sizeof text, "source %llu of %llu\n",
                         (unsigned long long)(l->order.before[i + 1] - l->order.before[i]),
@@ -239,10 +278,12 @@ static status make_ring(struct loader *l)
     l->memory = malloc((size_t)(l->slots * bytes));
     l->window = malloc((size_t)(tokens + 1) * sizeof *l->window);
     l->starts = malloc((size_t)tokens * sizeof *l->starts);
-    bool held = l->ring != NULL && l->memory != NULL && l->window != NULL && l->starts != NULL;
+    l->marks = malloc((size_t)tokens * sizeof *l->marks);
+    bool held = l->ring != NULL && l->memory != NULL && l->window != NULL && l->starts != NULL &&
+                l->marks != NULL;
     REQUIRE(held, STATUS_INTERNAL, "out of memory: %lld micro-batches of %lld bytes",
             (long long)l->slots, (long long)bytes);
-    TRY(l->options.kind != EXAMPLE_TEXT ? make_example(l) : STATUS_OK);
+    TRY(has_example(&l->options) ? make_example(l) : STATUS_OK);
     for (int64_t i = 0; i < l->slots; i++) {
         struct slot *s = &l->ring[i];
         s->samples = (int64_t *)((char *)l->memory + i * bytes); /* the widest type first */
@@ -345,6 +386,34 @@ static status fill_examples(struct loader *l, struct slot *s)
     return STATUS_OK;
 }
 
+static struct packing_epoch epoch_of(const struct loader *l, const struct order_place *place)
+{
+    return (struct packing_epoch){l->options.seed, (uint64_t)place->epoch, (uint64_t)place->source,
+                                  l->options.shuffle};
+}
+
+static status fill_packs(struct loader *l, struct slot *s)
+{
+    struct packing_rows rows = {.inputs = s->inputs,
+                                .targets = s->targets,
+                                .positions = s->positions,
+                                .cu_rows = s->cu_rows,
+                                .ids = l->window,
+                                .marks = l->marks};
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        struct packing_epoch epoch = epoch_of(l, &place);
+        s->samples[i] = l->next + i;
+        TRY(packing_read(l->packs[place.source], &epoch, l->sets[place.source], place.sample,
+                         &rows));
+    }
+    s->batch.rows = rows.rows;
+    s->batch.seen = rows.seen;
+    s->batch.segments = rows.segments;
+    s->batch.longest = rows.longest;
+    return STATUS_OK;
+}
+
 /* An answer behind its prompt, at the end of the batch. */
 static void add_answer(struct slot *s, const int32_t *prompt, int64_t prompt_tokens,
                        const int32_t *answer, int64_t answer_tokens)
@@ -421,7 +490,9 @@ static status fill(struct loader *l, struct slot *s)
     s->cu_rows[0] = 0;
     TRY(is_masked(&l->options)       ? fill_examples(l, s)
         : is_preference(&l->options) ? fill_preferences(l, s)
+        : is_packed(&l->options)     ? fill_packs(l, s)
                                      : fill_windows(l, s));
+    s->batch.seen = is_packed(&l->options) ? s->batch.seen : s->batch.rows;
     l->next += sequences;
     if (s->last) {
         begin_step(l, l->step_first + l->options.global_sequences);
@@ -492,10 +563,13 @@ status loader_open(const struct loader_options *options, struct loader **out)
 {
     *out = NULL;
     TRY(check_options(options));
+    REQUIRE(!is_packed(options) || options->packing != NULL, STATUS_INTERNAL,
+            "examples for fine-tuning without rules for packing");
     TRY(h5file_require_threads());
     struct loader *l = calloc(1, sizeof *l);
     REQUIRE(l != NULL, STATUS_INTERNAL, "out of memory: a loader");
     l->options = *options;
+    l->rules = options->packing != NULL ? *options->packing : (struct packing_rules){0};
     pthread_mutex_init(&l->mutex, NULL);
     pthread_cond_init(&l->filled_one, NULL);
     pthread_cond_init(&l->freed_one, NULL);
@@ -504,6 +578,7 @@ status loader_open(const struct loader_options *options, struct loader **out)
     TRY_GOTO(result, failed, take_fingerprint(l));
     TRY_GOTO(result, failed, make_ring(l));
     l->options.sources = NULL;
+    l->options.packing = NULL;
     l->options.tokenizer_sha256 = NULL;
     begin_step(l, l->options.first_sample);
     TRY_GOTO(result, failed, start_thread(l));
@@ -532,6 +607,7 @@ status loader_close(struct loader **loader)
     status result = STATUS_OK;
     for (int i = 0; i < ORDER_SOURCES_MAX; i++) {
         KEEP_FIRST(result, shard_set_close(&l->sets[i]));
+        packing_destroy(&l->packs[i]);
     }
     pthread_mutex_destroy(&l->mutex);
     pthread_cond_destroy(&l->filled_one);
@@ -540,6 +616,7 @@ status loader_close(struct loader **loader)
     free(l->memory);
     free(l->window);
     free(l->starts);
+    free(l->marks);
     free(l->example_memory);
     free(l);
     return result;
@@ -559,6 +636,11 @@ int64_t loader_tokens(const struct loader *loader)
     return tokens;
 }
 
+struct packing_report loader_packing(const struct loader *loader)
+{
+    return loader->packing;
+}
+
 const char *loader_fingerprint(const struct loader *loader)
 {
     return loader->fingerprint;
@@ -567,6 +649,12 @@ const char *loader_fingerprint(const struct loader *loader)
 void loader_locate(const struct loader *loader, int64_t number, char *text, int bytes)
 {
     struct order_place place = order_at(&loader->order, number);
+    if (loader->packs[place.source] != NULL) {
+        struct packing_epoch epoch = epoch_of(loader, &place);
+        packing_locate(loader->packs[place.source], &epoch, loader->sets[place.source],
+                       place.sample, text, bytes);
+        return;
+    }
     shard_set_locate(loader->sets[place.source], place.sample, place.shift, text, bytes);
 }
 

@@ -8,7 +8,8 @@
  * of it, as comm/partition.h shares: the first G mod R ranks have one more than G div R.
  *
  * With a `kind` of examples a sample is one example (example.h), in the same order; what is masked of a sentence pair
- * is a function of (seed, epoch, source, example) alone (masking.h). */
+ * is a function of (seed, epoch, source, example) alone (masking.h). A sample of EXAMPLE_SFT is a pack of examples
+ * (packing.h): attention and positions stay inside of each, and the rows have no padding. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,6 +19,7 @@
 #include "datasets/batch.h"
 #include "datasets/example.h"
 #include "datasets/masking.h"
+#include "datasets/packing.h"
 
 struct loader;
 
@@ -52,6 +54,7 @@ struct loader_options {
     struct masking
         masking; /* of sentence pairs that are not masked in their files; kinds is kept, and must outlive
                                the loader. most: predictions of an example, for all of them */
+    const struct packing_rules *packing; /* of EXAMPLE_SFT; only for loader_open */
     int64_t ahead_batches; /* micro-batches read ahead; 0: a default that hides the reading */
 };
 
@@ -69,6 +72,9 @@ status loader_close(struct loader **loader);
 /* loader_samples - samples of one epoch; for a mixture: samples until the first source is through. */
 int64_t loader_samples(const struct loader *loader);
 int64_t loader_tokens(const struct loader *loader);
+
+/* loader_packing - what became of the examples, over all sources; zeros without packing. */
+struct packing_report loader_packing(const struct loader *loader);
 
 /* loader_fingerprint - a SHA-256 over what decides order and content: seed, sequence length, weights,
  * names of the shards without folders, their headers and the SHA-256 of their tokens. */

@@ -77,19 +77,25 @@ static bool adds_blank(const struct tokenizer *tokenizer)
     return !same;
 }
 
-static status check_options(const struct prepare_options *o)
+static status check_readable(char *const *paths, int count)
+{
+    for (int i = 0; i < count; i++) {
+        struct reader r;
+        TRY(reader_open(paths[i], &r));
+        reader_close(&r);
+    }
+    return STATUS_OK;
+}
+
+status prepare_check(const struct prepare_options *o)
 {
     REQUIRE(o->input_count > 0, STATUS_USAGE, "no input file");
     REQUIRE(o->validation_fraction >= 0.0 && o->validation_fraction < 1.0, STATUS_USAGE,
             "the validation fraction is %g; it must be in [0, 1)", o->validation_fraction);
     REQUIRE(o->shard_tokens > 0, STATUS_USAGE, "shards of %lld tokens", (long long)o->shard_tokens);
     REQUIRE(o->workers >= 0, STATUS_USAGE, "%d workers", o->workers);
-    for (int i = 0; i < o->input_count; i++) { /* before hours of work */
-        struct reader r;
-        TRY(reader_open(o->inputs[i], &r));
-        reader_close(&r);
-    }
-    return STATUS_OK;
+    TRY(check_readable(o->inputs, o->input_count)); /* before hours of work */
+    return check_readable(o->validation_inputs, o->validation_input_count);
 }
 
 static status read_inputs(struct input *in, const struct prepare_options *o)
@@ -124,7 +130,7 @@ done:
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    TRY(check_options(options));
+    TRY(prepare_check(options));
     double began = clock_seconds();
     struct output *output = NULL;
     status result = STATUS_OK;
@@ -154,7 +160,7 @@ static status check_pairs(const struct prepare_options *o)
 status prepare_mlm(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    TRY(check_options(options));
+    TRY(prepare_check(options));
     TRY(check_pairs(options));
     double began = clock_seconds();
     struct output *output = NULL;

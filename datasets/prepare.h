@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "datasets/chat.h"
 #include "datasets/tokenizer/tokenizer.h"
 
 /* What one document of a text file is: the file; lines between blank lines, without those; a line that is
@@ -31,6 +32,8 @@ struct prepare_options {
     const struct tokenizer *tokenizer;
     char *const *inputs;
     int input_count;
+    char *const *validation_inputs; /* rows to hold out, instead of a fraction: examples of rows */
+    int validation_input_count;
     const char *output; /* folder: train-00000-of-00004.h5, validation-... */
     enum prepare_documents documents;
     double validation_fraction; /* [0, 1): the last documents, or the end of the only one */
@@ -43,7 +46,8 @@ struct prepare_options {
     int64_t sequence_tokens;          /* of an example at most, with [CLS] and both [SEP] */
     double short_fraction;            /* of the documents: shorter examples */
     uint64_t pair_seed;
-    bool skip_bad_rows; /* JSON Lines: count them instead of stopping */
+    bool skip_bad_rows;               /* JSON Lines: count them instead of stopping */
+    const struct chat_template *chat; /* of rows with messages; NULL: such rows are bad */
 };
 
 struct prepare_report {
@@ -53,7 +57,10 @@ struct prepare_report {
     int64_t train_tokens, validation_tokens;
     int64_t bytes; /* of all inputs */
     int64_t bad_rows;
-    int64_t forced_cuts; /* pieces that end inside of a word */
+    int64_t over_long;      /* sft: rows of more than sequence_tokens */
+    int64_t longest;        /* sft: tokens of the longest row */
+    int64_t learned_tokens; /* sft: of those that are learned where the recipe says nothing */
+    int64_t forced_cuts;    /* pieces that end inside of a word */
     int train_shards, validation_shards;
     double seconds;
 };
@@ -73,3 +80,13 @@ status prepare_clm(const struct prepare_options *options, struct prepare_report 
  * kept on disk in the output folder meanwhile, 4 bytes each.
  * Errors    also STATUS_DATA: the tokenizer has no [CLS] and [SEP]; STATUS_USAGE: examples of fewer than 8 tokens */
 status prepare_mlm(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_sft - rows of JSON Lines into examples for supervised fine-tuning (example.h), one thread.
+ *
+ * Rows have, as for TRL, "prompt" and "completion" (texts, or both lists of messages), "messages" (or
+ * "conversations"), or "text"; or, as Alpaca's, "instruction", "input" and "output". Plain text ends with the
+ * tokenizer's end token. Nothing is cut; with sequence_tokens rows that are longer are counted, and a row whose
+ * prompt leaves nothing to learn within them is a bad one.
+ * Memory    the largest row
+ * Errors    as prepare_clm; a row that cannot be used is STATUS_DATA with file, line and reason */
+status prepare_sft(const struct prepare_options *options, struct prepare_report *out);

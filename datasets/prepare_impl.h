@@ -17,9 +17,10 @@ status output_open(const struct prepare_options *options, enum example_kind kind
                    struct output **out);
 /* output_folder - of what is unfinished: it is removed in the end. */
 const char *output_folder(const struct output *o);
-/* output_example - a whole one, on its side; values: of each column of the kind. */
-status output_example(struct output *o, bool validation, const int32_t *ids, int64_t count,
-                      const uint32_t *values);
+/* output_example - a whole one; values: of each column of the kind, one value or `count` of them. */
+enum output_side { OUTPUT_AS_SPLIT, OUTPUT_TRAIN, OUTPUT_VALIDATION };
+status output_example(struct output *o, enum output_side side, const int32_t *ids, int64_t count,
+                      const uint32_t *const *values);
 /* output_stratum - of a split by chance: the document that is drawn from this stratum, which ends at *end. */
 int64_t output_stratum(const struct prepare_options *options, int64_t stratum, int64_t *end);
 /* output_tokens - more ids of the current document. */
@@ -120,6 +121,9 @@ status reader_open(const char *path, struct reader *out);
 /* reader_read - up to `most` bytes; *got = 0 at the end. */
 status reader_read(struct reader *r, char *out, size_t most, size_t *got);
 void reader_close(struct reader *r);
+
+/* prepare_check - the options that all objectives have, and that every input can be read. */
+status prepare_check(const struct prepare_options *options);
 
 /* What each kind of input does with itself. */
 struct input {

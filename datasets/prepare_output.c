@@ -51,6 +51,7 @@ struct output {
     int64_t document_tokens;
     int64_t documents, tokens;
     int64_t stratum, drawn, stratum_end; /* of the split by chance */
+    bool placed;                         /* examples have been told their side */
 };
 
 static status temporary_path(const struct output *o, int number, char out[FILE_PATH_BYTES])
@@ -202,10 +203,14 @@ status output_tokens(void *output, const int32_t *ids, int64_t count)
     return STATUS_OK;
 }
 
-status output_example(struct output *o, bool validation, const int32_t *ids, int64_t count,
-                      const uint32_t *values)
+status output_example(struct output *o, enum output_side where, const int32_t *ids, int64_t count,
+                      const uint32_t *const *values)
 {
-    struct side *side = validation ? &o->validation : &o->train;
+    struct side *side = where == OUTPUT_AS_SPLIT ? choose_side(o)
+                        : where == OUTPUT_TRAIN  ? &o->train
+                                                 : &o->validation;
+    const struct example_format *format = example_format_of(o->header.kind);
+    o->placed = o->placed || where != OUTPUT_AS_SPLIT;
     REQUIRE(count <= o->options->shard_tokens, STATUS_USAGE,
             "shards of %lld tokens cannot hold an example of %lld",
             (long long)o->options->shard_tokens, (long long)count);
@@ -214,8 +219,9 @@ status output_example(struct output *o, bool validation, const int32_t *ids, int
         TRY(next_writer(o, side));
     }
     TRY(shard_writer_append(side->writer, ids, count));
-    for (int i = 0; i < example_format_of(o->header.kind)->columns; i++) {
-        TRY(shard_writer_values(side->writer, i, values + i, 1));
+    for (int i = 0; i < format->columns; i++) {
+        TRY(shard_writer_values(side->writer, i, values[i],
+                                format->column[i].per_token ? count : 1));
     }
     side->shards[side->count - 1].documents++;
     o->documents++;
@@ -234,6 +240,24 @@ status output_end_document(void *output)
     return shard_writer_end_document(o->now->writer);
 }
 
+/* The columns of an example, whose tokens are [first, end). */
+static status copy_columns(struct shard *from, int64_t example, int64_t first, int64_t end,
+                           struct shard_writer *to)
+{
+    const struct example_format *format = example_format_of(shard_header_of(from)->kind);
+    uint32_t values[1024];
+    for (int i = 0; i < format->columns; i++) {
+        bool per_token = format->column[i].per_token;
+        int64_t at = per_token ? first : example, stop = per_token ? end : example + 1;
+        for (int64_t count; at < stop; at += count) {
+            count = stop - at < 1024 ? stop - at : 1024;
+            TRY(shard_read_column(from, i, at, count, values));
+            TRY(shard_writer_values(to, i, values, count));
+        }
+    }
+    return STATUS_OK;
+}
+
 /* Tokens [first, end) of a shard with their documents into a new one at the end of a side. */
 static status copy_documents(struct shard *from, int64_t first, int64_t end,
                              struct shard_writer *to)
@@ -248,6 +272,7 @@ static status copy_documents(struct shard *from, int64_t first, int64_t end,
         TRY_GOTO(result, done, shard_read_documents(from, document + 1, 1, &stop));
         bool complete = stop <= end;
         stop = complete ? stop : end;
+        TRY_GOTO(result, done, copy_columns(from, document, first, stop, to));
         for (int64_t count; first < stop; first += count) {
             count = stop - first < COPY_TOKENS ? stop - first : COPY_TOKENS;
             TRY_GOTO(result, done, shard_read(from, first, count, ids));
@@ -345,6 +370,8 @@ static status hold_out_last(struct output *o)
     double fraction = o->options->validation_fraction;
     bool drawn = o->validation.count > 0; /* a split by chance drew the only document */
     struct side all = drawn ? o->validation : o->train;
+    REQUIRE(o->documents > 1 || o->header.kind == EXAMPLE_TEXT, STATUS_DATA,
+            "one example cannot be divided into a training and a held-out part");
     if (o->documents == 1) {
         int64_t at = (int64_t)floor((1.0 - fraction) * (double)o->tokens);
         REQUIRE(at > 0 && at < o->tokens, STATUS_DATA,
@@ -366,8 +393,7 @@ static status split(struct output *o)
     if (o->options->validation_fraction <= 0.0) {
         return STATUS_OK;
     }
-    bool placed = o->header.kind != EXAMPLE_TEXT; /* examples have been told their side */
-    if (!placed && (!o->options->shuffle_split || o->documents == 1)) {
+    if (!o->placed && (!o->options->shuffle_split || o->documents == 1)) {
         return hold_out_last(o);
     }
     REQUIRE(o->train.count > 0 && o->validation.count > 0, STATUS_DATA,

@@ -154,9 +154,11 @@ static status write_pair(struct pairs *p, struct segment a, struct segment b, bo
     int64_t first_segment = used;
     used += put(e + used, &b);
     e[used++] = p->specials.sep;
-    const uint32_t values[] = {
-        [EXAMPLE_FIRST_SEGMENT] = (uint32_t)first_segment, [EXAMPLE_NEXT_SENTENCE] = random};
-    return output_example(p->output, is_held_out(p, p->document), e, used, values);
+    const uint32_t first = (uint32_t)first_segment, next = random;
+    const uint32_t *const values[] = {
+        [EXAMPLE_FIRST_SEGMENT] = &first, [EXAMPLE_NEXT_SENTENCE] = &next};
+    bool held = is_held_out(p, p->document);
+    return output_example(p->output, held ? OUTPUT_VALIDATION : OUTPUT_TRAIN, e, used, values);
 }
 
 /* Of sentences [*first, end): one pair; *first becomes the first sentence that was not used. */

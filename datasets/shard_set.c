@@ -15,6 +15,7 @@ struct member {
     char *path;
     struct shard_header header;
     int64_t first_sample;        /* of the set */
+    int64_t first_token;         /* likewise */
     struct shard *shard;         /* NULL: not open now */
     struct nvidia_shard *nvidia; /* instead of the other */
     bool is_nvidia;
@@ -240,6 +241,7 @@ static status check_members(struct shard_set *set, const struct shard_set_option
         TRY(check_member(set, m, options));
         TRY(set->kind == EXAMPLE_PREFERENCE_PAIRS ? check_pairs(set, m) : STATUS_OK);
         m->first_sample = set->samples;
+        m->first_token = set->tokens;
         int64_t samples = set->kind != EXAMPLE_TEXT ? m->header.documents
                                                     : (m->header.tokens - 1) / set->sequence_tokens;
         if (samples == 0) {
@@ -424,6 +426,45 @@ status shard_set_example(struct shard_set *set, int64_t sample, struct example *
                         : read_example(m, index, out);
 }
 
+status shard_set_range(struct shard_set *set, int64_t example, struct shard_set_range *out)
+{
+    struct member *m = member_of(set, example);
+    int64_t range[2];
+    TRY(open_member(set, m));
+    TRY(shard_read_documents(m->shard, example - m->first_sample, 2, range));
+    *out = (struct shard_set_range){m->first_token + range[0], m->first_token + range[1],
+                                    (int)(m - set->members)};
+    return STATUS_OK;
+}
+
+/* As member_of, by a token's place in the set. */
+static struct member *member_with(const struct shard_set *set, int64_t token)
+{
+    int low = 0, high = set->count;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (set->members[middle].first_token <= token) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &set->members[low];
+}
+
+status shard_set_at(struct shard_set *set, int64_t first, int64_t count, int32_t *ids,
+                    uint32_t *marks)
+{
+    struct member *m = member_with(set, first);
+    TRY(open_member(set, m));
+    if (ids != NULL) {
+        TRY(shard_read(m->shard, first - m->first_token, count, ids));
+    }
+    return marks != NULL ? shard_read_column(m->shard, EXAMPLE_LOSS_MASK, first - m->first_token,
+                                             count, marks)
+                         : STATUS_OK;
+}
+
 void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
                       int bytes)
 {
@@ -436,6 +477,12 @@ void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift
     int64_t first = window_start(set, m, sample, shift);
     snprintf(text, (size_t)bytes, "%s tokens %lld to %lld", m->path, (long long)first,
              (long long)(first + set->sequence_tokens));
+}
+
+void shard_set_locate_token(const struct shard_set *set, int64_t token, char *text, int bytes)
+{
+    const struct member *m = member_with(set, token);
+    snprintf(text, (size_t)bytes, "%s token %lld", m->path, (long long)(token - m->first_token));
 }
 
 status shard_set_hash(const struct shard_set *set, struct hash *hash)

@@ -53,9 +53,24 @@ status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, in
 /* shard_set_example - an example of a set of them; out has room for T tokens, or 2 T of a preference pair. */
 status shard_set_example(struct shard_set *set, int64_t sample, struct example *out);
 
+/* Where an example lies among the tokens of the set, and in which of its shards. */
+struct shard_set_range {
+    int64_t first, end;
+    int shard;
+};
+status shard_set_range(struct shard_set *set, int64_t example, struct shard_set_range *out);
+
+/* shard_set_at - `count` tokens and loss masks of sft from token `first` of the set on, in one shard; ids or
+ * marks may be NULL. */
+status shard_set_at(struct shard_set *set, int64_t first, int64_t count, int32_t *ids,
+                    uint32_t *marks);
+
 /* shard_set_locate - "FILE tokens A to B", to name a sample in a message. */
 void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
                       int bytes);
+
+/* shard_set_locate_token - "FILE token A", by a token's place in the set. */
+void shard_set_locate_token(const struct shard_set *set, int64_t token, char *text, int bytes);
 
 /* shard_set_number - the place of "00002" in a path that ends in -00002-of-00004.h5, and 4 in *of; NULL
  * for other names. */

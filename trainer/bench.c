@@ -41,7 +41,7 @@ static status make_batch(struct bench *b)
     b->targets = calloc((size_t)rows, sizeof *b->targets);
     b->positions = calloc((size_t)rows, sizeof *b->positions);
     b->cu_rows = calloc((size_t)sequences + 1, sizeof *b->cu_rows);
-    b->losses = calloc((size_t)rows, sizeof *b->losses);
+    b->losses = calloc(4 * (size_t)rows, sizeof *b->losses); /* and entropies, logits, best */
     REQUIRE(b->tokens != NULL && b->targets != NULL && b->positions != NULL && b->cu_rows != NULL &&
                 b->losses != NULL,
             STATUS_INTERNAL, "out of memory for a batch of %lld rows", (long long)rows);
@@ -121,6 +121,9 @@ static status one_step(struct bench *b)
         .parts = model_head_parts(m),
         .fresh = true,
         .losses = b->losses,
+        .entropies = b->losses + hidden.rows,
+        .mean_logits = b->losses + 2 * hidden.rows,
+        .best = (int32_t *)(b->losses + 3 * hidden.rows),
     };
     TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
     TRY(bucket_begin_round(update_buckets(b->update)));

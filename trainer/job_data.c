@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
+
 status job_data_named(const struct recipe *recipe)
 {
     if (recipe->data.train_count > 0) {
@@ -27,6 +29,55 @@ static status blame(const struct recipe *r, const char *key, const char *path, s
                  slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".");
     }
     return recipe_blame(r, key, result, remedy);
+}
+
+bool job_data_packing(const struct recipe *recipe, struct packing_rules *out)
+{
+    static const enum packing_kind kinds[] = {
+        [SFT_PACK_NONE] = PACKING_NONE,
+        [SFT_PACK_BFD] = PACKING_BFD,
+        [SFT_PACK_BFD_SPLIT] = PACKING_BFD_SPLIT,
+        [SFT_PACK_WRAPPED] = PACKING_WRAPPED,
+    };
+    static const uint32_t learned[] = {
+        [COMPLETION_AUTO] = EXAMPLE_IS_PRESET,
+        [COMPLETION_TRUE] = EXAMPLE_IS_COMPLETION,
+        [COMPLETION_FALSE] = 0,
+    };
+    *out = (struct packing_rules){
+        .kind = kinds[recipe->sft.packing],
+        .max_length = recipe->sft.max_length,
+        .learn = learned[recipe->sft.completion_only_loss] |
+                 (recipe->sft.assistant_only_loss ? EXAMPLE_IS_ANSWER : 0),
+        .skip_empty = recipe->sft.skip_empty,
+    };
+    return strcmp(recipe->objective, "sft") == 0;
+}
+
+/* What became of the examples of a set, told once. */
+static void tell_packing(const char *what, const struct job_data *d, const struct loader *loader)
+{
+    struct packing_rules rules;
+    struct packing_report p = loader_packing(loader);
+    if (!job_data_packing(d->recipe, &rules)) {
+        return;
+    }
+    double room = (double)p.packs * (double)d->recipe->data.sequence_length;
+    log_info("%s: %lld examples in %lld sequences, %lld tokens, %.1f%% of the sequence length",
+             what, (long long)p.examples, (long long)p.packs, (long long)p.tokens,
+             100 * (double)p.tokens / room);
+    if (p.cut > 0) {
+        log_warning("SFT-CUT",
+                    "%s: %lld examples are longer than sft.max_length, %lld; %lld tokens were cut "
+                    "off",
+                    what, (long long)p.cut, (long long)rules.max_length, (long long)p.cut_tokens);
+    }
+    if (p.empty > 0) {
+        log_warning("SFT-EMPTY",
+                    "%s: %lld examples with nothing to learn within sft.max_length, %lld, were "
+                    "left out",
+                    what, (long long)p.empty, (long long)rules.max_length);
+    }
 }
 
 static struct loader_options options_of(const struct job_data *d,
@@ -58,6 +109,9 @@ status job_data_train(const struct job_data *d, int64_t first_sample, struct loa
     struct loader_options options = options_of(d, sources, r->data.train_count);
     options.shuffle = r->data.shuffle;
     options.first_sample = first_sample;
+    struct packing_rules rules;
+    options.kind = job_data_packing(r, &rules) ? EXAMPLE_SFT : EXAMPLE_TEXT;
+    options.packing = &rules;
     return blame(r, "data.train", r->data.train[0].path, loader_open(&options, out));
 }
 
@@ -67,6 +121,9 @@ status job_data_validation(const struct job_data *d, int64_t samples, struct loa
     struct loader_source source = {path, 1};
     struct loader_options options = options_of(d, &source, 1);
     options.limit_samples = samples;
+    struct packing_rules rules;
+    options.kind = job_data_packing(d->recipe, &rules) ? EXAMPLE_SFT : EXAMPLE_TEXT;
+    options.packing = &rules;
     return blame(d->recipe, "data.validation", path, loader_open(&options, out));
 }
 
@@ -82,6 +139,7 @@ static status survey_validation(const struct job_data *d, int64_t *samples)
     TRY(job_data_validation(d, 0, &loader));
     int64_t whole = loader_samples(loader), asked = r->evaluate.batches * r->batch.global_size;
     *samples = asked > 0 && asked < whole ? asked : whole;
+    tell_packing("data.validation", d, loader);
     return loader_close(&loader);
 }
 
@@ -93,6 +151,7 @@ status job_data_survey(const struct job_data *d, struct job_data_survey *out)
     out->train_samples = loader_samples(loader);
     out->train_tokens = loader_tokens(loader);
     snprintf(out->fingerprint, sizeof out->fingerprint, "%s", loader_fingerprint(loader));
+    tell_packing("data.train", d, loader);
     TRY(loader_close(&loader));
     return survey_validation(d, &out->evaluate_samples);
 }

@@ -26,6 +26,9 @@ struct job_data_survey {
 /* job_data_named - whether the recipe names training data at all.  Errors: STATUS_RECIPE */
 status job_data_named(const struct recipe *recipe);
 
+/* job_data_packing - the recipe's rules for packing; false: its objective has no such examples. */
+bool job_data_packing(const struct recipe *recipe, struct packing_rules *out);
+
 /* job_data_train - the training set, from this sample on. */
 status job_data_train(const struct job_data *d, int64_t first_sample, struct loader **out);
 

@@ -25,6 +25,8 @@ enum recipe_schedule {
     SCHEDULE_WSD,
     SCHEDULE_POLYNOMIAL_NVIDIA
 };
+enum recipe_packing { SFT_PACK_NONE, SFT_PACK_BFD, SFT_PACK_BFD_SPLIT, SFT_PACK_WRAPPED };
+enum recipe_completion_only { COMPLETION_AUTO, COMPLETION_TRUE, COMPLETION_FALSE };
 enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
 
@@ -68,6 +70,12 @@ struct recipe {
         bool document_mask; /* attention and positions stay inside documents; default false */
         bool shuffle;
     } data;
+    struct {
+        enum recipe_packing packing;
+        int64_t max_length; /* null: data.sequence_length; resolved */
+        enum recipe_completion_only completion_only_loss;
+        bool assistant_only_loss, skip_empty;
+    } sft;
     struct {
         int64_t global_size, micro_size;
     } batch;

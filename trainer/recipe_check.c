@@ -50,6 +50,9 @@ static void resolve(const struct reading *r)
     if (c->data.sequence_length == 0) {
         c->data.sequence_length = c->model.max_position_embeddings;
     }
+    if (c->sft.max_length == 0) {
+        c->sft.max_length = c->data.sequence_length;
+    }
     if (c->batch.micro_size == 0) {
         c->batch.micro_size = c->batch.global_size < 8 ? c->batch.global_size : 8;
     }
@@ -164,6 +167,17 @@ static status check_optimizer(const struct reading *r)
     return STATUS_OK;
 }
 
+static status check_sft(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    if (c->sft.max_length > c->data.sequence_length) {
+        return recipe_fail(r, place_of_pair(r, "sft.max_length", "data.sequence_length"),
+                           "sft.max_length", "%lld is more than data.sequence_length, %lld",
+                           (long long)c->sft.max_length, (long long)c->data.sequence_length);
+    }
+    return STATUS_OK;
+}
+
 static status check_evaluation(const struct reading *r)
 {
     const struct recipe *c = r->recipe;
@@ -211,6 +225,7 @@ status recipe_check_resolve(const struct reading *r)
     TRY(check_model(r));
     TRY(check_tensor(r));
     TRY(check_batch(r));
+    TRY(check_sft(r));
     TRY(check_length(r));
     TRY(check_warmup(r));
     TRY(check_optimizer(r));
@@ -221,8 +236,9 @@ status recipe_check_available(const struct recipe *c)
 {
     REQUIRE(strcmp(c->model.architecture, "gpt2") == 0, STATUS_UNAVAILABLE,
             "model.architecture: %s is not in this version, only gpt2", c->model.architecture);
-    REQUIRE(strcmp(c->objective, "clm") == 0, STATUS_UNAVAILABLE,
-            "objective: %s is not in this version, only clm", c->objective);
+    REQUIRE(strcmp(c->objective, "clm") == 0 || strcmp(c->objective, "sft") == 0,
+            STATUS_UNAVAILABLE, "objective: %s is not in this version, only clm and sft",
+            c->objective);
     REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
             "train.activation_checkpointing: %s is not in this version, only none",
             c->train.activation_checkpointing);

@@ -17,7 +17,7 @@
 /* clang-format off */
 const struct setting recipe_table[] = {
     {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo",
-     .meaning = "what is learnt; clm: predict the next token. mlm, sft and dpo are not in this version"},
+     .meaning = "what is learnt; clm: predict the next token; sft: rows of prompts and answers. mlm and dpo are not in this version"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
      .meaning = "folder of checkpoints, metrics and the resolved recipe"},
     {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
@@ -64,6 +64,17 @@ const struct setting recipe_table[] = {
      .meaning = "attention and positions stay inside documents"},
     {"data.shuffle", SETTING_BOOLEAN, FIELD(data.shuffle), "true",
      .meaning = "draw training sequences in random order; false: as they lie in the shards"},
+
+    {"sft.packing", SETTING_ENUM, FIELD(sft.packing), "none", .choices = "none|bfd|bfd_split|wrapped",
+     .meaning = "several examples in a sequence, none of which sees another; bfd: best-fit decreasing, longer ones are cut off; bfd_split: they become several; wrapped: a stream without boundaries"},
+    {"sft.max_length", SETTING_INTEGER, FIELD(sft.max_length), "null", .null = "data.sequence_length", WITHIN(2, 1048576),
+     .meaning = "tokens of an example at most; what is cut off is counted"},
+    {"sft.completion_only_loss", SETTING_ENUM, FIELD(sft.completion_only_loss), "auto", .choices = "auto|true|false",
+     .meaning = "learn the completion alone; auto: of rows that have one, and of others everything"},
+    {"sft.assistant_only_loss", SETTING_BOOLEAN, FIELD(sft.assistant_only_loss), "false",
+     .meaning = "learn the assistant's messages alone, each with its end of turn"},
+    {"sft.skip_empty", SETTING_BOOLEAN, FIELD(sft.skip_empty), "true",
+     .meaning = "leave out, and count, examples with nothing to learn within max_length; false: they are an error"},
 
     {"batch.global_size", SETTING_INTEGER, FIELD(batch.global_size), "32", WITHIN(1, 16777216),
      .meaning = "sequences of an optimizer step, over all ranks"},
@@ -152,6 +163,7 @@ const struct section recipe_sections[] = {
     {"", "Top level"},
     {"model", "The network. Names are those of Hugging Face's config.json where one exists."},
     {"data", "What is read. Paths are relative to the folder in which the program is started."},
+    {"sft", "Supervised fine-tuning. Names and defaults are TRL's."},
     {"batch", "How many sequences make a step."},
     {"parallel", "How the ranks share the work. The numbers of ranks and nodes come from mpirun or srun."},
     {"optimizer", "How weights are changed."},
@@ -173,6 +185,7 @@ const struct synonym recipe_synonyms[] = {
     {"resid_pdrop", "dropout"}, {"embd_pdrop", "dropout"}, {"hidden_dropout", "dropout"}, {"attn_pdrop", "attention_dropout"},
     {"layer_norm_eps", "layer_norm_epsilon"}, {"norm_eps", "layer_norm_epsilon"}, {"init_std", "initializer_range"},
     {"activation_function", "activation"}, {"hidden_act", "activation"}, {"tied", "tie_word_embeddings"}, {"vocabulary", "vocab_size"},
+    {"packing_strategy", "packing"}, {"max_seq_length", "max_length"}, {"train_on_inputs", "completion_only_loss"},
     {"batch_size", "global_size"}, {"global_batch_size", "global_size"}, {"micro_batch_size", "micro_size"},
     {"per_device_train_batch_size", "micro_size"}, {"gradient_accumulation_steps", "global_size"}, {"grad_accum", "global_size"},
     {"tensor_parallel", "tensor"}, {"tp", "tensor"}, {"tensor_model_parallel_size", "tensor"}, {"zero", "zero_stage"},

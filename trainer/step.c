@@ -202,6 +202,7 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
         if (s->batch.sequences > 0) {
             TRY(leave_alone(s, micro_batch(s, step, &s->batch, out->rows == 0, sums)));
             out->rows += s->batch.rows;
+            out->tokens += s->batch.seen;
         }
     }
     if (out->rows == 0) {
@@ -240,7 +241,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
         mine = fetch(s);
         out->data_seconds += clock_seconds() - waiting;
     }
-    small[SMALL_TOKENS] = (double)out->rows;
+    small[SMALL_TOKENS] = (double)out->tokens;
     small[SMALL_ERRORS] = mine != STATUS_OK;
     memcpy(small + SMALL_VOTES, votes, STEP_VOTES * sizeof *votes);
     watchdog_phase("step reduction", 0);

@@ -7,6 +7,7 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
+#include "trainer/job_data.h"
 #include "trainer/session.h"
 #include "trainer/step.h"
 #include "trainer/task.h"
@@ -40,6 +41,8 @@ static status open_data(const struct request *q, const struct session *s, int64_
 {
     const struct recipe *r = &s->recipe;
     struct loader_source source = {q->data, 1};
+    struct packing_rules rules;
+    bool packed = job_data_packing(r, &rules);
     struct loader_options options = {
         .sources = &source,
         .source_count = 1,
@@ -49,6 +52,8 @@ static status open_data(const struct request *q, const struct session *s, int64_
         .rank = comm_rank(s->mesh.data),
         .ranks = comm_size(s->mesh.data),
         .document_mask = r->data.document_mask,
+        .kind = packed ? EXAMPLE_SFT : EXAMPLE_TEXT,
+        .packing = &rules,
         .limit_samples = limit,
         .vocab_size = model_config_of(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,

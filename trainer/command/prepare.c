@@ -6,18 +6,19 @@
 
 #include <jansson.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "datasets/prepare.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 
-#define OBJECTIVES "clm|mlm"
+#define OBJECTIVES "clm|mlm|sft"
 #define SEQUENCE_LENGTH 128 /* of sentence pairs, where none is given */
 
 struct request {
-    const char *objective, *tokenizer, *output, *documents, *sentences;
-    struct option_list inputs;
+    const char *objective, *tokenizer, *output, *documents, *sentences, *chat_template;
+    struct option_list inputs, validation_inputs;
     double validation_fraction, short_fraction;
     int64_t seed;
     int64_t shuffle_split; /* the seed; -1: not given */
@@ -29,16 +30,22 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
 {
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
-         "what the shards are for: clm, or mlm with sentence pairs"},
+         "what the shards are for: clm, mlm with sentence pairs, sft with rows to answer"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
          "folder of tokenizer.json; token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
-         "text, *.jsonl (field \"text\"), Megatron's .bin with .idx, llm.c's .bin"},
+         "text, *.jsonl (field \"text\"), Megatron's .bin with .idx, llm.c's .bin; sft: JSON "
+         "Lines"},
         {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
          "folder for train-00000-of-00004.h5, validation-...; shards in it are replaced"},
         {"validation-fraction", OPTION_NUMBER, &q->validation_fraction, "F", "0",
          "share to hold out, from 0 to less than 1: the last documents, or the end of a single one",
          .least = 0, .most = 0.999999},
+        {"validation-input", OPTION_LIST, &q->validation_inputs, "FILE...", NULL,
+         "sft: rows to hold out, instead of a fraction"},
+        {"chat-template", OPTION_TEXT, &q->chat_template, "NAME", NULL,
+         "sft: how messages become text: " CHAT_NAMES ", or a file; it is put into the tokenizer's "
+         "folder, whose own is taken where none is given"},
         {"documents", OPTION_CHOICE, &q->documents, "KIND", NULL,
          "what a document of plain text is; paragraphs are separated by blank lines (clm: file; "
          "mlm: "
@@ -55,7 +62,9 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
         {"shuffle-split", OPTION_INTEGER, &q->shuffle_split, "SEED", NULL,
          "hold out documents drawn at random instead of the last ones", .least = 0, .most = 1e15},
         {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
-         "mlm: tokens of an example at most, 128 where not given; shards for clm suit any length",
+         "mlm: tokens of an example at most, 128 where not given; sft: rows that learn nothing "
+         "within "
+         "it are bad; shards for clm suit any length",
          .least = 1, .most = 1e9},
         {"shard-tokens", OPTION_INTEGER, &q->shard_tokens, "N", "100000000",
          "tokens of a shard at most", .least = 1, .most = 1e12},
@@ -81,8 +90,13 @@ static status print_report(const struct request *q, const struct prepare_report 
     log_info("%" PRId64 " document%s (%" PRId64 " empty left out), %.1f MB in %.1f s: %.1f MB/s",
              r->documents, text_plural(r->documents), r->empty_documents, megabytes, r->seconds,
              r->seconds > 0.0 ? megabytes / r->seconds : 0.0);
-    if (r->examples > 0) {
+    if (r->sentences > 0) {
         log_info("%" PRId64 " sentences, %" PRId64 " examples", r->sentences, r->examples);
+    }
+    if (r->longest > 0) {
+        log_info("%" PRId64 " rows of at most %" PRId64 " tokens, %" PRId64
+                 " tokens to learn, %" PRId64 " rows longer than --sequence-length",
+                 r->examples, r->longest, r->learned_tokens, r->over_long);
     }
     if (r->bad_rows > 0) {
         log_warning("BAD-ROWS", "%" PRId64 " rows were skipped", r->bad_rows);
@@ -100,13 +114,15 @@ static status print_report(const struct request *q, const struct prepare_report 
         return STATUS_OK;
     }
     json_t *root = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:f}", "documents",
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "documents",
         (json_int_t)r->documents, "sentences", (json_int_t)r->sentences, "examples",
         (json_int_t)r->examples, "empty_documents", (json_int_t)r->empty_documents, "train_tokens",
         (json_int_t)r->train_tokens, "validation_tokens", (json_int_t)r->validation_tokens,
         "train_shards", r->train_shards, "validation_shards", r->validation_shards, "bytes",
         (json_int_t)r->bytes, "bad_rows", (json_int_t)r->bad_rows, "forced_cuts",
-        (json_int_t)r->forced_cuts, "seconds", r->seconds);
+        (json_int_t)r->forced_cuts, "over_long", (json_int_t)r->over_long, "longest",
+        (json_int_t)r->longest, "learned_tokens", (json_int_t)r->learned_tokens, "seconds",
+        r->seconds);
     REQUIRE(root != NULL, STATUS_INTERNAL, "out of memory: a report");
     bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
     json_decref(root);
@@ -130,23 +146,60 @@ static enum prepare_sentences sentences_named(const char *name)
     return strcmp(name, "line") == 0 ? PREPARE_LINES : PREPARE_STOPS;
 }
 
-static status run(const struct request *q)
+/* The template that is asked for, else the folder's own, where it has one. */
+static status open_template(const struct request *q, const struct tokenizer *tokenizer,
+                            struct chat_template **out)
+{
+    *out = NULL;
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, q->tokenizer, CHAT_FILE));
+    if (q->chat_template != NULL) {
+        TRY(chat_install(q->chat_template, q->tokenizer, tokenizer));
+    }
+    return file_exists(path) ? chat_open(q->tokenizer, tokenizer, out) : STATUS_OK;
+}
+
+typedef status (*preparation)(const struct prepare_options *options, struct prepare_report *out);
+
+static status find_preparation(const struct request *q, preparation *out)
+{
+    static const struct {
+        const char *name;
+        preparation run;
+        bool rows; /* of JSON Lines alone */
+    } known[] = {
+        {"clm", prepare_clm, false}, {"mlm", prepare_mlm, false}, {"sft", prepare_sft, true}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(known[i].name, q->objective) == 0) {
+            bool given = q->validation_inputs.count > 0 || q->chat_template != NULL;
+            REQUIRE(known[i].rows || !given, STATUS_USAGE,
+                    "--validation-input and --chat-template are not for --objective %s",
+                    q->objective);
+            *out = known[i].run;
+            return STATUS_OK;
+        }
+    }
+    RAISE(STATUS_UNAVAILABLE, "the objective '%s' is not in this version; available: " OBJECTIVES,
+          q->objective);
+}
+
+static status prepare_with(const struct request *q, preparation prepare,
+                           const struct tokenizer *tokenizer, const struct chat_template *chat)
 {
     bool pairs = strcmp(q->objective, "mlm") == 0;
-    REQUIRE(pairs || strcmp(q->objective, "clm") == 0, STATUS_UNAVAILABLE,
-            "the objective '%s' is not in this version; available: " OBJECTIVES, q->objective);
-    struct tokenizer *tokenizer;
-    TRY(tokenizer_open(q->tokenizer, &tokenizer));
     const struct prepare_options options = {
         .tokenizer = tokenizer,
         .inputs = q->inputs.items,
         .input_count = q->inputs.count,
+        .validation_inputs = q->validation_inputs.items,
+        .validation_input_count = q->validation_inputs.count,
+        .chat = chat,
         .output = q->output,
         .documents = documents_named(q->documents != NULL ? q->documents
                                      : pairs              ? "paragraph"
                                                           : "file"),
         .sentences = sentences_named(q->sentences),
-        .sequence_tokens = q->sequence_length > 0 ? q->sequence_length : SEQUENCE_LENGTH,
+        .sequence_tokens = q->sequence_length == 0 && pairs ? SEQUENCE_LENGTH : q->sequence_length,
         .short_fraction = q->short_fraction,
         .pair_seed = (uint64_t)q->seed,
         .validation_fraction = q->validation_fraction,
@@ -157,10 +210,22 @@ static status run(const struct request *q)
         .skip_bad_rows = q->skip_bad_rows,
     };
     struct prepare_report report;
-    status result = pairs ? prepare_mlm(&options, &report) : prepare_clm(&options, &report);
+    TRY(prepare(&options, &report));
+    return print_report(q, &report);
+}
+
+static status run(const struct request *q)
+{
+    struct tokenizer *tokenizer;
+    struct chat_template *chat = NULL;
+    preparation prepare = NULL;
+    TRY(find_preparation(q, &prepare)); /* before anything is read or written */
+    TRY(tokenizer_open(q->tokenizer, &tokenizer));
+    status result = open_template(q, tokenizer, &chat);
     if (result == STATUS_OK) {
-        result = print_report(q, &report);
+        result = prepare_with(q, prepare, tokenizer, chat);
     }
+    chat_close(&chat);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     return result;
 }
@@ -172,5 +237,6 @@ status command_prepare(int argc, char **argv)
     TRY(parse(&q, argc, argv, &help));
     status result = help ? STATUS_OK : run(&q);
     free(q.inputs.items);
+    free(q.validation_inputs.items);
     return result;
 }

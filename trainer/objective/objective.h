@@ -53,4 +53,4 @@ int objective_metric_count(const struct objective *o);
 /* objective_find - by the recipe's name.  Errors: STATUS_UNAVAILABLE naming what there is */
 status objective_find(const char *name, const struct objective **out);
 
-extern const struct objective objective_clm;
+extern const struct objective objective_clm, objective_sft;

@@ -1,0 +1,457 @@
+/* Fine-tuning: rows into examples with their loss masks, best-fit decreasing against its plain definition, every example
+ * once an epoch, the same batches at any number of ranks and after resuming, and no row that crosses an example. */
+#include "base/log.h"
+#include "base/random.h"
+#include "datasets/loader.h"
+#include "datasets/prepare.h"
+#include "datasets/shard.h"
+#include "tests/datasets/folder.h"
+
+static struct tokenizer *tokenizer;
+static struct chat_template *chat;
+
+static void make_tokenizer(void)
+{
+    char *text = folder_file("text"), *folder = folder_file("tokenizer");
+    const char words[] = "the list of files and the user of the system said the answer";
+    folder_write(text, words, sizeof words - 1);
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &text, 1, 1, &tokenizer));
+    CHECK_OK(tokenizer_save(tokenizer, folder));
+    CHECK_OK(chat_install("alpaca", folder, tokenizer));
+    CHECK_OK(chat_open(folder, tokenizer, &chat));
+}
+
+/* ---- rows ---- */
+
+static status prepare(const char *rows, const char *output, struct prepare_options more,
+                      struct prepare_report *report)
+{
+    static char *path;
+    path = folder_file("rows.jsonl");
+    folder_write(path, rows, strlen(rows));
+    more.tokenizer = tokenizer;
+    more.inputs = &path;
+    more.input_count = 1;
+    more.output = folder_file(output);
+    more.shard_tokens = more.shard_tokens > 0 ? more.shard_tokens : 1 << 20;
+    return prepare_sft(&more, report);
+}
+
+/* Example i of a shard as text, with its loss masks as digits under `want` bits of each token's first byte. */
+static void check_example(struct shard *s, int64_t i, const char *wanted, uint32_t bits,
+                          const char *learned)
+{
+    int64_t range[2];
+    CHECK_OK(shard_read_documents(s, i, 2, range));
+    int64_t count = range[1] - range[0];
+    int32_t *ids = malloc((size_t)count * sizeof *ids);
+    uint32_t *marks = malloc((size_t)count * sizeof *marks);
+    CHECK_OK(shard_read(s, range[0], count, ids));
+    CHECK_OK(shard_read_column(s, EXAMPLE_LOSS_MASK, range[0], count, marks));
+    int64_t kept = 0;
+    char *text = NULL;
+    CHECK_OK(tokenizer_decode(tokenizer, ids, count, false, &text, NULL));
+    CHECK(strcmp(text, wanted) == 0);
+    free(text);
+    for (int64_t k = 0; k < count; k++) {
+        if ((marks[k] & bits) == bits) {
+            ids[kept++] = ids[k];
+        }
+    }
+    CHECK_OK(tokenizer_decode(tokenizer, ids, kept, false, &text, NULL));
+    CHECK(strcmp(text, learned) == 0);
+    free(text);
+    free(ids);
+    free(marks);
+}
+
+#define ALPACA                                                                                     \
+    "Below is an instruction that describes a task. Write a response that appropriately "          \
+    "completes the request.\n\n### Instruction:\n"
+#define END "<|endoftext|>"
+
+static void test_rows(void)
+{
+    static const char rows[] =
+        "{\"prompt\": \"What?\", \"completion\": \" the list\"}\n"
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": "
+        "\"assistant\", \"content\": \"b\"}]}\n"
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+        "\"content\": \"b\"}]}\n"
+        "{\"text\": \"the files" END "\"}\n"
+        "{\"instruction\": \"a\", \"input\": \"\", \"output\": \"b\"}\n";
+    struct prepare_report report;
+    CHECK_OK(prepare(rows, "rows", (struct prepare_options){.chat = chat}, &report));
+    CHECK(report.examples == 5 && report.documents == 5 && report.bad_rows == 0);
+    struct shard *s;
+    CHECK_OK(shard_open(folder_file("rows/train-00000-of-00001.h5"), &s));
+    CHECK_OK(shard_verify(s));
+    const char *talk = ALPACA "a\n\n### Response:b" END;
+    check_example(s, 0, "What? the list" END, EXAMPLE_IS_COMPLETION, " the list" END);
+    check_example(s, 0, "What? the list" END, EXAMPLE_IS_PRESET, " the list" END);
+    check_example(s, 0, "What? the list" END, EXAMPLE_IS_ANSWER, "");
+    check_example(s, 1, talk, EXAMPLE_IS_PRESET | EXAMPLE_IS_ANSWER, "b" END);
+    check_example(s, 2, talk, EXAMPLE_IS_PRESET, talk);
+    check_example(s, 2, talk, EXAMPLE_IS_ANSWER, "b" END);
+    check_example(s, 2, talk, EXAMPLE_IS_COMPLETION, "");
+    check_example(s, 3, "the files" END END, EXAMPLE_IS_PRESET, "the files" END END);
+    check_example(s, 4, talk, EXAMPLE_IS_COMPLETION, "b" END);
+    /* What a text says is text, its own end token alone is one. */
+    int64_t range[2];
+    int32_t ids[64];
+    CHECK_OK(shard_read_documents(s, 3, 2, range));
+    CHECK_OK(shard_read(s, range[0], range[1] - range[0], ids));
+    for (int64_t i = 0; i < range[1] - range[0]; i++) {
+        CHECK_EQUAL(ids[i] == tokenizer_eos(tokenizer), i + 1 == range[1] - range[0]);
+    }
+    CHECK_OK(shard_close(&s));
+}
+
+static void test_bad_rows(void)
+{
+    static const char *const wrong[][2] = {
+        {"{\"prompt\": \"a\"}", "no field \"completion\""},
+        {"{\"prompt\": \"a\", \"completion\": \" \\n\"}", "\"completion\" is empty"},
+        {"{\"prompt\": [], \"completion\": []}", "\"prompt\" is no list of messages"},
+        {"{\"prompt\": \"a\", \"completion\": [1]}", "\"completion\" is no string"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": "
+         "\"assistant\", \"content\": \"\"}]}",
+         "message 1: an empty answer"},
+        {"{\"text\": \"\"}", "\"text\" is empty"},
+        {"{\"instruction\": \"a\"}", "no field \"output\""},
+        {"{\"question\": \"a\"}", "none of the fields"},
+        {"{\"prompt\": \"a long prompt of many words\", \"completion\": \"b\"}",
+         "nothing to learn"},
+        {"7", "not a JSON object"},
+    };
+    struct prepare_report report;
+    char rows[1024];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct prepare_options o = {.chat = chat, .sequence_tokens = 8};
+        snprintf(rows, sizeof rows, "{\"text\": \"a\"}\n%s\n{\"text\": \"b\"}\n", wrong[i][0]);
+        CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl line 2: ");
+        CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, wrong[i][1]);
+        CHECK(!file_exists(folder_file("bad/train-00000-of-00001.h5")));
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct prepare_options o = {.chat = chat, .sequence_tokens = 8, .skip_bad_rows = true};
+        snprintf(rows, sizeof rows, "{\"text\": \"a\"}\n%s\n{\"text\": \"b\"}\n", wrong[i][0]);
+        CHECK_OK(prepare(rows, "skipped", o, &report));
+        CHECK(report.bad_rows == 1 && report.examples == 2);
+    }
+    CHECK_FAILS(prepare("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "bad",
+                        (struct prepare_options){0}, &report),
+                STATUS_DATA, "messages need a chat template");
+}
+
+/* The same rows, the last of them or given ones held out: each on its side, with its own mask. */
+static void test_split(void)
+{
+    static const char rows[] = "{\"prompt\": \"a\", \"completion\": \"1\"}\n"
+                               "{\"prompt\": \"aa\", \"completion\": \"2\"}\n"
+                               "{\"prompt\": \"aaa\", \"completion\": \"3\"}\n"
+                               "{\"prompt\": \"aaaa\", \"completion\": \"4\"}\n";
+    struct prepare_report report;
+    struct shard *s;
+    CHECK_OK(prepare(rows, "split", (struct prepare_options){.validation_fraction = 0.5}, &report));
+    CHECK_OK(shard_open(folder_file("split/validation-00000-of-00001.h5"), &s));
+    CHECK_OK(shard_verify(s));
+    check_example(s, 0, "aaa3" END, EXAMPLE_IS_COMPLETION, "3" END);
+    check_example(s, 1, "aaaa4" END, EXAMPLE_IS_COMPLETION, "4" END);
+    CHECK_OK(shard_close(&s));
+    CHECK_OK(shard_open(folder_file("split/train-00000-of-00001.h5"), &s));
+    check_example(s, 1, "aa2" END, EXAMPLE_IS_COMPLETION, "2" END);
+    CHECK_EQUAL(shard_header_of(s)->documents, 2);
+    CHECK_OK(shard_close(&s));
+    char *held = folder_file("held.jsonl");
+    folder_write(held, "{\"text\": \"b\"}\n", 14);
+    struct prepare_options o = {.validation_inputs = &held, .validation_input_count = 1};
+    CHECK_OK(prepare(rows, "given", o, &report));
+    CHECK_OK(shard_open(folder_file("given/validation-00000-of-00001.h5"), &s));
+    check_example(s, 0, "b" END, EXAMPLE_IS_PRESET, "b" END);
+    CHECK_OK(shard_close(&s));
+    o.validation_fraction = 0.5;
+    CHECK_FAILS(prepare(rows, "given", o, &report), STATUS_USAGE, "either");
+}
+
+/* ---- packing alone ---- */
+
+static struct packing *pack(enum packing_kind kind, int64_t room, const int64_t *lengths, int count)
+{
+    struct packing *p;
+    struct packing_rules rules = {.kind = kind, .max_length = room};
+    CHECK_OK(packing_create(&rules, room, &p));
+    for (int i = 0; i < count; i++) {
+        CHECK_OK(packing_add(p, i, lengths[i]));
+    }
+    CHECK_OK(packing_finish(p));
+    return p;
+}
+
+/* TRL's own example: lengths 4, 2, 3, 1 in packs of 4. */
+static void test_known_packs(void)
+{
+    static const int64_t lengths[] = {4, 2, 3, 1};
+    static const int64_t wanted[][3] = {{0, 0, 0}, {1, 0, 2}, {1, 1, 3}, {2, 0, 1}};
+    struct packing *p = pack(PACKING_BFD, 4, lengths, 4);
+    struct packing_epoch epoch = {0};
+    CHECK_EQUAL(packing_packs(p), 3);
+    for (int i = 0; i < 4; i++) {
+        int64_t first, length;
+        packing_example(p, &epoch, wanted[i][0], wanted[i][1], &first, &length);
+        CHECK_EQUAL(first, wanted[i][2]);
+        CHECK_EQUAL(length, lengths[first]);
+    }
+    packing_destroy(&p);
+}
+
+/* Best-fit decreasing as it is defined: the packs' room looked through for each example. */
+static int plain_packs(int64_t room, const int64_t *lengths, int count, int64_t *left)
+{
+    int packs = 0;
+    for (int64_t length = room; length > 0; length--) {
+        for (int i = 0; i < count; i++) {
+            int best = -1;
+            if (lengths[i] != length) {
+                continue;
+            }
+            for (int k = 0; k < packs; k++) {
+                best = left[k] >= length && (best < 0 || left[k] < left[best]) ? k : best;
+            }
+            if (best < 0) {
+                best = packs++;
+                left[best] = room;
+            }
+            left[best] -= length;
+        }
+    }
+    return packs;
+}
+
+enum { MANY = 1500 };
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void check_epoch(const struct packing *p, const int64_t *lengths, int count, int64_t room,
+                        struct packing_epoch epoch, int64_t *places)
+{
+    static bool seen[MANY];
+    memset(seen, 0, sizeof seen);
+    int at = 0;
+    for (int64_t k = 0; k < packing_packs(p); k++) {
+        int64_t tokens = 0;
+        for (int64_t i = 0; i < packing_pack_examples(p, k); i++) {
+            int64_t first, length;
+            packing_example(p, &epoch, k, i, &first, &length);
+            CHECK(!seen[first] && length == lengths[first]);
+            seen[first] = true;
+            tokens += length;
+            places[at++] = first;
+        }
+        CHECK(tokens <= room);
+    }
+    CHECK_EQUAL(at, count);
+}
+
+static void test_best_fit(void)
+{
+    static const int64_t rooms[] = {2, 7, 64, 1000, 5000};
+    static int64_t lengths[MANY], left[MANY], a[MANY], b[MANY];
+    for (int round = 0; round < 5; round++) {
+        int64_t room = rooms[round];
+        int count = round == 0 ? 1 : MANY - round;
+        for (int i = 0; i < count; i++) {
+            uint64_t most = i % 3 == 0 ? (uint64_t)room : (uint64_t)room / 3 + 1;
+            lengths[i] = 1 + (int64_t)random_below(7, (uint64_t)i, most);
+        }
+        struct packing *p = pack(PACKING_BFD, room, lengths, count);
+        CHECK_EQUAL(packing_packs(p), plain_packs(room, lengths, count, left));
+        for (int64_t k = 0; k < packing_packs(p); k++) {
+            a[k] = room;
+            for (int64_t i = 0; i < packing_pack_examples(p, k); i++) {
+                int64_t first, length;
+                packing_example(p, &(struct packing_epoch){0}, k, i, &first, &length);
+                a[k] -= length;
+            }
+        }
+        size_t packs =
+            (size_t)packing_packs(p); /* the same room is left in the packs, in some order */
+        qsort(a, packs, sizeof *a, by_value);
+        qsort(left, packs, sizeof *left, by_value);
+        CHECK(memcmp(a, left, packs * sizeof *a) == 0);
+        check_epoch(p, lengths, count, room, (struct packing_epoch){5, 0, 0, true}, a);
+        check_epoch(p, lengths, count, room, (struct packing_epoch){5, 1, 0, true}, b);
+        CHECK(round < 2 || memcmp(a, b, (size_t)count * sizeof *a) != 0);
+        check_epoch(p, lengths, count, room, (struct packing_epoch){5, 0, 0, true}, b);
+        CHECK(memcmp(a, b, (size_t)count * sizeof *a) == 0);
+        packing_destroy(&p);
+    }
+}
+
+/* ---- batches ---- */
+
+/* 40 rows: row i has the prompt "p", i % 9 + 1 letters q, and a completion of its own. */
+static void make_rows(void)
+{
+    char rows[8192];
+    size_t used = 0;
+    for (int i = 0; i < 40; i++) {
+        used += (size_t)snprintf(rows + used, sizeof rows - used,
+                                 "{\"prompt\": \"p%.*s\", \"completion\": \"%d\"}\n", i % 9 + 1,
+                                 "qqqqqqqqq", i);
+    }
+    struct prepare_report report;
+    CHECK_OK(prepare(rows, "many", (struct prepare_options){.shard_tokens = 150}, &report));
+    CHECK(report.examples == 40 && report.train_shards > 2);
+}
+
+static struct loader_options options_with(const struct packing_rules *rules)
+{
+    static struct loader_source source;
+    source = (struct loader_source){folder_file("many/train-*.h5"), 1};
+    return (struct loader_options){.sources = &source,
+                                   .source_count = 1,
+                                   .sequence_tokens = 16,
+                                   .global_sequences = 5,
+                                   .micro_sequences = 2,
+                                   .ranks = 1,
+                                   .seed = 3,
+                                   .shuffle = true,
+                                   .vocab_size = tokenizer_vocab_size(tokenizer),
+                                   .kind = EXAMPLE_SFT,
+                                   .packing = rules};
+}
+
+/* Rows of a step, one after the other over ranks and micro-batches. */
+struct step {
+    int64_t rows, seen, learned;
+    int32_t inputs[256], targets[256], positions[256];
+};
+
+static void add_batch(struct step *s, const struct batch *b, bool cut)
+{
+    CHECK(b->rows <= b->sequences * b->tokens && b->cu_rows[b->segments] == b->rows);
+    for (int64_t g = 0; g < b->segments; g++) {
+        for (int64_t row = b->cu_rows[g]; row < b->cu_rows[g + 1]; row++) {
+            bool last = row + 1 == b->cu_rows[g + 1];
+            CHECK_EQUAL(b->positions[row], row - b->cu_rows[g]);
+            /* A target is the next row's token; the last one of an example is its end token. */
+            bool learned = b->targets[row] != BATCH_IGNORED;
+            CHECK(!learned || last || b->targets[row] == b->inputs[row + 1]);
+            CHECK(cut || !last || b->targets[row] == tokenizer_eos(tokenizer));
+            CHECK(cut || b->inputs[row] != tokenizer_eos(tokenizer));
+            s->learned += learned;
+            s->inputs[s->rows] = b->inputs[row];
+            s->targets[s->rows] = b->targets[row];
+            s->positions[s->rows++] = b->positions[row];
+        }
+    }
+    s->seen += b->seen;
+}
+
+static void read_steps(const struct packing_rules *rules, int ranks, int64_t first, int64_t micro,
+                       struct step *steps, int count)
+{
+    bool cut = rules->kind == PACKING_WRAPPED || rules->kind == PACKING_BFD_SPLIT;
+    memset(steps, 0, (size_t)count * sizeof *steps);
+    for (int rank = 0; rank < ranks; rank++) {
+        struct loader_options o = options_with(rules);
+        struct loader *l;
+        o.rank = rank;
+        o.ranks = ranks;
+        o.micro_sequences = micro;
+        o.first_sample = first * o.global_sequences;
+        CHECK_OK(loader_open(&o, &l));
+        for (int i = 0; i < count; i++) {
+            for (bool last = false, end = false; !last;) {
+                struct batch b;
+                CHECK_OK(loader_next(l, &b, &last, &end));
+                add_batch(&steps[i], &b, cut);
+            }
+        }
+        CHECK_OK(loader_close(&l));
+    }
+}
+
+static void test_batches(enum packing_kind kind)
+{
+    struct packing_rules rules = {.kind = kind,
+                                  .max_length =
+                                      kind == PACKING_NONE || kind == PACKING_BFD ? 16 : 12,
+                                  .learn = EXAMPLE_IS_PRESET,
+                                  .skip_empty = true};
+    static struct step one[12], three[12], later[2];
+    read_steps(&rules, 1, 0, 2, one, 12);
+    read_steps(&rules, 3, 0, 1, three, 12);
+    CHECK(memcmp(one, three, sizeof one) == 0);
+    read_steps(&rules, 2, 9, 3, later, 2); /* into the second epoch */
+    CHECK(memcmp(later, one + 9, sizeof later) == 0);
+}
+
+static struct packing_report report_of(struct packing_rules rules)
+{
+    struct loader_options o = options_with(&rules);
+    struct loader *l;
+    CHECK_OK(loader_open(&o, &l));
+    struct packing_report report = loader_packing(l);
+    CHECK_EQUAL(loader_samples(l), report.packs);
+    char place[FILE_PATH_BYTES];
+    loader_locate(l, 0, place, sizeof place);
+    CHECK(strstr(place, "many/train-0000") != NULL);
+    CHECK_OK(loader_close(&l));
+    return report;
+}
+
+/* What is too long is cut, or becomes several; what is left without anything to learn is told. */
+static void test_reports(void)
+{
+    struct packing_rules rules = {
+        .kind = PACKING_NONE, .max_length = 16, .learn = EXAMPLE_IS_PRESET, .skip_empty = true};
+    struct packing_report whole = report_of(rules);
+    CHECK(whole.examples == 40 && whole.packs == 40 && whole.cut == 0 && whole.empty == 0);
+    rules.kind = PACKING_BFD;
+    CHECK(report_of(rules).packs < 40 && report_of(rules).tokens == whole.tokens);
+    rules.max_length = 6; /* prompts of 2 to 10 tokens, then one or two digits and the end */
+    struct packing_report cut = report_of(rules);
+    CHECK(cut.cut > 0 && cut.cut_tokens > 0 && cut.empty > 0);
+    rules.skip_empty = false;
+    struct loader_options o = options_with(&rules);
+    struct loader *l;
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "nothing to learn in its first 6 tokens");
+    rules.skip_empty = true;
+    rules.kind = PACKING_BFD_SPLIT;
+    rules.learn = 0;
+    struct packing_report split = report_of(rules);
+    CHECK(split.cut == cut.cut && split.cut_tokens == 0 && split.empty == 0);
+    rules.kind = PACKING_WRAPPED;
+    struct packing_report stream = report_of(rules);
+    CHECK(stream.tokens >= whole.tokens - 3 && stream.tokens <= whole.tokens);
+    rules.kind = PACKING_NONE;
+    rules.learn = EXAMPLE_IS_ANSWER;
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "nothing is learned of any example");
+}
+
+int main(void)
+{
+    folder_make();
+    log_quiet(true);
+    make_tokenizer();
+    test_rows();
+    test_bad_rows();
+    test_split();
+    test_known_packs();
+    test_best_fit();
+    make_rows();
+    test_batches(PACKING_NONE);
+    test_batches(PACKING_BFD);
+    test_batches(PACKING_BFD_SPLIT);
+    test_batches(PACKING_WRAPPED);
+    test_reports();
+    chat_close(&chat);
+    CHECK_OK(tokenizer_destroy(&tokenizer));
+    return 0;
+}

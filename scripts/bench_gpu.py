@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+"""What PyTorch reaches on this machine's GPU, for scripts/gpu_check.sh to hold Bireme against.
+
+    scripts/bench_gpu.py versions|ceilings|attention|step [MODEL] [--mode compiled|eager] [--device cuda|cpu]
+                         [--small] [--repeats N]
+
+Needs Python with torch. Every command prints one JSON object. Times are medians over events of the device after
+three runs that do not count; data are random, never zeros. A step is forward, backward and fused AdamW on one
+batch that stays the same: weights and products in bf16 with fp32 master weights (autocast), without dropout;
+attention is scaled_dot_product_attention. --small shrinks all shapes: to see that this runs, on a CPU.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import bench_peers  # noqa: E402
+
+PEAK_FLOPS = 989e12  # H100 and H200, bf16 without sparsity: the denominator of MFU
+
+# FLOPs a token, forward and backward: 6 for each weight of a product, causal attention counted half.
+MODELS = {
+    "gpt2_124m": {"kind": "gpt", "layers": 12, "heads": 12, "width": 768, "vocabulary": 50257,
+                  "padded": 50304, "tokens": 1024, "batch": 64},
+    "gpt2_1558m": {"kind": "gpt", "layers": 48, "heads": 25, "width": 1600, "vocabulary": 50257,
+                   "padded": 50304, "tokens": 1024, "batch": 16},
+    "bert_large_phase1": {"kind": "bert", "layers": 24, "heads": 16, "width": 1024, "vocabulary": 30522,
+                          "padded": 30528, "tokens": 128, "batch": 256, "predictions": 20},
+    "bert_large_phase2": {"kind": "bert", "layers": 24, "heads": 16, "width": 1024, "vocabulary": 30522,
+                          "padded": 30528, "tokens": 512, "batch": 64, "predictions": 80},
+    "llama_1b": {"kind": "llama", "layers": 16, "heads": 32, "kv_heads": 8, "width": 2048, "inner": 8192,
+                 "vocabulary": 128256, "padded": 128256, "tokens": 4096, "batch": 8},
+}
+
+
+def flops_per_token(m, causal_half=True):
+    """6 FLOPs for each weight of a matrix product and the two products of attention, per token."""
+    width, layers, kind = m["width"], m["layers"], m["kind"]
+    if kind == "llama":
+        head = width // m["heads"]
+        block = width * (width + 2 * m["kv_heads"] * head) + width * width + 3 * width * m["inner"]
+    else:
+        block = 12 * width * width
+    share = m.get("predictions", m["tokens"]) / m["tokens"]
+    head_flops = 6 * width * m["padded"] * share
+    if kind == "bert":
+        head_flops += 6 * width * width * share
+    attention = 12 * layers * width * m["tokens"]
+    if kind != "bert" and causal_half:
+        attention /= 2
+    return 6 * layers * block + head_flops + attention
+
+
+def small(m):
+    return {**m, "layers": 2, "heads": 2, "kv_heads": 1, "width": 64, "inner": 128, "vocabulary": 500,
+            "padded": 512, "tokens": 32, "batch": 2, **({"predictions": 5} if "predictions" in m else {})}
+
+
+# ---- timing ----
+
+
+class Clock:
+    def __init__(self, torch, device, repeats):
+        self.torch, self.cuda, self.repeats = torch, device == "cuda", repeats
+
+    def once(self, work):
+        if not self.cuda:
+            start = time.perf_counter()
+            work()
+            return time.perf_counter() - start
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    def median(self, work):
+        for _ in range(3):
+            work()
+        return statistics.median(self.once(work) for _ in range(self.repeats))
+
+
+# ---- models that bench_peers has not got ----
+
+
+def make_bert(torch, m):
+    nn, functional = torch.nn, torch.nn.functional
+    width, heads = m["width"], m["heads"]
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = (p.view(b, t, heads, c // heads).transpose(1, 2) for p in self.qkv(x).split(c, dim=2))
+            y = functional.scaled_dot_product_attention(q, k, v)
+            x = self.norm1(x + self.project(y.transpose(1, 2).reshape(b, t, c)))
+            return self.norm2(x + self.down(functional.gelu(self.up(x))))
+
+    class Bert(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = nn.Embedding(m["padded"], width), nn.Embedding(m["tokens"], width)
+            self.blocks = nn.ModuleList(Block() for _ in range(m["layers"]))
+            self.norm, self.head_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.transform = nn.Linear(width, width)
+            self.head = nn.Linear(width, m["padded"])
+            self.head.weight = self.words.weight
+            # the same number of positions of each sequence is predicted
+            self.register_buffer("chosen", torch.arange(m["predictions"]) * (m["tokens"] // m["predictions"]))
+
+        def forward(self, ids, targets):
+            x = self.norm(self.words(ids) + self.places.weight)
+            for block in self.blocks:
+                x = block(x)
+            x = self.head_norm(functional.gelu(self.transform(x[:, self.chosen])))
+            logits = self.head(x).view(-1, m["padded"])
+            return functional.cross_entropy(logits.float(), targets[:, self.chosen].reshape(-1))
+
+    return Bert()
+
+
+def make_llama(torch, m):
+    nn, functional = torch.nn, torch.nn.functional
+    width, heads, kv, inner = m["width"], m["heads"], m["kv_heads"], m["inner"]
+    head = width // heads
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(width, width + 2 * kv * head, bias=False)
+            self.project = nn.Linear(width, width, bias=False)
+            self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+            self.down = nn.Linear(inner, width, bias=False)
+            self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+
+        def rotate(self, x, cos, sin):
+            a, b = x.chunk(2, dim=-1)
+            return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+
+        def forward(self, x, cos, sin):
+            b, t, c = x.shape
+            q, k, v = self.qkv(self.norm1(x)).split((c, kv * head, kv * head), dim=2)
+            q = self.rotate(q.view(b, t, heads, head).transpose(1, 2), cos, sin)
+            k = self.rotate(k.view(b, t, kv, head).transpose(1, 2), cos, sin)
+            v = v.view(b, t, kv, head).transpose(1, 2)
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + self.project(y.transpose(1, 2).reshape(b, t, c))
+            gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
+            return x + self.down(functional.silu(gate) * up)
+
+    class Llama(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(m["padded"], width)
+            self.blocks = nn.ModuleList(Block() for _ in range(m["layers"]))
+            self.norm = nn.RMSNorm(width)
+            self.head = nn.Linear(width, m["padded"], bias=False)
+            self.head.weight = self.words.weight
+            angles = torch.outer(torch.arange(m["tokens"]).float(),
+                                 500000.0 ** (-torch.arange(0, head, 2).float() / head))
+            self.register_buffer("cos", angles.cos())
+            self.register_buffer("sin", angles.sin())
+
+        def forward(self, ids, targets):
+            x = self.words(ids)
+            for block in self.blocks:
+                x = block(x, self.cos, self.sin)
+            logits = self.head(self.norm(x))
+            return functional.cross_entropy(logits.view(-1, m["padded"]).float(), targets.view(-1))
+
+    return Llama()
+
+
+# ---- commands ----
+
+
+def versions(torch, arguments):
+    cuda = torch.cuda.is_available()
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "gpu": torch.cuda.get_device_name() if cuda else None,
+        "nccl": list(torch.cuda.nccl.version()) if cuda else None,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+
+
+def ceilings(torch, arguments):
+    """The rate of a large copy, and of products: a square one and each of the models' shapes."""
+    clock = Clock(torch, arguments.device, arguments.repeats)
+    device, dtype = arguments.device, torch.bfloat16
+    elements = (1 << 16) if arguments.small else (1 << 30)
+    source = torch.randn(elements // 64, device=device).to(dtype).repeat(64)
+    target = torch.empty_like(source)
+    seconds = clock.median(lambda: target.copy_(source))
+    report = {"copy_bytes_per_second": 4 * elements / seconds, "products": []}
+    del source, target
+    shapes = {(8192, 8192, 8192)}
+    for m in MODELS.values():
+        c, n = m["width"], m["batch"] * m["tokens"]
+        shapes |= {(n, c, 3 * c), (n, c, c), (n, c, 4 * c), (n, 4 * c, c)}
+    for n, k, outputs in sorted(shapes):
+        if arguments.small:
+            n, k, outputs = n // 1024, k // 64, outputs // 64
+        x = torch.randn(n, k, device=device, dtype=dtype)
+        w = torch.randn(outputs, k, device=device, dtype=dtype)
+        seconds = clock.median(lambda: torch.nn.functional.linear(x, w))
+        report["products"].append({"rows": n, "inner": k, "outputs": outputs,
+                                   "flops_per_second": 2 * n * k * outputs / seconds})
+    return report
+
+
+def attention(torch, arguments):
+    """Every back-end of scaled_dot_product_attention on 16,384 tokens, heads x head width = 2048."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    clock = Clock(torch, arguments.device, arguments.repeats)
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+                "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+    names = ["math"] if arguments.device == "cpu" else ["flash", "cudnn"]
+    lengths = [32] if arguments.small else [128, 512, 1024, 4096]
+    total, width = (64, 128) if arguments.small else (16384, 2048)
+    rows = []
+    for head in (64, 128):
+        for causal in (True, False):
+            for t in lengths:
+                shape = (total // t, width // head, t, head)
+                q, k, v = (torch.randn(shape, device=arguments.device, dtype=torch.bfloat16, requires_grad=True)
+                           for _ in range(3))
+                gradient = torch.randn(shape, device=arguments.device, dtype=torch.bfloat16)
+                flops = 4 * total * t * width / (2 if causal else 1)
+                for name in names:
+                    row = {"backend": name, "head_width": head, "causal": causal, "tokens": t}
+                    try:
+                        with sdpa_kernel(backends[name]):
+                            def forward():
+                                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+                            row["forward_flops_per_second"] = flops / clock.median(forward)
+                            out = forward()
+                            row["backward_flops_per_second"] = 2.5 * flops / clock.median(
+                                lambda: out.backward(gradient, retain_graph=True))
+                    except RuntimeError as error:
+                        row["reason"] = str(error).splitlines()[0]
+                    rows.append(row)
+    return {"attention": rows}
+
+
+def step(torch, arguments):
+    m = MODELS[arguments.model]
+    m = small(m) if arguments.small else m
+    device = arguments.device
+    torch.manual_seed(1)
+    make = {"gpt": bench_peers.make_gpt, "bert": make_bert, "llama": make_llama}[m["kind"]]
+    with torch.device(device):
+        model = make(torch, m)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.02)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    run = torch.compile(model) if arguments.mode == "compiled" else model
+    batch = m["batch"]
+    ids = torch.randint(0, m["vocabulary"], (batch, m["tokens"] + 1), device=device)
+    inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    losses = []
+
+    def one():
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss = run(inputs, targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+
+    seconds = Clock(torch, device, arguments.repeats).median(one)
+    first = [float(loss) for loss in losses[:20]]
+    if not all(loss < 20.0 for loss in first):  # also where one is not a number
+        sys.exit(f"the losses are {first}: nothing sensible was timed")
+    tokens_per_second = batch * m["tokens"] / seconds
+    return {
+        "model": arguments.model, "mode": arguments.mode, "torch": torch.__version__, "batch": batch,
+        "tokens": m["tokens"], "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+        "mfu": tokens_per_second * flops_per_token(m) / PEAK_FLOPS,
+        "mfu_full_attention": tokens_per_second * flops_per_token(m, False) / PEAK_FLOPS,
+        "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+        "first_losses": first,
+    }
+
+
+COMMANDS = {"versions": versions, "ceilings": ceilings, "attention": attention, "step": step}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=[*COMMANDS, "flops"])
+    parser.add_argument("model", nargs="?", choices=list(MODELS), default="gpt2_124m")
+    parser.add_argument("--mode", choices=["compiled", "eager"], default="eager")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--repeats", type=int, default=20)
+    arguments = parser.parse_args()
+    if arguments.command == "flops":  # for gpu_check.sh, without torch
+        m = MODELS[arguments.model]
+        print(f"{flops_per_token(m):.0f} {flops_per_token(m, False):.0f}")
+        return
+    try:
+        import torch
+    except ImportError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(77)
+    if arguments.device == "cuda" and arguments.command != "versions" and not torch.cuda.is_available():
+        sys.stderr.write(f"torch {torch.__version__} sees no GPU\n")
+        sys.exit(77)
+    print(json.dumps(COMMANDS[arguments.command](torch, arguments)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,355 @@
+#!/usr/bin/env bash
+# Everything that a GPU is asked once, in less than 8 minutes: whether the kernels are right on it, and how fast
+# they, a step and PyTorch beside it are. Reads clocks and power, sets nothing.
+#
+#   scripts/gpu_check.sh [--only NAME[,NAME...]] [--list] OUT_DIR
+#
+# OUT_DIR gets check.json (all that was measured), table.txt (printed last, too) and each item's log. Every item
+# has its own time limit. An item is passed (gates), measured, skipped with a reason, not in this version, or failed:
+# it ended with an error, ran past its limit, or missed its goal. The exit code is the number of failed items (99 at
+# most), 64 for a wrong command line.
+#
+# Environment  BIREME_PROGRAM (build/trainer/bireme, or the bundle's of scripts/gpu_bundle.sh), PYTHON (python3, with
+# torch for the sides of PyTorch), GPU_CHECK_SECONDS (480: all of it ends by then), GPU_CHECK_ITEMS (a file
+# of further items, in the form of those below: for tests)
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd -P)
+top=$(dirname "$here")
+PYTHON=${PYTHON:-python3}
+
+# name, seconds, what it is. An item is the function item_NAME: it leaves JSON on standard output and a line for the
+# table in $folder/summary; exit codes: 0 fine, 3 a goal was missed, 69, 77 skipped, 78 not in this version.
+ITEMS="
+versions 20 the machine, its driver and libraries
+conformance 20 gate: every instruction's wrapper against the emulator
+kernels 90 gate: the kernels' tests on the GPU
+sanitizer 60 gate: compute-sanitizer on small tests
+ceilings 40 a copy and matrix products, by PyTorch
+attention 60 PyTorch's attention by back-end
+operations 60 each of Bireme's operations beside its floor
+gpt2_124m 60 a training step of GPT-2 124M, 64 x 1024 tokens; goal: 45 % MFU
+torch_gpt2_124m 120 the same in PyTorch, compiled or else eager; goal: Bireme has 1.10 times its rate
+gpt2_1558m 60 GPT-2 1558M, 16 x 1024 tokens; goal: 52 % MFU
+torch_gpt2_1558m 120 the same in PyTorch
+bert_large_phase1 60 BERT-large, 256 x 128 tokens; goal: 50 % MFU
+torch_bert_large_phase1 120 the same in PyTorch
+bert_large_phase2 60 BERT-large, 64 x 512 tokens
+torch_bert_large_phase2 120 the same in PyTorch
+llama_1b 60 a Llama of 1B parameters, 8 x 4096 tokens
+torch_llama_1b 120 the same in PyTorch
+"
+if [ -n "${GPU_CHECK_ITEMS:-}" ]; then
+    # shellcheck source=/dev/null
+    . "$GPU_CHECK_ITEMS"
+fi
+
+usage() {
+    sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' >&2
+    exit 64
+}
+
+wrong() {
+    echo "gpu_check: $*" >&2
+    exit 64
+}
+
+skip() { # CODE TEXT: the end of an item
+    echo "$2" >"$folder/reason"
+    exit "$1"
+}
+
+summary() {
+    echo "$*" >"$folder/summary"
+}
+
+need_program() {
+    for program in "${BIREME_PROGRAM:-}" "$top/bireme" "$top/build/trainer/bireme"; do
+        [ ! -x "$program" ] || return 0
+    done
+    skip 77 "no bireme: build it, or name it in BIREME_PROGRAM"
+}
+
+need_gpu() {
+    local told
+    command -v nvidia-smi >/dev/null || skip 77 "no GPU: this machine has no nvidia-smi"
+    told=$(nvidia-smi -L 2>&1) && [ -n "$told" ] || skip 77 "no GPU: nvidia-smi says: $(head -n 1 <<<"$told")"
+}
+
+need_torch() {
+    "$PYTHON" -c 'import torch' 2>/dev/null || skip 77 "no PyTorch: $PYTHON has no torch (PYTHON names another one)"
+}
+
+field() { # NAME <JSON: the first number of this name
+    grep -oE "\"$1\": *[-+0-9.eE]+" | head -n 1 | sed 's/.*: *//'
+}
+
+# run_bireme COMMAND...: its errors decide how the item ends.
+run_bireme() {
+    local code=0
+    need_program
+    "$program" "$@" 2>"$folder/told" || code=$?
+    cat "$folder/told" >&2
+    case $code in
+    0) ;;
+    69) skip 77 "$(grep -m 1 '^E-' "$folder/told")" ;;
+    78) skip 78 "$(grep -m 1 '^E-' "$folder/told")" ;;
+    *) skip 1 "bireme ended with $code: $(grep -m 1 '^E-' "$folder/told")" ;;
+    esac
+}
+
+# ---- items ----
+
+item_versions() {
+    local gpu=null driver=null nvcc torch=null
+    need_program
+    if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+        gpu=\"$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)\"
+        driver=\"$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)\"
+        nvidia-smi --query-gpu=name,memory.total,memory.free,clocks.sm,clocks.mem,power.limit,mig.mode.current --format=csv >&2
+    fi
+    nvcc=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+    torch=$("$PYTHON" "$here/bench_gpu.py" versions 2>/dev/null) || torch=null
+    summary "GPU $gpu, driver $driver, nvcc ${nvcc:-none}, $("$program" --version | head -n 2 | tr -s ' \n' ' ')"
+    echo "{\"gpu\":$gpu,\"driver\":$driver,\"nvcc\":\"${nvcc:-}\",\"torch\":$torch}"
+}
+
+# What scripts/gpu_bundle.sh compiled for the GPU, else what can be compiled here.
+item_conformance() {
+    need_gpu
+    local compare=$top/root/tests/conformance_cuda golden=$top/root/tests/conformance.bin
+    if [ ! -x "$compare" ]; then
+        command -v nvcc >/dev/null && [ -x "$top/build/tests/simt/conformance" ] ||
+            skip 77 "neither a bundle's conformance program nor nvcc and a build"
+        compare=$folder/conformance golden=$folder/golden.bin
+        nvcc -std=c++17 -I"$top" -arch=native "$top"/tests/simt/{conformance,planted}.cu -o "$compare" >&2 ||
+            skip 1 "nvcc does not compile tests/simt/conformance.cu"
+        "$top/build/tests/simt/conformance" write "$golden" >&2 || skip 1 "no golden file"
+    fi
+    "$compare" compare "$golden" >&2 || skip 1 "the hardware differs from the emulator: $folder/log"
+    summary "as in the emulator"
+}
+
+kernel_tests() {
+    find "$top/root/tests" "$top/build/tests" -name 'test_cuda_*' -type f -perm -u+x 2>/dev/null | sort
+}
+
+item_kernels() {
+    need_gpu
+    local tests failed=0 count=0 test
+    tests=$(kernel_tests)
+    [ -n "$tests" ] || skip 78 "no kernel tests for a GPU in this version"
+    for test in $tests; do
+        count=$((count + 1))
+        timeout 60 "$test" >&2 || { failed=$((failed + 1)) && echo "$test failed" >&2; }
+    done
+    echo "{\"tests\":$count,\"failed\":$failed}"
+    summary "$((count - failed)) of $count programs passed"
+    [ "$failed" = 0 ] || skip 1 "$failed of $count programs failed: $folder/log"
+}
+
+item_sanitizer() {
+    need_gpu
+    local test told
+    command -v compute-sanitizer >/dev/null || skip 77 "no compute-sanitizer"
+    test=$(kernel_tests | head -n 1)
+    [ -n "$test" ] || skip 78 "no kernel tests for a GPU in this version"
+    for tool in memcheck racecheck; do
+        told=$(compute-sanitizer --tool "$tool" --error-exitcode 9 "$test" 2>&1)
+        case $? in
+        0) ;;
+        9) echo "$told" >&2 && skip 1 "$tool found errors in $(basename "$test")" ;;
+        *) skip 77 "compute-sanitizer refuses: $(tail -n 1 <<<"$told")" ;;
+        esac
+    done
+    summary "memcheck and racecheck: nothing found in $(basename "$test")"
+}
+
+item_ceilings() {
+    need_gpu
+    need_torch
+    "$PYTHON" "$here/bench_gpu.py" ceilings >"$folder/out" || exit
+    cat "$folder/out"
+    summary "copy $(field copy_bytes_per_second <"$folder/out" | awk '{ printf "%.2f TB/s", $1 / 1e12 }')"
+}
+
+item_attention() {
+    need_gpu
+    need_torch
+    "$PYTHON" "$here/bench_gpu.py" attention >"$folder/out" || exit
+    cat "$folder/out"
+    summary "$(grep -o '"backend"' "$folder/out" | wc -l) cases: check.json"
+}
+
+item_operations() {
+    need_gpu
+    run_bireme bench kernels --json train.device=cuda train.precision=bf16 batch.global_size=16 batch.micro_size=16 \
+        data.sequence_length=1024 >"$folder/out"
+    cat "$folder/out"
+    summary "$(grep -o '"floor_seconds"' "$folder/out" | wc -l) operations: check.json"
+}
+
+# A sample of the memory in use, until this item ends.
+watch_memory() {
+    while sleep 0.3; do
+        nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1
+    done >"$folder/memory" 2>/dev/null &
+    watcher=$!
+    trap 'kill $watcher' EXIT
+}
+
+model_overrides() { # MODEL
+    case $1 in
+    gpt2_124m) echo model.num_layers=12 model.hidden_size=768 model.num_heads=12 model.intermediate_size=3072 \
+        data.sequence_length=1024 batch.global_size=64 batch.micro_size=64 ;;
+    gpt2_1558m) echo model.num_layers=48 model.hidden_size=1600 model.num_heads=25 model.intermediate_size=6400 \
+        data.sequence_length=1024 batch.global_size=16 batch.micro_size=16 ;;
+    bert_large_phase1) echo objective=mlm model.architecture=bert model.num_layers=24 model.hidden_size=1024 \
+        model.num_heads=16 model.intermediate_size=4096 model.max_position_embeddings=512 model.vocab_size=30522 \
+        data.sequence_length=128 batch.global_size=256 batch.micro_size=256 ;;
+    bert_large_phase2) echo objective=mlm model.architecture=bert model.num_layers=24 model.hidden_size=1024 \
+        model.num_heads=16 model.intermediate_size=4096 model.max_position_embeddings=512 model.vocab_size=30522 \
+        data.sequence_length=512 batch.global_size=64 batch.micro_size=64 ;;
+    llama_1b) echo model.architecture=llama model.num_layers=16 model.hidden_size=2048 model.num_heads=32 \
+        model.intermediate_size=8192 model.max_position_embeddings=4096 model.vocab_size=128256 \
+        data.sequence_length=4096 batch.global_size=8 batch.micro_size=8 ;;
+    esac
+}
+
+PEAK_FLOPS=989e12 # H100 and H200, bf16 without sparsity
+
+# bench_step MODEL [GOAL]: a step of Bireme, its MFU by both conventions of attention, and the goal.
+bench_step() {
+    local model=$1 goal=${2:-0} rate peak half full mfu
+    need_gpu
+    watch_memory
+    # shellcheck disable=SC2046 # words of overrides
+    run_bireme bench step --json --no-floor --repeats 20 $(model_overrides "$model") train.device=cuda \
+        train.precision=bf16 >"$folder/out"
+    rate=$(field tokens_per_second <"$folder/out")
+    peak=$(sort -n "$folder/memory" | tail -n 1)
+    read -r half full < <("$PYTHON" "$here/bench_gpu.py" flops "$model" || echo 0 0)
+    mfu=$(awk -v r="$rate" -v f="$half" -v p="$PEAK_FLOPS" 'BEGIN { printf "%.4f", r * f / p }')
+    echo "{\"mfu\":$mfu,\"mfu_full_attention\":$(awk -v r="$rate" -v f="$full" -v p="$PEAK_FLOPS" \
+        'BEGIN { printf "%.4f", r * f / p }'),\"peak_mib\":${peak:-0},\"goal_mfu\":$goal,\"bireme\":$(cat "$folder/out")}"
+    summary "$(awk -v r="$rate" -v m="$mfu" -v p="${peak:-0}" \
+        'BEGIN { printf "%.0f tokens/s, %.1f %% MFU, %.1f GiB", r, 100 * m, p / 1024 }')"
+    awk -v m="$mfu" -v g="$goal" 'BEGIN { exit !(m >= g) }' || skip 3 "below the goal of $goal MFU"
+}
+
+item_gpt2_124m() { bench_step gpt2_124m 0.45; }
+item_gpt2_1558m() { bench_step gpt2_1558m 0.52; }
+item_bert_large_phase1() { bench_step bert_large_phase1 0.50; }
+item_bert_large_phase2() { bench_step bert_large_phase2; }
+item_llama_1b() { bench_step llama_1b; }
+
+# torch_step MODEL [RATIO]: compiled where that ends in time, else eager; the goal is of Bireme's rate over it.
+torch_step() {
+    local model=$1 goal=${2:-0} rate ours
+    need_gpu
+    need_torch
+    timeout 80 "$PYTHON" "$here/bench_gpu.py" step "$model" --mode compiled >"$folder/out" ||
+        "$PYTHON" "$here/bench_gpu.py" step "$model" --mode eager >"$folder/out" || exit
+    cat "$folder/out"
+    rate=$(field tokens_per_second <"$folder/out")
+    summary "$(awk -v r="$rate" -v m="$(field mfu <"$folder/out")" \
+        'BEGIN { printf "%.0f tokens/s, %.1f %% MFU", r, 100 * m }'), $(grep -oE 'compiled|eager' "$folder/out" | head -n 1)"
+    ours=$(field tokens_per_second <"$folder/../$model/out" 2>/dev/null) || ours=
+    [ -n "$ours" ] || return 0
+    awk -v a="$ours" -v b="$rate" -v g="$goal" 'BEGIN { exit !(a >= g * b) }' ||
+        skip 3 "Bireme has $(awk -v a="$ours" -v b="$rate" 'BEGIN { printf "%.2f", a / b }') times this rate, the goal is $goal"
+}
+
+item_torch_gpt2_124m() { torch_step gpt2_124m 1.10; }
+item_torch_gpt2_1558m() { torch_step gpt2_1558m 1.10; }
+item_torch_bert_large_phase1() { torch_step bert_large_phase1 1.10; }
+item_torch_bert_large_phase2() { torch_step bert_large_phase2; }
+item_torch_llama_1b() { torch_step llama_1b; }
+
+# ---- one item, in a process of its own ----
+
+if [ "${1:-}" = --run-item ]; then
+    folder=$3/items/$2
+    "item_$2"
+    exit
+fi
+
+# ---- the command line ----
+
+only= out=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --only) [ $# -ge 2 ] || usage; only=$2; shift 2 ;;
+    --list) awk 'NF { n = $1; s = $2; $1 = $2 = ""; printf "%-24s %4d s %s\n", n, s, $0 }' <<<"$ITEMS"; exit 0 ;;
+    -*) usage ;;
+    *) [ -z "$out" ] || usage; out=$1; shift ;;
+    esac
+done
+[ -n "$out" ] || usage
+names=$(awk 'NF { print $1 }' <<<"$ITEMS")
+for name in ${only//,/ }; do
+    grep -qx "$name" <<<"$names" || wrong "no item '$name': $(tr '\n' ' ' <<<"$names")"
+done
+mkdir -p "$out/items" || exit 73
+out=$(cd "$out" && pwd -P)
+
+# ---- all items ----
+
+text() { # as a JSON string
+    printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | tr '\t\n' '  ' | sed 's/\\/\\\\/g; s/"/\\"/g')"
+}
+
+state_of() { # CODE SECONDS
+    case $1 in
+    0) echo passed ;;
+    69 | 77) echo skipped ;;
+    78) echo "not in this version" ;;
+    124 | 137) echo failed && echo "not done within $2 s" >"$folder/reason" ;;
+    *) echo failed ;;
+    esac
+}
+
+failed=0 items= table= budget=${GPU_CHECK_SECONDS:-480}
+while read -r name seconds what; do
+    if [ -z "$name" ] || { [ -n "$only" ] && ! grep -qx "$name" <<<"${only//,/$'\n'}"; }; then
+        continue
+    fi
+    folder=$out/items/$name
+    rm -rf "$folder" && mkdir -p "$folder"
+    begin=$SECONDS
+    if [ "$SECONDS" -ge "$budget" ]; then
+        state=skipped
+        echo "the whole check's $budget s are over" >"$folder/reason"
+    else
+        [ "$seconds" -le $((budget - SECONDS)) ] || seconds=$((budget - SECONDS))
+        timeout --kill-after=5 "$seconds" bash "$0" --run-item "$name" "$out" >"$folder/data.json" 2>"$folder/log" </dev/null
+        state=$(state_of $? "$seconds")
+    fi
+    reason=$(cat "$folder/reason" 2>/dev/null)
+    data=$(cat "$folder/data.json" 2>/dev/null)
+    if [ "$state" = failed ]; then
+        failed=$((failed + 1))
+        reason=${reason:-$(tail -n 1 "$folder/log")}
+    fi
+    if [ -n "$data" ] && command -v "$PYTHON" >/dev/null && ! "$PYTHON" -m json.tool <<<"$data" >/dev/null 2>&1; then
+        data= reason="$reason (its data are not JSON: $folder/data.json)"
+    fi
+    if [ "$state" = passed ] && [[ $what != gate:* ]]; then
+        state=measured
+    fi
+    items+="${items:+,
+}{\"name\":\"$name\",\"what\":$(text "$what"),\"state\":\"$state\",\"reason\":$(text "$reason"),\"seconds\":$((SECONDS - begin)),\"data\":${data:-null}}"
+    table+=$(printf '%-24s %-20s %4d s  %s' "$name" "$state" $((SECONDS - begin)) \
+        "$(cat "$folder/summary" 2>/dev/null)${reason:+ $reason}" | cut -c1-200)$'\n'
+done <<<"$ITEMS"
+
+[ "$failed" -le 99 ] || failed=99
+cat >"$out/check.json" <<EOF
+{"schema":1,"date":"$(date -u +%Y-%m-%dT%H:%M:%SZ)","seconds":$SECONDS,"failed":$failed,"items":[
+$items
+]}
+EOF
+{
+    printf '%s' "$table"
+    echo "$failed failed, $SECONDS s; $out/check.json"
+} | tee "$out/table.txt"
+exit "$failed"

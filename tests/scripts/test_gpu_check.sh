@@ -1,0 +1,119 @@
+#!/bin/bash
+# scripts/gpu_check.sh without a GPU: wrong command lines, every state an item can end in, its time limit, the exit
+# code, the shape of its JSON; and with an nvidia-smi and a bireme that only pretend, what becomes of their numbers.
+set -u
+check=${BIREME_SOURCE_DIR:?}/scripts/gpu_check.sh
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+unset BIREME_PROGRAM
+
+fail() {
+    echo "failed: $1; told:" >&2
+    cat told >&2
+    exit 1
+}
+
+checked() { # CODE ARGUMENT...
+    local wanted=$1
+    shift
+    timeout 60 "$check" "$@" >told 2>&1
+    local code=$?
+    [ "$code" = "$wanted" ] || fail "gpu_check $* ended with $code instead of $wanted"
+}
+
+says() { # ITEM STATE [TEXT]
+    grep -qE "^$1 +$2 .*${3:-}" told || fail "$1 is not '$2' with '${3:-}'"
+}
+
+checked 64
+checked 64 --what
+checked 64 one two
+checked 64 --only
+checked 64 --only versions,nothing out
+grep -q "no item 'nothing'" told || fail "the item is not named"
+checked 0 --list
+grep -q '^gpt2_124m .*64 x 1024 tokens' told || fail "the list lacks the first model"
+
+# a machine without GPU: nothing fails, and each says why
+mkdir bin
+printf '#!/bin/sh\necho "no devices were found"; exit 6\n' >bin/nvidia-smi
+chmod +x bin/nvidia-smi
+export PATH=$folder/bin:$PATH
+checked 0 --only conformance,gpt2_124m,torch_llama_1b out
+for item in conformance gpt2_124m torch_llama_1b; do
+    says $item skipped 'no GPU: nvidia-smi says: no devices were found'
+done
+
+cat >items.sh <<'E2'
+ITEMS="
+good 5 a measurement
+gate 5 gate: a gate
+bad 5 ends with an error
+slow 1 does not end
+without 5 is skipped
+older 5 is not there
+missed 5 misses a goal
+quoted 5 has a reason with \"quotes\"
+broken 5 has no JSON
+$ITEMS"
+item_good() { echo '{"value": 1.5e3}'; summary "1500 things"; }
+item_gate() { summary fine; }
+item_bad() { echo "something broke" >&2; exit 9; }
+item_slow() { sleep 30; }
+item_without() { skip 77 "nothing here"; }
+item_older() { skip 78 "E-RECIPE: no such thing"; }
+item_missed() { echo '{}'; skip 3 "below"; }
+item_quoted() { skip 77 "$(printf 'a "reason" with \\ and\ttab')"; }
+item_broken() { echo '{"value": '; }
+E2
+export GPU_CHECK_ITEMS=$folder/items.sh
+checked 3 --only good,gate,bad,slow,without,older,missed,quoted,broken out
+says good measured '1500 things'
+says gate passed fine
+says bad failed 'something broke'
+says slow failed 'not done within 1 s'
+says without skipped 'nothing here'
+says older 'not in this version' 'no such thing'
+says missed failed below
+grep -q '^3 failed' told || fail "the table's last line"
+cmp -s <(sed '$d' told) <(sed '$d' out/table.txt) || fail "table.txt is not what was printed"
+if command -v python3 >/dev/null; then
+    python3 - >told 2>&1 <<'E2' || fail "check.json"
+import json
+check = json.load(open("out/check.json"))
+items = {item["name"]: item for item in check["items"]}
+assert check["schema"] == 1 and check["failed"] == 3 and len(items) == 9, check
+assert items["good"]["data"] == {"value": 1500.0} and items["gate"]["data"] is None
+assert items["quoted"]["reason"] == 'a "reason" with \\ and tab', items["quoted"]
+assert items["broken"]["data"] is None and "not JSON" in items["broken"]["reason"]
+assert all(set(item) == {"name", "what", "state", "reason", "seconds", "data"} for item in items.values())
+E2
+    says_python=true
+fi
+GPU_CHECK_SECONDS=0 checked 0 --only good out
+says good skipped 'are over'
+
+# numbers of a pretended bireme: GPT-2 124M has 798,031,872 FLOPs a token
+if [ "${says_python:-}" = true ]; then
+    printf '#!/bin/sh\necho 4096\n' >bin/nvidia-smi
+    cat >bin/bireme <<'E2'
+#!/bin/sh
+case "$*" in
+*architecture=bert*) echo "E-RECIPE rank 0: no such architecture" >&2; exit 78 ;;
+*num_layers=48*) echo "E-UNAVAILABLE rank 0: no CUDA" >&2; exit 69 ;;
+*num_layers=16*) echo "E-INTERNAL rank 0: out of memory" >&2; exit 70 ;;
+*) echo "{\"tokens_per_second\": $PRETENDED, \"first_losses\": [10.9]}" ;;
+esac
+E2
+    chmod +x bin/bireme
+    export BIREME_PROGRAM=$folder/bin/bireme
+    PRETENDED=620000 checked 1 --only gpt2_124m,gpt2_1558m,bert_large_phase1,llama_1b out
+    says gpt2_124m measured '620000 tokens/s, 50.0 % MFU'
+    says gpt2_1558m skipped 'no CUDA'
+    says bert_large_phase1 'not in this version' 'no such architecture'
+    says llama_1b failed 'out of memory'
+    PRETENDED=500000 checked 1 --only gpt2_124m out
+    says gpt2_124m failed 'below the goal of 0.45 MFU'
+fi
+echo "all states were seen"

@@ -31,7 +31,8 @@ struct slot {
 struct bucket_set {
     struct comm *comm;
     bool scatter;
-    int64_t rounds, round;
+    int64_t rounds, round, ordered;
+    int64_t unit; /* of shares */
     int64_t count;
     struct segment *segments;
     int segment_count;
@@ -48,9 +49,14 @@ struct bucket_set {
 
 /* ---- the cut ---- */
 
-static struct range share_of(struct range bucket, int ranks, int rank)
+static int64_t unit_of(const struct bucket_options *o)
 {
-    struct range share = partition_share(bucket.count, SHARE_ELEMENTS, ranks, rank);
+    return o->ordered > 0 ? BUCKET_BLOCK : SHARE_ELEMENTS;
+}
+
+static struct range share_of(struct range bucket, int64_t unit, int ranks, int rank)
+{
+    struct range share = partition_share(bucket.count, unit, ranks, rank);
     share.first += bucket.first;
     return share;
 }
@@ -60,18 +66,19 @@ static int64_t buckets_of(int64_t count, int64_t bucket_elems)
     return (count + bucket_elems - 1) / bucket_elems;
 }
 
-/* Buckets of a segment are as equal as whole cache lines allow. */
-static struct range bucket_of(int64_t first, int64_t count, int64_t bucket_elems, int index)
+/* Buckets of a segment are as equal as whole units allow. */
+static struct range bucket_of(int64_t first, int64_t count, const struct bucket_options *o,
+                              int index)
 {
     struct range range =
-        partition_share(count, SHARE_ELEMENTS, (int)buckets_of(count, bucket_elems), index);
+        partition_share(count, unit_of(o), (int)buckets_of(count, o->bucket_elems), index);
     range.first += first;
     return range;
 }
 
 struct sizes {
     int64_t resident, largest, buckets;
-    int64_t owned, sums; /* elements of this rank's shares; of these, in segments that pass */
+    int64_t owned, sums; /* elements of this rank's shares; of these, kept beside the gradients */
 };
 
 static struct sizes sizes_of(const struct bucket_options *o, int ranks, int rank)
@@ -83,11 +90,11 @@ static struct sizes sizes_of(const struct bucket_options *o, int ranks, int rank
         sizes.buckets += buckets;
         int64_t owned = 0;
         for (int i = 0; i < buckets; i++) {
-            struct range bucket = bucket_of(0, segment->count, o->bucket_elems, i);
-            owned += share_of(bucket, ranks, rank).count;
+            struct range bucket = bucket_of(0, segment->count, o, i);
+            owned += share_of(bucket, unit_of(o), ranks, rank).count;
         }
         sizes.owned += owned;
-        sizes.sums += segment->passing ? owned : 0;
+        sizes.sums += segment->passing || o->ordered > 0 ? owned : 0;
         sizes.resident += segment->passing ? 0 : segment->count;
         sizes.largest =
             segment->passing && segment->count > sizes.largest ? segment->count : sizes.largest;
@@ -123,6 +130,8 @@ static status allocate(struct bucket_set *set, const struct bucket_options *o)
     if (sizes.largest > 0) {
         TRY(comm_allocate(o->comm, (size_t)(SLOTS * sizes.largest) * sizeof(float),
                           (void **)&set->slots));
+    }
+    if (sizes.sums > 0) {
         set->sums = calloc((size_t)sizes.sums + 1, sizeof *set->sums);
         REQUIRE(set->sums != NULL, STATUS_INTERNAL, "out of memory: %lld bytes for gradients",
                 (long long)sizes.sums * 4);
@@ -150,9 +159,11 @@ static void lay_out(struct bucket_set *set, const struct bucket_options *o)
         for (int i = 0; i < segment->buckets; i++) {
             struct bucket *bucket = &set->buckets[set->bucket_count++];
             bucket->segment = s;
-            bucket->range = bucket_of(segment->first, segment->count, o->bucket_elems, i);
+            bucket->range = bucket_of(segment->first, segment->count, o, i);
             bucket->sums = sums;
-            sums += segment->slot < 0 ? 0 : bucket_share(set, set->bucket_count - 1).count;
+            if (segment->slot >= 0 || set->ordered > 0) {
+                sums += bucket_share(set, set->bucket_count - 1).count;
+            }
         }
     }
 }
@@ -171,7 +182,11 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
             (long long)o->bucket_elems, (long long)o->rounds);
     struct bucket_set *set = calloc(1, sizeof *set);
     REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a bucket set");
-    *set = (struct bucket_set){.comm = o->comm, .scatter = o->scatter, .rounds = o->rounds};
+    *set = (struct bucket_set){.comm = o->comm,
+                               .scatter = o->scatter,
+                               .rounds = o->rounds,
+                               .ordered = o->ordered,
+                               .unit = unit_of(o)};
     status result = allocate(set, o);
     if (result != STATUS_OK) {
         (void)bucket_destroy(&set);
@@ -240,15 +255,17 @@ int bucket_count(const struct bucket_set *set)
 
 struct range bucket_share(const struct bucket_set *set, int bucket)
 {
-    return share_of(set->buckets[bucket].range, comm_size(set->comm), comm_rank(set->comm));
+    return share_of(set->buckets[bucket].range, set->unit, comm_size(set->comm),
+                    comm_rank(set->comm));
 }
 
 float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element)
 {
     const struct bucket *b = &set->buckets[bucket];
     const struct segment *segment = &set->segments[b->segment];
-    return segment->slot < 0 ? place_in(segment, element)
-                             : b->sums + (element - bucket_share(set, bucket).first);
+    bool beside = segment->slot >= 0 || (set->ordered > 0 && set->scatter);
+    return beside ? b->sums + (element - bucket_share(set, bucket).first)
+                  : place_in(segment, element);
 }
 
 void bucket_clear(struct bucket_set *set)
@@ -263,7 +280,7 @@ static const struct range *shares(struct bucket_set *set, const struct bucket *b
 {
     struct range whole = {0, b->range.count};
     for (int r = 0; r < comm_size(set->comm); r++) {
-        set->ranges[r] = share_of(whole, comm_size(set->comm), r);
+        set->ranges[r] = share_of(whole, set->unit, comm_size(set->comm), r);
     }
     return set->ranges;
 }
@@ -279,7 +296,7 @@ static status collect(struct bucket_set *set, struct slot *slot)
         TRY(comm_wait(set->comm, &b->request));
         struct range share = bucket_share(set, index);
         const float *from = place_in(&set->segments[s], share.first);
-        for (int64_t e = 0; e < share.count; e++) {
+        for (int64_t e = 0; e < share.count && set->ordered == 0; e++) {
             b->sums[e] = slot->round == 0 ? from[e] : b->sums[e] + from[e];
         }
     }
@@ -315,11 +332,23 @@ static status prepare_below(struct bucket_set *set, int64_t first)
     return STATUS_OK;
 }
 
+/* Ranks whose micro-batch of this round exists: the first so many. */
+static int addends(const struct bucket_set *set)
+{
+    int64_t left = set->ordered - set->round * comm_size(set->comm);
+    return left < comm_size(set->comm) ? (int)left : comm_size(set->comm);
+}
+
 static status start_next(struct bucket_set *set)
 {
     struct bucket *b = &set->buckets[set->next--];
     const struct segment *segment = &set->segments[b->segment];
     TRY(prepare(set, b->segment));
+    if (set->ordered > 0) {
+        struct comm_addition addition = {b->sums, set->round == 0, addends(set)};
+        return comm_add_start(set->comm, &addition, place_in(segment, b->range.first),
+                              shares(set, b), &b->request);
+    }
     if (segment->slot < 0 && set->round < set->rounds - 1) {
         return STATUS_OK;
     }
@@ -332,6 +361,11 @@ static status start_next(struct bucket_set *set)
 
 status bucket_begin_round(struct bucket_set *set)
 {
+    for (int i = set->bucket_count - 1; i >= 0 && set->ordered > 0; i--) {
+        if (set->segments[set->buckets[i].segment].slot < 0) {
+            TRY(comm_wait(set->comm, &set->buckets[i].request));
+        }
+    }
     return prepare_below(set, set->count);
 }
 
@@ -356,10 +390,23 @@ status bucket_end_round(struct bucket_set *set)
     return result;
 }
 
+/* All ranks get all ordered sums, where the gradients were. */
+static status spread_sums(struct bucket_set *set)
+{
+    for (int i = 0; i < set->bucket_count; i++) {
+        struct range share = bucket_share(set, i);
+        memcpy(set->memory + share.first, set->buckets[i].sums,
+               (size_t)share.count * sizeof *set->memory);
+        TRY(bucket_gather_start(set, i, set->memory, sizeof *set->memory));
+    }
+    return bucket_gather_finish(set);
+}
+
 status bucket_finish(struct bucket_set *set)
 {
     status result = STATUS_OK;
     while (set->round < set->rounds) {
+        KEEP_FIRST(result, bucket_begin_round(set));
         KEEP_FIRST(result, bucket_end_round(set));
     }
     for (int i = 0; i < SLOTS; i++) {
@@ -367,6 +414,9 @@ status bucket_finish(struct bucket_set *set)
     }
     for (int i = set->bucket_count - 1; i >= 0; i--) {
         KEEP_FIRST(result, comm_wait(set->comm, &set->buckets[i].request));
+    }
+    if (set->ordered > 0 && !set->scatter) {
+        KEEP_FIRST(result, spread_sums(set));
     }
     set->round = 0;
     return result;

@@ -7,6 +7,10 @@
  * arXiv:1910.02054) a rank gets those of its shares alone; its optimizer needs no more, and the updated weights
  * are gathered by the same shares. Every element's sum is made in rank order in any case: the same bits.
  *
+ * Ordered sums are the same bits at any number of ranks: the micro-batches of a step have numbers, rank r's are
+ * r, r + ranks, ..., and every element's sum is made in the order of these numbers. So in each round
+ * every rank's gradients are added, one rank after the other, to what the owner keeps beside them.
+ *
  * A passing segment (stage 2) has no memory of its own for longer than its own backward: two slots are used
  * in turn, and the sums of this rank's shares are kept elsewhere, over all micro-batches. A round is the
  * backward pass of one micro-batch: passing segments are summed over ranks in each, the others in the last. */
@@ -29,19 +33,25 @@ struct bucket_options {
     int64_t bucket_elems; /* of a bucket, at most */
     bool scatter;         /* false: all ranks get all sums */
     int64_t rounds;       /* the same on all ranks */
+    int64_t
+        ordered; /* micro-batches of a step over all ranks, whose sums are ordered; 0: they are not */
 };
+
+/* Shares of ordered buckets are whole blocks of elements, counted from the bucket's first: sums over blocks are
+ * the same at any number of ranks. */
+#define BUCKET_BLOCK 4096
 
 /* bucket_create - gradients, all zero. Collective.
  *
  * Memory    4 bytes per element of the comm's memory; of passing segments, twice the largest, and 4 bytes
- *           per element of this rank's shares */
+ *           per element of this rank's shares; the latter of all segments where sums are ordered */
 status bucket_create(const struct bucket_options *options, struct bucket_set **out);
 status bucket_destroy(struct bucket_set **set);
 
 /* bucket_place - where backward leaves the gradient of this element, and of its whole segment around it. */
 float *bucket_place(const struct bucket_set *set, int64_t element);
 
-/* bucket_begin_round - before backward. */
+/* bucket_begin_round - before gradients are written: what other ranks still read of them is waited for. */
 status bucket_begin_round(struct bucket_set *set);
 
 /* bucket_advance - everything from element `first` on is final in this round: start what is complete.

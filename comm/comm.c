@@ -259,6 +259,35 @@ status comm_sum_doubles(struct comm *comm, double *data, int64_t count)
     return STATUS_OK;
 }
 
+/* Digits of 40 bits: their sums over 8,192 ranks are exact in doubles. */
+status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count)
+{
+    enum { WORDS = EXACT_DIGITS + 1, AT_ONCE = COMM_SMALL_BYTES / sizeof(double) / WORDS };
+    double words[AT_ONCE * WORDS];
+    for (int done = 0; done < count && comm->size > 1; done += AT_ONCE) {
+        int piece = count - done < AT_ONCE ? count - done : AT_ONCE;
+        for (int i = 0; i < piece * WORDS; i++) {
+            struct exact_sum *sum = &sums[done + i / WORDS];
+            int digit = i % WORDS;
+            if (digit == 0) {
+                exact_carry(sum);
+            }
+            words[i] = digit < EXACT_DIGITS ? (double)sum->digits[digit] : sum->beyond;
+        }
+        TRY(comm_sum_doubles(comm, words, (int64_t)piece * WORDS));
+        for (int i = 0; i < piece * WORDS; i++) {
+            struct exact_sum *sum = &sums[done + i / WORDS];
+            int digit = i % WORDS;
+            if (digit < EXACT_DIGITS) {
+                sum->digits[digit] = (int64_t)words[i];
+            } else {
+                sum->beyond = words[i];
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
 /* ---- collectives on large data ---- */
 
 /* What a ring would send: everything but this rank's own part, once for a sum, once for a spread. */
@@ -272,6 +301,10 @@ static int64_t bytes_sent(const struct comm *comm, const struct comm_work *work)
     case COMM_BROADCAST:
         count = work->root == comm->rank ? work->count : 0;
         break;
+    case COMM_ADD:
+        if (comm->rank >= work->addition.addends) {
+            break;
+        } /* fall through */
     case COMM_REDUCE_SCATTER:
     case COMM_ALL_GATHER:
         for (int r = 0; r < comm->size; r++) {
@@ -345,6 +378,29 @@ status comm_reduce_scatter_start(struct comm *comm, float *data, const struct ra
                              .data = (char *)data,
                              .element_bytes = sizeof *data,
                              .ranges = ranges};
+    return start(comm, &work, out);
+}
+
+status comm_add_start(struct comm *comm, const struct comm_addition *addition, float *data,
+                      const struct range *ranges, struct comm_request **out)
+{
+    *out = NULL;
+    TRY(check_ranges(comm, ranges));
+    REQUIRE(addition->addends >= 0 && addition->addends <= comm->size, STATUS_INTERNAL,
+            "%d of %d ranks add", addition->addends, comm->size);
+    REQUIRE(comm->operations->adds, STATUS_UNAVAILABLE,
+            "sums in a fixed order are made in host memory alone, not by %s: use "
+            "parallel.reproducible=false, or train.device=cpu",
+            comm->operations->kind);
+    struct comm_work work = {.kind = COMM_ADD,
+                             .data = (char *)data,
+                             .element_bytes = sizeof *data,
+                             .ranges = ranges,
+                             .addition = *addition};
+    if (comm->size == 1) {
+        char *own = (char *)(data + ranges[0].first);
+        sum_in_order(addition->sums, addition->fresh, &own, addition->addends, ranges[0].count);
+    }
     return start(comm, &work, out);
 }
 

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/exact.h"
 #include "base/status.h"
 
 struct comm;
@@ -68,6 +69,9 @@ status comm_all_gather_bytes(struct comm *comm, void *all, const void *mine, siz
 /* comm_sum_doubles - element sums in rank order, in place. Small data: the step's one reduction. */
 status comm_sum_doubles(struct comm *comm, double *data, int64_t count);
 
+/* comm_sum_exact - sums that are the same bits however their parts are divided over ranks, in place. */
+status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count);
+
 /* comm_all_reduce - f32 sums in rank order, in place. */
 status comm_all_reduce(struct comm *comm, float *data, int64_t count);
 
@@ -81,6 +85,20 @@ status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
  * Shapes    ranges [size], in data's elements; together they may leave holes */
 status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
                                  struct comm_request **out);
+
+/* What comm_add_start adds to on each rank: sums[k] for element ranges[rank].first + k of data. */
+struct comm_addition {
+    float *sums;
+    bool fresh;  /* the first rank's elements are set, not added */
+    int addends; /* ranks that have something to add: the first so many; others' data is not read */
+};
+
+/* comm_add_start - sums += each rank's data[ranges[rank]], one rank after the other in rank order: the same bits
+ * as if one rank had added them all. Costs more than comm_reduce_scatter_start where ranks are on several hosts.
+ *
+ * Shapes    ranges as in comm_reduce_scatter_start; sums [ranges[rank].count] */
+status comm_add_start(struct comm *comm, const struct comm_addition *addition, float *data,
+                      const struct range *ranges, struct comm_request **out);
 
 /* comm_all_gather_start - every rank's data[ranges[r]] reaches all ranks, in place.
  *

@@ -16,6 +16,7 @@ enum comm_collective {
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
     COMM_BROADCAST,
+    COMM_ADD,
 };
 
 /* A collective on large data, whichever: sums where `reduces`, moves where `gathers`. */
@@ -24,13 +25,15 @@ struct comm_work {
     char *data;
     size_t element_bytes;
     int64_t count;              /* all-reduce, broadcast */
-    const struct range *ranges; /* reduce-scatter, all-gather: [size] */
+    const struct range *ranges; /* reduce-scatter, all-gather, add: [size] */
     int root;                   /* broadcast */
+    struct comm_addition addition;
 };
 
 /* A device's communicator has neither exchange nor end: its control answers. */
 struct comm_operations {
     const char *kind;
+    bool adds; /* COMM_ADD is among what it starts */
     status (*destroy)(struct comm **comm);
     status (*split)(struct comm *comm, int colour, int key, struct comm **out);
     status (*allocate)(struct comm *comm, size_t bytes, void **out);
@@ -90,6 +93,9 @@ void comm_before_end(void (*act)(void));
 
 /* comm_mpi_world_create - comm_world_create where a launcher started us (comm_mpi.c). */
 status comm_mpi_world_create(int *argc, char ***argv, struct comm **out);
+
+/* sum_in_order - sums += parts[0], then += parts[1], ...; fresh: sums is parts[0] first (sum.c). */
+void sum_in_order(float *sums, bool fresh, char *const *parts, int count_of_parts, int64_t count);
 
 /* ---- waiting (patience.c): spin, then yield, then sleep ---- */
 

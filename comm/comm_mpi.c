@@ -513,6 +513,7 @@ static status mpi_destroy(struct comm **comm)
 }
 
 static const struct comm_operations operations = {.kind = "mpi",
+                                                  .adds = true,
                                                   .destroy = mpi_destroy,
                                                   .split = mpi_split,
                                                   .allocate = mpi_allocate,

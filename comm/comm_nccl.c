@@ -91,6 +91,8 @@ static enum nccl_result enqueue(const struct nccl_state *s, const struct comm_wo
         return reduce_scatter(s, work);
     case COMM_ALL_GATHER:
         return all_gather(s, work);
+    case COMM_ADD: /* refused before */
+        break;
     case COMM_BROADCAST:
         return nccl->broadcast(work->data, work->data, (size_t)work->count * work->element_bytes,
                                NCCL_UINT8, work->root, s->handle, stream);

@@ -52,6 +52,7 @@ static void self_end(int code)
 }
 
 static const struct comm_operations operations = {.kind = "self",
+                                                  .adds = true,
                                                   .destroy = self_destroy,
                                                   .split = self_split,
                                                   .allocate = self_allocate,

@@ -35,9 +35,11 @@ struct comm_request {
     struct range *ranges; /* [size] */
     char **peer;          /* [locals] each local rank's memory for this collective */
     struct shared_batch *batch;
-    char *scratch; /* [nodes - 1][own range]: the other nodes' sums */
+    char *
+        scratch; /* [nodes - 1][own range]: the other nodes' sums; to add: [far ranks][own range] */
     size_t scratch_bytes;
-    char **part; /* [nodes] */
+    char **part; /* [size] */
+    struct comm_addition addition;
 };
 
 static struct shared_group *groups; /* all of this process: a wait in one pushes the others on */
@@ -58,13 +60,15 @@ static const char *collective_name(enum comm_collective kind)
         return "all-gather";
     case COMM_BROADCAST:
         return "broadcast";
+    case COMM_ADD:
+        return "addition";
     }
     return "collective";
 }
 
 static bool reduces(const struct comm_request *q)
 {
-    return q->kind == COMM_ALL_REDUCE || q->kind == COMM_REDUCE_SCATTER;
+    return q->kind == COMM_ALL_REDUCE || q->kind == COMM_REDUCE_SCATTER || q->kind == COMM_ADD;
 }
 
 /* ---- opening and closing ---- */
@@ -235,10 +239,8 @@ static void sum_locally(const struct shared_group *group, const struct comm_requ
              q->ranges[r].count);
 }
 
-static status make_scratch(const struct shared_group *group, struct comm_request *q)
+static status reserve_scratch(struct comm_request *q, size_t bytes)
 {
-    size_t each = range_bytes(q, group->rank);
-    size_t bytes = (size_t)(group->nodes - 1) * each;
     if (bytes > q->scratch_bytes) {
         free(q->scratch);
         q->scratch_bytes = 0;
@@ -247,10 +249,55 @@ static status make_scratch(const struct shared_group *group, struct comm_request
                 "out of memory: %zu bytes for other hosts' sums", bytes);
         q->scratch_bytes = bytes;
     }
-    char *next = q->scratch;
-    for (int n = 0; n < group->nodes; n++) {
-        q->part[n] = n == group->node ? own_memory(group, q, group->rank) : next;
-        next += n == group->node ? 0 : each;
+    return STATUS_OK;
+}
+
+static status make_scratch(const struct shared_group *group, struct comm_request *q)
+{
+    size_t each = range_bytes(q, group->rank);
+    TRY(reserve_scratch(q, (size_t)(group->nodes - 1) * each));
+    for (int n = 0, other = 0; n < group->nodes; n++) {
+        q->part[n] = n == group->node ? own_memory(group, q, group->rank)
+                                      : q->scratch + (size_t)other++ * each;
+    }
+    return STATUS_OK;
+}
+
+/* Every rank's elements of this rank's range, once they are here. */
+static void add_in_order(const struct shared_group *group, struct comm_request *q)
+{
+    const struct comm_addition *a = &q->addition;
+    sum_in_order(a->sums, a->fresh, q->part, a->addends, q->ranges[group->rank].count);
+    q->stage = STAGE_FINISHED;
+}
+
+/* No node's sum can stand for its ranks' here: each far rank's elements come on their own. */
+static status begin_add(struct shared_group *group, struct comm_request *q)
+{
+    int me = group->rank, far = 0;
+    size_t each = range_bytes(q, me);
+    TRY(reserve_scratch(q, (size_t)(group->size - group->locals) * each));
+    for (int i = 0; i < group->locals; i++) {
+        q->part[group->member[group->first[group->node] + i]] =
+            q->peer[i] + (size_t)q->ranges[me].first * q->element_bytes;
+    }
+    for (int r = 0; r < group->size; r++) {
+        if (group->node_of[r] == group->node) {
+            continue;
+        }
+        if (each > 0 && r < q->addition.addends) {
+            q->part[r] = q->scratch + (size_t)far++ * each;
+            TRY(group->link->receive(q->batch, SHARED_DATA, r, tag_of(q, MESSAGE_PARTIAL),
+                                     q->part[r], each));
+        }
+        if (me < q->addition.addends && range_bytes(q, r) > 0) {
+            TRY(group->link->send(q->batch, SHARED_DATA, r, tag_of(q, MESSAGE_PARTIAL),
+                                  own_memory(group, q, r), range_bytes(q, r)));
+        }
+    }
+    q->stage = STAGE_REDUCING;
+    if (group->nodes == 1) {
+        add_in_order(group, q);
     }
     return STATUS_OK;
 }
@@ -258,6 +305,9 @@ static status make_scratch(const struct shared_group *group, struct comm_request
 static status begin_reduce(struct shared_group *group, struct comm_request *q)
 {
     int me = group->rank;
+    if (q->kind == COMM_ADD) {
+        return begin_add(group, q);
+    }
     if (group->nodes == 1) {
         if (q->kind == COMM_ALL_REDUCE) {
             sum_spread(q->peer, group->locals, q->ranges[me].first, q->ranges[me].count);
@@ -309,6 +359,10 @@ static status begin_gather(struct shared_group *group, struct comm_request *q)
 
 static status end_reduce(struct shared_group *group, struct comm_request *q)
 {
+    if (q->kind == COMM_ADD) {
+        add_in_order(group, q);
+        return STATUS_OK;
+    }
     sum_into((float *)(void *)q->part[group->node], q->part, group->nodes, 0,
              q->ranges[group->rank].count);
     if (q->kind == COMM_ALL_REDUCE) {
@@ -414,7 +468,7 @@ static status request_take(struct shared_group *group, struct comm_request **out
     REQUIRE(q != NULL, STATUS_INTERNAL, "out of memory: a collective");
     q->ranges = calloc((size_t)group->size, sizeof *q->ranges);
     q->peer = calloc((size_t)group->locals, sizeof *q->peer);
-    q->part = calloc((size_t)group->nodes, sizeof *q->part);
+    q->part = calloc((size_t)group->size, sizeof *q->part);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, q->ranges != NULL && q->peer != NULL && q->part != NULL,
                  STATUS_INTERNAL, "out of memory: a collective of %d ranks", group->size);
@@ -464,6 +518,7 @@ static void post_notice(struct shared_group *group, const struct comm_request *q
 {
     struct shared_notice notice = {.kind = q->kind};
     uint64_t hash = mix(mix(mix(14695981039346656037u, q->kind), q->element_bytes), place);
+    hash = mix(mix(hash, q->addition.fresh), (uint64_t)q->addition.addends);
     for (int r = 0; r < group->size; r++) {
         notice.bytes += range_bytes(q, r);
         hash = mix(mix(hash, (uint64_t)q->ranges[r].first), (uint64_t)q->ranges[r].count);
@@ -474,8 +529,7 @@ static void post_notice(struct shared_group *group, const struct comm_request *q
     atomic_store_explicit(&control->ready, q->sequence, memory_order_release);
 }
 
-/* Start on memory that all local ranks see at base[], `offset` bytes into window `id`. */
-static status launch(struct shared_group *group, const struct comm_work *work, char *const *base,
+status shared_launch(struct shared_group *group, const struct comm_work *work, char *const *base,
                      size_t offset, uint64_t id, struct comm_request **out)
 {
     struct shared_wish room = {.event = SHARED_ROOM,
@@ -489,6 +543,7 @@ static status launch(struct shared_group *group, const struct comm_work *work, c
     q->stage = STAGE_STARTED;
     q->complete = false;
     q->element_bytes = work->element_bytes;
+    q->addition = work->addition;
     q->sequence = ++group->started;
     fill_ranges(group, work, q->ranges);
     for (int i = 0; i < group->locals; i++) {
@@ -519,107 +574,7 @@ status shared_wait(struct shared_group *group, struct comm_request **request)
     return STATUS_OK;
 }
 
-/* ---- large: memory outside of windows, piece by piece through the stage ---- */
-
-static struct range cut(struct range range, int64_t first, int64_t count)
-{
-    int64_t from = range.first > first ? range.first : first;
-    int64_t to =
-        range.first + range.count < first + count ? range.first + range.count : first + count;
-    return (struct range){from - first, to > from ? to - from : 0};
-}
-
-static void copy_range(char *to, const char *from, struct range range, size_t element_bytes)
-{
-    size_t offset = (size_t)range.first * element_bytes;
-    memcpy(to + offset, from + offset, (size_t)range.count * element_bytes);
-}
-
-static void copy_in(const struct shared_group *group, const struct comm_work *work, char *stage,
-                    const char *data, int64_t count)
-{
-    if (work->kind != COMM_BROADCAST || work->root == group->rank) {
-        memcpy(stage, data, (size_t)count * work->element_bytes);
-    }
-}
-
-static void copy_out(const struct shared_group *group, const struct comm_work *work, char *data,
-                     const char *stage, int64_t count)
-{
-    if (work->kind == COMM_ALL_REDUCE || work->kind == COMM_BROADCAST) {
-        memcpy(data, stage, (size_t)count * work->element_bytes);
-    } else {
-        copy_range(data, stage, group->cut[group->rank], work->element_bytes);
-    }
-}
-
-static status through_stage(struct shared_group *group, const struct comm_work *work)
-{
-    int64_t total = extent(group, work);
-    int64_t most = (int64_t)(SHARED_STAGE_BYTES / work->element_bytes);
-    REQUIRE(most > 0, STATUS_INTERNAL, "elements of %zu bytes in a collective",
-            work->element_bytes);
-    for (int64_t first = 0; first < total; first += most) {
-        int64_t count = total - first < most ? total - first : most;
-        struct comm_work piece = *work;
-        piece.count = count;
-        for (int r = 0; r < group->size && work->ranges != NULL; r++) {
-            group->cut[r] = cut(work->ranges[r], first, count);
-            piece.ranges = group->cut;
-        }
-        char *data = work->data + (size_t)first * work->element_bytes;
-        copy_in(group, work, group->stages[group->place], data, count);
-        struct comm_request *request = NULL;
-        TRY(launch(group, &piece, group->stages, 0, 0, &request));
-        TRY(shared_wait(group, &request));
-        copy_out(group, work, data, group->stages[group->place], count);
-    }
-    return STATUS_OK;
-}
-
-/* Rank r's strip between its range and the stage. */
-static void move_strip(const struct shared_group *group, const struct comm_work *work, int r,
-                       int64_t done, bool in)
-{
-    size_t bytes = (size_t)group->cut[r].count * work->element_bytes;
-    if (bytes == 0) {
-        return;
-    }
-    char *staged = group->stages[group->place] + (size_t)group->cut[r].first * work->element_bytes;
-    char *own = work->data + (size_t)(work->ranges[r].first + done) * work->element_bytes;
-    memcpy(in ? staged : own, in ? own : staged, bytes);
-}
-
-/* A gather takes a strip of every rank's range at once, so that all ranks copy at the same time. */
-static status gather_through_stage(struct shared_group *group, const struct comm_work *work)
-{
-    int64_t strip = (int64_t)(SHARED_STAGE_BYTES / work->element_bytes) / group->size;
-    REQUIRE(strip > 0, STATUS_INTERNAL, "elements of %zu bytes gathered by %d ranks",
-            work->element_bytes, group->size);
-    int64_t longest = 0;
-    for (int r = 0; r < group->size; r++) {
-        longest = work->ranges[r].count > longest ? work->ranges[r].count : longest;
-    }
-    struct comm_work piece = *work;
-    piece.ranges = group->cut;
-    for (int64_t done = 0; done < longest; done += strip) {
-        for (int r = 0; r < group->size; r++) {
-            int64_t left = work->ranges[r].count - done;
-            left = left > strip ? strip : left;
-            group->cut[r] = (struct range){r * strip, left > 0 ? left : 0};
-        }
-        move_strip(group, work, group->rank, done, true);
-        struct comm_request *request = NULL;
-        TRY(launch(group, &piece, group->stages, 0, 0, &request));
-        TRY(shared_wait(group, &request));
-        for (int r = 0; r < group->size; r++) {
-            if (r != group->rank) {
-                move_strip(group, work, r, done, false);
-            }
-        }
-    }
-    return STATUS_OK;
-}
+/* ---- large: which memory ---- */
 
 static struct shared_window *window_of(const struct shared_group *group, const char *data,
                                        size_t bytes)
@@ -639,12 +594,11 @@ status shared_start(struct shared_group *group, const struct comm_work *work,
     struct shared_window *window = window_of(group, work->data, bytes);
     if (window != NULL) {
         size_t offset = (size_t)(work->data - (char *)window->memory);
-        return launch(group, work, window->base, offset, window->id, out);
+        return shared_launch(group, work, window->base, offset, window->id, out);
     }
     if (!group->staged) {
         char *own[] = {work->data};
-        return launch(group, work, own, 0, 0, out);
+        return shared_launch(group, work, own, 0, 0, out);
     }
-    return work->kind == COMM_ALL_GATHER ? gather_through_stage(group, work)
-                                         : through_stage(group, work);
+    return shared_through_stage(group, work, extent(group, work));
 }

@@ -99,6 +99,14 @@ status shared_start(struct shared_group *group, const struct comm_work *work,
 status shared_progress(void);
 status shared_wait(struct shared_group *group, struct comm_request **request);
 
+/* shared_launch - start on memory that all local ranks see at base[], `offset` bytes into window `id`. */
+status shared_launch(struct shared_group *group, const struct comm_work *work, char *const *base,
+                     size_t offset, uint64_t id, struct comm_request **out);
+
+/* shared_through_stage - the whole collective on memory outside of windows, of `total` elements (shared_stage.c). */
+status shared_through_stage(struct shared_group *group, const struct comm_work *work,
+                            int64_t total);
+
 /* ---- the engine and its waits (shared.c, shared_wait.c) ---- */
 
 enum shared_event {

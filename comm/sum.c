@@ -65,6 +65,20 @@ void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t c
     }
 }
 
+void sum_in_order(float *sums, bool fresh, char *const *parts, int count_of_parts, int64_t count)
+{
+    for (int64_t done = 0; done < count; done += BLOCK) {
+        int64_t piece = count - done < BLOCK ? count - done : BLOCK;
+        for (int i = 0; i < count_of_parts; i++) {
+            if (fresh && i == 0) {
+                memcpy(sums + done, part_at(parts, i, done), (size_t)piece * sizeof *sums);
+            } else {
+                add(sums + done, part_at(parts, i, done), piece);
+            }
+        }
+    }
+}
+
 void sum_into(float *out, char *const *parts, int count_of_parts, int64_t first, int64_t count)
 {
     if (count_of_parts == 1) {

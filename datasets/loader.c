@@ -311,6 +311,11 @@ static void begin_step(struct loader *l, int64_t first)
     int64_t each = count / l->options.ranks, larger = count % l->options.ranks;
     int64_t rank = l->options.rank;
     l->step_first = first;
+    if (l->options.deal) {
+        l->share_end = first + count;
+        l->next = first + rank * l->options.micro_sequences;
+        return;
+    }
     l->next = first + rank * each + (rank < larger ? rank : larger);
     l->share_end = l->next + each + (rank < larger ? 1 : 0);
 }
@@ -475,9 +480,10 @@ static status fill(struct loader *l, struct slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
     int64_t left = l->share_end - l->next, most = l->options.micro_sequences;
-    int64_t sequences = left < most ? left : most;
+    int64_t sequences = left < most ? (left > 0 ? left : 0) : most;
+    int64_t stride = l->options.deal ? most * l->options.ranks : most;
     s->end = l->step_first >= l->limit;
-    s->last = !s->end && sequences == left;
+    s->last = !s->end && stride >= left;
     s->batch = (struct batch){.sequences = sequences,
                               .tokens = tokens,
                               .rows = sequences * tokens,
@@ -493,7 +499,7 @@ static status fill(struct loader *l, struct slot *s)
         : is_packed(&l->options)     ? fill_packs(l, s)
                                      : fill_windows(l, s));
     s->batch.seen = is_packed(&l->options) ? s->batch.seen : s->batch.rows;
-    l->next += sequences;
+    l->next += stride;
     if (s->last) {
         begin_step(l, l->step_first + l->options.global_sequences);
     }

@@ -5,7 +5,8 @@
  * shares (order.h): both are pure functions of the sample's number g, counted from 0 over all steps and
  * ranks. No index file; resume is one integer. So the global batch of a step, samples
  * [step * G, (step + 1) * G), is the same at any number of ranks; rank r of R takes a contiguous share
- * of it, as comm/partition.h shares: the first G mod R ranks have one more than G div R.
+ * of it, as comm/partition.h shares: the first G mod R ranks have one more than G div R. With `deal` the global
+ * batch is cut into micro-batches first, the same ones at any number of ranks, and these are shared out.
  *
  * With a `kind` of examples a sample is one example (example.h), in the same order; what is masked of a sentence pair
  * is a function of (seed, epoch, source, example) alone (masking.h). A sample of EXAMPLE_SFT is a pack of examples
@@ -38,6 +39,8 @@ struct loader_options {
     int64_t global_sequences; /* G: samples of a step over all ranks */
     int64_t micro_sequences;  /* B: samples of a micro-batch at most */
     int rank, ranks;          /* of the data-parallel group */
+    bool
+        deal; /* micro-batches of the global batch are dealt out in turn: rank r's are r, r + R, ... */
     uint64_t seed;
     bool shuffle;         /* false: in the order of the shards (evaluation) */
     bool document_mask;   /* attention stays inside documents, positions restart */

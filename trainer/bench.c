@@ -100,7 +100,8 @@ static status one_step(struct bench *b)
     struct session *s = b->session;
     struct model *m = s->model;
     struct tensor hidden;
-    double sums[OBJECTIVE_SUMS] = {0}, squares = 0;
+    double sums[OBJECTIVE_SUMS] = {0};
+    struct exact_sum squares;
     struct model_input input = {
         .rows = b->batch.rows,
         .tokens = b->tokens,
@@ -125,15 +126,15 @@ static status one_step(struct bench *b)
         .mean_logits = b->losses + 2 * hidden.rows,
         .best = (int32_t *)(b->losses + 3 * hidden.rows),
     };
-    TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
     TRY(bucket_begin_round(update_buckets(b->update)));
+    TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
     TRY(model_backward(m, &input, update_gradients(b->update), on_final, b));
     TRY(bucket_finish(update_buckets(b->update)));
     TRY(update_sum_of_squares(b->update, &squares));
-    TRY(comm_sum_doubles(s->mesh.world, &squares, 1));
+    TRY(comm_sum_exact(s->mesh.world, &squares, 1));
     double scale = 1 / sums[OBJECTIVE_COUNT];
     return update_apply(b->update, ++b->steps, s->recipe.optimizer.learning_rate,
-                        sqrt(squares) * scale, scale);
+                        sqrt(exact_value(&squares)) * scale, scale);
 }
 
 static status timed_step(struct bench *b, double *seconds)

@@ -146,6 +146,7 @@ static status make_step(struct job *job)
         .loader = job->loader,
         .seed = (uint64_t)r->seed,
         .micro_rows = micro_rows(r),
+        .reproducible = r->parallel.reproducible,
     };
     return step_create(&parts, &job->step);
 }

@@ -168,6 +168,7 @@ static status plan_update(const struct recipe *r, const struct model_config *con
         .bf16 = r->train.precision == PRECISION_BF16,
         .bucket_elems = session_bucket_elements(r),
         .micro_batches = plan->micro_steps,
+        .reproducible = r->parallel.reproducible,
         .ranks = plan->data,
     };
     return update_bytes_of(&update, out);

@@ -219,11 +219,30 @@ static status check_tensor(const struct reading *r)
                        fitting);
 }
 
+/* check_reproducible - what is still summed over ranks' parts, whose order the ranks decide. */
+static status check_reproducible(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    const char *key = "parallel.reproducible";
+    if (c->parallel.reproducible && strcmp(c->optimizer.name, "lamb") == 0) {
+        return recipe_fail(r, place_of_pair(r, key, "optimizer.name"), key,
+                           "lamb's trust ratios are sums over the parts that ranks have; use "
+                           "optimizer.name adamw, or write false");
+    }
+    if (c->parallel.reproducible && c->train.device == RECIPE_DEVICE_CUDA) {
+        return recipe_fail(r, place_of_pair(r, key, "train.device"), key,
+                           "sums in a fixed order are made on CPUs alone; use train.device cpu, or "
+                           "write false");
+    }
+    return STATUS_OK;
+}
+
 status recipe_check_resolve(const struct reading *r)
 {
     resolve(r);
     TRY(check_model(r));
     TRY(check_tensor(r));
+    TRY(check_reproducible(r));
     TRY(check_batch(r));
     TRY(check_sft(r));
     TRY(check_length(r));

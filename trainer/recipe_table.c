@@ -87,6 +87,8 @@ const struct setting recipe_table[] = {
      .meaning = "ranks that share a model divide norms and dropout among them too, by rows (sequence parallelism)"},
     {"parallel.zero_stage", SETTING_INTEGER, FIELD(parallel.zero_stage), "0", WITHIN(0, 2), .resume = true,
      .meaning = "0: replicated, 1: optimizer state sharded over the data-parallel ranks, 2: layers' gradients too"},
+    {"parallel.reproducible", SETTING_BOOLEAN, FIELD(parallel.reproducible), "false", .resume = true,
+     .meaning = "the same bits at any number of data-parallel ranks and ZeRO stage: sums in the order of the global batch's micro-batches; costs time and memory"},
     {"parallel.threads", SETTING_INTEGER, FIELD(parallel.threads), "null", .null = "this host's cores divided by its ranks", WITHIN(1, 4096), .resume = true,
      .meaning = "CPU threads of a rank"},
     {"parallel.bucket_mib", SETTING_INTEGER, FIELD(parallel.bucket_mib), "25", WITHIN(1, 65536), .resume = true,

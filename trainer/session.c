@@ -135,8 +135,17 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
                         &s->model);
 }
 
+/* Of a step, over all ranks, where the global batch is cut before it is shared. */
+static int64_t all_micro_batches(const struct recipe *r)
+{
+    return (r->batch.global_size + r->batch.micro_size - 1) / r->batch.micro_size;
+}
+
 int64_t session_micro_batches(const struct recipe *r, int data_ranks)
 {
+    if (r->parallel.reproducible) {
+        return (all_micro_batches(r) + data_ranks - 1) / data_ranks;
+    }
     struct range share = partition_share(r->batch.global_size, 1, data_ranks, 0);
     return (share.count + r->batch.micro_size - 1) / r->batch.micro_size;
 }
@@ -149,6 +158,7 @@ int64_t session_bucket_elements(const struct recipe *r)
 status session_update(struct session *s, int64_t micro_batches, struct update **out)
 {
     const struct recipe *r = &s->recipe;
+    int64_t all = all_micro_batches(r), most = micro_batches * comm_size(s->mesh.data);
     struct update_options options = {
         .mesh = &s->mesh,
         .kernels = s->kernels,
@@ -166,6 +176,9 @@ status session_update(struct session *s, int64_t micro_batches, struct update **
         .zero_stage = (int)r->parallel.zero_stage,
         .bucket_elems = session_bucket_elements(r),
         .micro_batches = micro_batches,
+        .ordered = !r->parallel.reproducible ? 0
+                   : all < most              ? all
+                                             : most,
     };
     return update_create(&options, out);
 }

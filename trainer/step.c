@@ -13,7 +13,8 @@ struct step {
     int32_t *best;      /* [micro_rows] */
     struct batch batch; /* fetched ahead: its errors ride along with the step before */
     bool have_batch, last;
-    status fetched; /* what fetching it said */
+    status fetched;                                 /* what fetching it said */
+    struct exact_sum sums[OBJECTIVE_SUMS], squares; /* of this rank, since the ranks last met */
 };
 
 /* The one small reduction of a step: sums over the batch and its tokens, then what ranks of a tensor group
@@ -121,6 +122,17 @@ static status on_final(void *user, int64_t first)
     return bucket_advance(update_buckets(s->parts.update), first);
 }
 
+/* Where sums shall be reproducible they are kept in a way that forgets the order. */
+static void add_sums(struct step *s, const double own[OBJECTIVE_SUMS], double sums[OBJECTIVE_SUMS])
+{
+    for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+        sums[i] += own[i];
+        if (s->parts.reproducible) {
+            exact_add(&s->sums[i], own[i]);
+        }
+    }
+}
+
 /* The first of a step sets the gradients, the others add to them; after the last they are final. */
 static status micro_batch(struct step *s, int64_t step, const struct batch *batch, bool fresh,
                           double sums[OBJECTIVE_SUMS])
@@ -130,17 +142,15 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
     struct tensor hidden;
     watchdog_phase("forward", 0);
     TRY(model_forward(p->model, &input, &hidden));
+    struct bucket_set *buckets = update_buckets(p->update);
+    TRY(bucket_begin_round(buckets));
     struct objective_views views = views_of(s, hidden, true, fresh);
     double own[OBJECTIVE_SUMS] = {0};
     watchdog_phase("loss", 0);
     TRY(p->objective->loss(p->kernels, batch, &views, true, own));
     TRY(require_finite(own[OBJECTIVE_LOSS], batch));
-    for (int i = 0; i < OBJECTIVE_SUMS; i++) {
-        sums[i] += own[i];
-    }
+    add_sums(s, own, sums);
     watchdog_phase("backward", 0);
-    struct bucket_set *buckets = update_buckets(p->update);
-    TRY(bucket_begin_round(buckets));
     TRY(model_backward(p->model, &input, update_gradients(p->update), on_final, s));
     return bucket_end_round(buckets);
 }
@@ -155,11 +165,22 @@ static status fetch(struct step *s)
 }
 
 /* The one small meeting: losses over the ranks that have other data; the rest over the world. */
-static status meet(const struct step *s, double small[SMALL_SUMS])
+static status meet(struct step *s, double small[SMALL_SUMS])
 {
-    TRY(comm_sum_doubles(s->parts.mesh.data, small, SMALL_SUMS));
-    return comm_sum_doubles(s->parts.mesh.tensor, small + SMALL_SQUARES,
-                            SMALL_SUMS - SMALL_SQUARES);
+    const struct mesh *mesh = &s->parts.mesh;
+    TRY(comm_sum_doubles(mesh->data, small, SMALL_SUMS));
+    TRY(comm_sum_doubles(mesh->tensor, small + SMALL_SQUARES, SMALL_SUMS - SMALL_SQUARES));
+    if (s->parts.reproducible) {
+        TRY(comm_sum_exact(mesh->data, s->sums, OBJECTIVE_SUMS));
+        TRY(comm_sum_exact(mesh->world, &s->squares, 1));
+        for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+            small[i] = exact_value(&s->sums[i]);
+        }
+        small[SMALL_SQUARES] = exact_value(&s->squares);
+    }
+    memset(s->sums, 0, sizeof s->sums);
+    memset(&s->squares, 0, sizeof s->squares);
+    return STATUS_OK;
 }
 
 /* Ranks that share a model go through a micro-batch together or not at all. *together false and STATUS_OK:
@@ -200,7 +221,8 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
         s->have_batch = false;
         last = s->last;
         if (s->batch.sequences > 0) {
-            TRY(leave_alone(s, micro_batch(s, step, &s->batch, out->rows == 0, sums)));
+            bool fresh = out->rows == 0 || s->parts.reproducible; /* ordered sums are kept apart */
+            TRY(leave_alone(s, micro_batch(s, step, &s->batch, fresh, sums)));
             out->rows += s->batch.rows;
             out->tokens += s->batch.seen;
         }
@@ -235,7 +257,8 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     }
     watchdog_phase("gradient reduction", 0);
     TRY(bucket_finish(update_buckets(p->update)));
-    KEEP_FIRST(mine, update_sum_of_squares(p->update, &small[SMALL_SQUARES]));
+    KEEP_FIRST(mine, update_sum_of_squares(p->update, &s->squares));
+    small[SMALL_SQUARES] = exact_value(&s->squares);
     if (mine == STATUS_OK && more) {
         double waiting = clock_seconds();
         mine = fetch(s);
@@ -272,7 +295,10 @@ static status evaluate_batch(struct step *s, const struct batch *batch, double s
     watchdog_phase("evaluation", 0);
     TRY(model_forward(p->model, &input, &hidden));
     struct objective_views views = views_of(s, hidden, false, false);
-    return p->objective->loss(p->kernels, batch, &views, false, sums);
+    double own[OBJECTIVE_SUMS] = {0};
+    TRY(p->objective->loss(p->kernels, batch, &views, false, own));
+    add_sums(s, own, sums);
+    return STATUS_OK;
 }
 
 /* This rank's share of one global batch. */

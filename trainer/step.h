@@ -22,6 +22,7 @@ struct step_parts {
     struct loader *loader;
     uint64_t seed;
     int64_t micro_rows; /* N at most */
+    bool reproducible;  /* sums are the same bits at any number of data-parallel ranks */
 };
 
 /* What a rank wants to say to all at the end of a step; the answer is the sum over the world. */

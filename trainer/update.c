@@ -21,15 +21,16 @@ int update_stage(int zero_stage, int data_ranks)
 /* ---- making ---- */
 
 /* At stage 2 every layer is a segment that passes; tables and what is behind the layers stay, because
- * backward needs the head's gradient from its beginning to its end. */
+ * backward needs the head's gradient from its beginning to its end. Ordered sums are made over the same
+ * segments at every stage. */
 static int cut_segments(const struct model_parameter *parameters, int64_t layers, int64_t elements,
-                        int stage, struct bucket_segment *out)
+                        int stage, bool ordered, struct bucket_segment *out)
 {
     int count = 0;
     int64_t first = 0;
-    for (int64_t l = 0; l <= layers && stage == 2; l++) {
+    for (int64_t l = 0; l <= layers && (stage == 2 || ordered); l++) {
         int64_t next = model_layer_first(parameters, l);
-        out[count++] = (struct bucket_segment){next - first, l > 0};
+        out[count++] = (struct bucket_segment){next - first, l > 0 && stage == 2};
         first = next;
     }
     out[count++] = (struct bucket_segment){elements - first, false};
@@ -50,11 +51,12 @@ static status make_buckets(struct update *u)
     struct bucket_options options = {
         .comm = o->mesh->data,
         .segments = segments,
-        .segment_count =
-            cut_segments(parameters, layers, model_elements(o->model), u->stage, segments),
+        .segment_count = cut_segments(parameters, layers, model_elements(o->model), u->stage,
+                                      o->ordered > 0, segments),
         .bucket_elems = o->bucket_elems,
         .scatter = u->stage > 0,
         .rounds = o->micro_batches,
+        .ordered = o->ordered,
     };
     TRY_GOTO(result, done, bucket_create(&options, &u->buckets));
     for (int i = 0; i < count; i++) {
@@ -187,19 +189,24 @@ bool update_is_sharded(const struct update *u)
 
 /* ---- the norm ---- */
 
-static status add_squares(const struct update *u, int bucket, struct range part, double *sum)
+/* In one piece, or by the blocks that a bucket has at any number of ranks. */
+static status add_squares(const struct update *u, int bucket, struct range part,
+                          struct exact_sum *sum)
 {
-    double squares = 0;
-    if (part.count > 0) {
-        TRY(sum_of_squares(u->options.kernels, &squares, bucket_sum(u->buckets, bucket, part.first),
-                           part.count));
+    int64_t share = bucket_share(u->buckets, bucket).first, end = part.first + part.count;
+    for (int64_t first = part.first, next; first < end; first = next) {
+        int64_t block = share + (first - share) / BUCKET_BLOCK * BUCKET_BLOCK + BUCKET_BLOCK;
+        next = u->options.ordered > 0 && block < end ? block : end;
+        double squares = 0;
+        TRY(sum_of_squares(u->options.kernels, &squares, bucket_sum(u->buckets, bucket, first),
+                           next - first));
+        exact_add(sum, squares);
     }
-    *sum += squares;
     return STATUS_OK;
 }
 
 /* Without what every rank of the tensor group holds. */
-static status add_own_squares(const struct update *u, int bucket, double *sum)
+static status add_own_squares(const struct update *u, int bucket, struct exact_sum *sum)
 {
     int count = 0;
     const struct model_parameter *parameters = model_parameters(u->options.model, &count);
@@ -211,10 +218,10 @@ static status add_own_squares(const struct update *u, int bucket, double *sum)
     return STATUS_OK;
 }
 
-status update_sum_of_squares(struct update *u, double *out)
+status update_sum_of_squares(struct update *u, struct exact_sum *out)
 {
     bool first = comm_rank(u->options.mesh->tensor) == 0;
-    *out = 0;
+    *out = (struct exact_sum){{0}, 0, 0};
     for (int b = 0; b < bucket_count(u->buckets); b++) {
         TRY(first ? add_squares(u, b, bucket_share(u->buckets, b), out)
                   : add_own_squares(u, b, out));
@@ -384,8 +391,10 @@ status update_apply(struct update *u, int64_t step, double learning_rate, double
 /* Elements that the first rank sends of a sum that stays with the owners. */
 static int64_t scattered(const struct bucket_segment *segment, const struct update_plan *plan)
 {
-    struct bucket_options one = {
-        .segments = segment, .segment_count = 1, .bucket_elems = plan->bucket_elems};
+    struct bucket_options one = {.segments = segment,
+                                 .segment_count = 1,
+                                 .bucket_elems = plan->bucket_elems,
+                                 .ordered = plan->reproducible};
     return segment->count - bucket_owned_elements(&one, plan->ranks, 0);
 }
 
@@ -394,9 +403,12 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
     struct bucket_segment *segments = calloc((size_t)plan->layers + 2, sizeof *segments);
     REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
             (long long)plan->layers);
-    int count = cut_segments(plan->parameters, plan->layers, plan->elements, plan->stage, segments);
-    struct bucket_options options = {
-        .segments = segments, .segment_count = count, .bucket_elems = plan->bucket_elems};
+    int count = cut_segments(plan->parameters, plan->layers, plan->elements, plan->stage,
+                             plan->reproducible, segments);
+    struct bucket_options options = {.segments = segments,
+                                     .segment_count = count,
+                                     .bucket_elems = plan->bucket_elems,
+                                     .ordered = plan->reproducible};
     *out = (struct update_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     out->moments =
@@ -413,11 +425,12 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
     if (released) {
         out->sent = 8.0 * (double)(vectors - vectors / plan->ranks);
     }
-    if (plan->stage == 0) {
+    if (plan->stage == 0 && !plan->reproducible) {
         out->sent = 8.0 * (double)(plan->elements - plan->elements / plan->ranks);
     }
-    for (int i = 0; i < count && plan->stage > 0; i++) {
-        int64_t rounds = segments[i].passing ? plan->micro_batches : 1;
+    for (int i = 0; i < count && (plan->stage > 0 || plan->reproducible); i++) {
+        bool each = segments[i].passing || plan->reproducible;
+        int64_t rounds = each ? plan->micro_batches : 1;
         int64_t bytes = 4 * rounds + (released ? 2 : 4);
         out->sent += (double)(bytes * scattered(&segments[i], plan));
     }

@@ -5,7 +5,8 @@
  * all sums and updates everything. At stage 1 each rank gets the sums of its shares of the buckets, has
  * moments for these alone, and the updated weights are gathered. At stage 2 layers' gradients have no memory
  * of their own either (bucket.h). All stages make the same sums in the same order: the same bits, but for
- * accumulated gradients at stage 2, which are summed over ranks first. */
+ * accumulated gradients at stage 2, which are summed over ranks first. With ordered sums (bucket.h) all stages
+ * and any number of data-parallel ranks make the same bits. */
 #pragma once
 
 #include "comm/bucket.h"
@@ -23,6 +24,7 @@ struct update_options {
     int zero_stage;
     int64_t bucket_elems;
     int64_t micro_batches; /* of a step, on the rank that has most */
+    int64_t ordered; /* of a step, over all ranks: sums are ordered (bucket.h); 0: they are not */
 };
 
 struct update_bytes {
@@ -55,8 +57,10 @@ float *update_weights(const struct update *u);
 bool update_is_sharded(const struct update *u);
 
 /* update_sum_of_squares - of the gradients' sums that this rank owns: over all ranks it is the whole. After
- * bucket_finish. */
-status update_sum_of_squares(struct update *u, double *out);
+ * bucket_finish.
+ *
+ * Numerics  where sums are ordered, the whole is the same bits at any number of data-parallel ranks */
+status update_sum_of_squares(struct update *u, struct exact_sum *out);
 
 /* update_require_finite - which tensor made the squared norm not finite: looked for in this rank's shares.
  *
@@ -75,7 +79,7 @@ struct update_plan {
     int parameter_count;
     int64_t layers, elements;
     int stage;
-    bool bf16;
+    bool bf16, reproducible;
     int64_t bucket_elems, micro_batches;
     int ranks; /* data-parallel ones */
 };

@@ -1,6 +1,7 @@
 /* Gradient buckets in all their ways: sums for all ranks or for the owner alone, segments that pass through
- * two slots, several rounds of which some ranks have fewer, and the gathering of what owners made. Values are
- * small whole numbers, so that sums are exact in any order. */
+ * two slots, several rounds of which some ranks have fewer, sums in the order of the micro-batches, and the
+ * gathering of what owners made. Values are small whole numbers, so that sums are exact in any order; ordered
+ * ones are not. */
 #include "comm/bucket.h"
 #include "tests/check.h"
 #include "tests/comm/world.h"
@@ -21,20 +22,33 @@ static int64_t elements(void)
     return sum;
 }
 
+/* Micro-batches of a step over all ranks; 0: sums are not ordered. */
+static int64_t ordered;
+
 static float value(int from, int64_t element, int64_t round, int step)
 {
-    return (float)((element * 7 + round * 131 + step * 17 + from * 1009) % 1001 - 500);
+    float whole = (float)((element * 7 + round * 131 + step * 17 + from * 1009) % 1001 - 500);
+    return ordered > 0 ? 0.1F * whole : whole;
 }
 
-/* Odd ranks have one micro-batch less, as where a global batch does not divide. */
+/* Odd ranks have one micro-batch less, as where a global batch does not divide; ordered, the last one has. */
 static int64_t rounds_of(int from, int64_t rounds)
 {
+    if (ordered > 0) {
+        return (ordered - from + ranks - 1) / ranks;
+    }
     return rounds > 1 ? rounds - from % 2 : rounds;
 }
 
 static float sum_at(int64_t element, int64_t rounds, int step)
 {
-    float sum = 0;
+    float sum = ordered > 0 ? value(0, element, 0, step) : 0;
+    for (int64_t i = 1; i < ordered; i++) {
+        sum += value((int)(i % ranks), element, i / ranks, step);
+    }
+    if (ordered > 0) {
+        return sum;
+    }
     for (int r = 0; r < ranks; r++) {
         for (int64_t i = 0; i < rounds_of(r, rounds); i++) {
             sum += value(r, element, i, step);
@@ -52,7 +66,8 @@ static void backward(struct bucket_set *set, int64_t round, int step)
         first -= counts[s];
         float *gradients = bucket_place(set, first);
         for (int64_t e = 0; e < counts[s]; e++) {
-            gradients[e] += value(rank, first + e, round, step);
+            float one = value(rank, first + e, round, step);
+            gradients[e] = ordered > 0 ? one : gradients[e] + one;
         }
         if (s % 2 == rank % 2) { /* ranks may advance by different strides */
             CHECK_OK(bucket_advance(set, first + counts[s] / 2));
@@ -109,7 +124,8 @@ static void test_buckets(int64_t bucket_elems, bool scatter, bool passing, int64
                                      .segment_count = SEGMENTS,
                                      .bucket_elems = bucket_elems,
                                      .scatter = scatter,
-                                     .rounds = rounds};
+                                     .rounds = rounds,
+                                     .ordered = ordered};
     struct bucket_set *set = NULL;
     unsigned short *shared = NULL, *own = malloc((size_t)elements() * sizeof *own);
     CHECK(own != NULL);
@@ -146,6 +162,14 @@ static void test_memory(void)
         all += own;
     }
     CHECK_EQUAL(all, (600 + 600 + 900) * 4);
+    options.ordered = 7;
+    all = 0;
+    for (int r = 0; r < 3; r++) {
+        bucket_memory_bytes(&options, 3, r, &shared, &own);
+        CHECK_EQUAL(shared, (1000 + 2 * 900) * 4);
+        all += own;
+    }
+    CHECK_EQUAL(all, (1000 + 600 + 600 + 900) * 4);
 }
 
 int main(int argc, char **argv)
@@ -159,6 +183,14 @@ int main(int argc, char **argv)
             test_buckets(widths[w], false, false, rounds);
             test_buckets(widths[w], true, false, rounds);
             test_buckets(widths[w], true, true, rounds);
+            if (strcmp(comm_kind(world), "self") != 0 && strcmp(comm_kind(world), "mpi") != 0) {
+                continue; /* ordered sums are made in host memory alone */
+            }
+            ordered = rounds * ranks - (rounds > 1);
+            test_buckets(widths[w], false, false, rounds);
+            test_buckets(widths[w], true, false, rounds);
+            test_buckets(widths[w], true, true, rounds);
+            ordered = 0;
         }
     }
     test_memory();

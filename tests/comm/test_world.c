@@ -131,6 +131,45 @@ static void test_reduce_scatter(float *data)
     }
 }
 
+/* To the bit as if one rank had added everything, on any hosts; the last rank has nothing in the second round. */
+static void test_add(float *data)
+{
+    int size = comm_size(world);
+    static float sums[LARGEST];
+    struct range ranges[64];
+    struct comm_request *refused = NULL;
+    if (strcmp(comm_kind(world), "self") != 0 && strcmp(comm_kind(world), "mpi") != 0) {
+        struct comm_addition addition = {sums, true, size};
+        make_ranges(ranges, sizes[0]);
+        CHECK_FAILS(comm_add_start(world, &addition, data, ranges, &refused), STATUS_UNAVAILABLE,
+                    "made in host memory alone");
+        return;
+    }
+    for (int s = 0; s < SIZES; s++) {
+        make_ranges(ranges, sizes[s]);
+        struct range mine = ranges[comm_rank(world)];
+        for (int round = 0; round < 2; round++) {
+            struct comm_addition addition = {sums, round == 0, round == 0 ? size : size - 1};
+            fill(data, sizes[s], comm_rank(world), s + round);
+            struct comm_request *request = NULL;
+            CHECK_OK(comm_add_start(world, &addition, data, ranges, &request));
+            CHECK_OK(comm_wait(world, &request));
+            CHECK_OK(comm_barrier(world)); /* nobody fills what is still read */
+        }
+        for (int64_t k = 0; k < mine.count; k++) {
+            int64_t i = mine.first + k;
+            float sum = value(0, i, s);
+            for (int r = 1; r < 2 * size - 1; r++) {
+                sum += value(r % size, i, s + r / size);
+            }
+            CHECK(memcmp(&sum, &sums[k], sizeof sum) == 0);
+        }
+    }
+    struct comm_addition too_many = {sums, true, size + 1};
+    CHECK_FAILS(comm_add_start(world, &too_many, data, ranges, &refused), STATUS_INTERNAL,
+                "ranks add");
+}
+
 static void test_all_gather(float *data)
 {
     struct range ranges[64];
@@ -228,6 +267,25 @@ static void test_small(void)
     for (int i = 0; i < 500; i++) {
         CHECK_OK(comm_barrier(world));
     }
+}
+
+/* The ranks' parts in any division: the same bits. */
+static void test_exact(void)
+{
+    enum { TERMS = 3000 };
+    struct exact_sum alone = {0}, shared[2] = {{{0}, 0, 0}};
+    for (int i = 0; i < TERMS; i++) {
+        double term = ldexp((double)value(1, i, 70), i % 90 - 45);
+        exact_add(&alone, term);
+        if (i % comm_size(world) == comm_rank(world)) {
+            exact_add(&shared[0], term);
+        }
+    }
+    exact_add(&shared[1], comm_rank(world) == 0 ? (double)INFINITY : 1);
+    CHECK_OK(comm_sum_exact(world, shared, 2));
+    double one = exact_value(&alone), all = exact_value(&shared[0]);
+    CHECK(memcmp(&one, &all, sizeof one) == 0);
+    CHECK(isinf(exact_value(&shared[1])));
 }
 
 static void test_split(void)
@@ -343,9 +401,11 @@ int main(int argc, char **argv)
     float *memories[] = {shared, own};
     test_partition();
     test_small();
+    test_exact();
     for (int m = 0; m < 2; m++) {
         test_all_reduce(memories[m]);
         test_reduce_scatter(memories[m]);
+        test_add(memories[m]);
         test_all_gather(memories[m]);
         test_broadcast(memories[m]);
         test_several_under_way(memories[m]);

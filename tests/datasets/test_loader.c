@@ -94,11 +94,14 @@ static void read_rank(struct loader_options o, int64_t steps, int32_t *list, boo
                 CHECK(!filled[place + i]);
                 filled[place + i] = true;
             }
+            int64_t in_step = place % o.global_sequences;
+            CHECK(!o.deal || b.sequences == 0 ||
+                  in_step % (o.micro_sequences * o.ranks) == o.micro_sequences * o.rank);
             share += b.sequences;
             batches++;
         }
         int64_t least = o.global_sequences / o.ranks;
-        CHECK(share == least || share == least + 1);
+        CHECK(o.deal || share == least || share == least + 1);
         CHECK(batches >= 1);
     }
     CHECK(loader_stall_seconds(l) >= 0.0);
@@ -113,7 +116,10 @@ static void test_ranks(const char *path)
     bool filled[STEPS * G] = {false};
     struct loader_options o = plain(path);
     read_rank(o, STEPS, reference, filled);
-    for (int ranks = 1; ranks <= 7; ranks++) { /* more ranks than samples of a step too */
+    for (int ways = 2; ways < 16;
+         ways++) { /* more ranks than samples of a step too; shared or dealt out */
+        int ranks = ways / 2;
+        o.deal = ways % 2 == 1;
         for (int micro = 1; micro <= 6; micro += ranks > 4 ? 5 : 1) {
             memset(filled, 0, sizeof filled);
             for (int rank = 0; rank < ranks; rank++) {
@@ -239,6 +245,7 @@ static void test_evaluation(const char *path)
             o.limit_samples = limits[k];
             o.rank = rank;
             o.ranks = 4;
+            o.deal = k % 2 == 1;
             struct loader *l;
             CHECK_OK(loader_open(&o, &l));
             int64_t steps = 0;

@@ -57,10 +57,11 @@ struct prepare_report {
     int64_t train_tokens, validation_tokens;
     int64_t bytes; /* of all inputs */
     int64_t bad_rows;
-    int64_t over_long;      /* sft: rows of more than sequence_tokens */
-    int64_t longest;        /* sft: tokens of the longest row */
-    int64_t learned_tokens; /* sft: of those that are learned where the recipe says nothing */
-    int64_t forced_cuts;    /* pieces that end inside of a word */
+    int64_t over_long; /* sft, dpo: rows of more than sequence_tokens */
+    int64_t longest;   /* sft, dpo: tokens of the longest row, of a prompt with an answer */
+    int64_t
+        learned_tokens; /* sft: of those that are learned where the recipe says nothing; dpo: of answers */
+    int64_t forced_cuts; /* pieces that end inside of a word */
     int train_shards, validation_shards;
     double seconds;
 };
@@ -90,3 +91,12 @@ status prepare_mlm(const struct prepare_options *options, struct prepare_report 
  * Memory    the largest row
  * Errors    as prepare_clm; a row that cannot be used is STATUS_DATA with file, line and reason */
 status prepare_sft(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_preferences - preference pairs from JSON Lines into examples (example.h), one thread.
+ *
+ * Rows have "chosen" and "rejected", texts or both lists of messages, and "prompt" likewise, or else the prompt is what
+ * both begin with. Answers are cut so that none has more than sequence_tokens with its prompt; over_long counts such rows.
+ * Memory    the largest row
+ * Errors    as prepare_sft; bad rows are those without a part, with an empty one, with equal answers, or whose prompt
+ *           leaves no room */
+status prepare_preferences(const struct prepare_options *options, struct prepare_report *out);

@@ -39,6 +39,7 @@ static status read_recipe(const struct job_options *options, struct job *job)
     TRY(recipe_check_available(r));
     TRY(job_data_named(r));
     TRY(objective_find(r->objective, &job->objective));
+    TRY(session_preference(r, &job->preference));
     return write_recipe_text(r, &job->recipe_text);
 }
 
@@ -76,11 +77,6 @@ static status same_job_everywhere(const struct job *job)
 
 /* ---- the parts ---- */
 
-static int64_t micro_rows(const struct recipe *r)
-{
-    return r->batch.micro_size * r->data.sequence_length;
-}
-
 static struct job_data data_of(const struct job *job)
 {
     const struct session *s = &job->session;
@@ -90,13 +86,80 @@ static struct job_data data_of(const struct job *job)
         .ranks = comm_size(s->mesh.data),
         .vocabulary = model_config_of(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
+        .reference =
+            job->reference.sources > 0 ? (const double *const *)job->reference.values : NULL,
+        .held_reference = job->reference.held,
     };
+}
+
+/* Moments without the step that made them. */
+static status begin_moments(struct job *job)
+{
+    const char *from = job->session.recipe.optimizer.init_from;
+    if (from[0] == '\0') {
+        return STATUS_OK;
+    }
+    struct checkpoint_found found = {0};
+    status chosen = checkpoint_choose(job->world, from, false, &found);
+    chosen = recipe_blame(&job->session.recipe, "optimizer.init_from", chosen, "");
+    TRY(comm_agree(job->world, chosen));
+    log_info("the optimizer's moments from %s, saved at step %lld; steps are counted from 0",
+             found.folder, (long long)found.state.step);
+    status result = checkpoint_load(job->world, found.folder, &job->families[1].family, 1);
+    free(found.recipe_text);
+    return result;
+}
+
+static status begin_fresh(struct job *job)
+{
+    const char *from = job->session.recipe.model.init_from;
+    uint64_t seed = (uint64_t)job->session.recipe.seed;
+    if (job->begun) {
+        return STATUS_OK;
+    }
+    TRY(comm_agree(job->world, model_initialise(job->session.model, seed)));
+    if (from[0] == '\0') {
+        return STATUS_OK;
+    }
+    struct checkpoint_found found = {0};
+    status chosen = checkpoint_choose(job->world, from, true, &found);
+    TRY(comm_agree(job->world, recipe_blame(&job->session.recipe, "model.init_from", chosen, "")));
+    log_info("weights from %s", found.folder);
+    status result = checkpoint_load(job->world, found.folder, &job->families[0].family, 1);
+    free(found.recipe_text);
+    TRY(result);
+    TRY(begin_moments(job));
+    return comm_agree(job->world, model_weights_changed(job->session.model));
+}
+
+/* The weights that the run begins with are the reference, in a resumed run too. What they are known by is part of
+ * what a checkpoint must agree with. */
+static status make_reference(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    char text[2 * HASH_TEXT_BYTES];
+    if (job_data_kind(r) != EXAMPLE_PREFERENCE_PAIRS) {
+        return STATUS_OK;
+    }
+    TRY(begin_fresh(job));
+    job->begun = true;
+    struct job_data data = data_of(job);
+    TRY(reference_make(&job->session, &data, &job->reference));
+    snprintf(text, sizeof text, "%s%s", job->data_fingerprint, job->reference.weights);
+    return hash_memory(text, strlen(text), job->data_fingerprint);
+}
+
+static bool needs_whole(const struct job *job)
+{
+    return job_data_kind(&job->session.recipe) == EXAMPLE_PREFERENCE_PAIRS &&
+           preference_whole(&job->preference);
 }
 
 static status open_training_data(struct job *job)
 {
     struct job_data data = data_of(job);
-    return job_data_train(&data, job->state.samples, &job->loader);
+    TRY(job_data_train(&data, job->state.samples, &job->loader));
+    return needs_whole(job) ? job_data_train(&data, job->state.samples, &job->survey) : STATUS_OK;
 }
 
 /* Every shard is opened and checked before anything else is done; what they hold decides the number of
@@ -121,7 +184,7 @@ static status make_families(struct job *job)
 static status start_session(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    TRY(session_start(&job->session, job->world, r->data.tokenizer, micro_rows(r),
+    TRY(session_start(&job->session, job->world, r->data.tokenizer, session_rows(r),
                       r->data.sequence_length, true));
     return survey_data(job);
 }
@@ -144,8 +207,11 @@ static status make_step(struct job *job)
         .objective = job->objective,
         .update = job->update,
         .loader = job->loader,
+        .preference = &job->preference,
+        .survey = job->survey,
+        .batch_size = needs_whole(job) ? r->batch.global_size : 0,
         .seed = (uint64_t)r->seed,
-        .micro_rows = micro_rows(r),
+        .micro_rows = session_rows(r),
         .reproducible = r->parallel.reproducible,
     };
     return step_create(&parts, &job->step);
@@ -211,43 +277,6 @@ static status resume_from(struct job *job, const struct checkpoint_found *found)
     log_info("resuming %s: step %lld, saved by %d rank%s, running on %d", found->folder,
              (long long)found->state.step, found->saved_ranks, text_plural(found->saved_ranks),
              comm_size(job->world));
-    return comm_agree(job->world, model_weights_changed(job->session.model));
-}
-
-/* Moments without the step that made them. */
-static status begin_moments(struct job *job)
-{
-    const char *from = job->session.recipe.optimizer.init_from;
-    if (from[0] == '\0') {
-        return STATUS_OK;
-    }
-    struct checkpoint_found found = {0};
-    status chosen = checkpoint_choose(job->world, from, false, &found);
-    chosen = recipe_blame(&job->session.recipe, "optimizer.init_from", chosen, "");
-    TRY(comm_agree(job->world, chosen));
-    log_info("the optimizer's moments from %s, saved at step %lld; steps are counted from 0",
-             found.folder, (long long)found.state.step);
-    status result = checkpoint_load(job->world, found.folder, &job->families[1].family, 1);
-    free(found.recipe_text);
-    return result;
-}
-
-static status begin_fresh(struct job *job)
-{
-    const char *from = job->session.recipe.model.init_from;
-    uint64_t seed = (uint64_t)job->session.recipe.seed;
-    TRY(comm_agree(job->world, model_initialise(job->session.model, seed)));
-    if (from[0] == '\0') {
-        return STATUS_OK;
-    }
-    struct checkpoint_found found = {0};
-    status chosen = checkpoint_choose(job->world, from, true, &found);
-    TRY(comm_agree(job->world, recipe_blame(&job->session.recipe, "model.init_from", chosen, "")));
-    log_info("weights from %s", found.folder);
-    status result = checkpoint_load(job->world, found.folder, &job->families[0].family, 1);
-    free(found.recipe_text);
-    TRY(result);
-    TRY(begin_moments(job));
     return comm_agree(job->world, model_weights_changed(job->session.model));
 }
 
@@ -366,6 +395,8 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(model_connect(job->session.model));
     TRY(make_update(job));
     TRY(comm_agree(world, make_run_folder(job)));
+    job_long_phase(job, "reference");
+    TRY(make_reference(job));
     job_long_phase(job, "resume");
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
@@ -391,10 +422,12 @@ status job_stop(struct job *job)
     status result = STATUS_OK;
     KEEP_FIRST(result, step_destroy(&job->step));
     KEEP_FIRST(result, loader_close(&job->loader));
+    KEEP_FIRST(result, loader_close(&job->survey));
     KEEP_FIRST(result, checkpoint_close(&job->checkpoint));
     KEEP_FIRST(result, metrics_close(&job->metrics));
     family_destroy(&job->families[0]);
     family_destroy(&job->families[1]);
+    reference_destroy(&job->reference);
     KEEP_FIRST(result, update_destroy(&job->update));
     KEEP_FIRST(result, session_stop(&job->session));
     free(job->recipe_text);

@@ -8,6 +8,7 @@
 #include "trainer/metrics.h"
 #include "trainer/objective/objective.h"
 #include "trainer/plan.h"
+#include "trainer/reference.h"
 #include "trainer/session.h"
 #include "trainer/step.h"
 
@@ -26,7 +27,10 @@ struct job {
     struct session session;
     const struct objective *objective;
     struct update *update;
-    struct loader *loader;
+    struct reference reference;            /* of objectives that have one */
+    struct preference_settings preference; /* likewise */
+    struct loader *loader,
+        *survey; /* the second for losses of a whole batch: the same again; else NULL */
     struct step *step;
     struct checkpoint *checkpoint;
     struct metrics *metrics; /* rank 0's; NULL on others */
@@ -36,6 +40,7 @@ struct job {
     char data_fingerprint[HASH_TEXT_BYTES];
     int64_t total_steps;
     int64_t evaluate_samples; /* of one evaluation; 0: none */
+    bool begun;               /* the weights are those that a fresh run begins with */
     bool resumed;
     bool finished;  /* by an earlier session, final weights included: nothing is left to do */
     double started; /* clock_seconds at the beginning of the process's job */

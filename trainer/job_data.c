@@ -6,6 +6,15 @@
 
 #include "base/log.h"
 
+enum example_kind job_data_kind(const struct recipe *recipe)
+{
+    struct packing_rules unused;
+    if (strcmp(recipe->objective, "dpo") == 0) {
+        return EXAMPLE_PREFERENCE_PAIRS;
+    }
+    return job_data_packing(recipe, &unused) ? EXAMPLE_SFT : EXAMPLE_TEXT;
+}
+
 status job_data_named(const struct recipe *recipe)
 {
     if (recipe->data.train_count > 0) {
@@ -95,6 +104,7 @@ static struct loader_options options_of(const struct job_data *d,
         .deal = r->parallel.reproducible,
         .seed = (uint64_t)r->seed,
         .document_mask = r->data.document_mask,
+        .kind = job_data_kind(r),
         .vocab_size = d->vocabulary,
         .tokenizer_sha256 = d->tokenizer_sha256,
     };
@@ -111,8 +121,9 @@ status job_data_train(const struct job_data *d, int64_t first_sample, struct loa
     options.shuffle = r->data.shuffle;
     options.first_sample = first_sample;
     struct packing_rules rules;
-    options.kind = job_data_packing(r, &rules) ? EXAMPLE_SFT : EXAMPLE_TEXT;
+    (void)job_data_packing(r, &rules);
     options.packing = &rules;
+    options.reference = d->reference;
     return blame(r, "data.train", r->data.train[0].path, loader_open(&options, out));
 }
 
@@ -123,8 +134,9 @@ status job_data_validation(const struct job_data *d, int64_t samples, struct loa
     struct loader_options options = options_of(d, &source, 1);
     options.limit_samples = samples;
     struct packing_rules rules;
-    options.kind = job_data_packing(d->recipe, &rules) ? EXAMPLE_SFT : EXAMPLE_TEXT;
+    (void)job_data_packing(d->recipe, &rules);
     options.packing = &rules;
+    options.reference = d->held_reference != NULL ? &d->held_reference : NULL;
     return blame(d->recipe, "data.validation", path, loader_open(&options, out));
 }
 

@@ -14,7 +14,9 @@ struct job_data {
     const struct recipe *recipe;
     int rank, ranks; /* of the data-parallel group */
     int64_t vocabulary;
-    const char *tokenizer_sha256; /* NULL: not checked */
+    const char *tokenizer_sha256;   /* NULL: not checked */
+    const double *const *reference; /* of each training source (loader.h); NULL: none */
+    const double *held_reference;   /* of the held-out set; NULL: none */
 };
 
 struct job_data_survey {
@@ -22,6 +24,9 @@ struct job_data_survey {
     int64_t evaluate_samples;            /* of one evaluation; 0: none */
     char fingerprint[HASH_TEXT_BYTES];   /* of the training set */
 };
+
+/* job_data_kind - what the recipe's objective reads: windows of text, or examples. */
+enum example_kind job_data_kind(const struct recipe *recipe);
 
 /* job_data_named - whether the recipe names training data at all.  Errors: STATUS_RECIPE */
 status job_data_named(const struct recipe *recipe);

@@ -127,6 +127,7 @@ static int64_t loader_bytes(const struct recipe *r, const struct loader_source *
         .ranks = ranks,
         .shuffle = r->data.shuffle,
         .document_mask = r->data.document_mask,
+        .kind = job_data_kind(r),
     };
     return loader_memory_bytes(&options);
 }
@@ -187,7 +188,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
                           struct plan *plan)
 {
     enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    int64_t rows = r->batch.micro_size * r->data.sequence_length;
+    int64_t rows = session_rows(r);
     struct kernels_limits limits =
         session_limits(config, plan->tensor, rows, r->data.sequence_length, true);
     struct model_sharing sharing = {plan->tensor, r->parallel.sequence && plan->tensor > 1};
@@ -243,7 +244,7 @@ static void plan_steps(const struct recipe *r, struct plan *plan)
  * without sequence parallelism, gathered in the same type. With it rows are gathered in the products' type
  * for each of the two matrices that read the stream, for both projections' gradients and again for the
  * readers', for the head and for the embedding's; and the norms' gradients are added up for every
- * micro-batch. The loss takes 16 bytes a row. */
+ * micro-batch. The loss takes 24 bytes a row. */
 static double tensor_bytes(const struct recipe *r, const struct model_config *config,
                            const struct plan *plan)
 {
@@ -256,7 +257,7 @@ static double tensor_bytes(const struct recipe *r, const struct model_config *co
     double spread = r->parallel.sequence ? gathered * rows * width * (6 * layers + 2) : scattered;
     double norms = 8 * 2 * width * (2 * layers + 1) * (double)plan->micro_steps;
     double sum = scattered + spread + (r->parallel.sequence ? norms : 0);
-    return plan->tensor > 1 ? sum * others + 16 * rows : 0;
+    return plan->tensor > 1 ? sum * others + 24 * rows : 0;
 }
 
 static status plan_model(const struct recipe *r, struct plan *plan)
@@ -285,6 +286,8 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->train_tokens = out->epoch_samples = -1;
     out->epoch_steps = -1;
     TRY(recipe_check_available(recipe));
+    struct preference_settings preference;
+    TRY(session_preference(recipe, &preference));
     TRY(mesh_check(ranks, out->tensor));
     out->data = ranks / out->tensor;
     out->zero_stage = update_stage((int)recipe->parallel.zero_stage, out->data);

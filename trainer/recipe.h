@@ -15,6 +15,7 @@
 
 #define RECIPE_PATH_BYTES 1024
 #define RECIPE_NAME_BYTES 64
+#define RECIPE_LIST_BYTES 256
 enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 96 };
 
 enum recipe_schedule {
@@ -113,6 +114,11 @@ struct recipe {
         char activation_checkpointing[RECIPE_NAME_BYTES];
     } train;
     struct {
+        char loss_type[RECIPE_LIST_BYTES];    /* names of preference.h */
+        char loss_weights[RECIPE_LIST_BYTES]; /* "": all 1 */
+        double beta, label_smoothing, discopop_tau;
+    } dpo;
+    struct {
         int64_t every;   /* steps; 0: only before the first and after the last step */
         int64_t batches; /* of the global size; 0: the whole held-out part */
     } evaluate;
@@ -158,6 +164,9 @@ status recipe_raise(const struct recipe *recipe, status code, const char *key, c
  * Errors    returns result, also STATUS_OK, and then does nothing */
 status recipe_blame(const struct recipe *recipe, const char *key, status result,
                     const char *remedy);
+
+/* recipe_list_next - the next entry of a list into word[bytes]; false: there is none.  *at begins as the list. */
+bool recipe_list_next(const char **at, char *word, size_t bytes);
 
 /* recipe_visit - every setting in order: its key and its value as JSON. A mixture comes as several
  * calls with the key "data.train[]". */

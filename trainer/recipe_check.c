@@ -255,9 +255,8 @@ status recipe_check_available(const struct recipe *c)
 {
     REQUIRE(strcmp(c->model.architecture, "gpt2") == 0, STATUS_UNAVAILABLE,
             "model.architecture: %s is not in this version, only gpt2", c->model.architecture);
-    REQUIRE(strcmp(c->objective, "clm") == 0 || strcmp(c->objective, "sft") == 0,
-            STATUS_UNAVAILABLE, "objective: %s is not in this version, only clm and sft",
-            c->objective);
+    REQUIRE(strcmp(c->objective, "mlm") != 0, STATUS_UNAVAILABLE,
+            "objective: %s is not in this version, only clm, sft and dpo", c->objective);
     REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
             "train.activation_checkpointing: %s is not in this version, only none",
             c->train.activation_checkpointing);

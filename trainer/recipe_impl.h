@@ -12,7 +12,8 @@ enum setting_kind {
     SETTING_INTEGER, /* int64_t */
     SETTING_NUMBER,  /* double */
     SETTING_BOOLEAN, /* bool */
-    SETTING_SOURCES  /* data.train and data.train_count */
+    SETTING_SOURCES, /* data.train and data.train_count */
+    SETTING_LIST /* char [bytes]: words of `choices`, or numbers where there are none, with ", " in between */
 };
 
 /* What a number may be; kept apart so that one range serves many settings. */

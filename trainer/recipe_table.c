@@ -17,7 +17,7 @@
 /* clang-format off */
 const struct setting recipe_table[] = {
     {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo",
-     .meaning = "what is learnt; clm: predict the next token; sft: rows of prompts and answers. mlm and dpo are not in this version"},
+     .meaning = "what is learnt; clm: predict the next token; sft: rows of prompts and answers; dpo: which of two answers is better. mlm is not in this version"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
      .meaning = "folder of checkpoints, metrics and the resolved recipe"},
     {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
@@ -143,6 +143,17 @@ const struct setting recipe_table[] = {
     {"train.activation_checkpointing", SETTING_CHOICE, FIELD(train.activation_checkpointing), "none", .choices = "none|selective|full", .resume = true,
      .meaning = "recompute activations in the backward pass; selective and full are not in this version"},
 
+    {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid", .choices = "sigmoid|hinge|ipo|exo_pair|nca_pair|robust|bco_pair|sppo_hard|aot|aot_unpaired|apo_zero|apo_down|discopop|sft|sigmoid_norm",
+     .meaning = "one or a list, whose weighted sum is the loss, each as TRL defines it (trainer/objective/preference.h)"},
+    {"dpo.loss_weights", SETTING_LIST, FIELD(dpo.loss_weights), "null", .null = "all 1", WITHIN(0, 1e6),
+     .meaning = "one for each of loss_type"},
+    {"dpo.beta", SETTING_NUMBER, FIELD(dpo.beta), "0.1", ABOVE(0, 1e6),
+     .meaning = "how firmly the policy is held to the reference"},
+    {"dpo.label_smoothing", SETTING_NUMBER, FIELD(dpo.label_smoothing), "0.0", BELOW(0, 0.5),
+     .meaning = "share of wrong preferences, for robust, exo_pair (which needs it), aot and aot_unpaired"},
+    {"dpo.discopop_tau", SETTING_NUMBER, FIELD(dpo.discopop_tau), "0.05", ABOVE(0, 1e6),
+     .meaning = "temperature of discopop's blend"},
+
     {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null", .null = "250 where data.validation is given, else 0", .null_value = -1, WITHIN(0, STEPS_MAX), .resume = true,
      .meaning = "steps between evaluations; 0: only before the first step and after the last, which is done always"},
     {"evaluate.batches", SETTING_INTEGER, FIELD(evaluate.batches), "20", .null = "the whole held-out part", WITHIN(1, STEPS_MAX), .resume = true,
@@ -171,6 +182,7 @@ const struct section recipe_sections[] = {
     {"optimizer", "How weights are changed."},
     {"schedule", "How the learning rate changes."},
     {"train", "How long, and with what."},
+    {"dpo", "Preference pairs (`objective: dpo`). Names and defaults are TRL's. The reference is what `model.init_from` names."},
     {"evaluate", "The held-out loss."},
     {"checkpoint", "What is saved."},
     {"log", "What is told."},

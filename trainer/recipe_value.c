@@ -101,6 +101,8 @@ static const char *kind_name(enum setting_kind kind)
         return "true or false";
     case SETTING_SOURCES:
         return "a path, a glob or a list of {path, weight}";
+    case SETTING_LIST:
+        return "one value or a list of them";
     case SETTING_CHOICE:
     case SETTING_ENUM:
     case SETTING_PATH:
@@ -217,7 +219,7 @@ static status fail_choice(const struct reading *r, struct place place,
         index = strcmp(words[i], meant) == 0 ? i : index;
     }
     index = index >= 0 ? index : text_nearest(word, words, count);
-    char list[128] = "";
+    char list[256] = "";
     for (int i = 0; i < count; i++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", words[i]);
@@ -347,6 +349,79 @@ static status set_sources(const struct reading *r, struct place place,
     return STATUS_OK;
 }
 
+/* ---- lists ---- */
+
+bool recipe_list_next(const char **at, char *word, size_t bytes)
+{
+    size_t length = strcspn(*at, ",");
+    if (length == 0) {
+        return false;
+    }
+    snprintf(word, bytes, "%.*s", (int)length, *at);
+    *at += length;
+    *at += strspn(*at, ", ");
+    return true;
+}
+
+static status check_word(const struct reading *r, struct place place, const struct setting *setting,
+                         const char *word)
+{
+    char text[256];
+    const char *words[CHOICES_MAX];
+    int count = recipe_table_choices(setting->choices, text, sizeof text, words);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(words[i], word) == 0) {
+            return STATUS_OK;
+        }
+    }
+    return fail_choice(r, place, setting, word, words, count);
+}
+
+/* An entry as it is kept: the word itself, or the number as it is printed. */
+static status read_entry(const struct reading *r, struct place place, const struct setting *setting,
+                         const struct node *node, char out[RECIPE_NAME_BYTES])
+{
+    if (!is_scalar(node) || strlen(node->text) >= RECIPE_NAME_BYTES || node->text[0] == '\0') {
+        return recipe_fail(r, place, setting->key, "each entry of the list is %s",
+                           setting->choices != NULL ? "a name" : "a number");
+    }
+    if (setting->choices != NULL) {
+        snprintf(out, RECIPE_NAME_BYTES, "%s", node->text);
+        return check_word(r, place, setting, node->text);
+    }
+    struct recipe scratch;
+    struct reading into = {.name = r->name, .recipe = &scratch};
+    struct setting number = {.key = setting->key,
+                             .kind = SETTING_NUMBER,
+                             .offset = offsetof(struct recipe, dpo.beta),
+                             .bytes = sizeof scratch.dpo.beta,
+                             .range = setting->range};
+    TRY(set_number(&into, place, &number, node));
+    text_from_number(scratch.dpo.beta, out);
+    return STATUS_OK;
+}
+
+static status set_list(const struct reading *r, struct place place, const struct setting *setting,
+                       const struct node *node)
+{
+    char text[RECIPE_LIST_BYTES] = "", entry[RECIPE_NAME_BYTES];
+    const struct node *first = is_scalar(node) ? node : node->first;
+    if (first == NULL || node->kind == NODE_MAPPING) {
+        return recipe_fail(r, place, setting->key, "must be %s", kind_name(setting->kind));
+    }
+    for (const struct node *n = first; n != NULL; n = n == node ? NULL : n->next) {
+        struct place there = n == node ? place : place_in(place, n->line, n->column);
+        TRY(read_entry(r, there, setting, n, entry));
+        size_t used = strlen(text);
+        if (used + strlen(entry) + 3 > sizeof text) {
+            return recipe_fail(r, there, setting->key, "the list is too long");
+        }
+        snprintf(text + used, sizeof text - used, "%s%s", used > 0 ? ", " : "", entry);
+    }
+    memcpy(field_of(setting, r->recipe), text, sizeof text);
+    return STATUS_OK;
+}
+
 /* ---- all kinds ---- */
 
 static void set_null(const struct setting *setting, struct recipe *recipe)
@@ -367,6 +442,9 @@ status recipe_value_set(const struct reading *r, struct place place, const struc
 {
     if (setting->kind == SETTING_SOURCES && !is_scalar(node)) {
         return set_sources(r, place, setting, node);
+    }
+    if (setting->kind == SETTING_LIST && !is_scalar(node)) {
+        return set_list(r, place, setting, node);
     }
     if (!is_scalar(node)) {
         return recipe_fail(r, place, setting->key, "must be %s, not a %s", kind_name(setting->kind),
@@ -395,6 +473,8 @@ status recipe_value_set(const struct reading *r, struct place place, const struc
         return set_choice(r, place, setting, node);
     case SETTING_SOURCES:
         return set_sources(r, place, setting, node);
+    case SETTING_LIST:
+        return set_list(r, place, setting, node);
     case SETTING_TEXT:
     case SETTING_PATH:
         break;
@@ -445,6 +525,25 @@ char *recipe_value_quote(const char *text, bool json, char *out)
     return out;
 }
 
+/* One entry alone, or several in brackets. */
+static char *list_text(const struct setting *setting, const char *list, bool json, char *out)
+{
+    char entry[RECIPE_NAME_BYTES], quoted[2 * RECIPE_NAME_BYTES + 3];
+    bool several = strchr(list, ',') != NULL;
+    size_t used = 0;
+    for (const char *at = list; recipe_list_next(&at, entry, sizeof entry);) {
+        const char *text =
+            setting->choices != NULL ? recipe_value_quote(entry, json, quoted) : entry;
+        used += (size_t)snprintf(out + used, RECIPE_VALUE_BYTES - used, "%s%s",
+                                 used > 0  ? ", "
+                                 : several ? "["
+                                           : "",
+                                 text);
+    }
+    snprintf(out + used, RECIPE_VALUE_BYTES - used, "%s", several ? "]" : used == 0 ? "null" : "");
+    return out;
+}
+
 static char *enum_text(const struct setting *setting, unsigned value, bool json, char *out)
 {
     char text[256];
@@ -480,6 +579,8 @@ char *recipe_value_text(const struct setting *setting, const struct recipe *reci
         memcpy(&value, field, sizeof value);
         return enum_text(setting, value, json, out);
     }
+    case SETTING_LIST:
+        return list_text(setting, field, json, out);
     case SETTING_TEXT:
     case SETTING_PATH:
     case SETTING_CHOICE:

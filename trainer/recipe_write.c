@@ -120,6 +120,11 @@ static void describe_type(const struct setting *setting, char *out, size_t bytes
     case SETTING_BOOLEAN:
         snprintf(out, bytes, "true, false");
         return;
+    case SETTING_LIST:
+        if (setting->choices == NULL) {
+            snprintf(out, bytes, "number or list");
+            return;
+        } /* fall through */
     case SETTING_CHOICE:
     case SETTING_ENUM: {
         char text[256];

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "comm/partition.h"
+#include "trainer/job_data.h"
 
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
@@ -141,6 +143,59 @@ static int64_t all_micro_batches(const struct recipe *r)
     return (r->batch.global_size + r->batch.micro_size - 1) / r->batch.micro_size;
 }
 
+int64_t session_rows(const struct recipe *r)
+{
+    int64_t sequences = job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS ? ANSWERS : 1;
+    return r->batch.micro_size * r->data.sequence_length * sequences;
+}
+
+static status read_terms(const struct recipe *r, struct preference_settings *out)
+{
+    char word[RECIPE_NAME_BYTES];
+    for (const char *at = r->dpo.loss_type; recipe_list_next(&at, word, sizeof word);) {
+        enum preference_loss loss = preference_named(word);
+        REQUIRE(loss != PREFERENCE_LOSSES, STATUS_INTERNAL, "a loss of an unknown name: %s", word);
+        if (out->terms == PREFERENCE_LOSSES) {
+            return recipe_raise(r, STATUS_RECIPE, "dpo.loss_type", "more than %d losses",
+                                PREFERENCE_LOSSES);
+        }
+        out->term[out->terms++] = (struct preference_term){loss, 1};
+    }
+    int weights = 0;
+    for (const char *at = r->dpo.loss_weights; recipe_list_next(&at, word, sizeof word);
+         weights++) {
+        if (weights < out->terms) {
+            out->term[weights].weight = strtod(word, NULL);
+        }
+    }
+    if (weights != 0 && weights != out->terms) {
+        return recipe_raise(r, STATUS_RECIPE, "dpo.loss_weights",
+                            "%d weight%s for %d loss%s of dpo.loss_type", weights,
+                            text_plural(weights), out->terms, out->terms == 1 ? "" : "es");
+    }
+    return STATUS_OK;
+}
+
+status session_preference(const struct recipe *r, struct preference_settings *out)
+{
+    *out = (struct preference_settings){.beta = r->dpo.beta,
+                                        .label_smoothing = r->dpo.label_smoothing,
+                                        .discopop_tau = r->dpo.discopop_tau};
+    if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS && r->model.init_from[0] == '\0') {
+        return recipe_raise(r, STATUS_RECIPE, "model.init_from",
+                            "missing: objective dpo needs the model that is to be improved, which "
+                            "is the reference too");
+    }
+    TRY(read_terms(r, out));
+    for (int i = 0; i < out->terms; i++) {
+        if (out->term[i].loss == PREFERENCE_EXO_PAIR && out->label_smoothing <= 0) {
+            return recipe_raise(r, STATUS_RECIPE, "dpo.label_smoothing",
+                                "0 makes exo_pair's loss infinite; give a share above 0");
+        }
+    }
+    return STATUS_OK;
+}
+
 int64_t session_micro_batches(const struct recipe *r, int data_ranks)
 {
     if (r->parallel.reproducible) {
@@ -256,7 +311,7 @@ static status start_found(struct session *s, struct comm *world,
     char tokenizer[FILE_PATH_BYTES];
     struct recipe *r = &s->recipe;
     TRY(read_found(found, overrides, override_count, r));
-    int64_t micro = r->batch.micro_size * r->data.sequence_length;
+    int64_t micro = session_rows(r);
     int64_t positions = r->model.max_position_embeddings;
     rows = rows > micro ? rows : micro;
     rows = rows > positions ? rows : positions;

@@ -8,6 +8,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/family.h"
 #include "trainer/model/model.h"
+#include "trainer/objective/preference.h"
 #include "trainer/recipe.h"
 #include "trainer/update.h"
 
@@ -60,6 +61,14 @@ status session_stop(struct session *s);
  * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT; agreed on all ranks */
 status session_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
+
+/* session_rows - rows of a micro-batch at most; a preference pair has two sequences. */
+int64_t session_rows(const struct recipe *recipe);
+
+/* session_preference - the recipe's section dpo.
+ *
+ * Errors    STATUS_RECIPE at the key, where settings contradict each other or dpo has no model to begin with */
+status session_preference(const struct recipe *recipe, struct preference_settings *out);
 
 /* session_micro_batches - of a step, on the rank that has most. */
 int64_t session_micro_batches(const struct recipe *recipe, int data_ranks);

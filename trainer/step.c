@@ -5,12 +5,17 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "trainer/objective/whole_batch.h"
 
 struct step {
     struct step_parts parts;
     float *losses; /* f32 [micro_rows]; so are the next two */
     float *entropies, *mean_logits;
-    int32_t *best;      /* [micro_rows] */
+    int32_t *best; /* [micro_rows] */
+    void *scratch; /* the objective's, and its tensors of some rows */
+    struct tensor some_rows, some_gradient;
+    struct whole_batch whole;
+    enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
     struct batch batch; /* fetched ahead: its errors ride along with the step before */
     bool have_batch, last;
     status fetched;                                 /* what fetching it said */
@@ -27,6 +32,43 @@ enum small_sum {
     SMALL_SUMS = SMALL_VOTES + STEP_VOTES
 };
 
+static size_t some_bytes(const struct step *s)
+{
+    size_t elements = (size_t)(s->parts.micro_rows * model_config_of(s->parts.model)->width);
+    return elements * dtype_bytes(kernels_dtype(s->parts.kernels));
+}
+
+static status take_scratch(struct step *s)
+{
+    const struct step_parts *p = &s->parts;
+    struct device *dev = kernels_device(p->kernels);
+    int64_t rows = p->micro_rows, width = model_config_of(p->model)->width;
+    void *some = NULL, *gradient = NULL;
+    TRY(p->batch_size > 0 ? whole_batch_create(p->batch_size, &s->whole) : STATUS_OK);
+    s->scratch = malloc(p->objective->scratch_bytes(rows));
+    REQUIRE(s->scratch != NULL, STATUS_INTERNAL, "out of memory for the objective");
+    TRY(device_allocate(dev, some_bytes(s), "rows to learn", &some));
+    s->some_rows = tensor_view(some, kernels_dtype(p->kernels), rows, width);
+    if (p->update != NULL) {
+        TRY(device_allocate(dev, some_bytes(s), "the gradient of rows to learn", &gradient));
+        s->some_gradient = tensor_view(gradient, kernels_dtype(p->kernels), rows, width);
+    }
+    return STATUS_OK;
+}
+
+static void release_scratch(struct step *s)
+{
+    struct device *dev = kernels_device(s->parts.kernels);
+    if (s->some_rows.data != NULL) {
+        device_release(dev, s->some_rows.data, some_bytes(s));
+    }
+    if (s->some_gradient.data != NULL) {
+        device_release(dev, s->some_gradient.data, some_bytes(s));
+    }
+    whole_batch_destroy(&s->whole);
+    free(s->scratch);
+}
+
 status step_create(const struct step_parts *parts, struct step **out)
 {
     *out = NULL;
@@ -42,13 +84,18 @@ status step_create(const struct step_parts *parts, struct step **out)
     s->entropies = s->losses + rows;
     s->mean_logits = s->entropies + rows;
     s->best = (int32_t *)(s->mean_logits + rows);
+    status result = parts->objective->scratch_bytes != NULL ? take_scratch(s) : STATUS_OK;
+    if (result != STATUS_OK) {
+        step_destroy(&s);
+    }
     *out = s;
-    return STATUS_OK;
+    return result;
 }
 
 status step_destroy(struct step **s)
 {
     if (*s != NULL) {
+        release_scratch(*s);
         free((*s)->losses);
         free(*s);
         *s = NULL;
@@ -88,6 +135,14 @@ static struct objective_views views_of(const struct step *s, struct tensor hidde
         .entropies = s->entropies,
         .mean_logits = s->mean_logits,
         .best = s->best,
+        .some_rows = s->some_rows,
+        .some_gradient = s->some_gradient,
+        .scratch = s->scratch,
+        .preference = s->parts.preference,
+        .logps = s->parts.logps,
+        .batch_pairs = s->phase == TELLING ? s->whole.pairs : NULL,
+        .batch_slopes = s->phase == TOLD ? s->whole.slopes : NULL,
+        .batch_size = s->whole.size,
     };
     if (gradient) {
         views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
@@ -233,6 +288,65 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
     return STATUS_OK;
 }
 
+/* ---- losses of the whole batch ---- */
+
+/* The pairs of this rank's share, without a gradient. */
+static status survey_share(struct step *s, int64_t step, bool *known)
+{
+    const struct step_parts *p = &s->parts;
+    double unused[OBJECTIVE_SUMS];
+    bool end = false;
+    for (bool last = false; !last;) {
+        struct batch batch = {0};
+        struct tensor hidden;
+        bool together = false;
+        watchdog_phase("survey", 0);
+        TRY(gather_round(s, loader_next(p->survey, &batch, &last, &end), &together));
+        if (!together) {
+            return STATUS_OK; /* another one tells why */
+        }
+        if (batch.sequences == 0) {
+            continue;
+        }
+        struct model_input input = model_input_of(s, &batch, step, true, false);
+        TRY(leave_alone(s, model_forward(p->model, &input, &hidden)));
+        struct objective_views views = views_of(s, hidden, false, false);
+        memset(unused, 0, sizeof unused);
+        TRY(leave_alone(s, p->objective->loss(p->kernels, &batch, &views, false, unused)));
+    }
+    *known = true;
+    return STATUS_OK;
+}
+
+/* Before the first gradient: the slopes of all pairs. All ranks come here, also one that has failed. *go: all have
+ * come well. */
+static status survey(struct step *s, int64_t step, status mine, bool *go)
+{
+    bool failed = false, known = false;
+    whole_batch_clear(&s->whole);
+    s->phase = TELLING;
+    if (mine == STATUS_OK) {
+        mine = survey_share(s, step, &known);
+    }
+    s->phase = TOLD;
+    watchdog_phase("survey", 0);
+    TRY(whole_batch_gather(s->parts.mesh.data, s->parts.preference, &s->whole, known, &failed));
+    *go = !failed;
+    return mine;
+}
+
+/* After an evaluation's share: its loss. */
+static status evaluate_whole(struct step *s, status mine, double sums[OBJECTIVE_SUMS])
+{
+    bool failed = false;
+    TRY(whole_batch_gather(s->parts.mesh.data, s->parts.preference, &s->whole, mine == STATUS_OK,
+                           &failed));
+    for (int64_t i = 0; i < s->whole.size && !failed && comm_rank(s->parts.mesh.data) == 0; i++) {
+        sums[OBJECTIVE_LOSS] += s->whole.pairs[i].tokens[CHOSEN] > 0 ? s->whole.slopes[i].loss : 0;
+    }
+    return mine;
+}
+
 /* ---- the end of a step ---- */
 
 static status update(struct step *s, int64_t step, double learning_rate, struct step_result *out)
@@ -252,7 +366,11 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     *out = (struct step_result){0};
 
     status mine = before;
-    if (mine == STATUS_OK) {
+    bool go = true;
+    if (p->survey != NULL) {
+        mine = survey(s, step, mine, &go);
+    }
+    if (mine == STATUS_OK && go) {
         mine = accumulate(s, step, small, out);
     }
     watchdog_phase("gradient reduction", 0);
@@ -329,7 +447,13 @@ status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *
     memset(sums, 0, OBJECTIVE_SUMS * sizeof *sums);
     for (bool end = false; !end;) {
         double small[SMALL_SUMS] = {0};
+        bool whole = s->whole.size > 0;
+        s->phase = whole ? TELLING : PAIRWISE;
+        if (whole) {
+            whole_batch_clear(&s->whole);
+        }
         status mine = evaluate_share(s, loader, small, &end);
+        mine = whole ? evaluate_whole(s, mine, small) : mine;
         if (mine == STATUS_OK && !isfinite(small[OBJECTIVE_LOSS])) {
             mine = status_raise(STATUS_NOT_FINITE, __FILE__, __LINE__,
                                 "the held-out loss is %g: the weights are damaged, or "

@@ -20,6 +20,11 @@ struct step_parts {
     const struct objective *objective;
     struct update *update; /* NULL: only to evaluate */
     struct loader *loader;
+    const struct preference_settings *preference; /* NULL: the objective needs none */
+    double *logps;                                /* of objective_dpo_reference */
+    struct loader *
+        survey; /* the same data again, for a loss of the whole batch; NULL: none is trained with */
+    int64_t batch_size; /* examples of a global batch; 0: the loss is a sum over them */
     uint64_t seed;
     int64_t micro_rows; /* N at most */
     bool reproducible;  /* sums are the same bits at any number of data-parallel ranks */

@@ -90,7 +90,7 @@ static void test_traffic(void)
     recipe.parallel.tensor = 2;
     struct prediction shared = predict(&recipe, 2, &simple);
     double rows = 8 * 256;
-    CHECK_NEAR(shared.tensor_traffic, (50 * rows * 768 * 4 + 16 * rows) / 10e9 + 100 * 2 * 5e-6,
+    CHECK_NEAR(shared.tensor_traffic, (50 * rows * 768 * 4 + 24 * rows) / 10e9 + 100 * 2 * 5e-6,
                1e-9);
     CHECK(shared.data_traffic == 0);
     hidden = predict(&recipe, 2, &hiding);

@@ -320,7 +320,6 @@ static void test_available(void)
         {"model.architecture=bert", "model.architecture: bert is not in this version"},
         {"model.architecture=llama", "llama"},
         {"objective=mlm", "objective: mlm is not in this version"},
-        {"objective=dpo", "dpo"},
         {"train.activation_checkpointing=full", "train.activation_checkpointing: full"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

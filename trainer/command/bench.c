@@ -14,6 +14,7 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
+#include "trainer/job_data.h"
 
 /* GPT-2 124M on one micro-batch of 4 x 256 tokens. */
 static const char preset[] = "objective: clm\n"
@@ -124,7 +125,7 @@ static status time_step(const struct request *q, struct comm *world, bool floor,
     TRY(comm_agree(world, read_recipe(q, &s->recipe)));
     TRY(comm_agree(world, objective_find(s->recipe.objective, &objective)));
     const struct recipe *r = &s->recipe;
-    int64_t rows = r->batch.micro_size * r->data.sequence_length;
+    int64_t rows = session_rows(r);
     const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
     TRY(comm_agree(world, session_start(s, world, tokenizer, rows, r->data.sequence_length, true)));
     TRY(model_connect(s->model));
@@ -294,6 +295,7 @@ static status bench_data(const struct request *q)
         .seed = (uint64_t)r.seed,
         .shuffle = r.data.shuffle,
         .document_mask = r.data.document_mask,
+        .kind = job_data_kind(&r),
     };
     status result = session_tokenizer(&r, r.data.tokenizer, &tokenizer, &options.vocab_size);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));

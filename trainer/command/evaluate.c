@@ -42,7 +42,7 @@ static status open_data(const struct request *q, const struct session *s, int64_
     const struct recipe *r = &s->recipe;
     struct loader_source source = {q->data, 1};
     struct packing_rules rules;
-    bool packed = job_data_packing(r, &rules);
+    (void)job_data_packing(r, &rules);
     struct loader_options options = {
         .sources = &source,
         .source_count = 1,
@@ -52,7 +52,7 @@ static status open_data(const struct request *q, const struct session *s, int64_
         .rank = comm_rank(s->mesh.data),
         .ranks = comm_size(s->mesh.data),
         .document_mask = r->data.document_mask,
-        .kind = packed ? EXAMPLE_SFT : EXAMPLE_TEXT,
+        .kind = job_data_kind(r),
         .packing = &rules,
         .limit_samples = limit,
         .vocab_size = model_config_of(s->model)->vocabulary,
@@ -79,7 +79,7 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
         .mesh = s->mesh,
         .kernels = s->kernels,
         .model = s->model,
-        .micro_rows = r->batch.micro_size * r->data.sequence_length,
+        .micro_rows = session_rows(r),
     };
     struct step *step = NULL;
     struct loader *loader = NULL;

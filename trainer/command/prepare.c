@@ -13,8 +13,9 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 
-#define OBJECTIVES "clm|mlm|sft"
+#define OBJECTIVES "clm|mlm|sft|dpo"
 #define SEQUENCE_LENGTH 128 /* of sentence pairs, where none is given */
+#define PAIR_LENGTH 1024    /* of a prompt with an answer, where none is given: TRL's max_length */
 
 struct request {
     const char *objective, *tokenizer, *output, *documents, *sentences, *chat_template;
@@ -30,7 +31,8 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
 {
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
-         "what the shards are for: clm, mlm with sentence pairs, sft with rows to answer"},
+         "what the shards are for: clm, mlm with sentence pairs, sft with rows to answer, dpo with "
+         "pairs of answers"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
          "folder of tokenizer.json; token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
@@ -42,9 +44,10 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
          "share to hold out, from 0 to less than 1: the last documents, or the end of a single one",
          .least = 0, .most = 0.999999},
         {"validation-input", OPTION_LIST, &q->validation_inputs, "FILE...", NULL,
-         "sft: rows to hold out, instead of a fraction"},
+         "sft, dpo: rows to hold out, instead of a fraction"},
         {"chat-template", OPTION_TEXT, &q->chat_template, "NAME", NULL,
-         "sft: how messages become text: " CHAT_NAMES ", or a file; it is put into the tokenizer's "
+         "sft, dpo: how messages become text: " CHAT_NAMES
+         ", or a file; it is put into the tokenizer's "
          "folder, whose own is taken where none is given"},
         {"documents", OPTION_CHOICE, &q->documents, "KIND", NULL,
          "what a document of plain text is; paragraphs are separated by blank lines (clm: file; "
@@ -64,7 +67,8 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
         {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
          "mlm: tokens of an example at most, 128 where not given; sft: rows that learn nothing "
          "within "
-         "it are bad; shards for clm suit any length",
+         "it are bad; dpo: of a prompt with an answer, which is cut there, 1024 where not given; "
+         "shards for clm suit any length",
          .least = 1, .most = 1e9},
         {"shard-tokens", OPTION_INTEGER, &q->shard_tokens, "N", "100000000",
          "tokens of a shard at most", .least = 1, .most = 1e12},
@@ -167,8 +171,10 @@ static status find_preparation(const struct request *q, preparation *out)
         const char *name;
         preparation run;
         bool rows; /* of JSON Lines alone */
-    } known[] = {
-        {"clm", prepare_clm, false}, {"mlm", prepare_mlm, false}, {"sft", prepare_sft, true}};
+    } known[] = {{"clm", prepare_clm, false},
+                 {"mlm", prepare_mlm, false},
+                 {"sft", prepare_sft, true},
+                 {"dpo", prepare_preferences, true}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, q->objective) == 0) {
             bool given = q->validation_inputs.count > 0 || q->chat_template != NULL;
@@ -181,6 +187,14 @@ static status find_preparation(const struct request *q, preparation *out)
     }
     RAISE(STATUS_UNAVAILABLE, "the objective '%s' is not in this version; available: " OBJECTIVES,
           q->objective);
+}
+
+static int64_t length_of(const struct request *q)
+{
+    int64_t preset = strcmp(q->objective, "mlm") == 0   ? SEQUENCE_LENGTH
+                     : strcmp(q->objective, "dpo") == 0 ? PAIR_LENGTH
+                                                        : 0;
+    return q->sequence_length > 0 ? q->sequence_length : preset;
 }
 
 static status prepare_with(const struct request *q, preparation prepare,
@@ -199,7 +213,7 @@ static status prepare_with(const struct request *q, preparation prepare,
                                      : pairs              ? "paragraph"
                                                           : "file"),
         .sentences = sentences_named(q->sentences),
-        .sequence_tokens = q->sequence_length == 0 && pairs ? SEQUENCE_LENGTH : q->sequence_length,
+        .sequence_tokens = length_of(q),
         .short_fraction = q->short_fraction,
         .pair_seed = (uint64_t)q->seed,
         .validation_fraction = q->validation_fraction,

@@ -1,6 +1,7 @@
 #include "trainer/objective/objective.h"
 
-static const struct objective *const objectives[] = {&objective_clm, &objective_sft};
+static const struct objective *const objectives[] = {&objective_clm, &objective_sft,
+                                                     &objective_dpo};
 
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)
 {
@@ -24,5 +25,5 @@ status objective_find(const char *name, const struct objective **out)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_UNAVAILABLE, "objective %s is not in this version; clm and sft are", name);
+    RAISE(STATUS_UNAVAILABLE, "objective %s is not in this version; clm, sft and dpo are", name);
 }

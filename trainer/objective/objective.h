@@ -1,12 +1,13 @@
 /* What is learned: from a batch and the model's hidden states to a loss and the gradient of it.
  *
- * One file per objective (clm.c, ...), behind one table. An objective calls no model: the step hands it
+ * One file per objective (clm.c, dpo.c, ...), behind one table. An objective calls no model: the step hands it
  * hidden states and the output matrix. It returns sums and counts; the division by the count comes after
  * the sum over all ranks (kernels.h, law 2), so that any layout gives the same mean. */
 #pragma once
 
 #include "datasets/batch.h"
 #include "kernels/kernels.h"
+#include "trainer/objective/preference.h"
 
 /* Sums over counted tokens (or examples); element 0 is the loss, element 1 the count. Objectives with own
  * metrics append theirs. All are added over micro-batches and ranks. */
@@ -31,6 +32,16 @@ struct objective_views {
     float *losses;                 /* f32 [N], working memory; so are the next three */
     float *entropies, *mean_logits;
     int32_t *best;
+    struct tensor some_rows,
+        some_gradient; /* [N, C] working memory, where the objective has a scratch */
+    void *scratch;     /* host memory of scratch_bytes(N) */
+    const struct preference_settings *preference; /* NULL: the recipe has none */
+    /* Losses of a whole batch: where its pairs are told (and no loss), or what was made of them; [sample % batch_size].
+     * NULL: the loss is a sum over pairs. */
+    struct preference_pair *batch_pairs;
+    const struct preference_slope *batch_slopes;
+    int64_t batch_size;
+    double *logps; /* where the reference's log-probabilities go, [samples, 2]; NULL: nowhere */
 };
 
 struct objective {
@@ -38,6 +49,8 @@ struct objective {
     const struct objective_metric *metrics; /* NULL: none */
     const char *counted;                    /* what the loss is a mean over: "tokens", "pairs" */
     bool perplexity;                        /* exp(loss) says something: it is told */
+
+    size_t (*scratch_bytes)(int64_t rows); /* NULL: none, and no memory for some of the rows */
 
     /* Adds to sums. gradient false: only the loss. */
     status (*loss)(struct kernels *k, const struct batch *batch,
@@ -53,4 +66,5 @@ int objective_metric_count(const struct objective *o);
 /* objective_find - by the recipe's name.  Errors: STATUS_UNAVAILABLE naming what there is */
 status objective_find(const char *name, const struct objective **out);
 
-extern const struct objective objective_clm, objective_sft;
+extern const struct objective objective_clm, objective_sft, objective_dpo;
+extern const struct objective objective_dpo_reference; /* no recipe's: it fills views.logps */

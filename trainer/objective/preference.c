@@ -4,6 +4,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const names[PREFERENCE_LOSSES] = {
+    [PREFERENCE_SIGMOID] = "sigmoid",
+    [PREFERENCE_HINGE] = "hinge",
+    [PREFERENCE_IPO] = "ipo",
+    [PREFERENCE_EXO_PAIR] = "exo_pair",
+    [PREFERENCE_NCA_PAIR] = "nca_pair",
+    [PREFERENCE_ROBUST] = "robust",
+    [PREFERENCE_BCO_PAIR] = "bco_pair",
+    [PREFERENCE_SPPO_HARD] = "sppo_hard",
+    [PREFERENCE_AOT] = "aot",
+    [PREFERENCE_AOT_UNPAIRED] = "aot_unpaired",
+    [PREFERENCE_APO_ZERO] = "apo_zero",
+    [PREFERENCE_APO_DOWN] = "apo_down",
+    [PREFERENCE_DISCOPOP] = "discopop",
+    [PREFERENCE_SFT] = "sft",
+    [PREFERENCE_SIGMOID_NORM] = "sigmoid_norm",
+};
+
+const char *preference_name(enum preference_loss loss)
+{
+    return names[loss];
+}
+
+enum preference_loss preference_named(const char *name)
+{
+    int loss = 0;
+    while (loss < PREFERENCE_LOSSES && strcmp(names[loss], name) != 0) {
+        loss++;
+    }
+    return (enum preference_loss)loss;
+}
+
 /* A value and its derivative. */
 struct curve {
     double value, slope;

@@ -48,10 +48,9 @@ enum preference_loss {
     PREFERENCE_LOSSES
 };
 
-/* The losses' names, as a recipe's choices. */
-#define PREFERENCE_NAMES                                                                           \
-    "sigmoid|hinge|ipo|exo_pair|nca_pair|robust|bco_pair|sppo_hard|aot|aot_unpaired|apo_zero|"     \
-    "apo_down|discopop|sft|sigmoid_norm"
+/* preference_named - PREFERENCE_LOSSES: none has this name.  preference_name - of a loss. */
+enum preference_loss preference_named(const char *name);
+const char *preference_name(enum preference_loss loss);
 
 struct preference_term {
     enum preference_loss loss;

@@ -1,0 +1,336 @@
+/* Preference pairs: rows into examples, whole pairs into batches at any number of ranks, wrong rows and wrong shards, and
+ * the side file of a reference. */
+#include <math.h>
+
+#include "base/random.h"
+#include "datasets/loader.h"
+#include "datasets/prepare.h"
+#include "datasets/shard.h"
+#include "datasets/shard_logps.h"
+#include "tests/datasets/folder.h"
+
+#define END "<|endoftext|>"
+
+static struct tokenizer *tokenizer;
+static struct chat_template *chat;
+
+static void make_tokenizer(void)
+{
+    char *text = folder_file("text"), *folder = folder_file("tokenizer");
+    const char words[] = "the list of files and the user of the system said the answer";
+    folder_write(text, words, sizeof words - 1);
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &text, 1, 1, &tokenizer));
+    CHECK_OK(tokenizer_save(tokenizer, folder));
+    CHECK_OK(chat_install("alpaca", folder, tokenizer));
+    CHECK_OK(chat_open(folder, tokenizer, &chat));
+}
+
+static status prepare(const char *rows, const char *output, struct prepare_options more,
+                      struct prepare_report *report)
+{
+    static char *path;
+    path = folder_file("rows.jsonl");
+    folder_write(path, rows, strlen(rows));
+    more.tokenizer = tokenizer;
+    more.inputs = &path;
+    more.input_count = 1;
+    more.output = folder_file(output);
+    more.shard_tokens = more.shard_tokens > 0 ? more.shard_tokens : 1 << 20;
+    more.sequence_tokens = more.sequence_tokens > 0 ? more.sequence_tokens : 256;
+    return prepare_preferences(&more, report);
+}
+
+/* ---- rows ---- */
+
+static void check_text(const int32_t *ids, int64_t count, const char *wanted)
+{
+    char *text = NULL;
+    CHECK_OK(tokenizer_decode(tokenizer, ids, count, false, &text, NULL));
+    if (strcmp(text, wanted) != 0) {
+        fprintf(stderr, "'%s', wanted '%s'\n", text, wanted);
+        exit(1);
+    }
+    free(text);
+}
+
+static void check_pair(struct shard *s, int64_t i, const char *prompt, const char *chosen,
+                       const char *rejected)
+{
+    int64_t range[2];
+    int32_t ids[1024];
+    uint32_t first, second;
+    CHECK_OK(shard_read_documents(s, i, 2, range));
+    int64_t count = range[1] - range[0];
+    CHECK(count <= 1024);
+    CHECK_OK(shard_read(s, range[0], count, ids));
+    CHECK_OK(shard_read_column(s, EXAMPLE_PROMPT, i, 1, &first));
+    CHECK_OK(shard_read_column(s, EXAMPLE_CHOSEN, i, 1, &second));
+    check_text(ids, first, prompt);
+    check_text(ids + first, second, chosen);
+    check_text(ids + first + second, count - first - second, rejected);
+}
+
+#define USER(text) "{\"role\": \"user\", \"content\": \"" text "\"}"
+#define SAID(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
+#define ALPACA(text)                                                                               \
+    "Below is an instruction that describes a task. Write a response that appropriately "          \
+    "completes the request.\n\n### Instruction:\n" text "\n\n### Response:"
+
+static void test_rows(void)
+{
+    static const char rows[] =
+        "{\"prompt\": \"What?\", \"chosen\": \" the list\", \"rejected\": \" a file\"}\n"
+        "{\"chosen\": \"Who said it: the user\", \"rejected\": \"Who said it: an answer\"}\n"
+        "{\"prompt\": [" USER("a") "], \"chosen\": [" SAID("b") "], \"rejected\": [" SAID(
+            "c") "]}\n"
+                 "{\"chosen\": [" USER("a") ", " SAID("b") "], \"rejected\": [" USER("a") ", " SAID(
+                     "c") "]}\n"
+                          "{\"chosen\": \"x\xc3\xa4\", \"rejected\": \"x\xc3\xb6\"}\n";
+    struct prepare_report report;
+    CHECK_OK(prepare(rows, "rows", (struct prepare_options){.chat = chat}, &report));
+    CHECK(report.examples == 5 && report.documents == 5 && report.bad_rows == 0);
+    struct shard *s;
+    CHECK_OK(shard_open(folder_file("rows/train-00000-of-00001.h5"), &s));
+    CHECK_OK(shard_verify(s));
+    CHECK(shard_header_of(s)->kind == EXAMPLE_PREFERENCE_PAIRS);
+    check_pair(s, 0, "What?", " the list" END, " a file" END);
+    check_pair(s, 1, "Who said it:", " the user" END, " an answer" END); /* before the blank */
+    check_pair(s, 2, ALPACA("a"), "b" END, "c" END);
+    check_pair(s, 3, ALPACA("a"), "b" END, "c" END);
+    check_pair(s, 4, "x", "\xc3\xa4" END, "\xc3\xb6" END); /* not inside of a character */
+    CHECK_OK(shard_close(&s));
+}
+
+/* An answer that is too long with its prompt is cut, and counted. */
+static void test_cut(void)
+{
+    static const char rows[] =
+        "{\"prompt\": \"abc\", \"chosen\": \"zzzzzz\", \"rejected\": \"y\"}\n"
+        "{\"prompt\": \"abc\", \"chosen\": \"x\", \"rejected\": \"y\"}\n";
+    struct prepare_report report;
+    struct shard *s;
+    CHECK_OK(prepare(rows, "cut", (struct prepare_options){.sequence_tokens = 6}, &report));
+    CHECK(report.over_long == 1 && report.longest == 10 && report.examples == 2);
+    CHECK_OK(shard_open(folder_file("cut/train-00000-of-00001.h5"), &s));
+    check_pair(s, 0, "abc", "zzz", "y" END);
+    CHECK_OK(shard_close(&s));
+}
+
+static void test_bad_rows(void)
+{
+    static const char good[] = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n";
+    static const char *const wrong[][2] = {
+        {"{\"prompt\": \"a\", \"chosen\": \"b\"}", "no field \"rejected\""},
+        {"{\"prompt\": \"a\", \"rejected\": \"b\"}", "no field \"chosen\""},
+        {"{\"prompt\": 1, \"chosen\": \"b\", \"rejected\": \"c\"}",
+         "\"prompt\" is neither a text nor a list of messages"},
+        {"{\"prompt\": \"a\", \"chosen\": [" SAID("b") "], \"rejected\": \"c\"}",
+         "not both texts or both lists"},
+        {"{\"prompt\": [" USER("a") "], \"chosen\": \"b\", \"rejected\": \"c\"}",
+         "\"prompt\" and \"rejected\" are not both"},
+        {"{\"prompt\": \"\", \"chosen\": \"b\", \"rejected\": \"c\"}", "the prompt is empty"},
+        {"{\"chosen\": \"b\", \"rejected\": \"c\"}", "no common beginning"},
+        {"{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"c\"}",
+         "the chosen answer is empty"},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"\"}",
+         "the rejected answer is empty"},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}", "equals the rejected one"},
+        {"{\"prompt\": \"a\", \"chosen\": \"bxyzuvw1\", \"rejected\": \"bxyzuvw2\"}",
+         "once they are cut"},
+        {"{\"prompt\": \"0123456789\", \"chosen\": \"b\", \"rejected\": \"c\"}",
+         "leaves no room for answers in 8"},
+        {"{\"prompt\": [" USER("a") "], \"chosen\": [" SAID("") "], \"rejected\": [" SAID("c") "]}",
+         "empty answer"},
+        {"[]", "not a JSON object"},
+        {"{\"prompt\": ", "not valid JSON"},
+    };
+    struct prepare_report report;
+    char rows[1024];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct prepare_options o = {.chat = chat, .sequence_tokens = 8};
+        snprintf(rows, sizeof rows, "%s%s\n%s", good, wrong[i][0], good);
+        CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl line 2: ");
+        CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, wrong[i][1]);
+        CHECK(!file_exists(folder_file("bad/train-00000-of-00001.h5")));
+        o.skip_bad_rows = true;
+        CHECK_OK(prepare(rows, "skipped", o, &report));
+        CHECK(report.bad_rows == 1 && report.examples == 2);
+    }
+}
+
+/* ---- batches ---- */
+
+enum { PAIRS = 23, LENGTH = 40, GLOBAL = 6 };
+
+static void make_pairs(void)
+{
+    static char rows[64 << 10];
+    size_t used = 0;
+    uint64_t key = random_key(5, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < PAIRS; i++) {
+        used +=
+            (size_t)snprintf(rows + used, sizeof rows - used,
+                             "{\"prompt\": \"%.*s\", \"chosen\": \"c%d%.*s\", \"rejected\": "
+                             "\"r%d\"}\n",
+                             1 + (int)random_below(key, (uint64_t)i, 9), "What is it", i,
+                             (int)random_below(key, (uint64_t)(100 + i), 12), "zyxwvutsrqpo", i);
+    }
+    struct prepare_report report;
+    struct prepare_options o = {
+        .sequence_tokens = LENGTH, .validation_fraction = 0.2, .shard_tokens = 300};
+    CHECK_OK(prepare(rows, "pairs", o, &report));
+    CHECK(report.train_shards > 1 && report.validation_tokens > 0);
+}
+
+static struct loader_options options_of(const struct loader_source *source, int rank, int ranks,
+                                        int64_t micro)
+{
+    return (struct loader_options){.sources = source,
+                                   .source_count = 1,
+                                   .sequence_tokens = LENGTH,
+                                   .global_sequences = GLOBAL,
+                                   .micro_sequences = micro,
+                                   .rank = rank,
+                                   .ranks = ranks,
+                                   .seed = 3,
+                                   .shuffle = true,
+                                   .kind = EXAMPLE_PREFERENCE_PAIRS,
+                                   .vocab_size = tokenizer_vocab_size(tokenizer)};
+}
+
+/* Pair i of a batch as one text, its targets too. */
+static void describe(const struct batch *b, int64_t i, char *out, size_t bytes)
+{
+    size_t used = 0;
+    for (int64_t s = 2 * i; s < 2 * i + 2; s++) {
+        for (int32_t row = b->cu_rows[s]; row < b->cu_rows[s + 1]; row++) {
+            bool last = row + 1 == b->cu_rows[s + 1];
+            CHECK_EQUAL(b->positions[row], row - b->cu_rows[s]);
+            CHECK(b->targets[row] == BATCH_IGNORED ||
+                  (!last && b->targets[row] == b->inputs[row + 1]));
+            CHECK(!last || b->targets[row] == BATCH_IGNORED);
+            used += (size_t)snprintf(out + used, bytes - used, "%d>%d ", b->inputs[row],
+                                     b->targets[row]);
+        }
+        used += (size_t)snprintf(out + used, bytes - used, "| ");
+    }
+    if (b->reference != NULL) {
+        snprintf(out + used, bytes - used, "%g %g", b->reference[2 * i], b->reference[2 * i + 1]);
+    }
+}
+
+/* All pairs of two epochs in the order of their numbers, from all ranks. */
+static void read_all(int ranks, int64_t micro, int64_t first, const double *const *reference,
+                     char (*out)[1024], int64_t samples)
+{
+    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
+    for (int rank = 0; rank < ranks; rank++) {
+        struct loader *l;
+        struct loader_options o = options_of(&source, rank, ranks, micro);
+        o.first_sample = first;
+        o.limit_samples = samples;
+        o.reference = reference;
+        CHECK_OK(loader_open(&o, &l));
+        for (bool end = false; !end;) {
+            struct batch b;
+            bool last;
+            CHECK_OK(loader_next(l, &b, &last, &end));
+            CHECK(end || (b.segments == 2 * b.sequences && b.rows <= 2 * micro * LENGTH));
+            for (int64_t i = 0; i < b.sequences && !end; i++) {
+                describe(&b, i, out[b.samples[i]], sizeof *out);
+            }
+        }
+        CHECK_OK(loader_close(&l));
+    }
+}
+
+static void test_batches(void)
+{
+    enum { SAMPLES = 36 };
+    static char one[SAMPLES][1024], other[SAMPLES][1024];
+    static double table[2 * PAIRS];
+    for (int i = 0; i < 2 * PAIRS; i++) {
+        table[i] = -i;
+    }
+    const double *const reference[] = {table};
+    read_all(1, 3, 0, reference, one, SAMPLES);
+    CHECK(strstr(one[0], "-") != NULL);
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        for (int64_t micro = 1; micro <= 4; micro += 3) {
+            memset(other, 0, sizeof other);
+            read_all(ranks, micro, 0, reference, other, SAMPLES);
+            CHECK(memcmp(one, other, sizeof one) == 0);
+        }
+    }
+    memcpy(other, one, sizeof other);
+    memset(other + 2 * GLOBAL, 0, sizeof other - 2 * GLOBAL * sizeof *other);
+    read_all(2, 2, 2 * GLOBAL, reference, other, SAMPLES); /* resumed */
+    CHECK(memcmp(one, other, sizeof one) == 0);
+}
+
+static void test_refusals(void)
+{
+    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
+    struct loader *l;
+    struct loader_options o = options_of(&source, 0, 1, 2);
+    o.sequence_tokens = 12;
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length 12");
+    o = options_of(&source, 0, 1, 2);
+    o.kind = EXAMPLE_TEXT;
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'preference_pairs', not 'text'");
+}
+
+/* ---- the side file ---- */
+
+static void test_side_file(void)
+{
+    char *path = folder_file("reference.hdf5");
+    double values[2 * PAIRS], got[2 * PAIRS];
+    int64_t done;
+    struct shard_logps_key key = {
+        .weights = "aaaa", .data = "bbbb", .precision = "fp32", .pairs = PAIRS};
+    for (int i = 0; i < 2 * PAIRS; i++) {
+        values[i] = i < 10 ? -1.5 * i : NAN;
+    }
+    CHECK_FAILS(shard_logps_read(path, &key, got, &done), STATUS_NO_INPUT, "does not exist");
+    CHECK_OK(shard_logps_write(path, &key, values, 5));
+    CHECK_OK(shard_logps_read(path, &key, got, &done));
+    CHECK_EQUAL(done, 5);
+    CHECK(memcmp(values, got, 10 * sizeof *got) == 0);
+    CHECK_OK(shard_logps_write(path, &key, values, 6));
+    CHECK_FAILS(shard_logps_read(path, &key, got, &done), STATUS_DATA,
+                "pair 5 has a log-probability of nan");
+    CHECK_OK(shard_logps_write(path, &key, values, 5));
+    struct shard_logps_key other = key;
+    snprintf(other.weights, sizeof other.weights, "cccc");
+    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA,
+                "made with the weights aaaa, this run's is cccc");
+    other = key;
+    snprintf(other.data, sizeof other.data, "cccc");
+    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA, "for the shards bbbb");
+    other = key;
+    snprintf(other.precision, sizeof other.precision, "bf16");
+    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA,
+                "in fp32, this run's is bf16");
+    other = key;
+    other.pairs = PAIRS - 1;
+    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA, "of 23 pairs");
+    CHECK(truncate(path, 700) == 0);
+    CHECK_FAILS(shard_logps_read(path, &key, got, &done), STATUS_DATA, "reference.hdf5");
+}
+
+int main(void)
+{
+    folder_make();
+    make_tokenizer();
+    test_rows();
+    test_cut();
+    test_bad_rows();
+    make_pairs();
+    test_batches();
+    test_refusals();
+    test_side_file();
+    chat_close(&chat);
+    CHECK_OK(tokenizer_destroy(&tokenizer));
+    return 0;
+}

@@ -1,0 +1,374 @@
+/* Every preference loss on a batch of pairs through a tiny GPT-2, against TRL's DPOTrainer (scripts/make_reference.py
+ * dpo): the loss, the gradient of every parameter, the metrics; then accumulation and the reference's own pass.
+ *
+ * The gradient of the key biases is zero in theory and noise in practice: they are compared absolutely. */
+#include <math.h>
+
+#include "tests/trainer/reference_file.h"
+#include "trainer/objective/objective.h"
+
+static const double tolerance = 1e-5;
+
+enum { PAIRS = 8, ROWS = 256, CASE_BYTES = 64 };
+
+struct setup {
+    hid_t file;
+    struct model_config config;
+    struct device *dev;
+    struct kernels *kernels;
+    struct model *model;
+    int64_t elements;
+    float *gradients, *places[64];
+    float losses[ROWS], entropies[ROWS], mean_logits[ROWS];
+    int32_t best[ROWS];
+    struct tensor some_rows, some_gradient;
+    void *scratch;
+    int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
+    double *reference;      /* [PAIRS, 2] */
+};
+
+/* One micro-batch: pairs [first, first + count). */
+struct micro {
+    struct batch batch;
+    int32_t inputs[ROWS], targets[ROWS], positions[ROWS], cu_rows[ANSWERS * PAIRS + 1];
+    int64_t samples[PAIRS];
+};
+
+static void add_sequence(struct micro *m, const int32_t *prompt, int32_t prompt_tokens,
+                         const int32_t *answer, int32_t answer_tokens)
+{
+    struct batch *b = &m->batch;
+    int32_t tokens = prompt_tokens + answer_tokens;
+    CHECK(b->rows + tokens <= ROWS);
+    for (int32_t i = 0; i < tokens; i++) {
+        int64_t row = b->rows + i;
+        m->inputs[row] = i < prompt_tokens ? prompt[i] : answer[i - prompt_tokens];
+        m->positions[row] = i;
+        bool counted = i + 1 >= prompt_tokens && i + 1 < tokens;
+        m->targets[row] = counted ? answer[i + 1 - prompt_tokens] : BATCH_IGNORED;
+    }
+    b->rows += tokens;
+    b->longest = tokens > b->longest ? tokens : b->longest;
+    m->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+static void make_micro(const struct setup *s, int first, int count, struct micro *m)
+{
+    *m = (struct micro){.batch = {.sequences = count,
+                                  .tokens = 24,
+                                  .inputs = m->inputs,
+                                  .targets = m->targets,
+                                  .positions = m->positions,
+                                  .cu_rows = m->cu_rows,
+                                  .samples = m->samples,
+                                  .reference = s->reference + ANSWERS * first}};
+    const int32_t *ids = s->ids;
+    for (int i = 0; i < first + count; i++) {
+        const int32_t *l = s->lengths + 3 * i;
+        if (i >= first) {
+            m->samples[i - first] = i;
+            add_sequence(m, ids, l[0], ids + l[0], l[1]);
+            add_sequence(m, ids, l[0], ids + l[0] + l[1], l[2]);
+        }
+        ids += l[0] + l[1] + l[2];
+    }
+}
+
+static void set_up(struct setup *s)
+{
+    char path[1024];
+    int64_t count;
+    const char *root = getenv("BIREME_SOURCE_DIR");
+    CHECK(root != NULL);
+    snprintf(path, sizeof path, "%s/tests/reference/dpo.h5", root);
+    hid_t f = s->file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(f >= 0);
+    s->config = (struct model_config){.architecture = "gpt2",
+                                      .layers = (int64_t)reference_attribute(f, "layers"),
+                                      .width = (int64_t)reference_attribute(f, "width"),
+                                      .heads = (int64_t)reference_attribute(f, "heads"),
+                                      .inner = (int64_t)reference_attribute(f, "inner"),
+                                      .positions = (int64_t)reference_attribute(f, "positions"),
+                                      .vocabulary = (int64_t)reference_attribute(f, "vocabulary"),
+                                      .activation = ACTIVATION_GELU_TANH,
+                                      .norm_epsilon = 1e-5f,
+                                      .initializer_range = 0.02f,
+                                      .tied = true};
+    struct kernels_limits limits = {.rows = ROWS,
+                                    .width = s->config.width,
+                                    .inner = s->config.inner,
+                                    .heads = (int)s->config.heads,
+                                    .head_width = s->config.width / s->config.heads,
+                                    .sequence = s->config.positions,
+                                    .vocabulary = model_vocabulary_rows(&s->config, 1),
+                                    .training = true};
+    CHECK_OK(device_create(DEVICE_CPU, 0, &s->dev));
+    CHECK_OK(kernels_create(s->dev, DTYPE_F32, 1, &limits, &s->kernels));
+    CHECK_OK(model_create(s->kernels, &s->config, NULL, false, ROWS, true, &s->model));
+    s->elements = model_elements(s->model);
+    s->gradients = calloc((size_t)s->elements, sizeof *s->gradients);
+    s->scratch = malloc(objective_dpo.scratch_bytes(ROWS));
+    size_t some = (size_t)(ROWS * s->config.width);
+    s->some_rows = tensor_view(calloc(some, 4), DTYPE_F32, ROWS, s->config.width);
+    s->some_gradient = tensor_view(calloc(some, 4), DTYPE_F32, ROWS, s->config.width);
+    s->lengths = reference_dataset(f, "lengths", H5T_NATIVE_INT32, 4, &count);
+    CHECK_EQUAL(count, 3 * PAIRS);
+    s->ids = reference_dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
+    s->reference = reference_dataset(f, "reference", H5T_NATIVE_DOUBLE, 8, &count);
+    CHECK(s->gradients && s->scratch && s->some_rows.data && s->some_gradient.data);
+    int parameters;
+    const struct model_parameter *p = model_parameters(s->model, &parameters);
+    for (int i = 0; i < parameters; i++) {
+        float *weights = reference_tensor(f, "weights", &p[i]);
+        s->places[i] = s->gradients + p[i].first;
+        memcpy(model_weights(s->model) + p[i].first, weights,
+               (size_t)(p[i].whole_rows * p[i].columns) * sizeof *weights);
+        free(weights);
+    }
+}
+
+static void tear_down(struct setup *s)
+{
+    free(s->gradients);
+    free(s->scratch);
+    free(s->some_rows.data);
+    free(s->some_gradient.data);
+    free(s->lengths);
+    free(s->ids);
+    free(s->reference);
+    CHECK_OK(model_destroy(&s->model));
+    CHECK_OK(kernels_destroy(&s->kernels));
+    CHECK_OK(device_destroy(&s->dev));
+    H5Fclose(s->file);
+}
+
+static void run(struct setup *s, const struct objective *o, const struct preference_settings *p,
+                struct micro *m, bool fresh, double *logps, double sums[OBJECTIVE_SUMS])
+{
+    struct tensor hidden;
+    const struct batch *b = &m->batch;
+    struct model_input input = {.rows = b->rows,
+                                .tokens = b->inputs,
+                                .positions = b->positions,
+                                .segments = b->segments,
+                                .cu_rows = b->cu_rows,
+                                .longest = b->longest,
+                                .training = true,
+                                .fresh = fresh};
+    CHECK_OK(model_forward(s->model, &input, &hidden));
+    struct objective_views views = {
+        .hidden = hidden,
+        .hidden_gradient = tensor_rows(model_hidden_gradient(s->model), 0, b->rows),
+        .head = model_head(s->model),
+        .head_gradient = model_head_gradient(s->model, s->places),
+        .fresh = fresh,
+        .vocabulary = s->config.vocabulary,
+        .losses = s->losses,
+        .entropies = s->entropies,
+        .mean_logits = s->mean_logits,
+        .best = s->best,
+        .some_rows = s->some_rows,
+        .some_gradient = s->some_gradient,
+        .scratch = s->scratch,
+        .preference = p,
+        .logps = logps,
+    };
+    bool gradient = logps == NULL;
+    CHECK_OK(o->loss(s->kernels, b, &views, gradient, sums));
+    if (gradient) {
+        CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));
+    }
+}
+
+/* ---- against TRL ---- */
+
+static void read_case(hid_t group, struct preference_settings *out, char text[CASE_BYTES])
+{
+    char name[CASE_BYTES + 1] = "";
+    int64_t count;
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, CASE_BYTES);
+    char *names = reference_dataset(group, "losses", type, CASE_BYTES, &count);
+    double *weights = reference_dataset(group, "loss_weights", H5T_NATIVE_DOUBLE, 8, &count);
+    H5Tclose(type);
+    memcpy(name, names, CASE_BYTES);
+    snprintf(text, CASE_BYTES, "%s", name);
+    *out = (struct preference_settings){
+        .beta = reference_attribute(group, "beta"),
+        .label_smoothing = reference_attribute(group, "label_smoothing"),
+        .discopop_tau = reference_attribute(group, "discopop_tau"),
+    };
+    for (char *word = name, *next; word != NULL; word = next) {
+        next = strchr(word, ' ');
+        if (next != NULL) {
+            *next++ = '\0';
+        }
+        enum preference_loss loss = preference_named(word);
+        CHECK(loss != PREFERENCE_LOSSES && out->terms < count);
+        out->term[out->terms] = (struct preference_term){loss, weights[out->terms]};
+        out->terms++;
+    }
+    free(names);
+    free(weights);
+}
+
+static double relative_error(const float *a, const float *b, int64_t count, double scale)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += (a[i] * scale - b[i]) * (a[i] * scale - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(difference / size);
+}
+
+/* The largest relative error of a tensor's gradient. */
+static double compare_gradients(const struct setup *s, hid_t group)
+{
+    int count;
+    double worst = 0;
+    const struct model_parameter *parameters = model_parameters(s->model, &count);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        float *expected = reference_tensor(group, "gradients", p);
+        const float *got = s->gradients + p->first;
+        int64_t c = s->config.width;
+        bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
+        double scale = 1.0 / PAIRS;
+        double error = qkv_bias ? fmax(relative_error(got, expected, c, scale),
+                                       relative_error(got + 2 * c, expected + 2 * c, c, scale))
+                                : relative_error(got, expected, p->whole_rows * p->columns, scale);
+        for (int64_t j = c; qkv_bias && j < 2 * c; j++) {
+            CHECK_NEAR(got[j] * scale, expected[j], tolerance);
+        }
+        if (!(error <= tolerance)) {
+            fprintf(stderr, "%s: relative error %.3g\n", p->name, error);
+            exit(1);
+        }
+        worst = fmax(worst, error);
+        free(expected);
+    }
+    return worst;
+}
+
+static void compare_metrics(hid_t group, const double sums[OBJECTIVE_SUMS])
+{
+    for (const struct objective_metric *m = objective_dpo.metrics; m->name != NULL; m++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s", m->name);
+        if (strchr(name, '/') != NULL) {
+            *strchr(name, '/') = '.';
+        }
+        double expected = reference_attribute(group, name), got = objective_mean(sums, m);
+        if (!(fabs(got - expected) <= tolerance * fmax(1, fabs(expected)))) {
+            fprintf(stderr, "%s: %.9g, expected %.9g\n", m->name, got, expected);
+            exit(1);
+        }
+    }
+}
+
+static void test_case(struct setup *s, int number)
+{
+    char name[32], text[CASE_BYTES];
+    struct preference_settings settings;
+    struct micro micro;
+    double sums[OBJECTIVE_SUMS] = {0};
+    snprintf(name, sizeof name, "case_%d", number);
+    hid_t group = H5Gopen2(s->file, name, H5P_DEFAULT);
+    CHECK(group >= 0);
+    read_case(group, &settings, text);
+    for (int64_t i = 0; i < s->elements; i++) {
+        s->gradients[i] = NAN; /* a fresh gradient is set, whatever was there */
+    }
+    make_micro(s, 0, PAIRS, &micro);
+    run(s, &objective_dpo, &settings, &micro, true, NULL, sums);
+    double loss = sums[OBJECTIVE_LOSS] / sums[OBJECTIVE_COUNT];
+    CHECK_NEAR(loss / reference_attribute(group, "loss"), 1, tolerance);
+    compare_metrics(group, sums);
+    printf("%-24s loss %.7f, gradients: relative error %.2g\n", text, loss,
+           compare_gradients(s, group));
+    H5Gclose(group);
+}
+
+/* ---- our own promises ---- */
+
+/* Policy and reference are the same: the first losses, in f32 through the model. */
+static void test_first(struct setup *s)
+{
+    const struct {
+        enum preference_loss loss;
+        double expected;
+    } first[] = {{PREFERENCE_SIGMOID, log(2)},
+                 {PREFERENCE_HINGE, 1},
+                 {PREFERENCE_IPO, 25},
+                 {PREFERENCE_NCA_PAIR, 2 * log(2)},
+                 {PREFERENCE_BCO_PAIR, 2 * log(2)},
+                 {PREFERENCE_APO_ZERO, 1},
+                 {PREFERENCE_APO_DOWN, 1},
+                 {PREFERENCE_SPPO_HARD, 50},
+                 {PREFERENCE_ROBUST, log(2)},
+                 {PREFERENCE_AOT, log(2)},
+                 {PREFERENCE_AOT_UNPAIRED, log(2)},
+                 {PREFERENCE_SIGMOID_NORM, log(2)}};
+    struct micro micro;
+    double logps[ANSWERS * PAIRS], unused[OBJECTIVE_SUMS] = {0}, *before = s->reference;
+    for (int i = 0; i < PAIRS; i += 3) { /* as the reference is computed: other micro-batches */
+        make_micro(s, i, i + 3 < PAIRS ? 3 : PAIRS - i, &micro);
+        run(s, &objective_dpo_reference, NULL, &micro, false, logps, unused);
+    }
+    CHECK(unused[OBJECTIVE_COUNT] == PAIRS);
+    s->reference = logps;
+    make_micro(s, 0, PAIRS, &micro);
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+        double sums[OBJECTIVE_SUMS] = {0};
+        struct preference_settings settings = {
+            .terms = 1, .term = {{first[i].loss, 1}}, .beta = 0.1};
+        run(s, &objective_dpo, &settings, &micro, true, NULL, sums);
+        double loss = sums[OBJECTIVE_LOSS] / PAIRS;
+        printf("%-14s first loss %.9f\n", preference_name(first[i].loss), loss);
+        CHECK(fabs(loss - first[i].expected) <= 1e-6 * first[i].expected);
+    }
+    s->reference = before;
+}
+
+/* The gradient of one batch is that of its parts, added. */
+static void test_accumulation(struct setup *s)
+{
+    struct preference_settings settings = {
+        .terms = 2, .term = {{PREFERENCE_SIGMOID, 1}, {PREFERENCE_IPO, 0.5}}, .beta = 0.2};
+    struct micro micro;
+    double whole[OBJECTIVE_SUMS] = {0}, parts[OBJECTIVE_SUMS] = {0};
+    float *once = malloc((size_t)s->elements * sizeof *once);
+    CHECK(once != NULL);
+    memset(s->gradients, 0,
+           (size_t)s->elements * sizeof *s->gradients); /* between parameters too */
+    make_micro(s, 0, PAIRS, &micro);
+    run(s, &objective_dpo, &settings, &micro, true, NULL, whole);
+    memcpy(once, s->gradients, (size_t)s->elements * sizeof *once);
+    for (int i = 0; i < PAIRS; i++) {
+        make_micro(s, i, 1, &micro);
+        run(s, &objective_dpo, &settings, &micro, i == 0, NULL, parts);
+    }
+    for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+        CHECK(fabs(whole[i] - parts[i]) <= tolerance * fmax(1, fabs(whole[i])));
+    }
+    double error = relative_error(s->gradients, once, s->elements, 1);
+    printf("accumulation 8 x 1 and 1 x 8: relative error %.2g\n", error);
+    CHECK(error <= tolerance);
+    free(once);
+}
+
+int main(void)
+{
+    struct setup s = {0};
+    set_up(&s);
+    int cases = (int)reference_attribute(s.file, "cases");
+    CHECK(cases >= PREFERENCE_LOSSES);
+    for (int i = 0; i < cases; i++) {
+        test_case(&s, i);
+    }
+    test_first(&s);
+    test_accumulation(&s);
+    tear_down(&s);
+    return 0;
+}

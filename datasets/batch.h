@@ -15,8 +15,9 @@ struct batch {
     const int32_t *cu_rows;   /* [segments + 1] first row of each piece (attention's cu_q) */
     int64_t longest;          /* rows of the longest piece */
     int64_t
-        first_row; /* global index of row 0: (step's first sequence + offset) * T; for dropout */
-    int64_t seen;  /* tokens of the samples: N, or more where a last token is only predicted */
+        first_row; /* global index of row 0: (step's first sequence + offset) * T; for dropout; of packs:
+                      rows of a step are numbered on over all ranks, from (step's first sequence) * T */
+    int64_t seen; /* tokens of the samples: N, or more where a last token is only predicted */
     const int64_t *samples; /* [B] global sample ids, to name them in messages */
 
     /* Batches of sentence pairs (loader_options.kind); all else is as above, but the rows are packed: N is the sum

@@ -323,6 +323,11 @@ const char *chat_name(const struct chat_template *t)
     return t->name;
 }
 
+bool chat_strips(const struct chat_template *t)
+{
+    return t->strip;
+}
+
 int32_t chat_end_of_turn(const struct chat_template *t)
 {
     return t->end_of_turn;

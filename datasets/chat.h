@@ -59,6 +59,7 @@ void chat_close(struct chat_template **template);
 
 const char *chat_name(const struct chat_template *t);
 int32_t chat_end_of_turn(const struct chat_template *t);
+bool chat_strips(const struct chat_template *t); /* white space around messages says nothing */
 
 /* How chat_encode begins and ends. */
 struct chat_frame {

@@ -46,9 +46,10 @@ struct loader {
 
     /* the thread's own */
     int64_t step_first, next, share_end;
-    int32_t *window; /* [T + 1] */
-    int32_t *starts; /* [T] */
-    uint32_t *marks; /* [T] of a packed example */
+    int64_t next_row; /* of packs: the global index of their first row */
+    int32_t *window;  /* [T + 1] */
+    int32_t *starts;  /* [T] */
+    uint32_t *marks;  /* [T] of a packed example */
     struct example example;
     int32_t *example_memory; /* of ids, segments, predictions, and scratch for masking */
 
@@ -318,6 +319,11 @@ static void begin_step(struct loader *l, int64_t first)
     }
     l->next = first + rank * each + (rank < larger ? rank : larger);
     l->share_end = l->next + each + (rank < larger ? 1 : 0);
+    l->next_row = first * l->options.sequence_tokens;
+    for (int64_t i = first; i < l->next && is_packed(&l->options); i++) { /* others' rows */
+        struct order_place place = order_at(&l->order, i);
+        l->next_row += packing_pack_rows(l->packs[place.source], place.sample);
+    }
 }
 
 /* Targets and positions of one sample, one segment for each document in it where they are masked. */
@@ -412,6 +418,8 @@ static status fill_packs(struct loader *l, struct slot *s)
         TRY(packing_read(l->packs[place.source], &epoch, l->sets[place.source], place.sample,
                          &rows));
     }
+    s->batch.first_row = l->next_row;
+    l->next_row += rows.rows;
     s->batch.rows = rows.rows;
     s->batch.seen = rows.seen;
     s->batch.segments = rows.segments;

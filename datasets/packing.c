@@ -258,6 +258,18 @@ int64_t packing_pack_examples(const struct packing *p, int64_t pack)
     return is_packed(p) ? p->starts[pack + 1] - p->starts[pack] : 1;
 }
 
+int64_t packing_pack_rows(const struct packing *p, int64_t pack)
+{
+    if (!is_packed(p)) {
+        return p->length[pack] - 1;
+    }
+    int64_t rows = 0;
+    for (int64_t i = p->starts[pack]; i < p->starts[pack + 1]; i++) {
+        rows += p->length[p->slots[i]] - 1;
+    }
+    return rows;
+}
+
 void packing_example(const struct packing *p, const struct packing_epoch *epoch, int64_t pack,
                      int64_t index, int64_t *first, int64_t *length)
 {

@@ -56,6 +56,7 @@ status packing_scan(struct shard_set *set, const struct packing_rules *rules, in
 
 const struct packing_rules *packing_rules_of(const struct packing *p);
 int64_t packing_packs(const struct packing *p);
+int64_t packing_pack_rows(const struct packing *p, int64_t pack); /* of packing_read */
 int64_t packing_pack_examples(const struct packing *p, int64_t pack);
 
 /* Which examples stand in the places; shuffle false: always the same ones. */

@@ -7,6 +7,7 @@ needed to train.
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
     python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
     python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
+    python3 scripts/make_reference.py sft        (needs trl, datasets too; writes tests/reference/sft)
 
 A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
 names and orientations of Hugging Face's GPT2LMHeadModel: logits, loss, the gradient of every parameter, and
@@ -19,6 +20,9 @@ beginning of a text.
 
 DPO: what TRL's DPOTrainer makes of one batch of pairs with a tiny model: for every loss the value, the gradient of
 every parameter, and the metrics; and its RewardTrainer's loss.
+
+SFT: rows, a tokenizer and a tiny model, and what TRL's SFTTrainer logs of three steps with them, for prompts with
+completions and for conversations of which the assistant's part alone is learned (tests/trainer/test_sft.sh).
 """
 import math
 import pathlib
@@ -301,6 +305,100 @@ def write_dpo(path):
     print(path)
 
 
+SFT_PAIRS = [
+    ("What does ls do?", " It lists files."),
+    ("What does option -a of ls do?", " It shows all of the entries, hidden ones too."),
+    ("What does cat do?", " It prints files."),
+    ("What does cp do?", " It copies files and directories."),
+    ("What does option -r of cp do?", " It copies directories recursively."),
+    ("What does mv do?", " It moves."),
+    ("What does rm do?", " It removes files or directories, and there is no way back from it."),
+    ("Who?", " I."),
+]
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}"
+    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ m['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def sft_messages():
+    """Conversations of two exchanges, every other one with a system message."""
+    rows = []
+    for i in range(0, len(SFT_PAIRS), 2):
+        messages = [{"role": "system", "content": "Be brief."}] if i % 4 == 0 else []
+        for prompt, completion in SFT_PAIRS[i : i + 2]:
+            messages += [
+                {"role": "user", "content": prompt},
+                {"role": "assistant", "content": completion.strip()},
+            ]
+        rows.append({"messages": messages})
+    return rows
+
+
+def write_sft(folder):
+    """What TRL's SFTTrainer logs of a few steps, each with all rows, and all that is needed to do the same."""
+    import json
+    import tempfile
+
+    from datasets import Dataset
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    from trl import SFTConfig, SFTTrainer
+
+    folder.mkdir(exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        [a + b for a, b in SFT_PAIRS],
+        trainers.BpeTrainer(
+            vocab_size=300,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        ),
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+    )
+    fast.chat_template = CHATML
+    tokenizer.save(str(folder / "tokenizer.json"))
+    pairs = [{"prompt": a, "completion": b} for a, b in SFT_PAIRS]
+    lines = []
+    for name, rows, only in (("pairs", pairs, False), ("messages", sft_messages(), True)):
+        with open(folder / f"{name}.jsonl", "w") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+        torch.manual_seed(5)
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=len(fast), n_positions=128, n_embd=16, n_layer=1, n_head=2,
+                initializer_range=0.3, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                eos_token_id=0, bos_token_id=0,
+            )
+        )
+        if name == "pairs":
+            model.save_pretrained(folder)
+            (folder / "generation_config.json").unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory() as out:
+            args = SFTConfig(
+                output_dir=out, per_device_train_batch_size=len(rows), max_steps=3, learning_rate=1e-2,
+                lr_scheduler_type="constant", logging_steps=1, report_to="none", bf16=False, use_cpu=True,
+                max_length=128, assistant_only_loss=only, gradient_checkpointing=False, save_strategy="no",
+            )
+            trainer = SFTTrainer(
+                model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=fast
+            )
+            trainer.train()
+        for log in trainer.state.log_history[:3]:
+            lines.append(
+                f"{name} {log['loss']:.9g} {log['mean_token_accuracy']:.9g} {log['entropy']:.9g} "
+                f"{log['num_tokens']:.0f} {log['grad_norm']:.9g}\n"
+            )
+    (folder / "expected.txt").write_text("".join(lines))
+    print(folder)
+
+
 def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
     if sys.argv[1:] == ["lamb"]:
@@ -314,6 +412,9 @@ def main():
         return
     if sys.argv[1:] == ["dpo"]:
         write_dpo(folder / "dpo.h5")
+        return
+    if sys.argv[1:] == ["sft"]:
+        write_sft(folder / "sft")
         return
     write(folder / "gpt2_tanh.h5", "tanh", False)
     write(folder / "gpt2_erf_documents.h5", "none", True)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # The English manual pages as clean text: one file a page, a paragraph a line, about 6 MB in all.
 #
-#   scripts/manual_corpus.sh OUT_DIR
+#   scripts/manual_corpus.sh OUT_DIR [PACKAGE...]
 #
-# The pages are those of the Debian packages manpages and manpages-dev: from this machine where it has them,
+# The pages are those of the Debian packages, where none is named manpages and manpages-dev: from this machine where it has them,
 # else fetched with apt and unpacked, for which no root is needed. Pages that only point to another one, and
 # tables of character sets, are left out. Needs groff (package groff-base); man-db is not needed. Run again, it makes the same files.
 set -euo pipefail
 
-readonly packages=(manpages manpages-dev) pages_least=500
+packages=(manpages manpages-dev) pages_least=500
 readonly tables='/(armscii|ascii|cp12|iso_8859|koi8)[^/]*\.7(\.gz)?$'
 
 # plain: a page as groff prints it, to text. The first and the last line are the page's header and footer;
@@ -108,11 +108,14 @@ main() {
 if [ "${1:-}" = --pages ] && [ $# -ge 3 ]; then
     shift
     pages "$@"
-elif [ $# -eq 1 ] && [ "${1#-}" = "$1" ]; then
+elif [ $# -ge 1 ] && [ "${1#-}" = "$1" ]; then
+    if [ $# -gt 1 ]; then
+        packages=("${@:2}") pages_least=$(($# * 5))
+    fi
     work=
     trap 'rm -rf "$work"' EXIT
     main "$1"
 else
-    echo "usage: scripts/manual_corpus.sh OUT_DIR" >&2
+    echo "usage: scripts/manual_corpus.sh OUT_DIR [PACKAGE...]" >&2
     exit 64
 fi

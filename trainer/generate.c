@@ -28,6 +28,11 @@ struct run {
     size_t streamed; /* bytes given to stream so far */
 };
 
+static int32_t end_token(const struct run *r)
+{
+    return r->options->end != NULL ? *r->options->end : tokenizer_eos(r->tokenizer);
+}
+
 /* Whether text i gets another token. */
 static bool is_running(const struct run *r, int64_t text)
 {
@@ -186,7 +191,7 @@ static status choose(struct run *r, int64_t text)
     sampler_penalise(r->sampler, logits, list->ids, list->count);
     uint64_t sample = (uint64_t)(r->options->first_text + text);
     TRY(sampler_choose(r->sampler, logits, sample, (uint64_t)list->count, &id));
-    if (id == tokenizer_eos(r->tokenizer)) {
+    if (id == end_token(r)) {
         r->ended[text] = true;
         return STATUS_OK;
     }
@@ -215,7 +220,8 @@ static status sample_texts(struct run *r, int64_t piece)
                 TRY(choose(r, i));
             }
         }
-        if (!any_running(r)) {
+        bool stop = r->options->stopped != NULL && r->options->stopped();
+        if (stop || !any_running(r)) {
             break;
         }
         TRY(feed_next(r));
@@ -347,7 +353,7 @@ done:
 static status advance_beams(struct beams *b, int64_t live, bool *done)
 {
     struct run *r = b->run;
-    int32_t eos = tokenizer_eos(r->tokenizer);
+    int32_t eos = end_token(r);
     int64_t count = 0, chosen = 0;
     TRY(list_candidates(b, live, &count));
     struct beam_candidate *next = b->candidates + 2 * r->texts * r->texts;

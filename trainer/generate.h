@@ -16,7 +16,9 @@ struct generate_options {
     double length_penalty; /* beams: log-probability / tokens^penalty ranks them */
     const char *stops[GENERATE_STOPS_MAX]; /* a text ends before any of these */
     int stop_count;
-    bool use_cache; /* false: recompute the whole text for each token, to check the cache */
+    const int32_t *end;    /* the token that ends a text; NULL: the tokenizer's own */
+    bool (*stopped)(void); /* asked before each token: end all texts now; NULL: never */
+    bool use_cache;        /* false: recompute the whole text for each token, to check the cache */
 };
 
 struct generate_text {

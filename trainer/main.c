@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"evaluate", command_evaluate, "loss and perplexity on held-out data, accuracy on a task"},
     {"score", command_score, "log-probability of each line"},
     {"generate", command_generate, "text from a trained model"},
+    {"chat", command_chat, "a conversation with a model that was fine-tuned for it"},
     {"inspect", command_inspect,
      "what a shard, checkpoint, tokenizer or run folder holds; is it whole"},
     {"checkpoint", command_checkpoint, "list, verify and compare checkpoints; cut one anew"},

@@ -308,18 +308,17 @@ static status start_found(struct session *s, struct comm *world,
                           const struct checkpoint_found *found, char *const *overrides,
                           int override_count, int64_t rows)
 {
-    char tokenizer[FILE_PATH_BYTES];
     struct recipe *r = &s->recipe;
     TRY(read_found(found, overrides, override_count, r));
     int64_t micro = session_rows(r);
     int64_t positions = r->model.max_position_embeddings;
     rows = rows > micro ? rows : micro;
     rows = rows > positions ? rows : positions;
-    TRY(file_join(tokenizer, found->folder, "tokenizer"));
-    if (!file_is_folder(tokenizer)) {
-        tokenizer[0] = '\0';
+    TRY(file_join(s->tokenizer_dir, found->folder, "tokenizer"));
+    if (!file_is_folder(s->tokenizer_dir)) {
+        s->tokenizer_dir[0] = '\0';
     }
-    return session_start(s, world, tokenizer, rows, positions, false);
+    return session_start(s, world, s->tokenizer_dir, rows, positions, false);
 }
 
 status session_open_checkpoint(struct session *s, struct comm *world, const char *path,

@@ -3,6 +3,7 @@
  * What `train`, `evaluate`, `generate`, `score` and `bench step` have in common. */
 #pragma once
 
+#include "base/file.h"
 #include "comm/mesh.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint.h"
@@ -17,7 +18,8 @@ struct session {
     struct mesh mesh; /* the world is the caller's */
     struct device *device;
     struct kernels *kernels;
-    struct tokenizer *tokenizer; /* NULL where the recipe names none */
+    struct tokenizer *tokenizer;         /* NULL where the recipe names none */
+    char tokenizer_dir[FILE_PATH_BYTES]; /* the folder that a checkpoint has it in; "": none */
     struct model *model;
 };
 

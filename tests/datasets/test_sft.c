@@ -329,11 +329,14 @@ static struct loader_options options_with(const struct packing_rules *rules)
 /* Rows of a step, one after the other over ranks and micro-batches. */
 struct step {
     int64_t rows, seen, learned;
+    int64_t first_row; /* the global index of row 0: rows of a step are numbered over all ranks */
     int32_t inputs[256], targets[256], positions[256];
 };
 
 static void add_batch(struct step *s, const struct batch *b, bool cut)
 {
+    CHECK(s->rows == 0 || b->rows == 0 || b->first_row == s->first_row + s->rows);
+    s->first_row = s->rows == 0 ? b->first_row : s->first_row;
     CHECK(b->rows <= b->sequences * b->tokens && b->cu_rows[b->segments] == b->rows);
     for (int64_t g = 0; g < b->segments; g++) {
         for (int64_t row = b->cu_rows[g]; row < b->cu_rows[g + 1]; row++) {

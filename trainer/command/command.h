@@ -12,6 +12,7 @@ status command_train(int argc, char **argv);
 status command_plan(int argc, char **argv);
 status command_evaluate(int argc, char **argv);
 status command_generate(int argc, char **argv);
+status command_chat(int argc, char **argv);
 status command_score(int argc, char **argv);
 status command_inspect(int argc, char **argv);
 status command_tokenizer(int argc, char **argv);

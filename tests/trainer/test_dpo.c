@@ -184,14 +184,15 @@ static void run(struct setup *s, const struct objective *o, const struct prefere
 
 static void read_case(hid_t group, struct preference_settings *out, char text[CASE_BYTES + 1])
 {
+    char name[CASE_BYTES + 1] = "";
     int64_t count;
     hid_t type = H5Tcopy(H5T_C_S1);
     H5Tset_size(type, CASE_BYTES);
     char *names = reference_dataset(group, "losses", type, CASE_BYTES, &count);
     double *weights = reference_dataset(group, "loss_weights", H5T_NATIVE_DOUBLE, 8, &count);
     H5Tclose(type);
-    memcpy(text, names, CASE_BYTES);
-    text[CASE_BYTES] = '\0';
+    memcpy(name, names, CASE_BYTES);
+    memcpy(text, name, sizeof name);
     *out = (struct preference_settings){
         .beta = reference_attribute(group, "beta"),
         .label_smoothing = reference_attribute(group, "label_smoothing"),

@@ -1,12 +1,11 @@
-#define _GNU_SOURCE
 #include "base/device.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 
 struct device {
     enum device_kind kind;
@@ -20,27 +19,11 @@ static const double transfer_seconds = 300; /* that device_read and device_write
 
 /* ---- the CPU ---- */
 
-/* Large blocks start on a huge page's boundary, so that the kernel can back them with huge pages
- * (fewer misses of the address cache in the optimizer's pass over all weights). */
-enum { HUGE_PAGE_BYTES = 2 << 20, LINE_BYTES = 64 };
-
-static size_t rounded(size_t bytes, size_t to)
-{
-    return (bytes + to - 1) / to * to;
-}
-
 static status cpu_allocate(struct device *dev, size_t bytes, const char *what, void **out)
 {
     (void)dev;
-    size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : LINE_BYTES;
-    size_t size = rounded(bytes == 0 ? 1 : bytes, alignment);
-    void *memory = aligned_alloc(alignment, size);
-    REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for %s", bytes, what);
-    if (alignment == HUGE_PAGE_BYTES) {
-        (void)madvise(memory, size, MADV_HUGEPAGE); /* a hint: refused is fine */
-    }
-    memset(memory, 0, size);
-    *out = memory;
+    *out = memory_allocate(bytes);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for %s", bytes, what);
     return STATUS_OK;
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "comm/heartbeat.h"
 #include "comm/shared_impl.h"
 
@@ -163,16 +164,6 @@ static const struct shared_link message_link = {.batch_create = link_batch_creat
 
 /* ---- memory that ranks of a node share ---- */
 
-static void *plain_memory(size_t bytes)
-{
-    size_t whole = (bytes + PAGE) / PAGE * PAGE;
-    void *memory = whole > bytes ? aligned_alloc(PAGE, whole) : NULL;
-    if (memory != NULL) {
-        memset(memory, 0, whole);
-    }
-    return memory;
-}
-
 static bool window_allocate(MPI_Comm local, int locals, int place, struct shared_window *out)
 {
     MPI_Info info;
@@ -215,7 +206,7 @@ static status window_make(MPI_Comm verdict, MPI_Comm local, int locals, int plac
     out->base = calloc((size_t)locals, sizeof *out->base);
     int mine = out->base != NULL && bytes < SIZE_MAX - PAGE;
     if (mine && locals == 1) {
-        out->base[0] = plain_memory(bytes);
+        out->base[0] = memory_allocate(bytes);
         mine = out->base[0] != NULL;
     } else if (mine) {
         mine = window_allocate(local, locals, place, out);
@@ -420,7 +411,7 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     free(window->base);
     free(window);
     TRY(result);
-    *out = plain_memory(bytes); /* collectives on it go through the stage */
+    *out = memory_allocate(bytes); /* collectives on it go through the stage */
     REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for communication", bytes);
     return STATUS_OK;
 }

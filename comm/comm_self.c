@@ -1,12 +1,10 @@
 /* A world of one rank. The collectives of a group of one are answered in comm.c; what is left is
  * memory and the end. */
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/memory.h"
 #include "comm/comm_impl.h"
 #include "comm/heartbeat.h"
-
-#define ALIGNMENT 4096
 
 static status self_destroy(struct comm **comm)
 {
@@ -31,11 +29,8 @@ static status self_split(struct comm *comm, int colour, int key, struct comm **o
 static status self_allocate(struct comm *comm, size_t bytes, void **out)
 {
     (void)comm;
-    REQUIRE(bytes <= SIZE_MAX - ALIGNMENT, STATUS_INTERNAL, "out of memory: %zu bytes", bytes);
-    size_t whole = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
-    *out = aligned_alloc(ALIGNMENT, whole);
+    *out = memory_allocate(bytes);
     REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for communication", bytes);
-    memset(*out, 0, whole);
     return STATUS_OK;
 }
 

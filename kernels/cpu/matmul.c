@@ -464,13 +464,19 @@ static dnnl_status_t plan_run(struct matmul *m, const struct plan *p, int lane,
 
 /* ---- products in units ---- */
 
-/* Measured on a core of Zen 5 with oneDNN 2.6.3 (GPT-2's shapes at 1,024 rows): one thread on one
- * such unit runs at 180 to 220 GFLOP/s in f32 and 380 to 440 in bf16 for all of them, while the
- * library's own division of a product between two threads halves some. Wider units read weights
- * with long strides at two thirds of the speed (f32, and bf16 with a long inner size); narrower ones
- * in bf16 pack the same rows too often. Packing b beforehand gained nothing with these units. */
-enum { UNIT_ROWS = 512, UNIT_COLUMNS = 384, UNIT_MULTIPLE = 64, UNITS_LEAST = 4 };
-enum { BF16_UNIT_COLUMNS = 768, BF16_INNER_LONG = 4096 };
+/* Measured on two cores of Zen 5 with oneDNN 2.6.3 at GPT-2's shapes and 1,024 rows, one thread a unit: large
+ * units are faster, as less is packed again, by 4 to 9 % over 512 x 384; but where b lies as it is
+ * multiplied and the inner size is long, wider units than 384 read it with long strides at two thirds of
+ * the speed. The library's own division of a product between two threads halves some. Packing b beforehand
+ * gained nothing with these units. */
+enum {
+    UNIT_ROWS = 1024,
+    UNIT_COLUMNS = 768,
+    UNIT_NARROW = 384,
+    UNIT_MULTIPLE = 64,
+    UNITS_LEAST = 4
+};
+enum { F32_INNER_LONG = 1024, BF16_INNER_LONG = 4096 };
 
 static int64_t divide_up(int64_t a, int64_t b)
 {
@@ -496,8 +502,10 @@ static int64_t inner_size(const struct matmul_call *call)
 
 static int64_t unit_columns_most(const struct matmul_call *call)
 {
-    bool wide = call->a.dtype == DTYPE_BF16 && inner_size(call) <= BF16_INNER_LONG;
-    return wide ? BF16_UNIT_COLUMNS : UNIT_COLUMNS;
+    bool f32 = call->a.dtype == DTYPE_F32;
+    bool narrow = f32 ? !call->transpose_b && inner_size(call) > F32_INNER_LONG
+                      : inner_size(call) > BF16_INNER_LONG;
+    return narrow ? UNIT_NARROW : UNIT_COLUMNS;
 }
 
 /* At least so many parts that units are small enough; somewhat more where these are equal and make an even

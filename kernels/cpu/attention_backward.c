@@ -22,7 +22,7 @@ struct views {
 /* A thread's memory. */
 struct work {
     float *keys, *turned_keys, *turned_values; /* [KEYS][padded], [padded][KEYS] */
-    float *q, *d_o;                            /* [ROWS][padded] */
+    float *q, *d_o;                            /* [longest_q][padded] */
     float *left_q, *left_d_o;                  /* the same as factors of a score product */
     float *p, *ds;                             /* [ROWS][KEYS] */
     float *dot;                                /* [longest_q] d_o . o */
@@ -37,8 +37,8 @@ struct work {
 static size_t work_floats(int64_t padded, int64_t queries, int64_t keys)
 {
     int64_t rounded = (queries + 15) / 16 * 16;
-    return (size_t)((3 * KEYS + 4 * ROWS) * padded + 2 * ROWS * KEYS + 2 * rounded +
-                    queries * padded + 2 * keys * padded);
+    return (size_t)(3 * KEYS * padded + 2 * ROWS * KEYS + 2 * rounded + 5 * queries * padded +
+                    2 * keys * padded);
 }
 
 static struct work work_of(float *memory, int64_t padded, int64_t queries, int64_t keys)
@@ -52,10 +52,10 @@ static struct work work_of(float *memory, int64_t padded, int64_t queries, int64
         {&w.keys, KEYS * padded},
         {&w.turned_keys, KEYS * padded},
         {&w.turned_values, KEYS * padded},
-        {&w.q, ROWS * padded},
-        {&w.d_o, ROWS * padded},
-        {&w.left_q, ROWS * padded},
-        {&w.left_d_o, ROWS * padded},
+        {&w.q, queries * padded},
+        {&w.d_o, queries * padded},
+        {&w.left_q, queries * padded},
+        {&w.left_d_o, queries * padded},
         {&w.p, ROWS * KEYS},
         {&w.ds, ROWS * KEYS},
         {&w.dot, rounded},
@@ -89,19 +89,25 @@ size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernel
     return (size_t)threads * cpu_scratch_rounded(floats * sizeof(float));
 }
 
-/* d_o . o of each row, and lse as a power of two; a row that sees nothing has p = exp2(-inf). */
+/* The head's q and d_o packed, once for all tiles of keys; d_o . o of each row, and lse as a power of two; a
+ * row that sees nothing has p = exp2(-inf). */
 static void prepare_head(const struct work *w, const struct attention_head *h, struct views v)
 {
     int64_t width = h->a->head_width, column = h->head * width;
     const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
+    attention_pack(w->q, v.q, h->first_q, h->queries, column, width);
+    attention_pack(w->d_o, v.d_o, h->first_q, h->queries, column, width);
+    if (w->factors.pairs) {
+        attention_pack_left(w->left_q, v.q, h->first_q, h->queries, column, width);
+        attention_pack_left(w->left_d_o, v.d_o, h->first_q, h->queries, column, width);
+    }
     for (int64_t i = 0; i < h->queries; i++) {
         int64_t row = h->first_q + i;
         attention_prefetch(v.o, row, column, width);
-        attention_prefetch(v.d_o, row, column, width);
         vector sum = vector_set(0);
         for (int64_t c = 0; c < width; c += VECTOR_LANES) {
-            int64_t at = row * v.o.stride + column + c, d_at = row * v.d_o.stride + column + c;
-            sum = vector_fma(vector_get(v.d_o.data, v.d_o.dtype, d_at, width - c),
+            int64_t at = row * v.o.stride + column + c;
+            sum = vector_fma(vector_load(w->d_o + i * w->padded + c),
                              vector_get(v.o.data, v.o.dtype, at, width - c), sum);
         }
         w->dot[i] = vector_sum(sum);
@@ -175,8 +181,8 @@ static void tile_scores(const struct work *w, const struct attention_head *h, co
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
         int64_t columns = seen_columns(h, t, last);
         attention_multiply(&(struct attention_product){
-            w->p + r * KEYS, KEYS, w->left_q + r * f.stride, f.stride, 1, w->turned_keys, KEYS,
-            last - r, columns, f.inner, false, f.pairs});
+            w->p + r * KEYS, KEYS, w->left_q + (t->query + r) * f.stride, f.stride, 1,
+            w->turned_keys, KEYS, last - r, columns, f.inner, false, f.pairs});
         for (int64_t i = r; i < last; i++) {
             probabilities_row(w, h, t, i, columns);
         }
@@ -185,8 +191,8 @@ static void tile_scores(const struct work *w, const struct attention_head *h, co
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
         int64_t columns = seen_columns(h, t, last);
         attention_multiply(&(struct attention_product){
-            w->ds + r * KEYS, KEYS, w->left_d_o + r * f.stride, f.stride, 1, w->turned_values, KEYS,
-            last - r, columns, f.inner, false, f.pairs});
+            w->ds + r * KEYS, KEYS, w->left_d_o + (t->query + r) * f.stride, f.stride, 1,
+            w->turned_values, KEYS, last - r, columns, f.inner, false, f.pairs});
         for (int64_t i = r; i < last; i++) {
             slopes_row(w, h, t, i, columns);
         }
@@ -214,7 +220,7 @@ static void tile_gradients(const struct work *w, const struct attention_head *h,
                                             w->p + begin * KEYS + j,
                                             1,
                                             KEYS,
-                                            w->d_o + begin * padded,
+                                            w->d_o + (t->query + begin) * padded,
                                             padded,
                                             keys,
                                             width,
@@ -223,24 +229,16 @@ static void tile_gradients(const struct work *w, const struct attention_head *h,
         attention_multiply(&product);
         product.c = t->dkeys + j * padded;
         product.a = w->ds + begin * KEYS + j;
-        product.b = w->q + begin * padded;
+        product.b = w->q + (t->query + begin) * padded;
         attention_multiply(&product);
     }
 }
 
-static void tile_run(const struct work *w, const struct attention_head *h, struct views v,
-                     struct tile *t)
+static void tile_run(const struct work *w, const struct attention_head *h, const struct tile *t)
 {
-    int64_t width = h->a->head_width, row = h->first_q + t->query;
     if (seen_columns(h, t, t->rows) == 0 ||
         attention_visible(h, t->query).first >= t->key + t->keys) {
         return;
-    }
-    attention_pack(w->q, v.q, row, t->rows, h->head * width, width);
-    attention_pack(w->d_o, v.d_o, row, t->rows, h->head * width, width);
-    if (w->factors.pairs) {
-        attention_pack_left(w->left_q, v.q, row, t->rows, h->head * width, width);
-        attention_pack_left(w->left_d_o, v.d_o, row, t->rows, h->head * width, width);
     }
     tile_scores(w, h, t);
     tile_gradients(w, h, t);
@@ -263,7 +261,7 @@ static void keys_tile(const struct work *w, const struct attention_head *h, stru
     attention_pack_right(w->turned_values, v.values, row, t.keys, column, width);
     for (t.query = 0; t.query < h->queries; t.query += ROWS) {
         t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
-        tile_run(w, h, v, &t);
+        tile_run(w, h, &t);
     }
     if (last_head) {
         attention_unpack(v.dkeys, row, t.keys, column, width, t.dkeys, h->a->scale);

@@ -657,10 +657,9 @@ status convert(struct kernels *k, struct tensor to, struct tensor from)
 
 /* ---- the floor ---- */
 
-status kernels_floor(struct kernels *k, double *seconds, const struct product *products, int count,
-                     int repeats)
+status kernels_floor(struct kernels *k, double (*seconds)[KERNELS_FLOOR_WAYS],
+                     const struct product *products, int count)
 {
-    *seconds = 0;
     for (int i = 0; i < count; i++) {
         const struct product *p = &products[i];
         REQUIRE(p->rows > 0 && p->inner > 0 && p->outputs > 0 && p->count >= 0, STATUS_INTERNAL,
@@ -668,7 +667,6 @@ status kernels_floor(struct kernels *k, double *seconds, const struct product *p
                 (long long)p->rows, (long long)p->inner, (long long)p->outputs,
                 (long long)p->count);
     }
-    REQUIRE(repeats > 0, STATUS_INTERNAL, "kernels_floor: %d repeats", repeats);
     REQUIRE(k->table.floor != NULL, STATUS_UNAVAILABLE, "this back-end has no floor to measure");
-    return k->table.floor(k, seconds, products, count, repeats);
+    return k->table.floor(k, seconds, products, count);
 }

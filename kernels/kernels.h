@@ -379,11 +379,14 @@ struct product {
     int64_t count;   /* how often the step does it */
 };
 
-/* kernels_floor - the time that these products alone take in the matrix library: no bias, no
- * activation, no copy, each in the fastest of the layouts that are known to the back-end.
+enum { KERNELS_FLOOR_WAYS = 2 };
+
+/* kernels_floor - the time that each of these products alone takes, as often as the step does it, in the
+ * matrix library: no bias, no activation, no copy, in each of the ways to divide it that the back-end has.
+ * What is called several times, in turn with steps, shows which way is the fastest.
  *
- * Units     each layout is timed `repeats` times and its median kept; seconds is the sum over all
+ * Shapes    seconds [count][KERNELS_FLOOR_WAYS]
  * Memory    operands are allocated for the call: of each product as many as it is done
  * Order     waits until everything is done */
-status kernels_floor(struct kernels *k, double *seconds, const struct product *products, int count,
-                     int repeats);
+status kernels_floor(struct kernels *k, double (*seconds)[KERNELS_FLOOR_WAYS],
+                     const struct product *products, int count);

@@ -1,9 +1,9 @@
 /* The floor under a step: its matrix products alone, as fast as the library does them here.
  *
- * Each product is timed divided by the library and divided by us, alternating, with nothing before
- * or after it, and not accumulating; the better median counts. A product that the step does for each layer
- * is done on as many operands: the same ones again would lie in the cache. */
-#include <stdlib.h>
+ * Each product is timed divided by the library and divided by us, with nothing before or after it, and not
+ * accumulating. A product that the step does for each layer is done on as many operands: the same ones again
+ * would lie in the cache. */
+#include <string.h>
 
 #include "base/clock.h"
 #include "kernels/cpu/matmul.h"
@@ -49,18 +49,6 @@ static struct matmul_call call_make(enum dtype dtype, const struct product *p,
     }
 }
 
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *times, int count)
-{
-    qsort(times, (size_t)count, sizeof *times, double_compare);
-    return times[count / 2];
-}
-
 typedef status product_function(struct kernels *k, const struct matmul_call *call);
 
 /* All of a product's operands once. */
@@ -76,37 +64,31 @@ static status timed(struct kernels *k, product_function *run, const struct produ
     return STATUS_OK;
 }
 
-static status product_time(struct kernels *k, double *seconds, const struct product *p,
-                           const struct operands *o, int repeats)
+static status product_time(struct kernels *k, double seconds[KERNELS_FLOOR_WAYS],
+                           const struct product *p, const struct operands *o)
 {
-    double *times = malloc(2 * (size_t)repeats * sizeof *times);
-    REQUIRE(times != NULL, STATUS_INTERNAL, "out of memory for %d timings", repeats);
-    status result = STATUS_OK;
     struct matmul_call call = call_make(k->dtype, p, o, 0);
-    TRY_GOTO(result, done, matmul_product_whole(k, &call)); /* makes the plans */
-    TRY_GOTO(result, done, matmul_product(k, &call));
-    for (int i = 0; i < repeats; i++) {
-        TRY_GOTO(result, done, timed(k, matmul_product_whole, p, o, &times[i]));
-        TRY_GOTO(result, done, timed(k, matmul_product, p, o, &times[repeats + i]));
-    }
-    double whole = median(times, repeats), divided = median(times + repeats, repeats);
-    *seconds = whole < divided ? whole : divided;
-done:
-    free(times);
-    return result;
+    TRY(matmul_product_whole(k, &call)); /* makes the plans */
+    TRY(matmul_product(k, &call));
+    TRY(timed(k, matmul_product_whole, p, o, &seconds[0]));
+    return timed(k, matmul_product, p, o, &seconds[1]);
 }
 
-/* Small values that are not zero: some processors multiply zeros faster. */
+/* Small values that are not zero: some processors multiply zeros faster. A piece of them is repeated. */
 static void operand_fill(void *data, size_t bytes, enum dtype dtype)
 {
-    size_t count = bytes / dtype_bytes(dtype);
-    for (size_t i = 0; i < count; i++) {
+    enum { PIECE = 1 << 16 };
+    size_t piece = bytes < PIECE ? bytes : PIECE;
+    for (size_t i = 0; i < piece / dtype_bytes(dtype); i++) {
         float value = (float)(i * 2654435761u % 1000) / 1000.0f - 0.5f;
         if (dtype == DTYPE_F32) {
             ((float *)data)[i] = value;
         } else {
             ((bf16 *)data)[i] = f32_to_bf16(value);
         }
+    }
+    for (size_t done = piece; done < bytes; done += piece) {
+        memcpy((char *)data + done, data, bytes - done < piece ? bytes - done : piece);
     }
 }
 
@@ -126,17 +108,14 @@ static status operands_create(struct kernels *k, const struct product *products,
     return STATUS_OK;
 }
 
-status matmul_floor(struct kernels *k, double *seconds, const struct product *products, int count,
-                    int repeats)
+status matmul_floor(struct kernels *k, double (*seconds)[KERNELS_FLOOR_WAYS],
+                    const struct product *products, int count)
 {
     struct operands o = {0};
     status result = STATUS_OK;
-    *seconds = 0;
     TRY_GOTO(result, done, operands_create(k, products, count, &o));
     for (int i = 0; i < count; i++) {
-        double each = 0;
-        TRY_GOTO(result, done, product_time(k, &each, &products[i], &o, repeats));
-        *seconds += each;
+        TRY_GOTO(result, done, product_time(k, seconds[i], &products[i], &o));
     }
 done:
     for (int j = 0; j < OPERANDS; j++) {

@@ -77,12 +77,13 @@ static void test_floor(struct device *dev)
     const struct product products[] = {{PRODUCT_FORWARD, 40, 24, 56, 3},
                                        {PRODUCT_INPUT, 40, 24, 56, 1},
                                        {PRODUCT_WEIGHT, 40, 24, 56, 2}};
-    double seconds = 0;
-    CHECK_OK(kernels_floor(k, &seconds, products, 3, 3));
-    CHECK(seconds > 0);
-    CHECK_OK(kernels_floor(k, &seconds, products, 0, 3));
-    CHECK(seconds == 0);
-    CHECK_FAILS(kernels_floor(k, &seconds, products, 3, 0), STATUS_INTERNAL, "0 repeats");
+    double seconds[3][KERNELS_FLOOR_WAYS] = {{0}};
+    CHECK_OK(kernels_floor(k, seconds, products, 3));
+    for (int i = 0; i < 3 * KERNELS_FLOOR_WAYS; i++) {
+        CHECK(seconds[i / KERNELS_FLOOR_WAYS][i % KERNELS_FLOOR_WAYS] > 0);
+    }
+    const struct product none = {PRODUCT_FORWARD, 40, 0, 56, 3};
+    CHECK_FAILS(kernels_floor(k, seconds, &none, 1), STATUS_INTERNAL, "40 x 0 x 56");
     CHECK_OK(kernels_destroy(&k));
 }
 

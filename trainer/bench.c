@@ -315,6 +315,9 @@ status bench_step_run(struct session *s, const struct objective *objective, int 
 {
     struct bench b = {.session = s, .objective = objective};
     *out = (struct bench_step){0};
+    REQUIRE(objective->scratch_bytes == NULL, STATUS_UNAVAILABLE,
+            "bench step has no made-up examples for objective %s; time it with objective=clm",
+            objective->name);
     status result = bench_create(&b);
     if (result == STATUS_OK) {
         result = measure(&b, repeats, floor, out);

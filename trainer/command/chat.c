@@ -94,6 +94,9 @@ static void drop(struct chat *c, int64_t first, int64_t count)
     for (int64_t i = first; i < first + count; i++) {
         free((char *)c->messages[i].text);
     }
+    if (count == 0) {
+        return;
+    }
     c->count -= count;
     for (int64_t i = first; i < c->count; i++) {
         c->messages[i] = c->messages[i + count];

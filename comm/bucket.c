@@ -40,6 +40,8 @@ struct bucket_set {
     int bucket_count;
     float *memory; /* of the segments that do not pass */
     int64_t memory_elems;
+    struct device *device;
+    struct stream *stream;
     float *slots, *sums; /* NULL where nothing passes */
     struct slot slot[SLOTS];
     struct range *ranges;
@@ -126,6 +128,10 @@ static status allocate(struct bucket_set *set, const struct bucket_options *o)
     REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL, STATUS_INTERNAL,
             "out of memory: %lld buckets", (long long)sizes.buckets);
     set->memory_elems = sizes.resident;
+    set->device = o->device;
+    set->stream = o->stream;
+    REQUIRE(o->device == NULL || device_is_host(o->device) || sizes.largest == 0,
+            STATUS_UNAVAILABLE, "gradients that pass (parallel.zero_stage: 2) are on the CPU only");
     TRY(comm_allocate(o->comm, (size_t)sizes.resident * sizeof(float), (void **)&set->memory));
     if (sizes.largest > 0) {
         TRY(comm_allocate(o->comm, (size_t)(SLOTS * sizes.largest) * sizeof(float),
@@ -268,9 +274,14 @@ float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element)
                   : place_in(segment, element);
 }
 
-void bucket_clear(struct bucket_set *set)
+status bucket_clear(struct bucket_set *set)
 {
-    memset(set->memory, 0, (size_t)set->memory_elems * sizeof *set->memory);
+    size_t bytes = (size_t)set->memory_elems * sizeof *set->memory;
+    if (set->device != NULL) {
+        return device_zero(set->device, set->stream, set->memory, bytes);
+    }
+    memset(set->memory, 0, bytes);
+    return STATUS_OK;
 }
 
 /* ---- the sums ---- */
@@ -395,10 +406,8 @@ static status spread_sums(struct bucket_set *set)
 {
     for (int i = 0; i < set->bucket_count; i++) {
         struct range share = bucket_share(set, i);
-        if (share.count > 0) {
-            memcpy(set->memory + share.first, set->buckets[i].sums,
-                   (size_t)share.count * sizeof *set->memory);
-        }
+        memcpy(set->memory + share.first, set->buckets[i].sums,
+               (size_t)share.count * sizeof *set->memory);
         TRY(bucket_gather_start(set, i, set->memory, sizeof *set->memory));
     }
     return bucket_gather_finish(set);

@@ -16,6 +16,7 @@
  * backward pass of one micro-batch: passing segments are summed over ranks in each, the others in the last. */
 #pragma once
 
+#include "base/device.h"
 #include "comm/comm.h"
 
 struct bucket_set;
@@ -28,6 +29,8 @@ struct bucket_segment {
 
 struct bucket_options {
     struct comm *comm;
+    struct device *device; /* the comm's; NULL: the host. No segment passes on another device */
+    struct stream *stream; /* of its work */
     const struct bucket_segment *segments;
     int segment_count;
     int64_t bucket_elems; /* of a bucket, at most */
@@ -76,7 +79,7 @@ struct range bucket_share(const struct bucket_set *set, int bucket);
 float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element);
 
 /* bucket_clear - the gradients become zero, for a rank that has none (passing segments are zero by then). */
-void bucket_clear(struct bucket_set *set);
+status bucket_clear(struct bucket_set *set);
 
 /* bucket_gather_start - every rank's share of this bucket of data[count] reaches all ranks, in place. */
 status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes);

@@ -53,6 +53,10 @@ status kernels_create(struct device *dev, enum dtype dtype, int threads,
                       const struct kernels_limits *limits, struct kernels **out);
 status kernels_destroy(struct kernels **k);
 
+/* cuda_register - make `device: cuda` known, in a program with that back-end; needs no GPU and looks for none yet. Once,
+ * before any device. */
+void cuda_register(void);
+
 /* kernels_workspace_bytes - what a context needs for itself; a pure function, for `bireme plan`. */
 size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
                                const struct kernels_limits *limits);

@@ -7,12 +7,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "trainer/feed.h"
 
 struct bench {
     struct session *session;
     const struct objective *objective;
     struct update *update;
-    float *losses;
+    struct feed *feed;
+    float *losses; /* on the device */
     struct batch batch;
     int32_t *tokens, *targets, *positions, *cu_rows;
     int64_t steps;
@@ -24,13 +26,20 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double bench_median(double *values, int count)
+static double median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, by_value);
     return values[count / 2];
 }
 
 /* ---- a step on random tokens ---- */
+
+/* And entropies, logits, best ids. */
+static size_t losses_bytes(const struct session *s)
+{
+    const struct recipe *r = &s->recipe;
+    return (size_t)(r->batch.micro_size * r->data.sequence_length) * 4 * sizeof(float);
+}
 
 static status make_batch(struct bench *b)
 {
@@ -41,9 +50,7 @@ static status make_batch(struct bench *b)
     b->targets = calloc((size_t)rows, sizeof *b->targets);
     b->positions = calloc((size_t)rows, sizeof *b->positions);
     b->cu_rows = calloc((size_t)sequences + 1, sizeof *b->cu_rows);
-    b->losses = calloc(4 * (size_t)rows, sizeof *b->losses); /* and entropies, logits, best */
-    REQUIRE(b->tokens != NULL && b->targets != NULL && b->positions != NULL && b->cu_rows != NULL &&
-                b->losses != NULL,
+    REQUIRE(b->tokens != NULL && b->targets != NULL && b->positions != NULL && b->cu_rows != NULL,
             STATUS_INTERNAL, "out of memory for a batch of %lld rows", (long long)rows);
     uint64_t vocabulary = (uint64_t)model_config_of(b->session->model)->vocabulary;
     uint64_t key = random_key((uint64_t)r->seed, RANDOM_TEST, 0, 0);
@@ -73,6 +80,8 @@ static status bench_create(struct bench *b)
 {
     struct session *s = b->session;
     TRY(make_batch(b));
+    TRY(feed_create(s->device, kernels_stream(s->kernels), b->batch.rows, &b->feed));
+    TRY(device_allocate(s->device, losses_bytes(s), "losses", (void **)&b->losses));
     TRY(model_initialise(s->model, (uint64_t)s->recipe.seed));
     TRY(session_update(s, 1, &b->update));
     return update_release_weights(b->update);
@@ -81,11 +90,12 @@ static status bench_create(struct bench *b)
 static status bench_destroy(struct bench *b)
 {
     status result = update_destroy(&b->update);
+    KEEP_FIRST(result, feed_destroy(&b->feed));
+    device_release(b->session->device, b->losses, losses_bytes(b->session));
     free(b->tokens);
     free(b->targets);
     free(b->positions);
     free(b->cu_rows);
-    free(b->losses);
     return result;
 }
 
@@ -102,18 +112,22 @@ static status one_step(struct bench *b)
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0};
     struct exact_sum squares;
+    struct batch placed;
+    TRY(feed_start(b->feed, &b->batch));
+    TRY(feed_take(b->feed, &b->batch, &placed));
     struct model_input input = {
         .rows = b->batch.rows,
-        .tokens = b->tokens,
-        .positions = b->positions,
+        .tokens = placed.inputs,
+        .positions = placed.positions,
         .segments = b->batch.segments,
-        .cu_rows = b->cu_rows,
+        .cu_rows = placed.cu_rows,
         .longest = b->batch.tokens,
         .training = true,
         .fresh = true,
     };
     TRY(model_forward(m, &input, &hidden));
     struct objective_views views = {
+        .placed = &placed,
         .hidden = hidden,
         .hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows),
         .head = model_head(m),
@@ -137,11 +151,14 @@ static status one_step(struct bench *b)
                         sqrt(exact_value(&squares)) * scale, scale);
 }
 
+static const double step_seconds = 600; /* that one may take */
+
 static status timed_step(struct bench *b, double *seconds)
 {
     TRY(comm_barrier(b->session->mesh.world));
     double start = clock_seconds();
     TRY(one_step(b));
+    TRY(device_wait(b->session->device, kernels_stream(b->session->kernels), step_seconds));
     *seconds = clock_seconds() - start;
     return STATUS_OK;
 }
@@ -195,7 +212,7 @@ static int fastest_way(const floor_times *floors, int repeats, int product, doub
         for (int i = 0; i < repeats; i++) {
             room[i] = floors[i][product][way];
         }
-        double time = bench_median(room, repeats);
+        double time = median(room, repeats);
         fastest = time < least ? way : fastest;
         least = fmin(time, least);
     }
@@ -213,7 +230,7 @@ static double floor_seconds(const floor_times *floors, int repeats, int count, d
             sums[i] += floors[i][p][way];
         }
     }
-    return bench_median(sums, repeats);
+    return median(sums, repeats);
 }
 
 /* Bytes read and written a second by a copy much larger than the caches: the kernels' own threads copy
@@ -232,7 +249,7 @@ static status copy_rate(struct bench *b, double *out)
         TRY(convert(k, to, from));
         seconds[i] = clock_seconds() - start;
     }
-    *out = 8 * (double)elements / bench_median(seconds, COPIES);
+    *out = 8 * (double)elements / median(seconds, COPIES);
     return STATUS_OK;
 }
 
@@ -298,7 +315,7 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     kernels_profile(b->session->kernels, false);
     out->data = take_traffic(mesh->data, repeats);
     out->tensor = take_traffic(mesh->tensor, repeats);
-    out->step_seconds = bench_median(steps, repeats);
+    out->step_seconds = median(steps, repeats);
     out->floor_seconds = floor ? floor_seconds(floors, repeats, count, steps + repeats) : 0;
     out->tokens = b->batch.rows * comm_size(mesh->data);
     TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
@@ -315,9 +332,6 @@ status bench_step_run(struct session *s, const struct objective *objective, int 
 {
     struct bench b = {.session = s, .objective = objective};
     *out = (struct bench_step){0};
-    REQUIRE(objective->scratch_bytes == NULL, STATUS_UNAVAILABLE,
-            "bench step has no made-up examples for objective %s; time it with objective=clm",
-            objective->name);
     status result = bench_create(&b);
     if (result == STATUS_OK) {
         result = measure(&b, repeats, floor, out);

@@ -153,6 +153,18 @@ static void end_job(struct checkpoint *c, bool remove)
     c->note.code = STATUS_OK;
 }
 
+static void release_snapshot(struct checkpoint *c)
+{
+    if (c->device != NULL) {
+        device_host_release(c->device, c->snapshot, (size_t)c->snapshot_elements * sizeof(float));
+    } else {
+        free(c->snapshot);
+    }
+    c->snapshot = NULL;
+    c->device = NULL;
+    c->snapshot_elements = 0;
+}
+
 status checkpoint_close(struct checkpoint **out)
 {
     struct checkpoint *c = *out;
@@ -169,7 +181,7 @@ status checkpoint_close(struct checkpoint **out)
     free(c->data_fingerprint);
     free(c->version);
     free(c->bad);
-    free(c->snapshot);
+    release_snapshot(c);
     free(c);
     *out = NULL;
     return STATUS_OK;
@@ -201,12 +213,19 @@ static status agree(struct checkpoint *c, status mine)
     return comm_agree(c->world, mine);
 }
 
-static status grow_snapshot(struct checkpoint *c, int64_t elements)
+static status grow_snapshot(struct checkpoint *c, struct device *device, int64_t elements)
 {
     if (elements <= c->snapshot_elements) {
         return STATUS_OK;
     }
-    free(c->snapshot);
+    release_snapshot(c);
+    if (device != NULL) {
+        TRY(device_host_allocate(device, (size_t)elements * sizeof(float),
+                                 "a checkpoint's snapshot", (void **)&c->snapshot));
+        c->device = device;
+        c->snapshot_elements = elements;
+        return STATUS_OK;
+    }
     c->snapshot = malloc((size_t)elements * sizeof(float));
     c->snapshot_elements = c->snapshot != NULL ? elements : 0;
     REQUIRE(c->snapshot != NULL, STATUS_INTERNAL,
@@ -224,7 +243,8 @@ status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_family *
     }
     int64_t bytes =
         checkpoint_memory_bytes(families, count, comm_size(c->replicas), comm_rank(c->replicas));
-    return comm_agree(c->world, grow_snapshot(c, bytes / (int64_t)sizeof(float)));
+    return comm_agree(c->world,
+                      grow_snapshot(c, families[0].device, bytes / (int64_t)sizeof(float)));
 }
 
 static status prepare(struct checkpoint *c, const struct checkpoint_state *state,
@@ -237,7 +257,7 @@ static status prepare(struct checkpoint *c, const struct checkpoint_state *state
     c->job.tokenizer_dir = c->job.rank == 0 ? c->tokenizer_dir : NULL;
     TRY(checkpoint_pieces_create(&c->job, families, count, comm_size(c->replicas),
                                  comm_rank(c->replicas)));
-    return snapshot ? grow_snapshot(c, c->job.elements) : STATUS_OK;
+    return snapshot ? grow_snapshot(c, families[0].device, c->job.elements) : STATUS_OK;
 }
 
 void checkpoint_temporary_name(const char *name, char out[CHECKPOINT_NAME_BYTES])
@@ -299,16 +319,17 @@ static status start_save(struct checkpoint *c, const struct checkpoint_state *st
                          const struct checkpoint_family *families, int count, const char *parent,
                          const char *name, bool behind)
 {
-    status result = agree(c, prepare(c, state, families, count, behind));
+    bool snapshot = behind || families[0].device != NULL; /* files are written from the host */
+    status result = agree(c, prepare(c, state, families, count, snapshot));
     if (result == STATUS_OK) {
         result = begin(c, parent, name);
+    }
+    if (result == STATUS_OK && snapshot) {
+        result = agree(c, checkpoint_pieces_snapshot(&c->job, families, c->snapshot));
     }
     if (result != STATUS_OK) {
         end_job(c, true);
         return result;
-    }
-    if (behind) {
-        checkpoint_pieces_snapshot(&c->job, c->snapshot);
     }
     start_writer(c, behind);
     return STATUS_OK;

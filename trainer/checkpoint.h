@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/device.h"
 #include "comm/comm.h"
 
 /* One named matrix or vector as this rank holds it, f32. In the file it has global_shape. A rank may
@@ -27,7 +28,7 @@ struct checkpoint_tensor {
     int64_t rows,
         columns; /* of this rank's part in memory; the file holds [columns, rows] if transposed */
     bool transposed;
-    float *data;    /* [rows, columns], contiguous */
+    float *data;    /* [rows, columns], contiguous; on the family's device */
     bool read_only; /* another rank, no replica, holds the same and writes it */
 };
 
@@ -39,6 +40,8 @@ struct checkpoint_family {
     const struct checkpoint_tensor *tensors;
     int count;
     bool sharded;
+    struct device *device; /* where all data is; NULL: the host */
+    struct stream *stream; /* of its copies */
 };
 
 struct checkpoint_state {

@@ -52,8 +52,11 @@ status checkpoint_pieces_create(struct checkpoint_job *job,
                                 int replica);
 void checkpoint_pieces_destroy(struct checkpoint_job *job);
 
-/* checkpoint_pieces_snapshot - copy all pieces into memory[job->elements] and let them point there. */
-void checkpoint_pieces_snapshot(struct checkpoint_job *job, float *memory);
+/* checkpoint_pieces_snapshot - copy all pieces into memory[job->elements] and let them point there.
+ *
+ * Errors    a device's (checkpoint_family.device) */
+status checkpoint_pieces_snapshot(struct checkpoint_job *job,
+                                  const struct checkpoint_family *families, float *memory);
 
 /* checkpoint_write_files - write, sync and digest this rank's files; fills job->part.
  *
@@ -97,6 +100,7 @@ struct checkpoint {
     int64_t *bad;                    /* steps found damaged */
     int bad_count;
     float *snapshot;
+    struct device *device; /* that the snapshot's memory was made for; NULL: malloc's */
     int64_t snapshot_elements;
     bool active;   /* a save is under way */
     bool threaded; /* and a thread writes it */

@@ -8,6 +8,8 @@
 
 #include "trainer/checkpoint_impl.h"
 
+static const double copy_seconds = 300; /* that a snapshot of a device may take */
+
 enum { WHOLE_BELOW_ELEMENTS = 16384 };
 
 struct share {
@@ -179,13 +181,25 @@ void checkpoint_pieces_destroy(struct checkpoint_job *job)
     job->elements = 0;
 }
 
-void checkpoint_pieces_snapshot(struct checkpoint_job *job, float *memory)
+status checkpoint_pieces_snapshot(struct checkpoint_job *job,
+                                  const struct checkpoint_family *families, float *memory)
 {
     for (int i = 0; i < job->count; i++) {
         struct checkpoint_piece *p = &job->pieces[i];
+        const struct checkpoint_family *f = &families[p->family];
         size_t elements = (size_t)(p->rows * p->columns);
-        memcpy(memory, p->source, elements * sizeof(float));
+        if (f->device != NULL) {
+            TRY(device_copy(f->device, f->stream, memory, p->source, elements * sizeof(float)));
+        } else {
+            memcpy(memory, p->source, elements * sizeof(float));
+        }
         p->data = memory;
         memory += elements;
     }
+    for (int i = 0; i < job->families; i++) {
+        if (families[i].device != NULL) {
+            TRY(device_wait(families[i].device, families[i].stream, copy_seconds));
+        }
+    }
+    return STATUS_OK;
 }

@@ -219,16 +219,42 @@ static status read_piece(const struct load *load, hid_t file, const char *path,
     return result;
 }
 
+/* The same where the tensor is a device's: what is there, with the piece in it. */
+static status read_piece_to_device(const struct load *load, const struct checkpoint_family *f,
+                                   hid_t file, const char *path, const struct checkpoint_tensor *t,
+                                   const struct manifest_tensor *m, const struct manifest_piece *p)
+{
+    struct box common;
+    if (!intersect(box_of(t), p, &common)) {
+        return STATUS_OK;
+    }
+    size_t bytes = (size_t)(t->rows * t->columns) * sizeof(float);
+    struct checkpoint_tensor here = *t;
+    here.data = malloc(bytes + 1);
+    REQUIRE(here.data != NULL, STATUS_INTERNAL, "out of memory to read %s", t->name);
+    status result = device_read(f->device, f->stream, here.data, t->data, bytes);
+    if (result == STATUS_OK) {
+        result = read_piece(load, file, path, &here, m, p);
+    }
+    if (result == STATUS_OK) {
+        result = device_write(f->device, f->stream, t->data, here.data, bytes);
+    }
+    free(here.data);
+    return result;
+}
+
 static status read_tensors(const struct load *load, hid_t file, const char *path, int index)
 {
     for (int f = 0; f < load->count; f++) {
-        for (int i = 0; i < load->families[f].count; i++) {
-            const struct checkpoint_tensor *t = &load->families[f].tensors[i];
-            const struct manifest_tensor *m =
-                manifest_find(load->manifest, load->families[f].stem, t->name);
+        const struct checkpoint_family *family = &load->families[f];
+        for (int i = 0; i < family->count; i++) {
+            const struct checkpoint_tensor *t = &family->tensors[i];
+            const struct manifest_tensor *m = manifest_find(load->manifest, family->stem, t->name);
             for (int p = 0; p < m->count; p++) {
                 if (m->pieces[p].file == index) {
-                    TRY(read_piece(load, file, path, t, m, &m->pieces[p]));
+                    TRY(family->device != NULL
+                            ? read_piece_to_device(load, family, file, path, t, m, &m->pieces[p])
+                            : read_piece(load, file, path, t, m, &m->pieces[p]));
                 }
             }
         }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/mirror.h"
 
 struct run {
     struct kernels *kernels;
@@ -22,7 +23,8 @@ struct run {
     bool *ended;                     /* [texts] by the end token or a stop text */
     int64_t *counts;                 /* [texts] rows of this round */
     int32_t *inputs;
-    float *logits; /* f32 [texts, V]: the next token's, of every running text */
+    struct mirror placed_logits;
+    float *logits; /* its host's side, f32 [texts, V]: the next token's, of every running text */
     generate_stream stream;
     void *user;
     size_t streamed; /* bytes given to stream so far */
@@ -52,9 +54,12 @@ static status append(struct token_list *list, const int32_t *ids, int64_t count)
 /* Logits of the last row of text i, whose hidden states end at row `end` of hidden. */
 static status read_logits(struct run *r, struct tensor hidden, int64_t end, int64_t text)
 {
-    struct tensor row = tensor_view(r->logits + text * r->vocabulary, DTYPE_F32, 1, r->vocabulary);
-    return classifier_logits(r->kernels, row, tensor_rows(hidden, end - 1, 1),
-                             tensor_rows(model_head(r->model), 0, r->vocabulary), tensor_absent());
+    size_t bytes = (size_t)r->vocabulary * sizeof *r->logits;
+    float *placed = r->placed_logits.placed;
+    struct tensor row = tensor_view(placed + text * r->vocabulary, DTYPE_F32, 1, r->vocabulary);
+    TRY(classifier_logits(r->kernels, row, tensor_rows(hidden, end - 1, 1),
+                          tensor_rows(model_head(r->model), 0, r->vocabulary), tensor_absent()));
+    return mirror_pull(&r->placed_logits, (size_t)text * bytes, bytes);
 }
 
 /* Feed text i everything that its cache does not hold yet, in pieces that fit the working memory. */
@@ -433,7 +438,7 @@ static void run_destroy(struct run *r)
     free(r->ended);
     free(r->counts);
     free(r->inputs);
-    free(r->logits);
+    mirror_destroy(&r->placed_logits);
     sampler_destroy(&r->sampler);
     (void)model_cache_destroy(&r->cache);
 }
@@ -456,10 +461,13 @@ static status run_create(struct run *r, int64_t longest)
     r->ended = calloc(texts, sizeof *r->ended);
     r->counts = calloc(texts, sizeof *r->counts);
     r->inputs = calloc(texts, sizeof *r->inputs);
-    r->logits = calloc(texts * (size_t)r->vocabulary, sizeof *r->logits);
     REQUIRE(r->whole != NULL && r->prompt_tokens != NULL && r->limits != NULL && r->ended != NULL &&
-                r->counts != NULL && r->inputs != NULL && r->logits != NULL,
+                r->counts != NULL && r->inputs != NULL,
             STATUS_INTERNAL, "out of memory for %zu texts", texts);
+    TRY(mirror_create(kernels_device(r->kernels), kernels_stream(r->kernels),
+                      texts * (size_t)r->vocabulary * sizeof *r->logits, "logits",
+                      &r->placed_logits));
+    r->logits = r->placed_logits.host;
     TRY(sampler_create(&r->options->sampler, r->vocabulary, &r->sampler));
     return model_cache_create(r->model, r->texts, r->room, &r->cache);
 }

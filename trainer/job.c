@@ -186,7 +186,7 @@ static status start_session(struct job *job)
     const struct recipe *r = &job->session.recipe;
     TRY(session_start(&job->session, job->world, r->data.tokenizer, session_rows(r),
                       r->data.sequence_length, true));
-    return survey_data(job);
+    return comm_agree(job->world, survey_data(job));
 }
 
 static status make_update(struct job *job)
@@ -391,7 +391,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
     job_long_phase(job, "start");
     TRY(same_job_everywhere(job));
-    TRY(comm_agree(world, start_session(job)));
+    TRY(start_session(job));
     TRY(model_connect(job->session.model));
     TRY(make_update(job));
     TRY(comm_agree(world, make_run_folder(job)));

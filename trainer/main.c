@@ -7,6 +7,9 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "build_info.h"
+#ifdef BIREME_CUDA
+#include "kernels/kernels.h"
+#endif
 #include "trainer/command/command.h"
 
 struct command {
@@ -92,6 +95,9 @@ static status run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+#ifdef BIREME_CUDA
+    cuda_register();
+#endif
     signal(SIGPIPE, SIG_IGN); /* a reader that left is a write error here, not the end of a job */
     status result = run(argc, argv);
     status_print();

@@ -3,39 +3,40 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/mirror.h"
 #include "datasets/batch.h"
 
 /* A micro-batch of whole items, one after the other; each is a segment of its own. */
 struct pack {
-    int32_t *tokens, *targets, *positions, *best; /* [rows] */
-    int32_t *cu_rows;                             /* [rows + 1] */
-    float *losses;                                /* [rows] */
+    struct mirror given,
+        made; /* what goes to the device and what comes back: the host's sides are */
+    int32_t *tokens, *targets, *positions; /* [rows], given */
+    int32_t *cu_rows;                      /* [rows + 1], given */
+    int32_t *best;                         /* [rows], made */
+    float *losses;                         /* [rows], made */
     int64_t capacity, rows, segments, longest, first_item;
 };
 
 static void pack_destroy(struct pack *p)
 {
-    free(p->tokens);
-    free(p->targets);
-    free(p->positions);
-    free(p->best);
-    free(p->cu_rows);
-    free(p->losses);
+    mirror_destroy(&p->given);
+    mirror_destroy(&p->made);
 }
 
-static status pack_create(struct pack *p, int64_t rows)
+static status pack_create(struct kernels *k, struct pack *p, int64_t rows)
 {
+    struct device *dev = kernels_device(k);
+    struct stream *stream = kernels_stream(k);
     size_t n = (size_t)rows;
     *p = (struct pack){.capacity = rows};
-    p->tokens = calloc(n, sizeof *p->tokens);
-    p->targets = calloc(n, sizeof *p->targets);
-    p->positions = calloc(n, sizeof *p->positions);
-    p->best = calloc(n, sizeof *p->best);
-    p->cu_rows = calloc(n + 1, sizeof *p->cu_rows);
-    p->losses = calloc(n, sizeof *p->losses);
-    REQUIRE(p->tokens != NULL && p->targets != NULL && p->positions != NULL && p->best != NULL &&
-                p->cu_rows != NULL && p->losses != NULL,
-            STATUS_INTERNAL, "out of memory for %zu rows", n);
+    TRY(mirror_create(dev, stream, (4 * n + 1) * sizeof *p->tokens, "items", &p->given));
+    TRY(mirror_create(dev, stream, 2 * n * sizeof *p->losses, "losses", &p->made));
+    p->tokens = p->given.host;
+    p->targets = p->tokens + n;
+    p->positions = p->targets + n;
+    p->cu_rows = p->positions + n;
+    p->losses = p->made.host;
+    p->best = (int32_t *)(p->losses + n);
     return STATUS_OK;
 }
 
@@ -54,23 +55,34 @@ static void pack_add(struct pack *p, const struct score_item *item, int64_t skip
     p->longest = rows > p->longest ? rows : p->longest;
 }
 
-static status pack_run(struct kernels *k, struct model *m, struct pack *p, struct score_result *out)
+/* Losses and best ids of the pack's rows. */
+static status pack_score(struct kernels *k, struct model *m, struct pack *p)
 {
+    int64_t n = p->capacity;
+    const int32_t *given = p->given.placed;
+    float *losses = p->made.placed;
     struct model_input input = {
         .rows = p->rows,
-        .tokens = p->tokens,
-        .positions = p->positions,
+        .tokens = given,
+        .positions = given + 2 * n,
         .segments = p->segments,
-        .cu_rows = p->cu_rows,
+        .cu_rows = given + 3 * n,
         .longest = p->longest,
     };
     struct classifier c = {.vocabulary = model_config_of(m)->vocabulary,
                            .ignored = BATCH_IGNORED,
                            .parts = model_head_parts(m)};
     struct tensor hidden;
+    TRY(mirror_push(&p->given, p->given.bytes));
     TRY(model_forward(m, &input, &hidden));
-    TRY(classifier_run(k, p->losses, p->best, tensor_absent(), tensor_absent(), hidden,
-                       model_head(m), p->targets, &c));
+    TRY(classifier_run(k, losses, (int32_t *)(losses + n), tensor_absent(), tensor_absent(), hidden,
+                       model_head(m), given + n, &c));
+    return mirror_pull(&p->made, 0, p->made.bytes);
+}
+
+static status pack_run(struct kernels *k, struct model *m, struct pack *p, struct score_result *out)
+{
+    TRY(pack_score(k, m, p));
     for (int64_t s = 0; s < p->segments; s++) {
         struct score_result *r = &out[p->first_item + s];
         r->greedy = true;
@@ -112,7 +124,7 @@ status score_run(struct kernels *k, struct model *m, int64_t rows, const struct 
                  int64_t count, struct score_result *out)
 {
     struct pack p;
-    status result = pack_create(&p, rows);
+    status result = pack_create(k, &p, rows);
     if (result == STATUS_OK) {
         result = score_all(k, m, &p, items, count, out);
     }

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "comm/comm_device.h"
 #include "comm/partition.h"
 #include "trainer/job_data.h"
 
@@ -109,19 +110,50 @@ status session_tokenizer(const struct recipe *recipe, const char *folder, struct
     return choose_vocabulary(recipe, *out, vocabulary);
 }
 
-status session_device(const struct recipe *recipe, int threads, const struct kernels_limits *limits,
-                      struct device **device, struct kernels **kernels)
+/* A GPU where this process sees one, unless the recipe says otherwise; the ranks of a host take them in turn. */
+static void choose_device(const struct recipe *recipe, int local_rank, enum device_kind *kind,
+                          int *index)
 {
-    enum device_kind kind = recipe->train.device == RECIPE_DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
-    enum dtype dtype = recipe->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    TRY(recipe_blame(recipe, "train.device", device_create(kind, 0, device), ""));
-    status result = kernels_create(*device, dtype, threads, limits, kernels);
-    return result == STATUS_UNAVAILABLE ? recipe_blame(recipe, "train.precision", result, "")
-                                        : result;
+    int gpus = recipe->train.device == RECIPE_DEVICE_CPU ? 0 : device_count(DEVICE_CUDA);
+    bool cuda = recipe->train.device == RECIPE_DEVICE_CUDA || gpus > 0;
+    *kind = cuda ? DEVICE_CUDA : DEVICE_CPU;
+    *index = gpus > 0 ? local_rank % gpus : 0;
 }
 
-status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
-                     int64_t sequence, bool training)
+status session_device(const struct recipe *recipe, int local_rank, int threads,
+                      const struct kernels_limits *limits, struct device **device,
+                      struct kernels **kernels)
+{
+    enum device_kind kind;
+    int index;
+    enum dtype dtype = recipe->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    choose_device(recipe, local_rank, &kind, &index);
+    TRY(recipe_blame(recipe, "train.device", device_create(kind, index, device), ""));
+    status result = kernels_create(*device, dtype, threads, limits, kernels);
+    const char *key = kind == DEVICE_CPU ? "train.precision" : "train.device";
+    return result == STATUS_UNAVAILABLE ? recipe_blame(recipe, key, result, "") : result;
+}
+
+/* The ranks that share the model or its data reach each other's GPUs. Collective. */
+static status connect_devices(struct session *s, struct comm *world)
+{
+    struct comm **groups[] = {&s->mesh.tensor, &s->mesh.data};
+    struct comm_device_options options = {
+        .device = s->device, .stream = kernels_stream(s->kernels), .reproducible = true};
+    TRY(comm_check_equal(world, "the device's kind",
+                         device_is_host(s->device) ? "a CPU" : "a GPU"));
+    for (int i = 0; i < 2 && !device_is_host(s->device); i++) {
+        struct comm *group = NULL;
+        TRY(comm_device_create(*groups[i], &options, &group));
+        *groups[i] = group;
+    }
+    return STATUS_OK;
+}
+
+/* Everything of a rank's own that comes before the ranks' devices meet. */
+static status start_alone(struct session *s, struct comm *world, const char *tokenizer_dir,
+                          int64_t rows, int64_t sequence, bool training,
+                          struct model_config *config)
 {
     const struct recipe *r = &s->recipe;
     int64_t vocabulary = 0;
@@ -129,12 +161,20 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
     TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
     TRY(session_threads(r, world, &threads));
     TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
-    struct model_config config = session_model_config(r, vocabulary);
+    *config = session_model_config(r, vocabulary);
     struct kernels_limits limits =
-        session_limits(&config, (int)r->parallel.tensor, rows, sequence, training);
-    TRY(session_device(r, threads, &limits, &s->device, &s->kernels));
-    return model_create(s->kernels, &config, s->mesh.tensor, r->parallel.sequence, rows, training,
-                        &s->model);
+        session_limits(config, (int)r->parallel.tensor, rows, sequence, training);
+    return session_device(r, comm_local_rank(world), threads, &limits, &s->device, &s->kernels);
+}
+
+status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
+                     int64_t sequence, bool training)
+{
+    struct model_config config = {0};
+    TRY(comm_agree(world, start_alone(s, world, tokenizer_dir, rows, sequence, training, &config)));
+    TRY(comm_agree(world, connect_devices(s, world)));
+    return comm_agree(world, model_create(s->kernels, &config, s->mesh.tensor,
+                                          s->recipe.parallel.sequence, rows, training, &s->model));
 }
 
 /* Of a step, over all ranks, where the global batch is cut before it is shared. */
@@ -238,6 +278,15 @@ status session_update(struct session *s, int64_t micro_batches, struct update **
     return update_create(&options, out);
 }
 
+/* Where the family's data is. */
+static void place_family(const struct session *s, struct family *f)
+{
+    if (!device_is_host(s->device)) {
+        f->family.device = s->device;
+        f->family.stream = kernels_stream(s->kernels);
+    }
+}
+
 static struct family_layout layout_of(const struct session *s)
 {
     struct family_layout layout = {.writes_replicated = comm_rank(s->mesh.tensor) == 0};
@@ -261,8 +310,10 @@ status session_weights(const struct session *s, const struct update *u, struct f
     if (released) {
         ranges = ranges_of(u);
     }
-    return family_weights(&layout, &ranges, released ? update_weights(u) : model_weights(s->model),
-                          out);
+    TRY(family_weights(&layout, &ranges, released ? update_weights(u) : model_weights(s->model),
+                       out));
+    place_family(s, out);
+    return STATUS_OK;
 }
 
 status session_moments(const struct session *s, const struct update *u, struct family *out)
@@ -270,18 +321,20 @@ status session_moments(const struct session *s, const struct update *u, struct f
     struct family_layout layout = layout_of(s);
     struct family_ranges ranges = ranges_of(u);
     const struct optimizer *o = update_optimizer(u);
-    return family_moments(&layout, &ranges, optimizer_moment1(o), optimizer_moment2(o), out);
+    TRY(family_moments(&layout, &ranges, optimizer_moment1(o), optimizer_moment2(o), out));
+    place_family(s, out);
+    return STATUS_OK;
 }
 
 status session_stop(struct session *s)
 {
     status result = model_destroy(&s->model);
+    if (s->mesh.world != NULL) { /* its groups may hold the device's memory */
+        KEEP_FIRST(result, mesh_destroy(&s->mesh));
+    }
     KEEP_FIRST(result, kernels_destroy(&s->kernels));
     KEEP_FIRST(result, device_destroy(&s->device));
     KEEP_FIRST(result, tokenizer_destroy(&s->tokenizer));
-    if (s->mesh.world != NULL) {
-        KEEP_FIRST(result, mesh_destroy(&s->mesh));
-    }
     return result;
 }
 
@@ -309,12 +362,13 @@ static status start_found(struct session *s, struct comm *world,
                           int override_count, int64_t rows)
 {
     struct recipe *r = &s->recipe;
-    TRY(read_found(found, overrides, override_count, r));
+    status result = read_found(found, overrides, override_count, r);
+    KEEP_FIRST(result, file_join(s->tokenizer_dir, found->folder, "tokenizer"));
+    TRY(comm_agree(world, result));
     int64_t micro = session_rows(r);
     int64_t positions = r->model.max_position_embeddings;
     rows = rows > micro ? rows : micro;
     rows = rows > positions ? rows : positions;
-    TRY(file_join(s->tokenizer_dir, found->folder, "tokenizer"));
     if (!file_is_folder(s->tokenizer_dir)) {
         s->tokenizer_dir[0] = '\0';
     }
@@ -327,8 +381,7 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
     struct checkpoint_found found;
     struct family weights = {0};
     TRY(comm_agree(world, checkpoint_choose(world, path, true, &found)));
-    status result =
-        comm_agree(world, start_found(s, world, &found, overrides, override_count, rows));
+    status result = start_found(s, world, &found, overrides, override_count, rows);
     if (result == STATUS_OK) {
         result = model_connect(s->model);
     }

@@ -43,16 +43,17 @@ status session_threads(const struct recipe *recipe, struct comm *world, int *out
 status session_tokenizer(const struct recipe *recipe, const char *folder, struct tokenizer **out,
                          int64_t *vocabulary);
 
-/* session_device - the recipe's device and precision.
+/* session_device - the recipe's device and precision; ranks of a host share out its GPUs.
  *
  * Errors    STATUS_UNAVAILABLE where this build or machine has not got them, with the recipe's place */
-status session_device(const struct recipe *recipe, int threads, const struct kernels_limits *limits,
-                      struct device **device, struct kernels **kernels);
+status session_device(const struct recipe *recipe, int local_rank, int threads,
+                      const struct kernels_limits *limits, struct device **device,
+                      struct kernels **kernels);
 
 /* session_start - everything above for s->recipe; weights are zero. model_connect comes next.
  *
  * Units     rows of a micro-batch at most; sequence: its longest sequence
- * Order     not collective but for its beginning (mesh, threads); errors are this rank's own: the caller agrees on them */
+ * Order     collective; errors are agreed on */
 status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
                      int64_t sequence, bool training);
 status session_stop(struct session *s);

@@ -5,17 +5,21 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/mirror.h"
+#include "trainer/feed.h"
 #include "trainer/objective/whole_batch.h"
 
 struct step {
     struct step_parts parts;
-    float *losses; /* f32 [micro_rows]; so are the next two */
+    struct mirror made;
+    float *losses; /* in it, on the device: f32 [micro_rows]; so are the next two */
     float *entropies, *mean_logits;
     int32_t *best; /* [micro_rows] */
     void *scratch; /* the objective's, and its tensors of some rows */
     struct tensor some_rows, some_gradient;
     struct whole_batch whole;
     enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
+    struct feed *feed, *evaluation_feed;
     struct batch batch; /* fetched ahead: its errors ride along with the step before */
     bool have_batch, last;
     status fetched;                                 /* what fetching it said */
@@ -44,6 +48,9 @@ static status take_scratch(struct step *s)
     struct device *dev = kernels_device(p->kernels);
     int64_t rows = p->micro_rows, width = model_config_of(p->model)->width;
     void *some = NULL, *gradient = NULL;
+    REQUIRE(device_is_host(dev), STATUS_UNAVAILABLE,
+            "objective %s: on the CPU only in this version; set train.device to cpu",
+            p->objective->name);
     TRY(p->batch_size > 0 ? whole_batch_create(p->batch_size, &s->whole) : STATUS_OK);
     s->scratch = malloc(p->objective->scratch_bytes(rows));
     REQUIRE(s->scratch != NULL, STATUS_INTERNAL, "out of memory for the objective");
@@ -69,6 +76,17 @@ static void release_scratch(struct step *s)
     free(s->scratch);
 }
 
+static status make(struct step *s, size_t rows)
+{
+    struct device *dev = kernels_device(s->parts.kernels);
+    struct stream *stream = kernels_stream(s->parts.kernels);
+    TRY(feed_create(dev, stream, s->parts.micro_rows, &s->feed));
+    TRY(feed_create(dev, stream, s->parts.micro_rows, &s->evaluation_feed));
+    TRY(mirror_create(dev, stream, 4 * rows * sizeof *s->losses, "losses", &s->made));
+    s->losses = s->made.placed;
+    return STATUS_OK;
+}
+
 status step_create(const struct step_parts *parts, struct step **out)
 {
     *out = NULL;
@@ -76,31 +94,33 @@ status step_create(const struct step_parts *parts, struct step **out)
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a step");
     s->parts = *parts;
     size_t rows = (size_t)parts->micro_rows;
-    s->losses = calloc(4 * rows, sizeof *s->losses);
-    if (s->losses == NULL) {
-        free(s);
-        RAISE(STATUS_INTERNAL, "out of memory for losses");
+    status result = make(s, rows);
+    if (result == STATUS_OK && parts->objective->scratch_bytes != NULL) {
+        result = take_scratch(s);
+    }
+    if (result != STATUS_OK) {
+        (void)step_destroy(&s);
+        return result;
     }
     s->entropies = s->losses + rows;
     s->mean_logits = s->entropies + rows;
     s->best = (int32_t *)(s->mean_logits + rows);
-    status result = parts->objective->scratch_bytes != NULL ? take_scratch(s) : STATUS_OK;
-    if (result != STATUS_OK) {
-        step_destroy(&s);
-    }
     *out = s;
-    return result;
+    return STATUS_OK;
 }
 
 status step_destroy(struct step **s)
 {
+    status result = STATUS_OK;
     if (*s != NULL) {
         release_scratch(*s);
-        free((*s)->losses);
+        KEEP_FIRST(result, feed_destroy(&(*s)->feed));
+        KEEP_FIRST(result, feed_destroy(&(*s)->evaluation_feed));
+        mirror_destroy(&(*s)->made);
         free(*s);
         *s = NULL;
     }
-    return STATUS_OK;
+    return result;
 }
 
 static struct model_input model_input_of(const struct step *s, const struct batch *batch,
@@ -121,11 +141,13 @@ static struct model_input model_input_of(const struct step *s, const struct batc
     };
 }
 
-static struct objective_views views_of(const struct step *s, struct tensor hidden, bool gradient,
-                                       bool fresh)
+static struct objective_views views_of(const struct step *s, const struct batch *placed,
+                                       struct tensor hidden, bool gradient, bool fresh)
 {
     struct model *m = s->parts.model;
     struct objective_views views = {
+        .placed = placed,
+        .made = &s->made,
         .hidden = hidden,
         .head = model_head(m),
         .vocabulary = model_config_of(m)->vocabulary,
@@ -193,13 +215,15 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
                           double sums[OBJECTIVE_SUMS])
 {
     const struct step_parts *p = &s->parts;
-    struct model_input input = model_input_of(s, batch, step, true, fresh);
+    struct batch placed;
+    TRY(feed_take(s->feed, batch, &placed));
+    struct model_input input = model_input_of(s, &placed, step, true, fresh);
     struct tensor hidden;
     watchdog_phase("forward", 0);
     TRY(model_forward(p->model, &input, &hidden));
     struct bucket_set *buckets = update_buckets(p->update);
     TRY(bucket_begin_round(buckets));
-    struct objective_views views = views_of(s, hidden, true, fresh);
+    struct objective_views views = views_of(s, &placed, hidden, true, fresh);
     double own[OBJECTIVE_SUMS] = {0};
     watchdog_phase("loss", 0);
     TRY(p->objective->loss(p->kernels, batch, &views, true, own));
@@ -215,6 +239,9 @@ static status fetch(struct step *s)
     bool end = false;
     watchdog_phase("data", 0);
     s->fetched = loader_next(s->parts.loader, &s->batch, &s->last, &end);
+    if (s->fetched == STATUS_OK && s->batch.sequences > 0) {
+        s->fetched = feed_start(s->feed, &s->batch);
+    }
     s->have_batch = true;
     return s->fetched;
 }
@@ -283,7 +310,7 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
         }
     }
     if (out->rows == 0) {
-        bucket_clear(update_buckets(s->parts.update)); /* an empty share adds nothing */
+        return bucket_clear(update_buckets(s->parts.update)); /* an empty share adds nothing */
     }
     return STATUS_OK;
 }
@@ -310,7 +337,7 @@ static status survey_share(struct step *s, int64_t step, bool *known)
         }
         struct model_input input = model_input_of(s, &batch, step, true, false);
         TRY(leave_alone(s, model_forward(p->model, &input, &hidden)));
-        struct objective_views views = views_of(s, hidden, false, false);
+        struct objective_views views = views_of(s, &batch, hidden, false, false);
         memset(unused, 0, sizeof unused);
         TRY(leave_alone(s, p->objective->loss(p->kernels, &batch, &views, false, unused)));
     }
@@ -408,11 +435,14 @@ status step_train(struct step *s, int64_t step, double learning_rate,
 static status evaluate_batch(struct step *s, const struct batch *batch, double sums[OBJECTIVE_SUMS])
 {
     const struct step_parts *p = &s->parts;
-    struct model_input input = model_input_of(s, batch, 0, false, false);
+    struct batch placed;
+    TRY(feed_start(s->evaluation_feed, batch));
+    TRY(feed_take(s->evaluation_feed, batch, &placed));
+    struct model_input input = model_input_of(s, &placed, 0, false, false);
     struct tensor hidden;
     watchdog_phase("evaluation", 0);
     TRY(model_forward(p->model, &input, &hidden));
-    struct objective_views views = views_of(s, hidden, false, false);
+    struct objective_views views = views_of(s, &placed, hidden, false, false);
     double own[OBJECTIVE_SUMS] = {0};
     TRY(p->objective->loss(p->kernels, batch, &views, false, own));
     add_sums(s, own, sums);

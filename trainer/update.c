@@ -50,6 +50,8 @@ static status make_buckets(struct update *u)
                  "out of memory for %d gradients", count);
     struct bucket_options options = {
         .comm = o->mesh->data,
+        .device = kernels_device(o->kernels),
+        .stream = kernels_stream(o->kernels),
         .segments = segments,
         .segment_count = cut_segments(parameters, layers, model_elements(o->model), u->stage,
                                       o->ordered > 0, segments),
@@ -236,12 +238,21 @@ static status require_finite(const struct update *u, int bucket, const struct mo
     if (part.count == 0) {
         return STATUS_OK;
     }
+    enum { CHUNK = 1 << 14 };
+    struct kernels *k = u->options.kernels;
     const float *gradient = bucket_sum(u->buckets, bucket, part.first);
+    float values[CHUNK];
     for (int64_t e = 0; e < part.count; e++) {
-        REQUIRE(isfinite(gradient[e]), STATUS_NOT_FINITE,
+        if (e % CHUNK == 0) {
+            int64_t left = part.count - e, count = left < CHUNK ? left : CHUNK;
+            TRY(device_read(kernels_device(k), kernels_stream(k), values, gradient + e,
+                            (size_t)count * sizeof *values));
+        }
+        float value = values[e % CHUNK];
+        REQUIRE(isfinite(value), STATUS_NOT_FINITE,
                 "the gradient of %s is %g at element %lld, with a finite loss on every rank; the "
                 "weights were not updated. Lower optimizer.learning_rate or use fp32",
-                p->name, (double)gradient[e], (long long)(part.first - p->first + e));
+                p->name, (double)value, (long long)(part.first - p->first + e));
     }
     return STATUS_OK;
 }

@@ -1,6 +1,5 @@
 /* The CUDA back-end as a kernels' context: its stream, its working memory, what it needs of it; and how the
  * program gets to know it. */
-#include "kernels/cuda/register.h"
 
 #include <stdio.h>
 #include <stdlib.h>

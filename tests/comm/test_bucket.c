@@ -139,7 +139,7 @@ static void test_buckets(int64_t bucket_elems, bool scatter, bool passing, int64
         check_sums(set, scatter, rounds, step);
         check_gather(set, shared, step);
         check_gather(set, own, step);
-        bucket_clear(set);
+        CHECK_OK(bucket_clear(set));
     }
     CHECK_OK(bucket_advance(set, 50));
     CHECK_FAILS(bucket_advance(set, 51), STATUS_INTERNAL, "must fall");

@@ -57,6 +57,9 @@ static void multiply(const struct cuda_product *p)
 extern "C" status cuda_product_run(struct kernels *k, const struct cuda_product *p)
 {
     struct cuda_product now = *p;
+    if (k->stream != nullptr) {
+        simt::refuse_host_memory(now);
+    }
     simt::queue(k->stream, [now] { multiply(&now); });
     return STATUS_OK;
 }
@@ -88,7 +91,10 @@ extern "C" size_t cuda_sort_scratch(int64_t count)
 extern "C" status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
                                  const int32_t *ids, int64_t count, void *scratch)
 {
-    (void)scratch;
+    if (k->stream != nullptr) {
+        const void *arrays[] = {sorted_ids, sorted_rows, ids, scratch};
+        simt::refuse_host_address(arrays, sizeof arrays);
+    }
     simt::queue(k->stream, [=] {
         std::iota(sorted_rows, sorted_rows + count, 0);
         std::stable_sort(sorted_rows, sorted_rows + count,

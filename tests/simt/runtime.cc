@@ -4,6 +4,7 @@
  * Memory    one reserved range without access. It is opened while queued work runs and closed behind it: a
  *           host that reads a device pointer ends the program there and then. Fresh memory is 0xff in every
  *           byte. SIMT_MEMORY_MIB: how much there is (512). SIMT_DEVICES: how many GPUs (1)
+ *           Work that is given an address of the host's memory is refused likewise
  * Streams   an operation waits in its queue until somebody waits for it or asks whether it is done, so that
  *           what the host reads too early is not there yet, and what it overwrites too early arrives changed.
  *           SIMT_STREAMS=eager runs everything as it is queued: the other end of what a GPU may do
@@ -139,6 +140,30 @@ device_access::~device_access()
     mutex.unlock();
 }
 } // namespace simt
+
+/* Whether a page of this process is there. A word of arguments that is none of the device's addresses, and that
+ * large, is hardly ever anything but an address where it is. */
+static bool is_mapped(uintptr_t address)
+{
+    unsigned char resident;
+    return mincore(reinterpret_cast<void *>(address / page * page), 1, &resident) == 0;
+}
+
+void simt::refuse_host_address(const void *argument, size_t bytes)
+{
+    const uintptr_t least = uintptr_t{1} << 32, most = uintptr_t{1} << 47;
+    auto first = reinterpret_cast<uintptr_t>(range);
+    for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+        uintptr_t word;
+        memcpy(&word, static_cast<const char *>(argument) + at, sizeof word);
+        bool device = word >= first && word < first + reserved_bytes;
+        if (word >= least && word < most && !device && is_mapped(word)) {
+            fail("device work is given the address %p of the host's memory, %zu bytes into an "
+                 "argument",
+                 reinterpret_cast<void *>(word), at);
+        }
+    }
+}
 
 static size_t used_bytes()
 {

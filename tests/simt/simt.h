@@ -87,6 +87,19 @@ typedef std::function<void()> task;
 /* queue - do this in the order of the stream (a cudaStream_t); NULL: now. */
 void queue(void *stream, task what);
 
+/* refuse_host_memory - fail where an argument of device work holds an address of the host's memory. What lies between
+ * its members is made zero, since that may hold anything. */
+void refuse_host_address(const void *argument, size_t bytes);
+template <typename T> void refuse_host_memory(T &argument)
+{
+#ifdef __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&argument);
+    refuse_host_address(&argument, sizeof argument);
+#endif
+#endif
+}
+
 /* While one exists, device memory can be touched. */
 struct device_access {
     device_access();
@@ -113,6 +126,9 @@ void launch_queued(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_by
 {
     bool allowed = shared_is_allowed(reinterpret_cast<const void *>(kernel), shared_bytes);
     queued_kernel<P...> body = {kernel, std::tuple<P...>(static_cast<P>(arguments)...)};
+    if (stream != nullptr) {
+        std::apply([](P &...argument) { (refuse_host_memory(argument), ...); }, body.arguments);
+    }
     queue(stream,
           [=] { launch(grid, block, shared_bytes, allowed, queued_kernel<P...>::run, &body); });
 }

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/device.h"
-#include "kernels/cuda/register.h"
+#include "kernels/kernels.h"
 #include "tests/check.h"
 
 enum { COUNT = 1000 };

@@ -197,6 +197,7 @@ static void train_step(struct training *t, int64_t step)
         check_logits(t, hidden);
     }
     struct objective_views views = {
+        .placed = &batch,
         .hidden = hidden,
         .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, batch.rows),
         .head = model_head(t->model),

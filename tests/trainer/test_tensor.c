@@ -112,6 +112,7 @@ static void run(struct shared *s, int m, bool training)
     struct tensor hidden;
     CHECK_OK(model_forward(s->model, &input, &hidden));
     struct objective_views views = {
+        .placed = &batch,
         .hidden = hidden,
         .head = model_head(s->model),
         .vocabulary = model_config_of(s->model)->vocabulary,

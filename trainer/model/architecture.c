@@ -212,10 +212,11 @@ status model_layout(const struct model_config *config, int ranks, int rank,
 }
 
 /* Element (row, column) of the whole draws the same number wherever it lies. */
+/* parameter: where its part begins. */
 static void initialise_piece(const struct model_parameter *p, const struct model_piece *piece,
-                             uint64_t key, float *weights)
+                             uint64_t key, float *parameter)
 {
-    float *w = weights + p->first + piece->first;
+    float *w = parameter + piece->first;
     for (int64_t row = 0; row < piece->rows; row++) {
         int64_t whole = (piece->row + row) * p->whole_columns + piece->column;
         for (int64_t column = 0; column < piece->columns; column++) {
@@ -225,13 +226,37 @@ static void initialise_piece(const struct model_parameter *p, const struct model
     }
 }
 
+static void initialise_parameter(const struct model *m, int index, uint64_t seed, float *parameter)
+{
+    const struct model_parameter *p = &m->parameters[index];
+    uint64_t key = random_key(seed, RANDOM_INITIAL_WEIGHTS, (uint64_t)index, 0);
+    for (int j = 0; j < p->piece_count; j++) {
+        initialise_piece(p, &p->pieces[j], key, parameter);
+    }
+}
+
+/* Made on the host, with the padding's zeros, and written from there. */
+static status initialise_on_device(struct model *m, struct device *dev, int index, uint64_t seed)
+{
+    const struct model_parameter *p = &m->parameters[index];
+    size_t elements = (size_t)(p->rows * p->columns);
+    float *parameter = calloc(elements + 1, sizeof *parameter);
+    REQUIRE(parameter != NULL, STATUS_INTERNAL, "out of memory for %s", p->name);
+    initialise_parameter(m, index, seed, parameter);
+    status result = device_write(dev, kernels_stream(m->kernels), m->weights + p->first, parameter,
+                                 elements * sizeof *parameter);
+    free(parameter);
+    return result;
+}
+
 status model_initialise(struct model *m, uint64_t seed)
 {
+    struct device *dev = kernels_device(m->kernels);
     for (int i = 0; i < m->parameter_count; i++) {
-        const struct model_parameter *p = &m->parameters[i];
-        uint64_t key = random_key(seed, RANDOM_INITIAL_WEIGHTS, (uint64_t)i, 0);
-        for (int j = 0; j < p->piece_count; j++) {
-            initialise_piece(p, &p->pieces[j], key, m->weights);
+        if (device_is_host(dev)) {
+            initialise_parameter(m, i, seed, m->weights + m->parameters[i].first);
+        } else {
+            TRY(initialise_on_device(m, dev, i, seed));
         }
     }
     return model_weights_changed(m);

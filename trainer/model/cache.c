@@ -5,16 +5,32 @@
  * at the first reordering. */
 #include <stdlib.h>
 
+#include "base/mirror.h"
 #include "trainer/model/model_impl.h"
+
+static const double added_seconds = 300; /* for what is queued before new tokens */
 
 struct model_cache {
     struct model *model;
     int64_t sequences, tokens;
-    int64_t *lengths;   /* [sequences] */
-    int32_t *positions; /* [rows] of the tokens being added */
+    int64_t *lengths; /* [sequences] */
+    struct mirror
+        added; /* int32: of the tokens being added, ids [rows] and positions [rows]; then of each
+                          * sequence cu_q [2] and cu_k [2] */
     char *memory, *other;
     size_t bytes;
 };
+
+static size_t added_bytes(const struct model_cache *cache)
+{
+    return (size_t)(2 * cache->model->rows + 4 * cache->sequences) * sizeof(int32_t);
+}
+
+/* Where the bounds of a sequence's queries, and behind them those of its keys, lie on one side. */
+static int32_t *bounds_of(const struct model_cache *cache, void *side, int64_t sequence)
+{
+    return (int32_t *)side + 2 * cache->model->rows + 4 * sequence;
+}
 
 status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
                           struct model_cache **out)
@@ -30,9 +46,11 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
     *cache = (struct model_cache){.model = m, .sequences = sequences, .tokens = tokens};
     cache->bytes = elements * dtype_bytes(kernels_dtype(m->kernels));
     cache->lengths = calloc((size_t)sequences, sizeof *cache->lengths);
-    cache->positions = calloc((size_t)m->rows, sizeof *cache->positions);
-    REQUIRE_GOTO(result, fail, cache->lengths != NULL && cache->positions != NULL, STATUS_INTERNAL,
+    REQUIRE_GOTO(result, fail, cache->lengths != NULL, STATUS_INTERNAL,
                  "out of memory for a key-value cache");
+    TRY_GOTO(result, fail,
+             mirror_create(kernels_device(m->kernels), kernels_stream(m->kernels),
+                           added_bytes(cache), "new tokens", &cache->added));
     TRY_GOTO(result, fail,
              device_allocate(kernels_device(m->kernels), cache->bytes, "the key-value cache",
                              (void **)&cache->memory));
@@ -49,7 +67,7 @@ status model_cache_destroy(struct model_cache **cache)
         struct device *dev = kernels_device((*cache)->model->kernels);
         device_release(dev, (*cache)->memory, (*cache)->bytes);
         device_release(dev, (*cache)->other, (*cache)->bytes);
-        free((*cache)->positions);
+        mirror_destroy(&(*cache)->added);
         free((*cache)->lengths);
         free(*cache);
         *cache = NULL;
@@ -89,10 +107,10 @@ static status extend_sequence(struct model *m, struct model_cache *cache, int64_
     struct tensor values = cached(cache, cache->memory, layer, 1, sequence);
     TRY(store_rows(m, tensor_rows(keys, length, count), tensor_columns(qkv, c, c)));
     TRY(store_rows(m, tensor_rows(values, length, count), tensor_columns(qkv, 2 * c, c)));
-    int32_t cu_q[2] = {0, (int32_t)count}, cu_k[2] = {0, (int32_t)(length + count)};
-    struct model_input input = {.segments = 1, .cu_rows = cu_q, .longest = count};
+    const int32_t *bounds = bounds_of(cache, cache->added.placed, sequence);
+    struct model_input input = {.segments = 1, .cu_rows = bounds, .longest = count};
     struct attention attention = model_attention(m, &input, layer);
-    attention.cu_k = cu_k;
+    attention.cu_k = bounds + 2;
     attention.longest_k = length + count;
     return attention_forward(m->kernels, tensor_rows(a->attended, row, count), tensor_absent(),
                              tensor_columns(qkv, 0, c), tensor_rows(keys, 0, length + count),
@@ -112,19 +130,39 @@ static status extend_layer(struct model *m, struct model_cache *cache,
     return model_layer_rest(m, input, layer);
 }
 
-status model_extend(struct model *m, struct model_cache *cache, const int32_t *tokens,
-                    const int64_t *counts, struct tensor *hidden)
+/* What the kernels read of the new tokens; *count of them. */
+static status place_added(struct model_cache *cache, const int32_t *tokens, const int64_t *counts,
+                          int64_t *count)
 {
+    struct model *m = cache->model;
+    int32_t *ids = cache->added.host, *positions = ids + m->rows;
     int64_t rows = 0;
+    /* What was sent before has arrived before its place is used again. */
+    TRY(device_wait(cache->added.device, cache->added.stream, added_seconds));
     for (int64_t i = 0; i < cache->sequences; i++) {
         REQUIRE(cache->lengths[i] + counts[i] <= cache->tokens && rows + counts[i] <= m->rows,
                 STATUS_INTERNAL, "a key-value cache of %lld tokens overflows",
                 (long long)cache->tokens);
         for (int64_t j = 0; j < counts[i]; j++) {
-            cache->positions[rows++] = (int32_t)(cache->lengths[i] + j);
+            ids[rows] = tokens[rows];
+            positions[rows++] = (int32_t)(cache->lengths[i] + j);
         }
+        int32_t *bounds = bounds_of(cache, cache->added.host, i);
+        bounds[0] = bounds[2] = 0;
+        bounds[1] = (int32_t)counts[i];
+        bounds[3] = (int32_t)(cache->lengths[i] + counts[i]);
     }
-    struct model_input input = {.rows = rows, .tokens = tokens, .positions = cache->positions};
+    *count = rows;
+    return mirror_push(&cache->added, cache->added.bytes);
+}
+
+status model_extend(struct model *m, struct model_cache *cache, const int32_t *tokens,
+                    const int64_t *counts, struct tensor *hidden)
+{
+    int64_t rows = 0;
+    TRY(place_added(cache, tokens, counts, &rows));
+    const int32_t *ids = cache->added.placed;
+    struct model_input input = {.rows = rows, .tokens = ids, .positions = ids + m->rows};
     TRY(model_embed(m, &input));
     TRY(model_first_norm(m, rows));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {

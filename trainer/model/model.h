@@ -137,7 +137,7 @@ struct tensor model_head(const struct model *m);
 struct tensor model_head_gradient(const struct model *m, float *const *gradients);
 
 /* model_head_parts - whose rows of the vocabulary that matrix holds, for the classifier. */
-struct classifier_parts model_head_parts(const struct model *m);
+struct classifier_parts model_head_parts(struct model *m);
 
 /* model_hidden_gradient - where the objective writes d hidden [N, C] before model_backward, which adds up
  * what the tensor-parallel ranks have written: what comes through their parts of the head. */

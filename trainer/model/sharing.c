@@ -43,14 +43,30 @@ status model_connect(struct model *m)
     return STATUS_OK;
 }
 
-static status gather_lines(void *tensor, void *all, const void *mine, size_t bytes)
+/* On a device as large data, which stays there. */
+static status gather_on_device(const struct model *m, char *all, const void *mine, size_t bytes)
 {
-    return comm_all_gather_bytes(tensor, all, mine, bytes);
+    struct comm_request *request = NULL;
+    for (int r = 0; r < m->ranks; r++) {
+        m->ranges[r] = (struct range){r * (int64_t)bytes, (int64_t)bytes};
+    }
+    TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
+                    all + (size_t)m->rank * bytes, mine, bytes));
+    TRY(comm_all_gather_start(m->tensor, all, 1, m->ranges, &request));
+    return comm_wait(m->tensor, &request);
 }
 
-struct classifier_parts model_head_parts(const struct model *m)
+static status gather_lines(void *model, void *all, const void *mine, size_t bytes)
 {
-    return (struct classifier_parts){m->ranks, m->rank, gather_lines, m->tensor};
+    const struct model *m = model;
+    return device_is_host(kernels_device(m->kernels))
+               ? comm_all_gather_bytes(m->tensor, all, mine, bytes)
+               : gather_on_device(m, all, mine, bytes);
+}
+
+struct classifier_parts model_head_parts(struct model *m)
+{
+    return (struct classifier_parts){m->ranks, m->rank, gather_lines, m};
 }
 
 /* ---- rows ---- */

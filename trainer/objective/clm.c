@@ -13,7 +13,7 @@ static status clm_loss(struct kernels *k, const struct batch *batch,
         .parts = views->parts,
     };
     TRY(classifier_run(k, views->losses, NULL, views->hidden_gradient, views->head_gradient,
-                       views->hidden, views->head, batch->targets, &c));
+                       views->hidden, views->head, views->placed->targets, &c));
     double loss = 0;
     TRY(sum_of_floats(k, &loss, views->losses, batch->rows));
     int64_t counted = 0;

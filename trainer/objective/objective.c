@@ -1,7 +1,21 @@
 #include "trainer/objective/objective.h"
 
+#include "base/mirror.h"
+
 static const struct objective *const objectives[] = {&objective_clm, &objective_sft,
                                                      &objective_dpo};
+
+status objective_read(const struct objective_views *views, const void *made, size_t bytes,
+                      const void **host)
+{
+    *host = made;
+    if (views->made == NULL) {
+        return STATUS_OK;
+    }
+    size_t first = (size_t)((const char *)made - (const char *)views->made->placed);
+    *host = (const char *)views->made->host + first;
+    return mirror_pull(views->made, first, bytes);
+}
 
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)
 {

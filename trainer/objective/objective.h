@@ -21,6 +21,9 @@ struct objective_metric {
 
 /* Where the objective reads and writes; views of the model's memory. */
 struct objective_views {
+    const struct batch *placed; /* the batch with its arrays where kernels read them */
+    const struct mirror
+        *made;            /* where losses, entropies, mean_logits and best are; NULL: the host */
     struct tensor hidden; /* [N, C] */
     struct tensor
         hidden_gradient; /* [N, C] what comes through this part of the head; absent without gradient */
@@ -56,6 +59,10 @@ struct objective {
     status (*loss)(struct kernels *k, const struct batch *batch,
                    const struct objective_views *views, bool gradient, double sums[OBJECTIVE_SUMS]);
 };
+
+/* objective_read - wait for what kernels have made of one of those; *host is where the host reads it. */
+status objective_read(const struct objective_views *views, const void *made, size_t bytes,
+                      const void **host);
 
 /* objective_mean - a metric of these sums; 0 where nothing was counted. */
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m);

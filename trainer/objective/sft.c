@@ -20,15 +20,19 @@ static status sft_loss(struct kernels *k, const struct batch *batch,
         .parts = views->parts,
     };
     TRY(classifier_run(k, views->losses, views->best, views->hidden_gradient, views->head_gradient,
-                       views->hidden, views->head, batch->targets, &c));
+                       views->hidden, views->head, views->placed->targets, &c));
     double loss = 0;
     TRY(sum_of_floats(k, &loss, views->losses, batch->rows));
+    const void *best = NULL, *entropies = NULL;
+    size_t bytes = (size_t)batch->rows * sizeof(float);
+    TRY(objective_read(views, views->best, bytes, &best));
+    TRY(objective_read(views, views->entropies, bytes, &entropies));
     sums[OBJECTIVE_LOSS] += loss;
     for (int64_t i = 0; i < batch->rows; i++) {
         if (batch->targets[i] != BATCH_IGNORED) {
             sums[OBJECTIVE_COUNT] += 1;
-            sums[CORRECT] += views->best[i] == batch->targets[i];
-            sums[ENTROPY] += (double)views->entropies[i];
+            sums[CORRECT] += ((const int32_t *)best)[i] == batch->targets[i];
+            sums[ENTROPY] += (double)((const float *)entropies)[i];
         }
     }
     return STATUS_OK;

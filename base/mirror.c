@@ -1,0 +1,41 @@
+#include "base/mirror.h"
+
+status mirror_create(struct device *dev, struct stream *stream, size_t bytes, const char *what,
+                     struct mirror *out)
+{
+    *out = (struct mirror){.device = dev, .stream = stream, .bytes = bytes};
+    TRY(device_host_allocate(dev, bytes, what, &out->host));
+    if (device_is_host(dev)) {
+        out->placed = out->host;
+        return STATUS_OK;
+    }
+    status result = device_allocate(dev, bytes, what, &out->placed);
+    if (result != STATUS_OK) {
+        mirror_destroy(out);
+    }
+    return result;
+}
+
+void mirror_destroy(struct mirror *m)
+{
+    if (m->device != NULL) {
+        if (m->placed != m->host) {
+            device_release(m->device, m->placed, m->bytes);
+        }
+        device_host_release(m->device, m->host, m->bytes);
+    }
+    *m = (struct mirror){0};
+}
+
+status mirror_push(const struct mirror *m, size_t bytes)
+{
+    return m->placed == m->host ? STATUS_OK
+                                : device_copy(m->device, m->stream, m->placed, m->host, bytes);
+}
+
+status mirror_pull(const struct mirror *m, size_t first, size_t bytes)
+{
+    return m->placed == m->host ? STATUS_OK
+                                : device_read(m->device, m->stream, (char *)m->host + first,
+                                              (const char *)m->placed + first, bytes);
+}

@@ -1,0 +1,95 @@
+#!/bin/bash
+# Training on an emulated GPU, whose memory the host cannot touch and whose queues work late: the losses of the CPU,
+# checkpoints that go on on either, and what reads a trained model.
+# usage: test_train.sh PART; BIREME_PROGRAM (the CPU's), BIREME_SIMT and BIREME_SOURCE_DIR are set by ctest
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+cpu=$program gpu=${BIREME_SIMT:?}
+small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4 batch.micro_size=2 schedule.warmup_steps=1'
+
+on() { # cpu|gpu CODE ARGUMENT...
+    program=${!1}
+    shift
+    run "$@"
+}
+
+fp32() {
+    # shellcheck disable=SC2086
+    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=late train.device=cuda $small
+    grep -q 'GPU 0 (emulated)' told || fail "the device is not named"
+    same_losses one late 1e-4
+    # What a queue does at once or late, and asynchronous checkpoints or not, changes no bit.
+    # shellcheck disable=SC2086
+    SIMT_STREAMS=eager on gpu 0 train recipe.yaml run_dir=eager $small checkpoint.async=false
+    same_losses late eager 0
+    same_weights late eager 00000004
+}
+
+bf16() {
+    # shellcheck disable=SC2086
+    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=half train.device=cuda train.precision=bf16 $small
+    same_losses one half 1e-2
+}
+
+go_on() { # FROM ON: the second half of FROM's run again, on the other device
+    rm -rf other
+    cp -r "$1" other
+    rm -rf other/checkpoints/step-00000004 other/final
+    # shellcheck disable=SC2086
+    on "$2" 0 train recipe.yaml run_dir=other train.device="$3" $small
+    same_losses "$1" other 1e-4
+}
+
+checkpoints() {
+    # shellcheck disable=SC2086
+    on cpu 0 train recipe.yaml run_dir=here train.device=cpu $small
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=there train.device=cuda $small
+    go_on here gpu cuda
+    go_on there cpu cpu
+}
+
+# What reads a trained model says the same on both.
+readers() {
+    # shellcheck disable=SC2086
+    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
+    head -c 60 "$source/LICENSE" | tr '\n' ' ' | fold -w 20 >lines
+    local device kind
+    for device in cpu gpu; do
+        [ $device = cpu ] && kind=cpu || kind=cuda
+        on $device 0 generate --checkpoint one/final --prompt 'the ' --max-new-tokens 8 --temperature 0 --set train.device=$kind
+        mv out generated-$device
+        on $device 0 generate --checkpoint one/final --prompt 'the ' --max-new-tokens 6 --num-beams 2 --set train.device=$kind
+        mv out beams-$device
+        on $device 0 score lines --checkpoint one/final --set train.device=$kind
+        mv out scores-$device
+        on $device 0 evaluate --checkpoint one/final --data 'data/validation-*.h5' --batches 2 --json --set train.device=$kind
+        sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p' out >loss-$device
+    done
+    cmp generated-cpu generated-gpu || fail "other text"
+    cmp beams-cpu beams-gpu || fail "other beams"
+    [ -s scores-cpu ] && [ -s loss-cpu ] || fail "nothing was scored"
+    cat scores-gpu loss-gpu >told
+    paste scores-cpu scores-gpu | awk '{ d = $1 - $(NF / 2 + 1); if (d < 0) d = -d; if (!(d <= 1e-3)) exit 1 }' ||
+        fail "other scores: $(cat scores-cpu)"
+    paste loss-cpu loss-gpu | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-4)) exit 1 }' ||
+        fail "another loss: $(cat loss-cpu)"
+}
+
+errors() {
+    on cpu 69 train recipe.yaml run_dir=none train.device=cuda
+    SIMT_DEVICES=0 on gpu 69 train recipe.yaml run_dir=none train.device=cuda
+    one_line 0 'no CUDA-capable device'
+    # shellcheck disable=SC2086
+    SIMT_DEVICES=0 on gpu 0 plan recipe.yaml train.device=auto
+    SIMT_MEMORY_MIB=1 on gpu 70 train recipe.yaml run_dir=none train.device=cuda
+    one_line 0 'out of memory on GPU 0'
+    on gpu 79 train recipe.yaml run_dir=none train.device=cuda optimizer.learning_rate=100 optimizer.weight_decay=1 \
+        optimizer.max_grad_norm=0 schedule.warmup_steps=0 batch.global_size=4
+    one_line 79 'the weights were not updated'
+}
+
+"$1"

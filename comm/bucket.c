@@ -406,8 +406,10 @@ static status spread_sums(struct bucket_set *set)
 {
     for (int i = 0; i < set->bucket_count; i++) {
         struct range share = bucket_share(set, i);
-        memcpy(set->memory + share.first, set->buckets[i].sums,
-               (size_t)share.count * sizeof *set->memory);
+        if (share.count > 0) {
+            memcpy(set->memory + share.first, set->buckets[i].sums,
+                   (size_t)share.count * sizeof *set->memory);
+        }
         TRY(bucket_gather_start(set, i, set->memory, sizeof *set->memory));
     }
     return bucket_gather_finish(set);

@@ -3,6 +3,7 @@
 
     scripts/bench_gpu.py versions|ceilings|attention|step [MODEL] [--mode compiled|eager] [--device cuda|cpu]
                          [--small] [--repeats N]
+    scripts/bench_gpu.py judge OPERATIONS.json [ATTENTION.json]
 
 Needs Python with torch. Every command prints one JSON object. Times are medians over events of the device after
 three runs that do not count; data are random, never zeros. A step is forward, backward and fused AdamW on one
@@ -296,10 +297,40 @@ def step(torch, arguments):
     }
 
 
+# Operations that only move numbers, and the share of a copy's rate that they are to reach; attention's forward
+# pass against PyTorch's flash back-end at the same shape.
+MOVERS = {"activation_backward", "swiglu_forward", "swiglu_backward", "rotary_apply", "dropout_apply",
+          "residual_norm_forward", "residual_norm_backward", "adamw_update", "convert"}
+MOVER_GOAL = ATTENTION_GOAL = 0.85
+
+
+def judge(files):
+    """Goals on what `bireme bench kernels` and this program's attention command measured: a line, and code 3."""
+    bireme = json.loads(pathlib.Path(files[0]).read_text())
+    operations = {o["name"]: o for o in bireme["operations"]}
+    if len(files) == 1:
+        copy = bireme["copy_bytes_per_second"]
+        share, name = min((o["bytes_per_second"] / copy, n) for n, o in operations.items() if n in MOVERS)
+        print(f"the slowest of {len(operations)}: {name}, {100 * share:.0f} % of the copy rate")
+        return 0 if share >= MOVER_GOAL else 3
+    rows = json.loads(pathlib.Path(files[1]).read_text())["attention"]
+    flash = [r["forward_flops_per_second"] for r in rows
+             if (r["backend"], r["head_width"], r["causal"], r["tokens"]) == ("flash", 64, True, 1024)
+             and "reason" not in r]
+    if not flash:
+        print("PyTorch has no flash back-end here")
+        return 0
+    ratio = operations["attention_forward"]["flops_per_second"] / flash[0]
+    print(f"forward, width 64, causal, 1024 tokens: {ratio:.2f} times PyTorch's flash back-end")
+    return 0 if ratio >= ATTENTION_GOAL else 3
+
+
 COMMANDS = {"versions": versions, "ceilings": ceilings, "attention": attention, "step": step}
 
 
 def main():
+    if sys.argv[1:2] == ["judge"]:
+        sys.exit(judge(sys.argv[2:]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=[*COMMANDS, "flops"])
     parser.add_argument("model", nargs="?", choices=list(MODELS), default="gpt2_124m")

@@ -32,7 +32,7 @@ rows() {
             text = clean(text)
             end = match(text, /\. [A-Z]/)
             if (end > 0) text = substr(text, 1, end)
-            sub(/[.:;,]+$/, "", text)
+            if (text ~ /[A-Za-z0-9)"][.:;,]+$/) sub(/[.:;,]+$/, "", text)
             return length(text) >= 12 && length(text) <= 160 && text ~ /[a-z] [a-z]/ ? text : ""
         }
         function tell(kind, question, answer) {
@@ -74,7 +74,7 @@ rows() {
 json() {
     LC_ALL=C awk -F '\t' -v type="$1" '
         function text(t) {
-            gsub(/\\/, "\\\\", t)
+            gsub(/\\/, "\\\\\\\\", t) # two of them, to every awk
             gsub(/"/, "\\\"", t)
             return "\"" t "\""
         }

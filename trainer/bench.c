@@ -26,7 +26,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *values, int count)
+double bench_median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, by_value);
     return values[count / 2];
@@ -212,7 +212,7 @@ static int fastest_way(const floor_times *floors, int repeats, int product, doub
         for (int i = 0; i < repeats; i++) {
             room[i] = floors[i][product][way];
         }
-        double time = median(room, repeats);
+        double time = bench_median(room, repeats);
         fastest = time < least ? way : fastest;
         least = fmin(time, least);
     }
@@ -230,7 +230,7 @@ static double floor_seconds(const floor_times *floors, int repeats, int count, d
             sums[i] += floors[i][p][way];
         }
     }
-    return median(sums, repeats);
+    return bench_median(sums, repeats);
 }
 
 /* Bytes read and written a second by a copy much larger than the caches: the kernels' own threads copy
@@ -249,7 +249,7 @@ static status copy_rate(struct bench *b, double *out)
         TRY(convert(k, to, from));
         seconds[i] = clock_seconds() - start;
     }
-    *out = 8 * (double)elements / median(seconds, COPIES);
+    *out = 8 * (double)elements / bench_median(seconds, COPIES);
     return STATUS_OK;
 }
 
@@ -315,7 +315,7 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     kernels_profile(b->session->kernels, false);
     out->data = take_traffic(mesh->data, repeats);
     out->tensor = take_traffic(mesh->tensor, repeats);
-    out->step_seconds = median(steps, repeats);
+    out->step_seconds = bench_median(steps, repeats);
     out->floor_seconds = floor ? floor_seconds(floors, repeats, count, steps + repeats) : 0;
     out->tokens = b->batch.rows * comm_size(mesh->data);
     TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
@@ -332,6 +332,9 @@ status bench_step_run(struct session *s, const struct objective *objective, int 
 {
     struct bench b = {.session = s, .objective = objective};
     *out = (struct bench_step){0};
+    REQUIRE(objective->scratch_bytes == NULL, STATUS_UNAVAILABLE,
+            "bench step has no made-up examples for objective %s; time it with objective=clm",
+            objective->name);
     status result = bench_create(&b);
     if (result == STATUS_OK) {
         result = measure(&b, repeats, floor, out);

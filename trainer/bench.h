@@ -35,3 +35,22 @@ struct bench_step {
  * Order     collective over the session's world */
 status bench_step_run(struct session *s, const struct objective *objective, int repeats, bool floor,
                       struct bench_step *out);
+
+/* Operations alone: `share` is the floor's seconds over those taken. */
+struct bench_kernels {
+    int64_t rows;
+    double copy_bytes_per_second;    /* read and written bytes of a large copy */
+    double product_flops_per_second; /* of the first layer's product in the feed-forward */
+    struct bench_operation operations[KERNELS_OPERATIONS_MAX];
+    int operation_count;
+};
+
+/* bench_kernels_run - each operation that the device has, on the sizes of the session's model and a
+ * micro-batch of its recipe. Not collective.
+ *
+ * Units     repeats: samples, of which the median counts
+ * Errors    STATUS_RECIPE where ranks share the model */
+status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *out);
+
+/* bench_median - of values [count], which are sorted. */
+double bench_median(double *values, int count);

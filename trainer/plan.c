@@ -10,6 +10,7 @@
 #include "datasets/loader.h"
 #include "trainer/checkpoint.h"
 #include "trainer/job_data.h"
+#include "trainer/objective/objective.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/session.h"
 
@@ -115,6 +116,24 @@ static status snapshot_bytes(const struct model_parameter *parameters, int count
     return result;
 }
 
+/* Rows of a sample at most: a preference pair has two sequences. */
+static int64_t sample_rows(const struct recipe *r)
+{
+    return session_rows(r) / r->batch.micro_size;
+}
+
+/* What the step keeps for the objective: four values a row, and for pairs the answers' rows and their gradient. */
+static int64_t objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
+                               int64_t rows)
+{
+    int64_t bytes = 16 * rows;
+    if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS) {
+        bytes += (int64_t)objective_dpo.scratch_bytes(rows) +
+                 2 * rows * width * (int64_t)dtype_bytes(dtype);
+    }
+    return bytes;
+}
+
 static int64_t loader_bytes(const struct recipe *r, const struct loader_source *sources, int count,
                             int ranks)
 {
@@ -201,8 +220,8 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     plan->sent_bytes = update.sent;
     plan->bytes[PLAN_ACTIVATIONS] =
         (int64_t)model_activation_bytes(config, sharing, dtype, rows, true);
-    buffers->kernels =
-        (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) + rows * 4;
+    buffers->kernels = (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) +
+                       objective_bytes(r, config->width, dtype, rows);
     buffers->loaders = all_loader_bytes(r, plan->data);
     if (r->checkpoint.async) {
         TRY(snapshot_bytes(parameters, count, elements, plan));
@@ -249,7 +268,7 @@ static double tensor_bytes(const struct recipe *r, const struct model_config *co
                            const struct plan *plan)
 {
     struct range share = partition_share(r->batch.global_size, 1, plan->data, 0);
-    double rows = (double)share.count * (double)r->data.sequence_length;
+    double rows = (double)(share.count * sample_rows(r));
     double layers = (double)config->layers, width = (double)config->width;
     double others = (plan->tensor - 1) / (double)plan->tensor;
     double gathered = r->train.precision == PRECISION_BF16 ? 2 : 4;
@@ -294,7 +313,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->threads = threads_of(recipe, ranks);
     TRY(find_vocabulary(recipe, &out->vocabulary));
     out->micro_steps = session_micro_batches(recipe, out->data);
-    out->tokens = recipe->batch.global_size * recipe->data.sequence_length;
+    out->tokens = recipe->batch.global_size * sample_rows(recipe);
     TRY(plan_model(recipe, out));
     plan_steps(recipe, out);
     return STATUS_OK;

@@ -113,7 +113,7 @@ static void predict_work(const struct recipe *r, const struct plan *plan, const 
                          struct prediction *out)
 {
     struct range share = partition_share(r->batch.global_size, 1, plan->data, 0);
-    double rows = (double)share.count * (double)r->data.sequence_length;
+    double rows = (double)(share.count * (session_rows(r) / r->batch.micro_size));
     double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
     double weights = (double)plan->rank_parameters;
     double attention = 7.0 / 6 * (plan->token_flops - plan->product_flops);

@@ -410,6 +410,13 @@ bench() { # bench: the kind and the recipe may be left out; progress goes to sta
     grep -q 'step 1 of 2' told || fail 'no progress'
     run 0 bench step recipe.yaml --repeats 1 batch.micro_size=1 parallel.threads=1
     grep -q '1 rank x 1 thread,' out || fail 'ranks and threads are not told'
+    run 0 bench kernels recipe.yaml --repeats 1 --json
+    for name in linear_forward attention_backward classifier_run adamw_update convert; do
+        grep -q "\"name\": *\"$name\"" out || fail "bench kernels lacks $name"
+    done
+    grep -q '"share_of_floor": *[0-9]*[1-9]' out || fail 'bench kernels told no floor'
+    run 0 bench kernels recipe.yaml --repeats 1 train.precision=fp32
+    grep -qE '^residual_norm_forward +[0-9.]+ +[0-9.]+ +[0-9.]+%' out || fail 'bench kernels has no table'
     run 0 bench data recipe.yaml --repeats 1 --json
     grep -q 'reading .* at random' told || fail 'no progress of data'
     grep -q '"tokens_per_second": *[1-9]' out || fail 'bench data told no speed'

@@ -54,6 +54,10 @@ layouts() {
     run 0 train dpo.yaml run_dir=micro batch.micro_size=12
     grep -q 'log-probabilities of .* from pairs/reference-' told || fail 'the side file was not used again'
     same_losses one micro 1e-5
+    run 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
+    near "$(sed -E 's/.*"loss":([0-9.]+).*/\1/' out)" "$(value one evaluate 24 loss)" 1e-6 'what evaluate says'
+    grep -q '"rewards/accuracies":' out || fail 'evaluate tells no accuracy'
+    [ "$(find pairs -name 'reference-*.hdf5' | wc -l)" = 2 ] || fail 'evaluate made another side file'
     local layout ranks tensor stage
     for layout in '2 2 0' '4 2 2' '5 1 1'; do
         read -r ranks tensor stage <<<"$layout"

@@ -11,6 +11,7 @@
 #include "datasets/loader.h"
 #include "trainer/bench.h"
 #include "trainer/cluster.h"
+#include "trainer/command/bench_impl.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
@@ -118,18 +119,32 @@ static void step_text(const struct session *s, const struct bench_step *b)
     putchar('\n');
 }
 
-static status time_step(const struct request *q, struct comm *world, bool floor, struct session *s,
-                        struct bench_step *b)
+static status open_session(const struct request *q, struct comm *world, struct session *s)
 {
-    const struct objective *objective = NULL;
     TRY(comm_agree(world, read_recipe(q, &s->recipe)));
-    TRY(comm_agree(world, objective_find(s->recipe.objective, &objective)));
     const struct recipe *r = &s->recipe;
     int64_t rows = session_rows(r);
     const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
     TRY(session_start(s, world, tokenizer, rows, r->data.sequence_length, true));
-    TRY(model_connect(s->model));
+    return model_connect(s->model);
+}
+
+static status time_step(const struct request *q, struct comm *world, bool floor, struct session *s,
+                        struct bench_step *b)
+{
+    const struct objective *objective = NULL;
+    TRY(open_session(q, world, s));
+    TRY(comm_agree(world, objective_find(s->recipe.objective, &objective)));
     return bench_step_run(s, objective, (int)q->repeats, floor, b);
+}
+
+static status bench_kernels(const struct request *q, struct comm *world)
+{
+    struct session s = {0};
+    TRY(open_session(q, world, &s));
+    status result = comm_agree(world, bench_kernels_report(&s, (int)q->repeats, q->json));
+    KEEP_FIRST(result, session_stop(&s));
+    return result;
 }
 
 static status bench_step(const struct request *q, struct comm *world)
@@ -328,6 +343,7 @@ static status run(enum kind kind, const struct request *q, struct comm *world)
     status result = kind == BENCH_COMM      ? bench_comm(q, world)
                     : kind == BENCH_DATA    ? bench_data(q)
                     : kind == BENCH_CLUSTER ? bench_cluster(q, world)
+                    : kind == BENCH_KERNELS ? bench_kernels(q, world)
                                             : bench_step(q, world);
     if (result == STATUS_OK) {
         log_info("measured in %.1f s", clock_seconds() - start);
@@ -378,8 +394,9 @@ status command_bench(int argc, char **argv)
         .about =
             "Told with nothing: step. Progress goes to standard error.\n"
             "step: one optimizer step on one micro-batch, each operation's time and share, and "
-            "the floor:\nits matrix products alone (kernels is the same). Without a recipe: GPT-2 "
-            "124M, 4 x 256 "
+            "the floor:\nits matrix products alone. kernels: each operation alone beside the rate "
+            "of a "
+            "copy or of a product.\nWithout a recipe: GPT-2 124M, 4 x 256 "
             "tokens.\ncomm: all-reduce between the ranks. data: random windows of the "
             "recipe's shards. cluster: describes this host for `plan --cluster`, from a step and, "
             "with "

@@ -94,9 +94,13 @@ static void drop(struct chat *c, int64_t first, int64_t count)
     for (int64_t i = first; i < first + count; i++) {
         free((char *)c->messages[i].text);
     }
+    if (count == 0) {
+        return;
+    }
     c->count -= count;
-    memmove(c->messages + first, c->messages + first + count,
-            (size_t)(c->count - first) * sizeof *c->messages);
+    for (int64_t i = first; i < c->count; i++) {
+        c->messages[i] = c->messages[i + count];
+    }
 }
 
 static int64_t system_messages(const struct chat *c)
@@ -234,8 +238,8 @@ static json_t *json_text(const char *text, size_t bytes)
 static status save(const struct chat *c, const char *path)
 {
     static const char *const roles[] = {"system", "user", "assistant"};
-    json_t *messages = json_array();
     REQUIRE(path[0] != '\0', STATUS_USAGE, "/save FILE: the file's name is missing");
+    json_t *messages = json_array();
     for (int64_t i = 0; i < c->count; i++) {
         const struct chat_message *m = &c->messages[i];
         json_array_append_new(messages, json_pack("{s:s, s:o}", "role", roles[m->role], "content",

@@ -8,6 +8,7 @@
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
 #include "trainer/job_data.h"
+#include "trainer/reference.h"
 #include "trainer/session.h"
 #include "trainer/step.h"
 #include "trainer/task.h"
@@ -36,8 +37,8 @@ static status print_report(const struct request *q, json_t *report)
 
 /* ---- shards ---- */
 
-static status open_data(const struct request *q, const struct session *s, int64_t limit,
-                        struct loader **out)
+static status open_data(const struct request *q, const struct session *s,
+                        const struct reference *reference, int64_t limit, struct loader **out)
 {
     const struct recipe *r = &s->recipe;
     struct loader_source source = {q->data, 1};
@@ -54,6 +55,9 @@ static status open_data(const struct request *q, const struct session *s, int64_
         .document_mask = r->data.document_mask,
         .kind = job_data_kind(r),
         .packing = &rules,
+        .reference = reference != NULL && reference->sources > 0
+                         ? (const double *const *)reference->values
+                         : NULL,
         .limit_samples = limit,
         .vocab_size = model_config_of(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
@@ -65,29 +69,65 @@ static status open_data(const struct request *q, const struct session *s, int64_
 static status count_samples(const struct request *q, const struct session *s, int64_t *out)
 {
     struct loader *loader = NULL;
-    TRY(open_data(q, s, 0, &loader));
+    TRY(open_data(q, s, NULL, 0, &loader));
     int64_t asked = q->batches * s->recipe.batch.micro_size * comm_size(s->mesh.data);
     *out = loader_samples(loader);
     *out = asked > 0 && asked < *out ? asked : *out;
     return loader_close(&loader);
 }
 
+/* Of preference pairs: what the model that the training began with says of them. */
+static status find_reference(const struct request *q, const struct session *s, struct comm *world,
+                             struct reference *out)
+{
+    char precision[] = "train.precision=fp32";
+    char *overrides[] = {precision};
+    struct session base = {0};
+    struct recipe r = s->recipe;
+    bool bf16_products = r.train.precision == PRECISION_BF16;
+    memcpy(strchr(precision, '=') + 1, bf16_products ? "bf16" : "fp32", 4);
+    r.data.train_count = 1;
+    r.data.train[0] = (struct recipe_source){.weight = 1};
+    r.data.validation[0] = '\0';
+    REQUIRE(strlen(q->data) < sizeof r.data.train[0].path, STATUS_USAGE, "--data: path too long");
+    snprintf(r.data.train[0].path, sizeof r.data.train[0].path, "%s", q->data);
+    TRY(session_open_checkpoint(&base, world, r.model.init_from, overrides, 1, session_rows(&r)));
+    struct job_data data = {
+        .recipe = &r,
+        .rank = comm_rank(base.mesh.data),
+        .ranks = comm_size(base.mesh.data),
+        .vocabulary = model_config_of(base.model)->vocabulary,
+        .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
+    };
+    TRY(reference_make(&base, &data, out));
+    return session_stop(&base);
+}
+
 static status evaluate_shards(const struct request *q, struct session *s, struct comm *world)
 {
     const struct recipe *r = &s->recipe;
+    struct preference_settings preference;
+    struct reference reference = {0};
     struct step_parts parts = {
         .mesh = s->mesh,
         .kernels = s->kernels,
         .model = s->model,
         .micro_rows = session_rows(r),
+        .preference = &preference,
     };
     struct step *step = NULL;
     struct loader *loader = NULL;
     double sums[OBJECTIVE_SUMS] = {0};
     int64_t samples = 0;
     TRY(comm_agree(world, objective_find(r->objective, &parts.objective)));
+    TRY(comm_agree(world, session_preference(r, &preference)));
+    if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS) {
+        TRY(find_reference(q, s, world, &reference));
+        bool whole = preference_whole(&preference);
+        parts.batch_size = whole ? r->batch.micro_size * comm_size(s->mesh.data) : 0;
+    }
     TRY(comm_agree(world, count_samples(q, s, &samples)));
-    status result = comm_agree(world, open_data(q, s, samples, &loader));
+    status result = comm_agree(world, open_data(q, s, &reference, samples, &loader));
     if (result == STATUS_OK) {
         result = step_create(&parts, &step);
     }
@@ -96,6 +136,7 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     }
     KEEP_FIRST(result, step_destroy(&step));
     KEEP_FIRST(result, loader_close(&loader));
+    reference_destroy(&reference);
     TRY(result);
     if (comm_rank(world) != 0) {
         return STATUS_OK;

@@ -145,6 +145,20 @@ chat() {
     ! grep -q 'im_end' out one.jsonl || fail 'the end of turn is shown'
     run 0 prepare --objective sft --tokenizer tokenizer_messages --input two.jsonl --output saved # a row again
 
+    # A conversation that outgrows the model's 128 positions goes on; a message that does so alone is told.
+    for _ in 1 2 3 4 5 6 7 8; do
+        echo 'What does ls do?'
+    done >talk
+    printf 'What%.0s' {1..200} >>talk
+    printf '\n%s\n' '/save long.jsonl' >>talk
+    timeout 50 "$program" chat --checkpoint run_messages --temperature 0 --max-new-tokens 20 <talk >out 2>told ||
+        fail "chat ended with $?"
+    grep -q 'the oldest messages are forgotten: the model has 128 positions' told || fail 'nothing is forgotten'
+    grep -q '^E-USAGE .*this message makes' told || fail 'a message that is too long is not told'
+    [ "$(wc -l <out)" = 8 ] || fail "$(wc -l <out) answers instead of 8"
+    ! grep -q WhatWhat long.jsonl || fail 'a message that was not heard is kept'
+    [ "$(grep -o '"role"' long.jsonl | wc -l)" -ge 4 ] || fail 'what was said before is forgotten for it'
+
     run 0 train messages.yaml model.max_position_embeddings=60000 model.init_from=null train.max_steps=1 run_dir=long
     mkfifo questions
     "$program" chat --checkpoint long --temperature 0 --max-new-tokens 50000 <questions >out 2>told &

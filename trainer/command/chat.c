@@ -115,39 +115,50 @@ static status reset(struct chat *c)
     return system != NULL ? add_message(c, CHAT_SYSTEM, system, strlen(system)) : STATUS_OK;
 }
 
-/* The oldest message of a user and what answers it. */
-static bool forget_oldest(struct chat *c)
+/* The user's message behind this one; count: there is none. */
+static int64_t next_question(const struct chat *c, int64_t at)
 {
-    int64_t first = system_messages(c), end = first + 1;
-    while (end < c->count && c->messages[end].role != CHAT_USER) {
-        end++;
-    }
-    if (end >= c->count) { /* the newest message is never forgotten */
-        return false;
-    }
-    drop(c, first, end - first);
-    return true;
+    do {
+        at++;
+    } while (at < c->count && c->messages[at].role != CHAT_USER);
+    return at;
 }
 
-/* The conversation as a prompt that leaves room for an answer. */
+/* The system message, if there is one, and all from `first` on, as a prompt. */
+static status encode_from(const struct chat *c, int64_t first, struct chat_text *out)
+{
+    int64_t kept = system_messages(c), count = kept + c->count - first;
+    struct chat_message *view = malloc((size_t)count * sizeof *view);
+    REQUIRE(view != NULL, STATUS_INTERNAL, "out of memory: %lld messages", (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        view[i] = c->messages[i < kept ? i : first + i - kept];
+    }
+    out->ids.count = out->marks.count = 0;
+    status result = chat_encode(c->template, c->session.tokenizer, view, count,
+                                (struct chat_frame){.reply = true}, out);
+    free(view);
+    return result;
+}
+
+/* The conversation as a prompt that leaves room for an answer; else its end, from a question on. */
 static status encode(struct chat *c, struct chat_text *out)
 {
-    int64_t positions = model_config_of(c->session.model)->positions, forgotten = 0;
-    for (;; forgotten++) {
-        out->ids.count = out->marks.count = 0;
-        TRY(chat_encode(c->template, c->session.tokenizer, c->messages, c->count,
-                        (struct chat_frame){.reply = true}, out));
-        if (out->ids.count + c->request->options.max_new_tokens <= positions || !forget_oldest(c)) {
-            break;
-        }
-    }
-    if (forgotten > 0) {
-        log_info("(the oldest %s forgotten: the model has %lld positions)",
-                 forgotten == 1 ? "message is" : "messages are", (long long)positions);
+    int64_t positions = model_config_of(c->session.model)->positions;
+    int64_t kept = system_messages(c), first = kept;
+    TRY(encode_from(c, first, out));
+    while (out->ids.count + c->request->options.max_new_tokens > positions &&
+           next_question(c, first) < c->count) {
+        first = next_question(c, first);
+        TRY(encode_from(c, first, out));
     }
     REQUIRE(out->ids.count < positions, STATUS_USAGE,
             "this message makes %lld tokens, the model has %lld positions",
             (long long)out->ids.count, (long long)positions);
+    if (first > kept) {
+        drop(c, kept, first - kept);
+        log_info("(the oldest messages are forgotten: the model has %lld positions)",
+                 (long long)positions);
+    }
     return STATUS_OK;
 }
 

@@ -3,6 +3,11 @@
 
 #include <stdint.h>
 
+/* What a rank's share of a step adds up to. */
+struct batch_share {
+    int64_t rows, masked, examples; /* masked: predictions */
+};
+
 struct batch {
     int64_t
         sequences;  /* B of this micro-batch; may be smaller than the recipe's for the last one */
@@ -21,15 +26,17 @@ struct batch {
     const int64_t *samples; /* [B] global sample ids, to name them in messages */
 
     /* Batches of sentence pairs (loader_options.kind); all else is as above, but the rows are packed: N is the sum
-     * of the examples' tokens, at most B T, each example is one segment of cu_rows, and no row is padding. The
-     * global index of row r of example b, for dropout, is samples[b] * T + positions[r]; first_row is that of
-     * row 0. targets has the ids to predict at the masked rows. */
+     * of the examples' tokens, at most B T, each example is one segment of cu_rows, and no row is padding.
+     * first_row counts the rows of this rank's share of the step before row 0: with those of the ranks before, it is
+     * the row in the packed global batch (which it is already where the global batch is dealt out). targets has the ids to predict at the masked rows. */
     const int32_t *
         segment_ids; /* [N] 0 or 1; NULL: batches of windows, and of packs of examples, which are packed likewise: an example of n tokens has n - 1 rows and is one segment */
     const int32_t *next_sentence; /* [B] 0: the second segment follows the first, 1: it is random */
-    int64_t masked;               /* M: rows whose token is to be predicted, over all examples */
-    const int32_t *masked_rows;   /* [M] rising */
-    const int32_t *masked_ids;    /* [M] */
+    int64_t
+        masked; /* M: rows whose token is to be predicted, over all examples; where there is none: 1 */
+    const int32_t *masked_rows; /* [M] rising */
+    const int32_t *masked_ids;  /* [M]; BATCH_IGNORED where there is none */
+    struct batch_share share;   /* where the loader looks ahead */
 
     /* Batches of preference pairs: rows are packed likewise, at most 2 B T; the chosen answer of pair i, with its
      * prompt, is segment 2 i of cu_rows, the rejected one segment 2 i + 1; targets are the answers' tokens. The global

@@ -3,7 +3,7 @@
  * The thread alone touches the shards and the position in the data; the ring's counters are the only
  * state that both sides share, under one mutex. A slot that is handed out stays the caller's until the
  * next call. An error ends the thread and is delivered in its place, after the good batches before it. */
-#include "datasets/loader.h"
+#include "datasets/loader_impl.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -25,74 +25,16 @@ enum {
     SHARD_BYTES = 400 << 10 /* one open shard: two chunks and HDF5's tables, as measured */
 };
 
-struct slot {
-    struct batch batch;
-    bool last, end, failed;
-    int32_t *inputs, *targets, *positions, *cu_rows;
-    int32_t *segment_ids, *next_sentence, *masked_rows, *masked_ids; /* of sentence pairs */
-    int64_t *samples;
-    double *reference; /* of preference pairs */
-};
-
-struct loader {
-    struct loader_options options; /* its pointers are not used after loader_open */
-    struct shard_set *sets[ORDER_SOURCES_MAX];
-    struct packing *packs[ORDER_SOURCES_MAX]; /* NULL: not packed */
-    struct packing_rules rules;
-    struct packing_report packing;
-    struct order order;
-    int64_t limit; /* samples of the run; INT64_MAX: none */
-    char fingerprint[HASH_TEXT_BYTES];
-
-    /* the thread's own */
-    int64_t step_first, next, share_end;
-    int64_t next_row; /* of packs: the global index of their first row */
-    int32_t *window;  /* [T + 1] */
-    int32_t *starts;  /* [T] */
-    uint32_t *marks;  /* [T] of a packed example */
-    struct example example;
-    int32_t *example_memory; /* of ids, segments, predictions, and scratch for masking */
-
-    int64_t slots;
-    struct slot *ring;
-    void *memory;
-    pthread_t thread;
-    bool thread_runs;
-
-    pthread_mutex_t mutex;
-    pthread_cond_t filled_one, freed_one;
-    int64_t filled,
-        taken; /* slots in all; filled - taken are ready, the one before `taken` is held */
-    bool stop;
-    struct status_note note; /* of a failed slot */
-    double stall_seconds;
-};
-
-static bool is_masked(const struct loader_options *o)
-{
-    return o->kind == EXAMPLE_SENTENCE_PAIRS;
-}
-
-static bool is_packed(const struct loader_options *o)
-{
-    return o->kind == EXAMPLE_SFT;
-}
-
-static bool is_preference(const struct loader_options *o)
-{
-    return o->kind == EXAMPLE_PREFERENCE_PAIRS;
-}
-
 /* Whether an example is read whole before it is a part of the batch. */
 static bool has_example(const struct loader_options *o)
 {
-    return is_masked(o) || is_preference(o);
+    return loader_is_masked(o) || loader_is_preference(o);
 }
 
 /* Of one example: ids of three parts; or ids, segments, positions, labels, and twice its tokens for masking. */
 static int64_t example_values(const struct loader_options *o)
 {
-    if (is_preference(o)) {
+    if (loader_is_preference(o)) {
         return 2 * o->sequence_tokens;
     }
     return 4 * o->sequence_tokens + 2 * o->masking.most;
@@ -100,19 +42,19 @@ static int64_t example_values(const struct loader_options *o)
 
 static int64_t slot_rows(const struct loader_options *o)
 {
-    return o->micro_sequences * o->sequence_tokens * (is_preference(o) ? 2 : 1);
+    return o->micro_sequences * o->sequence_tokens * (loader_is_preference(o) ? 2 : 1);
 }
 
 static int64_t slot_bytes(const struct loader_options *o)
 {
     int64_t rows = slot_rows(o);
     int64_t values = 3 * rows + rows + 1;
-    if (is_masked(o)) {
+    if (loader_is_masked(o)) {
         values += rows + o->micro_sequences * (1 + 2 * o->masking.most);
     }
     int64_t bytes =
         values * (int64_t)sizeof(int32_t) + o->micro_sequences * (int64_t)sizeof(int64_t);
-    bytes += is_preference(o) ? 2 * o->micro_sequences * (int64_t)sizeof(double) : 0;
+    bytes += loader_is_preference(o) ? 2 * o->micro_sequences * (int64_t)sizeof(double) : 0;
     return (bytes + 63) / 64 * 64;
 }
 
@@ -149,11 +91,11 @@ static status check_options(const struct loader_options *o)
             STATUS_INTERNAL, "first sample %lld, limit %lld, %lld ahead",
             (long long)o->first_sample, (long long)o->limit_samples, (long long)o->ahead_batches);
     const struct masking *m = &o->masking;
-    bool masks = m->probability > 0.0 && m->probability <= 1.0 && m->most > 0 &&
-                 m->most <= o->sequence_tokens && m->kinds != NULL && m->mask_id >= 0 &&
-                 m->vocab_size == o->vocab_size;
+    bool known = m->kinds == NULL || (m->mask_id >= 0 && m->vocab_size <= o->vocab_size);
+    bool masks = known && m->probability > 0.0 && m->probability <= 1.0 && m->most > 0 &&
+                 m->most <= o->sequence_tokens;
     REQUIRE(
-        !is_masked(o) || masks, STATUS_RECIPE,
+        !loader_is_masked(o) || masks, STATUS_RECIPE,
         "masking of %g of %lld tokens, at most %lld: the share must be above 0 and at most 1, the "
         "limit 1 to the sequence length, and the tokenizer must have a [MASK]",
         m->probability, (long long)o->sequence_tokens, (long long)m->most);
@@ -189,8 +131,9 @@ static status open_sources(struct loader *l)
                                         .kind = o->kind,
                                         .open_limit = each > 1 ? each : 1};
         TRY(shard_set_open(&set, &l->sets[i]));
-        TRY(is_packed(o) ? pack_source(l, i) : STATUS_OK);
-        samples[i] = is_packed(o) ? packing_packs(l->packs[i]) : shard_set_samples(l->sets[i]);
+        TRY(loader_is_packed(o) ? pack_source(l, i) : STATUS_OK);
+        samples[i] =
+            loader_is_packed(o) ? packing_packs(l->packs[i]) : shard_set_samples(l->sets[i]);
         weights[i] = o->sources[i].weight;
     }
     TRY(order_set(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
@@ -210,7 +153,7 @@ static status hash_masking(const struct masking *m, struct hash *hash)
     int used = snprintf(text, sizeof text, "examples masked %.17g most %lld whole %d mask %d\n",
                         m->probability, (long long)m->most, m->whole_words, m->mask_id);
     TRY(hash_update(hash, text, (size_t)used));
-    return hash_update(hash, m->kinds, (size_t)m->vocab_size);
+    return m->kinds != NULL ? hash_update(hash, m->kinds, (size_t)m->vocab_size) : STATUS_OK;
 }
 
 static status hash_packing(const struct packing_rules *rules, struct hash *hash)
@@ -233,10 +176,12 @@ static status take_fingerprint(struct loader *l)
     status result = STATUS_OK;
     TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
     TRY_GOTO(result, failed,
-             is_masked(&l->options) ? hash_masking(&l->options.masking, hash) : STATUS_OK);
+             loader_is_masked(&l->options) ? hash_masking(&l->options.masking, hash) : STATUS_OK);
     TRY_GOTO(result, failed,
-             is_preference(&l->options) ? hash_update(hash, "preference pairs\n", 17) : STATUS_OK);
-    TRY_GOTO(result, failed, is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
+             loader_is_preference(&l->options) ? hash_update(hash, "preference pairs\n", 17)
+                                               : STATUS_OK);
+    TRY_GOTO(result, failed,
+             loader_is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
         used = snprintf(text, sizeof text, "source %llu of %llu\n",
                         (unsigned long long)(l->order.before[i + 1] - l->order.before[i]),
@@ -256,9 +201,9 @@ static status make_example(struct loader *l)
     size_t values = (size_t)example_values(&l->options);
     l->example_memory = malloc(values * sizeof *l->example_memory);
     REQUIRE(l->example_memory != NULL, STATUS_INTERNAL, "out of memory: an example");
-    l->example = (struct example){.room = is_preference(&l->options) ? 2 * tokens : tokens,
+    l->example = (struct example){.room = loader_is_preference(&l->options) ? 2 * tokens : tokens,
                                   .ids = l->example_memory};
-    if (is_preference(&l->options)) {
+    if (loader_is_preference(&l->options)) {
         return STATUS_OK;
     }
     l->example = (struct example){.room = tokens,
@@ -289,227 +234,16 @@ static status make_ring(struct loader *l)
         struct slot *s = &l->ring[i];
         s->samples = (int64_t *)((char *)l->memory + i * bytes); /* the widest type first */
         s->reference = (double *)(s->samples + batch);
-        s->inputs = (int32_t *)(s->reference + (is_preference(&l->options) ? 2 * batch : 0));
+        s->inputs = (int32_t *)(s->reference + (loader_is_preference(&l->options) ? 2 * batch : 0));
         s->targets = s->inputs + rows;
         s->positions = s->targets + rows;
         s->cu_rows = s->positions + rows;
-        if (is_masked(&l->options)) {
+        if (loader_is_masked(&l->options)) {
             s->segment_ids = s->cu_rows + rows + 1;
             s->next_sentence = s->segment_ids + rows;
             s->masked_rows = s->next_sentence + batch;
             s->masked_ids = s->masked_rows + batch * l->options.masking.most;
         }
-    }
-    return STATUS_OK;
-}
-
-/* This rank's share of the step that begins with sample `first`: the first `larger` ranks have one
- * sample more (comm/partition.h's rule). */
-static void begin_step(struct loader *l, int64_t first)
-{
-    int64_t left = l->limit - first, global = l->options.global_sequences;
-    int64_t count = left < global ? (left > 0 ? left : 0) : global;
-    int64_t each = count / l->options.ranks, larger = count % l->options.ranks;
-    int64_t rank = l->options.rank;
-    l->step_first = first;
-    if (l->options.deal) {
-        l->share_end = first + count;
-        l->next = first + rank * l->options.micro_sequences;
-        return;
-    }
-    l->next = first + rank * each + (rank < larger ? rank : larger);
-    l->share_end = l->next + each + (rank < larger ? 1 : 0);
-    l->next_row = first * l->options.sequence_tokens;
-    for (int64_t i = first; i < l->next && is_packed(&l->options); i++) { /* others' rows */
-        struct order_place place = order_at(&l->order, i);
-        l->next_row += packing_pack_rows(l->packs[place.source], place.sample);
-    }
-}
-
-/* Targets and positions of one sample, one segment for each document in it where they are masked. */
-static void add_rows(struct loader *l, struct slot *s, int64_t row, const int32_t *starts,
-                     int64_t start_count)
-{
-    struct batch *b = &s->batch;
-    int64_t tokens = l->options.sequence_tokens, begin = 0;
-    memcpy(s->inputs + row, l->window, (size_t)tokens * sizeof *s->inputs);
-    memcpy(s->targets + row, l->window + 1, (size_t)tokens * sizeof *s->targets);
-    for (int64_t i = 0; i <= start_count; i++) {
-        int64_t end = i < start_count ? starts[i] : tokens;
-        if (i < start_count) {
-            s->targets[row + end - 1] = BATCH_IGNORED; /* it would be another document's token */
-        }
-        if (end == begin) {
-            continue; /* a document begins with the target of the last row */
-        }
-        for (int64_t j = begin; j < end; j++) {
-            s->positions[row + j] = (int32_t)(j - begin);
-        }
-        s->cu_rows[++b->segments] = (int32_t)(row + end);
-        b->longest = end - begin > b->longest ? end - begin : b->longest;
-        begin = end;
-    }
-}
-
-/* The example that l->example holds, at the end of the batch. */
-static void add_example(struct loader *l, struct slot *s, int64_t index)
-{
-    struct batch *b = &s->batch;
-    const struct example *e = &l->example;
-    int64_t row = b->rows;
-    memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
-    memcpy(s->segment_ids + row, e->segments, (size_t)e->tokens * sizeof *s->segment_ids);
-    for (int64_t i = 0; i < e->tokens; i++) {
-        s->positions[row + i] = (int32_t)i;
-        s->targets[row + i] = BATCH_IGNORED;
-    }
-    for (int64_t i = 0; i < e->predictions; i++) {
-        s->masked_rows[b->masked] = (int32_t)(row + e->positions[i]);
-        s->masked_ids[b->masked++] = e->labels[i];
-        s->targets[row + e->positions[i]] = e->labels[i];
-    }
-    s->next_sentence[index] = e->next_sentence;
-    b->rows += e->tokens;
-    b->longest = e->tokens > b->longest ? e->tokens : b->longest;
-    s->cu_rows[++b->segments] = (int32_t)b->rows;
-}
-
-static status fill_examples(struct loader *l, struct slot *s)
-{
-    s->batch.rows = 0;
-    s->batch.segment_ids = s->segment_ids;
-    s->batch.next_sentence = s->next_sentence;
-    s->batch.masked_rows = s->masked_rows;
-    s->batch.masked_ids = s->masked_ids;
-    struct example *e = &l->example;
-    for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        s->samples[i] = l->next + i;
-        TRY(shard_set_example(l->sets[place.source], place.sample, e));
-        if (!e->masked) {
-            uint64_t example = (uint64_t)place.source << 48 ^ (uint64_t)place.sample;
-            e->predictions =
-                masking_apply(&l->options.masking, l->options.seed, place.epoch, example, e->ids,
-                              e->tokens, e->positions, e->labels, e->segments + e->room);
-        }
-        add_example(l, s, i);
-    }
-    return STATUS_OK;
-}
-
-static struct packing_epoch epoch_of(const struct loader *l, const struct order_place *place)
-{
-    return (struct packing_epoch){l->options.seed, (uint64_t)place->epoch, (uint64_t)place->source,
-                                  l->options.shuffle};
-}
-
-static status fill_packs(struct loader *l, struct slot *s)
-{
-    struct packing_rows rows = {.inputs = s->inputs,
-                                .targets = s->targets,
-                                .positions = s->positions,
-                                .cu_rows = s->cu_rows,
-                                .ids = l->window,
-                                .marks = l->marks};
-    for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        struct packing_epoch epoch = epoch_of(l, &place);
-        s->samples[i] = l->next + i;
-        TRY(packing_read(l->packs[place.source], &epoch, l->sets[place.source], place.sample,
-                         &rows));
-    }
-    s->batch.first_row = l->next_row;
-    l->next_row += rows.rows;
-    s->batch.rows = rows.rows;
-    s->batch.seen = rows.seen;
-    s->batch.segments = rows.segments;
-    s->batch.longest = rows.longest;
-    return STATUS_OK;
-}
-
-/* An answer behind its prompt, at the end of the batch. */
-static void add_answer(struct slot *s, const int32_t *prompt, int64_t prompt_tokens,
-                       const int32_t *answer, int64_t answer_tokens)
-{
-    struct batch *b = &s->batch;
-    int64_t tokens = prompt_tokens + answer_tokens;
-    int32_t *inputs = s->inputs + b->rows, *targets = s->targets + b->rows;
-    memcpy(inputs, prompt, (size_t)prompt_tokens * sizeof *inputs);
-    memcpy(inputs + prompt_tokens, answer, (size_t)answer_tokens * sizeof *inputs);
-    for (int64_t i = 0; i < tokens; i++) {
-        bool counted = i + 1 >= prompt_tokens && i + 1 < tokens;
-        targets[i] = counted ? inputs[i + 1] : BATCH_IGNORED;
-        s->positions[b->rows + i] = (int32_t)i;
-    }
-    b->rows += tokens;
-    b->longest = tokens > b->longest ? tokens : b->longest;
-    s->cu_rows[++b->segments] = (int32_t)b->rows;
-}
-
-static status fill_preferences(struct loader *l, struct slot *s)
-{
-    const struct example *e = &l->example;
-    const double *const *reference = l->options.reference;
-    s->batch.rows = 0;
-    s->batch.reference = reference != NULL ? s->reference : NULL;
-    for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        s->samples[i] = l->next + i;
-        TRY(shard_set_example(l->sets[place.source], place.sample, &l->example));
-        const int32_t *chosen = e->ids + e->prompt, *rejected = chosen + e->chosen;
-        add_answer(s, e->ids, e->prompt, chosen, e->chosen);
-        add_answer(s, e->ids, e->prompt, rejected, e->tokens - e->prompt - e->chosen);
-        if (reference != NULL) {
-            memcpy(s->reference + 2 * i, reference[place.source] + 2 * place.sample,
-                   2 * sizeof *s->reference);
-        }
-    }
-    return STATUS_OK;
-}
-
-static status fill_windows(struct loader *l, struct slot *s)
-{
-    int64_t tokens = l->options.sequence_tokens;
-    for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        struct shard_set *set = l->sets[place.source];
-        int64_t start_count = 0;
-        s->samples[i] = l->next + i;
-        TRY(shard_set_read(set, place.sample, place.shift, l->window));
-        if (l->options.document_mask) {
-            TRY(shard_set_starts(set, place.sample, place.shift, l->starts, &start_count));
-        }
-        add_rows(l, s, i * tokens, l->starts, start_count);
-    }
-    return STATUS_OK;
-}
-
-static status fill(struct loader *l, struct slot *s)
-{
-    int64_t tokens = l->options.sequence_tokens;
-    int64_t left = l->share_end - l->next, most = l->options.micro_sequences;
-    int64_t sequences = left < most ? (left > 0 ? left : 0) : most;
-    int64_t stride = l->options.deal ? most * l->options.ranks : most;
-    s->end = l->step_first >= l->limit;
-    s->last = !s->end && stride >= left;
-    s->batch = (struct batch){.sequences = sequences,
-                              .tokens = tokens,
-                              .rows = sequences * tokens,
-                              .inputs = s->inputs,
-                              .targets = s->targets,
-                              .positions = s->positions,
-                              .cu_rows = s->cu_rows,
-                              .first_row = l->next * tokens * (is_preference(&l->options) ? 2 : 1),
-                              .samples = s->samples};
-    s->cu_rows[0] = 0;
-    TRY(is_masked(&l->options)       ? fill_examples(l, s)
-        : is_preference(&l->options) ? fill_preferences(l, s)
-        : is_packed(&l->options)     ? fill_packs(l, s)
-                                     : fill_windows(l, s));
-    s->batch.seen = is_packed(&l->options) ? s->batch.seen : s->batch.rows;
-    l->next += stride;
-    if (s->last) {
-        begin_step(l, l->step_first + l->options.global_sequences);
     }
     return STATUS_OK;
 }
@@ -530,7 +264,7 @@ static void *read_ahead(void *argument)
             break;
         }
         struct slot *s = &l->ring[l->filled % l->slots]; /* only this thread changes `filled` */
-        s->failed = fill(l, s) != STATUS_OK;
+        s->failed = loader_fill(l, s) != STATUS_OK;
         more = !s->failed && !s->end;
         pthread_mutex_lock(&l->mutex);
         if (s->failed) {
@@ -577,7 +311,7 @@ status loader_open(const struct loader_options *options, struct loader **out)
 {
     *out = NULL;
     TRY(check_options(options));
-    REQUIRE(!is_packed(options) || options->packing != NULL, STATUS_INTERNAL,
+    REQUIRE(!loader_is_packed(options) || options->packing != NULL, STATUS_INTERNAL,
             "examples for fine-tuning without rules for packing");
     TRY(h5file_require_threads());
     struct loader *l = calloc(1, sizeof *l);
@@ -594,7 +328,7 @@ status loader_open(const struct loader_options *options, struct loader **out)
     l->options.sources = NULL;
     l->options.packing = NULL;
     l->options.tokenizer_sha256 = NULL;
-    begin_step(l, l->options.first_sample);
+    loader_begin_step(l, l->options.first_sample);
     TRY_GOTO(result, failed, start_thread(l));
     TRY_GOTO(result, failed, wait_for_first(l));
     *out = l;
@@ -664,7 +398,7 @@ void loader_locate(const struct loader *loader, int64_t number, char *text, int 
 {
     struct order_place place = order_at(&loader->order, number);
     if (loader->packs[place.source] != NULL) {
-        struct packing_epoch epoch = epoch_of(loader, &place);
+        struct packing_epoch epoch = loader_epoch(loader, &place);
         packing_locate(loader->packs[place.source], &epoch, loader->sets[place.source],
                        place.sample, text, bytes);
         return;

@@ -58,6 +58,8 @@ struct loader_options {
         masking; /* of sentence pairs that are not masked in their files; kinds is kept, and must outlive
                                the loader. most: predictions of an example, for all of them */
     const struct packing_rules *packing; /* of EXAMPLE_SFT; only for loader_open */
+    bool
+        looks_ahead; /* a step's share of sentence pairs is read twice, so that its sums are known beforehand */
     int64_t ahead_batches; /* micro-batches read ahead; 0: a default that hides the reading */
 };
 

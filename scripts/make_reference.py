@@ -4,6 +4,7 @@ needed to train.
 
     python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
     python3 scripts/make_reference.py lamb       (the same with LAMB instead of AdamW; writes tests/reference/gpt2_lamb.h5)
+    python3 scripts/make_reference.py bert       (needs transformers too; writes tests/reference/bert*.h5 and roberta.h5)
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
     python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
     python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
@@ -12,6 +13,9 @@ needed to train.
 A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
 names and orientations of Hugging Face's GPT2LMHeadModel: logits, loss, the gradient of every parameter, and
 ten steps of torch.optim.AdamW with clipping by global norm. One file per activation and kind of attention.
+
+BERT: transformers' BertForPreTraining and RobertaForMaskedLM with a tiny configuration, in double precision, on padded
+batches: logits of every token that is there, the losses, all gradients, and ten steps of AdamW or LAMB.
 
 Beams: what Hugging Face's generate() finds in a tiny model that likes its end token, and the hypotheses' scores.
 
@@ -160,6 +164,77 @@ def write(path, approximate, documents, lamb=False):
                     f["gradients/" + name] = t.grad.numpy().astype(np.float32)
             norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
             losses.append(loss.item())
+            optimizer.step()
+        f["losses"], f["norms"] = np.array(losses), np.array(norms)
+        for name, t in w.items():
+            f["trained/" + name] = t.detach().numpy().astype(np.float32)
+    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
+
+
+def bert_batch(generator, config, pad):
+    """Padded ids with their mask, segments, masked tokens' labels (-100: not masked) and next-sentence labels."""
+    lengths = torch.tensor([TOKENS - 1, 5, 9])
+    ids = torch.randint(3, VOCABULARY, (BATCH, TOKENS - 1), generator=generator)
+    there = torch.arange(TOKENS - 1) < lengths[:, None]
+    segments = (torch.arange(TOKENS - 1) >= (lengths // 2)[:, None]).long() * there
+    labels = torch.randint(3, VOCABULARY, ids.shape, generator=generator)
+    masked = (torch.rand(ids.shape, generator=generator) < 0.3) & there
+    masked[:, 1] = True
+    return dict(input_ids=ids.masked_fill(~there, pad), attention_mask=there.long(),
+                token_type_ids=segments * (config.type_vocab_size > 1), labels=labels.masked_fill(~masked, -100),
+                next_sentence_label=torch.randint(0, 2, (BATCH,), generator=generator))
+
+
+def write_bert(path, roberta, activation, lamb):
+    import transformers
+    sizes = dict(num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=INNER,
+                 max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, hidden_act=activation, hidden_dropout_prob=0,
+                 attention_probs_dropout_prob=0, layer_norm_eps=1e-12)
+    torch.manual_seed(7 + roberta)
+    if roberta:
+        config = transformers.RobertaConfig(**sizes, type_vocab_size=1, pad_token_id=1)
+        model = transformers.RobertaForMaskedLM(config)
+    else:
+        config = transformers.BertConfig(**sizes, type_vocab_size=2, pad_token_id=0)
+        model = transformers.BertForPreTraining(config)
+    model = model.double().train()
+    with torch.no_grad():  # far from the usual small weights, so that every operation matters; rounded to float32
+        for p in model.parameters():
+            p.copy_((p + torch.randn_like(p) * (0.2 if p.dim() == 2 else 0.1)).float().double())
+    w = dict(model.named_parameters())
+    decayed = [t for t in w.values() if t.dim() == 2]
+    plain = [t for t in w.values() if t.dim() == 1]
+    optimizer = Lamb(decayed, plain, **ADAMW) if lamb else torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=DECAY), dict(params=plain, weight_decay=0.0)], **ADAMW)
+    generator = torch.Generator().manual_seed(31)
+    with h5py.File(path, "w") as f:
+        f.attrs.update(layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS, batch=BATCH,
+                       vocabulary=VOCABULARY, tokens=TOKENS - 1, steps=STEPS, learning_rate=ADAMW["lr"],
+                       beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"], weight_decay=DECAY,
+                       max_grad_norm=CLIP, roberta=float(roberta), segments=float(config.type_vocab_size),
+                       gelu_tanh=float(activation == "gelu_new"), lamb=float(lamb))
+        for name, t in w.items():
+            f["weights/" + name] = t.detach().numpy().astype(np.float32)
+        batches = [bert_batch(generator, config, config.pad_token_id) for _ in range(STEPS)]
+        for name in batches[0]:
+            f["batch/" + name] = np.stack([b[name].numpy() for b in batches]).astype(np.int32)
+        losses, norms = [], []
+        for step, batch in enumerate(batches):
+            if roberta:
+                batch = {name: t for name, t in batch.items() if name != "next_sentence_label"}
+            out = model(**batch)
+            optimizer.zero_grad()
+            out.loss.backward()
+            if step == 0:
+                there = batch["attention_mask"].bool()
+                logits = out.logits if roberta else out.prediction_logits
+                f["logits"] = logits[there].detach().numpy().astype(np.float32)
+                if not roberta:
+                    f["label_logits"] = out.seq_relationship_logits.detach().numpy().astype(np.float32)
+                for name, t in w.items():
+                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
+            norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
+            losses.append(out.loss.item())
             optimizer.step()
         f["losses"], f["norms"] = np.array(losses), np.array(norms)
         for name, t in w.items():
@@ -403,6 +478,11 @@ def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
     if sys.argv[1:] == ["lamb"]:
         write(folder / "gpt2_lamb.h5", "tanh", False, lamb=True)
+        return
+    if sys.argv[1:] == ["bert"]:
+        write_bert(folder / "bert.h5", False, "gelu", False)
+        write_bert(folder / "bert_lamb.h5", False, "gelu_new", True)
+        write_bert(folder / "roberta.h5", True, "gelu", False)
         return
     if sys.argv[1:] == ["beams"]:
         write_beams(folder / "beams.h5")

@@ -17,6 +17,7 @@ struct bench {
     float *losses; /* on the device */
     struct batch batch;
     int32_t *tokens, *targets, *positions, *cu_rows;
+    int32_t *segments, *masked_rows, *labels; /* of sentence pairs */
     int64_t steps;
 };
 
@@ -34,11 +35,11 @@ double bench_median(double *values, int count)
 
 /* ---- a step on random tokens ---- */
 
-/* And entropies, logits, best ids. */
+/* And scales, entropies, logits, best ids. */
 static size_t losses_bytes(const struct session *s)
 {
     const struct recipe *r = &s->recipe;
-    return (size_t)(r->batch.micro_size * r->data.sequence_length) * 4 * sizeof(float);
+    return (size_t)(r->batch.micro_size * r->data.sequence_length) * 5 * sizeof(float);
 }
 
 static status make_batch(struct bench *b)
@@ -76,10 +77,37 @@ static status make_batch(struct bench *b)
     return STATUS_OK;
 }
 
+/* The share of a recipe of evenly spread rows that mlm predicts, and labels of whole examples. */
+static status make_pairs(struct bench *b)
+{
+    const struct recipe *r = &b->session->recipe;
+    struct batch *batch = &b->batch;
+    int64_t tokens = r->data.sequence_length, most = r->mlm.max_predictions;
+    REQUIRE(device_is_host(b->session->device), STATUS_UNAVAILABLE,
+            "bench step: objective %s on the CPU only in this version", b->objective->name);
+    int64_t each = (int64_t)floor(r->mlm.mask_probability * (double)tokens + 0.5);
+    each = each < 1 ? 1 : each < most ? each : most;
+    b->segments = calloc((size_t)batch->rows, sizeof *b->segments);
+    b->masked_rows = calloc((size_t)batch->rows, sizeof *b->masked_rows);
+    b->labels = calloc((size_t)batch->sequences, sizeof *b->labels);
+    REQUIRE(b->segments != NULL && b->masked_rows != NULL && b->labels != NULL, STATUS_INTERNAL,
+            "out of memory for %lld masked rows", (long long)batch->rows);
+    for (int64_t i = 0; i < each * batch->sequences; i++) {
+        b->masked_rows[i] = (int32_t)(i / each * tokens + i % each * tokens / each);
+    }
+    batch->segment_ids = b->segments;
+    batch->next_sentence = b->labels;
+    batch->masked = each * batch->sequences;
+    batch->masked_rows = b->masked_rows;
+    batch->masked_ids = b->targets;
+    return STATUS_OK;
+}
+
 static status bench_create(struct bench *b)
 {
     struct session *s = b->session;
     TRY(make_batch(b));
+    TRY(b->objective->looks_ahead ? make_pairs(b) : STATUS_OK);
     TRY(feed_create(s->device, kernels_stream(s->kernels), b->batch.rows, &b->feed));
     TRY(device_allocate(s->device, losses_bytes(s), "losses", (void **)&b->losses));
     TRY(model_initialise(s->model, (uint64_t)s->recipe.seed));
@@ -96,6 +124,9 @@ static status bench_destroy(struct bench *b)
     free(b->targets);
     free(b->positions);
     free(b->cu_rows);
+    free(b->segments);
+    free(b->masked_rows);
+    free(b->labels);
     return result;
 }
 
@@ -122,23 +153,38 @@ static status one_step(struct bench *b)
         .segments = b->batch.segments,
         .cu_rows = placed.cu_rows,
         .longest = b->batch.tokens,
+        .segment_ids = placed.segment_ids,
+        .output_rows = placed.masked_rows,
+        .outputs = b->batch.masked,
         .training = true,
         .fresh = true,
     };
     TRY(model_forward(m, &input, &hidden));
+    float *const *gradients = update_gradients(b->update);
+    struct model_labels labels = model_labels_of(m, &input, gradients);
     struct objective_views views = {
         .placed = &placed,
         .hidden = hidden,
         .hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows),
         .head = model_head(m),
-        .head_gradient = model_head_gradient(m, update_gradients(b->update)),
+        .head_gradient = model_head_gradient(m, gradients),
+        .head_bias = model_head_bias(m),
+        .head_bias_gradient = model_head_bias_gradient(m, gradients),
+        .pooled = labels.hidden,
+        .labels = labels.weight,
+        .labels_bias = labels.bias,
+        .pooled_gradient = labels.hidden_gradient,
+        .labels_gradient = labels.weight_gradient,
+        .labels_bias_gradient = labels.bias_gradient,
+        .example_weight = (double)b->batch.masked / (double)b->batch.sequences,
         .vocabulary = model_config_of(m)->vocabulary,
         .parts = model_head_parts(m),
         .fresh = true,
         .losses = b->losses,
-        .entropies = b->losses + hidden.rows,
-        .mean_logits = b->losses + 2 * hidden.rows,
-        .best = (int32_t *)(b->losses + 3 * hidden.rows),
+        .entropies = b->losses + b->batch.rows,
+        .mean_logits = b->losses + 2 * b->batch.rows,
+        .row_scales = b->losses + 3 * b->batch.rows,
+        .best = (int32_t *)(b->losses + 4 * b->batch.rows),
     };
     TRY(bucket_begin_round(update_buckets(b->update)));
     TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
@@ -165,26 +211,30 @@ static status timed_step(struct bench *b, double *seconds)
 
 /* ---- floors ---- */
 
-enum { PRODUCTS = 15 };
+enum { PRODUCTS = 18 };
 
-/* This rank's part of the linear layers of all blocks and of the output product, forward and twice
+/* This rank's part of the linear layers of all blocks and of the output products, forward and twice
  * backward. */
 static int list_products(const struct bench *b, struct product out[PRODUCTS])
 {
     const struct model_config *c = model_config_of(b->session->model);
     int ranks = comm_size(b->session->mesh.tensor);
+    int64_t rows = b->batch.rows, masked = b->batch.masked;
     const struct {
-        int64_t inner, outputs, count;
+        int64_t rows, inner, outputs, count;
     } layers[] = {
-        {c->width, 3 * c->width / ranks, c->layers},    {c->width / ranks, c->width, c->layers},
-        {c->width, c->inner / ranks, c->layers},        {c->inner / ranks, c->width, c->layers},
-        {c->width, model_vocabulary_rows(c, ranks), 1},
+        {rows, c->width, 3 * c->width / ranks, c->layers},
+        {rows, c->width / ranks, c->width, c->layers},
+        {rows, c->width, c->inner / ranks, c->layers},
+        {rows, c->inner / ranks, c->width, c->layers},
+        {masked > 0 ? masked : rows, c->width, model_vocabulary_rows(c, ranks), 1},
+        {masked, c->width, c->width, 1},
     };
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
-        for (int kind = PRODUCT_FORWARD; kind <= PRODUCT_WEIGHT; kind++) {
-            out[count++] = (struct product){(enum product_kind)kind, b->batch.rows, layers[i].inner,
-                                            layers[i].outputs, layers[i].count};
+        for (int kind = PRODUCT_FORWARD; kind <= PRODUCT_WEIGHT && layers[i].rows > 0; kind++) {
+            out[count++] = (struct product){(enum product_kind)kind, layers[i].rows,
+                                            layers[i].inner, layers[i].outputs, layers[i].count};
         }
     }
     return count;

@@ -89,6 +89,7 @@ static struct job_data data_of(const struct job *job)
         .reference =
             job->reference.sources > 0 ? (const double *const *)job->reference.values : NULL,
         .held_reference = job->reference.held,
+        .masking = &s->masking,
     };
 }
 

@@ -12,6 +12,9 @@ enum example_kind job_data_kind(const struct recipe *recipe)
     if (strcmp(recipe->objective, "dpo") == 0) {
         return EXAMPLE_PREFERENCE_PAIRS;
     }
+    if (strcmp(recipe->objective, "mlm") == 0) {
+        return EXAMPLE_SENTENCE_PAIRS;
+    }
     return job_data_packing(recipe, &unused) ? EXAMPLE_SFT : EXAMPLE_TEXT;
 }
 
@@ -107,6 +110,7 @@ static struct loader_options options_of(const struct job_data *d,
         .kind = job_data_kind(r),
         .vocab_size = d->vocabulary,
         .tokenizer_sha256 = d->tokenizer_sha256,
+        .masking = d->masking != NULL ? *d->masking : (struct masking){0},
     };
 }
 
@@ -122,6 +126,7 @@ status job_data_train(const struct job_data *d, int64_t first_sample, struct loa
     options.first_sample = first_sample;
     struct packing_rules rules;
     (void)job_data_packing(r, &rules);
+    options.looks_ahead = options.kind == EXAMPLE_SENTENCE_PAIRS;
     options.packing = &rules;
     options.reference = d->reference;
     return blame(r, "data.train", r->data.train[0].path, loader_open(&options, out));

@@ -15,6 +15,7 @@ struct job_data {
     int rank, ranks; /* of the data-parallel group */
     int64_t vocabulary;
     const char *tokenizer_sha256;   /* NULL: not checked */
+    const struct masking *masking;  /* where the objective is mlm */
     const double *const *reference; /* of each training source (loader.h); NULL: none */
     const double *held_reference;   /* of the held-out set; NULL: none */
 };

@@ -103,13 +103,16 @@ static void heed_stop(struct loop *loop, const double votes[STEP_VOTES])
 
 /* ---- evaluation ---- */
 
-/* The objective's own metrics. */
+/* The objective's own metrics, of which something was counted. */
 static int objective_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
                             struct metric *fields)
 {
-    int count = objective_metric_count(o);
-    for (int m = 0; m < count; m++) {
-        fields[m] = metric_number(o->metrics[m].name, objective_mean(sums, &o->metrics[m]));
+    int count = 0;
+    for (int m = 0; m < objective_metric_count(o); m++) {
+        if (sums[o->metrics[m].count] > 0) {
+            double mean = objective_mean(sums, &o->metrics[m]);
+            fields[count++] = metric_number(o->metrics[m].name, mean);
+        }
     }
     return count;
 }
@@ -166,7 +169,7 @@ static status evaluate(struct loop *loop)
     loop->evaluating = true;
     TRY(job_evaluate(job, &ballot, sums));
     loop->evaluating = false;
-    double loss = sums[OBJECTIVE_LOSS] / fmax(1, sums[OBJECTIVE_COUNT]);
+    double loss = objective_loss(job->objective, sums);
     double seconds = clock_seconds() - start;
     loop->interval.started += seconds; /* its time is not the training's */
     heed_stop(loop, ballot.votes);

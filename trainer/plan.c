@@ -1,5 +1,6 @@
 #include "trainer/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,39 +45,65 @@ static const int64_t chunk_bytes = INT64_C(4) << 20;
 
 /* ---- parameters ---- */
 
-static enum plan_part part_of(const char *name)
+static enum plan_part part_of(enum model_role role)
 {
-    if (strstr(name, ".ln_") != NULL) {
-        return PLAN_NORMS;
-    }
-    if (strstr(name, ".attn.") != NULL) {
-        return PLAN_ATTENTION;
-    }
-    if (strstr(name, ".mlp.") != NULL) {
-        return PLAN_FEED_FORWARD;
-    }
-    if (strstr(name, ".wpe.") != NULL) {
+    switch (role) {
+    case MODEL_TOKEN_TABLE:
+        return PLAN_TOKEN_EMBEDDING;
+    case MODEL_POSITION_TABLE:
+    case MODEL_SEGMENT_TABLE:
         return PLAN_POSITION_EMBEDDING;
+    case MODEL_NORM1:
+    case MODEL_NORM2:
+    case MODEL_TRANSFORM_NORM:
+        return PLAN_NORMS;
+    case MODEL_QKV:
+    case MODEL_PROJECTION:
+        return PLAN_ATTENTION;
+    case MODEL_FC:
+    case MODEL_FC_PROJECTION:
+        return PLAN_FEED_FORWARD;
+    default:
+        return PLAN_OUTPUT;
     }
-    return strstr(name, ".wte.") != NULL ? PLAN_TOKEN_EMBEDDING : PLAN_OUTPUT;
 }
 
-/* count_parameters - sizes by part, and the elements of matrices that take part in products. */
-static int64_t count_parameters(const struct model_config *config,
-                                const struct model_parameter *parameters, int count,
-                                struct plan *plan)
+/* Products of a matrix with a row, for each token: mlm's head takes the masked rows alone, its labels one row of
+ * an example. */
+static double rows_of(const struct recipe *r, enum model_role role)
 {
-    int64_t in_products = 0;
+    double tokens = (double)r->data.sequence_length;
+    bool masks = strcmp(r->objective, "mlm") == 0;
+    double share = fmin(r->mlm.mask_probability, (double)r->mlm.max_predictions / tokens);
+    switch (role) {
+    case MODEL_POSITION_TABLE:
+    case MODEL_SEGMENT_TABLE:
+        return 0;
+    case MODEL_TOKEN_TABLE:
+        return !r->model.tie_word_embeddings ? 0 : masks ? share : 1;
+    case MODEL_TRANSFORM:
+    case MODEL_DECODER:
+        return masks ? share : 1;
+    case MODEL_POOLER:
+    case MODEL_LABELS:
+        return 1 / tokens;
+    default:
+        return 1;
+    }
+}
+
+/* count_parameters - sizes by part, and how many elements of matrices a token meets in products. */
+static double count_parameters(const struct recipe *r, const struct model_parameter *parameters,
+                               int count, struct plan *plan)
+{
+    double in_products = 0;
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
-        enum plan_part part = part_of(p->name);
         int64_t size = p->whole_rows * p->whole_columns;
-        plan->part[part] += size;
+        plan->part[part_of(p->role)] += size;
         plan->parameters += size;
         plan->rank_parameters += model_parameter_elements(p);
-        bool lookup =
-            part == PLAN_POSITION_EMBEDDING || (part == PLAN_TOKEN_EMBEDDING && !config->tied);
-        in_products += p->dimensions == 2 && !lookup ? size : 0;
+        in_products += p->dimensions == 2 ? rows_of(r, p->role) * (double)size : 0;
     }
     return in_products;
 }
@@ -147,6 +174,7 @@ static int64_t loader_bytes(const struct recipe *r, const struct loader_source *
         .shuffle = r->data.shuffle,
         .document_mask = r->data.document_mask,
         .kind = job_data_kind(r),
+        .masking = {.most = r->mlm.max_predictions},
     };
     return loader_memory_bytes(&options);
 }
@@ -286,11 +314,12 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     int count = 0;
     int64_t elements = 0;
     TRY(model_layout(&config, plan->tensor, 0, &parameters, &count, &elements));
-    int64_t in_products = count_parameters(&config, parameters, count, plan);
+    double in_products = count_parameters(r, parameters, count, plan);
     double attention =
         (double)config.layers * (double)r->data.sequence_length * (double)config.width;
-    plan->product_flops = 6.0 * (double)in_products;
-    plan->token_flops = plan->product_flops + 6.0 * attention;
+    bool causal = strcmp(r->objective, "mlm") != 0;
+    plan->product_flops = 6.0 * in_products;
+    plan->token_flops = plan->product_flops + (causal ? 6.0 : 12.0) * attention;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
     status result = plan_memory(r, &config, parameters, count, elements, plan);
     plan->tensor_bytes = tensor_bytes(r, &config, plan);
@@ -346,8 +375,13 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
         .vocabulary = plan->vocabulary,
         .tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL,
     };
+    struct masking masking;
     struct job_data_survey survey;
-    TRY(job_data_survey(&data, &survey));
+    TRY(session_masking(r, t, plan->vocabulary, &masking));
+    data.masking = &masking;
+    status result = job_data_survey(&data, &survey);
+    free((void *)masking.kinds);
+    TRY(result);
     plan->train_tokens = survey.train_tokens;
     plan->epoch_samples = survey.train_samples;
     plan->epoch_steps = (double)survey.train_samples / (double)r->batch.global_size;

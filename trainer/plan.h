@@ -6,7 +6,8 @@
  *           matrix that takes part in a product (the output matrix with the real vocabulary, tied or not;
  *           embeddings are looked up, biases and norms are not counted) and 4 T C for each layer's
  *           attention (scores and mixing), of which causal attention needs half. Backward costs twice
- *           the forward pass: 6 N + 6 L T C in all.
+ *           the forward pass: 6 N + 6 L T C in all, with attention to both sides 6 N + 12 L T C. mlm's head
+ *           takes the share of the tokens that is predicted, the labels' one row of an example.
  * Bytes     sent by a rank in a step: what a ring all-reduce of the f32 gradients would send,
  *           2 (R - 1) / R times their bytes, R data-parallel ranks; at ZeRO stage 1 a reduce-scatter of the gradients and an
  *           all-gather of the weights, which is as much in fp32 and half of it in bf16; at stage 2 layers'

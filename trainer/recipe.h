@@ -60,6 +60,9 @@ struct recipe {
             [RECIPE_NAME_BYTES];  /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu) */
         double initializer_range; /* 0.02 */
         bool tie_word_embeddings;
+        int64_t
+            type_vocab_size; /* rows of the segment table; null: 2 in bert, 1 in roberta, 0 in gpt2 */
+        bool next_sentence; /* bert: pooler and next-sentence head */
         char init_from[RECIPE_PATH_BYTES];
     } model;
     struct {
@@ -80,6 +83,11 @@ struct recipe {
     struct {
         int64_t global_size, micro_size;
     } batch;
+    struct {
+        double mask_probability;
+        int64_t max_predictions; /* of an example; null: resolved after parsing */
+        bool whole_words;
+    } mlm;
     struct {
         int64_t tensor, zero_stage;
         bool

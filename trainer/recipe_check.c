@@ -35,6 +35,12 @@ static void default_run_dir(const struct reading *r)
     snprintf(c->run_dir, sizeof c->run_dir, "runs/%.*s", (int)(length < 200 ? length : 200), stem);
 }
 
+/* RoBERTa's positions begin with row 2. */
+static int64_t skipped_positions(const struct recipe *c)
+{
+    return strcmp(c->model.architecture, "roberta") == 0 ? 2 : 0;
+}
+
 static void resolve(const struct reading *r)
 {
     struct recipe *c = r->recipe;
@@ -48,7 +54,16 @@ static void resolve(const struct reading *r)
         c->model.attention_dropout = c->model.dropout;
     }
     if (c->data.sequence_length == 0) {
-        c->data.sequence_length = c->model.max_position_embeddings;
+        c->data.sequence_length = c->model.max_position_embeddings - skipped_positions(c);
+    }
+    if (c->model.type_vocab_size < 0) {
+        c->model.type_vocab_size = strcmp(c->model.architecture, "bert") == 0      ? 2
+                                   : strcmp(c->model.architecture, "roberta") == 0 ? 1
+                                                                                   : 0;
+    }
+    if (c->mlm.max_predictions == 0) {
+        double most = ceil(c->mlm.mask_probability * (double)c->data.sequence_length - 1e-9);
+        c->mlm.max_predictions = most < 1 ? 1 : (int64_t)most;
     }
     if (c->sft.max_length == 0) {
         c->sft.max_length = c->data.sequence_length;
@@ -72,15 +87,43 @@ static status check_model(const struct reading *r)
                            "model.hidden_size", "%lld is not a multiple of model.num_heads, %lld",
                            (long long)c->model.hidden_size, (long long)c->model.num_heads);
     }
-    if (c->data.sequence_length > c->model.max_position_embeddings) {
+    int64_t skipped = skipped_positions(c);
+    if (c->data.sequence_length > c->model.max_position_embeddings - skipped) {
         return recipe_fail(
             r, place_of_pair(r, "data.sequence_length", "model.max_position_embeddings"),
-            "data.sequence_length", "%lld is more than model.max_position_embeddings, %lld",
-            (long long)c->data.sequence_length, (long long)c->model.max_position_embeddings);
+            "data.sequence_length", "%lld is more than model.max_position_embeddings, %lld%s",
+            (long long)c->data.sequence_length, (long long)c->model.max_position_embeddings,
+            skipped > 0 ? ", less the 2 that roberta leaves free" : "");
     }
     if (c->model.vocab_size == 0 && c->data.tokenizer[0] == '\0') {
         return recipe_fail(r, place_of_pair(r, "data.tokenizer", "model.vocab_size"),
                            "data.tokenizer", "missing; give data.tokenizer or model.vocab_size");
+    }
+    return STATUS_OK;
+}
+
+static bool masks(const struct recipe *c)
+{
+    return strcmp(c->objective, "mlm") == 0;
+}
+
+/* check_objective - the architecture can do what is asked of it. */
+static status check_objective(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    bool encoder =
+        strcmp(c->model.architecture, "bert") == 0 || strcmp(c->model.architecture, "roberta") == 0;
+    struct place place = place_of_pair(r, "objective", "model.architecture");
+    if (masks(c) != encoder) {
+        return recipe_fail(r, place, "objective",
+                           "%s contradicts model.architecture, %s: mlm is for bert and roberta, "
+                           "the others are for gpt2",
+                           c->objective, c->model.architecture);
+    }
+    if (masks(c) && c->mlm.max_predictions > c->data.sequence_length) {
+        return recipe_fail(r, place_of_pair(r, "mlm.max_predictions", "data.sequence_length"),
+                           "mlm.max_predictions", "%lld is more than data.sequence_length, %lld",
+                           (long long)c->mlm.max_predictions, (long long)c->data.sequence_length);
     }
     return STATUS_OK;
 }
@@ -241,6 +284,7 @@ status recipe_check_resolve(const struct reading *r)
 {
     resolve(r);
     TRY(check_model(r));
+    TRY(check_objective(r));
     TRY(check_tensor(r));
     TRY(check_reproducible(r));
     TRY(check_batch(r));
@@ -253,10 +297,9 @@ status recipe_check_resolve(const struct reading *r)
 
 status recipe_check_available(const struct recipe *c)
 {
-    REQUIRE(strcmp(c->model.architecture, "gpt2") == 0, STATUS_UNAVAILABLE,
-            "model.architecture: %s is not in this version, only gpt2", c->model.architecture);
-    REQUIRE(strcmp(c->objective, "mlm") != 0, STATUS_UNAVAILABLE,
-            "objective: %s is not in this version, only clm, sft and dpo", c->objective);
+    REQUIRE(strcmp(c->model.architecture, "llama") != 0, STATUS_UNAVAILABLE,
+            "model.architecture: %s is not in this version; gpt2, bert and roberta are",
+            c->model.architecture);
     REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
             "train.activation_checkpointing: %s is not in this version, only none",
             c->train.activation_checkpointing);

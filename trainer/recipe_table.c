@@ -17,14 +17,14 @@
 /* clang-format off */
 const struct setting recipe_table[] = {
     {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo",
-     .meaning = "what is learnt; clm: predict the next token; sft: rows of prompts and answers; dpo: which of two answers is better. mlm is not in this version"},
+     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
      .meaning = "folder of checkpoints, metrics and the resolved recipe"},
     {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
      .meaning = "of initial weights, data order and dropout"},
 
-    {"model.architecture", SETTING_CHOICE, FIELD(model.architecture), "gpt2", .choices = "gpt2|bert|llama",
-     .meaning = "bert and llama are not in this version"},
+    {"model.architecture", SETTING_CHOICE, FIELD(model.architecture), "gpt2", .choices = "gpt2|bert|roberta|llama",
+     .meaning = "gpt2 for clm; bert or roberta (no next_sentence, positions from row 2 on) for mlm. llama is not in this version"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .meaning = "transformer blocks"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
@@ -46,9 +46,13 @@ const struct setting recipe_table[] = {
     {"model.activation", SETTING_CHOICE, FIELD(model.activation), "gelu_tanh", .choices = "gelu_tanh|gelu_erf",
      .meaning = "of the feed-forward layers: gelu_tanh is Hugging Face's gelu_new (GPT-2), gelu_erf its gelu"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02", WITHIN(0, 10),
-     .meaning = "standard deviation of initial weights; projections into the residual stream get this over sqrt(2 num_layers)"},
+     .meaning = "standard deviation of initial weights; in gpt2 projections into the residual stream get this over sqrt(2 num_layers)"},
     {"model.tie_word_embeddings", SETTING_BOOLEAN, FIELD(model.tie_word_embeddings), "true",
      .meaning = "the output matrix is the token embedding"},
+    {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null", .null = "2 in bert, 1 in roberta, 0 in gpt2", .null_value = -1, WITHIN(0, 2),
+     .meaning = "segments that have an embedding"},
+    {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
+     .meaning = "bert: a pooler, and with mlm a second loss, whether the second segment follows the first; false: neither"},
     {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights", .resume = true,
      .meaning = "checkpoint or run folder whose weights training begins with"},
 
@@ -80,6 +84,13 @@ const struct setting recipe_table[] = {
      .meaning = "sequences of an optimizer step, over all ranks"},
     {"batch.micro_size", SETTING_INTEGER, FIELD(batch.micro_size), "null", .null = "8, or global_size where that is less", WITHIN(1, 1048576), .resume = true,
      .meaning = "sequences of a rank's forward pass; gradient accumulation makes up the rest"},
+
+    {"mlm.mask_probability", SETTING_NUMBER, FIELD(mlm.mask_probability), "0.15", .range = {.least = 0, .most = 1, .above = true},
+     .meaning = "share of an example's tokens that are to be predicted: 80 % become [MASK], 10 % another token, 10 % stay"},
+    {"mlm.max_predictions", SETTING_INTEGER, FIELD(mlm.max_predictions), "null", .null = "mask_probability times data.sequence_length, rounded up", WITHIN(1, 1048576),
+     .meaning = "predictions of an example at most"},
+    {"mlm.whole_words", SETTING_BOOLEAN, FIELD(mlm.whole_words), "false",
+     .meaning = "draw words instead of tokens"},
 
     {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024), .resume = true,
      .meaning = "ranks that share one copy of the model, heads and inner features evenly; the number of ranks is a multiple of it"},
@@ -178,6 +189,7 @@ const struct section recipe_sections[] = {
     {"data", "What is read. Paths are relative to the folder in which the program is started."},
     {"sft", "Supervised fine-tuning. Names and defaults are TRL's."},
     {"batch", "How many sequences make a step."},
+    {"mlm", "What is masked, where objective is mlm. Each epoch is masked anew, but for NVIDIA's shards, which are masked in their files."},
     {"parallel", "How the ranks share the work. The numbers of ranks and nodes come from mpirun or srun."},
     {"optimizer", "How weights are changed."},
     {"schedule", "How the learning rate changes."},
@@ -210,7 +222,8 @@ const struct synonym recipe_synonyms[] = {
     {"output_dir", "run_dir"}, {"out_dir", "run_dir"}, {"random_seed", "seed"}, {"eval", "evaluate"}, {"val", "validation"},
     {"save", "checkpoint"}, {"training", "train"}, {"lr_scheduler", "schedule"}, {"logging", "log"}, {"dataset", "data"},
     {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu", "gelu_erf"}, {"bfloat16", "bf16"}, {"float32", "fp32"},
-    {"gpu", "cuda"}, {"adam", "adamw"}, {"gpt", "gpt2"}, {"gpt-2", "gpt2"}, {"causal", "clm"}, {"warmup_stable_decay", "wsd"}, {"poly", "polynomial"},
+    {"gpu", "cuda"}, {"adam", "adamw"}, {"gpt", "gpt2"}, {"mlm_probability", "mask_probability"}, {"masked_lm_prob", "mask_probability"},
+    {"max_predictions_per_seq", "max_predictions"}, {"whole_word_mask", "whole_words"}, {"whole_word", "whole_words"}, {"nsp", "next_sentence"}, {"gpt-2", "gpt2"}, {"causal", "clm"}, {"warmup_stable_decay", "wsd"}, {"poly", "polynomial"},
 };
 /* clang-format on */
 

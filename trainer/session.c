@@ -13,6 +13,11 @@
 #include "comm/partition.h"
 #include "trainer/job_data.h"
 
+static bool masks(const struct recipe *recipe)
+{
+    return strcmp(recipe->objective, "mlm") == 0;
+}
+
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
@@ -30,7 +35,34 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
         .norm_epsilon = (float)recipe->model.layer_norm_epsilon,
         .initializer_range = (float)recipe->model.initializer_range,
         .tied = recipe->model.tie_word_embeddings,
+        .segments = recipe->model.type_vocab_size,
+        .next_sentence =
+            recipe->model.next_sentence && strcmp(recipe->model.architecture, "bert") == 0,
+        .output_rows = masks(recipe) ? recipe->batch.micro_size * recipe->mlm.max_predictions : 0,
+        .examples = masks(recipe) ? recipe->batch.micro_size : 0,
     };
+}
+
+status session_masking(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                       int64_t vocabulary, struct masking *out)
+{
+    *out = (struct masking){
+        .probability = recipe->mlm.mask_probability,
+        .most = recipe->mlm.max_predictions,
+        .whole_words = recipe->mlm.whole_words,
+        .mask_id = tokenizer != NULL ? tokenizer_specials_of(tokenizer).mask : -1,
+    };
+    if (!masks(recipe) || out->mask_id < 0) {
+        return STATUS_OK;
+    }
+    out->vocab_size = tokenizer_vocab_size(tokenizer);
+    uint8_t *kinds = malloc((size_t)vocabulary);
+    REQUIRE(kinds != NULL, STATUS_INTERNAL, "out of memory for the kinds of %lld tokens",
+            (long long)vocabulary);
+    memset(kinds, MASKING_NEVER, (size_t)vocabulary);
+    masking_kinds(tokenizer, kinds);
+    out->kinds = kinds;
+    return STATUS_OK;
 }
 
 struct kernels_limits session_limits(const struct model_config *config, int tensor, int64_t rows,
@@ -161,7 +193,11 @@ static status start_alone(struct session *s, struct comm *world, const char *tok
     TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
     TRY(session_threads(r, world, &threads));
     TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
+    TRY(session_masking(r, s->tokenizer, vocabulary, &s->masking));
     *config = session_model_config(r, vocabulary);
+    if (!training && masks(r)) { /* who asks a model masks as it likes */
+        config->output_rows = config->examples = rows;
+    }
     struct kernels_limits limits =
         session_limits(config, (int)r->parallel.tensor, rows, sequence, training);
     return session_device(r, comm_local_rank(world), threads, &limits, &s->device, &s->kernels);
@@ -335,6 +371,8 @@ status session_stop(struct session *s)
     KEEP_FIRST(result, kernels_destroy(&s->kernels));
     KEEP_FIRST(result, device_destroy(&s->device));
     KEEP_FIRST(result, tokenizer_destroy(&s->tokenizer));
+    free((void *)s->masking.kinds);
+    s->masking.kinds = NULL;
     return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "comm/mesh.h"
+#include "datasets/masking.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint.h"
 #include "trainer/family.h"
@@ -20,11 +21,19 @@ struct session {
     struct kernels *kernels;
     struct tokenizer *tokenizer;         /* NULL where the recipe names none */
     char tokenizer_dir[FILE_PATH_BYTES]; /* the folder that a checkpoint has it in; "": none */
+    struct masking masking;              /* where the objective is mlm */
     struct model *model;
 };
 
 /* session_model_config - the model that a recipe describes, for this vocabulary. */
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary);
+
+/* session_masking - what mlm masks. Without a tokenizer, or a [MASK] in it, only examples that are masked in their
+ * files can be read.
+ *
+ * Memory    out->kinds is the caller's, for free() */
+status session_masking(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                       int64_t vocabulary, struct masking *out);
 
 /* session_limits - the sizes that the kernels will meet, for micro-batches of `rows` rows and a model that
  * `tensor` ranks share. */

@@ -12,14 +12,17 @@
 struct step {
     struct step_parts parts;
     struct mirror made;
-    float *losses; /* in it, on the device: f32 [micro_rows]; so are the next two */
-    float *entropies, *mean_logits;
+    float *row_scales; /* in it, on the device: f32 [micro_rows]; so are the next three */
+    float *losses, *entropies, *mean_logits;
     int32_t *best; /* [micro_rows] */
     void *scratch; /* the objective's, and its tensors of some rows */
     struct tensor some_rows, some_gradient;
     struct whole_batch whole;
     enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
     struct feed *feed, *evaluation_feed;
+    struct batch_share *shares; /* [data-parallel ranks] */
+    int64_t first_row;          /* of the packed global batch, at this rank's share */
+    double example_weight;
     struct batch batch; /* fetched ahead: its errors ride along with the step before */
     bool have_batch, last;
     status fetched;                                 /* what fetching it said */
@@ -82,8 +85,10 @@ static status make(struct step *s, size_t rows)
     struct stream *stream = kernels_stream(s->parts.kernels);
     TRY(feed_create(dev, stream, s->parts.micro_rows, &s->feed));
     TRY(feed_create(dev, stream, s->parts.micro_rows, &s->evaluation_feed));
-    TRY(mirror_create(dev, stream, 4 * rows * sizeof *s->losses, "losses", &s->made));
-    s->losses = s->made.placed;
+    TRY(mirror_create(dev, stream, 5 * rows * sizeof *s->losses, "losses", &s->made));
+    s->row_scales = s->made.placed;
+    s->shares = calloc((size_t)comm_size(s->parts.mesh.data), sizeof *s->shares);
+    REQUIRE(s->shares != NULL, STATUS_INTERNAL, "out of memory for the ranks' shares");
     return STATUS_OK;
 }
 
@@ -102,6 +107,7 @@ status step_create(const struct step_parts *parts, struct step **out)
         (void)step_destroy(&s);
         return result;
     }
+    s->losses = s->row_scales + rows;
     s->entropies = s->losses + rows;
     s->mean_logits = s->entropies + rows;
     s->best = (int32_t *)(s->mean_logits + rows);
@@ -117,6 +123,7 @@ status step_destroy(struct step **s)
         KEEP_FIRST(result, feed_destroy(&(*s)->feed));
         KEEP_FIRST(result, feed_destroy(&(*s)->evaluation_feed));
         mirror_destroy(&(*s)->made);
+        free((*s)->shares);
         free(*s);
         *s = NULL;
     }
@@ -133,7 +140,10 @@ static struct model_input model_input_of(const struct step *s, const struct batc
         .segments = batch->segments,
         .cu_rows = batch->cu_rows,
         .longest = batch->tokens,
-        .first_row = batch->first_row,
+        .segment_ids = batch->segment_ids,
+        .output_rows = batch->masked_rows,
+        .outputs = batch->masked,
+        .first_row = s->first_row + batch->first_row,
         .seed = s->parts.seed,
         .step = step,
         .training = training,
@@ -142,9 +152,12 @@ static struct model_input model_input_of(const struct step *s, const struct batc
 }
 
 static struct objective_views views_of(const struct step *s, const struct batch *placed,
-                                       struct tensor hidden, bool gradient, bool fresh)
+                                       const struct model_input *input, struct tensor hidden,
+                                       bool gradient)
 {
     struct model *m = s->parts.model;
+    float *const *gradients = gradient ? update_gradients(s->parts.update) : NULL;
+    struct model_labels labels = model_labels_of(m, input, gradients);
     struct objective_views views = {
         .placed = placed,
         .made = &s->made,
@@ -152,10 +165,12 @@ static struct objective_views views_of(const struct step *s, const struct batch 
         .head = model_head(m),
         .vocabulary = model_config_of(m)->vocabulary,
         .parts = model_head_parts(m),
-        .fresh = fresh,
+        .fresh = input->fresh,
+        .head_bias = model_head_bias(m),
         .losses = s->losses,
         .entropies = s->entropies,
         .mean_logits = s->mean_logits,
+        .row_scales = s->row_scales,
         .best = s->best,
         .some_rows = s->some_rows,
         .some_gradient = s->some_gradient,
@@ -165,10 +180,18 @@ static struct objective_views views_of(const struct step *s, const struct batch 
         .batch_pairs = s->phase == TELLING ? s->whole.pairs : NULL,
         .batch_slopes = s->phase == TOLD ? s->whole.slopes : NULL,
         .batch_size = s->whole.size,
+        .pooled = labels.hidden,
+        .labels = labels.weight,
+        .labels_bias = labels.bias,
+        .pooled_gradient = labels.hidden_gradient,
+        .labels_gradient = labels.weight_gradient,
+        .labels_bias_gradient = labels.bias_gradient,
+        .example_weight = s->example_weight,
     };
     if (gradient) {
         views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
-        views.head_gradient = model_head_gradient(m, update_gradients(s->parts.update));
+        views.head_gradient = model_head_gradient(m, gradients);
+        views.head_bias_gradient = model_head_bias_gradient(m, gradients);
     }
     return views;
 }
@@ -223,7 +246,7 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
     TRY(model_forward(p->model, &input, &hidden));
     struct bucket_set *buckets = update_buckets(p->update);
     TRY(bucket_begin_round(buckets));
-    struct objective_views views = views_of(s, &placed, hidden, true, fresh);
+    struct objective_views views = views_of(s, &placed, &input, hidden, true);
     double own[OBJECTIVE_SUMS] = {0};
     watchdog_phase("loss", 0);
     TRY(p->objective->loss(p->kernels, batch, &views, true, own));
@@ -244,6 +267,33 @@ static status fetch(struct step *s)
     }
     s->have_batch = true;
     return s->fetched;
+}
+
+/* Before a step's first gradient: where this rank's rows lie in the packed global batch, and how many predictions
+ * there are for each example. A rank that has not got its batch tells so when all meet. */
+static status look_ahead(struct step *s)
+{
+    const struct mesh *mesh = &s->parts.mesh;
+    if (!s->parts.objective->looks_ahead) {
+        return STATUS_OK;
+    }
+    if (!s->have_batch) {
+        (void)fetch(s);
+    }
+    struct batch_share mine = {0}, all = {0};
+    if (s->fetched == STATUS_OK) {
+        mine = s->batch.share;
+    }
+    TRY(comm_all_gather_bytes(mesh->data, s->shares, &mine, sizeof mine));
+    for (int r = 0; r < comm_size(mesh->data); r++) {
+        bool here = r == comm_rank(mesh->data) && !s->parts.reproducible;
+        s->first_row = here ? all.rows : s->first_row;
+        all.rows += s->shares[r].rows;
+        all.masked += s->shares[r].masked;
+        all.examples += s->shares[r].examples;
+    }
+    s->example_weight = (double)all.masked / fmax(1, (double)all.examples);
+    return STATUS_OK;
 }
 
 /* The one small meeting: losses over the ranks that have other data; the rest over the world. */
@@ -337,7 +387,7 @@ static status survey_share(struct step *s, int64_t step, bool *known)
         }
         struct model_input input = model_input_of(s, &batch, step, true, false);
         TRY(leave_alone(s, model_forward(p->model, &input, &hidden)));
-        struct objective_views views = views_of(s, &batch, hidden, false, false);
+        struct objective_views views = views_of(s, &batch, &input, hidden, false);
         memset(unused, 0, sizeof unused);
         TRY(leave_alone(s, p->objective->loss(p->kernels, &batch, &views, false, unused)));
     }
@@ -380,7 +430,7 @@ static status update(struct step *s, int64_t step, double learning_rate, struct 
 {
     double scale = 1 / fmax(1, out->sums[OBJECTIVE_COUNT]);
     out->gradient_norm *= scale;
-    out->loss = out->sums[OBJECTIVE_LOSS] * scale;
+    out->loss = objective_loss(s->parts.objective, out->sums);
     watchdog_phase("optimizer", 0);
     return update_apply(s->parts.update, step + 1, learning_rate, out->gradient_norm, scale);
 }
@@ -392,6 +442,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     double start = clock_seconds(), small[SMALL_SUMS] = {0};
     *out = (struct step_result){0};
 
+    TRY(look_ahead(s));
     status mine = before;
     bool go = true;
     if (p->survey != NULL) {
@@ -442,7 +493,7 @@ static status evaluate_batch(struct step *s, const struct batch *batch, double s
     struct tensor hidden;
     watchdog_phase("evaluation", 0);
     TRY(model_forward(p->model, &input, &hidden));
-    struct objective_views views = views_of(s, &placed, hidden, false, false);
+    struct objective_views views = views_of(s, &placed, &input, hidden, false);
     double own[OBJECTIVE_SUMS] = {0};
     TRY(p->objective->loss(p->kernels, batch, &views, false, own));
     add_sums(s, own, sums);

@@ -361,7 +361,9 @@ static void read_sample(const struct batch *b, int64_t index, struct sample *out
     CHECK(out->tokens > 0 && out->tokens <= T && out->tokens <= b->longest);
     for (int64_t m = 0; m < b->masked; m++) {
         CHECK(m == 0 || b->masked_rows[m] > b->masked_rows[m - 1]);
-        if (b->masked_rows[m] >= first && b->masked_rows[m] < end) {
+        bool nothing = b->masked_ids[m] == BATCH_IGNORED; /* stands for no prediction at all */
+        CHECK(!nothing || (b->masked == 1 && b->masked_rows[m] == 0));
+        if (b->masked_rows[m] >= first && b->masked_rows[m] < end && !nothing) {
             CHECK(out->predictions < MOST);
             out->positions[out->predictions] = b->masked_rows[m] - first;
             out->labels[out->predictions++] = b->masked_ids[m];
@@ -386,14 +388,22 @@ static void read_rank(struct loader_options o, int64_t steps, struct sample *lis
     CHECK_OK(loader_open(&o, &l));
     for (int64_t step = 0; step < steps; step++) {
         bool last = false, end = false;
+        int64_t rows = 0, masked = 0, examples = 0;
+        struct batch b = {0};
         while (!last) {
-            struct batch b;
             CHECK_OK(loader_next(l, &b, &last, &end));
             CHECK(!end && b.sequences <= o.micro_sequences && b.tokens == T);
             CHECK(b.rows == b.cu_rows[b.sequences] && b.segments == b.sequences);
             for (int64_t i = 0; i < b.sequences; i++) {
                 read_sample(&b, i, list + b.samples[i] - o.first_sample);
+                masked += list[b.samples[i] - o.first_sample].predictions;
             }
+            CHECK_EQUAL(b.first_row, rows);
+            rows += b.rows;
+            examples += b.sequences;
+        }
+        if (o.looks_ahead) { /* what was told with each of them was the whole share's */
+            CHECK(b.share.rows == rows && b.share.masked == masked && b.share.examples == examples);
         }
     }
     CHECK_OK(loader_close(&l));
@@ -405,6 +415,7 @@ static void test_ranks(void)
     static struct sample reference[STEPS * G], list[STEPS * G];
     struct loader_options o = loading("pairs/train-*.h5");
     read_rank(o, STEPS, reference);
+    o.looks_ahead = true;
     for (int ranks = 2; ranks <= 6; ranks += 2) {
         memset(list, 0, sizeof list);
         for (int rank = 0; rank < ranks; rank++) {

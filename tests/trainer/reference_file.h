@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hdf5.h>
+#include <math.h>
 
 #include "tests/check.h"
 #include "trainer/model/model.h"
@@ -33,7 +34,7 @@ static inline void *reference_dataset(hid_t file, const char *name, hid_t type, 
 static inline float *reference_tensor(hid_t f, const char *group, const struct model_parameter *p)
 {
     char name[256];
-    int64_t count, rows = p->whole_rows, columns = p->columns;
+    int64_t count, rows = p->whole_rows, columns = p->whole_columns;
     snprintf(name, sizeof name, "%s/%s", group, p->name);
     float *file = reference_dataset(f, name, H5T_NATIVE_FLOAT, 4, &count);
     CHECK_EQUAL(count, rows * columns);
@@ -49,4 +50,15 @@ static inline float *reference_tensor(hid_t f, const char *group, const struct m
         file = turned;
     }
     return file;
+}
+
+/* |a - b| / |b| in the Frobenius norm. */
+static inline double reference_error(const float *a, const float *b, int64_t count)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(difference / size);
 }

@@ -73,16 +73,6 @@ static void close_reference(struct reference *r)
 
 /* ---- named tensors, transposed where the file holds [in, out] ---- */
 
-static double relative_error(const float *a, const float *b, int64_t count)
-{
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < count; i++) {
-        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(difference / size);
-}
-
 /* Compares a flat buffer with a group of the file. key_biases: how those are treated. */
 static double compare(const struct reference *r, const struct model *m, const char *group,
                       const float *flat, bool key_biases)
@@ -96,9 +86,9 @@ static double compare(const struct reference *r, const struct model *m, const ch
         const float *got = flat + p->first;
         int64_t c = r->config.width;
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
-        double error = qkv_bias ? fmax(relative_error(got, expected, c),
-                                       relative_error(got + 2 * c, expected + 2 * c, c))
-                                : relative_error(got, expected, p->whole_rows * p->columns);
+        double error = qkv_bias ? fmax(reference_error(got, expected, c),
+                                       reference_error(got + 2 * c, expected + 2 * c, c))
+                                : reference_error(got, expected, p->whole_rows * p->columns);
         for (int64_t j = c; qkv_bias && key_biases && j < 2 * c; j++) {
             CHECK_NEAR(got[j], expected[j], tolerance);
         }
@@ -156,7 +146,7 @@ static void check_logits(const struct training *t, struct tensor hidden)
     CHECK_EQUAL(count, n * v);
     CHECK_OK(classifier_logits(t->kernels, tensor_view(logits, DTYPE_F32, n, v), hidden,
                                tensor_rows(model_head(t->model), 0, v), tensor_absent()));
-    double error = relative_error(logits, expected, count);
+    double error = reference_error(logits, expected, count);
     CHECK_NEAR(error, 0, tolerance);
     printf("logits: relative error %.2g\n", error);
     free(logits);

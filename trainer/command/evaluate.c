@@ -61,6 +61,8 @@ static status open_data(const struct request *q, const struct session *s,
         .limit_samples = limit,
         .vocab_size = model_config_of(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
+        .masking = s->masking,
+        .seed = (uint64_t)r->seed,
     };
     return loader_open(&options, out);
 }
@@ -141,8 +143,8 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     if (comm_rank(world) != 0) {
         return STATUS_OK;
     }
-    double loss = sums[OBJECTIVE_LOSS] / fmax(1, sums[OBJECTIVE_COUNT]);
     const struct objective *o = parts.objective;
+    double loss = objective_loss(o, sums);
     json_t *report =
         json_pack("{s:f, s:I}", "loss", loss, o->counted, (json_int_t)sums[OBJECTIVE_COUNT]);
     if (o->perplexity) {

@@ -1,7 +1,11 @@
 /* The layout of an architecture's parameters: names, shapes, order, initial values.
  *
  * gpt2 is Radford et al. 2019 with the tensor names of Hugging Face's GPT2LMHeadModel: weights
- * N(0, 0.02), residual projections N(0, 0.02 / sqrt(2 L)), biases 0, norms 1. */
+ * N(0, 0.02), residual projections N(0, 0.02 / sqrt(2 L)), biases 0, norms 1.
+ * bert is Devlin et al. 2018, arXiv:1810.04805 with those of BertForPreTraining, or without next_sentence of
+ * BertForMaskedLM; roberta is Liu et al. 2019, arXiv:1907.11692 with those of RobertaForMaskedLM, whose positions
+ * begin with row 2: weights N(0, 0.02), biases 0, norms 1. Query, key and value have names of their own and lie
+ * one after the other, so that products see one matrix. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +15,35 @@
 
 /* Every parameter starts on a 64-byte line, in f32 and in the bf16 copy. */
 enum { ALIGNMENT_ELEMS = 32 };
+
+/* Most parameters of a block, and of all else. */
+enum { BLOCK_PARAMETERS = 16, OTHER_PARAMETERS = 16 };
+
+static const struct architecture architectures[] = {
+    {.name = "gpt2", .causal = true},
+    {.name = "bert", .post_norm = true, .transform = true, .names = "bert"},
+    {.name = "roberta",
+     .post_norm = true,
+     .transform = true,
+     .first_position = 2,
+     .names = "roberta"},
+};
+
+const struct architecture *model_architecture(const char *name)
+{
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        if (strcmp(architectures[i].name, name) == 0) {
+            return &architectures[i];
+        }
+    }
+    return NULL;
+}
+
+int64_t model_positions(const struct model_config *config)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return config->positions - (a != NULL ? a->first_position : 0);
+}
 
 /* Padding of the vocabulary: whole vectors in the output product; padded rows stay zero. */
 enum { VOCABULARY_UNIT = 32 };
@@ -36,6 +69,7 @@ struct layout {
     int64_t elements;
     int64_t vectors; /* elements of these */
     int ranks, rank;
+    int64_t layer; /* what is appended now belongs to */
 };
 
 enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLUMNS };
@@ -49,6 +83,7 @@ struct shape {
     enum split split;
     int blocks;     /* query, key and value lie one after the other, and each is split; else 1 */
     int64_t extent; /* of a rank's part of a block along the split, with padding */
+    int joined;     /* it and those behind it are one matrix: nothing in between; else 0 */
 };
 
 static void append_piece(struct model_parameter *p, struct model_piece piece)
@@ -74,13 +109,17 @@ static void cut_parameter(struct model_parameter *p, const struct shape *shape, 
     *(along_rows ? &p->rows : &p->columns) = shape->extent * shape->blocks;
 }
 
-static void append(struct layout *layout, struct shape shape, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+static void append(struct layout *layout, enum model_role role, struct shape shape,
+                   const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-static void append(struct layout *layout, struct shape shape, const char *format, ...)
+static void append(struct layout *layout, enum model_role role, struct shape shape,
+                   const char *format, ...)
 {
     struct model_parameter *p = &layout->parameters[layout->count++];
     *p = (struct model_parameter){
+        .role = role,
+        .layer = layout->layer,
+        .joined = shape.joined > 0 ? shape.joined : 1,
         .first = layout->elements,
         .vector = layout->vectors,
         .rows = shape.rows,
@@ -105,7 +144,11 @@ static void append(struct layout *layout, struct shape shape, const char *format
     va_end(arguments);
     int64_t size = p->rows * p->columns;
     layout->vectors += p->dimensions == 1 ? size : 0;
-    layout->elements += (size + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
+    layout->elements += size;
+    if (shape.joined <= 1) {
+        layout->elements =
+            (layout->elements + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
+    }
 }
 
 static struct shape matrix(int64_t rows, int64_t columns, float deviation)
@@ -160,50 +203,177 @@ static void append_gpt2_layer(struct layout *layout, const struct model_config *
     float deviation = c->initializer_range;
     float residual = deviation / sqrtf(2.0f * (float)c->layers);
     int ranks = layout->ranks;
-    append(layout, vector(c->width, 1), "transformer.h.%d.ln_1.weight", l);
-    append(layout, vector(c->width, 0), "transformer.h.%d.ln_1.bias", l);
-    append(layout, outputs_split(matrix(3 * c->width, c->width, deviation), 3, ranks),
+    append(layout, MODEL_NORM1, vector(c->width, 1), "transformer.h.%d.ln_1.weight", l);
+    append(layout, MODEL_NORM1, vector(c->width, 0), "transformer.h.%d.ln_1.bias", l);
+    append(layout, MODEL_QKV, outputs_split(matrix(3 * c->width, c->width, deviation), 3, ranks),
            "transformer.h.%d.attn.c_attn.weight", l);
-    append(layout, outputs_split(vector(3 * c->width, 0), 3, ranks),
+    append(layout, MODEL_QKV, outputs_split(vector(3 * c->width, 0), 3, ranks),
            "transformer.h.%d.attn.c_attn.bias", l);
-    append(layout, inputs_split(matrix(c->width, c->width, residual), ranks),
+    append(layout, MODEL_PROJECTION, inputs_split(matrix(c->width, c->width, residual), ranks),
            "transformer.h.%d.attn.c_proj.weight", l);
-    append(layout, vector(c->width, 0), "transformer.h.%d.attn.c_proj.bias", l);
-    append(layout, vector(c->width, 1), "transformer.h.%d.ln_2.weight", l);
-    append(layout, vector(c->width, 0), "transformer.h.%d.ln_2.bias", l);
-    append(layout, outputs_split(matrix(c->inner, c->width, deviation), 1, ranks),
+    append(layout, MODEL_PROJECTION, vector(c->width, 0), "transformer.h.%d.attn.c_proj.bias", l);
+    append(layout, MODEL_NORM2, vector(c->width, 1), "transformer.h.%d.ln_2.weight", l);
+    append(layout, MODEL_NORM2, vector(c->width, 0), "transformer.h.%d.ln_2.bias", l);
+    append(layout, MODEL_FC, outputs_split(matrix(c->inner, c->width, deviation), 1, ranks),
            "transformer.h.%d.mlp.c_fc.weight", l);
-    append(layout, outputs_split(vector(c->inner, 0), 1, ranks), "transformer.h.%d.mlp.c_fc.bias",
-           l);
-    append(layout, inputs_split(matrix(c->width, c->inner, residual), ranks),
+    append(layout, MODEL_FC, outputs_split(vector(c->inner, 0), 1, ranks),
+           "transformer.h.%d.mlp.c_fc.bias", l);
+    append(layout, MODEL_FC_PROJECTION, inputs_split(matrix(c->width, c->inner, residual), ranks),
            "transformer.h.%d.mlp.c_proj.weight", l);
-    append(layout, vector(c->width, 0), "transformer.h.%d.mlp.c_proj.bias", l);
+    append(layout, MODEL_FC_PROJECTION, vector(c->width, 0), "transformer.h.%d.mlp.c_proj.bias", l);
+}
+
+static void append_gpt2(struct layout *layout, const struct model_config *c)
+{
+    struct shape tokens = vocabulary_split(c, layout->ranks);
+    append(layout, MODEL_TOKEN_TABLE, tokens, "transformer.wte.weight");
+    append(layout, MODEL_POSITION_TABLE, table(c->positions, c->width, c->initializer_range),
+           "transformer.wpe.weight");
+    for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
+        append_gpt2_layer(layout, c, (int)layout->layer);
+    }
+    append(layout, MODEL_NORM1, vector(c->width, 1), "transformer.ln_f.weight");
+    append(layout, MODEL_NORM1, vector(c->width, 0), "transformer.ln_f.bias");
+    if (!c->tied) {
+        append(layout, MODEL_DECODER, tokens, "lm_head.weight");
+    }
+}
+
+/* As the file has it: [out, in]. */
+static struct shape dense(int64_t rows, int64_t columns, float deviation)
+{
+    return table(rows, columns, deviation);
+}
+
+static struct shape joined(struct shape shape, int count)
+{
+    shape.joined = count;
+    return shape;
+}
+
+static void append_norm(struct layout *layout, enum model_role role, const struct model_config *c,
+                        const char *name)
+{
+    append(layout, role, vector(c->width, 1), "%s.weight", name);
+    append(layout, role, vector(c->width, 0), "%s.bias", name);
+}
+
+static void append_qkv(struct layout *layout, const struct model_config *c, const char *block)
+{
+    static const char *const names[] = {"query", "key", "value"};
+    struct shape weight =
+        outputs_split(dense(c->width, c->width, c->initializer_range), 1, layout->ranks);
+    struct shape bias = outputs_split(vector(c->width, 0), 1, layout->ranks);
+    for (int i = 0; i < 3; i++) {
+        append(layout, MODEL_QKV, joined(weight, 3 - i), "%s.attention.self.%s.weight", block,
+               names[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        append(layout, MODEL_QKV, joined(bias, 3 - i), "%s.attention.self.%s.bias", block,
+               names[i]);
+    }
+}
+
+static void append_bert_layer(struct layout *layout, const struct model_config *c,
+                              const char *model)
+{
+    char block[MODEL_NAME_BYTES / 2], name[MODEL_NAME_BYTES];
+    float deviation = c->initializer_range;
+    int ranks = layout->ranks;
+    snprintf(block, sizeof block, "%s.encoder.layer.%d", model, (int)layout->layer);
+    append_qkv(layout, c, block);
+    append(layout, MODEL_PROJECTION, inputs_split(dense(c->width, c->width, deviation), ranks),
+           "%s.attention.output.dense.weight", block);
+    append(layout, MODEL_PROJECTION, vector(c->width, 0), "%s.attention.output.dense.bias", block);
+    snprintf(name, sizeof name, "%s.attention.output.LayerNorm", block);
+    append_norm(layout, MODEL_NORM2, c, name);
+    append(layout, MODEL_FC, outputs_split(dense(c->inner, c->width, deviation), 1, ranks),
+           "%s.intermediate.dense.weight", block);
+    append(layout, MODEL_FC, outputs_split(vector(c->inner, 0), 1, ranks),
+           "%s.intermediate.dense.bias", block);
+    append(layout, MODEL_FC_PROJECTION, inputs_split(dense(c->width, c->inner, deviation), ranks),
+           "%s.output.dense.weight", block);
+    append(layout, MODEL_FC_PROJECTION, vector(c->width, 0), "%s.output.dense.bias", block);
+    snprintf(name, sizeof name, "%s.output.LayerNorm", block);
+    append_norm(layout, MODEL_NORM1, c, name);
+}
+
+static struct shape decoder_bias(const struct model_config *c, int ranks)
+{
+    struct shape shape = vector(c->vocabulary, 0);
+    shape.split = SPLIT_COLUMNS;
+    shape.blocks = 1;
+    shape.extent = model_vocabulary_rows(c, ranks);
+    return shape;
+}
+
+static void append_bert_heads(struct layout *layout, const struct model_config *c,
+                              const char *model)
+{
+    bool bert = strcmp(model, "bert") == 0;
+    float deviation = c->initializer_range;
+    const char *head = bert ? "cls.predictions" : "lm_head";
+    const char *transform = bert ? "cls.predictions.transform" : "lm_head";
+    char name[MODEL_NAME_BYTES];
+    if (c->next_sentence) {
+        append(layout, MODEL_POOLER, dense(c->width, c->width, deviation), "%s.pooler.dense.weight",
+               model);
+        append(layout, MODEL_POOLER, vector(c->width, 0), "%s.pooler.dense.bias", model);
+    }
+    append(layout, MODEL_TRANSFORM, dense(c->width, c->width, deviation), "%s.dense.weight",
+           transform);
+    append(layout, MODEL_TRANSFORM, vector(c->width, 0), "%s.dense.bias", transform);
+    snprintf(name, sizeof name, "%s.%s", transform, bert ? "LayerNorm" : "layer_norm");
+    append_norm(layout, MODEL_TRANSFORM_NORM, c, name);
+    if (!c->tied) {
+        append(layout, MODEL_DECODER, vocabulary_split(c, layout->ranks), "%s.decoder.weight",
+               head);
+    }
+    append(layout, MODEL_DECODER, decoder_bias(c, layout->ranks), "%s.bias", head);
+    if (c->next_sentence) {
+        append(layout, MODEL_LABELS, dense(2, c->width, deviation), "cls.seq_relationship.weight");
+        append(layout, MODEL_LABELS, vector(2, 0), "cls.seq_relationship.bias");
+    }
+}
+
+static void append_bert(struct layout *layout, const struct model_config *c, const char *model)
+{
+    char name[MODEL_NAME_BYTES];
+    append(layout, MODEL_TOKEN_TABLE, vocabulary_split(c, layout->ranks),
+           "%s.embeddings.word_embeddings.weight", model);
+    append(layout, MODEL_POSITION_TABLE, table(c->positions, c->width, c->initializer_range),
+           "%s.embeddings.position_embeddings.weight", model);
+    if (c->segments > 0) {
+        append(layout, MODEL_SEGMENT_TABLE, table(c->segments, c->width, c->initializer_range),
+               "%s.embeddings.token_type_embeddings.weight", model);
+    }
+    snprintf(name, sizeof name, "%s.embeddings.LayerNorm", model);
+    append_norm(layout, MODEL_NORM1, c, name);
+    for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
+        append_bert_layer(layout, c, model);
+    }
+    append_bert_heads(layout, c, model);
 }
 
 status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements)
 {
     *out = NULL;
-    REQUIRE(strcmp(config->architecture, "gpt2") == 0, STATUS_UNAVAILABLE,
-            "model.architecture %s is not in this version; gpt2 is", config->architecture);
+    const struct architecture *a = model_architecture(config->architecture);
+    REQUIRE(a != NULL, STATUS_UNAVAILABLE,
+            "model.architecture %s is not in this version; gpt2, bert and roberta are",
+            config->architecture);
     REQUIRE(ranks > 0 && config->heads % ranks == 0 && config->inner % ranks == 0, STATUS_INTERNAL,
             "%d ranks do not share %lld heads and %lld inner features evenly", ranks,
             (long long)config->heads, (long long)config->inner);
-    struct layout layout = {.ranks = ranks, .rank = rank};
-    size_t slots = MODEL_HEAD_PARAMETERS + (size_t)config->layers * MODEL_LAYER_PARAMETERS;
+    struct layout layout = {.ranks = ranks, .rank = rank, .layer = -1};
+    size_t slots = OTHER_PARAMETERS + (size_t)config->layers * BLOCK_PARAMETERS;
     layout.parameters = calloc(slots, sizeof *layout.parameters);
     REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
-    struct shape tokens = vocabulary_split(config, ranks);
-    append(&layout, tokens, "transformer.wte.weight");
-    append(&layout, table(config->positions, config->width, config->initializer_range),
-           "transformer.wpe.weight");
-    for (int l = 0; l < config->layers; l++) {
-        append_gpt2_layer(&layout, config, l);
-    }
-    append(&layout, vector(config->width, 1), "transformer.ln_f.weight");
-    append(&layout, vector(config->width, 0), "transformer.ln_f.bias");
-    if (!config->tied) {
-        append(&layout, tokens, "lm_head.weight");
+    if (a->names != NULL) {
+        append_bert(&layout, config, a->names);
+    } else {
+        append_gpt2(&layout, config);
     }
     *out = layout.parameters;
     *count = layout.count;

@@ -164,7 +164,7 @@ status model_extend(struct model *m, struct model_cache *cache, const int32_t *t
     const int32_t *ids = cache->added.placed;
     struct model_input input = {.rows = rows, .tokens = ids, .positions = ids + m->rows};
     TRY(model_embed(m, &input));
-    TRY(model_first_norm(m, rows));
+    TRY(model_first_norm(m, &input));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
         TRY(extend_layer(m, cache, &input, counts, layer));
     }

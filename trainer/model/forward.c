@@ -1,7 +1,11 @@
-/* A micro-batch through the model and back, pre-layer-norm:
+/* A micro-batch through the model and back.
  *
  *   x_0 = embed(tokens);   per layer:  m = x + proj(attention(norm1(x)));  x' = m + ffn(norm2(m))
  *   hidden = norm_f(x_L)
+ *
+ * With a norm behind each half of a block (BERT) sums and norms alternate in the same way, but what is added to
+ * is the norm's output: m = norm1(x) + ..., x' = norm2(m) + ...; norm1 of the first layer belongs to the
+ * embedding, and dropout there comes behind it.
  *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors
  * this line by line, from the end of the flat gradient buffer downwards.
@@ -42,43 +46,43 @@ static struct dropout own_dropout(const struct model *m, const struct model_inpu
 
 static status norm_after(struct model *m, struct tensor stream, struct tensor norm,
                          struct tensor statistics, struct tensor x, struct tensor delta,
-                         int parameter, struct dropout dropout)
+                         struct place place, struct dropout dropout)
 {
     return residual_norm_forward(m->kernels, stream, norm, statistics, x, delta,
-                                 model_vector(m, parameter), model_vector(m, parameter + 1),
+                                 model_vector(m, place.weight), model_vector(m, place.bias),
                                  NORM_LAYER, m->config.norm_epsilon, dropout);
 }
 
 status model_project_qkv(struct model *m, int64_t layer, int64_t n)
 {
     struct layer_activations *a = &m->activations.layers[layer];
+    struct place place = model_place(m, layer, MODEL_QKV);
     struct tensor norm;
     TRY(model_spread(m, own(m, a->norm1, n), n, &norm));
     return linear_forward(m->kernels, first(a->qkv, n), tensor_absent(), norm,
-                          model_matrix(m, model_layer_parameter(layer, LAYER_QKV_WEIGHT)),
-                          model_vector(m, model_layer_parameter(layer, LAYER_QKV_BIAS)),
+                          model_matrix(m, place.weight), model_vector(m, place.bias),
                           ACTIVATION_NONE);
 }
 
 /* The first id of this rank's part of the token table. */
 static int64_t first_token(const struct model *m)
 {
-    return m->rank * m->parameters[MODEL_TOKEN_TABLE].rows;
+    return m->rank * m->parameters[m->places[MODEL_TOKEN_TABLE].weight].rows;
 }
 
 /* y = x w^T + b over all ranks' columns of x and w, into `exchange`; one rank adds the bias. */
-static status project(struct model *m, int parameter, struct tensor x)
+static status project(struct model *m, struct place place, struct tensor x)
 {
     TRY(linear_forward(m->kernels, first(m->activations.exchange, x.rows), tensor_absent(), x,
-                       model_matrix(m, parameter),
-                       m->rank == 0 ? model_vector(m, parameter + 1) : tensor_absent(),
+                       model_matrix(m, place.weight),
+                       m->rank == 0 ? model_vector(m, place.bias) : tensor_absent(),
                        ACTIVATION_NONE));
     return model_add_up(m, x.rows);
 }
 
 status model_project_attended(struct model *m, int64_t layer, int64_t n)
 {
-    return project(m, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT),
+    return project(m, model_place(m, layer, MODEL_PROJECTION),
                    first(m->activations.layers[layer].attended, n));
 }
 
@@ -99,13 +103,26 @@ static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
 {
     struct kernels *k = m->kernels;
     struct layer_activations *a = &m->activations.layers[layer];
+    struct place place = model_place(m, layer, MODEL_FC);
     struct tensor norm;
     TRY(model_spread(m, own(m, a->norm2, n), n, &norm));
     TRY(linear_forward(k, first(a->inner, n), first(a->kept, n), norm,
-                       model_matrix(m, model_layer_parameter(layer, LAYER_FC_WEIGHT)),
-                       model_vector(m, model_layer_parameter(layer, LAYER_FC_BIAS)),
+                       model_matrix(m, place.weight), model_vector(m, place.bias),
                        m->config.activation));
-    return project(m, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), first(a->inner, n));
+    return project(m, model_place(m, layer, MODEL_FC_PROJECTION), first(a->inner, n));
+}
+
+/* Rows of the position table from a sequence's first position on. */
+static struct tensor positions_of(const struct model *m, struct tensor table)
+{
+    int64_t begin = m->architecture->first_position;
+    return tensor_rows(table, begin, table.rows - begin);
+}
+
+static struct dropout embedding_dropout(const struct model *m, const struct model_input *input)
+{
+    return m->architecture->post_norm ? (struct dropout){0}
+                                      : model_dropout(m, input, -1, DROPOUT_PROJECTION);
 }
 
 /* Positions are added by one rank. */
@@ -114,11 +131,12 @@ status model_embed(struct model *m, const struct model_input *input)
     int64_t n = input->rows;
     bool alone = m->ranks == 1;
     struct tensor stream = own(m, m->activations.layers[0].input, n), sum = model_added(m, n);
+    struct tensor positions =
+        positions_of(m, model_matrix(m, m->places[MODEL_POSITION_TABLE].weight));
     TRY(embedding_forward(m->kernels, alone ? stream : first(m->activations.exchange, n),
-                          input->tokens, input->positions, model_matrix(m, MODEL_TOKEN_TABLE),
-                          first_token(m),
-                          m->rank == 0 ? model_matrix(m, MODEL_POSITION_TABLE) : tensor_absent(),
-                          model_dropout(m, input, -1, DROPOUT_PROJECTION)));
+                          input->tokens, input->positions,
+                          model_matrix(m, m->places[MODEL_TOKEN_TABLE].weight), first_token(m),
+                          m->rank == 0 ? positions : tensor_absent(), embedding_dropout(m, input)));
     TRY(model_add_up(m, n));
     return alone ? STATUS_OK
                  : device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), stream.data,
@@ -142,23 +160,48 @@ status model_layer_rest(struct model *m, const struct model_input *input, int64_
 {
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
+    bool post = m->architecture->post_norm;
     struct tensor delta = model_added(m, n), stream, norm, statistics;
     TRY(norm_after(m, own(m, a->middle, n), own(m, a->norm2, n), own(m, a->statistics2, n),
-                   own(m, a->input, n), delta, model_layer_parameter(layer, LAYER_NORM2_WEIGHT),
+                   own(m, post ? a->norm1 : a->input, n), delta, model_place(m, layer, MODEL_NORM2),
                    own_dropout(m, input, layer, DROPOUT_PROJECTION)));
     TRY(feed_forward_block(m, layer, n));
     after_layer(m, layer, n, &stream, &norm, &statistics);
-    return norm_after(m, stream, norm, statistics, own(m, a->middle, n), delta,
-                      model_layer_parameter(layer + 1, LAYER_NORM1_WEIGHT),
+    return norm_after(m, stream, norm, statistics, own(m, post ? a->norm2 : a->middle, n), delta,
+                      model_place(m, layer + 1, MODEL_NORM1),
                       own_dropout(m, input, layer, DROPOUT_FC));
 }
 
-status model_first_norm(struct model *m, int64_t n)
+static const int32_t *segment_ids(const struct model *m, const struct model_input *input)
 {
+    return m->config.segments == 1 ? m->activations.no_segments.data : input->segment_ids;
+}
+
+/* What segments add to this rank's rows of the stream. */
+static status embed_segments(struct model *m, const struct model_input *input, struct tensor *delta)
+{
+    *delta = tensor_absent();
+    if (m->config.segments == 0) {
+        return STATUS_OK;
+    }
+    *delta = model_added(m, input->rows);
+    return embedding_forward(m->kernels, *delta,
+                             segment_ids(m, input) + model_own_rows(m, input->rows).first, NULL,
+                             model_matrix(m, m->places[MODEL_SEGMENT_TABLE].weight), 0,
+                             tensor_absent(), (struct dropout){0});
+}
+
+status model_first_norm(struct model *m, const struct model_input *input)
+{
+    int64_t n = input->rows;
     struct layer_activations *a = &m->activations.layers[0];
-    return norm_after(m, tensor_absent(), own(m, a->norm1, n), own(m, a->statistics1, n),
-                      own(m, a->input, n), tensor_absent(),
-                      model_layer_parameter(0, LAYER_NORM1_WEIGHT), (struct dropout){0});
+    struct tensor stream = own(m, a->input, n), norm = own(m, a->norm1, n), delta;
+    TRY(embed_segments(m, input, &delta));
+    TRY(norm_after(m, stream, norm, own(m, a->statistics1, n), stream, delta,
+                   model_place(m, 0, MODEL_NORM1), (struct dropout){0}));
+    struct dropout dropout = own_dropout(m, input, -1, DROPOUT_PROJECTION);
+    bool behind = m->architecture->post_norm && dropout.probability > 0;
+    return behind ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
 }
 
 status model_hidden(struct model *m, int64_t n, struct tensor *hidden)
@@ -171,12 +214,13 @@ status model_forward(struct model *m, const struct model_input *input, struct te
     REQUIRE(input->rows <= m->rows, STATUS_INTERNAL, "a micro-batch of %lld rows, %lld are planned",
             (long long)input->rows, (long long)m->rows);
     TRY(model_embed(m, input));
-    TRY(model_first_norm(m, input->rows));
+    TRY(model_first_norm(m, input));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
         TRY(attention_block(m, input, layer));
         TRY(model_layer_rest(m, input, layer));
     }
-    return model_hidden(m, input->rows, hidden);
+    TRY(model_hidden(m, input->rows, hidden));
+    return input->output_rows != NULL ? model_heads_forward(m, input, *hidden, hidden) : STATUS_OK;
 }
 
 /* ---- backward ---- */
@@ -188,31 +232,42 @@ struct backward {
     int64_t n;
 };
 
+/* Without output rows BERT's head has no part in it. */
+static bool head_is_used(const struct model *m, const struct model_input *input)
+{
+    return !m->architecture->transform || input->output_rows != NULL;
+}
+
 /* Whether backward (or, for the head, the objective) sets a fresh gradient by a product; tables and norms
  * are added to. */
-static bool gradient_is_set(const struct model *m, int parameter)
+static bool gradient_is_set(const struct model *m, const struct model_input *input, int parameter)
 {
-    if (parameter < MODEL_FIRST_LAYER || parameter >= model_final_norm(m)) {
-        return m->config.tied ? parameter == MODEL_TOKEN_TABLE
-                              : parameter == m->parameter_count - 1;
-    }
-    switch ((parameter - MODEL_FIRST_LAYER) % MODEL_LAYER_PARAMETERS) {
-    case LAYER_NORM1_WEIGHT:
-    case LAYER_NORM1_BIAS:
-    case LAYER_NORM2_WEIGHT:
-    case LAYER_NORM2_BIAS:
+    switch (m->parameters[parameter].role) {
+    case MODEL_TOKEN_TABLE:
+        return m->config.tied && head_is_used(m, input);
+    case MODEL_POSITION_TABLE:
+    case MODEL_SEGMENT_TABLE:
+    case MODEL_NORM1:
+    case MODEL_NORM2:
+    case MODEL_TRANSFORM_NORM:
         return false;
+    case MODEL_POOLER:
+    case MODEL_TRANSFORM:
+    case MODEL_LABELS:
+    case MODEL_DECODER:
+        return head_is_used(m, input);
     default:
         return true;
     }
 }
 
-static status clear_sums(const struct model *m, float *const *gradients)
+static status clear_sums(const struct model *m, const struct model_input *input,
+                         float *const *gradients)
 {
     struct device *dev = kernels_device(m->kernels);
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
-        if (!gradient_is_set(m, i)) {
+        if (!gradient_is_set(m, input, i)) {
             TRY(device_zero(dev, kernels_stream(m->kernels), gradients[i],
                             (size_t)(p->rows * p->columns) * sizeof(float)));
         }
@@ -220,56 +275,59 @@ static status clear_sums(const struct model *m, float *const *gradients)
     return STATUS_OK;
 }
 
-static status weight_backward(struct backward *b, int parameter, struct tensor dy, struct tensor x)
+static status weight_backward(struct backward *b, struct place place, struct tensor dy,
+                              struct tensor x)
 {
     struct model *m = b->m;
-    return linear_backward_weight(m->kernels, model_gradient(m, parameter, b->gradients),
-                                  model_gradient(m, parameter + 1, b->gradients), dy, x,
+    return linear_backward_weight(m->kernels, model_gradient(m, place.weight, b->gradients),
+                                  model_gradient(m, place.bias, b->gradients), dy, x,
                                   b->input->fresh);
 }
 
 /* Gradients of an output projection: of its weights from dy and x, and of this rank's columns of x (before
  * their own activation). */
-static status project_backward(struct backward *b, int parameter, struct tensor dx,
+static status project_backward(struct backward *b, struct place place, struct tensor dx,
                                struct tensor dy, struct tensor x, enum activation act,
                                struct tensor kept)
 {
-    TRY(weight_backward(b, parameter, dy, x));
-    return linear_backward_input(b->m->kernels, dx, dy, model_matrix(b->m, parameter), act, kept);
+    TRY(weight_backward(b, place, dy, x));
+    return linear_backward_input(b->m->kernels, dx, dy, model_matrix(b->m, place.weight), act,
+                                 kept);
 }
 
 /* Of a matrix that reads the stream: of its weights, and of the norm's output x into `exchange`, added up
  * over the ranks behind the product of the weights. */
-static status reader_backward(struct backward *b, int parameter, struct tensor dy, struct tensor x)
+static status reader_backward(struct backward *b, struct place place, struct tensor dy,
+                              struct tensor x)
 {
     struct model *m = b->m;
     struct tensor all;
     TRY(model_spread_start(m, x, b->n, &all));
     TRY(linear_backward_input(m->kernels, first(m->activations.exchange, b->n), dy,
-                              model_matrix(m, parameter), ACTIVATION_NONE, tensor_absent()));
+                              model_matrix(m, place.weight), ACTIVATION_NONE, tensor_absent()));
     TRY(model_spread_wait(m));
     TRY(model_add_up_start(m, b->n));
-    TRY(weight_backward(b, parameter, dy, all));
+    TRY(weight_backward(b, place, dy, all));
     return model_add_up_wait(m, b->n);
 }
 
-/* The norm at `parameter` with the gradient of its output in `exchange`, and what was added to the stream
+/* A norm with the gradient of its output in `exchange`, and what was added to the stream
  * before it; *delta is its gradient. */
-static status norm_backward(struct backward *b, int parameter, struct tensor z,
-                            struct tensor statistics, bool overwrite, struct dropout dropout,
-                            struct tensor *delta)
+static status norm_backward(struct backward *b, struct place place, struct tensor z,
+                            struct tensor statistics, enum norm_stream reads,
+                            struct dropout dropout, struct tensor *delta)
 {
     struct model *m = b->m;
     struct tensor stream = own(m, m->activations.d_stream, b->n);
-    struct tensor dgamma = model_gradient(m, parameter, b->gradients), gamma_sums = dgamma;
-    struct tensor dbeta = model_gradient(m, parameter + 1, b->gradients), beta_sums = dbeta;
+    struct tensor dgamma = model_gradient(m, place.weight, b->gradients), gamma_sums = dgamma;
+    struct tensor dbeta = model_gradient(m, place.bias, b->gradients), beta_sums = dbeta;
     bool dropped = dropout.probability > 0;
     *delta = dropped ? own(m, m->activations.d_delta, b->n) : stream;
     TRY(model_norm_sums_begin(m, &gamma_sums, &beta_sums));
     TRY(residual_norm_backward(m->kernels, stream, dropped ? *delta : tensor_absent(), gamma_sums,
                                beta_sums, model_added(m, b->n), own(m, z, b->n),
-                               own(m, statistics, b->n), model_vector(m, parameter), NORM_LAYER,
-                               overwrite, dropout));
+                               own(m, statistics, b->n), model_vector(m, place.weight), NORM_LAYER,
+                               reads, dropout));
     return model_norm_sums_end(m, dgamma, dbeta);
 }
 
@@ -279,10 +337,9 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor d_inner = first(m->activations.d_inner, b->n), dy;
     TRY(model_spread(m, delta, b->n, &dy));
-    TRY(project_backward(b, model_layer_parameter(layer, LAYER_FC_PROJECTION_WEIGHT), d_inner, dy,
+    TRY(project_backward(b, model_place(m, layer, MODEL_FC_PROJECTION), d_inner, dy,
                          first(a->inner, b->n), m->config.activation, first(a->kept, b->n)));
-    return reader_backward(b, model_layer_parameter(layer, LAYER_FC_WEIGHT), d_inner,
-                           own(m, a->norm2, b->n));
+    return reader_backward(b, model_place(m, layer, MODEL_FC), d_inner, own(m, a->norm2, b->n));
 }
 
 static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
@@ -296,54 +353,103 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
     struct attention attention = model_attention(m, b->input, layer);
     struct tensor dy;
     TRY(model_spread(m, delta, b->n, &dy));
-    TRY(project_backward(b, model_layer_parameter(layer, LAYER_PROJECTION_WEIGHT), d_attended, dy,
+    TRY(project_backward(b, model_place(m, layer, MODEL_PROJECTION), d_attended, dy,
                          first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
     TRY(attention_backward(m->kernels, tensor_columns(d_qkv, 0, c), tensor_columns(d_qkv, c, c),
                            tensor_columns(d_qkv, 2 * c, c), d_attended, tensor_columns(qkv, 0, c),
                            tensor_columns(qkv, c, c), tensor_columns(qkv, 2 * c, c),
                            first(a->attended, b->n), first_columns(a->lse, b->n), &attention));
-    return reader_backward(b, model_layer_parameter(layer, LAYER_QKV_WEIGHT), d_qkv,
-                           own(m, a->norm1, b->n));
+    return reader_backward(b, model_place(m, layer, MODEL_QKV), d_qkv, own(m, a->norm1, b->n));
 }
 
-/* delta in: gradient of what the layer's feed-forward added; out: of what the layer below added. */
+/* What the stream reads of the norms within. */
+static enum norm_stream stream_reads(const struct model *m)
+{
+    return m->architecture->post_norm ? NORM_STREAM_NORM : NORM_STREAM_SUM;
+}
+
+/* The norm before attention of layer `layer`, or the last one. */
+static status norm1_backward(struct backward *b, int64_t layer, enum norm_stream reads,
+                             struct tensor *delta)
+{
+    struct model *m = b->m;
+    struct activations *all = &m->activations;
+    bool last = layer == m->config.layers;
+    struct dropout below =
+        layer > 0 ? own_dropout(m, b->input, layer - 1, DROPOUT_FC) : (struct dropout){0};
+    return norm_backward(
+        b, model_place(m, layer, MODEL_NORM1), last ? all->last : all->layers[layer].input,
+        last ? all->final_statistics : all->layers[layer].statistics1, reads, below, delta);
+}
+
+/* delta in: gradient of what the layer's feed-forward added; out, in GPT-2: of what the layer below added. The
+ * layer's gradients are final then. */
 static status layer_backward(struct backward *b, int64_t layer, struct tensor *delta)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
     TRY(feed_forward_backward(b, layer, *delta));
-    TRY(norm_backward(b, model_layer_parameter(layer, LAYER_NORM2_WEIGHT), a->middle,
-                      a->statistics2, false, own_dropout(m, b->input, layer, DROPOUT_PROJECTION),
-                      delta));
+    TRY(norm_backward(b, model_place(m, layer, MODEL_NORM2), a->middle, a->statistics2,
+                      stream_reads(m), own_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
     TRY(attention_block_backward(b, layer, *delta));
-    struct dropout below =
-        layer > 0 ? own_dropout(m, b->input, layer - 1, DROPOUT_FC) : (struct dropout){0};
-    return norm_backward(b, model_layer_parameter(layer, LAYER_NORM1_WEIGHT), a->input,
-                         a->statistics1, false, below, delta);
+    return m->architecture->post_norm ? STATUS_OK
+                                      : norm1_backward(b, layer, NORM_STREAM_SUM, delta);
+}
+
+/* Dropout behind the embedding's norm: of both parts of the gradient that norm1_backward adds up. */
+static status embedded_backward(struct backward *b, struct tensor *delta)
+{
+    struct model *m = b->m;
+    struct dropout dropout = own_dropout(m, b->input, -1, DROPOUT_PROJECTION);
+    struct tensor parts[] = {own(m, m->activations.d_stream, b->n), model_added(m, b->n)};
+    for (int i = 0; i < 2 && dropout.probability > 0; i++) {
+        TRY(dropout_apply(m->kernels, parts[i], parts[i], dropout));
+    }
+    return norm1_backward(b, 0, NORM_STREAM_NORM, delta);
+}
+
+static status tables_backward(struct backward *b)
+{
+    struct model *m = b->m;
+    const struct model_input *input = b->input;
+    struct tensor positions =
+        model_gradient(m, m->places[MODEL_POSITION_TABLE].weight, b->gradients);
+    struct tensor delta;
+    TRY(model_spread(m, own(m, m->activations.d_stream, b->n), b->n, &delta));
+    if (m->config.segments > 0) {
+        struct tensor segments =
+            model_gradient(m, m->places[MODEL_SEGMENT_TABLE].weight, b->gradients);
+        TRY(embedding_backward(m->kernels, segments, 0, tensor_absent(), delta,
+                               segment_ids(m, input), NULL, (struct dropout){0}));
+    }
+    return embedding_backward(m->kernels,
+                              model_gradient(m, m->places[MODEL_TOKEN_TABLE].weight, b->gradients),
+                              first_token(m), positions_of(m, positions), delta, input->tokens,
+                              input->positions, embedding_dropout(m, input));
 }
 
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
                       model_final final, void *user)
 {
     struct backward b = {m, input, gradients, input->rows};
-    struct activations *all = &m->activations;
+    bool post = m->architecture->post_norm;
     struct tensor delta;
     if (input->fresh) {
-        TRY(clear_sums(m, gradients));
+        TRY(clear_sums(m, input, gradients));
     }
-    TRY(model_add_up(m, b.n)); /* what the objective has written */
-    TRY(norm_backward(&b, model_final_norm(m), all->last, all->final_statistics, true,
-                      own_dropout(m, input, m->config.layers - 1, DROPOUT_FC), &delta));
+    TRY(input->output_rows != NULL ? model_heads_backward(m, input, gradients)
+                                   : model_add_up(m, b.n)); /* what the objective has written */
+    TRY(norm1_backward(&b, m->config.layers, NORM_STREAM_NOTHING, &delta));
     for (int64_t layer = m->config.layers - 1; layer >= 0; layer--) {
+        if (post && layer + 1 < m->config.layers) {
+            TRY(norm1_backward(&b, layer + 1, NORM_STREAM_NORM, &delta));
+        }
         TRY(layer_backward(&b, layer, &delta));
         if (final != NULL) {
-            TRY(final(user, m->parameters[model_layer_parameter(layer, 0)].first));
+            TRY(final(user, model_layer_first(m->parameters, layer)));
         }
     }
-    TRY(model_spread(m, own(m, all->d_stream, b.n), b.n, &delta));
-    TRY(embedding_backward(m->kernels, model_gradient(m, MODEL_TOKEN_TABLE, gradients),
-                           first_token(m), model_gradient(m, MODEL_POSITION_TABLE, gradients),
-                           delta, input->tokens, input->positions,
-                           model_dropout(m, input, -1, DROPOUT_PROJECTION)));
+    TRY(post ? embedded_backward(&b, &delta) : STATUS_OK);
+    TRY(tables_backward(&b));
     return final != NULL ? final(user, 0) : STATUS_OK;
 }

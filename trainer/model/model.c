@@ -48,6 +48,25 @@ static status arrange_layer(const struct model_config *c, struct model_sharing s
     return STATUS_OK;
 }
 
+static status arrange_head(const struct model_config *c, enum dtype dtype, bool training,
+                           struct arena *arena, struct head_activations *out)
+{
+    int64_t m = c->output_rows, e = c->next_sentence ? c->examples : 0;
+    TRY(take(arena, dtype, m, c->width, &out->rows));
+    TRY(take(arena, dtype, m, c->width, &out->dense));
+    TRY(take(arena, dtype, m, c->width, &out->norm));
+    TRY(take(arena, DTYPE_F32, m, 2, &out->statistics));
+    TRY(take(arena, dtype, e, c->width, &out->first));
+    TRY(take(arena, dtype, e, c->width, &out->pooled));
+    if (training) {
+        TRY(take(arena, dtype, m, c->width, &out->kept));
+        TRY(take(arena, dtype, m, c->width, &out->d_dense));
+        TRY(take(arena, dtype, e, c->width, &out->pooled_kept));
+        TRY(take(arena, dtype, e, c->width, &out->d_pooled));
+    }
+    return STATUS_OK;
+}
+
 status model_arrange(const struct model_config *config, struct model_sharing sharing,
                      enum dtype dtype, int64_t rows, bool training,
                      struct layer_activations *layers, struct arena *arena, struct activations *out)
@@ -67,6 +86,10 @@ status model_arrange(const struct model_config *config, struct model_sharing sha
     TRY(take(arena, DTYPE_F32, own, 2, &out->final_statistics));
     if (sharing.ranks == 1 || dtype != DTYPE_F32) {
         TRY(take(arena, dtype, rows, config->width, &out->exchange));
+    }
+    TRY(arrange_head(config, dtype, training, arena, &out->head));
+    if (config->segments == 1) {
+        TRY(take(arena, DTYPE_F32, 1, rows, &out->no_segments));
     }
     if (training) {
         TRY(take(arena, dtype, own, config->width, &out->d_stream));
@@ -114,6 +137,22 @@ static status allocate(struct model *m)
                          &m->arena, &m->activations);
 }
 
+/* The first parameter of each role, weight and bias. */
+static void find_places(struct model *m)
+{
+    for (int i = 0; i < MODEL_ROLES; i++) {
+        m->places[i] = (struct place){-1, -1};
+    }
+    for (int i = m->parameter_count - 1; i >= 0; i--) {
+        const struct model_parameter *p = &m->parameters[i];
+        bool norm =
+            p->role == MODEL_NORM1 || p->role == MODEL_NORM2 || p->role == MODEL_TRANSFORM_NORM;
+        bool weight = p->dimensions == 2 || (norm && p->initial > 0);
+        *(weight ? &m->places[p->role].weight : &m->places[p->role].bias) = i;
+        m->layer_parameters += p->layer == 0;
+    }
+}
+
 status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor,
                     bool sequence, int64_t rows, bool training, struct model **out)
 {
@@ -133,6 +172,8 @@ status model_create(struct kernels *k, const struct model_config *config, struct
     TRY_GOTO(
         result, fail,
         model_layout(config, m->ranks, m->rank, &m->parameters, &m->parameter_count, &m->elements));
+    m->architecture = model_architecture(config->architecture);
+    find_places(m);
     TRY_GOTO(result, fail, allocate(m));
     *out = m;
     return STATUS_OK;
@@ -188,7 +229,11 @@ const struct model_parameter *model_parameters(const struct model *m, int *count
 
 int64_t model_layer_first(const struct model_parameter *parameters, int64_t layer)
 {
-    return parameters[model_layer_parameter(layer, LAYER_NORM1_WEIGHT)].first;
+    int i = 0;
+    while (parameters[i].layer < layer) {
+        i++;
+    }
+    return parameters[i].first;
 }
 
 int64_t model_elements(const struct model *m)
@@ -240,31 +285,44 @@ status model_weights_changed(struct model *m)
                    tensor_view(m->weights, DTYPE_F32, 1, m->elements));
 }
 
+struct place model_place(const struct model *m, int64_t layer, enum model_role role)
+{
+    int more = (int)layer * m->layer_parameters;
+    return (struct place){m->places[role].weight + more, m->places[role].bias + more};
+}
+
+/* A parameter with those that are joined to it. */
+static struct tensor joined_view(void *data, enum dtype dtype, const struct model_parameter *p)
+{
+    bool vector = p->dimensions == 1;
+    return tensor_view(data, dtype, vector ? 1 : p->rows * p->joined,
+                       vector ? p->columns * p->joined : p->columns);
+}
+
 struct tensor model_matrix(const struct model *m, int parameter)
 {
     const struct model_parameter *p = &m->parameters[parameter];
     if (m->copy != NULL) {
-        return tensor_view(m->copy + p->first, DTYPE_BF16, p->rows, p->columns);
+        return joined_view(m->copy + p->first, DTYPE_BF16, p);
     }
-    return tensor_view(m->weights + p->first, DTYPE_F32, p->rows, p->columns);
+    return joined_view(m->weights + p->first, DTYPE_F32, p);
 }
 
 struct tensor model_vector(const struct model *m, int parameter)
 {
     const struct model_parameter *p = &m->parameters[parameter];
     float *data = m->weights != NULL ? m->weights + p->first : m->vectors + p->vector;
-    return tensor_view(data, DTYPE_F32, p->rows, p->columns);
+    return joined_view(data, DTYPE_F32, p);
 }
 
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients)
 {
-    const struct model_parameter *p = &m->parameters[parameter];
-    return tensor_view(gradients[parameter], DTYPE_F32, p->rows, p->columns);
+    return joined_view(gradients[parameter], DTYPE_F32, &m->parameters[parameter]);
 }
 
 static int head_parameter(const struct model *m)
 {
-    return m->config.tied ? MODEL_TOKEN_TABLE : m->parameter_count - 1;
+    return m->places[m->config.tied ? MODEL_TOKEN_TABLE : MODEL_DECODER].weight;
 }
 
 struct tensor model_head(const struct model *m)
@@ -275,6 +333,18 @@ struct tensor model_head(const struct model *m)
 struct tensor model_head_gradient(const struct model *m, float *const *gradients)
 {
     return model_gradient(m, head_parameter(m), gradients);
+}
+
+struct tensor model_head_bias(const struct model *m)
+{
+    int bias = m->places[MODEL_DECODER].bias;
+    return bias >= 0 ? model_vector(m, bias) : tensor_absent();
+}
+
+struct tensor model_head_bias_gradient(const struct model *m, float *const *gradients)
+{
+    int bias = m->places[MODEL_DECODER].bias;
+    return bias >= 0 ? model_gradient(m, bias, gradients) : tensor_absent();
 }
 
 struct tensor model_hidden_gradient(const struct model *m)
@@ -310,7 +380,7 @@ struct attention model_attention(const struct model *m, const struct model_input
         .heads = (int)m->share.heads,
         .kv_heads = (int)m->share.heads,
         .head_width = head_width,
-        .causal = true,
+        .causal = m->architecture->causal,
         .scale = 1.0f / sqrtf((float)head_width),
         .sequences = input->segments,
         .cu_q = input->cu_rows,

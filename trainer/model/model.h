@@ -1,5 +1,10 @@
 /* One transformer; an architecture is a row of flags (architecture.c).
  *
+ * gpt2 predicts the next token: causal attention, norms before each half of a block, a norm at the end. bert and
+ * roberta predict masked tokens: attention to both sides, norms behind each half, and before the vocabulary's
+ * matrix, for the masked rows alone, a dense layer and a norm; with next_sentence also a pooler of each example's
+ * first row and two labels.
+ *
  * Parameters lie in forward order in one flat f32 buffer; the products read a bf16 copy of it where the
  * precision is bf16. Gradients are the caller's, a place for each parameter. Backward finishes them from the
  * last parameter downwards, layer by layer, and says so; the tied embedding comes first, so it is final last. The model knows nothing of objectives and of the reduction of gradients.
@@ -16,11 +21,15 @@
 #define MODEL_NAME_BYTES 96
 
 struct model_config {
-    const char *architecture; /* "gpt2" */
+    const char *architecture; /* "gpt2", "bert", "roberta" */
     int64_t layers, width, heads, inner, positions, vocabulary;
     enum activation activation;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;
+    int64_t segments;    /* rows of BERT's segment table; 0: none */
+    bool next_sentence;  /* BERT: pooler and a head of two labels */
+    int64_t output_rows; /* BERT: masked rows of a micro-batch at most, ... */
+    int64_t examples;    /* ... and examples */
 };
 
 /* A rectangle of a whole matrix that lies in this rank's part of it, contiguous there: [rows, columns]. */
@@ -32,9 +41,31 @@ struct model_piece {
 
 enum { MODEL_PIECES_MAX = 3 };
 
+/* What a parameter is to the model: a weight where it has two dimensions or belongs to a norm, else its bias. */
+enum model_role {
+    MODEL_TOKEN_TABLE,
+    MODEL_POSITION_TABLE,
+    MODEL_SEGMENT_TABLE,
+    MODEL_NORM1, /* whose output attention reads; layer L's is the last one */
+    MODEL_QKV,
+    MODEL_PROJECTION,
+    MODEL_NORM2, /* whose output the feed-forward layers read */
+    MODEL_FC,
+    MODEL_FC_PROJECTION,
+    MODEL_POOLER,
+    MODEL_TRANSFORM,
+    MODEL_TRANSFORM_NORM,
+    MODEL_DECODER, /* the vocabulary's matrix where it is not the token table, and its bias */
+    MODEL_LABELS,
+    MODEL_ROLES
+};
+
 /* One parameter as one rank of `ranks` tensor-parallel ones holds it. A vector is a matrix of one row. */
 struct model_parameter {
-    char name[MODEL_NAME_BYTES];       /* in the Hugging Face state_dict */
+    char name[MODEL_NAME_BYTES]; /* in the Hugging Face state_dict */
+    enum model_role role;
+    int64_t layer; /* the block that it lies in: -1 before them, L behind them */
+    int joined; /* it and the next ones, as many together, are one matrix (or bias) to products */
     int64_t first;                     /* element in the flat buffer */
     int64_t vector;                    /* of a vector: its first element among all vectors' */
     int64_t rows, columns;             /* of the part in memory; rows may be padded (vocabulary) */
@@ -59,6 +90,10 @@ struct model_input {
     int64_t segments;
     const int32_t *cu_rows;
     int64_t longest;
+    const int32_t *segment_ids; /* [N], where the model has two segments */
+    const int32_t
+        *output_rows;  /* [M] rising: BERT's masked rows; NULL: no head, hidden states of all */
+    int64_t outputs;   /* M, 1 at least */
     int64_t first_row; /* global index of row 0, for dropout */
     uint64_t seed;     /* dropout key: (seed, step) */
     int64_t step;
@@ -79,6 +114,9 @@ int64_t model_vocabulary_rows(const struct model_config *config, int ranks);
  * Source    Shoeybi et al. 2019, arXiv:1909.08053 */
 status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements);
+
+/* model_positions - the longest sequence that the position table has room for. */
+int64_t model_positions(const struct model_config *config);
 
 /* model_parameter_elements - weights that the part holds, without padding. */
 int64_t model_parameter_elements(const struct model_parameter *p);
@@ -129,17 +167,33 @@ float *model_vectors(const struct model *m, int64_t *count);
 /* model_weights_changed - round the bf16 copy after the f32 weights were set by hand. */
 status model_weights_changed(struct model *m);
 
-/* model_forward - hidden [N, C], after the final norm; the view is the model's. */
+/* model_forward - hidden [N, C], after the final norm, or with output_rows what the head makes of these [M, C]; the
+ * view is the model's. */
 status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden);
 
-/* model_head - the matrix [V padded, C] that maps hidden states to logits, and its gradient's view. */
+/* model_head - the matrix [V padded, C] that maps hidden states to logits, and its gradient's view; its bias f32
+ * [1, V padded], absent in GPT-2. */
 struct tensor model_head(const struct model *m);
 struct tensor model_head_gradient(const struct model *m, float *const *gradients);
+struct tensor model_head_bias(const struct model *m);
+struct tensor model_head_bias_gradient(const struct model *m, float *const *gradients);
+
+/* BERT's labels of whole examples: hidden [E, C] of the pooler (E segments), the matrix [labels, C] and its bias f32
+ * [1, labels]. Every tensor-parallel rank has all of it. */
+struct model_labels {
+    struct tensor hidden, weight, bias;
+    struct tensor hidden_gradient, weight_gradient, bias_gradient; /* the objective's to write */
+};
+
+/* model_labels_of - of the last forward pass, which had output_rows; all absent where there are no labels. gradients
+ * NULL: without them. */
+struct model_labels model_labels_of(const struct model *m, const struct model_input *input,
+                                    float *const *gradients);
 
 /* model_head_parts - whose rows of the vocabulary that matrix holds, for the classifier. */
 struct classifier_parts model_head_parts(struct model *m);
 
-/* model_hidden_gradient - where the objective writes d hidden [N, C] before model_backward, which adds up
+/* model_hidden_gradient - where the objective writes d hidden [N, C], or [M, C], before model_backward, which adds up
  * what the tensor-parallel ranks have written: what comes through their parts of the head. */
 struct tensor model_hidden_gradient(const struct model *m);
 

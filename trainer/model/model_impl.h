@@ -7,30 +7,22 @@
 #include "base/random.h"
 #include "trainer/model/model.h"
 
-/* Places of the parameters in the flat list: two tables, the layers, the final norm, perhaps a
- * head. */
-enum {
-    MODEL_TOKEN_TABLE = 0,
-    MODEL_POSITION_TABLE = 1,
-    MODEL_FIRST_LAYER = 2,
-    MODEL_LAYER_PARAMETERS = 12,
-    MODEL_HEAD_PARAMETERS = 5
+/* What an architecture is. */
+struct architecture {
+    const char *name;
+    bool causal;
+    bool post_norm; /* a norm behind each half of a block, and the stream reads its output */
+    bool transform; /* a dense layer and a norm before the vocabulary's matrix, which has a bias */
+    int64_t first_position; /* row of the position table that a sequence begins with */
+    const char *names;      /* of BERT's parameters: what they begin with */
 };
 
-/* Within a layer. */
-enum layer_parameter {
-    LAYER_NORM1_WEIGHT,
-    LAYER_NORM1_BIAS,
-    LAYER_QKV_WEIGHT,
-    LAYER_QKV_BIAS,
-    LAYER_PROJECTION_WEIGHT,
-    LAYER_PROJECTION_BIAS,
-    LAYER_NORM2_WEIGHT,
-    LAYER_NORM2_BIAS,
-    LAYER_FC_WEIGHT,
-    LAYER_FC_BIAS,
-    LAYER_FC_PROJECTION_WEIGHT,
-    LAYER_FC_PROJECTION_BIAS
+/* model_architecture - NULL: there is none of this name. */
+const struct architecture *model_architecture(const char *name);
+
+/* Where parameters are in the flat list; -1: the model has none of this role. */
+struct place {
+    int weight, bias;
 };
 
 /* Where dropout draws its numbers: the embedding, and three places of each layer. */
@@ -47,7 +39,7 @@ struct layer_share {
  * rows of the stream on this rank: N, or with sequence parallelism about N/t. */
 struct layer_activations {
     struct tensor input;       /* [n, C] the residual stream that enters */
-    struct tensor norm1;       /* [n, C] */
+    struct tensor norm1;       /* [n, C]; with a norm behind each half this is the stream */
     struct tensor statistics1; /* f32 [n, 2] */
     struct tensor qkv;         /* [N, 3C/t] */
     struct tensor lse;         /* f32 [H/t, N] */
@@ -59,12 +51,28 @@ struct layer_activations {
     struct tensor inner;       /* [N, F/t] after it */
 };
 
+/* What BERT's heads keep: M masked rows, E examples. */
+struct head_activations {
+    struct tensor rows;       /* [M, C] of the hidden states */
+    struct tensor dense;      /* [M, C] behind the activation; then the gradient of rows */
+    struct tensor kept;       /* [M, C] of the activation, for backward */
+    struct tensor norm;       /* [M, C] what the vocabulary's matrix reads */
+    struct tensor statistics; /* f32 [M, 2] */
+    struct tensor d_dense;    /* [M, C] */
+    struct tensor first;      /* [E, C] each example's first row */
+    struct tensor pooled;     /* [E, C] behind tanh; then the gradient of first */
+    struct tensor pooled_kept;
+    struct tensor d_pooled; /* [E, C] */
+};
+
 /* Working memory of one micro-batch. */
 struct activations {
     struct layer_activations *layers; /* [L]; without training all share one set */
     struct tensor last;               /* [n, C] the residual stream after the last layer */
     struct tensor final_norm;         /* [n, C] */
     struct tensor final_statistics;   /* f32 [n, 2] */
+    struct head_activations head;
+    struct tensor no_segments; /* int32 [1, N] zeros, where the segment table has one row */
     /* [N, C] what the ranks add up, and one at a time lives: what a block adds to the stream; the gradient
      * of the hidden states, which the objective writes; of a norm's output */
     struct tensor exchange;
@@ -78,8 +86,11 @@ struct activations {
 struct model {
     struct kernels *kernels;
     struct model_config config;
-    struct comm *tensor; /* NULL: this rank alone */
-    int ranks, rank;     /* of it */
+    const struct architecture *architecture;
+    struct place places[MODEL_ROLES]; /* of a block: the first one's */
+    int layer_parameters;             /* from a block's to the next one's */
+    struct comm *tensor;              /* NULL: this rank alone */
+    int ranks, rank;                  /* of it */
     struct model_sharing sharing;
     struct layer_share share;
     struct model_parameter *parameters;
@@ -109,23 +120,15 @@ status model_arrange(const struct model_config *config, struct model_sharing sha
 /* model_share - a layer's insides over so many ranks. */
 struct layer_share model_share(const struct model_config *config, int ranks);
 
+/* model_place - of a block's parameters, or, with layer 0, of others. NORM1 has a layer L too. */
+struct place model_place(const struct model *m, int64_t layer, enum model_role role);
+
 /* model_matrix - a weight that products read: the bf16 copy where there is one. */
 struct tensor model_matrix(const struct model *m, int parameter);
 /* model_vector - a bias or norm weight, always f32. */
 struct tensor model_vector(const struct model *m, int parameter);
 /* model_gradient - a parameter's gradient, where the caller has it. */
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients);
-
-/* model_layer_parameter - the place in the flat list. */
-static inline int model_layer_parameter(int64_t layer, enum layer_parameter which)
-{
-    return MODEL_FIRST_LAYER + (int)layer * MODEL_LAYER_PARAMETERS + (int)which;
-}
-
-static inline int model_final_norm(const struct model *m)
-{
-    return model_layer_parameter(m->config.layers, LAYER_NORM1_WEIGHT);
-}
 
 /* ---- sharing.c; each does nothing where there is one rank ---- */
 
@@ -141,6 +144,9 @@ struct range model_own_rows(const struct model *m, int64_t n);
 status model_add_up_start(struct model *m, int64_t n);
 status model_add_up_wait(struct model *m, int64_t n);
 status model_add_up(struct model *m, int64_t n);
+
+/* model_add_up_all - likewise, but every rank has all n rows of the sum. */
+status model_add_up_all(struct model *m, int64_t n);
 struct tensor model_added(const struct model *m, int64_t n);
 
 /* model_spread_start, _wait - all n rows of what each rank has its own rows of. The memory behind *all is
@@ -164,10 +170,16 @@ struct attention model_attention(const struct model *m, const struct model_input
 
 /* Pieces of the forward pass (forward.c) that generation shares. */
 status model_embed(struct model *m, const struct model_input *input);
-status model_first_norm(struct model *m, int64_t n);
+status model_first_norm(struct model *m, const struct model_input *input);
 status model_project_qkv(struct model *m, int64_t layer, int64_t n);
 status model_project_attended(struct model *m, int64_t layer, int64_t n);
 /* model_hidden - all rows behind the final norm. */
 status model_hidden(struct model *m, int64_t n, struct tensor *hidden);
+/* model_heads_forward - from all rows behind the last norm to what the vocabulary's matrix and the labels' read;
+ * _backward from their gradients to that of all rows, in `exchange` on every rank. */
+status model_heads_forward(struct model *m, const struct model_input *input, struct tensor hidden,
+                           struct tensor *out);
+status model_heads_backward(struct model *m, const struct model_input *input,
+                            float *const *gradients);
 /* model_layer_rest - from what attention adds to the stream to the next layer's first norm. */
 status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer);

@@ -139,6 +139,20 @@ status model_add_up(struct model *m, int64_t n)
     return model_add_up_wait(m, n);
 }
 
+status model_add_up_all(struct model *m, int64_t n)
+{
+    if (m->ranks == 1) {
+        return STATUS_OK;
+    }
+    struct tensor rows = tensor_rows(m->activations.exchange, 0, n);
+    struct tensor window = window_rows(m, (struct range){0, n});
+    if (rows.dtype != DTYPE_F32) {
+        TRY(convert(m->kernels, window, rows));
+    }
+    TRY(comm_all_reduce(m->tensor, m->window, n * m->config.width));
+    return rows.dtype == DTYPE_F32 ? STATUS_OK : convert(m->kernels, rows, window);
+}
+
 struct tensor model_added(const struct model *m, int64_t n)
 {
     struct range own = model_own_rows(m, n);

@@ -2,7 +2,7 @@
 
 #include "base/mirror.h"
 
-static const struct objective *const objectives[] = {&objective_clm, &objective_sft,
+static const struct objective *const objectives[] = {&objective_clm, &objective_mlm, &objective_sft,
                                                      &objective_dpo};
 
 status objective_read(const struct objective_views *views, const void *made, size_t bytes,
@@ -17,9 +17,31 @@ status objective_read(const struct objective_views *views, const void *made, siz
     return mirror_pull(views->made, first, bytes);
 }
 
+status objective_scale(const struct objective_views *views, int64_t rows, double weight)
+{
+    float *scales = views->made != NULL ? views->made->host : views->row_scales;
+    for (int64_t i = 0; i < rows; i++) {
+        scales[i] = (float)weight;
+    }
+    return views->made != NULL ? mirror_push(views->made, (size_t)rows * sizeof *scales)
+                               : STATUS_OK;
+}
+
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)
 {
     return sums[m->count] > 0 ? sums[m->sum] / sums[m->count] : 0;
+}
+
+double objective_loss(const struct objective *o, const double sums[OBJECTIVE_SUMS])
+{
+    static const struct objective_metric first[] = {{"loss", OBJECTIVE_LOSS, OBJECTIVE_COUNT},
+                                                    {NULL, 0, 0}};
+    double loss = 0;
+    for (const struct objective_metric *m = o->losses != NULL ? o->losses : first; m->name != NULL;
+         m++) {
+        loss += objective_mean(sums, m);
+    }
+    return loss;
 }
 
 int objective_metric_count(const struct objective *o)
@@ -39,5 +61,6 @@ status objective_find(const char *name, const struct objective **out)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_UNAVAILABLE, "objective %s is not in this version; clm, sft and dpo are", name);
+    RAISE(STATUS_UNAVAILABLE, "objective %s is not in this version; clm, mlm, sft and dpo are",
+          name);
 }

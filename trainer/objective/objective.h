@@ -27,13 +27,14 @@ struct objective_views {
     struct tensor hidden; /* [N, C] */
     struct tensor
         hidden_gradient; /* [N, C] what comes through this part of the head; absent without gradient */
-    struct tensor head;            /* [V padded, C], of this rank's part */
-    struct tensor head_gradient;   /* f32 [V padded, C]; absent without gradient */
-    bool fresh;                    /* the head's gradient is set, not added to */
-    int64_t vocabulary;            /* V */
-    struct classifier_parts parts; /* which rows of the vocabulary's the head is */
-    float *losses;                 /* f32 [N], working memory; so are the next three */
-    float *entropies, *mean_logits;
+    struct tensor head;                          /* [V padded, C], of this rank's part */
+    struct tensor head_gradient;                 /* f32 [V padded, C]; absent without gradient */
+    bool fresh;                                  /* the head's gradient is set, not added to */
+    int64_t vocabulary;                          /* V */
+    struct classifier_parts parts;               /* which rows of the vocabulary's the head is */
+    struct tensor head_bias, head_bias_gradient; /* f32 [1, V padded]; absent: the head has none */
+    float *losses;                               /* f32 [N], working memory; so are the next four */
+    float *entropies, *mean_logits, *row_scales;
     int32_t *best;
     struct tensor some_rows,
         some_gradient; /* [N, C] working memory, where the objective has a scratch */
@@ -45,6 +46,12 @@ struct objective_views {
     const struct preference_slope *batch_slopes;
     int64_t batch_size;
     double *logps; /* where the reference's log-probabilities go, [samples, 2]; NULL: nowhere */
+
+    /* Labels of whole examples, every rank's the whole: hidden [E, C], weight [labels, C], bias f32 [1, labels] and
+     * their gradients. Absent: the model has none. */
+    struct tensor pooled, labels, labels_bias;
+    struct tensor pooled_gradient, labels_gradient, labels_bias_gradient;
+    double example_weight; /* the step's predictions over its examples: what looks_ahead is for */
 };
 
 struct objective {
@@ -52,6 +59,9 @@ struct objective {
     const struct objective_metric *metrics; /* NULL: none */
     const char *counted;                    /* what the loss is a mean over: "tokens", "pairs" */
     bool perplexity;                        /* exp(loss) says something: it is told */
+    const struct objective_metric
+        *losses;      /* the loss is the sum of these means; NULL: of the first two sums */
+    bool looks_ahead; /* example_weight is needed before a step's first gradient */
 
     size_t (*scratch_bytes)(int64_t rows); /* NULL: none, and no memory for some of the rows */
 
@@ -64,8 +74,14 @@ struct objective {
 status objective_read(const struct objective_views *views, const void *made, size_t bytes,
                       const void **host);
 
+/* objective_scale - the same weight for the gradients of `rows` rows, in views->row_scales. */
+status objective_scale(const struct objective_views *views, int64_t rows, double weight);
+
 /* objective_mean - a metric of these sums; 0 where nothing was counted. */
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m);
+
+/* objective_loss - the mean loss that these sums come to. */
+double objective_loss(const struct objective *o, const double sums[OBJECTIVE_SUMS]);
 
 /* objective_metric_count - 0 where there are none. */
 int objective_metric_count(const struct objective *o);
@@ -73,5 +89,5 @@ int objective_metric_count(const struct objective *o);
 /* objective_find - by the recipe's name.  Errors: STATUS_UNAVAILABLE naming what there is */
 status objective_find(const char *name, const struct objective **out);
 
-extern const struct objective objective_clm, objective_sft, objective_dpo;
+extern const struct objective objective_clm, objective_mlm, objective_sft, objective_dpo;
 extern const struct objective objective_dpo_reference; /* no recipe's: it fills views.logps */

@@ -1,0 +1,269 @@
+/* What the loader's thread puts into a slot: the next micro-batch of this rank's share of a step, of windows, sentence
+ * pairs, preference pairs or packs. */
+#include <string.h>
+
+#include "datasets/loader_impl.h"
+
+/* This rank's share of the step that begins with sample `first`: the first `larger` ranks have one
+ * sample more (comm/partition.h's rule). */
+void loader_begin_step(struct loader *l, int64_t first)
+{
+    int64_t left = l->limit - first, global = l->options.global_sequences;
+    int64_t count = left < global ? (left > 0 ? left : 0) : global;
+    int64_t each = count / l->options.ranks, larger = count % l->options.ranks;
+    int64_t rank = l->options.rank;
+    l->step_first = l->counted = first;
+    l->share_known = false;
+    l->share = (struct batch_share){0};
+    l->rows_before = 0;
+    if (l->options.deal) {
+        l->share_end = first + count;
+        l->next = first + rank * l->options.micro_sequences;
+        return;
+    }
+    l->next = first + rank * each + (rank < larger ? rank : larger);
+    l->share_end = l->next + each + (rank < larger ? 1 : 0);
+    l->counted = l->next;
+    l->next_row = first * l->options.sequence_tokens;
+    for (int64_t i = first; i < l->next && loader_is_packed(&l->options); i++) { /* others' rows */
+        struct order_place place = order_at(&l->order, i);
+        l->next_row += packing_pack_rows(l->packs[place.source], place.sample);
+    }
+}
+
+/* Targets and positions of one sample, one segment for each document in it where they are masked. */
+static void add_rows(struct loader *l, struct slot *s, int64_t row, const int32_t *starts,
+                     int64_t start_count)
+{
+    struct batch *b = &s->batch;
+    int64_t tokens = l->options.sequence_tokens, begin = 0;
+    memcpy(s->inputs + row, l->window, (size_t)tokens * sizeof *s->inputs);
+    memcpy(s->targets + row, l->window + 1, (size_t)tokens * sizeof *s->targets);
+    for (int64_t i = 0; i <= start_count; i++) {
+        int64_t end = i < start_count ? starts[i] : tokens;
+        if (i < start_count) {
+            s->targets[row + end - 1] = BATCH_IGNORED; /* it would be another document's token */
+        }
+        if (end == begin) {
+            continue; /* a document begins with the target of the last row */
+        }
+        for (int64_t j = begin; j < end; j++) {
+            s->positions[row + j] = (int32_t)(j - begin);
+        }
+        s->cu_rows[++b->segments] = (int32_t)(row + end);
+        b->longest = end - begin > b->longest ? end - begin : b->longest;
+        begin = end;
+    }
+}
+
+/* The example that l->example holds, at the end of the batch. */
+static void add_example(struct loader *l, struct slot *s, int64_t index)
+{
+    struct batch *b = &s->batch;
+    const struct example *e = &l->example;
+    int64_t row = b->rows;
+    memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
+    memcpy(s->segment_ids + row, e->segments, (size_t)e->tokens * sizeof *s->segment_ids);
+    for (int64_t i = 0; i < e->tokens; i++) {
+        s->positions[row + i] = (int32_t)i;
+        s->targets[row + i] = BATCH_IGNORED;
+    }
+    for (int64_t i = 0; i < e->predictions; i++) {
+        s->masked_rows[b->masked] = (int32_t)(row + e->positions[i]);
+        s->masked_ids[b->masked++] = e->labels[i];
+        s->targets[row + e->positions[i]] = e->labels[i];
+    }
+    s->next_sentence[index] = e->next_sentence;
+    b->rows += e->tokens;
+    b->longest = e->tokens > b->longest ? e->tokens : b->longest;
+    s->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+/* Sentence pair number `index` of the run, masked. */
+static status read_pair(struct loader *l, int64_t index)
+{
+    struct order_place place = order_at(&l->order, index);
+    struct example *e = &l->example;
+    TRY(shard_set_example(l->sets[place.source], place.sample, e));
+    if (e->masked) {
+        return STATUS_OK;
+    }
+    REQUIRE(l->options.masking.kinds != NULL, STATUS_DATA,
+            "the examples are not masked in their files: masking needs a tokenizer with a [MASK]");
+    uint64_t example = (uint64_t)place.source << 48 ^ (uint64_t)place.sample;
+    e->predictions =
+        masking_apply(&l->options.masking, l->options.seed, place.epoch, example, e->ids, e->tokens,
+                      e->positions, e->labels, e->segments + e->room);
+    return STATUS_OK;
+}
+
+/* What the share of a step adds up to, before it is handed out. */
+static status look_ahead(struct loader *l)
+{
+    for (int64_t i = l->next; i < l->share_end && l->options.looks_ahead; i++) {
+        int64_t micro_batch = (i - l->step_first) / l->options.micro_sequences;
+        if (l->options.deal && micro_batch % l->options.ranks != l->options.rank) {
+            continue;
+        }
+        TRY(read_pair(l, i));
+        l->share.rows += l->example.tokens;
+        l->share.masked += l->example.predictions;
+        l->share.examples++;
+    }
+    l->share_known = true;
+    return STATUS_OK;
+}
+
+/* Rows that were dealt to other ranks. */
+static status count_others(struct loader *l)
+{
+    for (; l->counted < l->next && l->options.looks_ahead; l->counted++) {
+        TRY(read_pair(l, l->counted));
+        l->rows_before += l->example.tokens;
+    }
+    return STATUS_OK;
+}
+
+static status fill_examples(struct loader *l, struct slot *s)
+{
+    TRY(l->share_known ? STATUS_OK : look_ahead(l));
+    TRY(count_others(l));
+    s->batch.rows = 0;
+    s->batch.share = l->share;
+    s->batch.first_row = l->rows_before;
+    s->batch.segment_ids = s->segment_ids;
+    s->batch.next_sentence = s->next_sentence;
+    s->batch.masked_rows = s->masked_rows;
+    s->batch.masked_ids = s->masked_ids;
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        s->samples[i] = l->next + i;
+        TRY(read_pair(l, l->next + i));
+        add_example(l, s, i);
+    }
+    l->rows_before += s->batch.rows;
+    l->counted = l->next + s->batch.sequences;
+    if (s->batch.masked == 0 && s->batch.sequences > 0) {
+        s->masked_rows[0] = 0;
+        s->masked_ids[0] = BATCH_IGNORED;
+        s->batch.masked = 1;
+    }
+    return STATUS_OK;
+}
+
+struct packing_epoch loader_epoch(const struct loader *l, const struct order_place *place)
+{
+    return (struct packing_epoch){l->options.seed, (uint64_t)place->epoch, (uint64_t)place->source,
+                                  l->options.shuffle};
+}
+
+static status fill_packs(struct loader *l, struct slot *s)
+{
+    struct packing_rows rows = {.inputs = s->inputs,
+                                .targets = s->targets,
+                                .positions = s->positions,
+                                .cu_rows = s->cu_rows,
+                                .ids = l->window,
+                                .marks = l->marks};
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        struct packing_epoch epoch = loader_epoch(l, &place);
+        s->samples[i] = l->next + i;
+        TRY(packing_read(l->packs[place.source], &epoch, l->sets[place.source], place.sample,
+                         &rows));
+    }
+    s->batch.first_row = l->next_row;
+    l->next_row += rows.rows;
+    s->batch.rows = rows.rows;
+    s->batch.seen = rows.seen;
+    s->batch.segments = rows.segments;
+    s->batch.longest = rows.longest;
+    return STATUS_OK;
+}
+
+/* An answer behind its prompt, at the end of the batch. */
+static void add_answer(struct slot *s, const int32_t *prompt, int64_t prompt_tokens,
+                       const int32_t *answer, int64_t answer_tokens)
+{
+    struct batch *b = &s->batch;
+    int64_t tokens = prompt_tokens + answer_tokens;
+    int32_t *inputs = s->inputs + b->rows, *targets = s->targets + b->rows;
+    memcpy(inputs, prompt, (size_t)prompt_tokens * sizeof *inputs);
+    memcpy(inputs + prompt_tokens, answer, (size_t)answer_tokens * sizeof *inputs);
+    for (int64_t i = 0; i < tokens; i++) {
+        bool counted = i + 1 >= prompt_tokens && i + 1 < tokens;
+        targets[i] = counted ? inputs[i + 1] : BATCH_IGNORED;
+        s->positions[b->rows + i] = (int32_t)i;
+    }
+    b->rows += tokens;
+    b->longest = tokens > b->longest ? tokens : b->longest;
+    s->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+static status fill_preferences(struct loader *l, struct slot *s)
+{
+    const struct example *e = &l->example;
+    const double *const *reference = l->options.reference;
+    s->batch.rows = 0;
+    s->batch.reference = reference != NULL ? s->reference : NULL;
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        s->samples[i] = l->next + i;
+        TRY(shard_set_example(l->sets[place.source], place.sample, &l->example));
+        const int32_t *chosen = e->ids + e->prompt, *rejected = chosen + e->chosen;
+        add_answer(s, e->ids, e->prompt, chosen, e->chosen);
+        add_answer(s, e->ids, e->prompt, rejected, e->tokens - e->prompt - e->chosen);
+        if (reference != NULL) {
+            memcpy(s->reference + 2 * i, reference[place.source] + 2 * place.sample,
+                   2 * sizeof *s->reference);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status fill_windows(struct loader *l, struct slot *s)
+{
+    int64_t tokens = l->options.sequence_tokens;
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct order_place place = order_at(&l->order, l->next + i);
+        struct shard_set *set = l->sets[place.source];
+        int64_t start_count = 0;
+        s->samples[i] = l->next + i;
+        TRY(shard_set_read(set, place.sample, place.shift, l->window));
+        if (l->options.document_mask) {
+            TRY(shard_set_starts(set, place.sample, place.shift, l->starts, &start_count));
+        }
+        add_rows(l, s, i * tokens, l->starts, start_count);
+    }
+    return STATUS_OK;
+}
+
+status loader_fill(struct loader *l, struct slot *s)
+{
+    int64_t tokens = l->options.sequence_tokens;
+    int64_t left = l->share_end - l->next, most = l->options.micro_sequences;
+    int64_t sequences = left < most ? (left > 0 ? left : 0) : most;
+    int64_t stride = l->options.deal ? most * l->options.ranks : most;
+    s->end = l->step_first >= l->limit;
+    s->last = !s->end && stride >= left;
+    s->batch =
+        (struct batch){.sequences = sequences,
+                       .tokens = tokens,
+                       .rows = sequences * tokens,
+                       .inputs = s->inputs,
+                       .targets = s->targets,
+                       .positions = s->positions,
+                       .cu_rows = s->cu_rows,
+                       .first_row = l->next * tokens * (loader_is_preference(&l->options) ? 2 : 1),
+                       .samples = s->samples};
+    s->cu_rows[0] = 0;
+    TRY(loader_is_masked(&l->options)       ? fill_examples(l, s)
+        : loader_is_preference(&l->options) ? fill_preferences(l, s)
+        : loader_is_packed(&l->options)     ? fill_packs(l, s)
+                                            : fill_windows(l, s));
+    s->batch.seen = loader_is_packed(&l->options) ? s->batch.seen : s->batch.rows;
+    l->next += stride;
+    if (s->last) {
+        loader_begin_step(l, l->step_first + l->options.global_sequences);
+    }
+    return STATUS_OK;
+}

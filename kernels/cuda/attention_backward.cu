@@ -8,6 +8,8 @@
  *           registers where they are operands of dv and dk.
  * Queries   a block has 128 queries of a head and goes through the keys.
  *           Seven products instead of the five that atomic additions would need, no f32 copy of dq.
+ * Short     of a sequence whose keys are all in one block that block makes dq too, from ds^T put into shared
+ *           memory: five products. Which of the two it is depends on the sequence alone.
  * Source    Dao 2023, arXiv:2307.08691, with the loops split */
 #include "kernels/cuda/attention_tile.cuh"
 
@@ -71,6 +73,25 @@ GPU_INLINE void kept_words(uint32_t (&words)[STEP / 64], const attention_task<bf
     }
 }
 
+/* Whether one block has all keys of a sequence: then it makes dq. */
+GPU_INLINE bool is_short(const struct attention_sequence &s)
+{
+    return s.keys > 0 && s.keys <= OWNED;
+}
+
+/* dq of STEP queries of a head, complete: a warp has 16 of them and half of the columns. */
+template <int D, int STEP>
+GPU_INLINE void short_queries(const attention_task<bf16> &a, const struct attention_sequence &s,
+                              const bf16 *tile_ds, const bf16 *tile_k, int64_t query, int head)
+{
+    int warp = threadIdx.x / 32, row = warp % (STEP / 16) * 16, half = warp / (STEP / 16);
+    float dq[D / 16][4];
+    clear(dq);
+    product_columns<D, OWNED, STEP>(dq, tile_ds, row, tile_k, half * (D / 16));
+    store_sums<D / 2>(a.out, dq, s.first_q + query + row, s.queries - query - row,
+                      head * D + half * (D / 2), a.scale, a.scale);
+}
+
 template <int D, int STEP>
 __global__ void __launch_bounds__(BACKWARD_THREADS)
     tiles_backward_keys(const attention_task<bf16> a)
@@ -79,6 +100,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     GPU_SHARED(float, lse, STEP);
     GPU_SHARED(float, delta, STEP);
     bf16 *tile_v = tile_k + OWNED * D, *tile_q = tile_v + OWNED * D, *tile_o = tile_q + STEP * D;
+    bf16 *tile_ds = tile_o + STEP * D;
     struct attention_sequence s = sequence_of(a, blockIdx.x / a.tiles);
     int64_t first = blockIdx.x % a.tiles * OWNED;
     if (first >= s.keys) {
@@ -91,6 +113,10 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     int64_t to = s.queries;
     if (a.causal && a.window > 0 && first + OWNED + offset + a.window < to) {
         to = first + OWNED + offset + a.window;
+    }
+    if (is_short(s)) { /* dq of queries that see nothing is 0 */
+        from = 0;
+        to = s.queries;
     }
     from = from / STEP * STEP;
     float dk[1][D / 8][4], dv[1][D / 8][4], kept = attention_scale_kept(a);
@@ -140,6 +166,11 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             }
             product_scores<D>(dv, p, tile_o);
             product_scores<D>(dk, ds, tile_q);
+            if (is_short(s)) {
+                scores_to_tile(tile_ds, warp * 16, ds[0]);
+                __syncthreads();
+                short_queries<D, STEP>(a, s, tile_ds, tile_k, query, head);
+            }
             __syncthreads();
         }
     }
@@ -157,7 +188,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     struct attention_sequence s = sequence_of(a, blockIdx.x / a.tiles);
     int64_t tile = blockIdx.x % a.tiles;
     int64_t first = (a.causal ? a.tiles - 1 - tile : tile) * OWNED;
-    if (first >= s.queries) {
+    if (first >= s.queries || is_short(s)) {
         return;
     }
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y;
@@ -232,11 +263,12 @@ static status run_width(struct kernels *k, attention_task<bf16> t, const struct 
 {
     constexpr int STEP = 64;
     const size_t bytes = (2 * OWNED + 2 * STEP) * D * sizeof(bf16);
+    const size_t keys_bytes = bytes + OWNED * STEP * sizeof(bf16);
     t.tiles = (a->longest_k + OWNED - 1) / OWNED;
     dim3 keys(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->kv_heads));
     if (keys.x > 0) {
-        GPU_ALLOW_SHARED((tiles_backward_keys<D, STEP>), bytes);
-        LAUNCH(k, (tiles_backward_keys<D, STEP>), keys, BACKWARD_THREADS, bytes, t);
+        GPU_ALLOW_SHARED((tiles_backward_keys<D, STEP>), keys_bytes);
+        LAUNCH(k, (tiles_backward_keys<D, STEP>), keys, BACKWARD_THREADS, keys_bytes, t);
     }
     t.tiles = (a->longest_q + OWNED - 1) / OWNED;
     dim3 queries(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));

@@ -98,6 +98,45 @@ GPU_INLINE void product_scores(float (&sums)[M][D / 8][4], const float (&p)[M][N
     }
 }
 
+/* p [16, 8 N], rounded to bf16, as 16 rows of a tile of 8 N columns from `row` on. */
+template <int N> GPU_INLINE void scores_to_tile(bf16 *tile, int row, const float (&p)[N][4])
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            bf16 *at = &tile[tile_at<8 * N>(row + lane / 4 + 8 * r, n) + lane % 4 * 2];
+            *reinterpret_cast<uint32_t *>(at) = gpu_pack(p[n][2 * r], p[n][2 * r + 1]);
+        }
+    }
+}
+
+/* sums [16, 8 N] += 16 columns of a [ROWS, COLUMNS], from `column` on, transposed, times columns of b [ROWS, D]
+ * from 8 `chunk` on. */
+template <int D, int ROWS, int COLUMNS, int N>
+GPU_INLINE void product_columns(float (&sums)[N][4], const bf16 *a, int column, const bf16 *b,
+                                int chunk)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int kk = 0; kk < ROWS / 16; kk++) {
+        uint32_t fa[4];
+        gpu_load_matrix_transposed(
+            fa,
+            &a[tile_at<COLUMNS>(16 * kk + lane % 8 + lane / 16 * 8, column / 8 + lane / 8 % 2)]);
+#pragma unroll
+        for (int n = 0; n < N / 2; n++) {
+            uint32_t fb[4];
+            gpu_load_matrix_transposed(
+                fb, &b[tile_at<D>(16 * kk + lane % 16, chunk + 2 * n + lane / 16)]);
+            const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
+            gpu_mma_bf16(sums[2 * n], fa, low);
+            gpu_mma_bf16(sums[2 * n + 1], fa, high);
+        }
+    }
+}
+
 /* Which of the lane's 32 elements in eight accumulators side by side dropout keeps: bit 4 n + e. `row` and
  * `key` are those of the lane's first element; TRANSPOSED: keys go down and queries across. */
 template <bool TRANSPOSED>

@@ -264,7 +264,7 @@ static void test_shape(struct kernels *k, struct kernels *other, int number)
 /* Two documents in one call and each in a call of its own: equal bits. */
 static void test_packed(struct kernels *k)
 {
-    const struct shape both = {"", 2, 2, 64, true, 0, 2, {75, 40}, {75, 40}, 1, 0};
+    const struct shape both = {"", 2, 2, 64, true, 0, 2, {75, 140}, {75, 140}, 1, 0};
     struct problem p, single;
     problem_make(&p, &both);
     struct memory m = memory_make(&p, kernels_dtype(k)), n = memory_make(&p, kernels_dtype(k));

@@ -79,6 +79,21 @@ readers() {
         fail "another loss: $(cat loss-cpu)"
 }
 
+# Ranks that share one GPU: their sums go through the host, in the order of the CPU's ranks.
+ranks() {
+    need_mpirun
+    # shellcheck disable=SC2086
+    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
+    program=$gpu
+    local layout
+    for layout in zero_stage=1 tensor=2; do
+        # shellcheck disable=SC2086
+        run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout $small
+        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "no warning, or several"
+        same_losses one two-$layout 1e-5
+    done
+}
+
 errors() {
     on cpu 69 train recipe.yaml run_dir=none train.device=cuda
     SIMT_DEVICES=0 on gpu 69 train recipe.yaml run_dir=none train.device=cuda

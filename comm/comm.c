@@ -73,6 +73,18 @@ static int environment_number(const char *name)
     return text == NULL ? 0 : (int)strtol(text, NULL, 10);
 }
 
+bool comm_launched_first(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (getenv(names[i]) != NULL) {
+            return environment_number(names[i]) == 0;
+        }
+    }
+    return true;
+}
+
 status comm_world_create(int *argc, char ***argv, struct comm **out)
 {
     *out = NULL;

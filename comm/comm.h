@@ -33,6 +33,9 @@ status comm_self_create(struct comm **out);
  *           started tasks that cannot find each other */
 status comm_world_create(int *argc, char ***argv, struct comm **out);
 
+/* comm_launched_first - false in all processes that mpirun or srun started but one. */
+bool comm_launched_first(void);
+
 /* comm_destroy - leave the group; for the world: an agreed end of the job (MPI_Finalize). */
 status comm_destroy(struct comm **comm);
 

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "build_info.h"
+#include "comm/comm.h"
 #ifdef BIREME_CUDA
 #include "kernels/kernels.h"
 #endif
@@ -16,14 +17,16 @@ struct command {
     const char *name;
     status (*run)(int argc, char **argv);
     const char *help;
+    bool on_ranks; /* works on all ranks that a launcher started; else one of them does all of it */
 };
 
 static const struct command commands[] = {
     {"prepare", command_prepare, "text or JSON Lines to token shards"},
     {"tokenizer", command_tokenizer, "learn a tokenizer; text to ids and back"},
     {"plan", command_plan, "what a recipe costs: parameters, memory, work and traffic of a step"},
-    {"train", command_train, "train a model from a recipe, or go on where a run stopped"},
-    {"evaluate", command_evaluate, "loss and perplexity on held-out data, accuracy on a task"},
+    {"train", command_train, "train a model from a recipe, or go on where a run stopped", true},
+    {"evaluate", command_evaluate, "loss and perplexity on held-out data, accuracy on a task",
+     true},
     {"score", command_score, "log-probability of each line"},
     {"generate", command_generate, "text from a trained model"},
     {"chat", command_chat, "a conversation with a model that was fine-tuned for it"},
@@ -32,7 +35,7 @@ static const struct command commands[] = {
     {"checkpoint", command_checkpoint, "list, verify and compare checkpoints; cut one anew"},
     {"import", command_import, "a Hugging Face model folder becomes a checkpoint"},
     {"export", command_export, "a checkpoint becomes a Hugging Face model folder"},
-    {"bench", command_bench, "repeatable measurements, each beside its floor"},
+    {"bench", command_bench, "repeatable measurements, each beside its floor", true},
     {NULL, NULL, NULL},
 };
 
@@ -66,7 +69,8 @@ static status run_command(int argc, char **argv)
     const char *names[COMMANDS + 2];
     for (int i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
-            return commands[i].run(argc - 1, argv + 1);
+            bool idle = !commands[i].on_ranks && !comm_launched_first();
+            return idle ? STATUS_OK : commands[i].run(argc - 1, argv + 1);
         }
         names[i] = commands[i].name;
     }

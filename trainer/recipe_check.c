@@ -297,11 +297,15 @@ status recipe_check_resolve(const struct reading *r)
 
 status recipe_check_available(const struct recipe *c)
 {
-    REQUIRE(strcmp(c->model.architecture, "llama") != 0, STATUS_UNAVAILABLE,
-            "model.architecture: %s is not in this version; gpt2, bert and roberta are",
-            c->model.architecture);
-    REQUIRE(strcmp(c->train.activation_checkpointing, "none") == 0, STATUS_UNAVAILABLE,
-            "train.activation_checkpointing: %s is not in this version, only none",
-            c->train.activation_checkpointing);
+    if (strcmp(c->model.architecture, "llama") == 0) {
+        return recipe_raise(c, STATUS_UNAVAILABLE, "model.architecture",
+                            "%s is not in this version; gpt2, bert and roberta are",
+                            c->model.architecture);
+    }
+    if (strcmp(c->train.activation_checkpointing, "none") != 0) {
+        return recipe_raise(c, STATUS_UNAVAILABLE, "train.activation_checkpointing",
+                            "%s is not in this version, only none",
+                            c->train.activation_checkpointing);
+    }
     return STATUS_OK;
 }

@@ -317,7 +317,8 @@ static void test_available(void)
     static const struct {
         const char *override, *expected;
     } cases[] = {
-        {"model.architecture=llama", "model.architecture: llama is not in this version"},
+        {"model.architecture=llama",
+         "command line: model.architecture: llama is not in this version"},
         {"train.activation_checkpointing=full", "train.activation_checkpointing: full"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -310,6 +310,14 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     printf '{"context":"the Lic","choices":["ense","%s"],"label":0}\n' "$(cat lines)" >>task.jsonl
     run 65 evaluate --checkpoint run --task task.jsonl
     one_line 65 'task.jsonl:2: choice 1'
+    ! command -v mpirun >/dev/null || for arguments in "score --checkpoint run holes" 'score nothing'; do
+        # shellcheck disable=SC2086 # several arguments
+        "$program" $arguments >alone 2>alone_told
+        # shellcheck disable=SC2086
+        run_ranks 2 $? $arguments
+        cmp out alone || fail "two ranks print something else than one: $arguments"
+        [ "$(grep -c '^E-' told)" = "$(grep -c '^E-' alone_told)" ] || fail 'each rank tells the error'
+    done
 }
 
 inspect() { # tables for people, JSON for programs; what is damaged is named

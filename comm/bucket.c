@@ -444,6 +444,14 @@ status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_
     return comm_all_gather_start(set->comm, first, element_bytes, shares(set, b), &b->gather);
 }
 
+status bucket_gather_until(struct bucket_set *set, int64_t end)
+{
+    for (int i = 0; i < set->bucket_count && set->buckets[i].range.first < end; i++) {
+        TRY(comm_wait(set->comm, &set->buckets[i].gather));
+    }
+    return comm_progress(set->comm);
+}
+
 status bucket_gather_finish(struct bucket_set *set)
 {
     status result = STATUS_OK;

@@ -84,6 +84,9 @@ status bucket_clear(struct bucket_set *set);
 /* bucket_gather_start - every rank's share of this bucket of data[count] reaches all ranks, in place. */
 status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes);
 
+/* bucket_gather_until - wait for the gathers under way of elements below `end`, and push the others on. */
+status bucket_gather_until(struct bucket_set *set, int64_t end);
+
 /* bucket_gather_finish - wait for the gathers under way. */
 status bucket_gather_finish(struct bucket_set *set);
 

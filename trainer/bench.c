@@ -136,6 +136,11 @@ static status on_final(void *user, int64_t first)
     return bucket_advance(update_buckets(b->update), first);
 }
 
+static status on_needed(void *user, int64_t end)
+{
+    return update_await(user, end);
+}
+
 static status one_step(struct bench *b)
 {
     struct session *s = b->session;
@@ -158,6 +163,8 @@ static status one_step(struct bench *b)
         .outputs = b->batch.masked,
         .training = true,
         .fresh = true,
+        .needed = on_needed,
+        .user = b->update,
     };
     TRY(model_forward(m, &input, &hidden));
     float *const *gradients = update_gradients(b->update);

@@ -221,6 +221,7 @@ static status save(struct loop *loop)
         return STATUS_OK;
     }
     TRY(publish(loop)); /* one at a time */
+    TRY(update_settle(job->update));
     struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
     /* Now: a power cut after the publication must not find a checkpoint that is ahead of its lines. */
     if (job->metrics != NULL) {
@@ -483,6 +484,7 @@ static status write_final(struct loop *loop)
     struct job *job = loop->job;
     char folder[FILE_PATH_BYTES];
     TRY(publish(loop));
+    TRY(update_settle(job->update));
     /* A rank's error now: no final weights, so that the next start makes up for what could not be written. */
     TRY(comm_agree(job->world, status_restore(&loop->mine)));
     TRY(file_join(folder, recipe_of(loop)->run_dir, "final"));

@@ -130,6 +130,12 @@ status step_destroy(struct step **s)
     return result;
 }
 
+/* The last step's weights are still on their way: a layer's are waited for where they are read. */
+static status on_needed(void *user, int64_t end)
+{
+    return update_await(user, end);
+}
+
 static struct model_input model_input_of(const struct step *s, const struct batch *batch,
                                          int64_t step, bool training, bool fresh)
 {
@@ -148,6 +154,8 @@ static struct model_input model_input_of(const struct step *s, const struct batc
         .step = step,
         .training = training,
         .fresh = fresh,
+        .needed = s->parts.update != NULL ? on_needed : NULL,
+        .user = s->parts.update,
     };
 }
 

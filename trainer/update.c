@@ -368,13 +368,20 @@ static status gather_vectors(struct update *u)
     return comm_all_reduce(u->options.mesh->data, vectors, elements);
 }
 
-/* A bucket's weights are on their way while the next one's are made. */
-status update_apply(struct update *u, int64_t step, double learning_rate, double norm, double scale)
+static status start_gather(struct update *u, int index)
 {
     struct model *m = u->options.model;
     bool released = u->weights != NULL;
     void *gathered = released ? (void *)model_copy(m) : (void *)model_weights(m);
-    size_t element_bytes = released ? sizeof(bf16) : sizeof(float);
+    return bucket_gather_start(u->buckets, index, gathered,
+                               released ? sizeof(bf16) : sizeof(float));
+}
+
+/* A bucket's weights are on their way while the next one's are made, and through the next forward pass. Vectors
+ * come first where they come apart: what is started completes in order. */
+status update_apply(struct update *u, int64_t step, double learning_rate, double norm, double scale)
+{
+    bool released = u->weights != NULL;
     float *shares = u->weights;
     status result = STATUS_OK;
     scale *= optimizer_clip(u->optimizer, norm);
@@ -384,17 +391,27 @@ status update_apply(struct update *u, int64_t step, double learning_rate, double
     for (int h = 0; h < holdings(u); h++) {
         struct optimizer_slice slice = slice_of(u, h, &shares);
         KEEP_FIRST(result, optimizer_update(u->optimizer, &slice, step, learning_rate, scale));
-        if (u->stage > 0) {
-            KEEP_FIRST(result, bucket_gather_start(u->buckets, h, gathered, element_bytes));
+        if (u->stage > 0 && !released) {
+            KEEP_FIRST(result, start_gather(u, h));
         }
-    }
-    if (u->stage > 0) {
-        KEEP_FIRST(result, bucket_gather_finish(u->buckets));
     }
     if (released) {
         KEEP_FIRST(result, gather_vectors(u));
     }
+    for (int h = 0; h < holdings(u) && released; h++) {
+        KEEP_FIRST(result, start_gather(u, h));
+    }
     return result;
+}
+
+status update_await(struct update *u, int64_t end)
+{
+    return u->stage > 0 ? bucket_gather_until(u->buckets, end) : STATUS_OK;
+}
+
+status update_settle(struct update *u)
+{
+    return update_await(u, model_elements(u->options.model));
 }
 
 /* ---- known beforehand ---- */

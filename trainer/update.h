@@ -67,11 +67,17 @@ status update_sum_of_squares(struct update *u, struct exact_sum *out);
  * Errors    STATUS_NOT_FINITE naming tensor and element */
 status update_require_finite(const struct update *u);
 
-/* update_apply - step number `step` (from 1): new weights on all ranks. Collective.
+/* update_apply - step number `step` (from 1): new weights, on their way to all ranks. Collective.
  *
+ * Order     until update_settle a weight is read only once update_await has been called for it
  * Units     norm: of the mean loss's gradient; scale: what makes the mean of the summed gradients */
 status update_apply(struct update *u, int64_t step, double learning_rate, double norm,
                     double scale);
+
+/* update_await - weights below element `end` are here; all of them after update_settle. Collective, but for who
+ * comes when. */
+status update_await(struct update *u, int64_t end);
+status update_settle(struct update *u);
 
 /* What `bireme plan` knows of an update. */
 struct update_plan {

@@ -45,6 +45,14 @@ zero() {
         same_losses zero0-$ranks zero1-$ranks 0
         same_losses zero0-$ranks zero2-$ranks 1e-5
     done
+    # each rank as if on a host of its own: five buckets of weights are under way through the next forward pass
+    local deep='model.hidden_size=128 model.num_layers=6 optimizer.learning_rate=1e-3 parallel.bucket_mib=1 parallel.zero_stage=1 log.every=100'
+    # shellcheck disable=SC2086
+    BIREME_COMM_NODES=3 run_ranks 3 0 train recipe.yaml run_dir=far $deep
+    # shellcheck disable=SC2086
+    run_ranks 3 0 train recipe.yaml run_dir=near ${deep/stage=1/stage=0}
+    same_losses near far 0
+    run 0 checkpoint diff near far
     # shellcheck disable=SC2086
     run 0 train recipe.yaml run_dir=one parallel.zero_stage=1 $common
     same_losses one zero1-4 1e-5

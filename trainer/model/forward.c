@@ -209,13 +209,23 @@ status model_hidden(struct model *m, int64_t n, struct tensor *hidden)
     return model_spread(m, own(m, m->activations.final_norm, n), n, hidden);
 }
 
+/* Weights up to the end of this layer are read next; behind the layers, all of them. */
+static status need(const struct model *m, const struct model_input *input, int64_t layer)
+{
+    bool behind = layer == m->config.layers;
+    int64_t end = behind ? m->elements : model_layer_first(m->parameters, layer + 1);
+    return input->needed == NULL ? STATUS_OK : input->needed(input->user, end);
+}
+
 status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden)
 {
     REQUIRE(input->rows <= m->rows, STATUS_INTERNAL, "a micro-batch of %lld rows, %lld are planned",
             (long long)input->rows, (long long)m->rows);
+    TRY(need(m, input, 0));
     TRY(model_embed(m, input));
     TRY(model_first_norm(m, input));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
+        TRY(need(m, input, layer + 1)); /* whose norm follows this one */
         TRY(attention_block(m, input, layer));
         TRY(model_layer_rest(m, input, layer));
     }

@@ -83,6 +83,9 @@ struct model_parameter {
 struct model;
 struct model_cache; /* keys and values of generation */
 
+/* "The weights below element `end` are read from now on": told before they are, upwards. */
+typedef status (*model_needed)(void *user, int64_t end);
+
 /* What one forward pass reads (the trainer fills it from a batch). */
 struct model_input {
     int64_t rows; /* N */
@@ -97,8 +100,10 @@ struct model_input {
     int64_t first_row; /* global index of row 0, for dropout */
     uint64_t seed;     /* dropout key: (seed, step) */
     int64_t step;
-    bool training; /* dropout on, activations kept for backward */
-    bool fresh;    /* the gradients hold nothing yet: they are set, not added to */
+    bool training;       /* dropout on, activations kept for backward */
+    bool fresh;          /* the gradients hold nothing yet: they are set, not added to */
+    model_needed needed; /* NULL: all weights are there */
+    void *user;          /* of needed */
 };
 
 /* model_vocabulary_rows - rows of one rank's part of the token table: whole vectors for the output product. */
@@ -197,7 +202,7 @@ struct classifier_parts model_head_parts(struct model *m);
  * what the tensor-parallel ranks have written: what comes through their parts of the head. */
 struct tensor model_hidden_gradient(const struct model *m);
 
-/* "Gradients are final from element `first` on": the one upward call. */
+/* "Gradients are final from element `first` on": as model_needed, a call upwards. */
 typedef status (*model_final)(void *user, int64_t first);
 
 /* model_backward - `+=` to gradients [parameters], or `=` where the input is fresh (the head's are the

@@ -3,7 +3,7 @@
 #include "tests/check.h"
 #include "trainer/model/model.h"
 
-static const struct model_config config = {
+static struct model_config config = {
     .architecture = "gpt2",
     .layers = 2,
     .width = 24,
@@ -163,6 +163,13 @@ int main(int argc, char **argv)
             }
         }
         test_split();
+    }
+    test_initial(world);
+    config.architecture = "bert";
+    config.segments = 2;
+    config.next_sentence = config.tied = true;
+    for (int ranks = 1; ranks <= 4 && comm_size(world) == 1; ranks++) {
+        test_tiling(ranks);
     }
     test_initial(world);
     CHECK_OK(comm_destroy(&world));

@@ -62,7 +62,10 @@ struct nccl_comm {
     struct meeting *meeting;
     size_t bytes;
     pthread_t worker;
-    bool worked;
+    bool works, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    unsigned given, taken; /* calls */
     _Atomic int result;
     atomic_bool aborted;
     struct job jobs[JOBS];
@@ -286,11 +289,10 @@ static enum nccl_result start(struct nccl_comm *c)
     return fault(c, "init_hang") ? hang(c) : enter(c);
 }
 
-/* ---- one thread for each call ---- */
+/* ---- the thread that carries calls out ---- */
 
-static void *work(void *comm)
+static void carry_out(struct nccl_comm *c)
 {
-    struct nccl_comm *c = comm;
     enum nccl_result result = NCCL_SUCCESS;
     if (fault_text("slow") != NULL) {
         clock_sleep(SLOW_SECONDS);
@@ -302,30 +304,60 @@ static void *work(void *comm)
                  : job->kind == FINALIZE ? meet(c)
                                          : collective(c, job);
     }
+    bool later = c->collectives == FAULTY_COLLECTIVE && fault(c, "later");
     atomic_store(&c->result, result);
-    if (c->collectives == FAULTY_COLLECTIVE && fault(c, "later")) {
+    if (later) {
         clock_sleep(LATER_SECONDS);
         atomic_store(&c->result, failed(NCCL_REMOTE_ERROR, "the double was told to fail"));
     }
+}
+
+static void *work(void *comm)
+{
+    struct nccl_comm *c = comm;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (c->given == c->taken && !c->stop) {
+            pthread_cond_wait(&c->wake, &c->lock);
+        }
+        if (c->stop) {
+            break;
+        }
+        c->taken++;
+        pthread_mutex_unlock(&c->lock);
+        carry_out(c);
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
     return NULL;
 }
 
-static void join(struct nccl_comm *c)
+static void stop_work(struct nccl_comm *c)
 {
-    if (c->worked) {
+    if (c->works) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = true;
+        pthread_cond_signal(&c->wake);
+        pthread_mutex_unlock(&c->lock);
         pthread_join(c->worker, NULL);
-        c->worked = false;
     }
 }
 
 static enum nccl_result begin(struct nccl_comm *c)
 {
-    join(c);
     atomic_store(&c->result, NCCL_IN_PROGRESS);
-    if (pthread_create(&c->worker, NULL, work, c) != 0) {
-        return failed(NCCL_SYSTEM_ERROR, "no thread");
+    if (!c->works) {
+        pthread_mutex_init(&c->lock, NULL);
+        pthread_cond_init(&c->wake, NULL);
+        if (pthread_create(&c->worker, NULL, work, c) != 0) {
+            return failed(NCCL_SYSTEM_ERROR, "no thread");
+        }
+        c->works = true;
     }
-    c->worked = true;
+    pthread_mutex_lock(&c->lock);
+    c->given++;
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->lock);
     return NCCL_IN_PROGRESS;
 }
 
@@ -436,7 +468,7 @@ enum nccl_result ncclCommFinalize(struct nccl_comm *comm)
 
 enum nccl_result ncclCommDestroy(struct nccl_comm *comm)
 {
-    join(comm);
+    stop_work(comm);
     if (comm->meeting != NULL) {
         munmap(comm->meeting, comm->bytes);
     }

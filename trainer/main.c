@@ -28,6 +28,7 @@ static const struct command commands[] = {
     {"evaluate", command_evaluate, "loss and perplexity on held-out data, accuracy on a task",
      true},
     {"score", command_score, "log-probability of each line"},
+    {"fill-mask", command_fill_mask, "the tokens that a masked language model expects"},
     {"generate", command_generate, "text from a trained model"},
     {"chat", command_chat, "a conversation with a model that was fine-tuned for it"},
     {"inspect", command_inspect,

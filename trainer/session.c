@@ -436,3 +436,10 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
     free(found.recipe_text);
     return result;
 }
+
+status session_require_causal(const struct session *s, const char *checkpoint)
+{
+    REQUIRE(!masks(&s->recipe), STATUS_DATA,
+            "%s predicts masked tokens, not next ones: ask it with `bireme fill-mask`", checkpoint);
+    return STATUS_OK;
+}

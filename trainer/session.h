@@ -82,6 +82,9 @@ int64_t session_rows(const struct recipe *recipe);
  * Errors    STATUS_RECIPE at the key, where settings contradict each other or dpo has no model to begin with */
 status session_preference(const struct recipe *recipe, struct preference_settings *out);
 
+/* session_require_causal - whether the model predicts next tokens.  Errors: STATUS_DATA naming the checkpoint */
+status session_require_causal(const struct session *s, const char *checkpoint);
+
 /* session_micro_batches - of a step, on the rank that has most. */
 int64_t session_micro_batches(const struct recipe *recipe, int data_ranks);
 

@@ -358,6 +358,9 @@ static status run(struct request *q)
     status result = session_open_checkpoint(&c.session, world, q->checkpoint, q->overrides.items,
                                             q->overrides.count, 256);
     if (result == STATUS_OK) {
+        result = session_require_causal(&c.session, q->checkpoint);
+    }
+    if (result == STATUS_OK) {
         result = open_template(&c, q);
     }
     if (result == STATUS_OK) {

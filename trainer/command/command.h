@@ -14,6 +14,7 @@ status command_evaluate(int argc, char **argv);
 status command_generate(int argc, char **argv);
 status command_chat(int argc, char **argv);
 status command_score(int argc, char **argv);
+status command_fill_mask(int argc, char **argv);
 status command_inspect(int argc, char **argv);
 status command_tokenizer(int argc, char **argv);
 status command_prepare(int argc, char **argv);

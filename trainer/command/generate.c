@@ -264,6 +264,9 @@ static status run(struct request *q)
     TRY(comm_self_create(&world));
     status result = session_open_checkpoint(&s, world, q->checkpoint, q->overrides.items,
                                             q->overrides.count, rows);
+    if (result == STATUS_OK) {
+        result = session_require_causal(&s, q->checkpoint);
+    }
     if (result == STATUS_OK && s.tokenizer == NULL) {
         result =
             status_raise(STATUS_DATA, __FILE__, __LINE__,

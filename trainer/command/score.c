@@ -113,6 +113,9 @@ static status run(const char *checkpoint, const struct option_list *overrides, c
     TRY(comm_self_create(&world));
     status result =
         session_open_checkpoint(&s, world, checkpoint, overrides->items, overrides->count, 0);
+    if (result == STATUS_OK) {
+        result = session_require_causal(&s, checkpoint);
+    }
     if (result == STATUS_OK && s.tokenizer == NULL) {
         result = status_raise(STATUS_DATA, __FILE__, __LINE__, "%s holds no tokenizer", checkpoint);
     }

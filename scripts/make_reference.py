@@ -5,6 +5,7 @@ needed to train.
     python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
     python3 scripts/make_reference.py lamb       (the same with LAMB instead of AdamW; writes tests/reference/gpt2_lamb.h5)
     python3 scripts/make_reference.py bert       (needs transformers too; writes tests/reference/bert*.h5 and roberta.h5)
+    python3 scripts/make_reference.py llama      (needs transformers too; writes tests/reference/llama.h5)
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
     python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
     python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
@@ -87,6 +88,62 @@ def forward(w, inputs, positions, mask, approximate):
         h = torch.nn.functional.gelu(h, approximate=approximate)
         x = x + h @ w[p + "mlp.c_proj.weight"] + w[p + "mlp.c_proj.bias"]
     return norm(x, w, "transformer.ln_f") @ w["transformer.wte.weight"].T
+
+
+def write_llama(path):
+    """LlamaForCausalLM in double precision: grouped heads, an output matrix of its own."""
+    import transformers
+    torch.manual_seed(31)
+    config = transformers.LlamaConfig(
+        num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=40, max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 300.0}, tie_word_embeddings=False,
+        attn_implementation="eager")
+    model = transformers.LlamaForCausalLM(config).double()
+    rotary = model.model.rotary_emb  # exact angles instead of those of single precision
+    rotary.inv_freq = 300.0 ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
+
+    def angles(x, position_ids):
+        angle = position_ids[:, :, None].double() * rotary.inv_freq[None, None, :]
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos(), angle.sin()
+    rotary.forward = angles
+    with torch.no_grad():
+        for name, t in model.named_parameters():
+            scale = 0.1 if t.dim() == 1 else 0.3 if "embed" in name else 1.5 / math.sqrt(t.shape[1])
+            t.copy_(((1.0 if t.dim() == 1 else 0.0) + torch.randn_like(t) * scale).float().double())
+    w = dict(model.named_parameters())
+    tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
+    optimizer = torch.optim.AdamW([dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
+                                   dict(params=[t for t in w.values() if t.dim() == 1], weight_decay=0.0)], **ADAMW)
+    with h5py.File(path, "w") as f:
+        f.attrs.update(layers=LAYERS, width=WIDTH, heads=4, kv_heads=2, inner=40, positions=POSITIONS, rope_theta=300.0,
+                       vocabulary=VOCABULARY, batch=BATCH, tokens=TOKENS, steps=STEPS, tied=0,
+                       learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1],
+                       epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP, gelu_tanh=0)
+        f["ids"] = tokens.numpy().astype(np.int32)
+        f["positions"] = np.tile(np.arange(TOKENS, dtype=np.int32), (BATCH, 1))
+        f["ignored"] = np.zeros((BATCH, TOKENS), np.int32)
+        f["starts"] = np.arange(BATCH, dtype=np.int32) * TOKENS
+        for name, t in w.items():
+            f["weights/" + name] = t.detach().numpy().astype(np.float32)
+        losses, norms = [], []
+        for step in range(STEPS):
+            logits = model(tokens[step, :, :-1], use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[step, :, 1:].reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                f["logits"] = logits.detach().numpy().astype(np.float32).reshape(-1, VOCABULARY)
+                for name, t in w.items():
+                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
+            norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
+            losses.append(loss.item())
+            optimizer.step()
+        f["losses"], f["norms"] = np.array(losses), np.array(norms)
+        for name, t in w.items():
+            f["trained/" + name] = t.detach().numpy().astype(np.float32)
+    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
 
 
 class Lamb:
@@ -483,6 +540,9 @@ def main():
         write_bert(folder / "bert.h5", False, "gelu", False)
         write_bert(folder / "bert_lamb.h5", False, "gelu_new", True)
         write_bert(folder / "roberta.h5", True, "gelu", False)
+        return
+    if sys.argv[1:] == ["llama"]:
+        write_llama(folder / "llama.h5")
         return
     if sys.argv[1:] == ["beams"]:
         write_beams(folder / "beams.h5")

@@ -227,12 +227,13 @@ static int list_products(const struct bench *b, struct product out[PRODUCTS])
     const struct model_config *c = model_config_of(b->session->model);
     int ranks = comm_size(b->session->mesh.tensor);
     int64_t rows = b->batch.rows, masked = b->batch.masked;
+    int64_t qkv = c->width + 2 * (c->width / c->heads * model_kv_heads(c));
     const struct {
         int64_t rows, inner, outputs, count;
     } layers[] = {
-        {rows, c->width, 3 * c->width / ranks, c->layers},
+        {rows, c->width, qkv / ranks, c->layers},
         {rows, c->width / ranks, c->width, c->layers},
-        {rows, c->width, c->inner / ranks, c->layers},
+        {rows, c->width, model_inner_outputs(c) / ranks, c->layers},
         {rows, c->inner / ranks, c->width, c->layers},
         {masked > 0 ? masked : rows, c->width, model_vocabulary_rows(c, ranks), 1},
         {masked, c->width, c->width, 1},

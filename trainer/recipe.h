@@ -52,6 +52,8 @@ struct recipe {
     struct {
         char architecture[RECIPE_NAME_BYTES];
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
+        int64_t num_kv_heads; /* null: as num_heads; resolved after parsing */
+        double rope_theta;
         int64_t vocab_size;       /* 0: the tokenizer's */
         double dropout;           /* hidden states and embeddings */
         double attention_dropout; /* null: as dropout; resolved after parsing */

@@ -50,6 +50,9 @@ static void resolve(const struct reading *r)
     if (c->model.intermediate_size == 0) {
         c->model.intermediate_size = 4 * c->model.hidden_size;
     }
+    if (c->model.num_kv_heads == 0) {
+        c->model.num_kv_heads = c->model.num_heads;
+    }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
     }
@@ -79,6 +82,26 @@ static void resolve(const struct reading *r)
     }
 }
 
+static status check_heads(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    int64_t heads = c->model.num_heads, narrow = c->model.num_kv_heads;
+    bool llama = strcmp(c->model.architecture, "llama") == 0;
+    if (heads % narrow != 0 || (narrow != heads && !llama)) {
+        return recipe_fail(r, place_of_pair(r, "model.num_kv_heads", "model.num_heads"),
+                           "model.num_kv_heads", "%lld %s", (long long)narrow,
+                           llama ? "does not divide model.num_heads"
+                                 : "differs from model.num_heads; only llama can");
+    }
+    if (llama && c->model.hidden_size / heads % 2 != 0) {
+        return recipe_fail(r, place_of_pair(r, "model.num_heads", "model.hidden_size"),
+                           "model.num_heads",
+                           "heads of %lld features: rotary positions need an even number",
+                           (long long)(c->model.hidden_size / heads));
+    }
+    return STATUS_OK;
+}
+
 static status check_model(const struct reading *r)
 {
     const struct recipe *c = r->recipe;
@@ -87,6 +110,7 @@ static status check_model(const struct reading *r)
                            "model.hidden_size", "%lld is not a multiple of model.num_heads, %lld",
                            (long long)c->model.hidden_size, (long long)c->model.num_heads);
     }
+    TRY(check_heads(r));
     int64_t skipped = skipped_positions(c);
     if (c->data.sequence_length > c->model.max_position_embeddings - skipped) {
         return recipe_fail(
@@ -243,7 +267,8 @@ static status check_evaluation(const struct reading *r)
 static status check_tensor(const struct reading *r)
 {
     const struct recipe *c = r->recipe;
-    int64_t heads = c->model.num_heads, inner = c->model.intermediate_size;
+    int64_t heads = c->model.num_kv_heads,
+            inner = c->model.intermediate_size; /* divides the heads */
     int64_t ranks = c->parallel.tensor;
     if (heads % ranks == 0 && inner % ranks == 0) {
         return STATUS_OK;
@@ -255,7 +280,9 @@ static status check_tensor(const struct reading *r)
             used += (size_t)snprintf(fitting + used, sizeof fitting - used, ", %lld", (long long)d);
         }
     }
-    const char *key = heads % ranks != 0 ? "model.num_heads" : "model.intermediate_size";
+    const char *key = heads % ranks == 0            ? "model.intermediate_size"
+                      : heads == c->model.num_heads ? "model.num_heads"
+                                                    : "model.num_kv_heads";
     return recipe_fail(r, place_of_pair(r, "parallel.tensor", key), "parallel.tensor",
                        "%lld does not divide %s, %lld; these divide heads and inner size: %s",
                        (long long)ranks, key, (long long)(heads % ranks != 0 ? heads : inner),
@@ -297,11 +324,6 @@ status recipe_check_resolve(const struct reading *r)
 
 status recipe_check_available(const struct recipe *c)
 {
-    if (strcmp(c->model.architecture, "llama") == 0) {
-        return recipe_raise(c, STATUS_UNAVAILABLE, "model.architecture",
-                            "%s is not in this version; gpt2, bert and roberta are",
-                            c->model.architecture);
-    }
     if (strcmp(c->train.activation_checkpointing, "none") != 0) {
         return recipe_raise(c, STATUS_UNAVAILABLE, "train.activation_checkpointing",
                             "%s is not in this version, only none",

@@ -40,6 +40,8 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
             recipe->model.next_sentence && strcmp(recipe->model.architecture, "bert") == 0,
         .output_rows = masks(recipe) ? recipe->batch.micro_size * recipe->mlm.max_predictions : 0,
         .examples = masks(recipe) ? recipe->batch.micro_size : 0,
+        .kv_heads = recipe->model.num_kv_heads,
+        .rope_theta = recipe->model.rope_theta,
     };
 }
 
@@ -71,7 +73,7 @@ struct kernels_limits session_limits(const struct model_config *config, int tens
     return (struct kernels_limits){
         .rows = rows,
         .width = config->width,
-        .inner = config->inner / tensor,
+        .inner = model_inner_outputs(config) / tensor,
         .heads = (int)config->heads / tensor,
         .head_width = config->width / config->heads,
         .sequence = sequence,

@@ -8,6 +8,7 @@ static struct model_config config = {
     .layers = 2,
     .width = 24,
     .heads = 12,
+    .rope_theta = 1e4,
     .inner = 60,
     .positions = 7,
     .vocabulary = 65,
@@ -165,11 +166,20 @@ int main(int argc, char **argv)
         test_split();
     }
     test_initial(world);
+    const struct model_config original = config;
     config.architecture = "bert";
     config.segments = 2;
     config.next_sentence = config.tied = true;
     for (int ranks = 1; ranks <= 4 && comm_size(world) == 1; ranks++) {
         test_tiling(ranks);
+    }
+    test_initial(world);
+    config = original;
+    config.architecture = "llama"; /* by its names; and key-value heads of two heads each */
+    config.kv_heads = 6;
+    if (comm_size(world) == 1) {
+        test_tiling(2);
+        test_tiling(6);
     }
     test_initial(world);
     CHECK_OK(comm_destroy(&world));

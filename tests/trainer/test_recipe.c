@@ -319,8 +319,6 @@ static void test_available(void)
     static const struct {
         const char *override, *expected;
     } cases[] = {
-        {"model.architecture=llama",
-         "command line: model.architecture: llama is not in this version"},
         {"train.activation_checkpointing=full", "train.activation_checkpointing: full"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -1,5 +1,6 @@
 /* A tiny GPT-2 against PyTorch in double precision (scripts/make_reference.py): logits, the gradient of
- * every parameter, ten AdamW steps with clipping; with plain rows and with a document mask. And ten LAMB steps.
+ * every parameter, ten AdamW steps with clipping; with plain rows and with a document mask. And ten LAMB steps; and a tiny
+ * Llama against transformers.
  *
  * Errors are relative by tensor: |a - b| / |b| in the Frobenius norm. The gradient of the key biases is
  * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
@@ -20,6 +21,12 @@ struct reference {
     double learning_rate;
 };
 
+/* What GPT-2's files do not say. */
+static double attribute_or(hid_t file, const char *name, double otherwise)
+{
+    return H5Aexists(file, name) > 0 ? reference_attribute(file, name) : otherwise;
+}
+
 static void read_reference(const char *name, struct reference *r)
 {
     char path[1024];
@@ -30,7 +37,9 @@ static void read_reference(const char *name, struct reference *r)
     CHECK(f >= 0);
     *r = (struct reference){
         .file = f,
-        .config = {.architecture = "gpt2",
+        .config = {.architecture = H5Aexists(f, "kv_heads") > 0 ? "llama" : "gpt2",
+                   .kv_heads = (int64_t)attribute_or(f, "kv_heads", 0),
+                   .rope_theta = attribute_or(f, "rope_theta", 0),
                    .layers = (int64_t)reference_attribute(f, "layers"),
                    .width = (int64_t)reference_attribute(f, "width"),
                    .heads = (int64_t)reference_attribute(f, "heads"),
@@ -41,7 +50,7 @@ static void read_reference(const char *name, struct reference *r)
                                                                          : ACTIVATION_GELU_ERF,
                    .norm_epsilon = 1e-5f,
                    .initializer_range = 0.02f,
-                   .tied = true},
+                   .tied = attribute_or(f, "tied", 1) > 0},
         .batch = (int64_t)reference_attribute(f, "batch"),
         .tokens = (int64_t)reference_attribute(f, "tokens"),
         .steps = (int64_t)reference_attribute(f, "steps"),
@@ -153,6 +162,30 @@ static void check_logits(const struct training *t, struct tensor hidden)
     free(expected);
 }
 
+/* The first row again as generation sees it: most of its tokens, then the rest against kept keys and values. */
+static void check_cache(const struct training *t)
+{
+    const struct reference *r = t->r;
+    int64_t count, v = r->config.vocabulary, rest = 3, most = r->tokens - rest;
+    struct model_cache *cache = NULL;
+    struct tensor hidden;
+    if (r->segments != r->batch) {
+        return; /* documents within the rows */
+    }
+    float *expected = reference_dataset(r->file, "logits", H5T_NATIVE_FLOAT, 4, &count);
+    float *logits = malloc((size_t)(rest * v) * sizeof *logits);
+    CHECK(logits != NULL);
+    CHECK_OK(model_cache_create(t->model, 1, r->tokens, &cache));
+    CHECK_OK(model_extend(t->model, cache, t->inputs, &most, &hidden));
+    CHECK_OK(model_extend(t->model, cache, t->inputs + most, &rest, &hidden));
+    CHECK_OK(classifier_logits(t->kernels, tensor_view(logits, DTYPE_F32, rest, v), hidden,
+                               tensor_rows(model_head(t->model), 0, v), tensor_absent()));
+    CHECK_NEAR(reference_error(logits, expected + most * v, rest * v), 0, tolerance);
+    CHECK_OK(model_cache_destroy(&cache));
+    free(logits);
+    free(expected);
+}
+
 /* A fresh gradient is set, whatever was there. */
 static void forget_gradients(struct training *t)
 {
@@ -182,6 +215,9 @@ static void train_step(struct training *t, int64_t step)
         .fresh = true,
     };
     forget_gradients(t);
+    if (step == 0) {
+        check_cache(t);
+    }
     CHECK_OK(model_forward(t->model, &input, &hidden));
     if (step == 0) {
         check_logits(t, hidden);
@@ -252,7 +288,7 @@ static void test_reference(const char *name)
     struct training t = {.r = &r};
     struct kernels_limits limits = {.rows = rows,
                                     .width = r.config.width,
-                                    .inner = r.config.inner,
+                                    .inner = model_inner_outputs(&r.config),
                                     .heads = (int)r.config.heads,
                                     .head_width = r.config.width / r.config.heads,
                                     .sequence = r.tokens,
@@ -292,5 +328,6 @@ int main(void)
     test_reference("gpt2_tanh.h5");
     test_reference("gpt2_erf_documents.h5");
     test_reference("gpt2_lamb.h5");
+    test_reference("llama.h5");
     return 0;
 }

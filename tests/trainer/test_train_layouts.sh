@@ -266,8 +266,35 @@ any_layout() {
     run 0 checkpoint diff made other --tolerance 0.5
 }
 
+# Another architecture through all of it: layouts, resuming, generation.
+llama() {
+    need_mpirun
+    local settings='model.architecture=llama model.num_heads=4 model.num_kv_heads=2 model.intermediate_size=48 model.dropout=0
+        model.tie_word_embeddings=false parallel.bucket_mib=1'
+    # shellcheck disable=SC2086
+    run 0 train recipe.yaml run_dir=one $settings
+    awk '/"event":"train"/ { n++ } END { exit n != 20 }' one/metrics.jsonl || fail 'not 20 steps'
+    local layout ranks more
+    for layout in '2 parallel.tensor=2' '4 parallel.tensor=2 parallel.sequence=true parallel.zero_stage=2'; do
+        read -r ranks more <<<"$layout"
+        # shellcheck disable=SC2086
+        run_ranks "$ranks" 0 train recipe.yaml run_dir="np$ranks" $more $settings
+        same_losses one "np$ranks" 1e-5
+    done
+    rm -rf np4/checkpoints/step-00000020 np4/final
+    # shellcheck disable=SC2086
+    run 0 train recipe.yaml run_dir=np4 $settings
+    same_losses one np4 1e-5
+    run 0 generate --checkpoint one --prompt 'The ' --max-new-tokens 8 --temperature 0
+    # shellcheck disable=SC2086
+    run 0 plan recipe.yaml $settings
+    # shellcheck disable=SC2086
+    run 78 train recipe.yaml run_dir=no parallel.tensor=4 $settings
+    grep -q '4 does not divide model.num_kv_heads, 2' told || fail 'the key-value heads are not named'
+}
+
 case ${1:-} in
-layouts | tensor | zero | reproducible | lamb | any_layout | masked_layouts) "$1" ;;
+layouts | tensor | zero | reproducible | lamb | llama | any_layout | masked_layouts) "$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -5,7 +5,9 @@
  * bert is Devlin et al. 2018, arXiv:1810.04805 with those of BertForPreTraining, or without next_sentence of
  * BertForMaskedLM; roberta is Liu et al. 2019, arXiv:1907.11692 with those of RobertaForMaskedLM, whose positions
  * begin with row 2: weights N(0, 0.02), biases 0, norms 1. Query, key and value have names of their own and lie
- * one after the other, so that products see one matrix. */
+ * one after the other, so that products see one matrix.
+ * llama is Touvron et al. 2023, arXiv:2302.13971 with the names of LlamaForCausalLM: weights N(0, 0.02), norms 1;
+ * query, key and value lie one after the other too, and so do gate and up. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,6 +29,7 @@ static const struct architecture architectures[] = {
      .transform = true,
      .first_position = 2,
      .names = "roberta"},
+    {.name = "llama", .causal = true, .rms = true, .rotary = true, .gated = true},
 };
 
 const struct architecture *model_architecture(const char *name)
@@ -37,6 +40,17 @@ const struct architecture *model_architecture(const char *name)
         }
     }
     return NULL;
+}
+
+int64_t model_kv_heads(const struct model_config *config)
+{
+    return config->kv_heads > 0 ? config->kv_heads : config->heads;
+}
+
+int64_t model_inner_outputs(const struct model_config *config)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return a != NULL && a->gated ? 2 * config->inner : config->inner;
 }
 
 int64_t model_positions(const struct model_config *config)
@@ -355,23 +369,64 @@ static void append_bert(struct layout *layout, const struct model_config *c, con
     append_bert_heads(layout, c, model);
 }
 
+static void append_llama_layer(struct layout *layout, const struct model_config *c)
+{
+    static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
+    float deviation = c->initializer_range;
+    int ranks = layout->ranks, l = (int)layout->layer;
+    int64_t narrow = c->width / c->heads * model_kv_heads(c);
+    append(layout, MODEL_NORM1, vector(c->width, 1), "model.layers.%d.input_layernorm.weight", l);
+    for (int i = 0; i < 3; i++) {
+        struct shape rows = dense(i == 0 ? c->width : narrow, c->width, deviation);
+        append(layout, MODEL_QKV, joined(outputs_split(rows, 1, ranks), 3 - i),
+               "model.layers.%d.self_attn.%s.weight", l, names[i]);
+    }
+    append(layout, MODEL_PROJECTION, inputs_split(dense(c->width, c->width, deviation), ranks),
+           "model.layers.%d.self_attn.o_proj.weight", l);
+    append(layout, MODEL_NORM2, vector(c->width, 1),
+           "model.layers.%d.post_attention_layernorm.weight", l);
+    struct shape inner = outputs_split(dense(c->inner, c->width, deviation), 1, ranks);
+    append(layout, MODEL_FC, joined(inner, 2), "model.layers.%d.mlp.gate_proj.weight", l);
+    append(layout, MODEL_FC, inner, "model.layers.%d.mlp.up_proj.weight", l);
+    append(layout, MODEL_FC_PROJECTION, inputs_split(dense(c->width, c->inner, deviation), ranks),
+           "model.layers.%d.mlp.down_proj.weight", l);
+}
+
+static void append_llama(struct layout *layout, const struct model_config *c)
+{
+    struct shape tokens = vocabulary_split(c, layout->ranks);
+    append(layout, MODEL_TOKEN_TABLE, tokens, "model.embed_tokens.weight");
+    for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
+        append_llama_layer(layout, c);
+    }
+    append(layout, MODEL_NORM1, vector(c->width, 1), "model.norm.weight");
+    if (!c->tied) {
+        append(layout, MODEL_DECODER, tokens, "lm_head.weight");
+    }
+}
+
 status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements)
 {
     *out = NULL;
     const struct architecture *a = model_architecture(config->architecture);
     REQUIRE(a != NULL, STATUS_UNAVAILABLE,
-            "model.architecture %s is not in this version; gpt2, bert and roberta are",
+            "model.architecture %s is not in this version; gpt2, bert, roberta and llama are",
             config->architecture);
-    REQUIRE(ranks > 0 && config->heads % ranks == 0 && config->inner % ranks == 0, STATUS_INTERNAL,
-            "%d ranks do not share %lld heads and %lld inner features evenly", ranks,
-            (long long)config->heads, (long long)config->inner);
+    REQUIRE(ranks > 0 && config->heads % ranks == 0 && model_kv_heads(config) % ranks == 0 &&
+                config->inner % ranks == 0,
+            STATUS_INTERNAL,
+            "%d ranks do not share %lld heads, %lld key-value heads and %lld inner features evenly",
+            ranks, (long long)config->heads, (long long)model_kv_heads(config),
+            (long long)config->inner);
     struct layout layout = {.ranks = ranks, .rank = rank, .layer = -1};
     size_t slots = OTHER_PARAMETERS + (size_t)config->layers * BLOCK_PARAMETERS;
     layout.parameters = calloc(slots, sizeof *layout.parameters);
     REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
     if (a->names != NULL) {
         append_bert(&layout, config, a->names);
+    } else if (a->gated) {
+        append_llama(&layout, config);
     } else {
         append_gpt2(&layout, config);
     }

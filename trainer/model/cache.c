@@ -1,6 +1,6 @@
 /* Generation: new tokens attend to the keys and values of all tokens before them, kept in a cache.
  *
- * Layout: per layer [sequences, tokens, C] keys, then as many values; sequence i fills its part from the
+ * Layout: per layer [sequences, tokens, G D] keys, then as many values; sequence i fills its part from the
  * front. A second set of the same size is where beams are copied to when they change places; it is made
  * at the first reordering. */
 #include <stdlib.h>
@@ -42,7 +42,7 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
     struct model_cache *cache = calloc(1, sizeof *cache);
     REQUIRE(cache != NULL, STATUS_INTERNAL, "out of memory for a key-value cache");
     status result = STATUS_OK;
-    size_t elements = (size_t)(2 * m->config.layers * sequences * tokens * m->share.width);
+    size_t elements = (size_t)(2 * m->config.layers * sequences * tokens * m->share.kv_width);
     *cache = (struct model_cache){.model = m, .sequences = sequences, .tokens = tokens};
     cache->bytes = elements * dtype_bytes(kernels_dtype(m->kernels));
     cache->lengths = calloc((size_t)sequences, sizeof *cache->lengths);
@@ -82,9 +82,9 @@ static struct tensor cached(const struct model_cache *cache, char *memory, int64
     const struct model *m = cache->model;
     enum dtype dtype = kernels_dtype(m->kernels);
     int64_t slot = (2 * layer + which) * cache->sequences + sequence;
-    size_t row_bytes = (size_t)m->share.width * dtype_bytes(dtype);
+    size_t row_bytes = (size_t)m->share.kv_width * dtype_bytes(dtype);
     return tensor_view(memory + (size_t)(slot * cache->tokens) * row_bytes, dtype, cache->tokens,
-                       m->share.width);
+                       m->share.kv_width);
 }
 
 static status store_rows(const struct model *m, struct tensor to, struct tensor from)
@@ -100,27 +100,27 @@ static status store_rows(const struct model *m, struct tensor to, struct tensor 
 static status extend_sequence(struct model *m, struct model_cache *cache, int64_t layer,
                               int64_t sequence, int64_t row, int64_t count)
 {
-    int64_t c = m->share.width, length = cache->lengths[sequence];
+    int64_t length = cache->lengths[sequence];
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor qkv = tensor_rows(a->qkv, row, count);
     struct tensor keys = cached(cache, cache->memory, layer, 0, sequence);
     struct tensor values = cached(cache, cache->memory, layer, 1, sequence);
-    TRY(store_rows(m, tensor_rows(keys, length, count), tensor_columns(qkv, c, c)));
-    TRY(store_rows(m, tensor_rows(values, length, count), tensor_columns(qkv, 2 * c, c)));
+    TRY(store_rows(m, tensor_rows(keys, length, count), model_keys(m, qkv)));
+    TRY(store_rows(m, tensor_rows(values, length, count), model_values(m, qkv)));
     const int32_t *bounds = bounds_of(cache, cache->added.placed, sequence);
     struct model_input input = {.segments = 1, .cu_rows = bounds, .longest = count};
     struct attention attention = model_attention(m, &input, layer);
     attention.cu_k = bounds + 2;
     attention.longest_k = length + count;
     return attention_forward(m->kernels, tensor_rows(a->attended, row, count), tensor_absent(),
-                             tensor_columns(qkv, 0, c), tensor_rows(keys, 0, length + count),
+                             model_queries(m, qkv), tensor_rows(keys, 0, length + count),
                              tensor_rows(values, 0, length + count), &attention);
 }
 
 static status extend_layer(struct model *m, struct model_cache *cache,
                            const struct model_input *input, const int64_t *counts, int64_t layer)
 {
-    TRY(model_project_qkv(m, layer, input->rows));
+    TRY(model_project_qkv(m, input, layer));
     for (int64_t i = 0, row = 0; i < cache->sequences; row += counts[i], i++) {
         if (counts[i] > 0) {
             TRY(extend_sequence(m, cache, layer, i, row, counts[i]));
@@ -180,7 +180,7 @@ status model_cache_reorder(struct model *m, struct model_cache *cache, const int
     if (cache->other == NULL) {
         TRY(device_allocate(dev, cache->bytes, "the beams' cache", (void **)&cache->other));
     }
-    size_t row_bytes = (size_t)m->share.width * dtype_bytes(kernels_dtype(m->kernels));
+    size_t row_bytes = (size_t)m->share.kv_width * dtype_bytes(kernels_dtype(m->kernels));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
         for (int which = 0; which < 2; which++) {
             for (int64_t i = 0; i < cache->sequences; i++) {

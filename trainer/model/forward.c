@@ -44,24 +44,39 @@ static struct dropout own_dropout(const struct model *m, const struct model_inpu
     return dropout;
 }
 
+static enum norm_kind norm_kind(const struct model *m)
+{
+    return m->architecture->rms ? NORM_RMS : NORM_LAYER;
+}
+
 static status norm_after(struct model *m, struct tensor stream, struct tensor norm,
                          struct tensor statistics, struct tensor x, struct tensor delta,
                          struct place place, struct dropout dropout)
 {
     return residual_norm_forward(m->kernels, stream, norm, statistics, x, delta,
                                  model_vector(m, place.weight), model_vector(m, place.bias),
-                                 NORM_LAYER, m->config.norm_epsilon, dropout);
+                                 norm_kind(m), m->config.norm_epsilon, dropout);
 }
 
-status model_project_qkv(struct model *m, int64_t layer, int64_t n)
+/* Queries and keys lie side by side, and are turned together. */
+static status turn(struct model *m, const struct model_input *input, struct tensor qkv, bool back)
 {
+    struct tensor turned = tensor_columns(qkv, 0, m->share.width + m->share.kv_width);
+    return m->architecture->rotary
+               ? rotary_apply(m->kernels, turned, m->activations.angles, input->positions, back)
+               : STATUS_OK;
+}
+
+status model_project_qkv(struct model *m, const struct model_input *input, int64_t layer)
+{
+    int64_t n = input->rows;
     struct layer_activations *a = &m->activations.layers[layer];
     struct place place = model_place(m, layer, MODEL_QKV);
-    struct tensor norm;
+    struct tensor norm, qkv = first(a->qkv, n);
     TRY(model_spread(m, own(m, a->norm1, n), n, &norm));
-    return linear_forward(m->kernels, first(a->qkv, n), tensor_absent(), norm,
-                          model_matrix(m, place.weight), model_vector(m, place.bias),
-                          ACTIVATION_NONE);
+    TRY(linear_forward(m->kernels, qkv, tensor_absent(), norm, model_matrix(m, place.weight),
+                       model_vector(m, place.bias), ACTIVATION_NONE));
+    return turn(m, input, qkv, false);
 }
 
 /* The first id of this rank's part of the token table. */
@@ -89,13 +104,13 @@ status model_project_attended(struct model *m, int64_t layer, int64_t n)
 static status attention_block(struct model *m, const struct model_input *input, int64_t layer)
 {
     struct layer_activations *a = &m->activations.layers[layer];
-    int64_t c = m->share.width, n = input->rows;
+    int64_t n = input->rows;
     struct tensor qkv = first(a->qkv, n);
     struct attention attention = model_attention(m, input, layer);
-    TRY(model_project_qkv(m, layer, n));
+    TRY(model_project_qkv(m, input, layer));
     TRY(attention_forward(m->kernels, first(a->attended, n), first_columns(a->lse, n),
-                          tensor_columns(qkv, 0, c), tensor_columns(qkv, c, c),
-                          tensor_columns(qkv, 2 * c, c), &attention));
+                          model_queries(m, qkv), model_keys(m, qkv), model_values(m, qkv),
+                          &attention));
     return model_project_attended(m, layer, n);
 }
 
@@ -104,11 +119,13 @@ static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
     struct kernels *k = m->kernels;
     struct layer_activations *a = &m->activations.layers[layer];
     struct place place = model_place(m, layer, MODEL_FC);
-    struct tensor norm;
+    struct tensor norm, inner = first(a->inner, n), kept = first(a->kept, n);
+    bool gated = m->architecture->gated;
     TRY(model_spread(m, own(m, a->norm2, n), n, &norm));
-    TRY(linear_forward(k, first(a->inner, n), first(a->kept, n), norm,
+    TRY(linear_forward(k, gated ? kept : inner, gated ? tensor_absent() : kept, norm,
                        model_matrix(m, place.weight), model_vector(m, place.bias),
-                       m->config.activation));
+                       gated ? ACTIVATION_NONE : m->config.activation));
+    TRY(gated ? swiglu_forward(k, inner, kept) : STATUS_OK);
     return project(m, model_place(m, layer, MODEL_FC_PROJECTION), first(a->inner, n));
 }
 
@@ -336,8 +353,8 @@ static status norm_backward(struct backward *b, struct place place, struct tenso
     TRY(model_norm_sums_begin(m, &gamma_sums, &beta_sums));
     TRY(residual_norm_backward(m->kernels, stream, dropped ? *delta : tensor_absent(), gamma_sums,
                                beta_sums, model_added(m, b->n), own(m, z, b->n),
-                               own(m, statistics, b->n), model_vector(m, place.weight), NORM_LAYER,
-                               reads, dropout));
+                               own(m, statistics, b->n), model_vector(m, place.weight),
+                               norm_kind(m), reads, dropout));
     return model_norm_sums_end(m, dgamma, dbeta);
 }
 
@@ -345,30 +362,34 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor d_inner = first(m->activations.d_inner, b->n), dy;
+    struct tensor d_inner = first(m->activations.d_inner, b->n), kept = first(a->kept, b->n), dy;
+    bool gated = m->architecture->gated;
     TRY(model_spread(m, delta, b->n, &dy));
     TRY(project_backward(b, model_place(m, layer, MODEL_FC_PROJECTION), d_inner, dy,
-                         first(a->inner, b->n), m->config.activation, first(a->kept, b->n)));
-    return reader_backward(b, model_place(m, layer, MODEL_FC), d_inner, own(m, a->norm2, b->n));
+                         first(a->inner, b->n), gated ? ACTIVATION_NONE : m->config.activation,
+                         gated ? tensor_absent() : kept));
+    TRY(gated ? swiglu_backward(m->kernels, kept, d_inner, kept) : STATUS_OK);
+    return reader_backward(b, model_place(m, layer, MODEL_FC), gated ? kept : d_inner,
+                           own(m, a->norm2, b->n));
 }
 
 static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    int64_t c = m->share.width;
     struct tensor qkv = first(a->qkv, b->n), d_qkv = first(m->activations.d_qkv, b->n);
     struct tensor exchange = m->activations.exchange;
-    struct tensor d_attended = tensor_view(exchange.data, exchange.dtype, b->n, c);
+    struct tensor d_attended = tensor_view(exchange.data, exchange.dtype, b->n, m->share.width);
     struct attention attention = model_attention(m, b->input, layer);
     struct tensor dy;
     TRY(model_spread(m, delta, b->n, &dy));
     TRY(project_backward(b, model_place(m, layer, MODEL_PROJECTION), d_attended, dy,
                          first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
-    TRY(attention_backward(m->kernels, tensor_columns(d_qkv, 0, c), tensor_columns(d_qkv, c, c),
-                           tensor_columns(d_qkv, 2 * c, c), d_attended, tensor_columns(qkv, 0, c),
-                           tensor_columns(qkv, c, c), tensor_columns(qkv, 2 * c, c),
-                           first(a->attended, b->n), first_columns(a->lse, b->n), &attention));
+    TRY(attention_backward(m->kernels, model_queries(m, d_qkv), model_keys(m, d_qkv),
+                           model_values(m, d_qkv), d_attended, model_queries(m, qkv),
+                           model_keys(m, qkv), model_values(m, qkv), first(a->attended, b->n),
+                           first_columns(a->lse, b->n), &attention));
+    TRY(turn(m, b->input, d_qkv, true));
     return reader_backward(b, model_place(m, layer, MODEL_QKV), d_qkv, own(m, a->norm1, b->n));
 }
 

@@ -15,8 +15,12 @@ static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t 
 
 struct layer_share model_share(const struct model_config *config, int ranks)
 {
-    return (struct layer_share){config->heads / ranks, config->width / ranks,
-                                config->inner / ranks};
+    int64_t kv_heads = model_kv_heads(config) / ranks;
+    return (struct layer_share){.heads = config->heads / ranks,
+                                .width = config->width / ranks,
+                                .kv_heads = kv_heads,
+                                .kv_width = config->width / config->heads * kv_heads,
+                                .inner = config->inner / ranks};
 }
 
 /* Rows of the stream on the rank that has most. */
@@ -34,7 +38,8 @@ static status arrange_layer(const struct model_config *c, struct model_sharing s
     TRY(take(arena, dtype, own, c->width, &out->input));
     TRY(take(arena, dtype, own, c->width, &out->norm1));
     TRY(take(arena, DTYPE_F32, own, 2, &out->statistics1));
-    TRY(take(arena, dtype, n, 3 * share.width, &out->qkv));
+    int64_t inner_outputs = model_inner_outputs(c) / sharing.ranks;
+    TRY(take(arena, dtype, n, share.width + 2 * share.kv_width, &out->qkv));
     TRY(take(arena, dtype, n, share.width, &out->attended));
     TRY(take(arena, dtype, own, c->width, &out->middle));
     TRY(take(arena, dtype, own, c->width, &out->norm2));
@@ -43,7 +48,9 @@ static status arrange_layer(const struct model_config *c, struct model_sharing s
     out->kept = out->lse = tensor_absent();
     if (training) {
         TRY(take(arena, DTYPE_F32, share.heads, n, &out->lse));
-        TRY(take(arena, dtype, n, share.inner, &out->kept));
+    }
+    if (training || inner_outputs > share.inner) {
+        TRY(take(arena, dtype, n, inner_outputs, &out->kept));
     }
     return STATUS_OK;
 }
@@ -87,6 +94,10 @@ status model_arrange(const struct model_config *config, struct model_sharing sha
     if (sharing.ranks == 1 || dtype != DTYPE_F32) {
         TRY(take(arena, dtype, rows, config->width, &out->exchange));
     }
+    const struct architecture *a = model_architecture(config->architecture);
+    if (a != NULL && a->rotary) {
+        TRY(take(arena, DTYPE_F32, config->positions, config->width / config->heads, &out->angles));
+    }
     TRY(arrange_head(config, dtype, training, arena, &out->head));
     if (config->segments == 1) {
         TRY(take(arena, DTYPE_F32, 1, rows, &out->no_segments));
@@ -96,7 +107,7 @@ status model_arrange(const struct model_config *config, struct model_sharing sha
         if (config->dropout > 0) {
             TRY(take(arena, dtype, own, config->width, &out->d_delta));
         }
-        TRY(take(arena, dtype, rows, 3 * share.width, &out->d_qkv));
+        TRY(take(arena, dtype, rows, share.width + 2 * share.kv_width, &out->d_qkv));
         TRY(take(arena, dtype, rows, share.inner, &out->d_inner));
     }
     return STATUS_OK;
@@ -116,6 +127,24 @@ size_t model_activation_bytes(const struct model_config *config, struct model_sh
     return measure.peak + model_window_bytes(config, sharing, dtype, rows);
 }
 
+static const double copy_deadline_seconds = 600;
+
+static status fill_angles(struct model *m)
+{
+    struct tensor to = m->activations.angles;
+    size_t bytes = (size_t)(to.rows * to.columns) * sizeof(float);
+    struct device *dev = kernels_device(m->kernels);
+    struct stream *stream = kernels_stream(m->kernels);
+    float *table = malloc(bytes);
+    REQUIRE(table != NULL, STATUS_INTERNAL, "out of memory: angles of %lld positions",
+            (long long)to.rows);
+    rotary_angles(table, to.rows, to.columns, m->config.rope_theta);
+    status result = device_copy(dev, stream, to.data, table, bytes);
+    KEEP_FIRST(result, device_wait(dev, stream, copy_deadline_seconds));
+    free(table);
+    return result;
+}
+
 static status allocate(struct model *m)
 {
     struct device *dev = kernels_device(m->kernels);
@@ -133,8 +162,9 @@ static status allocate(struct model *m)
     size_t bytes = model_activation_bytes(&m->config, m->sharing, dtype, m->rows, m->training) -
                    model_window_bytes(&m->config, m->sharing, dtype, m->rows);
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
-    return model_arrange(&m->config, m->sharing, dtype, m->rows, m->training, m->activations.layers,
-                         &m->arena, &m->activations);
+    TRY(model_arrange(&m->config, m->sharing, dtype, m->rows, m->training, m->activations.layers,
+                      &m->arena, &m->activations));
+    return m->architecture->rotary ? fill_angles(m) : STATUS_OK;
 }
 
 /* The first parameter of each role, weight and bias. */
@@ -288,19 +318,26 @@ status model_weights_changed(struct model *m)
 struct place model_place(const struct model *m, int64_t layer, enum model_role role)
 {
     int more = (int)layer * m->layer_parameters;
-    return (struct place){m->places[role].weight + more, m->places[role].bias + more};
+    int bias = m->places[role].bias;
+    return (struct place){m->places[role].weight + more, bias < 0 ? -1 : bias + more};
 }
 
 /* A parameter with those that are joined to it. */
 static struct tensor joined_view(void *data, enum dtype dtype, const struct model_parameter *p)
 {
     bool vector = p->dimensions == 1;
-    return tensor_view(data, dtype, vector ? 1 : p->rows * p->joined,
-                       vector ? p->columns * p->joined : p->columns);
+    int64_t extent = 0;
+    for (int i = 0; i < p->joined; i++) {
+        extent += vector ? p[i].columns : p[i].rows;
+    }
+    return tensor_view(data, dtype, vector ? 1 : extent, vector ? extent : p->columns);
 }
 
 struct tensor model_matrix(const struct model *m, int parameter)
 {
+    if (parameter < 0) {
+        return tensor_absent();
+    }
     const struct model_parameter *p = &m->parameters[parameter];
     if (m->copy != NULL) {
         return joined_view(m->copy + p->first, DTYPE_BF16, p);
@@ -310,6 +347,9 @@ struct tensor model_matrix(const struct model *m, int parameter)
 
 struct tensor model_vector(const struct model *m, int parameter)
 {
+    if (parameter < 0) {
+        return tensor_absent();
+    }
     const struct model_parameter *p = &m->parameters[parameter];
     float *data = m->weights != NULL ? m->weights + p->first : m->vectors + p->vector;
     return joined_view(data, DTYPE_F32, p);
@@ -317,7 +357,8 @@ struct tensor model_vector(const struct model *m, int parameter)
 
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients)
 {
-    return joined_view(gradients[parameter], DTYPE_F32, &m->parameters[parameter]);
+    return parameter < 0 ? tensor_absent()
+                         : joined_view(gradients[parameter], DTYPE_F32, &m->parameters[parameter]);
 }
 
 static int head_parameter(const struct model *m)
@@ -337,14 +378,12 @@ struct tensor model_head_gradient(const struct model *m, float *const *gradients
 
 struct tensor model_head_bias(const struct model *m)
 {
-    int bias = m->places[MODEL_DECODER].bias;
-    return bias >= 0 ? model_vector(m, bias) : tensor_absent();
+    return model_vector(m, m->places[MODEL_DECODER].bias);
 }
 
 struct tensor model_head_bias_gradient(const struct model *m, float *const *gradients)
 {
-    int bias = m->places[MODEL_DECODER].bias;
-    return bias >= 0 ? model_gradient(m, bias, gradients) : tensor_absent();
+    return model_gradient(m, m->places[MODEL_DECODER].bias, gradients);
 }
 
 struct tensor model_hidden_gradient(const struct model *m)
@@ -378,7 +417,7 @@ struct attention model_attention(const struct model *m, const struct model_input
     int64_t head_width = m->config.width / m->config.heads;
     return (struct attention){
         .heads = (int)m->share.heads,
-        .kv_heads = (int)m->share.heads,
+        .kv_heads = (int)m->share.kv_heads,
         .head_width = head_width,
         .causal = m->architecture->causal,
         .scale = 1.0f / sqrtf((float)head_width),

@@ -4,6 +4,7 @@
  * roberta predict masked tokens: attention to both sides, norms behind each half, and before the vocabulary's
  * matrix, for the masked rows alone, a dense layer and a norm; with next_sentence also a pooler of each example's
  * first row and two labels.
+ * llama is gpt2 with RMS norms, rotary positions, key-value heads that several heads share, SwiGLU and no biases.
  *
  * Parameters lie in forward order in one flat f32 buffer; the products read a bf16 copy of it where the
  * precision is bf16. Gradients are the caller's, a place for each parameter. Backward finishes them from the
@@ -21,11 +22,13 @@
 #define MODEL_NAME_BYTES 96
 
 struct model_config {
-    const char *architecture; /* "gpt2", "bert", "roberta" */
+    const char *architecture; /* "gpt2", "bert", "roberta", "llama" */
     int64_t layers, width, heads, inner, positions, vocabulary;
     enum activation activation;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;
+    int64_t kv_heads;    /* Llama: key-value heads; 0: as many as heads */
+    double rope_theta;   /* Llama: of its rotary positions */
     int64_t segments;    /* rows of BERT's segment table; 0: none */
     bool next_sentence;  /* BERT: pooler and a head of two labels */
     int64_t output_rows; /* BERT: masked rows of a micro-batch at most, ... */
@@ -119,6 +122,12 @@ int64_t model_vocabulary_rows(const struct model_config *config, int ranks);
  * Source    Shoeybi et al. 2019, arXiv:1909.08053 */
 status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements);
+
+/* model_kv_heads - of a layer, over all ranks. */
+int64_t model_kv_heads(const struct model_config *config);
+
+/* model_inner_outputs - of the product before the feed-forward's activation: F, or with SwiGLU 2 F. */
+int64_t model_inner_outputs(const struct model_config *config);
 
 /* model_positions - the longest sequence that the position table has room for. */
 int64_t model_positions(const struct model_config *config);

@@ -15,6 +15,9 @@ struct architecture {
     bool transform; /* a dense layer and a norm before the vocabulary's matrix, which has a bias */
     int64_t first_position; /* row of the position table that a sequence begins with */
     const char *names;      /* of BERT's parameters: what they begin with */
+    bool rms;               /* RMS norms, without a beta; and no biases */
+    bool rotary;            /* positions turn queries and keys; there is no table of them */
+    bool gated; /* SwiGLU: two matrices read the second norm, and lie one after the other */
 };
 
 /* model_architecture - NULL: there is none of this name. */
@@ -32,7 +35,9 @@ enum dropout_place { DROPOUT_ATTENTION, DROPOUT_PROJECTION, DROPOUT_FC, DROPOUT_
 struct layer_share {
     int64_t heads; /* H/t */
     int64_t width; /* C/t, of its heads together */
-    int64_t inner; /* F/t */
+    int64_t kv_heads;
+    int64_t kv_width; /* of its key-value heads together; C/t where they are as many */
+    int64_t inner;    /* F/t */
 };
 
 /* What a layer keeps from forward for backward. Letters: kernels.h; t tensor-parallel ranks; n
@@ -41,14 +46,14 @@ struct layer_activations {
     struct tensor input;       /* [n, C] the residual stream that enters */
     struct tensor norm1;       /* [n, C]; with a norm behind each half this is the stream */
     struct tensor statistics1; /* f32 [n, 2] */
-    struct tensor qkv;         /* [N, 3C/t] */
+    struct tensor qkv;         /* [N, (H + 2 G) D / t] */
     struct tensor lse;         /* f32 [H/t, N] */
     struct tensor attended;    /* [N, C/t] */
     struct tensor middle;      /* [n, C] the residual stream after attention */
     struct tensor norm2;       /* [n, C] */
     struct tensor statistics2; /* f32 [n, 2] */
-    struct tensor kept;        /* [N, F] of the activation, for backward */
-    struct tensor inner;       /* [N, F/t] after it */
+    struct tensor kept;  /* [N, F/t] of the activation, for backward; SwiGLU: [N, 2F/t] before it */
+    struct tensor inner; /* [N, F/t] after it */
 };
 
 /* What BERT's heads keep: M masked rows, E examples. */
@@ -72,6 +77,7 @@ struct activations {
     struct tensor final_norm;         /* [n, C] */
     struct tensor final_statistics;   /* f32 [n, 2] */
     struct head_activations head;
+    struct tensor angles;      /* f32 [P, D] of rotary positions */
     struct tensor no_segments; /* int32 [1, N] zeros, where the segment table has one row */
     /* [N, C] what the ranks add up, and one at a time lives: what a block adds to the stream; the gradient
      * of the hidden states, which the objective writes; of a norm's output */
@@ -79,7 +85,7 @@ struct activations {
     /* gradients, with training only */
     struct tensor d_stream; /* [n, C] along the residual stream */
     struct tensor d_delta;  /* [n, C] behind dropout; absent without */
-    struct tensor d_qkv;    /* [N, 3C/t] */
+    struct tensor d_qkv;    /* [N, (H + 2 G) D / t] */
     struct tensor d_inner;  /* [N, F/t] */
 };
 
@@ -123,7 +129,8 @@ struct layer_share model_share(const struct model_config *config, int ranks);
 /* model_place - of a block's parameters, or, with layer 0, of others. NORM1 has a layer L too. */
 struct place model_place(const struct model *m, int64_t layer, enum model_role role);
 
-/* model_matrix - a weight that products read: the bf16 copy where there is one. */
+/* model_matrix - a weight that products read: the bf16 copy where there is one. Of this and the next two: absent
+ * for parameter -1. */
 struct tensor model_matrix(const struct model *m, int parameter);
 /* model_vector - a bias or norm weight, always f32. */
 struct tensor model_vector(const struct model *m, int parameter);
@@ -164,6 +171,22 @@ status model_norm_sums_end(struct model *m, struct tensor dgamma, struct tensor 
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_place place);
 
+/* The parts of a fused [N, (H + 2 G) D / t]. */
+static inline struct tensor model_queries(const struct model *m, struct tensor qkv)
+{
+    return tensor_columns(qkv, 0, m->share.width);
+}
+
+static inline struct tensor model_keys(const struct model *m, struct tensor qkv)
+{
+    return tensor_columns(qkv, m->share.width, m->share.kv_width);
+}
+
+static inline struct tensor model_values(const struct model *m, struct tensor qkv)
+{
+    return tensor_columns(qkv, m->share.width + m->share.kv_width, m->share.kv_width);
+}
+
 /* model_attention - the description of self attention over the batch's segments. */
 struct attention model_attention(const struct model *m, const struct model_input *input,
                                  int64_t layer);
@@ -171,7 +194,7 @@ struct attention model_attention(const struct model *m, const struct model_input
 /* Pieces of the forward pass (forward.c) that generation shares. */
 status model_embed(struct model *m, const struct model_input *input);
 status model_first_norm(struct model *m, const struct model_input *input);
-status model_project_qkv(struct model *m, int64_t layer, int64_t n);
+status model_project_qkv(struct model *m, const struct model_input *input, int64_t layer);
 status model_project_attended(struct model *m, int64_t layer, int64_t n);
 /* model_hidden - all rows behind the final norm. */
 status model_hidden(struct model *m, int64_t n, struct tensor *hidden);

@@ -196,13 +196,13 @@ status model_norm_sums_begin(struct model *m, struct tensor *dgamma, struct tens
     struct tensor rows[2] = {tensor_rows(m->norm_sums, 0, 1), tensor_rows(m->norm_sums, 1, 1)};
     if (m->rank == 0) {
         TRY(copy(m, rows[0], *dgamma));
-        TRY(copy(m, rows[1], *dbeta));
+        TRY(dbeta->data != NULL ? copy(m, rows[1], *dbeta) : STATUS_OK);
     } else {
         TRY(device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), rows[0].data,
                         (size_t)(2 * m->config.width) * sizeof(float)));
     }
     *dgamma = rows[0];
-    *dbeta = rows[1];
+    *dbeta = dbeta->data != NULL ? rows[1] : tensor_absent();
     return STATUS_OK;
 }
 
@@ -211,7 +211,8 @@ status model_norm_sums_end(struct model *m, struct tensor dgamma, struct tensor 
     if (!m->sharing.sequence) {
         return STATUS_OK;
     }
-    TRY(comm_all_reduce(m->tensor, m->norm_sums.data, 2 * m->config.width));
+    int64_t vectors = dbeta.data != NULL ? 2 : 1;
+    TRY(comm_all_reduce(m->tensor, m->norm_sums.data, vectors * m->config.width));
     TRY(copy(m, dgamma, tensor_rows(m->norm_sums, 0, 1)));
-    return copy(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
+    return dbeta.data == NULL ? STATUS_OK : copy(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
 }

@@ -61,7 +61,11 @@ static void print_version(void)
     printf("MPI       %s\n", BUILD_MPI);
     printf("HDF5      %s\n", BUILD_HDF5);
     printf("oneDNN    %s\n", BUILD_ONEDNN);
+#ifdef BIREME_CUDA
+    printf("CUDA      %s\n", BIREME_CUDA);
+#else
     printf("CUDA      none\n");
+#endif
     printf("NCCL      none\n");
 }
 

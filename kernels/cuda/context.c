@@ -43,7 +43,7 @@ static size_t workspace_bytes(enum dtype dtype, int threads, const struct kernel
 
 static void destroy(struct kernels *k)
 {
-    struct cuda *cuda = cuda_of(k);
+    struct cuda_state *cuda = cuda_of(k);
     if (k->stream != NULL) {
         (void)device_wait(k->device, k->stream, CUDA_WAIT_SECONDS);
     }
@@ -56,7 +56,7 @@ static void destroy(struct kernels *k)
 
 static status make(struct kernels *k, int64_t classifier_rows)
 {
-    struct cuda *cuda = cuda_of(k);
+    struct cuda_state *cuda = cuda_of(k);
     size_t bytes = cuda_scratch_bytes(k->dtype, classifier_rows, &k->limits);
     cuda->classifier_rows = classifier_rows;
     TRY(device_stream_create(k->device, 0, &k->stream));
@@ -68,7 +68,7 @@ static status make(struct kernels *k, int64_t classifier_rows)
 status cuda_create(struct kernels *k, int64_t classifier_rows)
 {
     k->threads = 1;
-    k->state = calloc(1, sizeof(struct cuda));
+    k->state = calloc(1, sizeof(struct cuda_state));
     REQUIRE(k->state != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
 #define CUDA_TABLE(name) k->table.name = cuda_##name;
     CUDA_OPERATIONS(CUDA_TABLE)

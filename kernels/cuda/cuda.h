@@ -16,7 +16,7 @@ enum { CUDA_CAPABILITY_LEAST = 8 };
 
 struct cuda_products; /* the matrix library, and how it does each shape */
 
-struct cuda {
+struct cuda_state {
     struct arena scratch;
     int64_t classifier_rows; /* of logits that exist at a time */
     double *result;          /* the host's: where a sum arrives */
@@ -28,9 +28,9 @@ extern const struct device_driver cuda_device_driver;
 /* cuda_create - a context as kernels_table.h says, with so many rows of logits at a time. */
 status cuda_create(struct kernels *k, int64_t classifier_rows);
 
-static inline struct cuda *cuda_of(const struct kernels *k)
+static inline struct cuda_state *cuda_of(const struct kernels *k)
 {
-    return (struct cuda *)k->state;
+    return (struct cuda_state *)k->state;
 }
 
 /* What this back-end has of KERNELS_OPERATIONS; the context's table has NULL for what it lacks. */
@@ -98,6 +98,9 @@ status cuda_columns_add(struct kernels *k, float *out, const float *parts, int64
 status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
                         void *scratch);
 size_t cuda_column_sums_scratch(int64_t columns);
+
+/* cuda_rows_fill - every row of c becomes this one. Shapes: c [rows, n], row f32 [1, n]. */
+status cuda_rows_fill(struct kernels *k, struct tensor c, struct tensor row);
 
 /* ---- libraries: cuBLASLt and CUB on a GPU, plain loops where the tests emulate one ---- */
 

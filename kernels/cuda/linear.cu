@@ -85,6 +85,26 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     }
 }
 
+GPU_INLINE void store_one(float *p, float x)
+{
+    *p = x;
+}
+GPU_INLINE void store_one(bf16 *p, float x)
+{
+    *p = gpu_bf16(x);
+}
+
+/* A grid's row of blocks goes down the matrix. */
+template <typename T>
+__global__ void __launch_bounds__(LINEAR_THREADS)
+    fill_rows(matrix<T> c, const float *row, int64_t rows, int64_t columns)
+{
+    int64_t column = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
+    for (int64_t r = blockIdx.y; r < rows && column < columns; r += gridDim.y) {
+        store_one(c.data + r * c.stride + column, row[column]);
+    }
+}
+
 /* ---- host ---- */
 
 template <bool SLOPE>
@@ -135,6 +155,21 @@ extern "C" status cuda_activation_backward(struct kernels *k, struct tensor dx, 
                                            struct tensor kept, enum activation act)
 {
     return dx.rows == 0 ? STATUS_OK : run_activation<true>(k, dx, dy, kept, act);
+}
+
+extern "C" status cuda_rows_fill(struct kernels *k, struct tensor c, struct tensor row)
+{
+    const int64_t tall = 1024;
+    dim3 grid(blocks_for(c.columns, LINEAR_THREADS), static_cast<unsigned>(smaller(c.rows, tall)));
+    const float *from = static_cast<const float *>(row.data);
+    if (c.dtype == DTYPE_F32) {
+        LAUNCH(k, fill_rows<float>, grid, LINEAR_THREADS, 0, matrix_of<float>(c), from, c.rows,
+               c.columns);
+    } else {
+        LAUNCH(k, fill_rows<bf16>, grid, LINEAR_THREADS, 0, matrix_of<bf16>(c), from, c.rows,
+               c.columns);
+    }
+    return STATUS_OK;
 }
 
 static int64_t widest(const struct kernels_limits *limits)

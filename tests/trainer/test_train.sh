@@ -422,7 +422,7 @@ bench() { # bench: the kind and the recipe may be left out; progress goes to sta
     for name in linear_forward attention_backward classifier_run adamw_update convert; do
         grep -q "\"name\": *\"$name\"" out || fail "bench kernels lacks $name"
     done
-    grep -q '"share_of_floor": *[0-9]*[1-9]' out || fail 'bench kernels told no floor'
+    grep -q '"share_of_floor": *[0-9.]*[1-9]' out || fail 'bench kernels told no floor'
     run 0 bench kernels recipe.yaml --repeats 1 train.precision=fp32
     grep -qE '^residual_norm_forward +[0-9.]+ +[0-9.]+ +[0-9.]+%' out || fail 'bench kernels has no table'
     run 0 bench data recipe.yaml --repeats 1 --json

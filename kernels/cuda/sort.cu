@@ -1,0 +1,46 @@
+/* The stable sort of ids by CUB, in memory that the caller has. */
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/cuda/operation.cuh"
+
+enum { SORT_THREADS = 256 };
+
+__global__ void __launch_bounds__(SORT_THREADS) sort_number(int32_t *rows, int64_t count)
+{
+    int64_t i = static_cast<int64_t>(blockIdx.x) * SORT_THREADS + threadIdx.x;
+    if (i < count) {
+        rows[i] = static_cast<int32_t>(i);
+    }
+}
+
+/* What CUB asks for depends on the GPU; this is more than it has asked for on any: a copy of both arrays and its
+ * counters. Asked for again when it runs. */
+extern "C" size_t cuda_sort_scratch(int64_t count)
+{
+    const size_t counters = 8 << 20;
+    return cuda_rounded(static_cast<size_t>(count) * 5 * sizeof(int32_t)) + counters;
+}
+
+extern "C" status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
+                                 const int32_t *ids, int64_t count, void *scratch)
+{
+    if (count == 0) {
+        return STATUS_OK;
+    }
+    auto *rows = static_cast<int32_t *>(scratch);
+    size_t own = cuda_rounded(static_cast<size_t>(count) * sizeof *rows), needed = 0;
+    char *memory = static_cast<char *>(scratch) + own;
+    auto stream = static_cast<cudaStream_t>(device_stream_handle(k->device, k->stream));
+    int items = static_cast<int>(count);
+    cudaError_t error = cub::DeviceRadixSort::SortPairs(nullptr, needed, ids, sorted_ids, rows,
+                                                        sorted_rows, items, 0, 32, stream);
+    REQUIRE(error == cudaSuccess && needed <= cuda_sort_scratch(count) - own, STATUS_INTERNAL,
+            "sorting %lld ids needs %zu bytes: %s", static_cast<long long>(count), needed,
+            cudaGetErrorString(error));
+    LAUNCH(k, sort_number, blocks_for(count, SORT_THREADS), SORT_THREADS, 0, rows, count);
+    error = cub::DeviceRadixSort::SortPairs(memory, needed, ids, sorted_ids, rows, sorted_rows,
+                                            items, 0, 32, stream);
+    REQUIRE(error == cudaSuccess, STATUS_INTERNAL, "sorting %lld ids: %s",
+            static_cast<long long>(count), cudaGetErrorString(error));
+    return STATUS_OK;
+}

@@ -390,7 +390,8 @@ enum { KERNELS_FLOOR_WAYS = 2 };
  * What is called several times, in turn with steps, shows which way is the fastest.
  *
  * Shapes    seconds [count][KERNELS_FLOOR_WAYS]
- * Memory    operands are allocated for the call: of each product as many as it is done
+ * Memory    operands are the context's from the first call on, of each product as many as it is done: to
+ *           allocate and release hundreds of MiB between a program's steps slows these down
  * Order     waits until everything is done */
 status kernels_floor(struct kernels *k, double (*seconds)[KERNELS_FLOOR_WAYS],
                      const struct product *products, int count);

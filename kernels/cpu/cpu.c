@@ -99,6 +99,7 @@ static void cpu_destroy(struct kernels *k)
 {
     struct cpu *cpu = cpu_of(k);
     if (cpu != NULL) {
+        matmul_floor_destroy(k);
         matmul_destroy(&cpu->matmul);
         arena_destroy(&cpu->scratch);
         free(cpu);

@@ -17,6 +17,7 @@
 #include "kernels/kernels_table.h"
 
 struct matmul;
+struct floor; /* floor.c's operands */
 
 /* One instruction set's table and what its operations need of the scratch arena. */
 struct cpu_variant {
@@ -29,6 +30,7 @@ struct cpu {
     const struct cpu_variant *variant;
     struct arena scratch;
     struct matmul *matmul;
+    struct floor *floor; /* NULL: none was measured */
 };
 
 static inline struct cpu *cpu_of(const struct kernels *k)

@@ -3,6 +3,7 @@
  * Each product is timed divided by the library and divided by us, with nothing before or after it, and not
  * accumulating. A product that the step does for each layer is done on as many operands: the same ones again
  * would lie in the cache. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,7 +12,7 @@
 /* Outputs, inputs, weights: room for those of any product, as often as it is done. */
 enum { WIDE = 0, NARROW, WEIGHT, OPERANDS };
 
-struct operands {
+struct floor {
     void *data[OPERANDS];
     size_t bytes[OPERANDS];
 };
@@ -29,7 +30,7 @@ static size_t operand_bytes(enum dtype dtype, const struct product *p, int which
 }
 
 static struct matmul_call call_make(enum dtype dtype, const struct product *p,
-                                    const struct operands *o, int64_t index)
+                                    const struct floor *o, int64_t index)
 {
     void *data[OPERANDS];
     for (int j = 0; j < OPERANDS; j++) {
@@ -53,7 +54,7 @@ typedef status product_function(struct kernels *k, const struct matmul_call *cal
 
 /* All of a product's operands once. */
 static status timed(struct kernels *k, product_function *run, const struct product *p,
-                    const struct operands *o, double *seconds)
+                    const struct floor *o, double *seconds)
 {
     double start = clock_seconds();
     for (int64_t i = 0; i < p->count; i++) {
@@ -65,7 +66,7 @@ static status timed(struct kernels *k, product_function *run, const struct produ
 }
 
 static status product_time(struct kernels *k, double seconds[KERNELS_FLOOR_WAYS],
-                           const struct product *p, const struct operands *o)
+                           const struct product *p, const struct floor *o)
 {
     struct matmul_call call = call_make(k->dtype, p, o, 0);
     TRY(matmul_product_whole(k, &call)); /* makes the plans */
@@ -92,34 +93,49 @@ static void operand_fill(void *data, size_t bytes, enum dtype dtype)
     }
 }
 
-static status operands_create(struct kernels *k, const struct product *products, int count,
-                              struct operands *o)
+/* prepare - operands of these products: those of the last call where they are large enough. */
+static status prepare(struct kernels *k, const struct product *products, int count)
 {
-    for (int i = 0; i < count; i++) {
-        for (int j = 0; j < OPERANDS; j++) {
-            size_t bytes = (size_t)products[i].count * operand_bytes(k->dtype, &products[i], j);
-            o->bytes[j] = bytes > o->bytes[j] ? bytes : o->bytes[j];
+    struct cpu *cpu = cpu_of(k);
+    if (cpu->floor == NULL) {
+        cpu->floor = calloc(1, sizeof *cpu->floor);
+        REQUIRE(cpu->floor != NULL, STATUS_INTERNAL, "out of memory for the floor's operands");
+    }
+    struct floor *f = cpu->floor;
+    for (int j = 0; j < OPERANDS; j++) {
+        size_t bytes = 0;
+        for (int i = 0; i < count; i++) {
+            size_t each = (size_t)products[i].count * operand_bytes(k->dtype, &products[i], j);
+            bytes = each > bytes ? each : bytes;
+        }
+        if (bytes > f->bytes[j]) {
+            device_release(k->device, f->data[j], f->bytes[j]);
+            f->data[j] = NULL;
+            f->bytes[j] = 0;
+            TRY(device_allocate(k->device, bytes, "the floor's operands", &f->data[j]));
+            f->bytes[j] = bytes;
+            operand_fill(f->data[j], bytes, k->dtype);
         }
     }
-    for (int j = 0; j < OPERANDS; j++) {
-        TRY(device_allocate(k->device, o->bytes[j], "the floor's operands", &o->data[j]));
-        operand_fill(o->data[j], o->bytes[j], k->dtype);
-    }
     return STATUS_OK;
+}
+
+void matmul_floor_destroy(struct kernels *k)
+{
+    struct floor *f = cpu_of(k)->floor;
+    for (int j = 0; f != NULL && j < OPERANDS; j++) {
+        device_release(k->device, f->data[j], f->bytes[j]);
+    }
+    free(f);
+    cpu_of(k)->floor = NULL;
 }
 
 status matmul_floor(struct kernels *k, double (*seconds)[KERNELS_FLOOR_WAYS],
                     const struct product *products, int count)
 {
-    struct operands o = {0};
-    status result = STATUS_OK;
-    TRY_GOTO(result, done, operands_create(k, products, count, &o));
+    TRY(prepare(k, products, count));
     for (int i = 0; i < count; i++) {
-        TRY_GOTO(result, done, product_time(k, seconds[i], &products[i], &o));
+        TRY(product_time(k, seconds[i], &products[i], cpu_of(k)->floor));
     }
-done:
-    for (int j = 0; j < OPERANDS; j++) {
-        device_release(k->device, o.data[j], o.bytes[j]);
-    }
-    return result;
+    return STATUS_OK;
 }

@@ -49,3 +49,6 @@ status matmul_product_whole(struct kernels *k, const struct matmul_call *call);
 
 /* matmul_floor - kernels_floor on the CPU. */
 __typeof__(kernels_floor) matmul_floor;
+
+/* matmul_floor_destroy - let go of the operands that it keeps. */
+void matmul_floor_destroy(struct kernels *k);

@@ -141,8 +141,14 @@ device_access::~device_access()
 }
 } // namespace simt
 
-/* Whether a page of this process is there. A word of arguments that is none of the device's addresses, and that
- * large, is hardly ever anything but an address where it is. */
+/* A word of arguments that is none of the device's addresses, and that large, is hardly ever anything but an address
+ * where a page of this process is. The sanitizers' shadows take all that lies below the program. */
+#if defined(SIMT_ASAN) || defined(SIMT_TSAN)
+static const uintptr_t least_address = uintptr_t{0x50} << 40;
+#else
+static const uintptr_t least_address = uintptr_t{1} << 32;
+#endif
+
 static bool is_mapped(uintptr_t address)
 {
     unsigned char resident;
@@ -151,13 +157,13 @@ static bool is_mapped(uintptr_t address)
 
 void simt::refuse_host_address(const void *argument, size_t bytes)
 {
-    const uintptr_t least = uintptr_t{1} << 32, most = uintptr_t{1} << 47;
+    const uintptr_t most = uintptr_t{1} << 47;
     auto first = reinterpret_cast<uintptr_t>(range);
     for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
         uintptr_t word;
         memcpy(&word, static_cast<const char *>(argument) + at, sizeof word);
         bool device = word >= first && word < first + reserved_bytes;
-        if (word >= least && word < most && !device && is_mapped(word)) {
+        if (word >= least_address && word < most && !device && is_mapped(word)) {
             fail("device work is given the address %p of the host's memory, %zu bytes into an "
                  "argument",
                  reinterpret_cast<void *>(word), at);

@@ -95,11 +95,12 @@ static void test_the_host_cannot_touch_it(void)
     pid_t child = fork();
     if (child == 0) {
         fclose(stderr);
-        _exit(*(volatile int *)device == 0 ? 0 : 1);
+        (void)*(volatile int *)device;
+        _exit(0);
     }
     int how = 0;
     waitpid(child, &how, 0);
-    CHECK(WIFSIGNALED(how) || (WIFEXITED(how) && WEXITSTATUS(how) > 1));
+    CHECK(WIFSIGNALED(how) || WEXITSTATUS(how) != 0);
     device_release(gpu, device, COUNT * sizeof *device);
 }
 

@@ -63,10 +63,11 @@ static void print_version(void)
     printf("oneDNN    %s\n", BUILD_ONEDNN);
 #ifdef BIREME_CUDA
     printf("CUDA      %s\n", BIREME_CUDA);
+    printf("NCCL      2.28 or newer, at run time\n");
 #else
     printf("CUDA      none\n");
-#endif
     printf("NCCL      none\n");
+#endif
 }
 
 static status run_command(int argc, char **argv)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "datasets/example.h"
+#include "datasets/jsonl.h"
 #include "datasets/prepare.h"
 
 enum { PREPARE_PIECE_BYTES = 256 << 10 };
@@ -31,6 +32,23 @@ status output_end_document(void *output);
 status output_finish(struct output *o, struct prepare_report *report);
 /* output_close - remove what is unfinished. */
 void output_close(struct output **o);
+
+/* Rows of JSON Lines to examples (prepare_rows.c). */
+struct row_preparation {
+    const struct prepare_options *options;
+    struct prepare_report *report;
+    enum example_kind kind;
+    const char *what;       /* "rows": for messages */
+    struct output **output; /* the user's, and its side: where `use` writes its examples */
+    enum output_side *side;
+    status (*use)(void *user, struct jsonl_row *row);
+    void *user;
+};
+
+/* rows_prepare - the inputs in order, then those held out where they are given.
+ *
+ * Errors    of prepare_clm; STATUS_DATA: a bad row, or none that can be used */
+status rows_prepare(const struct row_preparation *p);
 
 /* Spool: encoded documents as sentences, first written, then read (prepare_spool.c). */
 struct spool;

@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "datasets/jsonl.h"
 #include "datasets/prepare_impl.h"
 
 struct part { /* of a row: a text, or messages */
@@ -262,47 +259,15 @@ static status use_row(void *user, struct jsonl_row *row)
     return result;
 }
 
-static status read_files(struct preferences *p, char *const *paths, int count)
-{
-    struct jsonl_bad bad = {p->options->skip_bad_rows, p->report->bad_rows};
-    status result = STATUS_OK;
-    for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = jsonl_read(paths[i], &bad, &p->report->bytes, use_row, p);
-        log_progress("%lld pairs", (long long)p->report->examples);
-    }
-    p->report->bad_rows = bad.count;
-    return result;
-}
-
-static status read_all(struct preferences *p)
-{
-    const struct prepare_options *o = p->options;
-    bool given = o->validation_input_count > 0;
-    p->side = given ? OUTPUT_TRAIN : OUTPUT_AS_SPLIT;
-    TRY(read_files(p, o->inputs, o->input_count));
-    p->side = OUTPUT_VALIDATION;
-    TRY(given ? read_files(p, o->validation_inputs, o->validation_input_count) : STATUS_OK);
-    REQUIRE(p->report->examples > 0, STATUS_DATA, "the inputs hold no pairs that can be used");
-    return output_finish(p->output, p->report);
-}
-
 status prepare_preferences(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    TRY(prepare_check(options));
-    REQUIRE(options->validation_fraction <= 0.0 || options->validation_input_count == 0,
-            STATUS_USAGE, "give either a validation fraction or validation inputs");
     REQUIRE(options->sequence_tokens >= 2, STATUS_USAGE,
             "sequences of %lld tokens; a prompt and an answer have 2 at least",
             (long long)options->sequence_tokens);
-    double began = clock_seconds();
     struct preferences p = {.options = options, .report = out};
-    status result = STATUS_OK;
-    TRY_GOTO(result, done, output_open(options, EXAMPLE_PREFERENCE_PAIRS, &p.output));
-    TRY_GOTO(result, done, read_all(&p));
-    out->seconds = clock_seconds() - began;
-done:
-    output_close(&p.output);
+    status result = rows_prepare(&(struct row_preparation){
+        options, out, EXAMPLE_PREFERENCE_PAIRS, "pairs", &p.output, &p.side, use_row, &p});
     chat_text_free(&p.prompt);
     chat_text_free(&p.chosen);
     chat_text_free(&p.rejected);

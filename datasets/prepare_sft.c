@@ -2,9 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "datasets/jsonl.h"
 #include "datasets/prepare_impl.h"
 
 struct rows {
@@ -172,44 +169,12 @@ static status use_row(void *user, struct jsonl_row *row)
     return output_example(r->output, r->side, text->ids.ids, text->ids.count, values);
 }
 
-static status read_files(struct rows *r, char *const *paths, int count)
-{
-    struct jsonl_bad bad = {r->options->skip_bad_rows, r->report->bad_rows};
-    status result = STATUS_OK;
-    for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = jsonl_read(paths[i], &bad, &r->report->bytes, use_row, r);
-        log_progress("%lld rows", (long long)r->report->examples);
-    }
-    r->report->bad_rows = bad.count;
-    return result;
-}
-
-static status read_all(struct rows *r)
-{
-    const struct prepare_options *o = r->options;
-    bool given = o->validation_input_count > 0;
-    r->side = given ? OUTPUT_TRAIN : OUTPUT_AS_SPLIT;
-    TRY(read_files(r, o->inputs, o->input_count));
-    r->side = OUTPUT_VALIDATION;
-    TRY(given ? read_files(r, o->validation_inputs, o->validation_input_count) : STATUS_OK);
-    REQUIRE(r->report->examples > 0, STATUS_DATA, "the inputs hold no rows that can be used");
-    return output_finish(r->output, r->report);
-}
-
 status prepare_sft(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    TRY(prepare_check(options));
-    REQUIRE(options->validation_fraction <= 0.0 || options->validation_input_count == 0,
-            STATUS_USAGE, "give either a validation fraction or validation inputs");
-    double began = clock_seconds();
     struct rows rows = {.options = options, .report = out};
-    status result = STATUS_OK;
-    TRY_GOTO(result, done, output_open(options, EXAMPLE_SFT, &rows.output));
-    TRY_GOTO(result, done, read_all(&rows));
-    out->seconds = clock_seconds() - began;
-done:
-    output_close(&rows.output);
+    status result = rows_prepare(&(struct row_preparation){
+        options, out, EXAMPLE_SFT, "rows", &rows.output, &rows.side, use_row, &rows});
     chat_text_free(&rows.text);
     return result;
 }

@@ -130,8 +130,7 @@ static status predict_traffic(const struct recipe *r, const struct plan *plan,
                               struct prediction *out)
 {
     double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
-    double buckets =
-        ceil(4.0 * (double)plan->rank_parameters / (double)(4 * session_bucket_elements(r)));
+    double buckets = ceil((double)plan->rank_parameters / (double)session_bucket_elements(r));
     double rounds = plan->zero_stage == 2 ? micro : 1;
     TRY(travel(cluster, plan, rates, plan->tensor, 1, plan->tensor_bytes, micro * (4 * layers + 2),
                &out->tensor_traffic));

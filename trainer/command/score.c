@@ -1,33 +1,19 @@
 /* bireme score: the log-probability of each line of a text. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "trainer/command/command.h"
+#include "trainer/command/lines.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
 #include "trainer/score.h"
 #include "trainer/session.h"
 
-/* The lines of one input. */
-struct lines {
-    const char *name; /* of the file, for messages */
-    FILE *file;
-    int64_t number; /* of the line that is looked at, from 1 */
+struct scoring {
+    struct session session;
+    struct token_list ids; /* of a line */
     bool json;
 };
-
-/* at_line - the reason counts bytes of the line: say which file and line it is. */
-static status at_line(const struct lines *in, status result)
-{
-    struct status_note note;
-    if (result != STATUS_DATA) {
-        return result;
-    }
-    status_take(&note);
-    RAISE(STATUS_DATA, "%s:%lld: %.1500s", in->name, (long long)in->number, note.text);
-}
 
 static status encode_line(const struct session *s, const char *text, size_t bytes,
                           struct token_list *ids)
@@ -46,9 +32,9 @@ static status encode_line(const struct session *s, const char *text, size_t byte
     return STATUS_OK;
 }
 
-static status print_score(const struct lines *in, const struct score_result *r)
+static status print_score(bool json, const struct score_result *r)
 {
-    if (!in->json) {
+    if (!json) {
         printf("%.6f\t%lld\n", r->log_probability, (long long)r->tokens);
         return STATUS_OK;
     }
@@ -58,71 +44,40 @@ static status print_score(const struct lines *in, const struct score_result *r)
 }
 
 /* Each line gets one, also an empty one: no tokens, and a log-probability of 0. */
-static status score_line(struct session *s, const struct lines *in, const char *text, size_t bytes,
-                         struct token_list *ids)
+static status score_line(void *user, const char *text, size_t bytes)
 {
+    struct scoring *c = user;
+    const struct session *s = &c->session;
+    struct token_list *ids = &c->ids;
     struct score_result r = {0};
     TRY(encode_line(s, text, bytes, ids));
     if (ids->count >= 2) {
         struct score_item item = {ids->ids, ids->count, ids->count - 1};
         TRY(score_run(s->kernels, s->model, s->recipe.model.max_position_embeddings, &item, 1, &r));
     }
-    return print_score(in, &r);
-}
-
-static status score_lines(struct session *s, struct lines *in)
-{
-    char *text = NULL;
-    size_t capacity = 0;
-    struct token_list ids = {0};
-    status result = STATUS_OK;
-    for (ssize_t got; result == STATUS_OK && (got = getline(&text, &capacity, in->file)) >= 0;) {
-        size_t bytes = (size_t)got - (got > 0 && text[got - 1] == '\n');
-        in->number++;
-        result = at_line(in, score_line(s, in, text, bytes, &ids));
-    }
-    if (result == STATUS_OK && ferror(in->file)) {
-        result = status_raise(STATUS_DATA, __FILE__, __LINE__, "%s:%lld: cannot read: %s", in->name,
-                              (long long)in->number + 1, strerror(errno));
-    }
-    token_list_free(&ids);
-    free(text);
-    return result;
-}
-
-static status score_path(struct session *s, const char *path, bool json)
-{
-    struct lines in = {.name = "standard input", .file = stdin, .json = json};
-    if (path == NULL || strcmp(path, "-") == 0) {
-        return score_lines(s, &in);
-    }
-    in.name = path;
-    in.file = fopen(path, "r");
-    REQUIRE(in.file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-            "cannot open %s: %s", path, strerror(errno));
-    status result = score_lines(s, &in);
-    fclose(in.file);
-    return result;
+    return print_score(c->json, &r);
 }
 
 static status run(const char *checkpoint, const struct option_list *overrides, const char *path,
                   bool json)
 {
     struct comm *world = NULL;
-    struct session s = {0};
+    struct scoring c = {.json = json};
+    struct session *s = &c.session;
     TRY(comm_self_create(&world));
     status result =
-        session_open_checkpoint(&s, world, checkpoint, overrides->items, overrides->count, 0);
+        session_open_checkpoint(s, world, checkpoint, overrides->items, overrides->count, 0);
     if (result == STATUS_OK) {
-        result = session_require_causal(&s, checkpoint);
+        result = session_require_causal(s, checkpoint);
     }
-    if (result == STATUS_OK && s.tokenizer == NULL) {
+    if (result == STATUS_OK && s->tokenizer == NULL) {
         result = status_raise(STATUS_DATA, __FILE__, __LINE__, "%s holds no tokenizer", checkpoint);
     }
     if (result == STATUS_OK) {
-        result = score_path(&s, path, json);
+        result = lines_read(path, score_line, &c);
     }
-    KEEP_FIRST(result, session_stop(&s));
+    token_list_free(&c.ids);
+    KEEP_FIRST(result, session_stop(s));
     KEEP_FIRST(result, comm_destroy(&world));
     return result;
 }

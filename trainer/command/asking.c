@@ -1,0 +1,146 @@
+#include "trainer/command/asking.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+
+bool asking_is_encoder(const struct asking *a)
+{
+    const char *architecture = a->session.recipe.model.architecture;
+    return strcmp(architecture, "bert") == 0 || strcmp(architecture, "roberta") == 0;
+}
+
+static status require_usable(const struct asking *a, const char *checkpoint)
+{
+    const struct session *s = &a->session;
+    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s holds no tokenizer: %s needs one", checkpoint,
+            a->command);
+    struct tokenizer_specials special = tokenizer_specials_of(s->tokenizer);
+    REQUIRE(!asking_is_encoder(a) || (special.cls >= 0 && special.sep >= 0), STATUS_DATA,
+            "the tokenizer of %s has no [CLS] and [SEP]", checkpoint);
+    REQUIRE(device_is_host(s->device), STATUS_UNAVAILABLE,
+            "%s: on the CPU only in this version; add --set train.device=cpu", a->command);
+    return STATUS_OK;
+}
+
+status asking_open(struct asking *a, const char *checkpoint, const struct option_list *overrides)
+{
+    TRY(comm_self_create(&a->world));
+    TRY(session_open_checkpoint(&a->session, a->world, checkpoint, overrides->items,
+                                overrides->count, 0));
+    TRY(require_usable(a, checkpoint));
+    int64_t micro = session_rows(&a->session.recipe);
+    int64_t positions = model_config_of(a->session.model)->positions;
+    a->rows = micro > positions ? micro : positions;
+    a->ids = calloc(3 * (size_t)a->rows, sizeof *a->ids);
+    REQUIRE(a->ids != NULL, STATUS_INTERNAL, "out of memory for texts of %lld tokens",
+            (long long)a->rows);
+    a->positions = a->ids + a->rows;
+    a->segments = a->positions + a->rows;
+    return STATUS_OK;
+}
+
+static void clear(struct asking *a)
+{
+    while (a->count > 0) {
+        free(a->text[--a->count]);
+    }
+}
+
+status asking_close(struct asking *a)
+{
+    clear(a);
+    free(a->ids);
+    status result = session_stop(&a->session);
+    KEEP_FIRST(result, comm_destroy(&a->world));
+    return result;
+}
+
+/* All that were added, and empties the batch. */
+static status answer_all(struct asking *a)
+{
+    status result = a->count > 0 ? a->answer(a) : STATUS_OK;
+    clear(a);
+    return result;
+}
+
+/* The text's ids, at most as many as the model has positions; *first: those of the first segment. */
+static status encode(struct asking *a, const char *text, const char *pair, struct token_list *ids,
+                     int64_t *first)
+{
+    const struct tokenizer *t = a->session.tokenizer;
+    int64_t most = model_positions(model_config_of(a->session.model));
+    TRY(asking_is_encoder(a)
+            ? tokenizer_encode_pair(t, text, strlen(text), pair, pair != NULL ? strlen(pair) : 0,
+                                    a->special, 0, ids, first)
+            : tokenizer_encode(t, text, strlen(text), a->special, ids));
+    REQUIRE(ids->count > 0, STATUS_DATA, "a text without a token");
+    if (ids->count <= most) {
+        return STATUS_OK;
+    }
+    REQUIRE(a->truncate, STATUS_DATA, "a text of %lld tokens%s, the model has %lld positions",
+            (long long)ids->count, asking_is_encoder(a) ? " with [CLS] and [SEP]" : "",
+            (long long)most);
+    a->cut++;
+    ids->count = asking_is_encoder(a) ? 0 : most;
+    return asking_is_encoder(a)
+               ? tokenizer_encode_pair(t, text, strlen(text), pair, pair != NULL ? strlen(pair) : 0,
+                                       a->special, most, ids, first)
+               : STATUS_OK;
+}
+
+static status place(struct asking *a, const char *text, const struct token_list *ids, int64_t first)
+{
+    int32_t row = a->cu_rows[a->count];
+    a->text[a->count] = strdup(text);
+    REQUIRE(a->text[a->count] != NULL, STATUS_INTERNAL, "out of memory");
+    for (int64_t i = 0; i < ids->count; i++) {
+        a->ids[row + i] = ids->ids[i];
+        a->positions[row + i] = (int32_t)i;
+        a->segments[row + i] = asking_is_encoder(a) && i >= first;
+    }
+    a->cu_rows[++a->count] = (int32_t)(row + ids->count);
+    return STATUS_OK;
+}
+
+status asking_add(struct asking *a, const char *text, const char *pair)
+{
+    struct token_list ids = {0};
+    int64_t first = 0;
+    status result = encode(a, text, pair, &ids, &first);
+    bool full = a->count == ASKING_TEXTS || a->cu_rows[a->count] + ids.count > a->rows;
+    if (result == STATUS_OK && full) {
+        result = answer_all(a);
+    }
+    if (result == STATUS_OK) {
+        result = place(a, text, &ids, first);
+    }
+    token_list_free(&ids);
+    return result;
+}
+
+status asking_finish(struct asking *a)
+{
+    TRY(answer_all(a));
+    if (a->cut > 0) {
+        log_info("%lld text%s cut to the model's %lld positions", (long long)a->cut,
+                 a->cut == 1 ? " was" : "s were",
+                 (long long)model_positions(model_config_of(a->session.model)));
+    }
+    return STATUS_OK;
+}
+
+struct model_input asking_input(const struct asking *a)
+{
+    return (struct model_input){
+        .rows = a->cu_rows[a->count],
+        .tokens = a->ids,
+        .positions = a->positions,
+        .segments = a->count,
+        .cu_rows = a->cu_rows,
+        .longest = model_config_of(a->session.model)->positions,
+        .segment_ids = a->segments,
+    };
+}

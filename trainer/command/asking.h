@@ -1,0 +1,57 @@
+/* Texts that a model is asked about, in batches: what `fill-mask`, `embed` and the commands like them share.
+ *
+ *     struct asking a = {.command = "embed", .answer = answer, .user = &mine};
+ *     TRY(asking_open(&a, checkpoint, &overrides));
+ *     TRY(asking_add(&a, text, NULL));      calls answer when a batch is full
+ *     TRY(asking_finish(&a));               and for what is left
+ *     TRY(asking_close(&a));                always
+ *
+ * A text becomes [CLS] text [SEP], a pair [CLS] text [SEP] pair [SEP]; for a causal model a text is its tokens
+ * alone. Texts of a batch lie one after the other, without padding. */
+#pragma once
+
+#include "trainer/command/options.h"
+#include "trainer/session.h"
+
+enum { ASKING_TEXTS = 32 };
+
+struct asking {
+    const char *command;
+    status (*answer)(struct asking *a); /* about the `count` texts of the batch */
+    void *user;
+    bool special;  /* special tokens are recognised in the texts */
+    bool truncate; /* a text that is too long is cut, and counted; else it is an error */
+
+    struct comm *world;
+    struct session session;
+    int64_t cut; /* texts that were cut */
+
+    /* the batch */
+    int count;
+    char *text[ASKING_TEXTS];          /* as it was given, without its pair */
+    int32_t cu_rows[ASKING_TEXTS + 1]; /* first row of each text, and the end */
+    int64_t rows;                      /* at most */
+    int32_t *ids, *positions, *segments;
+};
+
+/* asking_open - the checkpoint's model and tokenizer, on the CPU.
+ *
+ * Errors    of session_open_checkpoint; STATUS_DATA where there is no tokenizer, or an encoder's has no [CLS]
+ *           and [SEP] */
+status asking_open(struct asking *a, const char *checkpoint, const struct option_list *overrides);
+
+/* asking_is_encoder - attention to both sides: its texts stand between [CLS] and [SEP]. */
+bool asking_is_encoder(const struct asking *a);
+
+/* asking_add - one more text; pair: what it is paired with, or NULL.
+ *
+ * Errors    STATUS_DATA: too long (and not to be cut), or without a token; those of answer */
+status asking_add(struct asking *a, const char *text, const char *pair);
+
+/* asking_finish - answers what is left, and tells how many texts were cut. */
+status asking_finish(struct asking *a);
+
+/* asking_input - the batch for model_forward: hidden states of all rows, no head. */
+struct model_input asking_input(const struct asking *a);
+
+status asking_close(struct asking *a);

@@ -27,10 +27,11 @@ void mirror_destroy(struct mirror *m)
     *m = (struct mirror){0};
 }
 
-status mirror_push(const struct mirror *m, size_t bytes)
+status mirror_push(const struct mirror *m, size_t first, size_t bytes)
 {
     return m->placed == m->host ? STATUS_OK
-                                : device_copy(m->device, m->stream, m->placed, m->host, bytes);
+                                : device_copy(m->device, m->stream, (char *)m->placed + first,
+                                              (const char *)m->host + first, bytes);
 }
 
 status mirror_pull(const struct mirror *m, size_t first, size_t bytes)

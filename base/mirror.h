@@ -16,9 +16,9 @@ status mirror_create(struct device *dev, struct stream *stream, size_t bytes, co
                      struct mirror *out);
 void mirror_destroy(struct mirror *m);
 
-/* mirror_push - queue the way to the device of the first bytes; the host's side stays as it is until the stream is
- * through. */
-status mirror_push(const struct mirror *m, size_t bytes);
+/* mirror_push - queue the way to the device of these bytes from `first` on; the host's side stays as it is until the
+ * stream is through. */
+status mirror_push(const struct mirror *m, size_t first, size_t bytes);
 
 /* mirror_pull - wait for what is queued, and for these bytes from `first` on.  Errors: STATUS_HANG */
 status mirror_pull(const struct mirror *m, size_t first, size_t bytes);

@@ -40,8 +40,11 @@ struct bucket_set {
     int bucket_count;
     float *memory; /* of the segments that do not pass */
     int64_t memory_elems;
-    struct device *device;
+    struct device *device; /* NULL: the host */
     struct stream *stream;
+    bucket_add add;
+    void *user;
+    int64_t sums_elems;
     float *slots, *sums; /* NULL where nothing passes */
     struct slot slot[SLOTS];
     struct range *ranges;
@@ -119,6 +122,33 @@ int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, i
 
 /* ---- making ---- */
 
+/* Device memory where the collectives' is; else NULL. */
+static struct device *away(const struct bucket_set *set)
+{
+    return set->device != NULL && !device_is_host(set->device) ? set->device : NULL;
+}
+
+static status allocate_sums(struct bucket_set *set, int64_t elements)
+{
+    set->sums_elems = elements;
+    size_t bytes = (size_t)elements * sizeof *set->sums;
+    if (away(set) != NULL) {
+        return device_allocate(set->device, bytes, "the sums of gradients", (void **)&set->sums);
+    }
+    set->sums = calloc((size_t)elements + 1, sizeof *set->sums);
+    REQUIRE(set->sums != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for gradients", bytes);
+    return STATUS_OK;
+}
+
+static void release_sums(struct bucket_set *set)
+{
+    if (away(set) != NULL) {
+        device_release(set->device, set->sums, (size_t)set->sums_elems * sizeof *set->sums);
+    } else {
+        free(set->sums);
+    }
+}
+
 static status allocate(struct bucket_set *set, const struct bucket_options *o)
 {
     struct sizes sizes = sizes_of(o, comm_size(o->comm), comm_rank(o->comm));
@@ -128,21 +158,12 @@ static status allocate(struct bucket_set *set, const struct bucket_options *o)
     REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL, STATUS_INTERNAL,
             "out of memory: %lld buckets", (long long)sizes.buckets);
     set->memory_elems = sizes.resident;
-    set->device = o->device;
-    set->stream = o->stream;
-    REQUIRE(o->device == NULL || device_is_host(o->device) || sizes.largest == 0,
-            STATUS_UNAVAILABLE, "gradients that pass (parallel.zero_stage: 2) are on the CPU only");
     TRY(comm_allocate(o->comm, (size_t)sizes.resident * sizeof(float), (void **)&set->memory));
     if (sizes.largest > 0) {
         TRY(comm_allocate(o->comm, (size_t)(SLOTS * sizes.largest) * sizeof(float),
                           (void **)&set->slots));
     }
-    if (sizes.sums > 0) {
-        set->sums = calloc((size_t)sizes.sums + 1, sizeof *set->sums);
-        REQUIRE(set->sums != NULL, STATUS_INTERNAL, "out of memory: %lld bytes for gradients",
-                (long long)sizes.sums * 4);
-    }
-    return STATUS_OK;
+    return sizes.sums > 0 ? allocate_sums(set, sizes.sums) : STATUS_OK;
 }
 
 static void lay_out(struct bucket_set *set, const struct bucket_options *o)
@@ -192,7 +213,11 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
                                .scatter = o->scatter,
                                .rounds = o->rounds,
                                .ordered = o->ordered,
-                               .unit = unit_of(o)};
+                               .unit = unit_of(o),
+                               .device = o->device,
+                               .stream = o->stream,
+                               .add = o->add,
+                               .user = o->user};
     status result = allocate(set, o);
     if (result != STATUS_OK) {
         (void)bucket_destroy(&set);
@@ -219,7 +244,7 @@ status bucket_destroy(struct bucket_set **out)
     }
     KEEP_FIRST(result, comm_free(set->comm, set->memory));
     KEEP_FIRST(result, comm_free(set->comm, set->slots));
-    free(set->sums);
+    release_sums(set);
     free(set->segments);
     free(set->buckets);
     free(set->ranges);
@@ -274,14 +299,19 @@ float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element)
                   : place_in(segment, element);
 }
 
+static status clear(struct bucket_set *set, float *data, int64_t count)
+{
+    size_t bytes = (size_t)count * sizeof *data;
+    if (set->device != NULL) {
+        return device_zero(set->device, set->stream, data, bytes);
+    }
+    memset(data, 0, bytes);
+    return STATUS_OK;
+}
+
 status bucket_clear(struct bucket_set *set)
 {
-    size_t bytes = (size_t)set->memory_elems * sizeof *set->memory;
-    if (set->device != NULL) {
-        return device_zero(set->device, set->stream, set->memory, bytes);
-    }
-    memset(set->memory, 0, bytes);
-    return STATUS_OK;
+    return clear(set, set->memory, set->memory_elems);
 }
 
 /* ---- the sums ---- */
@@ -296,6 +326,19 @@ static const struct range *shares(struct bucket_set *set, const struct bucket *b
     return set->ranges;
 }
 
+/* to[count] += from[count], or = in a step's first round. */
+static status join(struct bucket_set *set, float *to, const float *from, int64_t count, bool first)
+{
+    if (set->add != NULL) {
+        return first ? device_copy(set->device, set->stream, to, from, (size_t)count * sizeof *to)
+                     : set->add(set->user, to, from, count);
+    }
+    for (int64_t e = 0; e < count; e++) {
+        to[e] = first ? from[e] : to[e] + from[e];
+    }
+    return STATUS_OK;
+}
+
 /* The sums of a slot's segment join those of the rounds before; the slot is free then. */
 static status collect(struct bucket_set *set, struct slot *slot)
 {
@@ -307,8 +350,8 @@ static status collect(struct bucket_set *set, struct slot *slot)
         TRY(comm_wait(set->comm, &b->request));
         struct range share = bucket_share(set, index);
         const float *from = place_in(&set->segments[s], share.first);
-        for (int64_t e = 0; e < share.count && set->ordered == 0; e++) {
-            b->sums[e] = slot->round == 0 ? from[e] : b->sums[e] + from[e];
+        if (set->ordered == 0) {
+            TRY(join(set, b->sums, from, share.count, slot->round == 0));
         }
     }
     return STATUS_OK;
@@ -326,7 +369,7 @@ static status prepare(struct bucket_set *set, int s)
         return STATUS_OK;
     }
     TRY(collect(set, slot));
-    memset(segment->memory, 0, (size_t)segment->count * sizeof(float));
+    TRY(clear(set, segment->memory, segment->count));
     *slot = (struct slot){s, set->round};
     return STATUS_OK;
 }

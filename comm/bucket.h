@@ -27,10 +27,15 @@ struct bucket_segment {
     bool passing;
 };
 
+/* to[count] += from[count], queued on the options' stream. */
+typedef status (*bucket_add)(void *user, float *to, const float *from, int64_t count);
+
 struct bucket_options {
     struct comm *comm;
-    struct device *device; /* the comm's; NULL: the host. No segment passes on another device */
+    struct device *device; /* the comm's; NULL: the host */
     struct stream *stream; /* of its work */
+    bucket_add add;        /* of a device; NULL: the host adds */
+    void *user;            /* of add */
     const struct bucket_segment *segments;
     int segment_count;
     int64_t bucket_elems; /* of a bucket, at most */

@@ -652,6 +652,13 @@ status sum_of_floats(struct kernels *k, double *out, const float *x, int64_t cou
     DISPATCH(k, sum_of_floats, (double)count, 4.0 * (double)count, k, out, x, count);
 }
 
+status floats_add(struct kernels *k, float *to, const float *from, int64_t count)
+{
+    REQUIRE(count >= 0 && (count == 0 || (to != NULL && from != NULL)), STATUS_INTERNAL,
+            "floats_add: %lld elements at %p", (long long)count, (const void *)to);
+    DISPATCH(k, floats_add, (double)count, 12.0 * (double)count, k, to, from, count);
+}
+
 status convert(struct kernels *k, struct tensor to, struct tensor from)
 {
     SHAPE(from, from.dtype, to.rows, to.columns);

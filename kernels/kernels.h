@@ -346,6 +346,9 @@ status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t co
 /* sum_of_floats - likewise the plain sum. */
 status sum_of_floats(struct kernels *k, double *out, const float *x, int64_t count);
 
+/* floats_add - to += from, f32 [count]. */
+status floats_add(struct kernels *k, float *to, const float *from, int64_t count);
+
 /* convert - to = from, between f32 and bf16. */
 status convert(struct kernels *k, struct tensor to, struct tensor from);
 

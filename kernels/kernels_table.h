@@ -31,6 +31,7 @@
     X(lamb_apply)                                                                                  \
     X(sum_of_squares)                                                                              \
     X(sum_of_floats)                                                                               \
+    X(floats_add)                                                                                  \
     X(convert)
 
 enum kernels_operation {

@@ -141,7 +141,7 @@ status feed_start(struct feed *f, const struct batch *batch)
     TRY(device_event_wait(f->device, slot->arrived, wait_seconds)); /* the host's side is free */
     TRY(pack(slot, batch, &used));
     TRY(device_stream_wait(f->device, f->copies, slot->read)); /* and so will the device's be */
-    TRY(mirror_push(&slot->memory, used));
+    TRY(mirror_push(&slot->memory, 0, used));
     return device_event_record(f->device, slot->arrived, f->copies);
 }
 

@@ -14,6 +14,7 @@
 #include "trainer/objective/objective.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/session.h"
+#include "trainer/step.h"
 
 const char *plan_kind_name(enum plan_kind kind)
 {
@@ -149,11 +150,11 @@ static int64_t sample_rows(const struct recipe *r)
     return session_rows(r) / r->batch.micro_size;
 }
 
-/* What the step keeps for the objective: four values a row, and for pairs the answers' rows and their gradient. */
+/* What the step keeps for the objective: some values a row, and for pairs the answers' rows and their gradient. */
 static int64_t objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
                                int64_t rows)
 {
-    int64_t bytes = 16 * rows;
+    int64_t bytes = 4 * STEP_ROW_ARRAYS * rows;
     if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS) {
         bytes += (int64_t)objective_dpo.scratch_bytes(rows) +
                  2 * rows * width * (int64_t)dtype_bytes(dtype);

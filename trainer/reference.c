@@ -27,10 +27,11 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
+/* weights: the parameter's own. */
 static void digest_piece(struct digest *d, int parameter, const struct model_parameter *p,
                          const struct model_piece *piece, const float *weights)
 {
-    const float *at = weights + p->first + piece->first;
+    const float *at = weights + piece->first;
     for (int64_t row = 0; row < piece->rows; row++) {
         for (int64_t column = 0; column < piece->columns; column++) {
             uint32_t bits;
@@ -43,6 +44,21 @@ static void digest_piece(struct digest *d, int parameter, const struct model_par
     }
 }
 
+static status digest_parameter(struct digest *d, const struct session *s, int parameter,
+                               const struct model_parameter *p)
+{
+    size_t bytes = (size_t)(p->rows * p->columns) * sizeof(float);
+    float *weights = malloc(bytes);
+    REQUIRE(weights != NULL, STATUS_INTERNAL, "out of memory for a digest of %s", p->name);
+    status result = device_read(s->device, kernels_stream(s->kernels), weights,
+                                model_weights(s->model) + p->first, bytes);
+    for (int j = 0; j < p->piece_count && result == STATUS_OK; j++) {
+        digest_piece(d, parameter, p, &p->pieces[j], weights);
+    }
+    free(weights);
+    return result;
+}
+
 static status digest_weights(const struct session *s, char text[HASH_TEXT_BYTES])
 {
     struct comm *tensor = s->mesh.tensor;
@@ -50,13 +66,13 @@ static status digest_weights(const struct session *s, char text[HASH_TEXT_BYTES]
     REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for a digest");
     int count = 0;
     const struct model_parameter *p = model_parameters(s->model, &count);
+    status result = STATUS_OK;
     for (int i = 0; i < count; i++) {
-        bool another = p[i].replicated && comm_rank(tensor) != 0;
-        for (int j = 0; j < p[i].piece_count && !another; j++) {
-            digest_piece(&mine, i, &p[i], &p[i].pieces[j], model_weights(s->model));
+        if (!p[i].replicated || comm_rank(tensor) == 0) {
+            KEEP_FIRST(result, digest_parameter(&mine, s, i, &p[i]));
         }
     }
-    status result = comm_all_gather_bytes(tensor, all, &mine, sizeof mine);
+    KEEP_FIRST(result, comm_all_gather_bytes(tensor, all, &mine, sizeof mine));
     for (int i = 1; i < comm_size(tensor); i++) {
         all[0].sums[0] += all[i].sums[0];
         all[0].sums[1] += all[i].sums[1];

@@ -73,7 +73,7 @@ static status pack_score(struct kernels *k, struct model *m, struct pack *p)
                            .ignored = BATCH_IGNORED,
                            .parts = model_head_parts(m)};
     struct tensor hidden;
-    TRY(mirror_push(&p->given, p->given.bytes));
+    TRY(mirror_push(&p->given, 0, p->given.bytes));
     TRY(model_forward(m, &input, &hidden));
     TRY(classifier_run(k, losses, (int32_t *)(losses + n), tensor_absent(), tensor_absent(), hidden,
                        model_head(m), given + n, &c));

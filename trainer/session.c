@@ -162,6 +162,11 @@ status session_device(const struct recipe *recipe, int local_rank, int threads,
     int index;
     enum dtype dtype = recipe->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
     choose_device(recipe, local_rank, &kind, &index);
+    if (kind == DEVICE_CUDA && recipe->parallel.reproducible) { /* chosen by itself */
+        return recipe_raise(
+            recipe, STATUS_UNAVAILABLE, "parallel.reproducible",
+            "sums in a fixed order are made on CPUs alone; set train.device to cpu");
+    }
     TRY(recipe_blame(recipe, "train.device", device_create(kind, index, device), ""));
     status result = kernels_create(*device, dtype, threads, limits, kernels);
     const char *key = kind == DEVICE_CPU ? "train.precision" : "train.device";

@@ -14,8 +14,8 @@ struct step {
     struct mirror made;
     float *row_scales; /* in it, on the device: f32 [micro_rows]; so are the next three */
     float *losses, *entropies, *mean_logits;
-    int32_t *best; /* [micro_rows] */
-    void *scratch; /* the objective's, and its tensors of some rows */
+    int32_t *best, *some_index, *some_targets; /* [micro_rows] */
+    void *scratch;                             /* the objective's, and its tensors of some rows */
     struct tensor some_rows, some_gradient;
     struct whole_batch whole;
     enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
@@ -51,9 +51,6 @@ static status take_scratch(struct step *s)
     struct device *dev = kernels_device(p->kernels);
     int64_t rows = p->micro_rows, width = model_config_of(p->model)->width;
     void *some = NULL, *gradient = NULL;
-    REQUIRE(device_is_host(dev), STATUS_UNAVAILABLE,
-            "objective %s: on the CPU only in this version; set train.device to cpu",
-            p->objective->name);
     TRY(p->batch_size > 0 ? whole_batch_create(p->batch_size, &s->whole) : STATUS_OK);
     s->scratch = malloc(p->objective->scratch_bytes(rows));
     REQUIRE(s->scratch != NULL, STATUS_INTERNAL, "out of memory for the objective");
@@ -85,7 +82,7 @@ static status make(struct step *s, size_t rows)
     struct stream *stream = kernels_stream(s->parts.kernels);
     TRY(feed_create(dev, stream, s->parts.micro_rows, &s->feed));
     TRY(feed_create(dev, stream, s->parts.micro_rows, &s->evaluation_feed));
-    TRY(mirror_create(dev, stream, 5 * rows * sizeof *s->losses, "losses", &s->made));
+    TRY(mirror_create(dev, stream, STEP_ROW_ARRAYS * rows * sizeof *s->losses, "losses", &s->made));
     s->row_scales = s->made.placed;
     s->shares = calloc((size_t)comm_size(s->parts.mesh.data), sizeof *s->shares);
     REQUIRE(s->shares != NULL, STATUS_INTERNAL, "out of memory for the ranks' shares");
@@ -111,6 +108,8 @@ status step_create(const struct step_parts *parts, struct step **out)
     s->entropies = s->losses + rows;
     s->mean_logits = s->entropies + rows;
     s->best = (int32_t *)(s->mean_logits + rows);
+    s->some_index = s->best + rows;
+    s->some_targets = s->some_index + rows;
     *out = s;
     return STATUS_OK;
 }
@@ -180,6 +179,8 @@ static struct objective_views views_of(const struct step *s, const struct batch 
         .mean_logits = s->mean_logits,
         .row_scales = s->row_scales,
         .best = s->best,
+        .some_index = s->some_index,
+        .some_targets = s->some_targets,
         .some_rows = s->some_rows,
         .some_gradient = s->some_gradient,
         .scratch = s->scratch,
@@ -375,6 +376,13 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
 
 /* ---- losses of the whole batch ---- */
 
+/* A batch that nobody fetched ahead. */
+static status place_now(struct step *s, const struct batch *batch, struct batch *placed)
+{
+    TRY(feed_start(s->evaluation_feed, batch));
+    return feed_take(s->evaluation_feed, batch, placed);
+}
+
 /* The pairs of this rank's share, without a gradient. */
 static status survey_share(struct step *s, int64_t step, bool *known)
 {
@@ -382,7 +390,7 @@ static status survey_share(struct step *s, int64_t step, bool *known)
     double unused[OBJECTIVE_SUMS];
     bool end = false;
     for (bool last = false; !last;) {
-        struct batch batch = {0};
+        struct batch batch = {0}, placed;
         struct tensor hidden;
         bool together = false;
         watchdog_phase("survey", 0);
@@ -393,9 +401,10 @@ static status survey_share(struct step *s, int64_t step, bool *known)
         if (batch.sequences == 0) {
             continue;
         }
-        struct model_input input = model_input_of(s, &batch, step, true, false);
+        TRY(leave_alone(s, place_now(s, &batch, &placed)));
+        struct model_input input = model_input_of(s, &placed, step, true, false);
         TRY(leave_alone(s, model_forward(p->model, &input, &hidden)));
-        struct objective_views views = views_of(s, &batch, &input, hidden, false);
+        struct objective_views views = views_of(s, &placed, &input, hidden, false);
         memset(unused, 0, sizeof unused);
         TRY(leave_alone(s, p->objective->loss(p->kernels, &batch, &views, false, unused)));
     }
@@ -495,8 +504,7 @@ static status evaluate_batch(struct step *s, const struct batch *batch, double s
 {
     const struct step_parts *p = &s->parts;
     struct batch placed;
-    TRY(feed_start(s->evaluation_feed, batch));
-    TRY(feed_take(s->evaluation_feed, batch, &placed));
+    TRY(place_now(s, batch, &placed));
     struct model_input input = model_input_of(s, &placed, 0, false, false);
     struct tensor hidden;
     watchdog_phase("evaluation", 0);

@@ -37,6 +37,11 @@ static int cut_segments(const struct model_parameter *parameters, int64_t layers
     return count;
 }
 
+static status add_floats(void *user, float *to, const float *from, int64_t count)
+{
+    return floats_add(user, to, from, count);
+}
+
 static status make_buckets(struct update *u)
 {
     const struct update_options *o = &u->options;
@@ -52,6 +57,8 @@ static status make_buckets(struct update *u)
         .comm = o->mesh->data,
         .device = kernels_device(o->kernels),
         .stream = kernels_stream(o->kernels),
+        .add = device_is_host(kernels_device(o->kernels)) ? NULL : add_floats,
+        .user = o->kernels,
         .segments = segments,
         .segment_count = cut_segments(parameters, layers, model_elements(o->model), u->stage,
                                       o->ordered > 0, segments),

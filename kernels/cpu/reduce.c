@@ -26,6 +26,15 @@ status CPU(sum_of_squares)(struct kernels *k, double *out, const float *x, int64
     return STATUS_OK;
 }
 
+status CPU(floats_add)(struct kernels *k, float *to, const float *from, int64_t count)
+{
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (count > (1 << 16))
+    for (int64_t i = 0; i < count; i++) {
+        to[i] += from[i];
+    }
+    return STATUS_OK;
+}
+
 status CPU(sum_of_floats)(struct kernels *k, double *out, const float *x, int64_t count)
 {
     *out = sum(k, x, count, REDUCE_PLAIN);

@@ -49,6 +49,7 @@ const struct cpu_variant CPU(variant) = {
             .lamb_apply = CPU(lamb_apply),
             .sum_of_squares = CPU(sum_of_squares),
             .sum_of_floats = CPU(sum_of_floats),
+            .floats_add = CPU(floats_add),
             .convert = CPU(convert),
             .floor = matmul_floor,
         },

@@ -58,6 +58,7 @@ static inline struct cuda_state *cuda_of(const struct kernels *k)
     X(lamb_apply)                                                                                  \
     X(sum_of_squares)                                                                              \
     X(sum_of_floats)                                                                               \
+    X(floats_add)                                                                                  \
     X(convert)
 
 #define CUDA_PROTOTYPE(name) __typeof__(name) cuda_##name;

@@ -39,6 +39,15 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     }
 }
 
+__global__ void __launch_bounds__(REDUCE_THREADS)
+    add_elements(float *to, const float *from, int64_t count)
+{
+    int64_t i = static_cast<int64_t>(blockIdx.x) * REDUCE_THREADS + threadIdx.x;
+    if (i < count) {
+        to[i] += from[i];
+    }
+}
+
 enum { COLUMNS_WIDE = 32, COLUMNS_DEEP = 8 };
 
 __global__ void __launch_bounds__(COLUMNS_WIDE *COLUMNS_DEEP)
@@ -117,6 +126,15 @@ extern "C" status cuda_sum_of_squares(struct kernels *k, double *out, const floa
 extern "C" status cuda_sum_of_floats(struct kernels *k, double *out, const float *x, int64_t count)
 {
     return sum<false>(k, out, x, count);
+}
+
+extern "C" status cuda_floats_add(struct kernels *k, float *to, const float *from, int64_t count)
+{
+    if (count > 0) {
+        LAUNCH(k, add_elements, blocks_for(count, REDUCE_THREADS), REDUCE_THREADS, 0, to, from,
+               count);
+    }
+    return STATUS_OK;
 }
 
 extern "C" status cuda_columns_add(struct kernels *k, float *out, const float *parts, int64_t rows,

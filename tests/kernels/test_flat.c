@@ -168,6 +168,21 @@ static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
     operation_release(&x);
 }
 
+static void test_addition(struct kernels *k, int64_t count)
+{
+    struct tensor to = operation_random(DTYPE_F32, 1, count, 1, 1);
+    struct tensor from = operation_random(DTYPE_F32, 1, count, 2, 1);
+    struct tensor before = operation_random(DTYPE_F32, 1, count, 1, 1);
+    CHECK_OK(floats_add(k, to.data, from.data, count));
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(((float *)to.data)[i] == ((float *)before.data)[i] + ((float *)from.data)[i]);
+    }
+    CHECK_OK(floats_add(k, NULL, NULL, 0));
+    operation_release(&to);
+    operation_release(&from);
+    operation_release(&before);
+}
+
 /* Every bf16 pattern there and back; floats around the ties, NaN, infinities and subnormals. */
 static void test_convert(struct kernels *k)
 {
@@ -239,6 +254,7 @@ static void test_all(struct kernels *k, struct kernels *other)
             test_lamb(k, other, counts[i], 0);
         }
         test_sums(k, other, counts[i]);
+        test_addition(k, counts[i]);
     }
     test_lamb(k, other, 40003, 3);
     test_lamb_nan(k);

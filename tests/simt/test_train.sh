@@ -86,7 +86,7 @@ ranks() {
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
     program=$gpu
     local layout
-    for layout in zero_stage=1 tensor=2; do
+    for layout in zero_stage=1 zero_stage=2 tensor=2; do
         # shellcheck disable=SC2086
         run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout $small
         [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "no warning, or several"
@@ -94,7 +94,76 @@ ranks() {
     done
 }
 
+# Every objective, with dropout: the first steps' losses in fp32, and in bf16 where tensor cores take attention.
+few='train.max_steps=2 evaluate.every=2 checkpoint.every=0 batch.global_size=4 batch.micro_size=2 schedule.warmup_steps=1'
+both() { # NAME RECIPE SETTING...
+    local name=$1 recipe=$2
+    shift 2
+    # shellcheck disable=SC2086
+    on cpu 0 train "$recipe" run_dir="$name-cpu" train.device=cpu $few "$@"
+    # shellcheck disable=SC2086
+    on gpu 0 train "$recipe" run_dir="$name-fp32" train.device=cuda $few "$@"
+    same_losses "$name-cpu" "$name-fp32" 1e-4
+    rm -f -- */reference-*.hdf5 # made in fp32
+    # shellcheck disable=SC2086
+    on gpu 0 train "$recipe" run_dir="$name-bf16" train.device=cuda train.precision=bf16 $few "$@"
+    same_losses "$name-cpu" "$name-bf16" 1e-2
+    rm -f -- */reference-*.hdf5
+}
+
+llama() {
+    both llama recipe.yaml model.architecture=llama model.num_kv_heads=1 model.intermediate_size=48 model.dropout=0
+}
+
+mlm() {
+    on cpu 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" --output words
+    on cpu 0 prepare --objective mlm --tokenizer words --input "$source/LICENSE" --sequence-length 32 --validation-fraction 0.2 \
+        --output pairs
+    sed -e 's/clm/mlm/' -e 's/gpt2/bert/' -e 's/tokenizer: tokenizer/tokenizer: words/' -e 's/data\//pairs\//g' recipe.yaml >mlm.yaml
+    both mlm mlm.yaml optimizer.name=lamb
+}
+
+words() { # FORMAT: a JSON line for each two words of the licence, and the second one turned round
+    grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -80 | awk -v format="$1\n" '{ turned = ""
+        for (i = length($2); i > 0; i--) turned = turned substr($2, i, 1)
+        if (turned != $2) printf format, $1, $2, turned }' >rows.jsonl
+}
+
+sft() {
+    words '{"prompt": "%s ", "completion": "%s %s"}'
+    on cpu 0 prepare --objective sft --tokenizer tokenizer --input rows.jsonl --output rows --validation-fraction 0.2 \
+        --sequence-length 32
+    sed -e 's/clm/sft/' -e 's/data\//rows\//g' recipe.yaml >sft.yaml
+    both sft sft.yaml sft.packing=bfd
+}
+
+dpo() {
+    words '{"prompt": "%s ", "chosen": "%s", "rejected": "%s"}'
+    on cpu 0 prepare --objective dpo --tokenizer tokenizer --input rows.jsonl --output choices --validation-fraction 0.2 \
+        --sequence-length 32
+    on cpu 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
+    sed -e 's/clm/dpo/' -e 's/dropout: 0.1/init_from: base\/final/' -e 's/data\//choices\//g' recipe.yaml >dpo.yaml
+    both dpo dpo.yaml
+    # A loss of the whole batch goes over the data twice.
+    # shellcheck disable=SC2086
+    on cpu 0 train dpo.yaml run_dir=whole-cpu train.device=cpu $few dpo.loss_type=aot_unpaired
+    # shellcheck disable=SC2086
+    on gpu 0 train dpo.yaml run_dir=whole train.device=cuda $few dpo.loss_type=aot_unpaired
+    same_losses whole-cpu whole 1e-4
+}
+
+objectives() {
+    llama
+    mlm
+    sft
+    dpo
+}
+
 errors() {
+    on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
+    one_line 78 'in a fixed order'
+    on gpu 69 train recipe.yaml run_dir=none parallel.reproducible=true
+    one_line 69 'in a fixed order'
     on cpu 69 train recipe.yaml run_dir=none train.device=cuda
     SIMT_DEVICES=0 on gpu 69 train recipe.yaml run_dir=none train.device=cuda
     one_line 0 'no CUDA-capable device'

@@ -20,7 +20,8 @@ struct setup {
     int64_t elements;
     float *gradients, *places[64];
     float losses[ROWS], entropies[ROWS], mean_logits[ROWS];
-    int32_t best[ROWS];
+    float scales[ROWS];
+    int32_t best[ROWS], some_index[ROWS], some_targets[ROWS];
     struct tensor some_rows, some_gradient;
     void *scratch;
     int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
@@ -168,6 +169,9 @@ static void run(struct setup *s, const struct objective *o, const struct prefere
         .mean_logits = s->mean_logits,
         .best = s->best,
         .some_rows = s->some_rows,
+        .some_index = s->some_index,
+        .some_targets = s->some_targets,
+        .row_scales = s->scales,
         .some_gradient = s->some_gradient,
         .scratch = s->scratch,
         .preference = p,

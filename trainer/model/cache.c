@@ -153,7 +153,7 @@ static status place_added(struct model_cache *cache, const int32_t *tokens, cons
         bounds[3] = (int32_t)(cache->lengths[i] + counts[i]);
     }
     *count = rows;
-    return mirror_push(&cache->added, cache->added.bytes);
+    return mirror_push(&cache->added, 0, cache->added.bytes);
 }
 
 status model_extend(struct model *m, struct model_cache *cache, const int32_t *tokens,

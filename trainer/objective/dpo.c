@@ -44,7 +44,7 @@ static const struct objective_metric dpo_metrics[] = {
 };
 
 /* The answers' rows among all: first[2 i] .. of the chosen answer of pair i, first[2 i + 1] .. of the rejected one; and
- * the pairs. */
+ * the pairs. All of it is the host's; kernels have index, targets and scale in the views' arrays. */
 struct answers {
     int64_t rows;
     struct preference_pair *pairs;   /* [B] */
@@ -60,17 +60,18 @@ static size_t dpo_scratch_bytes(int64_t rows)
 {
     size_t pairs = (size_t)rows / ANSWERS + 1;
     return pairs * (sizeof(struct preference_pair) + sizeof(struct preference_slope)) +
-           (ANSWERS * pairs + 1) * sizeof(int64_t) + 3 * (size_t)rows * sizeof(int32_t);
+           (ANSWERS * pairs + 1) * sizeof(int64_t);
 }
 
-static void answers_find(const struct batch *b, void *scratch, struct answers *a)
+static status answers_find(const struct batch *b, const struct objective_views *v,
+                           struct answers *a)
 {
-    *a = (struct answers){.pairs = scratch};
+    *a = (struct answers){.pairs = v->scratch,
+                          .index = objective_host(v, v->some_index),
+                          .targets = objective_host(v, v->some_targets),
+                          .scale = objective_host(v, v->row_scales)};
     a->slopes = (struct preference_slope *)(a->pairs + b->sequences);
     a->first = (int64_t *)(a->slopes + b->sequences);
-    a->index = (int32_t *)(a->first + b->segments + 1);
-    a->targets = a->index + b->rows;
-    a->scale = (float *)(a->targets + b->rows);
     for (int64_t s = 0; s < b->segments; s++) {
         a->first[s] = a->rows;
         for (int32_t row = b->cu_rows[s]; row < b->cu_rows[s + 1]; row++) {
@@ -81,6 +82,8 @@ static void answers_find(const struct batch *b, void *scratch, struct answers *a
         }
     }
     a->first[b->segments] = a->rows;
+    TRY(objective_place(v, v->some_index, (size_t)a->rows * sizeof *a->index));
+    return objective_place(v, v->some_targets, (size_t)a->rows * sizeof *a->targets);
 }
 
 static struct classifier classifier_of(const struct objective_views *views)
@@ -93,6 +96,22 @@ static struct classifier classifier_of(const struct objective_views *views)
     };
 }
 
+/* What the first sweep has made of each row, on the host. */
+struct made {
+    const float *losses, *entropies, *mean_logits;
+    const int32_t *best;
+};
+
+static status read_made(const struct objective_views *v, int64_t rows, struct made *out)
+{
+    const void *made[4] = {v->losses, v->entropies, v->mean_logits, v->best};
+    for (int i = 0; i < 4; i++) {
+        TRY(objective_read(v, made[i], (size_t)rows * sizeof(float), &made[i]));
+    }
+    *out = (struct made){made[0], made[1], made[2], made[3]};
+    return STATUS_OK;
+}
+
 /* The first sweep, and what is told of it. */
 static status measure(struct kernels *k, const struct batch *batch, const struct answers *a,
                       const struct objective_views *v, double sums[OBJECTIVE_SUMS])
@@ -101,9 +120,11 @@ static status measure(struct kernels *k, const struct batch *batch, const struct
     c.entropies = v->entropies;
     c.mean_logits = v->mean_logits;
     struct tensor rows = tensor_rows(v->some_rows, 0, a->rows);
-    TRY(gather_rows(k, rows, v->hidden, a->index));
+    struct made made;
+    TRY(gather_rows(k, rows, v->hidden, v->some_index));
     TRY(classifier_run(k, v->losses, v->best, tensor_absent(), tensor_absent(), rows, v->head,
-                       a->targets, &c));
+                       v->some_targets, &c));
+    TRY(read_made(v, a->rows, &made));
     for (int64_t s = 0; s < batch->segments; s++) {
         struct preference_pair *pair = &a->pairs[s / ANSWERS];
         int answer = (int)(s % ANSWERS);
@@ -111,10 +132,10 @@ static status measure(struct kernels *k, const struct batch *batch, const struct
         pair->tokens[answer] = a->first[s + 1] - a->first[s];
         pair->logps[answer] = 0;
         for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
-            pair->logps[answer] -= (double)v->losses[i];
-            sums[DPO_ENTROPY] += (double)v->entropies[i];
-            sums[DPO_LOGITS_CHOSEN + answer] += (double)v->mean_logits[i];
-            sums[DPO_CORRECT] += answer == CHOSEN && v->best[i] == a->targets[i];
+            pair->logps[answer] -= (double)made.losses[i];
+            sums[DPO_ENTROPY] += (double)made.entropies[i];
+            sums[DPO_LOGITS_CHOSEN + answer] += (double)made.mean_logits[i];
+            sums[DPO_CORRECT] += answer == CHOSEN && made.best[i] == a->targets[i];
         }
         sums[DPO_TOKENS_CHOSEN + answer] += (double)pair->tokens[answer];
         sums[DPO_TOKENS] += (double)pair->tokens[answer];
@@ -150,13 +171,14 @@ static status differentiate(struct kernels *k, const struct batch *batch, const 
             a->scale[i] = (float)-a->slopes[s / ANSWERS].logps[s % ANSWERS];
         }
     }
-    c.row_scale = a->scale;
+    TRY(objective_place(v, v->row_scales, (size_t)a->rows * sizeof *a->scale));
+    c.row_scale = v->row_scales;
     c.gradient = true;
     struct tensor rows = tensor_rows(v->some_rows, 0, a->rows);
     struct tensor gradient = tensor_rows(v->some_gradient, 0, a->rows);
-    TRY(classifier_run(k, v->losses, NULL, gradient, v->head_gradient, rows, v->head, a->targets,
-                       &c));
-    return scatter_rows(k, v->hidden_gradient, gradient, a->index, true);
+    TRY(classifier_run(k, v->losses, NULL, gradient, v->head_gradient, rows, v->head,
+                       v->some_targets, &c));
+    return scatter_rows(k, v->hidden_gradient, gradient, v->some_index, true);
 }
 
 static status find_slopes(const struct batch *batch, const struct objective_views *v,
@@ -180,7 +202,7 @@ static status dpo_loss(struct kernels *k, const struct batch *batch,
             STATUS_INTERNAL, "dpo without %s",
             views->preference == NULL ? "settings" : "pairs and their reference");
     struct answers a;
-    answers_find(batch, views->scratch, &a);
+    TRY(answers_find(batch, views, &a));
     TRY(measure(k, batch, &a, views, sums));
     add_rewards(views->preference, a.pairs, batch->sequences, sums);
     if (views->batch_pairs != NULL) {
@@ -204,7 +226,7 @@ static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
     (void)gradient;
     struct answers a;
     double unused[OBJECTIVE_SUMS] = {0};
-    answers_find(batch, views->scratch, &a);
+    TRY(answers_find(batch, views, &a));
     TRY(measure(k, batch, &a, views, unused));
     for (int64_t i = 0; i < batch->sequences; i++) {
         double *kept = views->logps + ANSWERS * batch->samples[i];

@@ -5,6 +5,21 @@
 static const struct objective *const objectives[] = {&objective_clm, &objective_mlm, &objective_sft,
                                                      &objective_dpo};
 
+static size_t place_of(const struct objective_views *views, const void *made)
+{
+    return (size_t)((const char *)made - (const char *)views->made->placed);
+}
+
+void *objective_host(const struct objective_views *views, void *made)
+{
+    return views->made == NULL ? made : (char *)views->made->host + place_of(views, made);
+}
+
+status objective_place(const struct objective_views *views, const void *made, size_t bytes)
+{
+    return views->made == NULL ? STATUS_OK : mirror_push(views->made, place_of(views, made), bytes);
+}
+
 status objective_read(const struct objective_views *views, const void *made, size_t bytes,
                       const void **host)
 {
@@ -12,19 +27,18 @@ status objective_read(const struct objective_views *views, const void *made, siz
     if (views->made == NULL) {
         return STATUS_OK;
     }
-    size_t first = (size_t)((const char *)made - (const char *)views->made->placed);
+    size_t first = place_of(views, made);
     *host = (const char *)views->made->host + first;
     return mirror_pull(views->made, first, bytes);
 }
 
 status objective_scale(const struct objective_views *views, int64_t rows, double weight)
 {
-    float *scales = views->made != NULL ? views->made->host : views->row_scales;
+    float *scales = objective_host(views, views->row_scales);
     for (int64_t i = 0; i < rows; i++) {
         scales[i] = (float)weight;
     }
-    return views->made != NULL ? mirror_push(views->made, (size_t)rows * sizeof *scales)
-                               : STATUS_OK;
+    return objective_place(views, views->row_scales, (size_t)rows * sizeof *scales);
 }
 
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)

@@ -23,7 +23,7 @@ struct objective_metric {
 struct objective_views {
     const struct batch *placed; /* the batch with its arrays where kernels read them */
     const struct mirror
-        *made;            /* where losses, entropies, mean_logits and best are; NULL: the host */
+        *made;            /* where losses and the five arrays behind them are; NULL: the host */
     struct tensor hidden; /* [N, C] */
     struct tensor
         hidden_gradient; /* [N, C] what comes through this part of the head; absent without gradient */
@@ -33,9 +33,10 @@ struct objective_views {
     int64_t vocabulary;                          /* V */
     struct classifier_parts parts;               /* which rows of the vocabulary's the head is */
     struct tensor head_bias, head_bias_gradient; /* f32 [1, V padded]; absent: the head has none */
-    float *losses;                               /* f32 [N], working memory; so are the next four */
+    float *losses;                               /* f32 [N], working memory; so are the next six */
     float *entropies, *mean_logits, *row_scales;
     int32_t *best;
+    int32_t *some_index, *some_targets; /* of some of the rows */
     struct tensor some_rows,
         some_gradient; /* [N, C] working memory, where the objective has a scratch */
     void *scratch;     /* host memory of scratch_bytes(N) */
@@ -73,6 +74,10 @@ struct objective {
 /* objective_read - wait for what kernels have made of one of those; *host is where the host reads it. */
 status objective_read(const struct objective_views *views, const void *made, size_t bytes,
                       const void **host);
+
+/* objective_host, objective_place - where the host writes one of those arrays, and its way to the kernels. */
+void *objective_host(const struct objective_views *views, void *made);
+status objective_place(const struct objective_views *views, const void *made, size_t bytes);
 
 /* objective_scale - the same weight for the gradients of `rows` rows, in views->row_scales. */
 status objective_scale(const struct objective_views *views, int64_t rows, double weight);

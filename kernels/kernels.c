@@ -257,11 +257,14 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor 
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
                               struct tensor dy, struct tensor x, bool overwrite)
 {
-    SHAPE(dy, k->dtype, x.rows, dw.rows);
-    SHAPE(x, k->dtype, dy.rows, dw.columns);
-    SHAPE(dw, DTYPE_F32, dy.columns, x.columns);
+    SHAPE(dy, k->dtype, x.rows, dy.columns);
+    SHAPE(x, k->dtype, dy.rows, x.columns);
+    SHAPE_OPTIONAL(dw, DTYPE_F32, dy.columns, x.columns);
     SHAPE_OPTIONAL(dbias, DTYPE_F32, 1, dy.columns);
-    DISPATCH(k, linear_backward_weight, product_flops(x, dw),
+    if (dw.data == NULL && dbias.data == NULL) {
+        return STATUS_OK;
+    }
+    DISPATCH(k, linear_backward_weight, dw.data != NULL ? product_flops(x, dw) : 0,
              (overwrite ? 1 : 2) * bytes_of(dw) + bytes_of(dy) + bytes_of(x), k, dw, dbias, dy, x,
              overwrite);
 }
@@ -346,8 +349,8 @@ status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_
                           struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
                           const int32_t *positions, struct dropout dropout)
 {
-    SHAPE(dy, k->dtype, dy.rows, d_token_table.columns);
-    SHAPE(d_token_table, DTYPE_F32, d_token_table.rows, dy.columns);
+    SHAPE(dy, k->dtype, dy.rows, dy.columns);
+    SHAPE_OPTIONAL(d_token_table, DTYPE_F32, d_token_table.rows, dy.columns);
     SHAPE_OPTIONAL(d_position_table, DTYPE_F32, d_position_table.rows, dy.columns);
     PRESENT(tokens);
     if (d_position_table.data != NULL) {
@@ -355,7 +358,10 @@ status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_
     }
     TRY(dropout_check(__func__, &dropout));
     double elements = (double)dy.rows * (double)dy.columns;
-    double tables = d_position_table.data == NULL ? 1 : 2;
+    double tables = (d_token_table.data != NULL) + (d_position_table.data != NULL);
+    if (!(tables > 0)) {
+        return STATUS_OK;
+    }
     DISPATCH(k, embedding_backward, tables * elements, bytes_of(dy) + 8 * tables * elements, k,
              d_token_table, first_token, d_position_table, dy, tokens, positions, dropout);
 }
@@ -560,17 +566,18 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
     SHAPE_OPTIONAL(c->bias, DTYPE_F32, 1, w.rows);
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);
-        SHAPE(dw, DTYPE_F32, w.rows, w.columns);
+        SHAPE_OPTIONAL(dw, DTYPE_F32, w.rows, w.columns);
         SHAPE_OPTIONAL(c->dbias, DTYPE_F32, 1, w.rows);
-        REQUIRE((c->bias.data == NULL) == (c->dbias.data == NULL), STATUS_INTERNAL,
-                "classifier_run: bias without dbias, or this without that");
+        REQUIRE(c->bias.data != NULL || c->dbias.data == NULL, STATUS_INTERNAL,
+                "classifier_run: dbias without bias");
     }
     for (int64_t i = 0; host_memory(k) && i < x.rows; i++) {
         REQUIRE(targets[i] == c->ignored || (targets[i] >= 0 && targets[i] < c->vocabulary),
                 STATUS_INTERNAL, "classifier_run: target %d of row %lld is not in [0, %lld)",
                 targets[i], (long long)i, (long long)c->vocabulary);
     }
-    DISPATCH(k, classifier_run, (c->gradient ? 3 : 1) * product_flops(x, w),
+    double products = c->gradient ? 2 + (dw.data != NULL) : 1;
+    DISPATCH(k, classifier_run, products * product_flops(x, w),
              bytes_of(x) + bytes_of(w) + bytes_of(dx) + (c->overwrite ? 1 : 2) * bytes_of(dw), k,
              losses, best, dx, dw, x, w, targets, c);
 }

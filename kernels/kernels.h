@@ -92,9 +92,10 @@ status linear_forward(struct kernels *k, struct tensor y, struct tensor kept, st
 status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
                              enum activation act, struct tensor kept);
 
-/* linear_backward_weight - dw += dy^T x, dbias += column sums of dy; overwrite: `=`.
+/* linear_backward_weight - dw += dy^T x, dbias += column sums of dy; overwrite: `=`. Of what is frozen there is no
+ * gradient, and no work.
  *
- * Shapes    dw f32 [M, K], dbias f32 [1, M] or absent, dy [N, M], x [N, K] */
+ * Shapes    dw f32 [M, K] or absent, dbias f32 [1, M] or absent, dy [N, M], x [N, K] */
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
                               struct tensor dy, struct tensor x, bool overwrite);
 
@@ -157,7 +158,7 @@ status embedding_forward(struct kernels *k, struct tensor y, const int32_t *toke
 /* embedding_backward - add each row of drop'(dy) to the gradient rows of its token, where the table has
  * it, and of its position.
  *
- * Shapes    d_token_table f32 [V, C], d_position_table f32 [P, C] or absent, dy [N, C]
+ * Shapes    d_token_table f32 [V, C] or absent, d_position_table f32 [P, C] or absent, dy [N, C]
  * Numerics  rows of one token are added in the order of N: deterministic at any thread count */
 status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_t first_token,
                           struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
@@ -277,10 +278,10 @@ struct classifier {
     int64_t vocabulary;     /* V without padding, of all parts: ids from here on do not exist */
     int64_t ignored;        /* this target is not counted; its row's loss is 0 */
     const float *row_scale; /* f32 [N]: weight of each row's gradient; NULL: 1 */
-    bool gradient;          /* also dx and dw */
+    bool gradient;          /* also dx, and dw where it is given */
     bool overwrite;         /* dw is set, not added to */
     struct tensor bias;     /* f32 [1, Vpadded] of the logits; absent: none */
-    struct tensor dbias;    /* its gradient, added to or set as dw is; given with bias */
+    struct tensor dbias;    /* its gradient, added to or set as dw is; absent: not wanted */
     float *entropies;   /* f32 [N]: of each row's distribution, ignored or not; NULL: not wanted */
     float *mean_logits; /* f32 [N]: mean over the V logits; given with entropies or not at all */
     struct classifier_parts parts;
@@ -288,7 +289,7 @@ struct classifier {
 
 /* classifier_run - losses of x w^T + bias against targets, and the gradient in the same sweep.
  *
- * Shapes    x, dx [N, C]; w [Vpadded, C], dw f32 [Vpadded, C] `+=`; targets int32 [N];
+ * Shapes    x, dx [N, C]; w [Vpadded, C], dw f32 [Vpadded, C] `+=`, or absent; targets int32 [N];
  *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL; these and
  *           what the settings name are the whole vocabulary's on every part; dx is this part's: the sum over parts is the gradient
  * Memory    logits live for one chunk of rows at a time, in the context's working memory */

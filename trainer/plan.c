@@ -125,13 +125,15 @@ static int64_t writer_bytes(const struct model_parameter *parameters, int count)
 static status snapshot_bytes(const struct model_parameter *parameters, int count, int64_t elements,
                              struct plan *plan)
 {
+    struct optimizer_range trained = {.count = model_trained_elements(parameters, count)};
+    struct family_ranges moments = {.ranges = &trained, .count = 1};
     struct family_layout layout = {parameters, count, true};
     struct optimizer_range all = {.count = elements};
     struct family_ranges ranges = {.ranges = &all, .count = 1};
     struct family families[2] = {0};
     status result = family_weights(&layout, &ranges, NULL, &families[0]);
     if (result == STATUS_OK) {
-        result = family_moments(&layout, &ranges, NULL, NULL, &families[1]);
+        result = family_moments(&layout, &moments, NULL, NULL, &families[1]);
     }
     if (result == STATUS_OK) {
         struct checkpoint_family views[2] = {families[0].family, families[1].family};

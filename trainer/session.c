@@ -351,7 +351,8 @@ status session_weights(const struct session *s, const struct update *u, struct f
     bool released = u != NULL && update_weights(u) != NULL;
     struct family_ranges ranges = {.ranges = &all, .count = 1};
     if (released) {
-        ranges = ranges_of(u);
+        ranges.sharded = true;
+        ranges.ranges = update_weight_ranges(u, &ranges.count);
     }
     TRY(family_weights(&layout, &ranges, released ? update_weights(u) : model_weights(s->model),
                        out));

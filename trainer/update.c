@@ -3,13 +3,19 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "comm/partition.h"
+
 struct update {
     struct update_options options;
     int stage;
     struct bucket_set *buckets;
     float **gradients; /* [parameters] */
     struct optimizer *optimizer;
-    float *weights; /* f32, of this rank's shares, placed as the moments are; NULL: the model's */
+    float *weights; /* f32, of this rank's shares; NULL: the model's */
+    struct optimizer_range
+        *ranges; /* where they lie: as the moments do, and what is frozen behind */
+    int range_count;
+    int64_t weight_elements;
     struct optimizer_squares *squares; /* [parameters], for trust ratios */
 };
 
@@ -20,16 +26,16 @@ int update_stage(int zero_stage, int data_ranks)
 
 /* ---- making ---- */
 
-/* At stage 2 every layer is a segment that passes; tables and what is behind the layers stay, because
+/* What is frozen has no part in it. At stage 2 every layer is a segment that passes; tables and what is behind the layers stay, because
  * backward needs the head's gradient from its beginning to its end. Ordered sums are made over the same
  * segments at every stage. */
-static int cut_segments(const struct model_parameter *parameters, int64_t layers, int64_t elements,
-                        int stage, bool ordered, struct bucket_segment *out)
+static int cut_segments(const struct model_parameter *parameters, int parameter_count,
+                        int64_t layers, int stage, bool ordered, struct bucket_segment *out)
 {
     int count = 0;
-    int64_t first = 0;
+    int64_t first = 0, elements = model_trained_elements(parameters, parameter_count);
     for (int64_t l = 0; l <= layers && (stage == 2 || ordered); l++) {
-        int64_t next = model_layer_first(parameters, l);
+        int64_t next = model_layer_first(parameters, parameter_count, l);
         out[count++] = (struct bucket_segment){next - first, l > 0 && stage == 2};
         first = next;
     }
@@ -60,8 +66,8 @@ static status make_buckets(struct update *u)
         .add = device_is_host(kernels_device(o->kernels)) ? NULL : add_floats,
         .user = o->kernels,
         .segments = segments,
-        .segment_count = cut_segments(parameters, layers, model_elements(o->model), u->stage,
-                                      o->ordered > 0, segments),
+        .segment_count =
+            cut_segments(parameters, count, layers, u->stage, o->ordered > 0, segments),
         .bucket_elems = o->bucket_elems,
         .scatter = u->stage > 0,
         .rounds = o->micro_batches,
@@ -69,7 +75,8 @@ static status make_buckets(struct update *u)
     };
     TRY_GOTO(result, done, bucket_create(&options, &u->buckets));
     for (int i = 0; i < count; i++) {
-        u->gradients[i] = bucket_place(u->buckets, parameters[i].first);
+        bool trained = parameters[i].trained;
+        u->gradients[i] = trained ? bucket_place(u->buckets, parameters[i].first) : NULL;
     }
 done:
     free(segments);
@@ -91,10 +98,16 @@ static int holdings(const struct update *u)
     return u->stage == 0 ? 1 : bucket_count(u->buckets);
 }
 
+static int64_t trained_elements(const struct update *u)
+{
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    return model_trained_elements(parameters, count);
+}
+
 static struct range holding(const struct update *u, int index)
 {
-    return u->stage == 0 ? (struct range){0, model_elements(u->options.model)}
-                         : bucket_share(u->buckets, index);
+    return u->stage == 0 ? (struct range){0, trained_elements(u)} : bucket_share(u->buckets, index);
 }
 
 /* Parameters cut by what this rank holds; ranges [parameters + holdings]. */
@@ -108,7 +121,7 @@ static int cut_parameters(const struct update *u, struct optimizer_range *ranges
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
             struct range part = common(held, (struct range){p->first, p->rows * p->columns});
-            if (part.count > 0) {
+            if (p->trained && part.count > 0) {
                 ranges[used++] = (struct optimizer_range){
                     part.first, part.count, *elements + part.first - held.first, p->decay, i};
             }
@@ -160,9 +173,10 @@ status update_destroy(struct update **u)
         result = bucket_destroy(&(*u)->buckets);
         free((*u)->gradients);
         free((*u)->squares);
+        free((*u)->ranges);
         if ((*u)->weights != NULL) {
             device_release(kernels_device((*u)->options.kernels), (*u)->weights,
-                           (size_t)optimizer_elements((*u)->optimizer) * sizeof(float));
+                           (size_t)(*u)->weight_elements * sizeof(float));
         }
         KEEP_FIRST(result, optimizer_destroy(&(*u)->optimizer));
         free(*u);
@@ -189,6 +203,12 @@ const struct optimizer *update_optimizer(const struct update *u)
 float *update_weights(const struct update *u)
 {
     return u->weights;
+}
+
+const struct optimizer_range *update_weight_ranges(const struct update *u, int *count)
+{
+    *count = u->range_count;
+    return u->ranges;
 }
 
 bool update_is_sharded(const struct update *u)
@@ -221,7 +241,7 @@ static status add_own_squares(const struct update *u, int bucket, struct exact_s
     const struct model_parameter *parameters = model_parameters(u->options.model, &count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
-        struct range all = {p->first, p->replicated ? 0 : p->rows * p->columns};
+        struct range all = {p->first, p->replicated || !p->trained ? 0 : p->rows * p->columns};
         TRY(add_squares(u, bucket, common(bucket_share(u->buckets, bucket), all), sum));
     }
     return STATUS_OK;
@@ -269,7 +289,7 @@ status update_require_finite(const struct update *u)
     int count = 0;
     const struct model_parameter *parameters = model_parameters(u->options.model, &count);
     for (int i = 0; i < count; i++) {
-        for (int b = 0; b < bucket_count(u->buckets); b++) {
+        for (int b = 0; b < bucket_count(u->buckets) && parameters[i].trained; b++) {
             TRY(require_finite(u, b, &parameters[i]));
         }
     }
@@ -278,17 +298,43 @@ status update_require_finite(const struct update *u)
 
 /* ---- the update ---- */
 
-/* The shares lie one after the other. */
-static status copy_shares(struct update *u)
+static status copy_share(struct update *u, struct range held, int64_t at)
 {
-    float *to = u->weights;
+    return device_copy(kernels_device(u->options.kernels), kernels_stream(u->options.kernels),
+                       u->weights + at, model_weights(u->options.model) + held.first,
+                       (size_t)held.count * sizeof *u->weights);
+}
+
+/* The shares lie one after the other. */
+static status copy_shares(struct update *u, struct range frozen)
+{
+    int64_t at = 0;
     for (int h = 0; h < holdings(u); h++) {
-        struct range held = holding(u, h);
-        TRY(device_copy(kernels_device(u->options.kernels), kernels_stream(u->options.kernels), to,
-                        model_weights(u->options.model) + held.first,
-                        (size_t)held.count * sizeof *to));
-        to += held.count;
+        TRY(copy_share(u, holding(u, h), at));
+        at += holding(u, h).count;
     }
+    return copy_share(u, frozen, at);
+}
+
+/* What is frozen is shared out evenly: only checkpoints read it. */
+static struct range frozen_share(int64_t trained, int64_t elements, int ranks, int rank)
+{
+    struct range share = partition_share(elements - trained, 1, ranks, rank);
+    share.first += trained;
+    return share;
+}
+
+static status place_shares(struct update *u, struct range frozen)
+{
+    int count = 0;
+    const struct optimizer_range *ranges = optimizer_ranges(u->optimizer, &count);
+    int64_t owned = optimizer_elements(u->optimizer);
+    u->ranges = calloc((size_t)count + 1, sizeof *u->ranges);
+    REQUIRE(u->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges", count);
+    memcpy(u->ranges, ranges, (size_t)count * sizeof *ranges);
+    u->ranges[count] = (struct optimizer_range){.first = frozen.first, frozen.count, .at = owned};
+    u->range_count = count + 1;
+    u->weight_elements = owned + frozen.count;
     return STATUS_OK;
 }
 
@@ -298,10 +344,14 @@ status update_release_weights(struct update *u)
     if (u->stage == 0 || model_copy(m) == NULL) {
         return STATUS_OK;
     }
+    struct comm *data = u->options.mesh->data;
+    struct range frozen =
+        frozen_share(trained_elements(u), model_elements(m), comm_size(data), comm_rank(data));
+    TRY(place_shares(u, frozen));
     TRY(device_allocate(kernels_device(u->options.kernels),
-                        (size_t)optimizer_elements(u->optimizer) * sizeof(float),
-                        "the f32 weights of its shares", (void **)&u->weights));
-    TRY(copy_shares(u));
+                        (size_t)u->weight_elements * sizeof(float), "the f32 weights of its shares",
+                        (void **)&u->weights));
+    TRY(copy_shares(u, frozen));
     return model_release_weights(m);
 }
 
@@ -364,7 +414,7 @@ static status gather_vectors(struct update *u)
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
             struct range part = common(held, (struct range){p->first, p->rows * p->columns});
-            if (p->dimensions == 1 && part.count > 0) {
+            if (p->trained && p->dimensions == 1 && part.count > 0) {
                 TRY(device_copy(dev, stream, vectors + p->vector + (part.first - p->first),
                                 weights + (part.first - held.first),
                                 (size_t)part.count * sizeof *vectors));
@@ -418,7 +468,7 @@ status update_await(struct update *u, int64_t end)
 
 status update_settle(struct update *u)
 {
-    return update_await(u, model_elements(u->options.model));
+    return update_await(u, trained_elements(u));
 }
 
 /* ---- known beforehand ---- */
@@ -438,7 +488,8 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
     struct bucket_segment *segments = calloc((size_t)plan->layers + 2, sizeof *segments);
     REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
             (long long)plan->layers);
-    int count = cut_segments(plan->parameters, plan->layers, plan->elements, plan->stage,
+    int64_t trained = model_trained_elements(plan->parameters, plan->parameter_count);
+    int count = cut_segments(plan->parameters, plan->parameter_count, plan->layers, plan->stage,
                              plan->reproducible, segments);
     struct bucket_options options = {.segments = segments,
                                      .segment_count = count,
@@ -447,21 +498,24 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
     *out = (struct update_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     out->moments =
-        8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : plan->elements);
-    int64_t vectors = 0;
+        8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained);
+    int64_t vectors = 0, trained_vectors = 0;
     int64_t owned = out->moments / 8;
+    owned += frozen_share(trained, plan->elements, plan->ranks, 0).count;
     for (int i = 0; i < plan->parameter_count; i++) {
         const struct model_parameter *p = &plan->parameters[i];
-        vectors += p->dimensions == 1 ? p->rows * p->columns : 0;
+        int64_t vector = p->dimensions == 1 ? p->columns : 0;
+        vectors += vector;
+        trained_vectors += p->trained ? vector : 0;
     }
     bool released = plan->stage > 0 && plan->bf16;
     out->weights = (released ? 4 * (owned + vectors) : 4 * plan->elements) +
                    (plan->bf16 ? 2 * plan->elements : 0);
     if (released) {
-        out->sent = 8.0 * (double)(vectors - vectors / plan->ranks);
+        out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);
     }
     if (plan->stage == 0 && !plan->reproducible) {
-        out->sent = 8.0 * (double)(plan->elements - plan->elements / plan->ranks);
+        out->sent = 8.0 * (double)(trained - trained / plan->ranks);
     }
     for (int i = 0; i < count && (plan->stage > 0 || plan->reproducible); i++) {
         bool each = segments[i].passing || plan->reproducible;

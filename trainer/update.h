@@ -41,7 +41,7 @@ int update_stage(int zero_stage, int data_ranks);
 status update_create(const struct update_options *options, struct update **out);
 status update_destroy(struct update **u);
 
-/* update_gradients - a place for each of the model's parameters, for backward. */
+/* update_gradients - a place for each of the model's parameters that is trained, for backward; NULL for others. */
 float *const *update_gradients(const struct update *u);
 struct bucket_set *update_buckets(const struct update *u);
 const struct optimizer *update_optimizer(const struct update *u);
@@ -50,8 +50,10 @@ const struct optimizer *update_optimizer(const struct update *u);
  * the shares are all that is kept: the model's own are copied from and released. Once the weights are there. */
 status update_release_weights(struct update *u);
 
-/* update_weights - f32 weights as optimizer_ranges places them; NULL where the model has them all. */
+/* update_weights - f32 weights as update_weight_ranges places them: this rank's shares, also of what is frozen; NULL
+ * where the model has them all. */
 float *update_weights(const struct update *u);
+const struct optimizer_range *update_weight_ranges(const struct update *u, int *count);
 
 /* update_is_sharded - whether each data-parallel rank has other moments. */
 bool update_is_sharded(const struct update *u);
@@ -83,7 +85,7 @@ status update_settle(struct update *u);
 struct update_plan {
     const struct model_parameter *parameters;
     int parameter_count;
-    int64_t layers, elements;
+    int64_t layers, elements; /* also of what is frozen */
     int stage;
     bool bf16, reproducible;
     int64_t bucket_elems, micro_batches;

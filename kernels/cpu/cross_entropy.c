@@ -317,7 +317,37 @@ static void tile_gradient(void *context, struct matmul_block block)
     }
 }
 
+/* Where nobody wants dw. */
+static void all_tile_gradients(int threads, const struct sweep *s)
+{
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t row = 0; row < s->w.rows; row += TILE) {
+        int64_t left = s->w.rows - row;
+        tile_gradient((void *)s,
+                      (struct matmul_block){.row = row, .rows = left < TILE ? left : TILE});
+    }
+}
+
 /* ---- a chunk ---- */
+
+static status sweep_gradients(struct kernels *k, struct sweep *s)
+{
+    if (s->dw.data == NULL) {
+        all_tile_gradients(k->threads, s);
+        return STATUS_OK;
+    }
+    return matmul_product(k, &(struct matmul_call){
+                                 .c = s->dw,
+                                 .a = s->e,
+                                 .transpose_a = true,
+                                 .b = s->x,
+                                 .accumulate = !s->c->overwrite,
+                                 .unit_rows = TILE,
+                                 .unit_columns = s->dw.columns,
+                                 .before = tile_gradient,
+                                 .context = s,
+                             });
+}
 
 static status sweep_products(struct kernels *k, struct sweep *s)
 {
@@ -337,17 +367,7 @@ static status sweep_products(struct kernels *k, struct sweep *s)
     if (!s->c->gradient) {
         return STATUS_OK;
     }
-    TRY(matmul_product(k, &(struct matmul_call){
-                              .c = s->dw,
-                              .a = s->e,
-                              .transpose_a = true,
-                              .b = s->x,
-                              .accumulate = !s->c->overwrite,
-                              .unit_rows = TILE,
-                              .unit_columns = s->dw.columns,
-                              .before = tile_gradient,
-                              .context = s,
-                          }));
+    TRY(sweep_gradients(k, s));
     return matmul_product(k, &(struct matmul_call){.c = s->dx, .a = s->e, .b = s->w});
 }
 

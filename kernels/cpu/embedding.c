@@ -150,7 +150,9 @@ status CPU(embedding_backward)(struct kernels *k, struct tensor d_token_table, i
                                const int32_t *tokens, const int32_t *positions,
                                struct dropout dropout)
 {
-    TRY(add_rows(k, d_token_table, first_token, dy, tokens, dropout));
+    if (d_token_table.data != NULL) {
+        TRY(add_rows(k, d_token_table, first_token, dy, tokens, dropout));
+    }
     if (d_position_table.data != NULL) {
         TRY(add_rows(k, d_position_table, 0, dy, positions, dropout));
     }

@@ -168,6 +168,9 @@ status CPU(linear_backward_weight)(struct kernels *k, struct tensor dw, struct t
     if (dbias.data != NULL) {
         add_column_sums(k->threads, dbias.data, dy, overwrite);
     }
+    if (dw.data == NULL) {
+        return STATUS_OK;
+    }
     return matmul_product(k, &(struct matmul_call){
                                  .c = dw,
                                  .a = dy,

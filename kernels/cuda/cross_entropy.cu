@@ -280,6 +280,9 @@ static status chunk_products(struct kernels *k, const struct chunk *c, struct te
     p.a = c->dz;
     p.b = w;
     TRY(cuda_product_run(k, &p));
+    if (dw.data == NULL) {
+        return STATUS_OK;
+    }
     p = {};
     p.c = dw;
     p.a = c->dz;

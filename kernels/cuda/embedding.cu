@@ -162,7 +162,9 @@ extern "C" status cuda_embedding_backward(struct kernels *k, struct tensor d_tok
     if (dy.rows == 0) {
         return STATUS_OK;
     }
-    TRY(add_rows(k, d_token_table, first_token, dy, tokens, dropout));
+    if (d_token_table.data != NULL) {
+        TRY(add_rows(k, d_token_table, first_token, dy, tokens, dropout));
+    }
     if (d_position_table.data != NULL) {
         TRY(add_rows(k, d_position_table, 0, dy, positions, dropout));
     }

@@ -222,6 +222,6 @@ extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor d
     p.b = x;
     p.transpose_a = true;
     p.add = !overwrite;
-    TRY(cuda_product_run(k, &p));
+    TRY(dw.data != NULL ? cuda_product_run(k, &p) : STATUS_OK);
     return dbias.data != NULL && dy.rows > 0 ? bias_gradient(k, dbias, dy, overwrite) : STATUS_OK;
 }

@@ -132,6 +132,18 @@ static double tolerance(enum dtype stored, double floats)
     return stored == DTYPE_BF16 ? 2 * 0x1p-8 : floats;
 }
 
+/* Where the matrix is frozen. */
+static void check_frozen(struct kernels *k, const struct problem *p, const struct results *got,
+                         struct results *r)
+{
+    struct classifier c = telling(r, p);
+    operation_set(r->dx, NAN);
+    c.dbias = tensor_absent();
+    CHECK_OK(classifier_run(k, r->losses.data, r->best, r->dx, tensor_absent(), p->x, p->w,
+                            p->targets, &c));
+    CHECK(operation_equal(r->dx, got->dx) && operation_equal(r->losses, got->losses));
+}
+
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -177,6 +189,8 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     }
     check_equal(&got, &again, s->rows);
     check_equal(&got, &threads, s->rows);
+    check_frozen(k, &p, &got, &again);
+    check_frozen(other, &p, &got, &threads);
     results_release(&got);
     results_release(&again);
     results_release(&threads);

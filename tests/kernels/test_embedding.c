@@ -79,6 +79,13 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     run(other, again, tokens, positions, dropout);
     CHECK(operation_equal(m.y, again.y) && operation_equal(m.d_tokens, again.d_tokens));
     CHECK(s->positions == 0 || operation_equal(m.d_positions, again.d_positions));
+    if (s->positions > 0) { /* where the token table is frozen */
+        struct memory once = memory_make(s, dtype);
+        CHECK_OK(embedding_backward(k, tensor_absent(), 0, once.d_positions, m.dy, tokens,
+                                    positions, dropout));
+        CHECK(operation_equal(once.d_positions, m.d_positions));
+        memory_release(&once);
+    }
     const struct memory both[] = {naive, exact};
     for (int i = 0; i < 2; i++) {
         reference_embedding_forward(both[i].y, tokens, positions, both[i].tokens_table,

@@ -209,6 +209,12 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     check_near(k, "dbias", got.dbias, exact.dbias, 0);
     check_equal(&got, &again);
     check_equal(&got, &threads);
+    if (overwrite) { /* a bias alone, where the matrix is frozen */
+        forget_parameters(&again, NAN);
+        CHECK_OK(linear_backward_weight(k, tensor_absent(), again.dbias, o.dy, o.x, true));
+        CHECK(operation_equal(again.dbias, got.dbias));
+        CHECK_OK(linear_backward_weight(k, tensor_absent(), tensor_absent(), o.dy, o.x, true));
+    }
     operands_release(&o);
     results_release(&got);
     results_release(&again);

@@ -104,6 +104,10 @@ static void test_split(void)
     struct model_parameter *none;
     int count;
     int64_t elements;
+    struct model_config llama = config;
+    llama.architecture = "llama";
+    llama.frozen = "*.q_proj.weight";
+    CHECK_FAILS(model_layout(&llama, 1, 0, &none, &count, &elements), STATUS_RECIPE, "q_proj");
     CHECK_FAILS(model_layout(&config, 5, 0, &none, &count, &elements), STATUS_INTERNAL, "12 heads");
     CHECK(none == NULL);
 }

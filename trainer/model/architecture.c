@@ -8,6 +8,7 @@
  * one after the other, so that products see one matrix.
  * llama is Touvron et al. 2023, arXiv:2302.13971 with the names of LlamaForCausalLM: weights N(0, 0.02), norms 1;
  * query, key and value lie one after the other too, and so do gate and up. */
+#include <fnmatch.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,6 +18,11 @@
 
 /* Every parameter starts on a 64-byte line, in f32 and in the bf16 copy. */
 enum { ALIGNMENT_ELEMS = 32 };
+
+static int64_t aligned(int64_t elements)
+{
+    return (elements + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
+}
 
 /* Most parameters of a block, and of all else. */
 enum { BLOCK_PARAMETERS = 16, OTHER_PARAMETERS = 16 };
@@ -68,6 +74,22 @@ int64_t model_vocabulary_rows(const struct model_config *config, int ranks)
     return (config->vocabulary + unit - 1) / unit * VOCABULARY_UNIT;
 }
 
+/* What is trained lies in forward order: all that comes from `layer` on lies behind what comes before it. */
+int64_t model_layer_first(const struct model_parameter *parameters, int count, int64_t layer)
+{
+    int64_t first = 0;
+    for (int i = 0; i < count && parameters[i].layer < layer; i++) {
+        const struct model_parameter *p = &parameters[i];
+        first = p->trained ? aligned(p->first + p->rows * p->columns) : first;
+    }
+    return first;
+}
+
+int64_t model_trained_elements(const struct model_parameter *parameters, int count)
+{
+    return model_layer_first(parameters, count, INT64_MAX);
+}
+
 int64_t model_parameter_elements(const struct model_parameter *p)
 {
     int64_t elements = 0;
@@ -80,6 +102,7 @@ int64_t model_parameter_elements(const struct model_parameter *p)
 struct layout {
     struct model_parameter *parameters;
     int count;
+    const char *frozen;
     int64_t elements;
     int64_t vectors; /* elements of these */
     int ranks, rank;
@@ -123,6 +146,21 @@ static void cut_parameter(struct model_parameter *p, const struct shape *shape, 
     *(along_rows ? &p->rows : &p->columns) = shape->extent * shape->blocks;
 }
 
+static bool is_frozen(const char *patterns, const char *name)
+{
+    static const char separators[] = ", ";
+    char pattern[MODEL_NAME_BYTES];
+    for (const char *at = patterns; at != NULL && *at != '\0'; at += strspn(at, separators)) {
+        size_t length = strcspn(at, separators);
+        snprintf(pattern, sizeof pattern, "%.*s", (int)length, at);
+        if (fnmatch(pattern, name, 0) == 0) {
+            return true;
+        }
+        at += length;
+    }
+    return false;
+}
+
 static void append(struct layout *layout, enum model_role role, struct shape shape,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
@@ -134,8 +172,6 @@ static void append(struct layout *layout, enum model_role role, struct shape sha
         .role = role,
         .layer = layout->layer,
         .joined = shape.joined > 0 ? shape.joined : 1,
-        .first = layout->elements,
-        .vector = layout->vectors,
         .rows = shape.rows,
         .columns = shape.columns,
         .whole_rows = shape.rows,
@@ -156,13 +192,35 @@ static void append(struct layout *layout, enum model_role role, struct shape sha
     va_start(arguments, format);
     vsnprintf(p->name, sizeof p->name, format, arguments);
     va_end(arguments);
-    int64_t size = p->rows * p->columns;
-    layout->vectors += p->dimensions == 1 ? size : 0;
-    layout->elements += size;
-    if (shape.joined <= 1) {
-        layout->elements =
-            (layout->elements + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
+    p->trained = !is_frozen(layout->frozen, p->name);
+}
+
+/* Those that are trained, or those that are not, behind what has its place already. */
+static void place(struct layout *layout, bool trained)
+{
+    for (int i = 0; i < layout->count; i++) {
+        struct model_parameter *p = &layout->parameters[i];
+        int64_t size = p->rows * p->columns;
+        if (p->trained == trained) {
+            p->first = layout->elements;
+            p->vector = layout->vectors;
+            layout->vectors += p->dimensions == 1 ? size : 0;
+            layout->elements += size;
+            layout->elements = p->joined > 1 ? layout->elements : aligned(layout->elements);
+        }
     }
+}
+
+static status check_joined(const struct layout *layout)
+{
+    for (int i = 0; i < layout->count; i++) {
+        const struct model_parameter *p = &layout->parameters[i];
+        REQUIRE(p->joined == 1 || p[0].trained == p[1].trained, STATUS_RECIPE,
+                "%s is frozen and %s is not, but both are one matrix to the products: freeze both, "
+                "or none",
+                p[p[0].trained ? 1 : 0].name, p[p[0].trained ? 0 : 1].name);
+    }
+    return STATUS_OK;
 }
 
 static struct shape matrix(int64_t rows, int64_t columns, float deviation)
@@ -419,7 +477,7 @@ status model_layout(const struct model_config *config, int ranks, int rank,
             "%d ranks do not share %lld heads, %lld key-value heads and %lld inner features evenly",
             ranks, (long long)config->heads, (long long)model_kv_heads(config),
             (long long)config->inner);
-    struct layout layout = {.ranks = ranks, .rank = rank, .layer = -1};
+    struct layout layout = {.frozen = config->frozen, .ranks = ranks, .rank = rank, .layer = -1};
     size_t slots = OTHER_PARAMETERS + (size_t)config->layers * BLOCK_PARAMETERS;
     layout.parameters = calloc(slots, sizeof *layout.parameters);
     REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
@@ -429,6 +487,13 @@ status model_layout(const struct model_config *config, int ranks, int rank,
         append_llama(&layout, config);
     } else {
         append_gpt2(&layout, config);
+    }
+    place(&layout, true);
+    place(&layout, false);
+    status result = check_joined(&layout);
+    if (result != STATUS_OK) {
+        free(layout.parameters);
+        return result;
     }
     *out = layout.parameters;
     *count = layout.count;

@@ -230,7 +230,8 @@ status model_hidden(struct model *m, int64_t n, struct tensor *hidden)
 static status need(const struct model *m, const struct model_input *input, int64_t layer)
 {
     bool behind = layer == m->config.layers;
-    int64_t end = behind ? m->elements : model_layer_first(m->parameters, layer + 1);
+    int64_t end =
+        behind ? m->elements : model_layer_first(m->parameters, m->parameter_count, layer + 1);
     return input->needed == NULL ? STATUS_OK : input->needed(input->user, end);
 }
 
@@ -294,7 +295,7 @@ static status clear_sums(const struct model *m, const struct model_input *input,
     struct device *dev = kernels_device(m->kernels);
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
-        if (!gradient_is_set(m, input, i)) {
+        if (gradients[i] != NULL && !gradient_is_set(m, input, i)) {
             TRY(device_zero(dev, kernels_stream(m->kernels), gradients[i],
                             (size_t)(p->rows * p->columns) * sizeof(float)));
         }
@@ -346,8 +347,9 @@ static status norm_backward(struct backward *b, struct place place, struct tenso
 {
     struct model *m = b->m;
     struct tensor stream = own(m, m->activations.d_stream, b->n);
-    struct tensor dgamma = model_gradient(m, place.weight, b->gradients), gamma_sums = dgamma;
-    struct tensor dbeta = model_gradient(m, place.bias, b->gradients), beta_sums = dbeta;
+    struct tensor dgamma, dbeta;
+    model_norm_gradients(m, place, b->gradients, &dgamma, &dbeta);
+    struct tensor gamma_sums = dgamma, beta_sums = dbeta;
     bool dropped = dropout.probability > 0;
     *delta = dropped ? own(m, m->activations.d_delta, b->n) : stream;
     TRY(model_norm_sums_begin(m, &gamma_sums, &beta_sums));
@@ -477,7 +479,7 @@ status model_backward(struct model *m, const struct model_input *input, float *c
         }
         TRY(layer_backward(&b, layer, &delta));
         if (final != NULL) {
-            TRY(final(user, model_layer_first(m->parameters, layer)));
+            TRY(final(user, model_layer_first(m->parameters, m->parameter_count, layer)));
         }
     }
     TRY(post ? embedded_backward(&b, &delta) : STATUS_OK);

@@ -95,11 +95,12 @@ static status transform_backward(struct model *m, const struct model_input *inpu
     struct head_activations *a = &m->activations.head;
     struct place norm = m->places[MODEL_TRANSFORM_NORM];
     struct tensor y = outputs(input, a->dense), dy = outputs(input, a->d_dense);
-    TRY(residual_norm_backward(
-        m->kernels, dy, tensor_absent(), model_gradient(m, norm.weight, gradients),
-        model_gradient(m, norm.bias, gradients), outputs(input, m->activations.exchange), y,
-        outputs(input, a->statistics), model_vector(m, norm.weight), NORM_LAYER,
-        NORM_STREAM_NOTHING, (struct dropout){0}));
+    struct tensor dgamma, dbeta;
+    model_norm_gradients(m, norm, gradients, &dgamma, &dbeta);
+    TRY(residual_norm_backward(m->kernels, dy, tensor_absent(), dgamma, dbeta,
+                               outputs(input, m->activations.exchange), y,
+                               outputs(input, a->statistics), model_vector(m, norm.weight),
+                               NORM_LAYER, NORM_STREAM_NOTHING, (struct dropout){0}));
     TRY(activation_backward(m->kernels, dy, dy, outputs(input, a->kept), m->config.activation));
     return dense_backward(m, input, gradients, m->places[MODEL_TRANSFORM], y, dy,
                           outputs(input, a->rows));

@@ -109,6 +109,7 @@ status model_arrange(const struct model_config *config, struct model_sharing sha
         }
         TRY(take(arena, dtype, rows, share.width + 2 * share.kv_width, &out->d_qkv));
         TRY(take(arena, dtype, rows, share.inner, &out->d_inner));
+        TRY(take(arena, DTYPE_F32, 2, config->width, &out->unused));
     }
     return STATUS_OK;
 }
@@ -257,13 +258,9 @@ const struct model_parameter *model_parameters(const struct model *m, int *count
     return m->parameters;
 }
 
-int64_t model_layer_first(const struct model_parameter *parameters, int64_t layer)
+static bool trained_vector(const struct model_parameter *p)
 {
-    int i = 0;
-    while (parameters[i].layer < layer) {
-        i++;
-    }
-    return parameters[i].first;
+    return p->trained && p->dimensions == 1;
 }
 
 int64_t model_elements(const struct model *m)
@@ -283,7 +280,11 @@ bf16 *model_copy(const struct model *m)
 
 float *model_vectors(const struct model *m, int64_t *count)
 {
-    *count = m->vectors != NULL ? vector_elements(m) : 0;
+    *count = 0;
+    for (int i = 0; i < m->parameter_count && m->vectors != NULL; i++) {
+        const struct model_parameter *p = &m->parameters[i];
+        *count += trained_vector(p) ? p->columns : 0;
+    }
     return m->vectors;
 }
 
@@ -357,8 +358,19 @@ struct tensor model_vector(const struct model *m, int parameter)
 
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients)
 {
-    return parameter < 0 ? tensor_absent()
-                         : joined_view(gradients[parameter], DTYPE_F32, &m->parameters[parameter]);
+    return parameter < 0 || gradients[parameter] == NULL
+               ? tensor_absent()
+               : joined_view(gradients[parameter], DTYPE_F32, &m->parameters[parameter]);
+}
+
+void model_norm_gradients(const struct model *m, struct place place, float *const *gradients,
+                          struct tensor *dgamma, struct tensor *dbeta)
+{
+    struct tensor unused = m->activations.unused;
+    *dgamma = model_gradient(m, place.weight, gradients);
+    *dbeta = model_gradient(m, place.bias, gradients);
+    *dgamma = dgamma->data != NULL ? *dgamma : tensor_rows(unused, 0, 1);
+    *dbeta = dbeta->data != NULL || place.bias < 0 ? *dbeta : tensor_rows(unused, 1, 1);
 }
 
 static int head_parameter(const struct model *m)

@@ -6,8 +6,9 @@
  * first row and two labels.
  * llama is gpt2 with RMS norms, rotary positions, key-value heads that several heads share, SwiGLU and no biases.
  *
- * Parameters lie in forward order in one flat f32 buffer; the products read a bf16 copy of it where the
- * precision is bf16. Gradients are the caller's, a place for each parameter. Backward finishes them from the
+ * Parameters lie in forward order in one flat f32 buffer, those that are trained before those that are frozen; the
+ * products read a bf16 copy of it where the precision is bf16. Gradients are the caller's, a place for each parameter,
+ * NULL for a frozen one, whose products backward leaves out. Backward finishes them from the
  * last parameter downwards, layer by layer, and says so; the tied embedding comes first, so it is final last. The model knows nothing of objectives and of the reduction of gradients.
  *
  * Weights are [out, in] in memory; `transposed` says that the Hugging Face file holds [in, out]. */
@@ -33,6 +34,7 @@ struct model_config {
     bool next_sentence;  /* BERT: pooler and a head of two labels */
     int64_t output_rows; /* BERT: masked rows of a micro-batch at most, ... */
     int64_t examples;    /* ... and examples */
+    const char *frozen;  /* patterns of names (fnmatch), comma-separated: not trained; NULL: none */
 };
 
 /* A rectangle of a whole matrix that lies in this rank's part of it, contiguous there: [rows, columns]. */
@@ -68,8 +70,9 @@ struct model_parameter {
     char name[MODEL_NAME_BYTES]; /* in the Hugging Face state_dict */
     enum model_role role;
     int64_t layer; /* the block that it lies in: -1 before them, L behind them */
-    int joined; /* it and the next ones, as many together, are one matrix (or bias) to products */
-    int64_t first;                     /* element in the flat buffer */
+    int joined;   /* it and the next ones, as many together, are one matrix (or bias) to products */
+    bool trained; /* has a gradient and moments; the same for all that are joined */
+    int64_t first;                     /* element in the flat buffer: trained ones come first */
     int64_t vector;                    /* of a vector: its first element among all vectors' */
     int64_t rows, columns;             /* of the part in memory; rows may be padded (vocabulary) */
     int64_t whole_rows, whole_columns; /* of all ranks' parts together, without padding */
@@ -118,7 +121,7 @@ int64_t model_vocabulary_rows(const struct model_config *config, int ranks);
  * Split     rows of the matrices that read the stream (heads of each of query, key and value; inner
  *           features), columns of those that write to it, rows of the token table
  * Memory    *out is the caller's, for free(); *elements is the flat buffer's length
- * Errors    STATUS_UNAVAILABLE naming the architecture
+ * Errors    STATUS_UNAVAILABLE naming the architecture; STATUS_RECIPE naming matrices that are frozen in part
  * Source    Shoeybi et al. 2019, arXiv:1909.08053 */
 status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements);
@@ -135,8 +138,11 @@ int64_t model_positions(const struct model_config *config);
 /* model_parameter_elements - weights that the part holds, without padding. */
 int64_t model_parameter_elements(const struct model_parameter *p);
 
-/* model_layer_first - the first element of a layer's parameters; for layer L: of those behind the layers. */
-int64_t model_layer_first(const struct model_parameter *parameters, int64_t layer);
+/* model_layer_first - the first trained element of a layer's parameters; for layer L: of those behind the layers. */
+int64_t model_layer_first(const struct model_parameter *parameters, int count, int64_t layer);
+
+/* model_trained_elements - how many of the flat buffer's belong to what is trained: its first ones. */
+int64_t model_trained_elements(const struct model_parameter *parameters, int count);
 
 /* How ranks share a model. */
 struct model_sharing {
@@ -175,7 +181,7 @@ status model_initialise(struct model *m, uint64_t seed);
  * norms) stay, and whoever has the others keeps copy and vectors up to date. model_weights is NULL then. */
 status model_release_weights(struct model *m);
 
-/* model_vectors - f32 [count], the vectors of all parameters, once the weights are released. */
+/* model_vectors - f32 [count], the vectors of all trained parameters, once the weights are released. */
 float *model_vectors(const struct model *m, int64_t *count);
 
 /* model_weights_changed - round the bf16 copy after the f32 weights were set by hand. */

@@ -87,6 +87,7 @@ struct activations {
     struct tensor d_delta;  /* [n, C] behind dropout; absent without */
     struct tensor d_qkv;    /* [N, (H + 2 G) D / t] */
     struct tensor d_inner;  /* [N, F/t] */
+    struct tensor unused;   /* f32 [2, C] gradients of a frozen norm */
 };
 
 struct model {
@@ -134,8 +135,11 @@ struct place model_place(const struct model *m, int64_t layer, enum model_role r
 struct tensor model_matrix(const struct model *m, int parameter);
 /* model_vector - a bias or norm weight, always f32. */
 struct tensor model_vector(const struct model *m, int parameter);
-/* model_gradient - a parameter's gradient, where the caller has it. */
+/* model_gradient - a parameter's gradient, where the caller has it; absent for a frozen one. */
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients);
+/* model_norm_gradients - of a norm's weight and, where it has one, bias; of frozen ones a place that nobody reads. */
+void model_norm_gradients(const struct model *m, struct place place, float *const *gradients,
+                          struct tensor *dgamma, struct tensor *dbeta);
 
 /* ---- sharing.c; each does nothing where there is one rank ---- */
 

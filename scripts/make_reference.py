@@ -367,6 +367,54 @@ def write_pretrained(folder):
     print(folder)
 
 
+def write_model_folders(folder):
+    """Folders of encoders and of Llamas as save_pretrained writes them, and their logits of padded batches."""
+    import transformers as t
+    sizes = dict(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=12, initializer_range=0.5)
+    bert = dict(sizes, vocab_size=19, max_position_embeddings=12)
+    llama = dict(sizes, num_attention_heads=4, num_key_value_heads=2, vocab_size=19, max_position_embeddings=12)
+    small = dict(max_shard_size="3KB")
+    cases = {
+        "bert": (t.BertForPreTraining, t.BertConfig(**bert, hidden_dropout_prob=0.2), None, torch.float32, {}),
+        "bert_untied": (t.BertForMaskedLM, t.BertConfig(**bert, hidden_act="gelu_new", layer_norm_eps=1e-3,
+                                                        tie_word_embeddings=False), None, torch.float16, small),
+        "bert_bare": (t.BertForPreTraining, t.BertConfig(**bert), "bert", torch.float32, {}),
+        "roberta": (t.RobertaForMaskedLM, t.RobertaConfig(**dict(bert, max_position_embeddings=14), type_vocab_size=1),
+                    None, torch.float32, {}),
+        "llama": (t.LlamaForCausalLM, t.LlamaConfig(**llama, rms_norm_eps=1e-5, rope_parameters=dict(
+            rope_type="default", rope_theta=500.0)), None, torch.float32, small),
+        "llama_tied": (t.LlamaForCausalLM, t.LlamaConfig(**llama, tie_word_embeddings=True), None, torch.bfloat16, {}),
+    }
+    with h5py.File(folder / "folders.h5", "w") as f:
+        for seed, (name, (kind, config, inside, dtype, options)) in enumerate(cases.items()):
+            torch.manual_seed(seed + 40)
+            model = kind(config)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(torch.randn_like(p) * 0.1)
+            model = model.to(dtype)
+            (getattr(model, inside) if inside else model).save_pretrained(folder / name, **options)
+            (folder / name / "generation_config.json").unlink(missing_ok=True)
+            lengths = [10, 7, 3]
+            ids = torch.randint(5, 19, (len(lengths), max(lengths)))
+            there = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+            ids[~there] = config.pad_token_id or 0
+            more = {}
+            if name.startswith("bert"):
+                more["token_type_ids"] = (torch.arange(max(lengths))[None, :] >= 2).long() * there
+            with torch.no_grad():
+                out = model.double().eval()(ids, attention_mask=there.long(), **more)
+                hidden = model.base_model(ids, attention_mask=there.long(), **more).last_hidden_state
+            logits = getattr(out, "prediction_logits", None)
+            f[name + "/lengths"] = np.array(lengths, np.int32)
+            f[name + "/ids"] = ids[there].numpy().astype(np.int32)
+            f[name + "/hidden"] = hidden[there].numpy()
+            f[name + "/logits"] = (out.logits if logits is None else logits)[there].numpy()
+            if hasattr(out, "seq_relationship_logits"):
+                f[name + "/labels"] = out.seq_relationship_logits.numpy()
+    print(folder)
+
+
 def dpo_cases():
     """Names, weights, beta, label_smoothing, discopop_tau."""
     one = {"sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "sft", "sigmoid_norm"}
@@ -549,6 +597,7 @@ def main():
         return
     if sys.argv[1:] == ["pretrained"]:
         write_pretrained(folder / "pretrained")
+        write_model_folders(folder / "pretrained")
         return
     if sys.argv[1:] == ["dpo"]:
         write_dpo(folder / "dpo.h5")

@@ -1,4 +1,4 @@
-/* Every field of config.json that changes what a GPT-2 computes is read, or refused by its name where this
+/* Every field of config.json that changes what a model computes is read, or refused by its name where this
  * version does not have it; the others (ids of special tokens, the head of other tasks) are no settings here. */
 #include "trainer/pretrained_config.h"
 
@@ -65,44 +65,44 @@ static status read_text(const struct config *c, const char *key, const char *pre
 
 /* ---- what this version has ---- */
 
-static status check_architecture(const struct config *c)
+/* The classes that config.json names, and what they promise together. */
+static status read_classes(const struct config *c, struct pretrained_promise *promise)
+{
+    const struct pretrained_family *family = promise->family;
+    const json_t *names = field(c, "architectures");
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        REQUIRE(name != NULL, STATUS_DATA, "%s: architectures is not a list of texts", c->path);
+        const struct pretrained_class *one = pretrained_class(family, name);
+        REQUIRE(one != NULL, STATUS_UNAVAILABLE,
+                "%s: the architecture %.60s is not in this version; %s and %s are", c->path, name,
+                family->classes[0].name, family->classes[1].name);
+        promise->heads.predictions |= one->predictions;
+        promise->heads.labels |= one->labels;
+    }
+    return STATUS_OK;
+}
+
+static status read_family(const struct config *c, struct pretrained_promise *promise)
 {
     const char *type;
     TRY(read_text(c, "model_type", NULL, &type));
     REQUIRE(type != NULL, STATUS_DATA,
             "%s: model_type is missing; is this a model of transformers?", c->path);
-    REQUIRE(strcmp(type, "gpt2") == 0, STATUS_UNAVAILABLE,
-            "%s: model_type %.60s is not in this version; gpt2 is", c->path, type);
-    const json_t *names = field(c, "architectures");
-    for (size_t i = 0; i < json_array_size(names); i++) {
-        const char *name = json_string_value(json_array_get(names, i));
-        REQUIRE(name != NULL, STATUS_DATA, "%s: architectures is not a list of texts", c->path);
-        REQUIRE(strcmp(name, "GPT2LMHeadModel") == 0 || strcmp(name, "GPT2Model") == 0,
-                STATUS_UNAVAILABLE,
-                "%s: the architecture %.60s is not in this version; GPT2LMHeadModel and GPT2Model "
-                "are",
-                c->path, name);
-    }
-    return STATUS_OK;
+    *promise = (struct pretrained_promise){.family = pretrained_family(type)};
+    REQUIRE(promise->family != NULL, STATUS_UNAVAILABLE,
+            "%s: model_type %.60s is not in this version; %s are", c->path, type,
+            pretrained_types());
+    return read_classes(c, promise);
 }
 
-/* Switches of GPT2Config that change the mathematics. reorder_and_upcast_attn changes only the precision. */
-static status check_switches(const struct config *c)
+static status check_switches(const struct config *c, const struct pretrained_family *family)
 {
-    static const struct {
-        const char *key;
-        bool wanted;
-    } switches[] = {
-        {"scale_attn_weights", true},
-        {"scale_attn_by_inverse_layer_idx", false},
-        {"add_cross_attention", false},
-    };
-    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
-        bool value;
-        TRY(read_boolean(c, switches[i].key, switches[i].wanted, &value));
-        REQUIRE(value == switches[i].wanted, STATUS_UNAVAILABLE,
-                "%s: %s: %s is not in this version", c->path, switches[i].key,
-                value ? "true" : "false");
+    for (int i = 0; i < PRETRAINED_SWITCHES && family->switches[i].name != NULL; i++) {
+        bool value, wanted = family->switches[i].wanted;
+        TRY(read_boolean(c, family->switches[i].name, wanted, &value));
+        REQUIRE(value == wanted, STATUS_UNAVAILABLE, "%s: %s: %s is not in this version", c->path,
+                family->switches[i].name, value ? "true" : "false");
     }
     REQUIRE(field(c, "quantization_config") == NULL, STATUS_UNAVAILABLE,
             "%s: quantization_config: quantized weights are not in this version; save the model "
@@ -118,10 +118,17 @@ static const struct {
     {"gelu", "gelu_erf"},      {"gelu_python", "gelu_erf"},
 };
 
-static status read_activation(const struct config *c, char out[RECIPE_NAME_BYTES])
+static status read_activation(const struct config *c, const struct pretrained_family *family,
+                              char out[RECIPE_NAME_BYTES])
 {
     const char *name;
-    TRY(read_text(c, "activation_function", "gelu_new", &name));
+    TRY(read_text(c, family->activation_key, family->activation, &name));
+    if (strcmp(family->activation, "silu") == 0) {
+        REQUIRE(strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0, STATUS_UNAVAILABLE,
+                "%s: %s %.60s is not in this version; silu is", c->path, family->activation_key,
+                name);
+        return STATUS_OK;
+    }
     for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
         if (strcmp(activations[i].theirs, name) == 0) {
             snprintf(out, RECIPE_NAME_BYTES, "%s", activations[i].ours);
@@ -129,40 +136,34 @@ static status read_activation(const struct config *c, char out[RECIPE_NAME_BYTES
         }
     }
     RAISE(STATUS_UNAVAILABLE,
-          "%s: activation_function %.60s is not in this version; gelu_new, gelu_pytorch_tanh, "
-          "gelu_fast, gelu and gelu_python are",
-          c->path, name);
+          "%s: %s %.60s is not in this version; gelu_new, gelu_pytorch_tanh, gelu_fast, gelu and "
+          "gelu_python are",
+          c->path, family->activation_key, name);
 }
 
 /* ---- to a recipe ---- */
 
-/* The presets are those of GPT2Config. */
-static status read_sizes(const struct config *c, struct recipe *r)
+static status read_key(const struct config *c, const struct pretrained_key *key, struct recipe *r)
 {
-    int64_t inner;
-    TRY(read_integer(c, "n_layer", 12, &r->model.num_layers));
-    TRY(read_integer(c, "n_embd", 768, &r->model.hidden_size));
-    TRY(read_integer(c, "n_head", 12, &r->model.num_heads));
-    TRY(read_integer(c, "n_positions", 1024, &r->model.max_position_embeddings));
-    TRY(read_integer(c, "vocab_size", 50257, &r->model.vocab_size));
-    TRY(read_integer(c, "n_inner", 0, &inner));
-    bool given = field(c, "n_inner") != NULL;
-    REQUIRE(r->model.num_layers > 0 && r->model.hidden_size > 0 && r->model.num_heads > 0 &&
-                r->model.max_position_embeddings > 0 && r->model.vocab_size > 1 &&
-                (!given || inner > 0),
-            STATUS_DATA,
-            "%s: n_layer, n_embd, n_head, n_positions, n_inner must be above 0, vocab_size above 1",
-            c->path);
-    r->model.intermediate_size = inner;
+    void *setting = (char *)r + key->setting;
+    if (!key->integer) {
+        return read_number(c, key->name, key->preset, setting);
+    }
+    if (key->optional && field(c, key->name) == NULL) {
+        return STATUS_OK;
+    }
+    int64_t value;
+    TRY(read_integer(c, key->name, (int64_t)key->preset, &value));
+    REQUIRE(value > 0, STATUS_DATA, "%s: %s is %lld; it must be above 0", c->path, key->name,
+            (long long)value);
+    memcpy(setting, &value, sizeof value);
     return STATUS_OK;
 }
 
-static status read_dropout(const struct config *c, struct recipe *r)
+static status read_gpt2(const struct config *c, struct recipe *r)
 {
     double embeddings;
-    TRY(read_number(c, "resid_pdrop", 0.1, &r->model.dropout));
     TRY(read_number(c, "embd_pdrop", 0.1, &embeddings));
-    TRY(read_number(c, "attn_pdrop", 0.1, &r->model.attention_dropout));
     if (embeddings != r->model.dropout) {
         log_warning("IMPORT",
                     "%s: embd_pdrop %g is not resid_pdrop %g; model.dropout is the latter, for "
@@ -172,16 +173,69 @@ static status read_dropout(const struct config *c, struct recipe *r)
     return STATUS_OK;
 }
 
-static status read_settings(const struct config *c, struct recipe *r)
+static status read_encoder(const struct config *c, const struct pretrained_promise *promise,
+                           struct recipe *r)
 {
-    TRY(check_architecture(c));
-    TRY(check_switches(c));
-    TRY(read_sizes(c, r));
-    TRY(read_activation(c, r->model.activation));
-    TRY(read_dropout(c, r));
-    TRY(read_number(c, "layer_norm_epsilon", 1e-5, &r->model.layer_norm_epsilon));
-    TRY(read_number(c, "initializer_range", 0.02, &r->model.initializer_range));
-    return read_boolean(c, "tie_word_embeddings", true, &r->model.tie_word_embeddings);
+    bool roberta = strcmp(promise->family->type, "roberta") == 0;
+    int64_t pad;
+    const char *positions;
+    TRY(read_text(c, "position_embedding_type", "absolute", &positions));
+    REQUIRE(strcmp(positions, "absolute") == 0, STATUS_UNAVAILABLE,
+            "%s: position_embedding_type %.60s is not in this version; absolute is", c->path,
+            positions);
+    TRY(read_integer(c, "pad_token_id", 1, &pad));
+    REQUIRE(!roberta || pad == 1, STATUS_UNAVAILABLE,
+            "%s: pad_token_id %lld: positions that begin with row %lld are not in this version; "
+            "with 1 they begin with row 2",
+            c->path, (long long)pad, (long long)pad + 1);
+    r->model.next_sentence = promise->heads.labels; /* import looks at the weights too */
+    return STATUS_OK;
+}
+
+/* rope_parameters of transformers 5, or before it rope_theta and rope_scaling. */
+static status read_rotary(const struct config *c, struct recipe *r)
+{
+    const json_t *inside = field(c, "rope_parameters");
+    const json_t *scaling = inside != NULL ? inside : field(c, "rope_scaling");
+    struct config nested = *c;
+    const char *type = "default", *older = type;
+    int64_t head;
+    TRY(read_number(c, "rope_theta", 10000, &r->model.rope_theta));
+    if (scaling != NULL) {
+        REQUIRE(json_is_object(scaling), STATUS_DATA, "%s: %s is not an object", c->path,
+                inside != NULL ? "rope_parameters" : "rope_scaling");
+        nested.document = (json_t *)scaling;
+        TRY(read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
+        TRY(read_text(&nested, "type", type, &older));
+        TRY(read_text(&nested, "rope_type", older, &type));
+    }
+    REQUIRE(strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
+            "%s: the rope_type %.60s is not in this version; default is", c->path, type);
+    TRY(read_integer(c, "head_dim", r->model.hidden_size / r->model.num_heads, &head));
+    REQUIRE(head == r->model.hidden_size / r->model.num_heads, STATUS_UNAVAILABLE,
+            "%s: head_dim %lld, and hidden_size / num_attention_heads is %lld: heads of another "
+            "width are not in this version",
+            c->path, (long long)head, (long long)(r->model.hidden_size / r->model.num_heads));
+    return STATUS_OK;
+}
+
+static status read_settings(const struct config *c, struct recipe *r,
+                            struct pretrained_promise *promise)
+{
+    TRY(read_family(c, promise));
+    const struct pretrained_family *family = promise->family;
+    snprintf(r->model.architecture, sizeof r->model.architecture, "%s", family->type);
+    snprintf(r->objective, sizeof r->objective, "%s", family->objective);
+    TRY(check_switches(c, family));
+    for (int i = 0; i < PRETRAINED_KEYS && family->keys[i].name != NULL; i++) {
+        TRY(read_key(c, &family->keys[i], r));
+    }
+    TRY(read_activation(c, family, r->model.activation));
+    TRY(read_boolean(c, "tie_word_embeddings", family->tied, &r->model.tie_word_embeddings));
+    if (strcmp(family->type, "gpt2") == 0) {
+        return read_gpt2(c, r);
+    }
+    return strcmp(family->type, "llama") == 0 ? read_rotary(c, r) : read_encoder(c, promise, r);
 }
 
 /* Ranges and contradictions are the recipe's own business: it is read back from its text. */
@@ -206,14 +260,15 @@ static status check_recipe(const char *path, const struct recipe *r, struct reci
     return result;
 }
 
-static status read_config(const struct config *c, struct recipe *out)
+static status read_config(const struct config *c, struct recipe *out,
+                          struct pretrained_promise *promise)
 {
     struct recipe *r = malloc(sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a recipe");
     recipe_preset(r);
     snprintf(r->run_dir, sizeof r->run_dir, "runs/imported");
     r->train.max_steps = 1; /* a recipe has to say; nothing is trained */
-    status result = read_settings(c, r);
+    status result = read_settings(c, r, promise);
     if (result == STATUS_OK) {
         result = check_recipe(c->path, r, out);
     }
@@ -221,7 +276,8 @@ static status read_config(const struct config *c, struct recipe *out)
     return result;
 }
 
-status pretrained_config_read(const char *folder, struct recipe *out)
+status pretrained_config_read(const char *folder, struct recipe *out,
+                              struct pretrained_promise *promise)
 {
     struct config c = {.document = NULL};
     char *text = NULL;
@@ -233,7 +289,7 @@ status pretrained_config_read(const char *folder, struct recipe *out)
     free(text);
     REQUIRE(c.document != NULL, STATUS_DATA, "%s:%d:%d: %s", c.path, error.line, error.column,
             error.text);
-    status result = json_is_object(c.document) ? read_config(&c, out)
+    status result = json_is_object(c.document) ? read_config(&c, out, promise)
                                                : status_raise(STATUS_DATA, __FILE__, __LINE__,
                                                               "%s: not a JSON object", c.path);
     json_decref(c.document);
@@ -253,7 +309,7 @@ static void write_integer(FILE *file, const char *key, int64_t value)
     fprintf(file, "  \"%s\": %lld,\n", key, (long long)value);
 }
 
-/* transformers' own default would be GPT-2's 50256. */
+/* transformers' own default would be that of the published model. */
 static void write_token(FILE *file, const char *key, int32_t id)
 {
     if (id >= 0) {
@@ -263,38 +319,72 @@ static void write_token(FILE *file, const char *key, int32_t id)
     }
 }
 
-status pretrained_config_write(const struct recipe *r, int64_t vocabulary, int32_t end,
-                               enum safetensors_dtype dtype, FILE *file)
+static void write_boolean(FILE *file, const char *key, bool value)
 {
-    bool erf = strcmp(r->model.activation, "gelu_erf") == 0;
-    fprintf(file, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
-    write_integer(file, "vocab_size", vocabulary);
-    write_integer(file, "n_positions", r->model.max_position_embeddings);
-    write_integer(file, "n_embd", r->model.hidden_size);
-    write_integer(file, "n_layer", r->model.num_layers);
-    write_integer(file, "n_head", r->model.num_heads);
-    write_integer(file, "n_inner", r->model.intermediate_size);
-    fprintf(file, "  \"activation_function\": \"%s\",\n", erf ? "gelu" : "gelu_new");
-    write_number(file, "resid_pdrop", r->model.dropout);
-    write_number(file, "embd_pdrop", r->model.dropout);
-    write_number(file, "attn_pdrop", r->model.attention_dropout);
-    write_number(file, "layer_norm_epsilon", r->model.layer_norm_epsilon);
-    write_number(file, "initializer_range", r->model.initializer_range);
-    fprintf(file, "  \"scale_attn_weights\": true,\n");
-    fprintf(file, "  \"scale_attn_by_inverse_layer_idx\": false,\n");
-    fprintf(file, "  \"tie_word_embeddings\": %s,\n",
-            r->model.tie_word_embeddings ? "true" : "false");
-    write_token(file, "bos_token_id", end);
-    write_token(file, "eos_token_id", end);
-    fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n",
-            dtype == SAFETENSORS_BF16 ? "bfloat16" : "float32");
-    REQUIRE(!ferror(file), STATUS_WRITE, "config.json cannot be written");
-    return STATUS_OK;
+    fprintf(file, "  \"%s\": %s,\n", key, value ? "true" : "false");
 }
 
-void pretrained_shape(const struct model_parameter *p, int64_t shape[2])
+/* The class whose heads are those of the model. */
+static const char *class_of(const struct pretrained_family *family, const struct recipe *r)
 {
-    bool turned = p->transposed || p->dimensions == 1;
-    shape[0] = turned ? p->whole_columns : p->whole_rows;
-    shape[1] = turned ? p->whole_rows : p->whole_columns;
+    return family->classes[0].labels && !r->model.next_sentence ? family->classes[1].name
+                                                                : family->classes[0].name;
+}
+
+static void write_key(FILE *file, const struct pretrained_key *key, const struct recipe *r)
+{
+    const void *setting = (const char *)r + key->setting;
+    if (key->integer) {
+        write_integer(file, key->name, *(const int64_t *)setting);
+    } else {
+        write_number(file, key->name, *(const double *)setting);
+    }
+}
+
+static void write_settings(FILE *file, const struct pretrained_family *family,
+                           const struct recipe *r)
+{
+    bool erf = strcmp(r->model.activation, "gelu_erf") == 0;
+    bool silu = strcmp(family->activation, "silu") == 0;
+    for (int i = 0; i < PRETRAINED_KEYS && family->keys[i].name != NULL; i++) {
+        write_key(file, &family->keys[i], r);
+    }
+    for (int i = 0; i < PRETRAINED_SWITCHES && family->switches[i].name != NULL; i++) {
+        write_boolean(file, family->switches[i].name, family->switches[i].wanted);
+    }
+    fprintf(file, "  \"%s\": \"%s\",\n", family->activation_key,
+            silu  ? "silu"
+            : erf ? "gelu"
+                  : "gelu_new");
+    write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);
+    if (strcmp(family->type, "gpt2") == 0) {
+        write_number(file, "embd_pdrop", r->model.dropout);
+    } else if (strcmp(family->type, "llama") == 0) {
+        write_number(file, "rope_theta", r->model.rope_theta);
+    }
+}
+
+status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
+                               struct pretrained_tokens tokens, enum safetensors_dtype dtype,
+                               FILE *file)
+{
+    const struct pretrained_family *family = pretrained_family(recipe->model.architecture);
+    REQUIRE(family != NULL, STATUS_UNAVAILABLE,
+            "model.architecture %s has no form in transformers that this version can write; %s do",
+            recipe->model.architecture, pretrained_types());
+    struct recipe *r = malloc(sizeof *r);
+    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for config.json");
+    *r = *recipe;
+    r->model.vocab_size = vocabulary;
+    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
+            class_of(family, r), family->type);
+    write_settings(file, family, r);
+    write_token(file, "bos_token_id", tokens.begin);
+    write_token(file, "eos_token_id", tokens.end);
+    write_token(file, "pad_token_id", tokens.pad);
+    fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n",
+            dtype == SAFETENSORS_BF16 ? "bfloat16" : "float32");
+    free(r);
+    REQUIRE(!ferror(file), STATUS_WRITE, "config.json cannot be written");
+    return STATUS_OK;
 }

@@ -1,23 +1,31 @@
-/* config.json of a GPT-2 and the section `model` of a recipe: the same settings under other names. */
+/* config.json of a model folder and the section `model` of a recipe: the same settings under other names. */
 #pragma once
 
 #include <stdio.h>
 
-#include "trainer/model/model.h"
+#include "trainer/pretrained_family.h"
 #include "trainer/recipe.h"
 #include "trainer/safetensors.h"
+
+/* What config.json says of the folder's tensors. */
+struct pretrained_promise {
+    const struct pretrained_family *family;
+    struct pretrained_class heads; /* of all classes that it names */
+};
 
 /* pretrained_config_read - a whole recipe with the settings of folder/config.json. What it leaves out has the
  * value that transformers gives it.
  *
  * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE for another model */
-status pretrained_config_read(const char *folder, struct recipe *out);
+status pretrained_config_read(const char *folder, struct recipe *out,
+                              struct pretrained_promise *promise);
 
-/* pretrained_config_write - config.json, from which GPT2LMHeadModel.from_pretrained makes the same model.
- *
- * end       the tokenizer's end token; -1: none */
-status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary, int32_t end,
-                               enum safetensors_dtype dtype, FILE *file);
+/* Ids of special tokens; -1: none. */
+struct pretrained_tokens {
+    int32_t begin, end, pad;
+};
 
-/* pretrained_shape - of a parameter in the file, in Hugging Face's orientation; a vector is a column. */
-void pretrained_shape(const struct model_parameter *parameter, int64_t shape[2]);
+/* pretrained_config_write - config.json, from which from_pretrained makes the same model. */
+status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
+                               struct pretrained_tokens tokens, enum safetensors_dtype dtype,
+                               FILE *file);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint_output.h"
 #include "trainer/checkpoint_reader.h"
@@ -19,6 +20,7 @@ struct export_job {
     struct checkpoint_found found;
     struct checkpoint_reader *reader;
     struct recipe recipe;
+    const struct pretrained_family *family;
     int64_t vocabulary;
     struct model_parameter *parameters;
     int count;
@@ -40,10 +42,16 @@ static status read_recipe(struct export_job *ex)
 /* The tokenizer's size, where the recipe has none, is that of the table. */
 static status read_vocabulary(struct export_job *ex)
 {
+    const struct pretrained_family *family = pretrained_family(ex->recipe.model.architecture);
+    REQUIRE(family != NULL, STATUS_UNAVAILABLE,
+            "%s: model.architecture %s has no form in transformers that this version can write; "
+            "%s do",
+            ex->found.folder, ex->recipe.model.architecture, pretrained_types());
     const struct manifest *m = checkpoint_reader_manifest(ex->reader);
-    const struct manifest_tensor *table = manifest_find(m, "model", "transformer.wte.weight");
-    REQUIRE(table != NULL, STATUS_CHECKPOINT, "%s holds no transformer.wte.weight",
-            ex->found.folder);
+    const char *name = family->aliases[0].ours;
+    const struct manifest_tensor *table = manifest_find(m, "model", name);
+    REQUIRE(table != NULL, STATUS_CHECKPOINT, "%s holds no %s", ex->found.folder, name);
+    ex->family = family;
     ex->vocabulary = table->shape[0];
     return STATUS_OK;
 }
@@ -109,6 +117,14 @@ static status write_tensors(const struct export_job *ex, struct safetensors_writ
     return result;
 }
 
+/* An encoder's output bias has another name where nothing is tied (pretrained_import.c). */
+static const char *file_name(const struct export_job *ex, const char *name)
+{
+    const char *bias = ex->family->aliases[1].ours;
+    bool other = !ex->recipe.model.tie_word_embeddings && bias != NULL && strcmp(bias, name) == 0;
+    return other ? ex->family->aliases[1].theirs : name;
+}
+
 static status write_weights(const struct export_job *ex)
 {
     char path[FILE_PATH_BYTES];
@@ -117,7 +133,7 @@ static status write_weights(const struct export_job *ex)
     struct safetensors_shape *shapes = calloc((size_t)ex->count, sizeof *shapes);
     REQUIRE(shapes != NULL, STATUS_INTERNAL, "out of memory for %d tensors", ex->count);
     for (int i = 0; i < ex->count; i++) {
-        shapes[i].name = ex->parameters[i].name;
+        shapes[i].name = file_name(ex, ex->parameters[i].name);
         shapes[i].dimensions = ex->parameters[i].dimensions;
         pretrained_shape(&ex->parameters[i], shapes[i].shape);
     }
@@ -139,14 +155,37 @@ static status write_text(const struct export_job *ex, const char *name, const ch
     return file_write(path, text, bytes);
 }
 
+/* RoBERTa's positions are counted from its pad token on, so that there is one without a tokenizer too. */
+static struct pretrained_tokens tokens_of(const struct export_job *ex)
+{
+    struct pretrained_tokens tokens = {-1, -1, -1};
+    if (ex->tokenizer != NULL) {
+        bool encoder = strcmp(ex->family->objective, "mlm") == 0;
+        struct tokenizer_specials specials = tokenizer_specials_of(ex->tokenizer);
+        tokens.end = tokenizer_eos(ex->tokenizer);
+        tokens.begin = encoder && tokens.end >= 0 ? specials.cls : tokens.end;
+        tokens.pad = encoder ? specials.pad : -1;
+    }
+    if (strcmp(ex->family->type, "roberta") == 0) {
+        if (tokens.pad >= 0 && tokens.pad != 1) {
+            log_warning("EXPORT",
+                        "%s: <pad> has the id %d; transformers takes 1 for RoBERTa's padding, and "
+                        "gives that token another position",
+                        ex->tokenizer_folder, tokens.pad);
+        }
+        tokens.pad = 1;
+    }
+    return tokens;
+}
+
 static status write_config(const struct export_job *ex)
 {
     char *text = NULL;
     size_t bytes = 0;
-    int32_t end = ex->tokenizer != NULL ? tokenizer_eos(ex->tokenizer) : -1;
+    struct pretrained_tokens tokens = tokens_of(ex);
     FILE *file = open_memstream(&text, &bytes);
     REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for config.json");
-    status result = pretrained_config_write(&ex->recipe, ex->vocabulary, end, ex->dtype, file);
+    status result = pretrained_config_write(&ex->recipe, ex->vocabulary, tokens, ex->dtype, file);
     fclose(file);
     if (result == STATUS_OK) {
         result = write_text(ex, "config.json", text, bytes);
@@ -165,23 +204,46 @@ static status write_json(const struct export_job *ex, const char *name, json_t *
     return result;
 }
 
+static status put_token(const struct export_job *ex, json_t *config, const char *key, int32_t id)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (id >= 0) {
+        TRY(tokenizer_decode(ex->tokenizer, &id, 1, false, &text, &bytes));
+        json_object_set_new(config, key, json_string(text));
+        free(text);
+    }
+    return STATUS_OK;
+}
+
+static status put_tokens(const struct export_job *ex, json_t *config)
+{
+    struct pretrained_tokens tokens = tokens_of(ex);
+    TRY(put_token(ex, config, "bos_token", tokens.begin));
+    TRY(put_token(ex, config, "eos_token", tokens.end));
+    if (strcmp(ex->family->objective, "mlm") == 0) {
+        struct tokenizer_specials specials = tokenizer_specials_of(ex->tokenizer);
+        TRY(put_token(ex, config, "cls_token", specials.cls));
+        TRY(put_token(ex, config, "sep_token", specials.sep));
+        TRY(put_token(ex, config, "pad_token", specials.pad));
+        TRY(put_token(ex, config, "mask_token", specials.mask));
+        TRY(put_token(ex, config, "unk_token", specials.unknown));
+    }
+    return STATUS_OK;
+}
+
 /* What AutoTokenizer asks for beside tokenizer.json. */
 static status write_tokenizer_config(const struct export_job *ex)
 {
-    char *end = NULL;
-    size_t bytes = 0;
-    int32_t id = tokenizer_eos(ex->tokenizer);
-    if (id >= 0) {
-        TRY(tokenizer_decode(ex->tokenizer, &id, 1, false, &end, &bytes));
+    struct model_config model = session_model_config(&ex->recipe, ex->vocabulary);
+    json_t *config = json_pack("{s:s, s:I, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
+                               "model_max_length", (json_int_t)model_positions(&model),
+                               "clean_up_tokenization_spaces", 0);
+    status result = put_tokens(ex, config);
+    if (result != STATUS_OK) {
+        json_decref(config);
+        return result;
     }
-    json_t *config = json_pack(
-        "{s:s, s:I, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "model_max_length",
-        (json_int_t)ex->recipe.model.max_position_embeddings, "clean_up_tokenization_spaces", 0);
-    if (end != NULL) {
-        json_object_set_new(config, "bos_token", json_string(end));
-        json_object_set_new(config, "eos_token", json_string(end));
-    }
-    free(end);
     return write_json(ex, "tokenizer_config.json", config);
 }
 

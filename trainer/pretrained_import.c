@@ -1,6 +1,7 @@
 /* Every tensor of the model must be there once, with its shape, and nothing else may be: a model that is
- * other than it says would be another model in silence. The exceptions go by name: the causal masks that old
- * versions of transformers saved, and an output matrix that is the embedding. */
+ * other than it says would be another model in silence. The exceptions go by name (pretrained_family.c): masks and
+ * positions that old versions of transformers saved, a tied tensor's second name, and heads that the class does not
+ * have, which begin with the random values that training would give them and are told. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "build_info.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint_source.h"
@@ -17,7 +20,6 @@
 
 static const char weights_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
-static const char prefix[] = "transformer.", head_name[] = "lm_head.weight";
 static const size_t index_limit_bytes = (size_t)64 << 20;
 enum { FILES_MAX = 512, COMPARE_ELEMENTS = 1 << 16 };
 
@@ -27,10 +29,11 @@ const char *const pretrained_tokenizer_files[] = {
     "special_tokens_map.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
     NULL,
 };
 
-/* Where a parameter lies. */
+/* Where a parameter lies; no tensor: nowhere, it begins with random values. */
 struct place {
     const struct safetensors *file;
     const struct safetensors_tensor *tensor;
@@ -39,6 +42,7 @@ struct place {
 struct import_job {
     const char *folder;
     struct recipe *recipe;
+    struct pretrained_promise promise;
     struct model_parameter *parameters;
     int count;
     struct safetensors *files[FILES_MAX];
@@ -143,13 +147,6 @@ static status find_named(const struct import_job *im, const char *name, struct p
     return STATUS_OK;
 }
 
-/* GPT2Model saves its tensors without the prefix that they have in GPT2LMHeadModel. */
-static const char *bare(const char *name)
-{
-    size_t length = sizeof prefix - 1;
-    return strncmp(name, prefix, length) == 0 ? name + length : name;
-}
-
 static status check_shape(const struct place *place, const struct model_parameter *p)
 {
     int64_t shape[2];
@@ -169,17 +166,51 @@ static status check_shape(const struct place *place, const struct model_paramete
     return STATUS_OK;
 }
 
+/* The other name that a tied or renamed tensor may have; NULL: none. */
+static const char *other_name(const struct import_job *im, const char *name)
+{
+    const struct pretrained_family *family = im->promise.family;
+    bool tied = im->recipe->model.tie_word_embeddings;
+    for (int i = tied ? 0 : 1; i < PRETRAINED_ALIASES && family->aliases[i].ours != NULL; i++) {
+        if (strcmp(family->aliases[i].ours, name) == 0) {
+            return family->aliases[i].theirs;
+        }
+    }
+    return NULL;
+}
+
+/* Under the name itself, without the prefix, and as early files spell it: once among all of these. */
+static status find_spelled(const struct import_job *im, const char *name, struct place *out)
+{
+    char early[MODEL_NAME_BYTES];
+    const char *names[2] = {name, pretrained_renamed(name, early) ? early : NULL};
+    for (int i = 0; i < 2 && names[i] != NULL; i++) {
+        const char *bare = pretrained_bare(im->promise.family, names[i]);
+        TRY(find_named(im, names[i], out));
+        if (bare != names[i]) {
+            TRY(find_named(im, bare, out));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* An output bias that is not tied is the other one: transformers reads cls.predictions.decoder.bias then. */
 static status find_parameter(const struct import_job *im, const struct model_parameter *p,
                              struct place *out)
 {
-    TRY(find_named(im, p->name, out));
-    if (strcmp(bare(p->name), p->name) != 0) {
-        TRY(find_named(im, bare(p->name), out));
+    const char *other = other_name(im, p->name);
+    bool first = other != NULL && !im->recipe->model.tie_word_embeddings;
+    if (first) {
+        TRY(find_named(im, other, out));
     }
-    bool embedding = p == im->parameters && im->recipe->model.tie_word_embeddings;
-    if (out->tensor == NULL &&
-        embedding) { /* tied: a file may hold it under the head's name alone */
-        TRY(find_named(im, head_name, out));
+    if (out->tensor == NULL) {
+        TRY(find_spelled(im, p->name, out));
+    }
+    if (out->tensor == NULL && other != NULL) {
+        TRY(find_named(im, other, out));
+    }
+    if (out->tensor == NULL && pretrained_may_lack(&im->promise.heads, p)) {
+        return STATUS_OK;
     }
     REQUIRE(out->tensor != NULL, STATUS_DATA,
             "%s: %s is missing, which the model of its config.json has", im->folder, p->name);
@@ -194,8 +225,14 @@ static bool ends_with(const char *name, const char *end)
 
 static bool is_parameter(const struct import_job *im, const char *name)
 {
+    const struct pretrained_family *family = im->promise.family;
+    const char *bare = pretrained_bare(family, name);
     for (int i = 0; i < im->count; i++) {
-        if (strcmp(bare(im->parameters[i].name), bare(name)) == 0) {
+        char early[MODEL_NAME_BYTES];
+        const char *ours = im->parameters[i].name;
+        if (strcmp(pretrained_bare(family, ours), bare) == 0 ||
+            (pretrained_renamed(ours, early) &&
+             strcmp(pretrained_bare(family, early), bare) == 0)) {
             return true;
         }
     }
@@ -203,18 +240,18 @@ static bool is_parameter(const struct import_job *im, const char *name)
 }
 
 /* Bits, not numbers: what is tied is one tensor. */
-static status compare_tied(const struct place *embedding, const struct place *head)
+static status compare_tied(const struct place *kept, const struct place *other)
 {
-    int64_t elements = embedding->tensor->elements;
-    bool same = head->tensor->elements == elements;
+    int64_t elements = kept->tensor->elements;
+    bool same = other->tensor->elements == elements;
     float *a = malloc(2 * (size_t)COMPARE_ELEMENTS * sizeof *a);
-    REQUIRE(a != NULL, STATUS_INTERNAL, "out of memory to compare %s", head_name);
+    REQUIRE(a != NULL, STATUS_INTERNAL, "out of memory to compare %s", other->tensor->name);
     float *b = a + COMPARE_ELEMENTS;
     status result = STATUS_OK;
     for (int64_t at = 0; at < elements && same && result == STATUS_OK; at += COMPARE_ELEMENTS) {
         int64_t left = elements - at, n = left < COMPARE_ELEMENTS ? left : COMPARE_ELEMENTS;
-        result = safetensors_read(embedding->file, embedding->tensor, at, n, a);
-        KEEP_FIRST(result, safetensors_read(head->file, head->tensor, at, n, b));
+        result = safetensors_read(kept->file, kept->tensor, at, n, a);
+        KEEP_FIRST(result, safetensors_read(other->file, other->tensor, at, n, b));
         same = result == STATUS_OK && memcmp(a, b, (size_t)n * sizeof *a) == 0;
     }
     free(a);
@@ -222,23 +259,76 @@ static status compare_tied(const struct place *embedding, const struct place *he
     REQUIRE(same, STATUS_DATA,
             "%s: %s is not %s, and config.json says that they are tied; set tie_word_embeddings "
             "there to false if they are two",
-            safetensors_path(head->file), head_name, embedding->tensor->name);
+            safetensors_path(other->file), other->tensor->name, kept->tensor->name);
     return STATUS_OK;
+}
+
+/* A second name of a parameter that is there: tied, and so the same bits; else nobody reads it. */
+static status check_second(const struct import_job *im, const struct safetensors *file,
+                           const struct safetensors_tensor *t, bool *is_second)
+{
+    const struct pretrained_family *family = im->promise.family;
+    *is_second = false;
+    for (int i = 0; i < PRETRAINED_ALIASES && family->aliases[i].ours != NULL; i++) {
+        if (strcmp(family->aliases[i].theirs, t->name) != 0) {
+            continue;
+        }
+        *is_second = true;
+        for (int p = 0; p < im->count && im->recipe->model.tie_word_embeddings; p++) {
+            if (strcmp(im->parameters[p].name, family->aliases[i].ours) == 0) {
+                struct place other = {file, t};
+                return compare_tied(&im->places[p], &other);
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+static bool ends_with_any(const char *name, const char *const *ends, int count)
+{
+    for (int i = 0; i < count && ends[i] != NULL; i++) {
+        if (ends_with(name, ends[i])) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static status check_other(const struct import_job *im, const struct safetensors *file,
                           const struct safetensors_tensor *t)
 {
-    bool mask = ends_with(t->name, ".attn.bias") || ends_with(t->name, ".attn.masked_bias");
-    if (mask || is_parameter(im, t->name)) {
+    const struct pretrained_family *family = im->promise.family;
+    bool second;
+    if (ends_with_any(t->name, family->buffers, PRETRAINED_BUFFERS) || is_parameter(im, t->name)) {
         return STATUS_OK;
     }
-    if (strcmp(t->name, head_name) == 0) { /* no parameter: the two are tied */
-        struct place head = {file, t};
-        return compare_tied(&im->places[0], &head);
+    if (ends_with_any(t->name, family->unused, PRETRAINED_UNUSED)) {
+        log_warning("IMPORT", "%s: %s is left out: a %s here has no use for it",
+                    safetensors_path(file), t->name, family->type);
+        return STATUS_OK;
     }
-    RAISE(STATUS_DATA, "%s holds %s, which a GPT-2 of this config.json does not have",
-          safetensors_path(file), t->name);
+    TRY(check_second(im, file, t, &second));
+    REQUIRE(second, STATUS_DATA, "%s holds %s, which a %s of this config.json does not have",
+            safetensors_path(file), t->name, family->type);
+    return STATUS_OK;
+}
+
+static void tell_lacking(const struct import_job *im)
+{
+    int lacking = 0;
+    const char *name = NULL;
+    for (int i = 0; i < im->count; i++) {
+        if (im->places[i].tensor == NULL) {
+            lacking++;
+            name = name != NULL ? name : im->parameters[i].name;
+        }
+    }
+    if (lacking > 0) {
+        log_warning("IMPORT",
+                    "%s: %s and %d more tensors of heads that its class does not have begin with "
+                    "random values and have to be trained",
+                    im->folder, name, lacking - 1);
+    }
 }
 
 static status find_all(struct import_job *im)
@@ -253,10 +343,25 @@ static status find_all(struct import_job *im)
             TRY(check_other(im, im->files[i], &tensors[t]));
         }
     }
+    tell_lacking(im);
     return STATUS_OK;
 }
 
 /* ---- the checkpoint ---- */
+
+/* A box of a head that no file has; in memory it lies as in the file, for heads are not turned. */
+static void fill_box(const struct import_job *im, int index, const int64_t offset[2],
+                     const int64_t shape[2], float *out)
+{
+    const struct model_parameter *p = &im->parameters[index];
+    int64_t width = p->dimensions == 2 ? p->whole_columns : 1;
+    for (int64_t row = 0; row < shape[0]; row++) {
+        for (int64_t column = 0; column < shape[1]; column++) {
+            *out++ = model_initial(p, index, (uint64_t)im->recipe->seed,
+                                   (offset[0] + row) * width + offset[1] + column);
+        }
+    }
+}
 
 /* A box; whole rows lie together. */
 static status read_box(void *context, const struct manifest_tensor *tensor, const int64_t offset[2],
@@ -265,6 +370,10 @@ static status read_box(void *context, const struct manifest_tensor *tensor, cons
     const struct import_job *im = context;
     const struct place *place = &im->places[tensor - im->manifest.tensors];
     bool together = shape[1] == tensor->shape[1];
+    if (place->tensor == NULL) {
+        fill_box(im, (int)(place - im->places), offset, shape, out);
+        return STATUS_OK;
+    }
     int64_t runs = together ? 1 : shape[0], length = together ? shape[0] * shape[1] : shape[1];
     for (int64_t r = 0; r < runs; r++) {
         int64_t first = (offset[0] + r) * tensor->shape[1] + offset[1];
@@ -324,10 +433,11 @@ static status write_checkpoint(struct import_job *im, const char *output, bool t
 /* A tokenizer that cannot be read would make the checkpoint useless to whoever opens it. */
 static status check_tokenizer(const struct import_job *im, bool *there)
 {
-    char path[FILE_PATH_BYTES];
+    char whole[FILE_PATH_BYTES], vocab[FILE_PATH_BYTES];
     struct tokenizer *t = NULL;
-    TRY(file_join(path, im->folder, pretrained_tokenizer_files[0]));
-    *there = file_exists(path);
+    TRY(file_join(whole, im->folder, "tokenizer.json"));
+    TRY(file_join(vocab, im->folder, "vocab.txt"));
+    *there = file_exists(whole) || file_exists(vocab);
     if (!*there) {
         return STATUS_OK;
     }
@@ -335,8 +445,19 @@ static status check_tokenizer(const struct import_job *im, bool *there)
     int64_t ids = tokenizer_vocab_size(t), vocabulary = im->recipe->model.vocab_size;
     TRY(tokenizer_destroy(&t));
     REQUIRE(ids <= vocabulary, STATUS_DATA,
-            "%s has %lld ids, and by config.json vocab_size is %lld", path, (long long)ids,
-            (long long)vocabulary);
+            "%s has %lld ids, and by config.json vocab_size is %lld",
+            file_exists(whole) ? whole : vocab, (long long)ids, (long long)vocabulary);
+    return STATUS_OK;
+}
+
+/* Files of BERT have the pooler, and with it the labels' head, whatever their class has: where it is, it is taken. */
+static status find_pooler(struct import_job *im)
+{
+    struct place place = {0};
+    if (strcmp(im->promise.family->type, "bert") == 0) {
+        TRY(find_spelled(im, "bert.pooler.dense.weight", &place));
+        im->recipe->model.next_sentence |= place.tensor != NULL;
+    }
     return STATUS_OK;
 }
 
@@ -344,16 +465,17 @@ static status import_all(struct import_job *im, const char *output,
                          struct pretrained_summary *summary)
 {
     int64_t elements;
-    TRY(pretrained_config_read(im->folder, im->recipe));
-    struct model_config config = session_model_config(im->recipe, im->recipe->model.vocab_size);
+    TRY(pretrained_config_read(im->folder, im->recipe, &im->promise));
     TRY(check_tokenizer(im, &summary->tokenizer));
     TRY(open_files(im));
+    TRY(find_pooler(im));
+    struct model_config config = session_model_config(im->recipe, im->recipe->model.vocab_size);
     TRY(model_layout(&config, 1, 0, &im->parameters, &im->count, &elements));
     im->places = calloc((size_t)im->count, sizeof *im->places);
     REQUIRE(im->places != NULL, STATUS_INTERNAL, "out of memory for %d tensors", im->count);
     TRY(find_all(im));
     for (int i = 0; i < im->count; i++) {
-        summary->parameters += im->places[i].tensor->elements;
+        summary->parameters += im->parameters[i].whole_rows * im->parameters[i].whole_columns;
     }
     summary->tensors = im->count;
     summary->files = im->file_count;

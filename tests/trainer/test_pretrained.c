@@ -155,7 +155,7 @@ static void test_config(void)
         status code;
         const char *text;
     } cases[] = {
-        {"model_type", "\"llama\"", STATUS_UNAVAILABLE, "config.json: model_type llama"},
+        {"model_type", "\"mamba\"", STATUS_UNAVAILABLE, "config.json: model_type mamba"},
         {"model_type", NULL, STATUS_DATA, "model_type is missing"},
         {"model_type", "3", STATUS_DATA, "model_type is not a text"},
         {"architectures", "[\"GPT2ForSequenceClassification\"]", STATUS_UNAVAILABLE,

@@ -20,9 +20,10 @@ status command_export(int argc, char **argv)
     };
     struct options options = {
         .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16]",
-        .about = "Writes a model folder that GPT2LMHeadModel.from_pretrained and "
-                 "AutoTokenizer.from_pretrained of Hugging\nFace's transformers load: config.json, "
-                 "model.safetensors, tokenizer.json.",
+        .about =
+            "Writes a model folder that from_pretrained of Hugging Face's transformers loads, and "
+            "AutoTokenizer's:\nconfig.json, model.safetensors, tokenizer.json. GPT-2, BERT, "
+            "RoBERTa and Llama.",
         .table = table,
         .count = sizeof table / sizeof table[0],
     };

@@ -23,7 +23,7 @@ static void tell(const char *folder, const char *output, const struct pretrained
              s->tensors, s->files, text_plural(s->files));
     if (!s->tokenizer) {
         log_info("%s has no tokenizer.json: evaluate, inspect, export and model.init_from take %s; "
-                 "generate and score need a tokenizer, so import again with one in the folder",
+                 "commands that read text need a tokenizer, so import again with one in the folder",
                  folder, output);
     }
 }
@@ -41,9 +41,10 @@ status command_import(int argc, char **argv)
         .about =
             "Makes a checkpoint of a model folder as Hugging Face's transformers saves it: "
             "config.json,\nmodel.safetensors (or several with an index; F32, F16, BF16) and "
-            "tokenizer.json. GPT-2 models (model_type\ngpt2). generate, score, evaluate, inspect, "
-            "export and model.init_from take it. The section `model` of a\nrecipe that trains on "
-            "from it goes to standard output.",
+            "tokenizer.json (or vocab.txt). Models of\nthe model_type gpt2, bert, roberta and "
+            "llama. generate, score, fill-mask, evaluate, inspect, export and\nmodel.init_from "
+            "take it. The section `model` of a recipe that trains on from it goes to standard "
+            "output.",
         .table = table,
         .count = 1,
         .operand = "HF_DIR",

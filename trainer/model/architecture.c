@@ -501,6 +501,21 @@ status model_layout(const struct model_config *config, int ranks, int rank,
     return STATUS_OK;
 }
 
+static float draw(const struct model_parameter *p, uint64_t key, int64_t element)
+{
+    return p->deviation > 0 ? p->deviation * random_normal(key, (uint64_t)element) : p->initial;
+}
+
+static uint64_t draw_key(int index, uint64_t seed)
+{
+    return random_key(seed, RANDOM_INITIAL_WEIGHTS, (uint64_t)index, 0);
+}
+
+float model_initial(const struct model_parameter *p, int index, uint64_t seed, int64_t element)
+{
+    return draw(p, draw_key(index, seed), element);
+}
+
 /* Element (row, column) of the whole draws the same number wherever it lies. */
 /* parameter: where its part begins. */
 static void initialise_piece(const struct model_parameter *p, const struct model_piece *piece,
@@ -510,8 +525,7 @@ static void initialise_piece(const struct model_parameter *p, const struct model
     for (int64_t row = 0; row < piece->rows; row++) {
         int64_t whole = (piece->row + row) * p->whole_columns + piece->column;
         for (int64_t column = 0; column < piece->columns; column++) {
-            *w++ = p->deviation > 0 ? p->deviation * random_normal(key, (uint64_t)(whole + column))
-                                    : p->initial;
+            *w++ = draw(p, key, whole + column);
         }
     }
 }
@@ -519,7 +533,7 @@ static void initialise_piece(const struct model_parameter *p, const struct model
 static void initialise_parameter(const struct model *m, int index, uint64_t seed, float *parameter)
 {
     const struct model_parameter *p = &m->parameters[index];
-    uint64_t key = random_key(seed, RANDOM_INITIAL_WEIGHTS, (uint64_t)index, 0);
+    uint64_t key = draw_key(index, seed);
     for (int j = 0; j < p->piece_count; j++) {
         initialise_piece(p, &p->pieces[j], key, parameter);
     }

@@ -177,6 +177,10 @@ bf16 *model_copy(const struct model *m);     /* bf16 [elements]; NULL in fp32 */
  * of the whole). */
 status model_initialise(struct model *m, uint64_t seed);
 
+/* model_initial - what that gives an element of parameter `index`, counted in the whole. */
+float model_initial(const struct model_parameter *parameter, int index, uint64_t seed,
+                    int64_t element);
+
 /* model_release_weights - let go of the f32 weights where the precision is bf16: only the vectors (biases,
  * norms) stay, and whoever has the others keeps copy and vectors up to date. model_weights is NULL then. */
 status model_release_weights(struct model *m);

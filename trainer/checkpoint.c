@@ -44,6 +44,7 @@ static status copy_options(struct checkpoint *c, const struct checkpoint_options
         TRY(copy_text(&c->tokenizer_dir, o->tokenizer_dir));
     }
     c->keep = o->keep > 0 ? o->keep : 1;
+    c->kept_besides = -1;
     c->async = o->async;
     c->world = o->world;
     c->replicas = o->replicas;
@@ -444,6 +445,21 @@ static void forget_bad(struct checkpoint *c, int64_t step)
     }
 }
 
+void checkpoint_keep_besides(struct checkpoint *c, int64_t step)
+{
+    c->kept_besides = step;
+}
+
+status checkpoint_step_path(const struct checkpoint *c, int64_t step, char *path, size_t bytes)
+{
+    char name[CHECKPOINT_NAME_BYTES], whole[FILE_PATH_BYTES];
+    checkpoint_folder_name(step, name);
+    TRY(file_join(whole, c->folder, name));
+    REQUIRE(strlen(whole) < bytes, STATUS_INTERNAL, "path too long: %s", whole);
+    memcpy(path, whole, strlen(whole) + 1);
+    return STATUS_OK;
+}
+
 status checkpoint_publish(struct checkpoint *c, int64_t *published_step)
 {
     *published_step = -1;
@@ -457,7 +473,7 @@ status checkpoint_publish(struct checkpoint *c, int64_t *published_step)
     TRY(file_join(c->last_good, c->folder, name));
     forget_bad(c, step);
     if (comm_rank(c->world) == 0) {
-        checkpoint_folder_retain(c->folder, step, c->keep, c->bad, c->bad_count);
+        checkpoint_folder_retain(c->folder, step, c->keep, c->kept_besides, c->bad, c->bad_count);
     }
     *published_step = step;
     return STATUS_OK;

@@ -114,6 +114,13 @@ int checkpoint_written(const struct checkpoint *c);
  *           is untouched and named */
 status checkpoint_publish(struct checkpoint *c, int64_t *published_step);
 
+/* checkpoint_keep_besides - the checkpoint of this step is not removed, however old it is; -1: none is kept besides
+ * the newest. Local: rank 0's counts. */
+void checkpoint_keep_besides(struct checkpoint *c, int64_t step);
+
+/* checkpoint_step_path - the folder of a step's checkpoint, whether it is there or not. */
+status checkpoint_step_path(const struct checkpoint *c, int64_t step, char *path, size_t bytes);
+
 /* What a resume found. */
 struct checkpoint_found {
     bool found;

@@ -207,8 +207,8 @@ static bool looks_whole(const char *folder, int64_t step, const int64_t *bad, in
     return checkpoint_has_all_files(path);
 }
 
-void checkpoint_folder_retain(const char *folder, int64_t newest, int64_t keep, const int64_t *bad,
-                              int bad_count)
+void checkpoint_folder_retain(const char *folder, int64_t newest, int64_t keep, int64_t besides,
+                              const int64_t *bad, int bad_count)
 {
     int64_t *steps = NULL;
     int count = 0;
@@ -220,7 +220,7 @@ void checkpoint_folder_retain(const char *folder, int64_t newest, int64_t keep, 
         } else if (looks_whole(folder, steps[i], bad, bad_count)) {
             if (kept < keep) {
                 kept++;
-            } else {
+            } else if (steps[i] != besides) {
                 warn_instead(remove_step(folder, steps[i]));
             }
         } else if (steps[i] < newest) {

@@ -34,12 +34,12 @@ status checkpoint_folder_space(const char *folder, double bytes);
  * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION */
 status checkpoint_folder_publish(const char *parent, const char *temporary, const char *name);
 
-/* checkpoint_folder_retain - keep the newest `keep` whole ones, remove older ones and damaged ones that
- * are older than `newest`, which itself is never removed. Failures are warnings W-CKPT-CLEAN.
+/* checkpoint_folder_retain - keep the newest `keep` whole ones and that of the step `besides`, remove older ones and
+ * damaged ones that are older than `newest`, which itself is never removed. Failures are warnings W-CKPT-CLEAN.
  *
  * bad       steps known to be damaged, besides those whose manifest or sizes do not hold */
-void checkpoint_folder_retain(const char *folder, int64_t newest, int64_t keep, const int64_t *bad,
-                              int bad_count);
+void checkpoint_folder_retain(const char *folder, int64_t newest, int64_t keep, int64_t besides,
+                              const int64_t *bad, int bad_count);
 
 /* checkpoint_folder_set_aside - move checkpoints newer than step into old-N/, out of resume's sight.
  *

@@ -92,7 +92,7 @@ struct checkpoint {
     char run_dir[FILE_PATH_BYTES];
     char folder[FILE_PATH_BYTES]; /* run_dir/checkpoints */
     char *tokenizer_dir, *recipe_text, *data_fingerprint, *version;
-    int64_t keep;
+    int64_t keep, kept_besides; /* a step, or -1: none */
     bool async;
     struct comm *world, *replicas;
     struct run_lock *lock;           /* rank 0's */

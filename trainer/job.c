@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "build_info.h"
+#include "trainer/evaluation.h"
 #include "trainer/job_data.h"
 #include "trainer/manifest.h"
 
@@ -40,6 +41,7 @@ static status read_recipe(const struct job_options *options, struct job *job)
     TRY(job_data_named(r));
     TRY(objective_find(r->objective, &job->objective));
     TRY(session_preference(r, &job->preference));
+    TRY(evaluation_rule(r, job->objective, &job->best_rule));
     return write_recipe_text(r, &job->recipe_text);
 }
 
@@ -308,7 +310,9 @@ static status release_weights(struct job *job)
 bool job_reached_end(const struct job *job)
 {
     double limit = 60 * job->session.recipe.train.max_minutes;
-    return job->state.step >= job->total_steps || (limit > 0 && job->state.train_seconds >= limit);
+    return job->state.step >= job->total_steps ||
+           (limit > 0 && job->state.train_seconds >= limit) ||
+           best_is_over(&job->best_rule, &job->best);
 }
 
 /* A session that was stopped or killed at the last step has left no final weights, or older ones. */
@@ -324,11 +328,32 @@ static bool has_final_weights(const struct job *job)
         status_clear();
         return false;
     }
+    bool best = job->session.recipe.checkpoint.keep_best && job->best.known;
     bool whole =
-        manifest_parse(text, bytes, &manifest, reason) && manifest.state.step == job->state.step;
+        manifest_parse(text, bytes, &manifest, reason) &&
+        (manifest.state.step == job->state.step || (best && manifest.state.step == job->best.step));
     manifest_destroy(&manifest);
     free(text);
     return whole;
+}
+
+static status recall_alone(struct job *job)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
+    return best_recall(&job->best_rule, path, job->state.step, &job->best);
+}
+
+/* What the evaluations of this run said, up to the step that it goes on from: rank 0 knows. */
+static status recall_best(struct job *job)
+{
+    bool here = comm_rank(job->world) == 0 && job->resumed;
+    TRY(comm_agree(job->world, here ? recall_alone(job) : STATUS_OK));
+    TRY(comm_broadcast(job->world, &job->best, sizeof job->best, 0));
+    if (job->session.recipe.checkpoint.keep_best && job->best.known) {
+        checkpoint_keep_besides(job->checkpoint, job->best.step);
+    }
+    return STATUS_OK;
 }
 
 static status look_for_end(struct job *job)
@@ -402,6 +427,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
     TRY(resume_or_begin(options, job));
+    TRY(recall_best(job));
     TRY(look_for_end(job));
     if (job->finished) {
         return STATUS_OK;

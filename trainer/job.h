@@ -5,6 +5,7 @@
 #pragma once
 
 #include "datasets/loader.h"
+#include "trainer/best.h"
 #include "trainer/metrics.h"
 #include "trainer/objective/objective.h"
 #include "trainer/plan.h"
@@ -35,6 +36,8 @@ struct job {
     struct checkpoint *checkpoint;
     struct metrics *metrics; /* rank 0's; NULL on others */
     struct checkpoint_state state;
+    struct best_rule best_rule;
+    struct best best;          /* of the evaluations so far */
     struct family families[2]; /* weights; moments */
     char *recipe_text;
     char data_fingerprint[HASH_TEXT_BYTES];
@@ -51,7 +54,7 @@ struct job {
 status job_start(const struct job_options *options, struct comm *world, struct job *out);
 status job_stop(struct job *job);
 
-/* job_reached_end - whether the recipe's steps or minutes are used up. */
+/* job_reached_end - whether the recipe's steps, minutes or patience are used up. */
 bool job_reached_end(const struct job *job);
 
 /* job_long_phase - what may take minutes begins (start-up, files); NULL: it is over. The watchdog and every

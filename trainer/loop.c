@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/straggler.h"
+#include "trainer/evaluation.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/stop.h"
 
@@ -43,6 +44,7 @@ struct loop {
     const char *stop_reason; /* not NULL: end after this step and exit 75 */
     bool finished;           /* nothing is left to train: a normal end */
     bool evaluating;
+    bool improved; /* the newest evaluation is the best so far, and is to be kept */
     /* An error of this rank alone (a full disk under the metrics): it rides along with the next step, so
      * that no rank waits for one that has left. */
     struct status_note mine;
@@ -103,54 +105,29 @@ static void heed_stop(struct loop *loop, const double votes[STEP_VOTES])
 
 /* ---- evaluation ---- */
 
-/* The objective's own metrics, of which something was counted. */
-static int objective_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
-                            struct metric *fields)
+static bool chooses(const struct loop *loop)
 {
-    int count = 0;
-    for (int m = 0; m < objective_metric_count(o); m++) {
-        if (sums[o->metrics[m].count] > 0) {
-            double mean = objective_mean(sums, &o->metrics[m]);
-            fields[count++] = metric_number(o->metrics[m].name, mean);
-        }
-    }
-    return count;
+    const struct recipe *r = recipe_of(loop);
+    return r->evaluate.patience > 0 || r->checkpoint.keep_best;
 }
 
-static status write_evaluation(const struct job *job, double loss,
-                               const double sums[OBJECTIVE_SUMS], double seconds)
+/* Rank 0's value counts: it wrote it down, and a resumed run recalls it. */
+static status judge(struct loop *loop, double value)
 {
-    const struct objective *o = job->objective;
-    if (job->metrics == NULL) {
-        return STATUS_OK;
+    struct job *job = loop->job;
+    const struct best_rule *rule = &job->best_rule;
+    TRY(comm_broadcast(job->world, &value, sizeof value, 0));
+    loop->improved = best_note(rule, &job->best, job->state.step, value);
+    if (loop->improved) {
+        log_info("step %lld: the best %s so far", (long long)job->state.step, rule->metric);
     }
-    struct metric fields[4 + OBJECTIVE_SUMS] = {
-        metric_number("loss", loss),
-        metric_integer(o->counted, (int64_t)sums[OBJECTIVE_COUNT]),
-        metric_number("seconds", seconds),
-    };
-    int count = 3 + objective_fields(o, sums, fields + 3);
-    if (o->perplexity) {
-        fields[count++] = metric_number("perplexity", exp(loss));
+    if (best_is_over(rule, &job->best)) {
+        log_info("no better %s than %.6g of step %lld in %lld evaluation%s: the run ends here",
+                 rule->metric, job->best.value, (long long)job->best.step,
+                 (long long)job->best.waited, text_plural((int)job->best.waited));
+        loop->finished = true;
     }
-    return metrics_write(job->metrics, "evaluate", job->state.step, fields, count);
-}
-
-/* "validation loss 3.1416, perplexity 23.14 (1234 tokens)", with the objective's metrics in between. */
-static void tell_evaluation(const struct job *job, double loss, const double sums[OBJECTIVE_SUMS])
-{
-    const struct objective *o = job->objective;
-    char text[1024] = "";
-    int count = objective_metric_count(o), used = 0;
-    if (o->perplexity) {
-        used = snprintf(text, sizeof text, ", perplexity %.2f", exp(loss));
-    }
-    for (int m = 0; m < count && used < (int)sizeof text - 1; m++) {
-        used += snprintf(text + used, sizeof text - (size_t)used, ", %s %.4g", o->metrics[m].name,
-                         objective_mean(sums, &o->metrics[m]));
-    }
-    log_info("step %lld: validation loss %.4f%s (%.0f %s)", (long long)job->state.step, loss, text,
-             sums[OBJECTIVE_COUNT], o->counted);
+    return STATUS_OK;
 }
 
 /* An evaluation that a stop ended says nothing; the next session owes it. */
@@ -169,7 +146,6 @@ static status evaluate(struct loop *loop)
     loop->evaluating = true;
     TRY(job_evaluate(job, &ballot, sums));
     loop->evaluating = false;
-    double loss = objective_loss(job->objective, sums);
     double seconds = clock_seconds() - start;
     loop->interval.started += seconds; /* its time is not the training's */
     heed_stop(loop, ballot.votes);
@@ -178,9 +154,15 @@ static status evaluate(struct loop *loop)
     }
     loop->evaluate_seconds = fmax(loop->evaluate_seconds, seconds);
     loop->evaluated = job->state.step;
-    tell_evaluation(job, loss, sums);
-    keep_mine(loop, write_evaluation(job, loss, sums, seconds));
-    return STATUS_OK;
+    struct metric fields[EVALUATION_FIELDS + 1];
+    int count = evaluation_fields(job->objective, sums, fields);
+    evaluation_tell(job->objective, job->state.step, fields, count);
+    double value = evaluation_value(fields, count, job->best_rule.metric);
+    fields[count++] = metric_number("seconds", seconds);
+    if (job->metrics != NULL) {
+        keep_mine(loop, metrics_write(job->metrics, "evaluate", job->state.step, fields, count));
+    }
+    return chooses(loop) ? judge(loop, value) : STATUS_OK;
 }
 
 /* ---- checkpoints ---- */
@@ -234,6 +216,20 @@ static status save(struct loop *loop)
     job_long_phase(job, NULL);
     loop->last_saved = job->state.step;
     return recipe_of(loop)->checkpoint.async ? STATUS_OK : publish(loop);
+}
+
+/* The newest evaluation's weights where they are the best ones. What was the best is let go only now that the new
+ * one is about to be the newest, which is never removed. */
+static status save_best(struct loop *loop)
+{
+    struct job *job = loop->job;
+    if (!loop->improved || !recipe_of(loop)->checkpoint.keep_best) {
+        return STATUS_OK;
+    }
+    loop->improved = false;
+    TRY(publish(loop));
+    checkpoint_keep_besides(job->checkpoint, job->best.step);
+    return save(loop);
 }
 
 /* ---- what is told ---- */
@@ -325,7 +321,7 @@ static status write_train_line(struct loop *loop, const struct step_result *resu
                                                "tensor_comm_hidden_share", "tensor_comm_bytes"};
     const struct job *job = loop->job;
     const struct interval *i = &loop->interval;
-    struct metric fields[21 + OBJECTIVE_SUMS] = {
+    struct metric fields[21 + EVALUATION_FIELDS] = {
         metric_number("loss", result->loss),
         metric_number("learning_rate", rate),
         metric_number("grad_norm", result->gradient_norm),
@@ -346,7 +342,7 @@ static status write_train_line(struct loop *loop, const struct step_result *resu
     if (objective_metric_count(job->objective) > 0) {
         fields[count++] = metric_integer("num_tokens", job->state.tokens); /* TRL's name for it */
     }
-    count += objective_fields(job->objective, result->sums, fields + count);
+    count += evaluation_means(job->objective, result->sums, fields + count);
     return metrics_write(job->metrics, "train", job->state.step, fields, count);
 }
 
@@ -449,6 +445,7 @@ static status after_step(struct loop *loop, const struct step_result *result, do
     keep_mine(loop, write_warnings(job));
     if (!last && due(job->state.step, r->evaluate.every)) {
         TRY(evaluate(loop));
+        TRY(save_best(loop));
     }
     return due(job->state.step, r->checkpoint.every) ? save(loop) : STATUS_OK;
 }
@@ -479,6 +476,26 @@ static status one_step(struct loop *loop)
 
 /* ---- the run ---- */
 
+/* The best evaluation's weights instead of the last ones, and their state. */
+static status take_best(struct loop *loop, struct checkpoint_state *state)
+{
+    struct job *job = loop->job;
+    struct checkpoint_found found = {0};
+    char folder[FILE_PATH_BYTES];
+    if (!recipe_of(loop)->checkpoint.keep_best || !job->best.known ||
+        job->best.step == job->state.step) {
+        return STATUS_OK;
+    }
+    TRY(checkpoint_step_path(job->checkpoint, job->best.step, folder, sizeof folder));
+    TRY(comm_agree(job->world, checkpoint_examine(job->world, folder, &found)));
+    free(found.recipe_text);
+    TRY(checkpoint_load(job->world, folder, &job->families[0].family, 1));
+    *state = found.state;
+    log_info("the final weights are those of step %lld, with the best %s: %.6g",
+             (long long)state->step, job->best_rule.metric, job->best.value);
+    return STATUS_OK;
+}
+
 static status write_final(struct loop *loop)
 {
     struct job *job = loop->job;
@@ -489,8 +506,9 @@ static status write_final(struct loop *loop)
     TRY(comm_agree(job->world, status_restore(&loop->mine)));
     TRY(file_join(folder, recipe_of(loop)->run_dir, "final"));
     job_long_phase(job, "final weights");
-    return checkpoint_write_final(job->checkpoint, folder, &job->state, &job->families[0].family,
-                                  1);
+    struct checkpoint_state state = job->state;
+    TRY(take_best(loop, &state));
+    return checkpoint_write_final(job->checkpoint, folder, &state, &job->families[0].family, 1);
 }
 
 static status write_end(const struct loop *loop, const char *reason)
@@ -506,8 +524,11 @@ static status write_end(const struct loop *loop, const char *reason)
         metric_number("train_seconds", train_seconds(loop)),
         metric_number("data_stall_seconds", loader_stall_seconds(job->loader)),
         metric_integer("memory_bytes", peak_memory_bytes()),
+        metric_integer("best_step", job->best.step),
+        metric_number("best_value", job->best.value),
     };
-    return metrics_write(job->metrics, "end", job->state.step, fields, COUNT(fields));
+    int count = COUNT(fields) - (chooses(loop) && job->best.known ? 0 : 2);
+    return metrics_write(job->metrics, "end", job->state.step, fields, count);
 }
 
 static status stop_early(struct loop *loop)
@@ -529,11 +550,14 @@ static status end_normally(struct loop *loop)
     if (loop->stop_reason != NULL) {
         return stop_early(loop);
     }
-    if (recipe_of(loop)->checkpoint.every > 0) {
+    TRY(save_best(loop));
+    if (recipe_of(loop)->checkpoint.every > 0 || recipe_of(loop)->checkpoint.keep_best) {
         TRY(save(loop));
     }
     TRY(write_final(loop));
-    const char *reason = job->state.step < job->total_steps ? "max_minutes" : "max_steps";
+    const char *reason = job->state.step >= job->total_steps         ? "max_steps"
+                         : best_is_over(&job->best_rule, &job->best) ? "patience"
+                                                                     : "max_minutes";
     keep_mine(loop, write_end(loop, reason));
     return comm_agree(job->world, status_restore(&loop->mine));
 }
@@ -547,7 +571,8 @@ static status evaluate_first(struct loop *loop)
                         &evaluated));
     loop->evaluated = evaluated ? job->state.step : -1;
     bool owed = job->state.step == 0 || due(job->state.step, recipe_of(loop)->evaluate.every);
-    return owed ? evaluate(loop) : STATUS_OK;
+    TRY(owed ? evaluate(loop) : STATUS_OK);
+    return save_best(loop);
 }
 
 static status run(struct loop *loop)

@@ -10,6 +10,7 @@
 #include "comm/partition.h"
 #include "datasets/loader.h"
 #include "trainer/checkpoint.h"
+#include "trainer/evaluation.h"
 #include "trainer/job_data.h"
 #include "trainer/objective/objective.h"
 #include "trainer/optimizer/schedule.h"
@@ -338,7 +339,11 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->epoch_steps = -1;
     TRY(recipe_check_available(recipe));
     struct preference_settings preference;
+    const struct objective *objective;
+    struct best_rule rule;
     TRY(session_preference(recipe, &preference));
+    TRY(objective_find(recipe->objective, &objective));
+    TRY(evaluation_rule(recipe, objective, &rule));
     TRY(mesh_check(ranks, out->tensor));
     out->data = ranks / out->tensor;
     out->zero_stage = update_stage((int)recipe->parallel.zero_stage, out->data);

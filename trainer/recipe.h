@@ -16,7 +16,7 @@
 #define RECIPE_PATH_BYTES 1024
 #define RECIPE_NAME_BYTES 64
 #define RECIPE_LIST_BYTES 256
-enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 96 };
+enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 128 };
 
 enum recipe_schedule {
     SCHEDULE_CONSTANT,
@@ -28,6 +28,7 @@ enum recipe_schedule {
 };
 enum recipe_packing { SFT_PACK_NONE, SFT_PACK_BFD, SFT_PACK_BFD_SPLIT, SFT_PACK_WRAPPED };
 enum recipe_completion_only { COMPLETION_AUTO, COMPLETION_TRUE, COMPLETION_FALSE };
+enum recipe_greater { GREATER_AUTO, GREATER_TRUE, GREATER_FALSE };
 enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
 
@@ -131,10 +132,14 @@ struct recipe {
     struct {
         int64_t every;   /* steps; 0: only before the first and after the last step */
         int64_t batches; /* of the global size; 0: the whole held-out part */
+        char metric[RECIPE_NAME_BYTES]; /* by which evaluations are compared */
+        enum recipe_greater greater_is_better;
+        int64_t patience; /* evaluations without improvement; 0: without end */
+        double min_improvement;
     } evaluate;
     struct {
         int64_t every, keep;
-        bool async;
+        bool keep_best, async;
     } checkpoint;
     struct {
         int64_t every;

@@ -253,6 +253,12 @@ static status check_evaluation(const struct reading *r)
                            "evaluate.every", "%lld needs data.validation; give it, or write 0",
                            (long long)c->evaluate.every);
     }
+    const char *key = c->evaluate.patience > 0 ? "evaluate.patience" : "checkpoint.keep_best";
+    if ((c->evaluate.patience > 0 || c->checkpoint.keep_best) && c->evaluate.every == 0) {
+        return recipe_fail(r, place_of_pair(r, key, "evaluate.every"), key,
+                           "needs evaluations to compare; give data.validation and "
+                           "evaluate.every above 0");
+    }
     bool limits = c->train.max_minutes > 0 && c->train.wall_minutes > 0;
     if (limits && c->train.wall_minutes <= c->train.max_minutes) {
         return recipe_fail(

@@ -24,8 +24,8 @@ struct views {
 struct work {
     float *q, *o;       /* [QUERIES][padded] */
     float *turned_keys; /* [padded][KEYS] */
-    float *values;      /* [KEYS][padded] */
-    float *scores;      /* [GROUP][KEYS], then the probabilities */
+    float *values;      /* [KEYS][padded], or pairs of keys */
+    float *scores;      /* [GROUP][KEYS], then the probabilities; as bf16 at the rows' beginnings */
     float *most;        /* [QUERIES] running maximum, in powers of two */
     float *sums;        /* [QUERIES][SUMS] running sum, lane by lane */
     int64_t padded;
@@ -97,7 +97,11 @@ static void softmax_row(const struct work *w, const struct attention_head *h, in
             int64_t key = first_key + i * VECTOR_LANES;
             p *= dropout_vector(h->a->dropout, attention_element(h, query) + key);
         }
-        vector_store(scores + i * VECTOR_LANES, p);
+        if (w->factors.pairs) {
+            vector_store_bf16((bf16 *)(void *)scores + i * VECTOR_LANES, p);
+        } else {
+            vector_store(scores + i * VECTOR_LANES, p);
+        }
     }
     vector_store(sums, sum);
 }
@@ -119,9 +123,9 @@ static void tile_rows(const struct work *w, const struct attention_head *h, int6
     for (int64_t r = first; r < last; r++) {
         softmax_row(w, h, block + r, r, r - first, first_key, columns);
     }
-    attention_multiply(&(struct attention_product){w->o + first * w->padded, w->padded, w->scores,
-                                                   KEYS, 1, w->values, w->padded, last - first,
-                                                   width, columns, true, false});
+    attention_multiply(&(struct attention_product){
+        w->o + first * w->padded, w->padded, w->scores, KEYS, 1, w->values, w->padded, last - first,
+        width, f.pairs ? (columns + 1) / 2 : columns, true, f.pairs});
 }
 
 static void finish_row(const struct work *w, const struct attention_head *h, struct views v,
@@ -159,7 +163,7 @@ static void forward_block(const struct work *w, const struct attention_head *h, 
         int64_t count = h->keys - key < KEYS ? h->keys - key : KEYS;
         int64_t row = h->first_k + key, column = h->kv_head * width;
         attention_pack_right(w->turned_keys, v.keys, row, count, column, width);
-        attention_pack(w->values, v.values, row, count, column, width);
+        attention_pack_over(w->values, v.values, row, count, column, width);
         for (int64_t r = 0; r < rows; r += GROUP) {
             tile_rows(w, h, block, r, r + GROUP < rows ? r + GROUP : rows, key);
         }
@@ -214,9 +218,11 @@ ATTENTION_INLINE void single_row_as(const struct work *w, const struct attention
     finish_row(w, h, v, 0, 0);
 }
 
-static void single_row(const struct work *w, const struct attention_head *h, struct views v)
+static void single_row(const struct work *thread, const struct attention_head *h, struct views v)
 {
     int64_t width = h->a->head_width;
+    struct work row = *thread, *w = &row;
+    row.factors.pairs = false;
     attention_pack(w->q, v.q, h->first_q, 1, h->head * width, width);
     memset(w->o, 0, (size_t)w->padded * sizeof(float));
     memset(w->sums, 0, SUMS * sizeof(float));

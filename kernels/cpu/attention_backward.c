@@ -25,10 +25,11 @@ struct work {
     float *q, *d_o;                            /* [longest_q][padded] */
     float *left_q, *left_d_o;                  /* the same as factors of a score product */
     float *p, *ds;                             /* [ROWS][KEYS] */
-    float *dot;                                /* [longest_q] d_o . o */
-    float *lse;                                /* [longest_q] in powers of two */
-    float *dq;                                 /* [longest_q][padded] */
-    float *dkeys, *dvalues;                    /* [longest_k][padded], or one tile of it */
+    float *turned_ds;       /* what dk is a product of: ds itself, or its pairs of rows */
+    float *dot;             /* [longest_q] d_o . o */
+    float *lse;             /* [longest_q] in powers of two */
+    float *dq;              /* [longest_q][padded] */
+    float *dkeys, *dvalues; /* [longest_k][padded], or one tile of it */
     int64_t padded;
     struct attention_factors factors;
     bool shared; /* several query heads add to one key-value head: dkeys, dvalues are whole */
@@ -37,7 +38,7 @@ struct work {
 static size_t work_floats(int64_t padded, int64_t queries, int64_t keys)
 {
     int64_t rounded = (queries + 15) / 16 * 16;
-    return (size_t)(3 * KEYS * padded + 2 * ROWS * KEYS + 2 * rounded + 5 * queries * padded +
+    return (size_t)(3 * KEYS * padded + 3 * ROWS * KEYS + 2 * rounded + 5 * queries * padded +
                     2 * keys * padded);
 }
 
@@ -58,6 +59,7 @@ static struct work work_of(float *memory, int64_t padded, int64_t queries, int64
         {&w.left_d_o, queries * padded},
         {&w.p, ROWS * KEYS},
         {&w.ds, ROWS * KEYS},
+        {&w.turned_ds, ROWS * KEYS},
         {&w.dot, rounded},
         {&w.lse, rounded},
         {&w.dq, queries * padded},
@@ -95,8 +97,8 @@ static void prepare_head(const struct work *w, const struct attention_head *h, s
 {
     int64_t width = h->a->head_width, column = h->head * width;
     const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
-    attention_pack(w->q, v.q, h->first_q, h->queries, column, width);
-    attention_pack(w->d_o, v.d_o, h->first_q, h->queries, column, width);
+    attention_pack_over(w->q, v.q, h->first_q, h->queries, column, width);
+    attention_pack_over(w->d_o, v.d_o, h->first_q, h->queries, column, width);
     if (w->factors.pairs) {
         attention_pack_left(w->left_q, v.q, h->first_q, h->queries, column, width);
         attention_pack_left(w->left_d_o, v.d_o, h->first_q, h->queries, column, width);
@@ -106,8 +108,8 @@ static void prepare_head(const struct work *w, const struct attention_head *h, s
         attention_prefetch(v.o, row, column, width);
         vector sum = vector_set(0);
         for (int64_t c = 0; c < width; c += VECTOR_LANES) {
-            int64_t at = row * v.o.stride + column + c;
-            sum = vector_fma(vector_load(w->d_o + i * w->padded + c),
+            int64_t at = row * v.o.stride + column + c, at_d = row * v.d_o.stride + column + c;
+            sum = vector_fma(vector_get(v.d_o.data, v.d_o.dtype, at_d, width - c),
                              vector_get(v.o.data, v.o.dtype, at, width - c), sum);
         }
         w->dot[i] = vector_sum(sum);
@@ -167,6 +169,24 @@ static void slopes_row(const struct work *w, const struct attention_head *h, con
     }
 }
 
+/* p and ds of an even row and the next one as pairs, p over the rows that were paired before; ds as bf16 too, in
+ * place. Rows end with zeros. */
+static void pair_rows(const struct work *w, const struct tile *t, int64_t row)
+{
+    bool both = row + 1 < t->rows;
+    float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
+    for (int64_t c = 0; c < KEYS; c += VECTOR_LANES) {
+        vector low = vector_load(ds + c), high = both ? vector_load(ds + KEYS + c) : vector_set(0);
+        vector p_high = both ? vector_load(p + KEYS + c) : vector_set(0);
+        vector_store(w->p + row / 2 * KEYS + c, attention_pair(vector_load(p + c), p_high));
+        vector_store(w->turned_ds + row / 2 * KEYS + c, attention_pair(low, high));
+        vector_store_bf16((bf16 *)(void *)ds + c, low);
+        if (both) {
+            vector_store_bf16((bf16 *)(void *)(ds + KEYS) + c, high);
+        }
+    }
+}
+
 /* The columns that the rows [first, last) of a tile see at most. */
 static int64_t seen_columns(const struct attention_head *h, const struct tile *t, int64_t last)
 {
@@ -196,6 +216,9 @@ static void tile_scores(const struct work *w, const struct attention_head *h, co
         for (int64_t i = r; i < last; i++) {
             slopes_row(w, h, t, i, columns);
         }
+        for (int64_t i = r; i < last && f.pairs; i += 2) {
+            pair_rows(w, t, i);
+        }
     }
 }
 
@@ -203,11 +226,13 @@ static void tile_gradients(const struct work *w, const struct attention_head *h,
                            const struct tile *t)
 {
     int64_t width = h->a->head_width, padded = w->padded;
+    bool pairs = w->factors.pairs;
+    int64_t each = pairs ? 2 : 1; /* rows or keys in an element of a product */
     for (int64_t r = 0; r < t->rows; r += GROUP) {
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
         attention_multiply(&(struct attention_product){
             w->dq + (t->query + r) * padded, padded, w->ds + r * KEYS, KEYS, 1, w->keys, padded,
-            last - r, width, seen_columns(h, t, last), true, false});
+            last - r, width, (seen_columns(h, t, last) + each - 1) / each, true, pairs});
     }
     int64_t begin = 0; /* the first row that sees this group of keys; grows with the keys */
     for (int64_t j = 0; j < t->keys; j += GROUP) {
@@ -215,21 +240,23 @@ static void tile_gradients(const struct work *w, const struct attention_head *h,
         while (begin < t->rows && attention_visible(h, t->query + begin).last <= t->key + j) {
             begin++;
         }
+        int64_t first = begin / each, right = (t->query / each + first) * padded;
         struct attention_product product = {t->dvalues + j * padded,
                                             padded,
-                                            w->p + begin * KEYS + j,
+                                            w->p + first * KEYS + j,
                                             1,
                                             KEYS,
-                                            w->d_o + (t->query + begin) * padded,
+                                            w->d_o + right,
                                             padded,
                                             keys,
                                             width,
-                                            t->rows - begin,
-                                            true};
+                                            (t->rows + each - 1) / each - first,
+                                            true,
+                                            pairs};
         attention_multiply(&product);
         product.c = t->dkeys + j * padded;
-        product.a = w->ds + begin * KEYS + j;
-        product.b = w->q + (t->query + begin) * padded;
+        product.a = w->turned_ds + first * KEYS + j;
+        product.b = w->q + right;
         attention_multiply(&product);
     }
 }
@@ -256,7 +283,7 @@ static void keys_tile(const struct work *w, const struct attention_head *h, stru
         memset(t.dkeys, 0, (size_t)(t.keys * w->padded) * sizeof(float));
         memset(t.dvalues, 0, (size_t)(t.keys * w->padded) * sizeof(float));
     }
-    attention_pack(w->keys, v.keys, row, t.keys, column, width);
+    attention_pack_over(w->keys, v.keys, row, t.keys, column, width);
     attention_pack_right(w->turned_keys, v.keys, row, t.keys, column, width);
     attention_pack_right(w->turned_values, v.values, row, t.keys, column, width);
     for (t.query = 0; t.query < h->queries; t.query += ROWS) {
@@ -321,6 +348,7 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
         if (!w.factors.pairs) {
             w.left_q = w.q;
             w.left_d_o = w.d_o;
+            w.turned_ds = w.ds;
         }
         w.shared = a->heads != a->kv_heads;
         backward_share(&w, a, v, thread, omp_get_num_threads());

@@ -28,9 +28,9 @@ enum {
 #endif
 };
 
-/* Scores and d_o v^T have factors that are stored as bf16. Where the processor multiplies those, it
- * does so at twice the speed of floats and as exactly, so the tiles for these two products stay
- * bf16; the other five have a factor that was computed as float, and stay float. */
+/* Where the processor multiplies pairs of bf16, twice as fast as floats, all seven products do it if the
+ * operands are stored so. Scores and d_o v^T are as exact as with floats; the other five round their computed
+ * factor, p or ds, to bf16, as tiles on tensor cores do; sums stay floats. */
 #if defined(__AVX512BF16__)
 enum { ATTENTION_PAIRS = 1 };
 #else
@@ -236,6 +236,43 @@ static inline void attention_pack_right(float *to, struct tensor t, int64_t row,
             for (int i = 0; i < VECTOR_LANES; i++) {
                 vector_store(to + (c + i) * ATTENTION_KEYS + r, square[i]);
             }
+        }
+    }
+}
+
+/* Two vectors of floats, rounded, as one of pairs. */
+static inline vector attention_pair(vector low, vector high)
+{
+#if defined(__AVX512BF16__)
+    __m512i first = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low));
+    __m512i second = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
+    return (vector)_mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+#else
+    (void)high;
+    return low;
+#endif
+}
+
+/* The right factor of a product over rows: [rows][padded], or pairs of rows, [rows / 2, rounded up][padded]. */
+static inline void attention_pack_over(float *to, struct tensor t, int64_t row, int64_t rows,
+                                       int64_t column, int64_t width)
+{
+    if (!attention_factors_of(t.dtype, width).pairs) {
+        attention_pack(to, t, row, rows, column, width);
+        return;
+    }
+    int64_t padded = attention_padded(width);
+    for (int64_t r = 0; r < rows; r += 2) {
+        int64_t at = (row + r) * t.stride + column;
+        attention_prefetch(t, row + r, column, width);
+        attention_prefetch(t, row + r + 1, column, width);
+        for (int64_t c = 0; c < padded; c += VECTOR_LANES) {
+            int64_t left = width - c < 0 ? 0 : width - c;
+            vector low = vector_get(t.data, DTYPE_BF16, at + c, left), high = vector_set(0);
+            if (r + 1 < rows) {
+                high = vector_get(t.data, DTYPE_BF16, at + t.stride + c, left);
+            }
+            vector_store(to + r / 2 * padded + c, attention_pair(low, high));
         }
     }
 }

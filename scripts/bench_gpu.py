@@ -253,7 +253,8 @@ def attention(torch, arguments):
                     except RuntimeError as error:
                         row["reason"] = str(error).splitlines()[0]
                     rows.append(row)
-    return {"attention": rows}
+    capability = 0 if arguments.device == "cpu" else torch.cuda.get_device_capability()[0]
+    return {"attention": rows, "capability": capability}
 
 
 def step(torch, arguments):
@@ -298,10 +299,11 @@ def step(torch, arguments):
 
 
 # Operations that only move numbers, and the share of a copy's rate that they are to reach; attention's forward
-# pass against PyTorch's flash back-end at the same shape.
+# pass by mma.sync against PyTorch's flash back-end at the same shape, by wgmma against its cuDNN back-end.
 MOVERS = {"activation_backward", "swiglu_forward", "swiglu_backward", "rotary_apply", "dropout_apply",
           "residual_norm_forward", "residual_norm_backward", "adamw_update", "convert"}
-MOVER_GOAL = ATTENTION_GOAL = 0.85
+MOVER_GOAL = 0.85
+ATTENTION_GOALS = {"flash": 0.85, "cudnn": 0.95}
 
 
 def judge(files):
@@ -313,16 +315,24 @@ def judge(files):
         share, name = min((o["bytes_per_second"] / copy, n) for n, o in operations.items() if n in MOVERS)
         print(f"the slowest of {len(operations)}: {name}, {100 * share:.0f} % of the copy rate")
         return 0 if share >= MOVER_GOAL else 3
-    rows = json.loads(pathlib.Path(files[1]).read_text())["attention"]
-    flash = [r["forward_flops_per_second"] for r in rows
-             if (r["backend"], r["head_width"], r["causal"], r["tokens"]) == ("flash", 64, True, 1024)
-             and "reason" not in r]
-    if not flash:
-        print("PyTorch has no flash back-end here")
-        return 0
-    ratio = operations["attention_forward"]["flops_per_second"] / flash[0]
-    print(f"forward, width 64, causal, 1024 tokens: {ratio:.2f} times PyTorch's flash back-end")
-    return 0 if ratio >= ATTENTION_GOAL else 3
+    theirs = json.loads(pathlib.Path(files[1]).read_text())
+    by_mma = {o["name"]: o for o in json.loads(pathlib.Path(files[2]).read_text())["operations"]}
+    pairs = [("mma.sync", by_mma, "flash")]
+    if theirs["capability"] == 9:
+        pairs.append(("wgmma", operations, "cudnn"))
+    told, reached = [], True
+    for instruction, ours, backend in pairs:
+        rates = [r["forward_flops_per_second"] for r in theirs["attention"]
+                 if (r["backend"], r["head_width"], r["causal"], r["tokens"]) == (backend, 64, True, 1024)
+                 and "reason" not in r]
+        if not rates:
+            told.append(f"PyTorch has no {backend} back-end here")
+            continue
+        ratio = ours["attention_forward"]["flops_per_second"] / rates[0]
+        told.append(f"{instruction} {ratio:.2f} times {backend}")
+        reached = reached and ratio >= ATTENTION_GOALS[backend]
+    print("forward, width 64, causal, 1024 tokens: " + ", ".join(told))
+    return 0 if reached else 3
 
 
 COMMANDS = {"versions": versions, "ceilings": ceilings, "attention": attention, "step": step}

@@ -1,7 +1,8 @@
 /* What the attention kernels share: the problem as they see it, who sees whom, dropout's elements.
  *
  * Two families. Tiles (attention.cu, attention_backward.cu): bf16 on tensor cores, head widths of 32, 64,
- * 96 and 128, rows that can be read 16 bytes at a time. Rows (attention_rows.cu): any type, width up to
+ * 96 and 128, rows that can be read 16 bytes at a time; attention_wgmma.cu: the forward pass where the GPU has more.
+ * Rows (attention_rows.cu): any type, width up to
  * 256 and alignment, a warp for each row; for fp32 and for what tiles do not have.
  *
  * Order     every output has one owner that adds in an order which depends on the shape alone; a sequence's
@@ -32,7 +33,7 @@ template <typename T> struct attention_task {
 
 /* A sequence: its first rows and lengths. */
 struct attention_sequence {
-    int64_t first_q, queries, first_k, keys;
+    int first_q, queries, first_k, keys;
 };
 
 template <typename T>
@@ -43,16 +44,15 @@ GPU_INLINE struct attention_sequence sequence_of(const attention_task<T> &a, int
 
 /* The end of the keys that query i sees, and their beginning. */
 template <typename T>
-GPU_INLINE int64_t visible_end(const attention_task<T> &a, const struct attention_sequence &s,
-                               int64_t i)
+GPU_INLINE int visible_end(const attention_task<T> &a, const struct attention_sequence &s, int i)
 {
-    int64_t end = a.causal ? i + s.keys - s.queries + 1 : s.keys;
+    int end = a.causal ? i + s.keys - s.queries + 1 : s.keys;
     return end < 0 ? 0 : end;
 }
 
-template <typename T> GPU_INLINE int64_t visible_begin(const attention_task<T> &a, int64_t end)
+template <typename T> GPU_INLINE int visible_begin(const attention_task<T> &a, int end)
 {
-    return a.window > 0 && end > a.window ? end - a.window : 0;
+    return a.window > 0 && end > a.window ? end - static_cast<int>(a.window) : 0;
 }
 
 /* Dropout's factor without its scale, of a query's row, a head and a key counted in the sequence. */
@@ -109,6 +109,10 @@ static inline bool attention_fits_tiles(const struct attention *a, const struct 
     return fits;
 }
 
+/* attention_wgmma_forward - on a GPU that has wgmma, for what that is written for; *done: it was. */
+status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor lse,
+                               struct tensor q, struct tensor keys, struct tensor values,
+                               const struct attention *a, bool *done);
 status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor lse,
                               struct tensor q, struct tensor keys, struct tensor values,
                               const struct attention *a);

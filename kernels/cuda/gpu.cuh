@@ -53,6 +53,16 @@ static inline const char *gpu_launch_error()
     return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }
 
+/* gpu_capability - the first number of the chosen GPU's; 0 where there is none. */
+static inline int gpu_capability()
+{
+    int device = 0, major = 0;
+    bool known =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
+    return known ? major : 0;
+}
+
 /* ---- numbers ---- */
 
 GPU_INLINE float gpu_exp2(float x)
@@ -251,22 +261,68 @@ template <int REGISTERS> GPU_INLINE void gpu_registers_lower()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
-/* d [64, 64] (+)= A [64, 16] B [64, 16]^T, both K-major in shared memory with the swizzle of 128
- * bytes. Warp w of the warpgroup holds rows 16 w..; d[4 j + e] as mma's d[e] of columns 8 j... */
-GPU_INLINE void gpu_wgmma_64x64(float (&d)[32], uint64_t a, uint64_t b, bool add)
+/* What a wgmma writes is there now that it was waited for: nothing that reads it may move up. */
+template <int N> GPU_INLINE void gpu_wgmma_settle(float (&d)[N][4])
 {
-#define GPU_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-    asm volatile("{ .reg .pred p;\n"
-                 "setp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-                 "%32, %33, p, 1, 1, 0, 0; }"
-                 : GPU_FOUR(0), GPU_FOUR(4), GPU_FOUR(8), GPU_FOUR(12), GPU_FOUR(16), GPU_FOUR(20),
-                   GPU_FOUR(24), GPU_FOUR(28)
-                 : "l"(a), "l"(b), "r"((int)add));
-#undef GPU_FOUR
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+    }
 }
+
+/* d [64, 8 N] (+)= A [64, 16] B, N 8 or 16. Warp w of the warpgroup holds rows 16 w..; d[j] is mma's d of columns 8 j...
+ * Both operands by descriptor (gpu_matrix_descriptor): K-major, B [8 N, 16] as its transpose. A in registers,
+ * mma's a of the warp's rows: B [16, 8 N] as it lies (gpu_columns_descriptor). */
+#define GPU_FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define GPU_32                                                                                     \
+    GPU_FOUR(0), GPU_FOUR(1), GPU_FOUR(2), GPU_FOUR(3), GPU_FOUR(4), GPU_FOUR(5), GPU_FOUR(6),     \
+        GPU_FOUR(7)
+#define GPU_64                                                                                     \
+    GPU_32, GPU_FOUR(8), GPU_FOUR(9), GPU_FOUR(10), GPU_FOUR(11), GPU_FOUR(12), GPU_FOUR(13),      \
+        GPU_FOUR(14), GPU_FOUR(15)
+#define GPU_32_NAMES                                                                               \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define GPU_64_NAMES                                                                               \
+    GPU_32_NAMES ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,"   \
+                 "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define GPU_WGMMA(shape, names, operands, predicate, immediates)                                   \
+    "{ .reg .pred p;\n"                                                                            \
+    "setp.ne.b32 p, " predicate ", 0;\n"                                                           \
+    "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" names "}, " operands                  \
+    ", p, " immediates "; }"
+
+GPU_INLINE void gpu_wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile(GPU_WGMMA("m64n64k16", GPU_32_NAMES, "%32, %33", "%34", "1, 1, 0, 0")
+                 : GPU_32
+                 : "l"(a), "l"(b), "r"((int)add));
+}
+GPU_INLINE void gpu_wgmma(float (&d)[16][4], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile(GPU_WGMMA("m64n128k16", GPU_64_NAMES, "%64, %65", "%66", "1, 1, 0, 0")
+                 : GPU_64
+                 : "l"(a), "l"(b), "r"((int)add));
+}
+GPU_INLINE void gpu_wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, bool add)
+{
+    asm volatile(GPU_WGMMA("m64n64k16", GPU_32_NAMES, "{%32, %33, %34, %35}, %36", "%37", "1, 1, 1")
+                 : GPU_32
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+GPU_INLINE void gpu_wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, bool add)
+{
+    asm volatile(
+        GPU_WGMMA("m64n128k16", GPU_64_NAMES, "{%64, %65, %66, %67}, %68", "%69", "1, 1, 1")
+        : GPU_64
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+#undef GPU_WGMMA
+#undef GPU_64_NAMES
+#undef GPU_32_NAMES
+#undef GPU_64
+#undef GPU_32
+#undef GPU_FOUR
 #endif
 #endif
 
@@ -280,6 +336,15 @@ GPU_INLINE uint64_t gpu_matrix_descriptor(const void *tile)
 {
     uint64_t address = (gpu_shared_address(tile) & 0x3ffff) >> 4;
     return address | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+/* gpu_columns_descriptor - the same tile as the 16 rows of a B that is not transposed; what follows its 64 columns
+ * lies so many bytes further on. The next 16 rows (2048 bytes) are 128 further on. */
+GPU_INLINE uint64_t gpu_columns_descriptor(const void *tile, int next_columns)
+{
+    uint64_t address = (gpu_shared_address(tile) & 0x3ffff) >> 4;
+    return address | static_cast<uint64_t>(next_columns >> 4) << 16 | uint64_t{1024 >> 4} << 32 |
+           uint64_t{1} << 62;
 }
 
 GPU_INLINE float gpu_float(bf16 x)

@@ -159,6 +159,8 @@ static void box_copy(const void *context)
 
 struct wgmma_slot {
     float *d;
+    const uint32_t *registers;
+    int columns;
     uint64_t a, b;
     bool add;
 };
@@ -171,41 +173,72 @@ static group_meeting &group_of_self()
 static void wgmma_issue(void *const *slots, uint32_t)
 {
     auto *first = static_cast<const wgmma_slot *>(slots[0]);
-    product p = {{}, first->a, first->b, first->add};
+    product p = {{}, {}, first->columns, first->a, first->b, first->add};
     for (int i = 0; i < WARPGROUP; i++) {
         auto *s = static_cast<const wgmma_slot *>(slots[i]);
-        if (s->a != p.a || s->b != p.b || s->add != p.add) {
-            fail("wgmma: descriptors differ within the warpgroup");
+        if (s->a != p.a || s->b != p.b || s->add != p.add || s->columns != p.columns ||
+            (s->registers == nullptr) != (first->registers == nullptr)) {
+            fail("wgmma: operands differ within the warpgroup");
         }
         p.d[i] = s->d;
+        p.registers[i] = s->registers;
     }
     group_of_self().open.push_back(p);
 }
 
-/* Element (row, k) of a K-major tile whose rows of 128 bytes lie eight to a KiB. */
-static float tile_element(uint64_t descriptor, int row, int k)
+/* A number at so many bytes behind where the descriptor begins. */
+static float tile_number(uint64_t descriptor, size_t bytes)
 {
-    size_t start = (descriptor & 0x3fff) << 4;
-    size_t eight_rows = (descriptor >> 32 & 0x3fff) << 4;
-    size_t at = start + static_cast<size_t>(row / 8) * eight_rows +
-                static_cast<size_t>(row % 8) * 128 + static_cast<size_t>(k) * 2;
+    size_t at = ((descriptor & 0x3fff) << 4) + bytes;
     uint16_t value;
     memcpy(&value, running_block->memory + swizzled(at), sizeof value);
     return gpu_from_bits(uint32_t{value} << 16);
 }
 
+/* Element (row, k) of a K-major tile whose rows of 128 bytes lie eight to a KiB. */
+static float row_element(uint64_t descriptor, int row, int k)
+{
+    size_t eight_rows = (descriptor >> 32 & 0x3fff) << 4;
+    return tile_number(descriptor, static_cast<size_t>(row / 8) * eight_rows +
+                                       static_cast<size_t>(row % 8) * 128 +
+                                       static_cast<size_t>(k) * 2);
+}
+
+/* Element (k, column) of a tile whose rows are the k: 64 columns, then 64 more elsewhere. */
+static float column_element(uint64_t descriptor, int k, int column)
+{
+    size_t eight_rows = (descriptor >> 32 & 0x3fff) << 4;
+    size_t next_columns = (descriptor >> 16 & 0x3fff) << 4;
+    return tile_number(descriptor, static_cast<size_t>(column / 64) * next_columns +
+                                       static_cast<size_t>(k / 8) * eight_rows +
+                                       static_cast<size_t>(k % 8) * 128 +
+                                       static_cast<size_t>(column % 64) * 2);
+}
+
+/* Element (row, k) of A as the warps' fragments hold it. */
+static float fragment_element(const product &p, int row, int k)
+{
+    int lane = row % 8 * 4 + k % 8 / 2, word = row % 16 / 8 + k / 8 * 2;
+    uint32_t pair = p.registers[row / 16 * WARP + lane][word];
+    return gpu_from_bits((k % 2 == 0 ? pair : pair >> 16) << 16);
+}
+
 static void wgmma_compute(const product &p)
 {
-    float a[64][16], b[64][16];
-    for (int i = 0; i < 64; i++) {
-        for (int k = 0; k < 16; k++) {
-            a[i][k] = tile_element(p.a, i, k);
-            b[i][k] = tile_element(p.b, i, k);
+    float a[64][16], b[128][16];
+    for (int k = 0; k < 16; k++) {
+        for (int i = 0; i < 64; i++) {
+            a[i][k] =
+                p.registers[0] != nullptr ? fragment_element(p, i, k) : row_element(p.a, i, k);
+        }
+        for (int i = 0; i < 8 * p.columns; i++) {
+            b[i][k] =
+                p.registers[0] != nullptr ? column_element(p.b, k, i) : row_element(p.b, i, k);
         }
     }
     for (int t = 0; t < WARPGROUP; t++) {
         int warp = t / WARP, g = t % WARP / 4, q = t % 4;
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < 4 * p.columns; i++) {
             int row = 16 * warp + g + 8 * (i / 2 % 2), column = i / 4 * 8 + 2 * q + i % 2;
             float sum = p.add ? p.d[t][i] : 0.0f;
             for (int k = 0; k < 16; k++) {
@@ -216,12 +249,13 @@ static void wgmma_compute(const product &p)
     }
 }
 
-void wgmma_64x64(float *d, uint64_t a, uint64_t b, bool add, site here)
+void wgmma(float *d, int columns, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add,
+           site here)
 {
-    if ((a >> 62) != 1 || (b >> 62) != 1) {
+    if ((a_registers == nullptr && (a >> 62) != 1) || (b >> 62) != 1) {
         fail("wgmma: a descriptor without the swizzle of 128 bytes at %s:%d", here.file, here.line);
     }
-    wgmma_slot slot = {d, a, b, add};
+    wgmma_slot slot = {d, a_registers, columns, a, b, add};
     meet_warpgroup("wgmma", &slot, wgmma_issue, here);
 }
 
@@ -270,5 +304,5 @@ void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrie
             map->box_columns * 2, static_cast<long long>(map->stride), map->base, here.file,
             here.line);
     }
-    later(box_copy, &copied, sizeof copied);
+    later(box_copy, &copied, sizeof copied, b);
 }

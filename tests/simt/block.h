@@ -53,6 +53,8 @@ struct meeting {
 
 struct product { /* a wgmma that was issued: a D fragment of each thread */
     float *d[WARPGROUP];
+    const uint32_t *registers[WARPGROUP]; /* A's, where it has no descriptor */
+    int columns;                          /* of eight */
     uint64_t a, b;
     bool add;
 };
@@ -70,6 +72,7 @@ struct group_meeting {
 struct operation {
     void (*run)(const void *context);
     std::vector<unsigned char> context;
+    const void *event; /* what it wakes */
 };
 
 struct block_state {

@@ -108,6 +108,57 @@ __global__ void handing(uint32_t *out)
     }
 }
 
+/* O [64, 128] = (A B^T) V of A [64, 64], B and V [128, ...], the product between rounded to bf16 in registers: wgmma's
+ * other forms. */
+__global__ void __launch_bounds__(128)
+    chain(const __grid_constant__ gpu_map map_a, const __grid_constant__ gpu_map map_b,
+          const __grid_constant__ gpu_map map_v, uint32_t *out)
+{
+#ifdef GPU_HAS_SM90
+    GPU_SHARED_DYNAMIC(unsigned char, memory);
+    GPU_SHARED(gpu_mbarrier, full, 1);
+    unsigned char *b = memory + 8192, *v = b + 16384;
+    if (threadIdx.x == 0) {
+        gpu_mbarrier_init(full, 1);
+        gpu_fence_async();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        gpu_mbarrier_expect(full, 8192 + 3 * 16384);
+        gpu_copy_box(memory, &map_a, 0, 0, full);
+        gpu_copy_box(b, &map_b, 0, 0, full);
+        gpu_copy_box(v, &map_v, 0, 0, full);
+        gpu_copy_box(v + 16384, &map_v, 64, 0, full);
+    }
+    gpu_mbarrier_wait(full, 0);
+    float s[16][4] = {}, o[16][4] = {};
+    gpu_wgmma_fence();
+    for (int kk = 0; kk < 4; kk++) {
+        gpu_wgmma(s, gpu_matrix_descriptor(memory) + 2 * kk, gpu_matrix_descriptor(b) + 2 * kk,
+                  true);
+    }
+    gpu_wgmma_commit();
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_settle(s);
+    uint32_t p[8][4];
+    for (int kk = 0; kk < 8; kk++) {
+        for (int i = 0; i < 4; i++) {
+            p[kk][i] = gpu_pack(s[2 * kk + i / 2][i % 2 * 2], s[2 * kk + i / 2][i % 2 * 2 + 1]);
+        }
+    }
+    gpu_wgmma_fence();
+    for (int kk = 0; kk < 8; kk++) {
+        gpu_wgmma(o, p[kk], gpu_columns_descriptor(v, 16384) + 128 * kk, true);
+    }
+    gpu_wgmma_commit();
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_settle(o);
+    for (int i = 0; i < 64; i++) {
+        out[i * 128 + threadIdx.x] = gpu_bits(o[i / 4][i % 4]);
+    }
+#endif
+}
+
 /* ---- memory that host and device see ---- */
 
 #ifdef __CUDACC__
@@ -195,6 +246,19 @@ static void run_pipeline(uint32_t *out, const uint32_t *in)
     planted_pipeline(PLANTED_NONE, reinterpret_cast<float *>(out), x, x + 8192, 62, 66, 128);
 }
 
+static void run_chain(uint32_t *out, const uint32_t *in)
+{
+    const bf16 *x = reinterpret_cast<const bf16 *>(in);
+    const int bytes = 8192 + 3 * 16384;
+    gpu_map a, b, v;
+    if (gpu_map_make(&a, x, 64, 64, 64, 64, 64) &&
+        gpu_map_make(&b, x + 4096, 128, 64, 64, 128, 64) &&
+        gpu_map_make(&v, x + 1024, 128, 128, 72, 128, 64)) {
+        GPU_ALLOW_SHARED(chain, bytes);
+        GPU_LAUNCH(chain, 1, 128, bytes, 0, a, b, v, out);
+    }
+}
+
 static const struct section {
     const char *name;
     int words;
@@ -211,6 +275,7 @@ static const struct section {
     {"named barriers", 32, 0, false, run_handing},
     {"tile products", 70 * 66, 0, false, run_products},
     {"TMA, mbarrier, wgmma", 62 * 66, 0, true, run_pipeline},
+    {"wgmma of registers and of columns", 64 * 128, 0, true, run_chain},
 };
 
 static bool word_agrees(const section &s, uint32_t got, uint32_t wanted)

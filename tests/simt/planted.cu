@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(256, 1)
         return;
     }
     gpu_registers_raise<240>();
-    float sums[32] = {};
+    float sums[8][4] = {};
     for (int t = 0; t < steps; t++) {
         int s = t % RING;
         gpu_mbarrier_wait(&full[s], t / RING & 1);
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(256, 1)
         uint64_t a = gpu_matrix_descriptor(ring + s * RING_BYTES);
         uint64_t b = gpu_matrix_descriptor(ring + s * RING_BYTES + 8192);
         for (int kk = 0; kk < 4; kk++) {
-            gpu_wgmma_64x64(sums, a + 2 * kk, b + 2 * kk, true);
+            gpu_wgmma(sums, a + 2 * kk, b + 2 * kk, true);
         }
         gpu_wgmma_commit();
         if (BUG != PLANTED_WGMMA_NO_WAIT) {
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(256, 1)
         int row = first_row + 16 * warp + lane / 4 + 8 * (i / 2 % 2);
         int column = first_column + i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (row < m && column < n) {
-            c[static_cast<size_t>(row) * n + column] = sums[i];
+            c[static_cast<size_t>(row) * n + column] = sums[i / 4][i % 4];
         }
     }
 #endif

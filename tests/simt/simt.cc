@@ -128,15 +128,33 @@ static worker *take_ready()
     return next;
 }
 
+static bool is_waited_for(const operation &o)
+{
+    for (const worker *w : running_block->threads) {
+        if (!w->finished && w->event == o.event) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The next one: as they came (fifo), any (random), or the first that somebody waits for. */
 static bool run_operation()
 {
     std::deque<operation> &operations = running_block->operations;
     if (operations.empty()) {
         return false;
     }
-    operation first = std::move(operations.front());
-    operations.pop_front();
-    first.run(first.context.data());
+    auto at = operations.begin();
+    if (settings.order == RANDOM) {
+        at += static_cast<std::ptrdiff_t>(settings.random() % operations.size());
+    } else if (settings.order != FIFO) {
+        auto found = std::find_if(operations.begin(), operations.end(), is_waited_for);
+        at = found != operations.end() ? found : at;
+    }
+    operation chosen = std::move(*at);
+    operations.erase(at);
+    chosen.run(chosen.context.data());
     return true;
 }
 
@@ -192,10 +210,10 @@ void wake(const void *event)
     }
 }
 
-void later(void (*run)(const void *context), const void *context, size_t bytes)
+void later(void (*run)(const void *context), const void *context, size_t bytes, const void *event)
 {
     auto *from = static_cast<const unsigned char *>(context);
-    running_block->operations.push_back({run, {from, from + bytes}});
+    running_block->operations.push_back({run, {from, from + bytes}, event});
 }
 
 /* ---- barriers: exited threads have arrived (sm_70 and newer) ---- */

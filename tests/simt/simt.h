@@ -6,8 +6,9 @@
  *
  *   shared memory    begins as 0xff in every byte (NaN, -1) in every block
  *   cp.async         spoils its destination at once and delivers when it is waited for
- *   TMA              delivers when nobody can go on without it (random schedule: at any time)
- *   wgmma            reads its operands when it is waited for
+ *   TMA              delivers when nobody can go on without it, and that alone (random schedule: anything at any time;
+ *                    fifo: in order)
+ *   wgmma            reads its operands, registers too, when it is waited for
  *   who runs next    SIMT_SCHEDULE=fifo | lifo | warp (one warp as far as it goes) | random,
  *                    SIMT_SEED=n; lifo and random change the order of blocks too
  *
@@ -25,6 +26,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <tuple>
@@ -154,8 +156,9 @@ void meet_warpgroup(const char *what, void *slot, meeting_work *work, site here)
 void wait_for(const void *event, const char *what, site here);
 void wake(const void *event);
 
-/* later - an operation of the block that may be done at any time, by when nobody can go on. */
-void later(void (*operation)(const void *context), const void *context, size_t bytes);
+/* later - an operation of the block that may be done at any time, by when nobody can go on; it wakes `event`. */
+void later(void (*operation)(const void *context), const void *context, size_t bytes,
+           const void *event);
 
 /* ---- warp operations: warp.cc ---- */
 
@@ -188,7 +191,9 @@ void copy_commit();
 int copy_due(int groups_left, const copy **copies);
 void copy_check_none(); /* at a thread's end */
 
-void wgmma_64x64(float *d, uint64_t a, uint64_t b, bool add, site here);
+/* d [64, 8 columns]; a: of the warp's rows in registers, or NULL: by descriptor. What it points at is read late. */
+void wgmma(float *d, int columns, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add,
+           site here);
 void wgmma_commit(site here);
 void wgmma_wait(int groups_left, site here);
 } // namespace simt
@@ -257,6 +262,12 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b)
 inline const char *gpu_launch_error()
 {
     return nullptr;
+}
+/* SIMT_CAPABILITY: 8 (without TMA and wgmma) unless it says 9. */
+inline int gpu_capability()
+{
+    const char *wanted = getenv("SIMT_CAPABILITY");
+    return wanted != nullptr && strcmp(wanted, "9") == 0 ? 9 : 8;
 }
 
 inline float gpu_exp2(float x)
@@ -406,9 +417,17 @@ inline uint32_t gpu_shared_address(const void *p)
 inline void gpu_wgmma_fence()
 {
 }
-inline void gpu_wgmma_64x64(float (&d)[32], uint64_t a, uint64_t b, bool add, SIMT_HERE)
+template <int N> void gpu_wgmma_settle(float (&)[N][4])
 {
-    simt::wgmma_64x64(d, a, b, add, here);
+}
+template <int N> void gpu_wgmma(float (&d)[N][4], uint64_t a, uint64_t b, bool add, SIMT_HERE)
+{
+    simt::wgmma(d[0], N, nullptr, a, b, add, here);
+}
+template <int N>
+void gpu_wgmma(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b, bool add, SIMT_HERE)
+{
+    simt::wgmma(d[0], N, a, 0, b, add, here);
 }
 inline void gpu_wgmma_commit(SIMT_HERE)
 {

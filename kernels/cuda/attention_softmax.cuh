@@ -1,0 +1,119 @@
+/* The online softmax of attention's forward pass: a warp's rows of scores, in mma's accumulators.
+ *
+ * Layout    a warp has M tiles of 16 rows; [m][r] is row 16 m + 8 r + lane / 4 of them, and four lanes share a row.
+ *           Powers are of two: scale and log2(e) are one factor
+ * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691 */
+#pragma once
+
+#include "kernels/cuda/attention_tile.cuh"
+
+/* A query's running maximum (of unscaled scores) and its own sum of powers. */
+template <int M> struct running {
+    float largest[M][2], sum[M][2];
+};
+
+template <int M> GPU_INLINE void running_clear(struct running<M> &run)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        run.largest[m][0] = run.largest[m][1] = -INFINITY;
+        run.sum[m][0] = run.sum[m][1] = 0;
+    }
+}
+
+/* Scores that a row does not see become -infinity. */
+template <int M, int N>
+GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
+                            const struct attention_sequence &sequence, int query, int key)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int end = visible_end(a, sequence, query + 16 * m + 8 * r);
+            int left = end - key, from = visible_begin(a, end) - key;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    int j = 8 * n + static_cast<int>(threadIdx.x % 4) * 2 + e;
+                    if (j >= left || j < from) {
+                        s[m][n][2 * r + e] = -INFINITY;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* s becomes its exponentials; shrink is what a larger score does to all that was summed before. */
+template <int M, int N>
+GPU_INLINE void exponentials(float (&s)[M][N][4], struct running<M> &run, float (&shrink)[M][2],
+                             float scale)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float most = run.largest[m][r];
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                most = fmaxf(most, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+            }
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            float base = most == -INFINITY ? 0.0f : most * scale;
+            shrink[m][r] = gpu_exp2(run.largest[m][r] * scale - base);
+            run.largest[m][r] = most;
+            float sum = 0;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float p = gpu_exp2(s[m][n][2 * r + e] * scale - base);
+                    s[m][n][2 * r + e] = p;
+                    sum += p;
+                }
+            }
+            run.sum[m][r] = run.sum[m][r] * shrink[m][r] + sum;
+        }
+    }
+}
+
+template <int N> GPU_INLINE void shrink_sums(float (&o)[N][4], const float (&shrink)[2])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            o[n][e] *= shrink[e / 2];
+        }
+    }
+}
+
+/* The rows' results; `query` is the lane's first, counted in the sequence. */
+template <int D, int M>
+GPU_INLINE void store_rows(const attention_task<bf16> &a, const float (&o)[M][D / 8][4],
+                           const struct running<M> &run, const struct attention_sequence &s,
+                           int query, int head)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float factor[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float sum = run.sum[m][r];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            int i = query + 16 * m + 8 * r;
+            factor[r] = sum == 0 ? 0.0f : attention_scale_kept(a) / sum;
+            if (a.lse != nullptr && threadIdx.x % 4 == 0 && i < s.queries) {
+                a.lse[head * a.lse_stride + s.first_q + i] =
+                    sum == 0 ? -INFINITY : run.largest[m][r] * a.scale + logf(sum);
+            }
+        }
+        int first = query - static_cast<int>(threadIdx.x % 32 / 4) + 16 * m;
+        store_sums<D>(a.out, o[m], s.first_q + first, s.queries - first, head * D, factor[0],
+                      factor[1]);
+    }
+}

@@ -375,8 +375,13 @@ static status tell_start(const struct loop *loop)
     struct plan plan;
     TRY(plan_make(r, comm_size(job->world), &plan));
     int ranks = comm_size(job->world), threads = kernels_threads(job->session.kernels);
-    log_info("%s: %lld parameters, %d rank%s x %d thread%s, %s, %s; %lld of %lld steps done",
-             r->run_dir, (long long)plan.parameters, ranks, text_plural(ranks), threads,
+    char trained[64] = "";
+    if (plan.trained_parameters < plan.parameters) {
+        snprintf(trained, sizeof trained, ", of which %lld are trained",
+                 (long long)plan.trained_parameters);
+    }
+    log_info("%s: %lld parameters%s, %d rank%s x %d thread%s, %s, %s; %lld of %lld steps done",
+             r->run_dir, (long long)plan.parameters, trained, ranks, text_plural(ranks), threads,
              text_plural(threads), dtype_name(kernels_dtype(job->session.kernels)),
              kernels_description(job->session.kernels), (long long)job->state.step,
              (long long)job->total_steps);
@@ -384,7 +389,7 @@ static status tell_start(const struct loop *loop)
         return STATUS_OK;
     }
     char names[PLAN_KINDS][32];
-    struct metric fields[8 + PLAN_KINDS] = {
+    struct metric fields[9 + PLAN_KINDS] = {
         metric_integer("ranks", comm_size(job->world)),
         metric_integer("tensor", r->parallel.tensor),
         metric_integer("data", comm_size(job->session.mesh.data)),
@@ -392,11 +397,12 @@ static status tell_start(const struct loop *loop)
         metric_integer("threads", kernels_threads(job->session.kernels)),
         metric_integer("total_steps", job->total_steps),
         metric_integer("parameters", plan.parameters),
+        metric_integer("trained_parameters", plan.trained_parameters),
         metric_integer("rank_parameters", plan.rank_parameters),
     };
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         snprintf(names[kind], sizeof names[kind], "rank_bytes.%s", plan_kind_name(kind));
-        fields[8 + kind] = metric_integer(names[kind], plan.bytes[kind]);
+        fields[9 + kind] = metric_integer(names[kind], plan.bytes[kind]);
     }
     if (job->resumed) {
         TRY(metrics_write(job->metrics, "resume", job->state.step, NULL, 0));

@@ -94,20 +94,26 @@ static double rows_of(const struct recipe *r, enum model_role role)
     }
 }
 
-/* count_parameters - sizes by part, and how many elements of matrices a token meets in products. */
+/* count_parameters - sizes by part, and the FLOPs of a token's products: one forward, one for the input's gradient
+ * where something before it is trained, one for the gradient of what is trained itself. */
 static double count_parameters(const struct recipe *r, const struct model_parameter *parameters,
                                int count, struct plan *plan)
 {
-    double in_products = 0;
+    double flops = 0;
+    int64_t lowest = model_lowest_trained(parameters, count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         int64_t size = p->whole_rows * p->whole_columns;
         plan->part[part_of(p->role)] += size;
         plan->parameters += size;
+        plan->trained_parameters += p->trained ? size : 0;
         plan->rank_parameters += model_parameter_elements(p);
-        in_products += p->dimensions == 2 ? rows_of(r, p->role) * (double)size : 0;
+        bool inner =
+            p->layer >= lowest || p->role == MODEL_TOKEN_TABLE; /* tied: the output matrix */
+        int passes = 1 + inner + p->trained;
+        flops += p->dimensions == 2 ? 2 * passes * rows_of(r, p->role) * (double)size : 0;
     }
-    return in_products;
+    return flops;
 }
 
 /* ---- memory ---- */
@@ -318,12 +324,14 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     int count = 0;
     int64_t elements = 0;
     TRY(model_layout(&config, plan->tensor, 0, &parameters, &count, &elements));
-    double in_products = count_parameters(r, parameters, count, plan);
+    plan->product_flops = count_parameters(r, parameters, count, plan);
     double attention =
         (double)config.layers * (double)r->data.sequence_length * (double)config.width;
     bool causal = strcmp(r->objective, "mlm") != 0;
-    plan->product_flops = 6.0 * in_products;
-    plan->token_flops = plan->product_flops + (causal ? 6.0 : 12.0) * attention;
+    int64_t lowest = model_lowest_trained(parameters, count), layers = config.layers;
+    double back =
+        (double)(layers - (lowest < 0 ? 0 : lowest)) / (double)layers; /* share of blocks */
+    plan->token_flops = plan->product_flops + (causal ? 2 : 4) * (1 + 2 * back) * attention;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
     status result = plan_memory(r, &config, parameters, count, elements, plan);
     plan->tensor_bytes = tensor_bytes(r, &config, plan);

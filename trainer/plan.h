@@ -52,6 +52,7 @@ struct plan {
     int threads;             /* of a rank, with all ranks on this host */
     int64_t vocabulary;
     int64_t parameters; /* of the model */
+    int64_t trained_parameters;
     int64_t part[PLAN_PARTS];
     int64_t rank_parameters; /* of one rank: the same without tensor parallelism */
     int64_t bytes[PLAN_KINDS];

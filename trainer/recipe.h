@@ -123,6 +123,8 @@ struct recipe {
         enum recipe_precision precision;
         enum recipe_device device;
         char activation_checkpointing[RECIPE_NAME_BYTES];
+        char freeze[RECIPE_LIST_BYTES]; /* words of embeddings, backbone */
+        int64_t freeze_layers;
     } train;
     struct {
         char loss_type[RECIPE_LIST_BYTES];    /* names of preference.h */

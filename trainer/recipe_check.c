@@ -152,6 +152,17 @@ static status check_objective(const struct reading *r)
     return STATUS_OK;
 }
 
+static status check_freezing(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    if (c->train.freeze_layers > c->model.num_layers) {
+        return recipe_fail(r, place_of_pair(r, "train.freeze_layers", "model.num_layers"),
+                           "train.freeze_layers", "%lld is more than model.num_layers, %lld",
+                           (long long)c->train.freeze_layers, (long long)c->model.num_layers);
+    }
+    return STATUS_OK;
+}
+
 static status check_length(const struct reading *r)
 {
     const struct recipe *c = r->recipe;
@@ -322,6 +333,7 @@ status recipe_check_resolve(const struct reading *r)
     TRY(check_reproducible(r));
     TRY(check_batch(r));
     TRY(check_sft(r));
+    TRY(check_freezing(r));
     TRY(check_length(r));
     TRY(check_warmup(r));
     TRY(check_optimizer(r));

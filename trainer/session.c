@@ -18,6 +18,17 @@ static bool masks(const struct recipe *recipe)
     return strcmp(recipe->objective, "mlm") == 0;
 }
 
+static bool freezes(const struct recipe *recipe, const char *what)
+{
+    char word[RECIPE_NAME_BYTES];
+    for (const char *at = recipe->train.freeze; recipe_list_next(&at, word, sizeof word);) {
+        if (strcmp(word, what) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
@@ -42,6 +53,8 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
         .examples = masks(recipe) ? recipe->batch.micro_size : 0,
         .kv_heads = recipe->model.num_kv_heads,
         .rope_theta = recipe->model.rope_theta,
+        .freezing = {freezes(recipe, "embeddings"), freezes(recipe, "backbone"),
+                     recipe->train.freeze_layers},
     };
 }
 

@@ -222,7 +222,7 @@ static void check_replicas(const struct shared *s)
 }
 
 /* Nothing is written for what is frozen, and it lies behind the rest. */
-static void check_frozen(const struct shared *s)
+static void check_frozen(const struct shared *s, bool expected)
 {
     int count;
     const struct model_parameter *p = model_parameters(s->model, &count);
@@ -231,7 +231,7 @@ static void check_frozen(const struct shared *s)
         CHECK(p[i].trained == (p[i].first < trained));
         frozen += p[i].trained ? 0 : p[i].rows * p[i].columns;
     }
-    CHECK((frozen > 0) == (model_config_of(s->model)->frozen != NULL));
+    CHECK((frozen > 0) == expected);
     CHECK(trained + frozen <= model_elements(s->model));
     for (int64_t i = trained; i < model_elements(s->model); i++) {
         CHECK(isnan(s->gradients[i]));
@@ -239,7 +239,8 @@ static void check_frozen(const struct shared *s)
 }
 
 static void test_model(struct device *dev, enum dtype dtype, const char *architecture, bool tied,
-                       bool sequence, const char *frozen, double tolerance)
+                       bool sequence, const char *frozen, struct model_freezing freezing,
+                       double tolerance)
 {
     bool masks = strcmp(architecture, "gpt2") != 0;
     struct model_config config = {
@@ -264,8 +265,10 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     struct shared part, whole;
     make_tokens(config.vocabulary);
     config.frozen = frozen;
+    config.freezing = freezing;
     shared_make(&part, dev, dtype, &config, world, sequence);
     config.frozen = NULL;
+    config.freezing = (struct model_freezing){0};
     shared_make(&whole, dev, dtype, &config, NULL, false);
     for (int m = 0; m < MICRO_BATCHES; m++) {
         run(&part, m, true);
@@ -276,7 +279,8 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     }
     compare_gradients(&part, &whole, tolerance);
     check_replicas(&part);
-    check_frozen(&part);
+    check_frozen(&part,
+                 frozen != NULL || freezing.embeddings || freezing.backbone || freezing.layers > 0);
     run(&part, 0, false);
     run(&whole, 0, false);
     for (int i = 0; i < ROWS; i++) {
@@ -291,18 +295,26 @@ int main(int argc, char **argv)
     struct device *dev;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    const struct model_freezing all = {0}, low = {.embeddings = true, .layers = 1},
+                                blocks = {.embeddings = true, .layers = 2},
+                                backbone = {.backbone = true}, inside = {.layers = 1};
+    const char *some_gpt2 = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight";
     for (int sequence = 0; sequence < 2; sequence++) {
-        test_model(dev, DTYPE_F32, "gpt2", true, sequence == 1, NULL, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", false, sequence == 1, NULL, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, sequence == 1, NULL, 1e-5);
-        test_model(dev, DTYPE_F32, "roberta", false, sequence == 1, NULL, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, sequence == 1,
-                   "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight", 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, sequence == 1,
-                   "bert.embeddings.*,bert.encoder.layer.0.*,cls.*", 1e-5);
+        bool rows = sequence == 1;
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, all, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, all, 1e-5);
+        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, all, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, some_gpt2, all, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, "cls.*", low, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, low, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, blocks, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, backbone, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, backbone, 1e-5);
+        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, inside, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
-            test_model(dev, DTYPE_BF16, "gpt2", true, sequence == 1, NULL, 3e-2);
-            test_model(dev, DTYPE_BF16, "bert", true, sequence == 1, NULL, 1e-1);
+            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, 3e-2);
+            test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, all, 1e-1);
         }
     }
     CHECK_OK(device_destroy(&dev));

@@ -146,6 +146,9 @@ static status print_plan(const struct recipe *r, const struct plan *plan, const 
         }
     }
     print_count("total", plan->parameters);
+    if (plan->trained_parameters < plan->parameters) {
+        print_count("trained", plan->trained_parameters);
+    }
     print_memory(plan);
     print_step(plan);
     if (o != NULL) {
@@ -223,6 +226,7 @@ static json_t *plan_object(const struct recipe *r, const struct plan *plan)
 {
     json_t *all = json_object();
     put_integer(all, "parameters", plan->parameters);
+    put_integer(all, "trained_parameters", plan->trained_parameters);
     json_object_set_new(all, "parameters_by_kind", parts_object(plan));
     put_integer(all, "vocab_size", plan->vocabulary);
     put_integer(all, "ranks", plan->ranks);

@@ -85,6 +85,15 @@ int64_t model_layer_first(const struct model_parameter *parameters, int count, i
     return first;
 }
 
+int64_t model_lowest_trained(const struct model_parameter *parameters, int count)
+{
+    int i = 0;
+    while (i + 1 < count && !parameters[i].trained) {
+        i++;
+    }
+    return parameters[i].layer;
+}
+
 int64_t model_trained_elements(const struct model_parameter *parameters, int count)
 {
     return model_layer_first(parameters, count, INT64_MAX);
@@ -102,7 +111,7 @@ int64_t model_parameter_elements(const struct model_parameter *p)
 struct layout {
     struct model_parameter *parameters;
     int count;
-    const char *frozen;
+    const struct model_config *config;
     int64_t elements;
     int64_t vectors; /* elements of these */
     int ranks, rank;
@@ -161,6 +170,15 @@ static bool is_frozen(const char *patterns, const char *name)
     return false;
 }
 
+static bool lies_frozen(const struct model_config *c, const struct model_parameter *p)
+{
+    const struct model_freezing *f = &c->freezing;
+    int64_t blocks = f->backbone ? c->layers : f->layers;
+    bool last_norm = p->layer >= c->layers && p->role == MODEL_NORM1;
+    return p->layer < 0 ? f->embeddings || f->backbone
+                        : p->layer < blocks || (f->backbone && last_norm);
+}
+
 static void append(struct layout *layout, enum model_role role, struct shape shape,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
@@ -192,7 +210,7 @@ static void append(struct layout *layout, enum model_role role, struct shape sha
     va_start(arguments, format);
     vsnprintf(p->name, sizeof p->name, format, arguments);
     va_end(arguments);
-    p->trained = !is_frozen(layout->frozen, p->name);
+    p->trained = !is_frozen(layout->config->frozen, p->name) && !lies_frozen(layout->config, p);
 }
 
 /* Those that are trained, or those that are not, behind what has its place already. */
@@ -211,8 +229,10 @@ static void place(struct layout *layout, bool trained)
     }
 }
 
-static status check_joined(const struct layout *layout)
+static status check_frozen(const struct layout *layout)
 {
+    REQUIRE(model_trained_elements(layout->parameters, layout->count) > 0, STATUS_RECIPE,
+            "train.freeze leaves nothing of the model to train");
     for (int i = 0; i < layout->count; i++) {
         const struct model_parameter *p = &layout->parameters[i];
         REQUIRE(p->joined == 1 || p[0].trained == p[1].trained, STATUS_RECIPE,
@@ -477,7 +497,7 @@ status model_layout(const struct model_config *config, int ranks, int rank,
             "%d ranks do not share %lld heads, %lld key-value heads and %lld inner features evenly",
             ranks, (long long)config->heads, (long long)model_kv_heads(config),
             (long long)config->inner);
-    struct layout layout = {.frozen = config->frozen, .ranks = ranks, .rank = rank, .layer = -1};
+    struct layout layout = {.config = config, .ranks = ranks, .rank = rank, .layer = -1};
     size_t slots = OTHER_PARAMETERS + (size_t)config->layers * BLOCK_PARAMETERS;
     layout.parameters = calloc(slots, sizeof *layout.parameters);
     REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
@@ -490,7 +510,7 @@ status model_layout(const struct model_config *config, int ranks, int rank,
     }
     place(&layout, true);
     place(&layout, false);
-    status result = check_joined(&layout);
+    status result = check_frozen(&layout);
     if (result != STATUS_OK) {
         free(layout.parameters);
         return result;

@@ -461,19 +461,29 @@ static status tables_backward(struct backward *b)
                               input->positions, embedding_dropout(m, input));
 }
 
+/* Whether something behind the blocks' last sum, in it or before it is trained: else only the head is. */
+static bool norm_is_reached(const struct model *m, int64_t lowest)
+{
+    int last = model_place(m, m->config.layers, MODEL_NORM1).weight;
+    return lowest < m->config.layers || m->parameters[last].trained;
+}
+
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
                       model_final final, void *user)
 {
     struct backward b = {m, input, gradients, input->rows};
     bool post = m->architecture->post_norm;
+    int64_t lowest = model_lowest_trained(m->parameters, m->parameter_count);
     struct tensor delta;
     if (input->fresh) {
         TRY(clear_sums(m, input, gradients));
     }
     TRY(input->output_rows != NULL ? model_heads_backward(m, input, gradients)
                                    : model_add_up(m, b.n)); /* what the objective has written */
-    TRY(norm1_backward(&b, m->config.layers, NORM_STREAM_NOTHING, &delta));
-    for (int64_t layer = m->config.layers - 1; layer >= 0; layer--) {
+    if (norm_is_reached(m, lowest)) {
+        TRY(norm1_backward(&b, m->config.layers, NORM_STREAM_NOTHING, &delta));
+    }
+    for (int64_t layer = m->config.layers - 1; layer >= 0 && layer >= lowest; layer--) {
         if (post && layer + 1 < m->config.layers) {
             TRY(norm1_backward(&b, layer + 1, NORM_STREAM_NORM, &delta));
         }
@@ -482,7 +492,9 @@ status model_backward(struct model *m, const struct model_input *input, float *c
             TRY(final(user, model_layer_first(m->parameters, m->parameter_count, layer)));
         }
     }
-    TRY(post ? embedded_backward(&b, &delta) : STATUS_OK);
-    TRY(tables_backward(&b));
+    if (lowest < 0) {
+        TRY(post ? embedded_backward(&b, &delta) : STATUS_OK);
+        TRY(tables_backward(&b));
+    }
     return final != NULL ? final(user, 0) : STATUS_OK;
 }

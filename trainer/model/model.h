@@ -22,6 +22,13 @@
 
 #define MODEL_NAME_BYTES 96
 
+/* What is not trained by its place. embeddings: all before the blocks; layers: so many blocks from the first on;
+ * backbone: all of these and the last norm, so that what is left is the head. */
+struct model_freezing {
+    bool embeddings, backbone;
+    int64_t layers;
+};
+
 struct model_config {
     const char *architecture; /* "gpt2", "bert", "roberta", "llama" */
     int64_t layers, width, heads, inner, positions, vocabulary;
@@ -35,6 +42,7 @@ struct model_config {
     int64_t output_rows; /* BERT: masked rows of a micro-batch at most, ... */
     int64_t examples;    /* ... and examples */
     const char *frozen;  /* patterns of names (fnmatch), comma-separated: not trained; NULL: none */
+    struct model_freezing freezing; /* likewise, by place */
 };
 
 /* A rectangle of a whole matrix that lies in this rank's part of it, contiguous there: [rows, columns]. */
@@ -140,6 +148,10 @@ int64_t model_parameter_elements(const struct model_parameter *p);
 
 /* model_layer_first - the first trained element of a layer's parameters; for layer L: of those behind the layers. */
 int64_t model_layer_first(const struct model_parameter *parameters, int count, int64_t layer);
+
+/* model_lowest_trained - the layer (-1: before the blocks, L: behind them) of the first trained parameter: backward
+ * ends there. */
+int64_t model_lowest_trained(const struct model_parameter *parameters, int count);
 
 /* model_trained_elements - how many of the flat buffer's belong to what is trained: its first ones. */
 int64_t model_trained_elements(const struct model_parameter *parameters, int count);

@@ -38,6 +38,14 @@ struct batch {
     const int32_t *masked_ids;  /* [M]; BATCH_IGNORED where there is none */
     struct batch_share share;   /* where the loader looks ahead */
 
+    /* Batches for the head of a task: rows are packed likewise, masked_rows are the rows that the head reads. */
+    const int32_t *example_rows; /* [B + 1] example i's among them: from example_rows[i] on */
+    const int32_t *
+        labels; /* of each of these rows (classify, classify_tokens), or of each example: one (choose), two
+                              (answer: first and last token); NULL: none */
+    const float *numbers; /* [B] (regress); NULL: none */
+    int64_t first_masked; /* as first_row, of masked_rows */
+
     /* Batches of preference pairs: rows are packed likewise, at most 2 B T; the chosen answer of pair i, with its
      * prompt, is segment 2 i of cu_rows, the rejected one segment 2 i + 1; targets are the answers' tokens. The global
      * index of row 0 is 2 samples[0] T. */

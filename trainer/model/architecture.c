@@ -7,7 +7,8 @@
  * begin with row 2: weights N(0, 0.02), biases 0, norms 1. Query, key and value have names of their own and lie
  * one after the other, so that products see one matrix.
  * llama is Touvron et al. 2023, arXiv:2302.13971 with the names of LlamaForCausalLM: weights N(0, 0.02), norms 1;
- * query, key and value lie one after the other too, and so do gate and up. */
+ * query, key and value lie one after the other too, and so do gate and up.
+ * With a task its head comes last, with the names of ...ForSequenceClassification and its like. */
 #include <fnmatch.h>
 #include <math.h>
 #include <stdarg.h>
@@ -34,7 +35,8 @@ static const struct architecture architectures[] = {
      .post_norm = true,
      .transform = true,
      .first_position = 2,
-     .names = "roberta"},
+     .names = "roberta",
+     .own_dense = true},
     {.name = "llama", .causal = true, .rms = true, .rotary = true, .gated = true},
 };
 
@@ -290,6 +292,48 @@ static struct shape vocabulary_split(const struct model_config *c, int ranks)
     return shape;
 }
 
+/* As the file has it: [out, in]. */
+static struct shape dense(int64_t rows, int64_t columns, float deviation)
+{
+    return table(rows, columns, deviation);
+}
+
+/* What stands before the labels of whole texts: the model's pooler, or RoBERTa's own. */
+static void append_task_dense(struct layout *layout, const struct model_config *c,
+                              const struct architecture *a, bool own)
+{
+    char name[MODEL_NAME_BYTES / 2] = "classifier";
+    if (!own) {
+        snprintf(name, sizeof name, "%s.pooler", a->names);
+    }
+    append(layout, MODEL_POOLER, dense(c->width, c->width, c->initializer_range), "%s.dense.weight",
+           name);
+    append(layout, MODEL_POOLER, vector(c->width, 0), "%s.dense.bias", name);
+}
+
+static void append_task(struct layout *layout, const struct model_config *c,
+                        const struct architecture *a)
+{
+    bool encoder = a->names != NULL;
+    bool texts = c->task == MODEL_TEXTS || c->task == MODEL_CHOICES;
+    bool own = a->own_dense && c->task == MODEL_TEXTS;
+    if (c->task == MODEL_WORDS || c->task == MODEL_VECTORS) {
+        return;
+    }
+    if (encoder && texts) {
+        append_task_dense(layout, c, a, own);
+    }
+    const char *name = c->task == MODEL_SPANS             ? "qa_outputs"
+                       : !encoder && (texts || a->rotary) ? "score"
+                       : own                              ? "classifier.out_proj"
+                                                          : "classifier";
+    append(layout, MODEL_LABELS, dense(c->labels, c->width, c->initializer_range), "%s.weight",
+           name);
+    if (encoder || !texts) {
+        append(layout, MODEL_LABELS, vector(c->labels, 0), "%s.bias", name);
+    }
+}
+
 static void append_gpt2_layer(struct layout *layout, const struct model_config *c, int l)
 {
     float deviation = c->initializer_range;
@@ -326,15 +370,9 @@ static void append_gpt2(struct layout *layout, const struct model_config *c)
     }
     append(layout, MODEL_NORM1, vector(c->width, 1), "transformer.ln_f.weight");
     append(layout, MODEL_NORM1, vector(c->width, 0), "transformer.ln_f.bias");
-    if (!c->tied) {
+    if (!c->tied && c->task == MODEL_WORDS) {
         append(layout, MODEL_DECODER, tokens, "lm_head.weight");
     }
-}
-
-/* As the file has it: [out, in]. */
-static struct shape dense(int64_t rows, int64_t columns, float deviation)
-{
-    return table(rows, columns, deviation);
 }
 
 static struct shape joined(struct shape shape, int count)
@@ -444,7 +482,9 @@ static void append_bert(struct layout *layout, const struct model_config *c, con
     for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
         append_bert_layer(layout, c, model);
     }
-    append_bert_heads(layout, c, model);
+    if (c->task == MODEL_WORDS) {
+        append_bert_heads(layout, c, model);
+    }
 }
 
 static void append_llama_layer(struct layout *layout, const struct model_config *c)
@@ -478,7 +518,7 @@ static void append_llama(struct layout *layout, const struct model_config *c)
         append_llama_layer(layout, c);
     }
     append(layout, MODEL_NORM1, vector(c->width, 1), "model.norm.weight");
-    if (!c->tied) {
+    if (!c->tied && c->task == MODEL_WORDS) {
         append(layout, MODEL_DECODER, tokens, "lm_head.weight");
     }
 }
@@ -508,6 +548,7 @@ status model_layout(const struct model_config *config, int ranks, int rank,
     } else {
         append_gpt2(&layout, config);
     }
+    append_task(&layout, config, a);
     place(&layout, true);
     place(&layout, false);
     status result = check_frozen(&layout);

@@ -248,7 +248,11 @@ status model_forward(struct model *m, const struct model_input *input, struct te
         TRY(model_layer_rest(m, input, layer));
     }
     TRY(model_hidden(m, input->rows, hidden));
-    return input->output_rows != NULL ? model_heads_forward(m, input, *hidden, hidden) : STATUS_OK;
+    if (input->output_rows == NULL) {
+        return STATUS_OK;
+    }
+    return m->config.task != MODEL_WORDS ? model_task_forward(m, input, *hidden, hidden)
+                                         : model_heads_forward(m, input, *hidden, hidden);
 }
 
 /* ---- backward ---- */
@@ -260,10 +264,11 @@ struct backward {
     int64_t n;
 };
 
-/* Without output rows BERT's head has no part in it. */
+/* Without output rows BERT's head, or a task's, has no part in it. */
 static bool head_is_used(const struct model *m, const struct model_input *input)
 {
-    return !m->architecture->transform || input->output_rows != NULL;
+    bool all = !m->architecture->transform && m->config.task == MODEL_WORDS;
+    return all || input->output_rows != NULL;
 }
 
 /* Whether backward (or, for the head, the objective) sets a fresh gradient by a product; tables and norms
@@ -272,7 +277,7 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
 {
     switch (m->parameters[parameter].role) {
     case MODEL_TOKEN_TABLE:
-        return m->config.tied && head_is_used(m, input);
+        return m->config.tied && m->config.task == MODEL_WORDS && head_is_used(m, input);
     case MODEL_POSITION_TABLE:
     case MODEL_SEGMENT_TABLE:
     case MODEL_NORM1:
@@ -468,6 +473,16 @@ static bool norm_is_reached(const struct model *m, int64_t lowest)
     return lowest < m->config.layers || m->parameters[last].trained;
 }
 
+/* From what the objective has written to the gradient of all rows. */
+static status output_backward(struct backward *b)
+{
+    if (b->input->output_rows == NULL) {
+        return model_add_up(b->m, b->n);
+    }
+    return b->m->config.task != MODEL_WORDS ? model_task_backward(b->m, b->input, b->gradients)
+                                            : model_heads_backward(b->m, b->input, b->gradients);
+}
+
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
                       model_final final, void *user)
 {
@@ -478,8 +493,7 @@ status model_backward(struct model *m, const struct model_input *input, float *c
     if (input->fresh) {
         TRY(clear_sums(m, input, gradients));
     }
-    TRY(input->output_rows != NULL ? model_heads_backward(m, input, gradients)
-                                   : model_add_up(m, b.n)); /* what the objective has written */
+    TRY(output_backward(&b));
     if (norm_is_reached(m, lowest)) {
         TRY(norm1_backward(&b, m->config.layers, NORM_STREAM_NOTHING, &delta));
     }

@@ -65,11 +65,12 @@ struct model_labels model_labels_of(const struct model *m, const struct model_in
     if (labels.weight < 0 || input->output_rows == NULL) {
         return out;
     }
-    out.hidden = examples(input, a->pooled);
+    bool texts = m->config.task == MODEL_WORDS; /* a task's rows are what model_forward gives */
+    out.hidden = texts ? examples(input, a->pooled) : tensor_absent();
     out.weight = model_matrix(m, labels.weight);
     out.bias = model_vector(m, labels.bias);
     if (gradients != NULL) {
-        out.hidden_gradient = examples(input, a->d_pooled);
+        out.hidden_gradient = texts ? examples(input, a->d_pooled) : tensor_absent();
         out.weight_gradient = model_gradient(m, labels.weight, gradients);
         out.bias_gradient = model_gradient(m, labels.bias, gradients);
     }
@@ -78,10 +79,9 @@ struct model_labels model_labels_of(const struct model *m, const struct model_in
 
 /* ---- backward ---- */
 
-/* A dense layer whose output has the gradient dy before its activation; dx is its input's. */
-static status dense_backward(struct model *m, const struct model_input *input,
-                             float *const *gradients, struct place place, struct tensor dx,
-                             struct tensor dy, struct tensor x)
+status model_dense_backward(struct model *m, const struct model_input *input,
+                            float *const *gradients, struct place place, struct tensor dx,
+                            struct tensor dy, struct tensor x)
 {
     TRY(linear_backward_weight(m->kernels, model_gradient(m, place.weight, gradients),
                                model_gradient(m, place.bias, gradients), dy, x, input->fresh));
@@ -102,8 +102,8 @@ static status transform_backward(struct model *m, const struct model_input *inpu
                                outputs(input, a->statistics), model_vector(m, norm.weight),
                                NORM_LAYER, NORM_STREAM_NOTHING, (struct dropout){0}));
     TRY(activation_backward(m->kernels, dy, dy, outputs(input, a->kept), m->config.activation));
-    return dense_backward(m, input, gradients, m->places[MODEL_TRANSFORM], y, dy,
-                          outputs(input, a->rows));
+    return model_dense_backward(m, input, gradients, m->places[MODEL_TRANSFORM], y, dy,
+                                outputs(input, a->rows));
 }
 
 static status pool_backward(struct model *m, const struct model_input *input,
@@ -112,8 +112,8 @@ static status pool_backward(struct model *m, const struct model_input *input,
     struct head_activations *a = &m->activations.head;
     struct tensor dy = examples(input, a->d_pooled);
     TRY(activation_backward(m->kernels, dy, dy, examples(input, a->pooled_kept), ACTIVATION_TANH));
-    return dense_backward(m, input, gradients, m->places[MODEL_POOLER], examples(input, a->pooled),
-                          dy, examples(input, a->first));
+    return model_dense_backward(m, input, gradients, m->places[MODEL_POOLER],
+                                examples(input, a->pooled), dy, examples(input, a->first));
 }
 
 status model_heads_backward(struct model *m, const struct model_input *input,

@@ -55,10 +55,29 @@ static status arrange_layer(const struct model_config *c, struct model_sharing s
     return STATUS_OK;
 }
 
+static status arrange_task(const struct model_config *c, enum dtype dtype, bool training,
+                           struct arena *arena, struct head_activations *out)
+{
+    const struct architecture *a = model_architecture(c->architecture);
+    bool texts = c->task == MODEL_TEXTS || c->task == MODEL_CHOICES;
+    int64_t m = c->output_rows, dense = texts && a != NULL && a->transform ? m : 0;
+    TRY(take(arena, dtype, m, c->width, &out->rows));
+    TRY(take(arena, dtype, dense, c->width, &out->dense));
+    out->kept = tensor_absent();
+    if (training) {
+        TRY(take(arena, dtype, dense, c->width, &out->kept));
+        TRY(take(arena, dtype, m, c->width, &out->d_dense));
+    }
+    return STATUS_OK;
+}
+
 static status arrange_head(const struct model_config *c, enum dtype dtype, bool training,
                            struct arena *arena, struct head_activations *out)
 {
     int64_t m = c->output_rows, e = c->next_sentence ? c->examples : 0;
+    if (c->task != MODEL_WORDS) {
+        return arrange_task(c, dtype, training, arena, out);
+    }
     TRY(take(arena, dtype, m, c->width, &out->rows));
     TRY(take(arena, dtype, m, c->width, &out->dense));
     TRY(take(arena, dtype, m, c->width, &out->norm));
@@ -375,6 +394,9 @@ void model_norm_gradients(const struct model *m, struct place place, float *cons
 
 static int head_parameter(const struct model *m)
 {
+    if (m->config.task != MODEL_WORDS) {
+        return -1;
+    }
     return m->places[m->config.tied ? MODEL_TOKEN_TABLE : MODEL_DECODER].weight;
 }
 
@@ -400,7 +422,7 @@ struct tensor model_head_bias_gradient(const struct model *m, float *const *grad
 
 struct tensor model_hidden_gradient(const struct model *m)
 {
-    return m->activations.exchange;
+    return m->config.task != MODEL_WORDS ? m->activations.head.d_dense : m->activations.exchange;
 }
 
 /* ---- what layers are described by ---- */

@@ -5,6 +5,7 @@
  * matrix, for the masked rows alone, a dense layer and a norm; with next_sentence also a pooler of each example's
  * first row and two labels.
  * llama is gpt2 with RMS norms, rotary positions, key-value heads that several heads share, SwiGLU and no biases.
+ * Instead of the vocabulary's matrix each has the small head of a task (enum model_task), which reads some of the rows.
  *
  * Parameters lie in forward order in one flat f32 buffer, those that are trained before those that are frozen; the
  * products read a bf16 copy of it where the precision is bf16. Gradients are the caller's, a place for each parameter,
@@ -29,6 +30,17 @@ struct model_freezing {
     int64_t layers;
 };
 
+/* What the head behind the last norm is for. Names and order of operations are those of transformers' classes:
+ * ...ForSequenceClassification, ...ForMultipleChoice, ...ForTokenClassification, ...ForQuestionAnswering. */
+enum model_task {
+    MODEL_WORDS, /* which token comes next, or stood there */
+    MODEL_TEXTS, /* labels of a text: its first row through a dense layer in encoders, else its last row as it is */
+    MODEL_CHOICES, /* one number for each text that may be chosen, likewise */
+    MODEL_TOKENS,  /* labels of tokens */
+    MODEL_SPANS,   /* where a span begins and ends: two numbers for each token */
+    MODEL_VECTORS  /* none: the rows themselves */
+};
+
 struct model_config {
     const char *architecture; /* "gpt2", "bert", "roberta", "llama" */
     int64_t layers, width, heads, inner, positions, vocabulary;
@@ -38,9 +50,11 @@ struct model_config {
     int64_t kv_heads;    /* Llama: key-value heads; 0: as many as heads */
     double rope_theta;   /* Llama: of its rotary positions */
     int64_t segments;    /* rows of BERT's segment table; 0: none */
-    bool next_sentence;  /* BERT: pooler and a head of two labels */
-    int64_t output_rows; /* BERT: masked rows of a micro-batch at most, ... */
-    int64_t examples;    /* ... and examples */
+    bool next_sentence;  /* BERT: pooler and a head of two labels; MODEL_WORDS alone has it */
+    int64_t output_rows; /* rows of a micro-batch that BERT's head or a task's reads at most, ... */
+    int64_t examples;    /* ... and examples of BERT's next_sentence */
+    enum model_task task;
+    int64_t labels; /* outputs of a task's head */
     const char *frozen;  /* patterns of names (fnmatch), comma-separated: not trained; NULL: none */
     struct model_freezing freezing; /* likewise, by place */
 };
@@ -69,7 +83,7 @@ enum model_role {
     MODEL_TRANSFORM,
     MODEL_TRANSFORM_NORM,
     MODEL_DECODER, /* the vocabulary's matrix where it is not the token table, and its bias */
-    MODEL_LABELS,
+    MODEL_LABELS,  /* BERT's two labels, or the matrix of a task */
     MODEL_ROLES
 };
 
@@ -108,11 +122,12 @@ struct model_input {
     const int32_t *cu_rows;
     int64_t longest;
     const int32_t *segment_ids; /* [N], where the model has two segments */
-    const int32_t
-        *output_rows;  /* [M] rising: BERT's masked rows; NULL: no head, hidden states of all */
-    int64_t outputs;   /* M, 1 at least */
-    int64_t first_row; /* global index of row 0, for dropout */
-    uint64_t seed;     /* dropout key: (seed, step) */
+    const int32_t *
+        output_rows; /* [M] rising: the rows that BERT's head or a task's reads; NULL: no head, hidden states of all */
+    int64_t outputs;      /* M, 1 at least */
+    int64_t first_row;    /* global index of row 0, for dropout */
+    int64_t first_output; /* likewise of the first row that a task's head reads */
+    uint64_t seed;        /* dropout key: (seed, step) */
     int64_t step;
     bool training;       /* dropout on, activations kept for backward */
     bool fresh;          /* the gradients hold nothing yet: they are set, not added to */
@@ -215,7 +230,8 @@ struct tensor model_head_bias(const struct model *m);
 struct tensor model_head_bias_gradient(const struct model *m, float *const *gradients);
 
 /* BERT's labels of whole examples: hidden [E, C] of the pooler (E segments), the matrix [labels, C] and its bias f32
- * [1, labels]. Every tensor-parallel rank has all of it. */
+ * [1, labels]. A task's: matrix and bias (or none), which read what model_forward gives. Every tensor-parallel rank has
+ * all of it. */
 struct model_labels {
     struct tensor hidden, weight, bias;
     struct tensor hidden_gradient, weight_gradient, bias_gradient; /* the objective's to write */
@@ -230,7 +246,8 @@ struct model_labels model_labels_of(const struct model *m, const struct model_in
 struct classifier_parts model_head_parts(struct model *m);
 
 /* model_hidden_gradient - where the objective writes d hidden [N, C], or [M, C], before model_backward, which adds up
- * what the tensor-parallel ranks have written: what comes through their parts of the head. */
+ * what the tensor-parallel ranks have written: what comes through their parts of the head. Of a task every rank
+ * writes the whole. */
 struct tensor model_hidden_gradient(const struct model *m);
 
 /* "Gradients are final from element `first` on": as model_needed, a call upwards. */

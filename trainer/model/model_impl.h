@@ -17,7 +17,8 @@ struct architecture {
     const char *names;      /* of BERT's parameters: what they begin with */
     bool rms;               /* RMS norms, without a beta; and no biases */
     bool rotary;            /* positions turn queries and keys; there is no table of them */
-    bool gated; /* SwiGLU: two matrices read the second norm, and lie one after the other */
+    bool gated;     /* SwiGLU: two matrices read the second norm, and lie one after the other */
+    bool own_dense; /* the dense layer for labels of texts is the head's, not the model's pooler */
 };
 
 /* model_architecture - NULL: there is none of this name. */
@@ -56,7 +57,8 @@ struct layer_activations {
     struct tensor inner; /* [N, F/t] after it */
 };
 
-/* What BERT's heads keep: M masked rows, E examples. */
+/* What BERT's heads keep: M masked rows, E examples. A task's head has the first three (dense and kept where it has a
+ * dense layer) and the gradient of what it gives. */
 struct head_activations {
     struct tensor rows;       /* [M, C] of the hidden states */
     struct tensor dense;      /* [M, C] behind the activation; then the gradient of rows */
@@ -208,5 +210,14 @@ status model_heads_forward(struct model *m, const struct model_input *input, str
                            struct tensor *out);
 status model_heads_backward(struct model *m, const struct model_input *input,
                             float *const *gradients);
+/* model_task_forward, _backward - likewise for the head of a task (task.c). */
+status model_task_forward(struct model *m, const struct model_input *input, struct tensor hidden,
+                          struct tensor *out);
+status model_task_backward(struct model *m, const struct model_input *input,
+                           float *const *gradients);
+/* model_dense_backward - of a dense layer whose output has the gradient dy before its activation; dx is its input's. */
+status model_dense_backward(struct model *m, const struct model_input *input,
+                            float *const *gradients, struct place place, struct tensor dx,
+                            struct tensor dy, struct tensor x);
 /* model_layer_rest - from what attention adds to the stream to the next layer's first norm. */
 status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer);

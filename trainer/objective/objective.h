@@ -19,6 +19,26 @@ struct objective_metric {
     int sum, count;
 };
 
+/* What a task's head says of one example, and what is right. Host memory, valid during the call. */
+struct objective_example {
+    int64_t sample; /* its number in the data (batch.samples) */
+    int64_t rows,
+        columns; /* classify: 1, labels; regress: 1, 1; classify_tokens: counted words, labels; answer: tokens,
+                              2; choose: choices, 1; embed: 2, width */
+    const float *outputs; /* [rows, columns] */
+    const int32_t *
+        labels; /* classify: 1; classify_tokens: [rows]; answer: first and last token; choose: 1; else NULL */
+    const float *numbers;  /* regress: 1; else NULL */
+    const int32_t *tokens; /* [token_count] ids, where the example is one text; else NULL */
+    int64_t token_count;
+};
+
+/* objective_sink - who wants to know: every example of an evaluation, on the ranks that have it. */
+struct objective_sink {
+    status (*take)(void *user, const struct objective_example *example);
+    void *user;
+};
+
 /* Where the objective reads and writes; views of the model's memory. */
 struct objective_views {
     const struct batch *placed; /* the batch with its arrays where kernels read them */
@@ -53,6 +73,10 @@ struct objective_views {
     struct tensor pooled, labels, labels_bias;
     struct tensor pooled_gradient, labels_gradient, labels_bias_gradient;
     double example_weight; /* the step's predictions over its examples: what looks_ahead is for */
+
+    /* The head of a task (head.h): hidden are the rows that it reads, labels and labels_bias its matrix. */
+    struct head_memory *task;
+    const struct objective_sink *sink; /* NULL: nobody wants to know */
 };
 
 struct objective {
@@ -95,4 +119,6 @@ int objective_metric_count(const struct objective *o);
 status objective_find(const char *name, const struct objective **out);
 
 extern const struct objective objective_clm, objective_mlm, objective_sft, objective_dpo;
+extern const struct objective objective_classify, objective_regress, objective_classify_tokens,
+    objective_answer, objective_choose;
 extern const struct objective objective_dpo_reference; /* no recipe's: it fills views.logps */

@@ -1,0 +1,161 @@
+"""What transformers' classes for fine-tuning tasks say of tiny models, for tests/trainer/test_reference_heads.c.
+
+One group a case: the batch as Bireme packs it (no padding), the outputs of the head, the loss, and in `values` all weights
+and all gradients one after the other, in the order of the names in the attribute `names`. Every text goes through the
+model alone, so that no padding has a part in anything; choices of one question, which transformers wants together, are
+padded with a mask. GPT-2's choices have no class of their own there: each goes through GPT2ForSequenceClassification.
+"""
+import h5py
+import numpy as np
+import torch
+import transformers
+
+WIDTH, HEADS, INNER, POSITIONS, VOCABULARY, LABELS = 8, 2, 8, 10, 12, 3
+LENGTHS = (7, 5, 10)
+WORDS = 3  # of a text that have a label
+
+
+def config_of(architecture, labels):
+    sizes = dict(hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=INNER,
+                 max_position_embeddings=POSITIONS + 2 * (architecture == "roberta"), vocab_size=VOCABULARY,
+                 num_labels=labels)
+    if architecture in ("bert", "roberta"):
+        sizes.update(hidden_dropout_prob=0, attention_probs_dropout_prob=0, classifier_dropout=0, layer_norm_eps=1e-12,
+                     pad_token_id=1 if architecture == "roberta" else 0,
+                     type_vocab_size=1 if architecture == "roberta" else 2)
+        return (transformers.RobertaConfig if architecture == "roberta" else transformers.BertConfig)(**sizes)
+    if architecture == "llama":
+        return transformers.LlamaConfig(**sizes, num_key_value_heads=1, rms_norm_eps=1e-5, pad_token_id=0)
+    return transformers.GPT2Config(n_embd=WIDTH, n_layer=1, n_head=HEADS, n_inner=INNER, n_positions=POSITIONS,
+                                   vocab_size=VOCABULARY, num_labels=labels, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                                   classifier_dropout=0, pad_token_id=0)
+
+
+def model_of(architecture, kind, labels, seed):
+    prefix = dict(bert="Bert", roberta="Roberta", gpt2="GPT2", llama="Llama")[architecture]
+    name = dict(texts="ForSequenceClassification", numbers="ForSequenceClassification", tokens="ForTokenClassification",
+                spans="ForQuestionAnswering", vectors="Model",
+                choices="ForSequenceClassification" if architecture == "gpt2" else "ForMultipleChoice")[kind]
+    config = config_of(architecture, labels)
+    if kind == "numbers":
+        config.problem_type = "regression"
+    torch.manual_seed(seed)
+    bare = dict(add_pooling_layer=False) if kind == "vectors" and architecture in ("bert", "roberta") else {}
+    model = getattr(transformers, prefix + name)(config, **bare).double().train()
+    with torch.no_grad():  # far from the usual small weights; rounded to float32
+        for p in model.parameters():
+            p.copy_((p + torch.randn_like(p) * (0.3 if p.dim() == 2 else 0.1)).float().double())
+    return model
+
+
+def texts_of(kind, generator):
+    """Ids of each text, and where its second segment begins."""
+    count = 2 * len(LENGTHS) if kind == "vectors" else 2 + 3 if kind == "choices" else len(LENGTHS)
+    texts = []
+    for i in range(count):
+        length = LENGTHS[i % len(LENGTHS)] - (i >= len(LENGTHS))
+        texts.append((torch.randint(2, VOCABULARY, (length,), generator=generator), length // 2))
+    return texts
+
+
+def segments_of(text):
+    return (torch.arange(len(text[0])) >= text[1]).long()
+
+
+def run(model, architecture, text, **more):
+    extra = dict(token_type_ids=segments_of(text)[None]) if architecture == "bert" else {}
+    return model(input_ids=text[0][None], **extra, **more)
+
+
+def choices(model, architecture, texts, label):
+    """One question: logits [choices] and the loss."""
+    if architecture == "gpt2":
+        logits = torch.cat([run(model, architecture, t).logits[0] for t in texts])
+        return logits, torch.nn.functional.cross_entropy(logits[None], torch.tensor([label]))
+    longest, pad = max(len(t[0]) for t in texts), model.config.pad_token_id
+    ids = torch.full((1, len(texts), longest), pad)
+    there, kinds = torch.zeros_like(ids), torch.zeros_like(ids)
+    for i, t in enumerate(texts):
+        ids[0, i, :len(t[0])], there[0, i, :len(t[0])] = t[0], 1
+        kinds[0, i, :len(t[0])] = segments_of(t) * (architecture == "bert")
+    out = model(input_ids=ids, attention_mask=there, token_type_ids=kinds, labels=torch.tensor([label]))
+    return out.logits[0], out.loss
+
+
+def vectors(model, architecture, texts):
+    """Means of the rows, then in-batch negatives as sentence-transformers' MultipleNegativesRankingLoss with scale 20."""
+    rows = [run(model, architecture, t).last_hidden_state[0].mean(0) for t in texts]
+    unit = torch.nn.functional.normalize(torch.stack(rows), dim=1)
+    scores = 20 * unit[0::2] @ unit[1::2].T
+    return list(unit), torch.nn.functional.cross_entropy(scores, torch.arange(len(texts) // 2))
+
+
+def write_case(group, architecture, kind, seed):
+    labels = dict(texts=LABELS, tokens=LABELS, spans=2).get(kind, 1)
+    model = model_of(architecture, kind, labels, seed)
+    generator = torch.Generator().manual_seed(seed)
+    texts = texts_of(kind, generator)
+    last = architecture in ("gpt2", "llama")
+    starts = np.cumsum([0] + [len(t[0]) for t in texts])
+    rows, answers, outputs, losses, counts, per = [], [], [], [], [], [0]
+    if kind == "vectors":
+        outputs, loss = vectors(model, architecture, texts)
+        losses, counts = [loss * (len(texts) // 2)], [len(texts) // 2]
+        rows, per = range(starts[-1]), starts[0::2].tolist()
+    elif kind == "choices":
+        for first, end, label in ((0, 2, 1), (2, 5, 0)):
+            logits, loss = choices(model, architecture, texts[first:end], label)
+            outputs.append(logits[:, None])
+            losses.append(loss), counts.append(1), answers.append(label), per.append(end)
+            rows += [starts[i + 1] - 1 if last else starts[i] for i in range(first, end)]
+    else:
+        for i, t in enumerate(texts):
+            here = dict(texts=[i % LABELS], numbers=[0.75 * i - 0.5], tokens=[i % LABELS, 2, 1],
+                        spans=[i, len(t[0]) - 2])[kind]
+            if kind == "tokens":
+                picked = list(range(1, 1 + WORDS))
+                given = torch.full((1, len(t[0])), -100)
+                given[0, picked] = torch.tensor(here)
+                out = run(model, architecture, t, labels=given)
+                outputs.append(out.logits[0][picked])
+            elif kind == "spans":
+                picked = list(range(len(t[0])))
+                out = run(model, architecture, t, start_positions=torch.tensor(here[:1]),
+                          end_positions=torch.tensor(here[1:]))
+                outputs.append(torch.stack((out.start_logits[0], out.end_logits[0]), 1))
+            else:
+                picked = [len(t[0]) - 1 if last else 0]
+                out = run(model, architecture, t, labels=torch.tensor(here))
+                outputs.append(out.logits)
+            count = WORDS if kind == "tokens" else 1
+            losses.append(out.loss * count), counts.append(count)
+            rows += [starts[i] + p for p in picked]
+            answers += here
+            per.append(len(rows))
+    loss = sum(losses) / sum(counts)
+    model.zero_grad()
+    loss.backward()
+    named = dict(model.named_parameters())
+    prefix = dict(bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.")[architecture] if kind == "vectors" else ""
+    group.attrs.update(loss=loss.item(), count=float(sum(counts)))  # few attributes: many would make the file large
+    group.attrs["sizes"] = np.array([1, WIDTH, HEADS, 1 if architecture == "llama" else HEADS, INNER,
+                                     POSITIONS + 2 * (architecture == "roberta"), VOCABULARY, labels, max(LENGTHS)], float)
+    group.attrs["names"] = np.bytes_("\n".join(prefix + n for n in named) + "\n")
+    group["values"] = np.stack([np.concatenate([f(p).detach().numpy().ravel() for p in named.values()])
+                                for f in (lambda p: p, lambda p: p.grad)]).astype(np.float32)
+    group["outputs"] = torch.cat([o.reshape(-1) for o in outputs]).detach().numpy().astype(np.float32)
+    group["ids"] = torch.cat([t[0] for t in texts]).numpy().astype(np.int32)
+    group["segments"] = torch.cat([segments_of(t) for t in texts]).numpy().astype(np.int32)
+    group["cu_rows"], group["rows"] = starts.astype(np.int32), np.array(list(rows), np.int32)
+    group["example_rows"] = np.array(per, np.int32)
+    if answers:
+        group["answers"] = np.array(answers, np.float32)
+    print(group.name, loss.item())
+
+
+def write_heads(path):
+    cases = [(a, k) for k in ("texts", "numbers", "tokens", "spans", "choices", "vectors") for a in ("bert", "gpt2")]
+    cases += [("roberta", "texts"), ("roberta", "choices"), ("llama", "texts")]
+    with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
+        for i, (architecture, kind) in enumerate(cases):
+            write_case(f.create_group(f"{architecture}_{kind}"), architecture, kind, 40 + i)

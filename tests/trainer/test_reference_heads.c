@@ -1,0 +1,324 @@
+/* The heads of fine-tuning tasks against transformers in double precision (scripts/reference_heads.py): what the head
+ * says, the loss, and the gradient of every parameter, for tiny models of each architecture. Errors are relative, in the
+ * Frobenius norm; gradients that are zero but for noise are compared absolutely: of the key biases, and of what moves all
+ * rows of a softmax alike. */
+#include "tests/trainer/reference_file.h"
+#include "trainer/objective/head.h"
+
+static const double tolerance = 1e-5;
+
+enum { PARAMETERS_MAX = 40, NAMES_BYTES = 4096 };
+
+struct kind {
+    const char *name;
+    enum model_task task;
+    const struct objective *objective;
+};
+
+static const struct kind kinds[] = {
+    {"texts", MODEL_TEXTS, &objective_classify},
+    {"numbers", MODEL_TEXTS, &objective_regress},
+    {"tokens", MODEL_TOKENS, &objective_classify_tokens},
+    {"spans", MODEL_SPANS, &objective_answer},
+    {"choices", MODEL_CHOICES, &objective_choose},
+};
+
+struct trial {
+    hid_t group;
+    struct model_config config;
+    const struct kind *kind;
+    struct kernels *kernels;
+    struct model *model;
+    struct head_memory memory;
+    float *gradients, *places[PARAMETERS_MAX];
+    int32_t *ids, *segments, *cu_rows, *rows, *example_rows, *positions, *labels;
+    float *numbers;
+    struct batch batch;
+    int64_t samples[16];
+    int told;
+    const float *outputs; /* of the next example that is told */
+};
+
+static int32_t *integers(const struct trial *t, const char *name, int64_t *count)
+{
+    return reference_dataset(t->group, name, H5T_NATIVE_INT32, sizeof(int32_t), count);
+}
+
+enum { LAYERS, WIDTH, HEADS, KV_HEADS, INNER, POSITIONS, VOCABULARY, LABELS, LONGEST, SIZES };
+
+static void read_config(struct trial *t, const char *architecture)
+{
+    double sizes[SIZES];
+    hid_t a = H5Aopen(t->group, "sizes", H5P_DEFAULT);
+    CHECK(a >= 0 && H5Aread(a, H5T_NATIVE_DOUBLE, sizes) >= 0);
+    H5Aclose(a);
+    bool encoder = strcmp(architecture, "gpt2") != 0 && strcmp(architecture, "llama") != 0;
+    t->config = (struct model_config){
+        .architecture = architecture,
+        .layers = (int64_t)sizes[LAYERS],
+        .width = (int64_t)sizes[WIDTH],
+        .heads = (int64_t)sizes[HEADS],
+        .kv_heads = (int64_t)sizes[KV_HEADS],
+        .inner = (int64_t)sizes[INNER],
+        .positions = (int64_t)sizes[POSITIONS],
+        .vocabulary = (int64_t)sizes[VOCABULARY],
+        .activation = encoder ? ACTIVATION_GELU_ERF : ACTIVATION_GELU_TANH,
+        .norm_epsilon = encoder ? 1e-12f : 1e-5f,
+        .initializer_range = 0.02f,
+        .tied = true,
+        .rope_theta = 10000,
+        .segments = strcmp(architecture, "bert") == 0 ? 2
+                    : encoder                         ? 1
+                                                      : 0,
+        .task = t->kind->task,
+        .labels = (int64_t)sizes[LABELS],
+    };
+    t->batch.longest = t->batch.tokens = (int64_t)sizes[LONGEST];
+}
+
+static void read_batch(struct trial *t)
+{
+    int64_t rows, segments, examples, answers;
+    struct batch *b = &t->batch;
+    t->ids = integers(t, "ids", &rows);
+    t->segments = integers(t, "segments", &rows);
+    t->cu_rows = integers(t, "cu_rows", &segments);
+    t->rows = integers(t, "rows", &b->masked);
+    t->example_rows = integers(t, "example_rows", &examples);
+    t->labels = integers(t, "answers", &answers);
+    t->numbers = reference_dataset(t->group, "answers", H5T_NATIVE_FLOAT, 4, &answers);
+    t->positions = calloc((size_t)rows, sizeof *t->positions);
+    CHECK(t->positions != NULL);
+    for (int64_t s = 0; s + 1 < segments; s++) {
+        for (int32_t i = t->cu_rows[s]; i < t->cu_rows[s + 1]; i++) {
+            t->positions[i] = i - t->cu_rows[s];
+        }
+    }
+    b->rows = rows;
+    b->segments = segments - 1;
+    b->sequences = examples - 1;
+    b->inputs = t->ids;
+    b->cu_rows = t->cu_rows;
+    b->masked_rows = t->rows;
+    b->example_rows = t->example_rows;
+    bool numbers = t->kind->objective == &objective_regress;
+    b->numbers = numbers ? t->numbers : NULL;
+    b->labels = numbers ? NULL : t->labels;
+    for (int64_t i = 0; i < b->sequences; i++) {
+        t->samples[i] = 100 + i;
+    }
+    b->samples = t->samples;
+}
+
+/* ---- weights and gradients: one after the other, by the names ---- */
+
+static const struct model_parameter *find(const struct trial *t, const char *name, size_t length)
+{
+    int count;
+    const struct model_parameter *p = model_parameters(t->model, &count);
+    for (int i = 0; i < count; i++) {
+        if (strlen(p[i].name) == length && strncmp(p[i].name, name, length) == 0) {
+            return &p[i];
+        }
+    }
+    fprintf(stderr, "the model has no %.*s\n", (int)length, name);
+    exit(1);
+}
+
+/* In memory's orientation. */
+static void turn(const struct model_parameter *p, const float *file, float *out)
+{
+    int64_t rows = p->whole_rows, columns = p->whole_columns;
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++) {
+            out[i * columns + j] = p->transposed ? file[j * rows + i] : file[i * columns + j];
+        }
+    }
+}
+
+static void compare(const struct model_parameter *p, const float *got, const float *expected)
+{
+    int64_t elements = p->whole_rows * p->whole_columns;
+    double size = 0;
+    for (int64_t i = 0; i < elements; i++) {
+        size += fabs((double)expected[i]);
+    }
+    if (!(size > 1e-9)) {
+        for (int64_t i = 0; i < elements; i++) {
+            CHECK_NEAR(got[i], expected[i], tolerance);
+        }
+        return;
+    }
+    double error = reference_error(got, expected, elements);
+    if (!(error <= tolerance)) {
+        fprintf(stderr, "%s: relative error %.3g\n", p->name, error);
+        exit(1);
+    }
+}
+
+/* The weights into the model, or the gradients compared with its own. */
+static void visit_values(struct trial *t, bool gradients, double count)
+{
+    char names[NAMES_BYTES] = "";
+    int64_t all, found = 0;
+    int parameters;
+    float *values = reference_dataset(t->group, "values", H5T_NATIVE_FLOAT, 4, &all);
+    float *turned = malloc((size_t)all * sizeof *turned);
+    hid_t a = H5Aopen(t->group, "names", H5P_DEFAULT), type = H5Aget_type(a);
+    CHECK(turned != NULL && H5Tget_size(type) < sizeof names && H5Aread(a, type, names) >= 0);
+    H5Tclose(type);
+    H5Aclose(a);
+    const float *at = values + (gradients ? all / 2 : 0);
+    for (const char *name = names; *name != '\0'; name = strchr(name, '\n') + 1, found++) {
+        const struct model_parameter *p = find(t, name, strcspn(name, "\n"));
+        int64_t elements = p->whole_rows * p->whole_columns;
+        float *flat = (gradients ? t->gradients : model_weights(t->model)) + p->first;
+        turn(p, at, turned);
+        for (int64_t i = 0; i < elements && gradients; i++) {
+            flat[i] /= (float)count;
+        }
+        if (gradients) {
+            compare(p, flat, turned);
+        } else {
+            memcpy(flat, turned, (size_t)elements * sizeof *flat);
+        }
+        at += elements;
+    }
+    (void)model_parameters(t->model, &parameters);
+    CHECK_EQUAL(found, parameters);
+    CHECK(at == values + (gradients ? all : all / 2));
+    free(values);
+    free(turned);
+}
+
+/* ---- a step ---- */
+
+static status take(void *user, const struct objective_example *e)
+{
+    struct trial *t = user;
+    CHECK_EQUAL(e->sample, 100 + t->told++);
+    double error = reference_error(e->outputs, t->outputs, e->rows * e->columns);
+    CHECK(error <= tolerance);
+    t->outputs += e->rows * e->columns;
+    return STATUS_OK;
+}
+
+static void make_model(struct trial *t)
+{
+    struct kernels_limits limits = {.rows = t->batch.rows,
+                                    .width = t->config.width,
+                                    .inner = model_inner_outputs(&t->config),
+                                    .heads = (int)t->config.heads,
+                                    .head_width = t->config.width / t->config.heads,
+                                    .sequence = t->batch.tokens,
+                                    .vocabulary = model_vocabulary_rows(&t->config, 1),
+                                    .training = true};
+    struct device *dev = NULL;
+    int count;
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &limits, &t->kernels));
+    t->config.output_rows = t->batch.masked;
+    CHECK_OK(model_create(t->kernels, &t->config, NULL, false, t->batch.rows, true, &t->model));
+    const struct model_parameter *p = model_parameters(t->model, &count);
+    t->gradients = malloc((size_t)model_elements(t->model) * sizeof *t->gradients);
+    CHECK(t->gradients != NULL && count <= PARAMETERS_MAX);
+    for (int64_t i = 0; i < model_elements(t->model); i++) {
+        t->gradients[i] = NAN; /* a fresh gradient is set, whatever was there */
+    }
+    for (int i = 0; i < count; i++) {
+        t->places[i] = t->gradients + p[i].first;
+    }
+    CHECK_OK(head_create(t->kernels, t->batch.masked, t->config.labels, &t->memory));
+}
+
+static void step(struct trial *t)
+{
+    const struct batch *b = &t->batch;
+    struct model_input input = {.rows = b->rows,
+                                .tokens = b->inputs,
+                                .positions = t->positions,
+                                .segments = b->segments,
+                                .cu_rows = b->cu_rows,
+                                .longest = b->tokens,
+                                .segment_ids = t->segments,
+                                .output_rows = b->masked_rows,
+                                .outputs = b->masked,
+                                .training = true,
+                                .fresh = true};
+    struct tensor hidden;
+    double sums[OBJECTIVE_SUMS] = {0};
+    CHECK_OK(model_forward(t->model, &input, &hidden));
+    struct model_labels labels = model_labels_of(t->model, &input, t->places);
+    const struct objective_sink sink = {take, t};
+    struct objective_views views = {
+        .placed = b,
+        .hidden = hidden,
+        .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, hidden.rows),
+        .fresh = true,
+        .labels = labels.weight,
+        .labels_bias = labels.bias,
+        .labels_gradient = labels.weight_gradient,
+        .labels_bias_gradient = labels.bias_gradient,
+        .task = &t->memory,
+        .sink = &sink,
+    };
+    CHECK_OK(t->kind->objective->loss(t->kernels, b, &views, true, sums));
+    CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
+    CHECK(sums[OBJECTIVE_COUNT] == reference_attribute(t->group, "count"));
+    double loss = objective_loss(t->kind->objective, sums);
+    CHECK_NEAR(loss / reference_attribute(t->group, "loss"), 1, tolerance);
+    CHECK_EQUAL(t->told, b->sequences);
+    visit_values(t, true, sums[OBJECTIVE_COUNT]);
+    printf("loss %.6f\n", loss);
+}
+
+static void test_case(hid_t file, const char *architecture, const char *kind)
+{
+    char name[64];
+    int64_t count;
+    struct trial t = {.kind = kinds};
+    while (strcmp(t.kind->name, kind) != 0) {
+        t.kind++;
+    }
+    snprintf(name, sizeof name, "%s_%s", architecture, kind);
+    printf("%s\n", name);
+    t.group = H5Gopen2(file, name, H5P_DEFAULT);
+    CHECK(t.group >= 0);
+    float *outputs = reference_dataset(t.group, "outputs", H5T_NATIVE_FLOAT, 4, &count);
+    t.outputs = outputs;
+    read_config(&t, architecture);
+    read_batch(&t);
+    make_model(&t);
+    visit_values(&t, false, 1);
+    step(&t);
+    struct device *dev = kernels_device(t.kernels);
+    head_destroy(&t.memory);
+    CHECK_OK(model_destroy(&t.model));
+    CHECK_OK(kernels_destroy(&t.kernels));
+    CHECK_OK(device_destroy(&dev));
+    void *all[] = {t.gradients,    t.ids,       t.segments, t.cu_rows, t.rows,
+                   t.example_rows, t.positions, t.labels,   t.numbers, outputs};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        free(all[i]);
+    }
+    H5Gclose(t.group);
+}
+
+int main(void)
+{
+    char path[1024];
+    const char *root = getenv("BIREME_SOURCE_DIR");
+    CHECK(root != NULL);
+    snprintf(path, sizeof path, "%s/tests/reference/heads.h5", root);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        test_case(file, "bert", kinds[k].name);
+        test_case(file, "gpt2", kinds[k].name);
+    }
+    test_case(file, "roberta", "texts");
+    test_case(file, "roberta", "choices");
+    test_case(file, "llama", "texts");
+    H5Fclose(file);
+    return 0;
+}

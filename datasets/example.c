@@ -7,14 +7,25 @@ static const struct example_format formats[EXAMPLE_KINDS] = {
     [EXAMPLE_SENTENCE_PAIRS] = {"sentence_pairs",
                                 1,
                                 2,
-                                {[EXAMPLE_FIRST_SEGMENT] = {"first_segment", 4, false},
-                                 [EXAMPLE_NEXT_SENTENCE] = {"next_sentence", 1, false}}},
-    [EXAMPLE_PREFERENCE_PAIRS] =
-        {"preference_pairs",
+                                {[EXAMPLE_FIRST_SEGMENT] = {"first_segment", 4, false, false},
+                                 [EXAMPLE_NEXT_SENTENCE] = {"next_sentence", 1, false, false}}},
+    [EXAMPLE_PREFERENCE_PAIRS] = {"preference_pairs",
+                                  1,
+                                  2,
+                                  {[EXAMPLE_PROMPT] = {"prompt", 4, false, false},
+                                   [EXAMPLE_CHOSEN] = {"chosen", 4, false, false}}},
+    [EXAMPLE_SFT] = {"sft", 1, 1, {[EXAMPLE_LOSS_MASK] = {"loss_mask", 1, true, false}}},
+    [EXAMPLE_CLASSIFY] = {"classify",
+                          1,
+                          2,
+                          {[EXAMPLE_TASK_FIRST_SEGMENT] = {"first_segment", 4, false, false},
+                           [EXAMPLE_TASK_LABEL] = {"label", 4, false, false}}},
+    [EXAMPLE_REGRESS] =
+        {"regress",
          1,
          2,
-         {[EXAMPLE_PROMPT] = {"prompt", 4, false}, [EXAMPLE_CHOSEN] = {"chosen", 4, false}}},
-    [EXAMPLE_SFT] = {"sft", 1, 1, {[EXAMPLE_LOSS_MASK] = {"loss_mask", 1, true}}},
+         {[EXAMPLE_TASK_FIRST_SEGMENT] = {"first_segment", 4, false, false},
+          [EXAMPLE_TASK_LABEL] = {"label", 4, false, true}}},
 };
 
 const struct example_format *example_format_of(enum example_kind kind)

@@ -16,6 +16,13 @@
  *
  *   sft             1        loss_mask      uint8   token    bits: what may be learned of it, and of what row it is (below)
  *
+ *   classify        1        first_segment  uint32  example  as of sentence pairs; of decoders: tokens of the first text
+ *                                                            and the delimiter (texts.h)
+ *                            label          uint32  example  its number in the attribute `labels` of /, a JSON array of
+ *                                                            names
+ *   regress         1        first_segment  uint32  example  likewise
+ *                            label          float32 example  the number to be learned
+ *
  * A kind of a later objective is a row of the table in example.c and its columns: one value for each token (a loss
  * mask) or for each example (where the second answer of a preference pair begins, a label) is all that they need. */
 #pragma once
@@ -30,6 +37,8 @@ enum example_kind {
     EXAMPLE_SENTENCE_PAIRS,
     EXAMPLE_PREFERENCE_PAIRS,
     EXAMPLE_SFT,
+    EXAMPLE_CLASSIFY, /* from here on: what the heads of tasks learn from */
+    EXAMPLE_REGRESS,
     EXAMPLE_KINDS
 };
 
@@ -39,6 +48,7 @@ struct example_column {
     const char *name;
     int bytes;      /* 1: uint8, 4: uint32 */
     bool per_token; /* else one for each example */
+    bool number;    /* a float32; its bits are the value in memory */
 };
 
 struct example_format {
@@ -48,8 +58,9 @@ struct example_format {
     struct example_column column[EXAMPLE_COLUMNS_MAX];
 };
 
-enum { EXAMPLE_FIRST_SEGMENT, EXAMPLE_NEXT_SENTENCE }; /* columns of sentence pairs */
-enum { EXAMPLE_PROMPT, EXAMPLE_CHOSEN };               /* columns of preference pairs */
+enum { EXAMPLE_FIRST_SEGMENT, EXAMPLE_NEXT_SENTENCE };   /* columns of sentence pairs */
+enum { EXAMPLE_PROMPT, EXAMPLE_CHOSEN };                 /* columns of preference pairs */
+enum { EXAMPLE_TASK_FIRST_SEGMENT, EXAMPLE_TASK_LABEL }; /* columns of classify, regress */
 
 const struct example_format *example_format_of(enum example_kind kind);
 
@@ -76,6 +87,8 @@ struct example {
     bool masked;           /* already, in the file: then these tell the predictions */
     int64_t predictions;
     int64_t predictions_room;
-    int32_t *positions, *labels; /* [predictions_room] */
-    int64_t prompt, chosen;      /* tokens of a preference pair's first two parts */
+    int32_t *positions,
+        *labels; /* [predictions_room]; of a task: the tokens that its head reads, and their labels */
+    float number;           /* to be learned, of regress */
+    int64_t prompt, chosen; /* tokens of a preference pair's first two parts */
 };

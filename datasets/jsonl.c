@@ -20,16 +20,15 @@ struct lines {
     int64_t line;  /* from 1 */
 };
 
-/* The pending STATUS_DATA is the reason why this line cannot be used: the end, or one more in the count. */
-static status refuse(struct lines *l)
+status jsonl_refuse(struct jsonl_bad *bad, const char *path, int64_t line)
 {
     struct status_note reason;
     status_take(&reason);
-    REQUIRE(l->bad->skip, STATUS_DATA,
-            "%s line %lld: %.1500s; --skip-bad-rows counts such rows and goes on", l->path,
-            (long long)l->line, reason.text);
-    if (l->bad->count++ < WARNINGS_MOST) {
-        log_warning("BAD-ROW", "%s line %lld: %.1500s; skipped", l->path, (long long)l->line,
+    REQUIRE(bad->skip, STATUS_DATA,
+            "%s line %lld: %.1500s; --skip-bad-rows counts such rows and goes on", path,
+            (long long)line, reason.text);
+    if (bad->count++ < WARNINGS_MOST && !bad->quiet) {
+        log_warning("BAD-ROW", "%s line %lld: %.1500s; skipped", path, (long long)line,
                     reason.text);
     }
     return STATUS_OK;
@@ -82,7 +81,8 @@ static status use_line(struct lines *l)
         result = l->use(l->user, &row);
     }
     json_decref(row.value);
-    return result == STATUS_DATA && !row.blameless ? refuse(l) : result;
+    return result == STATUS_DATA && !row.blameless ? jsonl_refuse(l->bad, l->path, l->line)
+                                                   : result;
 }
 
 static status end_line(struct lines *l)

@@ -21,7 +21,13 @@ struct jsonl_row {
 struct jsonl_bad {
     bool skip; /* count them and go on, instead of stopping at the first */
     int64_t count;
+    bool quiet; /* without a warning */
 };
+
+/* jsonl_refuse - the pending STATUS_DATA is the reason why a row cannot be used: one more in the count, or the end.
+ *
+ * Errors    STATUS_DATA: file, line, reason, and the flag that skips */
+status jsonl_refuse(struct jsonl_bad *bad, const char *path, int64_t line);
 
 /* jsonl_read - every row of the file to `use`, in order.
  *

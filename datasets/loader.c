@@ -28,7 +28,7 @@ enum {
 /* Whether an example is read whole before it is a part of the batch. */
 static bool has_example(const struct loader_options *o)
 {
-    return loader_is_masked(o) || loader_is_preference(o);
+    return loader_is_masked(o) || loader_is_preference(o) || loader_is_task(o);
 }
 
 /* Of one example: ids of three parts; or ids, segments, positions, labels, and twice its tokens for masking. */
@@ -37,7 +37,7 @@ static int64_t example_values(const struct loader_options *o)
     if (loader_is_preference(o)) {
         return 2 * o->sequence_tokens;
     }
-    return 4 * o->sequence_tokens + 2 * o->masking.most;
+    return 4 * o->sequence_tokens + 2 * loader_predictions(o);
 }
 
 static int64_t slot_rows(const struct loader_options *o)
@@ -49,9 +49,10 @@ static int64_t slot_bytes(const struct loader_options *o)
 {
     int64_t rows = slot_rows(o);
     int64_t values = 3 * rows + rows + 1;
-    if (loader_is_masked(o)) {
-        values += rows + o->micro_sequences * (1 + 2 * o->masking.most);
+    if (loader_is_masked(o) || loader_is_task(o)) {
+        values += rows + o->micro_sequences * (1 + 2 * loader_predictions(o));
     }
+    values += loader_is_task(o) ? 2 * o->micro_sequences + 1 : 0;
     int64_t bytes =
         values * (int64_t)sizeof(int32_t) + o->micro_sequences * (int64_t)sizeof(int64_t);
     bytes += loader_is_preference(o) ? 2 * o->micro_sequences * (int64_t)sizeof(double) : 0;
@@ -128,6 +129,7 @@ static status open_sources(struct loader *l)
                                         .sequence_tokens = o->sequence_tokens,
                                         .vocab_size = o->vocab_size,
                                         .tokenizer_sha256 = o->tokenizer_sha256,
+                                        .labels_sha256 = o->labels_sha256,
                                         .kind = o->kind,
                                         .open_limit = each > 1 ? each : 1};
         TRY(shard_set_open(&set, &l->sets[i]));
@@ -156,6 +158,14 @@ static status hash_masking(const struct masking *m, struct hash *hash)
     return m->kinds != NULL ? hash_update(hash, m->kinds, (size_t)m->vocab_size) : STATUS_OK;
 }
 
+static status hash_task(const struct loader_options *o, struct hash *hash)
+{
+    char text[128];
+    int used = snprintf(text, sizeof text, "%s, %s rows\n", example_format_of(o->kind)->name,
+                        o->last_rows ? "last" : "first");
+    return hash_update(hash, text, (size_t)used);
+}
+
 static status hash_packing(const struct packing_rules *rules, struct hash *hash)
 {
     char text[128];
@@ -181,6 +191,8 @@ static status take_fingerprint(struct loader *l)
              loader_is_preference(&l->options) ? hash_update(hash, "preference pairs\n", 17)
                                                : STATUS_OK);
     TRY_GOTO(result, failed,
+             loader_is_task(&l->options) ? hash_task(&l->options, hash) : STATUS_OK);
+    TRY_GOTO(result, failed,
              loader_is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
         used = snprintf(text, sizeof text, "source %llu of %llu\n",
@@ -197,7 +209,7 @@ failed:
 
 static status make_example(struct loader *l)
 {
-    int64_t tokens = l->options.sequence_tokens, most = l->options.masking.most;
+    int64_t tokens = l->options.sequence_tokens, most = loader_predictions(&l->options);
     size_t values = (size_t)example_values(&l->options);
     l->example_memory = malloc(values * sizeof *l->example_memory);
     REQUIRE(l->example_memory != NULL, STATUS_INTERNAL, "out of memory: an example");
@@ -238,11 +250,13 @@ static status make_ring(struct loader *l)
         s->targets = s->inputs + rows;
         s->positions = s->targets + rows;
         s->cu_rows = s->positions + rows;
-        if (loader_is_masked(&l->options)) {
+        if (loader_is_masked(&l->options) || loader_is_task(&l->options)) {
             s->segment_ids = s->cu_rows + rows + 1;
             s->next_sentence = s->segment_ids + rows;
             s->masked_rows = s->next_sentence + batch;
-            s->masked_ids = s->masked_rows + batch * l->options.masking.most;
+            s->masked_ids = s->masked_rows + batch * loader_predictions(&l->options);
+            s->example_rows = s->masked_ids + batch * loader_predictions(&l->options);
+            s->numbers = (float *)(void *)(s->example_rows + batch + 1);
         }
     }
     return STATUS_OK;
@@ -328,6 +342,7 @@ status loader_open(const struct loader_options *options, struct loader **out)
     l->options.sources = NULL;
     l->options.packing = NULL;
     l->options.tokenizer_sha256 = NULL;
+    l->options.labels_sha256 = NULL;
     loader_begin_step(l, l->options.first_sample);
     TRY_GOTO(result, failed, start_thread(l));
     TRY_GOTO(result, failed, wait_for_first(l));

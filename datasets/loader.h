@@ -10,7 +10,8 @@
  *
  * With a `kind` of examples a sample is one example (example.h), in the same order; what is masked of a sentence pair
  * is a function of (seed, epoch, source, example) alone (masking.h). A sample of EXAMPLE_SFT is a pack of examples
- * (packing.h): attention and positions stay inside of each, and the rows have no padding. */
+ * (packing.h): attention and positions stay inside of each, and the rows have no padding. Kinds of tasks have a text, or
+ * a pair, an example, packed as sentence pairs are. */
 #pragma once
 
 #include <stdbool.h>
@@ -59,7 +60,10 @@ struct loader_options {
                                the loader. most: predictions of an example, for all of them */
     const struct packing_rules *packing; /* of EXAMPLE_SFT; only for loader_open */
     bool
-        looks_ahead; /* a step's share of sentence pairs is read twice, so that its sums are known beforehand */
+        looks_ahead; /* a step's share of sentence pairs, or of texts of a task, is read twice, so that its sums are known beforehand */
+    bool last_rows;  /* the head of a task reads each text's last row, not its first */
+    const char
+        *labels_sha256;    /* of a task: every shard must agree; NULL: the shards with each other */
     int64_t ahead_batches; /* micro-batches read ahead; 0: a default that hides the reading */
 };
 

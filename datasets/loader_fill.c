@@ -1,5 +1,5 @@
 /* What the loader's thread puts into a slot: the next micro-batch of this rank's share of a step, of windows, sentence
- * pairs, preference pairs or packs. */
+ * pairs, texts of a task, preference pairs or packs. */
 #include <string.h>
 
 #include "datasets/loader_impl.h"
@@ -15,7 +15,7 @@ void loader_begin_step(struct loader *l, int64_t first)
     l->step_first = l->counted = first;
     l->share_known = false;
     l->share = (struct batch_share){0};
-    l->rows_before = 0;
+    l->rows_before = l->masked_before = 0;
     if (l->options.deal) {
         l->share_end = first + count;
         l->next = first + rank * l->options.micro_sequences;
@@ -73,18 +73,27 @@ static void add_example(struct loader *l, struct slot *s, int64_t index)
         s->masked_ids[b->masked++] = e->labels[i];
         s->targets[row + e->positions[i]] = e->labels[i];
     }
-    s->next_sentence[index] = e->next_sentence;
+    if (loader_is_task(&l->options)) {
+        s->numbers[index] = e->number;
+        s->example_rows[index + 1] = (int32_t)b->masked;
+    } else {
+        s->next_sentence[index] = e->next_sentence;
+    }
     b->rows += e->tokens;
     b->longest = e->tokens > b->longest ? e->tokens : b->longest;
     s->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
-/* Sentence pair number `index` of the run, masked. */
+/* Sentence pair number `index` of the run, masked; or a text of a task, with the row that its head reads. */
 static status read_pair(struct loader *l, int64_t index)
 {
     struct order_place place = order_at(&l->order, index);
     struct example *e = &l->example;
     TRY(shard_set_example(l->sets[place.source], place.sample, e));
+    if (loader_is_task(&l->options)) {
+        e->positions[0] = l->options.last_rows ? (int32_t)e->tokens - 1 : 0;
+        return STATUS_OK;
+    }
     if (e->masked) {
         return STATUS_OK;
     }
@@ -120,8 +129,20 @@ static status count_others(struct loader *l)
     for (; l->counted < l->next && l->options.looks_ahead; l->counted++) {
         TRY(read_pair(l, l->counted));
         l->rows_before += l->example.tokens;
+        l->masked_before += l->example.predictions;
     }
     return STATUS_OK;
+}
+
+/* What is to be learned of a task's examples. */
+static void give_labels(const struct loader *l, struct slot *s)
+{
+    bool numbers = l->options.kind == EXAMPLE_REGRESS;
+    s->batch.example_rows = s->example_rows;
+    s->batch.labels = numbers ? NULL : s->masked_ids;
+    s->batch.numbers = numbers ? s->numbers : NULL;
+    s->batch.masked_ids = s->batch.next_sentence = NULL;
+    s->batch.first_masked = l->masked_before;
 }
 
 static status fill_examples(struct loader *l, struct slot *s)
@@ -135,14 +156,19 @@ static status fill_examples(struct loader *l, struct slot *s)
     s->batch.next_sentence = s->next_sentence;
     s->batch.masked_rows = s->masked_rows;
     s->batch.masked_ids = s->masked_ids;
+    if (loader_is_task(&l->options)) {
+        give_labels(l, s);
+        s->example_rows[0] = 0;
+    }
     for (int64_t i = 0; i < s->batch.sequences; i++) {
         s->samples[i] = l->next + i;
         TRY(read_pair(l, l->next + i));
         add_example(l, s, i);
     }
     l->rows_before += s->batch.rows;
+    l->masked_before += s->batch.masked;
     l->counted = l->next + s->batch.sequences;
-    if (s->batch.masked == 0 && s->batch.sequences > 0) {
+    if (s->batch.masked == 0 && s->batch.sequences > 0 && !loader_is_task(&l->options)) {
         s->masked_rows[0] = 0;
         s->masked_ids[0] = BATCH_IGNORED;
         s->batch.masked = 1;
@@ -256,10 +282,10 @@ status loader_fill(struct loader *l, struct slot *s)
                        .first_row = l->next * tokens * (loader_is_preference(&l->options) ? 2 : 1),
                        .samples = s->samples};
     s->cu_rows[0] = 0;
-    TRY(loader_is_masked(&l->options)       ? fill_examples(l, s)
-        : loader_is_preference(&l->options) ? fill_preferences(l, s)
-        : loader_is_packed(&l->options)     ? fill_packs(l, s)
-                                            : fill_windows(l, s));
+    TRY(loader_is_masked(&l->options) || loader_is_task(&l->options) ? fill_examples(l, s)
+        : loader_is_preference(&l->options)                          ? fill_preferences(l, s)
+        : loader_is_packed(&l->options)                              ? fill_packs(l, s)
+                                                                     : fill_windows(l, s));
     s->batch.seen = loader_is_packed(&l->options) ? s->batch.seen : s->batch.rows;
     l->next += stride;
     if (s->last) {

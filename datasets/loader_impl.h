@@ -12,7 +12,10 @@ struct slot {
     struct batch batch;
     bool last, end, failed;
     int32_t *inputs, *targets, *positions, *cu_rows;
-    int32_t *segment_ids, *next_sentence, *masked_rows, *masked_ids; /* of sentence pairs */
+    int32_t *segment_ids, *next_sentence, *masked_rows,
+        *masked_ids;       /* of sentence pairs, and tasks */
+    int32_t *example_rows; /* of tasks; so are the next */
+    float *numbers;
     int64_t *samples;
     double *reference; /* of preference pairs */
 };
@@ -32,7 +35,8 @@ struct loader {
     int64_t next_row; /* of packs: the global index of their first row */
     bool share_known; /* looked ahead, and these are its sums: */
     struct batch_share share;
-    int64_t rows_before; /* of the share's first `counted` samples; with `deal` of the step's */
+    int64_t rows_before;   /* of the share's first `counted` samples; with `deal` of the step's */
+    int64_t masked_before; /* likewise */
     int64_t counted;
     int32_t *window; /* [T + 1] */
     int32_t *starts; /* [T] */
@@ -58,6 +62,17 @@ struct loader {
 static inline bool loader_is_masked(const struct loader_options *o)
 {
     return o->kind == EXAMPLE_SENTENCE_PAIRS;
+}
+
+static inline bool loader_is_task(const struct loader_options *o)
+{
+    return o->kind >= EXAMPLE_CLASSIFY;
+}
+
+/* Rows of an example at most that are predicted, or that the head of a task reads. */
+static inline int64_t loader_predictions(const struct loader_options *o)
+{
+    return loader_is_task(o) ? 1 : o->masking.most;
 }
 
 static inline bool loader_is_preference(const struct loader_options *o)

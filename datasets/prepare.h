@@ -48,6 +48,8 @@ struct prepare_options {
     uint64_t pair_seed;
     bool skip_bad_rows;               /* JSON Lines: count them instead of stopping */
     const struct chat_template *chat; /* of rows with messages; NULL: such rows are bad */
+    const char *
+        labels; /* "a,b,c" or a file of names, in the order of their numbers; NULL: as they are found */
 };
 
 struct prepare_report {
@@ -57,8 +59,10 @@ struct prepare_report {
     int64_t train_tokens, validation_tokens;
     int64_t bytes; /* of all inputs */
     int64_t bad_rows;
-    int64_t over_long; /* sft, dpo: rows of more than sequence_tokens */
-    int64_t longest;   /* sft, dpo: tokens of the longest row, of a prompt with an answer */
+    int64_t over_long;  /* rows of more than sequence_tokens */
+    int64_t longest;    /* tokens of the longest row, of a prompt with an answer */
+    int64_t cut_tokens; /* of texts: those that were cut off */
+    int labels;         /* of texts: names of labels */
     int64_t
         learned_tokens; /* sft: of those that are learned where the recipe says nothing; dpo: of answers */
     int64_t forced_cuts; /* pieces that end inside of a word */
@@ -100,3 +104,12 @@ status prepare_sft(const struct prepare_options *options, struct prepare_report 
  * Errors    as prepare_sft; bad rows are those without a part, with an empty one, with equal answers, or whose prompt
  *           leaves no room */
 status prepare_preferences(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_classify, prepare_regress - texts, or pairs of texts, with a label or a number (example.h), one thread.
+ *
+ * Rows of JSON Lines or CSV have "text", perhaps "text_pair", and "label": a text or an integer, to be learned as one
+ * of several; for regress a number. texts.h tells how texts become tokens; they are cut at sequence_tokens, and counted.
+ * Memory    the largest row, and the labels' names
+ * Errors    as prepare_sft; bad rows are those without a text or a label */
+status prepare_classify(const struct prepare_options *options, struct prepare_report *out);
+status prepare_regress(const struct prepare_options *options, struct prepare_report *out);

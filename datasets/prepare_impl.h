@@ -7,6 +7,7 @@
 
 #include "datasets/example.h"
 #include "datasets/jsonl.h"
+#include "datasets/labels.h"
 #include "datasets/prepare.h"
 
 enum { PREPARE_PIECE_BYTES = 256 << 10 };
@@ -16,6 +17,8 @@ struct output;
 
 status output_open(const struct prepare_options *options, enum example_kind kind,
                    struct output **out);
+/* output_labels - names for every shard; before the first example. */
+status output_labels(struct output *o, const struct labels *labels);
 /* output_folder - of what is unfinished: it is removed in the end. */
 const char *output_folder(const struct output *o);
 /* output_example - a whole one; values: of each column of the kind, one value or `count` of them. */
@@ -43,12 +46,33 @@ struct row_preparation {
     enum output_side *side;
     status (*use)(void *user, struct jsonl_row *row);
     void *user;
+    const struct labels *labels; /* of the kind; NULL: it has none */
 };
 
-/* rows_prepare - the inputs in order, then those held out where they are given.
+/* rows_survey - all inputs, those held out too, to a function beforehand. Rows that cannot be used are left out; the
+ * second reading tells of them. */
+status rows_survey(const struct prepare_options *options,
+                   status (*use)(void *user, struct jsonl_row *row), void *user);
+
+/* rows_prepare - the inputs in order, then those held out where they are given; *.csv is CSV, all else JSON Lines.
  *
  * Errors    of prepare_clm; STATUS_DATA: a bad row, or none that can be used */
 status rows_prepare(const struct row_preparation *p);
+
+/* What rows of texts have in common (prepare_texts.c). */
+enum { PREPARE_LABEL_BYTES = 512 };
+
+/* prepare_label - a text or an integer as a label's name.
+ * prepare_label_number - the number of that name. */
+status prepare_label(const json_t *value, char out[PREPARE_LABEL_BYTES]);
+status prepare_label_number(const struct labels *labels, const json_t *value, uint32_t *out);
+
+/* prepare_labels - the names that the options give, else those that `collect` (whose user is the list) finds. */
+status prepare_labels(const struct prepare_options *options,
+                      status (*collect)(void *user, struct jsonl_row *row), struct labels *out);
+
+/* prepare_count - an example of so many tokens, of which others were cut off. */
+void prepare_count(struct prepare_report *report, int64_t tokens, int64_t cut);
 
 /* Spool: encoded documents as sentences, first written, then read (prepare_spool.c). */
 struct spool;

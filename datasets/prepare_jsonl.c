@@ -16,7 +16,7 @@ static status use_row(void *user, struct jsonl_row *row)
 
 status prepare_jsonl(struct input *in, const char *path)
 {
-    struct jsonl_bad bad = {in->options->skip_bad_rows, in->report->bad_rows};
+    struct jsonl_bad bad = {.skip = in->options->skip_bad_rows, .count = in->report->bad_rows};
     status result = jsonl_read(path, &bad, &in->report->bytes, use_row, in);
     in->report->bad_rows = bad.count;
     return result;

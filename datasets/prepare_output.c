@@ -52,6 +52,7 @@ struct output {
     int64_t documents, tokens;
     int64_t stratum, drawn, stratum_end; /* of the split by chance */
     bool placed;                         /* examples have been told their side */
+    char *labels;                        /* of every shard; NULL: none */
 };
 
 static status temporary_path(const struct output *o, int number, char out[FILE_PATH_BYTES])
@@ -118,7 +119,13 @@ void output_close(struct output **output)
     status_restore(&kept);
     free(o->train.shards);
     free(o->validation.shards);
+    free(o->labels);
     free(o);
+}
+
+status output_labels(struct output *o, const struct labels *labels)
+{
+    return labels_write(labels, &o->labels);
 }
 
 const char *output_folder(const struct output *o)
@@ -169,6 +176,12 @@ static status add_shard(struct side *side, struct done_shard shard)
     return STATUS_OK;
 }
 
+static status create_writer(const struct output *o, const char *path, struct shard_writer **out)
+{
+    TRY(shard_writer_create(path, &o->header, out));
+    return o->labels != NULL ? shard_writer_labels(*out, o->labels) : STATUS_OK;
+}
+
 static status next_writer(struct output *o, struct side *side)
 {
     TRY(close_writer(side));
@@ -176,7 +189,7 @@ static status next_writer(struct output *o, struct side *side)
     struct done_shard shard = {.number = o->numbers++, .continues = o->document_tokens > 0};
     TRY(temporary_path(o, shard.number, path));
     TRY(add_shard(side, shard));
-    return shard_writer_create(path, &o->header, &side->writer);
+    return create_writer(o, path, &side->writer);
 }
 
 status output_tokens(void *output, const int32_t *ids, int64_t count)
@@ -292,9 +305,11 @@ static status copy_part(struct output *o, struct shard *from, int64_t first, int
     char path[FILE_PATH_BYTES];
     struct done_shard shard = {.number = o->numbers++, .tokens = end - first};
     TRY(temporary_path(o, shard.number, path));
-    struct shard_writer *w;
-    TRY(shard_writer_create(path, &o->header, &w));
-    status result = copy_documents(from, first, end, w);
+    struct shard_writer *w = NULL;
+    status result = create_writer(o, path, &w);
+    if (result == STATUS_OK) {
+        result = copy_documents(from, first, end, w);
+    }
     if (result != STATUS_OK) {
         shard_writer_abandon(&w);
         return result;

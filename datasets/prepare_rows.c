@@ -1,14 +1,39 @@
-/* What all preparations of JSON Lines rows have in common: the order of the inputs, their sides, the bad rows. */
+/* What all preparations of rows have in common: the order of the inputs, their sides, the bad rows. */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/log.h"
+#include "datasets/csv.h"
 #include "datasets/prepare_impl.h"
+
+static status read_file(const char *path, struct jsonl_bad *bad, int64_t *bytes,
+                        status (*use)(void *user, struct jsonl_row *row), void *user)
+{
+    size_t length = strlen(path);
+    bool csv = length > 4 && strcmp(path + length - 4, ".csv") == 0;
+    return (csv ? csv_read : jsonl_read)(path, bad, bytes, use, user);
+}
+
+status rows_survey(const struct prepare_options *o,
+                   status (*use)(void *user, struct jsonl_row *row), void *user)
+{
+    struct jsonl_bad bad = {.skip = true, .quiet = true};
+    int64_t bytes = 0;
+    for (int i = 0; i < o->input_count; i++) {
+        TRY(read_file(o->inputs[i], &bad, &bytes, use, user));
+    }
+    for (int i = 0; i < o->validation_input_count; i++) {
+        TRY(read_file(o->validation_inputs[i], &bad, &bytes, use, user));
+    }
+    return STATUS_OK;
+}
 
 static status read_files(const struct row_preparation *p, char *const *paths, int count)
 {
-    struct jsonl_bad bad = {p->options->skip_bad_rows, p->report->bad_rows};
+    struct jsonl_bad bad = {.skip = p->options->skip_bad_rows, .count = p->report->bad_rows};
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = jsonl_read(paths[i], &bad, &p->report->bytes, p->use, p->user);
+        result = read_file(paths[i], &bad, &p->report->bytes, p->use, p->user);
         log_progress("%lld %s", (long long)p->report->examples, p->what);
     }
     p->report->bad_rows = bad.count;
@@ -37,6 +62,7 @@ status rows_prepare(const struct row_preparation *p)
     REQUIRE(o->validation_fraction <= 0.0 || o->validation_input_count == 0, STATUS_USAGE,
             "give either a validation fraction or validation inputs");
     TRY_GOTO(result, done, output_open(o, p->kind, p->output));
+    TRY_GOTO(result, done, p->labels != NULL ? output_labels(*p->output, p->labels) : STATUS_OK);
     TRY_GOTO(result, done, read_all(p));
     p->report->seconds = clock_seconds() - began;
 done:

@@ -9,6 +9,7 @@
 
 #include "datasets/chunks.h"
 #include "datasets/h5file.h"
+#include "datasets/labels.h"
 #include "datasets/shard_impl.h"
 
 enum { PIECE_TOKENS = 16384 }; /* verified at a time */
@@ -19,7 +20,13 @@ struct shard {
     struct chunks *tokens, *documents, *columns[EXAMPLE_COLUMNS_MAX];
     char columns_sha256[EXAMPLE_COLUMNS_MAX][HASH_TEXT_BYTES];
     char *path;
+    char *labels;
 };
+
+const char *shard_labels(const struct shard *shard)
+{
+    return shard->labels;
+}
 
 const struct shard_header *shard_header_of(const struct shard *shard)
 {
@@ -125,15 +132,36 @@ static status read_kind(struct shard *s)
     return STATUS_OK;
 }
 
+static status read_labels(struct shard *s)
+{
+    struct labels labels;
+    if (!h5file_has(s->file, "labels")) {
+        return STATUS_OK;
+    }
+    s->labels = malloc(LABELS_TEXT_BYTES);
+    REQUIRE(s->labels != NULL, STATUS_INTERNAL, "out of memory: names of labels");
+    TRY(h5file_read_text(s->file, s->path, "labels", s->labels, LABELS_TEXT_BYTES));
+    TRY(labels_read_text(s->labels, s->path, &labels));
+    s->header.labels = labels.count;
+    labels_free(&labels);
+    return labels_hash(s->labels, s->header.labels_sha256);
+}
+
+/* As the file has it; in memory a column's values are 32 bits, those of a number its f32's. */
+static hid_t column_type(const struct example_column *c)
+{
+    return c->number ? H5T_IEEE_F32LE : c->bytes == 1 ? H5T_STD_U8LE : H5T_STD_U32LE;
+}
+
 static status open_columns(struct shard *s)
 {
     TRY(read_kind(s));
+    TRY(read_labels(s));
     const struct example_format *format = example_format_of(s->header.kind);
     for (int i = 0; i < format->columns; i++) {
         const struct example_column *c = &format->column[i];
         char name[SHARD_NAME_BYTES];
-        TRY(chunks_open(s->file, s->path, c->name, c->bytes == 1 ? H5T_STD_U8LE : H5T_STD_U32LE,
-                        &s->columns[i]));
+        TRY(chunks_open(s->file, s->path, c->name, column_type(c), &s->columns[i]));
         int64_t stored = chunks_items(s->columns[i]);
         int64_t wanted = c->per_token ? s->header.tokens : s->header.documents;
         REQUIRE(stored == wanted, STATUS_DATA, "%s: /%s has %lld values instead of %lld", s->path,
@@ -201,6 +229,7 @@ status shard_close(struct shard **shard)
     if (s->file >= 0) {
         H5Fclose(s->file); /* read only: nothing can be lost */
     }
+    free(s->labels);
     free(s->path);
     free(s);
     return STATUS_OK;

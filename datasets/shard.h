@@ -25,10 +25,12 @@ struct shard_header {
     int64_t tokens;
     int64_t documents;
     int64_t longest; /* tokens of the longest example; 0 for text */
+    int labels;      /* names of labels; 0: the kind has none */
     int token_bytes; /* 2 or 4 */
     char tokenizer_sha256[HASH_TEXT_BYTES];
     char tokens_sha256[HASH_TEXT_BYTES];    /* "": not stored */
     char documents_sha256[HASH_TEXT_BYTES]; /* likewise */
+    char labels_sha256[HASH_TEXT_BYTES];    /* of their names, in their order; "": none */
 };
 
 struct shard; /* open for reading */
@@ -43,6 +45,9 @@ status shard_open(const char *path, struct shard **out);
 status shard_close(struct shard **shard);
 const struct shard_header *shard_header_of(const struct shard *shard);
 const char *shard_path(const struct shard *shard);
+
+/* shard_labels - the names of labels as a JSON array (labels.h), the shard's own; NULL: there are none. */
+const char *shard_labels(const struct shard *shard);
 
 /* shard_expect - the shard must be of this tokenizer.
  *
@@ -89,6 +94,9 @@ struct shard_writer;
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status shard_writer_create(const char *path, const struct shard_header *header,
                            struct shard_writer **out);
+
+/* shard_writer_labels - the attribute `labels`, a JSON array of names. */
+status shard_writer_labels(struct shard_writer *w, const char *labels);
 
 /* shard_writer_append - more tokens of the document that is being written.
  *

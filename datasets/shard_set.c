@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <glob.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,6 +155,16 @@ static struct shard_header nvidia_header(const struct nvidia_shard *shard)
                                  .token_bytes = 4};
 }
 
+/* A label's number means the same everywhere. */
+static status check_labels(const struct member *m, const char *sha256)
+{
+    REQUIRE(strcmp(m->header.labels_sha256, sha256) == 0, STATUS_DATA,
+            "%s has %d labels, not those that the model or the other shards have, or in another "
+            "order; prepare them together, or with the same --labels",
+            m->path, m->header.labels);
+    return STATUS_OK;
+}
+
 /* The shard is of this tokenizer and holds what is asked for. */
 static status check_member(const struct shard_set *set, const struct member *m,
                            const struct shard_set_options *options)
@@ -164,13 +175,15 @@ static status check_member(const struct shard_set *set, const struct member *m,
         "%s holds examples of the kind '%s', not '%s' as this objective needs; `bireme prepare` "
         "has a flag --objective",
         m->path, example_format_of(m->header.kind)->name, example_format_of(wanted)->name);
+    bool bounded = set->kind == EXAMPLE_SENTENCE_PAIRS || set->kind >= EXAMPLE_CLASSIFY;
     REQUIRE(
-        m->header.longest <= set->sequence_tokens || set->kind != EXAMPLE_SENTENCE_PAIRS,
-        STATUS_DATA,
+        m->header.longest <= set->sequence_tokens || !bounded, STATUS_DATA,
         "%s has examples of up to %lld tokens, the sequence length is %lld; run `bireme prepare` "
         "with --sequence-length %lld, or set data.sequence_length to %lld",
         m->path, (long long)m->header.longest, (long long)set->sequence_tokens,
         (long long)set->sequence_tokens, (long long)m->header.longest);
+    TRY(check_labels(m, options->labels_sha256 != NULL ? options->labels_sha256
+                                                       : set->members[0].header.labels_sha256));
     return m->is_nvidia ? STATUS_OK
                         : shard_expect(m->shard, options->vocab_size, options->tokenizer_sha256);
 }
@@ -305,6 +318,29 @@ status shard_set_close(struct shard_set **set)
     return result;
 }
 
+status shard_set_labels(const char *path, char **out)
+{
+    struct shard_set set = {0};
+    struct shard *shard = NULL;
+    *out = NULL;
+    status result = find_members(&set, path);
+    if (result == STATUS_OK) {
+        result = shard_open(set.members[0].path, &shard);
+    }
+    if (result == STATUS_OK && shard_labels(shard) != NULL) {
+        *out = strdup(shard_labels(shard));
+        if (*out == NULL) {
+            result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory: labels");
+        }
+    }
+    KEEP_FIRST(result, shard_close(&shard));
+    for (int i = 0; i < set.count; i++) {
+        free(set.members[i].path);
+    }
+    free(set.members);
+    return result;
+}
+
 int64_t shard_set_samples(const struct shard_set *set)
 {
     return set->samples;
@@ -374,6 +410,31 @@ status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, in
     return STATUS_OK;
 }
 
+/* A text of a task, or a pair: which row its head reads is the loader's to say. */
+static status read_task(const struct member *m, int64_t index, struct example *out)
+{
+    int64_t range[2];
+    uint32_t first = 0, label = 0;
+    TRY(shard_read_documents(m->shard, index, 2, range));
+    out->tokens = range[1] - range[0];
+    TRY(shard_read_column(m->shard, EXAMPLE_TASK_FIRST_SEGMENT, index, 1, &first));
+    TRY(shard_read_column(m->shard, EXAMPLE_TASK_LABEL, index, 1, &label));
+    bool numbered = m->header.kind == EXAMPLE_REGRESS || label < (uint32_t)m->header.labels;
+    REQUIRE(out->tokens <= out->room && first > 0 && first <= out->tokens && numbered, STATUS_DATA,
+            "%s: example %lld has %lld tokens, a first segment of %u and the label %u of %d",
+            m->path, (long long)index, (long long)out->tokens, first, label, m->header.labels);
+    TRY(shard_read(m->shard, range[0], out->tokens, out->ids));
+    for (int64_t i = 0; i < out->tokens; i++) {
+        out->segments[i] = i >= first;
+    }
+    memcpy(&out->number, &label, sizeof out->number);
+    REQUIRE(m->header.kind != EXAMPLE_REGRESS || isfinite(out->number), STATUS_DATA,
+            "%s: example %lld has the label %g", m->path, (long long)index, (double)out->number);
+    out->labels[0] = m->header.kind == EXAMPLE_REGRESS ? 0 : (int32_t)label;
+    out->predictions = 1;
+    return STATUS_OK;
+}
+
 /* One of ours: tokens and columns of a document. */
 static status read_example(const struct member *m, int64_t index, struct example *out)
 {
@@ -421,6 +482,9 @@ status shard_set_example(struct shard_set *set, int64_t sample, struct example *
     int64_t index = sample - m->first_sample;
     if (set->kind == EXAMPLE_PREFERENCE_PAIRS) {
         return read_pair(set, m, index, out);
+    }
+    if (set->kind >= EXAMPLE_CLASSIFY) {
+        return read_task(m, index, out);
     }
     return m->is_nvidia ? nvidia_shard_read(m->nvidia, index, set->vocab_size, out)
                         : read_example(m, index, out);
@@ -499,6 +563,7 @@ status shard_set_hash(const struct shard_set *set, struct hash *hash)
         if (set->members[i].is_nvidia) { /* which has no hash of its own */
             TRY(hash_update(hash, "nvidia\n", 7));
         }
+        TRY(hash_update(hash, h->labels_sha256, strlen(h->labels_sha256)));
     }
     return STATUS_OK;
 }

@@ -19,9 +19,10 @@ struct shard_set_options {
     int64_t sequence_tokens;      /* T */
     int64_t vocab_size;           /* every shard must agree */
     const char *tokenizer_sha256; /* likewise; NULL: not checked */
+    const char *labels_sha256;    /* likewise (shard.h) */
     int open_limit;               /* shards that may be open at once, >= 1 */
     /* EXAMPLE_TEXT: samples are windows; else a sample is an example: of up to T tokens (sentence pairs, ours or
-     * NVIDIA's), or a pair whose prompt has up to T tokens with either answer. */
+     * NVIDIA's; texts of a task), or a pair whose prompt has up to T tokens with either answer. */
     enum example_kind kind;
 };
 
@@ -34,6 +35,10 @@ struct shard_set_options {
  *           a set that is incomplete, no sample of T + 1 tokens; each with file, place and reason */
 status shard_set_open(const struct shard_set_options *options, struct shard_set **out);
 status shard_set_close(struct shard_set **set);
+
+/* shard_set_labels - the names of labels (labels.h) of the first shard that the path means; *out is the caller's, for
+ * free(); NULL: it has none.  Errors: as shard_set_open */
+status shard_set_labels(const char *path, char **out);
 
 #define SHARD_SET_VERIFY_TOKENS (INT64_C(64) << 20)
 

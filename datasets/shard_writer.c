@@ -130,8 +130,13 @@ static status open_file(struct shard_writer *w)
     const struct example_format *format = example_format_of(h->kind);
     for (int i = 0; i < format->columns; i++) {
         const struct example_column *c = &format->column[i];
-        TRY(column_open(w, &w->columns[i], c->name, c->bytes == 1 ? H5T_STD_U8LE : H5T_STD_U32LE,
-                        c->bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT32,
+        TRY(column_open(w, &w->columns[i], c->name,
+                        c->number       ? H5T_IEEE_F32LE
+                        : c->bytes == 1 ? H5T_STD_U8LE
+                                        : H5T_STD_U32LE,
+                        c->number       ? H5T_NATIVE_FLOAT
+                        : c->bytes == 1 ? H5T_NATIVE_UINT8
+                                        : H5T_NATIVE_UINT32,
                         SHARD_CHUNK_BYTES / c->bytes));
     }
     return STATUS_OK;
@@ -160,6 +165,11 @@ status shard_writer_create(const char *path, const struct shard_header *header,
 failed:
     shard_writer_abandon(&w);
     return result;
+}
+
+status shard_writer_labels(struct shard_writer *w, const char *labels)
+{
+    return h5file_write_text(w->file, w->temporary, "labels", labels);
 }
 
 static status check_id(const struct shard_writer *w, int32_t id)

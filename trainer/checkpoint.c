@@ -43,6 +43,8 @@ static status copy_options(struct checkpoint *c, const struct checkpoint_options
     if (o->tokenizer_dir != NULL) {
         TRY(copy_text(&c->tokenizer_dir, o->tokenizer_dir));
     }
+    c->beside_name = o->beside_name;
+    TRY(o->beside_text != NULL ? copy_text(&c->beside_text, o->beside_text) : STATUS_OK);
     c->keep = o->keep > 0 ? o->keep : 1;
     c->kept_besides = -1;
     c->async = o->async;
@@ -177,6 +179,7 @@ status checkpoint_close(struct checkpoint **out)
         end_job(c, true);
     }
     run_lock_release(&c->lock);
+    free(c->beside_text);
     free(c->tokenizer_dir);
     free(c->recipe_text);
     free(c->data_fingerprint);
@@ -256,6 +259,8 @@ static status prepare(struct checkpoint *c, const struct checkpoint_state *state
     c->job.ranks = comm_size(c->world);
     c->job.state = *state;
     c->job.tokenizer_dir = c->job.rank == 0 ? c->tokenizer_dir : NULL;
+    c->job.beside_name = c->beside_name;
+    c->job.beside_text = c->job.rank == 0 ? c->beside_text : NULL;
     TRY(checkpoint_pieces_create(&c->job, families, count, comm_size(c->replicas),
                                  comm_rank(c->replicas)));
     return snapshot ? grow_snapshot(c, families[0].device, c->job.elements) : STATUS_OK;

@@ -59,8 +59,9 @@ struct checkpoint_options {
     const char *version;          /* of this program; kept in the manifest; NULL: unknown */
     int64_t keep;                 /* newest N are kept; at least 1 */
     bool async;
-    struct comm *world;    /* for decisions */
-    struct comm *replicas; /* ranks that hold the same tensors */
+    const char *beside_name, *beside_text; /* one more file in tokenizer/; NULL: none */
+    struct comm *world;                    /* for decisions */
+    struct comm *replicas;                 /* ranks that hold the same tensors */
 };
 
 struct checkpoint;
@@ -161,6 +162,11 @@ status checkpoint_examine(struct comm *world, const char *folder, struct checkpo
  * Errors    STATUS_CHECKPOINT naming tensor, file and the shapes that differ */
 status checkpoint_load(struct comm *world, const char *folder,
                        const struct checkpoint_family *families, int count);
+
+/* checkpoint_load_body - likewise for a run that learns something else: a head that the folder has not got, or of another
+ * shape, keeps what it holds, and heads that the run's model has not got are left out. Both are told. */
+status checkpoint_load_body(struct comm *world, const char *folder,
+                            const struct checkpoint_family *families, int count);
 
 /* checkpoint_write_final - weights alone into folder (run_dir/final), the same format. Collective. */
 status checkpoint_write_final(struct checkpoint *c, const char *folder,

@@ -35,6 +35,7 @@ struct checkpoint_job {
     char temporary[CHECKPOINT_NAME_BYTES]; /* "tmp-step-00001000.NONCE" */
     char folder[FILE_PATH_BYTES];          /* parent/temporary */
     const char *tokenizer_dir;             /* NULL: this rank copies none */
+    const char *beside_name, *beside_text; /* one more file beside it; NULL: none */
     int rank, ranks;
     struct checkpoint_state state;
     char stems[CHECKPOINT_FAMILIES_MAX][32];
@@ -91,7 +92,8 @@ status checkpoint_read_manifest(struct comm *world, const char *folder, struct m
 struct checkpoint {
     char run_dir[FILE_PATH_BYTES];
     char folder[FILE_PATH_BYTES]; /* run_dir/checkpoints */
-    char *tokenizer_dir, *recipe_text, *data_fingerprint, *version;
+    const char *beside_name;
+    char *beside_text, *tokenizer_dir, *recipe_text, *data_fingerprint, *version;
     int64_t keep, kept_besides; /* a step, or -1: none */
     bool async;
     struct comm *world, *replicas;

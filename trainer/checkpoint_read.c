@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "datasets/h5file.h"
 #include "trainer/checkpoint_impl.h"
 #include "trainer/checkpoint_reader.h"
@@ -21,6 +22,7 @@ struct load {
     const struct checkpoint_family *families;
     int count;
     float *buffer; /* READ_ELEMENTS */
+    bool body;     /* heads may differ */
 };
 
 /* The part of t in the file's coordinates; a vector is a column. */
@@ -51,13 +53,38 @@ static bool intersect(struct box a, const struct manifest_piece *p, struct box *
 
 /* ---- what is asked for must be what is there ---- */
 
+static bool same_shape(const struct checkpoint_tensor *t, const struct manifest_tensor *m)
+{
+    int64_t columns = t->dimensions == 2 ? t->global_shape[1] : 1;
+    return m->dimensions == t->dimensions && m->shape[0] == t->global_shape[0] &&
+           m->shape[1] == columns;
+}
+
+/* Behind the body of a model: what belongs to what was learned, by transformers' names. */
+static bool is_head(const char *name)
+{
+    static const char *const heads[] = {"cls.", "lm_head.", "classifier.", "score.", "qa_outputs."};
+    bool head = strstr(name, ".pooler.dense.") != NULL;
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        head = head || strncmp(name, heads[i], strlen(heads[i])) == 0;
+    }
+    return head;
+}
+
+/* The stored tensor for one of this run; NULL: a head that is not there, and keeps what it holds. */
+static const struct manifest_tensor *find_for(const struct load *load, const char *stem,
+                                              const struct checkpoint_tensor *t)
+{
+    const struct manifest_tensor *m = manifest_find(load->manifest, stem, t->name);
+    bool free_head = load->body && is_head(t->name);
+    return m != NULL && free_head && !same_shape(t, m) ? NULL : m;
+}
+
 static status check_shape(const struct checkpoint_tensor *t, const struct manifest_tensor *m,
                           const char *folder)
 {
     int64_t columns = t->dimensions == 2 ? t->global_shape[1] : 1;
-    bool same = m->dimensions == t->dimensions && m->shape[0] == t->global_shape[0] &&
-                m->shape[1] == columns;
-    REQUIRE(same, STATUS_CHECKPOINT,
+    REQUIRE(same_shape(t, m), STATUS_CHECKPOINT,
             "%s: %s has the shape [%lld, %lld] there and [%lld, %lld] in this run; use the model "
             "settings that wrote it, or another run_dir",
             folder, t->name, (long long)m->shape[0], (long long)m->shape[1],
@@ -70,7 +97,11 @@ static status check_wanted(const struct load *load, const struct checkpoint_fami
 {
     for (int i = 0; i < family->count; i++) {
         const struct checkpoint_tensor *t = &family->tensors[i];
-        const struct manifest_tensor *m = manifest_find(load->manifest, family->stem, t->name);
+        const struct manifest_tensor *m = find_for(load, family->stem, t);
+        if (m == NULL && load->body && is_head(t->name)) {
+            log_info("%s begins at random: %s has none of its shape", t->name, load->folder);
+            continue;
+        }
         REQUIRE(m != NULL, STATUS_CHECKPOINT,
                 "%s: %s-*.h5 hold no tensor %s, which this run needs; use the model settings that "
                 "wrote it, or another run_dir",
@@ -96,6 +127,10 @@ static status check_unasked(const struct load *load, const double *asked)
 {
     for (int i = 0; i < load->manifest->tensor_count; i++) {
         const struct manifest_tensor *m = &load->manifest->tensors[i];
+        if (asked[i] == 0 && load->body && is_head(m->name) && family_is_loaded(load, m->family)) {
+            log_info("%s of %s is left out", m->name, load->folder);
+            continue;
+        }
         REQUIRE(asked[i] > 0 || !family_is_loaded(load, m->family), STATUS_CHECKPOINT,
                 "%s holds %s (%s), which this run's model does not have; use the model settings "
                 "that wrote it, or another run_dir",
@@ -249,8 +284,8 @@ static status read_tensors(const struct load *load, hid_t file, const char *path
         const struct checkpoint_family *family = &load->families[f];
         for (int i = 0; i < family->count; i++) {
             const struct checkpoint_tensor *t = &family->tensors[i];
-            const struct manifest_tensor *m = manifest_find(load->manifest, family->stem, t->name);
-            for (int p = 0; p < m->count; p++) {
+            const struct manifest_tensor *m = find_for(load, family->stem, t);
+            for (int p = 0; m != NULL && p < m->count; p++) {
                 if (m->pieces[p].file == index) {
                     TRY(family->device != NULL
                             ? read_piece_to_device(load, family, file, path, t, m, &m->pieces[p])
@@ -304,8 +339,8 @@ static status load_all(struct comm *world, struct load *load)
     return comm_agree(world, result);
 }
 
-status checkpoint_load(struct comm *world, const char *folder,
-                       const struct checkpoint_family *families, int count)
+static status load_from(struct comm *world, const char *folder,
+                        const struct checkpoint_family *families, int count, bool body)
 {
     struct manifest manifest;
     bool good = false;
@@ -316,11 +351,23 @@ status checkpoint_load(struct comm *world, const char *folder,
         result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s: %s", folder, reason);
         result = comm_agree(world, result);
     } else {
-        struct load load = {folder, &manifest, families, count, NULL};
+        struct load load = {folder, &manifest, families, count, NULL, body};
         result = load_all(world, &load);
     }
     manifest_destroy(&manifest);
     return result;
+}
+
+status checkpoint_load(struct comm *world, const char *folder,
+                       const struct checkpoint_family *families, int count)
+{
+    return load_from(world, folder, families, count, false);
+}
+
+status checkpoint_load_body(struct comm *world, const char *folder,
+                            const struct checkpoint_family *families, int count)
+{
+    return load_from(world, folder, families, count, true);
 }
 
 /* ---- box by box, without a model ---- */

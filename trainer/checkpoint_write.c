@@ -283,6 +283,18 @@ static status copy_file(struct checkpoint_job *job, const char *from_folder, con
     return finish_file(job, to, inside);
 }
 
+/* What this run puts there; a file of its name that came with the tokenizer is another run's. */
+static status write_beside(struct checkpoint_job *job)
+{
+    char inside[MANIFEST_NAME_BYTES], path[FILE_PATH_BYTES];
+    int used = snprintf(inside, sizeof inside, "tokenizer/%s", job->beside_name);
+    REQUIRE(used > 0 && used < (int)sizeof inside, STATUS_CREATE, "name too long: %s",
+            job->beside_name);
+    TRY(file_join(path, job->folder, inside));
+    TRY(file_write(path, job->beside_text, strlen(job->beside_text)));
+    return finish_file(job, path, inside);
+}
+
 static status copy_all_files(struct checkpoint_job *job)
 {
     DIR *dir = opendir(job->tokenizer_dir);
@@ -290,7 +302,8 @@ static status copy_all_files(struct checkpoint_job *job)
             "cannot open the tokenizer %s: %s", job->tokenizer_dir, strerror(errno));
     status result = STATUS_OK;
     for (struct dirent *e; result == STATUS_OK && (e = readdir(dir)) != NULL;) {
-        if (e->d_name[0] != '.') {
+        bool replaced = job->beside_text != NULL && strcmp(e->d_name, job->beside_name) == 0;
+        if (e->d_name[0] != '.' && !replaced) {
             result = copy_file(job, job->tokenizer_dir, e->d_name);
         }
     }
@@ -304,7 +317,8 @@ static status copy_tokenizer(struct checkpoint_job *job)
     TRY(file_join(folder, job->folder, "tokenizer"));
     TRY(file_make_folders(folder));
     if (job->source == NULL || job->source->tokenizer_files == NULL) {
-        TRY(copy_all_files(job));
+        TRY(job->tokenizer_dir != NULL ? copy_all_files(job) : STATUS_OK);
+        TRY(job->beside_text != NULL ? write_beside(job) : STATUS_OK);
         return file_sync(folder);
     }
     for (const char *const *name = job->source->tokenizer_files; *name != NULL; name++) {
@@ -326,7 +340,7 @@ static status write_all(struct checkpoint_job *job)
     if (job->rank == 0) {
         TRY(write_state(job));
     }
-    return job->tokenizer_dir != NULL ? copy_tokenizer(job) : STATUS_OK;
+    return job->tokenizer_dir != NULL || job->beside_text != NULL ? copy_tokenizer(job) : STATUS_OK;
 }
 
 /* The folder was made a moment ago: a file that cannot be made in it is a disk that fails or is full,

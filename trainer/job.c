@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "build_info.h"
+#include "datasets/labels.h"
 #include "trainer/evaluation.h"
 #include "trainer/job_data.h"
 #include "trainer/manifest.h"
@@ -42,6 +43,10 @@ static status read_recipe(const struct job_options *options, struct job *job)
     TRY(objective_find(r->objective, &job->objective));
     TRY(session_preference(r, &job->preference));
     TRY(evaluation_rule(r, job->objective, &job->best_rule));
+    TRY(job_data_labels(r, &job->labels));
+    if (job->labels != NULL) {
+        TRY(labels_hash(job->labels, job->labels_sha256));
+    }
     return write_recipe_text(r, &job->recipe_text);
 }
 
@@ -88,6 +93,7 @@ static struct job_data data_of(const struct job *job)
         .ranks = comm_size(s->mesh.data),
         .vocabulary = model_config_of(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
+        .labels_sha256 = job->labels != NULL ? job->labels_sha256 : NULL,
         .reference =
             job->reference.sources > 0 ? (const double *const *)job->reference.values : NULL,
         .held_reference = job->reference.held,
@@ -128,7 +134,7 @@ static status begin_fresh(struct job *job)
     status chosen = checkpoint_choose(job->world, from, true, &found);
     TRY(comm_agree(job->world, recipe_blame(&job->session.recipe, "model.init_from", chosen, "")));
     log_info("weights from %s", found.folder);
-    status result = checkpoint_load(job->world, found.folder, &job->families[0].family, 1);
+    status result = checkpoint_load_body(job->world, found.folder, &job->families[0].family, 1);
     free(found.recipe_text);
     TRY(result);
     TRY(begin_moments(job));
@@ -231,6 +237,8 @@ static status open_checkpoints(struct job *job)
         .recipe_text = job->recipe_text,
         .data_fingerprint = job->data_fingerprint,
         .version = BUILD_VERSION " " BUILD_COMMIT,
+        .beside_name = LABELS_FILE,
+        .beside_text = job->labels,
         .keep = r->checkpoint.keep,
         .async = r->checkpoint.async,
         .world = job->world,
@@ -458,6 +466,7 @@ status job_stop(struct job *job)
     KEEP_FIRST(result, update_destroy(&job->update));
     KEEP_FIRST(result, session_stop(&job->session));
     free(job->recipe_text);
+    free(job->labels);
     watchdog_stop();
     KEEP_FIRST(result, log_close());
     return result;

@@ -40,6 +40,8 @@ struct job {
     struct best best;          /* of the evaluations so far */
     struct family families[2]; /* weights; moments */
     char *recipe_text;
+    char *labels; /* names that the head has, as a JSON array; NULL: none */
+    char labels_sha256[HASH_TEXT_BYTES];
     char data_fingerprint[HASH_TEXT_BYTES];
     int64_t total_steps;
     int64_t evaluate_samples; /* of one evaluation; 0: none */

@@ -5,10 +5,49 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "datasets/labels.h"
+#include "datasets/shard_set.h"
+
+/* Objectives that have a head of their own. */
+static const struct {
+    const char *objective;
+    enum example_kind kind;
+    enum model_task task;
+} tasks[] = {
+    {"classify", EXAMPLE_CLASSIFY, MODEL_TEXTS},
+    {"regress", EXAMPLE_REGRESS, MODEL_TEXTS},
+};
+
+enum { TASKS = sizeof tasks / sizeof tasks[0] };
+
+static int find_task(const struct recipe *recipe)
+{
+    int i = 0;
+    while (i < TASKS && strcmp(tasks[i].objective, recipe->objective) != 0) {
+        i++;
+    }
+    return i;
+}
+
+enum model_task job_data_task(const struct recipe *recipe)
+{
+    int i = find_task(recipe);
+    return i < TASKS ? tasks[i].task : MODEL_WORDS;
+}
+
+bool job_data_last_rows(const struct recipe *recipe)
+{
+    return strcmp(recipe->model.architecture, "bert") != 0 &&
+           strcmp(recipe->model.architecture, "roberta") != 0;
+}
 
 enum example_kind job_data_kind(const struct recipe *recipe)
 {
     struct packing_rules unused;
+    int task = find_task(recipe);
+    if (task < TASKS) {
+        return tasks[task].kind;
+    }
     if (strcmp(recipe->objective, "dpo") == 0) {
         return EXAMPLE_PREFERENCE_PAIRS;
     }
@@ -41,6 +80,30 @@ static status blame(const struct recipe *r, const char *key, const char *path, s
                  slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".");
     }
     return recipe_blame(r, key, result, remedy);
+}
+
+status job_data_labels(struct recipe *r, char **out)
+{
+    struct labels labels;
+    *out = NULL;
+    if (job_data_kind(r) != EXAMPLE_CLASSIFY || r->data.train_count == 0) {
+        return STATUS_OK;
+    }
+    const char *path = r->data.train[0].path;
+    TRY(blame(r, "data.train", path, shard_set_labels(path, out)));
+    if (*out == NULL) {
+        return recipe_raise(r, STATUS_DATA, "data.train",
+                            "%s has no labels; prepare it with --objective %s", path, r->objective);
+    }
+    TRY(labels_read_text(*out, path, &labels));
+    int count = labels.count;
+    labels_free(&labels);
+    if (r->model.num_labels > 0 && r->model.num_labels != count) {
+        return recipe_raise(r, STATUS_RECIPE, "model.num_labels", "%lld, but %s has %d labels",
+                            (long long)r->model.num_labels, path, count);
+    }
+    r->model.num_labels = count;
+    return STATUS_OK;
 }
 
 bool job_data_packing(const struct recipe *recipe, struct packing_rules *out)
@@ -110,6 +173,8 @@ static struct loader_options options_of(const struct job_data *d,
         .kind = job_data_kind(r),
         .vocab_size = d->vocabulary,
         .tokenizer_sha256 = d->tokenizer_sha256,
+        .labels_sha256 = d->labels_sha256,
+        .last_rows = job_data_last_rows(r),
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
     };
 }
@@ -126,7 +191,8 @@ status job_data_train(const struct job_data *d, int64_t first_sample, struct loa
     options.first_sample = first_sample;
     struct packing_rules rules;
     (void)job_data_packing(r, &rules);
-    options.looks_ahead = options.kind == EXAMPLE_SENTENCE_PAIRS;
+    options.looks_ahead =
+        options.kind == EXAMPLE_SENTENCE_PAIRS || options.kind >= EXAMPLE_CLASSIFY;
     options.packing = &rules;
     options.reference = d->reference;
     return blame(r, "data.train", r->data.train[0].path, loader_open(&options, out));

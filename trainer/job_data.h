@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "datasets/loader.h"
+#include "trainer/model/model.h"
 #include "trainer/recipe.h"
 
 /* Whose share is read, and what every shard must agree with. */
@@ -15,6 +16,7 @@ struct job_data {
     int rank, ranks; /* of the data-parallel group */
     int64_t vocabulary;
     const char *tokenizer_sha256;   /* NULL: not checked */
+    const char *labels_sha256;      /* likewise; of the names that the model's head has */
     const struct masking *masking;  /* where the objective is mlm */
     const double *const *reference; /* of each training source (loader.h); NULL: none */
     const double *held_reference;   /* of the held-out set; NULL: none */
@@ -28,6 +30,18 @@ struct job_data_survey {
 
 /* job_data_kind - what the recipe's objective reads: windows of text, or examples. */
 enum example_kind job_data_kind(const struct recipe *recipe);
+
+/* job_data_task - what the head of the recipe's model is for. */
+enum model_task job_data_task(const struct recipe *recipe);
+
+/* job_data_last_rows - whether the head of a task reads a text's last row, not its first. */
+bool job_data_last_rows(const struct recipe *recipe);
+
+/* job_data_labels - the names of labels that the training shards have, and their number into the recipe where it leaves
+ * that open. *out (labels.h) is the caller's, for free(); NULL: the objective has none.
+ *
+ * Errors    as job_data_train; STATUS_RECIPE: model.num_labels is another number */
+status job_data_labels(struct recipe *recipe, char **out);
 
 /* job_data_named - whether the recipe names training data at all.  Errors: STATUS_RECIPE */
 status job_data_named(const struct recipe *recipe);

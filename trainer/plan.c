@@ -82,13 +82,15 @@ static double rows_of(const struct recipe *r, enum model_role role)
     case MODEL_SEGMENT_TABLE:
         return 0;
     case MODEL_TOKEN_TABLE:
-        return !r->model.tie_word_embeddings ? 0 : masks ? share : 1;
+        return !r->model.tie_word_embeddings || job_data_task(r) != MODEL_WORDS ? 0
+               : masks                                                          ? share
+                                                                                : 1;
     case MODEL_TRANSFORM:
     case MODEL_DECODER:
         return masks ? share : 1;
     case MODEL_POOLER:
     case MODEL_LABELS:
-        return 1 / tokens;
+        return 1 / tokens; /* of a text */
     default:
         return 1;
     }
@@ -327,7 +329,7 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     plan->product_flops = count_parameters(r, parameters, count, plan);
     double attention =
         (double)config.layers * (double)r->data.sequence_length * (double)config.width;
-    bool causal = strcmp(r->objective, "mlm") != 0;
+    bool causal = job_data_last_rows(r);
     int64_t lowest = model_lowest_trained(parameters, count), layers = config.layers;
     double back =
         (double)(layers - (lowest < 0 ? 0 : lowest)) / (double)layers; /* share of blocks */

@@ -126,6 +126,17 @@ static status check_model(const struct reading *r)
     return STATUS_OK;
 }
 
+/* Objectives that every architecture has a head for. */
+static bool has_task(const struct recipe *c)
+{
+    static const char *const tasks[] = {"classify", "regress"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) {
+        found = found || strcmp(c->objective, tasks[i]) == 0;
+    }
+    return found;
+}
+
 static bool masks(const struct recipe *c)
 {
     return strcmp(c->objective, "mlm") == 0;
@@ -138,7 +149,7 @@ static status check_objective(const struct reading *r)
     bool encoder =
         strcmp(c->model.architecture, "bert") == 0 || strcmp(c->model.architecture, "roberta") == 0;
     struct place place = place_of_pair(r, "objective", "model.architecture");
-    if (masks(c) != encoder) {
+    if (masks(c) != encoder && !has_task(c)) {
         return recipe_fail(r, place, "objective",
                            "%s contradicts model.architecture, %s: mlm is for bert and roberta, "
                            "the others are for gpt2",

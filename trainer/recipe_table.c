@@ -16,15 +16,15 @@
 
 /* clang-format off */
 const struct setting recipe_table[] = {
-    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo",
-     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better"},
+    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo|classify|regress",
+     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better; classify: the label of a text or a pair of texts; regress: a number for it"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
      .meaning = "folder of checkpoints, metrics and the resolved recipe"},
     {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
      .meaning = "of initial weights, data order and dropout"},
 
     {"model.architecture", SETTING_CHOICE, FIELD(model.architecture), "gpt2", .choices = "gpt2|bert|roberta|llama",
-     .meaning = "gpt2 for clm; bert or roberta (no next_sentence, positions from row 2 on) for mlm; llama for clm: RMS norms, rotary positions, SwiGLU, no biases"},
+     .meaning = "gpt2 for clm; bert or roberta (no next_sentence, positions from row 2 on) for mlm; llama for clm: RMS norms, rotary positions, SwiGLU, no biases. Each has heads for classify and regress"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .meaning = "transformer blocks"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
@@ -57,8 +57,10 @@ const struct setting recipe_table[] = {
      .meaning = "segments that have an embedding"},
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
      .meaning = "bert: a pooler, and with mlm a second loss, whether the second segment follows the first; false: neither"},
+    {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null", .null = "as many as data.train has", WITHIN(1, 10000),
+     .meaning = "classify: labels"},
     {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights", .resume = true,
-     .meaning = "checkpoint or run folder whose weights training begins with"},
+     .meaning = "checkpoint or run folder whose weights training begins with; a head that it has not got begins at random, one that is not needed is left out"},
 
     {"data.tokenizer", SETTING_PATH, FIELD(data.tokenizer), "null", .null = "none: model.vocab_size must be given", .resume = true,
      .meaning = "folder with tokenizer.json"},
@@ -240,7 +242,7 @@ const struct synonym recipe_synonyms[] = {
     {"output_dir", "run_dir"}, {"out_dir", "run_dir"}, {"random_seed", "seed"}, {"eval", "evaluate"}, {"val", "validation"},
     {"save", "checkpoint"}, {"frozen", "freeze"}, {"freeze_first_layers", "freeze_layers"}, {"metric_for_best_model", "metric"}, {"early_stopping_patience", "patience"}, {"early_stopping_threshold", "min_improvement"}, {"load_best_model_at_end", "keep_best"}, {"save_total_limit", "keep"}, {"training", "train"}, {"lr_scheduler", "schedule"}, {"logging", "log"}, {"dataset", "data"},
     {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu", "gelu_erf"}, {"bfloat16", "bf16"}, {"float32", "fp32"},
-    {"gpu", "cuda"}, {"adam", "adamw"}, {"gpt", "gpt2"}, {"mlm_probability", "mask_probability"}, {"masked_lm_prob", "mask_probability"},
+    {"gpu", "cuda"}, {"adam", "adamw"}, {"gpt", "gpt2"}, {"classification", "classify"}, {"regression", "regress"}, {"n_labels", "num_labels"}, {"num_classes", "num_labels"}, {"mlm_probability", "mask_probability"}, {"masked_lm_prob", "mask_probability"},
     {"max_predictions_per_seq", "max_predictions"}, {"whole_word_mask", "whole_words"}, {"whole_word", "whole_words"}, {"nsp", "next_sentence"}, {"gpt-2", "gpt2"}, {"causal", "clm"}, {"warmup_stable_decay", "wsd"}, {"poly", "polynomial"},
 };
 /* clang-format on */

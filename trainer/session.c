@@ -29,6 +29,23 @@ static bool freezes(const struct recipe *recipe, const char *what)
     return false;
 }
 
+/* Rows of a micro-batch at most that a head reads. */
+static int64_t output_rows(const struct recipe *recipe)
+{
+    bool task = job_data_task(recipe) != MODEL_WORDS;
+    int64_t each = masks(recipe) ? recipe->mlm.max_predictions : task ? 1 : 0;
+    return recipe->batch.micro_size * each;
+}
+
+/* Outputs of a task's head; two where nothing is known. */
+static int64_t labels_of(const struct recipe *recipe)
+{
+    if (job_data_kind(recipe) == EXAMPLE_REGRESS) {
+        return 1;
+    }
+    return recipe->model.num_labels > 0 ? recipe->model.num_labels : 2;
+}
+
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
@@ -47,10 +64,12 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
         .initializer_range = (float)recipe->model.initializer_range,
         .tied = recipe->model.tie_word_embeddings,
         .segments = recipe->model.type_vocab_size,
-        .next_sentence =
-            recipe->model.next_sentence && strcmp(recipe->model.architecture, "bert") == 0,
-        .output_rows = masks(recipe) ? recipe->batch.micro_size * recipe->mlm.max_predictions : 0,
+        .next_sentence = recipe->model.next_sentence && job_data_task(recipe) == MODEL_WORDS &&
+                         strcmp(recipe->model.architecture, "bert") == 0,
+        .output_rows = output_rows(recipe),
         .examples = masks(recipe) ? recipe->batch.micro_size : 0,
+        .task = job_data_task(recipe),
+        .labels = labels_of(recipe),
         .kv_heads = recipe->model.num_kv_heads,
         .rope_theta = recipe->model.rope_theta,
         .freezing = {freezes(recipe, "embeddings"), freezes(recipe, "backbone"),
@@ -215,7 +234,8 @@ static status start_alone(struct session *s, struct comm *world, const char *tok
     TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
     TRY(session_masking(r, s->tokenizer, vocabulary, &s->masking));
     *config = session_model_config(r, vocabulary);
-    if (!training && masks(r)) { /* who asks a model masks as it likes */
+    if (!training &&
+        (masks(r) || job_data_task(r) != MODEL_WORDS)) { /* who asks does as he likes */
         config->output_rows = config->examples = rows;
     }
     struct kernels_limits limits =
@@ -392,6 +412,7 @@ status session_stop(struct session *s)
     KEEP_FIRST(result, kernels_destroy(&s->kernels));
     KEEP_FIRST(result, device_destroy(&s->device));
     KEEP_FIRST(result, tokenizer_destroy(&s->tokenizer));
+    labels_free(&s->labels);
     free((void *)s->masking.kinds);
     s->masking.kinds = NULL;
     return result;
@@ -416,6 +437,25 @@ static status read_found(const struct checkpoint_found *found, char *const *over
     return result;
 }
 
+/* Names of what the head tells, beside the tokenizer. */
+static status read_labels(struct session *s)
+{
+    char *text = NULL;
+    if (job_data_task(&s->recipe) == MODEL_WORDS || s->tokenizer_dir[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(labels_read(s->tokenizer_dir, &s->labels));
+    if (s->labels.count == 0) {
+        return STATUS_OK;
+    }
+    status result = labels_write(&s->labels, &text);
+    if (result == STATUS_OK) {
+        result = labels_hash(text, s->labels_sha256);
+    }
+    free(text);
+    return result;
+}
+
 static status start_found(struct session *s, struct comm *world,
                           const struct checkpoint_found *found, char *const *overrides,
                           int override_count, int64_t rows)
@@ -431,6 +471,7 @@ static status start_found(struct session *s, struct comm *world,
     if (!file_is_folder(s->tokenizer_dir)) {
         s->tokenizer_dir[0] = '\0';
     }
+    TRY(comm_agree(world, read_labels(s)));
     return session_start(s, world, s->tokenizer_dir, rows, positions, false);
 }
 
@@ -462,5 +503,7 @@ status session_require_causal(const struct session *s, const char *checkpoint)
 {
     REQUIRE(!masks(&s->recipe), STATUS_DATA,
             "%s predicts masked tokens, not next ones: ask it with `bireme fill-mask`", checkpoint);
+    REQUIRE(job_data_task(&s->recipe) == MODEL_WORDS, STATUS_DATA,
+            "%s was trained for %s: it predicts no next tokens", checkpoint, s->recipe.objective);
     return STATUS_OK;
 }

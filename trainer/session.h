@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "comm/mesh.h"
+#include "datasets/labels.h"
 #include "datasets/masking.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint.h"
@@ -22,6 +23,8 @@ struct session {
     struct tokenizer *tokenizer;         /* NULL where the recipe names none */
     char tokenizer_dir[FILE_PATH_BYTES]; /* the folder that a checkpoint has it in; "": none */
     struct masking masking;              /* where the objective is mlm */
+    struct labels labels;                /* a checkpoint's; none where it has no names */
+    char labels_sha256[HASH_TEXT_BYTES]; /* of these; "": there are none */
     struct model *model;
 };
 

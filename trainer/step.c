@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mirror.h"
 #include "trainer/feed.h"
+#include "trainer/objective/head.h"
 #include "trainer/objective/whole_batch.h"
 
 struct step {
@@ -19,9 +20,11 @@ struct step {
     struct tensor some_rows, some_gradient;
     struct whole_batch whole;
     enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
+    struct head_memory task;                /* of a task's head */
     struct feed *feed, *evaluation_feed;
     struct batch_share *shares; /* [data-parallel ranks] */
     int64_t first_row;          /* of the packed global batch, at this rank's share */
+    int64_t first_masked;       /* likewise of the rows that a head reads */
     double example_weight;
     struct batch batch; /* fetched ahead: its errors ride along with the step before */
     bool have_batch, last;
@@ -84,6 +87,9 @@ static status make(struct step *s, size_t rows)
     TRY(feed_create(dev, stream, s->parts.micro_rows, &s->evaluation_feed));
     TRY(mirror_create(dev, stream, STEP_ROW_ARRAYS * rows * sizeof *s->losses, "losses", &s->made));
     s->row_scales = s->made.placed;
+    const struct model_config *c = model_config_of(s->parts.model);
+    TRY(c->task != MODEL_WORDS ? head_create(s->parts.kernels, c->output_rows, c->labels, &s->task)
+                               : STATUS_OK);
     s->shares = calloc((size_t)comm_size(s->parts.mesh.data), sizeof *s->shares);
     REQUIRE(s->shares != NULL, STATUS_INTERNAL, "out of memory for the ranks' shares");
     return STATUS_OK;
@@ -122,6 +128,7 @@ status step_destroy(struct step **s)
         KEEP_FIRST(result, feed_destroy(&(*s)->feed));
         KEEP_FIRST(result, feed_destroy(&(*s)->evaluation_feed));
         mirror_destroy(&(*s)->made);
+        head_destroy(&(*s)->task);
         free((*s)->shares);
         free(*s);
         *s = NULL;
@@ -149,6 +156,7 @@ static struct model_input model_input_of(const struct step *s, const struct batc
         .output_rows = batch->masked_rows,
         .outputs = batch->masked,
         .first_row = s->first_row + batch->first_row,
+        .first_output = s->first_masked + batch->first_masked,
         .seed = s->parts.seed,
         .step = step,
         .training = training,
@@ -196,6 +204,8 @@ static struct objective_views views_of(const struct step *s, const struct batch 
         .labels_gradient = labels.weight_gradient,
         .labels_bias_gradient = labels.bias_gradient,
         .example_weight = s->example_weight,
+        .task = &s->task,
+        .sink = gradient ? NULL : s->parts.sink,
     };
     if (gradient) {
         views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
@@ -297,6 +307,7 @@ static status look_ahead(struct step *s)
     for (int r = 0; r < comm_size(mesh->data); r++) {
         bool here = r == comm_rank(mesh->data) && !s->parts.reproducible;
         s->first_row = here ? all.rows : s->first_row;
+        s->first_masked = here ? all.masked : s->first_masked;
         all.rows += s->shares[r].rows;
         all.masked += s->shares[r].masked;
         all.examples += s->shares[r].examples;

@@ -24,6 +24,7 @@ struct step_parts {
     struct loader *loader;
     const struct preference_settings *preference; /* NULL: the objective needs none */
     double *logps;                                /* of objective_dpo_reference */
+    const struct objective_sink *sink; /* told of each example of an evaluation; NULL: nobody */
     struct loader *
         survey; /* the same data again, for a loss of the whole batch; NULL: none is trained with */
     int64_t batch_size; /* examples of a global batch; 0: the loss is a sum over them */

@@ -61,6 +61,8 @@ static status open_data(const struct request *q, const struct session *s,
         .limit_samples = limit,
         .vocab_size = model_config_of(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
+        .labels_sha256 = s->labels_sha256[0] != '\0' ? s->labels_sha256 : NULL,
+        .last_rows = job_data_last_rows(r),
         .masking = s->masking,
         .seed = (uint64_t)r->seed,
     };

@@ -13,12 +13,12 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 
-#define OBJECTIVES "clm|mlm|sft|dpo"
-#define SEQUENCE_LENGTH 128 /* of sentence pairs, where none is given */
+#define OBJECTIVES "clm|mlm|sft|dpo|classify|regress"
+#define SEQUENCE_LENGTH 128 /* of sentence pairs and of texts of a task, where none is given */
 #define PAIR_LENGTH 1024    /* of a prompt with an answer, where none is given: TRL's max_length */
 
 struct request {
-    const char *objective, *tokenizer, *output, *documents, *sentences, *chat_template;
+    const char *objective, *tokenizer, *output, *documents, *sentences, *chat_template, *labels;
     struct option_list inputs, validation_inputs;
     double validation_fraction, short_fraction;
     int64_t seed;
@@ -32,19 +32,23 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
          "what the shards are for: clm, mlm with sentence pairs, sft with rows to answer, dpo with "
-         "pairs of answers"},
+         "pairs of answers, classify and regress with texts (fields text, text_pair, label)"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
          "folder of tokenizer.json; token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
-         "text, *.jsonl (field \"text\"), Megatron's .bin with .idx, llm.c's .bin; sft: JSON "
-         "Lines"},
+         "text, *.jsonl (field \"text\"), Megatron's .bin with .idx, llm.c's .bin; sft, dpo: JSON "
+         "Lines; classify, regress: JSON Lines or *.csv"},
         {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
          "folder for train-00000-of-00004.h5, validation-...; shards in it are replaced"},
         {"validation-fraction", OPTION_NUMBER, &q->validation_fraction, "F", "0",
          "share to hold out, from 0 to less than 1: the last documents, or the end of a single one",
          .least = 0, .most = 0.999999},
         {"validation-input", OPTION_LIST, &q->validation_inputs, "FILE...", NULL,
-         "sft, dpo: rows to hold out, instead of a fraction"},
+         "rows to hold out, instead of a fraction (not clm, mlm)"},
+        {"labels", OPTION_TEXT, &q->labels, "A,B,...", NULL,
+         "classify: the labels in the order of their numbers, or a file with one a line; else "
+         "those "
+         "of all rows, sorted"},
         {"chat-template", OPTION_TEXT, &q->chat_template, "NAME", NULL,
          "sft, dpo: how messages become text: " CHAT_NAMES
          ", or a file; it is put into the tokenizer's "
@@ -68,6 +72,7 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
          "mlm: tokens of an example at most, 128 where not given; sft: rows that learn nothing "
          "within "
          "it are bad; dpo: of a prompt with an answer, which is cut there, 1024 where not given; "
+         "classify, regress: of a text or a pair, which is cut there, 128 where not given; "
          "shards for clm suit any length",
          .least = 1, .most = 1e9},
         {"shard-tokens", OPTION_INTEGER, &q->shard_tokens, "N", "100000000",
@@ -75,7 +80,7 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
         {"workers", OPTION_INTEGER, &q->workers, "N", "0", "encoding threads; 0: all cores",
          .least = 0, .most = 256},
         {"skip-bad-rows", OPTION_FLAG, &q->skip_bad_rows, NULL, NULL,
-         "count rows of JSON Lines that cannot be used instead of stopping"},
+         "count rows of JSON Lines or CSV that cannot be used instead of stopping"},
         {"json", OPTION_FLAG, &q->json, NULL, NULL, "the report as one JSON document"},
     };
     struct options options = {
@@ -97,10 +102,17 @@ static status print_report(const struct request *q, const struct prepare_report 
     if (r->sentences > 0) {
         log_info("%" PRId64 " sentences, %" PRId64 " examples", r->sentences, r->examples);
     }
-    if (r->longest > 0) {
+    if (r->longest > 0 && r->learned_tokens == 0) {
+        log_info("%" PRId64 " rows of at most %" PRId64 " tokens; %" PRId64
+                 " cut at --sequence-length, by %" PRId64 " tokens together",
+                 r->examples, r->longest, r->over_long, r->cut_tokens);
+    } else if (r->longest > 0) {
         log_info("%" PRId64 " rows of at most %" PRId64 " tokens, %" PRId64
                  " tokens to learn, %" PRId64 " rows longer than --sequence-length",
                  r->examples, r->longest, r->learned_tokens, r->over_long);
+    }
+    if (r->labels > 0) {
+        log_info("%d labels", r->labels);
     }
     if (r->bad_rows > 0) {
         log_warning("BAD-ROWS", "%" PRId64 " rows were skipped", r->bad_rows);
@@ -118,15 +130,15 @@ static status print_report(const struct request *q, const struct prepare_report 
         return STATUS_OK;
     }
     json_t *root = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "documents",
-        (json_int_t)r->documents, "sentences", (json_int_t)r->sentences, "examples",
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f}",
+        "documents", (json_int_t)r->documents, "sentences", (json_int_t)r->sentences, "examples",
         (json_int_t)r->examples, "empty_documents", (json_int_t)r->empty_documents, "train_tokens",
         (json_int_t)r->train_tokens, "validation_tokens", (json_int_t)r->validation_tokens,
         "train_shards", r->train_shards, "validation_shards", r->validation_shards, "bytes",
         (json_int_t)r->bytes, "bad_rows", (json_int_t)r->bad_rows, "forced_cuts",
         (json_int_t)r->forced_cuts, "over_long", (json_int_t)r->over_long, "longest",
-        (json_int_t)r->longest, "learned_tokens", (json_int_t)r->learned_tokens, "seconds",
-        r->seconds);
+        (json_int_t)r->longest, "learned_tokens", (json_int_t)r->learned_tokens, "cut_tokens",
+        (json_int_t)r->cut_tokens, "labels", r->labels, "seconds", r->seconds);
     REQUIRE(root != NULL, STATUS_INTERNAL, "out of memory: a report");
     bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
     json_decref(root);
@@ -170,17 +182,21 @@ static status find_preparation(const struct request *q, preparation *out)
     static const struct {
         const char *name;
         preparation run;
-        bool rows; /* of JSON Lines alone */
-    } known[] = {{"clm", prepare_clm, false},
-                 {"mlm", prepare_mlm, false},
-                 {"sft", prepare_sft, true},
-                 {"dpo", prepare_preferences, true}};
+        bool rows, messages, labels; /* rows alone; perhaps of messages; that have labels */
+    } known[] = {{"clm", prepare_clm, false, false, false},
+                 {"mlm", prepare_mlm, false, false, false},
+                 {"sft", prepare_sft, true, true, false},
+                 {"dpo", prepare_preferences, true, true, false},
+                 {"classify", prepare_classify, true, false, true},
+                 {"regress", prepare_regress, true, false, false}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, q->objective) == 0) {
-            bool given = q->validation_inputs.count > 0 || q->chat_template != NULL;
-            REQUIRE(known[i].rows || !given, STATUS_USAGE,
-                    "--validation-input and --chat-template are not for --objective %s",
-                    q->objective);
+            REQUIRE(known[i].rows || q->validation_inputs.count == 0, STATUS_USAGE,
+                    "--validation-input is not for --objective %s", q->objective);
+            REQUIRE(known[i].messages || q->chat_template == NULL, STATUS_USAGE,
+                    "--chat-template is not for --objective %s", q->objective);
+            REQUIRE(known[i].labels || q->labels == NULL, STATUS_USAGE,
+                    "--labels is not for --objective %s", q->objective);
             *out = known[i].run;
             return STATUS_OK;
         }
@@ -191,9 +207,8 @@ static status find_preparation(const struct request *q, preparation *out)
 
 static int64_t length_of(const struct request *q)
 {
-    int64_t preset = strcmp(q->objective, "mlm") == 0   ? SEQUENCE_LENGTH
-                     : strcmp(q->objective, "dpo") == 0 ? PAIR_LENGTH
-                                                        : 0;
+    bool any = strcmp(q->objective, "clm") == 0 || strcmp(q->objective, "sft") == 0;
+    int64_t preset = any ? 0 : strcmp(q->objective, "dpo") == 0 ? PAIR_LENGTH : SEQUENCE_LENGTH;
     return q->sequence_length > 0 ? q->sequence_length : preset;
 }
 
@@ -222,6 +237,7 @@ static status prepare_with(const struct request *q, preparation prepare,
         .shard_tokens = q->shard_tokens,
         .workers = (int)q->workers,
         .skip_bad_rows = q->skip_bad_rows,
+        .labels = q->labels,
     };
     struct prepare_report report;
     TRY(prepare(&options, &report));

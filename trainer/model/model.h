@@ -54,8 +54,8 @@ struct model_config {
     int64_t output_rows; /* rows of a micro-batch that BERT's head or a task's reads at most, ... */
     int64_t examples;    /* ... and examples of BERT's next_sentence */
     enum model_task task;
-    int64_t labels; /* outputs of a task's head */
-    const char *frozen;  /* patterns of names (fnmatch), comma-separated: not trained; NULL: none */
+    int64_t labels;     /* outputs of a task's head */
+    const char *frozen; /* patterns of names (fnmatch), comma-separated: not trained; NULL: none */
     struct model_freezing freezing; /* likewise, by place */
 };
 

@@ -46,7 +46,7 @@ status head_backward(struct kernels *k, const struct objective_views *views)
     const struct head_memory *m = views->task;
     int64_t rows = views->hidden.rows;
     struct tensor slopes = placed(m, 0, DTYPE_F32, rows), dy = slopes;
-    TRY(mirror_push(&m->mirror, (size_t)(rows * m->labels) * sizeof(float)));
+    TRY(mirror_push(&m->mirror, 0, (size_t)(rows * m->labels) * sizeof(float)));
     if (kernels_dtype(k) != DTYPE_F32) {
         dy = placed(m, 2 * half_bytes(m), kernels_dtype(k), rows);
         TRY(convert(k, dy, slopes));

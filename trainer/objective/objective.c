@@ -2,8 +2,9 @@
 
 #include "base/mirror.h"
 
-static const struct objective *const objectives[] = {&objective_clm, &objective_mlm, &objective_sft,
-                                                     &objective_dpo};
+static const struct objective *const objectives[] = {&objective_clm,      &objective_mlm,
+                                                     &objective_sft,      &objective_dpo,
+                                                     &objective_classify, &objective_regress};
 
 static size_t place_of(const struct objective_views *views, const void *made)
 {
@@ -75,6 +76,5 @@ status objective_find(const char *name, const struct objective **out)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_UNAVAILABLE, "objective %s is not in this version; clm, mlm, sft and dpo are",
-          name);
+    RAISE(STATUS_UNAVAILABLE, "objective %s is not in this version", name);
 }

@@ -75,7 +75,7 @@ struct objective_views {
     double example_weight; /* the step's predictions over its examples: what looks_ahead is for */
 
     /* The head of a task (head.h): hidden are the rows that it reads, labels and labels_bias its matrix. */
-    struct head_memory *task;
+    const struct head_memory *task;
     const struct objective_sink *sink; /* NULL: nobody wants to know */
 };
 

@@ -1,0 +1,104 @@
+#!/bin/bash
+# Fine-tuning tasks as users do them: rows into shards, a head on a pretrained model, the same losses at any layout of
+# ranks and after a resume, and a checkpoint that knows its labels.
+. "$(dirname "$0")/tiny_training.sh"
+
+# Texts whose label is a word of theirs, from a fixed sequence of numbers; a third of them has a second text.
+make_rows() {
+    awk 'BEGIN { split("the list of files and user system answer license work source object form", w, " "); x = 7
+        for (i = 0; i < 120; i++) {
+            text = ""
+            for (j = 0; j < 4 + i % 5; j++) { x = (x * 1103 + 12345) % 65536; text = text w[x % 13 + 1] " " }
+            label = x % 3
+            text = text (label == 0 ? "red" : label == 1 ? "green" : "blue")
+            pair = i % 3 == 0 ? ", \"text_pair\": \"" w[i % 13 + 1] " and " w[i % 7 + 1] "\"" : ""
+            printf "{\"text\": \"%s\"%s, \"label\": \"%s\"}\n", text, pair, label == 0 ? "r" : label == 1 ? "g" : "b" > "rows.jsonl"
+            printf "{\"text\": \"%s\", \"label\": %s}\n", text, label / 2 - 0.25 > "numbers.jsonl"
+        } }'
+}
+
+prepare_rows() { # OBJECTIVE ROWS TOKENIZER FOLDER
+    run 0 prepare --objective "$1" --tokenizer "$3" --input "$2" --output "$4" --validation-fraction 0.2 --sequence-length 24
+}
+
+make_wordpiece() {
+    run 0 tokenizer train --type wordpiece --vocab-size 120 --input rows.jsonl --output pieces
+}
+
+bert=(model.architecture=bert model.num_heads=4 data.tokenizer=pieces data.sequence_length=24 optimizer.learning_rate=3e-3
+    checkpoint.every=0 train.max_steps=8)
+gpt=(model.num_heads=4 data.sequence_length=24 optimizer.learning_rate=3e-3 checkpoint.every=0 train.max_steps=8)
+
+# Dropout included: also a head's is a function of the example's place in the global batch.
+layouts() {
+    need_mpirun
+    make_rows
+    make_wordpiece
+    prepare_rows classify rows.jsonl pieces labels
+    prepare_rows regress numbers.jsonl tokenizer numbers
+    local labels=(train recipe.yaml objective=classify 'data.train=labels/train-*.h5' 'data.validation=labels/validation-*.h5' "${bert[@]}")
+    local numbers=(train recipe.yaml objective=regress 'data.train=numbers/train-*.h5' 'data.validation=numbers/validation-*.h5' "${gpt[@]}")
+    run 0 "${labels[@]}" run_dir=one
+    run 0 "${labels[@]}" run_dir=dry model.dropout=0
+    ! (same_losses one dry 1e-5 2>/dev/null) || fail 'dropout changes nothing'
+    run 0 "${labels[@]}" run_dir=small batch.micro_size=2
+    same_losses one small 1e-5
+    run 0 "${numbers[@]}" run_dir=number
+    local ranks more
+    while read -r ranks more; do
+        # shellcheck disable=SC2086
+        run_ranks "$ranks" 0 "${labels[@]}" run_dir=more $more
+        same_losses one more 1e-5
+        # shellcheck disable=SC2086
+        run_ranks "$ranks" 0 "${numbers[@]}" run_dir=more $more --resume never
+        same_losses number more 1e-5
+        rm -rf more
+    done <<END
+3 parallel.zero_stage=2
+2 parallel.tensor=2 parallel.sequence=true
+2 parallel.reproducible=true
+END
+}
+
+# A pretrained body, another head; the checkpoint knows its labels; the wrong shards and the wrong commands are refused.
+checkpoint() {
+    make_rows
+    make_wordpiece
+    run 0 prepare --objective mlm --tokenizer pieces --input "$source/LICENSE" --output text --sequence-length 24
+    prepare_rows classify rows.jsonl pieces labels
+    run 0 train recipe.yaml objective=mlm 'data.train=text/train-*.h5' data.validation=null evaluate.every=0 run_dir=body "${bert[@]}"
+    local labels=(train recipe.yaml objective=classify 'data.train=labels/train-*.h5' 'data.validation=labels/validation-*.h5' "${bert[@]}"
+        evaluate.batches=null run_dir=head)
+    run 0 "${labels[@]}" model.init_from=body checkpoint.every=4
+    grep -q 'cls.predictions.transform.dense.weight of body/final is left out' told || fail 'the old head is not told'
+    grep -q 'classifier.weight begins at random' told || fail 'the new head is not told'
+    ! grep -q 'pooler.*begins at random' told || fail 'the pooler was not taken'
+    [ "$(cat head/final/tokenizer/labels.json)" = '["b", "g", "r"]' ] || fail "labels: $(cat head/final/tokenizer/labels.json)"
+    grep -q '^  num_labels: 3' head/recipe.yaml || fail 'the resolved recipe does not tell the labels'
+    cp -r head whole
+    rm -rf head/final head/checkpoints/step-00000008
+    run 0 "${labels[@]}" model.init_from=body checkpoint.every=4
+    same_losses whole head 0
+    run 0 evaluate --checkpoint head --data 'labels/validation-*.h5' --json
+    losses head evaluate | tail -1 | awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
+        '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' || fail "evaluate: $(cat out)"
+    grep -q '"accuracy"' out || fail 'no accuracy'
+    run 0 prepare --objective classify --tokenizer pieces --input rows.jsonl --output turned --labels r,g,b --sequence-length 24
+    run 65 evaluate --checkpoint head --data 'turned/train-*.h5'
+    one_line - 'in another order'
+    run 65 generate --checkpoint head --prompt the
+    one_line - 'it predicts no next tokens'
+    run 78 "${labels[@]}" run_dir=wrong model.num_labels=2
+    one_line - 'labels/train-\*.h5 has 3 labels'
+    run 65 train recipe.yaml 'data.train=labels/train-*.h5' data.tokenizer=pieces data.validation=null evaluate.every=0
+    one_line - "examples of the kind 'classify'"
+}
+
+case ${1:-} in
+layouts | checkpoint) "$1" ;;
+*)
+    echo "no such part: ${1:-}" >&2
+    exit 64
+    ;;
+esac
+echo "$1: all as it should be"

@@ -130,6 +130,10 @@ main() {
 if [ "${1:-}" = --rows ] && [ $# -ge 2 ]; then
     shift
     rows "$@"
+elif [ "${1:-}" = --split ] && [ $# = 3 ]; then # for manual_tasks.sh, and so is the next
+    split_pages "$2" "$3"
+elif [ "${1:-}" = --packages ]; then
+    printf '%s\n' "${commands[@]}"
 elif [ $# -ge 1 ] && [ "${1#-}" = "$1" ]; then
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT

@@ -20,7 +20,7 @@ int evaluation_means(const struct objective *o, const double sums[OBJECTIVE_SUMS
 }
 
 int evaluation_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
-                      struct metric *fields)
+                      const struct grading *g, struct metric *fields)
 {
     int count = 0;
     double loss = objective_loss(o, sums);
@@ -30,7 +30,7 @@ int evaluation_fields(const struct objective *o, const double sums[OBJECTIVE_SUM
     if (o->perplexity) {
         fields[count++] = metric_number("perplexity", exp(loss));
     }
-    return count;
+    return count + grading_fields(g, fields + count);
 }
 
 void evaluation_tell(const struct objective *o, int64_t step, const struct metric *fields,
@@ -39,6 +39,9 @@ void evaluation_tell(const struct objective *o, int64_t step, const struct metri
     char text[1024] = "";
     int used = 0;
     for (int i = 2; i < count && used < (int)sizeof text - 1; i++) {
+        if (strchr(fields[i].name, '.') != NULL) { /* of a single label */
+            continue;
+        }
         used += snprintf(text + used, sizeof text - (size_t)used, ", %s %.4g", fields[i].name,
                          fields[i].number);
     }
@@ -65,6 +68,12 @@ static bool knows(const struct objective *o, const char *name, char *names, size
         known = known || strcmp(o->metrics[m].name, name) == 0;
         if (used < bytes) {
             used += (size_t)snprintf(names + used, bytes - used, ", %s", o->metrics[m].name);
+        }
+    }
+    for (const char *const *n = grading_names(o->name); *n != NULL; n++) {
+        known = known || strcmp(*n, name) == 0;
+        if (used < bytes) {
+            used += (size_t)snprintf(names + used, bytes - used, ", %s", *n);
         }
     }
     return known;

@@ -4,19 +4,21 @@
 #include <stdbool.h>
 
 #include "trainer/best.h"
+#include "trainer/grading.h"
 #include "trainer/metrics.h"
 #include "trainer/objective/objective.h"
 #include "trainer/recipe.h"
 
-enum { EVALUATION_FIELDS = 4 + OBJECTIVE_SUMS };
+enum { EVALUATION_FIELDS = 4 + OBJECTIVE_SUMS + GRADING_FIELDS };
 
 /* evaluation_means - into fields[EVALUATION_FIELDS] the objective's own metrics of which something was counted; returns how many. */
 int evaluation_means(const struct objective *o, const double sums[OBJECTIVE_SUMS],
                      struct metric *fields);
 
-/* evaluation_fields - likewise loss, what was counted, the objective's metrics, perplexity; returns how many. */
+/* evaluation_fields - likewise loss, what was counted, the objective's metrics, perplexity, and what was graded (NULL:
+ * nothing); returns how many. */
 int evaluation_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
-                      struct metric *fields);
+                      const struct grading *g, struct metric *fields);
 
 /* evaluation_tell - "step 20: validation loss 3.1416, perplexity 23.14 (1234 tokens)" to the log. */
 void evaluation_tell(const struct objective *o, int64_t step, const struct metric *fields,

@@ -39,15 +39,28 @@ static struct grade_score mean_score(struct grade_score sum, double weight)
                                 share(sum.f1, weight)};
 }
 
-static void average(const struct grade_class *each, int32_t classes, struct grade_classes *out)
+void grade_count(struct grade_class *each, int32_t prediction, int32_t label)
+{
+    if (label >= 0) {
+        each[label].labelled++;
+        each[prediction].predicted++;
+        each[label].right += prediction == label;
+    }
+}
+
+void grade_average(struct grade_class *each, int32_t classes, struct grade_classes *out)
 {
     int64_t right = 0, present = 0;
     struct grade_score macro = {0}, weighted = {0};
+    *out = (struct grade_classes){0};
     for (int32_t c = 0; c < classes; c++) {
-        right += each[c].right;
-        present += each[c].predicted + each[c].labelled > 0;
-        add_score(&macro, each[c].score, 1);
-        add_score(&weighted, each[c].score, (double)each[c].labelled);
+        struct grade_class *one = &each[c];
+        one->score = score_of(one->right, one->predicted, one->labelled);
+        out->count += one->labelled;
+        right += one->right;
+        present += one->predicted + one->labelled > 0;
+        add_score(&macro, one->score, 1);
+        add_score(&weighted, one->score, (double)one->labelled);
     }
     out->accuracy = share((double)right, (double)out->count);
     out->micro = score_of(right, out->count, out->count);
@@ -58,25 +71,15 @@ static void average(const struct grade_class *each, int32_t classes, struct grad
 status grade_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
                      int32_t classes, struct grade_class *each, struct grade_classes *out)
 {
-    *out = (struct grade_classes){0};
     memset(each, 0, (size_t)classes * sizeof *each);
     for (int64_t i = 0; i < count; i++) {
         int32_t p = predictions[i], l = labels[i];
-        if (l < 0) {
-            continue;
-        }
-        REQUIRE(p >= 0 && p < classes && l < classes, STATUS_INTERNAL,
+        REQUIRE(l < 0 || (p >= 0 && p < classes && l < classes), STATUS_INTERNAL,
                 "example %lld: prediction %d and label %d of %d classes", (long long)i, p, l,
                 classes);
-        out->count++;
-        each[l].labelled++;
-        each[p].predicted++;
-        each[l].right += p == l;
+        grade_count(each, p, l);
     }
-    for (int32_t c = 0; c < classes; c++) {
-        each[c].score = score_of(each[c].right, each[c].predicted, each[c].labelled);
-    }
-    average(each, classes, out);
+    grade_average(each, classes, out);
     return STATUS_OK;
 }
 

@@ -25,7 +25,14 @@ struct grade_classes {
     struct grade_score macro, micro, weighted;
 };
 
-/* grade_classes - examples with a negative label are left out.
+/* grade_count - one more example; with a negative label it is left out. grade_average - of all that were counted; fills
+ * in each score.
+ *
+ * Shapes    each [classes], zero before the first example; prediction and label below classes */
+void grade_count(struct grade_class *each, int32_t prediction, int32_t label);
+void grade_average(struct grade_class *each, int32_t classes, struct grade_classes *out);
+
+/* grade_classes - both, for examples in arrays; examples with a negative label are left out.
  *
  * Shapes    predictions, labels [count]; each [classes]
  * Errors    STATUS_INTERNAL where a prediction or label is no class */

@@ -206,6 +206,17 @@ static status make_update(struct job *job)
     return comm_agree(job->world, make_families(job));
 }
 
+static status make_grading(struct job *job)
+{
+    struct labels names = {0};
+    if (job->labels != NULL) {
+        TRY(labels_read_text(job->labels, "the training shards", &names));
+    }
+    status result = grading_create(job->session.recipe.objective, &names, &job->grading);
+    labels_free(&names);
+    return result;
+}
+
 static status make_step(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
@@ -222,6 +233,7 @@ static status make_step(struct job *job)
         .seed = (uint64_t)r->seed,
         .micro_rows = session_rows(r),
         .reproducible = r->parallel.reproducible,
+        .sink = grading_sink(job->grading),
     };
     return step_create(&parts, &job->step);
 }
@@ -443,6 +455,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(comm_agree(world, release_weights(job)));
     job_long_phase(job, "opening data");
     TRY(comm_agree(world, open_training_data(job)));
+    TRY(comm_agree(world, make_grading(job)));
     TRY(make_step(job));
     TRY(reserve_snapshot(job));
     TRY(comm_agree(world, set_aside_final(job)));
@@ -456,6 +469,7 @@ status job_stop(struct job *job)
 {
     status result = STATUS_OK;
     KEEP_FIRST(result, step_destroy(&job->step));
+    grading_destroy(&job->grading);
     KEEP_FIRST(result, loader_close(&job->loader));
     KEEP_FIRST(result, loader_close(&job->survey));
     KEEP_FIRST(result, checkpoint_close(&job->checkpoint));
@@ -477,7 +491,11 @@ status job_evaluate(struct job *job, struct step_ballot *ballot, double sums[OBJ
     struct loader *loader = NULL;
     struct job_data data = data_of(job);
     TRY(comm_agree(job->world, job_data_validation(&data, job->evaluate_samples, &loader)));
+    grading_begin(job->grading);
     status result = step_evaluate(job->step, loader, ballot, sums);
+    if (result == STATUS_OK) {
+        result = grading_end(job->grading, job->session.mesh.data);
+    }
     KEEP_FIRST(result, loader_close(&loader));
     return result;
 }

@@ -6,6 +6,7 @@
 
 #include "datasets/loader.h"
 #include "trainer/best.h"
+#include "trainer/grading.h"
 #include "trainer/metrics.h"
 #include "trainer/objective/objective.h"
 #include "trainer/plan.h"
@@ -31,7 +32,8 @@ struct job {
     struct reference reference;            /* of objectives that have one */
     struct preference_settings preference; /* likewise */
     struct loader *loader,
-        *survey; /* the second for losses of a whole batch: the same again; else NULL */
+        *survey;             /* the second for losses of a whole batch: the same again; else NULL */
+    struct grading *grading; /* NULL: the objective has no such metrics */
     struct step *step;
     struct checkpoint *checkpoint;
     struct metrics *metrics; /* rank 0's; NULL on others */

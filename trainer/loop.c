@@ -155,7 +155,7 @@ static status evaluate(struct loop *loop)
     loop->evaluate_seconds = fmax(loop->evaluate_seconds, seconds);
     loop->evaluated = job->state.step;
     struct metric fields[EVALUATION_FIELDS + 1];
-    int count = evaluation_fields(job->objective, sums, fields);
+    int count = evaluation_fields(job->objective, sums, job->grading, fields);
     evaluation_tell(job->objective, job->state.step, fields, count);
     double value = evaluation_value(fields, count, job->best_rule.metric);
     fields[count++] = metric_number("seconds", seconds);

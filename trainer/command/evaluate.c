@@ -7,6 +7,7 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
+#include "trainer/evaluation.h"
 #include "trainer/job_data.h"
 #include "trainer/reference.h"
 #include "trainer/session.h"
@@ -29,13 +30,33 @@ static status print_report(const struct request *q, json_t *report)
     }
     json_object_foreach(report, key, value)
     {
-        printf("%-22s %.10g\n", key, json_number_value(value));
+        if (json_is_null(value)) { /* a correlation with what is constant */
+            printf("%-22s undefined\n", key);
+        } else {
+            printf("%-22s %.10g\n", key, json_number_value(value));
+        }
     }
     json_decref(report);
     return STATUS_OK;
 }
 
 /* ---- shards ---- */
+
+static status print_evaluation(const struct request *q, const struct objective *o,
+                               const double sums[OBJECTIVE_SUMS], const struct grading *grading)
+{
+    struct metric fields[EVALUATION_FIELDS];
+    int count = evaluation_fields(o, sums, grading, fields);
+    json_t *report = json_object();
+    for (int i = 0; i < count; i++) {
+        bool whole = fields[i].kind == METRIC_INTEGER;
+        json_object_set_new(report, fields[i].name,
+                            whole                        ? json_integer(fields[i].integer)
+                            : isfinite(fields[i].number) ? json_real(fields[i].number)
+                                                         : json_null());
+    }
+    return print_report(q, report);
+}
 
 static status open_data(const struct request *q, const struct session *s,
                         const struct reference *reference, int64_t limit, struct loader **out)
@@ -121,6 +142,7 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     };
     struct step *step = NULL;
     struct loader *loader = NULL;
+    struct grading *grading = NULL;
     double sums[OBJECTIVE_SUMS] = {0};
     int64_t samples = 0;
     TRY(comm_agree(world, objective_find(r->objective, &parts.objective)));
@@ -131,6 +153,8 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
         parts.batch_size = whole ? r->batch.micro_size * comm_size(s->mesh.data) : 0;
     }
     TRY(comm_agree(world, count_samples(q, s, &samples)));
+    TRY(comm_agree(world, grading_create(r->objective, &s->labels, &grading)));
+    parts.sink = grading_sink(grading);
     status result = comm_agree(world, open_data(q, s, &reference, samples, &loader));
     if (result == STATUS_OK) {
         result = step_create(&parts, &step);
@@ -138,25 +162,17 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     if (result == STATUS_OK) {
         result = step_evaluate(step, loader, NULL, sums);
     }
+    if (result == STATUS_OK) {
+        result = grading_end(grading, s->mesh.data);
+    }
     KEEP_FIRST(result, step_destroy(&step));
     KEEP_FIRST(result, loader_close(&loader));
     reference_destroy(&reference);
-    TRY(result);
-    if (comm_rank(world) != 0) {
-        return STATUS_OK;
+    if (result == STATUS_OK && comm_rank(world) == 0) {
+        result = print_evaluation(q, parts.objective, sums, grading);
     }
-    const struct objective *o = parts.objective;
-    double loss = objective_loss(o, sums);
-    json_t *report =
-        json_pack("{s:f, s:I}", "loss", loss, o->counted, (json_int_t)sums[OBJECTIVE_COUNT]);
-    if (o->perplexity) {
-        json_object_set_new(report, "perplexity", json_real(exp(loss)));
-    }
-    for (int m = 0; m < objective_metric_count(o); m++) {
-        json_object_set_new(report, o->metrics[m].name,
-                            json_real(objective_mean(sums, &o->metrics[m])));
-    }
-    return print_report(q, report);
+    grading_destroy(&grading);
+    return result;
 }
 
 /* ---- a task ---- */

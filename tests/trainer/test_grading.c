@@ -1,0 +1,142 @@
+/* Metrics of examples that the ranks have between them, against those of all examples in one place. */
+#include "tests/check.h"
+#include "trainer/grade.h"
+#include "trainer/grading.h"
+
+enum { EXAMPLES = 101, LABELS = 4, WORDS_MOST = 3 };
+
+static struct comm *world;
+
+/* Pure functions of the example, so that each rank knows all. */
+static int words_of(int example)
+{
+    return 1 + example % WORDS_MOST;
+}
+
+static int32_t label_of(int example, int word)
+{
+    return example % 7 == 3 ? -100 : (example * 3 + word) % (LABELS - 1);
+}
+
+static int32_t said_of(int example, int word)
+{
+    return example % 5 == 0 ? (example + word) % LABELS : (example * 3 + word) % (LABELS - 1);
+}
+
+static double number_of(int example)
+{
+    return example * 17 % 23; /* with ties */
+}
+
+static double guess_of(int example)
+{
+    return number_of(example) + example % 4;
+}
+
+static double field(const struct metric *fields, int count, const char *name)
+{
+    for (int i = 0; i < count; i++) {
+        if (strcmp(fields[i].name, name) == 0) {
+            return fields[i].kind == METRIC_INTEGER ? (double)fields[i].integer : fields[i].number;
+        }
+    }
+    fprintf(stderr, "no field %s\n", name);
+    exit(1);
+}
+
+/* From the last to the first, and the first rank with more than its share: only the numbers count. */
+static bool is_mine(int example)
+{
+    int ranks = comm_size(world), owner = example % (ranks + 1);
+    return (owner < ranks ? owner : 0) == comm_rank(world);
+}
+
+static void take_words(const struct objective_sink *sink, int example)
+{
+    float outputs[WORDS_MOST][LABELS];
+    int32_t labels[WORDS_MOST];
+    for (int w = 0; w < words_of(example); w++) {
+        labels[w] = label_of(example, w);
+        for (int l = 0; l < LABELS; l++) {
+            outputs[w][l] = l == said_of(example, w) ? 2.0F : (float)l / LABELS;
+        }
+    }
+    struct objective_example e = {.sample = example,
+                                  .rows = words_of(example),
+                                  .columns = LABELS,
+                                  .outputs = outputs[0],
+                                  .labels = labels};
+    CHECK_OK(sink->take(sink->user, &e));
+}
+
+static void check_words(struct grading *g)
+{
+    struct metric fields[GRADING_FIELDS];
+    struct grade_class each[LABELS] = {{0}};
+    struct grade_classes all;
+    const struct objective_sink *sink = grading_sink(g);
+    grading_begin(g);
+    for (int i = EXAMPLES - 1; i >= 0; i--) {
+        for (int w = 0; w < words_of(i); w++) {
+            grade_count(each, said_of(i, w), label_of(i, w));
+        }
+        if (is_mine(i)) {
+            take_words(sink, i);
+        }
+    }
+    grade_average(each, LABELS, &all);
+    CHECK_OK(grading_end(g, world));
+    int count = grading_fields(g, fields);
+    CHECK(count == 7 + 4 * LABELS && count <= GRADING_FIELDS);
+    CHECK(all.macro.f1 > 0.5 && all.macro.f1 < 1);
+    CHECK(field(fields, count, "f1_macro") == all.macro.f1);
+    CHECK(field(fields, count, "f1_weighted") == all.weighted.f1);
+    CHECK(field(fields, count, "f1_micro") == all.accuracy);
+    CHECK(field(fields, count, "recall_macro") == all.macro.recall);
+    CHECK(field(fields, count, "precision.b_c") == each[1].score.precision);
+    CHECK(field(fields, count, "f1.d") == each[3].score.f1);
+    CHECK(field(fields, count, "support.a") == (double)each[0].labelled);
+}
+
+static void check_numbers(struct grading *g)
+{
+    struct metric fields[GRADING_FIELDS];
+    double x[EXAMPLES], y[EXAMPLES], spearman;
+    const struct objective_sink *sink = grading_sink(g);
+    grading_begin(g);
+    for (int i = EXAMPLES - 1; i >= 0; i--) {
+        float said = (float)(x[i] = guess_of(i)), right = (float)(y[i] = number_of(i));
+        struct objective_example e = {
+            .sample = i, .rows = 1, .columns = 1, .outputs = &said, .numbers = &right};
+        if (is_mine(i)) {
+            CHECK_OK(sink->take(sink->user, &e));
+        }
+    }
+    CHECK_OK(grading_end(g, world));
+    int count = grading_fields(g, fields);
+    CHECK(count == 2 && field(fields, count, "pearson") == grade_pearson(x, y, EXAMPLES));
+    CHECK_OK(grade_spearman(x, y, EXAMPLES, &spearman));
+    CHECK(field(fields, count, "spearman") == spearman && spearman > 0.5 && spearman < 1);
+}
+
+int main(int argc, char **argv)
+{
+    const char *texts[LABELS] = {"a", "b.c", "c", "d"};
+    struct labels names = {.count = LABELS, .names = texts}, none = {0};
+    struct grading *g;
+    CHECK_OK(comm_world_create(&argc, &argv, &world));
+    CHECK_OK(grading_create("clm", &none, &g));
+    CHECK(g == NULL && grading_sink(g) == NULL && grading_fields(g, NULL) == 0);
+    grading_begin(g);
+    CHECK_OK(grading_end(g, world));
+    CHECK_OK(grading_create("classify_tokens", &names, &g));
+    check_words(g);
+    check_words(g); /* an evaluation begins anew */
+    grading_destroy(&g);
+    CHECK_OK(grading_create("regress", &none, &g));
+    check_numbers(g);
+    check_numbers(g);
+    grading_destroy(&g);
+    CHECK_OK(comm_destroy(&world));
+    return 0;
+}

@@ -26,6 +26,25 @@ static const struct example_format formats[EXAMPLE_KINDS] = {
          2,
          {[EXAMPLE_TASK_FIRST_SEGMENT] = {"first_segment", 4, false, false},
           [EXAMPLE_TASK_LABEL] = {"label", 4, false, true}}},
+    [EXAMPLE_CLASSIFY_TOKENS] =
+        {"classify_tokens", 1, 1, {[EXAMPLE_TOKEN_LABEL] = {"label", 4, true, false}}},
+    [EXAMPLE_ANSWER] =
+        {"answer",
+         1,
+         6,
+         {[EXAMPLE_ANSWER_FIRST_SEGMENT] = {"first_segment", 4, false, false},
+          [EXAMPLE_ANSWER_BEGIN] = {"begin", 4, false, false},
+          [EXAMPLE_ANSWER_END] = {"end", 4, false, false},
+          [EXAMPLE_ANSWER_ROW] = {"row", 4, false, false},
+          [EXAMPLE_ANSWER_FROM] = {"from", 4, true, false},
+          [EXAMPLE_ANSWER_TO] = {"to", 4, true, false}}},
+    [EXAMPLE_CHOOSE] =
+        {"choose",
+         1,
+         2,
+         {[EXAMPLE_SEVERAL_MARK] = {"mark", 1, true, false},
+          [EXAMPLE_SEVERAL_LABEL] = {"label", 4, false, false}}},
+    [EXAMPLE_EMBED] = {"embed", 1, 1, {[EXAMPLE_SEVERAL_MARK] = {"mark", 1, true, false}}},
 };
 
 const struct example_format *example_format_of(enum example_kind kind)

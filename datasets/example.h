@@ -22,6 +22,15 @@
  *                                                            names
  *   regress         1        first_segment  uint32  example  likewise
  *                            label          float32 example  the number to be learned
+ *   classify_tokens 1        label          uint32  token    its number in the attribute `labels`; 4294967295: none
+ *   answer          1        first_segment  uint32  example  as of classify
+ *                            begin, end     uint32  example  first and last token of the answer; 0, 0: it is not here
+ *                            row            uint32  example  which of the rows it is a window of, from 0
+ *                            from, to       uint32  token    code points of the context that the token stands for; 0, 0:
+ *                                                            it is none of the context's
+ *   choose          1        mark           uint8   token    bits: 1: of the text's second segment; 2: a text begins here
+ *                            label          uint32  example  the number of the right text
+ *   embed           1        mark           uint8   token    likewise; two texts an example
  *
  * A kind of a later objective is a row of the table in example.c and its columns: one value for each token (a loss
  * mask) or for each example (where the second answer of a preference pair begins, a label) is all that they need. */
@@ -39,10 +48,14 @@ enum example_kind {
     EXAMPLE_SFT,
     EXAMPLE_CLASSIFY, /* from here on: what the heads of tasks learn from */
     EXAMPLE_REGRESS,
+    EXAMPLE_CLASSIFY_TOKENS,
+    EXAMPLE_ANSWER,
+    EXAMPLE_CHOOSE,
+    EXAMPLE_EMBED,
     EXAMPLE_KINDS
 };
 
-enum { EXAMPLE_COLUMNS_MAX = 4 };
+enum { EXAMPLE_COLUMNS_MAX = 6 };
 
 struct example_column {
     const char *name;
@@ -64,7 +77,19 @@ enum { EXAMPLE_TASK_FIRST_SEGMENT, EXAMPLE_TASK_LABEL }; /* columns of classify,
 
 const struct example_format *example_format_of(enum example_kind kind);
 
-enum { EXAMPLE_LOSS_MASK }; /* the column of sft */
+enum { EXAMPLE_LOSS_MASK };     /* the column of sft */
+enum { EXAMPLE_TOKEN_LABEL };   /* the column of classify_tokens */
+enum { EXAMPLE_NO_LABEL = -1 }; /* in it, as an int32 */
+enum {                          /* columns of answer */
+       EXAMPLE_ANSWER_FIRST_SEGMENT,
+       EXAMPLE_ANSWER_BEGIN,
+       EXAMPLE_ANSWER_END,
+       EXAMPLE_ANSWER_ROW,
+       EXAMPLE_ANSWER_FROM,
+       EXAMPLE_ANSWER_TO
+};
+enum { EXAMPLE_SEVERAL_MARK, EXAMPLE_SEVERAL_LABEL }; /* columns of choose; embed has the first */
+enum { EXAMPLE_SECOND_SEGMENT = 1, EXAMPLE_BEGINS_TEXT = 2 }; /* bits of mark */
 
 /* Bits of loss_mask. PRESET is what is learned where nothing is asked for: the completion of a row that has one, else
  * everything. */
@@ -89,6 +114,8 @@ struct example {
     int64_t predictions_room;
     int32_t *positions,
         *labels; /* [predictions_room]; of a task: the tokens that its head reads, and their labels */
-    float number;           /* to be learned, of regress */
-    int64_t prompt, chosen; /* tokens of a preference pair's first two parts */
+    float number;              /* to be learned, of regress */
+    int64_t texts, texts_room; /* of a task: one or several */
+    int32_t *text_first;       /* [texts_room + 1] their first tokens, and the end */
+    int64_t prompt, chosen;    /* tokens of a preference pair's first two parts */
 };

@@ -37,12 +37,16 @@ static int64_t example_values(const struct loader_options *o)
     if (loader_is_preference(o)) {
         return 2 * o->sequence_tokens;
     }
+    if (loader_is_task(o)) {
+        return loader_texts(o) * (2 * o->sequence_tokens + 1) + 1 + loader_predictions(o) +
+               loader_labels(o);
+    }
     return 4 * o->sequence_tokens + 2 * loader_predictions(o);
 }
 
 static int64_t slot_rows(const struct loader_options *o)
 {
-    return o->micro_sequences * o->sequence_tokens * (loader_is_preference(o) ? 2 : 1);
+    return o->micro_sequences * o->sequence_tokens * loader_texts(o);
 }
 
 static int64_t slot_bytes(const struct loader_options *o)
@@ -50,7 +54,7 @@ static int64_t slot_bytes(const struct loader_options *o)
     int64_t rows = slot_rows(o);
     int64_t values = 3 * rows + rows + 1;
     if (loader_is_masked(o) || loader_is_task(o)) {
-        values += rows + o->micro_sequences * (1 + 2 * loader_predictions(o));
+        values += rows + o->micro_sequences * (1 + loader_predictions(o) + loader_labels(o));
     }
     values += loader_is_task(o) ? 2 * o->micro_sequences + 1 : 0;
     int64_t bytes =
@@ -207,6 +211,21 @@ failed:
     return result;
 }
 
+/* Ids, segments, where texts begin, the rows that are read, and labels. */
+static void arrange_task(struct loader *l)
+{
+    int64_t texts = loader_texts(&l->options), room = texts * l->options.sequence_tokens;
+    int32_t *memory = l->example_memory;
+    l->example = (struct example){.room = room,
+                                  .ids = memory,
+                                  .segments = memory + room,
+                                  .texts_room = texts,
+                                  .text_first = memory + 2 * room,
+                                  .predictions_room = loader_predictions(&l->options),
+                                  .positions = memory + 2 * room + texts + 1};
+    l->example.labels = l->example.positions + l->example.predictions_room;
+}
+
 static status make_example(struct loader *l)
 {
     int64_t tokens = l->options.sequence_tokens, most = loader_predictions(&l->options);
@@ -216,6 +235,10 @@ static status make_example(struct loader *l)
     l->example = (struct example){.room = loader_is_preference(&l->options) ? 2 * tokens : tokens,
                                   .ids = l->example_memory};
     if (loader_is_preference(&l->options)) {
+        return STATUS_OK;
+    }
+    if (loader_is_task(&l->options)) {
+        arrange_task(l);
         return STATUS_OK;
     }
     l->example = (struct example){.room = tokens,
@@ -255,7 +278,7 @@ static status make_ring(struct loader *l)
             s->next_sentence = s->segment_ids + rows;
             s->masked_rows = s->next_sentence + batch;
             s->masked_ids = s->masked_rows + batch * loader_predictions(&l->options);
-            s->example_rows = s->masked_ids + batch * loader_predictions(&l->options);
+            s->example_rows = s->masked_ids + batch * loader_labels(&l->options);
             s->numbers = (float *)(void *)(s->example_rows + batch + 1);
         }
     }

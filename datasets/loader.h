@@ -61,6 +61,7 @@ struct loader_options {
     const struct packing_rules *packing; /* of EXAMPLE_SFT; only for loader_open */
     bool
         looks_ahead; /* a step's share of sentence pairs, or of texts of a task, is read twice, so that its sums are known beforehand */
+    int64_t texts;   /* of an example of EXAMPLE_CHOOSE at most */
     bool last_rows;  /* the head of a task reads each text's last row, not its first */
     const char
         *labels_sha256;    /* of a task: every shard must agree; NULL: the shards with each other */

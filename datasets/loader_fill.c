@@ -73,15 +73,56 @@ static void add_example(struct loader *l, struct slot *s, int64_t index)
         s->masked_ids[b->masked++] = e->labels[i];
         s->targets[row + e->positions[i]] = e->labels[i];
     }
-    if (loader_is_task(&l->options)) {
-        s->numbers[index] = e->number;
-        s->example_rows[index + 1] = (int32_t)b->masked;
-    } else {
-        s->next_sentence[index] = e->next_sentence;
-    }
+    s->next_sentence[index] = e->next_sentence;
     b->rows += e->tokens;
     b->longest = e->tokens > b->longest ? e->tokens : b->longest;
     s->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+/* The labels of a task's example that comes behind `index` others, of which the head reads `rows` rows. */
+static void add_labels(const struct loader *l, struct slot *s, int64_t index, int64_t rows)
+{
+    const struct example *e = &l->example;
+    int32_t *labels = s->masked_ids;
+    switch (l->options.kind) {
+    case EXAMPLE_ANSWER:
+        memcpy(labels + 2 * index, e->labels, 2 * sizeof *labels);
+        break;
+    case EXAMPLE_CLASSIFY:
+    case EXAMPLE_CHOOSE:
+        labels[index] = e->labels[0];
+        break;
+    case EXAMPLE_CLASSIFY_TOKENS:
+        memcpy(labels + rows, e->labels, (size_t)e->predictions * sizeof *labels);
+        break;
+    default:
+        s->numbers[index] = e->number;
+    }
+}
+
+/* The example of a task, likewise: each of its texts is a segment. */
+static void add_task(struct loader *l, struct slot *s, int64_t index)
+{
+    struct batch *b = &s->batch;
+    const struct example *e = &l->example;
+    int64_t row = b->rows;
+    memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
+    memcpy(s->segment_ids + row, e->segments, (size_t)e->tokens * sizeof *s->segment_ids);
+    add_labels(l, s, index, b->masked);
+    for (int64_t t = 0; t < e->texts; t++) {
+        int32_t first = e->text_first[t], end = e->text_first[t + 1];
+        for (int32_t i = first; i < end; i++) {
+            s->positions[row + i] = i - first;
+            s->targets[row + i] = BATCH_IGNORED;
+        }
+        b->longest = end - first > b->longest ? end - first : b->longest;
+        s->cu_rows[++b->segments] = (int32_t)(row + end);
+    }
+    for (int64_t i = 0; i < e->predictions; i++) {
+        s->masked_rows[b->masked++] = (int32_t)(row + e->positions[i]);
+    }
+    s->example_rows[index + 1] = (int32_t)b->masked;
+    b->rows += e->tokens;
 }
 
 /* Sentence pair number `index` of the run, masked; or a text of a task, with the row that its head reads. */
@@ -90,11 +131,10 @@ static status read_pair(struct loader *l, int64_t index)
     struct order_place place = order_at(&l->order, index);
     struct example *e = &l->example;
     TRY(shard_set_example(l->sets[place.source], place.sample, e));
-    if (loader_is_task(&l->options)) {
-        e->positions[0] = l->options.last_rows ? (int32_t)e->tokens - 1 : 0;
-        return STATUS_OK;
+    for (int64_t t = 0; loader_reads_one(&l->options) && t < e->texts; t++) {
+        e->positions[t] = l->options.last_rows ? e->text_first[t + 1] - 1 : e->text_first[t];
     }
-    if (e->masked) {
+    if (e->masked || loader_is_task(&l->options)) {
         return STATUS_OK;
     }
     REQUIRE(l->options.masking.kinds != NULL, STATUS_DATA,
@@ -139,7 +179,7 @@ static void give_labels(const struct loader *l, struct slot *s)
 {
     bool numbers = l->options.kind == EXAMPLE_REGRESS;
     s->batch.example_rows = s->example_rows;
-    s->batch.labels = numbers ? NULL : s->masked_ids;
+    s->batch.labels = numbers || l->options.kind == EXAMPLE_EMBED ? NULL : s->masked_ids;
     s->batch.numbers = numbers ? s->numbers : NULL;
     s->batch.masked_ids = s->batch.next_sentence = NULL;
     s->batch.first_masked = l->masked_before;
@@ -163,7 +203,7 @@ static status fill_examples(struct loader *l, struct slot *s)
     for (int64_t i = 0; i < s->batch.sequences; i++) {
         s->samples[i] = l->next + i;
         TRY(read_pair(l, l->next + i));
-        add_example(l, s, i);
+        (loader_is_task(&l->options) ? add_task : add_example)(l, s, i);
     }
     l->rows_before += s->batch.rows;
     l->masked_before += s->batch.masked;

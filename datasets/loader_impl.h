@@ -69,10 +69,33 @@ static inline bool loader_is_task(const struct loader_options *o)
     return o->kind >= EXAMPLE_CLASSIFY;
 }
 
+/* Texts of an example at most, each of sequence_tokens at most. */
+static inline int64_t loader_texts(const struct loader_options *o)
+{
+    bool two = o->kind == EXAMPLE_PREFERENCE_PAIRS || o->kind == EXAMPLE_EMBED;
+    return two ? 2 : o->kind == EXAMPLE_CHOOSE && o->texts > 0 ? o->texts : 1;
+}
+
+/* Whether a task's head reads one row of each text, not all of them. */
+static inline bool loader_reads_one(const struct loader_options *o)
+{
+    return o->kind == EXAMPLE_CLASSIFY || o->kind == EXAMPLE_REGRESS || o->kind == EXAMPLE_CHOOSE;
+}
+
 /* Rows of an example at most that are predicted, or that the head of a task reads. */
 static inline int64_t loader_predictions(const struct loader_options *o)
 {
-    return loader_is_task(o) ? 1 : o->masking.most;
+    int64_t texts = loader_texts(o);
+    return !loader_is_task(o)    ? o->masking.most
+           : loader_reads_one(o) ? texts
+                                 : texts * o->sequence_tokens;
+}
+
+/* Labels of an example at most: one for each of those rows, or the two ends of an answer. */
+static inline int64_t loader_labels(const struct loader_options *o)
+{
+    int64_t rows = loader_predictions(o);
+    return rows > 2 ? rows : 2;
 }
 
 static inline bool loader_is_preference(const struct loader_options *o)

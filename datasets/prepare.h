@@ -113,3 +113,23 @@ status prepare_preferences(const struct prepare_options *options, struct prepare
  * Errors    as prepare_sft; bad rows are those without a text or a label */
 status prepare_classify(const struct prepare_options *options, struct prepare_report *out);
 status prepare_regress(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_classify_tokens - words that have a label each (example.h), one thread: rows of JSON Lines with "tokens" and
+ * "labels" (or "tags"), two lists of one length. A word's first token is the one that counts.
+ * Errors    as prepare_classify; a word without a token makes its row a bad one */
+status prepare_classify_tokens(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_answer - questions and texts that may hold the answer, in windows (example.h, answers.h), one thread: rows of
+ * JSON Lines with "question", "context", "answer" and "answer_start", or "answers" as SQuAD has them.
+ * Errors    as prepare_classify; an answer that is not where it is said to be makes its row a bad one */
+status prepare_answer(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_choose - texts of which one is right (example.h), one thread: rows of JSON Lines with "text" (or "context"),
+ * "choices" and "label".
+ * Errors    as prepare_classify */
+status prepare_choose(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_embed - texts that belong together (example.h), one thread: rows of JSON Lines or CSV with "text" and
+ * "text_pair".
+ * Errors    as prepare_classify */
+status prepare_embed(const struct prepare_options *options, struct prepare_report *out);

@@ -9,6 +9,7 @@
 #include "datasets/jsonl.h"
 #include "datasets/labels.h"
 #include "datasets/prepare.h"
+#include "datasets/texts.h"
 
 enum { PREPARE_PIECE_BYTES = 256 << 10 };
 
@@ -60,7 +61,10 @@ status rows_survey(const struct prepare_options *options,
 status rows_prepare(const struct row_preparation *p);
 
 /* What rows of texts have in common (prepare_texts.c). */
-enum { PREPARE_LABEL_BYTES = 512 };
+enum { PREPARE_LABEL_BYTES = 512, PREPARE_WORD_BYTES = 4000 };
+
+/* prepare_text_field - a text that is not blank.  Errors: STATUS_DATA */
+status prepare_text_field(const json_t *row, const char *field, struct text *out);
 
 /* prepare_label - a text or an integer as a label's name.
  * prepare_label_number - the number of that name. */

@@ -32,7 +32,7 @@ static bool is_blank(const struct text *t)
     return true;
 }
 
-static status read_text(const json_t *row, const char *field, struct text *out)
+status prepare_text_field(const json_t *row, const char *field, struct text *out)
 {
     TRY(jsonl_text(row, field, &out->bytes, &out->count));
     REQUIRE(!is_blank(out), STATUS_DATA, "the field \"%s\" is empty", field);
@@ -42,8 +42,9 @@ static status read_text(const json_t *row, const char *field, struct text *out)
 static status read_texts(const json_t *row, struct text *text, struct text *pair)
 {
     const json_t *second = json_object_get(row, "text_pair");
-    TRY(read_text(row, "text", text));
-    return second != NULL && !json_is_null(second) ? read_text(row, "text_pair", pair) : STATUS_OK;
+    TRY(prepare_text_field(row, "text", text));
+    return second != NULL && !json_is_null(second) ? prepare_text_field(row, "text_pair", pair)
+                                                   : STATUS_OK;
 }
 
 status prepare_label(const json_t *value, char out[PREPARE_LABEL_BYTES])

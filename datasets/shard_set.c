@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <glob.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "base/log.h"
 #include "datasets/nvidia_shard.h"
 #include "datasets/shard.h"
+#include "datasets/shard_task.h"
 
 struct member {
     char *path;
@@ -175,7 +175,9 @@ static status check_member(const struct shard_set *set, const struct member *m,
         "%s holds examples of the kind '%s', not '%s' as this objective needs; `bireme prepare` "
         "has a flag --objective",
         m->path, example_format_of(m->header.kind)->name, example_format_of(wanted)->name);
-    bool bounded = set->kind == EXAMPLE_SENTENCE_PAIRS || set->kind >= EXAMPLE_CLASSIFY;
+    bool bounded =
+        set->kind == EXAMPLE_SENTENCE_PAIRS ||
+        (set->kind >= EXAMPLE_CLASSIFY && set->kind < EXAMPLE_CHOOSE); /* one text each */
     REQUIRE(
         m->header.longest <= set->sequence_tokens || !bounded, STATUS_DATA,
         "%s has examples of up to %lld tokens, the sequence length is %lld; run `bireme prepare` "
@@ -410,31 +412,6 @@ status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, in
     return STATUS_OK;
 }
 
-/* A text of a task, or a pair: which row its head reads is the loader's to say. */
-static status read_task(const struct member *m, int64_t index, struct example *out)
-{
-    int64_t range[2];
-    uint32_t first = 0, label = 0;
-    TRY(shard_read_documents(m->shard, index, 2, range));
-    out->tokens = range[1] - range[0];
-    TRY(shard_read_column(m->shard, EXAMPLE_TASK_FIRST_SEGMENT, index, 1, &first));
-    TRY(shard_read_column(m->shard, EXAMPLE_TASK_LABEL, index, 1, &label));
-    bool numbered = m->header.kind == EXAMPLE_REGRESS || label < (uint32_t)m->header.labels;
-    REQUIRE(out->tokens <= out->room && first > 0 && first <= out->tokens && numbered, STATUS_DATA,
-            "%s: example %lld has %lld tokens, a first segment of %u and the label %u of %d",
-            m->path, (long long)index, (long long)out->tokens, first, label, m->header.labels);
-    TRY(shard_read(m->shard, range[0], out->tokens, out->ids));
-    for (int64_t i = 0; i < out->tokens; i++) {
-        out->segments[i] = i >= first;
-    }
-    memcpy(&out->number, &label, sizeof out->number);
-    REQUIRE(m->header.kind != EXAMPLE_REGRESS || isfinite(out->number), STATUS_DATA,
-            "%s: example %lld has the label %g", m->path, (long long)index, (double)out->number);
-    out->labels[0] = m->header.kind == EXAMPLE_REGRESS ? 0 : (int32_t)label;
-    out->predictions = 1;
-    return STATUS_OK;
-}
-
 /* One of ours: tokens and columns of a document. */
 static status read_example(const struct member *m, int64_t index, struct example *out)
 {
@@ -484,7 +461,7 @@ status shard_set_example(struct shard_set *set, int64_t sample, struct example *
         return read_pair(set, m, index, out);
     }
     if (set->kind >= EXAMPLE_CLASSIFY) {
-        return read_task(m, index, out);
+        return shard_task_read(m->shard, index, set->sequence_tokens, out);
     }
     return m->is_nvidia ? nvidia_shard_read(m->nvidia, index, set->vocab_size, out)
                         : read_example(m, index, out);

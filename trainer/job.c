@@ -160,8 +160,9 @@ static status make_reference(struct job *job)
 
 static bool needs_whole(const struct job *job)
 {
-    return job_data_kind(&job->session.recipe) == EXAMPLE_PREFERENCE_PAIRS &&
-           preference_whole(&job->preference);
+    enum example_kind kind = job_data_kind(&job->session.recipe);
+    return kind == EXAMPLE_EMBED ||
+           (kind == EXAMPLE_PREFERENCE_PAIRS && preference_whole(&job->preference));
 }
 
 static status open_training_data(struct job *job)

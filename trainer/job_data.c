@@ -16,6 +16,10 @@ static const struct {
 } tasks[] = {
     {"classify", EXAMPLE_CLASSIFY, MODEL_TEXTS},
     {"regress", EXAMPLE_REGRESS, MODEL_TEXTS},
+    {"classify_tokens", EXAMPLE_CLASSIFY_TOKENS, MODEL_TOKENS},
+    {"answer", EXAMPLE_ANSWER, MODEL_SPANS},
+    {"choose", EXAMPLE_CHOOSE, MODEL_CHOICES},
+    {"embed", EXAMPLE_EMBED, MODEL_VECTORS},
 };
 
 enum { TASKS = sizeof tasks / sizeof tasks[0] };
@@ -86,7 +90,10 @@ status job_data_labels(struct recipe *r, char **out)
 {
     struct labels labels;
     *out = NULL;
-    if (job_data_kind(r) != EXAMPLE_CLASSIFY || r->data.train_count == 0) {
+    enum example_kind kind = job_data_kind(r);
+    bool named =
+        kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_CLASSIFY_TOKENS || kind == EXAMPLE_CHOOSE;
+    if (!named || r->data.train_count == 0) {
         return STATUS_OK;
     }
     const char *path = r->data.train[0].path;
@@ -175,6 +182,7 @@ static struct loader_options options_of(const struct job_data *d,
         .tokenizer_sha256 = d->tokenizer_sha256,
         .labels_sha256 = d->labels_sha256,
         .last_rows = job_data_last_rows(r),
+        .texts = r->model.num_labels,
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
     };
 }

@@ -186,6 +186,7 @@ static int64_t loader_bytes(const struct recipe *r, const struct loader_source *
         .shuffle = r->data.shuffle,
         .document_mask = r->data.document_mask,
         .kind = job_data_kind(r),
+        .texts = r->model.num_labels,
         .masking = {.most = r->mlm.max_predictions},
     };
     return loader_memory_bytes(&options);

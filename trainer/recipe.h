@@ -66,7 +66,8 @@ struct recipe {
         int64_t
             type_vocab_size; /* rows of the segment table; null: 2 in bert, 1 in roberta, 0 in gpt2 */
         bool next_sentence; /* bert: pooler and next-sentence head */
-        int64_t num_labels; /* of classify; null: the training shards' */
+        int64_t
+            num_labels; /* of classify, classify_tokens; of choose: choices; null: the training shards' */
         char init_from[RECIPE_PATH_BYTES];
     } model;
     struct {

@@ -129,7 +129,8 @@ static status check_model(const struct reading *r)
 /* Objectives that every architecture has a head for. */
 static bool has_task(const struct recipe *c)
 {
-    static const char *const tasks[] = {"classify", "regress"};
+    static const char *const tasks[] = {"classify", "regress", "classify_tokens",
+                                        "answer",   "choose",  "embed"};
     bool found = false;
     for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) {
         found = found || strcmp(c->objective, tasks[i]) == 0;

@@ -16,15 +16,15 @@
 
 /* clang-format off */
 const struct setting recipe_table[] = {
-    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo|classify|regress",
-     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better; classify: the label of a text or a pair of texts; regress: a number for it"},
+    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo|classify|regress|classify_tokens|answer|choose|embed",
+     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better; classify: the label of a text or a pair of texts; regress: a number for it; classify_tokens: a label for each word; answer: where in a text the answer to a question stands; choose: the right one of several texts; embed: vectors, alike for texts that belong together"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
      .meaning = "folder of checkpoints, metrics and the resolved recipe"},
     {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
      .meaning = "of initial weights, data order and dropout"},
 
     {"model.architecture", SETTING_CHOICE, FIELD(model.architecture), "gpt2", .choices = "gpt2|bert|roberta|llama",
-     .meaning = "gpt2 for clm; bert or roberta (no next_sentence, positions from row 2 on) for mlm; llama for clm: RMS norms, rotary positions, SwiGLU, no biases. Each has heads for classify and regress"},
+     .meaning = "gpt2 for clm; bert or roberta (no next_sentence, positions from row 2 on) for mlm; llama for clm: RMS norms, rotary positions, SwiGLU, no biases. Each has the heads of classify and what comes behind it"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .meaning = "transformer blocks"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
@@ -58,7 +58,7 @@ const struct setting recipe_table[] = {
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
      .meaning = "bert: a pooler, and with mlm a second loss, whether the second segment follows the first; false: neither"},
     {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null", .null = "as many as data.train has", WITHIN(1, 10000),
-     .meaning = "classify: labels"},
+     .meaning = "classify, classify_tokens: labels; choose: choices at most"},
     {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights", .resume = true,
      .meaning = "checkpoint or run folder whose weights training begins with; a head that it has not got begins at random, one that is not needed is left out"},
 

@@ -29,21 +29,41 @@ static bool freezes(const struct recipe *recipe, const char *what)
     return false;
 }
 
+/* Labels, or choices; two where nothing is known. */
+static int64_t choices_of(const struct recipe *recipe)
+{
+    return recipe->model.num_labels > 0 ? recipe->model.num_labels : 2;
+}
+
 /* Rows of a micro-batch at most that a head reads. */
 static int64_t output_rows(const struct recipe *recipe)
 {
-    bool task = job_data_task(recipe) != MODEL_WORDS;
-    int64_t each = masks(recipe) ? recipe->mlm.max_predictions : task ? 1 : 0;
-    return recipe->batch.micro_size * each;
+    switch (job_data_task(recipe)) {
+    case MODEL_WORDS:
+        return masks(recipe) ? recipe->batch.micro_size * recipe->mlm.max_predictions : 0;
+    case MODEL_TEXTS:
+        return recipe->batch.micro_size;
+    case MODEL_CHOICES:
+        return recipe->batch.micro_size * choices_of(recipe);
+    default:
+        return session_rows(recipe);
+    }
 }
 
-/* Outputs of a task's head; two where nothing is known. */
+/* Outputs of a task's head. */
 static int64_t labels_of(const struct recipe *recipe)
 {
-    if (job_data_kind(recipe) == EXAMPLE_REGRESS) {
+    switch (job_data_kind(recipe)) {
+    case EXAMPLE_REGRESS:
+    case EXAMPLE_CHOOSE:
         return 1;
+    case EXAMPLE_ANSWER:
+        return 2;
+    case EXAMPLE_EMBED:
+        return recipe->model.hidden_size; /* the rows themselves */
+    default:
+        return choices_of(recipe);
     }
-    return recipe->model.num_labels > 0 ? recipe->model.num_labels : 2;
 }
 
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
@@ -261,7 +281,11 @@ static int64_t all_micro_batches(const struct recipe *r)
 
 int64_t session_rows(const struct recipe *r)
 {
-    int64_t sequences = job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS ? ANSWERS : 1;
+    enum example_kind kind = job_data_kind(r);
+    int64_t sequences = kind == EXAMPLE_PREFERENCE_PAIRS ? ANSWERS
+                        : kind == EXAMPLE_EMBED          ? 2
+                        : kind == EXAMPLE_CHOOSE         ? choices_of(r)
+                                                         : 1;
     return r->batch.micro_size * r->data.sequence_length * sequences;
 }
 

@@ -77,7 +77,8 @@ status session_stop(struct session *s);
 status session_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
 
-/* session_rows - rows of a micro-batch at most; a preference pair has two sequences. */
+/* session_rows - rows of a micro-batch at most; a preference pair has two sequences, so has a pair to embed, and every
+ * choice is one. */
 int64_t session_rows(const struct recipe *recipe);
 
 /* session_preference - the recipe's section dpo.

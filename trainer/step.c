@@ -9,6 +9,7 @@
 #include "trainer/feed.h"
 #include "trainer/objective/head.h"
 #include "trainer/objective/whole_batch.h"
+#include "trainer/objective/whole_vectors.h"
 
 struct step {
     struct step_parts parts;
@@ -19,6 +20,7 @@ struct step {
     void *scratch;                             /* the objective's, and its tensors of some rows */
     struct tensor some_rows, some_gradient;
     struct whole_batch whole;
+    struct whole_vectors vectors;           /* of embed instead */
     enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
     struct head_memory task;                /* of a task's head */
     struct feed *feed, *evaluation_feed;
@@ -90,6 +92,9 @@ static status make(struct step *s, size_t rows)
     const struct model_config *c = model_config_of(s->parts.model);
     TRY(c->task != MODEL_WORDS ? head_create(s->parts.kernels, c->output_rows, c->labels, &s->task)
                                : STATUS_OK);
+    TRY(c->task == MODEL_VECTORS && s->parts.batch_size > 0
+            ? whole_vectors_create(s->parts.batch_size, c->width, &s->vectors)
+            : STATUS_OK);
     s->shares = calloc((size_t)comm_size(s->parts.mesh.data), sizeof *s->shares);
     REQUIRE(s->shares != NULL, STATUS_INTERNAL, "out of memory for the ranks' shares");
     return STATUS_OK;
@@ -129,6 +134,7 @@ status step_destroy(struct step **s)
         KEEP_FIRST(result, feed_destroy(&(*s)->evaluation_feed));
         mirror_destroy(&(*s)->made);
         head_destroy(&(*s)->task);
+        whole_vectors_destroy(&(*s)->vectors);
         free((*s)->shares);
         free(*s);
         *s = NULL;
@@ -206,6 +212,8 @@ static struct objective_views views_of(const struct step *s, const struct batch 
         .example_weight = s->example_weight,
         .task = &s->task,
         .sink = gradient ? NULL : s->parts.sink,
+        .vectors = s->vectors.size > 0 ? &s->vectors : NULL,
+        .vectors_known = s->phase == TOLD,
     };
     if (gradient) {
         views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
@@ -387,6 +395,29 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
 
 /* ---- losses of the whole batch ---- */
 
+static bool looks_at_whole(const struct step *s)
+{
+    return s->whole.size > 0 || s->vectors.size > 0;
+}
+
+static void clear_whole(struct step *s)
+{
+    s->phase = TELLING;
+    if (s->vectors.size > 0) {
+        whole_vectors_clear(&s->vectors);
+    } else {
+        whole_batch_clear(&s->whole);
+    }
+}
+
+static status gather_whole(struct step *s, bool known, bool *failed)
+{
+    struct comm *data = s->parts.mesh.data;
+    return s->vectors.size > 0
+               ? whole_vectors_gather(data, &s->vectors, known, failed)
+               : whole_batch_gather(data, s->parts.preference, &s->whole, known, failed);
+}
+
 /* A batch that nobody fetched ahead. */
 static status place_now(struct step *s, const struct batch *batch, struct batch *placed)
 {
@@ -428,14 +459,13 @@ static status survey_share(struct step *s, int64_t step, bool *known)
 static status survey(struct step *s, int64_t step, status mine, bool *go)
 {
     bool failed = false, known = false;
-    whole_batch_clear(&s->whole);
-    s->phase = TELLING;
+    clear_whole(s);
     if (mine == STATUS_OK) {
         mine = survey_share(s, step, &known);
     }
     s->phase = TOLD;
     watchdog_phase("survey", 0);
-    TRY(whole_batch_gather(s->parts.mesh.data, s->parts.preference, &s->whole, known, &failed));
+    TRY(gather_whole(s, known, &failed));
     *go = !failed;
     return mine;
 }
@@ -444,10 +474,17 @@ static status survey(struct step *s, int64_t step, status mine, bool *go)
 static status evaluate_whole(struct step *s, status mine, double sums[OBJECTIVE_SUMS])
 {
     bool failed = false;
-    TRY(whole_batch_gather(s->parts.mesh.data, s->parts.preference, &s->whole, mine == STATUS_OK,
-                           &failed));
-    for (int64_t i = 0; i < s->whole.size && !failed && comm_rank(s->parts.mesh.data) == 0; i++) {
-        sums[OBJECTIVE_LOSS] += s->whole.pairs[i].tokens[CHOSEN] > 0 ? s->whole.slopes[i].loss : 0;
+    TRY(gather_whole(s, mine == STATUS_OK, &failed));
+    double own[OBJECTIVE_SUMS] = {0};
+    for (int64_t i = 0; i < s->whole.size; i++) {
+        own[OBJECTIVE_LOSS] += s->whole.pairs[i].tokens[CHOSEN] > 0 ? s->whole.slopes[i].loss : 0;
+    }
+    for (int64_t i = 0; i < s->vectors.size; i++) {
+        own[OBJECTIVE_LOSS] += s->vectors.losses[i];
+        own[OBJECTIVE_COUNT + 1] += s->vectors.right[i];
+    }
+    if (!failed && comm_rank(s->parts.mesh.data) == 0) {
+        add_sums(s, own, sums);
     }
     return mine;
 }
@@ -555,10 +592,10 @@ status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *
     memset(sums, 0, OBJECTIVE_SUMS * sizeof *sums);
     for (bool end = false; !end;) {
         double small[SMALL_SUMS] = {0};
-        bool whole = s->whole.size > 0;
-        s->phase = whole ? TELLING : PAIRWISE;
+        bool whole = looks_at_whole(s);
+        s->phase = PAIRWISE;
         if (whole) {
-            whole_batch_clear(&s->whole);
+            clear_whole(s);
         }
         status mine = evaluate_share(s, loader, small, &end);
         mine = whole ? evaluate_whole(s, mine, small) : mine;

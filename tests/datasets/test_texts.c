@@ -1,6 +1,7 @@
 /* Texts with labels and numbers: CSV, names of labels and their order, texts and pairs as tokens, bad rows; and the
  * batches that a task's head reads, the same ones at any number of ranks. */
 #include "base/log.h"
+#include "datasets/answers.h"
 #include "datasets/csv.h"
 #include "datasets/labels.h"
 #include "datasets/loader.h"
@@ -15,7 +16,7 @@ static void make_tokenizers(void)
 {
     char *text = folder_file("text");
     const char words[] =
-        "the list of files and the user of the system said the answer is yes or no";
+        "the list of files and the user of the system said the answer is yes or no\n";
     folder_write(text, words, sizeof words - 1);
     CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, 80, &text, 1, 1, &wordpiece));
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 280, &text, 1, 1, &bpe));
@@ -259,6 +260,184 @@ static void test_regress(void)
     CHECK_OK(loader_close(&loader));
 }
 
+/* ---- words, answers, choices, pairs ---- */
+
+/* The next batch of a loader that is closed behind it. */
+static struct loader *one_batch(const struct tokenizer *t, const char *glob, enum example_kind kind,
+                                bool last_rows, struct batch *b)
+{
+    bool last, end;
+    struct loader *loader = open_batches(t, glob, kind, 0, 1, last_rows);
+    CHECK_OK(loader_next(loader, b, &last, &end));
+    CHECK(!end);
+    return loader;
+}
+
+static void test_words(void)
+{
+    struct prepare_report report;
+    struct batch b;
+    CHECK_OK(prepare(prepare_classify_tokens, wordpiece, "a.jsonl",
+                     "{\"tokens\": [\"the\", \"answers\"], \"labels\": [\"O\", \"X\"]}\n"
+                     "{\"tokens\": [\"no\"], \"tags\": [\"X\"]}\n",
+                     "words", (struct prepare_options){.sequence_tokens = 16}, &report));
+    CHECK_EQUAL(report.labels, 2);
+    struct loader *loader =
+        one_batch(wordpiece, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, false, &b);
+    CHECK(b.sequences == 2 && b.masked == 3 && b.example_rows[1] == 2 && b.example_rows[2] == 3);
+    CHECK(b.labels[0] == 0 && b.labels[1] == 1 && b.labels[2] == 1);
+    CHECK(b.masked_rows[0] == 1 && b.masked_rows[1] == 2 && b.masked_rows[2] == b.cu_rows[1] + 1);
+    CHECK(b.cu_rows[1] > 4); /* the second word is more than one token */
+    CHECK_OK(loader_close(&loader));
+    CHECK_OK(prepare(prepare_classify_tokens, bpe, "a.jsonl",
+                     "{\"tokens\": [\"the\", \"user\"], \"labels\": [1, 0]}\n", "words",
+                     (struct prepare_options){.sequence_tokens = 16}, &report));
+    loader = one_batch(bpe, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, true, &b);
+    char *text = NULL;
+    CHECK_OK(tokenizer_decode(bpe, b.inputs, b.rows, false, &text, NULL));
+    CHECK(strcmp(text, " the user") == 0 && b.labels[0] == 1 && b.labels[1] == 0);
+    free(text);
+    CHECK_OK(loader_close(&loader));
+}
+
+/* Of every token of the context the code points that it stands for. */
+static void check_places(const struct tokenizer *t, const char *context, const char *wanted)
+{
+    char got[512] = "";
+    size_t used = 0;
+    struct answers a;
+    struct text question = {"the", 3}, text = {context, strlen(context)};
+    CHECK_OK(answers_encode(t, &question, &text, 400, &a));
+    for (int64_t i = 0; i < a.context.count; i++) {
+        size_t begin = answers_byte(&text, a.begin.ids[i]), end = answers_byte(&text, a.end.ids[i]);
+        used += (size_t)snprintf(got + used, sizeof got - used, "[%.*s]", (int)(end - begin),
+                                 context + begin);
+    }
+    if (strcmp(got, wanted) != 0) {
+        fprintf(stderr, "got '%s', wanted '%s'\n", got, wanted);
+        exit(1);
+    }
+    answers_free(&a);
+}
+
+static void test_places(void)
+{
+    check_places(wordpiece, " The (list)  of\tfiles.", "[The][(][l][i][st][)][of][f][i][l][es][.]");
+    check_places(wordpiece, "th\xC3\xA9 \xE2\x82\xAC the", "[th\xC3\xA9][\xE2\x82\xAC][the]");
+    check_places(bpe, "the list", "[the][][l][is][t]");
+    check_places(letters, "a n", "[a][][n]");
+    struct answers a;
+    struct text question = {"the", 3}, text = {"\xE2\x82\xAC the \xE2\x82\xAC", 11};
+    int64_t first, last;
+    CHECK_OK(answers_encode(bpe, &question, &text, 400, &a));
+    CHECK(answers_find(&a, 6, 7, &first, &last) && last == a.context.count - 1 && first > 3);
+    CHECK_EQUAL(a.begin.ids[first], 6);
+    CHECK_EQUAL(a.end.ids[last], 7);
+    CHECK(!answers_find(&a, 1, 2, &first, &last)); /* a blank alone */
+    answers_free(&a);
+}
+
+/* All windows of a long text, and where the answer is in each. */
+static void test_windows(void)
+{
+    struct prepare_report report;
+    struct shard *shard = NULL;
+    char rows[4096], context[1024] = "";
+    for (int i = 0; i < 60; i++) {
+        strcat(context, i == 30 ? "answer " : "the ");
+    }
+    snprintf(rows, sizeof rows,
+             "{\"question\": \"user\", \"context\": \"%s\", \"answer\": \"answer\", "
+             "\"answer_start\": 120}\n"
+             "{\"question\": \"user\", \"context\": \"yes or no\", \"answers\": {\"text\": [], "
+             "\"answer_start\": []}}\n",
+             context);
+    CHECK_OK(prepare(prepare_answer, wordpiece, "a.jsonl", rows, "answers",
+                     (struct prepare_options){.sequence_tokens = 24, .validation_fraction = 0.5},
+                     &report));
+    CHECK(report.train_shards == 1 && report.validation_shards == 1);
+    CHECK_OK(shard_open(folder_file("answers/train-00000-of-00001.h5"), &shard));
+    int64_t windows = shard_header_of(shard)->documents, inside = 0;
+    CHECK(windows > 4);
+    for (int64_t i = 0; i < windows; i++) {
+        uint32_t begin, end, row, from;
+        int64_t start;
+        int32_t id;
+        CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_BEGIN, i, 1, &begin));
+        CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_END, i, 1, &end));
+        CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_ROW, i, 1, &row));
+        CHECK(row == 0 && end >= begin);
+        if (end > 0) {
+            CHECK_OK(shard_read_documents(shard, i, 1, &start));
+            CHECK_OK(shard_read(shard, start + begin, 1, &id));
+            CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_FROM, start + begin, 1, &from));
+            CHECK(from == 120 && id != tokenizer_find(wordpiece, "the"));
+            inside++;
+        }
+    }
+    CHECK(inside >= 1 && inside < windows);
+    CHECK_OK(shard_close(&shard));
+    struct batch b;
+    struct loader_source source = {folder_file("answers/train-*.h5"), 1};
+    struct loader_options options = {.sources = &source,
+                                     .source_count = 1,
+                                     .sequence_tokens = 24,
+                                     .global_sequences = 2,
+                                     .micro_sequences = 2,
+                                     .ranks = 1,
+                                     .vocab_size = tokenizer_vocab_size(wordpiece),
+                                     .kind = EXAMPLE_ANSWER,
+                                     .looks_ahead = true};
+    struct loader *loader = NULL;
+    bool last, end;
+    CHECK_OK(loader_open(&options, &loader));
+    CHECK_OK(loader_next(loader, &b, &last, &end));
+    CHECK(b.masked == b.rows && b.masked_rows[b.rows - 1] == b.rows - 1);
+    CHECK(b.labels[0] == 0 && b.labels[1] == 0);
+    CHECK(b.segment_ids[0] == 0 && b.segment_ids[b.cu_rows[1] - 1] == 1);
+    CHECK_OK(loader_close(&loader));
+}
+
+static void test_several(void)
+{
+    struct prepare_report report;
+    struct batch b;
+    bool last, end;
+    CHECK_OK(prepare(prepare_choose, wordpiece, "a.jsonl",
+                     "{\"context\": \"the\", \"choices\": [\"user\", \"list of\"], \"label\": 1}\n"
+                     "{\"text\": \"a\", \"choices\": [\"b\", \"c\", \"d\"], \"label\": \"0\"}\n",
+                     "choices", (struct prepare_options){.sequence_tokens = 16}, &report));
+    CHECK_EQUAL(report.labels, 3);
+    struct loader_source source = {folder_file("choices/train-*.h5"), 1};
+    struct loader_options options = {.sources = &source,
+                                     .source_count = 1,
+                                     .sequence_tokens = 16,
+                                     .global_sequences = 2,
+                                     .micro_sequences = 2,
+                                     .ranks = 1,
+                                     .vocab_size = tokenizer_vocab_size(wordpiece),
+                                     .kind = EXAMPLE_CHOOSE,
+                                     .texts = 3,
+                                     .looks_ahead = true};
+    struct loader *loader = NULL;
+    CHECK_OK(loader_open(&options, &loader));
+    CHECK_OK(loader_next(loader, &b, &last, &end));
+    CHECK(b.segments == 5 && b.masked == 5 && b.example_rows[1] == 2 && b.example_rows[2] == 5);
+    CHECK(b.labels[0] == 1 && b.labels[1] == 0);
+    for (int64_t s = 0; s < b.segments; s++) {
+        CHECK(b.masked_rows[s] == b.cu_rows[s] && b.positions[b.cu_rows[s]] == 0);
+        CHECK(b.segment_ids[b.cu_rows[s]] == 0 && b.segment_ids[b.cu_rows[s + 1] - 1] == 1);
+    }
+    CHECK_OK(loader_close(&loader));
+    options.texts = 2;
+    CHECK_FAILS(loader_open(&options, &loader), STATUS_DATA, "more than 2 texts");
+    CHECK_OK(prepare(prepare_embed, bpe, "a.csv", "text,text_pair\nthe list,of files\nyes,no\n",
+                     "pairs", (struct prepare_options){.sequence_tokens = 16}, &report));
+    loader = one_batch(bpe, "pairs/train-*.h5", EXAMPLE_EMBED, true, &b);
+    CHECK(b.sequences == 2 && b.segments == 4 && b.masked == b.rows && b.labels == NULL);
+    CHECK_OK(loader_close(&loader));
+}
+
 /* The reason why the last of these rows is refused, and that of three rows two can be skipped. */
 static void check_bad(preparation make, const char *row, const char *reason)
 {
@@ -277,6 +456,15 @@ static void check_bad(preparation make, const char *row, const char *reason)
     CHECK_EQUAL(report.examples, 1);
 }
 
+/* Of a kind whose good rows are others: the only row there is. */
+static void check_bad_only(preparation make, const char *row, const char *reason)
+{
+    struct prepare_report report;
+    CHECK_FAILS(prepare(make, wordpiece, "bad.jsonl", row, "bad",
+                        (struct prepare_options){.sequence_tokens = 16}, &report),
+                STATUS_DATA, reason);
+}
+
 static void test_bad_rows(void)
 {
     check_bad(prepare_classify, "{\"text\": \"the\"}", "no field \"label\"");
@@ -289,6 +477,21 @@ static void test_bad_rows(void)
     check_bad(prepare_regress, "{\"text\": \"a\", \"label\": \"x\"}", "the field \"label\"");
     check_bad(prepare_regress, "{\"text\": \"a\", \"label\": 1e99}", "too large");
     check_bad(prepare_classify, "not JSON", "not valid JSON");
+    check_bad_only(prepare_classify_tokens, "{\"tokens\": [\"a\"], \"labels\": []}",
+                   "1 tokens and 0 labels");
+    check_bad_only(prepare_classify_tokens, "{\"tokens\": [\"\"], \"labels\": [1]}",
+                   "is none for the tokenizer");
+    check_bad_only(prepare_answer,
+                   "{\"question\": \"a\", \"context\": \"b c\", \"answer\": \"c\", "
+                   "\"answer_start\": 1}",
+                   "does not hold the answer at character 1");
+    check_bad_only(prepare_answer, "{\"question\": \"a\", \"context\": \"b\"}",
+                   "no field \"answer\"");
+    check_bad_only(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
+                   "at least two texts");
+    check_bad_only(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 2}",
+                   "is not one of");
+    check_bad_only(prepare_embed, "{\"text\": \"a\"}", "no field \"text_pair\"");
     struct prepare_report report;
     CHECK_FAILS(prepare(prepare_classify, wordpiece, "bad.jsonl", labelled, "bad",
                         (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no"},
@@ -336,6 +539,10 @@ int main(void)
     test_texts();
     test_classify();
     test_regress();
+    test_words();
+    test_places();
+    test_windows();
+    test_several();
     test_bad_rows();
     test_other_labels();
     CHECK_OK(tokenizer_destroy(&wordpiece));

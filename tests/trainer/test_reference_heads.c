@@ -21,6 +21,7 @@ static const struct kind kinds[] = {
     {"tokens", MODEL_TOKENS, &objective_classify_tokens},
     {"spans", MODEL_SPANS, &objective_answer},
     {"choices", MODEL_CHOICES, &objective_choose},
+    {"vectors", MODEL_VECTORS, &objective_embed},
 };
 
 struct trial {
@@ -85,8 +86,10 @@ static void read_batch(struct trial *t)
     t->cu_rows = integers(t, "cu_rows", &segments);
     t->rows = integers(t, "rows", &b->masked);
     t->example_rows = integers(t, "example_rows", &examples);
-    t->labels = integers(t, "answers", &answers);
-    t->numbers = reference_dataset(t->group, "answers", H5T_NATIVE_FLOAT, 4, &answers);
+    if (t->kind->task != MODEL_VECTORS) {
+        t->labels = integers(t, "answers", &answers);
+        t->numbers = reference_dataset(t->group, "answers", H5T_NATIVE_FLOAT, 4, &answers);
+    }
     t->positions = calloc((size_t)rows, sizeof *t->positions);
     CHECK(t->positions != NULL);
     for (int64_t s = 0; s + 1 < segments; s++) {
@@ -228,7 +231,8 @@ static void make_model(struct trial *t)
     for (int i = 0; i < count; i++) {
         t->places[i] = t->gradients + p[i].first;
     }
-    CHECK_OK(head_create(t->kernels, t->batch.masked, t->config.labels, &t->memory));
+    int64_t outputs = t->kind->task == MODEL_VECTORS ? t->config.width : t->config.labels;
+    CHECK_OK(head_create(t->kernels, t->batch.masked, outputs, &t->memory));
 }
 
 static void step(struct trial *t)

@@ -14,6 +14,16 @@ make_rows() {
             pair = i % 3 == 0 ? ", \"text_pair\": \"" w[i % 13 + 1] " and " w[i % 7 + 1] "\"" : ""
             printf "{\"text\": \"%s\"%s, \"label\": \"%s\"}\n", text, pair, label == 0 ? "r" : label == 1 ? "g" : "b" > "rows.jsonl"
             printf "{\"text\": \"%s\", \"label\": %s}\n", text, label / 2 - 0.25 > "numbers.jsonl"
+            n = split(text, t, " ")
+            tokens = tags = ""
+            for (j = 1; j <= n; j++) {
+                tokens = tokens (j > 1 ? ", " : "") "\"" t[j] "\""
+                tags = tags (j > 1 ? ", " : "") "\"" (j == n ? "colour" : "other") "\""
+            }
+            printf "{\"tokens\": [%s], \"labels\": [%s]}\n", tokens, tags > "words.jsonl"
+            printf "{\"question\": \"which\", \"context\": \"%s\", \"answer\": \"%s\", \"answer_start\": %d}\n", text, t[n], length(text) - length(t[n]) > "answers.jsonl"
+            printf "{\"text\": \"%s\", \"choices\": [\"red\", \"green\", \"blue\"], \"label\": %d}\n", text, label > "choices.jsonl"
+            printf "{\"text\": \"%s\", \"text_pair\": \"%s %s\"}\n", text, t[n], t[1] > "pairs.jsonl"
         } }'
 }
 
@@ -60,6 +70,32 @@ layouts() {
 END
 }
 
+# Every other objective: one rank, two with ZeRO, two that share the model, and other micro-batches.
+objectives() {
+    need_mpirun
+    make_rows
+    make_wordpiece
+    local objective rows more
+    while read -r objective rows; do
+        prepare_rows "$objective" "$rows" pieces "$objective"
+        local task=(train recipe.yaml "objective=$objective" "data.train=$objective/train-*.h5"
+            "data.validation=$objective/validation-*.h5" "${bert[@]}" model.dropout=0.1)
+        run 0 "${task[@]}" "run_dir=$objective-1" evaluate.batches=null
+        run 0 evaluate --checkpoint "$objective-1" --data "$objective/validation-*.h5" --json
+        losses "$objective-1" evaluate | tail -1 | awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
+            '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' || fail "evaluate $objective: $(cat out)"
+        run_ranks 2 0 "${task[@]}" "run_dir=$objective-2" evaluate.batches=null parallel.zero_stage=1 batch.micro_size=2
+        same_losses "$objective-1" "$objective-2" 1e-5
+        run_ranks 2 0 "${task[@]}" "run_dir=$objective-t" evaluate.batches=null parallel.tensor=2 parallel.sequence=true
+        same_losses "$objective-1" "$objective-t" 1e-5
+    done <<END
+classify_tokens words.jsonl
+answer answers.jsonl
+choose choices.jsonl
+embed pairs.jsonl
+END
+}
+
 # A pretrained body, another head; the checkpoint knows its labels; the wrong shards and the wrong commands are refused.
 checkpoint() {
     make_rows
@@ -95,7 +131,7 @@ checkpoint() {
 }
 
 case ${1:-} in
-layouts | checkpoint) "$1" ;;
+layouts | objectives | checkpoint) "$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -58,6 +58,15 @@ static status print_evaluation(const struct request *q, const struct objective *
     return print_report(q, report);
 }
 
+/* Examples that are looked at together: a rank's micro-batches of them, but for embed, whose loss depends on the batch, as
+ * many as in training. */
+static int64_t together(const struct session *s)
+{
+    const struct recipe *r = &s->recipe;
+    return job_data_kind(r) == EXAMPLE_EMBED ? r->batch.global_size
+                                             : r->batch.micro_size * comm_size(s->mesh.data);
+}
+
 static status open_data(const struct request *q, const struct session *s,
                         const struct reference *reference, int64_t limit, struct loader **out)
 {
@@ -69,7 +78,7 @@ static status open_data(const struct request *q, const struct session *s,
         .sources = &source,
         .source_count = 1,
         .sequence_tokens = r->data.sequence_length,
-        .global_sequences = r->batch.micro_size * comm_size(s->mesh.data),
+        .global_sequences = together(s),
         .micro_sequences = r->batch.micro_size,
         .rank = comm_rank(s->mesh.data),
         .ranks = comm_size(s->mesh.data),
@@ -84,6 +93,7 @@ static status open_data(const struct request *q, const struct session *s,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
         .labels_sha256 = s->labels_sha256[0] != '\0' ? s->labels_sha256 : NULL,
         .last_rows = job_data_last_rows(r),
+        .texts = r->model.num_labels,
         .masking = s->masking,
         .seed = (uint64_t)r->seed,
     };
@@ -95,7 +105,7 @@ static status count_samples(const struct request *q, const struct session *s, in
 {
     struct loader *loader = NULL;
     TRY(open_data(q, s, NULL, 0, &loader));
-    int64_t asked = q->batches * s->recipe.batch.micro_size * comm_size(s->mesh.data);
+    int64_t asked = q->batches * together(s);
     *out = loader_samples(loader);
     *out = asked > 0 && asked < *out ? asked : *out;
     return loader_close(&loader);
@@ -150,7 +160,10 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS) {
         TRY(find_reference(q, s, world, &reference));
         bool whole = preference_whole(&preference);
-        parts.batch_size = whole ? r->batch.micro_size * comm_size(s->mesh.data) : 0;
+        parts.batch_size = whole ? together(s) : 0;
+    }
+    if (job_data_kind(r) == EXAMPLE_EMBED) {
+        parts.batch_size = together(s);
     }
     TRY(comm_agree(world, count_samples(q, s, &samples)));
     TRY(comm_agree(world, grading_create(r->objective, &s->labels, &grading)));

@@ -13,8 +13,9 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 
-#define OBJECTIVES "clm|mlm|sft|dpo|classify|regress"
+#define OBJECTIVES "clm|mlm|sft|dpo|classify|regress|classify_tokens|answer|choose|embed"
 #define SEQUENCE_LENGTH 128 /* of sentence pairs and of texts of a task, where none is given */
+#define WINDOW_LENGTH 384   /* of a question with a part of its text, likewise */
 #define PAIR_LENGTH 1024    /* of a prompt with an answer, where none is given: TRL's max_length */
 
 struct request {
@@ -32,7 +33,9 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
          "what the shards are for: clm, mlm with sentence pairs, sft with rows to answer, dpo with "
-         "pairs of answers, classify and regress with texts (fields text, text_pair, label)"},
+         "pairs of answers, classify and regress with texts (fields text, text_pair, label), "
+         "classify_tokens with words (tokens, labels), answer (question, context, answer, "
+         "answer_start), choose (text, choices, label), embed with pairs (text, text_pair)"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
          "folder of tokenizer.json; token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
@@ -72,7 +75,8 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
          "mlm: tokens of an example at most, 128 where not given; sft: rows that learn nothing "
          "within "
          "it are bad; dpo: of a prompt with an answer, which is cut there, 1024 where not given; "
-         "classify, regress: of a text or a pair, which is cut there, 128 where not given; "
+         "classify and what follows it: of a text or a pair, which is cut there, 128 where not "
+         "given; answer: of a window, 384; "
          "shards for clm suit any length",
          .least = 1, .most = 1e9},
         {"shard-tokens", OPTION_INTEGER, &q->shard_tokens, "N", "100000000",
@@ -188,7 +192,11 @@ static status find_preparation(const struct request *q, preparation *out)
                  {"sft", prepare_sft, true, true, false},
                  {"dpo", prepare_preferences, true, true, false},
                  {"classify", prepare_classify, true, false, true},
-                 {"regress", prepare_regress, true, false, false}};
+                 {"regress", prepare_regress, true, false, false},
+                 {"classify_tokens", prepare_classify_tokens, true, false, true},
+                 {"answer", prepare_answer, true, false, false},
+                 {"choose", prepare_choose, true, false, true},
+                 {"embed", prepare_embed, true, false, false}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, q->objective) == 0) {
             REQUIRE(known[i].rows || q->validation_inputs.count == 0, STATUS_USAGE,
@@ -208,7 +216,10 @@ static status find_preparation(const struct request *q, preparation *out)
 static int64_t length_of(const struct request *q)
 {
     bool any = strcmp(q->objective, "clm") == 0 || strcmp(q->objective, "sft") == 0;
-    int64_t preset = any ? 0 : strcmp(q->objective, "dpo") == 0 ? PAIR_LENGTH : SEQUENCE_LENGTH;
+    int64_t preset = any                                   ? 0
+                     : strcmp(q->objective, "dpo") == 0    ? PAIR_LENGTH
+                     : strcmp(q->objective, "answer") == 0 ? WINDOW_LENGTH
+                                                           : SEQUENCE_LENGTH;
     return q->sequence_length > 0 ? q->sequence_length : preset;
 }
 

@@ -26,16 +26,27 @@ static struct tensor placed(const struct head_memory *m, size_t first, enum dtyp
     return tensor_view((char *)m->mirror.placed + first, dtype, rows, m->labels);
 }
 
+static status copy(struct kernels *k, struct tensor to, struct tensor from)
+{
+    if (to.dtype != from.dtype) {
+        return convert(k, to, from);
+    }
+    return device_copy(kernels_device(k), kernels_stream(k), to.data, from.data,
+                       (size_t)(to.rows * to.columns) * dtype_bytes(to.dtype));
+}
+
 status head_forward(struct kernels *k, const struct objective_views *views, const float **outputs,
                     float **slopes)
 {
     const struct head_memory *m = views->task;
     int64_t rows = views->hidden.rows;
-    REQUIRE(m != NULL && rows <= m->rows && views->labels.rows == m->labels, STATUS_INTERNAL,
-            "a task's head of %lld rows and %lld labels", (long long)rows,
-            (long long)views->labels.rows);
+    int64_t labels = views->labels.data != NULL ? views->labels.rows : views->hidden.columns;
+    REQUIRE(m != NULL && rows <= m->rows && labels == m->labels, STATUS_INTERNAL,
+            "a task's head of %lld rows and %lld outputs", (long long)rows, (long long)labels);
     struct tensor logits = placed(m, half_bytes(m), DTYPE_F32, rows);
-    TRY(classifier_logits(k, logits, views->hidden, views->labels, views->labels_bias));
+    TRY(views->labels.data != NULL
+            ? classifier_logits(k, logits, views->hidden, views->labels, views->labels_bias)
+            : copy(k, logits, views->hidden));
     *slopes = m->mirror.host;
     *outputs = (const float *)((const char *)m->mirror.host + half_bytes(m));
     return mirror_pull(&m->mirror, half_bytes(m), (size_t)(rows * m->labels) * sizeof **outputs);
@@ -47,6 +58,9 @@ status head_backward(struct kernels *k, const struct objective_views *views)
     int64_t rows = views->hidden.rows;
     struct tensor slopes = placed(m, 0, DTYPE_F32, rows), dy = slopes;
     TRY(mirror_push(&m->mirror, 0, (size_t)(rows * m->labels) * sizeof(float)));
+    if (views->labels.data == NULL) {
+        return copy(k, views->hidden_gradient, slopes);
+    }
     if (kernels_dtype(k) != DTYPE_F32) {
         dy = placed(m, 2 * half_bytes(m), kernels_dtype(k), rows);
         TRY(convert(k, dy, slopes));

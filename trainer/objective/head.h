@@ -16,7 +16,8 @@ struct head_memory {
 status head_create(struct kernels *k, int64_t rows, int64_t labels, struct head_memory *out);
 void head_destroy(struct head_memory *memory);
 
-/* head_forward - the outputs of all rows that the head has read, and where their slopes are to be written.
+/* head_forward - the outputs of all rows that the head has read, and where their slopes are to be written. Where there is no
+ * matrix the outputs are the rows themselves.
  *
  * Shapes    outputs, slopes f32 [views->hidden.rows, labels], on the host, the views' memory
  * Order     waits for the device */

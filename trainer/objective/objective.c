@@ -2,9 +2,16 @@
 
 #include "base/mirror.h"
 
-static const struct objective *const objectives[] = {&objective_clm,      &objective_mlm,
-                                                     &objective_sft,      &objective_dpo,
-                                                     &objective_classify, &objective_regress};
+static const struct objective *const objectives[] = {&objective_clm,
+                                                     &objective_mlm,
+                                                     &objective_sft,
+                                                     &objective_dpo,
+                                                     &objective_classify,
+                                                     &objective_regress,
+                                                     &objective_classify_tokens,
+                                                     &objective_answer,
+                                                     &objective_choose,
+                                                     &objective_embed};
 
 static size_t place_of(const struct objective_views *views, const void *made)
 {

@@ -76,7 +76,9 @@ struct objective_views {
 
     /* The head of a task (head.h): hidden are the rows that it reads, labels and labels_bias its matrix. */
     const struct head_memory *task;
-    const struct objective_sink *sink; /* NULL: nobody wants to know */
+    const struct objective_sink *sink;   /* NULL: nobody wants to know */
+    const struct whole_vectors *vectors; /* of a whole batch; NULL: there are none */
+    bool vectors_known; /* what was made of them; else they are told (and no loss) */
 };
 
 struct objective {
@@ -120,5 +122,5 @@ status objective_find(const char *name, const struct objective **out);
 
 extern const struct objective objective_clm, objective_mlm, objective_sft, objective_dpo;
 extern const struct objective objective_classify, objective_regress, objective_classify_tokens,
-    objective_answer, objective_choose;
+    objective_answer, objective_choose, objective_embed;
 extern const struct objective objective_dpo_reference; /* no recipe's: it fills views.logps */

@@ -4,106 +4,10 @@
 #include "kernels/kernels.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "kernels/kernels_table.h"
-
-/* ---- the context ---- */
-
-static const struct kernels_driver *drivers[] = {[DEVICE_CPU] = &cpu_driver, [DEVICE_CUDA] = NULL};
-
-void kernels_register(enum device_kind kind, const struct kernels_driver *driver)
-{
-    drivers[kind] = driver;
-}
-
-static status limits_check(const struct kernels_limits *l)
-{
-    const int64_t most = INT64_C(1) << 31;
-    REQUIRE(l->rows > 0 && l->width > 0 && l->inner >= 0 && l->heads > 0 && l->head_width > 0 &&
-                l->sequence > 0 && l->vocabulary > 0,
-            STATUS_INTERNAL,
-            "kernels_create: rows %lld, width %lld, inner %lld, heads %d, head width %lld, "
-            "sequence %lld, vocabulary %lld: all must be positive",
-            (long long)l->rows, (long long)l->width, (long long)l->inner, l->heads,
-            (long long)l->head_width, (long long)l->sequence, (long long)l->vocabulary);
-    REQUIRE(l->rows < most && l->width < most && l->inner < most && l->head_width < most &&
-                l->sequence < most && l->vocabulary < most,
-            STATUS_INTERNAL, "kernels_create: a size of 2^31 or more");
-    return STATUS_OK;
-}
-
-status kernels_create(struct device *dev, enum dtype dtype, int threads,
-                      const struct kernels_limits *limits, struct kernels **out)
-{
-    *out = NULL;
-    TRY(limits_check(limits));
-    REQUIRE(threads >= 0, STATUS_INTERNAL, "kernels_create: %d threads", threads);
-    const struct kernels_driver *driver = drivers[device_kind_of(dev)];
-    REQUIRE(driver != NULL, STATUS_UNAVAILABLE,
-            "device cuda: this build has no CUDA kernels; set train.device to cpu or auto");
-    struct kernels *k = calloc(1, sizeof *k);
-    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
-    k->device = dev;
-    k->dtype = dtype;
-    k->limits = *limits;
-    status result = driver->create(k, threads);
-    if (result != STATUS_OK) {
-        free(k);
-        return result;
-    }
-    *out = k;
-    return STATUS_OK;
-}
-
-status kernels_destroy(struct kernels **k)
-{
-    if (*k != NULL) {
-        (*k)->table.destroy(*k);
-        free(*k);
-        *k = NULL;
-    }
-    return STATUS_OK;
-}
-
-size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
-                               const struct kernels_limits *limits)
-{
-    return drivers[kind] != NULL ? drivers[kind]->workspace_bytes(dtype, threads, limits) : 0;
-}
-
-bool kernels_supports(struct device *dev, enum dtype dtype)
-{
-    const struct kernels_driver *driver = drivers[device_kind_of(dev)];
-    return driver != NULL && driver->supports(dtype);
-}
-
-struct device *kernels_device(const struct kernels *k)
-{
-    return k->device;
-}
-
-struct stream *kernels_stream(const struct kernels *k)
-{
-    return k->stream;
-}
-
-enum dtype kernels_dtype(const struct kernels *k)
-{
-    return k->dtype;
-}
-
-int kernels_threads(const struct kernels *k)
-{
-    return k->threads;
-}
-
-const char *kernels_description(const struct kernels *k)
-{
-    return k->description;
-}
 
 /* ---- the profile ---- */
 
@@ -267,6 +171,30 @@ status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor
     DISPATCH(k, linear_backward_weight, dw.data != NULL ? product_flops(x, dw) : 0,
              (overwrite ? 1 : 2) * bytes_of(dw) + bytes_of(dy) + bytes_of(x), k, dw, dbias, dy, x,
              overwrite);
+}
+
+status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct tensor w, bool back)
+{
+    SHAPE(x, k->dtype, y.rows, back ? w.rows : w.columns);
+    SHAPE(w, k->dtype, back ? x.columns : y.columns, back ? y.columns : x.columns);
+    SHAPE(y, k->dtype, x.rows, back ? w.columns : w.rows);
+    DISPATCH(k, linear_add, product_flops(x, w), 2 * bytes_of(y) + bytes_of(x) + bytes_of(w), k, y,
+             x, w, back);
+}
+
+status activation_forward(struct kernels *k, struct tensor y, struct tensor kept,
+                          enum activation act)
+{
+    SHAPE_OPTIONAL(kept, k->dtype, y.rows, y.columns);
+    REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_forward: no activation");
+    DISPATCH(k, activation_forward, (double)y.rows * (double)y.columns,
+             2 * bytes_of(y) + bytes_of(kept), k, y, kept, act);
+}
+
+status scale(struct kernels *k, struct tensor x, float factor)
+{
+    SHAPE(x, k->dtype, x.rows, x.columns);
+    DISPATCH(k, scale, (double)x.rows * (double)x.columns, 2 * bytes_of(x), k, x, factor);
 }
 
 status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,

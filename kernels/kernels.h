@@ -99,6 +99,20 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor 
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
                               struct tensor dy, struct tensor x, bool overwrite);
 
+/* linear_add - y += x w^T, or with `back` y += x w: what an adapter adds to a product, or to its input's gradient.
+ *
+ * Shapes    y [N, M], x [N, K], w [M, K], or [K, M] with `back` */
+status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct tensor w, bool back);
+
+/* activation_forward - y = act(y), where more was added to a product behind which linear_forward puts it.
+ *
+ * Shapes    y [N, M]; kept as linear_forward's, or absent */
+status activation_forward(struct kernels *k, struct tensor y, struct tensor kept,
+                          enum activation act);
+
+/* scale - x *= factor. */
+status scale(struct kernels *k, struct tensor x, float factor);
+
 /* activation_backward - dx = dy * act': where no product follows the activation, but a norm or a classifier.
  *
  * Shapes    dx, dy [N, M]; kept [N, M] from linear_forward. dx may alias dy */
@@ -143,6 +157,8 @@ struct dropout {
     float probability; /* 0: none */
     uint64_t key;      /* random_key(seed, RANDOM_DROPOUT, step, site) */
     int64_t first;     /* global index of this call's first element (row-major over the site) */
+    int64_t
+        pitch; /* dropout_apply alone: elements of a row of the site, of which x may have some; 0: x's columns */
 };
 
 /* embedding_forward - y = drop(tokens_table[token - first_token] + positions_table[position]).

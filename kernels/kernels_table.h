@@ -11,6 +11,9 @@
     X(linear_forward)                                                                              \
     X(linear_backward_input)                                                                       \
     X(linear_backward_weight)                                                                      \
+    X(linear_add)                                                                                  \
+    X(activation_forward)                                                                          \
+    X(scale)                                                                                       \
     X(activation_backward)                                                                         \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \

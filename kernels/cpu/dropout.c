@@ -6,11 +6,12 @@
 static inline __attribute__((always_inline)) void
 apply_row(struct tensor y, struct tensor x, enum dtype dtype, int64_t n, struct dropout dropout)
 {
+    int64_t pitch = dropout.pitch > 0 ? dropout.pitch : x.columns;
     for (int64_t c = 0; c < x.columns; c += VECTOR_LANES) {
         int64_t count = x.columns - c;
         vector row = vector_get(x.data, dtype, n * x.stride + c, count);
         if (dropout_active(dropout)) {
-            row *= dropout_vector(dropout, n * x.columns + c);
+            row *= dropout_vector(dropout, n * pitch + c);
         }
         vector_put(y.data, dtype, n * y.stride + c, row, count);
     }

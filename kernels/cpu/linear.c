@@ -88,6 +88,36 @@ status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor kep
                              });
 }
 
+status CPU(linear_add)(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
+                       bool back)
+{
+    return matmul_product(
+        k, &(struct matmul_call){.c = y, .a = x, .b = w, .transpose_b = !back, .accumulate = true});
+}
+
+status CPU(activation_forward)(struct kernels *k, struct tensor y, struct tensor kept,
+                               enum activation act)
+{
+    struct step step = {y, kept, act};
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t i = 0; i < y.rows; i++) {
+        activate_block(&step, (struct matmul_block){i, 1, 0, y.columns, 0});
+    }
+    return STATUS_OK;
+}
+
+status CPU(scale)(struct kernels *k, struct tensor x, float factor)
+{
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t i = 0; i < x.rows; i++) {
+        for (int64_t j = 0; j < x.columns; j += VECTOR_LANES) {
+            int64_t at = i * x.stride + j, left = x.columns - j;
+            vector_put(x.data, x.dtype, at, factor * vector_get(x.data, x.dtype, at, left), left);
+        }
+    }
+    return STATUS_OK;
+}
+
 status CPU(activation_backward)(struct kernels *k, struct tensor dx, struct tensor dy,
                                 struct tensor kept, enum activation act)
 {

@@ -38,6 +38,9 @@ static inline struct cuda_state *cuda_of(const struct kernels *k)
     X(linear_forward)                                                                              \
     X(linear_backward_input)                                                                       \
     X(linear_backward_weight)                                                                      \
+    X(linear_add)                                                                                  \
+    X(activation_forward)                                                                          \
+    X(scale)                                                                                       \
     X(activation_backward)                                                                         \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(DROPOUT_THREADS)
     int64_t n = i / eights, c = i % eights * EIGHT;
     float row[EIGHT];
     load_eight<WIDE>(row, x.data + n * x.stride + c, columns - c);
-    dropout_eight(row, dropout, n * columns + c);
+    dropout_eight(row, dropout, n * (dropout.pitch > 0 ? dropout.pitch : columns) + c);
     store_eight<WIDE>(y.data + n * y.stride + c, row, columns - c);
 }
 

@@ -56,6 +56,25 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
 
 template <typename T, bool WIDE>
 __global__ void __launch_bounds__(LINEAR_THREADS)
+    scale_rows(const matrix<T> x, int64_t rows, int64_t columns, float factor)
+{
+    int64_t eights = (columns + EIGHT - 1) / EIGHT;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
+    if (i >= rows * eights) {
+        return;
+    }
+    int64_t n = i / eights, c = i % eights * EIGHT, left = columns - c;
+    float row[EIGHT];
+    load_eight<WIDE>(row, x.data + n * x.stride + c, left);
+#pragma unroll
+    for (int j = 0; j < EIGHT; j++) {
+        row[j] *= factor;
+    }
+    store_eight<WIDE>(x.data + n * x.stride + c, row, left);
+}
+
+template <typename T, bool WIDE>
+__global__ void __launch_bounds__(LINEAR_THREADS)
     column_parts(float *parts, const matrix<const T> dy, int64_t rows, int64_t columns)
 {
     GPU_SHARED(float, scratch, 8 * SLICE_COLUMNS);
@@ -149,6 +168,43 @@ extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx
     }
     TRY(cuda_product_run(k, &p));
     return act == ACTIVATION_NONE ? STATUS_OK : run_activation<true>(k, dx, dx, kept, act);
+}
+
+extern "C" status cuda_linear_add(struct kernels *k, struct tensor y, struct tensor x,
+                                  struct tensor w, bool back)
+{
+    struct cuda_product p = {};
+    p.c = y;
+    p.a = x;
+    p.b = w;
+    p.transpose_b = !back;
+    p.add = true;
+    return y.rows == 0 ? STATUS_OK : cuda_product_run(k, &p);
+}
+
+/* What is kept is the value before it. */
+extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, struct tensor kept,
+                                          enum activation act)
+{
+    if (y.rows == 0) {
+        return STATUS_OK;
+    }
+    if (kept.data != NULL) {
+        TRY(cuda_dropout_apply(k, kept, y, {}));
+    }
+    return run_activation<false>(k, y, tensor_absent(), y, act);
+}
+
+extern "C" status cuda_scale(struct kernels *k, struct tensor x, float factor)
+{
+    unsigned blocks = blocks_for(x.rows * ((x.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
+    if (blocks == 0) {
+        return STATUS_OK;
+    }
+    FOR_TYPE(k->dtype, operation_wide(x),
+             LAUNCH(k, (scale_rows<T, WIDE>), blocks, LINEAR_THREADS, 0, matrix_of<T>(x), x.rows,
+                    x.columns, factor));
+    return STATUS_OK;
 }
 
 extern "C" status cuda_activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,

@@ -82,7 +82,7 @@ static void problem_make(struct problem *p, const struct shape *s)
         .sequences = s->sequences,
         .cu_q = p->cu_q,
         .cu_k = p->cu_k,
-        .dropout = {s->dropout, random_key(7, RANDOM_DROPOUT, 3, 1), INT64_C(0xfffffff0)},
+        .dropout = {s->dropout, random_key(7, RANDOM_DROPOUT, 3, 1), INT64_C(0xfffffff0), 0},
     };
     p->rows_q = lay_out(p->cu_q, s->queries, s->sequences, &p->a.longest_q);
     p->rows_k = lay_out(p->cu_k, s->keys, s->sequences, &p->a.longest_k);

@@ -66,7 +66,7 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
         tokens[i] = (int32_t)random_below(1, (uint64_t)i, (uint64_t)s->vocabulary);
         positions[i] = s->positions > 0 ? (int32_t)(i % s->positions) : 0;
     }
-    struct dropout dropout = {s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345};
+    struct dropout dropout = {s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345, 0};
     enum dtype dtype = kernels_dtype(k);
     struct memory m = memory_make(s, dtype), again = memory_make(s, dtype);
     struct memory naive = memory_make(s, dtype), exact = memory_make(s, REFERENCE_F64);
@@ -110,7 +110,7 @@ static void test_halves(struct kernels *k)
     const struct shape whole = {90, 33, 40, 7, 0.2f}, half = {90, 33, 20, 7, 0.2f};
     struct memory m = memory_make(&whole, kernels_dtype(k)), part[2];
     int32_t tokens[90], positions[90];
-    struct dropout dropout = {whole.dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345};
+    struct dropout dropout = {whole.dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345, 0};
     for (int i = 0; i < 90; i++) {
         tokens[i] = (int32_t)random_below(1, (uint64_t)i, 40);
         positions[i] = i % 7;

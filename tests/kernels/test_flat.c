@@ -227,7 +227,7 @@ static void test_convert(struct kernels *k)
 static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
 {
     enum dtype dtype = kernels_dtype(k);
-    const struct dropout dropout = {0.25f, random_key(1, RANDOM_DROPOUT, 2, 3), 0xfffffff0};
+    const struct dropout dropout = {0.25f, random_key(1, RANDOM_DROPOUT, 2, 3), 0xfffffff0, 0};
     struct tensor x = operation_tensor(dtype, rows, columns, columns + pad);
     struct tensor y = operation_tensor(dtype, rows, columns, columns + 2 * pad);
     operation_fill(x, 1, 1);
@@ -242,6 +242,17 @@ static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64
     CHECK(operation_difference(x, y) == 0);
     CHECK_OK(dropout_apply(k, y, x, (struct dropout){0}));
     CHECK(operation_difference(y, x) == 0);
+    if (columns > 3) { /* some columns draw what they draw among all */
+        struct dropout part = dropout;
+        struct tensor z = operation_tensor(dtype, rows, columns - 3, columns - 3);
+        operation_fill(x, 1, 1);
+        CHECK_OK(dropout_apply(k, y, x, dropout));
+        part.first += 2;
+        part.pitch = columns;
+        CHECK_OK(dropout_apply(k, z, tensor_columns(x, 2, columns - 3), part));
+        CHECK(operation_difference(z, tensor_columns(y, 2, columns - 3)) == 0);
+        operation_release(&z);
+    }
     operation_release(&x);
     operation_release(&y);
 }

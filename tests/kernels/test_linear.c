@@ -222,6 +222,78 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     results_release(&exact);
 }
 
+/* What an adapter does: y += factor (x a^T) b^T, and back; then an activation apart from its product. */
+static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t outputs, int64_t r)
+{
+    enum dtype dtype = kernels_dtype(k);
+    double tolerance = dtype == DTYPE_BF16 ? 0x1p-7 : 3e-6;
+    struct tensor x = padded_random(dtype, rows, inner, 3, 1, 1), none = tensor_absent();
+    struct tensor a = operation_random(dtype, r, inner, 2, 0.1);
+    struct tensor b = operation_random(dtype, outputs, r, 3, 0.3);
+    struct tensor y = padded_random(dtype, rows, outputs, 5, 4, 1);
+    struct tensor u = operation_tensor(dtype, rows, r, r);
+    struct tensor exact = operation_tensor(REFERENCE_F64, rows, outputs, outputs);
+    struct tensor back = operation_tensor(REFERENCE_F64, rows, inner, inner);
+    CHECK_OK(linear_forward(k, u, none, x, a, none, ACTIVATION_NONE));
+    CHECK_OK(scale(k, u, 2.5f));
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < outputs; j++) {
+            double sum = reference_get(y, i, j);
+            for (int64_t l = 0; l < r; l++) {
+                sum += reference_get(u, i, l) * reference_get(b, j, l);
+            }
+            reference_set(exact, i, j, sum);
+        }
+        for (int64_t j = 0; j < inner; j++) {
+            double sum = reference_get(x, i, j);
+            for (int64_t l = 0; l < r; l++) {
+                sum += reference_get(u, i, l) * reference_get(a, l, j);
+            }
+            reference_set(back, i, j, sum);
+        }
+        double first = 0;
+        for (int64_t j = 0; j < inner; j++) {
+            first += 2.5 * reference_get(x, i, j) * reference_get(a, 0, j);
+        }
+        CHECK(fabs(first - reference_get(u, i, 0)) <= 4 * tolerance);
+    }
+    CHECK_OK(linear_add(k, y, u, b, false));
+    CHECK_OK(linear_add(k, x, u, a, true));
+    operation_within("linear_add", k, operation_difference(y, exact), tolerance);
+    operation_within("linear_add back", k, operation_difference(x, back), tolerance);
+    operation_release(&x);
+    operation_release(&a);
+    operation_release(&b);
+    operation_release(&y);
+    operation_release(&u);
+    operation_release(&exact);
+    operation_release(&back);
+}
+
+/* The same as behind a product with the unit matrix. */
+static void test_activation_alone(struct kernels *k, enum activation act)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct tensor x = padded_random(dtype, 67, 33, 5, 1, 1.5), kept = kept_of(k, x, act);
+    struct tensor got = operation_tensor(dtype, 67, 33, 33),
+                  one = operation_tensor(dtype, 33, 33, 33);
+    struct tensor y = operation_tensor(dtype, 67, 33, 33);
+    operation_set(one, 0);
+    for (int64_t i = 0; i < 33; i++) {
+        reference_set(one, i, i, 1);
+    }
+    CHECK_OK(linear_forward(k, y, tensor_absent(), x, one, tensor_absent(), act));
+    CHECK_OK(activation_forward(k, x, got, act));
+    double tolerance = dtype == DTYPE_BF16 ? 0x1p-7 : 1e-6;
+    CHECK(operation_difference(x, y) <= tolerance);
+    CHECK(operation_difference(got, kept) <= tolerance);
+    operation_release(&x);
+    operation_release(&kept);
+    operation_release(&got);
+    operation_release(&one);
+    operation_release(&y);
+}
+
 /* Without a product behind the activation; dx over dy too. */
 static void test_activation(struct kernels *k, enum activation act)
 {
@@ -321,7 +393,11 @@ static void test_context(struct kernels *k, struct kernels *other)
     }
     for (int i = 1; i < ACTIVATIONS; i++) {
         test_activation(k, activations[i]);
+        test_activation_alone(k, activations[i]);
     }
+    test_adapter(k, 67, 33, 45, 8);
+    test_adapter(k, 1, 64, 96, 1);
+    test_adapter(k, 130, 96, 64, 3);
     test_bare(k);
     test_nan(k);
     test_refusals(k);

@@ -120,7 +120,7 @@ static void test_dropout(void)
     for (int p = 0; p < 3; p++) {
         for (int i = 0; i < 4; i++) {
             struct dropout d = {probabilities[p], random_key(9, RANDOM_DROPOUT, 1, 2),
-                                (int64_t)firsts[i]};
+                                (int64_t)firsts[i], 0};
             for (int64_t element = 0; element < 1000; element += 7) {
                 vector factors = dropout_vector(d, element);
                 for (int j = 0; j < VECTOR_LANES; j++) {

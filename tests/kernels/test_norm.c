@@ -95,7 +95,8 @@ static void memory_release(struct memory *m)
 
 static struct dropout dropout_of(const struct shape *s)
 {
-    return (struct dropout){s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), INT64_C(0xffffffe0)};
+    return (struct dropout){s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), INT64_C(0xffffffe0),
+                            0};
 }
 
 static void run(struct kernels *k, const struct shape *s, struct memory m)

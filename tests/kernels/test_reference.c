@@ -121,7 +121,7 @@ static void test_linear(void)
 /* ---- embedding ---- */
 
 static const int32_t tokens[] = {2, 0, 2, 1, 2}, positions[] = {0, 1, 2, 0, 1};
-static const struct dropout dropout = {0.4f, 77, 5};
+static const struct dropout dropout = {0.4f, 77, 5, 0};
 
 static double embedding_value(const struct problem *p)
 {

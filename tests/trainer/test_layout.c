@@ -106,6 +106,9 @@ static void test_split(void)
     int64_t elements;
     struct model_config llama = config;
     llama.architecture = "llama";
+    llama.adapter = (struct model_adapter){4, 4, 0, "q_proj,lm_head"};
+    CHECK_FAILS(model_layout(&llama, 1, 0, &none, &count, &elements), STATUS_RECIPE, "lm_head");
+    llama.adapter = (struct model_adapter){0};
     llama.frozen = "*.q_proj.weight";
     CHECK_FAILS(model_layout(&llama, 1, 0, &none, &count, &elements), STATUS_RECIPE, "q_proj");
     CHECK_FAILS(model_layout(&config, 5, 0, &none, &count, &elements), STATUS_INTERNAL, "12 heads");

@@ -1,7 +1,8 @@
 /* One model over all ranks of the world against the same model on this rank alone: losses, gradients piece
  * by piece, dropout included; what every rank holds must be the same to the last bit. Two micro-batches,
  * so that gradients are set and then added to; with and without sequence parallelism, whose shares of the
- * 21 rows are uneven. What is frozen on the ranks is not on the one alone: the rest's gradients are the same. */
+ * 21 rows are uneven. What is frozen on the ranks is not on the one alone: the rest's gradients are the same;
+ * also of adapters, with dropout of their own. */
 #include "base/random.h"
 #include "tests/check.h"
 #include "trainer/model/model.h"
@@ -46,18 +47,22 @@ static void make_tokens(int64_t vocabulary)
     }
 }
 
-/* Biases are zero and norms one at first: here each element is something else, wherever it lies. */
-static void disturb_vectors(struct model *m)
+/* Biases and an adapter's second matrix are zero and norms one at first: here each element is something else,
+ * wherever it lies. */
+static void disturb(struct model *m)
 {
     int count;
     const struct model_parameter *p = model_parameters(m, &count);
     for (int i = 0; i < count; i++) {
-        for (int j = 0; p[i].dimensions == 1 && j < p[i].piece_count; j++) {
+        bool alike = p[i].dimensions == 1 || p[i].role == MODEL_ADAPTER_OUT;
+        for (int j = 0; alike && j < p[i].piece_count; j++) {
             const struct model_piece *piece = &p[i].pieces[j];
             uint64_t key = random_key(8, RANDOM_TEST, (uint64_t)i, 0);
-            for (int64_t e = 0; e < piece->columns; e++) {
-                float other = random_normal(key, (uint64_t)(piece->column + e));
-                model_weights(m)[p[i].first + piece->first + e] += 0.1f * other;
+            float *w = model_weights(m) + p[i].first + piece->first;
+            for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
+                int64_t row = piece->row + e / piece->columns;
+                int64_t column = piece->column + e % piece->columns;
+                w[e] += 0.1f * random_normal(key, (uint64_t)(row * p[i].whole_columns + column));
             }
         }
     }
@@ -82,7 +87,7 @@ static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
     CHECK_OK(model_create(s->kernels, config, tensor, sequence, ROWS, true, &s->model));
     CHECK_OK(model_connect(s->model));
     CHECK_OK(model_initialise(s->model, 5));
-    disturb_vectors(s->model);
+    disturb(s->model);
     s->gradients = malloc((size_t)model_elements(s->model) * sizeof *s->gradients);
     CHECK(s->gradients != NULL);
     memset(s->gradients, 0xff, (size_t)model_elements(s->model) * sizeof *s->gradients);
@@ -240,9 +245,9 @@ static void check_frozen(const struct shared *s, bool expected)
 
 static void test_model(struct device *dev, enum dtype dtype, const char *architecture, bool tied,
                        bool sequence, const char *frozen, struct model_freezing freezing,
-                       double tolerance)
+                       struct model_adapter adapter, double tolerance)
 {
-    bool masks = strcmp(architecture, "gpt2") != 0;
+    bool masks = architecture[0] == 'b' || architecture[0] == 'r';
     struct model_config config = {
         .architecture = architecture,
         .layers = 2,
@@ -255,7 +260,9 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .dropout = 0.1f,
         .attention_dropout = 0.2f,
         .norm_epsilon = 1e-5f,
+        .rope_theta = 1e4,
         .initializer_range = 0.2f,
+        .adapter = adapter,
         .tied = tied,
         .segments = masks ? 2 : 0,
         .next_sentence = strcmp(architecture, "bert") == 0,
@@ -279,8 +286,8 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     }
     compare_gradients(&part, &whole, tolerance);
     check_replicas(&part);
-    check_frozen(&part,
-                 frozen != NULL || freezing.embeddings || freezing.backbone || freezing.layers > 0);
+    check_frozen(&part, adapter.rank > 0 || frozen != NULL || freezing.embeddings ||
+                            freezing.backbone || freezing.layers > 0);
     run(&part, 0, false);
     run(&whole, 0, false);
     for (int i = 0; i < ROWS; i++) {
@@ -299,22 +306,27 @@ int main(int argc, char **argv)
                                 blocks = {.embeddings = true, .layers = 2},
                                 backbone = {.backbone = true}, inside = {.layers = 1};
     const char *some_gpt2 = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight";
+    const struct model_adapter none = {0}, wide = {4, 6, 0.25f, "all-linear"},
+                               some = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
     for (int sequence = 0; sequence < 2; sequence++) {
         bool rows = sequence == 1;
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, all, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, all, 1e-5);
-        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, all, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, some_gpt2, all, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, "cls.*", low, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, low, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, blocks, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, backbone, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, backbone, 1e-5);
-        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, inside, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, none, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, all, none, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, all, none, 1e-5);
+        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, all, none, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, some_gpt2, all, none, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, "cls.*", low, none, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, low, none, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, blocks, none, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, backbone, none, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, backbone, none, 1e-5);
+        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, inside, none, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, wide, 1e-5);
+        test_model(dev, DTYPE_F32, "llama", false, rows, NULL, all, some, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
-            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, 3e-2);
-            test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, all, 1e-1);
+            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, wide, 6e-2);
+            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, none, 6e-2);
+            test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, all, none, 1e-1);
         }
     }
     CHECK_OK(device_destroy(&dev));

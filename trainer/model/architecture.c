@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "trainer/model/model_impl.h"
+#include "trainer/model/layout_impl.h"
 
 /* Every parameter starts on a 64-byte line, in f32 and in the bf16 copy. */
 enum { ALIGNMENT_ELEMS = 32 };
@@ -26,7 +26,7 @@ static int64_t aligned(int64_t elements)
 }
 
 /* Most parameters of a block, and of all else. */
-enum { BLOCK_PARAMETERS = 16, OTHER_PARAMETERS = 16 };
+enum { BLOCK_PARAMETERS = 32, OTHER_PARAMETERS = 16 };
 
 static const struct architecture architectures[] = {
     {.name = "gpt2", .causal = true},
@@ -110,30 +110,6 @@ int64_t model_parameter_elements(const struct model_parameter *p)
     return elements;
 }
 
-struct layout {
-    struct model_parameter *parameters;
-    int count;
-    const struct model_config *config;
-    int64_t elements;
-    int64_t vectors; /* elements of these */
-    int ranks, rank;
-    int64_t layer; /* what is appended now belongs to */
-};
-
-enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLUMNS };
-
-/* A whole parameter, and how it is shared out. */
-struct shape {
-    int64_t rows, columns;
-    int dimensions;
-    bool transposed;
-    float initial, deviation;
-    enum split split;
-    int blocks;     /* query, key and value lie one after the other, and each is split; else 1 */
-    int64_t extent; /* of a rank's part of a block along the split, with padding */
-    int joined;     /* it and those behind it are one matrix: nothing in between; else 0 */
-};
-
 static void append_piece(struct model_parameter *p, struct model_piece piece)
 {
     if (piece.rows > 0 && piece.columns > 0) {
@@ -159,15 +135,11 @@ static void cut_parameter(struct model_parameter *p, const struct shape *shape, 
 
 static bool is_frozen(const char *patterns, const char *name)
 {
-    static const char separators[] = ", ";
     char pattern[MODEL_NAME_BYTES];
-    for (const char *at = patterns; at != NULL && *at != '\0'; at += strspn(at, separators)) {
-        size_t length = strcspn(at, separators);
-        snprintf(pattern, sizeof pattern, "%.*s", (int)length, at);
+    for (const char *at = patterns; at != NULL && layout_next_word(&at, pattern);) {
         if (fnmatch(pattern, name, 0) == 0) {
             return true;
         }
-        at += length;
     }
     return false;
 }
@@ -202,6 +174,7 @@ static void append(struct layout *layout, enum model_role role, struct shape sha
         .decay = shape.dimensions == 2,
         .initial = shape.initial,
         .deviation = shape.deviation,
+        .bound = shape.bound,
     };
     if (shape.split == SPLIT_NONE) {
         append_piece(p, (struct model_piece){0, 0, 0, shape.rows, shape.columns});
@@ -212,7 +185,12 @@ static void append(struct layout *layout, enum model_role role, struct shape sha
     va_start(arguments, format);
     vsnprintf(p->name, sizeof p->name, format, arguments);
     va_end(arguments);
-    p->trained = !is_frozen(layout->config->frozen, p->name) && !lies_frozen(layout->config, p);
+    p->trained = layout->config->adapter.rank > 0 ? model_is_adapter(p)
+                                                  : !is_frozen(layout->config->frozen, p->name) &&
+                                                        !lies_frozen(layout->config, p);
+    if (layout->count - layout->block <= BLOCK_PARAMETERS) {
+        layout->shapes[layout->count - layout->block - 1] = shape;
+    }
 }
 
 /* Those that are trained, or those that are not, behind what has its place already. */
@@ -292,6 +270,12 @@ static struct shape vocabulary_split(const struct model_config *c, int ranks)
     return shape;
 }
 
+void layout_append(struct layout *layout, enum model_role role, struct shape shape,
+                   const char *name)
+{
+    append(layout, role, shape, "%s", name);
+}
+
 /* As the file has it: [out, in]. */
 static struct shape dense(int64_t rows, int64_t columns, float deviation)
 {
@@ -366,7 +350,9 @@ static void append_gpt2(struct layout *layout, const struct model_config *c)
     append(layout, MODEL_POSITION_TABLE, table(c->positions, c->width, c->initializer_range),
            "transformer.wpe.weight");
     for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
+        layout->block = layout->count;
         append_gpt2_layer(layout, c, (int)layout->layer);
+        layout_adapters(layout);
     }
     append(layout, MODEL_NORM1, vector(c->width, 1), "transformer.ln_f.weight");
     append(layout, MODEL_NORM1, vector(c->width, 0), "transformer.ln_f.bias");
@@ -480,7 +466,9 @@ static void append_bert(struct layout *layout, const struct model_config *c, con
     snprintf(name, sizeof name, "%s.embeddings.LayerNorm", model);
     append_norm(layout, MODEL_NORM1, c, name);
     for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
+        layout->block = layout->count;
         append_bert_layer(layout, c, model);
+        layout_adapters(layout);
     }
     if (c->task == MODEL_WORDS) {
         append_bert_heads(layout, c, model);
@@ -515,7 +503,9 @@ static void append_llama(struct layout *layout, const struct model_config *c)
     struct shape tokens = vocabulary_split(c, layout->ranks);
     append(layout, MODEL_TOKEN_TABLE, tokens, "model.embed_tokens.weight");
     for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
+        layout->block = layout->count;
         append_llama_layer(layout, c);
+        layout_adapters(layout);
     }
     append(layout, MODEL_NORM1, vector(c->width, 1), "model.norm.weight");
     if (!c->tied && c->task == MODEL_WORDS) {
@@ -537,7 +527,9 @@ status model_layout(const struct model_config *config, int ranks, int rank,
             "%d ranks do not share %lld heads, %lld key-value heads and %lld inner features evenly",
             ranks, (long long)config->heads, (long long)model_kv_heads(config),
             (long long)config->inner);
-    struct layout layout = {.config = config, .ranks = ranks, .rank = rank, .layer = -1};
+    struct shape shapes[BLOCK_PARAMETERS];
+    struct layout layout = {
+        .config = config, .shapes = shapes, .ranks = ranks, .rank = rank, .layer = -1};
     size_t slots = OTHER_PARAMETERS + (size_t)config->layers * BLOCK_PARAMETERS;
     layout.parameters = calloc(slots, sizeof *layout.parameters);
     REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
@@ -552,6 +544,9 @@ status model_layout(const struct model_config *config, int ranks, int rank,
     place(&layout, true);
     place(&layout, false);
     status result = check_frozen(&layout);
+    if (result == STATUS_OK && config->adapter.rank > 0) {
+        result = layout_check_targets(&layout);
+    }
     if (result != STATUS_OK) {
         free(layout.parameters);
         return result;
@@ -560,69 +555,4 @@ status model_layout(const struct model_config *config, int ranks, int rank,
     *count = layout.count;
     *elements = layout.elements;
     return STATUS_OK;
-}
-
-static float draw(const struct model_parameter *p, uint64_t key, int64_t element)
-{
-    return p->deviation > 0 ? p->deviation * random_normal(key, (uint64_t)element) : p->initial;
-}
-
-static uint64_t draw_key(int index, uint64_t seed)
-{
-    return random_key(seed, RANDOM_INITIAL_WEIGHTS, (uint64_t)index, 0);
-}
-
-float model_initial(const struct model_parameter *p, int index, uint64_t seed, int64_t element)
-{
-    return draw(p, draw_key(index, seed), element);
-}
-
-/* Element (row, column) of the whole draws the same number wherever it lies. */
-/* parameter: where its part begins. */
-static void initialise_piece(const struct model_parameter *p, const struct model_piece *piece,
-                             uint64_t key, float *parameter)
-{
-    float *w = parameter + piece->first;
-    for (int64_t row = 0; row < piece->rows; row++) {
-        int64_t whole = (piece->row + row) * p->whole_columns + piece->column;
-        for (int64_t column = 0; column < piece->columns; column++) {
-            *w++ = draw(p, key, whole + column);
-        }
-    }
-}
-
-static void initialise_parameter(const struct model *m, int index, uint64_t seed, float *parameter)
-{
-    const struct model_parameter *p = &m->parameters[index];
-    uint64_t key = draw_key(index, seed);
-    for (int j = 0; j < p->piece_count; j++) {
-        initialise_piece(p, &p->pieces[j], key, parameter);
-    }
-}
-
-/* Made on the host, with the padding's zeros, and written from there. */
-static status initialise_on_device(struct model *m, struct device *dev, int index, uint64_t seed)
-{
-    const struct model_parameter *p = &m->parameters[index];
-    size_t elements = (size_t)(p->rows * p->columns);
-    float *parameter = calloc(elements + 1, sizeof *parameter);
-    REQUIRE(parameter != NULL, STATUS_INTERNAL, "out of memory for %s", p->name);
-    initialise_parameter(m, index, seed, parameter);
-    status result = device_write(dev, kernels_stream(m->kernels), m->weights + p->first, parameter,
-                                 elements * sizeof *parameter);
-    free(parameter);
-    return result;
-}
-
-status model_initialise(struct model *m, uint64_t seed)
-{
-    struct device *dev = kernels_device(m->kernels);
-    for (int i = 0; i < m->parameter_count; i++) {
-        if (device_is_host(dev)) {
-            initialise_parameter(m, i, seed, m->weights + m->parameters[i].first);
-        } else {
-            TRY(initialise_on_device(m, dev, i, seed));
-        }
-    }
-    return model_weights_changed(m);
 }

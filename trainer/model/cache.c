@@ -126,7 +126,7 @@ static status extend_layer(struct model *m, struct model_cache *cache,
             TRY(extend_sequence(m, cache, layer, i, row, counts[i]));
         }
     }
-    TRY(model_project_attended(m, layer, input->rows));
+    TRY(model_project_attended(m, input, layer));
     return model_layer_rest(m, input, layer);
 }
 

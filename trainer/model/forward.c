@@ -76,6 +76,7 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
     TRY(model_spread(m, own(m, a->norm1, n), n, &norm));
     TRY(linear_forward(m->kernels, qkv, tensor_absent(), norm, model_matrix(m, place.weight),
                        model_vector(m, place.bias), ACTIVATION_NONE));
+    TRY(model_adapters_forward(m, input, layer, place, qkv, norm));
     return turn(m, input, qkv, false);
 }
 
@@ -86,19 +87,21 @@ static int64_t first_token(const struct model *m)
 }
 
 /* y = x w^T + b over all ranks' columns of x and w, into `exchange`; one rank adds the bias. */
-static status project(struct model *m, struct place place, struct tensor x)
+static status project(struct model *m, const struct model_input *input, int64_t layer,
+                      struct place place, struct tensor x)
 {
-    TRY(linear_forward(m->kernels, first(m->activations.exchange, x.rows), tensor_absent(), x,
-                       model_matrix(m, place.weight),
+    struct tensor y = first(m->activations.exchange, x.rows);
+    TRY(linear_forward(m->kernels, y, tensor_absent(), x, model_matrix(m, place.weight),
                        m->rank == 0 ? model_vector(m, place.bias) : tensor_absent(),
                        ACTIVATION_NONE));
+    TRY(model_adapters_forward(m, input, layer, place, y, x));
     return model_add_up(m, x.rows);
 }
 
-status model_project_attended(struct model *m, int64_t layer, int64_t n)
+status model_project_attended(struct model *m, const struct model_input *input, int64_t layer)
 {
-    return project(m, model_place(m, layer, MODEL_PROJECTION),
-                   first(m->activations.layers[layer].attended, n));
+    return project(m, input, layer, model_place(m, layer, MODEL_PROJECTION),
+                   first(m->activations.layers[layer].attended, input->rows));
 }
 
 static status attention_block(struct model *m, const struct model_input *input, int64_t layer)
@@ -111,22 +114,34 @@ static status attention_block(struct model *m, const struct model_input *input, 
     TRY(attention_forward(m->kernels, first(a->attended, n), first_columns(a->lse, n),
                           model_queries(m, qkv), model_keys(m, qkv), model_values(m, qkv),
                           &attention));
-    return model_project_attended(m, layer, n);
+    return model_project_attended(m, input, layer);
 }
 
-static status feed_forward_block(struct model *m, int64_t layer, int64_t n)
+/* y = act(x W^T + b), and what adapters add before the activation. */
+static status activate(struct model *m, const struct model_input *input, int64_t layer,
+                       struct place place, struct tensor y, struct tensor kept, struct tensor x,
+                       enum activation act)
 {
-    struct kernels *k = m->kernels;
+    bool apart = act != ACTIVATION_NONE && model_is_adapted(m, place);
+    TRY(linear_forward(m->kernels, y, apart ? tensor_absent() : kept, x,
+                       model_matrix(m, place.weight), model_vector(m, place.bias),
+                       apart ? ACTIVATION_NONE : act));
+    TRY(model_adapters_forward(m, input, layer, place, y, x));
+    return apart ? activation_forward(m->kernels, y, kept, act) : STATUS_OK;
+}
+
+static status feed_forward_block(struct model *m, const struct model_input *input, int64_t layer)
+{
+    int64_t n = input->rows;
     struct layer_activations *a = &m->activations.layers[layer];
     struct place place = model_place(m, layer, MODEL_FC);
     struct tensor norm, inner = first(a->inner, n), kept = first(a->kept, n);
     bool gated = m->architecture->gated;
     TRY(model_spread(m, own(m, a->norm2, n), n, &norm));
-    TRY(linear_forward(k, gated ? kept : inner, gated ? tensor_absent() : kept, norm,
-                       model_matrix(m, place.weight), model_vector(m, place.bias),
-                       gated ? ACTIVATION_NONE : m->config.activation));
-    TRY(gated ? swiglu_forward(k, inner, kept) : STATUS_OK);
-    return project(m, model_place(m, layer, MODEL_FC_PROJECTION), first(a->inner, n));
+    TRY(gated ? activate(m, input, layer, place, kept, tensor_absent(), norm, ACTIVATION_NONE)
+              : activate(m, input, layer, place, inner, kept, norm, m->config.activation));
+    TRY(gated ? swiglu_forward(m->kernels, inner, kept) : STATUS_OK);
+    return project(m, input, layer, model_place(m, layer, MODEL_FC_PROJECTION), first(a->inner, n));
 }
 
 /* Rows of the position table from a sequence's first position on. */
@@ -182,7 +197,7 @@ status model_layer_rest(struct model *m, const struct model_input *input, int64_
     TRY(norm_after(m, own(m, a->middle, n), own(m, a->norm2, n), own(m, a->statistics2, n),
                    own(m, post ? a->norm1 : a->input, n), delta, model_place(m, layer, MODEL_NORM2),
                    own_dropout(m, input, layer, DROPOUT_PROJECTION)));
-    TRY(feed_forward_block(m, layer, n));
+    TRY(feed_forward_block(m, input, layer));
     after_layer(m, layer, n, &stream, &norm, &statistics);
     return norm_after(m, stream, norm, statistics, own(m, post ? a->norm2 : a->middle, n), delta,
                       model_place(m, layer + 1, MODEL_NORM1),
@@ -319,28 +334,40 @@ static status weight_backward(struct backward *b, struct place place, struct ten
 
 /* Gradients of an output projection: of its weights from dy and x, and of this rank's columns of x (before
  * their own activation). */
-static status project_backward(struct backward *b, struct place place, struct tensor dx,
-                               struct tensor dy, struct tensor x, enum activation act,
-                               struct tensor kept)
+static status project_backward(struct backward *b, int64_t layer, enum model_role role,
+                               struct tensor dx, struct tensor dy, struct tensor x,
+                               enum activation act, struct tensor kept)
 {
+    struct model *m = b->m;
+    struct place place = model_place(m, layer, role);
+    struct tensor matrix = model_matrix(m, place.weight);
     TRY(weight_backward(b, place, dy, x));
-    return linear_backward_input(b->m->kernels, dx, dy, model_matrix(b->m, place.weight), act,
-                                 kept);
+    if (!model_is_adapted(m, place)) {
+        return linear_backward_input(m->kernels, dx, dy, matrix, act, kept);
+    }
+    TRY(linear_backward_input(m->kernels, dx, dy, matrix, ACTIVATION_NONE, tensor_absent()));
+    TRY(model_adapters_backward_input(m, b->input, layer, place, dx, dy));
+    TRY(model_adapters_backward_weight(m, b->input, layer, place, b->gradients, dy, x));
+    return act == ACTIVATION_NONE ? STATUS_OK : activation_backward(m->kernels, dx, dx, kept, act);
 }
 
 /* Of a matrix that reads the stream: of its weights, and of the norm's output x into `exchange`, added up
  * over the ranks behind the product of the weights. */
-static status reader_backward(struct backward *b, struct place place, struct tensor dy,
-                              struct tensor x)
+static status reader_backward(struct backward *b, int64_t layer, enum model_role role,
+                              struct tensor dy, struct tensor x)
 {
     struct model *m = b->m;
+    struct place place = model_place(m, layer, role);
     struct tensor all;
     TRY(model_spread_start(m, x, b->n, &all));
     TRY(linear_backward_input(m->kernels, first(m->activations.exchange, b->n), dy,
                               model_matrix(m, place.weight), ACTIVATION_NONE, tensor_absent()));
+    TRY(model_adapters_backward_input(m, b->input, layer, place,
+                                      first(m->activations.exchange, b->n), dy));
     TRY(model_spread_wait(m));
     TRY(model_add_up_start(m, b->n));
     TRY(weight_backward(b, place, dy, all));
+    TRY(model_adapters_backward_weight(m, b->input, layer, place, b->gradients, dy, all));
     return model_add_up_wait(m, b->n);
 }
 
@@ -372,12 +399,11 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
     struct tensor d_inner = first(m->activations.d_inner, b->n), kept = first(a->kept, b->n), dy;
     bool gated = m->architecture->gated;
     TRY(model_spread(m, delta, b->n, &dy));
-    TRY(project_backward(b, model_place(m, layer, MODEL_FC_PROJECTION), d_inner, dy,
-                         first(a->inner, b->n), gated ? ACTIVATION_NONE : m->config.activation,
+    TRY(project_backward(b, layer, MODEL_FC_PROJECTION, d_inner, dy, first(a->inner, b->n),
+                         gated ? ACTIVATION_NONE : m->config.activation,
                          gated ? tensor_absent() : kept));
     TRY(gated ? swiglu_backward(m->kernels, kept, d_inner, kept) : STATUS_OK);
-    return reader_backward(b, model_place(m, layer, MODEL_FC), gated ? kept : d_inner,
-                           own(m, a->norm2, b->n));
+    return reader_backward(b, layer, MODEL_FC, gated ? kept : d_inner, own(m, a->norm2, b->n));
 }
 
 static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
@@ -390,14 +416,14 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
     struct attention attention = model_attention(m, b->input, layer);
     struct tensor dy;
     TRY(model_spread(m, delta, b->n, &dy));
-    TRY(project_backward(b, model_place(m, layer, MODEL_PROJECTION), d_attended, dy,
-                         first(a->attended, b->n), ACTIVATION_NONE, tensor_absent()));
+    TRY(project_backward(b, layer, MODEL_PROJECTION, d_attended, dy, first(a->attended, b->n),
+                         ACTIVATION_NONE, tensor_absent()));
     TRY(attention_backward(m->kernels, model_queries(m, d_qkv), model_keys(m, d_qkv),
                            model_values(m, d_qkv), d_attended, model_queries(m, qkv),
                            model_keys(m, qkv), model_values(m, qkv), first(a->attended, b->n),
                            first_columns(a->lse, b->n), &attention));
     TRY(turn(m, b->input, d_qkv, true));
-    return reader_backward(b, model_place(m, layer, MODEL_QKV), d_qkv, own(m, a->norm1, b->n));
+    return reader_backward(b, layer, MODEL_QKV, d_qkv, own(m, a->norm1, b->n));
 }
 
 /* What the stream reads of the norms within. */

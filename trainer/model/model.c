@@ -4,6 +4,8 @@
 
 #include "trainer/model/model_impl.h"
 
+enum { ADAPTERS_JOINED = 3 }; /* query, key and value */
+
 static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
                    struct tensor *out)
 {
@@ -45,6 +47,7 @@ static status arrange_layer(const struct model_config *c, struct model_sharing s
     TRY(take(arena, dtype, own, c->width, &out->norm2));
     TRY(take(arena, DTYPE_F32, own, 2, &out->statistics2));
     TRY(take(arena, dtype, n, share.inner, &out->inner));
+    TRY(take(arena, dtype, n, c->adapter.rank * model_adapters_of(c), &out->adapted));
     out->kept = out->lse = tensor_absent();
     if (training) {
         TRY(take(arena, DTYPE_F32, share.heads, n, &out->lse));
@@ -129,6 +132,10 @@ status model_arrange(const struct model_config *config, struct model_sharing sha
         TRY(take(arena, dtype, rows, share.width + 2 * share.kv_width, &out->d_qkv));
         TRY(take(arena, dtype, rows, share.inner, &out->d_inner));
         TRY(take(arena, DTYPE_F32, 2, config->width, &out->unused));
+        TRY(take(arena, dtype, rows, ADAPTERS_JOINED * config->adapter.rank, &out->d_adapted));
+        int64_t widest = config->width > share.inner ? config->width : share.inner;
+        bool drops = config->adapter.rank > 0 && config->adapter.dropout > 0;
+        TRY(take(arena, dtype, rows, drops ? widest : 0, &out->dropped));
     }
     return STATUS_OK;
 }

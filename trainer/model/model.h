@@ -41,6 +41,14 @@ enum model_task {
     MODEL_VECTORS  /* none: the rows themselves */
 };
 
+/* Small matrices beside frozen ones (adapter.c): these alone are trained. */
+struct model_adapter {
+    int64_t rank; /* 0: none */
+    float alpha, dropout;
+    const char *
+        targets; /* what names of matrices end with, comma-separated; "all-linear": of every block */
+};
+
 struct model_config {
     const char *architecture; /* "gpt2", "bert", "roberta", "llama" */
     int64_t layers, width, heads, inner, positions, vocabulary;
@@ -54,7 +62,8 @@ struct model_config {
     int64_t output_rows; /* rows of a micro-batch that BERT's head or a task's reads at most, ... */
     int64_t examples;    /* ... and examples of BERT's next_sentence */
     enum model_task task;
-    int64_t labels;     /* outputs of a task's head */
+    int64_t labels; /* outputs of a task's head */
+    struct model_adapter adapter;
     const char *frozen; /* patterns of names (fnmatch), comma-separated: not trained; NULL: none */
     struct model_freezing freezing; /* likewise, by place */
 };
@@ -82,8 +91,10 @@ enum model_role {
     MODEL_POOLER,
     MODEL_TRANSFORM,
     MODEL_TRANSFORM_NORM,
-    MODEL_DECODER, /* the vocabulary's matrix where it is not the token table, and its bias */
-    MODEL_LABELS,  /* BERT's two labels, or the matrix of a task */
+    MODEL_DECODER,     /* the vocabulary's matrix where it is not the token table, and its bias */
+    MODEL_LABELS,      /* BERT's two labels, or the matrix of a task */
+    MODEL_ADAPTER_IN,  /* A: reads what the frozen matrix reads */
+    MODEL_ADAPTER_OUT, /* B: adds to what it makes */
     MODEL_ROLES
 };
 
@@ -92,12 +103,14 @@ struct model_parameter {
     char name[MODEL_NAME_BYTES]; /* in the Hugging Face state_dict */
     enum model_role role;
     int64_t layer; /* the block that it lies in: -1 before them, L behind them */
-    int joined;   /* it and the next ones, as many together, are one matrix (or bias) to products */
-    bool trained; /* has a gradient and moments; the same for all that are joined */
-    int64_t first;                     /* element in the flat buffer: trained ones come first */
-    int64_t vector;                    /* of a vector: its first element among all vectors' */
-    int64_t rows, columns;             /* of the part in memory; rows may be padded (vocabulary) */
-    int64_t whole_rows, whole_columns; /* of all ranks' parts together, without padding */
+    int joined;  /* it and the next ones, as many together, are one matrix (or bias) to products */
+    int adapter; /* of a matrix: the parameter A of its adapter, B follows; 0: none */
+    int adapter_place;     /* among those of its layer */
+    bool trained;          /* has a gradient and moments; the same for all that are joined */
+    int64_t first;         /* element in the flat buffer: trained ones come first */
+    int64_t vector;        /* of a vector: its first element among all vectors' */
+    int64_t rows, columns; /* of the part in memory; rows may be padded (vocabulary) */
+    int64_t whole_rows, whole_columns;           /* of all ranks' parts together, without padding */
     struct model_piece pieces[MODEL_PIECES_MAX]; /* of the part, without padding, in its order */
     int piece_count;                             /* 0: nothing but padding fell to this rank */
     bool replicated; /* every rank holds the whole, and the same gradient of it */
@@ -106,7 +119,14 @@ struct model_parameter {
     bool decay;      /* weight decay applies: matrices and embeddings */
     float initial;   /* the value, where deviation is 0 */
     float deviation; /* of the normal distribution */
+    float bound;     /* > 0: uniform between it and its negative */
 };
+
+/* model_is_adapter - whether it is a part of one, not of the model that it is for. */
+static inline bool model_is_adapter(const struct model_parameter *p)
+{
+    return p->role == MODEL_ADAPTER_IN || p->role == MODEL_ADAPTER_OUT;
+}
 
 struct model;
 struct model_cache; /* keys and values of generation */
@@ -144,7 +164,8 @@ int64_t model_vocabulary_rows(const struct model_config *config, int ranks);
  * Split     rows of the matrices that read the stream (heads of each of query, key and value; inner
  *           features), columns of those that write to it, rows of the token table
  * Memory    *out is the caller's, for free(); *elements is the flat buffer's length
- * Errors    STATUS_UNAVAILABLE naming the architecture; STATUS_RECIPE naming matrices that are frozen in part
+ * Errors    STATUS_UNAVAILABLE naming the architecture; STATUS_RECIPE naming matrices that are frozen in part, or an
+ *           adapter's target that is none
  * Source    Shoeybi et al. 2019, arXiv:1909.08053 */
 status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements);

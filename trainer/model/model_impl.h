@@ -55,6 +55,7 @@ struct layer_activations {
     struct tensor statistics2; /* f32 [n, 2] */
     struct tensor kept;  /* [N, F/t] of the activation, for backward; SwiGLU: [N, 2F/t] before it */
     struct tensor inner; /* [N, F/t] after it */
+    struct tensor adapted; /* [N, rank x adapters] what these have of their inputs */
 };
 
 /* What BERT's heads keep: M masked rows, E examples. A task's head has the first three (dense and kept where it has a
@@ -85,11 +86,13 @@ struct activations {
      * of the hidden states, which the objective writes; of a norm's output */
     struct tensor exchange;
     /* gradients, with training only */
-    struct tensor d_stream; /* [n, C] along the residual stream */
-    struct tensor d_delta;  /* [n, C] behind dropout; absent without */
-    struct tensor d_qkv;    /* [N, (H + 2 G) D / t] */
-    struct tensor d_inner;  /* [N, F/t] */
-    struct tensor unused;   /* f32 [2, C] gradients of a frozen norm */
+    struct tensor d_stream;  /* [n, C] along the residual stream */
+    struct tensor d_delta;   /* [n, C] behind dropout; absent without */
+    struct tensor d_qkv;     /* [N, (H + 2 G) D / t] */
+    struct tensor d_inner;   /* [N, F/t] */
+    struct tensor d_adapted; /* [N, 3 rank] of a product's adapters at most */
+    struct tensor dropped;   /* [N, C or F/t] an adapter's input behind dropout */
+    struct tensor unused;    /* f32 [2, C] gradients of a frozen norm */
 };
 
 struct model {
@@ -117,6 +120,7 @@ struct model {
     struct comm_request *adding, *spreading;
     struct tensor gathered;  /* [N, C] all rows, with sequence parallelism */
     struct tensor norm_sums; /* f32 [2, C] likewise */
+    float *adapter_sums;     /* [C rank] */
     struct range *ranges;    /* [ranks] */
 };
 
@@ -173,6 +177,31 @@ status model_spread(struct model *m, struct tensor own, int64_t n, struct tensor
 status model_norm_sums_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta);
 status model_norm_sums_end(struct model *m, struct tensor dgamma, struct tensor dbeta);
 
+/* model_adapter_sums_begin - where a rank's part of a gradient of an adapter's matrix that all ranks have is added to,
+ * or, fresh, is set, instead of *gradient; _end brings the sum over the ranks back to it. */
+status model_adapter_sums_begin(struct model *m, bool fresh, struct tensor *gradient);
+status model_adapter_sums_end(struct model *m, struct tensor gradient);
+
+/* ---- adapter.c ---- */
+
+/* model_adapters_of - how many a layer has. */
+int model_adapters_of(const struct model_config *config);
+
+/* model_is_adapted - whether a matrix, or one that is joined to it, has an adapter. */
+bool model_is_adapted(const struct model *m, struct place place);
+
+/* model_adapters_forward - y += what the adapters of a product with the output y make of its input x. */
+status model_adapters_forward(struct model *m, const struct model_input *input, int64_t layer,
+                              struct place place, struct tensor y, struct tensor x);
+
+/* model_adapters_backward_input - dx += theirs; _weight, which comes next, their gradients. */
+status model_adapters_backward_input(struct model *m, const struct model_input *input,
+                                     int64_t layer, struct place place, struct tensor dx,
+                                     struct tensor dy);
+status model_adapters_backward_weight(struct model *m, const struct model_input *input,
+                                      int64_t layer, struct place place, float *const *gradients,
+                                      struct tensor dy, struct tensor x);
+
 /* model_dropout - the numbers of one place: layer -1 is the embedding. */
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_place place);
@@ -201,7 +230,7 @@ struct attention model_attention(const struct model *m, const struct model_input
 status model_embed(struct model *m, const struct model_input *input);
 status model_first_norm(struct model *m, const struct model_input *input);
 status model_project_qkv(struct model *m, const struct model_input *input, int64_t layer);
-status model_project_attended(struct model *m, int64_t layer, int64_t n);
+status model_project_attended(struct model *m, const struct model_input *input, int64_t layer);
 /* model_hidden - all rows behind the final norm. */
 status model_hidden(struct model *m, int64_t n, struct tensor *hidden);
 /* model_heads_forward - from all rows behind the last norm to what the vocabulary's matrix and the labels' read;

@@ -20,8 +20,9 @@ size_t model_window_bytes(const struct model_config *config, struct model_sharin
                           enum dtype dtype, int64_t rows)
 {
     size_t sums = (size_t)(rows * config->width) * sizeof(float);
-    size_t norms = sharing.sequence ? (size_t)(2 * config->width) * sizeof(float) : 0;
-    return sharing.ranks > 1 ? sums + norms + gathered_bytes(config, sharing, dtype, rows) : 0;
+    int64_t vectors = (sharing.sequence ? 2 : 0) + config->adapter.rank;
+    size_t others = (size_t)(vectors * config->width) * sizeof(float);
+    return sharing.ranks > 1 ? sums + others + gathered_bytes(config, sharing, dtype, rows) : 0;
 }
 
 status model_connect(struct model *m)
@@ -35,8 +36,9 @@ status model_connect(struct model *m)
     if (dtype == DTYPE_F32) {
         m->activations.exchange = tensor_view(m->window, DTYPE_F32, m->rows, m->config.width);
     }
+    m->adapter_sums = m->window + m->rows * m->config.width;
     if (m->sharing.sequence) {
-        float *norms = m->window + m->rows * m->config.width;
+        float *norms = m->adapter_sums + m->config.adapter.rank * m->config.width;
         m->norm_sums = tensor_view(norms, DTYPE_F32, 2, m->config.width);
         m->gathered = tensor_view(norms + 2 * m->config.width, dtype, m->rows, m->config.width);
     }
@@ -215,4 +217,36 @@ status model_norm_sums_end(struct model *m, struct tensor dgamma, struct tensor 
     TRY(comm_all_reduce(m->tensor, m->norm_sums.data, vectors * m->config.width));
     TRY(copy(m, dgamma, tensor_rows(m->norm_sums, 0, 1)));
     return dbeta.data == NULL ? STATUS_OK : copy(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
+}
+
+/* ---- an adapter's gradients, from each rank's part of it ---- */
+
+static struct tensor adapter_sums(const struct model *m, struct tensor gradient)
+{
+    return tensor_view(m->adapter_sums, DTYPE_F32, gradient.rows, gradient.columns);
+}
+
+status model_adapter_sums_begin(struct model *m, bool fresh, struct tensor *gradient)
+{
+    if (m->ranks == 1) {
+        return STATUS_OK;
+    }
+    struct tensor sums = adapter_sums(m, *gradient);
+    if (!fresh && m->rank == 0) {
+        TRY(copy(m, sums, *gradient));
+    } else if (!fresh) {
+        TRY(device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), sums.data,
+                        (size_t)(sums.rows * sums.columns) * sizeof(float)));
+    }
+    *gradient = sums;
+    return STATUS_OK;
+}
+
+status model_adapter_sums_end(struct model *m, struct tensor gradient)
+{
+    if (m->ranks == 1) {
+        return STATUS_OK;
+    }
+    TRY(comm_all_reduce(m->tensor, m->adapter_sums, gradient.rows * gradient.columns));
+    return copy(m, gradient, adapter_sums(m, gradient));
 }

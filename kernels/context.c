@@ -1,0 +1,97 @@
+/* Making a context of a device's back-end, and what is known of it. */
+#include <stdlib.h>
+
+#include "kernels/kernels_table.h"
+
+static const struct kernels_driver *drivers[] = {[DEVICE_CPU] = &cpu_driver, [DEVICE_CUDA] = NULL};
+
+void kernels_register(enum device_kind kind, const struct kernels_driver *driver)
+{
+    drivers[kind] = driver;
+}
+
+static status limits_check(const struct kernels_limits *l)
+{
+    const int64_t most = INT64_C(1) << 31;
+    REQUIRE(l->rows > 0 && l->width > 0 && l->inner >= 0 && l->heads > 0 && l->head_width > 0 &&
+                l->sequence > 0 && l->vocabulary > 0,
+            STATUS_INTERNAL,
+            "kernels_create: rows %lld, width %lld, inner %lld, heads %d, head width %lld, "
+            "sequence %lld, vocabulary %lld: all must be positive",
+            (long long)l->rows, (long long)l->width, (long long)l->inner, l->heads,
+            (long long)l->head_width, (long long)l->sequence, (long long)l->vocabulary);
+    REQUIRE(l->rows < most && l->width < most && l->inner < most && l->head_width < most &&
+                l->sequence < most && l->vocabulary < most,
+            STATUS_INTERNAL, "kernels_create: a size of 2^31 or more");
+    return STATUS_OK;
+}
+
+status kernels_create(struct device *dev, enum dtype dtype, int threads,
+                      const struct kernels_limits *limits, struct kernels **out)
+{
+    *out = NULL;
+    TRY(limits_check(limits));
+    REQUIRE(threads >= 0, STATUS_INTERNAL, "kernels_create: %d threads", threads);
+    const struct kernels_driver *driver = drivers[device_kind_of(dev)];
+    REQUIRE(driver != NULL, STATUS_UNAVAILABLE,
+            "device cuda: this build has no CUDA kernels; set train.device to cpu or auto");
+    struct kernels *k = calloc(1, sizeof *k);
+    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
+    k->device = dev;
+    k->dtype = dtype;
+    k->limits = *limits;
+    status result = driver->create(k, threads);
+    if (result != STATUS_OK) {
+        free(k);
+        return result;
+    }
+    *out = k;
+    return STATUS_OK;
+}
+
+status kernels_destroy(struct kernels **k)
+{
+    if (*k != NULL) {
+        (*k)->table.destroy(*k);
+        free(*k);
+        *k = NULL;
+    }
+    return STATUS_OK;
+}
+
+size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
+                               const struct kernels_limits *limits)
+{
+    return drivers[kind] != NULL ? drivers[kind]->workspace_bytes(dtype, threads, limits) : 0;
+}
+
+bool kernels_supports(struct device *dev, enum dtype dtype)
+{
+    const struct kernels_driver *driver = drivers[device_kind_of(dev)];
+    return driver != NULL && driver->supports(dtype);
+}
+
+struct device *kernels_device(const struct kernels *k)
+{
+    return k->device;
+}
+
+struct stream *kernels_stream(const struct kernels *k)
+{
+    return k->stream;
+}
+
+enum dtype kernels_dtype(const struct kernels *k)
+{
+    return k->dtype;
+}
+
+int kernels_threads(const struct kernels *k)
+{
+    return k->threads;
+}
+
+const char *kernels_description(const struct kernels *k)
+{
+    return k->description;
+}

@@ -110,12 +110,18 @@ static status finish(status result, const char *stem, struct family *f)
 
 /* ---- families ---- */
 
+static bool takes(const struct family_layout *layout, int index)
+{
+    bool adapter = model_is_adapter(&layout->parameters[index]);
+    return layout->part == FAMILY_WHOLE || (layout->part == FAMILY_ADAPTERS) == adapter;
+}
+
 static status append_all(struct family *f, const char *prefix, const struct family_layout *layout,
                          const struct family_ranges *ranges, float *data)
 {
     f->family.sharded = ranges->sharded;
     for (int i = 0; i < layout->count; i++) {
-        for (int r = 0; r < ranges->count; r++) {
+        for (int r = 0; r < ranges->count && takes(layout, i); r++) {
             const struct optimizer_range *range = &ranges->ranges[r];
             TRY(append_range(f, prefix, layout, i, range->first, range->first + range->count,
                              data != NULL ? data + range->at : NULL));

@@ -22,6 +22,7 @@ struct family_layout {
     const struct model_parameter *parameters;
     int count;
     bool writes_replicated;
+    enum family_part { FAMILY_WHOLE = 0, FAMILY_BASE, FAMILY_ADAPTERS } part; /* which parameters */
 };
 
 /* Which elements of the flat buffers lie where in memory; sharded: other ranks of the data-parallel group

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "build_info.h"
 #include "datasets/labels.h"
+#include "trainer/base_model.h"
 #include "trainer/evaluation.h"
 #include "trainer/job_data.h"
 #include "trainer/manifest.h"
@@ -119,26 +120,67 @@ static status begin_moments(struct job *job)
     return result;
 }
 
-static status begin_fresh(struct job *job)
+/* Adapters beside a frozen model. What that is known by becomes part of the recipe that checkpoints keep. */
+static status begin_adapters(struct job *job)
 {
-    const char *from = job->session.recipe.model.init_from;
-    uint64_t seed = (uint64_t)job->session.recipe.seed;
-    if (job->begun) {
+    struct session *s = &job->session;
+    char carried[FILE_PATH_BYTES];
+    TRY(comm_agree(job->world, base_model_find(&s->recipe, job->world, carried)));
+    TRY(base_model_load(s, job->world));
+    free(job->recipe_text);
+    job->recipe_text = NULL;
+    TRY(comm_agree(job->world, write_recipe_text(&s->recipe, &job->recipe_text)));
+    job->carried = carried[0] != '\0';
+    if (!job->carried) {
         return STATUS_OK;
     }
-    TRY(comm_agree(job->world, model_initialise(job->session.model, seed)));
-    if (from[0] == '\0') {
-        return STATUS_OK;
-    }
+    log_info("adapters from %s", carried);
+    return checkpoint_load(job->world, carried, &job->families[0].family, 1);
+}
+
+static status begin_weights(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
     struct checkpoint_found found = {0};
-    status chosen = checkpoint_choose(job->world, from, true, &found);
-    TRY(comm_agree(job->world, recipe_blame(&job->session.recipe, "model.init_from", chosen, "")));
+    status chosen = checkpoint_choose(job->world, r->model.init_from, true, &found);
+    chosen = recipe_blame(r, "model.init_from", chosen, "");
+    KEEP_FIRST(chosen, chosen == STATUS_OK ? base_model_require_whole(r, &found) : chosen);
+    TRY(comm_agree(job->world, chosen));
     log_info("weights from %s", found.folder);
     status result = checkpoint_load_body(job->world, found.folder, &job->families[0].family, 1);
     free(found.recipe_text);
-    TRY(result);
+    return result;
+}
+
+static bool has_adapters(const struct job *job)
+{
+    return job->session.recipe.adapter.type[0] != '\0';
+}
+
+static status begin_fresh(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    if (job->begun) {
+        return STATUS_OK;
+    }
+    TRY(comm_agree(job->world, model_initialise(job->session.model, (uint64_t)r->seed)));
+    if (r->model.init_from[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(has_adapters(job) ? begin_adapters(job) : begin_weights(job));
     TRY(begin_moments(job));
     return comm_agree(job->world, model_weights_changed(job->session.model));
+}
+
+/* The weights that a run begins with are needed in a resumed one too: what is frozen, and a reference. */
+static status begin_early(struct job *job)
+{
+    if (!has_adapters(job) && job_data_kind(&job->session.recipe) != EXAMPLE_PREFERENCE_PAIRS) {
+        return STATUS_OK;
+    }
+    TRY(begin_fresh(job));
+    job->begun = true;
+    return STATUS_OK;
 }
 
 /* The weights that the run begins with are the reference, in a resumed run too. What they are known by is part of
@@ -150,10 +192,8 @@ static status make_reference(struct job *job)
     if (job_data_kind(r) != EXAMPLE_PREFERENCE_PAIRS) {
         return STATUS_OK;
     }
-    TRY(begin_fresh(job));
-    job->begun = true;
     struct job_data data = data_of(job);
-    TRY(reference_make(&job->session, &data, &job->reference));
+    TRY(reference_make(&job->session, &data, job->carried, &job->reference));
     snprintf(text, sizeof text, "%s%s", job->data_fingerprint, job->reference.weights);
     return hash_memory(text, strlen(text), job->data_fingerprint);
 }
@@ -443,6 +483,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(make_update(job));
     TRY(comm_agree(world, make_run_folder(job)));
     job_long_phase(job, "reference");
+    TRY(begin_early(job));
     TRY(make_reference(job));
     job_long_phase(job, "resume");
     TRY(open_checkpoints(job));

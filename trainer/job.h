@@ -48,6 +48,7 @@ struct job {
     int64_t total_steps;
     int64_t evaluate_samples; /* of one evaluation; 0: none */
     bool begun;               /* the weights are those that a fresh run begins with */
+    bool carried;             /* they hold adapters of another run */
     bool resumed;
     bool finished;  /* by an earlier session, final weights included: nothing is left to do */
     double started; /* clock_seconds at the beginning of the process's job */

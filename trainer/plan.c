@@ -27,7 +27,8 @@ const char *plan_kind_name(enum plan_kind kind)
 const char *plan_part_name(enum plan_part part)
 {
     static const char *const names[PLAN_PARTS] = {
-        "token_embedding", "position_embedding", "attention", "feed_forward", "norms", "output"};
+        "token_embedding", "position_embedding", "attention", "feed_forward", "norms", "output",
+        "adapters"};
     return names[part];
 }
 
@@ -65,6 +66,9 @@ static enum plan_part part_of(enum model_role role)
     case MODEL_FC:
     case MODEL_FC_PROJECTION:
         return PLAN_FEED_FORWARD;
+    case MODEL_ADAPTER_IN:
+    case MODEL_ADAPTER_OUT:
+        return PLAN_ADAPTERS;
     default:
         return PLAN_OUTPUT;
     }
@@ -136,7 +140,10 @@ static status snapshot_bytes(const struct model_parameter *parameters, int count
 {
     struct optimizer_range trained = {.count = model_trained_elements(parameters, count)};
     struct family_ranges moments = {.ranges = &trained, .count = 1};
-    struct family_layout layout = {parameters, count, true};
+    struct family_layout layout = {parameters, count, true, FAMILY_WHOLE};
+    for (int i = 0; i < count; i++) {
+        layout.part = model_is_adapter(&parameters[i]) ? FAMILY_ADAPTERS : layout.part;
+    }
     struct optimizer_range all = {.count = elements};
     struct family_ranges ranges = {.ranges = &all, .count = 1};
     struct family families[2] = {0};

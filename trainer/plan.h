@@ -37,6 +37,7 @@ enum plan_part {
     PLAN_FEED_FORWARD,
     PLAN_NORMS,
     PLAN_OUTPUT,
+    PLAN_ADAPTERS,
     PLAN_PARTS
 };
 

@@ -80,6 +80,14 @@ struct recipe {
         bool shuffle;
     } data;
     struct {
+        char type[RECIPE_NAME_BYTES]; /* "lora"; "": none */
+        int64_t rank;
+        double alpha, dropout;
+        char targets[RECIPE_LIST_BYTES];
+        char base[RECIPE_PATH_BYTES];
+        char base_weights[RECIPE_NAME_BYTES + 1];
+    } adapter;
+    struct {
         enum recipe_packing packing;
         int64_t max_length; /* null: data.sequence_length; resolved */
         enum recipe_completion_only completion_only_loss;

@@ -74,6 +74,11 @@ static void resolve(const struct reading *r)
     if (c->batch.micro_size == 0) {
         c->batch.micro_size = c->batch.global_size < 8 ? c->batch.global_size : 8;
     }
+    if (c->adapter.type[0] != '\0' && c->adapter.targets[0] == '\0') {
+        bool llama = strcmp(c->model.architecture, "llama") == 0;
+        snprintf(c->adapter.targets, sizeof c->adapter.targets, "%s",
+                 llama ? "q_proj, v_proj" : "c_attn");
+    }
     if (c->schedule.warmup_steps < 0 && c->schedule.warmup_ratio < 0) {
         c->schedule.warmup_steps = 0;
     }
@@ -171,6 +176,37 @@ static status check_freezing(const struct reading *r)
         return recipe_fail(r, place_of_pair(r, "train.freeze_layers", "model.num_layers"),
                            "train.freeze_layers", "%lld is more than model.num_layers, %lld",
                            (long long)c->train.freeze_layers, (long long)c->model.num_layers);
+    }
+    return STATUS_OK;
+}
+
+/* check_adapter - of a model that predicts next tokens, whose head stays as it is. */
+static status check_adapter(const struct reading *r)
+{
+    static const char *const objectives[] = {"clm", "sft", "dpo"};
+    const struct recipe *c = r->recipe;
+    bool known = false;
+    if (c->adapter.type[0] == '\0') {
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < sizeof objectives / sizeof objectives[0]; i++) {
+        known = known || strcmp(c->objective, objectives[i]) == 0;
+    }
+    if (!known) {
+        return recipe_fail(r, place_of_pair(r, "adapter.type", "objective"), "adapter.type",
+                           "%s is for objective clm, sft and dpo, not %s", c->adapter.type,
+                           c->objective);
+    }
+    if (c->model.init_from[0] == '\0') {
+        return recipe_fail(r, place_of_pair(r, "adapter.type", "model.init_from"), "adapter.type",
+                           "%s needs the model that it is beside: give model.init_from",
+                           c->adapter.type);
+    }
+    if (c->train.freeze[0] != '\0' || c->train.freeze_layers > 0) {
+        return recipe_fail(r, place_of_pair(r, "adapter.type", "train.freeze"), "adapter.type",
+                           "%s freezes the whole model; leave out train.freeze and "
+                           "train.freeze_layers",
+                           c->adapter.type);
     }
     return STATUS_OK;
 }
@@ -346,6 +382,7 @@ status recipe_check_resolve(const struct reading *r)
     TRY(check_batch(r));
     TRY(check_sft(r));
     TRY(check_freezing(r));
+    TRY(check_adapter(r));
     TRY(check_length(r));
     TRY(check_warmup(r));
     TRY(check_optimizer(r));

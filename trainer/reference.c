@@ -9,79 +9,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "datasets/shard_logps.h"
+#include "trainer/base_model.h"
 #include "trainer/step.h"
 
 enum { PORTIONS = 16 }; /* the side file is written after each */
-
-/* ---- what weights are known by ---- */
-
-/* Sums over all elements, each mixed with its place: the order, and so the layout, do not matter. */
-struct digest {
-    uint64_t sums[2];
-};
-
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
-/* weights: the parameter's own. */
-static void digest_piece(struct digest *d, int parameter, const struct model_parameter *p,
-                         const struct model_piece *piece, const float *weights)
-{
-    const float *at = weights + piece->first;
-    for (int64_t row = 0; row < piece->rows; row++) {
-        for (int64_t column = 0; column < piece->columns; column++) {
-            uint32_t bits;
-            memcpy(&bits, at++, sizeof bits);
-            int64_t element = (piece->row + row) * p->whole_columns + piece->column + column;
-            uint64_t place = mix(((uint64_t)parameter << 44) + (uint64_t)element + 1);
-            d->sums[0] += mix(place ^ bits);
-            d->sums[1] += mix(place + ((uint64_t)bits << 32 | bits));
-        }
-    }
-}
-
-static status digest_parameter(struct digest *d, const struct session *s, int parameter,
-                               const struct model_parameter *p)
-{
-    size_t bytes = (size_t)(p->rows * p->columns) * sizeof(float);
-    float *weights = malloc(bytes);
-    REQUIRE(weights != NULL, STATUS_INTERNAL, "out of memory for a digest of %s", p->name);
-    status result = device_read(s->device, kernels_stream(s->kernels), weights,
-                                model_weights(s->model) + p->first, bytes);
-    for (int j = 0; j < p->piece_count && result == STATUS_OK; j++) {
-        digest_piece(d, parameter, p, &p->pieces[j], weights);
-    }
-    free(weights);
-    return result;
-}
-
-static status digest_weights(const struct session *s, char text[HASH_TEXT_BYTES])
-{
-    struct comm *tensor = s->mesh.tensor;
-    struct digest mine = {{0}}, *all = calloc((size_t)comm_size(tensor), sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for a digest");
-    int count = 0;
-    const struct model_parameter *p = model_parameters(s->model, &count);
-    status result = STATUS_OK;
-    for (int i = 0; i < count; i++) {
-        if (!p[i].replicated || comm_rank(tensor) == 0) {
-            KEEP_FIRST(result, digest_parameter(&mine, s, i, &p[i]));
-        }
-    }
-    KEEP_FIRST(result, comm_all_gather_bytes(tensor, all, &mine, sizeof mine));
-    for (int i = 1; i < comm_size(tensor); i++) {
-        all[0].sums[0] += all[i].sums[0];
-        all[0].sums[1] += all[i].sums[1];
-    }
-    snprintf(text, HASH_TEXT_BYTES, "%016llx%016llx", (unsigned long long)all[0].sums[0],
-             (unsigned long long)all[0].sums[1]);
-    free(all);
-    return result;
-}
 
 /* ---- one set ---- */
 
@@ -231,11 +162,12 @@ static status make_set(struct set *s, double **values)
 
 /* ---- all of them ---- */
 
-status reference_make(struct session *session, const struct job_data *data, struct reference *out)
+status reference_make(struct session *session, const struct job_data *data, bool adapters,
+                      struct reference *out)
 {
     const struct recipe *r = data->recipe;
     *out = (struct reference){.sources = r->data.train_count};
-    TRY(comm_agree(session->mesh.world, digest_weights(session, out->weights)));
+    TRY(comm_agree(session->mesh.world, base_model_digest(session, adapters, out->weights)));
     for (int i = 0; i <= out->sources; i++) {
         bool held = i == out->sources;
         const char *path = held ? r->data.validation : r->data.train[i].path;

@@ -16,8 +16,10 @@ struct reference {
     double *held;                       /* of the held-out set; NULL: none */
 };
 
-/* reference_make - of all sets that the recipe names. Collective.
+/* reference_make - of all sets that the recipe names. adapters: those of the model are part of what it is known by;
+ * fresh ones are not, as they change nothing. Collective.
  *
  * Errors    of the loader and of shard_logps_read and _write; STATUS_NOT_FINITE; agreed on all ranks, told once */
-status reference_make(struct session *s, const struct job_data *data, struct reference *out);
+status reference_make(struct session *s, const struct job_data *data, bool adapters,
+                      struct reference *out);
 void reference_destroy(struct reference *r);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "comm/comm_device.h"
 #include "comm/partition.h"
+#include "trainer/base_model.h"
 #include "trainer/job_data.h"
 
 static bool masks(const struct recipe *recipe)
@@ -91,6 +92,13 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
         .task = job_data_task(recipe),
         .labels = labels_of(recipe),
         .kv_heads = recipe->model.num_kv_heads,
+        .adapter =
+            {
+                .rank = recipe->adapter.type[0] != '\0' ? recipe->adapter.rank : 0,
+                .alpha = (float)recipe->adapter.alpha,
+                .dropout = (float)recipe->adapter.dropout,
+                .targets = recipe->adapter.targets,
+            },
         .rope_theta = recipe->model.rope_theta,
         .freezing = {freezes(recipe, "embeddings"), freezes(recipe, "backbone"),
                      recipe->train.freeze_layers},
@@ -401,9 +409,11 @@ static struct family_ranges ranges_of(const struct update *u)
     return ranges;
 }
 
+/* Of a model with adapters these alone are in its checkpoints. */
 status session_weights(const struct session *s, const struct update *u, struct family *out)
 {
     struct family_layout layout = layout_of(s);
+    layout.part = s->recipe.adapter.type[0] != '\0' ? FAMILY_ADAPTERS : FAMILY_WHOLE;
     struct optimizer_range all = {.count = model_elements(s->model)};
     bool released = u != NULL && update_weights(u) != NULL;
     struct family_ranges ranges = {.ranges = &all, .count = 1};
@@ -413,6 +423,17 @@ status session_weights(const struct session *s, const struct update *u, struct f
     }
     TRY(family_weights(&layout, &ranges, released ? update_weights(u) : model_weights(s->model),
                        out));
+    place_family(s, out);
+    return STATUS_OK;
+}
+
+status session_base(const struct session *s, struct family *out)
+{
+    struct family_layout layout = layout_of(s);
+    struct optimizer_range all = {.count = model_elements(s->model)};
+    struct family_ranges ranges = {.ranges = &all, .count = 1};
+    layout.part = FAMILY_BASE;
+    TRY(family_weights(&layout, &ranges, model_weights(s->model), out));
     place_family(s, out);
     return STATUS_OK;
 }
@@ -508,6 +529,9 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
     status result = start_found(s, world, &found, overrides, override_count, rows);
     if (result == STATUS_OK) {
         result = model_connect(s->model);
+    }
+    if (result == STATUS_OK && s->recipe.adapter.type[0] != '\0') {
+        result = base_model_load(s, world);
     }
     if (result == STATUS_OK) {
         result = comm_agree(world, session_weights(s, NULL, &weights));

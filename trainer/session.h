@@ -97,6 +97,9 @@ int64_t session_bucket_elements(const struct recipe *recipe);
 /* session_update - gradients and AdamW for the model's parameters with the recipe's settings. Collective. */
 status session_update(struct session *s, int64_t micro_batches, struct update **out);
 
+/* session_base - the frozen weights of a model with adapters, which its checkpoints do not hold. */
+status session_base(const struct session *s, struct family *out);
+
 /* session_weights, session_moments - what this rank holds of them, for the checkpoint (family.h). u NULL: all
  * weights are the model's. */
 status session_weights(const struct session *s, const struct update *u, struct family *out);

@@ -316,10 +316,16 @@ static status copy_shares(struct update *u, struct range frozen)
     return copy_share(u, frozen, at);
 }
 
-/* What is frozen is shared out evenly: only checkpoints read it. */
-static struct range frozen_share(int64_t trained, int64_t elements, int ranks, int rank)
+/* What is frozen is shared out evenly: only checkpoints read it, and not beside adapters. */
+static struct range frozen_share(const struct model_parameter *parameters, int count,
+                                 int64_t elements, int ranks, int rank)
 {
-    struct range share = partition_share(elements - trained, 1, ranks, rank);
+    int64_t trained = model_trained_elements(parameters, count);
+    bool beside = false;
+    for (int i = 0; i < count; i++) {
+        beside = beside || model_is_adapter(&parameters[i]);
+    }
+    struct range share = partition_share(beside ? 0 : elements - trained, 1, ranks, rank);
     share.first += trained;
     return share;
 }
@@ -345,8 +351,10 @@ status update_release_weights(struct update *u)
         return STATUS_OK;
     }
     struct comm *data = u->options.mesh->data;
+    int count = 0;
+    const struct model_parameter *parameters = model_parameters(m, &count);
     struct range frozen =
-        frozen_share(trained_elements(u), model_elements(m), comm_size(data), comm_rank(data));
+        frozen_share(parameters, count, model_elements(m), comm_size(data), comm_rank(data));
     TRY(place_shares(u, frozen));
     TRY(device_allocate(kernels_device(u->options.kernels),
                         (size_t)u->weight_elements * sizeof(float), "the f32 weights of its shares",
@@ -501,7 +509,8 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
         8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained);
     int64_t vectors = 0, trained_vectors = 0;
     int64_t owned = out->moments / 8;
-    owned += frozen_share(trained, plan->elements, plan->ranks, 0).count;
+    owned +=
+        frozen_share(plan->parameters, plan->parameter_count, plan->elements, plan->ranks, 0).count;
     for (int i = 0; i < plan->parameter_count; i++) {
         const struct model_parameter *p = &plan->parameters[i];
         int64_t vector = p->dimensions == 1 ? p->columns : 0;

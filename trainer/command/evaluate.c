@@ -134,7 +134,7 @@ static status find_reference(const struct request *q, const struct session *s, s
         .vocabulary = model_config_of(base.model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
     };
-    TRY(reference_make(&base, &data, out));
+    TRY(reference_make(&base, &data, base.recipe.adapter.type[0] != '\0', out));
     return session_stop(&base);
 }
 

@@ -96,7 +96,8 @@ status layout_check_targets(const struct layout *layout)
 {
     char word[MODEL_NAME_BYTES];
     struct model_config one = *layout->config;
-    for (const char *at = layout->config->adapter.targets; layout_next_word(&at, word);) {
+    const char *at = layout->config->adapter.rank > 0 ? layout->config->adapter.targets : "";
+    while (layout_next_word(&at, word)) {
         bool found = false;
         one.adapter.targets = word;
         for (int i = 0; i < layout->count; i++) {

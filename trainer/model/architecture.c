@@ -543,9 +543,9 @@ status model_layout(const struct model_config *config, int ranks, int rank,
     append_task(&layout, config, a);
     place(&layout, true);
     place(&layout, false);
-    status result = check_frozen(&layout);
-    if (result == STATUS_OK && config->adapter.rank > 0) {
-        result = layout_check_targets(&layout);
+    status result = layout_check_targets(&layout);
+    if (result == STATUS_OK) {
+        result = check_frozen(&layout);
     }
     if (result != STATUS_OK) {
         free(layout.parameters);

@@ -1,0 +1,31 @@
+/* The frozen model that adapters are trained beside.
+ *
+ * A checkpoint of adapters holds these alone. Its recipe says where the model lies that they belong to
+ * (adapter.base) and what its weights are known by (adapter.base_weights): whoever opens the checkpoint loads the
+ * model from there, and refuses another. */
+#pragma once
+
+#include "trainer/session.h"
+
+/* base_model_find - adapter.base from model.init_from, where the recipe does not say it: that itself, or, where it
+ * is a checkpoint of adapters, its base. Collective.
+ *
+ * carried   [FILE_PATH_BYTES] the folder of the adapters that training goes on with; "": fresh ones
+ * Errors    of checkpoint_choose; STATUS_RECIPE where those adapters have other settings; the same on all ranks */
+status base_model_find(struct recipe *recipe, struct comm *world, char *carried);
+
+/* base_model_load - the frozen weights of a session with adapters; adapter.base_weights is checked, or filled in.
+ * Collective.
+ *
+ * Errors    STATUS_NO_INPUT where there is no model in adapter.base; STATUS_DATA where its weights are others;
+ *           agreed */
+status base_model_load(struct session *s, struct comm *world);
+
+/* base_model_require_whole - for a recipe without adapters.
+ *
+ * Errors    STATUS_RECIPE at model.init_from where the checkpoint holds adapters alone */
+status base_model_require_whole(const struct recipe *recipe, const struct checkpoint_found *found);
+
+/* base_model_digest - what weights are known by: of the model, or of its adapters too. The layout does not matter.
+ * Collective over the ranks that share the model. */
+status base_model_digest(const struct session *s, bool adapters, char text[HASH_TEXT_BYTES]);

@@ -7,6 +7,8 @@ needed to train.
     python3 scripts/make_reference.py bert       (needs transformers too; writes tests/reference/bert*.h5 and roberta.h5)
     python3 scripts/make_reference.py llama      (needs transformers too; writes tests/reference/llama.h5)
     python3 scripts/make_reference.py heads      (needs transformers too; writes tests/reference/heads.h5: reference_heads.py)
+    python3 scripts/make_reference.py lora       (needs transformers and peft too; writes tests/reference/*_lora.h5:
+                                                  reference_adapters.py)
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
     python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
     python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
@@ -596,6 +598,10 @@ def main():
     if sys.argv[1:] == ["heads"]:
         from reference_heads import write_heads
         write_heads(folder / "heads.h5")
+        return
+    if sys.argv[1:] == ["lora"]:
+        from reference_adapters import write_adapters
+        write_adapters(folder)
         return
     if sys.argv[1:] == ["beams"]:
         write_beams(folder / "beams.h5")

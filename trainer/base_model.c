@@ -105,8 +105,7 @@ status base_model_require_whole(const struct recipe *recipe, const struct checkp
     TRY(read_found(found, &saved));
     if (has_adapters(&saved)) {
         return recipe_raise(recipe, STATUS_RECIPE, "model.init_from",
-                            "%s holds adapters alone; set adapter.type to lora to go on with them, "
-                            "or take what `bireme export` and `bireme import` make of it",
+                            "%s holds adapters alone; set adapter.type to lora to go on with them",
                             found->folder);
     }
     return STATUS_OK;

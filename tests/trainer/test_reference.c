@@ -1,6 +1,6 @@
 /* A tiny GPT-2 against PyTorch in double precision (scripts/make_reference.py): logits, the gradient of
  * every parameter, ten AdamW steps with clipping; with plain rows and with a document mask. And ten LAMB steps; and a tiny
- * Llama against transformers.
+ * Llama against transformers. With LoRA, against peft: the adapters' gradients and weights.
  *
  * Errors are relative by tensor: |a - b| / |b| in the Frobenius norm. The gradient of the key biases is
  * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
@@ -27,7 +27,7 @@ static double attribute_or(hid_t file, const char *name, double otherwise)
     return H5Aexists(file, name) > 0 ? reference_attribute(file, name) : otherwise;
 }
 
-static void read_reference(const char *name, struct reference *r)
+static void read_reference(const char *name, const char *targets, struct reference *r)
 {
     char path[1024];
     const char *root = getenv("BIREME_SOURCE_DIR");
@@ -50,7 +50,10 @@ static void read_reference(const char *name, struct reference *r)
                                                                          : ACTIVATION_GELU_ERF,
                    .norm_epsilon = 1e-5f,
                    .initializer_range = 0.02f,
-                   .tied = attribute_or(f, "tied", 1) > 0},
+                   .tied = attribute_or(f, "tied", 1) > 0,
+                   .adapter = {.rank = (int64_t)attribute_or(f, "adapter_rank", 0),
+                               .alpha = (float)attribute_or(f, "adapter_alpha", 0),
+                               .targets = targets}},
         .batch = (int64_t)reference_attribute(f, "batch"),
         .tokens = (int64_t)reference_attribute(f, "tokens"),
         .steps = (int64_t)reference_attribute(f, "steps"),
@@ -91,6 +94,9 @@ static double compare(const struct reference *r, const struct model *m, const ch
     const struct model_parameter *parameters = model_parameters(m, &count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
+        if (!p->trained) {
+            continue;
+        }
         float *expected = reference_tensor(r->file, group, p);
         const float *got = flat + p->first;
         int64_t c = r->config.width;
@@ -192,7 +198,8 @@ static void forget_gradients(struct training *t)
     int count;
     const struct model_parameter *parameters = model_parameters(t->model, &count);
     for (int i = 0; i < count; i++) {
-        for (int64_t e = 0; e < parameters[i].rows * parameters[i].columns; e++) {
+        int64_t size = parameters[i].rows * parameters[i].columns;
+        for (int64_t e = 0; parameters[i].trained && e < size; e++) {
             t->gradients[parameters[i].first + e] = NAN;
         }
     }
@@ -265,25 +272,29 @@ static void make_optimizer(struct training *t)
     int count;
     const struct model_parameter *parameters = model_parameters(t->model, &count);
     struct optimizer_range ranges[64];
+    int ranges_used = 0;
     CHECK(count <= 64);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
-        ranges[i] = (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay, i};
-        t->places[i] = t->gradients + p->first;
+        if (p->trained) {
+            ranges[ranges_used++] =
+                (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay, i};
+            t->places[i] = t->gradients + p->first;
+        }
         float *weights = reference_tensor(t->r->file, "weights", p);
         memcpy(model_weights(t->model) + p->first, weights,
                (size_t)(p->whole_rows * p->columns) * sizeof *weights);
         free(weights);
     }
-    CHECK_OK(optimizer_create(t->kernels, &t->r->optimizer, ranges, count, model_elements(t->model),
-                              &t->optimizer));
+    CHECK_OK(optimizer_create(t->kernels, &t->r->optimizer, ranges, ranges_used,
+                              model_elements(t->model), &t->optimizer));
 }
 
-static void test_reference(const char *name)
+static void test_reference(const char *name, const char *targets)
 {
     struct reference r;
     struct device *dev = NULL;
-    read_reference(name, &r);
+    read_reference(name, targets, &r);
     int64_t rows = r.batch * r.tokens;
     struct training t = {.r = &r};
     struct kernels_limits limits = {.rows = rows,
@@ -325,9 +336,11 @@ static void test_reference(const char *name)
 
 int main(void)
 {
-    test_reference("gpt2_tanh.h5");
-    test_reference("gpt2_erf_documents.h5");
-    test_reference("gpt2_lamb.h5");
-    test_reference("llama.h5");
+    test_reference("gpt2_tanh.h5", NULL);
+    test_reference("gpt2_erf_documents.h5", NULL);
+    test_reference("gpt2_lamb.h5", NULL);
+    test_reference("llama.h5", NULL);
+    test_reference("gpt2_lora.h5", "c_attn, c_proj, c_fc");
+    test_reference("llama_lora.h5", "q_proj, v_proj");
     return 0;
 }

@@ -1,11 +1,12 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "datasets/shard.h"
 
-static status print_json(const char *path, const struct shard_header *h)
+static status print_json(const char *path, const struct shard_header *h, const char *labels)
 {
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:s, s:s, s:s, s:b}", "kind",
@@ -15,6 +16,9 @@ static status print_json(const char *path, const struct shard_header *h)
                   (json_int_t)h->eos_id, "token_bytes", h->token_bytes, "tokenizer_sha256",
                   h->tokenizer_sha256, "tokens_sha256", h->tokens_sha256, "documents_sha256",
                   h->documents_sha256, "whole", 1);
+    if (root != NULL && labels != NULL) {
+        json_object_set_new(root, "labels", json_loads(labels, 0, NULL));
+    }
     REQUIRE(root != NULL, STATUS_DATA, "the path %s is not valid UTF-8 and cannot be told in JSON",
             path);
     bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
@@ -23,7 +27,7 @@ static status print_json(const char *path, const struct shard_header *h)
     return STATUS_OK;
 }
 
-static status print_lines(const char *path, const struct shard_header *h)
+static status print_lines(const char *path, const struct shard_header *h, const char *labels)
 {
     printf("shard            %s\n", path);
     printf("bytes            %" PRId64 "\n", file_size(path));
@@ -31,6 +35,10 @@ static status print_lines(const char *path, const struct shard_header *h)
     printf("documents        %" PRId64 ", %.1f tokens each\n", h->documents,
            (double)h->tokens / (double)h->documents);
     printf("examples         %s\n", example_format_of(h->kind)->name);
+    if (h->labels > 0) {
+        printf("labels           %d: %.200s%s\n", h->labels, labels,
+               strlen(labels) > 200 ? " ..." : "");
+    }
     printf("vocabulary       %" PRId64 "\n", h->vocab_size);
     if (h->eos_id < 0) {
         printf("end token        none\n");
@@ -52,7 +60,8 @@ status shard_inspect(const char *path, bool json)
     status result = shard_verify(shard);
     if (result == STATUS_OK) {
         const struct shard_header *h = shard_header_of(shard);
-        result = json ? print_json(path, h) : print_lines(path, h);
+        result = json ? print_json(path, h, shard_labels(shard))
+                      : print_lines(path, h, shard_labels(shard));
     }
     KEEP_FIRST(result, shard_close(&shard));
     return result;

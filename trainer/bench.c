@@ -403,7 +403,9 @@ status bench_step_run(struct session *s, const struct objective *objective, int 
 {
     struct bench b = {.session = s, .objective = objective};
     *out = (struct bench_step){0};
-    REQUIRE(objective->scratch_bytes == NULL, STATUS_UNAVAILABLE,
+    bool made_up =
+        objective->scratch_bytes == NULL && model_config_of(s->model)->task == MODEL_WORDS;
+    REQUIRE(made_up, STATUS_UNAVAILABLE,
             "bench step has no made-up examples for objective %s; time it with objective=clm",
             objective->name);
     status result = bench_create(&b);

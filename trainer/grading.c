@@ -146,6 +146,8 @@ void grading_begin(struct grading *g)
 {
     if (g != NULL) {
         g->count = 0;
+    }
+    if (g != NULL && g->labels > 0) { /* numbers have none, and no memory for them */
         memset(g->counts, 0, (size_t)g->labels * sizeof *g->counts);
     }
 }

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "trainer/job_data.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
@@ -324,11 +325,69 @@ static void write_boolean(FILE *file, const char *key, bool value)
     fprintf(file, "  \"%s\": %s,\n", key, value ? "true" : "false");
 }
 
-/* The class whose heads are those of the model. */
-static const char *class_of(const struct pretrained_family *family, const struct recipe *r)
+/* The class that has a task's head: decoders choose by sequence classification with one output. */
+static const char *task_class(const struct recipe *r, bool encoder)
 {
-    return family->classes[0].labels && !r->model.next_sentence ? family->classes[1].name
-                                                                : family->classes[0].name;
+    switch (job_data_task(r)) {
+    case MODEL_TEXTS:
+        return "ForSequenceClassification";
+    case MODEL_CHOICES:
+        return encoder ? "ForMultipleChoice" : "ForSequenceClassification";
+    case MODEL_TOKENS:
+        return "ForTokenClassification";
+    case MODEL_SPANS:
+        return "ForQuestionAnswering";
+    default:
+        return "Model";
+    }
+}
+
+/* The class whose heads are those of the model. */
+static void write_class(FILE *file, const struct pretrained_family *family, const struct recipe *r)
+{
+    bool second = family->classes[0].labels && !r->model.next_sentence;
+    const char *name = family->classes[second ? 1 : 0].name, *rest = "";
+    size_t length = strlen(name);
+    if (job_data_task(r) != MODEL_WORDS) { /* "Bert", "GPT2", ... of the first class's name */
+        const char *end = strstr(name, "For");
+        end = end != NULL ? end : strstr(name, "LMHead");
+        length = end != NULL ? (size_t)(end - name) : length;
+        rest = task_class(r, !job_data_last_rows(r));
+    }
+    fprintf(file, "{\n  \"architectures\": [\"%.*s%s\"],\n  \"model_type\": \"%s\",\n", (int)length,
+            name, rest, family->type);
+}
+
+/* Names of a head's outputs; transformers counts them. */
+static status write_labels(FILE *file, const struct recipe *r, const struct labels *labels)
+{
+    enum example_kind kind = job_data_kind(r);
+    bool one = kind == EXAMPLE_REGRESS || kind == EXAMPLE_CHOOSE;
+    bool named = kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_CLASSIFY_TOKENS;
+    json_t *names = json_object(), *numbers = json_object();
+    char number[16];
+    int failed = names == NULL || numbers == NULL;
+    for (int i = 0; i < (one ? 1 : named ? labels->count : 0) && failed == 0; i++) {
+        const char *name = one ? "LABEL_0" : labels->names[i];
+        snprintf(number, sizeof number, "%d", i);
+        failed = json_object_set_new(names, number, json_string(name)) != 0 ||
+                 json_object_set_new(numbers, name, json_integer(i)) != 0;
+    }
+    if (failed == 0 && json_object_size(names) > 0) {
+        fprintf(file, "  \"id2label\": ");
+        failed = json_dumpf(names, file, JSON_COMPACT | JSON_ENSURE_ASCII);
+        fprintf(file, ",\n  \"label2id\": ");
+        failed = failed != 0 || json_dumpf(numbers, file, JSON_COMPACT | JSON_ENSURE_ASCII) != 0;
+        fprintf(file, ",\n");
+    }
+    json_decref(names);
+    json_decref(numbers);
+    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for the labels of config.json");
+    if (kind == EXAMPLE_REGRESS || kind == EXAMPLE_CLASSIFY) {
+        fprintf(file, "  \"problem_type\": \"%s\",\n",
+                kind == EXAMPLE_REGRESS ? "regression" : "single_label_classification");
+    }
+    return STATUS_OK;
 }
 
 static void write_key(FILE *file, const struct pretrained_key *key, const struct recipe *r)
@@ -365,8 +424,8 @@ static void write_settings(FILE *file, const struct pretrained_family *family,
 }
 
 status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
-                               struct pretrained_tokens tokens, enum safetensors_dtype dtype,
-                               FILE *file)
+                               struct pretrained_tokens tokens, const struct labels *labels,
+                               enum safetensors_dtype dtype, FILE *file)
 {
     const struct pretrained_family *family = pretrained_family(recipe->model.architecture);
     REQUIRE(family != NULL, STATUS_UNAVAILABLE,
@@ -376,15 +435,19 @@ status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for config.json");
     *r = *recipe;
     r->model.vocab_size = vocabulary;
-    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
-            class_of(family, r), family->type);
+    write_class(file, family, r);
     write_settings(file, family, r);
+    status result = write_labels(file, r, labels);
+    if (job_data_task(r) != MODEL_WORDS && tokens.pad < 0) {
+        tokens.pad = tokens.end; /* decoders' heads look for the last token that is none of these */
+    }
     write_token(file, "bos_token_id", tokens.begin);
     write_token(file, "eos_token_id", tokens.end);
     write_token(file, "pad_token_id", tokens.pad);
     fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n",
             dtype == SAFETENSORS_BF16 ? "bfloat16" : "float32");
     free(r);
+    TRY(result);
     REQUIRE(!ferror(file), STATUS_WRITE, "config.json cannot be written");
     return STATUS_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "datasets/labels.h"
 #include "trainer/pretrained_family.h"
 #include "trainer/recipe.h"
 #include "trainer/safetensors.h"
@@ -25,7 +26,8 @@ struct pretrained_tokens {
     int32_t begin, end, pad;
 };
 
-/* pretrained_config_write - config.json, from which from_pretrained makes the same model. */
+/* pretrained_config_write - config.json, from which from_pretrained makes the same model. labels: the names that the head of
+ * a task has; none: it has no names. */
 status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
-                               struct pretrained_tokens tokens, enum safetensors_dtype dtype,
-                               FILE *file);
+                               struct pretrained_tokens tokens, const struct labels *labels,
+                               enum safetensors_dtype dtype, FILE *file);

@@ -10,6 +10,7 @@
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint_output.h"
 #include "trainer/checkpoint_reader.h"
+#include "trainer/job_data.h"
 #include "trainer/pretrained.h"
 #include "trainer/pretrained_config.h"
 #include "trainer/session.h"
@@ -25,6 +26,7 @@ struct export_job {
     struct model_parameter *parameters;
     int count;
     struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
+    struct labels labels;        /* of a task's head; none where it has no names */
     char tokenizer_folder[FILE_PATH_BYTES];
     enum safetensors_dtype dtype;
     struct checkpoint_output folder;
@@ -86,9 +88,12 @@ static status open_source(struct export_job *ex)
     TRY(model_layout(&config, 1, 0, &ex->parameters, &ex->count, &elements));
     TRY(check_tensors(ex));
     TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
-    return file_is_folder(ex->tokenizer_folder)
-               ? tokenizer_open(ex->tokenizer_folder, &ex->tokenizer)
-               : STATUS_OK;
+    if (!file_is_folder(ex->tokenizer_folder)) {
+        return STATUS_OK;
+    }
+    TRY(job_data_task(&ex->recipe) != MODEL_WORDS ? labels_read(ex->tokenizer_folder, &ex->labels)
+                                                  : STATUS_OK);
+    return tokenizer_open(ex->tokenizer_folder, &ex->tokenizer);
 }
 
 /* ---- weights ---- */
@@ -185,7 +190,8 @@ static status write_config(const struct export_job *ex)
     struct pretrained_tokens tokens = tokens_of(ex);
     FILE *file = open_memstream(&text, &bytes);
     REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for config.json");
-    status result = pretrained_config_write(&ex->recipe, ex->vocabulary, tokens, ex->dtype, file);
+    status result =
+        pretrained_config_write(&ex->recipe, ex->vocabulary, tokens, &ex->labels, ex->dtype, file);
     fclose(file);
     if (result == STATUS_OK) {
         result = write_text(ex, "config.json", text, bytes);
@@ -320,6 +326,7 @@ status pretrained_export(const char *checkpoint, const char *output, enum safete
     ex->dtype = dtype;
     status result = export_all(ex, checkpoint, output, summary);
     KEEP_FIRST(result, tokenizer_destroy(&ex->tokenizer));
+    labels_free(&ex->labels);
     checkpoint_reader_close(&ex->reader);
     free(ex->found.recipe_text);
     free(ex->parameters);

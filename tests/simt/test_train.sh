@@ -137,6 +137,20 @@ sft() {
     both sft sft.yaml sft.packing=bfd
 }
 
+# Heads of tasks, whose outputs the host looks at: two of every row, and the vectors of a whole batch.
+task() { # OBJECTIVE FORMAT
+    words "$2"
+    on cpu 0 prepare --objective "$1" --tokenizer tokenizer --input rows.jsonl --output "$1" --validation-fraction 0.2 \
+        --sequence-length 32
+    sed -e "s/clm/$1/" -e "s/data\\//$1\\//g" recipe.yaml >"$1.yaml"
+    both "$1" "$1.yaml" optimizer.learning_rate=1e-3
+}
+
+tasks() {
+    task answer '{"question": "which", "context": "red %s %s", "answer": "red", "answer_start": 0, "else": "%s"}'
+    task embed '{"text": "%s", "text_pair": "%s %s"}'
+}
+
 dpo() {
     words '{"prompt": "%s ", "chosen": "%s", "rejected": "%s"}'
     on cpu 0 prepare --objective dpo --tokenizer tokenizer --input rows.jsonl --output choices --validation-fraction 0.2 \

@@ -122,6 +122,14 @@ checkpoint() {
     run 0 prepare --objective classify --tokenizer pieces --input rows.jsonl --output turned --labels r,g,b --sequence-length 24
     run 65 evaluate --checkpoint head --data 'turned/train-*.h5'
     one_line - 'in another order'
+    run 0 export --checkpoint head --output folder
+    grep -q '"architectures": \["BertForSequenceClassification"\]' folder/config.json || fail "$(cat folder/config.json)"
+    grep -q '"id2label": {"0":"b","1":"g","2":"r"}' folder/config.json || fail "$(cat folder/config.json)"
+    run 0 inspect labels/train-00000-of-00001.h5
+    grep -q '^labels  *3: \["b", "g", "r"\]' out || fail "inspect: $(cat out)"
+    run 0 plan "${labels[@]:1}" --json
+    grep -q '"num_labels": *3' out || fail "plan: $(grep labels out)"
+    run 69 bench step "${labels[@]:1}"
     run 65 generate --checkpoint head --prompt the
     one_line - 'it predicts no next tokens'
     run 78 "${labels[@]}" run_dir=wrong model.num_labels=2

@@ -1,12 +1,14 @@
 /* bireme plan: what a recipe costs, told without training anything. */
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
 #include "trainer/command/settings.h"
+#include "trainer/job_data.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/plan.h"
 #include "trainer/predict.h"
@@ -301,6 +303,19 @@ static status look_ahead(const struct request *q, const struct recipe *r, const 
                            &out->layout_count);
 }
 
+/* A head's size is in the shards; that these are missing is told later. */
+static status find_labels(struct recipe *r)
+{
+    char *labels = NULL;
+    status result = job_data_labels(r, &labels);
+    free(labels);
+    if (result == STATUS_NO_INPUT) {
+        status_clear();
+        return STATUS_OK;
+    }
+    return explain(result);
+}
+
 static status run(const struct request *q)
 {
     struct recipe recipe;
@@ -308,6 +323,7 @@ static status run(const struct request *q)
     struct outlook outlook = {0};
     bool ahead = q->cluster != NULL;
     TRY(recipe_read(q->recipe, q->overrides, q->override_count, &recipe));
+    TRY(find_labels(&recipe));
     TRY(explain(plan_make(&recipe, (int)q->ranks, &plan)));
     TRY(explain(plan_check(&recipe, ahead, &plan)));
     if (ahead) {

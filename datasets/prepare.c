@@ -149,7 +149,7 @@ static status check_pairs(const struct prepare_options *o)
     struct tokenizer_specials s = tokenizer_specials_of(o->tokenizer);
     REQUIRE(s.cls >= 0 && s.sep >= 0, STATUS_DATA,
             "the tokenizer has no [CLS] and [SEP], so that it cannot make sentence pairs; `bireme "
-            "tokenizer train --type wordpiece` makes one that has");
+            "tokenizer train --type wordpiece`, or --special-tokens roberta, makes one that has");
     REQUIRE(o->sequence_tokens >= 8 && o->sequence_tokens <= 65536, STATUS_USAGE,
             "examples of %lld tokens; 8 to 65,536 are possible", (long long)o->sequence_tokens);
     REQUIRE(o->short_fraction >= 0.0 && o->short_fraction <= 1.0, STATUS_USAGE,

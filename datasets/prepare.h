@@ -79,7 +79,8 @@ struct prepare_report {
  *           new is left in the output folder, and what was there stays */
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_mlm - sentence pairs for masked language modelling with next-sentence prediction (example.h).
+/* prepare_mlm - sentence pairs for masked language modelling with next-sentence prediction (example.h); whole sentences
+ * without pairs where the tokenizer is RoBERTa's.
  *
  * Token files are refused, for they have no sentences. As in prepare_clm otherwise; the tokens of all documents are
  * kept on disk in the output folder meanwhile, 4 bytes each.

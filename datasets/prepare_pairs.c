@@ -6,6 +6,9 @@
  * document on, as many as fill the rest; the sentences that were not used begin the next example. Otherwise it is the
  * sentences that follow. While a pair is too long, the longer segment loses a token at its beginning or its end.
  *
+ * A tokenizer of RoBERTa's kind makes no pairs: whole sentences of one document follow each other as long as they fit,
+ * and one that never fits is divided (DOC-SENTENCES of Liu et al. 2019, arXiv:1907.11692, section 4.2).
+ *
  * Other documents are those of the same side: what is held out teaches nothing. All is drawn by (seed, document), so
  * that the output does not depend on the number of workers.
  *
@@ -143,6 +146,16 @@ static int64_t put(int32_t *to, const struct segment *s)
     return s->end - s->first;
 }
 
+static status write_example(struct pairs *p, int64_t tokens, int64_t first_segment, bool random)
+{
+    const uint32_t first = (uint32_t)first_segment, next = random;
+    const uint32_t *const values[] = {
+        [EXAMPLE_FIRST_SEGMENT] = &first, [EXAMPLE_NEXT_SENTENCE] = &next};
+    bool held = is_held_out(p, p->document);
+    return output_example(p->output, held ? OUTPUT_VALIDATION : OUTPUT_TRAIN, p->example, tokens,
+                          values);
+}
+
 static status write_pair(struct pairs *p, struct segment a, struct segment b, bool random)
 {
     truncate_pair(p, &a, &b, p->options->sequence_tokens - AROUND);
@@ -154,11 +167,7 @@ static status write_pair(struct pairs *p, struct segment a, struct segment b, bo
     int64_t first_segment = used;
     used += put(e + used, &b);
     e[used++] = p->specials.sep;
-    const uint32_t first = (uint32_t)first_segment, next = random;
-    const uint32_t *const values[] = {
-        [EXAMPLE_FIRST_SEGMENT] = &first, [EXAMPLE_NEXT_SENTENCE] = &next};
-    bool held = is_held_out(p, p->document);
-    return output_example(p->output, held ? OUTPUT_VALIDATION : OUTPUT_TRAIN, e, used, values);
+    return write_example(p, used, first_segment, random);
 }
 
 /* Of sentences [*first, end): one pair; *first becomes the first sentence that was not used. */
@@ -191,9 +200,39 @@ static status read_document(struct pairs *p)
     return spool_read(p->spool, begin, tokens, p->ids);
 }
 
+/* <s> tokens [first, end) of the document </s>, in as many examples as they need. */
+static status write_sentences(struct pairs *p, int64_t first, int64_t end)
+{
+    const int64_t most = p->options->sequence_tokens - 2;
+    for (; first < end; first += most) {
+        int64_t count = end - first < most ? end - first : most;
+        p->example[0] = p->specials.cls;
+        memcpy(p->example + 1, p->ids + first, (size_t)count * sizeof *p->ids);
+        p->example[count + 1] = p->specials.sep;
+        TRY(write_example(p, count + 2, count + 2, false));
+    }
+    return STATUS_OK;
+}
+
+static status make_sentences(struct pairs *p)
+{
+    const int64_t most = p->options->sequence_tokens - 2;
+    for (int64_t first = 0, end; first < p->sentences; first = end) {
+        end = first + 1;
+        while (end < p->sentences && p->starts[end + 1] - p->starts[first] <= most) {
+            end++;
+        }
+        TRY(write_sentences(p, p->starts[first], p->starts[end]));
+    }
+    return STATUS_OK;
+}
+
 static status make_document(struct pairs *p)
 {
     TRY(read_document(p));
+    if (tokenizer_is_roberta(p->options->tokenizer)) {
+        return make_sentences(p);
+    }
     int64_t most = p->options->sequence_tokens - AROUND, target = most;
     p->key = random_key(p->options->pair_seed, RANDOM_PAIRS, (uint64_t)p->document, 0);
     p->drawn = 0;

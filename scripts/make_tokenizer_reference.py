@@ -212,6 +212,51 @@ def write_wordpiece():
         file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
 
 
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+ROBERTA_TEXTS = TEXTS[:30] + [
+    before + token + behind for token in ROBERTA for before in ("", "a", " ", "a ", "a  ", "\u2003 ", "\u200b", "<mask>  ")
+    for behind in ("", " ", "b", "  b", "\u3000b")]
+
+
+def roberta(template=False, prefix=False, strip=False):
+    """As RobertaTokenizer saves it; what early files have: specials looked for late, a blank before each text."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = byte_level(prefix)
+    t.decoder = decoders.ByteLevel()
+    special = [AddedToken(s, normalized=strip, lstrip=s == "<mask>", rstrip=strip and s == "<pad>", special=True) for s in ROBERTA]
+    t.train_from_iterator([CORPUS], trainers.BpeTrainer(
+        vocab_size=340, min_frequency=2, special_tokens=special, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    around = [("<s>", 0), ("</s>", 2)]
+    t.post_processor = (
+        processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=around)
+        if template else processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=prefix))
+    return t
+
+
+def begun():
+    """As Llama 3's: a token before each text, none behind."""
+    t = train_bpe(CORPUS, 340, ["<|begin_of_text|>", "<|end_of_text|>"])
+    t.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=True, use_regex=False),
+        processors.TemplateProcessing(
+            single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+            special_tokens=[("<|begin_of_text|>", 0)])])
+    return changed(t, split(PATTERNS["llama3"]), ignore_merges=True)
+
+
+def write_around():
+    expected = {"texts": ROBERTA_TEXTS, "pairs": BERT_PAIRS + [(" a", "<mask> b"), ("a <mask>", " b")], "tokenizers": {}}
+    for name, t in {"roberta": roberta(), "roberta_early": roberta(True, True, True), "begun": begun()}.items():
+        save(t, name)
+        expected["tokenizers"][name] = {
+            "ids": [t.encode(text).ids for text in ROBERTA_TEXTS],
+            "pairs": [t.encode(a, b).ids for a, b in expected["pairs"]],
+            "truncated": [[truncated(t, a, b, most) for a, b in expected["pairs"]] for most in (4, 5, 9, 16)]}
+    with open(os.path.join(FOLDER, "expected_around.json"), "w") as file:
+        file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
+
+
 def print_classes():
     none = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
     clean, strip = (normalizers.BertNormalizer(**{**none, name: True}) for name in ("clean_text", "strip_accents"))
@@ -252,6 +297,7 @@ def write():
     words = {name: [[len(word) for word, _ in pre.pre_tokenize_str(text)] for text in texts]
              for name, pre in {"gpt2": byte_level(), **{name: split(p) for name, p in PATTERNS.items()}}.items()}
     write_wordpiece()
+    write_around()
     with open(os.path.join(FOLDER, "expected.json"), "w") as file:
         file.write(json.dumps({"texts": texts, "ids": ids, "words": words}, separators=(",", ":")).replace("]],", "]],\n") + "\n")
 

@@ -1,6 +1,7 @@
 /* Added tokens (special ones such as <|endoftext|>): found in the text before it is cut into words.
  *
- * At each place the longest added token wins, and the search goes on behind it. As in the
+ * At each place the longest added token wins, and the search goes on behind it. Those marked lstrip or rstrip take the
+ * white space before or behind them along (RoBERTa's <mask>). As in the
  * `tokenizers` package, those marked `normalized` are looked for only in what the others leave. The
  * ids of a set lie in the order of their bytes; a walk over the text narrows the range of those
  * that still agree, so a place costs at most (longest token) x log(their number). */
@@ -87,6 +88,41 @@ static int32_t longest_at(const struct tokenizer *t, const struct added_set *set
     return best;
 }
 
+static bool is_white(uint32_t code)
+{
+    return code == ' ' || (code >= 9 && code <= 13) || code == 0x85 || code == 0xa0 ||
+           code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
+           code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+}
+
+/* The beginning of the white space that text[from, end) ends with. */
+static size_t white_before(const char *text, size_t from, size_t end)
+{
+    while (end > from) {
+        size_t at = end - 1;
+        uint32_t code = 0;
+        while (at > from && end - at < 4 && ((unsigned char)text[at] & 0xc0) == 0x80) {
+            at--;
+        }
+        if (pretokenise_character(text + at, end - at, &code) != end - at || !is_white(code)) {
+            break;
+        }
+        end = at;
+    }
+    return end;
+}
+
+/* The end of the white space that text[at, bytes) begins with. */
+static size_t white_behind(const char *text, size_t at, size_t bytes)
+{
+    uint32_t code = 0;
+    for (size_t length;
+         (length = pretokenise_character(text + at, bytes - at, &code)) > 0 && is_white(code);) {
+        at += length;
+    }
+    return at;
+}
+
 void added_find(const struct tokenizer *t, bool normalized, const char *text, size_t bytes,
                 size_t from, struct added_match *match)
 {
@@ -97,7 +133,13 @@ void added_find(const struct tokenizer *t, bool normalized, const char *text, si
         }
         int32_t id = longest_at(t, set, text + at, bytes - at);
         if (id >= 0) {
-            *match = (struct added_match){.id = id, .start = at, .end = at + t->tokens[id].length};
+            const struct token *token = &t->tokens[id];
+            size_t end = at + token->length;
+            *match = (struct added_match){
+                .id = id,
+                .start = token->lstrip ? white_before(text, from, at) : at,
+                .end = token->rstrip ? white_behind(text, end, bytes) : end,
+            };
             return;
         }
     }

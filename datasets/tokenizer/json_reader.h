@@ -40,8 +40,17 @@ size_t json_reader_longest(json_t *vocab);
 status json_reader_vocab(struct json_reader *r, char *buffer);
 status json_reader_added(struct json_reader *r, const json_t *token);
 
+/* json_reader_id - of a token that has been read; -1: there is none. */
+int32_t json_reader_id(const struct json_reader *r, const char *token);
+
 /* wordpiece_read - the rest of a file whose model is a WordPiece. */
 status wordpiece_read(struct json_reader *r, json_t *root);
+
+/* around_read - the post_processor of a byte-level or one-character tokenizer, whose tokens have been read. */
+status around_read(const struct json_reader *r, json_t *post);
+
+/* around_json - it again; NULL: out of memory. */
+json_t *around_json(const struct tokenizer *t);
 
 /* tokenizer_text_vocab, _added - as the file has them; NULL: out of memory. */
 json_t *tokenizer_text_vocab(const struct tokenizer *t, char *buffer);

@@ -36,7 +36,7 @@ status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct t
     REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
     t->kind = kind;
     t->vocab_size = vocab_size;
-    t->eos = -1;
+    t->eos = t->begin = -1;
     t->tokens = calloc((size_t)vocab_size + 1, sizeof *t->tokens);
     t->pool = calloc(1, sizeof *t->pool);
     if (t->tokens == NULL || t->pool == NULL) {
@@ -104,6 +104,8 @@ status tokenizer_add(struct tokenizer *t, struct added_token token)
     t->added[t->added_count++] = token;
     t->tokens[token.id].added = true;
     t->tokens[token.id].special = token.special;
+    t->tokens[token.id].lstrip = token.lstrip;
+    t->tokens[token.id].rstrip = token.rstrip;
     return STATUS_OK;
 }
 
@@ -182,7 +184,7 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
     status result = STATUS_OK;
     switch (kind) {
     case TOKENIZER_BPE:
-        result = bpe_train(vocab_size, files, count, workers, out);
+        result = bpe_train(vocab_size, false, files, count, workers, out);
         break;
     case TOKENIZER_CHAR:
         result = char_train(vocab_size, files, count, out);
@@ -191,6 +193,17 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
         result = wordpiece_train(vocab_size, files, count, workers, out);
         break;
     }
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
+}
+
+status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
+                               struct tokenizer **out)
+{
+    *out = NULL;
+    status result = bpe_train(vocab_size, true, files, count, workers, out);
     if (result != STATUS_OK) {
         tokenizer_destroy(out);
     }
@@ -244,6 +257,11 @@ int32_t tokenizer_eos(const struct tokenizer *t)
     return t->eos;
 }
 
+int32_t tokenizer_begin(const struct tokenizer *t)
+{
+    return t->begin;
+}
+
 const char *tokenizer_sha256(const struct tokenizer *t)
 {
     return t->sha256;
@@ -252,6 +270,11 @@ const char *tokenizer_sha256(const struct tokenizer *t)
 struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t)
 {
     return t->specials;
+}
+
+bool tokenizer_is_roberta(const struct tokenizer *t)
+{
+    return t->around == AROUND_ROBERTA;
 }
 
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
@@ -403,7 +426,8 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_
                              struct token_list *out, int64_t *first)
 {
     int32_t cls = t->specials.cls, sep = t->specials.sep;
-    int64_t around = b == NULL ? 2 : 3, before = out->count;
+    int64_t between = t->around == AROUND_ROBERTA && b != NULL ? 2 : 1;
+    int64_t around = b == NULL ? 2 : 2 + between, before = out->count;
     REQUIRE(cls >= 0 && sep >= 0, STATUS_DATA,
             "the tokenizer has no [CLS] and [SEP], so that it cannot make an encoder's input");
     REQUIRE(most == 0 || most >= around, STATUS_USAGE,
@@ -424,10 +448,12 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_
     if (most > 0 && a_count + b_count > most - around) {
         truncate_pair(&a_count, &b_count, most - around);
     }
-    TRY(token_list_reserve(out, 2));
-    *first = a_count + 2;
+    TRY(token_list_reserve(out, 3));
+    *first = a_count + 1 + between;
     memmove(out->ids + before + *first, out->ids + b_begin, (size_t)b_count * sizeof *out->ids);
-    out->ids[before + *first - 1] = sep;
+    for (int64_t i = 0; i < between; i++) {
+        out->ids[before + a_count + 1 + i] = sep;
+    }
     out->count = before + *first + b_count;
     if (b != NULL) {
         out->ids[out->count++] = sep;

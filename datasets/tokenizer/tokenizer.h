@@ -37,6 +37,11 @@ status token_list_reserve(struct token_list *list, int64_t more);
 status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
                        int workers, struct tokenizer **out);
 
+/* tokenizer_train_roberta - a byte-level tokenizer for encoders: <s> <pad> </s> <unk> <mask> first, as RoBERTa's ids
+ * 0 to 4 (there <mask> is the last), then bytes and merges. */
+status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
+                               struct tokenizer **out);
+
 /* tokenizer_open - read folder/tokenizer.json; where there is none, folder/vocab.txt.
  *
  * Errors    STATUS_NO_INPUT, STATUS_DATA naming file, place and reason (an unsupported part of the
@@ -52,6 +57,10 @@ enum tokenizer_kind tokenizer_kind_of(const struct tokenizer *t);
 int64_t tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1 */
 int32_t tokenizer_eos(const struct tokenizer *t);        /* <|endoftext|>, </s>, ...; -1: none */
 
+/* tokenizer_begin - the token that its file puts before each text and nothing behind (Llama 3's <|begin_of_text|>); -1:
+ * none. tokenizer_encode does not add it. */
+int32_t tokenizer_begin(const struct tokenizer *t);
+
 /* tokenizer_sha256 - of the canonical tokenizer.json: names the tokenizer in shards and
  * checkpoints. */
 const char *tokenizer_sha256(const struct tokenizer *t);
@@ -62,6 +71,9 @@ struct tokenizer_specials {
     int32_t cls, sep, pad, mask, unknown;
 };
 struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t);
+
+/* tokenizer_is_roberta - whether its file puts <s> A </s> </s> B </s> around texts. */
+bool tokenizer_is_roberta(const struct tokenizer *t);
 
 /* tokenizer_is_special - a special token, or an id without a token. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
@@ -87,10 +99,11 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
 status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
                         bool skip_special, char **out, size_t *out_bytes);
 
-/* tokenizer_encode_pair - append [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b is not NULL.
+/* tokenizer_encode_pair - append [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b is not NULL; RoBERTa's is
+ * <s> a </s> </s> b </s>.
  *
  * At most `most` ids (0: any number): the longer of the two texts gives way first, at its end, as `transformers`
- * truncates. *first is the number of ids of the first segment, with its [CLS] and [SEP].
+ * truncates. *first is the number of ids of the first segment, with its [CLS] and [SEP] (both </s>).
  * Errors    STATUS_DATA: no [CLS] or [SEP] in the vocabulary, and as tokenizer_encode; STATUS_USAGE: `most` is
  *           below the special tokens' number */
 status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,

@@ -24,10 +24,11 @@
 struct token {
     const char *bytes; /* what it decodes to, in the store; NULL: no token has this id */
     uint32_t length;
-    bool literal;  /* the model's file has it as it is, not in the byte alphabet */
-    bool in_model; /* listed in model.vocab */
-    bool added;    /* listed in added_tokens */
-    bool special;  /* left out by decode where skip_special is true */
+    bool literal;        /* the model's file has it as it is, not in the byte alphabet */
+    bool in_model;       /* listed in model.vocab */
+    bool added;          /* listed in added_tokens */
+    bool special;        /* left out by decode where skip_special is true */
+    bool lstrip, rstrip; /* an added token takes the white space before, behind it along */
 };
 
 struct merge { /* its rank is its index */
@@ -40,6 +41,14 @@ struct added_token {
     int32_t id;
     bool special;
     bool normalized; /* looked for after all that are not */
+    bool lstrip, rstrip;
+};
+
+/* What a byte-level tokenizer's file puts around a text and between two. */
+enum tokenizer_around {
+    AROUND_NOTHING,
+    AROUND_ROBERTA, /* <s> A </s>, and <s> A </s> </s> B </s> */
+    AROUND_BEGIN    /* one token before each text: Llama 3's <|begin_of_text|> */
 };
 
 /* Added tokens in the order of their bytes, so that a walk down the text narrows a range. */
@@ -79,6 +88,8 @@ struct tokenizer {
     enum pretokenise_pattern pattern; /* bpe from here */
     bool add_prefix_space;
     bool ignore_merges;
+    enum tokenizer_around around;
+    int32_t begin; /* of AROUND_BEGIN, else -1 */
     struct merge *merges;
     int64_t merge_count;
 
@@ -129,7 +140,7 @@ status bpe_build(struct tokenizer *t);
  * an error names. */
 status bpe_encode(const struct tokenizer *t, struct encoder *encoder, const char *text,
                   size_t bytes, size_t offset, struct token_list *out);
-status bpe_train(int64_t vocab_size, char *const *files, int count, int workers,
+status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count, int workers,
                  struct tokenizer **out);
 
 /* char_build - the code point table.  char_encode - as bpe_encode. */

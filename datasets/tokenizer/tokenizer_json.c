@@ -162,19 +162,6 @@ static status read_decoder(const struct json_reader *r, json_t *decoder)
                             "|type|add_prefix_space|trim_offsets|use_regex|");
 }
 
-/* It may add tokens around a text; ByteLevel's only trims offsets, which do not exist here. */
-static status read_post_processor(const struct json_reader *r, json_t *post)
-{
-    if (json_reader_absent(post)) {
-        return STATUS_OK;
-    }
-    NEED(r, strcmp(json_reader_type(post), "ByteLevel") == 0,
-         "post_processor of the type '" SHOWN "' is not supported: null and ByteLevel are",
-         json_reader_type(post));
-    return json_reader_keys(r, post, "post_processor",
-                            "|type|add_prefix_space|trim_offsets|use_regex|");
-}
-
 static status read_model_options(struct json_reader *r, json_t *model)
 {
     TRY(json_reader_keys(
@@ -246,6 +233,12 @@ status json_reader_measure(const struct json_reader *r, int64_t *vocab_size)
     return STATUS_OK;
 }
 
+int32_t json_reader_id(const struct json_reader *r, const char *token)
+{
+    const struct text_slot *slot = text_map_find(&r->texts, token, strlen(token));
+    return slot == NULL ? -1 : (int32_t)slot->value;
+}
+
 static status read_token(struct json_reader *r, const char *text, int64_t id, char *bytes)
 {
     size_t length = strlen(text);
@@ -312,11 +305,10 @@ status json_reader_added(struct json_reader *r, const json_t *token)
         TRY(text_map_slot(&r->texts, NULL, content, length, &added, &is_new));
         added->value = id;
     }
-    const char *const refused[] = {"single_word", "lstrip", "rstrip"};
-    for (int i = 0; i < 3; i++) {
-        TRY(refuse_true(r, token, content, refused[i]));
-    }
+    TRY(refuse_true(r, token, content, "single_word"));
     struct added_token added = {.id = (int32_t)id};
+    TRY(json_reader_bool(r, token, content, "lstrip", false, &added.lstrip));
+    TRY(json_reader_bool(r, token, content, "rstrip", false, &added.rstrip));
     TRY(json_reader_bool(r, token, content, "special", false, &added.special));
     TRY(json_reader_bool(r, token, content, "normalized", !added.special, &added.normalized));
     return tokenizer_add(r->t, added);
@@ -451,8 +443,8 @@ static status read_root(struct json_reader *r, json_t *root)
         TRY(read_pre_tokenizer(r, pre));
     }
     TRY(read_decoder(r, json_object_get(root, "decoder")));
-    TRY(read_post_processor(r, json_object_get(root, "post_processor")));
-    return read_tokens(r);
+    TRY(read_tokens(r));
+    return around_read(r, json_object_get(root, "post_processor"));
 }
 
 /* A word can lack a token only where a byte has none; then unk_token would give its id. */

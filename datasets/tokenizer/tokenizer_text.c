@@ -62,10 +62,11 @@ json_t *tokenizer_text_added(const struct tokenizer *t)
     for (int64_t i = 0; i < t->added_count && list != NULL; i++) {
         const struct added_token *added = &t->added[i];
         const struct token *token = &t->tokens[added->id];
-        json_t *one = json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (int)added->id,
-                                "content", token->bytes, (size_t)token->length, "single_word", 0,
-                                "lstrip", 0, "rstrip", 0, "normalized", added->normalized ? 1 : 0,
-                                "special", added->special ? 1 : 0);
+        json_t *one =
+            json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (int)added->id, "content",
+                      token->bytes, (size_t)token->length, "single_word", 0, "lstrip",
+                      added->lstrip ? 1 : 0, "rstrip", added->rstrip ? 1 : 0, "normalized",
+                      added->normalized ? 1 : 0, "special", added->special ? 1 : 0);
         if (json_array_append_new(list, one) != 0) {
             json_decref(list);
             return NULL;
@@ -107,11 +108,10 @@ static json_t *root_json(const struct tokenizer *t, char *buffer)
     bool is_char = t->kind == TOKENIZER_CHAR;
     json_t *decoder =
         is_char ? json_pack("{s:s}", "type", "Fuse") : byte_level_json(true, true, true);
-    json_t *post = is_char ? json_null() : byte_level_json(true, false, true);
     return json_pack("{s:s, s:n, s:n, s:o, s:n, s:o, s:o, s:o, s:o}", "version", "1.0",
                      "truncation", "padding", "added_tokens", tokenizer_text_added(t), "normalizer",
-                     "pre_tokenizer", pre_tokenizer_json(t), "post_processor", post, "decoder",
-                     decoder, "model", model_json(t, buffer));
+                     "pre_tokenizer", pre_tokenizer_json(t), "post_processor", around_json(t),
+                     "decoder", decoder, "model", model_json(t, buffer));
 }
 
 status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes)

@@ -57,19 +57,13 @@ static json_t *template_json(int32_t cls, int32_t sep)
                      pair, "special_tokens", tokens);
 }
 
-static int32_t id_in(const struct json_reader *r, const char *token)
-{
-    const struct text_slot *slot = text_map_find(&r->texts, token, strlen(token));
-    return slot == NULL ? -1 : (int32_t)slot->value;
-}
-
 /* BERT's template, in the new or the old spelling, or none. */
 static status read_post_processor(const struct json_reader *r, json_t *post)
 {
     if (json_reader_absent(post)) {
         return STATUS_OK;
     }
-    int32_t cls = id_in(r, "[CLS]"), sep = id_in(r, "[SEP]");
+    int32_t cls = json_reader_id(r, "[CLS]"), sep = json_reader_id(r, "[SEP]");
     json_t *modern = template_json(cls, sep);
     json_t *early = json_pack("{s:s, s:[s, i], s:[s, i]}", "type", "BertProcessing", "sep", "[SEP]",
                               sep, "cls", "[CLS]", cls);
@@ -115,7 +109,7 @@ static status read_unknown(const struct json_reader *r, const json_t *model)
 {
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
     NEED(r, unknown != NULL, "model.unk_token is not a text");
-    r->t->wordpiece->unknown = id_in(r, unknown);
+    r->t->wordpiece->unknown = json_reader_id(r, unknown);
     NEED(r, r->t->wordpiece->unknown >= 0, "model.unk_token '" SHOWN "' is not in model.vocab",
          unknown);
     return STATUS_OK;

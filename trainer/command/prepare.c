@@ -32,7 +32,8 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
 {
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
-         "what the shards are for: clm, mlm with sentence pairs, sft with rows to answer, dpo with "
+         "what the shards are for: clm, mlm with sentence pairs (RoBERTa's tokenizer: without), "
+         "sft with rows to answer, dpo with "
          "pairs of answers, classify and regress with texts (fields text, text_pair, label), "
          "classify_tokens with words (tokens, labels), answer (question, context, answer, "
          "answer_start), choose (text, choices, label), embed with pairs (text, text_pair)"},

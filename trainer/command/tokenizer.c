@@ -376,6 +376,7 @@ static status train(int argc, char **argv)
 {
     const char *type = NULL;
     const char *output = NULL;
+    const char *specials = NULL;
     int64_t vocab_size = 0;
     int64_t workers = 1;
     struct option_list inputs = {0};
@@ -391,12 +392,16 @@ static status train(int argc, char **argv)
          "folder for tokenizer.json (made where missing)", .choices = NULL},
         {"workers", OPTION_INTEGER, &workers, "N", "1", "threads that count words", .least = 1,
          .most = WORKERS_MOST},
+        {"special-tokens", OPTION_CHOICE, &specials, "NAME", "usual",
+         "usual: <|endoftext|> for bpe, BERT's for wordpiece; roberta: <s> <pad> </s> <unk> <mask> "
+         "for bpe",
+         .choices = "usual|roberta"},
     };
     struct options options = {"bireme tokenizer train --type bpe|wordpiece|char --vocab-size N "
                               "--input FILE... --output DIR",
                               "Learns a tokenizer; DIR/tokenizer.json is the format of the Hugging "
                               "Face tokenizers package.",
-                              table, 5, .operand = NULL};
+                              table, sizeof table / sizeof table[0], .operand = NULL};
     bool help = false;
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
@@ -408,9 +413,14 @@ static status train(int argc, char **argv)
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, kind == TOKENIZER_CHAR || vocab_size > 0, STATUS_USAGE,
                  "--vocab-size is needed for --type %s, for example --vocab-size 4096", type);
-    TRY_GOTO(
-        result, done,
-        tokenizer_train(kind, vocab_size, inputs.items, inputs.count, (int)workers, &tokenizer));
+    bool roberta = strcmp(specials, "roberta") == 0;
+    REQUIRE_GOTO(result, done, !roberta || kind == TOKENIZER_BPE, STATUS_USAGE,
+                 "--special-tokens roberta is for --type bpe, not %s", type);
+    TRY_GOTO(result, done,
+             roberta ? tokenizer_train_roberta(vocab_size, inputs.items, inputs.count, (int)workers,
+                                               &tokenizer)
+                     : tokenizer_train(kind, vocab_size, inputs.items, inputs.count, (int)workers,
+                                       &tokenizer));
     TRY_GOTO(result, done, tokenizer_save(tokenizer, output));
     if (kind != TOKENIZER_CHAR && tokenizer_vocab_size(tokenizer) < vocab_size) {
         log_warning(

@@ -1,0 +1,262 @@
+/* What a byte-level tokenizer puts around texts and pairs, and the white space that special tokens take along, as the
+ * Python package does (scripts/make_tokenizer_reference.py): RoBERTa's in both spellings, Llama 3's; training. */
+#include <jansson.h>
+
+#include "datasets/h5file.h"
+#include "datasets/prepare.h"
+#include "datasets/shard.h"
+#include "datasets/tokenizer/tokenizer_impl.h"
+#include "tests/check.h"
+#include "tests/datasets/folder.h"
+
+static char reference[FILE_PATH_BYTES];
+
+static const char *reference_path(const char *name)
+{
+    static char path[FILE_PATH_BYTES];
+    CHECK_OK(file_join(path, reference, name));
+    return path;
+}
+
+static void check_ids(const char *what, const char *text, const struct token_list *ids,
+                      const json_t *wanted)
+{
+    bool equal = (size_t)ids->count == json_array_size(wanted);
+    for (int64_t i = 0; i < ids->count && equal; i++) {
+        equal = ids->ids[i] == json_integer_value(json_array_get(wanted, (size_t)i));
+    }
+    if (!equal) {
+        fprintf(stderr, "%s: the text '%.80s' has other ids\n", what, text);
+        exit(1);
+    }
+}
+
+static void check_pairs(const char *name, const struct tokenizer *t, const json_t *pairs,
+                        const json_t *of)
+{
+    static const int64_t most[] = {0, 4, 5, 9, 16};
+    struct token_list ids = {0};
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        const json_t *a = json_array_get(json_array_get(pairs, i), 0);
+        const json_t *b = json_array_get(json_array_get(pairs, i), 1);
+        for (size_t m = 0; m < 5; m++) {
+            int64_t first = -1;
+            ids.count = 0;
+            CHECK_OK(tokenizer_encode_pair(t, json_string_value(a), json_string_length(a),
+                                           json_string_value(b), json_string_length(b), true,
+                                           most[m], &ids, &first));
+            const json_t *wanted = m == 0 ? json_object_get(of, "pairs")
+                                          : json_array_get(json_object_get(of, "truncated"), m - 1);
+            check_ids(name, json_string_value(a), &ids, json_array_get(wanted, i));
+            CHECK(ids.ids[first - 1] == 2 && ids.ids[first - 2] == 2);
+        }
+    }
+    int64_t first;
+    CHECK_FAILS(tokenizer_encode_pair(t, "a", 1, "b", 1, false, 3, &ids, &first), STATUS_USAGE,
+                "the special tokens alone are 4");
+    token_list_free(&ids);
+}
+
+static void encode_around(const struct tokenizer *t, const char *text, size_t bytes,
+                          struct token_list *ids)
+{
+    int64_t first;
+    ids->count = 0;
+    if (tokenizer_begin(t) < 0) {
+        CHECK_OK(tokenizer_encode_pair(t, text, bytes, NULL, 0, true, 0, ids, &first));
+        CHECK_EQUAL(first, ids->count);
+        return;
+    }
+    CHECK_OK(token_list_reserve(ids, 1));
+    ids->ids[ids->count++] = tokenizer_begin(t);
+    CHECK_OK(tokenizer_encode(t, text, bytes, true, ids));
+}
+
+static void check_texts(const char *name, const struct tokenizer *t, const json_t *texts,
+                        const json_t *wanted)
+{
+    struct token_list ids = {0};
+    CHECK(json_array_size(texts) > 200 && json_array_size(texts) == json_array_size(wanted));
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *text = json_array_get(texts, i);
+        encode_around(t, json_string_value(text), json_string_length(text), &ids);
+        check_ids(name, json_string_value(text), &ids, json_array_get(wanted, i));
+    }
+    token_list_free(&ids);
+}
+
+static void test_reference(const char *name)
+{
+    json_error_t error;
+    struct tokenizer *t = NULL, *again = NULL;
+    json_t *expected =
+        json_load_file(reference_path("expected_around.json"), JSON_ALLOW_NUL, &error);
+    CHECK(expected != NULL);
+    const json_t *of = json_object_get(json_object_get(expected, "tokenizers"), name);
+    CHECK_OK(tokenizer_open(reference_path(name), &t));
+    check_texts(name, t, json_object_get(expected, "texts"), json_object_get(of, "ids"));
+    bool roberta = strcmp(name, "begun") != 0;
+    if (roberta) {
+        const struct tokenizer_specials s = tokenizer_specials_of(t);
+        CHECK(s.cls == 0 && s.pad == 1 && s.sep == 2 && s.unknown == 3 && s.mask == 4);
+        CHECK(tokenizer_begin(t) < 0 && tokenizer_eos(t) == 2);
+        check_pairs(name, t, json_object_get(expected, "pairs"), of);
+    } else {
+        CHECK(tokenizer_begin(t) == 0 && tokenizer_eos(t) == 1);
+    }
+    char *folder = folder_file(name); /* what is written is read as the same one */
+    CHECK_OK(tokenizer_save(t, folder));
+    CHECK_OK(tokenizer_open(folder, &again));
+    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(again)) == 0);
+    check_texts(name, again, json_object_get(expected, "texts"), json_object_get(of, "ids"));
+    CHECK_OK(tokenizer_destroy(&again));
+    CHECK_OK(tokenizer_destroy(&t));
+    json_decref(expected);
+}
+
+static void test_training(void)
+{
+    struct tokenizer *plain = NULL, *t = NULL;
+    struct token_list a = {0}, b = {0};
+    char *corpus = folder_file("corpus.txt");
+    CHECK_OK(file_write(corpus, "the oars, the oars; the banks of the oars", 41));
+    char *files[] = {corpus};
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, files, 1, 1, &plain));
+    CHECK_OK(tokenizer_train_roberta(274, files, 1, 1, &t));
+    CHECK_EQUAL(tokenizer_vocab_size(t), tokenizer_vocab_size(plain) + 4);
+    CHECK(tokenizer_find(t, "<s>") == 0 && tokenizer_find(t, "<mask>") == 4);
+    CHECK(tokenizer_is_special(t, 4) && !tokenizer_is_special(t, 5) && tokenizer_eos(t) == 2);
+    CHECK_OK(tokenizer_encode(plain, "the oars\nthe", 12, true, &a));
+    CHECK_OK(tokenizer_encode(t, "the oars\nthe", 12, true, &b));
+    CHECK_EQUAL(a.count, b.count); /* the same merges behind them */
+    for (int64_t i = 0; i < a.count; i++) {
+        CHECK_EQUAL(a.ids[i] + 5, b.ids[i]);
+    }
+    b.count = 0;
+    CHECK_OK(tokenizer_encode(t, "the  <mask>", 11, true, &b));
+    CHECK(b.ids[b.count - 1] == 4 && !tokenizer_continues(t, 4));
+    b.count--;
+    a.count = 0;
+    CHECK_OK(tokenizer_encode(t, "the", 3, true, &a));
+    CHECK(a.count == b.count); /* both blanks are the mask's */
+    token_list_free(&a);
+    token_list_free(&b);
+    CHECK_OK(tokenizer_destroy(&t));
+    CHECK_OK(tokenizer_destroy(&plain));
+    CHECK_FAILS(tokenizer_train_roberta(260, files, 1, 1, &t), STATUS_USAGE, "bpe takes 261");
+}
+
+/* Whole sentences of one document as long as they fit, none lost and none twice; one that never fits is divided. */
+static void test_sentences(void)
+{
+    enum { DOCUMENTS = 9, T = 16 };
+    struct tokenizer *t = NULL;
+    struct prepare_report report;
+    struct token_list whole = {0}, given = {0};
+    char text[8192];
+    size_t used = 0;
+    CHECK_OK(tokenizer_open(reference_path("roberta"), &t));
+    for (int d = 0; d < DOCUMENTS; d++) {
+        for (int s = 0; s < 4 + d; s++) {
+            used += (size_t)snprintf(text + used, sizeof text - used, "%.*s%d.%s",
+                                     s == 3 ? 30 : s + 2, "rowing qzj one two qqq zxw uvw o",
+                                     10 * d + s, s < 3 + d ? " " : "\n\n");
+        }
+    }
+    folder_write(folder_file("text.txt"), text, used);
+    char *inputs[] = {folder_file("text.txt")};
+    struct prepare_options o = {.tokenizer = t,
+                                .inputs = inputs,
+                                .input_count = 1,
+                                .output = folder_file("sentences"),
+                                .documents = PREPARE_PARAGRAPH,
+                                .sentences = PREPARE_STOPS,
+                                .shard_tokens = 1 << 20,
+                                .sequence_tokens = T,
+                                .pair_seed = 1};
+    CHECK_OK(prepare_mlm(&o, &report));
+    CHECK_EQUAL(report.documents, DOCUMENTS);
+    struct shard *shard = NULL;
+    CHECK_OK(shard_open(folder_file("sentences/train-00000-of-00001.h5"), &shard));
+    int64_t divided = 0;
+    for (int64_t i = 0; i < report.examples; i++) {
+        int64_t range[2];
+        int32_t ids[T];
+        uint32_t first = 0, next = 7;
+        CHECK_OK(shard_read_documents(shard, i, 2, range));
+        int64_t count = range[1] - range[0];
+        CHECK(count >= 3 && count <= T);
+        CHECK_OK(shard_read(shard, range[0], count, ids));
+        CHECK_OK(shard_read_column(shard, EXAMPLE_FIRST_SEGMENT, i, 1, &first));
+        CHECK_OK(shard_read_column(shard, EXAMPLE_NEXT_SENTENCE, i, 1, &next));
+        CHECK(ids[0] == 0 && ids[count - 1] == 2 && first == count && next == 0);
+        int32_t stop = tokenizer_find(t, ".");
+        divided += count == T && ids[T - 2] != stop;
+        CHECK_OK(token_list_reserve(&given, count));
+        memcpy(given.ids + given.count, ids + 1, (size_t)(count - 2) * sizeof *ids);
+        given.count += count - 2;
+    }
+    CHECK(divided > 0 && divided < report.examples / 2);
+    for (char *at = text, *end; (end = strstr(at, "\n\n")) != NULL; at = end + 2) {
+        CHECK_OK(tokenizer_encode(t, at, (size_t)(end - at), false, &whole));
+    }
+    CHECK(whole.count == given.count);
+    CHECK(memcmp(whole.ids, given.ids, (size_t)whole.count * sizeof *whole.ids) == 0);
+    token_list_free(&whole);
+    token_list_free(&given);
+    CHECK_OK(shard_close(&shard));
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
+/* A file that says something else is refused by name. */
+static void test_refusals(void)
+{
+    static const struct {
+        const char *name, *from, *to, *text;
+    } cases[] = {
+        {"roberta", "\"sep\":[\"</s>\",2]", "\"sep\":[\"</s>\",3]", "post_processor.sep is not"},
+        {"roberta", "\"cls\":[\"<s>\",0]", "\"cls\":[\"<pad>\",1]", "post_processor.cls is not"},
+        {"roberta", "\"single_word\":false", "\"single_word\":true", "single_word"},
+        {"roberta", "RobertaProcessing", "BertProcessing", "'BertProcessing' is not supported"},
+        {"roberta_early", "{\"SpecialToken\":{\"id\":\"</s>\",\"type_id\":0}}]",
+         "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}}]", "post_processor's template"},
+        {"begun", "\"ids\":[0]", "\"ids\":[1]", "post_processor's template"},
+        {"begun", "\"processors\":[", "\"processors\":[{},{},{},", "has 5 members"},
+        {"begun", "\"type\":\"TemplateProcessing\"", "\"type\":\"Whatever\"", "'Whatever'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[FILE_PATH_BYTES], *text = NULL;
+        size_t bytes = 0;
+        struct tokenizer *t = NULL;
+        CHECK_OK(file_join(path, reference_path(cases[i].name), "tokenizer.json"));
+        CHECK_OK(file_read(path, 1 << 20, &text, &bytes));
+        const char *at = strstr(text, cases[i].from);
+        CHECK(at != NULL);
+        size_t before = (size_t)(at - text), from = strlen(cases[i].from), to = strlen(cases[i].to);
+        char *changed = malloc(bytes + to + 1);
+        CHECK(changed != NULL);
+        memcpy(changed, text, before);
+        memcpy(changed + before, cases[i].to, to);
+        memcpy(changed + before + to, at + from, bytes - before - from);
+        CHECK_FAILS(tokenizer_from_text(changed, bytes + to - from, path, &t), STATUS_DATA,
+                    cases[i].text);
+        free(changed);
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    CHECK(source != NULL);
+    folder_make();
+    h5file_start();
+    CHECK_OK(file_join(reference, source, "tests/reference/tokenizer"));
+    test_reference("roberta");
+    test_reference("roberta_early");
+    test_reference("begun");
+    test_training();
+    test_sentences();
+    test_refusals();
+    return 0;
+}

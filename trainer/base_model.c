@@ -9,11 +9,6 @@
 
 /* ---- what weights are known by ---- */
 
-/* Sums over all elements, each mixed with its place: the order, and so the layout, do not matter. */
-struct digest {
-    uint64_t sums[2];
-};
-
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -21,24 +16,35 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
+void base_model_add(struct base_model_sums *sums, int number, int64_t element, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint64_t place = mix(((uint64_t)number << 44) + (uint64_t)element + 1);
+    sums->sums[0] += mix(place ^ bits);
+    sums->sums[1] += mix(place + ((uint64_t)bits << 32 | bits));
+}
+
+void base_model_text(const struct base_model_sums *sums, char text[HASH_TEXT_BYTES])
+{
+    snprintf(text, HASH_TEXT_BYTES, "%016llx%016llx", (unsigned long long)sums->sums[0],
+             (unsigned long long)sums->sums[1]);
+}
+
 /* weights: the parameter's own. */
-static void digest_piece(struct digest *d, int parameter, const struct model_parameter *p,
+static void digest_piece(struct base_model_sums *d, int parameter, const struct model_parameter *p,
                          const struct model_piece *piece, const float *weights)
 {
     const float *at = weights + piece->first;
     for (int64_t row = 0; row < piece->rows; row++) {
         for (int64_t column = 0; column < piece->columns; column++) {
-            uint32_t bits;
-            memcpy(&bits, at++, sizeof bits);
             int64_t element = (piece->row + row) * p->whole_columns + piece->column + column;
-            uint64_t place = mix(((uint64_t)parameter << 44) + (uint64_t)element + 1);
-            d->sums[0] += mix(place ^ bits);
-            d->sums[1] += mix(place + ((uint64_t)bits << 32 | bits));
+            base_model_add(d, parameter, element, *at++);
         }
     }
 }
 
-static status digest_parameter(struct digest *d, const struct session *s, int number,
+static status digest_parameter(struct base_model_sums *d, const struct session *s, int number,
                                const struct model_parameter *p)
 {
     size_t bytes = (size_t)(p->rows * p->columns) * sizeof(float);
@@ -54,7 +60,7 @@ static status digest_parameter(struct digest *d, const struct session *s, int nu
 }
 
 /* Adapters are numbered behind the model's own parameters: without them it is the same model's digest. */
-static status digest_own(const struct session *s, bool adapters, struct digest *mine)
+static status digest_own(const struct session *s, bool adapters, struct base_model_sums *mine)
 {
     int count = 0, of_model = 0;
     const struct model_parameter *p = model_parameters(s->model, &count);
@@ -72,7 +78,7 @@ static status digest_own(const struct session *s, bool adapters, struct digest *
 status base_model_digest(const struct session *s, bool adapters, char text[HASH_TEXT_BYTES])
 {
     struct comm *tensor = s->mesh.tensor;
-    struct digest mine = {{0}}, *all = calloc((size_t)comm_size(tensor), sizeof *all);
+    struct base_model_sums mine = {{0}}, *all = calloc((size_t)comm_size(tensor), sizeof *all);
     REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for a digest");
     status result = digest_own(s, adapters, &mine);
     KEEP_FIRST(result, comm_all_gather_bytes(tensor, all, &mine, sizeof mine));
@@ -80,8 +86,7 @@ status base_model_digest(const struct session *s, bool adapters, char text[HASH_
         all[0].sums[0] += all[i].sums[0];
         all[0].sums[1] += all[i].sums[1];
     }
-    snprintf(text, HASH_TEXT_BYTES, "%016llx%016llx", (unsigned long long)all[0].sums[0],
-             (unsigned long long)all[0].sums[1]);
+    base_model_text(all, text);
     free(all);
     return result;
 }
@@ -105,7 +110,8 @@ status base_model_require_whole(const struct recipe *recipe, const struct checkp
     TRY(read_found(found, &saved));
     if (has_adapters(&saved)) {
         return recipe_raise(recipe, STATUS_RECIPE, "model.init_from",
-                            "%s holds adapters alone; set adapter.type to lora to go on with them",
+                            "%s holds adapters alone; set adapter.type to lora to go on with them, "
+                            "or take what `bireme export` and `bireme import` make of it",
                             found->folder);
     }
     return STATUS_OK;
@@ -173,6 +179,17 @@ status base_model_find(struct recipe *recipe, struct comm *world, char *carried)
 
 /* ---- loading ---- */
 
+status base_model_check(const struct recipe *r, const char *digest)
+{
+    if (strcmp(r->adapter.base_weights, digest) != 0) {
+        return recipe_raise(r, STATUS_DATA, "adapter.base",
+                            "the weights in %s have changed since the adapters were trained beside "
+                            "them: they are known by %s now, not by %s. Name the folder of those",
+                            r->adapter.base, digest, r->adapter.base_weights);
+    }
+    return STATUS_OK;
+}
+
 static status check_weights(struct session *s)
 {
     struct recipe *r = &s->recipe;
@@ -181,13 +198,7 @@ static status check_weights(struct session *s)
     if (r->adapter.base_weights[0] == '\0') {
         snprintf(r->adapter.base_weights, sizeof r->adapter.base_weights, "%s", digest);
     }
-    if (strcmp(r->adapter.base_weights, digest) != 0) {
-        return recipe_raise(r, STATUS_DATA, "adapter.base",
-                            "the weights in %s have changed since the adapters were trained beside "
-                            "them: they are known by %s now, not by %s. Name the folder of those",
-                            r->adapter.base, digest, r->adapter.base_weights);
-    }
-    return STATUS_OK;
+    return base_model_check(r, digest);
 }
 
 status base_model_load(struct session *s, struct comm *world)

@@ -26,6 +26,19 @@ status base_model_load(struct session *s, struct comm *world);
  * Errors    STATUS_RECIPE at model.init_from where the checkpoint holds adapters alone */
 status base_model_require_whole(const struct recipe *recipe, const struct checkpoint_found *found);
 
+/* What weights are known by: sums over all elements, each mixed with its place, so that the order, and so the layout, do
+ * not matter. number: of the parameter among the model's own. */
+struct base_model_sums {
+    uint64_t sums[2];
+};
+void base_model_add(struct base_model_sums *sums, int number, int64_t element, float value);
+void base_model_text(const struct base_model_sums *sums, char text[HASH_TEXT_BYTES]);
+
+/* base_model_check - whether these weights are those of the recipe's adapter.base_weights.
+ *
+ * Errors    STATUS_DATA naming both */
+status base_model_check(const struct recipe *recipe, const char *digest);
+
 /* base_model_digest - what weights are known by: of the model, or of its adapters too. The layout does not matter.
  * Collective over the ranks that share the model. */
 status base_model_digest(const struct session *s, bool adapters, char text[HASH_TEXT_BYTES]);

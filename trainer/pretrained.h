@@ -25,7 +25,9 @@ status pretrained_import(const char *folder, const char *output, struct recipe *
 
 /* pretrained_export - a model folder from a checkpoint of any layout, which is verified first.
  *
+ * adapter   false: adapters are put into the model's matrices (sums in double precision, rounded once); true: they are
+ *           written as peft saves them, alone
  * dtype     SAFETENSORS_F32: the same bits; SAFETENSORS_BF16: rounded to nearest even
  * Errors    as checkpoint_choose; STATUS_CREATE if output exists; STATUS_WRITE */
 status pretrained_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
-                         struct pretrained_summary *summary);
+                         bool adapter, struct pretrained_summary *summary);

@@ -8,18 +8,23 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "datasets/tokenizer/tokenizer.h"
+#include "trainer/base_model.h"
 #include "trainer/checkpoint_output.h"
 #include "trainer/checkpoint_reader.h"
 #include "trainer/job_data.h"
 #include "trainer/pretrained.h"
+#include "trainer/pretrained_adapter.h"
 #include "trainer/pretrained_config.h"
 #include "trainer/session.h"
 
 static const size_t tokenizer_limit_bytes = (size_t)256 << 20;
 
 struct export_job {
-    struct checkpoint_found found;
-    struct checkpoint_reader *reader;
+    struct checkpoint_found found, base; /* the second where the first holds adapters alone */
+    struct checkpoint_reader *reader;    /* of the model's weights */
+    struct checkpoint_reader *adapters;  /* NULL: there are none */
+    bool alone;                          /* the adapters are written, not the model */
+    struct base_model_sums sums;         /* of the model's weights, as they are read */
     struct recipe recipe;
     const struct pretrained_family *family;
     int64_t vocabulary;
@@ -41,6 +46,31 @@ static status read_recipe(struct export_job *ex)
     return recipe_parse(ex->found.folder, text, strlen(text), overrides, 1, &ex->recipe);
 }
 
+static status choose(const char *checkpoint, struct checkpoint_found *out)
+{
+    struct comm *self = NULL;
+    TRY(comm_self_create(&self));
+    status result = checkpoint_choose(self, checkpoint, true, out);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
+/* A checkpoint of adapters says where its model is. */
+static status open_readers(struct export_job *ex)
+{
+    bool beside = ex->recipe.adapter.type[0] != '\0';
+    REQUIRE(beside || !ex->alone, STATUS_USAGE, "%s holds no adapters: leave out --adapter",
+            ex->found.folder);
+    if (!beside) {
+        return checkpoint_reader_open(ex->found.folder, &ex->reader);
+    }
+    TRY(checkpoint_reader_open(ex->found.folder, &ex->adapters));
+    status result = choose(ex->recipe.adapter.base, &ex->base);
+    TRY(recipe_blame(&ex->recipe, "adapter.base", result,
+                     "The frozen model of these adapters is expected there"));
+    return checkpoint_reader_open(ex->base.folder, &ex->reader);
+}
+
 /* The tokenizer's size, where the recipe has none, is that of the table. */
 static status read_vocabulary(struct export_job *ex)
 {
@@ -60,8 +90,8 @@ static status read_vocabulary(struct export_job *ex)
 
 static const struct manifest_tensor *find(const struct export_job *ex, int index)
 {
-    return manifest_find(checkpoint_reader_manifest(ex->reader), "model",
-                         ex->parameters[index].name);
+    struct checkpoint_reader *reader = ex->alone ? ex->adapters : ex->reader;
+    return manifest_find(checkpoint_reader_manifest(reader), "model", ex->parameters[index].name);
 }
 
 static status check_tensors(const struct export_job *ex)
@@ -77,15 +107,32 @@ static status check_tensors(const struct export_job *ex)
     return STATUS_OK;
 }
 
+static void keep_adapters(struct export_job *ex)
+{
+    int kept = 0;
+    for (int i = 0; i < ex->count; i++) {
+        if (model_is_adapter(&ex->parameters[i])) {
+            ex->parameters[kept++] = ex->parameters[i];
+        }
+    }
+    ex->count = kept;
+}
+
 static status open_source(struct export_job *ex)
 {
     int64_t elements;
-    TRY(checkpoint_reader_open(ex->found.folder, &ex->reader));
     TRY(read_recipe(ex));
+    TRY(open_readers(ex));
     TRY(recipe_check_available(&ex->recipe));
     TRY(read_vocabulary(ex));
     struct model_config config = session_model_config(&ex->recipe, ex->vocabulary);
+    if (!ex->alone) {
+        config.adapter.rank = 0;
+    }
     TRY(model_layout(&config, 1, 0, &ex->parameters, &ex->count, &elements));
+    if (ex->alone) {
+        keep_adapters(ex);
+    }
     TRY(check_tensors(ex));
     TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
     if (!file_is_folder(ex->tokenizer_folder)) {
@@ -98,25 +145,69 @@ static status open_source(struct export_job *ex)
 
 /* ---- weights ---- */
 
-static status write_tensor(const struct export_job *ex, const struct manifest_tensor *t,
-                           float *buffer, struct safetensors_writer *writer)
+static void sum_block(struct export_job *ex, int index, const int64_t offset[2],
+                      const int64_t shape[2], const float *block)
+{
+    const struct model_parameter *p = &ex->parameters[index];
+    for (int64_t i = 0; i < shape[0] * shape[1]; i++) {
+        int64_t row = offset[0] + i / shape[1], column = offset[1] + i % shape[1];
+        int64_t element = p->dimensions == 1 ? row
+                          : p->transposed    ? column * p->whole_columns + row
+                                             : row * p->whole_columns + column;
+        base_model_add(&ex->sums, index, element, block[i]);
+    }
+}
+
+static status write_blocks(struct export_job *ex, int index,
+                           const struct pretrained_adapter *adapter, float *buffer,
+                           struct safetensors_writer *writer)
 {
     int64_t offset[2] = {0, 0}, shape[2];
+    const struct manifest_tensor *t = find(ex, index);
     while (checkpoint_block(t, offset, shape)) {
-        TRY(checkpoint_reader_read(ex->reader, t, offset, shape, buffer));
+        TRY(checkpoint_reader_read(ex->alone ? ex->adapters : ex->reader, t, offset, shape,
+                                   buffer));
+        if (ex->adapters != NULL) {
+            sum_block(ex, index, offset, shape, buffer);
+        }
+        pretrained_adapter_merge(adapter, ex->parameters[index].transposed, offset, shape, buffer);
         TRY(safetensors_write(writer, buffer, shape[0] * shape[1]));
         checkpoint_block_next(t, offset, shape);
     }
     return STATUS_OK;
 }
 
-static status write_tensors(const struct export_job *ex, struct safetensors_writer *writer)
+static status write_tensor(struct export_job *ex, int index, float *buffer,
+                           struct safetensors_writer *writer)
+{
+    struct pretrained_adapter adapter = {0};
+    status result = STATUS_OK;
+    if (ex->adapters != NULL && !ex->alone) {
+        result =
+            pretrained_adapter_read(ex->adapters, &ex->recipe, &ex->parameters[index], &adapter);
+    }
+    if (result == STATUS_OK) {
+        result = write_blocks(ex, index, &adapter, buffer, writer);
+    }
+    pretrained_adapter_free(&adapter);
+    return result;
+}
+
+/* What the adapters were put into is what they were trained beside. */
+static status check_base(const struct export_job *ex)
+{
+    char digest[HASH_TEXT_BYTES];
+    base_model_text(&ex->sums, digest);
+    return ex->adapters != NULL && !ex->alone ? base_model_check(&ex->recipe, digest) : STATUS_OK;
+}
+
+static status write_tensors(struct export_job *ex, struct safetensors_writer *writer)
 {
     float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory to export %s", ex->found.folder);
     status result = STATUS_OK;
     for (int i = 0; i < ex->count && result == STATUS_OK; i++) {
-        result = write_tensor(ex, find(ex, i), buffer, writer);
+        result = write_tensor(ex, i, buffer, writer);
     }
     free(buffer);
     return result;
@@ -130,11 +221,12 @@ static const char *file_name(const struct export_job *ex, const char *name)
     return other ? ex->family->aliases[1].theirs : name;
 }
 
-static status write_weights(const struct export_job *ex)
+static status write_weights(struct export_job *ex)
 {
     char path[FILE_PATH_BYTES];
     struct safetensors_writer *writer = NULL;
-    TRY(file_join(path, ex->folder.path, "model.safetensors"));
+    TRY(file_join(path, ex->folder.path,
+                  ex->alone ? "adapter_model.safetensors" : "model.safetensors"));
     struct safetensors_shape *shapes = calloc((size_t)ex->count, sizeof *shapes);
     REQUIRE(shapes != NULL, STATUS_INTERNAL, "out of memory for %d tensors", ex->count);
     for (int i = 0; i < ex->count; i++) {
@@ -280,20 +372,27 @@ static status write_tokenizer(const struct export_job *ex)
 
 /* ---- all of it ---- */
 
-static status write_all(const struct export_job *ex)
+static status write_adapter_config(const struct export_job *ex)
 {
-    TRY(write_weights(ex));
-    TRY(write_config(ex));
-    return ex->tokenizer != NULL ? write_tokenizer(ex) : STATUS_OK;
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, ex->folder.path, "adapter_config.json"));
+    FILE *file = fopen(path, "w");
+    REQUIRE(file != NULL, STATUS_CREATE, "cannot create %s", path);
+    status result = pretrained_adapter_config(&ex->recipe, file);
+    bool written = fclose(file) == 0;
+    REQUIRE(written, STATUS_WRITE, "cannot write %s", path);
+    return result;
 }
 
-static status choose(const char *checkpoint, struct checkpoint_found *out)
+static status write_all(struct export_job *ex)
 {
-    struct comm *self = NULL;
-    TRY(comm_self_create(&self));
-    status result = checkpoint_choose(self, checkpoint, true, out);
-    KEEP_FIRST(result, comm_destroy(&self));
-    return result;
+    TRY(write_weights(ex));
+    if (ex->alone) {
+        return write_adapter_config(ex);
+    }
+    TRY(check_base(ex));
+    TRY(write_config(ex));
+    return ex->tokenizer != NULL ? write_tokenizer(ex) : STATUS_OK;
 }
 
 static int64_t count_elements(const struct export_job *ex)
@@ -317,18 +416,21 @@ static status export_all(struct export_job *ex, const char *checkpoint, const ch
 }
 
 status pretrained_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
-                         struct pretrained_summary *summary)
+                         bool adapter, struct pretrained_summary *summary)
 {
     REQUIRE(!file_exists(output), STATUS_CREATE, "%s exists already; name a folder that does not",
             output);
     struct export_job *ex = calloc(1, sizeof *ex);
     REQUIRE(ex != NULL, STATUS_INTERNAL, "out of memory to export %s", checkpoint);
     ex->dtype = dtype;
+    ex->alone = adapter;
     status result = export_all(ex, checkpoint, output, summary);
     KEEP_FIRST(result, tokenizer_destroy(&ex->tokenizer));
     labels_free(&ex->labels);
     checkpoint_reader_close(&ex->reader);
+    checkpoint_reader_close(&ex->adapters);
     free(ex->found.recipe_text);
+    free(ex->base.recipe_text);
     free(ex->parameters);
     free(ex);
     return result;

@@ -221,7 +221,7 @@ const struct setting recipe_table[] = {
 const struct section recipe_sections[] = {
     {"", "Top level"},
     {"model", "The network. Names are those of Hugging Face's config.json where one exists."},
-    {"adapter", "LoRA, for clm, sft and dpo. Names and defaults are peft's. A checkpoint holds the adapters alone, with the place of the model and what its weights are known by."},
+    {"adapter", "LoRA, for clm, sft and dpo. Names and defaults are peft's. A checkpoint holds the adapters alone, with the place of the model and what its weights are known by; `bireme export` puts them into its matrices."},
     {"data", "What is read. Paths are relative to the folder in which the program is started."},
     {"sft", "Supervised fine-tuning. Names and defaults are TRL's."},
     {"batch", "How many sequences make a step."},

@@ -116,8 +116,9 @@ static void test_numbers(const char *name)
     check_numbers(name, a);
 
     CHECK_OK(file_remove_tree(again));
-    CHECK_OK(pretrained_export(a, again, SAFETENSORS_F32, &summary));
-    CHECK_FAILS(pretrained_export(a, again, SAFETENSORS_F32, &summary), STATUS_CREATE, "exists");
+    CHECK_OK(pretrained_export(a, again, SAFETENSORS_F32, false, &summary));
+    CHECK_FAILS(pretrained_export(a, again, SAFETENSORS_F32, false, &summary), STATUS_CREATE,
+                "exists");
     CHECK_OK(import_to(again, "b", b));
     CHECK(same_weights(a, b));
     check_numbers(name, b); /* the settings came back too */
@@ -125,7 +126,7 @@ static void test_numbers(const char *name)
     CHECK_OK(file_remove_tree(again));
     CHECK_OK(checkpoint_reshard(a, again, 3));
     CHECK_OK(file_remove_tree(b));
-    CHECK_OK(pretrained_export(again, b, SAFETENSORS_BF16, &summary));
+    CHECK_OK(pretrained_export(again, b, SAFETENSORS_BF16, false, &summary));
     CHECK_OK(import_to(b, "c", folder));
     CHECK(same_weights(a, folder) == (strcmp(name, "bare") == 0)); /* which is bf16 itself */
 }
@@ -257,7 +258,7 @@ static void test_folders(void)
     CHECK_OK(import_to(folder, "a", checkpoint));
     join(exported, root, "exported");
     CHECK_OK(file_remove_tree(exported));
-    CHECK_OK(pretrained_export(checkpoint, exported, SAFETENSORS_F32, &summary));
+    CHECK_OK(pretrained_export(checkpoint, exported, SAFETENSORS_F32, false, &summary));
     CHECK(summary.tokenizer);
     CHECK_OK(tokenizer_open(exported, &t));
     CHECK_EQUAL(tokenizer_vocab_size(t), 19);

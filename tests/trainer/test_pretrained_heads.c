@@ -162,7 +162,7 @@ static void test_numbers(const char *name, bool heads)
     CHECK_OK(import_to(folder, "a", a, &recipe));
     check_numbers(name, a, heads);
     CHECK_OK(file_remove_tree(out));
-    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, &summary));
+    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, false, &summary));
     CHECK_OK(import_to(out, "b", b, &again));
     CHECK(same_weights(a, b));
     CHECK_EQUAL(again.model.next_sentence, recipe.model.next_sentence);

@@ -41,6 +41,19 @@ checkpoints() {
     same_losses one again 0
     run 0 checkpoint diff one/final again/final
     run 0 generate --checkpoint one --prompt the --max-new-tokens 4
+    # merged, the model says the same; alone, they are what peft reads
+    loss() { # CHECKPOINT
+        run 0 evaluate --checkpoint "$1" --data 'data/validation-*.h5' --json
+        sed -E 's/.*"loss":([0-9.]{7}).*/\1/' out
+    }
+    run 0 export --checkpoint one --output merged
+    run 0 import merged --output back
+    [ "$(loss one)" = "$(loss back)" ] || fail "merged, the loss is $(loss back) instead of $(loss one)"
+    run 0 export --checkpoint one --output adapter --adapter
+    [ "$(grep -ao 'base_model.model.transformer.h.[01].[a-z.]*c_[a-z]*.lora_[AB].weight' adapter/adapter_model.safetensors |
+        wc -l)" = 16 ] && grep -q '"r": 4' adapter/adapter_config.json || fail 'not the adapters alone'
+    run 64 export --checkpoint base --output none --adapter
+    one_line 64 'holds no adapters'
     # carried on: the first held-out loss is the last one of before; with other settings, refused
     run 0 train recipe.yaml run_dir=more "${lora[@]}" model.init_from=one/final adapter.dropout=0.0
     [ "$(losses one evaluate | tail -1 | cut -d' ' -f2)" = "$(losses more evaluate | head -1 | cut -d' ' -f2)" ] ||
@@ -61,6 +74,8 @@ checkpoints() {
     run 0 train recipe.yaml run_dir=base train.max_steps=5 checkpoint.every=0
     run 65 generate --checkpoint one --prompt the --max-new-tokens 4
     one_line 65 'have changed since the adapters were trained beside them'
+    run 65 export --checkpoint one --output refused
+    [ ! -e refused ] || fail 'a merged model of another base was left'
     rm -r again/final again/checkpoints/step-00000006
     run 80 train recipe.yaml run_dir=again "${lora[@]}"
     one_line 80 'adapter.base_weights: checkpoint'

@@ -9,6 +9,7 @@
 status command_export(int argc, char **argv)
 {
     bool help = false;
+    bool adapter = false;
     const char *checkpoint = NULL, *output = NULL, *dtype = NULL;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &checkpoint, "DIR", OPTION_REQUIRED,
@@ -17,9 +18,13 @@ status command_export(int argc, char **argv)
          "folder to write; must not exist", 0, 0, NULL},
         {"dtype", OPTION_CHOICE, &dtype, "TYPE", "fp32", "of the weights; fp32: the same bits", 0,
          0, "fp32|bf16"},
+        {"adapter", OPTION_FLAG, &adapter, NULL, NULL,
+         "of a run with adapters these alone, as peft saves them; else they are put into the "
+         "model's matrices",
+         0, 0, NULL},
     };
     struct options options = {
-        .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16]",
+        .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16] [--adapter]",
         .about =
             "Writes a model folder that from_pretrained of Hugging Face's transformers loads, and "
             "AutoTokenizer's:\nconfig.json, model.safetensors, tokenizer.json. GPT-2, BERT, "
@@ -33,7 +38,7 @@ status command_export(int argc, char **argv)
     }
     struct pretrained_summary summary;
     bool halves = strcmp(dtype, "bf16") == 0;
-    TRY(pretrained_export(checkpoint, output, halves ? SAFETENSORS_BF16 : SAFETENSORS_F32,
+    TRY(pretrained_export(checkpoint, output, halves ? SAFETENSORS_BF16 : SAFETENSORS_F32, adapter,
                           &summary));
     log_info("%s: %lld parameters in %d tensors, %s%s", output, (long long)summary.parameters,
              summary.tensors, dtype, summary.tokenizer ? "" : "; no tokenizer");

@@ -47,7 +47,7 @@ struct kernels_limits {
 /* kernels_create - a context on dev.
  *
  * Units     threads is the CPU threads that operations may use; 0 for all that this process may
- * Memory    kernels_workspace_bytes(limits, ...) on dev, at once
+ * Memory    at most kernels_workspace_bytes(limits, ...) on dev: nearly all at once, the matrix library's part as it asks
  * Errors    STATUS_UNAVAILABLE if the device cannot do dtype (named with what can) */
 status kernels_create(struct device *dev, enum dtype dtype, int threads,
                       const struct kernels_limits *limits, struct kernels **out);

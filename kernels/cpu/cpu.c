@@ -88,11 +88,16 @@ static bool supports(enum dtype dtype)
     return matmul_supports(dtype);
 }
 
+static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    size_t bytes = CPU_JOIN(baseline, variant).scratch_bytes(dtype, threads, limits);
+    return bytes > 0 ? bytes : 64; /* not 0: an arena of 0 measures */
+}
+
 static size_t workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     int count = threads > 0 ? threads : available_threads();
-    size_t bytes = CPU_JOIN(baseline, variant).scratch_bytes(dtype, count, limits);
-    return bytes > 0 ? bytes : 64;
+    return scratch_bytes(dtype, count, limits) + matmul_library_bytes(dtype, count, limits);
 }
 
 static void cpu_destroy(struct kernels *k)
@@ -121,7 +126,7 @@ static status create(struct kernels *k, int threads)
     TRY_GOTO(result, fail, choose(&cpu->variant));
     k->table = cpu->variant->table;
     k->table.destroy = cpu_destroy;
-    size_t bytes = workspace_bytes(k->dtype, k->threads, &k->limits); /* not 0: that measures */
+    size_t bytes = scratch_bytes(k->dtype, k->threads, &k->limits);
     TRY_GOTO(result, fail, arena_create(k->device, bytes, "the kernels' workspace", &cpu->scratch));
     TRY_GOTO(result, fail, matmul_create(k, &cpu->matmul));
     snprintf(k->description, sizeof k->description, "CPU %s, %d thread%s, %s", cpu->variant->name,

@@ -12,7 +12,9 @@
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/matmul.h"
 
-static inline vector activate(vector x, enum activation act)
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vector activate(vector x, enum activation act)
 {
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf(x)
@@ -20,7 +22,7 @@ static inline vector activate(vector x, enum activation act)
                                         : x;
 }
 
-static inline vector slope(vector x, enum activation act)
+INLINE vector slope(vector x, enum activation act)
 {
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh_slope(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf_slope(x)
@@ -35,18 +37,65 @@ struct step {
     enum activation act;
 };
 
+/* A block is larger than the nearest caches: its rows are asked for ahead. */
+enum { AHEAD = 2 };
+
+/* For one type and one activation, so that what both of its functions need is computed once. */
+INLINE void activate_rows(const struct step *s, struct matmul_block block, enum dtype dtype,
+                          enum activation act)
+{
+    for (int64_t i = block.row; i < block.row + block.rows; i++) {
+        int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
+        cpu_prefetch(s->y, i + AHEAD, block.column, block.columns);
+        for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
+            int64_t left = block.columns - j;
+            vector z = vector_get(s->y.data, dtype, y + j, left);
+            vector_put(s->y.data, dtype, y + j, activate(z, act), left);
+            if (s->kept.data != NULL) {
+                vector_put(s->kept.data, dtype, kept + j, slope(z, act), left);
+            }
+        }
+    }
+}
+
+INLINE void activate_rows_as(const struct step *s, struct matmul_block block, enum activation act)
+{
+    if (s->y.dtype == DTYPE_F32) {
+        activate_rows(s, block, DTYPE_F32, act);
+    } else {
+        activate_rows(s, block, DTYPE_BF16, act);
+    }
+}
+
 static void activate_block(void *context, struct matmul_block block)
 {
     const struct step *s = context;
+    switch (s->act) {
+    case ACTIVATION_GELU_TANH:
+        activate_rows_as(s, block, ACTIVATION_GELU_TANH);
+        break;
+    case ACTIVATION_GELU_ERF:
+        activate_rows_as(s, block, ACTIVATION_GELU_ERF);
+        break;
+    case ACTIVATION_TANH:
+        activate_rows_as(s, block, ACTIVATION_TANH);
+        break;
+    default:
+        break;
+    }
+}
+
+INLINE void multiply_rows(const struct step *s, struct matmul_block block, enum dtype dtype)
+{
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
         int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
+        cpu_prefetch(s->y, i + AHEAD, block.column, block.columns);
+        cpu_prefetch(s->kept, i + AHEAD, block.column, block.columns);
         for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
             int64_t left = block.columns - j;
-            vector z = vector_get(s->y.data, s->y.dtype, y + j, left);
-            vector_put(s->y.data, s->y.dtype, y + j, activate(z, s->act), left);
-            if (s->kept.data != NULL) {
-                vector_put(s->kept.data, s->kept.dtype, kept + j, slope(z, s->act), left);
-            }
+            vector d = vector_get(s->y.data, dtype, y + j, left);
+            vector slopes = vector_get(s->kept.data, dtype, kept + j, left);
+            vector_put(s->y.data, dtype, y + j, d * slopes, left);
         }
     }
 }
@@ -54,15 +103,10 @@ static void activate_block(void *context, struct matmul_block block)
 static void multiply_kept(void *context, struct matmul_block block)
 {
     const struct step *s = context;
-    for (int64_t i = block.row; i < block.row + block.rows; i++) {
-        int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
-        cpu_prefetch(s->kept, i + 2, block.column, block.columns);
-        for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
-            int64_t left = block.columns - j;
-            vector d = vector_get(s->y.data, s->y.dtype, y + j, left);
-            vector slopes = vector_get(s->kept.data, s->kept.dtype, kept + j, left);
-            vector_put(s->y.data, s->y.dtype, y + j, d * slopes, left);
-        }
+    if (s->y.dtype == DTYPE_F32) {
+        multiply_rows(s, block, DTYPE_F32);
+    } else {
+        multiply_rows(s, block, DTYPE_BF16);
     }
 }
 
@@ -147,39 +191,57 @@ status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct te
                              });
 }
 
-/* Columns are split over the threads, in units of two cache lines; rows are added in two levels, so
- * that the rounding error grows with the root of the number of rows at most. */
-enum { SUM_COLUMNS = 2 * VECTOR_LANES, SUM_ROWS = 64, SUM_AHEAD = 16 };
+/* Columns are split over the threads, in units of some cache lines, as each row lies in another page; rows
+ * are added in two levels, so that the rounding error grows with the root of the number of rows at most. */
+enum { SUM_VECTORS = 8, SUM_COLUMNS = SUM_VECTORS * VECTOR_LANES, SUM_ROWS = 64, SUM_AHEAD = 8 };
 
-static void add_column_block(float *sums, struct tensor dy, int64_t column, int64_t left,
-                             bool overwrite)
+/* `count` columns, in as many vectors. */
+INLINE void add_column_block(float *sums, struct tensor dy, enum dtype dtype, int64_t column,
+                             int64_t count, const int vectors, bool overwrite)
 {
-    vector total[2] = {{0}, {0}};
+    vector total[SUM_VECTORS] = {{0}};
     for (int64_t first = 0; first < dy.rows; first += SUM_ROWS) {
         int64_t last = first + SUM_ROWS < dy.rows ? first + SUM_ROWS : dy.rows;
-        vector part[2] = {{0}, {0}};
+        vector part[SUM_VECTORS] = {{0}};
         for (int64_t i = first; i < last; i++) {
             int64_t at = i * dy.stride + column;
-            cpu_prefetch(dy, i + SUM_AHEAD, column, SUM_COLUMNS);
-            part[0] += vector_get(dy.data, dy.dtype, at, left);
-            if (left > VECTOR_LANES) {
-                part[1] += vector_get(dy.data, dy.dtype, at + VECTOR_LANES, left - VECTOR_LANES);
+            cpu_prefetch(dy, i + SUM_AHEAD, column, count);
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) {
+                part[j] +=
+                    vector_get(dy.data, dtype, at + j * VECTOR_LANES, count - j * VECTOR_LANES);
             }
         }
-        total[0] += part[0];
-        total[1] += part[1];
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) {
+            total[j] += part[j];
+        }
     }
-    for (int i = 0; i < 2 && left > i * VECTOR_LANES; i++) {
-        int64_t at = column + i * VECTOR_LANES, count = left - i * VECTOR_LANES;
-        vector before = overwrite ? vector_set(0) : vector_get(sums, DTYPE_F32, at, count);
-        vector_put(sums, DTYPE_F32, at, before + total[i], count);
+    for (int j = 0; j < vectors; j++) {
+        int64_t at = column + j * VECTOR_LANES, left = count - j * VECTOR_LANES;
+        vector before = overwrite ? vector_set(0) : vector_get(sums, DTYPE_F32, at, left);
+        vector_put(sums, DTYPE_F32, at, before + total[j], left);
+    }
+}
+
+INLINE void column_sums_as(float *sums, struct tensor dy, enum dtype dtype,
+                           struct cpu_range columns, bool overwrite)
+{
+    int64_t column = columns.first;
+    for (; column + SUM_COLUMNS <= columns.last; column += SUM_COLUMNS) {
+        add_column_block(sums, dy, dtype, column, SUM_COLUMNS, SUM_VECTORS, overwrite);
+    }
+    for (; column < columns.last; column += VECTOR_LANES) {
+        add_column_block(sums, dy, dtype, column, columns.last - column, 1, overwrite);
     }
 }
 
 void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, bool overwrite)
 {
-    for (int64_t column = columns.first; column < columns.last; column += SUM_COLUMNS) {
-        add_column_block(sums, dy, column, columns.last - column, overwrite);
+    if (dy.dtype == DTYPE_F32) {
+        column_sums_as(sums, dy, DTYPE_F32, columns, overwrite);
+    } else {
+        column_sums_as(sums, dy, DTYPE_BF16, columns, overwrite);
     }
 }
 

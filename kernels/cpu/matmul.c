@@ -478,6 +478,20 @@ enum {
 };
 enum { F32_INNER_LONG = 1024, BF16_INNER_LONG = 4096 };
 
+size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    enum { PANEL_FLOATS = 64 * 1024, MORE = 4096 };
+    int64_t rows = limits->rows < UNIT_ROWS ? limits->rows : UNIT_ROWS;
+    int64_t floats = dtype == DTYPE_F32 ? PANEL_FLOATS : rows * UNIT_COLUMNS;
+    return (size_t)threads * ((size_t)floats * sizeof(float) + MORE);
+}
+
+size_t matmul_taken_bytes(const struct kernels *k)
+{
+    const struct matmul *m = cpu_of(k)->matmul;
+    return (size_t)m->threads * m->scratch_bytes;
+}
+
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;

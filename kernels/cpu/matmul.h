@@ -13,6 +13,13 @@ const char *matmul_description(void);
 /* matmul_supports - whether this processor has instructions for products of dtype. */
 bool matmul_supports(enum dtype dtype);
 
+/* matmul_library_bytes - what the library works in at most, on all threads: measured with oneDNN 2.6.3, which keeps
+ * a unit's sums in f32 where it stores bf16, and copies a panel of b where all is f32. */
+size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
+
+/* matmul_taken_bytes - what it has asked for so far. */
+size_t matmul_taken_bytes(const struct kernels *k);
+
 /* A part of a product's output, and which of the context's threads computes it. */
 struct matmul_block {
     int64_t row, rows, column, columns;

@@ -2,6 +2,7 @@
  * product whose shape was met before allocates nothing. */
 #include <malloc.h>
 
+#include "kernels/cpu/matmul.h"
 #include "tests/kernels/operation.h"
 
 static const struct kernels_limits limits = {.rows = 64,
@@ -113,6 +114,34 @@ static void test_allocations(struct device *dev)
     CHECK_OK(kernels_destroy(&k));
 }
 
+/* Large units of every kind of product: the library takes no more than was planned for it. */
+static void test_library_memory(struct device *dev, enum dtype dtype)
+{
+    const struct kernels_limits large = {.rows = 600,
+                                         .width = 768,
+                                         .inner = 1536,
+                                         .heads = 12,
+                                         .head_width = 64,
+                                         .sequence = 64,
+                                         .vocabulary = 64};
+    struct kernels *k = NULL;
+    CHECK_OK(kernels_create(dev, dtype, 2, &large, &k));
+    struct tensor x = operation_random(dtype, 600, 768, 1, 1);
+    struct tensor w = operation_random(dtype, 1536, 768, 2, 1);
+    struct tensor y = operation_tensor(dtype, 600, 1536, 1536);
+    struct tensor dw = operation_tensor(DTYPE_F32, 1536, 768, 768), none = tensor_absent();
+    CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
+    CHECK_OK(linear_backward_input(k, x, y, w, ACTIVATION_NONE, none));
+    CHECK_OK(linear_backward_weight(k, dw, none, y, x, true));
+    CHECK(matmul_taken_bytes(k) <= matmul_library_bytes(dtype, 2, &large));
+    CHECK(kernels_workspace_bytes(DEVICE_CPU, dtype, 2, &large) >= matmul_taken_bytes(k));
+    operation_release(&x);
+    operation_release(&w);
+    operation_release(&y);
+    operation_release(&dw);
+    CHECK_OK(kernels_destroy(&k));
+}
+
 int main(void)
 {
     struct device *dev = NULL;
@@ -122,6 +151,10 @@ int main(void)
     test_profile(dev);
     test_floor(dev);
     test_allocations(dev);
+    test_library_memory(dev, DTYPE_F32);
+    if (kernels_supports(dev, DTYPE_BF16)) {
+        test_library_memory(dev, DTYPE_BF16);
+    }
     CHECK_OK(device_destroy(&dev));
     return 0;
 }

@@ -1,0 +1,42 @@
+#!/bin/bash
+# A whole training on shards of NVIDIA's BERT examples as they are, with LAMB and its schedule as in phase 1: shuffled, over
+# several epochs, on 1 and 2 ranks, resumed; with a model that they do not fit it says so.
+#
+#   test_train_nvidia.sh MAKER
+maker=$(realpath "$1")
+. "$(dirname "$0")/tiny_training.sh"
+need_mpirun
+
+mkdir shards && "$maker" shards || exit 1
+cat >phase1.yaml <<'YAML'
+objective: mlm
+model: {architecture: bert, num_layers: 2, hidden_size: 16, num_heads: 2, max_position_embeddings: 32, vocab_size: 64, dropout: 0.1, initializer_range: 0.1}
+data: {train: shards/train-*.hdf5, validation: shards/validation.hdf5, sequence_length: 32}
+mlm: {max_predictions: 5}
+batch: {global_size: 8, micro_size: 2}
+optimizer: {name: lamb, learning_rate: 1.0e-2, beta2: 0.999, epsilon: 1.0e-6, weight_decay: 0.01}
+schedule: {name: polynomial_nvidia, power: 0.5, min_ratio: 0.0, warmup_steps: 4}
+train: {max_steps: 24}
+evaluate: {every: 12, batches: null}
+checkpoint: {every: 12}
+log: {every: 1}
+YAML
+
+run 0 train phase1.yaml run_dir=one
+losses one train >told
+awk 'NR <= 8 { first += $2 } NR > 16 { last += $2 } END { exit !(last / 8 < first / 8 - 0.15) }' told || fail 'nothing was learnt'
+grep '"event":"evaluate","step":0,' one/metrics.jsonl | grep -Eq '"mlm_loss":4\.[0-9]' || fail 'the first loss is not about ln 64'
+[ "$(losses one train | cut -d' ' -f2 | sort -u | wc -l)" = 24 ] || fail 'steps repeat themselves'
+run_ranks 2 0 train phase1.yaml run_dir=two parallel.zero_stage=1
+same_losses one two 1e-5
+cp -r two again && rm -r again/final again/checkpoints/step-00000024
+run 0 train phase1.yaml run_dir=again
+same_losses one again 1e-5
+run 0 train phase1.yaml run_dir=ordered data.shuffle=false train.max_steps=4
+losses one train | head -n 1 >a && losses ordered train | head -n 1 >b
+! cmp -s a b || fail 'the order is the same without a shuffle'
+
+run 65 train phase1.yaml run_dir=small model.vocab_size=32
+one_line 65 'shards/.*hdf5'
+run 65 train phase1.yaml run_dir=few mlm.max_predictions=3
+one_line 65 'has . predictions; at most 3'

@@ -86,7 +86,7 @@ static status check_options(const struct loader_options *o)
     REQUIRE(o->source_count > 0 && o->source_count <= ORDER_SOURCES_MAX, STATUS_RECIPE,
             "%d data sources; 1 to %d are possible", o->source_count, ORDER_SOURCES_MAX);
     bool sizes = o->sequence_tokens > 0 && o->global_sequences > 0 && o->micro_sequences > 0 &&
-                 o->sequence_tokens < INT32_MAX / 2 / o->micro_sequences;
+                 o->sequence_tokens < INT32_MAX / 2 / o->micro_sequences / loader_texts(o);
     REQUIRE(sizes, STATUS_RECIPE, "a batch of %lld sequences of %lld tokens, %lld at a time",
             (long long)o->global_sequences, (long long)o->sequence_tokens,
             (long long)o->micro_sequences);

@@ -168,6 +168,14 @@ static int64_t sample_rows(const struct recipe *r)
     return session_rows(r) / r->batch.micro_size;
 }
 
+/* Outputs of a task's head and their slopes; of embed the vectors of the global batch, too. */
+static int64_t task_bytes(const struct recipe *r, const struct model_config *c, enum dtype dtype)
+{
+    int64_t bytes = c->output_rows * c->labels * (8 + (int64_t)dtype_bytes(dtype));
+    int64_t vectors = c->task == MODEL_VECTORS ? r->batch.global_size : 0;
+    return c->task == MODEL_WORDS ? 0 : bytes + vectors * (4 * c->width + 2) * 8;
+}
+
 /* What the step keeps for the objective: some values a row, and for pairs the answers' rows and their gradient. */
 static int64_t objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
                                int64_t rows)
@@ -269,7 +277,8 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     plan->bytes[PLAN_ACTIVATIONS] =
         (int64_t)model_activation_bytes(config, sharing, dtype, rows, true);
     buffers->kernels = (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) +
-                       objective_bytes(r, config->width, dtype, rows);
+                       objective_bytes(r, config->width, dtype, rows) +
+                       task_bytes(r, config, dtype);
     buffers->loaders = all_loader_bytes(r, plan->data);
     if (r->checkpoint.async) {
         TRY(snapshot_bytes(parameters, count, elements, plan));

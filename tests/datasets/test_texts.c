@@ -530,6 +530,63 @@ static void test_other_labels(void)
     CHECK_OK(shard_close(&shard));
 }
 
+/* ---- shards that contradict themselves ---- */
+
+/* An example of three tokens with these values of its columns, three of those that tokens have. */
+static void check_damage(enum example_kind kind, const uint32_t *const *values, const char *reason)
+{
+    static const int32_t ids[] = {1, 2, 3};
+    struct shard_header header = {.kind = kind, .vocab_size = 10, .eos_id = -1};
+    struct shard_writer *w = NULL;
+    struct loader *loader = NULL;
+    char *path = folder_file("damaged.h5");
+    memset(header.tokenizer_sha256, 'a', HASH_TEXT_BYTES - 1);
+    CHECK_OK(shard_writer_create(path, &header, &w));
+    CHECK_OK(shard_writer_labels(w, "[\"x\", \"y\"]"));
+    CHECK_OK(shard_writer_append(w, ids, 3));
+    const struct example_format *format = example_format_of(kind);
+    for (int i = 0; i < format->columns; i++) {
+        CHECK_OK(shard_writer_values(w, i, values[i], format->column[i].per_token ? 3 : 1));
+    }
+    CHECK_OK(shard_writer_end_document(w));
+    CHECK_OK(shard_writer_close(&w));
+    struct loader_source source = {path, 1};
+    struct loader_options options = {.sources = &source,
+                                     .source_count = 1,
+                                     .sequence_tokens = 3,
+                                     .global_sequences = 1,
+                                     .micro_sequences = 1,
+                                     .ranks = 1,
+                                     .vocab_size = 10,
+                                     .kind = kind,
+                                     .texts = 2,
+                                     .looks_ahead = true};
+    CHECK_FAILS(loader_open(&options, &loader), STATUS_DATA, reason);
+}
+
+static void test_damage(void)
+{
+    static const uint32_t none[3] = {0}, one[3] = {1, 1, 1}, two[3] = {2, 2, 2}, four[] = {4};
+    static const uint32_t unlabelled[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    static const uint32_t infinite[] = {0x7f800000};
+    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){four, one}, "a first segment of 4");
+    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){none, one}, "a first segment of 0");
+    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){one, two}, "the label 2 of 2");
+    check_damage(EXAMPLE_REGRESS, (const uint32_t *[]){one, infinite}, "the label inf");
+    check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){two}, "the label 2 of 2");
+    check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){unlabelled}, "has no label");
+    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, two, one, none, none, none},
+                 "an answer from 2 to 1");
+    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, none, four, none, none, none},
+                 "an answer from 0 to 4");
+    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){none, none}, "or none");
+    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){two, none}, "more than 2 texts");
+    check_damage(EXAMPLE_EMBED, (const uint32_t *[]){two}, "more than 2 texts");
+    static const uint32_t single[] = {2, 0, 0}, both[] = {2, 0, 2};
+    check_damage(EXAMPLE_EMBED, (const uint32_t *[]){single}, "1 texts instead of 2");
+    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){both, two}, "the label 2 of 2");
+}
+
 int main(void)
 {
     folder_make();
@@ -545,6 +602,7 @@ int main(void)
     test_several();
     test_bad_rows();
     test_other_labels();
+    test_damage();
     CHECK_OK(tokenizer_destroy(&wordpiece));
     CHECK_OK(tokenizer_destroy(&bpe));
     CHECK_OK(tokenizer_destroy(&letters));

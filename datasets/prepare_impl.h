@@ -61,7 +61,7 @@ status rows_survey(const struct prepare_options *options,
 status rows_prepare(const struct row_preparation *p);
 
 /* What rows of texts have in common (prepare_texts.c). */
-enum { PREPARE_LABEL_BYTES = 512, PREPARE_WORD_BYTES = 4000 };
+enum { PREPARE_LABEL_BYTES = 512 };
 
 /* prepare_text_field - a text that is not blank.  Errors: STATUS_DATA */
 status prepare_text_field(const json_t *row, const char *field, struct text *out);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "datasets/prepare_impl.h"
+#include "datasets/texts.h"
 
 struct words {
     const struct prepare_options *options;
@@ -69,28 +70,20 @@ static status add_marks(struct words *w, int32_t first)
     return STATUS_OK;
 }
 
-static status add_blank(struct words *w)
-{
-    TRY(tokenizer_encode(w->options->tokenizer, " ", 1, false, &w->ids));
-    return add_marks(w, EXAMPLE_NO_LABEL);
-}
-
 static status add_word(struct words *w, size_t index, const json_t *word, const json_t *label)
 {
-    const struct tokenizer *t = w->options->tokenizer;
-    enum tokenizer_kind kind = tokenizer_kind_of(t);
-    char text[PREPARE_WORD_BYTES + 2] = " ";
     uint32_t number = 0;
-    size_t bytes = json_string_length(word), blank = kind == TOKENIZER_BPE;
-    REQUIRE(json_is_string(word) && bytes <= PREPARE_WORD_BYTES, STATUS_DATA,
-            "token %zu is no text of at most %d bytes", index, PREPARE_WORD_BYTES);
+    int64_t begin = 0, before = w->ids.count;
+    struct text text = {json_string_value(word), json_string_length(word)};
+    REQUIRE(json_is_string(word), STATUS_DATA, "token %zu is no text", index);
     TRY(prepare_label_number(&w->labels, label, &number));
-    TRY(kind == TOKENIZER_CHAR && index > 0 ? add_blank(w) : STATUS_OK);
-    memcpy(text + blank, json_string_value(word), bytes);
-    int64_t before = w->ids.count;
-    TRY(tokenizer_encode(t, text, bytes + blank, false, &w->ids));
-    REQUIRE(bytes > 0 && w->ids.count > before, STATUS_DATA,
-            "token %zu, \"%.100s\", is none for the tokenizer", index, json_string_value(word));
+    TRY(texts_encode_word(w->options->tokenizer, &text, index == 0, &w->ids, &begin));
+    if (begin > before) { /* a blank in front */
+        int64_t end = w->ids.count;
+        w->ids.count = begin;
+        TRY(add_marks(w, EXAMPLE_NO_LABEL));
+        w->ids.count = end;
+    }
     return add_marks(w, (int32_t)number);
 }
 

@@ -88,3 +88,21 @@ status texts_encode(const struct tokenizer *t, const struct text *text, const st
                ? encode_for_encoder(t, text, pair, most, out, first, cut)
                : encode_behind_each_other(t, text, pair, most, out, first, cut);
 }
+
+status texts_encode_word(const struct tokenizer *t, const struct text *word, bool first,
+                         struct token_list *out, int64_t *begin)
+{
+    enum tokenizer_kind kind = tokenizer_kind_of(t);
+    char text[TEXTS_WORD_BYTES + 1] = " ";
+    size_t blank = kind == TOKENIZER_BPE;
+    REQUIRE(word->count <= TEXTS_WORD_BYTES, STATUS_DATA, "a word of %zu bytes, more than %d",
+            word->count, TEXTS_WORD_BYTES);
+    TRY(kind == TOKENIZER_CHAR && !first ? tokenizer_encode(t, " ", 1, false, out) : STATUS_OK);
+    memcpy(text + blank, word->bytes, word->count);
+    *begin = out->count;
+    TRY(tokenizer_encode(t, text, word->count + blank, false, out));
+    REQUIRE(word->count > 0 && out->count > *begin, STATUS_DATA,
+            "the word \"%.*s\" is none for the tokenizer",
+            (int)(word->count < 100 ? word->count : 100), word->bytes);
+    return STATUS_OK;
+}

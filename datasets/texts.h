@@ -20,3 +20,12 @@ struct text {
  * Errors    STATUS_DATA: a text without a token; STATUS_USAGE: `most` leaves no room */
 status texts_encode(const struct tokenizer *t, const struct text *text, const struct text *pair,
                     int64_t most, struct token_list *out, int64_t *first, int64_t *cut);
+
+enum { TEXTS_WORD_BYTES = 4000 };
+
+/* texts_encode_word - append a word of several that are encoded one by one: byte-level tokenizers have a blank in front
+ * of it, those of single characters one between words. *begin: the index of its first token, which stands for it.
+ *
+ * Errors    STATUS_DATA: longer than TEXTS_WORD_BYTES, or without a token */
+status texts_encode_word(const struct tokenizer *t, const struct text *word, bool first,
+                         struct token_list *out, int64_t *begin);

@@ -30,6 +30,7 @@ static const struct command commands[] = {
     {"score", command_score, "log-probability of each line"},
     {"fill-mask", command_fill_mask, "the tokens that a masked language model expects"},
     {"embed", command_embed, "a vector for each text, and how alike texts are"},
+    {"classify", command_classify, "labels, numbers or choices for texts, by a fine-tuned model"},
     {"generate", command_generate, "text from a trained model"},
     {"chat", command_chat, "a conversation with a model that was fine-tuned for it"},
     {"inspect", command_inspect,

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Commands that ask a model about lines of text.
 #
-#   test_asking.sh embed
+#   test_asking.sh embed | classify
 #
+#   classify  what it says of the held-out rows is what evaluate counts: labels, numbers, labels of words, choices
 #   embed     vectors of unit length, the same alone and in a batch; cosines; long texts; a causal model; wrong use
 . "$(dirname "$0")/tiny_training.sh"
 
@@ -66,7 +67,87 @@ embed() {
     one_line 66 'nowhere'
 }
 
+# Rows of each task, and their texts as classify reads them: NAME.jsonl, NAME.lines, NAME.right.
+make_rows() {
+    awk 'BEGIN { split("the list of files and user system answer license work source object form", w, " "); x = 7
+        for (i = 0; i < 60; i++) {
+            text = words = tags = right = ""
+            for (j = 0; j < 4 + i % 5; j++) {
+                x = (x * 1103 + 12345) % 65536
+                text = text (j ? " " : "") w[x % 13 + 1]
+                words = words (j ? ", " : "") "\"" w[x % 13 + 1] "\""
+                tags = tags (j ? ", " : "") (x % 3 == 1 ? "\"B\"" : "\"A\"")
+                right = right (j ? "\n" : "") (x % 3 == 1 ? "B" : "A")
+            }
+            pair = i % 3 == 0 ? w[i % 13 + 1] " and " w[i % 7 + 1] : ""
+            printf "{\"text\": \"%s\", \"text_pair\": %s, \"label\": \"%s\"}\n", text, pair != "" ? "\"" pair "\"" : "null", x % 3 ? "yes" : "no" > "classify.jsonl"
+            print text (pair != "" ? "\t" pair : "") > "classify.lines"
+            print x % 3 ? "yes" : "no" > "classify.right"
+            printf "{\"text\": \"%s\", \"label\": %s}\n", text, x % 7 / 2 > "regress.jsonl"
+            print text > "regress.lines"
+            print x % 7 / 2 > "regress.right"
+            printf "{\"tokens\": [%s], \"tags\": [%s]}\n", words, tags > "classify_tokens.jsonl"
+            print text > "classify_tokens.lines"
+            print right "\n" > "classify_tokens.right"
+            a = w[x % 13 + 1]; b = w[(x + 5) % 13 + 1] " " w[i % 13 + 1]; c = "form " i
+            printf "{\"text\": \"%s\", \"choices\": [\"%s\", \"%s\", \"%s\"], \"label\": %d}\n", text, a, b, c, i % 3 > "choose.jsonl"
+            print text "\t" a "\t" b "\t" c > "choose.lines"
+            print i % 3 > "choose.right"
+        } }'
+}
+
+train_task() { # TASK MODEL...: on all rows, which are held out too
+    local task=$1
+    shift
+    run 0 prepare --objective "$task" --tokenizer tok --input "$task.jsonl" --validation-input "$task.jsonl" --sequence-length 32 --output "$task"
+    run 0 train bert.yaml objective="$task" run_dir="$task-run" 'data.train='"$task/train-*.h5" "$@"
+    run 0 evaluate --checkpoint "$task-run" --data "$task/validation-*.h5"
+    mv out told_by_evaluate
+    run 0 classify --checkpoint "$task-run" "$task.lines"
+}
+
+# The share of lines whose first field is right, blank ones left out, as evaluate tells it.
+accuracy_is_evaluates() { # TASK COLUMN
+    paste <(cut -f"$2" out) "$1.right" | awk -F'\t' '$2 != "" { n++; right += $1 == $2 } END { print right / n }' >share
+    awk '$1 == "accuracy" { print $2 }' told_by_evaluate | paste share - |
+        awk '{ d = $1 - $2; exit !(NF == 2 && d * d <= 1e-10 && $1 > 0 && $1 < 1) }' || fail "$1: classify has $(cat share), evaluate $(cat told_by_evaluate)"
+}
+
+classify() {
+    make_rows
+    run 0 tokenizer train --type wordpiece --vocab-size 120 --input classify.jsonl --output tok
+    train_task classify
+    accuracy_is_evaluates classify 1
+    # F1 of the label "no" from what classify said
+    paste <(cut -f1 out) classify.right | awk '{ p += $1 == "no"; l += $2 == "no"; r += $1 == "no" && $2 == "no" } END { print p + l ? 2 * r / (p + l) : 0 }' >f1
+    awk '$1 == "f1.no" { print $2 }' told_by_evaluate | paste f1 - | awk '{ d = $1 - $2; exit !(NF == 2 && d * d <= 1e-10) }' ||
+        fail "the F1 of a label: $(cat f1) and $(cat told_by_evaluate)"
+    [ "$(wc -l <out)" = 60 ] || fail 'not a line for each line'
+    run 0 classify --checkpoint classify-run --json --top-k 2 classify.lines
+    [ "$(grep -cE '"labels":\[\{"label":"(yes|no)","probability":[0-9.e-]+\},\{"label":"(yes|no)"' out)" = 60 ] || fail "JSON: $(head -n 1 out)"
+    train_task regress
+    paste out regress.right | awk '{ d = $1 - $2; s += d < 0 ? -d : d } END { print s / NR }' >share
+    awk '$1 == "mean_absolute_error" { print $2 }' told_by_evaluate | paste share - |
+        awk '{ d = $1 - $2; exit !(NF == 2 && d * d <= 1e-8) }' || fail "regress: $(cat share) and $(cat told_by_evaluate)"
+    train_task classify_tokens
+    accuracy_is_evaluates classify_tokens 2
+    train_task choose
+    accuracy_is_evaluates choose 1
+    # a causal model's head reads the last token
+    train_task classify model.architecture=gpt2 run_dir=causal
+    run 0 evaluate --checkpoint causal --data 'classify/validation-*.h5'
+    mv out told_by_evaluate
+    run 0 classify --checkpoint causal classify.lines
+    accuracy_is_evaluates classify 1
+    run 0 train recipe.yaml run_dir=words
+    run 65 classify --checkpoint words classify.lines
+    one_line 65 'words was trained for clm'
+    echo 'no choice' >one
+    run 65 classify --checkpoint choose-run one
+    one_line 65 'one:1: 0 choices'
+}
+
 case ${1:-} in
-embed) "$1" ;;
-*) echo "usage: test_asking.sh embed" >&2 && exit 64 ;;
+embed | classify) "$1" ;;
+*) echo "usage: test_asking.sh embed | classify" >&2 && exit 64 ;;
 esac

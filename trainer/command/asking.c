@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/text.h"
+#include "datasets/texts.h"
 
 bool asking_is_encoder(const struct asking *a)
 {
@@ -58,8 +58,7 @@ status asking_close(struct asking *a)
     return result;
 }
 
-/* All that were added, and empties the batch. */
-static status answer_all(struct asking *a)
+status asking_flush(struct asking *a)
 {
     status result = a->count > 0 ? a->answer(a) : STATUS_OK;
     clear(a);
@@ -71,24 +70,15 @@ static status encode(struct asking *a, const char *text, const char *pair, struc
                      int64_t *first)
 {
     const struct tokenizer *t = a->session.tokenizer;
-    int64_t most = model_positions(model_config_of(a->session.model));
-    TRY(asking_is_encoder(a)
-            ? tokenizer_encode_pair(t, text, strlen(text), pair, pair != NULL ? strlen(pair) : 0,
-                                    a->special, 0, ids, first)
-            : tokenizer_encode(t, text, strlen(text), a->special, ids));
-    REQUIRE(ids->count > 0, STATUS_DATA, "a text without a token");
-    if (ids->count <= most) {
-        return STATUS_OK;
+    int64_t most = model_positions(model_config_of(a->session.model)), cut = 0;
+    struct text one = {text, strlen(text)}, two = {pair, pair != NULL ? strlen(pair) : 0};
+    if (a->special) {
+        TRY(tokenizer_encode_pair(t, text, one.count, pair, two.count, true, 0, ids, first));
+    } else {
+        TRY(texts_encode(t, &one, &two, a->truncate ? most : 0, ids, first, &cut));
     }
-    REQUIRE(a->truncate, STATUS_DATA, "a text of %lld tokens%s, the model has %lld positions",
-            (long long)ids->count, asking_is_encoder(a) ? " with [CLS] and [SEP]" : "",
-            (long long)most);
-    a->cut++;
-    ids->count = asking_is_encoder(a) ? 0 : most;
-    return asking_is_encoder(a)
-               ? tokenizer_encode_pair(t, text, strlen(text), pair, pair != NULL ? strlen(pair) : 0,
-                                       a->special, most, ids, first)
-               : STATUS_OK;
+    a->cut += cut > 0;
+    return STATUS_OK;
 }
 
 static status place(struct asking *a, const char *text, const struct token_list *ids, int64_t first)
@@ -105,25 +95,53 @@ static status place(struct asking *a, const char *text, const struct token_list 
     return STATUS_OK;
 }
 
+status asking_add_tokens(struct asking *a, const char *text, const struct token_list *ids,
+                         int64_t first)
+{
+    int64_t most = model_positions(model_config_of(a->session.model));
+    REQUIRE(ids->count > 0, STATUS_DATA, "a text without a token");
+    REQUIRE(ids->count <= most, STATUS_DATA,
+            "a text of %lld tokens%s, the model has %lld positions", (long long)ids->count,
+            asking_is_encoder(a) ? " with [CLS] and [SEP]" : "", (long long)most);
+    if (a->count == ASKING_TEXTS || a->cu_rows[a->count] + ids->count > a->rows) {
+        TRY(asking_flush(a));
+    }
+    return place(a, text, ids, first);
+}
+
 status asking_add(struct asking *a, const char *text, const char *pair)
 {
     struct token_list ids = {0};
     int64_t first = 0;
     status result = encode(a, text, pair, &ids, &first);
-    bool full = a->count == ASKING_TEXTS || a->cu_rows[a->count] + ids.count > a->rows;
-    if (result == STATUS_OK && full) {
-        result = answer_all(a);
-    }
     if (result == STATUS_OK) {
-        result = place(a, text, &ids, first);
+        result = asking_add_tokens(a, text, &ids, first);
     }
     token_list_free(&ids);
     return result;
 }
 
+int64_t asking_labels(const struct asking *a)
+{
+    return model_config_of(a->session.model)->labels;
+}
+
+status asking_outputs(struct asking *a, const int32_t *rows, int64_t count, float *outputs)
+{
+    const struct session *s = &a->session;
+    struct model_input input = asking_input(a);
+    struct tensor hidden;
+    input.output_rows = rows;
+    input.outputs = count;
+    TRY(model_forward(s->model, &input, &hidden));
+    struct model_labels head = model_labels_of(s->model, &input, NULL);
+    return classifier_logits(s->kernels, tensor_view(outputs, DTYPE_F32, count, asking_labels(a)),
+                             hidden, head.weight, head.bias);
+}
+
 status asking_finish(struct asking *a)
 {
-    TRY(answer_all(a));
+    TRY(asking_flush(a));
     if (a->cut > 0) {
         log_info("%lld text%s cut to the model's %lld positions", (long long)a->cut,
                  a->cut == 1 ? " was" : "s were",

@@ -6,8 +6,7 @@
  *     TRY(asking_finish(&a));               and for what is left
  *     TRY(asking_close(&a));                always
  *
- * A text becomes [CLS] text [SEP], a pair [CLS] text [SEP] pair [SEP]; for a causal model a text is its tokens
- * alone. Texts of a batch lie one after the other, without padding. */
+ * A text, or a pair of them, becomes tokens as texts.h has it. Texts of a batch lie one after the other, without padding. */
 #pragma once
 
 #include "trainer/command/options.h"
@@ -48,7 +47,20 @@ bool asking_is_encoder(const struct asking *a);
  * Errors    STATUS_DATA: too long (and not to be cut), or without a token; those of answer */
 status asking_add(struct asking *a, const char *text, const char *pair);
 
-/* asking_finish - answers what is left, and tells how many texts were cut. */
+/* asking_add_tokens - one more, of these ids, of which the first `first` are the first segment. Likewise. */
+status asking_add_tokens(struct asking *a, const char *text, const struct token_list *ids,
+                         int64_t first);
+
+/* asking_labels - outputs of a fine-tuned task's head for a row. */
+int64_t asking_labels(const struct asking *a);
+
+/* asking_outputs - what the head of a fine-tuned task says of these rows of the batch (rising), in answer().
+ *
+ * Shapes    outputs [count, asking_labels] */
+status asking_outputs(struct asking *a, const int32_t *rows, int64_t count, float *outputs);
+
+/* asking_flush - answers what is left; asking_finish - likewise, at the end, and tells how many texts were cut. */
+status asking_flush(struct asking *a);
 status asking_finish(struct asking *a);
 
 /* asking_input - the batch for model_forward: hidden states of all rows, no head. */

@@ -110,11 +110,11 @@ status prepare_labels(const struct prepare_options *o,
     if (o->labels != NULL) {
         return labels_parse(o->labels, out);
     }
-    status result = rows_survey(o, collect, out);
-    if (result == STATUS_OK) {
-        result = labels_sort(out);
-    }
-    return result;
+    TRY(rows_survey(o, collect, out));
+    REQUIRE(out->count < LABELS_MAX, STATUS_DATA,
+            "the inputs have %d labels or more; numbers to be learned are for --objective regress",
+            LABELS_MAX);
+    return labels_sort(out);
 }
 
 /* ---- rows ---- */

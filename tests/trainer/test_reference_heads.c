@@ -4,6 +4,7 @@
  * rows of a softmax alike. */
 #include "tests/trainer/reference_file.h"
 #include "trainer/objective/head.h"
+#include "trainer/objective/whole_vectors.h"
 
 static const double tolerance = 1e-5;
 
@@ -308,6 +309,29 @@ static void test_case(hid_t file, const char *architecture, const char *kind)
     H5Gclose(t.group);
 }
 
+/* Two ranks' worth of pairs of which the last is missing; and a vector that is no number, which the loss must show. */
+static void test_whole_vectors(void)
+{
+    struct whole_vectors w;
+    struct comm *self = NULL;
+    bool failed = true;
+    CHECK_OK(comm_self_create(&self));
+    CHECK_OK(whole_vectors_create(3, 2, &w));
+    static const double units[] = {1, 0, 0.6, 0.8, 0, 1, 0.8, -0.6};
+    memcpy(w.units, units, sizeof units);
+    CHECK_OK(whole_vectors_gather(self, &w, true, &failed));
+    CHECK(!failed && w.right[0] == false && w.right[1] == false && w.losses[2] == 0);
+    CHECK_NEAR(w.losses[0], log(exp(20 * 0.6) + exp(20 * 0.8)) - 20 * 0.6, 1e-12);
+    w.units[1] = NAN;
+    CHECK_OK(whole_vectors_gather(self, &w, true, &failed));
+    CHECK(isnan(w.losses[0]) && isfinite(w.losses[1]));
+    whole_vectors_clear(&w);
+    CHECK_OK(whole_vectors_gather(self, &w, false, &failed));
+    CHECK(failed);
+    whole_vectors_destroy(&w);
+    CHECK_OK(comm_destroy(&self));
+}
+
 int main(void)
 {
     char path[1024];
@@ -324,5 +348,6 @@ int main(void)
     test_case(file, "roberta", "choices");
     test_case(file, "llama", "texts");
     H5Fclose(file);
+    test_whole_vectors();
     return 0;
 }

@@ -94,8 +94,8 @@ status whole_vectors_gather(struct comm *data, struct whole_vectors *w, bool kno
     TRY(comm_sum_doubles(data, w->units, values + 1)); /* of one rank, and zeros: exact */
     *failed = w->units[values] > 0;
     while (count < w->size && product(w->units + count * VECTORS * w->width,
-                                      w->units + count * VECTORS * w->width, w->width) > 0) {
-        count++; /* a last batch may be shorter */
+                                      w->units + count * VECTORS * w->width, w->width) != 0) {
+        count++; /* a last batch may be shorter; what is no number is there, and shall be seen */
     }
     if (!*failed) {
         whole_vectors_slopes(w, count);

@@ -184,8 +184,8 @@ status prepare_answer(const struct prepare_options *options, struct prepare_repo
         result = rows_survey(options, count_row, &q);
     }
     if (result == STATUS_OK) {
-        result = rows_prepare(&(struct row_preparation){options, out, EXAMPLE_ANSWER, "windows",
-                                                        &q.output, &q.side, use_row, &q, NULL});
+        result = rows_prepare(&(struct row_preparation){
+            options, out, EXAMPLE_ANSWER, "windows", &q.output, &q.side, use_row, &q, NULL, NULL});
     }
     token_list_free(&q.ids);
     token_list_free(&q.begin);

@@ -47,7 +47,9 @@ struct row_preparation {
     enum output_side *side;
     status (*use)(void *user, struct jsonl_row *row);
     void *user;
-    const struct labels *labels; /* of the kind; NULL: it has none */
+    struct labels *
+        labels; /* the kind's names, found beforehand with `collect`, whose user is the list; NULL: none */
+    status (*collect)(void *user, struct jsonl_row *row);
 };
 
 /* rows_survey - all inputs, those held out too, to a function beforehand. Rows that cannot be used are left out; the
@@ -63,6 +65,9 @@ status rows_prepare(const struct row_preparation *p);
 /* What rows of texts have in common (prepare_texts.c). */
 enum { PREPARE_LABEL_BYTES = 512 };
 
+/* prepare_is_blank - nothing but white space. */
+bool prepare_is_blank(const char *text, size_t bytes);
+
 /* prepare_text_field - a text that is not blank.  Errors: STATUS_DATA */
 status prepare_text_field(const json_t *row, const char *field, struct text *out);
 
@@ -70,10 +75,6 @@ status prepare_text_field(const json_t *row, const char *field, struct text *out
  * prepare_label_number - the number of that name. */
 status prepare_label(const json_t *value, char out[PREPARE_LABEL_BYTES]);
 status prepare_label_number(const struct labels *labels, const json_t *value, uint32_t *out);
-
-/* prepare_labels - the names that the options give, else those that `collect` (whose user is the list) finds. */
-status prepare_labels(const struct prepare_options *options,
-                      status (*collect)(void *user, struct jsonl_row *row), struct labels *out);
 
 /* prepare_count - an example of so many tokens, of which others were cut off. */
 void prepare_count(struct prepare_report *report, int64_t tokens, int64_t cut);

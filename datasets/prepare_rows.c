@@ -53,6 +53,24 @@ static status read_all(const struct row_preparation *p)
     return output_finish(*p->output, p->report);
 }
 
+/* The names that the options give, else those of all rows, in order. */
+static status find_labels(const struct row_preparation *p)
+{
+    const struct prepare_options *o = p->options;
+    if (o->labels != NULL) {
+        TRY(labels_parse(o->labels, p->labels));
+    } else {
+        TRY(rows_survey(o, p->collect, p->labels));
+        REQUIRE(p->labels->count < LABELS_MAX, STATUS_DATA,
+                "the inputs have %d labels or more; numbers to be learned are for --objective "
+                "regress",
+                LABELS_MAX);
+        TRY(labels_sort(p->labels));
+    }
+    p->report->labels = p->labels->count;
+    return STATUS_OK;
+}
+
 status rows_prepare(const struct row_preparation *p)
 {
     const struct prepare_options *o = p->options;
@@ -61,6 +79,7 @@ status rows_prepare(const struct row_preparation *p)
     TRY(prepare_check(o));
     REQUIRE(o->validation_fraction <= 0.0 || o->validation_input_count == 0, STATUS_USAGE,
             "give either a validation fraction or validation inputs");
+    TRY(p->labels != NULL ? find_labels(p) : STATUS_OK);
     TRY_GOTO(result, done, output_open(o, p->kind, p->output));
     TRY_GOTO(result, done, p->labels != NULL ? output_labels(*p->output, p->labels) : STATUS_OK);
     TRY_GOTO(result, done, read_all(p));

@@ -121,16 +121,9 @@ static status prepare_kind(const struct prepare_options *options, enum example_k
     *out = (struct prepare_report){0};
     struct several s = {.options = options, .report = out};
     bool labelled = kind == EXAMPLE_CHOOSE;
-    status result = prepare_check(options);
-    if (result == STATUS_OK && labelled) {
-        result = prepare_labels(options, collect_choices, &s.labels);
-    }
-    if (result == STATUS_OK) {
-        out->labels = s.labels.count;
-        result = rows_prepare(&(struct row_preparation){options, out, kind, "rows", &s.output,
-                                                        &s.side, labelled ? use_choices : use_pair,
-                                                        &s, labelled ? &s.labels : NULL});
-    }
+    status result = rows_prepare(&(struct row_preparation){
+        options, out, kind, "rows", &s.output, &s.side, labelled ? use_choices : use_pair, &s,
+        labelled ? &s.labels : NULL, collect_choices});
     token_list_free(&s.ids);
     token_list_free(&s.marks);
     labels_free(&s.labels);

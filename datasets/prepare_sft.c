@@ -12,7 +12,7 @@ struct rows {
     struct chat_text text; /* the row's */
 };
 
-static bool is_blank(const char *text, size_t bytes)
+bool prepare_is_blank(const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
         if (strchr(" \t\r\n\v\f", text[i]) == NULL || text[i] == '\0') {
@@ -66,7 +66,7 @@ static status add_pair(struct rows *r, const json_t *row)
     size_t prompt_bytes, completion_bytes;
     TRY(jsonl_text(row, "prompt", &prompt, &prompt_bytes));
     TRY(jsonl_text(row, "completion", &completion, &completion_bytes));
-    REQUIRE(!is_blank(completion, completion_bytes), STATUS_DATA,
+    REQUIRE(!prepare_is_blank(completion, completion_bytes), STATUS_DATA,
             "the field \"completion\" is empty");
     TRY(chat_encode_plain(t, prompt, prompt_bytes, false, 0, &r->text));
     return chat_encode_plain(t, completion, completion_bytes, true, EXAMPLE_IS_COMPLETION,
@@ -79,12 +79,13 @@ static status add_alpaca(struct rows *r, const json_t *row)
     TRY(require_template(r));
     TRY(jsonl_text(row, "instruction", &prompt.text, &prompt.bytes));
     TRY(jsonl_text(row, "output", &answer.text, &answer.bytes));
-    REQUIRE(!is_blank(prompt.text, prompt.bytes), STATUS_DATA,
+    REQUIRE(!prepare_is_blank(prompt.text, prompt.bytes), STATUS_DATA,
             "the field \"instruction\" is empty");
-    REQUIRE(!is_blank(answer.text, answer.bytes), STATUS_DATA, "the field \"output\" is empty");
+    REQUIRE(!prepare_is_blank(answer.text, answer.bytes), STATUS_DATA,
+            "the field \"output\" is empty");
     if (json_object_get(row, "input") != NULL) {
         TRY(jsonl_text(row, "input", &prompt.input, &prompt.input_bytes));
-        prompt.input = is_blank(prompt.input, prompt.input_bytes) ? NULL : prompt.input;
+        prompt.input = prepare_is_blank(prompt.input, prompt.input_bytes) ? NULL : prompt.input;
     }
     return add_exchange(r, &prompt, 1, &answer, 1);
 }
@@ -106,7 +107,7 @@ static status add_text(struct rows *r, const json_t *row)
     const char *text;
     size_t bytes;
     TRY(jsonl_text(row, "text", &text, &bytes));
-    REQUIRE(!is_blank(text, bytes), STATUS_DATA, "the field \"text\" is empty");
+    REQUIRE(!prepare_is_blank(text, bytes), STATUS_DATA, "the field \"text\" is empty");
     return chat_encode_plain(r->options->tokenizer, text, bytes, true, 0, &r->text);
 }
 

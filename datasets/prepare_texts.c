@@ -22,20 +22,11 @@ struct texts {
 
 /* ---- fields ---- */
 
-static bool is_blank(const struct text *t)
-{
-    for (size_t i = 0; i < t->count; i++) {
-        if (strchr(" \t\r\n\v\f", t->bytes[i]) == NULL || t->bytes[i] == '\0') {
-            return false;
-        }
-    }
-    return true;
-}
-
 status prepare_text_field(const json_t *row, const char *field, struct text *out)
 {
     TRY(jsonl_text(row, field, &out->bytes, &out->count));
-    REQUIRE(!is_blank(out), STATUS_DATA, "the field \"%s\" is empty", field);
+    REQUIRE(!prepare_is_blank(out->bytes, out->count), STATUS_DATA, "the field \"%s\" is empty",
+            field);
     return STATUS_OK;
 }
 
@@ -104,19 +95,6 @@ static status collect_label(void *user, struct jsonl_row *row)
     return labels_add(labels, name);
 }
 
-status prepare_labels(const struct prepare_options *o,
-                      status (*collect)(void *user, struct jsonl_row *row), struct labels *out)
-{
-    if (o->labels != NULL) {
-        return labels_parse(o->labels, out);
-    }
-    TRY(rows_survey(o, collect, out));
-    REQUIRE(out->count < LABELS_MAX, STATUS_DATA,
-            "the inputs have %d labels or more; numbers to be learned are for --objective regress",
-            LABELS_MAX);
-    return labels_sort(out);
-}
-
 /* ---- rows ---- */
 
 static status use_row(void *user, struct jsonl_row *row)
@@ -154,16 +132,9 @@ static status prepare_kind(const struct prepare_options *options, enum example_k
     *out = (struct prepare_report){0};
     struct texts rows = {.options = options, .report = out, .kind = kind};
     bool labelled = kind == EXAMPLE_CLASSIFY;
-    status result = prepare_check(options);
-    if (result == STATUS_OK && labelled) {
-        result = prepare_labels(options, collect_label, &rows.labels);
-    }
-    if (result == STATUS_OK) {
-        out->labels = rows.labels.count;
-        result = rows_prepare(&(struct row_preparation){options, out, kind, "rows", &rows.output,
-                                                        &rows.side, use_row, &rows,
-                                                        .labels = labelled ? &rows.labels : NULL});
-    }
+    status result = rows_prepare(
+        &(struct row_preparation){options, out, kind, "rows", &rows.output, &rows.side, use_row,
+                                  &rows, labelled ? &rows.labels : NULL, collect_label});
     token_list_free(&rows.ids);
     labels_free(&rows.labels);
     return result;

@@ -129,16 +129,9 @@ status prepare_classify_tokens(const struct prepare_options *options, struct pre
     REQUIRE(options->sequence_tokens >= 3, STATUS_USAGE,
             "sequences of %lld tokens leave no room for a word",
             (long long)options->sequence_tokens);
-    status result = prepare_check(options);
-    if (result == STATUS_OK) {
-        result = prepare_labels(options, collect_labels, &words.labels);
-    }
-    if (result == STATUS_OK) {
-        out->labels = words.labels.count;
-        result = rows_prepare(&(struct row_preparation){options, out, EXAMPLE_CLASSIFY_TOKENS,
-                                                        "rows", &words.output, &words.side, use_row,
-                                                        &words, .labels = &words.labels});
-    }
+    status result = rows_prepare(
+        &(struct row_preparation){options, out, EXAMPLE_CLASSIFY_TOKENS, "rows", &words.output,
+                                  &words.side, use_row, &words, &words.labels, collect_labels});
     token_list_free(&words.ids);
     token_list_free(&words.marks);
     labels_free(&words.labels);

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "trainer/grade.h"
+#include "trainer/span.h"
 
-/* What was said of an example, and what is right. */
+/* Two numbers of an example: what was said and what is right; of answers exactness and F1. */
 struct value {
     int64_t sample;
     double said, right;
@@ -25,13 +26,15 @@ struct grading {
     /* of numbers: values[count] of this rank, then of all */
     struct value *values;
     int64_t count, room;
-    double pearson, spearman;
+    const struct tokenizer *tokenizer; /* of answers; else NULL */
+    double first, second;              /* correlations, or means */
 };
 
 static const char *const class_names[] = {
     "f1_macro",        "f1_micro",     "f1_weighted",  "precision_macro",
     "precision_micro", "recall_macro", "recall_micro", NULL};
 static const char *const number_names[] = {"pearson", "spearman", NULL};
+static const char *const answer_names[] = {"exact_match", "f1", NULL};
 static const char *const no_names[] = {NULL};
 
 static bool counts_labels(const char *objective)
@@ -43,6 +46,7 @@ const char *const *grading_names(const char *objective)
 {
     return counts_labels(objective)            ? class_names
            : strcmp(objective, "regress") == 0 ? number_names
+           : strcmp(objective, "answer") == 0  ? answer_names
                                                : no_names;
 }
 
@@ -68,11 +72,8 @@ static status take_labels(void *user, const struct objective_example *e)
     return STATUS_OK;
 }
 
-static status take_number(void *user, const struct objective_example *e)
+static status add_value(struct grading *g, int64_t sample, double said, double right)
 {
-    struct grading *g = user;
-    REQUIRE(e->rows * e->columns == 1 && e->numbers != NULL, STATUS_INTERNAL,
-            "an example with %lld numbers", (long long)(e->rows * e->columns));
     if (g->count == g->room) {
         int64_t room = 2 * g->room + 1024;
         struct value *more = realloc(g->values, (size_t)room * sizeof *more);
@@ -81,8 +82,68 @@ static status take_number(void *user, const struct objective_example *e)
         g->values = more;
         g->room = room;
     }
-    g->values[g->count++] = (struct value){e->sample, e->outputs[0], e->numbers[0]};
+    g->values[g->count++] = (struct value){sample, said, right};
     return STATUS_OK;
+}
+
+static status take_number(void *user, const struct objective_example *e)
+{
+    REQUIRE(e->rows * e->columns == 1 && e->numbers != NULL, STATUS_INTERNAL,
+            "an example with %lld numbers", (long long)(e->rows * e->columns));
+    return add_value(user, e->sample, (double)e->outputs[0], (double)e->numbers[0]);
+}
+
+/* Tokens behind the question and its delimiter, the last mark of encoders left out. */
+static void context_of(const struct grading *g, const struct objective_example *e, int64_t *first,
+                       int64_t *count)
+{
+    struct tokenizer_specials special = tokenizer_specials_of(g->tokenizer);
+    bool encoder = special.cls >= 0 && special.sep >= 0;
+    int32_t delimiter = encoder ? special.sep : tokenizer_eos(g->tokenizer);
+    int64_t at = 0;
+    while (at < e->token_count && e->tokens[at] != delimiter) {
+        at++;
+    }
+    while (at < e->token_count && e->tokens[at] == delimiter) {
+        at++; /* RoBERTa has two */
+    }
+    *first = at < e->token_count ? at : 0;
+    *count = e->token_count - *first - encoder;
+}
+
+static status text_of(const struct grading *g, const struct objective_example *e, int64_t first,
+                      int64_t last, char **out)
+{
+    size_t bytes = 0;
+    int64_t count = last == 0 ? 0 : last - first + 1; /* the first token: there is no answer */
+    return tokenizer_decode(g->tokenizer, e->tokens + first, count, true, out, &bytes);
+}
+
+static status take_answer(void *user, const struct objective_example *e)
+{
+    struct grading *g = user;
+    int64_t first, count;
+    char *said = NULL, *right = NULL;
+    struct grade_answer grade = {0};
+    REQUIRE(e->columns == 2 && e->labels != NULL && e->tokens != NULL && e->token_count == e->rows,
+            STATUS_INTERNAL, "an answer without its window");
+    context_of(g, e, &first, &count);
+    struct span none = span_none(e->outputs, e->rows), best = none;
+    if (count > 0) {
+        best = span_best(e->outputs, e->rows, first, count, SPAN_TOKENS);
+    }
+    best = none.score > best.score ? none : best;
+    status result = text_of(g, e, best.first, best.last, &said);
+    if (result == STATUS_OK) {
+        result = text_of(g, e, e->labels[0], e->labels[1], &right);
+    }
+    if (result == STATUS_OK) {
+        result = grade_answer(said, (const char *const[]){right}, 1, &grade);
+    }
+    free(said);
+    free(right);
+    TRY(result);
+    return add_value(g, e->sample, grade.exact, grade.f1);
 }
 
 /* ---- making ---- */
@@ -108,16 +169,22 @@ static status make_counts(struct grading *g, const struct labels *names)
     return STATUS_OK;
 }
 
-status grading_create(const char *objective, const struct labels *names, struct grading **out)
+status grading_create(const char *objective, const struct labels *names,
+                      const struct tokenizer *tokenizer, struct grading **out)
 {
     *out = NULL;
     bool labels = counts_labels(objective) && names->count > 0;
-    if (!labels && strcmp(objective, "regress") != 0) {
+    bool answers = strcmp(objective, "answer") == 0 && tokenizer != NULL;
+    if (!labels && !answers && strcmp(objective, "regress") != 0) {
         return STATUS_OK;
     }
     struct grading *g = calloc(1, sizeof *g);
     REQUIRE(g != NULL, STATUS_INTERNAL, "out of memory for metrics");
-    g->sink = (struct objective_sink){labels ? take_labels : take_number, g};
+    g->sink = (struct objective_sink){labels    ? take_labels
+                                      : answers ? take_answer
+                                                : take_number,
+                                      g};
+    g->tokenizer = answers ? tokenizer : NULL;
     status result = labels ? make_counts(g, names) : STATUS_OK;
     if (result != STATUS_OK) {
         grading_destroy(&g);
@@ -239,10 +306,19 @@ static status correlate(struct grading *g)
         said[i] = g->values[i].said;
         right[i] = g->values[i].right;
     }
-    g->pearson = grade_pearson(said, right, g->count);
-    status result = grade_spearman(said, right, g->count, &g->spearman);
+    g->first = grade_pearson(said, right, g->count);
+    status result = grade_spearman(said, right, g->count, &g->second);
     free(said);
     return result;
+}
+
+static void average_answers(struct grading *g)
+{
+    g->first = g->second = 0;
+    for (int64_t i = 0; i < g->count; i++) {
+        g->first += g->values[i].said / (double)g->count;
+        g->second += g->values[i].right / (double)g->count;
+    }
 }
 
 status grading_end(struct grading *g, struct comm *data)
@@ -254,6 +330,10 @@ status grading_end(struct grading *g, struct comm *data)
         return sum_counts(g, data);
     }
     TRY(gather_values(g, data));
+    if (g->tokenizer != NULL) {
+        average_answers(g);
+        return STATUS_OK;
+    }
     return comm_agree(data, correlate(g));
 }
 
@@ -293,7 +373,8 @@ int grading_fields(const struct grading *g, struct metric *fields)
     if (g->counts != NULL) {
         return class_fields(g, fields);
     }
-    fields[0] = metric_number(number_names[0], g->pearson);
-    fields[1] = metric_number(number_names[1], g->spearman);
+    const char *const *names = g->tokenizer != NULL ? answer_names : number_names;
+    fields[0] = metric_number(names[0], g->first);
+    fields[1] = metric_number(names[1], g->second);
     return 2;
 }

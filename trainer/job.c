@@ -253,7 +253,8 @@ static status make_grading(struct job *job)
     if (job->labels != NULL) {
         TRY(labels_read_text(job->labels, "the training shards", &names));
     }
-    status result = grading_create(job->session.recipe.objective, &names, &job->grading);
+    status result = grading_create(job->session.recipe.objective, &names, job->session.tokenizer,
+                                   &job->grading);
     labels_free(&names);
     return result;
 }

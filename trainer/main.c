@@ -31,6 +31,7 @@ static const struct command commands[] = {
     {"fill-mask", command_fill_mask, "the tokens that a masked language model expects"},
     {"embed", command_embed, "a vector for each text, and how alike texts are"},
     {"classify", command_classify, "labels, numbers or choices for texts, by a fine-tuned model"},
+    {"answer", command_answer, "the part of a text that answers a question"},
     {"generate", command_generate, "text from a trained model"},
     {"chat", command_chat, "a conversation with a model that was fine-tuned for it"},
     {"inspect", command_inspect,

@@ -125,15 +125,15 @@ int main(int argc, char **argv)
     struct labels names = {.count = LABELS, .names = texts}, none = {0};
     struct grading *g;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
-    CHECK_OK(grading_create("clm", &none, &g));
+    CHECK_OK(grading_create("clm", &none, NULL, &g));
     CHECK(g == NULL && grading_sink(g) == NULL && grading_fields(g, NULL) == 0);
     grading_begin(g);
     CHECK_OK(grading_end(g, world));
-    CHECK_OK(grading_create("classify_tokens", &names, &g));
+    CHECK_OK(grading_create("classify_tokens", &names, NULL, &g));
     check_words(g);
     check_words(g); /* an evaluation begins anew */
     grading_destroy(&g);
-    CHECK_OK(grading_create("regress", &none, &g));
+    CHECK_OK(grading_create("regress", &none, NULL, &g));
     check_numbers(g);
     check_numbers(g);
     grading_destroy(&g);

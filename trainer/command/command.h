@@ -17,6 +17,7 @@ status command_score(int argc, char **argv);
 status command_fill_mask(int argc, char **argv);
 status command_embed(int argc, char **argv);
 status command_classify(int argc, char **argv);
+status command_answer(int argc, char **argv);
 status command_inspect(int argc, char **argv);
 status command_tokenizer(int argc, char **argv);
 status command_prepare(int argc, char **argv);

@@ -38,7 +38,8 @@ struct slot {
 struct encoder {
     const struct tokenizer *tokenizer;
     struct sink sink;
-    int32_t eos;
+    int32_t begin, eos; /* around a document; -1: none */
+    bool inside;        /* of a document whose first piece was written */
     int slots, workers;
     struct slot *ring;
     pthread_t *threads;
@@ -141,6 +142,7 @@ status encoder_open(const struct tokenizer *tokenizer, int workers, struct sink 
     REQUIRE(e != NULL, STATUS_INTERNAL, "out of memory: an encoder");
     e->tokenizer = tokenizer;
     e->sink = sink;
+    e->begin = sink.sentences ? -1 : tokenizer_begin(tokenizer);
     e->eos = sink.sentences ? -1 : tokenizer_eos(tokenizer);
     e->slots = 2 * workers + 2;
     pthread_mutex_init(&e->mutex, NULL);
@@ -170,8 +172,12 @@ static status write_slot(struct encoder *e, struct slot *s)
     int64_t begin = 0;
     for (int i = 0; i < s->count; i++) {
         const struct piece *p = &s->pieces[i];
+        if (!e->inside && e->begin >= 0) {
+            TRY(e->sink.tokens(e->sink.to, &e->begin, 1));
+        }
         TRY(e->sink.tokens(e->sink.to, s->tokens.ids + begin, p->tokens_end - begin));
         begin = p->tokens_end;
+        e->inside = !p->ends_document;
         if (p->ends_document) {
             TRY(e->sink.tokens(e->sink.to, &e->eos, e->eos >= 0 ? 1 : 0));
             TRY(e->sink.end_document(e->sink.to));

@@ -262,6 +262,15 @@ int32_t tokenizer_begin(const struct tokenizer *t)
     return t->begin;
 }
 
+status tokenizer_put_begin(const struct tokenizer *t, struct token_list *out)
+{
+    if (t->begin >= 0) {
+        TRY(token_list_reserve(out, 1));
+        out->ids[out->count++] = t->begin;
+    }
+    return STATUS_OK;
+}
+
 const char *tokenizer_sha256(const struct tokenizer *t)
 {
     return t->sha256;

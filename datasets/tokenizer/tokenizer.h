@@ -58,8 +58,9 @@ int64_t tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1 */
 int32_t tokenizer_eos(const struct tokenizer *t);        /* <|endoftext|>, </s>, ...; -1: none */
 
 /* tokenizer_begin - the token that its file puts before each text and nothing behind (Llama 3's <|begin_of_text|>); -1:
- * none. tokenizer_encode does not add it. */
+ * none. tokenizer_encode does not add it; tokenizer_put_begin appends it, where there is one. */
 int32_t tokenizer_begin(const struct tokenizer *t);
+status tokenizer_put_begin(const struct tokenizer *t, struct token_list *out);
 
 /* tokenizer_sha256 - of the canonical tokenizer.json: names the tokenizer in shards and
  * checkpoints. */

@@ -208,6 +208,37 @@ static void test_sentences(void)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
+/* Each document begins with the token of the file, and ends with the end token. */
+static void test_begun_documents(void)
+{
+    struct tokenizer *t = NULL;
+    struct prepare_report report;
+    CHECK_OK(tokenizer_open(reference_path("begun"), &t));
+    folder_write(folder_file("begun.txt"), "one\n\ntwo oars\n\nthree", 20);
+    char *inputs[] = {folder_file("begun.txt")};
+    struct prepare_options o = {.tokenizer = t,
+                                .inputs = inputs,
+                                .input_count = 1,
+                                .output = folder_file("begun"),
+                                .documents = PREPARE_PARAGRAPH,
+                                .shard_tokens = 1 << 20};
+    CHECK_OK(prepare_clm(&o, &report));
+    CHECK_EQUAL(report.documents, 3);
+    struct shard *shard = NULL;
+    CHECK_OK(shard_open(folder_file("begun/train-00000-of-00001.h5"), &shard));
+    for (int64_t i = 0; i < 3; i++) {
+        int64_t range[2];
+        int32_t ids[64];
+        CHECK_OK(shard_read_documents(shard, i, 2, range));
+        int64_t count = range[1] - range[0];
+        CHECK(count > 2 && count <= 64);
+        CHECK_OK(shard_read(shard, range[0], count, ids));
+        CHECK(ids[0] == tokenizer_begin(t) && ids[1] != ids[0] && ids[count - 1] == 1);
+    }
+    CHECK_OK(shard_close(&shard));
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
 /* A file that says something else is refused by name. */
 static void test_refusals(void)
 {
@@ -257,6 +288,7 @@ int main(void)
     test_reference("begun");
     test_training();
     test_sentences();
+    test_begun_documents();
     test_refusals();
     return 0;
 }

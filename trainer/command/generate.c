@@ -122,6 +122,7 @@ static status encode_prompts(const struct tokenizer *t, struct prompts *p)
     p->ids = calloc((size_t)p->count, sizeof *p->ids);
     REQUIRE(p->ids != NULL, STATUS_INTERNAL, "out of memory for %lld prompts", (long long)p->count);
     for (int64_t i = 0; i < p->count; i++) {
+        TRY(tokenizer_put_begin(t, &p->ids[i]));
         TRY(tokenizer_encode(t, p->texts[i], strlen(p->texts[i]), true, &p->ids[i]));
         if (p->ids[i].count == 0) { /* nothing said: begin as a document begins */
             int32_t eos = tokenizer_eos(t);

@@ -21,7 +21,8 @@ static status encode_line(const struct session *s, const char *text, size_t byte
     const struct tokenizer *t = s->tokenizer;
     int64_t positions = model_config_of(s->model)->positions;
     ids->count = 0;
-    if (tokenizer_eos(t) >= 0) { /* so that the first token is scored too */
+    TRY(tokenizer_put_begin(t, ids));
+    if (ids->count == 0 && tokenizer_eos(t) >= 0) { /* so that the first token is scored too */
         TRY(token_list_reserve(ids, 1));
         ids->ids[ids->count++] = tokenizer_eos(t);
     }

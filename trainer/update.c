@@ -316,15 +316,22 @@ static status copy_shares(struct update *u, struct range frozen)
     return copy_share(u, frozen, at);
 }
 
-/* What is frozen is shared out evenly: only checkpoints read it, and not beside adapters. */
-static struct range frozen_share(const struct model_parameter *parameters, int count,
-                                 int64_t elements, int ranks, int rank)
+/* What is frozen beside adapters is in no checkpoint. */
+static bool is_beside_adapters(const struct model_parameter *parameters, int count)
 {
-    int64_t trained = model_trained_elements(parameters, count);
     bool beside = false;
     for (int i = 0; i < count; i++) {
         beside = beside || model_is_adapter(&parameters[i]);
     }
+    return beside;
+}
+
+/* What is frozen is shared out evenly: only checkpoints read it. */
+static struct range frozen_share(const struct model_parameter *parameters, int count,
+                                 int64_t elements, int ranks, int rank)
+{
+    int64_t trained = model_trained_elements(parameters, count);
+    bool beside = is_beside_adapters(parameters, count);
     struct range share = partition_share(beside ? 0 : elements - trained, 1, ranks, rank);
     share.first += trained;
     return share;
@@ -518,7 +525,9 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
         trained_vectors += p->trained ? vector : 0;
     }
     bool released = plan->stage > 0 && plan->bf16;
-    out->weights = (released ? 4 * (owned + vectors) : 4 * plan->elements) +
+    /* beside adapters little comes later: what is most is there while the frozen weights are loaded */
+    bool most = is_beside_adapters(plan->parameters, plan->parameter_count);
+    out->weights = (released && !most ? 4 * (owned + vectors) : 4 * plan->elements) +
                    (plan->bf16 ? 2 * plan->elements : 0);
     if (released) {
         out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);

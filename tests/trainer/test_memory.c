@@ -1,5 +1,5 @@
 /* What a plan says of memory against what a run then uses: within a tenth. argv[1] 2: on two ranks;
- * argv[2]: ZeRO stage; argv[3] 2: the two share the model. */
+ * argv[2]: ZeRO stage; argv[3] 2: the two share the model; argv[4]: the precision of adapters beside what was trained. */
 #include <jansson.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,13 +48,13 @@ static void make_data(void)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
-static void make_recipe(const char *stage)
+static void make_recipe(const char *stage, int width)
 {
     char text[4096];
     char path[FILE_PATH_BYTES];
     int bytes = snprintf(text, sizeof text,
                          "run_dir: '%s/run'\n"
-                         "model: {num_layers: 4, hidden_size: 256, num_heads: 4, "
+                         "model: {num_layers: 4, hidden_size: %d, num_heads: 4, "
                          "max_position_embeddings: 64}\n"
                          "data: {tokenizer: '%s/tokenizer', train: '%s/train.h5', "
                          "validation: '%s/train.h5'}\n"
@@ -63,12 +63,12 @@ static void make_recipe(const char *stage)
                          "train: {max_steps: 3}\n"
                          "evaluate: {every: 2, batches: 1}\n"
                          "checkpoint: {every: 2}\nlog: {every: 1}\n",
-                         folder, folder, folder, folder, stage);
+                         folder, width, folder, folder, folder, stage);
     path_in("recipe.yaml", path);
     CHECK_OK(file_write(path, text, (size_t)bytes));
 }
 
-static void train(int ranks, int tensor)
+static void train(int ranks, int tensor, const char *more)
 {
     char command[4 * FILE_PATH_BYTES];
     char mpirun[128] = "";
@@ -76,10 +76,11 @@ static void train(int ranks, int tensor)
         snprintf(mpirun, sizeof mpirun,
                  "mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np %d ", ranks);
     }
-    snprintf(
-        command, sizeof command,
-        "%s'%s' train '%s/recipe.yaml' parallel.tensor=%d parallel.sequence=%s >'%s/output' 2>&1",
-        mpirun, getenv("BIREME_PROGRAM"), folder, tensor, tensor > 1 ? "true" : "false", folder);
+    snprintf(command, sizeof command,
+             "%s'%s' train '%s/recipe.yaml' parallel.tensor=%d parallel.sequence=%s %s "
+             ">'%s/output' 2>&1",
+             mpirun, getenv("BIREME_PROGRAM"), folder, tensor, tensor > 1 ? "true" : "false", more,
+             folder);
     int ended = system(command);
     if (ended != 0) {
         snprintf(command, sizeof command, "cat '%s/output' >&2", folder);
@@ -89,13 +90,13 @@ static void train(int ranks, int tensor)
 }
 
 /* compare - the start line's sum with the largest memory_bytes of any line. */
-static void compare(int ranks)
+static void compare(int ranks, const char *run)
 {
     char path[FILE_PATH_BYTES];
     char *text = NULL;
     double planned = 0;
     double used = 0;
-    path_in("run/metrics.jsonl", path);
+    path_in(run, path);
     CHECK_OK(file_read(path, 1 << 20, &text, NULL));
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;
@@ -129,9 +130,18 @@ int main(int argc, char **argv)
     }
     CHECK(mkdtemp(folder) != NULL);
     make_data();
-    make_recipe(argc > 2 ? argv[2] : "0");
-    train(ranks, tensor);
-    compare(ranks);
+    make_recipe(argc > 2 ? argv[2] : "0",
+                argc > 4 ? 576 : 256); /* a program weighs 10 MB more or less */
+    train(ranks, tensor, argc > 4 ? "train.max_steps=1 checkpoint.every=0" : "");
+    if (argc > 4) {
+        char more[2 * FILE_PATH_BYTES + 256];
+        snprintf(more, sizeof more,
+                 "run_dir='%s/lora' model.init_from='%s/run' adapter.type=lora "
+                 "adapter.targets=all-linear adapter.dropout=0.1 train.precision=%s",
+                 folder, folder, argv[4]);
+        train(ranks, tensor, more);
+    }
+    compare(ranks, argc > 4 ? "lora/metrics.jsonl" : "run/metrics.jsonl");
     CHECK_OK(file_remove_tree(folder));
     return 0;
 }

@@ -16,6 +16,7 @@ void loader_begin_step(struct loader *l, int64_t first)
     l->share_known = false;
     l->share = (struct batch_share){0};
     l->rows_before = l->masked_before = 0;
+    l->next_row = first * l->options.sequence_tokens;
     if (l->options.deal) {
         l->share_end = first + count;
         l->next = first + rank * l->options.micro_sequences;
@@ -23,12 +24,7 @@ void loader_begin_step(struct loader *l, int64_t first)
     }
     l->next = first + rank * each + (rank < larger ? rank : larger);
     l->share_end = l->next + each + (rank < larger ? 1 : 0);
-    l->counted = l->next;
-    l->next_row = first * l->options.sequence_tokens;
-    for (int64_t i = first; i < l->next && loader_is_packed(&l->options); i++) { /* others' rows */
-        struct order_place place = order_at(&l->order, i);
-        l->next_row += packing_pack_rows(l->packs[place.source], place.sample);
-    }
+    l->counted = loader_is_packed(&l->options) ? first : l->next;
 }
 
 /* Targets and positions of one sample, one segment for each document in it where they are masked. */
@@ -222,8 +218,18 @@ struct packing_epoch loader_epoch(const struct loader *l, const struct order_pla
                                   l->options.shuffle};
 }
 
+/* Rows of other ranks' packs. */
+static void count_other_packs(struct loader *l)
+{
+    for (; l->counted < l->next; l->counted++) {
+        struct order_place place = order_at(&l->order, l->counted);
+        l->next_row += packing_pack_rows(l->packs[place.source], place.sample);
+    }
+}
+
 static status fill_packs(struct loader *l, struct slot *s)
 {
+    count_other_packs(l);
     struct packing_rows rows = {.inputs = s->inputs,
                                 .targets = s->targets,
                                 .positions = s->positions,
@@ -239,6 +245,7 @@ static status fill_packs(struct loader *l, struct slot *s)
     }
     s->batch.first_row = l->next_row;
     l->next_row += rows.rows;
+    l->counted = l->next + s->batch.sequences;
     s->batch.rows = rows.rows;
     s->batch.seen = rows.seen;
     s->batch.segments = rows.segments;

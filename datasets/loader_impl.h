@@ -32,15 +32,15 @@ struct loader {
 
     /* the thread's own */
     int64_t step_first, next, share_end;
-    int64_t next_row; /* of packs: the global index of their first row */
+    int64_t next_row; /* of packs: the global index of the row behind the first `counted` samples */
     bool share_known; /* looked ahead, and these are its sums: */
     struct batch_share share;
     int64_t rows_before;   /* of the share's first `counted` samples; with `deal` of the step's */
     int64_t masked_before; /* likewise */
-    int64_t counted;
-    int32_t *window; /* [T + 1] */
-    int32_t *starts; /* [T] */
-    uint32_t *marks; /* [T] of a packed example */
+    int64_t counted;       /* of the run */
+    int32_t *window;       /* [T + 1] */
+    int32_t *starts;       /* [T] */
+    uint32_t *marks;       /* [T] of a packed example */
     struct example example;
     int32_t *example_memory; /* of ids, segments, predictions, and scratch for masking */
 

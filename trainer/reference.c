@@ -37,6 +37,7 @@ static struct loader_options options_of(const struct set *s)
         .micro_sequences = r->batch.micro_size,
         .rank = s->data->rank,
         .ranks = s->data->ranks,
+        .deal = true, /* the same micro-batches, and so the same bits, at any number of ranks */
         .kind = EXAMPLE_PREFERENCE_PAIRS,
         .vocab_size = s->data->vocabulary,
         .tokenizer_sha256 = s->data->tokenizer_sha256,

@@ -125,6 +125,8 @@ layouts() {
         near one.txt other.txt 1e-4
     done
     told_steps two | cmp - one.txt || fail 'going on is not exact'
+    # shellcheck disable=SC2086
+    reproduced pairs.yaml bits $dropout $packed batch.micro_size=1
 }
 
 chat() {

@@ -27,6 +27,9 @@ run_ranks 3 0 train bert.yaml run_dir=three parallel.zero_stage=2 batch.micro_si
 same_losses one three 1e-5
 run_ranks 2 0 train bert.yaml run_dir=tensor parallel.tensor=2 parallel.sequence=true
 same_losses one tensor 1e-5
+reproduced bert.yaml bits
+reproduced bert.yaml bits16 train.precision=bf16
+
 cp -r two again && rm -r again/final again/checkpoints/step-00000012
 run 0 train bert.yaml run_dir=again
 same_losses one again 1e-5

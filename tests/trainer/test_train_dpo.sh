@@ -66,6 +66,8 @@ layouts() {
             parallel.zero_stage="$stage"
         same_losses one "dpo-$ranks-$tensor" 1e-5
     done
+    # with references that each run computes itself
+    reproduced dpo.yaml bits
 }
 
 # Losses that look at the whole batch do not depend on how it is divided.

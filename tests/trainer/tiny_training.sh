@@ -75,6 +75,20 @@ event_files() { # RUN COUNT: of TensorBoard's
     [ "$found" = "$2" ] || fail "$1 has $found event files instead of $2"
 }
 
+reproduced() { # RECIPE NAME SETTING...: the same bits on one rank, on two and on three, which share moments or gradients
+    local recipe=$1 name=$2 layout ranks stage
+    shift 2
+    for layout in '1 0' '2 1' '3 2'; do
+        read -r ranks stage <<<"$layout"
+        rm -f pairs/reference-* # each computes its own
+        run_ranks "$ranks" 0 train "$recipe" parallel.reproducible=true parallel.zero_stage="$stage" \
+            run_dir="$name-$ranks" train.max_steps=6 checkpoint.every=6 "$@"
+        losses "$name-$ranks" train >"losses-$ranks"
+        [ -s losses-1 ] && cmp losses-1 "losses-$ranks" || fail "the losses of $name-1 and $name-$ranks differ"
+        [ "$ranks" = 1 ] || run 0 checkpoint diff "$name-1" "$name-$ranks"
+    done
+}
+
 same_weights() { # RUN RUN STEP: byte for byte
     for family in model optimizer; do
         for file in "$1"/checkpoints/step-"$3"/$family-*.h5; do

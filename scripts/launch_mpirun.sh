@@ -20,7 +20,8 @@ usage: scripts/launch_mpirun.sh [options] [--] PROGRAM [ARGUMENT...]
       --network LIST     what hosts talk over: interfaces (eth1) or networks (10.1.0.0/16), with commas
       --no-bind          do not tie ranks to cores
       --time-limit S     after S seconds save and stop, as SIGUSR1 does (code 75)
-      --grace S          what then still runs after S more seconds is killed (default 120)
+      --grace S          what then still runs after S more seconds is killed, and so is an mpirun that runs
+                         on for so long when its ranks, all on this machine, are gone (default 120)
       --mpirun ARGUMENT  one more argument for mpirun; may be repeated
       --dry-run          print the command instead of running it
   -h, --help             this text
@@ -141,18 +142,42 @@ save_and_stop() {
     kill -USR1 "$job" 2>/dev/null
 }
 trap save_and_stop TERM INT USR1
+
+# Open MPI 4.1.4 was seen to stay for ever after MPI_Abort, with no process below it.
+hung=no
+trap 'interrupted=yes hung=yes' USR2
+watch_mpirun() {
+    local shell=$1 pid=$job seen=no alone=0
+    while kill -0 "$job" 2>/dev/null; do
+        [ -z "$time_limit" ] || pid=$(pgrep -P "$job" mpirun) || pid=$job
+        if pgrep -P "$pid" >/dev/null; then
+            seen=yes alone=0
+        elif [ $seen = yes ] && [ $((alone += 1)) -gt "$grace" ]; then
+            kill -USR2 "$shell"
+            kill -KILL "$pid"
+        fi
+        sleep 1
+    done
+}
+watch=''
+if [ $here = yes ]; then # elsewhere ranks are not its children
+    watch_mpirun $$ &
+    watch=$!
+fi
 while :; do
     interrupted=no
     wait "$job" 2>/dev/null
     code=$?
     [ $interrupted = yes ] || break
 done
+[ -z "$watch" ] || kill -- "-$watch" 2>/dev/null
 
 lost() {
     printf 'E-RANK-LOST %s (mpirun ended with %d): the last published checkpoint is whole, start again\n' \
         "$1" "$code" >&2
     exit 71
 }
+[ $hung = no ] || lost "its ranks are gone, and mpirun did not end for $grace s"
 case $code in
 110) lost 'the job ran into its time limit without an answer' ;;
 134) lost 'a rank aborted (signal 6)' ;;

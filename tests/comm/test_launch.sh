@@ -36,8 +36,23 @@ expect 65 'E-DATA rank 1' 'an error of ours'
 launched -n 3 "$program" child kill x
 expect 71 'E-RANK-LOST .*signal 9' 'a killed rank'
 [ "$(tail -n 1 "$folder/told" | cut -c1-11)" = E-RANK-LOST ] || fail 'the last line is not ours'
-launched -n 2 --time-limit 1 --grace 10 "$program" child until_stopped x
+launched -n 2 --time-limit 3 --grace 10 "$program" child until_stopped x
 expect 75 'under way' 'a time limit'
+
+# an mpirun that stays when its ranks are gone
+mkdir "$folder/bin"
+cat >"$folder/bin/mpirun" <<'END'
+#!/bin/bash
+[ "$1" != --version ] || { echo 'mpirun (Open MPI) 4.1.4'; exit; }
+bash -c 'echo rank; sleep 0.5; exit 76' # of which there must be no copy in the shell's place
+while :; do read -rt 1 -u 9; done 9<><(:)
+END
+chmod +x "$folder/bin/mpirun"
+for limit in '' '--time-limit 60'; do
+    # shellcheck disable=SC2086
+    PATH=$folder/bin:$PATH launched -n 2 $limit --grace 1 "$program"
+    expect 71 'E-RANK-LOST its ranks are gone, and mpirun did not end for 1 s' 'an mpirun that stays'
+done
 
 for signal in TERM INT USR1; do
     : >"$folder/told" # or the line of the one before is taken for this one's

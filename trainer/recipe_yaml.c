@@ -265,7 +265,7 @@ static status parse_start(struct parsing *p)
     yaml_mark_t mark = event.start_mark;
     yaml_event_delete(&event);
     if (!document) {
-        FAIL_AT(p, mark, NULL, "the recipe is empty");
+        FAIL_AT(p, mark, NULL, "it is empty");
     }
     if (directives) {
         FAIL_AT(p, mark, NULL, "directives (%%) are not accepted");
@@ -285,11 +285,10 @@ static status parse_document(struct parsing *p, bool any, struct node **out)
         bool empty = (*out)->kind == NODE_PLAIN && (*out)->text[0] == '\0';
         yaml_mark_t mark = {0, (size_t)(*out)->line - 1, (size_t)(*out)->column - 1};
         FAIL_AT(p, mark, NULL, "%s",
-                empty ? "the recipe is empty"
-                      : "a recipe is a mapping of sections: 'model:' and so on");
+                empty ? "it is empty" : "a mapping of sections, each with its settings, is wanted");
     }
     TRY(expect(p, YAML_DOCUMENT_END_EVENT, "not YAML: the document does not end here"));
-    return expect(p, YAML_STREAM_END_EVENT, "a second document begins here; a recipe is one");
+    return expect(p, YAML_STREAM_END_EVENT, "a second document begins here; only one is read");
 }
 
 status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any,

@@ -209,7 +209,8 @@ static void test_refused(void)
         {"node: {devices: 1.5}\n", "node.devices: "},
         {"overlap: 1.5\n", "overlap: 1.5 must lie in [0, 1]"},
         {"overlap: nan\n", "overlap: "},
-        {"", "the recipe is empty"},
+        {"", "cluster.yaml:1:1: it is empty"},
+        {"5\n", "cluster.yaml:1:1: a mapping of sections"},
     };
     struct cluster cluster;
     struct plan plan;

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "trainer/checkpoint_folder.h"
 #include "trainer/checkpoint_tools.h"
@@ -119,9 +120,10 @@ static void print_entry(const json_t *entry)
         printf("%s: damaged: %s\n", path, reason);
         return;
     }
-    printf("%s: whole, step %lld, %lld tokens, %lld ranks, %lld files, %lld bytes\n", path,
-           (long long)integer(entry, "step"), (long long)integer(entry, "tokens"),
-           (long long)integer(entry, "ranks"), (long long)integer(entry, "files"),
+    int64_t ranks = integer(entry, "ranks");
+    printf("%s: whole, step %lld, %lld tokens, %lld rank%s, %lld files, %lld bytes\n", path,
+           (long long)integer(entry, "step"), (long long)integer(entry, "tokens"), (long long)ranks,
+           text_plural(ranks), (long long)integer(entry, "files"),
            (long long)integer(entry, "bytes"));
 }
 
@@ -290,7 +292,8 @@ static status reshard(int argc, char **argv)
     }
     TRY(choose(options.operands[0], source));
     TRY(checkpoint_reshard(source, output, (int)ranks));
-    log_info("%s: %s as %lld ranks would have written it", output, source, (long long)ranks);
+    log_info("%s: %s as %lld rank%s would have written it", output, source, (long long)ranks,
+             text_plural(ranks));
     return STATUS_OK;
 }
 

@@ -393,24 +393,25 @@ static int addends(const struct bucket_set *set)
     return left < comm_size(set->comm) ? (int)left : comm_size(set->comm);
 }
 
-static status start_next(struct bucket_set *set)
+static status start_sum(struct bucket_set *set, struct bucket *b)
 {
-    struct bucket *b = &set->buckets[set->next--];
-    const struct segment *segment = &set->segments[b->segment];
-    TRY(prepare(set, b->segment));
+    float *data = place_in(&set->segments[b->segment], b->range.first);
     if (set->ordered > 0) {
         struct comm_addition addition = {b->sums, set->round == 0, addends(set)};
-        return comm_add_start(set->comm, &addition, place_in(segment, b->range.first),
-                              shares(set, b), &b->request);
+        return comm_add_start(set->comm, &addition, data, shares(set, b), &b->request);
     }
-    if (segment->slot < 0 && set->round < set->rounds - 1) {
-        return STATUS_OK;
-    }
-    float *data = place_in(segment, b->range.first);
     if (set->scatter) {
         return comm_reduce_scatter_start(set->comm, data, shares(set, b), &b->request);
     }
     return comm_all_reduce_start(set->comm, data, b->range.count, &b->request);
+}
+
+static status start_next(struct bucket_set *set)
+{
+    struct bucket *b = &set->buckets[set->next--];
+    TRY(prepare(set, b->segment));
+    bool waits = set->segments[b->segment].slot < 0 && set->round < set->rounds - 1;
+    return waits && set->ordered == 0 ? STATUS_OK : start_sum(set, b);
 }
 
 status bucket_begin_round(struct bucket_set *set)
@@ -502,4 +503,50 @@ status bucket_gather_finish(struct bucket_set *set)
         KEEP_FIRST(result, comm_wait(set->comm, &set->buckets[i].gather));
     }
     return result;
+}
+
+/* ---- rehearsals ---- */
+
+/* The largest bucket with memory of its own. */
+static int widest(const struct bucket_set *set)
+{
+    int best = set->bucket_count - 1;
+    for (int i = 0; i < set->bucket_count; i++) {
+        const struct bucket *b = &set->buckets[i];
+        bool stays = set->segments[b->segment].slot < 0;
+        best = stays && b->range.count > set->buckets[best].range.count ? i : best;
+    }
+    return best;
+}
+
+static status sum_one(void *user)
+{
+    struct bucket_set *set = user;
+    struct bucket *b = &set->buckets[widest(set)];
+    TRY(start_sum(set, b));
+    return comm_wait(set->comm, &b->request);
+}
+
+status bucket_rehearse(struct bucket_set *set)
+{
+    return comm_rehearse(set->comm, sum_one, set);
+}
+
+struct gathered {
+    struct bucket_set *set;
+    void *data;
+    size_t element_bytes;
+};
+
+static status gather_one(void *user)
+{
+    struct gathered *g = user;
+    TRY(bucket_gather_start(g->set, widest(g->set), g->data, g->element_bytes));
+    return bucket_gather_finish(g->set);
+}
+
+status bucket_rehearse_gather(struct bucket_set *set, void *data, size_t element_bytes)
+{
+    struct gathered g = {set, data, element_bytes};
+    return comm_rehearse(set->comm, gather_one, &g);
 }

@@ -83,6 +83,13 @@ struct range bucket_share(const struct bucket_set *set, int bucket);
 /* bucket_sum - the sum of an element that this rank has, and of the held ones behind it. */
 float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element);
 
+/* bucket_rehearse - measure how fast sums are made with nobody computing (comm_rehearse), before the first gradient:
+ * gradients are zero, and stay so. Collective. */
+status bucket_rehearse(struct bucket_set *set);
+
+/* bucket_rehearse_gather - the same of bucket_gather_start; data, equal on all ranks, stay as they are. */
+status bucket_rehearse_gather(struct bucket_set *set, void *data, size_t element_bytes);
+
 /* bucket_clear - the gradients become zero, for a rank that has none (passing segments are zero by then). */
 status bucket_clear(struct bucket_set *set);
 

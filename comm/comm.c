@@ -2,6 +2,7 @@
  * accounted, and the collectives on small data, all made of one exchange. */
 #include "comm/comm_impl.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,10 +184,11 @@ static void enter(struct comm *comm)
     }
 }
 
-static status leave(struct comm *comm, status result)
+/* *seconds: what the time counts as. */
+static status leave(struct comm *comm, double *seconds, status result)
 {
     if (--comm->depth == 0 && comm->exposed) {
-        comm->times.exposed_seconds += clock_seconds() - comm->entered;
+        *seconds += clock_seconds() - comm->entered;
     }
     return result;
 }
@@ -194,27 +196,64 @@ static status leave(struct comm *comm, status result)
 void comm_work_started(struct comm *comm)
 {
     comm->exposed = true;
-    if (comm->in_flight++ == 0) {
-        comm->busy_since = clock_seconds();
-    }
+    comm->in_flight++;
 }
 
 void comm_work_finished(struct comm *comm)
 {
-    if (--comm->in_flight == 0) {
-        comm->times.total_seconds += clock_seconds() - comm->busy_since;
-    }
+    comm->in_flight--;
 }
 
 void comm_take_times(struct comm *comm, struct comm_times *out)
 {
-    if (comm->in_flight > 0) {
-        double now = clock_seconds();
-        comm->times.total_seconds += now - comm->busy_since;
-        comm->busy_since = now;
-    }
     *out = comm->times;
     comm->times = (struct comm_times){0};
+}
+
+double comm_hidden_share(const struct comm_times *times)
+{
+    bool some = times->alone_seconds > times->exposed_seconds;
+    return some ? 1 - times->exposed_seconds / times->alone_seconds : 0;
+}
+
+/* What was not rehearsed moves as what was. */
+static double byte_seconds(const struct comm *comm, enum comm_collective kind)
+{
+    double seconds = comm->byte_seconds[kind];
+    for (int other = 0; other < COMM_KINDS && seconds == 0; other++) {
+        seconds = comm->byte_seconds[other];
+    }
+    return seconds;
+}
+
+static status rehearse_once(struct comm *comm, status (*act)(void *user), void *user, double *best)
+{
+    TRY(comm_barrier(comm));
+    int64_t before = comm->times.bytes;
+    double start = clock_seconds();
+    TRY(act(user));
+    while (comm->in_flight > 0) { /* a device's wait only queues */
+        TRY(comm_progress(comm));
+    }
+    double seconds = clock_seconds() - start;
+    double bytes = (double)(comm->times.bytes - before);
+    *best = bytes > 0 ? fmin(*best, seconds / bytes) : *best;
+    return STATUS_OK;
+}
+
+status comm_rehearse(struct comm *comm, status (*act)(void *user), void *user)
+{
+    enum { REHEARSALS = 3 };
+    struct comm_times times = comm->times;
+    double best = INFINITY;
+    for (int i = 0; i < REHEARSALS && comm->size > 1; i++) {
+        TRY(rehearse_once(comm, act, user, &best));
+    }
+    comm->times = times;
+    if (isfinite(best)) {
+        comm->byte_seconds[comm->newest] = best;
+    }
+    return STATUS_OK;
 }
 
 /* ---- collectives on small data ---- */
@@ -231,7 +270,7 @@ static status exchange(struct comm *comm, void *all, const void *mine, size_t by
     status result = host->operations->exchange(host, all, mine, bytes);
     comm_work_finished(comm);
     comm->times.bytes += (int64_t)bytes;
-    return leave(comm, result);
+    return leave(comm, &comm->times.small_seconds, result);
 }
 
 status comm_barrier(struct comm *comm)
@@ -334,8 +373,11 @@ static status start(struct comm *comm, const struct comm_work *work, struct comm
         return STATUS_OK;
     }
     enter(comm);
-    comm->times.bytes += bytes_sent(comm, work);
-    return leave(comm, comm->operations->start(comm, work, out));
+    int64_t bytes = bytes_sent(comm, work);
+    comm->newest = work->kind;
+    comm->times.bytes += bytes;
+    comm->times.alone_seconds += (double)bytes * byte_seconds(comm, work->kind);
+    return leave(comm, &comm->times.exposed_seconds, comm->operations->start(comm, work, out));
 }
 
 static status check_ranges(const struct comm *comm, const struct range *ranges)
@@ -432,7 +474,7 @@ status comm_progress(struct comm *comm)
         return STATUS_OK;
     }
     enter(comm);
-    return leave(comm, comm->operations->progress(comm));
+    return leave(comm, &comm->times.exposed_seconds, comm->operations->progress(comm));
 }
 
 status comm_wait(struct comm *comm, struct comm_request **request)
@@ -441,7 +483,7 @@ status comm_wait(struct comm *comm, struct comm_request **request)
         return STATUS_OK;
     }
     enter(comm);
-    return leave(comm, comm->operations->wait(comm, request));
+    return leave(comm, &comm->times.exposed_seconds, comm->operations->wait(comm, request));
 }
 
 /* ---- errors and the end ---- */

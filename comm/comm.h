@@ -115,14 +115,24 @@ status comm_progress(struct comm *comm);
 /* comm_wait - until the collective is complete; *request becomes NULL. */
 status comm_wait(struct comm *comm, struct comm_request **request);
 
-/* What communication cost since the last call. hidden share = 1 - exposed / total. */
+/* What communication cost since the last call. */
 struct comm_times {
     double
-        total_seconds; /* from each collective's start to its completion, overlaps counted once */
-    double exposed_seconds; /* of these, seconds that the caller spent inside this room */
-    int64_t bytes;          /* sent by this rank */
+        alone_seconds; /* that the large data would take with nobody computing: bytes at the rehearsed rates */
+    double
+        exposed_seconds; /* that the caller spent for large data inside this room: moving, adding, waiting */
+    double small_seconds; /* and for small data: waiting for the others, mostly */
+    int64_t bytes;        /* sent by this rank */
 };
 void comm_take_times(struct comm *comm, struct comm_times *out);
+
+/* comm_hidden_share - 1 - exposed / alone, at least 0: how much of the time that communication needs passed while
+ * the caller computed. 0 also where another rank was waited for longer than that. */
+double comm_hidden_share(const struct comm_times *times);
+
+/* comm_rehearse - measure at what rates data move alone. act starts collectives of one kind on large data and waits for
+ * them; it is called several times, and the fastest counts. What it moves is not accounted. Collective. */
+status comm_rehearse(struct comm *comm, status (*act)(void *user), void *user);
 
 /* ---- errors and the end ---- */
 

@@ -18,6 +18,7 @@ enum comm_collective {
     COMM_BROADCAST,
     COMM_ADD,
 };
+#define COMM_KINDS ((int)COMM_ADD + 1)
 
 /* A collective on large data, whichever: sums where `reduces`, moves where `gathers`. */
 struct comm_work {
@@ -28,6 +29,10 @@ struct comm_work {
     const struct range *ranges; /* reduce-scatter, all-gather, add: [size] */
     int root;                   /* broadcast */
     struct comm_addition addition;
+    char *
+        landing; /* all-gather on one node: where others' ranges are copied to; NULL: each writes its own to all */
+    const struct range *places; /* of landing, in elements: [size] */
+    int64_t landed;             /* and so many elements further on */
 };
 
 /* A device's communicator has neither exchange nor end: its control answers. */
@@ -66,8 +71,9 @@ struct comm {
     int in_flight; /* started, not complete */
     bool exposed;  /* the public call on the stack has something under way */
     double entered;
-    double busy_since;
     struct comm_times times;
+    double byte_seconds[COMM_KINDS]; /* rehearsed; 0: not */
+    enum comm_collective newest;     /* kind that was started last */
 };
 
 status comm_create(const struct comm_operations *operations, int rank, int size, void *state,

@@ -40,6 +40,9 @@ struct comm_request {
     size_t scratch_bytes;
     char **part; /* [size] */
     struct comm_addition addition;
+    char *landing;
+    const struct range *places;
+    int64_t landed;
 };
 
 static struct shared_group *groups; /* all of this process: a wait in one pushes the others on */
@@ -336,9 +339,27 @@ static status begin_reduce(struct shared_group *group, struct comm_request *q)
     return STATUS_OK;
 }
 
+/* Copy the other ranks' ranges to where this rank alone sees them. */
+static void land(const struct shared_group *group, const struct comm_request *q)
+{
+    for (int i = 0; i < group->locals; i++) {
+        int r = group->member[group->first[group->node] + i];
+        size_t to = (size_t)(q->places[r].first + q->landed) * q->element_bytes;
+        size_t from = (size_t)q->ranges[r].first * q->element_bytes;
+        if (i != group->place && q->ranges[r].count > 0) {
+            memcpy(q->landing + to, q->peer[i] + from, range_bytes(q, r));
+        }
+    }
+}
+
 static status begin_gather(struct shared_group *group, struct comm_request *q)
 {
     int me = group->rank;
+    if (q->landing != NULL) {
+        land(group, q);
+        q->stage = STAGE_FINISHED;
+        return STATUS_OK;
+    }
     for (int r = 0; r < group->size && group->nodes > 1; r++) {
         if (q->ranges[r].count > 0 && handles(group, r)) {
             TRY(group->link->receive(q->batch, SHARED_DATA, r, tag_of(q, MESSAGE_RESULT),
@@ -544,6 +565,9 @@ status shared_launch(struct shared_group *group, const struct comm_work *work, c
     q->complete = false;
     q->element_bytes = work->element_bytes;
     q->addition = work->addition;
+    q->landing = work->landing;
+    q->places = work->places;
+    q->landed = work->landed;
     q->sequence = ++group->started;
     fill_ranges(group, work, q->ranges);
     for (int i = 0; i < group->locals; i++) {

@@ -341,8 +341,9 @@ static struct bench_traffic take_traffic(struct comm *comm, int repeats)
     struct comm_times times;
     comm_take_times(comm, &times);
     return (struct bench_traffic){
-        .seconds = times.total_seconds / repeats,
-        .hidden_share = fmax(0, 1 - times.exposed_seconds / fmax(times.total_seconds, 1e-12)),
+        .seconds = times.alone_seconds / repeats,
+        .exposed_seconds = times.exposed_seconds / repeats,
+        .hidden_share = comm_hidden_share(&times),
     };
 }
 

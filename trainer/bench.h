@@ -13,9 +13,10 @@ struct bench_operation {
     double flops, bytes;
 };
 
-/* What communication took of a step, and the share of it that the rank worked through. */
+/* What a step's communication would take alone, what of it the rank stood in, and the share that was hidden
+ * (comm_hidden_share). */
 struct bench_traffic {
-    double seconds, hidden_share;
+    double seconds, exposed_seconds, hidden_share;
 };
 
 struct bench_step {

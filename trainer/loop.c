@@ -304,10 +304,9 @@ static struct traffic take_traffic(const struct mesh *mesh)
 static int traffic_fields(const struct comm_times *t, const char *const names[4],
                           struct metric *fields)
 {
-    double total = t->total_seconds, exposed = t->exposed_seconds;
-    fields[0] = metric_number(names[0], total);
-    fields[1] = metric_number(names[1], exposed);
-    fields[2] = metric_number(names[2], total > exposed ? 1 - exposed / total : 0);
+    fields[0] = metric_number(names[0], t->alone_seconds);
+    fields[1] = metric_number(names[1], t->exposed_seconds);
+    fields[2] = metric_number(names[2], comm_hidden_share(t));
     fields[3] = metric_integer(names[3], t->bytes);
     return 4;
 }
@@ -353,7 +352,8 @@ static status tell_step(struct loop *loop, const struct step_result *result, dou
     struct traffic traffic = take_traffic(&job->session.mesh);
     char left[32];
     double busy = i->step_seconds - i->data_seconds - traffic.data.exposed_seconds -
-                  traffic.tensor.exposed_seconds;
+                  traffic.data.small_seconds - traffic.tensor.exposed_seconds -
+                  traffic.tensor.small_seconds;
     TRY(straggler_check(job->world, busy));
     double seconds = clock_seconds() - i->started;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);

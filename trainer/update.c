@@ -148,6 +148,14 @@ static status make_optimizer(struct update *u)
     return result;
 }
 
+static status rehearse(struct update *u)
+{
+    TRY(bucket_rehearse(u->buckets));
+    return u->stage > 0
+               ? bucket_rehearse_gather(u->buckets, model_weights(u->options.model), sizeof(float))
+               : STATUS_OK;
+}
+
 status update_create(const struct update_options *options, struct update **out)
 {
     *out = NULL;
@@ -158,6 +166,9 @@ status update_create(const struct update_options *options, struct update **out)
     status result = make_buckets(u);
     if (result == STATUS_OK) {
         result = make_optimizer(u);
+    }
+    if (result == STATUS_OK) {
+        result = rehearse(u);
     }
     if (result != STATUS_OK) {
         (void)update_destroy(&u);

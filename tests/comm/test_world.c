@@ -359,6 +359,11 @@ static void test_check_equal(void)
     CHECK_OK(comm_barrier(world));
 }
 
+static status sum_largest(void *data)
+{
+    return comm_all_reduce(world, data, LARGEST);
+}
+
 static void test_times(float *data)
 {
     struct comm_times times;
@@ -367,10 +372,19 @@ static void test_times(float *data)
     CHECK_OK(comm_all_reduce_start(world, data, LARGEST, &request));
     CHECK_OK(comm_wait(world, &request));
     comm_take_times(world, &times);
-    CHECK(comm_size(world) == 1 || times.total_seconds > 0);
-    CHECK(times.exposed_seconds >= 0 && times.bytes >= 0);
+    CHECK(comm_size(world) == 1 || (times.exposed_seconds > 0 && times.bytes > 0));
+    CHECK(times.small_seconds == 0);
+    CHECK_OK(comm_rehearse(world, sum_largest, data));
     comm_take_times(world, &times);
-    CHECK(times.total_seconds == 0 && times.bytes == 0);
+    CHECK(times.exposed_seconds == 0 && times.small_seconds == 0 && times.bytes == 0);
+    CHECK_OK(sum_largest(data));
+    CHECK_OK(comm_barrier(world));
+    comm_take_times(world, &times);
+    CHECK(comm_size(world) == 1 || (times.alone_seconds > 0 && times.small_seconds > 0));
+    times = (struct comm_times){.alone_seconds = 4, .exposed_seconds = 1};
+    CHECK(comm_hidden_share(&times) == 0.75);
+    times.exposed_seconds = 5;
+    CHECK(comm_hidden_share(&times) == 0);
 }
 
 static void test_partition(void)

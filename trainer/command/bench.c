@@ -55,15 +55,16 @@ static status read_recipe(const struct request *q, struct recipe *out)
 static json_t *step_json(const struct session *s, const struct bench_step *b)
 {
     double tokens = (double)b->tokens;
-    json_t *report =
-        json_pack("{s:s, s:i, s:i, s:i, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "precision",
-                  dtype_name(kernels_dtype(s->kernels)), "ranks", comm_size(s->mesh.world),
-                  "tensor", comm_size(s->mesh.tensor), "threads", kernels_threads(s->kernels),
-                  "backend", kernels_description(s->kernels), "tokens", (json_int_t)b->tokens,
-                  "step_seconds", b->step_seconds, "tokens_per_second", tokens / b->step_seconds,
-                  "comm_seconds", b->data.seconds, "comm_hidden_share", b->data.hidden_share,
-                  "tensor_comm_seconds", b->tensor.seconds, "tensor_comm_hidden_share",
-                  b->tensor.hidden_share, "copy_bytes_per_second", b->copy_bytes_per_second);
+    json_t *report = json_pack(
+        "{s:s, s:i, s:i, s:i, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "precision",
+        dtype_name(kernels_dtype(s->kernels)), "ranks", comm_size(s->mesh.world), "tensor",
+        comm_size(s->mesh.tensor), "threads", kernels_threads(s->kernels), "backend",
+        kernels_description(s->kernels), "tokens", (json_int_t)b->tokens, "step_seconds",
+        b->step_seconds, "tokens_per_second", tokens / b->step_seconds, "comm_seconds",
+        b->data.seconds, "comm_exposed_seconds", b->data.exposed_seconds, "comm_hidden_share",
+        b->data.hidden_share, "tensor_comm_seconds", b->tensor.seconds,
+        "tensor_comm_exposed_seconds", b->tensor.exposed_seconds, "tensor_comm_hidden_share",
+        b->tensor.hidden_share, "copy_bytes_per_second", b->copy_bytes_per_second);
     json_t *operations = json_array();
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
@@ -109,11 +110,13 @@ static void step_text(const struct session *s, const struct bench_step *b)
            100 * rest / b->step_seconds);
     printf("copy: %.1f GB/s read and written", 1e-9 * b->copy_bytes_per_second);
     if (comm_size(s->mesh.data) > 1) {
-        printf("; gradients' communication %.2f ms a step, %.0f %% of it hidden",
-               1e3 * b->data.seconds, 100 * b->data.hidden_share);
+        printf(
+            "; data-parallel communication %.2f ms a step alone, %.2f ms exposed, %.0f %% hidden",
+            1e3 * b->data.seconds, 1e3 * b->data.exposed_seconds, 100 * b->data.hidden_share);
     }
     if (comm_size(s->mesh.tensor) > 1) {
-        printf("; tensor communication %.2f ms, %.0f %% hidden", 1e3 * b->tensor.seconds,
+        printf("; tensor communication %.2f ms alone, %.2f ms exposed, %.0f %% hidden",
+               1e3 * b->tensor.seconds, 1e3 * b->tensor.exposed_seconds,
                100 * b->tensor.hidden_share);
     }
     putchar('\n');

@@ -25,6 +25,41 @@ size_t model_window_bytes(const struct model_config *config, struct model_sharin
     return sharing.ranks > 1 ? sums + others + gathered_bytes(config, sharing, dtype, rows) : 0;
 }
 
+static struct range rows_of(const struct model *m, int rank, int64_t n)
+{
+    int64_t first = n * rank / m->ranks;
+    return (struct range){first, n * (rank + 1) / m->ranks - first};
+}
+
+static const struct range *element_ranges(struct model *m, int64_t n)
+{
+    for (int r = 0; r < m->ranks; r++) {
+        struct range rows = rows_of(m, r, n);
+        m->ranges[r] = (struct range){rows.first * m->config.width, rows.count * m->config.width};
+    }
+    return m->ranges;
+}
+
+static status sum_all(void *model)
+{
+    struct model *m = model;
+    if (m->sharing.sequence) {
+        const struct range *ranges = element_ranges(m, m->rows);
+        TRY(comm_reduce_scatter_start(m->tensor, m->window, ranges, &m->adding));
+    } else {
+        TRY(comm_all_reduce_start(m->tensor, m->window, m->rows * m->config.width, &m->adding));
+    }
+    return comm_wait(m->tensor, &m->adding);
+}
+
+static status gather_all(void *model)
+{
+    struct model *m = model;
+    TRY(comm_all_gather_start(m->tensor, m->gathered.data, dtype_bytes(m->gathered.dtype),
+                              element_ranges(m, m->rows), &m->spreading));
+    return comm_wait(m->tensor, &m->spreading);
+}
+
 status model_connect(struct model *m)
 {
     if (m->ranks == 1) {
@@ -42,7 +77,8 @@ status model_connect(struct model *m)
         m->norm_sums = tensor_view(norms, DTYPE_F32, 2, m->config.width);
         m->gathered = tensor_view(norms + 2 * m->config.width, dtype, m->rows, m->config.width);
     }
-    return STATUS_OK;
+    TRY(comm_rehearse(m->tensor, sum_all, m));
+    return m->sharing.sequence ? comm_rehearse(m->tensor, gather_all, m) : STATUS_OK;
 }
 
 /* On a device as large data, which stays there. */
@@ -73,24 +109,9 @@ struct classifier_parts model_head_parts(struct model *m)
 
 /* ---- rows ---- */
 
-static struct range rows_of(const struct model *m, int rank, int64_t n)
-{
-    int64_t first = n * rank / m->ranks;
-    return (struct range){first, n * (rank + 1) / m->ranks - first};
-}
-
 struct range model_own_rows(const struct model *m, int64_t n)
 {
     return m->sharing.sequence ? rows_of(m, m->rank, n) : (struct range){0, n};
-}
-
-static const struct range *element_ranges(struct model *m, int64_t n)
-{
-    for (int r = 0; r < m->ranks; r++) {
-        struct range rows = rows_of(m, r, n);
-        m->ranges[r] = (struct range){rows.first * m->config.width, rows.count * m->config.width};
-    }
-    return m->ranges;
 }
 
 static status copy(const struct model *m, struct tensor to, struct tensor from)

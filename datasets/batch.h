@@ -22,7 +22,8 @@ struct batch {
     int64_t
         first_row; /* global index of row 0: (step's first sequence + offset) * T; for dropout; of packs:
                       rows of a step are numbered on over all ranks, from (step's first sequence) * T */
-    int64_t seen; /* tokens of the samples: N, or more where a last token is only predicted */
+    int64_t
+        seen; /* tokens of the samples: N, or more where a last token is only predicted or a prompt is shared */
     const int64_t *samples; /* [B] global sample ids, to name them in messages */
 
     /* Batches of sentence pairs (loader_options.kind); all else is as above, but the rows are packed: N is the sum
@@ -49,6 +50,10 @@ struct batch {
     /* Batches of preference pairs: rows are packed likewise, at most 2 B T; the chosen answer of pair i, with its
      * prompt, is segment 2 i of cu_rows, the rejected one segment 2 i + 1; targets are the answers' tokens. The global
      * index of row 0 is 2 samples[0] T. */
+    /* Or both answers are in one segment, i, behind what they have in common: the prompt but for its last token, which
+     * predicts each answer's first. Rows from branches[2 i] on, counted in the segment, are the chosen answer's, from
+     * branches[2 i + 1] on the rejected one's, which does not see those. */
+    const int32_t *branches; /* [2 B]; NULL: a segment for each answer */
     const double *
         reference; /* [2 B] log-probabilities of the answers, chosen and rejected in turn; NULL: not known */
 };

@@ -253,38 +253,57 @@ static status fill_packs(struct loader *l, struct slot *s)
     return STATUS_OK;
 }
 
-/* An answer behind its prompt, at the end of the batch. */
-static void add_answer(struct slot *s, const int32_t *prompt, int64_t prompt_tokens,
-                       const int32_t *answer, int64_t answer_tokens)
+/* A pair's answer behind its prompt, but for the first `shared` tokens, at the end of the batch. */
+static void add_answer(struct slot *s, const struct example *e, int64_t shared, bool chosen)
 {
     struct batch *b = &s->batch;
-    int64_t tokens = prompt_tokens + answer_tokens;
-    int32_t *inputs = s->inputs + b->rows, *targets = s->targets + b->rows;
-    memcpy(inputs, prompt, (size_t)prompt_tokens * sizeof *inputs);
-    memcpy(inputs + prompt_tokens, answer, (size_t)answer_tokens * sizeof *inputs);
-    for (int64_t i = 0; i < tokens; i++) {
-        bool counted = i + 1 >= prompt_tokens && i + 1 < tokens;
-        targets[i] = counted ? inputs[i + 1] : BATCH_IGNORED;
-        s->positions[b->rows + i] = (int32_t)i;
+    const int32_t *answer = e->ids + e->prompt + (chosen ? 0 : e->chosen);
+    int64_t tokens = chosen ? e->prompt + e->chosen : e->tokens - e->chosen;
+    for (int64_t i = shared; i < tokens; i++, b->rows++) {
+        bool counted = i + 1 >= e->prompt && i + 1 < tokens;
+        s->inputs[b->rows] = i < e->prompt ? e->ids[i] : answer[i - e->prompt];
+        s->targets[b->rows] = counted ? answer[i + 1 - e->prompt] : BATCH_IGNORED;
+        s->positions[b->rows] = (int32_t)i;
     }
-    b->rows += tokens;
-    b->longest = tokens > b->longest ? tokens : b->longest;
+}
+
+static void end_segment(struct slot *s)
+{
+    struct batch *b = &s->batch;
+    int64_t rows = b->rows - s->cu_rows[b->segments];
+    b->longest = rows > b->longest ? rows : b->longest;
     s->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+/* l->example, pair i of the batch. */
+static void add_preference(const struct loader *l, struct slot *s, int64_t i)
+{
+    const struct example *e = &l->example;
+    int64_t first = s->batch.rows;
+    bool together = l->options.shared_prompt;
+    int64_t shared = together && e->prompt > 0 ? e->prompt - 1 : 0;
+    add_answer(s, e, 0, true);
+    s->branches[2 * i] = (int32_t)shared;
+    s->branches[2 * i + 1] = (int32_t)(s->batch.rows - first);
+    if (!together) {
+        end_segment(s);
+    }
+    add_answer(s, e, shared, false);
+    end_segment(s);
 }
 
 static status fill_preferences(struct loader *l, struct slot *s)
 {
-    const struct example *e = &l->example;
     const double *const *reference = l->options.reference;
     s->batch.rows = 0;
+    s->batch.branches = l->options.shared_prompt ? s->branches : NULL;
     s->batch.reference = reference != NULL ? s->reference : NULL;
     for (int64_t i = 0; i < s->batch.sequences; i++) {
         struct order_place place = order_at(&l->order, l->next + i);
         s->samples[i] = l->next + i;
         TRY(shard_set_example(l->sets[place.source], place.sample, &l->example));
-        const int32_t *chosen = e->ids + e->prompt, *rejected = chosen + e->chosen;
-        add_answer(s, e->ids, e->prompt, chosen, e->chosen);
-        add_answer(s, e->ids, e->prompt, rejected, e->tokens - e->prompt - e->chosen);
+        add_preference(l, s, i);
+        s->batch.seen += l->example.tokens + l->example.prompt;
         if (reference != NULL) {
             memcpy(s->reference + 2 * i, reference[place.source] + 2 * place.sample,
                    2 * sizeof *s->reference);
@@ -333,7 +352,7 @@ status loader_fill(struct loader *l, struct slot *s)
         : loader_is_preference(&l->options)                          ? fill_preferences(l, s)
         : loader_is_packed(&l->options)                              ? fill_packs(l, s)
                                                                      : fill_windows(l, s));
-    s->batch.seen = loader_is_packed(&l->options) ? s->batch.seen : s->batch.rows;
+    s->batch.seen = s->batch.seen > s->batch.rows ? s->batch.seen : s->batch.rows;
     l->next += stride;
     if (s->last) {
         loader_begin_step(l, l->step_first + l->options.global_sequences);

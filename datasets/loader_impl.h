@@ -17,7 +17,8 @@ struct slot {
     int32_t *example_rows; /* of tasks; so are the next */
     float *numbers;
     int64_t *samples;
-    double *reference; /* of preference pairs */
+    double *reference; /* of preference pairs; so is the next one */
+    int32_t *branches;
 };
 
 struct loader {

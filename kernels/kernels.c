@@ -421,6 +421,19 @@ static status attention_check(const char *where, const struct attention *a, int6
     return dropout_check(where, &a->dropout);
 }
 
+static status branches_check(const char *where, const struct attention *a, bool host)
+{
+    bool some = a->branches != NULL && host, fit = a->causal && a->window == 0;
+    for (int64_t i = 0; some && i < a->sequences; i++) {
+        int32_t first = a->branches[2 * i], last = a->branches[2 * i + 1];
+        fit = fit && a->cu_q[i] == a->cu_k[i] && a->cu_q[i + 1] == a->cu_k[i + 1] && first >= 0 &&
+              last >= first && last <= a->cu_q[i + 1] - a->cu_q[i];
+    }
+    REQUIRE(!some || fit, STATUS_INTERNAL,
+            "%s: branches outside of their sequences, or of no causal self attention", where);
+    return STATUS_OK;
+}
+
 /* Pairs of a query and a key that it sees, over all heads: half a rectangle where causal. */
 static double attention_pairs(const struct attention *a)
 {
@@ -430,6 +443,8 @@ static double attention_pairs(const struct attention *a)
         double seen = a->causal ? m - (n - 1) / 2 : m;
         seen = a->window > 0 && seen > (double)a->window ? (double)a->window : seen;
         pairs += n * (seen > 0 ? seen : 0);
+        const int32_t *branch = a->branches != NULL ? a->branches + 2 * i : NULL;
+        pairs -= branch != NULL ? (branch[1] - branch[0]) * (n - branch[1]) : 0;
     }
     return pairs * a->heads;
 }
@@ -444,6 +459,7 @@ status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, 
     SHAPE(values, k->dtype, keys.rows, narrow);
     SHAPE_OPTIONAL(lse, DTYPE_F32, a->heads, q.rows);
     TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
+    TRY(branches_check(__func__, a, host_memory(k)));
     double flops =
         k->profiling && host_memory(k) ? 4 * attention_pairs(a) * (double)a->head_width : 0;
     DISPATCH(k, attention_forward, flops,
@@ -467,6 +483,7 @@ status attention_backward(struct kernels *k, struct tensor dq, struct tensor dke
     SHAPE(dvalues, k->dtype, keys.rows, narrow);
     SHAPE(lse, DTYPE_F32, a->heads, q.rows);
     TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
+    TRY(branches_check(__func__, a, host_memory(k)));
     double flops =
         k->profiling && host_memory(k) ? 10 * attention_pairs(a) * (double)a->head_width : 0;
     DISPATCH(k, attention_backward, flops,

@@ -248,6 +248,9 @@ struct attention {
     int64_t sequences;
     const int32_t *cu_q; /* int32 [sequences + 1] */
     const int32_t *cu_k; /* the same array as cu_q for self attention */
+    /* int32 [2 sequences], or NULL: two continuations of one beginning. Sequence i's queries from branches[2 i + 1]
+     * on do not see its keys branches[2 i] .. branches[2 i + 1]. Causal self attention without a window only. */
+    const int32_t *branches;
     int64_t longest_q;
     int64_t longest_k;
     struct dropout

@@ -235,7 +235,7 @@ static status start_session(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
     TRY(session_start(&job->session, job->world, r->data.tokenizer, session_rows(r),
-                      r->data.sequence_length, true));
+                      session_sequence(r), true));
     return comm_agree(job->world, survey_data(job));
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/device.h"
 #include "base/log.h"
 #include "datasets/labels.h"
 #include "datasets/shard_set.h"
@@ -162,6 +163,14 @@ static void tell_packing(const char *what, const struct job_data *d, const struc
     }
 }
 
+bool job_data_shares_prompt(const struct recipe *r)
+{
+    bool cpu = r->train.device == RECIPE_DEVICE_CPU ||
+               (r->train.device == RECIPE_DEVICE_AUTO && device_count(DEVICE_CUDA) == 0);
+    return job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS &&
+           (r->dpo.shared_prefix == PREFIX_AUTO ? cpu : r->dpo.shared_prefix == PREFIX_TRUE);
+}
+
 static struct loader_options options_of(const struct job_data *d,
                                         const struct loader_source *sources, int count)
 {
@@ -183,6 +192,7 @@ static struct loader_options options_of(const struct job_data *d,
         .labels_sha256 = d->labels_sha256,
         .last_rows = job_data_last_rows(r),
         .texts = r->model.num_labels,
+        .shared_prompt = job_data_shares_prompt(r),
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
     };
 }

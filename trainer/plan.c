@@ -275,7 +275,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
     int64_t rows = session_rows(r);
     struct kernels_limits limits =
-        session_limits(config, plan->tensor, rows, r->data.sequence_length, true);
+        session_limits(config, plan->tensor, rows, session_sequence(r), true);
     struct model_sharing sharing = {plan->tensor, r->parallel.sequence && plan->tensor > 1};
     struct plan_buffers *buffers = &plan->buffers;
     struct update_bytes update;

@@ -30,6 +30,7 @@ enum recipe_packing { SFT_PACK_NONE, SFT_PACK_BFD, SFT_PACK_BFD_SPLIT, SFT_PACK_
 enum recipe_completion_only { COMPLETION_AUTO, COMPLETION_TRUE, COMPLETION_FALSE };
 enum recipe_greater { GREATER_AUTO, GREATER_TRUE, GREATER_FALSE };
 enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
+enum recipe_prefix { PREFIX_AUTO, PREFIX_TRUE, PREFIX_FALSE };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
 
 struct recipe_source {
@@ -140,6 +141,7 @@ struct recipe {
         char loss_type[RECIPE_LIST_BYTES];    /* names of preference.h */
         char loss_weights[RECIPE_LIST_BYTES]; /* "": all 1 */
         double beta, label_smoothing, discopop_tau;
+        enum recipe_prefix shared_prefix;
     } dpo;
     struct {
         int64_t every;   /* steps; 0: only before the first and after the last step */

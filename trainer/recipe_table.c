@@ -189,6 +189,8 @@ const struct setting recipe_table[] = {
      .meaning = "share of wrong preferences, for robust, exo_pair (which needs it), aot and aot_unpaired"},
     {"dpo.discopop_tau", SETTING_NUMBER, FIELD(dpo.discopop_tau), "0.05", ABOVE(0, 1e6),
      .meaning = "temperature of discopop's blend"},
+    {"dpo.shared_prefix", SETTING_ENUM, FIELD(dpo.shared_prefix), "auto", .choices = "auto|true|false", .resume = true,
+     .meaning = "compute a pair's prompt once for both of its answers; auto: on CPUs"},
 
     {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null", .null = "250 where data.validation is given, else 0", .null_value = -1, WITHIN(0, STEPS_MAX), .resume = true,
      .meaning = "steps between evaluations; 0: only before the first step and after the last, which is done always"},

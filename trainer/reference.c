@@ -39,6 +39,7 @@ static struct loader_options options_of(const struct set *s)
         .ranks = s->data->ranks,
         .deal = true, /* the same micro-batches, and so the same bits, at any number of ranks */
         .kind = EXAMPLE_PREFERENCE_PAIRS,
+        .shared_prompt = job_data_shares_prompt(r),
         .vocab_size = s->data->vocabulary,
         .tokenizer_sha256 = s->data->tokenizer_sha256,
         .first_sample = s->done,

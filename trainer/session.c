@@ -297,6 +297,11 @@ int64_t session_rows(const struct recipe *r)
     return r->batch.micro_size * r->data.sequence_length * sequences;
 }
 
+int64_t session_sequence(const struct recipe *r)
+{
+    return r->data.sequence_length * (job_data_shares_prompt(r) ? ANSWERS : 1);
+}
+
 static status read_terms(const struct recipe *r, struct preference_settings *out)
 {
     char word[RECIPE_NAME_BYTES];
@@ -517,7 +522,8 @@ static status start_found(struct session *s, struct comm *world,
         s->tokenizer_dir[0] = '\0';
     }
     TRY(comm_agree(world, read_labels(s)));
-    return session_start(s, world, s->tokenizer_dir, rows, positions, false);
+    int64_t pair = session_sequence(r), longest = positions > pair ? positions : pair;
+    return session_start(s, world, s->tokenizer_dir, rows, longest, false);
 }
 
 status session_open_checkpoint(struct session *s, struct comm *world, const char *path,

@@ -81,6 +81,10 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
  * choice is one. */
 int64_t session_rows(const struct recipe *recipe);
 
+/* session_sequence - rows of the longest piece that attention goes through: a sequence, or a prompt with both of its
+ * answers. */
+int64_t session_sequence(const struct recipe *recipe);
+
 /* session_preference - the recipe's section dpo.
  *
  * Errors    STATUS_RECIPE at the key, where settings contradict each other or dpo has no model to begin with */

@@ -68,13 +68,15 @@ static void softmax_row(const struct work *w, const struct attention_head *h, in
     int32_t low = (int32_t)(see.first > first_key ? see.first - first_key : 0);
     int32_t high = (int32_t)(see.last < first_key + KEYS ? see.last - first_key : KEYS);
     int count = (int)((columns + VECTOR_LANES - 1) / VECTOR_LANES);
+    struct attention_gap gap = attention_gap_of(h, query, first_key);
     vector s[VECTORS], most = vector_set(-INFINITY);
-    bool whole = low == 0 && high >= count * VECTOR_LANES;
+    bool whole = low == 0 && high >= count * VECTOR_LANES && gap.low >= gap.high;
     for (int i = 0; i < count; i++) {
         s[i] = vector_load(scores + i * VECTOR_LANES);
         if (!whole) {
             vector_bits at = vector_index() + i * VECTOR_LANES;
-            s[i] = vector_select((at >= low) & (at < high), s[i], vector_set(-INFINITY));
+            vector_bits seen = (at >= low) & (at < high) & ((at < gap.low) | (at >= gap.high));
+            s[i] = vector_select(seen, s[i], vector_set(-INFINITY));
         }
         most = vector_max(most, s[i]);
     }
@@ -112,7 +114,8 @@ static void tile_rows(const struct work *w, const struct attention_head *h, int6
 {
     int64_t end = attention_visible(h, block + last - 1).last;
     int64_t columns = (end < first_key + KEYS ? end : first_key + KEYS) - first_key;
-    if (columns <= 0 || attention_visible(h, block + first).first >= first_key + KEYS) {
+    if (columns <= 0 || attention_visible(h, block + first).first >= first_key + KEYS ||
+        attention_all_hidden(h, block + first, first_key, first_key + columns)) {
         return;
     }
     int64_t width = h->a->head_width;
@@ -161,6 +164,9 @@ static void forward_block(const struct work *w, const struct attention_head *h, 
     int64_t end = attention_visible(h, block + rows - 1).last;
     for (int64_t key = begin; key < end; key += KEYS) {
         int64_t count = h->keys - key < KEYS ? h->keys - key : KEYS;
+        if (attention_all_hidden(h, block, key, key + count)) {
+            continue;
+        }
         int64_t row = h->first_k + key, column = h->kv_head * width;
         attention_pack_right(w->turned_keys, v.keys, row, count, column, width);
         attention_pack_over(w->values, v.values, row, count, column, width);

@@ -135,12 +135,14 @@ static void probabilities_row(const struct work *w, const struct attention_head 
     float *p = w->p + row * KEYS;
     vector factor = vector_set(h->a->scale * attention_log2_e);
     vector base = vector_set(-w->lse[t->query + row]);
-    bool whole = low == 0 && high >= columns;
+    struct attention_gap gap = attention_gap_of(h, t->query + row, t->key);
+    bool whole = low == 0 && high >= columns && gap.low >= gap.high;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         vector value = math_exp2(vector_fma(vector_load(p + c), factor, base));
         if (!whole || columns - c < VECTOR_LANES) {
             vector_bits at = vector_index() + (int32_t)c;
-            value = vector_select((at >= low) & (at < high), value, vector_set(0));
+            vector_bits seen = (at >= low) & (at < high) & ((at < gap.low) | (at >= gap.high));
+            value = vector_select(seen, value, vector_set(0));
         }
         vector_store(p + c, value);
     }
@@ -264,7 +266,8 @@ static void tile_gradients(const struct work *w, const struct attention_head *h,
 static void tile_run(const struct work *w, const struct attention_head *h, const struct tile *t)
 {
     if (seen_columns(h, t, t->rows) == 0 ||
-        attention_visible(h, t->query).first >= t->key + t->keys) {
+        attention_visible(h, t->query).first >= t->key + t->keys ||
+        attention_all_hidden(h, t->query, t->key, t->key + t->keys)) {
         return;
     }
     tile_scores(w, h, t);

@@ -46,12 +46,15 @@ struct attention_head {
     int64_t head, kv_head;
     int64_t first_q, queries;
     int64_t first_k, keys;
+    struct cpu_range hidden; /* keys that queries behind them do not see */
 };
 
 static inline struct attention_head attention_head_of(const struct attention *a, int64_t sequence,
                                                       int64_t head)
 {
+    const int32_t *branch = a->branches != NULL ? a->branches + 2 * sequence : NULL;
     return (struct attention_head){
+        .hidden = {branch != NULL ? branch[0] : 0, branch != NULL ? branch[1] : 0},
         .a = a,
         .head = head,
         .kv_head = head / (a->heads / a->kv_heads),
@@ -76,6 +79,29 @@ static inline struct cpu_range attention_visible(const struct attention_head *h,
     last = last < 0 ? 0 : last;
     int64_t first = h->a->window > 0 && last > h->a->window ? last - h->a->window : 0;
     return (struct cpu_range){first, last};
+}
+
+/* The rows from `query` on see none of the keys [first, last): they lie in the other branch. */
+static inline bool attention_all_hidden(const struct attention_head *h, int64_t query,
+                                        int64_t first, int64_t last)
+{
+    return query >= h->hidden.last && first >= h->hidden.first && last <= h->hidden.last;
+}
+
+/* What query i does not see of the tile that begins with `key`, in keys of the tile; empty: low is not below high. */
+struct attention_gap {
+    int32_t low, high;
+};
+
+static inline struct attention_gap attention_gap_of(const struct attention_head *h, int64_t i,
+                                                    int64_t key)
+{
+    if (i < h->hidden.last || key >= h->hidden.last || key + ATTENTION_KEYS <= h->hidden.first) {
+        return (struct attention_gap){0, 0};
+    }
+    int64_t low = h->hidden.first - key, high = h->hidden.last - key;
+    return (struct attention_gap){(int32_t)(low < 0 ? 0 : low),
+                                  (int32_t)(high < ATTENTION_KEYS ? high : ATTENTION_KEYS)};
 }
 
 /* Floats of a packed row: whole vectors of the widest kind, so that scratch is the same for all. */

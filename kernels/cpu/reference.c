@@ -343,9 +343,10 @@ void reference_residual_norm_backward(struct tensor dz, struct tensor ddelta, st
 struct row {
     const struct attention *a;
     int head, kv_head;
-    int64_t row;        /* of q and o */
-    int64_t first_key;  /* row of this sequence's key 0 */
-    int64_t begin, end; /* visible keys, counted within the sequence */
+    int64_t row;                      /* of q and o */
+    int64_t first_key;                /* row of this sequence's key 0 */
+    int64_t begin, end;               /* visible keys, counted within the sequence */
+    int64_t hidden_begin, hidden_end; /* but for these */
 };
 
 static double dot(struct tensor a, int64_t a_row, int64_t a_head, struct tensor b, int64_t b_row,
@@ -372,13 +373,20 @@ static struct row row_of(const struct attention *a, int64_t sequence, int64_t i,
     int64_t m = a->cu_k[sequence + 1] - a->cu_k[sequence];
     int64_t end = a->causal ? i + m - n + 1 : m;
     int64_t begin = a->window > 0 && end > a->window ? end - a->window : 0;
-    return (struct row){a,
-                        head,
-                        head / (a->heads / a->kv_heads),
-                        a->cu_q[sequence] + i,
-                        a->cu_k[sequence],
-                        begin,
-                        end < 0 ? 0 : end};
+    struct row r = {a,
+                    head,
+                    head / (a->heads / a->kv_heads),
+                    a->cu_q[sequence] + i,
+                    a->cu_k[sequence],
+                    begin,
+                    end < 0 ? 0 : end,
+                    0,
+                    0};
+    if (a->branches != NULL && i >= a->branches[2 * sequence + 1]) {
+        r.hidden_begin = a->branches[2 * sequence];
+        r.hidden_end = a->branches[2 * sequence + 1];
+    }
+    return r;
 }
 
 /* The visible scores of a row; returns the logarithm of the sum of their exponentials. */
@@ -387,7 +395,10 @@ static double scores(double *s, const struct row *r, struct tensor q, struct ten
     int64_t width = r->a->head_width;
     double most = -INFINITY, sum = 0;
     for (int64_t j = r->begin; j < r->end; j++) {
-        s[j] = r->a->scale * dot(q, r->row, r->head, keys, r->first_key + j, r->kv_head, width);
+        bool hidden = j >= r->hidden_begin && j < r->hidden_end;
+        s[j] = hidden ? -INFINITY
+                      : r->a->scale *
+                            dot(q, r->row, r->head, keys, r->first_key + j, r->kv_head, width);
         most = s[j] > most ? s[j] : most;
     }
     for (int64_t j = r->begin; j < r->end; j++) {

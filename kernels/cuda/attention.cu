@@ -141,6 +141,9 @@ extern "C" status cuda_attention_forward(struct kernels *k, struct tensor o, str
                                          struct tensor q, struct tensor keys, struct tensor values,
                                          const struct attention *a)
 {
+    REQUIRE(a->branches == NULL, STATUS_UNAVAILABLE,
+            "attention: answers that share a prompt are for the CPU in this version; set "
+            "dpo.shared_prefix to false");
     REQUIRE(a->head_width <= ATTENTION_WIDTH_MAX && a->scale > 0, STATUS_INTERNAL,
             "attention: heads of width %lld, scale %g: at most %d, above 0",
             (long long)a->head_width, (double)a->scale, (int)ATTENTION_WIDTH_MAX);

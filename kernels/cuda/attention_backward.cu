@@ -324,6 +324,9 @@ extern "C" status cuda_attention_backward(struct kernels *k, struct tensor dq, s
                                           struct tensor keys, struct tensor values, struct tensor o,
                                           struct tensor lse, const struct attention *a)
 {
+    REQUIRE(a->branches == NULL, STATUS_UNAVAILABLE,
+            "attention: answers that share a prompt are for the CPU in this version; set "
+            "dpo.shared_prefix to false");
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;

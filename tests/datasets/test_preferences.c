@@ -198,17 +198,33 @@ static struct loader_options options_of(const struct loader_source *source, int 
                                    .vocab_size = tokenizer_vocab_size(tokenizer)};
 }
 
+/* Row j of answer s of a batch, what is shared before its own; -1: there are no more. */
+static int32_t row_of(const struct batch *b, int64_t s, int32_t j)
+{
+    if (b->branches == NULL) {
+        return b->cu_rows[s] + j < b->cu_rows[s + 1] ? b->cu_rows[s] + j : -1;
+    }
+    const int32_t *branch = b->branches + s / 2 * 2;
+    int32_t first = b->cu_rows[s / 2], end = b->cu_rows[s / 2 + 1] - first;
+    if (s % 2 == 0) {
+        return j < branch[1] ? first + j : -1;
+    }
+    j += j < branch[0] ? 0 : branch[1] - branch[0];
+    return j < end ? first + j : -1;
+}
+
 /* Pair i of a batch as one text, its targets too. */
 static void describe(const struct batch *b, int64_t i, char *out, size_t bytes)
 {
     size_t used = 0;
     for (int64_t s = 2 * i; s < 2 * i + 2; s++) {
-        for (int32_t row = b->cu_rows[s]; row < b->cu_rows[s + 1]; row++) {
-            bool last = row + 1 == b->cu_rows[s + 1];
-            CHECK_EQUAL(b->positions[row], row - b->cu_rows[s]);
+        int32_t row, next;
+        for (int32_t j = 0; (row = row_of(b, s, j)) >= 0; j++) {
+            next = row_of(b, s, j + 1);
+            CHECK_EQUAL(b->positions[row], j);
             CHECK(b->targets[row] == BATCH_IGNORED ||
-                  (!last && b->targets[row] == b->inputs[row + 1]));
-            CHECK(!last || b->targets[row] == BATCH_IGNORED);
+                  (next >= 0 && b->targets[row] == b->inputs[next]));
+            CHECK(next >= 0 || b->targets[row] == BATCH_IGNORED);
             used += (size_t)snprintf(out + used, bytes - used, "%d>%d ", b->inputs[row],
                                      b->targets[row]);
         }
@@ -221,7 +237,7 @@ static void describe(const struct batch *b, int64_t i, char *out, size_t bytes)
 
 /* All pairs of two epochs in the order of their numbers, from all ranks. */
 static void read_all(int ranks, int64_t micro, int64_t first, const double *const *reference,
-                     char (*out)[1024], int64_t samples)
+                     bool together, char (*out)[1024], int64_t samples)
 {
     const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
     for (int rank = 0; rank < ranks; rank++) {
@@ -230,12 +246,14 @@ static void read_all(int ranks, int64_t micro, int64_t first, const double *cons
         o.first_sample = first;
         o.limit_samples = samples;
         o.reference = reference;
+        o.shared_prompt = together;
         CHECK_OK(loader_open(&o, &l));
         for (bool end = false; !end;) {
             struct batch b;
             bool last;
             CHECK_OK(loader_next(l, &b, &last, &end));
-            CHECK(end || (b.segments == 2 * b.sequences && b.rows <= 2 * micro * LENGTH));
+            CHECK(end ||
+                  (b.segments == (together ? 1 : 2) * b.sequences && b.rows <= 2 * micro * LENGTH));
             for (int64_t i = 0; i < b.sequences && !end; i++) {
                 describe(&b, i, out[b.samples[i]], sizeof *out);
             }
@@ -253,18 +271,18 @@ static void test_batches(void)
         table[i] = -i;
     }
     const double *const reference[] = {table};
-    read_all(1, 3, 0, reference, one, SAMPLES);
+    read_all(1, 3, 0, reference, false, one, SAMPLES);
     CHECK(strstr(one[0], "-") != NULL);
     for (int ranks = 1; ranks <= 4; ranks++) {
         for (int64_t micro = 1; micro <= 4; micro += 3) {
             memset(other, 0, sizeof other);
-            read_all(ranks, micro, 0, reference, other, SAMPLES);
+            read_all(ranks, micro, 0, reference, micro == 4, other, SAMPLES);
             CHECK(memcmp(one, other, sizeof one) == 0);
         }
     }
     memcpy(other, one, sizeof other);
     memset(other + 2 * GLOBAL, 0, sizeof other - 2 * GLOBAL * sizeof *other);
-    read_all(2, 2, 2 * GLOBAL, reference, other, SAMPLES); /* resumed */
+    read_all(2, 2, 2 * GLOBAL, reference, true, other, SAMPLES); /* resumed */
     CHECK(memcmp(one, other, sizeof one) == 0);
 }
 

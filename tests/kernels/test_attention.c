@@ -14,6 +14,7 @@ struct shape {
     int64_t queries[SEQUENCES_MAX], keys[SEQUENCES_MAX];
     double size; /* of the elements of q and k */
     float dropout;
+    int32_t branches[2 * SEQUENCES_MAX]; /* none where all are 0 */
 };
 
 static const struct shape shapes[] = {
@@ -43,6 +44,22 @@ static const struct shape shapes[] = {
     {"many tiles", 2, 1, 64, true, 0, 2, {200, 70}, {420, 70}, 1, 0},
     {"many tiles of 128", 1, 1, 128, false, 0, 1, {70}, {400}, 1, 0},
     {"window of many tiles", 1, 1, 64, true, 150, 1, {200}, {420}, 1, 0},
+    {"branches", 2, 2, 64, true, 0, 2, {150, 30}, {150, 30}, 1, 0, {100, 120, 3, 17}},
+    {"branches of tiles, grouped", 2, 1, 32, true, 0, 1, {300}, {300}, 1, 0, {40, 170}},
+    {"branches of whole tiles", 1, 1, 16, true, 0, 1, {260}, {260}, 1, 0, {64, 192}},
+    {"nothing before a branch, nothing behind",
+     2,
+     2,
+     24,
+     true,
+     0,
+     2,
+     {150, 70},
+     {150, 70},
+     1,
+     0,
+     {0, 75, 30, 70}},
+    {"branches, dropout", 2, 2, 64, true, 0, 2, {70, 33}, {70, 33}, 1, 0.3f, {20, 44, 33, 33}},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -84,6 +101,9 @@ static void problem_make(struct problem *p, const struct shape *s)
         .cu_k = p->cu_k,
         .dropout = {s->dropout, random_key(7, RANDOM_DROPOUT, 3, 1), INT64_C(0xfffffff0), 0},
     };
+    for (int64_t i = 0; i < 2 * s->sequences; i++) {
+        p->a.branches = s->branches[i] != 0 ? s->branches : p->a.branches;
+    }
     p->rows_q = lay_out(p->cu_q, s->queries, s->sequences, &p->a.longest_q);
     p->rows_k = lay_out(p->cu_k, s->keys, s->sequences, &p->a.longest_k);
 }
@@ -256,6 +276,13 @@ static void test_shape(struct kernels *k, struct kernels *other, int number)
     struct memory m = memory_make(&p, kernels_dtype(k)), again = memory_make(&p, kernels_dtype(k));
     memory_fill(m, p.shape->size);
     memory_copy(again, m);
+    if (p.a.branches != NULL && !OPERATION_BRANCHES) {
+        CHECK_FAILS(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &p.a),
+                    STATUS_UNAVAILABLE, "dpo.shared_prefix");
+        memory_release(&m);
+        memory_release(&again);
+        return;
+    }
     run(k, &p, m);
     run(other, &p, again);
     CHECK(memory_equal(m, again));
@@ -284,6 +311,49 @@ static void test_packed(struct kernels *k)
         run(k, &single, n);
     }
     CHECK(memory_equal(m, n));
+    memory_release(&m);
+    memory_release(&n);
+}
+
+/* Two answers behind one prompt, and each behind a copy of it. */
+static void test_branches(struct kernels *k)
+{
+    enum { PROMPT = 90, CHOSEN = 45, REJECTED = 70, BOTH = PROMPT + CHOSEN + REJECTED };
+    const struct shape one = {"", 2,      1,      32, true, 0,
+                              1,  {BOTH}, {BOTH}, 1,  0,    {PROMPT, PROMPT + CHOSEN}};
+    const struct shape two = {"",
+                              2,
+                              1,
+                              32,
+                              true,
+                              0,
+                              2,
+                              {PROMPT + CHOSEN, PROMPT + REJECTED},
+                              {PROMPT + CHOSEN, PROMPT + REJECTED},
+                              1,
+                              0,
+                              {0}};
+    struct problem p, q;
+    problem_make(&p, &one);
+    problem_make(&q, &two);
+    struct memory m = memory_make(&p, kernels_dtype(k)), n = memory_make(&q, kernels_dtype(k));
+    memory_fill(m, 1);
+    for (int64_t row = 0; row < PROMPT + CHOSEN + PROMPT + REJECTED; row++) {
+        int64_t from = row < PROMPT + CHOSEN ? row : row - PROMPT - CHOSEN;
+        from += row >= PROMPT + CHOSEN && from >= PROMPT ? CHOSEN : 0;
+        reference_convert(tensor_rows(n.q, LEAD + row, 1), tensor_rows(m.q, LEAD + from, 1));
+        reference_convert(tensor_rows(n.keys, LEAD + row, 1), tensor_rows(m.keys, LEAD + from, 1));
+        reference_convert(tensor_rows(n.values, LEAD + row, 1),
+                          tensor_rows(m.values, LEAD + from, 1));
+    }
+    CHECK_OK(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &p.a));
+    CHECK_OK(attention_forward(k, n.o, n.lse, n.q, n.keys, n.values, &q.a));
+    double epsilon = kernels_dtype(k) == DTYPE_BF16 ? 1e-2 : 1e-6;
+    CHECK(operation_difference(tensor_rows(m.o, LEAD, PROMPT + CHOSEN),
+                               tensor_rows(n.o, LEAD, PROMPT + CHOSEN)) <= epsilon);
+    CHECK(operation_difference(tensor_rows(m.o, LEAD + PROMPT + CHOSEN, REJECTED),
+                               tensor_rows(n.o, LEAD + PROMPT + CHOSEN + PROMPT, REJECTED)) <=
+          epsilon);
     memory_release(&m);
     memory_release(&n);
 }
@@ -444,6 +514,9 @@ static void test_all(struct kernels *k, struct kernels *other)
         }
     }
     test_packed(k);
+    if (OPERATION_BRANCHES) {
+        test_branches(k);
+    }
     test_past(k);
     test_nan(k);
     test_neighbours(k);

@@ -1,5 +1,6 @@
 /* Every preference loss on a batch of pairs through a tiny GPT-2, against TRL's DPOTrainer (scripts/make_reference.py
- * dpo): the loss, the gradient of every parameter, the metrics; then accumulation and the reference's own pass.
+ * dpo): the loss, the gradient of every parameter, the metrics; then accumulation and the reference's own pass. All of it with
+ * the answers apart, and behind one prompt.
  *
  * The gradient of the key biases is zero in theory and noise in practice: they are compared absolutely. */
 #include <math.h>
@@ -26,30 +27,37 @@ struct setup {
     void *scratch;
     int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
     double *reference;      /* [PAIRS, 2] */
+    bool together;          /* both answers behind one prompt */
 };
 
 /* One micro-batch: pairs [first, first + count). */
 struct micro {
     struct batch batch;
     int32_t inputs[ROWS], targets[ROWS], positions[ROWS], cu_rows[ANSWERS * PAIRS + 1];
+    int32_t branches[ANSWERS * PAIRS];
     int64_t samples[PAIRS];
 };
 
+/* The tokens of an answer behind its prompt, but for the first `shared`. */
 static void add_sequence(struct micro *m, const int32_t *prompt, int32_t prompt_tokens,
-                         const int32_t *answer, int32_t answer_tokens)
+                         const int32_t *answer, int32_t answer_tokens, int32_t shared)
 {
     struct batch *b = &m->batch;
     int32_t tokens = prompt_tokens + answer_tokens;
     CHECK(b->rows + tokens <= ROWS);
-    for (int32_t i = 0; i < tokens; i++) {
-        int64_t row = b->rows + i;
-        m->inputs[row] = i < prompt_tokens ? prompt[i] : answer[i - prompt_tokens];
-        m->positions[row] = i;
+    for (int32_t i = shared; i < tokens; i++, b->rows++) {
         bool counted = i + 1 >= prompt_tokens && i + 1 < tokens;
-        m->targets[row] = counted ? answer[i + 1 - prompt_tokens] : BATCH_IGNORED;
+        m->inputs[b->rows] = i < prompt_tokens ? prompt[i] : answer[i - prompt_tokens];
+        m->positions[b->rows] = i;
+        m->targets[b->rows] = counted ? answer[i + 1 - prompt_tokens] : BATCH_IGNORED;
     }
-    b->rows += tokens;
-    b->longest = tokens > b->longest ? tokens : b->longest;
+}
+
+static void end_segment(struct micro *m)
+{
+    struct batch *b = &m->batch;
+    int64_t rows = b->rows - m->cu_rows[b->segments];
+    b->longest = rows > b->longest ? rows : b->longest;
     m->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
@@ -61,6 +69,7 @@ static void make_micro(const struct setup *s, int first, int count, struct micro
                                   .targets = m->targets,
                                   .positions = m->positions,
                                   .cu_rows = m->cu_rows,
+                                  .branches = s->together ? m->branches : NULL,
                                   .samples = m->samples,
                                   .reference = s->reference + ANSWERS * first}};
     const int32_t *ids = s->ids;
@@ -68,8 +77,15 @@ static void make_micro(const struct setup *s, int first, int count, struct micro
         const int32_t *l = s->lengths + 3 * i;
         if (i >= first) {
             m->samples[i - first] = i;
-            add_sequence(m, ids, l[0], ids + l[0], l[1]);
-            add_sequence(m, ids, l[0], ids + l[0] + l[1], l[2]);
+            int32_t shared = s->together ? l[0] - 1 : 0;
+            add_sequence(m, ids, l[0], ids + l[0], l[1], 0);
+            m->branches[ANSWERS * (i - first)] = shared;
+            m->branches[ANSWERS * (i - first) + 1] = l[0] + l[1];
+            if (!s->together) {
+                end_segment(m);
+            }
+            add_sequence(m, ids, l[0], ids + l[0] + l[1], l[2], shared);
+            end_segment(m);
         }
         ids += l[0] + l[1] + l[2];
     }
@@ -100,7 +116,7 @@ static void set_up(struct setup *s)
                                     .inner = s->config.inner,
                                     .heads = (int)s->config.heads,
                                     .head_width = s->config.width / s->config.heads,
-                                    .sequence = s->config.positions,
+                                    .sequence = ANSWERS * s->config.positions,
                                     .vocabulary = model_vocabulary_rows(&s->config, 1),
                                     .training = true};
     CHECK_OK(device_create(DEVICE_CPU, 0, &s->dev));
@@ -153,6 +169,7 @@ static void run(struct setup *s, const struct objective *o, const struct prefere
                                 .positions = b->positions,
                                 .segments = b->segments,
                                 .cu_rows = b->cu_rows,
+                                .branches = b->branches,
                                 .longest = b->longest,
                                 .training = true,
                                 .fresh = fresh};
@@ -368,11 +385,15 @@ int main(void)
     set_up(&s);
     int cases = (int)reference_attribute(s.file, "cases");
     CHECK(cases >= PREFERENCE_LOSSES);
-    for (int i = 0; i < cases; i++) {
-        test_case(&s, i);
+    for (int i = 0; i < 2; i++) {
+        s.together = i > 0;
+        printf("answers %s\n", s.together ? "behind one prompt" : "apart");
+        for (int j = 0; j < cases; j++) {
+            test_case(&s, j);
+        }
+        test_first(&s);
+        test_accumulation(&s);
     }
-    test_first(&s);
-    test_accumulation(&s);
     tear_down(&s);
     return 0;
 }

@@ -51,9 +51,10 @@ layouts() {
         logits/rejected entropy mean_token_accuracy num_tokens; do
         [ -n "$(value one train 24 "$name")" ] || fail "no $name"
     done
-    run 0 train dpo.yaml run_dir=micro batch.micro_size=12
+    run 0 train dpo.yaml run_dir=micro batch.micro_size=12 dpo.shared_prefix=false
     grep -q 'log-probabilities of .* from pairs/reference-' told || fail 'the side file was not used again'
     same_losses one micro 1e-5
+    [ "$(value one train 24 num_tokens)" = "$(value micro train 24 num_tokens)" ] || fail 'tokens are counted otherwise'
     run 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
     near "$(sed -E 's/.*"loss":([0-9.]+).*/\1/' out)" "$(value one evaluate 24 loss)" 1e-6 'what evaluate says'
     grep -q '"rewards/accuracies":' out || fail 'evaluate tells no accuracy'

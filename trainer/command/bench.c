@@ -128,7 +128,7 @@ static status open_session(const struct request *q, struct comm *world, struct s
     const struct recipe *r = &s->recipe;
     int64_t rows = session_rows(r);
     const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
-    TRY(session_start(s, world, tokenizer, rows, r->data.sequence_length, true));
+    TRY(session_start(s, world, tokenizer, rows, session_sequence(r), true));
     return model_connect(s->model);
 }
 

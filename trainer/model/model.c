@@ -465,6 +465,7 @@ struct attention model_attention(const struct model *m, const struct model_input
         .sequences = input->segments,
         .cu_q = input->cu_rows,
         .cu_k = input->cu_rows,
+        .branches = input->branches,
         .longest_q = input->longest,
         .longest_k = input->longest,
         .dropout = model_dropout(m, input, layer, DROPOUT_ATTENTION),

@@ -140,6 +140,7 @@ struct model_input {
     const int32_t *tokens, *positions;
     int64_t segments;
     const int32_t *cu_rows;
+    const int32_t *branches; /* as struct attention's; NULL: none */
     int64_t longest;
     const int32_t *segment_ids; /* [N], where the model has two segments */
     const int32_t *

@@ -63,6 +63,20 @@ static size_t dpo_scratch_bytes(int64_t rows)
            (ANSWERS * pairs + 1) * sizeof(int64_t);
 }
 
+/* The rows of answer s of a batch, counted chosen and rejected in turn, with the prompt's that are not shared. */
+static void answer_rows(const struct batch *b, int64_t s, int32_t *first, int32_t *last)
+{
+    if (b->branches == NULL) {
+        *first = b->cu_rows[s];
+        *last = b->cu_rows[s + 1];
+        return;
+    }
+    int64_t pair = s / ANSWERS;
+    bool chosen = s % ANSWERS == CHOSEN;
+    *first = b->cu_rows[pair] + b->branches[s];
+    *last = chosen ? b->cu_rows[pair] + b->branches[s + 1] : b->cu_rows[pair + 1];
+}
+
 static status answers_find(const struct batch *b, const struct objective_views *v,
                            struct answers *a)
 {
@@ -72,16 +86,19 @@ static status answers_find(const struct batch *b, const struct objective_views *
                           .scale = objective_host(v, v->row_scales)};
     a->slopes = (struct preference_slope *)(a->pairs + b->sequences);
     a->first = (int64_t *)(a->slopes + b->sequences);
-    for (int64_t s = 0; s < b->segments; s++) {
+    int64_t count = ANSWERS * b->sequences;
+    for (int64_t s = 0; s < count; s++) {
+        int32_t row, last;
+        answer_rows(b, s, &row, &last);
         a->first[s] = a->rows;
-        for (int32_t row = b->cu_rows[s]; row < b->cu_rows[s + 1]; row++) {
+        for (; row < last; row++) {
             if (b->targets[row] != BATCH_IGNORED) {
                 a->targets[a->rows] = b->targets[row];
                 a->index[a->rows++] = row;
             }
         }
     }
-    a->first[b->segments] = a->rows;
+    a->first[count] = a->rows;
     TRY(objective_place(v, v->some_index, (size_t)a->rows * sizeof *a->index));
     return objective_place(v, v->some_targets, (size_t)a->rows * sizeof *a->targets);
 }
@@ -125,7 +142,7 @@ static status measure(struct kernels *k, const struct batch *batch, const struct
     TRY(classifier_run(k, v->losses, v->best, tensor_absent(), tensor_absent(), rows, v->head,
                        v->some_targets, &c));
     TRY(read_made(v, a->rows, &made));
-    for (int64_t s = 0; s < batch->segments; s++) {
+    for (int64_t s = 0; s < ANSWERS * batch->sequences; s++) {
         struct preference_pair *pair = &a->pairs[s / ANSWERS];
         int answer = (int)(s % ANSWERS);
         pair->reference[answer] = batch->reference != NULL ? batch->reference[s] : 0;
@@ -166,7 +183,7 @@ static status differentiate(struct kernels *k, const struct batch *batch, const 
                             const struct objective_views *v)
 {
     struct classifier c = classifier_of(v);
-    for (int64_t s = 0; s < batch->segments; s++) {
+    for (int64_t s = 0; s < ANSWERS * batch->sequences; s++) {
         for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
             a->scale[i] = (float)-a->slopes[s / ANSWERS].logps[s % ANSWERS];
         }
@@ -198,7 +215,7 @@ static status dpo_loss(struct kernels *k, const struct batch *batch,
                        double sums[OBJECTIVE_SUMS])
 {
     REQUIRE(views->preference != NULL && batch->reference != NULL &&
-                batch->segments == ANSWERS * batch->sequences,
+                batch->segments == batch->sequences * (batch->branches == NULL ? ANSWERS : 1),
             STATUS_INTERNAL, "dpo without %s",
             views->preference == NULL ? "settings" : "pairs and their reference");
     struct answers a;

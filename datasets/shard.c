@@ -132,6 +132,24 @@ static status read_kind(struct shard *s)
     return STATUS_OK;
 }
 
+/* What tells examples apart whose tokens are the same: where they end, what is learned of them. */
+static status hash_examples(struct shard *s)
+{
+    struct hash *hash = NULL;
+    status result = STATUS_OK;
+    if (s->header.kind == EXAMPLE_TEXT) {
+        return STATUS_OK;
+    }
+    TRY(hash_create(&hash));
+    TRY_GOTO(result, failed,
+             hash_update(hash, s->header.documents_sha256, sizeof s->header.documents_sha256));
+    TRY_GOTO(result, failed, hash_update(hash, s->columns_sha256, sizeof s->columns_sha256));
+    return hash_finish(&hash, s->header.examples_sha256);
+failed:
+    hash_destroy(&hash);
+    return result;
+}
+
 static status read_labels(struct shard *s)
 {
     struct labels labels;
@@ -171,7 +189,7 @@ static status open_columns(struct shard *s)
             TRY(read_hash(s->file, s->path, name, s->columns_sha256[i]));
         }
     }
-    return STATUS_OK;
+    return hash_examples(s);
 }
 
 status shard_read_column(struct shard *s, int column, int64_t first, int64_t count, uint32_t *out)

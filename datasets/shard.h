@@ -31,6 +31,8 @@ struct shard_header {
     char tokens_sha256[HASH_TEXT_BYTES];    /* "": not stored */
     char documents_sha256[HASH_TEXT_BYTES]; /* likewise */
     char labels_sha256[HASH_TEXT_BYTES];    /* of their names, in their order; "": none */
+    char examples_sha256
+        [HASH_TEXT_BYTES]; /* over those of all else that examples have; "": windows of text */
 };
 
 struct shard; /* open for reading */

@@ -141,7 +141,8 @@ static bool same_header(const struct shard_header *a, const struct shard_header 
     return a->vocab_size == b->vocab_size && a->tokens == b->tokens &&
            a->documents == b->documents && a->token_bytes == b->token_bytes &&
            strcmp(a->tokenizer_sha256, b->tokenizer_sha256) == 0 &&
-           strcmp(a->tokens_sha256, b->tokens_sha256) == 0;
+           strcmp(a->tokens_sha256, b->tokens_sha256) == 0 &&
+           strcmp(a->examples_sha256, b->examples_sha256) == 0;
 }
 
 /* What there is to say of a file without a header. */
@@ -537,6 +538,7 @@ status shard_set_hash(const struct shard_set *set, struct hash *hash)
                             (long long)h->tokens, (long long)h->documents, (long long)h->vocab_size,
                             h->tokenizer_sha256, h->tokens_sha256);
         TRY(hash_update(hash, text, (size_t)used));
+        TRY(hash_update(hash, h->examples_sha256, strlen(h->examples_sha256)));
         if (set->members[i].is_nvidia) { /* which has no hash of its own */
             TRY(hash_update(hash, "nvidia\n", 7));
         }

@@ -11,8 +11,9 @@
 #include "datasets/shard_logps.h"
 #include "trainer/base_model.h"
 #include "trainer/step.h"
+#include "trainer/stop.h"
 
-enum { PORTIONS = 16 }; /* the side file is written after each */
+enum { PORTIONS = 64 }; /* the side file is written after each, and a stop is heard */
 
 /* ---- one set ---- */
 
@@ -116,6 +117,19 @@ static status compute_portion(struct set *s, struct step *step, int64_t end)
                       first ? shard_logps_write(s->path, &s->key, s->values, end) : STATUS_OK);
 }
 
+/* What is done is in the side file: as a training that is stopped, this one goes on when it is started again. */
+static status hear_stop(const struct set *s)
+{
+    bool stop = false;
+    TRY(comm_agree_flag(s->session->mesh.world, stop_requested(NULL), &stop));
+    if (stop) {
+        log_info("stopped after the reference's log-probabilities of %lld of %lld pairs; they are "
+                 "in %s: start again to go on",
+                 (long long)s->done, (long long)s->key.pairs, s->path);
+    }
+    return stop ? STATUS_STOPPED : STATUS_OK;
+}
+
 static status compute(struct set *s)
 {
     struct session *session = s->session;
@@ -137,6 +151,7 @@ static status compute(struct set *s)
         result = compute_portion(s, step, end);
         log_progress("reference: %lld of %lld pairs of %s", (long long)s->done, (long long)pairs,
                      s->source.path);
+        KEEP_FIRST(result, hear_stop(s));
     }
     KEEP_FIRST(result, step_destroy(&step));
     return result;

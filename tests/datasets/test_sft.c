@@ -1,5 +1,6 @@
 /* Fine-tuning: rows into examples with their loss masks, best-fit decreasing against its plain definition, every example
  * once an epoch, the same batches at any number of ranks and after resuming, and no row that crosses an example. */
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "datasets/loader.h"
@@ -438,6 +439,28 @@ static void test_reports(void)
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "nothing is learned of any example");
 }
 
+/* The same tokens, of which something else is learned, are other data to a run that goes on. */
+static void test_fingerprint(void)
+{
+    static const char *const rows[] = {"{\"prompt\": \"xx\", \"completion\": \"zx\"}\n",
+                                       "{\"prompt\": \"xxz\", \"completion\": \"x\"}\n"};
+    const struct packing_rules rules = {.max_length = 16, .learn = EXAMPLE_IS_PRESET};
+    char texts[2][HASH_TEXT_BYTES];
+    for (int i = 0; i < 2; i++) {
+        struct prepare_report report;
+        struct loader *l;
+        CHECK_OK(prepare(rows[i], "learned", (struct prepare_options){0}, &report));
+        const struct loader_source source = {folder_file("learned/train-*.h5"), 1};
+        struct loader_options o = options_with(&rules);
+        o.sources = &source;
+        CHECK_OK(loader_open(&o, &l));
+        snprintf(texts[i], sizeof texts[i], "%s", loader_fingerprint(l));
+        CHECK_EQUAL(loader_tokens(l), 5);
+        CHECK_OK(loader_close(&l));
+    }
+    CHECK(strcmp(texts[0], texts[1]) != 0);
+}
+
 int main(void)
 {
     folder_make();
@@ -454,6 +477,7 @@ int main(void)
     test_batches(PACKING_BFD_SPLIT);
     test_batches(PACKING_WRAPPED);
     test_reports();
+    test_fingerprint();
     chat_close(&chat);
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;

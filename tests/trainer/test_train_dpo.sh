@@ -1,6 +1,6 @@
 #!/bin/bash
 # DPO as a whole on tiny pairs: prepare, the reference's side file and its reuse, layouts, accumulation, resuming, what is
-# refused, and that the chosen answers win.
+# refused, a stop, and that the chosen answers win.
 # usage: test_train_dpo.sh PART
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
@@ -112,6 +112,27 @@ resume() {
     head -c 900 "$other" >"$file"
     run 65 train dpo.yaml run_dir=four
     one_line - "$before"
+}
+
+# A stop is heard while the reference is computed; what is done of it is gone on with.
+stop() {
+    local job
+    for _ in $(seq 40); do cat pairs.jsonl; done >many.jsonl
+    run 0 prepare --objective dpo --tokenizer tokenizer --input many.jsonl --output many --sequence-length 32
+    set -- train dpo.yaml run_dir=stopped 'data.train=many/train-*.h5' data.validation=null evaluate.every=0 \
+        batch.micro_size=1 train.max_steps=2
+    "${one_core[@]}" "$program" "$@" >out 2>told &
+    job=$!
+    while kill -0 $job 2>/dev/null && ! grep -q 'computing the reference' told; do
+        sleep 0.01
+    done
+    kill -USR1 $job 2>/dev/null
+    wait $job
+    [ $? = 75 ] || fail 'a stop while the reference was computed did not end with 75'
+    grep -q "stopped after the reference's log-probabilities of .* pairs; they are in many/reference-" told ||
+        fail 'it is not told how far the reference is'
+    run 0 "$@"
+    grep -qE 'computing .* of many.*, [1-9][0-9]* are done' told || fail 'the reference was begun anew'
 }
 
 errors() {

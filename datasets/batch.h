@@ -53,6 +53,7 @@ struct batch {
     /* Or both answers are in one segment, i, behind what they have in common: the prompt but for its last token, which
      * predicts each answer's first. Rows from branches[2 i] on, counted in the segment, are the chosen answer's, from
      * branches[2 i + 1] on the rejected one's, which does not see those. */
+    /* For a task's head masked_rows are the answers' last rows, two of each pair (example_rows). */
     const int32_t *branches; /* [2 B]; NULL: a segment for each answer */
     const double *
         reference; /* [2 B] log-probabilities of the answers, chosen and rejected in turn; NULL: not known */

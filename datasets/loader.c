@@ -57,7 +57,7 @@ static int64_t slot_bytes(const struct loader_options *o)
         values += rows + o->micro_sequences * (1 + loader_predictions(o) + loader_labels(o));
     }
     values += loader_is_task(o) ? 2 * o->micro_sequences + 1 : 0;
-    values += loader_is_preference(o) ? 2 * o->micro_sequences : 0;
+    values += loader_is_preference(o) ? 5 * o->micro_sequences + 1 : 0;
     int64_t bytes =
         values * (int64_t)sizeof(int32_t) + o->micro_sequences * (int64_t)sizeof(int64_t);
     bytes += loader_is_preference(o) ? 2 * o->micro_sequences * (int64_t)sizeof(double) : 0;
@@ -274,7 +274,11 @@ static status make_ring(struct loader *l)
         s->targets = s->inputs + rows;
         s->positions = s->targets + rows;
         s->cu_rows = s->positions + rows;
-        s->branches = s->cu_rows + rows + 1;
+        if (loader_is_preference(&l->options)) {
+            s->branches = s->cu_rows + rows + 1;
+            s->masked_rows = s->branches + 2 * batch;
+            s->example_rows = s->masked_rows + 2 * batch;
+        }
         if (loader_is_masked(&l->options) || loader_is_task(&l->options)) {
             s->segment_ids = s->cu_rows + rows + 1;
             s->next_sentence = s->segment_ids + rows;

@@ -55,7 +55,8 @@ struct loader_options {
                                   either answer */
     /* Preference pairs: of each source the reference's log-probabilities [examples, 2]; NULL: none. Kept. */
     const double *const *reference;
-    bool shared_prompt; /* of a pair both answers in one segment, behind one prompt */
+    bool shared_prompt;   /* of a pair both answers in one segment, behind one prompt */
+    bool last_of_answers; /* of a pair the answers' last rows are for a task's head */
     struct masking
         masking; /* of sentence pairs that are not masked in their files; kinds is kept, and must outlive
                                the loader. most: predictions of an example, for all of them */

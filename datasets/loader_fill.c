@@ -265,6 +265,7 @@ static void add_answer(struct slot *s, const struct example *e, int64_t shared, 
         s->targets[b->rows] = counted ? answer[i + 1 - e->prompt] : BATCH_IGNORED;
         s->positions[b->rows] = (int32_t)i;
     }
+    s->masked_rows[b->masked++] = (int32_t)b->rows - 1;
 }
 
 static void end_segment(struct slot *s)
@@ -290,6 +291,7 @@ static void add_preference(const struct loader *l, struct slot *s, int64_t i)
     }
     add_answer(s, e, shared, false);
     end_segment(s);
+    s->example_rows[i + 1] = (int32_t)s->batch.masked;
 }
 
 static status fill_preferences(struct loader *l, struct slot *s)
@@ -297,6 +299,9 @@ static status fill_preferences(struct loader *l, struct slot *s)
     const double *const *reference = l->options.reference;
     s->batch.rows = 0;
     s->batch.branches = l->options.shared_prompt ? s->branches : NULL;
+    s->batch.masked_rows = l->options.last_of_answers ? s->masked_rows : NULL;
+    s->batch.example_rows = l->options.last_of_answers ? s->example_rows : NULL;
+    s->example_rows[0] = 0;
     s->batch.reference = reference != NULL ? s->reference : NULL;
     for (int64_t i = 0; i < s->batch.sequences; i++) {
         struct order_place place = order_at(&l->order, l->next + i);
@@ -309,6 +314,7 @@ static status fill_preferences(struct loader *l, struct slot *s)
                    2 * sizeof *s->reference);
         }
     }
+    s->batch.masked = l->options.last_of_answers ? s->batch.masked : 0;
     return STATUS_OK;
 }
 

@@ -390,6 +390,13 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
 
 /* ---- attention ---- */
 
+static bool branches_fit(const struct attention *a, int64_t i)
+{
+    const int32_t *b = a->branches, *q = a->cu_q + i, *k = a->cu_k + i;
+    return b == NULL || (a->causal && a->window == 0 && q[0] == k[0] && q[1] == k[1] &&
+                         b[2 * i] >= 0 && b[2 * i + 1] >= b[2 * i] && b[2 * i + 1] <= q[1] - q[0]);
+}
+
 static status attention_check(const char *where, const struct attention *a, int64_t rows_q,
                               int64_t rows_k, bool host)
 {
@@ -417,21 +424,9 @@ static status attention_check(const char *where, const struct attention *a, int6
                 where, (long long)i, a->cu_q[i], a->cu_q[i + 1], (long long)rows_q, a->cu_k[i],
                 a->cu_k[i + 1], (long long)rows_k, (long long)a->longest_q,
                 (long long)a->longest_k);
+        REQUIRE(branches_fit(a, i), STATUS_INTERNAL, "%s: branches of sequence %d", where, (int)i);
     }
     return dropout_check(where, &a->dropout);
-}
-
-static status branches_check(const char *where, const struct attention *a, bool host)
-{
-    bool some = a->branches != NULL && host, fit = a->causal && a->window == 0;
-    for (int64_t i = 0; some && i < a->sequences; i++) {
-        int32_t first = a->branches[2 * i], last = a->branches[2 * i + 1];
-        fit = fit && a->cu_q[i] == a->cu_k[i] && a->cu_q[i + 1] == a->cu_k[i + 1] && first >= 0 &&
-              last >= first && last <= a->cu_q[i + 1] - a->cu_q[i];
-    }
-    REQUIRE(!some || fit, STATUS_INTERNAL,
-            "%s: branches outside of their sequences, or of no causal self attention", where);
-    return STATUS_OK;
 }
 
 /* Pairs of a query and a key that it sees, over all heads: half a rectangle where causal. */
@@ -440,11 +435,10 @@ static double attention_pairs(const struct attention *a)
     double pairs = 0;
     for (int64_t i = 0; i < a->sequences; i++) {
         double n = a->cu_q[i + 1] - a->cu_q[i], m = a->cu_k[i + 1] - a->cu_k[i];
-        double seen = a->causal ? m - (n - 1) / 2 : m;
-        seen = a->window > 0 && seen > (double)a->window ? (double)a->window : seen;
-        pairs += n * (seen > 0 ? seen : 0);
-        const int32_t *branch = a->branches != NULL ? a->branches + 2 * i : NULL;
-        pairs -= branch != NULL ? (branch[1] - branch[0]) * (n - branch[1]) : 0;
+        double seen = fmax(0, a->causal ? m - (n - 1) / 2 : m);
+        pairs += n * (a->window > 0 ? fmin(seen, (double)a->window) : seen);
+        const int32_t *b = a->branches;
+        pairs -= b != NULL ? (b[2 * i + 1] - b[2 * i]) * (n - b[2 * i + 1]) : 0;
     }
     return pairs * a->heads;
 }
@@ -459,7 +453,6 @@ status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, 
     SHAPE(values, k->dtype, keys.rows, narrow);
     SHAPE_OPTIONAL(lse, DTYPE_F32, a->heads, q.rows);
     TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
-    TRY(branches_check(__func__, a, host_memory(k)));
     double flops =
         k->profiling && host_memory(k) ? 4 * attention_pairs(a) * (double)a->head_width : 0;
     DISPATCH(k, attention_forward, flops,
@@ -483,7 +476,6 @@ status attention_backward(struct kernels *k, struct tensor dq, struct tensor dke
     SHAPE(dvalues, k->dtype, keys.rows, narrow);
     SHAPE(lse, DTYPE_F32, a->heads, q.rows);
     TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
-    TRY(branches_check(__func__, a, host_memory(k)));
     double flops =
         k->profiling && host_memory(k) ? 10 * attention_pairs(a) * (double)a->head_width : 0;
     DISPATCH(k, attention_backward, flops,

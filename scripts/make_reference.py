@@ -12,6 +12,7 @@ needed to train.
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
     python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
     python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
+    python3 scripts/make_reference.py reward     (likewise; writes tests/reference/reward.h5: reference_reward.py)
     python3 scripts/make_reference.py sft        (needs trl, datasets too; writes tests/reference/sft)
 
 A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
@@ -609,6 +610,10 @@ def main():
     if sys.argv[1:] == ["pretrained"]:
         write_pretrained(folder / "pretrained")
         write_model_folders(folder / "pretrained")
+        return
+    if sys.argv[1:] == ["reward"]:
+        from reference_reward import write_reward
+        write_reward(folder / "reward.h5")
         return
     if sys.argv[1:] == ["dpo"]:
         write_dpo(folder / "dpo.h5")

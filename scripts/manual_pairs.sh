@@ -41,15 +41,12 @@ rows() {
                 printf "%s\t%s\t%s\t%s\n", kind, page, question, answer
             }
         }
-        # One question for each spelling: -a, --all=FILE.
-        function option(tag, text,    names, count, i) {
-            count = split(tag, names, /, */)
-            for (i = 1; i <= count; i++) {
-                sub(/^ +/, "", names[i])
-                sub(/[ =<[].*$/, "", names[i])
-                if (section ~ /^[18]/ && names[i] ~ /^--?[A-Za-z0-9][A-Za-z0-9-]*$/)
-                    tell("option", "What does option `" names[i] "` of `" command "` do?", sentence(text))
-            }
+        function option(tag, text,    name) {
+            name = tag
+            sub(/^ +/, "", name)
+            sub(/[ ,=<[].*$/, "", name)
+            if (section ~ /^[18]/ && name ~ /^--?[A-Za-z0-9][A-Za-z0-9-]*$/)
+                tell("option", "What does option `" name "` of `" command "` do?", sentence(text))
         }
         FNR == 1 {
             page = FILENAME

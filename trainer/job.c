@@ -175,7 +175,7 @@ static status begin_fresh(struct job *job)
 /* The weights that a run begins with are needed in a resumed one too: what is frozen, and a reference. */
 static status begin_early(struct job *job)
 {
-    if (!has_adapters(job) && job_data_kind(&job->session.recipe) != EXAMPLE_PREFERENCE_PAIRS) {
+    if (!has_adapters(job) && !job_data_has_reference(&job->session.recipe)) {
         return STATUS_OK;
     }
     TRY(begin_fresh(job));
@@ -189,7 +189,7 @@ static status make_reference(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
     char text[2 * HASH_TEXT_BYTES];
-    if (job_data_kind(r) != EXAMPLE_PREFERENCE_PAIRS) {
+    if (!job_data_has_reference(r)) {
         return STATUS_OK;
     }
     struct job_data data = data_of(job);
@@ -200,9 +200,9 @@ static status make_reference(struct job *job)
 
 static bool needs_whole(const struct job *job)
 {
-    enum example_kind kind = job_data_kind(&job->session.recipe);
-    return kind == EXAMPLE_EMBED ||
-           (kind == EXAMPLE_PREFERENCE_PAIRS && preference_whole(&job->preference));
+    const struct recipe *r = &job->session.recipe;
+    return job_data_kind(r) == EXAMPLE_EMBED ||
+           (job_data_has_reference(r) && preference_whole(&job->preference));
 }
 
 static status open_training_data(struct job *job)

@@ -21,6 +21,7 @@ static const struct {
     {"answer", EXAMPLE_ANSWER, MODEL_SPANS},
     {"choose", EXAMPLE_CHOOSE, MODEL_CHOICES},
     {"embed", EXAMPLE_EMBED, MODEL_VECTORS},
+    {"reward", EXAMPLE_PREFERENCE_PAIRS, MODEL_TEXTS},
 };
 
 enum { TASKS = sizeof tasks / sizeof tasks[0] };
@@ -46,6 +47,11 @@ bool job_data_last_rows(const struct recipe *recipe)
            strcmp(recipe->model.architecture, "roberta") != 0;
 }
 
+bool job_data_has_reference(const struct recipe *recipe)
+{
+    return strcmp(recipe->objective, "dpo") == 0;
+}
+
 enum example_kind job_data_kind(const struct recipe *recipe)
 {
     struct packing_rules unused;
@@ -53,7 +59,7 @@ enum example_kind job_data_kind(const struct recipe *recipe)
     if (task < TASKS) {
         return tasks[task].kind;
     }
-    if (strcmp(recipe->objective, "dpo") == 0) {
+    if (job_data_has_reference(recipe)) {
         return EXAMPLE_PREFERENCE_PAIRS;
     }
     if (strcmp(recipe->objective, "mlm") == 0) {
@@ -78,10 +84,11 @@ static status blame(const struct recipe *r, const char *key, const char *path, s
     if (result == STATUS_NO_INPUT) {
         const char *slash = strrchr(path, '/');
         const char *tokenizer = r->data.tokenizer;
+        bool pairs = job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS;
         snprintf(remedy, sizeof remedy,
                  "make shards with `bireme prepare --objective %s --tokenizer %s --input FILE... "
                  "--output %.*s%s`",
-                 r->objective, tokenizer[0] != '\0' ? tokenizer : "DIR",
+                 pairs ? "dpo" : r->objective, tokenizer[0] != '\0' ? tokenizer : "DIR",
                  slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".");
     }
     return recipe_blame(r, key, result, remedy);
@@ -193,6 +200,7 @@ static struct loader_options options_of(const struct job_data *d,
         .last_rows = job_data_last_rows(r),
         .texts = r->model.num_labels,
         .shared_prompt = job_data_shares_prompt(r),
+        .last_of_answers = job_data_task(r) != MODEL_WORDS,
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
     };
 }

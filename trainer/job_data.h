@@ -49,6 +49,9 @@ status job_data_named(const struct recipe *recipe);
 /* job_data_packing - the recipe's rules for packing; false: its objective has no such examples. */
 bool job_data_packing(const struct recipe *recipe, struct packing_rules *out);
 
+/* job_data_has_reference - whether pairs are measured against a reference: dpo. */
+bool job_data_has_reference(const struct recipe *recipe);
+
 /* job_data_shares_prompt - whether a pair's answers share one prompt: as the recipe says, or where it is faster. */
 bool job_data_shares_prompt(const struct recipe *recipe);
 

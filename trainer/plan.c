@@ -191,7 +191,7 @@ static int64_t objective_bytes(const struct recipe *r, int64_t width, enum dtype
                                int64_t rows)
 {
     int64_t bytes = 4 * STEP_ROW_ARRAYS * rows;
-    if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS) {
+    if (job_data_has_reference(r)) {
         bytes += (int64_t)objective_dpo.scratch_bytes(rows) +
                  2 * rows * width * (int64_t)dtype_bytes(dtype);
     }

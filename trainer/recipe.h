@@ -144,6 +144,9 @@ struct recipe {
         enum recipe_prefix shared_prefix;
     } dpo;
     struct {
+        double center_rewards_coefficient;
+    } reward;
+    struct {
         int64_t every;   /* steps; 0: only before the first and after the last step */
         int64_t batches; /* of the global size; 0: the whole held-out part */
         char metric[RECIPE_NAME_BYTES]; /* by which evaluations are compared */

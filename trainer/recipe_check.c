@@ -134,8 +134,8 @@ static status check_model(const struct reading *r)
 /* Objectives that every architecture has a head for. */
 static bool has_task(const struct recipe *c)
 {
-    static const char *const tasks[] = {"classify", "regress", "classify_tokens",
-                                        "answer",   "choose",  "embed"};
+    static const char *const tasks[] = {"classify", "regress", "classify_tokens", "answer",
+                                        "choose",   "embed",   "reward"};
     bool found = false;
     for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) {
         found = found || strcmp(c->objective, tasks[i]) == 0;
@@ -155,7 +155,8 @@ static status check_objective(const struct reading *r)
     bool encoder =
         strcmp(c->model.architecture, "bert") == 0 || strcmp(c->model.architecture, "roberta") == 0;
     struct place place = place_of_pair(r, "objective", "model.architecture");
-    if (masks(c) != encoder && !has_task(c)) {
+    bool reward = strcmp(c->objective, "reward") == 0;
+    if ((masks(c) != encoder && !has_task(c)) || (encoder && reward)) {
         return recipe_fail(r, place, "objective",
                            "%s contradicts model.architecture, %s: mlm is for bert and roberta, "
                            "the others are for gpt2",

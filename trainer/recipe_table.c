@@ -16,8 +16,8 @@
 
 /* clang-format off */
 const struct setting recipe_table[] = {
-    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo|classify|regress|classify_tokens|answer|choose|embed",
-     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better; classify: the label of a text or a pair of texts; regress: a number for it; classify_tokens: a label for each word; answer: where in a text the answer to a question stands; choose: the right one of several texts; embed: vectors, alike for texts that belong together"},
+    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo|reward|classify|regress|classify_tokens|answer|choose|embed",
+     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better; reward: a number for an answer, the higher the better; classify: the label of a text or a pair of texts; regress: a number for it; classify_tokens: a label for each word; answer: where in a text the answer to a question stands; choose: the right one of several texts; embed: vectors, alike for texts that belong together"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
      .meaning = "folder of checkpoints, metrics and the resolved recipe"},
     {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
@@ -191,6 +191,8 @@ const struct setting recipe_table[] = {
      .meaning = "temperature of discopop's blend"},
     {"dpo.shared_prefix", SETTING_ENUM, FIELD(dpo.shared_prefix), "auto", .choices = "auto|true|false", .resume = true,
      .meaning = "compute a pair's prompt once for both of its answers; auto: on CPUs"},
+    {"reward.center_rewards_coefficient", SETTING_NUMBER, FIELD(reward.center_rewards_coefficient), "0.0", WITHIN(0, 1e6),
+     .meaning = "holds the rewards of a pair's two answers around 0: times the square of their sum; TRL's documentation recommends 0.01"},
 
     {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null", .null = "250 where data.validation is given, else 0", .null_value = -1, WITHIN(0, STEPS_MAX), .resume = true,
      .meaning = "steps between evaluations; 0: only before the first step and after the last, which is done always"},
@@ -233,6 +235,7 @@ const struct section recipe_sections[] = {
     {"schedule", "How the learning rate changes."},
     {"train", "How long, and with what."},
     {"dpo", "Preference pairs (`objective: dpo`). Names and defaults are TRL's. The reference is what `model.init_from` names."},
+    {"reward", "Reward models (`objective: reward`), on the same pairs. Names are TRL's; `dpo.shared_prefix` holds for them too."},
     {"evaluate", "The held-out loss and other metrics, and what is decided by them."},
     {"checkpoint", "What is saved."},
     {"log", "What is told."},

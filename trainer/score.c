@@ -2,9 +2,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mirror.h"
 #include "datasets/batch.h"
+#include "trainer/objective/head.h"
 
 /* A micro-batch of whole items, one after the other; each is a segment of its own. */
 struct pack {
@@ -129,5 +131,63 @@ status score_run(struct kernels *k, struct model *m, int64_t rows, const struct 
         result = score_all(k, m, &p, items, count, out);
     }
     pack_destroy(&p);
+    return result;
+}
+
+/* ---- rewards ---- */
+
+/* The text as one segment whose last row the head reads. */
+static status reward_text(struct kernels *k, struct model *m, const struct score_item *item,
+                          struct mirror *given, const struct head_memory *memory, double *out)
+{
+    size_t n = (size_t)item->count;
+    int32_t *tokens = given->host, *positions = tokens + n, *bounds = positions + n;
+    const int32_t *placed = given->placed;
+    const float *reward = NULL;
+    float *unused = NULL;
+    struct tensor hidden;
+    memcpy(tokens, item->ids, n * sizeof *tokens);
+    for (size_t i = 0; i < n; i++) {
+        positions[i] = (int32_t)i;
+    }
+    bounds[1] = (int32_t)n;
+    bounds[2] = (int32_t)n - 1;
+    struct model_input input = {
+        .rows = item->count,
+        .tokens = placed,
+        .positions = placed + n,
+        .segments = 1,
+        .cu_rows = placed + 2 * n,
+        .longest = item->count,
+        .output_rows = placed + 2 * n + 2,
+        .outputs = 1,
+    };
+    TRY(mirror_push(given, 0, given->bytes));
+    TRY(model_forward(m, &input, &hidden));
+    struct model_labels labels = model_labels_of(m, &input, NULL);
+    const struct objective_views views = {
+        .hidden = hidden, .labels = labels.weight, .labels_bias = labels.bias, .task = memory};
+    TRY(head_forward(k, &views, &reward, &unused));
+    REQUIRE(isfinite(*reward), STATUS_NOT_FINITE, "a reward is %g: the weights are damaged",
+            (double)*reward);
+    *out = (double)*reward;
+    return STATUS_OK;
+}
+
+status score_reward(struct kernels *k, struct model *m, const struct score_item *item, double *out)
+{
+    struct mirror given = {0};
+    struct head_memory memory = {0};
+    size_t bytes = (2 * (size_t)item->count + 3) * sizeof *item->ids;
+    status result =
+        mirror_create(kernels_device(k), kernels_stream(k), bytes, "a text to reward", &given);
+    if (result == STATUS_OK) {
+        result = head_create(k, 1, 1, &memory);
+    }
+    if (result == STATUS_OK) {
+        result = reward_text(k, m, item, &given, &memory, out);
+    }
+    head_destroy(&memory);
+    mirror_destroy(&given);
     return result;
 }

@@ -22,3 +22,8 @@ struct score_result {
  * Errors    STATUS_USAGE if a continuation alone is longer than the model's positions; STATUS_NOT_FINITE */
 status score_run(struct kernels *k, struct model *m, int64_t rows, const struct score_item *items,
                  int64_t count, struct score_result *out);
+
+/* score_reward - what a reward model says of the whole item, read at its last token.
+ *
+ * Errors    STATUS_NOT_FINITE */
+status score_reward(struct kernels *k, struct model *m, const struct score_item *item, double *out);

@@ -42,8 +42,9 @@ static int64_t output_rows(const struct recipe *recipe)
     switch (job_data_task(recipe)) {
     case MODEL_WORDS:
         return masks(recipe) ? recipe->batch.micro_size * recipe->mlm.max_predictions : 0;
-    case MODEL_TEXTS:
-        return recipe->batch.micro_size;
+    case MODEL_TEXTS: /* of preference pairs both answers */
+        return recipe->batch.micro_size *
+               (job_data_kind(recipe) == EXAMPLE_PREFERENCE_PAIRS ? ANSWERS : 1);
     case MODEL_CHOICES:
         return recipe->batch.micro_size * choices_of(recipe);
     default:
@@ -56,6 +57,7 @@ static int64_t labels_of(const struct recipe *recipe)
 {
     switch (job_data_kind(recipe)) {
     case EXAMPLE_REGRESS:
+    case EXAMPLE_PREFERENCE_PAIRS:
     case EXAMPLE_CHOOSE:
         return 1;
     case EXAMPLE_ANSWER:
@@ -333,8 +335,9 @@ status session_preference(const struct recipe *r, struct preference_settings *ou
 {
     *out = (struct preference_settings){.beta = r->dpo.beta,
                                         .label_smoothing = r->dpo.label_smoothing,
-                                        .discopop_tau = r->dpo.discopop_tau};
-    if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS && r->model.init_from[0] == '\0') {
+                                        .discopop_tau = r->dpo.discopop_tau,
+                                        .center_rewards = r->reward.center_rewards_coefficient};
+    if (job_data_has_reference(r) && r->model.init_from[0] == '\0') {
         return recipe_raise(r, STATUS_RECIPE, "model.init_from",
                             "missing: objective dpo needs the model that is to be improved, which "
                             "is the reference too");
@@ -522,8 +525,7 @@ static status start_found(struct session *s, struct comm *world,
         s->tokenizer_dir[0] = '\0';
     }
     TRY(comm_agree(world, read_labels(s)));
-    int64_t pair = session_sequence(r), longest = positions > pair ? positions : pair;
-    return session_start(s, world, s->tokenizer_dir, rows, longest, false);
+    return session_start(s, world, s->tokenizer_dir, rows, positions, false);
 }
 
 status session_open_checkpoint(struct session *s, struct comm *world, const char *path,

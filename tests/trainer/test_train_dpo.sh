@@ -1,6 +1,6 @@
 #!/bin/bash
 # DPO as a whole on tiny pairs: prepare, the reference's side file and its reuse, layouts, accumulation, resuming, what is
-# refused, a stop, and that the chosen answers win.
+# refused, a stop, reward models, and that the chosen answers win.
 # usage: test_train_dpo.sh PART
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
@@ -133,6 +133,39 @@ stop() {
         fail 'it is not told how far the reference is'
     run 0 "$@"
     grep -qE 'computing .* of many.*, [1-9][0-9]* are done' told || fail 'the reference was begun anew'
+}
+
+# A reward model on the same pairs: layouts, a resume, what it says of lines.
+reward() {
+    need_mpirun
+    set -- train dpo.yaml objective=reward
+    run 0 "$@" run_dir=one
+    near "$(value one evaluate 24 accuracy)" 1 0.35 "the held-out accuracy"
+    for name in accuracy margin mean_reward; do
+        [ -n "$(value one train 24 $name)" ] || fail "no $name"
+    done
+    run 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
+    near "$(sed -E 's/.*"loss":([0-9.]+).*/\1/' out)" "$(value one evaluate 24 loss)" 1e-6 'what evaluate says'
+    run 0 "$@" run_dir=apart batch.micro_size=12 dpo.shared_prefix=false
+    same_losses one apart 1e-5
+    cp -r one two
+    rm -rf two/checkpoints/step-00000024 two/final
+    run 0 "$@" run_dir=two
+    same_losses one two 0
+    local ranks tensor stage
+    for layout in '2 2 0' '4 2 2' '3 1 1'; do
+        read -r ranks tensor stage <<<"$layout"
+        run_ranks "$ranks" 0 "$@" run_dir="reward-$ranks-$tensor" parallel.tensor="$tensor" \
+            parallel.zero_stage="$stage"
+        same_losses one "reward-$ranks-$tensor" 1e-5
+    done
+    printf 'the work\nthe krow\n' >lines
+    run 0 score --checkpoint one lines
+    [ "$(wc -l <out)" = 2 ] || fail 'not a reward for each line'
+    run 65 generate --checkpoint one --prompt a
+    one_line - 'was trained for reward'
+    run 78 train dpo.yaml objective=reward model.architecture=bert
+    one_line - 'contradicts model.architecture'
 }
 
 errors() {

@@ -94,6 +94,7 @@ static status open_data(const struct request *q, const struct session *s,
         .labels_sha256 = s->labels_sha256[0] != '\0' ? s->labels_sha256 : NULL,
         .last_rows = job_data_last_rows(r),
         .texts = r->model.num_labels,
+        .last_of_answers = job_data_task(r) != MODEL_WORDS,
         .masking = s->masking,
         .seed = (uint64_t)r->seed,
     };
@@ -157,7 +158,7 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     int64_t samples = 0;
     TRY(comm_agree(world, objective_find(r->objective, &parts.objective)));
     TRY(comm_agree(world, session_preference(r, &preference)));
-    if (job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS) {
+    if (job_data_has_reference(r)) {
         TRY(find_reference(q, s, world, &reference));
         bool whole = preference_whole(&preference);
         parts.batch_size = whole ? together(s) : 0;

@@ -1,6 +1,7 @@
-/* bireme score: the log-probability of each line of a text. */
+/* bireme score: the log-probability of each line of a text, or what a reward model says of it. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trainer/command/command.h"
 #include "trainer/command/lines.h"
@@ -13,7 +14,40 @@ struct scoring {
     struct session session;
     struct token_list ids; /* of a line */
     bool json;
+    bool rewards; /* the checkpoint is a reward model */
 };
+
+/* A line as an answer behind its prompt: it ends with the end-of-text token, as those that were learnt do. */
+static status encode_answer(const struct session *s, const char *text, size_t bytes,
+                            struct token_list *ids)
+{
+    int64_t positions = model_config_of(s->model)->positions;
+    ids->count = 0;
+    TRY(tokenizer_encode(s->tokenizer, text, bytes, false, ids));
+    if (tokenizer_eos(s->tokenizer) >= 0) {
+        TRY(token_list_reserve(ids, 1));
+        ids->ids[ids->count++] = tokenizer_eos(s->tokenizer);
+    }
+    REQUIRE(ids->count > 0, STATUS_DATA, "an empty line has no reward");
+    REQUIRE(ids->count <= positions, STATUS_DATA, "%lld tokens, the model has %lld positions",
+            (long long)ids->count, (long long)positions);
+    return STATUS_OK;
+}
+
+static status reward_line(struct scoring *c, const char *text, size_t bytes)
+{
+    const struct session *s = &c->session;
+    double reward = 0;
+    TRY(encode_answer(s, text, bytes, &c->ids));
+    struct score_item item = {.ids = c->ids.ids, .count = c->ids.count};
+    TRY(score_reward(s->kernels, s->model, &item, &reward));
+    if (!c->json) {
+        printf("%.6f\t%lld\n", reward, (long long)item.count);
+        return STATUS_OK;
+    }
+    return report_print(
+        json_pack("{s:f, s:I}", "reward", reward, "tokens", (json_int_t)item.count));
+}
 
 static status encode_line(const struct session *s, const char *text, size_t bytes,
                           struct token_list *ids)
@@ -51,6 +85,9 @@ static status score_line(void *user, const char *text, size_t bytes)
     const struct session *s = &c->session;
     struct token_list *ids = &c->ids;
     struct score_result r = {0};
+    if (c->rewards) {
+        return reward_line(c, text, bytes);
+    }
     TRY(encode_line(s, text, bytes, ids));
     if (ids->count >= 2) {
         struct score_item item = {ids->ids, ids->count, ids->count - 1};
@@ -68,7 +105,8 @@ static status run(const char *checkpoint, const struct option_list *overrides, c
     TRY(comm_self_create(&world));
     status result =
         session_open_checkpoint(s, world, checkpoint, overrides->items, overrides->count, 0);
-    if (result == STATUS_OK) {
+    c.rewards = result == STATUS_OK && strcmp(s->recipe.objective, "reward") == 0;
+    if (result == STATUS_OK && !c.rewards) {
         result = session_require_causal(s, checkpoint);
     }
     if (result == STATUS_OK && s->tokenizer == NULL) {
@@ -101,7 +139,8 @@ status command_score(int argc, char **argv)
                  "for each line, 0 and\n0 for an empty one. A line with more tokens than the model "
                  "has positions is an error.\n"
                  "Where the tokenizer has an end-of-text token, a line is scored as what follows "
-                 "it.",
+                 "it.\nOf a reward model: each line's reward, a prompt with its answer, and its "
+                 "number of tokens.",
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand = "FILE",

@@ -11,7 +11,8 @@ static const struct objective *const objectives[] = {&objective_clm,
                                                      &objective_classify_tokens,
                                                      &objective_answer,
                                                      &objective_choose,
-                                                     &objective_embed};
+                                                     &objective_embed,
+                                                     &objective_reward};
 
 static size_t place_of(const struct objective_views *views, const void *made)
 {

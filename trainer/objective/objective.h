@@ -122,5 +122,5 @@ status objective_find(const char *name, const struct objective **out);
 
 extern const struct objective objective_clm, objective_mlm, objective_sft, objective_dpo;
 extern const struct objective objective_classify, objective_regress, objective_classify_tokens,
-    objective_answer, objective_choose, objective_embed;
+    objective_answer, objective_choose, objective_embed, objective_reward;
 extern const struct objective objective_dpo_reference; /* no recipe's: it fills views.logps */

@@ -63,6 +63,7 @@ struct preference_settings {
     double beta;            /* > 0 */
     double label_smoothing; /* exo_pair: above 0; robust: not 1/2 */
     double discopop_tau;    /* > 0 */
+    double center_rewards;  /* of a reward model */
 };
 
 enum { CHOSEN, REJECTED, ANSWERS };

@@ -1,0 +1,247 @@
+/* Reward models against TRL's RewardTrainer in double precision (scripts/reference_reward.py): loss, metrics and the
+ * gradient of every parameter of a tiny GPT-2 and Llama, answers apart and behind one prompt, all at once and in
+ * micro-batches. Errors are relative, in the Frobenius norm; absolute where a gradient is zero but
+ * for noise: what moves both rewards of a pair alike. */
+#include "tests/trainer/reference_file.h"
+#include "trainer/objective/head.h"
+
+static const double tolerance = 1e-5;
+
+enum { PAIRS = 8, ROWS = 256, PARAMETERS_MAX = 40 };
+
+struct trial {
+    hid_t group;
+    struct model_config config;
+    struct device *dev;
+    struct kernels *kernels;
+    struct model *model;
+    struct head_memory memory;
+    float *gradients, *places[PARAMETERS_MAX];
+    int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
+    bool together;          /* both answers behind one prompt */
+};
+
+/* Pairs [first, first + count). */
+struct micro {
+    struct batch batch;
+    int32_t inputs[ROWS], positions[ROWS], cu_rows[ANSWERS * PAIRS + 1];
+    int32_t branches[ANSWERS * PAIRS], last[ANSWERS * PAIRS], example_rows[PAIRS + 1];
+    int64_t samples[PAIRS];
+};
+
+static void end_segment(struct micro *m)
+{
+    struct batch *b = &m->batch;
+    int64_t rows = b->rows - m->cu_rows[b->segments];
+    b->longest = rows > b->longest ? rows : b->longest;
+    m->cu_rows[++b->segments] = (int32_t)b->rows;
+}
+
+static void add_answer(struct micro *m, const int32_t *prompt, int32_t prompt_tokens,
+                       const int32_t *answer, int32_t answer_tokens, int32_t shared)
+{
+    struct batch *b = &m->batch;
+    CHECK(b->rows + prompt_tokens + answer_tokens <= ROWS);
+    for (int32_t i = shared; i < prompt_tokens + answer_tokens; i++, b->rows++) {
+        m->inputs[b->rows] = i < prompt_tokens ? prompt[i] : answer[i - prompt_tokens];
+        m->positions[b->rows] = i;
+    }
+    m->last[b->masked++] = (int32_t)b->rows - 1;
+}
+
+static void make_micro(const struct trial *t, int first, int count, struct micro *m)
+{
+    *m = (struct micro){.batch = {.sequences = count,
+                                  .inputs = m->inputs,
+                                  .positions = m->positions,
+                                  .cu_rows = m->cu_rows,
+                                  .branches = t->together ? m->branches : NULL,
+                                  .masked_rows = m->last,
+                                  .example_rows = m->example_rows,
+                                  .samples = m->samples}};
+    const int32_t *ids = t->ids;
+    for (int i = 0; i < first + count; i++) {
+        const int32_t *l = t->lengths + 3 * i;
+        int at = i - first;
+        if (at >= 0) {
+            int32_t shared = t->together ? l[0] - 1 : 0;
+            add_answer(m, ids, l[0], ids + l[0], l[1], 0);
+            m->branches[ANSWERS * at] = shared;
+            m->branches[ANSWERS * at + 1] = l[0] + l[1];
+            if (!t->together) {
+                end_segment(m);
+            }
+            add_answer(m, ids, l[0], ids + l[0] + l[1], l[2], shared);
+            end_segment(m);
+            m->example_rows[at + 1] = (int32_t)m->batch.masked;
+        }
+        ids += l[0] + l[1] + l[2];
+    }
+}
+
+static void run(struct trial *t, double center, struct micro *m, bool fresh,
+                double sums[OBJECTIVE_SUMS])
+{
+    const struct batch *b = &m->batch;
+    const struct preference_settings settings = {.center_rewards = center};
+    struct model_input input = {.rows = b->rows,
+                                .tokens = b->inputs,
+                                .positions = b->positions,
+                                .segments = b->segments,
+                                .cu_rows = b->cu_rows,
+                                .branches = b->branches,
+                                .longest = b->longest,
+                                .output_rows = b->masked_rows,
+                                .outputs = b->masked,
+                                .training = true,
+                                .fresh = fresh};
+    struct tensor hidden;
+    CHECK_OK(model_forward(t->model, &input, &hidden));
+    struct model_labels labels = model_labels_of(t->model, &input, t->places);
+    struct objective_views views = {
+        .placed = b,
+        .hidden = hidden,
+        .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, hidden.rows),
+        .fresh = fresh,
+        .labels = labels.weight,
+        .labels_gradient = labels.weight_gradient,
+        .task = &t->memory,
+        .preference = &settings,
+    };
+    CHECK_OK(objective_reward.loss(t->kernels, b, &views, true, sums));
+    CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
+}
+
+static void compare(struct trial *t, hid_t group, const double sums[OBJECTIVE_SUMS])
+{
+    int count;
+    double worst = 0, loss = objective_loss(&objective_reward, sums);
+    const struct model_parameter *parameters = model_parameters(t->model, &count);
+    CHECK_EQUAL(sums[OBJECTIVE_COUNT], PAIRS);
+    CHECK_NEAR(loss / reference_attribute(group, "loss"), 1, tolerance);
+    for (const struct objective_metric *m = objective_reward.metrics; m->name != NULL; m++) {
+        CHECK_NEAR(objective_mean(sums, m), reference_attribute(group, m->name), tolerance);
+    }
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        int64_t elements = p->whole_rows * p->whole_columns;
+        float *expected = reference_tensor(group, "gradients", p), *got = t->gradients + p->first;
+        for (int64_t j = 0; j < elements; j++) {
+            got[j] /= PAIRS;
+        }
+        double size = 0, apart = 0;
+        for (int64_t j = 0; j < elements; j++) {
+            size = fmax(size, fabs((double)expected[j]));
+            apart = fmax(apart, fabs((double)got[j] - (double)expected[j]));
+        }
+        double error = size > 1e-9 ? reference_error(got, expected, elements) : apart;
+        if (!(error <= tolerance)) {
+            fprintf(stderr, "%s: relative error %.3g\n", p->name, error);
+            exit(1);
+        }
+        worst = error > worst ? error : worst;
+        free(expected);
+    }
+    printf("loss %.7f, gradients: relative error %.2g\n", loss, worst);
+}
+
+static void test_case(struct trial *t, int number, int each)
+{
+    char name[32];
+    struct micro micro;
+    double sums[OBJECTIVE_SUMS] = {0};
+    snprintf(name, sizeof name, "case_%d", number);
+    hid_t group = H5Gopen2(t->group, name, H5P_DEFAULT);
+    CHECK(group >= 0);
+    for (int64_t i = 0; i < model_elements(t->model); i++) {
+        t->gradients[i] = NAN; /* a fresh gradient is set, whatever was there */
+    }
+    for (int i = 0; i < PAIRS; i += each) {
+        make_micro(t, i, i + each < PAIRS ? each : PAIRS - i, &micro);
+        run(t, reference_attribute(group, "center"), &micro, i == 0, sums);
+    }
+    compare(t, group, sums);
+    H5Gclose(group);
+}
+
+static void make_model(struct trial *t)
+{
+    struct kernels_limits limits = {.rows = ROWS,
+                                    .width = t->config.width,
+                                    .inner = model_inner_outputs(&t->config),
+                                    .heads = (int)t->config.heads,
+                                    .head_width = t->config.width / t->config.heads,
+                                    .sequence = ANSWERS * t->config.positions,
+                                    .vocabulary = model_vocabulary_rows(&t->config, 1),
+                                    .training = true};
+    int count;
+    CHECK_OK(device_create(DEVICE_CPU, 0, &t->dev));
+    CHECK_OK(kernels_create(t->dev, DTYPE_F32, 2, &limits, &t->kernels));
+    CHECK_OK(model_create(t->kernels, &t->config, NULL, false, ROWS, true, &t->model));
+    CHECK_OK(head_create(t->kernels, t->config.output_rows, t->config.labels, &t->memory));
+    const struct model_parameter *p = model_parameters(t->model, &count);
+    t->gradients = malloc((size_t)model_elements(t->model) * sizeof *t->gradients);
+    CHECK(t->gradients != NULL && count <= PARAMETERS_MAX);
+    for (int i = 0; i < count; i++) {
+        float *weights = reference_tensor(t->group, "weights", &p[i]);
+        t->places[i] = t->gradients + p[i].first;
+        memcpy(model_weights(t->model) + p[i].first, weights,
+               (size_t)(p[i].whole_rows * p[i].whole_columns) * sizeof *weights);
+        free(weights);
+    }
+}
+
+static void test_architecture(hid_t file, const char *architecture)
+{
+    int64_t count;
+    struct trial t = {.group = H5Gopen2(file, architecture, H5P_DEFAULT)};
+    bool llama = strcmp(architecture, "llama") == 0;
+    CHECK(t.group >= 0);
+    t.config = (struct model_config){.architecture = architecture,
+                                     .layers = (int64_t)reference_attribute(file, "layers"),
+                                     .width = (int64_t)reference_attribute(file, "width"),
+                                     .heads = (int64_t)reference_attribute(file, "heads"),
+                                     .kv_heads = llama ? 1 : 0,
+                                     .inner = (int64_t)reference_attribute(file, "inner"),
+                                     .positions = (int64_t)reference_attribute(file, "positions"),
+                                     .vocabulary = (int64_t)reference_attribute(file, "vocabulary"),
+                                     .activation = ACTIVATION_GELU_TANH,
+                                     .norm_epsilon = 1e-5f,
+                                     .initializer_range = 0.02f,
+                                     .rope_theta = 10000,
+                                     .tied = true,
+                                     .task = MODEL_TEXTS,
+                                     .labels = 1,
+                                     .output_rows = ANSWERS * PAIRS};
+    t.lengths = reference_dataset(t.group, "lengths", H5T_NATIVE_INT32, 4, &count);
+    CHECK_EQUAL(count, 3 * PAIRS);
+    t.ids = reference_dataset(t.group, "ids", H5T_NATIVE_INT32, 4, &count);
+    make_model(&t);
+    for (int i = 0; i < 4; i++) {
+        t.together = i % 2 > 0;
+        printf("%s, answers %s: ", architecture, t.together ? "behind one prompt" : "apart");
+        test_case(&t, i / 2, t.together ? 3 : PAIRS);
+    }
+    head_destroy(&t.memory);
+    CHECK_OK(model_destroy(&t.model));
+    CHECK_OK(kernels_destroy(&t.kernels));
+    CHECK_OK(device_destroy(&t.dev));
+    free(t.gradients);
+    free(t.lengths);
+    free(t.ids);
+    H5Gclose(t.group);
+}
+
+int main(void)
+{
+    char path[1024];
+    const char *root = getenv("BIREME_SOURCE_DIR");
+    CHECK(root != NULL);
+    snprintf(path, sizeof path, "%s/tests/reference/reward.h5", root);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0);
+    test_architecture(file, "gpt2");
+    test_architecture(file, "llama");
+    H5Fclose(file);
+    return 0;
+}

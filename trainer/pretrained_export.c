@@ -337,6 +337,11 @@ static status write_tokenizer_config(const struct export_job *ex)
     json_t *config = json_pack("{s:s, s:I, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
                                "model_max_length", (json_int_t)model_positions(&model),
                                "clean_up_tokenization_spaces", 0);
+    if (strcmp(ex->family->type, "bert") == 0) { /* else a pair's second text is not marked */
+        json_object_set_new(
+            config, "model_input_names",
+            json_pack("[s, s, s]", "input_ids", "token_type_ids", "attention_mask"));
+    }
     status result = put_tokens(ex, config);
     if (result != STATUS_OK) {
         json_decref(config);
@@ -365,6 +370,10 @@ static status write_tokenizer(const struct export_job *ex)
     char path[FILE_PATH_BYTES];
     for (const char *const *name = pretrained_tokenizer_files; *name != NULL; name++) {
         TRY(copy_file(ex, *name));
+    }
+    TRY(file_join(path, ex->folder.path, "tokenizer.json"));
+    if (!file_exists(path)) { /* a vocab.txt alone */
+        TRY(tokenizer_save(ex->tokenizer, ex->folder.path));
     }
     TRY(file_join(path, ex->folder.path, "tokenizer_config.json"));
     return file_exists(path) ? STATUS_OK : write_tokenizer_config(ex);

@@ -347,6 +347,37 @@ static void test_names(void)
     check_numbers("bert_bare", output, false);
 }
 
+/* A vocab.txt goes along, and comes back with what AutoTokenizer asks for. */
+static void test_tokenizer(void)
+{
+    static struct recipe recipe;
+    static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n";
+    char folder[FILE_PATH_BYTES], checkpoint[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
+    char path[FILE_PATH_BYTES];
+    struct pretrained_summary summary;
+    copy_model("bert", folder);
+    join(path, folder, "vocab.txt");
+    CHECK_OK(file_write(path, vocab, sizeof vocab - 1));
+    CHECK_OK(import_to(folder, "a", checkpoint, &recipe));
+    join(out, root, "out");
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(pretrained_export(checkpoint, out, SAFETENSORS_F32, false, &summary));
+    CHECK(summary.tokenizer);
+    join(path, out, "tokenizer.json");
+    CHECK(file_exists(path));
+    join(path, out, "tokenizer_config.json");
+    json_t *config = json_load_file(path, 0, NULL);
+    CHECK(config != NULL);
+    CHECK(strcmp(json_string_value(json_object_get(config, "mask_token")), "[MASK]") == 0);
+    const json_t *names = json_object_get(config, "model_input_names");
+    CHECK(strcmp(json_string_value(json_array_get(names, 1)), "token_type_ids") == 0);
+    json_decref(config);
+    join(path, out, "config.json");
+    config = json_load_file(path, 0, NULL);
+    CHECK(config != NULL && json_integer_value(json_object_get(config, "pad_token_id")) == 0);
+    json_decref(config);
+}
+
 int main(void)
 {
     const char *source = getenv("BIREME_SOURCE_DIR");
@@ -363,6 +394,7 @@ int main(void)
     test_numbers("llama_tied", true);
     test_config();
     test_names();
+    test_tokenizer();
     CHECK_OK(file_remove_tree(root));
     printf("folders of encoders and Llamas: same numbers, same bits\n");
     return 0;

@@ -39,7 +39,6 @@ static status read_recipe(const struct job_options *options, struct job *job)
 {
     struct recipe *r = &job->session.recipe;
     TRY(recipe_read(options->recipe_path, options->overrides, options->override_count, r));
-    TRY(recipe_check_available(r));
     TRY(job_data_named(r));
     TRY(objective_find(r->objective, &job->objective));
     TRY(session_preference(r, &job->preference));

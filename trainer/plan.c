@@ -339,8 +339,10 @@ static double tensor_bytes(const struct recipe *r, const struct model_config *co
     double layers = (double)config->layers, width = (double)config->width;
     double others = (plan->tensor - 1) / (double)plan->tensor;
     double gathered = r->train.precision == PRECISION_BF16 ? 2 : 4;
-    double scattered = 4 * rows * width * (4 * layers + 2);
-    double spread = r->parallel.sequence ? gathered * rows * width * (6 * layers + 2) : scattered;
+    double again = strcmp(r->train.activation_checkpointing, "full") == 0 ? layers - 1 : 0;
+    double scattered = 4 * rows * width * (4 * layers + again + 2);
+    double spread =
+        r->parallel.sequence ? gathered * rows * width * (6 * layers + 2 * again + 2) : scattered;
     double norms = 8 * 2 * width * (2 * layers + 1) * (double)plan->micro_steps;
     double sum = scattered + spread + (r->parallel.sequence ? norms : 0);
     return plan->tensor > 1 ? sum * others + 24 * rows : 0;
@@ -374,7 +376,6 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     *out = (struct plan){.ranks = ranks, .tensor = (int)recipe->parallel.tensor};
     out->train_tokens = out->epoch_samples = -1;
     out->epoch_steps = -1;
-    TRY(recipe_check_available(recipe));
     struct preference_settings preference;
     const struct objective *objective;
     struct best_rule rule;

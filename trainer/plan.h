@@ -77,8 +77,7 @@ struct plan {
 
 /* plan_make - from a resolved recipe; reads the tokenizer where the recipe has no vocab_size.
  *
- * Errors    STATUS_UNAVAILABLE (recipe_check_available), STATUS_NO_INPUT and STATUS_DATA of the tokenizer,
- *           STATUS_RECIPE */
+ * Errors    STATUS_NO_INPUT and STATUS_DATA of the tokenizer, STATUS_RECIPE */
 status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
 
 /* plan_check - whether `train` would begin: device, precision, tokenizer, every shard and model.init_from,

@@ -96,6 +96,18 @@ static status travel(const struct cluster *cluster, const struct plan *plan,
 
 /* ---- a step ---- */
 
+/* Layers whose forward pass is done once more in backward, of all of them: the last one's is still there. */
+static double again_share(const struct recipe *r)
+{
+    double layers = (double)r->model.num_layers;
+    return strcmp(r->train.activation_checkpointing, "none") != 0 ? (layers - 1) / layers : 0;
+}
+
+static bool again_all(const struct recipe *r)
+{
+    return strcmp(r->train.activation_checkpointing, "full") == 0;
+}
+
 /* Bytes that element-wise passes of one micro-batch's rows read and write, forward and backward. */
 static double pass_bytes(const struct recipe *r, const struct plan *plan, double rows)
 {
@@ -104,6 +116,7 @@ static double pass_bytes(const struct recipe *r, const struct plan *plan, double
     double inner = (double)r->model.intermediate_size / tensor;
     double norms = 16 * width / (r->parallel.sequence ? tensor : 1);
     double layer = norms + 6 * inner + 3 * width / tensor + 2 * width / tensor;
+    layer += again_share(r) * (again_all(r) ? layer / 3 : norms / 4 + 2 * inner);
     double elements =
         (double)r->model.num_layers * layer + 5 * width + 2 * (double)plan->vocabulary / tensor;
     return rows * elements * (r->train.precision == PRECISION_BF16 ? 2 : 4);
@@ -116,9 +129,12 @@ static void predict_work(const struct recipe *r, const struct plan *plan, const 
     double rows = (double)(share.count * (session_rows(r) / r->batch.micro_size));
     double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
     double weights = (double)plan->rank_parameters;
-    double attention = 7.0 / 6 * (plan->token_flops - plan->product_flops);
+    double again = again_all(r) ? again_share(r) : 0;
+    double in_layers = (double)(plan->part[PLAN_ATTENTION] + plan->part[PLAN_FEED_FORWARD]);
+    double products = plan->product_flops + again * 2 * in_layers;
+    double attention = (7 + 2 * again) / 6 * (plan->token_flops - plan->product_flops);
     double owned = (double)plan->bytes[PLAN_OPTIMIZER] / 8;
-    out->products = rows * plan->product_flops / plan->tensor / rates->products;
+    out->products = rows * products / plan->tensor / rates->products;
     out->attention = rows * attention / plan->tensor / rates->attention;
     out->passes = (pass_bytes(r, plan, rows) + weights * (8 * (micro - 1) + 4)) / rates->memory;
     out->optimizer = 34 * owned / rates->memory;

@@ -123,7 +123,6 @@ static status open_source(struct export_job *ex)
     int64_t elements;
     TRY(read_recipe(ex));
     TRY(open_readers(ex));
-    TRY(recipe_check_available(&ex->recipe));
     TRY(read_vocabulary(ex));
     struct model_config config = session_model_config(&ex->recipe, ex->vocabulary);
     if (!ex->alone) {

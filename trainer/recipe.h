@@ -178,12 +178,6 @@ status recipe_parse(const char *name, const char *text, size_t bytes, char *cons
 /* recipe_preset - every default, nothing resolved and nothing checked. */
 void recipe_preset(struct recipe *out);
 
-/* recipe_check_available - whether this version can do what the recipe asks for.
- *
- * Errors    STATUS_UNAVAILABLE naming the key; the device and the precision are checked where they are
- *           made */
-status recipe_check_available(const struct recipe *recipe);
-
 /* recipe_raise - an error at a setting, after the recipe was read: "file:line:column: key: reason".
  *
  * Errors    returns code, always */

@@ -389,13 +389,3 @@ status recipe_check_resolve(const struct reading *r)
     TRY(check_optimizer(r));
     return check_evaluation(r);
 }
-
-status recipe_check_available(const struct recipe *c)
-{
-    if (strcmp(c->train.activation_checkpointing, "none") != 0) {
-        return recipe_raise(c, STATUS_UNAVAILABLE, "train.activation_checkpointing",
-                            "%s is not in this version, only none",
-                            c->train.activation_checkpointing);
-    }
-    return STATUS_OK;
-}

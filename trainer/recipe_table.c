@@ -173,7 +173,7 @@ const struct setting recipe_table[] = {
     {"train.device", SETTING_ENUM, FIELD(train.device), "auto", .choices = "auto|cpu|cuda", .resume = true,
      .meaning = "auto: the best that this build and machine have"},
     {"train.activation_checkpointing", SETTING_CHOICE, FIELD(train.activation_checkpointing), "none", .choices = "none|selective|full", .resume = true,
-     .meaning = "recompute activations in the backward pass; selective and full are not in this version"},
+     .meaning = "what backward computes again instead of keeping it, to the same bits: selective, the activation function and the norms; full, all of a layer but its input, a third more work"},
     {"train.freeze", SETTING_LIST, FIELD(train.freeze), "null", .null = "everything is trained", .choices = "embeddings|backbone",
      .meaning = "one or a list of what keeps its weights; embeddings: all before the first block; backbone: everything but the head"},
     {"train.freeze_layers", SETTING_INTEGER, FIELD(train.freeze_layers), "0", WITHIN(0, 1000),

@@ -69,6 +69,14 @@ static int64_t labels_of(const struct recipe *recipe)
     }
 }
 
+static enum model_recompute recompute_of(const struct recipe *recipe)
+{
+    const char *name = recipe->train.activation_checkpointing;
+    return strcmp(name, "full") == 0        ? MODEL_RECOMPUTE_FULL
+           : strcmp(name, "selective") == 0 ? MODEL_RECOMPUTE_SELECTIVE
+                                            : MODEL_KEEP_ALL;
+}
+
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
@@ -104,6 +112,7 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
         .rope_theta = recipe->model.rope_theta,
         .freezing = {freezes(recipe, "embeddings"), freezes(recipe, "backbone"),
                      recipe->train.freeze_layers},
+        .recompute = recompute_of(recipe),
     };
 }
 

@@ -24,6 +24,14 @@ fp32() {
     SIMT_STREAMS=eager on gpu 0 train recipe.yaml run_dir=eager $small checkpoint.async=false
     same_losses late eager 0
     same_weights late eager 00000004
+    # Neither does what backward makes again, on either device.
+    local way
+    for way in selective full; do
+        # shellcheck disable=SC2086
+        on gpu 0 train recipe.yaml run_dir=$way $small train.activation_checkpointing=$way
+        same_losses late $way 0
+        same_weights late $way 00000004
+    done
 }
 
 bf16() {

@@ -1,5 +1,6 @@
 /* What a plan says of memory against what a run then uses: within a tenth. argv[1] 2: on two ranks;
- * argv[2]: ZeRO stage; argv[3] 2: the two share the model; argv[4]: the precision of adapters beside what was trained. */
+ * argv[2]: ZeRO stage; argv[3] 2: the two share the model; argv[4]: the precision of adapters beside what was trained,
+ * or what backward makes again: selective or full. */
 #include <jansson.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -128,12 +129,18 @@ int main(int argc, char **argv)
     if (SANITIZED) {
         CHECK_SKIP("a sanitizer's own memory is not planned");
     }
+    bool again = argc > 4 && (strcmp(argv[4], "selective") == 0 || strcmp(argv[4], "full") == 0);
+    bool adapters = argc > 4 && !again;
+    char recomputed[128] = "";
+    if (again) {
+        snprintf(recomputed, sizeof recomputed, "train.activation_checkpointing=%s", argv[4]);
+    }
     CHECK(mkdtemp(folder) != NULL);
     make_data();
     make_recipe(argc > 2 ? argv[2] : "0",
-                argc > 4 ? 576 : 256); /* a program weighs 10 MB more or less */
-    train(ranks, tensor, argc > 4 ? "train.max_steps=1 checkpoint.every=0" : "");
-    if (argc > 4) {
+                adapters ? 576 : 256); /* a program weighs 10 MB more or less */
+    train(ranks, tensor, adapters ? "train.max_steps=1 checkpoint.every=0" : recomputed);
+    if (adapters) {
         char more[2 * FILE_PATH_BYTES + 256];
         snprintf(more, sizeof more,
                  "run_dir='%s/lora' model.init_from='%s/run' adapter.type=lora "
@@ -141,7 +148,7 @@ int main(int argc, char **argv)
                  folder, folder, argv[4]);
         train(ranks, tensor, more);
     }
-    compare(ranks, argc > 4 ? "lora/metrics.jsonl" : "run/metrics.jsonl");
+    compare(ranks, adapters ? "lora/metrics.jsonl" : "run/metrics.jsonl");
     CHECK_OK(file_remove_tree(folder));
     return 0;
 }

@@ -255,7 +255,6 @@ static void test_shipped(void)
         struct recipe recipe;
         snprintf(path, sizeof path, "%s/recipes/%s.yaml", source_folder(), names[i]);
         CHECK_OK(recipe_read(path, NULL, 0, &recipe));
-        CHECK_OK(recipe_check_available(&recipe));
         check_round_trip(&recipe);
     }
 }
@@ -312,23 +311,6 @@ static void test_differences(void)
     now = saved;
     now.data.train[0].weight = 2.0;
     CHECK_EQUAL(recipe_differences(&saved, &now, text, sizeof text), 1);
-}
-
-static void test_available(void)
-{
-    static const struct {
-        const char *override, *expected;
-    } cases[] = {
-        {"train.activation_checkpointing=full", "train.activation_checkpointing: full"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char text[128];
-        snprintf(text, sizeof text, "%s", cases[i].override);
-        const char *list[] = {text};
-        struct recipe recipe;
-        parse_good(head, list, 1, &recipe);
-        CHECK_FAILS(recipe_check_available(&recipe), STATUS_UNAVAILABLE, cases[i].expected);
-    }
 }
 
 /* ---- bombs: refused within a second of processor time and 100 MB ---- */
@@ -515,7 +497,6 @@ int main(int argc, char **argv)
     test_resolved_defaults();
     test_round_trip();
     test_differences();
-    test_available();
     test_bombs();
     test_large_file();
     test_mutations();

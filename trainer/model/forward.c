@@ -10,6 +10,10 @@
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors
  * this line by line, from the end of the flat gradient buffer downwards.
  *
+ * What a layer keeps for backward is the recipe's choice (train.activation_checkpointing): what is not kept is
+ * made again from what is, with the same bits; dropout draws from counters, not from a state.
+ * (Chen et al. 2016, arXiv:1604.06174; selective: Korthikanti et al. 2022, arXiv:2205.05198)
+ *
  * Tensor-parallel ranks have the whole stream each, and some heads and inner features of every layer: what
  * their parts of an output projection, of the token table and (backward) of the matrices that read the
  * stream give is added up over the ranks. The gradients of norms, of the projections' biases and of the
@@ -130,18 +134,39 @@ static status activate(struct model *m, const struct model_input *input, int64_t
     return apart ? activation_forward(m->kernels, y, kept, act) : STATUS_OK;
 }
 
-static status feed_forward_block(struct model *m, const struct model_input *input, int64_t layer)
+/* What backward makes again of this layer: the last one's memory was nobody's since. */
+static enum model_recompute recomputed(const struct model *m, int64_t layer)
+{
+    return m->training && layer + 1 < m->config.layers ? m->config.recompute : MODEL_KEEP_ALL;
+}
+
+/* The activation of what the product has left in `kept`; again: and what goes backward through it. */
+static status activate_kept(struct model *m, int64_t layer, int64_t n, bool again)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor inner = first(a->inner, n), kept = first(a->kept, n);
+    if (m->architecture->gated) {
+        return swiglu_forward(m->kernels, inner, kept);
+    }
+    TRY(dropout_apply(m->kernels, inner, kept, (struct dropout){0})); /* a copy */
+    return activation_forward(m->kernels, inner, again ? kept : tensor_absent(),
+                              m->config.activation);
+}
+
+/* Up to the activation. Where that will be made again, what it was made of is kept. */
+static status feed_forward_inner(struct model *m, const struct model_input *input, int64_t layer)
 {
     int64_t n = input->rows;
     struct layer_activations *a = &m->activations.layers[layer];
     struct place place = model_place(m, layer, MODEL_FC);
     struct tensor norm, inner = first(a->inner, n), kept = first(a->kept, n);
-    bool gated = m->architecture->gated;
+    bool apart = m->architecture->gated || recomputed(m, layer) == MODEL_RECOMPUTE_SELECTIVE;
     TRY(model_spread(m, own(m, a->norm2, n), n, &norm));
-    TRY(gated ? activate(m, input, layer, place, kept, tensor_absent(), norm, ACTIVATION_NONE)
-              : activate(m, input, layer, place, inner, kept, norm, m->config.activation));
-    TRY(gated ? swiglu_forward(m->kernels, inner, kept) : STATUS_OK);
-    return project(m, input, layer, model_place(m, layer, MODEL_FC_PROJECTION), first(a->inner, n));
+    if (!apart) {
+        return activate(m, input, layer, place, inner, kept, norm, m->config.activation);
+    }
+    TRY(activate(m, input, layer, place, kept, tensor_absent(), norm, ACTIVATION_NONE));
+    return activate_kept(m, layer, n, false);
 }
 
 /* Rows of the position table from a sequence's first position on. */
@@ -187,6 +212,18 @@ static void after_layer(struct model *m, int64_t layer, int64_t n, struct tensor
     *statistics = own(m, last ? all->final_statistics : next->statistics1, n);
 }
 
+/* From the attention's output in `exchange` to the inner features. */
+static status layer_middle(struct model *m, const struct model_input *input, int64_t layer)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t n = input->rows;
+    struct tensor read = own(m, m->architecture->post_norm ? a->norm1 : a->input, n);
+    TRY(norm_after(m, own(m, a->middle, n), own(m, a->norm2, n), own(m, a->statistics2, n), read,
+                   model_added(m, n), model_place(m, layer, MODEL_NORM2),
+                   own_dropout(m, input, layer, DROPOUT_PROJECTION)));
+    return feed_forward_inner(m, input, layer);
+}
+
 /* From the attention's output in `exchange` to the next layer's norm1 (or the final norm). */
 status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer)
 {
@@ -194,10 +231,8 @@ status model_layer_rest(struct model *m, const struct model_input *input, int64_
     int64_t n = input->rows;
     bool post = m->architecture->post_norm;
     struct tensor delta = model_added(m, n), stream, norm, statistics;
-    TRY(norm_after(m, own(m, a->middle, n), own(m, a->norm2, n), own(m, a->statistics2, n),
-                   own(m, post ? a->norm1 : a->input, n), delta, model_place(m, layer, MODEL_NORM2),
-                   own_dropout(m, input, layer, DROPOUT_PROJECTION)));
-    TRY(feed_forward_block(m, input, layer));
+    TRY(layer_middle(m, input, layer));
+    TRY(project(m, input, layer, model_place(m, layer, MODEL_FC_PROJECTION), first(a->inner, n)));
     after_layer(m, layer, n, &stream, &norm, &statistics);
     return norm_after(m, stream, norm, statistics, own(m, post ? a->norm2 : a->middle, n), delta,
                       model_place(m, layer + 1, MODEL_NORM1),
@@ -207,6 +242,15 @@ status model_layer_rest(struct model *m, const struct model_input *input, int64_
 static const int32_t *segment_ids(const struct model *m, const struct model_input *input)
 {
     return m->config.segments == 1 ? m->activations.no_segments.data : input->segment_ids;
+}
+
+/* Behind the embedding's norm, where norms are behind. */
+static status drop_first_norm(struct model *m, const struct model_input *input)
+{
+    struct tensor norm = own(m, m->activations.layers[0].norm1, input->rows);
+    struct dropout dropout = own_dropout(m, input, -1, DROPOUT_PROJECTION);
+    bool behind = m->architecture->post_norm && dropout.probability > 0;
+    return behind ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
 }
 
 /* What segments add to this rank's rows of the stream. */
@@ -231,9 +275,7 @@ status model_first_norm(struct model *m, const struct model_input *input)
     TRY(embed_segments(m, input, &delta));
     TRY(norm_after(m, stream, norm, own(m, a->statistics1, n), stream, delta,
                    model_place(m, 0, MODEL_NORM1), (struct dropout){0}));
-    struct dropout dropout = own_dropout(m, input, -1, DROPOUT_PROJECTION);
-    bool behind = m->architecture->post_norm && dropout.probability > 0;
-    return behind ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
+    return drop_first_norm(m, input);
 }
 
 status model_hidden(struct model *m, int64_t n, struct tensor *hidden)
@@ -321,6 +363,35 @@ static status clear_sums(const struct model *m, const struct model_input *input,
         }
     }
     return STATUS_OK;
+}
+
+/* A norm's output from the sum that was kept. */
+static status norm_again(struct model *m, int64_t n, struct tensor z, struct tensor norm,
+                         struct tensor statistics, struct place place)
+{
+    return norm_after(m, tensor_absent(), own(m, norm, n), own(m, statistics, n), own(m, z, n),
+                      tensor_absent(), place, (struct dropout){0});
+}
+
+/* What forward has not kept of a layer, to the bit. Whatever `exchange` held was read before. */
+static status layer_again(struct backward *b, int64_t layer)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[layer];
+    enum model_recompute how = recomputed(m, layer);
+    if (how == MODEL_KEEP_ALL) {
+        return STATUS_OK;
+    }
+    TRY(norm_again(m, b->n, a->input, a->norm1, a->statistics1,
+                   model_place(m, layer, MODEL_NORM1)));
+    TRY(layer == 0 ? drop_first_norm(m, b->input) : STATUS_OK);
+    if (how == MODEL_RECOMPUTE_FULL) {
+        TRY(attention_block(m, b->input, layer));
+        return layer_middle(m, b->input, layer);
+    }
+    TRY(norm_again(m, b->n, a->middle, a->norm2, a->statistics2,
+                   model_place(m, layer, MODEL_NORM2)));
+    return activate_kept(m, layer, b->n, true);
 }
 
 static status weight_backward(struct backward *b, struct place place, struct tensor dy,
@@ -452,6 +523,7 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
+    TRY(layer_again(b, layer));
     TRY(feed_forward_backward(b, layer, *delta));
     TRY(norm_backward(b, model_place(m, layer, MODEL_NORM2), a->middle, a->statistics2,
                       stream_reads(m), own_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));

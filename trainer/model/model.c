@@ -31,23 +31,30 @@ static int64_t own_rows(struct model_sharing sharing, int64_t n)
     return sharing.sequence ? (n + sharing.ranks - 1) / sharing.ranks : n;
 }
 
-static status arrange_layer(const struct model_config *c, struct model_sharing sharing,
-                            enum dtype dtype, int64_t n, bool training, struct arena *arena,
+/* What selective recomputation makes again. */
+static status arrange_again(const struct model_config *c, struct model_sharing sharing,
+                            enum dtype dtype, int64_t n, struct arena *arena,
                             struct layer_activations *out)
+{
+    int64_t own = own_rows(sharing, n);
+    TRY(take(arena, dtype, own, c->width, &out->norm1));
+    TRY(take(arena, dtype, own, c->width, &out->norm2));
+    return take(arena, dtype, n, model_share(c, sharing.ranks).inner, &out->inner);
+}
+
+/* What full recomputation makes again beside that. */
+static status arrange_insides(const struct model_config *c, struct model_sharing sharing,
+                              enum dtype dtype, int64_t n, bool training, struct arena *arena,
+                              struct layer_activations *out)
 {
     struct layer_share share = model_share(c, sharing.ranks);
     int64_t own = own_rows(sharing, n);
-    TRY(take(arena, dtype, own, c->width, &out->input));
-    TRY(take(arena, dtype, own, c->width, &out->norm1));
-    TRY(take(arena, DTYPE_F32, own, 2, &out->statistics1));
     int64_t inner_outputs = model_inner_outputs(c) / sharing.ranks;
+    TRY(take(arena, DTYPE_F32, own, 2, &out->statistics1));
     TRY(take(arena, dtype, n, share.width + 2 * share.kv_width, &out->qkv));
     TRY(take(arena, dtype, n, share.width, &out->attended));
     TRY(take(arena, dtype, own, c->width, &out->middle));
-    TRY(take(arena, dtype, own, c->width, &out->norm2));
     TRY(take(arena, DTYPE_F32, own, 2, &out->statistics2));
-    TRY(take(arena, dtype, n, share.inner, &out->inner));
-    TRY(take(arena, dtype, n, c->adapter.rank * model_adapters_of(c), &out->adapted));
     out->kept = out->lse = tensor_absent();
     if (training) {
         TRY(take(arena, DTYPE_F32, share.heads, n, &out->lse));
@@ -96,6 +103,27 @@ static status arrange_head(const struct model_config *c, enum dtype dtype, bool 
     return STATUS_OK;
 }
 
+/* One layer's memory serves the next ones where nothing is kept there for backward. */
+static status arrange_layer(const struct model_config *c, struct model_sharing sharing,
+                            enum dtype dtype, int64_t n, bool training, struct arena *arena,
+                            struct layer_activations *layers, int64_t layer)
+{
+    struct layer_activations *out = &layers[layer];
+    *out = layers[0];
+    bool first = layer == 0;
+    if (first || training) {
+        TRY(take(arena, dtype, own_rows(sharing, n), c->width, &out->input));
+        TRY(take(arena, dtype, n, c->adapter.rank * model_adapters_of(c), &out->adapted));
+    }
+    if (first || (training && c->recompute < MODEL_RECOMPUTE_FULL)) {
+        TRY(arrange_insides(c, sharing, dtype, n, training, arena, out));
+    }
+    if (first || (training && c->recompute < MODEL_RECOMPUTE_SELECTIVE)) {
+        TRY(arrange_again(c, sharing, dtype, n, arena, out));
+    }
+    return STATUS_OK;
+}
+
 status model_arrange(const struct model_config *config, struct model_sharing sharing,
                      enum dtype dtype, int64_t rows, bool training,
                      struct layer_activations *layers, struct arena *arena, struct activations *out)
@@ -104,11 +132,7 @@ status model_arrange(const struct model_config *config, struct model_sharing sha
     int64_t own = own_rows(sharing, rows);
     *out = (struct activations){.layers = layers};
     for (int64_t l = 0; l < config->layers; l++) {
-        if (l == 0 || training) {
-            TRY(arrange_layer(config, sharing, dtype, rows, training, arena, &layers[l]));
-        } else {
-            layers[l] = layers[0];
-        }
+        TRY(arrange_layer(config, sharing, dtype, rows, training, arena, layers, l));
     }
     TRY(take(arena, dtype, own, config->width, &out->last));
     TRY(take(arena, dtype, own, config->width, &out->final_norm));

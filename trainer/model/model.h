@@ -49,14 +49,18 @@ struct model_adapter {
         targets; /* what names of matrices end with, comma-separated; "all-linear": of every block */
 };
 
+/* What backward makes again instead of keeping it: GELU (or SwiGLU) and norms; or all of a layer but its input. */
+enum model_recompute { MODEL_KEEP_ALL = 0, MODEL_RECOMPUTE_SELECTIVE, MODEL_RECOMPUTE_FULL };
+
 struct model_config {
     const char *architecture; /* "gpt2", "bert", "roberta", "llama" */
     int64_t layers, width, heads, inner, positions, vocabulary;
     enum activation activation;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;
-    int64_t kv_heads;    /* Llama: key-value heads; 0: as many as heads */
-    double rope_theta;   /* Llama: of its rotary positions */
+    int64_t kv_heads;  /* Llama: key-value heads; 0: as many as heads */
+    double rope_theta; /* Llama: of its rotary positions */
+    enum model_recompute recompute;
     int64_t segments;    /* rows of BERT's segment table; 0: none */
     bool next_sentence;  /* BERT: pooler and a head of two labels; MODEL_WORDS alone has it */
     int64_t output_rows; /* rows of a micro-batch that BERT's head or a task's reads at most, ... */

@@ -62,7 +62,8 @@ status kernels_destroy(struct kernels **k)
 size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
                                const struct kernels_limits *limits)
 {
-    return drivers[kind] != NULL ? drivers[kind]->workspace_bytes(dtype, threads, limits) : 0;
+    return kind == DEVICE_CPU ? cpu_workspace_bytes(dtype, threads, limits)
+                              : cuda_workspace_bytes(dtype, limits);
 }
 
 bool kernels_supports(struct device *dev, enum dtype dtype)

@@ -525,9 +525,8 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
     SHAPE(x, k->dtype, logits.rows, w.columns);
     SHAPE(w, k->dtype, w.rows, x.columns);
     SHAPE(logits, DTYPE_F32, x.rows, logits.columns);
-    REQUIRE(logits.columns <= w.rows, STATUS_INTERNAL,
-            "classifier_logits: %lld columns of %lld rows", (long long)logits.columns,
-            (long long)w.rows);
+    REQUIRE(logits.columns <= w.rows, STATUS_INTERNAL, "classifier_logits: %lld of %lld",
+            (long long)logits.columns, (long long)w.rows);
     if (bias.data != NULL) {
         SHAPE(bias, DTYPE_F32, 1, bias.columns);
         REQUIRE(bias.columns >= logits.columns, STATUS_INTERNAL,
@@ -598,7 +597,6 @@ status sum_of_floats(struct kernels *k, double *out, const float *x, int64_t cou
 
 status floats_add(struct kernels *k, float *to, const float *from, int64_t count)
 {
-    REQUIRE(count >= 0, STATUS_INTERNAL, "floats_add: %lld", (long long)count);
     DISPATCH(k, floats_add, (double)count, 12.0 * (double)count, k, to, from, count);
 }
 

@@ -70,7 +70,6 @@ struct kernels {
  * limits are set; on failure it leaves nothing behind. The others are pure. */
 struct kernels_driver {
     status (*create)(struct kernels *k, int threads);
-    size_t (*workspace_bytes)(enum dtype dtype, int threads, const struct kernels_limits *limits);
     bool (*supports)(enum dtype dtype);
 };
 
@@ -78,3 +77,7 @@ struct kernels_driver {
 void kernels_register(enum device_kind kind, const struct kernels_driver *driver);
 
 extern const struct kernels_driver cpu_driver;
+
+/* What a context allocates. Both are in every program: plans are made for other machines too. */
+size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
+size_t cuda_workspace_bytes(enum dtype dtype, const struct kernels_limits *limits);

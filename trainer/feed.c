@@ -58,6 +58,11 @@ static size_t slot_bytes(int64_t rows)
     return ARRAYS * ((size_t)rows + 1) * sizeof(int32_t);
 }
 
+size_t feed_bytes(enum device_kind kind, int64_t rows)
+{
+    return kind == DEVICE_CPU ? 0 : SLOTS * slot_bytes(rows);
+}
+
 /* The arrays one after the other; *used: their bytes. */
 static status pack(struct slot *slot, const struct batch *batch, size_t *used)
 {

@@ -11,6 +11,9 @@ struct feed;
 status feed_create(struct device *dev, struct stream *stream, int64_t rows, struct feed **out);
 status feed_destroy(struct feed **feed);
 
+/* feed_bytes - what one of those takes, on the device and as much page-locked memory on the host; 0 on the CPU. */
+size_t feed_bytes(enum device_kind kind, int64_t rows);
+
 /* feed_start - begin to copy; the batch may change once this returns. At most one is under way. */
 status feed_start(struct feed *feed, const struct batch *batch);
 

@@ -11,6 +11,7 @@
 #include "datasets/loader.h"
 #include "trainer/checkpoint.h"
 #include "trainer/evaluation.h"
+#include "trainer/feed.h"
 #include "trainer/job_data.h"
 #include "trainer/objective/objective.h"
 #include "trainer/optimizer/schedule.h"
@@ -286,22 +287,29 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     plan->sent_bytes = update.sent;
     plan->bytes[PLAN_ACTIVATIONS] =
         (int64_t)model_activation_bytes(config, sharing, dtype, rows, true);
-    buffers->kernels = (int64_t)kernels_workspace_bytes(DEVICE_CPU, dtype, plan->threads, &limits) +
-                       objective_bytes(r, config->width, dtype, rows) +
-                       task_bytes(r, config, dtype);
+    int64_t batches = 2 * (int64_t)feed_bytes(plan->device, rows);
+    bool host = plan->device == DEVICE_CPU;
+    buffers->kernels =
+        (int64_t)kernels_workspace_bytes(plan->device, dtype, plan->threads, &limits) +
+        objective_bytes(r, config->width, dtype, rows) + task_bytes(r, config, dtype) + batches;
+    buffers->pinned = host ? 0 : batches + 4 * STEP_ROW_ARRAYS * rows;
     buffers->loaders = all_loader_bytes(r, plan->data);
     if (r->checkpoint.async) {
         TRY(snapshot_bytes(parameters, count, elements, plan));
     }
     buffers->writer = writer_bytes(parameters, count);
-    buffers->communication = update.shared_gradients / plan->data * (plan->data - 1) +
-                             shared_window(config, sharing, dtype, rows);
+    buffers->communication = !host ? 0
+                                   : update.shared_gradients / plan->data * (plan->data - 1) +
+                                         shared_window(config, sharing, dtype, rows);
     buffers->program = program_bytes(plan->ranks);
-    plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->snapshot +
-                                buffers->writer + buffers->communication + buffers->program;
+    plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->pinned +
+                                buffers->snapshot + buffers->writer + buffers->communication +
+                                buffers->program;
     for (int i = 0; i < PLAN_KINDS; i++) {
         plan->total_bytes += plan->bytes[i];
     }
+    plan->device_bytes =
+        plan->total_bytes - plan->bytes[PLAN_BUFFERS] + buffers->kernels + buffers->communication;
     return STATUS_OK;
 }
 
@@ -386,6 +394,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->data = ranks / out->tensor;
     out->zero_stage = update_stage((int)recipe->parallel.zero_stage, out->data);
     out->threads = threads_of(recipe, ranks);
+    out->device = session_device_kind(recipe);
     TRY(find_vocabulary(recipe, &out->vocabulary));
     out->micro_steps = session_micro_batches(recipe, out->data);
     out->tokens = recipe->batch.global_size * sample_rows(recipe);
@@ -396,7 +405,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
 
 /* ---- would train begin? ---- */
 
-static status check_device(const struct recipe *r)
+static status check_device(const struct recipe *r, struct plan *plan)
 {
     struct device *device = NULL;
     struct kernels *kernels = NULL;
@@ -408,6 +417,11 @@ static status check_device(const struct recipe *r)
                                                 .sequence = 1,
                                                 .vocabulary = 1};
     status result = session_device(r, 0, 1, &least, &device, &kernels);
+    size_t free_bytes = 0, all_bytes = 0;
+    if (result == STATUS_OK && !device_is_host(device)) {
+        result = device_memory(device, &free_bytes, &all_bytes);
+    }
+    plan->device_memory = (int64_t)all_bytes;
     KEEP_FIRST(result, kernels_destroy(&kernels));
     KEEP_FIRST(result, device_destroy(&device));
     return result;
@@ -467,7 +481,7 @@ status plan_check(const struct recipe *r, bool elsewhere, struct plan *plan)
 {
     struct tokenizer *tokenizer = NULL;
     int64_t vocabulary = 0;
-    TRY(elsewhere ? STATUS_OK : check_device(r));
+    TRY(elsewhere ? STATUS_OK : check_device(r, plan));
     status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, &vocabulary);
     result = excuse(r, plan, result, result == STATUS_NO_INPUT);
     if (result == STATUS_OK) {

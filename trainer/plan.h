@@ -18,6 +18,7 @@
  *           of the other ranks' gradients that a rank reads from shared memory. */
 #pragma once
 
+#include "base/device.h"
 #include "trainer/recipe.h"
 
 /* The kinds of metrics.jsonl's rank_bytes. */
@@ -44,7 +45,7 @@ enum plan_part {
 enum { PLAN_UNCHECKED_MAX = 4 }; /* tokenizer, shards, weights and moments to begin with */
 
 struct plan_buffers {
-    int64_t kernels, loaders, snapshot, writer, communication, program;
+    int64_t kernels, loaders, pinned, snapshot, writer, communication, program;
 };
 
 struct plan {
@@ -59,6 +60,10 @@ struct plan {
     int64_t bytes[PLAN_KINDS];
     struct plan_buffers buffers; /* what bytes[PLAN_BUFFERS] is made of */
     int64_t total_bytes;
+    enum device_kind device;
+    int64_t
+        device_bytes; /* of these in the device's memory, the driver's and NCCL's own not counted */
+    int64_t device_memory; /* what plan_check has seen of a GPU; 0: nothing */
     int64_t micro_steps;   /* forward passes of a rank in a step, at most */
     int64_t tokens;        /* of a step, over all ranks */
     double product_flops;  /* of a token's matrix products, forward and backward, over all ranks */

@@ -66,6 +66,12 @@ static status find_rates(const struct recipe *r, const struct plan *plan,
     return STATUS_OK;
 }
 
+/* Bytes that a rank may use. */
+static double device_share(const struct cluster *cluster, double share)
+{
+    return cluster->device.memory_gib * 1073741824.0 * share;
+}
+
 /* ---- traffic ---- */
 
 /* travel - seconds of `bytes` sent by each of a group's ranks in `collectives` rings. */
@@ -161,16 +167,6 @@ static status predict_traffic(const struct recipe *r, const struct plan *plan,
     return STATUS_OK;
 }
 
-/* What lies in the device's memory: on a GPU loaders, snapshots and the writer do not. */
-static int64_t device_bytes(const struct plan *plan)
-{
-    int64_t bytes = plan->buffers.kernels + plan->buffers.communication;
-    for (int i = 0; i < PLAN_BUFFERS; i++) {
-        bytes += plan->bytes[i];
-    }
-    return bytes;
-}
-
 status predict_step(const struct recipe *r, const struct plan *plan, const struct cluster *cluster,
                     struct prediction *out)
 {
@@ -180,7 +176,7 @@ status predict_step(const struct recipe *r, const struct plan *plan, const struc
         .data = plan->data,
         .zero_stage = plan->zero_stage,
         .micro_size = r->batch.micro_size,
-        .device_bytes = device_bytes(plan),
+        .device_bytes = plan->device_bytes,
     };
     TRY(find_rates(r, plan, cluster, &rates));
     predict_work(r, plan, &rates, out);
@@ -190,8 +186,27 @@ status predict_step(const struct recipe *r, const struct plan *plan, const struc
     out->tokens_per_second = (double)plan->tokens / out->step;
     double peak = 1e12 * cluster->device.peak_tflops * rates.share * plan->ranks;
     out->mfu = peak > 0 ? plan->step_flops / out->step / peak : 0;
-    out->fits =
-        (double)out->device_bytes <= cluster->device.memory_gib * 1073741824.0 * rates.share;
+    out->fits = (double)out->device_bytes <= device_share(cluster, rates.share);
+    return STATUS_OK;
+}
+
+status predict_micro_size(const struct recipe *recipe, int ranks, const struct cluster *cluster,
+                          int64_t *out)
+{
+    struct recipe r = *recipe;
+    struct plan plan;
+    struct rates rates;
+    TRY(plan_make(&r, ranks, &plan));
+    TRY(find_rates(&r, &plan, cluster, &rates));
+    r.model.vocab_size = plan.vocabulary;
+    int64_t above = partition_share(r.batch.global_size, 1, plan.data, 0).count + 1;
+    *out = 0;
+    while (above - *out > 1) {
+        r.batch.micro_size = (*out + above) / 2;
+        TRY(plan_make(&r, ranks, &plan));
+        bool fits = (double)plan.device_bytes <= device_share(cluster, rates.share);
+        *(fits ? out : &above) = r.batch.micro_size;
+    }
     return STATUS_OK;
 }
 

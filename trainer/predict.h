@@ -45,6 +45,12 @@ struct prediction {
 status predict_step(const struct recipe *recipe, const struct plan *plan,
                     const struct cluster *cluster, struct prediction *out);
 
+/* predict_micro_size - the largest batch.micro_size that fits into a rank's share of a device; 0: none.
+ *
+ * Errors    as predict_step */
+status predict_micro_size(const struct recipe *recipe, int ranks, const struct cluster *cluster,
+                          int64_t *out);
+
 /* predict_layouts - every tensor size that the model allows with ZeRO 0 to 2, each with its fastest micro-batch of a
  * power of two: those that fit into memory, the fastest first, of equals the smaller.
  *

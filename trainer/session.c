@@ -225,6 +225,14 @@ static void choose_device(const struct recipe *recipe, int local_rank, enum devi
     *index = gpus > 0 ? local_rank % gpus : 0;
 }
 
+enum device_kind session_device_kind(const struct recipe *recipe)
+{
+    enum device_kind kind;
+    int index;
+    choose_device(recipe, 0, &kind, &index);
+    return kind;
+}
+
 status session_device(const struct recipe *recipe, int local_rank, int threads,
                       const struct kernels_limits *limits, struct device **device,
                       struct kernels **kernels)

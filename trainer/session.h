@@ -55,6 +55,9 @@ status session_threads(const struct recipe *recipe, struct comm *world, int *out
 status session_tokenizer(const struct recipe *recipe, const char *folder, struct tokenizer **out,
                          int64_t *vocabulary);
 
+/* session_device_kind - what the recipe's train.device comes to on this machine. */
+enum device_kind session_device_kind(const struct recipe *recipe);
+
 /* session_device - the recipe's device and precision; ranks of a host share out its GPUs.
  *
  * Errors    STATUS_UNAVAILABLE where this build or machine has not got them, with the recipe's place */

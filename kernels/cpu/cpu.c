@@ -94,7 +94,7 @@ static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_
     return bytes > 0 ? bytes : 64; /* not 0: an arena of 0 measures */
 }
 
-static size_t workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
+size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     int count = threads > 0 ? threads : available_threads();
     return scratch_bytes(dtype, count, limits) + matmul_library_bytes(dtype, count, limits);
@@ -137,4 +137,4 @@ fail:
     return result;
 }
 
-const struct kernels_driver cpu_driver = {create, workspace_bytes, supports};
+const struct kernels_driver cpu_driver = {create, supports};

@@ -253,11 +253,6 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
 
 /* ---- host ---- */
 
-extern "C" size_t cuda_attention_scratch(const struct kernels_limits *limits)
-{
-    return cuda_rounded(static_cast<size_t>(limits->rows * limits->heads) * sizeof(float));
-}
-
 template <int D>
 static status run_width(struct kernels *k, attention_task<bf16> t, const struct attention *a)
 {

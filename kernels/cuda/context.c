@@ -6,41 +6,6 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* One operation runs at a time, and takes anew: the largest of them. */
-size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
-                          const struct kernels_limits *limits)
-{
-    const size_t needs[] = {
-        cuda_norm_scratch(limits),
-        cuda_embedding_scratch(limits),
-        cuda_linear_scratch(limits),
-        cuda_reduce_scratch(),
-        cuda_classifier_scratch(dtype, classifier_rows, limits),
-        cuda_attention_scratch(limits),
-    };
-    size_t most = 0;
-    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
-        most = needs[i] > most ? needs[i] : most;
-    }
-    return most;
-}
-
-/* Logits of so many rows are written and read again for each chunk of the classifier: enough rows for products
- * that fill a GPU, and memory that is small beside the activations. */
-static int64_t classifier_rows_of(const struct kernels_limits *limits)
-{
-    const int64_t logits_bytes = 256 << 20, step = 128;
-    int64_t rows = logits_bytes / (4 * limits->vocabulary) / step * step;
-    rows = rows > step ? rows : step;
-    return rows < limits->rows ? rows : limits->rows;
-}
-
-static size_t workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
-{
-    (void)threads;
-    return cuda_scratch_bytes(dtype, classifier_rows_of(limits), limits) + CUDA_PRODUCT_WORKSPACE;
-}
-
 static void destroy(struct kernels *k)
 {
     struct cuda_state *cuda = cuda_of(k);
@@ -87,7 +52,7 @@ status cuda_create(struct kernels *k, int64_t classifier_rows)
 static status create(struct kernels *k, int threads)
 {
     (void)threads;
-    return cuda_create(k, classifier_rows_of(&k->limits));
+    return cuda_create(k, cuda_classifier_rows(&k->limits));
 }
 
 static bool supports(enum dtype dtype)
@@ -97,7 +62,7 @@ static bool supports(enum dtype dtype)
 
 void cuda_register(void)
 {
-    static const struct kernels_driver driver = {create, workspace_bytes, supports};
+    static const struct kernels_driver driver = {create, supports};
     device_register(DEVICE_CUDA, &cuda_device_driver);
     kernels_register(DEVICE_CUDA, &driver);
 }

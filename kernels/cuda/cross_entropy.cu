@@ -22,6 +22,7 @@ struct line {
     float at_target; /* the logit, in the target's part */
     int32_t best;
 };
+static_assert(sizeof(struct line) == CUDA_LINE_BYTES, "as the workspace is planned");
 
 template <typename T> struct rows_task {
     const float *logits;
@@ -234,35 +235,6 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
 
 /* ---- host ---- */
 
-static int64_t logits_stride(int64_t vocabulary)
-{
-    return (vocabulary + EIGHT - 1) / EIGHT * EIGHT;
-}
-
-static size_t logits_bytes(int64_t rows, int64_t vocabulary)
-{
-    return static_cast<size_t>(rows * logits_stride(vocabulary)) * sizeof(float);
-}
-
-static size_t lines_bytes(int64_t rows, int parts)
-{
-    return static_cast<size_t>(rows * parts) * sizeof(struct line);
-}
-
-extern "C" size_t cuda_classifier_scratch(enum dtype dtype, int64_t rows,
-                                          const struct kernels_limits *limits)
-{
-    int64_t count = smaller(rows, limits->rows);
-    size_t bytes = cuda_rounded(logits_bytes(count, limits->vocabulary));
-    if (limits->parts > 1) {
-        bytes +=
-            cuda_rounded(lines_bytes(count, 1)) + cuda_rounded(lines_bytes(count, limits->parts));
-    }
-    bytes += limits->training ? cuda_rounded(cuda_column_sums_scratch(limits->vocabulary)) : 0;
-    bool apart = limits->training && dtype == DTYPE_BF16;
-    return bytes + (apart ? cuda_rounded(logits_bytes(count, limits->vocabulary) / 2) : 0);
-}
-
 struct chunk {
     struct tensor logits, dz, x, dx;
     void *sums; /* scratch */
@@ -320,7 +292,7 @@ static status chunk_rows_run(struct kernels *k, const struct chunk *ch, const st
     if (c->parts.count > 1) {
         task.lines = ch->lines;
         LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
-        TRY(c->parts.gather(c->parts.context, ch->all, ch->lines, lines_bytes(ch->x.rows, 1)));
+        TRY(c->parts.gather(c->parts.context, ch->all, ch->lines, cuda_lines_bytes(ch->x.rows, 1)));
         task.lines = nullptr;
         task.all = ch->all;
     }
@@ -333,7 +305,7 @@ static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary,
                          int parts)
 {
     struct arena *scratch = &cuda_of(k)->scratch;
-    size_t mark = arena_mark(scratch), bytes = logits_bytes(c->x.rows, vocabulary);
+    size_t mark = arena_mark(scratch), bytes = cuda_logits_bytes(c->x.rows, vocabulary);
     void *logits, *dz;
     TRY(arena_take(scratch, bytes, &logits));
     dz = logits;
@@ -345,14 +317,14 @@ static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary,
     }
     if (parts > 1) {
         void *lines, *all;
-        TRY(arena_take(scratch, lines_bytes(c->x.rows, 1), &lines));
-        TRY(arena_take(scratch, lines_bytes(c->x.rows, parts), &all));
+        TRY(arena_take(scratch, cuda_lines_bytes(c->x.rows, 1), &lines));
+        TRY(arena_take(scratch, cuda_lines_bytes(c->x.rows, parts), &all));
         c->lines = static_cast<struct line *>(lines);
         c->all = static_cast<struct line *>(all);
     }
     arena_release(scratch, mark);
     c->logits = tensor_view(logits, DTYPE_F32, c->x.rows, vocabulary);
-    c->logits.stride = logits_stride(vocabulary);
+    c->logits.stride = cuda_logits_stride(vocabulary);
     c->dz = gradient ? c->logits : tensor_absent();
     if (gradient) {
         c->dz.data = dz;

@@ -68,15 +68,27 @@ static inline struct cuda_state *cuda_of(const struct kernels *k)
 CUDA_OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
-/* cuda_scratch_bytes - what the operations take from the arena at worst; a pure function. */
+/* ---- workspace.c, in every program ---- */
+
+enum {
+    CUDA_NORM_BLOCKS = 256,
+    CUDA_COLUMN_SLICES = 64,
+    CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
+    CUDA_LINE_BYTES = 24 /* what parts of a vocabulary tell of a row */
+};
+
+/* cuda_scratch_bytes - what the operations take from the arena at worst. */
 size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
                           const struct kernels_limits *limits);
-size_t cuda_norm_scratch(const struct kernels_limits *limits);
-size_t cuda_embedding_scratch(const struct kernels_limits *limits);
-size_t cuda_classifier_scratch(enum dtype dtype, int64_t rows, const struct kernels_limits *limits);
-size_t cuda_linear_scratch(const struct kernels_limits *limits);
-size_t cuda_reduce_scratch(void);
-size_t cuda_attention_scratch(const struct kernels_limits *limits);
+
+/* cuda_classifier_rows - rows of logits that exist at a time. */
+int64_t cuda_classifier_rows(const struct kernels_limits *limits);
+
+int64_t cuda_logits_stride(int64_t vocabulary);
+size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary);
+size_t cuda_lines_bytes(int64_t rows, int parts);
+
+/* ---- what operations share ---- */
 
 static inline size_t cuda_rounded(size_t bytes)
 {

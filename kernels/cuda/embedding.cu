@@ -119,12 +119,6 @@ extern "C" status cuda_embedding_forward(struct kernels *k, struct tensor y, con
     return STATUS_OK;
 }
 
-extern "C" size_t cuda_embedding_scratch(const struct kernels_limits *limits)
-{
-    size_t ids = cuda_rounded(static_cast<size_t>(limits->rows) * sizeof(int32_t));
-    return 2 * ids + cuda_rounded(cuda_sort_scratch(limits->rows));
-}
-
 static status add_rows(struct kernels *k, struct tensor table, int64_t first, struct tensor dy,
                        const int32_t *ids, struct dropout dropout)
 {

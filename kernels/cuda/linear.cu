@@ -7,7 +7,7 @@
  * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or by tanh) */
 #include "kernels/cuda/operation.cuh"
 
-enum { LINEAR_THREADS = 256, SLICES = 64, SLICE_COLUMNS = 256 };
+enum { LINEAR_THREADS = 256, SLICE_COLUMNS = 256 };
 
 GPU_INLINE float activation(float x, enum activation act)
 {
@@ -228,27 +228,10 @@ extern "C" status cuda_rows_fill(struct kernels *k, struct tensor c, struct tens
     return STATUS_OK;
 }
 
-static int64_t widest(const struct kernels_limits *limits)
-{
-    int64_t attention = 3 * static_cast<int64_t>(limits->heads) * limits->head_width;
-    int64_t widest = limits->width > 2 * limits->inner ? limits->width : 2 * limits->inner;
-    return attention > widest ? attention : widest;
-}
-
-extern "C" size_t cuda_linear_scratch(const struct kernels_limits *limits)
-{
-    return cuda_rounded(cuda_column_sums_scratch(widest(limits)));
-}
-
-extern "C" size_t cuda_column_sums_scratch(int64_t columns)
-{
-    return static_cast<size_t>(SLICES * columns) * sizeof(float);
-}
-
 extern "C" status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
                                    void *scratch)
 {
-    int64_t slices = smaller(dy.rows, SLICES);
+    int64_t slices = smaller(dy.rows, CUDA_COLUMN_SLICES);
     float *parts = static_cast<float *>(scratch);
     dim3 grid(blocks_for(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
     FOR_TYPE(k->dtype, operation_wide(dy),

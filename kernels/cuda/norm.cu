@@ -11,7 +11,7 @@
  *           sums of their columns; one partial sum a block, and the partial sums are added in order. */
 #include "kernels/cuda/dropout.cuh"
 
-enum { NORM_BLOCKS = 256, NORM_THREADS = 256, NORM_WIDTH_MAX = 8192 };
+enum { NORM_THREADS = 256, NORM_WIDTH_MAX = 8192 };
 
 template <typename T> struct forward {
     matrix<T> z, y;
@@ -256,12 +256,6 @@ static status backward_run(struct kernels *k, const backward<T> &b, unsigned blo
     return STATUS_OK;
 }
 
-extern "C" size_t cuda_norm_scratch(const struct kernels_limits *limits)
-{
-    size_t blocks = static_cast<size_t>(smaller(limits->rows, NORM_BLOCKS));
-    return cuda_rounded(blocks * 2 * static_cast<size_t>(limits->width) * sizeof(float));
-}
-
 extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor dz,
                                               struct tensor ddelta, struct tensor dgamma,
                                               struct tensor dbeta, struct tensor dy,
@@ -273,7 +267,7 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
     if (z.rows == 0) {
         return STATUS_OK;
     }
-    int64_t blocks = smaller(z.rows, NORM_BLOCKS);
+    int64_t blocks = smaller(z.rows, CUDA_NORM_BLOCKS);
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;

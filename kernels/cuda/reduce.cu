@@ -5,7 +5,7 @@
  *           blocks' sums in the same manner. NaN and infinity come out as such. */
 #include "kernels/cuda/operation.cuh"
 
-enum { REDUCE_THREADS = 256, REDUCE_ELEMS = 16384, REDUCE_BLOCKS_MAX = 1 << 18 };
+enum { REDUCE_THREADS = 256, REDUCE_ELEMS = 16384 };
 
 template <bool SQUARES>
 __global__ void __launch_bounds__(REDUCE_THREADS)
@@ -72,15 +72,10 @@ __global__ void __launch_bounds__(COLUMNS_WIDE *COLUMNS_DEEP)
 
 /* ---- host ---- */
 
-extern "C" size_t cuda_reduce_scratch(void)
-{
-    return cuda_rounded((REDUCE_BLOCKS_MAX + 1) * sizeof(double));
-}
-
 extern "C" int64_t cuda_reduce_slice(int64_t count, int64_t sums)
 {
     int64_t slice = REDUCE_ELEMS;
-    while ((count + slice - 1) / slice * sums > REDUCE_BLOCKS_MAX) {
+    while ((count + slice - 1) / slice * sums > CUDA_REDUCE_BLOCKS_MAX) {
         slice *= 2;
     }
     return slice;

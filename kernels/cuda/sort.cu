@@ -13,14 +13,6 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_number(int32_t *rows, int64
     }
 }
 
-/* What CUB asks for depends on the GPU; this is more than it has asked for on any: a copy of both arrays and its
- * counters. Asked for again when it runs. */
-extern "C" size_t cuda_sort_scratch(int64_t count)
-{
-    const size_t counters = 8 << 20;
-    return cuda_rounded(static_cast<size_t>(count) * 5 * sizeof(int32_t)) + counters;
-}
-
 extern "C" status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
                                  const int32_t *ids, int64_t count, void *scratch)
 {

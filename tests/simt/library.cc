@@ -82,12 +82,6 @@ extern "C" const char *cuda_products_library(const struct cuda_products *product
     return "plain loops";
 }
 
-extern "C" size_t cuda_sort_scratch(int64_t count)
-{
-    (void)count;
-    return 64;
-}
-
 extern "C" status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
                                  const int32_t *ids, int64_t count, void *scratch)
 {

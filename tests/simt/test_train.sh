@@ -181,6 +181,28 @@ objectives() {
     dpo
 }
 
+# What a plan says of a GPU's memory is enough, and a tenth less is not; the products' workspace of 32 MiB is the library's,
+# which the emulator has not.
+memory() {
+    local way bytes
+    local large="train.device=cuda train.max_steps=1 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
+        model.num_layers=12 model.hidden_size=64 batch.global_size=16 batch.micro_size=16"
+    for way in none full; do
+        # shellcheck disable=SC2086
+        on gpu 0 plan recipe.yaml --json $large train.activation_checkpointing=$way
+        bytes=$(sed -n 's/.*"device_bytes": *\([0-9]*\).*/\1/p' out)
+        [ "${bytes:-0}" -gt $((50 << 20)) ] || fail "no bytes are planned: $bytes"
+        bytes=$((bytes - (32 << 20)))
+        # shellcheck disable=SC2086
+        SIMT_MEMORY_MIB=$((bytes / 10 * 9 >> 20)) on gpu 70 train recipe.yaml run_dir=less $large train.activation_checkpointing=$way
+        one_line 70 'out of memory on GPU 0'
+        # shellcheck disable=SC2086
+        SIMT_MEMORY_MIB=$((bytes / 100 * 102 + (1 << 20) >> 20)) on gpu 0 train recipe.yaml run_dir=enough-$way $large train.activation_checkpointing=$way
+        echo "$bytes" >>sizes
+    done
+    [ "$(sed -n 2p sizes)" -lt $(($(sed -n 1p sizes) * 8 / 10)) ] || fail "full takes no less: $(tr '\n' ' ' <sizes)"
+}
+
 errors() {
     on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
     one_line 78 'in a fixed order'

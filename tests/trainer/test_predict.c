@@ -131,6 +131,36 @@ static void test_published(const char *source)
     CHECK_NEAR(predict(&recipe, 8, &cluster).step, 2.80, 0.1 * 2.80);
 }
 
+/* The micro-batch that fits: one more does not. What is computed again takes time, and less memory. */
+static void test_memory(void)
+{
+    struct cluster cluster = simple;
+    struct recipe recipe = make_recipe(gpt2);
+    struct prediction kept = predict(&recipe, 1, &simple);
+    int64_t most = 0;
+    cluster.device.memory_gib = (double)kept.device_bytes / 1073741824.0 + 0.01;
+    CHECK_OK(predict_micro_size(&recipe, 1, &cluster, &most));
+    CHECK(most >= recipe.batch.micro_size && most < recipe.batch.global_size);
+    recipe.batch.micro_size = most;
+    CHECK(predict(&recipe, 1, &cluster).fits);
+    recipe.batch.micro_size = most + 1;
+    CHECK(!predict(&recipe, 1, &cluster).fits);
+    cluster.device.memory_gib = 0.1;
+    CHECK_OK(predict_micro_size(&recipe, 1, &cluster, &most));
+    CHECK_EQUAL(most, 0);
+
+    recipe = make_recipe(gpt2);
+    strcpy(recipe.train.activation_checkpointing, "full");
+    struct prediction full = predict(&recipe, 1, &simple);
+    CHECK_NEAR(full.products - kept.products, 2e-12 * 8 * 256 * 11 * 12.0 * 768 * 768,
+               1e-3); /* biases are no products */
+    CHECK_NEAR(full.attention, kept.attention * (7 + 2 * 11.0 / 12) / 7, 1e-9);
+    strcpy(recipe.train.activation_checkpointing, "selective");
+    struct prediction some = predict(&recipe, 1, &simple);
+    CHECK(some.products == kept.products && some.passes > kept.passes);
+    CHECK(full.device_bytes < some.device_bytes && some.device_bytes < kept.device_bytes);
+}
+
 static void test_search(void)
 {
     enum { MOST = 32 };
@@ -240,6 +270,7 @@ int main(void)
     test_alone();
     test_traffic();
     test_divided();
+    test_memory();
     test_search();
     test_refused();
     test_published(source);

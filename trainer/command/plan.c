@@ -38,11 +38,18 @@ static void print_memory(const struct plan *plan)
     }
     print_bytes("  kernels", plan->buffers.kernels);
     print_bytes("  loaders", plan->buffers.loaders);
+    if (plan->buffers.pinned > 0) {
+        print_bytes("  page-locked", plan->buffers.pinned);
+    }
     print_bytes("  snapshot", plan->buffers.snapshot);
     print_bytes("  checkpoint writer", plan->buffers.writer);
     print_bytes("  communication", plan->buffers.communication);
     print_bytes("  program", plan->buffers.program);
     print_bytes("total", plan->total_bytes);
+    if (plan->device == DEVICE_CUDA) {
+        bool less = plan->device_memory > 0 && plan->device_bytes > plan->device_memory;
+        print_bytes(less ? "GPU DOES NOT FIT: needed" : "of it on the GPU", plan->device_bytes);
+    }
 }
 
 static void print_schedule(const struct recipe *r, const struct plan *plan)
@@ -86,6 +93,7 @@ static void print_seconds(const char *name, double seconds, double hidden)
 struct outlook {
     struct cluster cluster;
     struct prediction step;
+    int64_t micro_size; /* the largest that fits */
     struct prediction layouts[LAYOUTS_TOLD];
     int layout_count;
 };
@@ -124,6 +132,7 @@ static void print_outlook(const struct outlook *o)
         printf("  %-24s %16.1f %%\n", "MFU", 100 * p->mfu);
     }
     print_bytes(p->fits ? "of a device's memory" : "DOES NOT FIT: needed", p->device_bytes);
+    print_count("largest micro_size", o->micro_size);
     print_layouts(o);
 }
 
@@ -180,10 +189,10 @@ static json_t *memory_object(const struct plan *plan)
 
 static json_t *buffers_object(const struct plan_buffers *b)
 {
-    return json_pack("{sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
-                     (json_int_t)b->loaders, "snapshot", (json_int_t)b->snapshot, "writer",
-                     (json_int_t)b->writer, "communication", (json_int_t)b->communication,
-                     "program", (json_int_t)b->program);
+    return json_pack("{sI sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
+                     (json_int_t)b->loaders, "pinned", (json_int_t)b->pinned, "snapshot",
+                     (json_int_t)b->snapshot, "writer", (json_int_t)b->writer, "communication",
+                     (json_int_t)b->communication, "program", (json_int_t)b->program);
 }
 
 static json_t *parts_object(const struct plan *plan)
@@ -221,6 +230,7 @@ static void put_outlook(json_t *all, const struct outlook *o)
     }
     json_object_set_new(all, "cluster", json_string(o->cluster.name));
     json_object_set_new(all, "prediction", prediction_object(&o->step));
+    put_integer(all, "largest_micro_size", o->micro_size);
     json_object_set_new(all, "layouts", layouts);
 }
 
@@ -239,6 +249,7 @@ static json_t *plan_object(const struct recipe *r, const struct plan *plan)
     put_integer(all, "rank_parameters", plan->rank_parameters);
     json_object_set_new(all, "rank_bytes", memory_object(plan));
     put_integer(all, "rank_bytes_total", plan->total_bytes);
+    put_integer(all, "device_bytes", plan->device_bytes);
     json_object_set_new(all, "buffers", buffers_object(&plan->buffers));
     put_integer(all, "tokens_per_step", plan->tokens);
     put_integer(all, "micro_steps", plan->micro_steps);
@@ -299,6 +310,7 @@ static status look_ahead(const struct request *q, const struct recipe *r, const 
 {
     TRY(cluster_read(q->cluster, &out->cluster));
     TRY(predict_step(r, plan, &out->cluster, &out->step));
+    TRY(predict_micro_size(r, (int)q->ranks, &out->cluster, &out->micro_size));
     return predict_layouts(r, (int)q->ranks, &out->cluster, out->layouts, LAYOUTS_TOLD,
                            &out->layout_count);
 }

@@ -40,3 +40,10 @@ status mirror_pull(const struct mirror *m, size_t first, size_t bytes)
                                 : device_read(m->device, m->stream, (char *)m->host + first,
                                               (const char *)m->placed + first, bytes);
 }
+
+status mirror_fetch(const struct mirror *m, size_t first, size_t bytes)
+{
+    return m->placed == m->host ? STATUS_OK
+                                : device_copy(m->device, m->stream, (char *)m->host + first,
+                                              (const char *)m->placed + first, bytes);
+}

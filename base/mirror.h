@@ -20,5 +20,8 @@ void mirror_destroy(struct mirror *m);
  * stream is through. */
 status mirror_push(const struct mirror *m, size_t first, size_t bytes);
 
+/* mirror_fetch - queue the way to the host of these bytes from `first` on: they are there once the stream was waited for. */
+status mirror_fetch(const struct mirror *m, size_t first, size_t bytes);
+
 /* mirror_pull - wait for what is queued, and for these bytes from `first` on.  Errors: STATUS_HANG */
 status mirror_pull(const struct mirror *m, size_t first, size_t bytes);

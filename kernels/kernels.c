@@ -581,18 +581,16 @@ status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *mo
 
 status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
 {
-    *out = 0;
     REQUIRE(count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
             "sum_of_squares: %lld elements at %p", (long long)count, (const void *)x);
     DISPATCH(k, sum_of_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, x, count);
 }
 
-status sum_of_floats(struct kernels *k, double *out, const float *x, int64_t count)
+status tally_rows(struct kernels *k, double *out, const struct tally *t, int64_t rows)
 {
-    *out = 0;
-    REQUIRE(count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
-            "sum_of_floats: %lld elements at %p", (long long)count, (const void *)x);
-    DISPATCH(k, sum_of_floats, (double)count, 4.0 * (double)count, k, out, x, count);
+    REQUIRE(rows >= 0 && (t->best != NULL || t->entropies == NULL), STATUS_INTERNAL,
+            "tally_rows: %lld rows, or entropies alone", (long long)rows);
+    DISPATCH(k, tally_rows, (double)rows, 16.0 * (double)rows, k, out, t, rows);
 }
 
 status floats_add(struct kernels *k, float *to, const float *from, int64_t count)

@@ -360,11 +360,23 @@ status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *mo
                   const float *moment2, int64_t count, const struct adamw *settings);
 
 /* sum_of_squares - of f32 [count] in double precision with a fixed order; NaN or infinity in any
- * element comes out as such. The result is ready on return (the step's one synchronisation). */
+ * element comes out as such. out: f64 on the device. */
 status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count);
 
-/* sum_of_floats - likewise the plain sum. */
-status sum_of_floats(struct kernels *k, double *out, const float *x, int64_t count);
+/* What is told of a classifier's rows. */
+struct tally {
+    const float *losses;    /* f32 [N], 0 where a row is not counted */
+    const int32_t *targets; /* int32 [N] */
+    int32_t ignored;        /* this target is not counted */
+    const int32_t *best;    /* int32 [N]; NULL: not wanted */
+    const float *entropies; /* f32 [N]; given with best or not at all */
+};
+
+/* tally_rows - the sum of the losses, the counted rows, those of them whose best id is the target, and the sum of their
+ * entropies, in a fixed order.
+ *
+ * Shapes    out: f64 [2, 3 or 4] on the device, as much of it as is wanted */
+status tally_rows(struct kernels *k, double *out, const struct tally *t, int64_t rows);
 
 /* floats_add - to += from, f32 [count]. */
 status floats_add(struct kernels *k, float *to, const float *from, int64_t count);

@@ -33,7 +33,7 @@
     X(lamb_moments)                                                                                \
     X(lamb_apply)                                                                                  \
     X(sum_of_squares)                                                                              \
-    X(sum_of_floats)                                                                               \
+    X(tally_rows)                                                                                  \
     X(floats_add)                                                                                  \
     X(convert)
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mirror.h"
 #include "base/random.h"
 #include "trainer/feed.h"
 
@@ -14,7 +15,8 @@ struct bench {
     const struct objective *objective;
     struct update *update;
     struct feed *feed;
-    float *losses; /* on the device */
+    float *losses;      /* on the device */
+    struct mirror told; /* f64, sums of the objective's that are read once a step */
     struct batch batch;
     int32_t *tokens, *targets, *positions, *cu_rows;
     int32_t *segments, *masked_rows, *labels; /* of sentence pairs */
@@ -110,6 +112,8 @@ static status bench_create(struct bench *b)
     TRY(b->objective->looks_ahead ? make_pairs(b) : STATUS_OK);
     TRY(feed_create(s->device, kernels_stream(s->kernels), b->batch.rows, &b->feed));
     TRY(device_allocate(s->device, losses_bytes(s), "losses", (void **)&b->losses));
+    TRY(mirror_create(s->device, kernels_stream(s->kernels), OBJECTIVE_SUMS * sizeof(double),
+                      "sums", &b->told));
     TRY(model_initialise(s->model, (uint64_t)s->recipe.seed));
     TRY(session_update(s, 1, &b->update));
     return update_release_weights(b->update);
@@ -120,6 +124,7 @@ static status bench_destroy(struct bench *b)
     status result = update_destroy(&b->update);
     KEEP_FIRST(result, feed_destroy(&b->feed));
     device_release(b->session->device, b->losses, losses_bytes(b->session));
+    mirror_destroy(&b->told);
     free(b->tokens);
     free(b->targets);
     free(b->positions);
@@ -192,12 +197,17 @@ static status one_step(struct bench *b)
         .mean_logits = b->losses + 2 * b->batch.rows,
         .row_scales = b->losses + 3 * b->batch.rows,
         .best = (int32_t *)(b->losses + 4 * b->batch.rows),
+        .later = device_is_host(s->device) || b->objective->tallied == 0 ? NULL : b->told.placed,
     };
     TRY(bucket_begin_round(update_buckets(b->update)));
     TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
     TRY(model_backward(m, &input, update_gradients(b->update), on_final, b));
     TRY(bucket_finish(update_buckets(b->update)));
     TRY(update_sum_of_squares(b->update, &squares));
+    if (views.later != NULL) {
+        TRY(mirror_pull(&b->told, 0, sizeof sums));
+        memcpy(sums, b->told.host, sizeof sums);
+    }
     TRY(comm_sum_exact(s->mesh.world, &squares, 1));
     double scale = 1 / sums[OBJECTIVE_COUNT];
     return update_apply(b->update, ++b->steps, s->recipe.optimizer.learning_rate,

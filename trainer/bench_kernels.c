@@ -308,8 +308,7 @@ static status run_lamb_apply(struct kernels_bench *b)
 
 static status run_sum_of_squares(struct kernels_bench *b)
 {
-    double sum;
-    return sum_of_squares(b->k, &sum, b->flat[3].data, b->flat_elems);
+    return sum_of_squares(b->k, b->sums, b->flat[3].data, b->flat_elems);
 }
 
 static status run_convert(struct kernels_bench *b)

@@ -7,6 +7,8 @@
  *   passes      bytes of norms (16 C elements a layer and token), activations and their gradients (5 F), biases
  *               (3 C + F), attention's row sums (2 C), embedding (5 C once), logits (2 V once), and of gradients
  *               that are added up (8 a weight and micro-batch, 4 for the first), at the memory's rate
+ *   again       what backward makes again (train.activation_checkpointing): selective reads and writes another 4 C + 2 F
+ *               elements a layer and token but in the last one; full does these layers' forward pass once more
  *   optimizer   34 bytes a weight that the rank updates: gradient twice, moments and weight read and written,
  *               copy written
  *   starts      12 operations forward and 22 backward a layer

@@ -10,6 +10,7 @@
 #include "trainer/objective/head.h"
 #include "trainer/objective/whole_batch.h"
 #include "trainer/objective/whole_vectors.h"
+#include "trainer/told.h"
 
 struct step {
     struct step_parts parts;
@@ -32,6 +33,7 @@ struct step {
     bool have_batch, last;
     status fetched;                                 /* what fetching it said */
     struct exact_sum sums[OBJECTIVE_SUMS], squares; /* of this rank, since the ranks last met */
+    struct told *told;                              /* NULL: sums are read at once */
 };
 
 /* The one small reduction of a step: sums over the batch and its tokens, then what ranks of a tensor group
@@ -87,6 +89,7 @@ static status make(struct step *s, size_t rows)
     struct stream *stream = kernels_stream(s->parts.kernels);
     TRY(feed_create(dev, stream, s->parts.micro_rows, &s->feed));
     TRY(feed_create(dev, stream, s->parts.micro_rows, &s->evaluation_feed));
+    TRY(s->parts.objective->tallied > 0 ? told_create(s->parts.kernels, &s->told) : STATUS_OK);
     TRY(mirror_create(dev, stream, STEP_ROW_ARRAYS * rows * sizeof *s->losses, "losses", &s->made));
     s->row_scales = s->made.placed;
     const struct model_config *c = model_config_of(s->parts.model);
@@ -133,6 +136,7 @@ status step_destroy(struct step **s)
         KEEP_FIRST(result, feed_destroy(&(*s)->feed));
         KEEP_FIRST(result, feed_destroy(&(*s)->evaluation_feed));
         mirror_destroy(&(*s)->made);
+        told_destroy(&(*s)->told);
         head_destroy(&(*s)->task);
         whole_vectors_destroy(&(*s)->vectors);
         free((*s)->shares);
@@ -226,21 +230,13 @@ static struct objective_views views_of(const struct step *s, const struct batch 
 
 /* ---- one micro-batch ---- */
 
-static status require_finite(double loss, const struct batch *batch)
+static status require_finite(double loss, const char *samples)
 {
-    if (isfinite(loss)) {
-        return STATUS_OK;
-    }
-    char samples[256] = "";
-    int used = 0;
-    for (int64_t i = 0; i < batch->sequences && used < 200; i++) {
-        used += snprintf(samples + used, sizeof samples - (size_t)used, " %lld",
-                         (long long)batch->samples[i]);
-    }
-    RAISE(STATUS_NOT_FINITE,
-          "the loss is %g in the micro-batch of samples%s; the weights were not updated. Lower "
-          "optimizer.learning_rate, lengthen the warm-up, or look at these samples",
-          loss, samples);
+    REQUIRE(isfinite(loss), STATUS_NOT_FINITE,
+            "the loss is %g in the micro-batch of samples%s; the weights were not updated. Lower "
+            "optimizer.learning_rate, lengthen the warm-up, or look at these samples",
+            loss, samples);
+    return STATUS_OK;
 }
 
 static status on_final(void *user, int64_t first)
@@ -261,6 +257,40 @@ static void add_sums(struct step *s, const double own[OBJECTIVE_SUMS], double su
     }
 }
 
+/* What has waited on the device and arrived. */
+static status add_told(struct step *s, double sums[OBJECTIVE_SUMS])
+{
+    const char *samples = NULL;
+    status result = STATUS_OK;
+    for (const double *own; (own = told_next(s->told, &samples)) != NULL;) {
+        KEEP_FIRST(result, require_finite(own[OBJECTIVE_LOSS], samples));
+        add_sums(s, own, sums);
+    }
+    return result;
+}
+
+/* The loss and its gradient; the sums at once, or where they wait. */
+static status take_loss(struct step *s, const struct batch *batch, struct objective_views *views,
+                        double sums[OBJECTIVE_SUMS])
+{
+    double own[OBJECTIVE_SUMS] = {0};
+    char samples[TOLD_SAMPLES_BYTES];
+    watchdog_phase("loss", 0);
+    if (s->told != NULL) {
+        if (told_is_full(s->told)) {
+            TRY(told_pull(s->told));
+            TRY(add_told(s, sums));
+        }
+        TRY(told_place(s->told, batch, &views->later));
+        return s->parts.objective->loss(s->parts.kernels, batch, views, true, own);
+    }
+    TRY(s->parts.objective->loss(s->parts.kernels, batch, views, true, own));
+    told_name_samples(batch, samples);
+    TRY(require_finite(own[OBJECTIVE_LOSS], samples));
+    add_sums(s, own, sums);
+    return STATUS_OK;
+}
+
 /* The first of a step sets the gradients, the others add to them; after the last they are final. */
 static status micro_batch(struct step *s, int64_t step, const struct batch *batch, bool fresh,
                           double sums[OBJECTIVE_SUMS])
@@ -275,11 +305,7 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
     struct bucket_set *buckets = update_buckets(p->update);
     TRY(bucket_begin_round(buckets));
     struct objective_views views = views_of(s, &placed, &input, hidden, true);
-    double own[OBJECTIVE_SUMS] = {0};
-    watchdog_phase("loss", 0);
-    TRY(p->objective->loss(p->kernels, batch, &views, true, own));
-    TRY(require_finite(own[OBJECTIVE_LOSS], batch));
-    add_sums(s, own, sums);
+    TRY(take_loss(s, batch, &views, sums));
     watchdog_phase("backward", 0);
     TRY(model_backward(p->model, &input, update_gradients(p->update), on_final, s));
     return bucket_end_round(buckets);
@@ -519,7 +545,10 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     }
     watchdog_phase("gradient reduction", 0);
     TRY(bucket_finish(update_buckets(p->update)));
+    /* The step's one wait for the device is that for the squares, and sums come with them. */
+    KEEP_FIRST(mine, told_fetch(s->told));
     KEEP_FIRST(mine, update_sum_of_squares(p->update, &s->squares));
+    KEEP_FIRST(mine, add_told(s, small));
     small[SMALL_SQUARES] = exact_value(&s->squares);
     if (mine == STATUS_OK && more) {
         double waiting = clock_seconds();
@@ -560,8 +589,13 @@ static status evaluate_batch(struct step *s, const struct batch *batch, double s
     TRY(model_forward(p->model, &input, &hidden));
     struct objective_views views = views_of(s, &placed, &input, hidden, false);
     double own[OBJECTIVE_SUMS] = {0};
+    const char *samples = NULL;
+    TRY(s->told != NULL ? told_place(s->told, batch, &views.later) : STATUS_OK);
     TRY(p->objective->loss(p->kernels, batch, &views, false, own));
-    add_sums(s, own, sums);
+    TRY(told_pull(s->told));
+    const double *told = told_next(s->told, &samples);
+    add_sums(s, told != NULL ? told : own, sums);
+    (void)told_next(s->told, &samples);
     return STATUS_OK;
 }
 

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/mirror.h"
+
 #include "comm/partition.h"
 
 struct update {
@@ -17,6 +19,7 @@ struct update {
     int range_count;
     int64_t weight_elements;
     struct optimizer_squares *squares; /* [parameters], for trust ratios */
+    struct mirror parts; /* f64, of the gradients' squares; not there: to be counted */
 };
 
 int update_stage(int zero_stage, int data_ranks)
@@ -156,27 +159,6 @@ static status rehearse(struct update *u)
                : STATUS_OK;
 }
 
-status update_create(const struct update_options *options, struct update **out)
-{
-    *out = NULL;
-    struct update *u = calloc(1, sizeof *u);
-    REQUIRE(u != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
-    u->options = *options;
-    u->stage = update_stage(options->zero_stage, comm_size(options->mesh->data));
-    status result = make_buckets(u);
-    if (result == STATUS_OK) {
-        result = make_optimizer(u);
-    }
-    if (result == STATUS_OK) {
-        result = rehearse(u);
-    }
-    if (result != STATUS_OK) {
-        (void)update_destroy(&u);
-    }
-    *out = u;
-    return result;
-}
-
 status update_destroy(struct update **u)
 {
     status result = STATUS_OK;
@@ -184,6 +166,7 @@ status update_destroy(struct update **u)
         result = bucket_destroy(&(*u)->buckets);
         free((*u)->gradients);
         free((*u)->squares);
+        mirror_destroy(&(*u)->parts);
         free((*u)->ranges);
         if ((*u)->weights != NULL) {
             device_release(kernels_device((*u)->options.kernels), (*u)->weights,
@@ -230,41 +213,87 @@ bool update_is_sharded(const struct update *u)
 /* ---- the norm ---- */
 
 /* In one piece, or by the blocks that a bucket has at any number of ranks. */
-static status add_squares(const struct update *u, int bucket, struct range part,
-                          struct exact_sum *sum)
+static status add_squares(const struct update *u, int bucket, struct range part, int64_t *count)
 {
+    double *parts = u->parts.placed;
     int64_t share = bucket_share(u->buckets, bucket).first, end = part.first + part.count;
     for (int64_t first = part.first, next; first < end; first = next) {
         int64_t block = share + (first - share) / BUCKET_BLOCK * BUCKET_BLOCK + BUCKET_BLOCK;
         next = u->options.ordered > 0 && block < end ? block : end;
-        double squares = 0;
-        TRY(sum_of_squares(u->options.kernels, &squares, bucket_sum(u->buckets, bucket, first),
-                           next - first));
-        exact_add(sum, squares);
+        TRY(parts == NULL ? STATUS_OK
+                          : sum_of_squares(u->options.kernels, parts + *count,
+                                           bucket_sum(u->buckets, bucket, first), next - first));
+        (*count)++;
     }
     return STATUS_OK;
 }
 
 /* Without what every rank of the tensor group holds. */
-static status add_own_squares(const struct update *u, int bucket, struct exact_sum *sum)
+static status add_own_squares(const struct update *u, int bucket, int64_t *count)
 {
-    int count = 0;
-    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
-    for (int i = 0; i < count; i++) {
+    int all_count = 0;
+    const struct model_parameter *parameters = model_parameters(u->options.model, &all_count);
+    for (int i = 0; i < all_count; i++) {
         const struct model_parameter *p = &parameters[i];
         struct range all = {p->first, p->replicated || !p->trained ? 0 : p->rows * p->columns};
-        TRY(add_squares(u, bucket, common(bucket_share(u->buckets, bucket), all), sum));
+        TRY(add_squares(u, bucket, common(bucket_share(u->buckets, bucket), all), count));
     }
     return STATUS_OK;
 }
 
-status update_sum_of_squares(struct update *u, struct exact_sum *out)
+/* All parts of this rank, in their order. */
+static status queue_squares(const struct update *u, int64_t *count)
 {
     bool first = comm_rank(u->options.mesh->tensor) == 0;
-    *out = (struct exact_sum){{0}, 0, 0};
+    *count = 0;
     for (int b = 0; b < bucket_count(u->buckets); b++) {
-        TRY(first ? add_squares(u, b, bucket_share(u->buckets, b), out)
-                  : add_own_squares(u, b, out));
+        TRY(first ? add_squares(u, b, bucket_share(u->buckets, b), count)
+                  : add_own_squares(u, b, count));
+    }
+    return STATUS_OK;
+}
+
+static status make_parts(struct update *u)
+{
+    int64_t count = 0;
+    TRY(queue_squares(u, &count));
+    return mirror_create(kernels_device(u->options.kernels), kernels_stream(u->options.kernels),
+                         (size_t)(count + 1) * sizeof(double), "the gradients' squares", &u->parts);
+}
+
+status update_create(const struct update_options *options, struct update **out)
+{
+    *out = NULL;
+    struct update *u = calloc(1, sizeof *u);
+    REQUIRE(u != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
+    u->options = *options;
+    u->stage = update_stage(options->zero_stage, comm_size(options->mesh->data));
+    status result = make_buckets(u);
+    if (result == STATUS_OK) {
+        result = make_optimizer(u);
+    }
+    if (result == STATUS_OK) {
+        result = make_parts(u);
+    }
+    if (result == STATUS_OK) {
+        result = rehearse(u);
+    }
+    if (result != STATUS_OK) {
+        (void)update_destroy(&u);
+    }
+    *out = u;
+    return result;
+}
+
+status update_sum_of_squares(struct update *u, struct exact_sum *out)
+{
+    int64_t count = 0;
+    const double *parts = u->parts.host;
+    *out = (struct exact_sum){{0}, 0, 0};
+    TRY(queue_squares(u, &count));
+    TRY(mirror_pull(&u->parts, 0, (size_t)count * sizeof *parts));
+    for (int64_t i = 0; i < count; i++) {
+        exact_add(out, parts[i]);
     }
     return STATUS_OK;
 }

@@ -35,8 +35,23 @@ status CPU(floats_add)(struct kernels *k, float *to, const float *from, int64_t 
     return STATUS_OK;
 }
 
-status CPU(sum_of_floats)(struct kernels *k, double *out, const float *x, int64_t count)
+status CPU(tally_rows)(struct kernels *k, double *out, const struct tally *t, int64_t rows)
 {
-    *out = sum(k, x, count, REDUCE_PLAIN);
+    int64_t counted = 0, right = 0;
+    double entropy = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        bool counts = t->targets[i] != t->ignored;
+        counted += counts;
+        right += counts && t->best != NULL && t->best[i] == t->targets[i];
+        entropy += counts && t->entropies != NULL ? (double)t->entropies[i] : 0;
+    }
+    out[0] = sum(k, t->losses, rows, REDUCE_PLAIN);
+    out[1] = (double)counted;
+    if (t->best != NULL) {
+        out[2] = (double)right;
+    }
+    if (t->entropies != NULL) {
+        out[3] = entropy;
+    }
     return STATUS_OK;
 }

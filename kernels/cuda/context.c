@@ -14,7 +14,6 @@ static void destroy(struct kernels *k)
     }
     cuda_products_destroy(&cuda->products);
     arena_destroy(&cuda->scratch);
-    device_host_release(k->device, cuda->result, sizeof *cuda->result);
     (void)device_stream_destroy(k->device, &k->stream);
     free(cuda);
 }
@@ -26,7 +25,6 @@ static status make(struct kernels *k, int64_t classifier_rows)
     cuda->classifier_rows = classifier_rows;
     TRY(device_stream_create(k->device, 0, &k->stream));
     TRY(arena_create(k->device, bytes, "the kernels' workspace", &cuda->scratch));
-    TRY(device_host_allocate(k->device, sizeof *cuda->result, "a sum", (void **)&cuda->result));
     return cuda_products_create(k, &cuda->products);
 }
 

@@ -19,7 +19,6 @@ struct cuda_products; /* the matrix library, and how it does each shape */
 struct cuda_state {
     struct arena scratch;
     int64_t classifier_rows; /* of logits that exist at a time */
-    double *result;          /* the host's: where a sum arrives */
     struct cuda_products *products;
 };
 
@@ -60,7 +59,7 @@ static inline struct cuda_state *cuda_of(const struct kernels *k)
     X(lamb_moments)                                                                                \
     X(lamb_apply)                                                                                  \
     X(sum_of_squares)                                                                              \
-    X(sum_of_floats)                                                                               \
+    X(tally_rows)                                                                                  \
     X(floats_add)                                                                                  \
     X(convert)
 

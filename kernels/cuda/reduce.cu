@@ -5,9 +5,8 @@
  *           blocks' sums in the same manner. NaN and infinity come out as such. */
 #include "kernels/cuda/operation.cuh"
 
-enum { REDUCE_THREADS = 256, REDUCE_ELEMS = 16384 };
+enum { REDUCE_THREADS = 256, TALLY_THREADS = 512, REDUCE_ELEMS = 16384 };
 
-template <bool SQUARES>
 __global__ void __launch_bounds__(REDUCE_THREADS)
     sum_slices(double *parts, const float *x, int64_t count, int64_t slice)
 {
@@ -17,7 +16,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     double sum = 0;
     for (int64_t i = from + threadIdx.x; i < to; i += REDUCE_THREADS) {
         double value = static_cast<double>(x[i]);
-        sum += SQUARES ? value * value : value;
+        sum += value * value;
     }
     sum = block_sum<REDUCE_THREADS>(sum, scratch);
     if (threadIdx.x == 0) {
@@ -36,6 +35,30 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     sum = block_sum<REDUCE_THREADS>(sum, scratch);
     if (threadIdx.x == 0) {
         *out = sum;
+    }
+}
+
+/* One block: rows are few beside what they were made of. */
+__global__ void __launch_bounds__(TALLY_THREADS)
+    tally_all(double *out, const struct tally t, int64_t rows)
+{
+    GPU_SHARED(double, scratch, TALLY_THREADS);
+    double sums[4] = {};
+    for (int64_t i = threadIdx.x; i < rows; i += TALLY_THREADS) {
+        bool counted = t.targets[i] != t.ignored;
+        sums[0] += static_cast<double>(t.losses[i]);
+        sums[1] += counted;
+        sums[2] += counted && t.best != nullptr && t.best[i] == t.targets[i];
+        sums[3] += counted && t.entropies != nullptr ? static_cast<double>(t.entropies[i]) : 0.0;
+    }
+    int wanted = t.entropies != nullptr ? 4 : t.best != nullptr ? 3 : 2;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        double sum = j < wanted ? block_sum<TALLY_THREADS>(sums[j], scratch) : 0.0;
+        if (threadIdx.x == 0 && j < wanted) {
+            out[j] = sum;
+        }
+        __syncthreads();
     }
 }
 
@@ -88,13 +111,8 @@ extern "C" status cuda_doubles_add(struct kernels *k, double *out, const double 
     return STATUS_OK;
 }
 
-template <bool SQUARES>
-static status sum(struct kernels *k, double *out, const float *x, int64_t count)
+extern "C" status cuda_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
 {
-    *out = 0;
-    if (count == 0) {
-        return STATUS_OK;
-    }
     int64_t slice = cuda_reduce_slice(count, 1);
     int64_t blocks = (count + slice - 1) / slice;
     struct arena *scratch = &cuda_of(k)->scratch;
@@ -103,24 +121,18 @@ static status sum(struct kernels *k, double *out, const float *x, int64_t count)
     TRY(arena_take(scratch, static_cast<size_t>(blocks + 1) * sizeof(double), &memory));
     arena_release(scratch, mark);
     double *parts = static_cast<double *>(memory);
-    LAUNCH(k, sum_slices<SQUARES>, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, parts + 1, x,
-           count, slice);
-    TRY(cuda_doubles_add(k, parts, parts + 1, blocks));
-    double *result = cuda_of(k)->result;
-    TRY(device_copy(k->device, k->stream, result, parts, sizeof *out));
-    TRY(device_wait(k->device, k->stream, CUDA_WAIT_SECONDS));
-    *out = *result;
+    if (blocks > 0) {
+        LAUNCH(k, sum_slices, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, parts, x, count,
+               slice);
+    }
+    return cuda_doubles_add(k, out, parts, blocks);
+}
+
+extern "C" status cuda_tally_rows(struct kernels *k, double *out, const struct tally *t,
+                                  int64_t rows)
+{
+    LAUNCH(k, tally_all, 1, TALLY_THREADS, 0, out, *t, rows);
     return STATUS_OK;
-}
-
-extern "C" status cuda_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
-{
-    return sum<true>(k, out, x, count);
-}
-
-extern "C" status cuda_sum_of_floats(struct kernels *k, double *out, const float *x, int64_t count)
-{
-    return sum<false>(k, out, x, count);
 }
 
 extern "C" status cuda_floats_add(struct kernels *k, float *to, const float *from, int64_t count)

@@ -151,21 +151,55 @@ static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
     CHECK_OK(sum_of_squares(other, &b, p, count));
     CHECK(memcmp(&a, &b, sizeof a) == 0);
     CHECK_NEAR(a, reference_sum_of_squares(p, count), 1e-12 * a);
-    operation_fill(x, 2, 1);
-    CHECK_OK(sum_of_floats(k, &a, p, count));
-    CHECK_OK(sum_of_floats(other, &b, p, count));
-    CHECK(memcmp(&a, &b, sizeof a) == 0);
-    CHECK_NEAR(a, reference_sum_of_floats(p, count), 1e-12 * (double)count);
     p[count - 1] = INFINITY;
     CHECK_OK(sum_of_squares(k, &a, p, count));
     CHECK(isinf(a));
     p[count / 2] = NAN;
     CHECK_OK(sum_of_squares(k, &a, p, count));
-    CHECK_OK(sum_of_floats(k, &b, p, count));
-    CHECK(isnan(a) && isnan(b));
+    CHECK(isnan(a));
     CHECK_OK(sum_of_squares(k, &a, p, 0));
     CHECK(a == 0);
     operation_release(&x);
+}
+
+/* Rows of a classifier, of which every third is not counted; as much as is wanted, and no more. */
+static void test_tally(struct kernels *k, struct kernels *other, int64_t count)
+{
+    struct tensor losses = operation_random(DTYPE_F32, 1, count, 1, 1);
+    struct tensor entropies = operation_random(DTYPE_F32, 1, count, 2, 1);
+    int32_t *targets = malloc((size_t)count * sizeof *targets);
+    int32_t *best = malloc((size_t)count * sizeof *best);
+    double right = 0, counted = 0, entropy = 0;
+    CHECK(targets != NULL && best != NULL);
+    for (int64_t i = 0; i < count; i++) {
+        bool told = i % 3 != 1;
+        targets[i] = told ? (int32_t)(i % 7) : -100;
+        best[i] = told ? (int32_t)(i % 5) : -100;
+        ((float *)losses.data)[i] *= told ? 1.0f : 0.0f;
+        right += told && i % 7 == i % 5;
+        counted += told;
+        entropy += told ? (double)((float *)entropies.data)[i] : 0;
+    }
+    struct tally t = {losses.data, targets, -100, best, entropies.data};
+    double a[4], b[4];
+    CHECK_OK(tally_rows(k, a, &t, count));
+    CHECK_OK(tally_rows(other, b, &t, count));
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    CHECK_NEAR(a[0], reference_sum_of_floats(losses.data, count), 1e-12 * (double)count);
+    CHECK(a[1] == counted && a[2] == right);
+    CHECK_NEAR(a[3], entropy, 1e-12 * (double)count);
+    t.entropies = NULL;
+    t.best = NULL;
+    a[2] = a[3] = 7;
+    CHECK_OK(tally_rows(k, a, &t, count));
+    CHECK(a[0] == b[0] && a[1] == counted && a[2] == 7 && a[3] == 7);
+    ((float *)losses.data)[count - 1] = NAN;
+    CHECK_OK(tally_rows(k, a, &t, count));
+    CHECK(isnan(a[0]));
+    free(targets);
+    free(best);
+    operation_release(&losses);
+    operation_release(&entropies);
 }
 
 static void test_addition(struct kernels *k, int64_t count)
@@ -266,6 +300,7 @@ static void test_all(struct kernels *k, struct kernels *other)
         }
         test_sums(k, other, counts[i]);
         test_addition(k, counts[i]);
+        test_tally(k, other, counts[i]);
     }
     test_lamb(k, other, 40003, 3);
     test_lamb_nan(k);

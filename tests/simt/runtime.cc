@@ -8,6 +8,7 @@
  * Streams   an operation waits in its queue until somebody waits for it or asks whether it is done, so that
  *           what the host reads too early is not there yet, and what it overwrites too early arrives changed.
  *           SIMT_STREAMS=eager runs everything as it is queued: the other end of what a GPU may do
+ * Waits     SIMT_WAITS=FILE: at the end, how often the host has waited until a stream was through
  * Not seen  two streams at the same time: one runs, then the other */
 #include <sys/mman.h>
 
@@ -50,6 +51,19 @@ int opened;
 std::map<size_t, size_t> blocks; /* first byte -> bytes */
 std::map<const char *, size_t> pinned;
 std::set<CUstream_st *> streams;
+
+struct wait_counter {
+    long count = 0;
+    ~wait_counter()
+    {
+        const char *path = getenv("SIMT_WAITS");
+        FILE *file = path != nullptr ? fopen(path, "w") : nullptr;
+        if (file != nullptr) {
+            fprintf(file, "%ld\n", count);
+            fclose(file);
+        }
+    }
+} waits;
 } // namespace
 
 struct CUstream_st {
@@ -389,6 +403,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     simt::device_access access;
     if (stream->queue.empty()) {
+        waits.count++;
         return cudaSuccess;
     }
     for (int i = 0; i < 32 && !stream->queue.empty(); i++) {
@@ -399,6 +414,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    waits.count++;
     drain(stream);
     return cudaSuccess;
 }

@@ -14,16 +14,9 @@ static status clm_loss(struct kernels *k, const struct batch *batch,
     };
     TRY(classifier_run(k, views->losses, NULL, views->hidden_gradient, views->head_gradient,
                        views->hidden, views->head, views->placed->targets, &c));
-    double loss = 0;
-    TRY(sum_of_floats(k, &loss, views->losses, batch->rows));
-    int64_t counted = 0;
-    for (int64_t i = 0; i < batch->rows; i++) {
-        counted += batch->targets[i] != BATCH_IGNORED;
-    }
-    sums[OBJECTIVE_LOSS] += loss;
-    sums[OBJECTIVE_COUNT] += (double)counted;
-    return STATUS_OK;
+    struct tally tally = {views->losses, views->placed->targets, BATCH_IGNORED, NULL, NULL};
+    return objective_tally(k, views, &tally, batch->rows, sums, OBJECTIVE_LOSS);
 }
 
 const struct objective objective_clm = {
-    .name = "clm", .counted = "tokens", .perplexity = true, .loss = clm_loss};
+    .name = "clm", .counted = "tokens", .perplexity = true, .tallied = 2, .loss = clm_loss};

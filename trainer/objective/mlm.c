@@ -30,21 +30,11 @@ static const struct objective_metric losses[] = {
     {NULL, 0, 0},
 };
 
-/* Adds the losses, the counted rows and those whose most probable id is the target to sums[0], [1], [2]. */
 static status add_up(struct kernels *k, const struct objective_views *views, const int32_t *targets,
-                     int64_t rows, double *sums)
+                     int64_t rows, double *sums, int first)
 {
-    double loss = 0;
-    const void *made = NULL;
-    TRY(sum_of_floats(k, &loss, views->losses, rows));
-    TRY(objective_read(views, views->best, (size_t)rows * sizeof *views->best, &made));
-    const int32_t *best = made;
-    sums[0] += loss;
-    for (int64_t i = 0; i < rows; i++) {
-        sums[1] += targets[i] != BATCH_IGNORED;
-        sums[2] += targets[i] != BATCH_IGNORED && targets[i] == best[i];
-    }
-    return STATUS_OK;
+    struct tally tally = {views->losses, targets, BATCH_IGNORED, views->best, NULL};
+    return objective_tally(k, views, &tally, rows, sums, first);
 }
 
 static status token_loss(struct kernels *k, const struct batch *batch,
@@ -61,7 +51,7 @@ static status token_loss(struct kernels *k, const struct batch *batch,
     };
     TRY(classifier_run(k, views->losses, views->best, views->hidden_gradient, views->head_gradient,
                        views->hidden, views->head, views->placed->masked_ids, &c));
-    return add_up(k, views, batch->masked_ids, batch->masked, sums + TOKEN_LOSS);
+    return add_up(k, views, views->placed->masked_ids, batch->masked, sums, TOKEN_LOSS);
 }
 
 static status example_loss(struct kernels *k, const struct batch *batch,
@@ -80,7 +70,7 @@ static status example_loss(struct kernels *k, const struct batch *batch,
     TRY(classifier_run(k, views->losses, views->best, views->pooled_gradient,
                        views->labels_gradient, views->pooled, views->labels,
                        views->placed->next_sentence, &c));
-    return add_up(k, views, batch->next_sentence, batch->sequences, sums + EXAMPLE_LOSS);
+    return add_up(k, views, views->placed->next_sentence, batch->sequences, sums, EXAMPLE_LOSS);
 }
 
 static status mlm_loss(struct kernels *k, const struct batch *batch,
@@ -96,4 +86,5 @@ const struct objective objective_mlm = {.name = "mlm",
                                         .counted = "predictions",
                                         .losses = losses,
                                         .looks_ahead = true,
+                                        .tallied = EXAMPLES_RIGHT + 1,
                                         .loss = mlm_loss};

@@ -41,6 +41,20 @@ status objective_read(const struct objective_views *views, const void *made, siz
     return mirror_pull(views->made, first, bytes);
 }
 
+status objective_tally(struct kernels *k, const struct objective_views *views,
+                       const struct tally *t, int64_t rows, double *sums, int first)
+{
+    double own[4] = {0};
+    if (views->later != NULL) {
+        return tally_rows(k, views->later + first, t, rows);
+    }
+    TRY(tally_rows(k, own, t, rows));
+    for (int i = 0; i < (t->entropies != NULL ? 4 : t->best != NULL ? 3 : 2); i++) {
+        sums[first + i] += own[i];
+    }
+    return STATUS_OK;
+}
+
 status objective_scale(const struct objective_views *views, int64_t rows, double weight)
 {
     float *scales = objective_host(views, views->row_scales);

@@ -57,6 +57,8 @@ struct objective_views {
     float *entropies, *mean_logits, *row_scales;
     int32_t *best;
     int32_t *some_index, *some_targets; /* of some of the rows */
+    double *
+        later; /* f64 [tallied] on the device, zero: read at the step's end; NULL: sums are told at once */
     struct tensor some_rows,
         some_gradient; /* [N, C] working memory, where the objective has a scratch */
     void *scratch;     /* host memory of scratch_bytes(N) */
@@ -88,6 +90,7 @@ struct objective {
     bool perplexity;                        /* exp(loss) says something: it is told */
     const struct objective_metric
         *losses;      /* the loss is the sum of these means; NULL: of the first two sums */
+    int tallied;      /* the first so many sums come from objective_tally alone */
     bool looks_ahead; /* example_weight is needed before a step's first gradient */
 
     size_t (*scratch_bytes)(int64_t rows); /* NULL: none, and no memory for some of the rows */
@@ -104,6 +107,10 @@ status objective_read(const struct objective_views *views, const void *made, siz
 /* objective_host, objective_place - where the host writes one of those arrays, and its way to the kernels. */
 void *objective_host(const struct objective_views *views, void *made);
 status objective_place(const struct objective_views *views, const void *made, size_t bytes);
+
+/* objective_tally - sums[first], and as many behind it as are wanted: to sums, or queued to views->later. */
+status objective_tally(struct kernels *k, const struct objective_views *views,
+                       const struct tally *t, int64_t rows, double *sums, int first);
 
 /* objective_scale - the same weight for the gradients of `rows` rows, in views->row_scales. */
 status objective_scale(const struct objective_views *views, int64_t rows, double weight);

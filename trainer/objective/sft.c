@@ -21,25 +21,17 @@ static status sft_loss(struct kernels *k, const struct batch *batch,
     };
     TRY(classifier_run(k, views->losses, views->best, views->hidden_gradient, views->head_gradient,
                        views->hidden, views->head, views->placed->targets, &c));
-    double loss = 0;
-    TRY(sum_of_floats(k, &loss, views->losses, batch->rows));
-    const void *best = NULL, *entropies = NULL;
-    size_t bytes = (size_t)batch->rows * sizeof(float);
-    TRY(objective_read(views, views->best, bytes, &best));
-    TRY(objective_read(views, views->entropies, bytes, &entropies));
-    sums[OBJECTIVE_LOSS] += loss;
-    for (int64_t i = 0; i < batch->rows; i++) {
-        if (batch->targets[i] != BATCH_IGNORED) {
-            sums[OBJECTIVE_COUNT] += 1;
-            sums[CORRECT] += ((const int32_t *)best)[i] == batch->targets[i];
-            sums[ENTROPY] += (double)((const float *)entropies)[i];
-        }
-    }
-    return STATUS_OK;
+    struct tally tally = {views->losses, views->placed->targets, BATCH_IGNORED, views->best,
+                          views->entropies};
+    return objective_tally(k, views, &tally, batch->rows, sums, OBJECTIVE_LOSS);
 }
 
 static const struct objective_metric metrics[] = {
     {"mean_token_accuracy", CORRECT, OBJECTIVE_COUNT}, {"entropy", ENTROPY, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_sft = {
-    .name = "sft", .metrics = metrics, .counted = "tokens", .perplexity = true, .loss = sft_loss};
+const struct objective objective_sft = {.name = "sft",
+                                        .metrics = metrics,
+                                        .counted = "tokens",
+                                        .perplexity = true,
+                                        .tallied = 4,
+                                        .loss = sft_loss};

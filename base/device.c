@@ -224,6 +224,13 @@ const char *device_name(const struct device *dev)
     return dev->operations->name(dev);
 }
 
+void device_range(struct device *dev, const char *name)
+{
+    if (dev->operations->range != NULL) {
+        dev->operations->range(dev, name);
+    }
+}
+
 void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES])
 {
     dev->operations->identity(dev, out);

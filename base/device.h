@@ -38,6 +38,7 @@ struct device_operations {
     status (*event_done)(struct device *dev, struct event *event, bool *done);
     status (*memory)(struct device *dev, size_t *free_bytes, size_t *all_bytes);
     const char *(*name)(const struct device *dev);
+    void (*range)(struct device *dev, const char *name); /* NULL: nobody looks */
     /* what tells this device from every other one, on whatever host (a GPU's UUID) */
     void (*identity)(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES]);
     void (*destroy)(struct device *dev);
@@ -69,6 +70,9 @@ const char *device_name(const struct device *dev); /* "cpu", "GPU 0 (NVIDIA H100
 
 /* device_is_host - whether the host may read and write this device's memory itself. */
 bool device_is_host(const struct device *dev);
+
+/* device_range - what the calling thread queues from now on has this name in a profiler's time line; NULL: none. */
+void device_range(struct device *dev, const char *name);
 
 /* device_identity - equal for ranks that use the same device, and for no others; zeros on the CPU. */
 void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES]);

@@ -46,6 +46,13 @@ enum small_sum {
     SMALL_SUMS = SMALL_VOTES + STEP_VOTES
 };
 
+/* What this rank does from now on, for the watchdog and for profilers. */
+static void phase(const struct step *s, const char *name)
+{
+    watchdog_phase(name, 0);
+    device_range(kernels_device(s->parts.kernels), name);
+}
+
 static size_t some_bytes(const struct step *s)
 {
     size_t elements = (size_t)(s->parts.micro_rows * model_config_of(s->parts.model)->width);
@@ -275,7 +282,7 @@ static status take_loss(struct step *s, const struct batch *batch, struct object
 {
     double own[OBJECTIVE_SUMS] = {0};
     char samples[TOLD_SAMPLES_BYTES];
-    watchdog_phase("loss", 0);
+    phase(s, "loss");
     if (s->told != NULL) {
         if (told_is_full(s->told)) {
             TRY(told_pull(s->told));
@@ -300,13 +307,13 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
     TRY(feed_take(s->feed, batch, &placed));
     struct model_input input = model_input_of(s, &placed, step, true, fresh);
     struct tensor hidden;
-    watchdog_phase("forward", 0);
+    phase(s, "forward");
     TRY(model_forward(p->model, &input, &hidden));
     struct bucket_set *buckets = update_buckets(p->update);
     TRY(bucket_begin_round(buckets));
     struct objective_views views = views_of(s, &placed, &input, hidden, true);
     TRY(take_loss(s, batch, &views, sums));
-    watchdog_phase("backward", 0);
+    phase(s, "backward");
     TRY(model_backward(p->model, &input, update_gradients(p->update), on_final, s));
     return bucket_end_round(buckets);
 }
@@ -314,7 +321,7 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
 static status fetch(struct step *s)
 {
     bool end = false;
-    watchdog_phase("data", 0);
+    phase(s, "data");
     s->fetched = loader_next(s->parts.loader, &s->batch, &s->last, &end);
     if (s->fetched == STATUS_OK && s->batch.sequences > 0) {
         s->fetched = feed_start(s->feed, &s->batch);
@@ -462,7 +469,7 @@ static status survey_share(struct step *s, int64_t step, bool *known)
         struct batch batch = {0}, placed;
         struct tensor hidden;
         bool together = false;
-        watchdog_phase("survey", 0);
+        phase(s, "survey");
         TRY(gather_round(s, loader_next(p->survey, &batch, &last, &end), &together));
         if (!together) {
             return STATUS_OK; /* another one tells why */
@@ -491,7 +498,7 @@ static status survey(struct step *s, int64_t step, status mine, bool *go)
         mine = survey_share(s, step, &known);
     }
     s->phase = TOLD;
-    watchdog_phase("survey", 0);
+    phase(s, "survey");
     TRY(gather_whole(s, known, &failed));
     *go = !failed;
     return mine;
@@ -523,7 +530,7 @@ static status update(struct step *s, int64_t step, double learning_rate, struct 
     double scale = 1 / fmax(1, out->sums[OBJECTIVE_COUNT]);
     out->gradient_norm *= scale;
     out->loss = objective_loss(s->parts.objective, out->sums);
-    watchdog_phase("optimizer", 0);
+    phase(s, "optimizer");
     return update_apply(s->parts.update, step + 1, learning_rate, out->gradient_norm, scale);
 }
 
@@ -543,7 +550,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     if (mine == STATUS_OK && go) {
         mine = accumulate(s, step, small, out);
     }
-    watchdog_phase("gradient reduction", 0);
+    phase(s, "gradient reduction");
     TRY(bucket_finish(update_buckets(p->update)));
     /* The step's one wait for the device is that for the squares, and sums come with them. */
     KEEP_FIRST(mine, told_fetch(s->told));
@@ -558,7 +565,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     small[SMALL_TOKENS] = (double)out->tokens;
     small[SMALL_ERRORS] = mine != STATUS_OK;
     memcpy(small + SMALL_VOTES, votes, STEP_VOTES * sizeof *votes);
-    watchdog_phase("step reduction", 0);
+    phase(s, "step reduction");
     TRY(meet(s, small));
 
     if (small[SMALL_ERRORS] > 0) {
@@ -572,6 +579,7 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     out->tokens = (int64_t)small[SMALL_TOKENS];
     out->gradient_norm = sqrt(small[SMALL_SQUARES]);
     TRY(update(s, step, learning_rate, out));
+    device_range(kernels_device(p->kernels), NULL);
     out->total_seconds = clock_seconds() - start;
     return STATUS_OK;
 }
@@ -585,7 +593,7 @@ static status evaluate_batch(struct step *s, const struct batch *batch, double s
     TRY(place_now(s, batch, &placed));
     struct model_input input = model_input_of(s, &placed, 0, false, false);
     struct tensor hidden;
-    watchdog_phase("evaluation", 0);
+    phase(s, "evaluation");
     TRY(model_forward(p->model, &input, &hidden));
     struct objective_views views = views_of(s, &placed, &input, hidden, false);
     double own[OBJECTIVE_SUMS] = {0};
@@ -606,7 +614,7 @@ static status evaluate_share(struct step *s, struct loader *loader, double sums[
     for (bool last = false; !last && !*end;) {
         struct batch batch = {0};
         bool together = false;
-        watchdog_phase("evaluation data", 0);
+        phase(s, "evaluation data");
         status fetched = loader_next(loader, &batch, &last, end);
         TRY(gather_round(s, fetched, &together));
         if (!together) {

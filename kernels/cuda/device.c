@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include "base/device.h"
 #include "kernels/cuda/cuda.h"
@@ -17,6 +18,7 @@ struct gpu {
     char name[288];
     unsigned char identity[DEVICE_IDENTITY_BYTES];
     cudaStream_t stream; /* for what the host waits for */
+    bool ranged;         /* within a range of NVTX */
 };
 
 static const size_t mebibyte = (size_t)1 << 20;
@@ -230,6 +232,18 @@ static const char *gpu_name(const struct device *dev)
     return gpu_of(dev)->name;
 }
 
+static void gpu_range(struct device *dev, const char *name)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (gpu->ranged) {
+        nvtxRangePop();
+    }
+    gpu->ranged = name != NULL;
+    if (gpu->ranged) {
+        nvtxRangePushA(name);
+    }
+}
+
 static void gpu_destroy(struct device *dev)
 {
     (void)cudaSetDevice(gpu_of(dev)->index);
@@ -255,6 +269,7 @@ static const struct device_operations operations = {
     .event_done = gpu_event_done,
     .memory = gpu_memory,
     .name = gpu_name,
+    .range = gpu_range,
     .identity = gpu_identity,
     .destroy = gpu_destroy,
 };

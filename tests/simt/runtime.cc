@@ -9,6 +9,7 @@
  *           what the host reads too early is not there yet, and what it overwrites too early arrives changed.
  *           SIMT_STREAMS=eager runs everything as it is queued: the other end of what a GPU may do
  * Waits     SIMT_WAITS=FILE: at the end, how often the host has waited until a stream was through
+ * Ranges    SIMT_RANGES=FILE: the names of NVTX's ranges are appended as they begin
  * Not seen  two streams at the same time: one runs, then the other */
 #include <sys/mman.h>
 
@@ -25,6 +26,7 @@
 #include <unistd.h>
 
 #include "tests/simt/cuda/cuda_runtime_api.h"
+#include "tests/simt/cuda/nvtx3/nvToolsExt.h"
 #include "tests/simt/fiber.h"
 #include "tests/simt/simt.h"
 
@@ -51,6 +53,8 @@ int opened;
 std::map<size_t, size_t> blocks; /* first byte -> bytes */
 std::map<const char *, size_t> pinned;
 std::set<CUstream_st *> streams;
+
+int ranges; /* one within the other */
 
 struct wait_counter {
     long count = 0;
@@ -481,6 +485,24 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
     std::chrono::duration<float, std::milli> passed = to->state->when - from->state->when;
     *milliseconds = passed.count();
     return cudaSuccess;
+}
+
+/* ---- for profilers ---- */
+
+int nvtxRangePushA(const char *name)
+{
+    const char *path = getenv("SIMT_RANGES");
+    FILE *file = path != nullptr ? fopen(path, "a") : nullptr;
+    if (file != nullptr) {
+        fprintf(file, "%d %s\n", ranges, name);
+        fclose(file);
+    }
+    return ranges++;
+}
+
+int nvtxRangePop()
+{
+    return --ranges;
 }
 
 /* ---- devices ---- */

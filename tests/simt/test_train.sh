@@ -207,11 +207,15 @@ memory() {
 waits() {
     local steps counts=()
     for steps in 1 3; do
-        SIMT_WAITS=$PWD/waited on gpu 0 train recipe.yaml run_dir=waits-$steps train.device=cuda train.max_steps=$steps \
+        rm -f ranges
+        SIMT_RANGES=$PWD/ranges SIMT_WAITS=$PWD/waited on gpu 0 train recipe.yaml run_dir=waits-$steps train.device=cuda train.max_steps=$steps \
             schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0 model.num_layers=4 model.hidden_size=128 batch.global_size=2 \
             batch.micro_size=1 parallel.bucket_mib=1
         counts+=("$(cat waited)")
     done
+    # Profilers see its phases, one after the other.
+    [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = 'forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;optimizer;' ] ||
+        fail "other ranges: $(tail -12 ranges | tr '\n' ';')"
     [ $((counts[1] - counts[0])) = 2 ] || fail "two more steps waited $((counts[1] - counts[0])) times"
 }
 

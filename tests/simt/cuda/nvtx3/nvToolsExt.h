@@ -1,0 +1,13 @@
+/* What of NVIDIA's annotations for profilers the back-end uses, for the emulator: runtime.cc. */
+#pragma once
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int nvtxRangePushA(const char *name);
+int nvtxRangePop(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -242,7 +242,9 @@ status answers_encode(const struct tokenizer *t, const struct text *question,
 static status append(struct token_list *to, const int32_t *ids, int64_t count)
 {
     TRY(token_list_reserve(to, count));
-    memcpy(to->ids + to->count, ids, (size_t)count * sizeof *ids);
+    if (count > 0) {
+        memcpy(to->ids + to->count, ids, (size_t)count * sizeof *ids);
+    }
     to->count += count;
     return STATUS_OK;
 }

@@ -85,9 +85,9 @@ fi
 
 build build-release 420 --preset release
 part "tests" 420 ctest --preset release --no-tests=error || true
-sanitizer asan 540
+sanitizer asan 600
 # One layout has the threads of all: of several minutes of layouts, the address sanitizer's are enough.
-sanitizer tsan 540
+sanitizer tsan 600
 part "style" 60 ./scripts/check_style.sh || true
 part "a hundred kills" 600 env BIREME_KILLS=100 ctest --preset release --no-tests=error -R '^train_kills_' || true
 # Its deadlines are those of TCP on a machine that may be busy: up to three tries.

@@ -14,7 +14,7 @@ static struct {
 } identity = {.rank = 0, .ranks = 1, .host = ""};
 
 static _Atomic int64_t current_step = -1;
-static _Thread_local struct status_note pending;
+static _Thread_local struct status_note pending, *diverted;
 
 const char *status_name(status code)
 {
@@ -134,12 +134,21 @@ bool status_print(void)
     if (pending.code == STATUS_OK) {
         return false;
     }
+    if (diverted != NULL) {
+        status_take(diverted);
+        return true;
+    }
     char line[STATUS_TEXT_BYTES + 256];
     status_format(&pending, line, (int)sizeof line);
     fprintf(stderr, "%s\n", line);
     fflush(stderr);
     pending.code = STATUS_OK;
     return true;
+}
+
+void status_divert(struct status_note *note)
+{
+    diverted = note;
 }
 
 void status_clear(void)

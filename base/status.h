@@ -76,6 +76,10 @@ void status_format(const struct status_note *note, char *line, int bytes);
  * Errors    returns whether there was one */
 bool status_print(void);
 
+/* status_divert - from now on status_print of this thread moves the note to *note and prints nothing; NULL: it prints.
+ */
+void status_divert(struct status_note *note);
+
 /* status_clear - forget this thread's pending note: the error was handled. */
 void status_clear(void);
 

@@ -82,17 +82,22 @@ static status pack_score(struct kernels *k, struct model *m, struct pack *p)
     return mirror_pull(&p->made, 0, p->made.bytes);
 }
 
-static status pack_run(struct kernels *k, struct model *m, struct pack *p, struct score_result *out)
+static status pack_run(struct kernels *k, struct model *m, struct pack *p,
+                       const struct score_item *items, struct score_result *out)
 {
     TRY(pack_score(k, m, p));
     for (int64_t s = 0; s < p->segments; s++) {
         struct score_result *r = &out[p->first_item + s];
+        double *each = items[p->first_item + s].each;
         r->greedy = true;
         for (int64_t i = p->cu_rows[s]; i < p->cu_rows[s + 1]; i++) {
             if (p->targets[i] != BATCH_IGNORED) {
                 REQUIRE(isfinite(p->losses[i]), STATUS_NOT_FINITE,
                         "a log-probability is %g: the weights are damaged", -(double)p->losses[i]);
                 r->log_probability -= (double)p->losses[i];
+                if (each != NULL) {
+                    each[r->tokens] = -(double)p->losses[i];
+                }
                 r->tokens++;
                 r->greedy = r->greedy && p->best[i] == p->targets[i];
             }
@@ -114,12 +119,12 @@ static status score_all(struct kernels *k, struct model *m, struct pack *p,
                 "item %lld: %lld tokens are to be scored, the model has %lld positions",
                 (long long)i, (long long)items[i].scored, (long long)longest);
         if (p->rows + rows - skipped > p->capacity) {
-            TRY(pack_run(k, m, p, out));
+            TRY(pack_run(k, m, p, items, out));
         }
         out[i] = (struct score_result){.cut = skipped > 0};
         pack_add(p, &items[i], skipped);
     }
-    return p->segments > 0 ? pack_run(k, m, p, out) : STATUS_OK;
+    return p->segments > 0 ? pack_run(k, m, p, items, out) : STATUS_OK;
 }
 
 status score_run(struct kernels *k, struct model *m, int64_t rows, const struct score_item *items,

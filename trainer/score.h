@@ -8,6 +8,7 @@ struct score_item {
     const int32_t *ids; /* context and continuation */
     int64_t count;      /* at least 2 */
     int64_t scored;     /* the last so many are scored; the rest is context; 1 <= scored < count */
+    double *each;       /* [scored] their log-probabilities; NULL: the sum is all that is wanted */
 };
 
 struct score_result {

@@ -95,7 +95,7 @@ static status make_row(struct csv *c, json_t **out)
 
 static status use_row(struct csv *c)
 {
-    struct jsonl_row row = {.path = c->path, .line = c->row_line};
+    struct jsonl_row row = {.path = c->path, .line = c->row_line, .bytes = c->row_bytes};
     status result = make_row(c, &row.value);
     if (result == STATUS_OK) {
         result = c->use(c->user, &row);

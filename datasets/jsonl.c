@@ -23,6 +23,9 @@ struct lines {
 status jsonl_refuse(struct jsonl_bad *bad, const char *path, int64_t line)
 {
     struct status_note reason;
+    if (bad->keep != NULL) {
+        return bad->keep(bad->user, path, line);
+    }
     status_take(&reason);
     REQUIRE(bad->skip, STATUS_DATA,
             "%s line %lld: %.1500s; --skip-bad-rows counts such rows and goes on", path,
@@ -75,7 +78,7 @@ static status parse_line(const struct lines *l, json_t **out)
 
 static status use_line(struct lines *l)
 {
-    struct jsonl_row row = {.path = l->path, .line = l->line};
+    struct jsonl_row row = {.path = l->path, .line = l->line, .bytes = l->bytes};
     status result = parse_line(l, &row.value);
     if (result == STATUS_OK) {
         result = l->use(l->user, &row);

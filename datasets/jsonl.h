@@ -13,7 +13,8 @@
 struct jsonl_row {
     const char *path;
     int64_t line;   /* from 1 */
-    json_t *value;  /* an object */
+    json_t *value;  /* an object; who keeps it leaves NULL here */
+    size_t bytes;   /* in the file */
     bool blameless; /* set by the function: the error that it returns is not this row's own */
 };
 
@@ -22,6 +23,9 @@ struct jsonl_bad {
     bool skip; /* count them and go on, instead of stopping at the first */
     int64_t count;
     bool quiet; /* without a warning */
+    status (*keep)(void *user, const char *path,
+                   int64_t line); /* not NULL: takes the pending reason */
+    void *user;                   /* instead, for another turn */
 };
 
 /* jsonl_refuse - the pending STATUS_DATA is the reason why a row cannot be used: one more in the count, or the end.

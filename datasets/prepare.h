@@ -87,21 +87,21 @@ status prepare_clm(const struct prepare_options *options, struct prepare_report 
  * Errors    also STATUS_DATA: the tokenizer has no [CLS] and [SEP]; STATUS_USAGE: examples of fewer than 8 tokens */
 status prepare_mlm(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_sft - rows of JSON Lines into examples for supervised fine-tuning (example.h), one thread.
+/* prepare_sft - rows of JSON Lines into examples for supervised fine-tuning (example.h).
  *
  * Rows have, as for TRL, "prompt" and "completion" (texts, or both lists of messages), "messages" (or
  * "conversations"), or "text"; or, as Alpaca's, "instruction", "input" and "output". Plain text ends with the
  * tokenizer's end token. Nothing is cut; with sequence_tokens rows that are longer are counted, and a row whose
  * prompt leaves nothing to learn within them is a bad one.
- * Memory    the largest row
+ * Memory    a worker about 3 rows beside 200 KB, and what they are as tokens
  * Errors    as prepare_clm; a row that cannot be used is STATUS_DATA with file, line and reason */
 status prepare_sft(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_preferences - preference pairs from JSON Lines into examples (example.h), one thread.
+/* prepare_preferences - preference pairs from JSON Lines into examples (example.h).
  *
  * Rows have "chosen" and "rejected", texts or both lists of messages, and "prompt" likewise, or else the prompt is what
  * both begin with. Answers are cut so that none has more than sequence_tokens with its prompt; over_long counts such rows.
- * Memory    the largest row
+ * Memory    a worker about 3 rows beside 200 KB, and what they are as tokens
  * Errors    as prepare_sft; bad rows are those without a part, with an empty one, with equal answers, or whose prompt
  *           leaves no room */
 status prepare_preferences(const struct prepare_options *options, struct prepare_report *out);

@@ -37,7 +37,18 @@ status output_finish(struct output *o, struct prepare_report *report);
 /* output_close - remove what is unfinished. */
 void output_close(struct output **o);
 
-/* Rows of JSON Lines to examples (prepare_rows.c). */
+/* What a row gives, and its memory, which is used again. */
+struct row_example {
+    struct chat_text text; /* the tokens, and what `values` needs of them */
+    struct chat_text prompt, chosen, rejected;
+    uint32_t prompt_tokens, chosen_tokens;
+    const uint32_t *values[EXAMPLE_COLUMNS_MAX]; /* of output_example */
+    int64_t longest, learned_tokens;
+    bool over_long;
+};
+
+/* Rows of JSON Lines to examples (prepare_rows.c): `use` writes them itself, in the calling thread, or `encode` makes one
+ * of each row, in several threads (prepare_parallel.c). */
 struct row_preparation {
     const struct prepare_options *options;
     struct prepare_report *report;
@@ -50,7 +61,22 @@ struct row_preparation {
     struct labels *
         labels; /* the kind's names, found beforehand with `collect`, whose user is the list; NULL: none */
     status (*collect)(void *user, struct jsonl_row *row);
+    status (*encode)(const struct prepare_options *options, const json_t *row,
+                     struct row_example *out); /* STATUS_DATA: the row is a bad one */
 };
+
+/* Rows through `encode` into the output, in order (prepare_parallel.c).
+ *
+ * crew_row - for jsonl_read and csv_read, whose user is the crew.  crew_keep - likewise, of struct jsonl_bad.
+ * crew_drain - all rows so far are in the output, or refused with `bad`.
+ * Errors    of jsonl_refuse, output_example; those of all rows come in order */
+struct crew;
+
+status crew_open(const struct row_preparation *p, struct jsonl_bad *bad, struct crew **out);
+status crew_row(void *crew, struct jsonl_row *row);
+status crew_keep(void *crew, const char *path, int64_t line);
+status crew_drain(struct crew *c);
+void crew_close(struct crew **crew);
 
 /* rows_survey - all inputs, those held out too, to a function beforehand. Rows that cannot be used are left out; the
  * second reading tells of them. */
@@ -101,6 +127,29 @@ status spool_divide(struct spool *s, double fraction);
 /* pairs_make - all sentence pairs of a spool into the output. */
 status pairs_make(const struct prepare_options *options, struct spool *spool,
                   struct output *output);
+
+/* Ring: work by several threads whose results are taken in order (prepare_ring.c). */
+struct ring;
+
+/* open: a slot, zeroed; NULL: nothing to do. run: in a worker, on what the caller filled in; keeps its error in the slot.
+ * empty: in the caller's thread, in order; then the slot can be filled again. close: of those that were opened. */
+struct ring_work {
+    size_t slot_bytes;
+    status (*open)(void *slot);
+    void (*run)(void *user, void *slot);
+    status (*empty)(void *user, void *slot);
+    void (*close)(void *slot);
+};
+
+/* ring_open - workers: 0: one for each core.
+ * ring_slot - the one to be filled next, empty.
+ * ring_submit - it is full; others may be emptied.  ring_drain - all are emptied.
+ * Errors    of `empty`; those of all slots come in order */
+status ring_open(const struct ring_work *work, void *user, int workers, struct ring **out);
+void *ring_slot(const struct ring *r);
+status ring_submit(struct ring *r);
+status ring_drain(struct ring *r);
+void ring_close(struct ring **ring);
 
 /* Where encoded documents go: the output, or a spool. */
 struct sink {

@@ -21,11 +21,7 @@ struct part { /* of a row: a text, or messages */
 
 struct preferences {
     const struct prepare_options *options;
-    struct prepare_report *report;
-    struct output *output;
-    enum output_side side;
-    struct chat_text prompt, chosen, rejected;
-    struct token_list example;
+    struct row_example *out;
 };
 
 /* ---- parts of a row ---- */
@@ -147,16 +143,18 @@ static int64_t common_tokens(const struct token_list *a, const struct token_list
     return at;
 }
 
-static status encode_all(struct preferences *p, const struct part *prompt,
+static status encode_all(const struct preferences *p, const struct part *prompt,
                          const struct part *chosen, const struct part *rejected)
 {
     status (*encode)(const struct preferences *, const struct part *, const struct part *,
                      struct chat_text *) = is_messages(chosen) ? encode_messages : encode_texts;
-    p->prompt.ids.count = p->chosen.ids.count = p->rejected.ids.count = 0;
-    p->prompt.marks.count = p->chosen.marks.count = p->rejected.marks.count = 0;
-    TRY(encode(p, prompt, NULL, &p->prompt));
-    TRY(encode(p, prompt, chosen, &p->chosen));
-    return encode(p, prompt, rejected, &p->rejected);
+    struct chat_text *texts[] = {&p->out->prompt, &p->out->chosen, &p->out->rejected};
+    for (int i = 0; i < 3; i++) {
+        texts[i]->ids.count = texts[i]->marks.count = 0;
+    }
+    TRY(encode(p, prompt, NULL, texts[0]));
+    TRY(encode(p, prompt, chosen, texts[1]));
+    return encode(p, prompt, rejected, texts[2]);
 }
 
 static status add_tokens(struct token_list *to, const struct token_list *from, int64_t first)
@@ -172,71 +170,71 @@ static status add_tokens(struct token_list *to, const struct token_list *from, i
 static bool cut(const struct preferences *p, struct token_list *answer)
 {
     int64_t most = p->options->sequence_tokens, tokens = answer->count;
-    p->report->longest = tokens > p->report->longest ? tokens : p->report->longest;
+    p->out->longest = tokens > p->out->longest ? tokens : p->out->longest;
     answer->count = tokens > most ? most : tokens;
     return tokens > most;
 }
 
 /* The three lists of tokens as an example. */
-static status write_pair(struct preferences *p)
+static status join_pair(const struct preferences *p)
 {
-    int64_t c = common_tokens(&p->prompt.ids, &p->chosen.ids);
-    int64_t r = common_tokens(&p->prompt.ids, &p->rejected.ids), prompt = c < r ? c : r;
+    struct row_example *out = p->out;
+    const struct token_list *first = &out->prompt.ids;
+    struct token_list *chosen = &out->chosen.ids, *rejected = &out->rejected.ids;
+    int64_t c = common_tokens(first, chosen), r = common_tokens(first, rejected);
+    int64_t prompt = c < r ? c : r;
     REQUIRE(prompt > 0, STATUS_DATA, "no token of the prompt stays in front of the answers");
     REQUIRE(prompt < p->options->sequence_tokens, STATUS_DATA,
             "the prompt has %lld tokens and leaves no room for answers in %lld "
             "(--sequence-length)",
             (long long)prompt, (long long)p->options->sequence_tokens);
-    bool was_cut = cut(p, &p->chosen.ids);
-    was_cut = cut(p, &p->rejected.ids) || was_cut;
-    bool equal = p->chosen.ids.count == p->rejected.ids.count &&
-                 common_tokens(&p->chosen.ids, &p->rejected.ids) == p->chosen.ids.count;
+    out->over_long = cut(p, chosen);
+    out->over_long = cut(p, rejected) || out->over_long;
+    bool equal =
+        chosen->count == rejected->count && common_tokens(chosen, rejected) == chosen->count;
     REQUIRE(!equal, STATUS_DATA, "the chosen answer equals the rejected one%s",
-            was_cut ? " once they are cut at --sequence-length" : "");
-    p->example.count = 0;
-    TRY(add_tokens(&p->example, &p->prompt.ids, 0));
-    p->example.count = prompt;
-    TRY(add_tokens(&p->example, &p->chosen.ids, prompt));
-    TRY(add_tokens(&p->example, &p->rejected.ids, prompt));
-    const uint32_t first = (uint32_t)prompt, second = (uint32_t)(p->chosen.ids.count - prompt);
-    const uint32_t *const values[] = {[EXAMPLE_PROMPT] = &first, [EXAMPLE_CHOSEN] = &second};
-    p->report->over_long += was_cut;
-    p->report->learned_tokens += p->example.count - prompt;
-    p->report->examples++;
-    return output_example(p->output, p->side, p->example.ids, p->example.count, values);
+            out->over_long ? " once they are cut at --sequence-length" : "");
+    TRY(add_tokens(&out->text.ids, first, 0));
+    out->text.ids.count = prompt;
+    TRY(add_tokens(&out->text.ids, chosen, prompt));
+    TRY(add_tokens(&out->text.ids, rejected, prompt));
+    out->prompt_tokens = (uint32_t)prompt;
+    out->chosen_tokens = (uint32_t)(chosen->count - prompt);
+    out->values[EXAMPLE_PROMPT] = &out->prompt_tokens;
+    out->values[EXAMPLE_CHOSEN] = &out->chosen_tokens;
+    out->learned_tokens = out->text.ids.count - prompt;
+    return STATUS_OK;
 }
 
 /* ---- rows ---- */
 
-static status use_parts(struct preferences *p, struct jsonl_row *row, struct part *prompt,
-                        struct part *chosen, struct part *rejected)
+static status use_parts(const struct preferences *p, const json_t *row, const struct part *prompt,
+                        const struct part *chosen, const struct part *rejected)
 {
     REQUIRE(!is_messages(chosen) || p->options->chat != NULL, STATUS_DATA,
             "messages need a chat template in the tokenizer's folder");
     REQUIRE(!is_empty(prompt), STATUS_DATA, "%s",
-            json_object_get(row->value, "prompt") != NULL
-                ? "the prompt is empty"
-                : "no field \"prompt\", and the answers have "
-                  "no common beginning");
+            json_object_get(row, "prompt") != NULL ? "the prompt is empty"
+                                                   : "no field \"prompt\", and the answers have "
+                                                     "no common beginning");
     REQUIRE(!is_empty(chosen), STATUS_DATA, "the chosen answer is empty");
     REQUIRE(!is_empty(rejected), STATUS_DATA, "the rejected answer is empty");
     TRY(encode_all(p, prompt, chosen, rejected));
-    status result = write_pair(p);
-    row->blameless = result != STATUS_DATA;
-    return result;
+    return join_pair(p);
 }
 
-static status use_row(void *user, struct jsonl_row *row)
+static status encode_row(const struct prepare_options *options, const json_t *row,
+                         struct row_example *out)
 {
-    struct preferences *p = user;
+    const struct preferences p = {options, out};
     const json_t *chosen_value, *rejected_value, *prompt_value = NULL;
     struct part prompt = {0}, chosen = {0}, rejected = {0};
-    TRY(field_of(row->value, "chosen", &chosen_value));
-    TRY(field_of(row->value, "rejected", &rejected_value));
+    TRY(field_of(row, "chosen", &chosen_value));
+    TRY(field_of(row, "rejected", &rejected_value));
     TRY(same_kind(chosen_value, rejected_value, "chosen"));
-    bool explicit = json_object_get(row->value, "prompt") != NULL;
+    bool explicit = json_object_get(row, "prompt") != NULL;
     if (explicit) {
-        TRY(field_of(row->value, "prompt", &prompt_value));
+        TRY(field_of(row, "prompt", &prompt_value));
         TRY(same_kind(prompt_value, rejected_value, "prompt"));
     }
     status result = read_part(chosen_value, "chosen", &chosen);
@@ -251,7 +249,7 @@ static status use_row(void *user, struct jsonl_row *row)
         take_prompt(&prompt, &chosen, &rejected);
     }
     if (result == STATUS_OK) {
-        result = use_parts(p, row, &prompt, &chosen, &rejected);
+        result = use_parts(&p, row, &prompt, &chosen, &rejected);
     }
     free(first);
     free(second);
@@ -265,12 +263,13 @@ status prepare_preferences(const struct prepare_options *options, struct prepare
     REQUIRE(options->sequence_tokens >= 2, STATUS_USAGE,
             "sequences of %lld tokens; a prompt and an answer have 2 at least",
             (long long)options->sequence_tokens);
-    struct preferences p = {.options = options, .report = out};
-    status result = rows_prepare(&(struct row_preparation){
-        options, out, EXAMPLE_PREFERENCE_PAIRS, "pairs", &p.output, &p.side, use_row, &p});
-    chat_text_free(&p.prompt);
-    chat_text_free(&p.chosen);
-    chat_text_free(&p.rejected);
-    token_list_free(&p.example);
-    return result;
+    struct output *output = NULL;
+    enum output_side side = OUTPUT_AS_SPLIT;
+    return rows_prepare(&(struct row_preparation){.options = options,
+                                                  .report = out,
+                                                  .kind = EXAMPLE_PREFERENCE_PAIRS,
+                                                  .what = "pairs",
+                                                  .output = &output,
+                                                  .side = &side,
+                                                  .encode = encode_row});
 }

@@ -28,14 +28,39 @@ status rows_survey(const struct prepare_options *o,
     return STATUS_OK;
 }
 
-static status read_files(const struct row_preparation *p, char *const *paths, int count)
+/* The files' rows to `use`, and those that the reader cannot read to `bad`. */
+static status read_files(const struct row_preparation *p, char *const *paths, int count,
+                         struct jsonl_bad *bad)
 {
-    struct jsonl_bad bad = {.skip = p->options->skip_bad_rows, .count = p->report->bad_rows};
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = read_file(paths[i], &bad, &p->report->bytes, p->use, p->user);
+        result = read_file(paths[i], bad, &p->report->bytes, p->use, p->user);
         log_progress("%lld %s", (long long)p->report->examples, p->what);
     }
+    return result;
+}
+
+/* The same by several threads. */
+static status read_parallel(const struct row_preparation *p, char *const *paths, int count,
+                            struct jsonl_bad *bad)
+{
+    struct crew *crew = NULL;
+    TRY(crew_open(p, bad, &crew));
+    struct jsonl_bad kept = {.keep = crew_keep, .user = crew};
+    status result = STATUS_OK;
+    for (int i = 0; i < count && result == STATUS_OK; i++) {
+        result = read_file(paths[i], &kept, &p->report->bytes, crew_row, crew);
+        result = result == STATUS_OK ? crew_drain(crew) : result;
+        log_progress("%lld %s", (long long)p->report->examples, p->what);
+    }
+    crew_close(&crew);
+    return result;
+}
+
+static status read_side(const struct row_preparation *p, char *const *paths, int count)
+{
+    struct jsonl_bad bad = {.skip = p->options->skip_bad_rows, .count = p->report->bad_rows};
+    status result = (p->encode != NULL ? read_parallel : read_files)(p, paths, count, &bad);
     p->report->bad_rows = bad.count;
     return result;
 }
@@ -45,9 +70,9 @@ static status read_all(const struct row_preparation *p)
     const struct prepare_options *o = p->options;
     bool given = o->validation_input_count > 0;
     *p->side = given ? OUTPUT_TRAIN : OUTPUT_AS_SPLIT;
-    TRY(read_files(p, o->inputs, o->input_count));
+    TRY(read_side(p, o->inputs, o->input_count));
     *p->side = OUTPUT_VALIDATION;
-    TRY(given ? read_files(p, o->validation_inputs, o->validation_input_count) : STATUS_OK);
+    TRY(given ? read_side(p, o->validation_inputs, o->validation_input_count) : STATUS_OK);
     REQUIRE(p->report->examples > 0, STATUS_DATA, "the inputs hold no %s that can be used",
             p->what);
     return output_finish(*p->output, p->report);

@@ -6,10 +6,7 @@
 
 struct rows {
     const struct prepare_options *options;
-    struct output *output;
-    struct prepare_report *report;
-    enum output_side side;
-    struct chat_text text; /* the row's */
+    struct chat_text *text; /* the row's */
 };
 
 bool prepare_is_blank(const char *text, size_t bytes)
@@ -35,9 +32,9 @@ static status add_exchange(struct rows *r, const struct chat_message *prompt, in
 {
     const struct prepare_options *o = r->options;
     TRY(chat_encode(o->chat, o->tokenizer, prompt, prompts, (struct chat_frame){.reply = true},
-                    &r->text));
+                    r->text));
     return chat_encode(o->chat, o->tokenizer, answer, answers,
-                       (struct chat_frame){.continues = true}, &r->text);
+                       (struct chat_frame){.continues = true}, r->text);
 }
 
 static status add_conversation(struct rows *r, const json_t *row)
@@ -68,9 +65,8 @@ static status add_pair(struct rows *r, const json_t *row)
     TRY(jsonl_text(row, "completion", &completion, &completion_bytes));
     REQUIRE(!prepare_is_blank(completion, completion_bytes), STATUS_DATA,
             "the field \"completion\" is empty");
-    TRY(chat_encode_plain(t, prompt, prompt_bytes, false, 0, &r->text));
-    return chat_encode_plain(t, completion, completion_bytes, true, EXAMPLE_IS_COMPLETION,
-                             &r->text);
+    TRY(chat_encode_plain(t, prompt, prompt_bytes, false, 0, r->text));
+    return chat_encode_plain(t, completion, completion_bytes, true, EXAMPLE_IS_COMPLETION, r->text);
 }
 
 static status add_alpaca(struct rows *r, const json_t *row)
@@ -97,7 +93,7 @@ static status add_messages(struct rows *r, const json_t *row, const char *field)
     TRY(require_template(r));
     TRY(chat_messages_read(json_object_get(row, field), field, &messages, &count));
     status result = chat_encode(r->options->chat, r->options->tokenizer, messages, count,
-                                (struct chat_frame){0}, &r->text);
+                                (struct chat_frame){0}, r->text);
     free(messages);
     return result;
 }
@@ -108,7 +104,7 @@ static status add_text(struct rows *r, const json_t *row)
     size_t bytes;
     TRY(jsonl_text(row, "text", &text, &bytes));
     REQUIRE(!prepare_is_blank(text, bytes), STATUS_DATA, "the field \"text\" is empty");
-    return chat_encode_plain(r->options->tokenizer, text, bytes, true, 0, &r->text);
+    return chat_encode_plain(r->options->tokenizer, text, bytes, true, 0, r->text);
 }
 
 /* By the fields that a row has. */
@@ -147,35 +143,35 @@ static int64_t mark_preset(struct chat_text *text, bool everything, int64_t limi
     return learned;
 }
 
-static status use_row(void *user, struct jsonl_row *row)
+static status encode_row(const struct prepare_options *options, const json_t *row,
+                         struct row_example *out)
 {
-    struct rows *r = user;
-    struct chat_text *text = &r->text;
-    int64_t most = r->options->sequence_tokens;
+    struct rows r = {options, &out->text};
+    int64_t most = options->sequence_tokens > 0 ? options->sequence_tokens : INT64_MAX;
     bool everything = false;
-    text->ids.count = text->marks.count = 0;
-    TRY(add_row(r, row->value, &everything));
-    int64_t learned = mark_preset(text, everything, most > 0 ? most : INT64_MAX);
-    REQUIRE(learned > 0, STATUS_DATA,
+    TRY(add_row(&r, row, &everything));
+    int64_t tokens = out->text.ids.count;
+    out->learned_tokens = mark_preset(&out->text, everything, most);
+    REQUIRE(out->learned_tokens > 0, STATUS_DATA,
             "nothing to learn: %lld token%s, and what is learned does not begin within %lld",
-            (long long)text->ids.count, text->ids.count == 1 ? "" : "s",
-            (long long)(most > 0 ? most : text->ids.count));
-    row->blameless = true;
-    r->report->over_long += most > 0 && text->ids.count > most;
-    r->report->longest =
-        text->ids.count > r->report->longest ? text->ids.count : r->report->longest;
-    r->report->learned_tokens += learned;
-    r->report->examples++;
-    const uint32_t *values[] = {[EXAMPLE_LOSS_MASK] = (const uint32_t *)text->marks.ids};
-    return output_example(r->output, r->side, text->ids.ids, text->ids.count, values);
+            (long long)tokens, tokens == 1 ? "" : "s",
+            (long long)(options->sequence_tokens > 0 ? most : tokens));
+    out->longest = tokens;
+    out->over_long = tokens > most;
+    out->values[EXAMPLE_LOSS_MASK] = (const uint32_t *)out->text.marks.ids;
+    return STATUS_OK;
 }
 
 status prepare_sft(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct rows rows = {.options = options, .report = out};
-    status result = rows_prepare(&(struct row_preparation){
-        options, out, EXAMPLE_SFT, "rows", &rows.output, &rows.side, use_row, &rows});
-    chat_text_free(&rows.text);
-    return result;
+    struct output *output = NULL;
+    enum output_side side = OUTPUT_AS_SPLIT;
+    return rows_prepare(&(struct row_preparation){.options = options,
+                                                  .report = out,
+                                                  .kind = EXAMPLE_SFT,
+                                                  .what = "rows",
+                                                  .output = &output,
+                                                  .side = &side,
+                                                  .encode = encode_row});
 }

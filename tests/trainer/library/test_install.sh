@@ -29,7 +29,7 @@ sed -n 's/^BM_API .*\(bm_[a-z_]*\)(.*/\1/p' "$prefix/include/bireme.h" | sort >t
 export PKG_CONFIG_PATH=$libraries/pkgconfig
 [ "$(pkg-config --modversion bireme)" = "$version" ] || fail "pkg-config's version"
 read -ra flags <<<"$(pkg-config --cflags --libs bireme)"
-"${cc[@]}" -std=c99 -pedantic -Wall -Wextra -Werror -o uses "$source/tests/library/uses_bireme.c" "${flags[@]}" \
+"${cc[@]}" -std=c99 -pedantic -Wall -Wextra -Werror -o uses "$source/tests/trainer/library/uses_bireme.c" "${flags[@]}" \
     -lm -Wl,-rpath,"$libraries" 2>told || fail "the program does not compile"
 if [ -n "$cxx" ]; then
     echo '#include <bireme.h>' >header.cc

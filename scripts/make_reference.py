@@ -6,7 +6,8 @@ needed to train.
     python3 scripts/make_reference.py lamb       (the same with LAMB instead of AdamW; writes tests/reference/gpt2_lamb.h5)
     python3 scripts/make_reference.py bert       (needs transformers too; writes tests/reference/bert*.h5 and roberta.h5)
     python3 scripts/make_reference.py llama      (needs transformers too; writes tests/reference/llama.h5)
-    python3 scripts/make_reference.py heads      (needs transformers too; writes tests/reference/heads.h5: reference_heads.py)
+    python3 scripts/make_reference.py heads      (needs transformers and peft too; writes tests/reference/heads*.h5:
+                                                  reference_heads.py)
     python3 scripts/make_reference.py lora       (needs transformers and peft too; writes tests/reference/*_lora.h5:
                                                   reference_adapters.py)
     python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
@@ -597,8 +598,9 @@ def main():
         write_llama(folder / "llama.h5")
         return
     if sys.argv[1:] == ["heads"]:
-        from reference_heads import write_heads
+        from reference_heads import write_heads, write_lora_heads
         write_heads(folder / "heads.h5")
+        write_lora_heads(folder / "heads_lora.h5")
         return
     if sys.argv[1:] == ["lora"]:
         from reference_adapters import write_adapters

@@ -4,6 +4,8 @@ One group a case: the batch as Bireme packs it (no padding), the outputs of the 
 and all gradients one after the other, in the order of the names in the attribute `names`. Every text goes through the
 model alone, so that no padding has a part in anything; choices of one question, which transformers wants together, are
 padded with a mask. GPT-2's choices have no class of their own there: each goes through GPT2ForSequenceClassification.
+
+heads_lora.h5 has the same of peft's models: adapters beside the frozen body, the head trained in full (modules_to_save).
 """
 import h5py
 import numpy as np
@@ -48,6 +50,34 @@ def model_of(architecture, kind, labels, seed):
     return model
 
 
+LORA = dict(bert="query, value, attention.output.dense, intermediate.dense, output.dense", roberta="query, value",
+            gpt2="c_attn, c_fc, c_proj", llama="q_proj, v_proj, gate_proj, down_proj")
+
+
+def with_adapters(model, architecture, seed):
+    import peft
+    heads = [m for m in ("pooler", "classifier", "score", "qa_outputs") if any(n.split(".")[-1] == m for n, _ in model.named_modules())]
+    config = peft.LoraConfig(r=3, lora_alpha=5, use_rslora=architecture == "roberta", modules_to_save=heads or None,
+                             target_modules=LORA[architecture].split(", "), fan_in_fan_out=architecture == "gpt2")
+    model = peft.get_peft_model(model, config, autocast_adapter_dtype=False).double().train()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.copy_((p + torch.randn_like(p) * 0.3).float().double())
+    return model
+
+
+def our_name(name, prefix):
+    """As Bireme calls a parameter of a peft model; None: the head as it was."""
+    inner = name.removeprefix("base_model.model.")
+    if "original_module" in name:
+        return None
+    if ".lora_" in inner:
+        return "base_model.model." + prefix + inner.replace(".default", "")
+    return prefix + inner.replace(".base_layer", "").replace(".modules_to_save.default", "")
+
+
 def texts_of(kind, generator):
     """Ids of each text, and where its second segment begins."""
     count = 2 * len(LENGTHS) if kind == "vectors" else 2 + 3 if kind == "choices" else len(LENGTHS)
@@ -90,9 +120,11 @@ def vectors(model, architecture, texts):
     return list(unit), torch.nn.functional.cross_entropy(scores, torch.arange(len(texts) // 2))
 
 
-def write_case(group, architecture, kind, seed):
+def write_case(group, architecture, kind, seed, adapters=False):
     labels = dict(texts=LABELS, tokens=LABELS, spans=2).get(kind, 1)
     model = model_of(architecture, kind, labels, seed)
+    if adapters:
+        model = with_adapters(model, architecture, seed)
     generator = torch.Generator().manual_seed(seed)
     texts = texts_of(kind, generator)
     last = architecture in ("gpt2", "llama")
@@ -135,14 +167,14 @@ def write_case(group, architecture, kind, seed):
     loss = sum(losses) / sum(counts)
     model.zero_grad()
     loss.backward()
-    named = dict(model.named_parameters())
     prefix = dict(bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.")[architecture] if kind == "vectors" else ""
+    named = {our_name(n, prefix): p for n, p in model.named_parameters() if our_name(n, prefix)}
     group.attrs.update(loss=loss.item(), count=float(sum(counts)))  # few attributes: many would make the file large
     group.attrs["sizes"] = np.array([1, WIDTH, HEADS, 1 if architecture == "llama" else HEADS, INNER,
                                      POSITIONS + 2 * (architecture == "roberta"), VOCABULARY, labels, max(LENGTHS)], float)
-    group.attrs["names"] = np.bytes_("\n".join(prefix + n for n in named) + "\n")
-    group["values"] = np.stack([np.concatenate([f(p).detach().numpy().ravel() for p in named.values()])
-                                for f in (lambda p: p, lambda p: p.grad)]).astype(np.float32)
+    group.attrs["names"] = np.bytes_("\n".join(named) + "\n")
+    group["values"] = np.stack([np.concatenate([f(p).detach().numpy().ravel() for p in named.values()]) for f in
+                                (lambda p: p, lambda p: p.grad if p.requires_grad else torch.zeros_like(p))]).astype(np.float32)
     group["outputs"] = torch.cat([o.reshape(-1) for o in outputs]).detach().numpy().astype(np.float32)
     group["ids"] = torch.cat([t[0] for t in texts]).numpy().astype(np.int32)
     group["segments"] = torch.cat([segments_of(t) for t in texts]).numpy().astype(np.int32)
@@ -151,6 +183,14 @@ def write_case(group, architecture, kind, seed):
     if answers:
         group["answers"] = np.array(answers, np.float32)
     print(group.name, loss.item())
+
+
+def write_lora_heads(path):
+    cases = [("bert", "texts"), ("roberta", "texts"), ("gpt2", "texts"), ("llama", "texts"), ("bert", "spans"), ("gpt2", "tokens"),
+             ("bert", "choices"), ("bert", "vectors")]
+    with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
+        for i, (architecture, kind) in enumerate(cases):
+            write_case(f.create_group(f"{architecture}_{kind}"), architecture, kind, 70 + i, True)
 
 
 def write_heads(path):

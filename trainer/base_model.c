@@ -31,63 +31,134 @@ void base_model_text(const struct base_model_sums *sums, char text[HASH_TEXT_BYT
              (unsigned long long)sums->sums[1]);
 }
 
-/* weights: the parameter's own. */
-static void digest_piece(struct base_model_sums *d, int parameter, const struct model_parameter *p,
-                         const struct model_piece *piece, const float *weights)
+static void add_up(struct base_model_sums *to, const struct base_model_sums *from)
 {
-    const float *at = weights + piece->first;
-    for (int64_t row = 0; row < piece->rows; row++) {
-        for (int64_t column = 0; column < piece->columns; column++) {
-            int64_t element = (piece->row + row) * p->whole_columns + piece->column + column;
-            base_model_add(d, parameter, element, *at++);
+    to->sums[0] += from->sums[0];
+    to->sums[1] += from->sums[1];
+}
+
+/* Elements [low, high) of the flat buffer, which lie in this piece; the first one is at weights. */
+static void digest_piece(struct base_model_sums *d, int number, const struct model_parameter *p,
+                         const struct model_piece *piece, int64_t low, int64_t high,
+                         const float *weights)
+{
+    int64_t at = low - p->first - piece->first;
+    int64_t row = at / piece->columns, column = at % piece->columns;
+    for (int64_t e = low; e < high; e++) {
+        int64_t element = (piece->row + row) * p->whole_columns + piece->column + column;
+        base_model_add(d, number, element, *weights++);
+        column = column + 1 < piece->columns ? column + 1 : 0;
+        row += column == 0;
+    }
+}
+
+/* Of the range's elements those of a parameter, whose first one is at weights on the host. */
+static void digest_parameter(struct base_model_sums *d, int number, const struct model_parameter *p,
+                             struct range range, const float *weights)
+{
+    int64_t end = range.first + range.count;
+    for (int j = 0; j < p->piece_count; j++) {
+        const struct model_piece *piece = &p->pieces[j];
+        int64_t from = p->first + piece->first, to = from + piece->rows * piece->columns;
+        int64_t low = range.first > from ? range.first : from, high = end < to ? end : to;
+        if (low < high) {
+            digest_piece(d, number, p, piece, low, high, weights + (low - range.first));
         }
     }
 }
 
-static status digest_parameter(struct base_model_sums *d, const struct session *s, int number,
-                               const struct model_parameter *p)
+/* Adapters are numbered behind the model's own parameters: without them it is the same model's digest. */
+enum digested { DIGEST_MODEL, DIGEST_FROZEN, DIGEST_ADAPTERS };
+
+static bool is_digested(const struct session *s, const struct model_parameter *p,
+                        enum digested which)
 {
-    size_t bytes = (size_t)(p->rows * p->columns) * sizeof(float);
-    float *weights = malloc(bytes);
-    REQUIRE(weights != NULL, STATUS_INTERNAL, "out of memory for a digest of %s", p->name);
-    status result = device_read(s->device, kernels_stream(s->kernels), weights,
-                                model_weights(s->model) + p->first, bytes);
-    for (int j = 0; j < p->piece_count && result == STATUS_OK; j++) {
-        digest_piece(d, number, p, &p->pieces[j], weights);
+    bool another = p->replicated && comm_rank(s->mesh.tensor) != 0;
+    bool counts = which == DIGEST_FROZEN     ? !p->trained
+                  : which == DIGEST_ADAPTERS ? model_is_adapter(p)
+                                             : !model_is_adapter(p);
+    return counts && !another;
+}
+
+/* Of the elements of a range, on the host, this rank's part. */
+static void digest_range(struct base_model_sums *d, const struct session *s, enum digested which,
+                         struct range range, const float *weights)
+{
+    int count = 0, of_model = 0;
+    const struct model_parameter *p = model_parameters(s->model, &count);
+    for (int i = 0; i < count; i++) {
+        int number = model_is_adapter(&p[i]) ? count + i : of_model++;
+        if (is_digested(s, &p[i], which)) {
+            digest_parameter(d, number, &p[i], range, weights);
+        }
+    }
+}
+
+/* Weights in parts of so many elements at most. */
+enum { PART_ELEMENTS = 1 << 22 };
+
+static struct range next_part(int64_t first, int64_t end)
+{
+    int64_t left = end - first;
+    return (struct range){first, left < PART_ELEMENTS ? left : PART_ELEMENTS};
+}
+
+/* Of the model's f32 weights. */
+static status digest_kept(struct base_model_sums *d, const struct session *s, enum digested which)
+{
+    int64_t end = model_kept_elements(s->model);
+    float *weights = malloc(PART_ELEMENTS * sizeof *weights);
+    status result = STATUS_OK;
+    REQUIRE(weights != NULL, STATUS_INTERNAL, "out of memory for a digest");
+    for (struct range part = next_part(0, end); part.count > 0 && result == STATUS_OK;
+         part = next_part(part.first + part.count, end)) {
+        result =
+            device_read(s->device, kernels_stream(s->kernels), weights,
+                        model_weights(s->model) + part.first, (size_t)part.count * sizeof *weights);
+        if (result == STATUS_OK) {
+            digest_range(d, s, which, part, weights);
+        }
     }
     free(weights);
     return result;
 }
 
-/* Adapters are numbered behind the model's own parameters: without them it is the same model's digest. */
-static status digest_own(const struct session *s, bool adapters, struct base_model_sums *mine)
+/* Over the ranks that share the model. */
+static status sum_up(const struct session *s, struct base_model_sums *sums)
 {
-    int count = 0, of_model = 0;
-    const struct model_parameter *p = model_parameters(s->model, &count);
-    for (int i = 0; i < count; i++) {
-        bool adapter = model_is_adapter(&p[i]);
-        bool another = p[i].replicated && comm_rank(s->mesh.tensor) != 0;
-        int number = adapter ? count + i : of_model++;
-        if (!another && (adapters || !adapter)) {
-            TRY(digest_parameter(mine, s, number, &p[i]));
-        }
+    struct comm *tensor = s->mesh.tensor;
+    struct base_model_sums *all = calloc((size_t)comm_size(tensor), sizeof *all);
+    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for a digest");
+    status result = comm_all_gather_bytes(tensor, all, sums, sizeof *sums);
+    *sums = (struct base_model_sums){{0}};
+    for (int i = 0; i < comm_size(tensor); i++) {
+        add_up(sums, &all[i]);
     }
-    return STATUS_OK;
+    free(all);
+    return result;
+}
+
+static struct base_model_sums sums_of_text(const char *text)
+{
+    unsigned long long a = 0, b = 0;
+    (void)sscanf(text, "%16llx%16llx", &a, &b);
+    return (struct base_model_sums){{a, b}};
 }
 
 status base_model_digest(const struct session *s, bool adapters, char text[HASH_TEXT_BYTES])
 {
-    struct comm *tensor = s->mesh.tensor;
-    struct base_model_sums mine = {{0}}, *all = calloc((size_t)comm_size(tensor), sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for a digest");
-    status result = digest_own(s, adapters, &mine);
-    KEEP_FIRST(result, comm_all_gather_bytes(tensor, all, &mine, sizeof mine));
-    for (int i = 1; i < comm_size(tensor); i++) {
-        all[0].sums[0] += all[i].sums[0];
-        all[0].sums[1] += all[i].sums[1];
+    bool beside = s->recipe.adapter.type[0] != '\0';
+    struct base_model_sums sums = {{0}};
+    status result = STATUS_OK;
+    if (!beside || adapters) {
+        result = digest_kept(&sums, s, beside ? DIGEST_ADAPTERS : DIGEST_MODEL);
     }
-    base_model_text(all, text);
-    free(all);
+    KEEP_FIRST(result, sum_up(s, &sums));
+    if (beside) {
+        struct base_model_sums frozen = sums_of_text(s->recipe.adapter.base_weights);
+        add_up(&sums, &frozen);
+    }
+    base_model_text(&sums, text);
     return result;
 }
 
@@ -190,22 +261,98 @@ status base_model_check(const struct recipe *r, const char *digest)
     return STATUS_OK;
 }
 
-static status check_weights(struct session *s)
+static status check_weights(struct session *s, const struct base_model_sums *sums)
 {
     struct recipe *r = &s->recipe;
     char digest[HASH_TEXT_BYTES];
-    TRY(base_model_digest(s, false, digest));
+    base_model_text(sums, digest);
     if (r->adapter.base_weights[0] == '\0') {
         snprintf(r->adapter.base_weights, sizeof r->adapter.base_weights, "%s", digest);
     }
     return base_model_check(r, digest);
 }
 
-status base_model_load(struct session *s, struct comm *world)
+/* Of some parameters these elements, to weights on the device. */
+static status load_range(struct session *s, struct comm *world, const char *folder,
+                         enum family_part part, struct range range, float *weights)
+{
+    struct family family = {0};
+    status result = comm_agree(world, session_part(s, part, range, weights, &family));
+    if (result == STATUS_OK) {
+        result = checkpoint_load_part(world, folder, &family.family, 1);
+    }
+    family_destroy(&family);
+    return result;
+}
+
+/* A part of what is frozen: to its place, or through the memory of one part to what is rounded. */
+static status load_part(struct session *s, struct comm *world, const char *folder,
+                        struct range range, float *passing, float *host,
+                        struct base_model_sums *sums)
+{
+    size_t bytes = (size_t)range.count * sizeof *host;
+    float *weights = passing != NULL ? passing : model_weights(s->model) + range.first;
+    TRY(load_range(s, world, folder, FAMILY_FROZEN, range, weights));
+    status result = STATUS_OK;
+    if (host != NULL) {
+        result = device_read(s->device, kernels_stream(s->kernels), host, weights, bytes);
+    }
+    if (result == STATUS_OK) {
+        digest_range(sums, s, DIGEST_FROZEN, range, host != NULL ? host : weights);
+        result = passing != NULL ? model_set_frozen(s->model, range, passing) : STATUS_OK;
+    }
+    return comm_agree(world, result);
+}
+
+static status load_frozen(struct session *s, struct comm *world, const char *folder,
+                          struct base_model_sums *sums)
+{
+    int count = 0;
+    const struct model_parameter *p = model_parameters(s->model, &count);
+    int64_t trained = model_trained_elements(p, count), end = model_elements(s->model);
+    size_t bytes = PART_ELEMENTS * sizeof(float);
+    float *passing = NULL, *host = NULL; /* the latter where the weights are a device's */
+    status result = STATUS_OK;
+    if (model_kept_elements(s->model) < end) {
+        result = device_allocate(s->device, bytes, "frozen weights", (void **)&passing);
+    }
+    if (result == STATUS_OK && !device_is_host(s->device)) {
+        host = malloc(bytes);
+        result = host != NULL ? STATUS_OK
+                              : status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
+                                             "out of memory to load %s", folder);
+    }
+    result = comm_agree(world, result);
+    for (struct range part = next_part(trained, end); part.count > 0 && result == STATUS_OK;
+         part = next_part(part.first + part.count, end)) {
+        result = load_part(s, world, folder, part, passing, host, sums);
+    }
+    device_release(s->device, passing, bytes);
+    free(host);
+    return result;
+}
+
+/* Before the first step: that it is the same model, but for the head of a task, which begins with the model's. */
+static status load_fresh(struct session *s, struct comm *world, const char *folder)
+{
+    bool body = model_config_of(s->model)->task != MODEL_WORDS;
+    struct range all = {0, model_elements(s->model)}, kept = {0, model_kept_elements(s->model)};
+    struct family family = {0};
+    status result = comm_agree(world, session_part(s, FAMILY_MODEL, all, NULL, &family));
+    if (result == STATUS_OK) {
+        result = checkpoint_compare(world, folder, &family.family, 1, body);
+    }
+    family_destroy(&family);
+    TRY(result);
+    return body ? load_range(s, world, folder, FAMILY_HEAD, kept, model_weights(s->model))
+                : STATUS_OK;
+}
+
+status base_model_load(struct session *s, struct comm *world, bool fresh)
 {
     const struct recipe *r = &s->recipe;
     struct checkpoint_found found = {0};
-    struct family base = {0};
+    struct base_model_sums sums = {{0}};
     status result = checkpoint_choose(world, r->adapter.base, true, &found);
     result =
         recipe_blame(r, "adapter.base", result,
@@ -213,12 +360,9 @@ status base_model_load(struct session *s, struct comm *world)
                      "adapter.base (`--set adapter.base=DIR`)");
     TRY(comm_agree(world, result));
     log_info("frozen weights from %s", found.folder);
-    result = comm_agree(world, session_base(s, &base));
-    if (result == STATUS_OK) {
-        result = checkpoint_load(world, found.folder, &base.family, 1);
-    }
-    family_destroy(&base);
     free(found.recipe_text);
-    TRY(result);
-    return comm_agree(world, check_weights(s));
+    TRY(fresh ? load_fresh(s, world, found.folder) : STATUS_OK);
+    TRY(load_frozen(s, world, found.folder, &sums));
+    TRY(comm_agree(world, sum_up(s, &sums)));
+    return comm_agree(world, check_weights(s, &sums));
 }

@@ -17,9 +17,11 @@ status base_model_find(struct recipe *recipe, struct comm *world, char *carried)
 /* base_model_load - the frozen weights of a session with adapters; adapter.base_weights is checked, or filled in.
  * Collective.
  *
+ * fresh     the head of a task begins with the one that the model has, where it has one of its shape; names and shapes
+ *           of all else must be the same
  * Errors    STATUS_NO_INPUT where there is no model in adapter.base; STATUS_DATA where its weights are others;
  *           agreed */
-status base_model_load(struct session *s, struct comm *world);
+status base_model_load(struct session *s, struct comm *world, bool fresh);
 
 /* base_model_require_whole - for a recipe without adapters.
  *
@@ -39,6 +41,6 @@ void base_model_text(const struct base_model_sums *sums, char text[HASH_TEXT_BYT
  * Errors    STATUS_DATA naming both */
 status base_model_check(const struct recipe *recipe, const char *digest);
 
-/* base_model_digest - what weights are known by: of the model, or of its adapters too. The layout does not matter.
- * Collective over the ranks that share the model. */
+/* base_model_digest - what weights are known by: of the model, or of its adapters too. The layout does not matter. Of a
+ * model beside adapters the recipe says it. Collective over the ranks that share the model. */
 status base_model_digest(const struct session *s, bool adapters, char text[HASH_TEXT_BYTES]);

@@ -168,6 +168,16 @@ status checkpoint_load(struct comm *world, const char *folder,
 status checkpoint_load_body(struct comm *world, const char *folder,
                             const struct checkpoint_family *families, int count);
 
+/* checkpoint_load_part - these tensors of a folder, whatever else it holds; a head that it has not got keeps what it
+ * holds. Nothing is told. */
+status checkpoint_load_part(struct comm *world, const char *folder,
+                            const struct checkpoint_family *families, int count);
+
+/* checkpoint_compare - what checkpoint_load, or with body checkpoint_load_body, would say of names and shapes; nothing is
+ * read. Collective. */
+status checkpoint_compare(struct comm *world, const char *folder,
+                          const struct checkpoint_family *families, int count, bool body);
+
 /* checkpoint_write_final - weights alone into folder (run_dir/final), the same format. Collective. */
 status checkpoint_write_final(struct checkpoint *c, const char *folder,
                               const struct checkpoint_state *state,

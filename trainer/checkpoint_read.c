@@ -23,6 +23,7 @@ struct load {
     int count;
     float *buffer; /* READ_ELEMENTS */
     bool body;     /* heads may differ */
+    bool part;     /* there may be more */
 };
 
 /* The part of t in the file's coordinates; a vector is a column. */
@@ -99,7 +100,9 @@ static status check_wanted(const struct load *load, const struct checkpoint_fami
         const struct checkpoint_tensor *t = &family->tensors[i];
         const struct manifest_tensor *m = find_for(load, family->stem, t);
         if (m == NULL && load->body && is_head(t->name)) {
-            log_info("%s begins at random: %s has none of its shape", t->name, load->folder);
+            if (!load->part) {
+                log_info("%s begins at random: %s has none of its shape", t->name, load->folder);
+            }
             continue;
         }
         REQUIRE(m != NULL, STATUS_CHECKPOINT,
@@ -125,7 +128,7 @@ static bool family_is_loaded(const struct load *load, const char *stem)
 /* A tensor that no rank asks for would be lost without a word: another, larger model wrote it. */
 static status check_unasked(const struct load *load, const double *asked)
 {
-    for (int i = 0; i < load->manifest->tensor_count; i++) {
+    for (int i = 0; i < load->manifest->tensor_count && !load->part; i++) {
         const struct manifest_tensor *m = &load->manifest->tensors[i];
         if (asked[i] == 0 && load->body && is_head(m->name) && family_is_loaded(load, m->family)) {
             log_info("%s of %s is left out", m->name, load->folder);
@@ -139,7 +142,7 @@ static status check_unasked(const struct load *load, const double *asked)
     return STATUS_OK;
 }
 
-static status check_names(struct comm *world, const struct load *load)
+static status check_names(struct comm *world, struct load *load)
 {
     double *asked = calloc((size_t)load->manifest->tensor_count + 1, sizeof *asked);
     status result = STATUS_OK;
@@ -339,9 +342,10 @@ static status load_all(struct comm *world, struct load *load)
     return comm_agree(world, result);
 }
 
-static status load_from(struct comm *world, const char *folder,
-                        const struct checkpoint_family *families, int count, bool body)
+static status load_from(struct comm *world, const struct load *how,
+                        status (*act)(struct comm *world, struct load *load))
 {
+    const char *folder = how->folder;
     struct manifest manifest;
     bool good = false;
     char reason[MANIFEST_REASON_BYTES];
@@ -351,8 +355,9 @@ static status load_from(struct comm *world, const char *folder,
         result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s: %s", folder, reason);
         result = comm_agree(world, result);
     } else {
-        struct load load = {folder, &manifest, families, count, NULL, body};
-        result = load_all(world, &load);
+        struct load load = *how;
+        load.manifest = &manifest;
+        result = act(world, &load);
     }
     manifest_destroy(&manifest);
     return result;
@@ -361,13 +366,30 @@ static status load_from(struct comm *world, const char *folder,
 status checkpoint_load(struct comm *world, const char *folder,
                        const struct checkpoint_family *families, int count)
 {
-    return load_from(world, folder, families, count, false);
+    struct load load = {.folder = folder, .families = families, .count = count};
+    return load_from(world, &load, load_all);
 }
 
 status checkpoint_load_body(struct comm *world, const char *folder,
                             const struct checkpoint_family *families, int count)
 {
-    return load_from(world, folder, families, count, true);
+    struct load load = {.folder = folder, .families = families, .count = count, .body = true};
+    return load_from(world, &load, load_all);
+}
+
+status checkpoint_load_part(struct comm *world, const char *folder,
+                            const struct checkpoint_family *families, int count)
+{
+    struct load load = {
+        .folder = folder, .families = families, .count = count, .body = true, .part = true};
+    return load_from(world, &load, load_all);
+}
+
+status checkpoint_compare(struct comm *world, const char *folder,
+                          const struct checkpoint_family *families, int count, bool body)
+{
+    struct load load = {.folder = folder, .families = families, .count = count, .body = body};
+    return load_from(world, &load, check_names);
 }
 
 /* ---- box by box, without a model ---- */

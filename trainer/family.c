@@ -112,8 +112,19 @@ static status finish(status result, const char *stem, struct family *f)
 
 static bool takes(const struct family_layout *layout, int index)
 {
-    bool adapter = model_is_adapter(&layout->parameters[index]);
-    return layout->part == FAMILY_WHOLE || (layout->part == FAMILY_ADAPTERS) == adapter;
+    const struct model_parameter *p = &layout->parameters[index];
+    switch (layout->part) {
+    case FAMILY_TRAINED:
+        return p->trained;
+    case FAMILY_FROZEN:
+        return !p->trained;
+    case FAMILY_MODEL:
+        return !model_is_adapter(p);
+    case FAMILY_HEAD:
+        return p->trained && !model_is_adapter(p);
+    default:
+        return true;
+    }
 }
 
 static status append_all(struct family *f, const char *prefix, const struct family_layout *layout,

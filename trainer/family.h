@@ -16,13 +16,16 @@ struct family {
     int most;
 };
 
+/* Which parameters. FAMILY_MODEL: all but adapters; FAMILY_HEAD: those of it that are trained beside them. */
+enum family_part { FAMILY_WHOLE = 0, FAMILY_TRAINED, FAMILY_FROZEN, FAMILY_MODEL, FAMILY_HEAD };
+
 /* What a rank holds of a model: its parameters, and whether it writes those that all ranks of its
  * tensor-parallel group hold (one of them does). */
 struct family_layout {
     const struct model_parameter *parameters;
     int count;
     bool writes_replicated;
-    enum family_part { FAMILY_WHOLE = 0, FAMILY_BASE, FAMILY_ADAPTERS } part; /* which parameters */
+    enum family_part part;
 };
 
 /* Which elements of the flat buffers lie where in memory; sharded: other ranks of the data-parallel group

@@ -125,7 +125,7 @@ static status begin_adapters(struct job *job)
     struct session *s = &job->session;
     char carried[FILE_PATH_BYTES];
     TRY(comm_agree(job->world, base_model_find(&s->recipe, job->world, carried)));
-    TRY(base_model_load(s, job->world));
+    TRY(base_model_load(s, job->world, true));
     free(job->recipe_text);
     job->recipe_text = NULL;
     TRY(comm_agree(job->world, write_recipe_text(&s->recipe, &job->recipe_text)));
@@ -134,7 +134,7 @@ static status begin_adapters(struct job *job)
         return STATUS_OK;
     }
     log_info("adapters from %s", carried);
-    return checkpoint_load(job->world, carried, &job->families[0].family, 1);
+    return checkpoint_load_body(job->world, carried, &job->families[0].family, 1);
 }
 
 static status begin_weights(struct job *job)

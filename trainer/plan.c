@@ -125,7 +125,7 @@ static double count_parameters(const struct recipe *r, const struct model_parame
 
 /* ---- memory ---- */
 
-/* A checkpoint holds these alone then. */
+/* A checkpoint holds what is trained alone then. */
 static bool has_adapters(const struct model_parameter *parameters, int count)
 {
     bool found = false;
@@ -140,7 +140,7 @@ static int64_t writer_bytes(const struct model_parameter *parameters, int count)
     int64_t largest = 0;
     bool beside = has_adapters(parameters, count);
     for (int i = 0; i < count; i++) {
-        bool written = !beside || model_is_adapter(&parameters[i]);
+        bool written = !beside || parameters[i].trained;
         int64_t bytes = written ? 4 * model_parameter_elements(&parameters[i]) : 0;
         largest = bytes > largest ? bytes : largest;
     }
@@ -153,8 +153,8 @@ static status snapshot_bytes(const struct model_parameter *parameters, int count
 {
     struct optimizer_range trained = {.count = model_trained_elements(parameters, count)};
     struct family_ranges moments = {.ranges = &trained, .count = 1};
-    struct family_layout layout = {
-        parameters, count, true, has_adapters(parameters, count) ? FAMILY_ADAPTERS : FAMILY_WHOLE};
+    struct family_layout layout = {parameters, count, true,
+                                   has_adapters(parameters, count) ? FAMILY_TRAINED : FAMILY_WHOLE};
     struct optimizer_range all = {.count = elements};
     struct family_ranges ranges = {.ranges = &all, .count = 1};
     struct family families[2] = {0};

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/job_data.h"
+#include "trainer/pretrained_config.h"
+
 /* ---- into the matrices ---- */
 
 static status read_whole(struct checkpoint_reader *reader, const struct manifest_tensor *t,
@@ -44,9 +47,10 @@ status pretrained_adapter_read(struct checkpoint_reader *adapters, const struct 
                                const struct model_parameter *p, struct pretrained_adapter *out)
 {
     int64_t rank = recipe->adapter.rank;
-    *out = (struct pretrained_adapter){.rank = rank,
-                                       .inputs = p->whole_columns,
-                                       .scale = (float)recipe->adapter.alpha / (float)rank};
+    struct model_adapter adapter = {
+        .rank = rank, .alpha = (float)recipe->adapter.alpha, .by_root = recipe->adapter.rslora};
+    *out = (struct pretrained_adapter){
+        .rank = rank, .inputs = p->whole_columns, .scale = model_adapter_scale(&adapter)};
     if (p->dimensions != 2) {
         return STATUS_OK;
     }
@@ -105,15 +109,82 @@ static json_t *number_of(double x)
     return whole ? json_integer((json_int_t)x) : json_real(x);
 }
 
-status pretrained_adapter_config(const struct recipe *r, FILE *file)
+static const char before[] = "base_model.model.";
+
+void pretrained_adapter_name(const struct pretrained_family *family,
+                             const struct model_config *config, const struct model_parameter *p,
+                             char out[PRETRAINED_NAME_BYTES])
+{
+    const char *name = p->name + (model_is_adapter(p) ? strlen(before) : 0);
+    bool bare = config->task == MODEL_VECTORS; /* the class without heads */
+    snprintf(out, PRETRAINED_NAME_BYTES, "%s%s", before,
+             bare ? pretrained_bare(family, name) : name);
+}
+
+static const char *task_type(const struct recipe *r)
+{
+    switch (job_data_task(r)) {
+    case MODEL_TEXTS:
+        return "SEQ_CLS";
+    case MODEL_CHOICES:
+        return job_data_last_rows(r) ? "SEQ_CLS" : NULL;
+    case MODEL_TOKENS:
+        return "TOKEN_CLS";
+    case MODEL_SPANS:
+        return "QUESTION_ANS";
+    case MODEL_VECTORS:
+        return "FEATURE_EXTRACTION";
+    default:
+        return strcmp(r->objective, "mlm") == 0 ? NULL : "CAUSAL_LM";
+    }
+}
+
+/* The modules of a task's head. */
+static json_t *saved_modules(const struct model_config *config, const struct model_parameter *p,
+                             int count)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        const char *name = strstr(p[i].name, ".pooler.") != NULL ? "pooler" : p[i].name;
+        size_t length = strcspn(name, "."), last = json_array_size(list);
+        const char *known = last > 0 ? json_string_value(json_array_get(list, last - 1)) : "";
+        bool again = strlen(known) == length && strncmp(known, name, length) == 0;
+        if (model_is_task_head(config, &p[i]) && !again) {
+            json_array_append_new(list, json_stringn(name, length));
+        }
+    }
+    if (json_array_size(list) == 0) {
+        json_decref(list);
+        return json_null();
+    }
+    return list;
+}
+
+/* The class, where peft has no type of task for it. */
+static json_t *class_of(const struct recipe *r)
+{
+    char name[PRETRAINED_CLASS_BYTES], library[96];
+    const char *type = r->model.architecture;
+    if (task_type(r) != NULL) {
+        return json_null();
+    }
+    pretrained_class_name(r, name);
+    snprintf(library, sizeof library, "transformers.models.%.32s.modeling_%.32s", type, type);
+    return json_pack("{s:s, s:s}", "base_model_class", name, "parent_library", library);
+}
+
+status pretrained_adapter_config(const struct recipe *r, const struct model_config *config,
+                                 const struct model_parameter *parameters, int count, FILE *file)
 {
     bool turned = strcmp(r->model.architecture, "gpt2") == 0; /* its matrices lie [in, out] */
     json_t *all =
-        json_pack("{s:s, s:s, s:s, s:I, s:o, s:f, s:o, s:s, s:b, s:b}", "peft_type", "LORA",
-                  "task_type", "CAUSAL_LM", "base_model_name_or_path", r->adapter.base, "r",
-                  (json_int_t)r->adapter.rank, "lora_alpha", number_of(r->adapter.alpha),
-                  "lora_dropout", r->adapter.dropout, "target_modules", targets_of(r), "bias",
-                  "none", "fan_in_fan_out", turned, "inference_mode", 1);
+        json_pack("{s:s, s:s?, s:o, s:s, s:I, s:o, s:b, s:f, s:o, s:o, s:s, s:b, s:b}", "peft_type",
+                  "LORA", "task_type", task_type(r), "auto_mapping", class_of(r),
+                  "base_model_name_or_path", r->adapter.base, "r", (json_int_t)r->adapter.rank,
+                  "lora_alpha", number_of(r->adapter.alpha), "use_rslora", r->adapter.rslora,
+                  "lora_dropout", r->adapter.dropout, "target_modules", targets_of(r),
+                  "modules_to_save", saved_modules(config, parameters, count), "bias", "none",
+                  "fan_in_fan_out", turned, "inference_mode", 1);
     int written = all != NULL ? json_dumpf(all, file, JSON_INDENT(2)) : -1;
     json_decref(all);
     REQUIRE(written == 0, STATUS_INTERNAL, "out of memory for adapter_config.json");

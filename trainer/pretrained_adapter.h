@@ -5,6 +5,7 @@
 
 #include "trainer/checkpoint_reader.h"
 #include "trainer/model/model.h"
+#include "trainer/pretrained_family.h"
 #include "trainer/recipe.h"
 
 /* One matrix's adapter, whole. */
@@ -28,5 +29,13 @@ void pretrained_adapter_free(struct pretrained_adapter *adapter);
 void pretrained_adapter_merge(const struct pretrained_adapter *adapter, bool transposed,
                               const int64_t offset[2], const int64_t shape[2], float *block);
 
-/* pretrained_adapter_config - peft's adapter_config.json. */
-status pretrained_adapter_config(const struct recipe *recipe, FILE *file);
+/* pretrained_adapter_name - what peft calls a parameter that is trained beside a frozen model. */
+enum { PRETRAINED_NAME_BYTES = MODEL_NAME_BYTES + 32 };
+void pretrained_adapter_name(const struct pretrained_family *family,
+                             const struct model_config *config,
+                             const struct model_parameter *parameter,
+                             char out[PRETRAINED_NAME_BYTES]);
+
+/* pretrained_adapter_config - peft's adapter_config.json; parameters: those of the adapters and of a task's head. */
+status pretrained_adapter_config(const struct recipe *recipe, const struct model_config *config,
+                                 const struct model_parameter *parameters, int count, FILE *file);

@@ -342,9 +342,9 @@ static const char *task_class(const struct recipe *r, bool encoder)
     }
 }
 
-/* The class whose heads are those of the model. */
-static void write_class(FILE *file, const struct pretrained_family *family, const struct recipe *r)
+void pretrained_class_name(const struct recipe *r, char out[PRETRAINED_CLASS_BYTES])
 {
+    const struct pretrained_family *family = pretrained_family(r->model.architecture);
     bool second = family->classes[0].labels && !r->model.next_sentence;
     const char *name = family->classes[second ? 1 : 0].name, *rest = "";
     size_t length = strlen(name);
@@ -354,8 +354,15 @@ static void write_class(FILE *file, const struct pretrained_family *family, cons
         length = end != NULL ? (size_t)(end - name) : length;
         rest = task_class(r, !job_data_last_rows(r));
     }
-    fprintf(file, "{\n  \"architectures\": [\"%.*s%s\"],\n  \"model_type\": \"%s\",\n", (int)length,
-            name, rest, family->type);
+    snprintf(out, PRETRAINED_CLASS_BYTES, "%.*s%s", (int)length, name, rest);
+}
+
+static void write_class(FILE *file, const struct pretrained_family *family, const struct recipe *r)
+{
+    char name[PRETRAINED_CLASS_BYTES];
+    pretrained_class_name(r, name);
+    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", name,
+            family->type);
 }
 
 /* Names of a head's outputs; transformers counts them. */

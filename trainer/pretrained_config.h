@@ -8,6 +8,8 @@
 #include "trainer/recipe.h"
 #include "trainer/safetensors.h"
 
+enum { PRETRAINED_CLASS_BYTES = 64 };
+
 /* What config.json says of the folder's tensors. */
 struct pretrained_promise {
     const struct pretrained_family *family;
@@ -20,6 +22,9 @@ struct pretrained_promise {
  * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE for another model */
 status pretrained_config_read(const char *folder, struct recipe *out,
                               struct pretrained_promise *promise);
+
+/* pretrained_class_name - the class of transformers whose heads are those of the recipe's model. */
+void pretrained_class_name(const struct recipe *recipe, char out[PRETRAINED_CLASS_BYTES]);
 
 /* Ids of special tokens; -1: none. */
 struct pretrained_tokens {

@@ -22,12 +22,13 @@ static const size_t tokenizer_limit_bytes = (size_t)256 << 20;
 struct export_job {
     struct checkpoint_found found, base; /* the second where the first holds adapters alone */
     struct checkpoint_reader *reader;    /* of the model's weights */
-    struct checkpoint_reader *adapters;  /* NULL: there are none */
+    struct checkpoint_reader *adapters;  /* and of a task's head; NULL: there are none */
     bool alone;                          /* the adapters are written, not the model */
     struct base_model_sums sums;         /* of the model's weights, as they are read */
     struct recipe recipe;
     const struct pretrained_family *family;
     int64_t vocabulary;
+    struct model_config config;
     struct model_parameter *parameters;
     int count;
     struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
@@ -88,10 +89,18 @@ static status read_vocabulary(struct export_job *ex)
     return STATUS_OK;
 }
 
+/* What is trained beside a model is with its adapters. */
+static struct checkpoint_reader *reader_of(const struct export_job *ex, int index)
+{
+    const struct model_parameter *p = &ex->parameters[index];
+    bool beside = model_is_adapter(p) || model_is_task_head(&ex->config, p);
+    return ex->adapters != NULL && beside ? ex->adapters : ex->reader;
+}
+
 static const struct manifest_tensor *find(const struct export_job *ex, int index)
 {
-    struct checkpoint_reader *reader = ex->alone ? ex->adapters : ex->reader;
-    return manifest_find(checkpoint_reader_manifest(reader), "model", ex->parameters[index].name);
+    const struct manifest *m = checkpoint_reader_manifest(reader_of(ex, index));
+    return manifest_find(m, "model", ex->parameters[index].name);
 }
 
 static status check_tensors(const struct export_job *ex)
@@ -107,11 +116,11 @@ static status check_tensors(const struct export_job *ex)
     return STATUS_OK;
 }
 
-static void keep_adapters(struct export_job *ex)
+static void keep_trained(struct export_job *ex)
 {
     int kept = 0;
     for (int i = 0; i < ex->count; i++) {
-        if (model_is_adapter(&ex->parameters[i])) {
+        if (ex->parameters[i].trained) {
             ex->parameters[kept++] = ex->parameters[i];
         }
     }
@@ -124,13 +133,13 @@ static status open_source(struct export_job *ex)
     TRY(read_recipe(ex));
     TRY(open_readers(ex));
     TRY(read_vocabulary(ex));
-    struct model_config config = session_model_config(&ex->recipe, ex->vocabulary);
+    ex->config = session_model_config(&ex->recipe, ex->vocabulary);
     if (!ex->alone) {
-        config.adapter.rank = 0;
+        ex->config.adapter.rank = 0;
     }
-    TRY(model_layout(&config, 1, 0, &ex->parameters, &ex->count, &elements));
+    TRY(model_layout(&ex->config, 1, 0, &ex->parameters, &ex->count, &elements));
     if (ex->alone) {
-        keep_adapters(ex);
+        keep_trained(ex);
     }
     TRY(check_tensors(ex));
     TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
@@ -164,9 +173,8 @@ static status write_blocks(struct export_job *ex, int index,
     int64_t offset[2] = {0, 0}, shape[2];
     const struct manifest_tensor *t = find(ex, index);
     while (checkpoint_block(t, offset, shape)) {
-        TRY(checkpoint_reader_read(ex->alone ? ex->adapters : ex->reader, t, offset, shape,
-                                   buffer));
-        if (ex->adapters != NULL) {
+        TRY(checkpoint_reader_read(reader_of(ex, index), t, offset, shape, buffer));
+        if (ex->adapters != NULL && reader_of(ex, index) == ex->reader) {
             sum_block(ex, index, offset, shape, buffer);
         }
         pretrained_adapter_merge(adapter, ex->parameters[index].transposed, offset, shape, buffer);
@@ -227,17 +235,25 @@ static status write_weights(struct export_job *ex)
     TRY(file_join(path, ex->folder.path,
                   ex->alone ? "adapter_model.safetensors" : "model.safetensors"));
     struct safetensors_shape *shapes = calloc((size_t)ex->count, sizeof *shapes);
-    REQUIRE(shapes != NULL, STATUS_INTERNAL, "out of memory for %d tensors", ex->count);
+    char(*names)[PRETRAINED_NAME_BYTES] = calloc((size_t)ex->count, sizeof *names);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, shapes != NULL && names != NULL, STATUS_INTERNAL,
+                 "out of memory for %d tensors", ex->count);
     for (int i = 0; i < ex->count; i++) {
-        shapes[i].name = file_name(ex, ex->parameters[i].name);
+        snprintf(names[i], sizeof names[i], "%s", file_name(ex, ex->parameters[i].name));
+        if (ex->alone) {
+            pretrained_adapter_name(ex->family, &ex->config, &ex->parameters[i], names[i]);
+        }
+        shapes[i].name = names[i];
         shapes[i].dimensions = ex->parameters[i].dimensions;
         pretrained_shape(&ex->parameters[i], shapes[i].shape);
     }
-    status result = safetensors_create(path, ex->dtype, shapes, ex->count, &writer);
-    free(shapes);
-    TRY(result);
+    TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, ex->count, &writer));
     result = write_tensors(ex, writer);
     KEEP_FIRST(result, safetensors_finish(&writer));
+done:
+    free(shapes);
+    free(names);
     return result;
 }
 
@@ -386,7 +402,8 @@ static status write_adapter_config(const struct export_job *ex)
     TRY(file_join(path, ex->folder.path, "adapter_config.json"));
     FILE *file = fopen(path, "w");
     REQUIRE(file != NULL, STATUS_CREATE, "cannot create %s", path);
-    status result = pretrained_adapter_config(&ex->recipe, file);
+    status result =
+        pretrained_adapter_config(&ex->recipe, &ex->config, ex->parameters, ex->count, file);
     bool written = fclose(file) == 0;
     REQUIRE(written, STATUS_WRITE, "cannot write %s", path);
     return result;

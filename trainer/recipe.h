@@ -84,6 +84,7 @@ struct recipe {
         char type[RECIPE_NAME_BYTES]; /* "lora"; "": none */
         int64_t rank;
         double alpha, dropout;
+        bool rslora;
         char targets[RECIPE_LIST_BYTES];
         char base[RECIPE_PATH_BYTES];
         char base_weights[RECIPE_NAME_BYTES + 1];

@@ -76,8 +76,11 @@ static void resolve(const struct reading *r)
     }
     if (c->adapter.type[0] != '\0' && c->adapter.targets[0] == '\0') {
         bool llama = strcmp(c->model.architecture, "llama") == 0;
+        bool gpt2 = strcmp(c->model.architecture, "gpt2") == 0;
         snprintf(c->adapter.targets, sizeof c->adapter.targets, "%s",
-                 llama ? "q_proj, v_proj" : "c_attn");
+                 llama  ? "q_proj, v_proj"
+                 : gpt2 ? "c_attn"
+                        : "query, value");
     }
     if (c->schedule.warmup_steps < 0 && c->schedule.warmup_ratio < 0) {
         c->schedule.warmup_steps = 0;
@@ -181,22 +184,12 @@ static status check_freezing(const struct reading *r)
     return STATUS_OK;
 }
 
-/* check_adapter - of a model that predicts next tokens, whose head stays as it is. */
+/* check_adapter - there is a model, and nothing of it is frozen otherwise. */
 static status check_adapter(const struct reading *r)
 {
-    static const char *const objectives[] = {"clm", "sft", "dpo"};
     const struct recipe *c = r->recipe;
-    bool known = false;
     if (c->adapter.type[0] == '\0') {
         return STATUS_OK;
-    }
-    for (size_t i = 0; i < sizeof objectives / sizeof objectives[0]; i++) {
-        known = known || strcmp(c->objective, objectives[i]) == 0;
-    }
-    if (!known) {
-        return recipe_fail(r, place_of_pair(r, "adapter.type", "objective"), "adapter.type",
-                           "%s is for objective clm, sft and dpo, not %s", c->adapter.type,
-                           c->objective);
     }
     if (c->model.init_from[0] == '\0') {
         return recipe_fail(r, place_of_pair(r, "adapter.type", "model.init_from"), "adapter.type",

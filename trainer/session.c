@@ -107,6 +107,7 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
                 .rank = recipe->adapter.type[0] != '\0' ? recipe->adapter.rank : 0,
                 .alpha = (float)recipe->adapter.alpha,
                 .dropout = (float)recipe->adapter.dropout,
+                .by_root = recipe->adapter.rslora,
                 .targets = recipe->adapter.targets,
             },
         .rope_theta = recipe->model.rope_theta,
@@ -434,11 +435,11 @@ static struct family_ranges ranges_of(const struct update *u)
     return ranges;
 }
 
-/* Of a model with adapters these alone are in its checkpoints. */
+/* Of a model with adapters what is trained alone is in its checkpoints. */
 status session_weights(const struct session *s, const struct update *u, struct family *out)
 {
     struct family_layout layout = layout_of(s);
-    layout.part = s->recipe.adapter.type[0] != '\0' ? FAMILY_ADAPTERS : FAMILY_WHOLE;
+    layout.part = s->recipe.adapter.type[0] != '\0' ? FAMILY_TRAINED : FAMILY_WHOLE;
     struct optimizer_range all = {.count = model_elements(s->model)};
     bool released = u != NULL && update_weights(u) != NULL;
     struct family_ranges ranges = {.ranges = &all, .count = 1};
@@ -452,13 +453,14 @@ status session_weights(const struct session *s, const struct update *u, struct f
     return STATUS_OK;
 }
 
-status session_base(const struct session *s, struct family *out)
+status session_part(const struct session *s, enum family_part part, struct range elements,
+                    float *weights, struct family *out)
 {
     struct family_layout layout = layout_of(s);
-    struct optimizer_range all = {.count = model_elements(s->model)};
-    struct family_ranges ranges = {.ranges = &all, .count = 1};
-    layout.part = FAMILY_BASE;
-    TRY(family_weights(&layout, &ranges, model_weights(s->model), out));
+    struct optimizer_range range = {.first = elements.first, .count = elements.count};
+    struct family_ranges ranges = {.ranges = &range, .count = 1};
+    layout.part = part;
+    TRY(family_weights(&layout, &ranges, weights, out));
     place_family(s, out);
     return STATUS_OK;
 }
@@ -556,7 +558,7 @@ status session_open_checkpoint(struct session *s, struct comm *world, const char
         result = model_connect(s->model);
     }
     if (result == STATUS_OK && s->recipe.adapter.type[0] != '\0') {
-        result = base_model_load(s, world);
+        result = base_model_load(s, world, false);
     }
     if (result == STATUS_OK) {
         result = comm_agree(world, session_weights(s, NULL, &weights));

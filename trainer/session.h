@@ -104,8 +104,10 @@ int64_t session_bucket_elements(const struct recipe *recipe);
 /* session_update - gradients and AdamW for the model's parameters with the recipe's settings. Collective. */
 status session_update(struct session *s, int64_t micro_batches, struct update **out);
 
-/* session_base - the frozen weights of a model with adapters, which its checkpoints do not hold. */
-status session_base(const struct session *s, struct family *out);
+/* session_part - what lies of some parameters in these elements of the flat buffer, the first of which is at
+ * weights. */
+status session_part(const struct session *s, enum family_part part, struct range elements,
+                    float *weights, struct family *out);
 
 /* session_weights, session_moments - what this rank holds of them, for the checkpoint (family.h). u NULL: all
  * weights are the model's. */

@@ -565,10 +565,12 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
         trained_vectors += p->trained ? vector : 0;
     }
     bool released = plan->stage > 0 && plan->bf16;
-    /* beside adapters little comes later: what is most is there while the frozen weights are loaded */
-    bool most = is_beside_adapters(plan->parameters, plan->parameter_count);
-    out->weights = (released && !most ? 4 * (owned + vectors) : 4 * plan->elements) +
-                   (plan->bf16 ? 2 * plan->elements : 0);
+    /* beside adapters in bf16 the frozen matrices were never there in f32 */
+    bool beside = is_beside_adapters(plan->parameters, plan->parameter_count);
+    int64_t kept = released               ? owned + vectors
+                   : plan->bf16 && beside ? trained + vectors
+                                          : plan->elements;
+    out->weights = 4 * kept + (plan->bf16 ? 2 * plan->elements : 0);
     if (released) {
         out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);
     }

@@ -1,5 +1,6 @@
 /* The heads of fine-tuning tasks against transformers in double precision (scripts/reference_heads.py): what the head
- * says, the loss, and the gradient of every parameter, for tiny models of each architecture. Errors are relative, in the
+ * says, the loss, and the gradient of every parameter, for tiny models of each architecture; and against peft with adapters
+ * beside the frozen body. Errors are relative, in the
  * Frobenius norm; gradients that are zero but for noise are compared absolutely: of the key biases, and of what moves all
  * rows of a softmax alike. */
 #include "tests/trainer/reference_file.h"
@@ -178,12 +179,12 @@ static void visit_values(struct trial *t, bool gradients, double count)
         int64_t elements = p->whole_rows * p->whole_columns;
         float *flat = (gradients ? t->gradients : model_weights(t->model)) + p->first;
         turn(p, at, turned);
-        for (int64_t i = 0; i < elements && gradients; i++) {
+        for (int64_t i = 0; i < elements && gradients && p->trained; i++) {
             flat[i] /= (float)count;
         }
-        if (gradients) {
+        if (gradients && p->trained) {
             compare(p, flat, turned);
-        } else {
+        } else if (!gradients) {
             memcpy(flat, turned, (size_t)elements * sizeof *flat);
         }
         at += elements;
@@ -230,7 +231,7 @@ static void make_model(struct trial *t)
         t->gradients[i] = NAN; /* a fresh gradient is set, whatever was there */
     }
     for (int i = 0; i < count; i++) {
-        t->places[i] = t->gradients + p[i].first;
+        t->places[i] = p[i].trained ? t->gradients + p[i].first : NULL;
     }
     int64_t outputs = t->kind->task == MODEL_VECTORS ? t->config.width : t->config.labels;
     CHECK_OK(head_create(t->kernels, t->batch.masked, outputs, &t->memory));
@@ -277,7 +278,23 @@ static void step(struct trial *t)
     printf("loss %.6f\n", loss);
 }
 
-static void test_case(hid_t file, const char *architecture, const char *kind)
+/* peft's settings in scripts/reference_heads.py. */
+static struct model_adapter adapter_of(const char *architecture)
+{
+    bool roberta = strcmp(architecture, "roberta") == 0;
+    return (struct model_adapter){
+        .rank = 3,
+        .alpha = 5,
+        .by_root = roberta,
+        .targets = roberta ? "query, value"
+                   : strcmp(architecture, "bert") == 0
+                       ? "query, value, attention.output.dense, intermediate.dense, output.dense"
+                   : strcmp(architecture, "gpt2") == 0 ? "c_attn, c_fc, c_proj"
+                                                       : "q_proj, v_proj, gate_proj, down_proj",
+    };
+}
+
+static void test_case(hid_t file, const char *architecture, const char *kind, bool adapters)
 {
     char name[64];
     int64_t count;
@@ -292,6 +309,9 @@ static void test_case(hid_t file, const char *architecture, const char *kind)
     float *outputs = reference_dataset(t.group, "outputs", H5T_NATIVE_FLOAT, 4, &count);
     t.outputs = outputs;
     read_config(&t, architecture);
+    if (adapters) {
+        t.config.adapter = adapter_of(architecture);
+    }
     read_batch(&t);
     make_model(&t);
     visit_values(&t, false, 1);
@@ -332,21 +352,35 @@ static void test_whole_vectors(void)
     CHECK_OK(comm_destroy(&self));
 }
 
-int main(void)
+static hid_t open_file(const char *name)
 {
     char path[1024];
     const char *root = getenv("BIREME_SOURCE_DIR");
     CHECK(root != NULL);
-    snprintf(path, sizeof path, "%s/tests/reference/heads.h5", root);
+    snprintf(path, sizeof path, "%s/tests/reference/%s", root, name);
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     CHECK(file >= 0);
+    return file;
+}
+
+int main(void)
+{
+    static const char *const lora[][2] = {
+        {"bert", "texts"}, {"roberta", "texts"}, {"gpt2", "texts"},   {"llama", "texts"},
+        {"bert", "spans"}, {"gpt2", "tokens"},   {"bert", "choices"}, {"bert", "vectors"}};
+    hid_t file = open_file("heads.h5");
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        test_case(file, "bert", kinds[k].name);
-        test_case(file, "gpt2", kinds[k].name);
+        test_case(file, "bert", kinds[k].name, false);
+        test_case(file, "gpt2", kinds[k].name, false);
     }
-    test_case(file, "roberta", "texts");
-    test_case(file, "roberta", "choices");
-    test_case(file, "llama", "texts");
+    test_case(file, "roberta", "texts", false);
+    test_case(file, "roberta", "choices", false);
+    test_case(file, "llama", "texts", false);
+    H5Fclose(file);
+    file = open_file("heads_lora.h5");
+    for (size_t i = 0; i < sizeof lora / sizeof *lora; i++) {
+        test_case(file, lora[i][0], lora[i][1], true);
+    }
     H5Fclose(file);
     test_whole_vectors();
     return 0;

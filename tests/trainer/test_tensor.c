@@ -5,7 +5,7 @@
  * also of adapters, with dropout of their own. What backward makes again instead of keeping it has no other bits. */
 #include "base/random.h"
 #include "tests/check.h"
-#include "trainer/model/model.h"
+#include "trainer/model/model_impl.h"
 #include "trainer/objective/objective.h"
 
 enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2 };
@@ -58,7 +58,9 @@ static void disturb(struct model *m)
         for (int j = 0; alike && j < p[i].piece_count; j++) {
             const struct model_piece *piece = &p[i].pieces[j];
             uint64_t key = random_key(8, RANDOM_TEST, (uint64_t)i, 0);
-            float *w = model_weights(m) + p[i].first + piece->first;
+            bool kept = p[i].first < model_kept_elements(m);
+            float *w = (kept ? model_weights(m) + p[i].first : model_vector(m, i).data);
+            w += piece->first;
             for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
                 int64_t row = piece->row + e / piece->columns;
                 int64_t column = piece->column + e % piece->columns;
@@ -332,6 +334,7 @@ int main(int argc, char **argv)
     const char *some_gpt2 = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight";
     const struct model_adapter none = {0}, wide = {4, 6, 0.25f, "all-linear"},
                                some = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
+    const struct model_adapter masks = {3, 3, 0.1f, "query, key, output.dense", true};
     for (int sequence = 0; sequence < 2; sequence++) {
         bool rows = sequence == 1;
         test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, none, 1e-5);
@@ -347,6 +350,7 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, inside, none, 1e-5);
         test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, wide, 1e-5);
         test_model(dev, DTYPE_F32, "llama", false, rows, NULL, all, some, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, all, masks, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, wide, 6e-2);
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, none, 6e-2);

@@ -21,17 +21,68 @@ layouts() {
     [ "${first#* }" != "${last#* }" ] || fail 'nothing was learnt'
     run_ranks 2 0 train recipe.yaml run_dir=two "${lora[@]}" parallel.zero_stage=1
     same_losses one two 1e-5
-    run_ranks 2 0 train recipe.yaml run_dir=shards "${lora[@]}" parallel.zero_stage=2
+    run_ranks 2 0 train recipe.yaml run_dir=shards "${lora[@]}" parallel.zero_stage=2 train.activation_checkpointing=selective \
+        batch.micro_size=6
     same_losses one shards 1e-5
     run_ranks 2 0 train recipe.yaml run_dir=tensor "${lora[@]}" parallel.tensor=2
     same_losses one tensor 1e-5
-    run_ranks 4 0 train recipe.yaml run_dir=both "${lora[@]}" parallel.tensor=2 parallel.sequence=true parallel.zero_stage=1
+    run_ranks 4 0 train recipe.yaml run_dir=both "${lora[@]}" parallel.tensor=2 parallel.sequence=true parallel.zero_stage=1 \
+        train.activation_checkpointing=full batch.micro_size=2
     same_losses one both 1e-5
     run 0 checkpoint diff one/final both/final --tolerance 1e-2
     if "$program" train recipe.yaml run_dir=half train.precision=bf16 train.max_steps=1 >out 2>told; then
         run_ranks 2 0 train recipe.yaml run_dir=halves "${lora[@]}" parallel.zero_stage=1 train.precision=bf16
         run 0 evaluate --checkpoint halves --data 'data/validation-*.h5' --json
     fi
+}
+
+# Encoders and tasks: mlm with its head as it is; a task's head is trained in full, and saved with the adapters.
+objectives() {
+    need_mpirun
+    run 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" --output pieces
+    run 0 prepare --objective mlm --tokenizer pieces --input "$source/LICENSE" --sequence-length 32 --validation-fraction 0.2 \
+        --output mlm
+    sed -e 's/clm/mlm/' -e 's/gpt2/bert/' -e 's/tokenizer: tokenizer/tokenizer: pieces/' -e 's/data\//mlm\//g' recipe.yaml >bert.yaml
+    run 0 train bert.yaml run_dir=encoder train.max_steps=2
+    local lora=(model.init_from=encoder adapter.type=lora adapter.rank=4 adapter.rslora=true adapter.dropout=0.1
+        optimizer.learning_rate=0.01)
+    run 0 train bert.yaml run_dir=masks "${lora[@]}" 'adapter.targets=[query, output.dense]'
+    run_ranks 2 0 train bert.yaml run_dir=shared "${lora[@]}" 'adapter.targets=[query, output.dense]' parallel.tensor=2 \
+        parallel.sequence=true train.activation_checkpointing=full
+    same_losses masks shared 1e-5
+    run 0 fill-mask --checkpoint masks 'this [MASK] is'
+
+    grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -90 | awk '{ printf "{\"text\": \"%s\", \"label\": \"%s\"}\n", $0,
+        (length($1) > length($2)) ? "first" : "second" }' >rows.jsonl
+    run 0 prepare --objective classify --tokenizer pieces --input rows.jsonl --output rows --validation-fraction 0.2 \
+        --sequence-length 32
+    sed -e 's/mlm\//rows\//g' -e 's/mlm/classify/' -e 's/batches: 1/batches: null/' bert.yaml >labels.yaml
+    run 0 train labels.yaml run_dir=labels "${lora[@]}"
+    grep -q 'classifier.weight begins at random' told || fail 'the head is not new'
+    grep -q ' of which 2146 are trained' told || fail 'not the adapters and the head are trained'
+    run 0 inspect labels/final --json
+    [ "$(grep -o '"name": *"[^"]*"' out | grep -cE 'lora_[AB].weight|"bert.pooler.dense.(weight|bias)|"classifier.(weight|bias)')" = 12 ] ||
+        fail "not 8 adapters' matrices and the head: $(cat out)"
+    run_ranks 2 0 train labels.yaml run_dir=sharded "${lora[@]}" parallel.zero_stage=2 batch.micro_size=2
+    same_losses labels sharded 1e-5
+    cp -r labels again && rm -r again/final again/checkpoints/step-00000006
+    run 0 train labels.yaml run_dir=again "${lora[@]}"
+    run 0 checkpoint diff labels again
+    run 0 evaluate --checkpoint labels --data 'rows/validation-*.h5' --json
+    [ "$(sed -E 's/.*"loss":([0-9.]{7}).*/\1/' out)" = "$(losses labels evaluate | tail -1 | cut -d' ' -f2 | cut -c1-7)" ] ||
+        fail 'evaluate has another head'
+    echo 'any other work' >lines
+    run 0 classify --checkpoint labels lines
+    # carried on, the head is too; of the base, a head of the same shape
+    run 0 train labels.yaml run_dir=more "${lora[@]}" model.init_from=labels adapter.dropout=0 train.max_steps=1
+    [ "$(losses labels evaluate | tail -1 | cut -d' ' -f2)" = "$(losses more evaluate | head -1 | cut -d' ' -f2)" ] ||
+        fail 'the head was not carried on'
+    run 0 train labels.yaml run_dir=whole model.init_from=encoder train.max_steps=3
+    run 0 train labels.yaml run_dir=beside "${lora[@]}" model.init_from=whole train.max_steps=1
+    [ "$(losses whole evaluate | tail -1 | cut -d' ' -f2)" = "$(losses beside evaluate | head -1 | cut -d' ' -f2)" ] ||
+        fail "the base's head was not taken"
+    run 80 train labels.yaml run_dir=none "${lora[@]}" model.num_layers=1
+    one_line 80 "which this run's model does not have"
 }
 
 checkpoints() {
@@ -107,6 +158,12 @@ END
     run 0 train dpo.yaml run_dir=fresh adapter.type=lora
     grep -q 'log-probabilities of .* from pairs/reference-' told || fail "the base's side file was not used"
     [ "$(first fresh)" = 0.693147 ] || fail "the first loss is $(first fresh)"
+    run 0 train dpo.yaml run_dir=behind adapter.type=lora dpo.shared_prefix=true
+    run 0 train dpo.yaml run_dir=apart adapter.type=lora dpo.shared_prefix=false train.activation_checkpointing=full
+    same_losses apart behind 1e-5
+    # a reward model of the same pairs
+    run 0 train dpo.yaml run_dir=reward objective=reward adapter.type=lora
+    grep -q 'score.weight begins at random' told || fail 'the reward model has no new head'
     # carried on: the reference has them too
     run 0 train dpo.yaml run_dir=carried adapter.type=lora model.init_from=fresh
     grep -q 'computing the reference' told || fail 'the adapters are not part of the reference'

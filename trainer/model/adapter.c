@@ -2,6 +2,8 @@
  *
  *   y = W x + s B (A drop(x)),   s = alpha / rank,   A [rank, in], B [out, rank], which begins with zeros
  *
+ * (or, rank-stabilised, s = alpha / sqrt(rank)),
+ *
  * so that the model begins as it was. Backward, with du = s B^T dy:  dB = dy (s A drop(x))^T,  dA = du drop(x)^T,
  * dx += drop'(A^T du). Of matrices that are one to the products (query, key and value) each has an adapter of its own,
  * and its columns of the output.
@@ -10,8 +12,10 @@
  * of A; where by its inputs A is, and every rank has all of B and the ranks' sum of y holds that of the adapters. What
  * every rank has gets a part of its gradient on each: these are added up (sharing.c).
  *
- * Source    Hu et al. 2021, arXiv:2106.09685; Hugging Face's peft, whose names, defaults and initial values these
+ * Source    Hu et al. 2021, arXiv:2106.09685; Kalajdzievski 2023, arXiv:2312.03732; Hugging Face's peft, whose names, defaults and initial values these
  *           are */
+#include <math.h>
+
 #include "trainer/model/model_impl.h"
 
 /* Behind the sites of dropout that a model has without adapters. */
@@ -55,14 +59,15 @@ static bool next(const struct model *m, struct place place, int64_t layer, int64
     return false;
 }
 
-static float factor(const struct model *m)
+float model_adapter_scale(const struct model_adapter *adapter)
 {
-    return m->config.adapter.alpha / (float)m->config.adapter.rank;
+    float rank = (float)adapter->rank;
+    return adapter->alpha / (adapter->by_root ? sqrtf(rank) : rank);
 }
 
 static status apply_factor(const struct model *m, struct tensor u)
 {
-    float s = factor(m);
+    float s = model_adapter_scale(&m->config.adapter);
     return s == 1.0f ? STATUS_OK : scale(m->kernels, u, s);
 }
 

@@ -185,9 +185,10 @@ static void append(struct layout *layout, enum model_role role, struct shape sha
     va_start(arguments, format);
     vsnprintf(p->name, sizeof p->name, format, arguments);
     va_end(arguments);
-    p->trained = layout->config->adapter.rank > 0 ? model_is_adapter(p)
-                                                  : !is_frozen(layout->config->frozen, p->name) &&
-                                                        !lies_frozen(layout->config, p);
+    p->trained =
+        layout->config->adapter.rank > 0
+            ? model_is_adapter(p) || model_is_task_head(layout->config, p)
+            : !is_frozen(layout->config->frozen, p->name) && !lies_frozen(layout->config, p);
     if (layout->count - layout->block <= BLOCK_PARAMETERS) {
         layout->shapes[layout->count - layout->block - 1] = shape;
     }
@@ -410,6 +411,8 @@ static void append_bert_layer(struct layout *layout, const struct model_config *
     append(layout, MODEL_FC_PROJECTION, inputs_split(dense(c->width, c->inner, deviation), ranks),
            "%s.output.dense.weight", block);
     append(layout, MODEL_FC_PROJECTION, vector(c->width, 0), "%s.output.dense.bias", block);
+    layout_adapters(
+        layout); /* from a norm to the next block's it is as far as from block to block */
     snprintf(name, sizeof name, "%s.output.LayerNorm", block);
     append_norm(layout, MODEL_NORM1, c, name);
 }
@@ -468,7 +471,6 @@ static void append_bert(struct layout *layout, const struct model_config *c, con
     for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
         layout->block = layout->count;
         append_bert_layer(layout, c, model);
-        layout_adapters(layout);
     }
     if (c->task == MODEL_WORDS) {
         append_bert_heads(layout, c, model);

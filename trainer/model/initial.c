@@ -45,16 +45,37 @@ static void initialise_parameter(const struct model *m, int index, uint64_t seed
 }
 
 /* Made on the host, with the padding's zeros, and written from there. */
-static status initialise_on_device(struct model *m, struct device *dev, int index, uint64_t seed)
+static status initialise_at(struct model *m, struct device *dev, int index, uint64_t seed,
+                            float *weights)
 {
     const struct model_parameter *p = &m->parameters[index];
     size_t elements = (size_t)(p->rows * p->columns);
+    if (device_is_host(dev)) {
+        initialise_parameter(m, index, seed, weights);
+        return STATUS_OK;
+    }
     float *parameter = calloc(elements + 1, sizeof *parameter);
     REQUIRE(parameter != NULL, STATUS_INTERNAL, "out of memory for %s", p->name);
     initialise_parameter(m, index, seed, parameter);
-    status result = device_write(dev, kernels_stream(m->kernels), m->weights + p->first, parameter,
+    status result = device_write(dev, kernels_stream(m->kernels), weights, parameter,
                                  elements * sizeof *parameter);
     free(parameter);
+    return result;
+}
+
+/* What has no f32 weights passes through them. */
+static status initialise_frozen(struct model *m, struct device *dev, int index, uint64_t seed)
+{
+    const struct model_parameter *p = &m->parameters[index];
+    struct range elements = {p->first, p->rows * p->columns};
+    size_t bytes = (size_t)elements.count * sizeof(float);
+    float *weights = NULL;
+    TRY(device_allocate(dev, bytes, p->name, (void **)&weights));
+    status result = initialise_at(m, dev, index, seed, weights);
+    if (result == STATUS_OK) {
+        result = model_set_frozen(m, elements, weights);
+    }
+    device_release(dev, weights, bytes);
     return result;
 }
 
@@ -62,11 +83,9 @@ status model_initialise(struct model *m, uint64_t seed)
 {
     struct device *dev = kernels_device(m->kernels);
     for (int i = 0; i < m->parameter_count; i++) {
-        if (device_is_host(dev)) {
-            initialise_parameter(m, i, seed, m->weights + m->parameters[i].first);
-        } else {
-            TRY(initialise_on_device(m, dev, i, seed));
-        }
+        int64_t first = m->parameters[i].first;
+        TRY(first < m->kept ? initialise_at(m, dev, i, seed, m->weights + first)
+                            : initialise_frozen(m, dev, i, seed));
     }
     return model_weights_changed(m);
 }

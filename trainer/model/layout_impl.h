@@ -35,7 +35,7 @@ void layout_append(struct layout *layout, enum model_role role, struct shape sha
 /* layout_next_word - the next of a comma-separated list into word[MODEL_NAME_BYTES]; false: there is none. */
 bool layout_next_word(const char **at, char *word);
 
-/* layout_adapters - those of the block that was appended last, behind it. */
+/* layout_adapters - those of the block that is being appended, for the matrices that it has by now. */
 void layout_adapters(struct layout *layout);
 
 /* layout_check_targets - every word of the targets is some matrix's name.  Errors: STATUS_RECIPE naming one */

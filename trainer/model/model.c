@@ -196,15 +196,39 @@ static status fill_angles(struct model *m)
     return result;
 }
 
+static int64_t vector_elements(const struct model *m)
+{
+    int64_t count = 0;
+    for (int i = 0; i < m->parameter_count; i++) {
+        const struct model_parameter *p = &m->parameters[i];
+        count += p->dimensions == 1 ? p->rows * p->columns : 0;
+    }
+    return count;
+}
+
+static status allocate_vectors(struct model *m, struct device *dev)
+{
+    return device_allocate(dev, (size_t)vector_elements(m) * sizeof(float), "the f32 vectors",
+                           (void **)&m->vectors);
+}
+
+static status allocate_weights(struct model *m, struct device *dev, enum dtype dtype)
+{
+    bool halves = dtype == DTYPE_BF16, beside = m->config.adapter.rank > 0;
+    m->kept =
+        halves && beside ? model_trained_elements(m->parameters, m->parameter_count) : m->elements;
+    TRY(device_allocate(dev, (size_t)m->kept * sizeof(float), "the weights", (void **)&m->weights));
+    TRY(m->kept < m->elements ? allocate_vectors(m, dev) : STATUS_OK);
+    return halves ? device_allocate(dev, (size_t)m->elements * sizeof(bf16), "the bf16 weights",
+                                    (void **)&m->copy)
+                  : STATUS_OK;
+}
+
 static status allocate(struct model *m)
 {
     struct device *dev = kernels_device(m->kernels);
     enum dtype dtype = kernels_dtype(m->kernels);
-    size_t elements = (size_t)m->elements;
-    TRY(device_allocate(dev, elements * sizeof(float), "the weights", (void **)&m->weights));
-    if (dtype == DTYPE_BF16) {
-        TRY(device_allocate(dev, elements * sizeof(bf16), "the bf16 weights", (void **)&m->copy));
-    }
+    TRY(allocate_weights(m, dev, dtype));
     m->ranges = calloc((size_t)m->ranks, sizeof *m->ranges);
     REQUIRE(m->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranks", m->ranks);
     m->activations.layers = calloc((size_t)m->config.layers, sizeof *m->activations.layers);
@@ -263,16 +287,6 @@ fail:
     return result;
 }
 
-static int64_t vector_elements(const struct model *m)
-{
-    int64_t count = 0;
-    for (int i = 0; i < m->parameter_count; i++) {
-        const struct model_parameter *p = &m->parameters[i];
-        count += p->dimensions == 1 ? p->rows * p->columns : 0;
-    }
-    return count;
-}
-
 status model_destroy(struct model **m)
 {
     status result = STATUS_OK;
@@ -282,7 +296,7 @@ status model_destroy(struct model **m)
         }
         struct device *dev = kernels_device((*m)->kernels);
         size_t elements = (size_t)(*m)->elements;
-        device_release(dev, (*m)->weights, elements * sizeof(float));
+        device_release(dev, (*m)->weights, (size_t)(*m)->kept * sizeof(float));
         if ((*m)->vectors != NULL) {
             device_release(dev, (*m)->vectors, (size_t)vector_elements(*m) * sizeof(float));
         }
@@ -318,6 +332,11 @@ int64_t model_elements(const struct model *m)
     return m->elements;
 }
 
+int64_t model_kept_elements(const struct model *m)
+{
+    return m->kept;
+}
+
 float *model_weights(const struct model *m)
 {
     return m->weights;
@@ -338,23 +357,42 @@ float *model_vectors(const struct model *m, int64_t *count)
     return m->vectors;
 }
 
+/* Of the vectors among these elements, which lie at weights. */
+static status copy_vectors(struct model *m, struct range elements, const float *weights)
+{
+    int64_t end = elements.first + elements.count;
+    for (int i = 0; i < m->parameter_count; i++) {
+        const struct model_parameter *p = &m->parameters[i];
+        int64_t low = p->first > elements.first ? p->first : elements.first;
+        int64_t high = p->first + p->rows * p->columns;
+        high = high < end ? high : end;
+        if (p->dimensions == 1 && low < high) {
+            TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
+                            m->vectors + p->vector + (low - p->first),
+                            weights + (low - elements.first),
+                            (size_t)(high - low) * sizeof(float)));
+        }
+    }
+    return STATUS_OK;
+}
+
 status model_release_weights(struct model *m)
 {
     struct device *dev = kernels_device(m->kernels);
-    REQUIRE(m->copy != NULL && m->vectors == NULL, STATUS_INTERNAL,
+    REQUIRE(m->copy != NULL && m->weights != NULL, STATUS_INTERNAL,
             "only the f32 weights of a bf16 model are released, once");
-    TRY(device_allocate(dev, (size_t)vector_elements(m) * sizeof(float), "the f32 vectors",
-                        (void **)&m->vectors));
-    for (int i = 0; i < m->parameter_count; i++) {
-        const struct model_parameter *p = &m->parameters[i];
-        if (p->dimensions == 1) {
-            TRY(device_copy(dev, kernels_stream(m->kernels), m->vectors + p->vector,
-                            m->weights + p->first, (size_t)(p->rows * p->columns) * sizeof(float)));
-        }
-    }
-    device_release(dev, m->weights, (size_t)m->elements * sizeof(float));
+    TRY(m->vectors == NULL ? allocate_vectors(m, dev) : STATUS_OK);
+    TRY(copy_vectors(m, (struct range){0, m->kept}, m->weights));
+    device_release(dev, m->weights, (size_t)m->kept * sizeof(float));
     m->weights = NULL;
     return STATUS_OK;
+}
+
+status model_set_frozen(struct model *m, struct range elements, float *weights)
+{
+    TRY(copy_vectors(m, elements, weights));
+    return convert(m->kernels, tensor_view(m->copy + elements.first, DTYPE_BF16, 1, elements.count),
+                   tensor_view(weights, DTYPE_F32, 1, elements.count));
 }
 
 status model_weights_changed(struct model *m)
@@ -362,8 +400,8 @@ status model_weights_changed(struct model *m)
     if (m->copy == NULL) {
         return STATUS_OK;
     }
-    return convert(m->kernels, tensor_view(m->copy, DTYPE_BF16, 1, m->elements),
-                   tensor_view(m->weights, DTYPE_F32, 1, m->elements));
+    return convert(m->kernels, tensor_view(m->copy, DTYPE_BF16, 1, m->kept),
+                   tensor_view(m->weights, DTYPE_F32, 1, m->kept));
 }
 
 struct place model_place(const struct model *m, int64_t layer, enum model_role role)
@@ -402,7 +440,8 @@ struct tensor model_vector(const struct model *m, int parameter)
         return tensor_absent();
     }
     const struct model_parameter *p = &m->parameters[parameter];
-    float *data = m->weights != NULL ? m->weights + p->first : m->vectors + p->vector;
+    bool kept = m->weights != NULL && p->first < m->kept;
+    float *data = kept ? m->weights + p->first : m->vectors + p->vector;
     return joined_view(data, DTYPE_F32, p);
 }
 

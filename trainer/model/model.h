@@ -41,12 +41,13 @@ enum model_task {
     MODEL_VECTORS  /* none: the rows themselves */
 };
 
-/* Small matrices beside frozen ones (adapter.c): these alone are trained. */
+/* Small matrices beside frozen ones (adapter.c): these are trained, and the head of a task. */
 struct model_adapter {
     int64_t rank; /* 0: none */
     float alpha, dropout;
     const char *
         targets; /* what names of matrices end with, comma-separated; "all-linear": of every block */
+    bool by_root; /* what they add is scaled by alpha / sqrt(rank), not alpha / rank */
 };
 
 /* What backward makes again instead of keeping it: GELU (or SwiGLU) and norms; or all of a layer but its input. */
@@ -131,6 +132,16 @@ static inline bool model_is_adapter(const struct model_parameter *p)
 {
     return p->role == MODEL_ADAPTER_IN || p->role == MODEL_ADAPTER_OUT;
 }
+
+/* model_is_task_head - whether it belongs to the head of a task, which beside adapters is trained in full. */
+static inline bool model_is_task_head(const struct model_config *config,
+                                      const struct model_parameter *p)
+{
+    return config->task != MODEL_WORDS && (p->role == MODEL_POOLER || p->role == MODEL_LABELS);
+}
+
+/* model_adapter_scale - of what adapters add. */
+float model_adapter_scale(const struct model_adapter *adapter);
 
 struct model;
 struct model_cache; /* keys and values of generation */
@@ -223,8 +234,16 @@ status model_connect(struct model *m);
 const struct model_config *model_config_of(const struct model *m);
 const struct model_parameter *model_parameters(const struct model *m, int *count);
 int64_t model_elements(const struct model *m);
-float *model_weights(const struct model *m); /* f32 [elements] */
+float *model_weights(const struct model *m); /* f32 [model_kept_elements] */
 bf16 *model_copy(const struct model *m);     /* bf16 [elements]; NULL in fp32 */
+
+/* model_kept_elements - the first elements, which have f32 weights: all of them, but beside adapters in bf16 those that
+ * are trained. Of what is frozen then products read the bf16 copy, and only vectors are there in f32. */
+int64_t model_kept_elements(const struct model *m);
+
+/* model_set_frozen - weights f32 [elements.count] of elements that are not kept, on the model's device: matrices are
+ * rounded. */
+status model_set_frozen(struct model *m, struct range elements, float *weights);
 
 /* model_initialise - weights as the architecture has them: a pure function of (seed, parameter, element
  * of the whole). */

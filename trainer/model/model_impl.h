@@ -108,8 +108,9 @@ struct model {
     struct model_parameter *parameters;
     int parameter_count;
     int64_t elements;
+    int64_t kept; /* elements of weights */
     float *weights;
-    float *vectors; /* once the weights are released */
+    float *vectors; /* once the weights are released, and of elements that are not kept */
     bf16 *copy;
     int64_t rows; /* largest N */
     bool training;

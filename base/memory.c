@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE_BYTES = 2 << 20, LINE_BYTES = 64 };
 
@@ -24,4 +25,14 @@ void *memory_allocate(size_t bytes)
     }
     memset(memory, 0, whole);
     return memory;
+}
+
+void memory_forget(void *memory, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)memory + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
+    if (end > first) {
+        (void)madvise((void *)first, end - first, MADV_DONTNEED); /* a hint: refused is fine */
+    }
 }

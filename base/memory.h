@@ -9,3 +9,7 @@
  * Memory    to be released by free
  * Errors    NULL if there is none */
 void *memory_allocate(size_t bytes);
+
+/* memory_forget - whole pages of memory shared with another process, which has them in use, leave this one's count;
+ * touched again, they are back. */
+void memory_forget(void *memory, size_t bytes);

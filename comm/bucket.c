@@ -47,7 +47,8 @@ struct bucket_set {
     int64_t sums_elems;
     float *slots, *sums; /* NULL where nothing passes */
     struct slot slot[SLOTS];
-    struct range *ranges;
+    struct range *ranges, *places; /* [ranks] */
+    int64_t *lent; /* [buckets][ranks] of each rank's share, from the first of its memory or sums */
     int next;      /* the bucket that starts next, from the last one down; -1: all have started */
     int64_t final; /* everything from this element on is final */
 };
@@ -135,28 +136,30 @@ static status allocate_sums(struct bucket_set *set, int64_t elements)
     if (away(set) != NULL) {
         return device_allocate(set->device, bytes, "the sums of gradients", (void **)&set->sums);
     }
-    set->sums = calloc((size_t)elements + 1, sizeof *set->sums);
-    REQUIRE(set->sums != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for gradients", bytes);
-    return STATUS_OK;
+    return comm_allocate(set->comm, bytes, (void **)&set->sums);
 }
 
-static void release_sums(struct bucket_set *set)
+static status release_sums(struct bucket_set *set)
 {
-    if (away(set) != NULL) {
-        device_release(set->device, set->sums, (size_t)set->sums_elems * sizeof *set->sums);
-    } else {
-        free(set->sums);
+    if (away(set) == NULL) {
+        return comm_free(set->comm, set->sums);
     }
+    device_release(set->device, set->sums, (size_t)set->sums_elems * sizeof *set->sums);
+    return STATUS_OK;
 }
 
 static status allocate(struct bucket_set *set, const struct bucket_options *o)
 {
-    struct sizes sizes = sizes_of(o, comm_size(o->comm), comm_rank(o->comm));
+    struct sizes sizes = sizes_of(o, comm_size(o->comm), 0); /* no rank's shares are larger */
+    size_t ranks = (size_t)comm_size(o->comm);
     set->segments = calloc((size_t)o->segment_count + 1, sizeof *set->segments);
     set->buckets = calloc((size_t)sizes.buckets + 1, sizeof *set->buckets);
-    set->ranges = calloc((size_t)comm_size(o->comm), sizeof *set->ranges);
-    REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL, STATUS_INTERNAL,
-            "out of memory: %lld buckets", (long long)sizes.buckets);
+    set->ranges = calloc(ranks, sizeof *set->ranges);
+    set->places = calloc(ranks, sizeof *set->places);
+    set->lent = calloc(((size_t)sizes.buckets + 1) * ranks, sizeof *set->lent);
+    REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL &&
+                set->places != NULL && set->lent != NULL,
+            STATUS_INTERNAL, "out of memory: %lld buckets", (long long)sizes.buckets);
     set->memory_elems = sizes.resident;
     TRY(comm_allocate(o->comm, (size_t)sizes.resident * sizeof(float), (void **)&set->memory));
     if (sizes.largest > 0) {
@@ -166,10 +169,26 @@ static status allocate(struct bucket_set *set, const struct bucket_options *o)
     return sizes.sums > 0 ? allocate_sums(set, sizes.sums) : STATUS_OK;
 }
 
+/* Sums that are kept beside the gradients lie one after the other, on each rank its own; so does what is lent. */
+static void lay_out_rank(struct bucket_set *set, int rank)
+{
+    int64_t beside = 0;
+    for (int i = 0; i < set->bucket_count; i++) {
+        struct bucket *b = &set->buckets[i];
+        const struct segment *segment = &set->segments[b->segment];
+        struct range share = share_of(b->range, set->unit, comm_size(set->comm), rank);
+        int64_t resident = segment->memory - set->memory + share.first - segment->first;
+        set->lent[i * comm_size(set->comm) + rank] = segment->slot >= 0 ? beside : resident;
+        if (rank == comm_rank(set->comm)) {
+            b->sums = set->sums + beside;
+        }
+        beside += segment->slot >= 0 || set->ordered > 0 ? share.count : 0;
+    }
+}
+
 static void lay_out(struct bucket_set *set, const struct bucket_options *o)
 {
     int64_t largest = sizes_of(o, 1, 0).largest, resident = 0;
-    float *sums = set->sums;
     int passing = 0;
     for (int s = 0; s < o->segment_count; s++) {
         struct segment *segment = &set->segments[set->segment_count++];
@@ -187,11 +206,10 @@ static void lay_out(struct bucket_set *set, const struct bucket_options *o)
             struct bucket *bucket = &set->buckets[set->bucket_count++];
             bucket->segment = s;
             bucket->range = bucket_of(segment->first, segment->count, o, i);
-            bucket->sums = sums;
-            if (segment->slot >= 0 || set->ordered > 0) {
-                sums += bucket_share(set, set->bucket_count - 1).count;
-            }
         }
+    }
+    for (int r = 0; r < comm_size(set->comm); r++) {
+        lay_out_rank(set, r);
     }
 }
 
@@ -244,10 +262,12 @@ status bucket_destroy(struct bucket_set **out)
     }
     KEEP_FIRST(result, comm_free(set->comm, set->memory));
     KEEP_FIRST(result, comm_free(set->comm, set->slots));
-    release_sums(set);
+    KEEP_FIRST(result, release_sums(set));
     free(set->segments);
     free(set->buckets);
     free(set->ranges);
+    free(set->places);
+    free(set->lent);
     free(set);
     *out = NULL;
     return result;
@@ -311,6 +331,7 @@ static status clear(struct bucket_set *set, float *data, int64_t count)
 
 status bucket_clear(struct bucket_set *set)
 {
+    TRY(bucket_gather_finish(set));
     return clear(set, set->memory, set->memory_elems);
 }
 
@@ -416,6 +437,7 @@ static status start_next(struct bucket_set *set)
 
 status bucket_begin_round(struct bucket_set *set)
 {
+    TRY(bucket_gather_finish(set));
     for (int i = set->bucket_count - 1; i >= 0 && set->ordered > 0; i--) {
         if (set->segments[set->buckets[i].segment].slot < 0) {
             TRY(comm_wait(set->comm, &set->buckets[i].request));
@@ -485,13 +507,23 @@ status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_
 {
     struct bucket *b = &set->buckets[bucket];
     char *first = (char *)data + (size_t)b->range.first * element_bytes;
-    return comm_all_gather_start(set->comm, first, element_bytes, shares(set, b), &b->gather);
+    const struct range *ranges = shares(set, b);
+    if (away(set) != NULL) {
+        return comm_all_gather_start(set->comm, first, element_bytes, ranges, &b->gather);
+    }
+    for (int r = 0, ranks = comm_size(set->comm); r < ranks; r++) {
+        int64_t bytes = set->lent[bucket * ranks + r] * (int64_t)sizeof(float);
+        set->places[r] = (struct range){bytes / (int64_t)element_bytes, ranges[r].count};
+    }
+    bool beside = set->segments[b->segment].slot >= 0;
+    return comm_lend_start(set->comm, first, element_bytes, ranges,
+                           beside ? set->sums : set->memory, set->places, &b->gather);
 }
 
 status bucket_gather_until(struct bucket_set *set, int64_t end)
 {
     for (int i = 0; i < set->bucket_count && set->buckets[i].range.first < end; i++) {
-        TRY(comm_wait(set->comm, &set->buckets[i].gather));
+        TRY(comm_fetch(set->comm, &set->buckets[i].gather));
     }
     return comm_progress(set->comm);
 }
@@ -548,5 +580,6 @@ static status gather_one(void *user)
 status bucket_rehearse_gather(struct bucket_set *set, void *data, size_t element_bytes)
 {
     struct gathered g = {set, data, element_bytes};
-    return comm_rehearse(set->comm, gather_one, &g);
+    TRY(comm_rehearse(set->comm, gather_one, &g));
+    return bucket_clear(set);
 }

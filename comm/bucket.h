@@ -87,19 +87,24 @@ float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element);
  * gradients are zero, and stay so. Collective. */
 status bucket_rehearse(struct bucket_set *set);
 
-/* bucket_rehearse_gather - the same of bucket_gather_start; data, equal on all ranks, stay as they are. */
+/* bucket_rehearse_gather - the same of bucket_gather_start; data, equal on all ranks, stay as they are, and gradients
+ * become zero again. */
 status bucket_rehearse_gather(struct bucket_set *set, void *data, size_t element_bytes);
 
 /* bucket_clear - the gradients become zero, for a rank that has none (passing segments are zero by then). */
 status bucket_clear(struct bucket_set *set);
 
-/* bucket_gather_start - every rank's share of this bucket of data[count] reaches all ranks, in place. */
+/* bucket_gather_start - every rank's share of this bucket of data[count] reaches all ranks, in place.
+ *
+ * Order     where ranks see each other's memory a share lies over its sums until all have fetched it: they are gone,
+ *           and bucket_begin_round and bucket_clear wait for that
+ * Units     element_bytes: 4 or a part of it */
 status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes);
 
-/* bucket_gather_until - wait for the gathers under way of elements below `end`, and push the others on. */
+/* bucket_gather_until - wait until elements below `end` are here, and push the other gathers on. */
 status bucket_gather_until(struct bucket_set *set, int64_t end);
 
-/* bucket_gather_finish - wait for the gathers under way. */
+/* bucket_gather_finish - wait until the gathers under way have reached all ranks. */
 status bucket_gather_finish(struct bucket_set *set);
 
 /* ---- the same, known beforehand ---- */

@@ -468,6 +468,31 @@ status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes
     return start(comm, &work, out);
 }
 
+status comm_lend_start(struct comm *comm, void *data, size_t element_bytes,
+                       const struct range *ranges, void *lent, const struct range *places,
+                       struct comm_request **out)
+{
+    *out = NULL;
+    TRY(check_ranges(comm, ranges));
+    TRY(check_ranges(comm, places));
+    struct comm_work work = {.kind = COMM_ALL_GATHER,
+                             .data = data,
+                             .element_bytes = element_bytes,
+                             .ranges = ranges,
+                             .lent = comm->operations->fetch != NULL ? lent : NULL,
+                             .places = places};
+    return start(comm, &work, out);
+}
+
+status comm_fetch(struct comm *comm, struct comm_request **request)
+{
+    if (*request == NULL || comm->operations->fetch == NULL) {
+        return comm_wait(comm, request);
+    }
+    enter(comm);
+    return leave(comm, &comm->times.exposed_seconds, comm->operations->fetch(comm, *request));
+}
+
 status comm_progress(struct comm *comm)
 {
     if (comm->in_flight == 0) {

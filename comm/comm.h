@@ -109,6 +109,19 @@ status comm_add_start(struct comm *comm, const struct comm_addition *addition, f
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
                              const struct range *ranges, struct comm_request **out);
 
+/* comm_lend_start - an all-gather in which nobody waits for who comes later: each rank's part is laid at once
+ * where the other ranks of its host see it, and each of these fetches it when it comes by. Elsewhere, as
+ * comm_all_gather_start.
+ *
+ * Shapes    lent (memory of comm_allocate) [places[r]]: where rank r's part lies in its own, in elements like
+ *           data's; it is not written before comm_wait */
+status comm_lend_start(struct comm *comm, void *data, size_t element_bytes,
+                       const struct range *ranges, void *lent, const struct range *places,
+                       struct comm_request **out);
+
+/* comm_fetch - until data are here. The request stays: comm_wait waits until all have what they need of this rank. */
+status comm_fetch(struct comm *comm, struct comm_request **request);
+
 /* comm_progress - push started collectives on; called between operations of backward. */
 status comm_progress(struct comm *comm);
 

@@ -30,9 +30,8 @@ struct comm_work {
     int root;                   /* broadcast */
     struct comm_addition addition;
     char *
-        landing; /* all-gather on one node: where others' ranges are copied to; NULL: each writes its own to all */
-    const struct range *places; /* of landing, in elements: [size] */
-    int64_t landed;             /* and so many elements further on */
+        lent; /* all-gather: where ranks may fetch each other's parts; NULL: each writes its own to all */
+    const struct range *places; /* of lent: [size] */
 };
 
 /* A device's communicator has neither exchange nor end: its control answers. */
@@ -49,6 +48,8 @@ struct comm_operations {
     status (*start)(struct comm *comm, const struct comm_work *work, struct comm_request **out);
     status (*progress)(struct comm *comm);
     status (*wait)(struct comm *comm, struct comm_request **request);
+    /* until this rank has got everything; NULL: as wait, and nothing is lent */
+    status (*fetch)(struct comm *comm, struct comm_request *request);
     /* end all ranks with this exit code; any thread; may return */
     void (*end)(int code);
 };

@@ -454,6 +454,11 @@ static status mpi_wait(struct comm *comm, struct comm_request **request)
     return shared_wait(&((struct mpi_state *)comm->state)->group, request);
 }
 
+static status mpi_fetch(struct comm *comm, struct comm_request *request)
+{
+    return shared_fetch(&((struct mpi_state *)comm->state)->group, request);
+}
+
 static void mpi_end(int code)
 {
     MPI_Abort(MPI_COMM_WORLD, code);
@@ -513,6 +518,7 @@ static const struct comm_operations operations = {.kind = "mpi",
                                                   .start = mpi_start,
                                                   .progress = mpi_progress,
                                                   .wait = mpi_wait,
+                                                  .fetch = mpi_fetch,
                                                   .end = mpi_end};
 
 /* ---- the world ---- */

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "comm/partition.h"
 #include "comm/shared_impl.h"
 
@@ -30,6 +31,7 @@ struct comm_request {
     enum comm_collective kind;
     enum stage stage;
     bool complete;
+    bool fetched; /* all that this rank needs is here */
     uint64_t sequence;
     size_t element_bytes;
     struct range *ranges; /* [size] */
@@ -40,9 +42,8 @@ struct comm_request {
     size_t scratch_bytes;
     char **part; /* [size] */
     struct comm_addition addition;
-    char *landing;
-    const struct range *places;
-    int64_t landed;
+    char *landing;        /* of what is fetched; NULL: ranks write to each other */
+    struct range *places; /* in it: [size] */
 };
 
 static struct shared_group *groups; /* all of this process: a wait in one pushes the others on */
@@ -99,6 +100,7 @@ static void request_free(struct shared_group *group, struct comm_request *q)
         group->link->batch_destroy(q->batch);
     }
     free(q->ranges);
+    free(q->places);
     free(q->peer);
     free(q->part);
     free(q->scratch);
@@ -339,24 +341,35 @@ static status begin_reduce(struct shared_group *group, struct comm_request *q)
     return STATUS_OK;
 }
 
-/* Copy the other ranks' ranges to where this rank alone sees them. */
-static void land(const struct shared_group *group, const struct comm_request *q)
+/* The pages of another process that were read would count as this one's memory too. */
+static void copy_and_forget(char *to, char *from, size_t bytes)
+{
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        piece = bytes - done < SHARED_STAGE_BYTES ? bytes - done : SHARED_STAGE_BYTES;
+        memcpy(to + done, from + done, piece);
+        memory_forget(from + done, piece);
+    }
+}
+
+/* Copy the other ranks' parts to where this rank alone sees them. */
+static void fetch(const struct shared_group *group, struct comm_request *q)
 {
     for (int i = 0; i < group->locals; i++) {
         int r = group->member[group->first[group->node] + i];
-        size_t to = (size_t)(q->places[r].first + q->landed) * q->element_bytes;
-        size_t from = (size_t)q->ranges[r].first * q->element_bytes;
-        if (i != group->place && q->ranges[r].count > 0) {
-            memcpy(q->landing + to, q->peer[i] + from, range_bytes(q, r));
+        if (i != group->place) {
+            copy_and_forget(q->landing + (size_t)q->places[r].first * q->element_bytes,
+                            q->peer[i] + (size_t)q->ranges[r].first * q->element_bytes,
+                            range_bytes(q, r));
         }
     }
+    q->fetched = true;
 }
 
 static status begin_gather(struct shared_group *group, struct comm_request *q)
 {
     int me = group->rank;
     if (q->landing != NULL) {
-        land(group, q);
+        fetch(group, q);
         q->stage = STAGE_FINISHED;
         return STATUS_OK;
     }
@@ -459,7 +472,7 @@ static status push_group(struct shared_group *group)
         struct comm_request *q = group->head;
         group->head = q->next;
         group->outstanding--;
-        q->complete = true;
+        q->complete = q->fetched = true;
         comm_work_finished(group->comm);
     }
     return STATUS_OK;
@@ -488,10 +501,12 @@ static status request_take(struct shared_group *group, struct comm_request **out
     q = calloc(1, sizeof *q);
     REQUIRE(q != NULL, STATUS_INTERNAL, "out of memory: a collective");
     q->ranges = calloc((size_t)group->size, sizeof *q->ranges);
+    q->places = calloc((size_t)group->size, sizeof *q->places);
     q->peer = calloc((size_t)group->locals, sizeof *q->peer);
     q->part = calloc((size_t)group->size, sizeof *q->part);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, failed, q->ranges != NULL && q->peer != NULL && q->part != NULL,
+    REQUIRE_GOTO(result, failed,
+                 q->ranges != NULL && q->places != NULL && q->peer != NULL && q->part != NULL,
                  STATUS_INTERNAL, "out of memory: a collective of %d ranks", group->size);
     if (group->nodes > 1) {
         TRY_GOTO(result, failed, group->link->batch_create(group->link_state, &q->batch));
@@ -562,14 +577,16 @@ status shared_launch(struct shared_group *group, const struct comm_work *work, c
     q->next = NULL;
     q->kind = work->kind;
     q->stage = STAGE_STARTED;
-    q->complete = false;
+    q->complete = q->fetched = false;
     q->element_bytes = work->element_bytes;
     q->addition = work->addition;
-    q->landing = work->landing;
-    q->places = work->places;
-    q->landed = work->landed;
     q->sequence = ++group->started;
     fill_ranges(group, work, q->ranges);
+    q->landing = work->lent != NULL ? work->data : NULL;
+    for (int r = 0; r < group->size && work->lent != NULL; r++) { /* from there to here */
+        q->places[r] = work->ranges[r];
+        q->ranges[r] = work->places[r];
+    }
     for (int i = 0; i < group->locals; i++) {
         q->peer[i] = base[i] + offset;
     }
@@ -598,6 +615,16 @@ status shared_wait(struct shared_group *group, struct comm_request **request)
     return STATUS_OK;
 }
 
+status shared_fetch(struct shared_group *group, struct comm_request *q)
+{
+    struct shared_wish wish = {.event = SHARED_COMPLETE,
+                               .operation = collective_name(q->kind),
+                               .sequence = q->sequence,
+                               .batch = q->batch,
+                               .complete = &q->fetched};
+    return shared_until(group, &wish);
+}
+
 /* ---- large: which memory ---- */
 
 static struct shared_window *window_of(const struct shared_group *group, const char *data,
@@ -611,11 +638,30 @@ static struct shared_window *window_of(const struct shared_group *group, const c
     return w;
 }
 
-status shared_start(struct shared_group *group, const struct comm_work *work,
+/* This rank's part lies in the window from now on. */
+static status lend(struct shared_group *group, const struct comm_work *work,
+                   const struct shared_window *window, struct comm_request **out)
+{
+    struct range from = work->ranges[group->rank], to = work->places[group->rank];
+    memmove(work->lent + (size_t)to.first * work->element_bytes,
+            work->data + (size_t)from.first * work->element_bytes,
+            (size_t)from.count * work->element_bytes);
+    return shared_launch(group, work, window->base, (size_t)(work->lent - (char *)window->memory),
+                         window->id, out);
+}
+
+status shared_start(struct shared_group *group, const struct comm_work *start,
                     struct comm_request **out)
 {
+    const struct shared_window *window =
+        start->lent != NULL && group->nodes == 1 ? window_of(group, start->lent, 0) : NULL;
+    if (window != NULL) {
+        return lend(group, start, window, out);
+    }
+    struct comm_work plain = *start, *work = &plain;
+    plain.lent = NULL;
     size_t bytes = (size_t)extent(group, work) * work->element_bytes;
-    struct shared_window *window = window_of(group, work->data, bytes);
+    window = window_of(group, work->data, bytes);
     if (window != NULL) {
         size_t offset = (size_t)(work->data - (char *)window->memory);
         return shared_launch(group, work, window->base, offset, window->id, out);

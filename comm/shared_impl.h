@@ -98,6 +98,7 @@ status shared_start(struct shared_group *group, const struct comm_work *work,
                     struct comm_request **out);
 status shared_progress(void);
 status shared_wait(struct shared_group *group, struct comm_request **request);
+status shared_fetch(struct shared_group *group, struct comm_request *request);
 
 /* shared_launch - start on memory that all local ranks see at base[], `offset` bytes into window `id`. */
 status shared_launch(struct shared_group *group, const struct comm_work *work, char *const *base,

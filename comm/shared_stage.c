@@ -108,45 +108,8 @@ static status gather_strips(struct shared_group *group, const struct comm_work *
     return STATUS_OK;
 }
 
-/* On one node: while the others still copy a strip out of one half of this rank's stage the next one goes into the
- * other half. So each byte is copied once in and once out by each reader. */
-static status gather_halves(struct shared_group *group, const struct comm_work *work)
-{
-    const size_t half_bytes = SHARED_STAGE_BYTES / 2;
-    int64_t strip = (int64_t)(half_bytes / work->element_bytes), longest = 0;
-    REQUIRE(strip > 0, STATUS_INTERNAL, "elements of %zu bytes gathered", work->element_bytes);
-    for (int r = 0; r < group->size; r++) {
-        longest = work->ranges[r].count > longest ? work->ranges[r].count : longest;
-    }
-    struct comm_request *halves[2] = {NULL, NULL};
-    struct comm_work piece = *work;
-    struct range mine = work->ranges[group->rank];
-    piece.ranges = group->cut;
-    piece.landing = work->data;
-    piece.places = work->ranges;
-    for (int64_t done = 0, turn = 0; done < longest; done += strip, turn ^= 1) {
-        for (int r = 0; r < group->size; r++) {
-            int64_t left = work->ranges[r].count - done;
-            group->cut[r] = (struct range){0, left < 0 ? 0 : left < strip ? left : strip};
-        }
-        piece.landed = done;
-        TRY(halves[turn] != NULL ? shared_wait(group, &halves[turn]) : STATUS_OK);
-        memcpy(group->stages[group->place] + (size_t)turn * half_bytes,
-               work->data + (size_t)(mine.first + done) * work->element_bytes,
-               (size_t)group->cut[group->rank].count * work->element_bytes);
-        TRY(shared_launch(group, &piece, group->stages, (size_t)turn * half_bytes, 0,
-                          &halves[turn]));
-    }
-    for (int i = 0; i < 2; i++) {
-        TRY(halves[i] != NULL ? shared_wait(group, &halves[i]) : STATUS_OK);
-    }
-    return STATUS_OK;
-}
-
 status shared_through_stage(struct shared_group *group, const struct comm_work *work, int64_t total)
 {
-    if (work->kind != COMM_ALL_GATHER) {
-        return in_pieces(group, work, total);
-    }
-    return group->nodes == 1 ? gather_halves(group, work) : gather_strips(group, work);
+    return work->kind == COMM_ALL_GATHER ? gather_strips(group, work)
+                                         : in_pieces(group, work, total);
 }

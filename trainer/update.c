@@ -228,27 +228,34 @@ static status add_squares(const struct update *u, int bucket, struct range part,
     return STATUS_OK;
 }
 
-/* Without what every rank of the tensor group holds. */
-static status add_own_squares(const struct update *u, int bucket, int64_t *count)
+/* A bucket's parameters in one piece where they touch. What lies between them is no gradient (bucket_gather_start), and
+ * what every rank of the tensor group holds counts once. */
+static status add_bucket(const struct update *u, int bucket, int64_t *count)
 {
     int all_count = 0;
+    bool first = comm_rank(u->options.mesh->tensor) == 0;
     const struct model_parameter *parameters = model_parameters(u->options.model, &all_count);
+    struct range piece = {0, 0};
     for (int i = 0; i < all_count; i++) {
         const struct model_parameter *p = &parameters[i];
-        struct range all = {p->first, p->replicated || !p->trained ? 0 : p->rows * p->columns};
-        TRY(add_squares(u, bucket, common(bucket_share(u->buckets, bucket), all), count));
+        bool counts = p->trained && (first || !p->replicated);
+        struct range all = {p->first, counts ? p->rows * p->columns : 0};
+        struct range part = common(bucket_share(u->buckets, bucket), all);
+        if (part.count > 0 && part.first != piece.first + piece.count) {
+            TRY(add_squares(u, bucket, piece, count));
+            piece = (struct range){part.first, 0};
+        }
+        piece.count += part.count;
     }
-    return STATUS_OK;
+    return add_squares(u, bucket, piece, count);
 }
 
 /* All parts of this rank, in their order. */
 static status queue_squares(const struct update *u, int64_t *count)
 {
-    bool first = comm_rank(u->options.mesh->tensor) == 0;
     *count = 0;
     for (int b = 0; b < bucket_count(u->buckets); b++) {
-        TRY(first ? add_squares(u, b, bucket_share(u->buckets, b), count)
-                  : add_own_squares(u, b, count));
+        TRY(add_bucket(u, b, count));
     }
     return STATUS_OK;
 }

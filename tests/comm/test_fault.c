@@ -136,6 +136,42 @@ static void act_late_for_wait(struct comm *world)
     CHECK_OK(comm_all_reduce(world, data, 1000));
 }
 
+/* A rank fetches what all have lent and goes on; it waits before it lends anew. */
+static void act_lend(struct comm *world, bool late)
+{
+    enum { COUNT = 1000 };
+    float *lent = NULL, data[COUNT] = {0};
+    struct comm_request *request = NULL;
+    struct range parts[3];
+    for (int r = 0; r < 3; r++) {
+        parts[r] = (struct range){300 * r, 300};
+    }
+    CHECK_OK(comm_allocate(world, sizeof data, (void **)&lent));
+    if (late && culprit(world)) {
+        watchdog_phase("data", 0);
+        clock_sleep(60);
+    }
+    watchdog_phase("gradients", 0);
+    CHECK_OK(comm_lend_start(world, data, sizeof *data, parts, lent, parts, &request));
+    if (culprit(world)) {
+        watchdog_phase("forward", 0);
+        clock_sleep(60);
+    }
+    CHECK_OK(comm_fetch(world, &request));
+    watchdog_phase("fetched", 0);
+    CHECK_OK(comm_wait(world, &request));
+}
+
+static void act_late_to_lend(struct comm *world)
+{
+    act_lend(world, true);
+}
+
+static void act_late_to_fetch(struct comm *world)
+{
+    act_lend(world, false);
+}
+
 /* A phase with a longer limit of its own is waited for. */
 static void act_late_but_allowed(struct comm *world)
 {
@@ -319,6 +355,8 @@ static const struct fault faults[] = {
     {"stop_alone", act_stop_alone, 76, HANG, "rank 1 host", NULL},
     {"late_for_wait", act_late_for_wait, 76, HANG, "phase 'data'", NULL},
     {"late_for_wait_far", act_late_for_wait, 76, HANG, "phase 'data'", "BIREME_COMM_NODES=3"},
+    {"late_to_lend", act_late_to_lend, 76, HANG, "phase 'data'", NULL},
+    {"late_to_fetch", act_late_to_fetch, 76, HANG, "phase 'fetched'", NULL},
     {"late_in_phase", act_late_in_phase, 76, "E-HANG rank 1", "phase 'data'", NULL},
     {"late_but_allowed", act_late_but_allowed, 0, NULL, NULL, NULL},
     {"straggle", act_straggle, 0, "W-SLOW", "rank 1 host", NULL},

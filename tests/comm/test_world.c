@@ -3,6 +3,7 @@
  *
  * Inputs are functions of (rank, index), so that each rank knows what all others hold. */
 #include <stdint.h>
+#include <unistd.h>
 
 #include "base/random.h"
 #include "comm/comm.h"
@@ -195,6 +196,57 @@ static void test_all_gather(float *data)
             }
         }
     }
+}
+
+/* Parts of 16 bits, lent where f32 lie, on each rank at another place; from a rank's second one on it is done when
+ * it has fetched them, though the others have not. */
+static void test_lend(float *lent)
+{
+    enum { PIECES = 3 };
+    static unsigned short data[LARGEST];
+    struct range ranges[64], places[64];
+    struct comm_request *requests[PIECES] = {NULL};
+    int64_t each = LARGEST / PIECES;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/bireme-lend-%ld", (long)getppid());
+    for (int p = 0; p < PIECES; p++) {
+        memset(data + p * each, 0xff, (size_t)each * sizeof *data);
+        make_ranges(ranges, each);
+        for (int r = 0; r < comm_size(world); r++) {
+            places[r] = (struct range){2 * (p * each + r), ranges[r].count};
+        }
+        struct range mine = ranges[comm_rank(world)];
+        for (int64_t i = mine.first; i < mine.first + mine.count; i++) {
+            data[p * each + i] = (unsigned short)(i * 7 + p);
+        }
+        CHECK_OK(comm_lend_start(world, data + p * each, sizeof *data, ranges, lent, places,
+                                 &requests[p]));
+    }
+    bool alone = comm_size(world) == 1 || !rank_order() || strcmp(comm_kind(world), "mpi") != 0;
+    while (!alone && comm_rank(world) == 1 && access(path, F_OK) != 0) {
+        usleep(100); /* comes late */
+    }
+    for (int p = PIECES - 1; p >= 0; p--) {
+        CHECK_OK(comm_fetch(world, &requests[p]));
+        CHECK_OK(comm_fetch(world, &requests[p]));
+    }
+    if (!alone && comm_rank(world) == 0) {
+        CHECK(fclose(fopen(path, "w")) == 0);
+    }
+    for (int p = 0; p < PIECES; p++) {
+        CHECK_OK(comm_wait(world, &requests[p]));
+        CHECK(requests[p] == NULL);
+        for (int r = 0; r < comm_size(world); r++) {
+            for (int64_t i = ranges[r].first; i < ranges[r].first + ranges[r].count; i++) {
+                CHECK_EQUAL(data[p * each + i], (unsigned short)(i * 7 + p));
+            }
+        }
+    }
+    CHECK_OK(comm_barrier(world));
+    (void)unlink(path);
+    places[comm_rank(world)].first = -1;
+    CHECK_FAILS(comm_lend_start(world, data, sizeof *data, ranges, lent, places, &requests[0]),
+                STATUS_INTERNAL, "must not be negative");
 }
 
 static void test_several_under_way(float *data)
@@ -425,6 +477,7 @@ int main(int argc, char **argv)
         test_several_under_way(memories[m]);
         test_times(memories[m]);
     }
+    test_lend(shared);
     test_split();
     test_mesh();
     test_check_equal();

@@ -53,6 +53,11 @@ zero() {
     run_ranks 3 0 train recipe.yaml run_dir=near ${deep/stage=1/stage=0}
     same_losses near far 0
     run 0 checkpoint diff near far
+    # on one host each rank fetches them when it reads them
+    # shellcheck disable=SC2086
+    run_ranks 3 0 train recipe.yaml run_dir=lent $deep
+    same_losses near lent 0
+    run 0 checkpoint diff near lent
     # shellcheck disable=SC2086
     run 0 train recipe.yaml run_dir=one parallel.zero_stage=1 $common
     same_losses one zero1-4 1e-5
@@ -74,14 +79,16 @@ zero() {
     go_on zero0-2 3 2 1e-5
     go_on zero2-4 3 0 1e-5
     common+=' train.precision=bf16 train.max_steps=20 evaluate.every=10 checkpoint.every=10'
-    common=${common/train.max_steps=50 evaluate.every=25 checkpoint.every=25/}
+    common=${common/train.max_steps=50 evaluate.every=25 checkpoint.every=25/batch.micro_size=12}
     "$program" plan recipe.yaml train.precision=bf16 >out 2>told || return 0 # not on this processor
-    for stage in 0 1; do # f32 weights of the shares alone
+    for stage in 0 1 2; do # f32 weights of the shares alone
         # shellcheck disable=SC2086
         run_ranks 3 0 train recipe.yaml run_dir=bf16-$stage parallel.zero_stage=$stage $common
     done
-    same_losses bf16-0 bf16-1 0
-    run 0 checkpoint diff bf16-0 bf16-1
+    for stage in 1 2; do # one micro-batch a rank: gradients are summed in one order at all stages
+        same_losses bf16-0 bf16-$stage 0
+        run 0 checkpoint diff bf16-0 bf16-$stage
+    done
     cp -r bf16-1 again
     rm -rf again/checkpoints/step-00000020 again/final
     # shellcheck disable=SC2086

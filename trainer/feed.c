@@ -7,7 +7,7 @@
 #include "base/mirror.h"
 
 /* While one slot is read, the other is filled. */
-enum { SLOTS = 2, ARRAYS = 8 };
+enum { SLOTS = 2, ARRAYS = 9 };
 
 static const double wait_seconds = 300;
 
@@ -43,6 +43,7 @@ static void arrays_of(const struct batch *b, struct array out[ARRAYS])
         {offsetof(struct batch, masked_rows), b->masked},
         {offsetof(struct batch, masked_ids), b->masked},
         {offsetof(struct batch, next_sentence), b->sequences},
+        {offsetof(struct batch, branches), 2 * b->sequences},
     };
     memcpy(out, all, sizeof all);
 }

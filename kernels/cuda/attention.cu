@@ -5,7 +5,8 @@
  * Layout    A block has 128 queries of a head and goes through its keys tile by tile; a warp has 32 of the
  *           queries. The keys' copy is on its way under the softmax and the product with the values, the
  *           values' under the scores.
- * Mask      only tiles at an edge are masked by element; tiles that nobody sees are not visited
+ * Mask      only tiles at an edge are masked by element, and those of a prompt's two answers; tiles that nobody sees
+ *           are not visited
  * Order     of a causal call, the blocks with the most keys first
  * Source    Dao 2023, arXiv:2307.08691 */
 #include "kernels/cuda/attention_softmax.cuh"
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
                                             column);
         gpu_copy_commit();
     }
-    for (int64_t key = begin; key < end; key += KEYS) {
-        int64_t next = key + KEYS;
+    for (int64_t key = begin, next; key < end; key = next) {
+        next = next_keys<KEYS>(a, first, key);
         gpu_copy_wait<1>();
         __syncthreads();
         float p[M_TILES][KEYS / 8][4];
@@ -82,8 +83,12 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
                                                 column);
         }
         gpu_copy_commit();
-        if (next > visible_end(a, s, first) || key < visible_begin(a, visible_end(a, s, last))) {
+        if (key + KEYS > visible_end(a, s, first) ||
+            key < visible_begin(a, visible_end(a, s, last))) {
             mask_scores(p, a, s, query, key);
+        }
+        if (a.branches != nullptr) {
+            hide(p, a, query, key, -INFINITY);
         }
         exponentials(p, run, shrink, a.scale * log2_e);
 #pragma unroll
@@ -141,9 +146,6 @@ extern "C" status cuda_attention_forward(struct kernels *k, struct tensor o, str
                                          struct tensor q, struct tensor keys, struct tensor values,
                                          const struct attention *a)
 {
-    REQUIRE(a->branches == NULL, STATUS_UNAVAILABLE,
-            "attention: answers that share a prompt are for the CPU in this version; set "
-            "dpo.shared_prefix to false");
     REQUIRE(a->head_width <= ATTENTION_WIDTH_MAX && a->scale > 0, STATUS_INTERNAL,
             "attention: heads of width %lld, scale %g: at most %d, above 0",
             (long long)a->head_width, (double)a->scale, (int)ATTENTION_WIDTH_MAX);

@@ -21,7 +21,7 @@ template <typename T> struct attention_task {
     int64_t lse_stride;
     float *delta; /* [heads, rows of q]: d_o . o */
     int64_t rows_q;
-    const int32_t *cu_q, *cu_k;
+    const int32_t *cu_q, *cu_k, *branches;
     int heads, group;          /* group: query heads on one key-value head */
     int first_head, all_heads; /* of the model, for dropout */
     int64_t width, window, longest_k;
@@ -55,6 +55,25 @@ template <typename T> GPU_INLINE int visible_begin(const attention_task<T> &a, i
     return a.window > 0 && end > a.window ? end - static_cast<int>(a.window) : 0;
 }
 
+/* Keys [begin, end) of the block's sequence, which its queries from `end` on do not see. */
+struct hidden_keys {
+    int begin, end;
+};
+
+template <typename T> GPU_INLINE struct hidden_keys hidden_of(const attention_task<T> &a)
+{
+    if (a.branches == nullptr) {
+        return {0, 0};
+    }
+    const int32_t *branch = a.branches + 2 * (blockIdx.x / a.tiles);
+    return {branch[0], branch[1]};
+}
+
+GPU_INLINE bool is_hidden(const struct hidden_keys &h, int64_t query, int64_t key)
+{
+    return query >= h.end && key >= h.begin && key < h.end;
+}
+
 /* Dropout's factor without its scale, of a query's row, a head and a key counted in the sequence. */
 template <typename T>
 GPU_INLINE bool attention_keeps(const attention_task<T> &a, int64_t row, int head, int64_t key)
@@ -84,6 +103,7 @@ static inline attention_task<T> attention_task_of(struct tensor q, struct tensor
     t.rows_q = q.rows;
     t.cu_q = a->cu_q;
     t.cu_k = a->cu_k;
+    t.branches = a->branches;
     t.heads = a->heads;
     t.first_head = a->first_head;
     t.all_heads = a->all_heads > 0 ? a->all_heads : a->heads;

@@ -59,6 +59,25 @@ GPU_INLINE void powers_transposed(float (&p)[1][STEP / 8][4], const attention_ta
     }
 }
 
+/* p of what is hidden is 0 too. */
+template <int STEP>
+GPU_INLINE void hide_transposed(float (&p)[1][STEP / 8][4], const attention_task<bf16> &a,
+                                int64_t key, int64_t query)
+{
+    struct hidden_keys h = hidden_of(a);
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < STEP / 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int64_t i = query + 8 * n + lane % 4 * 2 + e % 2;
+            if (is_hidden(h, i, key + lane / 4 + e / 2 * 8)) {
+                p[0][n][e] = 0;
+            }
+        }
+    }
+}
+
 /* What of 16 x STEP accumulators dropout keeps, a bit each. */
 template <int STEP, bool TRANSPOSED>
 GPU_INLINE void kept_words(uint32_t (&words)[STEP / 64], const attention_task<bf16> &a, int64_t row,
@@ -114,6 +133,10 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     if (a.causal && a.window > 0 && first + OWNED + offset + a.window < to) {
         to = first + OWNED + offset + a.window;
     }
+    struct hidden_keys h = hidden_of(a);
+    if (first >= h.begin && first + OWNED <= h.end) {
+        to = h.end;
+    }
     if (is_short(s)) { /* dq of queries that see nothing is 0 */
         from = 0;
         to = s.queries;
@@ -148,6 +171,9 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             clear(ds[0]);
             product_rows<D>(p, tile_k, warp * 16, tile_q);
             powers_transposed<STEP>(p, a, s, key, query, lse);
+            if (a.branches != nullptr) {
+                hide_transposed<STEP>(p, a, key, query);
+            }
             gpu_copy_wait<0>();
             __syncthreads();
             product_rows<D>(ds, tile_v, warp * 16, tile_o);
@@ -209,7 +235,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     tile_load<D, OWNED, BACKWARD_THREADS>(tile_o, a.d_o, s.first_q + first, s.queries - first,
                                           head * D);
     gpu_copy_commit();
-    for (int64_t key = begin / STEP * STEP; key < end; key += STEP) {
+    for (int64_t key = begin / STEP * STEP; key < end; key = next_keys<STEP>(a, first, key)) {
         tile_load<D, STEP, BACKWARD_THREADS>(tile_k, a.keys, s.first_k + key, s.keys - key, column);
         gpu_copy_commit();
         tile_load<D, STEP, BACKWARD_THREADS>(tile_v, a.values, s.first_k + key, s.keys - key,
@@ -242,6 +268,9 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                     ds[0][n][e] = j < left && j >= from ? power * d : 0.0f;
                 }
             }
+        }
+        if (a.branches != nullptr) {
+            hide(ds, a, query, key, 0);
         }
         product_scores<D>(dq, ds, tile_k);
         __syncthreads();
@@ -319,9 +348,6 @@ extern "C" status cuda_attention_backward(struct kernels *k, struct tensor dq, s
                                           struct tensor keys, struct tensor values, struct tensor o,
                                           struct tensor lse, const struct attention *a)
 {
-    REQUIRE(a->branches == NULL, STATUS_UNAVAILABLE,
-            "attention: answers that share a prompt are for the CPU in this version; set "
-            "dpo.shared_prefix to false");
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;

@@ -83,18 +83,19 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_tas
     int64_t row = s.first_q + i, shared_at = head / a.group * a.width;
     const T *q = a.q.data + row * a.q.stride + head * a.width;
     int64_t end = visible_end(a, s, i), begin = visible_begin(a, end);
+    struct hidden_keys h = hidden_of(a);
     float sums[COLUMNS_EACH] = {}, largest = -INFINITY, sum = 0;
     for (int64_t j = begin; j < end; j += 32) {
         int count = static_cast<int>(end - j < 32 ? end - j : 32);
         int64_t key = s.first_k + j;
         float score = -INFINITY;
-        if (lane < count) {
+        if (lane < count && !is_hidden(h, i, j + lane)) {
             score =
                 a.scale * dot(q, a.keys.data + (key + lane) * a.keys.stride + shared_at, a.width);
         }
         float most = fmaxf(largest, warp_largest(score));
         float shrink = largest == most ? 1.0f : expf(largest - most);
-        float p = lane < count ? expf(score - most) : 0.0f;
+        float p = score == -INFINITY ? 0.0f : expf(score - most);
         largest = most;
         sum = sum * shrink + team_sum<32>(p, nullptr);
 #pragma unroll
@@ -128,12 +129,13 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const atte
     const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
     int64_t end = visible_end(a, s, i), begin = visible_begin(a, end);
     float lse = a.lse[head * a.lse_stride + row], delta = a.delta[head * a.rows_q + row];
+    struct hidden_keys h = hidden_of(a);
     float sums[COLUMNS_EACH] = {}, kept = attention_scale_kept(a);
     for (int64_t j = begin; j < end; j += 32) {
         int count = static_cast<int>(end - j < 32 ? end - j : 32);
         int64_t key = s.first_k + j;
         float ds = 0;
-        if (lane < count) {
+        if (lane < count && !is_hidden(h, i, j + lane)) {
             const T *k = a.keys.data + (key + lane) * a.keys.stride + shared_at;
             const T *v = a.values.data + (key + lane) * a.values.stride + shared_at;
             float m = attention_keeps(a, row, head, j + lane) ? kept : 0.0f;
@@ -158,6 +160,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
     int64_t key = s.first_k + j, at = blockIdx.y * a.width;
     const T *k = a.keys.data + key * a.keys.stride + at;
     const T *v = a.values.data + key * a.values.stride + at;
+    struct hidden_keys h = hidden_of(a);
     float dk[COLUMNS_EACH] = {}, dv[COLUMNS_EACH] = {}, kept = attention_scale_kept(a);
     for (int head = blockIdx.y * a.group; head < static_cast<int>(blockIdx.y + 1) * a.group;
          head++) {
@@ -165,7 +168,8 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
             int count = static_cast<int>(s.queries - i < 32 ? s.queries - i : 32);
             int64_t row = s.first_q + i + lane, end = visible_end(a, s, i + lane);
             float p = 0, ds = 0;
-            if (lane < count && j < end && j >= visible_begin(a, end)) {
+            bool sees = j < end && j >= visible_begin(a, end) && !is_hidden(h, i + lane, j);
+            if (lane < count && sees) {
                 const T *q = a.q.data + row * a.q.stride + head * a.width;
                 const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
                 float m = attention_keeps(a, row, head, j) ? kept : 0.0f;

@@ -174,6 +174,41 @@ GPU_INLINE void store_sums(const matrix<bf16> &to, const float (&sums)[D / 8][4]
     }
 }
 
+/* The tile of keys behind this one of which queries from `first` on see something. */
+template <int KEYS>
+GPU_INLINE int64_t next_keys(const attention_task<bf16> &a, int64_t first, int64_t key)
+{
+    int64_t next = key + KEYS;
+    if (a.branches != nullptr) {
+        struct hidden_keys h = hidden_of(a);
+        bool nothing = is_hidden(h, first, next) && next + KEYS <= h.end;
+        next = nothing ? h.end / KEYS * KEYS : next;
+    }
+    return next;
+}
+
+/* What of 16 M queries (down) and 8 N keys (across) is hidden becomes `value`; query and key are the warp's lane's
+ * first row and the tile's first. */
+template <int M, int N>
+GPU_INLINE void hide(float (&s)[M][N][4], const attention_task<bf16> &a, int64_t query, int64_t key,
+                     float value)
+{
+    struct hidden_keys h = hidden_of(a);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int64_t j = key + 8 * n + threadIdx.x % 4 * 2 + e % 2;
+                if (is_hidden(h, query + 16 * m + e / 2 * 8, j)) {
+                    s[m][n][e] = value;
+                }
+            }
+        }
+    }
+}
+
 static const float log2_e = 1.4426950408889634f;
 
 status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor lse,

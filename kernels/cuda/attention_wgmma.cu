@@ -339,7 +339,7 @@ status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor
 {
     gpu_map maps[3];
     *done = (a->head_width == 64 || a->head_width == 128) && !(a->dropout.probability > 0) &&
-            is_wanted() && map_make(&maps[0], q, CONSUMER_QUERIES) &&
+            a->branches == NULL && is_wanted() && map_make(&maps[0], q, CONSUMER_QUERIES) &&
             map_make(&maps[1], keys, KEYS) && map_make(&maps[2], values, KEYS);
     if (!*done) {
         return STATUS_OK;

@@ -135,7 +135,7 @@ static inline bool operation_equal(struct tensor a, struct tensor b)
 #ifdef OPERATION_SIMT
 /* The CUDA back-end in the emulator (tests/simt); threads mean nothing there. */
 static const char *const operation_sets[] = {"simt"};
-enum { OPERATION_SETS = 1, OPERATION_BRANCHES = 0 };
+enum { OPERATION_SETS = 1 };
 
 static inline struct kernels *operation_context(struct device *dev, const char *set,
                                                 enum dtype dtype, int threads,
@@ -150,7 +150,7 @@ static inline struct kernels *operation_context(struct device *dev, const char *
 #else
 /* The processor's instruction sets, best last; each test runs with all that this machine has. */
 static const char *const operation_sets[] = {"baseline", "v3", "v4", "v4_bf16"};
-enum { OPERATION_SETS = 4, OPERATION_BRANCHES = 1 };
+enum { OPERATION_SETS = 4 };
 
 /* operation_context - NULL where this processor lacks the instruction set or the type. */
 static inline struct kernels *operation_context(struct device *dev, const char *set,

@@ -96,3 +96,27 @@ const char *kernels_description(const struct kernels *k)
 {
     return k->description;
 }
+
+/* ---- graphs ---- */
+
+void kernels_graphs(struct kernels *k, bool wanted)
+{
+    if (k->table.graphs.want != NULL) {
+        k->table.graphs.want(k, wanted);
+    }
+}
+
+status kernels_graph_begin(struct kernels *k, const struct kernels_graph_key *key)
+{
+    return k->table.graphs.begin != NULL ? k->table.graphs.begin(k, key) : STATUS_OK;
+}
+
+status kernels_graph_end(struct kernels *k)
+{
+    return k->table.graphs.end != NULL ? k->table.graphs.end(k) : STATUS_OK;
+}
+
+status kernels_graph_cut(struct kernels *k)
+{
+    return k->table.graphs.cut != NULL ? k->table.graphs.cut(k) : STATUS_OK;
+}

@@ -72,6 +72,30 @@ int kernels_threads(const struct kernels *k);
 /* kernels_description - the back-end in words: instruction set, matrix library and its version. */
 const char *kernels_description(const struct kernels *k);
 
+/* ---- graphs: many launches started as one, on a GPU; elsewhere these do nothing ---- */
+
+/* What tells two sequences of operations apart whose launches are not alike. */
+struct kernels_graph_key {
+    const void *inputs; /* where they lie */
+    int64_t rows;
+    int variant;
+};
+
+/* kernels_graphs - whether graphs are wanted; not, until told. Those that were made are forgotten: also to be called
+ * where the back-end does the same from now on in another way (another plan of a product). */
+void kernels_graphs(struct kernels *k, bool wanted);
+
+/* kernels_graph_begin - until kernels_graph_end the operations of this context, called by this thread, may be held
+ * back, and started together. What comes again under an equal key is; nothing has to be the same for the result's
+ * sake, whatever differs is noticed.
+ *
+ * Order     as without: copies, zeros, events and waits on the stream come behind what was called before them */
+status kernels_graph_begin(struct kernels *k, const struct kernels_graph_key *key);
+status kernels_graph_end(struct kernels *k);
+
+/* kernels_graph_cut - between what is alike each time and what is not: the one can be a graph without the other. */
+status kernels_graph_cut(struct kernels *k);
+
 /* ---- matrix products: kernels/cpu/matmul.c ---- */
 
 enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_TANH };

@@ -44,11 +44,20 @@ enum kernels_operation {
         OPERATIONS
 };
 
+/* Of a back-end that can start many launches as one (kernels_graph_begin); NULL of the others. */
+struct kernels_graphs {
+    void (*want)(struct kernels *k, bool wanted);
+    status (*begin)(struct kernels *k, const struct kernels_graph_key *key);
+    status (*cut)(struct kernels *k);
+    status (*end)(struct kernels *k);
+};
+
 struct kernels_table {
 #define KERNELS_OPERATION_POINTER(name) __typeof__(name) *name;
     KERNELS_OPERATIONS(KERNELS_OPERATION_POINTER)
 #undef KERNELS_OPERATION_POINTER
     __typeof__(kernels_floor) *floor;
+    struct kernels_graphs graphs;
     void (*destroy)(struct kernels *k);
 };
 

@@ -135,6 +135,7 @@ struct recipe {
         enum recipe_precision precision;
         enum recipe_device device;
         char activation_checkpointing[RECIPE_NAME_BYTES];
+        bool cuda_graphs;               /* a GPU's launches of a micro-batch are started together */
         char freeze[RECIPE_LIST_BYTES]; /* words of embeddings, backbone */
         int64_t freeze_layers;
     } train;

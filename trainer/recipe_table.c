@@ -176,6 +176,8 @@ const struct setting recipe_table[] = {
      .meaning = "auto: the best that this build and machine have"},
     {"train.activation_checkpointing", SETTING_CHOICE, FIELD(train.activation_checkpointing), "none", .choices = "none|selective|full", .resume = true,
      .meaning = "what backward computes again instead of keeping it, to the same bits: selective, the activation function and the norms; full, all of a layer but its input, a third more work"},
+    {"train.cuda_graphs", SETTING_BOOLEAN, FIELD(train.cuda_graphs), "false", .resume = true,
+     .meaning = "on a GPU, start a micro-batch's kernels together where they come again, to the same bits: for small models and batches, whose kernels end sooner than the next is launched; not timed on a GPU yet"},
     {"train.freeze", SETTING_LIST, FIELD(train.freeze), "null", .null = "everything is trained", .choices = "embeddings|backbone",
      .meaning = "one or a list of what keeps its weights; embeddings: all before the first block; backbone: everything but the head"},
     {"train.freeze_layers", SETTING_INTEGER, FIELD(train.freeze_layers), "0", WITHIN(0, 1000),

@@ -249,6 +249,9 @@ status session_device(const struct recipe *recipe, int local_rank, int threads,
     }
     TRY(recipe_blame(recipe, "train.device", device_create(kind, index, device), ""));
     status result = kernels_create(*device, dtype, threads, limits, kernels);
+    if (result == STATUS_OK) {
+        kernels_graphs(*kernels, recipe->train.cuda_graphs);
+    }
     const char *key = kind == DEVICE_CPU ? "train.precision" : "train.device";
     return result == STATUS_UNAVAILABLE ? recipe_blame(recipe, key, result, "") : result;
 }

@@ -298,24 +298,36 @@ static status take_loss(struct step *s, const struct batch *batch, struct object
     return STATUS_OK;
 }
 
-/* The first of a step sets the gradients, the others add to them; after the last they are final. */
-static status micro_batch(struct step *s, int64_t step, const struct batch *batch, bool fresh,
-                          double sums[OBJECTIVE_SUMS])
+/* Forward, loss and backward of a micro-batch that is where its kernels are. */
+static status there_and_back(struct step *s, int64_t step, const struct batch *batch,
+                             const struct batch *placed, bool fresh, double sums[OBJECTIVE_SUMS])
 {
     const struct step_parts *p = &s->parts;
-    struct batch placed;
-    TRY(feed_take(s->feed, batch, &placed));
-    struct model_input input = model_input_of(s, &placed, step, true, fresh);
+    struct model_input input = model_input_of(s, placed, step, true, fresh);
     struct tensor hidden;
     phase(s, "forward");
     TRY(model_forward(p->model, &input, &hidden));
     struct bucket_set *buckets = update_buckets(p->update);
     TRY(bucket_begin_round(buckets));
-    struct objective_views views = views_of(s, &placed, &input, hidden, true);
+    struct objective_views views = views_of(s, placed, &input, hidden, true);
     TRY(take_loss(s, batch, &views, sums));
     phase(s, "backward");
     TRY(model_backward(p->model, &input, update_gradients(p->update), on_final, s));
     return bucket_end_round(buckets);
+}
+
+/* The first of a step sets the gradients, the others add to them; after the last they are final. */
+static status micro_batch(struct step *s, int64_t step, const struct batch *batch, bool fresh,
+                          double sums[OBJECTIVE_SUMS])
+{
+    struct kernels *k = s->parts.kernels;
+    struct batch placed;
+    TRY(feed_take(s->feed, batch, &placed));
+    const struct kernels_graph_key key = {placed.inputs, placed.rows, fresh + 2 * s->last};
+    TRY(kernels_graph_begin(k, &key));
+    status result = there_and_back(s, step, batch, &placed, fresh, sums);
+    KEEP_FIRST(result, kernels_graph_end(k));
+    return result;
 }
 
 static status fetch(struct step *s)
@@ -531,7 +543,11 @@ static status update(struct step *s, int64_t step, double learning_rate, struct 
     out->gradient_norm *= scale;
     out->loss = objective_loss(s->parts.objective, out->sums);
     phase(s, "optimizer");
-    return update_apply(s->parts.update, step + 1, learning_rate, out->gradient_norm, scale);
+    TRY(kernels_graph_begin(s->parts.kernels, &(struct kernels_graph_key){0}));
+    status result =
+        update_apply(s->parts.update, step + 1, learning_rate, out->gradient_norm, scale);
+    KEEP_FIRST(result, kernels_graph_end(s->parts.kernels));
+    return result;
 }
 
 status step_train(struct step *s, int64_t step, double learning_rate,

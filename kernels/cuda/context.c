@@ -12,6 +12,7 @@ static void destroy(struct kernels *k)
     if (k->stream != NULL) {
         (void)device_wait(k->device, k->stream, CUDA_WAIT_SECONDS);
     }
+    cuda_graphs_destroy(k);
     cuda_products_destroy(&cuda->products);
     arena_destroy(&cuda->scratch);
     (void)device_stream_destroy(k->device, &k->stream);
@@ -24,6 +25,7 @@ static status make(struct kernels *k, int64_t classifier_rows)
     size_t bytes = cuda_scratch_bytes(k->dtype, classifier_rows, &k->limits);
     cuda->classifier_rows = classifier_rows;
     TRY(device_stream_create(k->device, 0, &k->stream));
+    TRY(cuda_graphs_create(k));
     TRY(arena_create(k->device, bytes, "the kernels' workspace", &cuda->scratch));
     return cuda_products_create(k, &cuda->products);
 }

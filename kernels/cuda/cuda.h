@@ -15,11 +15,13 @@ enum { CUDA_CAPABILITY_LEAST = 8 };
 #define CUDA_WAIT_SECONDS 300.0                   /* for what the stream holds */
 
 struct cuda_products; /* the matrix library, and how it does each shape */
+struct cuda_graphs;   /* launches that come again (graph.c) */
 
 struct cuda_state {
     struct arena scratch;
     int64_t classifier_rows; /* of logits that exist at a time */
     struct cuda_products *products;
+    struct cuda_graphs *graphs;
 };
 
 extern const struct device_driver cuda_device_driver;
@@ -117,6 +119,34 @@ size_t cuda_column_sums_scratch(int64_t columns);
 /* cuda_rows_fill - every row of c becomes this one. Shapes: c [rows, n], row f32 [1, n]. */
 status cuda_rows_fill(struct kernels *k, struct tensor c, struct tensor row);
 
+/* ---- launches: graph.c ---- */
+
+struct cuda_launch {
+    const char *name;
+    const void *kernel;
+    unsigned grid[3], block[3];
+    size_t shared_bytes;
+    int count;           /* of its arguments */
+    const size_t *sizes; /* [count], there as long as the program */
+};
+
+/* cuda_queue_kernel - on k's stream, or as a part of the graph that is being made or held back.
+ *
+ * Errors    STATUS_INTERNAL: the GPU refused it */
+status cuda_queue_kernel(struct kernels *k, const struct cuda_launch *launch,
+                         void *const *arguments);
+
+/* cuda_queue_call - likewise of a library's call, which is known by its argument[bytes]: no byte of it is undefined. */
+typedef status cuda_call(struct kernels *k, const void *argument);
+status cuda_queue_call(struct kernels *k, cuda_call *call, const void *argument, size_t bytes);
+
+/* cuda_graph_cut - what the calling thread has held back for this stream (NULL: any) goes out now: something other than
+ * a launch follows. */
+status cuda_graph_cut(const void *stream);
+
+status cuda_graphs_create(struct kernels *k);
+void cuda_graphs_destroy(struct kernels *k);
+
 /* ---- libraries: cuBLASLt and CUB on a GPU, plain loops where the tests emulate one ---- */
 
 struct cuda_product {
@@ -130,6 +160,7 @@ struct cuda_product {
 
 /* cuda_product_run - c (+)= op(a) op(b) (+ bias); sums in f32, in an order that depends on the shape. */
 status cuda_product_run(struct kernels *k, const struct cuda_product *p);
+status cuda_product_queue(struct kernels *k, const struct cuda_product *p); /* the call itself */
 
 /* cuda_products_create - what products need beside their operands.
  *
@@ -144,4 +175,6 @@ const char *cuda_products_library(const struct cuda_products *products);
  * Memory    scratch of cuda_sort_scratch(count) bytes */
 status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
                       const int32_t *ids, int64_t count, void *scratch);
+status cuda_sort_queue(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
+                       const int32_t *ids, int64_t count, void *scratch);
 size_t cuda_sort_scratch(int64_t count);

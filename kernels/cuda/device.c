@@ -53,6 +53,14 @@ static status enter(const struct device *dev)
     return STATUS_OK;
 }
 
+/* Something other than a launch is queued on this stream, or memory comes or goes (NULL): launches that were held
+ * back for a graph go first. */
+static status enter_behind(const struct device *dev, const struct stream *stream)
+{
+    TRY(enter(dev));
+    return cuda_graph_cut(stream);
+}
+
 /* ---- memory ---- */
 
 static status gpu_memory(struct device *dev, size_t *free_bytes, size_t *all_bytes)
@@ -79,7 +87,7 @@ static status raise_out_of_memory(struct device *dev, size_t bytes, const char *
 static status gpu_zero(struct device *dev, struct stream *stream, void *to, size_t bytes)
 {
     REQUIRE(stream != NULL, STATUS_INTERNAL, "zeros for a GPU without a stream");
-    TRY(enter(dev));
+    TRY(enter_behind(dev, stream));
     if (bytes > 0) {
         CHECK(dev, "zeroing", cudaMemsetAsync(to, 0, bytes, stream_of(stream)));
     }
@@ -89,7 +97,7 @@ static status gpu_zero(struct device *dev, struct stream *stream, void *to, size
 static status gpu_allocate(struct device *dev, size_t bytes, const char *what, void **out)
 {
     size_t size = bytes > 0 ? bytes : 1;
-    TRY(enter(dev));
+    TRY(enter_behind(dev, NULL));
     cudaError_t error = cudaMalloc(out, size);
     if (error == cudaErrorMemoryAllocation) {
         return raise_out_of_memory(dev, bytes, what);
@@ -103,14 +111,14 @@ static status gpu_allocate(struct device *dev, size_t bytes, const char *what, v
 static void gpu_release(struct device *dev, void *memory, size_t bytes)
 {
     (void)bytes;
-    (void)cudaSetDevice(gpu_of(dev)->index);
+    (void)enter_behind(dev, NULL);
     (void)cudaFree(memory);
 }
 
 static status gpu_host_allocate(struct device *dev, size_t bytes, const char *what, void **out)
 {
     size_t size = bytes > 0 ? bytes : 1;
-    TRY(enter(dev));
+    TRY(enter_behind(dev, NULL));
     cudaError_t error = cudaHostAlloc(out, size, cudaHostAllocPortable);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -124,7 +132,7 @@ static status gpu_host_allocate(struct device *dev, size_t bytes, const char *wh
 static void gpu_host_release(struct device *dev, void *memory, size_t bytes)
 {
     (void)bytes;
-    (void)cudaSetDevice(gpu_of(dev)->index);
+    (void)enter_behind(dev, NULL);
     (void)cudaFreeHost(memory);
 }
 
@@ -132,7 +140,7 @@ static status gpu_copy(struct device *dev, struct stream *stream, void *to, cons
                        size_t bytes)
 {
     REQUIRE(stream != NULL, STATUS_INTERNAL, "a copy on a GPU without a stream");
-    TRY(enter(dev));
+    TRY(enter_behind(dev, stream));
     if (bytes > 0) {
         CHECK(dev, "copying",
               cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)));
@@ -157,7 +165,7 @@ static status gpu_stream_create(struct device *dev, int priority, struct stream 
 
 static status gpu_stream_destroy(struct device *dev, struct stream *stream)
 {
-    TRY(enter(dev));
+    TRY(enter_behind(dev, stream));
     CHECK(dev, "ending a stream", cudaStreamDestroy(stream_of(stream)));
     return STATUS_OK;
 }
@@ -173,7 +181,7 @@ static status done_or_failed(struct device *dev, cudaError_t error, bool *done)
 
 static status gpu_stream_done(struct device *dev, struct stream *stream, bool *done)
 {
-    TRY(enter(dev));
+    TRY(enter_behind(dev, stream));
     return done_or_failed(dev, cudaStreamQuery(stream_of(stream)), done);
 }
 
@@ -195,7 +203,7 @@ static status gpu_event_destroy(struct device *dev, struct event *event)
 
 static status gpu_event_record(struct device *dev, struct event *event, struct stream *stream)
 {
-    TRY(enter(dev));
+    TRY(enter_behind(dev, stream));
     CHECK(dev, "recording an event", cudaEventRecord(event_of(event), stream_of(stream)));
     return STATUS_OK;
 }
@@ -208,7 +216,7 @@ static status gpu_event_done(struct device *dev, struct event *event, bool *done
 
 static status gpu_stream_wait(struct device *dev, struct stream *stream, struct event *event)
 {
-    TRY(enter(dev));
+    TRY(enter_behind(dev, stream));
     CHECK(dev, "waiting for an event",
           cudaStreamWaitEvent(stream_of(stream), event_of(event), cudaEventWaitDefault));
     return STATUS_OK;

@@ -33,6 +33,8 @@ extern "C" {
 
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     (kernel)<<<(grid), (block), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__)
+/* What the runtime knows a kernel by. */
+#define GPU_KERNEL(kernel) (reinterpret_cast<const void *>(kernel))
 /* More than 48 KiB of dynamic shared memory must be asked for. A refusal shows at the launch. */
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
     ((void)cudaFuncSetAttribute((kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,             \

@@ -2,6 +2,8 @@
  * time, whatever their type and alignment. */
 #pragma once
 
+#include <tuple>
+
 #include "kernels/cuda/gpu.cuh"
 
 extern "C" {
@@ -12,12 +14,41 @@ extern "C" {
 
 /* LAUNCH - queue a kernel on k's stream and return where it was refused. */
 #define LAUNCH(k, kernel, grid, block, shared_bytes, ...)                                          \
-    do {                                                                                           \
-        GPU_LAUNCH(kernel, grid, block, shared_bytes, (k)->stream, __VA_ARGS__);                   \
-        const char *launch_error = gpu_launch_error();                                             \
-        REQUIRE(launch_error == NULL, STATUS_INTERNAL, "%s: the GPU refused it: %s", #kernel,      \
-                launch_error);                                                                     \
-    } while (0)
+    TRY(launch_kernel((k), #kernel, (kernel), (grid), (block), (shared_bytes), __VA_ARGS__))
+
+/* Equal arguments are equal in all bytes, so that nothing has to be set anew in a graph. */
+template <typename T> static inline void clear_padding(T &argument)
+{
+#ifdef __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&argument);
+#endif
+#endif
+    (void)argument;
+}
+
+/* The arguments as the kernel's types, whose addresses and sizes a launch is told. */
+template <typename... P, typename... A>
+static inline status launch_kernel(struct kernels *k, const char *name, void (*kernel)(P...),
+                                   dim3 grid, dim3 block, size_t shared_bytes, const A &...given)
+{
+    static const size_t sizes[] = {sizeof(P)...};
+    std::tuple<P...> values(static_cast<P>(given)...);
+    const struct cuda_launch launch = {name,
+                                       GPU_KERNEL(kernel),
+                                       {grid.x, grid.y, grid.z},
+                                       {block.x, block.y, block.z},
+                                       shared_bytes,
+                                       static_cast<int>(sizeof...(P)),
+                                       sizes};
+    return std::apply(
+        [&](P &...value) {
+            (clear_padding(value), ...);
+            void *arguments[] = {static_cast<void *>(&value)...};
+            return cuda_queue_kernel(k, &launch, arguments);
+        },
+        values);
+}
 
 static inline unsigned blocks_for(int64_t items, int64_t each)
 {

@@ -311,7 +311,7 @@ static status clear(struct kernels *k, struct tensor c)
     return STATUS_OK;
 }
 
-status cuda_product_run(struct kernels *k, const struct cuda_product *p)
+status cuda_product_queue(struct kernels *k, const struct cuda_product *p)
 {
     struct cuda_products *products = cuda_of(k)->products;
     bool add = p->add;

@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_number(int32_t *rows, int64
     }
 }
 
-extern "C" status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
-                                 const int32_t *ids, int64_t count, void *scratch)
+extern "C" status cuda_sort_queue(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
+                                  const int32_t *ids, int64_t count, void *scratch)
 {
     if (count == 0) {
         return STATUS_OK;

@@ -54,7 +54,7 @@ static void multiply(const struct cuda_product *p)
     }
 }
 
-extern "C" status cuda_product_run(struct kernels *k, const struct cuda_product *p)
+extern "C" status cuda_product_queue(struct kernels *k, const struct cuda_product *p)
 {
     struct cuda_product now = *p;
     if (k->stream != nullptr) {
@@ -82,8 +82,8 @@ extern "C" const char *cuda_products_library(const struct cuda_products *product
     return "plain loops";
 }
 
-extern "C" status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
-                                 const int32_t *ids, int64_t count, void *scratch)
+extern "C" status cuda_sort_queue(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
+                                  const int32_t *ids, int64_t count, void *scratch)
 {
     if (k->stream != nullptr) {
         const void *arrays[] = {sorted_ids, sorted_rows, ids, scratch};

@@ -25,14 +25,9 @@
 #include <set>
 #include <unistd.h>
 
-#include "tests/simt/cuda/cuda_runtime_api.h"
 #include "tests/simt/cuda/nvtx3/nvToolsExt.h"
 #include "tests/simt/fiber.h"
-#include "tests/simt/simt.h"
-
-namespace
-{
-const size_t reserved_bytes = size_t{4} << 30, alignment = 256, gap = 256, page = 4096;
+#include "tests/simt/runtime.h"
 
 struct event_state {
     CUstream_st *stream = nullptr;
@@ -40,11 +35,9 @@ struct event_state {
     std::chrono::steady_clock::time_point when;
 };
 
-struct queued {
-    simt::task run;
-    std::shared_ptr<event_state> waits; /* begins once this is past */
-    uint64_t target = 0;
-};
+namespace
+{
+const size_t reserved_bytes = size_t{4} << 30, alignment = 256, gap = 256, page = 4096;
 
 std::recursive_mutex mutex; /* a thread that writes checkpoints may copy too */
 unsigned char *range;
@@ -70,9 +63,6 @@ struct wait_counter {
 } waits;
 } // namespace
 
-struct CUstream_st {
-    std::deque<queued> queue;
-};
 struct CUevent_st {
     std::shared_ptr<event_state> state;
 };
@@ -219,6 +209,7 @@ static size_t find_hole(size_t bytes)
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     simt::device_access access;
+    simt::refuse_in_capture("cudaMalloc");
     *out = nullptr;
     if (range == nullptr) {
         reserve();
@@ -251,6 +242,7 @@ static void drain_all()
 cudaError_t cudaFree(void *memory)
 {
     simt::device_access access;
+    simt::refuse_in_capture("cudaFree");
     drain_all();
     if (memory != nullptr) {
         auto found = blocks.find(static_cast<size_t>(static_cast<unsigned char *>(memory) - range));
@@ -266,6 +258,7 @@ cudaError_t cudaFree(void *memory)
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
     simt::device_access access;
+    simt::refuse_in_capture("cudaHostAlloc");
     (void)flags;
     *out = aligned_alloc(page, (bytes + page) / page * page);
     if (*out == nullptr) {
@@ -278,6 +271,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 cudaError_t cudaFreeHost(void *memory)
 {
     simt::device_access access;
+    simt::refuse_in_capture("cudaFreeHost");
     drain_all();
     if (pinned.erase(static_cast<const char *>(memory)) != 1) {
         simt::fail("cudaFreeHost(%p) of what cudaHostAlloc did not give", memory);
@@ -371,9 +365,14 @@ void simt::queue(void *stream, task what)
         return;
     }
     simt::device_access access;
+    auto *to = static_cast<CUstream_st *>(stream);
+    if (to->captured != nullptr) {
+        capture_add(to->captured, nullptr, std::move(what));
+        return;
+    }
     queued item;
     item.run = std::move(what);
-    push(static_cast<CUstream_st *>(stream), std::move(item));
+    push(to, std::move(item));
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
@@ -406,6 +405,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     simt::device_access access;
+    simt::refuse_in_capture("cudaStreamQuery");
     if (stream->queue.empty()) {
         waits.count++;
         return cudaSuccess;
@@ -419,6 +419,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     waits.count++;
+    simt::refuse_in_capture("cudaStreamSynchronize");
     drain(stream);
     return cudaSuccess;
 }
@@ -427,6 +428,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
     simt::device_access access;
     (void)flags;
+    simt::refuse_in_capture("cudaStreamWaitEvent");
     queued item;
     item.waits = event->state;
     item.target = event->state->asked;
@@ -450,6 +452,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     simt::device_access access;
+    simt::refuse_in_capture("cudaEventRecord");
     std::shared_ptr<event_state> state = event->state;
     uint64_t which = ++state->asked;
     state->stream = stream;

@@ -121,18 +121,45 @@ template <typename... P> struct queued_kernel {
     }
 };
 
+/* make_task - a kernel's run with the arguments as they are now. checked: none is an address of the host's memory. */
+typedef task maker(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void **arguments,
+                   bool checked);
+template <typename... P>
+task make_task(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void **arguments,
+               bool checked)
+{
+    bool allowed = shared_is_allowed(kernel, shared_bytes);
+    queued_kernel<P...> body = {reinterpret_cast<void (*)(P...)>(const_cast<void *>(kernel)), {}};
+    std::apply([&](P &...argument) { (memcpy(&argument, *arguments++, sizeof argument), ...); },
+               body.arguments);
+    if (checked) {
+        std::apply([](P &...argument) { (refuse_host_memory(argument), ...); }, body.arguments);
+    }
+    return [=] { launch(grid, block, shared_bytes, allowed, queued_kernel<P...>::run, &body); };
+}
+
+/* known - what the emulated runtime knows a kernel by. */
+void know(const void *kernel, maker *make);
+template <typename... P> const void *known(void (*kernel)(P...))
+{
+    auto *address = reinterpret_cast<const void *>(kernel);
+    know(address, make_task<P...>);
+    return address;
+}
+
 /* launch_queued - the arguments are taken now, as the kernel's types, whenever it runs. */
 template <typename... P, typename... A>
 void launch_queued(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *stream,
-                   A... arguments)
+                   A... given)
 {
-    bool allowed = shared_is_allowed(reinterpret_cast<const void *>(kernel), shared_bytes);
-    queued_kernel<P...> body = {kernel, std::tuple<P...>(static_cast<P>(arguments)...)};
-    if (stream != nullptr) {
-        std::apply([](P &...argument) { (refuse_host_memory(argument), ...); }, body.arguments);
-    }
-    queue(stream,
-          [=] { launch(grid, block, shared_bytes, allowed, queued_kernel<P...>::run, &body); });
+    std::tuple<P...> values(static_cast<P>(given)...);
+    std::apply(
+        [&](P &...value) {
+            void *arguments[] = {&value...};
+            queue(stream, make_task<P...>(reinterpret_cast<const void *>(kernel), grid, block,
+                                          shared_bytes, arguments, stream != nullptr));
+        },
+        values);
 }
 
 /* set_schedule - instead of what the environment says. */
@@ -250,6 +277,7 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b)
 
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     simt::launch_queued((kernel), grid, block, shared_bytes, stream, __VA_ARGS__)
+#define GPU_KERNEL(kernel) simt::known(kernel)
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
     simt::allow_shared(reinterpret_cast<const void *>(&(kernel)), bytes)
 #define GPU_SHARED(T, name, count)                                                                 \

@@ -34,6 +34,31 @@ fp32() {
     done
 }
 
+# Started as graphs, micro-batches and updates have the same bits, with dropout and a learning rate that change in each step;
+# GRAPHS made, launched, and arguments changed in them.
+graphs() {
+    local many="$small train.max_steps=5 evaluate.every=0 checkpoint.every=5 batch.global_size=2 batch.micro_size=1"
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=single train.device=cuda $many
+    # shellcheck disable=SC2086
+    SIMT_GRAPHS=$PWD/counted on gpu 0 train recipe.yaml run_dir=graphs train.device=cuda train.cuda_graphs=true $many
+    same_losses single graphs 0
+    same_weights single graphs 00000005
+    local made launched changed
+    read -r made launched changed <counted
+    [ "$made" -ge 4 ] && [ "$launched" -ge $((3 * made)) ] && [ "$changed" -gt "$launched" ] ||
+        fail "$made graphs, launched $launched times, $changed arguments changed"
+    # The guard of this test: a graph whose arguments are never changed trains another model.
+    # shellcheck disable=SC2086
+    SIMT_STALE=1 on gpu 0 train recipe.yaml run_dir=stale train.device=cuda train.cuda_graphs=true $many
+    (same_losses single stale 0) >/dev/null 2>&1 && fail "stale arguments were not noticed"
+    # Where none can be made, everything goes on without.
+    # shellcheck disable=SC2086
+    SIMT_NO_GRAPHS=1 on gpu 0 train recipe.yaml run_dir=without train.device=cuda train.cuda_graphs=true $many
+    grep -q 'W-CUDA-GRAPHS' told || fail "no warning"
+    same_losses single without 0
+}
+
 bf16() {
     # shellcheck disable=SC2086
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
@@ -166,6 +191,10 @@ dpo() {
     on cpu 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
     sed -e 's/clm/dpo/' -e 's/dropout: 0.1/init_from: base\/final/' -e 's/data\//choices\//g' recipe.yaml >dpo.yaml
     both dpo dpo.yaml
+    # A prompt that both answers share.
+    # shellcheck disable=SC2086
+    on gpu 0 train dpo.yaml run_dir=shared train.device=cuda $few dpo.shared_prefix=true
+    same_losses dpo-cpu shared 1e-4
     # A loss of the whole batch goes over the data twice.
     # shellcheck disable=SC2086
     on cpu 0 train dpo.yaml run_dir=whole-cpu train.device=cpu $few dpo.loss_type=aot_unpaired

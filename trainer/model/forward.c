@@ -308,6 +308,7 @@ status model_forward(struct model *m, const struct model_input *input, struct te
     if (input->output_rows == NULL) {
         return STATUS_OK;
     }
+    TRY(kernels_graph_cut(m->kernels)); /* each micro-batch has as many of these rows as it has */
     return m->config.task != MODEL_WORDS ? model_task_forward(m, input, *hidden, hidden)
                                          : model_heads_forward(m, input, *hidden, hidden);
 }
@@ -592,6 +593,7 @@ status model_backward(struct model *m, const struct model_input *input, float *c
         TRY(clear_sums(m, input, gradients));
     }
     TRY(output_backward(&b));
+    TRY(kernels_graph_cut(m->kernels));
     if (norm_is_reached(m, lowest)) {
         TRY(norm1_backward(&b, m->config.layers, NORM_STREAM_NOTHING, &delta));
     }

@@ -5,7 +5,14 @@
 #include <stddef.h>
 
 #ifdef __cplusplus
+#include "tests/simt/simt.h"
+#undef gridDim /* members here; kernels do not see this file */
+#undef blockDim
 extern "C" {
+#else
+typedef struct dim3 {
+    unsigned x, y, z;
+} dim3;
 #endif
 
 #define CUDART_VERSION 13000
@@ -37,6 +44,23 @@ struct cudaDeviceProp {
     int major, minor;
 };
 
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+typedef struct CUgraphNode_st *cudaGraphNode_t;
+typedef struct cudaGraphEdgeData_st cudaGraphEdgeData;
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+
+struct cudaKernelNodeParams {
+    void *func;
+    dim3 gridDim;
+    dim3 blockDim;
+    unsigned sharedMemBytes;
+    void **kernelParams;
+    void **extra;
+};
+
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *count);
@@ -59,6 +83,21 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments,
+                             size_t shared_bytes, cudaStream_t stream);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *how,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *count);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const struct cudaKernelNodeParams *parameters);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);

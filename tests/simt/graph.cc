@@ -1,0 +1,194 @@
+/* CUDA graphs in the emulator: what a stream is given while it is captured becomes a list, which runs in that order
+ * whenever the graph is launched.
+ *
+ * Arguments of kernels are those of the capture until cudaGraphExecKernelNodeSetParams changes them, so that whoever
+ * forgets that gets the old ones, as on a GPU. What a capture forbids, and what nothing in this program does in one
+ * (memory, waits, events), ends the program.
+ *
+ * SIMT_GRAPHS=FILE: at the end, how many graphs were made, how often one was launched, and how often arguments were
+ * changed. SIMT_STALE=1: they never are */
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <vector>
+
+#include "tests/simt/runtime.h"
+
+struct CUgraphNode_st {
+    const void *kernel;
+    size_t index;
+};
+
+struct CUgraph_st {
+    std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+    std::vector<std::shared_ptr<simt::task>> tasks;
+};
+
+struct CUgraphExec_st {
+    std::vector<std::shared_ptr<simt::task>> tasks;
+};
+
+namespace
+{
+std::map<const void *, simt::maker *> makers;
+int captures; /* of streams, now */
+
+struct graph_counter {
+    long made = 0, launched = 0, changed = 0;
+    ~graph_counter()
+    {
+        const char *path = getenv("SIMT_GRAPHS");
+        FILE *file = path != nullptr ? fopen(path, "w") : nullptr;
+        if (file != nullptr) {
+            fprintf(file, "%ld %ld %ld\n", made, launched, changed);
+            fclose(file);
+        }
+    }
+} counts;
+} // namespace
+
+/* ---- launches by address ---- */
+
+void simt::know(const void *kernel, maker *make)
+{
+    device_access access;
+    makers[kernel] = make;
+}
+
+static simt::task task_of(const void *kernel, dim3 grid, dim3 block, void **arguments,
+                          size_t shared_bytes, bool checked)
+{
+    auto found = makers.find(kernel);
+    if (found == makers.end()) {
+        simt::fail("a launch of %p, which is no kernel", kernel);
+    }
+    return found->second(kernel, grid, block, shared_bytes, arguments, checked);
+}
+
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments,
+                             size_t shared_bytes, cudaStream_t stream)
+{
+    if (stream == nullptr) {
+        task_of(kernel, grid, block, arguments, shared_bytes, false)();
+        return cudaSuccess;
+    }
+    simt::device_access access;
+    simt::task what = task_of(kernel, grid, block, arguments, shared_bytes, true);
+    if (stream->captured != nullptr) {
+        simt::capture_add(stream->captured, kernel, std::move(what));
+    } else {
+        simt::queue(stream, std::move(what));
+    }
+    return cudaSuccess;
+}
+
+/* ---- captures ---- */
+
+void simt::capture_add(CUgraph_st *graph, const void *kernel, task what)
+{
+    graph->nodes.emplace_back(new CUgraphNode_st{kernel, graph->tasks.size()});
+    graph->tasks.push_back(std::make_shared<task>(std::move(what)));
+}
+
+void simt::refuse_in_capture(const char *what)
+{
+    if (captures > 0) {
+        fail("%s while a stream is captured", what);
+    }
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    simt::device_access access;
+    if (stream->captured != nullptr || mode != cudaStreamCaptureModeRelaxed) {
+        return cudaErrorInvalidValue;
+    }
+    stream->captured = new CUgraph_st;
+    captures++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *how,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *count)
+{
+    static thread_local cudaGraphNode_t newest;
+    simt::device_access access;
+    if (id != nullptr || graph != nullptr || edges != nullptr) {
+        return cudaErrorInvalidValue;
+    }
+    bool captured = stream->captured != nullptr;
+    *how = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *count = captured && !stream->captured->nodes.empty() ? 1 : 0;
+    newest = *count == 1 ? stream->captured->nodes.back().get() : nullptr;
+    *nodes = &newest;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
+{
+    simt::device_access access;
+    *out = stream->captured;
+    if (stream->captured == nullptr) {
+        return cudaErrorInvalidValue;
+    }
+    stream->captured = nullptr;
+    captures--;
+    return cudaSuccess;
+}
+
+/* ---- graphs ---- */
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
+{
+    simt::device_access access;
+    *out = nullptr;
+    if (flags != 0 || getenv("SIMT_NO_GRAPHS") != nullptr) {
+        return cudaErrorInvalidValue;
+    }
+    *out = new CUgraphExec_st{graph->tasks};
+    counts.made++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const struct cudaKernelNodeParams *p)
+{
+    simt::device_access access;
+    if (node->kernel == nullptr || node->kernel != p->func || node->index >= exec->tasks.size()) {
+        return cudaErrorInvalidValue;
+    }
+    counts.changed++;
+    if (getenv("SIMT_STALE") == nullptr) {
+        exec->tasks[node->index] = std::make_shared<simt::task>(
+            task_of(p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, true));
+    }
+    return cudaSuccess;
+}
+
+/* What was launched keeps its arguments, whatever is changed before it runs. */
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    simt::device_access access;
+    simt::refuse_in_capture("cudaGraphLaunch");
+    counts.launched++;
+    simt::queue(stream, [tasks = exec->tasks] {
+        for (const auto &task : tasks) {
+            (*task)();
+        }
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}

@@ -1,0 +1,252 @@
+/* CUDA graphs on the emulated runtime: started as a graph, launches do what they do one by one, whatever changes from
+ * one time to the next. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/cuda/cuda.h"
+#include "tests/check.h"
+
+enum { ROWS = 8, WIDTH = 8, COUNT = ROWS * WIDTH, TIMES = 8, KEYS = 20 };
+
+static struct device *gpu;
+
+/* Weights and a stream of rows, on the GPU. */
+struct memory {
+    struct kernels *k;
+    float *weights, *moments[2], *gradient, *x, *y;
+};
+
+static float *on_gpu(void)
+{
+    void *memory = NULL;
+    CHECK_OK(device_allocate(gpu, COUNT * sizeof(float), "a test", &memory));
+    return memory;
+}
+
+static void fill(const struct memory *m, float *to, int seed)
+{
+    float host[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        host[i] = (float)((i * 37 + seed * 11) % 101) / 50 - 1;
+    }
+    CHECK_OK(device_write(gpu, kernels_stream(m->k), to, host, sizeof host));
+}
+
+static void memory_create(struct memory *m, bool graphs)
+{
+    const struct kernels_limits limits = {.rows = ROWS,
+                                          .width = WIDTH,
+                                          .inner = WIDTH,
+                                          .heads = 1,
+                                          .head_width = WIDTH,
+                                          .sequence = ROWS,
+                                          .vocabulary = WIDTH,
+                                          .training = true};
+    *m = (struct memory){0};
+    CHECK_OK(kernels_create(gpu, DTYPE_F32, 1, &limits, &m->k));
+    kernels_graphs(m->k, graphs);
+    float **all[] = {&m->weights, &m->moments[0], &m->moments[1], &m->gradient, &m->x, &m->y};
+    for (int i = 0; i < 6; i++) {
+        *all[i] = on_gpu();
+    }
+    fill(m, m->weights, 1);
+    fill(m, m->x, 2);
+}
+
+static void memory_release(struct memory *m)
+{
+    float *all[] = {m->weights, m->moments[0], m->moments[1], m->gradient, m->x, m->y};
+    CHECK_OK(kernels_destroy(&m->k));
+    for (int i = 0; i < 6; i++) {
+        device_release(gpu, all[i], COUNT * sizeof(float));
+    }
+}
+
+static struct tensor rows_of(float *data, int64_t rows)
+{
+    return tensor_view(data, DTYPE_F32, rows, WIDTH);
+}
+
+/* What a step changes: dropout's counter, the learning rate, here even how many rows there are. */
+static void pass(const struct memory *m, int time, int64_t rows, bool other)
+{
+    const struct dropout dropout = {0.3f, (uint64_t)time * 77, time, 0};
+    const struct adamw settings = {
+        0.01f * (float)(1 + time), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
+    struct tensor x = rows_of(m->x, rows), y = rows_of(m->y, rows), w = rows_of(m->weights, WIDTH);
+    CHECK_OK(dropout_apply(m->k, y, x, dropout));
+    CHECK_OK(linear_forward(m->k, x, tensor_absent(), y, w, tensor_absent(), ACTIVATION_NONE));
+    CHECK_OK(scale(m->k, x, 1.0f / (float)(1 + time)));
+    CHECK_OK(other ? floats_add(m->k, m->gradient, m->y, COUNT)
+                   : floats_add(m->k, m->gradient, m->x, COUNT));
+    CHECK_OK(scale(m->k, rows_of(m->gradient, ROWS), other ? 0.5f : 0.75f));
+    CHECK_OK(adamw_update(m->k, m->weights, NULL, m->moments[0], m->moments[1], m->gradient, COUNT,
+                          &settings));
+    if (other) {
+        CHECK_OK(scale(m->k, rows_of(m->weights, ROWS), 0.9f));
+    }
+}
+
+static void pass_within(const struct memory *m, int variant, int time, int64_t rows, bool other)
+{
+    const struct kernels_graph_key key = {m->x, ROWS, variant};
+    CHECK_OK(kernels_graph_begin(m->k, &key));
+    pass(m, time, rows, other);
+    CHECK_OK(kernels_graph_end(m->k));
+}
+
+static void repeat(const struct memory *m, int variants, bool rows_change, bool others)
+{
+    for (int time = 0; time < TIMES * variants; time++) {
+        int64_t rows = rows_change ? ROWS - time % 3 : ROWS;
+        pass_within(m, time % variants, time, rows, others && time % 5 == 4);
+    }
+}
+
+static void equal(const struct memory *a, const struct memory *b)
+{
+    float *const of_a[] = {a->weights, a->moments[0], a->moments[1], a->gradient, a->x, a->y};
+    float *const of_b[] = {b->weights, b->moments[0], b->moments[1], b->gradient, b->x, b->y};
+    for (int i = 0; i < 6; i++) {
+        float x[COUNT], y[COUNT];
+        CHECK_OK(device_read(gpu, kernels_stream(a->k), x, of_a[i], sizeof x));
+        CHECK_OK(device_read(gpu, kernels_stream(b->k), y, of_b[i], sizeof y));
+        CHECK(memcmp(x, y, sizeof x) == 0);
+    }
+}
+
+/* Parameters alone; products of other shapes; other operations now and then. */
+static void test_same_bits(int variants, bool rows_change, bool others)
+{
+    struct memory graphs, single;
+    memory_create(&graphs, true);
+    memory_create(&single, false);
+    repeat(&graphs, variants, rows_change, others);
+    repeat(&single, variants, rows_change, others);
+    equal(&graphs, &single);
+    memory_release(&graphs);
+    memory_release(&single);
+}
+
+/* More keys than are kept: the first one's graph has to go, and is made again. */
+static void test_many_keys(void)
+{
+    struct memory both[2];
+    for (int i = 0; i < 2; i++) {
+        memory_create(&both[i], i == 0);
+        for (int time = 0; time < KEYS + 8; time++) {
+            int variant = time >= 4 && time < KEYS + 4 ? time : 0;
+            pass_within(&both[i], variant, time, ROWS, false);
+        }
+    }
+    equal(&both[0], &both[1]);
+    memory_release(&both[0]);
+    memory_release(&both[1]);
+}
+
+/* What the host reads or copies in the middle is what was called before. */
+static void test_cuts(void)
+{
+    struct memory m;
+    memory_create(&m, true);
+    struct stream *stream = kernels_stream(m.k);
+    for (int time = 0; time < TIMES; time++) {
+        const struct kernels_graph_key key = {m.x, ROWS, 0};
+        float host[COUNT];
+        fill(&m, m.x, time);
+        CHECK_OK(kernels_graph_begin(m.k, &key));
+        for (int i = 0; i < 5; i++) {
+            CHECK_OK(scale(m.k, rows_of(m.x, ROWS), 2));
+        }
+        CHECK_OK(device_copy(gpu, stream, m.y, m.x, sizeof host));
+        for (int i = 0; i < 6; i++) {
+            CHECK_OK(scale(m.k, rows_of(m.x, ROWS), 0.5f));
+        }
+        CHECK_OK(kernels_graph_cut(m.k));
+        CHECK_OK(scale(m.k, rows_of(m.x, ROWS), 4));
+        CHECK_OK(device_read(gpu, stream, host, m.x, sizeof host));
+        CHECK(host[3] == 2 * ((float)((3 * 37 + time * 11) % 101) / 50 - 1));
+        CHECK_OK(device_read(gpu, stream, host, m.y, sizeof host));
+        CHECK(host[3] == 32 * ((float)((3 * 37 + time * 11) % 101) / 50 - 1));
+        CHECK_OK(kernels_graph_end(m.k));
+    }
+    memory_release(&m);
+}
+
+static status forbidden(struct kernels *k, const void *argument)
+{
+    void *memory = NULL;
+    switch (*(const int *)argument) {
+    case 0:
+        return device_allocate(gpu, 8, "a test", &memory);
+    case 1:
+        return device_wait(gpu, k->stream, 10);
+    default:
+        return STATUS_OK;
+    }
+}
+
+/* A library that allocates or waits in its call: the emulator ends the program, once that is captured. */
+static int child(int what)
+{
+    struct memory m;
+    memory_create(&m, true);
+    for (int time = 0; time < TIMES; time++) {
+        const struct kernels_graph_key key = {m.x, ROWS, 0};
+        CHECK_OK(kernels_graph_begin(m.k, &key));
+        CHECK_OK(cuda_queue_call(m.k, forbidden, &what, sizeof what));
+        pass(&m, time, ROWS, false);
+        CHECK_OK(kernels_graph_end(m.k));
+    }
+    return 0;
+}
+
+static void test_forbidden(void)
+{
+    for (int what = 0; what < 3; what++) {
+        int how = 0;
+        pid_t pid = fork();
+        if (pid == 0) {
+            fclose(stderr);
+            _exit(child(what));
+        }
+        CHECK(waitpid(pid, &how, 0) == pid && WIFEXITED(how));
+        CHECK_EQUAL(WEXITSTATUS(how), what < 2 ? 3 : 0);
+    }
+}
+
+/* The guard of test_same_bits: arguments that are never changed are noticed. */
+static void test_stale(void)
+{
+    struct memory graphs, single;
+    float x[COUNT], y[COUNT];
+    memory_create(&graphs, true);
+    memory_create(&single, false);
+    CHECK(setenv("SIMT_STALE", "1", 1) == 0);
+    repeat(&graphs, 1, false, false);
+    CHECK(unsetenv("SIMT_STALE") == 0);
+    repeat(&single, 1, false, false);
+    CHECK_OK(device_read(gpu, kernels_stream(graphs.k), x, graphs.weights, sizeof x));
+    CHECK_OK(device_read(gpu, kernels_stream(single.k), y, single.weights, sizeof y));
+    CHECK(memcmp(x, y, sizeof x) != 0);
+    memory_release(&graphs);
+    memory_release(&single);
+}
+
+int main(void)
+{
+    cuda_register();
+    CHECK_OK(device_create(DEVICE_CUDA, 0, &gpu));
+    test_same_bits(1, false, false);
+    test_same_bits(2, false, false);
+    test_same_bits(1, true, false);
+    test_same_bits(1, false, true);
+    test_many_keys();
+    test_cuts();
+    test_stale();
+    test_forbidden();
+    CHECK_OK(device_destroy(&gpu));
+    return 0;
+}

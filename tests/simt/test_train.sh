@@ -67,6 +67,23 @@ bf16() {
     same_losses one half 1e-2
 }
 
+# Fifty steps. scripts/gpu_check.sh does the same on a GPU.
+curves() {
+    [ "${BIREME_LONG:-0}" = 1 ] || {
+        echo "skipped: takes a minute: runs where BIREME_LONG=1"
+        exit 77
+    }
+    local many="$small train.max_steps=50 evaluate.every=0 checkpoint.every=0 model.dropout=0.1"
+    # shellcheck disable=SC2086
+    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $many
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=fp32 train.device=cuda $many
+    same_losses one fp32 1e-4
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=bf16 train.device=cuda train.precision=bf16 $many
+    same_losses one bf16 1e-2
+}
+
 go_on() { # FROM ON: the second half of FROM's run again, on the other device
     rm -rf other
     cp -r "$1" other

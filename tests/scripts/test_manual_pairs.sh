@@ -18,7 +18,7 @@ cat >scripts/manual_corpus.sh <<'END'
 #!/bin/bash
 mkdir -p "$1"
 for ((i = 0; i < 40; i++)); do
-    printf 'NAME\ntool%d, alias - do the work of \\number "%d"\n\nOPTIONS\n-q, --quiet\n       Say nothing at all of %d. And more.\n' $i $i $i >"$1/tool$i.1.txt"
+    printf 'NAME\ntool%d, alias - do the work of \\number "%d"\n\nOPTIONS\n-q, --quiet\n       Say nothing at all of %d. And more.\n\n-h\n       display this help and exit\n' $i $i $i >"$1/tool$i.1.txt"
 done
 cat >"$1/ls.1.txt" <<'PAGE'
 NAME
@@ -48,17 +48,30 @@ chmod +x scripts/manual_corpus.sh
 scripts/manual_pairs.sh out 2>told || fail "it ends with $?: $(cat told)"
 cat out/sft-*.jsonl >all
 answer() { # QUESTION ANSWER
-    grep -qF "\"content\": \"$1\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"$2\"}]}" all ||
+    grep -qF "$1\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"$2\"}]}" all ||
         fail "$1 is not answered by $2: $(grep -F "$1" all)"
 }
 answer 'What does `ls` do?' 'list directory contents'
 answer 'What does option `-a` of `ls` do?' 'do not ignore entries starting with .'
-answer 'What does option `--block-size` of `ls` do?' 'with -l, scale sizes by SIZE; see below'
+answer 'What does option `--all` of `ls` do?' 'do not ignore entries starting with .'
+answer 'What does option `--block-size` of `ls` do?' 'with -l, scale sizes by SIZE'
 answer 'What does option `-l` of `ls` do?' 'use a long listing format'
 answer 'What does `open` do?' 'open and possibly create a file'
 answer 'What does `tool7` do?' 'do the work of \\number \"7\"'
 answer 'What does option `-q` of `tool7` do?' 'Say nothing at all of 7'
-[ "$(wc -l <all)" = 85 ] || fail "$(wc -l <all) rows instead of 85"
+
+# Every second one with its page's line.
+grep -qE -- '"content": "(-a, --all: do not ignore entries starting with \.\\n\\nWhat does option `-(a|-all)`|-l: use a long)' all ||
+    fail 'no question of ls has its line'
+bare=$(grep -c '"content": "What does' all) all=$(wc -l <all)
+[ $((all - bare - bare)) -ge -1 ] && [ $((all - bare - bare)) -le 1 ] || fail "$bare of $all questions stand alone"
+
+# An answer of all pages is trained on and not held out; every other one is there.
+help='"display this help and exit"}]}'
+held=$(grep -c '`-q`' out/sft-validation.jsonl)
+[ "$(grep -cF "$help" out/sft-train.jsonl)" = $((40 - held)) ] || fail 'not every page trains the help'
+grep -qF "$help" out/sft-validation.jsonl && fail 'an answer that is trained on is held out'
+[ "$all" = $((126 + 40 - held)) ] || fail "$all rows instead of $((126 + 40 - held))"
 
 [ -s out/sft-validation.jsonl ] || fail 'nothing is held out'
 pages() { grep -o 'tool[0-9]*\|`ls`\|`open`' "$1" | sort -u; }

@@ -43,14 +43,23 @@ if [ "${1:-}" = script ]; then
     job 0 train.max_steps=5 'run_dir=two words'
     called 'srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 --cpus-per-task=3 --cpu-bind=cores bireme train r.yaml train.max_steps=5 run_dir=two words'
     called 'bireme train r.yaml train.max_steps=5 run_dir=two words'
-    not_called scontrol
+    not_called 'scontrol requeue'
     echo 'exit 78' >bireme
     job 78
-    not_called scontrol
+    not_called 'scontrol requeue'
     echo 'kill -KILL $$' >bireme
     job 71
     grep -q '^E-RANK-LOST .*signal 9' told || fail 'the signal is not told'
-    not_called scontrol
+    not_called 'scontrol requeue'
+
+    # its ranks have ended, and srun stays
+    cp srun srun.kept
+    echo '[ "$1" != --mpi=list ] || { cat plugins; exit; }; touch ranks; sleep 1.5; rm ranks; exec sleep 50' >srun
+    echo '[ "$1" != listpids ] || [ ! -e ranks ] || printf "PID JOBID STEPID LOCALID GLOBALID\n7 41 0 - -\n8 41 0 0 0\n"' >scontrol
+    GRACE=1 job 71
+    grep -q '^E-RANK-LOST the ranks of .* are gone, and srun did not end for 1 s' told || fail 'not told that srun stayed'
+    called 'scontrol listpids 41.0'
+    mv srun.kept srun
 
     # the warning before the time is up, as Slurm gives it: to the script alone
     for launch in srun mpirun; do
@@ -181,4 +190,14 @@ grep -q "^resuming $saved: step $step, saved by 2 ranks, running on 2" bireme-"$
 [ -d run/final ] || fail 'no weights at the end'
 id=$(submit model.num_heads=3)
 until_true 30 "the program's code does not come through" shows "$id" JobState=FAILED ExitCode=78:0
+
+# The network is cut, the ranks end, and srun, which hears of nothing, stays.
+sed -i 's/max_steps: [0-9]*/max_steps: 1000000/' recipe.yaml
+id=$(GRACE=2 submit run_dir=cut)
+until_true 30 'no checkpoint before the cut' compgen -G 'cut/checkpoints/step-*/manifest.json' >calls
+ip link set lo down
+pkill -KILL -f "^$program train"
+until_true 30 'nobody ended srun' grep -q '^E-RANK-LOST the ranks of near are gone, and srun did not end for 2 s' bireme-"$id".log
+ip link set lo up
+until_true 30 'the code of a cut job does not come through' shows "$id" JobState=FAILED ExitCode=71:0
 echo 'cluster: all as it should be'

@@ -612,6 +612,8 @@ def main():
     if sys.argv[1:] == ["pretrained"]:
         write_pretrained(folder / "pretrained")
         write_model_folders(folder / "pretrained")
+        from reference_adapters import write_adapter_folders
+        write_adapter_folders(folder / "pretrained")
         return
     if sys.argv[1:] == ["reward"]:
         from reference_reward import write_reward

@@ -83,6 +83,46 @@ def write(path, make, rank, alpha, targets):
     print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
 
 
+def write_adapter_folders(folder):
+    """What peft saves beside the models of tests/reference/pretrained, and hidden states with the adapters in double precision."""
+    import peft
+    import transformers as t
+    cases = {
+        "gpt2_lora": ("whole", t.AutoModelForCausalLM, dict(task_type="CAUSAL_LM", target_modules=r".*\.(c_attn|mlp\.c_proj)")),
+        "llama_lora": ("llama", t.AutoModelForCausalLM, dict(task_type="CAUSAL_LM", target_modules="all-linear", use_rslora=True)),
+        "roberta_lora": ("roberta", t.AutoModelForMaskedLM, dict(target_modules=["query", "key", "output.dense"])),
+        "bert_lora": ("bert", t.AutoModelForSequenceClassification, dict(task_type="SEQ_CLS", lora_dropout=0.1)),
+        "embed_lora": ("bert", t.AutoModel, dict(task_type="FEATURE_EXTRACTION", target_modules=["query"], exclude_modules=["value"])),
+    }
+    with h5py.File(folder / "adapters.h5", "w") as f:
+        for seed, (name, (base, kind, settings)) in enumerate(cases.items()):
+            torch.manual_seed(seed + 60)
+            more = dict(num_labels=3) if "Sequence" in kind.__name__ else {}
+            model = kind.from_pretrained(folder / base, **more)
+            config = peft.LoraConfig(r=2, lora_alpha=5, fan_in_fan_out=base == "whole", **settings)
+            model = peft.get_peft_model(model, config)
+            with torch.no_grad():
+                for p in model.parameters():
+                    if p.requires_grad:
+                        p.add_(torch.randn_like(p) * 0.3)
+            model.save_pretrained(folder / name)
+            (folder / name / "README.md").unlink()
+            text = (folder / name / "adapter_config.json").read_text()
+            (folder / name / "adapter_config.json").write_text(text.replace(str(folder.resolve()), "models"))
+            lengths, longest = [9, 5], 9
+            ids = torch.randint(5, 19, (len(lengths), longest))
+            there = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None]
+            ids[~there] = 1
+            kinds = dict(token_type_ids=(torch.arange(longest)[None, :] >= 2).long() * there) if base == "bert" else {}
+            with torch.no_grad():
+                model = model.double().eval()
+                out = model(ids, attention_mask=there.long(), output_hidden_states=True, **kinds)
+            f[name + "/lengths"], f[name + "/ids"] = np.array(lengths, np.int32), ids[there].numpy().astype(np.int32)
+            f[name + "/hidden"] = out.hidden_states[-1][there].numpy()
+            if more:
+                f[name + "/outputs"] = out.logits.numpy()
+
+
 def write_adapters(folder):
     write(folder / "gpt2_lora.h5", gpt2, 4, 6, "c_attn, c_proj, c_fc")
     write(folder / "llama_lora.h5", llama, 3, 3, "q_proj, v_proj")

@@ -25,6 +25,18 @@ void base_model_add(struct base_model_sums *sums, int number, int64_t element, f
     sums->sums[1] += mix(place + ((uint64_t)bits << 32 | bits));
 }
 
+void base_model_add_block(struct base_model_sums *sums, int number, const struct model_parameter *p,
+                          const int64_t offset[2], const int64_t shape[2], const float *block)
+{
+    for (int64_t i = 0; i < shape[0] * shape[1]; i++) {
+        int64_t row = offset[0] + i / shape[1], column = offset[1] + i % shape[1];
+        int64_t element = p->dimensions == 1 ? row
+                          : p->transposed    ? column * p->whole_columns + row
+                                             : row * p->whole_columns + column;
+        base_model_add(sums, number, element, block[i]);
+    }
+}
+
 void base_model_text(const struct base_model_sums *sums, char text[HASH_TEXT_BYTES])
 {
     snprintf(text, HASH_TEXT_BYTES, "%016llx%016llx", (unsigned long long)sums->sums[0],

@@ -34,6 +34,10 @@ struct base_model_sums {
     uint64_t sums[2];
 };
 void base_model_add(struct base_model_sums *sums, int number, int64_t element, float value);
+/* base_model_add_block - a box of a parameter, as its file has it. */
+void base_model_add_block(struct base_model_sums *sums, int number,
+                          const struct model_parameter *parameter, const int64_t offset[2],
+                          const int64_t shape[2], const float *block);
 void base_model_text(const struct base_model_sums *sums, char text[HASH_TEXT_BYTES]);
 
 /* base_model_check - whether these weights are those of the recipe's adapter.base_weights.

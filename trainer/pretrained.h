@@ -23,6 +23,17 @@ struct pretrained_summary {
 status pretrained_import(const char *folder, const char *output, struct recipe *recipe,
                          struct pretrained_summary *summary);
 
+/* pretrained_import_is_adapter - whether a folder is peft's, of adapters alone. */
+bool pretrained_import_is_adapter(const char *folder);
+
+/* pretrained_adapter_import - a checkpoint of adapters, and of a task's head, from a folder of peft's.
+ *
+ * base      a checkpoint of the model that they are beside; NULL: the one that the folder names, if it is here. A head, or a
+ *           part of it, that the folder leaves out is taken from it
+ * Errors    as pretrained_import; STATUS_USAGE where there is no base */
+status pretrained_adapter_import(const char *folder, const char *base, const char *output,
+                                 struct recipe *recipe, struct pretrained_summary *summary);
+
 /* pretrained_export - a model folder from a checkpoint of any layout, which is verified first.
  *
  * adapter   false: adapters are put into the model's matrices (sums in double precision, rounded once); true: they are

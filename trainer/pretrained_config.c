@@ -240,7 +240,7 @@ static status read_settings(const struct config *c, struct recipe *r,
 }
 
 /* Ranges and contradictions are the recipe's own business: it is read back from its text. */
-static status check_recipe(const char *path, const struct recipe *r, struct recipe *out)
+status pretrained_config_check(const char *path, const struct recipe *r, struct recipe *out)
 {
     char *text = NULL, name[FILE_PATH_BYTES + 32];
     size_t bytes = 0;
@@ -271,7 +271,7 @@ static status read_config(const struct config *c, struct recipe *out,
     r->train.max_steps = 1; /* a recipe has to say; nothing is trained */
     status result = read_settings(c, r, promise);
     if (result == STATUS_OK) {
-        result = check_recipe(c->path, r, out);
+        result = pretrained_config_check(c->path, r, out);
     }
     free(r);
     return result;

@@ -23,6 +23,11 @@ struct pretrained_promise {
 status pretrained_config_read(const char *folder, struct recipe *out,
                               struct pretrained_promise *promise);
 
+/* pretrained_config_check - a recipe that was put together, as it is read back from its text.
+ *
+ * Errors    STATUS_DATA naming path and what contradicts what */
+status pretrained_config_check(const char *path, const struct recipe *recipe, struct recipe *out);
+
 /* pretrained_class_name - the class of transformers whose heads are those of the recipe's model. */
 void pretrained_class_name(const struct recipe *recipe, char out[PRETRAINED_CLASS_BYTES]);
 

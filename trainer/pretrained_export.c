@@ -153,19 +153,6 @@ static status open_source(struct export_job *ex)
 
 /* ---- weights ---- */
 
-static void sum_block(struct export_job *ex, int index, const int64_t offset[2],
-                      const int64_t shape[2], const float *block)
-{
-    const struct model_parameter *p = &ex->parameters[index];
-    for (int64_t i = 0; i < shape[0] * shape[1]; i++) {
-        int64_t row = offset[0] + i / shape[1], column = offset[1] + i % shape[1];
-        int64_t element = p->dimensions == 1 ? row
-                          : p->transposed    ? column * p->whole_columns + row
-                                             : row * p->whole_columns + column;
-        base_model_add(&ex->sums, index, element, block[i]);
-    }
-}
-
 static status write_blocks(struct export_job *ex, int index,
                            const struct pretrained_adapter *adapter, float *buffer,
                            struct safetensors_writer *writer)
@@ -175,7 +162,7 @@ static status write_blocks(struct export_job *ex, int index,
     while (checkpoint_block(t, offset, shape)) {
         TRY(checkpoint_reader_read(reader_of(ex, index), t, offset, shape, buffer));
         if (ex->adapters != NULL && reader_of(ex, index) == ex->reader) {
-            sum_block(ex, index, offset, shape, buffer);
+            base_model_add_block(&ex->sums, index, &ex->parameters[index], offset, shape, buffer);
         }
         pretrained_adapter_merge(adapter, ex->parameters[index].transposed, offset, shape, buffer);
         TRY(safetensors_write(writer, buffer, shape[0] * shape[1]));

@@ -14,14 +14,13 @@
 #include "build_info.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint_source.h"
-#include "trainer/pretrained.h"
-#include "trainer/pretrained_config.h"
+#include "trainer/pretrained_impl.h"
 #include "trainer/session.h"
 
 static const char weights_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
 static const size_t index_limit_bytes = (size_t)64 << 20;
-enum { FILES_MAX = 512, COMPARE_ELEMENTS = 1 << 16 };
+enum { COMPARE_ELEMENTS = 1 << 16 };
 
 const char *const pretrained_tokenizer_files[] = {
     "tokenizer.json",
@@ -33,27 +32,9 @@ const char *const pretrained_tokenizer_files[] = {
     NULL,
 };
 
-/* Where a parameter lies; no tensor: nowhere, it begins with random values. */
-struct place {
-    const struct safetensors *file;
-    const struct safetensors_tensor *tensor;
-};
-
-struct import_job {
-    const char *folder;
-    struct recipe *recipe;
-    struct pretrained_promise promise;
-    struct model_parameter *parameters;
-    int count;
-    struct safetensors *files[FILES_MAX];
-    int file_count;
-    struct place *places;     /* of the parameters, in their order */
-    struct manifest manifest; /* of the parameters, in their order */
-};
-
 /* ---- files ---- */
 
-static status open_weights(struct import_job *im, const char *name)
+status pretrained_import_open(struct pretrained_job *im, const char *name)
 {
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, im->folder, name));
@@ -63,7 +44,7 @@ static status open_weights(struct import_job *im, const char *name)
 }
 
 /* The file of a name in the index, opened once. It lies in the folder itself. */
-static status open_indexed(struct import_job *im, const char *index, const char *name,
+static status open_indexed(struct pretrained_job *im, const char *index, const char *name,
                            const struct safetensors **out)
 {
     REQUIRE(name != NULL && name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL,
@@ -74,13 +55,14 @@ static status open_indexed(struct import_job *im, const char *index, const char 
             return STATUS_OK;
         }
     }
-    REQUIRE(im->file_count < FILES_MAX, STATUS_DATA, "%s: more than %d files", index, FILES_MAX);
-    TRY(open_weights(im, name));
+    REQUIRE(im->file_count < PRETRAINED_FILES_MAX, STATUS_DATA, "%s: more than %d files", index,
+            PRETRAINED_FILES_MAX);
+    TRY(pretrained_import_open(im, name));
     *out = im->files[im->file_count - 1];
     return STATUS_OK;
 }
 
-static status open_map(struct import_job *im, const char *index, const json_t *map)
+static status open_map(struct pretrained_job *im, const char *index, const json_t *map)
 {
     const char *tensor;
     json_t *value;
@@ -97,7 +79,7 @@ static status open_map(struct import_job *im, const char *index, const json_t *m
     return STATUS_OK;
 }
 
-static status open_index(struct import_job *im, const char *path)
+static status open_index(struct pretrained_job *im, const char *path)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -111,14 +93,14 @@ static status open_index(struct import_job *im, const char *path)
     return result;
 }
 
-static status open_files(struct import_job *im)
+static status open_files(struct pretrained_job *im)
 {
     char whole[FILE_PATH_BYTES], index[FILE_PATH_BYTES], pickle[FILE_PATH_BYTES];
     TRY(file_join(whole, im->folder, weights_name));
     TRY(file_join(index, im->folder, index_name));
     TRY(file_join(pickle, im->folder, "pytorch_model.bin"));
     if (file_exists(whole)) {
-        return open_weights(im, weights_name);
+        return pretrained_import_open(im, weights_name);
     }
     if (file_exists(index)) {
         return open_index(im, index);
@@ -132,7 +114,8 @@ static status open_files(struct import_job *im)
 
 /* ---- tensors ---- */
 
-static status find_named(const struct import_job *im, const char *name, struct place *out)
+static status find_named(const struct pretrained_job *im, const char *name,
+                         struct pretrained_place *out)
 {
     for (int i = 0; i < im->file_count; i++) {
         const struct safetensors_tensor *t = safetensors_find(im->files[i], name);
@@ -142,12 +125,13 @@ static status find_named(const struct import_job *im, const char *name, struct p
         REQUIRE(out->tensor == NULL, STATUS_DATA, "%s: %s is there too (in %s as %s)",
                 safetensors_path(im->files[i]), name, safetensors_path(out->file),
                 out->tensor->name);
-        *out = (struct place){im->files[i], t};
+        *out = (struct pretrained_place){im->files[i], t};
     }
     return STATUS_OK;
 }
 
-static status check_shape(const struct place *place, const struct model_parameter *p)
+status pretrained_import_check(const struct pretrained_place *place,
+                               const struct model_parameter *p)
 {
     int64_t shape[2];
     const struct safetensors_tensor *t = place->tensor;
@@ -167,7 +151,7 @@ static status check_shape(const struct place *place, const struct model_paramete
 }
 
 /* The other name that a tied or renamed tensor may have; NULL: none. */
-static const char *other_name(const struct import_job *im, const char *name)
+static const char *other_name(const struct pretrained_job *im, const char *name)
 {
     const struct pretrained_family *family = im->promise.family;
     bool tied = im->recipe->model.tie_word_embeddings;
@@ -180,7 +164,8 @@ static const char *other_name(const struct import_job *im, const char *name)
 }
 
 /* Under the name itself, without the prefix, and as early files spell it: once among all of these. */
-static status find_spelled(const struct import_job *im, const char *name, struct place *out)
+static status find_spelled(const struct pretrained_job *im, const char *name,
+                           struct pretrained_place *out)
 {
     char early[MODEL_NAME_BYTES];
     const char *names[2] = {name, pretrained_renamed(name, early) ? early : NULL};
@@ -195,8 +180,8 @@ static status find_spelled(const struct import_job *im, const char *name, struct
 }
 
 /* An output bias that is not tied is the other one: transformers reads cls.predictions.decoder.bias then. */
-static status find_parameter(const struct import_job *im, const struct model_parameter *p,
-                             struct place *out)
+static status find_parameter(const struct pretrained_job *im, const struct model_parameter *p,
+                             struct pretrained_place *out)
 {
     const char *other = other_name(im, p->name);
     bool first = other != NULL && !im->recipe->model.tie_word_embeddings;
@@ -214,7 +199,7 @@ static status find_parameter(const struct import_job *im, const struct model_par
     }
     REQUIRE(out->tensor != NULL, STATUS_DATA,
             "%s: %s is missing, which the model of its config.json has", im->folder, p->name);
-    return check_shape(out, p);
+    return pretrained_import_check(out, p);
 }
 
 static bool ends_with(const char *name, const char *end)
@@ -223,7 +208,7 @@ static bool ends_with(const char *name, const char *end)
     return length >= tail && strcmp(name + length - tail, end) == 0;
 }
 
-static bool is_parameter(const struct import_job *im, const char *name)
+static bool is_parameter(const struct pretrained_job *im, const char *name)
 {
     const struct pretrained_family *family = im->promise.family;
     const char *bare = pretrained_bare(family, name);
@@ -240,7 +225,8 @@ static bool is_parameter(const struct import_job *im, const char *name)
 }
 
 /* Bits, not numbers: what is tied is one tensor. */
-static status compare_tied(const struct place *kept, const struct place *other)
+static status compare_tied(const struct pretrained_place *kept,
+                           const struct pretrained_place *other)
 {
     int64_t elements = kept->tensor->elements;
     bool same = other->tensor->elements == elements;
@@ -264,7 +250,7 @@ static status compare_tied(const struct place *kept, const struct place *other)
 }
 
 /* A second name of a parameter that is there: tied, and so the same bits; else nobody reads it. */
-static status check_second(const struct import_job *im, const struct safetensors *file,
+static status check_second(const struct pretrained_job *im, const struct safetensors *file,
                            const struct safetensors_tensor *t, bool *is_second)
 {
     const struct pretrained_family *family = im->promise.family;
@@ -276,7 +262,7 @@ static status check_second(const struct import_job *im, const struct safetensors
         *is_second = true;
         for (int p = 0; p < im->count && im->recipe->model.tie_word_embeddings; p++) {
             if (strcmp(im->parameters[p].name, family->aliases[i].ours) == 0) {
-                struct place other = {file, t};
+                struct pretrained_place other = {file, t};
                 return compare_tied(&im->places[p], &other);
             }
         }
@@ -294,7 +280,7 @@ static bool ends_with_any(const char *name, const char *const *ends, int count)
     return false;
 }
 
-static status check_other(const struct import_job *im, const struct safetensors *file,
+static status check_other(const struct pretrained_job *im, const struct safetensors *file,
                           const struct safetensors_tensor *t)
 {
     const struct pretrained_family *family = im->promise.family;
@@ -313,7 +299,7 @@ static status check_other(const struct import_job *im, const struct safetensors 
     return STATUS_OK;
 }
 
-static void tell_lacking(const struct import_job *im)
+static void tell_lacking(const struct pretrained_job *im)
 {
     int lacking = 0;
     const char *name = NULL;
@@ -331,7 +317,7 @@ static void tell_lacking(const struct import_job *im)
     }
 }
 
-static status find_all(struct import_job *im)
+static status find_all(struct pretrained_job *im)
 {
     for (int i = 0; i < im->count; i++) {
         TRY(find_parameter(im, &im->parameters[i], &im->places[i]));
@@ -350,8 +336,8 @@ static status find_all(struct import_job *im)
 /* ---- the checkpoint ---- */
 
 /* A box of a head that no file has; in memory it lies as in the file, for heads are not turned. */
-static void fill_box(const struct import_job *im, int index, const int64_t offset[2],
-                     const int64_t shape[2], float *out)
+static status fill_box(const struct pretrained_job *im, int index, const int64_t offset[2],
+                       const int64_t shape[2], float *out)
 {
     const struct model_parameter *p = &im->parameters[index];
     int64_t width = p->dimensions == 2 ? p->whole_columns : 1;
@@ -361,18 +347,18 @@ static void fill_box(const struct import_job *im, int index, const int64_t offse
                                    (offset[0] + row) * width + offset[1] + column);
         }
     }
+    return STATUS_OK;
 }
 
 /* A box; whole rows lie together. */
 static status read_box(void *context, const struct manifest_tensor *tensor, const int64_t offset[2],
                        const int64_t shape[2], float *out)
 {
-    const struct import_job *im = context;
-    const struct place *place = &im->places[tensor - im->manifest.tensors];
+    const struct pretrained_job *im = context;
+    const struct pretrained_place *place = &im->places[tensor - im->manifest.tensors];
     bool together = shape[1] == tensor->shape[1];
     if (place->tensor == NULL) {
-        fill_box(im, (int)(place - im->places), offset, shape, out);
-        return STATUS_OK;
+        return im->fill(im, (int)(place - im->places), offset, shape, out);
     }
     int64_t runs = together ? 1 : shape[0], length = together ? shape[0] * shape[1] : shape[1];
     for (int64_t r = 0; r < runs; r++) {
@@ -389,7 +375,7 @@ static status read_box(void *context, const struct manifest_tensor *tensor, cons
     return STATUS_OK;
 }
 
-static status list_tensors(struct import_job *im)
+static status list_tensors(struct pretrained_job *im)
 {
     static char family[] = "model";
     struct manifest *m = &im->manifest;
@@ -406,7 +392,8 @@ static status list_tensors(struct import_job *im)
     return STATUS_OK;
 }
 
-static status write_checkpoint(struct import_job *im, const char *output, bool tokenizer)
+status pretrained_import_write(struct pretrained_job *im, const char *output,
+                               const char *tokenizer_dir, const char *const *tokenizer_files)
 {
     static char version[] = BUILD_VERSION " " BUILD_COMMIT, unknown[] = "";
     size_t bytes = 0;
@@ -420,8 +407,8 @@ static status write_checkpoint(struct import_job *im, const char *output, bool t
     im->manifest.data_fingerprint = unknown;
     struct checkpoint_source source = {
         .manifest = &im->manifest,
-        .tokenizer_dir = tokenizer ? im->folder : NULL,
-        .tokenizer_files = pretrained_tokenizer_files,
+        .tokenizer_dir = tokenizer_dir,
+        .tokenizer_files = tokenizer_files,
         .context = im,
         .read = read_box,
     };
@@ -431,17 +418,17 @@ static status write_checkpoint(struct import_job *im, const char *output, bool t
 /* ---- all of it ---- */
 
 /* A tokenizer that cannot be read would make the checkpoint useless to whoever opens it. */
-static status check_tokenizer(const struct import_job *im, bool *there)
+status pretrained_import_tokenizer(const struct pretrained_job *im, const char *folder, bool *there)
 {
     char whole[FILE_PATH_BYTES], vocab[FILE_PATH_BYTES];
     struct tokenizer *t = NULL;
-    TRY(file_join(whole, im->folder, "tokenizer.json"));
-    TRY(file_join(vocab, im->folder, "vocab.txt"));
+    TRY(file_join(whole, folder, "tokenizer.json"));
+    TRY(file_join(vocab, folder, "vocab.txt"));
     *there = file_exists(whole) || file_exists(vocab);
     if (!*there) {
         return STATUS_OK;
     }
-    TRY(tokenizer_open(im->folder, &t));
+    TRY(tokenizer_open(folder, &t));
     int64_t ids = tokenizer_vocab_size(t), vocabulary = im->recipe->model.vocab_size;
     TRY(tokenizer_destroy(&t));
     REQUIRE(ids <= vocabulary, STATUS_DATA,
@@ -451,9 +438,9 @@ static status check_tokenizer(const struct import_job *im, bool *there)
 }
 
 /* Files of BERT have the pooler, and with it the labels' head, whatever their class has: where it is, it is taken. */
-static status find_pooler(struct import_job *im)
+static status find_pooler(struct pretrained_job *im)
 {
-    struct place place = {0};
+    struct pretrained_place place = {0};
     if (strcmp(im->promise.family->type, "bert") == 0) {
         TRY(find_spelled(im, "bert.pooler.dense.weight", &place));
         im->recipe->model.next_sentence |= place.tensor != NULL;
@@ -461,12 +448,12 @@ static status find_pooler(struct import_job *im)
     return STATUS_OK;
 }
 
-static status import_all(struct import_job *im, const char *output,
+static status import_all(struct pretrained_job *im, const char *output,
                          struct pretrained_summary *summary)
 {
     int64_t elements;
     TRY(pretrained_config_read(im->folder, im->recipe, &im->promise));
-    TRY(check_tokenizer(im, &summary->tokenizer));
+    TRY(pretrained_import_tokenizer(im, im->folder, &summary->tokenizer));
     TRY(open_files(im));
     TRY(find_pooler(im));
     struct model_config config = session_model_config(im->recipe, im->recipe->model.vocab_size);
@@ -479,7 +466,19 @@ static status import_all(struct import_job *im, const char *output,
     }
     summary->tensors = im->count;
     summary->files = im->file_count;
-    return write_checkpoint(im, output, summary->tokenizer);
+    return pretrained_import_write(im, output, summary->tokenizer ? im->folder : NULL,
+                                   pretrained_tokenizer_files);
+}
+
+void pretrained_import_end(struct pretrained_job *im)
+{
+    for (int i = 0; i < im->file_count; i++) {
+        safetensors_close(&im->files[i]);
+    }
+    free(im->manifest.recipe);
+    free(im->manifest.tensors);
+    free(im->parameters);
+    free(im->places);
 }
 
 status pretrained_import(const char *folder, const char *output, struct recipe *recipe,
@@ -490,18 +489,13 @@ status pretrained_import(const char *folder, const char *output, struct recipe *
             "there is no folder %s; a model of the Hub is to be fetched first", folder);
     REQUIRE(!file_exists(output), STATUS_CREATE, "%s exists already; name a folder that does not",
             output);
-    struct import_job *im = calloc(1, sizeof *im);
+    struct pretrained_job *im = calloc(1, sizeof *im);
     REQUIRE(im != NULL, STATUS_INTERNAL, "out of memory to import %s", folder);
     im->folder = folder;
     im->recipe = recipe;
+    im->fill = fill_box;
     status result = import_all(im, output, summary);
-    for (int i = 0; i < im->file_count; i++) {
-        safetensors_close(&im->files[i]);
-    }
-    free(im->manifest.recipe);
-    free(im->manifest.tensors);
-    free(im->parameters);
-    free(im->places);
+    pretrained_import_end(im);
     free(im);
     return result;
 }

@@ -103,6 +103,11 @@ checkpoints() {
     run 0 export --checkpoint one --output adapter --adapter
     [ "$(grep -ao 'base_model.model.transformer.h.[01].[a-z.]*c_[a-z]*.lora_[AB].weight' adapter/adapter_model.safetensors |
         wc -l)" = 16 ] && grep -q '"r": 4' adapter/adapter_config.json || fail 'not the adapters alone'
+    run 0 import adapter --output imported
+    run 0 checkpoint diff one/final imported
+    [ "$(loss one)" = "$(loss imported)" ] || fail "imported, the loss is $(loss imported) instead of $(loss one)"
+    run 64 import merged --output none --base base
+    one_line 64 'leave out --base'
     run 64 export --checkpoint base --output none --adapter
     one_line 64 'holds no adapters'
     # carried on: the first held-out loss is the last one of before; with other settings, refused

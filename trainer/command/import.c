@@ -1,4 +1,5 @@
-/* bireme import: a model folder of Hugging Face's transformers becomes a checkpoint of weights alone. */
+/* bireme import: a model folder of Hugging Face's transformers becomes a checkpoint of weights alone, and one of peft's a
+ * checkpoint of adapters. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,14 @@ static void print_setting(void *user, const char *key, const char *json)
     }
 }
 
+static void print_adapter(void *user, const char *key, const char *json)
+{
+    (void)user;
+    if (strncmp(key, "adapter.", 8) == 0 && strncmp(key, "adapter.base", 12) != 0) {
+        printf("  %s: %s\n", key + 8, json);
+    }
+}
+
 static void tell(const char *folder, const char *output, const struct pretrained_summary *s)
 {
     log_info("%s: %lld parameters in %d tensors, from %d file%s", output, (long long)s->parameters,
@@ -31,22 +40,27 @@ static void tell(const char *folder, const char *output, const struct pretrained
 status command_import(int argc, char **argv)
 {
     bool help = false;
-    const char *output = NULL;
+    const char *output = NULL, *base = NULL;
     const struct option table[] = {
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist",
          0, 0, NULL},
+        {"base", OPTION_TEXT, &base, "DIR", NULL,
+         "of adapters: a checkpoint of the model that they are beside; else the one that they name",
+         0, 0, NULL},
     };
     struct options options = {
-        .usage = "bireme import HF_DIR --output DIR",
+        .usage = "bireme import HF_DIR --output DIR [--base CHECKPOINT]",
         .about =
             "Makes a checkpoint of a model folder as Hugging Face's transformers saves it: "
             "config.json,\nmodel.safetensors (or several with an index; F32, F16, BF16) and "
             "tokenizer.json (or vocab.txt). Models of\nthe model_type gpt2, bert, roberta and "
             "llama. generate, score, fill-mask, evaluate, inspect, export and\nmodel.init_from "
             "take it. The section `model` of a recipe that trains on from it goes to standard "
-            "output.",
+            "output.\nOf a folder of peft's (adapter_config.json, adapter_model.safetensors) it "
+            "makes a "
+            "checkpoint of adapters\nbeside a model that was imported before.",
         .table = table,
-        .count = 1,
+        .count = sizeof table / sizeof table[0],
         .operand = "HF_DIR",
         .operands_least = 1,
         .operands_most = 1,
@@ -57,10 +71,18 @@ status command_import(int argc, char **argv)
     }
     struct recipe recipe;
     struct pretrained_summary summary;
-    TRY(pretrained_import(options.operands[0], output, &recipe, &summary));
+    bool adapter = pretrained_import_is_adapter(options.operands[0]);
+    REQUIRE(adapter || base == NULL, STATUS_USAGE,
+            "%s holds no adapters of peft's: leave out --base", options.operands[0]);
+    TRY(adapter ? pretrained_adapter_import(options.operands[0], base, output, &recipe, &summary)
+                : pretrained_import(options.operands[0], output, &recipe, &summary));
     tell(options.operands[0], output, &summary);
     printf("model:\n");
     recipe_visit(&recipe, print_setting, NULL);
     printf("  init_from: %s\n", output);
+    if (adapter) {
+        printf("adapter:\n");
+        recipe_visit(&recipe, print_adapter, NULL);
+    }
     return STATUS_OK;
 }

@@ -1,0 +1,268 @@
+/* Folders of adapters as peft saves them (scripts/reference_adapters.py) beside imported models: hidden states and a head's
+ * outputs as peft has them in double precision; exported and imported again, the same bits; and what is not supported, or
+ * does not fit, is refused by its name. */
+#include <unistd.h>
+
+#include "base/file.h"
+#include "comm/comm.h"
+#include "datasets/h5file.h"
+#include "tests/trainer/reference_file.h"
+#include "trainer/checkpoint_tools.h"
+#include "trainer/pretrained.h"
+#include "trainer/session.h"
+
+static const double tolerance = 1e-5;
+static char root[64];
+static char reference[FILE_PATH_BYTES];
+
+enum { ROWS_MAX = 64 };
+
+static void join(char out[FILE_PATH_BYTES], const char *folder, const char *name)
+{
+    CHECK_OK(file_join(out, folder, name));
+}
+
+static void fresh(char out[FILE_PATH_BYTES], const char *name)
+{
+    join(out, root, name);
+    CHECK_OK(file_remove_tree(out));
+}
+
+static void import_base(const char *name, char out[FILE_PATH_BYTES])
+{
+    static struct recipe recipe;
+    struct pretrained_summary summary;
+    char folder[FILE_PATH_BYTES];
+    join(folder, reference, name);
+    fresh(out, "base");
+    CHECK_OK(pretrained_import(folder, out, &recipe, &summary));
+}
+
+static status import_to(const char *folder, const char *base, const char *name,
+                        char output[FILE_PATH_BYTES], struct recipe *recipe)
+{
+    struct pretrained_summary summary;
+    fresh(output, name);
+    return pretrained_adapter_import(folder, base, output, recipe, &summary);
+}
+
+/* ---- the same numbers ---- */
+
+struct texts {
+    int32_t *ids, *lengths;
+    int32_t cu_rows[ROWS_MAX], positions[ROWS_MAX], segments[ROWS_MAX], first[ROWS_MAX];
+    int64_t count, texts;
+    hid_t group;
+};
+
+static void read_texts(struct texts *t)
+{
+    t->ids = reference_dataset(t->group, "ids", H5T_NATIVE_INT32, 4, &t->count);
+    t->lengths = reference_dataset(t->group, "lengths", H5T_NATIVE_INT32, 4, &t->texts);
+    CHECK(t->count <= ROWS_MAX);
+    int32_t row = 0;
+    for (int64_t e = 0; e < t->texts; e++) {
+        t->first[e] = row;
+        for (int32_t i = 0; i < t->lengths[e]; i++, row++) {
+            t->positions[row] = i;
+            t->segments[row] = i >= 2;
+        }
+        t->cu_rows[e + 1] = row;
+    }
+}
+
+static void compare(const struct texts *t, const char *dataset, struct tensor got)
+{
+    int64_t count;
+    double *expected = reference_dataset(t->group, dataset, H5T_NATIVE_DOUBLE, 8, &count);
+    const float *values = got.data;
+    CHECK_EQUAL(count, got.rows * got.columns);
+    for (int64_t i = 0; i < count; i++) {
+        double value = values[i / got.columns * got.stride + i % got.columns];
+        CHECK_NEAR(value, expected[i], tolerance * fmax(1, fabs(expected[i])));
+    }
+    free(expected);
+}
+
+static void check_outputs(struct session *s, const struct texts *t, struct model_input *input)
+{
+    float outputs[ROWS_MAX];
+    struct tensor hidden,
+        to = tensor_view(outputs, DTYPE_F32, t->texts, s->recipe.model.num_labels);
+    input->output_rows = t->first;
+    input->outputs = t->texts;
+    CHECK_OK(model_forward(s->model, input, &hidden));
+    struct model_labels labels = model_labels_of(s->model, input, NULL);
+    CHECK_OK(classifier_logits(s->kernels, to, hidden, labels.weight, labels.bias));
+    compare(t, "outputs", to);
+}
+
+static void check_numbers(const char *name, const char *checkpoint)
+{
+    char path[FILE_PATH_BYTES];
+    struct comm *self = NULL;
+    struct session s = {0};
+    struct tensor hidden;
+    join(path, reference, "adapters.h5");
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    struct texts t = {.group = H5Gopen2(file, name, H5P_DEFAULT)};
+    CHECK(file >= 0 && t.group >= 0);
+    read_texts(&t);
+    CHECK_OK(comm_self_create(&self));
+    CHECK_OK(session_open_checkpoint(&s, self, checkpoint, NULL, 0, t.count));
+    struct model_input input = {.rows = t.count,
+                                .tokens = t.ids,
+                                .positions = t.positions,
+                                .segments = t.texts,
+                                .cu_rows = t.cu_rows,
+                                .longest = t.lengths[0],
+                                .segment_ids = t.segments};
+    CHECK_OK(model_forward(s.model, &input, &hidden));
+    compare(&t, "hidden", hidden);
+    if (strcmp(s.recipe.objective, "classify") == 0) {
+        check_outputs(&s, &t, &input);
+    }
+    CHECK_OK(session_stop(&s));
+    CHECK_OK(comm_destroy(&self));
+    free(t.ids);
+    free(t.lengths);
+    H5Gclose(t.group);
+    H5Fclose(file);
+}
+
+static bool same_weights(const char *a, const char *b)
+{
+    json_t *report = NULL;
+    CHECK_OK(checkpoint_diff(a, b, 0, &report));
+    bool same = json_is_true(json_object_get(report, "equal"));
+    json_decref(report);
+    return same;
+}
+
+static void test_numbers(const char *name, const char *model, const char *objective,
+                         const char *targets)
+{
+    static struct recipe recipe, again;
+    char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
+    char out[FILE_PATH_BYTES];
+    struct pretrained_summary summary;
+    printf("%s\n", name);
+    import_base(model, base);
+    join(folder, reference, name);
+    CHECK(pretrained_import_is_adapter(folder));
+    CHECK_OK(import_to(folder, base, "a", a, &recipe));
+    CHECK(strcmp(recipe.objective, objective) == 0);
+    CHECK(strcmp(recipe.adapter.targets, targets) == 0);
+    check_numbers(name, a);
+    fresh(out, "out");
+    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, true, &summary));
+    CHECK_OK(import_to(out, NULL, "b", b, &again)); /* which names its base */
+    CHECK(same_weights(a, b));
+    CHECK(strcmp(again.adapter.targets, recipe.adapter.targets) == 0);
+    CHECK(again.adapter.rslora == recipe.adapter.rslora);
+    check_numbers(name, b);
+    fresh(out, "out");
+    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, false, &summary)); /* of the same base */
+}
+
+/* ---- what is refused ---- */
+
+/* KEY of adapter_config.json becomes VALUE (JSON; NULL: it goes). */
+static void set_config(const char *folder, const char *key, const char *value)
+{
+    char path[FILE_PATH_BYTES];
+    join(path, folder, "adapter_config.json");
+    json_t *config = json_load_file(path, 0, NULL);
+    CHECK(config != NULL);
+    if (value == NULL) {
+        json_object_del(config, key);
+    } else {
+        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    }
+    CHECK(json_dump_file(config, path, 0) == 0);
+    json_decref(config);
+}
+
+static void copy_folder(const char *name, char out[FILE_PATH_BYTES])
+{
+    char command[2 * FILE_PATH_BYTES];
+    fresh(out, "folder");
+    snprintf(command, sizeof command, "cp -r '%.2000s/%s' '%.2000s'", reference, name, out);
+    CHECK(system(command) == 0);
+}
+
+static void test_refusals(void)
+{
+    static const struct {
+        const char *key, *value;
+        status code;
+        const char *text;
+    } cases[] = {
+        {"peft_type", "\"IA3\"", STATUS_UNAVAILABLE, "peft_type IA3"},
+        {"use_dora", "true", STATUS_UNAVAILABLE, "use_dora"},
+        {"bias", "\"all\"", STATUS_UNAVAILABLE, "bias all"},
+        {"rank_pattern", "{\"c_attn\": 4}", STATUS_UNAVAILABLE, "rank_pattern"},
+        {"layers_to_transform", "[0]", STATUS_UNAVAILABLE, "layers_to_transform"},
+        {"init_lora_weights", "\"pissa\"", STATUS_UNAVAILABLE, "init_lora_weights pissa"},
+        {"trainable_token_indices", "[1, 2]", STATUS_UNAVAILABLE, "trainable_token_indices"},
+        {"of_tomorrow", "1", STATUS_UNAVAILABLE, "of_tomorrow"},
+        {"task_type", "\"SEQ_2_SEQ_LM\"", STATUS_UNAVAILABLE, "task_type SEQ_2_SEQ_LM"},
+        {"r", "0", STATUS_DATA, "r is 0"},
+        {"r", "3", STATUS_DATA, "lora_A.weight has 2 dimensions, [2, 8]"},
+        {"r", "\"2\"", STATUS_DATA, "r is not a number"},
+        {"lora_alpha", "-1", STATUS_DATA, "adapter.alpha"},
+        {"target_modules", "[\"c_attn\"]", STATUS_DATA,
+         "holds an adapter of transformer.h.0.mlp.c_proj"},
+        {"target_modules", "[\"c_attn\", \"c_proj\"]", STATUS_DATA, "lacks an adapter of"},
+        {"target_modules", "\"(c_attn\"", STATUS_DATA, "the pattern (c_attn cannot be read"},
+        {"target_modules", "7", STATUS_DATA, "target_modules is neither a text nor a list"},
+    };
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
+    char path[FILE_PATH_BYTES];
+    import_base("whole", base);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        copy_folder("gpt2_lora", folder);
+        set_config(folder, cases[i].key, cases[i].value);
+        CHECK_FAILS(import_to(folder, base, "refused", output, &recipe), cases[i].code,
+                    cases[i].text);
+        CHECK(!file_exists(output));
+    }
+    copy_folder("gpt2_lora", folder);
+    CHECK_FAILS(import_to(folder, NULL, "refused", output, &recipe), STATUS_USAGE,
+                "base_model_name_or_path: models/whole");
+    CHECK_OK(import_to(folder, base, "a", output, &recipe));
+    char adapters[FILE_PATH_BYTES];
+    memcpy(adapters, output, sizeof adapters);
+    CHECK_FAILS(import_to(folder, adapters, "refused", output, &recipe), STATUS_DATA,
+                "holds adapters alone");
+    join(path, folder, "adapter_model.safetensors");
+    CHECK(truncate(path, 1000) == 0);
+    CHECK_FAILS(import_to(folder, base, "refused", output, &recipe), STATUS_DATA,
+                "adapter_model.safetensors");
+    /* a head that a causal model has no use for */
+    import_base("bert", base);
+    copy_folder("bert_lora", folder);
+    set_config(folder, "task_type", NULL);
+    CHECK_FAILS(import_to(folder, base, "refused", output, &recipe), STATUS_UNAVAILABLE,
+                "base_model.model.classifier");
+}
+
+int main(void)
+{
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    bool memory = access("/dev/shm", W_OK) == 0; /* where the hundreds of fsyncs cost nothing */
+    snprintf(root, sizeof root, "%s/bireme-adapters-XXXXXX", memory ? "/dev/shm" : "/tmp");
+    CHECK(source != NULL && mkdtemp(root) != NULL);
+    join(reference, source, "tests/reference/pretrained");
+    h5file_start();
+    test_numbers("gpt2_lora", "whole", "clm", "c_attn, mlp.c_proj");
+    test_numbers("llama_lora", "llama", "clm", "all-linear");
+    test_numbers("roberta_lora", "roberta", "mlm",
+                 "query, key, attention.output.dense, output.dense");
+    test_numbers("bert_lora", "bert", "classify", "query, value");
+    test_numbers("embed_lora", "bert", "embed", "query");
+    test_refusals();
+    CHECK_OK(file_remove_tree(root));
+    return 0;
+}

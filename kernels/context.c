@@ -120,3 +120,20 @@ status kernels_graph_cut(struct kernels *k)
 {
     return k->table.graphs.cut != NULL ? k->table.graphs.cut(k) : STATUS_OK;
 }
+
+status kernels_tune(struct kernels *k, bool measure, char **text)
+{
+    if (k->table.tune != NULL) {
+        return k->table.tune(k, measure, text);
+    }
+    if (text != NULL) {
+        *text = calloc(1, 1);
+        REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for plans");
+    }
+    return STATUS_OK;
+}
+
+status kernels_tuned(struct kernels *k, const char *text)
+{
+    return k->table.tuned != NULL ? k->table.tuned(k, text) : STATUS_OK;
+}

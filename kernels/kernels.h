@@ -408,6 +408,19 @@ status floats_add(struct kernels *k, float *to, const float *from, int64_t count
 /* convert - to = from, between f32 and bf16. */
 status convert(struct kernels *k, struct tensor to, struct tensor from);
 
+/* ---- the fastest way to do a product: timed on a GPU, nothing to choose on the CPU ---- */
+
+/* kernels_tune - measure: time the ways to do the products that were met since the context was made or tuned and are
+ * not known yet, take the fastest from now on and keep them in the user's file (docs/cuda.md). Between two steps: what
+ * products have written is overwritten.
+ *
+ * Memory    *text: all that is known, for kernels_tuned, the caller's, for free(); "" on the CPU. NULL: not wanted
+ * Order     waits until everything is done; not collective */
+status kernels_tune(struct kernels *k, bool measure, char **text);
+
+/* kernels_tuned - what another rank has found instead of what is known here, so that all do the same. */
+status kernels_tuned(struct kernels *k, const char *text);
+
 /* ---- where the time goes, for `bireme bench step` ---- */
 
 struct kernels_time {

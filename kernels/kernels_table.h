@@ -58,6 +58,8 @@ struct kernels_table {
 #undef KERNELS_OPERATION_POINTER
     __typeof__(kernels_floor) *floor;
     struct kernels_graphs graphs;
+    __typeof__(kernels_tune) *tune; /* NULL, with the next: there is nothing to choose */
+    __typeof__(kernels_tuned) *tuned;
     void (*destroy)(struct kernels *k);
 };
 

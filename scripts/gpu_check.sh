@@ -37,6 +37,7 @@ torch_bert_large_phase1 120 the same in PyTorch
 bert_large_phase2 60 BERT-large, 64 x 512 tokens
 torch_bert_large_phase2 120 the same in PyTorch
 llama_1b 60 a Llama of 1B parameters, 8 x 4096 tokens
+plans 5 what the steps have timed of matrix products and their epilogues: products.plans
 torch_llama_1b 120 the same in PyTorch
 "
 if [ -n "${GPU_CHECK_ITEMS:-}" ]; then
@@ -136,24 +137,35 @@ kernel_tests() {
 
 item_kernels() {
     need_gpu
-    local tests failed=0 count=0 test
+    local tests failed=0 count=0 skipped=0 test words code
     tests=$(kernel_tests)
-    [ -n "$tests" ] || skip 78 "no kernel tests for a GPU in this version"
+    [ -n "$tests" ] || skip 78 "no kernel tests for a GPU here: build with cmake -DBIREME_CUDA=ON"
     for test in $tests; do
-        count=$((count + 1))
-        timeout 60 "$test" >&2 || { failed=$((failed + 1)) && echo "$test failed" >&2; }
+        for words in "" aligned wgmma; do # of attention's tiles, too
+            [ -z "$words" ] || [[ $test == *_attention ]] || continue
+            code=0
+            # shellcheck disable=SC2086 # none or one word
+            BIREME_PLANS=$folder/plans timeout 60 "$test" $words >&2 || code=$?
+            count=$((count + 1))
+            case $code in
+            0) ;;
+            77) skipped=$((skipped + 1)) ;;
+            *) failed=$((failed + 1)) && echo "$(basename "$test") $words ended with $code" >&2 ;;
+            esac
+        done
     done
-    echo "{\"tests\":$count,\"failed\":$failed}"
-    summary "$((count - failed)) of $count programs passed"
-    [ "$failed" = 0 ] || skip 1 "$failed of $count programs failed: $folder/log"
+    echo "{\"tests\":$count,\"failed\":$failed,\"skipped\":$skipped}"
+    summary "$((count - failed - skipped)) of $count runs passed, $skipped skipped"
+    [ "$failed" = 0 ] || skip 1 "$failed of $count runs failed: $folder/log"
+    [ "$skipped" -lt "$count" ] || skip 77 "all skipped: $(grep -m 1 skipped: "$folder/log")"
 }
 
 item_sanitizer() {
     need_gpu
     local test told
     command -v compute-sanitizer >/dev/null || skip 77 "no compute-sanitizer"
-    test=$(kernel_tests | head -n 1)
-    [ -n "$test" ] || skip 78 "no kernel tests for a GPU in this version"
+    test=$(kernel_tests | grep -m 1 _rows || true)
+    [ -n "$test" ] || skip 78 "no kernel tests for a GPU here: build with cmake -DBIREME_CUDA=ON"
     for tool in memcheck racecheck; do
         told=$(compute-sanitizer --tool "$tool" --error-exitcode 9 "$test" 2>&1)
         case $? in
@@ -231,6 +243,20 @@ item_attention() {
         BIREME_ATTENTION=mma operations >"$folder/mma"
         judge "$folder/../operations/out" "$folder/out" "$folder/mma"
     fi
+}
+
+# What the items before have timed: a line of five fields for each product (docs/cuda.md).
+item_plans() {
+    need_gpu
+    local plans=$out_plans
+    [ -s "$plans" ] || skip 77 "nothing was timed: no step of Bireme has run"
+    awk -F '\t' 'NF == 5 { split($4, w, " "); n++; fused += w[1] != 0 && w[1] != 1; untimed += w[3]; timed += w[2] }
+        END { printf "{\"products\":%d,\"fused\":%d,\"untimed_seconds\":%.9g,\"timed_seconds\":%.9g}\n", n, fused, untimed, timed }' \
+        "$plans" >"$folder/out"
+    cat "$folder/out"
+    summary "$(field products <"$folder/out") products, $(field fused <"$folder/out") with an activation or sums fused, $(awk \
+        -v a="$(field untimed_seconds <"$folder/out")" -v b="$(field timed_seconds <"$folder/out")" \
+        'BEGIN { printf "%.3f", a / (b > 0 ? b : 1) }') times the speed of the untimed choices"
 }
 
 judge() { # FILE...: a line for the table, and whether the goal was reached
@@ -332,6 +358,8 @@ item_torch_llama_1b() { torch_step llama_1b; }
 
 if [ "${1:-}" = --run-item ]; then
     folder=$3/items/$2
+    out_plans=$3/products.plans
+    export BIREME_PLANS=$out_plans
     "item_$2"
     exit
 fi

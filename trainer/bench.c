@@ -383,6 +383,7 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     log_info("%lld parameters, %lld tokens a step: 2 steps to warm up, then %d",
              (long long)model_elements(b->session->model), (long long)b->batch.rows, repeats);
     TRY_GOTO(result, done, timed_step(b, &ignored));
+    TRY_GOTO(result, done, session_tune(b->session, mesh->world, true));
     TRY_GOTO(result, done, timed_step(b, &ignored));
     (void)take_traffic(mesh->data, 1);
     (void)take_traffic(mesh->tensor, 1);

@@ -44,6 +44,7 @@ struct loop {
     const char *stop_reason; /* not NULL: end after this step and exit 75 */
     bool finished;           /* nothing is left to train: a normal end */
     bool evaluating;
+    bool tuned;    /* products have been timed, behind the first step */
     bool improved; /* the newest evaluation is the best so far, and is to be kept */
     /* An error of this rank alone (a full disk under the metrics): it rides along with the next step, so
      * that no rank waits for one that has left. */
@@ -456,6 +457,16 @@ static status after_step(struct loop *loop, const struct step_result *result, do
     return due(job->state.step, r->checkpoint.every) ? save(loop) : STATUS_OK;
 }
 
+/* What the first step has met is timed behind it, on its operands. */
+static status tune(struct loop *loop, bool measure)
+{
+    if (loop->tuned) {
+        return STATUS_OK;
+    }
+    loop->tuned = measure;
+    return session_tune(&loop->job->session, loop->job->world, measure);
+}
+
 static status one_step(struct loop *loop)
 {
     struct job *job = loop->job;
@@ -465,8 +476,10 @@ static status one_step(struct loop *loop)
     double rate = schedule_rate(r, job->state.step, job->total_steps);
     status_at_step(job->state.step + 1);
     cast_votes(loop, votes);
+    TRY(tune(loop, false));
     TRY(step_train(job->step, job->state.step, rate, votes, status_restore(&loop->mine),
                    job->state.step + 1 < job->total_steps, &result));
+    TRY(tune(loop, true));
     job->state.step++;
     job->state.samples += r->batch.global_size;
     job->state.tokens += result.tokens;

@@ -294,12 +294,43 @@ static status start_alone(struct session *s, struct comm *world, const char *tok
     return session_device(r, comm_local_rank(world), threads, &limits, &s->device, &s->kernels);
 }
 
+/* Rank 0's text, for free(). */
+static status share_text(struct comm *world, char **text)
+{
+    int64_t bytes = *text != NULL ? (int64_t)strlen(*text) + 1 : 0;
+    TRY(comm_broadcast(world, &bytes, sizeof bytes, 0));
+    if (comm_rank(world) > 0 && bytes > 0) {
+        *text = malloc((size_t)bytes);
+        REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for plans");
+    }
+    return bytes > 0 ? comm_broadcast(world, *text, (size_t)bytes, 0) : STATUS_OK;
+}
+
+status session_tune(struct session *s, struct comm *world, bool measure)
+{
+    char *text = NULL;
+    bool first = comm_rank(world) == 0;
+    if (device_is_host(s->device)) {
+        return STATUS_OK;
+    }
+    status mine = kernels_tune(s->kernels, measure && first, first ? &text : NULL);
+    KEEP_FIRST(mine, share_text(world, &text));
+    if (mine == STATUS_OK && !first && text != NULL) {
+        mine = kernels_tuned(s->kernels, text);
+    }
+    free(text);
+    kernels_graphs(s->kernels,
+                   s->recipe.train.cuda_graphs); /* those of the old ways are forgotten */
+    return comm_agree(world, mine);
+}
+
 status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
                      int64_t sequence, bool training)
 {
     struct model_config config = {0};
     TRY(comm_agree(world, start_alone(s, world, tokenizer_dir, rows, sequence, training, &config)));
     TRY(comm_agree(world, connect_devices(s, world)));
+    TRY(session_tune(s, world, false));
     return comm_agree(world, model_create(s->kernels, &config, s->mesh.tensor,
                                           s->recipe.parallel.sequence, rows, training, &s->model));
 }

@@ -73,6 +73,10 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
                      int64_t sequence, bool training);
 status session_stop(struct session *s);
 
+/* session_tune - on a GPU: the ways to do products that rank 0 knows become all ranks'. measure: it times first those
+ * that it has met since this was called last (kernels_tune). Between two steps. Collective. */
+status session_tune(struct session *s, struct comm *world, bool measure);
+
 /* session_open_checkpoint - a model ready for use from what checkpoint_choose takes at the path. Collective.
  *
  * Units     rows of a micro-batch at least; it is never less than the recipe's, nor than the positions

@@ -39,6 +39,8 @@ status cuda_create(struct kernels *k, int64_t classifier_rows)
     CUDA_OPERATIONS(CUDA_TABLE)
 #undef CUDA_TABLE
     k->table.destroy = destroy;
+    k->table.tune = cuda_tune;
+    k->table.tuned = cuda_tuned;
     status result = make(k, classifier_rows);
     if (result != STATUS_OK) {
         destroy(k);

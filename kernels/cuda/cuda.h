@@ -85,6 +85,9 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
 /* cuda_classifier_rows - rows of logits that exist at a time. */
 int64_t cuda_classifier_rows(const struct kernels_limits *limits);
 
+/* cuda_product_vector_bytes - of a bias or its gradient on its way to the matrix library. */
+size_t cuda_product_vector_bytes(const struct kernels_limits *limits);
+
 int64_t cuda_logits_stride(int64_t vocabulary);
 size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary);
 size_t cuda_lines_bytes(int64_t rows, int parts);
@@ -115,6 +118,13 @@ status cuda_columns_add(struct kernels *k, float *out, const float *parts, int64
 status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
                         void *scratch);
 size_t cuda_column_sums_scratch(int64_t columns);
+
+/* cuda_bias_gradient - cuda_column_sums with scratch of the context's. Shapes: dbias f32 [1, M], dy [N, M] */
+status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy, bool overwrite);
+
+/* cuda_activation_apply - y = act(a). */
+status cuda_activation_apply(struct kernels *k, struct tensor y, struct tensor a,
+                             enum activation act);
 
 /* cuda_rows_fill - every row of c becomes this one. Shapes: c [rows, n], row f32 [1, n]. */
 status cuda_rows_fill(struct kernels *k, struct tensor c, struct tensor row);
@@ -154,13 +164,22 @@ struct cuda_product {
     struct tensor a; /* [m, k], or [k, m] where transpose_a */
     struct tensor b; /* [k, n], or [n, k] where transpose_b */
     bool transpose_a, transpose_b;
-    bool add;           /* to what c holds */
-    struct tensor bias; /* f32 [1, n], added to every row; absent */
+    bool add;            /* to what c and sums hold; not with a bias or an activation */
+    struct tensor bias;  /* f32 [1, n], added to every row; absent */
+    enum activation act; /* of all that */
+    bool slope;          /* not the activation, but times its slope at `kept` */
+    struct tensor kept;  /* [m, n]: receives what the activation is applied to; absent */
+    struct tensor sums;  /* f32 [1, m] (+)= those of op(a) over k, with transpose_a; absent */
 };
 
-/* cuda_product_run - c (+)= op(a) op(b) (+ bias); sums in f32, in an order that depends on the shape. */
+/* cuda_product_run - c (+)= act(op(a) op(b) + bias); sums in f32, in an order that depends on the shape and on how it
+ * is done: by the library in one pass or in several (products.h). */
 status cuda_product_run(struct kernels *k, const struct cuda_product *p);
 status cuda_product_queue(struct kernels *k, const struct cuda_product *p); /* the call itself */
+
+/* cuda_tune, cuda_tuned - kernels_tune and kernels_tuned. */
+status cuda_tune(struct kernels *k, bool measure, char **text);
+status cuda_tuned(struct kernels *k, const char *text);
 
 /* cuda_products_create - what products need beside their operands.
  *

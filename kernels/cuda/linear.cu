@@ -137,22 +137,25 @@ static status run_activation(struct kernels *k, struct tensor y, struct tensor d
     return STATUS_OK;
 }
 
+extern "C" status cuda_activation_apply(struct kernels *k, struct tensor y, struct tensor a,
+                                        enum activation act)
+{
+    return run_activation<false>(k, y, tensor_absent(), a, act);
+}
+
 extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct tensor kept,
                                       struct tensor x, struct tensor w, struct tensor bias,
                                       enum activation act)
 {
     struct cuda_product p = {};
-    p.c = kept.data != NULL ? kept : y;
+    p.c = y;
     p.a = x;
     p.b = w;
     p.transpose_b = true;
     p.bias = bias;
-    if (y.rows == 0) {
-        return STATUS_OK;
-    }
-    TRY(cuda_product_run(k, &p));
-    return act == ACTIVATION_NONE ? STATUS_OK
-                                  : run_activation<false>(k, y, tensor_absent(), p.c, act);
+    p.act = act;
+    p.kept = kept;
+    return cuda_product_run(k, &p);
 }
 
 extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy,
@@ -163,11 +166,10 @@ extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx
     p.c = dx;
     p.a = dy;
     p.b = w;
-    if (dx.rows == 0) {
-        return STATUS_OK;
-    }
-    TRY(cuda_product_run(k, &p));
-    return act == ACTIVATION_NONE ? STATUS_OK : run_activation<true>(k, dx, dx, kept, act);
+    p.act = act;
+    p.slope = act != ACTIVATION_NONE;
+    p.kept = kept;
+    return cuda_product_run(k, &p);
 }
 
 extern "C" status cuda_linear_add(struct kernels *k, struct tensor y, struct tensor x,
@@ -179,7 +181,7 @@ extern "C" status cuda_linear_add(struct kernels *k, struct tensor y, struct ten
     p.b = w;
     p.transpose_b = !back;
     p.add = true;
-    return y.rows == 0 ? STATUS_OK : cuda_product_run(k, &p);
+    return cuda_product_run(k, &p);
 }
 
 /* What is kept is the value before it. */
@@ -192,7 +194,7 @@ extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, st
     if (kept.data != NULL) {
         TRY(cuda_dropout_apply(k, kept, y, {}));
     }
-    return run_activation<false>(k, y, tensor_absent(), y, act);
+    return cuda_activation_apply(k, y, y, act);
 }
 
 extern "C" status cuda_scale(struct kernels *k, struct tensor x, float factor)
@@ -240,9 +242,12 @@ extern "C" status cuda_column_sums(struct kernels *k, float *out, struct tensor 
     return cuda_columns_add(k, out, parts, slices, dy.columns, dy.columns, overwrite);
 }
 
-static status bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,
-                            bool overwrite)
+extern "C" status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,
+                                     bool overwrite)
 {
+    if (dy.rows == 0) {
+        return STATUS_OK;
+    }
     struct arena *scratch = &cuda_of(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
@@ -255,12 +260,15 @@ extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor d
                                               struct tensor dbias, struct tensor dy,
                                               struct tensor x, bool overwrite)
 {
+    if (dw.data == NULL) {
+        return dbias.data != NULL ? cuda_bias_gradient(k, dbias, dy, overwrite) : STATUS_OK;
+    }
     struct cuda_product p = {};
     p.c = dw;
     p.a = dy;
     p.b = x;
     p.transpose_a = true;
     p.add = !overwrite;
-    TRY(dw.data != NULL ? cuda_product_run(k, &p) : STATUS_OK);
-    return dbias.data != NULL && dy.rows > 0 ? bias_gradient(k, dbias, dy, overwrite) : STATUS_OK;
+    p.sums = dbias;
+    return cuda_product_run(k, &p);
 }

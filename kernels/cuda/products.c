@@ -1,113 +1,40 @@
-/* Matrix products by cuBLASLt, which is opened at run time: a machine without it starts the program too.
+/* Matrix products by cuBLASLt, and what follows them: by the library in the same pass or by kernels of ours.
  *
- * Layout    cuBLASLt's matrices lie by columns, so that a row-major t [rows, columns] is its transpose, and
- *           c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T
- * Plans     for each shape the library's first choice among the algorithms that fit the workspace, asked for
- *           once and kept. Sums of a split inner dimension are made in a second pass, never in place by
- *           whoever comes first: the same call gives the same bits
- * Memory    one workspace: products run on the context's stream, one after the other
- * Source    cublasLt.h of CUDA 13.0 */
-#include <dlfcn.h>
+ * Plans     a way and an algorithm for each shape (products.h), asked for once and kept
+ * Memory    one workspace: products run on the context's stream, one after the other */
+#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cublasLt.h>
+#include "kernels/cuda/products.h"
 
-#include "kernels/cuda/cuda.h"
+/* ---- the context's ---- */
 
-enum { PLANS_MAX = 512, ALIGNMENT_MAX = 256 };
-
-#define LIBRARY_TEXT_(major) "libcublasLt.so." #major
-#define LIBRARY_TEXT(major) LIBRARY_TEXT_(major)
-static const char library_name[] = LIBRARY_TEXT(CUBLAS_VER_MAJOR);
-
-#define CUBLAS_FUNCTIONS(X)                                                                        \
-    X(cublasLtCreate)                                                                              \
-    X(cublasLtDestroy)                                                                             \
-    X(cublasLtGetVersion)                                                                          \
-    X(cublasLtGetStatusString)                                                                     \
-    X(cublasLtMatmul)                                                                              \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                              \
-    X(cublasLtMatmulDescCreate)                                                                    \
-    X(cublasLtMatmulDescDestroy)                                                                   \
-    X(cublasLtMatmulDescSetAttribute)                                                              \
-    X(cublasLtMatmulPreferenceCreate)                                                              \
-    X(cublasLtMatmulPreferenceDestroy)                                                             \
-    X(cublasLtMatmulPreferenceSetAttribute)                                                        \
-    X(cublasLtMatrixLayoutCreate)                                                                  \
-    X(cublasLtMatrixLayoutDestroy)
-
-struct library {
-    void *handle;
-#define LIBRARY_POINTER(name) __typeof__(name) *name;
-    CUBLAS_FUNCTIONS(LIBRARY_POINTER)
-#undef LIBRARY_POINTER
-};
-
-/* What a choice depends on; all of it is compared, so there is no padding. */
-struct shape {
-    int64_t rows[3], columns[3], stride[3]; /* of c, a, b as tensors */
-    int32_t alignment[3];
-    int32_t type, c_type, transpose_a, transpose_b, add;
-};
-
-struct plan {
-    struct shape shape;
-    cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t layouts[3]; /* c, a, b */
-    cublasLtMatmulAlgo_t algorithm;
-};
-
-struct cuda_products {
-    struct library library;
-    cublasLtHandle_t handle;
-    struct device *device;
-    void *workspace;
-    char name[40];
-    int count;
-    struct plan plans[PLANS_MAX];
-};
-
-#define CHECK(p, what, call)                                                                       \
-    do {                                                                                           \
-        cublasStatus_t check_status = (call);                                                      \
-        REQUIRE(check_status == CUBLAS_STATUS_SUCCESS, STATUS_INTERNAL, "cuBLASLt: %s: %s", what,  \
-                (p)->library.cublasLtGetStatusString(check_status));                               \
-    } while (0)
-
-/* ---- the library ---- */
-
-static status open_library(struct library *l)
+/* "GPU 0 (NVIDIA H200)" is "NVIDIA H200" whichever it is. */
+static void name_machine(struct cuda_products *p)
 {
-    const char *path = getenv("BIREME_CUBLASLT");
-    l->handle = dlopen(path != NULL ? path : library_name, RTLD_NOW | RTLD_LOCAL);
-    const char *reason = l->handle == NULL ? dlerror() : "";
-    REQUIRE(
-        l->handle != NULL, STATUS_UNAVAILABLE,
-        "device cuda: cuBLASLt cannot be opened: %s; install CUDA %d's libraries, name the file "
-        "in BIREME_CUBLASLT, or set train.device to cpu",
-        reason, CUBLAS_VER_MAJOR);
-#define LIBRARY_FIND(name)                                                                         \
-    *(void **)(void *)&l->name = dlsym(l->handle, #name);                                          \
-    REQUIRE(l->name != NULL, STATUS_UNAVAILABLE,                                                   \
-            "device cuda: %s has no " #name ": install CUDA %d's libraries, or set train.device "  \
-            "to cpu",                                                                              \
-            path != NULL ? path : library_name, CUBLAS_VER_MAJOR);
-    CUBLAS_FUNCTIONS(LIBRARY_FIND)
-#undef LIBRARY_FIND
-    return STATUS_OK;
+    const char *name = device_name(p->device), *open = strchr(name, '('), *end = strrchr(name, ')');
+    const char *from = open != NULL && end > open ? open + 1 : name;
+    int length = (int)(open != NULL && end > open ? (size_t)(end - from) : strlen(name));
+    int driver = 0;
+    (void)cudaDriverGetVersion(&driver);
+    snprintf(p->machine, sizeof p->machine, "%.*s, driver %d.%d, %s", length < 64 ? length : 64,
+             from, driver / 1000, driver % 1000 / 10, p->name);
 }
 
-static status open_products(struct cuda_products *p)
+static status open_products(struct kernels *k, struct cuda_products *p)
 {
-    TRY(open_library(&p->library));
+    TRY(cublaslt_open(&p->library));
     size_t version = p->library.cublasLtGetVersion();
     snprintf(p->name, sizeof p->name, "cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100,
              version % 100);
-    CHECK(p, "opening it", p->library.cublasLtCreate(&p->handle));
-    return device_allocate(p->device, CUDA_PRODUCT_WORKSPACE, "the products' workspace",
-                           &p->workspace);
+    PRODUCT_CHECK(p, "opening it", p->library.cublasLtCreate(&p->handle));
+    p->workspace_bytes = p->library.workspace_bytes + cuda_product_vector_bytes(&k->limits);
+    TRY(device_allocate(p->device, p->workspace_bytes, "the products' workspace", &p->workspace));
+    name_machine(p);
+    product_file_read(p);
+    return STATUS_OK;
 }
 
 status cuda_products_create(struct kernels *k, struct cuda_products **out)
@@ -116,25 +43,12 @@ status cuda_products_create(struct kernels *k, struct cuda_products **out)
     *out = NULL;
     REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory for products");
     p->device = k->device;
-    status result = open_products(p);
+    status result = open_products(k, p);
     if (result != STATUS_OK) {
         cuda_products_destroy(&p);
     }
     *out = p;
     return result;
-}
-
-static void plan_destroy(const struct library *l, struct plan *plan)
-{
-    for (int i = 0; i < 3; i++) {
-        if (plan->layouts[i] != NULL) {
-            (void)l->cublasLtMatrixLayoutDestroy(plan->layouts[i]);
-        }
-    }
-    if (plan->product != NULL) {
-        (void)l->cublasLtMatmulDescDestroy(plan->product);
-    }
-    memset(plan, 0, sizeof *plan);
 }
 
 void cuda_products_destroy(struct cuda_products **products)
@@ -144,15 +58,13 @@ void cuda_products_destroy(struct cuda_products **products)
         return;
     }
     for (int i = 0; i < p->count; i++) {
-        plan_destroy(&p->library, &p->plans[i]);
+        product_plan_forget(p, &p->plans[i]);
     }
     if (p->handle != NULL) {
         (void)p->library.cublasLtDestroy(p->handle);
     }
-    device_release(p->device, p->workspace, CUDA_PRODUCT_WORKSPACE);
-    if (p->library.handle != NULL) {
-        (void)dlclose(p->library.handle);
-    }
+    device_release(p->device, p->workspace, p->workspace_bytes);
+    cublaslt_close(&p->library);
     free(p);
     *products = NULL;
 }
@@ -164,137 +76,114 @@ const char *cuda_products_library(const struct cuda_products *products)
 
 /* ---- plans ---- */
 
-static cudaDataType_t type_of(enum dtype dtype)
+static status raise_impossible(const struct cuda_product *p)
 {
-    return dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    RAISE(STATUS_INTERNAL, "cuBLASLt has no way to multiply [%lld, %lld]%s by [%lld, %lld]%s",
+          (long long)p->a.rows, (long long)p->a.columns, p->transpose_a ? "^T" : "",
+          (long long)p->b.rows, (long long)p->b.columns, p->transpose_b ? "^T" : "");
 }
 
-static int32_t alignment_of(const void *data)
+/* Rows of the batch, which differ from one micro-batch to the next where there is no padding. */
+static int64_t *batch_rows(struct product_key *key)
 {
-    uintptr_t address = (uintptr_t)data, lowest = address & (~address + 1);
-    return lowest == 0 || lowest > ALIGNMENT_MAX ? ALIGNMENT_MAX : (int32_t)lowest;
+    return key->transpose_a ? &key->rows[1] : &key->rows[0];
 }
 
-static struct shape shape_of(const struct cuda_product *p, bool add)
+/* Equal but for the rows of the batch. */
+static bool is_alike(const struct product_key *one, const struct product_key *other,
+                     int64_t *distance)
 {
-    const struct tensor *tensors[3] = {&p->c, &p->a, &p->b};
-    struct shape s;
-    memset(&s, 0, sizeof s);
-    for (int i = 0; i < 3; i++) {
-        s.rows[i] = tensors[i]->rows;
-        s.columns[i] = tensors[i]->columns;
-        s.stride[i] = tensors[i]->stride;
-        s.alignment[i] = alignment_of(tensors[i]->data);
+    struct product_key keys[2] = {*one, *other};
+    int64_t rows = *batch_rows(&keys[0]) - *batch_rows(&keys[1]);
+    *distance = rows < 0 ? -rows : rows;
+    for (int i = 0; i < 2; i++) {
+        struct product_key *key = &keys[i];
+        int64_t *second = key->transpose_a ? &key->rows[2] : &key->rows[1];
+        *second = *batch_rows(key) = 0;
+        memset(key->alignment, 0, sizeof key->alignment);
     }
-    s.type = (int32_t)type_of(p->a.dtype);
-    s.c_type = (int32_t)type_of(p->c.dtype);
-    s.transpose_a = p->transpose_a;
-    s.transpose_b = p->transpose_b;
-    s.add = add;
-    return s;
+    return memcmp(&keys[0], &keys[1], sizeof keys[0]) == 0;
 }
 
-/* b^T comes first: of a row-major b [inner, n] it is what lies there. */
-static status describe(struct cuda_products *p, struct plan *plan)
+/* What was fastest for the nearest number of rows; where nothing was timed, the first way. */
+static int untimed_way(const struct cuda_products *products, const struct product_key *key,
+                       int first)
 {
-    const struct library *l = &p->library;
-    const struct shape *s = &plan->shape;
-    cublasOperation_t first = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasOperation_t second = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    CHECK(p, "a product",
-          l->cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    CHECK(p, "a transposition",
-          l->cublasLtMatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
-                                            sizeof first));
-    CHECK(p, "a transposition",
-          l->cublasLtMatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
-                                            sizeof second));
-    for (int i = 0; i < 3; i++) {
-        cudaDataType_t type = (cudaDataType_t)(i == 0 ? s->c_type : s->type);
-        CHECK(p, "a matrix",
-              l->cublasLtMatrixLayoutCreate(&plan->layouts[i], type, (uint64_t)s->columns[i],
-                                            (uint64_t)s->rows[i], s->stride[i]));
-    }
-    return STATUS_OK;
-}
-
-static status set_preference(struct cuda_products *p, const struct plan *plan,
-                             cublasLtMatmulPreference_t preference)
-{
-    const struct library *l = &p->library;
-    const struct shape *s = &plan->shape;
-    size_t workspace = CUDA_PRODUCT_WORKSPACE;
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint32_t c = (uint32_t)s->alignment[0], a = (uint32_t)s->alignment[1],
-             b = (uint32_t)s->alignment[2];
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t name;
-        const void *value;
-        size_t bytes;
-    } attributes[] = {
-        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
-        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
-    };
-    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
-        CHECK(p, "a preference",
-              l->cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name,
-                                                      attributes[i].value, attributes[i].bytes));
-    }
-    return STATUS_OK;
-}
-
-static status choose(struct cuda_products *p, struct plan *plan)
-{
-    const struct library *l = &p->library;
-    const struct shape *s = &plan->shape;
-    cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
-    CHECK(p, "a preference", l->cublasLtMatmulPreferenceCreate(&preference));
-    status result = set_preference(p, plan, preference);
-    cublasStatus_t told = CUBLAS_STATUS_SUCCESS;
-    if (result == STATUS_OK) {
-        told = l->cublasLtMatmulAlgoGetHeuristic(p->handle, plan->product, plan->layouts[2],
-                                                 plan->layouts[1], plan->layouts[0],
-                                                 plan->layouts[0], preference, 1, &found, &count);
-    }
-    (void)l->cublasLtMatmulPreferenceDestroy(preference);
-    TRY(result);
-    REQUIRE(told == CUBLAS_STATUS_SUCCESS && count == 1, STATUS_INTERNAL,
-            "cuBLASLt has no way to multiply [%lld, %lld]%s by [%lld, %lld]%s: %s",
-            (long long)s->rows[1], (long long)s->columns[1], s->transpose_a ? "^T" : "",
-            (long long)s->rows[2], (long long)s->columns[2], s->transpose_b ? "^T" : "",
-            l->cublasLtGetStatusString(told));
-    plan->algorithm = found.algo;
-    return STATUS_OK;
-}
-
-static status find(struct cuda_products *p, const struct shape *shape, const struct plan **out)
-{
-    for (int i = 0; i < p->count; i++) {
-        if (memcmp(&p->plans[i].shape, shape, sizeof *shape) == 0) {
-            *out = &p->plans[i];
-            return STATUS_OK;
+    int64_t nearest = INT64_MAX, distance;
+    int way = first;
+    for (int i = 0; i < products->count; i++) {
+        const struct product_plan *plan = &products->plans[i];
+        if (plan->timed && is_alike(&plan->key, key, &distance) && distance < nearest) {
+            nearest = distance;
+            way = plan->fused;
         }
     }
-    if (p->count == PLANS_MAX) { /* as generation's many lengths may bring about */
-        plan_destroy(&p->library, &p->plans[--p->count]);
+    return way;
+}
+
+static status try_way(struct cuda_products *products, struct product_plan *plan,
+                      const struct cuda_product *p, int way, bool *found)
+{
+    int count = 0;
+    plan->fused = way;
+    TRY(product_plan_describe(products, plan, p));
+    TRY(product_plan_algorithms(products, plan, 1, &plan->algorithm, &count));
+    *found = count == 1;
+    if (!*found) {
+        product_plan_forget(products, plan);
     }
-    struct plan *plan = &p->plans[p->count];
-    plan->shape = *shape;
-    status result = describe(p, plan);
-    if (result == STATUS_OK) {
-        result = choose(p, plan);
+    return STATUS_OK;
+}
+
+static status choose_untimed(struct cuda_products *products, struct product_plan *plan,
+                             const struct cuda_product *p)
+{
+    int ways[PRODUCT_WAYS_MAX + 1], count = product_plan_ways(&plan->key, ways + 1);
+    bool found = false;
+    ways[0] = untimed_way(products, &plan->key, ways[1]);
+    for (int i = 0; i <= count && !found; i++) {
+        TRY(try_way(products, plan, p, ways[i], &found));
     }
-    if (result != STATUS_OK) {
-        plan_destroy(&p->library, plan);
-        return result;
+    return found ? STATUS_OK : raise_impossible(p);
+}
+
+/* A plan from the file, when it is first used. */
+static status prepare(struct cuda_products *products, struct product_plan *plan,
+                      const struct cuda_product *p)
+{
+    TRY(product_plan_describe(products, plan, p));
+    if (plan->timed && product_plan_valid(products, plan)) {
+        return STATUS_OK;
     }
-    p->count++;
+    product_plan_forget(products, plan);
+    plan->timed = false;
+    return choose_untimed(products, plan, p);
+}
+
+static status find(struct cuda_products *products, const struct cuda_product *p,
+                   struct product_plan **out)
+{
+    struct product_key key = product_plan_key(p);
+    struct product_plan *plan = NULL;
+    for (int i = 0; i < products->count && plan == NULL; i++) {
+        if (memcmp(&products->plans[i].key, &key, sizeof key) == 0) {
+            plan = &products->plans[i];
+        }
+    }
+    if (plan == NULL) {
+        if (products->count ==
+            PRODUCT_PLANS_MAX) { /* as generation's many lengths may bring about */
+            product_plan_forget(products, &products->plans[--products->count]);
+        }
+        plan = &products->plans[products->count];
+        *plan = (struct product_plan){.key = key};
+        TRY(choose_untimed(products, plan, p));
+        products->count++;
+    } else if (plan->product == NULL) {
+        TRY(prepare(products, plan, p));
+    }
+    plan->met = true;
+    plan->operands = *p;
     *out = plan;
     return STATUS_OK;
 }
@@ -311,30 +200,115 @@ static status clear(struct kernels *k, struct tensor c)
     return STATUS_OK;
 }
 
-status cuda_product_queue(struct kernels *k, const struct cuda_product *p)
+/* Where the library finds the bias, in the type of its output, or puts the sums. */
+static status place_vector(struct kernels *k, const struct cuda_product *p, int fused,
+                           struct tensor output, void **vector)
 {
     struct cuda_products *products = cuda_of(k)->products;
-    bool add = p->add;
+    char *own = (char *)products->workspace + products->library.workspace_bytes;
+    *vector = own;
+    if ((fused & PRODUCT_BIAS) != 0) {
+        struct tensor row = {own, output.dtype, 1, output.columns, output.columns};
+        *vector = output.dtype == DTYPE_F32 ? p->bias.data : own;
+        return output.dtype == DTYPE_F32 ? STATUS_OK : cuda_rows_fill(k, row, p->bias);
+    }
+    if ((fused & PRODUCT_SUMS) != 0 && !p->add) {
+        *vector = p->sums.data;
+    }
+    return STATUS_OK;
+}
+
+/* What the library has left to do. */
+static status finish(struct kernels *k, const struct cuda_product *p, int fused,
+                     struct tensor output, const void *vector)
+{
+    if (p->act != ACTIVATION_NONE && (fused & PRODUCT_ACTIVATION) == 0) {
+        TRY(p->slope ? cuda_activation_backward(k, p->c, p->c, p->kept, p->act)
+                     : cuda_activation_apply(k, p->c, output, p->act));
+    }
+    if (p->sums.data == NULL) {
+        return STATUS_OK;
+    }
+    if ((fused & PRODUCT_SUMS) == 0) {
+        return cuda_bias_gradient(k, p->sums, p->a, !p->add);
+    }
+    return p->add ? cuda_floats_add(k, p->sums.data, vector, p->sums.columns) : STATUS_OK;
+}
+
+status products_perform(struct kernels *k, struct product_plan *plan, const struct cuda_product *p)
+{
+    struct cuda_products *products = cuda_of(k)->products;
+    struct tensor output = product_plan_output(p, plan->fused);
+    bool filled = p->bias.data != NULL && (plan->fused & PRODUCT_BIAS) == 0;
+    const float one = 1, beta = p->add || filled ? 1 : 0;
+    void *vector = NULL;
+    TRY(filled ? cuda_rows_fill(k, output, p->bias) : STATUS_OK);
+    TRY(place_vector(k, p, plan->fused, output, &vector));
+    TRY(product_plan_point(products, plan, p, vector));
+    PRODUCT_CHECK(products, "a product",
+                  products->library.cublasLtMatmul(
+                      products->handle, plan->product, &one, p->b.data, plan->layouts[2], p->a.data,
+                      plan->layouts[1], &beta, output.data, plan->layouts[0], output.data,
+                      plan->layouts[0], &plan->algorithm, products->workspace,
+                      products->library.workspace_bytes,
+                      (cudaStream_t)device_stream_handle(k->device, k->stream)));
+    return finish(k, p, plan->fused, output, vector);
+}
+
+static status nothing_to_multiply(struct kernels *k, const struct cuda_product *p)
+{
+    struct tensor output = product_plan_output(p, 0);
+    if (p->bias.data != NULL) {
+        TRY(cuda_rows_fill(k, output, p->bias));
+    } else if (!p->add) {
+        TRY(clear(k, output));
+    }
+    return finish(k, p, 0, output, NULL);
+}
+
+status cuda_product_queue(struct kernels *k, const struct cuda_product *p)
+{
+    struct product_plan *plan = NULL;
     if (p->c.rows == 0 || p->c.columns == 0) {
         return STATUS_OK;
     }
-    if (p->bias.data != NULL) {
-        REQUIRE(!add, STATUS_INTERNAL, "a product with a bias is not added to what is there");
-        TRY(cuda_rows_fill(k, p->c, p->bias));
-        add = true;
-    }
+    REQUIRE(!p->add || (p->bias.data == NULL && p->act == ACTIVATION_NONE), STATUS_INTERNAL,
+            "a product with a bias or an activation is not added to what is there");
     if ((p->transpose_a ? p->a.rows : p->a.columns) == 0) {
-        return add ? STATUS_OK : clear(k, p->c);
+        return nothing_to_multiply(k, p);
     }
-    struct shape shape = shape_of(p, add);
-    const struct plan *plan = NULL;
-    TRY(find(products, &shape, &plan));
-    const float one = 1, beta = add ? 1 : 0;
-    CHECK(products, "a product",
-          products->library.cublasLtMatmul(
-              products->handle, plan->product, &one, p->b.data, plan->layouts[2], p->a.data,
-              plan->layouts[1], &beta, p->c.data, plan->layouts[0], p->c.data, plan->layouts[0],
-              &plan->algorithm, products->workspace, CUDA_PRODUCT_WORKSPACE,
-              (cudaStream_t)device_stream_handle(k->device, k->stream)));
+    TRY(find(cuda_of(k)->products, p, &plan));
+    return products_perform(k, plan, p);
+}
+
+/* ---- timing, between a job's steps ---- */
+
+status cuda_tune(struct kernels *k, bool measure, char **text)
+{
+    struct cuda_products *products = cuda_of(k)->products;
+    bool timed = false, wanted = measure && product_file_wanted();
+    for (int i = 0; i < products->count; i++) {
+        struct product_plan *plan = &products->plans[i];
+        if (wanted && plan->met && !plan->timed) {
+            TRY(product_times_choose(k, plan));
+            timed = true;
+        }
+        plan->met = false;
+    }
+    if (timed) {
+        product_file_write(products);
+    }
+    return text != NULL ? product_file_text(products, text) : STATUS_OK;
+}
+
+status cuda_tuned(struct kernels *k, const char *text)
+{
+    struct cuda_products *products = cuda_of(k)->products;
+    TRY(device_wait(k->device, k->stream, CUDA_WAIT_SECONDS));
+    for (int i = 0; i < products->count; i++) {
+        product_plan_forget(products, &products->plans[i]);
+    }
+    products->count = 0;
+    product_file_take(products, text);
     return STATUS_OK;
 }

@@ -56,11 +56,17 @@ static size_t embedding_scratch(const struct kernels_limits *limits)
     return 2 * ids + rounded(cuda_sort_scratch(limits->rows));
 }
 
-static size_t linear_scratch(const struct kernels_limits *limits)
+/* The widest output of a layer. */
+static int64_t widest_output(const struct kernels_limits *limits)
 {
     int64_t attention = 3 * (int64_t)limits->heads * limits->head_width;
     int64_t widest = limits->width > 2 * limits->inner ? limits->width : 2 * limits->inner;
-    return rounded(cuda_column_sums_scratch(attention > widest ? attention : widest));
+    return attention > widest ? attention : widest;
+}
+
+static size_t linear_scratch(const struct kernels_limits *limits)
+{
+    return rounded(cuda_column_sums_scratch(widest_output(limits)));
 }
 
 static size_t classifier_scratch(enum dtype dtype, int64_t rows,
@@ -111,7 +117,15 @@ int64_t cuda_classifier_rows(const struct kernels_limits *limits)
     return rows < limits->rows ? rows : limits->rows;
 }
 
+size_t cuda_product_vector_bytes(const struct kernels_limits *limits)
+{
+    int64_t widest = widest_output(limits);
+    return rounded((size_t)(limits->vocabulary > widest ? limits->vocabulary : widest) *
+                   sizeof(float));
+}
+
 size_t cuda_workspace_bytes(enum dtype dtype, const struct kernels_limits *limits)
 {
-    return cuda_scratch_bytes(dtype, cuda_classifier_rows(limits), limits) + CUDA_PRODUCT_WORKSPACE;
+    return cuda_scratch_bytes(dtype, cuda_classifier_rows(limits), limits) +
+           CUDA_PRODUCT_WORKSPACE + cuda_product_vector_bytes(limits);
 }

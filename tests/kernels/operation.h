@@ -13,6 +13,8 @@
 #include "tests/check.h"
 #ifdef OPERATION_SIMT
 #include "tests/simt/backend.h"
+#elif defined(OPERATION_CUDA)
+#include "tests/kernels/on_gpu.h" /* last: it changes what memory is */
 #endif
 
 enum { GUARD = 64 }; /* bytes before and after the elements */
@@ -135,7 +137,7 @@ static inline bool operation_equal(struct tensor a, struct tensor b)
 #ifdef OPERATION_SIMT
 /* The CUDA back-end in the emulator (tests/simt); threads mean nothing there. */
 static const char *const operation_sets[] = {"simt"};
-enum { OPERATION_SETS = 1 };
+enum { OPERATION_SETS = 1, OPERATION_ON_GPU = 1, OPERATION_HOST = 1 };
 
 static inline struct kernels *operation_context(struct device *dev, const char *set,
                                                 enum dtype dtype, int threads,
@@ -147,10 +149,23 @@ static inline struct kernels *operation_context(struct device *dev, const char *
     CHECK_OK(simt_kernels_create(dev, dtype, limits, &k));
     return k;
 }
+#elif defined(OPERATION_CUDA)
+/* The CUDA back-end on GPU 0. */
+static const char *const operation_sets[] = {"gpu"};
+enum { OPERATION_SETS = 1, OPERATION_ON_GPU = 1, OPERATION_HOST = 0 };
+
+static inline struct kernels *operation_context(struct device *dev, const char *set,
+                                                enum dtype dtype, int threads,
+                                                const struct kernels_limits *limits)
+{
+    (void)set;
+    (void)threads;
+    return on_gpu_context(dev, dtype, limits);
+}
 #else
 /* The processor's instruction sets, best last; each test runs with all that this machine has. */
 static const char *const operation_sets[] = {"baseline", "v3", "v4", "v4_bf16"};
-enum { OPERATION_SETS = 4 };
+enum { OPERATION_SETS = 4, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
 
 /* operation_context - NULL where this processor lacks the instruction set or the type. */
 static inline struct kernels *operation_context(struct device *dev, const char *set,
@@ -167,13 +182,31 @@ static inline struct kernels *operation_context(struct device *dev, const char *
 }
 #endif
 
+/* operation_device - where the memory of contexts is. */
+static inline struct device *operation_device(void)
+{
+#ifdef OPERATION_CUDA
+    return on_gpu_device();
+#else
+    struct device *dev = NULL;
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    return dev;
+#endif
+}
+
+static inline void operation_device_release(struct device *dev)
+{
+    if (OPERATION_HOST) { /* a GPU is the program's */
+        CHECK_OK(device_destroy(&dev));
+    }
+}
+
 /* operation_each - run a test in every instruction set and type. k has one thread and other has
  * three: whatever they compute must be equal to the last bit. */
 static inline void operation_each(const struct kernels_limits *limits,
                                   void (*test)(struct kernels *k, struct kernels *other))
 {
-    struct device *dev = NULL;
-    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    struct device *dev = operation_device();
     int runs = 0;
     for (int i = 0; i < 2 * OPERATION_SETS; i++) {
         enum dtype dtype = i % 2 == 0 ? DTYPE_F32 : DTYPE_BF16;
@@ -187,7 +220,7 @@ static inline void operation_each(const struct kernels_limits *limits,
         CHECK_OK(kernels_destroy(&other));
     }
     CHECK(runs >= 1);
-    CHECK_OK(device_destroy(&dev));
+    operation_device_release(dev);
 }
 
 /* operation_within - an error must not be above its tolerance; NaN is. */

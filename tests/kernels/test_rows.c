@@ -83,7 +83,9 @@ static void test_all(struct kernels *k, struct kernels *other)
         }
         free(rows);
     }
-    test_refused(k);
+    if (OPERATION_HOST) { /* where rows can be looked at */
+        test_refused(k);
+    }
 }
 
 int main(void)

@@ -49,6 +49,8 @@ std::set<CUstream_st *> streams;
 
 int ranges; /* one within the other */
 
+std::chrono::steady_clock::duration passed; /* on the device, by pass_time */
+
 struct wait_counter {
     long count = 0;
     ~wait_counter()
@@ -458,9 +460,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     state->stream = stream;
     simt::queue(stream, [=] {
         state->reached = which;
-        state->when = std::chrono::steady_clock::now();
+        state->when = std::chrono::steady_clock::now() + passed;
     });
     return cudaSuccess;
+}
+
+void simt::pass_time(double seconds)
+{
+    passed += std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+        std::chrono::duration<double>(seconds));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)

@@ -89,6 +89,9 @@ typedef std::function<void()> task;
 /* queue - do this in the order of the stream (a cudaStream_t); NULL: now. */
 void queue(void *stream, task what);
 
+/* pass_time - so much time has passed on the device, for its events. */
+void pass_time(double seconds);
+
 /* refuse_host_memory - fail where an argument of device work holds an address of the host's memory. What lies between
  * its members is made zero, since that may hold anything. */
 void refuse_host_address(const void *argument, size_t bytes);

@@ -142,6 +142,11 @@ ranks() {
         [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "no warning, or several"
         same_losses one two-$layout 1e-5
     done
+    # Rank 0's timed plans become both ranks'.
+    # shellcheck disable=SC2086
+    BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=timed train.device=cuda parallel.tensor=2 $small
+    same_losses one timed 1e-5
+    [ "$(wc -l <plans)" -ge 10 ] || fail "no plans were kept"
 }
 
 # Every objective, with dropout: the first steps' losses in fp32, and in bf16 where tensor cores take attention.
@@ -263,6 +268,33 @@ waits() {
     [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = 'forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;optimizer;' ] ||
         fail "other ranges: $(tail -12 ranges | tr '\n' ';')"
     [ $((counts[1] - counts[0])) = 2 ] || fail "two more steps waited $((counts[1] - counts[0])) times"
+}
+
+# The ways to do products that were timed behind the first step are kept, and taken by the next run from the first step
+# on.
+plans() {
+    local run small="$small model.num_layers=1"
+    export BIREME_PLANS=$PWD/kept/products.plans
+    # shellcheck disable=SC2086
+    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=first train.device=cuda $small
+    same_losses one first 1e-4
+    [ "$(grep -c 'emulated, driver 13.0, cuBLASLt' kept/products.plans)" -ge 10 ] || fail "few plans: $(wc -l kept/products.plans)"
+    [ "$(cut -f 4 kept/products.plans | grep -c '^3 ')" -ge 1 ] || fail "no activation is fused"
+    cp kept/products.plans timed
+    for run in second third; do
+        # shellcheck disable=SC2086
+        on gpu 0 train recipe.yaml run_dir=$run train.device=cuda $small
+    done
+    same_losses second third 0
+    same_weights second third 00000004
+    same_losses one third 1e-4
+    cmp timed kept/products.plans || fail "known plans are written again"
+    echo "not a plan" >>kept/products.plans
+    # shellcheck disable=SC2086
+    on gpu 0 train recipe.yaml run_dir=damaged train.device=cuda $small
+    grep -q 'W-PRODUCT-PLANS.*1 damaged lines' told || fail "damage is not told"
 }
 
 errors() {

@@ -1,0 +1,118 @@
+/* Running an operations' test on a GPU: managed memory, a thread whose stack lies in it, and contexts that wait. */
+#include <pthread.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include <cuda_runtime_api.h>
+
+#include "tests/kernels/on_gpu.h"
+
+extern "C" {
+#include "kernels/cuda/cuda.h"
+#include "tests/check.h"
+
+int on_gpu_main(int count, char **words);
+}
+
+static const size_t heap_bytes = size_t{24} << 30, stack_bytes = size_t{64} << 20;
+static char *heap;
+static size_t used;
+static struct device *gpu;
+
+static struct {
+    int count, code;
+    char **words;
+} run;
+
+static void skip(const char *what, const char *why)
+{
+    printf("skipped: %s: %s\n", what, why);
+    exit(CHECK_SKIPPED);
+}
+
+extern "C" void *on_gpu_allocate(size_t bytes)
+{
+    size_t at = used;
+    used += (bytes + 255) / 256 * 256;
+    CHECK(used <= heap_bytes);
+    memset(heap + at, 0, bytes);
+    return heap + at;
+}
+
+extern "C" void on_gpu_free(void *memory)
+{
+    if (memory != nullptr && (memory < heap || memory >= heap + heap_bytes)) {
+        free(memory); /* what the house's functions gave */
+    }
+}
+
+/* ---- operations that wait ---- */
+
+template <auto OPERATION> struct waiting;
+template <typename... A, status (*OPERATION)(struct kernels *, A...)> struct waiting<OPERATION> {
+    static status act(struct kernels *k, A... arguments)
+    {
+        TRY(OPERATION(k, arguments...));
+        return device_wait(k->device, k->stream, CUDA_WAIT_SECONDS);
+    }
+};
+
+extern "C" struct kernels *on_gpu_context(struct device *dev, enum dtype dtype,
+                                          const struct kernels_limits *limits)
+{
+    struct kernels *k = nullptr;
+    CHECK_OK(kernels_create(dev, dtype, 1, limits, &k));
+#define ON_GPU_WAIT(name) k->table.name = waiting<cuda_##name>::act;
+    CUDA_OPERATIONS(ON_GPU_WAIT)
+#undef ON_GPU_WAIT
+    return k;
+}
+
+extern "C" struct device *on_gpu_device()
+{
+    return gpu;
+}
+
+/* ---- the program ---- */
+
+static void *body(void *unused)
+{
+    CHECK(cudaSetDevice(0) == cudaSuccess);
+    run.code = on_gpu_main(run.count, run.words);
+    return unused;
+}
+
+static void prepare()
+{
+    int count = 0, concurrent = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        skip("no GPU", cudaGetErrorString(error));
+    }
+    CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0) ==
+          cudaSuccess);
+    if (concurrent == 0) {
+        skip("managed memory", "this GPU and the host cannot use it at the same time");
+    }
+    cuda_register();
+    CHECK_OK(device_create(DEVICE_CUDA, 0, &gpu));
+    void *memory = nullptr;
+    CHECK(cudaMallocManaged(&memory, heap_bytes + stack_bytes, cudaMemAttachGlobal) == cudaSuccess);
+    heap = static_cast<char *>(memory);
+}
+
+int main(int count, char **words)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    prepare();
+    run.count = count;
+    run.words = words;
+    CHECK(pthread_attr_init(&attributes) == 0);
+    CHECK(pthread_attr_setstack(&attributes, heap + heap_bytes, stack_bytes) == 0);
+    CHECK(pthread_create(&thread, &attributes, body, nullptr) == 0);
+    CHECK(pthread_join(thread, nullptr) == 0);
+    CHECK_OK(device_destroy(&gpu));
+    return run.code;
+}

@@ -135,11 +135,13 @@ chat() {
     recipe messages 4
     run 0 train messages.yaml sft.assistant_only_loss=true train.max_steps=60
     printf '%s\n' 'What does ls do?' '/save one.jsonl' 'What does cat do?' '/save two.jsonl' '/reset' '' '/nonsense' \
-        'What does ls do?' '/save again.jsonl' '/save' '/quit' 'not heard' >talk
+        'What does ls do?' '/save again.jsonl' '/save' '/reset' 'What does\' 'ls\' 'do?' '/save lines.jsonl' '/quit' \
+        'not heard' >talk
     timeout 50 "$program" chat --checkpoint run_messages --system 'Be brief.' --temperature 0 --max-new-tokens 20 \
         <talk >out 2>told || fail "chat ended with $?"
     cmp one.jsonl again.jsonl || fail '/reset has not forgotten'
     [ "$(grep -o '"role"' two.jsonl | wc -l)" = 5 ] || fail 'no history'
+    grep -qF '"What does\nls\ndo?"' lines.jsonl || fail 'lines that go on are no message'
     grep -q '^E-USAGE .*file.s name is missing' told || fail 'a wrong command is not told'
     grep -q '/reset forgets the conversation' told || fail 'no help'
     # An answer ends at the end of turn, which is not shown: what is learned is said.

@@ -21,7 +21,9 @@
 
 #define HELP                                                                                       \
     "/reset forgets the conversation, /save FILE writes it as a row of JSON Lines, /quit or the "  \
-    "end of the input leaves; Ctrl-C stops an answer, // begins a message with a slash"
+    "end of the input leaves; Ctrl-C stops an answer, // begins a message with a slash, \\ at "    \
+    "the "                                                                                         \
+    "end of a line goes on in the next"
 
 struct request {
     const char *checkpoint, *system;
@@ -314,29 +316,71 @@ static status use_line(struct chat *c, const char *line, bool *leave)
     return tolerate(answer(c));
 }
 
+/* What was typed: a line, or several, each but the last with a backslash at its end. */
+struct typed {
+    char *line, *text;
+    size_t line_room, bytes, room;
+};
+
+static status add_line(struct typed *t, size_t bytes)
+{
+    if (t->bytes + bytes >= t->room) {
+        size_t room = 2 * (t->bytes + bytes) + 1;
+        char *grown = realloc(t->text, room);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: a message of %zu bytes", room);
+        t->text = grown;
+        t->room = room;
+    }
+    memcpy(t->text + t->bytes, t->line, bytes + 1);
+    t->bytes += bytes;
+    return STATUS_OK;
+}
+
+/* *heard: false at the end of the input. */
+static status read_message(struct typed *t, bool person, bool *heard)
+{
+    bool goes_on = true;
+    t->bytes = 0;
+    *heard = false;
+    while (goes_on) {
+        if (person) {
+            fputs(*heard ? ". " : "> ", stderr);
+        }
+        ssize_t got = getline(&t->line, &t->line_room, stdin);
+        if (got < 0) {
+            return STATUS_OK;
+        }
+        while (got > 0 && strchr("\r\n", t->line[got - 1]) != NULL) {
+            t->line[--got] = '\0';
+        }
+        goes_on = got > 0 && t->line[got - 1] == '\\';
+        if (goes_on) {
+            t->line[got - 1] = '\n';
+        }
+        TRY(add_line(t, (size_t)got));
+        *heard = true;
+    }
+    return STATUS_OK;
+}
+
 static status converse(struct chat *c)
 {
     bool person = isatty(STDIN_FILENO) != 0, leave = false;
-    char *line = NULL;
-    size_t room = 0;
+    struct typed typed = {0};
     status result = reset(c);
     log_info("template %s; " HELP, chat_name(c->template));
     while (result == STATUS_OK && !leave) {
-        if (person) {
-            fputs("> ", stderr);
-        }
-        ssize_t got = getline(&line, &room, stdin);
-        if (got < 0) {
+        bool heard = false;
+        result = read_message(&typed, person, &heard);
+        if (result != STATUS_OK || !heard) {
             break;
         }
-        while (got > 0 && strchr("\r\n", line[got - 1]) != NULL) {
-            line[--got] = '\0';
-        }
-        if (line[strspn(line, " \t")] != '\0') {
-            result = use_line(c, line, &leave);
+        if (typed.text[strspn(typed.text, " \t\n")] != '\0') {
+            result = use_line(c, typed.text, &leave);
         }
     }
-    free(line);
+    free(typed.line);
+    free(typed.text);
     drop(c, 0, c->count);
     free(c->messages);
     return result;

@@ -23,6 +23,8 @@ struct step {
     struct whole_batch whole;
     struct whole_vectors vectors;           /* of embed instead */
     enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
+    int64_t surveyed;                       /* micro-batches that told of it, ... */
+    struct tensor hidden;                   /* ... and what the last one went forward to */
     struct head_memory task;                /* of a task's head */
     struct feed *feed, *evaluation_feed;
     struct batch_share *shares; /* [data-parallel ranks] */
@@ -304,9 +306,11 @@ static status there_and_back(struct step *s, int64_t step, const struct batch *b
 {
     const struct step_parts *p = &s->parts;
     struct model_input input = model_input_of(s, placed, step, true, fresh);
-    struct tensor hidden;
-    phase(s, "forward");
-    TRY(model_forward(p->model, &input, &hidden));
+    struct tensor hidden = s->hidden;
+    if (s->surveyed != 1) { /* else this one has gone forward, and nothing since */
+        phase(s, "forward");
+        TRY(model_forward(p->model, &input, &hidden));
+    }
     struct bucket_set *buckets = update_buckets(p->update);
     TRY(bucket_begin_round(buckets));
     struct objective_views views = views_of(s, placed, &input, hidden, true);
@@ -323,7 +327,7 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
     struct kernels *k = s->parts.kernels;
     struct batch placed;
     TRY(feed_take(s->feed, batch, &placed));
-    const struct kernels_graph_key key = {placed.inputs, placed.rows, fresh + 2 * s->last};
+    const struct kernels_graph_key key = {placed.inputs, placed.rows, fresh + 2 * s->last + 4 * (s->surveyed == 1)};
     TRY(kernels_graph_begin(k, &key));
     status result = there_and_back(s, step, batch, &placed, fresh, sums);
     KEEP_FIRST(result, kernels_graph_end(k));
@@ -492,6 +496,8 @@ static status survey_share(struct step *s, int64_t step, bool *known)
         TRY(leave_alone(s, place_now(s, &batch, &placed)));
         struct model_input input = model_input_of(s, &placed, step, true, false);
         TRY(leave_alone(s, model_forward(p->model, &input, &hidden)));
+        s->hidden = hidden;
+        s->surveyed++;
         struct objective_views views = views_of(s, &placed, &input, hidden, false);
         memset(unused, 0, sizeof unused);
         TRY(leave_alone(s, p->objective->loss(p->kernels, &batch, &views, false, unused)));
@@ -506,6 +512,7 @@ static status survey(struct step *s, int64_t step, status mine, bool *go)
 {
     bool failed = false, known = false;
     clear_whole(s);
+    s->surveyed = 0;
     if (mine == STATUS_OK) {
         mine = survey_share(s, step, &known);
     }

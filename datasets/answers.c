@@ -71,8 +71,7 @@ static bool is_mark(char byte)
            (byte >= '[' && byte <= '`') || (byte >= '{' && byte <= '~');
 }
 
-/* Bytes of the text that a token stands for; the marks of a piece that goes on in a word are none. */
-static status token_bytes(const struct tokenizer *t, int32_t id, char **out, size_t *count)
+status answers_token(const struct tokenizer *t, int32_t id, char **out, size_t *count)
 {
     size_t all = 0;
     TRY(tokenizer_decode(t, &id, 1, false, out, &all));
@@ -89,7 +88,7 @@ static status token_points(const struct tokenizer *t, int32_t id, int64_t *out)
 {
     char *bytes = NULL;
     size_t count = 0;
-    TRY(token_bytes(t, id, &bytes, &count));
+    TRY(answers_token(t, id, &bytes, &count));
     *out = points_in(bytes, count);
     free(bytes);
     return STATUS_OK;
@@ -159,7 +158,7 @@ static status encode_bytes(const struct tokenizer *t, const struct text *text, s
     for (int64_t i = 0; i < a->context.count; i++) {
         char *bytes = NULL;
         size_t count = 0;
-        TRY(token_bytes(t, a->context.ids[i], &bytes, &count));
+        TRY(answers_token(t, a->context.ids[i], &bytes, &count));
         bool same =
             count > 0 && count <= text->count - at && memcmp(bytes, text->bytes + at, count) == 0;
         free(bytes);

@@ -43,6 +43,10 @@ status answers_window(const struct answers *a, int64_t window, struct token_list
 bool answers_find(const struct answers *a, int64_t begin, int64_t end, int64_t *first,
                   int64_t *last);
 
+/* answers_token - bytes of the text that a token stands for, for free(); the marks of a piece that goes on in a word are
+ * none. */
+status answers_token(const struct tokenizer *t, int32_t id, char **out, size_t *count);
+
 /* answers_points - code points of the text; answers_byte - where code point number `point` begins. */
 int64_t answers_points(const struct text *text);
 size_t answers_byte(const struct text *text, int64_t point);

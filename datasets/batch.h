@@ -13,8 +13,9 @@ struct batch {
         sequences;  /* B of this micro-batch; may be smaller than the recipe's for the last one */
     int64_t tokens; /* T: tokens of a sequence */
     int64_t rows;   /* N = B T */
-    const int32_t *inputs;    /* [N] token ids */
-    const int32_t *targets;   /* [N] ids to predict; BATCH_IGNORED: not counted */
+    const int32_t *inputs; /* [N] token ids */
+    const int32_t
+        *targets; /* [N] ids to predict; BATCH_IGNORED: not counted; of answer: marks (example.h) */
     const int32_t *positions; /* [N] position of each row in its document or sequence */
     int64_t segments;         /* pieces that attention must keep apart */
     const int32_t *cu_rows;   /* [segments + 1] first row of each piece (attention's cu_q) */
@@ -32,7 +33,9 @@ struct batch {
      * the row in the packed global batch (which it is already where the global batch is dealt out). targets has the ids to predict at the masked rows. */
     const int32_t *
         segment_ids; /* [N] 0 or 1; NULL: batches of windows, and of packs of examples, which are packed likewise: an example of n tokens has n - 1 rows and is one segment */
-    const int32_t *next_sentence; /* [B] 0: the second segment follows the first, 1: it is random */
+    const int32_t
+        *next_sentence; /* [B] 0: the second segment follows the first, 1: it is random; of
+                                     answer: which row the window is of */
     int64_t
         masked; /* M: rows whose token is to be predicted, over all examples; where there is none: 1 */
     const int32_t *masked_rows; /* [M] rising */

@@ -30,14 +30,15 @@ static const struct example_format formats[EXAMPLE_KINDS] = {
         {"classify_tokens", 1, 1, {[EXAMPLE_TOKEN_LABEL] = {"label", 4, true, false}}},
     [EXAMPLE_ANSWER] =
         {"answer",
-         1,
-         6,
+         2,
+         7,
          {[EXAMPLE_ANSWER_FIRST_SEGMENT] = {"first_segment", 4, false, false},
           [EXAMPLE_ANSWER_BEGIN] = {"begin", 4, false, false},
           [EXAMPLE_ANSWER_END] = {"end", 4, false, false},
           [EXAMPLE_ANSWER_ROW] = {"row", 4, false, false},
           [EXAMPLE_ANSWER_FROM] = {"from", 4, true, false},
-          [EXAMPLE_ANSWER_TO] = {"to", 4, true, false}}},
+          [EXAMPLE_ANSWER_TO] = {"to", 4, true, false},
+          [EXAMPLE_ANSWER_RIGHT] = {"right", 4, true, false}}},
     [EXAMPLE_CHOOSE] =
         {"choose",
          1,

@@ -23,11 +23,13 @@
  *   regress         1        first_segment  uint32  example  likewise
  *                            label          float32 example  the number to be learned
  *   classify_tokens 1        label          uint32  token    its number in the attribute `labels`; 4294967295: none
- *   answer          1        first_segment  uint32  example  as of classify
+ *   answer          2        first_segment  uint32  example  as of classify
  *                            begin, end     uint32  example  first and last token of the answer; 0, 0: it is not here
  *                            row            uint32  example  which of the rows it is a window of, from 0
  *                            from, to       uint32  token    code points of the context that the token stands for; 0, 0:
  *                                                            it is none of the context's
+ *                            right          uint32  token    bit k: a part of right answer k of the row, which may be
+ *                                                            in other windows too; begin and end are those of the first
  *   choose          1        mark           uint8   token    bits: 1: of the text's second segment; 2: a text begins here
  *                            label          uint32  example  the number of the right text
  *   embed           1        mark           uint8   token    likewise; two texts an example
@@ -55,7 +57,7 @@ enum example_kind {
     EXAMPLE_KINDS
 };
 
-enum { EXAMPLE_COLUMNS_MAX = 6 };
+enum { EXAMPLE_COLUMNS_MAX = 7 };
 
 struct example_column {
     const char *name;
@@ -86,8 +88,11 @@ enum {                          /* columns of answer */
        EXAMPLE_ANSWER_END,
        EXAMPLE_ANSWER_ROW,
        EXAMPLE_ANSWER_FROM,
-       EXAMPLE_ANSWER_TO
+       EXAMPLE_ANSWER_TO,
+       EXAMPLE_ANSWER_RIGHT
 };
+/* Marks of a window's tokens in memory: the bits of `right`, and whether a blank stands before it in the text. */
+enum { EXAMPLE_RIGHT_MOST = 30, EXAMPLE_BEHIND_BLANK = 1 << EXAMPLE_RIGHT_MOST };
 enum { EXAMPLE_SEVERAL_MARK, EXAMPLE_SEVERAL_LABEL }; /* columns of choose; embed has the first */
 enum { EXAMPLE_SECOND_SEGMENT = 1, EXAMPLE_BEGINS_TEXT = 2 }; /* bits of mark */
 
@@ -114,7 +119,8 @@ struct example {
     int64_t predictions_room;
     int32_t *positions,
         *labels; /* [predictions_room]; of a task: the tokens that its head reads, and their labels */
-    float number;              /* to be learned, of regress */
+    int32_t row, *marks; /* of answer: which row it is a window of; [tokens], behind the labels */
+    float number;        /* to be learned, of regress */
     int64_t texts, texts_room; /* of a task: one or several */
     int32_t *text_first;       /* [texts_room + 1] their first tokens, and the end */
     int64_t prompt, chosen;    /* tokens of a preference pair's first two parts */

@@ -83,6 +83,7 @@ static void add_labels(const struct loader *l, struct slot *s, int64_t index, in
     switch (l->options.kind) {
     case EXAMPLE_ANSWER:
         memcpy(labels + 2 * index, e->labels, 2 * sizeof *labels);
+        s->next_sentence[index] = e->row;
         break;
     case EXAMPLE_CLASSIFY:
     case EXAMPLE_CHOOSE:
@@ -109,7 +110,7 @@ static void add_task(struct loader *l, struct slot *s, int64_t index)
         int32_t first = e->text_first[t], end = e->text_first[t + 1];
         for (int32_t i = first; i < end; i++) {
             s->positions[row + i] = i - first;
-            s->targets[row + i] = BATCH_IGNORED;
+            s->targets[row + i] = l->options.kind == EXAMPLE_ANSWER ? e->marks[i] : BATCH_IGNORED;
         }
         b->longest = end - first > b->longest ? end - first : b->longest;
         s->cu_rows[++b->segments] = (int32_t)(row + end);
@@ -177,7 +178,8 @@ static void give_labels(const struct loader *l, struct slot *s)
     s->batch.example_rows = s->example_rows;
     s->batch.labels = numbers || l->options.kind == EXAMPLE_EMBED ? NULL : s->masked_ids;
     s->batch.numbers = numbers ? s->numbers : NULL;
-    s->batch.masked_ids = s->batch.next_sentence = NULL;
+    s->batch.masked_ids = NULL;
+    s->batch.next_sentence = l->options.kind == EXAMPLE_ANSWER ? s->next_sentence : NULL;
     s->batch.first_masked = l->masked_before;
 }
 

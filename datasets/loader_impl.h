@@ -92,11 +92,10 @@ static inline int64_t loader_predictions(const struct loader_options *o)
                                  : texts * o->sequence_tokens;
 }
 
-/* Labels of an example at most: one for each of those rows, or the two ends of an answer. */
+/* Labels of an example at most: one for each of those rows, or the two ends of an answer and its marks. */
 static inline int64_t loader_labels(const struct loader_options *o)
 {
-    int64_t rows = loader_predictions(o);
-    return rows > 2 ? rows : 2;
+    return loader_predictions(o) + 2;
 }
 
 static inline bool loader_is_preference(const struct loader_options *o)

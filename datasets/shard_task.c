@@ -86,9 +86,31 @@ static void read_all(struct example *e)
     }
 }
 
+static status read_tokens(const struct place *p, const struct example *e, int number, int32_t *out)
+{
+    return shard_read_column(p->shard, number, p->first, e->tokens, (uint32_t *)out);
+}
+
+/* Positions are free until they are filled in. */
+static status read_marks(const struct place *p, struct example *e)
+{
+    int32_t *blank = e->positions, *marks = e->marks = e->labels + 2;
+    TRY(read_tokens(p, e, EXAMPLE_ANSWER_FROM, blank));
+    TRY(read_tokens(p, e, EXAMPLE_ANSWER_TO, marks));
+    for (int64_t i = e->tokens - 1; i > 0; i--) {
+        blank[i] = (uint32_t)blank[i] > (uint32_t)marks[i - 1] ? EXAMPLE_BEHIND_BLANK : 0;
+    }
+    blank[0] = 0;
+    TRY(read_tokens(p, e, EXAMPLE_ANSWER_RIGHT, marks));
+    for (int64_t i = 0; i < e->tokens; i++) {
+        marks[i] = (marks[i] & (EXAMPLE_BEHIND_BLANK - 1)) | blank[i];
+    }
+    return STATUS_OK;
+}
+
 static status read_window(const struct place *p, struct example *e)
 {
-    uint32_t first = 0, ends[2] = {0};
+    uint32_t first = 0, ends[2] = {0}, row = 0;
     TRY(column(p, EXAMPLE_ANSWER_FIRST_SEGMENT, &first));
     TRY(column(p, EXAMPLE_ANSWER_BEGIN, &ends[0]));
     TRY(column(p, EXAMPLE_ANSWER_END, &ends[1]));
@@ -97,6 +119,9 @@ static status read_window(const struct place *p, struct example *e)
             "%s: example %lld has %lld tokens and an answer from %u to %u", shard_path(p->shard),
             (long long)p->index, (long long)e->tokens, ends[0], ends[1]);
     one_text(e, first);
+    TRY(column(p, EXAMPLE_ANSWER_ROW, &row));
+    e->row = (int32_t)(row & INT32_MAX);
+    TRY(read_marks(p, e));
     read_all(e);
     e->labels[0] = (int32_t)ends[0];
     e->labels[1] = (int32_t)ends[1];

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "trainer/grade.h"
-#include "trainer/span.h"
+#include "trainer/grade_windows.h"
 
-/* Two numbers of an example: what was said and what is right; of answers exactness and F1. */
+/* Two numbers of an example: what was said and what is right. */
 struct value {
     int64_t sample;
     double said, right;
@@ -26,8 +26,8 @@ struct grading {
     /* of numbers: values[count] of this rank, then of all */
     struct value *values;
     int64_t count, room;
-    const struct tokenizer *tokenizer; /* of answers; else NULL */
-    double first, second;              /* correlations, or means */
+    struct grade_windows *windows; /* of answers; else NULL */
+    double first, second;          /* correlations, or exactness and F1 */
 };
 
 static const char *const class_names[] = {
@@ -93,57 +93,9 @@ static status take_number(void *user, const struct objective_example *e)
     return add_value(user, e->sample, (double)e->outputs[0], (double)e->numbers[0]);
 }
 
-/* Tokens behind the question and its delimiter, the last mark of encoders left out. */
-static void context_of(const struct grading *g, const struct objective_example *e, int64_t *first,
-                       int64_t *count)
-{
-    struct tokenizer_specials special = tokenizer_specials_of(g->tokenizer);
-    bool encoder = special.cls >= 0 && special.sep >= 0;
-    int32_t delimiter = encoder ? special.sep : tokenizer_eos(g->tokenizer);
-    int64_t at = 0;
-    while (at < e->token_count && e->tokens[at] != delimiter) {
-        at++;
-    }
-    while (at < e->token_count && e->tokens[at] == delimiter) {
-        at++; /* RoBERTa has two */
-    }
-    *first = at < e->token_count ? at : 0;
-    *count = e->token_count - *first - encoder;
-}
-
-static status text_of(const struct grading *g, const struct objective_example *e, int64_t first,
-                      int64_t last, char **out)
-{
-    size_t bytes = 0;
-    int64_t count = last == 0 ? 0 : last - first + 1; /* the first token: there is no answer */
-    return tokenizer_decode(g->tokenizer, e->tokens + first, count, true, out, &bytes);
-}
-
 static status take_answer(void *user, const struct objective_example *e)
 {
-    struct grading *g = user;
-    int64_t first, count;
-    char *said = NULL, *right = NULL;
-    struct grade_answer grade = {0};
-    REQUIRE(e->columns == 2 && e->labels != NULL && e->tokens != NULL && e->token_count == e->rows,
-            STATUS_INTERNAL, "an answer without its window");
-    context_of(g, e, &first, &count);
-    struct span none = span_none(e->outputs, e->rows), best = none;
-    if (count > 0) {
-        best = span_best(e->outputs, e->rows, first, count, SPAN_TOKENS);
-    }
-    best = none.score > best.score ? none : best;
-    status result = text_of(g, e, best.first, best.last, &said);
-    if (result == STATUS_OK) {
-        result = text_of(g, e, e->labels[0], e->labels[1], &right);
-    }
-    if (result == STATUS_OK) {
-        result = grade_answer(said, (const char *const[]){right}, 1, &grade);
-    }
-    free(said);
-    free(right);
-    TRY(result);
-    return add_value(g, e->sample, grade.exact, grade.f1);
+    return grade_windows_take(((struct grading *)user)->windows, e);
 }
 
 /* ---- making ---- */
@@ -170,7 +122,7 @@ static status make_counts(struct grading *g, const struct labels *names)
 }
 
 status grading_create(const char *objective, const struct labels *names,
-                      const struct tokenizer *tokenizer, struct grading **out)
+                      const struct tokenizer *tokenizer, double threshold, struct grading **out)
 {
     *out = NULL;
     bool labels = counts_labels(objective) && names->count > 0;
@@ -184,8 +136,9 @@ status grading_create(const char *objective, const struct labels *names,
                                       : answers ? take_answer
                                                 : take_number,
                                       g};
-    g->tokenizer = answers ? tokenizer : NULL;
-    status result = labels ? make_counts(g, names) : STATUS_OK;
+    status result = labels    ? make_counts(g, names)
+                    : answers ? grade_windows_create(tokenizer, threshold, &g->windows)
+                              : STATUS_OK;
     if (result != STATUS_OK) {
         grading_destroy(&g);
     }
@@ -199,6 +152,7 @@ void grading_destroy(struct grading **g)
         free((*g)->counts);
         free((*g)->names);
         free((*g)->values);
+        grade_windows_destroy(&(*g)->windows);
         free(*g);
         *g = NULL;
     }
@@ -213,6 +167,9 @@ void grading_begin(struct grading *g)
 {
     if (g != NULL) {
         g->count = 0;
+    }
+    if (g != NULL && g->windows != NULL) {
+        grade_windows_clear(g->windows);
     }
     if (g != NULL && g->labels > 0) { /* numbers have none, and no memory for them */
         memset(g->counts, 0, (size_t)g->labels * sizeof *g->counts);
@@ -312,13 +269,13 @@ static status correlate(struct grading *g)
     return result;
 }
 
-static void average_answers(struct grading *g)
+static status grade_answers(struct grading *g, struct comm *data)
 {
-    g->first = g->second = 0;
-    for (int64_t i = 0; i < g->count; i++) {
-        g->first += g->values[i].said / (double)g->count;
-        g->second += g->values[i].right / (double)g->count;
-    }
+    struct grade_answer mean;
+    TRY(grade_windows_mean(g->windows, data, &mean));
+    g->first = mean.exact;
+    g->second = mean.f1;
+    return STATUS_OK;
 }
 
 status grading_end(struct grading *g, struct comm *data)
@@ -329,11 +286,10 @@ status grading_end(struct grading *g, struct comm *data)
     if (g->counts != NULL) {
         return sum_counts(g, data);
     }
-    TRY(gather_values(g, data));
-    if (g->tokenizer != NULL) {
-        average_answers(g);
-        return STATUS_OK;
+    if (g->windows != NULL) {
+        return grade_answers(g, data);
     }
+    TRY(gather_values(g, data));
     return comm_agree(data, correlate(g));
 }
 
@@ -373,7 +329,7 @@ int grading_fields(const struct grading *g, struct metric *fields)
     if (g->counts != NULL) {
         return class_fields(g, fields);
     }
-    const char *const *names = g->tokenizer != NULL ? answer_names : number_names;
+    const char *const *names = g->windows != NULL ? answer_names : number_names;
     fields[0] = metric_number(names[0], g->first);
     fields[1] = metric_number(names[1], g->second);
     return 2;

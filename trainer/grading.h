@@ -1,9 +1,9 @@
 /* The metrics that need every example of an evaluation: what the heads said of each is taken from all ranks, and
  * graded (grade.h). classify, classify_tokens: precision, recall and F1, averaged and of each label. regress: Pearson's
- * and Spearman's correlations. answer: exact matches and F1 of words, of the text that the best span's tokens stand for.
+ * and Spearman's correlations. answer: exact matches and F1 of words, a mean over questions (grade_windows.h).
  *
  *     struct grading *g;
- *     TRY(grading_create("classify", &labels, tokenizer, &g));   NULL for objectives that have no such metrics
+ *     TRY(grading_create("classify", &labels, tokenizer, 0, &g));   NULL for objectives that have no such metrics
  *     grading_begin(g);
  *     ... step_evaluate, with grading_sink(g) in the step's parts ...
  *     TRY(grading_end(g, mesh.data));
@@ -23,11 +23,12 @@ enum { GRADING_LABELS_TOLD = 32, GRADING_FIELDS = 8 + 4 * GRADING_LABELS_TOLD };
 
 struct grading;
 
-/* grading_create - names: of the labels; they are copied. tokenizer: for answers, the caller's; NULL: they are not graded. *out NULL where the objective has no such metrics.
+/* grading_create - names: of the labels; they are copied. tokenizer: for answers, the caller's; NULL: they are not graded. threshold: of
+ * having no answer (grade_windows.h). *out NULL where the objective has no such metrics.
  *
  * Errors    STATUS_INTERNAL (memory) */
 status grading_create(const char *objective, const struct labels *names,
-                      const struct tokenizer *tokenizer, struct grading **out);
+                      const struct tokenizer *tokenizer, double threshold, struct grading **out);
 void grading_destroy(struct grading **g);
 
 /* grading_names - what grading_fields will have, but for single labels'; NULL ends the list. */

@@ -252,8 +252,9 @@ static status make_grading(struct job *job)
     if (job->labels != NULL) {
         TRY(labels_read_text(job->labels, "the training shards", &names));
     }
-    status result = grading_create(job->session.recipe.objective, &names, job->session.tokenizer,
-                                   &job->grading);
+    const struct recipe *r = &job->session.recipe;
+    status result = grading_create(r->objective, &names, job->session.tokenizer,
+                                   r->answer.no_answer_threshold, &job->grading);
     labels_free(&names);
     return result;
 }

@@ -71,7 +71,7 @@ static const char *find_word(const char *word, const char *const *words, int cou
  * synonym or a near miss in the section, else the same word or a synonym in another section. */
 static const char *meant_key(const char *section, const char *word)
 {
-    const char *words[SETTINGS_MAX + CHOICES_MAX];
+    const char *words[SETTINGS_MAX + SECTIONS_MAX];
     int count = candidates(section, words);
     const char *synonym = recipe_table_synonym(word);
     const char *found = find_word(synonym, words, count);
@@ -133,7 +133,7 @@ static status take_section(struct reading *r, const struct node *section)
 
 static status take_tree(struct reading *r, const struct node *tree)
 {
-    int lines[CHOICES_MAX] = {0};
+    int lines[SECTIONS_MAX] = {0};
     for (const struct node *node = tree->first; node != NULL; node = node->next) {
         if (!is_section(node->key)) {
             TRY(take_setting(r, "", node));

@@ -55,10 +55,12 @@ struct recipe {
         char architecture[RECIPE_NAME_BYTES];
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
         int64_t num_kv_heads; /* null: as num_heads; resolved after parsing */
-        double rope_theta;
-        int64_t vocab_size;       /* 0: the tokenizer's */
-        double dropout;           /* hidden states and embeddings */
-        double attention_dropout; /* null: as dropout; resolved after parsing */
+        double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+        char rope_type[RECIPE_NAME_BYTES]; /* default | linear | llama3 */
+        int64_t rope_original_positions;   /* null: as max_position_embeddings; resolved */
+        int64_t vocab_size;                /* 0: the tokenizer's */
+        double dropout;                    /* hidden states and embeddings */
+        double attention_dropout;          /* null: as dropout; resolved after parsing */
         double layer_norm_epsilon;
         char activation
             [RECIPE_NAME_BYTES];  /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu) */
@@ -148,6 +150,9 @@ struct recipe {
     struct {
         double center_rewards_coefficient;
     } reward;
+    struct {
+        double no_answer_threshold;
+    } answer;
     struct {
         int64_t every;   /* steps; 0: only before the first and after the last step */
         int64_t batches; /* of the global size; 0: the whole held-out part */

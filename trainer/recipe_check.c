@@ -64,6 +64,9 @@ static void resolve(const struct reading *r)
                                    : strcmp(c->model.architecture, "roberta") == 0 ? 1
                                                                                    : 0;
     }
+    if (c->model.rope_original_positions == 0) {
+        c->model.rope_original_positions = c->model.max_position_embeddings;
+    }
     if (c->mlm.max_predictions == 0) {
         double most = ceil(c->mlm.mask_probability * (double)c->data.sequence_length - 1e-9);
         c->mlm.max_predictions = most < 1 ? 1 : (int64_t)most;
@@ -110,6 +113,25 @@ static status check_heads(const struct reading *r)
     return STATUS_OK;
 }
 
+static status check_rotary(const struct reading *r)
+{
+    const struct recipe *c = r->recipe;
+    bool plain = strcmp(c->model.rope_type, "default") == 0;
+    if (!plain && strcmp(c->model.architecture, "llama") != 0) {
+        return recipe_fail(r, place_of_pair(r, "model.rope_type", "model.architecture"),
+                           "model.rope_type", "%s needs model.architecture llama, not %s",
+                           c->model.rope_type, c->model.architecture);
+    }
+    if (strcmp(c->model.rope_type, "llama3") == 0 &&
+        !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor)) {
+        return recipe_fail(
+            r, place_of_pair(r, "model.rope_low_freq_factor", "model.rope_high_freq_factor"),
+            "model.rope_low_freq_factor", "%g is not less than model.rope_high_freq_factor, %g",
+            c->model.rope_low_freq_factor, c->model.rope_high_freq_factor);
+    }
+    return STATUS_OK;
+}
+
 static status check_model(const struct reading *r)
 {
     const struct recipe *c = r->recipe;
@@ -119,6 +141,7 @@ static status check_model(const struct reading *r)
                            (long long)c->model.hidden_size, (long long)c->model.num_heads);
     }
     TRY(check_heads(r));
+    TRY(check_rotary(r));
     int64_t skipped = skipped_positions(c);
     if (c->data.sequence_length > c->model.max_position_embeddings - skipped) {
         return recipe_fail(

@@ -35,7 +35,7 @@ struct setting {
     const char *meaning; /* one sentence for recipes/README.md, without the full stop */
 };
 
-enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, CHOICES_MAX = 24 };
+enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, SECTIONS_MAX = 32, CHOICES_MAX = 24 };
 
 extern const struct setting recipe_table[];
 extern const int recipe_table_count;

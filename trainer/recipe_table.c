@@ -35,6 +35,16 @@ const struct setting recipe_table[] = {
      .meaning = "llama: key-value heads, each shared by num_heads / num_kv_heads heads"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .meaning = "llama: base of its rotary positions"},
+    {"model.rope_type", SETTING_CHOICE, FIELD(model.rope_type), "default", .choices = "default|linear|llama3",
+     .meaning = "llama: how rotary positions are slowed for longer texts; linear: all by rope_factor; llama3: the slow ones, as in Llama 3.1 and later"},
+    {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
+     .meaning = "linear, llama3: how much slower"},
+    {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0", WITHIN(0, 1e6),
+     .meaning = "llama3: what turns so often within rope_original_positions, or less, is slowed wholly"},
+    {"model.rope_high_freq_factor", SETTING_NUMBER, FIELD(model.rope_high_freq_factor), "4.0", ABOVE(0, 1e6),
+     .meaning = "llama3: what turns so often, or more, is not slowed"},
+    {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null", .null = "max_position_embeddings", WITHIN(1, 1048576),
+     .meaning = "llama3: positions before the texts became longer (original_max_position_embeddings)"},
     {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null", .null = "4 times hidden_size", WITHIN(1, 1048576),
      .meaning = "inner width of the feed-forward layers"},
     {"model.max_position_embeddings", SETTING_INTEGER, FIELD(model.max_position_embeddings), "1024", WITHIN(1, 1048576),
@@ -197,6 +207,8 @@ const struct setting recipe_table[] = {
      .meaning = "compute a pair's prompt once for both of its answers; auto: on CPUs"},
     {"reward.center_rewards_coefficient", SETTING_NUMBER, FIELD(reward.center_rewards_coefficient), "0.0", WITHIN(0, 1e6),
      .meaning = "holds the rewards of a pair's two answers around 0: times the square of their sum; TRL's documentation recommends 0.01"},
+    {"answer.no_answer_threshold", SETTING_NUMBER, FIELD(answer.no_answer_threshold), "0.0", WITHIN(-1e9, 1e9), .resume = true,
+     .meaning = "a question has no answer where this scores so much more than the best span (transformers' null_score_diff_threshold); 1e9: each has one, as in SQuAD 1.1"},
 
     {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null", .null = "250 where data.validation is given, else 0", .null_value = -1, WITHIN(0, STEPS_MAX), .resume = true,
      .meaning = "steps between evaluations; 0: only before the first step and after the last, which is done always"},
@@ -240,6 +252,7 @@ const struct section recipe_sections[] = {
     {"train", "How long, and with what."},
     {"dpo", "Preference pairs (`objective: dpo`). Names and defaults are TRL's. The reference is what `model.init_from` names."},
     {"reward", "Reward models (`objective: reward`), on the same pairs. Names are TRL's; `dpo.shared_prefix` holds for them too."},
+    {"answer", "Answers in texts (`objective: answer`), in evaluations and for `bireme answer`."},
     {"evaluate", "The held-out loss and other metrics, and what is decided by them."},
     {"checkpoint", "What is saved."},
     {"log", "What is told."},
@@ -254,7 +267,7 @@ const struct synonym recipe_synonyms[] = {
     {"n_positions", "max_position_embeddings"}, {"n_ctx", "max_position_embeddings"}, {"block_size", "sequence_length"},
     {"seq_length", "sequence_length"}, {"seq_len", "sequence_length"}, {"max_seq_len", "sequence_length"}, {"context_length", "sequence_length"},
     {"resid_pdrop", "dropout"}, {"embd_pdrop", "dropout"}, {"hidden_dropout", "dropout"}, {"attn_pdrop", "attention_dropout"},
-    {"layer_norm_eps", "layer_norm_epsilon"}, {"norm_eps", "layer_norm_epsilon"}, {"rms_norm_eps", "layer_norm_epsilon"}, {"rotary_base", "rope_theta"}, {"init_std", "initializer_range"},
+    {"layer_norm_eps", "layer_norm_epsilon"}, {"norm_eps", "layer_norm_epsilon"}, {"rms_norm_eps", "layer_norm_epsilon"}, {"rotary_base", "rope_theta"}, {"rope_scaling", "rope_type"}, {"original_max_position_embeddings", "rope_original_positions"}, {"init_std", "initializer_range"},
     {"activation_function", "activation"}, {"hidden_act", "activation"}, {"tied", "tie_word_embeddings"}, {"vocabulary", "vocab_size"},
     {"r", "rank"}, {"lora_r", "rank"}, {"lora_alpha", "alpha"}, {"lora_dropout", "dropout"}, {"use_rslora", "rslora"}, {"target_modules", "targets"}, {"lora", "adapter"}, {"peft", "adapter"},
     {"packing_strategy", "packing"}, {"max_seq_length", "max_length"}, {"train_on_inputs", "completion_only_loss"},
@@ -277,6 +290,8 @@ const int recipe_table_count = sizeof recipe_table / sizeof recipe_table[0];
 const int recipe_section_count = sizeof recipe_sections / sizeof recipe_sections[0];
 const int recipe_synonym_count = sizeof recipe_synonyms / sizeof recipe_synonyms[0];
 
+_Static_assert(sizeof recipe_sections / sizeof recipe_sections[0] <= SECTIONS_MAX,
+               "raise SECTIONS_MAX");
 _Static_assert(sizeof recipe_table / sizeof recipe_table[0] <= SETTINGS_MAX, "raise SETTINGS_MAX");
 
 int recipe_table_find(const char *key)

@@ -347,8 +347,8 @@ static void test_windows(void)
         strcat(context, i == 30 ? "answer " : "the ");
     }
     snprintf(rows, sizeof rows,
-             "{\"question\": \"user\", \"context\": \"%s\", \"answer\": \"answer\", "
-             "\"answer_start\": 120}\n"
+             "{\"question\": \"user\", \"context\": \"%s\", \"answers\": {\"text\": [\"answer\", "
+             "\"the answer\", \"answer\"], \"answer_start\": [120, 116, 120]}}\n"
              "{\"question\": \"user\", \"context\": \"yes or no\", \"answers\": {\"text\": [], "
              "\"answer_start\": []}}\n",
              context);
@@ -360,7 +360,7 @@ static void test_windows(void)
     int64_t windows = shard_header_of(shard)->documents, inside = 0;
     CHECK(windows > 4);
     for (int64_t i = 0; i < windows; i++) {
-        uint32_t begin, end, row, from;
+        uint32_t begin, end, row, from, right[2], question;
         int64_t start;
         int32_t id;
         CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_BEGIN, i, 1, &begin));
@@ -371,6 +371,9 @@ static void test_windows(void)
             CHECK_OK(shard_read_documents(shard, i, 1, &start));
             CHECK_OK(shard_read(shard, start + begin, 1, &id));
             CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_FROM, start + begin, 1, &from));
+            CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_RIGHT, start + begin - 1, 2, right));
+            CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_FIRST_SEGMENT, i, 1, &question));
+            CHECK(right[1] == 3 && right[0] == (begin > question ? 2 : 0));
             CHECK(from == 120 && id != tokenizer_find(wordpiece, "the"));
             inside++;
         }
@@ -395,6 +398,12 @@ static void test_windows(void)
     CHECK(b.masked == b.rows && b.masked_rows[b.rows - 1] == b.rows - 1);
     CHECK(b.labels[0] == 0 && b.labels[1] == 0);
     CHECK(b.segment_ids[0] == 0 && b.segment_ids[b.cu_rows[1] - 1] == 1);
+    CHECK(b.next_sentence[0] == 0 && b.next_sentence[1] == 0);
+    int64_t at = 0;
+    while (b.segment_ids[at] == 0) {
+        at++;
+    }
+    CHECK(b.targets[at] == 0 && b.targets[at + 1] == EXAMPLE_BEHIND_BLANK);
     CHECK_OK(loader_close(&loader));
 }
 
@@ -575,9 +584,9 @@ static void test_damage(void)
     check_damage(EXAMPLE_REGRESS, (const uint32_t *[]){one, infinite}, "the label inf");
     check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){two}, "the label 2 of 2");
     check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){unlabelled}, "has no label");
-    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, two, one, none, none, none},
+    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, two, one, none, none, none, none},
                  "an answer from 2 to 1");
-    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, none, four, none, none, none},
+    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, none, four, none, none, none, none},
                  "an answer from 0 to 4");
     check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){none, none}, "or none");
     check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){two, none}, "more than 2 texts");

@@ -163,10 +163,12 @@ answer() {
             print right > "answer.right"
         } }'
     run 0 tokenizer train --type wordpiece --vocab-size 120 --input answer.jsonl --output tok
-    run 0 prepare --objective answer --tokenizer tok --input answer.jsonl --validation-input answer.jsonl --sequence-length 64 --output answers
+    run 0 prepare --objective answer --tokenizer tok --input answer.jsonl --validation-input answer.jsonl --sequence-length 21 --output answers
     run 0 train bert.yaml objective=answer run_dir=reads 'data.train=answers/train-*.h5' 'data.validation=answers/validation-*.h5' \
-        model.max_position_embeddings=64 train.max_steps=60 evaluate.every=60 evaluate.batches=null evaluate.metric=exact_match checkpoint.keep_best=true
+        answer.no_answer_threshold=1e9 model.max_position_embeddings=64 data.sequence_length=21 train.max_steps=60 evaluate.every=60 evaluate.batches=null evaluate.metric=exact_match checkpoint.keep_best=true
     grep -q '"event":"evaluate","step":60.*"exact_match":0\.' reads/metrics.jsonl || fail 'no exact matches in the metrics'
+    run 0 evaluate --checkpoint reads --data 'answers/validation-*.h5' --set answer.no_answer_threshold=-1e9
+    awk '$1 == "exact_match" { exit !($2 <= 0.05) }' out || fail 'questions have answers, whatever the threshold' # "the" is no word
     run 0 evaluate --checkpoint reads --data 'answers/validation-*.h5'
     mv out told_by_evaluate
     run 0 answer --checkpoint reads answer.lines
@@ -175,6 +177,7 @@ answer() {
     paste <(cut -f1 out | normal) <(normal <answer.right) | awk -F'\t' '{ right += $1 == $2 } END { print right / NR }' >share
     awk '$1 == "exact_match" { print $2 }' told_by_evaluate | paste share - |
         awk '{ d = $1 - $2; exit !(NF == 2 && d * d <= 1e-10 && $1 > 0 && $1 < 1) }' || fail "answer has $(cat share), evaluate $(cat told_by_evaluate)"
+    [ "$(awk '$1 == "examples" { print $2 }' told_by_evaluate)" -gt 90 ] || fail 'no text has two windows'
     awk '$1 == "exact_match" { e = $2 } $1 == "f1" { exit !($2 >= e && $2 < 1) }' told_by_evaluate || fail 'F1 is below the exact matches'
     # one question for a long text, in windows: what is told stands where it is said to
     { tr '\n' ' ' <answer.right | sed 's/form/f\xc3\xb6rm/g' && echo; } >long

@@ -1,6 +1,11 @@
 /* Metrics of examples that the ranks have between them, against those of all examples in one place. */
+#include <unistd.h>
+
+#include "base/file.h"
+#include "datasets/example.h"
 #include "tests/check.h"
 #include "trainer/grade.h"
+#include "trainer/grade_windows.h"
 #include "trainer/grading.h"
 
 enum { EXAMPLES = 101, LABELS = 4, WORDS_MOST = 3 };
@@ -119,24 +124,112 @@ static void check_numbers(struct grading *g)
     CHECK(field(fields, count, "spearman") == spearman && spearman > 0.5 && spearman < 1);
 }
 
+/* ---- answers in windows ---- */
+
+enum { CLS = 2, SEP = 3, BLANK = EXAMPLE_BEHIND_BLANK, WINDOW_TOKENS = 9 };
+
+static const char vocabulary[] =
+    "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nwhat\nin\njune\n1845\nthe\nu\n.\ns\n##er\n";
+
+/* One window: what it says best, and how much better than none. */
+struct window {
+    int32_t row, count, first, last;
+    float score, none;
+    int32_t tokens[WINDOW_TOKENS], marks[WINDOW_TOKENS];
+};
+
+/* Row 0, in two windows: "in June 1845" and "June 1845" are right, and the second window, which has a part of both, says
+ * "1845": F1 2/3. Row 1 has no answer, and says so by 0.5. Row 2: "U.S. s er" is right and "U.S." is said: words "us", "ser"
+ * and "us", F1 2/3; with a blank between all pieces it would be 6/7. */
+static const struct window windows[] = {
+    {0, 7, 3, 3, 1, 0, {CLS, 5, SEP, 6, 7, 8, SEP}, {0, 0, 0, 1, BLANK | 3, BLANK | 3, 0}},
+    {0, 7, 3, 3, 5, 4, {CLS, 5, SEP, 8, 9, 5, SEP}, {0, 0, 0, 3, BLANK, BLANK, 0}},
+    {1, 5, 3, 3, 0.5, 1, {CLS, 5, SEP, 5, SEP}, {0}},
+    {2,
+     9,
+     3,
+     6,
+     2,
+     1,
+     {CLS, SEP, SEP, 10, 11, 12, 11, 12, 13},
+     {0, 0, 0, 1, 1, 1, 1, BLANK | 1, 1}},
+};
+
+static void take_window(struct grade_windows *w, int index)
+{
+    const struct window *one = &windows[index];
+    float outputs[WINDOW_TOKENS][2];
+    for (int i = 0; i < one->count; i++) {
+        outputs[i][0] = outputs[i][1] = -20;
+    }
+    outputs[0][0] = one->none;
+    outputs[0][1] = 0;
+    outputs[one->first][0] = one->score;
+    outputs[one->last][1] = 0;
+    struct objective_example e = {.sample = 10 + index,
+                                  .rows = one->count,
+                                  .columns = 2,
+                                  .outputs = outputs[0],
+                                  .tokens = one->tokens,
+                                  .token_count = one->count,
+                                  .marks = one->marks,
+                                  .row = one->row};
+    CHECK_OK(grade_windows_take(w, &e));
+}
+
+static void check_windows(const struct tokenizer *t, double threshold, double exact, double f1)
+{
+    struct grade_windows *w;
+    struct grade_answer mean;
+    CHECK_OK(grade_windows_create(t, threshold, &w));
+    for (int round = 0; round < 2; round++) { /* an evaluation begins anew */
+        grade_windows_clear(w);
+        for (int i = (int)(sizeof windows / sizeof *windows) - 1; i >= 0; i--) {
+            if (is_mine(i)) {
+                take_window(w, i);
+            }
+        }
+        CHECK_OK(grade_windows_mean(w, world, &mean));
+        CHECK_NEAR(mean.exact, exact, 1e-12);
+        CHECK_NEAR(mean.f1, f1, 1e-12);
+    }
+    grade_windows_destroy(&w);
+}
+
+static void test_windows(void)
+{
+    char folder[] = "/tmp/bireme-windows-XXXXXX", path[FILE_PATH_BYTES];
+    struct tokenizer *t = NULL;
+    CHECK(mkdtemp(folder) != NULL);
+    CHECK_OK(file_join(path, folder, "vocab.txt"));
+    CHECK_OK(file_write(path, vocabulary, sizeof vocabulary - 1));
+    CHECK_OK(tokenizer_open(folder, &t));
+    check_windows(t, 0, 1.0 / 3, 7.0 / 9);
+    check_windows(t, 0.6, 0, 4.0 / 9);        /* 0.5 is not enough for none */
+    check_windows(t, -100, 1.0 / 3, 1.0 / 3); /* nothing has an answer */
+    CHECK_OK(tokenizer_destroy(&t));
+    CHECK_OK(file_remove_tree(folder));
+}
+
 int main(int argc, char **argv)
 {
     const char *texts[LABELS] = {"a", "b.c", "c", "d"};
     struct labels names = {.count = LABELS, .names = texts}, none = {0};
     struct grading *g;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
-    CHECK_OK(grading_create("clm", &none, NULL, &g));
+    CHECK_OK(grading_create("clm", &none, NULL, 0, &g));
     CHECK(g == NULL && grading_sink(g) == NULL && grading_fields(g, NULL) == 0);
     grading_begin(g);
     CHECK_OK(grading_end(g, world));
-    CHECK_OK(grading_create("classify_tokens", &names, NULL, &g));
+    CHECK_OK(grading_create("classify_tokens", &names, NULL, 0, &g));
     check_words(g);
     check_words(g); /* an evaluation begins anew */
     grading_destroy(&g);
-    CHECK_OK(grading_create("regress", &none, NULL, &g));
+    CHECK_OK(grading_create("regress", &none, NULL, 0, &g));
     check_numbers(g);
     check_numbers(g);
     grading_destroy(&g);
+    test_windows();
     CHECK_OK(comm_destroy(&world));
     return 0;
 }

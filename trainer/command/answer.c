@@ -15,10 +15,9 @@
 #include "trainer/span.h"
 
 struct request {
-    const char *checkpoint, *question, *path;
-    struct option_list overrides;
+    struct asking_request asked;
+    const char *question;
     int64_t tokens;
-    bool json;
 };
 
 /* A line whose windows are on their way through the model. */
@@ -29,7 +28,7 @@ struct line {
     int64_t left; /* windows that have not been answered yet */
     struct span best;
     int64_t begin, end; /* of the best: code points of the context */
-    double none;        /* the least score of having no answer */
+    struct span none;   /* of having no answer: the one with the least score */
     struct line *next;
 };
 
@@ -38,8 +37,9 @@ struct answering {
     struct line *lines; /* all that are not told yet, the oldest first */
     struct line *of[ASKING_TEXTS];
     struct answers_window window[ASKING_TEXTS];
-    int32_t *rows;  /* 0, 1, ... */
-    float *outputs; /* [rows of a batch, 2] */
+    double threshold; /* of having no answer */
+    int32_t *rows;    /* 0, 1, ... */
+    float *outputs;   /* [rows of a batch, 2] */
 };
 
 static void drop_line(struct answering *c)
@@ -56,17 +56,18 @@ static void drop_line(struct answering *c)
 static status print_answer(const struct answering *c, const struct line *l)
 {
     struct text context = {l->context, strlen(l->context)};
-    bool found = l->best.score >= l->none;
+    bool found = !(l->none.score - l->best.score > c->threshold);
+    double probability = found ? l->best.probability : l->none.probability;
     size_t begin = found ? answers_byte(&context, l->begin) : 0;
     size_t end = found ? answers_byte(&context, l->end) : 0;
-    if (!c->q->json) {
-        printf("%.*s\t%.4f\n", (int)(end - begin), l->context + begin, l->best.probability);
+    if (!c->q->asked.json) {
+        printf("%.*s\t%.4f\n", (int)(end - begin), l->context + begin, probability);
         return STATUS_OK;
     }
-    return report_print(json_pack(
-        "{s:s, s:s#, s:I, s:I, s:f}", "question", l->question, "answer", l->context + begin,
-        (int)(end - begin), "begin", (json_int_t)(found ? l->begin : 0), "end",
-        (json_int_t)(found ? l->end : 0), "probability", l->best.probability));
+    return report_print(json_pack("{s:s, s:s#, s:I, s:I, s:f}", "question", l->question, "answer",
+                                  l->context + begin, (int)(end - begin), "begin",
+                                  (json_int_t)(found ? l->begin : 0), "end",
+                                  (json_int_t)(found ? l->end : 0), "probability", probability));
 }
 
 /* What one window says. */
@@ -79,7 +80,8 @@ static void take_window(const struct answering *c, struct line *l, const struct 
         l->begin = l->answers.begin.ids[w->token + s.first - w->context];
         l->end = l->answers.end.ids[w->token + s.last - w->context];
     }
-    l->none = fmin(l->none, span_none(outputs, tokens).score);
+    struct span none = span_none(outputs, tokens);
+    l->none = none.score < l->none.score ? none : l->none;
 }
 
 static status answer(struct asking *a)
@@ -126,7 +128,7 @@ static status make_line(struct answering *c, const char *text, struct line **out
     }
     *out = *end = l;
     l->best.score = -INFINITY;
-    l->none = INFINITY;
+    l->none.score = INFINITY;
     l->text = strdup(text);
     REQUIRE(l->text != NULL, STATUS_INTERNAL, "out of memory");
     char *tab = question == NULL ? strchr(l->text, '\t') : NULL;
@@ -167,6 +169,7 @@ static status prepare(struct asking *a, const char *checkpoint)
     REQUIRE(strcmp(a->session.recipe.objective, "answer") == 0, STATUS_DATA,
             "%s was trained for %s: answer needs a model that was trained with objective answer",
             checkpoint, a->session.recipe.objective);
+    c->threshold = a->session.recipe.answer.no_answer_threshold;
     c->rows = calloc((size_t)a->rows, sizeof *c->rows);
     c->outputs = calloc((size_t)(2 * a->rows), sizeof *c->outputs);
     REQUIRE(c->rows != NULL && c->outputs != NULL, STATUS_INTERNAL,
@@ -179,14 +182,15 @@ static status prepare(struct asking *a, const char *checkpoint)
 
 static status ask(struct asking *a, const struct request *q)
 {
-    TRY(asking_open(a, q->checkpoint, &q->overrides));
-    TRY(prepare(a, q->checkpoint));
-    TRY(lines_read(q->path, take, a));
+    TRY(asking_open(a, &q->asked));
+    TRY(prepare(a, q->asked.checkpoint));
+    TRY(lines_read(q->asked.path, take, a));
     return asking_finish(a);
 }
 
-static status run(const struct request *q)
+static status run(const struct asking_request *asked)
 {
+    const struct request *q = (const struct request *)asked;
     struct answering c = {.q = q};
     struct asking a = {.command = "answer", .answer = answer, .user = &c};
     status result = ask(&a, q);
@@ -202,17 +206,11 @@ static status run(const struct request *q)
 status command_answer(int argc, char **argv)
 {
     struct request q = {0};
-    bool help = false;
     const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/"},
         {"question", OPTION_TEXT, &q.question, "TEXT", NULL,
          "asked of every line; else each line has its own, and the text behind a tab"},
         {"max-answer-tokens", OPTION_INTEGER, &q.tokens, "N", "30", "longer spans are no answers",
          .least = 1, .most = 1e6},
-        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object a line"},
     };
     struct options options = {
         .usage = "bireme answer --checkpoint DIR [--question TEXT] [FILE]",
@@ -222,12 +220,7 @@ status command_answer(int argc, char **argv)
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand = "FILE",
-        .operands_least = 0,
         .operands_most = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    q.path = options.operand_count > 0 ? options.operands[0] : NULL;
-    status result = help ? STATUS_OK : run(&q);
-    free(q.overrides.items);
-    return result;
+    return asking_command(&options, false, argc, argv, &q.asked, run);
 }

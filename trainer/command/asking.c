@@ -6,6 +6,44 @@
 #include "base/log.h"
 #include "datasets/texts.h"
 
+enum { FLAGS_MAX = 16, SHARED_FLAGS = 4 };
+
+status asking_command(const struct options *options, bool truncates, int argc, char **argv,
+                      struct asking_request *q, status (*run)(const struct asking_request *q))
+{
+    const struct option checkpoint = {
+        "checkpoint", OPTION_TEXT,     &q->checkpoint,
+        "DIR",        OPTION_REQUIRED, "a run folder, its checkpoints/, one of these, or final/"};
+    const struct option last[] = {
+        {"truncate", OPTION_FLAG, &q->truncate, NULL, NULL,
+         "cut texts with more tokens than the model has positions; else they are an error"},
+        {"set", OPTION_LIST, &q->overrides, "KEY=VALUE...", NULL,
+         "settings of the recipe that differ here"},
+        {"json", OPTION_FLAG, &q->json, NULL, NULL, "one JSON object a line"},
+    };
+    struct option table[FLAGS_MAX] = {checkpoint};
+    struct options all = *options;
+    int count = 1, first = truncates ? 0 : 1;
+    bool help = false;
+    REQUIRE(options->count <= FLAGS_MAX - SHARED_FLAGS, STATUS_INTERNAL, "%d flags",
+            options->count);
+    for (int i = 0; i < options->count; i++) {
+        table[count++] = options->table[i];
+    }
+    for (size_t i = (size_t)first; i < sizeof last / sizeof last[0]; i++) {
+        table[count++] = last[i];
+    }
+    all.table = table;
+    all.count = count;
+    TRY(options_parse(&all, argc, argv, &help));
+    q->operands = all.operands;
+    q->operand_count = all.operand_count;
+    q->path = all.operand_count > 0 ? all.operands[0] : NULL;
+    status result = help ? STATUS_OK : run(q);
+    free(q->overrides.items);
+    return result;
+}
+
 bool asking_is_encoder(const struct asking *a)
 {
     const char *architecture = a->session.recipe.model.architecture;
@@ -25,12 +63,13 @@ static status require_usable(const struct asking *a, const char *checkpoint)
     return STATUS_OK;
 }
 
-status asking_open(struct asking *a, const char *checkpoint, const struct option_list *overrides)
+status asking_open(struct asking *a, const struct asking_request *q)
 {
+    a->truncate = q->truncate;
     TRY(comm_self_create(&a->world));
-    TRY(session_open_checkpoint(&a->session, a->world, checkpoint, overrides->items,
-                                overrides->count, 0));
-    TRY(require_usable(a, checkpoint));
+    TRY(session_open_checkpoint(&a->session, a->world, q->checkpoint, q->overrides.items,
+                                q->overrides.count, 0));
+    TRY(require_usable(a, q->checkpoint));
     int64_t micro = session_rows(&a->session.recipe);
     int64_t positions = model_config_of(a->session.model)->positions;
     a->rows = micro > positions ? micro : positions;

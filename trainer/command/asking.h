@@ -1,7 +1,7 @@
 /* Texts that a model is asked about, in batches: what `fill-mask`, `embed` and the commands like them share.
  *
  *     struct asking a = {.command = "embed", .answer = answer, .user = &mine};
- *     TRY(asking_open(&a, checkpoint, &overrides));
+ *     TRY(asking_open(&a, q));
  *     TRY(asking_add(&a, text, NULL));      calls answer when a batch is full
  *     TRY(asking_finish(&a));               and for what is left
  *     TRY(asking_close(&a));                always
@@ -13,6 +13,22 @@
 #include "trainer/session.h"
 
 enum { ASKING_TEXTS = 32 };
+
+/* What every one of these commands is asked; its own request begins with this. */
+struct asking_request {
+    const char *checkpoint, *path; /* NULL: standard input */
+    struct option_list overrides;
+    bool json, truncate;
+    char *const *operands;
+    int operand_count;
+};
+
+/* asking_command - run(q) as argv asks. To the flags in options->table, which are the command's own, come --checkpoint in
+ * front and --set and --json behind, with truncates also --truncate. The first operand is the path.
+ *
+ * Errors    STATUS_USAGE; those of run */
+status asking_command(const struct options *options, bool truncates, int argc, char **argv,
+                      struct asking_request *q, status (*run)(const struct asking_request *q));
 
 struct asking {
     const char *command;
@@ -37,7 +53,7 @@ struct asking {
  *
  * Errors    of session_open_checkpoint; STATUS_DATA where there is no tokenizer, or an encoder's has no [CLS]
  *           and [SEP] */
-status asking_open(struct asking *a, const char *checkpoint, const struct option_list *overrides);
+status asking_open(struct asking *a, const struct asking_request *q);
 
 /* asking_is_encoder - attention to both sides: its texts stand between [CLS] and [SEP]. */
 bool asking_is_encoder(const struct asking *a);

@@ -15,10 +15,8 @@
 enum { LABEL_BYTES = 32, WORDS_MOST = 4096 };
 
 struct request {
-    const char *checkpoint, *path;
-    struct option_list overrides;
+    struct asking_request asked;
     int64_t top;
-    bool truncate, json;
 };
 
 struct classifying {
@@ -72,7 +70,7 @@ static status print_labels(const struct asking *a, const char *text, const float
             best = c->shares[l] > c->shares[best] ? l : best;
         }
         const char *label = label_name(a, best, name);
-        if (c->q->json) {
+        if (c->q->asked.json) {
             json_array_append_new(
                 list, json_pack("{s:s, s:f}", "label", label, "probability", c->shares[best]));
         } else {
@@ -80,7 +78,7 @@ static status print_labels(const struct asking *a, const char *text, const float
         }
         c->shares[best] = -1;
     }
-    if (c->q->json) {
+    if (c->q->asked.json) {
         return report_print(json_pack("{s:s, s:o}", "text", text, "labels", list));
     }
     json_decref(list);
@@ -90,7 +88,7 @@ static status print_labels(const struct asking *a, const char *text, const float
 
 static status print_number(const struct classifying *c, const char *text, double number)
 {
-    if (c->q->json) {
+    if (c->q->asked.json) {
         return report_print(json_pack("{s:s, s:f}", "text", text, "value", number));
     }
     printf("%.6g\n", number);
@@ -156,14 +154,14 @@ static status print_words(const struct asking *a, int index)
         const char *word = next_word(&at, &bytes);
         int64_t best = softmax(c->outputs + w * c->labels, c->labels, c->shares);
         const char *label = label_name(a, best, name);
-        if (c->q->json) {
+        if (c->q->asked.json) {
             json_array_append_new(list, json_pack("{s:s#, s:s, s:f}", "token", word, bytes, "label",
                                                   label, "probability", c->shares[best]));
         } else {
             printf("%.*s\t%s\n", bytes, word, label);
         }
     }
-    if (c->q->json) {
+    if (c->q->asked.json) {
         return report_print(json_pack("{s:s, s:o}", "text", a->text[index], "tokens", list));
     }
     json_decref(list);
@@ -249,7 +247,7 @@ static status print_choice(struct classifying *c, const char *text)
         outputs[i] = (float)c->shares[i];
     }
     int64_t best = softmax(outputs, c->choices, c->shares);
-    if (!c->q->json) {
+    if (!c->q->asked.json) {
         printf("%lld\t%.4f\n", (long long)best, c->shares[best]);
         return STATUS_OK;
     }
@@ -317,19 +315,20 @@ static status prepare(struct asking *a, const char *checkpoint)
 static status ask(struct asking *a, const struct request *q)
 {
     const struct classifying *c = a->user;
-    TRY(asking_open(a, q->checkpoint, &q->overrides));
-    TRY(prepare(a, q->checkpoint));
+    TRY(asking_open(a, &q->asked));
+    TRY(prepare(a, q->asked.checkpoint));
     lines_visit take = c->task == MODEL_TEXTS    ? take_text
                        : c->task == MODEL_TOKENS ? take_words
                                                  : take_choices;
-    TRY(lines_read(q->path, take, a));
+    TRY(lines_read(q->asked.path, take, a));
     return asking_finish(a);
 }
 
-static status run(const struct request *q)
+static status run(const struct asking_request *asked)
 {
+    const struct request *q = (const struct request *)asked;
     struct classifying c = {.q = q};
-    struct asking a = {.command = "classify", .user = &c, .truncate = q->truncate};
+    struct asking a = {.command = "classify", .user = &c};
     status result = ask(&a, q);
     free(c.rows);
     free(c.outputs);
@@ -341,17 +340,9 @@ static status run(const struct request *q)
 status command_classify(int argc, char **argv)
 {
     struct request q = {0};
-    bool help = false;
     const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/"},
         {"top-k", OPTION_INTEGER, &q.top, "K", "1", "labels that are told of a text", .least = 1,
          .most = 1e6},
-        {"truncate", OPTION_FLAG, &q.truncate, NULL, NULL,
-         "cut texts with more tokens than the model has positions; else they are an error"},
-        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object a line"},
     };
     struct options options = {
         .usage = "bireme classify --checkpoint DIR [FILE]",
@@ -368,12 +359,7 @@ status command_classify(int argc, char **argv)
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand = "FILE",
-        .operands_least = 0,
         .operands_most = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    q.path = options.operand_count > 0 ? options.operands[0] : NULL;
-    status result = help ? STATUS_OK : run(&q);
-    free(q.overrides.items);
-    return result;
+    return asking_command(&options, true, argc, argv, &q.asked, run);
 }

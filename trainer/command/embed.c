@@ -10,10 +10,10 @@
 #include "trainer/text_vector.h"
 
 struct request {
-    const char *checkpoint, *query, *path;
-    struct option_list overrides;
+    struct asking_request asked;
+    const char *query;
     int64_t top;
-    bool similarity, truncate, json;
+    bool similarity;
 };
 
 /* One text and its vector; only where texts are compared all are kept. */
@@ -59,7 +59,7 @@ static status keep(struct embedding *e, const char *text, float *vector)
 
 static status print_vector(const struct embedding *e, const char *text, const float *vector)
 {
-    if (e->q->json) {
+    if (e->q->asked.json) {
         json_t *list = json_array();
         for (int64_t c = 0; c < e->width; c++) {
             json_array_append_new(list, json_real(vector[c]));
@@ -107,17 +107,17 @@ static status take(void *user, const char *text, size_t bytes)
 static status print_matrix(const struct embedding *e)
 {
     for (int64_t i = 0; i < e->count; i++) {
-        json_t *list = e->q->json ? json_array() : NULL;
+        json_t *list = e->q->asked.json ? json_array() : NULL;
         for (int64_t j = 0; j < e->count; j++) {
             double cosine =
                 text_vector_cosine(e->entries[i].vector, e->entries[j].vector, e->width);
-            if (e->q->json) {
+            if (e->q->asked.json) {
                 json_array_append_new(list, json_real(cosine));
             } else {
                 printf("%s%.4f", j > 0 ? "\t" : "", cosine);
             }
         }
-        if (e->q->json) {
+        if (e->q->asked.json) {
             TRY(report_print(
                 json_pack("{s:s, s:o}", "text", e->entries[i].text, "similarity", list)));
         } else {
@@ -143,7 +143,7 @@ static status print_nearest(struct embedding *e)
     }
     qsort(found, (size_t)count, sizeof *found, by_cosine);
     for (int64_t i = 0; i < count && (e->q->top == 0 || i < e->q->top); i++) {
-        if (e->q->json) {
+        if (e->q->asked.json) {
             TRY(report_print(
                 json_pack("{s:s, s:f}", "text", found[i].text, "similarity", found[i].cosine)));
         } else {
@@ -158,9 +158,9 @@ static status print_nearest(struct embedding *e)
 static status ask(struct asking *a, const struct request *q)
 {
     struct embedding *e = a->user;
-    TRY(asking_open(a, q->checkpoint, &q->overrides));
+    TRY(asking_open(a, &q->asked));
     TRY(q->query != NULL ? asking_add(a, q->query, NULL) : STATUS_OK);
-    TRY(lines_read(q->path, take, a));
+    TRY(lines_read(q->asked.path, take, a));
     TRY(asking_finish(a));
     if (q->query != NULL) {
         return print_nearest(e);
@@ -168,12 +168,13 @@ static status ask(struct asking *a, const struct request *q)
     return q->similarity ? print_matrix(e) : STATUS_OK;
 }
 
-static status run(const struct request *q)
+static status run(const struct asking_request *asked)
 {
+    const struct request *q = (const struct request *)asked;
     REQUIRE(q->query == NULL || !q->similarity, STATUS_USAGE,
             "give --query or --similarity, not both");
     struct embedding e = {.q = q, .keeps = q->query != NULL || q->similarity};
-    struct asking a = {.command = "embed", .answer = answer, .user = &e, .truncate = q->truncate};
+    struct asking a = {.command = "embed", .answer = answer, .user = &e};
     status result = ask(&a, q);
     embedding_destroy(&e);
     KEEP_FIRST(result, asking_close(&a));
@@ -183,21 +184,13 @@ static status run(const struct request *q)
 status command_embed(int argc, char **argv)
 {
     struct request q = {0};
-    bool help = false;
     const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/"},
         {"similarity", OPTION_FLAG, &q.similarity, NULL, NULL,
          "print the cosine of each line with each line instead"},
         {"query", OPTION_TEXT, &q.query, "TEXT", NULL,
          "print the lines by their cosine with this text instead, the nearest first"},
         {"top-k", OPTION_INTEGER, &q.top, "K", "0", "lines told for the query; 0: all", .least = 0,
          .most = 1e9},
-        {"truncate", OPTION_FLAG, &q.truncate, NULL, NULL,
-         "cut texts with more tokens than the model has positions; else they are an error"},
-        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object a line"},
     };
     struct options options = {
         .usage = "bireme embed --checkpoint DIR [--similarity | --query TEXT] [FILE]",
@@ -207,12 +200,7 @@ status command_embed(int argc, char **argv)
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand = "FILE",
-        .operands_least = 0,
         .operands_most = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    q.path = options.operand_count > 0 ? options.operands[0] : NULL;
-    status result = help ? STATUS_OK : run(&q);
-    free(q.overrides.items);
-    return result;
+    return asking_command(&options, true, argc, argv, &q.asked, run);
 }

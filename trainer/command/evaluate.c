@@ -167,7 +167,8 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
         parts.batch_size = together(s);
     }
     TRY(comm_agree(world, count_samples(q, s, &samples)));
-    TRY(comm_agree(world, grading_create(r->objective, &s->labels, s->tokenizer, &grading)));
+    TRY(comm_agree(world, grading_create(r->objective, &s->labels, s->tokenizer,
+                                         r->answer.no_answer_threshold, &grading)));
     parts.sink = grading_sink(grading);
     status result = comm_agree(world, open_data(q, s, &reference, samples, &loader));
     if (result == STATUS_OK) {

@@ -12,10 +12,8 @@
 enum { TOP_MAX = 1000 };
 
 struct request {
-    const char *checkpoint;
-    struct option_list overrides;
+    struct asking_request asked;
     int64_t top;
-    bool json;
 };
 
 /* Beside a batch: its masks, and what is expected at one of them. */
@@ -116,7 +114,7 @@ static status answer_text(const struct filling *f, const struct asking *a, struc
         result = expected_at(f, &a->session, hidden, m, &list);
         json_array_append_new(masks, list);
     }
-    if (result == STATUS_OK && f->q->json) {
+    if (result == STATUS_OK && f->q->asked.json) {
         return report_print(json_pack("{s:s, s:o}", "text", a->text[index], "masks", masks));
     }
     if (result == STATUS_OK) {
@@ -179,11 +177,13 @@ static status require_masks(const struct session *s, const char *checkpoint)
     return STATUS_OK;
 }
 
-static status ask(struct asking *a, const struct request *q, char *const *operands, int count)
+static status ask(struct asking *a, const struct request *q)
 {
     struct filling *f = a->user;
-    TRY(asking_open(a, q->checkpoint, &q->overrides));
-    TRY(require_masks(&a->session, q->checkpoint));
+    char *const *operands = q->asked.operands;
+    int count = q->asked.operand_count;
+    TRY(asking_open(a, &q->asked));
+    TRY(require_masks(&a->session, q->asked.checkpoint));
     TRY(filling_create(f, a));
     for (int i = 0; i < count; i++) {
         TRY(take(a, operands[i], strlen(operands[i])));
@@ -192,11 +192,12 @@ static status ask(struct asking *a, const struct request *q, char *const *operan
     return asking_finish(a);
 }
 
-static status run(const struct request *q, char *const *operands, int count)
+static status run(const struct asking_request *asked)
 {
+    const struct request *q = (const struct request *)asked;
     struct filling f = {.q = q};
     struct asking a = {.command = "fill-mask", .answer = answer, .user = &f, .special = true};
-    status result = ask(&a, q, operands, count);
+    status result = ask(&a, q);
     filling_destroy(&f);
     KEEP_FIRST(result, asking_close(&a));
     return result;
@@ -205,15 +206,9 @@ static status run(const struct request *q, char *const *operands, int count)
 status command_fill_mask(int argc, char **argv)
 {
     struct request q = {0};
-    bool help = false;
     const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/"},
         {"top-k", OPTION_INTEGER, &q.top, "K", "5", "tokens that are told of each mask", .least = 1,
          .most = TOP_MAX},
-        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object a text"},
     };
     struct options options = {
         .usage = "bireme fill-mask --checkpoint DIR [\"TEXT with [MASK]\"...]",
@@ -226,8 +221,5 @@ status command_fill_mask(int argc, char **argv)
         .operands_least = 0,
         .operands_most = -1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    status result = help ? STATUS_OK : run(&q, options.operands, options.operand_count);
-    free(q.overrides.items);
-    return result;
+    return asking_command(&options, false, argc, argv, &q.asked, run);
 }

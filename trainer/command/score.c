@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/command/asking.h"
 #include "trainer/command/command.h"
 #include "trainer/command/lines.h"
-#include "trainer/command/options.h"
 #include "trainer/command/report.h"
 #include "trainer/score.h"
 #include "trainer/session.h"
@@ -96,43 +96,35 @@ static status score_line(void *user, const char *text, size_t bytes)
     return print_score(c->json, &r);
 }
 
-static status run(const char *checkpoint, const struct option_list *overrides, const char *path,
-                  bool json)
+static status open_model(struct scoring *c, struct comm *world, const struct asking_request *q)
+{
+    struct session *s = &c->session;
+    TRY(session_open_checkpoint(s, world, q->checkpoint, q->overrides.items, q->overrides.count,
+                                0));
+    c->rewards = strcmp(s->recipe.objective, "reward") == 0;
+    TRY(c->rewards ? STATUS_OK : session_require_causal(s, q->checkpoint));
+    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s holds no tokenizer", q->checkpoint);
+    return STATUS_OK;
+}
+
+static status run(const struct asking_request *q)
 {
     struct comm *world = NULL;
-    struct scoring c = {.json = json};
-    struct session *s = &c.session;
+    struct scoring c = {.json = q->json};
     TRY(comm_self_create(&world));
-    status result =
-        session_open_checkpoint(s, world, checkpoint, overrides->items, overrides->count, 0);
-    c.rewards = result == STATUS_OK && strcmp(s->recipe.objective, "reward") == 0;
-    if (result == STATUS_OK && !c.rewards) {
-        result = session_require_causal(s, checkpoint);
-    }
-    if (result == STATUS_OK && s->tokenizer == NULL) {
-        result = status_raise(STATUS_DATA, __FILE__, __LINE__, "%s holds no tokenizer", checkpoint);
-    }
+    status result = open_model(&c, world, q);
     if (result == STATUS_OK) {
-        result = lines_read(path, score_line, &c);
+        result = lines_read(q->path, score_line, &c);
     }
     token_list_free(&c.ids);
-    KEEP_FIRST(result, session_stop(s));
+    KEEP_FIRST(result, session_stop(&c.session));
     KEEP_FIRST(result, comm_destroy(&world));
     return result;
 }
 
 status command_score(int argc, char **argv)
 {
-    const char *checkpoint = NULL;
-    struct option_list overrides = {0};
-    bool json = false, help = false;
-    const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/"},
-        {"set", OPTION_LIST, &overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here"},
-        {"json", OPTION_FLAG, &json, NULL, NULL, "one JSON object a line"},
-    };
+    struct asking_request q = {0};
     struct options options = {
         .usage = "bireme score --checkpoint DIR [FILE]",
         .about = "Prints the natural log-probability of each line and its number of tokens: a line "
@@ -141,18 +133,8 @@ status command_score(int argc, char **argv)
                  "Where the tokenizer has an end-of-text token, a line is scored as what follows "
                  "it.\nOf a reward model: each line's reward, a prompt with its answer, and its "
                  "number of tokens.",
-        .table = table,
-        .count = sizeof table / sizeof table[0],
         .operand = "FILE",
-        .operands_least = 0,
         .operands_most = 1,
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
-    status result =
-        run(checkpoint, &overrides, options.operand_count > 0 ? options.operands[0] : NULL, json);
-    free(overrides.items);
-    return result;
+    return asking_command(&options, false, argc, argv, &q, run);
 }

@@ -103,6 +103,7 @@ status head_tell(const struct batch *batch, const struct objective_views *views,
                  const float *outputs, int64_t columns, int64_t each)
 {
     bool whole = batch->segments == batch->sequences; /* one segment an example */
+    bool windows = whole && batch->next_sentence != NULL;
     for (int64_t i = 0; i < batch->sequences && views->sink != NULL; i++) {
         int64_t first = batch->example_rows[i], label = each > 0 ? each * i : first;
         struct objective_example e = {
@@ -114,6 +115,8 @@ status head_tell(const struct batch *batch, const struct objective_views *views,
             .numbers = batch->numbers != NULL ? batch->numbers + label : NULL,
             .tokens = whole ? batch->inputs + batch->cu_rows[i] : NULL,
             .token_count = whole ? batch->cu_rows[i + 1] - batch->cu_rows[i] : 0,
+            .marks = windows ? batch->targets + batch->cu_rows[i] : NULL,
+            .row = windows ? batch->next_sentence[i] : 0,
         };
         TRY(views->sink->take(views->sink->user, &e));
     }

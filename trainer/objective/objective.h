@@ -31,6 +31,8 @@ struct objective_example {
     const float *numbers;  /* regress: 1; else NULL */
     const int32_t *tokens; /* [token_count] ids, where the example is one text; else NULL */
     int64_t token_count;
+    const int32_t *marks; /* answer: of each of these (datasets/example.h); else NULL */
+    int32_t row;          /* answer: the row that this is a window of */
 };
 
 /* objective_sink - who wants to know: every example of an evaluation, on the ranks that have it. */

@@ -228,18 +228,6 @@ status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor
              bytes_of(dy) + 2 * bytes_of(gate_up), k, d_gate_up, dy, gate_up);
 }
 
-void rotary_angles(float *table, int64_t positions, int64_t head_width, double theta)
-{
-    int64_t half = head_width / 2;
-    for (int64_t i = 0; i < half; i++) {
-        double frequency = pow(theta, -2.0 * (double)i / (double)head_width);
-        for (int64_t p = 0; p < positions; p++) {
-            table[p * head_width + i] = (float)cos((double)p * frequency);
-            table[p * head_width + half + i] = (float)sin((double)p * frequency);
-        }
-    }
-}
-
 status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
                     const int32_t *positions, bool inverse)
 {

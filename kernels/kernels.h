@@ -157,11 +157,21 @@ status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor
 
 /* ---- rotary positions ---- */
 
-/* rotary_angles - the table of rotary_apply, in host memory: cosines, then sines, of p theta^(-2 i / D).
+/* Longer texts than the first ones, with slower angles (rotary.c). */
+enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3 };
+
+struct rotary_scaling {
+    enum rotary_kind kind;
+    double factor;
+    double low, high, positions; /* llama3: turns within so many positions */
+};
+
+/* rotary_angles - the table of rotary_apply, in host memory: cosines, then sines, of p theta^(-2 i / D), scaled.
  *
  * Shapes    table f32 [P, D]: row p for position p; cosines of i = 0 .. D/2 - 1, then their sines
  * Numerics  angles in double precision */
-void rotary_angles(float *table, int64_t positions, int64_t head_width, double theta);
+void rotary_angles(float *table, int64_t positions, int64_t head_width, double theta,
+                   const struct rotary_scaling *scaling);
 
 /* rotary_apply - turn the pairs (i, i + D/2) of each head by its row's angles, in place; inverse: back, which
  * is the backward pass too.

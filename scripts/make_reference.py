@@ -378,6 +378,7 @@ def write_model_folders(folder):
     sizes = dict(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=12, initializer_range=0.5)
     bert = dict(sizes, vocab_size=19, max_position_embeddings=12)
     llama = dict(sizes, num_attention_heads=4, num_key_value_heads=2, vocab_size=19, max_position_embeddings=12)
+    slowed = dict(llama, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)  # eight features a head
     small = dict(max_shard_size="3KB")
     cases = {
         "bert": (t.BertForPreTraining, t.BertConfig(**bert, hidden_dropout_prob=0.2), None, torch.float32, {}),
@@ -389,6 +390,11 @@ def write_model_folders(folder):
         "llama": (t.LlamaForCausalLM, t.LlamaConfig(**llama, rms_norm_eps=1e-5, rope_parameters=dict(
             rope_type="default", rope_theta=500.0)), None, torch.float32, small),
         "llama_tied": (t.LlamaForCausalLM, t.LlamaConfig(**llama, tie_word_embeddings=True), None, torch.bfloat16, {}),
+        "llama3": (t.LlamaForCausalLM, t.LlamaConfig(**slowed, rope_parameters=dict(
+            rope_type="llama3", rope_theta=5000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=100)), None, torch.float32, {}),
+        "llama_linear": (t.LlamaForCausalLM, t.LlamaConfig(**slowed, rope_parameters=dict(
+            rope_type="linear", rope_theta=5000.0, factor=3.0)), None, torch.float32, {}),
     }
     with h5py.File(folder / "folders.h5", "w") as f:
         for seed, (name, (kind, config, inside, dtype, options)) in enumerate(cases.items()):

@@ -7,6 +7,10 @@ padded with a mask. GPT-2's choices have no class of their own there: each goes 
 
 heads_lora.h5 has the same of peft's models: adapters beside the frozen body, the head trained in full (modules_to_save).
 """
+import json
+import pathlib
+import tempfile
+
 import h5py
 import numpy as np
 import torch
@@ -193,9 +197,25 @@ def write_lora_heads(path):
             write_case(f.create_group(f"{architecture}_{kind}"), architecture, kind, 70 + i, True)
 
 
+def write_configs(path, cases):
+    """config.json of each case's class as save_pretrained writes it, for tests/trainer/test_pretrained_tasks.c."""
+    configs = {}
+    for architecture, kind in cases:
+        labels = dict(texts=LABELS, tokens=LABELS, spans=2).get(kind, 1)
+        model = model_of(architecture, kind, labels, 0)
+        if labels == LABELS:
+            model.config.id2label = {0: "no", 1: 'it "is"', 2: "j\u00e4"}
+            model.config.label2id = {name: i for i, name in model.config.id2label.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            model.float().save_pretrained(folder)
+            configs[f"{architecture}_{kind}"] = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    path.write_text(json.dumps(configs, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+
+
 def write_heads(path):
     cases = [(a, k) for k in ("texts", "numbers", "tokens", "spans", "choices", "vectors") for a in ("bert", "gpt2")]
     cases += [("roberta", "texts"), ("roberta", "choices"), ("llama", "texts")]
+    write_configs(path.with_name("heads_config.json"), cases)
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
         for i, (architecture, kind) in enumerate(cases):
             write_case(f.create_group(f"{architecture}_{kind}"), architecture, kind, 40 + i)

@@ -60,6 +60,7 @@ static status write_ranks(struct checkpoint_job *job, const struct checkpoint_fa
 {
     for (job->rank = 0; job->rank < job->ranks; job->rank++) {
         job->tokenizer_dir = job->rank == 0 ? job->source->tokenizer_dir : NULL;
+        job->beside_text = job->rank == 0 ? job->source->beside_text : NULL;
         status result = checkpoint_pieces_create(job, families, count, job->ranks, job->rank);
         if (result == STATUS_OK) {
             result = checkpoint_write_files(job);
@@ -113,7 +114,11 @@ status checkpoint_source_write(const struct checkpoint_source *source, const cha
                                int ranks)
 {
     struct checkpoint_job job = {
-        .ranks = ranks, .source = source, .state = source->manifest->state};
+        .ranks = ranks,
+        .source = source,
+        .state = source->manifest->state,
+        .beside_name = source->beside_name,
+    };
     struct checkpoint_output folder;
     TRY(checkpoint_output_create(output, bytes_of(source->manifest), &folder));
     snprintf(job.folder, sizeof job.folder, "%s", folder.path);

@@ -9,6 +9,7 @@ struct checkpoint_source {
     const struct manifest *manifest;
     const char *tokenizer_dir;          /* NULL: none */
     const char *const *tokenizer_files; /* those of it that belong there, up to a NULL; NULL: all */
+    const char *beside_name, *beside_text; /* one more file beside it; NULL: none */
     void *context;
     /* out [shape[0], shape[1]], a box of a tensor in the orientation of the file; a vector is a column. */
     status (*read)(void *context, const struct manifest_tensor *tensor, const int64_t offset[2],

@@ -311,19 +311,24 @@ static status copy_all_files(struct checkpoint_job *job)
     return result;
 }
 
+static status copy_files(struct checkpoint_job *job, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        TRY(copy_file(job, job->tokenizer_dir, *names));
+    }
+    return STATUS_OK;
+}
+
 static status copy_tokenizer(struct checkpoint_job *job)
 {
     char folder[FILE_PATH_BYTES];
     TRY(file_join(folder, job->folder, "tokenizer"));
     TRY(file_make_folders(folder));
-    if (job->source == NULL || job->source->tokenizer_files == NULL) {
-        TRY(job->tokenizer_dir != NULL ? copy_all_files(job) : STATUS_OK);
-        TRY(job->beside_text != NULL ? write_beside(job) : STATUS_OK);
-        return file_sync(folder);
+    bool all = job->source == NULL || job->source->tokenizer_files == NULL;
+    if (job->tokenizer_dir != NULL) {
+        TRY(all ? copy_all_files(job) : copy_files(job, job->source->tokenizer_files));
     }
-    for (const char *const *name = job->source->tokenizer_files; *name != NULL; name++) {
-        TRY(copy_file(job, job->tokenizer_dir, *name));
-    }
+    TRY(job->beside_text != NULL ? write_beside(job) : STATUS_OK);
     return file_sync(folder);
 }
 

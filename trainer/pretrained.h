@@ -17,11 +17,12 @@ struct pretrained_summary {
 
 /* pretrained_import - a checkpoint of weights alone (as run_dir/final) from a model folder.
  *
+ * objective what it is for, where its class leaves that open (pretrained_config.h); NULL: as config.json says
  * *recipe   what the checkpoint keeps: config.json's settings, else defaults
  * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, place and reason; STATUS_UNAVAILABLE for what config.json
  *           asks for and this version lacks; STATUS_CREATE if output exists; STATUS_WRITE */
-status pretrained_import(const char *folder, const char *output, struct recipe *recipe,
-                         struct pretrained_summary *summary);
+status pretrained_import(const char *folder, const char *objective, const char *output,
+                         struct recipe *recipe, struct pretrained_summary *summary);
 
 /* pretrained_import_is_adapter - whether a folder is peft's, of adapters alone. */
 bool pretrained_import_is_adapter(const char *folder);

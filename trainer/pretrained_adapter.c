@@ -116,9 +116,12 @@ void pretrained_adapter_name(const struct pretrained_family *family,
                              char out[PRETRAINED_NAME_BYTES])
 {
     const char *name = p->name + (model_is_adapter(p) ? strlen(before) : 0);
-    bool bare = config->task == MODEL_VECTORS; /* the class without heads */
-    snprintf(out, PRETRAINED_NAME_BYTES, "%s%s", before,
-             bare ? pretrained_bare(family, name) : name);
+    const char *bare = pretrained_bare(family, name);
+    bool headless = config->task == MODEL_VECTORS; /* the class without heads */
+    const char *prefix =
+        config->task == MODEL_SPANS ? pretrained_prefix(family, "answer") : family->prefix;
+    snprintf(out, PRETRAINED_NAME_BYTES, "%s%s%s", before, headless || bare == name ? "" : prefix,
+             bare);
 }
 
 static const char *task_type(const struct recipe *r)

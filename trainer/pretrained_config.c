@@ -13,6 +13,24 @@
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
+/* What the class alone does not tell. transformers keeps keys that it does not know. */
+static const char objective_key[] = "bireme_objective";
+
+/* What rope_parameters says beside rope_type; linear has the first. */
+static const struct {
+    const char *name;
+    size_t setting;
+} rope_numbers[] = {
+    {"factor", offsetof(struct recipe, model.rope_factor)},
+    {"low_freq_factor", offsetof(struct recipe, model.rope_low_freq_factor)},
+    {"high_freq_factor", offsetof(struct recipe, model.rope_high_freq_factor)},
+};
+
+enum { ROPE_NUMBERS = sizeof rope_numbers / sizeof rope_numbers[0] };
+static const char rope_positions_key[] = "original_max_position_embeddings";
+
+static const char *const single_outputs[] = {"regress", "reward", "choose", NULL};
+
 struct config {
     char path[FILE_PATH_BYTES];
     json_t *document;
@@ -66,35 +84,44 @@ static status read_text(const struct config *c, const char *key, const char *pre
 
 /* ---- what this version has ---- */
 
-/* The classes that config.json names, and what they promise together. */
-static status read_classes(const struct config *c, struct pretrained_promise *promise)
+/* The classes that config.json names, and what they promise together. A task's class stands alone: a checkpoint has one
+ * head. */
+static status read_classes(const struct config *c, struct pretrained_promise *promise,
+                           const char **objective)
 {
     const struct pretrained_family *family = promise->family;
     const json_t *names = field(c, "architectures");
+    *objective = family->objective;
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
         REQUIRE(name != NULL, STATUS_DATA, "%s: architectures is not a list of texts", c->path);
         const struct pretrained_class *one = pretrained_class(family, name);
-        REQUIRE(one != NULL, STATUS_UNAVAILABLE,
-                "%s: the architecture %.60s is not in this version; %s and %s are", c->path, name,
-                family->classes[0].name, family->classes[1].name);
-        promise->heads.predictions |= one->predictions;
-        promise->heads.labels |= one->labels;
+        const char *task = one == NULL ? pretrained_task_objective(family, name) : NULL;
+        bool known = one != NULL || (task != NULL && json_array_size(names) == 1);
+        REQUIRE(known, STATUS_UNAVAILABLE,
+                "%s: the architecture %.60s is not in this version; %s and %s are, or alone the "
+                "classes of tasks, as %s%s",
+                c->path, name, family->classes[0].name, family->classes[1].name, family->stem,
+                pretrained_task_class(family, "classify"));
+        promise->heads.predictions |= one != NULL && one->predictions;
+        promise->heads.labels |= one == NULL || one->labels;
+        *objective = task != NULL ? task : *objective;
     }
     return STATUS_OK;
 }
 
-static status read_family(const struct config *c, struct pretrained_promise *promise)
+static status read_family(const struct config *c, struct pretrained_promise *promise,
+                          const char **objective)
 {
     const char *type;
     TRY(read_text(c, "model_type", NULL, &type));
     REQUIRE(type != NULL, STATUS_DATA,
             "%s: model_type is missing; is this a model of transformers?", c->path);
-    *promise = (struct pretrained_promise){.family = pretrained_family(type)};
+    promise->family = pretrained_family(type);
     REQUIRE(promise->family != NULL, STATUS_UNAVAILABLE,
             "%s: model_type %.60s is not in this version; %s are", c->path, type,
             pretrained_types());
-    return read_classes(c, promise);
+    return read_classes(c, promise, objective);
 }
 
 static status check_switches(const struct config *c, const struct pretrained_family *family)
@@ -161,16 +188,20 @@ static status read_key(const struct config *c, const struct pretrained_key *key,
     return STATUS_OK;
 }
 
+static void warn_dropout(const struct config *c, const char *key, double theirs,
+                         const struct recipe *r)
+{
+    if (theirs != r->model.dropout) {
+        log_warning("IMPORT", "%s: %s %g is not model.dropout, %g, which is for both (in training)",
+                    c->path, key, theirs, r->model.dropout);
+    }
+}
+
 static status read_gpt2(const struct config *c, struct recipe *r)
 {
     double embeddings;
     TRY(read_number(c, "embd_pdrop", 0.1, &embeddings));
-    if (embeddings != r->model.dropout) {
-        log_warning("IMPORT",
-                    "%s: embd_pdrop %g is not resid_pdrop %g; model.dropout is the latter, for "
-                    "both (in training alone)",
-                    c->path, embeddings, r->model.dropout);
-    }
+    warn_dropout(c, "embd_pdrop", embeddings, r);
     return STATUS_OK;
 }
 
@@ -189,7 +220,34 @@ static status read_encoder(const struct config *c, const struct pretrained_promi
             "%s: pad_token_id %lld: positions that begin with row %lld are not in this version; "
             "with 1 they begin with row 2",
             c->path, (long long)pad, (long long)pad + 1);
-    r->model.next_sentence = promise->heads.labels; /* import looks at the weights too */
+    /* import looks at the weights too */
+    r->model.next_sentence = promise->heads.labels && job_data_task(r) == MODEL_WORDS;
+    return STATUS_OK;
+}
+
+static status read_rope_type(const struct config *c, struct recipe *r)
+{
+    const char *type, *older;
+    TRY(read_text(c, "type", "default", &older));
+    TRY(read_text(c, "rope_type", older, &type));
+    bool linear = strcmp(type, "linear") == 0, llama3 = strcmp(type, "llama3") == 0;
+    REQUIRE(linear || llama3 || strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
+            "%s: the rope_type %.60s is not in this version; default, linear and llama3 are",
+            c->path, type);
+    snprintf(r->model.rope_type, sizeof r->model.rope_type, "%s", type);
+    for (int i = 0; i < (llama3 ? ROPE_NUMBERS : linear ? 1 : 0); i++) {
+        double *value = (double *)((char *)r + rope_numbers[i].setting);
+        REQUIRE(field(c, rope_numbers[i].name) != NULL, STATUS_DATA, "%s: %s has no %s", c->path,
+                type, rope_numbers[i].name);
+        TRY(read_number(c, rope_numbers[i].name, 0, value));
+    }
+    if (!llama3) {
+        return STATUS_OK;
+    }
+    TRY(read_integer(c, rope_positions_key, r->model.max_position_embeddings,
+                     &r->model.rope_original_positions));
+    REQUIRE(r->model.rope_original_positions > 0, STATUS_DATA, "%s: %s is %lld; it must be above 0",
+            c->path, rope_positions_key, (long long)r->model.rope_original_positions);
     return STATUS_OK;
 }
 
@@ -199,7 +257,6 @@ static status read_rotary(const struct config *c, struct recipe *r)
     const json_t *inside = field(c, "rope_parameters");
     const json_t *scaling = inside != NULL ? inside : field(c, "rope_scaling");
     struct config nested = *c;
-    const char *type = "default", *older = type;
     int64_t head;
     TRY(read_number(c, "rope_theta", 10000, &r->model.rope_theta));
     if (scaling != NULL) {
@@ -207,11 +264,8 @@ static status read_rotary(const struct config *c, struct recipe *r)
                 inside != NULL ? "rope_parameters" : "rope_scaling");
         nested.document = (json_t *)scaling;
         TRY(read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
-        TRY(read_text(&nested, "type", type, &older));
-        TRY(read_text(&nested, "rope_type", older, &type));
+        TRY(read_rope_type(&nested, r));
     }
-    REQUIRE(strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
-            "%s: the rope_type %.60s is not in this version; default is", c->path, type);
     TRY(read_integer(c, "head_dim", r->model.hidden_size / r->model.num_heads, &head));
     REQUIRE(head == r->model.hidden_size / r->model.num_heads, STATUS_UNAVAILABLE,
             "%s: head_dim %lld, and hidden_size / num_attention_heads is %lld: heads of another "
@@ -220,19 +274,112 @@ static status read_rotary(const struct config *c, struct recipe *r)
     return STATUS_OK;
 }
 
-static status read_settings(const struct config *c, struct recipe *r,
+/* ---- tasks ---- */
+
+/* Of a class that several objectives have in common: the one that is asked for, or was when the folder was written. */
+static status read_objective(const struct config *c, const struct pretrained_family *family,
+                             const char *asked, const char **objective)
+{
+    const char *name = json_string_value(json_array_get(field(c, "architectures"), 0));
+    if (asked == NULL) {
+        TRY(read_text(c, objective_key, NULL, &asked));
+    }
+    if (asked == NULL || strcmp(asked, *objective) == 0) {
+        return STATUS_OK;
+    }
+    const char *end = pretrained_task_class(family, asked);
+    size_t stem = strlen(family->stem);
+    bool fits = end != NULL && name != NULL && strncmp(name, family->stem, stem) == 0 &&
+                strcmp(name + stem, end) == 0;
+    REQUIRE(fits, STATUS_USAGE, "%s: a %.60s is not for the objective %.60s but for %s", c->path,
+            name != NULL ? name : family->type, asked, *objective);
+    *objective = asked;
+    return STATUS_OK;
+}
+
+/* id2label; transformers leaves it out where it is two numbered names. */
+static status read_labels(const struct config *c, struct labels *out, int64_t *count)
+{
+    const json_t *names = field(c, "id2label");
+    char number[32], preset[48];
+    TRY(read_integer(c, "num_labels", 2, count));
+    REQUIRE(names == NULL || json_is_object(names), STATUS_DATA, "%s: id2label is not an object",
+            c->path);
+    *count = names != NULL ? (int64_t)json_object_size(names) : *count;
+    REQUIRE(*count > 0 && *count <= LABELS_MAX, STATUS_DATA, "%s: %lld labels; 1 to %d can be",
+            c->path, (long long)*count, LABELS_MAX);
+    for (int i = 0; i < *count; i++) {
+        snprintf(number, sizeof number, "%d", i);
+        snprintf(preset, sizeof preset, "LABEL_%d", i);
+        const char *name =
+            names != NULL ? json_string_value(json_object_get(names, number)) : preset;
+        REQUIRE(name != NULL && name[0] != '\0', STATUS_DATA, "%s: id2label has no name for %d",
+                c->path, i);
+        TRY(labels_add(out, name));
+        REQUIRE(out->count == i + 1, STATUS_DATA, "%s: id2label has the name \"%.200s\" twice",
+                c->path, name);
+    }
+    return STATUS_OK;
+}
+
+static bool is_one_of(const char *word, const char *const *words)
+{
+    while (*words != NULL && strcmp(*words, word) != 0) {
+        words++;
+    }
+    return *words != NULL;
+}
+
+/* A head with one output and nothing said of it is regression's, as transformers has it. */
+static status read_task(const struct config *c, struct pretrained_promise *promise, bool asked,
+                        struct recipe *r)
+{
+    static const char *const named[] = {"classify", "classify_tokens", NULL};
+    const char *problem;
+    int64_t outputs;
+    double dropout;
+    TRY(read_labels(c, &promise->labels, &outputs));
+    TRY(read_text(c, "problem_type", outputs == 1 ? "regression" : "", &problem));
+    if (strcmp(r->objective, "classify") == 0 && !asked && strcmp(problem, "regression") == 0) {
+        snprintf(r->objective, sizeof r->objective, "regress");
+    }
+    REQUIRE(strcmp(problem, "multi_label_classification") != 0, STATUS_UNAVAILABLE,
+            "%s: problem_type %s is not in this version; single_label_classification and "
+            "regression are",
+            c->path, problem);
+    bool questions = strcmp(promise->family->objective, "mlm") == 0 && /* whatever id2label says */
+                     strcmp(r->objective, "choose") == 0;
+    REQUIRE(outputs == 1 || questions || !is_one_of(r->objective, single_outputs),
+            STATUS_UNAVAILABLE, "%s: %s has one output in this version, and this head has %lld",
+            c->path, r->objective, (long long)outputs);
+    if (is_one_of(r->objective, named)) {
+        r->model.num_labels = outputs;
+    } else {
+        labels_free(&promise->labels);
+    }
+    TRY(read_number(c, "classifier_dropout", r->model.dropout, &dropout));
+    warn_dropout(c, "classifier_dropout", dropout, r);
+    return STATUS_OK;
+}
+
+static status read_settings(const struct config *c, const char *asked, struct recipe *r,
                             struct pretrained_promise *promise)
 {
-    TRY(read_family(c, promise));
+    const char *objective;
+    TRY(read_family(c, promise, &objective));
     const struct pretrained_family *family = promise->family;
+    TRY(read_objective(c, family, asked, &objective));
     snprintf(r->model.architecture, sizeof r->model.architecture, "%s", family->type);
-    snprintf(r->objective, sizeof r->objective, "%s", family->objective);
+    snprintf(r->objective, sizeof r->objective, "%s", objective);
     TRY(check_switches(c, family));
     for (int i = 0; i < PRETRAINED_KEYS && family->keys[i].name != NULL; i++) {
         TRY(read_key(c, &family->keys[i], r));
     }
     TRY(read_activation(c, family, r->model.activation));
     TRY(read_boolean(c, "tie_word_embeddings", family->tied, &r->model.tie_word_embeddings));
+    if (job_data_task(r) != MODEL_WORDS) {
+        TRY(read_task(c, promise, asked != NULL, r));
+    }
     if (strcmp(family->type, "gpt2") == 0) {
         return read_gpt2(c, r);
     }
@@ -261,7 +408,7 @@ status pretrained_config_check(const char *path, const struct recipe *r, struct 
     return result;
 }
 
-static status read_config(const struct config *c, struct recipe *out,
+static status read_config(const struct config *c, const char *objective, struct recipe *out,
                           struct pretrained_promise *promise)
 {
     struct recipe *r = malloc(sizeof *r);
@@ -269,7 +416,7 @@ static status read_config(const struct config *c, struct recipe *out,
     recipe_preset(r);
     snprintf(r->run_dir, sizeof r->run_dir, "runs/imported");
     r->train.max_steps = 1; /* a recipe has to say; nothing is trained */
-    status result = read_settings(c, r, promise);
+    status result = read_settings(c, objective, r, promise);
     if (result == STATUS_OK) {
         result = pretrained_config_check(c->path, r, out);
     }
@@ -277,9 +424,10 @@ static status read_config(const struct config *c, struct recipe *out,
     return result;
 }
 
-status pretrained_config_read(const char *folder, struct recipe *out,
+status pretrained_config_read(const char *folder, const char *objective, struct recipe *out,
                               struct pretrained_promise *promise)
 {
+    *promise = (struct pretrained_promise){0};
     struct config c = {.document = NULL};
     char *text = NULL;
     size_t bytes = 0;
@@ -290,7 +438,7 @@ status pretrained_config_read(const char *folder, struct recipe *out,
     free(text);
     REQUIRE(c.document != NULL, STATUS_DATA, "%s:%d:%d: %s", c.path, error.line, error.column,
             error.text);
-    status result = json_is_object(c.document) ? read_config(&c, out, promise)
+    status result = json_is_object(c.document) ? read_config(&c, objective, out, promise)
                                                : status_raise(STATUS_DATA, __FILE__, __LINE__,
                                                               "%s: not a JSON object", c.path);
     json_decref(c.document);
@@ -325,36 +473,13 @@ static void write_boolean(FILE *file, const char *key, bool value)
     fprintf(file, "  \"%s\": %s,\n", key, value ? "true" : "false");
 }
 
-/* The class that has a task's head: decoders choose by sequence classification with one output. */
-static const char *task_class(const struct recipe *r, bool encoder)
-{
-    switch (job_data_task(r)) {
-    case MODEL_TEXTS:
-        return "ForSequenceClassification";
-    case MODEL_CHOICES:
-        return encoder ? "ForMultipleChoice" : "ForSequenceClassification";
-    case MODEL_TOKENS:
-        return "ForTokenClassification";
-    case MODEL_SPANS:
-        return "ForQuestionAnswering";
-    default:
-        return "Model";
-    }
-}
-
 void pretrained_class_name(const struct recipe *r, char out[PRETRAINED_CLASS_BYTES])
 {
     const struct pretrained_family *family = pretrained_family(r->model.architecture);
     bool second = family->classes[0].labels && !r->model.next_sentence;
-    const char *name = family->classes[second ? 1 : 0].name, *rest = "";
-    size_t length = strlen(name);
-    if (job_data_task(r) != MODEL_WORDS) { /* "Bert", "GPT2", ... of the first class's name */
-        const char *end = strstr(name, "For");
-        end = end != NULL ? end : strstr(name, "LMHead");
-        length = end != NULL ? (size_t)(end - name) : length;
-        rest = task_class(r, !job_data_last_rows(r));
-    }
-    snprintf(out, PRETRAINED_CLASS_BYTES, "%.*s%s", (int)length, name, rest);
+    const char *task = pretrained_task_class(family, r->objective);
+    snprintf(out, PRETRAINED_CLASS_BYTES, "%s%s", task != NULL ? family->stem : "",
+             task != NULL ? task : family->classes[second ? 1 : 0].name);
 }
 
 static void write_class(FILE *file, const struct pretrained_family *family, const struct recipe *r)
@@ -369,7 +494,7 @@ static void write_class(FILE *file, const struct pretrained_family *family, cons
 static status write_labels(FILE *file, const struct recipe *r, const struct labels *labels)
 {
     enum example_kind kind = job_data_kind(r);
-    bool one = kind == EXAMPLE_REGRESS || kind == EXAMPLE_CHOOSE;
+    bool one = is_one_of(r->objective, single_outputs);
     bool named = kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_CLASSIFY_TOKENS;
     json_t *names = json_object(), *numbers = json_object();
     char number[16];
@@ -407,6 +532,28 @@ static void write_key(FILE *file, const struct pretrained_key *key, const struct
     }
 }
 
+/* rope_theta for versions before 5, too. */
+static void write_rotary(FILE *file, const struct recipe *r)
+{
+    bool llama3 = strcmp(r->model.rope_type, "llama3") == 0;
+    bool plain = strcmp(r->model.rope_type, "default") == 0;
+    char text[TEXT_NUMBER_BYTES];
+    write_number(file, "rope_theta", r->model.rope_theta);
+    if (plain) {
+        return;
+    }
+    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"", r->model.rope_type);
+    for (int i = 0; i < (llama3 ? ROPE_NUMBERS : 1); i++) {
+        const double *value = (const double *)((const char *)r + rope_numbers[i].setting);
+        fprintf(file, ", \"%s\": %s", rope_numbers[i].name, text_from_number(*value, text));
+    }
+    if (llama3) {
+        fprintf(file, ", \"%s\": %lld", rope_positions_key,
+                (long long)r->model.rope_original_positions);
+    }
+    fprintf(file, "},\n");
+}
+
 static void write_settings(FILE *file, const struct pretrained_family *family,
                            const struct recipe *r)
 {
@@ -426,7 +573,7 @@ static void write_settings(FILE *file, const struct pretrained_family *family,
     if (strcmp(family->type, "gpt2") == 0) {
         write_number(file, "embd_pdrop", r->model.dropout);
     } else if (strcmp(family->type, "llama") == 0) {
-        write_number(file, "rope_theta", r->model.rope_theta);
+        write_rotary(file, r);
     }
 }
 
@@ -443,6 +590,9 @@ status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
     *r = *recipe;
     r->model.vocab_size = vocabulary;
     write_class(file, family, r);
+    if (job_data_task(r) != MODEL_WORDS) {
+        fprintf(file, "  \"%s\": \"%s\",\n", objective_key, r->objective);
+    }
     write_settings(file, family, r);
     status result = write_labels(file, r, labels);
     if (job_data_task(r) != MODEL_WORDS && tokens.pad < 0) {

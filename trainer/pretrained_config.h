@@ -14,13 +14,16 @@ enum { PRETRAINED_CLASS_BYTES = 64 };
 struct pretrained_promise {
     const struct pretrained_family *family;
     struct pretrained_class heads; /* of all classes that it names */
+    struct labels labels; /* names of what a task's head tells; the caller's, for labels_free */
 };
 
 /* pretrained_config_read - a whole recipe with the settings of folder/config.json. What it leaves out has the
- * value that transformers gives it.
+ * value that transformers gives it. objective: what the checkpoint is for, one that its class can be for; NULL: as
+ * config.json says.
  *
- * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE for another model */
-status pretrained_config_read(const char *folder, struct recipe *out,
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE for another model; STATUS_USAGE: an
+ *           objective that its class is not for */
+status pretrained_config_read(const char *folder, const char *objective, struct recipe *out,
                               struct pretrained_promise *promise);
 
 /* pretrained_config_check - a recipe that was put together, as it is read back from its text.

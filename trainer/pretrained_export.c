@@ -143,12 +143,11 @@ static status open_source(struct export_job *ex)
     }
     TRY(check_tensors(ex));
     TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
-    if (!file_is_folder(ex->tokenizer_folder)) {
-        return STATUS_OK;
-    }
     TRY(job_data_task(&ex->recipe) != MODEL_WORDS ? labels_read(ex->tokenizer_folder, &ex->labels)
                                                   : STATUS_OK);
-    return tokenizer_open(ex->tokenizer_folder, &ex->tokenizer);
+    return tokenizer_exists(ex->tokenizer_folder)
+               ? tokenizer_open(ex->tokenizer_folder, &ex->tokenizer)
+               : STATUS_OK;
 }
 
 /* ---- weights ---- */
@@ -207,12 +206,17 @@ static status write_tensors(struct export_job *ex, struct safetensors_writer *wr
     return result;
 }
 
-/* An encoder's output bias has another name where nothing is tied (pretrained_import.c). */
-static const char *file_name(const struct export_job *ex, const char *name)
+/* An encoder's output bias has another name where nothing is tied (pretrained_import.c); a class may have another prefix. */
+static void file_name(const struct export_job *ex, const char *name,
+                      char out[PRETRAINED_NAME_BYTES])
 {
-    const char *bias = ex->family->aliases[1].ours;
+    const struct pretrained_family *family = ex->family;
+    const char *bias = family->aliases[1].ours;
     bool other = !ex->recipe.model.tie_word_embeddings && bias != NULL && strcmp(bias, name) == 0;
-    return other ? ex->family->aliases[1].theirs : name;
+    const char *theirs = other ? family->aliases[1].theirs : name;
+    const char *bare = pretrained_bare(family, theirs);
+    snprintf(out, PRETRAINED_NAME_BYTES, "%s%s",
+             bare != theirs ? pretrained_prefix(family, ex->recipe.objective) : "", bare);
 }
 
 static status write_weights(struct export_job *ex)
@@ -227,7 +231,7 @@ static status write_weights(struct export_job *ex)
     REQUIRE_GOTO(result, done, shapes != NULL && names != NULL, STATUS_INTERNAL,
                  "out of memory for %d tensors", ex->count);
     for (int i = 0; i < ex->count; i++) {
-        snprintf(names[i], sizeof names[i], "%s", file_name(ex, ex->parameters[i].name));
+        file_name(ex, ex->parameters[i].name, names[i]);
         if (ex->alone) {
             pretrained_adapter_name(ex->family, &ex->config, &ex->parameters[i], names[i]);
         }

@@ -37,6 +37,7 @@
 static const struct pretrained_family families[] = {
     {
         .type = "gpt2",
+        .stem = "GPT2",
         .objective = "clm",
         .prefix = "transformer.",
         .classes = {{"GPT2LMHeadModel", true, false}, {"GPT2Model", false, false}},
@@ -58,6 +59,7 @@ static const struct pretrained_family families[] = {
     },
     {
         .type = "bert",
+        .stem = "Bert",
         .objective = "mlm",
         .prefix = "bert.",
         .classes = {{"BertForPreTraining", true, true},
@@ -71,9 +73,11 @@ static const struct pretrained_family families[] = {
         .aliases = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
                     {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
         .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
+        .unused = {"pooler.dense.weight", "pooler.dense.bias"}, /* where a head reads tokens */
     },
     {
         .type = "roberta",
+        .stem = "Roberta",
         .objective = "mlm",
         .prefix = "roberta.",
         .classes = {{"RobertaForMaskedLM", true, false}, {"RobertaModel", false, false}},
@@ -89,8 +93,10 @@ static const struct pretrained_family families[] = {
     },
     {
         .type = "llama",
+        .stem = "Llama",
         .objective = "clm",
         .prefix = "model.",
+        .spans_prefix = "transformer.",
         .classes = {{"LlamaForCausalLM", true, false}, {"LlamaModel", false, false}},
         .keys = {INTEGER("vocab_size", vocab_size, 32000),
                  INTEGER("hidden_size", hidden_size, 4096),
@@ -137,10 +143,69 @@ const struct pretrained_class *pretrained_class(const struct pretrained_family *
     return NULL;
 }
 
+/* ---- tasks ---- */
+
+/* Ends of the names of classes, of encoders and of decoders. Of those with the same end the first is what a class is
+ * for where nothing else is known of it. */
+static const struct {
+    const char *objective, *encoder, *decoder;
+} tasks[] = {
+    {"classify", "ForSequenceClassification", "ForSequenceClassification"},
+    {"regress", "ForSequenceClassification", "ForSequenceClassification"},
+    {"reward", NULL, "ForSequenceClassification"},
+    {"classify_tokens", "ForTokenClassification", "ForTokenClassification"},
+    {"answer", "ForQuestionAnswering", "ForQuestionAnswering"},
+    {"choose", "ForMultipleChoice", "ForSequenceClassification"},
+    {"embed", "Model", "Model"},
+};
+
+enum { TASKS = sizeof tasks / sizeof tasks[0] };
+
+static const char *task_end(const struct pretrained_family *family, int task)
+{
+    return strcmp(family->objective, "mlm") == 0 ? tasks[task].encoder : tasks[task].decoder;
+}
+
+const char *pretrained_task_class(const struct pretrained_family *family, const char *objective)
+{
+    for (int i = 0; i < TASKS; i++) {
+        if (strcmp(tasks[i].objective, objective) == 0) {
+            return task_end(family, i);
+        }
+    }
+    return NULL;
+}
+
+const char *pretrained_task_objective(const struct pretrained_family *family, const char *name)
+{
+    size_t stem = strlen(family->stem);
+    for (int i = 0; i < TASKS && strncmp(name, family->stem, stem) == 0; i++) {
+        const char *end = task_end(family, i);
+        if (end != NULL && strcmp(end, name + stem) == 0) {
+            return tasks[i].objective;
+        }
+    }
+    return NULL;
+}
+
+/* ---- names ---- */
+
+const char *pretrained_prefix(const struct pretrained_family *family, const char *objective)
+{
+    bool spans = strcmp(objective, "answer") == 0 && family->spans_prefix != NULL;
+    return spans ? family->spans_prefix : family->prefix;
+}
+
+static const char *behind(const char *name, const char *prefix)
+{
+    size_t length = prefix != NULL ? strlen(prefix) : 0;
+    return length > 0 && strncmp(name, prefix, length) == 0 ? name + length : name;
+}
+
 const char *pretrained_bare(const struct pretrained_family *family, const char *name)
 {
-    size_t length = strlen(family->prefix);
-    return strncmp(name, family->prefix, length) == 0 ? name + length : name;
+    const char *bare = behind(name, family->prefix);
+    return bare != name ? bare : behind(name, family->spans_prefix);
 }
 
 bool pretrained_renamed(const char *name, char out[MODEL_NAME_BYTES])

@@ -36,13 +36,15 @@ struct pretrained_switch {
 struct pretrained_class {
     const char *name;
     bool predictions; /* of the vocabulary, beyond a matrix that is the embedding */
-    bool labels;      /* whether one sentence follows the other */
+    bool labels;      /* whether one sentence follows the other; of a task: its own */
 };
 
 struct pretrained_family {
     const char *type; /* model_type; the recipe's model.architecture */
+    const char *stem; /* of its classes' names */
     const char *objective;
     const char *prefix; /* of all names but the heads'; the class without heads leaves it out */
+    const char *spans_prefix; /* instead of it in ...ForQuestionAnswering; NULL: the same */
     struct pretrained_class classes[PRETRAINED_CLASSES]; /* up to an empty one */
     struct pretrained_key keys[PRETRAINED_KEYS];
     struct pretrained_switch switches[PRETRAINED_SWITCHES];
@@ -66,6 +68,15 @@ const char *pretrained_types(void);
 /* pretrained_class - NULL: not one of the family's. */
 const struct pretrained_class *pretrained_class(const struct pretrained_family *family,
                                                 const char *name);
+
+/* pretrained_task_class - the class of an objective with a head of its own is the family's stem and this; NULL: it has none.
+ *
+ * pretrained_task_objective - the first objective of a class; NULL: it is none of the family's tasks'. */
+const char *pretrained_task_class(const struct pretrained_family *family, const char *objective);
+const char *pretrained_task_objective(const struct pretrained_family *family, const char *name);
+
+/* pretrained_prefix - what the names begin with in the class of an objective. */
+const char *pretrained_prefix(const struct pretrained_family *family, const char *objective);
 
 /* pretrained_bare - a name as the class without heads has it. */
 const char *pretrained_bare(const struct pretrained_family *family, const char *name);

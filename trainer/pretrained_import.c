@@ -163,17 +163,24 @@ static const char *other_name(const struct pretrained_job *im, const char *name)
     return NULL;
 }
 
-/* Under the name itself, without the prefix, and as early files spell it: once among all of these. */
+/* Under the name itself, without the prefix or with that of its class, and as early files spell it: once among all of
+ * these. */
 static status find_spelled(const struct pretrained_job *im, const char *name,
                            struct pretrained_place *out)
 {
-    char early[MODEL_NAME_BYTES];
+    char early[MODEL_NAME_BYTES], other[2 * MODEL_NAME_BYTES];
+    const struct pretrained_family *family = im->promise.family;
     const char *names[2] = {name, pretrained_renamed(name, early) ? early : NULL};
     for (int i = 0; i < 2 && names[i] != NULL; i++) {
-        const char *bare = pretrained_bare(im->promise.family, names[i]);
+        const char *bare = pretrained_bare(family, names[i]);
         TRY(find_named(im, names[i], out));
         if (bare != names[i]) {
             TRY(find_named(im, bare, out));
+        }
+        snprintf(other, sizeof other, "%s%s", pretrained_prefix(family, im->recipe->objective),
+                 bare);
+        if (bare != names[i] && strcmp(other, names[i]) != 0) {
+            TRY(find_named(im, other, out));
         }
     }
     return STATUS_OK;
@@ -405,14 +412,20 @@ status pretrained_import_write(struct pretrained_job *im, const char *output,
     TRY(result);
     im->manifest.version = version;
     im->manifest.data_fingerprint = unknown;
+    char *labels = NULL;
+    TRY(im->promise.labels.count > 0 ? labels_write(&im->promise.labels, &labels) : STATUS_OK);
     struct checkpoint_source source = {
         .manifest = &im->manifest,
         .tokenizer_dir = tokenizer_dir,
         .tokenizer_files = tokenizer_files,
+        .beside_name = LABELS_FILE,
+        .beside_text = labels,
         .context = im,
         .read = read_box,
     };
-    return checkpoint_source_write(&source, output, 1);
+    result = checkpoint_source_write(&source, output, 1);
+    free(labels);
+    return result;
 }
 
 /* ---- all of it ---- */
@@ -420,11 +433,8 @@ status pretrained_import_write(struct pretrained_job *im, const char *output,
 /* A tokenizer that cannot be read would make the checkpoint useless to whoever opens it. */
 status pretrained_import_tokenizer(const struct pretrained_job *im, const char *folder, bool *there)
 {
-    char whole[FILE_PATH_BYTES], vocab[FILE_PATH_BYTES];
     struct tokenizer *t = NULL;
-    TRY(file_join(whole, folder, "tokenizer.json"));
-    TRY(file_join(vocab, folder, "vocab.txt"));
-    *there = file_exists(whole) || file_exists(vocab);
+    *there = tokenizer_exists(folder);
     if (!*there) {
         return STATUS_OK;
     }
@@ -432,8 +442,8 @@ status pretrained_import_tokenizer(const struct pretrained_job *im, const char *
     int64_t ids = tokenizer_vocab_size(t), vocabulary = im->recipe->model.vocab_size;
     TRY(tokenizer_destroy(&t));
     REQUIRE(ids <= vocabulary, STATUS_DATA,
-            "%s has %lld ids, and by config.json vocab_size is %lld",
-            file_exists(whole) ? whole : vocab, (long long)ids, (long long)vocabulary);
+            "%s: the tokenizer has %lld ids, and by config.json vocab_size is %lld", folder,
+            (long long)ids, (long long)vocabulary);
     return STATUS_OK;
 }
 
@@ -441,18 +451,19 @@ status pretrained_import_tokenizer(const struct pretrained_job *im, const char *
 static status find_pooler(struct pretrained_job *im)
 {
     struct pretrained_place place = {0};
-    if (strcmp(im->promise.family->type, "bert") == 0) {
+    if (strcmp(im->recipe->objective, "mlm") == 0 &&
+        strcmp(im->promise.family->type, "bert") == 0) {
         TRY(find_spelled(im, "bert.pooler.dense.weight", &place));
         im->recipe->model.next_sentence |= place.tensor != NULL;
     }
     return STATUS_OK;
 }
 
-static status import_all(struct pretrained_job *im, const char *output,
+static status import_all(struct pretrained_job *im, const char *objective, const char *output,
                          struct pretrained_summary *summary)
 {
     int64_t elements;
-    TRY(pretrained_config_read(im->folder, im->recipe, &im->promise));
+    TRY(pretrained_config_read(im->folder, objective, im->recipe, &im->promise));
     TRY(pretrained_import_tokenizer(im, im->folder, &summary->tokenizer));
     TRY(open_files(im));
     TRY(find_pooler(im));
@@ -475,14 +486,15 @@ void pretrained_import_end(struct pretrained_job *im)
     for (int i = 0; i < im->file_count; i++) {
         safetensors_close(&im->files[i]);
     }
+    labels_free(&im->promise.labels);
     free(im->manifest.recipe);
     free(im->manifest.tensors);
     free(im->parameters);
     free(im->places);
 }
 
-status pretrained_import(const char *folder, const char *output, struct recipe *recipe,
-                         struct pretrained_summary *summary)
+status pretrained_import(const char *folder, const char *objective, const char *output,
+                         struct recipe *recipe, struct pretrained_summary *summary)
 {
     *summary = (struct pretrained_summary){0};
     REQUIRE(file_is_folder(folder), STATUS_NO_INPUT,
@@ -494,7 +506,7 @@ status pretrained_import(const char *folder, const char *output, struct recipe *
     im->folder = folder;
     im->recipe = recipe;
     im->fill = fill_box;
-    status result = import_all(im, output, summary);
+    status result = import_all(im, objective, output, summary);
     pretrained_import_end(im);
     free(im);
     return result;

@@ -77,6 +77,20 @@ static enum model_recompute recompute_of(const struct recipe *recipe)
                                             : MODEL_KEEP_ALL;
 }
 
+static struct rotary_scaling rotary_of(const struct recipe *recipe)
+{
+    const char *name = recipe->model.rope_type;
+    return (struct rotary_scaling){
+        .kind = strcmp(name, "llama3") == 0   ? ROTARY_LLAMA3
+                : strcmp(name, "linear") == 0 ? ROTARY_LINEAR
+                                              : ROTARY_PLAIN,
+        .factor = recipe->model.rope_factor,
+        .low = recipe->model.rope_low_freq_factor,
+        .high = recipe->model.rope_high_freq_factor,
+        .positions = (double)recipe->model.rope_original_positions,
+    };
+}
+
 struct model_config session_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
@@ -111,6 +125,7 @@ struct model_config session_model_config(const struct recipe *recipe, int64_t vo
                 .targets = recipe->adapter.targets,
             },
         .rope_theta = recipe->model.rope_theta,
+        .rope_scaling = rotary_of(recipe),
         .freezing = {freezes(recipe, "embeddings"), freezes(recipe, "backbone"),
                      recipe->train.freeze_layers},
         .recompute = recompute_of(recipe),
@@ -547,7 +562,7 @@ static status read_found(const struct checkpoint_found *found, char *const *over
 static status read_labels(struct session *s)
 {
     char *text = NULL;
-    if (job_data_task(&s->recipe) == MODEL_WORDS || s->tokenizer_dir[0] == '\0') {
+    if (job_data_task(&s->recipe) == MODEL_WORDS) {
         return STATUS_OK;
     }
     TRY(labels_read(s->tokenizer_dir, &s->labels));
@@ -574,10 +589,10 @@ static status start_found(struct session *s, struct comm *world,
     int64_t positions = r->model.max_position_embeddings;
     rows = rows > micro ? rows : micro;
     rows = rows > positions ? rows : positions;
-    if (!file_is_folder(s->tokenizer_dir)) {
+    TRY(comm_agree(world, read_labels(s)));
+    if (!tokenizer_exists(s->tokenizer_dir)) {
         s->tokenizer_dir[0] = '\0';
     }
-    TRY(comm_agree(world, read_labels(s)));
     return session_start(s, world, s->tokenizer_dir, rows, positions, false);
 }
 

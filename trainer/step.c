@@ -327,7 +327,8 @@ static status micro_batch(struct step *s, int64_t step, const struct batch *batc
     struct kernels *k = s->parts.kernels;
     struct batch placed;
     TRY(feed_take(s->feed, batch, &placed));
-    const struct kernels_graph_key key = {placed.inputs, placed.rows, fresh + 2 * s->last + 4 * (s->surveyed == 1)};
+    const struct kernels_graph_key key = {placed.inputs, placed.rows,
+                                          fresh + 2 * s->last + 4 * (s->surveyed == 1)};
     TRY(kernels_graph_begin(k, &key));
     status result = there_and_back(s, step, batch, &placed, fresh, sums);
     KEEP_FIRST(result, kernels_graph_end(k));

@@ -1,5 +1,6 @@
 #include "datasets/tokenizer/tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -208,6 +209,14 @@ status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count
         tokenizer_destroy(out);
     }
     return result;
+}
+
+bool tokenizer_exists(const char *folder)
+{
+    char whole[FILE_PATH_BYTES], vocab[FILE_PATH_BYTES];
+    snprintf(whole, sizeof whole, "%s/%s", folder, TOKENIZER_FILE);
+    snprintf(vocab, sizeof vocab, "%s/%s", folder, VOCAB_FILE);
+    return file_exists(whole) || file_exists(vocab);
 }
 
 status tokenizer_open(const char *folder, struct tokenizer **out)

@@ -42,6 +42,9 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
 status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
                                struct tokenizer **out);
 
+/* tokenizer_exists - whether the folder holds one. */
+bool tokenizer_exists(const char *folder);
+
 /* tokenizer_open - read folder/tokenizer.json; where there is none, folder/vocab.txt.
  *
  * Errors    STATUS_NO_INPUT, STATUS_DATA naming file, place and reason (an unsupported part of the

@@ -85,6 +85,8 @@ static const struct turning turnings[] = {
     {1, 1, 2, 0}, {5, 3, 6, 7}, {17, 2, 64, 0}, {40, 5, 32, 16}, {9, 1, 128, 3}, {6, 4, 34, 0},
 };
 
+static const struct rotary_scaling plain = {0};
+
 static void test_rotary(struct kernels *k, struct kernels *other, const struct turning *s)
 {
     const double theta = 500;
@@ -92,7 +94,7 @@ static void test_rotary(struct kernels *k, struct kernels *other, const struct t
     enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, REFERENCE_F64};
     struct tensor table = operation_tensor(DTYPE_F32, positions, s->width, s->width), x[4];
     int32_t at[64];
-    rotary_angles(table.data, positions, s->width, theta);
+    rotary_angles(table.data, positions, s->width, theta, &plain);
     for (int64_t n = 0; n < s->rows; n++) {
         at[n] = (int32_t)random_below(1, (uint64_t)n, (uint64_t)positions);
     }
@@ -127,8 +129,42 @@ static void test_all(struct kernels *k, struct kernels *other)
     }
 }
 
+/* Llama 3.2 1B: theta 5e5, heads of 64, factor 32, low 1, high 4, 8,192 positions at first. Every fourth of the 32
+ * frequencies that transformers' ROPE_INIT_FUNCTIONS["llama3"] makes in single precision; the 15th and 16th lie between. */
+static void test_llama3(void)
+{
+    static const struct {
+        int index;
+        double frequency;
+    } wanted[] = {{0, 1.0},
+                  {4, 0.193922758102417},
+                  {8, 0.03760603070259094},
+                  {12, 0.00729266507551074},
+                  {14, 0.0032114461064338684},
+                  {15, 0.0012905480107292533},
+                  {16, 0.000429556705057621},
+                  {20, 8.570255886297673e-06},
+                  {24, 1.6619674170215148e-06},
+                  {31, 9.418306490260875e-08}};
+    const struct rotary_scaling llama3 = {ROTARY_LLAMA3, 32, 1, 4, 8192};
+    const struct rotary_scaling linear = {.kind = ROTARY_LINEAR, .factor = 4};
+    float table[2 * 64], slow[5 * 64], fast[2 * 64];
+    rotary_angles(table, 2, 64, 5e5, &llama3);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        double sine = sin(wanted[i].frequency);
+        CHECK_NEAR(table[64 + wanted[i].index], cos(wanted[i].frequency), 1e-6);
+        CHECK_NEAR(table[64 + 32 + wanted[i].index], sine, 2e-6 * sine);
+    }
+    rotary_angles(slow, 5, 64, 5e5, &linear);
+    rotary_angles(fast, 2, 64, 5e5, &plain);
+    for (int i = 0; i < 64; i++) {
+        CHECK_NEAR(slow[4 * 64 + i], fast[64 + i], 1e-7);
+    }
+}
+
 int main(void)
 {
+    test_llama3();
     const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true, 0};
     operation_each(&limits, test_all);
     return 0;

@@ -191,7 +191,7 @@ static void test_llama(void)
     p.weights = matrix(5, 8, 2);
     check(&p);
     float table[2 * 4]; /* position 1: angles 1 and 50^(-1/2) */
-    rotary_angles(table, 2, 4, 50);
+    rotary_angles(table, 2, 4, 50, &(struct rotary_scaling){0});
     CHECK(table[0] == 1 && table[1] == 1 && table[2] == 0 && table[3] == 0);
     CHECK_NEAR(table[4], cos(1), 1e-7);
     CHECK_NEAR(table[7], sin(sqrt(1.0 / 50)), 1e-7);

@@ -2,57 +2,15 @@
  * what transformers computes, what is exported comes back with the same bits, and what is damaged, forged or
  * another model is refused by file, place and reason. */
 #include <fcntl.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "base/random.h"
 #include "comm/comm.h"
 #include "datasets/h5file.h"
-#include "tests/trainer/reference_file.h"
-#include "trainer/checkpoint_tools.h"
-#include "trainer/pretrained.h"
+#include "tests/trainer/pretrained_folder.h"
 #include "trainer/score.h"
 #include "trainer/session.h"
 
-static char root[64];
-static char reference[FILE_PATH_BYTES];
-
-static void join(char out[FILE_PATH_BYTES], const char *folder, const char *name)
-{
-    CHECK_OK(file_join(out, folder, name));
-}
-
-static void shell(const char *command)
-{
-    CHECK(system(command) == 0);
-}
-
-/* A copy of a reference folder, to be spoilt: `model` in root. */
-static void copy_model(const char *name, char out[FILE_PATH_BYTES])
-{
-    char command[2 * FILE_PATH_BYTES];
-    join(out, root, "model");
-    CHECK_OK(file_remove_tree(out));
-    snprintf(command, sizeof command, "cp -r '%.2000s/%s' '%.2000s'", reference, name, out);
-    shell(command);
-}
-
-static status import_to(const char *folder, const char *name, char output[FILE_PATH_BYTES])
-{
-    static struct recipe recipe;
-    struct pretrained_summary summary;
-    join(output, root, name);
-    CHECK_OK(file_remove_tree(output));
-    return pretrained_import(folder, output, &recipe, &summary);
-}
-
-/* The import fails with this code and text, and leaves nothing behind. */
-static void refused(const char *folder, status code, const char *text)
-{
-    char output[FILE_PATH_BYTES];
-    CHECK_FAILS(import_to(folder, "refused", output), code, text);
-    CHECK(!file_exists(output));
-}
+static struct recipe recipe;
 
 /* ---- the same numbers ---- */
 
@@ -97,29 +55,20 @@ static void check_numbers(const char *name, const char *checkpoint)
     H5Fclose(file);
 }
 
-static bool same_weights(const char *a, const char *b)
-{
-    json_t *report = NULL;
-    CHECK_OK(checkpoint_diff(a, b, 0, &report));
-    bool same = json_is_true(json_object_get(report, "equal"));
-    json_decref(report);
-    return same;
-}
-
 static void test_numbers(const char *name)
 {
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
     struct pretrained_summary summary;
     join(folder, reference, name);
     join(again, root, "again");
-    CHECK_OK(import_to(folder, "a", a));
+    CHECK_OK(import_to(folder, "a", a, &recipe));
     check_numbers(name, a);
 
     CHECK_OK(file_remove_tree(again));
     CHECK_OK(pretrained_export(a, again, SAFETENSORS_F32, false, &summary));
     CHECK_FAILS(pretrained_export(a, again, SAFETENSORS_F32, false, &summary), STATUS_CREATE,
                 "exists");
-    CHECK_OK(import_to(again, "b", b));
+    CHECK_OK(import_to(again, "b", b, &recipe));
     CHECK(same_weights(a, b));
     check_numbers(name, b); /* the settings came back too */
 
@@ -127,27 +76,11 @@ static void test_numbers(const char *name)
     CHECK_OK(checkpoint_reshard(a, again, 3));
     CHECK_OK(file_remove_tree(b));
     CHECK_OK(pretrained_export(again, b, SAFETENSORS_BF16, false, &summary));
-    CHECK_OK(import_to(b, "c", folder));
+    CHECK_OK(import_to(b, "c", folder, &recipe));
     CHECK(same_weights(a, folder) == (strcmp(name, "bare") == 0)); /* which is bf16 itself */
 }
 
 /* ---- another model, or none ---- */
-
-/* KEY of config.json becomes VALUE (JSON; NULL: it goes). */
-static void set_config(const char *folder, const char *key, const char *value)
-{
-    char path[FILE_PATH_BYTES];
-    join(path, folder, "config.json");
-    json_t *config = json_load_file(path, 0, NULL);
-    CHECK(config != NULL);
-    if (value == NULL) {
-        json_object_del(config, key);
-    } else {
-        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
-    }
-    CHECK(json_dump_file(config, path, 0) == 0);
-    json_decref(config);
-}
 
 static void test_config(void)
 {
@@ -159,8 +92,11 @@ static void test_config(void)
         {"model_type", "\"mamba\"", STATUS_UNAVAILABLE, "config.json: model_type mamba"},
         {"model_type", NULL, STATUS_DATA, "model_type is missing"},
         {"model_type", "3", STATUS_DATA, "model_type is not a text"},
-        {"architectures", "[\"GPT2ForSequenceClassification\"]", STATUS_UNAVAILABLE,
-         "GPT2ForSequenceClassification"},
+        {"architectures", "[\"GPT2DoubleHeadsModel\"]", STATUS_UNAVAILABLE, "GPT2DoubleHeadsModel"},
+        {"architectures", "[\"GPT2ForSequenceClassification\"]", STATUS_DATA,
+         "score.weight is missing"},
+        {"architectures", "[\"GPT2ForSequenceClassification\", \"GPT2LMHeadModel\"]",
+         STATUS_UNAVAILABLE, "alone the classes of tasks"},
         {"activation_function", "\"relu\"", STATUS_UNAVAILABLE, "activation_function relu"},
         {"activation_function", "null", STATUS_OK, NULL},
         {"scale_attn_weights", "false", STATUS_UNAVAILABLE, "scale_attn_weights: false"},
@@ -189,7 +125,7 @@ static void test_config(void)
         copy_model("whole", folder);
         set_config(folder, cases[i].key, cases[i].value);
         if (cases[i].code == STATUS_OK) {
-            CHECK_OK(import_to(folder, "taken", output));
+            CHECK_OK(import_to(folder, "taken", output, &recipe));
         } else {
             refused(folder, cases[i].code, cases[i].text);
         }
@@ -216,8 +152,7 @@ static void test_folders(void)
     struct pretrained_summary summary;
     refused("/nowhere/gpt2", STATUS_NO_INPUT, "there is no folder /nowhere/gpt2");
     copy_model("whole", folder);
-    static struct recipe recipe;
-    CHECK_FAILS(pretrained_import(folder, root, &recipe, &summary), STATUS_CREATE, "exists");
+    CHECK_FAILS(pretrained_import(folder, NULL, root, &recipe, &summary), STATUS_CREATE, "exists");
     write_file(folder, "config.json", "{\"model_type\": \"gpt2\",\n}");
     refused(folder, STATUS_DATA, "config.json:2:");
     write_file(folder, "config.json", "[]");
@@ -255,7 +190,7 @@ static void test_folders(void)
     CHECK_OK(tokenizer_save(t, folder));
     CHECK_OK(tokenizer_destroy(&t));
     char checkpoint[FILE_PATH_BYTES], exported[FILE_PATH_BYTES];
-    CHECK_OK(import_to(folder, "a", checkpoint));
+    CHECK_OK(import_to(folder, "a", checkpoint, &recipe));
     join(exported, root, "exported");
     CHECK_OK(file_remove_tree(exported));
     CHECK_OK(pretrained_export(checkpoint, exported, SAFETENSORS_F32, false, &summary));
@@ -394,103 +329,55 @@ static void test_halves(void)
 
 /* ---- weights of another kind ---- */
 
-struct extra {
-    const char *name;
-    int dimensions;
-    int64_t shape[2];
-};
-
-/* model.safetensors anew: without `left_out`, and with an extra tensor of these values. */
-static void rewrite(const char *folder, const char *left_out, const struct extra *extra,
-                    const float *values)
-{
-    struct safetensors *file = NULL;
-    struct safetensors_writer *writer = NULL;
-    struct safetensors_shape shapes[64];
-    const struct safetensors_tensor *kept[64];
-    char from[FILE_PATH_BYTES], to[FILE_PATH_BYTES];
-    int all, count = 0;
-    join(from, folder, "model.safetensors");
-    join(to, folder, "rewritten");
-    CHECK_OK(safetensors_open(from, &file));
-    const struct safetensors_tensor *t = safetensors_tensors(file, &all);
-    for (int i = 0; i < all; i++) {
-        if (left_out == NULL || strcmp(t[i].name, left_out) != 0) {
-            kept[count] = &t[i];
-            shapes[count++] = (struct safetensors_shape){
-                t[i].name, t[i].dimensions, {t[i].shape[0], t[i].shape[1]}};
-        }
-    }
-    int total = count;
-    if (extra != NULL) {
-        shapes[total++] = (struct safetensors_shape){
-            extra->name, extra->dimensions, {extra->shape[0], extra->shape[1]}};
-    }
-    CHECK_OK(safetensors_create(to, SAFETENSORS_F32, shapes, total, &writer));
-    float buffer[4096];
-    for (int i = 0; i < count; i++) {
-        CHECK(kept[i]->elements <= 4096);
-        CHECK_OK(safetensors_read(file, kept[i], 0, kept[i]->elements, buffer));
-        CHECK_OK(safetensors_write(writer, buffer, kept[i]->elements));
-    }
-    if (extra != NULL) {
-        int64_t n = extra->shape[0] * (extra->dimensions == 2 ? extra->shape[1] : 1);
-        CHECK_OK(safetensors_write(writer, values, n));
-    }
-    CHECK_OK(safetensors_finish(&writer));
-    safetensors_close(&file);
-    CHECK(rename(to, from) == 0);
-}
-
 static void test_tensors(void)
 {
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
     float values[19 * 8] = {0};
     struct safetensors *file = NULL;
     copy_model("whole", folder);
-    rewrite(folder, "transformer.h.1.mlp.c_proj.bias", NULL, NULL);
+    rewrite(folder, &(struct renaming){"transformer.h.1.mlp.c_proj.bias", NULL}, 1, NULL, NULL);
     refused(folder, STATUS_DATA, "transformer.h.1.mlp.c_proj.bias is missing");
 
     copy_model("whole", folder);
-    rewrite(folder, NULL, &(struct extra){"score.weight", 2, {2, 8}}, values);
+    rewrite(folder, NULL, 0, &(struct extra){"score.weight", 2, {2, 8}}, values);
     refused(folder, STATUS_DATA, "holds score.weight");
 
     copy_model("whole", folder);
-    rewrite(folder, NULL, &(struct extra){"ln_f.bias", 1, {8}}, values);
+    rewrite(folder, NULL, 0, &(struct extra){"ln_f.bias", 1, {8}}, values);
     refused(folder, STATUS_DATA, "ln_f.bias is there too");
 
     copy_model("whole", folder); /* buffers of old files */
-    rewrite(folder, NULL, &(struct extra){"transformer.h.0.attn.bias", 2, {12, 12}}, values);
-    rewrite(folder, NULL, &(struct extra){"h.1.attn.masked_bias", 1, {1}}, values);
-    CHECK_OK(import_to(folder, "masks", output));
+    rewrite(folder, NULL, 0, &(struct extra){"transformer.h.0.attn.bias", 2, {12, 12}}, values);
+    rewrite(folder, NULL, 0, &(struct extra){"h.1.attn.masked_bias", 1, {1}}, values);
+    CHECK_OK(import_to(folder, "masks", output, &recipe));
     check_numbers("whole", output);
 
-    rewrite(folder, "transformer.ln_f.bias", &(struct extra){"transformer.ln_f.bias", 2, {1, 8}},
-            values);
+    const struct renaming no_bias = {"transformer.ln_f.bias", NULL};
+    rewrite(folder, &no_bias, 1, &(struct extra){no_bias.from, 2, {1, 8}}, values);
     refused(folder, STATUS_DATA, "transformer.ln_f.bias has 2 dimensions, [1, 8]");
 
     copy_model("whole", folder);
     values[5] = NAN;
-    rewrite(folder, "transformer.ln_f.bias", &(struct extra){"transformer.ln_f.bias", 1, {8}},
-            values);
+    rewrite(folder, &no_bias, 1, &(struct extra){no_bias.from, 1, {8}}, values);
     refused(folder, STATUS_DATA, "element 5 of transformer.ln_f.bias is nan");
 
     /* The output matrix of a tied model: the embedding again, alone under this name, or another one. */
     copy_model("whole", folder);
     join(path, folder, "model.safetensors");
     CHECK_OK(safetensors_open(path, &file));
-    const char *embedding = "transformer.wte.weight";
-    CHECK_OK(safetensors_read(file, safetensors_find(file, embedding), 0, 19 * 8, values));
+    const struct renaming no_embedding = {"transformer.wte.weight", NULL};
+    const struct safetensors_tensor *embedding = safetensors_find(file, no_embedding.from);
+    CHECK_OK(safetensors_read(file, embedding, 0, 19 * 8, values));
     safetensors_close(&file);
     const struct extra head = {"lm_head.weight", 2, {19, 8}};
-    rewrite(folder, NULL, &head, values);
-    CHECK_OK(import_to(folder, "tied", output));
-    rewrite(folder, embedding, NULL, NULL);
-    CHECK_OK(import_to(folder, "tied", output));
+    rewrite(folder, NULL, 0, &head, values);
+    CHECK_OK(import_to(folder, "tied", output, &recipe));
+    rewrite(folder, &no_embedding, 1, NULL, NULL);
+    CHECK_OK(import_to(folder, "tied", output, &recipe));
     check_numbers("whole", output);
     copy_model("whole", folder);
     values[19 * 8 - 1] += 1;
-    rewrite(folder, NULL, &head, values);
+    rewrite(folder, NULL, 0, &head, values);
     refused(folder, STATUS_DATA, "set tie_word_embeddings");
 }
 
@@ -545,11 +432,7 @@ static void test_random_damage(void)
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
-    bool memory = access("/dev/shm", W_OK) == 0; /* where the hundreds of fsyncs cost nothing */
-    snprintf(root, sizeof root, "%s/bireme-pretrained-XXXXXX", memory ? "/dev/shm" : "/tmp");
-    CHECK(source != NULL && mkdtemp(root) != NULL);
-    join(reference, source, "tests/reference/pretrained");
+    pretrained_folder_start();
     h5file_start();
     test_headers();
     test_halves();

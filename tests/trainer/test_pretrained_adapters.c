@@ -35,7 +35,7 @@ static void import_base(const char *name, char out[FILE_PATH_BYTES])
     char folder[FILE_PATH_BYTES];
     join(folder, reference, name);
     fresh(out, "base");
-    CHECK_OK(pretrained_import(folder, out, &recipe, &summary));
+    CHECK_OK(pretrained_import(folder, NULL, out, &recipe, &summary));
 }
 
 static status import_to(const char *folder, const char *base, const char *name,

@@ -1,43 +1,14 @@
 /* Folders of BERT, RoBERTa and Llama as transformers saves them (scripts/make_reference.py pretrained): hidden states,
  * logits and labels of padded batches in double precision, the same bits when they are exported and imported again, and
  * what a class lacks, calls by another name or has too much. */
-#include <unistd.h>
-
-#include "base/file.h"
 #include "comm/comm.h"
 #include "datasets/h5file.h"
-#include "tests/trainer/reference_file.h"
-#include "trainer/checkpoint_tools.h"
-#include "trainer/pretrained.h"
+#include "tests/trainer/pretrained_folder.h"
 #include "trainer/session.h"
 
 static const double tolerance = 1e-5;
-static char root[64];
-static char reference[FILE_PATH_BYTES];
 
 enum { ROWS_MAX = 64, VALUES_MAX = 4096 };
-
-static void join(char out[FILE_PATH_BYTES], const char *folder, const char *name)
-{
-    CHECK_OK(file_join(out, folder, name));
-}
-
-static status import_to(const char *folder, const char *name, char output[FILE_PATH_BYTES],
-                        struct recipe *recipe)
-{
-    struct pretrained_summary summary;
-    join(output, root, name);
-    CHECK_OK(file_remove_tree(output));
-    return pretrained_import(folder, output, recipe, &summary);
-}
-
-static void refused(const char *folder, status code, const char *text)
-{
-    static struct recipe recipe;
-    char output[FILE_PATH_BYTES];
-    CHECK_FAILS(import_to(folder, "refused", output, &recipe), code, text);
-    CHECK(!file_exists(output));
-}
 
 /* ---- the same numbers ---- */
 
@@ -143,15 +114,6 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
     H5Fclose(b.file);
 }
 
-static bool same_weights(const char *a, const char *b)
-{
-    json_t *report = NULL;
-    CHECK_OK(checkpoint_diff(a, b, 0, &report));
-    bool same = json_is_true(json_object_get(report, "equal"));
-    json_decref(report);
-    return same;
-}
-
 static void test_numbers(const char *name, bool heads)
 {
     static struct recipe recipe, again;
@@ -171,31 +133,6 @@ static void test_numbers(const char *name, bool heads)
 
 /* ---- config.json ---- */
 
-static void copy_model(const char *name, char out[FILE_PATH_BYTES])
-{
-    char command[2 * FILE_PATH_BYTES];
-    join(out, root, "model");
-    CHECK_OK(file_remove_tree(out));
-    snprintf(command, sizeof command, "cp -r '%.2000s/%s' '%.2000s'", reference, name, out);
-    CHECK(system(command) == 0);
-}
-
-/* KEY of config.json becomes VALUE (JSON; NULL: it goes). */
-static void set_config(const char *folder, const char *key, const char *value)
-{
-    char path[FILE_PATH_BYTES];
-    join(path, folder, "config.json");
-    json_t *config = json_load_file(path, 0, NULL);
-    CHECK(config != NULL);
-    if (value == NULL) {
-        json_object_del(config, key);
-    } else {
-        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
-    }
-    CHECK(json_dump_file(config, path, 0) == 0);
-    json_decref(config);
-}
-
 static void test_config(void)
 {
     static const struct {
@@ -203,8 +140,10 @@ static void test_config(void)
         status code;
         const char *text; /* NULL: it is taken */
     } cases[] = {
-        {"bert", "architectures", "[\"BertForTokenClassification\"]", STATUS_UNAVAILABLE,
-         "BertForTokenClassification is not in this version; BertForPreTraining"},
+        {"bert", "architectures", "[\"BertForNextSentencePrediction\"]", STATUS_UNAVAILABLE,
+         "BertForNextSentencePrediction is not in this version; BertForPreTraining"},
+        {"bert", "architectures", "[\"BertForTokenClassification\"]", STATUS_DATA,
+         "classifier.weight is missing"},
         {"bert", "architectures", "[\"RobertaModel\"]", STATUS_UNAVAILABLE, "RobertaModel"},
         {"bert", "architectures", "[\"BertForMaskedLM\"]", STATUS_OK, NULL},
         {"bert", "architectures", NULL, STATUS_OK, NULL},
@@ -222,6 +161,12 @@ static void test_config(void)
         {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", STATUS_UNAVAILABLE,
          "the rope_type yarn"},
         {"llama", "rope_parameters", "[]", STATUS_DATA, "rope_parameters is not an object"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"linear\"}", STATUS_DATA,
+         "linear has no factor"},
+        {"llama3", "rope_parameters",
+         "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+         "\"high_freq_factor\": 4}",
+         STATUS_DATA, "model.rope_low_freq_factor: 4 is not less than"},
         {"llama", "head_dim", "4", STATUS_UNAVAILABLE, "head_dim 4"},
         {"llama", "hidden_act", "\"gelu\"", STATUS_UNAVAILABLE, "silu is"},
         {"llama", "mlp_bias", "true", STATUS_UNAVAILABLE, "mlp_bias: true"},
@@ -251,55 +196,6 @@ static void test_config(void)
 
 /* ---- tensors of other names ---- */
 
-/* What becomes of a tensor: another name; NULL: it goes. */
-struct renaming {
-    const char *from, *to;
-};
-
-/* model.safetensors anew, with some tensors renamed and one more of these values. */
-static void rewrite(const char *folder, const struct renaming *renamings, int count,
-                    const char *added)
-{
-    struct safetensors *file = NULL;
-    struct safetensors_writer *writer = NULL;
-    struct safetensors_shape shapes[64];
-    const struct safetensors_tensor *kept[64];
-    char from[FILE_PATH_BYTES], to[FILE_PATH_BYTES];
-    float buffer[VALUES_MAX] = {0};
-    int all, used = 0;
-    join(from, folder, "model.safetensors");
-    join(to, folder, "rewritten");
-    CHECK_OK(safetensors_open(from, &file));
-    const struct safetensors_tensor *t = safetensors_tensors(file, &all);
-    for (int i = 0; i < all; i++) {
-        const char *name = t[i].name;
-        for (int r = 0; r < count && name != NULL; r++) {
-            name = strcmp(name, renamings[r].from) == 0 ? renamings[r].to : name;
-        }
-        if (name != NULL) {
-            kept[used] = &t[i];
-            shapes[used++] =
-                (struct safetensors_shape){name, t[i].dimensions, {t[i].shape[0], t[i].shape[1]}};
-        }
-    }
-    int total = used;
-    if (added != NULL) {
-        shapes[total++] = (struct safetensors_shape){added, 1, {8, 1}};
-    }
-    CHECK_OK(safetensors_create(to, SAFETENSORS_F32, shapes, total, &writer));
-    for (int i = 0; i < used; i++) {
-        CHECK_OK(safetensors_read(file, kept[i], 0, kept[i]->elements, buffer));
-        CHECK_OK(safetensors_write(writer, buffer, kept[i]->elements));
-    }
-    if (added != NULL) {
-        memset(buffer, 0, sizeof buffer);
-        CHECK_OK(safetensors_write(writer, buffer, 8));
-    }
-    CHECK_OK(safetensors_finish(&writer));
-    safetensors_close(&file);
-    CHECK(rename(to, from) == 0);
-}
-
 static void test_names(void)
 {
     static struct recipe recipe;
@@ -314,7 +210,7 @@ static void test_names(void)
     };
     copy_model("bert", folder);
     set_config(folder, "architectures", "[\"BertForMaskedLM\"]");
-    rewrite(folder, early, 4, "bert.embeddings.position_ids");
+    rewrite(folder, early, 4, &(struct extra){"bert.embeddings.position_ids", 1, {8, 1}}, NULL);
     CHECK_OK(import_to(folder, "early", output, &recipe));
     CHECK(recipe.model.next_sentence);
     check_numbers("bert", output, true);
@@ -324,18 +220,18 @@ static void test_names(void)
                                               {"bert.pooler.dense.bias", NULL},
                                               {"cls.seq_relationship.weight", NULL},
                                               {"cls.seq_relationship.bias", NULL}};
-    rewrite(folder, without, 4, NULL);
+    rewrite(folder, without, 4, NULL, NULL);
     refused(folder, STATUS_DATA, "bert.pooler.dense.weight is missing");
     set_config(folder, "architectures", "[\"BertForMaskedLM\"]");
     CHECK_OK(import_to(folder, "plain", output, &recipe));
     CHECK(!recipe.model.next_sentence);
 
     copy_model("roberta", folder);
-    rewrite(folder, NULL, 0, "roberta.pooler.dense.bias");
+    rewrite(folder, NULL, 0, &(struct extra){"roberta.pooler.dense.bias", 1, {8, 1}}, NULL);
     CHECK_OK(import_to(folder, "a", output, &recipe));
     check_numbers("roberta", output, true);
     copy_model("roberta", folder);
-    rewrite(folder, NULL, 0, "classifier.dense.bias");
+    rewrite(folder, NULL, 0, &(struct extra){"classifier.dense.bias", 1, {8, 1}}, NULL);
     refused(folder, STATUS_DATA,
             "holds classifier.dense.bias, which a roberta of this config.json");
 
@@ -380,11 +276,7 @@ static void test_tokenizer(void)
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
-    bool memory = access("/dev/shm", W_OK) == 0; /* where the many fsyncs cost nothing */
-    snprintf(root, sizeof root, "%s/bireme-heads-XXXXXX", memory ? "/dev/shm" : "/tmp");
-    CHECK(source != NULL && mkdtemp(root) != NULL);
-    join(reference, source, "tests/reference/pretrained");
+    pretrained_folder_start();
     h5file_start();
     test_numbers("bert", true);
     test_numbers("bert_untied", true);
@@ -392,6 +284,8 @@ int main(void)
     test_numbers("roberta", true);
     test_numbers("llama", true);
     test_numbers("llama_tied", true);
+    test_numbers("llama3", true);
+    test_numbers("llama_linear", true);
     test_config();
     test_names();
     test_tokenizer();

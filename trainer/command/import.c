@@ -8,6 +8,7 @@
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/pretrained.h"
+#include "trainer/pretrained_family.h"
 
 /* The section of a recipe that trains on from these weights. */
 static void print_setting(void *user, const char *key, const char *json)
@@ -40,13 +41,16 @@ static void tell(const char *folder, const char *output, const struct pretrained
 status command_import(int argc, char **argv)
 {
     bool help = false;
-    const char *output = NULL, *base = NULL;
+    const char *output = NULL, *base = NULL, *objective = NULL;
     const struct option table[] = {
-        {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist",
-         0, 0, NULL},
+        {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist"},
         {"base", OPTION_TEXT, &base, "DIR", NULL,
-         "of adapters: a checkpoint of the model that they are beside; else the one that they name",
-         0, 0, NULL},
+         "of adapters: a checkpoint of the model that they are beside; else the one that they "
+         "name"},
+        {"objective", OPTION_CHOICE, &objective, "NAME", NULL,
+         "what it is for, where its class leaves that open: of one output regress, reward or (not "
+         "of an\n                             encoder) choose, of a model without head embed",
+         .choices = "regress|reward|choose|embed|classify|classify_tokens|answer|clm|mlm"},
     };
     struct options options = {
         .usage = "bireme import HF_DIR --output DIR [--base CHECKPOINT]",
@@ -54,11 +58,11 @@ status command_import(int argc, char **argv)
             "Makes a checkpoint of a model folder as Hugging Face's transformers saves it: "
             "config.json,\nmodel.safetensors (or several with an index; F32, F16, BF16) and "
             "tokenizer.json (or vocab.txt). Models of\nthe model_type gpt2, bert, roberta and "
-            "llama. generate, score, fill-mask, evaluate, inspect, export and\nmodel.init_from "
-            "take it. The section `model` of a recipe that trains on from it goes to standard "
-            "output.\nOf a folder of peft's (adapter_config.json, adapter_model.safetensors) it "
-            "makes a "
-            "checkpoint of adapters\nbeside a model that was imported before.",
+            "llama, their classes for tasks among them. generate, score, fill-mask,\nclassify, "
+            "answer, embed, evaluate, inspect, export and model.init_from take it. The section "
+            "`model` of a recipe that trains on from it goes to standard output.\nOf a folder of "
+            "peft's (adapter_config.json, adapter_model.safetensors) it makes a checkpoint of "
+            "adapters\nbeside a model that was imported before.",
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand = "HF_DIR",
@@ -74,9 +78,16 @@ status command_import(int argc, char **argv)
     bool adapter = pretrained_import_is_adapter(options.operands[0]);
     REQUIRE(adapter || base == NULL, STATUS_USAGE,
             "%s holds no adapters of peft's: leave out --base", options.operands[0]);
+    REQUIRE(!adapter || objective == NULL, STATUS_USAGE,
+            "%s holds adapters, which say what they are for: leave out --objective",
+            options.operands[0]);
     TRY(adapter ? pretrained_adapter_import(options.operands[0], base, output, &recipe, &summary)
-                : pretrained_import(options.operands[0], output, &recipe, &summary));
+                : pretrained_import(options.operands[0], objective, output, &recipe, &summary));
     tell(options.operands[0], output, &summary);
+    if (pretrained_task_class(pretrained_family(recipe.model.architecture), recipe.objective) !=
+        NULL) {
+        printf("objective: %s\n", recipe.objective);
+    }
     printf("model:\n");
     recipe_visit(&recipe, print_setting, NULL);
     printf("  init_from: %s\n", output);

@@ -189,7 +189,7 @@ static status fill_angles(struct model *m)
     float *table = malloc(bytes);
     REQUIRE(table != NULL, STATUS_INTERNAL, "out of memory: angles of %lld positions",
             (long long)to.rows);
-    rotary_angles(table, to.rows, to.columns, m->config.rope_theta);
+    rotary_angles(table, to.rows, to.columns, m->config.rope_theta, &m->config.rope_scaling);
     status result = device_copy(dev, stream, to.data, table, bytes);
     KEEP_FIRST(result, device_wait(dev, stream, copy_deadline_seconds));
     free(table);

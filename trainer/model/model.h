@@ -59,8 +59,9 @@ struct model_config {
     enum activation activation;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;
-    int64_t kv_heads;  /* Llama: key-value heads; 0: as many as heads */
-    double rope_theta; /* Llama: of its rotary positions */
+    int64_t kv_heads;                   /* Llama: key-value heads; 0: as many as heads */
+    double rope_theta;                  /* Llama: of its rotary positions, ... */
+    struct rotary_scaling rope_scaling; /* ... and what slows them */
     enum model_recompute recompute;
     int64_t segments;    /* rows of BERT's segment table; 0: none */
     bool next_sentence;  /* BERT: pooler and a head of two labels; MODEL_WORDS alone has it */

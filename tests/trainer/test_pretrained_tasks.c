@@ -1,0 +1,346 @@
+/* Folders of transformers' classes for tasks: the models of tests/reference/heads.h5 with the config.json that transformers
+ * writes of them. What the head says is what transformers says, also when it was exported and imported again; the names
+ * of labels come along. */
+#include "comm/comm.h"
+#include "datasets/h5file.h"
+#include "tests/trainer/pretrained_folder.h"
+#include "trainer/pretrained_config.h"
+#include "trainer/session.h"
+#include "trainer/text_vector.h"
+
+static const double tolerance = 1e-5;
+
+enum { NAMES_BYTES = 4096, TENSORS_MAX = 40, ROWS_MAX = 64, OUTPUTS_MAX = 512 };
+
+struct trial {
+    const char *name;
+    const char *asked;    /* for what it is imported; NULL: as the class says */
+    const char *expected; /* objective */
+    hid_t group;
+};
+
+static int32_t *integers(const struct trial *t, const char *name, int64_t *count)
+{
+    return reference_dataset(t->group, name, H5T_NATIVE_INT32, sizeof(int32_t), count);
+}
+
+/* ---- a folder of what the reference has ---- */
+
+static void write_config(const struct trial *t, const json_t *configs, const char *folder)
+{
+    char path[FILE_PATH_BYTES];
+    join(path, folder, "config.json");
+    CHECK(json_dump_file(json_object_get(configs, t->name), path, 0) == 0);
+}
+
+static const struct model_parameter *find(const struct model_parameter *parameters, int count,
+                                          const char *name)
+{
+    int i = 0;
+    while (i < count && strcmp(parameters[i].name, name) != 0) {
+        i++;
+    }
+    CHECK(i < count);
+    return &parameters[i];
+}
+
+/* The weights lie one after the other, by the names. */
+static void write_weights(const struct trial *t, const char *folder)
+{
+    static struct recipe recipe;
+    struct pretrained_promise promise;
+    struct model_parameter *parameters;
+    struct safetensors_shape shapes[TENSORS_MAX];
+    struct safetensors_writer *writer = NULL;
+    char names[NAMES_BYTES] = "", path[FILE_PATH_BYTES], *rest = names;
+    int64_t elements, all;
+    int count, used = 0;
+    CHECK_OK(pretrained_config_read(folder, t->asked, &recipe, &promise));
+    labels_free(&promise.labels);
+    struct model_config config = session_model_config(&recipe, recipe.model.vocab_size);
+    CHECK_OK(model_layout(&config, 1, 0, &parameters, &count, &elements));
+    hid_t a = H5Aopen(t->group, "names", H5P_DEFAULT), type = H5Aget_type(a);
+    CHECK(H5Tget_size(type) < sizeof names && H5Aread(a, type, names) >= 0);
+    H5Tclose(type);
+    H5Aclose(a);
+    for (char *name; used < TENSORS_MAX && (name = strsep(&rest, "\n")) != NULL && *name != '\0';) {
+        const struct model_parameter *p = find(parameters, count, name);
+        shapes[used] = (struct safetensors_shape){.name = name, .dimensions = p->dimensions};
+        pretrained_shape(p, shapes[used++].shape);
+    }
+    CHECK_EQUAL(used, count);
+    float *values = reference_dataset(t->group, "values", H5T_NATIVE_FLOAT, 4, &all), *at = values;
+    join(path, folder, "model.safetensors");
+    CHECK_OK(safetensors_create(path, SAFETENSORS_F32, shapes, used, &writer));
+    for (int i = 0; i < used; i++) {
+        int64_t n = shapes[i].shape[0] * shapes[i].shape[1];
+        CHECK_OK(safetensors_write(writer, at, n));
+        at += n;
+    }
+    CHECK_OK(safetensors_finish(&writer));
+    free(values);
+    free(parameters);
+}
+
+/* ---- what the head says ---- */
+
+static void compare(const struct trial *t, const float *got, int64_t count)
+{
+    int64_t all;
+    float *expected = reference_dataset(t->group, "outputs", H5T_NATIVE_FLOAT, 4, &all);
+    CHECK_EQUAL(all, count);
+    CHECK(reference_error(got, expected, count) <= tolerance);
+    free(expected);
+}
+
+static void ask(const struct trial *t, struct session *s, struct model_input *input, int64_t texts)
+{
+    static float outputs[OUTPUTS_MAX];
+    struct tensor hidden;
+    int64_t labels = model_config_of(s->model)->labels;
+    bool vectors = strcmp(s->recipe.objective, "embed") == 0;
+    if (vectors) {
+        input->output_rows = NULL;
+        input->outputs = 0;
+    }
+    CHECK(labels * (vectors ? texts : input->outputs) <= OUTPUTS_MAX);
+    CHECK_OK(model_forward(s->model, input, &hidden));
+    if (!vectors) {
+        struct model_labels head = model_labels_of(s->model, input, NULL);
+        CHECK_OK(classifier_logits(s->kernels,
+                                   tensor_view(outputs, DTYPE_F32, input->outputs, labels), hidden,
+                                   head.weight, head.bias));
+        compare(t, outputs, input->outputs * labels);
+        return;
+    }
+    for (int64_t i = 0; i < texts; i++) {
+        int32_t first = input->cu_rows[i];
+        CHECK_OK(text_vector_pool(tensor_rows(hidden, first, input->cu_rows[i + 1] - first),
+                                  outputs + i * labels));
+    }
+    compare(t, outputs, texts * labels);
+}
+
+static void check_outputs(const struct trial *t, const char *checkpoint)
+{
+    struct comm *self = NULL;
+    struct session s = {0};
+    int32_t positions[ROWS_MAX];
+    int64_t rows, texts, outputs;
+    int32_t *ids = integers(t, "ids", &rows), *segments = integers(t, "segments", &rows);
+    int32_t *cu_rows = integers(t, "cu_rows", &texts), *read = integers(t, "rows", &outputs);
+    CHECK(rows <= ROWS_MAX);
+    for (int64_t i = 0; i + 1 < texts; i++) {
+        for (int32_t row = cu_rows[i]; row < cu_rows[i + 1]; row++) {
+            positions[row] = row - cu_rows[i];
+        }
+    }
+    CHECK_OK(comm_self_create(&self));
+    CHECK_OK(session_open_checkpoint(&s, self, checkpoint, NULL, 0, rows));
+    CHECK(strcmp(s.recipe.objective, t->expected) == 0);
+    bool named = s.recipe.model.num_labels > 0;
+    CHECK_EQUAL(s.labels.count, named ? 3 : 0);
+    CHECK(!named || strcmp(s.labels.names[1], "it \"is\"") == 0);
+    struct model_input input = {.rows = rows,
+                                .tokens = ids,
+                                .positions = positions,
+                                .segments = texts - 1,
+                                .cu_rows = cu_rows,
+                                .longest = 10,
+                                .segment_ids = segments,
+                                .output_rows = read,
+                                .outputs = outputs};
+    ask(t, &s, &input, texts - 1);
+    CHECK_OK(session_stop(&s));
+    CHECK_OK(comm_destroy(&self));
+    free(ids);
+    free(segments);
+    free(cu_rows);
+    free(read);
+}
+
+/* ---- there and back ---- */
+
+/* The keys by which from_pretrained finds class and head are as transformers wrote them. */
+static void compare_configs(const char *a, const char *b, bool labels)
+{
+    static const char *const keys[] = {"architectures", "model_type", "id2label", "label2id"};
+    char path[FILE_PATH_BYTES];
+    join(path, a, "config.json");
+    json_t *theirs = json_load_file(path, 0, NULL);
+    join(path, b, "config.json");
+    json_t *ours = json_load_file(path, 0, NULL);
+    CHECK(theirs != NULL && ours != NULL);
+    for (int i = 0; i < (labels ? 4 : 2); i++) {
+        const json_t *value = json_object_get(theirs, keys[i]);
+        CHECK(value == NULL || json_equal(value, json_object_get(ours, keys[i])));
+    }
+    json_decref(theirs);
+    json_decref(ours);
+}
+
+static bool same_tensors(const char *a, const char *b)
+{
+    char command[3 * FILE_PATH_BYTES];
+    snprintf(command, sizeof command,
+             "cmp -s '%.2000s/model.safetensors' '%.2000s/model.safetensors'", a, b);
+    return system(command) == 0;
+}
+
+static void test_case(const struct trial *t, const json_t *configs)
+{
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
+    char out[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
+    struct pretrained_summary summary;
+    printf("%s\n", t->name);
+    join(folder, root, "model");
+    join(out, root, "out");
+    join(again, root, "again");
+    CHECK_OK(file_remove_tree(folder));
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(file_remove_tree(again));
+    CHECK_OK(file_make_folders(folder));
+    write_config(t, configs, folder);
+    write_weights(t, folder);
+    CHECK_OK(import_for(t->asked, folder, "a", a, &recipe));
+    check_outputs(t, a);
+    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, false, &summary));
+    compare_configs(folder, out, strcmp(t->expected, "embed") != 0);
+    CHECK_OK(import_to(out, "b", b, &recipe)); /* what it is for came along */
+    CHECK(same_weights(a, b));
+    check_outputs(t, b);
+    CHECK_OK(pretrained_export(b, again, SAFETENSORS_F32, false, &summary));
+    CHECK(same_tensors(out, again));
+}
+
+/* ---- classes and settings ---- */
+
+static void prepare_case(const struct trial *t, const json_t *configs, char folder[FILE_PATH_BYTES])
+{
+    join(folder, root, "model");
+    CHECK_OK(file_remove_tree(folder));
+    CHECK_OK(file_make_folders(folder));
+    write_config(t, configs, folder);
+    write_weights(t, folder);
+}
+
+static void test_settings(hid_t file, const json_t *configs)
+{
+    static const struct {
+        const char *key, *value;
+        status code;
+        const char *text;
+    } cases[] = {
+        {"id2label", "[]", STATUS_DATA, "id2label is not an object"},
+        {"id2label", "{\"0\": \"a\", \"2\": \"b\", \"3\": \"c\"}", STATUS_DATA,
+         "has no name for 1"},
+        {"id2label", "{\"0\": \"a\", \"1\": \"\", \"2\": \"c\"}", STATUS_DATA, "has no name for 1"},
+        {"id2label", "{\"0\": \"a\", \"1\": \"b\", \"2\": \"a\"}", STATUS_DATA, "name \"a\" twice"},
+        {"id2label", "{}", STATUS_DATA, "0 labels"},
+        {"id2label", NULL, STATUS_DATA, "classifier.weight has 2 dimensions, [3, 8], and by"},
+        {"problem_type", "\"multi_label_classification\"", STATUS_UNAVAILABLE, "multi_label"},
+        {"problem_type", "\"regression\"", STATUS_UNAVAILABLE, "regress has one output"},
+        {"architectures", "[\"BertModel\", \"BertForSequenceClassification\"]", STATUS_UNAVAILABLE,
+         "alone the classes of tasks"},
+        {"architectures", "[\"BertForMultipleChoice\"]", STATUS_DATA,
+         "classifier.weight has 2 dim"},
+        {"architectures", "[\"BertModel\"]", STATUS_DATA, "holds classifier.weight"},
+        {"bireme_objective", "\"reward\"", STATUS_USAGE, "is not for the objective reward"},
+    };
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
+    struct trial t = {.name = "bert_texts"};
+    t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        prepare_case(&t, configs, folder);
+        set_config(folder, cases[i].key, cases[i].value);
+        refused(folder, cases[i].code, cases[i].text);
+    }
+    prepare_case(&t, configs, folder);
+    CHECK_FAILS(import_for("answer", folder, "refused", output, &recipe), STATUS_USAGE,
+                "BertForSequenceClassification is not for the objective answer but for classify");
+    CHECK_OK(import_for("classify", folder, "a", output, &recipe));
+    H5Gclose(t.group);
+
+    /* Nothing is said but that there is one output: regression, or what is asked for. */
+    t.name = "gpt2_numbers";
+    t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
+    prepare_case(&t, configs, folder);
+    set_config(folder, "problem_type", NULL);
+    CHECK_OK(import_to(folder, "a", output, &recipe));
+    CHECK(strcmp(recipe.objective, "regress") == 0);
+    CHECK_OK(import_for("reward", folder, "a", output, &recipe));
+    CHECK(strcmp(recipe.objective, "reward") == 0);
+    H5Gclose(t.group);
+}
+
+/* Of questions Llama's names begin otherwise than those of its other classes. */
+static void test_prefix(hid_t file, const json_t *configs)
+{
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
+    struct trial t = {.name = "llama_texts"};
+    struct pretrained_summary summary;
+    struct safetensors *weights = NULL;
+    static const struct renaming none = {"score.weight", NULL};
+    t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
+    prepare_case(&t, configs, folder);
+    H5Gclose(t.group);
+    rewrite(folder, &none, 1, &(struct extra){"qa_outputs.weight", 2, {2, 8}}, NULL);
+    rewrite(folder, NULL, 0, &(struct extra){"qa_outputs.bias", 1, {2, 1}}, NULL);
+    set_config(folder, "architectures", "[\"LlamaForQuestionAnswering\"]");
+    CHECK_OK(import_to(folder, "a", a, &recipe));
+    join(b, root, "out");
+    CHECK_OK(file_remove_tree(b));
+    CHECK_OK(pretrained_export(a, b, SAFETENSORS_F32, false, &summary));
+    join(path, b, "model.safetensors");
+    CHECK_OK(safetensors_open(path, &weights));
+    CHECK(safetensors_find(weights, "transformer.norm.weight") != NULL);
+    CHECK(safetensors_find(weights, "qa_outputs.weight") != NULL);
+    safetensors_close(&weights);
+    CHECK_OK(import_to(b, "b", folder, &recipe));
+    CHECK(same_weights(a, folder));
+}
+
+int main(void)
+{
+    static const struct trial cases[] = {
+        {.name = "bert_texts", .expected = "classify"},
+        {.name = "bert_numbers", .expected = "regress"},
+        {.name = "bert_tokens", .expected = "classify_tokens"},
+        {.name = "bert_spans", .expected = "answer"},
+        {.name = "bert_choices", .expected = "choose"},
+        {.name = "bert_vectors", .asked = "embed", .expected = "embed"},
+        {.name = "gpt2_texts", .expected = "classify"},
+        {.name = "gpt2_numbers", .expected = "regress"},
+        {.name = "gpt2_tokens", .expected = "classify_tokens"},
+        {.name = "gpt2_spans", .expected = "answer"},
+        {.name = "gpt2_choices", .asked = "choose", .expected = "choose"},
+        {.name = "gpt2_vectors", .asked = "embed", .expected = "embed"},
+        {.name = "roberta_texts", .expected = "classify"},
+        {.name = "roberta_choices", .expected = "choose"},
+        {.name = "llama_texts", .expected = "classify"},
+    };
+    char path[FILE_PATH_BYTES];
+    h5file_start();
+    pretrained_folder_start();
+    join(path, reference, "../heads.h5");
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    join(path, reference, "../heads_config.json");
+    json_t *configs = json_load_file(path, 0, NULL);
+    CHECK(file >= 0 && configs != NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct trial t = cases[i];
+        t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
+        CHECK(t.group >= 0);
+        test_case(&t, configs);
+        H5Gclose(t.group);
+    }
+    test_settings(file, configs);
+    test_prefix(file, configs);
+    json_decref(configs);
+    H5Fclose(file);
+    CHECK_OK(file_remove_tree(root));
+    return 0;
+}

@@ -123,6 +123,13 @@ for test in "$build"/tests/kernels/test_* "$build"/tests/simt/conformance; do
         strip -o "$root/tests/$(basename "$test")" "$test"
     fi
 done
+# A build with CUDA brings the comparison of hardware and emulator, too.
+nvcc=$(sed -n 's/^BIREME_NVCC:[^=]*=//p' "$build/CMakeCache.txt" 2>/dev/null || true)
+if [ -x "$root/tests/test_cuda_operations" ] && [ -x "$nvcc" ] && [ -x "$root/tests/conformance" ]; then
+    "$nvcc" -std=c++17 -I"$source" -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
+        "$source"/tests/simt/{conformance,planted}.cu -o "$root/tests/conformance_cuda"
+    "$root/tests/conformance" write "$root/tests/conformance.bin" >/dev/null
+fi
 mkdir -p "$out/scripts"
 cp "$source"/scripts/gpu_check.sh "$source"/scripts/bench_gpu.py "$out/scripts/"
 cp -R "$source/recipes" "$out/recipes"

@@ -1,4 +1,6 @@
-/* Running an operations' test on a GPU: managed memory, a thread whose stack lies in it, and contexts that wait. */
+/* Running an operations' test on a GPU: managed memory, a thread whose stack lies in it, and contexts that wait.
+ *
+ *   test_cuda_operations NAME [WORD]      test_cuda_operations --list */
 #include <pthread.h>
 
 #include <cstdio>
@@ -12,8 +14,21 @@ extern "C" {
 #include "kernels/cuda/cuda.h"
 #include "tests/check.h"
 
-int on_gpu_main(int count, char **words);
+#define ON_GPU_TESTS(X)                                                                            \
+    X(norm) X(flat) X(embedding) X(rows) X(llama) X(linear) X(cross_entropy) X(attention)
+#define ON_GPU_PROTOTYPE(name) int on_gpu_##name(int count, char **words);
+ON_GPU_TESTS(ON_GPU_PROTOTYPE)
+#undef ON_GPU_PROTOTYPE
 }
+
+static const struct {
+    const char *name;
+    int (*run)(int count, char **words);
+} tests[] = {
+#define ON_GPU_ROW(name) {#name, on_gpu_##name},
+    ON_GPU_TESTS(ON_GPU_ROW)
+#undef ON_GPU_ROW
+};
 
 static const size_t heap_bytes = size_t{24} << 30, stack_bytes = size_t{64} << 20;
 static char *heap;
@@ -21,6 +36,7 @@ static size_t used;
 static struct device *gpu;
 
 static struct {
+    int (*test)(int count, char **words);
     int count, code;
     char **words;
 } run;
@@ -79,7 +95,7 @@ extern "C" struct device *on_gpu_device()
 static void *body(void *unused)
 {
     CHECK(cudaSetDevice(0) == cudaSuccess);
-    run.code = on_gpu_main(run.count, run.words);
+    run.code = run.test(run.count, run.words);
     return unused;
 }
 
@@ -102,13 +118,31 @@ static void prepare()
     heap = static_cast<char *>(memory);
 }
 
+static void choose(int count, char **words)
+{
+    for (const auto &test : tests) {
+        if (count > 1 && strcmp(words[1], "--list") == 0) {
+            puts(test.name);
+        } else if (count > 1 && strcmp(words[1], test.name) == 0) {
+            run = {test.run, count - 1, 0, words + 1};
+        }
+    }
+    if (count > 1 && strcmp(words[1], "--list") == 0) {
+        puts("attention aligned\nattention wgmma");
+        exit(0);
+    }
+    if (run.test == nullptr) {
+        fprintf(stderr, "usage: %s NAME [WORD], or --list\n", words[0]);
+        exit(64);
+    }
+}
+
 int main(int count, char **words)
 {
     pthread_attr_t attributes;
     pthread_t thread;
+    choose(count, words);
     prepare();
-    run.count = count;
-    run.words = words;
     CHECK(pthread_attr_init(&attributes) == 0);
     CHECK(pthread_attr_setstack(&attributes, heap + heap_bytes, stack_bytes) == 0);
     CHECK(pthread_create(&thread, &attributes, body, nullptr) == 0);

@@ -24,8 +24,8 @@ void on_gpu_free(void *memory);
 #ifdef __cplusplus
 }
 #else
-/* The test's own main becomes a function that runs on such a stack. */
-#define main on_gpu_main
+/* Each test's own main becomes a function that runs on such a stack. */
+#define main ON_GPU_MAIN
 #define malloc(bytes) on_gpu_allocate(bytes)
 #define calloc(count, bytes) on_gpu_allocate((size_t)(count) * (bytes))
 #define free(memory) on_gpu_free(memory)

@@ -174,6 +174,55 @@ item_sanitizer() {
     summary "memcheck and racecheck: nothing found in the test of rows"
 }
 
+losses_of() { # RUN: step and loss, a line each
+    sed -nE 's/.*"event":"train".*"step":([0-9]+).*"loss":([-+.eE0-9]+).*/\1 \2/p' "$folder/$1/metrics.jsonl"
+}
+
+# apart RUN RUN: the largest relative difference of two runs' losses.
+apart() {
+    paste -d' ' <(losses_of "$1") <(losses_of "$2") | awk 'NF != 4 || $1 != $3 { bad = 1 }
+        { d = ($2 - $4) / $4; if (d < 0) d = -d; if (!(d <= most)) most = d }
+        END { if (bad || NR == 0) print "none"; else printf "%.3g\n", most }'
+}
+
+# seconds_of RUN: of its fastest step.
+seconds_of() {
+    sed -nE 's/.*"event":"train".*"step_seconds":([-+.eE0-9]+).*/\1/p' "$folder/$1/metrics.jsonl" | sort -g | head -n 1
+}
+
+item_losses() {
+    need_gpu
+    local run settings
+    rm -rf "$folder"/{words,rows,cpu,fp32,bf16,graphs}
+    run_bireme tokenizer train --type char --input "$here/gpu_check.sh" --output "$folder/words" >&2
+    run_bireme prepare --objective clm --tokenizer "$folder/words" --input "$here/gpu_check.sh" --output "$folder/rows" >&2
+    cat >"$folder/recipe.yaml" <<END
+objective: clm
+model: {architecture: gpt2, num_layers: 4, hidden_size: 128, num_heads: 2, max_position_embeddings: 128, dropout: 0.1}
+data: {tokenizer: $folder/words, train: "$folder/rows/train-*.h5", sequence_length: 128}
+batch: {global_size: 8, micro_size: 4}
+optimizer: {learning_rate: 1.0e-3}
+schedule: {warmup_steps: 10}
+train: {max_steps: 50}
+evaluate: {every: 0}
+checkpoint: {every: 0}
+log: {every: 1, tensorboard: false}
+END
+    for run in "cpu train.device=cpu" "fp32 train.device=cuda" "bf16 train.device=cuda train.precision=bf16" \
+        "graphs train.device=cuda train.precision=bf16 train.cuda_graphs=true"; do
+        read -r run settings <<<"$run"
+        # shellcheck disable=SC2086 # words of settings
+        run_bireme train "$folder/recipe.yaml" run_dir="$folder/$run" $settings >&2
+    done
+    local fp32 bf16 graphs
+    fp32=$(apart fp32 cpu) bf16=$(apart bf16 cpu) graphs=$(apart graphs bf16)
+    echo "{\"fp32\":\"$fp32\",\"bf16\":\"$bf16\",\"graphs\":\"$graphs\",\"step_seconds\":$(seconds_of bf16),\"graph_step_seconds\":$(seconds_of graphs)}"
+    summary "from the CPU's: fp32 $fp32, bf16 $bf16; graphs $graphs from single launches, $(seconds_of graphs) s a step for $(seconds_of bf16) s"
+    awk -v a="$fp32" -v b="$bf16" -v c="$graphs" \
+        'BEGIN { exit !(a != "none" && b != "none" && c != "none" && a <= 1e-4 && b <= 1e-2 && c == 0) }' ||
+        skip 1 "losses differ: fp32 by $fp32, bf16 by $bf16, graphs by $graphs"
+}
+
 item_ceilings() {
     need_gpu
     need_torch

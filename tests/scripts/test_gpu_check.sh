@@ -35,6 +35,10 @@ grep -q "no item 'nothing'" told || fail "the item is not named"
 checked 0 --list
 grep -q '^gpt2_124m .*64 x 1024 tokens' told || fail "the list lacks the first model"
 
+for item in $(awk '{ print $1 }' told); do
+    grep -q "^item_$item()" "$check" || fail "item $item is listed and not there"
+done
+
 # a machine without GPU: nothing fails, and each says why
 mkdir bin
 printf '#!/bin/sh\necho "no devices were found"; exit 6\n' >bin/nvidia-smi

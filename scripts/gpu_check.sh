@@ -193,6 +193,7 @@ seconds_of() {
 item_losses() {
     need_gpu
     local run settings
+    export BIREME_PLANS=off # products that are timed behind one run's first step are so from the next one's first on
     rm -rf "$folder"/{words,rows,cpu,fp32,bf16,graphs}
     run_bireme tokenizer train --type char --input "$here/gpu_check.sh" --output "$folder/words" >&2
     run_bireme prepare --objective clm --tokenizer "$folder/words" --input "$here/gpu_check.sh" --output "$folder/rows" >&2

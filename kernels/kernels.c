@@ -27,11 +27,6 @@ void kernels_profile(struct kernels *k, bool on)
     }
 }
 
-void kernels_profile_pause(struct kernels *k, bool pause)
-{
-    k->profiling = !pause;
-}
-
 static const double profile_deadline_seconds = 300;
 
 _Static_assert((int)OPERATIONS <= (int)KERNELS_OPERATIONS_MAX,

@@ -446,9 +446,6 @@ enum { KERNELS_OPERATIONS_MAX = 32 };
 /* kernels_profile - start counting from zero (on) or stop. */
 void kernels_profile(struct kernels *k, bool on);
 
-/* kernels_profile_pause - what follows is not counted; or again is. */
-void kernels_profile_pause(struct kernels *k, bool pause);
-
 /* kernels_times - what was counted; returns the number of entries in out. */
 int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERATIONS_MAX]);
 

@@ -323,20 +323,24 @@ static status copy_rate(struct bench *b, double *out)
 
 /* ---- the measurement ---- */
 
-static void list_operations(const struct bench *b, int steps, double flop_rate,
-                            struct bench_step *out)
-{
+/* One step with what its operations took: the list accounts for the very step whose time is told. Sorted by time. */
+struct timed {
+    double seconds;
+    int count;
     struct kernels_time times[KERNELS_OPERATIONS_MAX];
-    out->operation_count = kernels_times(b->session->kernels, times);
+};
+
+static void list_operations(const struct timed *step, double flop_rate, struct bench_step *out)
+{
+    out->operation_count = step->count;
     for (int i = 0; i < out->operation_count; i++) {
         struct bench_operation *o = &out->operations[i];
-        double n = (double)steps;
         *o = (struct bench_operation){
-            .name = times[i].operation,
-            .calls = times[i].calls / steps,
-            .seconds = times[i].seconds / n,
-            .flops = times[i].flops / n,
-            .bytes = times[i].bytes / n,
+            .name = step->times[i].operation,
+            .calls = step->times[i].calls,
+            .seconds = step->times[i].seconds,
+            .flops = step->times[i].flops,
+            .bytes = step->times[i].bytes,
         };
         o->share = o->seconds / out->step_seconds;
         o->floor_seconds = o->bytes / out->copy_bytes_per_second;
@@ -363,10 +367,17 @@ static status floor_before(struct bench *b, double (*floor)[KERNELS_FLOOR_WAYS],
                            const struct product *products, int count)
 {
     double ignored;
-    kernels_profile_pause(b->session->kernels, true);
     TRY(kernels_floor(b->session->kernels, floor, products, count));
-    TRY(timed_step(b, &ignored));
-    kernels_profile_pause(b->session->kernels, false);
+    return timed_step(b, &ignored);
+}
+
+static status profiled_step(struct bench *b, struct timed *out)
+{
+    struct kernels *k = b->session->kernels;
+    kernels_profile(k, true);
+    TRY(timed_step(b, &out->seconds));
+    kernels_profile(k, false);
+    out->count = kernels_times(k, out->times);
     return STATUS_OK;
 }
 
@@ -374,10 +385,11 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
 {
     struct product products[PRODUCTS];
     int count = list_products(b, products);
-    double *steps = calloc(3 * (size_t)repeats, sizeof *steps), ignored;
+    struct timed *steps = calloc((size_t)repeats, sizeof *steps);
+    double *room = calloc(2 * (size_t)repeats, sizeof *room), ignored;
     floor_times *floors = calloc((size_t)repeats, sizeof *floors);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, steps != NULL && floors != NULL, STATUS_INTERNAL,
+    REQUIRE_GOTO(result, done, steps != NULL && room != NULL && floors != NULL, STATUS_INTERNAL,
                  "out of memory for %d times", repeats);
     const struct mesh *mesh = &b->session->mesh;
     log_info("%lld parameters, %lld tokens a step: 2 steps to warm up, then %d",
@@ -387,25 +399,25 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     TRY_GOTO(result, done, timed_step(b, &ignored));
     (void)take_traffic(mesh->data, 1);
     (void)take_traffic(mesh->tensor, 1);
-    kernels_profile(b->session->kernels, true);
     for (int i = 0; i < repeats; i++) {
         log_progress("step %d of %d%s", i + 1, repeats, floor ? " and its floor" : "");
         if (floor) {
             TRY_GOTO(result, done, floor_before(b, floors[i], products, count));
         }
-        TRY_GOTO(result, done, timed_step(b, &steps[i]));
+        TRY_GOTO(result, done, profiled_step(b, &steps[i]));
     }
-    kernels_profile(b->session->kernels, false);
     out->data = take_traffic(mesh->data, floor ? 2 * repeats : repeats);
     out->tensor = take_traffic(mesh->tensor, floor ? 2 * repeats : repeats);
-    out->step_seconds = bench_median(steps, repeats);
-    out->floor_seconds = floor ? floor_seconds(floors, repeats, count, steps + repeats) : 0;
+    qsort(steps, (size_t)repeats, sizeof *steps, by_value);
+    out->step_seconds = steps[repeats / 2].seconds;
+    out->floor_seconds = floor ? floor_seconds(floors, repeats, count, room) : 0;
     out->tokens = b->batch.rows * comm_size(mesh->data);
     TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
     double rate = floor ? products_flops(products, count) / out->floor_seconds : 0;
-    list_operations(b, repeats, rate, out);
+    list_operations(&steps[repeats / 2], rate, out);
 done:
     free(steps);
+    free(room);
     free(floors);
     return result;
 }

@@ -25,7 +25,7 @@ struct bench_step {
     double floor_seconds;              /* median: the step's matrix products alone, on this rank */
     struct bench_traffic data, tensor; /* of the data-parallel ranks, of those that share a model */
     double copy_bytes_per_second;      /* read and written bytes of a large copy */
-    struct bench_operation operations[KERNELS_OPERATIONS_MAX];
+    struct bench_operation operations[KERNELS_OPERATIONS_MAX]; /* of the median step itself */
     int operation_count;
 };
 

@@ -180,6 +180,9 @@ ATTENTION_INLINE void attention_pack_turned_as(float *to, struct tensor t, enum 
                                                int64_t width)
 {
     for (int64_t r = 0; r < ATTENTION_KEYS; r += VECTOR_LANES) {
+        for (int i = 0; i < VECTOR_LANES; i++) {
+            cpu_prefetch(t, row + r + VECTOR_LANES + i, column, width);
+        }
         for (int64_t c = 0; c < width; c += VECTOR_LANES) {
             vector square[VECTOR_LANES];
             for (int i = 0; i < VECTOR_LANES; i++) {

@@ -93,12 +93,29 @@ static inline vector math_normal(vector x)
     return vector_select(x < 0.0f, tail, 1.0f - tail);
 }
 
-/* tanh GELU is x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 cancels.
- * Beyond +-12 the sigmoid is 0 or 1 in floats, and clamping keeps x^3 finite. */
+/* 1 / (1 + 2^x) for x from -252 to 252: needs no end of exp2's range, and half of its precision */
+static inline vector math_falling_gate(vector x)
+{
+    const vector shift = vector_set(12582912.0f); /* as in math_exp2 */
+    vector n = (x + shift) - shift;
+    vector r = x - n;
+    vector y = vector_set(0.0013390863364671234f);
+    y = vector_fma(y, r, vector_set(0.009676031918322054f));
+    y = vector_fma(y, r, vector_set(0.05550357114219078f));
+    y = vector_fma(y, r, vector_set(0.2402210748530834f));
+    y = vector_fma(y, r, vector_set(0.6931471880262288f));
+    y = vector_fma(y, r, vector_set(1.0f));
+    return 1.0f / (1.0f + vector_scale(y, n));
+}
+
+/* tanh GELU is x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 cancels. The
+ * exponential is a power of two, log2(e) in the factors of x. Beyond +-12 the sigmoid is 0 or 1 in floats, and clamping
+ * keeps x^3 finite and the power in range. */
 static inline vector math_gelu_tanh_gate(vector x)
 {
     x = vector_min(vector_set(12.0f), vector_max(vector_set(-12.0f), x));
-    return math_sigmoid(x * vector_fma(x * x, vector_set(0.07135481628f), vector_set(1.59576912f)));
+    vector factor = vector_fma(x * x, vector_set(-0.1029432396f), vector_set(-2.302208198f));
+    return math_falling_gate(x * factor);
 }
 
 static inline vector math_gelu_tanh(vector x)

@@ -42,10 +42,10 @@ import h5py
 import numpy as np
 import torch
 
-LAYERS, WIDTH, HEADS, INNER, POSITIONS, VOCABULARY = 2, 24, 3, 96, 20, 61
-BATCH, TOKENS, STEPS = 3, 17, 10
-ADAMW = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
-DECAY, CLIP = 0.1, 1.0
+from reference_steps import (ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, tiny_llama,
+                             write_steps)
+
+HEADS, INNER = 3, 96
 
 
 def make_weights(generator):
@@ -96,23 +96,10 @@ def forward(w, inputs, positions, mask, approximate):
 
 
 def write_llama(path):
-    """LlamaForCausalLM in double precision: grouped heads, an output matrix of its own."""
-    import transformers
+    """LlamaForCausalLM in double precision."""
     torch.manual_seed(31)
-    config = transformers.LlamaConfig(
-        num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=40, max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 300.0}, tie_word_embeddings=False,
-        attn_implementation="eager")
-    model = transformers.LlamaForCausalLM(config).double()
-    rotary = model.model.rotary_emb  # exact angles instead of those of single precision
-    rotary.inv_freq = 300.0 ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
-
-    def angles(x, position_ids):
-        angle = position_ids[:, :, None].double() * rotary.inv_freq[None, None, :]
-        angle = torch.cat((angle, angle), dim=-1)
-        return angle.cos(), angle.sin()
-    rotary.forward = angles
+    model, settings = tiny_llama()
+    model = model.double()
     with torch.no_grad():
         for name, t in model.named_parameters():
             scale = 0.1 if t.dim() == 1 else 0.3 if "embed" in name else 1.5 / math.sqrt(t.shape[1])
@@ -121,34 +108,7 @@ def write_llama(path):
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
     optimizer = torch.optim.AdamW([dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
                                    dict(params=[t for t in w.values() if t.dim() == 1], weight_decay=0.0)], **ADAMW)
-    with h5py.File(path, "w") as f:
-        f.attrs.update(layers=LAYERS, width=WIDTH, heads=4, kv_heads=2, inner=40, positions=POSITIONS, rope_theta=300.0,
-                       vocabulary=VOCABULARY, batch=BATCH, tokens=TOKENS, steps=STEPS, tied=0,
-                       learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1],
-                       epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP, gelu_tanh=0)
-        f["ids"] = tokens.numpy().astype(np.int32)
-        f["positions"] = np.tile(np.arange(TOKENS, dtype=np.int32), (BATCH, 1))
-        f["ignored"] = np.zeros((BATCH, TOKENS), np.int32)
-        f["starts"] = np.arange(BATCH, dtype=np.int32) * TOKENS
-        for name, t in w.items():
-            f["weights/" + name] = t.detach().numpy().astype(np.float32)
-        losses, norms = [], []
-        for step in range(STEPS):
-            logits = model(tokens[step, :, :-1], use_cache=False).logits
-            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[step, :, 1:].reshape(-1))
-            optimizer.zero_grad()
-            loss.backward()
-            if step == 0:
-                f["logits"] = logits.detach().numpy().astype(np.float32).reshape(-1, VOCABULARY)
-                for name, t in w.items():
-                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
-            norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
-            losses.append(loss.item())
-            optimizer.step()
-        f["losses"], f["norms"] = np.array(losses), np.array(norms)
-        for name, t in w.items():
-            f["trained/" + name] = t.detach().numpy().astype(np.float32)
-    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
+    write_steps(path, model, settings, {}, w, tokens, optimizer)
 
 
 class Lamb:

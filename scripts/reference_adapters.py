@@ -6,10 +6,8 @@ import h5py
 import numpy as np
 import torch
 
-LAYERS, WIDTH, POSITIONS, VOCABULARY = 2, 24, 20, 61
-BATCH, TOKENS, STEPS = 3, 17, 10
-ADAMW = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
-DECAY, CLIP = 0.1, 1.0
+from reference_steps import (ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, tiny_llama,
+                             write_steps)
 
 
 def gpt2():
@@ -17,23 +15,6 @@ def gpt2():
     config = transformers.GPT2Config(n_layer=LAYERS, n_embd=WIDTH, n_head=3, n_positions=POSITIONS, vocab_size=VOCABULARY,
                                      resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager")
     return transformers.GPT2LMHeadModel(config), dict(heads=3, inner=4 * WIDTH, gelu_tanh=1, tied=1)
-
-
-def llama():
-    import transformers
-    config = transformers.LlamaConfig(
-        num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
-        max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, rms_norm_eps=1e-5, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": 300.0}, attn_implementation="eager")
-    model = transformers.LlamaForCausalLM(config)
-    inverse = 300.0 ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
-
-    def angles(x, position_ids):
-        angle = position_ids[:, :, None].double() * inverse[None, None, :]
-        angle = torch.cat((angle, angle), dim=-1)
-        return angle.cos(), angle.sin()
-    model.model.rotary_emb.forward = angles  # exact instead of those of single precision
-    return model, dict(heads=4, kv_heads=2, inner=40, gelu_tanh=0, tied=0, rope_theta=300.0)
 
 
 def write(path, make, rank, alpha, targets):
@@ -53,34 +34,8 @@ def write(path, make, rank, alpha, targets):
             for n, t in model.named_parameters() if not t.requires_grad}
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
     optimizer = torch.optim.AdamW(adapters.values(), weight_decay=DECAY, **ADAMW)
-    with h5py.File(path, "w") as f:
-        f.attrs.update(settings, layers=LAYERS, width=WIDTH, positions=POSITIONS, vocabulary=VOCABULARY, batch=BATCH,
-                       tokens=TOKENS, steps=STEPS, learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0],
-                       beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP,
-                       adapter_rank=rank, adapter_alpha=alpha)
-        f["ids"] = tokens.numpy().astype(np.int32)
-        f["positions"] = np.tile(np.arange(TOKENS, dtype=np.int32), (BATCH, 1))
-        f["ignored"] = np.zeros((BATCH, TOKENS), np.int32)
-        f["starts"] = np.arange(BATCH, dtype=np.int32) * TOKENS
-        for name, t in {**base, **adapters}.items():
-            f["weights/" + name] = t.detach().numpy().astype(np.float32)
-        losses, norms = [], []
-        for step in range(STEPS):
-            logits = model(tokens[step, :, :-1], use_cache=False).logits
-            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[step, :, 1:].reshape(-1))
-            optimizer.zero_grad()
-            loss.backward()
-            if step == 0:
-                f["logits"] = logits.detach().numpy().astype(np.float32).reshape(-1, VOCABULARY)
-                for name, t in adapters.items():
-                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
-            norms.append(torch.nn.utils.clip_grad_norm_(adapters.values(), CLIP).item())
-            losses.append(loss.item())
-            optimizer.step()
-        f["losses"], f["norms"] = np.array(losses), np.array(norms)
-        for name, t in adapters.items():
-            f["trained/" + name] = t.detach().numpy().astype(np.float32)
-    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
+    settings.update(adapter_rank=rank, adapter_alpha=alpha)
+    write_steps(path, model, settings, base, adapters, tokens, optimizer)
 
 
 def write_adapter_folders(folder):
@@ -125,4 +80,4 @@ def write_adapter_folders(folder):
 
 def write_adapters(folder):
     write(folder / "gpt2_lora.h5", gpt2, 4, 6, "c_attn, c_proj, c_fc")
-    write(folder / "llama_lora.h5", llama, 3, 3, "q_proj, v_proj")
+    write(folder / "llama_lora.h5", tiny_llama, 3, 3, "q_proj, v_proj")

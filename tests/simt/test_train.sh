@@ -225,6 +225,13 @@ dpo() {
     same_losses whole-cpu whole 1e-4
 }
 
+# Adapters beside a base that is there in bf16 alone on the GPU, and a head that is trained in full.
+lora() {
+    on cpu 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
+    both lora recipe.yaml model.init_from=base/final adapter.type=lora adapter.targets=all-linear adapter.dropout=0.1
+    on gpu 0 evaluate --checkpoint lora-bf16 --data 'data/validation-*.h5' --batches 1 --set train.device=cuda
+}
+
 objectives() {
     llama
     mlm

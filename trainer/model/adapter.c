@@ -150,7 +150,7 @@ status model_adapters_backward_input(struct model *m, const struct model_input *
         TRY(linear_backward_input(m->kernels, du, tensor_columns(dy, a.column, a.count),
                                   model_matrix(m, a.in + 1), ACTIVATION_NONE, tensor_absent()));
         TRY(apply_factor(m, du));
-        TRY(add_input_gradient(m, input, a.in, dx, du));
+        TRY(dx.data != NULL ? add_input_gradient(m, input, a.in, dx, du) : STATUS_OK);
     }
     return STATUS_OK;
 }

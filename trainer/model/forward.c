@@ -423,24 +423,33 @@ static status project_backward(struct backward *b, int64_t layer, enum model_rol
     return act == ACTIVATION_NONE ? STATUS_OK : activation_backward(m->kernels, dx, dx, kept, act);
 }
 
-/* Of a matrix that reads the stream: of its weights, and of the norm's output x into `exchange`, added up
- * over the ranks behind the product of the weights. */
-static status reader_backward(struct backward *b, int64_t layer, enum model_role role,
+/* Of a matrix that reads the stream: of its weights, and, where something below is trained, of the norm's output x
+ * into `exchange`, added up over the ranks behind the product of the weights. */
+static status reader_backward(struct backward *b, int64_t layer, enum model_role role, bool below,
                               struct tensor dy, struct tensor x)
 {
     struct model *m = b->m;
     struct place place = model_place(m, layer, role);
-    struct tensor all;
+    struct tensor all, dx = below ? first(m->activations.exchange, b->n) : tensor_absent();
     TRY(model_spread_start(m, x, b->n, &all));
-    TRY(linear_backward_input(m->kernels, first(m->activations.exchange, b->n), dy,
-                              model_matrix(m, place.weight), ACTIVATION_NONE, tensor_absent()));
-    TRY(model_adapters_backward_input(m, b->input, layer, place,
-                                      first(m->activations.exchange, b->n), dy));
+    TRY(below ? linear_backward_input(m->kernels, dx, dy, model_matrix(m, place.weight),
+                                      ACTIVATION_NONE, tensor_absent())
+              : STATUS_OK);
+    TRY(model_adapters_backward_input(m, b->input, layer, place, dx, dy));
     TRY(model_spread_wait(m));
-    TRY(model_add_up_start(m, b->n));
+    TRY(below ? model_add_up_start(m, b->n) : STATUS_OK);
     TRY(weight_backward(b, place, dy, all));
     TRY(model_adapters_backward_weight(m, b->input, layer, place, b->gradients, dy, all));
-    return model_add_up_wait(m, b->n);
+    return below ? model_add_up_wait(m, b->n) : STATUS_OK;
+}
+
+/* Whether the norm before a layer's attention, or something before it, is trained. */
+static bool is_trained_below(const struct model *m, int64_t layer)
+{
+    struct place norm = model_place(m, layer, MODEL_NORM1);
+    return layer > model_lowest_trained(m->parameters, m->parameter_count) ||
+           m->parameters[norm.weight].trained ||
+           (norm.bias >= 0 && m->parameters[norm.bias].trained);
 }
 
 /* A norm with the gradient of its output in `exchange`, and what was added to the stream
@@ -475,7 +484,8 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
                          gated ? ACTIVATION_NONE : m->config.activation,
                          gated ? tensor_absent() : kept));
     TRY(gated ? swiglu_backward(m->kernels, kept, d_inner, kept) : STATUS_OK);
-    return reader_backward(b, layer, MODEL_FC, gated ? kept : d_inner, own(m, a->norm2, b->n));
+    return reader_backward(b, layer, MODEL_FC, true, gated ? kept : d_inner,
+                           own(m, a->norm2, b->n));
 }
 
 static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
@@ -495,7 +505,8 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
                            model_keys(m, qkv), model_values(m, qkv), first(a->attended, b->n),
                            first_columns(a->lse, b->n), &attention));
     TRY(turn(m, b->input, d_qkv, true));
-    return reader_backward(b, layer, MODEL_QKV, d_qkv, own(m, a->norm1, b->n));
+    return reader_backward(b, layer, MODEL_QKV, is_trained_below(m, layer), d_qkv,
+                           own(m, a->norm1, b->n));
 }
 
 /* What the stream reads of the norms within. */
@@ -529,8 +540,8 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     TRY(norm_backward(b, model_place(m, layer, MODEL_NORM2), a->middle, a->statistics2,
                       stream_reads(m), own_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
     TRY(attention_block_backward(b, layer, *delta));
-    return m->architecture->post_norm ? STATUS_OK
-                                      : norm1_backward(b, layer, NORM_STREAM_SUM, delta);
+    bool last = m->architecture->post_norm || !is_trained_below(m, layer);
+    return last ? STATUS_OK : norm1_backward(b, layer, NORM_STREAM_SUM, delta);
 }
 
 /* Dropout behind the embedding's norm: of both parts of the gradient that norm1_backward adds up. */

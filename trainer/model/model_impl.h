@@ -195,7 +195,7 @@ bool model_is_adapted(const struct model *m, struct place place);
 status model_adapters_forward(struct model *m, const struct model_input *input, int64_t layer,
                               struct place place, struct tensor y, struct tensor x);
 
-/* model_adapters_backward_input - dx += theirs; _weight, which comes next, their gradients. */
+/* model_adapters_backward_input - dx, where it is asked for, += theirs; _weight, which comes next, their gradients. */
 status model_adapters_backward_input(struct model *m, const struct model_input *input,
                                      int64_t layer, struct place place, struct tensor dx,
                                      struct tensor dy);

@@ -1,0 +1,58 @@
+"""What the makers of reference files share: the attributes and inputs of a run, its steps, and exact rotary angles."""
+import h5py
+import numpy as np
+import torch
+
+LAYERS, WIDTH, POSITIONS, VOCABULARY = 2, 24, 20, 61
+BATCH, TOKENS, STEPS = 3, 17, 10
+ADAMW = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
+DECAY, CLIP = 0.1, 1.0
+
+
+def tiny_llama():
+    """LlamaForCausalLM: grouped heads, an output matrix of its own, angles that are exact instead of single precision's."""
+    import transformers
+    settings = dict(heads=4, kv_heads=2, inner=40, gelu_tanh=0, tied=0, rope_theta=300.0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
+        max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": settings["rope_theta"]}, attn_implementation="eager"))
+    inverse = settings["rope_theta"] ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
+
+    def angles(x, position_ids):
+        angle = position_ids[:, :, None].double() * inverse[None, None, :]
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos(), angle.sin()
+    model.model.rotary_emb.forward = angles
+    return model, settings
+
+
+def write_steps(path, model, settings, frozen, trained, tokens, optimizer):
+    """The model's first logits and gradients, and STEPS steps with clipping by the global norm, of rows without documents."""
+    with h5py.File(path, "w") as f:
+        f.attrs.update(settings, layers=LAYERS, width=WIDTH, positions=POSITIONS, vocabulary=VOCABULARY, batch=BATCH,
+                       tokens=TOKENS, steps=STEPS, learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0],
+                       beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP)
+        f["ids"] = tokens.numpy().astype(np.int32)
+        f["positions"] = np.tile(np.arange(TOKENS, dtype=np.int32), (BATCH, 1))
+        f["ignored"] = np.zeros((BATCH, TOKENS), np.int32)
+        f["starts"] = np.arange(BATCH, dtype=np.int32) * TOKENS
+        for name, t in {**frozen, **trained}.items():
+            f["weights/" + name] = t.detach().numpy().astype(np.float32)
+        losses, norms = [], []
+        for step in range(STEPS):
+            logits = model(tokens[step, :, :-1], use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[step, :, 1:].reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                f["logits"] = logits.detach().numpy().astype(np.float32).reshape(-1, VOCABULARY)
+                for name, t in trained.items():
+                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
+            norms.append(torch.nn.utils.clip_grad_norm_(trained.values(), CLIP).item())
+            losses.append(loss.item())
+            optimizer.step()
+        f["losses"], f["norms"] = np.array(losses), np.array(norms)
+        for name, t in trained.items():
+            f["trained/" + name] = t.detach().numpy().astype(np.float32)
+    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))

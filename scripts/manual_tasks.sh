@@ -12,9 +12,11 @@
 #   questions  {"question", "context", "answers"}, as SQuAD has it: what an option of a command does, to be found in a part of the
 #              page that has up to three other options
 #   choices    {"text", "choices", "label"}: the same question, and four answers from the page
-#   sentences  {"text", "text_pair"}: two sentences that follow each other
+#   sentences  {"text", "text_pair"}: two sentences that follow each other; in an order that is drawn, as a batch's sentences
+#              are each other's wrong answers and shall be of many pages in evaluations as they are in training
 #
-# One page in ten is held out, by its name, of all tasks alike. Run again, it makes the same files.
+# One page in ten is held out, by its name, of all tasks alike. The text of the others is in OUT_DIR/pages, a file a page, to
+# pretrain on: what is held out was never seen. Run again, it makes the same files.
 set -euo pipefail
 here=$(dirname "$0")
 readonly here tasks=(sections words questions choices sentences)
@@ -165,12 +167,22 @@ gather() {
     done
 }
 
+# pages OUT: of the files in plain.list those that are not held out.
+pages() {
+    mkdir -p "$1"
+    awk -F / '{ name = $NF; sub(/\.txt$/, "", name); print $0 "\t" name }' "$work/plain.list" |
+        "$here/manual_pairs.sh" --split "$work/shown" "$work/hidden"
+    cut -f 1 "$work/shown" | xargs -d '\n' cp -t "$1"
+    echo "manual_tasks: pages: $(wc -l <"$work/shown") to pretrain on" >&2
+}
+
 main() {
-    local out=$1 task part
+    local out=$1 task part rows
     mkdir -p "$out"
     gather "$work"
     find "$work/plain" -name '*.txt' | LC_ALL=C sort >"$work/plain.list"
     find "$work/marked" -name '*.txt' | LC_ALL=C sort >"$work/marked.list"
+    pages "$out/pages"
     {
         xargs -d '\n' "$here/manual_pairs.sh" --rows <"$work/plain.list" | asked
         xargs -d '\n' "$0" --words <"$work/marked.list"
@@ -178,9 +190,10 @@ main() {
     } | "$here/manual_pairs.sh" --split "$work/train" "$work/validation"
     for task in "${tasks[@]}"; do
         for part in train validation; do
-            awk -F '\t' -v task="$task" '$1 == task { print substr($0, length($1) + length($2) + 3) }' "$work/$part" \
-                >"$out/.$task-$part.partial"
-            mv "$out/.$task-$part.partial" "$out/$task-$part.jsonl"
+            rows=$out/.$task-$part.partial
+            awk -F '\t' -v task="$task" '$1 == task { print substr($0, length($1) + length($2) + 3) }' "$work/$part" >"$rows"
+            [ "$task" != sentences ] || shuf --random-source="$rows" -o "$rows" "$rows"
+            mv "$rows" "$out/$task-$part.jsonl"
         done
         echo "manual_tasks: $task: $(wc -l <"$out/$task-train.jsonl") rows to train on," \
             "$(wc -l <"$out/$task-validation.jsonl") held out" >&2

@@ -56,4 +56,6 @@ done <choices
 [ -s out/sections-validation.jsonl ] || fail 'nothing is held out'
 pages() { cat "$@" | grep -oE 'number [0-9]+|directory' | sort -u; }
 [ -z "$(comm -12 <(pages out/{sections,sentences}-train.jsonl) <(pages out/{sections,sentences}-validation.jsonl))" ] || fail 'a page is on both sides'
+! LC_ALL=C sort -C out/sentences-train.jsonl || fail 'sentences stand in the order of the pages'
+diff <(pages out/pages/*.txt) <(pages out/{sections,sentences}-train.jsonl) || fail 'pages has others than those that are not held out'
 scripts/manual_tasks.sh again 2>told && diff -r out again || fail 'it makes other files when run again'

@@ -247,9 +247,11 @@ static const char *source_folder(void)
 
 static void test_shipped(void)
 {
-    static const char *const names[] = {"quickstart",        "shakespeare_char", "gpt2_124m",
-                                        "llama_1b",          "bert_manual",      "bert_base_mlm",
-                                        "bert_large_phase1", "bert_large_phase2"};
+    static const char *const names[] = {"quickstart",        "shakespeare_char",  "gpt2_124m",
+                                        "llama_1b",          "bert_manual",       "bert_base_mlm",
+                                        "bert_large_phase1", "bert_large_phase2", "manual_sections",
+                                        "manual_words",      "manual_questions",  "manual_choices",
+                                        "manual_sentences"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[FILE_PATH_BYTES];
         struct recipe recipe;

@@ -119,7 +119,7 @@ static void test_published(const char *source)
     CHECK_OK(cluster_read(path, &cluster));
     struct recipe recipe =
         make_recipe("model: {vocab_size: 50257}\ntrain: {max_steps: 1, precision: bf16}\n"
-                    "batch: {global_size: 512, micro_size: 64}\n");
+                    "parallel: {zero_stage: 1}\nbatch: {global_size: 512, micro_size: 64}\n");
     CHECK_NEAR(predict(&recipe, 8, &cluster).step, 0.300, 0.1 * 0.300);
 
     snprintf(path, sizeof path, "%s/recipes/clusters/h100_sxm.yaml", source);

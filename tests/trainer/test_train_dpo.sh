@@ -159,6 +159,7 @@ reward() {
             parallel.zero_stage="$stage"
         same_losses one "reward-$ranks-$tensor" 1e-5
     done
+    reproduced dpo.yaml bits objective=reward adapter.type=lora adapter.dropout=0.1
     printf 'the work\nthe krow\n' >lines
     run 0 score --checkpoint one lines
     [ "$(wc -l <out)" = 2 ] || fail 'not a reward for each line'

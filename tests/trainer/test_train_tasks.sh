@@ -53,6 +53,7 @@ layouts() {
     ! (same_losses one dry 1e-5 2>/dev/null) || fail 'dropout changes nothing'
     run 0 "${labels[@]}" run_dir=small batch.micro_size=2
     same_losses one small 1e-5
+    reproduced recipe.yaml bits "${labels[@]:2}" train.max_steps=6 checkpoint.every=6
     run 0 "${numbers[@]}" run_dir=number
     local ranks more
     while read -r ranks more; do

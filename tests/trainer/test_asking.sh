@@ -64,6 +64,19 @@ embed() {
     run 65 embed --checkpoint run empty
     one_line 65 'empty:1: a text without a token'
     run 64 embed --checkpoint bert --query x --similarity three
+    printf 'good\nnot \377 good\n' >bytes
+    run 65 embed --checkpoint bert --json bytes
+    one_line 65 'bytes:2: this is not valid UTF-8'
+    run 65 embed --checkpoint bert --query $'\377' three
+    one_line 65 'this is not valid UTF-8'
+    printf 'a\0b\n' >bytes
+    run 65 embed --checkpoint bert bytes
+    one_line 65 'bytes:1: byte 2 is 0'
+    run 0 embed --checkpoint bert three
+    mv out plain
+    sed 's/$/\r/' three >windows
+    run 0 embed --checkpoint bert windows
+    cmp out plain || fail "the ends of Windows' lines are a part of the text"
     run 66 embed --checkpoint bert nowhere
     one_line 66 'nowhere'
 }

@@ -10,7 +10,6 @@
 #include "datasets/answers.h"
 #include "trainer/command/asking.h"
 #include "trainer/command/command.h"
-#include "trainer/command/lines.h"
 #include "trainer/command/report.h"
 #include "trainer/span.h"
 
@@ -169,6 +168,8 @@ static status prepare(struct asking *a, const char *checkpoint)
     REQUIRE(strcmp(a->session.recipe.objective, "answer") == 0, STATUS_DATA,
             "%s was trained for %s: answer needs a model that was trained with objective answer",
             checkpoint, a->session.recipe.objective);
+    const char *question = c->q->question != NULL ? c->q->question : "";
+    TRY(asking_check(question, strlen(question)));
     c->threshold = a->session.recipe.answer.no_answer_threshold;
     c->rows = calloc((size_t)a->rows, sizeof *c->rows);
     c->outputs = calloc((size_t)(2 * a->rows), sizeof *c->outputs);
@@ -184,7 +185,7 @@ static status ask(struct asking *a, const struct request *q)
 {
     TRY(asking_open(a, &q->asked));
     TRY(prepare(a, q->asked.checkpoint));
-    TRY(lines_read(q->asked.path, take, a));
+    TRY(asking_read(a, q->asked.path, take));
     return asking_finish(a);
 }
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "base/log.h"
 #include "datasets/texts.h"
 
@@ -96,6 +98,43 @@ status asking_close(struct asking *a)
     KEEP_FIRST(result, comm_destroy(&a->world));
     return result;
 }
+
+/* ---- lines ---- */
+
+status asking_check(const char *text, size_t bytes)
+{
+    REQUIRE(strlen(text) == bytes, STATUS_DATA, "byte %zu is 0: this is no text", strlen(text) + 1);
+    json_t *valid = json_stringn(text, bytes);
+    bool is = valid != NULL;
+    json_decref(valid);
+    REQUIRE(is, STATUS_DATA, "this is not valid UTF-8");
+    return STATUS_OK;
+}
+
+struct reading {
+    struct asking *a;
+    lines_visit take;
+};
+
+static status take_line(void *user, const char *line, size_t bytes)
+{
+    const struct reading *r = user;
+    TRY(asking_check(line, bytes));
+    bool windows = bytes > 0 && line[bytes - 1] == '\r';
+    char *text = strndup(line, bytes - windows);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory");
+    status result = r->take(r->a, text, bytes - windows);
+    free(text);
+    return result;
+}
+
+status asking_read(struct asking *a, const char *path, lines_visit take)
+{
+    struct reading r = {a, take};
+    return lines_read(path, take_line, &r);
+}
+
+/* ---- the batch ---- */
 
 status asking_flush(struct asking *a)
 {

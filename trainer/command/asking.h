@@ -9,6 +9,7 @@
  * A text, or a pair of them, becomes tokens as texts.h has it. Texts of a batch lie one after the other, without padding. */
 #pragma once
 
+#include "trainer/command/lines.h"
 #include "trainer/command/options.h"
 #include "trainer/session.h"
 
@@ -54,6 +55,13 @@ struct asking {
  * Errors    of session_open_checkpoint; STATUS_DATA where there is no tokenizer, or an encoder's has no [CLS]
  *           and [SEP] */
 status asking_open(struct asking *a, const struct asking_request *q);
+
+/* asking_check - whether a text can be asked about.  Errors: STATUS_DATA: it is no UTF-8, or ends early */
+status asking_check(const char *text, size_t bytes);
+
+/* asking_read - likewise lines_read, with each line checked, and without the end of a line that Windows puts there. take's
+ * user is a. */
+status asking_read(struct asking *a, const char *path, lines_visit take);
 
 /* asking_is_encoder - attention to both sides: its texts stand between [CLS] and [SEP]. */
 bool asking_is_encoder(const struct asking *a);

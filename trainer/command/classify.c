@@ -8,7 +8,6 @@
 #include "datasets/texts.h"
 #include "trainer/command/asking.h"
 #include "trainer/command/command.h"
-#include "trainer/command/lines.h"
 #include "trainer/command/report.h"
 #include "trainer/job_data.h"
 
@@ -320,7 +319,7 @@ static status ask(struct asking *a, const struct request *q)
     lines_visit take = c->task == MODEL_TEXTS    ? take_text
                        : c->task == MODEL_TOKENS ? take_words
                                                  : take_choices;
-    TRY(lines_read(q->asked.path, take, a));
+    TRY(asking_read(a, q->asked.path, take));
     return asking_finish(a);
 }
 

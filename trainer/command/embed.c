@@ -5,7 +5,6 @@
 
 #include "trainer/command/asking.h"
 #include "trainer/command/command.h"
-#include "trainer/command/lines.h"
 #include "trainer/command/report.h"
 #include "trainer/text_vector.h"
 
@@ -159,8 +158,11 @@ static status ask(struct asking *a, const struct request *q)
 {
     struct embedding *e = a->user;
     TRY(asking_open(a, &q->asked));
-    TRY(q->query != NULL ? asking_add(a, q->query, NULL) : STATUS_OK);
-    TRY(lines_read(q->asked.path, take, a));
+    if (q->query != NULL) {
+        TRY(asking_check(q->query, strlen(q->query)));
+        TRY(asking_add(a, q->query, NULL));
+    }
+    TRY(asking_read(a, q->asked.path, take));
     TRY(asking_finish(a));
     if (q->query != NULL) {
         return print_nearest(e);

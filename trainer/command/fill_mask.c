@@ -6,7 +6,6 @@
 
 #include "trainer/command/asking.h"
 #include "trainer/command/command.h"
-#include "trainer/command/lines.h"
 #include "trainer/command/report.h"
 
 enum { TOP_MAX = 1000 };
@@ -186,9 +185,10 @@ static status ask(struct asking *a, const struct request *q)
     TRY(require_masks(&a->session, q->asked.checkpoint));
     TRY(filling_create(f, a));
     for (int i = 0; i < count; i++) {
+        TRY(asking_check(operands[i], strlen(operands[i])));
         TRY(take(a, operands[i], strlen(operands[i])));
     }
-    TRY(count == 0 ? lines_read(NULL, take, a) : STATUS_OK);
+    TRY(count == 0 ? asking_read(a, NULL, take) : STATUS_OK);
     return asking_finish(a);
 }
 

@@ -356,8 +356,9 @@ bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
         result = token_list_reserve(&prompt, count);
     }
     if (result == STATUS_OK) {
-        memcpy(prompt.ids, ids, (size_t)count * sizeof *ids);
-        prompt.count = count;
+        for (int64_t i = 0; i < count; i++) { /* none: both places may be NULL */
+            prompt.ids[prompt.count++] = ids[i];
+        }
         result = generate(m, &prompt, options, &listener, out);
     }
     token_list_free(&prompt);

@@ -20,6 +20,7 @@ struct bucket {
     int segment;
     float *sums; /* of this rank's share, where the segment passes */
     struct comm_request *request, *gather;
+    bool narrow; /* its sum is on its way as bf16 */
 };
 
 /* What was written there last: a segment, in a round; -1: nothing. */
@@ -43,7 +44,10 @@ struct bucket_set {
     struct device *device; /* NULL: the host */
     struct stream *stream;
     bucket_add add;
+    bucket_convert convert;
     void *user;
+    bf16 *
+        narrow; /* what travels: as memory and then the slots, but bf16; NULL: they do themselves */
     int64_t sums_elems;
     float *slots, *sums; /* NULL where nothing passes */
     struct slot slot[SLOTS];
@@ -108,11 +112,17 @@ static struct sizes sizes_of(const struct bucket_options *o, int ranks, int rank
     return sizes;
 }
 
+static bool is_narrow(const struct bucket_options *o, int ranks)
+{
+    return o->narrow && ranks > 1;
+}
+
 void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
                          int64_t *own)
 {
     struct sizes sizes = sizes_of(options, ranks, rank);
-    *shared = (sizes.resident + SLOTS * sizes.largest) * (int64_t)sizeof(float);
+    *shared = (sizes.resident + SLOTS * sizes.largest) *
+              (int64_t)(sizeof(float) + (is_narrow(options, ranks) ? sizeof(bf16) : 0));
     *own = sizes.sums * (int64_t)sizeof(float);
 }
 
@@ -165,6 +175,10 @@ static status allocate(struct bucket_set *set, const struct bucket_options *o)
     if (sizes.largest > 0) {
         TRY(comm_allocate(o->comm, (size_t)(SLOTS * sizes.largest) * sizeof(float),
                           (void **)&set->slots));
+    }
+    if (is_narrow(o, comm_size(o->comm))) {
+        size_t elements = (size_t)(sizes.resident + SLOTS * sizes.largest);
+        TRY(comm_allocate(o->comm, elements * sizeof(bf16), (void **)&set->narrow));
     }
     return sizes.sums > 0 ? allocate_sums(set, sizes.sums) : STATUS_OK;
 }
@@ -225,6 +239,7 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
     REQUIRE(o->bucket_elems > 0 && o->rounds > 0, STATUS_INTERNAL,
             "buckets of %lld elements, %lld rounds: both must be positive",
             (long long)o->bucket_elems, (long long)o->rounds);
+    REQUIRE(!o->narrow || o->ordered == 0, STATUS_INTERNAL, "ordered sums are not narrow");
     struct bucket_set *set = calloc(1, sizeof *set);
     REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a bucket set");
     *set = (struct bucket_set){.comm = o->comm,
@@ -235,6 +250,7 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
                                .device = o->device,
                                .stream = o->stream,
                                .add = o->add,
+                               .convert = o->convert,
                                .user = o->user};
     status result = allocate(set, o);
     if (result != STATUS_OK) {
@@ -262,6 +278,7 @@ status bucket_destroy(struct bucket_set **out)
     }
     KEEP_FIRST(result, comm_free(set->comm, set->memory));
     KEEP_FIRST(result, comm_free(set->comm, set->slots));
+    KEEP_FIRST(result, comm_free(set->comm, set->narrow));
     KEEP_FIRST(result, release_sums(set));
     free(set->segments);
     free(set->buckets);
@@ -360,6 +377,59 @@ static status join(struct bucket_set *set, float *to, const float *from, int64_t
     return STATUS_OK;
 }
 
+/* ---- narrow ---- */
+
+/* Where what travels of a bucket lies. */
+static bf16 *narrow_of(const struct bucket_set *set, const struct bucket *b)
+{
+    const struct segment *segment = &set->segments[b->segment];
+    const float *data = place_in(segment, b->range.first);
+    return set->narrow +
+           (segment->slot >= 0 ? set->memory_elems + (data - set->slots) : data - set->memory);
+}
+
+static status convert_range(const struct bucket_set *set, float *wide, bf16 *narrow, int64_t count,
+                            bool back)
+{
+    if (set->convert != NULL) {
+        struct tensor f32 = tensor_view(wide, DTYPE_F32, 1, count);
+        struct tensor half = tensor_view(narrow, DTYPE_BF16, 1, count);
+        return count == 0 ? STATUS_OK
+                          : set->convert(set->user, back ? f32 : half, back ? half : f32);
+    }
+    for (int64_t i = 0; i < count && back; i++) {
+        wide[i] = bf16_to_f32(narrow[i]);
+    }
+    for (int64_t i = 0; i < count && !back; i++) {
+        narrow[i] = f32_to_bf16(wide[i]);
+    }
+    return STATUS_OK;
+}
+
+static status start_narrow(struct bucket_set *set, struct bucket *b, float *data)
+{
+    bf16 *narrow = narrow_of(set, b);
+    TRY(convert_range(set, data, narrow, b->range.count, false));
+    b->narrow = true;
+    return set->scatter
+               ? comm_reduce_scatter_bf16_start(set->comm, narrow, shares(set, b), &b->request)
+               : comm_all_reduce_bf16_start(set->comm, narrow, b->range.count, &b->request);
+}
+
+/* The end of a bucket's sum: it is where the gradients are. */
+static status finish_sum(struct bucket_set *set, int index)
+{
+    struct bucket *b = &set->buckets[index];
+    TRY(comm_wait(set->comm, &b->request));
+    if (!b->narrow) {
+        return STATUS_OK;
+    }
+    b->narrow = false;
+    struct range summed = set->scatter ? bucket_share(set, index) : b->range;
+    return convert_range(set, place_in(&set->segments[b->segment], summed.first),
+                         narrow_of(set, b) + (summed.first - b->range.first), summed.count, true);
+}
+
 /* The sums of a slot's segment join those of the rounds before; the slot is free then. */
 static status collect(struct bucket_set *set, struct slot *slot)
 {
@@ -368,7 +438,7 @@ static status collect(struct bucket_set *set, struct slot *slot)
     for (int i = 0; s >= 0 && i < set->segments[s].buckets; i++) {
         int index = set->segments[s].first_bucket + i;
         struct bucket *b = &set->buckets[index];
-        TRY(comm_wait(set->comm, &b->request));
+        TRY(finish_sum(set, index));
         struct range share = bucket_share(set, index);
         const float *from = place_in(&set->segments[s], share.first);
         if (set->ordered == 0) {
@@ -420,6 +490,9 @@ static status start_sum(struct bucket_set *set, struct bucket *b)
     if (set->ordered > 0) {
         struct comm_addition addition = {b->sums, set->round == 0, addends(set)};
         return comm_add_start(set->comm, &addition, data, shares(set, b), &b->request);
+    }
+    if (set->narrow != NULL) {
+        return start_narrow(set, b, data);
     }
     if (set->scatter) {
         return comm_reduce_scatter_start(set->comm, data, shares(set, b), &b->request);
@@ -492,7 +565,7 @@ status bucket_finish(struct bucket_set *set)
         KEEP_FIRST(result, collect(set, &set->slot[i]));
     }
     for (int i = set->bucket_count - 1; i >= 0; i--) {
-        KEEP_FIRST(result, comm_wait(set->comm, &set->buckets[i].request));
+        KEEP_FIRST(result, finish_sum(set, i));
     }
     if (set->ordered > 0 && !set->scatter) {
         KEEP_FIRST(result, spread_sums(set));
@@ -554,9 +627,9 @@ static int widest(const struct bucket_set *set)
 static status sum_one(void *user)
 {
     struct bucket_set *set = user;
-    struct bucket *b = &set->buckets[widest(set)];
-    TRY(start_sum(set, b));
-    return comm_wait(set->comm, &b->request);
+    int index = widest(set);
+    TRY(start_sum(set, &set->buckets[index]));
+    return finish_sum(set, index);
 }
 
 status bucket_rehearse(struct bucket_set *set)

@@ -11,6 +11,9 @@
  * r, r + ranks, ..., and every element's sum is made in the order of these numbers. So in each round
  * every rank's gradients are added, one rank after the other, to what the owner keeps beside them.
  *
+ * Narrow sums have half the bytes: gradients are added up over micro-batches in f32, and what goes to other ranks is
+ * rounded to bf16 first, in memory of its own (Megatron-LM's grad-reduce-in-bf16).
+ *
  * A passing segment (stage 2) has no memory of its own for longer than its own backward: two slots are used
  * in turn, and the sums of this rank's shares are kept elsewhere, over all micro-batches. A round is the
  * backward pass of one micro-batch: passing segments are summed over ranks in each, the others in the last. */
@@ -30,12 +33,16 @@ struct bucket_segment {
 /* to[count] += from[count], queued on the options' stream. */
 typedef status (*bucket_add)(void *user, float *to, const float *from, int64_t count);
 
+/* to = from, one of them f32 [1, count] and the other bf16, queued likewise. */
+typedef status (*bucket_convert)(void *user, struct tensor to, struct tensor from);
+
 struct bucket_options {
     struct comm *comm;
-    struct device *device; /* the comm's; NULL: the host */
-    struct stream *stream; /* of its work */
-    bucket_add add;        /* of a device; NULL: the host adds */
-    void *user;            /* of add */
+    struct device *device;  /* the comm's; NULL: the host */
+    struct stream *stream;  /* of its work */
+    bucket_add add;         /* of a device; NULL: the host adds */
+    bucket_convert convert; /* likewise */
+    void *user;             /* of both */
     const struct bucket_segment *segments;
     int segment_count;
     int64_t bucket_elems; /* of a bucket, at most */
@@ -43,6 +50,7 @@ struct bucket_options {
     int64_t rounds;       /* the same on all ranks */
     int64_t
         ordered; /* micro-batches of a step over all ranks, whose sums are ordered; 0: they are not */
+    bool narrow; /* sums over ranks are of gradients rounded to bf16; not with ordered */
 };
 
 /* Shares of ordered buckets are whole blocks of elements, counted from the bucket's first: sums over blocks are
@@ -52,7 +60,8 @@ struct bucket_options {
 /* bucket_create - gradients, all zero. Collective.
  *
  * Memory    4 bytes per element of the comm's memory; of passing segments, twice the largest, and 4 bytes
- *           per element of this rank's shares; the latter of all segments where sums are ordered */
+ *           per element of this rank's shares; the latter of all segments where sums are ordered. Narrow: half as much
+ *           of the comm's memory again */
 status bucket_create(const struct bucket_options *options, struct bucket_set **out);
 status bucket_destroy(struct bucket_set **set);
 

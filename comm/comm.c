@@ -411,28 +411,48 @@ status comm_all_reduce(struct comm *comm, float *data, int64_t count)
     return comm_wait(comm, &request);
 }
 
-status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
-                             struct comm_request **out)
+static status all_reduce_start(struct comm *comm, void *data, size_t unit, int64_t count,
+                               struct comm_request **out)
 {
     *out = NULL;
     REQUIRE(count >= 0, STATUS_INTERNAL, "all-reduce of %lld elements", (long long)count);
-    struct comm_work work = {.kind = COMM_ALL_REDUCE,
-                             .data = (char *)data,
-                             .element_bytes = sizeof *data,
-                             .count = count};
+    struct comm_work work = {
+        .kind = COMM_ALL_REDUCE, .data = data, .element_bytes = unit, .count = count};
     return start(comm, &work, out);
+}
+
+static status reduce_scatter_start(struct comm *comm, void *data, size_t unit,
+                                   const struct range *ranges, struct comm_request **out)
+{
+    *out = NULL;
+    TRY(check_ranges(comm, ranges));
+    struct comm_work work = {
+        .kind = COMM_REDUCE_SCATTER, .data = data, .element_bytes = unit, .ranges = ranges};
+    return start(comm, &work, out);
+}
+
+status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
+                             struct comm_request **out)
+{
+    return all_reduce_start(comm, data, sizeof *data, count, out);
+}
+
+status comm_all_reduce_bf16_start(struct comm *comm, bf16 *data, int64_t count,
+                                  struct comm_request **out)
+{
+    return all_reduce_start(comm, data, sizeof *data, count, out);
 }
 
 status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
                                  struct comm_request **out)
 {
-    *out = NULL;
-    TRY(check_ranges(comm, ranges));
-    struct comm_work work = {.kind = COMM_REDUCE_SCATTER,
-                             .data = (char *)data,
-                             .element_bytes = sizeof *data,
-                             .ranges = ranges};
-    return start(comm, &work, out);
+    return reduce_scatter_start(comm, data, sizeof *data, ranges, out);
+}
+
+status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data, const struct range *ranges,
+                                      struct comm_request **out)
+{
+    return reduce_scatter_start(comm, data, sizeof *data, ranges, out);
 }
 
 status comm_add_start(struct comm *comm, const struct comm_addition *addition, float *data,

@@ -17,6 +17,7 @@
 
 #include "base/exact.h"
 #include "base/status.h"
+#include "base/tensor.h"
 
 struct comm;
 struct comm_request; /* a started collective; NULL once it is complete */
@@ -88,6 +89,16 @@ status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
  * Shapes    ranges [size], in data's elements; together they may leave holes */
 status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
                                  struct comm_request **out);
+
+/* comm_all_reduce_bf16_start, comm_reduce_scatter_bf16_start - the same of bf16 sums: half the bytes. All ranks get the
+ * same bits.
+ *
+ * Numerics  a host's ranks are added as f32 and rounded once, and so are the hosts' sums; NCCL rounds as its algorithm
+ *           does, at every rank of a ring */
+status comm_all_reduce_bf16_start(struct comm *comm, bf16 *data, int64_t count,
+                                  struct comm_request **out);
+status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data, const struct range *ranges,
+                                      struct comm_request **out);
 
 /* What comm_add_start adds to on each rank: sums[k] for element ranges[rank].first + k of data. */
 struct comm_addition {

@@ -5,7 +5,7 @@
  * travel while backward goes on, and no call waits for the device.
  *
  * Shares that are equal and lie side by side are one reduce-scatter or all-gather in place; any others are a
- * group of one reduction or broadcast for each rank. Sums of f32 are NCCL's: the same on all ranks, in an order
+ * group of one reduction or broadcast for each rank. Sums of f32 and bf16 are NCCL's: the same on all ranks, in an order
  * that depends on the layout. Reproducible: without the switch's reduction (NVLS), whose order differs from call
  * to call (NCCL issue 1497). */
 #include <stdio.h>
@@ -37,21 +37,27 @@ static bool side_by_side(const struct range *ranges, int size)
     return true;
 }
 
+/* Of what is summed. */
+static enum nccl_type type_of(const struct comm_work *work)
+{
+    return work->element_bytes == sizeof(bf16) ? NCCL_BFLOAT16 : NCCL_FLOAT32;
+}
+
 static enum nccl_result reduce_scatter(const struct nccl_state *s, const struct comm_work *work)
 {
     const struct nccl_library *nccl = nccl_world.library;
     void *stream = device_stream_handle(s->options.device, s->stream);
-    float *data = (float *)(void *)work->data;
     const struct range *ranges = work->ranges;
+    int64_t unit = (int64_t)work->element_bytes;
     if (side_by_side(ranges, s->comm->size)) {
-        return nccl->reduce_scatter(data + ranges[0].first, data + ranges[s->comm->rank].first,
-                                    (size_t)ranges[0].count, NCCL_FLOAT32, NCCL_SUM, s->handle,
-                                    stream);
+        return nccl->reduce_scatter(
+            work->data + ranges[0].first * unit, work->data + ranges[s->comm->rank].first * unit,
+            (size_t)ranges[0].count, type_of(work), NCCL_SUM, s->handle, stream);
     }
     enum nccl_result result = nccl->group_start();
     for (int r = 0; r < s->comm->size && result == NCCL_SUCCESS; r++) {
-        float *part = data + ranges[r].first;
-        result = nccl->reduce(part, part, (size_t)ranges[r].count, NCCL_FLOAT32, NCCL_SUM, r,
+        char *part = work->data + ranges[r].first * unit;
+        result = nccl->reduce(part, part, (size_t)ranges[r].count, type_of(work), NCCL_SUM, r,
                               s->handle, stream);
     }
     enum nccl_result end = nccl->group_end();
@@ -85,8 +91,8 @@ static enum nccl_result enqueue(const struct nccl_state *s, const struct comm_wo
     void *stream = device_stream_handle(s->options.device, s->stream);
     switch (work->kind) {
     case COMM_ALL_REDUCE:
-        return nccl->all_reduce(work->data, work->data, (size_t)work->count, NCCL_FLOAT32, NCCL_SUM,
-                                s->handle, stream);
+        return nccl->all_reduce(work->data, work->data, (size_t)work->count, type_of(work),
+                                NCCL_SUM, s->handle, stream);
     case COMM_REDUCE_SCATTER:
         return reduce_scatter(s, work);
     case COMM_ALL_GATHER:

@@ -240,8 +240,8 @@ static void spread(const struct shared_group *group, const struct comm_request *
 
 static void sum_locally(const struct shared_group *group, const struct comm_request *q, int r)
 {
-    sum_into((float *)(void *)own_memory(group, q, r), q->peer, group->locals, q->ranges[r].first,
-             q->ranges[r].count);
+    sum_into(own_memory(group, q, r), q->peer, group->locals, q->ranges[r].first,
+             q->ranges[r].count, q->element_bytes);
 }
 
 static status reserve_scratch(struct comm_request *q, size_t bytes)
@@ -315,7 +315,8 @@ static status begin_reduce(struct shared_group *group, struct comm_request *q)
     }
     if (group->nodes == 1) {
         if (q->kind == COMM_ALL_REDUCE) {
-            sum_spread(q->peer, group->locals, q->ranges[me].first, q->ranges[me].count);
+            sum_spread(q->peer, group->locals, q->ranges[me].first, q->ranges[me].count,
+                       q->element_bytes);
         } else {
             sum_locally(group, q, me);
         }
@@ -397,8 +398,8 @@ static status end_reduce(struct shared_group *group, struct comm_request *q)
         add_in_order(group, q);
         return STATUS_OK;
     }
-    sum_into((float *)(void *)q->part[group->node], q->part, group->nodes, 0,
-             q->ranges[group->rank].count);
+    sum_into(q->part[group->node], q->part, group->nodes, 0, q->ranges[group->rank].count,
+             q->element_bytes);
     if (q->kind == COMM_ALL_REDUCE) {
         return begin_gather(group, q);
     }

@@ -134,8 +134,11 @@ bool shared_all_reached(const struct shared_group *group, size_t counter_offset,
 
 /* ---- sums (sum.c) ---- */
 
-/* sum_spread - the sum of parts[i][first .. first + count) in the order of i, into every part. */
-void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t count);
+/* sum_spread - the sum of parts[i][first .. first + count) in the order of i, into every part.
+ *
+ * Units     unit 4: f32; 2: bf16, added as f32 and rounded once */
+void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t count, size_t unit);
 
 /* sum_into - the same, into out[0 .. count); out may be parts[i] + first for one i. */
-void sum_into(float *out, char *const *parts, int count_of_parts, int64_t first, int64_t count);
+void sum_into(void *out, char *const *parts, int count_of_parts, int64_t first, int64_t count,
+              size_t unit);

@@ -6,6 +6,7 @@
  * the first-level cache, because many streams read and written at once defeat the prefetcher. */
 #include <string.h>
 
+#include "base/tensor.h"
 #include "comm/shared_impl.h"
 
 #define BLOCK 1024 /* floats */
@@ -49,8 +50,68 @@ static void sum_block(float *block, char *const *parts, int count_of_parts, int6
     }
 }
 
-void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t count)
+/* ---- bf16: added as floats, rounded once ---- */
+
+WIDE static void add_narrow(float *restrict sum, const bf16 *restrict part, int64_t count)
 {
+    for (int64_t i = 0; i < count; i++) {
+        sum[i] += bf16_to_f32(part[i]);
+    }
+}
+
+WIDE static void round_block(bf16 *restrict out, const float *restrict sum, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = f32_to_bf16(sum[i]);
+    }
+}
+
+static bf16 *narrow_at(char *const *parts, int i, int64_t first)
+{
+    return (bf16 *)(void *)parts[i] + first;
+}
+
+static void sum_narrow_block(bf16 *block, char *const *parts, int count_of_parts, int64_t first,
+                             int64_t count)
+{
+    float sums[BLOCK] = {0};
+    for (int i = 0; i < count_of_parts; i++) {
+        add_narrow(sums, narrow_at(parts, i, first), count);
+    }
+    round_block(block, sums, count);
+}
+
+static void spread_narrow(char *const *parts, int count_of_parts, int64_t first, int64_t count)
+{
+    bf16 block[BLOCK];
+    for (int64_t done = 0; done < count && count_of_parts > 1; done += BLOCK) {
+        int64_t piece = count - done < BLOCK ? count - done : BLOCK;
+        sum_narrow_block(block, parts, count_of_parts, first + done, piece);
+        for (int i = 0; i < count_of_parts; i++) {
+            memcpy(narrow_at(parts, i, first + done), block, (size_t)piece * sizeof *block);
+        }
+    }
+}
+
+static void narrow_into(bf16 *out, char *const *parts, int count_of_parts, int64_t first,
+                        int64_t count)
+{
+    bf16 block[BLOCK];
+    for (int64_t done = 0; done < count; done += BLOCK) {
+        int64_t piece = count - done < BLOCK ? count - done : BLOCK;
+        sum_narrow_block(block, parts, count_of_parts, first + done, piece);
+        memcpy(out + done, block, (size_t)piece * sizeof *block);
+    }
+}
+
+/* ---- f32, and the choice ---- */
+
+void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t count, size_t unit)
+{
+    if (unit == sizeof(bf16)) {
+        spread_narrow(parts, count_of_parts, first, count);
+        return;
+    }
     if (count_of_parts == 2) {
         add_both(part_at(parts, 0, first), part_at(parts, 1, first), count);
         return;
@@ -79,8 +140,14 @@ void sum_in_order(float *sums, bool fresh, char *const *parts, int count_of_part
     }
 }
 
-void sum_into(float *out, char *const *parts, int count_of_parts, int64_t first, int64_t count)
+void sum_into(void *into, char *const *parts, int count_of_parts, int64_t first, int64_t count,
+              size_t unit)
 {
+    if (unit == sizeof(bf16)) {
+        narrow_into(into, parts, count_of_parts, first, count);
+        return;
+    }
+    float *out = into;
     if (count_of_parts == 1) {
         if (out != part_at(parts, 0, first)) {
             memcpy(out, part_at(parts, 0, first), (size_t)count * sizeof *out);

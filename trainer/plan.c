@@ -256,6 +256,7 @@ static status plan_update(const struct recipe *r, const struct model_config *con
         .bucket_elems = session_bucket_elements(r),
         .micro_batches = plan->micro_steps,
         .reproducible = r->parallel.reproducible,
+        .narrow = r->parallel.reduce_dtype == PRECISION_BF16,
         .ranks = plan->data,
     };
     return update_bytes_of(&update, out);

@@ -109,7 +109,9 @@ struct recipe {
         int64_t tensor, zero_stage;
         bool
             sequence; /* norms and dropout on a share of the rows of each rank that shares a model */
-        bool reproducible;      /* the same bits at any number of data-parallel ranks */
+        bool deterministic; /* NCCL's sums are the same bits in each run of a layout */
+        enum recipe_precision reduce_dtype; /* gradients on their way to other ranks */
+        bool reproducible;                  /* the same bits at any number of data-parallel ranks */
         int64_t threads;        /* CPU threads per rank; 0: cores / ranks of this host */
         int64_t bucket_mib;     /* gradient bucket, MiB */
         double timeout_seconds; /* how long a rank may stay silent */

@@ -381,6 +381,12 @@ static status check_reproducible(const struct reading *r)
                            "lamb's trust ratios are sums over the parts that ranks have; use "
                            "optimizer.name adamw, or write false");
     }
+    if (c->parallel.reproducible && c->parallel.reduce_dtype == PRECISION_BF16) {
+        return recipe_fail(
+            r, place_of_pair(r, key, "parallel.reduce_dtype"), key,
+            "sums of gradients rounded to bf16 depend on how they are shared out; use "
+            "parallel.reduce_dtype fp32, or write false");
+    }
     if (c->parallel.reproducible && c->train.device == RECIPE_DEVICE_CUDA) {
         return recipe_fail(r, place_of_pair(r, key, "train.device"), key,
                            "sums in a fixed order are made on CPUs alone; use train.device cpu, or "

@@ -275,8 +275,9 @@ status session_device(const struct recipe *recipe, int local_rank, int threads,
 static status connect_devices(struct session *s, struct comm *world)
 {
     struct comm **groups[] = {&s->mesh.tensor, &s->mesh.data};
-    struct comm_device_options options = {
-        .device = s->device, .stream = kernels_stream(s->kernels), .reproducible = true};
+    struct comm_device_options options = {.device = s->device,
+                                          .stream = kernels_stream(s->kernels),
+                                          .reproducible = s->recipe.parallel.deterministic};
     TRY(comm_check_equal(world, "the device's kind",
                          device_is_host(s->device) ? "a CPU" : "a GPU"));
     for (int i = 0; i < 2 && !device_is_host(s->device); i++) {
@@ -454,6 +455,7 @@ status session_update(struct session *s, int64_t micro_batches, struct update **
         .zero_stage = (int)r->parallel.zero_stage,
         .bucket_elems = session_bucket_elements(r),
         .micro_batches = micro_batches,
+        .narrow = r->parallel.reduce_dtype == PRECISION_BF16,
         .ordered = !r->parallel.reproducible ? 0
                    : all < most              ? all
                                              : most,

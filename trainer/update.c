@@ -51,6 +51,11 @@ static status add_floats(void *user, float *to, const float *from, int64_t count
     return floats_add(user, to, from, count);
 }
 
+static status convert_range(void *user, struct tensor to, struct tensor from)
+{
+    return convert(user, to, from);
+}
+
 static status make_buckets(struct update *u)
 {
     const struct update_options *o = &u->options;
@@ -67,6 +72,8 @@ static status make_buckets(struct update *u)
         .device = kernels_device(o->kernels),
         .stream = kernels_stream(o->kernels),
         .add = device_is_host(kernels_device(o->kernels)) ? NULL : add_floats,
+        .convert = device_is_host(kernels_device(o->kernels)) ? NULL : convert_range,
+        .narrow = o->narrow,
         .user = o->kernels,
         .segments = segments,
         .segment_count =
@@ -556,7 +563,9 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
     struct bucket_options options = {.segments = segments,
                                      .segment_count = count,
                                      .bucket_elems = plan->bucket_elems,
-                                     .ordered = plan->reproducible};
+                                     .ordered = plan->reproducible,
+                                     .narrow = plan->narrow};
+    double unit = plan->narrow ? sizeof(bf16) : sizeof(float); /* of a gradient on its way */
     *out = (struct update_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     out->moments =
@@ -582,13 +591,13 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
         out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);
     }
     if (plan->stage == 0 && !plan->reproducible) {
-        out->sent = 8.0 * (double)(trained - trained / plan->ranks);
+        out->sent = 2 * unit * (double)(trained - trained / plan->ranks);
     }
     for (int i = 0; i < count && (plan->stage > 0 || plan->reproducible); i++) {
         bool each = segments[i].passing || plan->reproducible;
         int64_t rounds = each ? plan->micro_batches : 1;
-        int64_t bytes = 4 * rounds + (released ? 2 : 4);
-        out->sent += (double)(bytes * scattered(&segments[i], plan));
+        double bytes = unit * (double)rounds + (released ? 2 : 4);
+        out->sent += bytes * (double)scattered(&segments[i], plan);
     }
     free(segments);
     return STATUS_OK;

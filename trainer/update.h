@@ -24,6 +24,7 @@ struct update_options {
     int zero_stage;
     int64_t bucket_elems;
     int64_t micro_batches; /* of a step, on the rank that has most */
+    bool narrow;           /* sums over ranks are of bf16 */
     int64_t ordered; /* of a step, over all ranks: sums are ordered (bucket.h); 0: they are not */
 };
 
@@ -87,7 +88,7 @@ struct update_plan {
     int parameter_count;
     int64_t layers, elements; /* also of what is frozen */
     int stage;
-    bool bf16, reproducible;
+    bool bf16, reproducible, narrow;
     int64_t bucket_elems, micro_batches;
     int ranks; /* data-parallel ones */
 };

@@ -51,7 +51,7 @@ graphs() {
     # The guard of this test: a graph whose arguments are never changed trains another model.
     # shellcheck disable=SC2086
     SIMT_STALE=1 on gpu 0 train recipe.yaml run_dir=stale train.device=cuda train.cuda_graphs=true $many
-    (same_losses single stale 0) >/dev/null 2>&1 && fail "stale arguments were not noticed"
+    if (same_losses single stale 0) >/dev/null 2>&1; then fail "stale arguments were not noticed"; fi
     # Where none can be made, everything goes on without.
     # shellcheck disable=SC2086
     SIMT_NO_GRAPHS=1 on gpu 0 train recipe.yaml run_dir=without train.device=cuda train.cuda_graphs=true $many
@@ -147,6 +147,16 @@ ranks() {
     BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=timed train.device=cuda parallel.tensor=2 $small
     same_losses one timed 1e-5
     [ "$(wc -l <plans)" -ge 10 ] || fail "no plans were kept"
+    # Gradients that travel as bf16, on GPUs and CPUs: rounded, and no more than that.
+    local device kind
+    for device in cpu gpu; do
+        program=${!device}
+        [ $device = cpu ] && kind=cpu || kind=cuda
+        # shellcheck disable=SC2086
+        run_ranks 2 0 train recipe.yaml run_dir=narrow-$device train.device=$kind parallel.zero_stage=1 parallel.reduce_dtype=bf16 $small
+        same_losses one narrow-$device 1e-3
+        if (same_losses one narrow-$device 0) >/dev/null 2>&1; then fail "nothing was rounded"; fi
+    done
 }
 
 # Every objective, with dropout: the first steps' losses in fp32, and in bf16 where tensor cores take attention.

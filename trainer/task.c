@@ -130,7 +130,7 @@ static status run_row(struct kernels *k, struct model *m, const struct tokenizer
 {
     int64_t count = (int64_t)json_array_size(row->choices);
     struct token_list ids[CHOICES_LIMIT] = {0};
-    struct score_item items[CHOICES_LIMIT];
+    struct score_item items[CHOICES_LIMIT] = {0};
     struct score_result results[CHOICES_LIMIT];
     int64_t positions = model_config_of(m)->positions;
     status result = STATUS_OK;

@@ -8,11 +8,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include "tests/kernels/on_gpu.h"
-
 extern "C" {
 #include "kernels/cuda/cuda.h"
 #include "tests/check.h"
+#include "tests/kernels/on_gpu.h"
 
 #define ON_GPU_TESTS(X)                                                                            \
     X(norm) X(flat) X(embedding) X(rows) X(llama) X(linear) X(cross_entropy) X(attention)

@@ -195,6 +195,7 @@ until_true 30 "the program's code does not come through" shows "$id" JobState=FA
 sed -i 's/max_steps: [0-9]*/max_steps: 1000000/' recipe.yaml
 id=$(GRACE=2 submit run_dir=cut)
 until_true 30 'no checkpoint before the cut' compgen -G 'cut/checkpoints/step-*/manifest.json' >calls
+sleep 3 # the script looks for its ranks once a second, and a tiny model saves sooner than that
 ip link set lo down
 pkill -KILL -f "^$program train"
 until_true 30 'nobody ended srun' grep -q '^E-RANK-LOST the ranks of near are gone, and srun did not end for 2 s' bireme-"$id".log

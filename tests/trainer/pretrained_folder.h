@@ -71,11 +71,12 @@ static inline void copy_model(const char *name, char out[FILE_PATH_BYTES])
     CHECK(system(command) == 0);
 }
 
-/* KEY of config.json becomes VALUE (JSON; NULL: it goes). */
-static inline void set_config(const char *folder, const char *key, const char *value)
+/* KEY of a folder's JSON file becomes VALUE (JSON; NULL: it goes). */
+static inline void set_json(const char *folder, const char *name, const char *key,
+                            const char *value)
 {
     char path[FILE_PATH_BYTES];
-    join(path, folder, "config.json");
+    join(path, folder, name);
     json_t *config = json_load_file(path, 0, NULL);
     CHECK(config != NULL);
     if (value == NULL) {
@@ -85,6 +86,11 @@ static inline void set_config(const char *folder, const char *key, const char *v
     }
     CHECK(json_dump_file(config, path, 0) == 0);
     json_decref(config);
+}
+
+static inline void set_config(const char *folder, const char *key, const char *value)
+{
+    set_json(folder, "config.json", key, value);
 }
 
 /* What becomes of a tensor: another name; NULL: it goes. */

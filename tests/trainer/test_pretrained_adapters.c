@@ -1,26 +1,14 @@
 /* Folders of adapters as peft saves them (scripts/reference_adapters.py) beside imported models: hidden states and a head's
  * outputs as peft has them in double precision; exported and imported again, the same bits; and what is not supported, or
  * does not fit, is refused by its name. */
-#include <unistd.h>
-
-#include "base/file.h"
 #include "comm/comm.h"
 #include "datasets/h5file.h"
-#include "tests/trainer/reference_file.h"
-#include "trainer/checkpoint_tools.h"
-#include "trainer/pretrained.h"
+#include "tests/trainer/pretrained_folder.h"
 #include "trainer/session.h"
 
 static const double tolerance = 1e-5;
-static char root[64];
-static char reference[FILE_PATH_BYTES];
 
 enum { ROWS_MAX = 64 };
-
-static void join(char out[FILE_PATH_BYTES], const char *folder, const char *name)
-{
-    CHECK_OK(file_join(out, folder, name));
-}
 
 static void fresh(char out[FILE_PATH_BYTES], const char *name)
 {
@@ -31,15 +19,13 @@ static void fresh(char out[FILE_PATH_BYTES], const char *name)
 static void import_base(const char *name, char out[FILE_PATH_BYTES])
 {
     static struct recipe recipe;
-    struct pretrained_summary summary;
     char folder[FILE_PATH_BYTES];
     join(folder, reference, name);
-    fresh(out, "base");
-    CHECK_OK(pretrained_import(folder, NULL, out, &recipe, &summary));
+    CHECK_OK(import_to(folder, "base", out, &recipe));
 }
 
-static status import_to(const char *folder, const char *base, const char *name,
-                        char output[FILE_PATH_BYTES], struct recipe *recipe)
+static status import_adapter(const char *folder, const char *base, const char *name,
+                             char output[FILE_PATH_BYTES], struct recipe *recipe)
 {
     struct pretrained_summary summary;
     fresh(output, name);
@@ -130,15 +116,6 @@ static void check_numbers(const char *name, const char *checkpoint)
     H5Fclose(file);
 }
 
-static bool same_weights(const char *a, const char *b)
-{
-    json_t *report = NULL;
-    CHECK_OK(checkpoint_diff(a, b, 0, &report));
-    bool same = json_is_true(json_object_get(report, "equal"));
-    json_decref(report);
-    return same;
-}
-
 static void test_numbers(const char *name, const char *model, const char *objective,
                          const char *targets)
 {
@@ -150,13 +127,13 @@ static void test_numbers(const char *name, const char *model, const char *object
     import_base(model, base);
     join(folder, reference, name);
     CHECK(pretrained_import_is_adapter(folder));
-    CHECK_OK(import_to(folder, base, "a", a, &recipe));
+    CHECK_OK(import_adapter(folder, base, "a", a, &recipe));
     CHECK(strcmp(recipe.objective, objective) == 0);
     CHECK(strcmp(recipe.adapter.targets, targets) == 0);
     check_numbers(name, a);
     fresh(out, "out");
     CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, true, &summary));
-    CHECK_OK(import_to(out, NULL, "b", b, &again)); /* which names its base */
+    CHECK_OK(import_adapter(out, NULL, "b", b, &again)); /* which names its base */
     CHECK(same_weights(a, b));
     CHECK(strcmp(again.adapter.targets, recipe.adapter.targets) == 0);
     CHECK(again.adapter.rslora == recipe.adapter.rslora);
@@ -167,29 +144,7 @@ static void test_numbers(const char *name, const char *model, const char *object
 
 /* ---- what is refused ---- */
 
-/* KEY of adapter_config.json becomes VALUE (JSON; NULL: it goes). */
-static void set_config(const char *folder, const char *key, const char *value)
-{
-    char path[FILE_PATH_BYTES];
-    join(path, folder, "adapter_config.json");
-    json_t *config = json_load_file(path, 0, NULL);
-    CHECK(config != NULL);
-    if (value == NULL) {
-        json_object_del(config, key);
-    } else {
-        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
-    }
-    CHECK(json_dump_file(config, path, 0) == 0);
-    json_decref(config);
-}
-
-static void copy_folder(const char *name, char out[FILE_PATH_BYTES])
-{
-    char command[2 * FILE_PATH_BYTES];
-    fresh(out, "folder");
-    snprintf(command, sizeof command, "cp -r '%.2000s/%s' '%.2000s'", reference, name, out);
-    CHECK(system(command) == 0);
-}
+static const char config[] = "adapter_config.json";
 
 static void test_refusals(void)
 {
@@ -222,39 +177,35 @@ static void test_refusals(void)
     char path[FILE_PATH_BYTES];
     import_base("whole", base);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        copy_folder("gpt2_lora", folder);
-        set_config(folder, cases[i].key, cases[i].value);
-        CHECK_FAILS(import_to(folder, base, "refused", output, &recipe), cases[i].code,
+        copy_model("gpt2_lora", folder);
+        set_json(folder, config, cases[i].key, cases[i].value);
+        CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), cases[i].code,
                     cases[i].text);
         CHECK(!file_exists(output));
     }
-    copy_folder("gpt2_lora", folder);
-    CHECK_FAILS(import_to(folder, NULL, "refused", output, &recipe), STATUS_USAGE,
+    copy_model("gpt2_lora", folder);
+    CHECK_FAILS(import_adapter(folder, NULL, "refused", output, &recipe), STATUS_USAGE,
                 "base_model_name_or_path: models/whole");
-    CHECK_OK(import_to(folder, base, "a", output, &recipe));
+    CHECK_OK(import_adapter(folder, base, "a", output, &recipe));
     char adapters[FILE_PATH_BYTES];
     memcpy(adapters, output, sizeof adapters);
-    CHECK_FAILS(import_to(folder, adapters, "refused", output, &recipe), STATUS_DATA,
+    CHECK_FAILS(import_adapter(folder, adapters, "refused", output, &recipe), STATUS_DATA,
                 "holds adapters alone");
     join(path, folder, "adapter_model.safetensors");
     CHECK(truncate(path, 1000) == 0);
-    CHECK_FAILS(import_to(folder, base, "refused", output, &recipe), STATUS_DATA,
+    CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), STATUS_DATA,
                 "adapter_model.safetensors");
     /* a head that a causal model has no use for */
     import_base("bert", base);
-    copy_folder("bert_lora", folder);
-    set_config(folder, "task_type", NULL);
-    CHECK_FAILS(import_to(folder, base, "refused", output, &recipe), STATUS_UNAVAILABLE,
+    copy_model("bert_lora", folder);
+    set_json(folder, config, "task_type", NULL);
+    CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), STATUS_UNAVAILABLE,
                 "base_model.model.classifier");
 }
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
-    bool memory = access("/dev/shm", W_OK) == 0; /* where the hundreds of fsyncs cost nothing */
-    snprintf(root, sizeof root, "%s/bireme-adapters-XXXXXX", memory ? "/dev/shm" : "/tmp");
-    CHECK(source != NULL && mkdtemp(root) != NULL);
-    join(reference, source, "tests/reference/pretrained");
+    pretrained_folder_start();
     h5file_start();
     test_numbers("gpt2_lora", "whole", "clm", "c_attn, mlp.c_proj");
     test_numbers("llama_lora", "llama", "clm", "all-linear");

@@ -13,10 +13,9 @@
 #include "trainer/evaluation.h"
 #include "trainer/feed.h"
 #include "trainer/job_data.h"
-#include "trainer/objective/objective.h"
+#include "trainer/objective/workspace.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/session.h"
-#include "trainer/step.h"
 
 const char *plan_kind_name(enum plan_kind kind)
 {
@@ -191,7 +190,7 @@ static int64_t task_bytes(const struct recipe *r, const struct model_config *c, 
 static int64_t objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
                                int64_t rows)
 {
-    int64_t bytes = 4 * STEP_ROW_ARRAYS * rows;
+    int64_t bytes = 4 * WORKSPACE_ROW_ARRAYS * rows;
     if (job_data_has_reference(r)) {
         bytes += (int64_t)objective_dpo.scratch_bytes(rows) +
                  2 * rows * width * (int64_t)dtype_bytes(dtype);
@@ -293,7 +292,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(plan->device, dtype, plan->threads, &limits) +
         objective_bytes(r, config->width, dtype, rows) + task_bytes(r, config, dtype) + batches;
-    buffers->pinned = host ? 0 : batches + 4 * STEP_ROW_ARRAYS * rows;
+    buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * rows;
     buffers->loaders = all_loader_bytes(r, plan->data);
     if (r->checkpoint.async) {
         TRY(snapshot_bytes(parameters, count, elements, plan));

@@ -5,27 +5,15 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/mirror.h"
 #include "trainer/feed.h"
-#include "trainer/objective/head.h"
-#include "trainer/objective/whole_batch.h"
-#include "trainer/objective/whole_vectors.h"
+#include "trainer/objective/workspace.h"
 #include "trainer/told.h"
 
 struct step {
     struct step_parts parts;
-    struct mirror made;
-    float *row_scales; /* in it, on the device: f32 [micro_rows]; so are the next three */
-    float *losses, *entropies, *mean_logits;
-    int32_t *best, *some_index, *some_targets; /* [micro_rows] */
-    void *scratch;                             /* the objective's, and its tensors of some rows */
-    struct tensor some_rows, some_gradient;
-    struct whole_batch whole;
-    struct whole_vectors vectors;           /* of embed instead */
-    enum { PAIRWISE, TELLING, TOLD } phase; /* of a loss of the whole batch */
-    int64_t surveyed;                       /* micro-batches that told of it, ... */
-    struct tensor hidden;                   /* ... and what the last one went forward to */
-    struct head_memory task;                /* of a task's head */
+    struct workspace *workspace;
+    int64_t surveyed;     /* micro-batches that told of a loss of the whole batch, ... */
+    struct tensor hidden; /* ... and what the last one went forward to */
     struct feed *feed, *evaluation_feed;
     struct batch_share *shares; /* [data-parallel ranks] */
     int64_t first_row;          /* of the packed global batch, at this rank's share */
@@ -55,59 +43,32 @@ static void phase(const struct step *s, const char *name)
     device_range(kernels_device(s->parts.kernels), name);
 }
 
-static size_t some_bytes(const struct step *s)
+static struct workspace_shape workspace_shape_of(const struct step_parts *p)
 {
-    size_t elements = (size_t)(s->parts.micro_rows * model_config_of(s->parts.model)->width);
-    return elements * dtype_bytes(kernels_dtype(s->parts.kernels));
+    const struct model_config *c = model_config_of(p->model);
+    bool task = c->task != MODEL_WORDS;
+    return (struct workspace_shape){
+        .rows = p->micro_rows,
+        .width = c->width,
+        .task_rows = task ? c->output_rows : 0,
+        .labels = task ? c->labels : 0,
+        .vectors = c->task == MODEL_VECTORS,
+        .batch_size = p->batch_size,
+        .training = p->update != NULL,
+    };
 }
 
-static status take_scratch(struct step *s)
+static status make(struct step *s)
 {
     const struct step_parts *p = &s->parts;
     struct device *dev = kernels_device(p->kernels);
-    int64_t rows = p->micro_rows, width = model_config_of(p->model)->width;
-    void *some = NULL, *gradient = NULL;
-    TRY(p->batch_size > 0 ? whole_batch_create(p->batch_size, &s->whole) : STATUS_OK);
-    s->scratch = malloc(p->objective->scratch_bytes(rows));
-    REQUIRE(s->scratch != NULL, STATUS_INTERNAL, "out of memory for the objective");
-    TRY(device_allocate(dev, some_bytes(s), "rows to learn", &some));
-    s->some_rows = tensor_view(some, kernels_dtype(p->kernels), rows, width);
-    if (p->update != NULL) {
-        TRY(device_allocate(dev, some_bytes(s), "the gradient of rows to learn", &gradient));
-        s->some_gradient = tensor_view(gradient, kernels_dtype(p->kernels), rows, width);
-    }
-    return STATUS_OK;
-}
-
-static void release_scratch(struct step *s)
-{
-    struct device *dev = kernels_device(s->parts.kernels);
-    if (s->some_rows.data != NULL) {
-        device_release(dev, s->some_rows.data, some_bytes(s));
-    }
-    if (s->some_gradient.data != NULL) {
-        device_release(dev, s->some_gradient.data, some_bytes(s));
-    }
-    whole_batch_destroy(&s->whole);
-    free(s->scratch);
-}
-
-static status make(struct step *s, size_t rows)
-{
-    struct device *dev = kernels_device(s->parts.kernels);
-    struct stream *stream = kernels_stream(s->parts.kernels);
-    TRY(feed_create(dev, stream, s->parts.micro_rows, &s->feed));
-    TRY(feed_create(dev, stream, s->parts.micro_rows, &s->evaluation_feed));
-    TRY(s->parts.objective->tallied > 0 ? told_create(s->parts.kernels, &s->told) : STATUS_OK);
-    TRY(mirror_create(dev, stream, STEP_ROW_ARRAYS * rows * sizeof *s->losses, "losses", &s->made));
-    s->row_scales = s->made.placed;
-    const struct model_config *c = model_config_of(s->parts.model);
-    TRY(c->task != MODEL_WORDS ? head_create(s->parts.kernels, c->output_rows, c->labels, &s->task)
-                               : STATUS_OK);
-    TRY(c->task == MODEL_VECTORS && s->parts.batch_size > 0
-            ? whole_vectors_create(s->parts.batch_size, c->width, &s->vectors)
-            : STATUS_OK);
-    s->shares = calloc((size_t)comm_size(s->parts.mesh.data), sizeof *s->shares);
+    struct stream *stream = kernels_stream(p->kernels);
+    const struct workspace_shape shape = workspace_shape_of(p);
+    TRY(feed_create(dev, stream, p->micro_rows, &s->feed));
+    TRY(feed_create(dev, stream, p->micro_rows, &s->evaluation_feed));
+    TRY(p->objective->tallied > 0 ? told_create(p->kernels, &s->told) : STATUS_OK);
+    TRY(workspace_create(p->kernels, p->objective, &shape, &s->workspace));
+    s->shares = calloc((size_t)comm_size(p->mesh.data), sizeof *s->shares);
     REQUIRE(s->shares != NULL, STATUS_INTERNAL, "out of memory for the ranks' shares");
     return STATUS_OK;
 }
@@ -118,21 +79,11 @@ status step_create(const struct step_parts *parts, struct step **out)
     struct step *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a step");
     s->parts = *parts;
-    size_t rows = (size_t)parts->micro_rows;
-    status result = make(s, rows);
-    if (result == STATUS_OK && parts->objective->scratch_bytes != NULL) {
-        result = take_scratch(s);
-    }
+    status result = make(s);
     if (result != STATUS_OK) {
         (void)step_destroy(&s);
         return result;
     }
-    s->losses = s->row_scales + rows;
-    s->entropies = s->losses + rows;
-    s->mean_logits = s->entropies + rows;
-    s->best = (int32_t *)(s->mean_logits + rows);
-    s->some_index = s->best + rows;
-    s->some_targets = s->some_index + rows;
     *out = s;
     return STATUS_OK;
 }
@@ -141,13 +92,10 @@ status step_destroy(struct step **s)
 {
     status result = STATUS_OK;
     if (*s != NULL) {
-        release_scratch(*s);
         KEEP_FIRST(result, feed_destroy(&(*s)->feed));
         KEEP_FIRST(result, feed_destroy(&(*s)->evaluation_feed));
-        mirror_destroy(&(*s)->made);
         told_destroy(&(*s)->told);
-        head_destroy(&(*s)->task);
-        whole_vectors_destroy(&(*s)->vectors);
+        workspace_destroy(&(*s)->workspace);
         free((*s)->shares);
         free(*s);
         *s = NULL;
@@ -193,42 +141,24 @@ static struct objective_views views_of(const struct step *s, const struct batch 
     struct model *m = s->parts.model;
     float *const *gradients = gradient ? update_gradients(s->parts.update) : NULL;
     struct model_labels labels = model_labels_of(m, input, gradients);
-    struct objective_views views = {
-        .placed = placed,
-        .made = &s->made,
-        .hidden = hidden,
-        .head = model_head(m),
-        .vocabulary = model_config_of(m)->vocabulary,
-        .parts = model_head_parts(m),
-        .fresh = input->fresh,
-        .head_bias = model_head_bias(m),
-        .losses = s->losses,
-        .entropies = s->entropies,
-        .mean_logits = s->mean_logits,
-        .row_scales = s->row_scales,
-        .best = s->best,
-        .some_index = s->some_index,
-        .some_targets = s->some_targets,
-        .some_rows = s->some_rows,
-        .some_gradient = s->some_gradient,
-        .scratch = s->scratch,
-        .preference = s->parts.preference,
-        .logps = s->parts.logps,
-        .batch_pairs = s->phase == TELLING ? s->whole.pairs : NULL,
-        .batch_slopes = s->phase == TOLD ? s->whole.slopes : NULL,
-        .batch_size = s->whole.size,
-        .pooled = labels.hidden,
-        .labels = labels.weight,
-        .labels_bias = labels.bias,
-        .pooled_gradient = labels.hidden_gradient,
-        .labels_gradient = labels.weight_gradient,
-        .labels_bias_gradient = labels.bias_gradient,
-        .example_weight = s->example_weight,
-        .task = &s->task,
-        .sink = gradient ? NULL : s->parts.sink,
-        .vectors = s->vectors.size > 0 ? &s->vectors : NULL,
-        .vectors_known = s->phase == TOLD,
-    };
+    struct objective_views views = workspace_views(s->workspace);
+    views.placed = placed;
+    views.hidden = hidden;
+    views.head = model_head(m);
+    views.head_bias = model_head_bias(m);
+    views.vocabulary = model_config_of(m)->vocabulary;
+    views.parts = model_head_parts(m);
+    views.fresh = input->fresh;
+    views.preference = s->parts.preference;
+    views.logps = s->parts.logps;
+    views.pooled = labels.hidden;
+    views.labels = labels.weight;
+    views.labels_bias = labels.bias;
+    views.pooled_gradient = labels.hidden_gradient;
+    views.labels_gradient = labels.weight_gradient;
+    views.labels_bias_gradient = labels.bias_gradient;
+    views.example_weight = s->example_weight;
+    views.sink = gradient ? NULL : s->parts.sink;
     if (gradient) {
         views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
         views.head_gradient = model_head_gradient(m, gradients);
@@ -446,29 +376,6 @@ static status accumulate(struct step *s, int64_t step, double sums[OBJECTIVE_SUM
 
 /* ---- losses of the whole batch ---- */
 
-static bool looks_at_whole(const struct step *s)
-{
-    return s->whole.size > 0 || s->vectors.size > 0;
-}
-
-static void clear_whole(struct step *s)
-{
-    s->phase = TELLING;
-    if (s->vectors.size > 0) {
-        whole_vectors_clear(&s->vectors);
-    } else {
-        whole_batch_clear(&s->whole);
-    }
-}
-
-static status gather_whole(struct step *s, bool known, bool *failed)
-{
-    struct comm *data = s->parts.mesh.data;
-    return s->vectors.size > 0
-               ? whole_vectors_gather(data, &s->vectors, known, failed)
-               : whole_batch_gather(data, s->parts.preference, &s->whole, known, failed);
-}
-
 /* A batch that nobody fetched ahead. */
 static status place_now(struct step *s, const struct batch *batch, struct batch *placed)
 {
@@ -512,14 +419,13 @@ static status survey_share(struct step *s, int64_t step, bool *known)
 static status survey(struct step *s, int64_t step, status mine, bool *go)
 {
     bool failed = false, known = false;
-    clear_whole(s);
+    workspace_clear(s->workspace);
     s->surveyed = 0;
     if (mine == STATUS_OK) {
         mine = survey_share(s, step, &known);
     }
-    s->phase = TOLD;
     phase(s, "survey");
-    TRY(gather_whole(s, known, &failed));
+    TRY(workspace_gather(s->parts.mesh.data, s->workspace, s->parts.preference, known, &failed));
     *go = !failed;
     return mine;
 }
@@ -527,17 +433,12 @@ static status survey(struct step *s, int64_t step, status mine, bool *go)
 /* After an evaluation's share: its loss. */
 static status evaluate_whole(struct step *s, status mine, double sums[OBJECTIVE_SUMS])
 {
+    const struct step_parts *p = &s->parts;
     bool failed = false;
-    TRY(gather_whole(s, mine == STATUS_OK, &failed));
+    TRY(workspace_gather(p->mesh.data, s->workspace, p->preference, mine == STATUS_OK, &failed));
     double own[OBJECTIVE_SUMS] = {0};
-    for (int64_t i = 0; i < s->whole.size; i++) {
-        own[OBJECTIVE_LOSS] += s->whole.pairs[i].tokens[CHOSEN] > 0 ? s->whole.slopes[i].loss : 0;
-    }
-    for (int64_t i = 0; i < s->vectors.size; i++) {
-        own[OBJECTIVE_LOSS] += s->vectors.losses[i];
-        own[OBJECTIVE_COUNT + 1] += s->vectors.right[i];
-    }
-    if (!failed && comm_rank(s->parts.mesh.data) == 0) {
+    if (!failed && comm_rank(p->mesh.data) == 0) {
+        workspace_add_whole(s->workspace, own);
         add_sums(s, own, sums);
     }
     return mine;
@@ -659,10 +560,9 @@ status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *
     memset(sums, 0, OBJECTIVE_SUMS * sizeof *sums);
     for (bool end = false; !end;) {
         double small[SMALL_SUMS] = {0};
-        bool whole = looks_at_whole(s);
-        s->phase = PAIRWISE;
+        bool whole = workspace_is_whole(s->workspace);
         if (whole) {
-            clear_whole(s);
+            workspace_clear(s->workspace);
         }
         status mine = evaluate_share(s, loader, small, &end);
         mine = whole ? evaluate_whole(s, mine, small) : mine;

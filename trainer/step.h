@@ -13,8 +13,6 @@
 
 struct step;
 
-enum { STEP_ROW_ARRAYS = 7 }; /* that objectives work on, of 4 bytes a row */
-
 struct step_parts {
     struct mesh mesh;
     struct kernels *kernels;

@@ -49,8 +49,9 @@ const char *comm_kind(const struct comm *comm); /* "self", "mpi", "nccl" */
 /* comm_split - the ranks of one colour, ordered by key. */
 status comm_split(struct comm *comm, int colour, int key, struct comm **out);
 
-/* comm_allocate - zeroed memory, of equal size on all ranks, in which collectives of this comm run fastest (a shared-memory window
- * between the ranks of one node; registered device memory). Collective. Aligned to 64 bytes or more.
+/* comm_allocate, comm_free - zeroed memory, of equal size on all ranks, in which collectives of this comm run fastest (a
+ * shared-memory window between the ranks of one node; registered device memory), where data lie at the same place of it on all
+ * ranks. Collective, both. Aligned to 64 bytes or more.
  *
  * Errors    STATUS_INTERNAL naming the bytes */
 status comm_allocate(struct comm *comm, size_t bytes, void **out);

@@ -194,50 +194,13 @@ static status nccl_wait(struct comm *comm, struct comm_request **request)
 
 static status nccl_allocate(struct comm *comm, size_t bytes, void **out)
 {
-    struct nccl_state *s = comm->state;
-    struct nccl_memory *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory: a buffer's name");
-    m->bytes = bytes > 0 ? bytes : 1;
-    m->from_nccl = nccl_world.library->mem_alloc(&m->memory, m->bytes) == NCCL_SUCCESS;
-    status result = STATUS_OK;
-    if (m->from_nccl) {
-        result = device_zero(s->options.device, s->options.stream, m->memory, m->bytes);
-    } else { /* a device without virtual memory: the same, but never to be registered */
-        result = device_allocate(s->options.device, m->bytes, "communication", &m->memory);
-    }
-    if (result != STATUS_OK) {
-        free(m);
-        return result;
-    }
-    m->next = s->memories;
-    s->memories = m;
-    *out = m->memory;
-    return STATUS_OK;
-}
-
-static void memory_release(struct nccl_state *s, struct nccl_memory *m)
-{
-    if (m->from_nccl) {
-        nccl_world.library->mem_free(m->memory);
-    } else {
-        device_release(s->options.device, m->memory, m->bytes);
-    }
-    free(m);
+    return nccl_memory_create(comm->state, bytes, out);
 }
 
 static status nccl_release(struct comm *comm, void *memory)
 {
-    struct nccl_state *s = comm->state;
-    TRY(finish(s, 0));
-    for (struct nccl_memory **m = &s->memories; *m != NULL; m = &(*m)->next) {
-        if ((*m)->memory == memory) {
-            struct nccl_memory *found = *m;
-            *m = found->next;
-            memory_release(s, found);
-            return STATUS_OK;
-        }
-    }
-    RAISE(STATUS_INTERNAL, "comm_free of memory that this communicator did not give");
+    TRY(finish(comm->state, 0));
+    return nccl_memory_destroy(comm->state, memory);
 }
 
 /* ---- making and leaving ---- */
@@ -302,6 +265,7 @@ static status nccl_destroy(struct comm **comm)
     struct comm *control = s->comm->control;
     TRY(comm_barrier(control));
     TRY(finish(s, 0));
+    TRY(nccl_memory_destroy_all(s));
     nccl_lock();
     enum nccl_result result = nccl_world.library->comm_finalize(s->handle);
     nccl_unlock();
@@ -312,11 +276,6 @@ static status nccl_destroy(struct comm **comm)
     nccl_unlock();
     if (result != NCCL_SUCCESS) {
         return nccl_raise(s, result, "leaving a communicator");
-    }
-    while (s->memories != NULL) {
-        struct nccl_memory *m = s->memories;
-        s->memories = m->next;
-        memory_release(s, m);
     }
     state_free(s);
     comm_release(comm);

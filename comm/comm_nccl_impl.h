@@ -29,7 +29,10 @@ enum nccl_result {
 enum nccl_type { NCCL_UINT8 = 1, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9 };
 enum nccl_operator { NCCL_SUM = 0 };
 
+#define NCCL_WINDOW_SYMMETRIC 1 /* the same bytes at the same place of every rank's window */
+
 struct nccl_comm;
+struct nccl_window;
 
 struct nccl_id {
     char bytes[128];
@@ -74,6 +77,10 @@ struct nccl_config {
       (struct nccl_comm *comm, enum nccl_result *error))                                           \
     X(mem_alloc, ncclMemAlloc, (void **memory, size_t bytes))                                      \
     X(mem_free, ncclMemFree, (void *memory))                                                       \
+    X(window_register, ncclCommWindowRegister,                                                     \
+      (struct nccl_comm *comm, void *memory, size_t bytes, struct nccl_window **out, int flags))   \
+    X(window_deregister, ncclCommWindowDeregister,                                                 \
+      (struct nccl_comm *comm, struct nccl_window *window))                                        \
     X(group_start, ncclGroupStart, (void))                                                         \
     X(group_end, ncclGroupEnd, (void))                                                             \
     X(all_reduce, ncclAllReduce,                                                                   \
@@ -124,6 +131,7 @@ struct nccl_memory {
     void *memory;
     size_t bytes;
     bool from_nccl;
+    struct nccl_window *window; /* NULL: not registered; NCCL writes it when the call has ended */
 };
 
 struct nccl_state {
@@ -160,6 +168,12 @@ status nccl_raise(const struct nccl_state *state, enum nccl_result result, const
 
 /* nccl_wait_event - until it has come; the deadline as in nccl_settle. */
 status nccl_wait_event(struct nccl_state *state, struct event *event, const char *what);
+
+/* nccl_memory_create, nccl_memory_destroy - comm_allocate and comm_free (comm_nccl_memory.c); nothing may be under way where
+ * memory is given back. */
+status nccl_memory_create(struct nccl_state *state, size_t bytes, void **out);
+status nccl_memory_destroy(struct nccl_state *state, void *memory);
+status nccl_memory_destroy_all(struct nccl_state *state);
 
 /* nccl_watch_start, nccl_watch_stop - the thread that sees errors and silence while the main one is busy or
  * waits for the device; and the end of all communicators before the end of the job. */

@@ -6,11 +6,18 @@
  *
  * NCCL_DOUBLE in the environment plays faults, a comma between them; NAME@R is one of rank R of the first
  * communicator alone:
- *   version=N   what ncclGetVersion tells      memory     ncclMemAlloc fails
+ *   version=N   what ncclGetVersion tells      memory     ncclMemAlloc fails (memory=R: of rank R)
  *   init_hang   the start does not end         init_fail  the start ends with ncclSystemError
  *   hang        the third collective does not end         fail  it ends with ncclRemoteError
  *   later       it ends well, and then there is an error
- *   slow        every call takes a while       deaf       ncclCommAbort does not return */
+ *   slow        every call takes a while       deaf       ncclCommAbort does not return
+ *   window_none registering ends well and there is no window (as where NCCL has no use for one)
+ *   window_no   it is refused at once          window_fail  it ends with ncclSystemError
+ *
+ * Windows are placed as NCCL places them, by counting: each rank alone, in the lowest hole. What is registered must be of
+ * ncclMemAlloc and the same bytes at the same place on all ranks, and a collective's data must lie in a window at the same place
+ * on all ranks or on none: NCCL would not notice, the double fails. Memory is not freed, and no communicator left,
+ * with a window open. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -40,7 +47,13 @@ struct meeting {
     _Alignas(64) char stage[][STAGE_BYTES];
 };
 
-enum kind { INIT, SPLIT, FINALIZE, REDUCE, SCATTER, GATHER, BROADCAST };
+enum kind { INIT, SPLIT, FINALIZE, REGISTER, REDUCE, SCATTER, GATHER, BROADCAST };
+
+struct nccl_window {
+    struct nccl_window *next; /* by place */
+    const char *memory;
+    size_t bytes, place;
+};
 
 struct job {
     enum kind kind;
@@ -51,6 +64,7 @@ struct job {
     int root; /* REDUCE: -1: all */
     int colour, key;
     struct nccl_comm *child;
+    struct nccl_window **window;
 };
 
 enum { JOBS = 64 };
@@ -71,12 +85,32 @@ struct nccl_comm {
     struct job jobs[JOBS];
     int job_count;
     int collectives, splits;
+    struct nccl_window *windows;
 };
 
 static _Thread_local int depth;
 static _Thread_local struct nccl_comm *grouped;
 static struct nccl_config last_config;
 static char last_error[160];
+static int first_rank;       /* of the first communicator */
+static _Atomic int windowed; /* collectives in windows */
+
+/* What ncclMemAlloc gave. */
+enum { MEMORIES = 64 };
+static struct {
+    void *memory;
+    size_t bytes;
+    _Atomic int windows;
+} memories[MEMORIES];
+
+static int memory_of(const void *memory)
+{
+    int i = 0;
+    while (i < MEMORIES && memories[i].memory != memory) {
+        i++;
+    }
+    return i;
+}
 
 #define DECLARE(member, name, arguments) enum nccl_result name arguments;
 NCCL_FUNCTIONS(DECLARE)
@@ -86,6 +120,11 @@ const char *ncclGetLastError(struct nccl_comm *comm);
 const struct nccl_config *nccl_double_config(void)
 {
     return &last_config;
+}
+
+int nccl_double_windowed(void)
+{
+    return atomic_load(&windowed);
 }
 
 /* ---- faults ---- */
@@ -176,6 +215,61 @@ static enum nccl_result enter(struct nccl_comm *c)
     return result;
 }
 
+/* ---- windows ---- */
+
+/* Whether all ranks show the same. */
+static enum nccl_result compare(struct nccl_comm *c, const size_t *mine, size_t bytes,
+                                const char *what)
+{
+    memcpy(c->meeting->stage[c->rank], mine, bytes);
+    enum nccl_result result = meet(c);
+    bool same = true;
+    for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++) {
+        same = same && memcmp(c->meeting->stage[r], mine, bytes) == 0;
+    }
+    result = result == NCCL_SUCCESS ? meet(c) : result;
+    return result != NCCL_SUCCESS || same ? result : failed(NCCL_INVALID_USAGE, what);
+}
+
+static enum nccl_result open_window(struct nccl_comm *c, const struct job *job)
+{
+    if (fault(c, "window_fail")) {
+        return failed(NCCL_SYSTEM_ERROR, "the double was told to fail");
+    }
+    size_t place = 0;
+    struct nccl_window **at = &c->windows;
+    for (; *at != NULL && (*at)->place < place + job->count; at = &(*at)->next) {
+        place = (*at)->place + (*at)->bytes;
+    }
+    enum nccl_result result = compare(c, (size_t[]){place, job->count}, 2 * sizeof place,
+                                      "ranks register other windows or in another order");
+    if (result != NCCL_SUCCESS || fault(c, "window_none")) {
+        return result;
+    }
+    struct nccl_window *window = malloc(sizeof *window);
+    if (window == NULL) {
+        return NCCL_SYSTEM_ERROR;
+    }
+    *window = (struct nccl_window){*at, job->from, job->count, place};
+    *at = window;
+    *job->window = window;
+    atomic_fetch_add(&memories[memory_of(job->from)].windows, 1);
+    return NCCL_SUCCESS;
+}
+
+/* Where data lie in the ranks' windows: at the same place of all, or in none. */
+static enum nccl_result look_up(struct nccl_comm *c, const struct job *job)
+{
+    size_t place = SIZE_MAX;
+    for (const struct nccl_window *w = c->windows; w != NULL; w = w->next) {
+        if (job->to >= w->memory && job->to < w->memory + w->bytes) {
+            place = w->place + (size_t)(job->to - w->memory);
+        }
+    }
+    atomic_fetch_add(&windowed, place != SIZE_MAX ? 1 : 0);
+    return compare(c, &place, sizeof place, "data lie at other places of the ranks' windows");
+}
+
 /* ---- collectives ---- */
 
 static size_t unit_of(enum nccl_type type)
@@ -244,10 +338,10 @@ static enum nccl_result collective(struct nccl_comm *c, const struct job *job)
     if (c->collectives == FAULTY_COLLECTIVE && fault(c, "fail")) {
         return failed(NCCL_REMOTE_ERROR, "the double was told to fail");
     }
+    enum nccl_result result = job->count > 0 ? look_up(c, job) : NCCL_SUCCESS;
     if (job->kind != SCATTER) {
-        return pieces(c, job);
+        return result == NCCL_SUCCESS ? pieces(c, job) : result;
     }
-    enum nccl_result result = NCCL_SUCCESS;
     for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++) {
         struct job part = *job;
         part.kind = REDUCE;
@@ -302,6 +396,7 @@ static void carry_out(struct nccl_comm *c)
         result = job->kind == INIT       ? start(c)
                  : job->kind == SPLIT    ? split(c, job)
                  : job->kind == FINALIZE ? meet(c)
+                 : job->kind == REGISTER ? open_window(c, job)
                                          : collective(c, job);
     }
     bool later = c->collectives == FAULTY_COLLECTIVE && fault(c, "later");
@@ -436,6 +531,7 @@ enum nccl_result ncclCommInitRankConfig(struct nccl_comm **out, int ranks, struc
     c->rank = rank;
     c->size = ranks;
     c->first = true;
+    first_rank = rank;
     snprintf(c->path, sizeof c->path, "/dev/shm/%.127s", id.bytes);
     *out = c;
     return add_job(c, (struct job){.kind = INIT});
@@ -469,6 +565,9 @@ enum nccl_result ncclCommFinalize(struct nccl_comm *comm)
 enum nccl_result ncclCommDestroy(struct nccl_comm *comm)
 {
     stop_work(comm);
+    if (comm->windows != NULL && !atomic_load(&comm->aborted)) {
+        return failed(NCCL_INVALID_USAGE, "a communicator is left with a window open");
+    }
     if (comm->meeting != NULL) {
         munmap(comm->meeting, comm->bytes);
     }
@@ -488,14 +587,56 @@ enum nccl_result ncclCommAbort(struct nccl_comm *comm)
 
 enum nccl_result ncclMemAlloc(void **memory, size_t bytes)
 {
-    *memory =
-        fault_text("memory") != NULL ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return *memory != NULL ? NCCL_SUCCESS : failed(NCCL_CUDA_ERROR, "out of memory");
+    const char *text = fault_text("memory");
+    int i = memory_of(NULL);
+    bool fails = text != NULL && (*text != '=' || (int)strtol(text + 1, NULL, 10) == first_rank);
+    *memory = fails || i == MEMORIES ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (*memory == NULL) {
+        return failed(NCCL_CUDA_ERROR, "out of memory");
+    }
+    memories[i].memory = *memory;
+    memories[i].bytes = bytes;
+    return NCCL_SUCCESS;
 }
 
 enum nccl_result ncclMemFree(void *memory)
 {
+    int i = memory_of(memory);
+    if (i == MEMORIES || atomic_load(&memories[i].windows) > 0) {
+        return failed(NCCL_INVALID_USAGE, "memory of somebody else, or with a window open");
+    }
+    memories[i].memory = NULL;
     free(memory);
+    return NCCL_SUCCESS;
+}
+
+enum nccl_result ncclCommWindowRegister(struct nccl_comm *comm, void *memory, size_t bytes,
+                                        struct nccl_window **out, int flags)
+{
+    int i = memory_of(memory);
+    *out = NULL;
+    if (i == MEMORIES || bytes > memories[i].bytes || flags != NCCL_WINDOW_SYMMETRIC) {
+        return failed(NCCL_INVALID_ARGUMENT, "not a whole window of ncclMemAlloc's memory");
+    }
+    if (fault(comm, "window_no")) {
+        return failed(NCCL_INVALID_USAGE, "the double was told to refuse");
+    }
+    return add_job(comm,
+                   (struct job){.kind = REGISTER, .from = memory, .count = bytes, .window = out});
+}
+
+enum nccl_result ncclCommWindowDeregister(struct nccl_comm *comm, struct nccl_window *window)
+{
+    struct nccl_window **at = &comm->windows;
+    while (*at != NULL && *at != window) {
+        at = &(*at)->next;
+    }
+    if (*at == NULL || atomic_load(&comm->result) == NCCL_IN_PROGRESS) {
+        return failed(NCCL_INVALID_USAGE, "no window of this communicator, or one in use");
+    }
+    *at = window->next;
+    atomic_fetch_sub(&memories[memory_of(window->memory)].windows, 1);
+    free(window);
     return NCCL_SUCCESS;
 }
 

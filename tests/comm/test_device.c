@@ -1,6 +1,4 @@
 /* Which communicator devices get, and what NCCL is told: one process. */
-#include <dlfcn.h>
-
 #include "comm/comm_device_impl.h"
 #include "tests/check.h"
 #include "tests/comm/nccl_double.h"
@@ -48,12 +46,8 @@ static void test_choice(void)
 
 static const struct nccl_config *last_config(void)
 {
-    void *handle = dlopen(getenv("BIREME_NCCL"), RTLD_NOW | RTLD_NOLOAD);
     const struct nccl_config *(*config)(void) = NULL;
-    CHECK(handle != NULL);
-    void *symbol = dlsym(handle, "nccl_double_config");
-    memcpy(&config, &symbol, sizeof config);
-    CHECK(config != NULL && dlclose(handle) == 0);
+    nccl_double_find("nccl_double_config", &config);
     return config();
 }
 

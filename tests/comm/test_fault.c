@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "comm/straggler.h"
 #include "tests/check.h"
+#include "tests/comm/nccl_double.h"
 #include "tests/comm/world.h"
 
 #define CULPRIT 1
@@ -315,14 +316,53 @@ static void act_sums(struct comm *world)
 {
     float *data = NULL;
     watchdog_phase("gradients", 0);
-    CHECK_OK(comm_allocate(world, 1000 * sizeof *data, (void **)&data));
-    for (int i = 0; i < 6; i++) {
-        status result = comm_all_reduce(world, data, 1000);
-        if (result != STATUS_OK) {
-            comm_abort(world, result);
-        }
+    status result = comm_allocate(world, 1000 * sizeof *data, (void **)&data);
+    for (int i = 0; i < 6 && result == STATUS_OK; i++) {
+        result = comm_all_reduce(world, data, 1000);
+    }
+    if (result != STATUS_OK) {
+        comm_abort(world, result);
     }
     CHECK_OK(comm_free(world, data));
+}
+
+/* Registered memory: given back in between, so that what comes next takes its place; data within a window; a group of some
+ * ranks with windows of its own. Where a rank gets no window, none has one, and the sums are the same. */
+static void act_windows(struct comm *world)
+{
+    enum { COUNT = 1000, OFFSET = 200 };
+    float *first = NULL, *second = NULL, *third = NULL;
+    struct comm *part = NULL;
+    int (*windowed)(void) = NULL;
+    nccl_double_find("nccl_double_windowed", &windowed);
+    CHECK_OK(comm_allocate(world, COUNT * sizeof *first, (void **)&first));
+    CHECK_OK(comm_allocate(world, 2 * COUNT * sizeof *second, (void **)&second));
+    CHECK_OK(comm_free(world, first));
+    CHECK_OK(comm_allocate(world, COUNT / 2 * sizeof *third, (void **)&third));
+    CHECK_OK(comm_split(world, culprit(world) ? 1 : 0, 0, &part));
+    CHECK_OK(comm_allocate(part, COUNT * sizeof *first, (void **)&first));
+    for (int i = 0; i < COUNT; i++) {
+        first[i] = second[OFFSET + i] = third[i / 2] = (float)(i / 2 + comm_rank(world));
+    }
+    CHECK_OK(comm_all_reduce(world, second + OFFSET, COUNT));
+    CHECK_OK(comm_all_reduce(world, third, COUNT / 2));
+    CHECK_OK(comm_all_reduce(part, first, COUNT));
+    for (int i = 0; i < COUNT; i++) {
+        float sum = (float)(3 * (i / 2) + 3);
+        CHECK(second[OFFSET + i] == sum && third[i / 2] == sum);
+        CHECK(first[i] == (float)(culprit(world) ? i / 2 + CULPRIT : i / 2 * 2 + 2));
+    }
+    int of_world = getenv("NCCL_DOUBLE") == NULL ? 2 : 0; /* what it plays is the world's alone */
+    CHECK_EQUAL(windowed(), of_world + (culprit(world) ? 0 : 1)); /* one rank has no use for it */
+    CHECK_OK(comm_free(world, second));
+    CHECK_OK(comm_free(part, first));
+    CHECK_OK(comm_destroy(&part)); /* the third is the communicator's to give back */
+}
+
+static void act_sizes(struct comm *world)
+{
+    void *memory = NULL;
+    comm_abort(world, comm_allocate(world, culprit(world) ? 4096 : 8192, &memory));
 }
 
 /* Nobody asks about the communicator any more. */
@@ -373,6 +413,12 @@ static const struct fault faults[] = {
     {"nccl_fail", act_sums, 71, LOST, "remote error", "NCCL_DOUBLE=fail@1,deaf@1"},
     {"nccl_later", act_three_sums, 71, LOST, "remote error", "NCCL_DOUBLE=later@1"},
     {"nccl_slow", act_sums, 0, NULL, NULL, "NCCL_DOUBLE=slow,memory"},
+    {"nccl_windows", act_windows, 0, NULL, NULL, NULL},
+    {"nccl_window_none", act_windows, 0, NULL, NULL, "NCCL_DOUBLE=window_none@1,slow"},
+    {"nccl_window_no", act_windows, 0, NULL, NULL, "NCCL_DOUBLE=window_no"},
+    {"nccl_window_memory", act_windows, 0, NULL, NULL, "NCCL_DOUBLE=memory=1"},
+    {"nccl_window_fail", act_sums, 71, LOST, "NCCL_WIN_ENABLE=0", "NCCL_DOUBLE=window_fail@1"},
+    {"nccl_window_sizes", act_sizes, 70, "E-INTERNAL rank", "for equal sizes", NULL},
     {"nccl_old", act_nothing, 69, "E-UNAVAILABLE rank 0", "2.27.3", "NCCL_DOUBLE=version=22703"},
     {"nccl_part", act_nothing, 69, "E-UNAVAILABLE rank 0", "no ncclCommSplit", NCCL_PART},
     {"nccl_missing", act_nothing, 69, "E-UNAVAILABLE rank 0", "cannot be opened",

@@ -23,6 +23,7 @@ SAME(NCCL_UINT8, ncclUint8);
 SAME(NCCL_FLOAT32, ncclFloat32);
 SAME(NCCL_BFLOAT16, ncclBfloat16);
 SAME(NCCL_SUM, ncclSum);
+SAME(NCCL_WINDOW_SYMMETRIC, NCCL_WIN_COLL_SYMMETRIC);
 SAME(sizeof(enum nccl_result), sizeof(ncclResult_t));
 SAME(sizeof(enum nccl_type), sizeof(ncclDataType_t));
 SAME(sizeof(enum nccl_operator), sizeof(ncclRedOp_t));

@@ -16,7 +16,8 @@ static struct {
 static _Atomic int64_t current_step = -1;
 static _Thread_local struct status_note pending, *diverted;
 
-const char *status_name(status code)
+/* The word in `E-WORD`. */
+static const char *name_of(status code)
 {
     switch (code) {
     case STATUS_OK:
@@ -120,7 +121,7 @@ void status_format(const struct status_note *note, char *line, int bytes)
     if (note->step >= 0) {
         snprintf(step, sizeof step, "%lld", (long long)note->step);
     }
-    snprintf(line, (size_t)bytes, "E-%s rank %d host %s step %s: %s", status_name(note->code),
+    snprintf(line, (size_t)bytes, "E-%s rank %d host %s step %s: %s", name_of(note->code),
              identity.rank, identity.host, step, note->text);
     for (char *c = line; *c != '\0'; c++) { /* one error is one line, whatever a file name holds */
         if (*c == '\n' || *c == '\r') {

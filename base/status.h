@@ -38,9 +38,6 @@ struct status_note {
     char text[STATUS_TEXT_BYTES];
 };
 
-/* status_name - the word in `E-WORD` for a status, e.g. "RECIPE" for 78. */
-const char *status_name(status code);
-
 /* status_identify - who speaks in this process's error lines.
  *
  * Units     rank 0..ranks-1; host may be NULL for this machine's name */

@@ -113,7 +113,6 @@ status shard_writer_values(struct shard_writer *w, int column, const uint32_t *v
 status shard_writer_end_document(struct shard_writer *w);
 
 int64_t shard_writer_tokens(const struct shard_writer *w);
-int64_t shard_writer_documents(const struct shard_writer *w); /* ended ones */
 
 /* shard_writer_close - end the last document, flush, sync, rename to path.
  *

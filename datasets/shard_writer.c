@@ -254,11 +254,6 @@ int64_t shard_writer_tokens(const struct shard_writer *w)
     return w->header.tokens;
 }
 
-int64_t shard_writer_documents(const struct shard_writer *w)
-{
-    return w->header.documents;
-}
-
 static status write_columns(struct shard_writer *w)
 {
     const struct example_format *format = example_format_of(w->header.kind);

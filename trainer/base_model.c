@@ -16,7 +16,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-void base_model_add(struct base_model_sums *sums, int number, int64_t element, float value)
+static void add_weight(struct base_model_sums *sums, int number, int64_t element, float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -33,7 +33,7 @@ void base_model_add_block(struct base_model_sums *sums, int number, const struct
         int64_t element = p->dimensions == 1 ? row
                           : p->transposed    ? column * p->whole_columns + row
                                              : row * p->whole_columns + column;
-        base_model_add(sums, number, element, block[i]);
+        add_weight(sums, number, element, block[i]);
     }
 }
 
@@ -58,7 +58,7 @@ static void digest_piece(struct base_model_sums *d, int number, const struct mod
     int64_t row = at / piece->columns, column = at % piece->columns;
     for (int64_t e = low; e < high; e++) {
         int64_t element = (piece->row + row) * p->whole_columns + piece->column + column;
-        base_model_add(d, number, element, *weights++);
+        add_weight(d, number, element, *weights++);
         column = column + 1 < piece->columns ? column + 1 : 0;
         row += column == 0;
     }

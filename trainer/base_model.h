@@ -33,7 +33,7 @@ status base_model_require_whole(const struct recipe *recipe, const struct checkp
 struct base_model_sums {
     uint64_t sums[2];
 };
-void base_model_add(struct base_model_sums *sums, int number, int64_t element, float value);
+
 /* base_model_add_block - a box of a parameter, as its file has it. */
 void base_model_add_block(struct base_model_sums *sums, int number,
                           const struct model_parameter *parameter, const int64_t offset[2],

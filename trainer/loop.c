@@ -87,7 +87,7 @@ static void cast_votes(const void *user, double votes[STEP_VOTES])
     double elapsed = clock_seconds() - loop->job->started;
     double reserve = 2 * loop->step_median + fmax(10, 2 * loop->save_seconds) +
                      (loop->evaluating ? 0 : loop->evaluate_seconds);
-    votes[VOTE_STOP] = stop_requested(NULL);
+    votes[VOTE_STOP] = stop_requested();
     votes[VOTE_TIME_UP] =
         first && r->train.max_minutes > 0 && train_seconds(loop) >= 60 * r->train.max_minutes;
     votes[VOTE_WALL] =

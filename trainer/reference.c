@@ -121,7 +121,7 @@ static status compute_portion(struct set *s, struct step *step, int64_t end)
 static status hear_stop(const struct set *s)
 {
     bool stop = false;
-    TRY(comm_agree_flag(s->session->mesh.world, stop_requested(NULL), &stop));
+    TRY(comm_agree_flag(s->session->mesh.world, stop_requested(), &stop));
     if (stop) {
         log_info("stopped after the reference's log-probabilities of %lld of %lld pairs; they are "
                  "in %s: start again to go on",

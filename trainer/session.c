@@ -176,7 +176,9 @@ struct cores {
     cpu_set_t set;
 };
 
-status session_threads(const struct recipe *recipe, struct comm *world, int *out)
+/* CPU threads of this rank: the recipe's, else its share of the cores that it may use. Ranks of one host whose sets of
+ * cores are the same (nothing bound them) divide the set. */
+static status count_threads(const struct recipe *recipe, struct comm *world, int *out)
 {
     int ranks = comm_size(world), sharing = 0;
     struct cores mine = {.host = ""}, *all = calloc((size_t)ranks, sizeof *all);
@@ -297,7 +299,7 @@ static status start_alone(struct session *s, struct comm *world, const char *tok
     int64_t vocabulary = 0;
     int threads = 1;
     TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
-    TRY(session_threads(r, world, &threads));
+    TRY(count_threads(r, world, &threads));
     TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
     TRY(session_masking(r, s->tokenizer, vocabulary, &s->masking));
     *config = session_model_config(r, vocabulary);

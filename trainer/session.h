@@ -43,10 +43,6 @@ status session_masking(const struct recipe *recipe, const struct tokenizer *toke
 struct kernels_limits session_limits(const struct model_config *config, int tensor, int64_t rows,
                                      int64_t sequence, bool training);
 
-/* session_threads - CPU threads of this rank: the recipe's, else its share of the cores that it may use.
- * Ranks of one host whose sets of cores are the same (nothing bound them) divide the set. Collective. */
-status session_threads(const struct recipe *recipe, struct comm *world, int *out);
-
 /* session_tokenizer - the recipe's tokenizer (folder "": *out NULL) and its vocabulary, else the
  * tokenizer's.
  *

@@ -2,20 +2,13 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    int number;
-    const char *name;
-} watched[] = {{SIGUSR1, "SIGUSR1"}, {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
+static const int watched[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
 enum { WATCHED = sizeof watched / sizeof watched[0] };
 
-static volatile sig_atomic_t first_signal, terminated;
-static struct sigaction before[WATCHED];
-static bool watching;
+static volatile sig_atomic_t requested, terminated;
 
 /* oneDNN's generated kernels use the stack pointer as one more register: while one runs, it points anywhere,
  * and a handler that began below it would write its frame over the heap or over a matrix (seen: ranks that
@@ -26,9 +19,7 @@ static _Alignas(64) char handler_stack[64 << 10];
 
 static void note_signal(int number)
 {
-    if (first_signal == 0) {
-        first_signal = number;
-    }
+    requested = 1;
     if (number == SIGTERM) {
         terminated = 1;
     }
@@ -46,50 +37,21 @@ status stop_watch(void)
     action.sa_flags = SA_RESTART | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < WATCHED; i++) {
-        sigaddset(&action.sa_mask, watched[i].number);
+        sigaddset(&action.sa_mask, watched[i]);
     }
     for (int i = 0; i < WATCHED; i++) {
-        struct sigaction old;
-        REQUIRE(sigaction(watched[i].number, &action, &old) == 0, STATUS_INTERNAL,
-                "cannot watch %s: %s", watched[i].name, strerror(errno));
-        if (!watching) {
-            before[i] = old;
-        }
+        REQUIRE(sigaction(watched[i], &action, NULL) == 0, STATUS_INTERNAL,
+                "cannot watch signal %d: %s", watched[i], strerror(errno));
     }
-    watching = true;
     return STATUS_OK;
 }
 
-bool stop_requested(int *signal)
+bool stop_requested(void)
 {
-    int number = (int)first_signal;
-    if (signal != NULL) {
-        *signal = number;
-    }
-    return number != 0;
+    return requested != 0;
 }
 
 bool stop_by_launcher(void)
 {
     return terminated != 0 && getenv("OMPI_COMM_WORLD_SIZE") != NULL;
-}
-
-const char *stop_signal_name(int signal)
-{
-    for (int i = 0; i < WATCHED; i++) {
-        if (watched[i].number == signal) {
-            return watched[i].name;
-        }
-    }
-    return "a signal";
-}
-
-void stop_forget(void)
-{
-    for (int i = 0; watching && i < WATCHED; i++) {
-        sigaction(watched[i].number, &before[i], NULL);
-    }
-    watching = false;
-    first_signal = 0;
-    terminated = 0;
 }

@@ -1,6 +1,6 @@
 /* A wish to stop, from outside: SIGUSR1 (what mpirun passes on), SIGTERM, SIGINT, SIGHUP.
  *
- * The handler stores the signal and returns: it nests nothing, a second signal changes nothing. The
+ * The handler notes the wish and returns: it nests nothing, a second signal changes nothing. The
  * training loop asks after each step, agrees over all ranks, saves and ends with code 75. */
 #pragma once
 
@@ -15,14 +15,7 @@
  * Errors    STATUS_INTERNAL */
 status stop_watch(void);
 
-/* stop_requested - was a stop asked for? *signal is the first signal's number; NULL is fine. */
-bool stop_requested(int *signal);
+bool stop_requested(void);
 
 /* stop_by_launcher - whether mpirun ends this process: its SIGTERM, which SIGKILL follows after a second. */
 bool stop_by_launcher(void);
-
-/* stop_signal_name - "SIGTERM"; "a signal" for a number that is not watched. */
-const char *stop_signal_name(int signal);
-
-/* stop_forget - no stop was asked for, and signals act as they did before stop_watch. */
-void stop_forget(void);

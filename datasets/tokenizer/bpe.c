@@ -44,7 +44,6 @@ struct encoder {
     struct symbol *symbols;
     size_t symbol_capacity;
     uint64_t *heap; /* rank << 32 | position: the order that is wanted */
-    size_t heap_capacity;
     size_t heap_count;
 };
 

@@ -36,7 +36,7 @@ status cuda_create(struct kernels *k, int64_t classifier_rows)
     k->state = calloc(1, sizeof(struct cuda_state));
     REQUIRE(k->state != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
 #define CUDA_TABLE(name) k->table.name = cuda_##name;
-    CUDA_OPERATIONS(CUDA_TABLE)
+    KERNELS_OPERATIONS(CUDA_TABLE)
 #undef CUDA_TABLE
     k->table.destroy = destroy;
     k->table.tune = cuda_tune;

@@ -34,39 +34,8 @@ static inline struct cuda_state *cuda_of(const struct kernels *k)
     return (struct cuda_state *)k->state;
 }
 
-/* What this back-end has of KERNELS_OPERATIONS; the context's table has NULL for what it lacks. */
-#define CUDA_OPERATIONS(X)                                                                         \
-    X(linear_forward)                                                                              \
-    X(linear_backward_input)                                                                       \
-    X(linear_backward_weight)                                                                      \
-    X(linear_add)                                                                                  \
-    X(activation_forward)                                                                          \
-    X(scale)                                                                                       \
-    X(activation_backward)                                                                         \
-    X(swiglu_forward)                                                                              \
-    X(swiglu_backward)                                                                             \
-    X(rotary_apply)                                                                                \
-    X(embedding_forward)                                                                           \
-    X(embedding_backward)                                                                          \
-    X(dropout_apply)                                                                               \
-    X(gather_rows)                                                                                 \
-    X(scatter_rows)                                                                                \
-    X(residual_norm_forward)                                                                       \
-    X(residual_norm_backward)                                                                      \
-    X(attention_forward)                                                                           \
-    X(attention_backward)                                                                          \
-    X(classifier_run)                                                                              \
-    X(classifier_logits)                                                                           \
-    X(adamw_update)                                                                                \
-    X(lamb_moments)                                                                                \
-    X(lamb_apply)                                                                                  \
-    X(sum_of_squares)                                                                              \
-    X(tally_rows)                                                                                  \
-    X(floats_add)                                                                                  \
-    X(convert)
-
 #define CUDA_PROTOTYPE(name) __typeof__(name) cuda_##name;
-CUDA_OPERATIONS(CUDA_PROTOTYPE)
+KERNELS_OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
 /* ---- workspace.c, in every program ---- */

@@ -79,7 +79,7 @@ extern "C" struct kernels *on_gpu_context(struct device *dev, enum dtype dtype,
     struct kernels *k = nullptr;
     CHECK_OK(kernels_create(dev, dtype, 1, limits, &k));
 #define ON_GPU_WAIT(name) k->table.name = waiting<cuda_##name>::act;
-    CUDA_OPERATIONS(ON_GPU_WAIT)
+    KERNELS_OPERATIONS(ON_GPU_WAIT)
 #undef ON_GPU_WAIT
     return k;
 }

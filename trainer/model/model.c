@@ -15,7 +15,8 @@ static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t 
     return STATUS_OK;
 }
 
-struct layer_share model_share(const struct model_config *config, int ranks)
+/* A layer's insides over so many ranks. */
+static struct layer_share share_of(const struct model_config *config, int ranks)
 {
     int64_t kv_heads = model_kv_heads(config) / ranks;
     return (struct layer_share){.heads = config->heads / ranks,
@@ -39,7 +40,7 @@ static status arrange_again(const struct model_config *c, struct model_sharing s
     int64_t own = own_rows(sharing, n);
     TRY(take(arena, dtype, own, c->width, &out->norm1));
     TRY(take(arena, dtype, own, c->width, &out->norm2));
-    return take(arena, dtype, n, model_share(c, sharing.ranks).inner, &out->inner);
+    return take(arena, dtype, n, share_of(c, sharing.ranks).inner, &out->inner);
 }
 
 /* What full recomputation makes again beside that. */
@@ -47,7 +48,7 @@ static status arrange_insides(const struct model_config *c, struct model_sharing
                               enum dtype dtype, int64_t n, bool training, struct arena *arena,
                               struct layer_activations *out)
 {
-    struct layer_share share = model_share(c, sharing.ranks);
+    struct layer_share share = share_of(c, sharing.ranks);
     int64_t own = own_rows(sharing, n);
     int64_t inner_outputs = model_inner_outputs(c) / sharing.ranks;
     TRY(take(arena, DTYPE_F32, own, 2, &out->statistics1));
@@ -124,11 +125,13 @@ static status arrange_layer(const struct model_config *c, struct model_sharing s
     return STATUS_OK;
 }
 
-status model_arrange(const struct model_config *config, struct model_sharing sharing,
-                     enum dtype dtype, int64_t rows, bool training,
-                     struct layer_activations *layers, struct arena *arena, struct activations *out)
+/* Take all views of the working memory from the arena, or measure them. */
+static status arrange(const struct model_config *config, struct model_sharing sharing,
+                      enum dtype dtype, int64_t rows, bool training,
+                      struct layer_activations *layers, struct arena *arena,
+                      struct activations *out)
 {
-    struct layer_share share = model_share(config, sharing.ranks);
+    struct layer_share share = share_of(config, sharing.ranks);
     int64_t own = own_rows(sharing, rows);
     *out = (struct activations){.layers = layers};
     for (int64_t l = 0; l < config->layers; l++) {
@@ -170,8 +173,8 @@ size_t model_activation_bytes(const struct model_config *config, struct model_sh
     struct layer_activations *layers = calloc((size_t)config->layers, sizeof *layers);
     struct arena measure = {0};
     struct activations views;
-    if (layers == NULL || model_arrange(config, sharing, dtype, rows, training, layers, &measure,
-                                        &views) != STATUS_OK) {
+    if (layers == NULL ||
+        arrange(config, sharing, dtype, rows, training, layers, &measure, &views) != STATUS_OK) {
         measure.peak = 0;
     }
     free(layers);
@@ -237,8 +240,8 @@ static status allocate(struct model *m)
     size_t bytes = model_activation_bytes(&m->config, m->sharing, dtype, m->rows, m->training) -
                    model_window_bytes(&m->config, m->sharing, dtype, m->rows);
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
-    TRY(model_arrange(&m->config, m->sharing, dtype, m->rows, m->training, m->activations.layers,
-                      &m->arena, &m->activations));
+    TRY(arrange(&m->config, m->sharing, dtype, m->rows, m->training, m->activations.layers,
+                &m->arena, &m->activations));
     return m->architecture->rotary ? fill_angles(m) : STATUS_OK;
 }
 
@@ -270,7 +273,7 @@ status model_create(struct kernels *k, const struct model_config *config, struct
     m->ranks = tensor != NULL ? comm_size(tensor) : 1;
     m->sharing = (struct model_sharing){m->ranks, sequence && m->ranks > 1};
     m->rank = tensor != NULL ? comm_rank(tensor) : 0;
-    m->share = model_share(config, m->ranks);
+    m->share = share_of(config, m->ranks);
     m->rows = rows;
     m->training = training;
     status result = STATUS_OK;

@@ -125,15 +125,6 @@ struct model {
     struct range *ranges;    /* [ranks] */
 };
 
-/* model_arrange - take all views of the working memory from the arena (or measure them). */
-status model_arrange(const struct model_config *config, struct model_sharing sharing,
-                     enum dtype dtype, int64_t rows, bool training,
-                     struct layer_activations *layers, struct arena *arena,
-                     struct activations *out);
-
-/* model_share - a layer's insides over so many ranks. */
-struct layer_share model_share(const struct model_config *config, int ranks);
-
 /* model_place - of a block's parameters, or, with layer 0, of others. NORM1 has a layer L too. */
 struct place model_place(const struct model *m, int64_t layer, enum model_role role);
 

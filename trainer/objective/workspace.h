@@ -21,7 +21,7 @@ struct workspace_shape {
 /* workspace_create - *out NULL on failure.
  *
  * Memory    on k's device and on the host; the objective and k stay the caller's
- * Errors    STATUS_INTERNAL, STATUS_DEVICE where memory does not suffice */
+ * Errors    STATUS_INTERNAL where memory does not suffice */
 status workspace_create(struct kernels *k, const struct objective *objective,
                         const struct workspace_shape *shape, struct workspace **out);
 void workspace_destroy(struct workspace **w);

@@ -1,5 +1,6 @@
-/* What tokenizer.json puts around a text (post_processor) of a byte-level tokenizer: nothing; RoBERTa's
- * <s> A </s> </s> B </s>, as RobertaProcessing or as a template; or one token before each text, as Llama 3's files have it.
+/* What tokenizer.json puts around a text (post_processor) of a byte-level tokenizer: nothing, which transformers 5 writes
+ * as a template of the texts alone; RoBERTa's <s> A </s> </s> B </s>, as RobertaProcessing or as a template; or one token
+ * before each text, as Llama 3's files have it.
  * ByteLevel's only trims offsets, which do not exist here. */
 #include <string.h>
 
@@ -41,6 +42,13 @@ static json_t *roberta_template(int32_t begin, int32_t end)
 }
 
 /* second_type: files have 1 and 0 for the second text. */
+static json_t *bare_template(int second_type)
+{
+    return template_json(json_pack("[o]", sequence("A", 0)),
+                         json_pack("[o, o]", sequence("A", 0), sequence("B", second_type)),
+                         json_object());
+}
+
 static json_t *begin_template(const char *text, int32_t id, int second_type)
 {
     json_t *tokens = json_object();
@@ -68,6 +76,9 @@ static const char *first_token(const json_t *post)
 static status read_template(const struct json_reader *r, const json_t *post)
 {
     struct tokenizer *t = r->t;
+    if (equals(post, bare_template(0)) || equals(post, bare_template(1))) {
+        return STATUS_OK;
+    }
     int32_t begin = json_reader_id(r, "<s>"), end = json_reader_id(r, "</s>");
     if (begin >= 0 && end >= 0 && equals(post, roberta_template(begin, end))) {
         t->around = AROUND_ROBERTA;
@@ -78,8 +89,8 @@ static status read_template(const struct json_reader *r, const json_t *post)
     bool known = id >= 0 && (equals(post, begin_template(text, id, 0)) ||
                              equals(post, begin_template(text, id, 1)));
     NEED(r, known,
-         "post_processor's template is neither <s> A </s> </s> B </s> nor one token before each "
-         "text: not supported");
+         "post_processor's template is neither the text alone, nor <s> A </s> </s> B </s>, nor one "
+         "token before each text: not supported");
     t->around = AROUND_BEGIN;
     t->begin = id;
     return STATUS_OK;

@@ -239,6 +239,66 @@ static void test_begun_documents(void)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
+/* A template of the texts alone, as transformers 5 writes it for GPT-2, is read as nothing. */
+static void test_bare(void)
+{
+    static const struct {
+        const char *single, *pair;
+        bool good;
+    } cases[] = {
+        {"[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
+         "[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}"
+         "]",
+         true},
+        {"[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
+         "[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":0}}"
+         "]",
+         true},
+        {"[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+         "]",
+         "[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}"
+         "]",
+         false},
+    };
+    char *corpus = folder_file("bare.txt"), *folder = folder_file("bare");
+    struct tokenizer *plain = NULL;
+    struct token_list a = {0}, b = {0};
+    CHECK_OK(file_write(corpus, "the oars, the oars; the banks of the oars", 41));
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, &corpus, 1, 1, &plain));
+    CHECK_OK(tokenizer_save(plain, folder));
+    CHECK_OK(tokenizer_encode(plain, "the oars", 8, true, &a));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tokenizer *t = NULL;
+        char path[FILE_PATH_BYTES];
+        CHECK_OK(file_join(path, folder, "tokenizer.json"));
+        json_t *file = json_load_file(path, 0, NULL), *post = json_object();
+        CHECK(file != NULL && json_is_object(json_object_get(file, "post_processor")));
+        json_object_set_new(post, "type", json_string("TemplateProcessing"));
+        json_object_set_new(post, "single", json_loads(cases[i].single, 0, NULL));
+        json_object_set_new(post, "pair", json_loads(cases[i].pair, 0, NULL));
+        json_object_set_new(post, "special_tokens", json_object());
+        json_object_set_new(file, "post_processor", post);
+        char *text = json_dumps(file, JSON_COMPACT);
+        if (cases[i].good) {
+            CHECK_OK(tokenizer_from_text(text, strlen(text), path, &t));
+            CHECK(tokenizer_begin(t) < 0);
+            b.count = 0;
+            CHECK_OK(tokenizer_encode(t, "the oars", 8, true, &b));
+            CHECK_EQUAL(a.count, b.count);
+            CHECK(memcmp(a.ids, b.ids, (size_t)a.count * sizeof *a.ids) == 0);
+            CHECK_OK(tokenizer_destroy(&t));
+        } else {
+            CHECK_FAILS(tokenizer_from_text(text, strlen(text), path, &t), STATUS_DATA,
+                        "post_processor's template");
+        }
+        free(text);
+        json_decref(file);
+    }
+    token_list_free(&a);
+    token_list_free(&b);
+    CHECK_OK(tokenizer_destroy(&plain));
+}
+
 /* A file that says something else is refused by name. */
 static void test_refusals(void)
 {
@@ -287,6 +347,7 @@ int main(void)
     test_reference("roberta_early");
     test_reference("begun");
     test_training();
+    test_bare();
     test_sentences();
     test_begun_documents();
     test_refusals();

@@ -251,7 +251,7 @@ static status try_micro_sizes(struct search *s, const struct recipe *recipe, int
 
 static bool can_share(const struct recipe *r, int ranks, int64_t tensor)
 {
-    return ranks % tensor == 0 && r->model.num_heads % tensor == 0 &&
+    return ranks % tensor == 0 && r->model.num_kv_heads % tensor == 0 && /* divides the heads */
            r->model.intermediate_size % tensor == 0;
 }
 
@@ -259,7 +259,7 @@ static status try_all(struct search *s, const struct recipe *recipe, int ranks, 
 {
     struct recipe r = *recipe;
     r.model.vocab_size = vocabulary;
-    for (int64_t tensor = 1; tensor <= ranks && tensor <= r.model.num_heads; tensor++) {
+    for (int64_t tensor = 1; tensor <= ranks && tensor <= r.model.num_kv_heads; tensor++) {
         if (!can_share(&r, ranks, tensor)) {
             continue;
         }

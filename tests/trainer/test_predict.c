@@ -193,6 +193,17 @@ static void test_search(void)
     cluster = simple;
     CHECK_OK(predict_layouts(&recipe, 5, &cluster, found, MOST, &count)); /* 12 heads by 5: no */
     CHECK_EQUAL(count, 3);
+
+    /* Key-value heads are shared out too: two of them go to two ranks, not to four. */
+    recipe = make_recipe("model: {architecture: llama, vocab_size: 512, num_layers: 2, "
+                         "hidden_size: 64, num_heads: 4, "
+                         "num_kv_heads: 2, intermediate_size: 128}\ndata: {sequence_length: 64}\n"
+                         "batch: {global_size: 8}\ntrain: {max_steps: 1}\n");
+    CHECK_OK(predict_layouts(&recipe, 4, &cluster, found, MOST, &count));
+    CHECK_EQUAL(count, 6);
+    for (int i = 0; i < count; i++) {
+        CHECK(found[i].tensor <= 2);
+    }
 }
 
 /* ---- descriptions ---- */

@@ -1,6 +1,5 @@
 #include "base/device.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 
 #include "base/memory.h"
 #include "comm/comm_impl.h"
-#include "comm/heartbeat.h"
 
 static status self_destroy(struct comm **comm)
 {

@@ -35,21 +35,6 @@ WIDE static void add(float *restrict sum, const float *restrict part, int64_t co
     }
 }
 
-static float *part_at(char *const *parts, int i, int64_t first)
-{
-    return (float *)(void *)parts[i] + first;
-}
-
-/* The sum of one block of all parts, in block[]. */
-static void sum_block(float *block, char *const *parts, int count_of_parts, int64_t first,
-                      int64_t count)
-{
-    memcpy(block, part_at(parts, 0, first), (size_t)count * sizeof *block);
-    for (int i = 1; i < count_of_parts; i++) {
-        add(block, part_at(parts, i, first), count);
-    }
-}
-
 /* ---- bf16: added as floats, rounded once ---- */
 
 WIDE static void add_narrow(float *restrict sum, const bf16 *restrict part, int64_t count)
@@ -66,62 +51,59 @@ WIDE static void round_block(bf16 *restrict out, const float *restrict sum, int6
     }
 }
 
-static bf16 *narrow_at(char *const *parts, int i, int64_t first)
+/* ---- a block of all parts ---- */
+
+static float *part_at(char *const *parts, int i, int64_t first)
 {
-    return (bf16 *)(void *)parts[i] + first;
+    return (float *)(void *)parts[i] + first;
 }
 
-static void sum_narrow_block(bf16 *block, char *const *parts, int count_of_parts, int64_t first,
-                             int64_t count)
+static void sum_floats(float *block, char *const *parts, int count_of_parts, int64_t first,
+                       int64_t count)
+{
+    memcpy(block, part_at(parts, 0, first), (size_t)count * sizeof *block);
+    for (int i = 1; i < count_of_parts; i++) {
+        add(block, part_at(parts, i, first), count);
+    }
+}
+
+static void sum_narrow(bf16 *block, char *const *parts, int count_of_parts, int64_t first,
+                       int64_t count)
 {
     float sums[BLOCK] = {0};
     for (int i = 0; i < count_of_parts; i++) {
-        add_narrow(sums, narrow_at(parts, i, first), count);
+        add_narrow(sums, (const bf16 *)(const void *)parts[i] + first, count);
     }
     round_block(block, sums, count);
 }
 
-static void spread_narrow(char *const *parts, int count_of_parts, int64_t first, int64_t count)
+union block {
+    float floats[BLOCK];
+    bf16 narrow[BLOCK];
+};
+
+static void sum_block(union block *block, char *const *parts, int count_of_parts, int64_t first,
+                      int64_t count, size_t unit)
 {
-    bf16 block[BLOCK];
-    for (int64_t done = 0; done < count && count_of_parts > 1; done += BLOCK) {
-        int64_t piece = count - done < BLOCK ? count - done : BLOCK;
-        sum_narrow_block(block, parts, count_of_parts, first + done, piece);
-        for (int i = 0; i < count_of_parts; i++) {
-            memcpy(narrow_at(parts, i, first + done), block, (size_t)piece * sizeof *block);
-        }
+    if (unit == sizeof(bf16)) {
+        sum_narrow(block->narrow, parts, count_of_parts, first, count);
+    } else {
+        sum_floats(block->floats, parts, count_of_parts, first, count);
     }
 }
-
-static void narrow_into(bf16 *out, char *const *parts, int count_of_parts, int64_t first,
-                        int64_t count)
-{
-    bf16 block[BLOCK];
-    for (int64_t done = 0; done < count; done += BLOCK) {
-        int64_t piece = count - done < BLOCK ? count - done : BLOCK;
-        sum_narrow_block(block, parts, count_of_parts, first + done, piece);
-        memcpy(out + done, block, (size_t)piece * sizeof *block);
-    }
-}
-
-/* ---- f32, and the choice ---- */
 
 void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t count, size_t unit)
 {
-    if (unit == sizeof(bf16)) {
-        spread_narrow(parts, count_of_parts, first, count);
-        return;
-    }
-    if (count_of_parts == 2) {
+    if (count_of_parts == 2 && unit == sizeof(float)) {
         add_both(part_at(parts, 0, first), part_at(parts, 1, first), count);
         return;
     }
-    float block[BLOCK];
+    union block block;
     for (int64_t done = 0; done < count && count_of_parts > 1; done += BLOCK) {
         int64_t piece = count - done < BLOCK ? count - done : BLOCK;
-        sum_block(block, parts, count_of_parts, first + done, piece);
+        sum_block(&block, parts, count_of_parts, first + done, piece, unit);
         for (int i = 0; i < count_of_parts; i++) {
-            memcpy(part_at(parts, i, first + done), block, (size_t)piece * sizeof *block);
+            memcpy(parts[i] + (size_t)(first + done) * unit, &block, (size_t)piece * unit);
         }
     }
 }
@@ -143,21 +125,18 @@ void sum_in_order(float *sums, bool fresh, char *const *parts, int count_of_part
 void sum_into(void *into, char *const *parts, int count_of_parts, int64_t first, int64_t count,
               size_t unit)
 {
-    if (unit == sizeof(bf16)) {
-        narrow_into(into, parts, count_of_parts, first, count);
-        return;
-    }
-    float *out = into;
-    if (count_of_parts == 1) {
-        if (out != part_at(parts, 0, first)) {
-            memcpy(out, part_at(parts, 0, first), (size_t)count * sizeof *out);
+    char *out = into;
+    if (count_of_parts == 1 && unit == sizeof(float)) {
+        const char *only = parts[0] + (size_t)first * unit;
+        if (out != only) {
+            memcpy(out, only, (size_t)count * unit);
         }
         return;
     }
-    float block[BLOCK];
+    union block block;
     for (int64_t done = 0; done < count; done += BLOCK) {
         int64_t piece = count - done < BLOCK ? count - done : BLOCK;
-        sum_block(block, parts, count_of_parts, first + done, piece);
-        memcpy(out + done, block, (size_t)piece * sizeof *out);
+        sum_block(&block, parts, count_of_parts, first + done, piece, unit);
+        memcpy(out + (size_t)done * unit, &block, (size_t)piece * unit);
     }
 }

@@ -1,6 +1,5 @@
 #include "datasets/nvidia_shard.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,7 +12,6 @@
  *
  * 2 and 3 are not used where the tokenizer puts a blank before each text that does not begin with one.
  * No pattern looks behind. The `char` tokenizer may be cut between any two characters. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"

@@ -4,7 +4,6 @@
  * Each text is encoded by itself, every choice as a pair with the text that it goes on in (texts.h), and all of a row lie
  * one after the other in one example. A row's label is the number of its right choice, from 0; its name among the labels
  * is that number, so that shards of up to four choices have the labels "0" to "3". */
-#include <stdlib.h>
 #include <string.h>
 
 #include "datasets/prepare_impl.h"

@@ -3,7 +3,6 @@
  * Labels are numbered before anything is written, in a reading of their own: integers by their value, others by their
  * bytes, unless the caller gives their order. Every shard of both sides has all names. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"

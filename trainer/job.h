@@ -9,7 +9,6 @@
 #include "trainer/grading.h"
 #include "trainer/metrics.h"
 #include "trainer/objective/objective.h"
-#include "trainer/plan.h"
 #include "trainer/reference.h"
 #include "trainer/session.h"
 #include "trainer/step.h"

@@ -13,6 +13,7 @@
 #include "comm/straggler.h"
 #include "trainer/evaluation.h"
 #include "trainer/optimizer/schedule.h"
+#include "trainer/plan.h"
 #include "trainer/stop.h"
 
 enum { RECENT_STEPS = 16 };

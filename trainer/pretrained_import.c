@@ -10,7 +10,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "build_info.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint_source.h"

@@ -1,7 +1,5 @@
 /* One value: from a YAML scalar into its field, strictly, and from the field back to text. */
-#include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"

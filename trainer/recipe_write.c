@@ -1,6 +1,5 @@
 /* What is made from the table: the resolved recipe, its documentation, the differences that a resumed
  * run may not have. */
-#include <stdarg.h>
 #include <string.h>
 
 #include "base/text.h"

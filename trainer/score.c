@@ -1,7 +1,6 @@
 #include "trainer/score.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mirror.h"

@@ -1,7 +1,6 @@
 #include "trainer/step.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"

@@ -4,7 +4,6 @@
  *   backward input   dx = (dy w) * kept, which belongs to the activation that made x
  *   backward weight  dw += dy^T x,  db += sum of dy's rows (overwrite: `=`)
  */
-#include <math.h>
 
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/cpu.h"

@@ -1,6 +1,5 @@
 /* Status notes, arenas, bf16 rounding, hashes, whole files. */
 #include <math.h>
-#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/file.h"

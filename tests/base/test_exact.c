@@ -1,6 +1,5 @@
 /* Sums that do not depend on the order: against sums of whole numbers, and against themselves in other orders. */
 #include "base/exact.h"
-#include "base/random.h"
 #include "tests/check.h"
 
 enum { TERMS = 5000 };

@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "base/random.h"
 #include "comm/comm.h"
 #include "comm/mesh.h"
 #include "comm/partition.h"

@@ -1,5 +1,4 @@
 /* The CUDA back-end's devices on the emulated runtime: base/device.h as a GPU does it. */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>

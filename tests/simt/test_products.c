@@ -1,6 +1,5 @@
 /* Matrix products' plans on the emulator's cuBLASLt: which way is taken before and after timing, the file that keeps
  * it, and that whatever is chosen computes the same thing. */
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"

@@ -4,7 +4,6 @@
  * A third of the bytes are weights, two thirds moments; half of the weights are stored turned. Each line
  * has the stall, the seconds until it was published (fsync and SHA-256 included) and, as floors, a plain
  * memcpy of the same bytes and a plain write + fsync of them. */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

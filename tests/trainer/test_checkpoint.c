@@ -2,14 +2,12 @@
  * wrote it and whatever layout reads it. */
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "tests/check.h"
 #include "trainer/checkpoint.h"
-#include "trainer/manifest.h"
 
 static struct comm *world;
 static int rank, ranks;

@@ -9,7 +9,6 @@
  * STRIDE tries each STRIDE-th call; BIREME_FULL_SWEEP in the environment tries all of them. */
 #include <fcntl.h>
 #include <signal.h>
-#include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

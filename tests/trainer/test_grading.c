@@ -1,5 +1,4 @@
 /* Metrics of examples that the ranks have between them, against those of all examples in one place. */
-#include <unistd.h>
 
 #include "base/file.h"
 #include "datasets/example.h"

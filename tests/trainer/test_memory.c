@@ -2,7 +2,6 @@
  * argv[2]: ZeRO stage; argv[3] 2: the two share the model; argv[4]: the precision of adapters beside what was trained,
  * or what backward makes again: selective or full. */
 #include <jansson.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"

@@ -1,6 +1,5 @@
 /* metrics.jsonl: what is written reads back exactly, every line is whole, and a resumed file reads like
  * one uninterrupted run. Also: signals that ask for a stop. */
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>

@@ -1,6 +1,5 @@
 /* bireme bench: repeatable measurements of one optimizer step, of communication, of reading data. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -15,7 +15,7 @@
 #include "trainer/command/inspect.h"
 #include "trainer/command/options.h"
 
-static bool has_file(const char *folder, const char *name)
+bool inspect_has_file(const char *folder, const char *name)
 {
     char path[FILE_PATH_BYTES];
     status joined = file_join(path, folder, name);
@@ -97,17 +97,17 @@ static bool holds_checkpoints(const char *folder)
 
 static status inspect_folder(const char *path, bool json)
 {
-    if (has_file(path, "manifest.json") || named_like_checkpoint(path)) {
+    if (inspect_has_file(path, "manifest.json") || named_like_checkpoint(path)) {
         return checkpoint_inspect(path, json);
     }
-    if (has_file(path, "recipe.yaml") || has_file(path, "metrics.jsonl") ||
-        has_file(path, "checkpoints") || holds_checkpoints(path)) {
+    if (inspect_has_file(path, "recipe.yaml") || inspect_has_file(path, "metrics.jsonl") ||
+        inspect_has_file(path, "checkpoints") || holds_checkpoints(path)) {
         return inspect_run(path, json);
     }
     if (inspect_has_shards(path)) {
         return inspect_shards(path, json);
     }
-    if (has_file(path, "tokenizer.json")) {
+    if (inspect_has_file(path, "tokenizer.json")) {
         return inspect_tokenizer(path, json);
     }
     RAISE(STATUS_DATA,

@@ -9,6 +9,9 @@
 /* inspect_print - one JSON document, given up. */
 status inspect_print(json_t *document);
 
+/* inspect_has_file - whether a folder holds something of this name. */
+bool inspect_has_file(const char *folder, const char *name);
+
 /* inspect_has_shards - whether a folder holds files *.h5. */
 bool inspect_has_shards(const char *folder);
 

@@ -5,24 +5,12 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/text.h"
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_folder.h"
 #include "trainer/command/inspect.h"
 #include "trainer/command/report.h"
 #include "trainer/command/settings.h"
 #include "trainer/recipe.h"
-
-static bool has_file(const char *folder, const char *name)
-{
-    char path[FILE_PATH_BYTES];
-    status joined = file_join(path, folder, name);
-    if (joined != STATUS_OK) {
-        status_clear();
-        return false;
-    }
-    return file_exists(path);
-}
 
 /* ---- metrics.jsonl ---- */
 
@@ -103,7 +91,7 @@ static status examine_all(const char *folder, bool run, json_t *list, int *damag
         json_array_append_new(list, examine(self, parent, name, &whole));
         *damaged += !whole;
     }
-    if (result == STATUS_OK && run && has_file(folder, "final")) {
+    if (result == STATUS_OK && run && inspect_has_file(folder, "final")) {
         json_array_append_new(list, examine(self, folder, "final", &whole));
         *damaged += !whole;
     }
@@ -185,7 +173,7 @@ static void print_checkpoints(const json_t *list)
 static status run_recipe(const char *folder, struct recipe *recipe, bool *found)
 {
     char path[FILE_PATH_BYTES];
-    *found = has_file(folder, "recipe.yaml");
+    *found = inspect_has_file(folder, "recipe.yaml");
     if (!*found) {
         return STATUS_OK;
     }
@@ -229,8 +217,8 @@ status inspect_run(const char *folder, bool json)
     bool has_recipe = false;
     int damaged = 0;
     json_t *lines[NEWEST];
-    bool run = has_file(folder, "recipe.yaml") || has_file(folder, "metrics.jsonl") ||
-               has_file(folder, "checkpoints");
+    bool run = inspect_has_file(folder, "recipe.yaml") ||
+               inspect_has_file(folder, "metrics.jsonl") || inspect_has_file(folder, "checkpoints");
     TRY(run_recipe(folder, &recipe, &has_recipe));
     json_t *list = json_array();
     newest_lines(folder, lines);

@@ -1,6 +1,5 @@
 /* bireme score: the log-probability of each line of a text, or what a reward model says of it. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "trainer/command/asking.h"

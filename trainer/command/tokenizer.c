@@ -12,7 +12,6 @@
 #include <time.h>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"

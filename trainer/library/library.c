@@ -1,6 +1,5 @@
 /* The functions of bireme.h: arguments are checked here, since they come from outside; errors become text of the
  * calling thread. The rooms below print their errors where ranks agree (comm_agree); in here the thread's are diverted. */
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

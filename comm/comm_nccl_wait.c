@@ -5,13 +5,13 @@
  * main thread computes or waits for the device: so a thread looks at all communicators ten times a second.
  * Whoever sees an error ends the job: first all of this rank's communicators, whose kernels would otherwise
  * hold the device, and then all ranks. */
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "comm/comm_nccl_impl.h"
 #include "comm/heartbeat.h"
 
@@ -276,25 +276,13 @@ static void *watch_over(void *nothing)
     comm_abort(failed, result);
 }
 
-/* Signals are for the main thread. */
-static int start_thread(void)
-{
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&watch.thread, NULL, watch_over, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 status nccl_watch_start(void)
 {
     if (watch.running) {
         return STATUS_OK;
     }
     watch.stop = false;
-    int failed = start_thread();
+    int failed = thread_start(&watch.thread, watch_over, NULL);
     REQUIRE(failed == 0, STATUS_INTERNAL, "the thread that watches NCCL cannot start: %s",
             strerror(failed));
     watch.running = true;

@@ -5,13 +5,13 @@
  * others is not judged: the deadline of its wait is (shared_wait.c). A rank that is stuck tells on
  * itself; one that is stopped, watchdog and all, is told on by the others, a moment later. */
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "comm/comm.h"
 #include "comm/heartbeat.h"
 
@@ -107,18 +107,6 @@ static void *watch_over(void *nothing)
     return NULL;
 }
 
-/* Signals are for the main thread. */
-static int start_thread(void)
-{
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&watchdog.thread, NULL, watch_over, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 status watchdog_start(struct comm *world, double limit_seconds)
 {
     watchdog_stop();
@@ -135,7 +123,7 @@ status watchdog_start(struct comm *world, double limit_seconds)
     watchdog.limit_seconds = limit_seconds;
     watchdog.stop = false;
     heartbeat_phase("init", 0);
-    int failed = start_thread();
+    int failed = thread_start(&watchdog.thread, watch_over, NULL);
     if (failed != 0) {
         free(watchdog.watches);
         RAISE(STATUS_INTERNAL, "the watchdog's thread cannot start: %s", strerror(failed));

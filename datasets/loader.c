@@ -6,13 +6,13 @@
 #include "datasets/loader_impl.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/thread.h"
 #include "datasets/h5file.h"
 #include "datasets/order.h"
 #include "datasets/shard_set.h"
@@ -320,14 +320,9 @@ static void *read_ahead(void *argument)
     return NULL;
 }
 
-/* Signals are for the threads that know what to do with them. */
 static status start_thread(struct loader *l)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&l->thread, NULL, read_ahead, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&l->thread, read_ahead, l);
     REQUIRE(failed == 0, STATUS_INTERNAL, "cannot start the loader's thread: %s", strerror(failed));
     l->thread_runs = true;
     return STATUS_OK;

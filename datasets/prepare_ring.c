@@ -3,11 +3,11 @@
  * The calling thread fills the slot at `head`, workers take filled slots at `next`, and the calling thread empties them
  * at `tail`. Slots go round in one order, so that the output does not depend on which worker was faster. */
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "datasets/prepare_impl.h"
 
 struct ring {
@@ -52,15 +52,11 @@ static void *work(void *argument)
 
 static status start_workers(struct ring *r, int workers)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (r->workers < workers && failed == 0) {
-        failed = pthread_create(&r->threads[r->workers], NULL, work, r);
+        failed = thread_start(&r->threads[r->workers], work, r);
         r->workers += failed == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     REQUIRE(failed == 0, STATUS_INTERNAL, "cannot start %d encoding threads: %s", workers,
             strerror(failed));
     return STATUS_OK;

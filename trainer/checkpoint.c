@@ -7,7 +7,6 @@
 #include "trainer/checkpoint.h"
 
 #include <libgen.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "datasets/h5file.h"
 #include "trainer/checkpoint_impl.h"
 
@@ -308,14 +308,10 @@ static void *write_behind(void *argument)
     return NULL;
 }
 
-/* Signals are the main thread's; where no thread is to be had, the main one writes. */
+/* Where no thread is to be had, the main one writes. */
 static void start_writer(struct checkpoint *c, bool behind)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    c->threaded = behind && pthread_create(&c->thread, NULL, write_behind, c) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    c->threaded = behind && thread_start(&c->thread, write_behind, c) == 0;
     if (!c->threaded) {
         write_behind(c);
     }

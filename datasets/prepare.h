@@ -3,7 +3,8 @@
  * Inputs by name: *.jsonl and *.ndjson are JSON Lines, an object with a text field "text" a row, each a
  * document; x.bin with x.idx beside it (or x.idx alone) are Megatron's tokens; other *.bin are llm.c's;
  * all else is text. The ids of token files are taken as they are, nothing is appended; in Megatron's
- * files the index names the documents, in llm.c's each end token begins one.
+ * files the index names the documents, in llm.c's each end token (or begin token, where there is one)
+ * begins one.
  *
  * Long documents are encoded in pieces of at most 256 KiB, cut where the byte-level pre-tokenisations
  * (GPT-2, cl100k, o200k, Llama 3, Qwen 2) have a boundary whatever stands around it, so that the ids are

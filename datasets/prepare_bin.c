@@ -1,8 +1,9 @@
 /* Token files of other programs. Little endian, as both write them; every size is checked against the
  * file before it is used, and nothing is read into memory whole.
  *
- * llm.c, *.bin: 256 int32 (magic 20240520, version 1, tokens, zeros), then uint16 ids. Each document
- * begins with the end token.
+ * llm.c, *.bin: 256 int32 (magic, version, tokens, zeros), then ids: uint16 for GPT-2 (magic 20240520, version 1),
+ * uint32 for Llama 3 (20240801, 7). Each document begins with the end token, or with the tokenizer's begin token
+ * where it has one.
  *
  * Megatron-LM, x.idx: "MMIDIDX\0\0", u64 version 1, u8 type (1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16),
  * u64 sequences, u64 entries of the document index, i32 lengths[sequences], i64 byte places[sequences],
@@ -17,7 +18,7 @@
 #include "base/log.h"
 #include "datasets/prepare_impl.h"
 
-enum { WINDOW_TOKENS = 32768, LLMC_HEADER_BYTES = 1024, LLMC_MAGIC = 20240520, INDEX_ITEMS = 4096 };
+enum { WINDOW_TOKENS = 32768, LLMC_HEADER_BYTES = 1024, INDEX_ITEMS = 4096 };
 static const char megatron_magic[9] = "MMIDIDX\0";
 enum { MEGATRON_HEADER_BYTES = 9 + 8 + 1 + 8 + 8 };
 
@@ -83,7 +84,7 @@ static int64_t item(const struct tokens *t, int64_t i)
     case 2:
         return t->is_signed ? ((const int16_t *)t->raw)[i] : ((const uint16_t *)t->raw)[i];
     case 4:
-        return ((const int32_t *)t->raw)[i];
+        return t->is_signed ? (int64_t)((const int32_t *)t->raw)[i] : ((const uint32_t *)t->raw)[i];
     default:
         return ((const int64_t *)t->raw)[i];
     }
@@ -119,6 +120,12 @@ static status copy_ids(struct input *in, struct tokens *t, int64_t place, int64_
     return STATUS_OK;
 }
 
+/* Bytes of an id; 0: no file of llm.c's. */
+static int llmc_item_bytes(int32_t magic, int32_t version)
+{
+    return magic == 20240520 && version == 1 ? 2 : magic == 20240801 && version == 7 ? 4 : 0;
+}
+
 static status copy_llmc(struct input *in, struct tokens *t)
 {
     int32_t head[LLMC_HEADER_BYTES / 4];
@@ -129,22 +136,22 @@ static status copy_llmc(struct input *in, struct tokens *t)
         "beside the .bin",
         path, (long long)t->file_bytes);
     TRY(read_at(&t->reader, 0, head, sizeof head));
-    REQUIRE(
-        head[0] == LLMC_MAGIC && head[1] == 1, STATUS_DATA,
-        "%s is no token file of llm.c (magic %d version %d instead of %d version 1); Megatron's "
-        "need the .idx beside the .bin",
-        path, head[0], head[1], LLMC_MAGIC);
-    int64_t tokens = head[2];
-    REQUIRE(tokens >= 0 && t->file_bytes == LLMC_HEADER_BYTES + 2 * tokens, STATUS_DATA,
+    t->item_bytes = llmc_item_bytes(head[0], head[1]);
+    REQUIRE(t->item_bytes > 0, STATUS_DATA,
+            "%s is no token file of llm.c (magic %d version %d instead of 20240520 version 1 or "
+            "20240801 version 7); Megatron's need the .idx beside the .bin",
+            path, head[0], head[1]);
+    int64_t tokens = head[2], wanted = LLMC_HEADER_BYTES + t->item_bytes * tokens;
+    REQUIRE(tokens >= 0 && t->file_bytes == wanted, STATUS_DATA,
             "%s claims %lld tokens and has %lld bytes instead of %lld", path, (long long)tokens,
-            (long long)t->file_bytes, (long long)(LLMC_HEADER_BYTES + 2 * tokens));
-    t->item_bytes = 2;
-    int32_t eos = tokenizer_eos(in->options->tokenizer);
+            (long long)t->file_bytes, (long long)wanted);
+    int32_t first = tokenizer_begin(in->options->tokenizer);
+    first = first >= 0 ? first : tokenizer_eos(in->options->tokenizer);
     for (int64_t done = 0; done < tokens;) {
         int64_t part = tokens - done < WINDOW_TOKENS ? tokens - done : WINDOW_TOKENS, begin = 0;
-        TRY(read_ids(t, LLMC_HEADER_BYTES + 2 * done, part));
+        TRY(read_ids(t, LLMC_HEADER_BYTES + t->item_bytes * done, part));
         for (int64_t i = 0; i < part; i++) {
-            if (t->ids[i] == eos) {
+            if (t->ids[i] == first) {
                 TRY(output_tokens(in->output, t->ids + begin, i - begin));
                 TRY(output_end_document(in->output));
                 begin = i;

@@ -439,6 +439,41 @@ static void test_llmc(void)
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no token file of llm.c");
 }
 
+/* Wide ids, whose documents begin with the begin token. */
+static void test_llmc_llama(void)
+{
+    struct {
+        int32_t head[256];
+        uint32_t ids[8];
+    } file = {.head = {20240801, 7, 8}, .ids = {0, 300, 1, 339, 0, 5, 0, 6}};
+    char folder[FILE_PATH_BYTES];
+    char *inputs[] = {folder_file("llama.bin")};
+    struct tokenizer *begun = NULL;
+    struct prepare_report report;
+    struct content c;
+    snprintf(folder, sizeof folder, "%s/tests/reference/tokenizer/begun",
+             getenv("BIREME_SOURCE_DIR"));
+    CHECK_OK(tokenizer_open(folder, &begun));
+    struct prepare_options o = with(begun, inputs, 1);
+    folder_write(inputs[0], &file, sizeof file);
+    CHECK_OK(prepare_clm(&o, &report));
+    read_set(o.output, "train", &c);
+    CHECK(c.count == 8 && c.documents == 3 && c.starts[1] == 4 && c.starts[2] == 6);
+    for (int i = 0; i < 8; i++) {
+        CHECK_EQUAL(c.ids[i], file.ids[i]);
+    }
+    free(c.ids);
+    folder_write(inputs[0], &file, sizeof file - 1);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "1055 bytes instead of 1056");
+    file.ids[5] = UINT32_MAX;
+    folder_write(inputs[0], &file, sizeof file);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "byte 1044 has the id 4294967295");
+    file.head[1] = 1;
+    folder_write(inputs[0], &file, sizeof file);
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no token file of llm.c");
+    CHECK_OK(tokenizer_destroy(&begun));
+}
+
 struct index_parts {
     uint8_t type;
     uint64_t sequences, entries;
@@ -646,6 +681,7 @@ int main(void)
     test_validation();
     test_single_text();
     test_llmc();
+    test_llmc_llama();
     test_megatron();
     test_failures();
     test_no_space();

@@ -148,7 +148,7 @@ static status open_sources(struct loader *l)
         o->kind != EXAMPLE_TEXT ? 0 : o->sequence_tokens; /* examples are not cut at other places */
     int64_t epoch = order_epoch(&l->order);
     l->limit = o->limit_samples > 0 ? o->limit_samples : INT64_MAX;
-    if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && l->limit > epoch)) {
+    if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && o->limit_samples > epoch)) {
         l->limit = epoch;
     }
     return STATUS_OK;

@@ -269,6 +269,10 @@ static status fetch(struct step *s)
     bool end = false;
     phase(s, "data");
     s->fetched = loader_next(s->parts.loader, &s->batch, &s->last, &end);
+    if (s->fetched == STATUS_OK && end) {
+        s->fetched =
+            status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "the training data came to an end");
+    }
     if (s->fetched == STATUS_OK && s->batch.sequences > 0) {
         s->fetched = feed_start(s->feed, &s->batch);
     }

@@ -269,6 +269,29 @@ static void test_evaluation(const char *path)
     }
 }
 
+/* Training in the order of the shards: epoch after epoch, without an end. */
+static void test_in_order(const char *path)
+{
+    int32_t expected[100], list[2];
+    int64_t n = expected_samples(expected), number = 0;
+    struct loader_options o = plain(path);
+    struct loader *l;
+    o.shuffle = false;
+    CHECK_OK(loader_open(&o, &l));
+    while (number < 2 * n + 7) {
+        struct batch b;
+        bool last, end;
+        CHECK_OK(loader_next(l, &b, &last, &end));
+        CHECK(!end);
+        check_batch(&b, b.first_row / T, list);
+        for (int64_t i = 0; i < b.sequences; i++) {
+            CHECK_EQUAL(b.samples[i], number++);
+            CHECK_EQUAL(list[i], expected[b.samples[i] % n]);
+        }
+    }
+    CHECK_OK(loader_close(&l));
+}
+
 static void test_document_mask(const char *path)
 {
     struct loader_options o = plain(path);
@@ -493,6 +516,7 @@ int main(void)
     test_epoch(path);
     test_later_epochs(path);
     test_evaluation(path);
+    test_in_order(path);
     test_document_mask(path);
     test_mixture(path);
     test_many_shards();

@@ -131,17 +131,28 @@ if [ $dry_run = yes ]; then
     exit 0
 fi
 
+# A signal that meets mpirun while it starts its ranks reaches none of them: it is sent again.
+job='' again='' interrupted=no asked=no
+# shellcheck disable=SC2317 # called by save_and_stop
+ask_again() {
+    for pause in 2 3 5 10; do
+        sleep $pause
+        kill -USR1 "$job" 2>/dev/null || break
+    done
+}
+# shellcheck disable=SC2317 # called by the trap
+save_and_stop() {
+    interrupted=yes asked=yes
+    [ -n "$job" ] && kill -USR1 "$job" 2>/dev/null || return
+    [ -n "$again" ] || { ask_again & again=$! && disown "$again"; }
+}
+trap save_and_stop TERM INT USR1
+
 # In a process group of its own, out of reach of the terminal's Ctrl-C, which would kill the ranks.
 set -m
 "${command[@]}" </dev/null &
 job=$!
-interrupted=no
-# shellcheck disable=SC2317 # called by the trap
-save_and_stop() {
-    interrupted=yes
-    kill -USR1 "$job" 2>/dev/null
-}
-trap save_and_stop TERM INT USR1
+[ $asked = no ] || save_and_stop
 
 # Open MPI 4.1.4 was seen to stay for ever after MPI_Abort, with no process below it.
 hung=no
@@ -162,7 +173,7 @@ watch_mpirun() {
 watch=''
 if [ $here = yes ]; then # elsewhere ranks are not its children
     watch_mpirun $$ &
-    watch=$!
+    watch=$! && disown "$watch"
 fi
 while :; do
     interrupted=no
@@ -170,7 +181,9 @@ while :; do
     code=$?
     [ $interrupted = yes ] || break
 done
-[ -z "$watch" ] || kill -- "-$watch" 2>/dev/null
+for helper in $watch $again; do
+    kill -- "-$helper" 2>/dev/null
+done
 
 lost() {
     printf 'E-RANK-LOST %s (mpirun ended with %d): the last published checkpoint is whole, start again\n' \
@@ -178,6 +191,10 @@ lost() {
     exit 71
 }
 [ $hung = no ] || lost "its ranks are gone, and mpirun did not end for $grace s"
+if [ $asked = yes ] && [ "$code" = 138 ]; then # mpirun, or a rank, that did not watch for the signal yet or any more
+    echo 'launch_mpirun.sh: stopped while mpirun began or ended: what was saved is whole, start again' >&2
+    exit 75
+fi
 case $code in
 110) lost 'the job ran into its time limit without an answer' ;;
 134) lost 'a rank aborted (signal 6)' ;;

@@ -9,7 +9,6 @@
 static status train(const struct job_options *options, struct comm *world)
 {
     struct job job;
-    TRY(stop_watch());
     comm_watch_end(stop_by_launcher);
     status result = job_start(options, world, &job);
     if (result == STATUS_OK) {
@@ -53,6 +52,7 @@ status command_train(int argc, char **argv)
         .resume_path = resume,
     };
     struct comm *world = NULL;
+    TRY(stop_watch()); /* also while the ranks find each other */
     TRY(comm_world_create(&argc, &argv, &world));
     status result = train(&job, world);
     if (result != STATUS_OK && result != STATUS_STOPPED) {

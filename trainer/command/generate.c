@@ -1,19 +1,16 @@
 /* bireme generate: text from a causal model, streamed to standard output as it comes. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "trainer/command/command.h"
+#include "trainer/command/lines.h"
 #include "trainer/command/options.h"
 #include "trainer/command/report.h"
 #include "trainer/generate.h"
 #include "trainer/session.h"
-
-enum { PROMPT_FILE_LIMIT_BYTES = 1 << 28 };
 
 struct request {
     const char *checkpoint, *prompt, *prompt_file;
@@ -24,10 +21,10 @@ struct request {
 };
 
 struct prompts {
-    char *text;         /* of the prompt file */
-    const char **texts; /* [count] */
+    char **texts; /* [count] */
     struct token_list *ids;
     int64_t count;
+    int64_t lines, empty, first_empty; /* of the prompt file */
 };
 
 static void prompts_destroy(struct prompts *p)
@@ -35,69 +32,48 @@ static void prompts_destroy(struct prompts *p)
     for (int64_t i = 0; p->ids != NULL && i < p->count; i++) {
         token_list_free(&p->ids[i]);
     }
+    for (int64_t i = 0; i < p->count; i++) {
+        free(p->texts[i]);
+    }
     free(p->ids);
     free(p->texts);
-    free(p->text);
-}
-
-/* The whole of a file; "-" is standard input. */
-static status read_text(const char *path, char **text, size_t *bytes)
-{
-    if (strcmp(path, "-") != 0) {
-        return file_read(path, PROMPT_FILE_LIMIT_BYTES, text, bytes);
-    }
-    size_t room = 1 << 16;
-    *text = malloc(room + 1);
-    *bytes = 0;
-    REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for the prompts");
-    for (size_t got; (got = fread(*text + *bytes, 1, room - *bytes, stdin)) > 0;) {
-        *bytes += got;
-        REQUIRE(*bytes <= PROMPT_FILE_LIMIT_BYTES, STATUS_DATA,
-                "standard input: more than %d bytes of prompts", PROMPT_FILE_LIMIT_BYTES);
-        if (*bytes == room) {
-            char *more = realloc(*text, 2 * room + 1);
-            REQUIRE(more != NULL, STATUS_INTERNAL, "out of memory for the prompts");
-            *text = more;
-            room *= 2;
-        }
-    }
-    REQUIRE(!ferror(stdin), STATUS_DATA, "cannot read standard input: %s", strerror(errno));
-    (*text)[*bytes] = '\0';
-    return STATUS_OK;
 }
 
 /* Each line of the file that is not empty is a prompt. */
+static status take_prompt(void *user, const char *line, size_t bytes)
+{
+    struct prompts *p = user;
+    bytes -= bytes > 0 && line[bytes - 1] == '\r'; /* a line's end as on Windows */
+    p->lines++;
+    REQUIRE(memchr(line, '\0', bytes) == NULL, STATUS_DATA, "a zero byte in a prompt");
+    if (bytes == 0) {
+        p->first_empty = p->empty++ == 0 ? p->lines : p->first_empty;
+        return STATUS_OK;
+    }
+    char **more = realloc(p->texts, (size_t)(p->count + 1) * sizeof *more);
+    REQUIRE(more != NULL, STATUS_INTERNAL, "out of memory for %lld prompts", (long long)p->count);
+    p->texts = more;
+    p->texts[p->count] = strndup(line, bytes);
+    REQUIRE(p->texts[p->count] != NULL, STATUS_INTERNAL, "out of memory for a prompt");
+    p->count++;
+    return STATUS_OK;
+}
+
 static status read_prompts(const struct request *q, struct prompts *p)
 {
     if (q->prompt_file == NULL) {
         p->texts = calloc(1, sizeof *p->texts);
-        REQUIRE(p->texts != NULL, STATUS_INTERNAL, "out of memory for a prompt");
-        p->texts[p->count++] = q->prompt;
+        REQUIRE(p->texts != NULL && (p->texts[0] = strdup(q->prompt)) != NULL, STATUS_INTERNAL,
+                "out of memory for a prompt");
+        p->count = 1;
         return STATUS_OK;
     }
-    size_t bytes = 0, lines = 1;
-    int64_t empty = 0, number = 0, first_empty = 0;
-    TRY(read_text(q->prompt_file, &p->text, &bytes));
-    for (size_t i = 0; i < bytes; i++) {
-        lines += p->text[i] == '\n';
-    }
-    p->texts = calloc(lines, sizeof *p->texts);
-    REQUIRE(p->texts != NULL, STATUS_INTERNAL, "out of memory for %zu prompts", lines);
-    for (char *line = p->text, *end; line < p->text + bytes; line = end + 1) {
-        end = line + strcspn(line, "\n");
-        *end = '\0';
-        number++;
-        if (end > line) {
-            p->texts[p->count++] = line;
-        } else if (empty++ == 0) {
-            first_empty = number;
-        }
-    }
     const char *name = strcmp(q->prompt_file, "-") == 0 ? "standard input" : q->prompt_file;
+    TRY(lines_read(q->prompt_file, take_prompt, p));
     REQUIRE(p->count > 0, STATUS_DATA, "%s holds no prompt", name);
-    if (empty > 0) {
+    if (p->empty > 0) {
         log_warning("EMPTY-PROMPT", "%s:%lld: %lld empty line%s left out", name,
-                    (long long)first_empty, (long long)empty, text_plural(empty));
+                    (long long)p->first_empty, (long long)p->empty, text_plural(p->empty));
     }
     return STATUS_OK;
 }
@@ -117,7 +93,7 @@ static void warn_of_blanks(const struct tokenizer *t, const struct prompts *p)
     }
 }
 
-static status encode_prompts(const struct tokenizer *t, struct prompts *p)
+static status encode_prompts(const struct tokenizer *t, int64_t positions, struct prompts *p)
 {
     p->ids = calloc((size_t)p->count, sizeof *p->ids);
     REQUIRE(p->ids != NULL, STATUS_INTERNAL, "out of memory for %lld prompts", (long long)p->count);
@@ -131,6 +107,9 @@ static status encode_prompts(const struct tokenizer *t, struct prompts *p)
             TRY(token_list_reserve(&p->ids[i], 1));
             p->ids[i].ids[p->ids[i].count++] = eos;
         }
+        REQUIRE(p->ids[i].count < positions, STATUS_USAGE,
+                "prompt %lld has %lld tokens and leaves no room: the model has %lld positions",
+                (long long)i + 1, (long long)p->ids[i].count, (long long)positions);
     }
     return STATUS_OK;
 }
@@ -239,7 +218,7 @@ static status generate_batch(const struct request *q, struct session *s, const s
 static status generate_all(const struct request *q, struct session *s, struct prompts *p)
 {
     TRY(read_prompts(q, p));
-    TRY(encode_prompts(s->tokenizer, p));
+    TRY(encode_prompts(s->tokenizer, model_config_of(s->model)->positions, p));
     warn_of_blanks(s->tokenizer, p);
     for (int64_t first = 0; first < p->count; first += q->batch_size) {
         int64_t left = p->count - first;

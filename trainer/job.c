@@ -219,9 +219,8 @@ static status survey_data(struct job *job)
     struct job_data_survey survey;
     TRY(job_data_survey(&data, &survey));
     memcpy(job->data_fingerprint, survey.fingerprint, sizeof job->data_fingerprint);
-    job->total_steps = job_data_steps(data.recipe, survey.train_samples);
     job->evaluate_samples = survey.evaluate_samples;
-    return STATUS_OK;
+    return job_data_steps(data.recipe, survey.train_samples, &job->total_steps);
 }
 
 static status make_families(struct job *job)
@@ -465,7 +464,6 @@ void job_long_phase(const struct job *job, const char *phase)
     comm_set_deadline(job->world, limit);
     if (job->session.mesh.data != NULL) {
         comm_set_deadline(job->session.mesh.data, limit);
-        comm_set_deadline(job->session.mesh.tensor, limit);
         comm_set_deadline(job->session.mesh.tensor, limit);
     }
 }

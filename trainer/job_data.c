@@ -266,11 +266,22 @@ status job_data_survey(const struct job_data *d, struct job_data_survey *out)
     return survey_validation(d, &out->evaluate_samples);
 }
 
-int64_t job_data_steps(const struct recipe *recipe, int64_t samples)
+status job_data_steps(const struct recipe *r, int64_t samples, int64_t *out)
 {
-    if (!(recipe->train.epochs > 0)) {
-        return recipe->train.max_steps;
+    *out = r->train.max_steps;
+    if (!(r->train.epochs > 0)) {
+        return STATUS_OK; /* the recipe's own check has seen to the rest */
     }
-    double all = recipe->train.epochs * (double)samples;
-    return samples < 0 ? 0 : (int64_t)ceil(all / (double)recipe->batch.global_size);
+    double all =
+        samples < 0 ? 0 : ceil(r->train.epochs * (double)samples / (double)r->batch.global_size);
+    double decay = r->schedule.name == SCHEDULE_WSD ? r->schedule.decay_ratio * all : 0;
+    *out = (int64_t)all;
+    if (samples >= 0 && r->schedule.warmup_steps > 0 &&
+        (double)r->schedule.warmup_steps + decay > all + 1e-6) {
+        return recipe_raise(
+            r, STATUS_RECIPE, "schedule.warmup_steps",
+            "%lld%s: more than the %lld steps of train.epochs", (long long)r->schedule.warmup_steps,
+            decay > 0 ? ", with schedule.decay_ratio of all steps" : "", (long long)*out);
+    }
+    return STATUS_OK;
 }

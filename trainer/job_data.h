@@ -65,5 +65,7 @@ status job_data_validation(const struct job_data *d, int64_t samples, struct loa
 status job_data_survey(const struct job_data *d, struct job_data_survey *out);
 
 /* job_data_steps - optimizer steps of the recipe with so many samples an epoch; 0 where it asks for
- * epochs and the samples are unknown (-1). */
-int64_t job_data_steps(const struct recipe *recipe, int64_t samples);
+ * epochs and the samples are unknown (-1).
+ *
+ * Errors    STATUS_RECIPE: the warm-up's steps, or these and wsd's decay, are more */
+status job_data_steps(const struct recipe *recipe, int64_t samples, int64_t *out);

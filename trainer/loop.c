@@ -21,6 +21,8 @@ enum { RECENT_STEPS = 16 };
 /* A run that its minutes end before this share of its steps is warned of. */
 static const double minutes_share = 0.9;
 
+static const char wall_reason[] = "train.wall_minutes is nearly over";
+
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 /* What the loop remembers between two lines of the log. */
@@ -45,6 +47,7 @@ struct loop {
     const char *stop_reason; /* not NULL: end after this step and exit 75 */
     bool finished;           /* nothing is left to train: a normal end */
     bool evaluating;
+    bool stepped;  /* in this session */
     bool tuned;    /* products have been timed, behind the first step */
     bool improved; /* the newest evaluation is the best so far, and is to be kept */
     /* An error of this rank alone (a full disk under the metrics): it rides along with the next step, so
@@ -101,7 +104,7 @@ static void heed_stop(struct loop *loop, const double votes[STEP_VOTES])
     if (votes[VOTE_STOP] > 0) {
         loop->stop_reason = "a signal asked for it"; /* perhaps to another rank */
     } else if (votes[VOTE_WALL] > 0) {
-        loop->stop_reason = "train.wall_minutes is nearly over";
+        loop->stop_reason = wall_reason;
     }
 }
 
@@ -482,6 +485,7 @@ static status one_step(struct loop *loop)
                    job->state.step + 1 < job->total_steps, &result));
     TRY(tune(loop, true));
     job->state.step++;
+    loop->stepped = true;
     job->state.samples += r->batch.global_size;
     job->state.tokens += result.tokens;
     loop->interval.steps++;
@@ -554,6 +558,13 @@ static status write_end(const struct loop *loop, const char *reason)
 static status stop_early(struct loop *loop)
 {
     struct job *job = loop->job;
+    if (loop->stop_reason == wall_reason && !loop->stepped) {
+        log_warning("WALL",
+                    "train.wall_minutes, %g, was nearly over before a step was done: a session "
+                    "like this one "
+                    "gets no further; give it more time",
+                    recipe_of(loop)->train.wall_minutes);
+    }
     TRY(save(loop));
     TRY(publish(loop));
     keep_mine(loop, write_end(loop, "stopped"));

@@ -327,10 +327,11 @@ static status find_vocabulary(const struct recipe *r, int64_t *out)
     return result;
 }
 
-static void plan_steps(const struct recipe *r, struct plan *plan)
+static status plan_steps(const struct recipe *r, struct plan *plan)
 {
-    plan->total_steps = job_data_steps(r, plan->epoch_samples);
+    TRY(job_data_steps(r, plan->epoch_samples, &plan->total_steps));
     plan->warmup_steps = schedule_warmup(r, plan->total_steps);
+    return STATUS_OK;
 }
 
 /* What the ranks that share a model send each other in a step. [N, C] is added up in f32 twice a layer forward
@@ -399,8 +400,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->micro_steps = session_micro_batches(recipe, out->data);
     out->tokens = recipe->batch.global_size * sample_rows(recipe);
     TRY(plan_model(recipe, out));
-    plan_steps(recipe, out);
-    return STATUS_OK;
+    return plan_steps(recipe, out);
 }
 
 /* ---- would train begin? ---- */
@@ -445,8 +445,7 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
     plan->train_tokens = survey.train_tokens;
     plan->epoch_samples = survey.train_samples;
     plan->epoch_steps = (double)survey.train_samples / (double)r->batch.global_size;
-    plan_steps(r, plan);
-    return STATUS_OK;
+    return plan_steps(r, plan);
 }
 
 static status check_init(const struct recipe *r, const char *key, const char *from, bool final)

@@ -335,13 +335,6 @@ static status check_evaluation(const struct reading *r)
                            "needs evaluations to compare; give data.validation and "
                            "evaluate.every above 0");
     }
-    bool limits = c->train.max_minutes > 0 && c->train.wall_minutes > 0;
-    if (limits && c->train.wall_minutes <= c->train.max_minutes) {
-        return recipe_fail(
-            r, place_of_pair(r, "train.wall_minutes", "train.max_minutes"), "train.wall_minutes",
-            "%g is not more than train.max_minutes, %g, which would never be reached",
-            c->train.wall_minutes, c->train.max_minutes);
-    }
     return STATUS_OK;
 }
 

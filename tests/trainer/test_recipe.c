@@ -225,7 +225,8 @@ static void test_round_trip(void)
         "data: {tokenizer: 'null', train: '*.h5', validation: '12'}\n"
         "train: {max_steps: 999999999999}\nrun_dir: 'true'\nseed: 9000000000000000000\n",
         "data: {tokenizer: \"\\u00e9\\u4e2d \\U0001F600\", train: '- x: y # z'}\n"
-        "train: {max_steps: 1, max_minutes: 0.1}\noptimizer: {max_grad_norm: null}\n",
+        "train: {max_steps: 1, max_minutes: 0.1, wall_minutes: 0.05}\noptimizer: {max_grad_norm: "
+        "null}\n",
         "model: {vocab_size: 300}\ntrain: {max_steps: 100}\nschedule: {warmup_ratio: 0.3, name: "
         "wsd}\n",
     };

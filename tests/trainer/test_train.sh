@@ -119,6 +119,18 @@ stop() { # a signal saves and ends with 75; started again the run ends as if it 
     done
     run 75 train recipe.yaml run_dir=wall train.max_steps=100000 train.wall_minutes=0.2
     grep -q 'wall_minutes' told || fail 'the wall-clock limit was not named'
+    ! grep -q '^W-WALL' told || fail 'a session that trained is told that it did not'
+    run 75 train recipe.yaml run_dir=short train.wall_minutes=0.1
+    grep -q '^W-WALL.*before a step was done' told || fail 'a session without a step is not warned of'
+    for delay in 0.15 0.45; do # while mpirun starts the ranks, and while they find each other
+        timeout 50 bash -c 'echo $$ >pid; exec "$@"' _ "$source/scripts/launch_mpirun.sh" -n 2 "$program" train recipe.yaml \
+            run_dir=early$delay train.max_steps=100000000 >out 2>told &
+        local launcher=$! code=0
+        sleep $delay
+        kill -TERM "$(cat pid)"
+        wait $launcher || code=$?
+        [ $code = 75 ] || fail "SIGTERM after $delay s ended the launcher with $code"
+    done
     run 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
     [ -d minutes/final ] || fail 'max_minutes left no final weights'
     [ "$(losses minutes train | tail -n 1 | cut -d' ' -f1)" -lt 17 ] || grep -q '^W-SCHEDULE: .* train.max_minutes ends' told ||
@@ -233,6 +245,7 @@ errors() { # each bad input: one line, its code, no rank waits
     both 69 'command line: train.device' train.device=cuda
     both 78 'use one of 1' parallel.tensor=2
     both 78 'command line: model.vocab_size: 3 is smaller' model.vocab_size=3
+    both 78 'warmup_steps: 5000: more than the 24 steps of train.epochs' train.max_steps=null train.epochs=1 schedule.warmup_steps=5000
     both 78 'data.train: nothing to train on' data.train=null
     both 66 'data.tokenizer: .*bireme tokenizer train' data.tokenizer=nowhere
     both 66 'data.train: no shard matches.*bireme prepare' 'data.train=data/none-*.h5'
@@ -275,6 +288,16 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     run 0 generate --checkpoint run --prompt 'License' --temperature 1e-200 --max-new-tokens 20 --json
     cmp out cached || fail 'a tiny temperature is not greedy'
     run 64 generate --checkpoint run --prompt License --prompt-file prompts
+    printf 'the\nthe License is granted to You under the License\n' >prompts
+    run 64 generate --checkpoint run --prompt-file prompts --batch-size 1
+    one_line 64 'prompt 2 has 47 tokens and leaves no room: the model has 32 positions'
+    [ ! -s out ] || fail 'texts were written before all prompts were looked at'
+    printf 'the\0other\n' >prompts
+    run 65 generate --checkpoint run --prompt-file prompts
+    one_line 65 'prompts:1: .*zero byte'
+    printf 'the\r\nLicense\n' >prompts
+    run 0 generate --checkpoint run --prompt-file prompts --temperature 0 --json
+    head -n 1 out | grep -q '"prompt":"the",' || fail "a line's end as on Windows is a part of the prompt"
     run 0 generate --checkpoint run --prompt 'the' --seed 3 --top-k 5 --top-p 0.9 --repetition-penalty 1.2
     cp out first
     run 0 generate --checkpoint run --prompt 'the' --seed 3 --top-k 5 --top-p 0.9 --repetition-penalty 1.2

@@ -96,7 +96,7 @@ part "a hundred kills" 600 env BIREME_KILLS=100 ctest --preset release --no-test
 # Its deadlines are those of TCP on a machine that may be busy: up to three tries.
 part "a broken network" 300 env BIREME_LONG=1 \
     ctest --preset release --no-tests=error --repeat until-pass:3 -R '^(comm|train)_network$' || true
-part "nvcc" 600 env BIREME_LONG=1 ctest --preset release --no-tests=error -R '^cuda_compile_' || true
+part "CUDA" 600 env BIREME_LONG=1 ctest --preset release --no-tests=error -R '^(cuda_compile_|simt_train_curves$)' || true
 part "every call of a save" 600 env BIREME_FULL_SWEEP=1 \
     ctest --preset release --no-tests=error -R '^(checkpoint_(kill|enospc)|train_faults)_' || true
 part "a bare Debian root" 600 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \

@@ -14,7 +14,9 @@ extern "C" {
 #include "tests/kernels/on_gpu.h"
 
 #define ON_GPU_TESTS(X)                                                                            \
-    X(norm) X(flat) X(embedding) X(rows) X(llama) X(linear) X(cross_entropy) X(attention)
+    X(norm)                                                                                        \
+    X(flat)                                                                                        \
+    X(embedding) X(rows) X(llama) X(linear) X(cross_entropy) X(attention) X(attention_features)
 #define ON_GPU_PROTOTYPE(name) int on_gpu_##name(int count, char **words);
 ON_GPU_TESTS(ON_GPU_PROTOTYPE)
 #undef ON_GPU_PROTOTYPE

@@ -20,6 +20,9 @@ static const struct shape shapes[] = {
     {21, 16, 385, 385, 1, false},
     {600, 16, 65, 96, 1, false},
     {9, 16, 2, 2, 1, true, true, true},
+    /* more than a GPU's block reads of a row at a time, by few threads and by many */
+    {5, 8, 3001, 3008, 3, true, false, true},
+    {3, 8, 9001, 9008, 3, false, true, true},
     {66, 16, 457, 480, 3, true, false, true},
 };
 
@@ -445,6 +448,7 @@ static void test_context(struct kernels *k, struct kernels *other)
     test_parts(k, &shapes[4], 4);
     test_parts(k, &shapes[5], 2);
     test_parts(k, &shapes[SHAPES - 1], 2);
+    test_parts(k, &shapes[SHAPES - 2], 2);
     test_parts(k, &shapes[6], 4); /* the last part is padding alone */
     test_zeros(k);
     test_without_gradient(k);
@@ -463,7 +467,7 @@ int main(void)
                                           .heads = 1,
                                           .head_width = 64,
                                           .sequence = 64,
-                                          .vocabulary = 385,
+                                          .vocabulary = 9008,
                                           .training = true,
                                           .parts = PARTS_MAX};
     operation_each(&limits, test_context);

@@ -4,11 +4,15 @@
 struct shape {
     int64_t rows, columns, vocabulary, positions; /* positions 0: no table */
     float dropout;
+    bool dense; /* y's rows follow each other */
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 0},     {7, 5, 3, 7, 0},        {64, 48, 1, 16, 0}, {257, 1, 66000, 100, 0},
-    {100, 64, 40, 0, 0}, {130, 33, 5, 13, 0.2f}, {1000, 8, 2, 3, 0},
+    {1, 1, 1, 1, 0},           {7, 5, 3, 7, 0},
+    {64, 48, 1, 16, 0},        {257, 1, 66000, 100, 0},
+    {100, 64, 40, 0, 0},       {130, 33, 5, 13, 0.2f},
+    {1000, 8, 2, 3, 0},        {20, 264, 9, 5, 0.2f, true},
+    {33, 1600, 7, 0, 0, true},
 };
 
 struct memory {
@@ -20,7 +24,7 @@ static struct memory memory_make(const struct shape *s, enum dtype dtype)
     enum dtype sums = dtype == REFERENCE_F64 ? REFERENCE_F64 : DTYPE_F32;
     struct memory m = {
         .tokens_table = operation_random(dtype, s->vocabulary, s->columns, 1, 1),
-        .y = operation_tensor(dtype, s->rows, s->columns, s->columns + 3),
+        .y = operation_tensor(dtype, s->rows, s->columns, s->columns + (s->dense ? 0 : 3)),
         .dy = operation_random(dtype, s->rows, s->columns, 3, 1),
         .d_tokens = operation_random(sums, s->vocabulary, s->columns, 4, 1),
     };
@@ -151,7 +155,7 @@ static void test_all(struct kernels *k, struct kernels *other)
 
 int main(void)
 {
-    const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 70000, true};
+    const struct kernels_limits limits = {1000, 1600, 1600, 1, 16, 16, 70000, true};
     operation_each(&limits, test_all);
     return 0;
 }

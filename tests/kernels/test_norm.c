@@ -8,6 +8,7 @@ struct shape {
     enum norm_stream stream;
     float dropout;
     double offset; /* added to x: a mean that is large against the deviation */
+    bool dense; /* rows follow each other, as a step's do: what can be read 16 bytes at a time is */
 };
 
 static const struct shape shapes[] = {
@@ -23,6 +24,15 @@ static const struct shape shapes[] = {
     {5, 64, NORM_RMS, false, true, NORM_STREAM_NOTHING, 0.5f, 0},
     {67, 64, NORM_LAYER, true, true, NORM_STREAM_NORM, 0, 0},
     {33, 101, NORM_LAYER, true, true, NORM_STREAM_NORM, 0.25f, 0},
+    /* each width that a GPU has kernels of its own for, and more rows than a block takes at a time */
+    {19, 64, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0, true},
+    {11, 768, NORM_LAYER, true, true, NORM_STREAM_NORM, 0, 0, true},
+    {300, 768, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0, true},
+    {10, 1600, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0, true},
+    {3, 2048, NORM_RMS, false, false, NORM_STREAM_NOTHING, 0, 0, true},
+    {3, 4096, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0, true},
+    {2, 8192, NORM_LAYER, true, true, NORM_STREAM_NORM, 0.25f, 100, true},
+    {2, 8191, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
 };
 
 struct memory {
@@ -32,20 +42,20 @@ struct memory {
 static struct memory memory_make(const struct shape *s, enum dtype dtype)
 {
     enum dtype sums = dtype == REFERENCE_F64 ? REFERENCE_F64 : DTYPE_F32;
-    int64_t n = s->rows, c = s->columns;
+    int64_t n = s->rows, c = s->columns, apart = s->dense ? 0 : 1;
     struct memory m = {
-        .x = operation_tensor(dtype, n, c, c + 3),
+        .x = operation_tensor(dtype, n, c, c + 3 * apart),
         .z = operation_tensor(dtype, n, c, c),
-        .y = operation_tensor(dtype, n, c, c + 1),
+        .y = operation_tensor(dtype, n, c, c + apart),
         .statistics = operation_tensor(sums, n, 2, 2),
         .gamma = operation_random(sums, 1, c, 3, 1),
-        .dy = operation_tensor(dtype, n, c, c + 2),
+        .dy = operation_tensor(dtype, n, c, c + 2 * apart),
         .dz = operation_tensor(dtype, n, c, c),
         .dgamma = operation_random(sums, 1, c, 6, 1),
     };
     if (s->delta) {
-        m.delta = operation_tensor(dtype, n, c, c + 5);
-        m.ddelta = operation_tensor(dtype, n, c, c + 4);
+        m.delta = operation_tensor(dtype, n, c, c + 5 * apart);
+        m.ddelta = operation_tensor(dtype, n, c, c + 4 * apart);
     }
     if (s->beta) {
         m.beta = operation_random(sums, 1, c, 4, 1);
@@ -226,7 +236,7 @@ static void test_all(struct kernels *k, struct kernels *other)
 
 int main(void)
 {
-    const struct kernels_limits limits = {515, 200, 200, 1, 16, 16, 16, true};
+    const struct kernels_limits limits = {515, 8192, 8192, 1, 16, 16, 16, true};
     operation_each(&limits, test_all);
     return 0;
 }

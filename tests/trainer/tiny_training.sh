@@ -17,10 +17,12 @@ fail() {
     exit 1
 }
 
+run_seconds=50 # at most
+
 run() { # CODE ARGUMENT...: the program must end with this code
     local wanted=$1
     shift
-    timeout 50 "${one_core[@]}" "$program" "$@" >out 2>told
+    timeout $run_seconds "${one_core[@]}" "$program" "$@" >out 2>told
     local code=$?
     [ "$code" = "$wanted" ] || fail "bireme $* ended with $code instead of $wanted"
 }

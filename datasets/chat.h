@@ -83,6 +83,12 @@ status chat_encode(const struct chat_template *t, const struct tokenizer *tokeni
 status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                          bool end, int32_t marks, struct chat_text *out);
 
+/* chat_jinja - the template as transformers has them, in Jinja: messages become the same text.
+ *
+ * Memory    *out for free() */
+status chat_jinja(const struct chat_template *t, const struct tokenizer *tokenizer, char **out,
+                  size_t *bytes);
+
 /* chat_messages_read - the messages in a row's field: [{"role", "content"}, ...], or with "from" and "value".
  *
  * Memory    *out for free(); its texts belong to the value

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "datasets/chat.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/base_model.h"
 #include "trainer/checkpoint_output.h"
@@ -266,7 +267,8 @@ static struct pretrained_tokens tokens_of(const struct export_job *ex)
         bool encoder = strcmp(ex->family->objective, "mlm") == 0;
         struct tokenizer_specials specials = tokenizer_specials_of(ex->tokenizer);
         tokens.end = tokenizer_eos(ex->tokenizer);
-        tokens.begin = encoder && tokens.end >= 0 ? specials.cls : tokens.end;
+        int32_t begin = tokenizer_begin(ex->tokenizer);
+        tokens.begin = encoder && tokens.end >= 0 ? specials.cls : begin >= 0 ? begin : tokens.end;
         tokens.pad = encoder ? specials.pad : -1;
     }
     if (strcmp(ex->family->type, "roberta") == 0) {
@@ -371,6 +373,39 @@ static status copy_file(const struct export_job *ex, const char *name)
     return result;
 }
 
+/* A list of tokens ends a text where the end of a turn is not the tokenizer's own end, as in Llama 3's folders. */
+static status write_generation_config(const struct export_job *ex, int32_t end_of_turn)
+{
+    int32_t end = tokens_of(ex).end;
+    json_t *ends = end == end_of_turn || end < 0 ? json_pack("i", end_of_turn)
+                                                 : json_pack("[i, i]", end, end_of_turn);
+    return write_json(ex, "generation_config.json", json_pack("{s:o}", "eos_token_id", ends));
+}
+
+/* The chat template in transformers' language, in place of one that came with an imported tokenizer. */
+static status write_chat_template(const struct export_job *ex)
+{
+    char path[FILE_PATH_BYTES];
+    struct chat_template *chat = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(file_join(path, ex->tokenizer_folder, CHAT_FILE));
+    if (!file_exists(path)) {
+        return STATUS_OK;
+    }
+    TRY(chat_open(ex->tokenizer_folder, ex->tokenizer, &chat));
+    status result = chat_jinja(chat, ex->tokenizer, &text, &bytes);
+    if (result == STATUS_OK) {
+        result = write_text(ex, "chat_template.jinja", text, bytes);
+    }
+    if (result == STATUS_OK) {
+        result = write_generation_config(ex, chat_end_of_turn(chat));
+    }
+    free(text);
+    chat_close(&chat);
+    return result;
+}
+
 static status write_tokenizer(const struct export_job *ex)
 {
     char path[FILE_PATH_BYTES];
@@ -381,6 +416,7 @@ static status write_tokenizer(const struct export_job *ex)
     if (!file_exists(path)) { /* a vocab.txt alone */
         TRY(tokenizer_save(ex->tokenizer, ex->folder.path));
     }
+    TRY(write_chat_template(ex));
     TRY(file_join(path, ex->folder.path, "tokenizer_config.json"));
     return file_exists(path) ? STATUS_OK : write_tokenizer_config(ex);
 }

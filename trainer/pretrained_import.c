@@ -28,6 +28,7 @@ const char *const pretrained_tokenizer_files[] = {
     "vocab.json",
     "merges.txt",
     "vocab.txt",
+    "chat_template.jinja",
     NULL,
 };
 

@@ -5,6 +5,7 @@
 
 #include "datasets/tokenizer/tokenizer_impl.h"
 
+#define TOKENIZER_CONFIG "tokenizer_config.json"
 #define SHOWN "%.60s" /* of a text from the file, in a message */
 
 #define NEED(r, condition, format, ...)                                                            \
@@ -58,3 +59,6 @@ json_t *tokenizer_text_added(const struct tokenizer *t);
 
 /* wordpiece_root - the whole file of a WordPiece tokenizer. */
 json_t *wordpiece_root(const struct tokenizer *t, char *buffer);
+
+/* tokenizer_config_load - what transformers keeps beside tokenizer.json; NULL: the folder has none. */
+status tokenizer_config_load(const char *folder, json_t **out);

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
-/* End tokens of published tokenizers, the first that a tokenizer has is taken. */
+/* End tokens of published tokenizers, the first that a tokenizer has is taken where no tokenizer_config.json names one. */
 static const char *const end_tokens[] = {TOKENIZER_EOS, "</s>",       "<|end_of_text|>",
                                          "<eos>",       "<|eot_id|>", "<|im_end|>"};
 
@@ -234,6 +234,12 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
     TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
     status result = tokenizer_from_text(text, bytes, path, out);
     free(text);
+    if (result == STATUS_OK) {
+        result = tokenizer_config_end(folder, *out);
+    }
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
     return result;
 }
 

@@ -148,3 +148,6 @@ status char_build(struct tokenizer *t);
 status char_encode(const struct tokenizer *t, const char *text, size_t bytes, size_t offset,
                    struct token_list *out);
 status char_train(int64_t vocab_size, char *const *files, int count, struct tokenizer **out);
+
+/* tokenizer_config_end - the end token, where the folder's tokenizer_config.json names one of the tokenizer's. */
+status tokenizer_config_end(const char *folder, struct tokenizer *t);

@@ -7,7 +7,6 @@
 #include "datasets/tokenizer/json_reader.h"
 
 #define VOCAB_FILE_LIMIT_BYTES TOKENIZER_FILE_LIMIT_BYTES
-#define CONFIG_FILE "tokenizer_config.json"
 #define CHARACTERS_LIMIT 100000
 
 static status read_normalizer(const struct json_reader *r, json_t *normalizer)
@@ -239,27 +238,19 @@ static status read_lines(struct tokenizer *t, const char *path, const char *text
 /* The settings that decide ids, where the folder tells them. */
 static status read_config(struct tokenizer *t, const char *folder)
 {
-    char path[FILE_PATH_BYTES];
-    TRY(file_join(path, folder, CONFIG_FILE));
-    if (!file_exists(path)) {
+    json_t *root = NULL;
+    struct json_reader r = {.path = folder, .t = t};
+    struct wordpiece *w = t->wordpiece;
+    TRY(tokenizer_config_load(folder, &root));
+    if (root == NULL) {
         return STATUS_OK;
     }
-    char *text = NULL;
-    size_t bytes = 0;
-    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
-    json_error_t error;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    REQUIRE(json_is_object(root), STATUS_DATA, "%s: line %d: %s", path, error.line,
-            root == NULL ? error.text : "not an object");
-    struct json_reader r = {.path = path, .t = t};
-    struct wordpiece *w = t->wordpiece;
     w->accents_follow_case = json_reader_absent(json_object_get(root, "strip_accents"));
     status result =
-        json_reader_bool(&r, root, CONFIG_FILE, "do_lower_case", true, &w->text.lowercase);
-    KEEP_FIRST(result, json_reader_bool(&r, root, CONFIG_FILE, "strip_accents", w->text.lowercase,
-                                        &w->text.strip_accents));
-    KEEP_FIRST(result, json_reader_bool(&r, root, CONFIG_FILE, "tokenize_chinese_chars", true,
+        json_reader_bool(&r, root, TOKENIZER_CONFIG, "do_lower_case", true, &w->text.lowercase);
+    KEEP_FIRST(result, json_reader_bool(&r, root, TOKENIZER_CONFIG, "strip_accents",
+                                        w->text.lowercase, &w->text.strip_accents));
+    KEEP_FIRST(result, json_reader_bool(&r, root, TOKENIZER_CONFIG, "tokenize_chinese_chars", true,
                                         &w->text.chinese));
     json_decref(root);
     return result;

@@ -308,7 +308,67 @@ static void test_rows(void)
                 STATUS_DATA, "another row's error");
 }
 
-int main(void)
+/* Each shipped template in Jinja, as it was when transformers made of it the very texts of check_shipped. `--write`
+ * writes the file anew. */
+static void test_jinja(bool write)
+{
+    static const char *const names[] = {"chatml", "alpaca", "llama-2", "llama-3"};
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    char path[FILE_PATH_BYTES], *all = NULL, *golden = NULL;
+    size_t bytes = 0, golden_bytes = 0;
+    FILE *file = open_memstream(&all, &bytes);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct chat_template *t = template_named(names[i]);
+        char *text = NULL;
+        size_t length = 0;
+        CHECK_OK(chat_jinja(t, tokenizer, &text, &length));
+        CHECK_EQUAL(length, strlen(text));
+        fprintf(file, "{#- %s -#}\n%s", names[i], text);
+        free(text);
+        chat_close(&t);
+    }
+    fclose(file);
+    CHECK(source != NULL);
+    CHECK_OK(file_join(path, source, "tests/golden/chat_templates.jinja"));
+    if (write) {
+        CHECK_OK(file_write(path, all, bytes));
+    }
+    CHECK_OK(file_read(path, 1 << 20, &golden, &golden_bytes));
+    CHECK_EQUAL(bytes, golden_bytes);
+    CHECK(memcmp(all, golden, bytes) == 0);
+    free(all);
+    free(golden);
+}
+
+/* tokenizer_config.json says which of several tokens ends a text. */
+static void test_end_token(void)
+{
+    static const char named[] =
+        "{\"eos_token\": {\"content\": \"<|im_end|>\"}, \"model_max_length\": "
+        "1000000000000000019884624838656}";
+    static const char plain[] = "{\"eos_token\": \"<|eot_id|>\"}";
+    static const char unknown[] = "{\"eos_token\": \"the\"}";
+    static const struct {
+        const char *text, *token;
+    } cases[] = {{named, "<|im_end|>"},
+                 {plain, "<|eot_id|>"},
+                 {unknown, "<|endoftext|>"},
+                 {"{}", "<|endoftext|>"}};
+    char *path = folder_file("tokenizer/tokenizer_config.json");
+    struct tokenizer *t;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        folder_write(path, cases[i].text, strlen(cases[i].text));
+        CHECK_OK(tokenizer_open(folder, &t));
+        CHECK_EQUAL(tokenizer_eos(t), tokenizer_find(t, cases[i].token));
+        CHECK_OK(tokenizer_destroy(&t));
+    }
+    folder_write(path, "[", 1);
+    CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "tokenizer_config.json: line 1");
+    CHECK(t == NULL);
+    file_remove_tree(path);
+}
+
+int main(int argc, char **argv)
 {
     folder_make();
     log_quiet(true);
@@ -319,6 +379,8 @@ int main(void)
     test_refused_messages();
     test_refused_files();
     test_rows();
+    test_jinja(argc > 1 && strcmp(argv[1], "--write") == 0);
+    test_end_token();
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;
 }

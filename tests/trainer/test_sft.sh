@@ -178,6 +178,10 @@ chat() {
     wait $pid || fail "Ctrl-C ended it with $?"
     grep -q '"role":"assistant"' stopped.jsonl || fail 'what was said is not kept'
 
+    run 0 export --checkpoint run_messages --output exported
+    grep -q "<|im_start|>user" exported/chat_template.jinja || fail 'the chat template is not exported'
+    grep -q '"eos_token_id"' exported/generation_config.json || fail 'the end of a turn does not end a text'
+
     run 66 chat --checkpoint run_pairs </dev/null && one_line 66 'no checkpoint'
     run 0 train pairs.yaml
     run 66 chat --checkpoint run_pairs </dev/null && one_line 66 'has no chat template'

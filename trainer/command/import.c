@@ -3,8 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "datasets/chat.h"
 #include "trainer/command/command.h"
 #include "trainer/command/options.h"
 #include "trainer/pretrained.h"
@@ -24,6 +26,19 @@ static void print_adapter(void *user, const char *key, const char *json)
     (void)user;
     if (strncmp(key, "adapter.", 8) == 0 && strncmp(key, "adapter.base", 12) != 0) {
         printf("  %s: %s\n", key + 8, json);
+    }
+}
+
+/* A template in Jinja is a program, which is kept, and not run. */
+static void tell_chat_template(const char *folder)
+{
+    char path[FILE_PATH_BYTES];
+    if (file_join(path, folder, "chat_template.jinja") == STATUS_OK && file_exists(path)) {
+        log_warning("IMPORT",
+                    "%s is kept, but not read here: `bireme prepare --chat-template` names the "
+                    "template that "
+                    "it is (" CHAT_NAMES "), or a file (docs/chat_templates.md)",
+                    path);
     }
 }
 
@@ -84,6 +99,7 @@ status command_import(int argc, char **argv)
     TRY(adapter ? pretrained_adapter_import(options.operands[0], base, output, &recipe, &summary)
                 : pretrained_import(options.operands[0], objective, output, &recipe, &summary));
     tell(options.operands[0], output, &summary);
+    tell_chat_template(options.operands[0]);
     if (pretrained_task_class(pretrained_family(recipe.model.architecture), recipe.objective) !=
         NULL) {
         printf("objective: %s\n", recipe.objective);

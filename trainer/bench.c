@@ -21,7 +21,10 @@ struct bench {
     int32_t *tokens, *targets, *positions, *cu_rows;
     int32_t *segments, *masked_rows, *labels; /* of sentence pairs */
     int64_t steps;
+    double first_losses[BENCH_LOSSES];
 };
+
+static const double step_seconds = 600; /* that one may take */
 
 static int by_value(const void *a, const void *b)
 {
@@ -209,12 +212,13 @@ static status one_step(struct bench *b)
         memcpy(sums, b->told.host, sizeof sums);
     }
     TRY(comm_sum_exact(s->mesh.world, &squares, 1));
+    if (b->steps < BENCH_LOSSES) {
+        b->first_losses[b->steps] = objective_loss(b->objective, sums);
+    }
     double scale = 1 / sums[OBJECTIVE_COUNT];
     return update_apply(b->update, ++b->steps, s->recipe.optimizer.learning_rate,
                         sqrt(exact_value(&squares)) * scale, scale);
 }
-
-static const double step_seconds = 600; /* that one may take */
 
 static status timed_step(struct bench *b, double *seconds)
 {
@@ -306,7 +310,7 @@ static double floor_seconds(const floor_times *floors, int repeats, int count, d
 static status copy_rate(struct bench *b, double *out)
 {
     enum { COPIES = 5 };
-    struct kernels *k = b->session->kernels;
+    struct session *s = b->session;
     const struct optimizer *o = update_optimizer(b->update);
     int64_t elements = optimizer_elements(o);
     struct tensor to = tensor_view(optimizer_moment1(o), DTYPE_F32, 1, elements);
@@ -314,7 +318,8 @@ static status copy_rate(struct bench *b, double *out)
     double seconds[COPIES];
     for (int i = 0; i < COPIES; i++) {
         double start = clock_seconds();
-        TRY(convert(k, to, from));
+        TRY(convert(s->kernels, to, from));
+        TRY(device_wait(s->device, kernels_stream(s->kernels), step_seconds));
         seconds[i] = clock_seconds() - start;
     }
     *out = 8 * (double)elements / bench_median(seconds, COPIES);
@@ -323,7 +328,10 @@ static status copy_rate(struct bench *b, double *out)
 
 /* ---- the measurement ---- */
 
-/* One step with what its operations took: the list accounts for the very step whose time is told. Sorted by time. */
+/* One step with what its operations took: the list accounts for the very step whose time is told. Sorted by time.
+ *
+ * On a GPU each operation of such a step is waited for, which a step of a training is not: there the step whose time is told
+ * goes without a list, and the list is of one more step. */
 struct timed {
     double seconds;
     int count;
@@ -333,6 +341,7 @@ struct timed {
 static void list_operations(const struct timed *step, double flop_rate, struct bench_step *out)
 {
     out->operation_count = step->count;
+    out->listed_seconds = step->seconds;
     for (int i = 0; i < out->operation_count; i++) {
         struct bench_operation *o = &out->operations[i];
         *o = (struct bench_operation){
@@ -342,7 +351,7 @@ static void list_operations(const struct timed *step, double flop_rate, struct b
             .flops = step->times[i].flops,
             .bytes = step->times[i].bytes,
         };
-        o->share = o->seconds / out->step_seconds;
+        o->share = o->seconds / step->seconds;
         o->floor_seconds = o->bytes / out->copy_bytes_per_second;
         if (flop_rate > 0) {
             o->floor_seconds = fmax(o->floor_seconds, o->flops / flop_rate);
@@ -385,7 +394,8 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
 {
     struct product products[PRODUCTS];
     int count = list_products(b, products);
-    struct timed *steps = calloc((size_t)repeats, sizeof *steps);
+    bool host = device_is_host(b->session->device);
+    struct timed *steps = calloc((size_t)repeats + 1, sizeof *steps);
     double *room = calloc(2 * (size_t)repeats, sizeof *room), ignored;
     floor_times *floors = calloc((size_t)repeats, sizeof *floors);
     status result = STATUS_OK;
@@ -404,7 +414,8 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
         if (floor) {
             TRY_GOTO(result, done, floor_before(b, floors[i], products, count));
         }
-        TRY_GOTO(result, done, profiled_step(b, &steps[i]));
+        TRY_GOTO(result, done,
+                 host ? profiled_step(b, &steps[i]) : timed_step(b, &steps[i].seconds));
     }
     out->data = take_traffic(mesh->data, floor ? 2 * repeats : repeats);
     out->tensor = take_traffic(mesh->tensor, floor ? 2 * repeats : repeats);
@@ -414,7 +425,10 @@ static status measure(struct bench *b, int repeats, bool floor, struct bench_ste
     out->tokens = b->batch.rows * comm_size(mesh->data);
     TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
     double rate = floor ? products_flops(products, count) / out->floor_seconds : 0;
-    list_operations(&steps[repeats / 2], rate, out);
+    TRY_GOTO(result, done, host ? STATUS_OK : profiled_step(b, &steps[repeats]));
+    list_operations(&steps[host ? repeats / 2 : repeats], rate, out);
+    out->first_loss_count = b->steps < BENCH_LOSSES ? (int)b->steps : BENCH_LOSSES;
+    memcpy(out->first_losses, b->first_losses, sizeof out->first_losses);
 done:
     free(steps);
     free(room);

@@ -19,14 +19,20 @@ struct bench_traffic {
     double seconds, exposed_seconds, hidden_share;
 };
 
+enum { BENCH_LOSSES = 20 };
+
 struct bench_step {
     int64_t tokens;                    /* of a step, over all ranks */
     double step_seconds;               /* median */
     double floor_seconds;              /* median: the step's matrix products alone, on this rank */
     struct bench_traffic data, tensor; /* of the data-parallel ranks, of those that share a model */
     double copy_bytes_per_second;      /* read and written bytes of a large copy */
-    struct bench_operation operations[KERNELS_OPERATIONS_MAX]; /* of the median step itself */
-    int operation_count;
+    struct bench_operation
+        operations[KERNELS_OPERATIONS_MAX]; /* of the median step itself, or ... */
+    int operation_count;               /* ... on a GPU of one more, in which each is waited for */
+    double listed_seconds;             /* of the step that they are of */
+    double first_losses[BENCH_LOSSES]; /* of this rank's micro-batch, which stays the same */
+    int first_loss_count;
 };
 
 /* bench_step_run - forward, backward, reduction and AdamW on one micro-batch of random tokens, in turn

@@ -127,4 +127,41 @@ E2
     PRETENDED=500000 checked 1 --only gpt2_124m out
     says gpt2_124m failed 'below the goal of 0.45 MFU'
 fi
+
+# compute-sanitizer, pretended: what becomes of its findings, of a machine that it refuses, of a test that fails under it
+mkdir -p tree/root/tests && cp -r "$BIREME_SOURCE_DIR/scripts" tree/scripts
+check=$folder/tree/scripts/gpu_check.sh
+printf '#!/bin/sh\necho "$*" >>%s/sanitized\n[ "$*" != "${FAILING:-}" ]\n' "$folder" >tree/root/tests/test_cuda_operations
+cat >bin/compute-sanitizer <<'E2'
+#!/bin/bash
+[ "$1 $3 $4" = "--tool --error-exitcode 9" ] || exit 64
+tool=$2
+while [ $# -gt 0 ] && [ "$(basename "$1")" != test_cuda_operations ]; do shift; done
+[ "$tool $PRETENDED" != "racecheck slow" ] || [ "$2" != norm ] || sleep 30
+[ "$PRETENDED" != refused ] || { echo "========= Error: Device not supported."; exit 255; }
+"$@"
+code=$?
+case "$tool $PRETENDED $2" in
+"memcheck found flat") echo "========= ERROR SUMMARY: 3 errors"; exit 1 ;; # the broken context fails the test
+"racecheck raced attention") echo "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"; exit 9 ;;
+racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"; exit $code ;;
+*) echo "========= ERROR SUMMARY: 0 errors"; exit $code ;;
+esac
+E2
+chmod +x bin/compute-sanitizer tree/root/tests/test_cuda_operations
+sanitized() { # CODE PRETENDED
+    rm -f sanitized
+    PRETENDED=$2 checked "$1" --only sanitizer out
+}
+sanitized 0 clean
+says sanitizer passed 'nothing found in 12 runs, 0 not done'
+[ "$(sort sanitized | uniq -c | awk '$1 == 2' | wc -l)" = 6 ] || fail "not six tests, twice each"
+sanitized 1 found
+says sanitizer failed 'memcheck: errors in the test of flat'
+sanitized 1 raced
+says sanitizer failed 'racecheck: errors in the test of attention aligned'
+FAILING=linear sanitized 1 clean
+says sanitizer failed 'memcheck: errors in the test of linear, or it failed'
+sanitized 0 refused
+says sanitizer skipped 'memcheck does not look at the test of embedding: =* Error: Device not supported'
 echo "all states were seen"

@@ -317,6 +317,35 @@ plans() {
     grep -q 'W-PRODUCT-PLANS.*1 damaged lines' told || fail "damage is not told"
 }
 
+# What scripts/gpu_check.sh measures by, with the CPU's losses. A step that is timed waits for the device three times (for its
+# losses, its norm and its end), not for each operation.
+bench() {
+    local counts=() repeats name small='model.num_layers=1 model.hidden_size=32 model.num_heads=1 model.vocab_size=50
+        data.sequence_length=16 batch.global_size=2 batch.micro_size=2'
+    # shellcheck disable=SC2086
+    on cpu 0 bench step --json --no-floor --repeats 3 train.device=cpu $small
+    mv out cpu
+    for repeats in 1 3; do
+        # shellcheck disable=SC2086
+        SIMT_WAITS=$PWD/waited on gpu 0 bench step --json --no-floor --repeats $repeats train.device=cuda $small
+        counts+=("$(cat waited)")
+    done
+    [ $((counts[1] - counts[0])) -le 6 ] || fail "two more steps waited $((counts[1] - counts[0])) times"
+    grep -q '"name": *"attention_backward"' out || fail "the step's operations are not listed"
+    paste -d' ' <(first_losses cpu) <(first_losses out) | awk 'NF != 2 { bad = 1 } { d = $1 - $2 }
+        !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' || fail "other losses: $(first_losses cpu | tr '\n' ' ')"
+    # shellcheck disable=SC2086
+    on gpu 0 bench kernels --json --repeats 1 train.device=cuda train.precision=bf16 $small
+    for name in linear_forward attention_forward attention_backward adamw_update convert; do
+        grep -q "\"name\": *\"$name\"" out || fail "bench kernels lacks $name"
+    done
+    ! grep -qE '"(copy_bytes|product_flops)_per_second": *(0[,.}]|-|n|i)' out || fail "no rates"
+}
+
+first_losses() { # FILE: five of them, a line each
+    grep -o '"first_losses": *\[[^]]*' "$1" | sed 's/.*\[//' | tr ',' '\n' | head -n 5
+}
+
 errors() {
     on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
     one_line 78 'in a fixed order'

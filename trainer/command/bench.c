@@ -74,6 +74,11 @@ static json_t *step_json(const struct session *s, const struct bench_step *b)
                                         "flops", o->flops, "bytes", o->bytes));
     }
     json_object_set_new(report, "operations", operations);
+    json_t *losses = json_array();
+    for (int i = 0; i < b->first_loss_count; i++) {
+        json_array_append_new(losses, json_real(b->first_losses[i]));
+    }
+    json_object_set_new(report, "first_losses", losses);
     if (b->floor_seconds > 0) {
         json_object_set_new(report, "floor_seconds", json_real(b->floor_seconds));
         json_object_set_new(report, "floor_tokens_per_second",
@@ -104,9 +109,9 @@ static void step_text(const struct session *s, const struct bench_step *b)
                1e3 * o->seconds, 100 * o->share, 1e3 * o->floor_seconds,
                1e-9 * o->flops / o->seconds, 1e-9 * o->bytes / o->seconds);
     }
-    double rest = b->step_seconds - counted;
+    double rest = b->listed_seconds - counted;
     printf("%-24s %6s %10.3f %6.1f%%\n", "everything else", "", 1e3 * rest,
-           100 * rest / b->step_seconds);
+           100 * rest / b->listed_seconds);
     printf("copy: %.1f GB/s read and written", 1e-9 * b->copy_bytes_per_second);
     if (comm_size(s->mesh.data) > 1) {
         printf(

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """What PyTorch reaches on this machine's GPU, for scripts/gpu_check.sh to hold Bireme against.
 
-    scripts/bench_gpu.py versions|ceilings|attention|step [MODEL] [--mode compiled|eager] [--device cuda|cpu]
+    scripts/bench_gpu.py versions|ceilings|attention|step [MODEL] [--mode compiled|eager|both] [--device cuda|cpu]
                          [--small] [--repeats N]
-    scripts/bench_gpu.py judge OPERATIONS.json [ATTENTION.json]
+    scripts/bench_gpu.py judge OPERATIONS.json
+    scripts/bench_gpu.py judge ATTENTION.json {mma,wgmma}_WIDTH_TOKENS.json...
 
-Needs Python with torch. Every command prints one JSON object. Times are medians over events of the device after
+Needs Python with torch. Every command prints one JSON object, `step --mode both` one for each way as soon as it is done. Times are medians over events of the device after
 three runs that do not count; data are random, never zeros. A step is forward, backward and fused AdamW on one
 batch that stays the same: weights and products in bf16 with fp32 master weights (autocast), without dropout;
 attention is scaled_dot_product_attention. --small shrinks all shapes: to see that this runs, on a CPU.
 """
 
 import argparse
+import gc
 import json
 import pathlib
 import statistics
@@ -257,7 +259,7 @@ def attention(torch, arguments):
     return {"attention": rows, "capability": capability}
 
 
-def step(torch, arguments):
+def step(torch, arguments, mode):
     m = MODELS[arguments.model]
     m = small(m) if arguments.small else m
     device = arguments.device
@@ -269,7 +271,7 @@ def step(torch, arguments):
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.02)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    run = torch.compile(model) if arguments.mode == "compiled" else model
+    run = torch.compile(model) if mode == "compiled" else model
     batch = m["batch"]
     ids = torch.randint(0, m["vocabulary"], (batch, m["tokens"] + 1), device=device)
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
@@ -289,13 +291,23 @@ def step(torch, arguments):
         sys.exit(f"the losses are {first}: nothing sensible was timed")
     tokens_per_second = batch * m["tokens"] / seconds
     return {
-        "model": arguments.model, "mode": arguments.mode, "torch": torch.__version__, "batch": batch,
+        "model": arguments.model, "mode": mode, "torch": torch.__version__, "batch": batch,
         "tokens": m["tokens"], "step_seconds": seconds, "tokens_per_second": tokens_per_second,
         "mfu": tokens_per_second * flops_per_token(m) / PEAK_FLOPS,
         "mfu_full_attention": tokens_per_second * flops_per_token(m, False) / PEAK_FLOPS,
         "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
         "first_losses": first,
     }
+
+
+def steps(torch, arguments):
+    """Each way with a model of its own, whose memory the next one has again."""
+    for mode in ("eager", "compiled") if arguments.mode == "both" else (arguments.mode,):
+        yield step(torch, arguments, mode)
+        if arguments.device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
 
 # Operations that only move numbers, and the share of a copy's rate that they are to reach; attention's forward
@@ -308,34 +320,35 @@ ATTENTION_GOALS = {"flash": 0.85, "cudnn": 0.95}
 
 def judge(files):
     """Goals on what `bireme bench kernels` and this program's attention command measured: a line, and code 3."""
-    bireme = json.loads(pathlib.Path(files[0]).read_text())
-    operations = {o["name"]: o for o in bireme["operations"]}
+    report = json.loads(pathlib.Path(files[0]).read_text())
     if len(files) == 1:
-        copy = bireme["copy_bytes_per_second"]
+        operations = {o["name"]: o for o in report["operations"]}
+        copy = report["copy_bytes_per_second"]
         share, name = min((o["bytes_per_second"] / copy, n) for n, o in operations.items() if n in MOVERS)
         print(f"the slowest of {len(operations)}: {name}, {100 * share:.0f} % of the copy rate")
         return 0 if share >= MOVER_GOAL else 3
-    theirs = json.loads(pathlib.Path(files[1]).read_text())
-    by_mma = {o["name"]: o for o in json.loads(pathlib.Path(files[2]).read_text())["operations"]}
-    pairs = [("mma.sync", by_mma, "flash")]
-    if theirs["capability"] == 9:
-        pairs.append(("wgmma", operations, "cudnn"))
     told, reached = [], True
-    for instruction, ours, backend in pairs:
-        rates = [r["forward_flops_per_second"] for r in theirs["attention"]
-                 if (r["backend"], r["head_width"], r["causal"], r["tokens"]) == (backend, 64, True, 1024)
-                 and "reason" not in r]
-        if not rates:
-            told.append(f"PyTorch has no {backend} back-end here")
+    for file in files[1:]:
+        rung, width, tokens = pathlib.Path(file).stem.split("_")
+        if rung == "wgmma" and report["capability"] != 9:
             continue
-        ratio = ours["attention_forward"]["flops_per_second"] / rates[0]
-        told.append(f"{instruction} {ratio:.2f} times {backend}")
-        reached = reached and ratio >= ATTENTION_GOALS[backend]
-    print("forward, width 64, causal, 1024 tokens: " + ", ".join(told))
+        backend = {"mma": "flash", "wgmma": "cudnn"}[rung]
+        ours = {o["name"]: o["flops_per_second"] for o in json.loads(pathlib.Path(file).read_text())["operations"]}
+        pair = [r for r in report["attention"]
+                if (r["backend"], r["head_width"], r["causal"], r["tokens"]) == (backend, int(width), True, int(tokens))]
+        if not pair or "reason" in pair[0]:
+            told.append(f"{rung} {width} x {tokens}: PyTorch has no {backend} back-end")
+            continue
+        forward = ours["attention_forward"] / pair[0]["forward_flops_per_second"]
+        backward = ours["attention_backward"] / pair[0]["backward_flops_per_second"]
+        told.append(f"{rung} {width} x {tokens} {ours['attention_forward'] / 1e12:.0f} TFLOP/s, {forward:.2f} and back "
+                    f"{backward:.2f} of {backend}")
+        reached = reached and forward >= ATTENTION_GOALS[backend]
+    print("; ".join(told))
     return 0 if reached else 3
 
 
-COMMANDS = {"versions": versions, "ceilings": ceilings, "attention": attention, "step": step}
+COMMANDS = {"versions": versions, "ceilings": ceilings, "attention": attention, "step": steps}
 
 
 def main():
@@ -344,7 +357,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=[*COMMANDS, "flops"])
     parser.add_argument("model", nargs="?", choices=list(MODELS), default="gpt2_124m")
-    parser.add_argument("--mode", choices=["compiled", "eager"], default="eager")
+    parser.add_argument("--mode", choices=["compiled", "eager", "both"], default="eager")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repeats", type=int, default=20)
@@ -361,7 +374,9 @@ def main():
     if arguments.device == "cuda" and arguments.command != "versions" and not torch.cuda.is_available():
         sys.stderr.write(f"torch {torch.__version__} sees no GPU\n")
         sys.exit(77)
-    print(json.dumps(COMMANDS[arguments.command](torch, arguments)))
+    report = COMMANDS[arguments.command](torch, arguments)
+    for one in [report] if isinstance(report, dict) else report:
+        print(json.dumps(one), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include "base/mirror.h"
 #include "base/random.h"
 #include "trainer/feed.h"
+#include "trainer/views.h"
 
 struct bench {
     struct session *session;
@@ -159,42 +160,13 @@ static status one_step(struct bench *b)
     struct batch placed;
     TRY(feed_start(b->feed, &b->batch));
     TRY(feed_take(b->feed, &b->batch, &placed));
-    struct model_input input = {
-        .rows = b->batch.rows,
-        .tokens = placed.inputs,
-        .positions = placed.positions,
-        .segments = b->batch.segments,
-        .cu_rows = placed.cu_rows,
-        .longest = b->batch.tokens,
-        .segment_ids = placed.segment_ids,
-        .output_rows = placed.masked_rows,
-        .outputs = b->batch.masked,
-        .training = true,
-        .fresh = true,
-        .needed = on_needed,
-        .user = b->update,
-    };
+    struct model_input input = views_input(&placed);
+    input.training = input.fresh = true;
+    input.needed = on_needed;
+    input.user = b->update;
     TRY(model_forward(m, &input, &hidden));
-    float *const *gradients = update_gradients(b->update);
-    struct model_labels labels = model_labels_of(m, &input, gradients);
     struct objective_views views = {
-        .placed = &placed,
-        .hidden = hidden,
-        .hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows),
-        .head = model_head(m),
-        .head_gradient = model_head_gradient(m, gradients),
-        .head_bias = model_head_bias(m),
-        .head_bias_gradient = model_head_bias_gradient(m, gradients),
-        .pooled = labels.hidden,
-        .labels = labels.weight,
-        .labels_bias = labels.bias,
-        .pooled_gradient = labels.hidden_gradient,
-        .labels_gradient = labels.weight_gradient,
-        .labels_bias_gradient = labels.bias_gradient,
         .example_weight = (double)b->batch.masked / (double)b->batch.sequences,
-        .vocabulary = model_config_of(m)->vocabulary,
-        .parts = model_head_parts(m),
-        .fresh = true,
         .losses = b->losses,
         .entropies = b->losses + b->batch.rows,
         .mean_logits = b->losses + 2 * b->batch.rows,
@@ -202,6 +174,7 @@ static status one_step(struct bench *b)
         .best = (int32_t *)(b->losses + 4 * b->batch.rows),
         .later = device_is_host(s->device) || b->objective->tallied == 0 ? NULL : b->told.placed,
     };
+    views_add_model(&views, m, &placed, &input, hidden, update_gradients(b->update));
     TRY(bucket_begin_round(update_buckets(b->update)));
     TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
     TRY(model_backward(m, &input, update_gradients(b->update), on_final, b));

@@ -7,6 +7,7 @@
 #include "trainer/feed.h"
 #include "trainer/objective/workspace.h"
 #include "trainer/told.h"
+#include "trainer/views.h"
 
 struct step {
     struct step_parts parts;
@@ -111,58 +112,29 @@ static status on_needed(void *user, int64_t end)
 static struct model_input model_input_of(const struct step *s, const struct batch *batch,
                                          int64_t step, bool training, bool fresh)
 {
-    return (struct model_input){
-        .rows = batch->rows,
-        .tokens = batch->inputs,
-        .positions = batch->positions,
-        .segments = batch->segments,
-        .cu_rows = batch->cu_rows,
-        .branches = batch->branches,
-        .longest = batch->tokens * (batch->branches != NULL ? ANSWERS : 1),
-        .segment_ids = batch->segment_ids,
-        .output_rows = batch->masked_rows,
-        .outputs = batch->masked,
-        .first_row = s->first_row + batch->first_row,
-        .first_output = s->first_masked + batch->first_masked,
-        .seed = s->parts.seed,
-        .step = step,
-        .training = training,
-        .fresh = fresh,
-        .needed = s->parts.update != NULL ? on_needed : NULL,
-        .user = s->parts.update,
-    };
+    struct model_input input = views_input(batch);
+    input.first_row = s->first_row + batch->first_row;
+    input.first_output = s->first_masked + batch->first_masked;
+    input.seed = s->parts.seed;
+    input.step = step;
+    input.training = training;
+    input.fresh = fresh;
+    input.needed = s->parts.update != NULL ? on_needed : NULL;
+    input.user = s->parts.update;
+    return input;
 }
 
 static struct objective_views views_of(const struct step *s, const struct batch *placed,
                                        const struct model_input *input, struct tensor hidden,
                                        bool gradient)
 {
-    struct model *m = s->parts.model;
     float *const *gradients = gradient ? update_gradients(s->parts.update) : NULL;
-    struct model_labels labels = model_labels_of(m, input, gradients);
     struct objective_views views = workspace_views(s->workspace);
-    views.placed = placed;
-    views.hidden = hidden;
-    views.head = model_head(m);
-    views.head_bias = model_head_bias(m);
-    views.vocabulary = model_config_of(m)->vocabulary;
-    views.parts = model_head_parts(m);
-    views.fresh = input->fresh;
+    views_add_model(&views, s->parts.model, placed, input, hidden, gradients);
     views.preference = s->parts.preference;
     views.logps = s->parts.logps;
-    views.pooled = labels.hidden;
-    views.labels = labels.weight;
-    views.labels_bias = labels.bias;
-    views.pooled_gradient = labels.hidden_gradient;
-    views.labels_gradient = labels.weight_gradient;
-    views.labels_bias_gradient = labels.bias_gradient;
     views.example_weight = s->example_weight;
     views.sink = gradient ? NULL : s->parts.sink;
-    if (gradient) {
-        views.hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
-        views.head_gradient = model_head_gradient(m, gradients);
-        views.head_bias_gradient = model_head_bias_gradient(m, gradients);
-    }
     return views;
 }
 

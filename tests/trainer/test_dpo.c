@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "tests/trainer/reference_file.h"
-#include "trainer/objective/objective.h"
+#include "trainer/views.h"
 
 static const double tolerance = 1e-5;
 
@@ -164,23 +164,11 @@ static void run(struct setup *s, const struct objective *o, const struct prefere
 {
     struct tensor hidden;
     const struct batch *b = &m->batch;
-    struct model_input input = {.rows = b->rows,
-                                .tokens = b->inputs,
-                                .positions = b->positions,
-                                .segments = b->segments,
-                                .cu_rows = b->cu_rows,
-                                .branches = b->branches,
-                                .longest = b->longest,
-                                .training = true,
-                                .fresh = fresh};
+    struct model_input input = views_input(b);
+    input.training = true;
+    input.fresh = fresh;
     CHECK_OK(model_forward(s->model, &input, &hidden));
     struct objective_views views = {
-        .hidden = hidden,
-        .hidden_gradient = tensor_rows(model_hidden_gradient(s->model), 0, b->rows),
-        .head = model_head(s->model),
-        .head_gradient = model_head_gradient(s->model, s->places),
-        .fresh = fresh,
-        .vocabulary = s->config.vocabulary,
         .losses = s->losses,
         .entropies = s->entropies,
         .mean_logits = s->mean_logits,
@@ -195,6 +183,7 @@ static void run(struct setup *s, const struct objective *o, const struct prefere
         .logps = logps,
     };
     bool gradient = logps == NULL;
+    views_add_model(&views, s->model, b, &input, hidden, gradient ? s->places : NULL);
     CHECK_OK(o->loss(s->kernels, b, &views, gradient, sums));
     if (gradient) {
         CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));

@@ -6,8 +6,8 @@
  * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
  * AdamW blows up: they are compared absolutely and left out of the weights' comparison. */
 #include "tests/trainer/reference_file.h"
-#include "trainer/objective/objective.h"
 #include "trainer/optimizer/optimizer.h"
+#include "trainer/views.h"
 
 static const double tolerance = 1e-5;
 
@@ -211,16 +211,8 @@ static void train_step(struct training *t, int64_t step)
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0}, squares = 0;
     fill_batch(t, step, &batch);
-    struct model_input input = {
-        .rows = batch.rows,
-        .tokens = batch.inputs,
-        .positions = batch.positions,
-        .segments = batch.segments,
-        .cu_rows = batch.cu_rows,
-        .longest = batch.longest,
-        .training = true,
-        .fresh = true,
-    };
+    struct model_input input = views_input(&batch);
+    input.training = input.fresh = true;
     forget_gradients(t);
     if (step == 0) {
         check_cache(t);
@@ -229,16 +221,8 @@ static void train_step(struct training *t, int64_t step)
     if (step == 0) {
         check_logits(t, hidden);
     }
-    struct objective_views views = {
-        .placed = &batch,
-        .hidden = hidden,
-        .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, batch.rows),
-        .head = model_head(t->model),
-        .head_gradient = model_head_gradient(t->model, t->places),
-        .vocabulary = t->r->config.vocabulary,
-        .fresh = true,
-        .losses = t->losses,
-    };
+    struct objective_views views = {.losses = t->losses};
+    views_add_model(&views, t->model, &batch, &input, hidden, t->places);
     CHECK_OK(objective_clm.loss(t->kernels, &batch, &views, true, sums));
     CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
     double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;

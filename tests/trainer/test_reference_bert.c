@@ -3,8 +3,8 @@
  * clipping. Errors are as in test_reference.c; the key biases, whose gradient is zero but for noise, are compared
  * absolutely, and left out where AdamW has blown that up. */
 #include "tests/trainer/reference_file.h"
-#include "trainer/objective/objective.h"
 #include "trainer/optimizer/optimizer.h"
+#include "trainer/views.h"
 
 static const double tolerance = 1e-5;
 
@@ -148,7 +148,18 @@ struct training {
 static struct batch pack(struct training *t, int64_t step)
 {
     const struct reference *r = t->r;
-    struct batch b = {.sequences = r->batch, .tokens = r->tokens, .segments = r->batch};
+    struct batch b = {
+        .sequences = r->batch,
+        .tokens = r->tokens,
+        .segments = r->batch,
+        .inputs = t->ids,
+        .positions = t->positions,
+        .cu_rows = t->cu_rows,
+        .segment_ids = t->segments,
+        .masked_rows = t->masked_rows,
+        .masked_ids = t->masked_ids,
+        .next_sentence = r->next + step * r->batch,
+    };
     for (int64_t e = 0; e < r->batch; e++) {
         int64_t at = (step * r->batch + e) * r->tokens;
         for (int64_t i = 0; i < r->tokens && r->there[at + i] != 0; i++) {
@@ -165,34 +176,21 @@ static struct batch pack(struct training *t, int64_t step)
         t->cu_rows[e + 1] = (int32_t)b.rows;
     }
     CHECK(b.rows < r->batch * r->tokens);
-    b.masked_rows = t->masked_rows;
-    b.masked_ids = t->masked_ids;
-    b.next_sentence = r->next + step * r->batch;
     return b;
 }
 
-static struct model_input input_of(const struct training *t, const struct batch *b)
+static struct model_input input_of(const struct batch *b)
 {
-    return (struct model_input){
-        .rows = b->rows,
-        .tokens = t->ids,
-        .positions = t->positions,
-        .segments = b->segments,
-        .cu_rows = t->cu_rows,
-        .longest = b->tokens,
-        .segment_ids = t->segments,
-        .output_rows = b->masked_rows,
-        .outputs = b->masked,
-        .training = true,
-        .fresh = true,
-    };
+    struct model_input input = views_input(b);
+    input.training = input.fresh = true;
+    return input;
 }
 
 /* Of all tokens, not the masked ones alone; and of the labels. */
 static void check_logits(struct training *t, const struct batch *b)
 {
     int64_t v = t->r->config.vocabulary, n = b->rows;
-    struct model_input input = input_of(t, b);
+    struct model_input input = input_of(b);
     struct tensor hidden;
     float *logits = malloc((size_t)(n * v) * sizeof *logits);
     CHECK(logits != NULL);
@@ -209,33 +207,6 @@ static void check_logits(struct training *t, const struct batch *b)
         compare_dataset(t->r, "label_logits", logits, 2 * b->sequences);
     }
     free(logits);
-}
-
-static struct objective_views views_of(const struct training *t, const struct batch *b,
-                                       const struct model_input *input, struct tensor hidden)
-{
-    struct model_labels labels = model_labels_of(t->model, input, t->places);
-    return (struct objective_views){
-        .placed = b,
-        .hidden = hidden,
-        .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, hidden.rows),
-        .head = model_head(t->model),
-        .head_gradient = model_head_gradient(t->model, t->places),
-        .head_bias = model_head_bias(t->model),
-        .head_bias_gradient = model_head_bias_gradient(t->model, t->places),
-        .vocabulary = t->r->config.vocabulary,
-        .fresh = true,
-        .losses = t->floats,
-        .row_scales = t->floats + t->r->config.output_rows,
-        .best = t->integers,
-        .pooled = labels.hidden,
-        .labels = labels.weight,
-        .labels_bias = labels.bias,
-        .pooled_gradient = labels.hidden_gradient,
-        .labels_gradient = labels.weight_gradient,
-        .labels_bias_gradient = labels.bias_gradient,
-        .example_weight = (double)b->masked / (double)b->sequences,
-    };
 }
 
 static void update(struct training *t, int64_t step, double scale)
@@ -267,7 +238,7 @@ static void forget_gradients(struct training *t)
 static void train_step(struct training *t, int64_t step)
 {
     struct batch b = pack(t, step);
-    struct model_input input = input_of(t, &b);
+    struct model_input input = input_of(&b);
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0}, squares = 0, count = (double)b.masked;
     if (step == 0) {
@@ -275,7 +246,13 @@ static void train_step(struct training *t, int64_t step)
     }
     forget_gradients(t);
     CHECK_OK(model_forward(t->model, &input, &hidden));
-    struct objective_views views = views_of(t, &b, &input, hidden);
+    struct objective_views views = {
+        .losses = t->floats,
+        .row_scales = t->floats + t->r->config.output_rows,
+        .best = t->integers,
+        .example_weight = (double)b.masked / (double)b.sequences,
+    };
+    views_add_model(&views, t->model, &b, &input, hidden, t->places);
     CHECK_OK(objective_mlm.loss(t->kernels, &b, &views, true, sums));
     CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
     CHECK(sums[OBJECTIVE_COUNT] == count);

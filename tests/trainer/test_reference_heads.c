@@ -6,6 +6,7 @@
 #include "tests/trainer/reference_file.h"
 #include "trainer/objective/head.h"
 #include "trainer/objective/whole_vectors.h"
+#include "trainer/views.h"
 
 static const double tolerance = 1e-5;
 
@@ -240,34 +241,16 @@ static void make_model(struct trial *t)
 static void step(struct trial *t)
 {
     const struct batch *b = &t->batch;
-    struct model_input input = {.rows = b->rows,
-                                .tokens = b->inputs,
-                                .positions = t->positions,
-                                .segments = b->segments,
-                                .cu_rows = b->cu_rows,
-                                .longest = b->tokens,
-                                .segment_ids = t->segments,
-                                .output_rows = b->masked_rows,
-                                .outputs = b->masked,
-                                .training = true,
-                                .fresh = true};
+    struct model_input input = views_input(b);
+    input.positions = t->positions;
+    input.segment_ids = t->segments;
+    input.training = input.fresh = true;
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0};
     CHECK_OK(model_forward(t->model, &input, &hidden));
-    struct model_labels labels = model_labels_of(t->model, &input, t->places);
     const struct objective_sink sink = {take, t};
-    struct objective_views views = {
-        .placed = b,
-        .hidden = hidden,
-        .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, hidden.rows),
-        .fresh = true,
-        .labels = labels.weight,
-        .labels_bias = labels.bias,
-        .labels_gradient = labels.weight_gradient,
-        .labels_bias_gradient = labels.bias_gradient,
-        .task = &t->memory,
-        .sink = &sink,
-    };
+    struct objective_views views = {.task = &t->memory, .sink = &sink};
+    views_add_model(&views, t->model, b, &input, hidden, t->places);
     CHECK_OK(t->kind->objective->loss(t->kernels, b, &views, true, sums));
     CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
     CHECK(sums[OBJECTIVE_COUNT] == reference_attribute(t->group, "count"));

@@ -4,6 +4,7 @@
  * for noise: what moves both rewards of a pair alike. */
 #include "tests/trainer/reference_file.h"
 #include "trainer/objective/head.h"
+#include "trainer/views.h"
 
 static const double tolerance = 1e-5;
 
@@ -84,30 +85,14 @@ static void run(struct trial *t, double center, struct micro *m, bool fresh,
 {
     const struct batch *b = &m->batch;
     const struct preference_settings settings = {.center_rewards = center};
-    struct model_input input = {.rows = b->rows,
-                                .tokens = b->inputs,
-                                .positions = b->positions,
-                                .segments = b->segments,
-                                .cu_rows = b->cu_rows,
-                                .branches = b->branches,
-                                .longest = b->longest,
-                                .output_rows = b->masked_rows,
-                                .outputs = b->masked,
-                                .training = true,
-                                .fresh = fresh};
+    struct model_input input = views_input(b);
+    input.longest = b->longest;
+    input.training = true;
+    input.fresh = fresh;
     struct tensor hidden;
     CHECK_OK(model_forward(t->model, &input, &hidden));
-    struct model_labels labels = model_labels_of(t->model, &input, t->places);
-    struct objective_views views = {
-        .placed = b,
-        .hidden = hidden,
-        .hidden_gradient = tensor_rows(model_hidden_gradient(t->model), 0, hidden.rows),
-        .fresh = fresh,
-        .labels = labels.weight,
-        .labels_gradient = labels.weight_gradient,
-        .task = &t->memory,
-        .preference = &settings,
-    };
+    struct objective_views views = {.task = &t->memory, .preference = &settings};
+    views_add_model(&views, t->model, b, &input, hidden, t->places);
     CHECK_OK(objective_reward.loss(t->kernels, b, &views, true, sums));
     CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
 }

@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "tests/check.h"
 #include "trainer/model/model_impl.h"
-#include "trainer/objective/objective.h"
+#include "trainer/views.h"
 
 enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2 };
 
@@ -138,32 +138,9 @@ static void run(struct shared *s, int m, bool training)
         input.outputs = masked[m];
     }
     CHECK_OK(model_forward(s->model, &input, &hidden));
-    float *const *gradients = training ? s->places : NULL;
-    struct model_labels labels = model_labels_of(s->model, &input, gradients);
     struct objective_views views = {
-        .placed = &batch,
-        .hidden = hidden,
-        .head = model_head(s->model),
-        .vocabulary = model_config_of(s->model)->vocabulary,
-        .parts = model_head_parts(s->model),
-        .fresh = m == 0,
-        .head_bias = model_head_bias(s->model),
-        .losses = s->losses,
-        .row_scales = s->scales,
-        .best = s->best,
-        .pooled = labels.hidden,
-        .labels = labels.weight,
-        .labels_bias = labels.bias,
-        .pooled_gradient = labels.hidden_gradient,
-        .labels_gradient = labels.weight_gradient,
-        .labels_bias_gradient = labels.bias_gradient,
-        .example_weight = 3,
-    };
-    if (training) {
-        views.hidden_gradient = tensor_rows(model_hidden_gradient(s->model), 0, hidden.rows);
-        views.head_gradient = model_head_gradient(s->model, s->places);
-        views.head_bias_gradient = model_head_bias_gradient(s->model, s->places);
-    }
+        .losses = s->losses, .row_scales = s->scales, .best = s->best, .example_weight = 3};
+    views_add_model(&views, s->model, &batch, &input, hidden, training ? s->places : NULL);
     CHECK_OK(objective->loss(s->kernels, &batch, &views, training, s->sums));
     if (training) {
         CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));

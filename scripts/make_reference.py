@@ -2,7 +2,7 @@
 """Reference values from PyTorch for tests/trainer/test_reference.c, test_generate.c and test_pretrained.c; never
 needed to train.
 
-    python3 scripts/make_reference.py            (needs torch and h5py; writes tests/reference/gpt2_*.h5)
+    python3 scripts/make_reference.py [gpt2]     (needs torch and h5py; writes tests/reference/gpt2_*.h5)
     python3 scripts/make_reference.py lamb       (the same with LAMB instead of AdamW; writes tests/reference/gpt2_lamb.h5)
     python3 scripts/make_reference.py bert       (needs transformers too; writes tests/reference/bert*.h5 and roberta.h5)
     python3 scripts/make_reference.py llama      (needs transformers too; writes tests/reference/llama.h5)
@@ -42,8 +42,8 @@ import h5py
 import numpy as np
 import torch
 
-from reference_steps import (ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, tiny_llama,
-                             write_steps)
+from reference_steps import (ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of,
+                             tiny_llama, write_steps)
 
 HEADS, INNER = 3, 96
 
@@ -106,9 +106,7 @@ def write_llama(path):
             t.copy_(((1.0 if t.dim() == 1 else 0.0) + torch.randn_like(t) * scale).float().double())
     w = dict(model.named_parameters())
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
-    optimizer = torch.optim.AdamW([dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
-                                   dict(params=[t for t in w.values() if t.dim() == 1], weight_decay=0.0)], **ADAMW)
-    write_steps(path, model, settings, {}, w, tokens, optimizer)
+    write_steps(path, logits_of(model), settings, {}, w, tokens, optimizer_of(w))
 
 
 class Lamb:
@@ -137,6 +135,15 @@ class Lamb:
             w -= self.lr * ratio * u
 
 
+def optimizer_of(weights, lamb=False):
+    """Matrices decay, vectors do not."""
+    decayed = [t for t in weights.values() if t.dim() == 2]
+    plain = [t for t in weights.values() if t.dim() == 1]
+    if lamb:
+        return Lamb(decayed, plain, **ADAMW)
+    return torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY), dict(params=plain, weight_decay=0.0)], **ADAMW)
+
+
 def write(path, approximate, documents, lamb=False):
     generator = torch.Generator().manual_seed(20 + documents)
     w = make_weights(generator)
@@ -153,44 +160,10 @@ def write(path, approximate, documents, lamb=False):
                 ignored[b, start - 1] = True
     causal = torch.ones(TOKENS, TOKENS).tril().bool()
     mask = causal & (document[:, :, None] == document[:, None, :])
-    decayed = [t for t in w.values() if t.dim() == 2]
-    plain = [t for t in w.values() if t.dim() == 1]
-    if lamb:
-        optimizer = Lamb(decayed, plain, **ADAMW)
-    else:
-        optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY),
-                                       dict(params=plain, weight_decay=0.0)], **ADAMW)
-    with h5py.File(path, "w") as f:
-        f.attrs.update(layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS,
-                       vocabulary=VOCABULARY, batch=BATCH, tokens=TOKENS, steps=STEPS,
-                       learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1],
-                       epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP,
-                       gelu_tanh=int(approximate == "tanh"), **({"lamb": 1.0} if lamb else {}))
-        f["ids"] = tokens.numpy().astype(np.int32)
-        f["positions"] = positions.numpy().astype(np.int32)
-        f["ignored"] = ignored.numpy().astype(np.int32)
-        f["starts"] = np.array([b * TOKENS + s for b, row in enumerate(starts) for s in row], np.int32)
-        for name, t in w.items():
-            f["weights/" + name] = t.detach().numpy().astype(np.float32)
-        losses, norms = [], []
-        for step in range(STEPS):
-            inputs, targets = tokens[step, :, :-1], tokens[step, :, 1:].clone()
-            targets[ignored] = -100
-            logits = forward(w, inputs, positions, mask[:, None], approximate)
-            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
-            optimizer.zero_grad()
-            loss.backward()
-            if step == 0:
-                f["logits"] = logits.detach().numpy().astype(np.float32).reshape(-1, VOCABULARY)
-                for name, t in w.items():
-                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
-            norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
-            losses.append(loss.item())
-            optimizer.step()
-        f["losses"], f["norms"] = np.array(losses), np.array(norms)
-        for name, t in w.items():
-            f["trained/" + name] = t.detach().numpy().astype(np.float32)
-    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
+    settings = dict(heads=HEADS, inner=INNER, gelu_tanh=int(approximate == "tanh"), **({"lamb": 1.0} if lamb else {}))
+    write_steps(path, lambda ids: forward(w, ids, positions, mask[:, None], approximate), settings, {}, w, tokens, optimizer_of(w, lamb),
+                dict(positions=positions, ignored=ignored,
+                     starts=[b * TOKENS + s for b, row in enumerate(starts) for s in row]))
 
 
 def bert_batch(generator, config, pad):
@@ -224,10 +197,7 @@ def write_bert(path, roberta, activation, lamb):
         for p in model.parameters():
             p.copy_((p + torch.randn_like(p) * (0.2 if p.dim() == 2 else 0.1)).float().double())
     w = dict(model.named_parameters())
-    decayed = [t for t in w.values() if t.dim() == 2]
-    plain = [t for t in w.values() if t.dim() == 1]
-    optimizer = Lamb(decayed, plain, **ADAMW) if lamb else torch.optim.AdamW(
-        [dict(params=decayed, weight_decay=DECAY), dict(params=plain, weight_decay=0.0)], **ADAMW)
+    optimizer = optimizer_of(w, lamb)
     generator = torch.Generator().manual_seed(31)
     with h5py.File(path, "w") as f:
         f.attrs.update(layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS, batch=BATCH,
@@ -550,49 +520,60 @@ def write_sft(folder):
     print(folder)
 
 
-def main():
-    folder = pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference"
-    if sys.argv[1:] == ["lamb"]:
-        write(folder / "gpt2_lamb.h5", "tanh", False, lamb=True)
-        return
-    if sys.argv[1:] == ["bert"]:
-        write_bert(folder / "bert.h5", False, "gelu", False)
-        write_bert(folder / "bert_lamb.h5", False, "gelu_new", True)
-        write_bert(folder / "roberta.h5", True, "gelu", False)
-        return
-    if sys.argv[1:] == ["llama"]:
-        write_llama(folder / "llama.h5")
-        return
-    if sys.argv[1:] == ["heads"]:
-        from reference_heads import write_heads, write_lora_heads
-        write_heads(folder / "heads.h5")
-        write_lora_heads(folder / "heads_lora.h5")
-        return
-    if sys.argv[1:] == ["lora"]:
-        from reference_adapters import write_adapters
-        write_adapters(folder)
-        return
-    if sys.argv[1:] == ["beams"]:
-        write_beams(folder / "beams.h5")
-        return
-    if sys.argv[1:] == ["pretrained"]:
-        write_pretrained(folder / "pretrained")
-        write_model_folders(folder / "pretrained")
-        from reference_adapters import write_adapter_folders
-        write_adapter_folders(folder / "pretrained")
-        return
-    if sys.argv[1:] == ["reward"]:
-        from reference_reward import write_reward
-        write_reward(folder / "reward.h5")
-        return
-    if sys.argv[1:] == ["dpo"]:
-        write_dpo(folder / "dpo.h5")
-        return
-    if sys.argv[1:] == ["sft"]:
-        write_sft(folder / "sft")
-        return
+def write_gpt2(folder):
     write(folder / "gpt2_tanh.h5", "tanh", False)
     write(folder / "gpt2_erf_documents.h5", "none", True)
+
+
+def write_encoders(folder):
+    write_bert(folder / "bert.h5", False, "gelu", False)
+    write_bert(folder / "bert_lamb.h5", False, "gelu_new", True)
+    write_bert(folder / "roberta.h5", True, "gelu", False)
+
+
+def write_task_heads(folder):
+    from reference_heads import write_heads, write_lora_heads
+    write_heads(folder / "heads.h5")
+    write_lora_heads(folder / "heads_lora.h5")
+
+
+def write_lora(folder):
+    from reference_adapters import write_adapters
+    write_adapters(folder)
+
+
+def write_folders(folder):
+    from reference_adapters import write_adapter_folders
+    write_pretrained(folder / "pretrained")
+    write_model_folders(folder / "pretrained")
+    write_adapter_folders(folder / "pretrained")
+
+
+def write_rewards(folder):
+    from reference_reward import write_reward
+    write_reward(folder / "reward.h5")
+
+
+MAKERS = {
+    "gpt2": write_gpt2,
+    "lamb": lambda folder: write(folder / "gpt2_lamb.h5", "tanh", False, lamb=True),
+    "bert": write_encoders,
+    "llama": lambda folder: write_llama(folder / "llama.h5"),
+    "heads": write_task_heads,
+    "lora": write_lora,
+    "beams": lambda folder: write_beams(folder / "beams.h5"),
+    "pretrained": write_folders,
+    "dpo": lambda folder: write_dpo(folder / "dpo.h5"),
+    "reward": write_rewards,
+    "sft": lambda folder: write_sft(folder / "sft"),
+}
+
+
+def main():
+    name = sys.argv[1] if len(sys.argv) > 1 else "gpt2"
+    if name not in MAKERS or len(sys.argv) > 2:
+        sys.exit(f"one of {', '.join(MAKERS)}, not {' '.join(sys.argv[1:])}")
+    MAKERS[name](pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 import torch
 
-from reference_steps import (ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, tiny_llama,
-                             write_steps)
+from reference_steps import (ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of,
+                             tiny_llama, write_steps)
 
 
 def gpt2():
@@ -35,7 +35,7 @@ def write(path, make, rank, alpha, targets):
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
     optimizer = torch.optim.AdamW(adapters.values(), weight_decay=DECAY, **ADAMW)
     settings.update(adapter_rank=rank, adapter_alpha=alpha)
-    write_steps(path, model, settings, base, adapters, tokens, optimizer)
+    write_steps(path, logits_of(model), settings, base, adapters, tokens, optimizer)
 
 
 def write_adapter_folders(folder):

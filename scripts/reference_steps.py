@@ -27,22 +27,34 @@ def tiny_llama():
     return model, settings
 
 
-def write_steps(path, model, settings, frozen, trained, tokens, optimizer):
-    """The model's first logits and gradients, and STEPS steps with clipping by the global norm, of rows without documents."""
+def logits_of(model):
+    """A model of transformers as write_steps wants it."""
+    return lambda ids: model(ids, use_cache=False).logits
+
+
+def plain_rows():
+    """Rows without documents: each token's position, whether its prediction is ignored, and where pieces begin."""
+    return dict(positions=torch.arange(TOKENS).repeat(BATCH, 1), ignored=torch.zeros(BATCH, TOKENS, dtype=torch.bool),
+                starts=[b * TOKENS for b in range(BATCH)])
+
+
+def write_steps(path, forward, settings, frozen, trained, tokens, optimizer, rows=None):
+    """The first logits and gradients of a model, forward(ids) -> logits, and STEPS steps with clipping by the global norm."""
+    rows = rows or plain_rows()
     with h5py.File(path, "w") as f:
         f.attrs.update(settings, layers=LAYERS, width=WIDTH, positions=POSITIONS, vocabulary=VOCABULARY, batch=BATCH,
                        tokens=TOKENS, steps=STEPS, learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0],
                        beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP)
         f["ids"] = tokens.numpy().astype(np.int32)
-        f["positions"] = np.tile(np.arange(TOKENS, dtype=np.int32), (BATCH, 1))
-        f["ignored"] = np.zeros((BATCH, TOKENS), np.int32)
-        f["starts"] = np.arange(BATCH, dtype=np.int32) * TOKENS
+        for name, values in rows.items():
+            f[name] = np.array(values, np.int32)
         for name, t in {**frozen, **trained}.items():
             f["weights/" + name] = t.detach().numpy().astype(np.float32)
         losses, norms = [], []
         for step in range(STEPS):
-            logits = model(tokens[step, :, :-1], use_cache=False).logits
-            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[step, :, 1:].reshape(-1))
+            logits = forward(tokens[step, :, :-1])
+            targets = tokens[step, :, 1:].masked_fill(rows["ignored"], -100)
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
             optimizer.zero_grad()
             loss.backward()
             if step == 0:

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/cores.h"
 #include "base/thread.h"
 #include "datasets/prepare_impl.h"
 
@@ -78,8 +78,7 @@ static status fill_ring(struct ring *r, int workers)
 status ring_open(const struct ring_work *work, void *user, int workers, struct ring **out)
 {
     *out = NULL;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    workers = workers > 0 ? workers : cores > 0 ? (int)cores : 1;
+    workers = workers > 0 ? workers : cores_allowed();
     struct ring *r = calloc(1, sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory: encoding threads");
     r->work = work;

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/cores.h"
 #include "comm/mesh.h"
 #include "comm/partition.h"
 #include "datasets/loader.h"
@@ -35,12 +35,11 @@ const char *plan_part_name(enum plan_part part)
 /* What a rank occupies besides its tensors: the libraries' code and data, oneDNN's generated code, and
  * MPI's buffers where there are several ranks.
  *
- * Measured as the peak resident memory of 14 runs less the rest of their plans, on Debian 12 with 2
- * cores: 41 to 49 MB for 1 rank, 52 to 57 MB for 2 (0.8 to 11 million parameters). These are the upper
- * ends: a run should not use more than its plan says. */
+ * Measured as the peak resident memory of 25 runs less the rest of their plans, on Debian 12 with 2 cores: 28 to 49
+ * MB for 1 rank, 46 to 61 for 2 (0.8 to 45 million parameters; least where all is small and in bf16). */
 static int64_t program_bytes(int ranks)
 {
-    return (ranks > 1 ? INT64_C(56) : INT64_C(48)) << 20;
+    return (ranks > 1 ? INT64_C(52) : INT64_C(40)) << 20;
 }
 
 /* A checkpoint is written in chunks of at most so much; the writer and HDF5 hold four copies of one. */
@@ -237,7 +236,7 @@ static int threads_of(const struct recipe *r, int ranks)
     if (r->parallel.threads > 0) {
         return (int)r->parallel.threads;
     }
-    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks;
+    int threads = cores_allowed() / ranks;
     return threads > 0 ? threads : 1;
 }
 

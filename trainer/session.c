@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "comm/comm_device.h"
@@ -170,18 +171,19 @@ struct kernels_limits session_limits(const struct model_config *config, int tens
     };
 }
 
-/* Where a rank may run. */
+/* Where a rank may run, and how many cores the quota of its control group pays for (0: no quota). */
 struct cores {
     char host[64];
     cpu_set_t set;
+    int64_t quota;
 };
 
 /* CPU threads of this rank: the recipe's, else its share of the cores that it may use. Ranks of one host whose sets of
  * cores are the same (nothing bound them) divide the set. */
 static status count_threads(const struct recipe *recipe, struct comm *world, int *out)
 {
-    int ranks = comm_size(world), sharing = 0;
-    struct cores mine = {.host = ""}, *all = calloc((size_t)ranks, sizeof *all);
+    int ranks = comm_size(world), sharing = 0, neighbours = 0;
+    struct cores mine = {.quota = cores_quota("")}, *all = calloc((size_t)ranks, sizeof *all);
     REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks", ranks);
     CPU_ZERO(&mine.set);
     (void)gethostname(mine.host, sizeof mine.host - 1);
@@ -191,9 +193,12 @@ static status count_threads(const struct recipe *recipe, struct comm *world, int
     status result = comm_all_gather_bytes(world, all, &mine, sizeof mine);
     for (int i = 0; i < ranks; i++) {
         sharing += memcmp(&all[i], &mine, sizeof mine) == 0;
+        neighbours += strcmp(all[i].host, mine.host) == 0;
     }
     free(all);
     int share = CPU_COUNT(&mine.set) / (sharing > 0 ? sharing : 1);
+    int paid = (int)mine.quota / (neighbours > 0 ? neighbours : 1);
+    share = mine.quota > 0 && paid < share ? paid : share;
     *out = recipe->parallel.threads > 0 ? (int)recipe->parallel.threads : share > 0 ? share : 1;
     return result;
 }

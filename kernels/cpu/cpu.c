@@ -1,13 +1,11 @@
 /* The CPU's context: which instruction set, how many threads, how much working memory. */
-#define _GNU_SOURCE
 #include "kernels/cpu/cpu.h"
 
-#include <omp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "kernels/cpu/matmul.h"
 
 extern const struct cpu_variant CPU_JOIN(baseline, variant);
@@ -74,15 +72,6 @@ static status choose(const struct cpu_variant **out)
           wanted);
 }
 
-static int available_threads(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
-        return CPU_COUNT(&set);
-    }
-    return omp_get_num_procs();
-}
-
 static bool supports(enum dtype dtype)
 {
     return matmul_supports(dtype);
@@ -96,7 +85,7 @@ static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_
 
 size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
-    int count = threads > 0 ? threads : available_threads();
+    int count = threads > 0 ? threads : cores_allowed();
     return scratch_bytes(dtype, count, limits) + matmul_library_bytes(dtype, count, limits);
 }
 
@@ -121,7 +110,7 @@ static status create(struct kernels *k, int threads)
     struct cpu *cpu = calloc(1, sizeof *cpu);
     REQUIRE(cpu != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
     k->state = cpu;
-    k->threads = threads > 0 ? threads : available_threads();
+    k->threads = threads > 0 ? threads : cores_allowed();
     status result = STATUS_OK;
     TRY_GOTO(result, fail, choose(&cpu->variant));
     k->table = cpu->variant->table;

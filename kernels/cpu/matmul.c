@@ -480,10 +480,15 @@ enum { F32_INNER_LONG = 1024, BF16_INNER_LONG = 4096 };
 
 size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
-    enum { PANEL_FLOATS = 64 * 1024, MORE = 4096 };
+    /* Measured at widths of 128 to 768: a call's panels are those of a block of 384 (bf16: 512) of the inner size
+     * and some columns, freed behind it; malloc holds about ten of a thread, between what was made with the first
+     * step's products. */
+    enum { COLUMNS = 160, DEPTH = 384, BF16_DEPTH = 512, HELD = 10 };
     int64_t rows = limits->rows < UNIT_ROWS ? limits->rows : UNIT_ROWS;
-    int64_t floats = dtype == DTYPE_F32 ? PANEL_FLOATS : rows * UNIT_COLUMNS;
-    return (size_t)threads * ((size_t)floats * sizeof(float) + MORE);
+    int64_t depth = dtype == DTYPE_F32 ? DEPTH : BF16_DEPTH, inner = limits->width * 3 / 4;
+    int64_t panels = (rows + COLUMNS) * (inner < depth ? inner : depth);
+    size_t sums = dtype == DTYPE_F32 ? 0 : (size_t)(rows * UNIT_COLUMNS) * sizeof(float);
+    return (size_t)threads * (sums + HELD * (size_t)panels * dtype_bytes(dtype));
 }
 
 size_t matmul_taken_bytes(const struct kernels *k)

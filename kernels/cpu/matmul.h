@@ -14,7 +14,7 @@ const char *matmul_description(void);
 bool matmul_supports(enum dtype dtype);
 
 /* matmul_library_bytes - what the library works in at most, on all threads: measured with oneDNN 2.6.3, which keeps
- * a unit's sums in f32 where it stores bf16, and copies a panel of b where all is f32. */
+ * a unit's sums in f32 where it stores bf16, and packs panels of both matrices. */
 size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
 
 /* matmul_taken_bytes - what it has asked for so far. */

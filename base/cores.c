@@ -1,0 +1,104 @@
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "base/cores.h"
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+enum { LINE_BYTES = 4096 };
+
+/* How many numbers a file of the kernel begins with, two at most; "max" is none. */
+static int read_numbers(const char *folder, const char *name, long long *first, long long *second)
+{
+    char path[FILE_PATH_BYTES + 32];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return 0;
+    }
+    int found = fscanf(file, "%lld %lld", first, second);
+    fclose(file);
+    return found;
+}
+
+/* The quota of one group: of version 2 in cpu.max, of version 1 in two files. */
+static int group_quota(const char *folder)
+{
+    long long quota = -1, period = 0, unused;
+    if (read_numbers(folder, "cpu.max", &quota, &period) != 2) {
+        quota = -1;
+        if (read_numbers(folder, "cpu.cfs_quota_us", &quota, &unused) != 1 ||
+            read_numbers(folder, "cpu.cfs_period_us", &period, &unused) != 1) {
+            return 0;
+        }
+    }
+    bool limited = quota > 0 && period > 0 && quota / period < CPU_SETSIZE;
+    return limited ? (int)((quota + period - 1) / period) : 0;
+}
+
+/* The group and all that it lies in; in a container what lies above its mount is not there, and passed over. */
+static int smallest_quota(char *folder, size_t top)
+{
+    int least = 0;
+    for (;;) {
+        int quota = group_quota(folder);
+        least = quota > 0 && (least == 0 || quota < least) ? quota : least;
+        char *slash = strrchr(folder, '/');
+        if (slash == NULL || slash < folder + top) {
+            return least;
+        }
+        *slash = '\0';
+    }
+}
+
+/* Whether a line of /proc/self/cgroup is of the group that has the processors' quota, and where it is mounted. */
+static bool has_processors(const char *controllers, const char **mount)
+{
+    *mount = controllers[0] == '\0' ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
+    char list[LINE_BYTES + 2];
+    snprintf(list, sizeof list, ",%s,", controllers);
+    return controllers[0] == '\0' || strstr(list, ",cpu,") != NULL;
+}
+
+int cores_quota(const char *root)
+{
+    char path[FILE_PATH_BYTES], line[LINE_BYTES];
+    int least = 0;
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return 0;
+    }
+    while (fgets(line, sizeof line, file) != NULL) { /* number:controllers:/group */
+        char *controllers = strchr(line, ':'), *group;
+        const char *mount;
+        line[strcspn(line, "\n")] = '\0';
+        if (controllers == NULL || (group = strchr(controllers + 1, ':')) == NULL) {
+            continue;
+        }
+        *group++ = '\0';
+        if (!has_processors(controllers + 1, &mount)) {
+            continue;
+        }
+        int top = snprintf(path, sizeof path, "%s%s", root, mount);
+        snprintf(path + top, sizeof path - (size_t)top, "%s", strcmp(group, "/") == 0 ? "" : group);
+        int quota = smallest_quota(path, (size_t)top);
+        least = quota > 0 && (least == 0 || quota < least) ? quota : least;
+    }
+    fclose(file);
+    return least;
+}
+
+int cores_allowed(void)
+{
+    cpu_set_t set;
+    bool known = sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0;
+    long cores = known ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    int quota = cores_quota("");
+    cores = quota > 0 && quota < cores ? quota : cores;
+    return cores > 0 ? (int)cores : 1;
+}

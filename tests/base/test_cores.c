@@ -1,0 +1,112 @@
+/* Cores that a quota of a control group pays for, in both versions' files, as they lie in a root folder made here. */
+#define _GNU_SOURCE /* sched_setaffinity */
+#include <sched.h>
+#include <unistd.h>
+
+#include "base/cores.h"
+#include "tests/datasets/folder.h"
+
+/* A file of the made root, with its folders. */
+static void put(const char *name, const char *text)
+{
+    char path[FILE_PATH_BYTES];
+    CHECK_OK(file_join(path, folder_path, name));
+    char *slash = strrchr(path, '/');
+    *slash = '\0';
+    CHECK_OK(file_make_folders(path));
+    *slash = '/';
+    CHECK_OK(file_write(path, text, strlen(text)));
+}
+
+/* What is found where the process is in `groups`, and these files hold these texts. */
+static int found(const char *groups, const char *const files[][2])
+{
+    folder_remove();
+    put("proc/self/cgroup", groups);
+    for (int i = 0; files[i][0] != NULL; i++) {
+        char name[256];
+        snprintf(name, sizeof name, "sys/fs/cgroup/%s", files[i][0]);
+        put(name, files[i][1]);
+    }
+    return cores_quota(folder_path);
+}
+
+#define FILES(...)                                                                                 \
+    (const char *const[][2])                                                                       \
+    {                                                                                              \
+        __VA_ARGS__,                                                                               \
+        {                                                                                          \
+            NULL, NULL                                                                             \
+        }                                                                                          \
+    }
+
+static void test_version_2(void)
+{
+    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "200000 100000\n"})), 2);
+    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "150000 100000\n"})), 2); /* up */
+    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "10000 100000\n"})), 1);
+    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "max 100000\n"})), 0);
+    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.stat", "usage_usec 5\n"})), 0);
+    /* the smallest of the group and what it lies in */
+    CHECK_EQUAL(found("0::/a/b\n",
+                      FILES({"a/b/cpu.max", "max 100000\n"}, {"a/cpu.max", "300000 100000\n"})),
+                3);
+    CHECK_EQUAL(found("0::/a/b\n",
+                      FILES({"a/b/cpu.max", "400000 100000\n"}, {"a/cpu.max", "300000 100000\n"})),
+                3);
+    /* in a container: the group's own files lie at the top, whatever its path outside */
+    CHECK_EQUAL(found("0::/\n", FILES({"cpu.max", "400000 100000\n"})), 4);
+    CHECK_EQUAL(found("0::/../../x.slice\n", FILES({"cpu.max", "400000 100000\n"})), 4);
+}
+
+static void test_version_1(void)
+{
+    const char *groups = "3:cpuset:/s\n2:cpuacct,cpu:/job\n1:name=systemd:/\n0::/\n";
+    CHECK_EQUAL(found(groups, FILES({"cpu/job/cpu.cfs_quota_us", "250000\n"},
+                                    {"cpu/job/cpu.cfs_period_us", "50000\n"})),
+                5);
+    CHECK_EQUAL(found(groups, FILES({"cpu/job/cpu.cfs_quota_us", "-1\n"},
+                                    {"cpu/job/cpu.cfs_period_us", "100000\n"})),
+                0);
+    CHECK_EQUAL(found(groups, FILES({"cpu/cpu.cfs_quota_us", "100000\n"},
+                                    {"cpu/cpu.cfs_period_us", "100000\n"})),
+                1);
+    CHECK_EQUAL(found("2:cpuset:/job\n", FILES({"cpu/job/cpu.cfs_quota_us", "100000\n"},
+                                               {"cpu/job/cpu.cfs_period_us", "100000\n"})),
+                0); /* not its group */
+}
+
+static void test_no_sense(void)
+{
+    CHECK_EQUAL(found("0::/a\n", FILES({"a/cpu.max", "100000 0\n"})), 0);
+    CHECK_EQUAL(found("0::/a\n", FILES({"a/cpu.max", "-5 100000\n"})), 0);
+    CHECK_EQUAL(found("0::/a\n", FILES({"a/cpu.max", "9223372036854775807 1\n"})), 0);
+    CHECK_EQUAL(found("no group\n::\n0\n", FILES({"a/cpu.max", "100000 100000\n"})), 0);
+    folder_remove();
+    CHECK_EQUAL(cores_quota(folder_path), 0);
+}
+
+static void test_allowed(void)
+{
+    cpu_set_t all, one;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    CHECK(cores_allowed() >= 1 && cores_allowed() <= CPU_COUNT(&all));
+    int first = 0;
+    while (!CPU_ISSET(first, &all)) {
+        first++;
+    }
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    CHECK_EQUAL(cores_allowed(), 1);
+}
+
+int main(void)
+{
+    folder_make();
+    test_version_2();
+    test_version_1();
+    test_no_sense();
+    test_allowed();
+    return 0;
+}

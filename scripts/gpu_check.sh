@@ -336,7 +336,7 @@ model_overrides() { # MODEL
     bert_large_phase2) echo objective=mlm model.architecture=bert model.num_layers=24 model.hidden_size=1024 \
         model.num_heads=16 model.intermediate_size=4096 model.max_position_embeddings=512 model.vocab_size=30522 \
         data.sequence_length=512 batch.global_size=64 batch.micro_size=64 ;;
-    llama_1b) echo model.architecture=llama model.num_layers=16 model.hidden_size=2048 model.num_heads=32 \
+    llama_1b) echo model.architecture=llama model.num_layers=16 model.hidden_size=2048 model.num_heads=32 model.num_kv_heads=8 \
         model.intermediate_size=8192 model.max_position_embeddings=4096 model.vocab_size=128256 \
         data.sequence_length=4096 batch.global_size=8 batch.micro_size=8 ;;
     esac

@@ -6,6 +6,7 @@ check=${BIREME_SOURCE_DIR:?}/scripts/gpu_check.sh
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
+program=${BIREME_PROGRAM:?}
 unset BIREME_PROGRAM
 
 fail() {
@@ -128,6 +129,18 @@ E2
     says operations failed 'below its goal'
     PRETENDED=500000 checked 1 --only gpt2_124m out
     says gpt2_124m failed 'below the goal of 0.45 MFU'
+
+    # Bireme and PyTorch have the same models: a token's FLOPs differ by the padding of vocabularies and a masked token
+    printf 'objective: clm\ndata: {tokenizer: none, train: none}\ntrain: {max_steps: 1, device: cpu}\n' >plan.yaml
+    # shellcheck source=/dev/null
+    . <(sed -n '/^model_overrides()/,/^}/p' "$check")
+    for model in gpt2_124m gpt2_1558m bert_large_phase1 bert_large_phase2 llama_1b; do
+        # shellcheck disable=SC2046 # words of overrides
+        "$program" plan plan.yaml --json model.vocab_size=50257 $(model_overrides $model) >out/plan 2>told || fail "no plan of $model"
+        awk -v a="$(sed -n 's/.*"flops_per_token": *\([0-9.]*\).*/\1/p' out/plan)" \
+            -v b="$(python3 "$BIREME_SOURCE_DIR/scripts/bench_gpu.py" flops $model | cut -d' ' -f1)" \
+            'BEGIN { d = a / b - 1; exit !(d < 2e-3 && d > -2e-3) }' || fail "$model is another one in bench_gpu.py"
+    done
 
     # and of a pretended PyTorch, which compiles in time or does not
     cat >bin/torch <<'E2'

@@ -42,6 +42,12 @@ uint64_t random_u64(uint64_t key, uint64_t index)
     return low64(block_at(key, index, 0));
 }
 
+uint32_t random_half(uint64_t key, uint64_t index)
+{
+    uint32_t word = block_at(key, index / 8, 0).word[index % 8 / 2];
+    return index % 2 == 0 ? word & 0xffffu : word >> 16;
+}
+
 uint64_t random_below(uint64_t key, uint64_t index, uint64_t bound)
 {
     return (uint64_t)(((unsigned __int128)random_u64(key, index) * bound) >> 64);

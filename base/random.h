@@ -25,6 +25,7 @@ enum random_purpose {
     RANDOM_TEST,
     RANDOM_PAIRS,
     RANDOM_PACKING,
+    RANDOM_ROUNDING,
 };
 
 /* random_key - a 64-bit key from (seed, purpose, a, b); equal inputs give equal keys. */
@@ -32,6 +33,10 @@ uint64_t random_key(uint64_t seed, enum random_purpose purpose, uint64_t a, uint
 
 /* random_u64 - 64 random bits, element `index` of the stream `key`. */
 uint64_t random_u64(uint64_t key, uint64_t index);
+
+/* random_half - 16 random bits, element `index` of the stream `key`. Eight elements, from a multiple of eight on, share
+ * a block of the generator: the two halves of its words, the lower first. */
+uint32_t random_half(uint64_t key, uint64_t index);
 
 /* random_below - an integer in [0, bound), unbiased to 2^-64; bound > 0. */
 uint64_t random_below(uint64_t key, uint64_t index, uint64_t bound);

@@ -80,3 +80,13 @@ static inline bf16 f32_to_bf16(float x)
     }
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
+
+/* f32_to_bf16_drawn - round up or down by 16 bits that were drawn: over all of them x is the mean, subnormal numbers
+ * included, and what bf16 holds stays. Beyond the largest finite number there is no mean to keep: as to nearest. */
+static inline bf16 f32_to_bf16_drawn(float x, uint32_t half)
+{
+    const uint32_t largest = 0x7f7f0000u;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7fffffffu) >= largest ? f32_to_bf16(x) : (bf16)((bits + half) >> 16);
+}

@@ -522,6 +522,16 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 
 /* ---- flat slices ---- */
 
+static status require_rounding(const char *operation, const struct rounding *r)
+{
+    REQUIRE(!r->stochastic ||
+                (r->first >= 0 && r->offset >= 0 && r->columns > 0 && r->pitch >= r->columns),
+            STATUS_INTERNAL, "%s: rounds element %lld of %lld columns in %lld, from %lld on",
+            operation, (long long)r->offset, (long long)r->columns, (long long)r->pitch,
+            (long long)r->first);
+    return STATUS_OK;
+}
+
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings)
 {
@@ -533,6 +543,7 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment
     PRESENT(moment1);
     PRESENT(moment2);
     PRESENT(gradient);
+    TRY(require_rounding("adamw_update", &settings->rounding));
     DISPATCH(k, adamw_update, 14.0 * (double)count, (double)count * (copy == NULL ? 28.0 : 30.0), k,
              weights, copy, moment1, moment2, gradient, count, settings);
 }
@@ -558,8 +569,20 @@ status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *mo
     PRESENT(weights);
     PRESENT(moment1);
     PRESENT(moment2);
+    TRY(require_rounding("lamb_apply", &settings->rounding));
     DISPATCH(k, lamb_apply, 8.0 * (double)count, (double)count * (copy == NULL ? 16.0 : 18.0), k,
              weights, copy, moment1, moment2, count, settings);
+}
+
+status weights_round(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
+                     const struct rounding *rounding)
+{
+    REQUIRE(count > 0, STATUS_INTERNAL, "weights_round: %lld elements", (long long)count);
+    PRESENT(copy);
+    PRESENT(weights);
+    TRY(require_rounding("weights_round", rounding));
+    DISPATCH(k, weights_round, (double)count, 6.0 * (double)count, k, copy, weights, count,
+             rounding);
 }
 
 status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)

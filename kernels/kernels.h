@@ -358,11 +358,23 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 
 /* ---- flat slices: optimizer and sums ---- */
 
+/* How weights become their bf16 copy: to nearest even, or at random up or down so that the mean is kept
+ * (f32_to_bf16_drawn). Element i of a slice draws random_half(key, index) with its index in the whole parameter,
+ * first + e / columns * pitch + e % columns for e = offset + i: the same bits however the parameter is shared out. */
+struct rounding {
+    bool stochastic;
+    uint64_t key;           /* random_key(seed, RANDOM_ROUNDING, step, parameter) */
+    int64_t first;          /* index of the first element of a rectangle that the slice lies in */
+    int64_t offset;         /* the slice's first element, counted in the rectangle */
+    int64_t columns, pitch; /* elements of the rectangle's rows, and of the whole's */
+};
+
 struct adamw {
     float learning_rate, beta1, beta2, epsilon, weight_decay;
     float gradient_scale; /* 1 / tokens, times the clipping factor */
     float correction1;    /* 1 - beta1^t */
     float correction2;    /* 1 - beta2^t */
+    struct rounding rounding;
 };
 
 /* adamw_update - one step over `count` elements in one pass.
@@ -392,6 +404,12 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, float
  * Shapes    as adamw_update's */
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
                   const float *moment2, int64_t count, const struct adamw *settings);
+
+/* weights_round - the bf16 copy of weights alone, as adamw_update and lamb_apply make it.
+ *
+ * Shapes    copy bf16 [count], weights f32 [count] */
+status weights_round(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
+                     const struct rounding *rounding);
 
 /* sum_of_squares - of f32 [count] in double precision with a fixed order; NaN or infinity in any
  * element comes out as such. out: f64 on the device. */

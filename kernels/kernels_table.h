@@ -32,6 +32,7 @@
     X(adamw_update)                                                                                \
     X(lamb_moments)                                                                                \
     X(lamb_apply)                                                                                  \
+    X(weights_round)                                                                               \
     X(sum_of_squares)                                                                              \
     X(tally_rows)                                                                                  \
     X(floats_add)                                                                                  \

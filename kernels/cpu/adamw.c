@@ -4,9 +4,10 @@
  *   g = scale gradient;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
  *   w -= rate (m / c1 / (sqrt(v / c2) + epsilon) + decay w)
  *
- * Each element is by itself, so threads and the order do not matter. */
+ * Each element is by itself, so threads and the order do not matter. A stochastically rounded copy is made piece by
+ * piece behind the update, from weights that are in the cache still. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rounding.h"
 
 enum { PIECE = 4096 }; /* elements; a whole number of vectors and cache lines */
 
@@ -84,11 +85,17 @@ status CPU(adamw_update)(struct kernels *k, float *weights, bf16 *copy, float *m
                          float *moment2, const float *gradient, int64_t count,
                          const struct adamw *settings)
 {
-    struct slice slice = {weights, copy, moment1, moment2, gradient};
+    const struct rounding *rounding = &settings->rounding;
+    bool draws = copy != NULL && rounding->stochastic;
+    struct slice slice = {weights, draws ? NULL : copy, moment1, moment2, gradient};
     struct factors factors = factors_of(settings);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > PIECE)
     for (int64_t first = 0; first < count; first += PIECE) {
-        update_piece(&slice, first, first + PIECE < count ? first + PIECE : count, &factors);
+        int64_t last = first + PIECE < count ? first + PIECE : count;
+        update_piece(&slice, first, last, &factors);
+        if (draws) {
+            rounding_run(copy, weights, first, last, rounding);
+        }
     }
     return STATUS_OK;
 }

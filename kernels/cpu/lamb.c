@@ -9,7 +9,7 @@
  * tiles of u that stay in the cache. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/reduce.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rounding.h"
 
 enum { TILE = 1024 }; /* elements; a whole number of vectors */
 
@@ -101,19 +101,34 @@ status CPU(lamb_moments)(struct kernels *k, double *sums, const float *weights, 
     return STATUS_OK;
 }
 
+/* New weights of a tile; the copy to nearest, NULL: none here. */
+static void apply_tile(float *weights, bf16 *copy, const float *moment1, const float *moment2,
+                       int64_t first, int64_t last, const struct factors *f)
+{
+    for (int64_t i = first; i < last; i += VECTOR_LANES) {
+        vector m = vector_get(moment1, DTYPE_F32, i, last - i);
+        vector v = vector_get(moment2, DTYPE_F32, i, last - i);
+        vector w = vector_get(weights, DTYPE_F32, i, last - i);
+        w -= f->rate * direction(w, m, v, f);
+        vector_put(weights, DTYPE_F32, i, w, last - i);
+        if (copy != NULL) {
+            vector_put(copy, DTYPE_BF16, i, w, last - i);
+        }
+    }
+}
+
 status CPU(lamb_apply)(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
                        const float *moment2, int64_t count, const struct adamw *settings)
 {
+    const struct rounding *rounding = &settings->rounding;
+    bool draws = copy != NULL && rounding->stochastic;
     struct factors f = factors_of(settings);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > TILE)
-    for (int64_t i = 0; i < count; i += VECTOR_LANES) {
-        vector m = vector_get(moment1, DTYPE_F32, i, count - i);
-        vector v = vector_get(moment2, DTYPE_F32, i, count - i);
-        vector w = vector_get(weights, DTYPE_F32, i, count - i);
-        w -= f.rate * direction(w, m, v, &f);
-        vector_put(weights, DTYPE_F32, i, w, count - i);
-        if (copy != NULL) {
-            vector_put(copy, DTYPE_BF16, i, w, count - i);
+    for (int64_t first = 0; first < count; first += TILE) {
+        int64_t last = first + TILE < count ? first + TILE : count;
+        apply_tile(weights, draws ? NULL : copy, moment1, moment2, first, last, &f);
+        if (draws) {
+            rounding_run(copy, weights, first, last, rounding);
         }
     }
     return STATUS_OK;

@@ -591,6 +591,24 @@ void reference_classifier_run(double *losses, int32_t *best, struct tensor dx, s
 
 /* ---- flat slices ---- */
 
+static bf16 rounded(float weight, const struct rounding *r, int64_t i)
+{
+    if (!r->stochastic) {
+        return f32_to_bf16(weight);
+    }
+    int64_t row = (r->offset + i) / r->columns, column = (r->offset + i) % r->columns;
+    int64_t index = r->first + row * r->pitch + column;
+    return f32_to_bf16_drawn(weight, random_half(r->key, (uint64_t)index));
+}
+
+void reference_weights_round(bf16 *copy, const float *weights, int64_t count,
+                             const struct rounding *rounding)
+{
+    for (int64_t i = 0; i < count; i++) {
+        copy[i] = rounded(weights[i], rounding, i);
+    }
+}
+
 void reference_adamw_update(float *weights, bf16 *copy, float *moment1, float *moment2,
                             const float *gradient, int64_t count, const struct adamw *s)
 {
@@ -605,7 +623,7 @@ void reference_adamw_update(float *weights, bf16 *copy, float *moment1, float *m
         moment2[i] = (float)v;
         weights[i] = (float)w;
         if (copy != NULL) {
-            copy[i] = f32_to_bf16(weights[i]);
+            copy[i] = rounded(weights[i], &s->rounding, i);
         }
     }
 }
@@ -636,7 +654,7 @@ void reference_lamb_apply(float *weights, bf16 *copy, const float *moment1, cons
         double u = lamb_direction(weights[i], moment1[i], moment2[i], s);
         weights[i] = (float)(weights[i] - s->learning_rate * u);
         if (copy != NULL) {
-            copy[i] = f32_to_bf16(weights[i]);
+            copy[i] = rounded(weights[i], &s->rounding, i);
         }
     }
 }

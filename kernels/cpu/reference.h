@@ -75,6 +75,8 @@ void reference_lamb_moments(double *sums, const float *weights, float *moment1, 
                             const float *gradient, int64_t count, const struct adamw *settings);
 void reference_lamb_apply(float *weights, bf16 *copy, const float *moment1, const float *moment2,
                           int64_t count, const struct adamw *settings);
+void reference_weights_round(bf16 *copy, const float *weights, int64_t count,
+                             const struct rounding *rounding);
 double reference_sum_of_squares(const float *x, int64_t count);
 double reference_sum_of_floats(const float *x, int64_t count);
 void reference_convert(struct tensor to, struct tensor from);

@@ -50,6 +50,7 @@ const struct cpu_variant CPU(variant) = {
             .adamw_update = CPU(adamw_update),
             .lamb_moments = CPU(lamb_moments),
             .lamb_apply = CPU(lamb_apply),
+            .weights_round = CPU(weights_round),
             .sum_of_squares = CPU(sum_of_squares),
             .tally_rows = CPU(tally_rows),
             .floats_add = CPU(floats_add),

@@ -5,7 +5,7 @@
  *   w -= learning_rate (m / c1 / (sqrt(v / c2) + epsilon) + weight_decay w)
  *
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
-#include "kernels/cuda/operation.cuh"
+#include "kernels/cuda/rounding.cuh"
 
 enum { ADAMW_THREADS = 256 };
 
@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     store_eight<WIDE>(p.moment1 + at, m, left);
     store_eight<WIDE>(p.moment2 + at, v, left);
     if (p.copy != nullptr) {
+        rounding_eight(w, s.rounding, at);
         store_eight<WIDE>(p.copy + at, w, left);
     }
 }
@@ -75,5 +76,7 @@ extern "C" status cuda_adamw_update(struct kernels *k, float *weights, bf16 *cop
     TRY(run(k, p, *settings, true));
     p = {weights + whole, moment1 + whole, moment2 + whole, gradient + whole, copy, count - whole};
     p.copy = copy == NULL ? NULL : copy + whole;
-    return run(k, p, *settings, false);
+    struct adamw rest = *settings;
+    rest.rounding.offset += whole;
+    return run(k, p, rest, false);
 }

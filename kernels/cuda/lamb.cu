@@ -8,7 +8,7 @@
  * that depends on the length alone.
  *
  * Source    You et al. 2019, arXiv:1904.00962 */
-#include "kernels/cuda/operation.cuh"
+#include "kernels/cuda/rounding.cuh"
 
 enum { LAMB_THREADS = 256 };
 
@@ -88,6 +88,7 @@ GPU_INLINE void apply_eight(const struct lamb_slices &p, const struct adamw &s, 
     }
     store_eight<WIDE>(p.weights + at, w, left);
     if (p.copy != nullptr) {
+        rounding_eight(w, s.rounding, at);
         store_eight<WIDE>(p.copy + at, w, left);
     }
 }

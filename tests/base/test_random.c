@@ -25,6 +25,17 @@ static void test_philox_vectors(void)
     }
 }
 
+static void test_halves(void)
+{
+    const uint64_t key = 0x0123456789abcdef, first = UINT64_C(8) << 40;
+    struct random_block counter = {{0, 256, 0, 0}}; /* the eight elements' number: 2^40 */
+    struct random_block block = random_philox(counter, 0x89abcdef, 0x01234567);
+    for (uint64_t i = 0; i < 8; i++) {
+        CHECK_EQUAL(random_half(key, first + i), block.word[i / 2] >> (i % 2 * 16) & 0xffff);
+    }
+    CHECK(random_half(key, first + 8) != random_half(key, first));
+}
+
 static void test_permutation(uint64_t count)
 {
     unsigned char *seen = calloc(count, 1);
@@ -75,6 +86,7 @@ static void test_keys_differ(void)
 int main(void)
 {
     test_philox_vectors();
+    test_halves();
     static const uint64_t counts[] = {1, 2, 3, 5, 16, 17, 1000, 4096, 100003};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         test_permutation(counts[i]);

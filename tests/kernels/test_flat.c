@@ -1,4 +1,4 @@
-/* Flat slices: AdamW, sums in a fixed order, conversion between the storage types. */
+/* Flat slices: AdamW, LAMB, their rounded copies, sums in a fixed order, conversion between the storage types. */
 #include "tests/kernels/operation.h"
 
 static const int64_t counts[] = {1, 3, 16, 17, 4095, 4096, 4099, 16384, 16385, 100003};
@@ -140,6 +140,159 @@ static void test_lamb_nan(struct kernels *k)
                           40, &settings));
     CHECK(isnan(sums[1]) && isfinite(sums[0]));
     slice_release(&s);
+}
+
+/* ---- stochastic rounding ---- */
+
+/* Slices of whole parameters and of parts of their rows: beginnings and rows that are no multiples of eight, and
+ * numbers of elements beyond 32 bits. */
+static const struct rounding places[] = {
+    {true, 0x123456789abcdef0, 0, 0, 64, 64},
+    {true, 7, 5, 3, 100, 100},
+    {true, 7, 16, 40, 24, 96},
+    {true, 8, 11, 6, 7, 20},
+    {true, 9, (INT64_C(1) << 35) - 13, 2, 1, 3},
+    {true, 10, INT64_C(1) << 40, 4095, 333, 1001},
+};
+enum { PLACES = sizeof places / sizeof *places };
+
+/* Equal, or NaN in both. */
+static bool same_copy(struct tensor a, struct tensor b, int64_t offset)
+{
+    bool same = true;
+    for (int64_t i = offset; i < a.columns; i++) {
+        bf16 x = ((const bf16 *)a.data)[i], y = ((const bf16 *)b.data)[i];
+        same = same && (x == y || (isnan(bf16_to_f32(x)) && isnan(bf16_to_f32(y))));
+    }
+    return same;
+}
+
+/* What updates leave in the copy, and what is made of the same weights alone, in two parts. */
+static void test_rounding(struct kernels *k, struct kernels *other, int64_t count, int64_t offset,
+                          const struct rounding *place)
+{
+    int64_t n = count - offset, half = n / 3 + 1;
+    struct slice s = slice_make(count);
+    struct tensor wanted = operation_random(DTYPE_BF16, 1, count, 2, 1);
+    struct adamw now = settings;
+    float *w = (float *)s.weights.data + offset, *m = (float *)s.moment1.data + offset;
+    float *v = (float *)s.moment2.data + offset, *g = (float *)s.gradient.data + offset;
+    bf16 *copy = (bf16 *)s.copy.data + offset, *known = (bf16 *)wanted.data + offset;
+    double sums[2];
+    now.rounding = *place;
+    CHECK_OK(adamw_update(other, w, copy, m, v, g, n, &now));
+    reference_weights_round(known, w, n, place);
+    CHECK(operation_equal(s.copy, wanted));
+    now.rounding.key++;
+    CHECK_OK(lamb_moments(k, sums, w, m, v, g, n, &now));
+    CHECK_OK(lamb_apply(other, w, copy, m, v, n, &now));
+    CHECK(n < 8 || !operation_equal(s.copy, wanted));
+    reference_weights_round(known, w, n, &now.rounding);
+    CHECK(operation_equal(s.copy, wanted));
+    operation_set(s.copy, 0);
+    operation_set(wanted, 0);
+    reference_weights_round(known, w, n, place);
+    struct rounding rest = *place;
+    rest.offset += half;
+    CHECK_OK(weights_round(k, copy, w, half < n ? half : n, place));
+    if (half < n) {
+        CHECK_OK(weights_round(other, copy + half, w + half, n - half, &rest));
+    }
+    CHECK(operation_equal(s.copy, wanted));
+    rest.stochastic = false;
+    CHECK_OK(weights_round(other, copy, w, n, &rest));
+    for (int64_t i = 0; i < n; i++) {
+        CHECK(copy[i] == f32_to_bf16(w[i]));
+    }
+    slice_release(&s);
+    operation_release(&wanted);
+}
+
+/* Every bf16 pattern and what lies behind it: one of the two neighbours, the number itself where there is none, and
+ * what nearest makes of it beyond the largest number. */
+static void test_rounding_values(struct kernels *k)
+{
+    const int64_t all = 65536;
+    static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0xffff};
+    const struct rounding place = {true, 77, 0, 0, all, all};
+    struct tensor x = operation_tensor(DTYPE_F32, 1, all, all);
+    struct tensor copy = operation_tensor(DTYPE_BF16, 1, all, all);
+    struct tensor wanted = operation_tensor(DTYPE_BF16, 1, all, all);
+    for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
+        int64_t up = 0;
+        for (int64_t i = 0; i < all; i++) {
+            uint32_t bits = (uint32_t)i << 16 | below[j];
+            memcpy((float *)x.data + i, &bits, sizeof bits);
+        }
+        CHECK_OK(weights_round(k, copy.data, x.data, all, &place));
+        reference_weights_round(wanted.data, x.data, all, &place);
+        CHECK(same_copy(copy, wanted, 0));
+        for (int64_t i = 0; i < all; i++) {
+            float from = ((const float *)x.data)[i];
+            bf16 to = ((const bf16 *)copy.data)[i];
+            bool ordinary = (i & 0x7fff) < 0x7f7f; /* below the largest finite number */
+            up += ordinary && to == (bf16)(i + 1);
+            CHECK(!ordinary || to == (bf16)i || (below[j] > 0 && to == (bf16)(i + 1)));
+            CHECK(ordinary || to == f32_to_bf16(from) || (isnan(from) && isnan(bf16_to_f32(to))));
+        }
+        double likely = below[j] / 65536.0, numbers = 2.0 * 0x7f7f;
+        CHECK_NEAR((double)up, numbers * likely,
+                   5 * sqrt(numbers * likely * (1 - likely)) + (below[j] > 0));
+    }
+    operation_release(&x);
+    operation_release(&copy);
+    operation_release(&wanted);
+}
+
+/* How many of the copy's numbers are the upper one, and how many are what `before` has. */
+static void count_up(struct tensor copy, struct tensor before, bf16 upper, double *up, double *same)
+{
+    *up = *same = 0;
+    for (int64_t i = 0; i < copy.columns; i++) {
+        bf16 to = ((const bf16 *)copy.data)[i];
+        CHECK(to == upper || to == upper - 1);
+        *up += to == upper;
+        *same += to == ((const bf16 *)before.data)[i];
+    }
+}
+
+/* Over many draws the mean is the number itself, and neither neighbours nor steps draw alike. Five deviations: once in
+ * two million; the draws are always the same ones. */
+static void test_rounding_mean(struct kernels *k)
+{
+    enum { DRAWS = 20000, STEPS = 4 };
+    static const uint32_t shares[] = {0x0100, 0x4000, 0x8000, 0xc123, 0xff00};
+    struct tensor x = operation_tensor(DTYPE_F32, 1, DRAWS, DRAWS);
+    struct tensor copy = operation_tensor(DTYPE_BF16, 1, DRAWS, DRAWS);
+    struct tensor before = operation_random(DTYPE_BF16, 1, DRAWS, 1, 1);
+    for (size_t j = 0; j < sizeof shares / sizeof *shares; j++) {
+        double likely = shares[j] / 65536.0, alike = likely * likely + (1 - likely) * (1 - likely);
+        double all = 0, repeated = 0, up, same;
+        uint32_t bits = 0xbd450000u | shares[j]; /* about -0.048 */
+        float number;
+        memcpy(&number, &bits, sizeof number);
+        operation_set(x, (double)number);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            const struct rounding place = {true, random_key(5, RANDOM_ROUNDING, step, 3), 0, 0, 1,
+                                           1};
+            CHECK_OK(weights_round(k, copy.data, x.data, DRAWS, &place));
+            count_up(copy, before, 0xbd46, &up, &same);
+            if (step > 0) {
+                CHECK_NEAR(same, DRAWS * alike, 5 * sqrt(DRAWS * alike * (1 - alike)));
+            }
+            for (int64_t i = 1; i < DRAWS; i++) {
+                repeated += ((bf16 *)copy.data)[i] == ((bf16 *)copy.data)[i - 1];
+            }
+            all += up;
+            reference_convert(before, copy);
+        }
+        double draws = (double)DRAWS * STEPS;
+        CHECK_NEAR(all, draws * likely, 5 * sqrt(draws * likely * (1 - likely)));
+        CHECK_NEAR(repeated, draws * alike, 10 * sqrt(draws * alike * (1 - alike)));
+    }
+    operation_release(&x);
+    operation_release(&copy);
+    operation_release(&before);
 }
 
 static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
@@ -303,6 +456,12 @@ static void test_all(struct kernels *k, struct kernels *other)
         test_tally(k, other, counts[i]);
     }
     test_lamb(k, other, 40003, 3);
+    for (int i = 0; i < PLACES; i++) {
+        test_rounding(k, other, counts[i], 0, &places[i]);
+        test_rounding(k, other, 10007, i, &places[i]);
+    }
+    test_rounding_values(k);
+    test_rounding_mean(k);
     test_lamb_nan(k);
     test_adamw_nan(k);
     test_convert(k);

@@ -361,6 +361,7 @@ static status resume_or_begin(const struct job_options *options, struct job *job
 /* From here on a rank may have no more than its shares of the f32 weights: what it saves are these. */
 static status release_weights(struct job *job)
 {
+    TRY(update_round(job->update, job->state.step));
     TRY(update_release_weights(job->update));
     family_destroy(&job->families[0]);
     return session_weights(&job->session, job->update, &job->families[0]);

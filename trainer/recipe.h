@@ -121,6 +121,7 @@ struct recipe {
         double learning_rate, beta1, beta2, epsilon, weight_decay,
             max_grad_norm; /* 0: no clipping */
         bool nvlamb;
+        bool stochastic_rounding;
         char init_from[RECIPE_PATH_BYTES];
     } optimizer;
     struct {

@@ -302,6 +302,11 @@ static status check_optimizer(const struct reading *r)
                            "optimizer.nvlamb", "true needs optimizer.name lamb, not %s",
                            c->optimizer.name);
     }
+    if (c->optimizer.stochastic_rounding && c->train.precision != PRECISION_BF16) {
+        return recipe_fail(r, place_of_pair(r, "optimizer.stochastic_rounding", "train.precision"),
+                           "optimizer.stochastic_rounding",
+                           "true needs train.precision bf16: in fp32 no weights are rounded");
+    }
     if (c->optimizer.init_from[0] != '\0' && c->model.init_from[0] == '\0') {
         return recipe_fail(r, place_of_pair(r, "optimizer.init_from", "model.init_from"),
                            "optimizer.init_from",

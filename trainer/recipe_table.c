@@ -160,6 +160,8 @@ const struct setting recipe_table[] = {
      .meaning = "gradients are scaled down to this global norm"},
     {"optimizer.nvlamb", SETTING_BOOLEAN, FIELD(optimizer.nvlamb), "false",
      .meaning = "lamb: the ratio on tensors without decay too"},
+    {"optimizer.stochastic_rounding", SETTING_BOOLEAN, FIELD(optimizer.stochastic_rounding), "false",
+     .meaning = "train.precision bf16: the weights that products read are the fp32 masters rounded up or down at random so that the mean is kept, not to nearest; anew in each step, from the seed"},
     {"optimizer.init_from", SETTING_PATH, FIELD(optimizer.init_from), "null", .null = "moments begin at zero", .resume = true,
      .meaning = "checkpoint or run folder whose moments training begins with; its step is not taken: bias correction and schedule begin anew. Needs model.init_from"},
 

@@ -458,6 +458,8 @@ status session_update(struct session *s, int64_t micro_batches, struct update **
                 .max_grad_norm = r->optimizer.max_grad_norm,
                 .kind = strcmp(r->optimizer.name, "lamb") == 0 ? OPTIMIZER_LAMB : OPTIMIZER_ADAMW,
                 .trust_all = r->optimizer.nvlamb,
+                .stochastic_rounding = r->optimizer.stochastic_rounding,
+                .seed = (uint64_t)r->seed,
             },
         .zero_stage = (int)r->parallel.zero_stage,
         .bucket_elems = session_bucket_elements(r),
@@ -554,15 +556,17 @@ status session_stop(struct session *s)
 static status read_found(const struct checkpoint_found *found, char *const *overrides,
                          int override_count, struct recipe *out)
 {
-    char alone[] = "parallel.tensor=1";
-    char **list = calloc((size_t)override_count + 1, sizeof *list);
+    enum { OWN = 2 };
+    char alone[] = "parallel.tensor=1", nearest[] = "optimizer.stochastic_rounding=false";
+    char **list = calloc((size_t)override_count + OWN, sizeof *list);
     REQUIRE(list != NULL, STATUS_INTERNAL, "out of memory for %d settings", override_count);
     list[0] = alone;
+    list[1] = nearest; /* whatever training did, and in fp32 too */
     for (int i = 0; i < override_count; i++) {
-        list[i + 1] = overrides[i];
+        list[i + OWN] = overrides[i];
     }
     status result = recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text),
-                                 list, override_count + 1, out);
+                                 list, override_count + OWN, out);
     free(list);
     return result;
 }

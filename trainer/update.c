@@ -120,7 +120,45 @@ static struct range holding(const struct update *u, int index)
     return u->stage == 0 ? (struct range){0, trained_elements(u)} : bucket_share(u->buckets, index);
 }
 
-/* Parameters cut by what this rank holds; ranges [parameters + holdings]. */
+/* Where a part that begins `offset` elements behind its parameter's first one lies, and how many elements lie there
+ * before the next piece: each of the whole is rounded alike on all ranks. Padding is zero. */
+static int64_t place_part(const struct model_parameter *p, int64_t offset, struct rounding *out)
+{
+    *out = (struct rounding){0};
+    for (int j = 0; j < p->piece_count; j++) {
+        const struct model_piece *piece = &p->pieces[j];
+        int64_t in = offset - piece->first, left = piece->rows * piece->columns - in;
+        if (left > 0) {
+            *out = (struct rounding){.stochastic = true,
+                                     .first = piece->row * p->whole_columns + piece->column,
+                                     .offset = in,
+                                     .columns = piece->columns,
+                                     .pitch = p->whole_columns};
+            return left;
+        }
+    }
+    return p->rows * p->columns - offset;
+}
+
+/* A part of a parameter, cut into its pieces where their places are asked for; `range` is the whole part. */
+static int cut_part(const struct update *u, const struct model_parameter *p,
+                    struct optimizer_range range, struct optimizer_range *ranges)
+{
+    int used = 0;
+    for (int64_t left = range.count; left > 0; left -= range.count) {
+        range.count = left;
+        if (u->options.optimizer.stochastic_rounding) {
+            int64_t here = place_part(p, range.first - p->first, &range.rounding);
+            range.count = here < left ? here : left;
+        }
+        ranges[used++] = range;
+        range.first += range.count;
+        range.at += range.count;
+    }
+    return used;
+}
+
+/* Parameters cut by what this rank holds; ranges [most_ranges]. */
 static int cut_parameters(const struct update *u, struct optimizer_range *ranges, int64_t *elements)
 {
     int count = 0, used = 0;
@@ -132,8 +170,12 @@ static int cut_parameters(const struct update *u, struct optimizer_range *ranges
             const struct model_parameter *p = &parameters[i];
             struct range part = common(held, (struct range){p->first, p->rows * p->columns});
             if (p->trained && part.count > 0) {
-                ranges[used++] = (struct optimizer_range){
-                    part.first, part.count, *elements + part.first - held.first, p->decay, i};
+                struct optimizer_range range = {.first = part.first,
+                                                .count = part.count,
+                                                .at = *elements + part.first - held.first,
+                                                .decay = p->decay,
+                                                .tensor = i};
+                used += cut_part(u, p, range, ranges + used);
             }
         }
         *elements += held.count;
@@ -146,7 +188,7 @@ static status make_optimizer(struct update *u)
     int count = 0;
     int64_t elements = 0;
     (void)model_parameters(u->options.model, &count);
-    size_t most = (size_t)count + (size_t)holdings(u);
+    size_t most = (MODEL_PIECES_MAX + 1) * (size_t)count + (size_t)holdings(u);
     u->squares = calloc((size_t)count, sizeof *u->squares);
     REQUIRE(u->squares != NULL, STATUS_INTERNAL, "out of memory for %d trust ratios", count);
     struct optimizer_range *ranges = calloc(most, sizeof *ranges);
@@ -422,6 +464,27 @@ status update_release_weights(struct update *u)
                         (void **)&u->weights));
     TRY(copy_shares(u, frozen));
     return model_release_weights(m);
+}
+
+status update_round(const struct update *u, int64_t step)
+{
+    int count = 0;
+    const struct model *m = u->options.model;
+    bf16 *copy = model_copy(m);
+    const struct model_parameter *parameters = model_parameters(m, &count);
+    for (int i = 0; i < count && u->options.optimizer.stochastic_rounding; i++) {
+        const struct model_parameter *p = &parameters[i];
+        struct optimizer_range ranges[MODEL_PIECES_MAX + 1];
+        struct optimizer_range whole = {
+            .first = p->first, .count = p->trained ? p->rows * p->columns : 0, .tensor = i};
+        int pieces = cut_part(u, p, whole, ranges);
+        for (int j = 0; j < pieces; j++) {
+            struct rounding rounding = optimizer_rounding(u->optimizer, &ranges[j], step);
+            TRY(weights_round(u->options.kernels, copy + ranges[j].first,
+                              model_weights(m) + ranges[j].first, ranges[j].count, &rounding));
+        }
+    }
+    return STATUS_OK;
 }
 
 /* A holding's elements. *shares moves over the f32 weights of the shares, where these are all there is. */

@@ -47,6 +47,10 @@ float *const *update_gradients(const struct update *u);
 struct bucket_set *update_buckets(const struct update *u);
 const struct optimizer *update_optimizer(const struct update *u);
 
+/* update_round - where the copy is rounded stochastically: that of everything trained anew, the same bits as step
+ * number `step` has made of these weights. 0: before the first. Before update_release_weights. */
+status update_round(const struct update *u, int64_t step);
+
 /* update_release_weights - where only shares are updated and products read a bf16 copy, the f32 weights of
  * the shares are all that is kept: the model's own are copied from and released. Once the weights are there. */
 status update_release_weights(struct update *u);

@@ -89,12 +89,18 @@ zero() {
         same_losses bf16-0 bf16-$stage 0
         run 0 checkpoint diff bf16-0 bf16-$stage
     done
-    cp -r bf16-1 again
+    common+=' parallel.zero_stage=1 optimizer.stochastic_rounding=true'
+    # shellcheck disable=SC2086
+    run_ranks 3 0 train recipe.yaml run_dir=drawn $common
+    same_losses bf16-1 drawn 1e-2
+    ! (same_losses bf16-1 drawn 0 2>/dev/null) || fail 'nothing is rounded at random'
+    cp -r drawn again
     rm -rf again/checkpoints/step-00000020 again/final
     # shellcheck disable=SC2086
-    run_ranks 3 0 train recipe.yaml run_dir=again parallel.zero_stage=1 $common
-    same_losses bf16-1 again 0
-    same_weights bf16-1 again 00000020
+    run_ranks 3 0 train recipe.yaml run_dir=again $common
+    same_losses drawn again 0
+    same_weights drawn again 00000020
+    run 0 evaluate --checkpoint drawn --data 'data/validation-*.h5' --set train.precision=fp32
 }
 
 # Trust ratios of whole tensors, of which ranks hold parts; and moments taken over without their step.

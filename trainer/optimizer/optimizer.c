@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/random.h"
+
 struct optimizer {
     struct kernels *kernels;
     struct optimizer_settings settings;
@@ -104,6 +106,15 @@ double optimizer_clip(const struct optimizer *o, double norm)
     return fmin(1, limit / (norm + avoids_division_by_zero));
 }
 
+struct rounding optimizer_rounding(const struct optimizer *o, const struct optimizer_range *r,
+                                   int64_t step)
+{
+    struct rounding rounding = r->rounding;
+    rounding.key =
+        random_key(o->settings.seed, RANDOM_ROUNDING, (uint64_t)step, (uint64_t)r->tensor);
+    return rounding;
+}
+
 static struct adamw settings_of(const struct optimizer *o, const struct optimizer_range *r,
                                 int64_t step, double learning_rate, double scale)
 {
@@ -117,6 +128,7 @@ static struct adamw settings_of(const struct optimizer *o, const struct optimize
         .gradient_scale = (float)scale,
         .correction1 = (float)(1 - pow(s->beta1, (double)step)),
         .correction2 = (float)(1 - pow(s->beta2, (double)step)),
+        .rounding = optimizer_rounding(o, r, step),
     };
 }
 

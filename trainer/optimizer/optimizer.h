@@ -14,7 +14,8 @@ struct optimizer_range {
     int64_t first, count; /* in the weights and gradients */
     int64_t at; /* of its first element in the moments: a rank may hold those of its share alone */
     bool decay;
-    int tensor; /* whose part it is, from 0 */
+    int tensor;               /* whose part it is, from 0 */
+    struct rounding rounding; /* how its copy is rounded, but for the key */
 };
 
 enum optimizer_kind { OPTIMIZER_ADAMW = 0, OPTIMIZER_LAMB };
@@ -23,7 +24,9 @@ struct optimizer_settings {
     double beta1, beta2, epsilon, weight_decay;
     double max_grad_norm; /* 0: no clipping */
     enum optimizer_kind kind;
-    bool trust_all; /* LAMB: a ratio for tensors without decay too (NVLAMB) */
+    bool trust_all;           /* LAMB: a ratio for tensors without decay too (NVLAMB) */
+    bool stochastic_rounding; /* of the bf16 copy: the caller's ranges say where they lie */
+    uint64_t seed;            /* of stochastic rounding */
 };
 
 /* optimizer_create - both moments, zero.
@@ -53,6 +56,10 @@ struct optimizer_slice {
     const float *gradients;
     bf16 *copy; /* NULL: none */
 };
+
+/* optimizer_rounding - how the copy of a range is made by step number `step`: at random anew in each step. */
+struct rounding optimizer_rounding(const struct optimizer *o, const struct optimizer_range *r,
+                                   int64_t step);
 
 /* optimizer_has_trust - whether a step has LAMB's first half. */
 bool optimizer_has_trust(const struct optimizer *o);

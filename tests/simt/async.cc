@@ -88,6 +88,7 @@ void gpu_mbarrier_init(gpu_mbarrier *b, int arrivals)
 {
     unwatched inside;
     *b = {0, static_cast<uint16_t>(arrivals), static_cast<uint16_t>(arrivals)};
+    running_block->barriers_fenced = false;
 }
 
 void gpu_mbarrier_arrive(gpu_mbarrier *b, site here)
@@ -150,6 +151,7 @@ static void box_copy(const void *context)
             uint16_t value = inside ? from[row * b.map.stride + column] : 0;
             size_t at = static_cast<size_t>(r * b.map.box_columns + c) * sizeof value;
             memcpy(b.shared + swizzled(first + at), &value, sizeof value);
+            memcpy(&running_block->late[swizzled(first + at)], &value, sizeof value);
         }
     }
     mbarrier_bytes(b.barrier, b.map.box_rows * b.map.box_columns * 2);
@@ -184,6 +186,10 @@ static void wgmma_issue(void *const *slots, uint32_t)
         p.registers[i] = s->registers;
     }
     group_of_self().open.push_back(p);
+    if (running_block->fenced) {
+        running_block->fenced = false;
+        memcpy(running_block->late.data(), running_block->memory, running_block->dynamic_bytes);
+    }
 }
 
 /* A number at so many bytes behind where the descriptor begins. */
@@ -191,7 +197,7 @@ static float tile_number(uint64_t descriptor, size_t bytes)
 {
     size_t at = ((descriptor & 0x3fff) << 4) + bytes;
     uint16_t value;
-    memcpy(&value, running_block->memory + swizzled(at), sizeof value);
+    memcpy(&value, &running_block->late[swizzled(at)], sizeof value);
     return gpu_from_bits(uint32_t{value} << 16);
 }
 
@@ -255,6 +261,11 @@ void wgmma(float *d, int columns, const uint32_t *a_registers, uint64_t a, uint6
     if ((a_registers == nullptr && (a >> 62) != 1) || (b >> 62) != 1) {
         fail("wgmma: a descriptor without the swizzle of 128 bytes at %s:%d", here.file, here.line);
     }
+    if (!running_worker()->wgmma_fenced) {
+        fail("wgmma: its registers were free since the last wait, and no wgmma.fence follows, at "
+             "%s:%d",
+             here.file, here.line);
+    }
     wgmma_slot slot = {d, a_registers, columns, a, b, add};
     meet_warpgroup("wgmma", &slot, wgmma_issue, here);
 }
@@ -285,12 +296,28 @@ static void wait_work(void *const *slots, uint32_t)
 void wgmma_wait(int groups_left, site here)
 {
     meet_warpgroup("wgmma.wait_group", &groups_left, wait_work, here);
+    running_worker()->wgmma_fenced = false;
 }
 } // namespace simt
+
+void gpu_wgmma_fence()
+{
+    running_worker()->wgmma_fenced = true;
+}
+
+void gpu_fence_async()
+{
+    unwatched inside;
+    running_block->fenced = running_block->barriers_fenced = true;
+}
 
 void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrier *b, site here)
 {
     unwatched inside;
+    if (!running_block->barriers_fenced) {
+        fail("TMA: an mbarrier was made, and no fence.proxy.async follows, at %s:%d", here.file,
+             here.line);
+    }
     box copied = {static_cast<unsigned char *>(to), self->shared, *map, column, row, b};
     if ((copied.to - copied.shared) % 1024 != 0) {
         fail("TMA: a swizzled box that does not begin at a multiple of 1024 at %s:%d", here.file,

@@ -22,6 +22,7 @@ struct worker : thread {
     site at = {"", 0};
     std::vector<copy> open, due;
     std::deque<std::vector<copy>> groups;
+    bool wgmma_fenced = false; /* since it last waited for products */
 };
 
 /* Fences alternate with the phases of what is waited for, so that an arrival at the next phase does
@@ -80,6 +81,10 @@ struct block_state {
     int live = 0;
     unsigned char *memory = nullptr; /* shared */
     size_t dynamic_bytes = 0, used = 0;
+    std::vector<unsigned char>
+        late; /* dynamic memory as TMA and wgmma see it: without what threads wrote since */
+    bool fenced = false;         /* what they wrote is to be seen */
+    bool barriers_fenced = true; /* no mbarrier was made since */
     std::vector<std::pair<const void *, void *>> arrays;
     block_barrier barriers[BARRIERS];
     std::vector<std::deque<meeting>> meetings; /* of each warp */

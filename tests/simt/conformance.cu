@@ -178,9 +178,7 @@ static bool done()
 }
 static bool is_sm90()
 {
-    int major = 0;
-    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
-           major == 9;
+    return gpu_capability() == 9;
 }
 static void words_release(uint32_t *words)
 {

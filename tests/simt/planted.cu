@@ -121,9 +121,72 @@ __global__ void __launch_bounds__(128)
     }
 }
 
+/* ---- attention's two products, without its softmax ---- */
+
+GPU_INLINE void values_product(float (&sums)[8][4], const float (&scores)[8][4], const bf16 *v,
+                               int lane)
+{
+    for (int kk = 0; kk < 4; kk++) {
+        uint32_t fa[4], fb[4];
+        for (int i = 0; i < 4; i++) {
+            const float *pair = &scores[2 * kk + i / 2][i % 2 * 2];
+            fa[i] = gpu_pack(fmaxf(pair[0], 0), fmaxf(pair[1], 0));
+        }
+        for (int j = 0; j < 4; j++) {
+            gpu_load_matrix_transposed(fb, &v[stage_at(16 * kk + lane % 16, 2 * j + lane / 16)]);
+            const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
+            gpu_mma_bf16(sums[2 * j], fa, low);
+            gpu_mma_bf16(sums[2 * j + 1], fa, high);
+        }
+    }
+}
+
+template <int BUG>
+__global__ void __launch_bounds__(128)
+    values(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
+{
+    GPU_SHARED_DYNAMIC(bf16, tile_q); /* and one tile of k, one of v */
+    bf16 *tile_k = tile_q + 4096, *tile_v = tile_k + 4096;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float sums[8][4] = {};
+    stage_load(tile_q, q, 0, 64, 64, 0);
+    for (int key = 0; key < keys; key += 64) {
+        stage_load(tile_k, k, key, keys, 64, 0);
+        stage_load(tile_v, v, key, keys, 64, 0);
+        gpu_copy_commit();
+        gpu_copy_wait<0>();
+        __syncthreads();
+        float scores[8][4] = {};
+        stage_product<BUG>(scores, tile_q, tile_k, warp, lane);
+        values_product(sums, scores, tile_v, lane);
+        if (BUG != PLANTED_TILE_REUSED) {
+            __syncthreads();
+        }
+    }
+    for (int j = 0; j < 8; j++) {
+        for (int e = 0; e < 4; e++) {
+            int row = warp * 16 + lane / 4 + 8 * (e / 2), column = j * 8 + lane % 4 * 2 + e % 2;
+            o[row * 64 + column] = sums[j][e];
+        }
+    }
+}
+
 /* ---- products by TMA and wgmma ---- */
 
 enum { RING = 4, RING_BYTES = 16384 };
+
+/* A stage's a becomes -a in place, by the consumers. */
+template <int BUG> GPU_INLINE void turn_signs(unsigned char *stage)
+{
+    uint32_t *words = reinterpret_cast<uint32_t *>(stage);
+    for (int i = threadIdx.x; i < 2048; i += 128) {
+        words[i] ^= 0x80008000u;
+    }
+    if (BUG != PLANTED_WGMMA_STALE) {
+        gpu_fence_async();
+    }
+    gpu_barrier_sync(1, 128);
+}
 
 template <int BUG>
 __global__ void __launch_bounds__(256, 1)
@@ -139,7 +202,9 @@ __global__ void __launch_bounds__(256, 1)
             gpu_mbarrier_init(&full[i], 1);
             gpu_mbarrier_init(&empty[i], 128);
         }
-        gpu_fence_async();
+        if (BUG != PLANTED_RING_NO_FENCE) {
+            gpu_fence_async();
+        }
     }
     __syncthreads();
     int steps = k / 64, first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
@@ -161,7 +226,10 @@ __global__ void __launch_bounds__(256, 1)
     for (int t = 0; t < steps; t++) {
         int s = t % RING;
         gpu_mbarrier_wait(&full[s], t / RING & 1);
-        gpu_wgmma_fence();
+        turn_signs<BUG>(ring + s * RING_BYTES);
+        if (BUG != PLANTED_WGMMA_NO_FENCE) {
+            gpu_wgmma_fence();
+        }
         uint64_t a = gpu_matrix_descriptor(ring + s * RING_BYTES);
         uint64_t b = gpu_matrix_descriptor(ring + s * RING_BYTES + 8192);
         for (int kk = 0; kk < 4; kk++) {
@@ -178,7 +246,7 @@ __global__ void __launch_bounds__(256, 1)
         int row = first_row + 16 * warp + lane / 4 + 8 * (i / 2 % 2);
         int column = first_column + i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (row < m && column < n) {
-            c[static_cast<size_t>(row) * n + column] = sums[i / 4][i % 4];
+            c[static_cast<size_t>(row) * n + column] = -sums[i / 4][i % 4];
         }
     }
 #endif
@@ -236,6 +304,10 @@ template <int BUG> struct kernels_of {
         GPU_LAUNCH(products<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 128, 32768, 0, c, a, b, m, n,
                    k);
     }
+    static void values_run(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
+    {
+        GPU_LAUNCH(values<BUG>, 1, 128, 24576, 0, o, q, k, v, keys);
+    }
     static void pipeline_run(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
     {
         gpu_map map_a, map_b;
@@ -284,11 +356,24 @@ void planted_products(planted_bug bug, float *c, const bf16 *a, const bf16 *b, i
     }
 }
 
+void planted_values(planted_bug bug, float *o, const bf16 *q, const bf16 *k, const bf16 *v,
+                    int keys)
+{
+    switch (bug) {
+        PLANTED_CASE(values_run, PLANTED_TILE_REUSED, o, q, k, v, keys)
+    default:
+        kernels_of<PLANTED_NONE>::values_run(o, q, k, v, keys);
+    }
+}
+
 void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
 {
     switch (bug) {
         PLANTED_CASE(pipeline_run, PLANTED_RING_NOT_EMPTY, c, a, b, m, n, k)
         PLANTED_CASE(pipeline_run, PLANTED_WGMMA_NO_WAIT, c, a, b, m, n, k)
+        PLANTED_CASE(pipeline_run, PLANTED_WGMMA_NO_FENCE, c, a, b, m, n, k)
+        PLANTED_CASE(pipeline_run, PLANTED_WGMMA_STALE, c, a, b, m, n, k)
+        PLANTED_CASE(pipeline_run, PLANTED_RING_NO_FENCE, c, a, b, m, n, k)
         PLANTED_CASE(pipeline_run, PLANTED_SHARED_NOT_ASKED, c, a, b, m, n, k)
     default:
         kernels_of<PLANTED_NONE>::pipeline_run(c, a, b, m, n, k);

@@ -419,6 +419,9 @@ static void shared_make(block_state &b, size_t dynamic_bytes)
     b.used = dynamic_bytes + red_zone;
     fiber_unpoison(b.memory, shared_memory);
     memset(b.memory, 0xff, dynamic_bytes + red_zone + shared_static_max);
+    b.late.assign(dynamic_bytes, 0xff);
+    b.fenced = false;
+    b.barriers_fenced = true;
     fiber_poison(b.memory + dynamic_bytes, shared_memory - dynamic_bytes);
 }
 
@@ -478,6 +481,7 @@ static void block_run(dim3 grid, dim3 size, size_t shared_bytes, dim3 which)
         w->lane = w->number % WARP;
         w->shared = b.memory;
         w->finished = false;
+        w->wgmma_fenced = false;
         w->waits = "its start";
         fiber_start(w->run, worker_entry);
         b.threads.push_back(w);

@@ -8,18 +8,20 @@
  *   cp.async         spoils its destination at once and delivers when it is waited for
  *   TMA              delivers when nobody can go on without it, and that alone (random schedule: anything at any time;
  *                    fifo: in order)
- *   wgmma            reads its operands, registers too, when it is waited for
+ *   wgmma            reads its operands, registers too, when it is waited for; of shared memory what TMA brought, and
+ *                    what threads wrote only where a fence.proxy.async follows
  *   who runs next    SIMT_SCHEDULE=fifo | lifo | warp (one warp as far as it goes) | random,
  *                    SIMT_SEED=n; lifo and random change the order of blocks too
  *
  * What breaks a rule ends the program with a message that names block, thread, file and line: divergent
  * or unequal barriers, an absent lane, a misaligned address, copies never waited for, too much
- * shared memory, a deadlock (who waits where). Built with the address sanitizer (SIMT_ASAN), shared
+ * shared memory, a wgmma without wgmma.fence since the last wait, TMA to an mbarrier that was made without a fence, a
+ * deadlock (who waits where). Built with the address sanitizer (SIMT_ASAN), shared
  * arrays have red zones; with the thread sanitizer (SIMT_TSAN) accesses that no barrier orders are
  * races, between blocks as well.
  *
- * Not seen: races through wgmma's and TMA's own accesses, a missing fence.proxy.async or wgmma.fence,
- * weak memory order, blocks that wait for each other, the order of additions and the rounding
+ * Not seen: races through wgmma's and TMA's own accesses, whose fence it was, weak memory order,
+ * blocks that wait for each other, the order of additions and the rounding
  * inside mma, ex2.approx's error, speed. */
 #pragma once
 
@@ -438,16 +440,12 @@ inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, int64_t c
 }
 void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrier *b, SIMT_HERE);
 
-inline void gpu_fence_async()
-{
-}
+void gpu_fence_async();
 inline uint32_t gpu_shared_address(const void *p)
 {
     return static_cast<uint32_t>(static_cast<const unsigned char *>(p) - simt::self->shared);
 }
-inline void gpu_wgmma_fence()
-{
-}
+void gpu_wgmma_fence();
 template <int N> void gpu_wgmma_settle(float (&)[N][4])
 {
 }

@@ -103,6 +103,37 @@ static bool run_products(planted_bug bug)
     return run_product(planted_products, bug);
 }
 
+static bool run_values(planted_bug bug)
+{
+    const size_t keys = 192;
+    std::vector<bf16> q(64 * 64), k(keys * 64), v(keys * 64);
+    std::vector<float> o(64 * 64, NAN);
+    for (std::vector<bf16> *x : {&q, &k, &v}) {
+        for (bf16 &e : *x) {
+            e = random_bf16();
+        }
+    }
+    planted_values(bug, o.data(), q.data(), k.data(), v.data(), keys);
+    bool good = true;
+    for (size_t i = 0; i < 64; i++) {
+        float sums[64] = {};
+        for (size_t j = 0; j < keys; j++) {
+            float score = 0;
+            for (size_t l = 0; l < 64; l++) {
+                score += gpu_float(q[i * 64 + l]) * gpu_float(k[j * 64 + l]);
+            }
+            score = gpu_float(gpu_bf16(fmaxf(score, 0)));
+            for (size_t l = 0; l < 64; l++) {
+                sums[l] += score * gpu_float(v[j * 64 + l]);
+            }
+        }
+        for (size_t l = 0; l < 64; l++) {
+            good = good && o[i * 64 + l] == sums[l];
+        }
+    }
+    return good;
+}
+
 static bool run_pipeline(planted_bug bug)
 {
     return run_product(planted_pipeline, bug);
@@ -131,6 +162,7 @@ static const struct planted {
 } all[] = {
     {"row sums", PLANTED_NONE, run_sums, ANY_BUILD},
     {"products", PLANTED_NONE, run_products, ANY_BUILD},
+    {"values", PLANTED_NONE, run_values, ANY_BUILD},
     {"pipeline", PLANTED_NONE, run_pipeline, ANY_BUILD},
     {"neighbours", PLANTED_NONE, run_neighbours, ANY_BUILD},
     {"scratch read too early", PLANTED_SUM_NO_BARRIER, run_sums, ANY_BUILD},
@@ -141,8 +173,12 @@ static const struct planted {
     {"stage overwritten too early", PLANTED_COPY_STAGE_REUSED, run_products, ANY_BUILD},
     {"cp.async never waited for", PLANTED_COPY_NOT_WAITED, run_products, ANY_BUILD},
     {"ldmatrix misaligned", PLANTED_MATRIX_MISALIGNED, run_products, ANY_BUILD},
+    {"keys and values overwritten", PLANTED_TILE_REUSED, run_values, ANY_BUILD},
     {"ring stage not empty", PLANTED_RING_NOT_EMPTY, run_pipeline, ANY_BUILD},
     {"wgmma not waited for", PLANTED_WGMMA_NO_WAIT, run_pipeline, ANY_BUILD},
+    {"wgmma's registers not fenced", PLANTED_WGMMA_NO_FENCE, run_pipeline, ANY_BUILD},
+    {"written for wgmma, not fenced", PLANTED_WGMMA_STALE, run_pipeline, ANY_BUILD},
+    {"mbarriers made, not fenced", PLANTED_RING_NO_FENCE, run_pipeline, ANY_BUILD},
     {"shared memory not asked for", PLANTED_SHARED_NOT_ASKED, run_pipeline, ANY_BUILD},
     {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},

@@ -65,12 +65,19 @@ static bool is_blank_line(const struct lines *l)
     return !l->too_long;
 }
 
-static status parse_line(const struct lines *l, json_t **out)
+bool jsonl_named(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot != NULL && (strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".ndjson") == 0);
+}
+
+status jsonl_parse(const char *text, size_t bytes, json_t **out)
 {
     json_error_t error;
-    REQUIRE(!l->too_long, STATUS_DATA, "longer than 64 MiB");
-    *out = json_loadb(l->text, l->bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY,
-                      &error);
+    *out = NULL;
+    REQUIRE(bytes <= ROW_BYTES_MOST, STATUS_DATA, "longer than 64 MiB");
+    *out =
+        json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
     REQUIRE(*out != NULL, STATUS_DATA, "column %d: not valid JSON: %s", error.column, error.text);
     REQUIRE(json_is_object(*out), STATUS_DATA, "not a JSON object");
     return STATUS_OK;
@@ -79,7 +86,8 @@ static status parse_line(const struct lines *l, json_t **out)
 static status use_line(struct lines *l)
 {
     struct jsonl_row row = {.path = l->path, .line = l->line, .bytes = l->bytes};
-    status result = parse_line(l, &row.value);
+    status result =
+        jsonl_parse(l->text, l->too_long ? (size_t)ROW_BYTES_MOST + 1 : l->bytes, &row.value);
     if (result == STATUS_OK) {
         result = l->use(l->user, &row);
     }

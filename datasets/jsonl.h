@@ -44,6 +44,14 @@ status jsonl_refuse(struct jsonl_bad *bad, const char *path, int64_t line);
 status jsonl_read(const char *path, struct jsonl_bad *bad, int64_t *bytes,
                   status (*use)(void *user, struct jsonl_row *row), void *user);
 
+/* jsonl_named - whether a file is JSON Lines by its name: *.jsonl, *.ndjson. */
+bool jsonl_named(const char *path);
+
+/* jsonl_parse - one line.
+ *
+ * Errors    STATUS_DATA: why it is no row */
+status jsonl_parse(const char *text, size_t bytes, json_t **out);
+
 /* jsonl_text - a field that must be a text; it belongs to the row.
  *
  * Errors    STATUS_DATA: "no field ...", "... is no text" */

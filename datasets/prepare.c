@@ -51,7 +51,7 @@ static status read_tokens(struct input *in, const char *path)
 
 static status read_input(struct input *in, const char *path)
 {
-    if (ends_with(path, ".jsonl") || ends_with(path, ".ndjson")) {
+    if (jsonl_named(path)) {
         return prepare_jsonl(in, path);
     }
     if (ends_with(path, ".bin") || ends_with(path, ".idx")) {

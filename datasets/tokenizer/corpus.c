@@ -5,11 +5,27 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "datasets/jsonl.h"
+
 #define PIECE_BYTES ((size_t)4 << 20)
+
+/* The texts of JSON Lines, one after the other. */
+struct rows {
+    FILE *file; /* NULL: the open file is plain text */
+    char *line;
+    size_t line_bytes;
+    int64_t number; /* of the line, from 1 */
+    json_t *row;
+    const char *text; /* of the row; `left` bytes have still to be read */
+    size_t left;
+    struct jsonl_bad bad;
+};
 
 struct corpus {
     char *const *files;
@@ -19,6 +35,7 @@ struct corpus {
     int64_t offset; /* in the file, of the carried bytes */
     size_t carried;
     char *carry; /* read already, belongs to the next piece */
+    struct rows rows;
     pthread_mutex_t lock;
 };
 
@@ -35,16 +52,32 @@ status corpus_open(char *const *files, int count, struct corpus **out)
     c->files = files;
     c->count = count;
     c->file = -1;
+    c->rows.bad.skip = true;
     pthread_mutex_init(&c->lock, NULL);
     *out = c;
     return STATUS_OK;
 }
 
+static void close_file(struct corpus *c)
+{
+    if (c->rows.file != NULL) {
+        fclose(c->rows.file); /* and what is below it */
+    } else if (c->file >= 0) {
+        close(c->file);
+    }
+    json_decref(c->rows.row);
+    free(c->rows.line);
+    c->rows = (struct rows){.bad = c->rows.bad};
+    c->file = -1;
+}
+
 void corpus_close(struct corpus *c)
 {
     if (c != NULL) {
-        if (c->file >= 0) {
-            close(c->file);
+        close_file(c);
+        if (c->rows.bad.count > 0) {
+            log_warning("BAD-ROWS", "%lld row%s skipped", (long long)c->rows.bad.count,
+                        c->rows.bad.count == 1 ? " was" : "s were");
         }
         pthread_mutex_destroy(&c->lock);
         free(c->carry);
@@ -79,6 +112,35 @@ static size_t cut(const char *text, size_t bytes)
     return begun ? at - 1 : bytes;
 }
 
+static status take_row(struct rows *r, const char *text, size_t bytes)
+{
+    json_decref(r->row);
+    r->row = NULL;
+    TRY(jsonl_parse(text, bytes, &r->row));
+    return jsonl_text(r->row, "text", &r->text, &r->left);
+}
+
+/* The next line with a text; r->left is 0 at the file's end. A row without one is told, and left out. */
+static status next_row(struct rows *r, const char *path)
+{
+    while (r->left == 0) {
+        ssize_t bytes = getline(&r->line, &r->line_bytes, r->file);
+        if (bytes < 0) {
+            REQUIRE(feof(r->file), STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
+            return STATUS_OK;
+        }
+        r->number++;
+        bool marked = r->number == 1 && strncmp(r->line, "\xEF\xBB\xBF", 3) == 0;
+        const char *text = r->line + (marked ? 3 : 0);
+        if (text[strspn(text, " \t\r\n")] == '\0' && strlen(r->line) == (size_t)bytes) {
+            continue;
+        }
+        status result = take_row(r, text, (size_t)(r->line + bytes - text));
+        TRY(result == STATUS_DATA ? jsonl_refuse(&r->bad, path, r->number) : result);
+    }
+    return STATUS_OK;
+}
+
 static status fill(struct corpus *c, struct corpus_piece *piece, bool *ended)
 {
     const char *path = c->files[c->current];
@@ -99,13 +161,32 @@ static status fill(struct corpus *c, struct corpus_piece *piece, bool *ended)
     return STATUS_OK;
 }
 
+/* A row is a piece, or several: no word goes from one row to the next. */
+static status next_of_rows(struct corpus *c, struct corpus_piece *piece)
+{
+    struct rows *r = &c->rows;
+    piece->path = c->files[c->current];
+    piece->offset = 0;
+    TRY(next_row(r, piece->path));
+    if (r->left == 0) {
+        close_file(c);
+        c->current++;
+        return STATUS_OK;
+    }
+    piece->bytes = r->left < PIECE_BYTES ? r->left : PIECE_BYTES;
+    memcpy(piece->text, r->text, piece->bytes);
+    piece->bytes = piece->bytes < r->left ? cut(piece->text, piece->bytes) : piece->bytes;
+    r->text += piece->bytes;
+    r->left -= piece->bytes;
+    return STATUS_OK;
+}
+
 static status next_of_file(struct corpus *c, struct corpus_piece *piece)
 {
     bool ended = false;
     TRY(fill(c, piece, &ended));
     if (ended) {
-        close(c->file);
-        c->file = -1;
+        close_file(c);
         c->carried = 0;
         c->current++;
         return STATUS_OK;
@@ -128,8 +209,11 @@ static status next_locked(struct corpus *c, struct corpus_piece *piece)
             REQUIRE(c->file >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
                     "cannot open %s: %s", path, strerror(errno));
             c->offset = 0;
+            c->rows.file = jsonl_named(path) ? fdopen(c->file, "r") : NULL;
+            REQUIRE(c->rows.file != NULL || !jsonl_named(path), STATUS_INTERNAL,
+                    "out of memory: reading %s", path);
         }
-        TRY(next_of_file(c, piece));
+        TRY(c->rows.file != NULL ? next_of_rows(c, piece) : next_of_file(c, piece));
     }
     return STATUS_OK;
 }

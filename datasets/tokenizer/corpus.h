@@ -1,5 +1,5 @@
 /* Text files in pieces of bounded size, for the trainers: any number of threads may ask for the
- * next piece.
+ * next piece. Of JSON Lines it is the field "text" of each row; rows without one are told and left out.
  *
  * A piece ends where no pattern of pretokenise.h has a word across: after a byte that is neither
  * blank nor part of a longer character and before a blank one. Where four megabytes have no such

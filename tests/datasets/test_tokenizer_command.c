@@ -94,6 +94,35 @@ static void test_wordpiece(void)
     check_error("no [CLS] and [SEP]");
 }
 
+/* Of JSON Lines the texts are learned, and no more: as of a file that holds them. */
+static void test_rows(void)
+{
+    static const char rows[] =
+        "\xEF\xBB\xBF{\"text\": \"oars pull in one stroke\", \"url\": \"qqqq qqqq\"}\r\n\n"
+        "{\"text\": \"broken\n{\"txt\": \"zzzz zzzz\"}\n{\"text\": \"\"}\n"
+        "{\"text\": \"oars pull\\nr\\u00e4umt in one stroke\"}";
+    static const char same[] = "oars pull in one stroke";
+    static const char more[] = "oars pull\nr\xc3\xa4umt in one stroke";
+    CHECK_OK(file_write(folder_file("rows.jsonl"), rows, sizeof rows - 1));
+    CHECK_OK(file_write(folder_file("same.txt"), same, sizeof same - 1));
+    CHECK_OK(file_write(folder_file("more.txt"), more, sizeof more - 1));
+    for (int i = 0; i < 3; i++) {
+        const char *type = i == 0 ? "bpe" : i == 1 ? "wordpiece" : "char";
+        CHECK_EQUAL(run("$B tokenizer train --type %s --vocab-size 280 --workers 2 --input "
+                        "rows.jsonl --output rows",
+                        type),
+                    0);
+        check_error("W-BAD-ROW: rows.jsonl line 3: column ");
+        check_error("W-BAD-ROW: rows.jsonl line 4: no field \"text\"; skipped");
+        check_error("W-BAD-ROWS: 2 rows were skipped");
+        CHECK_EQUAL(run("$B tokenizer train --type %s --vocab-size 280 --input same.txt more.txt "
+                        "--output texts &&"
+                        " cmp rows/tokenizer.json texts/tokenizer.json",
+                        type),
+                    0);
+    }
+}
+
 static void test_errors(void)
 {
     CHECK_EQUAL(run("$B tokenizer train --input text.txt --output t"), 64);
@@ -128,6 +157,7 @@ int main(void)
     test_bpe();
     test_char();
     test_wordpiece();
+    test_rows();
     test_errors();
     return 0;
 }

@@ -46,8 +46,8 @@ status file_read(const char *path, size_t limit_bytes, char **out, size_t *out_b
     struct stat about;
     REQUIRE_GOTO(result, done, fstat(file, &about) == 0, STATUS_DATA, "cannot read %s: %s", path,
                  strerror(errno));
-    REQUIRE_GOTO(result, done, S_ISREG(about.st_mode), STATUS_DATA, "%s is not a regular file",
-                 path);
+    REQUIRE_GOTO(result, done, S_ISREG(about.st_mode), STATUS_DATA, "%s is %s", path,
+                 S_ISDIR(about.st_mode) ? "a folder" : "not a regular file");
     REQUIRE_GOTO(result, done, (uint64_t)about.st_size <= limit_bytes, STATUS_DATA,
                  "%s has %lld bytes, at most %zu are accepted", path, (long long)about.st_size,
                  limit_bytes);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 
 static void list_divisors(int ranks, char *text, size_t bytes)
 {
@@ -21,8 +22,11 @@ status mesh_check(int ranks, int tensor)
     if (ranks < 1 || tensor < 1 || ranks % tensor != 0) {
         char divisors[256];
         list_divisors(ranks, divisors, sizeof divisors);
-        RAISE(STATUS_RECIPE, "parallel.tensor = %d does not divide the %d ranks: use one of %s",
-              tensor, ranks, divisors);
+        RAISE(STATUS_RECIPE,
+              "parallel.tensor = %d does not divide %d rank%s; start a multiple of it (mpirun -np "
+              "N), or "
+              "use one of %s",
+              tensor, ranks, text_plural(ranks), divisors);
     }
     return STATUS_OK;
 }

@@ -318,10 +318,11 @@ static status require_same_job(const struct job *job, const struct checkpoint_fo
     snprintf(name, sizeof name, "%s/manifest.json", found->folder);
     TRY(recipe_parse(name, found->recipe_text, strlen(found->recipe_text), NULL, 0, &saved));
     int count = recipe_differences(&saved, &job->session.recipe, text, sizeof text);
-    REQUIRE(
-        count == 0, STATUS_CHECKPOINT,
-        "%s was made by another recipe: %s. Use that recipe, another run_dir, or --resume never",
-        found->folder, text);
+    REQUIRE(count == 0, STATUS_CHECKPOINT,
+            "%s was made by another recipe: %s. Use that recipe, another run_dir (with "
+            "model.init_from and "
+            "optimizer.init_from to go on from its weights and moments), or --resume never",
+            found->folder, text);
     REQUIRE(
         strcmp(found->data_fingerprint, job->data_fingerprint) == 0, STATUS_CHECKPOINT,
         "%s was trained on other data: other shards, names or weights in data.train. Use those, "

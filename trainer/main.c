@@ -91,11 +91,25 @@ static status run_command(int argc, char **argv)
           nearest >= 0 ? "'?" : "");
 }
 
+/* help [COMMAND] */
+static status help_with(int argc, char **argv)
+{
+    static char flag[] = "--help";
+    if (argc > 2) {
+        char *asked[] = {argv[0], argv[2], flag, NULL};
+        return run_command(3, asked);
+    }
+    print_help();
+    return STATUS_OK;
+}
+
 static status run(int argc, char **argv)
 {
     REQUIRE(argc >= 2, STATUS_USAGE, "a command is missing; bireme --help lists the commands");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();
+    } else if (strcmp(argv[1], "help") == 0) {
+        TRY(help_with(argc, argv));
     } else if (strcmp(argv[1], "--version") == 0) {
         print_version();
     } else {

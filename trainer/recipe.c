@@ -84,6 +84,11 @@ static const char *meant_key(const char *section, const char *word)
             return recipe_table[i].key;
         }
     }
+    if (strchr(word, '.') != NULL) { /* of a section that there is not */
+        for (count = 0; count < recipe_table_count; count++) {
+            words[count] = recipe_table[count].key;
+        }
+    }
     int nearest = text_nearest(word, words, count);
     return nearest >= 0 ? words[nearest] : NULL;
 }
@@ -258,7 +263,7 @@ status recipe_read(const char *path, char *const *overrides, int count, struct r
     if (result == STATUS_DATA) { /* a folder, too large: the recipe is what is wrong */
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_RECIPE, "%s", note.text);
+        RAISE(STATUS_RECIPE, "%s; name the YAML file of a job", note.text);
     }
     TRY(result);
     result = recipe_parse(path, text, bytes, overrides, count, out);

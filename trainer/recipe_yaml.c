@@ -53,9 +53,13 @@ static status syntax_error(const struct parsing *p)
                 problem, parser->problem_value);
     }
     const char *context = parser->context != NULL ? parser->context : "";
+    bool alias = strstr(context, "alias") != NULL;
+    bool tab = parser->problem_mark.index < p->bytes && p->text[parser->problem_mark.index] == '\t';
     FAIL_AT(p, parser->problem_mark, NULL, "not YAML: %s%s%s%s", problem,
             context[0] != '\0' ? ", " : "", context,
-            strstr(context, "alias") != NULL ? "; a text that begins with * needs quotes" : "");
+            alias ? "; a text that begins with * needs quotes"
+            : tab ? "; indent with blanks, not with tabs"
+                  : "");
 }
 
 static status next_event(struct parsing *p, yaml_event_t *event)

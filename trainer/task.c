@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 enum { CHOICES_LIMIT = 64, LINE_LIMIT_BYTES = 1 << 22 };
 
 struct row {
@@ -17,6 +19,21 @@ struct row {
     int64_t label;
 };
 
+static json_t *either(const json_t *row, const char *name, const char *other)
+{
+    json_t *value = json_object_get(row, name);
+    return value != NULL ? value : json_object_get(row, other);
+}
+
+/* A number, or as HellaSwag's rows on the Hub have it, its digits. */
+static bool read_label(const json_t *value, int64_t *out)
+{
+    char reason[TEXT_REASON_BYTES];
+    *out = json_integer_value(value);
+    return json_is_integer(value) ||
+           (json_is_string(value) && text_to_integer(json_string_value(value), out, reason));
+}
+
 static status parse_row(const char *path, int64_t number, const char *text, struct row *out)
 {
     json_error_t error;
@@ -25,16 +42,20 @@ static status parse_row(const char *path, int64_t number, const char *text, stru
     out->line = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     REQUIRE(out->line != NULL, STATUS_DATA, "%s:%lld: %s at column %d", path, (long long)number,
             error.text, error.column);
-    json_t *context = json_object_get(out->line, "context");
-    json_t *label = json_object_get(out->line, "label");
-    out->choices = json_object_get(out->line, "choices");
-    REQUIRE(json_is_string(context) && json_is_integer(label) && json_is_array(out->choices),
-            STATUS_DATA,
-            "%s:%lld: wanted {\"context\": text, \"choices\": [texts], \"label\": index}", path,
-            (long long)number);
+    json_t *context = either(out->line, "context", "ctx");
+    out->choices = either(out->line, "choices", "endings");
+    bool labelled = read_label(json_object_get(out->line, "label"), &out->label);
+    const char *wrong = !json_is_string(context)       ? "\"context\" that is a text"
+                        : !json_is_array(out->choices) ? "\"choices\" that is a list of texts"
+                        : !labelled                    ? "\"label\" that is a number"
+                                                       : NULL;
+    REQUIRE(
+        wrong == NULL, STATUS_DATA,
+        "%s:%lld: no %s; wanted {\"context\": text, \"choices\": [texts], \"label\": index}, or "
+        "HellaSwag's ctx, endings and label",
+        path, (long long)number, wrong);
     size_t count = json_array_size(out->choices);
     out->context = json_string_value(context);
-    out->label = json_integer_value(label);
     REQUIRE(count >= 2 && count <= CHOICES_LIMIT, STATUS_DATA,
             "%s:%lld: %zu choices, 2 to %d are accepted", path, (long long)number, count,
             CHOICES_LIMIT);

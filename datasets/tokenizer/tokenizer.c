@@ -229,8 +229,11 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
     if (vocab_alone && !file_exists(path)) {
         return wordpiece_open_vocab(folder, out);
     }
-    char *text = NULL;
+    char inner[FILE_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
+    TRY(file_join(inner, folder, "tokenizer"));
+    REQUIRE(file_exists(path) || !tokenizer_exists(inner), STATUS_NO_INPUT,
+            "%s holds no tokenizer itself; the folder %s does", folder, inner);
     TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
     status result = tokenizer_from_text(text, bytes, path, out);
     free(text);

@@ -362,6 +362,7 @@ static void test_end_token(void)
         CHECK_EQUAL(tokenizer_eos(t), tokenizer_find(t, cases[i].token));
         CHECK_OK(tokenizer_destroy(&t));
     }
+    CHECK_FAILS(tokenizer_open(folder_path, &t), STATUS_NO_INPUT, "/tokenizer does");
     folder_write(path, "[", 1);
     CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "tokenizer_config.json: line 1");
     CHECK(t == NULL);

@@ -110,11 +110,11 @@ static void test_choose(void)
     const char *argv[] = {"tokenizer", "encode", NULL};
     const char *near[] = {"tokenizer", "trian", NULL};
     int which = -1;
-    CHECK_OK(options_choose("u", "train|encode|decode", 2, (char **)argv, &which));
+    CHECK_OK(options_choose("u", "train|encode|decode", "", 2, (char **)argv, &which));
     CHECK_EQUAL(which, 1);
-    CHECK_FAILS(options_choose("u", "train|encode|decode", 2, (char **)near, &which), STATUS_USAGE,
-                "did you mean 'train'?");
-    CHECK_FAILS(options_choose("u", "train|encode", 1, (char **)argv, &which), STATUS_USAGE,
+    CHECK_FAILS(options_choose("u", "train|encode|decode", "", 2, (char **)near, &which),
+                STATUS_USAGE, "did you mean 'train'?");
+    CHECK_FAILS(options_choose("u", "train|encode", "", 1, (char **)argv, &which), STATUS_USAGE,
                 "tokenizer needs one of train|encode");
 }
 

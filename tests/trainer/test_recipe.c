@@ -66,7 +66,8 @@ static const struct {
     {"max_steps=5", "command line: max_steps: unknown key; did you mean 'train.max_steps'?"},
     {"train.max_step=5",
      "command line: train.max_step: unknown key; did you mean 'train.max_steps'?"},
-    {"trainer.max_steps=5", "command line: trainer.max_steps: unknown key"},
+    {"trainer.max_steps=5", "trainer.max_steps: unknown key; did you mean 'train.max_steps'?"},
+    {"optimiser.learning_rate=1", "unknown key; did you mean 'optimizer.learning_rate'?"},
     {"train.max_steps", "not of the form section.key=value"},
     {"train.max_steps=", "command line: train.max_steps: has no value; write null"},
     {"train.max_steps=1e3",
@@ -404,7 +405,7 @@ static void test_large_file(void)
     CHECK_FAILS(recipe_read(path, NULL, 0, &recipe), STATUS_RECIPE, "at most 1048576");
     CHECK(unlink(path) == 0);
     CHECK_FAILS(recipe_read(path, NULL, 0, &recipe), STATUS_NO_INPUT, path);
-    CHECK_FAILS(recipe_read("/tmp", NULL, 0, &recipe), STATUS_RECIPE, "not a regular file");
+    CHECK_FAILS(recipe_read("/tmp", NULL, 0, &recipe), STATUS_RECIPE, "/tmp is a folder; name the");
 }
 
 /* ---- any bytes: refused or read, and what is read is written and read again ---- */

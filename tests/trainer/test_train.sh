@@ -314,6 +314,15 @@ generate() { # with and without the cache, in batches, with stop texts; evaluati
     printf '{"context":"the Lic","choices":["ense","zzzz"],"label":0}\n' >task.jsonl
     run 0 evaluate --checkpoint run --task task.jsonl --json
     grep -q '"accuracy":1.0' out || fail 'the task went wrong'
+    mv out accuracy
+    printf '{"ind":1,"ctx":"the Lic","endings":["ense","zzzz"],"label":"0"}\n' >hellaswag.jsonl
+    run 0 evaluate --checkpoint run --task hellaswag.jsonl --json
+    cmp out accuracy || fail "HellaSwag's names are read differently"
+    printf '{"ctx":"the Lic","endings":["ense","zzzz"],"label":""}\n' >hellaswag.jsonl
+    run 65 evaluate --checkpoint run --task hellaswag.jsonl
+    one_line 65 'hellaswag.jsonl:1: no "label" that is a number'
+    run 0 help train
+    grep -q -e --resume out || fail 'help train is not train --help'
     printf 'the License\nxqxqxq\n' >lines
     run 0 score --checkpoint run lines
     awk '{ v[NR] = $1 / $2 } END { exit !(v[1] > v[2]) }' out || fail 'nonsense scores higher'

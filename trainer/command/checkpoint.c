@@ -300,8 +300,13 @@ static status reshard(int argc, char **argv)
 status command_checkpoint(int argc, char **argv)
 {
     int choice = -1;
-    TRY(options_choose("bireme checkpoint list|verify|diff|reshard [flags]",
-                       "list|verify|diff|reshard", argc, argv, &choice));
+    TRY(options_choose(
+        "bireme checkpoint list|verify|diff|reshard [flags]", "list|verify|diff|reshard",
+        "  list     each checkpoint of a run: step, tokens, ranks, size; is it whole\n"
+        "  verify   every byte of them against its checksum\n"
+        "  diff     two checkpoints, tensor by tensor, whatever layouts wrote them\n"
+        "  reshard  a checkpoint as another number of ranks would have written it",
+        argc, argv, &choice));
     switch (choice) {
     case 0:
     case 1:

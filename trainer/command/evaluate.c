@@ -242,7 +242,8 @@ status command_evaluate(int argc, char **argv)
          "a run folder, its checkpoints/, one of these, or final/"},
         {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards"},
         {"task", OPTION_TEXT, &q.task, "FILE.jsonl", NULL,
-         "multiple choice: context, choices, label a line"},
+         "multiple choice: context, choices, label a line; or as HellaSwag has them: ctx, endings, "
+         "label"},
         {"batches", OPTION_INTEGER, &q.batches, "N", "0", "micro-batches of each rank; 0: all",
          .least = 0, .most = 1e12},
         {"limit", OPTION_INTEGER, &q.limit, "N", "0", "rows of the task; 0: all", .least = 0,

@@ -163,7 +163,12 @@ static status take(void *user, const char *text, size_t bytes)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_DATA, "the text has no mask token: \"%.100s\"", text);
+    char *word = NULL, shown[64];
+    TRY(tokenizer_decode(a->session.tokenizer, &mask, 1, false, &word, NULL));
+    snprintf(shown, sizeof shown, "%s", word);
+    free(word);
+    RAISE(STATUS_DATA, "the text has no mask token, write %s where a word is asked for: \"%.100s\"",
+          shown, text);
 }
 
 static status require_masks(const struct session *s, const char *checkpoint)

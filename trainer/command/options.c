@@ -265,11 +265,13 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
     return result;
 }
 
-status options_choose(const char *usage, const char *names, int argc, char **argv, int *out)
+status options_choose(const char *usage, const char *names, const char *about, int argc,
+                      char **argv, int *out)
 {
     *out = -1;
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        printf("usage: %s\n", usage);
+        printf("usage: %s\n\n%s\n\nbireme %s %.*s --help, and so on, list their flags\n", usage,
+               about, argv[0], (int)strcspn(names, "|"), names);
         return STATUS_OK;
     }
     REQUIRE(argc >= 2, STATUS_USAGE, "%s needs one of %s; usage: %s", argv[0], names, usage);

@@ -77,4 +77,5 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
  *
  * *out is -1 where --help was asked for (and printed).
  * Errors    STATUS_USAGE */
-status options_choose(const char *usage, const char *names, int argc, char **argv, int *out);
+status options_choose(const char *usage, const char *names, const char *about, int argc,
+                      char **argv, int *out);

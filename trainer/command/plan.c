@@ -65,6 +65,9 @@ static void print_schedule(const struct recipe *r, const struct plan *plan)
     print_count("warm-up steps", plan->warmup_steps);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         int64_t step = steps[i] < total ? steps[i] : total - 1;
+        if (i > 0 && step <= steps[i - 1]) {
+            continue;
+        }
         printf("  learning rate of step %-12lld %.6g\n", (long long)step + 1,
                schedule_rate(r, step, total));
     }

@@ -439,8 +439,11 @@ done:
 status command_tokenizer(int argc, char **argv)
 {
     int choice = -1;
-    TRY(options_choose("bireme tokenizer train|encode|decode [flags]", "train|encode|decode", argc,
-                       argv, &choice));
+    TRY(options_choose("bireme tokenizer train|encode|decode [flags]", "train|encode|decode",
+                       "  train    learns a tokenizer from texts\n"
+                       "  encode   text to ids, a line for each line\n"
+                       "  decode   ids to text",
+                       argc, argv, &choice));
     if (choice < 0) {
         return STATUS_OK;
     }

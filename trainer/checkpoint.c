@@ -40,8 +40,8 @@ static status copy_options(struct checkpoint *c, const struct checkpoint_options
     TRY(copy_text(&c->recipe_text, o->recipe_text));
     TRY(copy_text(&c->data_fingerprint, o->data_fingerprint));
     TRY(copy_text(&c->version, o->version != NULL ? o->version : "unknown"));
-    if (o->tokenizer_dir != NULL) {
-        TRY(copy_text(&c->tokenizer_dir, o->tokenizer_dir));
+    if (o->tokenizer_dir != NULL && comm_rank(o->world) == 0) {
+        TRY(checkpoint_files_read(o->tokenizer_dir, NULL, &c->tokenizer));
     }
     c->beside_name = o->beside_name;
     TRY(o->beside_text != NULL ? copy_text(&c->beside_text, o->beside_text) : STATUS_OK);
@@ -180,7 +180,7 @@ status checkpoint_close(struct checkpoint **out)
     }
     run_lock_release(&c->lock);
     free(c->beside_text);
-    free(c->tokenizer_dir);
+    checkpoint_files_destroy(&c->tokenizer);
     free(c->recipe_text);
     free(c->data_fingerprint);
     free(c->version);
@@ -258,7 +258,7 @@ static status prepare(struct checkpoint *c, const struct checkpoint_state *state
     c->job.rank = comm_rank(c->world);
     c->job.ranks = comm_size(c->world);
     c->job.state = *state;
-    c->job.tokenizer_dir = c->job.rank == 0 ? c->tokenizer_dir : NULL;
+    c->job.tokenizer = c->tokenizer.count > 0 ? &c->tokenizer : NULL;
     c->job.beside_name = c->beside_name;
     c->job.beside_text = c->job.rank == 0 ? c->beside_text : NULL;
     TRY(checkpoint_pieces_create(&c->job, families, count, comm_size(c->replicas),

@@ -53,7 +53,7 @@ struct checkpoint_state {
 
 struct checkpoint_options {
     const char *run_dir;          /* checkpoints/ and the lock live here */
-    const char *tokenizer_dir;    /* copied into each checkpoint; NULL: none */
+    const char *tokenizer_dir;    /* read now, written into each checkpoint; NULL: none */
     const char *recipe_text;      /* the resolved recipe, kept in the manifest */
     const char *data_fingerprint; /* of the training set; kept in the manifest */
     const char *version;          /* of this program; kept in the manifest; NULL: unknown */

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "trainer/checkpoint.h"
+#include "trainer/checkpoint_files.h"
 #include "trainer/checkpoint_folder.h"
 #include "trainer/checkpoint_source.h"
 #include "trainer/manifest.h"
@@ -30,12 +31,12 @@ struct checkpoint_piece {
 
 /* A save under way, as the writing thread sees it: no communicator in it. */
 struct checkpoint_job {
-    char parent[FILE_PATH_BYTES];          /* "RUN/checkpoints" */
-    char name[CHECKPOINT_NAME_BYTES];      /* "step-00001000" */
-    char temporary[CHECKPOINT_NAME_BYTES]; /* "tmp-step-00001000.NONCE" */
-    char folder[FILE_PATH_BYTES];          /* parent/temporary */
-    const char *tokenizer_dir;             /* NULL: this rank copies none */
-    const char *beside_name, *beside_text; /* one more file beside it; NULL: none */
+    char parent[FILE_PATH_BYTES];             /* "RUN/checkpoints" */
+    char name[CHECKPOINT_NAME_BYTES];         /* "step-00001000" */
+    char temporary[CHECKPOINT_NAME_BYTES];    /* "tmp-step-00001000.NONCE" */
+    char folder[FILE_PATH_BYTES];             /* parent/temporary */
+    const struct checkpoint_files *tokenizer; /* NULL: this rank writes none */
+    const char *beside_name, *beside_text;    /* one more file beside it; NULL: none */
     int rank, ranks;
     struct checkpoint_state state;
     char stems[CHECKPOINT_FAMILIES_MAX][32];
@@ -93,8 +94,9 @@ struct checkpoint {
     char run_dir[FILE_PATH_BYTES];
     char folder[FILE_PATH_BYTES]; /* run_dir/checkpoints */
     const char *beside_name;
-    char *beside_text, *tokenizer_dir, *recipe_text, *data_fingerprint, *version;
-    int64_t keep, kept_besides; /* a step, or -1: none */
+    char *beside_text, *recipe_text, *data_fingerprint, *version;
+    struct checkpoint_files tokenizer; /* rank 0's */
+    int64_t keep, kept_besides;        /* a step, or -1: none */
     bool async;
     struct comm *world, *replicas;
     struct run_lock *lock;           /* rank 0's */

@@ -58,8 +58,9 @@ static status list_families(const struct manifest *m,
 static status write_ranks(struct checkpoint_job *job, const struct checkpoint_family *families,
                           int count)
 {
+    const struct checkpoint_files *tokenizer = job->tokenizer;
     for (job->rank = 0; job->rank < job->ranks; job->rank++) {
-        job->tokenizer_dir = job->rank == 0 ? job->source->tokenizer_dir : NULL;
+        job->tokenizer = job->rank == 0 ? tokenizer : NULL;
         job->beside_text = job->rank == 0 ? job->source->beside_text : NULL;
         status result = checkpoint_pieces_create(job, families, count, job->ranks, job->rank);
         if (result == STATUS_OK) {
@@ -110,12 +111,13 @@ static double bytes_of(const struct manifest *m)
     return elements * (double)sizeof(float);
 }
 
-status checkpoint_source_write(const struct checkpoint_source *source, const char *output,
-                               int ranks)
+static status write_source(const struct checkpoint_source *source,
+                           const struct checkpoint_files *tokenizer, const char *output, int ranks)
 {
     struct checkpoint_job job = {
         .ranks = ranks,
         .source = source,
+        .tokenizer = source->tokenizer_dir != NULL ? tokenizer : NULL,
         .state = source->manifest->state,
         .beside_name = source->beside_name,
     };
@@ -124,5 +126,20 @@ status checkpoint_source_write(const struct checkpoint_source *source, const cha
     snprintf(job.folder, sizeof job.folder, "%s", folder.path);
     status result = checkpoint_output_finish(&folder, write_all(&job));
     manifest_destroy(&job.part);
+    return result;
+}
+
+status checkpoint_source_write(const struct checkpoint_source *source, const char *output,
+                               int ranks)
+{
+    struct checkpoint_files tokenizer = {0};
+    status result = STATUS_OK;
+    if (source->tokenizer_dir != NULL) {
+        result = checkpoint_files_read(source->tokenizer_dir, source->tokenizer_files, &tokenizer);
+    }
+    if (result == STATUS_OK) {
+        result = write_source(source, &tokenizer, output, ranks);
+    }
+    checkpoint_files_destroy(&tokenizer);
     return result;
 }

@@ -3,19 +3,14 @@
  * Runs in the writing thread, without a communicator. Data go through HDF5 in chunks of about 4 MiB:
  * its one lock is then never held long enough to make the loader wait. Equal tensors give equal bytes:
  * no time stamps, a fixed order of creation. */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "datasets/h5file.h"
 #include "trainer/checkpoint_impl.h"
 
 enum { CHUNK_ELEMENTS = 1 << 20, TURN_BLOCK = 32 };
-static const size_t tokenizer_file_limit = (size_t)256 << 20;
 
 /* ---- one dataset ---- */
 
@@ -263,71 +258,32 @@ static status write_state(struct checkpoint_job *job)
     return finish_file(job, path, name);
 }
 
-static status copy_file(struct checkpoint_job *job, const char *from_folder, const char *name)
-{
-    char from[FILE_PATH_BYTES], to[FILE_PATH_BYTES], inside[MANIFEST_NAME_BYTES];
-    TRY(file_join(from, from_folder, name));
-    if (file_size(from) < 0) {
-        return STATUS_OK; /* a folder or something special is no part of a tokenizer */
-    }
-    int used = snprintf(inside, sizeof inside, "tokenizer/%s", name);
-    REQUIRE(used > 0 && used < (int)sizeof inside, STATUS_CREATE, "name too long: %s", name);
-    TRY(file_join(to, job->folder, inside));
-    char *text = NULL;
-    size_t bytes = 0;
-    TRY(file_read(from, tokenizer_file_limit, &text, &bytes));
-    status result = file_write(to, text, bytes);
-    free(text);
-    TRY(result);
-    return finish_file(job, to, inside);
-}
-
-/* What this run puts there; a file of its name that came with the tokenizer is another run's. */
-static status write_beside(struct checkpoint_job *job)
+static status write_beside(struct checkpoint_job *job, const char *name, const char *bytes,
+                           size_t count)
 {
     char inside[MANIFEST_NAME_BYTES], path[FILE_PATH_BYTES];
-    int used = snprintf(inside, sizeof inside, "tokenizer/%s", job->beside_name);
-    REQUIRE(used > 0 && used < (int)sizeof inside, STATUS_CREATE, "name too long: %s",
-            job->beside_name);
+    int used = snprintf(inside, sizeof inside, "tokenizer/%s", name);
+    REQUIRE(used > 0 && used < (int)sizeof inside, STATUS_CREATE, "name too long: %s", name);
     TRY(file_join(path, job->folder, inside));
-    TRY(file_write(path, job->beside_text, strlen(job->beside_text)));
+    TRY(file_write(path, bytes, count));
     return finish_file(job, path, inside);
 }
 
-static status copy_all_files(struct checkpoint_job *job)
-{
-    DIR *dir = opendir(job->tokenizer_dir);
-    REQUIRE(dir != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-            "cannot open the tokenizer %s: %s", job->tokenizer_dir, strerror(errno));
-    status result = STATUS_OK;
-    for (struct dirent *e; result == STATUS_OK && (e = readdir(dir)) != NULL;) {
-        bool replaced = job->beside_text != NULL && strcmp(e->d_name, job->beside_name) == 0;
-        if (e->d_name[0] != '.' && !replaced) {
-            result = copy_file(job, job->tokenizer_dir, e->d_name);
-        }
-    }
-    closedir(dir);
-    return result;
-}
-
-static status copy_files(struct checkpoint_job *job, const char *const *names)
-{
-    for (; *names != NULL; names++) {
-        TRY(copy_file(job, job->tokenizer_dir, *names));
-    }
-    return STATUS_OK;
-}
-
-static status copy_tokenizer(struct checkpoint_job *job)
+/* What this run puts beside it; a file of its name that came with the tokenizer is another run's. */
+static status write_tokenizer(struct checkpoint_job *job)
 {
     char folder[FILE_PATH_BYTES];
     TRY(file_join(folder, job->folder, "tokenizer"));
     TRY(file_make_folders(folder));
-    bool all = job->source == NULL || job->source->tokenizer_files == NULL;
-    if (job->tokenizer_dir != NULL) {
-        TRY(all ? copy_all_files(job) : copy_files(job, job->source->tokenizer_files));
+    for (int i = 0; job->tokenizer != NULL && i < job->tokenizer->count; i++) {
+        const struct checkpoint_file *file = &job->tokenizer->files[i];
+        if (job->beside_text == NULL || strcmp(file->name, job->beside_name) != 0) {
+            TRY(write_beside(job, file->name, file->bytes, file->count));
+        }
     }
-    TRY(job->beside_text != NULL ? write_beside(job) : STATUS_OK);
+    if (job->beside_text != NULL) {
+        TRY(write_beside(job, job->beside_name, job->beside_text, strlen(job->beside_text)));
+    }
     return file_sync(folder);
 }
 
@@ -344,7 +300,7 @@ static status write_all(struct checkpoint_job *job)
     if (job->rank == 0) {
         TRY(write_state(job));
     }
-    return job->tokenizer_dir != NULL || job->beside_text != NULL ? copy_tokenizer(job) : STATUS_OK;
+    return job->tokenizer != NULL || job->beside_text != NULL ? write_tokenizer(job) : STATUS_OK;
 }
 
 /* The folder was made a moment ago: a file that cannot be made in it is a disk that fails or is full,

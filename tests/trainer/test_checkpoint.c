@@ -330,6 +330,44 @@ static void test_final(void)
     release(&t, 1);
 }
 
+/* A folder with one file of this name in it. */
+static void make_tokenizer(const char *folder, const char *name)
+{
+    char path[FILE_PATH_BYTES];
+    CHECK_OK(file_join(path, folder, name));
+    if (rank == 0) {
+        CHECK_OK(file_make_folders(folder));
+        CHECK_OK(file_write(path, "text", 4));
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+/* Each checkpoint has the tokenizer that the run began with, whatever becomes of its folder. */
+static void test_tokenizer(void)
+{
+    char folder[FILE_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    struct checkpoint_tensor t = part(0, 0, 131);
+    struct checkpoint_family family = {"model", &t, 1};
+    struct checkpoint_found found;
+    fill(&t, 0);
+    CHECK_OK(file_join(folder, root, "vanishing"));
+    make_tokenizer(folder, "tokenizer.json");
+    struct checkpoint *c = open_run("kept", world, true, folder);
+    if (rank == 0) {
+        CHECK_OK(file_remove_tree(folder));
+    }
+    save_step(c, 1, &family, 1);
+    publish_step(c, 1);
+    check_found(c, 1, &found);
+    CHECK_OK(file_join(folder, found.folder, "tokenizer/tokenizer.json"));
+    CHECK_OK(file_read(folder, 10, &text, &bytes));
+    CHECK(bytes == 4 && memcmp(text, "text", 4) == 0);
+    free(text);
+    CHECK_OK(checkpoint_close(&c));
+    release(&t, 1);
+}
+
 /* A writer that fails on one rank: all get its code, nothing is left of it, the older one stays. */
 static void test_writer_failure(void)
 {
@@ -340,10 +378,13 @@ static void test_writer_failure(void)
     save_step(c, 1, &family, 1);
     publish_step(c, 1);
     CHECK_OK(checkpoint_close(&c));
-    c = open_run("failing", world, true, "/nowhere/tokenizer"); /* rank 0 copies it */
+    char folder[FILE_PATH_BYTES], name[251] = {0};
+    CHECK_OK(file_join(folder, root, "long"));
+    make_tokenizer(folder, memset(name, 'x', sizeof name - 1));
+    c = open_run("failing", world, true, folder); /* rank 0 cannot name that file in its folder */
     save_step(c, 2, &family, 1);
     int64_t published = 0;
-    CHECK_EQUAL(checkpoint_publish(c, &published), STATUS_NO_INPUT);
+    CHECK_EQUAL(checkpoint_publish(c, &published), STATUS_WRITE);
     CHECK_EQUAL(published, -1);
     CHECK_EQUAL(checkpoint_written(c), 0);
     struct checkpoint_found found;
@@ -369,6 +410,7 @@ int main(int argc, char **argv)
     test_sharded();
     test_refusals();
     test_final();
+    test_tokenizer();
     test_writer_failure();
     CHECK_OK(comm_barrier(world));
     if (rank == 0) {

@@ -10,7 +10,7 @@
 #define PATIENT_CHECKS 3
 
 struct report {
-    double busy_seconds;
+    double busy_seconds, rows;
     char host[64];
 };
 
@@ -39,10 +39,14 @@ static double median(const struct report *reports, int count, double *scratch)
 static void judge(const struct report *reports, int count, double usual)
 {
     int slowest = 0;
-    for (int r = 1; r < count; r++) {
+    double rows = 0;
+    for (int r = 0; r < count; r++) {
         slowest = reports[r].busy_seconds > reports[slowest].busy_seconds ? r : slowest;
+        rows += reports[r].rows;
     }
-    bool is_slow = usual > 0 && reports[slowest].busy_seconds > SLOW_RATIO * usual;
+    double share = rows > 0 ? reports[slowest].rows * count / rows : 1;
+    double most = SLOW_RATIO * (share > 1 ? share : 1) * usual;
+    bool is_slow = usual > 0 && reports[slowest].busy_seconds > most;
     slow.checks = !is_slow ? 0 : slowest == slow.rank ? slow.checks + 1 : 1;
     slow.rank = is_slow ? slowest : -1;
     if (slow.checks == PATIENT_CHECKS) {
@@ -54,10 +58,10 @@ static void judge(const struct report *reports, int count, double usual)
     }
 }
 
-status straggler_check(struct comm *comm, double busy_seconds)
+status straggler_check(struct comm *comm, double busy_seconds, int64_t rows)
 {
     int count = comm_size(comm);
-    struct report mine = {.busy_seconds = busy_seconds};
+    struct report mine = {.busy_seconds = busy_seconds, .rows = (double)rows};
     if (gethostname(mine.host, sizeof mine.host - 1) != 0) {
         mine.host[0] = '?';
     }

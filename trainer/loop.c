@@ -29,6 +29,7 @@ static const char wall_reason[] = "train.wall_minutes is nearly over";
 struct interval {
     double started;
     int64_t steps, tokens;
+    int64_t rows; /* of this rank */
     double data_seconds, step_seconds;
 };
 
@@ -359,7 +360,7 @@ static status tell_step(struct loop *loop, const struct step_result *result, dou
     double busy = i->step_seconds - i->data_seconds - traffic.data.exposed_seconds -
                   traffic.data.small_seconds - traffic.tensor.exposed_seconds -
                   traffic.tensor.small_seconds;
-    TRY(straggler_check(job->world, busy));
+    TRY(straggler_check(job->world, busy, i->rows));
     double seconds = clock_seconds() - i->started;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
     time_left(loop, left, sizeof left);
@@ -490,6 +491,7 @@ static status one_step(struct loop *loop)
     job->state.tokens += result.tokens;
     loop->interval.steps++;
     loop->interval.tokens += result.tokens;
+    loop->interval.rows += result.rows;
     loop->interval.data_seconds += result.data_seconds;
     loop->interval.step_seconds += result.total_seconds;
     note_step_seconds(loop, result.total_seconds);

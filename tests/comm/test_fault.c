@@ -188,8 +188,18 @@ static void act_straggle(struct comm *world)
 {
     log_quiet(comm_rank(world) != 0);
     for (int i = 0; i < 8; i++) {
-        CHECK_OK(straggler_check(world, culprit(world) && i >= 2 ? 1.0 : 0.25));
+        CHECK_OK(straggler_check(world, culprit(world) && i >= 2 ? 1.0 : 0.25, 1));
     }
+}
+
+/* Who has more to do is not slow. */
+static void act_uneven(struct comm *world)
+{
+    log_keep_warnings();
+    for (int i = 0; i < 8; i++) {
+        CHECK_OK(straggler_check(world, culprit(world) ? 1.0 : 0.25, culprit(world) ? 16 : 2));
+    }
+    CHECK(log_take_warning() == NULL);
 }
 
 static void act_late_in_phase(struct comm *world)
@@ -400,6 +410,7 @@ static const struct fault faults[] = {
     {"late_in_phase", act_late_in_phase, 76, "E-HANG rank 1", "phase 'data'", NULL},
     {"late_but_allowed", act_late_but_allowed, 0, NULL, NULL, NULL},
     {"straggle", act_straggle, 0, "W-SLOW", "rank 1 host", NULL},
+    {"uneven", act_uneven, 0, NULL, NULL, NULL},
     {"late_for_others", act_late_for_others, 76, HANG, "phase 'checkpoint'", NULL},
     {"out_of_order", act_out_of_order, 70, "E-INTERNAL rank", "one order", NULL},
     {"slow_but_alive", act_slow_but_alive, 0, NULL, NULL, NULL},

@@ -205,6 +205,17 @@ static struct loader_options options_of(const struct job_data *d,
     };
 }
 
+/* Of a mixture, the part that the error names. */
+static const char *named_source(const struct recipe *r)
+{
+    for (int i = 1; i < r->data.train_count; i++) {
+        if (strstr(status_pending()->text, r->data.train[i].path) != NULL) {
+            return r->data.train[i].path;
+        }
+    }
+    return r->data.train[0].path;
+}
+
 status job_data_train(const struct job_data *d, int64_t first_sample, struct loader **out)
 {
     const struct recipe *r = d->recipe;
@@ -221,7 +232,8 @@ status job_data_train(const struct job_data *d, int64_t first_sample, struct loa
         options.kind == EXAMPLE_SENTENCE_PAIRS || options.kind >= EXAMPLE_CLASSIFY;
     options.packing = &rules;
     options.reference = d->reference;
-    return blame(r, "data.train", r->data.train[0].path, loader_open(&options, out));
+    status result = loader_open(&options, out);
+    return blame(r, "data.train", named_source(r), result);
 }
 
 status job_data_validation(const struct job_data *d, int64_t samples, struct loader **out)

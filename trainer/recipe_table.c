@@ -181,7 +181,7 @@ const struct setting recipe_table[] = {
     {"train.max_steps", SETTING_INTEGER, FIELD(train.max_steps), "null", .null = "as epochs says", WITHIN(1, STEPS_MAX), .resume = true,
      .meaning = "optimizer steps; this or epochs must be given"},
     {"train.epochs", SETTING_NUMBER, FIELD(train.epochs), "null", .null = "as max_steps says", ABOVE(0, 1e6), .resume = true,
-     .meaning = "passes over the training set; alternative to max_steps"},
+     .meaning = "passes over the training set (of a mixture, until its first part is through); alternative to max_steps"},
     {"train.max_minutes", SETTING_NUMBER, FIELD(train.max_minutes), "null", .null = "no limit", ABOVE(0, MINUTES_MAX), .resume = true,
      .meaning = "a normal end after this time of training, over all sessions of the run, like the last step; the schedule still runs on the steps"},
     {"train.wall_minutes", SETTING_NUMBER, FIELD(train.wall_minutes), "null", .null = "no limit", ABOVE(0, MINUTES_MAX), .resume = true,

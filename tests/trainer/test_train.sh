@@ -249,6 +249,7 @@ errors() { # each bad input: one line, its code, no rank waits
     both 78 'data.train: nothing to train on' data.train=null
     both 66 'data.tokenizer: .*bireme tokenizer train' data.tokenizer=nowhere
     both 66 'data.train: no shard matches.*bireme prepare' 'data.train=data/none-*.h5'
+    both 66 'nowhere/.*bireme prepare.*--output nowhere' 'data.train=[{path: "data/train-*.h5"}, {path: "nowhere/*.h5"}]'
     both 66 'command line: data.validation' 'data.validation=nowhere/*.h5'
     both 65 'data.validation.*cut.h5' data.validation=cut.h5
     both 66 'model.init_from: .*nowhere' model.init_from=nowhere

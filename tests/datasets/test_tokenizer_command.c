@@ -123,6 +123,24 @@ static void test_rows(void)
     }
 }
 
+/* A share of the documents that is another share of the tokens is told. */
+static void test_held_out(void)
+{
+    static const char prepare[] =
+        "$B prepare --tokenizer t --documents line --input lines.txt --output held";
+    CHECK_EQUAL(run("for i in 1 2 3 4; do echo oars pull in one stroke; done > lines.txt; %s "
+                    "--validation-fraction 0.25",
+                    prepare),
+                0);
+    CHECK_EQUAL(run("! grep -q VALIDATION error.txt"), 0);
+    CHECK_EQUAL(run("for i in 1 2 3; do echo oars pull in one stroke, oars pull in one stroke; "
+                    "done > lines.txt;"
+                    " echo o >> lines.txt; %s --validation-fraction 0.25",
+                    prepare),
+                0);
+    check_error("of the tokens are held out, of the documents 25%");
+}
+
 static void test_errors(void)
 {
     CHECK_EQUAL(run("$B tokenizer train --input text.txt --output t"), 64);
@@ -158,6 +176,7 @@ int main(void)
     test_char();
     test_wordpiece();
     test_rows();
+    test_held_out();
     test_errors();
     return 0;
 }

@@ -400,14 +400,14 @@ status command_bench(int argc, char **argv)
                  "[section.key=value ...]",
         .about =
             "Told with nothing: step. Progress goes to standard error.\n"
-            "step: one optimizer step on one micro-batch, each operation's time and share, and "
-            "the floor:\nits matrix products alone. kernels: each operation alone beside the rate "
-            "of a "
-            "copy or of a product.\nWithout a recipe: GPT-2 124M, 4 x 256 "
-            "tokens.\ncomm: all-reduce between the ranks. data: random windows of the "
-            "recipe's shards. cluster: describes this host for `plan --cluster`, from a step and, "
-            "with "
-            "several ranks,\ntheir all-reduce.",
+            "step: one optimizer step on one micro-batch, each operation's time and share, and the "
+            "floor: its matrix products alone.\n"
+            "kernels: each operation alone beside the rate of a copy or of a product.\n"
+            "comm: all-reduce between the ranks.\n"
+            "data: random windows of the recipe's shards.\n"
+            "cluster: describes this host for `plan --cluster`, from a step and, with several "
+            "ranks, their all-reduce.\n"
+            "Without a recipe: GPT-2 124M, 4 x 256 tokens.",
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand = "step|kernels|comm|data|cluster",

@@ -64,20 +64,20 @@ status command_import(int argc, char **argv)
          "name"},
         {"objective", OPTION_CHOICE, &objective, "NAME", NULL,
          "what it is for, where its class leaves that open: of one output regress, reward or (not "
-         "of an\n                             encoder) choose, of a model without head embed",
+         "of an encoder) choose, of a model without head embed",
          .choices = "regress|reward|choose|embed|classify|classify_tokens|answer|clm|mlm"},
     };
     struct options options = {
         .usage = "bireme import HF_DIR --output DIR [--base CHECKPOINT]",
         .about =
             "Makes a checkpoint of a model folder as Hugging Face's transformers saves it: "
-            "config.json,\nmodel.safetensors (or several with an index; F32, F16, BF16) and "
-            "tokenizer.json (or vocab.txt). Models of\nthe model_type gpt2, bert, roberta and "
-            "llama, their classes for tasks among them. generate, score, fill-mask,\nclassify, "
+            "config.json, model.safetensors (or several with an index; F32, F16, BF16) and "
+            "tokenizer.json (or vocab.txt). Models of the model_type gpt2, bert, roberta and "
+            "llama, their classes for tasks among them. generate, score, fill-mask, classify, "
             "answer, embed, evaluate, inspect, export and model.init_from take it. The section "
             "`model` of a recipe that trains on from it goes to standard output.\nOf a folder of "
             "peft's (adapter_config.json, adapter_model.safetensors) it makes a checkpoint of "
-            "adapters\nbeside a model that was imported before.",
+            "adapters beside a model that was imported before.",
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand = "HF_DIR",

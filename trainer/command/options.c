@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-enum { OPTIONS_MAX = 64, CHOICES_MAX = 32, CHOICE_BYTES = 64 };
+enum { OPTIONS_MAX = 64, CHOICES_MAX = 32, CHOICE_BYTES = 64, HELP_COLUMNS = 100 };
 
 struct choices {
     char words[CHOICES_MAX][CHOICE_BYTES];
@@ -41,25 +41,55 @@ static bool has_preset(const struct option *option)
     return option->preset != NULL && option->preset != OPTION_REQUIRED;
 }
 
+/* Lines of at most HELP_COLUMNS; the text goes on in column `at`, further lines begin in column `indent`. */
+static void print_wrapped(const char *text, size_t at, int indent)
+{
+    while (*text != '\0') {
+        size_t gap = strspn(text, " "), word = strcspn(text + gap, " \n");
+        if (at + gap + word > HELP_COLUMNS && at > (size_t)indent) {
+            printf("\n%*s", indent, "");
+            at = (size_t)indent;
+            text += gap;
+            gap = 0;
+        }
+        printf("%.*s", (int)(gap + word), text);
+        at += gap + word;
+        text += gap + word;
+        if (*text == '\n') {
+            printf("\n%*s", indent, "");
+            at = (size_t)indent;
+            text++;
+        }
+    }
+    printf("\n");
+}
+
+static void print_flag(const struct option *option)
+{
+    char name[96], text[2048];
+    size_t room = sizeof text;
+    const char *preset = option->preset;
+    bool required = preset == OPTION_REQUIRED;
+    snprintf(name, sizeof name, "--%s%s%s", option->name, option->value != NULL ? " " : "",
+             option->value != NULL ? option->value : "");
+    snprintf(text, room, "%s%s%s%s%s%s", option->help, option->choices != NULL ? ": " : "",
+             option->choices != NULL ? option->choices : "",
+             required         ? " (required)"
+             : preset != NULL ? " (default "
+                              : "",
+             !required && preset != NULL ? preset : "", !required && preset != NULL ? ")" : "");
+    size_t width = strlen(name) > 26 ? strlen(name) : 26;
+    printf("  %-26s ", name);
+    print_wrapped(text, 3 + width, 29);
+}
+
 static void print_help(const struct options *options)
 {
-    printf("usage: %s\n\n%s\n", options->usage, options->about);
+    printf("usage: %s\n\n", options->usage);
+    print_wrapped(options->about, 0, 0);
     printf("\nflags:\n");
     for (int i = 0; i < options->count; i++) {
-        const struct option *option = &options->table[i];
-        char name[96];
-        snprintf(name, sizeof name, "--%s%s%s", option->name, option->value != NULL ? " " : "",
-                 option->value != NULL ? option->value : "");
-        printf("  %-26s %s", name, option->help);
-        if (option->choices != NULL) {
-            printf(": %s", option->choices);
-        }
-        if (option->preset == OPTION_REQUIRED) {
-            printf(" (required)");
-        } else if (option->preset != NULL) {
-            printf(" (default %s)", option->preset);
-        }
-        printf("\n");
+        print_flag(&options->table[i]);
     }
     printf("  %-26s %s\n", "--help", "print this and end");
 }

@@ -98,6 +98,20 @@ static status parse(struct request *q, int argc, char **argv, bool *help)
     return options_parse(&options, argc, argv, help);
 }
 
+/* The last documents may be shorter or longer than the others. */
+static void warn_of_share(const struct request *q, const struct prepare_report *r)
+{
+    double all = (double)(r->train_tokens + r->validation_tokens);
+    double share = all > 0 ? (double)r->validation_tokens / all : 0, asked = q->validation_fraction;
+    if (asked > 0 && (share < asked / 2 || share > 2 * asked)) {
+        log_warning("VALIDATION",
+                    "%.2g%% of the tokens are held out, of the documents %.2g%%, since their "
+                    "lengths differ; "
+                    "--shuffle-split SEED draws them from everywhere",
+                    100 * share, 100 * asked);
+    }
+}
+
 static status print_report(const struct request *q, const struct prepare_report *r)
 {
     double megabytes = (double)r->bytes / 1e6;
@@ -126,6 +140,7 @@ static status print_report(const struct request *q, const struct prepare_report 
         log_warning("CUTS", "%" PRId64 " cuts inside of words: their ids may differ there",
                     r->forced_cuts);
     }
+    warn_of_share(q, r);
     if (!q->json) {
         printf("train       %" PRId64 " tokens in %d shard%s\n", r->train_tokens, r->train_shards,
                text_plural(r->train_shards));

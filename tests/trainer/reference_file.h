@@ -7,6 +7,18 @@
 #include "tests/check.h"
 #include "trainer/model/model.h"
 
+/* A file of tests/reference. */
+static inline hid_t reference_open(const char *name)
+{
+    char path[1024];
+    const char *root = getenv("BIREME_SOURCE_DIR");
+    CHECK(root != NULL);
+    snprintf(path, sizeof path, "%s/tests/reference/%s", root, name);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0);
+    return file;
+}
+
 static inline double reference_attribute(hid_t file, const char *name)
 {
     double value = 0;

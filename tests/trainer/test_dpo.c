@@ -93,13 +93,8 @@ static void make_micro(const struct setup *s, int first, int count, struct micro
 
 static void set_up(struct setup *s)
 {
-    char path[1024];
     int64_t count;
-    const char *root = getenv("BIREME_SOURCE_DIR");
-    CHECK(root != NULL);
-    snprintf(path, sizeof path, "%s/tests/reference/dpo.h5", root);
-    hid_t f = s->file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    CHECK(f >= 0);
+    hid_t f = s->file = reference_open("dpo.h5");
     s->config = (struct model_config){.architecture = "gpt2",
                                       .layers = (int64_t)reference_attribute(f, "layers"),
                                       .width = (int64_t)reference_attribute(f, "width"),

@@ -66,12 +66,7 @@ static void make_model(struct fixture *f)
 
 static void open_fixture(struct fixture *f)
 {
-    char path[FILE_PATH_BYTES];
-    const char *root = getenv("BIREME_SOURCE_DIR");
-    CHECK(root != NULL);
-    CHECK_OK(file_join(path, root, "tests/reference/beams.h5"));
-    f->file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    CHECK(f->file >= 0);
+    f->file = reference_open("beams.h5");
     f->end = (int32_t)reference_attribute(f->file, "end");
     make_tokenizer(f);
     make_model(f);

@@ -335,23 +335,12 @@ static void test_whole_vectors(void)
     CHECK_OK(comm_destroy(&self));
 }
 
-static hid_t open_file(const char *name)
-{
-    char path[1024];
-    const char *root = getenv("BIREME_SOURCE_DIR");
-    CHECK(root != NULL);
-    snprintf(path, sizeof path, "%s/tests/reference/%s", root, name);
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    CHECK(file >= 0);
-    return file;
-}
-
 int main(void)
 {
     static const char *const lora[][2] = {
         {"bert", "texts"}, {"roberta", "texts"}, {"gpt2", "texts"},   {"llama", "texts"},
         {"bert", "spans"}, {"gpt2", "tokens"},   {"bert", "choices"}, {"bert", "vectors"}};
-    hid_t file = open_file("heads.h5");
+    hid_t file = reference_open("heads.h5");
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         test_case(file, "bert", kinds[k].name, false);
         test_case(file, "gpt2", kinds[k].name, false);
@@ -360,7 +349,7 @@ int main(void)
     test_case(file, "roberta", "choices", false);
     test_case(file, "llama", "texts", false);
     H5Fclose(file);
-    file = open_file("heads_lora.h5");
+    file = reference_open("heads_lora.h5");
     for (size_t i = 0; i < sizeof lora / sizeof *lora; i++) {
         test_case(file, lora[i][0], lora[i][1], true);
     }

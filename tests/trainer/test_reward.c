@@ -219,12 +219,7 @@ static void test_architecture(hid_t file, const char *architecture)
 
 int main(void)
 {
-    char path[1024];
-    const char *root = getenv("BIREME_SOURCE_DIR");
-    CHECK(root != NULL);
-    snprintf(path, sizeof path, "%s/tests/reference/reward.h5", root);
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    CHECK(file >= 0);
+    hid_t file = reference_open("reward.h5");
     test_architecture(file, "gpt2");
     test_architecture(file, "llama");
     H5Fclose(file);

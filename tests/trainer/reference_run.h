@@ -1,0 +1,145 @@
+/* Ten steps of training as a reference file has them, and the model that takes them: weights from the file, gradients, an
+ * optimizer with the file's settings. */
+#pragma once
+
+#include "tests/trainer/reference_file.h"
+#include "trainer/optimizer/optimizer.h"
+
+enum { RUN_PARAMETERS = 64 };
+
+static const double tolerance = 1e-5;
+
+struct run {
+    hid_t file;
+    struct model_config config;
+    int64_t batch, tokens, steps;
+    double *losses, *norms; /* [steps] */
+    struct optimizer_settings settings;
+    double learning_rate;
+    struct device *dev;
+    struct kernels *kernels;
+    struct model *model;
+    struct optimizer *optimizer;
+    float *gradients, *places[RUN_PARAMETERS];
+};
+
+/* What not all files say. */
+static inline double run_attribute_or(hid_t file, const char *name, double otherwise)
+{
+    return H5Aexists(file, name) > 0 ? reference_attribute(file, name) : otherwise;
+}
+
+/* Opens tests/reference/`name`; what its kind has more of the configuration is the caller's to add. */
+static inline void run_open(struct run *r, const char *name)
+{
+    int64_t count;
+    hid_t f = reference_open(name);
+    *r = (struct run){
+        .file = f,
+        .config = {.layers = (int64_t)reference_attribute(f, "layers"),
+                   .width = (int64_t)reference_attribute(f, "width"),
+                   .heads = (int64_t)reference_attribute(f, "heads"),
+                   .inner = (int64_t)reference_attribute(f, "inner"),
+                   .positions = (int64_t)reference_attribute(f, "positions"),
+                   .vocabulary = (int64_t)reference_attribute(f, "vocabulary"),
+                   .activation = reference_attribute(f, "gelu_tanh") > 0 ? ACTIVATION_GELU_TANH
+                                                                         : ACTIVATION_GELU_ERF},
+        .batch = (int64_t)reference_attribute(f, "batch"),
+        .tokens = (int64_t)reference_attribute(f, "tokens"),
+        .steps = (int64_t)reference_attribute(f, "steps"),
+        .settings = {reference_attribute(f, "beta1"), reference_attribute(f, "beta2"),
+                     reference_attribute(f, "epsilon"), reference_attribute(f, "weight_decay"),
+                     reference_attribute(f, "max_grad_norm"),
+                     run_attribute_or(f, "lamb", 0) > 0 ? OPTIMIZER_LAMB : OPTIMIZER_ADAMW},
+        .learning_rate = reference_attribute(f, "learning_rate"),
+    };
+    r->losses = reference_dataset(f, "losses", H5T_NATIVE_DOUBLE, 8, &count);
+    r->norms = reference_dataset(f, "norms", H5T_NATIVE_DOUBLE, 8, &count);
+}
+
+static inline void run_make_optimizer(struct run *r)
+{
+    int count, used = 0;
+    struct optimizer_range ranges[RUN_PARAMETERS];
+    const struct model_parameter *parameters = model_parameters(r->model, &count);
+    CHECK(count <= RUN_PARAMETERS);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        if (p->trained) {
+            ranges[used++] =
+                (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay, i};
+            r->places[i] = r->gradients + p->first;
+        }
+        float *weights = reference_tensor(r->file, "weights", p);
+        memcpy(model_weights(r->model) + p->first, weights,
+               (size_t)(p->whole_rows * p->whole_columns) * sizeof *weights);
+        free(weights);
+    }
+    CHECK_OK(optimizer_create(r->kernels, &r->settings, ranges, used, model_elements(r->model),
+                              &r->optimizer));
+}
+
+/* The model of the configuration, with the file's weights. */
+static inline void run_make(struct run *r)
+{
+    int64_t rows = r->batch * r->tokens;
+    struct kernels_limits limits = {.rows = rows,
+                                    .width = r->config.width,
+                                    .inner = model_inner_outputs(&r->config),
+                                    .heads = (int)r->config.heads,
+                                    .head_width = r->config.width / r->config.heads,
+                                    .sequence = r->tokens,
+                                    .vocabulary = model_vocabulary_rows(&r->config, 1),
+                                    .training = true};
+    CHECK_OK(device_create(DEVICE_CPU, 0, &r->dev));
+    CHECK_OK(kernels_create(r->dev, DTYPE_F32, 2, &limits, &r->kernels));
+    CHECK_OK(model_create(r->kernels, &r->config, NULL, false, rows, true, &r->model));
+    r->gradients = calloc((size_t)model_elements(r->model), sizeof *r->gradients);
+    CHECK(r->gradients != NULL);
+    run_make_optimizer(r);
+}
+
+/* A fresh gradient is set, whatever was there. */
+static inline void run_forget_gradients(struct run *r)
+{
+    int count;
+    const struct model_parameter *parameters = model_parameters(r->model, &count);
+    for (int i = 0; i < count; i++) {
+        int64_t size = parameters[i].rows * parameters[i].columns;
+        for (int64_t e = 0; parameters[i].trained && e < size; e++) {
+            r->gradients[parameters[i].first + e] = NAN;
+        }
+    }
+}
+
+/* From the sum of gradients over `count` to new weights; the norm of the mean is the file's. */
+static inline void run_update(struct run *r, int64_t step, double count)
+{
+    double squares = 0;
+    CHECK_OK(sum_of_squares(r->kernels, &squares, r->gradients, model_elements(r->model)));
+    double norm = sqrt(squares) / count;
+    CHECK_NEAR(norm / r->norms[step], 1, tolerance);
+    struct optimizer_slice whole = {.count = model_elements(r->model),
+                                    .weights = model_weights(r->model),
+                                    .gradients = r->gradients};
+    double scale = optimizer_clip(r->optimizer, norm) / count;
+    if (optimizer_has_trust(r->optimizer)) {
+        struct optimizer_squares tensors[RUN_PARAMETERS] = {{0}};
+        CHECK_OK(optimizer_moments(r->optimizer, &whole, step + 1, scale));
+        CHECK_OK(optimizer_squares(r->optimizer, tensors));
+        optimizer_trust(r->optimizer, tensors);
+    }
+    CHECK_OK(optimizer_update(r->optimizer, &whole, step + 1, r->learning_rate, scale));
+}
+
+static inline void run_close(struct run *r)
+{
+    free(r->losses);
+    free(r->norms);
+    free(r->gradients);
+    CHECK_OK(optimizer_destroy(&r->optimizer));
+    CHECK_OK(model_destroy(&r->model));
+    CHECK_OK(kernels_destroy(&r->kernels));
+    CHECK_OK(device_destroy(&r->dev));
+    H5Fclose(r->file);
+}

@@ -146,8 +146,16 @@ chat() {
     grep -q '/reset forgets the conversation' told || fail 'no help'
     # An answer ends at the end of turn, which is not shown: what is learned is said.
     sed -n 1p out | grep -q 'It lists files\.$' || fail "the answer is $(sed -n 1p out)"
+    sed -n 1p out >answer
     ! grep -q 'im_end' out one.jsonl || fail 'the end of turn is shown'
     run 0 prepare --objective sft --tokenizer tokenizer_messages --input two.jsonl --output saved # a row again
+
+    # What one is asked at once, from a file, is answered in the same words, each without what went before.
+    printf '%s\n' 'What does ls do?' 'What does ls do?' >questions.txt
+    run 0 generate --checkpoint run_messages --chat --system 'Be brief.' --prompt-file questions.txt --temperature 0 \
+        --max-new-tokens 20
+    [ "$(grep -cxF -e "$(cat answer)" out)" = 2 ] || fail "generate --chat says: $(cat out)"
+    run 64 generate --checkpoint run_messages --system 'Be brief.' --prompt ls && one_line 64 'needs --chat'
 
     # A conversation that outgrows the model's 128 positions goes on; a message that does so alone is told.
     for _ in 1 2 3 4 5 6 7 8; do
@@ -185,6 +193,7 @@ chat() {
     run 66 chat --checkpoint run_pairs </dev/null && one_line 66 'no checkpoint'
     run 0 train pairs.yaml
     run 66 chat --checkpoint run_pairs </dev/null && one_line 66 'has no chat template'
+    run 66 generate --checkpoint run_pairs --chat --prompt ls && one_line 66 'has no chat template'
 }
 
 case $part in

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "datasets/chat.h"
 #include "trainer/command/command.h"
 #include "trainer/command/lines.h"
 #include "trainer/command/options.h"
@@ -18,6 +19,9 @@ struct request {
     struct generate_options options;
     int64_t seed, batch_size;
     bool json, echo;
+    bool chat; /* prompts are what a user says */
+    const char *system;
+    struct chat_template *template; /* with chat alone */
 };
 
 struct prompts {
@@ -93,20 +97,48 @@ static void warn_of_blanks(const struct tokenizer *t, const struct prompts *p)
     }
 }
 
-static status encode_prompts(const struct tokenizer *t, int64_t positions, struct prompts *p)
+static status encode_plain(const struct tokenizer *t, const char *text, struct token_list *ids)
+{
+    TRY(tokenizer_put_begin(t, ids));
+    TRY(tokenizer_encode(t, text, strlen(text), true, ids));
+    if (ids->count == 0) { /* nothing said: begin as a document begins */
+        int32_t eos = tokenizer_eos(t);
+        REQUIRE(eos >= 0, STATUS_USAGE,
+                "an empty prompt needs a tokenizer with an end-of-text token; give --prompt");
+        TRY(token_list_reserve(ids, 1));
+        ids->ids[ids->count++] = eos;
+    }
+    return STATUS_OK;
+}
+
+/* A conversation that begins with this message, up to its answer. */
+static status encode_message(const struct request *q, const struct tokenizer *t, const char *text,
+                             struct token_list *ids)
+{
+    struct chat_message messages[2];
+    struct chat_text out = {0};
+    int64_t count = 0;
+    if (q->system != NULL) {
+        messages[count++] = (struct chat_message){
+            .role = CHAT_SYSTEM, .text = q->system, .bytes = strlen(q->system)};
+    }
+    messages[count++] =
+        (struct chat_message){.role = CHAT_USER, .text = text, .bytes = strlen(text)};
+    status result =
+        chat_encode(q->template, t, messages, count, (struct chat_frame){.reply = true}, &out);
+    token_list_free(&out.marks);
+    *ids = out.ids;
+    return result;
+}
+
+static status encode_prompts(const struct request *q, const struct tokenizer *t, int64_t positions,
+                             struct prompts *p)
 {
     p->ids = calloc((size_t)p->count, sizeof *p->ids);
     REQUIRE(p->ids != NULL, STATUS_INTERNAL, "out of memory for %lld prompts", (long long)p->count);
     for (int64_t i = 0; i < p->count; i++) {
-        TRY(tokenizer_put_begin(t, &p->ids[i]));
-        TRY(tokenizer_encode(t, p->texts[i], strlen(p->texts[i]), true, &p->ids[i]));
-        if (p->ids[i].count == 0) { /* nothing said: begin as a document begins */
-            int32_t eos = tokenizer_eos(t);
-            REQUIRE(eos >= 0, STATUS_USAGE,
-                    "an empty prompt needs a tokenizer with an end-of-text token; give --prompt");
-            TRY(token_list_reserve(&p->ids[i], 1));
-            p->ids[i].ids[p->ids[i].count++] = eos;
-        }
+        TRY(q->chat ? encode_message(q, t, p->texts[i], &p->ids[i])
+                    : encode_plain(t, p->texts[i], &p->ids[i]));
         REQUIRE(p->ids[i].count < positions, STATUS_USAGE,
                 "prompt %lld has %lld tokens and leaves no room: the model has %lld positions",
                 (long long)i + 1, (long long)p->ids[i].count, (long long)positions);
@@ -218,8 +250,10 @@ static status generate_batch(const struct request *q, struct session *s, const s
 static status generate_all(const struct request *q, struct session *s, struct prompts *p)
 {
     TRY(read_prompts(q, p));
-    TRY(encode_prompts(s->tokenizer, model_config_of(s->model)->positions, p));
-    warn_of_blanks(s->tokenizer, p);
+    TRY(encode_prompts(q, s->tokenizer, model_config_of(s->model)->positions, p));
+    if (!q->chat) {
+        warn_of_blanks(s->tokenizer, p);
+    }
     for (int64_t first = 0; first < p->count; first += q->batch_size) {
         int64_t left = p->count - first;
         TRY(generate_batch(q, s, p, first, left < q->batch_size ? left : q->batch_size));
@@ -252,9 +286,18 @@ static status run(struct request *q)
             status_raise(STATUS_DATA, __FILE__, __LINE__,
                          "%s holds no tokenizer, so no text can be made from it", q->checkpoint);
     }
+    int32_t end = -1;
+    if (result == STATUS_OK && q->chat) {
+        result = chat_open(s.tokenizer_dir, s.tokenizer, &q->template);
+    }
+    if (result == STATUS_OK && q->chat) {
+        end = chat_end_of_turn(q->template);
+        q->options.end = &end;
+    }
     if (result == STATUS_OK) {
         result = generate_all(q, &s, &p);
     }
+    chat_close(&q->template);
     prompts_destroy(&p);
     KEEP_FIRST(result, session_stop(&s));
     KEEP_FIRST(result, comm_destroy(&world));
@@ -298,6 +341,10 @@ status command_generate(int argc, char **argv)
         {"seed", OPTION_INTEGER, &q.seed, "S", "0", "of the draws", .least = 0, .most = 9e15},
         {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
          "settings of the recipe that differ here, e.g. train.precision=fp32"},
+        {"chat", OPTION_FLAG, &q.chat, NULL, NULL,
+         "answer each prompt as a user's message, by the tokenizer's chat template; implies "
+         "--no-echo"},
+        {"system", OPTION_TEXT, &q.system, "TEXT", NULL, "with --chat: the system message"},
         {"no-echo", OPTION_FLAG, &q.echo, NULL, NULL, "leave the prompt out"},
         {"no-cache", OPTION_FLAG, &no_cache, NULL, NULL,
          "compute every token from the beginning (to check the cache)"},
@@ -312,12 +359,15 @@ status command_generate(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
-    q.echo = !q.echo;
+    q.echo = !q.echo && !q.chat;
     o->use_cache = !no_cache;
     status result = STATUS_OK;
     if (q.prompt != NULL && q.prompt_file != NULL) {
         result =
             status_raise(STATUS_USAGE, __FILE__, __LINE__, "give either --prompt or --prompt-file");
+    }
+    if (q.system != NULL && !q.chat) {
+        result = status_raise(STATUS_USAGE, __FILE__, __LINE__, "--system needs --chat");
     }
     q.prompt = q.prompt != NULL ? q.prompt : "";
     if (o->num_samples > o->num_beams && o->num_beams > 1) {

@@ -130,13 +130,14 @@ struct checkpoint_found {
     char *recipe_text; /* free() */
     char data_fingerprint[65];
     int saved_ranks;
+    bool weights_alone; /* training cannot go on from it */
 };
 
 /* checkpoint_find - the newest whole checkpoint of the run (path NULL), or what checkpoint_choose takes
  * at path. Collective.
  *
  * Every file's size and SHA-256 is verified (the ranks share the work).
- * Errors    STATUS_CHECKPOINT if folders exist and none is usable, each with its reason; STATUS_NO_INPUT
+ * Errors    STATUS_CHECKPOINT if path names weights alone, or folders exist and none is usable, each with its reason; STATUS_NO_INPUT
  *           for a path that does not exist. *out->found = false only where there is no checkpoint at all.
  *           Agreed */
 status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_found *out);

@@ -116,12 +116,21 @@ static status find_newest(struct checkpoint *c, struct checkpoint_found *out)
     return comm_agree(c->world, result);
 }
 
+static status find_at(struct checkpoint *c, const char *path, struct checkpoint_found *out)
+{
+    TRY(checkpoint_choose(c->world, path, false, out));
+    REQUIRE(!out->weights_alone, STATUS_CHECKPOINT,
+            "%s holds weights alone, without the optimizer's moments: begin a new run from it with "
+            "model.init_from, or name its run folder",
+            path);
+    return STATUS_OK;
+}
+
 status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_found *out)
 {
     *out = (struct checkpoint_found){0};
-    status result = path != NULL
-                        ? comm_agree(c->world, checkpoint_choose(c->world, path, false, out))
-                        : find_newest(c, out);
+    status result =
+        path != NULL ? comm_agree(c->world, find_at(c, path, out)) : find_newest(c, out);
     if (result == STATUS_OK && out->found) {
         snprintf(c->last_good, sizeof c->last_good, "%s", out->folder);
     }

@@ -198,6 +198,10 @@ void checkpoint_fill_found(struct checkpoint_found *out, const char *folder, str
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     out->state = m->state;
     out->saved_ranks = m->ranks;
+    out->weights_alone = true;
+    for (int i = 0; i < m->tensor_count; i++) {
+        out->weights_alone = out->weights_alone && strcmp(m->tensors[i].family, "model") == 0;
+    }
     snprintf(out->data_fingerprint, sizeof out->data_fingerprint, "%s", m->data_fingerprint);
     out->recipe_text = m->recipe;
     m->recipe = NULL;

@@ -421,6 +421,8 @@ choose() { # which checkpoint a path means; a damaged one is named, and an older
         grep -q "resuming $newest" told || fail "--resume $resumed does not go on from the newest"
         rm -rf other
     done
+    run_ranks 2 80 train recipe.yaml run_dir=none --resume run/final
+    one_line 80 'run/final holds weights alone'
     damage run/final
     one run last run/final
     damage $newest

@@ -17,7 +17,7 @@
 #include "tests/kernels/on_gpu.h" /* last: it changes what memory is */
 #endif
 
-enum { GUARD = 64 }; /* bytes before and after the elements */
+enum { GUARD = 64, UNTOUCHED = 0xff }; /* bytes around the elements; what is in all: NaN */
 
 static inline size_t element_bytes(enum dtype dtype)
 {
@@ -36,7 +36,7 @@ static inline struct tensor operation_tensor(enum dtype dtype, int64_t rows, int
     struct tensor t = {NULL, dtype, rows, columns, stride};
     char *memory = malloc(tensor_bytes(t) + 2 * GUARD);
     CHECK(memory != NULL);
-    memset(memory, 0xA5, tensor_bytes(t) + 2 * GUARD);
+    memset(memory, UNTOUCHED, tensor_bytes(t) + 2 * GUARD);
     t.data = memory + GUARD;
     return t;
 }
@@ -46,12 +46,12 @@ static inline void operation_guards(struct tensor t)
 {
     const unsigned char *p = t.data;
     for (size_t i = 0; i < GUARD; i++) {
-        CHECK(p[-(ptrdiff_t)i - 1] == 0xA5 && p[tensor_bytes(t) + i] == 0xA5);
+        CHECK(p[-(ptrdiff_t)i - 1] == UNTOUCHED && p[tensor_bytes(t) + i] == UNTOUCHED);
     }
     size_t size = element_bytes(t.dtype);
     for (int64_t r = 0; r < t.rows; r++) {
         for (int64_t c = t.columns * (int64_t)size; c < t.stride * (int64_t)size; c++) {
-            CHECK(p[(size_t)(r * t.stride) * size + (size_t)c] == 0xA5);
+            CHECK(p[(size_t)(r * t.stride) * size + (size_t)c] == UNTOUCHED);
         }
     }
 }

@@ -298,7 +298,12 @@ static status parse_document(struct parsing *p, bool any, struct node **out)
 status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any,
                          struct node **out)
 {
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as editors on Windows put it */
+    size_t skipped =
+        bytes >= strlen(mark) && memcmp(text, mark, strlen(mark)) == 0 ? strlen(mark) : 0;
     *out = NULL;
+    text += skipped;
+    bytes -= skipped;
     struct parsing p = {.name = name, .text = text, .bytes = bytes};
     REQUIRE(yaml_parser_initialize(&p.parser), STATUS_INTERNAL, "out of memory: a YAML parser");
     yaml_parser_set_encoding(&p.parser, YAML_UTF8_ENCODING);

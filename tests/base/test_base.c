@@ -1,5 +1,7 @@
 /* Status notes, arenas, bf16 rounding, hashes, whole files. */
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/file.h"
@@ -116,6 +118,11 @@ static void test_files(void)
     CHECK(strcmp(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad") == 0);
     CHECK_EQUAL(size, 3);
     CHECK_FAILS(file_read("/nowhere/x", 9, &content, &bytes), STATUS_NO_INPUT, "/nowhere/x");
+    CHECK_OK(file_join(path, folder, "pipe"));
+    CHECK(mkfifo(path, 0600) == 0);
+    alarm(10); /* nobody writes */
+    CHECK_FAILS(file_read(path, 9, &content, &bytes), STATUS_DATA, "not a regular file");
+    alarm(0);
     CHECK_OK(file_remove_tree(folder));
     CHECK(!file_exists(folder));
     CHECK_OK(file_remove_tree(folder));

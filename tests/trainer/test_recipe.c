@@ -408,6 +408,23 @@ static void test_large_file(void)
     CHECK_FAILS(recipe_read("/tmp", NULL, 0, &recipe), STATUS_RECIPE, "/tmp is a folder; name the");
 }
 
+static void test_byte_order_mark(void)
+{
+    static const char marked[] = "\xef\xbb\xbfseed: 7\n",
+                      twice[] = "\xef\xbb\xbf\xef\xbb\xbfseed: 7\n";
+    static const char wrong[] = "\xef\xbb\xbfsed: 7\n", alone[] = "\xef\xbb\xbf";
+    struct recipe recipe;
+    static const char *const more[] = {"data.train=a", "data.tokenizer=t", "train.max_steps=1"};
+    CHECK_OK(recipe_parse("m.yaml", marked, sizeof marked - 1, (char *const *)more, 3, &recipe));
+    CHECK_EQUAL(recipe.seed, 7);
+    CHECK_FAILS(recipe_parse("m.yaml", wrong, sizeof wrong - 1, NULL, 0, &recipe), STATUS_RECIPE,
+                "m.yaml:1:1: sed: unknown key");
+    CHECK_FAILS(recipe_parse("m.yaml", twice, sizeof twice - 1, NULL, 0, &recipe), STATUS_RECIPE,
+                "m.yaml:");
+    CHECK_FAILS(recipe_parse("m.yaml", alone, sizeof alone - 1, NULL, 0, &recipe), STATUS_RECIPE,
+                "it is empty");
+}
+
 /* ---- any bytes: refused or read, and what is read is written and read again ---- */
 
 static void test_mutations(void)
@@ -503,6 +520,7 @@ int main(int argc, char **argv)
     test_differences();
     test_bombs();
     test_large_file();
+    test_byte_order_mark();
     test_mutations();
     test_golden(argc > 1 && strcmp(argv[1], "--write") == 0);
     test_shipped();

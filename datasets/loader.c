@@ -22,7 +22,7 @@ enum {
     AHEAD_BYTES = 16 << 20, /* read ahead about this much ... */
     AHEAD_LEAST = 4,        /* ... and between these numbers of micro-batches */
     AHEAD_MOST = 64,
-    SHARD_BYTES = 400 << 10 /* one open shard: two chunks and HDF5's tables, as measured */
+    SHARD_BYTES = 700 << 10 /* one open shard: two chunks and HDF5's tables, as measured */
 };
 
 /* Whether an example is read whole before it is a part of the batch. */
@@ -74,12 +74,30 @@ static int64_t slot_count(const struct loader_options *o)
     return (count > AHEAD_MOST ? AHEAD_MOST : count) + 1;
 }
 
+/* Of each source at once. */
+static int open_limit(const struct loader_options *o)
+{
+    int each = OPEN_SHARDS / o->source_count;
+    return each > 1 ? each : 1;
+}
+
+/* Of all sources; one of each whose shards are not there yet. */
+static int64_t open_shards(const struct loader_options *o)
+{
+    int64_t count = 0;
+    for (int i = 0; i < o->source_count; i++) {
+        int found = shard_set_count(o->sources[i].path), most = open_limit(o);
+        count += found < 1 ? 1 : found < most ? found : most;
+    }
+    return count;
+}
+
 int64_t loader_memory_bytes(const struct loader_options *options)
 {
     int64_t window = (3 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
     window += has_example(options) ? example_values(options) * (int64_t)sizeof(int32_t) : 0;
     int64_t slots = slot_count(options) * (slot_bytes(options) + (int64_t)sizeof(struct slot));
-    return slots + window + options->source_count * (int64_t)SHARD_BYTES;
+    return slots + window + open_shards(options) * SHARD_BYTES;
 }
 
 static status check_options(const struct loader_options *o)
@@ -128,7 +146,6 @@ static status open_sources(struct loader *l)
     const struct loader_options *o = &l->options;
     int64_t samples[ORDER_SOURCES_MAX];
     double weights[ORDER_SOURCES_MAX];
-    int each = OPEN_SHARDS / o->source_count;
     for (int i = 0; i < o->source_count; i++) {
         struct shard_set_options set = {.path = o->sources[i].path,
                                         .sequence_tokens = o->sequence_tokens,
@@ -136,7 +153,7 @@ static status open_sources(struct loader *l)
                                         .tokenizer_sha256 = o->tokenizer_sha256,
                                         .labels_sha256 = o->labels_sha256,
                                         .kind = o->kind,
-                                        .open_limit = each > 1 ? each : 1};
+                                        .open_limit = open_limit(o)};
         TRY(shard_set_open(&set, &l->sets[i]));
         TRY(loader_is_packed(o) ? pack_source(l, i) : STATUS_OK);
         samples[i] =

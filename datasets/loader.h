@@ -107,5 +107,5 @@ status loader_next(struct loader *loader, struct batch *out, bool *last, bool *e
 /* loader_stall_seconds - how long loader_next has waited for the thread, in all. */
 double loader_stall_seconds(const struct loader *loader);
 
-/* loader_memory_bytes - of the loader with these options; a pure function, for `bireme plan`. */
+/* loader_memory_bytes - of the loader with these options, for `bireme plan`; of the shards only their number is asked. */
 int64_t loader_memory_bytes(const struct loader_options *options);

@@ -69,6 +69,14 @@ static status find_members(struct shard_set *set, const char *path)
     return result;
 }
 
+int shard_set_count(const char *path)
+{
+    glob_t found = {0};
+    int count = glob(path, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    globfree(&found);
+    return count;
+}
+
 const char *shard_set_number(const char *path, int *of)
 {
     static const char pattern[] = "-#####-of-#####.h5";

@@ -36,6 +36,9 @@ struct shard_set_options {
 status shard_set_open(const struct shard_set_options *options, struct shard_set **out);
 status shard_set_close(struct shard_set **set);
 
+/* shard_set_count - the files that a path or pattern means; 0 where there are none, or they cannot be looked for. */
+int shard_set_count(const char *path);
+
 /* shard_set_labels - the names of labels (labels.h) of the first shard that the path means; *out is the caller's, for
  * free(); NULL: it has none.  Errors: as shard_set_open */
 status shard_set_labels(const char *path, char **out);

@@ -389,7 +389,13 @@ static void test_many_shards(void)
         snprintf(name, sizeof name, "many-%05d-of-00040.h5", i);
         write_shard(folder_file(name), i * 41, 41, 41);
     }
-    struct loader_options o = plain(folder_file("many-*.h5"));
+    struct loader_options o = plain(folder_file("nothing-*.h5"));
+    int64_t one = loader_memory_bytes(&o);
+    o = plain(folder_file("many-0000*.h5"));
+    int64_t rest = one - (loader_memory_bytes(&o) - one) / 9; /* without a shard */
+    CHECK(rest > 0 && rest < one);
+    o = plain(folder_file("many-*.h5")); /* not all 40 are open at once */
+    CHECK_EQUAL(loader_memory_bytes(&o), rest + 32 * (one - rest));
     struct loader *l;
     CHECK_OK(loader_open(&o, &l));
     CHECK_EQUAL(loader_samples(l), 200);

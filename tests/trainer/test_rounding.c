@@ -237,15 +237,17 @@ int main(int argc, char **argv)
     CHECK_OK(comm_world_create(&argc, &argv, &world));
     CHECK_OK(comm_self_create(&self));
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
-    status made = kernels_create(dev, DTYPE_BF16, 1, &limits, &kernels);
-    if (made == STATUS_UNAVAILABLE) {
-        CHECK_SKIP("no bf16 on this processor");
+    bool able = kernels_supports(dev, DTYPE_BF16);
+    if (able) {
+        CHECK_OK(kernels_create(dev, DTYPE_BF16, 1, &limits, &kernels));
+        test_layouts(world, self);
+        CHECK_OK(kernels_destroy(&kernels));
     }
-    CHECK_OK(made);
-    test_layouts(world, self);
-    CHECK_OK(kernels_destroy(&kernels));
     CHECK_OK(device_destroy(&dev));
     CHECK_OK(comm_destroy(&self));
     CHECK_OK(comm_destroy(&world));
+    if (!able) {
+        CHECK_SKIP("no bf16 on this processor");
+    }
     return 0;
 }

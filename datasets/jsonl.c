@@ -79,7 +79,10 @@ status jsonl_parse(const char *text, size_t bytes, json_t **out)
     *out =
         json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
     REQUIRE(*out != NULL, STATUS_DATA, "column %d: not valid JSON: %s", error.column, error.text);
-    REQUIRE(json_is_object(*out), STATUS_DATA, "not a JSON object");
+    REQUIRE(json_is_object(*out), STATUS_DATA, "not a JSON object%s",
+            json_is_array(*out)
+                ? " but a list: write each of its objects in a line, as `jq -c '.[]'` does"
+                : "");
     return STATUS_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "datasets/prepare_impl.h"
+#include "datasets/tokenizer/corpus.h"
 
 enum { READ_BYTES = 256 << 10 };
 
@@ -44,29 +45,6 @@ void reader_close(struct reader *r)
         close(r->file);
         r->file = -1;
     }
-}
-
-/* Bytes that are certainly no text, by what a file begins with. */
-static status check_text(const char *path, const char *text, size_t bytes)
-{
-    static const struct {
-        const char *head;
-        size_t bytes;
-        const char *name;
-    } known[] = {{"\x1F\x8B", 2, "gzip"},
-                 {"\x28\xB5\x2F\xFD", 4, "zstd"},
-                 {"\xFD"
-                  "7zXZ",
-                  5, "xz"},
-                 {"PK\x03\x04", 4, "zip"},
-                 {"PAR1", 4, "Parquet"},
-                 {"\x89HDF\r\n", 6, "HDF5"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        bool same = bytes >= known[i].bytes && memcmp(text, known[i].head, known[i].bytes) == 0;
-        REQUIRE(!same, STATUS_DATA, "%s is a %s file, no text; unpack or convert it first", path,
-                known[i].name);
-    }
-    return STATUS_OK;
 }
 
 /* Where the scan of lines stands between two portions. */
@@ -197,7 +175,7 @@ static status read_text(struct input *in, struct reader *r, struct lines *l, cha
     for (size_t got = 1; got > 0;) {
         bool first = r->bytes == 0;
         TRY(reader_read(r, buffer, READ_BYTES, &got));
-        TRY(first ? check_text(r->path, buffer, got) : STATUS_OK);
+        TRY(first ? corpus_check(r->path, buffer, got) : STATUS_OK);
         TRY(whole ? cutter_write(in->cutter, buffer, got) : add_lines(l, buffer, got));
     }
     return whole ? cutter_end(in->cutter) : end_lines(l);

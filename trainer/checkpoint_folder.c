@@ -113,8 +113,8 @@ status checkpoint_folder_space(const char *folder, double bytes)
             folder, strerror(errno));
     double free_bytes = (double)about.f_bavail * (double)about.f_frsize;
     REQUIRE(free_bytes >= bytes, STATUS_WRITE,
-            "%s: a checkpoint needs %.0f bytes and %.0f are free; make room, lower "
-            "checkpoint.keep, or choose another run_dir",
+            "%s: a checkpoint needs %.0f bytes and %.0f are free; make room, lower a run's "
+            "checkpoint.keep, or write to another place",
             folder, bytes, free_bytes);
     return STATUS_OK;
 }

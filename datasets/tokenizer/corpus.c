@@ -91,6 +91,30 @@ void corpus_piece_free(struct corpus_piece *piece)
     *piece = (struct corpus_piece){0};
 }
 
+status corpus_check(const char *path, const char *text, size_t bytes)
+{
+    static const struct {
+        const char *head;
+        size_t bytes;
+        const char *name;
+    } known[] = {{"\x1F\x8B", 2, "gzip"},
+                 {"\x28\xB5\x2F\xFD", 4, "zstd"},
+                 {"\xFD"
+                  "7zXZ",
+                  5, "xz"},
+                 {"PK\x03\x04", 4, "zip"},
+                 {"PAR1", 4, "Parquet"},
+                 {"\x89HDF\r\n", 6, "HDF5"},
+                 {"\xFF\xFE", 2, "UTF-16"},
+                 {"\xFE\xFF", 2, "UTF-16"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        bool same = bytes >= known[i].bytes && memcmp(text, known[i].head, known[i].bytes) == 0;
+        REQUIRE(!same, STATUS_DATA, "%s is a %s file, no text; unpack or convert it first", path,
+                known[i].name);
+    }
+    return STATUS_OK;
+}
+
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
@@ -185,6 +209,7 @@ static status next_of_file(struct corpus *c, struct corpus_piece *piece)
 {
     bool ended = false;
     TRY(fill(c, piece, &ended));
+    TRY(c->offset == 0 ? corpus_check(piece->path, piece->text, piece->bytes) : STATUS_OK);
     if (ended) {
         close_file(c);
         c->carried = 0;

@@ -20,6 +20,11 @@ struct corpus_piece { /* zero-initialised: no piece yet; the buffer is used agai
     int64_t offset; /* of text[0] in that file */
 };
 
+/* corpus_check - what a file begins with may certainly be no text.
+ *
+ * Errors    STATUS_DATA: it is packed, a table, or in UTF-16 */
+status corpus_check(const char *path, const char *text, size_t bytes);
+
 status corpus_open(char *const *files, int count, struct corpus **out);
 /* corpus_next - Errors: STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA naming the file */
 status corpus_next(struct corpus *corpus, struct corpus_piece *piece);

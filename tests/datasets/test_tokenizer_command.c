@@ -149,6 +149,14 @@ static void test_errors(void)
     check_error("none.txt");
     CHECK_EQUAL(run("$B tokenizer train --type wordpiece --input text.txt --output t"), 64);
     check_error("--vocab-size is needed for --type wordpiece");
+    CHECK_EQUAL(run("printf '\\037\\213oars oars' > packed.gz; "
+                    "$B tokenizer train --vocab-size 300 --input text.txt packed.gz --output t"),
+                65);
+    check_error("packed.gz is a gzip file, no text");
+    CHECK_EQUAL(run("printf '\\377\\376o\\0a\\0' > wide.txt; "
+                    "$B prepare --tokenizer t --input wide.txt --output wide"),
+                65);
+    check_error("wide.txt is a UTF-16 file, no text");
     CHECK_EQUAL(run("$B tokenizer encode --tokenizer none text.txt"), 66);
     CHECK_EQUAL(run("$B tokenizer encode --tokenizer t none.txt"), 66);
     CHECK_EQUAL(run("$B tokenizer encode text.txt"), 64);

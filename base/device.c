@@ -273,6 +273,19 @@ void device_host_release(struct device *dev, void *memory, size_t bytes)
     }
 }
 
+bool device_host_register(struct device *dev, void *memory, size_t bytes)
+{
+    const struct device_operations *o = dev->operations;
+    return bytes > 0 && (o->host_register == NULL || o->host_register(dev, memory, bytes));
+}
+
+void device_host_unregister(struct device *dev, void *memory)
+{
+    if (dev->operations->host_unregister != NULL) {
+        dev->operations->host_unregister(dev, memory);
+    }
+}
+
 status device_copy(struct device *dev, struct stream *stream, void *to, const void *from,
                    size_t bytes)
 {

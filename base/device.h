@@ -23,6 +23,8 @@ struct device_operations {
     void (*release)(struct device *dev, void *memory, size_t bytes);
     status (*host_allocate)(struct device *dev, size_t bytes, const char *what, void **out);
     void (*host_release)(struct device *dev, void *memory, size_t bytes);
+    bool (*host_register)(struct device *dev, void *memory, size_t bytes); /* NULL: no need */
+    void (*host_unregister)(struct device *dev, void *memory);
     status (*copy)(struct device *dev, struct stream *stream, void *to, const void *from,
                    size_t bytes);
     status (*zero)(struct device *dev, struct stream *stream, void *to, size_t bytes);
@@ -92,6 +94,11 @@ void device_release(struct device *dev, void *memory, size_t bytes);
  * for a GPU), filled with zeros. */
 status device_host_allocate(struct device *dev, size_t bytes, const char *what, void **out);
 void device_host_release(struct device *dev, void *memory, size_t bytes);
+
+/* device_host_register - make device_host_allocate's of memory that the host has from elsewhere (shared with other
+ * processes); false where that is not to be had: copies wait, and are slower. device_host_unregister: before it goes. */
+bool device_host_register(struct device *dev, void *memory, size_t bytes);
+void device_host_unregister(struct device *dev, void *memory);
 
 /* device_copy - queue a copy; either side may be the host's memory.
  *

@@ -3,7 +3,8 @@
  * machines without NCCL: the same bits as the ranks would make on the CPU.
  *
  * Memory that this communicator gives has a twin of the same size on the host, in which the control communicator
- * works fastest; anything else passes through memory that is made for the occasion. A start waits until the
+ * works fastest; anything else passes through memory that is made for the occasion and kept. Both are page-locked, so that
+ * a copy goes at the speed of the bus. A start waits until the
  * device has finished what was queued before it; the sums themselves travel behind what is queued afterwards. */
 #include <stdlib.h>
 
@@ -14,6 +15,14 @@ struct twin {
     struct twin *next;
     char *device, *host;
     size_t bytes;
+    bool registered;
+};
+
+/* Page-locked memory for the occasion, kept for the next one. */
+struct spare {
+    struct spare *next;
+    void *host;
+    size_t bytes;
 };
 
 /* A collective on the host, and the range that goes back to the device. */
@@ -22,13 +31,14 @@ struct comm_request {
     struct comm_request *work; /* the control's */
     char *device, *host;
     size_t bytes;
-    void *own; /* host memory made for the occasion */
+    struct spare *spare; /* NULL: host is a twin's */
     struct range *ranges;
 };
 
 struct staged_state {
     struct comm_device_options options;
     struct twin *twins;
+    struct spare *spares; /* that no collective uses */
 };
 
 /* ---- collectives ---- */
@@ -59,9 +69,37 @@ static char *twin_of(const struct staged_state *s, const char *data, size_t byte
     return NULL;
 }
 
-static void request_free(struct comm_request *request)
+static status spare_take(struct staged_state *s, size_t bytes, struct spare **out)
 {
-    free(request->own);
+    struct spare **best = NULL;
+    for (struct spare **at = &s->spares; *at != NULL; at = &(*at)->next) {
+        if ((*at)->bytes >= bytes && (best == NULL || (*at)->bytes < (*best)->bytes)) {
+            best = at;
+        }
+    }
+    if (best != NULL) {
+        *out = *best;
+        *best = (*best)->next;
+        return STATUS_OK;
+    }
+    struct spare *spare = calloc(1, sizeof *spare);
+    REQUIRE(spare != NULL, STATUS_INTERNAL, "out of memory: a collective");
+    spare->bytes = bytes;
+    status result = device_host_allocate(s->options.device, bytes, "communication", &spare->host);
+    if (result != STATUS_OK) {
+        free(spare);
+        return result;
+    }
+    *out = spare;
+    return STATUS_OK;
+}
+
+static void request_free(struct staged_state *s, struct comm_request *request)
+{
+    if (request->spare != NULL) {
+        request->spare->next = s->spares;
+        s->spares = request->spare;
+    }
     free(request->ranges);
     free(request);
 }
@@ -77,17 +115,16 @@ static status request_create(const struct comm *comm, const struct comm_work *wo
     request->bytes = (size_t)span.count;
     request->device = work->data + span.first;
     request->host = twin_of(s, request->device, request->bytes);
+    status result = STATUS_OK;
     if (request->host == NULL) {
-        request->host = request->own = malloc(request->bytes + 1);
+        TRY_GOTO(result, fail, spare_take(s, request->bytes, &request->spare));
+        request->host = request->spare->host;
     }
     size_t ranks = (size_t)comm->size;
     if (work->ranges != NULL) {
         request->ranges = malloc(ranks * sizeof *request->ranges);
-    }
-    if (request->host == NULL || (work->ranges != NULL && request->ranges == NULL)) {
-        request_free(request);
-        RAISE(STATUS_INTERNAL, "out of memory: %lld bytes for communication",
-              (long long)span.count);
+        REQUIRE_GOTO(result, fail, request->ranges != NULL, STATUS_INTERNAL,
+                     "out of memory: a collective");
     }
     for (size_t r = 0; r < ranks && work->ranges != NULL; r++) {
         request->ranges[r] = work->ranges[r];
@@ -96,6 +133,9 @@ static status request_create(const struct comm *comm, const struct comm_work *wo
     }
     *out = request;
     return STATUS_OK;
+fail:
+    request_free(s, request);
+    return result;
 }
 
 static status finish_copies(const struct comm *comm)
@@ -122,7 +162,7 @@ static status staged_start(struct comm *comm, const struct comm_work *work,
         result = control->operations->start(control, &host, &request->work);
     }
     if (result != STATUS_OK) {
-        request_free(request);
+        request_free(s, request);
         return result;
     }
     *out = request;
@@ -142,11 +182,9 @@ static status staged_wait(struct comm *comm, struct comm_request **out)
     comm_work_finished(comm);
     TRY(device_copy(s->options.device, s->options.stream, request->device, request->host,
                     request->bytes));
-    if (request->own != NULL) {
-        TRY(finish_copies(comm)); /* the copy reads it */
-    }
+    TRY(finish_copies(comm)); /* the next collective writes what they read */
     *out = NULL;
-    request_free(request);
+    request_free(s, request);
     return STATUS_OK;
 }
 
@@ -165,6 +203,7 @@ static status staged_allocate(struct comm *comm, size_t bytes, void **out)
         free(twin);
         return result;
     }
+    twin->registered = device_host_register(s->options.device, twin->host, bytes);
     twin->next = s->twins;
     s->twins = twin;
     *out = twin->device;
@@ -174,6 +213,9 @@ static status staged_allocate(struct comm *comm, size_t bytes, void **out)
 static status twin_free(struct comm *comm, struct twin *twin)
 {
     struct staged_state *s = comm->state;
+    if (twin->registered) {
+        device_host_unregister(s->options.device, twin->host);
+    }
     status result = comm_free(comm->control, twin->host);
     device_release(s->options.device, twin->device, twin->bytes);
     free(twin);
@@ -205,6 +247,12 @@ static status staged_destroy(struct comm **comm)
         struct twin *twin = s->twins;
         s->twins = twin->next;
         TRY(twin_free(*comm, twin));
+    }
+    while (s->spares != NULL) {
+        struct spare *spare = s->spares;
+        s->spares = spare->next;
+        device_host_release(s->options.device, spare->host, spare->bytes);
+        free(spare);
     }
     free(s);
     comm_release(comm);

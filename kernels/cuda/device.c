@@ -136,6 +136,21 @@ static void gpu_host_release(struct device *dev, void *memory, size_t bytes)
     (void)cudaFreeHost(memory);
 }
 
+static bool gpu_host_register(struct device *dev, void *memory, size_t bytes)
+{
+    (void)enter_behind(dev, NULL);
+    bool done = cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess;
+    (void)cudaGetLastError();
+    return done;
+}
+
+static void gpu_host_unregister(struct device *dev, void *memory)
+{
+    (void)enter_behind(dev, NULL);
+    (void)cudaHostUnregister(memory);
+    (void)cudaGetLastError();
+}
+
 static status gpu_copy(struct device *dev, struct stream *stream, void *to, const void *from,
                        size_t bytes)
 {
@@ -264,6 +279,8 @@ static const struct device_operations operations = {
     .release = gpu_release,
     .host_allocate = gpu_host_allocate,
     .host_release = gpu_host_release,
+    .host_register = gpu_host_register,
+    .host_unregister = gpu_host_unregister,
     .copy = gpu_copy,
     .zero = gpu_zero,
     .stream_create = gpu_stream_create,

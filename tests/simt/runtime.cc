@@ -9,6 +9,7 @@
  *           what the host reads too early is not there yet, and what it overwrites too early arrives changed.
  *           SIMT_STREAMS=eager runs everything as it is queued: the other end of what a GPU may do
  * Waits     SIMT_WAITS=FILE: at the end, how often the host has waited until a stream was through
+ * Pageable  SIMT_PAGEABLE=FILE: how many copies it has waited for because the host's memory was not page-locked
  * Ranges    SIMT_RANGES=FILE: the names of NVTX's ranges are appended as they begin
  * Not seen  two streams at the same time: one runs, then the other */
 #include <sys/mman.h>
@@ -52,17 +53,18 @@ int ranges; /* one within the other */
 std::chrono::steady_clock::duration passed; /* on the device, by pass_time */
 
 struct wait_counter {
+    const char *variable;
     long count = 0;
     ~wait_counter()
     {
-        const char *path = getenv("SIMT_WAITS");
+        const char *path = getenv(variable);
         FILE *file = path != nullptr ? fopen(path, "w") : nullptr;
         if (file != nullptr) {
             fprintf(file, "%ld\n", count);
             fclose(file);
         }
     }
-} waits;
+} waits{"SIMT_WAITS"}, pageable{"SIMT_PAGEABLE"};
 } // namespace
 
 struct CUevent_st {
@@ -282,6 +284,24 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaSuccess;
 }
 
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
+{
+    simt::device_access access;
+    simt::refuse_in_capture("cudaHostRegister");
+    (void)flags;
+    bool fresh = pinned.emplace(static_cast<const char *>(memory), bytes).second;
+    return fresh ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaHostUnregister(void *memory)
+{
+    simt::device_access access;
+    simt::refuse_in_capture("cudaHostUnregister");
+    drain_all();
+    return pinned.erase(static_cast<const char *>(memory)) == 1 ? cudaSuccess
+                                                                : cudaErrorInvalidValue;
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes)
 {
     simt::device_access access;
@@ -313,6 +333,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     simt::device_access access;
     (void)kind;
     bool at_once = !is_known(to, bytes) || !is_known(from, bytes);
+    pageable.count += at_once;
     simt::queue(stream, [=] { memcpy(to, from, bytes); });
     return at_once ? cudaStreamSynchronize(stream) : cudaSuccess;
 }

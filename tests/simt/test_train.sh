@@ -153,6 +153,15 @@ ranks() {
         [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "no warning, or several"
         same_losses one two-$layout 1e-5
     done
+    # Sums and gathered weights pass through page-locked memory alone: as many other copies in three steps as in one.
+    local steps counts=()
+    for steps in 1 3; do
+        # shellcheck disable=SC2086
+        SIMT_PAGEABLE=$PWD/pageable run_ranks 2 0 train recipe.yaml run_dir=pageable-$steps train.device=cuda parallel.zero_stage=1 \
+            $small train.max_steps=$steps evaluate.every=0 checkpoint.every=0
+        counts+=("$(cat pageable)")
+    done
+    [ "${counts[0]}" = "${counts[1]}" ] || fail "two more steps have $((counts[1] - counts[0])) copies of pageable memory"
     # Rank 0's timed plans become both ranks'.
     # shellcheck disable=SC2086
     BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=timed train.device=cuda parallel.tensor=2 $small

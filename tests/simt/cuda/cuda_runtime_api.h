@@ -28,6 +28,7 @@ typedef enum cudaError {
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum {
     cudaHostAllocPortable = 1,
+    cudaHostRegisterPortable = 1,
     cudaStreamNonBlocking = 1,
     cudaEventDefault = 0,
     cudaEventDisableTiming = 2,
@@ -73,6 +74,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *memory);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);

@@ -283,6 +283,9 @@ template <int BUG> __global__ void neighbours(float *out, const float *x)
     if (BUG == PLANTED_BARRIER_UNREACHED && t < 32) {
         gpu_barrier_sync(1, 64);
     }
+    if (BUG == PLANTED_BARRIER_LEFT && t < 32) {
+        gpu_barrier_arrive(1, 64);
+    }
     if (BUG == PLANTED_SHUFFLE_ABSENT && t % 32 != 3) {
         value = __shfl_xor_sync(~0u, value, 1);
     }
@@ -389,6 +392,7 @@ void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks)
         PLANTED_CASE(neighbours_run, PLANTED_BARRIER_DIVERGENT, out, x, blocks)
         PLANTED_CASE(neighbours_run, PLANTED_BARRIER_COUNTS, out, x, blocks)
         PLANTED_CASE(neighbours_run, PLANTED_BARRIER_UNREACHED, out, x, blocks)
+        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_LEFT, out, x, blocks)
         PLANTED_CASE(neighbours_run, PLANTED_SHUFFLE_ABSENT, out, x, blocks)
         PLANTED_CASE(neighbours_run, PLANTED_BLOCKS_SAME_WORD, out, x, blocks)
     default:

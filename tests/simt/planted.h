@@ -30,6 +30,7 @@ enum planted_bug {
     PLANTED_BARRIER_DIVERGENT, /* two branches, a __syncthreads in each */
     PLANTED_BARRIER_COUNTS,    /* a named barrier with two different counts */
     PLANTED_BARRIER_UNREACHED, /* a named barrier that one warp never comes to */
+    PLANTED_BARRIER_LEFT,      /* a named barrier that a warp arrives at, and nobody waits at */
     PLANTED_SHUFFLE_ABSENT,    /* a lane of the mask does not take part */
     PLANTED_BLOCKS_SAME_WORD,  /* two blocks write the same word */
     PLANTED_SHARED_NOT_ASKED,  /* more than 48 KiB without asking */

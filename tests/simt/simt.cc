@@ -453,6 +453,24 @@ static void worker_entry()
     abort(); /* a finished thread is started anew, never gone on with */
 }
 
+static void check_nothing_left(const block_state &b)
+{
+    for (int i = 0; i < BARRIERS; i++) {
+        if (b.barriers[i].arrived > 0) {
+            fail("a block ends, and nobody waits at barrier %d, where %d threads arrived at %s:%d",
+                 i, b.barriers[i].arrived, b.barriers[i].first.file, b.barriers[i].first.line);
+        }
+    }
+    for (const group_meeting &g : b.groups) {
+        if (!g.open.empty() || !g.groups.empty()) {
+            fail("a block ends with a wgmma that nobody waited for");
+        }
+    }
+    if (!b.operations.empty()) {
+        fail("a block ends with a copy by TMA on its way");
+    }
+}
+
 static void block_run(dim3 grid, dim3 size, size_t shared_bytes, dim3 which)
 {
     size_t count = size_t{size.x} * size.y * size.z;
@@ -490,6 +508,7 @@ static void block_run(dim3 grid, dim3 size, size_t shared_bytes, dim3 which)
     self = nullptr;
     go_on(host, next_worker());
     self = nullptr;
+    check_nothing_left(b);
     running_block = nullptr;
 }
 

@@ -14,8 +14,8 @@
  *                    SIMT_SEED=n; lifo and random change the order of blocks too
  *
  * What breaks a rule ends the program with a message that names block, thread, file and line: divergent
- * or unequal barriers, an absent lane, a misaligned address, copies never waited for, too much
- * shared memory, a wgmma without wgmma.fence since the last wait, TMA to an mbarrier that was made without a fence, a
+ * or unequal barriers, an absent lane, a misaligned address, copies and products never waited for, arrivals that nobody waits for,
+ * too much shared memory, a wgmma without wgmma.fence since the last wait, TMA to an mbarrier that was made without a fence, a
  * deadlock (who waits where). Built with the address sanitizer (SIMT_ASAN), shared
  * arrays have red zones; with the thread sanitizer (SIMT_TSAN) accesses that no barrier orders are
  * races, between blocks as well.

@@ -186,6 +186,7 @@ static const struct planted {
     {"barriers in two branches", PLANTED_BARRIER_DIVERGENT, run_neighbours, ANY_BUILD},
     {"a barrier's two counts", PLANTED_BARRIER_COUNTS, run_neighbours, ANY_BUILD},
     {"a barrier never reached", PLANTED_BARRIER_UNREACHED, run_neighbours, ANY_BUILD},
+    {"a barrier nobody waits at", PLANTED_BARRIER_LEFT, run_neighbours, ANY_BUILD},
     {"a lane absent", PLANTED_SHUFFLE_ABSENT, run_neighbours, ANY_BUILD},
     {"two blocks, one word", PLANTED_BLOCKS_SAME_WORD, run_neighbours, THREAD_ONLY},
 };

@@ -24,10 +24,10 @@ static const struct shape shapes[] = {
     {5, 64, NORM_RMS, false, true, NORM_STREAM_NOTHING, 0.5f, 0},
     {67, 64, NORM_LAYER, true, true, NORM_STREAM_NORM, 0, 0},
     {33, 101, NORM_LAYER, true, true, NORM_STREAM_NORM, 0.25f, 0},
-    /* each width that a GPU has kernels of its own for, and more rows than a block takes at a time */
+    /* each width that a GPU has kernels of its own for, and more rows than a block has at a time */
     {19, 64, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0, true},
     {11, 768, NORM_LAYER, true, true, NORM_STREAM_NORM, 0, 0, true},
-    {300, 768, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0, true},
+    {20, 768, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0, true},
     {10, 1600, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0, true},
     {3, 2048, NORM_RMS, false, false, NORM_STREAM_NOTHING, 0, 0, true},
     {3, 4096, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0, true},

@@ -175,7 +175,7 @@ answer() {
             print question "\t" text > "answer.lines"
             print right > "answer.right"
         } }'
-    run 0 tokenizer train --type wordpiece --vocab-size 120 --input answer.jsonl --output tok
+    run 0 tokenizer train --type wordpiece --vocab-size 70 --input answer.lines --output tok
     run 0 prepare --objective answer --tokenizer tok --input answer.jsonl --validation-input answer.jsonl --sequence-length 21 --output answers
     run 0 train bert.yaml objective=answer run_dir=reads 'data.train=answers/train-*.h5' 'data.validation=answers/validation-*.h5' \
         answer.no_answer_threshold=1e9 model.max_position_embeddings=64 data.sequence_length=21 train.max_steps=60 evaluate.every=60 evaluate.batches=null evaluate.metric=exact_match checkpoint.keep_best=true

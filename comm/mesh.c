@@ -49,22 +49,41 @@ static status warn_of_network(const struct mesh *mesh)
     return STATUS_OK;
 }
 
+static status split_groups(struct comm *all, int tensor, struct mesh *out)
+{
+    int rank = comm_rank(all);
+    status result = comm_split(all, rank / tensor, rank, &out->tensor);
+    if (result == STATUS_OK) {
+        result = comm_split(all, rank % tensor, rank, &out->data);
+    }
+    return result;
+}
+
 status mesh_create(struct comm *world, int tensor, struct mesh *out)
 {
     memset(out, 0, sizeof *out);
     TRY(mesh_check(comm_size(world), tensor));
     out->world = world;
-    int rank = comm_rank(world);
-    status result = comm_split(world, rank / tensor, rank, &out->tensor);
-    if (result == STATUS_OK) {
-        result = comm_split(world, rank % tensor, rank, &out->data);
-    }
+    status result = split_groups(world, tensor, out);
     if (result == STATUS_OK) {
         result = warn_of_network(out);
     }
     if (result != STATUS_OK) {
         KEEP_FIRST(result, mesh_destroy(out));
     }
+    return result;
+}
+
+status mesh_regroup(struct mesh *mesh, struct comm *all)
+{
+    struct mesh groups = {.world = mesh->world};
+    status result = split_groups(all, comm_size(mesh->tensor), &groups);
+    if (result != STATUS_OK) {
+        (void)mesh_destroy(&groups);
+        return result;
+    }
+    result = mesh_destroy(mesh);
+    *mesh = groups;
     return result;
 }
 

@@ -18,4 +18,8 @@ status mesh_check(int ranks, int tensor);
  *
  * Errors    as mesh_check */
 status mesh_create(struct comm *world, int tensor, struct mesh *out);
+
+/* mesh_regroup - the same groups as parts of another communicator of the same ranks, which may be left afterwards. Those that
+ * the mesh had are left; its world stays. Collective. */
+status mesh_regroup(struct mesh *mesh, struct comm *all);
 status mesh_destroy(struct mesh *mesh);

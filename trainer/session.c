@@ -278,6 +278,17 @@ status session_device(const struct recipe *recipe, int local_rank, int threads,
     return result == STATUS_UNAVAILABLE ? recipe_blame(recipe, key, result, "") : result;
 }
 
+/* Where both groups have several ranks, they are split from one communicator of all devices. */
+static status connect_groups(struct mesh *mesh, const struct comm_device_options *options)
+{
+    struct comm *control = NULL, *all = NULL;
+    TRY(comm_split(mesh->world, 0, comm_rank(mesh->world), &control));
+    TRY(comm_device_create(control, options, &all));
+    status result = mesh_regroup(mesh, all);
+    KEEP_FIRST(result, comm_destroy(&all));
+    return result;
+}
+
 /* The ranks that share the model or its data reach each other's GPUs. Collective. */
 static status connect_devices(struct session *s, struct comm *world)
 {
@@ -287,7 +298,13 @@ static status connect_devices(struct session *s, struct comm *world)
                                           .reproducible = s->recipe.parallel.deterministic};
     TRY(comm_check_equal(world, "the device's kind",
                          device_is_host(s->device) ? "a CPU" : "a GPU"));
-    for (int i = 0; i < 2 && !device_is_host(s->device); i++) {
+    if (device_is_host(s->device)) {
+        return STATUS_OK;
+    }
+    if (comm_size(s->mesh.tensor) > 1 && comm_size(s->mesh.data) > 1) {
+        return connect_groups(&s->mesh, &options);
+    }
+    for (int i = 0; i < 2; i++) {
         struct comm *group = NULL;
         TRY(comm_device_create(*groups[i], &options, &group));
         *groups[i] = group;

@@ -371,9 +371,34 @@ static void test_split(void)
     CHECK_OK(comm_destroy(&part));
 }
 
+static void check_mesh(const struct mesh *mesh, int tensor)
+{
+    int size = comm_size(world), rank = comm_rank(world);
+    CHECK(mesh->world == world);
+    CHECK_EQUAL(comm_size(mesh->tensor), tensor);
+    CHECK_EQUAL(comm_size(mesh->data), size / tensor);
+    CHECK_EQUAL(comm_rank(mesh->tensor), rank % tensor);
+    CHECK_EQUAL(comm_rank(mesh->data), rank / tensor);
+    float row[3] = {(float)rank, 1, 2};
+    CHECK_OK(comm_all_reduce(mesh->data, row, 3));
+    float wanted = 0;
+    for (int r = rank % tensor; r < size; r += tensor) {
+        wanted += (float)r;
+    }
+    CHECK(row[0] == wanted);
+    row[1] = (float)rank;
+    CHECK_OK(comm_all_reduce(mesh->tensor, row, 2));
+    wanted = 0;
+    for (int r = rank / tensor * tensor; r < (rank / tensor + 1) * tensor; r++) {
+        wanted += (float)r;
+    }
+    CHECK(row[1] == wanted);
+}
+
 static void test_mesh(void)
 {
     struct mesh mesh;
+    struct comm *all = NULL;
     int size = comm_size(world);
     if (size == 4) {
         CHECK_FAILS(mesh_create(world, 3, &mesh), STATUS_RECIPE, "use one of 1, 2, 4");
@@ -381,17 +406,11 @@ static void test_mesh(void)
     CHECK_FAILS(mesh_create(world, 0, &mesh), STATUS_RECIPE, "does not divide");
     int tensor = size % 2 == 0 ? 2 : 1;
     CHECK_OK(mesh_create(world, tensor, &mesh));
-    CHECK_EQUAL(comm_size(mesh.tensor), tensor);
-    CHECK_EQUAL(comm_size(mesh.data), size / tensor);
-    CHECK_EQUAL(comm_rank(mesh.tensor), comm_rank(world) % tensor);
-    CHECK_EQUAL(comm_rank(mesh.data), comm_rank(world) / tensor);
-    float row[3] = {(float)comm_rank(world), 1, 2};
-    CHECK_OK(comm_all_reduce(mesh.data, row, 3));
-    float wanted = 0;
-    for (int r = comm_rank(world) % tensor; r < size; r += tensor) {
-        wanted += (float)r;
-    }
-    CHECK(row[0] == wanted);
+    check_mesh(&mesh, tensor);
+    CHECK_OK(comm_split(world, 0, comm_rank(world), &all));
+    CHECK_OK(mesh_regroup(&mesh, all));
+    CHECK_OK(comm_destroy(&all));
+    check_mesh(&mesh, tensor);
     CHECK_OK(mesh_destroy(&mesh));
 }
 

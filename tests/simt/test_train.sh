@@ -153,6 +153,12 @@ ranks() {
         [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "no warning, or several"
         same_losses one two-$layout 1e-5
     done
+    # Both kinds of groups at once: all four are told of, and once.
+    # shellcheck disable=SC2086
+    run_ranks 4 0 train recipe.yaml run_dir=four train.device=cuda parallel.tensor=2 $small
+    [ "$(grep -c '^W-COMM-STAGED' told)" = 1 ] && grep -q '^W-COMM-STAGED: ranks 0, 1, 2, 3 share one GPU' told ||
+        fail "not all four ranks are named, or several times"
+    same_losses one four 1e-5
     # Sums and gathered weights pass through page-locked memory alone: as many other copies in three steps as in one.
     local steps counts=()
     for steps in 1 3; do

@@ -279,7 +279,8 @@ static void ask_to_stop(int number)
 static void act_until_stopped(struct comm *world)
 {
     signal(SIGUSR1, ask_to_stop);
-    signal(SIGTERM, ask_to_stop); /* as train: mpirun sends it to those that leave after the first */
+    /* as train does: mpirun sends it to those that leave after the first */
+    signal(SIGTERM, ask_to_stop);
     bool any = false;
     for (int i = 0; i < 1000 && !any; i++) {
         clock_sleep(0.02);

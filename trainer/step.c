@@ -140,13 +140,17 @@ static struct objective_views views_of(const struct step *s, const struct batch 
 
 /* ---- one micro-batch ---- */
 
-static status require_finite(double loss, const char *samples)
+static status require_finite(const struct step *s, double loss, const struct told_samples *samples)
 {
-    REQUIRE(isfinite(loss), STATUS_NOT_FINITE,
-            "the loss is %g in the micro-batch of samples%s; the weights were not updated. Lower "
-            "optimizer.learning_rate, lengthen the warm-up, or look at these samples",
-            loss, samples);
-    return STATUS_OK;
+    if (isfinite(loss)) {
+        return STATUS_OK;
+    }
+    char named[1024];
+    told_name_samples(samples, s->parts.loader, named, (int)sizeof named);
+    RAISE(STATUS_NOT_FINITE,
+          "the loss is %g in the micro-batch of samples %s; the weights were not updated. Lower "
+          "optimizer.learning_rate, lengthen the warm-up, or look at these samples",
+          loss, named);
 }
 
 static status on_final(void *user, int64_t first)
@@ -170,10 +174,10 @@ static void add_sums(struct step *s, const double own[OBJECTIVE_SUMS], double su
 /* What has waited on the device and arrived. */
 static status add_told(struct step *s, double sums[OBJECTIVE_SUMS])
 {
-    const char *samples = NULL;
+    const struct told_samples *samples = NULL;
     status result = STATUS_OK;
     for (const double *own; (own = told_next(s->told, &samples)) != NULL;) {
-        KEEP_FIRST(result, require_finite(own[OBJECTIVE_LOSS], samples));
+        KEEP_FIRST(result, require_finite(s, own[OBJECTIVE_LOSS], samples));
         add_sums(s, own, sums);
     }
     return result;
@@ -184,7 +188,6 @@ static status take_loss(struct step *s, const struct batch *batch, struct object
                         double sums[OBJECTIVE_SUMS])
 {
     double own[OBJECTIVE_SUMS] = {0};
-    char samples[TOLD_SAMPLES_BYTES];
     phase(s, "loss");
     if (s->told != NULL) {
         if (told_is_full(s->told)) {
@@ -195,8 +198,8 @@ static status take_loss(struct step *s, const struct batch *batch, struct object
         return s->parts.objective->loss(s->parts.kernels, batch, views, true, own);
     }
     TRY(s->parts.objective->loss(s->parts.kernels, batch, views, true, own));
-    told_name_samples(batch, samples);
-    TRY(require_finite(own[OBJECTIVE_LOSS], samples));
+    struct told_samples samples = told_keep_samples(batch);
+    TRY(require_finite(s, own[OBJECTIVE_LOSS], &samples));
     add_sums(s, own, sums);
     return STATUS_OK;
 }
@@ -497,7 +500,7 @@ static status evaluate_batch(struct step *s, const struct batch *batch, double s
     TRY(model_forward(p->model, &input, &hidden));
     struct objective_views views = views_of(s, &placed, &input, hidden, false);
     double own[OBJECTIVE_SUMS] = {0};
-    const char *samples = NULL;
+    const struct told_samples *samples = NULL;
     TRY(s->told != NULL ? told_place(s->told, batch, &views.later) : STATUS_OK);
     TRY(p->objective->loss(p->kernels, batch, &views, false, own));
     TRY(told_pull(s->told));

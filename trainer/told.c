@@ -10,7 +10,7 @@ enum { TOLD_MOST = 64 };
 struct told {
     struct mirror sums; /* f64 [TOLD_MOST, OBJECTIVE_SUMS] */
     int count, next;
-    char samples[TOLD_MOST][TOLD_SAMPLES_BYTES];
+    struct told_samples samples[TOLD_MOST];
 };
 
 status told_create(struct kernels *k, struct told **out)
@@ -39,13 +39,30 @@ void told_destroy(struct told **told)
     }
 }
 
-void told_name_samples(const struct batch *batch, char text[TOLD_SAMPLES_BYTES])
+struct told_samples told_keep_samples(const struct batch *batch)
 {
+    struct told_samples kept = {.count = batch->sequences};
+    for (int64_t i = 0; i < kept.count && i < TOLD_NAMED; i++) {
+        kept.numbers[i] = batch->samples[i];
+    }
+    return kept;
+}
+
+void told_name_samples(const struct told_samples *samples, const struct loader *loader, char *text,
+                       int bytes)
+{
+    int64_t named = samples->count < TOLD_NAMED ? samples->count : TOLD_NAMED;
     int used = 0;
     text[0] = '\0';
-    for (int64_t i = 0; i < batch->sequences && used < TOLD_SAMPLES_BYTES - 56; i++) {
-        used += snprintf(text + used, (size_t)(TOLD_SAMPLES_BYTES - used), " %lld",
-                         (long long)batch->samples[i]);
+    for (int64_t i = 0; i < named && used < bytes; i++) {
+        char place[512];
+        loader_locate(loader, samples->numbers[i], place, (int)sizeof place);
+        used += snprintf(text + used, (size_t)(bytes - used), "%s%lld (%s)", i > 0 ? ", " : "",
+                         (long long)samples->numbers[i], place);
+    }
+    if (samples->count > named && used < bytes) {
+        snprintf(text + used, (size_t)(bytes - used), " and %lld more",
+                 (long long)(samples->count - named));
     }
 }
 
@@ -56,7 +73,7 @@ static double *sums_at(void *side, int index)
 
 status told_place(struct told *t, const struct batch *batch, double **later)
 {
-    told_name_samples(batch, t->samples[t->count]);
+    t->samples[t->count] = told_keep_samples(batch);
     *later = sums_at(t->sums.placed, t->count++);
     return device_zero(t->sums.device, t->sums.stream, *later, OBJECTIVE_SUMS * sizeof **later);
 }
@@ -81,7 +98,7 @@ status told_pull(const struct told *t)
     return t == NULL ? STATUS_OK : mirror_pull(&t->sums, 0, used_bytes(t));
 }
 
-const double *told_next(struct told *t, const char **samples)
+const double *told_next(struct told *t, const struct told_samples **samples)
 {
     if (t == NULL || t->next == t->count) {
         if (t != NULL) {
@@ -89,6 +106,6 @@ const double *told_next(struct told *t, const char **samples)
         }
         return NULL;
     }
-    *samples = t->samples[t->next];
+    *samples = &t->samples[t->next];
     return sums_at(t->sums.host, t->next++);
 }

@@ -383,7 +383,7 @@ errors() {
     one_line 0 'out of memory on GPU 0'
     on gpu 79 train recipe.yaml run_dir=none train.device=cuda optimizer.learning_rate=100 optimizer.weight_decay=1 \
         optimizer.max_grad_norm=0 schedule.warmup_steps=0 batch.global_size=4
-    one_line 79 'the weights were not updated'
+    one_line 79 'samples [0-9]* (data/train-.*h5 tokens [0-9]* to [0-9]*).*the weights were not updated'
 }
 
 "$1"

@@ -14,8 +14,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly jobs=2
-# A fifth of the suite's time, and other tests ask the same of smaller runs.
-readonly longest='^(simt_.*_random_2|simt_train_(memory|objectives|plans|ranks)|comm_launch|train_kills_2|train_zero)$'
+# A quarter of the suite's time, and other tests ask the same of smaller runs.
+readonly longest='^(simt_.*_random_[12]|simt_train_(memory|objectives|plans|ranks)|comm_launch|train_kills_2|train_zero)$'
 ci=false
 case ${1:-} in
 "") ;;

@@ -39,7 +39,7 @@ const char *plan_part_name(enum plan_part part)
  * MB for 1 rank, 46 to 61 for 2 (0.8 to 45 million parameters; least where all is small and in bf16). */
 static int64_t program_bytes(int ranks)
 {
-    return (ranks > 1 ? INT64_C(52) : INT64_C(40)) << 20;
+    return (ranks > 1 ? INT64_C(52) : INT64_C(38)) << 20;
 }
 
 /* A checkpoint is written in chunks of at most so much; the writer and HDF5 hold four copies of one. */

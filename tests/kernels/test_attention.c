@@ -1,8 +1,7 @@
 /* Attention against its formula in double precision, forward and backward; and what must hold to
  * the last bit: packing, threads, repetition, the blindness of the past to the future. */
+#include "tests/kernels/attention_rows.h"
 #include "tests/kernels/operation.h"
-
-enum { SEQUENCES_MAX = 4, LEAD = 2, TRAIL = 3 };
 
 struct shape {
     const char *name;
@@ -76,17 +75,6 @@ struct problem {
     int64_t rows_q, rows_k;
 };
 
-static int64_t lay_out(int32_t *cu, const int64_t *lengths, int64_t sequences, int64_t *longest)
-{
-    cu[0] = LEAD;
-    *longest = 0;
-    for (int64_t i = 0; i < sequences; i++) {
-        cu[i + 1] = cu[i] + (int32_t)lengths[i];
-        *longest = lengths[i] > *longest ? lengths[i] : *longest;
-    }
-    return cu[sequences] + TRAIL;
-}
-
 static void problem_make(struct problem *p, const struct shape *s)
 {
     *p = (struct problem){.shape = s};
@@ -105,8 +93,8 @@ static void problem_make(struct problem *p, const struct shape *s)
     for (int64_t i = 0; i < 2 * s->sequences; i++) {
         p->a.branches = s->branches[i] != 0 ? s->branches : p->a.branches;
     }
-    p->rows_q = lay_out(p->cu_q, s->queries, s->sequences, &p->a.longest_q);
-    p->rows_k = lay_out(p->cu_k, s->keys, s->sequences, &p->a.longest_k);
+    p->rows_q = attention_rows_lay_out(p->cu_q, s->queries, s->sequences, &p->a.longest_q);
+    p->rows_k = attention_rows_lay_out(p->cu_k, s->keys, s->sequences, &p->a.longest_k);
 }
 
 /* Rows are apart by odd numbers of elements; or, where the argument is `aligned`, by multiples of 16 bytes,

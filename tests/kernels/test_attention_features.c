@@ -7,15 +7,11 @@
  *           than twice the plain attention's
  * Bits      sequences packed into one call have the bits that each has in a call of its own; on a GPU a hundred times
  * Memory    rows in no sequence are NaN, in operands and results, and stay so; results are NaN before they are written */
+#include "tests/kernels/attention_rows.h"
 #include "tests/kernels/operation.h"
 
 enum { WIDTHS = 4, MASKS = 4, GROUPS = 4, LAYOUTS = 6, DROPOUTS = 2, FEATURES = 5 };
-enum {
-    CASES = WIDTHS * MASKS * GROUPS * LAYOUTS * DROPOUTS,
-    SEQUENCES_MAX = 4,
-    LEAD = 2,
-    TRAIL = 3
-};
+enum { CASES = WIDTHS * MASKS * GROUPS * LAYOUTS * DROPOUTS };
 
 static const int values_of[FEATURES] = {WIDTHS, MASKS, GROUPS, LAYOUTS, DROPOUTS};
 static const int64_t widths[WIDTHS] = {32, 64, 96, 128};
@@ -132,16 +128,6 @@ struct problem {
     int64_t rows_q, rows_k;
 };
 
-static int64_t lay_out(int32_t *cu, const int64_t *lengths, int64_t sequences, int64_t *longest)
-{
-    cu[0] = LEAD;
-    for (int64_t i = 0; i < sequences; i++) {
-        cu[i + 1] = cu[i] + (int32_t)lengths[i];
-        *longest = lengths[i] > *longest ? lengths[i] : *longest;
-    }
-    return cu[sequences] + TRAIL;
-}
-
 static void problem_make(struct problem *p, int number)
 {
     const struct mask *mask = &masks[value_of(number, 1)];
@@ -161,8 +147,9 @@ static void problem_make(struct problem *p, int number)
         .cu_k = p->cu_k,
         .dropout = {dropout, random_key(7, RANDOM_DROPOUT, 3, 1), INT64_C(0xfffffff0), 0},
     };
-    p->rows_q = lay_out(p->cu_q, p->layout->queries, p->a.sequences, &p->a.longest_q);
-    p->rows_k = lay_out(p->cu_k, p->layout->keys, p->a.sequences, &p->a.longest_k);
+    p->rows_q =
+        attention_rows_lay_out(p->cu_q, p->layout->queries, p->a.sequences, &p->a.longest_q);
+    p->rows_k = attention_rows_lay_out(p->cu_k, p->layout->keys, p->a.sequences, &p->a.longest_k);
     snprintf(p->name, sizeof p->name, "%s, %s, width %d, heads %d:%d%s", p->layout->name,
              mask->name, (int)width, heads[0], heads[1], dropout > 0 ? ", dropout" : "");
 }

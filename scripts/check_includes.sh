@@ -20,16 +20,16 @@ allowed() {
     comm/*) patterns="base/* comm/*" ;;
     trainer/model/*) patterns="base/* kernels/kernels.h comm/comm.h trainer/model/*" ;;
     trainer/objective/*)
-        patterns="base/* kernels/kernels.h datasets/batch.h comm/comm.h trainer/objective/*"
+        patterns="base/* kernels/kernels.h datasets/loader/batch.h comm/comm.h trainer/objective/*"
         ;;
-    trainer/optimizer/schedule*) patterns="base/* trainer/recipe.h trainer/optimizer/*" ;;
+    trainer/optimizer/schedule*) patterns="base/* trainer/recipe/recipe.h trainer/optimizer/*" ;;
     trainer/optimizer/*) patterns="base/* kernels/kernels.h trainer/optimizer/*" ;;
     trainer/recipe*) patterns="base/* trainer/recipe*" ;;
     trainer/metrics* | trainer/tensorboard*)
         patterns="base/* trainer/metrics* trainer/tensorboard*"
         ;;
     trainer/checkpoint* | trainer/manifest* | trainer/run_lock*)
-        patterns="base/* comm/comm.h comm/partition.h datasets/h5file.h"
+        patterns="base/* comm/comm.h comm/partition.h datasets/shard/h5file.h"
         patterns+=" trainer/checkpoint* trainer/manifest* trainer/run_lock*"
         ;;
     trainer/library/*) patterns="base/* kernels/kernels.h comm/comm.h datasets/* trainer/*" ;;
@@ -80,7 +80,7 @@ vendor_allowed() {
         case $file in base/hash.c) return 0 ;; esac
         ;;
     protobuf-c/* | isa-l*)
-        case $file in trainer/tensorboard.c) return 0 ;; esac
+        case $file in trainer/logging/tensorboard.c) return 0 ;; esac
         ;;
     *) return 0 ;;
     esac
@@ -106,8 +106,8 @@ check_line() {
         build_info.h) ;; # made by CMake in the build folder
         *.pb-c.h)
             case $file in
-            trainer/tensorboard.c | tests/*) ;;
-            *) echo "$file:$line: $header belongs to trainer/tensorboard.c" ;;
+            trainer/logging/tensorboard.c | tests/*) ;;
+            *) echo "$file:$line: $header belongs to trainer/logging/tensorboard.c" ;;
             esac
             ;;
         *) echo "$file:$line: write \"$header\" from the repository's root" ;;
@@ -150,23 +150,23 @@ check_tree() {
 planted="base/a.c|#include \"comm/comm.h\"
 base/b.c|#include <hdf5.h>
 datasets/a.c|#include \"kernels/kernels.h\"
-kernels/a.c|#include \"datasets/batch.h\"
+kernels/a.c|#include \"datasets/loader/batch.h\"
 kernels/cpu/norm.c|#include <dnnl.h>
 comm/a.c|#include \"kernels/kernels.h\"
 comm/mesh.c|#include <mpi.h>
-trainer/loop.c|#  include <mpi.h>
-trainer/model/a.c|#include \"datasets/batch.h\"
+trainer/train/loop.c|#  include <mpi.h>
+trainer/model/a.c|#include \"datasets/loader/batch.h\"
 trainer/objective/a.c|#include \"trainer/model/model.h\"
 trainer/optimizer/a.c|#include \"comm/comm.h\"
-trainer/recipe_a.c|#include \"trainer/loop.h\"
-trainer/metrics.c|#include \"trainer/recipe.h\"
+trainer/recipe_a.c|#include \"trainer/train/loop.h\"
+trainer/logging/metrics.c|#include \"trainer/recipe/recipe.h\"
 trainer/checkpoint_a.c|#include \"trainer/model/model.h\"
-trainer/manifest.c|#include \"trainer/recipe.h\"
-trainer/step.c|#include \"kernels/cpu/cpu_impl.h\"
-trainer/tensorboard.c|#include \"trainer/recipe.h\"
-trainer/metrics.c|#include \"tensorboard.pb-c.h\"
-trainer/metrics.c|#include <isa-l/crc.h>
-trainer/loop.c|#include <yaml.h>
+trainer/checkpoint/manifest.c|#include \"trainer/recipe/recipe.h\"
+trainer/train/step.c|#include \"kernels/cpu/cpu_impl.h\"
+trainer/logging/tensorboard.c|#include \"trainer/recipe/recipe.h\"
+trainer/logging/metrics.c|#include \"tensorboard.pb-c.h\"
+trainer/logging/metrics.c|#include <isa-l/crc.h>
+trainer/train/loop.c|#include <yaml.h>
 trainer/main.c|#include \"tests/check.h\"
 comm/b.c|#include \"bucket.h\"
 datasets/b.c|#include <openssl/evp.h>

@@ -11,7 +11,7 @@
 #ifdef BIREME_CUDA
 #include "kernels/kernels.h"
 #endif
-#include "trainer/command/command.h"
+#include "trainer/cli/command.h"
 
 struct command {
     const char *name;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "datasets/jsonl.h"
+#include "datasets/rows/jsonl.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)
 

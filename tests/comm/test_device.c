@@ -1,7 +1,7 @@
 /* Which communicator devices get, and what NCCL is told: one process. */
 #include "comm/comm_device_impl.h"
 #include "tests/check.h"
-#include "tests/comm/nccl_double.h"
+#include "tests/comm/nccl_mock.h"
 #include "tests/comm/world.h"
 
 enum { RANKS = 4, NEW = 22809 };

@@ -15,7 +15,7 @@
 #include "comm/comm.h"
 #include "comm/straggler.h"
 #include "tests/check.h"
-#include "tests/comm/nccl_double.h"
+#include "tests/comm/nccl_mock.h"
 #include "tests/comm/world.h"
 
 #define CULPRIT 1

@@ -2,9 +2,9 @@
  * Python package does (scripts/make_tokenizer_reference.py): RoBERTa's in both spellings, Llama 3's; training. */
 #include <jansson.h>
 
-#include "datasets/h5file.h"
-#include "datasets/prepare.h"
-#include "datasets/shard.h"
+#include "datasets/shard/h5file.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"

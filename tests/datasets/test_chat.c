@@ -1,8 +1,8 @@
 /* Chat templates: what each shipped one makes of messages, which tokens are marked, that no message can write a special
  * token, that a prompt's ids are the same with and without its answer; and rows of JSON Lines that cannot be used. */
 #include "base/log.h"
-#include "datasets/chat.h"
-#include "datasets/jsonl.h"
+#include "datasets/chat/chat.h"
+#include "datasets/rows/jsonl.h"
 #include "tests/datasets/folder.h"
 
 static const char *const added[] = {

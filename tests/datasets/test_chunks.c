@@ -3,9 +3,9 @@
 #include <hdf5.h>
 
 #include "base/random.h"
-#include "datasets/chunks.h"
-#include "datasets/fletcher32.h"
-#include "datasets/h5file.h"
+#include "datasets/shard/chunks.h"
+#include "datasets/shard/fletcher32.h"
+#include "datasets/shard/h5file.h"
 #include "tests/datasets/folder.h"
 
 enum { ITEMS = 1000, CHUNK = 64, CHUNK_BYTES = 2 * CHUNK };

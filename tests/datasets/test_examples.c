@@ -6,9 +6,9 @@
 #include <hdf5.h>
 
 #include "base/random.h"
-#include "datasets/loader.h"
-#include "datasets/prepare.h"
-#include "datasets/shard.h"
+#include "datasets/loader/loader.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/shard/shard.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
 

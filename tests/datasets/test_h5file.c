@@ -1,6 +1,6 @@
 /* Every kind of file that must not be followed, believed or crash the reader. The bad files are
  * written here with the library itself. */
-#include "datasets/h5file.h"
+#include "datasets/shard/h5file.h"
 #include "tests/datasets/folder.h"
 
 static hid_t create(const char *path)

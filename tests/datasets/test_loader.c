@@ -7,8 +7,8 @@
 #include <hdf5.h>
 
 #include "base/log.h"
-#include "datasets/loader.h"
-#include "datasets/shard.h"
+#include "datasets/loader/loader.h"
+#include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
 
 enum { T = 8, VOCAB = 1 << 20 };

@@ -1,5 +1,5 @@
 /* The order of training: nothing lost or doubled in an epoch, mixtures exact, all of it stateless. */
-#include "datasets/order.h"
+#include "datasets/loader/order.h"
 #include "tests/check.h"
 
 static void test_epochs(void)

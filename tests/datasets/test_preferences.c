@@ -3,10 +3,10 @@
 #include <math.h>
 
 #include "base/random.h"
-#include "datasets/loader.h"
-#include "datasets/prepare.h"
-#include "datasets/shard.h"
-#include "datasets/shard_logps.h"
+#include "datasets/loader/loader.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/shard/shard.h"
+#include "datasets/shard/shard_logps.h"
 #include "tests/datasets/folder.h"
 
 #define END "<|endoftext|>"

@@ -6,9 +6,9 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "datasets/prepare.h"
-#include "datasets/prepare_impl.h"
-#include "datasets/shard.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/input.h"
+#include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
 
 static struct tokenizer *bpe, *letters;

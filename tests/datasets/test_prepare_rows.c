@@ -2,7 +2,7 @@
  * whether it cannot be read or cannot be used. */
 #include "base/log.h"
 #include "base/random.h"
-#include "datasets/prepare.h"
+#include "datasets/prepare/prepare.h"
 #include "tests/datasets/folder.h"
 
 enum { ROWS = 700, ROW_BYTES = 5 << 10, LONG_TEXT = 4000 };

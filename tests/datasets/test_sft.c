@@ -3,9 +3,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "datasets/loader.h"
-#include "datasets/prepare.h"
-#include "datasets/shard.h"
+#include "datasets/loader/loader.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
 
 static struct tokenizer *tokenizer;

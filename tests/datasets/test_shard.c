@@ -3,7 +3,7 @@
 #include <hdf5.h>
 
 #include "base/random.h"
-#include "datasets/shard.h"
+#include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
 
 #ifdef __SANITIZE_ADDRESS__

@@ -1,13 +1,13 @@
 /* Texts with labels and numbers: CSV, names of labels and their order, texts and pairs as tokens, bad rows; and the
  * batches that a task's head reads, the same ones at any number of ranks. */
 #include "base/log.h"
-#include "datasets/answers.h"
-#include "datasets/csv.h"
-#include "datasets/labels.h"
-#include "datasets/loader.h"
-#include "datasets/prepare.h"
-#include "datasets/shard.h"
-#include "datasets/texts.h"
+#include "datasets/tokenizer/qa_windows.h"
+#include "datasets/rows/csv.h"
+#include "datasets/shard/labels.h"
+#include "datasets/loader/loader.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/shard/shard.h"
+#include "datasets/tokenizer/text_pair.h"
 #include "tests/datasets/folder.h"
 
 static struct tokenizer *wordpiece, *bpe, *letters;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/operation.cuh"
-#include "tests/simt/products.h"
+#include "tests/simt/gemm.h"
 
 extern "C" {
 #include "kernels/cuda/cublaslt.h"

@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "comm/comm.h"
 #include "tests/check.h"
-#include "trainer/checkpoint.h"
+#include "trainer/checkpoint/checkpoint.h"
 
 enum { COLUMNS = 768, MATRICES = 48 };
 

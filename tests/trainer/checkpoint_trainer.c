@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "trainer/checkpoint.h"
+#include "trainer/checkpoint/checkpoint.h"
 
 enum { TENSORS = 4, COPIES = 3 };
 

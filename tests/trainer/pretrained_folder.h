@@ -5,8 +5,8 @@
 
 #include "base/file.h"
 #include "tests/trainer/reference_file.h"
-#include "trainer/checkpoint_tools.h"
-#include "trainer/pretrained.h"
+#include "trainer/checkpoint/diff.h"
+#include "trainer/huggingface/huggingface.h"
 
 /* This test's own, and where transformers' are. */
 static char root[64];

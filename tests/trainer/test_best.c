@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include "tests/check.h"
-#include "trainer/best.h"
-#include "trainer/metrics.h"
+#include "trainer/evaluation/early_stopping.h"
+#include "trainer/logging/metric.h"
 
 static const struct best_rule falls = {.metric = "loss", .patience = 2};
 static const struct best_rule rises = {.metric = "f1", .greater = true, .patience = 3};

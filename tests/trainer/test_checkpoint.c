@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "comm/comm.h"
 #include "tests/check.h"
-#include "trainer/checkpoint.h"
+#include "trainer/checkpoint/checkpoint.h"
 
 static struct comm *world;
 static int rank, ranks;

@@ -10,9 +10,9 @@
 #include "base/hash.h"
 #include "comm/comm.h"
 #include "tests/check.h"
-#include "trainer/checkpoint.h"
-#include "trainer/manifest.h"
-#include "trainer/run_lock.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/run_lock.h"
 
 static struct comm *world;
 static char root[64], said[65536];

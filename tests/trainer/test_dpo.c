@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "tests/trainer/reference_file.h"
-#include "trainer/views.h"
+#include "trainer/train/objective_input.h"
 
 static const double tolerance = 1e-5;
 

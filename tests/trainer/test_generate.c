@@ -2,7 +2,7 @@
  * keeps, in its order, with its score. */
 #include "base/file.h"
 #include "tests/trainer/reference_file.h"
-#include "trainer/generate.h"
+#include "trainer/inference/generate.h"
 
 struct fixture {
     hid_t file;

@@ -3,7 +3,7 @@
 
 #include "datasets/tokenizer/answer_text.h"
 #include "tests/check.h"
-#include "trainer/grade.h"
+#include "trainer/evaluation/scores.h"
 
 static const double tolerance = 1e-12;
 

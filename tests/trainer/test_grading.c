@@ -1,11 +1,11 @@
 /* Metrics of examples that the ranks have between them, against those of all examples in one place. */
 
 #include "base/file.h"
-#include "datasets/example.h"
+#include "datasets/shard/example.h"
 #include "tests/check.h"
-#include "trainer/grade.h"
-#include "trainer/grade_windows.h"
-#include "trainer/grading.h"
+#include "trainer/evaluation/scores.h"
+#include "trainer/evaluation/squad.h"
+#include "trainer/evaluation/evaluator.h"
 
 enum { EXAMPLES = 101, LABELS = 4, WORDS_MOST = 3 };
 

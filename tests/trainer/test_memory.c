@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "datasets/shard.h"
+#include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "tests/check.h"
 

@@ -9,8 +9,8 @@
 
 #include "base/file.h"
 #include "tests/check.h"
-#include "trainer/metrics.h"
-#include "trainer/stop.h"
+#include "trainer/logging/metric.h"
+#include "trainer/train/stop_signal.h"
 
 static char path[128];
 static json_t *lines[64];

@@ -1,6 +1,6 @@
 /* The table of flags: values of each kind, defaults, lists, operands, and what is refused. */
 #include "tests/check.h"
-#include "trainer/command/options.h"
+#include "trainer/cli/options.h"
 
 struct values {
     bool json;

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "datasets/shard.h"
+#include "datasets/shard/shard.h"
 #include "tests/check.h"
-#include "trainer/plan.h"
+#include "trainer/planner/plan.h"
 
 static char folder[] = "/tmp/bireme-plan-XXXXXX";
 

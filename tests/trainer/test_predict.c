@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "tests/check.h"
-#include "trainer/predict.h"
+#include "trainer/planner/predict.h"
 
 static char folder[] = "/tmp/bireme-predict-XXXXXX";
 static char path[128];

@@ -5,10 +5,10 @@
 
 #include "base/random.h"
 #include "comm/comm.h"
-#include "datasets/h5file.h"
+#include "datasets/shard/h5file.h"
 #include "tests/trainer/pretrained_folder.h"
-#include "trainer/score.h"
-#include "trainer/session.h"
+#include "trainer/inference/log_likelihood.h"
+#include "trainer/setup/session.h"
 
 static struct recipe recipe;
 

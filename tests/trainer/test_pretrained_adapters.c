@@ -2,9 +2,9 @@
  * outputs as peft has them in double precision; exported and imported again, the same bits; and what is not supported, or
  * does not fit, is refused by its name. */
 #include "comm/comm.h"
-#include "datasets/h5file.h"
+#include "datasets/shard/h5file.h"
 #include "tests/trainer/pretrained_folder.h"
-#include "trainer/session.h"
+#include "trainer/setup/session.h"
 
 static const double tolerance = 1e-5;
 

@@ -2,9 +2,9 @@
  * logits and labels of padded batches in double precision, the same bits when they are exported and imported again, and
  * what a class lacks, calls by another name or has too much. */
 #include "comm/comm.h"
-#include "datasets/h5file.h"
+#include "datasets/shard/h5file.h"
 #include "tests/trainer/pretrained_folder.h"
-#include "trainer/session.h"
+#include "trainer/setup/session.h"
 
 static const double tolerance = 1e-5;
 

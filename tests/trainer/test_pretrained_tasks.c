@@ -2,11 +2,11 @@
  * writes of them. What the head says is what transformers says, also when it was exported and imported again; the names
  * of labels come along. */
 #include "comm/comm.h"
-#include "datasets/h5file.h"
+#include "datasets/shard/h5file.h"
 #include "tests/trainer/pretrained_folder.h"
-#include "trainer/pretrained_config.h"
-#include "trainer/session.h"
-#include "trainer/text_vector.h"
+#include "trainer/huggingface/config.h"
+#include "trainer/setup/session.h"
+#include "trainer/inference/sentence_embedding.h"
 
 static const double tolerance = 1e-5;
 

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "tests/check.h"
-#include "trainer/recipe_impl.h"
+#include "trainer/recipe/settings.h"
 
 static const char head[] = "data: {tokenizer: t}\ntrain: {max_steps: 10}\n"; /* two lines */
 

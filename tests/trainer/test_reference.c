@@ -6,7 +6,7 @@
  * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
  * AdamW blows up: they are compared absolutely and left out of the weights' comparison. */
 #include "tests/trainer/reference_run.h"
-#include "trainer/views.h"
+#include "trainer/train/objective_input.h"
 
 struct reference {
     struct run run;

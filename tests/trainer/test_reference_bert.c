@@ -3,7 +3,7 @@
  * clipping. Errors are as in test_reference.c; the key biases, whose gradient is zero but for noise, are compared
  * absolutely, and left out where AdamW has blown that up. */
 #include "tests/trainer/reference_run.h"
-#include "trainer/views.h"
+#include "trainer/train/objective_input.h"
 
 struct reference {
     struct run run;

@@ -4,9 +4,9 @@
  * Frobenius norm; gradients that are zero but for noise are compared absolutely: of the key biases, and of what moves all
  * rows of a softmax alike. */
 #include "tests/trainer/reference_file.h"
-#include "trainer/objective/head.h"
-#include "trainer/objective/whole_vectors.h"
-#include "trainer/views.h"
+#include "trainer/objective/task_head.h"
+#include "trainer/objective/contrastive_loss.h"
+#include "trainer/train/objective_input.h"
 
 static const double tolerance = 1e-5;
 

@@ -3,8 +3,8 @@
  * micro-batches. Errors are relative, in the Frobenius norm; absolute where a gradient is zero but
  * for noise: what moves both rewards of a pair alike. */
 #include "tests/trainer/reference_file.h"
-#include "trainer/objective/head.h"
-#include "trainer/views.h"
+#include "trainer/objective/task_head.h"
+#include "trainer/train/objective_input.h"
 
 static const double tolerance = 1e-5;
 

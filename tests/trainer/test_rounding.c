@@ -4,7 +4,7 @@
 #include "tests/check.h"
 
 #include "base/random.h"
-#include "trainer/update.h"
+#include "trainer/train/sharded_optimizer.h"
 
 enum { ROWS = 14, STEPS = 2, SEED = 21 };
 

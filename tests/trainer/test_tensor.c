@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "tests/check.h"
 #include "trainer/model/model_impl.h"
-#include "trainer/views.h"
+#include "trainer/train/objective_input.h"
 
 enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2 };
 

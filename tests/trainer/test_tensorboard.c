@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "tests/check.h"
-#include "trainer/metrics.h"
-#include "trainer/tensorboard.h"
+#include "trainer/logging/metric.h"
+#include "trainer/logging/tensorboard.h"
 
 enum { EVENTS_MAX = 32, SCALARS_MAX = 64, FILES_MAX = 8 };
 

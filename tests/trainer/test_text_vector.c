@@ -1,6 +1,6 @@
 /* Mean pooling and cosines of texts. */
 #include "tests/check.h"
-#include "trainer/text_vector.h"
+#include "trainer/inference/sentence_embedding.h"
 
 static void check_pool(void)
 {

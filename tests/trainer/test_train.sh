@@ -100,7 +100,7 @@ resume() { # 10 + save + resume + 10 equals 20, bit for bit; at another layout t
 }
 
 stop() { # a signal saves and ends with 75; started again the run ends as if it had never stopped
-    export MALLOC_PERTURB_=165 # what a handler on a foreign stack damages shows (trainer/stop.c)
+    export MALLOC_PERTURB_=165 # what a handler on a foreign stack damages shows (trainer/train/stop_signal.c)
     need_mpirun
     run 0 train recipe.yaml run_dir=whole train.max_steps=60 evaluate.every=30
     for signal in USR1 TERM INT; do

@@ -2,7 +2,7 @@
  * texts, or over the words.
  *
  * Source    transformers' ...ForSequenceClassification with one label a text, ...ForTokenClassification */
-#include "trainer/objective/head.h"
+#include "trainer/objective/task_head.h"
 
 enum { RIGHT = OBJECTIVE_COUNT + 1 };
 

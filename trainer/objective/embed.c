@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "trainer/objective/head.h"
-#include "trainer/objective/whole_vectors.h"
+#include "trainer/objective/task_head.h"
+#include "trainer/objective/contrastive_loss.h"
 
 enum { RIGHT = OBJECTIVE_COUNT + 1 };
 

@@ -5,7 +5,7 @@
  * the sum over all ranks (kernels.h, law 2), so that any layout gives the same mean. */
 #pragma once
 
-#include "datasets/batch.h"
+#include "datasets/loader/batch.h"
 #include "kernels/kernels.h"
 #include "trainer/objective/preference.h"
 

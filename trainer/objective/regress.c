@@ -1,7 +1,7 @@
 /* A number for a text: (output - number)^2, a mean over the texts.
  *
  * Source    transformers' ...ForSequenceClassification with problem_type regression and one label */
-#include "trainer/objective/head.h"
+#include "trainer/objective/task_head.h"
 
 enum { DISTANCE = OBJECTIVE_COUNT + 1 };
 

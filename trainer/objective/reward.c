@@ -8,7 +8,7 @@
  * Source    Ouyang et al. 2022, arXiv:2203.02155; center: Eisenstein et al. 2023, arXiv:2312.09244 */
 #include <math.h>
 
-#include "trainer/objective/head.h"
+#include "trainer/objective/task_head.h"
 
 enum reward_sum {
     REWARD_ACCURATE = OBJECTIVE_COUNT + 1,

@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 
-#include "trainer/objective/head.h"
-#include "trainer/objective/whole_batch.h"
-#include "trainer/objective/whole_vectors.h"
+#include "trainer/objective/task_head.h"
+#include "trainer/objective/pair_loss.h"
+#include "trainer/objective/contrastive_loss.h"
 
 struct workspace {
     struct kernels *kernels;

@@ -17,7 +17,7 @@
  *           NVIDIA's BERT (PolyWarmUpScheduler) */
 #pragma once
 
-#include "trainer/recipe.h"
+#include "trainer/recipe/recipe.h"
 
 /* schedule_warmup - W: the recipe's steps, or its ratio of total_steps, rounded up. */
 int64_t schedule_warmup(const struct recipe *recipe, int64_t total_steps);

@@ -1,0 +1,448 @@
+#include "datasets/shard/h5file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    RANK_LIMIT = 8,
+    TEXT_LIMIT = 65536,
+    DEFLATE_MOST = 1032 /* bytes that one compressed byte can become at most (zlib) */
+};
+static const uint64_t elements_limit = UINT64_C(1) << 48;
+
+static pthread_once_t started = PTHREAD_ONCE_INIT;
+
+static void start_library(void)
+{
+    H5dont_atexit(); /* a failing close at exit can crash, or complete a file that must not be */
+    H5open();
+    H5PLset_loading_state(0);
+}
+
+void h5file_start(void)
+{
+    static _Thread_local bool quiet; /* each thread has its own error stack */
+    pthread_once(&started, start_library);
+    if (!quiet) {
+        H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+        quiet = true;
+    }
+}
+
+status h5file_require_threads(void)
+{
+    h5file_start();
+    hbool_t safe = 0;
+    H5is_library_threadsafe(&safe);
+    REQUIRE(safe, STATUS_UNAVAILABLE,
+            "this HDF5 library was built without --enable-threadsafe; Debian's libhdf5 has it");
+    return STATUS_OK;
+}
+
+static _Thread_local char reason[256];
+
+static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused)
+{
+    (void)unused;
+    if (n == 0) {
+        snprintf(reason, sizeof reason, "%s", error->desc != NULL ? error->desc : "unknown reason");
+    }
+    return 0;
+}
+
+const char *h5file_reason(void)
+{
+    snprintf(reason, sizeof reason, "unknown reason");
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, NULL);
+    return reason;
+}
+
+/* Superblock 2 came with checksums of the metadata; damage to older ones makes HDF5 1.10 divide by zero,
+ * write outside of its memory or read other data. Its place is the beginning of the file here. */
+static bool has_checked_metadata(int descriptor)
+{
+    static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    unsigned char head[sizeof signature + 1] = {0};
+    return pread(descriptor, head, sizeof head, 0) == (ssize_t)sizeof head &&
+           memcmp(head, signature, sizeof signature) == 0 && head[sizeof signature] >= 2;
+}
+
+static status open_file(const char *path, bool need_checked, hid_t *out)
+{
+    *out = H5I_INVALID_HID;
+    h5file_start();
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    REQUIRE(descriptor >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
+            "cannot open %s: %s", path, strerror(errno));
+    struct stat about;
+    int failed = fstat(descriptor, &about);
+    bool checked = !need_checked || has_checked_metadata(descriptor);
+    close(descriptor);
+    REQUIRE(failed == 0 && S_ISREG(about.st_mode), STATUS_DATA, "%s is not a regular file", path);
+    REQUIRE(about.st_size > 0, STATUS_DATA, "%s is empty (0 bytes)", path);
+    htri_t known = H5Fis_hdf5(path);
+    REQUIRE(known > 0, STATUS_DATA, "%s is not an HDF5 file%s%s", path, known < 0 ? ": " : "",
+            known < 0 ? h5file_reason() : "");
+    REQUIRE(checked, STATUS_DATA,
+            "%s is in HDF5's oldest format, which has no checksums of its structure; write it with "
+            "the bounds H5F_LIBVER_V110 (h5py: libver='v110') or make it with `bireme prepare`",
+            path);
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    REQUIRE(access >= 0, STATUS_INTERNAL, "HDF5: %s", h5file_reason());
+    H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, access);
+    if (file < 0) {
+        char why[sizeof reason];
+        snprintf(why, sizeof why, "%s", h5file_reason());
+        H5Pclose(access);
+        RAISE(STATUS_DATA, "%s is damaged, incomplete or still being written: %s", path, why);
+    }
+    H5Pclose(access);
+    *out = file;
+    return STATUS_OK;
+}
+
+status h5file_open(const char *path, hid_t *out)
+{
+    return open_file(path, false, out);
+}
+
+status h5file_open_checked(const char *path, hid_t *out)
+{
+    return open_file(path, true, out);
+}
+
+/* HDF5 hides errno; find out with a plain call whether the file can be made at all. */
+static status check_creatable(const char *path)
+{
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    REQUIRE(descriptor >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create %s: %s", path, strerror(errno));
+    close(descriptor);
+    return STATUS_OK;
+}
+
+status h5file_create(const char *path, hid_t *out)
+{
+    *out = H5I_INVALID_HID;
+    h5file_start();
+    TRY(check_creatable(path));
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    hid_t creation = H5Pcreate(H5P_FILE_CREATE);
+    bool set = access >= 0 && creation >= 0 &&
+               H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
+               H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
+               H5Pset_obj_track_times(creation, 0) >= 0;
+    hid_t file = set ? H5Fcreate(path, H5F_ACC_TRUNC, creation, access) : H5I_INVALID_HID;
+    char why[sizeof reason];
+    snprintf(why, sizeof why, "%s", file < 0 ? h5file_reason() : "");
+    H5Pclose(access);
+    H5Pclose(creation);
+    REQUIRE(file >= 0, STATUS_CREATE, "cannot create %s: %s", path, why);
+    *out = file;
+    return STATUS_OK;
+}
+
+status h5file_close(const char *path, hid_t *file)
+{
+    if (*file < 0) {
+        return STATUS_OK;
+    }
+    h5file_start();
+    status result = STATUS_OK;
+    if (H5Fflush(*file, H5F_SCOPE_LOCAL) < 0) {
+        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
+                              h5file_reason());
+    }
+    if (H5Fclose(*file) < 0 && result == STATUS_OK) {
+        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
+                              h5file_reason());
+    }
+    *file = H5I_INVALID_HID;
+    return result;
+}
+
+status h5file_chunked(int rank, const hsize_t *chunk, hid_t *out)
+{
+    h5file_start();
+    *out = H5Pcreate(H5P_DATASET_CREATE);
+    bool set = *out >= 0 && H5Pset_chunk(*out, rank, chunk) >= 0 && H5Pset_fletcher32(*out) >= 0 &&
+               H5Pset_obj_track_times(*out, 0) >= 0;
+    REQUIRE(set, STATUS_INTERNAL, "HDF5 refuses a chunk shape: %s", h5file_reason());
+    return STATUS_OK;
+}
+
+/* Nothing outside of this file, nothing computed; nothing decompressed but by deflate, where that is allowed. */
+static status check_storage(hid_t dataset, const char *path, const char *name, bool deflate)
+{
+    hid_t properties = H5Dget_create_plist(dataset);
+    REQUIRE(properties >= 0, STATUS_DATA, "%s: /%s cannot be read: %s", path, name,
+            h5file_reason());
+    int external = H5Pget_external_count(properties);
+    H5D_layout_t layout = H5Pget_layout(properties);
+    int filters = H5Pget_nfilters(properties);
+    const char *refused = NULL;
+    if (external != 0) {
+        refused = "keeps its data in external storage";
+    } else if (layout == H5D_VIRTUAL) {
+        refused = "is a virtual dataset";
+    } else if (layout < 0 || filters < 0) {
+        refused = "has a layout that cannot be read";
+    }
+    int filter_id = H5Z_FILTER_FLETCHER32;
+    for (int i = 0; i < filters && refused == NULL; i++) {
+        unsigned flags = 0, config = 0;
+        size_t values = 0;
+        filter_id =
+            H5Pget_filter2(properties, (unsigned)i, &flags, &values, NULL, 0, NULL, &config);
+        bool known = filter_id == H5Z_FILTER_FLETCHER32 ||
+                     (deflate && filter_id == H5Z_FILTER_DEFLATE && i == 0);
+        filter_id = known ? H5Z_FILTER_FLETCHER32 : filter_id;
+        refused = known ? NULL : "uses a filter";
+    }
+    H5Pclose(properties);
+    REQUIRE(refused == NULL || filter_id == H5Z_FILTER_FLETCHER32, STATUS_DATA,
+            "%s: /%s uses the filter %d (1 is gzip); only Fletcher32 is accepted", path, name,
+            filter_id);
+    REQUIRE(refused == NULL, STATUS_DATA, "%s: /%s %s; refused", path, name, refused);
+    return STATUS_OK;
+}
+
+static status check_type(hid_t dataset, const char *path, const char *name, hid_t type)
+{
+    hid_t found = H5Dget_type(dataset);
+    REQUIRE(found >= 0, STATUS_DATA, "%s: the type of /%s cannot be read: %s", path, name,
+            h5file_reason());
+    bool same = type >= 0
+                    ? H5Tequal(found, type) > 0
+                    : H5Tequal(found, H5T_STD_U16LE) > 0 || H5Tequal(found, H5T_STD_U32LE) > 0;
+    H5T_class_t kind = H5Tget_class(found);
+    size_t bytes = H5Tget_size(found);
+    H5Tclose(found);
+    const char *word = kind == H5T_INTEGER ? "integer" : kind == H5T_FLOAT ? "float" : "other";
+    REQUIRE(same, STATUS_DATA, "%s: /%s has another type than expected (%s of %zu bytes)%s", path,
+            name, word, bytes, type >= 0 ? "" : "; uint16 or uint32, little endian, is accepted");
+    return STATUS_OK;
+}
+
+static status check_shape(hid_t file, hid_t dataset, const char *path, const char *name,
+                          int rank_limit, uint64_t inflation, int64_t *out_shape, int *out_rank)
+{
+    hid_t space = H5Dget_space(dataset);
+    int rank = space >= 0 ? H5Sget_simple_extent_ndims(space) : -1;
+    bool simple = rank >= 0 && H5Sget_simple_extent_type(space) != H5S_NULL;
+    hsize_t shape[RANK_LIMIT] = {0};
+    bool fits = simple && rank <= rank_limit && rank <= RANK_LIMIT;
+    if (fits && rank > 0) {
+        fits = H5Sget_simple_extent_dims(space, shape, NULL) == rank;
+    }
+    H5Sclose(space);
+    REQUIRE(fits, STATUS_DATA, "%s: /%s has %d dimensions, at most %d are accepted", path, name,
+            rank, rank_limit);
+    uint64_t elements = 1;
+    for (int i = 0; i < rank; i++) {
+        bool small =
+            shape[i] <= elements_limit && (shape[i] == 0 || elements <= elements_limit / shape[i]);
+        REQUIRE(small, STATUS_DATA, "%s: /%s claims %llu elements along dimension %d; refused",
+                path, name, (unsigned long long)shape[i], i);
+        elements *= shape[i];
+        out_shape[i] = (int64_t)shape[i];
+    }
+    hid_t type = H5Dget_type(dataset);
+    uint64_t bytes = elements * H5Tget_size(type);
+    H5Tclose(type);
+    uint64_t stored = H5Dget_storage_size(dataset);
+    hsize_t whole = 0;
+    H5Fget_filesize(file, &whole);
+    REQUIRE(bytes / inflation <= stored && stored <= whole, STATUS_DATA,
+            "%s: /%s claims %llu elements (%llu bytes) and stores %llu bytes in a file of %llu; "
+            "refused",
+            path, name, (unsigned long long)elements, (unsigned long long)bytes,
+            (unsigned long long)stored, (unsigned long long)whole);
+    *out_rank = rank;
+    return STATUS_OK;
+}
+
+/* Only a hard link stays in this file; opening a soft or external one would follow it. */
+static status check_link(hid_t file, const char *path, const char *name)
+{
+    H5L_info_t link;
+    REQUIRE(H5Lget_info(file, name, &link, H5P_DEFAULT) >= 0, STATUS_DATA, "%s has no dataset /%s",
+            path, name);
+    REQUIRE(link.type == H5L_TYPE_HARD, STATUS_DATA, "%s: /%s is %s link; refused", path, name,
+            link.type == H5L_TYPE_SOFT ? "a soft" : "an external");
+    return STATUS_OK;
+}
+
+static status open_dataset(hid_t file, const char *path, const char *name, hid_t type,
+                           int rank_limit, bool deflate, hid_t *out, int64_t *out_shape,
+                           int *out_rank)
+{
+    *out = H5I_INVALID_HID;
+    h5file_start();
+    TRY(check_link(file, path, name));
+    hid_t object = H5Oopen(file, name, H5P_DEFAULT);
+    REQUIRE(object >= 0, STATUS_DATA, "%s: /%s cannot be opened: %s", path, name, h5file_reason());
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, failed, H5Iget_type(object) == H5I_DATASET, STATUS_DATA,
+                 "%s: /%s is no dataset", path, name);
+    TRY_GOTO(result, failed, check_storage(object, path, name, deflate));
+    TRY_GOTO(result, failed, check_type(object, path, name, type));
+    TRY_GOTO(result, failed,
+             check_shape(file, object, path, name, rank_limit, deflate ? DEFLATE_MOST : 1,
+                         out_shape, out_rank));
+    *out = object;
+    return STATUS_OK;
+failed:
+    H5Oclose(object);
+    return result;
+}
+
+status h5file_dataset(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
+                      hid_t *out, int64_t *out_shape, int *out_rank)
+{
+    return open_dataset(file, path, name, type, rank_limit, false, out, out_shape, out_rank);
+}
+
+status h5file_deflated(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
+                       hid_t *out, int64_t *out_shape, int *out_rank)
+{
+    return open_dataset(file, path, name, type, rank_limit, true, out, out_shape, out_rank);
+}
+
+static hid_t attribute_space(int count)
+{
+    hsize_t shape = (hsize_t)count;
+    return count == 1 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &shape, NULL);
+}
+
+static status write_attribute(hid_t object, const char *path, const char *name, hid_t file_type,
+                              hid_t memory_type, int count, const void *values)
+{
+    h5file_start();
+    hid_t space = attribute_space(count);
+    hid_t attribute = H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
+    bool written = attribute >= 0 && H5Awrite(attribute, memory_type, values) >= 0;
+    char why[sizeof reason];
+    snprintf(why, sizeof why, "%s", written ? "" : h5file_reason());
+    if (attribute >= 0) {
+        H5Aclose(attribute);
+    }
+    H5Sclose(space);
+    REQUIRE(written, STATUS_WRITE, "cannot write attribute '%s' of %s: %s", name, path, why);
+    return STATUS_OK;
+}
+
+status h5file_write_i64(hid_t object, const char *path, const char *name, const int64_t *values,
+                        int count)
+{
+    return write_attribute(object, path, name, H5T_STD_I64LE, H5T_NATIVE_INT64, count, values);
+}
+
+static hid_t text_type(size_t bytes, H5T_cset_t characters)
+{
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, bytes);
+    H5Tset_strpad(type, H5T_STR_NULLTERM);
+    H5Tset_cset(type, characters);
+    return type;
+}
+
+status h5file_write_text(hid_t object, const char *path, const char *name, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    REQUIRE(bytes <= TEXT_LIMIT, STATUS_INTERNAL, "attribute '%s' of %s: %zu bytes are too many",
+            name, path, bytes);
+    h5file_start();
+    hid_t type = text_type(bytes, H5T_CSET_UTF8);
+    status result = write_attribute(object, path, name, type, type, 1, text);
+    H5Tclose(type);
+    return result;
+}
+
+/* A scalar for count 1, else one dimension of exactly count. */
+static bool attribute_has_shape(hid_t attribute, int count)
+{
+    hid_t space = H5Aget_space(attribute);
+    H5S_class_t kind = space >= 0 ? H5Sget_simple_extent_type(space) : H5S_NO_CLASS;
+    bool same = count == 1 && kind == H5S_SCALAR;
+    if (kind == H5S_SIMPLE && count > 1 && H5Sget_simple_extent_ndims(space) == 1) {
+        hsize_t length = 0;
+        H5Sget_simple_extent_dims(space, &length, NULL);
+        same = length == (hsize_t)count;
+    }
+    if (space >= 0) {
+        H5Sclose(space);
+    }
+    return same;
+}
+
+static status open_attribute(hid_t object, const char *path, const char *name, int count,
+                             hid_t *out)
+{
+    h5file_start();
+    REQUIRE(H5Aexists(object, name) > 0, STATUS_DATA, "%s has no attribute '%s'", path, name);
+    *out = H5Aopen(object, name, H5P_DEFAULT);
+    REQUIRE(*out >= 0, STATUS_DATA, "%s: attribute '%s' cannot be read: %s", path, name,
+            h5file_reason());
+    if (!attribute_has_shape(*out, count)) {
+        H5Aclose(*out);
+        RAISE(STATUS_DATA, "%s: attribute '%s' has another shape than expected (%s); refused", path,
+              name, count == 1 ? "a scalar" : "a short list");
+    }
+    return STATUS_OK;
+}
+
+status h5file_read_i64(hid_t object, const char *path, const char *name, int64_t *values, int count)
+{
+    hid_t attribute;
+    TRY(open_attribute(object, path, name, count, &attribute));
+    hid_t type = H5Aget_type(attribute);
+    bool same = H5Tequal(type, H5T_STD_I64LE) > 0;
+    bool read = same && H5Aread(attribute, H5T_NATIVE_INT64, values) >= 0;
+    const char *why = read ? "" : h5file_reason();
+    H5Tclose(type);
+    H5Aclose(attribute);
+    REQUIRE(same, STATUS_DATA, "%s: attribute '%s' is not a 64-bit integer; refused", path, name);
+    REQUIRE(read, STATUS_DATA, "%s: attribute '%s' cannot be read: %s", path, name, why);
+    return STATUS_OK;
+}
+
+status h5file_read_text(hid_t object, const char *path, const char *name, char *out, int bytes)
+{
+    hid_t attribute;
+    TRY(open_attribute(object, path, name, 1, &attribute));
+    hid_t type = H5Aget_type(attribute);
+    bool fixed = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0;
+    size_t stored = fixed ? H5Tget_size(type) : 0;
+    size_t needed = stored + (fixed && H5Tget_strpad(type) != H5T_STR_NULLTERM);
+    bool fits = fixed && needed <= (size_t)bytes;
+    bool read = false;
+    const char *why = "";
+    if (fits) {
+        hid_t memory_type = text_type((size_t)bytes, H5Tget_cset(type));
+        read = H5Aread(attribute, memory_type, out) >= 0;
+        why = read ? "" : h5file_reason();
+        out[bytes - 1] = '\0';
+        H5Tclose(memory_type);
+    }
+    H5Tclose(type);
+    H5Aclose(attribute);
+    REQUIRE(fixed, STATUS_DATA, "%s: attribute '%s' is not a text of fixed size; refused", path,
+            name);
+    REQUIRE(fits, STATUS_DATA, "%s: attribute '%s' has %zu bytes, at most %d are accepted", path,
+            name, stored, bytes - 1);
+    REQUIRE(read, STATUS_DATA, "%s: attribute '%s' cannot be read: %s", path, name, why);
+    return STATUS_OK;
+}
+
+bool h5file_has(hid_t object, const char *name)
+{
+    h5file_start();
+    return H5Aexists(object, name) > 0;
+}

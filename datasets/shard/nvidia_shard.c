@@ -1,0 +1,266 @@
+#include "datasets/shard/nvidia_shard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "datasets/shard/h5file.h"
+
+enum {
+    IDS,
+    MASK,
+    SEGMENTS,
+    POSITIONS,
+    LABELS,
+    NEXT_SENTENCE,
+    FIELDS,
+    TOKENS_MOST = 65536,
+    BAND_BYTES_MOST = 64 << 20
+};
+
+static const struct {
+    const char *name;
+    bool wide; /* int32, else int8 */
+    int rank;
+} fields[FIELDS] = {
+    [IDS] = {"input_ids", true, 2},         [MASK] = {"input_mask", false, 2},
+    [SEGMENTS] = {"segment_ids", false, 2}, [POSITIONS] = {"masked_lm_positions", true, 2},
+    [LABELS] = {"masked_lm_ids", true, 2},  [NEXT_SENTENCE] = {"next_sentence_labels", false, 1},
+};
+
+struct band {
+    hid_t dataset;
+    int64_t width;      /* values of a row */
+    int64_t rows;       /* read at a time */
+    int64_t first, end; /* rows that are held */
+    int32_t *values;    /* [rows * width] */
+};
+
+struct nvidia_shard {
+    char *path;
+    hid_t file;
+    int64_t examples, tokens, predictions;
+    struct band bands[FIELDS];
+};
+
+status nvidia_shard_is(const char *path, bool *out)
+{
+    hid_t file;
+    TRY(h5file_open(path, &file));
+    *out = H5Lexists(file, fields[IDS].name, H5P_DEFAULT) > 0;
+    H5Fclose(file);
+    return STATUS_OK;
+}
+
+/* Rows that lie in the same chunks; those of one piece of 64 KiB where there are no chunks. */
+static status measure_band(const struct nvidia_shard *s, struct band *b, const char *name, int rank)
+{
+    hid_t properties = H5Dget_create_plist(b->dataset);
+    hsize_t chunk[2] = {0};
+    bool chunked =
+        H5Pget_layout(properties) == H5D_CHUNKED && H5Pget_chunk(properties, 2, chunk) == rank;
+    H5Pclose(properties);
+    int64_t bytes = b->width * (int64_t)sizeof *b->values;
+    b->rows = chunked ? (int64_t)chunk[0] : 1 + 65536 / bytes;
+    b->rows = b->rows < s->examples ? b->rows : s->examples;
+    REQUIRE(b->rows > 0 && b->rows <= BAND_BYTES_MOST / bytes, STATUS_DATA,
+            "%s: /%s has chunks of %lld rows of %lld values; at most %d MiB are accepted", s->path,
+            name, (long long)b->rows, (long long)b->width, BAND_BYTES_MOST >> 20);
+    return STATUS_OK;
+}
+
+static status open_band(struct nvidia_shard *s, int field)
+{
+    struct band *b = &s->bands[field];
+    const char *name = fields[field].name;
+    int64_t shape[2] = {0, 1};
+    int rank = 0;
+    TRY(h5file_deflated(s->file, s->path, name, fields[field].wide ? H5T_STD_I32LE : H5T_STD_I8LE,
+                        2, &b->dataset, shape, &rank));
+    b->width = rank == 1 ? 1 : shape[1];
+    if (field == IDS) {
+        s->examples = shape[0];
+        s->tokens = b->width;
+    } else if (field == POSITIONS) {
+        s->predictions = b->width;
+    }
+    int64_t wanted = fields[field].rank == 1                 ? 1
+                     : field == LABELS || field == POSITIONS ? s->predictions
+                                                             : s->tokens;
+    bool fits = rank == fields[field].rank && shape[0] == s->examples && b->width == wanted;
+    REQUIRE(fits, STATUS_DATA,
+            "%s: /%s is [%lld, %lld] with %d dimensions; %lld rows of %lld values are expected",
+            s->path, name, (long long)shape[0], (long long)shape[1], rank, (long long)s->examples,
+            (long long)wanted);
+    bool sizes = s->examples > 0 && b->width > 0 && b->width <= TOKENS_MOST;
+    REQUIRE(sizes, STATUS_DATA, "%s: /%s holds %lld rows of %lld values; 1 to %d are accepted",
+            s->path, name, (long long)s->examples, (long long)b->width, TOKENS_MOST);
+    TRY(measure_band(s, b, name, rank));
+    b->values = malloc((size_t)(b->rows * b->width) * sizeof *b->values);
+    REQUIRE(b->values != NULL, STATUS_INTERNAL, "out of memory: %lld rows of %s",
+            (long long)b->rows, s->path);
+    return STATUS_OK;
+}
+
+status nvidia_shard_open(const char *path, struct nvidia_shard **out)
+{
+    *out = NULL;
+    struct nvidia_shard *s = calloc(1, sizeof *s);
+    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a shard");
+    s->file = H5I_INVALID_HID;
+    for (int i = 0; i < FIELDS; i++) {
+        s->bands[i].dataset = H5I_INVALID_HID;
+    }
+    status result = STATUS_OK;
+    s->path = strdup(path);
+    REQUIRE_GOTO(result, failed, s->path != NULL, STATUS_INTERNAL, "out of memory: a path");
+    TRY_GOTO(result, failed, h5file_open(path, &s->file));
+    for (int i = 0; i < FIELDS; i++) {
+        TRY_GOTO(result, failed, open_band(s, i));
+    }
+    *out = s;
+    return STATUS_OK;
+failed:
+    nvidia_shard_close(&s);
+    return result;
+}
+
+void nvidia_shard_close(struct nvidia_shard **shard)
+{
+    struct nvidia_shard *s = *shard;
+    if (s == NULL) {
+        return;
+    }
+    *shard = NULL;
+    h5file_start();
+    for (int i = 0; i < FIELDS; i++) {
+        if (s->bands[i].dataset >= 0) {
+            H5Dclose(s->bands[i].dataset);
+        }
+        free(s->bands[i].values);
+    }
+    if (s->file >= 0) {
+        H5Fclose(s->file);
+    }
+    free(s->path);
+    free(s);
+}
+
+int64_t nvidia_shard_examples(const struct nvidia_shard *shard)
+{
+    return shard->examples;
+}
+
+int64_t nvidia_shard_tokens(const struct nvidia_shard *shard)
+{
+    return shard->tokens;
+}
+
+static status read_band(struct nvidia_shard *s, int field, int64_t row)
+{
+    struct band *b = &s->bands[field];
+    int64_t first = row / b->rows * b->rows, left = s->examples - first;
+    int64_t rows = left < b->rows ? left : b->rows;
+    hsize_t start[2] = {(hsize_t)first, 0}, count[2] = {(hsize_t)rows, (hsize_t)b->width};
+    b->first = b->end = 0;
+    h5file_start();
+    hid_t space = H5Dget_space(b->dataset);
+    hid_t memory = H5Screate_simple(fields[field].rank, count, NULL);
+    bool read = space >= 0 && memory >= 0 &&
+                H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
+                H5Dread(b->dataset, H5T_NATIVE_INT32, memory, space, H5P_DEFAULT, b->values) >= 0;
+    const char *why = read ? "" : h5file_reason();
+    H5Sclose(memory);
+    H5Sclose(space);
+    REQUIRE(read, STATUS_DATA, "%s is damaged: rows %lld to %lld of /%s cannot be read: %s",
+            s->path, (long long)first, (long long)(first + rows - 1), fields[field].name, why);
+    b->first = first;
+    b->end = first + rows;
+    return STATUS_OK;
+}
+
+/* The values of one row. */
+static status row_of(struct nvidia_shard *s, int field, int64_t row, const int32_t **out)
+{
+    struct band *b = &s->bands[field];
+    if (row < b->first || row >= b->end) {
+        TRY(read_band(s, field, row));
+    }
+    *out = b->values + (row - b->first) * b->width;
+    return STATUS_OK;
+}
+
+static status check_value(const struct nvidia_shard *s, int64_t row, int field, int64_t at,
+                          int64_t value, int64_t limit)
+{
+    REQUIRE(value >= 0 && value < limit, STATUS_DATA,
+            "%s: example %lld: /%s has %lld at %lld; 0 to %lld are possible", s->path,
+            (long long)row, fields[field].name, (long long)value, (long long)at,
+            (long long)limit - 1);
+    return STATUS_OK;
+}
+
+static status read_tokens(struct nvidia_shard *s, int64_t row, int64_t vocab_size,
+                          struct example *out)
+{
+    const int32_t *ids, *mask, *segments;
+    TRY(row_of(s, MASK, row, &mask));
+    TRY(row_of(s, IDS, row, &ids));
+    TRY(row_of(s, SEGMENTS, row, &segments));
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->tokens; i++) {
+        TRY(check_value(s, row, MASK, i, mask[i], 2));
+        count += mask[i] == 1 && count == i;
+        REQUIRE(mask[i] == (i < count), STATUS_DATA,
+                "%s: example %lld: /input_mask has a hole before place %lld", s->path,
+                (long long)row, (long long)i);
+    }
+    REQUIRE(count > 0 && count <= out->room, STATUS_DATA,
+            "%s: example %lld has %lld tokens; 1 to %lld (the sequence length) are possible",
+            s->path, (long long)row, (long long)count, (long long)out->room);
+    for (int64_t i = 0; i < count; i++) {
+        TRY(check_value(s, row, IDS, i, ids[i], vocab_size));
+        TRY(check_value(s, row, SEGMENTS, i, segments[i], 2));
+    }
+    memcpy(out->ids, ids, (size_t)count * sizeof *ids);
+    memcpy(out->segments, segments, (size_t)count * sizeof *segments);
+    out->tokens = count;
+    return STATUS_OK;
+}
+
+static status read_predictions(struct nvidia_shard *s, int64_t row, int64_t vocab_size,
+                               struct example *out)
+{
+    const int32_t *positions, *labels;
+    TRY(row_of(s, POSITIONS, row, &positions));
+    TRY(row_of(s, LABELS, row, &labels));
+    int64_t count = 0;
+    while (count < s->predictions && positions[count] != 0) {
+        TRY(check_value(s, row, POSITIONS, count, positions[count], out->tokens));
+        TRY(check_value(s, row, LABELS, count, labels[count], vocab_size));
+        REQUIRE(count == 0 || positions[count] > positions[count - 1], STATUS_DATA,
+                "%s: example %lld: /masked_lm_positions does not rise at %lld", s->path,
+                (long long)row, (long long)count);
+        count++;
+    }
+    REQUIRE(count <= out->predictions_room, STATUS_DATA,
+            "%s: example %lld has %lld predictions; at most %lld are possible", s->path,
+            (long long)row, (long long)count, (long long)out->predictions_room);
+    memcpy(out->positions, positions, (size_t)count * sizeof *positions);
+    memcpy(out->labels, labels, (size_t)count * sizeof *labels);
+    out->predictions = count;
+    return STATUS_OK;
+}
+
+status nvidia_shard_read(struct nvidia_shard *s, int64_t row, int64_t vocab_size,
+                         struct example *out)
+{
+    REQUIRE(row >= 0 && row < s->examples, STATUS_INTERNAL, "%s: example %lld of %lld asked for",
+            s->path, (long long)row, (long long)s->examples);
+    const int32_t *next;
+    TRY(row_of(s, NEXT_SENTENCE, row, &next));
+    TRY(check_value(s, row, NEXT_SENTENCE, 0, *next, 2));
+    out->next_sentence = *next;
+    out->masked = true;
+    TRY(read_tokens(s, row, vocab_size, out));
+    return read_predictions(s, row, vocab_size, out);
+}

@@ -1,0 +1,160 @@
+#include "datasets/shard/shard_logps.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "datasets/shard/h5file.h"
+
+#define LOGPS_FORMAT "bireme-logps"
+
+enum { LOGPS_VERSION = 1, CHUNK_PAIRS = 1024, NAME_BYTES = 32 };
+
+/* ---- writing ---- */
+
+static status write_key(hid_t file, const char *path, const struct shard_logps_key *key,
+                        int64_t done)
+{
+    const int64_t version = LOGPS_VERSION;
+    TRY(h5file_write_text(file, path, "format", LOGPS_FORMAT));
+    TRY(h5file_write_i64(file, path, "format_version", &version, 1));
+    TRY(h5file_write_text(file, path, "weights", key->weights));
+    TRY(h5file_write_text(file, path, "tokenizer_sha256", key->tokenizer_sha256));
+    TRY(h5file_write_text(file, path, "data", key->data));
+    TRY(h5file_write_text(file, path, "precision", key->precision));
+    return h5file_write_i64(file, path, "done", &done, 1);
+}
+
+static status write_values(hid_t file, const char *path, const double *values, int64_t pairs)
+{
+    hsize_t shape[2] = {(hsize_t)pairs, 2};
+    hsize_t chunk[2] = {(hsize_t)(pairs < CHUNK_PAIRS ? pairs : CHUNK_PAIRS), 2};
+    hid_t properties;
+    TRY(h5file_chunked(2, chunk, &properties));
+    hid_t space = H5Screate_simple(2, shape, NULL);
+    hid_t set =
+        H5Dcreate2(file, "logps", H5T_IEEE_F64LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    bool written =
+        set >= 0 && H5Dwrite(set, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
+    status result = STATUS_OK;
+    if (!written) {
+        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
+                              h5file_reason());
+    }
+    if (set >= 0) {
+        H5Dclose(set);
+    }
+    H5Sclose(space);
+    H5Pclose(properties);
+    return result;
+}
+
+static status publish(const char *temporary, const char *path)
+{
+    char folder[FILE_PATH_BYTES];
+    TRY(file_sync(temporary));
+    REQUIRE(rename(temporary, path) == 0, status_from_errno(errno, STATUS_CREATE, STATUS_WRITE),
+            "cannot rename %s to %s: %s", temporary, path, strerror(errno));
+    snprintf(folder, sizeof folder, "%s", path);
+    return file_sync(dirname(folder));
+}
+
+status shard_logps_write(const char *path, const struct shard_logps_key *key, const double *values,
+                         int64_t done)
+{
+    char temporary[FILE_PATH_BYTES];
+    int used = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
+    REQUIRE(used < FILE_PATH_BYTES, STATUS_USAGE, "path too long: %s", path);
+    hid_t file;
+    TRY(h5file_create(temporary, &file));
+    status result = write_key(file, temporary, key, done);
+    if (result == STATUS_OK) {
+        result = write_values(file, temporary, values, key->pairs);
+    }
+    KEEP_FIRST(result, h5file_close(temporary, &file));
+    if (result == STATUS_OK) {
+        result = publish(temporary, path);
+    }
+    if (result != STATUS_OK) {
+        (void)unlink(temporary);
+    }
+    return result;
+}
+
+/* ---- reading ---- */
+
+static status expect(hid_t file, const char *path, const char *name, const char *wanted,
+                     const char *what)
+{
+    char value[HASH_TEXT_BYTES];
+    TRY(h5file_read_text(file, path, name, value, sizeof value));
+    REQUIRE(strcmp(value, wanted) == 0, STATUS_DATA,
+            "%s does not belong to this run: it was made %s %.16s, this run's is %.16s; remove it "
+            "and it is made anew",
+            path, what, value, wanted);
+    return STATUS_OK;
+}
+
+static status expect_key(hid_t file, const char *path, const struct shard_logps_key *key)
+{
+    int64_t version = 0;
+    char format[NAME_BYTES];
+    TRY(h5file_read_text(file, path, "format", format, sizeof format));
+    TRY(h5file_read_i64(file, path, "format_version", &version, 1));
+    REQUIRE(strcmp(format, LOGPS_FORMAT) == 0 && version == LOGPS_VERSION, STATUS_DATA,
+            "%s is of format %s, version %lld; " LOGPS_FORMAT ", version %d, is read", path, format,
+            (long long)version, LOGPS_VERSION);
+    TRY(expect(file, path, "weights", key->weights, "with the weights"));
+    TRY(expect(file, path, "tokenizer_sha256", key->tokenizer_sha256, "with the tokenizer"));
+    TRY(expect(file, path, "data", key->data, "for the shards"));
+    return expect(file, path, "precision", key->precision, "in");
+}
+
+static status read_values(hid_t file, const char *path, int64_t pairs, int64_t done, double *values)
+{
+    hid_t set;
+    int64_t shape[2] = {0, 0};
+    int rank = 0;
+    TRY(h5file_dataset(file, path, "logps", H5T_IEEE_F64LE, 2, &set, shape, &rank));
+    bool fits = rank == 2 && shape[0] == pairs && shape[1] == 2;
+    bool read = fits && H5Dread(set, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
+    const char *why = fits && !read ? h5file_reason() : "";
+    H5Dclose(set);
+    REQUIRE(fits, STATUS_DATA, "%s has log-probabilities of %lld pairs, the shards have %lld", path,
+            (long long)shape[0], (long long)pairs);
+    REQUIRE(read, STATUS_DATA, "cannot read %s: %s", path, why);
+    for (int64_t i = 0; i < 2 * done; i++) {
+        REQUIRE(isfinite(values[i]) && values[i] <= 0, STATUS_DATA,
+                "%s: pair %lld has a log-probability of %g; remove the file and it is made anew",
+                path, (long long)(i / 2), values[i]);
+    }
+    return STATUS_OK;
+}
+
+status shard_logps_read(const char *path, const struct shard_logps_key *key, double *values,
+                        int64_t *done)
+{
+    hid_t file;
+    *done = 0;
+    REQUIRE(file_exists(path), STATUS_NO_INPUT, "%s does not exist", path);
+    TRY(h5file_open_checked(path, &file));
+    int64_t count = 0;
+    status result = expect_key(file, path, key);
+    if (result == STATUS_OK) {
+        result = h5file_read_i64(file, path, "done", &count, 1);
+    }
+    REQUIRE_GOTO(result, done, result != STATUS_OK || (count >= 0 && count <= key->pairs),
+                 STATUS_DATA, "%s: %lld of %lld pairs are done", path, (long long)count,
+                 (long long)key->pairs);
+    if (result == STATUS_OK) {
+        result = read_values(file, path, key->pairs, count, values);
+    }
+done:
+    KEEP_FIRST(result, h5file_close(path, &file));
+    *done = result == STATUS_OK ? count : 0;
+    return result;
+}

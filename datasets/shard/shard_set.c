@@ -1,0 +1,556 @@
+#include "datasets/shard/shard_set.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "datasets/shard/nvidia_shard.h"
+#include "datasets/shard/shard.h"
+#include "datasets/shard/shard_task.h"
+
+struct member {
+    char *path;
+    struct shard_header header;
+    int64_t first_sample;        /* of the set */
+    int64_t first_token;         /* likewise */
+    struct shard *shard;         /* NULL: not open now */
+    struct nvidia_shard *nvidia; /* instead of the other */
+    bool is_nvidia;
+    uint64_t used; /* when it was last read, for closing the oldest */
+};
+
+struct shard_set {
+    struct member *members;
+    int count;
+    int open_count, open_limit;
+    uint64_t reads;
+    int64_t sequence_tokens, vocab_size;
+    enum example_kind kind;
+    int64_t samples, tokens;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct member *)a)->path, ((const struct member *)b)->path);
+}
+
+static status take_paths(struct shard_set *set, const glob_t *found)
+{
+    set->members = calloc(found->gl_pathc, sizeof *set->members);
+    REQUIRE(set->members != NULL, STATUS_INTERNAL, "out of memory: %zu shards", found->gl_pathc);
+    for (size_t i = 0; i < found->gl_pathc; i++) {
+        set->members[i].path = strdup(found->gl_pathv[i]);
+        REQUIRE(set->members[i].path != NULL, STATUS_INTERNAL, "out of memory: a path");
+        set->count++;
+    }
+    qsort(set->members, (size_t)set->count, sizeof *set->members, by_name);
+    return STATUS_OK;
+}
+
+static status find_members(struct shard_set *set, const char *path)
+{
+    glob_t found = {0};
+    int failed = glob(path, GLOB_ERR, NULL, &found);
+    status result = STATUS_OK;
+    if (failed == 0) {
+        result = take_paths(set, &found);
+    } else if (failed == GLOB_NOMATCH) {
+        result = status_raise(STATUS_NO_INPUT, __FILE__, __LINE__, "no shard matches %s", path);
+    } else { /* a folder that is not there or may not be read */
+        int error = failed == GLOB_ABORTED ? errno : ENOMEM;
+        result = status_raise(status_from_errno(error, STATUS_NO_INPUT, STATUS_INTERNAL), __FILE__,
+                              __LINE__, "cannot look for shards at %s: %s", path, strerror(error));
+    }
+    globfree(&found);
+    return result;
+}
+
+int shard_set_count(const char *path)
+{
+    glob_t found = {0};
+    int count = glob(path, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    globfree(&found);
+    return count;
+}
+
+const char *shard_set_number(const char *path, int *of)
+{
+    static const char pattern[] = "-#####-of-#####.h5";
+    size_t length = strlen(path), tail = sizeof pattern - 1;
+    if (length <= tail) {
+        return NULL;
+    }
+    const char *end = path + length - tail;
+    for (size_t i = 0; i < tail; i++) {
+        bool digit = end[i] >= '0' && end[i] <= '9';
+        if (pattern[i] == '#' ? !digit : end[i] != pattern[i]) {
+            return NULL;
+        }
+    }
+    *of = 0;
+    for (const char *digit = end + sizeof "-00000-of-" - 1; *digit != '.'; digit++) {
+        *of = 10 * *of + (*digit - '0');
+    }
+    return end + 1;
+}
+
+/* A set that lost a member, or two preparations side by side: training would silently see other data.
+ * A glob that picks some members of a whole set is the user's choice. */
+static status check_complete(const struct shard_set *set)
+{
+    for (int i = 0; i < set->count; i++) {
+        int of = 0, of_before = 0;
+        const char *path = set->members[i].path, *number = shard_set_number(path, &of);
+        if (number == NULL) {
+            continue;
+        }
+        int stem = (int)(number - path);
+        const char *before = i > 0 ? set->members[i - 1].path : "";
+        bool same_stem = i > 0 && strncmp(before, path, (size_t)stem) == 0 &&
+                         shard_set_number(before, &of_before) == before + stem;
+        REQUIRE(!same_stem || of_before == of, STATUS_DATA,
+                "%s and %s belong to two different preparations; remove one of them", before, path);
+        for (int member = 0; member < of && !same_stem; member++) {
+            char expected[FILE_PATH_BYTES];
+            snprintf(expected, sizeof expected, "%.*s%05d-of-%05d.h5", stem, path, member, of);
+            REQUIRE(file_exists(expected), STATUS_DATA,
+                    "%s is missing: the set of %s is incomplete; run `bireme prepare` again",
+                    expected, path);
+        }
+    }
+    return STATUS_OK;
+}
+
+static bool is_open(const struct member *m)
+{
+    return m->shard != NULL || m->nvidia != NULL;
+}
+
+static status close_oldest(struct shard_set *set)
+{
+    struct member *oldest = NULL;
+    for (int i = 0; i < set->count; i++) {
+        struct member *m = &set->members[i];
+        if (is_open(m) && (oldest == NULL || m->used < oldest->used)) {
+            oldest = m;
+        }
+    }
+    set->open_count--;
+    nvidia_shard_close(&oldest->nvidia);
+    return shard_close(&oldest->shard);
+}
+
+static bool same_header(const struct shard_header *a, const struct shard_header *b)
+{
+    return a->vocab_size == b->vocab_size && a->tokens == b->tokens &&
+           a->documents == b->documents && a->token_bytes == b->token_bytes &&
+           strcmp(a->tokenizer_sha256, b->tokenizer_sha256) == 0 &&
+           strcmp(a->tokens_sha256, b->tokens_sha256) == 0 &&
+           strcmp(a->examples_sha256, b->examples_sha256) == 0;
+}
+
+/* What there is to say of a file without a header. */
+static struct shard_header nvidia_header(const struct nvidia_shard *shard)
+{
+    int64_t examples = nvidia_shard_examples(shard);
+    return (struct shard_header){.kind = EXAMPLE_SENTENCE_PAIRS,
+                                 .eos_id = -1,
+                                 .tokens = examples * nvidia_shard_tokens(shard),
+                                 .documents = examples,
+                                 .token_bytes = 4};
+}
+
+/* A label's number means the same everywhere. */
+static status check_labels(const struct member *m, const char *sha256)
+{
+    REQUIRE(strcmp(m->header.labels_sha256, sha256) == 0, STATUS_DATA,
+            "%s has %d labels, not those that the model or the other shards have, or in another "
+            "order; prepare them together, or with the same --labels",
+            m->path, m->header.labels);
+    return STATUS_OK;
+}
+
+/* The shard is of this tokenizer and holds what is asked for. */
+static status check_member(const struct shard_set *set, const struct member *m,
+                           const struct shard_set_options *options)
+{
+    enum example_kind wanted = set->kind;
+    REQUIRE(
+        m->header.kind == wanted, STATUS_DATA,
+        "%s holds examples of the kind '%s', not '%s' as this objective needs; `bireme prepare` "
+        "has a flag --objective",
+        m->path, example_format_of(m->header.kind)->name, example_format_of(wanted)->name);
+    bool bounded =
+        set->kind == EXAMPLE_SENTENCE_PAIRS ||
+        (set->kind >= EXAMPLE_CLASSIFY && set->kind < EXAMPLE_CHOOSE); /* one text each */
+    REQUIRE(
+        m->header.longest <= set->sequence_tokens || !bounded, STATUS_DATA,
+        "%s has examples of up to %lld tokens, the sequence length is %lld; run `bireme prepare` "
+        "with --sequence-length %lld, or set data.sequence_length to %lld",
+        m->path, (long long)m->header.longest, (long long)set->sequence_tokens,
+        (long long)set->sequence_tokens, (long long)m->header.longest);
+    TRY(check_labels(m, options->labels_sha256 != NULL ? options->labels_sha256
+                                                       : set->members[0].header.labels_sha256));
+    return m->is_nvidia ? STATUS_OK
+                        : shard_expect(m->shard, options->vocab_size, options->tokenizer_sha256);
+}
+
+static status open_member(struct shard_set *set, struct member *m)
+{
+    m->used = ++set->reads;
+    if (is_open(m)) {
+        return STATUS_OK;
+    }
+    if (set->open_count == set->open_limit) {
+        TRY(close_oldest(set));
+    }
+    bool first_time = m->header.tokens == 0;
+    if (first_time && set->kind == EXAMPLE_SENTENCE_PAIRS) {
+        TRY(nvidia_shard_is(m->path, &m->is_nvidia));
+    }
+    TRY(m->is_nvidia ? nvidia_shard_open(m->path, &m->nvidia) : shard_open(m->path, &m->shard));
+    set->open_count++;
+    struct shard_header header =
+        m->is_nvidia ? nvidia_header(m->nvidia) : *shard_header_of(m->shard);
+    REQUIRE(first_time || same_header(&m->header, &header), STATUS_DATA,
+            "%s was replaced by another shard while it was in use", m->path);
+    m->header = header;
+    return STATUS_OK;
+}
+
+/* Three parts, none of them empty, that fit into T with either answer. */
+static status check_pair(const struct shard_set *set, const struct member *m, int64_t index,
+                         int64_t tokens, int64_t prompt, int64_t chosen)
+{
+    REQUIRE(prompt > 0 && chosen > 0 && prompt + chosen < tokens, STATUS_DATA,
+            "%s: example %lld has %lld tokens, a prompt of %lld and a chosen answer of %lld",
+            m->path, (long long)index, (long long)tokens, (long long)prompt, (long long)chosen);
+    int64_t rejected = tokens - prompt - chosen;
+    int64_t longest = prompt + (chosen > rejected ? chosen : rejected);
+    REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
+            "%s: example %lld has %lld tokens, prompt and answer, the sequence length is %lld; run "
+            "`bireme prepare` with --sequence-length %lld, or raise data.sequence_length",
+            m->path, (long long)index, (long long)longest, (long long)set->sequence_tokens,
+            (long long)set->sequence_tokens);
+    return STATUS_OK;
+}
+
+/* Every pair of a shard, before any work: three numbers each. */
+static status check_pairs(const struct shard_set *set, const struct member *m)
+{
+    enum { BLOCK = 256 };
+    int64_t starts[BLOCK + 1];
+    uint32_t prompt[BLOCK], chosen[BLOCK];
+    for (int64_t first = 0; first < m->header.documents; first += BLOCK) {
+        int64_t left = m->header.documents - first, count = left < BLOCK ? left : BLOCK;
+        TRY(shard_read_documents(m->shard, first, count + 1, starts));
+        TRY(shard_read_column(m->shard, EXAMPLE_PROMPT, first, count, prompt));
+        TRY(shard_read_column(m->shard, EXAMPLE_CHOSEN, first, count, chosen));
+        for (int64_t i = 0; i < count; i++) {
+            TRY(check_pair(set, m, first + i, starts[i + 1] - starts[i], prompt[i], chosen[i]));
+        }
+    }
+    return STATUS_OK;
+}
+
+static status check_members(struct shard_set *set, const struct shard_set_options *options)
+{
+    for (int i = 0; i < set->count; i++) {
+        struct member *m = &set->members[i];
+        TRY(open_member(set, m));
+        TRY(check_member(set, m, options));
+        TRY(set->kind == EXAMPLE_PREFERENCE_PAIRS ? check_pairs(set, m) : STATUS_OK);
+        m->first_sample = set->samples;
+        m->first_token = set->tokens;
+        int64_t samples = set->kind != EXAMPLE_TEXT ? m->header.documents
+                                                    : (m->header.tokens - 1) / set->sequence_tokens;
+        if (samples == 0) {
+            log_warning("SHARD-SHORT", "%s has %lld tokens, fewer than the %lld of one sample",
+                        m->path, (long long)m->header.tokens, (long long)set->sequence_tokens + 1);
+        }
+        set->samples += samples;
+        set->tokens += m->header.tokens;
+    }
+    REQUIRE(set->samples > 0, STATUS_DATA,
+            "%s holds %lld tokens and no sample of %lld (sequence length + 1); use a shorter "
+            "sequence_length or more text",
+            options->path, (long long)set->tokens, (long long)set->sequence_tokens + 1);
+    if (set->tokens > SHARD_SET_VERIFY_TOKENS) {
+        return STATUS_OK;
+    }
+    for (int i = 0; i < set->count; i++) {
+        TRY(open_member(set, &set->members[i]));
+        TRY(set->members[i].is_nvidia ? STATUS_OK : shard_verify(set->members[i].shard));
+    }
+    return STATUS_OK;
+}
+
+status shard_set_open(const struct shard_set_options *options, struct shard_set **out)
+{
+    *out = NULL;
+    REQUIRE(options->sequence_tokens > 0 && options->open_limit > 0, STATUS_INTERNAL,
+            "samples of %lld tokens, %d open shards", (long long)options->sequence_tokens,
+            options->open_limit);
+    struct shard_set *set = calloc(1, sizeof *set);
+    REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a set of shards");
+    set->sequence_tokens = options->sequence_tokens;
+    set->open_limit = options->open_limit;
+    set->vocab_size = options->vocab_size;
+    set->kind = options->kind;
+    status result = STATUS_OK;
+    TRY_GOTO(result, failed, find_members(set, options->path));
+    TRY_GOTO(result, failed, check_complete(set));
+    TRY_GOTO(result, failed, check_members(set, options));
+    *out = set;
+    return STATUS_OK;
+failed:
+    shard_set_close(&set);
+    return result;
+}
+
+status shard_set_close(struct shard_set **set)
+{
+    if (*set == NULL) {
+        return STATUS_OK;
+    }
+    status result = STATUS_OK;
+    for (int i = 0; i < (*set)->count; i++) {
+        KEEP_FIRST(result, shard_close(&(*set)->members[i].shard));
+        nvidia_shard_close(&(*set)->members[i].nvidia);
+        free((*set)->members[i].path);
+    }
+    free((*set)->members);
+    free(*set);
+    *set = NULL;
+    return result;
+}
+
+status shard_set_labels(const char *path, char **out)
+{
+    struct shard_set set = {0};
+    struct shard *shard = NULL;
+    *out = NULL;
+    status result = find_members(&set, path);
+    if (result == STATUS_OK) {
+        result = shard_open(set.members[0].path, &shard);
+    }
+    if (result == STATUS_OK && shard_labels(shard) != NULL) {
+        *out = strdup(shard_labels(shard));
+        if (*out == NULL) {
+            result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory: labels");
+        }
+    }
+    KEEP_FIRST(result, shard_close(&shard));
+    for (int i = 0; i < set.count; i++) {
+        free(set.members[i].path);
+    }
+    free(set.members);
+    return result;
+}
+
+int64_t shard_set_samples(const struct shard_set *set)
+{
+    return set->samples;
+}
+
+int64_t shard_set_tokens(const struct shard_set *set)
+{
+    return set->tokens;
+}
+
+/* The last member whose first sample is not after this one; members without samples are skipped,
+ * because the one after them begins with the same sample. */
+static struct member *member_of(const struct shard_set *set, int64_t sample)
+{
+    int low = 0, high = set->count;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (set->members[middle].first_sample <= sample) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &set->members[low];
+}
+
+/* The first token of a sample in its shard. */
+static int64_t window_start(const struct shard_set *set, const struct member *m, int64_t sample,
+                            int64_t shift)
+{
+    int64_t last = m->header.tokens - 1 - set->sequence_tokens;
+    int64_t first = (sample - m->first_sample) * set->sequence_tokens + shift;
+    return first < last ? first : last;
+}
+
+status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int32_t *tokens)
+{
+    struct member *m = member_of(set, sample);
+    TRY(open_member(set, m));
+    int64_t first = window_start(set, m, sample, shift);
+    return shard_read(m->shard, first, set->sequence_tokens + 1, tokens);
+}
+
+status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
+                        int64_t *count)
+{
+    struct member *m = member_of(set, sample);
+    TRY(open_member(set, m));
+    int64_t first = window_start(set, m, sample, shift);
+    int64_t last = first + set->sequence_tokens, document = 0;
+    TRY(shard_document_at(m->shard, first, &document));
+    *count = 0;
+    int64_t starts[64], held = 0;
+    for (document++; document < m->header.documents; document += held) {
+        held = m->header.documents - document < 64 ? m->header.documents - document : 64;
+        TRY(shard_read_documents(m->shard, document, held, starts));
+        for (int64_t i = 0; i < held; i++) {
+            if (starts[i] > last) {
+                return STATUS_OK;
+            }
+            bool rises = starts[i] > (*count > 0 ? first + offsets[*count - 1] : first);
+            REQUIRE(rises, STATUS_DATA, "%s: /documents does not rise at entry %lld", m->path,
+                    (long long)(document + i));
+            offsets[(*count)++] = (int32_t)(starts[i] - first);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* One of ours: tokens and columns of a document. */
+static status read_example(const struct member *m, int64_t index, struct example *out)
+{
+    int64_t range[2];
+    uint32_t first = 0, next = 0;
+    TRY(shard_read_documents(m->shard, index, 2, range));
+    out->tokens = range[1] - range[0];
+    REQUIRE(out->tokens <= out->room, STATUS_DATA,
+            "%s: example %lld has %lld tokens, more than the longest that its header tells",
+            m->path, (long long)index, (long long)out->tokens);
+    TRY(shard_read_column(m->shard, EXAMPLE_FIRST_SEGMENT, index, 1, &first));
+    TRY(shard_read_column(m->shard, EXAMPLE_NEXT_SENTENCE, index, 1, &next));
+    REQUIRE(first > 0 && first <= out->tokens && next <= 1, STATUS_DATA,
+            "%s: example %lld has %lld tokens, a first segment of %u and next_sentence %u", m->path,
+            (long long)index, (long long)out->tokens, first, next);
+    TRY(shard_read(m->shard, range[0], out->tokens, out->ids));
+    for (int64_t i = 0; i < out->tokens; i++) {
+        out->segments[i] = i >= first;
+    }
+    out->next_sentence = (int32_t)next;
+    out->masked = false;
+    out->predictions = 0;
+    return STATUS_OK;
+}
+
+static status read_pair(const struct shard_set *set, const struct member *m, int64_t index,
+                        struct example *out)
+{
+    int64_t range[2];
+    uint32_t prompt = 0, chosen = 0;
+    TRY(shard_read_documents(m->shard, index, 2, range));
+    TRY(shard_read_column(m->shard, EXAMPLE_PROMPT, index, 1, &prompt));
+    TRY(shard_read_column(m->shard, EXAMPLE_CHOSEN, index, 1, &chosen));
+    TRY(check_pair(set, m, index, range[1] - range[0], prompt, chosen));
+    out->tokens = range[1] - range[0];
+    out->prompt = prompt;
+    out->chosen = chosen;
+    return shard_read(m->shard, range[0], out->tokens, out->ids);
+}
+
+status shard_set_example(struct shard_set *set, int64_t sample, struct example *out)
+{
+    struct member *m = member_of(set, sample);
+    TRY(open_member(set, m));
+    int64_t index = sample - m->first_sample;
+    if (set->kind == EXAMPLE_PREFERENCE_PAIRS) {
+        return read_pair(set, m, index, out);
+    }
+    if (set->kind >= EXAMPLE_CLASSIFY) {
+        return shard_task_read(m->shard, index, set->sequence_tokens, out);
+    }
+    return m->is_nvidia ? nvidia_shard_read(m->nvidia, index, set->vocab_size, out)
+                        : read_example(m, index, out);
+}
+
+status shard_set_range(struct shard_set *set, int64_t example, struct shard_set_range *out)
+{
+    struct member *m = member_of(set, example);
+    int64_t range[2];
+    TRY(open_member(set, m));
+    TRY(shard_read_documents(m->shard, example - m->first_sample, 2, range));
+    *out = (struct shard_set_range){m->first_token + range[0], m->first_token + range[1],
+                                    (int)(m - set->members)};
+    return STATUS_OK;
+}
+
+/* As member_of, by a token's place in the set. */
+static struct member *member_with(const struct shard_set *set, int64_t token)
+{
+    int low = 0, high = set->count;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (set->members[middle].first_token <= token) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &set->members[low];
+}
+
+status shard_set_at(struct shard_set *set, int64_t first, int64_t count, int32_t *ids,
+                    uint32_t *marks)
+{
+    struct member *m = member_with(set, first);
+    TRY(open_member(set, m));
+    if (ids != NULL) {
+        TRY(shard_read(m->shard, first - m->first_token, count, ids));
+    }
+    return marks != NULL ? shard_read_column(m->shard, EXAMPLE_LOSS_MASK, first - m->first_token,
+                                             count, marks)
+                         : STATUS_OK;
+}
+
+void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
+                      int bytes)
+{
+    const struct member *m = member_of(set, sample);
+    if (set->kind != EXAMPLE_TEXT) {
+        snprintf(text, (size_t)bytes, "%s example %lld", m->path,
+                 (long long)(sample - m->first_sample));
+        return;
+    }
+    int64_t first = window_start(set, m, sample, shift);
+    snprintf(text, (size_t)bytes, "%s tokens %lld to %lld", m->path, (long long)first,
+             (long long)(first + set->sequence_tokens));
+}
+
+void shard_set_locate_token(const struct shard_set *set, int64_t token, char *text, int bytes)
+{
+    const struct member *m = member_with(set, token);
+    snprintf(text, (size_t)bytes, "%s token %lld", m->path, (long long)(token - m->first_token));
+}
+
+status shard_set_hash(const struct shard_set *set, struct hash *hash)
+{
+    for (int i = 0; i < set->count; i++) {
+        const struct shard_header *h = &set->members[i].header;
+        const char *slash = strrchr(set->members[i].path, '/');
+        const char *name = slash != NULL ? slash + 1 : set->members[i].path;
+        char text[512];
+        int used = snprintf(text, sizeof text, "%.200s %lld %lld %lld %s %s\n", name,
+                            (long long)h->tokens, (long long)h->documents, (long long)h->vocab_size,
+                            h->tokenizer_sha256, h->tokens_sha256);
+        TRY(hash_update(hash, text, (size_t)used));
+        TRY(hash_update(hash, h->examples_sha256, strlen(h->examples_sha256)));
+        if (set->members[i].is_nvidia) { /* which has no hash of its own */
+            TRY(hash_update(hash, "nvidia\n", 7));
+        }
+        TRY(hash_update(hash, h->labels_sha256, strlen(h->labels_sha256)));
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,314 @@
+/* Matrix products' plans on the emulator's cuBLASLt: which way is taken before and after timing, the file that keeps
+ * it, and that whatever is chosen computes the same thing. */
+
+#include "base/file.h"
+#include "base/log.h"
+#include "tests/kernels/operation.h"
+#include "tests/simt/cuda/cublasLt.h"
+#include "tests/simt/gemm.h"
+
+enum { N = 48, K = 40, M = 56 };
+
+static const struct kernels_limits limits = {.rows = 128,
+                                             .width = 64,
+                                             .inner = 64,
+                                             .heads = 1,
+                                             .head_width = 64,
+                                             .sequence = 64,
+                                             .vocabulary = 64,
+                                             .training = true};
+
+static struct device *cpu;
+static char folder[] = "/tmp/products-XXXXXX", path[FILE_PATH_BYTES];
+
+/* Nothing is known yet. */
+static void new_file(void)
+{
+    static int files;
+    snprintf(path, sizeof path, "%s/cache/%d.plans", folder, files++);
+    CHECK(setenv("BIREME_PLANS", path, 1) == 0);
+}
+
+static struct kernels *context(enum dtype dtype)
+{
+    struct kernels *k = NULL;
+    CHECK_OK(simt_kernels_create(cpu, dtype, &limits, &k));
+    return k;
+}
+
+/* One layer's tensors, of `rows` rows. */
+struct layer {
+    struct tensor x, w, bias, y, kept, dx, dy, dw, dbias;
+};
+
+static struct tensor wide(enum dtype dtype, int64_t rows, int64_t columns, uint64_t seed)
+{
+    struct tensor t = operation_tensor(dtype, rows, columns, (columns + 15) / 8 * 8);
+    operation_fill(t, seed, 0.5);
+    return t;
+}
+
+static struct layer layer_make(enum dtype dtype, int64_t rows)
+{
+    return (struct layer){.x = wide(dtype, rows, K, 1),
+                          .w = wide(dtype, M, K, 2),
+                          .bias = operation_random(DTYPE_F32, 1, M, 3, 0.5),
+                          .y = wide(dtype, rows, M, 4),
+                          .kept = wide(dtype, rows, M, 5),
+                          .dx = wide(dtype, rows, K, 6),
+                          .dy = wide(dtype, rows, M, 7),
+                          .dw = operation_random(DTYPE_F32, M, K, 8, 0.5),
+                          .dbias = operation_random(DTYPE_F32, 1, M, 9, 0.5)};
+}
+
+static void layer_release(struct layer *l)
+{
+    struct tensor *all[] = {&l->x,  &l->w,  &l->bias, &l->y,    &l->kept,
+                            &l->dx, &l->dy, &l->dw,   &l->dbias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+}
+
+/* The epilogue of the product that this call makes. */
+static unsigned forward(struct kernels *k, struct layer *l, enum activation act)
+{
+    struct tensor kept = act == ACTIVATION_NONE ? tensor_absent() : l->kept;
+    (void)simt_products_seen();
+    CHECK_OK(linear_forward(k, l->y, kept, l->x, l->w, l->bias, act));
+    struct simt_products seen = simt_products_seen();
+    CHECK_EQUAL(seen.products, 1);
+    CHECK_EQUAL(seen.in_place, 0);
+    return seen.last_epilogue;
+}
+
+/* dx through the activation that made x: what is kept of it lies as x. */
+static unsigned backward_input(struct kernels *k, struct layer *l, struct tensor kept)
+{
+    (void)simt_products_seen();
+    CHECK_OK(linear_backward_input(k, l->dx, l->dy, l->w, ACTIVATION_GELU_TANH, kept));
+    return simt_products_seen().last_epilogue;
+}
+
+static unsigned backward_weight(struct kernels *k, struct layer *l, bool overwrite)
+{
+    (void)simt_products_seen();
+    CHECK_OK(linear_backward_weight(k, l->dw, l->dbias, l->dy, l->x, overwrite));
+    return simt_products_seen().last_epilogue;
+}
+
+static double fused_is_slow(int algorithm, unsigned epilogue)
+{
+    bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
+    return (plain ? 100 : 900) + 10 * algorithm;
+}
+
+/* The library's own order is not the fastest. */
+static double third_is_fast(int algorithm, unsigned epilogue)
+{
+    bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
+    return (plain ? 900 : 500) - 100 * algorithm;
+}
+
+static char *file_text(void)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    CHECK_OK(file_read(path, 1 << 20, &text, &bytes));
+    return text;
+}
+
+static int file_lines(void)
+{
+    char *text = file_text();
+    int lines = 0;
+    for (const char *p = text; *p != '\0'; p++) {
+        lines += *p == '\n';
+    }
+    free(text);
+    return lines - 1; /* the first says what it is */
+}
+
+static bool warned(const char *what)
+{
+    bool found = false;
+    for (struct log_entry *entry; (entry = log_take_warning()) != NULL;) {
+        found = found || (strcmp(entry->name, "PRODUCT-PLANS") == 0 && strstr(entry->text, what));
+        free(entry);
+    }
+    return found;
+}
+
+/* ---- ways ---- */
+
+static void test_ways(enum dtype dtype)
+{
+    new_file();
+    struct kernels *k = context(dtype);
+    struct layer l = layer_make(dtype, N);
+    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_EQUAL(backward_input(k, &l, l.x), CUBLASLT_EPILOGUE_DEFAULT);
+    CHECK_EQUAL(backward_weight(k, &l, true), CUBLASLT_EPILOGUE_DEFAULT);
+    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
+
+    simt_set_product_times(third_is_fast);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    simt_set_product_times(NULL);
+    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(backward_input(k, &l, l.x), CUBLASLT_EPILOGUE_DGELU);
+    CHECK_EQUAL(backward_weight(k, &l, false), CUBLASLT_EPILOGUE_BGRADB);
+    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
+    (void)simt_products_seen();
+    CHECK_OK(linear_backward_weight(k, l.dw, l.dbias, l.dy, l.x, true));
+    CHECK_EQUAL(simt_products_seen().last_algorithm, 2);
+
+    /* Other rows take the nearest's way. What the library cannot read in 16 bytes it does not get. */
+    struct layer other = layer_make(dtype, N + 3);
+    CHECK_EQUAL(forward(k, &other, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    struct tensor odd = operation_tensor(dtype, N, K, K + 1);
+    operation_fill(odd, 5, 1);
+    CHECK_EQUAL(backward_input(k, &l, odd), CUBLASLT_EPILOGUE_DEFAULT);
+    operation_release(&odd);
+    layer_release(&other);
+    layer_release(&l);
+    CHECK_OK(kernels_destroy(&k));
+}
+
+static void all_ways(struct kernels *k, struct layer *l)
+{
+    forward(k, l, ACTIVATION_GELU_TANH);
+    backward_input(k, l, l->x);
+    backward_weight(k, l, false);
+}
+
+/* What the library makes in one pass is what it and our kernels make in several. */
+static void test_equal_results(enum dtype dtype)
+{
+    new_file();
+    struct kernels *k = context(dtype);
+    struct layer first = layer_make(dtype, N), apart = layer_make(dtype, N),
+                 fused = layer_make(dtype, N);
+    double tolerance = dtype == DTYPE_BF16 ? 1.0 / 128 : 3e-6;
+    all_ways(k, &apart);
+    CHECK_OK(kernels_tune(k, false, NULL)); /* what is met from now on is timed, and written over */
+    all_ways(k, &first);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    all_ways(k, &fused);
+    operation_within("y", k, operation_difference(fused.y, apart.y), tolerance);
+    operation_within("kept", k, operation_difference(fused.kept, apart.kept), tolerance);
+    operation_within("dx", k, operation_difference(fused.dx, apart.dx), tolerance);
+    operation_within("dw", k, operation_difference(fused.dw, apart.dw), 3e-6);
+    operation_within("dbias", k, operation_difference(fused.dbias, apart.dbias), 3e-6);
+    layer_release(&first);
+    layer_release(&apart);
+    layer_release(&fused);
+    CHECK_OK(kernels_destroy(&k));
+}
+
+/* ---- the file ---- */
+
+static void test_file(struct layer *l)
+{
+    new_file();
+    struct kernels *k = context(DTYPE_BF16);
+    forward(k, l, ACTIVATION_GELU_TANH);
+    backward_weight(k, l, true);
+    CHECK(!file_exists(path));
+    simt_set_product_times(third_is_fast);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK_EQUAL(file_lines(), 2);
+    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_OK(kernels_destroy(&k));
+
+    /* The next start takes it at once, to the bit, and does not time again. */
+    struct tensor y = operation_copy(l->y, DTYPE_BF16);
+    simt_set_product_times(fused_is_slow);
+    k = context(DTYPE_BF16);
+    operation_set(l->y, NAN);
+    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK(operation_difference(l->y, y) == 0);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(backward_weight(k, l, true), CUBLASLT_EPILOGUE_BGRADB);
+
+    /* What is new is added to it. */
+    backward_input(k, l, l->x);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK_EQUAL(backward_input(k, l, l->x), CUBLASLT_EPILOGUE_DEFAULT);
+    CHECK_EQUAL(file_lines(), 3);
+    CHECK(!warned(""));
+    CHECK_OK(kernels_destroy(&k));
+    operation_release(&y);
+}
+
+/* Lines of another machine stay; damaged ones are left out, and told. */
+static void test_damage(struct layer *l)
+{
+    char *text = file_text(), damaged[4096];
+    const char *other = strchr(text, '\n') + 1;
+    snprintf(damaged, sizeof damaged, "%s0123456789abcdef\tof another\tmachine\nshort\n", text);
+    damaged[other - text + 40] ^= 1; /* in the first line */
+    CHECK_OK(file_write(path, damaged, strlen(damaged)));
+    struct kernels *k = context(DTYPE_BF16);
+    CHECK(warned("3 damaged lines"));
+    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_EQUAL(backward_weight(k, l, true), CUBLASLT_EPILOGUE_BGRADB);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK_EQUAL(file_lines(), 3);
+    CHECK_OK(kernels_destroy(&k));
+
+    static const char foreign[] = "a file of mine\n";
+    CHECK_OK(file_write(path, foreign, sizeof foreign - 1));
+    k = context(DTYPE_BF16);
+    CHECK(warned("no file of products' plans"));
+    forward(k, l, ACTIVATION_GELU_TANH);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK_OK(kernels_destroy(&k));
+    char *left = file_text();
+    CHECK(strcmp(left, foreign) == 0);
+    free(left);
+    free(text);
+}
+
+/* Another rank's choices, as text. */
+static void test_text(void)
+{
+    new_file();
+    struct kernels *one = context(DTYPE_F32), *other = context(DTYPE_F32);
+    struct layer l = layer_make(DTYPE_F32, N);
+    char *text = NULL;
+    forward(one, &l, ACTIVATION_GELU_TANH);
+    simt_set_product_times(third_is_fast);
+    CHECK_OK(kernels_tune(one, true, &text));
+    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_OK(kernels_tuned(other, text));
+    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_OK(kernels_tuned(other, ""));
+    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK(setenv("BIREME_PLANS", "off", 1) == 0);
+    CHECK_OK(kernels_tune(other, true, NULL));
+    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    free(text);
+    layer_release(&l);
+    CHECK_OK(kernels_destroy(&one));
+    CHECK_OK(kernels_destroy(&other));
+}
+
+int main(void)
+{
+    CHECK(mkdtemp(folder) != NULL);
+    log_keep_warnings();
+    CHECK_OK(device_create(DEVICE_CPU, 0, &cpu));
+    test_ways(DTYPE_BF16);
+    test_ways(DTYPE_F32);
+    test_equal_results(DTYPE_BF16);
+    test_equal_results(DTYPE_F32);
+    struct layer l = layer_make(DTYPE_BF16, N); /* alignments are a part of what a plan is for */
+    test_file(&l);
+    test_damage(&l);
+    layer_release(&l);
+    test_text();
+    CHECK_OK(device_destroy(&cpu));
+    CHECK_OK(file_remove_tree(folder));
+    return 0;
+}

@@ -1,0 +1,102 @@
+#include "trainer/checkpoint/run_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum { HOLDER_BYTES = 128 };
+
+struct run_lock {
+    int file;
+};
+
+/* The holder's name is for people; the lock itself holds without it, so a full disk does not matter. */
+static void write_holder(int file)
+{
+    char host[65] = "unknown";
+    char text[HOLDER_BYTES];
+    if (gethostname(host, sizeof host - 1) != 0) {
+        snprintf(host, sizeof host, "unknown");
+    }
+    int bytes = snprintf(text, sizeof text, "host %s process %ld\n", host, (long)getpid());
+    if (ftruncate(file, 0) != 0 || pwrite(file, text, (size_t)bytes, 0) != bytes) {
+        log_warning("LOCK", "cannot write this process's name into the lock: %s", strerror(errno));
+    }
+}
+
+static void read_holder(int file, char holder[HOLDER_BYTES])
+{
+    ssize_t got = pread(file, holder, HOLDER_BYTES - 1, 0);
+    holder[got > 0 ? got : 0] = '\0';
+    holder[strcspn(holder, "\n")] = '\0';
+    if (holder[0] == '\0') {
+        snprintf(holder, HOLDER_BYTES, "another process");
+    }
+}
+
+static bool locks_are_missing(int error)
+{
+    return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK || error == EINVAL;
+}
+
+static status wait_for(int file, const char *path, double wait_seconds)
+{
+    double start = clock_seconds();
+    while (flock(file, LOCK_EX | LOCK_NB) != 0) {
+        int error = errno;
+        if (locks_are_missing(error)) {
+            log_warning("LOCK",
+                        "%s: this file system has no locks (%s); take care that no second "
+                        "job uses the folder",
+                        path, strerror(error));
+            return STATUS_OK;
+        }
+        char holder[HOLDER_BYTES];
+        read_holder(file, holder);
+        REQUIRE(error == EWOULDBLOCK || error == EINTR, STATUS_CREATE, "cannot lock %s: %s", path,
+                strerror(error));
+        REQUIRE(clock_seconds() - start < wait_seconds, STATUS_CREATE,
+                "%s is held by another job (%s) after %.0f s of waiting; end that job or choose "
+                "another run_dir",
+                path, holder, wait_seconds);
+        clock_sleep(0.05);
+    }
+    write_holder(file);
+    return STATUS_OK;
+}
+
+status run_lock_take(const char *path, double wait_seconds, struct run_lock **out)
+{
+    *out = NULL;
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot open the lock %s: %s", path, strerror(errno));
+    status result = wait_for(file, path, wait_seconds);
+    struct run_lock *lock = result == STATUS_OK ? malloc(sizeof *lock) : NULL;
+    if (lock == NULL) {
+        close(file);
+        return result != STATUS_OK
+                   ? result
+                   : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+    }
+    lock->file = file;
+    *out = lock;
+    return STATUS_OK;
+}
+
+void run_lock_release(struct run_lock **lock)
+{
+    if (*lock != NULL) {
+        close((*lock)->file);
+        free(*lock);
+        *lock = NULL;
+    }
+}

@@ -1,0 +1,327 @@
+/* Is a checkpoint whole, and what does it hold? Whole means: the manifest's own digest holds, its
+ * pieces tile every tensor, and every file has its size and SHA-256. Nothing is opened with HDF5 before
+ * that. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "trainer/checkpoint/checkpoint_impl.h"
+#include "trainer/checkpoint/diff.h"
+
+/* ---- verification ---- */
+
+/* Move this thread's pending note into a reason: the fault is the folder's, not the program's. */
+static void note_to_reason(char *reason)
+{
+    struct status_note note;
+    status_take(&note);
+    snprintf(reason, MANIFEST_REASON_BYTES, "%.*s", MANIFEST_REASON_BYTES - 1, note.text);
+}
+
+static bool read_text(const char *folder, char **text, size_t *bytes, char *reason)
+{
+    char path[FILE_PATH_BYTES];
+    *text = NULL;
+    *bytes = 0;
+    if (file_join(path, folder, MANIFEST_FILE) != STATUS_OK ||
+        file_read(path, MANIFEST_LIMIT_BYTES, text, bytes) != STATUS_OK) {
+        note_to_reason(reason);
+        return false;
+    }
+    return true;
+}
+
+/* Rank 0's text to all ranks; *bytes is -1 where it could not be read. */
+static status share_text(struct comm *world, char **text, int64_t *bytes, char *reason)
+{
+    TRY(comm_broadcast(world, bytes, sizeof *bytes, 0));
+    TRY(comm_broadcast(world, reason, MANIFEST_REASON_BYTES, 0));
+    if (*bytes < 0) {
+        return STATUS_OK;
+    }
+    status mine = STATUS_OK;
+    if (comm_rank(world) != 0) {
+        *text = malloc((size_t)*bytes + 1);
+        if (*text == NULL) {
+            mine = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+        }
+    }
+    TRY(comm_agree(world, mine));
+    return *bytes > 0 ? comm_broadcast(world, *text, (size_t)*bytes, 0) : STATUS_OK;
+}
+
+status checkpoint_read_manifest(struct comm *world, const char *folder, struct manifest *out,
+                                bool *good, char *reason)
+{
+    *out = (struct manifest){0};
+    *good = false;
+    memset(reason, 0, MANIFEST_REASON_BYTES);
+    char *text = NULL;
+    int64_t bytes = -1;
+    if (comm_rank(world) == 0) {
+        size_t read = 0;
+        bytes = read_text(folder, &text, &read, reason) ? (int64_t)read : -1;
+    }
+    status result = share_text(world, &text, &bytes, reason);
+    if (result == STATUS_OK && bytes >= 0) {
+        *good = manifest_parse(text, (size_t)bytes, out, reason);
+    }
+    free(text);
+    return result;
+}
+
+static bool size_holds(const char *folder, const struct manifest_file *file, char *reason)
+{
+    char path[FILE_PATH_BYTES];
+    if (file_join(path, folder, file->name) != STATUS_OK) {
+        note_to_reason(reason);
+        return false;
+    }
+    int64_t bytes = file_size(path);
+    if (bytes != file->bytes) {
+        if (bytes < 0) {
+            snprintf(reason, MANIFEST_REASON_BYTES, "%.255s is missing", file->name);
+        } else {
+            snprintf(reason, MANIFEST_REASON_BYTES, "%.255s has %lld bytes instead of %lld",
+                     file->name, (long long)bytes, (long long)file->bytes);
+        }
+        return false;
+    }
+    return true;
+}
+
+static bool digest_holds(const char *folder, const struct manifest_file *file, char *reason)
+{
+    char path[FILE_PATH_BYTES], digest[HASH_TEXT_BYTES];
+    if (file_join(path, folder, file->name) != STATUS_OK ||
+        hash_file(path, digest, NULL) != STATUS_OK) {
+        note_to_reason(reason);
+        return false;
+    }
+    if (strcmp(digest, file->sha256) != 0) {
+        snprintf(reason, MANIFEST_REASON_BYTES,
+                 "%.255s: sha256 mismatch (%.12s... instead of %.12s...)", file->name, digest,
+                 file->sha256);
+        return false;
+    }
+    return true;
+}
+
+/* Sizes of all files first: they cost nothing; then this rank's share of the digests. */
+static bool my_files_hold(const char *folder, const struct manifest *m, int rank, int ranks,
+                          char *reason)
+{
+    for (int i = 0; i < m->file_count; i++) {
+        if (!size_holds(folder, &m->files[i], reason)) {
+            return false;
+        }
+    }
+    for (int i = rank; i < m->file_count; i += ranks) {
+        if (!digest_holds(folder, &m->files[i], reason)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The lowest rank's complaint is everybody's. */
+static status share_verdict(struct comm *world, bool *good, char *reason)
+{
+    int ranks = comm_size(world);
+    char *all = malloc((size_t)ranks * MANIFEST_REASON_BYTES);
+    status mine = all != NULL ? STATUS_OK
+                              : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+    status result = comm_agree(world, mine);
+    if (*good) {
+        reason[0] = '\0';
+    }
+    if (result == STATUS_OK) {
+        result = comm_all_gather_bytes(world, all, reason, MANIFEST_REASON_BYTES);
+    }
+    for (int r = ranks - 1; r >= 0 && result == STATUS_OK; r--) {
+        const char *text = all + (size_t)r * MANIFEST_REASON_BYTES;
+        if (text[0] != '\0') {
+            memcpy(reason, text, MANIFEST_REASON_BYTES);
+            *good = false;
+        }
+    }
+    free(all);
+    return result;
+}
+
+status checkpoint_verify(struct comm *world, const char *folder, struct manifest *out, bool *good,
+                         char *reason)
+{
+    TRY(checkpoint_read_manifest(world, folder, out, good, reason));
+    if (*good) {
+        *good = my_files_hold(folder, out, comm_rank(world), comm_size(world), reason);
+    }
+    return share_verdict(world, good, reason);
+}
+
+bool checkpoint_look(const char *folder, bool digests, struct manifest *out, char *reason)
+{
+    char *text;
+    size_t bytes;
+    *out = (struct manifest){0};
+    if (!read_text(folder, &text, &bytes, reason)) {
+        return false;
+    }
+    bool good = manifest_parse(text, bytes, out, reason);
+    for (int i = 0; good && i < out->file_count; i++) {
+        good = size_holds(folder, &out->files[i], reason);
+    }
+    for (int i = 0; good && digests && i < out->file_count; i++) {
+        good = digest_holds(folder, &out->files[i], reason);
+    }
+    free(text);
+    return good;
+}
+
+bool checkpoint_has_all_files(const char *folder)
+{
+    char reason[MANIFEST_REASON_BYTES];
+    struct manifest m;
+    bool good = checkpoint_look(folder, false, &m, reason);
+    manifest_destroy(&m);
+    return good;
+}
+
+/* ---- what a resume gets ---- */
+
+void checkpoint_fill_found(struct checkpoint_found *out, const char *folder, struct manifest *m)
+{
+    out->found = true;
+    snprintf(out->folder, sizeof out->folder, "%s", folder);
+    out->state = m->state;
+    out->saved_ranks = m->ranks;
+    out->weights_alone = true;
+    for (int i = 0; i < m->tensor_count; i++) {
+        out->weights_alone = out->weights_alone && strcmp(m->tensors[i].family, "model") == 0;
+    }
+    snprintf(out->data_fingerprint, sizeof out->data_fingerprint, "%s", m->data_fingerprint);
+    out->recipe_text = m->recipe;
+    m->recipe = NULL;
+}
+
+status checkpoint_examine(struct comm *world, const char *folder, struct checkpoint_found *out)
+{
+    *out = (struct checkpoint_found){0};
+    char there = file_is_folder(folder);
+    TRY(comm_broadcast(world, &there, 1, 0));
+    REQUIRE(there, STATUS_NO_INPUT, "no checkpoint folder %s", folder);
+    struct manifest m;
+    bool good = false;
+    char reason[MANIFEST_REASON_BYTES];
+    status result = checkpoint_verify(world, folder, &m, &good, reason);
+    if (result == STATUS_OK && good) {
+        checkpoint_fill_found(out, folder, &m);
+    }
+    manifest_destroy(&m);
+    TRY(result);
+    REQUIRE(good, STATUS_CHECKPOINT, "%s is not whole: %s", folder, reason);
+    return STATUS_OK;
+}
+
+/* ---- inspect ---- */
+
+static int64_t count_elements(const struct manifest *m, const char *family)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < m->tensor_count; i++) {
+        if (strcmp(m->tensors[i].family, family) == 0) {
+            elements += m->tensors[i].shape[0] * m->tensors[i].shape[1];
+        }
+    }
+    return elements;
+}
+
+static int64_t count_bytes(const struct manifest *m)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < m->file_count; i++) {
+        bytes += m->files[i].bytes;
+    }
+    return bytes;
+}
+
+static json_t *shape_json(const struct manifest_tensor *t)
+{
+    return t->dimensions == 1
+               ? json_pack("[I]", (json_int_t)t->shape[0])
+               : json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1]);
+}
+
+static json_t *describe(const char *folder, const struct manifest *m)
+{
+    json_t *tensors = json_array(), *files = json_array();
+    for (int i = 0; i < m->tensor_count; i++) {
+        const struct manifest_tensor *t = &m->tensors[i];
+        json_array_append_new(tensors,
+                              json_pack("{s:s, s:s, s:o, s:i}", "family", t->family, "name",
+                                        t->name, "shape", shape_json(t), "pieces", t->count));
+    }
+    for (int i = 0; i < m->file_count; i++) {
+        const struct manifest_file *f = &m->files[i];
+        json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", f->name, "bytes",
+                                               (json_int_t)f->bytes, "sha256", f->sha256));
+    }
+    return json_pack("{s:s, s:s, s:b, s:I, s:I, s:I, s:f, s:i, s:s, s:I, s:I, s:o, s:o}", "kind",
+                     "checkpoint", "path", folder, "whole", 1, "step", (json_int_t)m->state.step,
+                     "samples", (json_int_t)m->state.samples, "tokens", (json_int_t)m->state.tokens,
+                     "train_seconds", m->state.train_seconds, "ranks", m->ranks, "version",
+                     m->version, "parameters", (json_int_t)count_elements(m, "model"), "bytes",
+                     (json_int_t)count_bytes(m), "files", files, "tensors", tensors);
+}
+
+static status print_json(const char *folder, const struct manifest *m)
+{
+    json_t *document = describe(folder, m);
+    int failed = document == NULL || json_dumpf(document, stdout, JSON_INDENT(1)) != 0 ||
+                 putchar('\n') == EOF || fflush(stdout) != 0;
+    json_decref(document);
+    REQUIRE(!failed, STATUS_WRITE, "cannot write to standard output: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+static status print_text(const char *folder, const struct manifest *m)
+{
+    printf("%s: checkpoint, whole (every size and SHA-256 holds)\n", folder);
+    printf("  step %lld, %lld samples, %lld tokens, %.0f s of training\n", (long long)m->state.step,
+           (long long)m->state.samples, (long long)m->state.tokens, m->state.train_seconds);
+    printf("  written by %d rank%s of version %s\n", m->ranks, text_plural(m->ranks), m->version);
+    printf("  %lld parameters, %d tensors in all, %d files, %lld bytes\n",
+           (long long)count_elements(m, "model"), m->tensor_count, m->file_count,
+           (long long)count_bytes(m));
+    for (int i = 0; i < m->tensor_count; i++) {
+        const struct manifest_tensor *t = &m->tensors[i];
+        printf("  %-9s %-48s [%lld", t->family, t->name, (long long)t->shape[0]);
+        if (t->dimensions == 2) {
+            printf(", %lld", (long long)t->shape[1]);
+        }
+        printf("] pieces: %d\n", t->count);
+    }
+    REQUIRE(fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output: %s",
+            strerror(errno));
+    return STATUS_OK;
+}
+
+status checkpoint_inspect(const char *folder, bool json)
+{
+    REQUIRE(file_is_folder(folder), STATUS_NO_INPUT, "no checkpoint folder %s", folder);
+    char reason[MANIFEST_REASON_BYTES];
+    struct manifest m;
+    bool good = checkpoint_look(folder, true, &m, reason);
+    status result = STATUS_OK;
+    if (!good) {
+        result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s is not whole: %s", folder,
+                              reason);
+    } else {
+        result = json ? print_json(folder, &m) : print_text(folder, &m);
+    }
+    manifest_destroy(&m);
+    return result;
+}

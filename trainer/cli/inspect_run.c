@@ -1,0 +1,239 @@
+/* A run folder, or its checkpoints alone: where training stands, each checkpoint verified. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/directory.h"
+#include "trainer/cli/inspect.h"
+#include "trainer/cli/json_output.h"
+#include "trainer/cli/recipe_json.h"
+#include "trainer/recipe/recipe.h"
+
+/* ---- metrics.jsonl ---- */
+
+enum { NEWEST_TRAIN, NEWEST_EVALUATE, NEWEST_LINE, NEWEST };
+
+/* newest_lines - the last whole line with each event, and of all, as JSON; null where there is none. */
+static void newest_lines(const char *folder, json_t *out[NEWEST])
+{
+    static const char *const marks[NEWEST] = {"\"event\":\"train\"", "\"event\":\"evaluate\"", ""};
+    char path[FILE_PATH_BYTES], *line = NULL, *kept[NEWEST] = {NULL};
+    size_t room = 0;
+    FILE *file = file_join(path, folder, "metrics.jsonl") == STATUS_OK ? fopen(path, "r") : NULL;
+    for (ssize_t got; file != NULL && (got = getline(&line, &room, file)) > 0;) {
+        if (line[got - 1] != '\n') { /* what a killed job left of a line */
+            break;
+        }
+        for (int i = 0; i < NEWEST; i++) {
+            if (strstr(line, marks[i]) != NULL) {
+                free(kept[i]);
+                kept[i] = strdup(line);
+            }
+        }
+    }
+    for (int i = 0; i < NEWEST; i++) {
+        out[i] = kept[i] != NULL ? json_loads(kept[i], 0, NULL) : NULL;
+        out[i] = out[i] != NULL ? out[i] : json_null();
+        free(kept[i]);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    free(line);
+}
+
+/* ---- checkpoints ---- */
+
+/* examine - one checkpoint of the run: {name, step, whole, reason}. */
+static json_t *examine(struct comm *self, const char *parent, const char *name, bool *whole)
+{
+    char path[FILE_PATH_BYTES];
+    struct checkpoint_found found = {0};
+    status result = file_join(path, parent, name);
+    if (result == STATUS_OK) {
+        result = checkpoint_examine(self, path, &found);
+    }
+    *whole = result == STATUS_OK;
+    json_t *entry = json_pack("{s:s, s:b}", "name", name, "whole", *whole);
+    if (*whole) {
+        json_object_set_new(entry, "step", json_integer((json_int_t)found.state.step));
+        json_object_set_new(entry, "tokens", json_integer((json_int_t)found.state.tokens));
+        json_object_set_new(entry, "ranks", json_integer(found.saved_ranks));
+    } else {
+        json_object_set_new(entry, "reason", json_string(status_pending()->text));
+        status_clear();
+    }
+    free(found.recipe_text);
+    return entry;
+}
+
+/* The steps, oldest first, then the final weights. */
+static status examine_all(const char *folder, bool run, json_t *list, int *damaged)
+{
+    char parent[FILE_PATH_BYTES];
+    struct comm *self = NULL;
+    int64_t *steps = NULL;
+    int count = 0;
+    bool whole = true;
+    if (run) {
+        TRY(file_join(parent, folder, "checkpoints"));
+    } else {
+        snprintf(parent, sizeof parent, "%s", folder);
+    }
+    TRY(checkpoint_folder_list(parent, &steps, &count));
+    status result = comm_self_create(&self);
+    for (int i = count - 1; i >= 0 && result == STATUS_OK; i--) {
+        char name[CHECKPOINT_NAME_BYTES];
+        checkpoint_folder_name(steps[i], name);
+        json_array_append_new(list, examine(self, parent, name, &whole));
+        *damaged += !whole;
+    }
+    if (result == STATUS_OK && run && inspect_has_file(folder, "final")) {
+        json_array_append_new(list, examine(self, folder, "final", &whole));
+        *damaged += !whole;
+    }
+    free(steps);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
+/* ---- for people ---- */
+
+static int64_t integer_of(const json_t *line, const char *key)
+{
+    return (int64_t)json_integer_value(json_object_get(line, key));
+}
+
+static void print_number(const char *name, const json_t *line, const char *key)
+{
+    const json_t *value = json_object_get(line, key);
+    if (json_is_number(value)) {
+        printf("  %-18s %.6g\n", name, json_number_value(value));
+    }
+}
+
+static void print_state(const char *folder, json_t *const lines[NEWEST])
+{
+    char text[32];
+    const char *event = json_string_value(json_object_get(lines[NEWEST_LINE], "event"));
+    const char *reason = json_string_value(json_object_get(lines[NEWEST_LINE], "reason"));
+    if (event == NULL) {
+        printf("%s: run folder, nothing measured yet\n", folder);
+        return;
+    }
+    bool ended = strcmp(event, "end") == 0;
+    printf("%s: run folder, %s%s%s\n", folder,
+           ended ? "ended (" : "not ended: it runs, or was killed",
+           ended && reason != NULL ? reason : "", ended ? ")" : "");
+    printf("  %-18s %s\n", "step", report_count(integer_of(lines[NEWEST_LINE], "step"), text));
+    if (json_is_object(lines[NEWEST_TRAIN])) {
+        printf("  %-18s %s\n", "tokens",
+               report_count(integer_of(lines[NEWEST_TRAIN], "tokens"), text));
+    }
+    print_number("loss", lines[NEWEST_TRAIN], "loss");
+    print_number("learning rate", lines[NEWEST_TRAIN], "learning_rate");
+    print_number("tokens a second", lines[NEWEST_TRAIN], "tokens_per_second");
+    print_number("validation loss", lines[NEWEST_EVALUATE], "loss");
+    print_number("perplexity", lines[NEWEST_EVALUATE], "perplexity");
+    if (json_is_object(lines[NEWEST_EVALUATE])) {
+        printf("  %-18s %s\n", "evaluated at step",
+               report_count(integer_of(lines[NEWEST_EVALUATE], "step"), text));
+    }
+}
+
+static void print_checkpoints(const json_t *list)
+{
+    char step[32], tokens[32];
+    if (json_array_size(list) == 0) {
+        printf("  no checkpoint\n");
+        return;
+    }
+    printf("\n  %-16s %14s %18s %6s  %s\n", "checkpoint", "step", "tokens", "ranks", "");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        const char *reason = json_string_value(json_object_get(entry, "reason"));
+        if (reason != NULL) {
+            printf("  %-16s damaged: %s\n", name, reason);
+            continue;
+        }
+        printf("  %-16s %14s %18s %6lld  whole\n", name,
+               report_count(integer_of(entry, "step"), step),
+               report_count(integer_of(entry, "tokens"), tokens),
+               (long long)integer_of(entry, "ranks"));
+    }
+}
+
+/* ---- the whole ---- */
+
+/* run_recipe - the resolved recipe of the run; *found false where the folder has none. */
+static status run_recipe(const char *folder, struct recipe *recipe, bool *found)
+{
+    char path[FILE_PATH_BYTES];
+    *found = inspect_has_file(folder, "recipe.yaml");
+    if (!*found) {
+        return STATUS_OK;
+    }
+    TRY(file_join(path, folder, "recipe.yaml"));
+    return recipe_read(path, NULL, 0, recipe);
+}
+
+static status print_text(const char *folder, bool run, json_t *const lines[NEWEST],
+                         const json_t *list, const struct recipe *recipe)
+{
+    if (!run) {
+        printf("%s: folder of checkpoints\n", folder);
+        print_checkpoints(list);
+        return STATUS_OK;
+    }
+    print_state(folder, lines);
+    print_checkpoints(list);
+    printf("\nsettings%s\n", recipe == NULL ? ": no recipe.yaml" : "");
+    return recipe != NULL ? recipe_write(recipe, stdout) : STATUS_OK;
+}
+
+static json_t *describe(const char *folder, bool run, bool whole, json_t *const lines[NEWEST],
+                        json_t *list, const struct recipe *recipe)
+{
+    if (!run) {
+        return json_pack("{s:s, s:s, s:b, s:O}", "kind", "checkpoints", "path", folder, "whole",
+                         whole, "checkpoints", list);
+    }
+    const char *event = json_string_value(json_object_get(lines[NEWEST_LINE], "event"));
+    bool ended = event != NULL && strcmp(event, "end") == 0;
+    return json_pack("{s:s, s:s, s:b, s:b, s:O, s:O, s:O, s:O, s:o}", "kind", "run", "path", folder,
+                     "whole", whole, "ended", ended, "checkpoints", list, "last",
+                     lines[NEWEST_LINE], "train", lines[NEWEST_TRAIN], "evaluate",
+                     lines[NEWEST_EVALUATE], "settings",
+                     recipe != NULL ? settings_json(recipe) : json_null());
+}
+
+status inspect_run(const char *folder, bool json)
+{
+    struct recipe recipe;
+    bool has_recipe = false;
+    int damaged = 0;
+    json_t *lines[NEWEST];
+    bool run = inspect_has_file(folder, "recipe.yaml") ||
+               inspect_has_file(folder, "metrics.jsonl") || inspect_has_file(folder, "checkpoints");
+    TRY(run_recipe(folder, &recipe, &has_recipe));
+    json_t *list = json_array();
+    newest_lines(folder, lines);
+    const struct recipe *settings = has_recipe ? &recipe : NULL;
+    status result = examine_all(folder, run, list, &damaged);
+    if (result == STATUS_OK) {
+        result = json ? inspect_print(describe(folder, run, damaged == 0, lines, list, settings))
+                      : print_text(folder, run, lines, list, settings);
+    }
+    json_decref(list);
+    for (int i = 0; i < NEWEST; i++) {
+        json_decref(lines[i]);
+    }
+    TRY(result);
+    REQUIRE(damaged == 0, STATUS_CHECKPOINT, "%s: %d of its checkpoints %s damaged", folder,
+            damaged, damaged == 1 ? "is" : "are");
+    return STATUS_OK;
+}

@@ -1,0 +1,138 @@
+#include "trainer/planner/cluster.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "trainer/recipe/settings.h"
+
+#define FIELD(f) offsetof(struct cluster, f), sizeof(((struct cluster *)0)->f)
+#define POSITIVE .range = {.least = 0, .most = 1e9, .above = true}
+
+/* clang-format off */
+static const struct setting table[] = {
+    {"name", SETTING_TEXT, FIELD(name)},
+    {"device.memory_gib", SETTING_NUMBER, FIELD(device.memory_gib), POSITIVE},
+    {"device.peak_tflops", SETTING_NUMBER, FIELD(device.peak_tflops), POSITIVE},
+    {"device.product_tflops_fp32", SETTING_NUMBER, FIELD(device.product_tflops_fp32), POSITIVE},
+    {"device.product_tflops_bf16", SETTING_NUMBER, FIELD(device.product_tflops_bf16), POSITIVE},
+    {"device.attention_tflops_fp32", SETTING_NUMBER, FIELD(device.attention_tflops_fp32), POSITIVE},
+    {"device.attention_tflops_bf16", SETTING_NUMBER, FIELD(device.attention_tflops_bf16), POSITIVE},
+    {"device.memory_gb_per_second", SETTING_NUMBER, FIELD(device.memory_gb_per_second), POSITIVE},
+    {"device.operation_microseconds", SETTING_NUMBER, FIELD(device.operation_microseconds), POSITIVE},
+    {"node.devices", SETTING_INTEGER, FIELD(node.devices), .range = {.least = 1, .most = 1e6}},
+    {"node.gb_per_second", SETTING_NUMBER, FIELD(node.link.gb_per_second), POSITIVE},
+    {"node.latency_microseconds", SETTING_NUMBER, FIELD(node.link.latency_microseconds), POSITIVE},
+    {"network.gb_per_second", SETTING_NUMBER, FIELD(network.gb_per_second), POSITIVE},
+    {"network.latency_microseconds", SETTING_NUMBER, FIELD(network.latency_microseconds), POSITIVE},
+    {"overlap", SETTING_NUMBER, FIELD(overlap), .range = {.least = 0, .most = 1}},
+};
+/* clang-format on */
+
+enum { TABLE_COUNT = sizeof table / sizeof table[0], KEY_BYTES = 256, FILE_BYTES_MAX = 1 << 20 };
+
+static const char *const required[] = {"device.memory_gib", "device.memory_gb_per_second",
+                                       "node.devices"};
+enum { REQUIRED_COUNT = sizeof required / sizeof required[0] };
+
+static int find_key(const char *key)
+{
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        if (strcmp(table[i].key, key) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Which settings were given, and the file's name for messages. */
+struct cluster_reading {
+    struct reading reading;
+    bool given[TABLE_COUNT];
+};
+
+static status take_value(struct cluster_reading *r, const char *section, const struct node *node)
+{
+    char key[KEY_BYTES];
+    const char *keys[TABLE_COUNT];
+    struct place place = {PLACE_FILE, node->key_line, node->key_column};
+    snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", node->key);
+    int index = find_key(key);
+    if (index < 0) {
+        for (int i = 0; i < TABLE_COUNT; i++) {
+            keys[i] = table[i].key;
+        }
+        int nearest = text_nearest(key, keys, TABLE_COUNT);
+        return recipe_fail(&r->reading, place, key, "unknown key%s%s%s",
+                           nearest >= 0 ? "; did you mean '" : "",
+                           nearest >= 0 ? keys[nearest] : "", nearest >= 0 ? "'?" : "");
+    }
+    if (r->given[index]) {
+        return recipe_fail(&r->reading, place, key, "given twice");
+    }
+    r->given[index] = true;
+    place = (struct place){PLACE_FILE, node->line, node->column};
+    return recipe_value_set(&r->reading, place, &table[index], node);
+}
+
+static status take_tree(struct cluster_reading *r, const struct node *tree)
+{
+    for (const struct node *node = tree->first; node != NULL; node = node->next) {
+        if (node->kind != NODE_MAPPING) {
+            TRY(take_value(r, "", node));
+            continue;
+        }
+        for (const struct node *inner = node->first; inner != NULL; inner = inner->next) {
+            TRY(take_value(r, node->key, inner));
+        }
+    }
+    for (int i = 0; i < REQUIRED_COUNT; i++) {
+        if (!r->given[find_key(required[i])]) {
+            return recipe_fail(&r->reading, (struct place){0}, required[i],
+                               "missing; recipes/clusters/ has whole descriptions");
+        }
+    }
+    return STATUS_OK;
+}
+
+status cluster_read(const char *path, struct cluster *out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct node *tree = NULL;
+    struct cluster_reading r = {.reading = {.name = path, .recipe = out}};
+    memset(out, 0, sizeof *out);
+    snprintf(out->path, sizeof out->path, "%s", path);
+    TRY(file_read(path, FILE_BYTES_MAX, &text, &bytes));
+    status result = recipe_yaml_parse(path, text, bytes, false, &tree);
+    free(text);
+    TRY(result);
+    result = take_tree(&r, tree);
+    recipe_yaml_free(&tree);
+    return result;
+}
+
+void cluster_write(const struct cluster *cluster, FILE *file)
+{
+    char text[RECIPE_VALUE_BYTES];
+    const char *section = "";
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        const char *key = table[i].key, *dot = strchr(key, '.');
+        const void *field = (const char *)cluster + table[i].offset;
+        bool integer = table[i].kind == SETTING_INTEGER;
+        if (table[i].kind == SETTING_TEXT) {
+            fprintf(file, "%s: %s\n", key, recipe_value_quote(field, false, text));
+            continue;
+        }
+        double value = integer ? (double)*(const int64_t *)field : *(const double *)field;
+        if (value == 0) {
+            continue;
+        }
+        if (dot != NULL && strncmp(section, key, (size_t)(dot - key) + 1) != 0) {
+            fprintf(file, "%.*s:\n", (int)(dot - key), key);
+            section = key;
+        }
+        fprintf(file, "%s%s: %.4g\n", dot != NULL ? "  " : "", dot != NULL ? dot + 1 : key, value);
+    }
+}

@@ -1,0 +1,257 @@
+/* What is made from the table: the resolved recipe, its documentation, the differences that a resumed
+ * run may not have. */
+#include <string.h>
+
+#include "base/text.h"
+#include "trainer/recipe/settings.h"
+
+static const char *name_in_section(const char *key)
+{
+    const char *dot = strchr(key, '.');
+    return dot != NULL ? dot + 1 : key;
+}
+
+static size_t section_length(const char *key)
+{
+    const char *dot = strchr(key, '.');
+    return dot != NULL ? (size_t)(dot - key) : 0;
+}
+
+static bool same_section(const char *a, const char *b)
+{
+    size_t length = section_length(a);
+    return length == section_length(b) && strncmp(a, b, length) == 0;
+}
+
+static bool plain_source(const struct recipe *recipe)
+{
+    return recipe->data.train_count == 1 && recipe->data.train[0].weight == 1.0;
+}
+
+static void write_sources(const struct recipe *recipe, FILE *file)
+{
+    char text[RECIPE_VALUE_BYTES];
+    char weight[TEXT_NUMBER_BYTES];
+    if (recipe->data.train_count == 0 || plain_source(recipe)) {
+        fprintf(file, "  train: %s\n", recipe_value_quote(recipe->data.train[0].path, false, text));
+        return;
+    }
+    fprintf(file, "  train:\n");
+    for (int i = 0; i < recipe->data.train_count; i++) {
+        const struct recipe_source *source = &recipe->data.train[i];
+        fprintf(file, "    - {path: %s, weight: %s}\n",
+                recipe_value_quote(source->path, true, text),
+                text_from_number(source->weight, weight));
+    }
+}
+
+status recipe_write(const struct recipe *recipe, FILE *file)
+{
+    char text[RECIPE_VALUE_BYTES];
+    for (int i = 0; i < recipe_table_count; i++) {
+        const struct setting *setting = &recipe_table[i];
+        size_t length = section_length(setting->key);
+        if (length > 0 && (i == 0 || !same_section(setting->key, recipe_table[i - 1].key))) {
+            fprintf(file, "%.*s:\n", (int)length, setting->key);
+        }
+        if (setting->kind == SETTING_SOURCES) {
+            write_sources(recipe, file);
+        } else {
+            fprintf(file, "%s%s: %s\n", length > 0 ? "  " : "", name_in_section(setting->key),
+                    recipe_value_text(setting, recipe, false, text));
+        }
+    }
+    REQUIRE(!ferror(file), STATUS_WRITE, "the resolved recipe cannot be written");
+    return STATUS_OK;
+}
+
+static void visit_sources(const struct recipe *recipe, recipe_visitor visit, void *user)
+{
+    static const char key[] = "data.train";
+    char text[RECIPE_VALUE_BYTES];
+    if (recipe->data.train_count == 0 || plain_source(recipe)) {
+        visit(user, key, recipe_value_quote(recipe->data.train[0].path, true, text));
+        return;
+    }
+    for (int i = 0; i < recipe->data.train_count; i++) {
+        char part[RECIPE_VALUE_BYTES + 64];
+        char weight[TEXT_NUMBER_BYTES];
+        const struct recipe_source *source = &recipe->data.train[i];
+        snprintf(part, sizeof part, "{\"path\": %s, \"weight\": %s}",
+                 recipe_value_quote(source->path, true, text),
+                 text_from_number(source->weight, weight));
+        visit(user, "data.train[]", part);
+    }
+}
+
+void recipe_visit(const struct recipe *recipe, recipe_visitor visit, void *user)
+{
+    char text[RECIPE_VALUE_BYTES];
+    for (int i = 0; i < recipe_table_count; i++) {
+        const struct setting *setting = &recipe_table[i];
+        if (setting->kind == SETTING_SOURCES) {
+            visit_sources(recipe, visit, user);
+        } else {
+            visit(user, setting->key, recipe_value_text(setting, recipe, true, text));
+        }
+    }
+}
+
+/* ---- recipes/README.md ---- */
+
+static void describe_type(const struct setting *setting, char *out, size_t bytes)
+{
+    char bounds[96] = "";
+    const struct range_of *range = &setting->range;
+    switch (setting->kind) {
+    case SETTING_INTEGER:
+    case SETTING_NUMBER:
+        if (range->most >= 1e6) {
+            snprintf(bounds, sizeof bounds, " %s %.15g", range->above ? "above" : "from",
+                     range->least);
+        } else {
+            snprintf(bounds, sizeof bounds, " in %c%.15g, %.15g%c", range->above ? '(' : '[',
+                     range->least, range->most, range->below ? ')' : ']');
+        }
+        snprintf(out, bytes, "%s%s", setting->kind == SETTING_INTEGER ? "integer" : "number",
+                 bounds);
+        return;
+    case SETTING_BOOLEAN:
+        snprintf(out, bytes, "true, false");
+        return;
+    case SETTING_LIST:
+        if (setting->choices == NULL) {
+            snprintf(out, bytes, "number or list");
+            return;
+        } /* fall through */
+    case SETTING_CHOICE:
+    case SETTING_ENUM: {
+        char text[256];
+        const char *words[CHOICES_MAX];
+        int count = recipe_table_choices(setting->choices, text, sizeof text, words);
+        out[0] = '\0';
+        for (int i = 0; i < count; i++) {
+            size_t used = strlen(out);
+            snprintf(out + used, bytes - used, "%s%s", i > 0 ? ", " : "", words[i]);
+        }
+        return;
+    }
+    case SETTING_SOURCES:
+        snprintf(out, bytes, "path or list");
+        return;
+    case SETTING_TEXT:
+        snprintf(out, bytes, "text");
+        return;
+    case SETTING_PATH:
+        snprintf(out, bytes, "path");
+        return;
+    }
+}
+
+static void document_setting(const struct setting *setting, FILE *file)
+{
+    char type[256];
+    describe_type(setting, type, sizeof type);
+    fprintf(file, "| `%s`%s | %s | %s | %s%s%s%s. |\n", name_in_section(setting->key),
+            setting->resume ? " *" : "", type, setting->preset, setting->meaning,
+            setting->null != NULL ? " (null: " : "", setting->null != NULL ? setting->null : "",
+            setting->null != NULL ? ")" : "");
+}
+
+void recipe_document(FILE *file)
+{
+    fprintf(
+        file,
+        "# Recipes\n\n"
+        "One YAML file describes one job: `bireme train recipes/NAME.yaml [section.key=value "
+        "...]`. What is given on the\ncommand line replaces what the file says, under the same "
+        "checks; the last of several wins. An unknown or repeated key, a wrong type,\na value "
+        "out of range or two settings that contradict each other end the program with code 78 "
+        "and one line that\nnames file, line, column, key and reason. The resolved recipe, with "
+        "every key, is written to the run folder\nand is itself a recipe.\n\n"
+        "Numbers are decimal: integers without exponent (`1000`, not `1e3`), other numbers with "
+        "or without (`6.0e-4`).\nAnchors, aliases, tags and further documents are refused. A "
+        "setting marked * may differ when a run is\nresumed; any other difference ends it with "
+        "code 80.\n\n"
+        "This file is made from the program's settings table by `bireme plan --document-keys`.\n");
+    for (int s = 0; s < recipe_section_count; s++) {
+        const char *section = recipe_sections[s].name;
+        bool top = section[0] == '\0';
+        fprintf(file, "\n## %s%s%s\n\n", top ? "Top level" : "`", section, top ? "" : "`");
+        if (!top) {
+            fprintf(file, "%s\n\n", recipe_sections[s].meaning);
+        }
+        fprintf(file, "| key | type | default | meaning |\n|---|---|---|---|\n");
+        for (int i = 0; i < recipe_table_count; i++) {
+            const char *key = recipe_table[i].key;
+            if (section_length(key) == strlen(section) &&
+                strncmp(key, section, strlen(section)) == 0) {
+                document_setting(&recipe_table[i], file);
+            }
+        }
+    }
+}
+
+/* ---- resume ---- */
+
+struct differences {
+    char *text;
+    size_t bytes, used;
+    int count;
+};
+
+static void differ(struct differences *d, const char *key, const char *saved, const char *now)
+{
+    if (d->used < d->bytes) {
+        int got = snprintf(d->text + d->used, d->bytes - d->used,
+                           "%s%s: checkpoint %.200s, recipe %.200s", d->count > 0 ? "; " : "", key,
+                           saved, now);
+        d->used += got > 0 ? (size_t)got : 0;
+    }
+    d->count++;
+}
+
+/* The mixture's shares are the data order; its paths may move. */
+static void differ_sources(struct differences *d, const struct recipe *saved,
+                           const struct recipe *now)
+{
+    char a[TEXT_NUMBER_BYTES];
+    char b[TEXT_NUMBER_BYTES];
+    if (saved->data.train_count != now->data.train_count) {
+        snprintf(a, sizeof a, "%d", saved->data.train_count);
+        snprintf(b, sizeof b, "%d", now->data.train_count);
+        differ(d, "data.train (entries)", a, b);
+        return;
+    }
+    for (int i = 0; i < now->data.train_count; i++) {
+        double before = saved->data.train[i].weight;
+        double after = now->data.train[i].weight;
+        if (before != after) {
+            differ(d, "data.train.weight", text_from_number(before, a), text_from_number(after, b));
+        }
+    }
+}
+
+int recipe_differences(const struct recipe *saved, const struct recipe *now, char *text,
+                       size_t bytes)
+{
+    char a[RECIPE_VALUE_BYTES];
+    char b[RECIPE_VALUE_BYTES];
+    struct differences d = {.text = text, .bytes = bytes};
+    if (bytes > 0) {
+        text[0] = '\0';
+    }
+    for (int i = 0; i < recipe_table_count; i++) {
+        const struct setting *setting = &recipe_table[i];
+        if (setting->kind == SETTING_SOURCES) {
+            differ_sources(&d, saved, now);
+        } else if (!setting->resume) {
+            recipe_value_text(setting, saved, false, a);
+            recipe_value_text(setting, now, false, b);
+            if (strcmp(a, b) != 0) {
+                differ(&d, setting->key, a, b);
+            }
+        }
+    }
+    return d.count;
+}

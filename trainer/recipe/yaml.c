@@ -1,0 +1,331 @@
+/* YAML to a tree through libyaml's events, with everything refused that a recipe has no use for:
+ * anchors and aliases (bombs, cycles), tags, directives, further documents, depth, size.
+ *
+ * The scanner looks at most 1,024 characters ahead of an event, so that stopping at a depth of 8 also
+ * stops libyaml's quadratic time on nested brackets. */
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "trainer/recipe/settings.h"
+
+enum { DEPTH_MAX = 8, NODES_MAX = 4096, SCALAR_BYTES = 4096, KEY_BYTES = 256 };
+
+struct parsing {
+    const char *name;
+    const char *text;
+    size_t bytes;
+    int nodes;
+    yaml_parser_t parser;
+};
+
+static status parse_value(struct parsing *p, yaml_event_t *event, const char *path, int depth,
+                          struct node **out);
+
+#define FAIL_AT(p, mark, ...)                                                                      \
+    return recipe_fail(&(struct reading){.name = (p)->name},                                       \
+                       (struct place){PLACE_FILE, (int)(mark).line + 1, (int)(mark).column + 1},   \
+                       __VA_ARGS__)
+
+/* mark_at - the line and column of a byte, for reader errors, which come with an offset only. */
+static yaml_mark_t mark_at(const struct parsing *p, size_t offset)
+{
+    yaml_mark_t mark = {0};
+    for (size_t i = 0; i < offset && i < p->bytes; i++) {
+        mark.column++;
+        if (p->text[i] == '\n') {
+            mark.line++;
+            mark.column = 0;
+        }
+    }
+    return mark;
+}
+
+static status syntax_error(const struct parsing *p)
+{
+    const yaml_parser_t *parser = &p->parser;
+    const char *problem = parser->problem != NULL ? parser->problem : "syntax error";
+    if (parser->error == YAML_MEMORY_ERROR) {
+        RAISE(STATUS_INTERNAL, "out of memory while reading %s", p->name);
+    }
+    if (parser->error == YAML_READER_ERROR) {
+        FAIL_AT(p, mark_at(p, parser->problem_offset), NULL, "not YAML: %s (byte value %d)",
+                problem, parser->problem_value);
+    }
+    const char *context = parser->context != NULL ? parser->context : "";
+    bool alias = strstr(context, "alias") != NULL;
+    bool tab = parser->problem_mark.index < p->bytes && p->text[parser->problem_mark.index] == '\t';
+    FAIL_AT(p, parser->problem_mark, NULL, "not YAML: %s%s%s%s", problem,
+            context[0] != '\0' ? ", " : "", context,
+            alias ? "; a text that begins with * needs quotes"
+            : tab ? "; indent with blanks, not with tabs"
+                  : "");
+}
+
+static status next_event(struct parsing *p, yaml_event_t *event)
+{
+    if (!yaml_parser_parse(&p->parser, event)) {
+        return syntax_error(p);
+    }
+    return STATUS_OK;
+}
+
+static status new_node(struct parsing *p, const yaml_event_t *event, enum node_kind kind,
+                       const char *path, struct node **out)
+{
+    if (++p->nodes > NODES_MAX) {
+        FAIL_AT(p, event->start_mark, path, "more than %d values", NODES_MAX);
+    }
+    struct node *node = calloc(1, sizeof *node);
+    REQUIRE(node != NULL, STATUS_INTERNAL, "out of memory while reading %s", p->name);
+    node->kind = kind;
+    node->line = (int)event->start_mark.line + 1;
+    node->column = (int)event->start_mark.column + 1;
+    *out = node;
+    return STATUS_OK;
+}
+
+/* check_plainness - neither anchor nor tag, whatever kind of value this is. */
+static status check_plainness(const struct parsing *p, const yaml_event_t *event, const char *path)
+{
+    const yaml_char_t *anchor = NULL;
+    const yaml_char_t *tag = NULL;
+    if (event->type == YAML_SCALAR_EVENT) {
+        anchor = event->data.scalar.anchor;
+        tag = event->data.scalar.tag;
+    } else if (event->type == YAML_SEQUENCE_START_EVENT) {
+        anchor = event->data.sequence_start.anchor;
+        tag = event->data.sequence_start.tag;
+    } else if (event->type == YAML_MAPPING_START_EVENT) {
+        anchor = event->data.mapping_start.anchor;
+        tag = event->data.mapping_start.tag;
+    }
+    if (anchor != NULL) {
+        FAIL_AT(p, event->start_mark, path,
+                "anchors (&%.40s) are not accepted; write the value out", (const char *)anchor);
+    }
+    if (tag != NULL) {
+        FAIL_AT(p, event->start_mark, path, "tags (%.40s) are not accepted", (const char *)tag);
+    }
+    return STATUS_OK;
+}
+
+bool recipe_yaml_control(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    return c[0] < 0x20 || c[0] == 0x7f || (c[0] == 0xc2 && c[1] < 0xa0) ||
+           (c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0xa8 || c[2] == 0xa9)) ||
+           (c[0] == 0xef && c[1] == 0xbb && c[2] == 0xbf);
+}
+
+static status copy_scalar(const struct parsing *p, const yaml_event_t *event, const char *path,
+                          char **out)
+{
+    size_t length = event->data.scalar.length;
+    const char *value = (const char *)event->data.scalar.value;
+    if (length > SCALAR_BYTES) {
+        FAIL_AT(p, event->start_mark, path, "a text of %zu bytes, at most %d are accepted", length,
+                SCALAR_BYTES);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if (recipe_yaml_control(value + i)) {
+            FAIL_AT(p, event->start_mark, path, "a control character (byte value %d) in a text",
+                    (unsigned char)value[i]);
+        }
+    }
+    *out = strdup(value);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory while reading %s", p->name);
+    return STATUS_OK;
+}
+
+static status parse_sequence(struct parsing *p, const char *path, int depth, struct node *parent)
+{
+    struct node **link = &parent->first;
+    for (;;) {
+        yaml_event_t event;
+        TRY(next_event(p, &event));
+        if (event.type == YAML_SEQUENCE_END_EVENT) {
+            yaml_event_delete(&event);
+            return STATUS_OK;
+        }
+        status result = parse_value(p, &event, path, depth, link);
+        yaml_event_delete(&event);
+        TRY(result);
+        link = &(*link)->next;
+    }
+}
+
+/* parse_key - a key's text, and path = parent.key. */
+static status parse_key(struct parsing *p, const yaml_event_t *event, const char *parent,
+                        char **key, char path[KEY_BYTES])
+{
+    TRY(check_plainness(p, event, parent));
+    if (event->type == YAML_ALIAS_EVENT) {
+        FAIL_AT(p, event->start_mark, parent, "aliases (*%.40s) are not accepted as keys",
+                (const char *)event->data.alias.anchor);
+    }
+    if (event->type != YAML_SCALAR_EVENT) {
+        FAIL_AT(p, event->start_mark, parent, "a key must be a word");
+    }
+    TRY(copy_scalar(p, event, parent, key));
+    snprintf(path, KEY_BYTES, "%.100s%s%.100s", parent != NULL ? parent : "",
+             parent != NULL ? "." : "", *key);
+    if (strcmp(*key, "<<") == 0) {
+        FAIL_AT(p, event->start_mark, path, "merge keys are not accepted; write the settings out");
+    }
+    return STATUS_OK;
+}
+
+/* parse_pair - one key and its value, appended at *link. */
+static status parse_pair(struct parsing *p, const yaml_event_t *event, const char *parent,
+                         int depth, struct node **link)
+{
+    char path[KEY_BYTES];
+    char *key = NULL;
+    yaml_event_t value;
+    status result = STATUS_OK;
+    TRY_GOTO(result, failed, parse_key(p, event, parent, &key, path));
+    TRY_GOTO(result, failed, next_event(p, &value));
+    result = parse_value(p, &value, path, depth, link);
+    yaml_event_delete(&value);
+    if (*link != NULL) { /* the tree's own from here on, on failure too */
+        (*link)->key = key;
+        (*link)->key_line = (int)event->start_mark.line + 1;
+        (*link)->key_column = (int)event->start_mark.column + 1;
+        key = NULL;
+    }
+failed:
+    free(key);
+    return result;
+}
+
+static status parse_mapping(struct parsing *p, const char *path, int depth, struct node *parent)
+{
+    struct node **link = &parent->first;
+    for (;;) {
+        yaml_event_t event;
+        TRY(next_event(p, &event));
+        if (event.type == YAML_MAPPING_END_EVENT) {
+            yaml_event_delete(&event);
+            return STATUS_OK;
+        }
+        status result = parse_pair(p, &event, path, depth, link);
+        yaml_event_delete(&event);
+        TRY(result);
+        link = &(*link)->next;
+    }
+}
+
+static status parse_value(struct parsing *p, yaml_event_t *event, const char *path, int depth,
+                          struct node **out)
+{
+    TRY(check_plainness(p, event, path));
+    if (depth > DEPTH_MAX) {
+        FAIL_AT(p, event->start_mark, path, "nested deeper than %d levels", DEPTH_MAX);
+    }
+    switch (event->type) {
+    case YAML_ALIAS_EVENT:
+        FAIL_AT(p, event->start_mark, path,
+                "aliases (*%.40s) are not accepted; write the value out, a glob in quotes",
+                (const char *)event->data.alias.anchor);
+    case YAML_SCALAR_EVENT: {
+        bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+        TRY(new_node(p, event, plain ? NODE_PLAIN : NODE_QUOTED, path, out));
+        return copy_scalar(p, event, path, &(*out)->text);
+    }
+    case YAML_SEQUENCE_START_EVENT:
+        TRY(new_node(p, event, NODE_SEQUENCE, path, out));
+        return parse_sequence(p, path, depth + 1, *out);
+    case YAML_MAPPING_START_EVENT:
+        TRY(new_node(p, event, NODE_MAPPING, path, out));
+        return parse_mapping(p, path, depth + 1, *out);
+    default:
+        FAIL_AT(p, event->start_mark, path, "not YAML: a value is missing");
+    }
+}
+
+static status expect(struct parsing *p, yaml_event_type_t type, const char *otherwise)
+{
+    yaml_event_t event;
+    TRY(next_event(p, &event));
+    yaml_event_type_t got = event.type;
+    yaml_mark_t mark = event.start_mark;
+    yaml_event_delete(&event);
+    if (got != type) {
+        FAIL_AT(p, mark, NULL, "%s", otherwise);
+    }
+    return STATUS_OK;
+}
+
+static status parse_start(struct parsing *p)
+{
+    yaml_event_t event;
+    TRY(expect(p, YAML_STREAM_START_EVENT, "not YAML"));
+    TRY(next_event(p, &event));
+    bool document = event.type == YAML_DOCUMENT_START_EVENT;
+    bool directives = document && (event.data.document_start.version_directive != NULL ||
+                                   event.data.document_start.tag_directives.start !=
+                                       event.data.document_start.tag_directives.end);
+    yaml_mark_t mark = event.start_mark;
+    yaml_event_delete(&event);
+    if (!document) {
+        FAIL_AT(p, mark, NULL, "it is empty");
+    }
+    if (directives) {
+        FAIL_AT(p, mark, NULL, "directives (%%) are not accepted");
+    }
+    return STATUS_OK;
+}
+
+static status parse_document(struct parsing *p, bool any, struct node **out)
+{
+    TRY(parse_start(p));
+    yaml_event_t event;
+    TRY(next_event(p, &event));
+    status result = parse_value(p, &event, NULL, 0, out);
+    yaml_event_delete(&event);
+    TRY(result);
+    if (!any && (*out)->kind != NODE_MAPPING) {
+        bool empty = (*out)->kind == NODE_PLAIN && (*out)->text[0] == '\0';
+        yaml_mark_t mark = {0, (size_t)(*out)->line - 1, (size_t)(*out)->column - 1};
+        FAIL_AT(p, mark, NULL, "%s",
+                empty ? "it is empty" : "a mapping of sections, each with its settings, is wanted");
+    }
+    TRY(expect(p, YAML_DOCUMENT_END_EVENT, "not YAML: the document does not end here"));
+    return expect(p, YAML_STREAM_END_EVENT, "a second document begins here; only one is read");
+}
+
+status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any,
+                         struct node **out)
+{
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as editors on Windows put it */
+    size_t skipped =
+        bytes >= strlen(mark) && memcmp(text, mark, strlen(mark)) == 0 ? strlen(mark) : 0;
+    *out = NULL;
+    text += skipped;
+    bytes -= skipped;
+    struct parsing p = {.name = name, .text = text, .bytes = bytes};
+    REQUIRE(yaml_parser_initialize(&p.parser), STATUS_INTERNAL, "out of memory: a YAML parser");
+    yaml_parser_set_encoding(&p.parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&p.parser, (const unsigned char *)text, bytes);
+    status result = parse_document(&p, any, out);
+    yaml_parser_delete(&p.parser);
+    if (result != STATUS_OK) {
+        recipe_yaml_free(out);
+    }
+    return result;
+}
+
+void recipe_yaml_free(struct node **node)
+{
+    struct node *at = *node;
+    while (at != NULL) {
+        struct node *next = at->next;
+        recipe_yaml_free(&at->first);
+        free(at->text);
+        free(at->key);
+        free(at);
+        at = next;
+    }
+    *node = NULL;
+}

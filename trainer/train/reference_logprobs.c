@@ -1,0 +1,207 @@
+#include "trainer/train/reference_logprobs.h"
+
+#include <libgen.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "datasets/shard/shard_logps.h"
+#include "trainer/weights/adapter_base.h"
+#include "trainer/train/step.h"
+#include "trainer/train/stop_signal.h"
+
+enum { PORTIONS = 64 }; /* the side file is written after each, and a stop is heard */
+
+/* ---- one set ---- */
+
+struct set {
+    struct session *session;
+    const struct job_data *data;
+    struct loader_source source;
+    struct shard_logps_key key;
+    char path[FILE_PATH_BYTES]; /* of the side file */
+    double *values;
+    int64_t done;
+};
+
+static struct loader_options options_of(const struct set *s)
+{
+    const struct recipe *r = s->data->recipe;
+    return (struct loader_options){
+        .sources = &s->source,
+        .source_count = 1,
+        .sequence_tokens = r->data.sequence_length,
+        .global_sequences = r->batch.micro_size * s->data->ranks,
+        .micro_sequences = r->batch.micro_size,
+        .rank = s->data->rank,
+        .ranks = s->data->ranks,
+        .deal = true, /* the same micro-batches, and so the same bits, at any number of ranks */
+        .kind = EXAMPLE_PREFERENCE_PAIRS,
+        .shared_prompt = job_data_shares_prompt(r),
+        .vocab_size = s->data->vocabulary,
+        .tokenizer_sha256 = s->data->tokenizer_sha256,
+        .first_sample = s->done,
+    };
+}
+
+static status name_side_file(struct set *s)
+{
+    char folder[FILE_PATH_BYTES];
+    snprintf(folder, sizeof folder, "%s", s->source.path);
+    int used = snprintf(s->path, sizeof s->path, "%s/reference-%.12s-%.12s.hdf5", dirname(folder),
+                        s->key.weights, s->key.data);
+    REQUIRE(used < FILE_PATH_BYTES, STATUS_USAGE, "path too long: %s", s->source.path);
+    return STATUS_OK;
+}
+
+/* What the set is known by, and room for its values. */
+static status survey(struct set *s)
+{
+    struct loader *loader = NULL;
+    struct loader_options options = options_of(s);
+    TRY(loader_open(&options, &loader));
+    s->key.pairs = loader_samples(loader);
+    snprintf(s->key.data, sizeof s->key.data, "%s", loader_fingerprint(loader));
+    TRY(loader_close(&loader));
+    bool bf16_products = s->data->recipe->train.precision == PRECISION_BF16;
+    snprintf(s->key.precision, sizeof s->key.precision, "%s", bf16_products ? "bf16" : "fp32");
+    snprintf(s->key.tokenizer_sha256, sizeof s->key.tokenizer_sha256, "%s",
+             s->data->tokenizer_sha256 != NULL ? s->data->tokenizer_sha256 : "");
+    s->values = calloc((size_t)s->key.pairs, 2 * sizeof *s->values);
+    REQUIRE(s->values != NULL, STATUS_INTERNAL, "out of memory for %lld pairs",
+            (long long)s->key.pairs);
+    return name_side_file(s);
+}
+
+static status read_side_file(struct set *s)
+{
+    if (comm_rank(s->session->mesh.world) != 0) {
+        return STATUS_OK;
+    }
+    status result = shard_logps_read(s->path, &s->key, s->values, &s->done);
+    if (result == STATUS_NO_INPUT) {
+        status_clear();
+        return STATUS_OK;
+    }
+    return result;
+}
+
+static status share_side_file(struct set *s)
+{
+    struct comm *world = s->session->mesh.world;
+    TRY(comm_agree(world, read_side_file(s)));
+    TRY(comm_broadcast(world, &s->done, sizeof s->done, 0));
+    return comm_broadcast(world, s->values, 2 * (size_t)s->done * sizeof *s->values, 0);
+}
+
+/* Pairs [done, end) by all ranks. */
+static status compute_portion(struct set *s, struct step *step, int64_t end)
+{
+    struct session *session = s->session;
+    struct loader *loader = NULL;
+    double sums[OBJECTIVE_SUMS];
+    struct loader_options options = options_of(s);
+    options.limit_samples = end;
+    TRY(comm_agree(session->mesh.world, loader_open(&options, &loader)));
+    memset(s->values + 2 * s->done, 0, 2 * (size_t)(end - s->done) * sizeof *s->values);
+    status result = step_evaluate(step, loader, NULL, sums);
+    KEEP_FIRST(result, loader_close(&loader));
+    TRY(result);
+    TRY(comm_sum_doubles(session->mesh.data, s->values + 2 * s->done, 2 * (end - s->done)));
+    s->done = end;
+    bool first = comm_rank(session->mesh.world) == 0;
+    return comm_agree(session->mesh.world,
+                      first ? shard_logps_write(s->path, &s->key, s->values, end) : STATUS_OK);
+}
+
+/* What is done is in the side file: as a training that is stopped, this one goes on when it is started again. */
+static status hear_stop(const struct set *s)
+{
+    bool stop = false;
+    TRY(comm_agree_flag(s->session->mesh.world, stop_requested(), &stop));
+    if (stop) {
+        log_info("stopped after the reference's log-probabilities of %lld of %lld pairs; they are "
+                 "in %s: start again to go on",
+                 (long long)s->done, (long long)s->key.pairs, s->path);
+    }
+    return stop ? STATUS_STOPPED : STATUS_OK;
+}
+
+static status compute(struct set *s)
+{
+    struct session *session = s->session;
+    int64_t pairs = s->key.pairs, batch = options_of(s).global_sequences;
+    int64_t portion = (pairs / PORTIONS / batch + 1) * batch;
+    struct step *step = NULL;
+    struct step_parts parts = {
+        .mesh = session->mesh,
+        .kernels = session->kernels,
+        .model = session->model,
+        .objective = &objective_dpo_reference,
+        .micro_rows = session_rows(s->data->recipe),
+        .logps = s->values,
+    };
+    TRY(comm_agree(session->mesh.world, step_create(&parts, &step)));
+    status result = STATUS_OK;
+    while (result == STATUS_OK && s->done < pairs) {
+        int64_t end = s->done + portion < pairs ? s->done + portion : pairs;
+        result = compute_portion(s, step, end);
+        log_progress("reference: %lld of %lld pairs of %s", (long long)s->done, (long long)pairs,
+                     s->source.path);
+        KEEP_FIRST(result, hear_stop(s));
+    }
+    KEEP_FIRST(result, step_destroy(&step));
+    return result;
+}
+
+/* The values become the caller's also on failure. */
+static status make_set(struct set *s, double **values)
+{
+    struct comm *world = s->session->mesh.world;
+    status result = comm_agree(world, survey(s));
+    *values = s->values;
+    TRY(result);
+    TRY(share_side_file(s));
+    if (s->done == s->key.pairs) {
+        log_info("reference log-probabilities of %lld pairs from %s", (long long)s->key.pairs,
+                 s->path);
+        return STATUS_OK;
+    }
+    log_info("computing the reference's log-probabilities of %lld pairs of %s, %lld are done",
+             (long long)s->key.pairs, s->source.path, (long long)s->done);
+    TRY(compute(s));
+    log_info("they are in %s, for later runs too", s->path);
+    return STATUS_OK;
+}
+
+/* ---- all of them ---- */
+
+status reference_make(struct session *session, const struct job_data *data, bool adapters,
+                      struct reference *out)
+{
+    const struct recipe *r = data->recipe;
+    *out = (struct reference){.sources = r->data.train_count};
+    TRY(comm_agree(session->mesh.world, base_model_digest(session, adapters, out->weights)));
+    for (int i = 0; i <= out->sources; i++) {
+        bool held = i == out->sources;
+        const char *path = held ? r->data.validation : r->data.train[i].path;
+        struct set s = {.session = session, .data = data, .source = {path, 1}};
+        memcpy(s.key.weights, out->weights, sizeof s.key.weights);
+        if (path[0] != '\0') {
+            TRY(make_set(&s, held ? &out->held : &out->values[i]));
+        }
+    }
+    return STATUS_OK;
+}
+
+void reference_destroy(struct reference *r)
+{
+    for (int i = 0; i < r->sources; i++) {
+        free(r->values[i]);
+    }
+    free(r->held);
+    *r = (struct reference){0};
+}

@@ -25,7 +25,7 @@ status arena_take(struct arena *arena, size_t bytes, void **out)
     *out = NULL;
     if (arena->memory != NULL) {
         REQUIRE(size <= arena->bytes - arena->used, STATUS_INTERNAL,
-                "the arena for %s has %zu of %zu bytes left, %zu more were asked for", arena->what,
+                "the arena for %s has %zu of %zu bytes left, but %zu are required", arena->what,
                 arena->bytes - arena->used, arena->bytes, size);
         *out = arena->memory + arena->used;
     }

@@ -1,8 +1,9 @@
-/* One allocation, many views: the working memory of a room, sized once from a computed worst case.
+/* An arena: one allocation that is divided into many arrays. Its size is computed in advance as the
+ * worst case of one step.
  *
- * Taking from an arena never allocates; a step marks the arena, takes, and releases to the mark. An
- * arena of zero bytes only measures: it hands out NULL and counts, so that the same code that takes
- * the views also computes how much is needed. */
+ * Taking memory from an arena never allocates. A step calls arena_mark, takes its arrays, and
+ * releases them with arena_release. An arena created with 0 bytes only measures: arena_take returns
+ * NULL and counts the bytes. The code that takes the arrays thus also computes the size needed. */
 #pragma once
 
 #include <stddef.h>
@@ -12,22 +13,29 @@
 
 struct arena {
     struct device *device;
-    const char *what; /* named in error messages */
+    const char *what; /* purpose of the memory, for error messages */
     char *memory;     /* NULL while measuring */
-    size_t bytes;
+    size_t bytes;     /* size of memory */
     size_t used;
-    size_t peak;
+    size_t peak; /* largest value of used so far */
 };
 
-/* arena_create - allocate; bytes = 0 makes an arena that only measures. */
+/* arena_create - allocate an arena of `bytes` bytes; 0 creates an arena that only measures.
+ *
+ * Memory    on dev; release it with arena_destroy
+ * Errors    as device_allocate */
 status arena_create(struct device *dev, size_t bytes, const char *what, struct arena *out);
+
+/* arena_destroy - release the memory and set *arena to zeros. */
 void arena_destroy(struct arena *arena);
 
-/* arena_take - the next `bytes`, aligned to 64. Contents are whatever was there.
+/* arena_take - return the next `bytes` bytes in *out, aligned to 64. The contents are undefined.
  *
- * Errors    STATUS_INTERNAL if the arena is too small: its computed size was wrong */
+ * Errors    STATUS_INTERNAL if the arena is too small, because its size was computed wrongly */
 status arena_take(struct arena *arena, size_t bytes, void **out);
 
-/* arena_mark, arena_release - forget everything taken since the mark. */
+/* arena_mark - return the current position, for arena_release. */
 size_t arena_mark(const struct arena *arena);
+
+/* arena_release - release all memory taken since the mark. */
 void arena_release(struct arena *arena, size_t mark);

@@ -11,7 +11,8 @@
 
 enum { LINE_BYTES = 4096 };
 
-/* How many numbers a file of the kernel begins with, two at most; "max" is none. */
+/* Reads up to two numbers from the start of a kernel file and returns how many it found. "max" is
+ * not a number. */
 static int read_numbers(const char *folder, const char *name, long long *first, long long *second)
 {
     char path[FILE_PATH_BYTES + 32];
@@ -25,8 +26,9 @@ static int read_numbers(const char *folder, const char *name, long long *first, 
     return found;
 }
 
-/* The quota of one group: of version 2 in cpu.max, of version 1 in two files. */
-static int group_quota(const char *folder)
+/* Returns the quota of one control group in cores; 0: none. Version 2 uses cpu.max, version 1 two
+ * files. */
+static int read_group_quota(const char *folder)
 {
     long long quota = -1, period = 0, unused;
     if (read_numbers(folder, "cpu.max", &quota, &period) != 2) {
@@ -40,12 +42,13 @@ static int group_quota(const char *folder)
     return limited ? (int)((quota + period - 1) / period) : 0;
 }
 
-/* The group and all that it lies in; in a container what lies above its mount is not there, and passed over. */
-static int smallest_quota(char *folder, size_t top)
+/* Returns the smallest quota of a group and of all groups above it, up to `top` characters of the
+ * path. In a container the groups above its mount do not exist and are skipped. */
+static int find_smallest_quota(char *folder, size_t top)
 {
     int least = 0;
     for (;;) {
-        int quota = group_quota(folder);
+        int quota = read_group_quota(folder);
         least = quota > 0 && (least == 0 || quota < least) ? quota : least;
         char *slash = strrchr(folder, '/');
         if (slash == NULL || slash < folder + top) {
@@ -55,8 +58,9 @@ static int smallest_quota(char *folder, size_t top)
     }
 }
 
-/* Whether a line of /proc/self/cgroup is of the group that has the processors' quota, and where it is mounted. */
-static bool has_processors(const char *controllers, const char **mount)
+/* Returns whether a group of /proc/self/cgroup holds the CPU quota, and sets *mount to its mount
+ * point. */
+static bool has_cpu_controller(const char *controllers, const char **mount)
 {
     *mount = controllers[0] == '\0' ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
     char list[LINE_BYTES + 2];
@@ -81,12 +85,12 @@ int cores_quota(const char *root)
             continue;
         }
         *group++ = '\0';
-        if (!has_processors(controllers + 1, &mount)) {
+        if (!has_cpu_controller(controllers + 1, &mount)) {
             continue;
         }
         int top = snprintf(path, sizeof path, "%s%s", root, mount);
         snprintf(path + top, sizeof path - (size_t)top, "%s", strcmp(group, "/") == 0 ? "" : group);
-        int quota = smallest_quota(path, (size_t)top);
+        int quota = find_smallest_quota(path, (size_t)top);
         least = quota > 0 && (least == 0 || quota < least) ? quota : least;
     }
     fclose(file);

@@ -1,13 +1,18 @@
-/* How many cores this process may keep busy: those of its affinity mask (taskset, mpirun's binding, a cpuset), and no
- * more than the quota of its control group pays for (docker --cpus, Kubernetes' limits, systemd's CPUQuota). The
- * mask does not show a quota: with a thread for each core of a large host all of them are halted together. */
+/* The number of cores that this process may keep busy. Two limits apply: the affinity mask
+ * (taskset, mpirun's binding, a cpuset) and the CPU quota of the control group (docker --cpus,
+ * limits of Kubernetes, CPUQuota of systemd). The mask does not show the quota. If a process with a
+ * quota runs one thread for each core of a large host, the kernel halts all of its threads
+ * together. */
 #pragma once
 
-/* cores_allowed - at least 1.  Source: sched(7) */
+/* cores_allowed - return the number of cores that this process may use, at least 1.
+ *
+ * Source    sched(7) */
 int cores_allowed(void);
 
-/* cores_quota - the quota in cores, rounded up; 0: none. The smallest of the group's and all that it lies in counts.
+/* cores_quota - return the CPU quota in cores, rounded up; 0 if there is none. The result is the
+ * smallest quota of the process's control group and all groups above it.
  *
- * Units     root: where proc and sys lie, "" but in tests
+ * Units     root: folder that contains proc and sys; "" except in tests
  * Source    Linux, admin-guide/cgroup-v2 (cpu.max), scheduler/sched-bwc (cpu.cfs_quota_us) */
 int cores_quota(const char *root);

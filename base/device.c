@@ -14,7 +14,7 @@ struct device {
 
 static const struct device_driver *drivers[2];
 
-static const double transfer_seconds = 300; /* that device_read and device_write may take */
+static const double transfer_deadline_seconds = 300; /* for device_read, device_write */
 
 /* ---- the CPU ---- */
 
@@ -22,7 +22,7 @@ static status cpu_allocate(struct device *dev, size_t bytes, const char *what, v
 {
     (void)dev;
     *out = memory_allocate(bytes);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for %s", bytes, what);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %s: %zu bytes", what, bytes);
     return STATUS_OK;
 }
 
@@ -108,7 +108,7 @@ static status cpu_memory(struct device *dev, size_t *free_bytes, size_t *all_byt
 {
     (void)dev;
     *free_bytes = *all_bytes = 0;
-    RAISE(STATUS_UNAVAILABLE, "the CPU's memory is the host's");
+    RAISE(STATUS_UNAVAILABLE, "the CPU has no device memory; it uses host memory");
 }
 
 static void *cpu_stream_handle(struct device *dev, struct stream *stream)
@@ -174,8 +174,8 @@ static status open_driver(enum device_kind kind, int index, struct device *dev)
             "device cuda: this build has no CUDA back-end; set train.device to cpu or auto");
     TRY(drivers[kind]->count(&count));
     REQUIRE(index >= 0 && index < count, STATUS_UNAVAILABLE,
-            "device cuda: GPU %d is asked for and this process sees %d; set train.device to cpu or "
-            "auto",
+            "device cuda: GPU %d is requested, but the number of visible GPUs is %d; set "
+            "train.device to cpu or auto",
             index, count);
     return drivers[kind]->open(index, dev, &dev->operations, &dev->state);
 }
@@ -183,8 +183,8 @@ static status open_driver(enum device_kind kind, int index, struct device *dev)
 status device_create(enum device_kind kind, int index, struct device **out)
 {
     *out = NULL;
-    struct device *dev = calloc(1, sizeof *dev);
-    REQUIRE(dev != NULL, STATUS_INTERNAL, "out of memory for a device");
+    struct device *dev;
+    TRY(ALLOCATE(dev, 1, "a device"));
     dev->kind = kind;
     dev->operations = &cpu_operations;
     status result = kind == DEVICE_CPU ? STATUS_OK : open_driver(kind, index, dev);
@@ -223,7 +223,7 @@ const char *device_name(const struct device *dev)
     return dev->operations->name(dev);
 }
 
-void device_range(struct device *dev, const char *name)
+void device_set_profiler_range(struct device *dev, const char *name)
 {
     if (dev->operations->range != NULL) {
         dev->operations->range(dev, name);
@@ -301,14 +301,14 @@ status device_read(struct device *dev, struct stream *stream, void *host, const 
                    size_t bytes)
 {
     TRY(dev->operations->copy(dev, stream, host, from, bytes));
-    return device_wait(dev, stream, transfer_seconds);
+    return device_wait(dev, stream, transfer_deadline_seconds);
 }
 
 status device_write(struct device *dev, struct stream *stream, void *to, const void *host,
                     size_t bytes)
 {
     TRY(dev->operations->copy(dev, stream, to, host, bytes));
-    return device_wait(dev, stream, transfer_seconds);
+    return device_wait(dev, stream, transfer_deadline_seconds);
 }
 
 /* ---- streams and events ---- */
@@ -328,8 +328,8 @@ status device_stream_destroy(struct device *dev, struct stream **stream)
     return result;
 }
 
-/* Polls: a device that is lost must not take the host with it. */
-static status wait_until(struct device *dev, struct stream *stream, struct event *event,
+/* Waits by polling, so that a lost device does not block the host forever. */
+static status poll_until(struct device *dev, struct stream *stream, struct event *event,
                          double deadline_seconds)
 {
     double start = clock_seconds();
@@ -347,7 +347,7 @@ static status wait_until(struct device *dev, struct stream *stream, struct event
 
 status device_wait(struct device *dev, struct stream *stream, double deadline_seconds)
 {
-    return wait_until(dev, stream, NULL, deadline_seconds);
+    return poll_until(dev, stream, NULL, deadline_seconds);
 }
 
 status device_event_create(struct device *dev, struct event **out)
@@ -383,7 +383,7 @@ void *device_stream_handle(struct device *dev, struct stream *stream)
 
 status device_event_wait(struct device *dev, struct event *event, double deadline_seconds)
 {
-    return event == NULL ? STATUS_OK : wait_until(dev, NULL, event, deadline_seconds);
+    return event == NULL ? STATUS_OK : poll_until(dev, NULL, event, deadline_seconds);
 }
 
 status device_event_done(struct device *dev, struct event *event, bool *done)

@@ -1,8 +1,9 @@
-/* Where numbers live and work is queued, with no vendor's name in it.
+/* Devices: memory, streams and events, independent of the vendor.
  *
- * A device has memory and streams. On the CPU a stream is nothing, its memory is the host's and every
- * operation is done when its call returns; a GPU back-end queues, and the host may not touch its memory.
- * Back-ends register a table (device_operations), so that rooms above need no #ifdef. */
+ * On the CPU, a stream is NULL, device memory is host memory, and every operation is complete when
+ * its call returns. A GPU back-end queues operations, and the host must not access its memory. Each
+ * back-end registers a table of functions (struct device_operations), so that other modules need no
+ * #ifdef. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,8 +14,8 @@
 enum device_kind { DEVICE_CPU = 0, DEVICE_CUDA = 1 };
 
 struct device;
-struct stream; /* a queue, in order; NULL is the CPU's */
-struct event;  /* a place in a queue, likewise */
+struct stream; /* a queue that runs its operations in order; NULL on the CPU */
+struct event;  /* a position in a stream; NULL on the CPU */
 
 #define DEVICE_IDENTITY_BYTES 16
 
@@ -23,7 +24,7 @@ struct device_operations {
     void (*release)(struct device *dev, void *memory, size_t bytes);
     status (*host_allocate)(struct device *dev, size_t bytes, const char *what, void **out);
     void (*host_release)(struct device *dev, void *memory, size_t bytes);
-    bool (*host_register)(struct device *dev, void *memory, size_t bytes); /* NULL: no need */
+    bool (*host_register)(struct device *dev, void *memory, size_t bytes); /* NULL: not needed */
     void (*host_unregister)(struct device *dev, void *memory);
     status (*copy)(struct device *dev, struct stream *stream, void *to, const void *from,
                    size_t bytes);
@@ -32,7 +33,7 @@ struct device_operations {
     status (*stream_destroy)(struct device *dev, struct stream *stream);
     status (*stream_done)(struct device *dev, struct stream *stream, bool *done);
     status (*stream_wait)(struct device *dev, struct stream *stream, struct event *event);
-    /* the vendor's own handle of a stream, for its other libraries; NULL on the CPU */
+    /* returns the vendor's handle of a stream, for its other libraries; NULL on the CPU */
     void *(*stream_handle)(struct device *dev, struct stream *stream);
     status (*event_create)(struct device *dev, struct event **out);
     status (*event_destroy)(struct device *dev, struct event *event);
@@ -40,111 +41,152 @@ struct device_operations {
     status (*event_done)(struct device *dev, struct event *event, bool *done);
     status (*memory)(struct device *dev, size_t *free_bytes, size_t *all_bytes);
     const char *(*name)(const struct device *dev);
-    void (*range)(struct device *dev, const char *name); /* NULL: nobody looks */
-    /* what tells this device from every other one, on whatever host (a GPU's UUID) */
+    void (*range)(struct device *dev, const char *name); /* NULL: no profiler support */
+    /* writes an identifier that no other device on any host has (the UUID of a GPU) */
     void (*identity)(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES]);
     void (*destroy)(struct device *dev);
 };
 
-/* device_register - how a back-end makes itself known; called once before device_create. open and count may
- * fail without the hardware: count's reason is told where a device is asked for. */
+/* A back-end. count and open may fail if the hardware is missing. device_create reports the reason
+ * that count raises. */
 struct device_driver {
     status (*count)(int *out);
     status (*open)(int index, struct device *dev, const struct device_operations **operations,
                    void **state);
 };
+
+/* device_register - register the back-end of a device kind. Call it once, before device_create. */
 void device_register(enum device_kind kind, const struct device_driver *driver);
 
-/* device_count - the devices of a kind that this process may use; 0, and no error, where there is no
- * driver for them. */
+/* device_count - return the number of devices of this kind that this process may use. Returns 0,
+ * without an error, if no driver is registered or the driver finds no device. */
 int device_count(enum device_kind kind);
 
-/* device_create - open a device of this kind.
+/* device_create - open a device.
  *
- * Units     index counts the devices of that kind on this host; the CPU has only 0
- * Errors    STATUS_UNAVAILABLE where this build or machine has none */
+ * Units     index counts the devices of this kind on this host; the CPU has index 0 only
+ * Errors    STATUS_UNAVAILABLE if this build or machine has no such device */
 status device_create(enum device_kind kind, int index, struct device **out);
+
+/* device_destroy - close the device and set *dev to NULL. Always returns STATUS_OK. */
 status device_destroy(struct device **dev);
 
+/* device_kind_of - return the kind of this device. */
 enum device_kind device_kind_of(const struct device *dev);
-void *device_state(const struct device *dev);      /* the back-end's own */
-const char *device_name(const struct device *dev); /* "cpu", "GPU 0 (NVIDIA H100 80GB HBM3)" */
 
-/* device_is_host - whether the host may read and write this device's memory itself. */
+/* device_state - return the private state of the back-end. */
+void *device_state(const struct device *dev);
+
+/* device_name - return a name for people: "cpu", "GPU 0 (NVIDIA H100 80GB HBM3)". */
+const char *device_name(const struct device *dev);
+
+/* device_is_host - return whether the host may read and write this device's memory directly. */
 bool device_is_host(const struct device *dev);
 
-/* device_range - what the calling thread queues from now on has this name in a profiler's time line; NULL: none. */
-void device_range(struct device *dev, const char *name);
+/* device_set_profiler_range - set the name that a profiler shows for all operations that the
+ * calling thread queues after this call; NULL ends the range. */
+void device_set_profiler_range(struct device *dev, const char *name);
 
-/* device_identity - equal for ranks that use the same device, and for no others; zeros on the CPU. */
+/* device_identity - write an identifier that is equal for ranks that use the same device, and
+ * different otherwise. On the CPU it is all zeros. */
 void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES]);
 
-/* device_memory - of the whole device, others' use included.  Errors: STATUS_UNAVAILABLE on the CPU */
+/* device_memory - return the free and total memory of the device, including use by other processes.
+ *
+ * Errors    STATUS_UNAVAILABLE on the CPU */
 status device_memory(struct device *dev, size_t *free_bytes, size_t *all_bytes);
 
 /* ---- memory ---- */
 
-/* device_allocate - memory aligned to 64 bytes or more, filled with zeros. Waits for the device.
+/* device_allocate - allocate memory filled with zeros, aligned to at least 64 bytes.
  *
- * Errors    STATUS_INTERNAL naming the bytes and what they were for, and on a GPU what it has left */
+ * Order     waits for the device
+ * Errors    STATUS_INTERNAL with the bytes and their purpose, and on a GPU the memory left */
 status device_allocate(struct device *dev, size_t bytes, const char *what, void **out);
+
+/* device_release - release memory from device_allocate; NULL is allowed. */
 void device_release(struct device *dev, void *memory, size_t bytes);
 
-/* device_host_allocate - the host's memory that copies go to and from behind the host's back (page-locked
- * for a GPU), filled with zeros. */
+/* device_host_allocate - allocate zeroed host memory for asynchronous copies (page-locked for
+ * GPUs).
+ *
+ * Errors    as device_allocate */
 status device_host_allocate(struct device *dev, size_t bytes, const char *what, void **out);
+
+/* device_host_release - release memory from device_host_allocate; NULL is allowed. */
 void device_host_release(struct device *dev, void *memory, size_t bytes);
 
-/* device_host_register - make device_host_allocate's of memory that the host has from elsewhere (shared with other
- * processes); false where that is not to be had: copies wait, and are slower. device_host_unregister: before it goes. */
+/* device_host_register - page-lock existing host memory, such as memory shared with other
+ * processes. Returns false if that is not possible. Copies from and to the memory are then
+ * synchronous and slower. */
 bool device_host_register(struct device *dev, void *memory, size_t bytes);
+
+/* device_host_unregister - undo device_host_register. Call it before the memory is released. */
 void device_host_unregister(struct device *dev, void *memory);
 
-/* device_copy - queue a copy; either side may be the host's memory.
+/* device_copy - queue a copy. Either side may be host memory.
  *
- * Memory    the host's must be device_host_allocate's, and neither side is touched until the stream is
- *           through; other memory of the host makes the call wait */
+ * Memory    host memory must come from device_host_allocate or device_host_register, and neither
+ *           side may be accessed until the stream has finished. With other host memory the call
+ *           blocks. */
 status device_copy(struct device *dev, struct stream *stream, void *to, const void *from,
                    size_t bytes);
+
+/* device_zero - queue an operation that fills memory with zeros. */
 status device_zero(struct device *dev, struct stream *stream, void *to, size_t bytes);
 
-/* device_read, device_write - copy from or to the device behind what is queued, and wait: host is any memory
- * of the host.
+/* device_read - copy from the device to any host memory, after the work queued on stream, and wait.
  *
  * Errors    STATUS_HANG */
 status device_read(struct device *dev, struct stream *stream, void *host, const void *from,
                    size_t bytes);
+
+/* device_write - copy any host memory to the device, after the work queued on stream, and wait.
+ *
+ * Errors    STATUS_HANG */
 status device_write(struct device *dev, struct stream *stream, void *to, const void *host,
                     size_t bytes);
 
 /* ---- streams ---- */
 
-/* device_stream_create - a queue of its own.
+/* device_stream_create - create a stream.
  *
- * Units     priority 0 for computing; 1 for what must not wait behind it (communication) */
+ * Units     priority 0: computation; 1: work that must not wait for computation (communication) */
 status device_stream_create(struct device *dev, int priority, struct stream **out);
+
+/* device_stream_destroy - destroy the stream and set *stream to NULL. */
 status device_stream_destroy(struct device *dev, struct stream **stream);
 
-/* device_stream_handle - the vendor's own handle, for libraries of the same vendor (NCCL). */
+/* device_stream_handle - return the vendor's handle, for libraries of the same vendor (NCCL). */
 void *device_stream_handle(struct device *dev, struct stream *stream);
 
 /* device_wait - poll until all work queued on stream is done.
  *
- * Errors    STATUS_HANG after deadline_seconds; STATUS_INTERNAL: the device stopped, with its reason */
+ * Errors    STATUS_HANG after deadline_seconds; STATUS_INTERNAL with the reason if the device
+ *           failed */
 status device_wait(struct device *dev, struct stream *stream, double deadline_seconds);
 
-/* ---- events: a place in a stream's queue, for another stream or the host to wait for. Any thread may ask. ---- */
+/* ---- events: positions in a stream that another stream or the host can wait for ----
+ *
+ * Any thread may query an event. */
 
-/* device_event_create - it counts as past until it is recorded. */
+/* device_event_create - create an event. It counts as complete until it is recorded. */
 status device_event_create(struct device *dev, struct event **out);
+
+/* device_event_destroy - destroy the event and set *event to NULL. */
 status device_event_destroy(struct device *dev, struct event **event);
 
-/* device_event_record - the event is what has been queued on stream so far. */
+/* device_event_record - set the event to the work queued on stream so far. */
 status device_event_record(struct device *dev, struct event *event, struct stream *stream);
+
+/* device_event_done - set *done to whether the event is complete. Does not block. */
 status device_event_done(struct device *dev, struct event *event, bool *done);
 
-/* device_event_wait - the host waits until the event is past.  Errors: as device_wait */
+/* device_event_wait - block the host until the event is complete.
+ *
+ * Errors    as device_wait */
 status device_event_wait(struct device *dev, struct event *event, double deadline_seconds);
 
-/* device_stream_wait - what is queued on stream from now on comes after the event; does not block. */
+/* device_stream_wait - let the work queued on stream after this call wait for the event. Does not
+ * block the host. */
 status device_stream_wait(struct device *dev, struct stream *stream, struct event *event);

@@ -5,7 +5,7 @@
 
 #define DIGIT (INT64_C(1) << EXACT_DIGIT_BITS)
 #define MANTISSA_BITS 53
-#define ADDED_MOST (INT64_C(1) << 20) /* a digit has room for eight times as many */
+#define ADDS_MAX (INT64_C(1) << 20) /* a digit overflows only after eight times as many */
 
 void exact_carry(struct exact_sum *sum)
 {
@@ -14,24 +14,24 @@ void exact_carry(struct exact_sum *sum)
         sum->digits[i] -= carry * DIGIT;
         sum->digits[i + 1] += carry;
     }
-    sum->added = 0;
+    sum->adds_since_carry = 0;
 }
 
 void exact_add(struct exact_sum *sum, double x)
 {
     if (!(fabs(x) < ldexp(1, EXACT_HIGHEST))) {
-        sum->beyond += isnan(x) ? x : copysign(INFINITY, x);
+        sum->overflow += isnan(x) ? x : copysign(INFINITY, x);
         return;
     }
     int exponent = 0;
     int64_t sign = x < 0 ? -1 : 1;
     int64_t bits = (int64_t)ldexp(frexp(fabs(x), &exponent), MANTISSA_BITS);
-    int place = exponent - MANTISSA_BITS - EXACT_LOWEST;
-    if (place < 0) {
-        bits = place > -MANTISSA_BITS ? bits >> -place : 0;
-        place = 0;
+    int position = exponent - MANTISSA_BITS - EXACT_LOWEST;
+    if (position < 0) {
+        bits = position > -MANTISSA_BITS ? bits >> -position : 0;
+        position = 0;
     }
-    int digit = place / EXACT_DIGIT_BITS, shift = place % EXACT_DIGIT_BITS;
+    int digit = position / EXACT_DIGIT_BITS, shift = position % EXACT_DIGIT_BITS;
     int64_t low = bits & ((DIGIT >> shift) - 1);
     bits >>= EXACT_DIGIT_BITS - shift;
     sum->digits[digit] += sign * (low << shift);
@@ -39,7 +39,7 @@ void exact_add(struct exact_sum *sum, double x)
     if (bits >= DIGIT) {
         sum->digits[digit + 2] += sign * (bits / DIGIT);
     }
-    if (++sum->added >= ADDED_MOST) {
+    if (++sum->adds_since_carry >= ADDS_MAX) {
         exact_carry(sum);
     }
 }
@@ -47,8 +47,8 @@ void exact_add(struct exact_sum *sum, double x)
 double exact_value(const struct exact_sum *sum)
 {
     struct exact_sum s = *sum;
-    if (s.beyond != 0) {
-        return s.beyond;
+    if (s.overflow != 0) {
+        return s.overflow;
     }
     exact_carry(&s);
     bool negative = s.digits[EXACT_DIGITS - 1] < 0;
@@ -61,7 +61,7 @@ double exact_value(const struct exact_sum *sum)
         top--;
     }
     double value = 0;
-    for (int i = top - 2; i <= top; i++) { /* two hold every bit of a double */
+    for (int i = top - 2; i <= top; i++) { /* two digits contain every bit of a double */
         value += ldexp((double)s.digits[i], i * EXACT_DIGIT_BITS + EXACT_LOWEST);
     }
     return negative ? -value : value;

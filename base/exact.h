@@ -1,8 +1,11 @@
-/* Sums of doubles that do not depend on the order in which they are made.
+/* Sums of doubles that do not depend on the order of the additions.
  *
- * A fixed-point number that holds every bit of what is added: digits of 40 bits from 2^-320 up, each in an
- * int64_t, so that carries wait. Sums of sums (over micro-batches, over ranks) are then the same bits however
- * they are divided. (The idea is Kulisch's long accumulator.) */
+ * The sum is a fixed-point number that keeps every bit of every addend. It consists of digits of 40
+ * bits, from 2^-320 upwards. Each digit is stored in an int64_t, so that carries can be deferred.
+ * Partial sums (over micro-batches, over ranks) therefore add up to the same bits for every
+ * partition.
+ *
+ * Source: the long accumulator of Kulisch. */
 #pragma once
 
 #include <stdint.h>
@@ -11,15 +14,17 @@ enum { EXACT_DIGIT_BITS = 40, EXACT_DIGITS = 17, EXACT_LOWEST = -320, EXACT_HIGH
 
 struct exact_sum {
     int64_t digits[EXACT_DIGITS];
-    int64_t added; /* since the carries were last passed on */
-    double beyond; /* NaN, infinities, and what is 2^320 or more: the sum is this then */
+    int64_t adds_since_carry; /* additions since the last exact_carry */
+    double overflow; /* sum of NaN, infinities and addends >= 2^320; if not 0, the result */
 };
 
-/* exact_add - sum += x; bits of x below 2^-320 are cut off. */
+/* exact_add - add x to the sum. Bits of x below 2^-320 are truncated. */
 void exact_add(struct exact_sum *sum, double x);
 
-/* exact_carry - the same sum with every digit in [0, 2^40), but for the sign of the highest. */
+/* exact_carry - propagate the carries. Every digit except the highest is then in [0, 2^40). */
 void exact_carry(struct exact_sum *sum);
 
-/* exact_value - the sum as a double, to its last bit but one; the same for equal sums. */
+/* exact_value - return the sum as a double. Equal sums give equal results.
+ *
+ * Numerics  all bits except the last are exact */
 double exact_value(const struct exact_sum *sum);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +25,13 @@ static status read_all(int file, const char *path, char *text, size_t bytes)
 {
     size_t done = 0;
     while (done < bytes) {
-        ssize_t got = read(file, text + done, bytes - done);
-        if (got < 0 && errno == EINTR) {
+        ssize_t bytes_read = read(file, text + done, bytes - done);
+        if (bytes_read < 0 && errno == EINTR) {
             continue;
         }
-        REQUIRE(got >= 0, STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
-        REQUIRE(got > 0, STATUS_DATA, "%s became shorter while it was read", path);
-        done += (size_t)got;
+        REQUIRE(bytes_read >= 0, STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
+        REQUIRE(bytes_read > 0, STATUS_DATA, "%s was truncated while it was read", path);
+        done += (size_t)bytes_read;
     }
     return STATUS_OK;
 }
@@ -39,7 +40,7 @@ status file_read(const char *path, size_t limit_bytes, char **out, size_t *out_b
 {
     *out = NULL;
     int file =
-        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer is no wait */
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not block on a pipe without a writer */
     REQUIRE(file >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA), "cannot open %s: %s",
             path, strerror(errno));
     status result = STATUS_OK;
@@ -50,12 +51,12 @@ status file_read(const char *path, size_t limit_bytes, char **out, size_t *out_b
     REQUIRE_GOTO(result, done, S_ISREG(about.st_mode), STATUS_DATA, "%s is %s", path,
                  S_ISDIR(about.st_mode) ? "a folder" : "not a regular file");
     REQUIRE_GOTO(result, done, (uint64_t)about.st_size <= limit_bytes, STATUS_DATA,
-                 "%s has %lld bytes, at most %zu are accepted", path, (long long)about.st_size,
+                 "%s has %" PRId64 " bytes, at most %zu are accepted", path, (int64_t)about.st_size,
                  limit_bytes);
     size_t bytes = (size_t)about.st_size;
     text = malloc(bytes + 1);
-    REQUIRE_GOTO(result, done, text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for %s",
-                 bytes, path);
+    REQUIRE_GOTO(result, done, text != NULL, STATUS_INTERNAL, "out of memory for %s: %zu bytes",
+                 path, bytes);
     TRY_GOTO(result, done, read_all(file, path, text, bytes));
     text[bytes] = '\0';
     *out = text;
@@ -73,18 +74,18 @@ static status write_all(int file, const char *path, const char *data, size_t byt
 {
     size_t done = 0;
     while (done < bytes) {
-        ssize_t put = write(file, data + done, bytes - done);
-        if (put < 0 && errno == EINTR) {
+        ssize_t written = write(file, data + done, bytes - done);
+        if (written < 0 && errno == EINTR) {
             continue;
         }
-        REQUIRE(put > 0, STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
-        done += (size_t)put;
+        REQUIRE(written > 0, STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
+        done += (size_t)written;
     }
     REQUIRE(fsync(file) == 0, STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
     return STATUS_OK;
 }
 
-static status sync_folder_of(const char *path)
+static status sync_parent_folder(const char *path)
 {
     char folder[FILE_PATH_BYTES];
     snprintf(folder, sizeof folder, "%s", path);
@@ -117,43 +118,43 @@ status file_write(const char *path, const void *data, size_t bytes)
         unlink(temporary);
         return result;
     }
-    return sync_folder_of(path);
+    return sync_parent_folder(path);
 }
 
 status file_append(int file, const char *path, int64_t *end_bytes, const void *data, size_t bytes)
 {
-    ssize_t put;
+    ssize_t written;
     do {
-        put = write(file, data, bytes);
-    } while (put < 0 && errno == EINTR);
-    if (put == (ssize_t)bytes) {
-        *end_bytes += put;
+        written = write(file, data, bytes);
+    } while (written < 0 && errno == EINTR);
+    if (written == (ssize_t)bytes) {
+        *end_bytes += written;
         return STATUS_OK;
     }
-    int error = put < 0 ? errno : ENOSPC;
-    int taken_back = put <= 0 ? 0 : ftruncate(file, (off_t)*end_bytes);
+    int error = written < 0 ? errno : ENOSPC;
+    int truncate_error = written <= 0 ? 0 : ftruncate(file, (off_t)*end_bytes);
     RAISE(STATUS_WRITE, "cannot write %s: %s%s", path, strerror(error),
-          taken_back == 0 ? "" : " (its end is torn)");
+          truncate_error == 0 ? "" : " (the last record is incomplete)");
 }
 
 status file_make_folders(const char *path)
 {
-    char part[FILE_PATH_BYTES];
-    int used = snprintf(part, sizeof part, "%s", path);
+    char prefix[FILE_PATH_BYTES];
+    int used = snprintf(prefix, sizeof prefix, "%s", path);
     REQUIRE(used > 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "not a usable path: '%s'", path);
-    for (char *c = part + 1;; c++) {
+    for (char *c = prefix + 1;; c++) {
         if (*c != '/' && *c != '\0') {
             continue;
         }
-        char kept = *c;
+        char separator = *c;
         *c = '\0';
-        bool made = mkdir(part, 0777) == 0 || errno == EEXIST;
-        REQUIRE(made, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-                "cannot create the folder %s: %s", part, strerror(errno));
-        REQUIRE(file_is_folder(part), STATUS_CREATE, "cannot create the folder %s: %s is no folder",
-                path, part);
-        *c = kept;
-        if (kept == '\0') {
+        bool created = mkdir(prefix, 0777) == 0 || errno == EEXIST;
+        REQUIRE(created, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                "cannot create the folder %s: %s", prefix, strerror(errno));
+        REQUIRE(file_is_folder(prefix), STATUS_CREATE,
+                "cannot create the folder %s: %s is not a folder", path, prefix);
+        *c = separator;
+        if (separator == '\0') {
             return STATUS_OK;
         }
     }

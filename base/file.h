@@ -1,5 +1,6 @@
-/* Whole files and folders: read with a size limit, write so that a crash leaves the old or the new
- * content and never a mixture, make folders. Errors name the path and the reason. */
+/* Whole files and folders: read a file with a size limit, replace a file atomically, create and
+ * remove folders. After a crash a replaced file has either its old or its new content. Error
+ * messages name the path and the reason. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,39 +11,49 @@
 
 #define FILE_PATH_BYTES 4096
 
-/* file_join - out = folder "/" name.  Errors: STATUS_USAGE if the path is too long. */
+/* file_join - write the path folder "/" name to out.
+ *
+ * Errors    STATUS_USAGE if the path is too long */
 status file_join(char out[FILE_PATH_BYTES], const char *folder, const char *name);
 
-/* file_read - the whole file, ended by a NUL that is not counted.
+/* file_read - read a whole file and append a NUL. *out_bytes does not include the NUL.
  *
- * Memory    *out is the caller's, for free()
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if it is larger than limit_bytes, is no
- *           regular file or cannot be read */
+ * Memory    the caller frees *out with free(); out_bytes may be NULL
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if the file is larger than limit_bytes,
+ *           is not a regular file or cannot be read */
 status file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 
-/* file_write - replace or create the file: temporary name, write, fsync, rename, fsync the folder.
+/* file_write - create or replace a file: write a temporary file, fsync, rename, fsync the folder.
  *
- * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE; the old file is untouched */
+ * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE; the old file is then unchanged */
 status file_write(const char *path, const void *data, size_t bytes);
 
-/* file_append - put all of data at the end of an open file, or nothing: what was written of it is taken
- * back where it does not fit.
+/* file_append - append all of data to an open file, or nothing. A partial write is truncated again.
  *
- * Units     *end_bytes: the file's length, which grows by bytes
+ * Units     *end_bytes: length of the file; increased by bytes on success
  * Errors    STATUS_WRITE, naming path */
 status file_append(int file, const char *path, int64_t *end_bytes, const void *data, size_t bytes);
 
-/* file_make_folders - like mkdir -p.  Errors: STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
+/* file_make_folders - create a folder and its parents, as mkdir -p does.
+ *
+ * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status file_make_folders(const char *path);
 
-/* file_sync - fsync a file or a folder.  Errors: STATUS_WRITE */
+/* file_sync - fsync a file or a folder.
+ *
+ * Errors    STATUS_WRITE */
 status file_sync(const char *path);
 
-/* file_remove_tree - like rm -rf; a missing path is fine.  Errors: STATUS_WRITE, STATUS_PERMISSION */
+/* file_remove_tree - remove a folder and its content, as rm -rf does. A missing path is no error.
+ *
+ * Errors    STATUS_WRITE, STATUS_PERMISSION */
 status file_remove_tree(const char *path);
 
+/* file_exists - return whether the path exists. A symbolic link to a missing file exists. */
 bool file_exists(const char *path);
+
+/* file_is_folder - return whether the path is a folder, or a symbolic link to one. */
 bool file_is_folder(const char *path);
 
-/* file_size - bytes; -1 where there is no such regular file. */
+/* file_size - return the size in bytes; -1 if the path is not a regular file. */
 int64_t file_size(const char *path);

@@ -2,11 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/memory.h"
 
 struct hash {
     EVP_MD_CTX *context;
@@ -15,12 +18,12 @@ struct hash {
 status hash_create(struct hash **out)
 {
     *out = NULL;
-    struct hash *hash = calloc(1, sizeof *hash);
-    REQUIRE(hash != NULL, STATUS_INTERNAL, "out of memory for a hash");
+    struct hash *hash;
+    TRY(ALLOCATE(hash, 1, "a hash"));
     hash->context = EVP_MD_CTX_new();
     if (hash->context == NULL || EVP_DigestInit_ex(hash->context, EVP_sha256(), NULL) != 1) {
         hash_destroy(&hash);
-        RAISE(STATUS_INTERNAL, "libcrypto refuses SHA-256");
+        RAISE(STATUS_INTERNAL, "libcrypto cannot start SHA-256");
     }
     *out = hash;
     return STATUS_OK;
@@ -29,7 +32,7 @@ status hash_create(struct hash **out)
 status hash_update(struct hash *hash, const void *data, size_t bytes)
 {
     REQUIRE(EVP_DigestUpdate(hash->context, data, bytes) == 1, STATUS_INTERNAL,
-            "libcrypto failed in SHA-256");
+            "libcrypto failed to compute SHA-256");
     return STATUS_OK;
 }
 
@@ -39,7 +42,7 @@ status hash_finish(struct hash **hash, char text[HASH_TEXT_BYTES])
     unsigned int bytes = 0;
     int ok = EVP_DigestFinal_ex((*hash)->context, digest, &bytes);
     hash_destroy(hash);
-    REQUIRE(ok == 1 && bytes == 32, STATUS_INTERNAL, "libcrypto failed in SHA-256");
+    REQUIRE(ok == 1 && bytes == 32, STATUS_INTERNAL, "libcrypto failed to compute SHA-256");
     for (unsigned int i = 0; i < bytes; i++) {
         snprintf(text + 2 * (size_t)i, 3, "%02x", digest[i]);
     }
@@ -69,26 +72,26 @@ status hash_memory(const void *data, size_t bytes, char text[HASH_TEXT_BYTES])
 
 static status hash_descriptor(struct hash *hash, int file, const char *path, int64_t *bytes)
 {
-    static const size_t piece_bytes = 1 << 20;
+    static const size_t block_bytes = 1 << 20;
     status result = STATUS_OK;
-    char *piece = malloc(piece_bytes);
-    REQUIRE(piece != NULL, STATUS_INTERNAL, "out of memory reading %s", path);
+    char *block = malloc(block_bytes);
+    REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for reading %s", path);
     *bytes = 0;
     for (;;) {
-        ssize_t got = read(file, piece, piece_bytes);
-        if (got < 0 && errno == EINTR) {
+        ssize_t bytes_read = read(file, block, block_bytes);
+        if (bytes_read < 0 && errno == EINTR) {
             continue;
         }
-        REQUIRE_GOTO(result, done, got >= 0, STATUS_DATA, "cannot read %s at byte %lld: %s", path,
-                     (long long)*bytes, strerror(errno));
-        if (got == 0) {
+        REQUIRE_GOTO(result, done, bytes_read >= 0, STATUS_DATA,
+                     "cannot read %s at byte %" PRId64 ": %s", path, *bytes, strerror(errno));
+        if (bytes_read == 0) {
             break;
         }
-        TRY_GOTO(result, done, hash_update(hash, piece, (size_t)got));
-        *bytes += got;
+        TRY_GOTO(result, done, hash_update(hash, block, (size_t)bytes_read));
+        *bytes += bytes_read;
     }
 done:
-    free(piece);
+    free(block);
     return result;
 }
 

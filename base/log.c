@@ -14,12 +14,12 @@
 static struct {
     pthread_mutex_t lock;
     FILE *file;
-    bool lost_line;
+    bool lost_line; /* a line could not be written to file */
     bool quiet;
-    bool keeping;
-    struct log_entry *oldest, *newest;
-    bool progress_shown; /* the terminal's cursor stands behind a progress line */
-    double last_progress;
+    bool keep_warnings;
+    struct log_entry *oldest, *newest; /* queue of kept warnings */
+    bool progress_shown;  /* the cursor of the terminal is at the end of a progress line */
+    double last_progress; /* time of the last plain progress line */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .last_progress = -1e9};
 
 void log_quiet(bool quiet)
@@ -56,7 +56,7 @@ status log_close(void)
     return STATUS_OK;
 }
 
-static void tell(const char *line)
+static void write_line(const char *line)
 {
     pthread_mutex_lock(&state.lock);
     if (!state.quiet) {
@@ -83,14 +83,14 @@ void log_info(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    tell(line);
+    write_line(line);
 }
 
-/* Without memory for it a warning is told and not kept. */
-static void keep(const char *name, const char *text)
+/* Queues a warning. If memory runs out, the warning is not queued; it has been printed already. */
+static void queue_warning(const char *name, const char *text)
 {
     pthread_mutex_lock(&state.lock);
-    struct log_entry *entry = state.keeping && !state.quiet ? malloc(sizeof *entry) : NULL;
+    struct log_entry *entry = state.keep_warnings && !state.quiet ? malloc(sizeof *entry) : NULL;
     if (entry != NULL) {
         entry->next = NULL;
         snprintf(entry->name, sizeof entry->name, "%s", name);
@@ -109,14 +109,14 @@ void log_warning(const char *name, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line + used, sizeof line - (size_t)used, format, arguments);
     va_end(arguments);
-    tell(line);
-    keep(name, line + used);
+    write_line(line);
+    queue_warning(name, line + used);
 }
 
 void log_keep_warnings(void)
 {
     pthread_mutex_lock(&state.lock);
-    state.keeping = true;
+    state.keep_warnings = true;
     pthread_mutex_unlock(&state.lock);
 }
 

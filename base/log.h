@@ -1,43 +1,50 @@
-/* What the program tells people: standard error, and the run folder's log.txt with times.
+/* Logging: lines for people on standard error, and in log.txt of the run folder with times.
  *
- * Only rank 0 speaks (log_quiet on the others); errors take their own way (status.h). Results go
- * to standard output and not through here. Calls are safe from any thread. */
+ * Only rank 0 logs; the other ranks call log_quiet. Errors are reported through status.h instead.
+ * Results are written to standard output and do not pass through this module. All functions may be
+ * called from any thread. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "base/status.h"
 
-/* A warning, for those who keep more than text. */
+/* A queued warning, see log_keep_warnings. */
 struct log_entry {
     struct log_entry *next;
     char name[32]; /* "CKPT-SKIP" */
     char text[STATUS_TEXT_BYTES];
 };
 
-/* log_quiet - say nothing from now on: this is not rank 0. */
+/* log_quiet - turn off all output of this process (true), or turn it on again (false). */
 void log_quiet(bool quiet);
 
-/* log_open - append everything told from now on to the file at path too, each line with its time.
+/* log_open - also append all following lines, with times, to the file at path.
  *
  * Errors    STATUS_PERMISSION, STATUS_CREATE */
 status log_open(const char *path);
 
-/* log_close - close that file; STATUS_WRITE if a line was lost. */
+/* log_close - close the log file.
+ *
+ * Errors    STATUS_WRITE if a line could not be written */
 status log_close(void);
 
-/* log_info - one line for people. */
+/* log_info - log one line. */
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* log_warning - one line `W-NAME: ...`: something was not as it should be, and work goes on. */
+/* log_warning - log one line `W-NAME: ...`. Use it for problems that do not stop the work. */
 void log_warning(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* log_keep_warnings - from now on what is warned of also waits for log_take_warning. Silence keeps none. */
+/* log_keep_warnings - from now on, also queue each warning for log_take_warning. A quiet process
+ * queues nothing. */
 void log_keep_warnings(void);
 
-/* log_take_warning - the oldest one that waits, for free(); NULL: none does. */
+/* log_take_warning - remove and return the oldest queued warning; NULL if the queue is empty.
+ *
+ * Memory    the caller frees it with free() */
 struct log_entry *log_take_warning(void);
 
-/* log_progress - the state of a long job: rewrites its own line on a terminal; elsewhere a plain
- * line, at most one every ten seconds. Not written to the log file. */
+/* log_progress - show the state of a long job. On a terminal the line replaces the previous
+ * progress line. Elsewhere it is a plain line, at most one every ten seconds. It is not written to
+ * log.txt. */
 void log_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));

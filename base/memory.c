@@ -7,11 +7,36 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HUGE_PAGE_BYTES = 2 << 20, LINE_BYTES = 64 };
+enum { HUGE_PAGE_BYTES = 2 << 20, CACHE_LINE_BYTES = 64 };
+
+status memory_allocate_zeroed(void *pointer, size_t count, size_t element_bytes, const char *what)
+{
+    void *memory = NULL;
+    if (count <= SIZE_MAX / element_bytes) {
+        memory = calloc(count > 0 ? count : 1, element_bytes);
+    }
+    memcpy(pointer, &memory, sizeof memory);
+    REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory for %s: %zu elements of %zu bytes",
+            what, count, element_bytes);
+    return STATUS_OK;
+}
+
+status memory_grow(void *pointer, size_t capacity, size_t element_bytes, const char *what)
+{
+    void *memory, *grown = NULL;
+    memcpy(&memory, pointer, sizeof memory);
+    if (capacity <= SIZE_MAX / element_bytes) {
+        grown = realloc(memory, (capacity > 0 ? capacity : 1) * element_bytes);
+    }
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %s: %zu elements of %zu bytes", what,
+            capacity, element_bytes);
+    memcpy(pointer, &grown, sizeof grown);
+    return STATUS_OK;
+}
 
 void *memory_allocate(size_t bytes)
 {
-    size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : LINE_BYTES;
+    size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : CACHE_LINE_BYTES;
     if (bytes > SIZE_MAX - alignment) {
         return NULL;
     }
@@ -21,7 +46,7 @@ void *memory_allocate(size_t bytes)
         return NULL;
     }
     if (alignment == HUGE_PAGE_BYTES) {
-        (void)madvise(memory, whole, MADV_HUGEPAGE); /* a hint: refused is fine */
+        (void)madvise(memory, whole, MADV_HUGEPAGE); /* a hint; failure is harmless */
     }
     memset(memory, 0, whole);
     return memory;
@@ -33,6 +58,6 @@ void memory_forget(void *memory, size_t bytes)
     uintptr_t first = ((uintptr_t)memory + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
     if (end > first) {
-        (void)madvise((void *)first, end - first, MADV_DONTNEED); /* a hint: refused is fine */
+        (void)madvise((void *)first, end - first, MADV_DONTNEED); /* a hint; failure is harmless */
     }
 }

@@ -1,15 +1,48 @@
-/* Large memory of a process, in huge pages where the system gives them. */
+/* Host memory: arrays that are counted, allocated and grown, and large blocks in huge pages. */
 #pragma once
 
 #include <stddef.h>
 
-/* memory_allocate - zeroed, on a cache line's boundary; from 2 MiB on a huge page's, with the kernel asked
- * for huge pages: a product's or the optimizer's pass over hundreds of MiB misses the address cache less.
+#include "base/status.h"
+
+/* COUNT - return the number of elements of an array, as int. The argument must not be a pointer. */
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+/* ALLOCATE - allocate `count` zeroed elements for a pointer variable: TRY(ALLOCATE(ids, n, "ids")).
  *
- * Memory    to be released by free
- * Errors    NULL if there is none */
+ * Memory    the caller frees the pointer with free(); it is NULL after an error
+ * Errors    as memory_allocate_zeroed */
+#define ALLOCATE(pointer, count, what)                                                             \
+    memory_allocate_zeroed(&(pointer), (size_t)(count), sizeof *(pointer), (what))
+
+/* GROW - reallocate the array of a pointer variable to `capacity` elements. New elements are not
+ * initialized: TRY(GROW(ids, 2 * n, "ids")).
+ *
+ * Memory    the pointer may be NULL before; after an error it is unchanged and still valid
+ * Errors    as memory_grow */
+#define GROW(pointer, capacity, what)                                                              \
+    memory_grow(&(pointer), (size_t)(capacity), sizeof *(pointer), (what))
+
+/* memory_allocate_zeroed - allocate an array filled with zeros; see ALLOCATE.
+ *
+ * Memory    pointer: address of the pointer variable; the caller frees the array with free()
+ * Errors    STATUS_INTERNAL "out of memory for WHAT" */
+status memory_allocate_zeroed(void *pointer, size_t count, size_t element_bytes, const char *what);
+
+/* memory_grow - reallocate an array to `capacity` elements; see GROW.
+ *
+ * Memory    pointer: address of the pointer variable; the caller frees the array with free()
+ * Errors    STATUS_INTERNAL "out of memory for WHAT"; the array is then unchanged */
+status memory_grow(void *pointer, size_t capacity, size_t element_bytes, const char *what);
+
+/* memory_allocate - allocate zeroed memory that is aligned to a cache line. Blocks of 2 MiB or more
+ * are aligned to a huge page, and the kernel is requested to use huge pages. A GEMM or an optimizer
+ * step over hundreds of MiB then has fewer TLB misses.
+ *
+ * Memory    the caller frees it with free()
+ * Errors    returns NULL if memory runs out */
 void *memory_allocate(size_t bytes);
 
-/* memory_forget - whole pages of memory shared with another process, which has them in use, leave this one's count;
- * touched again, they are back. */
+/* memory_forget - remove the whole pages of a block of shared memory from the resident set of this
+ * process. Another process still uses the block. A later access maps the pages again. */
 void memory_forget(void *memory, size_t bytes);

@@ -1,27 +1,36 @@
-/* An array that the host writes and a device reads, or the other way round: its two sides, and the copies between
- * them. On the CPU both sides are one, and nothing is copied. */
+/* A mirror: an array with a host copy and a device copy. One side writes it and the other reads it.
+ * On the CPU both copies are the same memory and nothing is copied. */
 #pragma once
 
 #include "base/device.h"
 
 struct mirror {
     struct device *device;
-    struct stream *stream; /* of the copies */
+    struct stream *stream; /* the stream of the copies */
     size_t bytes;
-    void *host, *placed; /* placed: where the device has it */
+    void *host, *device_data; /* equal on the CPU */
 };
 
-/* mirror_create - both sides, zero. Memory: page-locked on the host. */
+/* mirror_create - allocate both copies, filled with zeros.
+ *
+ * Memory    the host copy is page-locked; release both with mirror_destroy
+ * Errors    as device_allocate */
 status mirror_create(struct device *dev, struct stream *stream, size_t bytes, const char *what,
                      struct mirror *out);
+
+/* mirror_destroy - release both copies and set *m to zeros. */
 void mirror_destroy(struct mirror *m);
 
-/* mirror_push - queue the way to the device of these bytes from `first` on; the host's side stays as it is until the
- * stream is through. */
-status mirror_push(const struct mirror *m, size_t first, size_t bytes);
+/* mirror_upload - queue a copy of bytes [first, first + bytes) to the device. The host copy must
+ * not change until the stream has finished. */
+status mirror_upload(const struct mirror *m, size_t first, size_t bytes);
 
-/* mirror_fetch - queue the way to the host of these bytes from `first` on: they are there once the stream was waited for. */
-status mirror_fetch(const struct mirror *m, size_t first, size_t bytes);
+/* mirror_download - queue a copy of bytes [first, first + bytes) to the host. The host copy is
+ * valid after the caller has waited for the stream. */
+status mirror_download(const struct mirror *m, size_t first, size_t bytes);
 
-/* mirror_pull - wait for what is queued, and for these bytes from `first` on.  Errors: STATUS_HANG */
-status mirror_pull(const struct mirror *m, size_t first, size_t bytes);
+/* mirror_download_and_wait - copy bytes [first, first + bytes) to the host, after the work queued
+ * on the stream, and wait.
+ *
+ * Errors    STATUS_HANG */
+status mirror_download_and_wait(const struct mirror *m, size_t first, size_t bytes);

@@ -1,158 +1,162 @@
-/* Work by several threads whose results are taken in order.
- *
- * The calling thread fills the slot at `head`, workers take filled slots at `next`, and the calling thread empties them
- * at `tail`. Slots go round in one order, so that the output does not depend on which worker was faster. */
+/* The slots form a ring. The calling thread fills them, worker threads process them, and the
+ * calling thread consumes them. The order of the slots is fixed, so the output does not depend on
+ * the speed of the workers. */
+#include "base/ordered_pool.h"
+
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cores.h"
 #include "base/thread.h"
-#include "datasets/prepare/input.h"
 
-struct ring {
-    const struct ring_work *work;
+struct ordered_pool {
+    const struct ordered_pool_callbacks *callbacks;
     void *user;
-    int slots, opened, workers;
-    char *slot; /* [slots] of work->slot_bytes each */
-    bool *done; /* [slots] by its worker */
+    int slot_count, opened_slots, worker_count;
+    char *slot_memory; /* [slot_count] of callbacks->slot_bytes each */
+    bool *processed;   /* [slot_count] set by the worker */
     pthread_t *threads;
     pthread_mutex_t mutex;
-    pthread_cond_t filled, finished;
-    int64_t head, next, tail; /* slots filled, taken by workers, emptied; in all */
+    pthread_cond_t slot_submitted, slot_processed;
+    int64_t submitted, taken, consumed; /* numbers of slots so far; taken: by workers */
     bool stop;
 };
 
-static void *slot_at(const struct ring *r, int64_t number)
+static void *find_slot(const struct ordered_pool *p, int64_t number)
 {
-    return r->slot + (size_t)(number % r->slots) * r->work->slot_bytes;
+    return p->slot_memory + (size_t)(number % p->slot_count) * p->callbacks->slot_bytes;
 }
 
-static void *work(void *argument)
+static void *run_worker(void *argument)
 {
-    struct ring *r = argument;
-    pthread_mutex_lock(&r->mutex);
+    struct ordered_pool *p = argument;
+    pthread_mutex_lock(&p->mutex);
     for (;;) {
-        while (!r->stop && r->next == r->head) {
-            pthread_cond_wait(&r->filled, &r->mutex);
+        while (!p->stop && p->taken == p->submitted) {
+            pthread_cond_wait(&p->slot_submitted, &p->mutex);
         }
-        if (r->stop) {
+        if (p->stop) {
             break;
         }
-        int64_t number = r->next++;
-        pthread_mutex_unlock(&r->mutex);
-        r->work->run(r->user, slot_at(r, number));
-        pthread_mutex_lock(&r->mutex);
-        r->done[number % r->slots] = true;
-        pthread_cond_signal(&r->finished);
+        int64_t number = p->taken++;
+        pthread_mutex_unlock(&p->mutex);
+        p->callbacks->process_slot(p->user, find_slot(p, number));
+        pthread_mutex_lock(&p->mutex);
+        p->processed[number % p->slot_count] = true;
+        pthread_cond_signal(&p->slot_processed);
     }
-    pthread_mutex_unlock(&r->mutex);
+    pthread_mutex_unlock(&p->mutex);
     return NULL;
 }
 
-static status start_workers(struct ring *r, int workers)
+static status start_workers(struct ordered_pool *p, int workers)
 {
     int failed = 0;
-    while (r->workers < workers && failed == 0) {
-        failed = thread_start(&r->threads[r->workers], work, r);
-        r->workers += failed == 0;
+    while (p->worker_count < workers && failed == 0) {
+        failed = thread_start(&p->threads[p->worker_count], run_worker, p);
+        p->worker_count += failed == 0;
     }
     REQUIRE(failed == 0, STATUS_INTERNAL, "cannot start %d encoding threads: %s", workers,
             strerror(failed));
     return STATUS_OK;
 }
 
-static status fill_ring(struct ring *r, int workers)
+static status start_pool(struct ordered_pool *p, int workers)
 {
-    r->slot = calloc((size_t)r->slots, r->work->slot_bytes);
-    r->done = calloc((size_t)r->slots, sizeof *r->done);
-    r->threads = calloc((size_t)workers, sizeof *r->threads);
-    REQUIRE(r->slot != NULL && r->done != NULL && r->threads != NULL, STATUS_INTERNAL,
+    p->slot_memory = calloc((size_t)p->slot_count, p->callbacks->slot_bytes);
+    p->processed = calloc((size_t)p->slot_count, sizeof *p->processed);
+    p->threads = calloc((size_t)workers, sizeof *p->threads);
+    REQUIRE(p->slot_memory != NULL && p->processed != NULL && p->threads != NULL, STATUS_INTERNAL,
             "out of memory: %d encoding threads", workers);
-    for (; r->opened < r->slots; r->opened++) {
-        TRY(r->work->open != NULL ? r->work->open(slot_at(r, r->opened)) : STATUS_OK);
+    for (; p->opened_slots < p->slot_count; p->opened_slots++) {
+        TRY(p->callbacks->open_slot != NULL ? p->callbacks->open_slot(find_slot(p, p->opened_slots))
+                                            : STATUS_OK);
     }
-    return start_workers(r, workers);
+    return start_workers(p, workers);
 }
 
-status ring_open(const struct ring_work *work, void *user, int workers, struct ring **out)
+status ordered_pool_open(const struct ordered_pool_callbacks *callbacks, void *user, int workers,
+                         struct ordered_pool **out)
 {
     *out = NULL;
     workers = workers > 0 ? workers : cores_allowed();
-    struct ring *r = calloc(1, sizeof *r);
-    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory: encoding threads");
-    r->work = work;
-    r->user = user;
-    r->slots = 2 * workers + 2;
-    pthread_mutex_init(&r->mutex, NULL);
-    pthread_cond_init(&r->filled, NULL);
-    pthread_cond_init(&r->finished, NULL);
-    status result = fill_ring(r, workers);
+    struct ordered_pool *p = calloc(1, sizeof *p);
+    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory: encoding threads");
+    p->callbacks = callbacks;
+    p->user = user;
+    p->slot_count = 2 * workers + 2;
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->slot_submitted, NULL);
+    pthread_cond_init(&p->slot_processed, NULL);
+    status result = start_pool(p, workers);
     if (result != STATUS_OK) {
-        ring_close(&r);
+        ordered_pool_close(&p);
         return result;
     }
-    *out = r;
+    *out = p;
     return STATUS_OK;
 }
 
-void *ring_slot(const struct ring *r)
+void *ordered_pool_get_slot(const struct ordered_pool *p)
 {
-    return slot_at(r, r->head);
+    return find_slot(p, p->submitted);
 }
 
-/* Wait for the oldest slot, empty it, and make it the next free one. */
-static status empty_oldest(struct ring *r)
+/* Waits for the oldest slot and consumes it; the slot is free afterwards. */
+static status consume_oldest(struct ordered_pool *p)
 {
-    bool *done = &r->done[r->tail % r->slots];
-    pthread_mutex_lock(&r->mutex);
+    bool *done = &p->processed[p->consumed % p->slot_count];
+    pthread_mutex_lock(&p->mutex);
     while (!*done) {
-        pthread_cond_wait(&r->finished, &r->mutex);
+        pthread_cond_wait(&p->slot_processed, &p->mutex);
     }
-    pthread_mutex_unlock(&r->mutex);
+    pthread_mutex_unlock(&p->mutex);
     *done = false;
-    return r->work->empty(r->user, slot_at(r, r->tail++));
+    return p->callbacks->consume_slot(p->user, find_slot(p, p->consumed++));
 }
 
-status ring_submit(struct ring *r)
+status ordered_pool_submit(struct ordered_pool *p)
 {
-    pthread_mutex_lock(&r->mutex);
-    r->head++;
-    pthread_cond_signal(&r->filled);
-    pthread_mutex_unlock(&r->mutex);
-    return r->head - r->tail == r->slots ? empty_oldest(r) : STATUS_OK;
+    pthread_mutex_lock(&p->mutex);
+    p->submitted++;
+    pthread_cond_signal(&p->slot_submitted);
+    pthread_mutex_unlock(&p->mutex);
+    return p->submitted - p->consumed == p->slot_count ? consume_oldest(p) : STATUS_OK;
 }
 
-status ring_drain(struct ring *r)
+status ordered_pool_drain(struct ordered_pool *p)
 {
-    while (r->tail < r->head) {
-        TRY(empty_oldest(r));
+    while (p->consumed < p->submitted) {
+        TRY(consume_oldest(p));
     }
     return STATUS_OK;
 }
 
-void ring_close(struct ring **ring)
+void ordered_pool_close(struct ordered_pool **ordered_pool)
 {
-    struct ring *r = *ring;
-    if (r == NULL) {
+    struct ordered_pool *p = *ordered_pool;
+    if (p == NULL) {
         return;
     }
-    *ring = NULL;
-    pthread_mutex_lock(&r->mutex);
-    r->stop = true;
-    pthread_cond_broadcast(&r->filled);
-    pthread_mutex_unlock(&r->mutex);
-    for (int i = 0; i < r->workers; i++) {
-        pthread_join(r->threads[i], NULL);
+    *ordered_pool = NULL;
+    pthread_mutex_lock(&p->mutex);
+    p->stop = true;
+    pthread_cond_broadcast(&p->slot_submitted);
+    pthread_mutex_unlock(&p->mutex);
+    for (int i = 0; i < p->worker_count; i++) {
+        pthread_join(p->threads[i], NULL);
     }
-    pthread_mutex_destroy(&r->mutex);
-    pthread_cond_destroy(&r->filled);
-    pthread_cond_destroy(&r->finished);
-    for (int i = 0; i < r->opened; i++) {
-        r->work->close(slot_at(r, i));
+    pthread_mutex_destroy(&p->mutex);
+    pthread_cond_destroy(&p->slot_submitted);
+    pthread_cond_destroy(&p->slot_processed);
+    for (int i = 0; i < p->opened_slots; i++) {
+        p->callbacks->close_slot(find_slot(p, i));
     }
-    free(r->slot);
-    free(r->done);
-    free(r->threads);
-    free(r);
+    free(p->slot_memory);
+    free(p->processed);
+    free(p->threads);
+    free(p);
 }

@@ -19,32 +19,32 @@ struct random_block random_philox(struct random_block counter, uint32_t key0, ui
     return counter;
 }
 
-static struct random_block block_at(uint64_t key, uint64_t index, uint64_t purpose)
+static struct random_block compute_block(uint64_t key, uint64_t index, uint64_t purpose)
 {
     struct random_block counter = {
         {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)purpose, (uint32_t)(purpose >> 32)}};
     return random_philox(counter, (uint32_t)key, (uint32_t)(key >> 32));
 }
 
-static uint64_t low64(struct random_block block)
+static uint64_t get_low64(struct random_block block)
 {
     return block.word[0] | (uint64_t)block.word[1] << 32;
 }
 
 uint64_t random_key(uint64_t seed, enum random_purpose purpose, uint64_t a, uint64_t b)
 {
-    uint64_t key = low64(block_at(seed, a, (uint64_t)purpose | UINT64_C(1) << 40));
-    return low64(block_at(key, b, (uint64_t)purpose | UINT64_C(2) << 40));
+    uint64_t key = get_low64(compute_block(seed, a, (uint64_t)purpose | UINT64_C(1) << 40));
+    return get_low64(compute_block(key, b, (uint64_t)purpose | UINT64_C(2) << 40));
 }
 
 uint64_t random_u64(uint64_t key, uint64_t index)
 {
-    return low64(block_at(key, index, 0));
+    return get_low64(compute_block(key, index, 0));
 }
 
-uint32_t random_half(uint64_t key, uint64_t index)
+uint32_t random_u16(uint64_t key, uint64_t index)
 {
-    uint32_t word = block_at(key, index / 8, 0).word[index % 8 / 2];
+    uint32_t word = compute_block(key, index / 8, 0).word[index % 8 / 2];
     return index % 2 == 0 ? word & 0xffffu : word >> 16;
 }
 
@@ -55,13 +55,13 @@ uint64_t random_below(uint64_t key, uint64_t index, uint64_t bound)
 
 float random_uniform(uint64_t key, uint64_t index)
 {
-    return (float)(block_at(key, index, 0).word[0] >> 8) * 0x1p-24f;
+    return (float)(compute_block(key, index, 0).word[0] >> 8) * 0x1p-24f;
 }
 
 float random_normal(uint64_t key, uint64_t index)
 {
-    struct random_block block = block_at(key, index, 0);
-    double u = ((double)low64(block) + 0.5) * 0x1p-64;
+    struct random_block block = compute_block(key, index, 0);
+    double u = ((double)get_low64(block) + 0.5) * 0x1p-64;
     double angle = (double)block.word[2] * (2.0 * 3.14159265358979323846 * 0x1p-32);
     return (float)(sqrt(-2.0 * log(u)) * cos(angle));
 }
@@ -77,8 +77,8 @@ uint64_t random_permute(uint64_t key, uint64_t index, uint64_t count)
         uint32_t left = (uint32_t)(index >> half_bits) & mask;
         uint32_t right = (uint32_t)index & mask;
         for (uint64_t round = 0; round < 4; round++) {
-            uint32_t mixed = block_at(key, right, round + 1).word[0] & mask;
-            uint32_t next = left ^ mixed;
+            uint32_t round_output = compute_block(key, right, round + 1).word[0] & mask;
+            uint32_t next = left ^ round_output;
             left = right;
             right = next;
         }

@@ -1,6 +1,7 @@
 #include "base/status.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,10 +15,10 @@ static struct {
 } identity = {.rank = 0, .ranks = 1, .host = ""};
 
 static _Atomic int64_t current_step = -1;
-static _Thread_local struct status_note pending, *diverted;
+static _Thread_local struct status_note pending, *diverted_note;
 
-/* The word in `E-WORD`. */
-static const char *name_of(status code)
+/* Returns the code in `E-CODE`. */
+static const char *get_code_name(status code)
 {
     switch (code) {
     case STATUS_OK:
@@ -65,7 +66,7 @@ void status_identify(int rank, int ranks, const char *host)
     }
 }
 
-void status_at_step(int64_t step)
+void status_set_step(int64_t step)
 {
     atomic_store_explicit(&current_step, step, memory_order_relaxed);
 }
@@ -84,7 +85,7 @@ status status_raise(status code, const char *file, int line, const char *format,
     pending.step = atomic_load_explicit(&current_step, memory_order_relaxed);
     vsnprintf(pending.text, sizeof pending.text, format, arguments);
     va_end(arguments);
-    if (code == STATUS_INTERNAL) { /* ours, not the user's: say where in the source */
+    if (code == STATUS_INTERNAL) { /* a bug of this program: add the source location */
         size_t used = strlen(pending.text);
         snprintf(pending.text + used, sizeof pending.text - used, " (%s:%d)", file, line);
     }
@@ -119,11 +120,11 @@ void status_format(const struct status_note *note, char *line, int bytes)
     }
     char step[32] = "-";
     if (note->step >= 0) {
-        snprintf(step, sizeof step, "%lld", (long long)note->step);
+        snprintf(step, sizeof step, "%" PRId64, note->step);
     }
-    snprintf(line, (size_t)bytes, "E-%s rank %d host %s step %s: %s", name_of(note->code),
+    snprintf(line, (size_t)bytes, "E-%s rank %d host %s step %s: %s", get_code_name(note->code),
              identity.rank, identity.host, step, note->text);
-    for (char *c = line; *c != '\0'; c++) { /* one error is one line, whatever a file name holds */
+    for (char *c = line; *c != '\0'; c++) { /* one line, even if a file name contains a line feed */
         if (*c == '\n' || *c == '\r') {
             *c = ' ';
         }
@@ -135,8 +136,8 @@ bool status_print(void)
     if (pending.code == STATUS_OK) {
         return false;
     }
-    if (diverted != NULL) {
-        status_take(diverted);
+    if (diverted_note != NULL) {
+        status_take(diverted_note);
         return true;
     }
     char line[STATUS_TEXT_BYTES + 256];
@@ -149,7 +150,7 @@ bool status_print(void)
 
 void status_divert(struct status_note *note)
 {
-    diverted = note;
+    diverted_note = note;
 }
 
 void status_clear(void)

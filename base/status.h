@@ -1,10 +1,11 @@
-/* What a function that can fail returns, and how its reason reaches the user exactly once.
+/* Error handling: every function that can fail returns a status, and each error is printed once.
  *
- * A status is also the program's exit code (docs/exit-codes.md; sysexits.h where one fits).
- * Whoever meets an error raises it: the reason is kept as this thread's pending note, the first
- * one wins, and every caller above passes the status on (TRY). Nobody prints on the way. The one
- * place that ends the work prints the note: main for a single process, comm_agree or comm_abort
- * for several ranks, so that an error that all ranks meet is told once. */
+ * A status is also an exit code of the program (docs/reference/exit_codes.md; from sysexits.h where
+ * possible). The function that detects an error raises it (RAISE, REQUIRE). The reason is stored as
+ * the pending note of the thread. If a note is pending already, the first one is kept. Callers
+ * return the status (TRY) and print nothing. The function that ends the work prints the note: main
+ * in a single process, comm_agree or comm_abort with several ranks. An error on all ranks is
+ * therefore printed once. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,80 +14,81 @@
 typedef enum status {
     STATUS_OK = 0,
     STATUS_USAGE = 64,       /* wrong command line */
-    STATUS_DATA = 65,        /* bad input data: file, place and reason are named */
+    STATUS_DATA = 65,        /* bad input data; the message names file, position and reason */
     STATUS_NO_INPUT = 66,    /* an input does not exist */
-    STATUS_UNAVAILABLE = 69, /* not in this build or not on this machine */
-    STATUS_INTERNAL = 70,    /* an internal error: a bug, or memory ran out */
-    STATUS_LOST = 71,        /* another rank or its host is lost */
-    STATUS_CREATE = 73,      /* an output cannot be created, or another job holds the run folder */
-    STATUS_WRITE = 74,       /* writing failed: disk full, input/output error */
-    STATUS_STOPPED = 75,     /* stopped on request after saving */
-    STATUS_HANG = 76,        /* a rank stopped answering */
+    STATUS_UNAVAILABLE = 69, /* not available in this build or on this machine */
+    STATUS_INTERNAL = 70,    /* an internal error: a bug, or out of memory */
+    STATUS_LOST = 71,        /* another rank or its host was lost */
+    STATUS_CREATE = 73,      /* cannot create an output, or another job uses the run folder */
+    STATUS_WRITE = 74,       /* writing failed: disk full, I/O error */
+    STATUS_STOPPED = 75,     /* stopped on request, after a checkpoint was saved */
+    STATUS_HANG = 76,        /* a rank stopped responding */
     STATUS_PERMISSION = 77,  /* no permission */
-    STATUS_RECIPE = 78,      /* wrong recipe */
-    STATUS_NOT_FINITE = 79,  /* a loss or gradient that is not finite */
-    STATUS_CHECKPOINT = 80,  /* checkpoints exist and none is usable */
-    STATUS_DIVERGED = 81,    /* replicas that must be equal differ */
+    STATUS_RECIPE = 78,      /* invalid recipe */
+    STATUS_NOT_FINITE = 79,  /* a loss or gradient is not finite */
+    STATUS_CHECKPOINT = 80,  /* checkpoints exist, but none is usable */
+    STATUS_DIVERGED = 81,    /* replicas differ that must be equal */
 } status;
 
 #define STATUS_TEXT_BYTES 2048
 
-/* A pending error, to be carried from a worker thread to the thread that ends the work. */
+/* The reason of an error. A worker thread passes it to the thread that ends the work. */
 struct status_note {
     status code;
-    int64_t step; /* -1: outside of a step */
+    int64_t step; /* training step; -1: outside of a step */
     char text[STATUS_TEXT_BYTES];
 };
 
-/* status_identify - who speaks in this process's error lines.
+/* status_identify - set the rank and host that error lines of this process contain.
  *
  * Units     rank 0..ranks-1; host may be NULL for this machine's name */
 void status_identify(int rank, int ranks, const char *host);
 
-/* status_at_step - the step named in error lines from now on; -1 for none. */
-void status_at_step(int64_t step);
+/* status_set_step - set the step that later error lines contain; -1: none. */
+void status_set_step(int64_t step);
 
-/* status_raise - note the reason of an error for this thread, unless one is pending already.
+/* status_raise - store the reason of an error as the pending note of this thread, unless one is
+ * pending. Use the macros below instead of calling it.
  *
- * Errors    returns code, always; STATUS_INTERNAL in place of STATUS_OK */
+ * Errors    always returns code, or STATUS_INTERNAL if code is STATUS_OK */
 status status_raise(status code, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* status_take - move this thread's pending note to *note (code STATUS_OK where there is none). */
+/* status_take - move the pending note of this thread to *note; code STATUS_OK if there is none. */
 void status_take(struct status_note *note);
 
-/* status_restore - make *note this thread's pending note, unless one is pending already.
+/* status_restore - make *note the pending note of this thread, unless one is pending.
  *
  * Errors    returns note->code */
 status status_restore(const struct status_note *note);
 
-/* status_pending - this thread's pending note; code STATUS_OK where there is none. */
+/* status_pending - return the pending note of this thread; code is STATUS_OK if there is none. */
 const struct status_note *status_pending(void);
 
-/* status_format - the line that a user sees: `E-CODE rank R host H step S: reason`.
+/* status_format - write the line that a user sees: `E-CODE rank R host H step S: reason`.
  *
- * Memory    line[bytes] is always terminated */
+ * Memory    line[bytes] always ends with a NUL */
 void status_format(const struct status_note *note, char *line, int bytes);
 
-/* status_print - write this thread's pending note to standard error as one line and forget it.
- *
- * Errors    returns whether there was one */
+/* status_print - print the pending note of this thread to standard error as one line, and clear it.
+ * Returns whether a note was pending. */
 bool status_print(void);
 
-/* status_divert - from now on status_print of this thread moves the note to *note and prints nothing; NULL: it prints.
- */
+/* status_divert - let status_print of this thread move the note to *note instead of printing it;
+ * NULL restores printing. */
 void status_divert(struct status_note *note);
 
-/* status_clear - forget this thread's pending note: the error was handled. */
+/* status_clear - clear the pending note of this thread, because the error was handled. */
 void status_clear(void);
 
-/* status_from_errno - the status for a failed system call on a file.
+/* status_from_errno - return the status for a failed system call on a file.
  *
- * ENOENT is fallback_missing (66 for inputs, 73 for outputs); EACCES, EPERM and EROFS are 77;
- * ENOSPC, EDQUOT and EIO are 74; anything else is `otherwise`. */
+ * ENOENT and ENOTDIR give fallback_missing (66 for inputs, 73 for outputs). EACCES, EPERM and EROFS
+ * give 77. ENOSPC, EDQUOT and EIO give 74. All other values give `otherwise`. */
 status status_from_errno(int error, status fallback_missing, status otherwise);
 
-/* What was raised is never STATUS_OK: said to the compiler, so that it knows which outputs are set. */
+/* status_raised - return code, and declare to the compiler that it is not STATUS_OK. The compiler
+ * then sees which outputs are set. */
 static inline status status_raised(status code)
 {
     if (code == STATUS_OK) {
@@ -95,8 +97,10 @@ static inline status status_raised(status code)
     return code;
 }
 
+/* RAISE - raise an error with a printf-style reason and return its status. */
 #define RAISE(code, ...) return status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__))
 
+/* REQUIRE - raise an error and return its status, unless the condition holds. */
 #define REQUIRE(condition, code, ...)                                                              \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -104,6 +108,7 @@ static inline status status_raised(status code)
         }                                                                                          \
     } while (0)
 
+/* TRY - return the status of a call from the current function, unless it is STATUS_OK. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         status try_status = (call);                                                                \
@@ -112,7 +117,8 @@ static inline status status_raised(status code)
         }                                                                                          \
     } while (0)
 
-/* Where something is held: result = call; on failure go to the clean-up at label. */
+/* TRY_GOTO - store the status of a call in result, and go to the clean-up at label if it failed.
+ * Use it in functions that must release something. */
 #define TRY_GOTO(result, label, call)                                                              \
     do {                                                                                           \
         (result) = (call);                                                                         \
@@ -121,6 +127,7 @@ static inline status status_raised(status code)
         }                                                                                          \
     } while (0)
 
+/* REQUIRE_GOTO - as REQUIRE, but store the status in result and go to label. */
 #define REQUIRE_GOTO(result, label, condition, code, ...)                                          \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -129,7 +136,7 @@ static inline status status_raised(status code)
         }                                                                                          \
     } while (0)
 
-/* In clean-up: run call whatever happened before, keep the first failure. */
+/* KEEP_FIRST - run a call in clean-up code, also after a failure; keep the first failure. */
 #define KEEP_FIRST(result, call)                                                                   \
     do {                                                                                           \
         status keep_status = (call);                                                               \

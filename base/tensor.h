@@ -1,7 +1,7 @@
-/* Views of matrices that own nothing, and the two storage types.
+/* Matrix views, which do not own their memory, and the two storage types.
  *
- * Everything that the kernels touch is a matrix of rows: [N, C] activations, [M, K] weights,
- * [1, C] vectors. Letters used in all files: B batch, T tokens of a sequence, N = B T rows,
+ * All operands of the kernels are matrices of rows: activations [N, C], weights [M, K], vectors
+ * [1, C]. All files use the same letters for shapes: B batch, T tokens of a sequence, N = B T rows,
  * C width, H heads, G key-value heads, D head width, F inner width, V vocabulary, L layers. */
 #pragma once
 
@@ -22,27 +22,31 @@ struct tensor {
     int64_t stride; /* elements from one row to the next; >= columns */
 };
 
+/* dtype_bytes - return the size of one element. */
 static inline size_t dtype_bytes(enum dtype dtype)
 {
     return dtype == DTYPE_F32 ? 4 : 2;
 }
 
+/* dtype_name - return "fp32" or "bf16". */
 static inline const char *dtype_name(enum dtype dtype)
 {
     return dtype == DTYPE_F32 ? "fp32" : "bf16";
 }
 
+/* tensor_view - return a view of contiguous rows. */
 static inline struct tensor tensor_view(void *data, enum dtype dtype, int64_t rows, int64_t columns)
 {
     return (struct tensor){data, dtype, rows, columns, columns};
 }
 
+/* tensor_absent - return a view without data. */
 static inline struct tensor tensor_absent(void)
 {
     return (struct tensor){0};
 }
 
-/* tensor_rows - rows [first, first + count) of t, sharing its memory. */
+/* tensor_rows - return a view of rows [first, first + count) of t. */
 static inline struct tensor tensor_rows(struct tensor t, int64_t first, int64_t count)
 {
     if (t.data != NULL) {
@@ -52,7 +56,7 @@ static inline struct tensor tensor_rows(struct tensor t, int64_t first, int64_t 
     return t;
 }
 
-/* tensor_columns - columns [first, first + count) of t, sharing its memory. */
+/* tensor_columns - return a view of columns [first, first + count) of t. */
 static inline struct tensor tensor_columns(struct tensor t, int64_t first, int64_t count)
 {
     if (t.data != NULL) {
@@ -62,6 +66,7 @@ static inline struct tensor tensor_columns(struct tensor t, int64_t first, int64
     return t;
 }
 
+/* bf16_to_f32 - convert to f32, without rounding. */
 static inline float bf16_to_f32(bf16 x)
 {
     uint32_t bits = (uint32_t)x << 16;
@@ -70,7 +75,7 @@ static inline float bf16_to_f32(bf16 x)
     return y;
 }
 
-/* f32_to_bf16 - round to nearest even; NaN stays NaN. */
+/* f32_to_bf16 - round to nearest, ties to even. NaN stays NaN. */
 static inline bf16 f32_to_bf16(float x)
 {
     uint32_t bits;
@@ -81,12 +86,15 @@ static inline bf16 f32_to_bf16(float x)
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* f32_to_bf16_drawn - round up or down by 16 bits that were drawn: over all of them x is the mean, subnormal numbers
- * included, and what bf16 holds stays. Beyond the largest finite number there is no mean to keep: as to nearest. */
-static inline bf16 f32_to_bf16_drawn(float x, uint32_t half)
+/* f32_to_bf16_stochastic - round up or down, as decided by 16 random bits.
+ *
+ * Numerics  the mean over all values of random_bits is x, also for subnormal numbers. Values that
+ *           bf16 represents exactly do not change. Values beyond the largest finite bf16 number,
+ *           and NaN, are rounded to nearest. */
+static inline bf16 f32_to_bf16_stochastic(float x, uint32_t random_bits)
 {
     const uint32_t largest = 0x7f7f0000u;
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    return (bits & 0x7fffffffu) >= largest ? f32_to_bf16(x) : (bf16)((bits + half) >> 16);
+    return (bits & 0x7fffffffu) >= largest ? f32_to_bf16(x) : (bf16)((bits + random_bits) >> 16);
 }

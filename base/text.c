@@ -10,7 +10,7 @@
 
 enum { WORD_MAX = 63 };
 
-/* What is quoted in a reason: not more than a line's worth. */
+/* Format and arguments that quote at most 40 characters of a text. */
 #define QUOTED "'%.40s%s'"
 #define QUOTE(text) (text), strlen(text) > 40 ? "..." : ""
 
@@ -22,9 +22,9 @@ static size_t skip_digits(const char *text, size_t from)
     return from;
 }
 
-/* number_shape - [-]digits[.digits][e[+-]digits] over the whole text; *digits is set to the length of
- * the integer part. */
-static bool number_shape(const char *text, size_t *digits)
+/* Returns whether the whole text has the form [-]digits[.digits][e[+-]digits], and sets *digits to
+ * the length of its integer part. */
+static bool is_number(const char *text, size_t *digits)
 {
     size_t first = text[0] == '-' ? 1 : 0;
     size_t end = skip_digits(text, first);
@@ -49,13 +49,13 @@ static bool number_shape(const char *text, size_t *digits)
     return text[end] == '\0';
 }
 
-static bool leading_zero(const char *text, size_t digits)
+static bool has_leading_zero(const char *text, size_t digits)
 {
     return digits > 1 && text[text[0] == '-' ? 1 : 0] == '0';
 }
 
-/* Says what to write instead where that can be known: 1e3, 1000.0, 010, 1_000, 1,000, +5. */
-static void explain_integer(const char *text, char *reason)
+/* Writes the reason. It includes the correct spelling for 1e3, 1000.0, 010, 1_000, 1,000 and +5. */
+static void explain_bad_integer(const char *text, char *reason)
 {
     char plain[WORD_MAX + 1];
     size_t used = 0;
@@ -69,7 +69,7 @@ static void explain_integer(const char *text, char *reason)
     }
     plain[used] = '\0';
     size_t digits;
-    double value = number_shape(plain, &digits) ? strtod(plain, NULL) : NAN;
+    double value = is_number(plain, &digits) ? strtod(plain, NULL) : NAN;
     bool whole = fabs(value) < 9e15 && value == floor(value);
     if (whole && (!separated || strpbrk(plain, ".eE") == NULL)) {
         snprintf(reason, TEXT_REASON_BYTES, QUOTED " is not a plain integer, write %.0f",
@@ -83,8 +83,8 @@ bool text_to_integer(const char *text, int64_t *out, char *reason)
 {
     size_t first = text[0] == '-' ? 1 : 0;
     size_t end = skip_digits(text, first);
-    if (end == first || text[end] != '\0' || leading_zero(text, end - first)) {
-        explain_integer(text, reason);
+    if (end == first || text[end] != '\0' || has_leading_zero(text, end - first)) {
+        explain_bad_integer(text, reason);
         return false;
     }
     errno = 0;
@@ -100,12 +100,12 @@ bool text_to_integer(const char *text, int64_t *out, char *reason)
 bool text_to_number(const char *text, double *out, char *reason)
 {
     size_t digits;
-    if (!number_shape(text, &digits)) {
+    if (!is_number(text, &digits)) {
         snprintf(reason, TEXT_REASON_BYTES, QUOTED " is not a number", QUOTE(text));
         return false;
     }
     double value = strtod(text, NULL);
-    if (leading_zero(text, digits)) {
+    if (has_leading_zero(text, digits)) {
         char plain[TEXT_NUMBER_BYTES];
         snprintf(reason, TEXT_REASON_BYTES, QUOTED " begins with a zero, write %s", QUOTE(text),
                  text_from_number(value, plain));
@@ -138,19 +138,19 @@ char *text_from_number(double value, char *out)
     bool whole = memchr(out, '.', mantissa) == NULL && memchr(out, 'n', mantissa) == NULL;
     if (!plain && fabs(value) >= 1 && fabs(value) < 1e15) {
         snprintf(out, TEXT_NUMBER_BYTES, "%.1f", value);
-    } else if (whole) { /* YAML 1.1 takes 1e-08 for a text: it wants the point */
+    } else if (whole) { /* YAML 1.1 reads 1e-08 as a string; it requires the point */
         memmove(out + mantissa + 2, out + mantissa, strlen(out + mantissa) + 1);
         memcpy(out + mantissa, ".0", 2);
     }
     return out;
 }
 
-static char folded(char c)
+static char fold_char(char c)
 {
     return c == '-' ? '_' : (char)tolower((unsigned char)c);
 }
 
-static int least(int a, int b)
+static int minimum(int a, int b)
 {
     return a < b ? a : b;
 }
@@ -169,12 +169,12 @@ int text_distance(const char *a, const char *b)
                 cost[i][j] = (int)(i + j);
                 continue;
             }
-            int change = folded(a[i - 1]) != folded(b[j - 1]);
+            int change = fold_char(a[i - 1]) != fold_char(b[j - 1]);
             cost[i][j] =
-                least(cost[i - 1][j - 1] + change, least(cost[i - 1][j], cost[i][j - 1]) + 1);
-            if (i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
-                folded(a[i - 2]) == folded(b[j - 1])) {
-                cost[i][j] = least(cost[i][j], cost[i - 2][j - 2] + 1);
+                minimum(cost[i - 1][j - 1] + change, minimum(cost[i - 1][j], cost[i][j - 1]) + 1);
+            if (i > 1 && j > 1 && fold_char(a[i - 1]) == fold_char(b[j - 2]) &&
+                fold_char(a[i - 2]) == fold_char(b[j - 1])) {
+                cost[i][j] = minimum(cost[i][j], cost[i - 2][j - 2] + 1);
             }
         }
     }

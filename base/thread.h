@@ -1,7 +1,8 @@
-/* Threads beside the main one, which alone handles signals (trainer/stop.h): theirs are all blocked. */
+/* Worker threads. They block all signals; only the main thread handles signals
+ * (trainer/train/stop_signal.h). */
 #pragma once
 
 #include <pthread.h>
 
-/* thread_start - pthread_create with every signal blocked in the new thread; 0, or an errno. */
+/* thread_start - create a thread that blocks every signal. Returns 0 or an errno value. */
 int thread_start(pthread_t *thread, void *(*run)(void *), void *user);

@@ -3,17 +3,17 @@
 #include "base/clock.h"
 #include "comm/comm_impl.h"
 
-#define SPIN_SECONDS 20e-6   /* a peer that runs on its own core answers within this */
-#define YIELD_SECONDS 300e-6 /* one that shares ours needs the core */
+#define SPIN_SECONDS 20e-6   /* a peer on its own core answers within this time */
+#define YIELD_SECONDS 300e-6 /* a peer that shares our core needs it */
 #define FIRST_SLEEP_SECONDS 20e-6
-#define TURN_SECONDS 1.0
+#define MAX_COUNTED_SECONDS 1.0
 
-struct patience patience_begin(void)
+struct backoff backoff_begin(void)
 {
-    return (struct patience){.last = clock_seconds(), .sleep_seconds = FIRST_SLEEP_SECONDS};
+    return (struct backoff){.last_seconds = clock_seconds(), .sleep_seconds = FIRST_SLEEP_SECONDS};
 }
 
-static void relax(void)
+static void pause_cpu(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -22,19 +22,21 @@ static void relax(void)
 #endif
 }
 
-void patience_turn(struct patience *patience, double longest_seconds)
+void backoff_wait(struct backoff *backoff, double max_sleep_seconds)
 {
     double now = clock_seconds();
-    double turn = now - patience->last;
-    patience->used_seconds += turn < TURN_SECONDS ? turn : TURN_SECONDS;
-    patience->last = now;
-    if (patience->used_seconds < SPIN_SECONDS) {
-        relax();
-    } else if (patience->used_seconds < YIELD_SECONDS) {
+    double elapsed_seconds = now - backoff->last_seconds;
+    backoff->waited_seconds +=
+        elapsed_seconds < MAX_COUNTED_SECONDS ? elapsed_seconds : MAX_COUNTED_SECONDS;
+    backoff->last_seconds = now;
+    if (backoff->waited_seconds < SPIN_SECONDS) {
+        pause_cpu();
+    } else if (backoff->waited_seconds < YIELD_SECONDS) {
         sched_yield();
     } else {
-        clock_sleep(patience->sleep_seconds);
-        double longer = 1.5 * patience->sleep_seconds;
-        patience->sleep_seconds = longer < longest_seconds ? longer : longest_seconds;
+        clock_sleep(backoff->sleep_seconds);
+        double next_seconds = 1.5 * backoff->sleep_seconds;
+        backoff->sleep_seconds =
+            next_seconds < max_sleep_seconds ? next_seconds : max_sleep_seconds;
     }
 }

@@ -1,140 +1,145 @@
 #include "comm/bucket.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/partition.h"
 
-#define SHARE_ELEMENTS 32 /* shares are whole cache lines, of f32 and of bf16 */
+#define SHARD_UNIT_ELEMS 32 /* shards are whole cache lines, in f32 and in bf16 */
 #define SLOTS 2
 
 struct segment {
     int64_t first, count;
     int first_bucket, buckets;
-    float *memory; /* its own, or its slot */
-    int slot;      /* -1: it does not pass */
+    float *gradients; /* resident memory or a slot */
+    int slot;         /* -1: not transient */
 };
 
 struct bucket {
     struct range range;
     int segment;
-    float *sums; /* of this rank's share, where the segment passes */
+    float *sums; /* accumulator of this rank's shard, if it has one */
     struct comm_request *request, *gather;
-    bool narrow; /* its sum is on its way as bf16 */
+    bool in_bf16; /* the reduction in flight is in bf16 */
 };
 
-/* What was written there last: a segment, in a round; -1: nothing. */
+/* The segment and micro-batch that use a slot of transient segments; -1: none. */
 struct slot {
     int segment;
-    int64_t round;
+    int64_t micro_batch;
 };
 
 struct bucket_set {
     struct comm *comm;
     bool scatter;
-    int64_t rounds, round, ordered;
-    int64_t unit; /* of shares */
+    int64_t micro_batches, micro_batch, deterministic_order;
+    int64_t shard_unit; /* unit of shards, in elements */
     int64_t count;
     struct segment *segments;
     int segment_count;
     struct bucket *buckets;
     int bucket_count;
-    float *memory; /* of the segments that do not pass */
-    int64_t memory_elems;
+    float *resident; /* gradients of the segments that are not transient */
+    int64_t resident_elems;
     struct device *device; /* NULL: the host */
     struct stream *stream;
-    bucket_add add;
-    bucket_convert convert;
+    bucket_add_fn add;
+    bucket_cast_fn cast;
     void *user;
-    bf16 *
-        narrow; /* what travels: as memory and then the slots, but bf16; NULL: they do themselves */
+    /* send buffer, laid out as resident and then slots; NULL: no bf16 transport */
+    bf16 *bf16_data;
     int64_t sums_elems;
-    float *slots, *sums; /* NULL where nothing passes */
+    float *slots, *sums; /* NULL without transient segments; sums also with deterministic_order */
     struct slot slot[SLOTS];
-    struct range *ranges, *places; /* [ranks] */
-    int64_t *lent; /* [buckets][ranks] of each rank's share, from the first of its memory or sums */
-    int next;      /* the bucket that starts next, from the last one down; -1: all have started */
-    int64_t final; /* everything from this element on is final */
+    struct range *ranges, *source_ranges; /* [ranks] */
+    /* [buckets][ranks]: where a rank's shard is in its resident memory or its sums, for the
+     * gather */
+    int64_t *source_offsets;
+    /* the bucket that is reduced next, from the last one down; -1: none */
+    int next_bucket;
+    /* all gradients from this element on are final */
+    int64_t final_from;
 };
 
-/* ---- the cut ---- */
+/* ---- layout ---- */
 
-static int64_t unit_of(const struct bucket_options *o)
+static int64_t get_shard_unit(const struct bucket_options *o)
 {
-    return o->ordered > 0 ? BUCKET_BLOCK : SHARE_ELEMENTS;
+    return o->deterministic_order > 0 ? BUCKET_BLOCK : SHARD_UNIT_ELEMS;
 }
 
-static struct range share_of(struct range bucket, int64_t unit, int ranks, int rank)
+static struct range get_shard(struct range bucket, int64_t shard_unit, int ranks, int rank)
 {
-    struct range share = partition_share(bucket.count, unit, ranks, rank);
-    share.first += bucket.first;
-    return share;
+    struct range shard = partition_shard(bucket.count, shard_unit, ranks, rank);
+    shard.first += bucket.first;
+    return shard;
 }
 
-static int64_t buckets_of(int64_t count, int64_t bucket_elems)
+static int64_t count_buckets(int64_t count, int64_t bucket_elems)
 {
     return (count + bucket_elems - 1) / bucket_elems;
 }
 
-/* Buckets of a segment are as equal as whole units allow. */
-static struct range bucket_of(int64_t first, int64_t count, const struct bucket_options *o,
-                              int index)
+/* The buckets of a segment are as equal as whole units allow. */
+static struct range get_bucket_range(int64_t first, int64_t count, const struct bucket_options *o,
+                                     int index)
 {
-    struct range range =
-        partition_share(count, unit_of(o), (int)buckets_of(count, o->bucket_elems), index);
+    struct range range = partition_shard(count, get_shard_unit(o),
+                                         (int)count_buckets(count, o->bucket_elems), index);
     range.first += first;
     return range;
 }
 
 struct sizes {
-    int64_t resident, largest, buckets;
-    int64_t owned, sums; /* elements of this rank's shares; of these, kept beside the gradients */
+    int64_t resident_elems, largest, buckets;
+    int64_t owned, sums; /* elements of this rank's shards, and those with a separate accumulator */
 };
 
-static struct sizes sizes_of(const struct bucket_options *o, int ranks, int rank)
+static struct sizes compute_sizes(const struct bucket_options *o, int ranks, int rank)
 {
     struct sizes sizes = {0};
     for (int s = 0; s < o->segment_count; s++) {
         const struct bucket_segment *segment = &o->segments[s];
-        int buckets = (int)buckets_of(segment->count, o->bucket_elems);
+        int buckets = (int)count_buckets(segment->count, o->bucket_elems);
         sizes.buckets += buckets;
         int64_t owned = 0;
         for (int i = 0; i < buckets; i++) {
-            struct range bucket = bucket_of(0, segment->count, o, i);
-            owned += share_of(bucket, unit_of(o), ranks, rank).count;
+            struct range bucket = get_bucket_range(0, segment->count, o, i);
+            owned += get_shard(bucket, get_shard_unit(o), ranks, rank).count;
         }
         sizes.owned += owned;
-        sizes.sums += segment->passing || o->ordered > 0 ? owned : 0;
-        sizes.resident += segment->passing ? 0 : segment->count;
+        sizes.sums += segment->transient || o->deterministic_order > 0 ? owned : 0;
+        sizes.resident_elems += segment->transient ? 0 : segment->count;
         sizes.largest =
-            segment->passing && segment->count > sizes.largest ? segment->count : sizes.largest;
+            segment->transient && segment->count > sizes.largest ? segment->count : sizes.largest;
     }
     return sizes;
 }
 
-static bool is_narrow(const struct bucket_options *o, int ranks)
+static bool uses_bf16(const struct bucket_options *o, int ranks)
 {
-    return o->narrow && ranks > 1;
+    return o->bf16_transport && ranks > 1;
 }
 
 void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
                          int64_t *own)
 {
-    struct sizes sizes = sizes_of(options, ranks, rank);
-    *shared = (sizes.resident + SLOTS * sizes.largest) *
-              (int64_t)(sizeof(float) + (is_narrow(options, ranks) ? sizeof(bf16) : 0));
+    struct sizes sizes = compute_sizes(options, ranks, rank);
+    *shared = (sizes.resident_elems + SLOTS * sizes.largest) *
+              (int64_t)(sizeof(float) + (uses_bf16(options, ranks) ? sizeof(bf16) : 0));
     *own = sizes.sums * (int64_t)sizeof(float);
 }
 
 int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank)
 {
-    return sizes_of(options, ranks, rank).owned;
+    return compute_sizes(options, ranks, rank).owned;
 }
 
-/* ---- making ---- */
+/* ---- creation and destruction ---- */
 
-/* Device memory where the collectives' is; else NULL. */
-static struct device *away(const struct bucket_set *set)
+/* The device, if its memory is not host memory; else NULL. */
+static struct device *get_accelerator(const struct bucket_set *set)
 {
     return set->device != NULL && !device_is_host(set->device) ? set->device : NULL;
 }
@@ -143,7 +148,7 @@ static status allocate_sums(struct bucket_set *set, int64_t elements)
 {
     set->sums_elems = elements;
     size_t bytes = (size_t)elements * sizeof *set->sums;
-    if (away(set) != NULL) {
+    if (get_accelerator(set) != NULL) {
         return device_allocate(set->device, bytes, "the sums of gradients", (void **)&set->sums);
     }
     return comm_allocate(set->comm, bytes, (void **)&set->sums);
@@ -151,117 +156,122 @@ static status allocate_sums(struct bucket_set *set, int64_t elements)
 
 static status release_sums(struct bucket_set *set)
 {
-    if (away(set) == NULL) {
+    if (get_accelerator(set) == NULL) {
         return comm_free(set->comm, set->sums);
     }
     device_release(set->device, set->sums, (size_t)set->sums_elems * sizeof *set->sums);
     return STATUS_OK;
 }
 
-static status allocate(struct bucket_set *set, const struct bucket_options *o)
+static status allocate_memory(struct bucket_set *set, const struct bucket_options *o)
 {
-    struct sizes sizes = sizes_of(o, comm_size(o->comm), 0); /* no rank's shares are larger */
+    /* rank 0 has the largest shards */
+    struct sizes sizes = compute_sizes(o, comm_size(o->comm), 0);
     size_t ranks = (size_t)comm_size(o->comm);
     set->segments = calloc((size_t)o->segment_count + 1, sizeof *set->segments);
     set->buckets = calloc((size_t)sizes.buckets + 1, sizeof *set->buckets);
     set->ranges = calloc(ranks, sizeof *set->ranges);
-    set->places = calloc(ranks, sizeof *set->places);
-    set->lent = calloc(((size_t)sizes.buckets + 1) * ranks, sizeof *set->lent);
+    set->source_ranges = calloc(ranks, sizeof *set->source_ranges);
+    set->source_offsets = calloc(((size_t)sizes.buckets + 1) * ranks, sizeof *set->source_offsets);
     REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL &&
-                set->places != NULL && set->lent != NULL,
-            STATUS_INTERNAL, "out of memory: %lld buckets", (long long)sizes.buckets);
-    set->memory_elems = sizes.resident;
-    TRY(comm_allocate(o->comm, (size_t)sizes.resident * sizeof(float), (void **)&set->memory));
+                set->source_ranges != NULL && set->source_offsets != NULL,
+            STATUS_INTERNAL, "out of memory: %" PRId64 " buckets", sizes.buckets);
+    set->resident_elems = sizes.resident_elems;
+    TRY(comm_allocate(o->comm, (size_t)sizes.resident_elems * sizeof(float),
+                      (void **)&set->resident));
     if (sizes.largest > 0) {
         TRY(comm_allocate(o->comm, (size_t)(SLOTS * sizes.largest) * sizeof(float),
                           (void **)&set->slots));
     }
-    if (is_narrow(o, comm_size(o->comm))) {
-        size_t elements = (size_t)(sizes.resident + SLOTS * sizes.largest);
-        TRY(comm_allocate(o->comm, elements * sizeof(bf16), (void **)&set->narrow));
+    if (uses_bf16(o, comm_size(o->comm))) {
+        size_t elements = (size_t)(sizes.resident_elems + SLOTS * sizes.largest);
+        TRY(comm_allocate(o->comm, elements * sizeof(bf16), (void **)&set->bf16_data));
     }
     return sizes.sums > 0 ? allocate_sums(set, sizes.sums) : STATUS_OK;
 }
 
-/* Sums that are kept beside the gradients lie one after the other, on each rank its own; so does what is lent. */
-static void lay_out_rank(struct bucket_set *set, int rank)
+/* Separate accumulators follow each other, on each rank in the same order. Their offsets are also
+ * the source offsets of the gather. */
+static void assign_rank_offsets(struct bucket_set *set, int rank)
 {
-    int64_t beside = 0;
+    int64_t sums_offset = 0;
     for (int i = 0; i < set->bucket_count; i++) {
         struct bucket *b = &set->buckets[i];
         const struct segment *segment = &set->segments[b->segment];
-        struct range share = share_of(b->range, set->unit, comm_size(set->comm), rank);
-        int64_t resident = segment->memory - set->memory + share.first - segment->first;
-        set->lent[i * comm_size(set->comm) + rank] = segment->slot >= 0 ? beside : resident;
+        struct range shard = get_shard(b->range, set->shard_unit, comm_size(set->comm), rank);
+        int64_t resident_offset = segment->gradients - set->resident + shard.first - segment->first;
+        set->source_offsets[i * comm_size(set->comm) + rank] =
+            segment->slot >= 0 ? sums_offset : resident_offset;
         if (rank == comm_rank(set->comm)) {
-            b->sums = set->sums + beside;
+            b->sums = set->sums + sums_offset;
         }
-        beside += segment->slot >= 0 || set->ordered > 0 ? share.count : 0;
+        sums_offset += segment->slot >= 0 || set->deterministic_order > 0 ? shard.count : 0;
     }
 }
 
-static void lay_out(struct bucket_set *set, const struct bucket_options *o)
+static void lay_out_buckets(struct bucket_set *set, const struct bucket_options *o)
 {
-    int64_t largest = sizes_of(o, 1, 0).largest, resident = 0;
-    int passing = 0;
+    int64_t largest = compute_sizes(o, 1, 0).largest, resident_offset = 0;
+    int transient_count = 0;
     for (int s = 0; s < o->segment_count; s++) {
         struct segment *segment = &set->segments[set->segment_count++];
         *segment =
             (struct segment){.first = set->count,
                              .count = o->segments[s].count,
                              .first_bucket = set->bucket_count,
-                             .buckets = (int)buckets_of(o->segments[s].count, o->bucket_elems),
-                             .slot = o->segments[s].passing ? passing++ % SLOTS : -1};
-        segment->memory =
-            segment->slot < 0 ? set->memory + resident : set->slots + segment->slot * largest;
-        resident += segment->slot < 0 ? segment->count : 0;
+                             .buckets = (int)count_buckets(o->segments[s].count, o->bucket_elems),
+                             .slot = o->segments[s].transient ? transient_count++ % SLOTS : -1};
+        segment->gradients = segment->slot < 0 ? set->resident + resident_offset
+                                               : set->slots + segment->slot * largest;
+        resident_offset += segment->slot < 0 ? segment->count : 0;
         set->count += segment->count;
         for (int i = 0; i < segment->buckets; i++) {
             struct bucket *bucket = &set->buckets[set->bucket_count++];
             bucket->segment = s;
-            bucket->range = bucket_of(segment->first, segment->count, o, i);
+            bucket->range = get_bucket_range(segment->first, segment->count, o, i);
         }
     }
     for (int r = 0; r < comm_size(set->comm); r++) {
-        lay_out_rank(set, r);
+        assign_rank_offsets(set, r);
     }
 }
 
-static void rewind_round(struct bucket_set *set)
+static void reset_cursor(struct bucket_set *set)
 {
-    set->next = set->bucket_count - 1;
-    set->final = set->count;
+    set->next_bucket = set->bucket_count - 1;
+    set->final_from = set->count;
 }
 
 status bucket_create(const struct bucket_options *o, struct bucket_set **out)
 {
     *out = NULL;
-    REQUIRE(o->bucket_elems > 0 && o->rounds > 0, STATUS_INTERNAL,
-            "buckets of %lld elements, %lld rounds: both must be positive",
-            (long long)o->bucket_elems, (long long)o->rounds);
-    REQUIRE(!o->narrow || o->ordered == 0, STATUS_INTERNAL, "ordered sums are not narrow");
+    REQUIRE(o->bucket_elems > 0 && o->micro_batches > 0, STATUS_INTERNAL,
+            "buckets of %" PRId64 " elements, %" PRId64 " micro-batches: both must be positive",
+            o->bucket_elems, o->micro_batches);
+    REQUIRE(!o->bf16_transport || o->deterministic_order == 0, STATUS_INTERNAL,
+            "deterministic_order and bf16_transport exclude each other");
     struct bucket_set *set = calloc(1, sizeof *set);
     REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a bucket set");
     *set = (struct bucket_set){.comm = o->comm,
                                .scatter = o->scatter,
-                               .rounds = o->rounds,
-                               .ordered = o->ordered,
-                               .unit = unit_of(o),
+                               .micro_batches = o->micro_batches,
+                               .deterministic_order = o->deterministic_order,
+                               .shard_unit = get_shard_unit(o),
                                .device = o->device,
                                .stream = o->stream,
                                .add = o->add,
-                               .convert = o->convert,
+                               .cast = o->cast,
                                .user = o->user};
-    status result = allocate(set, o);
+    status result = allocate_memory(set, o);
     if (result != STATUS_OK) {
         (void)bucket_destroy(&set);
         return result;
     }
-    lay_out(set, o);
+    lay_out_buckets(set, o);
     for (int i = 0; i < SLOTS; i++) {
         set->slot[i].segment = -1;
     }
-    rewind_round(set);
+    reset_cursor(set);
     *out = set;
     return STATUS_OK;
 }
@@ -276,23 +286,23 @@ status bucket_destroy(struct bucket_set **out)
     for (int i = set->bucket_count - 1; i >= 0; i--) {
         KEEP_FIRST(result, comm_wait(set->comm, &set->buckets[i].request));
     }
-    KEEP_FIRST(result, comm_free(set->comm, set->memory));
+    KEEP_FIRST(result, comm_free(set->comm, set->resident));
     KEEP_FIRST(result, comm_free(set->comm, set->slots));
-    KEEP_FIRST(result, comm_free(set->comm, set->narrow));
+    KEEP_FIRST(result, comm_free(set->comm, set->bf16_data));
     KEEP_FIRST(result, release_sums(set));
     free(set->segments);
     free(set->buckets);
     free(set->ranges);
-    free(set->places);
-    free(set->lent);
+    free(set->source_ranges);
+    free(set->source_offsets);
     free(set);
     *out = NULL;
     return result;
 }
 
-/* ---- places ---- */
+/* ---- access ---- */
 
-static const struct segment *segment_of(const struct bucket_set *set, int64_t element)
+static const struct segment *find_segment(const struct bucket_set *set, int64_t element)
 {
     int low = 0, high = set->segment_count - 1;
     while (low < high) {
@@ -306,14 +316,14 @@ static const struct segment *segment_of(const struct bucket_set *set, int64_t el
     return &set->segments[low];
 }
 
-static float *place_in(const struct segment *segment, int64_t element)
+static float *get_gradient(const struct segment *segment, int64_t element)
 {
-    return segment->memory + (element - segment->first);
+    return segment->gradients + (element - segment->first);
 }
 
-float *bucket_place(const struct bucket_set *set, int64_t element)
+float *bucket_gradient(const struct bucket_set *set, int64_t element)
 {
-    return place_in(segment_of(set, element), element);
+    return get_gradient(find_segment(set, element), element);
 }
 
 int bucket_count(const struct bucket_set *set)
@@ -321,22 +331,22 @@ int bucket_count(const struct bucket_set *set)
     return set->bucket_count;
 }
 
-struct range bucket_share(const struct bucket_set *set, int bucket)
+struct range bucket_shard(const struct bucket_set *set, int bucket)
 {
-    return share_of(set->buckets[bucket].range, set->unit, comm_size(set->comm),
-                    comm_rank(set->comm));
+    return get_shard(set->buckets[bucket].range, set->shard_unit, comm_size(set->comm),
+                     comm_rank(set->comm));
 }
 
-float *bucket_sum(const struct bucket_set *set, int bucket, int64_t element)
+float *bucket_reduced_gradient(const struct bucket_set *set, int bucket, int64_t element)
 {
     const struct bucket *b = &set->buckets[bucket];
     const struct segment *segment = &set->segments[b->segment];
-    bool beside = segment->slot >= 0 || (set->ordered > 0 && set->scatter);
-    return beside ? b->sums + (element - bucket_share(set, bucket).first)
-                  : place_in(segment, element);
+    bool separate = segment->slot >= 0 || (set->deterministic_order > 0 && set->scatter);
+    return separate ? b->sums + (element - bucket_shard(set, bucket).first)
+                    : get_gradient(segment, element);
 }
 
-static status clear(struct bucket_set *set, float *data, int64_t count)
+static status zero_range(struct bucket_set *set, float *data, int64_t count)
 {
     size_t bytes = (size_t)count * sizeof *data;
     if (set->device != NULL) {
@@ -349,23 +359,24 @@ static status clear(struct bucket_set *set, float *data, int64_t count)
 status bucket_clear(struct bucket_set *set)
 {
     TRY(bucket_gather_finish(set));
-    return clear(set, set->memory, set->memory_elems);
+    return zero_range(set, set->resident, set->resident_elems);
 }
 
-/* ---- the sums ---- */
+/* ---- reduction ---- */
 
-/* The shares of all ranks, in the bucket's own elements. */
-static const struct range *shares(struct bucket_set *set, const struct bucket *b)
+/* The shards of all ranks, relative to the start of the bucket. */
+static const struct range *compute_shards(struct bucket_set *set, const struct bucket *b)
 {
     struct range whole = {0, b->range.count};
     for (int r = 0; r < comm_size(set->comm); r++) {
-        set->ranges[r] = share_of(whole, set->unit, comm_size(set->comm), r);
+        set->ranges[r] = get_shard(whole, set->shard_unit, comm_size(set->comm), r);
     }
     return set->ranges;
 }
 
-/* to[count] += from[count], or = in a step's first round. */
-static status join(struct bucket_set *set, float *to, const float *from, int64_t count, bool first)
+/* Adds from[count] to to[count], or copies it in the first micro-batch of a step. */
+static status accumulate(struct bucket_set *set, float *to, const float *from, int64_t count,
+                         bool first)
 {
     if (set->add != NULL) {
         return first ? device_copy(set->device, set->stream, to, from, (size_t)count * sizeof *to)
@@ -377,179 +388,187 @@ static status join(struct bucket_set *set, float *to, const float *from, int64_t
     return STATUS_OK;
 }
 
-/* ---- narrow ---- */
+/* ---- bf16 transport ---- */
 
-/* Where what travels of a bucket lies. */
-static bf16 *narrow_of(const struct bucket_set *set, const struct bucket *b)
+/* The bf16 send buffer of a bucket. */
+static bf16 *get_bf16_data(const struct bucket_set *set, const struct bucket *b)
 {
     const struct segment *segment = &set->segments[b->segment];
-    const float *data = place_in(segment, b->range.first);
-    return set->narrow +
-           (segment->slot >= 0 ? set->memory_elems + (data - set->slots) : data - set->memory);
+    const float *data = get_gradient(segment, b->range.first);
+    return set->bf16_data +
+           (segment->slot >= 0 ? set->resident_elems + (data - set->slots) : data - set->resident);
 }
 
-static status convert_range(const struct bucket_set *set, float *wide, bf16 *narrow, int64_t count,
-                            bool back)
+static status cast_range(const struct bucket_set *set, float *f32_data, bf16 *bf16_data,
+                         int64_t count, bool to_f32)
 {
-    if (set->convert != NULL) {
-        struct tensor f32 = tensor_view(wide, DTYPE_F32, 1, count);
-        struct tensor half = tensor_view(narrow, DTYPE_BF16, 1, count);
+    if (set->cast != NULL) {
+        struct tensor f32_tensor = tensor_view(f32_data, DTYPE_F32, 1, count);
+        struct tensor bf16_tensor = tensor_view(bf16_data, DTYPE_BF16, 1, count);
         return count == 0 ? STATUS_OK
-                          : set->convert(set->user, back ? f32 : half, back ? half : f32);
+                          : set->cast(set->user, to_f32 ? f32_tensor : bf16_tensor,
+                                      to_f32 ? bf16_tensor : f32_tensor);
     }
-    for (int64_t i = 0; i < count && back; i++) {
-        wide[i] = bf16_to_f32(narrow[i]);
+    for (int64_t i = 0; i < count && to_f32; i++) {
+        f32_data[i] = bf16_to_f32(bf16_data[i]);
     }
-    for (int64_t i = 0; i < count && !back; i++) {
-        narrow[i] = f32_to_bf16(wide[i]);
+    for (int64_t i = 0; i < count && !to_f32; i++) {
+        bf16_data[i] = f32_to_bf16(f32_data[i]);
     }
     return STATUS_OK;
 }
 
-static status start_narrow(struct bucket_set *set, struct bucket *b, float *data)
+static status start_bf16_reduction(struct bucket_set *set, struct bucket *b, float *data)
 {
-    bf16 *narrow = narrow_of(set, b);
-    TRY(convert_range(set, data, narrow, b->range.count, false));
-    b->narrow = true;
+    bf16 *bf16_data = get_bf16_data(set, b);
+    TRY(cast_range(set, data, bf16_data, b->range.count, false));
+    b->in_bf16 = true;
     return set->scatter
-               ? comm_reduce_scatter_bf16_start(set->comm, narrow, shares(set, b), &b->request)
-               : comm_all_reduce_bf16_start(set->comm, narrow, b->range.count, &b->request);
+               ? comm_reduce_scatter_bf16_start(set->comm, bf16_data, compute_shards(set, b),
+                                                &b->request)
+               : comm_all_reduce_bf16_start(set->comm, bf16_data, b->range.count, &b->request);
 }
 
-/* The end of a bucket's sum: it is where the gradients are. */
-static status finish_sum(struct bucket_set *set, int index)
+/* Waits for the reduction of a bucket; the sums are then where the gradients were. */
+static status finish_reduction(struct bucket_set *set, int index)
 {
     struct bucket *b = &set->buckets[index];
     TRY(comm_wait(set->comm, &b->request));
-    if (!b->narrow) {
+    if (!b->in_bf16) {
         return STATUS_OK;
     }
-    b->narrow = false;
-    struct range summed = set->scatter ? bucket_share(set, index) : b->range;
-    return convert_range(set, place_in(&set->segments[b->segment], summed.first),
-                         narrow_of(set, b) + (summed.first - b->range.first), summed.count, true);
+    b->in_bf16 = false;
+    struct range summed = set->scatter ? bucket_shard(set, index) : b->range;
+    return cast_range(set, get_gradient(&set->segments[b->segment], summed.first),
+                      get_bf16_data(set, b) + (summed.first - b->range.first), summed.count, true);
 }
 
-/* The sums of a slot's segment join those of the rounds before; the slot is free then. */
-static status collect(struct bucket_set *set, struct slot *slot)
+/* Adds the reduced gradients of the segment in a slot to its accumulators; the slot is free
+ * then. */
+static status accumulate_slot(struct bucket_set *set, struct slot *slot)
 {
     int s = slot->segment;
     slot->segment = -1;
     for (int i = 0; s >= 0 && i < set->segments[s].buckets; i++) {
         int index = set->segments[s].first_bucket + i;
         struct bucket *b = &set->buckets[index];
-        TRY(finish_sum(set, index));
-        struct range share = bucket_share(set, index);
-        const float *from = place_in(&set->segments[s], share.first);
-        if (set->ordered == 0) {
-            TRY(join(set, b->sums, from, share.count, slot->round == 0));
+        TRY(finish_reduction(set, index));
+        struct range shard = bucket_shard(set, index);
+        const float *from = get_gradient(&set->segments[s], shard.first);
+        if (set->deterministic_order == 0) {
+            TRY(accumulate(set, b->sums, from, shard.count, slot->micro_batch == 0));
         }
     }
     return STATUS_OK;
 }
 
-/* A passing segment gets its slot, zero. */
-static status prepare(struct bucket_set *set, int s)
+/* Gives a transient segment its slot, zeroed. */
+static status claim_slot(struct bucket_set *set, int s)
 {
     struct segment *segment = &set->segments[s];
     if (segment->slot < 0) {
         return STATUS_OK;
     }
     struct slot *slot = &set->slot[segment->slot];
-    if (slot->segment == s && slot->round == set->round) {
+    if (slot->segment == s && slot->micro_batch == set->micro_batch) {
         return STATUS_OK;
     }
-    TRY(collect(set, slot));
-    TRY(clear(set, segment->memory, segment->count));
-    *slot = (struct slot){s, set->round};
+    TRY(accumulate_slot(set, slot));
+    TRY(zero_range(set, segment->gradients, segment->count));
+    *slot = (struct slot){s, set->micro_batch};
     return STATUS_OK;
 }
 
-/* The segment that is written next, once everything from `first` on is final. */
-static status prepare_below(struct bucket_set *set, int64_t first)
+/* Gives a slot to the transient segment that backward writes next, if all elements from `first` on
+ * are final. */
+static status claim_next_slot(struct bucket_set *set, int64_t first)
 {
     for (int s = set->segment_count - 1; s >= 0; s--) {
         const struct segment *segment = &set->segments[s];
         if (segment->slot >= 0 && segment->first + segment->count <= first) {
-            return prepare(set, s);
+            return claim_slot(set, s);
         }
     }
     return STATUS_OK;
 }
 
-/* Ranks whose micro-batch of this round exists: the first so many. */
-static int addends(const struct bucket_set *set)
+/* The number of ranks that have a micro-batch in this iteration; these are the first ranks. */
+static int count_contributors(const struct bucket_set *set)
 {
-    int64_t left = set->ordered - set->round * comm_size(set->comm);
+    int64_t left = set->deterministic_order - set->micro_batch * comm_size(set->comm);
     return left < comm_size(set->comm) ? (int)left : comm_size(set->comm);
 }
 
-static status start_sum(struct bucket_set *set, struct bucket *b)
+static status start_reduction(struct bucket_set *set, struct bucket *b)
 {
-    float *data = place_in(&set->segments[b->segment], b->range.first);
-    if (set->ordered > 0) {
-        struct comm_addition addition = {b->sums, set->round == 0, addends(set)};
-        return comm_add_start(set->comm, &addition, data, shares(set, b), &b->request);
+    float *data = get_gradient(&set->segments[b->segment], b->range.first);
+    if (set->deterministic_order > 0) {
+        struct comm_accumulation accumulation = {b->sums, set->micro_batch == 0,
+                                                 count_contributors(set)};
+        return comm_accumulate_start(set->comm, &accumulation, data, compute_shards(set, b),
+                                     &b->request);
     }
-    if (set->narrow != NULL) {
-        return start_narrow(set, b, data);
+    if (set->bf16_data != NULL) {
+        return start_bf16_reduction(set, b, data);
     }
     if (set->scatter) {
-        return comm_reduce_scatter_start(set->comm, data, shares(set, b), &b->request);
+        return comm_reduce_scatter_start(set->comm, data, compute_shards(set, b), &b->request);
     }
     return comm_all_reduce_start(set->comm, data, b->range.count, &b->request);
 }
 
-static status start_next(struct bucket_set *set)
+static status start_next_bucket(struct bucket_set *set)
 {
-    struct bucket *b = &set->buckets[set->next--];
-    TRY(prepare(set, b->segment));
-    bool waits = set->segments[b->segment].slot < 0 && set->round < set->rounds - 1;
-    return waits && set->ordered == 0 ? STATUS_OK : start_sum(set, b);
+    struct bucket *b = &set->buckets[set->next_bucket--];
+    TRY(claim_slot(set, b->segment));
+    bool is_deferred =
+        set->segments[b->segment].slot < 0 && set->micro_batch < set->micro_batches - 1;
+    return is_deferred && set->deterministic_order == 0 ? STATUS_OK : start_reduction(set, b);
 }
 
-status bucket_begin_round(struct bucket_set *set)
+status bucket_begin_micro_batch(struct bucket_set *set)
 {
     TRY(bucket_gather_finish(set));
-    for (int i = set->bucket_count - 1; i >= 0 && set->ordered > 0; i--) {
+    for (int i = set->bucket_count - 1; i >= 0 && set->deterministic_order > 0; i--) {
         if (set->segments[set->buckets[i].segment].slot < 0) {
             TRY(comm_wait(set->comm, &set->buckets[i].request));
         }
     }
-    return prepare_below(set, set->count);
+    return claim_next_slot(set, set->count);
 }
 
 status bucket_advance(struct bucket_set *set, int64_t first)
 {
-    REQUIRE(first >= 0 && first <= set->final, STATUS_INTERNAL,
-            "gradients became final from element %lld on after %lld: the number must fall",
-            (long long)first, (long long)set->final);
-    set->final = first;
-    while (set->next >= 0 && set->buckets[set->next].range.first >= first) {
-        TRY(start_next(set));
+    REQUIRE(first >= 0 && first <= set->final_from, STATUS_INTERNAL,
+            "gradients are final from element %" PRId64 " on, after %" PRId64
+            " before: the index must not increase",
+            first, set->final_from);
+    set->final_from = first;
+    while (set->next_bucket >= 0 && set->buckets[set->next_bucket].range.first >= first) {
+        TRY(start_next_bucket(set));
     }
-    TRY(prepare_below(set, first));
+    TRY(claim_next_slot(set, first));
     return comm_progress(set->comm);
 }
 
-status bucket_end_round(struct bucket_set *set)
+status bucket_end_micro_batch(struct bucket_set *set)
 {
     status result = bucket_advance(set, 0);
-    set->round++;
-    rewind_round(set);
+    set->micro_batch++;
+    reset_cursor(set);
     return result;
 }
 
-/* All ranks get all ordered sums, where the gradients were. */
-static status spread_sums(struct bucket_set *set)
+/* All-gathers the ordered sums into the resident gradients of all ranks. */
+static status gather_sums(struct bucket_set *set)
 {
     for (int i = 0; i < set->bucket_count; i++) {
-        struct range share = bucket_share(set, i);
-        if (share.count > 0) {
-            memcpy(set->memory + share.first, set->buckets[i].sums,
-                   (size_t)share.count * sizeof *set->memory);
+        struct range shard = bucket_shard(set, i);
+        if (shard.count > 0) {
+            memcpy(set->resident + shard.first, set->buckets[i].sums,
+                   (size_t)shard.count * sizeof *set->resident);
         }
-        TRY(bucket_gather_start(set, i, set->memory, sizeof *set->memory));
+        TRY(bucket_gather_start(set, i, set->resident, sizeof *set->resident));
     }
     return bucket_gather_finish(set);
 }
@@ -557,46 +576,47 @@ static status spread_sums(struct bucket_set *set)
 status bucket_finish(struct bucket_set *set)
 {
     status result = STATUS_OK;
-    while (set->round < set->rounds) {
-        KEEP_FIRST(result, bucket_begin_round(set));
-        KEEP_FIRST(result, bucket_end_round(set));
+    while (set->micro_batch < set->micro_batches) {
+        KEEP_FIRST(result, bucket_begin_micro_batch(set));
+        KEEP_FIRST(result, bucket_end_micro_batch(set));
     }
     for (int i = 0; i < SLOTS; i++) {
-        KEEP_FIRST(result, collect(set, &set->slot[i]));
+        KEEP_FIRST(result, accumulate_slot(set, &set->slot[i]));
     }
     for (int i = set->bucket_count - 1; i >= 0; i--) {
-        KEEP_FIRST(result, finish_sum(set, i));
+        KEEP_FIRST(result, finish_reduction(set, i));
     }
-    if (set->ordered > 0 && !set->scatter) {
-        KEEP_FIRST(result, spread_sums(set));
+    if (set->deterministic_order > 0 && !set->scatter) {
+        KEEP_FIRST(result, gather_sums(set));
     }
-    set->round = 0;
+    set->micro_batch = 0;
     return result;
 }
 
-/* ---- the way back ---- */
+/* ---- all-gather of weights ---- */
 
 status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes)
 {
     struct bucket *b = &set->buckets[bucket];
     char *first = (char *)data + (size_t)b->range.first * element_bytes;
-    const struct range *ranges = shares(set, b);
-    if (away(set) != NULL) {
+    const struct range *ranges = compute_shards(set, b);
+    if (get_accelerator(set) != NULL) {
         return comm_all_gather_start(set->comm, first, element_bytes, ranges, &b->gather);
     }
     for (int r = 0, ranks = comm_size(set->comm); r < ranks; r++) {
-        int64_t bytes = set->lent[bucket * ranks + r] * (int64_t)sizeof(float);
-        set->places[r] = (struct range){bytes / (int64_t)element_bytes, ranges[r].count};
+        int64_t bytes = set->source_offsets[bucket * ranks + r] * (int64_t)sizeof(float);
+        set->source_ranges[r] = (struct range){bytes / (int64_t)element_bytes, ranges[r].count};
     }
-    bool beside = set->segments[b->segment].slot >= 0;
-    return comm_lend_start(set->comm, first, element_bytes, ranges,
-                           beside ? set->sums : set->memory, set->places, &b->gather);
+    bool separate = set->segments[b->segment].slot >= 0;
+    return comm_lazy_gather_start(set->comm, first, element_bytes, ranges,
+                                  separate ? set->sums : set->resident, set->source_ranges,
+                                  &b->gather);
 }
 
 status bucket_gather_until(struct bucket_set *set, int64_t end)
 {
     for (int i = 0; i < set->bucket_count && set->buckets[i].range.first < end; i++) {
-        TRY(comm_fetch(set->comm, &set->buckets[i].gather));
+        TRY(comm_gather_pull(set->comm, &set->buckets[i].gather));
     }
     return comm_progress(set->comm);
 }
@@ -610,34 +630,34 @@ status bucket_gather_finish(struct bucket_set *set)
     return result;
 }
 
-/* ---- rehearsals ---- */
+/* ---- calibration ---- */
 
-/* The largest bucket with memory of its own. */
-static int widest(const struct bucket_set *set)
+/* The largest bucket of a resident segment. */
+static int find_largest_bucket(const struct bucket_set *set)
 {
     int best = set->bucket_count - 1;
     for (int i = 0; i < set->bucket_count; i++) {
         const struct bucket *b = &set->buckets[i];
-        bool stays = set->segments[b->segment].slot < 0;
-        best = stays && b->range.count > set->buckets[best].range.count ? i : best;
+        bool is_resident = set->segments[b->segment].slot < 0;
+        best = is_resident && b->range.count > set->buckets[best].range.count ? i : best;
     }
     return best;
 }
 
-static status sum_one(void *user)
+static status reduce_one(void *user)
 {
     struct bucket_set *set = user;
-    int index = widest(set);
-    TRY(start_sum(set, &set->buckets[index]));
-    return finish_sum(set, index);
+    int index = find_largest_bucket(set);
+    TRY(start_reduction(set, &set->buckets[index]));
+    return finish_reduction(set, index);
 }
 
-status bucket_rehearse(struct bucket_set *set)
+status bucket_calibrate(struct bucket_set *set)
 {
-    return comm_rehearse(set->comm, sum_one, set);
+    return comm_calibrate(set->comm, reduce_one, set);
 }
 
-struct gathered {
+struct gather_arguments {
     struct bucket_set *set;
     void *data;
     size_t element_bytes;
@@ -645,14 +665,14 @@ struct gathered {
 
 static status gather_one(void *user)
 {
-    struct gathered *g = user;
-    TRY(bucket_gather_start(g->set, widest(g->set), g->data, g->element_bytes));
+    struct gather_arguments *g = user;
+    TRY(bucket_gather_start(g->set, find_largest_bucket(g->set), g->data, g->element_bytes));
     return bucket_gather_finish(g->set);
 }
 
-status bucket_rehearse_gather(struct bucket_set *set, void *data, size_t element_bytes)
+status bucket_calibrate_gather(struct bucket_set *set, void *data, size_t element_bytes)
 {
-    struct gathered g = {set, data, element_bytes};
-    TRY(comm_rehearse(set->comm, gather_one, &g));
+    struct gather_arguments g = {set, data, element_bytes};
+    TRY(comm_calibrate(set->comm, gather_one, &g));
     return bucket_clear(set);
 }

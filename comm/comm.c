@@ -1,7 +1,8 @@
-/* The interface of every communicator: arguments checked once, a group of one answered at once, time
- * accounted, and the collectives on small data, all made of one exchange. */
+/* The interface of every communicator. It checks arguments, handles groups of one rank and measures
+ * time. The collectives on small data all use one exchange operation. */
 #include "comm/comm_impl.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,22 +13,22 @@
 #include "base/clock.h"
 #include "comm/heartbeat.h"
 
-#define LAST_CODE 125          /* above, shells and launchers mean signals */
-#define END_PATIENCE_SECONDS 5 /* for the rank that tells the end to end us too */
-#define FORWARD_SECONDS 0.1    /* for the launcher to pass on our line before its own */
-#define END_LIMIT_SECONDS 15   /* then the kernel ends this process */
+#define MAX_EXIT_CODE 125    /* shells and launchers use larger codes for signals */
+#define PEER_END_SECONDS 5   /* time for the rank that printed to end this rank too */
+#define FLUSH_SECONDS 0.1    /* time for the launcher to forward our line before its own */
+#define END_LIMIT_SECONDS 15 /* then the kernel ends this process */
 
-/* ---- making and leaving ---- */
+/* ---- creation and destruction ---- */
 
 status comm_create(const struct comm_operations *operations, int rank, int size, void *state,
                    struct comm **out)
 {
     *out = NULL;
     struct comm *comm = calloc(1, sizeof *comm);
-    char *small = calloc((size_t)size, COMM_SMALL_BYTES);
-    if (comm == NULL || small == NULL) {
+    char *exchange_buffer = calloc((size_t)size, COMM_SMALL_BYTES);
+    if (comm == NULL || exchange_buffer == NULL) {
         free(comm);
-        free(small);
+        free(exchange_buffer);
         RAISE(STATUS_INTERNAL, "out of memory: a communicator of %d ranks", size);
     }
     *comm = (struct comm){.operations = operations,
@@ -36,13 +37,13 @@ status comm_create(const struct comm_operations *operations, int rank, int size,
                           .size = size,
                           .local_ranks = 1,
                           .deadline_seconds = COMM_DEADLINE_SECONDS,
-                          .small = small};
+                          .exchange_buffer = exchange_buffer};
     *out = comm;
     return STATUS_OK;
 }
 
-status comm_around(const struct comm_operations *operations, struct comm *control, void *state,
-                   struct comm **out)
+status comm_create_over_control(const struct comm_operations *operations, struct comm *control,
+                                void *state, struct comm **out)
 {
     TRY(comm_create(operations, control->rank, control->size, state, out));
     (*out)->control = control;
@@ -55,32 +56,32 @@ status comm_around(const struct comm_operations *operations, struct comm *contro
 void comm_release(struct comm **comm)
 {
     if (*comm != NULL) {
-        free((*comm)->small);
+        free((*comm)->exchange_buffer);
         free(*comm);
         *comm = NULL;
     }
 }
 
-/* Whether mpirun or srun started this process, by what they leave in the environment. */
-static bool started_by_launcher(void)
+/* Whether mpirun or srun started this process, according to the environment. */
+static bool is_started_by_launcher(void)
 {
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL ||
            getenv("PMI_RANK") != NULL;
 }
 
-static int environment_number(const char *name)
+static int read_env_int(const char *name)
 {
     const char *text = getenv(name);
     return text == NULL ? 0 : (int)strtol(text, NULL, 10);
 }
 
-bool comm_launched_first(void)
+bool comm_is_first_process(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                         "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (getenv(names[i]) != NULL) {
-            return environment_number(names[i]) == 0;
+            return read_env_int(names[i]) == 0;
         }
     }
     return true;
@@ -89,11 +90,11 @@ bool comm_launched_first(void)
 status comm_world_create(int *argc, char ***argv, struct comm **out)
 {
     *out = NULL;
-    if (!started_by_launcher()) {
-        int tasks = environment_number("SLURM_STEP_NUM_TASKS");
+    if (!is_started_by_launcher()) {
+        int tasks = read_env_int("SLURM_STEP_NUM_TASKS");
         REQUIRE(
             tasks <= 1, STATUS_USAGE,
-            "srun started %d tasks that do not know each other: add --mpi=pmix to srun, or start "
+            "srun started %d tasks that cannot find each other: add --mpi=pmix to srun, or start "
             "with mpirun",
             tasks);
         return comm_self_create(out);
@@ -104,7 +105,7 @@ status comm_world_create(int *argc, char ***argv, struct comm **out)
     (void)argc;
     (void)argv;
     REQUIRE(
-        environment_number("OMPI_COMM_WORLD_SIZE") == 1, STATUS_UNAVAILABLE,
+        read_env_int("OMPI_COMM_WORLD_SIZE") == 1, STATUS_UNAVAILABLE,
         "started by mpirun or srun, but this bireme was built without MPI: install libopenmpi-dev "
         "and build again, or start it without a launcher");
     return comm_self_create(out);
@@ -141,12 +142,11 @@ const char *comm_kind(const struct comm *comm)
     return comm->operations->kind;
 }
 
-status comm_split(struct comm *comm, int colour, int key, struct comm **out)
+status comm_split(struct comm *comm, int color, int key, struct comm **out)
 {
     *out = NULL;
-    REQUIRE(colour >= 0, STATUS_INTERNAL, "comm_split with colour %d: must not be negative",
-            colour);
-    return comm->operations->split(comm, colour, key, out);
+    REQUIRE(color >= 0, STATUS_INTERNAL, "comm_split with color %d: must not be negative", color);
+    return comm->operations->split(comm, color, key, out);
 }
 
 status comm_allocate(struct comm *comm, size_t bytes, void **out)
@@ -168,27 +168,27 @@ void comm_set_deadline(struct comm *comm, double seconds)
     }
 }
 
-/* Small data and the end of the job are not a device's matter. */
-static struct comm *host_side(struct comm *comm)
+/* The host communicator handles small data and the end of the job for a device communicator. */
+static struct comm *get_host_comm(struct comm *comm)
 {
     return comm != NULL && comm->control != NULL ? comm->control : comm;
 }
 
 /* ---- measured time ---- */
 
-static void enter(struct comm *comm)
+static void begin_timing(struct comm *comm)
 {
-    if (comm->depth++ == 0) {
-        comm->entered = clock_seconds();
+    if (comm->call_depth++ == 0) {
+        comm->entered_seconds = clock_seconds();
         comm->exposed = comm->in_flight > 0;
     }
 }
 
-/* *seconds: what the time counts as. */
-static status leave(struct comm *comm, double *seconds, status result)
+/* Adds the time of the outermost call to *seconds. */
+static status end_timing(struct comm *comm, double *seconds, status result)
 {
-    if (--comm->depth == 0 && comm->exposed) {
-        *seconds += clock_seconds() - comm->entered;
+    if (--comm->call_depth == 0 && comm->exposed) {
+        *seconds += clock_seconds() - comm->entered_seconds;
     }
     return result;
 }
@@ -212,27 +212,27 @@ void comm_take_times(struct comm *comm, struct comm_times *out)
 
 double comm_hidden_share(const struct comm_times *times)
 {
-    bool some = times->alone_seconds > times->exposed_seconds;
-    return some ? 1 - times->exposed_seconds / times->alone_seconds : 0;
+    bool is_hidden = times->alone_seconds > times->exposed_seconds;
+    return is_hidden ? 1 - times->exposed_seconds / times->alone_seconds : 0;
 }
 
-/* What was not rehearsed moves as what was. */
-static double byte_seconds(const struct comm *comm, enum comm_collective kind)
+/* A kind without a measured rate uses the rate of another kind. */
+static double get_seconds_per_byte(const struct comm *comm, enum comm_collective kind)
 {
-    double seconds = comm->byte_seconds[kind];
-    for (int other = 0; other < COMM_KINDS && seconds == 0; other++) {
-        seconds = comm->byte_seconds[other];
+    double seconds = comm->seconds_per_byte[kind];
+    for (int other = 0; other < COMM_COLLECTIVES && seconds == 0; other++) {
+        seconds = comm->seconds_per_byte[other];
     }
     return seconds;
 }
 
-static status rehearse_once(struct comm *comm, status (*act)(void *user), void *user, double *best)
+static status calibrate_once(struct comm *comm, status (*run)(void *user), void *user, double *best)
 {
     TRY(comm_barrier(comm));
     int64_t before = comm->times.bytes;
     double start = clock_seconds();
-    TRY(act(user));
-    while (comm->in_flight > 0) { /* a device's wait only queues */
+    TRY(run(user));
+    while (comm->in_flight > 0) { /* a device communicator's wait only queues work */
         TRY(comm_progress(comm));
     }
     double seconds = clock_seconds() - start;
@@ -241,52 +241,53 @@ static status rehearse_once(struct comm *comm, status (*act)(void *user), void *
     return STATUS_OK;
 }
 
-status comm_rehearse(struct comm *comm, status (*act)(void *user), void *user)
+status comm_calibrate(struct comm *comm, status (*run)(void *user), void *user)
 {
-    enum { REHEARSALS = 3 };
+    enum { CALIBRATIONS = 3 };
     struct comm_times times = comm->times;
     double best = INFINITY;
-    for (int i = 0; i < REHEARSALS && comm->size > 1; i++) {
-        TRY(rehearse_once(comm, act, user, &best));
+    for (int i = 0; i < CALIBRATIONS && comm->size > 1; i++) {
+        TRY(calibrate_once(comm, run, user, &best));
     }
     comm->times = times;
     if (isfinite(best)) {
-        comm->byte_seconds[comm->newest] = best;
+        comm->seconds_per_byte[comm->last_kind] = best;
     }
     return STATUS_OK;
 }
 
 /* ---- collectives on small data ---- */
 
-static status exchange(struct comm *comm, void *all, const void *mine, size_t bytes)
+static status exchange_small(struct comm *comm, void *all, const void *own, size_t bytes)
 {
     if (comm->size == 1) {
-        memcpy(all, mine, bytes);
+        memcpy(all, own, bytes);
         return STATUS_OK;
     }
-    enter(comm);
+    begin_timing(comm);
     comm_work_started(comm);
-    struct comm *host = host_side(comm);
-    status result = host->operations->exchange(host, all, mine, bytes);
+    struct comm *host_comm = get_host_comm(comm);
+    status result = host_comm->operations->exchange(host_comm, all, own, bytes);
     comm_work_finished(comm);
     comm->times.bytes += (int64_t)bytes;
-    return leave(comm, &comm->times.small_seconds, result);
+    return end_timing(comm, &comm->times.small_seconds, result);
 }
 
 status comm_barrier(struct comm *comm)
 {
-    return exchange(comm, comm->small, "", 1);
+    return exchange_small(comm, comm->exchange_buffer, "", 1);
 }
 
-status comm_all_gather_bytes(struct comm *comm, void *all, const void *mine, size_t bytes)
+status comm_all_gather_bytes(struct comm *comm, void *all, const void *own, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
-        size_t piece = bytes - done < COMM_SMALL_BYTES ? bytes - done : COMM_SMALL_BYTES;
-        TRY(exchange(comm, comm->small, (const char *)mine + done, piece));
+        size_t chunk = bytes - done < COMM_SMALL_BYTES ? bytes - done : COMM_SMALL_BYTES;
+        TRY(exchange_small(comm, comm->exchange_buffer, (const char *)own + done, chunk));
         for (int r = 0; r < comm->size; r++) {
-            memcpy((char *)all + (size_t)r * bytes + done, comm->small + (size_t)r * piece, piece);
+            memcpy((char *)all + (size_t)r * bytes + done,
+                   comm->exchange_buffer + (size_t)r * chunk, chunk);
         }
-        done += piece;
+        done += chunk;
     }
     return STATUS_OK;
 }
@@ -295,44 +296,44 @@ status comm_sum_doubles(struct comm *comm, double *data, int64_t count)
 {
     const int64_t limit = (int64_t)(COMM_SMALL_BYTES / sizeof *data);
     for (int64_t done = 0; done < count && comm->size > 1;) {
-        int64_t piece = count - done < limit ? count - done : limit;
-        TRY(exchange(comm, comm->small, data + done, (size_t)piece * sizeof *data));
-        const double *all = (const double *)(const void *)comm->small;
-        for (int64_t i = 0; i < piece; i++) {
+        int64_t chunk = count - done < limit ? count - done : limit;
+        TRY(exchange_small(comm, comm->exchange_buffer, data + done, (size_t)chunk * sizeof *data));
+        const double *all = (const double *)(const void *)comm->exchange_buffer;
+        for (int64_t i = 0; i < chunk; i++) {
             double sum = all[i];
             for (int r = 1; r < comm->size; r++) {
-                sum += all[r * piece + i];
+                sum += all[r * chunk + i];
             }
             data[done + i] = sum;
         }
-        done += piece;
+        done += chunk;
     }
     return STATUS_OK;
 }
 
-/* Digits of 40 bits: their sums over 8,192 ranks are exact in doubles. */
+/* The digits have 40 bits: their sums over 8,192 ranks are exact in doubles. */
 status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count)
 {
-    enum { WORDS = EXACT_DIGITS + 1, AT_ONCE = COMM_SMALL_BYTES / sizeof(double) / WORDS };
-    double words[AT_ONCE * WORDS];
-    for (int done = 0; done < count && comm->size > 1; done += AT_ONCE) {
-        int piece = count - done < AT_ONCE ? count - done : AT_ONCE;
-        for (int i = 0; i < piece * WORDS; i++) {
+    enum { WORDS = EXACT_DIGITS + 1, PER_CHUNK = COMM_SMALL_BYTES / sizeof(double) / WORDS };
+    double words[PER_CHUNK * WORDS];
+    for (int done = 0; done < count && comm->size > 1; done += PER_CHUNK) {
+        int chunk = count - done < PER_CHUNK ? count - done : PER_CHUNK;
+        for (int i = 0; i < chunk * WORDS; i++) {
             struct exact_sum *sum = &sums[done + i / WORDS];
             int digit = i % WORDS;
             if (digit == 0) {
                 exact_carry(sum);
             }
-            words[i] = digit < EXACT_DIGITS ? (double)sum->digits[digit] : sum->beyond;
+            words[i] = digit < EXACT_DIGITS ? (double)sum->digits[digit] : sum->overflow;
         }
-        TRY(comm_sum_doubles(comm, words, (int64_t)piece * WORDS));
-        for (int i = 0; i < piece * WORDS; i++) {
+        TRY(comm_sum_doubles(comm, words, (int64_t)chunk * WORDS));
+        for (int i = 0; i < chunk * WORDS; i++) {
             struct exact_sum *sum = &sums[done + i / WORDS];
             int digit = i % WORDS;
             if (digit < EXACT_DIGITS) {
                 sum->digits[digit] = (int64_t)words[i];
             } else {
-                sum->beyond = words[i];
+                sum->overflow = words[i];
             }
         }
     }
@@ -341,8 +342,9 @@ status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count)
 
 /* ---- collectives on large data ---- */
 
-/* What a ring would send: everything but this rank's own part, once for a sum, once for a spread. */
-static int64_t bytes_sent(const struct comm *comm, const struct comm_work *work)
+/* Bytes that a ring algorithm sends: everything except this rank's range, once for reduce-scatter
+ * and once for all-gather. */
+static int64_t count_sent_bytes(const struct comm *comm, const struct comm_work *work)
 {
     int64_t count = 0;
     switch (work->kind) {
@@ -352,8 +354,8 @@ static int64_t bytes_sent(const struct comm *comm, const struct comm_work *work)
     case COMM_BROADCAST:
         count = work->root == comm->rank ? work->count : 0;
         break;
-    case COMM_ADD:
-        if (comm->rank >= work->addition.addends) {
+    case COMM_ACCUMULATE:
+        if (comm->rank >= work->accumulation.contributors) {
             break;
         } /* fall through */
     case COMM_REDUCE_SCATTER:
@@ -366,26 +368,26 @@ static int64_t bytes_sent(const struct comm *comm, const struct comm_work *work)
     return count * (int64_t)work->element_bytes;
 }
 
-static status start(struct comm *comm, const struct comm_work *work, struct comm_request **out)
+static status start_work(struct comm *comm, const struct comm_work *work, struct comm_request **out)
 {
     *out = NULL;
     if (comm->size == 1) {
         return STATUS_OK;
     }
-    enter(comm);
-    int64_t bytes = bytes_sent(comm, work);
-    comm->newest = work->kind;
+    begin_timing(comm);
+    int64_t bytes = count_sent_bytes(comm, work);
+    comm->last_kind = work->kind;
     comm->times.bytes += bytes;
-    comm->times.alone_seconds += (double)bytes * byte_seconds(comm, work->kind);
-    return leave(comm, &comm->times.exposed_seconds, comm->operations->start(comm, work, out));
+    comm->times.alone_seconds += (double)bytes * get_seconds_per_byte(comm, work->kind);
+    return end_timing(comm, &comm->times.exposed_seconds, comm->operations->start(comm, work, out));
 }
 
 static status check_ranges(const struct comm *comm, const struct range *ranges)
 {
     for (int r = 0; r < comm->size; r++) {
         REQUIRE(ranges[r].first >= 0 && ranges[r].count >= 0, STATUS_INTERNAL,
-                "range of rank %d: first %lld, count %lld: must not be negative", r,
-                (long long)ranges[r].first, (long long)ranges[r].count);
+                "range of rank %d: first %" PRId64 ", count %" PRId64 ": must not be negative", r,
+                ranges[r].first, ranges[r].count);
     }
     return STATUS_OK;
 }
@@ -400,7 +402,7 @@ status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root)
                              .count = (int64_t)bytes,
                              .root = root};
     struct comm_request *request = NULL;
-    TRY(start(comm, &work, &request));
+    TRY(start_work(comm, &work, &request));
     return comm_wait(comm, &request);
 }
 
@@ -411,71 +413,74 @@ status comm_all_reduce(struct comm *comm, float *data, int64_t count)
     return comm_wait(comm, &request);
 }
 
-static status all_reduce_start(struct comm *comm, void *data, size_t unit, int64_t count,
+static status start_all_reduce(struct comm *comm, void *data, size_t element_bytes, int64_t count,
                                struct comm_request **out)
 {
     *out = NULL;
-    REQUIRE(count >= 0, STATUS_INTERNAL, "all-reduce of %lld elements", (long long)count);
+    REQUIRE(count >= 0, STATUS_INTERNAL, "all-reduce of %" PRId64 " elements", count);
     struct comm_work work = {
-        .kind = COMM_ALL_REDUCE, .data = data, .element_bytes = unit, .count = count};
-    return start(comm, &work, out);
+        .kind = COMM_ALL_REDUCE, .data = data, .element_bytes = element_bytes, .count = count};
+    return start_work(comm, &work, out);
 }
 
-static status reduce_scatter_start(struct comm *comm, void *data, size_t unit,
+static status start_reduce_scatter(struct comm *comm, void *data, size_t element_bytes,
                                    const struct range *ranges, struct comm_request **out)
 {
     *out = NULL;
     TRY(check_ranges(comm, ranges));
-    struct comm_work work = {
-        .kind = COMM_REDUCE_SCATTER, .data = data, .element_bytes = unit, .ranges = ranges};
-    return start(comm, &work, out);
+    struct comm_work work = {.kind = COMM_REDUCE_SCATTER,
+                             .data = data,
+                             .element_bytes = element_bytes,
+                             .ranges = ranges};
+    return start_work(comm, &work, out);
 }
 
 status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
                              struct comm_request **out)
 {
-    return all_reduce_start(comm, data, sizeof *data, count, out);
+    return start_all_reduce(comm, data, sizeof *data, count, out);
 }
 
 status comm_all_reduce_bf16_start(struct comm *comm, bf16 *data, int64_t count,
                                   struct comm_request **out)
 {
-    return all_reduce_start(comm, data, sizeof *data, count, out);
+    return start_all_reduce(comm, data, sizeof *data, count, out);
 }
 
 status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
                                  struct comm_request **out)
 {
-    return reduce_scatter_start(comm, data, sizeof *data, ranges, out);
+    return start_reduce_scatter(comm, data, sizeof *data, ranges, out);
 }
 
 status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data, const struct range *ranges,
                                       struct comm_request **out)
 {
-    return reduce_scatter_start(comm, data, sizeof *data, ranges, out);
+    return start_reduce_scatter(comm, data, sizeof *data, ranges, out);
 }
 
-status comm_add_start(struct comm *comm, const struct comm_addition *addition, float *data,
-                      const struct range *ranges, struct comm_request **out)
+status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *accumulation,
+                             float *data, const struct range *ranges, struct comm_request **out)
 {
     *out = NULL;
     TRY(check_ranges(comm, ranges));
-    REQUIRE(addition->addends >= 0 && addition->addends <= comm->size, STATUS_INTERNAL,
-            "%d of %d ranks add", addition->addends, comm->size);
-    REQUIRE(comm->operations->adds, STATUS_UNAVAILABLE,
-            "sums in a fixed order are made in host memory alone, not by %s: use "
-            "parallel.reproducible=false, or train.device=cpu",
+    REQUIRE(accumulation->contributors >= 0 && accumulation->contributors <= comm->size,
+            STATUS_INTERNAL, "%d of %d ranks add", accumulation->contributors, comm->size);
+    REQUIRE(comm->operations->can_accumulate, STATUS_UNAVAILABLE,
+            "the %s communicator does not support ordered sums, only host memory does: set "
+            "parallel.reproducible=false or train.device=cpu",
             comm->operations->kind);
-    struct comm_work work = {.kind = COMM_ADD,
+    struct comm_work work = {.kind = COMM_ACCUMULATE,
                              .data = (char *)data,
                              .element_bytes = sizeof *data,
                              .ranges = ranges,
-                             .addition = *addition};
+                             .accumulation = *accumulation};
     if (comm->size == 1) {
         char *own = (char *)(data + ranges[0].first);
-        sum_in_order(addition->sums, addition->fresh, &own, addition->addends, ranges[0].count);
+        sum_accumulate(accumulation->sums, accumulation->overwrite, &own,
+                       accumulation->contributors, ranges[0].count);
     }
-    return start(comm, &work, out);
+    return start_work(comm, &work, out);
 }
 
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
@@ -485,32 +490,34 @@ status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes
     TRY(check_ranges(comm, ranges));
     struct comm_work work = {
         .kind = COMM_ALL_GATHER, .data = data, .element_bytes = element_bytes, .ranges = ranges};
-    return start(comm, &work, out);
+    return start_work(comm, &work, out);
 }
 
-status comm_lend_start(struct comm *comm, void *data, size_t element_bytes,
-                       const struct range *ranges, void *lent, const struct range *places,
-                       struct comm_request **out)
+status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_bytes,
+                              const struct range *ranges, void *shared_source,
+                              const struct range *source_ranges, struct comm_request **out)
 {
     *out = NULL;
     TRY(check_ranges(comm, ranges));
-    TRY(check_ranges(comm, places));
+    TRY(check_ranges(comm, source_ranges));
     struct comm_work work = {.kind = COMM_ALL_GATHER,
                              .data = data,
                              .element_bytes = element_bytes,
                              .ranges = ranges,
-                             .lent = comm->operations->fetch != NULL ? lent : NULL,
-                             .places = places};
-    return start(comm, &work, out);
+                             .shared_source =
+                                 comm->operations->gather_pull != NULL ? shared_source : NULL,
+                             .source_ranges = source_ranges};
+    return start_work(comm, &work, out);
 }
 
-status comm_fetch(struct comm *comm, struct comm_request **request)
+status comm_gather_pull(struct comm *comm, struct comm_request **request)
 {
-    if (*request == NULL || comm->operations->fetch == NULL) {
+    if (*request == NULL || comm->operations->gather_pull == NULL) {
         return comm_wait(comm, request);
     }
-    enter(comm);
-    return leave(comm, &comm->times.exposed_seconds, comm->operations->fetch(comm, *request));
+    begin_timing(comm);
+    return end_timing(comm, &comm->times.exposed_seconds,
+                      comm->operations->gather_pull(comm, *request));
 }
 
 status comm_progress(struct comm *comm)
@@ -518,8 +525,8 @@ status comm_progress(struct comm *comm)
     if (comm->in_flight == 0) {
         return STATUS_OK;
     }
-    enter(comm);
-    return leave(comm, &comm->times.exposed_seconds, comm->operations->progress(comm));
+    begin_timing(comm);
+    return end_timing(comm, &comm->times.exposed_seconds, comm->operations->progress(comm));
 }
 
 status comm_wait(struct comm *comm, struct comm_request **request)
@@ -527,22 +534,23 @@ status comm_wait(struct comm *comm, struct comm_request **request)
     if (*request == NULL) {
         return STATUS_OK;
     }
-    enter(comm);
-    return leave(comm, &comm->times.exposed_seconds, comm->operations->wait(comm, request));
+    begin_timing(comm);
+    return end_timing(comm, &comm->times.exposed_seconds, comm->operations->wait(comm, request));
 }
 
-/* ---- errors and the end ---- */
+/* ---- errors and job abort ---- */
 
-status comm_agree(struct comm *comm, status mine)
+status comm_agree(struct comm *comm, status own)
 {
-    if (mine == STATUS_OK) {
+    if (own == STATUS_OK) {
         status_clear();
     } else if (status_pending()->code == STATUS_OK) {
-        status_raise(mine, __FILE__, __LINE__, "failed without telling why (code %d)", (int)mine);
+        status_raise(own, __FILE__, __LINE__, "failed without an error message (code %d)",
+                     (int)own);
     }
-    int32_t code = (int32_t)mine;
-    TRY(exchange(comm, comm->small, &code, sizeof code));
-    const int32_t *codes = (const int32_t *)(const void *)comm->small;
+    int32_t code = (int32_t)own;
+    TRY(exchange_small(comm, comm->exchange_buffer, &code, sizeof code));
+    const int32_t *codes = (const int32_t *)(const void *)comm->exchange_buffer;
     int first = 0;
     while (first < comm->size && codes[first] == STATUS_OK) {
         first++;
@@ -550,27 +558,27 @@ status comm_agree(struct comm *comm, status mine)
     if (first == comm->size) {
         return STATUS_OK;
     }
-    status verdict = (status)codes[first];
+    status agreed = (status)codes[first];
     if (first == comm->rank) {
         status_print();
     }
     status_clear();
-    TRY(comm_barrier(comm)); /* nobody ends the job before the line is out */
-    return verdict;
+    TRY(comm_barrier(comm)); /* no rank ends the job before the line is printed */
+    return agreed;
 }
 
-status comm_agree_flag(struct comm *comm, bool mine, bool *any)
+status comm_agree_flag(struct comm *comm, bool own, bool *any)
 {
-    char flag = mine;
+    char flag = own;
     *any = false;
-    TRY(exchange(comm, comm->small, &flag, sizeof flag));
+    TRY(exchange_small(comm, comm->exchange_buffer, &flag, sizeof flag));
     for (int r = 0; r < comm->size; r++) {
-        *any = *any || comm->small[r] != 0;
+        *any = *any || comm->exchange_buffer[r] != 0;
     }
     return STATUS_OK;
 }
 
-/* "0, 3" of the ranks whose text equals (or does not equal) rank 0's. */
+/* Lists the ranks whose text equals (or does not equal) the text of rank 0, as "0, 3". */
 static void list_ranks(const struct comm *comm, const char *texts, bool equal, char *out,
                        size_t bytes)
 {
@@ -584,15 +592,15 @@ static void list_ranks(const struct comm *comm, const char *texts, bool equal, c
     }
 }
 
-status comm_check_equal(struct comm *comm, const char *what, const char *value)
+status comm_check_equal(struct comm *comm, const char *name, const char *value)
 {
-    char mine[COMM_CHECK_BYTES] = "";
-    snprintf(mine, sizeof mine, "%s", value);
-    TRY(exchange(comm, comm->small, mine, sizeof mine));
+    char own[COMM_CHECK_BYTES] = "";
+    snprintf(own, sizeof own, "%s", value);
+    TRY(exchange_small(comm, comm->exchange_buffer, own, sizeof own));
     char same[256];
     char other[256];
-    list_ranks(comm, comm->small, true, same, sizeof same);
-    list_ranks(comm, comm->small, false, other, sizeof other);
+    list_ranks(comm, comm->exchange_buffer, true, same, sizeof same);
+    list_ranks(comm, comm->exchange_buffer, false, other, sizeof other);
     if (other[0] == '\0') {
         return STATUS_OK;
     }
@@ -600,12 +608,12 @@ status comm_check_equal(struct comm *comm, const char *what, const char *value)
     RAISE(STATUS_RECIPE,
           "the %s differs between ranks: ranks %s have %.16s, ranks %s do not (rank %d has %.16s): "
           "start every rank with the same files and the same program",
-          what, same, comm->small, other, example,
-          comm->small + (size_t)example * COMM_CHECK_BYTES);
+          name, same, comm->exchange_buffer, other, example,
+          comm->exchange_buffer + (size_t)example * COMM_CHECK_BYTES);
 }
 
-/* The last line goes past stdio: another thread may hold its lock for ever. */
-static void tell(const struct status_note *note)
+/* Writes the error line without stdio: another thread may hold its lock forever. */
+static void write_error_line(const struct status_note *note)
 {
     char line[STATUS_TEXT_BYTES + 256];
     status_format(note, line, (int)sizeof line - 1);
@@ -628,34 +636,34 @@ static void flush_results(void)
     }
 }
 
-static void (*_Atomic before_end)(void);
+static void (*_Atomic end_hook)(void);
 
-void comm_before_end(void (*act)(void))
+void comm_set_end_hook(void (*hook)(void))
 {
-    atomic_store(&before_end, act);
+    atomic_store(&end_hook, hook);
 }
 
-_Noreturn void comm_end(const struct comm_operations *operations, status code,
-                        const struct status_note *note)
+_Noreturn void comm_end_job(const struct comm_operations *operations, status code,
+                            const struct status_note *note)
 {
-    int exit_code = (int)code > 0 && (int)code <= LAST_CODE ? (int)code : (int)STATUS_INTERNAL;
+    int exit_code = (int)code > 0 && (int)code <= MAX_EXIT_CODE ? (int)code : (int)STATUS_INTERNAL;
     signal(SIGALRM, SIG_DFL);
     alarm(END_LIMIT_SECONDS);
     if (heartbeat_claim_end()) {
         if (note->code != STATUS_OK) {
-            tell(note);
+            write_error_line(note);
         }
-        clock_sleep(FORWARD_SECONDS);
+        clock_sleep(FLUSH_SECONDS);
     } else {
-        clock_sleep(END_PATIENCE_SECONDS);
+        clock_sleep(PEER_END_SECONDS);
     }
     flush_results();
-    void (*act)(void) = atomic_load(&before_end);
-    if (act != NULL) {
-        act();
+    void (*hook)(void) = atomic_load(&end_hook);
+    if (hook != NULL) {
+        hook();
     }
     if (operations != NULL) {
-        operations->end(exit_code);
+        operations->end_job(exit_code);
     }
     _exit(exit_code);
 }
@@ -664,5 +672,5 @@ _Noreturn void comm_abort(struct comm *comm, status code)
 {
     struct status_note note;
     status_take(&note);
-    comm_end(comm == NULL ? NULL : host_side(comm)->operations, code, &note);
+    comm_end_job(comm == NULL ? NULL : get_host_comm(comm)->operations, code, &note);
 }

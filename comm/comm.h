@@ -1,14 +1,22 @@
-/* Ranks that work together: collectives, one verdict on errors, deadlines, and the end of the job.
+/* Communicators: collectives over a group of ranks, agreement on errors, deadlines and job abort.
  *
- * A comm is a group of ranks. comm_self is a world of one; comm_mpi is host memory over MPI (with
- * shared memory between ranks of one node); comm_nccl is device memory (another issue). All have
- * this interface, so that the layers above are written once.
+ * A communicator is a group of ranks. There are four kinds:
+ *   self    one rank, host memory (comm_self.c)
+ *   mpi     host memory. Ranks of a node use shared memory; nodes exchange MPI messages
+ *           (comm_mpi.c)
+ *   nccl    device memory over NCCL, one rank per GPU (comm_device.h, comm_nccl.c)
+ *   staged  device memory, copied to the host and reduced there (comm_device.h, comm_staged.c)
+ * All kinds share this interface. The code that uses a communicator does not depend on its kind.
  *
- * Order     collectives are called by all ranks of the comm in the same order, from the main thread
- * Waiting   every wait polls with the comm's deadline: a missed deadline ends the whole job with
- *           STATUS_HANG naming the ranks that did not come and the phase they were last seen in
- * Numerics  sums are made in rank order: the same layout gives the same bits, on every rank
- * Errors    a broken communicator is never agreed on: comm_abort ends all ranks with the code */
+ * Order     Every rank of the communicator calls its collectives in the same order, from the main
+ *           thread. Collectives of nccl and staged are stream-ordered (comm_device.h).
+ * Waiting   Every wait polls and has the deadline of the communicator. After the deadline the whole
+ *           job ends with STATUS_HANG. The error names the late ranks and their last known phase.
+ * Numerics  Every rank gets the same bits. self, mpi and staged add in a fixed order: by rank
+ *           within a node, then by node. On one node this is the rank order. comm_accumulate_start
+ *           adds in rank order on any number of nodes. In nccl, NCCL's algorithm chooses the order.
+ * Errors    Ranks do not agree on the failure of a collective: the rank that sees it calls
+ *           comm_abort, which ends all ranks with the exit code. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,193 +28,267 @@
 #include "base/tensor.h"
 
 struct comm;
-struct comm_request; /* a started collective; NULL once it is complete */
+struct comm_request; /* a collective in flight; NULL when it is complete */
 
-/* comm_self_create - a world of one rank. */
+/* comm_self_create - create a communicator of one rank. */
 status comm_self_create(struct comm **out);
 
-/* comm_world_create - the ranks that mpirun or srun started; a world of one without a launcher (then
- * MPI is not even initialised). Sets the identity in error lines (status.h).
+/* comm_world_create - create the communicator of all ranks that mpirun or srun started.
  *
- * Environment  BIREME_INIT_SECONDS: how long MPI may take to start (300); BIREME_COMM_NODES=k: treat each
- *           host's ranks as if they lived on k hosts, for tests
- * Errors    STATUS_UNAVAILABLE if started by a launcher but built without MPI; STATUS_USAGE if srun
- *           started tasks that cannot find each other */
+ * Without a launcher it creates a communicator of one rank and does not initialize MPI. It also
+ * sets the rank and host that error lines print (status.h).
+ *
+ * Environment  BIREME_INIT_SECONDS: time limit of the MPI start-up in seconds (300).
+ *           BIREME_COMM_NODES=k: treat the ranks of each host as ranks of k nodes, for tests.
+ * Errors    STATUS_UNAVAILABLE if a launcher started a build without MPI; STATUS_USAGE if srun
+ *           started several tasks without a process manager that connects them */
 status comm_world_create(int *argc, char ***argv, struct comm **out);
 
-/* comm_launched_first - false in all processes that mpirun or srun started but one. */
-bool comm_launched_first(void);
+/* comm_is_first_process - return true in one of the processes that mpirun or srun started.
+ *
+ * Without a launcher it returns true. It reads only environment variables. */
+bool comm_is_first_process(void);
 
-/* comm_destroy - leave the group; for the world: an agreed end of the job (MPI_Finalize). */
+/* comm_destroy - leave the group; for the world communicator, also finalize MPI. Collective. */
 status comm_destroy(struct comm **comm);
 
+/* comm_rank - return the rank of this process in the communicator. */
 int comm_rank(const struct comm *comm);
+
+/* comm_size - return the number of ranks of the communicator. */
 int comm_size(const struct comm *comm);
-int comm_local_ranks(const struct comm *comm);  /* ranks of this comm on this host */
-int comm_local_rank(const struct comm *comm);   /* this rank's place among them */
-const char *comm_kind(const struct comm *comm); /* "self", "mpi", "nccl" */
 
-/* comm_split - the ranks of one colour, ordered by key. */
-status comm_split(struct comm *comm, int colour, int key, struct comm **out);
+/* comm_local_ranks - return the number of ranks of the communicator on this host. */
+int comm_local_ranks(const struct comm *comm);
 
-/* comm_allocate, comm_free - zeroed memory, of equal size on all ranks, in which collectives of this comm run fastest (a
- * shared-memory window between the ranks of one node; registered device memory), where data lie at the same place of it on all
- * ranks. Collective, both. Aligned to 64 bytes or more.
+/* comm_local_rank - return the index of this rank among the ranks of this host. */
+int comm_local_rank(const struct comm *comm);
+
+/* comm_kind - return "self", "mpi", "nccl" or "staged". */
+const char *comm_kind(const struct comm *comm);
+
+/* comm_split - create a communicator of the ranks with the same color, ordered by key.
+ * Collective. */
+status comm_split(struct comm *comm, int color, int key, struct comm **out);
+
+/* comm_allocate - allocate zeroed memory in which collectives of this communicator run fastest.
  *
- * Errors    STATUS_INTERNAL naming the bytes */
+ * This is a shared-memory window between the ranks of a node, or registered device memory. Every
+ * rank allocates the same size. In a collective, data lies at the same offset of it on every rank.
+ *
+ * Memory    aligned to 64 bytes or more; freed with comm_free
+ * Order     collective
+ * Errors    STATUS_INTERNAL with the number of bytes */
 status comm_allocate(struct comm *comm, size_t bytes, void **out);
+
+/* comm_free - free memory of comm_allocate; NULL is allowed. Collective. */
 status comm_free(struct comm *comm, void *memory);
 
 /* ---- collectives ---- */
 
-/* A contiguous range of elements: what one rank owns (partition.h). */
+/* A contiguous range of elements, for example the shard of a rank (partition.h). */
 struct range {
     int64_t first;
     int64_t count;
 };
 
+/* comm_barrier - wait until every rank has called it. */
 status comm_barrier(struct comm *comm);
+
+/* comm_broadcast - copy data[bytes] of rank `root` to every rank, in place. */
 status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root);
 
-/* comm_all_gather_bytes - all[size][bytes] from each rank's mine[bytes]. Small data. */
-status comm_all_gather_bytes(struct comm *comm, void *all, const void *mine, size_t bytes);
+/* comm_all_gather_bytes - gather own[bytes] of each rank into all[size][bytes]. For small data. */
+status comm_all_gather_bytes(struct comm *comm, void *all, const void *own, size_t bytes);
 
-/* comm_sum_doubles - element sums in rank order, in place. Small data: the step's one reduction. */
+/* comm_sum_doubles - all-reduce doubles in rank order, in place.
+ *
+ * For small data, such as the single reduction of a step's statistics. */
 status comm_sum_doubles(struct comm *comm, double *data, int64_t count);
 
-/* comm_sum_exact - sums that are the same bits however their parts are divided over ranks, in place. */
+/* comm_sum_exact - all-reduce exact sums (base/exact.h), in place.
+ *
+ * Numerics  same bits for any distribution of the terms over ranks */
 status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count);
 
-/* comm_all_reduce - f32 sums in rank order, in place. */
+/* comm_all_reduce - all-reduce f32 sums, in place. */
 status comm_all_reduce(struct comm *comm, float *data, int64_t count);
 
-/* comm_all_reduce_start - the same, started: data is not touched by the caller until comm_wait.
- * Several may be under way; they complete in order. */
+/* comm_all_reduce_start - start an all-reduce of f32 sums, in place.
+ *
+ * Memory    the caller does not access data until comm_wait returns
+ * Order     several collectives may be in flight; they complete in the order of their start */
 status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
                              struct comm_request **out);
 
-/* comm_reduce_scatter_start - afterwards data[ranges[rank]] holds the sum; the rest is undefined.
+/* comm_reduce_scatter_start - start a reduce-scatter of f32 sums, in place.
  *
- * Shapes    ranges [size], in data's elements; together they may leave holes */
+ * Afterwards data[ranges[rank]] holds the sums of this rank. The rest of data is undefined.
+ *
+ * Shapes    ranges [size], in elements of data; there may be gaps between them
+ * Memory    as in comm_all_reduce_start */
 status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
                                  struct comm_request **out);
 
-/* comm_all_reduce_bf16_start, comm_reduce_scatter_bf16_start - the same of bf16 sums: half the bytes. All ranks get the
- * same bits.
+/* comm_all_reduce_bf16_start - start an all-reduce of bf16 sums, in place: half the bytes of f32.
  *
- * Numerics  a host's ranks are added as f32 and rounded once, and so are the hosts' sums; NCCL rounds as its algorithm
- *           does, at every rank of a ring */
+ * Memory    as in comm_all_reduce_start
+ * Numerics  every rank gets the same bits. On host memory, the ranks of a node are added in f32 and
+ *           rounded once, then the sums of the nodes are added in f32 and rounded once. NCCL rounds
+ *           as its algorithm requires: a ring rounds at every rank. */
 status comm_all_reduce_bf16_start(struct comm *comm, bf16 *data, int64_t count,
                                   struct comm_request **out);
+
+/* comm_reduce_scatter_bf16_start - start a reduce-scatter of bf16 sums, in place.
+ *
+ * Shapes    ranges as in comm_reduce_scatter_start
+ * Memory    as in comm_all_reduce_start
+ * Numerics  as in comm_all_reduce_bf16_start */
 status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data, const struct range *ranges,
                                       struct comm_request **out);
 
-/* What comm_add_start adds to on each rank: sums[k] for element ranges[rank].first + k of data. */
-struct comm_addition {
-    float *sums;
-    bool fresh;  /* the first rank's elements are set, not added */
-    int addends; /* ranks that have something to add: the first so many; others' data is not read */
+/* The accumulator of comm_accumulate_start on this rank. */
+struct comm_accumulation {
+    float *sums;      /* sums[k] belongs to element ranges[rank].first + k of data */
+    bool overwrite;   /* the elements of rank 0 replace sums instead of being added */
+    int contributors; /* only ranks [0, contributors) have data to add */
 };
 
-/* comm_add_start - sums += each rank's data[ranges[rank]], one rank after the other in rank order: the same bits
- * as if one rank had added them all. Costs more than comm_reduce_scatter_start where ranks are on several hosts.
+/* comm_accumulate_start - start an ordered reduce-scatter into a separate accumulator.
  *
- * Shapes    ranges as in comm_reduce_scatter_start; sums [ranges[rank].count] */
-status comm_add_start(struct comm *comm, const struct comm_addition *addition, float *data,
-                      const struct range *ranges, struct comm_request **out);
+ * It adds data[ranges[rank]] of every contributor to sums, one rank after the other. Between
+ * several nodes it sends more bytes than comm_reduce_scatter_start. Host memory only.
+ *
+ * Shapes    ranges as in comm_reduce_scatter_start; sums [ranges[rank].count]
+ * Memory    as in comm_all_reduce_start
+ * Numerics  rank order: same bits as if a single rank had added all elements
+ * Errors    STATUS_UNAVAILABLE for nccl and staged communicators */
+status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *accumulation,
+                             float *data, const struct range *ranges, struct comm_request **out);
 
-/* comm_all_gather_start - every rank's data[ranges[r]] reaches all ranks, in place.
+/* comm_all_gather_start - start an all-gather of data[ranges[r]] of every rank r, in place.
  *
- * Units     element_bytes of the ranges' elements */
+ * Shapes    ranges as in comm_reduce_scatter_start
+ * Units     element_bytes: size of the elements that ranges count
+ * Memory    as in comm_all_reduce_start */
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
                              const struct range *ranges, struct comm_request **out);
 
-/* comm_lend_start - an all-gather in which nobody waits for who comes later: each rank's part is laid at once
- * where the other ranks of its host see it, and each of these fetches it when it comes by. Elsewhere, as
- * comm_all_gather_start.
+/* comm_lazy_gather_start - start an all-gather in which no rank waits for a rank that comes later.
  *
- * Shapes    lent (memory of comm_allocate) [places[r]]: where rank r's part lies in its own, in elements like
- *           data's; it is not written before comm_wait */
-status comm_lend_start(struct comm *comm, void *data, size_t element_bytes,
-                       const struct range *ranges, void *lent, const struct range *places,
-                       struct comm_request **out);
+ * Each rank copies its range at once to shared_source, which the other ranks of its node can read.
+ * Each of them pulls the range when it calls comm_gather_pull. On several nodes, and for nccl and
+ * staged communicators, this is comm_all_gather_start.
+ *
+ * Shapes    source_ranges [size]: position of rank r's range in its shared_source, in elements
+ * Memory    shared_source comes from comm_allocate; it is not written before comm_wait returns */
+status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_bytes,
+                              const struct range *ranges, void *shared_source,
+                              const struct range *source_ranges, struct comm_request **out);
 
-/* comm_fetch - until data are here. The request stays: comm_wait waits until all have what they need of this rank. */
-status comm_fetch(struct comm *comm, struct comm_request **request);
+/* comm_gather_pull - wait until the gathered data has arrived on this rank.
+ *
+ * The request stays in flight: comm_wait then waits until every rank has pulled from this rank. */
+status comm_gather_pull(struct comm *comm, struct comm_request **request);
 
-/* comm_progress - push started collectives on; called between operations of backward. */
+/* comm_progress - advance the collectives in flight without waiting; called during backward. */
 status comm_progress(struct comm *comm);
 
-/* comm_wait - until the collective is complete; *request becomes NULL. */
+/* comm_wait - wait until the collective is complete and set *request to NULL. */
 status comm_wait(struct comm *comm, struct comm_request **request);
 
-/* What communication cost since the last call. */
+/* Cost of communication since the last call of comm_take_times. */
 struct comm_times {
-    double
-        alone_seconds; /* that the large data would take with nobody computing: bytes at the rehearsed rates */
-    double
-        exposed_seconds; /* that the caller spent for large data inside this room: moving, adding, waiting */
-    double small_seconds; /* and for small data: waiting for the others, mostly */
+    /* estimated time of the large collectives without computation: bytes at the calibrated rates */
+    double alone_seconds;
+    /* time that the caller spent in calls for large collectives: copying, adding, waiting */
+    double exposed_seconds;
+    double small_seconds; /* the same for small data; mostly time waiting for other ranks */
     int64_t bytes;        /* sent by this rank */
 };
+
+/* comm_take_times - return the accumulated times and reset them to zero. */
 void comm_take_times(struct comm *comm, struct comm_times *out);
 
-/* comm_hidden_share - 1 - exposed / alone, at least 0: how much of the time that communication needs passed while
- * the caller computed. 0 also where another rank was waited for longer than that. */
+/* comm_hidden_share - return 1 - exposed / alone, at least 0.
+ *
+ * This is the fraction of the communication time that overlapped with computation. It is also 0 if
+ * waiting for another rank took longer than the communication itself. */
 double comm_hidden_share(const struct comm_times *times);
 
-/* comm_rehearse - measure at what rates data move alone. act starts collectives of one kind on large data and waits for
- * them; it is called several times, and the fastest counts. What it moves is not accounted. Collective. */
-status comm_rehearse(struct comm *comm, status (*act)(void *user), void *user);
-
-/* ---- errors and the end ---- */
-
-/* comm_agree - one verdict for all ranks: the worst news of any rank (the lowest rank that failed).
+/* comm_calibrate - measure the transfer rate of one kind of collective without computation.
  *
- * Every rank passes its own status; all get the verdict. The rank whose error it is prints its
- * pending note (status.h), once; other ranks' notes are dropped. Collective. */
-status comm_agree(struct comm *comm, status mine);
-
-/* comm_agree_flag - whether any rank passes true (a stop was asked for). Collective. */
-status comm_agree_flag(struct comm *comm, bool mine, bool *any);
-
-/* comm_check_equal - whether all ranks have the same value (a build's id, a recipe's hash; its first 64
- * characters count). Collective; all ranks get the same answer.
+ * `run` starts collectives of one kind on large data and waits for them. It is called several times
+ * and the fastest run counts. comm_take_times does not include these runs.
  *
- * Errors    STATUS_RECIPE naming `what`, the ranks that differ and both values */
-status comm_check_equal(struct comm *comm, const char *what, const char *value);
+ * Order     collective */
+status comm_calibrate(struct comm *comm, status (*run)(void *user), void *user);
 
-/* comm_abort - print this rank's pending note and end the whole job with this code. Any thread.
- * Does not return. Of several ranks of a host that meet the end at once, the first one speaks.
- * comm may be NULL: this process alone ends. */
+/* ---- errors and job abort ---- */
+
+/* comm_agree - return the same status on every rank: that of the lowest rank that failed.
+ *
+ * Every rank passes its own status. The lowest rank that failed prints its pending note (status.h);
+ * the notes of other ranks are dropped.
+ *
+ * Order     collective */
+status comm_agree(struct comm *comm, status own);
+
+/* comm_agree_flag - set *any if at least one rank passes true, for example a stop request.
+ * Collective. */
+status comm_agree_flag(struct comm *comm, bool own, bool *any);
+
+/* comm_check_equal - check that all ranks pass the same value, such as a build id or recipe hash.
+ *
+ * Only the first 127 characters are compared. Every rank gets the same result.
+ *
+ * Order     collective
+ * Errors    STATUS_RECIPE with `name`, the ranks that differ and both values */
+status comm_check_equal(struct comm *comm, const char *name, const char *value);
+
+/* comm_abort - print this rank's pending note and end the whole job with this exit code.
+ *
+ * It does not return and may be called from any thread. If several ranks of a host end at the same
+ * time, only the first one prints. With comm NULL only this process ends. */
 _Noreturn void comm_abort(struct comm *comm, status code);
 
-/* comm_set_deadline - how long a wait may take before it counts as a hang; > 0; 300 s until set. Groups
- * split off later inherit it. A rank of this host that is in a phase with a longer limit of its own
- * (watchdog_phase), this rank included, is given that time. Over TCP it must be 15 s or more: a lost
- * host is noticed by the launcher after 11 s, and a job that ends itself before hangs in mpirun. */
+/* comm_set_deadline - set the time after which a wait counts as a hang (default 300 s).
+ *
+ * Communicators that are split off later inherit it. If a rank of this host, including this rank,
+ * is in a phase with a longer limit (watchdog_phase), the wait is extended to that limit.
+ *
+ * Units     seconds > 0. Over TCP use 15 s or more: the launcher detects a lost host after 11 s,
+ *           and mpirun hangs if the job ends itself before that. */
 void comm_set_deadline(struct comm *comm, double seconds);
 
-/* comm_watch_end - `ending` is asked in every turn of a wait: whether this process is about to be killed by its
- * launcher, as mpirun does a second after its SIGTERM where it lost a host. A rank that has waited for
- * others by then ends at once with STATUS_LOST, and tells in which operation for whom: the launcher
- * knows neither. */
-void comm_watch_end(bool (*ending)(void));
+/* comm_set_termination_check - set a function that reports that the launcher is about to kill this
+ * process.
+ *
+ * Every wait polls it. mpirun sends SIGTERM after it lost a host, and SIGKILL one second later. A
+ * rank that is then waiting for other ranks ends at once with STATUS_LOST. Its error names the
+ * operation and the missing ranks, which the launcher cannot report. */
+void comm_set_termination_check(bool (*is_terminating)(void));
 
 /* ---- watchdog (comm/watchdog.c) ----
  *
- * A thread beside the main one that sees when the main thread stays in one phase for too long, and
- * ends the job naming rank, phase and seconds. Ranks of a host see each other's phases, so that one
- * that is stopped is named by the others; ranks that wait in a collective are not judged (the wait's
- * deadline is). Durations are counted so that a suspended machine makes nobody late. Limits must stay
- * above 15 s where the job spans hosts (comm_set_deadline). */
+ * A thread that ends the job if the main thread stays in one phase for too long. The error names
+ * the rank, the phase and the time. The ranks of a host see each other's phases, so that they can
+ * report a stopped rank. A rank that waits in a collective is not checked, because the wait has a
+ * deadline. The time during which the machine is suspended does not count. If the job spans several
+ * hosts, limits must be above 15 s (comm_set_deadline). */
 
-/* watchdog_start - watch; the first limit is for start-up.
+/* watchdog_start - start the watchdog thread; the first phase is "init".
  *
- * Units     limit_seconds for phases that name no own limit */
+ * Units     limit_seconds: limit of phases without a separate limit; > 0
+ * Errors    STATUS_INTERNAL if the thread cannot start */
 status watchdog_start(struct comm *world, double limit_seconds);
 
-/* watchdog_phase - what the main thread does from now on ("data", "forward", "gradient reduction",
- * "checkpoint", ...). Cheap: a store. Resets the time. limit_seconds 0: the default. */
+/* watchdog_phase - set the current phase of the main thread and reset its timer.
+ *
+ * The call is cheap. Phases are, for example, "data", "forward" and "checkpoint".
+ *
+ * Units     limit_seconds: limit of this phase; 0 for the default */
 void watchdog_phase(const char *phase, double limit_seconds);
+
+/* watchdog_stop - stop the watchdog thread; no effect if it is not running. */
 void watchdog_stop(void);

@@ -1,4 +1,5 @@
-/* Which communicator the ranks' devices get. Every rank tells what it has; all decide alike. */
+/* Choice of the communicator for device memory. Every rank reports its device and NCCL version; all
+ * ranks then make the same choice. */
 #include "comm/comm_device.h"
 
 #include <stdio.h>
@@ -9,9 +10,9 @@
 #include "comm/comm_device_impl.h"
 #include "comm/comm_nccl_impl.h"
 
-/* "0, 3, 7" of the ranks whose device is that of rank `first`; how many. */
-static int sharing(const struct comm_device_facts *facts, int size, int first, char *text,
-                   size_t bytes)
+/* Lists the ranks whose device is that of rank `first`, as "0, 3, 7", and returns their number. */
+static int list_sharing_ranks(const struct comm_device_facts *facts, int size, int first,
+                              char *text, size_t bytes)
 {
     size_t used = 0;
     int count = 0;
@@ -28,14 +29,14 @@ static int sharing(const struct comm_device_facts *facts, int size, int first, c
     return count;
 }
 
-/* Where every rank has a device of its own. */
-static status choose_library(const struct comm_device_facts *facts, int size,
-                             enum comm_device_choice *out, char *why, size_t bytes)
+/* The choice if every rank has a separate device. */
+static status choose_by_version(const struct comm_device_facts *facts, int size,
+                                enum comm_device_choice *out, char *reason, size_t bytes)
 {
     for (int r = 0; r < size; r++) {
         if (facts[r].version == 0) {
             *out = COMM_DEVICE_STAGED;
-            snprintf(why, bytes, "rank %d has no NCCL", r);
+            snprintf(reason, bytes, "rank %d has no NCCL", r);
             return STATUS_OK;
         }
     }
@@ -43,35 +44,36 @@ static status choose_library(const struct comm_device_facts *facts, int size,
         *out = facts[r].version < 0 ? COMM_DEVICE_BROKEN : *out;
     }
     for (int r = 0; r < size && *out == COMM_DEVICE_NCCL; r++) {
-        int mine = facts[r].version, first = facts[0].version;
-        REQUIRE(
-            mine == first, STATUS_UNAVAILABLE,
-            "NCCL differs between ranks: rank 0 has %d.%d.%d, rank %d has %d.%d.%d: install the "
-            "same one on all hosts",
-            first / 10000, first / 100 % 100, first % 100, r, mine / 10000, mine / 100 % 100,
-            mine % 100);
+        int own = facts[r].version, first = facts[0].version;
+        REQUIRE(own == first, STATUS_UNAVAILABLE,
+                "the NCCL version differs between ranks: rank 0 has %d.%d.%d, rank %d has "
+                "%d.%d.%d: install the "
+                "same version on all hosts",
+                first / 10000, first / 100 % 100, first % 100, r, own / 10000, own / 100 % 100,
+                own % 100);
     }
     return STATUS_OK;
 }
 
 status comm_device_choose(const struct comm_device_facts *facts, int size,
-                          enum comm_device_choice *out, char *why, size_t bytes)
+                          enum comm_device_choice *out, char *reason, size_t bytes)
 {
     char ranks[128];
-    why[0] = '\0';
+    reason[0] = '\0';
     for (int r = 0; r < size; r++) {
-        if (sharing(facts, size, r, ranks, sizeof ranks) > 1) {
+        if (list_sharing_ranks(facts, size, r, ranks, sizeof ranks) > 1) {
             *out = COMM_DEVICE_STAGED;
-            snprintf(why, bytes, "ranks %s share one GPU, which NCCL refuses", ranks);
+            snprintf(reason, bytes, "ranks %s share one GPU, which NCCL does not support", ranks);
             return STATUS_OK;
         }
     }
     *out = size == 1 ? COMM_DEVICE_STAGED : COMM_DEVICE_NCCL;
-    return size == 1 ? STATUS_OK : choose_library(facts, size, out, why, bytes);
+    return size == 1 ? STATUS_OK : choose_by_version(facts, size, out, reason, bytes);
 }
 
-/* What this rank has; the error of a library that cannot be used waits, since it may not be needed. */
-static void learn(const struct comm_device_options *options, struct comm_device_facts *out)
+/* Reads the facts of this rank. If its NCCL library is unusable, the error stays pending: it is
+ * reported only if NCCL is needed. */
+static void read_facts(const struct comm_device_options *options, struct comm_device_facts *out)
 {
     const struct nccl_library *library = NULL;
     bool missing = false;
@@ -81,20 +83,20 @@ static void learn(const struct comm_device_options *options, struct comm_device_
     out->version = result == STATUS_OK ? library->version : missing ? 0 : -1;
 }
 
-static status choose(struct comm *control, const struct comm_device_options *options,
-                     enum comm_device_choice *out, char *why, size_t bytes)
+static status choose_for_all_ranks(struct comm *control, const struct comm_device_options *options,
+                                   enum comm_device_choice *out, char *reason, size_t bytes)
 {
-    struct comm_device_facts mine, *all = calloc((size_t)control->size, sizeof *all);
+    struct comm_device_facts own, *all = calloc((size_t)control->size, sizeof *all);
     REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory: %d ranks' devices", control->size);
     struct status_note note;
-    learn(options, &mine);
+    read_facts(options, &own);
     status_take(&note);
-    status result = comm_all_gather_bytes(control, all, &mine, sizeof mine);
-    KEEP_FIRST(result, comm_device_choose(all, control->size, out, why, bytes));
+    status result = comm_all_gather_bytes(control, all, &own, sizeof own);
+    KEEP_FIRST(result, comm_device_choose(all, control->size, out, reason, bytes));
     free(all);
     TRY(result);
     if (*out == COMM_DEVICE_BROKEN) {
-        return comm_agree(control, mine.version < 0 ? status_restore(&note) : STATUS_OK);
+        return comm_agree(control, own.version < 0 ? status_restore(&note) : STATUS_OK);
     }
     return STATUS_OK;
 }
@@ -103,11 +105,11 @@ status comm_device_create(struct comm *control, const struct comm_device_options
                           struct comm **out)
 {
     *out = NULL;
-    char why[256] = "";
+    char reason[256] = "";
     enum comm_device_choice choice = COMM_DEVICE_STAGED;
-    TRY(choose(control, options, &choice, why, sizeof why));
-    if (why[0] != '\0') {
-        log_warning("COMM-STAGED", "%s: sums go through host memory, which is slower", why);
+    TRY(choose_for_all_ranks(control, options, &choice, reason, sizeof reason));
+    if (reason[0] != '\0') {
+        log_warning("COMM-STAGED", "%s: collectives use host memory, which is slower", reason);
     }
     return choice == COMM_DEVICE_NCCL ? comm_nccl_create(control, options, out)
                                       : comm_staged_create(control, options, out);

@@ -1,13 +1,16 @@
-/* Communicators for a device's memory, around the one that the job was started with (its control).
+/* Communicators for device memory. They are created from the job's host communicator, their
+ * control.
  *
- * comm_nccl: NCCL between GPUs, one rank on each. comm_staged: through host memory, in rank order and f32,
- * for ranks that share a GPU and where there is no NCCL. Both have comm.h's interface; collectives on small
- * data, agreements and the end of the job stay with the control communicator.
+ * nccl uses NCCL between GPUs, with one rank per GPU. staged copies data to the host and adds
+ * there, in f32 and in a fixed order. It serves ranks that share a GPU and machines without NCCL.
+ * Both have the interface of comm.h. Collectives on small data, comm_agree and the end of the job
+ * use the control communicator.
  *
- * Order     the large collectives are in the order of the device: one that was started comes after all that
- *           was queued on options.stream, and what is queued there after comm_wait comes after it. The host
- *           may read their data after device_wait (on the CPU: after comm_wait).
- * Memory    data is the device's; comm_allocate gives memory of the device */
+ * Order     Large collectives are stream-ordered. A collective starts after the work that was
+ *           queued on options.stream before it. Work that is queued there after comm_wait runs
+ *           after the collective. The host may read the data after device_wait (on the CPU: after
+ *           comm_wait).
+ * Memory    data is device memory; comm_allocate returns device memory */
 #pragma once
 
 #include "base/device.h"
@@ -15,25 +18,29 @@
 
 struct comm_device_options {
     struct device *device;
-    struct stream *stream; /* where gradients are computed */
-    bool
-        reproducible; /* NCCL adds without the switch's help, whose order differs from call to call */
+    struct stream *stream; /* stream that computes the gradients */
+    /* NCCL does not reduce in the switch (NVLS), because the order of its sums differs between
+     * calls */
+    bool reproducible;
 };
 
-/* comm_device_create - the communicator that fits where the ranks' devices are. Collective over control, which is
- * the new one's once this has succeeded, and is destroyed with it.
+/* comm_device_create - create the communicator that suits the devices of the ranks.
  *
- * NCCL where every rank has a device of its own; comm_staged, with a warning (W-COMM-STAGED), where ranks share
- * one or NCCL is missing.
+ * It uses NCCL if every rank has a separate device. It uses staged, with a warning (W-COMM-STAGED),
+ * if ranks share a device or NCCL is missing.
  *
- * Environment  BIREME_NCCL: path of the library (libnccl.so.2), or `off`
- * Errors    STATUS_UNAVAILABLE where NCCL is there and cannot be used (too old, not whole, not the same on
- *           all ranks), or not where BIREME_NCCL says */
+ * Memory    on success the new communicator owns control and destroys it
+ * Order     collective over control
+ * Environment  BIREME_NCCL: path of the library (default libnccl.so.2), or `off`
+ * Errors    STATUS_UNAVAILABLE if NCCL is unusable (too old, incomplete, different versions on the
+ *           ranks) or if the file named by BIREME_NCCL cannot be opened */
 status comm_device_create(struct comm *control, const struct comm_device_options *options,
                           struct comm **out);
 
-/* comm_nccl_create, comm_staged_create - one of them by name; as above. */
+/* comm_nccl_create - create an NCCL communicator; otherwise as comm_device_create. */
 status comm_nccl_create(struct comm *control, const struct comm_device_options *options,
                         struct comm **out);
+
+/* comm_staged_create - create a staged communicator; otherwise as comm_device_create. */
 status comm_staged_create(struct comm *control, const struct comm_device_options *options,
                           struct comm **out);

@@ -1,4 +1,4 @@
-/* How comm_device.c decides, for it and its test. */
+/* The choice that comm_device.c makes, for comm_device.c and its test. */
 #pragma once
 
 #include <stddef.h>
@@ -9,16 +9,17 @@
 enum comm_device_choice {
     COMM_DEVICE_STAGED,
     COMM_DEVICE_NCCL,
-    COMM_DEVICE_BROKEN, /* NCCL is needed, and some rank's cannot be used */
+    COMM_DEVICE_BROKEN, /* NCCL is needed, but unusable on some rank */
 };
 
 struct comm_device_facts {
     unsigned char identity[DEVICE_IDENTITY_BYTES];
-    int version; /* of NCCL, as NCCL_OLDEST_VERSION; 0: there is none; -1: it cannot be used */
+    int version; /* of NCCL, in the format of NCCL_OLDEST_VERSION; 0: not installed; -1: unusable */
 };
 
-/* comm_device_choose - of all ranks' facts [size]; why[bytes] is what the user is warned of, "" for nothing.
+/* comm_device_choose - choose a communicator from the facts of all ranks.
  *
- * Errors    STATUS_UNAVAILABLE where ranks have different versions of NCCL */
+ * Shapes    facts [size]; reason [bytes] receives the text of the warning, "" for none
+ * Errors    STATUS_UNAVAILABLE if the ranks have different versions of NCCL */
 status comm_device_choose(const struct comm_device_facts *facts, int size,
-                          enum comm_device_choice *out, char *why, size_t bytes);
+                          enum comm_device_choice *out, char *reason, size_t bytes);

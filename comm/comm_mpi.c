@@ -1,12 +1,13 @@
-/* Ranks that mpirun or srun started: MPI finds them, makes the memory that ranks of a host share, and
- * carries the messages between hosts. The collectives themselves are in shared.c.
+/* The communicator of ranks that mpirun or srun started. MPI finds the ranks, creates the memory
+ * that the ranks of a node share, and carries the messages between nodes. The collectives are in
+ * shared.c.
  *
- * Only the main thread calls MPI (MPI_THREAD_FUNNELED), but for MPI_Abort, which Open MPI carries out
- * from any thread. Calls that make or free something are collective and cannot be given a deadline:
- * a barrier that has one goes before each.
+ * Only the main thread calls MPI (MPI_THREAD_FUNNELED). The exception is MPI_Abort, which Open MPI
+ * supports from any thread. MPI calls that create or free an object are collective and have no
+ * deadline. Therefore a barrier with a deadline precedes each of them.
  *
- * BIREME_COMM_NODES=k in the environment treats the ranks of each host as if they lived on k hosts,
- * so that one machine can exercise what several do. */
+ * The environment variable BIREME_COMM_NODES=k treats the ranks of each host as ranks of k nodes.
+ * This tests the code for several nodes on one machine. */
 #ifdef BIREME_MPI
 
 #include "comm/comm_impl.h"
@@ -21,29 +22,29 @@
 #include "comm/heartbeat.h"
 #include "comm/shared_impl.h"
 
-#define MESSAGE_BYTES ((size_t)1 << 30) /* MPI counts are ints: larger messages go in pieces */
+#define MESSAGE_BYTES ((size_t)1 << 30) /* MPI counts are ints: larger messages are split */
 #define PAGE 4096
 #define FINALIZE_SECONDS 60.0
 #define INIT_SECONDS 300.0
 
 struct mpi_state {
     struct shared_group group;
-    MPI_Comm channels[2]; /* indexed by shared_channel */
+    MPI_Comm channels[2]; /* indexed by enum shared_channel */
     MPI_Comm local;       /* the ranks of this node */
     struct shared_window control;
 };
 
-/* What every communicator must know about the world. */
+/* Facts about the world that every communicator uses. */
 static struct {
     int rank, size;
-    char *hosts;       /* [size][COMM_HOST_BYTES] */
+    char *host_names;  /* [size][COMM_HOST_BYTES] */
     int64_t *host_of;  /* [size] the lowest rank on the same host */
     int64_t *node_key; /* [size] equal for ranks that share memory */
     MPI_Comm host;     /* the ranks of this host */
     MPI_Win heartbeat_window;
 } world;
 
-static status check(int code, const char *what)
+static status check_mpi(int code, const char *operation)
 {
     if (code == MPI_SUCCESS) {
         return STATUS_OK;
@@ -51,7 +52,7 @@ static status check(int code, const char *what)
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(code, text, &length);
-    RAISE(STATUS_LOST, "%s failed: %s", what, text);
+    RAISE(STATUS_LOST, "%s failed: %s", operation, text);
 }
 
 static void return_errors(MPI_Comm comm)
@@ -64,7 +65,7 @@ static void return_errors(MPI_Comm comm)
 struct shared_batch {
     struct mpi_state *state;
     MPI_Request *requests;
-    int *from; /* the rank that a message comes from; -1: it goes out */
+    int *source_rank; /* the rank that sends the message; -1: an outgoing message */
     int count;
     int capacity;
 };
@@ -72,7 +73,7 @@ struct shared_batch {
 static status link_batch_create(void *state, struct shared_batch **out)
 {
     *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: messages");
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: a batch of messages");
     (*out)->state = state;
     return STATUS_OK;
 }
@@ -80,11 +81,11 @@ static status link_batch_create(void *state, struct shared_batch **out)
 static void link_batch_destroy(struct shared_batch *batch)
 {
     free(batch->requests);
-    free(batch->from);
+    free(batch->source_rank);
     free(batch);
 }
 
-static status make_room(struct shared_batch *batch)
+static status grow_batch(struct shared_batch *batch)
 {
     if (batch->count < batch->capacity) {
         return STATUS_OK;
@@ -93,9 +94,9 @@ static status make_room(struct shared_batch *batch)
     MPI_Request *requests = realloc(batch->requests, (size_t)capacity * sizeof *requests);
     REQUIRE(requests != NULL, STATUS_INTERNAL, "out of memory: %d messages", capacity);
     batch->requests = requests;
-    int *from = realloc(batch->from, (size_t)capacity * sizeof *from);
-    REQUIRE(from != NULL, STATUS_INTERNAL, "out of memory: %d messages", capacity);
-    batch->from = from;
+    int *source_rank = realloc(batch->source_rank, (size_t)capacity * sizeof *source_rank);
+    REQUIRE(source_rank != NULL, STATUS_INTERNAL, "out of memory: %d messages", capacity);
+    batch->source_rank = source_rank;
     batch->capacity = capacity;
     return STATUS_OK;
 }
@@ -104,12 +105,12 @@ static status link_send(struct shared_batch *batch, enum shared_channel channel,
                         const void *data, size_t bytes)
 {
     for (size_t done = 0; done < bytes; done += MESSAGE_BYTES) {
-        int piece = (int)(bytes - done < MESSAGE_BYTES ? bytes - done : MESSAGE_BYTES);
-        TRY(make_room(batch));
-        TRY(check(MPI_Isend((const char *)data + done, piece, MPI_BYTE, rank, tag,
-                            batch->state->channels[channel], &batch->requests[batch->count]),
-                  "sending to another host"));
-        batch->from[batch->count++] = -1;
+        int chunk = (int)(bytes - done < MESSAGE_BYTES ? bytes - done : MESSAGE_BYTES);
+        TRY(grow_batch(batch));
+        TRY(check_mpi(MPI_Isend((const char *)data + done, chunk, MPI_BYTE, rank, tag,
+                                batch->state->channels[channel], &batch->requests[batch->count]),
+                      "sending to another host"));
+        batch->source_rank[batch->count++] = -1;
     }
     return STATUS_OK;
 }
@@ -118,37 +119,37 @@ static status link_receive(struct shared_batch *batch, enum shared_channel chann
                            int tag, void *data, size_t bytes)
 {
     for (size_t done = 0; done < bytes; done += MESSAGE_BYTES) {
-        int piece = (int)(bytes - done < MESSAGE_BYTES ? bytes - done : MESSAGE_BYTES);
-        TRY(make_room(batch));
-        TRY(check(MPI_Irecv((char *)data + done, piece, MPI_BYTE, rank, tag,
-                            batch->state->channels[channel], &batch->requests[batch->count]),
-                  "receiving from another host"));
-        batch->from[batch->count++] = rank;
+        int chunk = (int)(bytes - done < MESSAGE_BYTES ? bytes - done : MESSAGE_BYTES);
+        TRY(grow_batch(batch));
+        TRY(check_mpi(MPI_Irecv((char *)data + done, chunk, MPI_BYTE, rank, tag,
+                                batch->state->channels[channel], &batch->requests[batch->count]),
+                      "receiving from another host"));
+        batch->source_rank[batch->count++] = rank;
     }
     return STATUS_OK;
 }
 
 static status link_test(struct shared_batch *batch, bool *done)
 {
-    int all = 0;
-    TRY(check(MPI_Testall(batch->count, batch->requests, &all, MPI_STATUSES_IGNORE),
-              "a message between hosts"));
-    *done = all != 0;
+    int all_done = 0;
+    TRY(check_mpi(MPI_Testall(batch->count, batch->requests, &all_done, MPI_STATUSES_IGNORE),
+                  "a message between hosts"));
+    *done = all_done != 0;
     if (*done) {
         batch->count = 0;
     }
     return STATUS_OK;
 }
 
-static int link_missing(struct shared_batch *batch, int *ranks, int limit)
+static int link_late_sources(struct shared_batch *batch, int *ranks, int limit)
 {
     int missing = 0;
     for (int i = 0; i < batch->count && missing < limit; i++) {
         int done = 0;
-        if (batch->from[i] >= 0) {
+        if (batch->source_rank[i] >= 0) {
             MPI_Test(&batch->requests[i], &done, MPI_STATUS_IGNORE);
             if (!done) {
-                ranks[missing++] = batch->from[i];
+                ranks[missing++] = batch->source_rank[i];
             }
         }
     }
@@ -160,35 +161,37 @@ static const struct shared_link message_link = {.batch_create = link_batch_creat
                                                 .send = link_send,
                                                 .receive = link_receive,
                                                 .test = link_test,
-                                                .missing = link_missing};
+                                                .late_sources = link_late_sources};
 
 /* ---- memory that ranks of a node share ---- */
 
-static bool window_allocate(MPI_Comm local, int locals, int place, struct shared_window *out)
+static bool allocate_shared_window(MPI_Comm local, int local_size, int local_rank,
+                                   struct shared_window *out)
 {
     MPI_Info info;
     MPI_Win window = MPI_WIN_NULL;
-    void *mine = NULL;
+    void *own = NULL;
     MPI_Info_create(&info);
-    MPI_Info_set(info, "alloc_shared_noncontig", "true"); /* each part on its rank's memory node */
+    /* each segment in the NUMA memory of its rank */
+    MPI_Info_set(info, "alloc_shared_noncontig", "true");
     int code =
-        MPI_Win_allocate_shared((MPI_Aint)(out->bytes + PAGE), 1, info, local, &mine, &window);
+        MPI_Win_allocate_shared((MPI_Aint)(out->bytes + PAGE), 1, info, local, &own, &window);
     MPI_Info_free(&info);
     if (code != MPI_SUCCESS) {
         return false;
     }
-    for (int i = 0; i < locals; i++) {
+    for (int i = 0; i < local_size; i++) {
         MPI_Aint size = 0;
         int unit = 0;
         char *base = NULL;
         code = MPI_Win_shared_query(window, i, &size, &unit, &base);
-        /* mappings are page-aligned in each process: rounding up finds the same place in all */
+        /* mappings are page-aligned in each process: rounding up gives the same location in all */
         if (code != MPI_SUCCESS) {
             return false;
         }
         out->base[i] = base + (PAGE - (uintptr_t)base % PAGE) % PAGE;
     }
-    memset(out->base[place], 0, out->bytes);
+    memset(out->base[local_rank], 0, out->bytes);
     out->handle = malloc(sizeof window);
     if (out->handle == NULL) {
         return false;
@@ -197,28 +200,30 @@ static bool window_allocate(MPI_Comm local, int locals, int place, struct shared
     return true;
 }
 
-/* Collective over `verdict`: the window of this node, or *made = false on all ranks. */
-static status window_make(MPI_Comm verdict, MPI_Comm local, int locals, int place, size_t bytes,
-                          struct shared_window *out, bool *made)
+/* Creates the shared window of this node. If it fails on any rank of `all`, *is_made is false on
+ * all of them. Collective over `all`. */
+static status create_window(MPI_Comm all, MPI_Comm local, int local_size, int local_rank,
+                            size_t bytes, struct shared_window *out, bool *is_made)
 {
-    *made = false;
+    *is_made = false;
     *out = (struct shared_window){.bytes = bytes};
-    out->base = calloc((size_t)locals, sizeof *out->base);
-    int mine = out->base != NULL && bytes < SIZE_MAX - PAGE;
-    if (mine && locals == 1) {
+    out->base = calloc((size_t)local_size, sizeof *out->base);
+    int own = out->base != NULL && bytes < SIZE_MAX - PAGE;
+    if (own && local_size == 1) {
         out->base[0] = memory_allocate(bytes);
-        mine = out->base[0] != NULL;
-    } else if (mine) {
-        mine = window_allocate(local, locals, place, out);
+        own = out->base[0] != NULL;
+    } else if (own) {
+        own = allocate_shared_window(local, local_size, local_rank, out);
     }
-    out->memory = mine ? out->base[place] : NULL;
-    int all = 0;
-    TRY(check(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, verdict), "making shared memory"));
-    *made = all != 0;
+    out->memory = own ? out->base[local_rank] : NULL;
+    int all_made = 0;
+    TRY(check_mpi(MPI_Allreduce(&own, &all_made, 1, MPI_INT, MPI_MIN, all),
+                  "creating shared memory"));
+    *is_made = all_made != 0;
     return STATUS_OK;
 }
 
-static void window_free(struct shared_window *window)
+static void free_window(struct shared_window *window)
 {
     if (window->handle != NULL) {
         MPI_Win win;
@@ -234,58 +239,60 @@ static void window_free(struct shared_window *window)
 
 /* ---- groups ---- */
 
-/* Nodes are numbered in the order in which the ranks meet them. keys [size]. */
-static status group_nodes(struct shared_group *group, const int64_t *keys)
+/* Numbers the nodes in the order of their lowest ranks. Shapes: keys [size]. */
+static status assign_nodes(struct shared_group *group, const int64_t *keys)
 {
     size_t size = (size_t)group->size;
     free(group->node_of);
-    free(group->first);
-    free(group->member);
+    free(group->node_first);
+    free(group->members);
     group->node_of = calloc(size, sizeof *group->node_of);
-    group->first = calloc(size + 1, sizeof *group->first);
-    group->member = calloc(size, sizeof *group->member);
-    REQUIRE(group->node_of != NULL && group->first != NULL && group->member != NULL,
+    group->node_first = calloc(size + 1, sizeof *group->node_first);
+    group->members = calloc(size, sizeof *group->members);
+    REQUIRE(group->node_of != NULL && group->node_first != NULL && group->members != NULL,
             STATUS_INTERNAL, "out of memory: a group of %d ranks", group->size);
     group->nodes = 0;
-    int placed = 0;
-    for (int lead = 0; lead < group->size; lead++) {
-        bool met = false;
-        for (int r = 0; r < lead && !met; r++) {
-            met = keys[r] == keys[lead];
+    int member_count = 0;
+    for (int first_rank = 0; first_rank < group->size; first_rank++) {
+        bool is_known = false;
+        for (int r = 0; r < first_rank && !is_known; r++) {
+            is_known = keys[r] == keys[first_rank];
         }
-        for (int r = lead; r < group->size && !met; r++) {
-            if (keys[r] == keys[lead]) {
+        for (int r = first_rank; r < group->size && !is_known; r++) {
+            if (keys[r] == keys[first_rank]) {
                 group->node_of[r] = group->nodes;
-                group->member[placed++] = r;
+                group->members[member_count++] = r;
             }
         }
-        if (!met) {
-            group->first[++group->nodes] = placed;
+        if (!is_known) {
+            group->node_first[++group->nodes] = member_count;
         }
     }
     group->node = group->node_of[group->rank];
-    group->locals = group->first[group->node + 1] - group->first[group->node];
-    group->place = 0;
-    while (group->member[group->first[group->node] + group->place] != group->rank) {
-        group->place++;
+    group->local_size = group->node_first[group->node + 1] - group->node_first[group->node];
+    group->local_rank = 0;
+    while (group->members[group->node_first[group->node] + group->local_rank] != group->rank) {
+        group->local_rank++;
     }
-    group->staged = group->nodes < group->size;
+    group->needs_staging = group->nodes < group->size;
     return STATUS_OK;
 }
 
-static status group_control(struct mpi_state *state, MPI_Comm all, const int64_t *keys, bool *made)
+static status create_node_control(struct mpi_state *state, MPI_Comm all, const int64_t *keys,
+                                  bool *is_made)
 {
     struct shared_group *group = &state->group;
-    TRY(group_nodes(group, keys));
-    TRY(check(MPI_Comm_split(all, group->node, group->rank, &state->local), "finding the node"));
+    TRY(assign_nodes(group, keys));
+    TRY(check_mpi(MPI_Comm_split(all, group->node, group->rank, &state->local),
+                  "splitting by node"));
     return_errors(state->local);
-    TRY(window_make(all, state->local, group->locals, group->place,
-                    shared_control_bytes(group->size), &state->control, made));
+    TRY(create_window(all, state->local, group->local_size, group->local_rank,
+                      shared_control_bytes(group->size), &state->control, is_made));
     return STATUS_OK;
 }
 
-/* Make nodes of the ranks that share memory; where that cannot be, each rank is a node. */
-static status group_connect(struct mpi_state *state, MPI_Comm all)
+/* Forms nodes of the ranks that share memory. If they cannot share memory, each rank is a node. */
+static status connect_group(struct mpi_state *state, MPI_Comm all)
 {
     struct shared_group *group = &state->group;
     int64_t *keys = calloc((size_t)group->size, sizeof *keys);
@@ -293,19 +300,19 @@ static status group_connect(struct mpi_state *state, MPI_Comm all)
     for (int r = 0; r < group->size; r++) {
         keys[r] = world.node_key[group->world_rank[r]];
     }
-    bool made = false;
-    status result = group_control(state, all, keys, &made);
-    if (result == STATUS_OK && !made) {
+    bool is_made = false;
+    status result = create_node_control(state, all, keys, &is_made);
+    if (result == STATUS_OK && !is_made) {
         for (int r = 0; r < group->size; r++) {
             keys[r] = r;
         }
         MPI_Comm_free(&state->local);
         free(state->control.base);
-        result = group_control(state, all, keys, &made);
+        result = create_node_control(state, all, keys, &is_made);
     }
     free(keys);
     TRY(result);
-    REQUIRE(made, STATUS_INTERNAL, "out of memory: %zu bytes for a communicator",
+    REQUIRE(is_made, STATUS_INTERNAL, "out of memory: %zu bytes for a communicator",
             shared_control_bytes(group->size));
     group->control = (struct shared_control **)(void *)state->control.base;
     return STATUS_OK;
@@ -313,7 +320,7 @@ static status group_connect(struct mpi_state *state, MPI_Comm all)
 
 static const struct comm_operations operations;
 
-static void count_locals(struct comm *comm, const struct shared_group *group)
+static void set_local_ranks(struct comm *comm, const struct shared_group *group)
 {
     comm->local_ranks = 0;
     for (int r = 0; r < group->size; r++) {
@@ -324,16 +331,16 @@ static void count_locals(struct comm *comm, const struct shared_group *group)
     }
 }
 
-static void state_free(struct mpi_state *state)
+static void free_state(struct mpi_state *state)
 {
     free(state->group.node_of);
-    free(state->group.first);
-    free(state->group.member);
+    free(state->group.node_first);
+    free(state->group.members);
     free(state->group.world_rank);
     free(state);
 }
 
-static status state_fill(struct mpi_state *state, MPI_Comm all)
+static status fill_state(struct mpi_state *state, MPI_Comm all)
 {
     struct shared_group *group = &state->group;
     MPI_Comm_rank(all, &group->rank);
@@ -341,50 +348,50 @@ static status state_fill(struct mpi_state *state, MPI_Comm all)
     group->world_rank = calloc((size_t)group->size, sizeof *group->world_rank);
     REQUIRE(group->world_rank != NULL, STATUS_INTERNAL, "out of memory: a group of %d ranks",
             group->size);
-    TRY(check(MPI_Allgather(&world.rank, 1, MPI_INT, group->world_rank, 1, MPI_INT, all),
-              "making a communicator"));
+    TRY(check_mpi(MPI_Allgather(&world.rank, 1, MPI_INT, group->world_rank, 1, MPI_INT, all),
+                  "creating a communicator"));
     for (int i = 0; i < 2; i++) {
-        TRY(check(MPI_Comm_dup(all, &state->channels[i]), "making a communicator"));
+        TRY(check_mpi(MPI_Comm_dup(all, &state->channels[i]), "creating a communicator"));
         return_errors(state->channels[i]);
     }
-    TRY(group_connect(state, all));
+    TRY(connect_group(state, all));
     group->link = &message_link;
     group->link_state = state;
     return shared_open(group);
 }
 
-/* A communicator over `all`, which stays the caller's. */
+/* Creates a communicator of the ranks of `all`. The caller still owns `all`. */
 static status mpi_create(MPI_Comm all, struct comm **out)
 {
     struct mpi_state *state = calloc(1, sizeof *state);
     REQUIRE(state != NULL, STATUS_INTERNAL, "out of memory: a communicator");
     struct comm *comm = NULL;
-    status result = state_fill(state, all);
+    status result = fill_state(state, all);
     if (result == STATUS_OK) {
         result = comm_create(&operations, state->group.rank, state->group.size, state, &comm);
     }
     if (result != STATUS_OK) {
-        state_free(state);
+        free_state(state);
         return result;
     }
     state->group.comm = comm;
-    count_locals(comm, &state->group);
+    set_local_ranks(comm, &state->group);
     *out = comm;
     return STATUS_OK;
 }
 
-/* ---- the table ---- */
+/* ---- operations ---- */
 
-static status mpi_split(struct comm *comm, int colour, int key, struct comm **out)
+static status mpi_split(struct comm *comm, int color, int key, struct comm **out)
 {
     struct mpi_state *state = comm->state;
     TRY(comm_barrier(comm));
-    MPI_Comm part = MPI_COMM_NULL;
-    TRY(check(MPI_Comm_split(state->channels[SHARED_DATA], colour, key, &part),
-              "splitting a communicator"));
-    return_errors(part);
-    status result = mpi_create(part, out);
-    MPI_Comm_free(&part);
+    MPI_Comm split = MPI_COMM_NULL;
+    TRY(check_mpi(MPI_Comm_split(state->channels[SHARED_DATA], color, key, &split),
+                  "splitting a communicator"));
+    return_errors(split);
+    status result = mpi_create(split, out);
+    MPI_Comm_free(&split);
     if (result == STATUS_OK) {
         (*out)->deadline_seconds = comm->deadline_seconds;
     }
@@ -398,11 +405,11 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     TRY(comm_barrier(comm));
     struct shared_window *window = malloc(sizeof *window);
     REQUIRE(window != NULL, STATUS_INTERNAL, "out of memory: a window");
-    bool made = false;
-    status result = window_make(state->channels[SHARED_DATA], state->local, group->locals,
-                                group->place, bytes, window, &made);
-    if (result == STATUS_OK && made) {
-        window->id = ++group->windows_made;
+    bool is_made = false;
+    status result = create_window(state->channels[SHARED_DATA], state->local, group->local_size,
+                                  group->local_rank, bytes, window, &is_made);
+    if (result == STATUS_OK && is_made) {
+        window->id = ++group->window_count;
         window->next = group->windows;
         group->windows = window;
         *out = window->memory;
@@ -411,7 +418,7 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     free(window->base);
     free(window);
     TRY(result);
-    *out = memory_allocate(bytes); /* collectives on it go through the stage */
+    *out = memory_allocate(bytes); /* collectives on it use the staging buffers */
     REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for communication", bytes);
     return STATUS_OK;
 }
@@ -424,7 +431,7 @@ static status mpi_release(struct comm *comm, void *memory)
         if ((*w)->memory == memory) {
             struct shared_window *window = *w;
             *w = window->next;
-            window_free(window);
+            free_window(window);
             free(window);
             return STATUS_OK;
         }
@@ -433,9 +440,9 @@ static status mpi_release(struct comm *comm, void *memory)
     return STATUS_OK;
 }
 
-static status mpi_exchange(struct comm *comm, void *all, const void *mine, size_t bytes)
+static status mpi_exchange(struct comm *comm, void *all, const void *own, size_t bytes)
 {
-    return shared_exchange(&((struct mpi_state *)comm->state)->group, all, mine, bytes);
+    return shared_exchange(&((struct mpi_state *)comm->state)->group, all, own, bytes);
 }
 
 static status mpi_start(struct comm *comm, const struct comm_work *work, struct comm_request **out)
@@ -454,9 +461,9 @@ static status mpi_wait(struct comm *comm, struct comm_request **request)
     return shared_wait(&((struct mpi_state *)comm->state)->group, request);
 }
 
-static status mpi_fetch(struct comm *comm, struct comm_request *request)
+static status mpi_gather_pull(struct comm *comm, struct comm_request *request)
 {
-    return shared_fetch(&((struct mpi_state *)comm->state)->group, request);
+    return shared_gather_pull(&((struct mpi_state *)comm->state)->group, request);
 }
 
 static void mpi_end(int code)
@@ -464,12 +471,12 @@ static void mpi_end(int code)
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
-static void leave_world(void)
+static void finalize_world(void)
 {
     watchdog_stop();
     heartbeat_detach();
     if (watchdog_start(NULL, FINALIZE_SECONDS) != STATUS_OK) {
-        status_clear(); /* the end goes on without a guard */
+        status_clear(); /* the shutdown continues without a watchdog */
     }
     watchdog_phase("finalize", 0);
     if (world.heartbeat_window != MPI_WIN_NULL) {
@@ -478,7 +485,7 @@ static void leave_world(void)
     MPI_Comm_free(&world.host);
     MPI_Finalize();
     watchdog_stop();
-    free(world.hosts);
+    free(world.host_names);
     free(world.host_of);
     free(world.node_key);
     memset(&world, 0, sizeof world);
@@ -493,23 +500,23 @@ static status mpi_destroy(struct comm **comm)
     while (state->group.windows != NULL) {
         struct shared_window *window = state->group.windows;
         state->group.windows = window->next;
-        window_free(window);
+        free_window(window);
         free(window);
     }
-    window_free(&state->control);
+    free_window(&state->control);
     MPI_Comm_free(&state->local);
     MPI_Comm_free(&state->channels[SHARED_DATA]);
     MPI_Comm_free(&state->channels[SHARED_SMALL]);
-    state_free(state);
+    free_state(state);
     comm_release(comm);
     if (is_world) {
-        leave_world();
+        finalize_world();
     }
     return STATUS_OK;
 }
 
 static const struct comm_operations operations = {.kind = "mpi",
-                                                  .adds = true,
+                                                  .can_accumulate = true,
                                                   .destroy = mpi_destroy,
                                                   .split = mpi_split,
                                                   .allocate = mpi_allocate,
@@ -518,96 +525,99 @@ static const struct comm_operations operations = {.kind = "mpi",
                                                   .start = mpi_start,
                                                   .progress = mpi_progress,
                                                   .wait = mpi_wait,
-                                                  .fetch = mpi_fetch,
-                                                  .end = mpi_end};
+                                                  .gather_pull = mpi_gather_pull,
+                                                  .end_job = mpi_end};
 
 /* ---- the world ---- */
 
-static status setting(const char *name, double otherwise, double *out)
+static status read_env_number(const char *name, double default_value, double *out)
 {
     const char *text = getenv(name);
-    *out = otherwise;
+    *out = default_value;
     if (text == NULL) {
         return STATUS_OK;
     }
     char *end = NULL;
     *out = strtod(text, &end);
     REQUIRE(end != text && *end == '\0' && *out >= 1 && *out < 1e6, STATUS_USAGE,
-            "%s=%s in the environment: must be a number of at least 1", name, text);
+            "environment variable %s=%s: must be a number from 1 to below 1000000", name, text);
     return STATUS_OK;
 }
 
-/* MPI_Init, guarded: a rank that hangs in it ends, and the launcher ends the others. */
-static status init(int *argc, char ***argv, double *limit)
+/* Calls MPI_Init under a watchdog: a rank that hangs in it ends, and the launcher ends the
+ * others. */
+static status init_mpi(int *argc, char ***argv, double *limit_seconds)
 {
-    const char *launched_as =
+    const char *launcher_rank =
         getenv("PMIX_RANK") != NULL ? getenv("PMIX_RANK") : getenv("PMI_RANK");
-    if (launched_as != NULL) {
-        status_identify((int)strtol(launched_as, NULL, 10), 1, NULL); /* until MPI tells */
+    if (launcher_rank != NULL) {
+        /* until MPI reports the size */
+        status_identify((int)strtol(launcher_rank, NULL, 10), 1, NULL);
     }
-    TRY(setting("BIREME_INIT_SECONDS", INIT_SECONDS, limit));
-    TRY(watchdog_start(NULL, *limit));
+    TRY(read_env_number("BIREME_INIT_SECONDS", INIT_SECONDS, limit_seconds));
+    TRY(watchdog_start(NULL, *limit_seconds));
     watchdog_phase("MPI_Init", 0);
     int provided = MPI_THREAD_SINGLE;
     int code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     watchdog_stop();
-    REQUIRE(code == MPI_SUCCESS, STATUS_LOST, "MPI does not start (code %d)", code);
+    REQUIRE(code == MPI_SUCCESS, STATUS_LOST, "MPI_Init_thread failed (code %d)", code);
     return_errors(MPI_COMM_WORLD);
     MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world.size);
     return STATUS_OK;
 }
 
-static status learn_hosts(void)
+static status gather_host_names(void)
 {
     size_t size = (size_t)world.size;
-    world.hosts = calloc(size, COMM_HOST_BYTES);
+    world.host_names = calloc(size, COMM_HOST_BYTES);
     world.host_of = calloc(size, sizeof *world.host_of);
     world.node_key = calloc(size, sizeof *world.node_key);
-    REQUIRE(world.hosts != NULL && world.host_of != NULL && world.node_key != NULL, STATUS_INTERNAL,
-            "out of memory: the names of %d hosts", world.size);
-    char *mine = world.hosts + (size_t)world.rank * COMM_HOST_BYTES;
-    if (gethostname(mine, COMM_HOST_BYTES - 1) != 0) {
-        snprintf(mine, COMM_HOST_BYTES, "unknown");
+    REQUIRE(world.host_names != NULL && world.host_of != NULL && world.node_key != NULL,
+            STATUS_INTERNAL, "out of memory: the names of %d hosts", world.size);
+    char *own = world.host_names + (size_t)world.rank * COMM_HOST_BYTES;
+    if (gethostname(own, COMM_HOST_BYTES - 1) != 0) {
+        snprintf(own, COMM_HOST_BYTES, "unknown");
     }
-    status_identify(world.rank, world.size, mine);
-    return check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, world.hosts, COMM_HOST_BYTES,
-                               MPI_CHAR, MPI_COMM_WORLD),
-                 "learning the hosts' names");
+    status_identify(world.rank, world.size, own);
+    return check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, world.host_names,
+                                   COMM_HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD),
+                     "gathering host names");
 }
 
-static status find_host(int *place, int *locals)
+static status split_by_host(int *local_rank, int *local_size)
 {
-    TRY(check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL,
-                                  &world.host),
-              "finding the ranks of this host"));
+    TRY(check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank,
+                                      MPI_INFO_NULL, &world.host),
+                  "splitting by host"));
     return_errors(world.host);
-    MPI_Comm_rank(world.host, place);
-    MPI_Comm_size(world.host, locals);
+    MPI_Comm_rank(world.host, local_rank);
+    MPI_Comm_size(world.host, local_size);
     return STATUS_OK;
 }
 
-static status learn_nodes(int place, int locals)
+static status gather_node_keys(int local_rank, int local_size)
 {
-    double pretended = 1;
-    TRY(setting("BIREME_COMM_NODES", 1, &pretended));
-    int64_t nodes = (int64_t)pretended < locals ? (int64_t)pretended : locals;
-    int64_t mine[2] = {world.rank, 0};
-    TRY(check(MPI_Bcast(&mine[0], 1, MPI_INT64_T, 0, world.host), "naming this host"));
-    mine[1] = mine[0] * world.size + place * nodes / locals;
-    TRY(check(
-        MPI_Allgather(&mine[0], 1, MPI_INT64_T, world.host_of, 1, MPI_INT64_T, MPI_COMM_WORLD),
-        "learning who lives where"));
-    return check(
-        MPI_Allgather(&mine[1], 1, MPI_INT64_T, world.node_key, 1, MPI_INT64_T, MPI_COMM_WORLD),
-        "learning who lives where");
+    double nodes_per_host = 1;
+    TRY(read_env_number("BIREME_COMM_NODES", 1, &nodes_per_host));
+    int64_t nodes = (int64_t)nodes_per_host < local_size ? (int64_t)nodes_per_host : local_size;
+    int64_t own[2] = {world.rank, 0};
+    TRY(check_mpi(MPI_Bcast(&own[0], 1, MPI_INT64_T, 0, world.host),
+                  "broadcasting the host's lowest rank"));
+    own[1] = own[0] * world.size + local_rank * nodes / local_size;
+    TRY(check_mpi(
+        MPI_Allgather(&own[0], 1, MPI_INT64_T, world.host_of, 1, MPI_INT64_T, MPI_COMM_WORLD),
+        "gathering the hosts of the ranks"));
+    return check_mpi(
+        MPI_Allgather(&own[1], 1, MPI_INT64_T, world.node_key, 1, MPI_INT64_T, MPI_COMM_WORLD),
+        "gathering the hosts of the ranks");
 }
 
-/* The table of this host, or NULL where memory cannot be shared. */
-static void *make_table(int place, int locals)
+/* Creates the heartbeat table of this host, or returns NULL if memory cannot be shared. */
+static void *create_heartbeat_table(int local_rank, int local_size)
 {
     void *table = NULL;
-    MPI_Aint bytes = place == 0 ? (MPI_Aint)heartbeat_bytes(locals) : 0;
+    MPI_Aint bytes = local_rank == 0 ? (MPI_Aint)heartbeat_bytes(local_size) : 0;
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, world.host, &table,
                                 &world.heartbeat_window) != MPI_SUCCESS) {
         world.heartbeat_window = MPI_WIN_NULL;
@@ -618,31 +628,31 @@ static void *make_table(int place, int locals)
     if (MPI_Win_shared_query(world.heartbeat_window, 0, &size, &unit, &table) != MPI_SUCCESS) {
         return NULL;
     }
-    if (place == 0) {
+    if (local_rank == 0) {
         memset(table, 0, (size_t)size);
     }
     return table;
 }
 
-static status attach_heartbeat(int place, int locals)
+static status attach_heartbeat(int local_rank, int local_size)
 {
-    void *table = make_table(place, locals);
-    TRY(check(MPI_Barrier(world.host), "making the heartbeat table"));
-    heartbeat_attach(table, locals, place, world.rank, world.size, world.hosts);
+    void *table = create_heartbeat_table(local_rank, local_size);
+    TRY(check_mpi(MPI_Barrier(world.host), "creating the heartbeat table"));
+    heartbeat_attach(table, local_size, local_rank, world.rank, world.size, world.host_names);
     return STATUS_OK;
 }
 
 status comm_mpi_world_create(int *argc, char ***argv, struct comm **out)
 {
-    int place = 0;
-    int locals = 1;
-    double limit = 0;
-    TRY(init(argc, argv, &limit));
-    TRY(learn_hosts());
-    TRY(find_host(&place, &locals));
-    TRY(attach_heartbeat(place, locals));
-    TRY(watchdog_start(NULL, limit));
-    status result = learn_nodes(place, locals);
+    int local_rank = 0;
+    int local_size = 1;
+    double limit_seconds = 0;
+    TRY(init_mpi(argc, argv, &limit_seconds));
+    TRY(gather_host_names());
+    TRY(split_by_host(&local_rank, &local_size));
+    TRY(attach_heartbeat(local_rank, local_size));
+    TRY(watchdog_start(NULL, limit_seconds));
+    status result = gather_node_keys(local_rank, local_size);
     if (result == STATUS_OK) {
         result = mpi_create(MPI_COMM_WORLD, out);
     }

@@ -1,7 +1,9 @@
-/* What the files of the NCCL communicator share: as much of NCCL's binary interface as it uses, and its waits.
+/* Internals of the NCCL communicator: the part of NCCL's binary interface that it uses, and its
+ * waits.
  *
- * The interface is written down here because nccl.h needs CUDA's headers: so every build can open NCCL
- * where the machine has it. tests/comm/test_nccl_interface.c holds it against nccl.h where that is found. */
+ * The interface is declared here because nccl.h needs CUDA's headers. Thus every build can use NCCL
+ * if the machine has it. tests/comm/test_nccl_interface.c compares it with nccl.h, if that is
+ * installed. */
 #pragma once
 
 #include <pthread.h>
@@ -29,7 +31,7 @@ enum nccl_result {
 enum nccl_type { NCCL_UINT8 = 1, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9 };
 enum nccl_operator { NCCL_SUM = 0 };
 
-#define NCCL_WINDOW_SYMMETRIC 1 /* the same bytes at the same place of every rank's window */
+#define NCCL_WINDOW_SYMMETRIC 1 /* the same memory offset in the windows of all ranks */
 
 struct nccl_comm;
 struct nccl_window;
@@ -60,15 +62,17 @@ struct nccl_config {
 
 #define NCCL_CONFIG_MAGIC 0xcafebeefu
 
-/* NCCL's functions: X(member below, name in the library, arguments). stream: device_stream_handle. */
+/* NCCL's functions: X(member of struct nccl_library, name in the library, arguments). `stream` is a
+ * device_stream_handle. */
 /* clang-format off */
 #define NCCL_FUNCTIONS(X)                                                                          \
     X(get_version, ncclGetVersion, (int *version))                                                 \
     X(get_unique_id, ncclGetUniqueId, (struct nccl_id *id))                                        \
     X(comm_init, ncclCommInitRankConfig,                                                           \
-      (struct nccl_comm **out, int ranks, struct nccl_id id, int rank, struct nccl_config *config)) \
+      (struct nccl_comm **out, int ranks, struct nccl_id id, int rank,                             \
+       struct nccl_config *config))                                                                \
     X(comm_split, ncclCommSplit,                                                                   \
-      (struct nccl_comm *comm, int colour, int key, struct nccl_comm **out,                        \
+      (struct nccl_comm *comm, int color, int key, struct nccl_comm **out,                         \
        struct nccl_config *config))                                                                \
     X(comm_finalize, ncclCommFinalize, (struct nccl_comm *comm))                                   \
     X(comm_destroy, ncclCommDestroy, (struct nccl_comm *comm))                                     \
@@ -110,16 +114,18 @@ struct nccl_library {
 #undef NCCL_MEMBER
 };
 
-/* nccl_open - the library, opened once; comm_device.h says where it is looked for.
+/* nccl_open - open the library once (comm_device.h documents its path).
  *
- * Errors    STATUS_UNAVAILABLE: *missing says whether there is none, rather than one that cannot be used */
+ * Errors    STATUS_UNAVAILABLE; *missing is true if the library is not installed or switched off,
+ *           and false if it is unusable */
 status nccl_open(const struct nccl_library **out, bool *missing);
 
 /* ---- the communicator ---- */
 
-#define NCCL_UNDER_WAY 64 /* collectives of one communicator whose end was not yet seen */
+#define NCCL_RING 64 /* maximum collectives in flight per communicator */
 
-/* A started collective: a row of its communicator's ring, for as long as its event has not come. */
+/* A started collective. It is an entry of the communicator's ring, valid until its event is
+ * complete. */
 struct comm_request {
     uint64_t number;
     enum comm_collective kind;
@@ -131,51 +137,61 @@ struct nccl_memory {
     void *memory;
     size_t bytes;
     bool from_nccl;
-    struct nccl_window *window; /* NULL: not registered; NCCL writes it when the call has ended */
+    struct nccl_window *window; /* NULL: not registered; NCCL writes it when the call completes */
 };
 
 struct nccl_state {
-    struct nccl_state *next; /* of all living ones */
+    struct nccl_state *next; /* in the registry of communicators */
     struct comm *comm;
     struct comm_device_options options;
     struct nccl_comm *handle;
-    struct stream *stream; /* of the collectives; options.stream computes */
+    struct stream *stream; /* runs the collectives; options.stream computes */
     struct event *ready;
-    struct comm_request ring[NCCL_UNDER_WAY];
-    uint64_t started, finished; /* collectives; number n lies in ring[n % NCCL_UNDER_WAY] */
-    uint64_t watched;           /* what `finished` was when the watch looked last */
-    double age_seconds;         /* for so long no collective has ended though one is under way */
+    struct comm_request ring[NCCL_RING];
+    uint64_t started, finished; /* collectives; number n is ring[n % NCCL_RING] */
+    uint64_t last_finished;     /* `finished` at the last check of the watchdog */
+    double age_seconds;         /* time since a collective last completed */
     struct nccl_memory *memories;
 };
 
 extern struct nccl_world {
     const struct nccl_library *library;
-    struct nccl_state *living;
+    struct nccl_state *communicators;
 } nccl_world;
 
-/* nccl_lock - one thread at a time may use NCCL and what is said about it: the main one or the watch. Does not
- * return once the job ends. */
+/* nccl_lock - lock NCCL and the communicators' state for the main thread or the watchdog.
+ *
+ * It does not return while the job ends. */
 void nccl_lock(void);
+
+/* nccl_unlock - release nccl_lock. */
 void nccl_unlock(void);
 
-/* nccl_settle - what a call answered, once it is no longer under way.
+/* nccl_wait_result - wait until a non-blocking call is no longer in progress.
  *
- * Errors    STATUS_LOST, STATUS_INTERNAL with NCCL's own words; ends the job after the comm's deadline */
-status nccl_settle(struct nccl_state *state, enum nccl_result result, const char *what);
+ * Errors    STATUS_LOST or STATUS_INTERNAL with NCCL's message; the job ends after the deadline */
+status nccl_wait_result(struct nccl_state *state, enum nccl_result result, const char *operation);
 
-/* nccl_raise - the status of a call that failed. */
-status nccl_raise(const struct nccl_state *state, enum nccl_result result, const char *what);
+/* nccl_raise - return the status of a failed call, with NCCL's message. */
+status nccl_raise(const struct nccl_state *state, enum nccl_result result, const char *operation);
 
-/* nccl_wait_event - until it has come; the deadline as in nccl_settle. */
-status nccl_wait_event(struct nccl_state *state, struct event *event, const char *what);
+/* nccl_wait_event - wait until the event is complete; the deadline as in nccl_wait_result. */
+status nccl_wait_event(struct nccl_state *state, struct event *event, const char *operation);
 
-/* nccl_memory_create, nccl_memory_destroy - comm_allocate and comm_free (comm_nccl_memory.c); nothing may be under way where
- * memory is given back. */
+/* nccl_memory_create - implement comm_allocate (comm_nccl_memory.c). */
 status nccl_memory_create(struct nccl_state *state, size_t bytes, void **out);
+
+/* nccl_memory_destroy - implement comm_free; no collective may be in flight. */
 status nccl_memory_destroy(struct nccl_state *state, void *memory);
+
+/* nccl_memory_destroy_all - free all memory of the communicator. */
 status nccl_memory_destroy_all(struct nccl_state *state);
 
-/* nccl_watch_start, nccl_watch_stop - the thread that sees errors and silence while the main one is busy or
- * waits for the device; and the end of all communicators before the end of the job. */
-status nccl_watch_start(void);
-void nccl_watch_stop(void);
+/* nccl_watchdog_start - start the thread that detects NCCL errors and hangs.
+ *
+ * It checks while the main thread computes or waits for the device. It also installs the hook that
+ * aborts all communicators before the job ends. */
+status nccl_watchdog_start(void);
+
+/* nccl_watchdog_stop - stop the thread and remove the hook. */
+void nccl_watchdog_stop(void);

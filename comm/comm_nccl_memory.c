@@ -1,65 +1,72 @@
-/* Memory that NCCL's collectives run fastest in: NCCL's own, registered as a symmetric window, so that ranks of one NVLink
- * domain read and write each other's (NCCL 2.28, section "Window registration" of its guide).
+/* Memory in which NCCL's collectives run fastest: memory of ncclMemAlloc, registered as a symmetric
+ * window. Ranks of an NVLink domain read and write each other's windows (NCCL 2.28 user guide,
+ * section "Window registration").
  *
- * NCCL demands that all ranks register the same bytes in the same order, and does not look: it places each
- * window by counting, and ranks that counted differently would write over each other. A rank without the window would also
- * wait for ever in a collective of the others, who choose their kernels by it. So all ranks compare what they have before,
- * and keep the window only if all got it. Without it everything goes its slower way: where there is no NVLink or more than
- * one host, where virtual memory is missing, and with NCCL_WIN_ENABLE=0. */
+ * NCCL requires that all ranks register the same sizes in the same order, but does not check it.
+ * Each rank computes the offset of a window by itself; ranks with other sizes or another order
+ * would overwrite each other's data. A rank without the window would also hang in collectives,
+ * because the window determines the kernel. Therefore all ranks compare their requests before, and
+ * keep the window only if every rank got it. Without a window the collectives work, but more
+ * slowly. This is the case without NVLink, on several hosts, without virtual memory management, and
+ * with NCCL_WIN_ENABLE=0. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "comm/comm_nccl_impl.h"
 
-/* What a rank brings to comm_allocate. */
-struct brought {
+/* The arguments of comm_allocate on a rank, for comparison. */
+struct allocation_request {
     uint64_t bytes;
     uint64_t from_nccl;
 };
 
-static status judge(const struct brought *all, int ranks, bool *all_from_nccl)
+static status check_requests(const struct allocation_request *all, int ranks, bool *all_from_nccl)
 {
     *all_from_nccl = true;
     for (int r = 0; r < ranks; r++) {
-        REQUIRE(
-            all[r].bytes == all[0].bytes, STATUS_INTERNAL,
-            "comm_allocate of %llu bytes on rank 0 and of %llu on rank %d: it is for equal sizes",
-            (unsigned long long)all[0].bytes, (unsigned long long)all[r].bytes, r);
+        REQUIRE(all[r].bytes == all[0].bytes, STATUS_INTERNAL,
+                "comm_allocate of %" PRIu64 " bytes on rank 0 and of %" PRIu64
+                " bytes on rank %d: sizes must be equal",
+                all[0].bytes, all[r].bytes, r);
         *all_from_nccl = *all_from_nccl && all[r].from_nccl != 0;
     }
     return STATUS_OK;
 }
 
-static status compare(struct nccl_state *s, const struct nccl_memory *m, bool *all_from_nccl)
+static status compare_requests(struct nccl_state *s, const struct nccl_memory *m,
+                               bool *all_from_nccl)
 {
     struct comm *control = s->comm->control;
-    struct brought mine = {m->bytes, m->from_nccl};
-    struct brought *all = calloc((size_t)control->size, sizeof *all);
+    struct allocation_request own = {m->bytes, m->from_nccl};
+    struct allocation_request *all = calloc((size_t)control->size, sizeof *all);
     REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory: %d ranks' memory", control->size);
-    status result = comm_all_gather_bytes(control, all, &mine, sizeof mine);
-    KEEP_FIRST(result, judge(all, control->size, all_from_nccl));
+    status result = comm_all_gather_bytes(control, all, &own, sizeof own);
+    KEEP_FIRST(result, check_requests(all, control->size, all_from_nccl));
     free(all);
     return result;
 }
 
-/* NULL where NCCL has no use for a window here, and where it refuses and is well all the same. */
-static status open_window(struct nccl_state *s, struct nccl_memory *m)
+/* Registers a window. m->window is NULL if NCCL does not use windows here, or if it refuses without
+ * an error of the communicator. */
+static status register_window(struct nccl_state *s, struct nccl_memory *m)
 {
     const struct nccl_library *nccl = nccl_world.library;
-    enum nccl_result well = NCCL_SUCCESS;
+    enum nccl_result async_error = NCCL_SUCCESS;
     nccl_lock();
     enum nccl_result result =
         nccl->window_register(s->handle, m->memory, m->bytes, &m->window, NCCL_WINDOW_SYMMETRIC);
-    bool refused = result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS &&
-                   nccl->get_async_error(s->handle, &well) == NCCL_SUCCESS && well == NCCL_SUCCESS;
+    bool is_refused = result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS &&
+                      nccl->get_async_error(s->handle, &async_error) == NCCL_SUCCESS &&
+                      async_error == NCCL_SUCCESS;
     nccl_unlock();
-    if (refused) {
+    if (is_refused) {
         m->window = NULL;
         return STATUS_OK;
     }
-    return nccl_settle(s, result, "registering memory (NCCL_WIN_ENABLE=0 does without)");
+    return nccl_wait_result(s, result, "registering memory (set NCCL_WIN_ENABLE=0 to skip it)");
 }
 
-static status close_window(struct nccl_state *s, struct nccl_memory *m)
+static status deregister_window(struct nccl_state *s, struct nccl_memory *m)
 {
     if (m->window == NULL) {
         return STATUS_OK;
@@ -68,24 +75,24 @@ static status close_window(struct nccl_state *s, struct nccl_memory *m)
     enum nccl_result result = nccl_world.library->window_deregister(s->handle, m->window);
     nccl_unlock();
     m->window = NULL;
-    return nccl_settle(s, result, "taking registered memory back");
+    return nccl_wait_result(s, result, "deregistering memory");
 }
 
-static status share(struct nccl_state *s, struct nccl_memory *m)
+static status register_on_all_ranks(struct nccl_state *s, struct nccl_memory *m)
 {
-    bool all_from_nccl = false, lacking = false;
-    TRY(compare(s, m, &all_from_nccl));
+    bool all_from_nccl = false, any_missing = false;
+    TRY(compare_requests(s, m, &all_from_nccl));
     if (!all_from_nccl || s->comm->size == 1) {
         return STATUS_OK;
     }
-    TRY(open_window(s, m));
-    TRY(comm_agree_flag(s->comm->control, m->window == NULL, &lacking));
-    return lacking ? close_window(s, m) : STATUS_OK;
+    TRY(register_window(s, m));
+    TRY(comm_agree_flag(s->comm->control, m->window == NULL, &any_missing));
+    return any_missing ? deregister_window(s, m) : STATUS_OK;
 }
 
-static status give_back(struct nccl_state *s, struct nccl_memory *m)
+static status free_memory(struct nccl_state *s, struct nccl_memory *m)
 {
-    status result = close_window(s, m);
+    status result = deregister_window(s, m);
     if (m->from_nccl) {
         enum nccl_result freed = nccl_world.library->mem_free(m->memory);
         KEEP_FIRST(result,
@@ -97,17 +104,17 @@ static status give_back(struct nccl_state *s, struct nccl_memory *m)
     return result;
 }
 
-/* The state's from here on, whatever becomes of it. */
-static status take(struct nccl_state *s, size_t bytes, struct nccl_memory **out)
+/* Allocates memory and adds it to the state, which frees it. */
+static status allocate_memory(struct nccl_state *s, size_t bytes, struct nccl_memory **out)
 {
     struct nccl_memory *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory: a buffer's name");
+    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory: an allocation record");
     m->bytes = bytes > 0 ? bytes : 1;
     m->from_nccl = nccl_world.library->mem_alloc(&m->memory, m->bytes) == NCCL_SUCCESS;
     status result = STATUS_OK;
     if (m->from_nccl) {
         result = device_zero(s->options.device, s->options.stream, m->memory, m->bytes);
-    } else { /* a device without virtual memory */
+    } else { /* a device without virtual memory management */
         result = device_allocate(s->options.device, m->bytes, "communication", &m->memory);
     }
     if (result != STATUS_OK) {
@@ -123,8 +130,8 @@ static status take(struct nccl_state *s, size_t bytes, struct nccl_memory **out)
 status nccl_memory_create(struct nccl_state *s, size_t bytes, void **out)
 {
     struct nccl_memory *m = NULL;
-    TRY(comm_agree(s->comm->control, take(s, bytes, &m)));
-    TRY(share(s, m));
+    TRY(comm_agree(s->comm->control, allocate_memory(s, bytes, &m)));
+    TRY(register_on_all_ranks(s, m));
     *out = m->memory;
     return STATUS_OK;
 }
@@ -135,10 +142,10 @@ status nccl_memory_destroy(struct nccl_state *s, void *memory)
         if ((*m)->memory == memory) {
             struct nccl_memory *found = *m;
             *m = found->next;
-            return give_back(s, found);
+            return free_memory(s, found);
         }
     }
-    RAISE(STATUS_INTERNAL, "comm_free of memory that this communicator did not give");
+    RAISE(STATUS_INTERNAL, "comm_free of memory that this communicator did not allocate");
 }
 
 status nccl_memory_destroy_all(struct nccl_state *s)

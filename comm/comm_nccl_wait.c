@@ -1,10 +1,10 @@
-/* Waiting for NCCL, and the thread that looks after it.
+/* Waits for NCCL, and the watchdog thread of NCCL communicators.
  *
- * NCCL's communicators are non-blocking: a call that cannot be answered yet says so, and is asked about again
- * with the communicator's deadline. What is queued on the device can still fail, or never end, while the
- * main thread computes or waits for the device: so a thread looks at all communicators ten times a second.
- * Whoever sees an error ends the job: first all of this rank's communicators, whose kernels would otherwise
- * hold the device, and then all ranks. */
+ * The communicators are non-blocking. A call that is not complete returns ncclInProgress and is
+ * polled with the communicator's deadline. Work that is queued on the device can still fail or hang
+ * while the main thread computes or waits for the device. Therefore a thread checks all
+ * communicators ten times per second. The thread that detects an error ends the job: it aborts all
+ * communicators of this rank, because their kernels would block the device, and then all ranks. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -15,21 +15,21 @@
 #include "comm/comm_nccl_impl.h"
 #include "comm/heartbeat.h"
 
-#define TURN_SECONDS 500e-6 /* the longest sleep between two questions */
-#define TICK_SECONDS 0.1
-#define LONGEST_TICK_SECONDS 1.0 /* a machine that was suspended makes nobody late */
+#define MAX_SLEEP_SECONDS 500e-6 /* longest sleep between two polls */
+#define CHECK_SECONDS 0.1
+#define MAX_COUNTED_SECONDS 1.0 /* the time during which the machine is suspended does not count */
 #define GRACE_SECONDS 2.0
-#define ABORT_SECONDS 3.0 /* for NCCL to let go; then the job ends all the same */
+#define ABORT_SECONDS 3.0 /* time limit of ncclCommAbort; then the job ends in any case */
 
 struct nccl_world nccl_world;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool ending; /* NCCL is let go of: under the lock */
+static bool is_ending; /* the communicators are being aborted; protected by lock */
 
 void nccl_lock(void)
 {
     pthread_mutex_lock(&lock);
-    while (ending) {
+    while (is_ending) {
         pthread_mutex_unlock(&lock);
         pause();
         pthread_mutex_lock(&lock);
@@ -43,7 +43,7 @@ void nccl_unlock(void)
 
 /* ---- errors ---- */
 
-static status status_of(enum nccl_result result)
+static status get_status(enum nccl_result result)
 {
     return result == NCCL_INTERNAL_ERROR || result == NCCL_INVALID_ARGUMENT ||
                    result == NCCL_INVALID_USAGE
@@ -51,89 +51,94 @@ static status status_of(enum nccl_result result)
                : STATUS_LOST;
 }
 
-status nccl_raise(const struct nccl_state *state, enum nccl_result result, const char *what)
+status nccl_raise(const struct nccl_state *state, enum nccl_result result, const char *operation)
 {
-    const char *words = nccl_world.library->last_error(state->handle);
-    RAISE(status_of(result),
-          "NCCL: %s failed: %s%s%s: look at the other ranks' hosts; NCCL_DEBUG=INFO tells more",
-          what, nccl_world.library->result_text(result),
-          words != NULL && words[0] != '\0' ? ": " : "", words != NULL ? words : "");
+    const char *message = nccl_world.library->last_error(state->handle);
+    RAISE(get_status(result),
+          "NCCL: %s failed: %s%s%s: check the hosts of the other ranks; set NCCL_DEBUG=INFO for "
+          "details",
+          operation, nccl_world.library->result_text(result),
+          message != NULL && message[0] != '\0' ? ": " : "", message != NULL ? message : "");
 }
 
-/* Ranks of this host that do something else while this one waits. */
-static void list_idle(char *text, size_t bytes)
+/* Lists the ranks of this host that do not wait while this rank waits. */
+static void list_busy_ranks(char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; i < heartbeat_slots() && used + HEARTBEAT_TEXT_BYTES + 2 < bytes; i++) {
+    for (int i = 0; i < heartbeat_slot_count() && used + HEARTBEAT_TEXT_BYTES + 2 < bytes; i++) {
         struct heartbeat_view view = heartbeat_view(i);
-        if (i != heartbeat_mine() && view.rank >= 0 && !view.waiting) {
-            char one[HEARTBEAT_TEXT_BYTES];
-            heartbeat_describe(view.rank, one);
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used > 0 ? ", " : "", one);
+        if (i != heartbeat_own_slot() && view.rank >= 0 && !view.waiting) {
+            char description[HEARTBEAT_TEXT_BYTES];
+            heartbeat_describe(view.rank, description);
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used > 0 ? ", " : "",
+                                     description);
         }
     }
 }
 
-static status raise_hang(const char *what, double seconds)
+static status raise_hang(const char *operation, double seconds)
 {
     char text[8 * HEARTBEAT_TEXT_BYTES];
-    list_idle(text, sizeof text);
+    list_busy_ranks(text, sizeof text);
     RAISE(
         STATUS_HANG,
-        "NCCL: %s has not ended in %.1f s (this rank's phase '%s'); %s: look at those ranks and at "
-        "the network (NCCL_DEBUG=INFO), then start again; the run goes on from its last checkpoint",
-        what, seconds, heartbeat_view(heartbeat_mine()).phase,
-        text[0] != '\0' ? text : "all ranks of this host wait");
+        "NCCL: %s did not complete in %.1f s (this rank's phase '%s'); %s: check those ranks and "
+        "the network (NCCL_DEBUG=INFO), then start again; the run resumes from its last checkpoint",
+        operation, seconds, heartbeat_view(heartbeat_own_slot()).phase,
+        text[0] != '\0' ? text : "all ranks of this host are waiting");
 }
 
-/* A rank of this host is in a phase that may take longer than the deadline, and has time left. */
-static bool excused(void)
+/* Whether a rank of this host is in a phase with a limit that has not passed. */
+static bool is_within_phase_limit(void)
 {
-    for (int i = 0; i < heartbeat_slots(); i++) {
+    for (int i = 0; i < heartbeat_slot_count(); i++) {
         struct heartbeat_view view = heartbeat_view(i);
-        if (view.rank >= 0 && (i == heartbeat_mine() || !view.waiting) && view.limit_seconds > 0 &&
-            view.seconds < view.limit_seconds) {
+        if (view.rank >= 0 && (i == heartbeat_own_slot() || !view.waiting) &&
+            view.limit_seconds > 0 && view.seconds < view.limit_seconds) {
             return true;
         }
     }
     return false;
 }
 
-/* ---- the main thread's waits ---- */
+/* ---- waits of the main thread ---- */
 
-/* A wait's patience: the first time that it is at its end, ranks that come to wait this very moment get
- * time to show it. */
-struct wait {
-    struct patience patience;
-    double until;
-    bool warned;
+/* A wait with a deadline. The first time the deadline passes, a grace period gives ranks that
+ * arrive at this moment time to mark themselves as waiting. */
+struct deadline_wait {
+    struct backoff backoff;
+    double limit_seconds;
+    bool grace_used;
 };
 
-static struct wait wait_begin(const struct nccl_state *state)
+static struct deadline_wait begin_wait(const struct nccl_state *state)
 {
-    return (struct wait){.patience = patience_begin(), .until = state->comm->deadline_seconds};
+    return (struct deadline_wait){.backoff = backoff_begin(),
+                                  .limit_seconds = state->comm->deadline_seconds};
 }
 
-/* Does not return where time is up: a communicator that hangs is of no more use. */
-static void wait_turn(const struct nccl_state *state, struct wait *wait, const char *what)
+/* Waits one turn. It does not return after the deadline, because a communicator that hangs is
+ * unusable. */
+static void wait_once(const struct nccl_state *state, struct deadline_wait *deadline_wait,
+                      const char *operation)
 {
     heartbeat_waiting(true);
-    patience_turn(&wait->patience, TURN_SECONDS);
-    if (wait->patience.used_seconds <= wait->until) {
+    backoff_wait(&deadline_wait->backoff, MAX_SLEEP_SECONDS);
+    if (deadline_wait->backoff.waited_seconds <= deadline_wait->limit_seconds) {
         return;
     }
-    if (excused()) {
-        wait->warned = false;
-    } else if (wait->warned) {
-        comm_abort(state->comm, raise_hang(what, wait->patience.used_seconds));
+    if (is_within_phase_limit()) {
+        deadline_wait->grace_used = false;
+    } else if (deadline_wait->grace_used) {
+        comm_abort(state->comm, raise_hang(operation, deadline_wait->backoff.waited_seconds));
     } else {
-        wait->warned = true;
+        deadline_wait->grace_used = true;
     }
-    wait->until = wait->patience.used_seconds + GRACE_SECONDS;
+    deadline_wait->limit_seconds = deadline_wait->backoff.waited_seconds + GRACE_SECONDS;
 }
 
-static enum nccl_result ask(const struct nccl_state *state)
+static enum nccl_result get_async_error(const struct nccl_state *state)
 {
     enum nccl_result error = NCCL_SUCCESS;
     nccl_lock();
@@ -142,20 +147,20 @@ static enum nccl_result ask(const struct nccl_state *state)
     return result == NCCL_SUCCESS ? error : result;
 }
 
-status nccl_settle(struct nccl_state *state, enum nccl_result result, const char *what)
+status nccl_wait_result(struct nccl_state *state, enum nccl_result result, const char *operation)
 {
-    struct wait wait = wait_begin(state);
+    struct deadline_wait deadline_wait = begin_wait(state);
     while (result == NCCL_IN_PROGRESS) {
-        wait_turn(state, &wait, what);
-        result = ask(state);
+        wait_once(state, &deadline_wait, operation);
+        result = get_async_error(state);
     }
     heartbeat_waiting(false);
-    return result == NCCL_SUCCESS ? STATUS_OK : nccl_raise(state, result, what);
+    return result == NCCL_SUCCESS ? STATUS_OK : nccl_raise(state, result, operation);
 }
 
-status nccl_wait_event(struct nccl_state *state, struct event *event, const char *what)
+status nccl_wait_event(struct nccl_state *state, struct event *event, const char *operation)
 {
-    struct wait wait = wait_begin(state);
+    struct deadline_wait deadline_wait = begin_wait(state);
     status result = STATUS_OK;
     bool done = false;
     for (;;) {
@@ -163,54 +168,55 @@ status nccl_wait_event(struct nccl_state *state, struct event *event, const char
         if (done || result != STATUS_OK) {
             break;
         }
-        wait_turn(state, &wait, what);
+        wait_once(state, &deadline_wait, operation);
     }
     heartbeat_waiting(false);
     return result;
 }
 
-/* ---- the end of all communicators ---- */
+/* ---- end of the job ---- */
 
-static void *abort_all(void *ended)
+static void *abort_communicators(void *is_done)
 {
-    for (struct nccl_state *s = nccl_world.living; s != NULL; s = s->next) {
+    for (struct nccl_state *s = nccl_world.communicators; s != NULL; s = s->next) {
         if (s->handle != NULL) {
             nccl_world.library->comm_abort(s->handle);
         }
     }
-    atomic_store((atomic_bool *)ended, true);
+    atomic_store((atomic_bool *)is_done, true);
     return NULL;
 }
 
-/* Before the end of the job, in whatever thread. Somebody may hold the lock for ever: then without it. */
-static void let_go(void)
+/* The end hook: aborts all communicators, in any thread. If another thread holds the lock forever,
+ * it continues without the lock. */
+static void abort_before_end(void)
 {
-    static atomic_bool ended;
+    static atomic_bool is_done;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
     if (pthread_mutex_timedlock(&lock, &until) == 0) {
-        ending = true;
+        is_ending = true;
         pthread_mutex_unlock(&lock);
     }
     pthread_t thread;
-    if (pthread_create(&thread, NULL, abort_all, &ended) != 0) {
+    if (pthread_create(&thread, NULL, abort_communicators, &is_done) != 0) {
         return;
     }
     for (double start = clock_seconds();
-         !atomic_load(&ended) && clock_seconds() - start < ABORT_SECONDS;) {
+         !atomic_load(&is_done) && clock_seconds() - start < ABORT_SECONDS;) {
         clock_sleep(0.005);
     }
 }
 
-/* ---- the watch ---- */
+/* ---- watchdog ---- */
 
 static struct {
     pthread_t thread;
     bool running, stop;
-} watch;
+} watchdog;
 
-static status look_at_error(const struct nccl_state *state)
+static status check_error(const struct nccl_state *state)
 {
     enum nccl_result error = NCCL_SUCCESS;
     enum nccl_result result = nccl_world.library->get_async_error(state->handle, &error);
@@ -220,17 +226,17 @@ static status look_at_error(const struct nccl_state *state)
                : nccl_raise(state, result, "communication");
 }
 
-/* How long the oldest collective has been under way, while the main thread looks elsewhere. */
-static status look_at_age(struct nccl_state *state, double seconds)
+/* Measures how long the oldest collective has been in flight, and reports a hang. */
+static status check_age(struct nccl_state *state, double seconds)
 {
     bool done = true;
     if (state->finished < state->started) {
-        struct comm_request *oldest = &state->ring[(state->finished + 1) % NCCL_UNDER_WAY];
+        struct comm_request *oldest = &state->ring[(state->finished + 1) % NCCL_RING];
         TRY(device_event_done(state->options.device, oldest->done, &done));
     }
-    if (done || state->watched != state->finished || excused()) {
+    if (done || state->last_finished != state->finished || is_within_phase_limit()) {
         state->age_seconds = 0;
-        state->watched = state->finished;
+        state->last_finished = state->finished;
         return STATUS_OK;
     }
     state->age_seconds += seconds;
@@ -239,34 +245,35 @@ static status look_at_age(struct nccl_state *state, double seconds)
                : raise_hang("a collective on the device", state->age_seconds);
 }
 
-static status look_at_all(double seconds, struct comm **failed)
+static status check_communicators(double seconds, struct comm **failed)
 {
-    for (struct nccl_state *s = nccl_world.living; s != NULL; s = s->next) {
+    for (struct nccl_state *s = nccl_world.communicators; s != NULL; s = s->next) {
         *failed = s->comm;
-        if (s->handle == NULL) { /* not yet */
+        if (s->handle == NULL) { /* not created yet */
             continue;
         }
-        TRY(look_at_error(s));
-        TRY(look_at_age(s, seconds));
+        TRY(check_error(s));
+        TRY(check_age(s, seconds));
     }
     return STATUS_OK;
 }
 
-static void *watch_over(void *nothing)
+static void *run_watchdog(void *unused)
 {
-    (void)nothing;
+    (void)unused;
     status result = STATUS_OK;
     struct comm *failed = NULL;
     double last = clock_seconds();
     while (result == STATUS_OK) {
-        clock_sleep(TICK_SECONDS);
-        double now = clock_seconds(), tick = now - last;
+        clock_sleep(CHECK_SECONDS);
+        double now = clock_seconds(), elapsed_seconds = now - last;
         last = now;
         nccl_lock();
-        bool stop = watch.stop;
+        bool stop = watchdog.stop;
         if (!stop) {
-            result =
-                look_at_all(tick < LONGEST_TICK_SECONDS ? tick : LONGEST_TICK_SECONDS, &failed);
+            result = check_communicators(
+                elapsed_seconds < MAX_COUNTED_SECONDS ? elapsed_seconds : MAX_COUNTED_SECONDS,
+                &failed);
         }
         nccl_unlock();
         if (stop) {
@@ -276,29 +283,29 @@ static void *watch_over(void *nothing)
     comm_abort(failed, result);
 }
 
-status nccl_watch_start(void)
+status nccl_watchdog_start(void)
 {
-    if (watch.running) {
+    if (watchdog.running) {
         return STATUS_OK;
     }
-    watch.stop = false;
-    int failed = thread_start(&watch.thread, watch_over, NULL);
-    REQUIRE(failed == 0, STATUS_INTERNAL, "the thread that watches NCCL cannot start: %s",
+    watchdog.stop = false;
+    int failed = thread_start(&watchdog.thread, run_watchdog, NULL);
+    REQUIRE(failed == 0, STATUS_INTERNAL, "cannot start the NCCL watchdog thread: %s",
             strerror(failed));
-    watch.running = true;
-    comm_before_end(let_go);
+    watchdog.running = true;
+    comm_set_end_hook(abort_before_end);
     return STATUS_OK;
 }
 
-void nccl_watch_stop(void)
+void nccl_watchdog_stop(void)
 {
-    if (!watch.running) {
+    if (!watchdog.running) {
         return;
     }
     nccl_lock();
-    watch.stop = true;
+    watchdog.stop = true;
     nccl_unlock();
-    pthread_join(watch.thread, NULL);
-    watch.running = false;
-    comm_before_end(NULL);
+    pthread_join(watchdog.thread, NULL);
+    watchdog.running = false;
+    comm_set_end_hook(NULL);
 }

@@ -1,5 +1,5 @@
-/* A world of one rank. The collectives of a group of one are answered in comm.c; what is left is
- * memory and the end. */
+/* A communicator of one rank. comm.c completes the collectives of a group of one rank; this file
+ * provides memory and the end of the job. */
 #include <stdlib.h>
 
 #include "base/memory.h"
@@ -16,9 +16,9 @@ static status self_destroy(struct comm **comm)
 
 static const struct comm_operations operations;
 
-static status self_split(struct comm *comm, int colour, int key, struct comm **out)
+static status self_split(struct comm *comm, int color, int key, struct comm **out)
 {
-    (void)colour;
+    (void)color;
     (void)key;
     TRY(comm_create(&operations, 0, 1, NULL, out));
     (*out)->deadline_seconds = comm->deadline_seconds;
@@ -42,16 +42,16 @@ static status self_release(struct comm *comm, void *memory)
 
 static void self_end(int code)
 {
-    (void)code; /* the caller leaves the process */
+    (void)code; /* the caller ends the process */
 }
 
 static const struct comm_operations operations = {.kind = "self",
-                                                  .adds = true,
+                                                  .can_accumulate = true,
                                                   .destroy = self_destroy,
                                                   .split = self_split,
                                                   .allocate = self_allocate,
                                                   .release = self_release,
-                                                  .end = self_end};
+                                                  .end_job = self_end};
 
 status comm_self_create(struct comm **out)
 {

@@ -1,50 +1,51 @@
-/* Device memory through the host: what a collective needs is copied into memory of the control communicator,
- * summed there in rank order and f32, and copied back. For ranks that share a GPU, which NCCL refuses, and for
- * machines without NCCL: the same bits as the ranks would make on the CPU.
+/* Collectives on device memory through the host. The data is copied to host memory of the control
+ * communicator, reduced there in f32 and in a fixed order, and copied back. It serves ranks that
+ * share a GPU, which NCCL does not support, and machines without NCCL. The sums have the same bits
+ * as sums of the same ranks on the CPU.
  *
- * Memory that this communicator gives has a twin of the same size on the host, in which the control communicator
- * works fastest; anything else passes through memory that is made for the occasion and kept. Both are page-locked, so that
- * a copy goes at the speed of the bus. A start waits until the
- * device has finished what was queued before it; the sums themselves travel behind what is queued afterwards. */
+ * Memory of comm_allocate has a mirror of the same size on the host, from comm_allocate of the
+ * control communicator. Other memory uses pooled host buffers. Both are page-locked for full copy
+ * speed. The start of a collective waits until the device has finished the work that was queued
+ * before it. The reduction then overlaps with work that is queued later. */
 #include <stdlib.h>
 
 #include "comm/comm_device.h"
 #include "comm/comm_impl.h"
 
-struct twin {
-    struct twin *next;
+struct host_mirror {
+    struct host_mirror *next;
     char *device, *host;
     size_t bytes;
     bool registered;
 };
 
-/* Page-locked memory for the occasion, kept for the next one. */
-struct spare {
-    struct spare *next;
+/* Page-locked host memory that is reused by later collectives. */
+struct pooled_buffer {
+    struct pooled_buffer *next;
     void *host;
     size_t bytes;
 };
 
-/* A collective on the host, and the range that goes back to the device. */
+/* A collective on the host, and the range that is copied back to the device. */
 struct comm_request {
     struct comm_request *next;
-    struct comm_request *work; /* the control's */
+    struct comm_request *work; /* request of the control communicator */
     char *device, *host;
     size_t bytes;
-    struct spare *spare; /* NULL: host is a twin's */
+    struct pooled_buffer *pooled_buffer; /* NULL: host is in a mirror */
     struct range *ranges;
 };
 
 struct staged_state {
     struct comm_device_options options;
-    struct twin *twins;
-    struct spare *spares; /* that no collective uses */
+    struct host_mirror *mirrors;
+    struct pooled_buffer *free_buffers; /* not used by a collective */
 };
 
 /* ---- collectives ---- */
 
-/* The span of bytes that the collective reads and writes, from data on. */
-static struct range span_of(const struct comm *comm, const struct comm_work *work)
+/* The range of bytes that the collective reads and writes, relative to data. */
+static struct range get_span(const struct comm *comm, const struct comm_work *work)
 {
     int64_t first = work->ranges != NULL ? INT64_MAX : 0, end = work->count;
     for (int r = 0; r < comm->size && work->ranges != NULL; r++) {
@@ -55,13 +56,13 @@ static struct range span_of(const struct comm *comm, const struct comm_work *wor
         }
     }
     first = first < end ? first : end;
-    int64_t unit = (int64_t)work->element_bytes;
-    return (struct range){first * unit, (end - first) * unit};
+    int64_t element_bytes = (int64_t)work->element_bytes;
+    return (struct range){first * element_bytes, (end - first) * element_bytes};
 }
 
-static char *twin_of(const struct staged_state *s, const char *data, size_t bytes)
+static char *find_host_mirror(const struct staged_state *s, const char *data, size_t bytes)
 {
-    for (const struct twin *t = s->twins; t != NULL; t = t->next) {
+    for (const struct host_mirror *t = s->mirrors; t != NULL; t = t->next) {
         if (data >= t->device && data + bytes <= t->device + t->bytes) {
             return t->host + (data - t->device);
         }
@@ -69,12 +70,12 @@ static char *twin_of(const struct staged_state *s, const char *data, size_t byte
     return NULL;
 }
 
-static status spare_take(struct staged_state *s, size_t bytes, struct spare **out)
+static status get_pooled_buffer(struct staged_state *s, size_t bytes, struct pooled_buffer **out)
 {
-    struct spare **best = NULL;
-    for (struct spare **at = &s->spares; *at != NULL; at = &(*at)->next) {
-        if ((*at)->bytes >= bytes && (best == NULL || (*at)->bytes < (*best)->bytes)) {
-            best = at;
+    struct pooled_buffer **best = NULL;
+    for (struct pooled_buffer **link = &s->free_buffers; *link != NULL; link = &(*link)->next) {
+        if ((*link)->bytes >= bytes && (best == NULL || (*link)->bytes < (*best)->bytes)) {
+            best = link;
         }
     }
     if (best != NULL) {
@@ -82,43 +83,44 @@ static status spare_take(struct staged_state *s, size_t bytes, struct spare **ou
         *best = (*best)->next;
         return STATUS_OK;
     }
-    struct spare *spare = calloc(1, sizeof *spare);
-    REQUIRE(spare != NULL, STATUS_INTERNAL, "out of memory: a collective");
-    spare->bytes = bytes;
-    status result = device_host_allocate(s->options.device, bytes, "communication", &spare->host);
+    struct pooled_buffer *pooled_buffer = calloc(1, sizeof *pooled_buffer);
+    REQUIRE(pooled_buffer != NULL, STATUS_INTERNAL, "out of memory: a collective");
+    pooled_buffer->bytes = bytes;
+    status result =
+        device_host_allocate(s->options.device, bytes, "communication", &pooled_buffer->host);
     if (result != STATUS_OK) {
-        free(spare);
+        free(pooled_buffer);
         return result;
     }
-    *out = spare;
+    *out = pooled_buffer;
     return STATUS_OK;
 }
 
-static void request_free(struct staged_state *s, struct comm_request *request)
+static void free_request(struct staged_state *s, struct comm_request *request)
 {
-    if (request->spare != NULL) {
-        request->spare->next = s->spares;
-        s->spares = request->spare;
+    if (request->pooled_buffer != NULL) {
+        request->pooled_buffer->next = s->free_buffers;
+        s->free_buffers = request->pooled_buffer;
     }
     free(request->ranges);
     free(request);
 }
 
-/* Where the collective's bytes lie on the host, and its ranges counted from there. */
-static status request_create(const struct comm *comm, const struct comm_work *work,
+/* Chooses the host memory of the collective and shifts its ranges to the start of that memory. */
+static status create_request(const struct comm *comm, const struct comm_work *work,
                              struct comm_request **out)
 {
     struct staged_state *s = comm->state;
-    struct range span = span_of(comm, work);
+    struct range span = get_span(comm, work);
     struct comm_request *request = calloc(1, sizeof *request);
     REQUIRE(request != NULL, STATUS_INTERNAL, "out of memory: a collective");
     request->bytes = (size_t)span.count;
     request->device = work->data + span.first;
-    request->host = twin_of(s, request->device, request->bytes);
+    request->host = find_host_mirror(s, request->device, request->bytes);
     status result = STATUS_OK;
     if (request->host == NULL) {
-        TRY_GOTO(result, fail, spare_take(s, request->bytes, &request->spare));
-        request->host = request->spare->host;
+        TRY_GOTO(result, fail, get_pooled_buffer(s, request->bytes, &request->pooled_buffer));
+        request->host = request->pooled_buffer->host;
     }
     size_t ranks = (size_t)comm->size;
     if (work->ranges != NULL) {
@@ -134,11 +136,11 @@ static status request_create(const struct comm *comm, const struct comm_work *wo
     *out = request;
     return STATUS_OK;
 fail:
-    request_free(s, request);
+    free_request(s, request);
     return result;
 }
 
-static status finish_copies(const struct comm *comm)
+static status wait_for_copies(const struct comm *comm)
 {
     const struct staged_state *s = comm->state;
     return device_wait(s->options.device, s->options.stream, comm->deadline_seconds);
@@ -150,19 +152,19 @@ static status staged_start(struct comm *comm, const struct comm_work *work,
     struct staged_state *s = comm->state;
     struct comm *control = comm->control;
     struct comm_request *request = NULL;
-    TRY(request_create(comm, work, &request));
+    TRY(create_request(comm, work, &request));
     struct comm_work host = *work;
     host.data = request->host;
     host.ranges = request->ranges;
     status result = device_copy(s->options.device, s->options.stream, request->host,
                                 request->device, request->bytes);
-    KEEP_FIRST(result, finish_copies(comm));
+    KEEP_FIRST(result, wait_for_copies(comm));
     if (result == STATUS_OK) {
         comm_work_started(comm);
         result = control->operations->start(control, &host, &request->work);
     }
     if (result != STATUS_OK) {
-        request_free(s, request);
+        free_request(s, request);
         return result;
     }
     *out = request;
@@ -182,9 +184,9 @@ static status staged_wait(struct comm *comm, struct comm_request **out)
     comm_work_finished(comm);
     TRY(device_copy(s->options.device, s->options.stream, request->device, request->host,
                     request->bytes));
-    TRY(finish_copies(comm)); /* the next collective writes what they read */
+    TRY(wait_for_copies(comm)); /* the next collective writes the memory that they read */
     *out = NULL;
-    request_free(s, request);
+    free_request(s, request);
     return STATUS_OK;
 }
 
@@ -193,77 +195,77 @@ static status staged_wait(struct comm *comm, struct comm_request **out)
 static status staged_allocate(struct comm *comm, size_t bytes, void **out)
 {
     struct staged_state *s = comm->state;
-    struct twin *twin = calloc(1, sizeof *twin);
-    REQUIRE(twin != NULL, STATUS_INTERNAL, "out of memory: a buffer's name");
-    twin->bytes = bytes;
-    status result = comm_allocate(comm->control, bytes, (void **)&twin->host);
-    KEEP_FIRST(result,
-               device_allocate(s->options.device, bytes, "communication", (void **)&twin->device));
+    struct host_mirror *host_mirror = calloc(1, sizeof *host_mirror);
+    REQUIRE(host_mirror != NULL, STATUS_INTERNAL, "out of memory: a host mirror");
+    host_mirror->bytes = bytes;
+    status result = comm_allocate(comm->control, bytes, (void **)&host_mirror->host);
+    KEEP_FIRST(result, device_allocate(s->options.device, bytes, "communication",
+                                       (void **)&host_mirror->device));
     if (result != STATUS_OK) {
-        free(twin);
+        free(host_mirror);
         return result;
     }
-    twin->registered = device_host_register(s->options.device, twin->host, bytes);
-    twin->next = s->twins;
-    s->twins = twin;
-    *out = twin->device;
+    host_mirror->registered = device_host_register(s->options.device, host_mirror->host, bytes);
+    host_mirror->next = s->mirrors;
+    s->mirrors = host_mirror;
+    *out = host_mirror->device;
     return STATUS_OK;
 }
 
-static status twin_free(struct comm *comm, struct twin *twin)
+static status free_host_mirror(struct comm *comm, struct host_mirror *host_mirror)
 {
     struct staged_state *s = comm->state;
-    if (twin->registered) {
-        device_host_unregister(s->options.device, twin->host);
+    if (host_mirror->registered) {
+        device_host_unregister(s->options.device, host_mirror->host);
     }
-    status result = comm_free(comm->control, twin->host);
-    device_release(s->options.device, twin->device, twin->bytes);
-    free(twin);
+    status result = comm_free(comm->control, host_mirror->host);
+    device_release(s->options.device, host_mirror->device, host_mirror->bytes);
+    free(host_mirror);
     return result;
 }
 
 static status staged_release(struct comm *comm, void *memory)
 {
     struct staged_state *s = comm->state;
-    TRY(finish_copies(comm));
-    for (struct twin **t = &s->twins; *t != NULL; t = &(*t)->next) {
+    TRY(wait_for_copies(comm));
+    for (struct host_mirror **t = &s->mirrors; *t != NULL; t = &(*t)->next) {
         if ((*t)->device == memory) {
-            struct twin *found = *t;
+            struct host_mirror *found = *t;
             *t = found->next;
-            return twin_free(comm, found);
+            return free_host_mirror(comm, found);
         }
     }
-    RAISE(STATUS_INTERNAL, "comm_free of memory that this communicator did not give");
+    RAISE(STATUS_INTERNAL, "comm_free of memory that this communicator did not allocate");
 }
 
-/* ---- making and leaving ---- */
+/* ---- creation and destruction ---- */
 
 static status staged_destroy(struct comm **comm)
 {
     struct staged_state *s = (*comm)->state;
     struct comm *control = (*comm)->control;
-    TRY(finish_copies(*comm));
-    while (s->twins != NULL) {
-        struct twin *twin = s->twins;
-        s->twins = twin->next;
-        TRY(twin_free(*comm, twin));
+    TRY(wait_for_copies(*comm));
+    while (s->mirrors != NULL) {
+        struct host_mirror *host_mirror = s->mirrors;
+        s->mirrors = host_mirror->next;
+        TRY(free_host_mirror(*comm, host_mirror));
     }
-    while (s->spares != NULL) {
-        struct spare *spare = s->spares;
-        s->spares = spare->next;
-        device_host_release(s->options.device, spare->host, spare->bytes);
-        free(spare);
+    while (s->free_buffers != NULL) {
+        struct pooled_buffer *pooled_buffer = s->free_buffers;
+        s->free_buffers = pooled_buffer->next;
+        device_host_release(s->options.device, pooled_buffer->host, pooled_buffer->bytes);
+        free(pooled_buffer);
     }
     free(s);
     comm_release(comm);
     return comm_destroy(&control);
 }
 
-static status staged_split(struct comm *comm, int colour, int key, struct comm **out)
+static status staged_split(struct comm *comm, int color, int key, struct comm **out)
 {
     struct staged_state *s = comm->state;
     struct comm *control = NULL;
-    TRY(comm_split(comm->control, colour, key, &control));
+    TRY(comm_split(comm->control, color, key, &control));
     return comm_staged_create(control, &s->options, out);
 }
 
@@ -283,7 +285,7 @@ status comm_staged_create(struct comm *control, const struct comm_device_options
     struct staged_state *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a communicator");
     s->options = *options;
-    status result = comm_around(&operations, control, s, out);
+    status result = comm_create_over_control(&operations, control, s, out);
     if (result != STATUS_OK) {
         free(s);
     }

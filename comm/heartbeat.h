@@ -1,11 +1,12 @@
-/* Where each rank of this host is: a table in memory that all of them see.
+/* The state of each rank of this host, in a table in shared memory.
  *
- * The main thread writes its phase, and whether it waits for others; whoever loses patience (a wait's
- * deadline, the watchdog) reads the others' and can name them. A process without a table has one slot
- * of its own. Everything is atomic: writers never wait, a torn phase text harms nobody.
+ * The main thread writes its current phase and whether it waits for other ranks. A wait that misses
+ * its deadline, or the watchdog, reads the entries of the other ranks and can name the late ones. A
+ * process without a shared table has a single slot. All fields are atomic, so writers never wait. A
+ * reader may see a mixture of two phase names; this affects only the text of an error.
  *
- * The table also elects who speaks at the end: of all the ranks of a host that meet the same end at
- * the same time, only the first tells it. */
+ * The table also elects the process that prints the final error: if several ranks of a host end at
+ * the same time, only the first one prints. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,38 +18,55 @@
 #define HEARTBEAT_PHASE_BYTES 32
 #define HEARTBEAT_TEXT_BYTES 160
 
-/* heartbeat_bytes - memory of a table for so many ranks; filled with zeros before it is attached. */
+/* heartbeat_bytes - return the size of a table for this number of ranks.
+ *
+ * Memory    the caller fills it with zeros before heartbeat_attach */
 size_t heartbeat_bytes(int local_ranks);
 
-/* heartbeat_attach - this process is slot `mine` of the table; hosts [ranks][COMM_HOST_BYTES] names the
- * host of each rank of the world and is the caller's, for as long as the table is attached.
- * memory NULL: this process cannot share a table, and sees only itself. */
-void heartbeat_attach(void *memory, int local_ranks, int mine, int rank, int ranks,
+/* heartbeat_attach - use slot `local_rank` of the table for this process.
+ *
+ * Shapes    hosts [ranks][COMM_HOST_BYTES]: host name of each rank of the world
+ * Memory    hosts belongs to the caller and stays valid until heartbeat_detach. With memory NULL
+ *           this process has a single slot and sees only itself. */
+void heartbeat_attach(void *memory, int local_ranks, int local_rank, int rank, int ranks,
                       const char *hosts);
+
+/* heartbeat_detach - stop using the table; the process has a single slot again. */
 void heartbeat_detach(void);
 
+/* heartbeat_phase - set the phase of the main thread and reset its time; limit 0: the default. */
 void heartbeat_phase(const char *phase, double limit_seconds);
 
-/* heartbeat_waiting - the main thread waits for other ranks: its own silence is not its fault. */
+/* heartbeat_waiting - mark the main thread as waiting for other ranks; repeated during the wait. */
 void heartbeat_waiting(bool waiting);
 
-/* What can be seen of one slot. */
+/* The content of one slot. */
 struct heartbeat_view {
-    int rank;        /* of the world; -1: nobody has come yet */
-    uint64_t serial; /* grows with each phase */
+    int rank;        /* in the world; -1: not attached yet */
+    uint64_t serial; /* incremented with each phase */
     char phase[HEARTBEAT_PHASE_BYTES];
-    double seconds; /* in this phase, by the host's monotonic clock */
+    double seconds; /* time in this phase, by the host's monotonic clock */
     double limit_seconds;
     bool waiting;
 };
 
-int heartbeat_slots(void);
-int heartbeat_mine(void);
+/* heartbeat_slot_count - return the number of slots of the table. */
+int heartbeat_slot_count(void);
+
+/* heartbeat_own_slot - return the slot of this process. */
+int heartbeat_own_slot(void);
+
+/* heartbeat_view - read a slot. */
 struct heartbeat_view heartbeat_view(int slot);
 
-/* heartbeat_describe - "rank 2 host h in phase 'data' for 17.2 s (stopped)"; for ranks of other hosts
- * the host alone. Units: rank of the world. */
+/* heartbeat_describe - write "rank 2 host h in phase 'data' for 17.2 s (process is stopped)".
+ *
+ * For a rank of another host it writes only the rank and the host.
+ *
+ * Units     rank: in the world */
 void heartbeat_describe(int rank, char text[HEARTBEAT_TEXT_BYTES]);
 
-/* heartbeat_claim_end - whether this process is the one of its host that may tell the end. */
+/* heartbeat_claim_end - return true in the first process of the host that calls it.
+ *
+ * That process prints the final error. */
 bool heartbeat_claim_end(void);

@@ -6,13 +6,13 @@
 #include "base/log.h"
 #include "base/text.h"
 
-static void list_divisors(int ranks, char *text, size_t bytes)
+static void list_divisors(int ranks, char *list, size_t bytes)
 {
     size_t used = 0;
-    text[0] = '\0';
+    list[0] = '\0';
     for (int d = 1; d <= ranks && used + 16 < bytes; d++) {
         if (ranks % d == 0) {
-            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used > 0 ? ", " : "", d);
+            used += (size_t)snprintf(list + used, bytes - used, "%s%d", used > 0 ? ", " : "", d);
         }
     }
 }
@@ -24,25 +24,25 @@ status mesh_check(int ranks, int tensor)
         list_divisors(ranks, divisors, sizeof divisors);
         RAISE(STATUS_RECIPE,
               "parallel.tensor = %d does not divide %d rank%s; start a multiple of it (mpirun -np "
-              "N), or "
-              "use one of %s",
+              "N), or use one of %s",
               tensor, ranks, text_plural(ranks), divisors);
     }
     return STATUS_OK;
 }
 
-/* Ranks that share a model meet many times in each layer: over a network that costs most of a step. */
-static status warn_of_network(const struct mesh *mesh)
+/* Ranks of a tensor-parallel group communicate several times in each layer. Over a network this
+ * takes most of the time of a step. */
+static status warn_if_tensor_group_spans_hosts(const struct mesh *mesh)
 {
-    int size = comm_size(mesh->tensor), here = comm_local_ranks(mesh->tensor);
+    int size = comm_size(mesh->tensor), local_ranks = comm_local_ranks(mesh->tensor);
     bool any = false;
-    TRY(comm_agree_flag(mesh->world, here < size, &any));
+    TRY(comm_agree_flag(mesh->world, local_ranks < size, &any));
     if (any && comm_rank(mesh->world) == 0) {
         log_warning(
             "TENSOR-HOSTS",
-            "the %d ranks that share a model (parallel.tensor) are not all on one host: every "
-            "layer waits for the network. Give neighbouring ranks one host (mpirun "
-            "--map-by slot, srun --distribution=block), each a number of ranks that %d "
+            "the %d ranks of a tensor-parallel group (parallel.tensor) are on several hosts: every "
+            "layer waits for the network. Place neighboring ranks on the same host (mpirun "
+            "--map-by slot, srun --distribution=block), start a number of ranks per host that %d "
             "divides, or lower parallel.tensor",
             size, size);
     }
@@ -66,7 +66,7 @@ status mesh_create(struct comm *world, int tensor, struct mesh *out)
     out->world = world;
     status result = split_groups(world, tensor, out);
     if (result == STATUS_OK) {
-        result = warn_of_network(out);
+        result = warn_if_tensor_group_spans_hosts(out);
     }
     if (result != STATUS_OK) {
         KEEP_FIRST(result, mesh_destroy(out));

@@ -1,25 +1,33 @@
-/* Tensor x data groups: ranks = tensor x data, tensor ranks next to each other on a node. */
+/* Tensor-parallel and data-parallel groups. The number of ranks is tensor x data; the ranks of a
+ * tensor-parallel group are consecutive. */
 #pragma once
 
 #include "comm/comm.h"
 
 struct mesh {
     struct comm *world;
-    struct comm *tensor; /* ranks that share one copy of the model */
-    struct comm *data;   /* ranks that hold the same part of it */
+    struct comm *tensor; /* tensor-parallel group: ranks that share one copy of the model */
+    struct comm *data;   /* data-parallel group: ranks that hold the same part of the model */
 };
 
-/* mesh_check - whether so many ranks can be shared out: tensor must divide them.
+/* mesh_check - check that `tensor` divides the number of ranks.
  *
- * Errors    STATUS_RECIPE naming the divisors */
+ * Errors    STATUS_RECIPE with the possible divisors */
 status mesh_check(int ranks, int tensor);
 
-/* mesh_create - split the world; warns (TENSOR-HOSTS) where ranks of a tensor group are on several hosts.
+/* mesh_create - split the world into tensor-parallel and data-parallel groups. Collective.
+ *
+ * It warns (W-TENSOR-HOSTS) if a tensor-parallel group spans several hosts.
  *
  * Errors    as mesh_check */
 status mesh_create(struct comm *world, int tensor, struct mesh *out);
 
-/* mesh_regroup - the same groups as parts of another communicator of the same ranks, which may be left afterwards. Those that
- * the mesh had are left; its world stays. Collective. */
+/* mesh_regroup - replace the groups by groups split from `all`, a communicator of the same ranks.
+ *
+ * The old groups are destroyed; mesh->world stays. The caller may destroy `all` afterwards.
+ *
+ * Order     collective */
 status mesh_regroup(struct mesh *mesh, struct comm *all);
+
+/* mesh_destroy - destroy both groups; the world stays. Collective. */
 status mesh_destroy(struct mesh *mesh);

@@ -1,18 +1,21 @@
 /* The collectives of shared_impl.h.
  *
- * Small: an exchange. Each rank lays its bytes into its control and counts up; on one node everybody
- * then reads everybody's. Between nodes the first rank of each node sends its node's block to the
- * others and lays the answer out for its own. Two buffers in turn: who enters exchange e + 2 has seen
- * all enter e + 1, so that all have read e.
+ * Small data: the exchange. Each rank copies its bytes into its control block and increments a
+ * counter. On one node, every rank then reads the blocks of all ranks. Between nodes, the first
+ * rank of each node sends the block of its node to the other first ranks, and publishes the result
+ * for its node. Two buffers are used in turn: a rank that enters exchange e + 2 has seen all ranks
+ * enter e + 1, so all ranks have read the result of e.
  *
- * Large: a sum is a reduce-scatter, then an all-gather, over ranges of which rank r owns ranges[r].
- * On one node both are one pass: when all are ready, rank r adds up its range of all ranks' memory
- * and writes the sum to all. Over nodes, the sum of range r on each foreign node is made and sent to
- * r by one rank of that node (its handler for r), r adds the nodes' sums in order, and the result
- * goes back the same way. So each byte crosses the network as often as a ring would send it, and
- * every sum has one order: ranks within a node, then nodes.
+ * Large data: an all-reduce is a reduce-scatter followed by an all-gather, over ranges of which
+ * rank r owns ranges[r]. On one node both are one pass: when all ranks are ready, rank r adds its
+ * range of all ranks' memory and writes the sum to all of them. Between nodes, one rank of each
+ * other node (its handler for r) adds range r over its node and sends the sum to r. Rank r adds the
+ * sums of the nodes in order. The result returns the same way. Thus each byte crosses the network
+ * as often as in a ring algorithm. Every sum has a fixed order: ranks within a node, then nodes.
  *
- * Ranks never wait in here: a collective is a state that shared_progress pushes as far as it goes. */
+ * Functions of this file do not wait for other ranks, except shared_wait_until. A collective is a
+ * state machine that shared_progress advances as far as possible. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,40 +23,40 @@
 #include "comm/partition.h"
 #include "comm/shared_impl.h"
 
-#define SHARE_BYTES 64 /* ranks write in whole cache lines of an all-reduce */
+#define SHARD_ALIGNMENT_BYTES 64 /* each rank writes whole cache lines of an all-reduce */
 #define TAGS 8192
 
-enum stage { STAGE_STARTED, STAGE_REDUCING, STAGE_GATHERING, STAGE_FINISHED };
-enum message { MESSAGE_PARTIAL = 0, MESSAGE_RESULT = 1 };
+enum state { STATE_STARTED, STATE_REDUCING, STATE_GATHERING, STATE_FINISHED };
+enum message_kind { MESSAGE_PARTIAL = 0, MESSAGE_RESULT = 1 };
 
 struct comm_request {
     struct comm_request *next;
     enum comm_collective kind;
-    enum stage stage;
-    bool complete;
-    bool fetched; /* all that this rank needs is here */
+    enum state state;
+    bool is_complete;
+    bool is_pulled; /* this rank has all data */
     uint64_t sequence;
     size_t element_bytes;
     struct range *ranges; /* [size] */
-    char **peer;          /* [locals] each local rank's memory for this collective */
+    char **peers;         /* [local_size]: each local rank's memory of this collective */
     struct shared_batch *batch;
-    char *
-        scratch; /* [nodes - 1][own range]: the other nodes' sums; to add: [far ranks][own range] */
+    /* [nodes - 1][own range]: sums of the other nodes; accumulate: [remote ranks][own range] */
+    char *scratch;
     size_t scratch_bytes;
-    char **part; /* [size] */
-    struct comm_addition addition;
-    char *landing;        /* of what is fetched; NULL: ranks write to each other */
-    struct range *places; /* in it: [size] */
+    char **parts; /* [size] */
+    struct comm_accumulation accumulation;
+    char *pull_target;           /* destination of a lazy gather; NULL: ranks write to each other */
+    struct range *target_ranges; /* in pull_target: [size] */
 };
 
-static struct shared_group *groups; /* all of this process: a wait in one pushes the others on */
+static struct shared_group *groups; /* of this process; a wait in one group advances all */
 
 size_t shared_control_bytes(int size)
 {
     return sizeof(struct shared_control) + 2 * (size_t)size * COMM_SMALL_BYTES;
 }
 
-static const char *collective_name(enum comm_collective kind)
+static const char *get_collective_name(enum comm_collective kind)
 {
     switch (kind) {
     case COMM_ALL_REDUCE:
@@ -64,26 +67,27 @@ static const char *collective_name(enum comm_collective kind)
         return "all-gather";
     case COMM_BROADCAST:
         return "broadcast";
-    case COMM_ADD:
-        return "addition";
+    case COMM_ACCUMULATE:
+        return "ordered reduce-scatter";
     }
     return "collective";
 }
 
-static bool reduces(const struct comm_request *q)
+static bool is_reduction(const struct comm_request *q)
 {
-    return q->kind == COMM_ALL_REDUCE || q->kind == COMM_REDUCE_SCATTER || q->kind == COMM_ADD;
+    return q->kind == COMM_ALL_REDUCE || q->kind == COMM_REDUCE_SCATTER ||
+           q->kind == COMM_ACCUMULATE;
 }
 
-/* ---- opening and closing ---- */
+/* ---- creation and destruction ---- */
 
 status shared_open(struct shared_group *group)
 {
-    group->cut = calloc((size_t)group->size, sizeof *group->cut);
-    group->stages = calloc((size_t)group->locals, sizeof *group->stages);
-    REQUIRE(group->cut != NULL && group->stages != NULL, STATUS_INTERNAL,
+    group->chunk_ranges = calloc((size_t)group->size, sizeof *group->chunk_ranges);
+    group->stages = calloc((size_t)group->local_size, sizeof *group->stages);
+    REQUIRE(group->chunk_ranges != NULL && group->stages != NULL, STATUS_INTERNAL,
             "out of memory: ranges of %d ranks", group->size);
-    for (int i = 0; i < group->locals; i++) {
+    for (int i = 0; i < group->local_size; i++) {
         group->stages[i] = group->control[i]->stage;
     }
     if (group->nodes > 1) {
@@ -94,15 +98,15 @@ status shared_open(struct shared_group *group)
     return STATUS_OK;
 }
 
-static void request_free(struct shared_group *group, struct comm_request *q)
+static void free_request(struct shared_group *group, struct comm_request *q)
 {
     if (q->batch != NULL) {
         group->link->batch_destroy(q->batch);
     }
     free(q->ranges);
-    free(q->places);
-    free(q->peer);
-    free(q->part);
+    free(q->target_ranges);
+    free(q->peers);
+    free(q->parts);
     free(q->scratch);
     free(q);
 }
@@ -115,37 +119,39 @@ void shared_close(struct shared_group *group)
             break;
         }
     }
-    struct comm_request *lists[] = {group->head, group->spare};
+    struct comm_request *lists[] = {group->head, group->free_requests};
     for (int i = 0; i < 2; i++) {
         for (struct comm_request *q = lists[i], *next; q != NULL; q = next) {
             next = q->next;
-            request_free(group, q);
+            free_request(group, q);
         }
     }
     if (group->exchange_batch != NULL) {
         group->link->batch_destroy(group->exchange_batch);
     }
-    free(group->cut);
+    free(group->chunk_ranges);
     free(group->stages);
 }
 
-/* ---- small: the exchange ---- */
+/* ---- small data: the exchange ---- */
 
-static char *answer_of(struct shared_group *group, uint64_t sequence)
+static char *get_exchange_result(struct shared_group *group, uint64_t sequence)
 {
-    return group->control[0]->answer + (sequence & 1) * (size_t)group->size * COMM_SMALL_BYTES;
+    return group->control[0]->exchange_result +
+           (sequence & 1) * (size_t)group->size * COMM_SMALL_BYTES;
 }
 
-/* The first rank of a node: collect the node's block, trade it for the other nodes' blocks. */
-static status answer_exchange(struct shared_group *group, uint64_t sequence, size_t bytes)
+/* On the first rank of a node: collects the node's block and exchanges it for the blocks of the
+ * other nodes. */
+static status exchange_between_nodes(struct shared_group *group, uint64_t sequence, size_t bytes)
 {
-    struct shared_wish came = {
-        .event = SHARED_CAME, .operation = "small exchange", .sequence = sequence};
-    TRY(shared_until(group, &came));
-    char *answer = answer_of(group, sequence);
-    char *ours = answer + (size_t)group->first[group->node] * bytes;
-    for (int i = 0; i < group->locals; i++) {
-        memcpy(ours + (size_t)i * bytes, group->control[i]->small[sequence & 1], bytes);
+    struct shared_wait_condition entered = {
+        .event = SHARED_EXCHANGE_ENTERED, .operation = "small exchange", .sequence = sequence};
+    TRY(shared_wait_until(group, &entered));
+    char *exchange_result = get_exchange_result(group, sequence);
+    char *ours = exchange_result + (size_t)group->node_first[group->node] * bytes;
+    for (int i = 0; i < group->local_size; i++) {
+        memcpy(ours + (size_t)i * bytes, group->control[i]->exchange_data[sequence & 1], bytes);
     }
     struct shared_batch *batch = group->exchange_batch;
     int tag = (int)(sequence % TAGS);
@@ -153,94 +159,98 @@ static status answer_exchange(struct shared_group *group, uint64_t sequence, siz
         if (n == group->node) {
             continue;
         }
-        int leader = group->member[group->first[n]];
-        size_t block = (size_t)(group->first[n + 1] - group->first[n]) * bytes;
+        int leader = group->members[group->node_first[n]];
+        size_t block = (size_t)(group->node_first[n + 1] - group->node_first[n]) * bytes;
         TRY(group->link->receive(batch, SHARED_SMALL, leader, tag,
-                                 answer + (size_t)group->first[n] * bytes, block));
+                                 exchange_result + (size_t)group->node_first[n] * bytes, block));
         TRY(group->link->send(batch, SHARED_SMALL, leader, tag, ours,
-                              (size_t)group->locals * bytes));
+                              (size_t)group->local_size * bytes));
     }
-    struct shared_wish messages = {.event = SHARED_MESSAGES,
-                                   .operation = "small exchange",
-                                   .sequence = sequence,
-                                   .batch = batch};
-    TRY(shared_until(group, &messages));
-    atomic_store_explicit(&group->control[0]->answered, sequence, memory_order_release);
+    struct shared_wait_condition messages = {.event = SHARED_MESSAGES_DONE,
+                                             .operation = "small exchange",
+                                             .sequence = sequence,
+                                             .batch = batch};
+    TRY(shared_wait_until(group, &messages));
+    atomic_store_explicit(&group->control[0]->exchange_answered, sequence, memory_order_release);
     return STATUS_OK;
 }
 
-status shared_exchange(struct shared_group *group, void *all, const void *mine, size_t bytes)
+status shared_exchange(struct shared_group *group, void *all, const void *own, size_t bytes)
 {
-    uint64_t sequence = ++group->exchanged;
-    struct shared_control *control = group->control[group->place];
-    memcpy(control->small[sequence & 1], mine, bytes);
-    atomic_store_explicit(&control->came, sequence, memory_order_release);
+    uint64_t sequence = ++group->exchange_count;
+    struct shared_control *control = group->control[group->local_rank];
+    memcpy(control->exchange_data[sequence & 1], own, bytes);
+    atomic_store_explicit(&control->exchange_entered, sequence, memory_order_release);
     if (group->nodes == 1) {
-        struct shared_wish came = {
-            .event = SHARED_CAME, .operation = "small exchange", .sequence = sequence};
-        TRY(shared_until(group, &came));
-        for (int i = 0; i < group->locals; i++) {
-            memcpy((char *)all + (size_t)i * bytes, group->control[i]->small[sequence & 1], bytes);
+        struct shared_wait_condition entered = {
+            .event = SHARED_EXCHANGE_ENTERED, .operation = "small exchange", .sequence = sequence};
+        TRY(shared_wait_until(group, &entered));
+        for (int i = 0; i < group->local_size; i++) {
+            memcpy((char *)all + (size_t)i * bytes, group->control[i]->exchange_data[sequence & 1],
+                   bytes);
         }
         return STATUS_OK;
     }
-    if (group->place == 0) {
-        TRY(answer_exchange(group, sequence, bytes));
+    if (group->local_rank == 0) {
+        TRY(exchange_between_nodes(group, sequence, bytes));
     } else {
-        struct shared_wish answered = {
-            .event = SHARED_ANSWERED, .operation = "small exchange", .sequence = sequence};
-        TRY(shared_until(group, &answered));
+        struct shared_wait_condition answered = {
+            .event = SHARED_EXCHANGE_ANSWERED, .operation = "small exchange", .sequence = sequence};
+        TRY(shared_wait_until(group, &answered));
     }
-    const char *answer = answer_of(group, sequence);
+    const char *exchange_result = get_exchange_result(group, sequence);
     for (int k = 0; k < group->size; k++) {
-        memcpy((char *)all + (size_t)group->member[k] * bytes, answer + (size_t)k * bytes, bytes);
+        memcpy((char *)all + (size_t)group->members[k] * bytes, exchange_result + (size_t)k * bytes,
+               bytes);
     }
     return STATUS_OK;
 }
 
-/* ---- large: one collective's states ---- */
+/* ---- large data: states of a collective ---- */
 
-/* The rank of node n that answers there for rank r. */
-static int handler(const struct shared_group *group, int n, int r)
+/* The rank of node n that reduces and forwards the range of rank r. */
+static int get_handler(const struct shared_group *group, int n, int r)
 {
-    int locals = group->first[n + 1] - group->first[n];
-    return group->member[group->first[n] + r % locals];
+    int local_size = group->node_first[n + 1] - group->node_first[n];
+    return group->members[group->node_first[n] + r % local_size];
 }
 
-static bool handles(const struct shared_group *group, int r)
+static bool is_handler(const struct shared_group *group, int r)
 {
-    return group->node_of[r] != group->node && handler(group, group->node, r) == group->rank;
+    return group->node_of[r] != group->node && get_handler(group, group->node, r) == group->rank;
 }
 
-static char *own_memory(const struct shared_group *group, const struct comm_request *q, int r)
+static char *get_own_range(const struct shared_group *group, const struct comm_request *q, int r)
 {
-    return q->peer[group->place] + (size_t)q->ranges[r].first * q->element_bytes;
+    return q->peers[group->local_rank] + (size_t)q->ranges[r].first * q->element_bytes;
 }
 
-static size_t range_bytes(const struct comm_request *q, int r)
+static size_t get_range_bytes(const struct comm_request *q, int r)
 {
     return (size_t)q->ranges[r].count * q->element_bytes;
 }
 
-static int tag_of(const struct comm_request *q, enum message message)
+static int get_tag(const struct comm_request *q, enum message_kind message_kind)
 {
-    return (int)(q->sequence % TAGS) * 2 + (int)message;
+    return (int)(q->sequence % TAGS) * 2 + (int)message_kind;
 }
 
-/* Copy range r of this rank's memory to the other ranks of the node. */
-static void spread(const struct shared_group *group, const struct comm_request *q, int r)
+/* Copies range r of this rank's memory to the other ranks of the node. */
+static void copy_to_local_ranks(const struct shared_group *group, const struct comm_request *q,
+                                int r)
 {
     size_t offset = (size_t)q->ranges[r].first * q->element_bytes;
-    for (int i = 0; i < group->locals; i++) {
-        if (i != group->place) {
-            memcpy(q->peer[i] + offset, q->peer[group->place] + offset, range_bytes(q, r));
+    for (int i = 0; i < group->local_size; i++) {
+        if (i != group->local_rank) {
+            memcpy(q->peers[i] + offset, q->peers[group->local_rank] + offset,
+                   get_range_bytes(q, r));
         }
     }
 }
 
-static void sum_locally(const struct shared_group *group, const struct comm_request *q, int r)
+static void sum_local_ranks(const struct shared_group *group, const struct comm_request *q, int r)
 {
-    sum_into(own_memory(group, q, r), q->peer, group->locals, q->ranges[r].first,
+    sum_into(get_own_range(group, q, r), q->peers, group->local_size, q->ranges[r].first,
              q->ranges[r].count, q->element_bytes);
 }
 
@@ -251,203 +261,207 @@ static status reserve_scratch(struct comm_request *q, size_t bytes)
         q->scratch_bytes = 0;
         q->scratch = malloc(bytes);
         REQUIRE(q->scratch != NULL, STATUS_INTERNAL,
-                "out of memory: %zu bytes for other hosts' sums", bytes);
+                "out of memory: %zu bytes for sums of other nodes", bytes);
         q->scratch_bytes = bytes;
     }
     return STATUS_OK;
 }
 
-static status make_scratch(const struct shared_group *group, struct comm_request *q)
+static status assign_node_buffers(const struct shared_group *group, struct comm_request *q)
 {
-    size_t each = range_bytes(q, group->rank);
-    TRY(reserve_scratch(q, (size_t)(group->nodes - 1) * each));
+    size_t own_bytes = get_range_bytes(q, group->rank);
+    TRY(reserve_scratch(q, (size_t)(group->nodes - 1) * own_bytes));
     for (int n = 0, other = 0; n < group->nodes; n++) {
-        q->part[n] = n == group->node ? own_memory(group, q, group->rank)
-                                      : q->scratch + (size_t)other++ * each;
+        q->parts[n] = n == group->node ? get_own_range(group, q, group->rank)
+                                       : q->scratch + (size_t)other++ * own_bytes;
     }
     return STATUS_OK;
 }
 
-/* Every rank's elements of this rank's range, once they are here. */
-static void add_in_order(const struct shared_group *group, struct comm_request *q)
+/* Adds every contributor's elements of this rank's range, after they have arrived. */
+static void accumulate_in_order(const struct shared_group *group, struct comm_request *q)
 {
-    const struct comm_addition *a = &q->addition;
-    sum_in_order(a->sums, a->fresh, q->part, a->addends, q->ranges[group->rank].count);
-    q->stage = STAGE_FINISHED;
+    const struct comm_accumulation *a = &q->accumulation;
+    sum_accumulate(a->sums, a->overwrite, q->parts, a->contributors, q->ranges[group->rank].count);
+    q->state = STATE_FINISHED;
 }
 
-/* No node's sum can stand for its ranks' here: each far rank's elements come on their own. */
-static status begin_add(struct shared_group *group, struct comm_request *q)
+/* The sum of a node cannot be used here, because the order is by rank. Therefore each remote rank
+ * sends its elements separately. */
+static status begin_accumulate(struct shared_group *group, struct comm_request *q)
 {
-    int me = group->rank, far = 0;
-    size_t each = range_bytes(q, me);
-    TRY(reserve_scratch(q, (size_t)(group->size - group->locals) * each));
-    for (int i = 0; i < group->locals; i++) {
-        q->part[group->member[group->first[group->node] + i]] =
-            q->peer[i] + (size_t)q->ranges[me].first * q->element_bytes;
+    int own_rank = group->rank, remote = 0;
+    size_t own_bytes = get_range_bytes(q, own_rank);
+    TRY(reserve_scratch(q, (size_t)(group->size - group->local_size) * own_bytes));
+    for (int i = 0; i < group->local_size; i++) {
+        q->parts[group->members[group->node_first[group->node] + i]] =
+            q->peers[i] + (size_t)q->ranges[own_rank].first * q->element_bytes;
     }
     for (int r = 0; r < group->size; r++) {
         if (group->node_of[r] == group->node) {
             continue;
         }
-        if (each > 0 && r < q->addition.addends) {
-            q->part[r] = q->scratch + (size_t)far++ * each;
-            TRY(group->link->receive(q->batch, SHARED_DATA, r, tag_of(q, MESSAGE_PARTIAL),
-                                     q->part[r], each));
+        if (own_bytes > 0 && r < q->accumulation.contributors) {
+            q->parts[r] = q->scratch + (size_t)remote++ * own_bytes;
+            TRY(group->link->receive(q->batch, SHARED_DATA, r, get_tag(q, MESSAGE_PARTIAL),
+                                     q->parts[r], own_bytes));
         }
-        if (me < q->addition.addends && range_bytes(q, r) > 0) {
-            TRY(group->link->send(q->batch, SHARED_DATA, r, tag_of(q, MESSAGE_PARTIAL),
-                                  own_memory(group, q, r), range_bytes(q, r)));
+        if (own_rank < q->accumulation.contributors && get_range_bytes(q, r) > 0) {
+            TRY(group->link->send(q->batch, SHARED_DATA, r, get_tag(q, MESSAGE_PARTIAL),
+                                  get_own_range(group, q, r), get_range_bytes(q, r)));
         }
     }
-    q->stage = STAGE_REDUCING;
+    q->state = STATE_REDUCING;
     if (group->nodes == 1) {
-        add_in_order(group, q);
+        accumulate_in_order(group, q);
     }
     return STATUS_OK;
 }
 
 static status begin_reduce(struct shared_group *group, struct comm_request *q)
 {
-    int me = group->rank;
-    if (q->kind == COMM_ADD) {
-        return begin_add(group, q);
+    int own_rank = group->rank;
+    if (q->kind == COMM_ACCUMULATE) {
+        return begin_accumulate(group, q);
     }
     if (group->nodes == 1) {
         if (q->kind == COMM_ALL_REDUCE) {
-            sum_spread(q->peer, group->locals, q->ranges[me].first, q->ranges[me].count,
-                       q->element_bytes);
+            sum_to_all(q->peers, group->local_size, q->ranges[own_rank].first,
+                       q->ranges[own_rank].count, q->element_bytes);
         } else {
-            sum_locally(group, q, me);
+            sum_local_ranks(group, q, own_rank);
         }
-        q->stage = STAGE_FINISHED;
+        q->state = STATE_FINISHED;
         return STATUS_OK;
     }
-    TRY(make_scratch(group, q));
-    for (int n = 0; n < group->nodes && q->ranges[me].count > 0; n++) {
+    TRY(assign_node_buffers(group, q));
+    for (int n = 0; n < group->nodes && q->ranges[own_rank].count > 0; n++) {
         if (n != group->node) {
-            TRY(group->link->receive(q->batch, SHARED_DATA, handler(group, n, me),
-                                     tag_of(q, MESSAGE_PARTIAL), q->part[n], range_bytes(q, me)));
+            TRY(group->link->receive(q->batch, SHARED_DATA, get_handler(group, n, own_rank),
+                                     get_tag(q, MESSAGE_PARTIAL), q->parts[n],
+                                     get_range_bytes(q, own_rank)));
         }
     }
     for (int r = 0; r < group->size; r++) {
-        if (q->ranges[r].count > 0 && handles(group, r)) {
-            sum_locally(group, q, r);
-            TRY(group->link->send(q->batch, SHARED_DATA, r, tag_of(q, MESSAGE_PARTIAL),
-                                  own_memory(group, q, r), range_bytes(q, r)));
+        if (q->ranges[r].count > 0 && is_handler(group, r)) {
+            sum_local_ranks(group, q, r);
+            TRY(group->link->send(q->batch, SHARED_DATA, r, get_tag(q, MESSAGE_PARTIAL),
+                                  get_own_range(group, q, r), get_range_bytes(q, r)));
         }
     }
-    sum_locally(group, q, me);
-    q->stage = STAGE_REDUCING;
+    sum_local_ranks(group, q, own_rank);
+    q->state = STATE_REDUCING;
     return STATUS_OK;
 }
 
-/* The pages of another process that were read would count as this one's memory too. */
-static void copy_and_forget(char *to, char *from, size_t bytes)
+/* Copies, then releases the source pages: pages of another process that were read would count as
+ * memory of this process too. */
+static void copy_and_release_pages(char *to, char *from, size_t bytes)
 {
-    for (size_t done = 0, piece; done < bytes; done += piece) {
-        piece = bytes - done < SHARED_STAGE_BYTES ? bytes - done : SHARED_STAGE_BYTES;
-        memcpy(to + done, from + done, piece);
-        memory_forget(from + done, piece);
+    for (size_t done = 0, chunk; done < bytes; done += chunk) {
+        chunk = bytes - done < SHARED_STAGE_BYTES ? bytes - done : SHARED_STAGE_BYTES;
+        memcpy(to + done, from + done, chunk);
+        memory_forget(from + done, chunk);
     }
 }
 
-/* Copy the other ranks' parts to where this rank alone sees them. */
-static void fetch(const struct shared_group *group, struct comm_request *q)
+/* Copies the ranges of the other ranks of the node to this rank's private memory. */
+static void pull_local_shards(const struct shared_group *group, struct comm_request *q)
 {
-    for (int i = 0; i < group->locals; i++) {
-        int r = group->member[group->first[group->node] + i];
-        if (i != group->place) {
-            copy_and_forget(q->landing + (size_t)q->places[r].first * q->element_bytes,
-                            q->peer[i] + (size_t)q->ranges[r].first * q->element_bytes,
-                            range_bytes(q, r));
+    for (int i = 0; i < group->local_size; i++) {
+        int r = group->members[group->node_first[group->node] + i];
+        if (i != group->local_rank) {
+            copy_and_release_pages(
+                q->pull_target + (size_t)q->target_ranges[r].first * q->element_bytes,
+                q->peers[i] + (size_t)q->ranges[r].first * q->element_bytes, get_range_bytes(q, r));
         }
     }
-    q->fetched = true;
+    q->is_pulled = true;
 }
 
 static status begin_gather(struct shared_group *group, struct comm_request *q)
 {
-    int me = group->rank;
-    if (q->landing != NULL) {
-        fetch(group, q);
-        q->stage = STAGE_FINISHED;
+    int own_rank = group->rank;
+    if (q->pull_target != NULL) {
+        pull_local_shards(group, q);
+        q->state = STATE_FINISHED;
         return STATUS_OK;
     }
     for (int r = 0; r < group->size && group->nodes > 1; r++) {
-        if (q->ranges[r].count > 0 && handles(group, r)) {
-            TRY(group->link->receive(q->batch, SHARED_DATA, r, tag_of(q, MESSAGE_RESULT),
-                                     own_memory(group, q, r), range_bytes(q, r)));
+        if (q->ranges[r].count > 0 && is_handler(group, r)) {
+            TRY(group->link->receive(q->batch, SHARED_DATA, r, get_tag(q, MESSAGE_RESULT),
+                                     get_own_range(group, q, r), get_range_bytes(q, r)));
         }
     }
-    for (int n = 0; n < group->nodes && q->ranges[me].count > 0; n++) {
+    for (int n = 0; n < group->nodes && q->ranges[own_rank].count > 0; n++) {
         if (n != group->node) {
-            TRY(group->link->send(q->batch, SHARED_DATA, handler(group, n, me),
-                                  tag_of(q, MESSAGE_RESULT), own_memory(group, q, me),
-                                  range_bytes(q, me)));
+            TRY(group->link->send(q->batch, SHARED_DATA, get_handler(group, n, own_rank),
+                                  get_tag(q, MESSAGE_RESULT), get_own_range(group, q, own_rank),
+                                  get_range_bytes(q, own_rank)));
         }
     }
-    spread(group, q, me);
-    q->stage = group->nodes > 1 ? STAGE_GATHERING : STAGE_FINISHED;
+    copy_to_local_ranks(group, q, own_rank);
+    q->state = group->nodes > 1 ? STATE_GATHERING : STATE_FINISHED;
     return STATUS_OK;
 }
 
 static status end_reduce(struct shared_group *group, struct comm_request *q)
 {
-    if (q->kind == COMM_ADD) {
-        add_in_order(group, q);
+    if (q->kind == COMM_ACCUMULATE) {
+        accumulate_in_order(group, q);
         return STATUS_OK;
     }
-    sum_into(q->part[group->node], q->part, group->nodes, 0, q->ranges[group->rank].count,
+    sum_into(q->parts[group->node], q->parts, group->nodes, 0, q->ranges[group->rank].count,
              q->element_bytes);
     if (q->kind == COMM_ALL_REDUCE) {
         return begin_gather(group, q);
     }
-    q->stage = STAGE_FINISHED;
+    q->state = STATE_FINISHED;
     return STATUS_OK;
 }
 
 static void end_gather(struct shared_group *group, struct comm_request *q)
 {
     for (int r = 0; r < group->size; r++) {
-        if (q->ranges[r].count > 0 && handles(group, r)) {
-            spread(group, q, r);
+        if (q->ranges[r].count > 0 && is_handler(group, r)) {
+            copy_to_local_ranks(group, q, r);
         }
     }
-    q->stage = STAGE_FINISHED;
+    q->state = STATE_FINISHED;
 }
 
-/* All ranks of the node have started number q->sequence: it must be the same collective. */
-static status check_notices(const struct shared_group *group, const struct comm_request *q)
+/* All ranks of the node have started number q->sequence. Checks that it is the same collective. */
+static status check_signatures(const struct shared_group *group, const struct comm_request *q)
 {
     size_t slot = q->sequence % SHARED_RING;
-    const struct shared_notice *mine = &group->control[group->place]->notices[slot];
-    for (int i = 0; i < group->locals; i++) {
-        const struct shared_notice *other = &group->control[i]->notices[slot];
-        REQUIRE(
-            other->check == mine->check, STATUS_INTERNAL,
-            "collective number %llu is %s of %llu bytes here and %s of %llu bytes on rank %d of "
-            "the group, or on other memory: ranks call collectives in one order",
-            (unsigned long long)q->sequence, collective_name((enum comm_collective)mine->kind),
-            (unsigned long long)mine->bytes, collective_name((enum comm_collective)other->kind),
-            (unsigned long long)other->bytes, group->member[group->first[group->node] + i]);
+    const struct shared_signature *own = &group->control[group->local_rank]->signatures[slot];
+    for (int i = 0; i < group->local_size; i++) {
+        const struct shared_signature *other = &group->control[i]->signatures[slot];
+        REQUIRE(other->hash == own->hash, STATUS_INTERNAL,
+                "collective number %" PRIu64 " is %s of %" PRIu64
+                " bytes on this rank and %s of %" PRIu64
+                " bytes on rank %d of the group, or it uses other memory: all ranks must call "
+                "collectives in the same order",
+                q->sequence, get_collective_name((enum comm_collective)own->kind), own->bytes,
+                get_collective_name((enum comm_collective)other->kind), other->bytes,
+                group->members[group->node_first[group->node] + i]);
     }
     return STATUS_OK;
 }
 
-static status push(struct shared_group *group, struct comm_request *q)
+static status advance_request(struct shared_group *group, struct comm_request *q)
 {
-    if (q->stage == STAGE_STARTED) {
+    if (q->state == STATE_STARTED) {
         if (!shared_all_reached(group, offsetof(struct shared_control, ready), q->sequence)) {
             return STATUS_OK;
         }
-        TRY(check_notices(group, q));
-        TRY(reduces(q) ? begin_reduce(group, q) : begin_gather(group, q));
+        TRY(check_signatures(group, q));
+        TRY(is_reduction(q) ? begin_reduce(group, q) : begin_gather(group, q));
     }
-    if (q->stage == STAGE_REDUCING || q->stage == STAGE_GATHERING) {
+    if (q->state == STATE_REDUCING || q->state == STATE_GATHERING) {
         bool done = false;
         TRY(group->link->test(q->batch, &done));
-        if (done && q->stage == STAGE_REDUCING) {
+        if (done && q->state == STATE_REDUCING) {
             return end_reduce(group, q);
         }
         if (done) {
@@ -457,23 +471,23 @@ static status push(struct shared_group *group, struct comm_request *q)
     return STATUS_OK;
 }
 
-static status push_group(struct shared_group *group)
+static status advance_group(struct shared_group *group)
 {
     for (struct comm_request *q = group->head; q != NULL; q = q->next) {
-        TRY(push(group, q));
+        TRY(advance_request(group, q));
     }
-    while (group->unpublished != NULL && group->unpublished->stage == STAGE_FINISHED) {
-        atomic_store_explicit(&group->control[group->place]->done, group->unpublished->sequence,
-                              memory_order_release);
-        group->unpublished = group->unpublished->next;
+    while (group->first_unpublished != NULL && group->first_unpublished->state == STATE_FINISHED) {
+        atomic_store_explicit(&group->control[group->local_rank]->done,
+                              group->first_unpublished->sequence, memory_order_release);
+        group->first_unpublished = group->first_unpublished->next;
     }
     while (
-        group->head != group->unpublished &&
+        group->head != group->first_unpublished &&
         shared_all_reached(group, offsetof(struct shared_control, done), group->head->sequence)) {
         struct comm_request *q = group->head;
         group->head = q->next;
-        group->outstanding--;
-        q->complete = q->fetched = true;
+        group->in_flight--;
+        q->is_complete = q->is_pulled = true;
         comm_work_finished(group->comm);
     }
     return STATUS_OK;
@@ -483,31 +497,32 @@ status shared_progress(void)
 {
     for (struct shared_group *group = groups; group != NULL; group = group->next_group) {
         if (group->head != NULL) {
-            TRY(push_group(group));
+            TRY(advance_group(group));
         }
     }
     return STATUS_OK;
 }
 
-/* ---- large: starting ---- */
+/* ---- large data: start ---- */
 
-static status request_take(struct shared_group *group, struct comm_request **out)
+static status get_request(struct shared_group *group, struct comm_request **out)
 {
-    struct comm_request *q = group->spare;
+    struct comm_request *q = group->free_requests;
     if (q != NULL) {
-        group->spare = q->next;
+        group->free_requests = q->next;
         *out = q;
         return STATUS_OK;
     }
     q = calloc(1, sizeof *q);
     REQUIRE(q != NULL, STATUS_INTERNAL, "out of memory: a collective");
     q->ranges = calloc((size_t)group->size, sizeof *q->ranges);
-    q->places = calloc((size_t)group->size, sizeof *q->places);
-    q->peer = calloc((size_t)group->locals, sizeof *q->peer);
-    q->part = calloc((size_t)group->size, sizeof *q->part);
+    q->target_ranges = calloc((size_t)group->size, sizeof *q->target_ranges);
+    q->peers = calloc((size_t)group->local_size, sizeof *q->peers);
+    q->parts = calloc((size_t)group->size, sizeof *q->parts);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed,
-                 q->ranges != NULL && q->places != NULL && q->peer != NULL && q->part != NULL,
+                 q->ranges != NULL && q->target_ranges != NULL && q->peers != NULL &&
+                     q->parts != NULL,
                  STATUS_INTERNAL, "out of memory: a collective of %d ranks", group->size);
     if (group->nodes > 1) {
         TRY_GOTO(result, failed, group->link->batch_create(group->link_state, &q->batch));
@@ -515,7 +530,7 @@ static status request_take(struct shared_group *group, struct comm_request **out
     *out = q;
     return STATUS_OK;
 failed:
-    request_free(group, q);
+    free_request(group, q);
     return result;
 }
 
@@ -524,8 +539,8 @@ static void fill_ranges(const struct shared_group *group, const struct comm_work
 {
     for (int r = 0; r < group->size; r++) {
         if (work->kind == COMM_ALL_REDUCE) {
-            ranges[r] = partition_share(work->count, SHARE_BYTES / (int64_t)work->element_bytes,
-                                        group->size, r);
+            ranges[r] = partition_shard(
+                work->count, SHARD_ALIGNMENT_BYTES / (int64_t)work->element_bytes, group->size, r);
         } else if (work->kind == COMM_BROADCAST) {
             ranges[r] = (struct range){0, r == work->root ? work->count : 0};
         } else {
@@ -534,8 +549,8 @@ static void fill_ranges(const struct shared_group *group, const struct comm_work
     }
 }
 
-/* Elements from the start of data to the end of the last range. */
-static int64_t extent(const struct shared_group *group, const struct comm_work *work)
+/* The number of elements from the start of data to the end of the last range. */
+static int64_t get_extent(const struct shared_group *group, const struct comm_work *work)
 {
     int64_t end = work->count;
     for (int r = 0; r < group->size && work->ranges != NULL; r++) {
@@ -545,58 +560,64 @@ static int64_t extent(const struct shared_group *group, const struct comm_work *
     return end;
 }
 
-/* FNV-1a over 64-bit words: tells ranks apart that are out of order, no defence against anybody. */
-static uint64_t mix(uint64_t hash, uint64_t word)
+/* FNV-1a over 64-bit words. It detects ranks that are out of order; it is not a cryptographic
+ * hash. */
+static uint64_t mix_hash(uint64_t hash, uint64_t value)
 {
-    return (hash ^ word) * 1099511628211u;
+    return (hash ^ value) * 1099511628211u;
 }
 
-static void post_notice(struct shared_group *group, const struct comm_request *q, uint64_t place)
+static void post_signature(struct shared_group *group, const struct comm_request *q,
+                           uint64_t location)
 {
-    struct shared_notice notice = {.kind = q->kind};
-    uint64_t hash = mix(mix(mix(14695981039346656037u, q->kind), q->element_bytes), place);
-    hash = mix(mix(hash, q->addition.fresh), (uint64_t)q->addition.addends);
+    struct shared_signature signature = {.kind = q->kind};
+    uint64_t hash =
+        mix_hash(mix_hash(mix_hash(14695981039346656037u, q->kind), q->element_bytes), location);
+    hash =
+        mix_hash(mix_hash(hash, q->accumulation.overwrite), (uint64_t)q->accumulation.contributors);
     for (int r = 0; r < group->size; r++) {
-        notice.bytes += range_bytes(q, r);
-        hash = mix(mix(hash, (uint64_t)q->ranges[r].first), (uint64_t)q->ranges[r].count);
+        signature.bytes += get_range_bytes(q, r);
+        hash = mix_hash(mix_hash(hash, (uint64_t)q->ranges[r].first), (uint64_t)q->ranges[r].count);
     }
-    notice.check = hash;
-    struct shared_control *control = group->control[group->place];
-    control->notices[q->sequence % SHARED_RING] = notice;
+    signature.hash = hash;
+    struct shared_control *control = group->control[group->local_rank];
+    control->signatures[q->sequence % SHARED_RING] = signature;
     atomic_store_explicit(&control->ready, q->sequence, memory_order_release);
 }
 
 status shared_launch(struct shared_group *group, const struct comm_work *work, char *const *base,
                      size_t offset, uint64_t id, struct comm_request **out)
 {
-    struct shared_wish room = {.event = SHARED_ROOM,
-                               .operation = "the oldest collective under way",
-                               .sequence = group->head == NULL ? 0 : group->head->sequence};
-    TRY(shared_until(group, &room));
+    struct shared_wait_condition has_room = {.event = SHARED_RING_HAS_ROOM,
+                                             .operation = "the oldest collective in flight",
+                                             .sequence =
+                                                 group->head == NULL ? 0 : group->head->sequence};
+    TRY(shared_wait_until(group, &has_room));
     struct comm_request *q = NULL;
-    TRY(request_take(group, &q));
+    TRY(get_request(group, &q));
     q->next = NULL;
     q->kind = work->kind;
-    q->stage = STAGE_STARTED;
-    q->complete = q->fetched = false;
+    q->state = STATE_STARTED;
+    q->is_complete = q->is_pulled = false;
     q->element_bytes = work->element_bytes;
-    q->addition = work->addition;
-    q->sequence = ++group->started;
+    q->accumulation = work->accumulation;
+    q->sequence = ++group->started_count;
     fill_ranges(group, work, q->ranges);
-    q->landing = work->lent != NULL ? work->data : NULL;
-    for (int r = 0; r < group->size && work->lent != NULL; r++) { /* from there to here */
-        q->places[r] = work->ranges[r];
-        q->ranges[r] = work->places[r];
+    q->pull_target = work->shared_source != NULL ? work->data : NULL;
+    /* a lazy gather pulls from source_ranges to ranges */
+    for (int r = 0; r < group->size && work->shared_source != NULL; r++) {
+        q->target_ranges[r] = work->ranges[r];
+        q->ranges[r] = work->source_ranges[r];
     }
-    for (int i = 0; i < group->locals; i++) {
-        q->peer[i] = base[i] + offset;
+    for (int i = 0; i < group->local_size; i++) {
+        q->peers[i] = base[i] + offset;
     }
     *(group->head == NULL ? &group->head : &group->tail->next) = q;
     group->tail = q;
-    group->unpublished = group->unpublished == NULL ? q : group->unpublished;
-    group->outstanding++;
+    group->first_unpublished = group->first_unpublished == NULL ? q : group->first_unpublished;
+    group->in_flight++;
     comm_work_started(group->comm);
-    post_notice(group, q, mix(id, offset));
+    post_signature(group, q, mix_hash(id, offset));
     *out = q;
     return shared_progress();
 }
@@ -605,31 +626,31 @@ status shared_wait(struct shared_group *group, struct comm_request **request)
 {
     struct comm_request *q = *request;
     *request = NULL;
-    struct shared_wish wish = {.event = SHARED_COMPLETE,
-                               .operation = collective_name(q->kind),
-                               .sequence = q->sequence,
-                               .batch = q->batch,
-                               .complete = &q->complete};
-    TRY(shared_until(group, &wish));
-    q->next = group->spare;
-    group->spare = q;
+    struct shared_wait_condition condition = {.event = SHARED_REQUEST_DONE,
+                                              .operation = get_collective_name(q->kind),
+                                              .sequence = q->sequence,
+                                              .batch = q->batch,
+                                              .is_complete = &q->is_complete};
+    TRY(shared_wait_until(group, &condition));
+    q->next = group->free_requests;
+    group->free_requests = q;
     return STATUS_OK;
 }
 
-status shared_fetch(struct shared_group *group, struct comm_request *q)
+status shared_gather_pull(struct shared_group *group, struct comm_request *q)
 {
-    struct shared_wish wish = {.event = SHARED_COMPLETE,
-                               .operation = collective_name(q->kind),
-                               .sequence = q->sequence,
-                               .batch = q->batch,
-                               .complete = &q->fetched};
-    return shared_until(group, &wish);
+    struct shared_wait_condition condition = {.event = SHARED_REQUEST_DONE,
+                                              .operation = get_collective_name(q->kind),
+                                              .sequence = q->sequence,
+                                              .batch = q->batch,
+                                              .is_complete = &q->is_pulled};
+    return shared_wait_until(group, &condition);
 }
 
-/* ---- large: which memory ---- */
+/* ---- large data: choice of memory ---- */
 
-static struct shared_window *window_of(const struct shared_group *group, const char *data,
-                                       size_t bytes)
+static struct shared_window *find_window(const struct shared_group *group, const char *data,
+                                         size_t bytes)
 {
     struct shared_window *w = group->windows;
     while (w != NULL &&
@@ -639,37 +660,38 @@ static struct shared_window *window_of(const struct shared_group *group, const c
     return w;
 }
 
-/* This rank's part lies in the window from now on. */
-static status lend(struct shared_group *group, const struct comm_work *work,
-                   const struct shared_window *window, struct comm_request **out)
+/* Copies this rank's range into the window, from where other ranks pull it. */
+static status start_lazy_gather(struct shared_group *group, const struct comm_work *work,
+                                const struct shared_window *window, struct comm_request **out)
 {
-    struct range from = work->ranges[group->rank], to = work->places[group->rank];
-    memmove(work->lent + (size_t)to.first * work->element_bytes,
+    struct range from = work->ranges[group->rank], to = work->source_ranges[group->rank];
+    memmove(work->shared_source + (size_t)to.first * work->element_bytes,
             work->data + (size_t)from.first * work->element_bytes,
             (size_t)from.count * work->element_bytes);
-    return shared_launch(group, work, window->base, (size_t)(work->lent - (char *)window->memory),
-                         window->id, out);
+    return shared_launch(group, work, window->base,
+                         (size_t)(work->shared_source - (char *)window->memory), window->id, out);
 }
 
-status shared_start(struct shared_group *group, const struct comm_work *start,
+status shared_start(struct shared_group *group, const struct comm_work *requested,
                     struct comm_request **out)
 {
-    const struct shared_window *window =
-        start->lent != NULL && group->nodes == 1 ? window_of(group, start->lent, 0) : NULL;
+    const struct shared_window *window = requested->shared_source != NULL && group->nodes == 1
+                                             ? find_window(group, requested->shared_source, 0)
+                                             : NULL;
     if (window != NULL) {
-        return lend(group, start, window, out);
+        return start_lazy_gather(group, requested, window, out);
     }
-    struct comm_work plain = *start, *work = &plain;
-    plain.lent = NULL;
-    size_t bytes = (size_t)extent(group, work) * work->element_bytes;
-    window = window_of(group, work->data, bytes);
+    struct comm_work plain = *requested, *work = &plain;
+    plain.shared_source = NULL;
+    size_t bytes = (size_t)get_extent(group, work) * work->element_bytes;
+    window = find_window(group, work->data, bytes);
     if (window != NULL) {
         size_t offset = (size_t)(work->data - (char *)window->memory);
         return shared_launch(group, work, window->base, offset, window->id, out);
     }
-    if (!group->staged) {
+    if (!group->needs_staging) {
         char *own[] = {work->data};
         return shared_launch(group, work, own, 0, 0, out);
     }
-    return shared_through_stage(group, work, extent(group, work));
+    return shared_run_staged(group, work, get_extent(group, work));
 }

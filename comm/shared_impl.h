@@ -1,41 +1,42 @@
-/* Collectives between ranks that see each other's memory, and by messages between the nodes they form.
+/* Collectives between ranks that share memory, and messages between the nodes that they form.
  *
- * A node is a set of ranks with common memory (one host; a rank alone is a node too, so that plain
- * message passing is the case of one rank a node). comm_mpi.c makes the memory and carries messages;
- * everything else is plain C and knows no MPI. */
+ * A node is a set of ranks with shared memory, normally the ranks of a host. A node may have a
+ * single rank; with one rank per node all data moves in messages. comm_mpi.c creates the memory and
+ * carries the messages. All other files are plain C without MPI. */
 #pragma once
 
 #include "comm/comm_impl.h"
 
-#define SHARED_STAGE_BYTES                                                                         \
-    ((size_t)1 << 20)  /* memory that is not in a window passes through this */
-#define SHARED_RING 64 /* collectives of one comm under way at once */
+#define SHARED_STAGE_BYTES ((size_t)1 << 20) /* staging buffer for memory outside of windows */
+#define SHARED_RING 64                       /* maximum collectives in flight per communicator */
 
-/* What a rank says that it started, so that ranks that are out of order find out. */
-struct shared_notice {
+/* Description of a started collective, to detect ranks that call collectives in different
+ * orders. */
+struct shared_signature {
     uint64_t kind;
     uint64_t bytes;
-    uint64_t check; /* of everything that must be equal on all ranks */
+    uint64_t hash; /* of all values that must be equal on all ranks */
 };
 
-/* One rank's words to the others of its node. Numbers only grow. */
+/* Control block of a rank, visible to its node. The counters only increase. */
 struct shared_control {
     _Alignas(128) _Atomic uint64_t ready; /* collectives started */
-    _Alignas(128) _Atomic uint64_t done;  /* collectives whose memory this rank is through with */
-    _Alignas(128) _Atomic uint64_t came;  /* exchanges entered */
-    _Alignas(128) _Atomic uint64_t answered; /* exchanges whose answer lies in answer[] (place 0) */
-    _Alignas(128) struct shared_notice notices[SHARED_RING];
-    char small[2][COMM_SMALL_BYTES];
+    _Alignas(128) _Atomic uint64_t done;  /* collectives whose memory this rank no longer uses */
+    _Alignas(128) _Atomic uint64_t exchange_entered; /* exchanges entered */
+    _Alignas(128) _Atomic uint64_t
+        exchange_answered; /* exchanges with a result in exchange_result (rank 0 of the node) */
+    _Alignas(128) struct shared_signature signatures[SHARED_RING];
+    char exchange_data[2][COMM_SMALL_BYTES];
     char stage[SHARED_STAGE_BYTES];
-    char answer[]; /* [2][size][COMM_SMALL_BYTES] */
+    char exchange_result[]; /* [2][size][COMM_SMALL_BYTES] */
 };
 
-/* shared_control_bytes - of one rank's control in a comm of so many ranks. */
+/* shared_control_bytes - return the size of a control block in a communicator of `size` ranks. */
 size_t shared_control_bytes(int size);
 
 /* ---- messages between nodes ---- */
 
-struct shared_batch; /* messages under way */
+struct shared_batch; /* messages in flight */
 enum shared_channel { SHARED_DATA = 0, SHARED_SMALL = 1 };
 
 struct shared_link {
@@ -45,10 +46,10 @@ struct shared_link {
                    const void *data, size_t bytes);
     status (*receive)(struct shared_batch *batch, enum shared_channel channel, int rank, int tag,
                       void *data, size_t bytes);
-    /* whether all are complete; the batch is empty then */
+    /* tests whether all messages are complete; the batch is then empty */
     status (*test)(struct shared_batch *batch, bool *done);
-    /* ranks whose messages have not come, at most `limit` */
-    int (*missing)(struct shared_batch *batch, int *ranks, int limit);
+    /* lists the source ranks of incomplete messages, at most `limit` */
+    int (*late_sources)(struct shared_batch *batch, int *ranks, int limit);
 };
 
 /* ---- the group ---- */
@@ -57,88 +58,106 @@ struct shared_window {
     struct shared_window *next;
     uint64_t id;
     size_t bytes;
-    char **base;  /* [locals]: where this process sees each local rank's part */
-    void *memory; /* what the caller got: base[place] */
-    void *handle; /* the maker's own */
+    char **base;  /* [local_size]: address of each local rank's segment in this process */
+    void *memory; /* base[local_rank], which the caller received */
+    void *handle; /* private data of comm_mpi.c */
 };
 
 struct shared_group {
     struct comm *comm;
     int rank, size;
-    int nodes, node; /* number of nodes, which one is ours */
-    int place, locals;
-    int *node_of;                    /* [size] */
-    int *first;                      /* [nodes + 1] into member */
-    int *member;                     /* [size] ranks in the order of nodes */
-    int *world_rank;                 /* [size] */
-    bool staged;                     /* some node has several ranks: memory must lie in a window */
-    struct shared_control **control; /* [locals] */
+    int nodes, node; /* number of nodes, index of this node */
+    int local_rank, local_size;
+    int *node_of;       /* [size] */
+    int *node_first;    /* [nodes + 1]: first index of a node in members */
+    int *members;       /* [size]: ranks in the order of nodes */
+    int *world_rank;    /* [size] */
+    bool needs_staging; /* a node has several ranks: memory outside of windows is staged */
+    struct shared_control **control; /* [local_size] */
     const struct shared_link *link;
     void *link_state;
     struct shared_window *windows;
-    uint64_t windows_made;
+    uint64_t window_count;
 
-    /* the collectives under way, oldest first (shared.c) */
-    struct comm_request *head, *tail, *unpublished, *spare;
-    int outstanding;
-    uint64_t started;
-    uint64_t exchanged;
+    /* the collectives in flight, oldest first (shared.c) */
+    struct comm_request *head, *tail, *first_unpublished, *free_requests;
+    int in_flight;
+    uint64_t started_count;
+    uint64_t exchange_count;
     struct shared_batch *exchange_batch;
-    struct range *cut; /* [size] ranges of a piece */
-    char **stages;     /* [locals] */
+    struct range *chunk_ranges; /* [size]: ranges of a chunk */
+    char **stages;              /* [local_size] */
     struct shared_group *next_group;
 };
 
-/* shared_open - when everything above `the collectives under way` is filled in. */
+/* shared_open - initialize a group whose fields above `the collectives in flight` are set. */
 status shared_open(struct shared_group *group);
+
+/* shared_close - free what shared_open allocated, and all requests. */
 void shared_close(struct shared_group *group);
 
-status shared_exchange(struct shared_group *group, void *all, const void *mine, size_t bytes);
+/* shared_exchange - gather own[bytes] of every rank into all[size][bytes]. */
+status shared_exchange(struct shared_group *group, void *all, const void *own, size_t bytes);
+
+/* shared_start - start a collective on any memory. */
 status shared_start(struct shared_group *group, const struct comm_work *work,
                     struct comm_request **out);
-status shared_progress(void);
-status shared_wait(struct shared_group *group, struct comm_request **request);
-status shared_fetch(struct shared_group *group, struct comm_request *request);
 
-/* shared_launch - start on memory that all local ranks see at base[], `offset` bytes into window `id`. */
+/* shared_progress - advance the collectives of all groups of this process without waiting. */
+status shared_progress(void);
+
+/* shared_wait - wait until a collective is complete. */
+status shared_wait(struct shared_group *group, struct comm_request **request);
+
+/* shared_gather_pull - wait until this rank has pulled all data of a lazy gather. */
+status shared_gather_pull(struct shared_group *group, struct comm_request *request);
+
+/* shared_launch - start a collective on memory at base[i] + offset of each local rank i.
+ *
+ * The memory belongs to window `id`; 0 for memory outside of windows. */
 status shared_launch(struct shared_group *group, const struct comm_work *work, char *const *base,
                      size_t offset, uint64_t id, struct comm_request **out);
 
-/* shared_through_stage - the whole collective on memory outside of windows, of `total` elements (shared_stage.c). */
-status shared_through_stage(struct shared_group *group, const struct comm_work *work,
-                            int64_t total);
+/* shared_run_staged - run a whole collective of `total` elements on memory outside of windows. */
+status shared_run_staged(struct shared_group *group, const struct comm_work *work, int64_t total);
 
-/* ---- the engine and its waits (shared.c, shared_wait.c) ---- */
+/* ---- waits (shared_wait.c) ---- */
 
 enum shared_event {
-    SHARED_CAME,     /* all local ranks entered exchange `sequence` */
-    SHARED_ANSWERED, /* its answer is there */
-    SHARED_MESSAGES, /* a batch is complete */
-    SHARED_COMPLETE, /* a request is complete */
-    SHARED_ROOM,     /* fewer than SHARED_RING collectives are under way */
+    SHARED_EXCHANGE_ENTERED,  /* all local ranks have entered exchange `sequence` */
+    SHARED_EXCHANGE_ANSWERED, /* the result of exchange `sequence` is available */
+    SHARED_MESSAGES_DONE,     /* all messages of a batch are complete */
+    SHARED_REQUEST_DONE,      /* a request is complete */
+    SHARED_RING_HAS_ROOM,     /* fewer than SHARED_RING collectives are in flight */
 };
 
-struct shared_wish {
+struct shared_wait_condition {
     enum shared_event event;
-    const char *operation; /* for people */
+    const char *operation; /* name for error messages */
     uint64_t sequence;
     struct shared_batch *batch;
-    const bool *complete;
+    const bool *is_complete;
 };
 
-/* shared_until - wait until the wish comes true, pushing everything on; does not return where the
- * deadline is missed. */
-status shared_until(struct shared_group *group, const struct shared_wish *wish);
+/* shared_wait_until - wait until the condition holds and advance all collectives meanwhile.
+ *
+ * It does not return if the deadline passes. */
+status shared_wait_until(struct shared_group *group, const struct shared_wait_condition *condition);
 
+/* shared_all_reached - whether the counter of every local rank is at least `sequence`. */
 bool shared_all_reached(const struct shared_group *group, size_t counter_offset, uint64_t sequence);
 
 /* ---- sums (sum.c) ---- */
 
-/* sum_spread - the sum of parts[i][first .. first + count) in the order of i, into every part.
+/* sum_to_all - add parts[i][first .. first + count) in the order of i and write the sum to every
+ * part.
  *
- * Units     unit 4: f32; 2: bf16, added as f32 and rounded once */
-void sum_spread(char *const *parts, int count_of_parts, int64_t first, int64_t count, size_t unit);
+ * Units     element_bytes 4: f32; 2: bf16, added in f32 and rounded once */
+void sum_to_all(char *const *parts, int part_count, int64_t first, int64_t count,
+                size_t element_bytes);
 
-/* sum_into - the same, into out[0 .. count); out may be parts[i] + first for one i. */
-void sum_into(void *out, char *const *parts, int count_of_parts, int64_t first, int64_t count,
-              size_t unit);
+/* sum_into - add as sum_to_all and write the sum to out[0 .. count).
+ *
+ * Memory    out may be parts[i] + first for one i */
+void sum_into(void *out, char *const *parts, int part_count, int64_t first, int64_t count,
+              size_t element_bytes);

@@ -1,85 +1,90 @@
-/* Waiting for other ranks, and saying whose fault it is when they do not come.
+/* Waits for other ranks, and the report of late ranks after the deadline.
  *
- * The numbers in the controls tell which ranks of this node a collective still lacks; the heartbeat
- * table tells what they do. A rank that itself waits for others is a witness, not a culprit. Where
- * all of this host wait, the culprit is on another host, whose ranks can name it, or has come this very
- * moment: there is some grace before this host speaks. */
+ * The counters in the control blocks show which ranks of this node a collective still lacks. The
+ * heartbeat table shows their phases. A rank that waits for other ranks itself is not reported as
+ * late. If all ranks of this host wait, the late rank is on another host, whose ranks can name it,
+ * or it has just arrived. Therefore this host waits for a grace period before it reports. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "comm/heartbeat.h"
 #include "comm/shared_impl.h"
 
-#define TURN_SECONDS 500e-6    /* the longest sleep between two looks */
-#define MESSAGE_SECONDS 100e-6 /* likewise while messages need pushing */
+#define MAX_SLEEP_SECONDS 500e-6         /* longest sleep between two checks */
+#define MAX_MESSAGE_SLEEP_SECONDS 100e-6 /* longest sleep while messages must be advanced */
 #define GRACE_SECONDS 2.0
-#define LOST_SECONDS 3.0 /* who is killed in a shorter wait has no suspicion to tell */
-#define LISTED 8         /* ranks named in one error */
+/* if the launcher kills this rank after a shorter wait, no other rank is reported */
+#define MIN_LOST_SECONDS 3.0
+#define MAX_LISTED 8 /* late ranks named in one error */
 
-static uint64_t counter(const struct shared_group *group, int place, size_t offset)
+static uint64_t read_counter(const struct shared_group *group, int local_rank, size_t offset)
 {
-    const char *control = (const char *)group->control[place];
+    const char *control = (const char *)group->control[local_rank];
     const _Atomic uint64_t *value = (const _Atomic uint64_t *)(const void *)(control + offset);
     return atomic_load_explicit(value, memory_order_acquire);
 }
 
 bool shared_all_reached(const struct shared_group *group, size_t counter_offset, uint64_t sequence)
 {
-    for (int i = 0; i < group->locals; i++) {
-        if (counter(group, i, counter_offset) < sequence) {
+    for (int i = 0; i < group->local_size; i++) {
+        if (read_counter(group, i, counter_offset) < sequence) {
             return false;
         }
     }
     return true;
 }
 
-static status came_true(struct shared_group *group, const struct shared_wish *wish, bool *yes)
+static status test_condition(struct shared_group *group,
+                             const struct shared_wait_condition *condition, bool *is_met)
 {
-    *yes = false;
-    switch (wish->event) {
-    case SHARED_CAME:
-        *yes = shared_all_reached(group, offsetof(struct shared_control, came), wish->sequence);
+    *is_met = false;
+    switch (condition->event) {
+    case SHARED_EXCHANGE_ENTERED:
+        *is_met = shared_all_reached(group, offsetof(struct shared_control, exchange_entered),
+                                     condition->sequence);
         return STATUS_OK;
-    case SHARED_ANSWERED:
-        *yes = counter(group, 0, offsetof(struct shared_control, answered)) >= wish->sequence;
+    case SHARED_EXCHANGE_ANSWERED:
+        *is_met = read_counter(group, 0, offsetof(struct shared_control, exchange_answered)) >=
+                  condition->sequence;
         return STATUS_OK;
-    case SHARED_MESSAGES:
-        return group->link->test(wish->batch, yes);
-    case SHARED_COMPLETE:
-        *yes = *wish->complete;
+    case SHARED_MESSAGES_DONE:
+        return group->link->test(condition->batch, is_met);
+    case SHARED_REQUEST_DONE:
+        *is_met = *condition->is_complete;
         return STATUS_OK;
-    case SHARED_ROOM:
-        *yes = group->outstanding < SHARED_RING - 1;
+    case SHARED_RING_HAS_ROOM:
+        *is_met = group->in_flight < SHARED_RING - 1;
         return STATUS_OK;
     }
     return STATUS_OK;
 }
 
-/* ---- who is missing ---- */
+/* ---- late ranks ---- */
 
-struct suspects {
-    int ranks[LISTED]; /* of the world */
+struct late_ranks {
+    int ranks[MAX_LISTED]; /* in the world */
     int count;
     int more;
 };
 
-static void suspect(struct suspects *suspects, int world_rank)
+static void add_late_rank(struct late_ranks *late_ranks, int world_rank)
 {
-    for (int i = 0; i < suspects->count; i++) {
-        if (suspects->ranks[i] == world_rank) {
+    for (int i = 0; i < late_ranks->count; i++) {
+        if (late_ranks->ranks[i] == world_rank) {
             return;
         }
     }
-    if (suspects->count < LISTED) {
-        suspects->ranks[suspects->count++] = world_rank;
+    if (late_ranks->count < MAX_LISTED) {
+        late_ranks->ranks[late_ranks->count++] = world_rank;
     } else {
-        suspects->more++;
+        late_ranks->more++;
     }
 }
 
-static bool waits_too(int world_rank)
+static bool is_waiting(int world_rank)
 {
-    for (int i = 0; i < heartbeat_slots(); i++) {
+    for (int i = 0; i < heartbeat_slot_count(); i++) {
         struct heartbeat_view view = heartbeat_view(i);
         if (view.rank == world_rank) {
             return view.waiting;
@@ -88,166 +93,179 @@ static bool waits_too(int world_rank)
     return false;
 }
 
-static void suspect_below(struct shared_group *group, size_t offset, uint64_t sequence,
-                          struct suspects *suspects)
+static void add_ranks_below(struct shared_group *group, size_t offset, uint64_t sequence,
+                            struct late_ranks *late_ranks)
 {
-    for (int i = 0; i < group->locals; i++) {
-        int world_rank = group->world_rank[group->member[group->first[group->node] + i]];
-        if (i != group->place && counter(group, i, offset) < sequence && !waits_too(world_rank)) {
-            suspect(suspects, world_rank);
+    for (int i = 0; i < group->local_size; i++) {
+        int world_rank = group->world_rank[group->members[group->node_first[group->node] + i]];
+        if (i != group->local_rank && read_counter(group, i, offset) < sequence &&
+            !is_waiting(world_rank)) {
+            add_late_rank(late_ranks, world_rank);
         }
     }
 }
 
-/* Ranks of this host that do something else while everybody waits. */
-static void suspect_idle_witnesses(struct suspects *suspects)
+/* Adds the ranks of this host that do not wait while this rank waits. */
+static void add_busy_ranks(struct late_ranks *late_ranks)
 {
-    for (int i = 0; i < heartbeat_slots(); i++) {
+    for (int i = 0; i < heartbeat_slot_count(); i++) {
         struct heartbeat_view view = heartbeat_view(i);
-        if (i != heartbeat_mine() && view.rank >= 0 && !view.waiting) {
-            suspect(suspects, view.rank);
+        if (i != heartbeat_own_slot() && view.rank >= 0 && !view.waiting) {
+            add_late_rank(late_ranks, view.rank);
         }
     }
 }
 
-static struct suspects find_suspects(struct shared_group *group, const struct shared_wish *wish)
+static struct late_ranks find_late_ranks(struct shared_group *group,
+                                         const struct shared_wait_condition *condition)
 {
-    struct suspects suspects = {0};
-    bool small = wish->event == SHARED_CAME || wish->event == SHARED_ANSWERED;
-    size_t entered =
-        small ? offsetof(struct shared_control, came) : offsetof(struct shared_control, ready);
-    if (wish->event != SHARED_MESSAGES) {
-        suspect_below(group, entered, wish->sequence, &suspects);
+    struct late_ranks late_ranks = {0};
+    bool is_exchange =
+        condition->event == SHARED_EXCHANGE_ENTERED || condition->event == SHARED_EXCHANGE_ANSWERED;
+    size_t entered = is_exchange ? offsetof(struct shared_control, exchange_entered)
+                                 : offsetof(struct shared_control, ready);
+    if (condition->event != SHARED_MESSAGES_DONE) {
+        add_ranks_below(group, entered, condition->sequence, &late_ranks);
     }
-    if (suspects.count == 0) {
-        suspect_idle_witnesses(&suspects);
+    if (late_ranks.count == 0) {
+        add_busy_ranks(&late_ranks);
     }
-    return suspects;
+    return late_ranks;
 }
 
-static void suspect_far_ranks(struct shared_group *group, const struct shared_wish *wish,
-                              struct suspects *suspects)
+static void add_remote_ranks(struct shared_group *group,
+                             const struct shared_wait_condition *condition,
+                             struct late_ranks *late_ranks)
 {
-    int missing[LISTED];
-    int count = wish->batch == NULL ? 0 : group->link->missing(wish->batch, missing, LISTED);
+    int late_sources[MAX_LISTED];
+    int count = condition->batch == NULL
+                    ? 0
+                    : group->link->late_sources(condition->batch, late_sources, MAX_LISTED);
     for (int i = 0; i < count; i++) {
-        suspect(suspects, group->world_rank[missing[i]]);
+        add_late_rank(late_ranks, group->world_rank[late_sources[i]]);
     }
     for (int r = 0; count == 0 && r < group->size; r++) {
         if (group->node_of[r] != group->node) {
-            suspect(suspects, group->world_rank[r]);
+            add_late_rank(late_ranks, group->world_rank[r]);
         }
     }
 }
 
-/* "no answer for 11.3 s in all-reduce number 7 (this rank's phase 'backward') from rank 2 host far ..." */
-static void describe(const struct shared_wish *wish, const struct suspects *suspects,
-                     double seconds, char *text, size_t bytes)
+/* Writes "no answer for 11.3 s in all-reduce number 7 (this rank's phase 'backward') from rank 2
+ * host far ...". */
+static void describe_wait(const struct shared_wait_condition *condition,
+                          const struct late_ranks *late_ranks, double seconds, char *text,
+                          size_t bytes)
 {
-    struct heartbeat_view view = heartbeat_view(heartbeat_mine());
-    size_t used = (size_t)snprintf(
-        text, bytes, "no answer for %.1f s in %s number %llu (this rank's phase '%s') from %s",
-        seconds, wish->operation, (unsigned long long)wish->sequence, view.phase,
-        suspects->count == 0 ? "an unknown rank" : "");
-    for (int i = 0; i < suspects->count && used < bytes; i++) {
-        char one[HEARTBEAT_TEXT_BYTES];
-        heartbeat_describe(suspects->ranks[i], one);
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", " : "", one);
+    struct heartbeat_view view = heartbeat_view(heartbeat_own_slot());
+    size_t used = (size_t)snprintf(text, bytes,
+                                   "no answer for %.1f s in %s number %" PRIu64
+                                   " (this rank's phase '%s') from %s",
+                                   seconds, condition->operation, condition->sequence, view.phase,
+                                   late_ranks->count == 0 ? "an unknown rank" : "");
+    for (int i = 0; i < late_ranks->count && used < bytes; i++) {
+        char description[HEARTBEAT_TEXT_BYTES];
+        heartbeat_describe(late_ranks->ranks[i], description);
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", " : "", description);
     }
-    if (suspects->more > 0 && used < bytes) {
-        snprintf(text + used, bytes - used, " and %d more", suspects->more);
+    if (late_ranks->more > 0 && used < bytes) {
+        snprintf(text + used, bytes - used, " and %d more", late_ranks->more);
     }
 }
 
-_Noreturn static void end_for(struct shared_group *group, const struct shared_wish *wish,
-                              const struct suspects *suspects, double seconds, status code)
+_Noreturn static void end_job(struct shared_group *group,
+                              const struct shared_wait_condition *condition,
+                              const struct late_ranks *late_ranks, double seconds, status code)
 {
-    char text[LISTED * (HEARTBEAT_TEXT_BYTES + 2) + 256];
-    describe(wish, suspects, seconds, text, sizeof text);
+    char text[MAX_LISTED * (HEARTBEAT_TEXT_BYTES + 2) + 256];
+    describe_wait(condition, late_ranks, seconds, text, sizeof text);
     status_raise(code, __FILE__, __LINE__,
                  code == STATUS_LOST
-                     ? "%s, and the launcher ends this rank: look at those hosts and the network "
-                       "to them, then start again; the run goes on from its last checkpoint"
-                     : "%s: look at those ranks and their host, then start again; the run goes on "
+                     ? "%s, and the launcher ends this rank: check those hosts and the network "
+                       "to them, then start again; the run resumes from its last checkpoint"
+                     : "%s: check those ranks and their hosts, then start again; the run resumes "
                        "from its last checkpoint",
                  text);
     comm_abort(group->comm, code);
 }
 
-/* A phase with a limit of its own is given that time: a checkpoint may take longer than a step. */
-static bool excused(const struct suspects *suspects)
+/* Whether this rank or a late rank is in a phase with a longer limit. For example, a checkpoint may
+ * take longer than a step. */
+static bool is_within_phase_limit(const struct late_ranks *late_ranks)
 {
-    for (int i = 0; i < heartbeat_slots(); i++) {
+    for (int i = 0; i < heartbeat_slot_count(); i++) {
         struct heartbeat_view view = heartbeat_view(i);
-        bool asked = i == heartbeat_mine();
-        for (int k = 0; k < suspects->count && !asked; k++) {
-            asked = suspects->ranks[k] == view.rank;
+        bool is_relevant = i == heartbeat_own_slot();
+        for (int k = 0; k < late_ranks->count && !is_relevant; k++) {
+            is_relevant = late_ranks->ranks[k] == view.rank;
         }
-        if (asked && view.limit_seconds > 0 && view.seconds < view.limit_seconds) {
+        if (is_relevant && view.limit_seconds > 0 && view.seconds < view.limit_seconds) {
             return true;
         }
     }
     return false;
 }
 
-/* Time is up: give more of it, once more or while somebody has an excuse, or end the job. */
-static double lose_patience(struct shared_group *group, const struct shared_wish *wish,
-                            double seconds, bool *asked_all)
+/* The deadline has passed. Extends it once, or while a phase limit allows it, or ends the job. */
+static double extend_or_end(struct shared_group *group,
+                            const struct shared_wait_condition *condition, double seconds,
+                            bool *grace_used)
 {
-    struct suspects suspects = find_suspects(group, wish);
-    if (excused(&suspects)) {
-        *asked_all = false;
+    struct late_ranks late_ranks = find_late_ranks(group, condition);
+    if (is_within_phase_limit(&late_ranks)) {
+        *grace_used = false;
         return seconds + GRACE_SECONDS;
     }
-    if (suspects.count == 0 && !*asked_all) {
-        *asked_all = true;
+    if (late_ranks.count == 0 && !*grace_used) {
+        *grace_used = true;
         return seconds + GRACE_SECONDS;
     }
-    if (suspects.count == 0) {
-        suspect_far_ranks(group, wish, &suspects);
+    if (late_ranks.count == 0) {
+        add_remote_ranks(group, condition, &late_ranks);
     }
-    end_for(group, wish, &suspects, seconds, STATUS_HANG);
+    end_job(group, condition, &late_ranks, seconds, STATUS_HANG);
 }
 
-static bool (*ending)(void);
+static bool (*is_terminating)(void);
 
-void comm_watch_end(bool (*ask)(void))
+void comm_set_termination_check(bool (*check)(void))
 {
-    ending = ask;
+    is_terminating = check;
 }
 
-/* The launcher has given up already: who has been missing for so long is lost. */
-static void end_if_killed(struct shared_group *group, const struct shared_wish *wish,
-                          double seconds)
+/* If the launcher is about to kill this rank, reports the ranks that have been missing for a while
+ * as lost. */
+static void end_if_terminating(struct shared_group *group,
+                               const struct shared_wait_condition *condition, double seconds)
 {
-    if (ending == NULL || seconds < LOST_SECONDS || !ending()) {
+    if (is_terminating == NULL || seconds < MIN_LOST_SECONDS || !is_terminating()) {
         return;
     }
-    struct suspects suspects = find_suspects(group, wish);
-    if (suspects.count == 0) {
-        suspect_far_ranks(group, wish, &suspects);
+    struct late_ranks late_ranks = find_late_ranks(group, condition);
+    if (late_ranks.count == 0) {
+        add_remote_ranks(group, condition, &late_ranks);
     }
-    end_for(group, wish, &suspects, seconds, STATUS_LOST);
+    end_job(group, condition, &late_ranks, seconds, STATUS_LOST);
 }
 
-status shared_until(struct shared_group *group, const struct shared_wish *wish)
+status shared_wait_until(struct shared_group *group, const struct shared_wait_condition *condition)
 {
-    struct patience patience = patience_begin();
-    double until = group->comm->deadline_seconds;
-    bool asked_all = false;
+    struct backoff backoff = backoff_begin();
+    double limit_seconds = group->comm->deadline_seconds;
+    bool grace_used = false;
     status result = STATUS_OK;
     for (;;) {
         TRY_GOTO(result, out, shared_progress());
-        bool yes = false;
-        TRY_GOTO(result, out, came_true(group, wish, &yes));
-        if (yes) {
+        bool is_met = false;
+        TRY_GOTO(result, out, test_condition(group, condition, &is_met));
+        if (is_met) {
             break;
         }
         heartbeat_waiting(true);
-        patience_turn(&patience, group->nodes > 1 ? MESSAGE_SECONDS : TURN_SECONDS);
-        end_if_killed(group, wish, patience.used_seconds);
-        if (!(patience.used_seconds <= until)) {
-            until = lose_patience(group, wish, patience.used_seconds, &asked_all);
+        backoff_wait(&backoff, group->nodes > 1 ? MAX_MESSAGE_SLEEP_SECONDS : MAX_SLEEP_SECONDS);
+        end_if_terminating(group, condition, backoff.waited_seconds);
+        if (!(backoff.waited_seconds <= limit_seconds)) {
+            limit_seconds = extend_or_end(group, condition, backoff.waited_seconds, &grace_used);
         }
     }
 out:

@@ -7,36 +7,37 @@
 #include "base/log.h"
 
 #define SLOW_RATIO 2.0
-#define PATIENT_CHECKS 3
+#define SLOW_CHECKS 3
 
-struct report {
+struct rank_report {
     double busy_seconds, rows;
     char host[64];
 };
 
 static struct {
-    int rank;   /* the slowest one at the last check; -1: none was slow */
-    int checks; /* how many times in a row */
+    int rank;        /* the slowest rank of the last check; -1: no rank was slow */
+    int consecutive; /* checks in a row with this rank */
 } slow = {.rank = -1};
 
-static int by_value(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a;
     double y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* The middle one; of two middle ones the lower, so that of two ranks the faster is the measure. */
-static double median(const struct report *reports, int count, double *scratch)
+/* Returns the median. With an even count it is the lower of the two middle values, so that of two
+ * ranks the faster one is the reference. */
+static double median(const struct rank_report *reports, int count, double *sorted)
 {
     for (int r = 0; r < count; r++) {
-        scratch[r] = reports[r].busy_seconds;
+        sorted[r] = reports[r].busy_seconds;
     }
-    qsort(scratch, (size_t)count, sizeof *scratch, by_value);
-    return scratch[(count - 1) / 2];
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    return sorted[(count - 1) / 2];
 }
 
-static void judge(const struct report *reports, int count, double usual)
+static void check_slowest(const struct rank_report *reports, int count, double median_seconds)
 {
     int slowest = 0;
     double rows = 0;
@@ -44,38 +45,37 @@ static void judge(const struct report *reports, int count, double usual)
         slowest = reports[r].busy_seconds > reports[slowest].busy_seconds ? r : slowest;
         rows += reports[r].rows;
     }
-    double share = rows > 0 ? reports[slowest].rows * count / rows : 1;
-    double most = SLOW_RATIO * (share > 1 ? share : 1) * usual;
-    bool is_slow = usual > 0 && reports[slowest].busy_seconds > most;
-    slow.checks = !is_slow ? 0 : slowest == slow.rank ? slow.checks + 1 : 1;
+    double load = rows > 0 ? reports[slowest].rows * count / rows : 1;
+    double limit_seconds = SLOW_RATIO * (load > 1 ? load : 1) * median_seconds;
+    bool is_slow = median_seconds > 0 && reports[slowest].busy_seconds > limit_seconds;
+    slow.consecutive = !is_slow ? 0 : slowest == slow.rank ? slow.consecutive + 1 : 1;
     slow.rank = is_slow ? slowest : -1;
-    if (slow.checks == PATIENT_CHECKS) {
-        log_warning(
-            "SLOW",
-            "rank %d host %s needs %.1f times as long as the other ranks for its work, which "
-            "all wait for: see what else runs there",
-            slowest, reports[slowest].host, reports[slowest].busy_seconds / usual);
+    if (slow.consecutive == SLOW_CHECKS) {
+        log_warning("SLOW",
+                    "rank %d on host %s takes %.1f times as long as the other ranks, and all ranks "
+                    "wait for it: check what else runs on that host",
+                    slowest, reports[slowest].host, reports[slowest].busy_seconds / median_seconds);
     }
 }
 
 status straggler_check(struct comm *comm, double busy_seconds, int64_t rows)
 {
     int count = comm_size(comm);
-    struct report mine = {.busy_seconds = busy_seconds, .rows = (double)rows};
-    if (gethostname(mine.host, sizeof mine.host - 1) != 0) {
-        mine.host[0] = '?';
+    struct rank_report own = {.busy_seconds = busy_seconds, .rows = (double)rows};
+    if (gethostname(own.host, sizeof own.host - 1) != 0) {
+        own.host[0] = '?';
     }
-    struct report *reports = calloc((size_t)count, sizeof *reports);
-    double *scratch = calloc((size_t)count, sizeof *scratch);
+    struct rank_report *reports = calloc((size_t)count, sizeof *reports);
+    double *sorted = calloc((size_t)count, sizeof *sorted);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, out, reports != NULL && scratch != NULL, STATUS_INTERNAL,
-                 "out of memory: the speeds of %d ranks", count);
-    TRY_GOTO(result, out, comm_all_gather_bytes(comm, reports, &mine, sizeof mine));
+    REQUIRE_GOTO(result, out, reports != NULL && sorted != NULL, STATUS_INTERNAL,
+                 "out of memory: timings of %d ranks", count);
+    TRY_GOTO(result, out, comm_all_gather_bytes(comm, reports, &own, sizeof own));
     if (comm_rank(comm) == 0) {
-        judge(reports, count, median(reports, count, scratch));
+        check_slowest(reports, count, median(reports, count, sorted));
     }
 out:
-    free(scratch);
+    free(sorted);
     free(reports);
     return result;
 }

@@ -1,9 +1,10 @@
-/* A thread that looks at all ranks of this host four times a second.
+/* A thread that checks all ranks of this host four times per second.
  *
- * It counts for how long each rank has been in its phase, in its own ticks: a tick counts for at most
- * one second, so a suspended machine or a paused virtual one makes nobody late. A rank that waits for
- * others is not judged: the deadline of its wait is (shared_wait.c). A rank that is stuck tells on
- * itself; one that is stopped, watchdog and all, is told on by the others, a moment later. */
+ * It counts how long each rank has been in its phase. One check counts for at most one second, so
+ * the time during which the machine is suspended or its virtual machine is paused is not counted. A
+ * rank that waits for other ranks is not checked: the wait has a deadline (shared_wait.c). A stuck
+ * rank ends the job itself. If the whole process is stopped, including its watchdog, other ranks
+ * report it a moment later. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,9 @@
 #include "comm/comm.h"
 #include "comm/heartbeat.h"
 
-#define TICK_SECONDS 0.25
-#define LONGEST_TICK_SECONDS 1.0
-#define OTHERS_SECONDS 1.5 /* a rank may speak for itself before others do */
+#define CHECK_SECONDS 0.25
+#define MAX_COUNTED_SECONDS 1.0
+#define OTHER_RANK_EXTRA_SECONDS 1.5 /* a rank may report itself before other ranks do */
 
 struct watch {
     uint64_t serial;
@@ -32,20 +33,20 @@ static struct {
     bool stop;
     struct comm *world;
     double limit_seconds;
-    struct watch *watches; /* [slots] */
+    struct watch *watches; /* [heartbeat_slot_count] */
 } watchdog = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static double limit_of(const struct heartbeat_view *view, int slot)
+static double get_limit(const struct heartbeat_view *view, int slot)
 {
     double limit = view->limit_seconds > 0 ? view->limit_seconds : watchdog.limit_seconds;
-    return slot == heartbeat_mine() ? limit : limit + OTHERS_SECONDS;
+    return slot == heartbeat_own_slot() ? limit : limit + OTHER_RANK_EXTRA_SECONDS;
 }
 
 static void list_waiting(char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; i < heartbeat_slots() && used + 64 < bytes; i++) {
+    for (int i = 0; i < heartbeat_slot_count() && used + 64 < bytes; i++) {
         struct heartbeat_view view = heartbeat_view(i);
         if (view.rank >= 0 && view.waiting) {
             used += (size_t)snprintf(text + used, bytes - used, "; rank %d waits in phase '%s'",
@@ -54,53 +55,55 @@ static void list_waiting(char *text, size_t bytes)
     }
 }
 
-_Noreturn static void tell_on(const struct heartbeat_view *view, int slot, double age)
+_Noreturn static void report_stuck_rank(const struct heartbeat_view *view, int slot,
+                                        double age_seconds)
 {
-    char who[HEARTBEAT_TEXT_BYTES];
+    char description[HEARTBEAT_TEXT_BYTES];
     char waiting[512];
-    heartbeat_describe(view->rank, who);
+    heartbeat_describe(view->rank, description);
     list_waiting(waiting, sizeof waiting);
     double limit = view->limit_seconds > 0 ? view->limit_seconds : watchdog.limit_seconds;
-    status_raise(
-        STATUS_HANG, __FILE__, __LINE__,
-        "%s%s in phase '%s' for %.1f s, allowed %.0f s%s: start again; the run goes on from "
-        "its last checkpoint",
-        slot == heartbeat_mine() ? "this rank is stuck" : "stuck: ",
-        slot == heartbeat_mine() ? "" : who, view->phase, age, limit, waiting);
+    status_raise(STATUS_HANG, __FILE__, __LINE__,
+                 "%s%s in phase '%s' for %.1f s, limit %.0f s%s: start again; the run resumes from "
+                 "its last checkpoint",
+                 slot == heartbeat_own_slot() ? "this rank is stuck" : "stuck: ",
+                 slot == heartbeat_own_slot() ? "" : description, view->phase, age_seconds, limit,
+                 waiting);
     comm_abort(watchdog.world, STATUS_HANG);
 }
 
-static void look(double seconds)
+static void check_ranks(double elapsed_seconds)
 {
-    for (int i = 0; i < heartbeat_slots(); i++) {
+    for (int i = 0; i < heartbeat_slot_count(); i++) {
         struct heartbeat_view view = heartbeat_view(i);
         struct watch *watch = &watchdog.watches[i];
         if (view.rank < 0 || view.waiting || view.serial != watch->serial) {
             *watch = (struct watch){.serial = view.serial};
             continue;
         }
-        watch->age_seconds += seconds;
-        if (watch->age_seconds > limit_of(&view, i)) {
-            tell_on(&view, i, watch->age_seconds);
+        watch->age_seconds += elapsed_seconds;
+        if (watch->age_seconds > get_limit(&view, i)) {
+            report_stuck_rank(&view, i, watch->age_seconds);
         }
     }
 }
 
-static void *watch_over(void *nothing)
+static void *run_watchdog(void *unused)
 {
-    (void)nothing;
+    (void)unused;
     double last = clock_seconds();
     pthread_mutex_lock(&watchdog.lock);
     while (!watchdog.stop) {
-        double wake = last + TICK_SECONDS;
+        double wake = last + CHECK_SECONDS;
         struct timespec at = {.tv_sec = (time_t)wake};
         at.tv_nsec = (long)((wake - (double)at.tv_sec) * 1e9);
         pthread_cond_timedwait(&watchdog.wake, &watchdog.lock, &at);
         double now = clock_seconds();
-        double tick = now - last;
+        double elapsed_seconds = now - last;
         last = now;
         if (!watchdog.stop) {
-            look(tick < LONGEST_TICK_SECONDS ? tick : LONGEST_TICK_SECONDS);
+            check_ranks(elapsed_seconds < MAX_COUNTED_SECONDS ? elapsed_seconds
+                                                              : MAX_COUNTED_SECONDS);
         }
     }
     pthread_mutex_unlock(&watchdog.lock);
@@ -112,7 +115,7 @@ status watchdog_start(struct comm *world, double limit_seconds)
     watchdog_stop();
     REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "watchdog limit %g s: must be positive",
             limit_seconds);
-    watchdog.watches = calloc((size_t)heartbeat_slots(), sizeof *watchdog.watches);
+    watchdog.watches = calloc((size_t)heartbeat_slot_count(), sizeof *watchdog.watches);
     REQUIRE(watchdog.watches != NULL, STATUS_INTERNAL, "out of memory: the watchdog");
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -123,10 +126,10 @@ status watchdog_start(struct comm *world, double limit_seconds)
     watchdog.limit_seconds = limit_seconds;
     watchdog.stop = false;
     heartbeat_phase("init", 0);
-    int failed = thread_start(&watchdog.thread, watch_over, NULL);
+    int failed = thread_start(&watchdog.thread, run_watchdog, NULL);
     if (failed != 0) {
         free(watchdog.watches);
-        RAISE(STATUS_INTERNAL, "the watchdog's thread cannot start: %s", strerror(failed));
+        RAISE(STATUS_INTERNAL, "cannot start the watchdog thread: %s", strerror(failed));
     }
     watchdog.running = true;
     return STATUS_OK;

@@ -1,4 +1,5 @@
-/* Making a context of a device's back-end, and what is known of it. */
+/* Creation, release and properties of a context; graphs and tuning. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "kernels/kernels_table.h"
@@ -10,19 +11,19 @@ void kernels_register(enum device_kind kind, const struct kernels_driver *driver
     drivers[kind] = driver;
 }
 
-static status limits_check(const struct kernels_limits *l)
+static status check_limits(const struct kernels_limits *l)
 {
-    const int64_t most = INT64_C(1) << 31;
+    const int64_t limit = INT64_C(1) << 31;
     REQUIRE(l->rows > 0 && l->width > 0 && l->inner >= 0 && l->heads > 0 && l->head_width > 0 &&
                 l->sequence > 0 && l->vocabulary > 0,
             STATUS_INTERNAL,
-            "kernels_create: rows %lld, width %lld, inner %lld, heads %d, head width %lld, "
-            "sequence %lld, vocabulary %lld: all must be positive",
-            (long long)l->rows, (long long)l->width, (long long)l->inner, l->heads,
-            (long long)l->head_width, (long long)l->sequence, (long long)l->vocabulary);
-    REQUIRE(l->rows < most && l->width < most && l->inner < most && l->head_width < most &&
-                l->sequence < most && l->vocabulary < most,
-            STATUS_INTERNAL, "kernels_create: a size of 2^31 or more");
+            "kernels_create: rows %" PRId64 ", width %" PRId64 ", inner %" PRId64
+            ", heads %d, head width %" PRId64 ", "
+            "sequence %" PRId64 ", vocabulary %" PRId64 ": all must be positive",
+            l->rows, l->width, l->inner, l->heads, l->head_width, l->sequence, l->vocabulary);
+    REQUIRE(l->rows < limit && l->width < limit && l->inner < limit && l->head_width < limit &&
+                l->sequence < limit && l->vocabulary < limit,
+            STATUS_INTERNAL, "kernels_create: a size is 2^31 or more");
     return STATUS_OK;
 }
 
@@ -30,13 +31,13 @@ status kernels_create(struct device *dev, enum dtype dtype, int threads,
                       const struct kernels_limits *limits, struct kernels **out)
 {
     *out = NULL;
-    TRY(limits_check(limits));
+    TRY(check_limits(limits));
     REQUIRE(threads >= 0, STATUS_INTERNAL, "kernels_create: %d threads", threads);
     const struct kernels_driver *driver = drivers[device_kind_of(dev)];
     REQUIRE(driver != NULL, STATUS_UNAVAILABLE,
             "device cuda: this build has no CUDA kernels; set train.device to cpu or auto");
     struct kernels *k = calloc(1, sizeof *k);
-    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
+    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels context");
     k->device = dev;
     k->dtype = dtype;
     k->limits = *limits;
@@ -99,10 +100,10 @@ const char *kernels_description(const struct kernels *k)
 
 /* ---- graphs ---- */
 
-void kernels_graphs(struct kernels *k, bool wanted)
+void kernels_graphs_enable(struct kernels *k, bool enabled)
 {
-    if (k->table.graphs.want != NULL) {
-        k->table.graphs.want(k, wanted);
+    if (k->table.graphs.enable != NULL) {
+        k->table.graphs.enable(k, enabled);
     }
 }
 
@@ -116,9 +117,9 @@ status kernels_graph_end(struct kernels *k)
     return k->table.graphs.end != NULL ? k->table.graphs.end(k) : STATUS_OK;
 }
 
-status kernels_graph_cut(struct kernels *k)
+status kernels_graph_end_segment(struct kernels *k)
 {
-    return k->table.graphs.cut != NULL ? k->table.graphs.cut(k) : STATUS_OK;
+    return k->table.graphs.end_segment != NULL ? k->table.graphs.end_segment(k) : STATUS_OK;
 }
 
 status kernels_tune(struct kernels *k, bool measure, char **text)
@@ -128,12 +129,12 @@ status kernels_tune(struct kernels *k, bool measure, char **text)
     }
     if (text != NULL) {
         *text = calloc(1, 1);
-        REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for plans");
+        REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for GEMM plans");
     }
     return STATUS_OK;
 }
 
-status kernels_tuned(struct kernels *k, const char *text)
+status kernels_tune_import(struct kernels *k, const char *text)
 {
-    return k->table.tuned != NULL ? k->table.tuned(k, text) : STATUS_OK;
+    return k->table.tune_import != NULL ? k->table.tune_import(k, text) : STATUS_OK;
 }

@@ -1,15 +1,34 @@
-/* Shape checks, once and for every back-end; then the back-end's table, timed where asked.
+/* Checks the shapes of every operation, then calls the back-end's function and profiles it.
  *
- * A shape that does not fit is our bug: the message says what was given so that it can be found. */
+ * Shapes that do not fit are a defect of the caller. The message contains all values to find it. */
 #include "kernels/kernels.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "kernels/kernels_table.h"
 
-/* ---- the profile ---- */
+/* ---- profile ---- */
+
+/* Returns the name of an operation in reports. The JSON output of `bireme bench` contains it, so it
+ * stays the same if the function is renamed. */
+static const char *get_reported_name(enum kernels_operation operation, const char *function)
+{
+    switch (operation) {
+    case OPERATION_op_scale:
+        return "scale";
+    case OPERATION_op_loss_stats:
+        return "tally_rows";
+    case OPERATION_op_add:
+        return "floats_add";
+    case OPERATION_op_cast:
+        return "convert";
+    default:
+        return function;
+    }
+}
 
 void kernels_profile(struct kernels *k, bool on)
 {
@@ -22,7 +41,7 @@ void kernels_profile(struct kernels *k, bool on)
     if (on) {
         memset(k->times, 0, sizeof k->times);
         for (int i = 0; i < OPERATIONS; i++) {
-            k->times[i].operation = names[i];
+            k->times[i].operation = get_reported_name((enum kernels_operation)i, names[i]);
         }
     }
 }
@@ -43,9 +62,10 @@ int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERA
     return count;
 }
 
-/* The time of a queued operation is what the host waits for it. */
-static status count_work(struct kernels *k, enum kernels_operation operation, double start,
-                         double flops, double bytes, status result)
+/* Adds one call to the profile. The operation is queued, so the function waits for the stream
+ * first. */
+static status record_operation(struct kernels *k, enum kernels_operation operation, double start,
+                               double flops, double bytes, status result)
 {
     if (k->profiling) {
         KEEP_FIRST(result, device_wait(k->device, k->stream, profile_deadline_seconds));
@@ -58,99 +78,105 @@ static status count_work(struct kernels *k, enum kernels_operation operation, do
     return result;
 }
 
-/* DISPATCH - return what the back-end's `name` returns, timed where the profile is on. */
+/* DISPATCH - call the back-end's function `name`, profile it, and return its result. */
 #define DISPATCH(k, name, flops, bytes, ...)                                                       \
     do {                                                                                           \
         REQUIRE((k)->table.name != NULL, STATUS_UNAVAILABLE,                                       \
-                #name ": this back-end does not have it");                                         \
+                #name ": this back-end does not implement it");                                    \
         double dispatch_start = (k)->profiling ? clock_seconds() : 0;                              \
         status dispatch_result = (k)->table.name(__VA_ARGS__);                                     \
-        return count_work((k), OPERATION_##name, dispatch_start, (flops), (bytes),                 \
-                          dispatch_result);                                                        \
+        return record_operation((k), OPERATION_##name, dispatch_start, (flops), (bytes),           \
+                                dispatch_result);                                                  \
     } while (0)
 
-/* ---- what shapes must be ---- */
+/* ---- checks ---- */
 
-/* Whether arrays of integers can be read here. */
-static bool host_memory(const struct kernels *k)
+/* Whether the host can read integer arrays of this device. */
+static bool is_host_memory(const struct kernels *k)
 {
     return device_is_host(k->device);
 }
 
-static double bytes_of(struct tensor t)
+static double compute_tensor_bytes(struct tensor t)
 {
     return t.data == NULL ? 0 : (double)t.rows * (double)t.columns * (double)dtype_bytes(t.dtype);
 }
 
-static status shape_check(const char *where, const char *what, struct tensor t, enum dtype dtype,
+static status check_shape(const char *where, const char *what, struct tensor t, enum dtype dtype,
                           int64_t rows, int64_t columns)
 {
     REQUIRE(t.data != NULL && t.dtype == dtype && t.rows == rows && t.columns == columns &&
                 t.stride >= t.columns,
-            STATUS_INTERNAL, "%s: %s is %s [%lld, %lld] stride %lld at %p, not %s [%lld, %lld]",
-            where, what, dtype_name(t.dtype), (long long)t.rows, (long long)t.columns,
-            (long long)t.stride, t.data, dtype_name(dtype), (long long)rows, (long long)columns);
+            STATUS_INTERNAL,
+            "%s: %s is %s [%" PRId64 ", %" PRId64 "] stride %" PRId64 " at %p, not %s [%" PRId64
+            ", %" PRId64 "]",
+            where, what, dtype_name(t.dtype), t.rows, t.columns, t.stride, t.data,
+            dtype_name(dtype), rows, columns);
     return STATUS_OK;
 }
 
-static status shape_check_optional(const char *where, const char *what, struct tensor t,
+static status check_optional_shape(const char *where, const char *what, struct tensor t,
                                    enum dtype dtype, int64_t rows, int64_t columns)
 {
-    return t.data == NULL ? STATUS_OK : shape_check(where, what, t, dtype, rows, columns);
+    return t.data == NULL ? STATUS_OK : check_shape(where, what, t, dtype, rows, columns);
 }
 
-#define SHAPE(t, dtype, rows, columns) TRY(shape_check(__func__, #t, t, dtype, rows, columns))
+#define SHAPE(t, dtype, rows, columns) TRY(check_shape(__func__, #t, t, dtype, rows, columns))
 #define SHAPE_OPTIONAL(t, dtype, rows, columns)                                                    \
-    TRY(shape_check_optional(__func__, #t, t, dtype, rows, columns))
+    TRY(check_optional_shape(__func__, #t, t, dtype, rows, columns))
 
-static status present_check(const char *where, const char *what, const void *pointer)
+static status check_present(const char *where, const char *what, const void *pointer)
 {
     REQUIRE(pointer != NULL, STATUS_INTERNAL, "%s: %s is missing", where, what);
     return STATUS_OK;
 }
 
-#define PRESENT(pointer) TRY(present_check(__func__, #pointer, pointer))
+#define PRESENT(pointer) TRY(check_present(__func__, #pointer, pointer))
 
-static status dropout_check(const char *where, const struct dropout *d)
+static status check_dropout(const char *where, const struct dropout *d)
 {
     REQUIRE(d->probability >= 0 && d->probability < 1 && d->first >= 0, STATUS_INTERNAL,
-            "%s: dropout %g from element %lld; the probability must be in [0, 1)", where,
-            (double)d->probability, (long long)d->first);
+            "%s: dropout %g from element %" PRId64 "; the probability must be in [0, 1)", where,
+            (double)d->probability, d->first);
     return STATUS_OK;
 }
 
-/* ---- matrix products ---- */
+/* ---- matrix multiplication ---- */
 
-static double product_flops(struct tensor x, struct tensor w)
+static double count_gemm_flops(struct tensor x, struct tensor w)
 {
     return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
 }
 
-status linear_forward(struct kernels *k, struct tensor y, struct tensor kept, struct tensor x,
+status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act)
 {
     SHAPE(x, k->dtype, y.rows, w.columns);
     SHAPE(w, k->dtype, y.columns, x.columns);
     SHAPE(y, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(kept, k->dtype, x.rows, w.rows);
+    SHAPE_OPTIONAL(saved, k->dtype, x.rows, w.rows);
     SHAPE_OPTIONAL(bias, DTYPE_F32, 1, w.rows);
-    REQUIRE(kept.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
-            "linear_forward: kept without an activation");
-    DISPATCH(k, linear_forward, product_flops(x, w),
-             bytes_of(y) + bytes_of(kept) + bytes_of(x) + bytes_of(w), k, y, kept, x, w, bias, act);
+    REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
+            "linear_forward: saved without an activation");
+    DISPATCH(k, linear_forward, count_gemm_flops(x, w),
+             compute_tensor_bytes(y) + compute_tensor_bytes(saved) + compute_tensor_bytes(x) +
+                 compute_tensor_bytes(w),
+             k, y, saved, x, w, bias, act);
 }
 
 status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
-                             enum activation act, struct tensor kept)
+                             enum activation act, struct tensor saved)
 {
     SHAPE(dy, k->dtype, dx.rows, w.rows);
     SHAPE(w, k->dtype, dy.columns, dx.columns);
     SHAPE(dx, k->dtype, dy.rows, w.columns);
     if (act != ACTIVATION_NONE) {
-        SHAPE(kept, k->dtype, dx.rows, dx.columns);
+        SHAPE(saved, k->dtype, dx.rows, dx.columns);
     }
-    DISPATCH(k, linear_backward_input, product_flops(dy, w),
-             bytes_of(dx) + bytes_of(dy) + bytes_of(w) + bytes_of(kept), k, dx, dy, w, act, kept);
+    DISPATCH(k, linear_backward_input, count_gemm_flops(dy, w),
+             compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(w) +
+                 compute_tensor_bytes(saved),
+             k, dx, dy, w, act, saved);
 }
 
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
@@ -163,54 +189,59 @@ status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor
     if (dw.data == NULL && dbias.data == NULL) {
         return STATUS_OK;
     }
-    DISPATCH(k, linear_backward_weight, dw.data != NULL ? product_flops(x, dw) : 0,
-             (overwrite ? 1 : 2) * bytes_of(dw) + bytes_of(dy) + bytes_of(x), k, dw, dbias, dy, x,
-             overwrite);
+    DISPATCH(k, linear_backward_weight, dw.data != NULL ? count_gemm_flops(x, dw) : 0,
+             (overwrite ? 1 : 2) * compute_tensor_bytes(dw) + compute_tensor_bytes(dy) +
+                 compute_tensor_bytes(x),
+             k, dw, dbias, dy, x, overwrite);
 }
 
-status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct tensor w, bool back)
+status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
+                  bool backward)
 {
-    SHAPE(x, k->dtype, y.rows, back ? w.rows : w.columns);
-    SHAPE(w, k->dtype, back ? x.columns : y.columns, back ? y.columns : x.columns);
-    SHAPE(y, k->dtype, x.rows, back ? w.columns : w.rows);
-    DISPATCH(k, linear_add, product_flops(x, w), 2 * bytes_of(y) + bytes_of(x) + bytes_of(w), k, y,
-             x, w, back);
+    SHAPE(x, k->dtype, y.rows, backward ? w.rows : w.columns);
+    SHAPE(w, k->dtype, backward ? x.columns : y.columns, backward ? y.columns : x.columns);
+    SHAPE(y, k->dtype, x.rows, backward ? w.columns : w.rows);
+    DISPATCH(k, linear_add, count_gemm_flops(x, w),
+             2 * compute_tensor_bytes(y) + compute_tensor_bytes(x) + compute_tensor_bytes(w), k, y,
+             x, w, backward);
 }
 
-status activation_forward(struct kernels *k, struct tensor y, struct tensor kept,
+status activation_forward(struct kernels *k, struct tensor y, struct tensor saved,
                           enum activation act)
 {
-    SHAPE_OPTIONAL(kept, k->dtype, y.rows, y.columns);
+    SHAPE_OPTIONAL(saved, k->dtype, y.rows, y.columns);
     REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_forward: no activation");
     DISPATCH(k, activation_forward, (double)y.rows * (double)y.columns,
-             2 * bytes_of(y) + bytes_of(kept), k, y, kept, act);
+             2 * compute_tensor_bytes(y) + compute_tensor_bytes(saved), k, y, saved, act);
 }
 
-status scale(struct kernels *k, struct tensor x, float factor)
+status op_scale(struct kernels *k, struct tensor x, float factor)
 {
     SHAPE(x, k->dtype, x.rows, x.columns);
-    DISPATCH(k, scale, (double)x.rows * (double)x.columns, 2 * bytes_of(x), k, x, factor);
+    DISPATCH(k, op_scale, (double)x.rows * (double)x.columns, 2 * compute_tensor_bytes(x), k, x,
+             factor);
 }
 
 status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
-                           struct tensor kept, enum activation act)
+                           struct tensor saved, enum activation act)
 {
     SHAPE(dx, k->dtype, dy.rows, dy.columns);
     SHAPE(dy, k->dtype, dx.rows, dx.columns);
-    SHAPE(kept, k->dtype, dx.rows, dx.columns);
+    SHAPE(saved, k->dtype, dx.rows, dx.columns);
     REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_backward: no activation");
     DISPATCH(k, activation_backward, (double)dx.rows * (double)dx.columns,
-             bytes_of(dx) + bytes_of(dy) + bytes_of(kept), k, dx, dy, kept, act);
+             compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(saved), k,
+             dx, dy, saved, act);
 }
 
-/* ---- SwiGLU and rotary positions ---- */
+/* ---- SwiGLU and rotary position embedding ---- */
 
 status swiglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up)
 {
     SHAPE(y, k->dtype, gate_up.rows, y.columns);
     SHAPE(gate_up, k->dtype, y.rows, 2 * y.columns);
     DISPATCH(k, swiglu_forward, 6 * (double)y.rows * (double)y.columns,
-             bytes_of(y) + bytes_of(gate_up), k, y, gate_up);
+             compute_tensor_bytes(y) + compute_tensor_bytes(gate_up), k, y, gate_up);
 }
 
 status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
@@ -220,7 +251,8 @@ status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor
     SHAPE(gate_up, k->dtype, dy.rows, 2 * dy.columns);
     SHAPE(d_gate_up, k->dtype, dy.rows, 2 * dy.columns);
     DISPATCH(k, swiglu_backward, 12 * (double)dy.rows * (double)dy.columns,
-             bytes_of(dy) + 2 * bytes_of(gate_up), k, d_gate_up, dy, gate_up);
+             compute_tensor_bytes(dy) + 2 * compute_tensor_bytes(gate_up), k, d_gate_up, dy,
+             gate_up);
 }
 
 status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
@@ -229,11 +261,10 @@ status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
     SHAPE(x, k->dtype, x.rows, x.columns);
     SHAPE(table, DTYPE_F32, table.rows, table.columns);
     REQUIRE(table.columns % 2 == 0 && x.columns % table.columns == 0, STATUS_INTERNAL,
-            "rotary_apply: %lld columns in heads of %lld", (long long)x.columns,
-            (long long)table.columns);
+            "rotary_apply: %" PRId64 " columns in heads of %" PRId64, x.columns, table.columns);
     PRESENT(positions);
-    DISPATCH(k, rotary_apply, 3 * (double)x.rows * (double)x.columns, 2 * bytes_of(x), k, x, table,
-             positions, inverse);
+    DISPATCH(k, rotary_apply, 3 * (double)x.rows * (double)x.columns, 2 * compute_tensor_bytes(x),
+             k, x, table, positions, inverse);
 }
 
 /* ---- embedding ---- */
@@ -249,11 +280,11 @@ status embedding_forward(struct kernels *k, struct tensor y, const int32_t *toke
     if (position_table.data != NULL) {
         PRESENT(positions);
     }
-    TRY(dropout_check(__func__, &dropout));
+    TRY(check_dropout(__func__, &dropout));
     double tables = position_table.data == NULL ? 1 : 2;
     DISPATCH(k, embedding_forward, tables * (double)y.rows * (double)y.columns,
-             (1 + tables) * bytes_of(y), k, y, tokens, positions, token_table, first_token,
-             position_table, dropout);
+             (1 + tables) * compute_tensor_bytes(y), k, y, tokens, positions, token_table,
+             first_token, position_table, dropout);
 }
 
 status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_t first_token,
@@ -267,25 +298,27 @@ status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_
     if (d_position_table.data != NULL) {
         PRESENT(positions);
     }
-    TRY(dropout_check(__func__, &dropout));
+    TRY(check_dropout(__func__, &dropout));
     double elements = (double)dy.rows * (double)dy.columns;
     double tables = (d_token_table.data != NULL) + (d_position_table.data != NULL);
     if (!(tables > 0)) {
         return STATUS_OK;
     }
-    DISPATCH(k, embedding_backward, tables * elements, bytes_of(dy) + 8 * tables * elements, k,
-             d_token_table, first_token, d_position_table, dy, tokens, positions, dropout);
+    DISPATCH(k, embedding_backward, tables * elements,
+             compute_tensor_bytes(dy) + 8 * tables * elements, k, d_token_table, first_token,
+             d_position_table, dy, tokens, positions, dropout);
 }
 
-/* ---- some of the rows ---- */
+/* ---- selected rows ---- */
 
-static status rows_check(const char *where, const int32_t *rows, int64_t count, int64_t all)
+static status check_rows(const char *where, const int32_t *rows, int64_t count, int64_t all)
 {
     for (int64_t i = 0; i < count; i++) {
-        int32_t least = i > 0 ? rows[i - 1] + 1 : 0;
-        REQUIRE(rows[i] >= least && rows[i] < all, STATUS_INTERNAL,
-                "%s: row %lld is %d, not from %d on and below %lld", where, (long long)i, rows[i],
-                least, (long long)all);
+        int32_t lowest = i > 0 ? rows[i - 1] + 1 : 0;
+        REQUIRE(rows[i] >= lowest && rows[i] < all, STATUS_INTERNAL,
+                "%s: row %" PRId64
+                " is %d; rows must increase strictly: it must be in [%d, %" PRId64 ")",
+                where, i, rows[i], lowest, all);
     }
     return STATUS_OK;
 }
@@ -295,8 +328,8 @@ status gather_rows(struct kernels *k, struct tensor y, struct tensor x, const in
     SHAPE(x, k->dtype, x.rows, y.columns);
     SHAPE(y, k->dtype, y.rows, x.columns);
     PRESENT(rows);
-    TRY(rows_check(__func__, rows, host_memory(k) ? y.rows : 0, x.rows));
-    DISPATCH(k, gather_rows, 0, 2 * bytes_of(y), k, y, x, rows);
+    TRY(check_rows(__func__, rows, is_host_memory(k) ? y.rows : 0, x.rows));
+    DISPATCH(k, gather_rows, 0, 2 * compute_tensor_bytes(y), k, y, x, rows);
 }
 
 status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
@@ -305,21 +338,22 @@ status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const
     SHAPE(dx, k->dtype, dx.rows, dy.columns);
     SHAPE(dy, k->dtype, dy.rows, dx.columns);
     PRESENT(rows);
-    TRY(rows_check(__func__, rows, host_memory(k) ? dy.rows : 0, dx.rows));
+    TRY(check_rows(__func__, rows, is_host_memory(k) ? dy.rows : 0, dx.rows));
     DISPATCH(k, scatter_rows, overwrite ? 0 : (double)dy.rows * (double)dy.columns,
-             bytes_of(dy) + (overwrite ? bytes_of(dx) : 2 * bytes_of(dy)), k, dx, dy, rows,
-             overwrite);
+             compute_tensor_bytes(dy) +
+                 (overwrite ? compute_tensor_bytes(dx) : 2 * compute_tensor_bytes(dy)),
+             k, dx, dy, rows, overwrite);
 }
 
-/* ---- residual and norm ---- */
+/* ---- residual addition and norm ---- */
 
 status dropout_apply(struct kernels *k, struct tensor y, struct tensor x, struct dropout dropout)
 {
     SHAPE(y, k->dtype, x.rows, x.columns);
     SHAPE(x, k->dtype, y.rows, y.columns);
-    TRY(dropout_check(__func__, &dropout));
-    DISPATCH(k, dropout_apply, (double)x.rows * (double)x.columns, bytes_of(x) + bytes_of(y), k, y,
-             x, dropout);
+    TRY(check_dropout(__func__, &dropout));
+    DISPATCH(k, dropout_apply, (double)x.rows * (double)x.columns,
+             compute_tensor_bytes(x) + compute_tensor_bytes(y), k, y, x, dropout);
 }
 
 status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y,
@@ -338,20 +372,22 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
         SHAPE(gamma, DTYPE_F32, 1, c);
         SHAPE_OPTIONAL(beta, DTYPE_F32, 1, c);
         SHAPE_OPTIONAL(statistics, DTYPE_F32, n, 2);
-        REQUIRE(epsilon > 0, STATUS_INTERNAL, "residual_norm_forward: epsilon %g", (double)epsilon);
+        REQUIRE(epsilon > 0, STATUS_INTERNAL,
+                "residual_norm_forward: epsilon is %g; it must be above 0", (double)epsilon);
         REQUIRE((beta.data != NULL) == (kind == NORM_LAYER), STATUS_INTERNAL,
-                "residual_norm_forward: a layer norm has a beta, an RMS norm has none");
+                "residual_norm_forward: a layer norm needs a beta, an RMS norm has none");
     }
-    TRY(dropout_check(__func__, &dropout));
+    TRY(check_dropout(__func__, &dropout));
     DISPATCH(k, residual_norm_forward, 8.0 * (double)n * (double)c,
-             bytes_of(x) + bytes_of(y) + 2 * bytes_of(delta), k, z, y, statistics, x, delta, gamma,
-             beta, kind, epsilon, dropout);
+             compute_tensor_bytes(x) + compute_tensor_bytes(y) + 2 * compute_tensor_bytes(delta), k,
+             z, y, statistics, x, delta, gamma, beta, kind, epsilon, dropout);
 }
 
 status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
                               struct tensor dgamma, struct tensor dbeta, struct tensor dy,
                               struct tensor z, struct tensor statistics, struct tensor gamma,
-                              enum norm_kind kind, enum norm_stream stream, struct dropout dropout)
+                              enum norm_kind kind, enum norm_residual residual,
+                              struct dropout dropout)
 {
     int64_t n = z.rows, c = z.columns;
     SHAPE(z, k->dtype, n, c);
@@ -363,38 +399,39 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
     SHAPE_OPTIONAL(dbeta, DTYPE_F32, 1, c);
     SHAPE(statistics, DTYPE_F32, n, 2);
     REQUIRE((dbeta.data != NULL) == (kind == NORM_LAYER), STATUS_INTERNAL,
-            "residual_norm_backward: a layer norm has a beta, an RMS norm has none");
-    TRY(dropout_check(__func__, &dropout));
+            "residual_norm_backward: a layer norm needs a beta, an RMS norm has none");
+    TRY(check_dropout(__func__, &dropout));
     DISPATCH(k, residual_norm_backward, 12.0 * (double)n * (double)c,
-             bytes_of(z) + bytes_of(dy) + (stream == NORM_STREAM_NOTHING ? 1 : 2) * bytes_of(dz) +
-                 bytes_of(ddelta),
-             k, dz, ddelta, dgamma, dbeta, dy, z, statistics, gamma, kind, stream, dropout);
+             compute_tensor_bytes(z) + compute_tensor_bytes(dy) +
+                 (residual == NORM_RESIDUAL_NONE ? 1 : 2) * compute_tensor_bytes(dz) +
+                 compute_tensor_bytes(ddelta),
+             k, dz, ddelta, dgamma, dbeta, dy, z, statistics, gamma, kind, residual, dropout);
 }
 
 /* ---- attention ---- */
 
-static bool branches_fit(const struct attention *a, int64_t i)
+static bool is_shared_prefix_valid(const struct attention *a, int64_t i)
 {
-    const int32_t *b = a->branches, *q = a->cu_q + i, *k = a->cu_k + i;
+    const int32_t *b = a->shared_prefix_offsets, *q = a->cu_q + i, *k = a->cu_k + i;
     return b == NULL || (a->causal && a->window == 0 && q[0] == k[0] && q[1] == k[1] &&
                          b[2 * i] >= 0 && b[2 * i + 1] >= b[2 * i] && b[2 * i + 1] <= q[1] - q[0]);
 }
 
-static status attention_check(const char *where, const struct attention *a, int64_t rows_q,
+static status check_attention(const char *where, const struct attention *a, int64_t rows_q,
                               int64_t rows_k, bool host)
 {
     REQUIRE(a->heads > 0 && a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_width > 0 &&
                 a->sequences >= 0 && a->window >= 0 && a->longest_q >= 0 && a->longest_k >= 0,
             STATUS_INTERNAL,
-            "%s: %d heads over %d key-value heads of width %lld, %lld sequences of at most %lld "
-            "queries and %lld keys, window %lld",
-            where, a->heads, a->kv_heads, (long long)a->head_width, (long long)a->sequences,
-            (long long)a->longest_q, (long long)a->longest_k, (long long)a->window);
+            "%s: %d heads over %d key-value heads of width %" PRId64 ", %" PRId64
+            " sequences of at most %" PRId64 " queries and %" PRId64 " keys, window %" PRId64,
+            where, a->heads, a->kv_heads, a->head_width, a->sequences, a->longest_q, a->longest_k,
+            a->window);
     REQUIRE(a->first_head >= 0 && (a->all_heads == 0 || a->first_head + a->heads <= a->all_heads),
-            STATUS_INTERNAL, "%s: heads %d to %d of %d", where, a->first_head,
+            STATUS_INTERNAL, "%s: heads [%d, %d) of %d", where, a->first_head,
             a->first_head + a->heads, a->all_heads);
-    TRY(present_check(where, "cu_q", a->cu_q));
-    TRY(present_check(where, "cu_k", a->cu_k));
+    TRY(check_present(where, "cu_q", a->cu_q));
+    TRY(check_present(where, "cu_k", a->cu_k));
     for (int64_t i = 0; host && i < a->sequences; i++) {
         int64_t queries = (int64_t)a->cu_q[i + 1] - a->cu_q[i];
         int64_t keys = (int64_t)a->cu_k[i + 1] - a->cu_k[i];
@@ -402,25 +439,28 @@ static status attention_check(const char *where, const struct attention *a, int6
                     a->cu_q[i + 1] <= rows_q && a->cu_k[i + 1] <= rows_k &&
                     queries <= a->longest_q && keys <= a->longest_k,
                 STATUS_INTERNAL,
-                "%s: sequence %lld has queries %d to %d of %lld rows and keys %d to %d of %lld "
-                "(longest %lld and %lld)",
-                where, (long long)i, a->cu_q[i], a->cu_q[i + 1], (long long)rows_q, a->cu_k[i],
-                a->cu_k[i + 1], (long long)rows_k, (long long)a->longest_q,
-                (long long)a->longest_k);
-        REQUIRE(branches_fit(a, i), STATUS_INTERNAL, "%s: branches of sequence %d", where, (int)i);
+                "%s: sequence %" PRId64 " has queries %d to %d of %" PRId64
+                " rows and keys %d to %d of %" PRId64 " (longest %" PRId64 " and %" PRId64 ")",
+                where, i, a->cu_q[i], a->cu_q[i + 1], rows_q, a->cu_k[i], a->cu_k[i + 1], rows_k,
+                a->longest_q, a->longest_k);
+        REQUIRE(
+            is_shared_prefix_valid(a, i), STATUS_INTERNAL,
+            "%s: shared_prefix_offsets of sequence %d are wrong; they need causal self-attention "
+            "without a window and 0 <= first <= second <= queries",
+            where, (int)i);
     }
-    return dropout_check(where, &a->dropout);
+    return check_dropout(where, &a->dropout);
 }
 
-/* Pairs of a query and a key that it sees, over all heads: half a rectangle where causal. */
-static double attention_pairs(const struct attention *a)
+/* Counts the pairs of a query and a visible key over all heads; about half of them if causal. */
+static double count_attention_pairs(const struct attention *a)
 {
     double pairs = 0;
     for (int64_t i = 0; i < a->sequences; i++) {
         double n = a->cu_q[i + 1] - a->cu_q[i], m = a->cu_k[i + 1] - a->cu_k[i];
         double seen = fmax(0, a->causal ? m - (n - 1) / 2 : m);
         pairs += n * (a->window > 0 ? fmin(seen, (double)a->window) : seen);
-        const int32_t *b = a->branches;
+        const int32_t *b = a->shared_prefix_offsets;
         pairs -= b != NULL ? (b[2 * i + 1] - b[2 * i]) * (n - b[2 * i + 1]) : 0;
     }
     return pairs * a->heads;
@@ -429,18 +469,20 @@ static double attention_pairs(const struct attention *a)
 status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
                          struct tensor keys, struct tensor values, const struct attention *a)
 {
-    int64_t wide = a->heads * a->head_width, narrow = a->kv_heads * a->head_width;
-    SHAPE(q, k->dtype, o.rows, wide);
-    SHAPE(o, k->dtype, q.rows, wide);
-    SHAPE(keys, k->dtype, values.rows, narrow);
-    SHAPE(values, k->dtype, keys.rows, narrow);
+    int64_t q_columns = a->heads * a->head_width, kv_columns = a->kv_heads * a->head_width;
+    SHAPE(q, k->dtype, o.rows, q_columns);
+    SHAPE(o, k->dtype, q.rows, q_columns);
+    SHAPE(keys, k->dtype, values.rows, kv_columns);
+    SHAPE(values, k->dtype, keys.rows, kv_columns);
     SHAPE_OPTIONAL(lse, DTYPE_F32, a->heads, q.rows);
-    TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
-    double flops =
-        k->profiling && host_memory(k) ? 4 * attention_pairs(a) * (double)a->head_width : 0;
+    TRY(check_attention(__func__, a, q.rows, keys.rows, is_host_memory(k)));
+    double flops = k->profiling && is_host_memory(k)
+                       ? 4 * count_attention_pairs(a) * (double)a->head_width
+                       : 0;
     DISPATCH(k, attention_forward, flops,
-             bytes_of(q) + bytes_of(keys) + bytes_of(values) + bytes_of(o), k, o, lse, q, keys,
-             values, a);
+             compute_tensor_bytes(q) + compute_tensor_bytes(keys) + compute_tensor_bytes(values) +
+                 compute_tensor_bytes(o),
+             k, o, lse, q, keys, values, a);
 }
 
 status attention_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
@@ -448,27 +490,29 @@ status attention_backward(struct kernels *k, struct tensor dq, struct tensor dke
                           struct tensor keys, struct tensor values, struct tensor o,
                           struct tensor lse, const struct attention *a)
 {
-    int64_t wide = a->heads * a->head_width, narrow = a->kv_heads * a->head_width;
-    SHAPE(q, k->dtype, o.rows, wide);
-    SHAPE(o, k->dtype, q.rows, wide);
-    SHAPE(d_o, k->dtype, q.rows, wide);
-    SHAPE(dq, k->dtype, q.rows, wide);
-    SHAPE(keys, k->dtype, values.rows, narrow);
-    SHAPE(values, k->dtype, keys.rows, narrow);
-    SHAPE(dkeys, k->dtype, keys.rows, narrow);
-    SHAPE(dvalues, k->dtype, keys.rows, narrow);
+    int64_t q_columns = a->heads * a->head_width, kv_columns = a->kv_heads * a->head_width;
+    SHAPE(q, k->dtype, o.rows, q_columns);
+    SHAPE(o, k->dtype, q.rows, q_columns);
+    SHAPE(d_o, k->dtype, q.rows, q_columns);
+    SHAPE(dq, k->dtype, q.rows, q_columns);
+    SHAPE(keys, k->dtype, values.rows, kv_columns);
+    SHAPE(values, k->dtype, keys.rows, kv_columns);
+    SHAPE(dkeys, k->dtype, keys.rows, kv_columns);
+    SHAPE(dvalues, k->dtype, keys.rows, kv_columns);
     SHAPE(lse, DTYPE_F32, a->heads, q.rows);
-    TRY(attention_check(__func__, a, q.rows, keys.rows, host_memory(k)));
-    double flops =
-        k->profiling && host_memory(k) ? 10 * attention_pairs(a) * (double)a->head_width : 0;
+    TRY(check_attention(__func__, a, q.rows, keys.rows, is_host_memory(k)));
+    double flops = k->profiling && is_host_memory(k)
+                       ? 10 * count_attention_pairs(a) * (double)a->head_width
+                       : 0;
     DISPATCH(k, attention_backward, flops,
-             4 * bytes_of(q) + 2 * bytes_of(keys) + 2 * bytes_of(values), k, dq, dkeys, dvalues,
-             d_o, q, keys, values, o, lse, a);
+             4 * compute_tensor_bytes(q) + 2 * compute_tensor_bytes(keys) +
+                 2 * compute_tensor_bytes(values),
+             k, dq, dkeys, dvalues, d_o, q, keys, values, o, lse, a);
 }
 
 /* ---- classifier ---- */
 
-status classifier_run(struct kernels *k, float *losses, int32_t *best, struct tensor dx,
+status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct tensor dx,
                       struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,
                       const struct classifier *c)
 {
@@ -476,13 +520,16 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
     SHAPE(w, k->dtype, w.rows, x.columns);
     PRESENT(losses);
     PRESENT(targets);
-    int64_t parts = c->parts.count > 1 ? c->parts.count : 1;
-    REQUIRE(c->vocabulary > 0 && c->vocabulary <= parts * w.rows && c->parts.index >= 0 &&
-                c->parts.index < parts && parts <= (k->limits.parts > 1 ? k->limits.parts : 1),
-            STATUS_INTERNAL, "classifier_run: vocabulary %lld, part %d of %lld with %lld rows",
-            (long long)c->vocabulary, c->parts.index, (long long)parts, (long long)w.rows);
+    int64_t shards = c->vocabulary_shard.count > 1 ? c->vocabulary_shard.count : 1;
+    REQUIRE(c->vocabulary > 0 && c->vocabulary <= shards * w.rows &&
+                c->vocabulary_shard.index >= 0 && c->vocabulary_shard.index < shards &&
+                shards <= (k->limits.vocabulary_shards > 1 ? k->limits.vocabulary_shards : 1),
+            STATUS_INTERNAL,
+            "classifier_run: vocabulary %" PRId64 ", shard %d of %" PRId64 " with %" PRId64
+            " rows each",
+            c->vocabulary, c->vocabulary_shard.index, shards, w.rows);
     REQUIRE((c->entropies == NULL) == (c->mean_logits == NULL), STATUS_INTERNAL,
-            "classifier_run: entropies without mean_logits, or these without those");
+            "classifier_run: entropies without mean_logits, or mean_logits without entropies");
     SHAPE_OPTIONAL(c->bias, DTYPE_F32, 1, w.rows);
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);
@@ -491,15 +538,17 @@ status classifier_run(struct kernels *k, float *losses, int32_t *best, struct te
         REQUIRE(c->bias.data != NULL || c->dbias.data == NULL, STATUS_INTERNAL,
                 "classifier_run: dbias without bias");
     }
-    for (int64_t i = 0; host_memory(k) && i < x.rows; i++) {
+    for (int64_t i = 0; is_host_memory(k) && i < x.rows; i++) {
         REQUIRE(targets[i] == c->ignored || (targets[i] >= 0 && targets[i] < c->vocabulary),
-                STATUS_INTERNAL, "classifier_run: target %d of row %lld is not in [0, %lld)",
-                targets[i], (long long)i, (long long)c->vocabulary);
+                STATUS_INTERNAL,
+                "classifier_run: target %d of row %" PRId64 " is not in [0, %" PRId64 ")",
+                targets[i], i, c->vocabulary);
     }
-    double products = c->gradient ? 2 + (dw.data != NULL) : 1;
-    DISPATCH(k, classifier_run, products * product_flops(x, w),
-             bytes_of(x) + bytes_of(w) + bytes_of(dx) + (c->overwrite ? 1 : 2) * bytes_of(dw), k,
-             losses, best, dx, dw, x, w, targets, c);
+    double gemms = c->gradient ? 2 + (dw.data != NULL) : 1;
+    DISPATCH(k, classifier_run, gemms * count_gemm_flops(x, w),
+             compute_tensor_bytes(x) + compute_tensor_bytes(w) + compute_tensor_bytes(dx) +
+                 (c->overwrite ? 1 : 2) * compute_tensor_bytes(dw),
+             k, losses, argmax, dx, dw, x, w, targets, c);
 }
 
 status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w,
@@ -508,34 +557,37 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
     SHAPE(x, k->dtype, logits.rows, w.columns);
     SHAPE(w, k->dtype, w.rows, x.columns);
     SHAPE(logits, DTYPE_F32, x.rows, logits.columns);
-    REQUIRE(logits.columns <= w.rows, STATUS_INTERNAL, "classifier_logits: %lld of %lld",
-            (long long)logits.columns, (long long)w.rows);
+    REQUIRE(logits.columns <= w.rows, STATUS_INTERNAL,
+            "classifier_logits: %" PRId64 " logits of %" PRId64 " rows of w", logits.columns,
+            w.rows);
     if (bias.data != NULL) {
         SHAPE(bias, DTYPE_F32, 1, bias.columns);
         REQUIRE(bias.columns >= logits.columns, STATUS_INTERNAL,
-                "classifier_logits: %lld columns, a bias of %lld", (long long)logits.columns,
-                (long long)bias.columns);
+                "classifier_logits: %" PRId64 " logits, but the bias has %" PRId64, logits.columns,
+                bias.columns);
     }
-    DISPATCH(k, classifier_logits, product_flops(x, w),
-             bytes_of(x) + bytes_of(w) + bytes_of(logits), k, logits, x, w, bias);
+    DISPATCH(k, classifier_logits, count_gemm_flops(x, w),
+             compute_tensor_bytes(x) + compute_tensor_bytes(w) + compute_tensor_bytes(logits), k,
+             logits, x, w, bias);
 }
 
 /* ---- flat slices ---- */
 
-static status require_rounding(const char *operation, const struct rounding *r)
+static status check_rounding(const char *operation, const struct rounding *r)
 {
     REQUIRE(!r->stochastic ||
                 (r->first >= 0 && r->offset >= 0 && r->columns > 0 && r->pitch >= r->columns),
-            STATUS_INTERNAL, "%s: rounds element %lld of %lld columns in %lld, from %lld on",
-            operation, (long long)r->offset, (long long)r->columns, (long long)r->pitch,
-            (long long)r->first);
+            STATUS_INTERNAL,
+            "%s: rounding of element %" PRId64 " with %" PRId64 " columns, pitch %" PRId64
+            ", first element %" PRId64,
+            operation, r->offset, r->columns, r->pitch, r->first);
     return STATUS_OK;
 }
 
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings)
 {
-    REQUIRE(count >= 0, STATUS_INTERNAL, "adamw_update: %lld elements", (long long)count);
+    REQUIRE(count >= 0, STATUS_INTERNAL, "adamw_update: %" PRId64 " elements", count);
     if (count == 0) {
         return STATUS_OK;
     }
@@ -543,7 +595,7 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment
     PRESENT(moment1);
     PRESENT(moment2);
     PRESENT(gradient);
-    TRY(require_rounding("adamw_update", &settings->rounding));
+    TRY(check_rounding("adamw_update", &settings->rounding));
     DISPATCH(k, adamw_update, 14.0 * (double)count, (double)count * (copy == NULL ? 28.0 : 30.0), k,
              weights, copy, moment1, moment2, gradient, count, settings);
 }
@@ -552,7 +604,7 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, float
                     float *moment2, const float *gradient, int64_t count,
                     const struct adamw *settings)
 {
-    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_moments: %lld elements", (long long)count);
+    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_moments: %" PRId64 " elements", count);
     PRESENT(sums);
     PRESENT(weights);
     PRESENT(moment1);
@@ -565,11 +617,11 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, float
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
                   const float *moment2, int64_t count, const struct adamw *settings)
 {
-    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_apply: %lld elements", (long long)count);
+    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_apply: %" PRId64 " elements", count);
     PRESENT(weights);
     PRESENT(moment1);
     PRESENT(moment2);
-    TRY(require_rounding("lamb_apply", &settings->rounding));
+    TRY(check_rounding("lamb_apply", &settings->rounding));
     DISPATCH(k, lamb_apply, 8.0 * (double)count, (double)count * (copy == NULL ? 16.0 : 18.0), k,
              weights, copy, moment1, moment2, count, settings);
 }
@@ -577,10 +629,10 @@ status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *mo
 status weights_round(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
                      const struct rounding *rounding)
 {
-    REQUIRE(count > 0, STATUS_INTERNAL, "weights_round: %lld elements", (long long)count);
+    REQUIRE(count > 0, STATUS_INTERNAL, "weights_round: %" PRId64 " elements", count);
     PRESENT(copy);
     PRESENT(weights);
-    TRY(require_rounding("weights_round", rounding));
+    TRY(check_rounding("weights_round", rounding));
     DISPATCH(k, weights_round, (double)count, 6.0 * (double)count, k, copy, weights, count,
              rounding);
 }
@@ -588,42 +640,43 @@ status weights_round(struct kernels *k, bf16 *copy, const float *weights, int64_
 status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
 {
     REQUIRE(count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
-            "sum_of_squares: %lld elements at %p", (long long)count, (const void *)x);
+            "sum_of_squares: %" PRId64 " elements at %p", count, (const void *)x);
     DISPATCH(k, sum_of_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, x, count);
 }
 
-status tally_rows(struct kernels *k, double *out, const struct tally *t, int64_t rows)
+status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, int64_t rows)
 {
-    REQUIRE(rows >= 0 && (t->best != NULL || t->entropies == NULL), STATUS_INTERNAL,
-            "tally_rows: %lld rows, or entropies alone", (long long)rows);
-    DISPATCH(k, tally_rows, (double)rows, 16.0 * (double)rows, k, out, t, rows);
+    REQUIRE(rows >= 0 && (t->argmax != NULL || t->entropies == NULL), STATUS_INTERNAL,
+            "op_loss_stats: %" PRId64 " rows, or entropies without argmax", rows);
+    DISPATCH(k, op_loss_stats, (double)rows, 16.0 * (double)rows, k, out, t, rows);
 }
 
-status floats_add(struct kernels *k, float *to, const float *from, int64_t count)
+status op_add(struct kernels *k, float *to, const float *from, int64_t count)
 {
-    DISPATCH(k, floats_add, (double)count, 12.0 * (double)count, k, to, from, count);
+    DISPATCH(k, op_add, (double)count, 12.0 * (double)count, k, to, from, count);
 }
 
-status convert(struct kernels *k, struct tensor to, struct tensor from)
+status op_cast(struct kernels *k, struct tensor to, struct tensor from)
 {
     SHAPE(from, from.dtype, to.rows, to.columns);
     SHAPE(to, to.dtype, from.rows, from.columns);
-    DISPATCH(k, convert, (double)(to.rows * to.columns), bytes_of(to) + bytes_of(from), k, to,
-             from);
+    DISPATCH(k, op_cast, (double)(to.rows * to.columns),
+             compute_tensor_bytes(to) + compute_tensor_bytes(from), k, to, from);
 }
 
-/* ---- the floor ---- */
+/* ---- roofline ---- */
 
-status kernels_floor(struct kernels *k, double (*seconds)[KERNELS_FLOOR_WAYS],
-                     const struct product *products, int count)
+status kernels_roofline(struct kernels *k, double (*seconds)[KERNELS_ROOFLINE_ALGORITHMS],
+                        const struct gemm_shape *shapes, int count)
 {
     for (int i = 0; i < count; i++) {
-        const struct product *p = &products[i];
+        const struct gemm_shape *p = &shapes[i];
         REQUIRE(p->rows > 0 && p->inner > 0 && p->outputs > 0 && p->count >= 0, STATUS_INTERNAL,
-                "kernels_floor: product %d is %lld x %lld x %lld, %lld times", i,
-                (long long)p->rows, (long long)p->inner, (long long)p->outputs,
-                (long long)p->count);
+                "kernels_roofline: GEMM %d is %" PRId64 " x %" PRId64 " x %" PRId64 ", %" PRId64
+                " times",
+                i, p->rows, p->inner, p->outputs, p->count);
     }
-    REQUIRE(k->table.floor != NULL, STATUS_UNAVAILABLE, "this back-end has no floor to measure");
-    return k->table.floor(k, seconds, products, count);
+    REQUIRE(k->table.roofline != NULL, STATUS_UNAVAILABLE,
+            "this back-end cannot measure a roofline");
+    return k->table.roofline(k, seconds, shapes, count);
 }

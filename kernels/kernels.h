@@ -1,25 +1,32 @@
-/* Every operation of a transformer, forward and backward, on any device.
+/* Operations of a transformer, forward and backward, on any device.
  *
- * kernels.c checks the shapes once and dispatches to the device's table (kernels_table.h): cpu/ and
- * cuda/ with the same file stems. The plain reference of each operation (kernels/cpu/reference.c,
- * double precision) is the specification that both are tested against.
+ * kernels.c checks the shapes and calls the back-end through a table of functions
+ * (kernels_table.h). The back-ends are cpu/ and cuda/; they use the same file names. The oracle
+ * (tests/kernels/oracle.c) computes each operation in double precision. All back-ends are tested
+ * against it.
  *
- * Three laws
- *   1. Parameter gradients `+=`, activation gradients `=`, the residual stream's gradient `+=`. The two
- *      operations that write a matrix's gradient also set it (overwrite), for a step's first
- *      micro-batch: nothing is cleared and read for that.
- *   2. Losses are sums and come with counts, never means: one division, after the sum over all ranks.
- *   3. Dropout is a pure function of (key, global element index): no state, no layout in it.
+ * Conventions
+ *   1. Backward operations add to parameter gradients (+=) and set activation gradients (=). The
+ *      gradient of the residual stream is added to. The operations that write the gradient of a
+ *      matrix also have an `overwrite` argument. The first micro-batch of a step uses it, so that
+ *      no gradient must be cleared and read.
+ *   2. A loss is a sum with a count of rows, not a mean. The caller divides once, after the
+ *      all-reduce of both.
+ *   3. Dropout is a pure function of (key, global element index). It has no state and does not
+ *      depend on the memory layout or on the number of ranks.
+ *   4. Arguments are in the order: context, outputs, inputs, scalars.
  *
- * Manner    arguments: where, outputs, inputs, scalars. Activations and the weights that products
- *           read are all f32 or all bf16 (the context's dtype); sums, statistics, losses, gradients of
- *           parameters and optimizer state are f32. A queued operation allocates nothing, prints
- *           nothing and waits for nothing.
- * Order     calls on one context run in the order given; the same calls give the same bits.
- * Errors    STATUS_INTERNAL with the values for shapes that do not fit (our bug, not the user's);
- *           device failures as STATUS_INTERNAL too.
- * Letters   N rows (= B T tokens), C width, K inner size of a product, M its outputs, H heads,
- *           G key-value heads, D head width, V vocabulary. */
+ * Letters   B batch, T tokens, N rows (= B T), C width, H heads, G key-value heads, D head width, F
+ *           inner width, V vocabulary, L layers; in a GEMM, K inner size and M outputs
+ * Memory    unless stated otherwise, pointers and tensors are on the context's device and owned by
+ *           the caller; outputs do not alias inputs
+ * Order     operations are queued on the context's stream and run in the order of the calls; no
+ *           operation is collective, unless stated otherwise
+ * Numerics  activations and the weights that GEMMs read have the context's dtype, f32 or bf16;
+ *           sums, statistics, losses, parameter gradients and optimizer state are f32; equal calls
+ *           give equal bits
+ * Errors    STATUS_INTERNAL with the values if shapes do not fit (a defect of the caller) or if the
+ *           device fails; an operation does not allocate, print or wait */
 #pragma once
 
 #include <stdbool.h>
@@ -29,346 +36,422 @@
 #include "base/status.h"
 #include "base/tensor.h"
 
-struct kernels; /* a device's operations, its threads and its working memory */
+struct kernels; /* context: the operations, threads and workspace of one device */
 
-/* The largest sizes that a context will meet: its working memory is made from them at creation. */
+/* The largest sizes that the operations of a context will use. They determine its workspace. */
 struct kernels_limits {
-    int64_t rows;       /* N of a micro-batch */
-    int64_t width;      /* C */
-    int64_t inner;      /* F, the wider side of the feed-forward */
-    int heads;          /* H */
-    int64_t head_width; /* D */
-    int64_t sequence;   /* longest T */
-    int64_t vocabulary; /* V, padded; of this rank's part */
-    bool training;      /* backward will be called */
-    int parts;          /* of the vocabulary, over the ranks that share it; 0 and 1: all is here */
+    int64_t rows;          /* N of a micro-batch */
+    int64_t width;         /* C */
+    int64_t inner;         /* F */
+    int heads;             /* H */
+    int64_t head_width;    /* D */
+    int64_t sequence;      /* largest T */
+    int64_t vocabulary;    /* V with padding; of this rank's shard */
+    bool training;         /* backward operations will be called */
+    int vocabulary_shards; /* ranks that share the vocabulary; 0 and 1: not sharded */
 };
 
-/* kernels_create - a context on dev.
+/* kernels_create - create a context on dev.
  *
- * Units     threads is the CPU threads that operations may use; 0 for all that this process may
- * Memory    at most kernels_workspace_bytes(limits, ...) on dev: nearly all at once, the matrix library's part as it asks
- * Errors    STATUS_UNAVAILABLE if the device cannot do dtype (named with what can) */
+ * Units     threads is the number of CPU threads; 0: all that this process may use
+ * Memory    at most kernels_workspace_bytes() on dev; the GEMM library allocates its part on
+ *           demand, the rest is allocated here; release with kernels_destroy
+ * Errors    STATUS_UNAVAILABLE if the device does not support dtype; the message states what
+ *           does */
 status kernels_create(struct device *dev, enum dtype dtype, int threads,
                       const struct kernels_limits *limits, struct kernels **out);
+
+/* kernels_destroy - release a context and set *k to NULL; *k may be NULL. */
 status kernels_destroy(struct kernels **k);
 
-/* cuda_register - make `device: cuda` known, in a program with that back-end; needs no GPU and looks for none yet. Once,
- * before any device. */
+/* cuda_register - register the CUDA back-end, so that `device: cuda` is available.
+ *
+ * Order     call once, before any device is created; needs no GPU and does not look for one */
 void cuda_register(void);
 
-/* kernels_workspace_bytes - what a context needs for itself; a pure function, for `bireme plan`. */
+/* kernels_workspace_bytes - compute the workspace of a context.
+ *
+ * Units     bytes on the device; a pure function, also used by `bireme plan` for other machines */
 size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
                                const struct kernels_limits *limits);
 
-/* kernels_supports - whether dtype runs at the processor's own speed on this device. */
+/* kernels_supports - return whether the device has native instructions for dtype. */
 bool kernels_supports(struct device *dev, enum dtype dtype);
 
+/* kernels_device - return the device of a context. */
 struct device *kernels_device(const struct kernels *k);
+
+/* kernels_stream - return the stream on which the operations are queued; NULL on the CPU. */
 struct stream *kernels_stream(const struct kernels *k);
+
+/* kernels_dtype - return the dtype of activations and weights. */
 enum dtype kernels_dtype(const struct kernels *k);
+
+/* kernels_threads - return the number of CPU threads. */
 int kernels_threads(const struct kernels *k);
 
-/* kernels_description - the back-end in words: instruction set, matrix library and its version. */
+/* kernels_description - return a line with the instruction set or GPU, the GEMM library and its
+ * version; owned by the context. */
 const char *kernels_description(const struct kernels *k);
 
-/* ---- graphs: many launches started as one, on a GPU; elsewhere these do nothing ---- */
+/* ---- graphs: one launch for many operations; on the CPU these functions do nothing ---- */
 
-/* What tells two sequences of operations apart whose launches are not alike. */
+/* Identifies a sequence of operations. Two sequences with equal keys usually have equal
+ * launches. */
 struct kernels_graph_key {
-    const void *inputs; /* where they lie */
+    const void *inputs; /* address of the inputs */
     int64_t rows;
     int variant;
 };
 
-/* kernels_graphs - whether graphs are wanted; not, until told. Those that were made are forgotten: also to be called
- * where the back-end does the same from now on in another way (another plan of a product). */
-void kernels_graphs(struct kernels *k, bool wanted);
-
-/* kernels_graph_begin - until kernels_graph_end the operations of this context, called by this thread, may be held
- * back, and started together. What comes again under an equal key is; nothing has to be the same for the result's
- * sake, whatever differs is noticed.
+/* kernels_graphs_enable - enable or disable graphs; they are disabled at creation.
  *
- * Order     as without: copies, zeros, events and waits on the stream come behind what was called before them */
+ * Memory    every call releases the existing graphs
+ * Order     must also be called after a change of how the back-end computes (another GEMM plan) */
+void kernels_graphs_enable(struct kernels *k, bool enabled);
+
+/* kernels_graph_begin - begin a region whose operations may be captured in a graph.
+ *
+ * The back-end may delay the operations that this thread queues until kernels_graph_end, and then
+ * launch them together. A sequence that repeats with an equal key is replayed from its graph. The
+ * back-end detects any difference, so results never depend on the key.
+ *
+ * Order     as without graphs: copies, zeros, events and waits on the stream follow the operations
+ *           that were queued before them */
 status kernels_graph_begin(struct kernels *k, const struct kernels_graph_key *key);
+
+/* kernels_graph_end - end the region and launch its operations. */
 status kernels_graph_end(struct kernels *k);
 
-/* kernels_graph_cut - between what is alike each time and what is not: the one can be a graph without the other. */
-status kernels_graph_cut(struct kernels *k);
+/* kernels_graph_end_segment - split the region at a point where the launches stop or start to
+ * repeat.
+ *
+ * Each segment is a graph or not, independently of the others. */
+status kernels_graph_end_segment(struct kernels *k);
 
-/* ---- matrix products: kernels/cpu/matmul.c ---- */
+/* ---- matrix multiplication (GEMM) ---- */
 
 enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_TANH };
 
-/* linear_forward - y = act(x w^T + bias).
+/* linear_forward - compute y = act(x w^T + bias).
  *
- * Shapes    y [N, M], x [N, K], w [M, K]; bias f32 [1, M] or absent
- * Memory    kept [N, M] receives what linear_backward_input needs of the activation, in a form of the
- *           back-end's own (the value before it, or its slope there); absent where act is
- *           ACTIVATION_NONE or nothing will go backward */
-status linear_forward(struct kernels *k, struct tensor y, struct tensor kept, struct tensor x,
+ * Shapes    y [N, M];  x [N, K];  w [M, K];  bias f32 [1, M] or absent;  saved [N, M] or absent
+ * Memory    saved receives the data that the activation's backward pass needs, in a format of the
+ *           back-end (the pre-activation or the derivative there); absent if act is ACTIVATION_NONE
+ *           or if there is no backward pass
+ * Numerics  f32 sums
+ * Source    GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415 */
+status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act);
 
-/* linear_backward_input - dx = (dy w) * act': the gradient before the activation that made x.
+/* linear_backward_input - compute dx = (dy w) * act', the gradient before the activation of x.
  *
- * Shapes    dx [N, K], dy [N, M], w [M, K]; kept [N, K] from the forward pass that made x,
- *           absent where act is ACTIVATION_NONE */
+ * Shapes    dx [N, K];  dy [N, M];  w [M, K];  saved [N, K] from the linear_forward that computed
+ *           x, absent if act is ACTIVATION_NONE
+ * Numerics  f32 sums */
 status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
-                             enum activation act, struct tensor kept);
+                             enum activation act, struct tensor saved);
 
-/* linear_backward_weight - dw += dy^T x, dbias += column sums of dy; overwrite: `=`. Of what is frozen there is no
- * gradient, and no work.
+/* linear_backward_weight - compute dw += dy^T x and dbias += column sums of dy.
  *
- * Shapes    dw f32 [M, K] or absent, dbias f32 [1, M] or absent, dy [N, M], x [N, K] */
+ * Shapes    dw f32 [M, K] or absent;  dbias f32 [1, M] or absent;  dy [N, M];  x [N, K]
+ * Memory    overwrite: dw and dbias are set, not added to; an absent gradient (a frozen parameter)
+ *           costs no work
+ * Numerics  f32 sums */
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
                               struct tensor dy, struct tensor x, bool overwrite);
 
-/* linear_add - y += x w^T, or with `back` y += x w: what an adapter adds to a product, or to its input's gradient.
+/* linear_add - compute y += x w^T, or y += x w if backward. Adapters (LoRA) use it.
  *
- * Shapes    y [N, M], x [N, K], w [M, K], or [K, M] with `back` */
-status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct tensor w, bool back);
+ * Shapes    y [N, M];  x [N, K];  w [M, K], or [K, M] if backward
+ * Source    Hu et al. 2021, arXiv:2106.09685 */
+status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
+                  bool backward);
 
-/* activation_forward - y = act(y), where more was added to a product behind which linear_forward puts it.
+/* activation_forward - compute y = act(y), separately from a GEMM.
  *
- * Shapes    y [N, M]; kept as linear_forward's, or absent */
-status activation_forward(struct kernels *k, struct tensor y, struct tensor kept,
+ * Used where other terms are added between the GEMM and its activation.
+ *
+ * Shapes    y [N, M];  saved [N, M] as in linear_forward, or absent
+ * Errors    STATUS_INTERNAL if act is ACTIVATION_NONE */
+status activation_forward(struct kernels *k, struct tensor y, struct tensor saved,
                           enum activation act);
 
-/* scale - x *= factor. */
-status scale(struct kernels *k, struct tensor x, float factor);
-
-/* activation_backward - dx = dy * act': where no product follows the activation, but a norm or a classifier.
+/* op_scale - compute x *= factor.
  *
- * Shapes    dx, dy [N, M]; kept [N, M] from linear_forward. dx may alias dy */
+ * Shapes    x [N, C] */
+status op_scale(struct kernels *k, struct tensor x, float factor);
+
+/* activation_backward - compute dx = dy * act', separately from a GEMM.
+ *
+ * Used where a norm or a classifier follows the activation.
+ *
+ * Shapes    dx, dy [N, M];  saved [N, M] from linear_forward
+ * Memory    dx may alias dy
+ * Errors    STATUS_INTERNAL if act is ACTIVATION_NONE */
 status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
-                           struct tensor kept, enum activation act);
+                           struct tensor saved, enum activation act);
 
-/* swiglu_forward - y = silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
+/* swiglu_forward - compute y = silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
  *
- * Shapes    y [N, F]; gate_up [N, 2 F], one product's output: gate in its first F columns, up in the rest
+ * Shapes    y [N, F];  gate_up [N, 2 F], the output of one GEMM: gate in columns [0, F), up in the
+ *           others
  * Source    Shazeer 2020, arXiv:2002.05202 */
 status swiglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up);
 
-/* swiglu_backward - d_gate_up from dy.
+/* swiglu_backward - compute the gradients of gate and up from dy.
  *
- * Shapes    d_gate_up, gate_up [N, 2 F]; dy [N, F]. d_gate_up may alias gate_up */
+ * Shapes    d_gate_up, gate_up [N, 2 F];  dy [N, F]
+ * Memory    d_gate_up may alias gate_up
+ * Source    Shazeer 2020, arXiv:2002.05202 */
 status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
                        struct tensor gate_up);
 
-/* ---- rotary positions ---- */
+/* ---- rotary position embedding (RoPE) ---- */
 
-/* Longer texts than the first ones, with slower angles (rotary.c). */
+/* How the frequencies are scaled for sequences that are longer than those of pre-training. */
 enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3 };
 
 struct rotary_scaling {
     enum rotary_kind kind;
     double factor;
-    double low, high, positions; /* llama3: turns within so many positions */
+    /* ROTARY_LLAMA3: limits in rotations within original_positions, the context of pre-training */
+    double low_frequency_factor, high_frequency_factor, original_positions;
 };
 
-/* rotary_angles - the table of rotary_apply, in host memory: cosines, then sines, of p theta^(-2 i / D), scaled.
+/* rotary_fill_table - compute the table of cosines and sines for rotary_apply.
  *
- * Shapes    table f32 [P, D]: row p for position p; cosines of i = 0 .. D/2 - 1, then their sines
- * Numerics  angles in double precision */
-void rotary_angles(float *table, int64_t positions, int64_t head_width, double theta,
-                   const struct rotary_scaling *scaling);
+ * Shapes    table f32 [P, D] in host memory; row p holds cos(p f_i) for i = 0 .. D/2 - 1, then
+ *           sin(p f_i), with f_i = theta^(-2 i / D), scaled
+ * Numerics  angles in double precision
+ * Source    Su et al. 2021, arXiv:2104.09864; scaling: Chen et al. 2023, arXiv:2306.15595 */
+void rotary_fill_table(float *table, int64_t positions, int64_t head_width, double theta,
+                       const struct rotary_scaling *scaling);
 
-/* rotary_apply - turn the pairs (i, i + D/2) of each head by its row's angles, in place; inverse: back, which
- * is the backward pass too.
+/* rotary_apply - rotate the pairs (i, i + D/2) of each head in place by the angles of the row.
  *
- * Shapes    x [N, heads D], as many heads as it has columns for: queries and keys that lie side by side are turned
- *           together; table f32 [P, D], D even; positions int32 [N]
- * Errors    positions are the caller's promise
- * Source    Su et al. 2021, arXiv:2104.09864; halves as in Hugging Face's Llama */
+ * inverse rotates back, which is also the backward pass.
+ *
+ * Shapes    x [N, h D] for any number of heads h, so that adjacent queries and keys are rotated in
+ *           one call;  table f32 [P, D], D even;  positions int32 [N]
+ * Errors    positions are not checked; the caller guarantees values in [0, P)
+ * Source    Su et al. 2021, arXiv:2104.09864; pairs of halves as in Hugging Face's Llama */
 status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
                     const int32_t *positions, bool inverse);
 
 /* ---- embedding ---- */
 
-/* Dropout by counter: element i of a site is kept where random_uniform(key, first + i) >=
- * probability, and scaled by 1 / (1 - probability). */
+/* Counter-based dropout. Element i of a site (one place in the model) is kept if
+ * random_uniform(key, first + i) >= probability, and is then scaled by 1 / (1 - probability). */
 struct dropout {
-    float probability; /* 0: none */
+    float probability; /* 0: no dropout */
     uint64_t key;      /* random_key(seed, RANDOM_DROPOUT, step, site) */
-    int64_t first;     /* global index of this call's first element (row-major over the site) */
-    int64_t
-        pitch; /* dropout_apply alone: elements of a row of the site, of which x may have some; 0: x's columns */
+    int64_t first;     /* global index of this call's first element; row-major over the site */
+    int64_t pitch;     /* dropout_apply only: elements in a row of the site; 0: columns of x */
 };
 
-/* embedding_forward - y = drop(tokens_table[token - first_token] + positions_table[position]).
+/* embedding_forward - compute y = drop(token_table[token - first_token] +
+ * position_table[position]).
  *
- * A token whose row is not in the table adds nothing: of a vocabulary that is shared out, the parts' results
- * add up to the whole's, dropout included.
- * Shapes    y [N, C], token_table [V, C], position_table [P, C] or absent; tokens, positions int32 [N]
- * Errors    ids are the caller's promise (the loader checks them) */
+ * A token outside the table contributes zero. The sum of the results of all vocabulary shards is
+ * the result of the whole table, with dropout.
+ *
+ * Shapes    y [N, C];  token_table [V, C];  position_table [P, C] or absent;  tokens, positions
+ *           int32 [N]
+ * Errors    ids are not checked; the loader guarantees them */
 status embedding_forward(struct kernels *k, struct tensor y, const int32_t *tokens,
                          const int32_t *positions, struct tensor token_table, int64_t first_token,
                          struct tensor position_table, struct dropout dropout);
 
-/* embedding_backward - add each row of drop'(dy) to the gradient rows of its token, where the table has
- * it, and of its position.
+/* embedding_backward - add each row of drop'(dy) to the gradient rows of its token and position.
  *
- * Shapes    d_token_table f32 [V, C] or absent, d_position_table f32 [P, C] or absent, dy [N, C]
- * Numerics  rows of one token are added in the order of N: deterministic at any thread count */
+ * Shapes    d_token_table f32 [V, C] or absent;  d_position_table f32 [P, C] or absent;  dy [N, C];
+ *           tokens, positions int32 [N]
+ * Numerics  the rows of one token are added in the order of N, with any number of threads
+ * Errors    ids are not checked; tokens outside the table are skipped */
 status embedding_backward(struct kernels *k, struct tensor d_token_table, int64_t first_token,
                           struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
                           const int32_t *positions, struct dropout dropout);
 
-/* dropout_apply - y = drop(x): forward, and backward of the gradient.
+/* dropout_apply - compute y = drop(x). The same call computes the backward pass from a gradient.
  *
- * Shapes    y, x [N, C]; y may alias x */
+ * Shapes    y, x [N, C]
+ * Memory    y may alias x
+ * Source    Srivastava et al. 2014, JMLR 15 */
 status dropout_apply(struct kernels *k, struct tensor y, struct tensor x, struct dropout dropout);
 
-/* ---- some of the rows: masked positions, the last token of each text ---- */
+/* ---- selected rows: masked positions, the last token of each sequence ---- */
 
-/* gather_rows - y[i] = x[rows[i]].
+/* gather_rows - compute y[i] = x[rows[i]].
  *
- * Shapes    y [R, C], x [N, C]; rows int32 [R], rising, none twice
- * Errors    rows are the caller's promise: checked where the host can read them */
+ * Shapes    y [R, C];  x [N, C];  rows int32 [R], strictly increasing
+ * Errors    STATUS_INTERNAL if rows is wrong and in host memory; not checked elsewhere */
 status gather_rows(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows);
 
-/* scatter_rows - its backward: dx[rows[i]] += dy[i]; overwrite: dx is dy[i] there and 0 in all other rows.
+/* scatter_rows - compute dx[rows[i]] += dy[i], the backward pass of gather_rows.
  *
- * Shapes    dx [N, C], dy [R, C]; rows as for gather_rows */
+ * Shapes    dx [N, C];  dy [R, C];  rows as in gather_rows
+ * Memory    overwrite: these rows of dx are set to dy, all other rows to 0
+ * Errors    as gather_rows */
 status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
                     bool overwrite);
 
-/* ---- residual and norm, in one pass ---- */
+/* ---- residual addition and norm, in one pass ---- */
 
 enum norm_kind { NORM_LAYER = 0, NORM_RMS };
 
-/* residual_norm_forward - z = x + drop(delta); y = norm(z) * gamma + beta.
+/* residual_norm_forward - compute z = x + drop(delta), then y = norm(z) * gamma + beta.
  *
- * Shapes    z, y, x, delta [N, C]; gamma, beta f32 [1, C] (beta absent for RMS);
- *           statistics f32 [N, 2]: mean (0 for RMS) and reciprocal deviation of each row
- * Memory    delta absent: z is not written, y = norm(x). y absent: only the sum. z may alias x
+ * Shapes    z, y, x, delta [N, C];  gamma, beta f32 [1, C], beta absent for RMS;  statistics f32
+ *           [N, 2]: mean (0 for RMS) and reciprocal standard deviation, kept for the backward pass
  * Units     epsilon is added to the variance, not to the deviation; > 0
- * Numerics  two passes over a row, f32 sums
+ * Memory    delta absent: z is not written and y = norm(x); y absent: only z is computed; z may
+ *           alias x
+ * Numerics  two passes over a row, f32 sums; the norm reads z after it is rounded to its dtype
  * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
 status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y,
                              struct tensor statistics, struct tensor x, struct tensor delta,
                              struct tensor gamma, struct tensor beta, enum norm_kind kind,
                              float epsilon, struct dropout dropout);
 
-/* What the residual stream reads. */
-enum norm_stream {
-    NORM_STREAM_SUM = 0, /* z, before the norm: dz += norm'(dy) */
-    NORM_STREAM_NOTHING, /* neither: dz = norm'(dy) */
-    NORM_STREAM_NORM,    /* y, behind the norm: dz = norm'(dy + dz) */
+/* Which tensor continues as the residual stream. It determines where the stream's gradient
+ * enters. */
+enum norm_residual {
+    NORM_RESIDUAL_PRE = 0, /* z, the input of the norm (pre-norm): dz += norm'(dy) */
+    NORM_RESIDUAL_NONE,    /* none: dz = norm'(dy) */
+    NORM_RESIDUAL_POST,    /* y, the output of the norm (post-norm): dz = norm'(dy + dz) */
 };
 
-/* residual_norm_backward - dz (+)= norm'(dy); ddelta = drop'(dz).
+/* residual_norm_backward - compute dz (+)= norm'(dy), then ddelta = drop'(dz).
  *
- * Shapes    dz, dy, z [N, C]; dgamma, dbeta f32 [1, C] `+=`; statistics from the forward pass
- * Memory    dz holds the gradient that arrives along the residual stream, and leaves with that of z;
- *           ddelta absent where there was no dropout: then it equals dz */
+ * Shapes    dz, ddelta, dy, z [N, C];  gamma, dgamma, dbeta f32 [1, C], dbeta absent for RMS;
+ *           statistics f32 [N, 2] from the forward pass
+ * Memory    dz holds the gradient of the residual stream on entry and the gradient of z on return;
+ *           dgamma and dbeta are added to; ddelta absent: there was no dropout and ddelta equals dz
+ * Numerics  f32 sums, in an order that depends on N only
+ * Source    as residual_norm_forward */
 status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
                               struct tensor dgamma, struct tensor dbeta, struct tensor dy,
                               struct tensor z, struct tensor statistics, struct tensor gamma,
-                              enum norm_kind kind, enum norm_stream stream, struct dropout dropout);
+                              enum norm_kind kind, enum norm_residual residual,
+                              struct dropout dropout);
 
 /* ---- attention ---- */
 
-/* Sequences lie one after the other in the rows: sequence i has query rows cu_q[i] .. cu_q[i + 1]
- * and key rows cu_k[i] .. cu_k[i + 1]. A query sees keys of its own sequence only, so a document
- * mask is a list of documents, and padding is rows in no sequence (their output is not written). */
+/* The settings of one attention call. Sequences are packed: sequence i has the query rows [cu_q[i],
+ * cu_q[i + 1]) and the key rows [cu_k[i], cu_k[i + 1]). A query attends to keys of its own sequence
+ * only. So a document mask is a list of sequences, and padding is rows in no sequence; their output
+ * is not written. */
 struct attention {
     int heads;          /* H */
     int kv_heads;       /* G, divides H */
     int64_t head_width; /* D */
-    bool causal;        /* query i of n sees key j of m where j <= i + m - n */
+    bool causal;        /* query i of n attends to key j of m if j <= i + m - n */
     int64_t window;     /* > 0: only the last `window` visible keys */
     float scale;        /* of the scores, usually 1 / sqrt(D) */
     int64_t sequences;
     const int32_t *cu_q; /* int32 [sequences + 1] */
-    const int32_t *cu_k; /* the same array as cu_q for self attention */
-    /* int32 [2 sequences], or NULL: two continuations of one beginning. Sequence i's queries from branches[2 i + 1]
-     * on do not see its keys branches[2 i] .. branches[2 i + 1]. Causal self attention without a window only. */
-    const int32_t *branches;
-    int64_t longest_q;
-    int64_t longest_k;
-    struct dropout
-        dropout;    /* element index: (row of q * all_heads + first_head + head) * longest_k +
-                             * key in sequence */
-    int first_head; /* of these H among the model's, where ranks share them */
-    int all_heads;  /* of the model; 0: H */
+    const int32_t *cu_k; /* int32 [sequences + 1]; equal to cu_q for self-attention */
+    /* int32 [2 sequences] or NULL. Sequence i is a shared prompt with two responses. The queries
+     * from shared_prefix_offsets[2 i + 1] on do not attend to the keys [shared_prefix_offsets[2 i],
+     * shared_prefix_offsets[2 i + 1]), the first response. Only for causal self-attention without a
+     * window. */
+    const int32_t *shared_prefix_offsets;
+    int64_t longest_q;      /* largest number of queries of a sequence */
+    int64_t longest_k;      /* largest number of keys of a sequence */
+    struct dropout dropout; /* element index: (row of q * all_heads + first_head + head) * longest_k
+                             * + key within the sequence */
+    int first_head;         /* index of the first of these H heads in the model */
+    int all_heads;          /* heads of the model, over all tensor-parallel ranks; 0: H */
 };
 
-/* attention_forward - o = softmax(scale q k^T) v per head, with an online softmax.
+/* attention_forward - compute o = softmax(scale q k^T) v for each head, with an online softmax.
  *
- * Shapes    q, o [Nq, H D]; k, v [Nk, G D]; strided views into one QKV matrix are fine;
- *           lse f32 [H, Nq], the logarithm of each row's sum of exponentials, for backward (may be
- *           absent); a row that sees no key gives o = 0 and lse = -infinity
- * Memory    never a T x T matrix
- * Errors    STATUS_INTERNAL if D is above 256 or scale is not above 0
+ * Shapes    q, o [Nq, H D];  keys, values [Nk, G D];  strided views into one QKV matrix are
+ *           allowed; lse f32 [H, Nq], the log-sum-exp of each row's scores for the backward pass,
+ *           or absent; a row without visible keys has o = 0 and lse = -infinity
+ * Memory    no T x T matrix is stored
+ * Errors    STATUS_INTERNAL if D > 256 or scale <= 0
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135 */
 status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
                          struct tensor keys, struct tensor values, const struct attention *a);
 
-/* attention_backward - dq, dk, dv from d_o, recomputing the scores from q, k and lse.
+/* attention_backward - compute dq, dkeys and dvalues from d_o; recompute the scores from q, keys,
+ * lse.
  *
- * Shapes    as in the forward pass; dq, dk, dv may be views into one dQKV matrix
- * Numerics  deterministic; no atomics */
+ * Shapes    as attention_forward; dq, dkeys, dvalues may be views into one dQKV matrix
+ * Numerics  deterministic; no atomic additions
+ * Errors    as attention_forward
+ * Source    Dao et al. 2022, arXiv:2205.14135 */
 status attention_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
                           struct tensor dvalues, struct tensor d_o, struct tensor q,
                           struct tensor keys, struct tensor values, struct tensor o,
                           struct tensor lse, const struct attention *a);
 
-/* ---- classifier: the output product and cross-entropy, fused over chunks of rows ---- */
+/* ---- classifier: the output GEMM and cross-entropy, fused over chunks of rows ---- */
 
-/* A vocabulary that is shared out: part i of `count` holds the rows [i R, (i + 1) R) of the whole w, all
- * parts the same number R. A row's loss needs the largest logit, the sum of exponentials and the target's
- * logit over all parts: `gather` lays every part's bytes one after the other. All parts call it for the
- * same rows in the same order, once for each chunk. */
-struct classifier_parts {
-    int count; /* 0 and 1: the whole vocabulary is here, and gather is not called */
+/* A vocabulary that is split over ranks. Shard i of `count` holds the rows [i R, (i + 1) R) of w; R
+ * is the same on all shards. The loss of a row needs the maximum logit, the sum of exponentials and
+ * the target's logit over all shards. */
+struct vocabulary_shard {
+    int count; /* 0 and 1: not sharded; all_gather is not called */
     int index;
-    status (*gather)(void *context, void *all, const void *mine, size_t bytes);
+    /* Writes the `bytes` bytes of every shard to `all`, in the order of the shards. Collective: all
+     * shards call it for the same rows in the same order, once for each chunk of rows. */
+    status (*all_gather)(void *context, void *all, const void *mine, size_t bytes);
     void *context;
 };
 
 struct classifier {
-    int64_t vocabulary;     /* V without padding, of all parts: ids from here on do not exist */
-    int64_t ignored;        /* this target is not counted; its row's loss is 0 */
-    const float *row_scale; /* f32 [N]: weight of each row's gradient; NULL: 1 */
-    bool gradient;          /* also dx, and dw where it is given */
-    bool overwrite;         /* dw is set, not added to */
-    struct tensor bias;     /* f32 [1, Vpadded] of the logits; absent: none */
-    struct tensor dbias;    /* its gradient, added to or set as dw is; absent: not wanted */
-    float *entropies;   /* f32 [N]: of each row's distribution, ignored or not; NULL: not wanted */
-    float *mean_logits; /* f32 [N]: mean over the V logits; given with entropies or not at all */
-    struct classifier_parts parts;
+    int64_t vocabulary;     /* V without padding, over all shards; larger ids do not exist */
+    int64_t ignored;        /* target that is not counted; the loss of its row is 0 */
+    const float *row_scale; /* f32 [N], factor of each row's gradient; NULL: 1 */
+    bool gradient;          /* compute dx, and dw where given */
+    bool overwrite;         /* dw and dbias are set, not added to */
+    struct tensor bias;     /* f32 [1, Vpadded], added to the logits; absent: none */
+    struct tensor dbias;    /* f32 [1, Vpadded], gradient of bias; absent: not computed */
+    float *entropies;       /* f32 [N], of each row's distribution, also ignored rows; NULL: none */
+    float *mean_logits;     /* f32 [N], mean over the V logits; NULL if and only if entropies is */
+    struct vocabulary_shard vocabulary_shard;
 };
 
-/* classifier_run - losses of x w^T + bias against targets, and the gradient in the same sweep.
+/* classifier_run - compute the cross-entropy of the logits x w^T + bias, and its gradients.
  *
- * Shapes    x, dx [N, C]; w [Vpadded, C], dw f32 [Vpadded, C] `+=`, or absent; targets int32 [N];
- *           losses f32 [N]: -log p(target); best int32 [N]: the most probable id, or NULL; these and
- *           what the settings name are the whole vocabulary's on every part; dx is this part's: the sum over parts is the gradient
- * Memory    logits live for one chunk of rows at a time, in the context's working memory */
-status classifier_run(struct kernels *k, float *losses, int32_t *best, struct tensor dx,
+ * Shapes    x, dx [N, C];  w [Vpadded, C];  dw f32 [Vpadded, C] or absent;  targets int32 [N];
+ *           losses f32 [N]: -log p(target);  argmax int32 [N], the most probable id, or NULL
+ * Memory    dw is added to, unless overwrite is set; the logits of one chunk of rows at a time are
+ *           in the workspace
+ * Order     collective over the vocabulary shards; the outputs of rows are of the whole vocabulary
+ *           on every shard; dx is partial: the sum over the shards is the gradient
+ * Numerics  f32 statistics, merged in a fixed order
+ * Errors    STATUS_INTERNAL if a target is out of range and in host memory; not checked elsewhere
+ * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
+status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct tensor dx,
                       struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,
                       const struct classifier *c);
 
-/* classifier_logits - logits f32 [N, V] of a few rows, for generation.
+/* classifier_logits - compute the logits of a few rows, for generation.
  *
- * Shapes    bias f32 [1, V at least] or absent */
+ * Shapes    logits f32 [N, V];  x [N, C];  w [Vpadded, C];  bias f32 [1, at least V] or absent */
 status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w,
                          struct tensor bias);
 
-/* ---- flat slices: optimizer and sums ---- */
+/* ---- flat slices: optimizer, sums, casts ---- */
 
-/* How weights become their bf16 copy: to nearest even, or at random up or down so that the mean is kept
- * (f32_to_bf16_drawn). Element i of a slice draws random_half(key, index) with its index in the whole parameter,
- * first + e / columns * pitch + e % columns for e = offset + i: the same bits however the parameter is shared out. */
+/* How f32 weights are rounded to their bf16 copy: to nearest even, or stochastically
+ * (f32_to_bf16_stochastic), which preserves the mean. A slice is a range of a rectangle of the
+ * parameter. Element i of the slice uses random_u16(key, index). Its index in the whole parameter
+ * is first + e / columns * pitch + e % columns with e = offset + i. So the bits do not depend on
+ * how the parameter is sharded. */
 struct rounding {
     bool stochastic;
     uint64_t key;           /* random_key(seed, RANDOM_ROUNDING, step, parameter) */
-    int64_t first;          /* index of the first element of a rectangle that the slice lies in */
-    int64_t offset;         /* the slice's first element, counted in the rectangle */
-    int64_t columns, pitch; /* elements of the rectangle's rows, and of the whole's */
+    int64_t first;          /* index of the rectangle's first element in the parameter */
+    int64_t offset;         /* position of the slice's first element in the rectangle */
+    int64_t columns, pitch; /* elements in a row of the rectangle, and of the parameter */
 };
 
+/* Hyperparameters of one AdamW or LAMB step. */
 struct adamw {
     float learning_rate, beta1, beta2, epsilon, weight_decay;
     float gradient_scale; /* 1 / tokens, times the clipping factor */
@@ -377,121 +460,145 @@ struct adamw {
     struct rounding rounding;
 };
 
-/* adamw_update - one step over `count` elements in one pass.
+/* adamw_update - update weights and moments by one AdamW step, in one pass.
  *
- * Shapes    weights, moment1, moment2, gradient f32 [count]; copy bf16 [count], the weights rounded
- *           for the products, or NULL
- * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 (decay not scaled by the gradient) */
+ * Shapes    weights, moment1, moment2, gradient f32 [count];  copy bf16 [count], the rounded
+ *           weights for the GEMMs, or NULL
+ * Numerics  elementwise; weight decay is not scaled by the gradient
+ * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings);
 
-/* lamb_moments - the first half of a LAMB step over a tensor or a part of it: new moments, and what its
- * trust ratio |w| / |u| is made from, with u = m / correction1 / (sqrt(v / correction2) + epsilon) +
- * weight_decay w.
+/* lamb_moments - first half of a LAMB step: update the moments, compute the norms of the trust
+ * ratio.
  *
- * Shapes    weights, moment1, moment2, gradient f32 [count]; sums f64 [2] on the device: the sums of squares of
- *           the weights and of u, in double precision with a fixed order
- * Order     queued: sums are there once the stream was waited for. What several ranks or slices have of a
- *           tensor is the caller's to add up
- * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's apex (FusedLAMB): no clamp of the ratio */
+ * The update direction is u = m / correction1 / (sqrt(v / correction2) + epsilon) + weight_decay w.
+ *
+ * Shapes    weights, moment1, moment2, gradient f32 [count], a tensor or a slice of it;  sums f64
+ *           [2] on the device: the sums of squares of the weights and of u
+ * Order     sums is valid after a wait for the stream; the caller adds the sums of several slices
+ *           or ranks
+ * Numerics  sums in double precision, in a fixed order
+ * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's Apex (FusedLAMB): the ratio is not
+ *           clamped */
 status lamb_moments(struct kernels *k, double *sums, const float *weights, float *moment1,
                     float *moment2, const float *gradient, int64_t count,
                     const struct adamw *settings);
 
-/* lamb_apply - the second half: w -= learning_rate u, with u made anew from the moments. The trust ratio is the
- * caller's, a factor of learning_rate.
+/* lamb_apply - second half of a LAMB step: w -= learning_rate u, with u recomputed from the
+ * moments.
  *
- * Shapes    as adamw_update's */
+ * Shapes    as adamw_update
+ * Units     learning_rate includes the trust ratio |w| / |u|
+ * Source    as lamb_moments */
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
                   const float *moment2, int64_t count, const struct adamw *settings);
 
-/* weights_round - the bf16 copy of weights alone, as adamw_update and lamb_apply make it.
+/* weights_round - round weights to their bf16 copy, as adamw_update and lamb_apply do.
  *
- * Shapes    copy bf16 [count], weights f32 [count] */
+ * Shapes    copy bf16 [count];  weights f32 [count]
+ * Source    stochastic rounding: Gupta et al. 2015, arXiv:1502.02551 */
 status weights_round(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
                      const struct rounding *rounding);
 
-/* sum_of_squares - of f32 [count] in double precision with a fixed order; NaN or infinity in any
- * element comes out as such. out: f64 on the device. */
+/* sum_of_squares - compute the sum of squares of a slice.
+ *
+ * Shapes    out f64 [1] on the device;  x f32 [count]
+ * Numerics  double precision, in a fixed order; NaN or infinity in any element propagates */
 status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count);
 
-/* What is told of a classifier's rows. */
-struct tally {
-    const float *losses;    /* f32 [N], 0 where a row is not counted */
+/* The rows of a classifier whose statistics op_loss_stats computes. */
+struct loss_rows {
+    const float *losses;    /* f32 [N], 0 where the row is not counted */
     const int32_t *targets; /* int32 [N] */
-    int32_t ignored;        /* this target is not counted */
-    const int32_t *best;    /* int32 [N]; NULL: not wanted */
-    const float *entropies; /* f32 [N]; given with best or not at all */
+    int32_t ignored;        /* target of rows that are not counted */
+    const int32_t *argmax;  /* int32 [N]; NULL: no accuracy */
+    const float *entropies; /* f32 [N]; NULL: no entropy; needs argmax */
 };
 
-/* tally_rows - the sum of the losses, the counted rows, those of them whose best id is the target, and the sum of their
- * entropies, in a fixed order.
+/* op_loss_stats - sum losses, counted rows, correct rows (argmax equals the target) and entropies.
  *
- * Shapes    out: f64 [2, 3 or 4] on the device, as much of it as is wanted */
-status tally_rows(struct kernels *k, double *out, const struct tally *t, int64_t rows);
+ * Shapes    out f64 [2, 3 or 4] on the device: the sums in this order, those that are requested
+ * Numerics  double precision, in a fixed order
+ * Errors    STATUS_INTERNAL if entropies are given without argmax */
+status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, int64_t rows);
 
-/* floats_add - to += from, f32 [count]. */
-status floats_add(struct kernels *k, float *to, const float *from, int64_t count);
-
-/* convert - to = from, between f32 and bf16. */
-status convert(struct kernels *k, struct tensor to, struct tensor from);
-
-/* ---- the fastest way to do a product: timed on a GPU, nothing to choose on the CPU ---- */
-
-/* kernels_tune - measure: time the ways to do the products that were met since the context was made or tuned and are
- * not known yet, take the fastest from now on and keep them in the user's file (docs/cuda.md). Between two steps: what
- * products have written is overwritten.
+/* op_add - compute to += from.
  *
- * Memory    *text: all that is known, for kernels_tuned, the caller's, for free(); "" on the CPU. NULL: not wanted
- * Order     waits until everything is done; not collective */
+ * Shapes    to, from f32 [count] */
+status op_add(struct kernels *k, float *to, const float *from, int64_t count);
+
+/* op_cast - copy `from` to `to` and convert between f32 and bf16.
+ *
+ * Shapes    to, from [N, C], each f32 or bf16
+ * Numerics  rounds to nearest even */
+status op_cast(struct kernels *k, struct tensor to, struct tensor from);
+
+/* ---- choice of GEMM algorithms: by timing on a GPU; the CPU has one algorithm ---- */
+
+/* kernels_tune - select the fastest algorithm for each GEMM shape.
+ *
+ * measure: time the shapes that were used since creation or since the last call and that are not
+ * yet known. The results are used from now on and stored in the user's file
+ * (docs/design/gemm_tuning.md). Call it between two steps: it overwrites the outputs of GEMMs.
+ *
+ * Memory    *text: all known results for kernels_tune_import, "" on the CPU; the caller frees it
+ *           with free(); text may be NULL
+ * Order     waits for the device; not collective */
 status kernels_tune(struct kernels *k, bool measure, char **text);
 
-/* kernels_tuned - what another rank has found instead of what is known here, so that all do the same. */
-status kernels_tuned(struct kernels *k, const char *text);
+/* kernels_tune_import - replace the known results by those of another rank, so that all ranks use
+ * the same algorithms. */
+status kernels_tune_import(struct kernels *k, const char *text);
 
-/* ---- where the time goes, for `bireme bench step` ---- */
+/* ---- profile, for `bireme bench step` ---- */
 
 struct kernels_time {
     const char *operation;
     double seconds;
     int64_t calls;
     double flops; /* multiply and add count as two */
-    double bytes; /* each operand once */
+    double bytes; /* each operand counts once */
 };
 
 enum { KERNELS_OPERATIONS_MAX = 32 };
 
-/* kernels_profile - start counting from zero (on) or stop. */
+/* kernels_profile - start (on) or stop profiling; a start resets all counters.
+ *
+ * Order     each profiled operation waits for the device */
 void kernels_profile(struct kernels *k, bool on);
 
-/* kernels_times - what was counted; returns the number of entries in out. */
+/* kernels_times - write the counters of the operations that were called; return their number. */
 int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERATIONS_MAX]);
 
-/* ---- the floor under a step: its matrix products alone ---- */
+/* ---- roofline: the GEMMs of a step alone ---- */
 
-enum product_kind {
-    PRODUCT_FORWARD = 0, /* y [N, M] = x [N, K] w [M, K]^T */
-    PRODUCT_INPUT,       /* dx [N, K] = dy [N, M] w [M, K] */
-    PRODUCT_WEIGHT,      /* dw f32 [M, K] += dy [N, M]^T x [N, K] */
+enum gemm_kind {
+    GEMM_FORWARD = 0,     /* y [N, M] = x [N, K] w [M, K]^T */
+    GEMM_BACKWARD_INPUT,  /* dx [N, K] = dy [N, M] w [M, K] */
+    GEMM_BACKWARD_WEIGHT, /* dw f32 [M, K] += dy [N, M]^T x [N, K] */
 };
 
-struct product {
-    enum product_kind kind;
+struct gemm_shape {
+    enum gemm_kind kind;
     int64_t rows;    /* N */
     int64_t inner;   /* K */
     int64_t outputs; /* M */
-    int64_t count;   /* how often the step does it */
+    int64_t count;   /* how often a step runs it */
 };
 
-enum { KERNELS_FLOOR_WAYS = 2 };
+enum { KERNELS_ROOFLINE_ALGORITHMS = 2 };
 
-/* kernels_floor - the time that each of these products alone takes, as often as the step does it, in the
- * matrix library: no bias, no activation, no copy, in each of the ways to divide it that the back-end has.
- * What is called several times, in turn with steps, shows which way is the fastest.
+/* kernels_roofline - time each GEMM shape alone, `count` times, with every algorithm of the
+ * back-end.
  *
- * Shapes    seconds [count][KERNELS_FLOOR_WAYS]
- * Memory    operands are the context's from the first call on, of each product as many as it is done: to
- *           allocate and release hundreds of MiB between a program's steps slows these down
- * Order     waits until everything is done */
-status kernels_floor(struct kernels *k, double (*seconds)[KERNELS_FLOOR_WAYS],
-                     const struct product *products, int count);
+ * There is no bias, activation or copy. Call it several times, alternating with steps, to find the
+ * fastest algorithm of each shape.
+ *
+ * Shapes    seconds [count][KERNELS_ROOFLINE_ALGORITHMS]
+ * Memory    the context keeps the operands after the first call, for each shape as many as its
+ *           count; allocating hundreds of MiB between the steps of a program makes the steps slower
+ * Order     waits for the device; not collective
+ * Errors    STATUS_UNAVAILABLE if the back-end cannot measure it */
+status kernels_roofline(struct kernels *k, double (*seconds)[KERNELS_ROOFLINE_ALGORITHMS],
+                        const struct gemm_shape *shapes, int count);

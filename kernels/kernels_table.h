@@ -1,8 +1,9 @@
-/* What a back-end is: one function for each operation of kernels.h, with the same signature.
+/* The interface of a back-end: one function for each operation of kernels.h, with the same
+ * signature.
  *
- * KERNELS_OPERATIONS names every operation once; the table, the profile's rows and the CPU's
- * per-instruction-set prototypes are made from it. kernels.c has checked the shapes before a
- * back-end's function is called. */
+ * KERNELS_OPERATIONS lists every operation once. The table of functions, the rows of the profile
+ * and the CPU's prototypes for each instruction set are generated from it. kernels.c checks the
+ * shapes before it calls a function of a back-end. */
 #pragma once
 
 #include "kernels/kernels.h"
@@ -13,7 +14,7 @@
     X(linear_backward_weight)                                                                      \
     X(linear_add)                                                                                  \
     X(activation_forward)                                                                          \
-    X(scale)                                                                                       \
+    X(op_scale)                                                                                    \
     X(activation_backward)                                                                         \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \
@@ -34,9 +35,9 @@
     X(lamb_apply)                                                                                  \
     X(weights_round)                                                                               \
     X(sum_of_squares)                                                                              \
-    X(tally_rows)                                                                                  \
-    X(floats_add)                                                                                  \
-    X(convert)
+    X(op_loss_stats)                                                                               \
+    X(op_add)                                                                                      \
+    X(op_cast)
 
 enum kernels_operation {
 #define KERNELS_OPERATION_NUMBER(name) OPERATION_##name,
@@ -45,11 +46,11 @@ enum kernels_operation {
         OPERATIONS
 };
 
-/* Of a back-end that can start many launches as one (kernels_graph_begin); NULL of the others. */
+/* Functions of a back-end with graphs (see kernels_graph_begin); NULL in other back-ends. */
 struct kernels_graphs {
-    void (*want)(struct kernels *k, bool wanted);
+    void (*enable)(struct kernels *k, bool enabled);
     status (*begin)(struct kernels *k, const struct kernels_graph_key *key);
-    status (*cut)(struct kernels *k);
+    status (*end_segment)(struct kernels *k);
     status (*end)(struct kernels *k);
 };
 
@@ -57,14 +58,14 @@ struct kernels_table {
 #define KERNELS_OPERATION_POINTER(name) __typeof__(name) *name;
     KERNELS_OPERATIONS(KERNELS_OPERATION_POINTER)
 #undef KERNELS_OPERATION_POINTER
-    __typeof__(kernels_floor) *floor;
+    __typeof__(kernels_roofline) *roofline;
     struct kernels_graphs graphs;
-    __typeof__(kernels_tune) *tune; /* NULL, with the next: there is nothing to choose */
-    __typeof__(kernels_tuned) *tuned;
+    __typeof__(kernels_tune) *tune; /* tune, tune_import: NULL if there is nothing to choose */
+    __typeof__(kernels_tune_import) *tune_import;
     void (*destroy)(struct kernels *k);
 };
 
-/* What every back-end's context has; `state` is the back-end's own. */
+/* The context, common to all back-ends. `state` belongs to the back-end. */
 struct kernels {
     struct device *device;
     struct stream *stream;
@@ -78,18 +79,23 @@ struct kernels {
     struct kernels_time times[OPERATIONS];
 };
 
-/* A back-end. create fills description, stream, threads, table and state of a context whose device, dtype and
- * limits are set; on failure it leaves nothing behind. The others are pure. */
+/* A back-end. `create` sets description, stream, threads, table and state of a context whose
+ * device, dtype and limits are set; on failure it releases all that it allocated. `supports` is a
+ * pure function. */
 struct kernels_driver {
     status (*create)(struct kernels *k, int threads);
     bool (*supports)(enum dtype dtype);
 };
 
-/* kernels_register - how a back-end other than the CPU's makes itself known, before kernels_create. */
+/* kernels_register - register a back-end other than the CPU's.
+ *
+ * Order     call before kernels_create */
 void kernels_register(enum device_kind kind, const struct kernels_driver *driver);
 
 extern const struct kernels_driver cpu_driver;
 
-/* What a context allocates. Both are in every program: plans are made for other machines too. */
+/* cpu_workspace_bytes, cuda_workspace_bytes - compute the bytes that a context allocates.
+ *
+ * Both are in every program, because `bireme plan` also plans for other machines. */
 size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
 size_t cuda_workspace_bytes(enum dtype dtype, const struct kernels_limits *limits);

@@ -1,51 +1,95 @@
 #!/usr/bin/env bash
-# Checks who includes whom: docs/architecture.md's table, and one vendor, one room.
+# Checks the #include lines of the project: the include table below, include cycles, and the folders
+# that may include the headers of a vendor.
 #
 #   scripts/check_includes.sh [--self-test] [ROOT]
 #
 # Prints `file:line: rule` for each violation and exits 1. --self-test plants one violation of each
-# rule in a temporary tree and fails unless every one is found.
+# rule in a temporary tree and fails unless the check reports every one of them.
 set -euo pipefail
-set -f # the patterns below are for `case`, not for the names of files here
+set -f # the patterns below are matched by `case`; they are not file names
 
-# allowed FILE HEADER: whether this file may include this header of the house. The first line that fits the
-# file decides, so narrow rows stand above wide ones; the right side is a list of patterns.
+# The include table. A row names a folder and what its files may include besides the folder itself: a
+# folder (every header in it) or one header. A row may name only folders of the rows above it, so that
+# no folder includes upward and no cycle between folders is possible.
+newline=$'\n'
+table='
+base:
+kernels: base
+kernels/cpu: base kernels
+kernels/cuda: base kernels
+comm: base
+datasets/rows: base
+datasets/shard: base
+datasets/tokenizer: base datasets/rows
+datasets/chat: base datasets/shard datasets/tokenizer
+datasets/loader: base datasets/shard datasets/tokenizer
+datasets/prepare: base datasets/rows datasets/shard datasets/tokenizer datasets/chat
+trainer/recipe: base
+trainer/logging: base
+trainer/model: base kernels/kernels.h comm/comm.h
+trainer/objective: base kernels/kernels.h comm/comm.h datasets/loader/batch.h
+trainer/optimizer: base kernels/kernels.h trainer/recipe/recipe.h
+trainer/checkpoint: base comm/comm.h comm/partition.h datasets/shard/h5file.h
+trainer/inference: base kernels/kernels.h datasets/loader datasets/tokenizer trainer/model trainer/objective
+trainer/evaluation: base comm datasets/shard datasets/tokenizer trainer/recipe trainer/logging trainer/objective trainer/inference
+trainer/setup: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer trainer/recipe trainer/model trainer/objective
+trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint trainer/setup
+trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe trainer/model trainer/checkpoint trainer/setup trainer/weights
+trainer/train: base kernels/kernels.h comm datasets/loader datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup trainer/weights
+trainer/bench: base kernels/kernels.h trainer/recipe trainer/model trainer/objective trainer/setup trainer/train
+trainer/planner: base comm datasets/loader trainer/recipe trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup trainer/weights trainer/train
+trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer/weights
+trainer/cli: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/setup trainer/weights trainer/huggingface trainer/train trainer/bench trainer/planner
+trainer: base kernels/kernels.h comm trainer/cli
+'
+declare -A may_include=()
+
+# read_table: fill may_include; report a row that names a folder of a later row.
+read_table() {
+    local row folder entry known=" " broken=0
+    while IFS= read -r row; do
+        [ -n "$row" ] || continue
+        folder=${row%%:*}
+        may_include[$folder]=" $folder ${row#*:} "
+        for entry in ${row#*:}; do
+            case $known in
+            *" ${entry%/*.h} "*) ;;
+            *)
+                echo "check_includes: the table's row $folder names $entry, which is not in a row above it"
+                broken=1
+                ;;
+            esac
+        done
+        known+="$folder "
+    done <<<"$table"
+    return $broken
+}
+
+# allowed FILE HEADER: whether this file may include this header of the project.
 allowed() {
-    local file=$1 header=$2 patterns pattern
-    case $file in
-    tests/*) return 0 ;;
-    base/*) patterns="base/*" ;;
-    datasets/*) patterns="base/* datasets/*" ;;
-    kernels/*) patterns="base/* kernels/*" ;;
-    comm/*) patterns="base/* comm/*" ;;
-    trainer/model/*) patterns="base/* kernels/kernels.h comm/comm.h trainer/model/*" ;;
-    trainer/objective/*)
-        patterns="base/* kernels/kernels.h datasets/loader/batch.h comm/comm.h trainer/objective/*"
-        ;;
-    trainer/optimizer/schedule*) patterns="base/* trainer/recipe/recipe.h trainer/optimizer/*" ;;
-    trainer/optimizer/*) patterns="base/* kernels/kernels.h trainer/optimizer/*" ;;
-    trainer/recipe*) patterns="base/* trainer/recipe*" ;;
-    trainer/metrics* | trainer/tensorboard*)
-        patterns="base/* trainer/metrics* trainer/tensorboard*"
-        ;;
-    trainer/checkpoint* | trainer/manifest* | trainer/run_lock*)
-        patterns="base/* comm/comm.h comm/partition.h datasets/shard/h5file.h"
-        patterns+=" trainer/checkpoint* trainer/manifest* trainer/run_lock*"
-        ;;
-    trainer/library/*) patterns="base/* kernels/kernels.h comm/comm.h datasets/* trainer/*" ;;
-    trainer/*) patterns="base/* kernels/kernels.h comm/* datasets/* trainer/*" ;;
-    *) return 0 ;;
+    local list=${may_include[${1%/*}]:-}
+    case $list in
+    *" ${2%/*} "* | *" $2 "*) return 0 ;;
     esac
-    for pattern in $patterns; do
-        # shellcheck disable=SC2254 # the pattern is meant to be one
-        case $header in
-        $pattern) return 0 ;;
-        esac
-    done
+    case $1 in tests/*) return 0 ;; esac
     return 1
 }
 
-# vendor_allowed FILE HEADER: whether this file may include this header of a vendor; other system headers pass.
+# check_cycles ROOT: no header includes itself, directly or through other headers.
+check_cycles() {
+    local loop
+    loop=$(cd "$1" && grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"' --include='*.h' --include='*.cuh' \
+        base datasets kernels comm trainer 2>/dev/null |
+        sed -E 's/^([^:]*):[^"]*"([^"]*)".*/\1 \2/' | tsort 2>&1 >/dev/null || true)
+    if [ -n "$loop" ]; then
+        echo "$loop" | sed -n 's/^tsort: \(.*\.c\{0,1\}u\{0,1\}h\)$/\1: this header is part of an include cycle/p'
+        return 1
+    fi
+}
+
+# vendor_allowed FILE HEADER: whether this file may include this header of a vendor. Each vendor has one
+# place; all other system headers are allowed.
 vendor_allowed() {
     local file=$1
     case $2 in
@@ -60,15 +104,15 @@ vendor_allowed() {
         ;;
     hdf5* | H5*)
         case $file in
-        datasets/h5file.[ch] | datasets/shard*.[ch] | datasets/prepare*.c) return 0 ;;
-        trainer/checkpoint*.[ch]) return 0 ;;
+        datasets/shard/* | datasets/prepare/*.c) return 0 ;;
+        trainer/checkpoint/*.[ch]) return 0 ;;
         esac
         ;;
     dnnl* | oneapi/* | cblas* | mkl* | openblas* | lapack*)
         case $file in kernels/cpu/matmul*) return 0 ;; esac
         ;;
     yaml*)
-        case $file in trainer/recipe*.c) return 0 ;; esac
+        case $file in trainer/recipe/*.c) return 0 ;; esac
         ;;
     jansson*)
         case $file in datasets/* | trainer/*) return 0 ;; esac
@@ -87,7 +131,7 @@ vendor_allowed() {
     return 1
 }
 
-# check_line FILE LINE TEXT: one #include.
+# check_line FILE LINE TEXT: check one #include line.
 check_line() {
     local file=$1 line=$2 text=$3 header
     case $text in
@@ -96,27 +140,27 @@ check_line() {
         header=${header%%\"*}
         case $header in
         tests/*)
-            case $file in tests/*) ;; *) echo "$file:$line: nothing includes tests ($header)" ;; esac
+            case $file in tests/*) ;; *) echo "$file:$line: no file outside tests/ may include tests ($header)" ;; esac
             ;;
         base/* | datasets/* | kernels/* | comm/* | trainer/*)
             if ! allowed "$file" "$header"; then
-                echo "$file:$line: this room may not include $header (docs/architecture.md)"
+                echo "$file:$line: the include table of scripts/check_includes.sh does not allow $header here"
             fi
             ;;
-        build_info.h) ;; # made by CMake in the build folder
+        build_info.h) ;; # CMake generates it in the build folder
         *.pb-c.h)
             case $file in
             trainer/logging/tensorboard.c | tests/*) ;;
             *) echo "$file:$line: $header belongs to trainer/logging/tensorboard.c" ;;
             esac
             ;;
-        *) echo "$file:$line: write \"$header\" from the repository's root" ;;
+        *) echo "$file:$line: write the path of \"$header\" from the top folder of the project" ;;
         esac
         case $header in
         *_impl.h | *.cuh)
             case $file in
             tests/* | "${header%/*}"/*) ;;
-            *) echo "$file:$line: $header stays in its folder" ;;
+            *) echo "$file:$line: $header is private to its folder" ;;
             esac
             ;;
         esac
@@ -126,17 +170,18 @@ check_line() {
         header=${header%%>*}
         if ! vendor_allowed "$file" "$header"; then
             case $file in
-            tests/*) ;; # a test may look behind every interface
-            *) echo "$file:$line: <$header> belongs to another room (one vendor, one room)" ;;
+            tests/*) ;; # a test may include any header
+            *) echo "$file:$line: <$header> may only be included in the folder of its vendor" ;;
             esac
         fi
         ;;
     esac
 }
 
-# check_tree ROOT: every #include of every room.
+# check_tree ROOT: check every #include line of the tree.
 check_tree() {
     local found file line text
+    check_cycles "$1" || return 1
     found=$(cd "$1" && grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.[ch]' --include='*.cu' \
         --include='*.cuh' base datasets kernels comm trainer tests 2>/dev/null |
         while IFS=: read -r file line text; do check_line "$file" "$line" "$text"; done)
@@ -146,10 +191,10 @@ check_tree() {
     fi
 }
 
-# The planted violations: file and the line that must be told.
+# The planted violations: the file, and the line that the check must report.
 planted="base/a.c|#include \"comm/comm.h\"
 base/b.c|#include <hdf5.h>
-datasets/a.c|#include \"kernels/kernels.h\"
+datasets/loader/a.c|#include \"kernels/kernels.h\"
 kernels/a.c|#include \"datasets/loader/batch.h\"
 kernels/cpu/norm.c|#include <dnnl.h>
 comm/a.c|#include \"kernels/kernels.h\"
@@ -158,9 +203,9 @@ trainer/train/loop.c|#  include <mpi.h>
 trainer/model/a.c|#include \"datasets/loader/batch.h\"
 trainer/objective/a.c|#include \"trainer/model/model.h\"
 trainer/optimizer/a.c|#include \"comm/comm.h\"
-trainer/recipe_a.c|#include \"trainer/train/loop.h\"
+trainer/recipe/a.c|#include \"trainer/train/loop.h\"
 trainer/logging/metrics.c|#include \"trainer/recipe/recipe.h\"
-trainer/checkpoint_a.c|#include \"trainer/model/model.h\"
+trainer/checkpoint/a.c|#include \"trainer/model/model.h\"
 trainer/checkpoint/manifest.c|#include \"trainer/recipe/recipe.h\"
 trainer/train/step.c|#include \"kernels/cpu/cpu_impl.h\"
 trainer/logging/tensorboard.c|#include \"trainer/recipe/recipe.h\"
@@ -169,8 +214,8 @@ trainer/logging/metrics.c|#include <isa-l/crc.h>
 trainer/train/loop.c|#include <yaml.h>
 trainer/main.c|#include \"tests/check.h\"
 comm/b.c|#include \"bucket.h\"
-datasets/b.c|#include <openssl/evp.h>
-trainer/command/a.c|#include <cuda_runtime.h>
+datasets/loader/b.c|#include <openssl/evp.h>
+trainer/cli/a.c|#include <cuda_runtime.h>
 trainer/library/a.c|#include \"comm/bucket.h\""
 
 self_test() {
@@ -185,28 +230,44 @@ self_test() {
         case $found in
         "$file:3: "*) ;;
         *)
-            echo "self-test: not told: $file: $text"
+            echo "self-test: not reported: $file: $text"
             missed=1
             ;;
         esac
         rm "$root/$file"
     done <<<"$planted"
-    mkdir -p "$root/trainer"
-    printf '#include "comm/comm.h"\n#include <stdio.h>\n' >"$root/trainer/loop.c"
+    mkdir -p "$root/trainer/train"
+    printf '#include "comm/comm.h"\n#include <stdio.h>\n' >"$root/trainer/train/loop.c"
     if ! check_tree "$root"; then
-        echo "self-test: a clean tree was refused"
+        echo "self-test: the check rejects a clean tree"
+        missed=1
+    fi
+    mkdir -p "$root/base"
+    printf '#include "base/b.h"\n' >"$root/base/a.h"
+    printf '#include "base/a.h"\n' >"$root/base/b.h"
+    case $(check_tree "$root" || true) in
+    *"include cycle"*) ;;
+    *)
+        echo "self-test: not reported: a cycle of two headers"
+        missed=1
+        ;;
+    esac
+    may_include=()
+    if table="kernels: base${newline}base:" read_table >/dev/null; then
+        echo "self-test: not reported: a row that names a folder below it"
         missed=1
     fi
     return $missed
 }
 
+read_table || exit 1
 if [ "${1:-}" = --self-test ]; then
     self_test
-    echo "check_includes: every planted violation was found"
+    echo "check_includes: the check reports every planted violation"
     exit 0
 fi
 if ! check_tree "${1:-$(dirname "$0")/..}"; then
-    echo "check_includes: the lines above break docs/architecture.md" >&2
+    echo "check_includes: the lines above break the include rules (docs/design/architecture.md)" >&2
     exit 1
 fi
 echo "check_includes: clean"

@@ -1,88 +1,306 @@
 #!/usr/bin/env bash
-# Checks the manner of the house that a machine can check: format, length of files, words that do not
-# belong in a finished tree, calls that lose errors or lengths, run bits, machine's paths.
+# Checks the rules of style that a program can check (CONTRIBUTING.md).
 #
-#   scripts/check_style.sh [--fix]
+#   scripts/check_style.sh [OPTION] [ROOT]
 #
-# Prints `file:line: reason` for each finding and exits 1. --fix formats the C sources. clang-format is
-# used where its version is the one that .clang-format was written for, and otherwise left out, said so.
+# Without an option all rules are checked. The rule `format` is skipped, with its reason, where
+# clang-format is missing or has another version. Options:
+#
+#   --rules        check all rules except `format`
+#   --format       check only `format`; exit code 77 if it is skipped
+#   --ci FOLDER    check all rules; install clang-format into FOLDER if it is missing, and fail if
+#                  it still is
+#   --fix          format the C, C++ and CUDA files, then check all rules
+#   --pending      count the violations per rule and top folder, including those in paths that
+#                  scripts/style_pending.txt lists
+#   --prune        remove the lines without a violation from scripts/style_pending.txt
+#   --self-test    check a temporary tree with known violations of each rule and fail unless exactly
+#                  these are reported
+#
+# Prints `file:line: rule: reason` for each violation and exits with code 1.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+export LC_ALL=C # one character is one byte for awk, grep and sort
 
-readonly longest_file=700 format_version=14
-findings=0
+readonly format_version=14.0.6 # the only place that names it; pip install clang-format==VERSION
+readonly longest_file=700
+readonly c_files='\.(c|h|cc|cu|cuh)$'
+here=$(cd "$(dirname "$0")" && pwd)
 
-# report: every line of standard input is a finding.
-report() {
-    local line
-    while IFS= read -r line; do
-        echo "$line"
-        findings=$((findings + 1))
-    done
+usage() {
+    sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' >&2
+    exit 64
 }
 
-# files PATTERN...: what git tracks or would, of these patterns.
-files() {
-    git ls-files --cached --others --exclude-standard -- "$@" | while IFS= read -r file; do
-        if [ -f "$file" ]; then
-            echo "$file"
-        fi
-    done
+# list_files: write the paths of the tree's files to $work/all: those that git tracks or would
+# track; without git, all files outside of build folders.
+list_files() {
+    local file
+    if [ -e .git ] &&
+        git ls-files --cached --others --exclude-standard >"$work/git" 2>/dev/null; then
+        while IFS= read -r file; do
+            if [ -f "$file" ]; then
+                echo "$file"
+            fi
+        done <"$work/git"
+    else
+        find . -type d \( -name .git -o -path './build*' -o -name '.venv*' -o -name __pycache__ \
+            -o -path ./runs -o -path ./data \) -prune -o -type f -print | sed 's|^\./||'
+    fi | grep -v '^scripts/style/self_test.txt$' | sort >"$work/all" || true
 }
 
-check_format() {
-    local tool=clang-format
-    if command -v "clang-format-$format_version" >/dev/null; then
-        tool=clang-format-$format_version
-    fi
-    if ! "$tool" --version 2>/dev/null | grep -q "version $format_version\."; then
-        echo "check_style: format not checked: clang-format $format_version is not here"
-        return
-    fi
-    if [ "${1:-}" = --fix ]; then
-        files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r "$tool" -i
-    fi
-    report < <(files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r "$tool" --dry-run 2>&1 |
-        sed -n 's/^\([^:]*:[0-9]*\):[0-9]*: warning: .*/\1: not as clang-format writes it/p' |
-        sort -u -t: -k1,1)
+# check_with PROGRAM PATHS [NOT]: run scripts/style/PROGRAM.awk on the files of which the path
+# matches the expression PATHS and not the expression NOT.
+check_with() {
+    grep -E "$2" "$work/all" | grep -vE "${3:-^$}" >"$work/list" || true
+    awk -v list="$work/list" -f "$here/style/common.awk" -f "$here/style/$1.awk"
+}
+
+# check_lines RULE REASON EXPRESSION PATHS: no line of these files matches the expression.
+check_lines() {
+    grep -E "$4" "$work/all" | xargs -r grep -HnE "$3" /dev/null |
+        awk -F: -v rule="$1" -v reason="$2" '{ print rule "\t" $1 ":" $2 ": " reason }' || true
 }
 
 check_length() {
-    report < <(files '*.c' '*.h' '*.sh' '*.py' '*.cc' '*.cu' '*.cuh' | xargs -r awk -v limit=$longest_file \
-        'FNR == limit + 1 { print FILENAME ":" FNR ": longer than " limit " lines: split it by idea" }')
-}
-
-# check_words REASON EXPRESSION PATTERN...: no line of these files matches.
-check_words() {
-    local reason=$1 expression=$2
-    shift 2
-    report < <(files "$@" | grep -v '^scripts/check_style.sh$' | xargs -r grep -HnE "$expression" |
-        awk -F: -v reason="$reason" '{ print $1 ":" $2 ": " reason }')
+    grep -E '\.(c|h|cc|cu|cuh|sh|py|awk)$' "$work/all" | xargs -r awk -v limit=$longest_file '
+        FNR == limit + 1 {
+            print "length\t" FILENAME ":" FNR ": more than " limit " lines; split the file by idea"
+        }'
 }
 
 check_run_bits() {
-    local file
-    report < <(files 'scripts/*.sh' 'scripts/*.py' 'scripts/*.sbatch' .ci/run | while IFS= read -r file; do
-        if head -c 2 "$file" | grep -q '#!' && [ ! -x "$file" ]; then
-            echo "$file:1: begins with #! and may not be run: chmod +x"
-        fi
-    done)
+    local file start
+    grep -E '^scripts/.*\.(sh|py|sbatch)$|(^|/)test_[^/]*\.sh$|^\.ci/run$' "$work/all" |
+        while IFS= read -r file; do
+            if IFS= read -r -n 2 start <"$file" && [ "$start" = '#!' ] && [ ! -x "$file" ]; then
+                printf 'run_bits\t%s:1: begins with #! and is not executable: chmod +x\n' "$file"
+            fi
+        done || true
 }
 
-check_format "$@"
-check_length
-check_words "an unfinished thing" '\b(TODO|FIXME|XXX|HACK)\b' '*.c' '*.h' '*.sh' '*.py' '*.yaml' '*.md' '*.txt' \
-    '*.cc' '*.cu' '*.cuh'
-check_words "an unfinished thing" '\b([Ss]tub|[Pp]laceholder)s?\b' '*.c' '*.h' '*.cc' '*.cu' '*.cuh'
-check_words "loses errors or lengths: use base/text.h, snprintf, the caller's buffer" \
-    '\b(atoi|atol|atof|gets|sprintf|vsprintf|alloca|strtok)\(' '*.c' '*.h' '*.cc' '*.cu' '*.cuh'
-check_words "history in a name" '\b[a-z_]+_(old|new2|v2|bak)\(' '*.c' '*.h' '*.cc' '*.cu' '*.cuh'
-check_words "a tab" "$(printf '\t')" '*.c' '*.h' '*.cc' '*.cu' '*.cuh' '*.sh' '*.py' '*.yaml'
-check_words "a blank at the end" ' +$' '*.c' '*.h' '*.cc' '*.cu' '*.cuh' '*.sh' '*.py' '*.yaml' '*.txt'
-check_words "a path of one machine" '(^|[^a-zA-Z0-9_./])/(work|home|root)/' '*.c' '*.h' '*.cc' '*.cu' '*.cuh' '*.sh' '*.py' '*.yaml' '*.md' '*.txt' '*.json'
-check_run_bits
-if [ "$findings" -gt 0 ]; then
-    echo "check_style: $findings findings" >&2
+# check_rules: print `rule TAB file:line: reason` for each violation of a rule other than `format`.
+check_rules() {
+    local text='\.(c|h|cc|cu|cuh|inc|sh|sbatch|py|awk|yaml|cmake)$|(^|/)CMakeLists\.txt$'
+    check_with width '\.(c|h|cc|cu|cuh|sh|sbatch|awk|md)$|^\.ci/run$'
+    check_with names "$c_files"
+    check_with docstrings '\.h$' '^tests/|_impl\.h$'
+    check_with words "$text"'|\.(proto|md|in|1)$|^\.ci/run$' '^scripts/style/'
+    awk -f "$here/style/folders.awk" "$work/all"
+    check_length
+    check_lines unfinished "unfinished work" '\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b' \
+        "$text|\.(md|txt)\$"
+    check_lines unfinished "unfinished work" '\b([Ss]tub|[Pp]laceholder)s?\b' "$c_files"
+    check_lines unsafe "loses errors or lengths; use base/text.h, snprintf or the caller's buffer" \
+        '\b(atoi|atol|atof|gets|sprintf|vsprintf|alloca|strtok)\(' "$c_files"
+    check_lines history "a name with history" '\b[a-z_]+_(old|new2|v2|bak)\(' "$c_files"
+    check_lines blanks "a tab" "$(printf '\t')" "$text"
+    check_lines blanks "a blank at the end of the line" ' $' "$text|\.txt\$"
+    check_lines paths "a path of one machine" '(^|[^a-zA-Z0-9_./])/(work|home|root)/' \
+        "$text"'|\.(md|txt|json)$'
+    check_run_bits
+}
+
+# find_format [FOLDER]: set $tool to a clang-format of the pinned version; fail if there is none.
+find_format() {
+    for tool in "${CLANG_FORMAT:-}" "${1:-build}"/clang-format/bin/clang-format \
+        build*/clang-format/bin/clang-format clang-format-14 clang-format; do
+        if [ -n "$tool" ] &&
+            "$tool" --version 2>/dev/null | grep -qE "version ${format_version//./\\.}( |\$)"; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+# install_format FOLDER: install the pinned clang-format into a virtual environment in this folder.
+install_format() {
+    timeout 120 python3 -m venv "$1/clang-format" >"$work/pip" 2>&1 &&
+        timeout 120 "$1/clang-format/bin/python" -m pip install --quiet \
+            --disable-pip-version-check "clang-format==$format_version" >>"$work/pip" 2>&1
+}
+
+# check_format: print `format TAB file:line: reason` for each line that $tool would change.
+check_format() {
+    grep -E "$c_files" "$work/all" | xargs -r "$tool" --dry-run 2>&1 |
+        awk -F: '/: warning: / {
+            print "format\t" $1 ":" $2 ": clang-format would change this line (--fix does it)"
+        }' | sort -u
+}
+
+# write_tree FOLDER: write the files of scripts/style/self_test.txt into the folder and the
+# violations that they contain to $work/expected.
+write_tree() {
+    awk -v folder="$1" '
+        /^=== / { file = folder "/" $2; name = $2; line = 0; next }
+        /^violations: / {
+            count = split($0, rule, " ")
+            for (i = 2; i <= count; i++) {
+                print rule[i] "\t" name ":" line + 1
+            }
+            next
+        }
+        file != "" { line++; print > file }' "$here/style/self_test.txt" | sort >"$work/expected"
+}
+
+# expect CODE TEXT ARGUMENT...: this script ends with this code and prints this text.
+expect() {
+    local code=0 expected=$1 text=$2 output
+    shift 2
+    output=$("$here/check_style.sh" "$@" 2>&1) || code=$?
+    if [ "$code" != "$expected" ] || ! grep -qF "$text" <<<"$output"; then
+        echo "self-test: check_style.sh $* ended with code $code, not with $expected and '$text':"
+        echo "$output"
+        missed=1
+    fi
+}
+
+# test_format: the rule `format` in $work/small with other clang-format programs and without one.
+test_format() {
+    local bin=$work/bin small=$work/small
+    local path=$bin:$PATH program
+    mkdir -p "$bin"
+    for program in clang-format clang-format-14; do
+        printf '#!/bin/sh\necho clang-format version 13.0.1\n' >"$bin/$program"
+    done
+    printf '#!/bin/sh\nexit 1\n' >"$bin/python3"
+    chmod +x "$bin/"*
+    local -x CLANG_FORMAT=
+    PATH=$path expect 0 "skipped: clang-format $format_version is not installed" "$small"
+    PATH=$path expect 77 "skipped: clang-format $format_version is not installed" --format "$small"
+    PATH=$path expect 1 "clang-format $format_version is missing" --ci "$bin" "$small"
+
+    cat >"$bin/clang-format" <<TOOL
+#!/bin/sh
+[ "\$1" = --version ] && echo "clang-format version $format_version" && exit
+echo "base/width.c:1:9: warning: code should be clang-formatted [-Wclang-format-violations]" >&2
+TOOL
+    PATH=$path expect 1 'base/width.c:1: format: ' --format "$small"
+    PATH=$path expect 1 'base/width.c:1: format: ' --ci "$bin" "$small"
+    if find_format; then
+        printf 'int  base_width( void );\n' >"$small/base/width.h"
+        CLANG_FORMAT=$tool expect 1 'base/width.h:1: format: ' --format "$small"
+    fi
+}
+
+self_test() {
+    local tree=$work/tree i path
+    missed=0
+    sed -n 's/^=== //p' "$here/style/self_test.txt" | while IFS= read -r path; do
+        mkdir -p "$tree/$(dirname "$path")"
+    done
+    write_tree "$tree"
+    chmod +x "$tree/scripts/runs.sh"
+    mkdir -p "$tree/comm" "$tree/kernels/cpu" "$tree/trainer/model" "$tree/tests/many"
+    for ((i = 1; i <= 45; i++)); do
+        [ $i -gt 41 ] || : >"$tree/comm/file$i.c"
+        : >"$tree/kernels/cpu/file$i.cu"
+        [ $i -gt 21 ] || : >"$tree/trainer/model/file$i.c"
+        [ $i -gt 10 ] || : >"$tree/trainer/model/file$i.h"
+        : >"$tree/tests/many/test$i.c"
+    done
+    awk -v lines=$((longest_file + 1)) 'BEGIN { while (lines-- > 0) print "/* */" }' \
+        >"$tree/base/long.c"
+    printf '%s\t%s\n' folders comm/:1 folders kernels/cpu/:1 folders trainer/model/:1 \
+        length base/long.c:$((longest_file + 1)) >>"$work/expected"
+    (cd "$tree" && list_files && check_rules) | sed 's/^\([^:]*:[0-9]*\):.*/\1/' |
+        sort >"$work/found"
+    sort -o "$work/expected" "$work/expected"
+    if ! diff "$work/expected" "$work/found" >"$work/diff"; then
+        sed -n 's/^< /self-test: not reported: /p; s/^> /self-test: reported by mistake: /p' \
+            "$work/diff"
+        missed=1
+    fi
+
+    # A listed path is not reported, another one is. --prune removes a line that is not needed.
+    expect 1 'base/width.c:3: width: ' --rules "$tree"
+    mkdir -p "$work/small/base" "$work/small/scripts"
+    cp "$tree/base/width.c" "$work/small/base/"
+    printf 'width base/wi\nwords base/\n' >"$work/small/scripts/style_pending.txt"
+    expect 0 'clean' --rules "$work/small"
+    expect 0 'width       total         1 violations in   1 files' --pending "$work/small"
+    expect 0 'removed from scripts/style_pending.txt: words base/' --prune "$work/small"
+    expect 0 'clean' --rules "$work/small"
+    if [ "$(cat "$work/small/scripts/style_pending.txt")" != 'width base/wi' ]; then
+        echo "self-test: --prune did not keep exactly the line that is needed"
+        missed=1
+    fi
+    cp "$tree/base/width.c" "$work/small/base/other.c"
+    expect 1 'base/other.c:3: width: ' --rules "$work/small"
+    echo 'width base/' >>"$work/small/scripts/style_pending.txt"
+    expect 0 'clean' --rules "$work/small"
+    mkdir "$work/small/base/sub"
+    cp "$tree/base/width.c" "$work/small/base/sub/"
+    expect 1 'base/sub/width.c:3: width: ' --rules "$work/small"
+    rm -r "$work/small/base/other.c" "$work/small/base/sub"
+
+    test_format
+    return $missed
+}
+
+option=all folder=
+case ${1:-} in
+--ci)
+    option=--ci folder=${2:?"--ci needs a folder"}
+    shift 2
+    ;;
+--rules | --format | --fix | --pending | --prune | --self-test)
+    option=$1
+    shift
+    ;;
+-*) usage ;;
+esac
+[ $# -le 1 ] || usage
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ "$option" = --self-test ]; then
+    self_test
+    echo "check_style: the check reports exactly the known violations"
+    exit 0
+fi
+cd "${1:-$here/..}"
+list_files
+
+case $option in
+--rules | --pending | --prune) ;;
+*)
+    if find_format "$folder" ||
+        { [ "$option" = --ci ] && install_format "$folder" && find_format "$folder"; }; then
+        if [ "$option" = --fix ]; then
+            grep -E "$c_files" "$work/all" | xargs -r "$tool" -i
+        fi
+        check_format >>"$work/found"
+    elif [ "$option" = --ci ]; then
+        tail -n 5 "$work/pip" >&2
+        printf 'format\t.clang-format:1: clang-format %s is missing and pip did not install it\n' \
+            "$format_version" >>"$work/found"
+    else
+        echo "check_style: skipped: clang-format $format_version is not installed" \
+            "(pip install clang-format==$format_version)"
+        [ "$option" != --format ] || exit 77
+    fi
+    ;;
+esac
+if [ "$option" != --format ]; then
+    check_rules >>"$work/found" # not after "||", where bash ignores errors
+fi
+case $option in
+--pending)
+    awk -v print_what=counts -f "$here/style/pending.awk" "$work/found" | sort
+    exit
+    ;;
+--prune)
+    awk -v print_what=unneeded -f "$here/style/pending.awk" "$work/found" >"$work/unneeded"
+    grep -vxFf "$work/unneeded" scripts/style_pending.txt >"$work/list" || true
+    cat "$work/list" >scripts/style_pending.txt
+    sed 's/^/check_style: removed from scripts\/style_pending.txt: /' "$work/unneeded"
+    exit
+    ;;
+esac
+awk -v print_what=violations -f "$here/style/pending.awk" "$work/found" |
+    sort -t: -k1,1 -k2,2n >"$work/new"
+if [ -s "$work/new" ]; then
+    cat "$work/new"
+    echo "check_style: $(wc -l <"$work/new") violations" >&2
     exit 1
 fi
 echo "check_style: clean"

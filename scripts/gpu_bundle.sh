@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Gathers the built program with the shared libraries that it needs (Open MPI with its plugins and mpirun, HDF5,
-# the CPU's matrix library, ...), the recipes and what scripts/gpu_check.sh runs into one folder of less than
-# 60 MiB, for another x86-64 Linux machine that has the NVIDIA driver and CUDA 13's libraries and none of these.
+# Copies the built program, its shared libraries (Open MPI with its plugins and mpirun, HDF5,
+# oneDNN, ...), the recipes and the programs of scripts/gpu_check.sh to one folder of less than 60
+# MiB. The folder is for another x86-64 Linux machine that has the NVIDIA driver and the libraries
+# of CUDA 13.
 #
 #   scripts/gpu_bundle.sh [--build DIR] OUT_DIR
 #
-# OUT_DIR must not exist; DIR is the build folder (build). There: OUT_DIR/bireme ..., OUT_DIR/mpirun -np 2
-# OUT_DIR/bireme ...; scripts/gpu_check.sh finds them beside it. The other machine needs this machine's glibc or
-# a newer one: the folder tells which. NCCL is opened at run time where that machine has it.
+# OUT_DIR must not exist. DIR is the build folder (default: build). On the other machine, run
+# OUT_DIR/bireme ... or OUT_DIR/mpirun -np 2 OUT_DIR/bireme ...; OUT_DIR/scripts/gpu_check.sh uses
+# these programs. The other machine needs the glibc version that CONTENTS.txt names, or a newer one.
+# The program loads NCCL at run time if the machine has it.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/.." && pwd -P)
 
@@ -17,7 +19,8 @@ say() {
     echo "gpu_bundle: $*"
 }
 
-fail() { # CODE TEXT...
+# fail CODE TEXT...: print an error and exit.
+fail() {
     local code=$1
     shift
     say "$@" >&2
@@ -40,41 +43,52 @@ done
 [ -n "$out" ] || usage
 [ ! -e "$out" ] || fail 73 "$out exists: name a new folder"
 program=$build/trainer/bireme
-[ -x "$program" ] || fail 66 "no program $program: build first (cmake --build $build), or name --build DIR"
-[ "$(uname -sm)" = "Linux x86_64" ] || fail 69 "bundles are for x86-64 Linux, this is $(uname -sm)"
+[ -x "$program" ] ||
+    fail 66 "$program does not exist: build first (cmake --build $build), or use --build DIR"
+[ "$(uname -sm)" = "Linux x86_64" ] ||
+    fail 69 "bundles are only made on x86-64 Linux; this machine is $(uname -sm)"
 
-# needed FILE...: the shared libraries that these load, all the way down, but for those that every such machine has:
-# glibc's own (a mixture of two would not start), and the driver's and CUDA's.
+# Libraries that are not copied: those of glibc, of which two versions cannot be mixed, and those of
+# the NVIDIA driver and of CUDA, which the other machine has.
+readonly glibc_libraries='ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|anl|nss_[^/]*)'
+readonly cuda_libraries='lib(cuda|cudart|cublas|cublasLt|nccl|nvrtc|nvidia[^/]*)'
+
+# needed FILE...: print the shared libraries that these files load, directly or indirectly.
 needed() {
     ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
-        grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|anl|nss_[^/]*)|lib(cuda|cudart|cublas|cublasLt|nccl|nvrtc|nvidia[^/]*))\.so' || true
+        grep -vE "/($glibc_libraries|$cuda_libraries)\.so" || true
 }
 
-missing() { # FILE...
+# missing FILE...: print the shared libraries of these files that this machine does not have.
+missing() {
     ldd "$@" 2>/dev/null | awk '/not found/ { print $1 }' | sort -u
 }
 
-[ -z "$(missing "$program")" ] || fail 69 "$program lacks $(missing "$program" | tr '\n' ' ')on this machine"
+[ -z "$(missing "$program")" ] ||
+    fail 69 "libraries of $program are missing on this machine: $(missing "$program" | tr '\n' ' ')"
 
 root=$out/root
 libraries=$root/lib
 mkdir -p "$libraries" "$root/bin"
 strip -o "$root/bin/bireme" "$program"
 
-# ---- Open MPI: its programs and plugins keep their places relative to its prefix (OPAL_PREFIX) ----
+# ---- Open MPI: its programs and plugins keep their paths relative to its prefix (OPAL_PREFIX) ----
 
-# kept FILE...: those whose libraries are all wanted anyway: no other network's than TCP.
-kept() {
-    local file wanted
+# usable_plugins FILE...: print the plugins that need no further library. The others are for
+# networks other than TCP.
+usable_plugins() {
+    local file wanted further
     wanted=$(needed "$program" "$mpirun" $plugin_libraries && printf '%s\n' $plugin_libraries)
     for file in "$@"; do
-        if [ -z "$(needed "$file" | grep -v '/libmca_common_' | grep -vxF "$wanted" || true)" ]; then
+        further=$(needed "$file" | grep -v '/libmca_common_' | grep -vxF "$wanted" || true)
+        if [ -z "$further" ]; then
             echo "$file"
         fi
     done
 }
 
-into_prefix() { # FILE...: under root as under Open MPI's prefix
+# copy_from_prefix FILE...: copy files of Open MPI's prefix to the same relative path in $root.
+copy_from_prefix() {
     local file
     for file in "$@"; do
         mkdir -p "$root$(dirname "${file#"$prefix"}")"
@@ -82,6 +96,7 @@ into_prefix() { # FILE...: under root as under Open MPI's prefix
     done
 }
 
+# path_of NAME: print a path of the Open MPI installation.
 path_of() {
     ompi_info --path "$1" --parsable | sed -n "s/^path:$1://p" | head -n 1
 }
@@ -90,18 +105,20 @@ mpirun=
 plugin_libraries=
 if needed "$program" | grep -q '/libmpi\.so'; then
     command -v ompi_info >/dev/null && command -v mpirun >/dev/null ||
-        fail 69 "$program uses Open MPI, and ompi_info or mpirun is missing: install openmpi-bin"
-    prefix=$(path_of prefix) plugins=$(path_of pkglibdir) mpirun=$(readlink -f "$(command -v mpirun)")
-    # Debian's Open MPI finds processes through a PMIx of its own package
-    plugin_libraries=$(needed "$plugins"/*pmix*.so "$mpirun" | grep '/libpmix\.so' | sort -u || true)
+        fail 69 "$program uses Open MPI, but ompi_info or mpirun is missing: install openmpi-bin"
+    prefix=$(path_of prefix) plugins=$(path_of pkglibdir)
+    mpirun=$(readlink -f "$(command -v mpirun)")
+    # Debian's Open MPI loads PMIx from a separate package.
+    plugin_libraries=$(needed "$plugins"/*pmix*.so "$mpirun" | grep '/libpmix\.so' |
+        sort -u || true)
     cp -L "$mpirun" "$root/bin/mpirun"
     for tool in orted prted; do
         if command -v "$tool" >/dev/null; then
             cp -L "$(command -v "$tool")" "$root/bin/$tool"
         fi
     done
-    # shellcheck disable=SC2046 # names of libraries have no blanks
-    into_prefix $(kept "$plugins"/*.so)
+    # shellcheck disable=SC2046 # the paths of libraries contain no blanks
+    copy_from_prefix $(usable_plugins "$plugins"/*.so)
     data=$(path_of pkgdatadir)
     if [ -d "$data" ]; then
         mkdir -p "$root${data#"$prefix"}"
@@ -115,7 +132,7 @@ if needed "$program" | grep -q '/libmpi\.so'; then
     done
 fi
 
-# ---- what gpu_check.sh runs ----
+# ---- the programs of gpu_check.sh ----
 
 for test in "$build"/tests/kernels/test_* "$build"/tests/simt/conformance; do
     if [ -f "$test" ] && [ -x "$test" ]; then
@@ -123,18 +140,20 @@ for test in "$build"/tests/kernels/test_* "$build"/tests/simt/conformance; do
         strip -o "$root/tests/$(basename "$test")" "$test"
     fi
 done
-# A build with CUDA brings the comparison of hardware and emulator, too.
+# A build with CUDA also gets the program that compares the hardware with the emulator.
 nvcc=$(sed -n 's/^BIREME_NVCC:[^=]*=//p' "$build/CMakeCache.txt" 2>/dev/null || true)
-if [ -x "$root/tests/test_cuda_operations" ] && [ -x "$nvcc" ] && [ -x "$root/tests/conformance" ]; then
-    "$nvcc" -std=c++17 -I"$source" -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
-        "$source"/tests/simt/{conformance,planted}.cu -o "$root/tests/conformance_cuda"
+if [ -x "$root/tests/test_cuda_operations" ] && [ -x "$nvcc" ] &&
+    [ -x "$root/tests/conformance" ]; then
+    "$nvcc" -std=c++17 -I"$source" -gencode arch=compute_80,code=sm_80 \
+        -gencode arch=compute_90a,code=sm_90a "$source"/tests/simt/{conformance,planted}.cu \
+        -o "$root/tests/conformance_cuda"
     "$root/tests/conformance" write "$root/tests/conformance.bin" >/dev/null
 fi
 mkdir -p "$out/scripts"
 cp "$source"/scripts/gpu_check.sh "$source"/scripts/bench_gpu.py "$out/scripts/"
 cp -R "$source/recipes" "$out/recipes"
 
-# ---- the libraries, and what they ask of glibc ----
+# ---- the libraries, and the version of glibc that they need ----
 
 mapfile -t binaries < <(find "$root" -type f \( -name '*.so' -o -perm -u+x \))
 for library in $(needed "${binaries[@]}") $plugin_libraries; do
@@ -145,22 +164,25 @@ glibc=$({ find "$root" -type f -exec objdump -T {} + 2>/dev/null || true; } |
 tar -cf - -C "$libraries" . | gzip -1 >"$root/lib.tar.gz"
 rm -rf "$libraries"
 
-launcher() {
+# write_launcher: print the script that starts a program of root/bin.
+write_launcher() {
     sed "s/@GLIBC@/$glibc/g" <<'EOF'
 #!/bin/sh
-# Starts the program of the same name in root/, with the libraries that were brought along; they are unpacked
-# at the first start, which must be able to write here.
+# Starts the program of the same name in root/bin with the libraries of this folder. The first start
+# unpacks the libraries, for which it needs permission to write here.
 here=$(cd "$(dirname "$0")" && pwd -P) || exit 71
 root=$here/root
 
 if [ ! -d "$root/lib" ]; then
     have=$(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2)
-    if [ -n "$have" ] && [ "$(printf '%s\n' @GLIBC@ "$have" | sort -V | head -n 1)" != @GLIBC@ ]; then
-        echo "$0: this machine has glibc $have, @GLIBC@ or newer is needed: build on an older system" >&2
+    oldest=$(printf '%s\n' @GLIBC@ "$have" | sort -V | head -n 1)
+    if [ -n "$have" ] && [ "$oldest" != @GLIBC@ ]; then
+        echo "$0: glibc $have is too old, @GLIBC@ is needed: build on an older system" >&2
         exit 69
     fi
     mkdir "$root/lib.$$" && gzip -dc "$root/lib.tar.gz" | tar -xf - -C "$root/lib.$$" || exit 73
-    mv -T "$root/lib.$$" "$root/lib" 2>/dev/null || rm -rf "$root/lib.$$" # another process was first
+    # If the move fails, another process has unpacked the libraries.
+    mv -T "$root/lib.$$" "$root/lib" 2>/dev/null || rm -rf "$root/lib.$$"
 fi
 
 LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -168,7 +190,7 @@ OPAL_PREFIX=$root
 PRTE_PREFIX=$root
 PMIX_MCA_mca_base_component_path=$root/lib/pmix
 export LD_LIBRARY_PATH OPAL_PREFIX PRTE_PREFIX PMIX_MCA_mca_base_component_path
-# One machine needs no remote shell, which mpirun otherwise asks for.
+# mpirun needs ssh unless this is set. Jobs on one machine run without it.
 command -v ssh >/dev/null || export OMPI_MCA_plm="${OMPI_MCA_plm:-isolated}"
 exec "$root/bin/$(basename "$0")" "$@"
 EOF
@@ -176,7 +198,7 @@ EOF
 
 for name in bireme mpirun; do
     if [ -e "$root/bin/$name" ]; then
-        launcher >"$out/$name"
+        write_launcher >"$out/$name"
         chmod 755 "$out/$name"
     fi
 done
@@ -188,5 +210,6 @@ done
 } >"$out/CONTENTS.txt"
 
 mib=$(du -sm --apparent-size "$out" | cut -f1)
-[ "$mib" -lt "$LIMIT_MIB" ] || fail 74 "$out has $mib MiB, $LIMIT_MIB are allowed: see $out/CONTENTS.txt"
-say "$out: $mib MiB, needs glibc $glibc or newer; try $out/bireme --version"
+[ "$mib" -lt "$LIMIT_MIB" ] ||
+    fail 74 "$out has $mib MiB, which must be less than $LIMIT_MIB: see $out/CONTENTS.txt"
+say "$out: $mib MiB, needs glibc $glibc or newer; test it with $out/bireme --version"

@@ -1,44 +1,54 @@
 #!/usr/bin/env bash
-# Everything that a GPU is asked once, in less than 8 minutes: whether the kernels are right on it, and how fast
-# they, a step and PyTorch beside it are. Reads clocks and power, sets nothing.
+# Checks Bireme on a GPU in less than 8 minutes: are the results of the kernels correct, and how
+# fast are the kernels, a training step, and the same step in PyTorch? The script changes no setting
+# of the GPU.
 #
 #   scripts/gpu_check.sh [--only NAME[,NAME...]] [--list] OUT_DIR
 #
-# OUT_DIR gets check.json (all that was measured), table.txt (printed last, too) and each item's log. Every item
-# has its own time limit. An item is passed (gates), measured, skipped with a reason, not in this version, or failed:
-# it ended with an error, ran past its limit, or missed its goal. The exit code is the number of failed items (99 at
-# most), 64 for a wrong command line.
+# The script writes to OUT_DIR: check.json (all measurements), table.txt (also printed at the end)
+# and the log of each item. Each item has a time limit and ends in one of these states:
 #
-# Environment  BIREME_PROGRAM (build/trainer/bireme, or the bundle's of scripts/gpu_bundle.sh), PYTHON (python3, with
-# torch for the sides of PyTorch), GPU_CHECK_SECONDS (480: all of it ends by then), GPU_CHECK_ITEMS (a file
-# of further items, in the form of those below: for tests)
+#   passed                the item is a gate, and its condition holds
+#   measured              the item is a measurement, and it reached its goal if it has one
+#   skipped               something that the item needs is missing; the reason is printed
+#   not in this version   this version of Bireme does not support the item
+#   failed                the item ended with an error, exceeded its time limit or missed its goal
+#
+# The exit code is the number of failed items (at most 99), or 64 for a wrong command line.
+#
+# Environment:
+#   BIREME_PROGRAM      the program (default: the one of this bundle or build/trainer/bireme)
+#   PYTHON              Python, with the package torch for the PyTorch items (default: python3)
+#   GPU_CHECK_SECONDS   time limit of the whole check (default: 480)
+#   GPU_CHECK_ITEMS     a shell file that changes ITEMS and defines further items, for tests
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 top=$(dirname "$here")
 PYTHON=${PYTHON:-python3}
 
-# name, seconds, what it is. An item is the function item_NAME: it leaves JSON on standard output and a line for the
-# table in $folder/summary; exit codes: 0 fine, 3 a goal was missed, 69, 77 skipped, 78 not in this version. The limits come
-# to more than all of it may take: what is needed most comes first, and PyTorch, which compiles for a minute a model and keeps what it
-# has compiled, in between.
+# One item per line: name, time limit in seconds, description. The function item_NAME runs the item.
+# It prints JSON and writes a line for the table to $folder/summary. Its exit codes: 0 success, 3
+# goal missed, 69 and 77 skipped, 78 not in this version. The sum of the limits exceeds the limit of
+# the whole check, so that the most important items come first. The PyTorch items are spread over
+# the list: PyTorch compiles a model for about a minute, and caches the result.
 ITEMS="
 versions 20 the machine, its driver and libraries
-conformance 20 gate: every instruction's wrapper against the emulator
-kernels 90 gate: the kernels' tests on the GPU
-sanitizer 60 gate: compute-sanitizer's memcheck and racecheck on six tests
-losses 60 gate: 50 steps of a small GPT have the CPU's losses, within 1e-4 in fp32 and 1 % in bf16, and with CUDA graphs the same
+conformance 20 gate: the wrapper of each instruction gives the same results as the emulator
+kernels 90 gate: the tests of the kernels pass on the GPU
+sanitizer 60 gate: compute-sanitizer (memcheck, racecheck) finds no error in six tests
+losses 60 gate: losses of 50 steps: as on the CPU (fp32 1e-4, bf16 1 %), the same with CUDA graphs
 gpt2_124m 60 a training step of GPT-2 124M, 64 x 1024 tokens; goal: 45 % MFU
 gpt2_1558m 60 GPT-2 1558M, 16 x 1024 tokens; goal: 52 % MFU
 bert_large_phase1 60 BERT-large, 256 x 128 tokens; goal: 50 % MFU
 bert_large_phase2 60 BERT-large, 64 x 512 tokens
 llama_1b 60 a Llama of 1B parameters, 8 x 4096 tokens
-plans 5 what the steps have timed of matrix products and their epilogues: products.plans
-operations 60 each of Bireme's operations beside its floor; goal: 85 % of the copy rate for those that move
+plans 5 the timings of matrix products and their epilogues from the steps: products.plans
+operations 60 each operation and its bound; goal: 85 % of the copy rate for memory-bound operations
 torch_gpt2_124m 120 the same in PyTorch, eager and compiled; goal: Bireme has 1.10 times its rate
-attention 80 PyTorch's attention by back-end; goals: Bireme's forward has 85 % of flash by mma.sync, 95 % of cuDNN by wgmma
+attention 80 attention in PyTorch by back-end; goals: mma.sync 85 % of flash, wgmma 95 % of cuDNN
 torch_gpt2_1558m 120 the same in PyTorch
 torch_bert_large_phase1 120 the same in PyTorch
-ceilings 40 a copy and matrix products, by PyTorch
+ceilings 40 the rates of a copy and of matrix products in PyTorch
 torch_bert_large_phase2 120 the same in PyTorch
 torch_llama_1b 120 the same in PyTorch
 "
@@ -52,16 +62,19 @@ usage() {
     exit 64
 }
 
+# wrong TEXT...: end because of a wrong command line.
 wrong() {
     echo "gpu_check: $*" >&2
     exit 64
 }
 
-skip() { # CODE TEXT: the end of an item
+# skip CODE TEXT: end an item with this exit code and reason.
+skip() {
     echo "$2" >"$folder/reason"
     exit "$1"
 }
 
+# summary TEXT...: write the item's line of the table.
 summary() {
     echo "$*" >"$folder/summary"
 }
@@ -70,34 +83,37 @@ need_program() {
     for program in "${BIREME_PROGRAM:-}" "$top/bireme" "$top/build/trainer/bireme"; do
         [ ! -x "$program" ] || return 0
     done
-    skip 77 "no bireme: build it, or name it in BIREME_PROGRAM"
+    skip 77 "no bireme: build it or set BIREME_PROGRAM"
 }
 
 need_gpu() {
-    local told
+    local output
     command -v nvidia-smi >/dev/null || skip 77 "no GPU: this machine has no nvidia-smi"
-    told=$(nvidia-smi -L 2>&1) && [ -n "$told" ] || skip 77 "no GPU: nvidia-smi says: $(head -n 1 <<<"$told")"
+    output=$(nvidia-smi -L 2>&1) && [ -n "$output" ] ||
+        skip 77 "no GPU: nvidia-smi reports: $(head -n 1 <<<"$output")"
 }
 
 need_torch() {
-    "$PYTHON" -c 'import torch' 2>/dev/null || skip 77 "no PyTorch: $PYTHON has no torch (PYTHON names another one)"
+    "$PYTHON" -c 'import torch' 2>/dev/null ||
+        skip 77 "no PyTorch: $PYTHON has no module torch (set PYTHON to another Python)"
 }
 
-field() { # NAME <JSON: the first number of this name
+# field NAME: print the first number with this name in the JSON text of standard input.
+field() {
     grep -oE "\"$1\": *[-+0-9.eE]+" | head -n 1 | sed 's/.*: *//'
 }
 
-# run_bireme COMMAND...: its errors decide how the item ends.
+# run_bireme ARGUMENT...: run Bireme; end the item if it fails.
 run_bireme() {
     local code=0
     need_program
-    "$program" "$@" 2>"$folder/told" || code=$?
-    cat "$folder/told" >&2
+    "$program" "$@" 2>"$folder/errors" || code=$?
+    cat "$folder/errors" >&2
     case $code in
     0) ;;
-    69) skip 77 "$(grep -m 1 '^E-' "$folder/told")" ;;
-    78) skip 78 "$(grep -m 1 '^E-' "$folder/told")" ;;
-    *) skip 1 "bireme ended with $code: $(grep -m 1 '^E-' "$folder/told")" ;;
+    69) skip 77 "$(grep -m 1 '^E-' "$folder/errors")" ;;
+    78) skip 78 "$(grep -m 1 '^E-' "$folder/errors")" ;;
+    *) skip 1 "bireme ended with code $code: $(grep -m 1 '^E-' "$folder/errors")" ;;
     esac
 }
 
@@ -109,48 +125,55 @@ item_versions() {
     if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
         gpu=\"$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)\"
         driver=\"$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)\"
-        nvidia-smi --query-gpu=name,memory.total,memory.free,clocks.sm,clocks.mem,power.limit,mig.mode.current --format=csv >&2
+        local fields=name,memory.total,memory.free,clocks.sm,clocks.mem,power.limit,mig.mode.current
+        nvidia-smi --query-gpu=$fields --format=csv >&2
     fi
     nvcc=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     torch=$("$PYTHON" "$here/bench_gpu.py" versions 2>/dev/null) || torch=null
-    summary "GPU $gpu, driver $driver, nvcc ${nvcc:-none}, $("$program" --version | head -n 2 | tr -s ' \n' ' ')"
+    summary "GPU $gpu, driver $driver, nvcc ${nvcc:-none}, $("$program" --version | head -n 2 |
+        tr -s ' \n' ' ')"
     echo "{\"gpu\":$gpu,\"driver\":$driver,\"nvcc\":\"${nvcc:-}\",\"torch\":$torch}"
 }
 
-# What scripts/gpu_bundle.sh compiled for the GPU, else what can be compiled here.
+# The program comes from scripts/gpu_bundle.sh, or it is compiled here.
 item_conformance() {
     need_gpu
     local compare=$top/root/tests/conformance_cuda golden=$top/root/tests/conformance.bin
     if [ ! -x "$compare" ]; then
         command -v nvcc >/dev/null && [ -x "$top/build/tests/simt/conformance" ] ||
-            skip 77 "neither a bundle's conformance program nor nvcc and a build"
+            skip 77 "no conformance program of a bundle, and no build with nvcc"
         compare=$folder/conformance golden=$folder/golden.bin
-        nvcc -std=c++17 -I"$top" -arch=native "$top"/tests/simt/{conformance,planted}.cu -o "$compare" >&2 ||
-            skip 1 "nvcc does not compile tests/simt/conformance.cu"
-        "$top/build/tests/simt/conformance" write "$golden" >&2 || skip 1 "no golden file"
+        nvcc -std=c++17 -I"$top" -arch=native "$top"/tests/simt/{conformance,planted}.cu \
+            -o "$compare" >&2 ||
+            skip 1 "nvcc cannot compile tests/simt/conformance.cu"
+        "$top/build/tests/simt/conformance" write "$golden" >&2 ||
+            skip 1 "the emulator did not write its results"
     fi
-    "$compare" compare "$golden" >&2 || skip 1 "the hardware differs from the emulator: $folder/log"
-    summary "as in the emulator"
+    "$compare" compare "$golden" >&2 ||
+        skip 1 "the GPU and the emulator have different results: $folder/log"
+    summary "the same results as in the emulator"
 }
 
+# kernel_tests: print the path of the program with the kernel tests.
 kernel_tests() {
-    find "$top/root/tests" "$top/build/tests" -name test_cuda_operations -type f -perm -u+x 2>/dev/null | head -n 1
+    find "$top/root/tests" "$top/build/tests" -name test_cuda_operations -type f -perm -u+x \
+        2>/dev/null | head -n 1
 }
 
 item_kernels() {
     need_gpu
     local test words failed=0 count=0 skipped=0 code
     test=$(kernel_tests)
-    [ -n "$test" ] || skip 78 "no kernel tests for a GPU here: build with cmake -DBIREME_CUDA=ON"
+    [ -n "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
     while read -r words; do
         code=0
-        # shellcheck disable=SC2086 # one word or two
+        # shellcheck disable=SC2086 # $words is one or two arguments
         BIREME_PLANS=$folder/plans timeout 60 "$test" $words >&2 </dev/null || code=$?
         count=$((count + 1))
         case $code in
         0) ;;
         77) skipped=$((skipped + 1)) ;;
-        *) failed=$((failed + 1)) && echo "$words ended with $code" >&2 ;;
+        *) failed=$((failed + 1)) && echo "$words ended with code $code" >&2 ;;
         esac
     done < <("$test" --list)
     echo "{\"tests\":$count,\"failed\":$failed,\"skipped\":$skipped}"
@@ -159,22 +182,25 @@ item_kernels() {
     [ "$skipped" -lt "$count" ] || skip 77 "all skipped: $(grep -m 1 skipped: "$folder/log")"
 }
 
-# The tests that the sanitizer looks at: attention's tiles copy asynchronously between barriers, the others sum over warps and
-# blocks. NVIDIA's own kernels (products, sorting) are left out. Failing calls are the tests' own matter.
+# The tests that run under compute-sanitizer. The attention kernels copy asynchronously between
+# barriers, the others sum over warps and blocks. Kernels of NVIDIA's libraries (matrix products,
+# sorting) are excluded. Failing CUDA calls are not reported, since some tests cause them.
 SANITIZED="embedding,norm,cross_entropy,flat,attention aligned,linear"
 SANITIZER_OPTIONS=(--error-exitcode 9 --check-exit-code no --report-api-errors no
     --kernel-name-exclude 'regex=cutlass|cublas|nvjet|xmma|gem[mv]|splitK|cub[0-9]|DeviceRadix')
 
-# sanitize TEST WORD...: one run, appended to the log; 0 fine, 1 errors were found or the test failed, 77 the tool does
-# not work here or the test was skipped, 124 not done in its time.
+# sanitize TOOL TEST ARGUMENT...: run a test under a tool of compute-sanitizer. Returns 0 if no
+# error was found, 1 if there was one or the test failed, 77 if the tool does not work here or the
+# test was skipped, 124 if the time limit was exceeded.
 sanitize() {
-    local tool=$1 code=0 told=$folder/told
+    local tool=$1 code=0 output=$folder/output
     shift
-    BIREME_PLANS=off timeout --kill-after=2 20 compute-sanitizer --tool "$tool" "${SANITIZER_OPTIONS[@]}" "$@" >"$told" 2>&1 || code=$?
-    cat "$told" >&2
+    BIREME_PLANS=off timeout --kill-after=2 20 compute-sanitizer --tool "$tool" \
+        "${SANITIZER_OPTIONS[@]}" "$@" >"$output" 2>&1 || code=$?
+    cat "$output" >&2
     case $code in 124 | 137) return 124 ;; esac
-    grep -qE '(ERROR|RACECHECK) SUMMARY: ' "$told" || return 77
-    if grep -qE '(ERROR SUMMARY: [1-9]|[(][1-9][0-9]* error)' "$told"; then
+    grep -qE '(ERROR|RACECHECK) SUMMARY: ' "$output" || return 77
+    if grep -qE '(ERROR SUMMARY: [1-9]|[(][1-9][0-9]* error)' "$output"; then
         return 1
     fi
     case $code in 0 | 77) return "$code" ;; *) return 1 ;; esac
@@ -185,51 +211,65 @@ item_sanitizer() {
     local test words tool clean=0 late=0 code
     command -v compute-sanitizer >/dev/null || skip 77 "no compute-sanitizer"
     test=$(kernel_tests)
-    [ -n "$test" ] || skip 78 "no kernel tests for a GPU here: build with cmake -DBIREME_CUDA=ON"
+    [ -n "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
     for tool in memcheck racecheck; do
         while read -r words; do
             code=124
-            # shellcheck disable=SC2086 # one word or two
-            [ "$SECONDS" -ge 38 ] || { code=0 && sanitize "$tool" "$test" $words </dev/null || code=$?; }
+            # shellcheck disable=SC2086 # $words is one or two arguments
+            [ "$SECONDS" -ge 38 ] ||
+                { code=0 && sanitize "$tool" "$test" $words </dev/null || code=$?; }
             case $code in
             0) clean=$((clean + 1)) ;;
             1) skip 1 "$tool: errors in the test of $words, or it failed: $folder/log" ;;
             124) late=$((late + 1)) ;;
-            *) echo "$tool does not look at the test of $words: $(tail -n 1 "$folder/told")" | tee -a "$folder/refused" >&2 ;;
+            *) echo "$tool cannot check the test of $words: $(tail -n 1 "$folder/output")" |
+                tee -a "$folder/refused" >&2 ;;
             esac
         done < <(tr ',' '\n' <<<"$SANITIZED")
     done
-    echo "{\"clean\":$clean,\"late\":$late,\"refused\":$(cat "$folder/refused" 2>/dev/null | wc -l)}"
-    [ "$clean" -gt 0 ] || skip 77 "$(head -n 1 "$folder/refused" 2>/dev/null || echo "no run was done in its time")"
-    summary "memcheck and racecheck of ${SANITIZED//,/, }: nothing found in $clean runs, $late not done in time"
+    printf '{"clean":%d,"late":%d,"refused":%d}\n' "$clean" "$late" \
+        "$(cat "$folder/refused" 2>/dev/null | wc -l)"
+    [ "$clean" -gt 0 ] || skip 77 "$(head -n 1 "$folder/refused" 2>/dev/null ||
+        echo "all runs exceeded the time limit")"
+    summary "memcheck and racecheck of ${SANITIZED//,/, }: no error in $clean runs," \
+        "$late exceeded the time limit"
 }
 
-losses_of() { # RUN: step and loss, a line each
-    sed -nE 's/.*"event":"train".*"step":([0-9]+).*"loss":([-+.eE0-9]+).*/\1 \2/p' "$folder/$1/metrics.jsonl"
+# losses_of RUN: print the step and the loss of each training step.
+losses_of() {
+    sed -nE 's/.*"event":"train".*"step":([0-9]+).*"loss":([-+.eE0-9]+).*/\1 \2/p' \
+        "$folder/$1/metrics.jsonl"
 }
 
-# apart RUN RUN: the largest relative difference of two runs' losses.
-apart() {
+# largest_difference RUN RUN: print the largest relative difference between the losses of two runs.
+largest_difference() {
     paste -d' ' <(losses_of "$1") <(losses_of "$2") | awk 'NF != 4 || $1 != $3 { bad = 1 }
         { d = ($2 - $4) / $4; if (d < 0) d = -d; if (!(d <= most)) most = d }
         END { if (bad || NR == 0) print "none"; else printf "%.3g\n", most }'
 }
 
-# seconds_of RUN: of its fastest step.
-seconds_of() {
-    sed -nE 's/.*"event":"train".*"step_seconds":([-+.eE0-9]+).*/\1/p' "$folder/$1/metrics.jsonl" | sort -g | head -n 1
+# fastest_step RUN: print the seconds of the fastest step.
+fastest_step() {
+    sed -nE 's/.*"event":"train".*"step_seconds":([-+.eE0-9]+).*/\1/p' \
+        "$folder/$1/metrics.jsonl" | sort -g | head -n 1
 }
 
 item_losses() {
     need_gpu
     local run settings
-    export BIREME_PLANS=off # products that are timed behind one run's first step are so from the next one's first on
+    # Without this, a run would use the timings of matrix products from the run before it, and its
+    # losses would differ in rounding.
+    export BIREME_PLANS=off
     rm -rf "$folder"/{words,rows,cpu,fp32,bf16,graphs}
-    run_bireme tokenizer train --type char --input "$here/gpu_check.sh" --output "$folder/words" >&2
-    run_bireme prepare --objective clm --tokenizer "$folder/words" --input "$here/gpu_check.sh" --output "$folder/rows" >&2
+    run_bireme tokenizer train --type char --input "$here/gpu_check.sh" \
+        --output "$folder/words" >&2
+    run_bireme prepare --objective clm --tokenizer "$folder/words" --input "$here/gpu_check.sh" \
+        --output "$folder/rows" >&2
     cat >"$folder/recipe.yaml" <<END
 objective: clm
-model: {architecture: gpt2, num_layers: 4, hidden_size: 128, num_heads: 2, max_position_embeddings: 128, dropout: 0.1}
+model:
+  {architecture: gpt2, num_layers: 4, hidden_size: 128, num_heads: 2, max_position_embeddings: 128,
+   dropout: 0.1}
 data: {tokenizer: $folder/words, train: "$folder/rows/train-*.h5", sequence_length: 128}
 batch: {global_size: 8, micro_size: 4}
 optimizer: {learning_rate: 1.0e-3}
@@ -239,18 +279,24 @@ evaluate: {every: 0}
 checkpoint: {every: 0}
 log: {every: 1, tensorboard: false}
 END
-    for run in "cpu train.device=cpu" "fp32 train.device=cuda" "bf16 train.device=cuda train.precision=bf16" \
+    for run in "cpu train.device=cpu" "fp32 train.device=cuda" \
+        "bf16 train.device=cuda train.precision=bf16" \
         "graphs train.device=cuda train.precision=bf16 train.cuda_graphs=true"; do
         read -r run settings <<<"$run"
-        # shellcheck disable=SC2086 # words of settings
+        # shellcheck disable=SC2086 # $settings is a list of arguments
         run_bireme train "$folder/recipe.yaml" run_dir="$folder/$run" $settings >&2
     done
-    local fp32 bf16 graphs
-    fp32=$(apart fp32 cpu) bf16=$(apart bf16 cpu) graphs=$(apart graphs bf16)
-    echo "{\"fp32\":\"$fp32\",\"bf16\":\"$bf16\",\"graphs\":\"$graphs\",\"step_seconds\":$(seconds_of bf16),\"graph_step_seconds\":$(seconds_of graphs)}"
-    summary "from the CPU's: fp32 $fp32, bf16 $bf16; graphs $graphs from single launches, $(seconds_of graphs) s a step for $(seconds_of bf16) s"
+    local fp32 bf16 graphs step graph_step
+    fp32=$(largest_difference fp32 cpu) bf16=$(largest_difference bf16 cpu)
+    graphs=$(largest_difference graphs bf16)
+    step=$(fastest_step bf16) graph_step=$(fastest_step graphs)
+    printf '{"fp32":"%s","bf16":"%s","graphs":"%s","step_seconds":%s,"graph_step_seconds":%s}\n' \
+        "$fp32" "$bf16" "$graphs" "$step" "$graph_step"
+    summary "difference from the CPU: fp32 $fp32, bf16 $bf16; with graphs $graphs;" \
+        "a step takes $step s, with graphs $graph_step s"
     awk -v a="$fp32" -v b="$bf16" -v c="$graphs" \
-        'BEGIN { exit !(a != "none" && b != "none" && c != "none" && a <= 1e-4 && b <= 1e-2 && c == 0) }' ||
+        'BEGIN { if (a == "none" || b == "none" || c == "none") exit 1
+                 exit !(a <= 1e-4 && b <= 1e-2 && c == 0) }' ||
         skip 1 "losses differ: fp32 by $fp32, bf16 by $bf16, graphs by $graphs"
 }
 
@@ -259,11 +305,13 @@ item_ceilings() {
     need_torch
     "$PYTHON" "$here/bench_gpu.py" ceilings >"$folder/out" || exit
     cat "$folder/out"
-    summary "copy $(field copy_bytes_per_second <"$folder/out" | awk '{ printf "%.2f TB/s", $1 / 1e12 }')"
+    summary "copy $(field copy_bytes_per_second <"$folder/out" |
+        awk '{ printf "%.2f TB/s", $1 / 1e12 }')"
 }
 
-# Bireme's attention by mma.sync and, where the GPU has it, by wgmma, beside PyTorch's on tensors of the same shapes:
-# head width and tokens of a sequence, 16,384 tokens and a width of 2048 in all, causal.
+# Compares Bireme's causal attention by mma.sync, and by wgmma if the GPU has it, with PyTorch's on
+# the same shapes: 16,384 tokens and a width of 2048 in total, two pairs of head width and sequence
+# length.
 item_attention() {
     need_gpu
     need_torch
@@ -273,10 +321,11 @@ item_attention() {
     for shape in "64 1024" "128 4096"; do
         read -r head tokens <<<"$shape"
         for rung in mma wgmma; do
-            BIREME_ATTENTION=$rung operations model.num_layers=1 model.hidden_size=2048 model.num_heads=$((2048 / head)) \
-                model.intermediate_size=2048 model.vocab_size=1024 model.max_position_embeddings="$tokens" \
-                data.sequence_length="$tokens" batch.global_size=$((16384 / tokens)) batch.micro_size=$((16384 / tokens)) \
-                >"$folder/${rung}_${head}_$tokens.json"
+            BIREME_ATTENTION=$rung operations model.num_layers=1 model.hidden_size=2048 \
+                model.num_heads=$((2048 / head)) model.intermediate_size=2048 \
+                model.vocab_size=1024 model.max_position_embeddings="$tokens" \
+                data.sequence_length="$tokens" batch.global_size=$((16384 / tokens)) \
+                batch.micro_size=$((16384 / tokens)) >"$folder/${rung}_${head}_$tokens.json"
             data+=",\"${rung}_${head}_$tokens\":$(cat "$folder/${rung}_${head}_$tokens.json")"
         done
     done
@@ -284,27 +333,42 @@ item_attention() {
     judge "$folder/out" "$folder"/{mma,wgmma}_{64_1024,128_4096}.json
 }
 
-# What the items before have timed: a line of five fields for each product (docs/cuda.md).
+# Summarizes the timings of matrix products that the previous items wrote: a line of five fields for
+# each product (docs/design/gemm_tuning.md).
 item_plans() {
     need_gpu
-    local plans=$out_plans
-    [ -s "$plans" ] || skip 77 "nothing was timed: no step of Bireme has run"
-    awk -F '\t' 'NF == 5 { split($4, w, " "); n++; fused += w[1] != 0 && w[1] != 1; untimed += w[3]; timed += w[2] }
-        END { printf "{\"products\":%d,\"fused\":%d,\"untimed_seconds\":%.9g,\"timed_seconds\":%.9g}\n", n, fused, untimed, timed }' \
-        "$plans" >"$folder/out"
+    local plans=$out_plans speedup
+    [ -s "$plans" ] || skip 77 "there are no timings: no training step of Bireme has run"
+    awk -F '\t' '
+        NF == 5 {
+            split($4, w, " ")
+            n++
+            fused += w[1] != 0 && w[1] != 1
+            untimed += w[3]
+            timed += w[2]
+        }
+        END {
+            printf "{\"products\":%d,\"fused\":%d,", n, fused
+            printf "\"untimed_seconds\":%.9g,\"timed_seconds\":%.9g}\n", untimed, timed
+        }' "$plans" >"$folder/out"
     cat "$folder/out"
-    summary "$(field products <"$folder/out") products, $(field fused <"$folder/out") with an activation or sums fused, $(awk \
-        -v a="$(field untimed_seconds <"$folder/out")" -v b="$(field timed_seconds <"$folder/out")" \
-        'BEGIN { printf "%.3f", a / (b > 0 ? b : 1) }') times the speed of the untimed choices"
+    speedup=$(awk -v a="$(field untimed_seconds <"$folder/out")" \
+        -v b="$(field timed_seconds <"$folder/out")" \
+        'BEGIN { printf "%.3f", a / (b > 0 ? b : 1) }')
+    summary "$(field products <"$folder/out") products," \
+        "$(field fused <"$folder/out") with a fused activation or sum," \
+        "$speedup times the speed before tuning"
 }
 
-judge() { # FILE...: a line for the table, and whether the goal was reached
+# judge FILE...: write the line of the table; end the item if the goal was missed.
+judge() {
     local code=0
     "$PYTHON" "$here/bench_gpu.py" judge "$@" >"$folder/summary" || code=$?
     [ "$code" != 3 ] || skip 3 "below its goal"
 }
 
-operations() { # OVERRIDE...
+# operations OVERRIDE...: print the timings of all operations.
+operations() {
     run_bireme bench kernels --json train.device=cuda train.precision=bf16 "$@"
 }
 
@@ -315,7 +379,7 @@ item_operations() {
     judge "$folder/out"
 }
 
-# A sample of the memory in use, until this item ends.
+# watch_memory: write samples of the GPU memory in use to $folder/memory until the item ends.
 watch_memory() {
     while sleep 0.3; do
         nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1
@@ -324,43 +388,53 @@ watch_memory() {
     trap 'kill $watcher' EXIT
 }
 
-model_overrides() { # MODEL
+# model_overrides MODEL: print the settings of a model.
+model_overrides() {
     case $1 in
-    gpt2_124m) echo model.num_layers=12 model.hidden_size=768 model.num_heads=12 model.intermediate_size=3072 \
-        data.sequence_length=1024 batch.global_size=64 batch.micro_size=64 ;;
-    gpt2_1558m) echo model.num_layers=48 model.hidden_size=1600 model.num_heads=25 model.intermediate_size=6400 \
-        data.sequence_length=1024 batch.global_size=16 batch.micro_size=16 ;;
-    bert_large_phase1) echo objective=mlm model.architecture=bert model.num_layers=24 model.hidden_size=1024 \
-        model.num_heads=16 model.intermediate_size=4096 model.max_position_embeddings=512 model.vocab_size=30522 \
+    gpt2_124m) echo model.num_layers=12 model.hidden_size=768 model.num_heads=12 \
+        model.intermediate_size=3072 data.sequence_length=1024 \
+        batch.global_size=64 batch.micro_size=64 ;;
+    gpt2_1558m) echo model.num_layers=48 model.hidden_size=1600 model.num_heads=25 \
+        model.intermediate_size=6400 data.sequence_length=1024 \
+        batch.global_size=16 batch.micro_size=16 ;;
+    bert_large_phase1) echo objective=mlm model.architecture=bert model.num_layers=24 \
+        model.hidden_size=1024 model.num_heads=16 model.intermediate_size=4096 \
+        model.max_position_embeddings=512 model.vocab_size=30522 \
         data.sequence_length=128 batch.global_size=256 batch.micro_size=256 ;;
-    bert_large_phase2) echo objective=mlm model.architecture=bert model.num_layers=24 model.hidden_size=1024 \
-        model.num_heads=16 model.intermediate_size=4096 model.max_position_embeddings=512 model.vocab_size=30522 \
+    bert_large_phase2) echo objective=mlm model.architecture=bert model.num_layers=24 \
+        model.hidden_size=1024 model.num_heads=16 model.intermediate_size=4096 \
+        model.max_position_embeddings=512 model.vocab_size=30522 \
         data.sequence_length=512 batch.global_size=64 batch.micro_size=64 ;;
-    llama_1b) echo model.architecture=llama model.num_layers=16 model.hidden_size=2048 model.num_heads=32 model.num_kv_heads=8 \
-        model.intermediate_size=8192 model.max_position_embeddings=4096 model.vocab_size=128256 \
+    llama_1b) echo model.architecture=llama model.num_layers=16 model.hidden_size=2048 \
+        model.num_heads=32 model.num_kv_heads=8 model.intermediate_size=8192 \
+        model.max_position_embeddings=4096 model.vocab_size=128256 \
         data.sequence_length=4096 batch.global_size=8 batch.micro_size=8 ;;
     esac
 }
 
 PEAK_FLOPS=989e12 # H100 and H200, bf16 without sparsity
 
-# bench_step MODEL [GOAL]: a step of Bireme, its MFU by both conventions of attention, and the goal.
+# bench_step MODEL [GOAL]: time a training step of Bireme. The MFU is computed twice: with half of
+# the attention matrix, as causal attention needs it, and with all of it.
 bench_step() {
-    local model=$1 goal=${2:-0} rate peak half full mfu
+    local model=$1 goal=${2:-0} rate peak half full mfu mfu_full
     need_gpu
     watch_memory
-    # shellcheck disable=SC2046 # words of overrides
-    run_bireme bench step --json --no-floor --repeats 20 $(model_overrides "$model") train.device=cuda \
-        train.precision=bf16 >"$folder/out"
+    # shellcheck disable=SC2046 # a list of arguments
+    run_bireme bench step --json --no-floor --repeats 20 $(model_overrides "$model") \
+        train.device=cuda train.precision=bf16 >"$folder/out"
     rate=$(field tokens_per_second <"$folder/out")
     peak=$(sort -n "$folder/memory" | tail -n 1)
     read -r half full < <("$PYTHON" "$here/bench_gpu.py" flops "$model" || echo 0 0)
     mfu=$(awk -v r="$rate" -v f="$half" -v p="$PEAK_FLOPS" 'BEGIN { printf "%.4f", r * f / p }')
-    echo "{\"mfu\":$mfu,\"mfu_full_attention\":$(awk -v r="$rate" -v f="$full" -v p="$PEAK_FLOPS" \
-        'BEGIN { printf "%.4f", r * f / p }'),\"peak_mib\":${peak:-0},\"goal_mfu\":$goal,\"bireme\":$(cat "$folder/out")}"
+    mfu_full=$(awk -v r="$rate" -v f="$full" -v p="$PEAK_FLOPS" \
+        'BEGIN { printf "%.4f", r * f / p }')
+    printf '{"mfu":%s,"mfu_full_attention":%s,"peak_mib":%s,"goal_mfu":%s,"bireme":%s}\n' "$mfu" \
+        "$mfu_full" "${peak:-0}" "$goal" "$(cat "$folder/out")"
     summary "$(awk -v r="$rate" -v m="$mfu" -v p="${peak:-0}" \
         'BEGIN { printf "%.0f tokens/s, %.1f %% MFU, %.1f GiB", r, 100 * m, p / 1024 }')"
-    awk -v m="$mfu" -v g="$goal" 'BEGIN { exit !(m >= g) }' || skip 3 "below the goal of $goal MFU"
+    awk -v m="$mfu" -v g="$goal" 'BEGIN { exit !(m >= g) }' ||
+        skip 3 "below the goal of $goal MFU"
 }
 
 item_gpt2_124m() { bench_step gpt2_124m 0.45; }
@@ -369,8 +443,9 @@ item_bert_large_phase1() { bench_step bert_large_phase1 0.50; }
 item_bert_large_phase2() { bench_step bert_large_phase2; }
 item_llama_1b() { bench_step llama_1b; }
 
-# torch_step MODEL [RATIO]: eager, then compiled if that ends in time; the goal is of Bireme's rate over the latter's, or else
-# over eager's.
+# torch_step MODEL [RATIO]: time a training step of PyTorch in eager mode and compiled. The goal is
+# the ratio of Bireme's rate to that of the compiled step, or to that of the eager step if the
+# compilation exceeds the time limit.
 torch_step() {
     local model=$1 goal=${2:-0} rate ours code=0
     need_gpu
@@ -379,14 +454,16 @@ torch_step() {
     [ -s "$folder/out" ] || exit "$code"
     echo "[$(paste -sd, "$folder/out")]"
     summary "$(while read -r run; do
-        awk -v r="$(field tokens_per_second <<<"$run")" -v m="$(field mfu <<<"$run")" -v w="$(grep -oE 'compiled|eager' <<<"$run" | head -n 1)" \
+        awk -v r="$(field tokens_per_second <<<"$run")" -v m="$(field mfu <<<"$run")" \
+            -v w="$(grep -oE 'compiled|eager' <<<"$run" | head -n 1)" \
             'BEGIN { printf "%s %.0f tokens/s, %.1f %% MFU; ", w, r, 100 * m }'
     done <"$folder/out")"
     rate=$(tail -n 1 "$folder/out" | field tokens_per_second)
     ours=$(field tokens_per_second <"$folder/../$model/out" 2>/dev/null) || ours=
     [ -n "$ours" ] || return 0
     awk -v a="$ours" -v b="$rate" -v g="$goal" 'BEGIN { exit !(a >= g * b) }' ||
-        skip 3 "Bireme has $(awk -v a="$ours" -v b="$rate" 'BEGIN { printf "%.2f", a / b }') times this rate, the goal is $goal"
+        skip 3 "Bireme has $(awk -v a="$ours" -v b="$rate" \
+            'BEGIN { printf "%.2f", a / b }') times this rate; the goal is $goal"
 }
 
 item_torch_gpt2_124m() { torch_step gpt2_124m 1.10; }
@@ -395,7 +472,7 @@ item_torch_bert_large_phase1() { torch_step bert_large_phase1 1.10; }
 item_torch_bert_large_phase2() { torch_step bert_large_phase2; }
 item_torch_llama_1b() { torch_step llama_1b; }
 
-# ---- one item, in a process of its own ----
+# ---- one item, in a separate process ----
 
 if [ "${1:-}" = --run-item ]; then
     folder=$3/items/$2
@@ -411,7 +488,10 @@ only= out=
 while [ $# -gt 0 ]; do
     case $1 in
     --only) [ $# -ge 2 ] || usage; only=$2; shift 2 ;;
-    --list) awk 'NF { n = $1; s = $2; $1 = $2 = ""; printf "%-24s %4d s %s\n", n, s, $0 }' <<<"$ITEMS"; exit 0 ;;
+    --list)
+        awk 'NF { n = $1; s = $2; $1 = $2 = ""; printf "%-24s %4d s %s\n", n, s, $0 }' <<<"$ITEMS"
+        exit 0
+        ;;
     -*) usage ;;
     *) [ -z "$out" ] || usage; out=$1; shift ;;
     esac
@@ -419,23 +499,27 @@ done
 [ -n "$out" ] || usage
 names=$(awk 'NF { print $1 }' <<<"$ITEMS")
 for name in ${only//,/ }; do
-    grep -qx "$name" <<<"$names" || wrong "no item '$name': $(tr '\n' ' ' <<<"$names")"
+    grep -qx "$name" <<<"$names" ||
+        wrong "no item '$name'; the items are: $(tr '\n' ' ' <<<"$names")"
 done
 mkdir -p "$out/items" || exit 73
 out=$(cd "$out" && pwd -P)
 
 # ---- all items ----
 
-text() { # as a JSON string
-    printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | tr '\t\n' '  ' | sed 's/\\/\\\\/g; s/"/\\"/g')"
+# text STRING: print a JSON string.
+text() {
+    printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | tr '\t\n' '  ' |
+        sed 's/\\/\\\\/g; s/"/\\"/g')"
 }
 
-state_of() { # CODE SECONDS
+# state_of CODE SECONDS: print the state of an item from its exit code.
+state_of() {
     case $1 in
     0) echo passed ;;
     69 | 77) echo skipped ;;
     78) echo "not in this version" ;;
-    124 | 137) echo failed && echo "not done within $2 s" >"$folder/reason" ;;
+    124 | 137) echo failed && echo "exceeded its limit of $2 s" >"$folder/reason" ;;
     *) echo failed ;;
     esac
 }
@@ -450,10 +534,12 @@ while read -r name seconds what; do
     begin=$SECONDS
     if [ "$SECONDS" -ge "$budget" ]; then
         state=skipped
-        echo "the whole check's $budget s are over: --only $name" >"$folder/reason"
+        echo "the limit of $budget s for the whole check is reached: use --only $name" \
+            >"$folder/reason"
     else
         [ "$seconds" -le $((budget - SECONDS)) ] || seconds=$((budget - SECONDS))
-        timeout --kill-after=5 "$seconds" bash "$0" --run-item "$name" "$out" >"$folder/data.json" 2>"$folder/log" </dev/null
+        timeout --kill-after=5 "$seconds" bash "$0" --run-item "$name" "$out" \
+            >"$folder/data.json" 2>"$folder/log" </dev/null
         state=$(state_of $? "$seconds")
     fi
     reason=$(cat "$folder/reason" 2>/dev/null)
@@ -462,14 +548,16 @@ while read -r name seconds what; do
         failed=$((failed + 1))
         reason=${reason:-$(tail -n 1 "$folder/log")}
     fi
-    if [ -n "$data" ] && command -v "$PYTHON" >/dev/null && ! "$PYTHON" -m json.tool <<<"$data" >/dev/null 2>&1; then
-        data= reason="$reason (its data are not JSON: $folder/data.json)"
+    if [ -n "$data" ] && command -v "$PYTHON" >/dev/null &&
+        ! "$PYTHON" -m json.tool <<<"$data" >/dev/null 2>&1; then
+        data= reason="$reason (the output is not JSON: $folder/data.json)"
     fi
     if [ "$state" = passed ] && [[ $what != gate:* ]]; then
         state=measured
     fi
     items+="${items:+,
-}{\"name\":\"$name\",\"what\":$(text "$what"),\"state\":\"$state\",\"reason\":$(text "$reason"),\"seconds\":$((SECONDS - begin)),\"data\":${data:-null}}"
+}{\"name\":\"$name\",\"what\":$(text "$what"),\"state\":\"$state\","
+    items+="\"reason\":$(text "$reason"),\"seconds\":$((SECONDS - begin)),\"data\":${data:-null}}"
     table+=$(printf '%-24s %-20s %4d s  %s' "$name" "$state" $((SECONDS - begin)) \
         "$(cat "$folder/summary" 2>/dev/null)${reason:+ $reason}" | cut -c1-300)$'\n'
 done <<<"$ITEMS"

@@ -1,49 +1,59 @@
 #!/bin/bash
-# Starts a program on several ranks through mpirun, so that
-#   - SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 to this script let the run save and stop (code 75): mpirun
-#     itself answers the first two by killing its ranks within two seconds;
-#   - a lost host ends the job after about eleven seconds instead of eight minutes. Bireme's own limit for
-#     a rank that does not answer must stay above that (its default of 300 s does), or mpirun hangs;
-#   - a job that a signal ended says so in one last line and with code 71, and every code of Bireme's
-#     own (docs/exit-codes.md) is passed on.
-# Works with Open MPI 4 and 5.
+# Starts a program on several ranks through mpirun. It works with Open MPI 4 and 5. The differences
+# from mpirun alone:
+#   - SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 make the run save and stop (code 75). mpirun alone kills
+#     its ranks within two seconds after SIGTERM or SIGINT.
+#   - A lost host ends the job after about 11 seconds instead of 8 minutes. The recipe's
+#     parallel.timeout_seconds (300 by default) must be longer, or mpirun hangs.
+#   - If a signal ends a rank, the last line of the output is an error, and the exit code is 71. All
+#     exit codes of Bireme (docs/reference/exit_codes.md) are passed on.
 set -u
+
+# A signal before the start of mpirun also ends this script with code 75.
+asked=no
+trap 'asked=yes' TERM INT USR1
 
 usage() {
     cat <<'TEXT'
 usage: scripts/launch_mpirun.sh [options] [--] PROGRAM [ARGUMENT...]
 
-  -n, --ranks N          ranks to start (default: one for each core, or each slot of the hosts)
-  -t, --threads N        threads, and so cores, of each rank (default: this machine's cores / ranks)
-      --host LIST        hosts and their slots: node1:2,node2:2
-      --hostfile FILE    the same, a host a line: "node1 slots=2"
-      --network LIST     what hosts talk over: interfaces (eth1) or networks (10.1.0.0/16), with commas
-      --no-bind          do not tie ranks to cores
-      --time-limit S     after S seconds save and stop, as SIGUSR1 does (code 75)
-      --grace S          what then still runs after S more seconds is killed, and so is an mpirun that runs
-                         on for so long when its ranks, all on this machine, are gone (default 120)
-      --mpirun ARGUMENT  one more argument for mpirun; may be repeated
-      --dry-run          print the command instead of running it
-  -h, --help             this text
+  -n, --ranks N          number of ranks (default: one per core, or one per slot of the hosts)
+  -t, --threads N        threads and cores per rank (default: cores of this machine / ranks)
+      --host LIST        hosts and their slots, for example node1:2,node2:2
+      --hostfile FILE    a file with one host per line, for example "node1 slots=2"
+      --network LIST     interfaces (eth1) or networks (10.1.0.0/16) for the traffic between hosts,
+                         separated by commas
+      --no-bind          do not bind ranks to cores
+      --time-limit S     save and stop after S seconds, as after SIGUSR1 (code 75)
+      --grace S          kill ranks that still run S seconds after the time limit, and kill mpirun
+                         if it still runs S seconds after all ranks of a job on this machine have
+                         ended (default: 120)
+      --mpirun ARGUMENT  pass one more argument to mpirun; may be repeated
+      --dry-run          print the command and do not run it
+  -h, --help             print this help
 
 example: scripts/launch_mpirun.sh -n 2 build/trainer/bireme train recipes/quickstart.yaml
 TEXT
 }
 
+# refuse TEXT: end with a usage error.
 refuse() {
     printf 'E-USAGE launch_mpirun.sh: %s; see --help\n' "$1" >&2
     exit 64
 }
 
-whole_number() { # NAME VALUE
+# whole_number NAME VALUE: refuse the option unless its value is a positive whole number.
+whole_number() {
     [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || refuse "$1 $2: must be a whole number of at least 1"
 }
 
-ranks='' threads='' host='' hostfile='' network='' bind=yes time_limit='' grace=120 dry_run=no more=()
+ranks='' threads='' host='' hostfile='' network='' bind=yes
+time_limit='' grace=120 dry_run=no more=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage && exit 0 ;;
-    -n | --ranks | -t | --threads | --host | --hostfile | --network | --time-limit | --grace | --mpirun)
+    -n | --ranks | -t | --threads | --host | --hostfile | --network | --time-limit | --grace | \
+        --mpirun)
         [ $# -ge 2 ] || refuse "$1 needs a value"
         case $1 in
         -n | --ranks) whole_number "$1" "$2" && ranks=$2 ;;
@@ -69,7 +79,7 @@ done
 [ -z "$hostfile" ] || [ -r "$hostfile" ] || refuse "cannot read the host file $hostfile"
 version=$(mpirun --version 2>/dev/null | sed -n '1s/.*(Open MPI) \([0-9]*\).*/\1/p')
 if [ -z "$version" ]; then
-    echo 'E-UNAVAILABLE launch_mpirun.sh: no Open MPI mpirun found: install the package openmpi-bin' >&2
+    echo 'E-UNAVAILABLE launch_mpirun.sh: mpirun of Open MPI not found: install openmpi-bin' >&2
     exit 69
 fi
 
@@ -78,7 +88,7 @@ command=(mpirun)
 [ -z "$host" ] || command+=(--host "$host")
 [ -z "$hostfile" ] || command+=(--hostfile "$hostfile")
 
-# Dead connections between hosts are noticed after 5 + 3 * 2 seconds.
+# Open MPI detects a dead connection between hosts after 5 + 3 * 2 seconds.
 keepalive=(oob_tcp_keepalive_time 5 oob_tcp_keepalive_intvl 2 oob_tcp_keepalive_probes 3)
 flag=--mca
 [ "$version" -lt 5 ] || flag=--prtemca
@@ -89,7 +99,8 @@ done
 [ -z "$network" ] ||
     command+=("$flag" oob_tcp_if_include "$network" --mca btl_tcp_if_include "$network")
 
-# On this machine alone, its cores are shared out; elsewhere the user says how many each rank gets.
+# For a job on this machine, divide the cores by the ranks. For other hosts, --threads sets the
+# number of cores per rank.
 cores=$(lscpu -p=CORE,SOCKET 2>/dev/null | grep -v '^#' | sort -u | wc -l)
 allowed=$(nproc)
 [ "$cores" -ge 1 ] && [ "$cores" -le "$allowed" ] || cores=$allowed
@@ -119,22 +130,24 @@ if [ -n "$threads" ]; then
     export OMP_NUM_THREADS=$threads
     [ $here = yes ] || command+=(-x OMP_NUM_THREADS)
 fi
-if [ "$(id -u)" = 0 ]; then # the user who starts this as root, in a container mostly, means it
+if [ "$(id -u)" = 0 ]; then # root is the usual user in a container; mpirun needs both variables
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 command+=("${more[@]}" "$@")
 [ -z "$time_limit" ] ||
-    command=(timeout --signal=USR1 --kill-after="$grace" --preserve-status "$time_limit" "${command[@]}")
+    command=(timeout --signal=USR1 --kill-after="$grace" --preserve-status "$time_limit"
+        "${command[@]}")
 if [ $dry_run = yes ]; then
     printf '%q ' "${command[@]}"
     echo
     exit 0
 fi
 
-# A signal that meets mpirun while it starts its ranks reaches none of them: it is sent again.
-job='' again='' interrupted=no asked=no
+# The ranks do not receive a signal that mpirun gets while it starts them. Therefore the signal is
+# sent several times.
+job='' repeater='' interrupted=no
 # shellcheck disable=SC2317 # called by save_and_stop
-ask_again() {
+repeat_signal() {
     for pause in 2 3 5 10; do
         sleep $pause
         kill -USR1 "$job" 2>/dev/null || break
@@ -144,17 +157,23 @@ ask_again() {
 save_and_stop() {
     interrupted=yes asked=yes
     [ -n "$job" ] && kill -USR1 "$job" 2>/dev/null || return
-    [ -n "$again" ] || { ask_again & again=$! && disown "$again"; }
+    [ -n "$repeater" ] || { repeat_signal & repeater=$! && disown "$repeater"; }
 }
 trap save_and_stop TERM INT USR1
 
-# In a process group of its own, out of reach of the terminal's Ctrl-C, which would kill the ranks.
+# mpirun gets a separate process group, because Ctrl-C in the terminal would otherwise kill the
+# ranks.
 set -m
+if [ $asked = yes ]; then
+    echo 'launch_mpirun.sh: stopped before mpirun was started' >&2
+    exit 75
+fi
 "${command[@]}" </dev/null &
 job=$!
 [ $asked = no ] || save_and_stop
 
-# Open MPI 4.1.4 was seen to stay for ever after MPI_Abort, with no process below it.
+# mpirun of Open MPI 4.1.4 can hang after MPI_Abort when all of its ranks have ended. watch_mpirun
+# kills it then.
 hung=no
 trap 'interrupted=yes hung=yes' USR2
 watch_mpirun() {
@@ -171,7 +190,7 @@ watch_mpirun() {
     done
 }
 watch=''
-if [ $here = yes ]; then # elsewhere ranks are not its children
+if [ $here = yes ]; then # ranks on other hosts are not children of this mpirun
     watch_mpirun $$ &
     watch=$! && disown "$watch"
 fi
@@ -181,29 +200,31 @@ while :; do
     code=$?
     [ $interrupted = yes ] || break
 done
-for helper in $watch $again; do
+for helper in $watch $repeater; do
     kill -- "-$helper" 2>/dev/null
 done
 
+# lost REASON: end with the error of a lost rank.
 lost() {
-    printf 'E-RANK-LOST %s (mpirun ended with %d): the last published checkpoint is whole, start again\n' \
-        "$1" "$code" >&2
+    printf 'E-RANK-LOST %s (exit code of mpirun: %d): %s\n' "$1" "$code" \
+        'the last published checkpoint is complete; start the job again' >&2
     exit 71
 }
 [ $hung = no ] || lost "its ranks are gone, and mpirun did not end for $grace s"
-if [ $asked = yes ] && [ "$code" = 138 ]; then # mpirun, or a rank, that did not watch for the signal yet or any more
-    echo 'launch_mpirun.sh: stopped while mpirun began or ended: what was saved is whole, start again' >&2
+# With code 138, SIGUSR1 ended mpirun or a rank that did not handle the signal yet or any more.
+if [ $asked = yes ] && [ "$code" = 138 ]; then
+    echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
     exit 75
 fi
 case $code in
-110) lost 'the job ran into its time limit without an answer' ;;
+110) lost 'the job reached its time limit and did not stop' ;;
 134) lost 'a rank aborted (signal 6)' ;;
-137) lost 'a rank was killed (signal 9: by hand, or the machine ran out of memory)' ;;
+137) lost 'a rank was killed (signal 9, for example because the machine ran out of memory)' ;;
 139) lost 'a rank crashed (signal 11)' ;;
-205) lost 'a host or the network to it is lost' ;;
+205) lost 'the connection to a host is lost' ;;
 esac
 if [ "$code" -ge 126 ] && [ "$code" -le 127 ]; then
-    exit "$code" # the program or mpirun cannot be started: the shell has said why
+    exit "$code" # the program or mpirun cannot be started, and the shell has printed the reason
 fi
-[ "$code" -lt 128 ] || lost "a rank was ended from outside"
+[ "$code" -lt 128 ] || lost 'a rank ended abnormally'
 exit "$code"

@@ -129,11 +129,16 @@ unseen() {
 # json TYPE: rows of the kind sft or dpo from lines of questions(), every second one with the page's line in front of it.
 json() {
     LC_ALL=C awk -F '\t' -v type="$1" '
-        function text(t) {
-            gsub(/\\/, "\\\\\\\\", t) # two of them, to every awk
-            gsub(/"/, "\\\"", t)
-            gsub(/\001/, "\\n", t)
-            return "\"" t "\""
+        # t as a JSON string, byte 1 as a line break. Awks differ in what gsub() makes of a backslash, so it
+        # is not used here.
+        function text(t,    out, mark) {
+            out = "\""
+            while (match(t, /["\\\001]/)) {
+                mark = substr(t, RSTART, 1)
+                out = out substr(t, 1, RSTART - 1) "\\" (mark == "\001" ? "n" : mark)
+                t = substr(t, RSTART + 1)
+            }
+            return out t "\""
         }
         function message(role, t) { return "[{\"role\": \"" role "\", \"content\": " text(t) "}]" }
         function row(question, i, other) {

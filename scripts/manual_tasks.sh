@@ -32,10 +32,14 @@ readonly library='
         sub(/ +$/, "", text)
         return text
     }
-    function quoted(text) {
-        gsub(/\\/, "\\\\\\\\", text) # two of them, to every awk
-        gsub(/"/, "\\\"", text)
-        return "\"" text "\""
+    # text as a JSON string. Awks differ in what gsub() makes of a backslash, so it is not used here.
+    function quoted(text,    out) {
+        out = "\""
+        while (match(text, /["\\]/)) {
+            out = out substr(text, 1, RSTART - 1) "\\" substr(text, RSTART, 1)
+            text = substr(text, RSTART + 1)
+        }
+        return out text "\""
     }
     function page_of(file) {
         sub(/.*\//, "", file)

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs what building, running and testing Bireme needs and this machine lacks, by apt package names.
+# Installs the Debian packages that are needed to build, run and test Bireme and that are missing.
 #
-#   scripts/setup.sh            check, install what is missing
-#   scripts/setup.sh --check    check only; exit 1 and name the packages where something is missing
+#   scripts/setup.sh            check, then install the missing packages
+#   scripts/setup.sh --check    check only; print the missing packages and exit with code 1
 #
-# What counts is whether the compiler, pkg-config and the shell find a thing, not whether a package is
-# installed: libraries built by hand are fine. No root is needed, and nothing is fetched, when
-# nothing is missing. NVIDIA's CUDA and NCCL are not installed and not needed.
+# A dependency is present if the compiler, pkg-config or the shell finds it, so that libraries
+# installed without a package count too. If nothing is missing, the script needs neither root nor
+# the network. It does not install NVIDIA's CUDA and NCCL, which Bireme does not need.
 set -euo pipefail
 
 missing=()
 
-# need PACKAGE COMMAND...: the package is missing unless the command succeeds.
+# need PACKAGE COMMAND...: add the package to `missing` unless the command succeeds.
 need() {
     local package=$1
     shift
@@ -41,7 +41,7 @@ cmake_is_new_enough() {
 find_missing() {
     missing=()
     need gcc has gcc
-    need g++ has g++ # tests of the CUDA kernels
+    need g++ has g++ # compiles the tests of the CUDA kernels
     need libc6-dev header stdio.h
     need pkg-config has pkg-config
     need cmake cmake_is_new_enough
@@ -50,7 +50,7 @@ find_missing() {
     need libopenmpi-dev has mpicc
     need libhdf5-dev library hdf5
     need libdnnl-dev header dnnl.h
-    need ocl-icd-opencl-dev header CL/cl.h # Debian's oneDNN names OpenCL among its dependencies
+    need ocl-icd-opencl-dev header CL/cl.h # Debian's oneDNN depends on OpenCL
     need libyaml-dev library yaml-0.1
     need libjansson-dev library jansson
     need libpcre2-dev library libpcre2-8
@@ -60,22 +60,23 @@ find_missing() {
     need protobuf-c-compiler has protoc-c
     need libisal-dev library libisal
     need groff-base has groff
-    need procps has pgrep # some tests look for processes that were left behind
+    need procps has pgrep # some tests search for processes that did not end
 }
 
 say() {
     echo "setup: $*" >&2
 }
 
-# run_apt ARGUMENTS...: apt-get as root, its noise in $log.
+# run_apt ARGUMENTS...: run apt-get as root; its output goes to $log.
 run_apt() {
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -q -y -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1
 }
 
 fail() {
     say "$1"
     if [ -s "$log" ]; then
-        say "the end of apt's output:"
+        say "the last lines of apt-get's output:"
         tail -n 20 "$log" >&2
     fi
     exit 1
@@ -91,13 +92,13 @@ if [ "${1:-}" = --check ]; then
     exit 1
 fi
 if ! has apt-get >/dev/null; then
-    say "this machine has no apt-get; install what these Debian packages hold: ${missing[*]}"
+    say "apt-get was not found; install the contents of these Debian packages: ${missing[*]}"
     exit 1
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     if ! has sudo >/dev/null; then
-        say "root is needed once; as root run: apt-get install ${missing[*]}"
+        say "sudo was not found; run this as root: apt-get install ${missing[*]}"
         exit 1
     fi
     as_root=(sudo)
@@ -106,9 +107,9 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 say "installing ${missing[*]}"
-say "this takes a minute or more; apt's output is shown only if it fails"
+say "this takes a minute or more; the output of apt-get is shown only if it fails"
 run_apt update || fail "apt-get update failed"
 run_apt install --no-install-recommends "${missing[@]}" || fail "apt-get install failed"
 find_missing
-[ ${#missing[@]} -eq 0 ] || fail "installed, and still not found: ${missing[*]}"
+[ ${#missing[@]} -eq 0 ] || fail "still not found after the installation: ${missing[*]}"
 say "done in $SECONDS s"

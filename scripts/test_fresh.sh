@@ -89,6 +89,8 @@ inside() {
         mount -t proc proc "$root/proc"
         mount --rbind /sys "$root/sys"
         mount -t tmpfs -o mode=1777 shm "$root/dev/shm" 2>/dev/null || true
+        # Process numbers begin again at 1, and mpirun stops at a folder of the same number from before.
+        rm -rf "${root:?}"/tmp/*
         exec chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"
     ' _ "$root" "${carried[@]}" bash -euc 'cd /bireme && exec "$@"' _ "$@"
 }

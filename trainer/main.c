@@ -1,4 +1,5 @@
-/* bireme COMMAND ...: finds the command, tells its error once, returns its status as exit code. */
+/* Entry point of `bireme COMMAND ...`: runs the command, prints its error once and returns its
+ * status as the exit code. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,29 +18,28 @@ struct command {
     const char *name;
     status (*run)(int argc, char **argv);
     const char *help;
-    bool on_ranks; /* works on all ranks that a launcher started; else one of them does all of it */
+    bool runs_on_all_ranks; /* false: only the first rank that a launcher started runs it */
 };
 
 static const struct command commands[] = {
-    {"prepare", command_prepare, "text or JSON Lines to token shards"},
-    {"tokenizer", command_tokenizer, "learn a tokenizer; text to ids and back"},
-    {"plan", command_plan, "what a recipe costs: parameters, memory, work and traffic of a step"},
-    {"train", command_train, "train a model from a recipe, or go on where a run stopped", true},
-    {"evaluate", command_evaluate, "loss and perplexity on held-out data, accuracy on a task",
+    {"prepare", command_prepare, "convert text or JSON Lines to token shards"},
+    {"tokenizer", command_tokenizer, "train a tokenizer, encode text or decode token ids"},
+    {"plan", command_plan, "estimate memory, FLOPs and communication of a recipe"},
+    {"train", command_train, "train a model from a recipe, or resume a run", true},
+    {"evaluate", command_evaluate, "compute loss and perplexity, or accuracy on a task", true},
+    {"score", command_score, "print the log-probability of each line of a file"},
+    {"fill-mask", command_fill_mask, "predict masked tokens with a masked language model"},
+    {"embed", command_embed, "compute embeddings of texts and their cosine similarity"},
+    {"classify", command_classify, "predict labels, numbers or choices with a fine-tuned model"},
+    {"answer", command_answer, "extract the answer to a question from a text"},
+    {"generate", command_generate, "generate text with a causal language model"},
+    {"chat", command_chat, "chat with a fine-tuned model in the terminal"},
+    {"inspect", command_inspect, "show and verify a shard, checkpoint, tokenizer or run folder"},
+    {"checkpoint", command_checkpoint, "list, verify, compare or reshard checkpoints"},
+    {"import", command_import, "convert a Hugging Face model folder to a checkpoint"},
+    {"export", command_export, "convert a checkpoint to a Hugging Face model folder"},
+    {"bench", command_bench, "measure training steps, kernels, communication or data loading",
      true},
-    {"score", command_score, "log-probability of each line"},
-    {"fill-mask", command_fill_mask, "the tokens that a masked language model expects"},
-    {"embed", command_embed, "a vector for each text, and how alike texts are"},
-    {"classify", command_classify, "labels, numbers or choices for texts, by a fine-tuned model"},
-    {"answer", command_answer, "the part of a text that answers a question"},
-    {"generate", command_generate, "text from a trained model"},
-    {"chat", command_chat, "a conversation with a model that was fine-tuned for it"},
-    {"inspect", command_inspect,
-     "what a shard, checkpoint, tokenizer or run folder holds; is it whole"},
-    {"checkpoint", command_checkpoint, "list, verify and compare checkpoints; cut one anew"},
-    {"import", command_import, "a Hugging Face model folder becomes a checkpoint"},
-    {"export", command_export, "a checkpoint becomes a Hugging Face model folder"},
-    {"bench", command_bench, "repeatable measurements, each beside its floor", true},
     {NULL, NULL, NULL},
 };
 
@@ -47,13 +47,14 @@ enum { COMMANDS = sizeof commands / sizeof commands[0] - 1 };
 
 static void print_help(void)
 {
-    printf("usage: bireme COMMAND [arguments]\n\ncommands:\n");
+    printf("usage: bireme COMMAND [arguments]\n\n"
+           "Train transformer language models on one or more ranks, and use them.\n\n"
+           "commands:\n");
     for (int i = 0; i < COMMANDS; i++) {
         printf("  %-12s %s\n", commands[i].name, commands[i].help);
     }
-    printf(
-        "\nbireme COMMAND --help lists a command's flags; bireme --version tells what this build "
-        "holds\n");
+    printf("\nRun 'bireme COMMAND --help' for the options of a command.\n"
+           "Run 'bireme --version' for the version and the libraries of this build.\n");
 }
 
 static void print_version(void)
@@ -78,26 +79,26 @@ static status run_command(int argc, char **argv)
     const char *names[COMMANDS + 2];
     for (int i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
-            bool idle = !commands[i].on_ranks && !comm_launched_first();
-            return idle ? STATUS_OK : commands[i].run(argc - 1, argv + 1);
+            bool is_idle = !commands[i].runs_on_all_ranks && !comm_is_first_process();
+            return is_idle ? STATUS_OK : commands[i].run(argc - 1, argv + 1);
         }
         names[i] = commands[i].name;
     }
     names[COMMANDS] = "--help";
     names[COMMANDS + 1] = "--version";
     int nearest = text_nearest(argv[1], names, COMMANDS + 2);
-    RAISE(STATUS_USAGE, "unknown command '%s'%s%s%s; bireme --help lists the commands", argv[1],
-          nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? names[nearest] : "",
-          nearest >= 0 ? "'?" : "");
+    RAISE(STATUS_USAGE, "unknown command '%s'%s%s%s; run 'bireme --help' to list the commands",
+          argv[1], nearest >= 0 ? " (did you mean '" : "", nearest >= 0 ? names[nearest] : "",
+          nearest >= 0 ? "'?)" : "");
 }
 
-/* help [COMMAND] */
-static status help_with(int argc, char **argv)
+/* Runs `bireme help [COMMAND]`. */
+static status run_help(int argc, char **argv)
 {
     static char flag[] = "--help";
     if (argc > 2) {
-        char *asked[] = {argv[0], argv[2], flag, NULL};
-        return run_command(3, asked);
+        char *arguments[] = {argv[0], argv[2], flag, NULL};
+        return run_command(3, arguments);
     }
     print_help();
     return STATUS_OK;
@@ -105,18 +106,19 @@ static status help_with(int argc, char **argv)
 
 static status run(int argc, char **argv)
 {
-    REQUIRE(argc >= 2, STATUS_USAGE, "a command is missing; bireme --help lists the commands");
+    REQUIRE(argc >= 2, STATUS_USAGE,
+            "a command is missing; run 'bireme --help' to list the commands");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();
     } else if (strcmp(argv[1], "help") == 0) {
-        TRY(help_with(argc, argv));
+        TRY(run_help(argc, argv));
     } else if (strcmp(argv[1], "--version") == 0) {
         print_version();
     } else {
         TRY(run_command(argc, argv));
     }
     REQUIRE(fflush(stdout) == 0 && !ferror(stdout), STATUS_WRITE,
-            "cannot write standard output: %s", strerror(errno));
+            "cannot write to standard output: %s", strerror(errno));
     return STATUS_OK;
 }
 
@@ -125,7 +127,8 @@ int main(int argc, char **argv)
 #ifdef BIREME_CUDA
     cuda_register();
 #endif
-    signal(SIGPIPE, SIG_IGN); /* a reader that left is a write error here, not the end of a job */
+    /* A closed pipe becomes a write error instead of ending the job. */
+    signal(SIGPIPE, SIG_IGN);
     status result = run(argc, argv);
     status_print();
     return (int)result;

@@ -1,11 +1,12 @@
-/* The file of a template: read, checked, taken apart into special tokens and plain text, put beside a tokenizer. */
+/* Reads a template file, checks it, and splits its texts into special tokens and plain text.
+ * Also installs templates in a tokenizer's folder. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "datasets/chat/chat_impl.h"
 
-enum { TOKENS_MOST = 32, FILE_BYTES_MOST = 1 << 20 };
+enum { MAX_TOKENS = 32, MAX_FILE_BYTES = 1 << 20 };
 
 #define KEYS                                                                                       \
     "|format|version|name|tokens|begin|system|user|input|assistant|lead|separator|default_system|" \
@@ -18,30 +19,30 @@ const char *chat_role_name(enum chat_role role)
     return role_names[role];
 }
 
-/* A file as it is being read. */
-struct reading {
+/* State of reading a template file. */
+struct template_reader {
     const char *path;
     const struct tokenizer *tokenizer;
     json_t *root;
     struct chat_template *t;
-    const char *tokens[TOKENS_MOST]; /* the special ones that its texts may hold */
-    int32_t ids[TOKENS_MOST];
+    const char *tokens[MAX_TOKENS]; /* the special tokens that its texts may contain */
+    int32_t ids[MAX_TOKENS];
     int count;
 };
 
 #define NEED(r, condition, format, ...)                                                            \
     REQUIRE(condition, STATUS_DATA, "%s: " format, (r)->path, ##__VA_ARGS__)
 
-static status read_string(const struct reading *r, const char *key, const char *preset,
-                          const char **out)
+static status read_string(const struct template_reader *r, const char *key,
+                          const char *default_value, const char **out)
 {
     const json_t *value = json_object_get(r->root, key);
-    NEED(r, value == NULL || json_is_string(value), "\"%s\" is no string", key);
-    *out = value != NULL ? json_string_value(value) : preset;
+    NEED(r, value == NULL || json_is_string(value), "\"%s\" is not a string", key);
+    *out = value != NULL ? json_string_value(value) : default_value;
     return STATUS_OK;
 }
 
-static status read_flag(const struct reading *r, const char *key, bool *out)
+static status read_bool(const struct template_reader *r, const char *key, bool *out)
 {
     const json_t *value = json_object_get(r->root, key);
     NEED(r, value == NULL || json_is_boolean(value), "\"%s\" is neither true nor false", key);
@@ -49,7 +50,7 @@ static status read_flag(const struct reading *r, const char *key, bool *out)
     return STATUS_OK;
 }
 
-static status read_copy(const struct reading *r, const char *key, char **out)
+static status read_copy(const struct template_reader *r, const char *key, char **out)
 {
     const char *text;
     TRY(read_string(r, key, NULL, &text));
@@ -58,34 +59,36 @@ static status read_copy(const struct reading *r, const char *key, char **out)
     return STATUS_OK;
 }
 
-/* "{eos}" is the tokenizer's own end token. All must be special: of no others it is sure that no text has them. */
-static status find_token(const struct reading *r, const char *text, int32_t *id)
+/* Finds the id of a template token; "{eos}" is the tokenizer's end-of-text token. Only special
+ * tokens are accepted, because messages can contain the text of any other token. */
+static status resolve_token(const struct template_reader *r, const char *text, int32_t *id)
 {
     bool end = strcmp(text, "{eos}") == 0;
     *id = end ? tokenizer_eos(r->tokenizer) : tokenizer_find(r->tokenizer, text);
     NEED(r, *id >= 0 && tokenizer_is_special(r->tokenizer, *id),
-         "the tokenizer has no special token %.60s, which this chat template is made of%s",
+         "the tokenizer has no special token %.60s, which this chat template needs%s",
          end ? "for the end of a text" : text,
-         end ? "" : "; `alpaca` is a template that needs no more than an end token");
+         end ? "" : "; the template `alpaca` needs only an end-of-text token");
     return STATUS_OK;
 }
 
-static status read_tokens(struct reading *r)
+static status read_tokens(struct template_reader *r)
 {
     const json_t *list = json_object_get(r->root, "tokens");
-    NEED(r, json_is_array(list) && json_array_size(list) <= TOKENS_MOST,
-         "\"tokens\" is no list of at most %d special tokens", TOKENS_MOST);
+    NEED(r, json_is_array(list) && json_array_size(list) <= MAX_TOKENS,
+         "\"tokens\" is not a list of at most %d special tokens", MAX_TOKENS);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *text = json_string_value(json_array_get(list, i));
-        NEED(r, text != NULL && text[0] != '\0', "\"tokens\" has something that is no text");
-        TRY(find_token(r, text, &r->ids[r->count]));
+        NEED(r, text != NULL && text[0] != '\0',
+             "\"tokens\" has a member that is not a non-empty string");
+        TRY(resolve_token(r, text, &r->ids[r->count]));
         r->tokens[r->count++] = text;
     }
     return STATUS_OK;
 }
 
-/* The longest special token that text begins with; -1: none. */
-static int token_at(const struct reading *r, const char *text)
+/* Returns the index of the longest special token at the beginning of `text`; -1: none. */
+static int find_token_at(const struct template_reader *r, const char *text)
 {
     int best = -1;
     for (int i = 0; i < r->count; i++) {
@@ -104,7 +107,8 @@ static void add_part(struct chat_literal *l, int32_t id, size_t first, size_t by
     }
 }
 
-static status take_apart(const struct reading *r, const char *text, struct chat_literal *out)
+static status split_literal(const struct template_reader *r, const char *text,
+                            struct chat_literal *out)
 {
     size_t bytes = strlen(text), plain = 0;
     out->text = strdup(text);
@@ -112,7 +116,7 @@ static status take_apart(const struct reading *r, const char *text, struct chat_
     REQUIRE(out->text != NULL && out->parts != NULL, STATUS_INTERNAL,
             "out of memory: a chat template");
     for (size_t at = 0; at < bytes;) {
-        int token = token_at(r, text + at);
+        int token = find_token_at(r, text + at);
         if (token < 0) {
             at++;
             continue;
@@ -125,57 +129,59 @@ static status take_apart(const struct reading *r, const char *text, struct chat_
     return STATUS_OK;
 }
 
-static status read_literal(const struct reading *r, const char *key, struct chat_literal *out)
+static status read_literal(const struct template_reader *r, const char *key,
+                           struct chat_literal *out)
 {
     const char *text;
     TRY(read_string(r, key, "", &text));
-    return take_apart(r, text, out);
+    return split_literal(r, text, out);
 }
 
-/* "key": [before, after] */
-static status read_pair(const struct reading *r, const char *key, const char *preset,
+/* Reads "key": [before, after]. */
+static status read_pair(const struct template_reader *r, const char *key, const char *default_value,
                         struct chat_literal *before, struct chat_literal *after)
 {
     const json_t *pair = json_object_get(r->root, key);
-    if (pair == NULL && preset != NULL) {
-        TRY(take_apart(r, preset, before));
-        return take_apart(r, "", after);
+    if (pair == NULL && default_value != NULL) {
+        TRY(split_literal(r, default_value, before));
+        return split_literal(r, "", after);
     }
     const char *first = json_string_value(json_array_get(pair, 0));
     const char *second = json_string_value(json_array_get(pair, 1));
     NEED(r, json_array_size(pair) == 2 && first != NULL && second != NULL,
          "\"%s\" is not [\"text before\", \"text after\"]", key);
-    TRY(take_apart(r, first, before));
-    return take_apart(r, second, after);
+    TRY(split_literal(r, first, before));
+    return split_literal(r, second, after);
 }
 
-static status check_keys(const struct reading *r)
+static status check_keys(const struct template_reader *r)
 {
     const char *key;
     json_t *value;
     NEED(r, json_is_object(r->root), "not a JSON object");
     json_object_foreach(r->root, key, value)
     {
-        char wanted[64];
-        snprintf(wanted, sizeof wanted, "|%.50s|", key);
-        NEED(r, strstr(KEYS, wanted) != NULL && strchr(key, '|') == NULL,
+        char padded_key[64];
+        snprintf(padded_key, sizeof padded_key, "|%.50s|", key);
+        NEED(r, strstr(KEYS, padded_key) != NULL && strchr(key, '|') == NULL,
              "the key \"%.60s\" is not known", key);
     }
     const char *format = json_string_value(json_object_get(r->root, "format"));
     NEED(r, format != NULL && strcmp(format, "bireme-chat-template") == 0,
-         "no chat template: \"format\" is not \"bireme-chat-template\"");
+         "not a chat template: \"format\" is not \"bireme-chat-template\"");
     NEED(r, json_integer_value(json_object_get(r->root, "version")) == 1,
-         "\"version\" is not 1, the only one that is known");
+         "\"version\" is not 1, the only supported version");
     return STATUS_OK;
 }
 
-/* An answer that is learned ends with its token, else nothing would ever stop. */
-static status check_end(struct reading *r)
+/* Reads "end_of_turn". The text after an assistant message must contain this token; without it
+ * the model would never learn to stop. */
+static status read_end_of_turn(struct template_reader *r)
 {
     const char *text;
     TRY(read_string(r, "end_of_turn", NULL, &text));
     NEED(r, text != NULL, "\"end_of_turn\" is missing");
-    int token = token_at(r, text);
+    int token = find_token_at(r, text);
     NEED(r, token >= 0 && strcmp(r->tokens[token], text) == 0,
          "\"end_of_turn\" is %.60s, which \"tokens\" does not list", text);
     r->t->end_of_turn = r->ids[token];
@@ -185,11 +191,12 @@ static status check_end(struct reading *r)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_DATA, "%s: the text after \"assistant\" does not hold %.60s, the end of turn",
+    RAISE(STATUS_DATA,
+          "%s: the text after an assistant message does not hold %.60s, the \"end_of_turn\" token",
           r->path, text);
 }
 
-static status read_template(struct reading *r)
+static status read_template(struct template_reader *r)
 {
     struct chat_template *t = r->t;
     const char *name;
@@ -206,17 +213,17 @@ static status read_template(struct reading *r)
     TRY(read_pair(r, "input", "\n\n", &t->before_input, &t->after_input));
     TRY(read_copy(r, "default_system", &t->default_system));
     TRY(read_copy(r, "default_system_input", &t->default_system_input));
-    TRY(read_flag(r, "system_in_user", &t->system_in_user));
-    TRY(read_flag(r, "strip", &t->strip));
-    return check_end(r);
+    TRY(read_bool(r, "system_in_user", &t->system_in_user));
+    TRY(read_bool(r, "strip", &t->strip));
+    return read_end_of_turn(r);
 }
 
-static status parse(const char *path, const char *text, size_t bytes,
-                    const struct tokenizer *tokenizer, struct chat_template **out)
+static status parse_template(const char *path, const char *text, size_t bytes,
+                             const struct tokenizer *tokenizer, struct chat_template **out)
 {
     *out = NULL;
     json_error_t error;
-    struct reading r = {.path = path, .tokenizer = tokenizer};
+    struct template_reader r = {.path = path, .tokenizer = tokenizer};
     r.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     REQUIRE(r.root != NULL, STATUS_DATA, "%s line %d: not valid JSON: %s", path, error.line,
             error.text);
@@ -241,30 +248,30 @@ status chat_open(const char *folder, const struct tokenizer *tokenizer, struct c
     size_t bytes = 0;
     TRY(file_join(path, folder, CHAT_FILE));
     REQUIRE(file_exists(path), STATUS_NO_INPUT,
-            "%s has no chat template (%s); `bireme prepare --chat-template` puts one there: "
+            "%s has no chat template (%s); install one with `bireme prepare --chat-template`: "
             "%s, or a file",
             folder, CHAT_FILE, CHAT_NAMES);
-    TRY(file_read(path, FILE_BYTES_MOST, &text, &bytes));
-    status result = parse(path, text, bytes, tokenizer, out);
+    TRY(file_read(path, MAX_FILE_BYTES, &text, &bytes));
+    status result = parse_template(path, text, bytes, tokenizer, out);
     free(text);
     return result;
 }
 
-/* The folder's own is left alone: shards may have been made with it. */
-static status put(const char *folder, const char *text, size_t bytes)
+/* Writes the template file. An existing file is not replaced, because shards may depend on it. */
+static status write_file_once(const char *folder, const char *text, size_t bytes)
 {
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, CHAT_FILE));
     if (!file_exists(path)) {
         return file_write(path, text, bytes);
     }
-    char *there = NULL;
-    size_t there_bytes = 0;
-    TRY(file_read(path, FILE_BYTES_MOST, &there, &there_bytes));
-    bool same = there_bytes == bytes && memcmp(there, text, bytes) == 0;
-    free(there);
+    char *present = NULL;
+    size_t present_bytes = 0;
+    TRY(file_read(path, MAX_FILE_BYTES, &present, &present_bytes));
+    bool same = present_bytes == bytes && memcmp(present, text, bytes) == 0;
+    free(present);
     REQUIRE(same, STATUS_DATA,
-            "%s is another chat template; remove it if nothing that was prepared with it is in use",
+            "%s is another chat template; remove it if no data that was prepared with it is in use",
             path);
     return STATUS_OK;
 }
@@ -276,22 +283,24 @@ status chat_install(const char *name_or_path, const char *folder, const struct t
     size_t bytes = 0;
     if (shipped == NULL) {
         REQUIRE(file_exists(name_or_path), STATUS_NO_INPUT,
-                "no chat template %s: neither a file nor one of %s", name_or_path, CHAT_NAMES);
-        TRY(file_read(name_or_path, FILE_BYTES_MOST, &text, &bytes));
+                "no chat template %s: it is neither a file nor one of %s", name_or_path,
+                CHAT_NAMES);
+        TRY(file_read(name_or_path, MAX_FILE_BYTES, &text, &bytes));
     } else {
         bytes = strlen(shipped);
     }
     struct chat_template *t = NULL;
-    status result = parse(name_or_path, shipped != NULL ? shipped : text, bytes, tokenizer, &t);
+    status result =
+        parse_template(name_or_path, shipped != NULL ? shipped : text, bytes, tokenizer, &t);
     chat_close(&t);
     if (result == STATUS_OK) {
-        result = put(folder, shipped != NULL ? shipped : text, bytes);
+        result = write_file_once(folder, shipped != NULL ? shipped : text, bytes);
     }
     free(text);
     return result;
 }
 
-static void literal_free(struct chat_literal *l)
+static void free_literal(struct chat_literal *l)
 {
     free(l->text);
     free(l->parts);
@@ -304,14 +313,14 @@ void chat_close(struct chat_template **template)
         return;
     }
     *template = NULL;
-    literal_free(&t->begin);
-    literal_free(&t->separator);
-    literal_free(&t->lead);
-    literal_free(&t->before_input);
-    literal_free(&t->after_input);
+    free_literal(&t->begin);
+    free_literal(&t->separator);
+    free_literal(&t->lead);
+    free_literal(&t->before_input);
+    free_literal(&t->after_input);
     for (int role = 0; role < CHAT_ROLES; role++) {
-        literal_free(&t->before[role]);
-        literal_free(&t->after[role]);
+        free_literal(&t->before[role]);
+        free_literal(&t->after[role]);
     }
     free(t->default_system);
     free(t->default_system_input);

@@ -1,12 +1,16 @@
-/* Chat templates: how messages become one text of tokens, with the spans of the answers known exactly.
+/* Chat templates: convert messages to token ids, with a loss mask that selects the assistant's
+ * messages exactly.
  *
- * A template is the file chat_template.json in the tokenizer's folder (docs/chat_templates.md describes it). Its own
- * texts may hold special tokens, listed by name; what messages say is encoded as plain text always, so that nobody
- * can write a special token, and with it another role, into a message. Text before an answer and the answer are
- * encoded apart: a prompt has the same ids whether an answer follows or is to be generated. All other text between
- * two special tokens is encoded as one.
+ * A template is the file chat_template.json in the tokenizer's folder (see
+ * docs/guide/data.md). The template's own texts may contain the special tokens that it lists.
+ * The text of a message is always encoded as plain text. A message therefore cannot inject a
+ * special token, and with it another role.
  *
- * Immutable once open: any number of threads may encode. */
+ * The text before an assistant message and the assistant message are encoded separately: a prompt
+ * has the same ids in training and in generation. All other text between two special tokens is
+ * encoded as one string.
+ *
+ * A template is immutable after chat_open. Any number of threads may encode with it. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,72 +30,86 @@ struct chat_template;
 
 enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLES };
 
-/* Texts belong to the caller. */
+/* The strings belong to the caller. */
 struct chat_message {
     enum chat_role role;
     const char *text;
     size_t bytes;
-    const char *input; /* Alpaca's further input of a user's message; NULL: none */
+    const char *input; /* the "input" field of an Alpaca row, for a user message; NULL: none */
     size_t input_bytes;
 };
 
-/* What a token is part of; bits, those of example.h. */
-enum { CHAT_IS_COMPLETION = EXAMPLE_IS_COMPLETION, CHAT_IS_ANSWER = EXAMPLE_IS_ANSWER };
+/* Bits of the loss mask, as in example.h. */
+enum { CHAT_IS_COMPLETION = EXAMPLE_IS_COMPLETION, CHAT_IS_ANSWER = EXAMPLE_IS_ASSISTANT };
 
-/* Tokens and, for each, its marks. */
+/* Token ids and the loss mask bits of each token. */
 struct chat_text {
-    struct token_list ids, marks;
+    struct token_list ids, loss_mask;
 };
+
+/* chat_text_free - free both lists. */
 void chat_text_free(struct chat_text *text);
 
-/* chat_open - the template of a tokenizer's folder.
+/* chat_open - read the chat template of a tokenizer's folder.
  *
- * Errors    STATUS_NO_INPUT: there is none; STATUS_DATA: file and reason; also a special token that the tokenizer has
- *           not got */
+ * Errors    STATUS_NO_INPUT: the folder has no template; STATUS_DATA: file and reason, for example
+ *           a special token that the tokenizer does not have */
 status chat_open(const char *folder, const struct tokenizer *tokenizer, struct chat_template **out);
 
-/* chat_install - a shipped template by its name, or one in a file, into a tokenizer's folder.
+/* chat_install - write a shipped template (by name) or a template file into a tokenizer's folder.
  *
- * Errors    STATUS_DATA: as chat_open; the folder has another one already. STATUS_NO_INPUT, STATUS_WRITE */
+ * Errors    STATUS_NO_INPUT: no such template; STATUS_DATA: as chat_open, or the folder already has
+ *           a different template; STATUS_WRITE */
 status chat_install(const char *name_or_path, const char *folder,
                     const struct tokenizer *tokenizer);
+
+/* chat_close - free a template and set *template to NULL. */
 void chat_close(struct chat_template **template);
 
+/* chat_name - return the template's name. */
 const char *chat_name(const struct chat_template *t);
-int32_t chat_end_of_turn(const struct chat_template *t);
-bool chat_strips(const struct chat_template *t); /* white space around messages says nothing */
 
-/* How chat_encode begins and ends. */
+/* chat_end_of_turn - return the id of the token that ends an assistant message. */
+int32_t chat_end_of_turn(const struct chat_template *t);
+
+/* chat_strips - return whether the template strips white space around messages. */
+bool chat_strips(const struct chat_template *t);
+
+/* Beginning and end of the text that chat_encode appends. */
 struct chat_frame {
-    bool continues; /* `out` ends with a `reply`: the first message is that answer */
-    bool reply;     /* end with what comes before an assistant's answer */
+    bool after_generation_prompt; /* *out ends with a generation prompt; the first message is the
+                                   * assistant message that follows it */
+    bool add_generation_prompt;   /* end with the text that precedes an assistant message */
 };
 
 /* chat_encode - append the messages to *out.
  *
- * CHAT_IS_ANSWER marks what assistants said, with the end of turn behind it; CHAT_IS_COMPLETION, with
- * frame.continues, everything.
- * Errors    STATUS_DATA: messages that the template cannot have, an empty answer, a character that is not in the
- *           vocabulary; *out is then as it was */
+ * The loss mask of the assistant's messages, up to and including the end-of-turn token, has
+ * CHAT_IS_ANSWER. With frame.after_generation_prompt, every appended token has CHAT_IS_COMPLETION.
+ * Errors    STATUS_DATA: the template cannot represent the messages, an assistant message is empty,
+ *           or a character is not in the vocabulary; *out is then unchanged */
 status chat_encode(const struct chat_template *t, const struct tokenizer *tokenizer,
                    const struct chat_message *messages, int64_t count, struct chat_frame frame,
                    struct chat_text *out);
 
-/* chat_encode_plain - append plain text, and the tokenizer's end token where asked for; special tokens in it are text.
+/* chat_encode_plain - append plain text, without a template.
  *
- * Units     marks: of these tokens */
+ * With `end`, the tokenizer's end-of-text token follows, if it has one. Special tokens in the text
+ * are encoded as plain text. Every appended token gets the given loss mask bits.
+ * Errors    as tokenizer_encode */
 status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t bytes,
-                         bool end, int32_t marks, struct chat_text *out);
+                         bool end, int32_t loss_mask, struct chat_text *out);
 
-/* chat_jinja - the template as transformers has them, in Jinja: messages become the same text.
+/* chat_jinja - convert the template to a Jinja chat template for transformers.
  *
- * Memory    *out for free() */
+ * Memory    the caller frees *out with free() */
 status chat_jinja(const struct chat_template *t, const struct tokenizer *tokenizer, char **out,
                   size_t *bytes);
 
-/* chat_messages_read - the messages in a row's field: [{"role", "content"}, ...], or with "from" and "value".
+/* chat_messages_read - read the list of messages in a row's field.
  *
- * Memory    *out for free(); its texts belong to the value
- * Errors    STATUS_DATA with the message's number and the reason */
+ * A message is an object with "role" and "content", or with "from" and "value" (ShareGPT).
+ * Memory    the caller frees *out with free(); the strings belong to `value`
+ * Errors    STATUS_DATA: the message's number and the reason */
 status chat_messages_read(const json_t *value, const char *field, struct chat_message **out,
                           int64_t *count);

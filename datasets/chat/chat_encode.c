@@ -1,5 +1,6 @@
-/* Messages to tokens. Plain text is collected until a special token comes or the marks change, and then encoded as a
- * whole; only the template's own parts put special tokens in. */
+/* Encodes messages. The writer collects plain text until a special token follows or the loss mask
+ * changes, and then encodes the text as one string. Only the template inserts special tokens. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,43 +10,43 @@ struct writer {
     const struct chat_template *t;
     const struct tokenizer *tokenizer;
     struct chat_text *out;
-    char *plain; /* collected */
+    char *plain; /* collected text, not encoded yet */
     size_t bytes, capacity;
-    int32_t marks;  /* of what is collected */
-    int32_t always; /* marks of everything */
+    int32_t mask;      /* loss mask bits of the collected text */
+    int32_t base_mask; /* loss mask bits of every token */
 };
 
 void chat_text_free(struct chat_text *text)
 {
     token_list_free(&text->ids);
-    token_list_free(&text->marks);
+    token_list_free(&text->loss_mask);
 }
 
-/* The marks of all tokens that have none yet. */
-static status mark_rest(struct chat_text *text, int32_t marks)
+/* Sets the loss mask bits of all tokens that have none yet. */
+static status fill_loss_mask(struct chat_text *text, int32_t mask)
 {
-    int64_t more = text->ids.count - text->marks.count;
-    TRY(token_list_reserve(&text->marks, more));
+    int64_t more = text->ids.count - text->loss_mask.count;
+    TRY(token_list_reserve(&text->loss_mask, more));
     while (more-- > 0) {
-        text->marks.ids[text->marks.count++] = marks;
+        text->loss_mask.ids[text->loss_mask.count++] = mask;
     }
     return STATUS_OK;
 }
 
-static status flush(struct writer *w)
+static status encode_collected(struct writer *w)
 {
     if (w->bytes > 0) {
         TRY(tokenizer_encode(w->tokenizer, w->plain, w->bytes, false, &w->out->ids));
         w->bytes = 0;
     }
-    return mark_rest(w->out, w->marks);
+    return fill_loss_mask(w->out, w->mask);
 }
 
-static status set_marks(struct writer *w, int32_t marks)
+static status set_loss_mask(struct writer *w, int32_t mask)
 {
-    if (w->marks != (marks | w->always)) {
-        TRY(flush(w));
-        w->marks = marks | w->always;
+    if (w->mask != (mask | w->base_mask)) {
+        TRY(encode_collected(w));
+        w->mask = mask | w->base_mask;
     }
     return STATUS_OK;
 }
@@ -68,10 +69,10 @@ static status write_plain(struct writer *w, const char *text, size_t bytes)
 
 static status write_special(struct writer *w, int32_t id)
 {
-    TRY(flush(w));
+    TRY(encode_collected(w));
     TRY(token_list_reserve(&w->out->ids, 1));
     w->out->ids.ids[w->out->ids.count++] = id;
-    return mark_rest(w->out, w->marks);
+    return fill_loss_mask(w->out, w->mask);
 }
 
 static status write_literal(struct writer *w, const struct chat_literal *l)
@@ -88,7 +89,7 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static status write_said(struct writer *w, const char *text, size_t bytes)
+static status write_content(struct writer *w, const char *text, size_t bytes)
 {
     while (w->t->strip && bytes > 0 && is_space(text[bytes - 1])) {
         bytes--;
@@ -103,39 +104,39 @@ static status write_said(struct writer *w, const char *text, size_t bytes)
 static status write_system(struct writer *w, const char *text, size_t bytes)
 {
     TRY(write_literal(w, &w->t->before[CHAT_SYSTEM]));
-    TRY(write_said(w, text, bytes));
+    TRY(write_content(w, text, bytes));
     return write_literal(w, &w->t->after[CHAT_SYSTEM]);
 }
 
-/* system: a system message that stands inside of this user's message, or NULL. */
+/* system: a system message to write inside this user message; NULL: none. */
 static status write_user(struct writer *w, const struct chat_message *m,
                          const struct chat_message *system)
 {
     TRY(write_literal(w, &w->t->before[CHAT_USER]));
     TRY(system != NULL ? write_system(w, system->text, system->bytes) : STATUS_OK);
-    TRY(write_said(w, m->text, m->bytes));
+    TRY(write_content(w, m->text, m->bytes));
     if (m->input != NULL) {
         TRY(write_literal(w, &w->t->before_input));
-        TRY(write_said(w, m->input, m->input_bytes));
+        TRY(write_content(w, m->input, m->input_bytes));
         TRY(write_literal(w, &w->t->after_input));
     }
     return write_literal(w, &w->t->after[CHAT_USER]);
 }
 
-/* The answer's marks end behind the end of turn. */
-static status write_answer(struct writer *w, const struct chat_message *m)
+/* CHAT_IS_ANSWER covers the message up to and including the end-of-turn token. */
+static status write_assistant(struct writer *w, const struct chat_message *m)
 {
     const struct chat_literal *after = &w->t->after[CHAT_ASSISTANT];
-    TRY(set_marks(w, CHAT_IS_ANSWER));
+    TRY(set_loss_mask(w, CHAT_IS_ANSWER));
     TRY(write_literal(w, &w->t->lead));
-    TRY(write_said(w, m->text, m->bytes));
+    TRY(write_content(w, m->text, m->bytes));
     for (int64_t i = 0; i < after->count; i++) {
         const struct chat_part *p = &after->parts[i];
         TRY(p->id >= 0 ? write_special(w, p->id)
                        : write_plain(w, after->text + p->first, p->bytes));
-        TRY(p->id == w->t->end_of_turn ? set_marks(w, 0) : STATUS_OK);
+        TRY(p->id == w->t->end_of_turn ? set_loss_mask(w, 0) : STATUS_OK);
     }
-    return set_marks(w, 0);
+    return set_loss_mask(w, 0);
 }
 
 static bool is_blank(const struct chat_message *m)
@@ -152,18 +153,18 @@ static status check_messages(const struct chat_template *t, const struct chat_me
                              int64_t count, struct chat_frame frame)
 {
     REQUIRE(count > 0, STATUS_DATA, "no messages");
-    REQUIRE(!frame.continues || messages[0].role == CHAT_ASSISTANT, STATUS_DATA,
-            "the answer to a prompt begins with a message of the %s, not of the assistant",
+    REQUIRE(!frame.after_generation_prompt || messages[0].role == CHAT_ASSISTANT, STATUS_DATA,
+            "the completion begins with a %s message; it must begin with an assistant message",
             chat_role_name(messages[0].role));
     for (int64_t i = 0; i < count; i++) {
         const struct chat_message *m = &messages[i];
         bool alone = i + 1 == count || messages[i + 1].role != CHAT_USER;
         REQUIRE(m->role != CHAT_ASSISTANT || !is_blank(m), STATUS_DATA,
-                "message %lld: an empty answer", (long long)i + 1);
+                "message %" PRId64 ": the assistant message is empty", i + 1);
         REQUIRE(m->role != CHAT_SYSTEM || !t->system_in_user || (i == 0 && !alone), STATUS_DATA,
-                "message %lld: the template %s has a system message only first, with a user's "
-                "message behind it",
-                (long long)i + 1, t->name);
+                "message %" PRId64 ": the template %s accepts a system message only as the first "
+                "message, followed by a user message",
+                i + 1, t->name);
     }
     return STATUS_OK;
 }
@@ -174,30 +175,30 @@ static status write_default_system(struct writer *w, const struct chat_message *
     const char *text = first->input != NULL && t->default_system_input != NULL
                            ? t->default_system_input
                            : t->default_system;
-    bool wanted = text != NULL && first->role != CHAT_SYSTEM && !t->system_in_user;
-    return wanted ? write_system(w, text, strlen(text)) : STATUS_OK;
+    bool needed = text != NULL && first->role != CHAT_SYSTEM && !t->system_in_user;
+    return needed ? write_system(w, text, strlen(text)) : STATUS_OK;
 }
 
 static status write_message(struct writer *w, const struct chat_message *m,
-                            const struct chat_message *before, bool prompted)
+                            const struct chat_message *before, bool after_prompt)
 {
-    bool inside = w->t->system_in_user;
+    bool system_in_user = w->t->system_in_user;
     switch (m->role) {
     case CHAT_SYSTEM:
-        return inside ? STATUS_OK : write_system(w, m->text, m->bytes);
+        return system_in_user ? STATUS_OK : write_system(w, m->text, m->bytes);
     case CHAT_USER:
-        return write_user(w, m,
-                          inside && before != NULL && before->role == CHAT_SYSTEM ? before : NULL);
+        return write_user(
+            w, m, system_in_user && before != NULL && before->role == CHAT_SYSTEM ? before : NULL);
     default:
-        TRY(prompted ? STATUS_OK : write_literal(w, &w->t->before[CHAT_ASSISTANT]));
-        return write_answer(w, m);
+        TRY(after_prompt ? STATUS_OK : write_literal(w, &w->t->before[CHAT_ASSISTANT]));
+        return write_assistant(w, m);
     }
 }
 
 static status write_all(struct writer *w, const struct chat_message *messages, int64_t count,
                         struct chat_frame frame)
 {
-    if (!frame.continues) {
+    if (!frame.after_generation_prompt) {
         TRY(write_literal(w, &w->t->begin));
         TRY(write_default_system(w, messages));
     }
@@ -206,14 +207,14 @@ static status write_all(struct writer *w, const struct chat_message *messages, i
         if (before != NULL && before->role == CHAT_ASSISTANT) {
             TRY(write_literal(w, &w->t->separator));
         }
-        TRY(write_message(w, &messages[i], before, i == 0 && frame.continues));
+        TRY(write_message(w, &messages[i], before, i == 0 && frame.after_generation_prompt));
     }
-    if (frame.reply) {
+    if (frame.add_generation_prompt) {
         TRY(messages[count - 1].role == CHAT_ASSISTANT ? write_literal(w, &w->t->separator)
                                                        : STATUS_OK);
         TRY(write_literal(w, &w->t->before[CHAT_ASSISTANT]));
     }
-    return flush(w);
+    return encode_collected(w);
 }
 
 status chat_encode(const struct chat_template *t, const struct tokenizer *tokenizer,
@@ -222,28 +223,28 @@ status chat_encode(const struct chat_template *t, const struct tokenizer *tokeni
 {
     TRY(check_messages(t, messages, count, frame));
     struct writer w = {.t = t, .tokenizer = tokenizer, .out = out};
-    w.always = w.marks = frame.continues ? CHAT_IS_COMPLETION : 0;
+    w.base_mask = w.mask = frame.after_generation_prompt ? CHAT_IS_COMPLETION : 0;
     int64_t before = out->ids.count;
     status result = write_all(&w, messages, count, frame);
     free(w.plain);
     if (result != STATUS_OK) {
-        out->ids.count = out->marks.count = before;
+        out->ids.count = out->loss_mask.count = before;
     }
     return result;
 }
 
 status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t bytes,
-                         bool end, int32_t marks, struct chat_text *out)
+                         bool end, int32_t mask, struct chat_text *out)
 {
     TRY(tokenizer_encode(tokenizer, text, bytes, false, &out->ids));
     if (end && tokenizer_eos(tokenizer) >= 0) {
         TRY(token_list_reserve(&out->ids, 1));
         out->ids.ids[out->ids.count++] = tokenizer_eos(tokenizer);
     }
-    return mark_rest(out, marks);
+    return fill_loss_mask(out, mask);
 }
 
-/* Names of the roles in use; ShareGPT's are the last two. */
+/* Reads a role name: the common names, and "human" and "gpt" of ShareGPT. */
 static status read_role(const char *name, int64_t number, enum chat_role *out)
 {
     static const struct {
@@ -260,11 +261,11 @@ static status read_role(const char *name, int64_t number, enum chat_role *out)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_DATA, "message %lld: the role \"%.40s\" is none of system, user, assistant",
-          (long long)number, name);
+    RAISE(STATUS_DATA, "message %" PRId64 ": the role \"%.40s\" is none of system, user, assistant",
+          number, name);
 }
 
-static const json_t *either(const json_t *object, const char *one, const char *other)
+static const json_t *get_either_key(const json_t *object, const char *one, const char *other)
 {
     const json_t *value = json_object_get(object, one);
     return value != NULL ? value : json_object_get(object, other);
@@ -272,11 +273,11 @@ static const json_t *either(const json_t *object, const char *one, const char *o
 
 static status read_message(const json_t *value, int64_t number, struct chat_message *out)
 {
-    const json_t *role = either(value, "role", "from"), *text = either(value, "content", "value");
-    REQUIRE(json_is_string(role), STATUS_DATA, "message %lld: no \"role\" that is a string",
-            (long long)number);
-    REQUIRE(json_is_string(text), STATUS_DATA, "message %lld: no \"content\" that is a string",
-            (long long)number);
+    const json_t *role = get_either_key(value, "role", "from"),
+                 *text = get_either_key(value, "content", "value");
+    REQUIRE(json_is_string(role), STATUS_DATA, "message %" PRId64 ": no \"role\" string", number);
+    REQUIRE(json_is_string(text), STATUS_DATA, "message %" PRId64 ": no \"content\" string",
+            number);
     out->text = json_string_value(text);
     out->bytes = json_string_length(text);
     return read_role(json_string_value(role), number, &out->role);
@@ -288,7 +289,7 @@ status chat_messages_read(const json_t *value, const char *field, struct chat_me
     *out = NULL;
     size_t size = json_array_size(value);
     REQUIRE(json_is_array(value) && size > 0, STATUS_DATA,
-            "the field \"%s\" is no list of messages", field);
+            "the field \"%s\" is not a non-empty list of messages", field);
     struct chat_message *messages = calloc(size, sizeof *messages);
     REQUIRE(messages != NULL, STATUS_INTERNAL, "out of memory: %zu messages", size);
     for (size_t i = 0; i < size; i++) {

@@ -1,15 +1,15 @@
-/* A chat template in memory; only for the chat files. */
+/* Internal declarations of the chat files. Only files of this folder include this header. */
 #pragma once
 
 #include "datasets/chat/chat.h"
 
-/* A stretch of a template's text: one special token, or plain text. */
+/* A segment of a template's text: one special token, or plain text. */
 struct chat_part {
-    int32_t id; /* -1: text */
-    size_t first, bytes;
+    int32_t id;          /* the special token; -1: plain text */
+    size_t first, bytes; /* the segment is text[first, first + bytes) */
 };
 
-/* A text of the template, taken apart. */
+/* A text of the template, split into special tokens and plain text. */
 struct chat_literal {
     char *text;
     struct chat_part *parts;
@@ -18,16 +18,17 @@ struct chat_literal {
 
 struct chat_template {
     char name[64];
-    struct chat_literal begin, separator, lead;
+    struct chat_literal begin, separator, lead; /* docs/guide/data.md describes the keys */
     struct chat_literal before[CHAT_ROLES], after[CHAT_ROLES];
     struct chat_literal before_input, after_input;
-    char *default_system, *default_system_input; /* NULL: none */
+    /* The default system message, and the one for a first message with `input`. NULL: none. */
+    char *default_system, *default_system_input;
     bool system_in_user, strip;
     int32_t end_of_turn;
 };
 
-/* chat_shipped - the text of a shipped template; NULL: there is none of this name. */
+/* chat_shipped - return the JSON text of a shipped template; NULL: no such name. */
 const char *chat_shipped(const char *name);
 
-/* chat_role_name - "system", "user", "assistant". */
+/* chat_role_name - return "system", "user" or "assistant". */
 const char *chat_role_name(enum chat_role role);

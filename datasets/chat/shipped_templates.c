@@ -1,7 +1,9 @@
-/* The templates that come with the program, as a file would have them (docs/chat_templates.md).
+/* The chat templates that ship with the program, in the format of docs/guide/data.md.
  *
- * Source    ChatML: OpenAI's, as Qwen 2 has it, without a preset system message. Alpaca: Taori et al. 2023, the two
- *           prompts of train.py. Llama 2: Touvron et al. 2023, as its tokenizer_config.json has it. Llama 3: likewise */
+ * Source    ChatML: OpenAI, in the form of Qwen 2 but without its default system message.
+ *           Alpaca: Taori et al. 2023, the two prompts of train.py.
+ *           Llama 2: Touvron et al. 2023, from its tokenizer_config.json.
+ *           Llama 3: from its tokenizer_config.json. */
 #include <string.h>
 
 #include "datasets/chat/chat_impl.h"

@@ -1,65 +1,80 @@
-/* One micro-batch: a view into the loader's memory, valid until the next one is asked for. */
+/* A micro-batch: a view of the loader's memory that is valid until the next call of loader_next.
+ *
+ * Rows are the tokens of all sequences, without padding. A segment is a range of rows that
+ * attention must not leave: cu_rows contains the first row of each segment. */
 #pragma once
 
 #include <stdint.h>
 
-/* What a rank's share of a step adds up to. */
-struct batch_share {
+/* The counts of all micro-batches of one rank in a step. */
+struct batch_counts {
     int64_t rows, masked, examples; /* masked: predictions */
 };
 
 struct batch {
-    int64_t
-        sequences;  /* B of this micro-batch; may be smaller than the recipe's for the last one */
-    int64_t tokens; /* T: tokens of a sequence */
-    int64_t rows;   /* N = B T */
+    /* ---- all kinds ---- */
+    int64_t sequences;     /* B of this micro-batch; the last one of a step may be smaller */
+    int64_t tokens;        /* T, the sequence length */
+    int64_t rows;          /* N; B T for windows */
     const int32_t *inputs; /* [N] token ids */
-    const int32_t
-        *targets; /* [N] ids to predict; BATCH_IGNORED: not counted; of answer: marks (example.h) */
+    /* [N] ids to predict; BATCH_IGNORED: no prediction; for answer: flags (example.h) */
+    const int32_t *targets;
     const int32_t *positions; /* [N] position of each row in its document or sequence */
-    int64_t segments;         /* pieces that attention must keep apart */
-    const int32_t *cu_rows;   /* [segments + 1] first row of each piece (attention's cu_q) */
-    int64_t longest;          /* rows of the longest piece */
-    int64_t
-        first_row; /* global index of row 0: (step's first sequence + offset) * T; for dropout; of packs:
-                      rows of a step are numbered on over all ranks, from (step's first sequence) * T */
-    int64_t
-        seen; /* tokens of the samples: N, or more where a last token is only predicted or a prompt is shared */
-    const int64_t *samples; /* [B] global sample ids, to name them in messages */
+    int64_t segments;
+    const int32_t *cu_rows; /* [segments + 1] first row of each segment (cu_q of attention) */
+    int64_t longest;        /* rows of the longest segment */
+    /* Global index of row 0, for dropout: (first sample of the step + offset) * T. For packs, the
+     * rows of a step are numbered consecutively over all ranks. The first row of the step has the
+     * number (first sample of the step) * T. */
+    int64_t first_row;
+    /* Tokens of the samples: N, or more if last tokens are only predicted or prompts are shared. */
+    int64_t tokens_seen;
+    const int64_t *samples; /* [B] global sample numbers, for messages */
 
-    /* Batches of sentence pairs (loader_options.kind); all else is as above, but the rows are packed: N is the sum
-     * of the examples' tokens, at most B T, each example is one segment of cu_rows, and no row is padding.
-     * first_row counts the rows of this rank's share of the step before row 0: with those of the ranks before, it is
-     * the row in the packed global batch (which it is already where the global batch is dealt out). targets has the ids to predict at the masked rows. */
-    const int32_t *
-        segment_ids; /* [N] 0 or 1; NULL: batches of windows, and of packs of examples, which are packed likewise: an example of n tokens has n - 1 rows and is one segment */
-    const int32_t
-        *next_sentence; /* [B] 0: the second segment follows the first, 1: it is random; of
-                                     answer: which row the window is of */
-    int64_t
-        masked; /* M: rows whose token is to be predicted, over all examples; where there is none: 1 */
-    const int32_t *masked_rows; /* [M] rising */
-    const int32_t *masked_ids;  /* [M]; BATCH_IGNORED where there is none */
-    struct batch_share share;   /* where the loader looks ahead */
+    /* ---- sentence pairs ----
+     *
+     * Rows are packed: N is the sum of the tokens of all examples, at most B T, and each example is
+     * one segment. targets contains the ids to predict at the masked rows. first_row is the number
+     * of rows of this rank's shard of the step before row 0. Added to the rows of the lower ranks
+     * it is the index of row 0 in the packed global batch. With interleave_micro_batches it is that
+     * index already. */
+    /* [N] 0 or 1; NULL: windows and packs. The rows of packs are packed too: an example of n
+     * tokens has n - 1 rows and is one segment. */
+    const int32_t *segment_ids;
+    /* [B] 0: the second segment follows the first, 1: it is random; for answer: input row */
+    const int32_t *next_sentence;
+    int64_t masked;                  /* M, the number of predicted rows; at least 1 */
+    const int32_t *masked_rows;      /* [M] increasing */
+    const int32_t *masked_ids;       /* [M]; BATCH_IGNORED if there is no prediction */
+    struct batch_counts rank_counts; /* set with count_global_batch */
 
-    /* Batches for the head of a task: rows are packed likewise, masked_rows are the rows that the head reads. */
-    const int32_t *example_rows; /* [B + 1] example i's among them: from example_rows[i] on */
-    const int32_t *
-        labels; /* of each of these rows (classify, classify_tokens), or of each example: one (choose), two
-                              (answer: first and last token); NULL: none */
-    const float *numbers; /* [B] (regress); NULL: none */
-    int64_t first_masked; /* as first_row, of masked_rows */
+    /* ---- tasks ----
+     *
+     * Rows are packed as for sentence pairs. masked_rows are the rows that the head reads. */
+    const int32_t *example_rows; /* [B + 1] first masked row of each example, and the end */
+    /* One per masked row (classify, classify_tokens) or per example: one (choose), two (answer:
+     * first and last token); NULL: none */
+    const int32_t *labels;
+    const float *float_labels; /* [B] (regress); NULL: none */
+    int64_t first_masked;      /* index of masked row 0, counted as first_row */
 
-    /* Batches of preference pairs: rows are packed likewise, at most 2 B T; the chosen answer of pair i, with its
-     * prompt, is segment 2 i of cu_rows, the rejected one segment 2 i + 1; targets are the answers' tokens. The global
-     * index of row 0 is 2 samples[0] T. */
-    /* Or both answers are in one segment, i, behind what they have in common: the prompt but for its last token, which
-     * predicts each answer's first. Rows from branches[2 i] on, counted in the segment, are the chosen answer's, from
-     * branches[2 i + 1] on the rejected one's, which does not see those. */
-    /* For a task's head masked_rows are the answers' last rows, two of each pair (example_rows). */
-    const int32_t *branches; /* [2 B]; NULL: a segment for each answer */
-    const double *
-        reference; /* [2 B] log-probabilities of the answers, chosen and rejected in turn; NULL: not known */
+    /* ---- preference pairs ----
+     *
+     * Rows are packed, at most 2 B T. targets contains the tokens of the responses. first_row is
+     * 2 samples[0] T. Without a shared prompt, prompt and chosen response of pair i are
+     * segment 2 i, and prompt and rejected response are segment 2 i + 1.
+     *
+     * With a shared prompt, pair i is segment i: the prompt without its last token, the chosen
+     * branch and the rejected branch. Each branch starts with the last token of the prompt, which
+     * predicts the first token of the response. The rejected branch does not attend to the chosen
+     * branch.
+     *
+     * For a task head, masked_rows are the last rows of the responses, two per pair
+     * (example_rows). */
+    /* [2 B] first row of both branches in the segment, chosen first; NULL: no shared prompt */
+    const int32_t *shared_prefix_offsets;
+    /* [2 B] log-probabilities of both responses by the reference model; NULL: unknown */
+    const double *reference_logps;
 };
 
 enum { BATCH_IGNORED = -100 };

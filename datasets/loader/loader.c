@@ -1,93 +1,147 @@
-/* The loader: a ring of micro-batches that one thread fills and loader_next empties.
+/* The loader: a ring buffer of micro-batches. A thread fills the slots, loader_next empties them.
  *
- * The thread alone touches the shards and the position in the data; the ring's counters are the only
- * state that both sides share, under one mutex. A slot that is handed out stays the caller's until the
- * next call. An error ends the thread and is delivered in its place, after the good batches before it. */
+ * Only the thread accesses the shards and the position in the data. Both sides share the counters
+ * of the ring buffer, which a mutex protects. The caller of loader_next owns a slot until the next
+ * call. An error ends the thread; loader_next returns it after all valid micro-batches. */
 #include "datasets/loader/loader_impl.h"
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "base/thread.h"
-#include "datasets/shard/h5file.h"
 #include "datasets/loader/order.h"
+#include "datasets/shard/h5file.h"
 #include "datasets/shard/shard_set.h"
 
 enum {
-    OPEN_SHARDS = 32,       /* at once, over all sources */
-    AHEAD_BYTES = 16 << 20, /* read ahead about this much ... */
-    AHEAD_LEAST = 4,        /* ... and between these numbers of micro-batches */
-    AHEAD_MOST = 64,
-    SHARD_BYTES = 700 << 10 /* one open shard: two chunks and HDF5's tables, as measured */
+    OPEN_SHARDS = 32,          /* open at the same time, over all sources */
+    PREFETCH_BYTES = 16 << 20, /* read ahead about this many bytes ... */
+    PREFETCH_MIN = 4,          /* ... but between these numbers of micro-batches */
+    PREFETCH_MAX = 64,
+    SHARD_BYTES = 700 << 10 /* measured memory of an open shard: two chunks and tables of HDF5 */
 };
 
-/* Whether an example is read whole before it is a part of the batch. */
+/* Returns whether an example is read completely before it is added to the batch. */
 static bool has_example(const struct loader_options *o)
 {
     return loader_is_masked(o) || loader_is_preference(o) || loader_is_task(o);
 }
 
-/* Of one example: ids of three parts; or ids, segments, positions, labels, and twice its tokens for masking. */
-static int64_t example_values(const struct loader_options *o)
+/* Returns the int32 values of an example. Preference pairs: ids of prompt and responses. Tasks:
+ * ids, segments, text starts, positions, labels. Sentence pairs: ids, segments, two arrays for
+ * masking, positions, labels. */
+static int64_t count_example_values(const struct loader_options *o)
 {
     if (loader_is_preference(o)) {
         return 2 * o->sequence_tokens;
     }
     if (loader_is_task(o)) {
-        return loader_texts(o) * (2 * o->sequence_tokens + 1) + 1 + loader_predictions(o) +
-               loader_labels(o);
+        return loader_max_texts(o) * (2 * o->sequence_tokens + 1) + 1 + loader_max_predictions(o) +
+               loader_max_labels(o);
     }
-    return 4 * o->sequence_tokens + 2 * loader_predictions(o);
+    return 4 * o->sequence_tokens + 2 * loader_max_predictions(o);
 }
 
-static int64_t slot_rows(const struct loader_options *o)
+static int64_t compute_slot_rows(const struct loader_options *o)
 {
-    return o->micro_sequences * o->sequence_tokens * loader_texts(o);
+    return o->micro_sequences * o->sequence_tokens * loader_max_texts(o);
 }
 
-static int64_t slot_bytes(const struct loader_options *o)
-{
-    int64_t rows = slot_rows(o);
-    int64_t values = 3 * rows + rows + 1;
-    if (loader_is_masked(o) || loader_is_task(o)) {
-        values += rows + o->micro_sequences * (1 + loader_predictions(o) + loader_labels(o));
+/* An array of a slot. */
+struct slot_array {
+    size_t field; /* offset of its pointer in struct slot */
+    int64_t elements;
+    size_t element_bytes;
+};
+
+enum { SLOT_ARRAYS = 13 };
+
+#define SLOT_ARRAY(name, elements)                                                                 \
+    {                                                                                              \
+        offsetof(struct slot, name), (elements), sizeof *((struct slot *)NULL)->name               \
     }
-    values += loader_is_task(o) ? 2 * o->micro_sequences + 1 : 0;
-    values += loader_is_preference(o) ? 5 * o->micro_sequences + 1 : 0;
-    int64_t bytes =
-        values * (int64_t)sizeof(int32_t) + o->micro_sequences * (int64_t)sizeof(int64_t);
-    bytes += loader_is_preference(o) ? 2 * o->micro_sequences * (int64_t)sizeof(double) : 0;
+
+/* Lists the arrays of a slot in the order of their memory. This is the only place that defines the
+ * layout. Arrays that the kind of examples does not use have 0 elements. */
+static void list_slot_arrays(const struct loader_options *o, struct slot_array out[SLOT_ARRAYS])
+{
+    int64_t batch = o->micro_sequences, rows = compute_slot_rows(o);
+    bool pairs = loader_is_preference(o), task = loader_is_task(o);
+    bool examples = task || loader_is_masked(o);
+    int64_t masked = examples ? loader_max_predictions(o) : pairs ? 2 : 0; /* per sample */
+    const struct slot_array arrays[SLOT_ARRAYS] = {
+        SLOT_ARRAY(samples, batch), /* elements of 8 bytes first, for their alignment */
+        SLOT_ARRAY(reference_logps, pairs ? 2 * batch : 0),
+        SLOT_ARRAY(inputs, rows),
+        SLOT_ARRAY(targets, rows),
+        SLOT_ARRAY(positions, rows),
+        SLOT_ARRAY(cu_rows, rows + 1),
+        SLOT_ARRAY(shared_prefix_offsets, pairs ? 2 * batch : 0),
+        SLOT_ARRAY(segment_ids, examples ? rows : 0),
+        SLOT_ARRAY(next_sentence, examples ? batch : 0),
+        SLOT_ARRAY(masked_rows, batch * masked),
+        SLOT_ARRAY(masked_ids, examples ? batch * loader_max_labels(o) : 0),
+        SLOT_ARRAY(example_rows, task || pairs ? batch + 1 : 0),
+        SLOT_ARRAY(float_labels, task ? batch : 0),
+    };
+    memcpy(out, arrays, sizeof arrays);
+}
+
+static int64_t compute_slot_bytes(const struct loader_options *o)
+{
+    struct slot_array arrays[SLOT_ARRAYS];
+    list_slot_arrays(o, arrays);
+    int64_t bytes = 0;
+    for (int i = 0; i < SLOT_ARRAYS; i++) {
+        bytes += arrays[i].elements * (int64_t)arrays[i].element_bytes;
+    }
     return (bytes + 63) / 64 * 64;
 }
 
-static int64_t slot_count(const struct loader_options *o)
+/* Sets the array pointers of a slot to consecutive ranges of its memory; unused arrays are NULL. */
+static void set_slot_arrays(const struct loader_options *o, struct slot *s, char *memory)
 {
-    if (o->ahead_batches > 0) {
-        return o->ahead_batches + 1; /* one is in the caller's hands */
+    struct slot_array arrays[SLOT_ARRAYS];
+    list_slot_arrays(o, arrays);
+    for (int i = 0; i < SLOT_ARRAYS; i++) {
+        void *array = arrays[i].elements > 0 ? memory : NULL;
+        memcpy((char *)s + arrays[i].field, &array, sizeof array);
+        memory += (size_t)arrays[i].elements * arrays[i].element_bytes;
     }
-    int64_t count = AHEAD_BYTES / slot_bytes(o);
-    count = count < AHEAD_LEAST ? AHEAD_LEAST : count;
-    return (count > AHEAD_MOST ? AHEAD_MOST : count) + 1;
 }
 
-/* Of each source at once. */
-static int open_limit(const struct loader_options *o)
+static int64_t compute_slot_count(const struct loader_options *o)
+{
+    if (o->prefetch_batches > 0) {
+        return o->prefetch_batches + 1; /* the caller of loader_next uses one */
+    }
+    int64_t count = PREFETCH_BYTES / compute_slot_bytes(o);
+    count = count < PREFETCH_MIN ? PREFETCH_MIN : count;
+    return (count > PREFETCH_MAX ? PREFETCH_MAX : count) + 1;
+}
+
+/* Returns how many shards of each source may be open at the same time. */
+static int get_open_limit(const struct loader_options *o)
 {
     int each = OPEN_SHARDS / o->source_count;
     return each > 1 ? each : 1;
 }
 
-/* Of all sources; one of each whose shards are not there yet. */
-static int64_t open_shards(const struct loader_options *o)
+/* Returns how many shards of all sources are open at the same time. A source without files counts
+ * as one shard. */
+static int64_t count_open_shards(const struct loader_options *o)
 {
     int64_t count = 0;
     for (int i = 0; i < o->source_count; i++) {
-        int found = shard_set_count(o->sources[i].path), most = open_limit(o);
-        count += found < 1 ? 1 : found < most ? found : most;
+        int found = shard_set_count_files(o->sources[i].path), limit = get_open_limit(o);
+        count += found < 1 ? 1 : found < limit ? found : limit;
     }
     return count;
 }
@@ -95,46 +149,51 @@ static int64_t open_shards(const struct loader_options *o)
 int64_t loader_memory_bytes(const struct loader_options *options)
 {
     int64_t window = (3 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
-    window += has_example(options) ? example_values(options) * (int64_t)sizeof(int32_t) : 0;
-    int64_t slots = slot_count(options) * (slot_bytes(options) + (int64_t)sizeof(struct slot));
-    return slots + window + open_shards(options) * SHARD_BYTES;
+    window += has_example(options) ? count_example_values(options) * (int64_t)sizeof(int32_t) : 0;
+    int64_t slots =
+        compute_slot_count(options) * (compute_slot_bytes(options) + (int64_t)sizeof(struct slot));
+    return slots + window + count_open_shards(options) * SHARD_BYTES;
 }
 
 static status check_options(const struct loader_options *o)
 {
     REQUIRE(o->source_count > 0 && o->source_count <= ORDER_SOURCES_MAX, STATUS_RECIPE,
-            "%d data sources; 1 to %d are possible", o->source_count, ORDER_SOURCES_MAX);
-    bool sizes = o->sequence_tokens > 0 && o->global_sequences > 0 && o->micro_sequences > 0 &&
-                 o->sequence_tokens < INT32_MAX / 2 / o->micro_sequences / loader_texts(o);
-    REQUIRE(sizes, STATUS_RECIPE, "a batch of %lld sequences of %lld tokens, %lld at a time",
-            (long long)o->global_sequences, (long long)o->sequence_tokens,
-            (long long)o->micro_sequences);
-    REQUIRE(o->ranks > 0 && o->rank >= 0 && o->rank < o->ranks, STATUS_INTERNAL, "rank %d of %d",
-            o->rank, o->ranks);
-    REQUIRE(o->first_sample >= 0 && o->limit_samples >= LOADER_ONE_EPOCH && o->ahead_batches >= 0,
-            STATUS_INTERNAL, "first sample %lld, limit %lld, %lld ahead",
-            (long long)o->first_sample, (long long)o->limit_samples, (long long)o->ahead_batches);
+            "%d data sources; 1 to %d are accepted", o->source_count, ORDER_SOURCES_MAX);
+    bool in_range = o->sequence_tokens > 0 && o->global_sequences > 0 && o->micro_sequences > 0 &&
+                    o->sequence_tokens < INT32_MAX / 2 / o->micro_sequences / loader_max_texts(o);
+    REQUIRE(in_range, STATUS_RECIPE,
+            "invalid batch: %" PRId64 " sequences of %" PRId64
+            " tokens in micro-batches of %" PRId64 " sequences",
+            o->global_sequences, o->sequence_tokens, o->micro_sequences);
+    REQUIRE(o->ranks > 0 && o->rank >= 0 && o->rank < o->ranks, STATUS_INTERNAL,
+            "invalid options: rank %d of %d", o->rank, o->ranks);
+    REQUIRE(o->first_sample >= 0 && o->limit_samples >= LOADER_ONE_EPOCH &&
+                o->prefetch_batches >= 0,
+            STATUS_INTERNAL,
+            "invalid options: first sample %" PRId64 ", limit %" PRId64 ", %" PRId64
+            " micro-batches ahead",
+            o->first_sample, o->limit_samples, o->prefetch_batches);
     const struct masking *m = &o->masking;
-    bool known = m->kinds == NULL || (m->mask_id >= 0 && m->vocab_size <= o->vocab_size);
-    bool masks = known && m->probability > 0.0 && m->probability <= 1.0 && m->most > 0 &&
-                 m->most <= o->sequence_tokens;
-    REQUIRE(
-        !loader_is_masked(o) || masks, STATUS_RECIPE,
-        "masking of %g of %lld tokens, at most %lld: the share must be above 0 and at most 1, the "
-        "limit 1 to the sequence length, and the tokenizer must have a [MASK]",
-        m->probability, (long long)o->sequence_tokens, (long long)m->most);
+    bool has_kinds = m->token_kinds == NULL || (m->mask_id >= 0 && m->vocab_size <= o->vocab_size);
+    bool valid = has_kinds && m->probability > 0.0 && m->probability <= 1.0 &&
+                 m->max_predictions > 0 && m->max_predictions <= o->sequence_tokens;
+    REQUIRE(!loader_is_masked(o) || valid, STATUS_RECIPE,
+            "masking with probability %g, sequence length %" PRId64 " and at most %" PRId64
+            " predictions: the probability must be above 0 and at most 1, the number of "
+            "predictions 1 to the sequence length, and the tokenizer must have a [MASK] token",
+            m->probability, o->sequence_tokens, m->max_predictions);
     return STATUS_OK;
 }
 
-/* The examples of a source into packs. */
+/* Packs the examples of a source, and adds its report to the total. */
 static status pack_source(struct loader *l, int source)
 {
     struct packing_report one, *all = &l->packing;
     TRY(packing_scan(l->sets[source], &l->rules, l->options.sequence_tokens, &l->packs[source],
                      &one));
     all->examples += one.examples;
-    all->cut += one.cut;
-    all->cut_tokens += one.cut_tokens;
+    all->truncated += one.truncated;
+    all->truncated_tokens += one.truncated_tokens;
     all->empty += one.empty;
     all->packs += one.packs;
     all->tokens += one.tokens;
@@ -153,17 +212,17 @@ static status open_sources(struct loader *l)
                                         .tokenizer_sha256 = o->tokenizer_sha256,
                                         .labels_sha256 = o->labels_sha256,
                                         .kind = o->kind,
-                                        .open_limit = open_limit(o)};
+                                        .open_limit = get_open_limit(o)};
         TRY(shard_set_open(&set, &l->sets[i]));
         TRY(loader_is_packed(o) ? pack_source(l, i) : STATUS_OK);
         samples[i] =
-            loader_is_packed(o) ? packing_packs(l->packs[i]) : shard_set_samples(l->sets[i]);
+            loader_is_packed(o) ? packing_pack_count(l->packs[i]) : shard_set_samples(l->sets[i]);
         weights[i] = o->sources[i].weight;
     }
-    TRY(order_set(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
-    l->order.window =
-        o->kind != EXAMPLE_TEXT ? 0 : o->sequence_tokens; /* examples are not cut at other places */
-    int64_t epoch = order_epoch(&l->order);
+    TRY(order_init(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
+    l->order.window_tokens =
+        o->kind != EXAMPLE_TEXT ? 0 : o->sequence_tokens; /* examples are never shifted */
+    int64_t epoch = order_epoch_samples(&l->order);
     l->limit = o->limit_samples > 0 ? o->limit_samples : INT64_MAX;
     if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && o->limit_samples > epoch)) {
         l->limit = epoch;
@@ -174,37 +233,39 @@ static status open_sources(struct loader *l)
 static status hash_masking(const struct masking *m, struct hash *hash)
 {
     char text[256];
-    int used = snprintf(text, sizeof text, "examples masked %.17g most %lld whole %d mask %d\n",
-                        m->probability, (long long)m->most, m->whole_words, m->mask_id);
+    int used =
+        snprintf(text, sizeof text, "examples masked %.17g most %" PRId64 " whole %d mask %d\n",
+                 m->probability, m->max_predictions, m->whole_words, m->mask_id);
     TRY(hash_update(hash, text, (size_t)used));
-    return m->kinds != NULL ? hash_update(hash, m->kinds, (size_t)m->vocab_size) : STATUS_OK;
+    return m->token_kinds != NULL ? hash_update(hash, m->token_kinds, (size_t)m->vocab_size)
+                                  : STATUS_OK;
 }
 
 static status hash_task(const struct loader_options *o, struct hash *hash)
 {
     char text[128];
-    int used = snprintf(text, sizeof text, "%s, %s rows\n", example_format_of(o->kind)->name,
-                        o->last_rows ? "last" : "first");
+    int used = snprintf(text, sizeof text, "%s, %s rows\n", example_get_format(o->kind)->name,
+                        o->head_reads_last_row ? "last" : "first");
     return hash_update(hash, text, (size_t)used);
 }
 
 static status hash_packing(const struct packing_rules *rules, struct hash *hash)
 {
     char text[128];
-    int used = snprintf(text, sizeof text, "packed %d most %lld learn %u\n", (int)rules->kind,
-                        (long long)rules->max_length, rules->learn);
+    int used = snprintf(text, sizeof text, "packed %d most %" PRId64 " learn %u\n",
+                        (int)rules->kind, rules->max_length, rules->loss_mask_bits);
     return hash_update(hash, text, (size_t)used);
 }
 
-static status take_fingerprint(struct loader *l)
+static status compute_fingerprint(struct loader *l)
 {
     struct hash *hash = NULL;
     TRY(hash_create(&hash));
     char text[256];
-    int used =
-        snprintf(text, sizeof text, "bireme-data 1 seed %llu tokens %lld shuffle %d mask %d\n",
-                 (unsigned long long)l->options.seed, (long long)l->options.sequence_tokens,
-                 l->options.shuffle, l->options.document_mask);
+    int used = snprintf(text, sizeof text,
+                        "bireme-data 1 seed %llu tokens %" PRId64 " shuffle %d mask %d\n",
+                        (unsigned long long)l->options.seed, l->options.sequence_tokens,
+                        l->options.shuffle, l->options.document_mask);
     status result = STATUS_OK;
     TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
     TRY_GOTO(result, failed,
@@ -217,9 +278,10 @@ static status take_fingerprint(struct loader *l)
     TRY_GOTO(result, failed,
              loader_is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
-        used = snprintf(text, sizeof text, "source %llu of %llu\n",
-                        (unsigned long long)(l->order.before[i + 1] - l->order.before[i]),
-                        (unsigned long long)l->order.before[l->order.sources]);
+        used = snprintf(
+            text, sizeof text, "source %llu of %llu\n",
+            (unsigned long long)(l->order.weight_offsets[i + 1] - l->order.weight_offsets[i]),
+            (unsigned long long)l->order.weight_offsets[l->order.sources]);
         TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
         TRY_GOTO(result, failed, shard_set_hash(l->sets[i], hash));
     }
@@ -229,94 +291,71 @@ failed:
     return result;
 }
 
-/* Ids, segments, where texts begin, the rows that are read, and labels. */
-static void arrange_task(struct loader *l)
+/* Divides l->example_memory into the arrays of a task example. */
+static void set_task_arrays(struct loader *l)
 {
-    int64_t texts = loader_texts(&l->options), room = texts * l->options.sequence_tokens;
+    int64_t texts = loader_max_texts(&l->options), capacity = texts * l->options.sequence_tokens;
     int32_t *memory = l->example_memory;
-    l->example = (struct example){.room = room,
+    l->example = (struct example){.token_capacity = capacity,
                                   .ids = memory,
-                                  .segments = memory + room,
-                                  .texts_room = texts,
-                                  .text_first = memory + 2 * room,
-                                  .predictions_room = loader_predictions(&l->options),
-                                  .positions = memory + 2 * room + texts + 1};
-    l->example.labels = l->example.positions + l->example.predictions_room;
+                                  .segments = memory + capacity,
+                                  .text_capacity = texts,
+                                  .text_starts = memory + 2 * capacity,
+                                  .prediction_capacity = loader_max_predictions(&l->options),
+                                  .positions = memory + 2 * capacity + texts + 1};
+    l->example.labels = l->example.positions + l->example.prediction_capacity;
 }
 
-static status make_example(struct loader *l)
+static status allocate_example(struct loader *l)
 {
-    int64_t tokens = l->options.sequence_tokens, most = loader_predictions(&l->options);
-    size_t values = (size_t)example_values(&l->options);
-    l->example_memory = malloc(values * sizeof *l->example_memory);
-    REQUIRE(l->example_memory != NULL, STATUS_INTERNAL, "out of memory: an example");
-    l->example = (struct example){.room = loader_is_preference(&l->options) ? 2 * tokens : tokens,
-                                  .ids = l->example_memory};
+    int64_t tokens = l->options.sequence_tokens, limit = loader_max_predictions(&l->options);
+    TRY(ALLOCATE(l->example_memory, count_example_values(&l->options), "an example"));
+    l->example =
+        (struct example){.token_capacity = loader_is_preference(&l->options) ? 2 * tokens : tokens,
+                         .ids = l->example_memory};
     if (loader_is_preference(&l->options)) {
         return STATUS_OK;
     }
     if (loader_is_task(&l->options)) {
-        arrange_task(l);
+        set_task_arrays(l);
         return STATUS_OK;
     }
-    l->example = (struct example){.room = tokens,
+    l->example = (struct example){.token_capacity = tokens,
                                   .ids = l->example_memory,
                                   .segments = l->example_memory + tokens,
-                                  .predictions_room = most,
+                                  .prediction_capacity = limit,
                                   .positions = l->example_memory + 4 * tokens,
-                                  .labels = l->example_memory + 4 * tokens + most};
+                                  .labels = l->example_memory + 4 * tokens + limit};
     return STATUS_OK;
 }
 
-static status make_ring(struct loader *l)
+static status allocate_ring(struct loader *l)
 {
-    int64_t batch = l->options.micro_sequences, tokens = l->options.sequence_tokens;
-    int64_t rows = slot_rows(&l->options), bytes = slot_bytes(&l->options);
-    l->slots = slot_count(&l->options);
-    l->ring = calloc((size_t)l->slots, sizeof *l->ring);
+    int64_t tokens = l->options.sequence_tokens, bytes = compute_slot_bytes(&l->options);
+    l->slots = compute_slot_count(&l->options);
     l->memory = malloc((size_t)(l->slots * bytes));
-    l->window = malloc((size_t)(tokens + 1) * sizeof *l->window);
-    l->starts = malloc((size_t)tokens * sizeof *l->starts);
-    l->marks = malloc((size_t)tokens * sizeof *l->marks);
-    bool held = l->ring != NULL && l->memory != NULL && l->window != NULL && l->starts != NULL &&
-                l->marks != NULL;
-    REQUIRE(held, STATUS_INTERNAL, "out of memory: %lld micro-batches of %lld bytes",
-            (long long)l->slots, (long long)bytes);
-    TRY(has_example(&l->options) ? make_example(l) : STATUS_OK);
+    REQUIRE(l->memory != NULL, STATUS_INTERNAL,
+            "out of memory for %" PRId64 " micro-batches of %" PRId64 " bytes", l->slots, bytes);
+    TRY(ALLOCATE(l->ring, l->slots, "micro-batches"));
+    TRY(ALLOCATE(l->window, tokens + 1, "a window"));
+    TRY(ALLOCATE(l->document_starts, tokens, "the document starts of a window"));
+    TRY(ALLOCATE(l->loss_mask, tokens, "the loss mask of an example"));
+    TRY(has_example(&l->options) ? allocate_example(l) : STATUS_OK);
     for (int64_t i = 0; i < l->slots; i++) {
-        struct slot *s = &l->ring[i];
-        s->samples = (int64_t *)((char *)l->memory + i * bytes); /* the widest type first */
-        s->reference = (double *)(s->samples + batch);
-        s->inputs = (int32_t *)(s->reference + (loader_is_preference(&l->options) ? 2 * batch : 0));
-        s->targets = s->inputs + rows;
-        s->positions = s->targets + rows;
-        s->cu_rows = s->positions + rows;
-        if (loader_is_preference(&l->options)) {
-            s->branches = s->cu_rows + rows + 1;
-            s->masked_rows = s->branches + 2 * batch;
-            s->example_rows = s->masked_rows + 2 * batch;
-        }
-        if (loader_is_masked(&l->options) || loader_is_task(&l->options)) {
-            s->segment_ids = s->cu_rows + rows + 1;
-            s->next_sentence = s->segment_ids + rows;
-            s->masked_rows = s->next_sentence + batch;
-            s->masked_ids = s->masked_rows + batch * loader_predictions(&l->options);
-            s->example_rows = s->masked_ids + batch * loader_labels(&l->options);
-            s->numbers = (float *)(void *)(s->example_rows + batch + 1);
-        }
+        set_slot_arrays(&l->options, &l->ring[i], (char *)l->memory + i * bytes);
     }
     return STATUS_OK;
 }
 
-static void *read_ahead(void *argument)
+static void *run_thread(void *argument)
 {
     struct loader *l = argument;
     bool more = true;
     while (more) {
         pthread_mutex_lock(&l->mutex);
-        /* the slot before `taken` may be in the caller's hands: filling stops one short of it */
+        /* the caller of loader_next may use the slot before `taken`; do not fill it */
         while (!l->stop && l->filled - l->taken >= l->slots - 1) {
-            pthread_cond_wait(&l->freed_one, &l->mutex);
+            pthread_cond_wait(&l->slot_freed, &l->mutex);
         }
         bool stop = l->stop;
         pthread_mutex_unlock(&l->mutex);
@@ -331,7 +370,7 @@ static void *read_ahead(void *argument)
             status_take(&l->note);
         }
         l->filled++;
-        pthread_cond_signal(&l->filled_one);
+        pthread_cond_signal(&l->slot_filled);
         pthread_mutex_unlock(&l->mutex);
     }
     return NULL;
@@ -339,22 +378,23 @@ static void *read_ahead(void *argument)
 
 static status start_thread(struct loader *l)
 {
-    int failed = thread_start(&l->thread, read_ahead, l);
-    REQUIRE(failed == 0, STATUS_INTERNAL, "cannot start the loader's thread: %s", strerror(failed));
+    int failed = thread_start(&l->thread, run_thread, l);
+    REQUIRE(failed == 0, STATUS_INTERNAL, "cannot start the thread of the loader: %s",
+            strerror(failed));
     l->thread_runs = true;
     return STATUS_OK;
 }
 
-/* With the mutex held: the slot that comes next, filled. */
+/* Waits until the next slot is filled, and returns it. The caller holds the mutex. */
 static struct slot *wait_for_slot(struct loader *l)
 {
     while (l->filled == l->taken) {
-        pthread_cond_wait(&l->filled_one, &l->mutex);
+        pthread_cond_wait(&l->slot_filled, &l->mutex);
     }
     return &l->ring[l->taken % l->slots];
 }
 
-static status wait_for_first(struct loader *l)
+static status wait_for_first_slot(struct loader *l)
 {
     pthread_mutex_lock(&l->mutex);
     bool failed = wait_for_slot(l)->failed;
@@ -367,26 +407,26 @@ status loader_open(const struct loader_options *options, struct loader **out)
     *out = NULL;
     TRY(check_options(options));
     REQUIRE(!loader_is_packed(options) || options->packing != NULL, STATUS_INTERNAL,
-            "examples for fine-tuning without rules for packing");
-    TRY(h5file_require_threads());
-    struct loader *l = calloc(1, sizeof *l);
-    REQUIRE(l != NULL, STATUS_INTERNAL, "out of memory: a loader");
+            "SFT examples require packing rules");
+    TRY(h5file_require_thread_safety());
+    struct loader *l;
+    TRY(ALLOCATE(l, 1, "a loader"));
     l->options = *options;
     l->rules = options->packing != NULL ? *options->packing : (struct packing_rules){0};
     pthread_mutex_init(&l->mutex, NULL);
-    pthread_cond_init(&l->filled_one, NULL);
-    pthread_cond_init(&l->freed_one, NULL);
+    pthread_cond_init(&l->slot_filled, NULL);
+    pthread_cond_init(&l->slot_freed, NULL);
     status result = STATUS_OK;
     TRY_GOTO(result, failed, open_sources(l));
-    TRY_GOTO(result, failed, take_fingerprint(l));
-    TRY_GOTO(result, failed, make_ring(l));
+    TRY_GOTO(result, failed, compute_fingerprint(l));
+    TRY_GOTO(result, failed, allocate_ring(l));
     l->options.sources = NULL;
     l->options.packing = NULL;
     l->options.tokenizer_sha256 = NULL;
     l->options.labels_sha256 = NULL;
     loader_begin_step(l, l->options.first_sample);
     TRY_GOTO(result, failed, start_thread(l));
-    TRY_GOTO(result, failed, wait_for_first(l));
+    TRY_GOTO(result, failed, wait_for_first_slot(l));
     *out = l;
     return STATUS_OK;
 failed:
@@ -404,7 +444,7 @@ status loader_close(struct loader **loader)
     if (l->thread_runs) {
         pthread_mutex_lock(&l->mutex);
         l->stop = true;
-        pthread_cond_signal(&l->freed_one);
+        pthread_cond_signal(&l->slot_freed);
         pthread_mutex_unlock(&l->mutex);
         pthread_join(l->thread, NULL);
     }
@@ -414,13 +454,13 @@ status loader_close(struct loader **loader)
         packing_destroy(&l->packs[i]);
     }
     pthread_mutex_destroy(&l->mutex);
-    pthread_cond_destroy(&l->filled_one);
-    pthread_cond_destroy(&l->freed_one);
+    pthread_cond_destroy(&l->slot_filled);
+    pthread_cond_destroy(&l->slot_freed);
     free(l->ring);
     free(l->memory);
     free(l->window);
-    free(l->starts);
-    free(l->marks);
+    free(l->document_starts);
+    free(l->loss_mask);
     free(l->example_memory);
     free(l);
     return result;
@@ -428,7 +468,7 @@ status loader_close(struct loader **loader)
 
 int64_t loader_samples(const struct loader *loader)
 {
-    return order_epoch(&loader->order);
+    return order_epoch_samples(&loader->order);
 }
 
 int64_t loader_tokens(const struct loader *loader)
@@ -440,7 +480,7 @@ int64_t loader_tokens(const struct loader *loader)
     return tokens;
 }
 
-struct packing_report loader_packing(const struct loader *loader)
+struct packing_report loader_packing_report(const struct loader *loader)
 {
     return loader->packing;
 }
@@ -452,14 +492,14 @@ const char *loader_fingerprint(const struct loader *loader)
 
 void loader_locate(const struct loader *loader, int64_t number, char *text, int bytes)
 {
-    struct order_place place = order_at(&loader->order, number);
-    if (loader->packs[place.source] != NULL) {
-        struct packing_epoch epoch = loader_epoch(loader, &place);
-        packing_locate(loader->packs[place.source], &epoch, loader->sets[place.source],
-                       place.sample, text, bytes);
+    struct order_position position = order_find(&loader->order, number);
+    if (loader->packs[position.source] != NULL) {
+        struct packing_epoch epoch = loader_packing_epoch(loader, &position);
+        packing_locate(loader->packs[position.source], &epoch, loader->sets[position.source],
+                       position.sample, text, bytes);
         return;
     }
-    shard_set_locate(loader->sets[place.source], place.sample, place.shift, text, bytes);
+    shard_set_locate(loader->sets[position.source], position.sample, position.shift, text, bytes);
 }
 
 status loader_next(struct loader *loader, struct batch *out, bool *last, bool *end)
@@ -471,9 +511,9 @@ status loader_next(struct loader *loader, struct batch *out, bool *last, bool *e
         loader->stall_seconds += clock_seconds() - began;
     }
     struct slot *s = &loader->ring[loader->taken % loader->slots];
-    if (!s->failed && !s->end) { /* those two stay where they are and come again */
+    if (!s->failed && !s->end) { /* a failed or final slot is returned again by later calls */
         loader->taken++;
-        pthread_cond_signal(&loader->freed_one);
+        pthread_cond_signal(&loader->slot_freed);
     }
     pthread_mutex_unlock(&loader->mutex);
     *out = s->batch;

@@ -1,17 +1,19 @@
-/* Which sample, which rank, which step: batches read ahead by a background thread.
+/* The data loader: a background thread reads the micro-batches of this rank ahead of time.
  *
  * A sample is a window of T + 1 tokens of one shard (shard_set.h). The order of training is a keyed
- * permutation of (seed, epoch, index), and a mixture of sets takes samples in turn by exact proportional
- * shares (order.h): both are pure functions of the sample's number g, counted from 0 over all steps and
- * ranks. No index file; resume is one integer. So the global batch of a step, samples
- * [step * G, (step + 1) * G), is the same at any number of ranks; rank r of R takes a contiguous share
- * of it, as comm/partition.h shares: the first G mod R ranks have one more than G div R. With `deal` the global
- * batch is cut into micro-batches first, the same ones at any number of ranks, and these are shared out.
+ * permutation of (seed, epoch, index). A mixture of sources interleaves their samples in exact
+ * proportion to the weights (order.h). Both are pure functions of the number g of a sample, counted
+ * from 0 over all steps and ranks. There is no index file, and the state of the loader is one
+ * integer. The global batch of a step, samples [step * G, (step + 1) * G), is therefore the same
+ * for any number of ranks R. Each rank reads a contiguous shard of it, as in comm/partition.h: the
+ * first G mod R ranks have one sample more than G div R. With interleave_micro_batches the global
+ * batch is split into micro-batches, which are assigned to the ranks in turn.
  *
- * With a `kind` of examples a sample is one example (example.h), in the same order; what is masked of a sentence pair
- * is a function of (seed, epoch, source, example) alone (masking.h). A sample of EXAMPLE_SFT is a pack of examples
- * (packing.h): attention and positions stay inside of each, and the rows have no padding. Kinds of tasks have a text, or
- * a pair, an example, packed as sentence pairs are. */
+ * With other example kinds a sample is one example (example.h), in the same order. The masking of a
+ * sentence pair is a pure function of (seed, epoch, source, example), see masking.h. A sample of
+ * EXAMPLE_SFT is a pack of examples (packing.h). Attention and positions stay inside of each
+ * example, and the rows have no padding. Examples of task kinds are packed in the same way as
+ * sentence pairs. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,93 +21,102 @@
 
 #include "base/status.h"
 #include "datasets/loader/batch.h"
-#include "datasets/shard/example.h"
 #include "datasets/loader/masking.h"
 #include "datasets/loader/packing.h"
+#include "datasets/shard/example.h"
 
 struct loader;
 
-/* limit_samples: end after one epoch. */
+/* Value of limit_samples: end after one epoch. */
 #define LOADER_ONE_EPOCH INT64_C(-1)
 
 struct loader_source {
-    const char *path; /* a shard, or a glob of shards */
-    double weight;    /* > 0; only ratios count */
+    const char *path; /* a shard, or a glob pattern */
+    double weight;    /* > 0; only ratios of weights matter */
 };
 
 struct loader_options {
     const struct loader_source *sources;
     int source_count;
-    int64_t sequence_tokens;  /* T */
-    int64_t global_sequences; /* G: samples of a step over all ranks */
-    int64_t micro_sequences;  /* B: samples of a micro-batch at most */
-    int rank, ranks;          /* of the data-parallel group */
-    bool
-        deal; /* micro-batches of the global batch are dealt out in turn: rank r's are r, r + R, ... */
+    int64_t sequence_tokens;       /* T */
+    int64_t global_sequences;      /* G: samples of a step over all ranks */
+    int64_t micro_sequences;       /* B: largest number of samples in a micro-batch */
+    int rank, ranks;               /* of the data-parallel group */
+    bool interleave_micro_batches; /* rank r reads the micro-batches r, r + R, ... of a step */
     uint64_t seed;
-    bool shuffle;         /* false: in the order of the shards (evaluation) */
-    bool document_mask;   /* attention stays inside documents, positions restart */
-    int64_t first_sample; /* where to begin: the resume cursor */
-    int64_t
-        limit_samples;  /* end after this many samples from sample 0; 0: never (wraps by epoch) */
-    int64_t vocab_size; /* of the model's tokenizer; every shard must agree */
-    const char *tokenizer_sha256; /* likewise; NULL: not checked */
-    enum example_kind
-        kind; /* EXAMPLE_TEXT: windows; else examples instead; T: tokens of one at most, of a preference pair with
-                                  either answer */
-    /* Preference pairs: of each source the reference's log-probabilities [examples, 2]; NULL: none. Kept. */
-    const double *const *reference;
-    bool shared_prompt;   /* of a pair both answers in one segment, behind one prompt */
-    bool last_of_answers; /* of a pair the answers' last rows are for a task's head */
-    struct masking
-        masking; /* of sentence pairs that are not masked in their files; kinds is kept, and must outlive
-                               the loader. most: predictions of an example, for all of them */
-    const struct packing_rules *packing; /* of EXAMPLE_SFT; only for loader_open */
-    bool
-        looks_ahead; /* a step's share of sentence pairs, or of texts of a task, is read twice, so that its sums are known beforehand */
-    int64_t texts;   /* of an example of EXAMPLE_CHOOSE at most */
-    bool last_rows;  /* the head of a task reads each text's last row, not its first */
-    const char
-        *labels_sha256;    /* of a task: every shard must agree; NULL: the shards with each other */
-    int64_t ahead_batches; /* micro-batches read ahead; 0: a default that hides the reading */
+    bool shuffle;                 /* false: in the order of the shards (evaluation) */
+    bool document_mask;           /* attention stays inside documents; positions restart */
+    int64_t first_sample;         /* sample to start with, for resume */
+    int64_t limit_samples;        /* end after this many samples from sample 0; 0: never */
+    int64_t vocab_size;           /* vocabulary size that every shard must have */
+    const char *tokenizer_sha256; /* tokenizer hash that every shard must have; NULL: not checked */
+    /* EXAMPLE_TEXT: windows. Otherwise examples of at most T tokens; for preference pairs, prompt
+     * and either response together have at most T tokens. */
+    enum example_kind kind;
+    /* Preference pairs: for each source the log-probabilities [examples, 2] by the reference model;
+     * NULL: none. Not copied; must outlive the loader. */
+    const double *const *reference_logps;
+    bool shared_prompt; /* preference pairs: both responses in one segment after one prompt */
+    bool head_reads_responses; /* preference pairs: the last rows of the responses are for a head */
+    /* Sentence pairs that are not masked in their files. token_kinds is not copied and must outlive
+     * the loader. max_predictions applies to all sentence pairs. */
+    struct masking masking;
+    const struct packing_rules *packing; /* EXAMPLE_SFT; used only by loader_open */
+    /* Read each step twice, to compute its counts (batch.rank_counts) before its first micro-batch.
+     * Applies to sentence pairs and tasks. */
+    bool count_global_batch;
+    int64_t max_texts;         /* EXAMPLE_CHOOSE: largest number of texts in an example */
+    bool head_reads_last_row;  /* a task head reads the last row of each text, not the first */
+    const char *labels_sha256; /* label hash that every shard must have; NULL: that of the first */
+    int64_t prefetch_batches;  /* micro-batches to read ahead; 0: enough to hide the reading */
 };
 
-/* loader_open - open every shard and check it, start the reading thread, wait for its first batch.
+/* loader_open - open and check all shards, start the thread and wait for its first micro-batch.
+ * Sets of up to 64 Mi tokens are verified completely, larger ones window by window.
  *
- * Sets of up to 64 Mi tokens are read and verified whole, larger ones window by window.
- * Errors    STATUS_NO_INPUT: the glob matches nothing; STATUS_DATA: a bad shard, a wrong tokenizer,
- *           no sample of T + 1 tokens in the whole set; each with file, place and reason.
- *           STATUS_UNAVAILABLE if this HDF5 was built without threads */
+ * Errors    STATUS_NO_INPUT: no file matches; STATUS_DATA with file, position and reason: a damaged
+ *           shard, another tokenizer, no sample of T + 1 tokens in a set; STATUS_RECIPE: invalid
+ *           options; STATUS_UNAVAILABLE if this HDF5 library is not thread-safe */
 status loader_open(const struct loader_options *options, struct loader **out);
 
-/* loader_close - stop the thread and close everything; also in the middle of the data. */
+/* loader_close - stop the thread, close all files and set *loader to NULL; NULL is allowed. It may
+ * be called at any time. */
 status loader_close(struct loader **loader);
 
-/* loader_samples - samples of one epoch; for a mixture: samples until the first source is through. */
+/* loader_samples - return the samples of one epoch; for a mixture, until the first source ends. */
 int64_t loader_samples(const struct loader *loader);
+
+/* loader_tokens - return the number of tokens of all sources. */
 int64_t loader_tokens(const struct loader *loader);
 
-/* loader_packing - what became of the examples, over all sources; zeros without packing. */
-struct packing_report loader_packing(const struct loader *loader);
+/* loader_packing_report - return the totals of packing over all sources; zeros without packing. */
+struct packing_report loader_packing_report(const struct loader *loader);
 
-/* loader_fingerprint - a SHA-256 over what decides order and content: seed, sequence length, weights,
- * names of the shards without folders, their headers and the SHA-256 of their tokens. */
+/* loader_fingerprint - return a SHA-256 of all that determines order and content: seed, sequence
+ * length, weights, file names of the shards without folders, their headers, the SHA-256 of their
+ * tokens. */
 const char *loader_fingerprint(const struct loader *loader);
 
-/* loader_locate - "FILE tokens A to B" of sample number g (batch.samples), to name it in a message. */
+/* loader_locate - write the location of sample number g (batch.samples) for messages:
+ * "FILE tokens A to B". */
 void loader_locate(const struct loader *loader, int64_t number, char *text, int bytes);
 
-/* loader_next - the next micro-batch of this rank, in order; *out is valid until the next call.
+/* loader_next - return the next micro-batch of this rank.
  *
- * A step's share is cut into micro-batches of at most B; *last tells that this one completes the
- * rank's share of a step (a rank with an empty share gets batches with sequences = 0 and last = true).
- * At the end of limited data: out->sequences = 0, *last = false and *end = true, on all ranks after the
- * same number of steps; the last step may be shorter than G.
- * Errors    what the reading thread met: STATUS_DATA with file, place and reason; then again and again */
+ * The samples of a rank in a step are split into micro-batches of at most B samples. *last is true
+ * for the last micro-batch of the rank in a step. A rank without samples in a step gets one
+ * micro-batch with sequences = 0 and *last = true. At the end of limited data, out->sequences = 0,
+ * *last = false and *end = true, on all ranks after the same number of steps. The last step may
+ * have less than G samples.
+ *
+ * Memory    *out is valid until the next call
+ * Errors    the error of the thread, on this and every later call: STATUS_DATA with file, position
+ *           and reason */
 status loader_next(struct loader *loader, struct batch *out, bool *last, bool *end);
 
-/* loader_stall_seconds - how long loader_next has waited for the thread, in all. */
+/* loader_stall_seconds - return the total time that loader_next has waited for the thread. */
 double loader_stall_seconds(const struct loader *loader);
 
-/* loader_memory_bytes - of the loader with these options, for `bireme plan`; of the shards only their number is asked. */
+/* loader_memory_bytes - return the host memory of a loader with these options, for `bireme plan`.
+ * It counts the shards but does not open them. */
 int64_t loader_memory_bytes(const struct loader_options *options);

@@ -1,35 +1,35 @@
-/* What the loader's thread puts into a slot: the next micro-batch of this rank's share of a step, of windows, sentence
- * pairs, texts of a task, preference pairs or packs. */
+/* Filling a slot with the next micro-batch of this rank: windows, sentence pairs, task examples,
+ * preference pairs or packs. */
 #include <string.h>
 
 #include "datasets/loader/loader_impl.h"
 
-/* This rank's share of the step that begins with sample `first`: the first `larger` ranks have one
- * sample more (comm/partition.h's rule). */
 void loader_begin_step(struct loader *l, int64_t first)
 {
     int64_t left = l->limit - first, global = l->options.global_sequences;
     int64_t count = left < global ? (left > 0 ? left : 0) : global;
+    /* as in comm/partition.h: the first `larger` ranks have one sample more */
     int64_t each = count / l->options.ranks, larger = count % l->options.ranks;
     int64_t rank = l->options.rank;
-    l->step_first = l->counted = first;
-    l->share_known = false;
-    l->share = (struct batch_share){0};
+    l->step_first_sample = l->counted = first;
+    l->counts_known = false;
+    l->rank_counts = (struct batch_counts){0};
     l->rows_before = l->masked_before = 0;
     l->next_row = first * l->options.sequence_tokens;
-    if (l->options.deal) {
-        l->share_end = first + count;
-        l->next = first + rank * l->options.micro_sequences;
+    if (l->options.interleave_micro_batches) {
+        l->shard_end = first + count;
+        l->next_sample = first + rank * l->options.micro_sequences;
         return;
     }
-    l->next = first + rank * each + (rank < larger ? rank : larger);
-    l->share_end = l->next + each + (rank < larger ? 1 : 0);
-    l->counted = loader_is_packed(&l->options) ? first : l->next;
+    l->next_sample = first + rank * each + (rank < larger ? rank : larger);
+    l->shard_end = l->next_sample + each + (rank < larger ? 1 : 0);
+    l->counted = loader_is_packed(&l->options) ? first : l->next_sample;
 }
 
-/* Targets and positions of one sample, one segment for each document in it where they are masked. */
-static void add_rows(struct loader *l, struct slot *s, int64_t row, const int32_t *starts,
-                     int64_t start_count)
+/* Adds a window at row `row`: inputs, targets, positions, and one segment for each document that
+ * starts at `starts`. */
+static void add_window(struct loader *l, struct slot *s, int64_t row, const int32_t *starts,
+                       int64_t start_count)
 {
     struct batch *b = &s->batch;
     int64_t tokens = l->options.sequence_tokens, begin = 0;
@@ -38,10 +38,11 @@ static void add_rows(struct loader *l, struct slot *s, int64_t row, const int32_
     for (int64_t i = 0; i <= start_count; i++) {
         int64_t end = i < start_count ? starts[i] : tokens;
         if (i < start_count) {
-            s->targets[row + end - 1] = BATCH_IGNORED; /* it would be another document's token */
+            s->targets[row + end - 1] =
+                BATCH_IGNORED; /* the next token belongs to another document */
         }
         if (end == begin) {
-            continue; /* a document begins with the target of the last row */
+            continue; /* the document starts with the target of the last row */
         }
         for (int64_t j = begin; j < end; j++) {
             s->positions[row + j] = (int32_t)(j - begin);
@@ -52,8 +53,8 @@ static void add_rows(struct loader *l, struct slot *s, int64_t row, const int32_
     }
 }
 
-/* The example that l->example holds, at the end of the batch. */
-static void add_example(struct loader *l, struct slot *s, int64_t index)
+/* Appends l->example, a sentence pair, to the batch as number `index`. */
+static void add_sentence_pair(struct loader *l, struct slot *s, int64_t index)
 {
     struct batch *b = &s->batch;
     const struct example *e = &l->example;
@@ -75,7 +76,8 @@ static void add_example(struct loader *l, struct slot *s, int64_t index)
     s->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
-/* The labels of a task's example that comes behind `index` others, of which the head reads `rows` rows. */
+/* Appends the labels of a task example. `index` examples and `rows` rows that the head reads
+ * precede it. */
 static void add_labels(const struct loader *l, struct slot *s, int64_t index, int64_t rows)
 {
     const struct example *e = &l->example;
@@ -83,7 +85,7 @@ static void add_labels(const struct loader *l, struct slot *s, int64_t index, in
     switch (l->options.kind) {
     case EXAMPLE_ANSWER:
         memcpy(labels + 2 * index, e->labels, 2 * sizeof *labels);
-        s->next_sentence[index] = e->row;
+        s->next_sentence[index] = e->input_row;
         break;
     case EXAMPLE_CLASSIFY:
     case EXAMPLE_CHOOSE:
@@ -93,12 +95,12 @@ static void add_labels(const struct loader *l, struct slot *s, int64_t index, in
         memcpy(labels + rows, e->labels, (size_t)e->predictions * sizeof *labels);
         break;
     default:
-        s->numbers[index] = e->number;
+        s->float_labels[index] = e->float_label;
     }
 }
 
-/* The example of a task, likewise: each of its texts is a segment. */
-static void add_task(struct loader *l, struct slot *s, int64_t index)
+/* Appends l->example, a task example, to the batch as number `index`. Each text is a segment. */
+static void add_task_example(struct loader *l, struct slot *s, int64_t index)
 {
     struct batch *b = &s->batch;
     const struct example *e = &l->example;
@@ -107,10 +109,11 @@ static void add_task(struct loader *l, struct slot *s, int64_t index)
     memcpy(s->segment_ids + row, e->segments, (size_t)e->tokens * sizeof *s->segment_ids);
     add_labels(l, s, index, b->masked);
     for (int64_t t = 0; t < e->texts; t++) {
-        int32_t first = e->text_first[t], end = e->text_first[t + 1];
+        int32_t first = e->text_starts[t], end = e->text_starts[t + 1];
         for (int32_t i = first; i < end; i++) {
             s->positions[row + i] = i - first;
-            s->targets[row + i] = l->options.kind == EXAMPLE_ANSWER ? e->marks[i] : BATCH_IGNORED;
+            s->targets[row + i] =
+                l->options.kind == EXAMPLE_ANSWER ? e->answer_flags[i] : BATCH_IGNORED;
         }
         b->longest = end - first > b->longest ? end - first : b->longest;
         s->cu_rows[++b->segments] = (int32_t)(row + end);
@@ -122,62 +125,66 @@ static void add_task(struct loader *l, struct slot *s, int64_t index)
     b->rows += e->tokens;
 }
 
-/* Sentence pair number `index` of the run, masked; or a text of a task, with the row that its head reads. */
-static status read_pair(struct loader *l, int64_t index)
+/* Reads sample `index` of the run into l->example: a sentence pair, which is masked, or a task
+ * example, with the rows that the head reads. */
+static status read_example(struct loader *l, int64_t index)
 {
-    struct order_place place = order_at(&l->order, index);
+    struct order_position position = order_find(&l->order, index);
     struct example *e = &l->example;
-    TRY(shard_set_example(l->sets[place.source], place.sample, e));
-    for (int64_t t = 0; loader_reads_one(&l->options) && t < e->texts; t++) {
-        e->positions[t] = l->options.last_rows ? e->text_first[t + 1] - 1 : e->text_first[t];
+    TRY(shard_set_read_example(l->sets[position.source], position.sample, e));
+    for (int64_t t = 0; loader_reads_one_row(&l->options) && t < e->texts; t++) {
+        e->positions[t] =
+            l->options.head_reads_last_row ? e->text_starts[t + 1] - 1 : e->text_starts[t];
     }
     if (e->masked || loader_is_task(&l->options)) {
         return STATUS_OK;
     }
-    REQUIRE(l->options.masking.kinds != NULL, STATUS_DATA,
-            "the examples are not masked in their files: masking needs a tokenizer with a [MASK]");
-    uint64_t example = (uint64_t)place.source << 48 ^ (uint64_t)place.sample;
+    REQUIRE(l->options.masking.token_kinds != NULL, STATUS_DATA,
+            "the examples are not masked in their files, and masking requires a tokenizer with a "
+            "[MASK] token");
+    uint64_t example = (uint64_t)position.source << 48 ^ (uint64_t)position.sample;
     e->predictions =
-        masking_apply(&l->options.masking, l->options.seed, place.epoch, example, e->ids, e->tokens,
-                      e->positions, e->labels, e->segments + e->room);
+        masking_apply(&l->options.masking, l->options.seed, position.epoch, example, e->ids,
+                      e->tokens, e->positions, e->labels, e->segments + e->token_capacity);
     return STATUS_OK;
 }
 
-/* What the share of a step adds up to, before it is handed out. */
-static status look_ahead(struct loader *l)
+/* Sets l->rank_counts: reads all samples of this rank in the step before its first micro-batch. */
+static status count_step(struct loader *l)
 {
-    for (int64_t i = l->next; i < l->share_end && l->options.looks_ahead; i++) {
-        int64_t micro_batch = (i - l->step_first) / l->options.micro_sequences;
-        if (l->options.deal && micro_batch % l->options.ranks != l->options.rank) {
+    for (int64_t i = l->next_sample; i < l->shard_end && l->options.count_global_batch; i++) {
+        int64_t micro_batch = (i - l->step_first_sample) / l->options.micro_sequences;
+        if (l->options.interleave_micro_batches &&
+            micro_batch % l->options.ranks != l->options.rank) {
             continue;
         }
-        TRY(read_pair(l, i));
-        l->share.rows += l->example.tokens;
-        l->share.masked += l->example.predictions;
-        l->share.examples++;
+        TRY(read_example(l, i));
+        l->rank_counts.rows += l->example.tokens;
+        l->rank_counts.masked += l->example.predictions;
+        l->rank_counts.examples++;
     }
-    l->share_known = true;
+    l->counts_known = true;
     return STATUS_OK;
 }
 
-/* Rows that were dealt to other ranks. */
-static status count_others(struct loader *l)
+/* Adds the rows of micro-batches of other ranks to the counts. */
+static status count_other_ranks(struct loader *l)
 {
-    for (; l->counted < l->next && l->options.looks_ahead; l->counted++) {
-        TRY(read_pair(l, l->counted));
+    for (; l->counted < l->next_sample && l->options.count_global_batch; l->counted++) {
+        TRY(read_example(l, l->counted));
         l->rows_before += l->example.tokens;
         l->masked_before += l->example.predictions;
     }
     return STATUS_OK;
 }
 
-/* What is to be learned of a task's examples. */
-static void give_labels(const struct loader *l, struct slot *s)
+/* Sets the pointers of the batch for a task. */
+static void set_task_outputs(const struct loader *l, struct slot *s)
 {
     bool numbers = l->options.kind == EXAMPLE_REGRESS;
     s->batch.example_rows = s->example_rows;
     s->batch.labels = numbers || l->options.kind == EXAMPLE_EMBED ? NULL : s->masked_ids;
-    s->batch.numbers = numbers ? s->numbers : NULL;
+    s->batch.float_labels = numbers ? s->float_labels : NULL;
     s->batch.masked_ids = NULL;
     s->batch.next_sentence = l->options.kind == EXAMPLE_ANSWER ? s->next_sentence : NULL;
     s->batch.first_masked = l->masked_before;
@@ -185,27 +192,27 @@ static void give_labels(const struct loader *l, struct slot *s)
 
 static status fill_examples(struct loader *l, struct slot *s)
 {
-    TRY(l->share_known ? STATUS_OK : look_ahead(l));
-    TRY(count_others(l));
+    TRY(l->counts_known ? STATUS_OK : count_step(l));
+    TRY(count_other_ranks(l));
     s->batch.rows = 0;
-    s->batch.share = l->share;
+    s->batch.rank_counts = l->rank_counts;
     s->batch.first_row = l->rows_before;
     s->batch.segment_ids = s->segment_ids;
     s->batch.next_sentence = s->next_sentence;
     s->batch.masked_rows = s->masked_rows;
     s->batch.masked_ids = s->masked_ids;
     if (loader_is_task(&l->options)) {
-        give_labels(l, s);
+        set_task_outputs(l, s);
         s->example_rows[0] = 0;
     }
     for (int64_t i = 0; i < s->batch.sequences; i++) {
-        s->samples[i] = l->next + i;
-        TRY(read_pair(l, l->next + i));
-        (loader_is_task(&l->options) ? add_task : add_example)(l, s, i);
+        s->samples[i] = l->next_sample + i;
+        TRY(read_example(l, l->next_sample + i));
+        (loader_is_task(&l->options) ? add_task_example : add_sentence_pair)(l, s, i);
     }
     l->rows_before += s->batch.rows;
     l->masked_before += s->batch.masked;
-    l->counted = l->next + s->batch.sequences;
+    l->counted = l->next_sample + s->batch.sequences;
     if (s->batch.masked == 0 && s->batch.sequences > 0 && !loader_is_task(&l->options)) {
         s->masked_rows[0] = 0;
         s->masked_ids[0] = BATCH_IGNORED;
@@ -214,62 +221,64 @@ static status fill_examples(struct loader *l, struct slot *s)
     return STATUS_OK;
 }
 
-struct packing_epoch loader_epoch(const struct loader *l, const struct order_place *place)
+struct packing_epoch loader_packing_epoch(const struct loader *l,
+                                          const struct order_position *position)
 {
-    return (struct packing_epoch){l->options.seed, (uint64_t)place->epoch, (uint64_t)place->source,
-                                  l->options.shuffle};
+    return (struct packing_epoch){l->options.seed, (uint64_t)position->epoch,
+                                  (uint64_t)position->source, l->options.shuffle};
 }
 
-/* Rows of other ranks' packs. */
-static void count_other_packs(struct loader *l)
+/* Adds the rows of packs of other ranks to l->next_row. */
+static void count_packs_of_other_ranks(struct loader *l)
 {
-    for (; l->counted < l->next; l->counted++) {
-        struct order_place place = order_at(&l->order, l->counted);
-        l->next_row += packing_pack_rows(l->packs[place.source], place.sample);
+    for (; l->counted < l->next_sample; l->counted++) {
+        struct order_position position = order_find(&l->order, l->counted);
+        l->next_row += packing_pack_rows(l->packs[position.source], position.sample);
     }
 }
 
 static status fill_packs(struct loader *l, struct slot *s)
 {
-    count_other_packs(l);
+    count_packs_of_other_ranks(l);
     struct packing_rows rows = {.inputs = s->inputs,
                                 .targets = s->targets,
                                 .positions = s->positions,
                                 .cu_rows = s->cu_rows,
                                 .ids = l->window,
-                                .marks = l->marks};
+                                .loss_mask = l->loss_mask};
     for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        struct packing_epoch epoch = loader_epoch(l, &place);
-        s->samples[i] = l->next + i;
-        TRY(packing_read(l->packs[place.source], &epoch, l->sets[place.source], place.sample,
-                         &rows));
+        struct order_position position = order_find(&l->order, l->next_sample + i);
+        struct packing_epoch epoch = loader_packing_epoch(l, &position);
+        s->samples[i] = l->next_sample + i;
+        TRY(packing_read(l->packs[position.source], &epoch, l->sets[position.source],
+                         position.sample, &rows));
     }
     s->batch.first_row = l->next_row;
     l->next_row += rows.rows;
-    l->counted = l->next + s->batch.sequences;
+    l->counted = l->next_sample + s->batch.sequences;
     s->batch.rows = rows.rows;
-    s->batch.seen = rows.seen;
+    s->batch.tokens_seen = rows.tokens_seen;
     s->batch.segments = rows.segments;
     s->batch.longest = rows.longest;
     return STATUS_OK;
 }
 
-/* A pair's answer behind its prompt, but for the first `shared` tokens, at the end of the batch. */
-static void add_answer(struct slot *s, const struct example *e, int64_t shared, bool chosen)
+/* Appends prompt and response of a pair to the batch, without the first `shared` tokens. */
+static void add_response(struct slot *s, const struct example *e, int64_t shared, bool chosen)
 {
     struct batch *b = &s->batch;
-    const int32_t *answer = e->ids + e->prompt + (chosen ? 0 : e->chosen);
+    const int32_t *response = e->ids + e->prompt + (chosen ? 0 : e->chosen);
     int64_t tokens = chosen ? e->prompt + e->chosen : e->tokens - e->chosen;
     for (int64_t i = shared; i < tokens; i++, b->rows++) {
         bool counted = i + 1 >= e->prompt && i + 1 < tokens;
-        s->inputs[b->rows] = i < e->prompt ? e->ids[i] : answer[i - e->prompt];
-        s->targets[b->rows] = counted ? answer[i + 1 - e->prompt] : BATCH_IGNORED;
+        s->inputs[b->rows] = i < e->prompt ? e->ids[i] : response[i - e->prompt];
+        s->targets[b->rows] = counted ? response[i + 1 - e->prompt] : BATCH_IGNORED;
         s->positions[b->rows] = (int32_t)i;
     }
     s->masked_rows[b->masked++] = (int32_t)b->rows - 1;
 }
 
+/* Ends the last segment at the end of the batch. */
 static void end_segment(struct slot *s)
 {
     struct batch *b = &s->batch;
@@ -278,45 +287,45 @@ static void end_segment(struct slot *s)
     s->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
-/* l->example, pair i of the batch. */
-static void add_preference(const struct loader *l, struct slot *s, int64_t i)
+/* Appends l->example, a preference pair, to the batch as number i. */
+static void add_preference_pair(const struct loader *l, struct slot *s, int64_t i)
 {
     const struct example *e = &l->example;
     int64_t first = s->batch.rows;
-    bool together = l->options.shared_prompt;
-    int64_t shared = together && e->prompt > 0 ? e->prompt - 1 : 0;
-    add_answer(s, e, 0, true);
-    s->branches[2 * i] = (int32_t)shared;
-    s->branches[2 * i + 1] = (int32_t)(s->batch.rows - first);
-    if (!together) {
+    bool shared_prompt = l->options.shared_prompt;
+    int64_t shared = shared_prompt && e->prompt > 0 ? e->prompt - 1 : 0;
+    add_response(s, e, 0, true);
+    s->shared_prefix_offsets[2 * i] = (int32_t)shared;
+    s->shared_prefix_offsets[2 * i + 1] = (int32_t)(s->batch.rows - first);
+    if (!shared_prompt) {
         end_segment(s);
     }
-    add_answer(s, e, shared, false);
+    add_response(s, e, shared, false);
     end_segment(s);
     s->example_rows[i + 1] = (int32_t)s->batch.masked;
 }
 
 static status fill_preferences(struct loader *l, struct slot *s)
 {
-    const double *const *reference = l->options.reference;
+    const double *const *reference = l->options.reference_logps;
     s->batch.rows = 0;
-    s->batch.branches = l->options.shared_prompt ? s->branches : NULL;
-    s->batch.masked_rows = l->options.last_of_answers ? s->masked_rows : NULL;
-    s->batch.example_rows = l->options.last_of_answers ? s->example_rows : NULL;
+    s->batch.shared_prefix_offsets = l->options.shared_prompt ? s->shared_prefix_offsets : NULL;
+    s->batch.masked_rows = l->options.head_reads_responses ? s->masked_rows : NULL;
+    s->batch.example_rows = l->options.head_reads_responses ? s->example_rows : NULL;
     s->example_rows[0] = 0;
-    s->batch.reference = reference != NULL ? s->reference : NULL;
+    s->batch.reference_logps = reference != NULL ? s->reference_logps : NULL;
     for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        s->samples[i] = l->next + i;
-        TRY(shard_set_example(l->sets[place.source], place.sample, &l->example));
-        add_preference(l, s, i);
-        s->batch.seen += l->example.tokens + l->example.prompt;
+        struct order_position position = order_find(&l->order, l->next_sample + i);
+        s->samples[i] = l->next_sample + i;
+        TRY(shard_set_read_example(l->sets[position.source], position.sample, &l->example));
+        add_preference_pair(l, s, i);
+        s->batch.tokens_seen += l->example.tokens + l->example.prompt;
         if (reference != NULL) {
-            memcpy(s->reference + 2 * i, reference[place.source] + 2 * place.sample,
-                   2 * sizeof *s->reference);
+            memcpy(s->reference_logps + 2 * i, reference[position.source] + 2 * position.sample,
+                   2 * sizeof *s->reference_logps);
         }
     }
-    s->batch.masked = l->options.last_of_answers ? s->batch.masked : 0;
+    s->batch.masked = l->options.head_reads_responses ? s->batch.masked : 0;
     return STATUS_OK;
 }
 
@@ -324,15 +333,16 @@ static status fill_windows(struct loader *l, struct slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
     for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_place place = order_at(&l->order, l->next + i);
-        struct shard_set *set = l->sets[place.source];
+        struct order_position position = order_find(&l->order, l->next_sample + i);
+        struct shard_set *set = l->sets[position.source];
         int64_t start_count = 0;
-        s->samples[i] = l->next + i;
-        TRY(shard_set_read(set, place.sample, place.shift, l->window));
+        s->samples[i] = l->next_sample + i;
+        TRY(shard_set_read(set, position.sample, position.shift, l->window));
         if (l->options.document_mask) {
-            TRY(shard_set_starts(set, place.sample, place.shift, l->starts, &start_count));
+            TRY(shard_set_read_starts(set, position.sample, position.shift, l->document_starts,
+                                      &start_count));
         }
-        add_rows(l, s, i * tokens, l->starts, start_count);
+        add_window(l, s, i * tokens, l->document_starts, start_count);
     }
     return STATUS_OK;
 }
@@ -340,30 +350,31 @@ static status fill_windows(struct loader *l, struct slot *s)
 status loader_fill(struct loader *l, struct slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
-    int64_t left = l->share_end - l->next, most = l->options.micro_sequences;
-    int64_t sequences = left < most ? (left > 0 ? left : 0) : most;
-    int64_t stride = l->options.deal ? most * l->options.ranks : most;
-    s->end = l->step_first >= l->limit;
+    int64_t left = l->shard_end - l->next_sample, limit = l->options.micro_sequences;
+    int64_t sequences = left < limit ? (left > 0 ? left : 0) : limit;
+    int64_t stride = l->options.interleave_micro_batches ? limit * l->options.ranks : limit;
+    s->end = l->step_first_sample >= l->limit;
     s->last = !s->end && stride >= left;
-    s->batch =
-        (struct batch){.sequences = sequences,
-                       .tokens = tokens,
-                       .rows = sequences * tokens,
-                       .inputs = s->inputs,
-                       .targets = s->targets,
-                       .positions = s->positions,
-                       .cu_rows = s->cu_rows,
-                       .first_row = l->next * tokens * (loader_is_preference(&l->options) ? 2 : 1),
-                       .samples = s->samples};
+    s->batch = (struct batch){.sequences = sequences,
+                              .tokens = tokens,
+                              .rows = sequences * tokens,
+                              .inputs = s->inputs,
+                              .targets = s->targets,
+                              .positions = s->positions,
+                              .cu_rows = s->cu_rows,
+                              .first_row = l->next_sample * tokens *
+                                           (loader_is_preference(&l->options) ? 2 : 1),
+                              .samples = s->samples};
     s->cu_rows[0] = 0;
     TRY(loader_is_masked(&l->options) || loader_is_task(&l->options) ? fill_examples(l, s)
         : loader_is_preference(&l->options)                          ? fill_preferences(l, s)
         : loader_is_packed(&l->options)                              ? fill_packs(l, s)
                                                                      : fill_windows(l, s));
-    s->batch.seen = s->batch.seen > s->batch.rows ? s->batch.seen : s->batch.rows;
-    l->next += stride;
+    s->batch.tokens_seen =
+        s->batch.tokens_seen > s->batch.rows ? s->batch.tokens_seen : s->batch.rows;
+    l->next_sample += stride;
     if (s->last) {
-        loader_begin_step(l, l->step_first + l->options.global_sequences);
+        loader_begin_step(l, l->step_first_sample + l->options.global_sequences);
     }
     return STATUS_OK;
 }

@@ -1,4 +1,5 @@
-/* The loader's inside: the ring, and what its thread knows (loader.c), which fills the slots (loader_fill.c). */
+/* Internals of the loader: the ring buffer and the state of its thread (loader.c), and the
+ * functions that fill slots (loader_fill.c). */
 #pragma once
 
 #include <pthread.h>
@@ -8,17 +9,17 @@
 #include "datasets/loader/order.h"
 #include "datasets/shard/shard_set.h"
 
+/* A micro-batch in the ring buffer. loader.c lists the sizes of its arrays. */
 struct slot {
     struct batch batch;
     bool last, end, failed;
     int32_t *inputs, *targets, *positions, *cu_rows;
-    int32_t *segment_ids, *next_sentence, *masked_rows,
-        *masked_ids;       /* of sentence pairs, and tasks */
-    int32_t *example_rows; /* of tasks; so are the next */
-    float *numbers;
+    int32_t *segment_ids, *next_sentence, *masked_rows, *masked_ids; /* sentence pairs, tasks */
+    int32_t *example_rows;                                           /* tasks, preference pairs */
+    float *float_labels;                                             /* tasks */
     int64_t *samples;
-    double *reference; /* of preference pairs; so is the next one */
-    int32_t *branches;
+    double *reference_logps;        /* preference pairs */
+    int32_t *shared_prefix_offsets; /* preference pairs */
 };
 
 struct loader {
@@ -28,91 +29,102 @@ struct loader {
     struct packing_rules rules;
     struct packing_report packing;
     struct order order;
-    int64_t limit; /* samples of the run; INT64_MAX: none */
+    int64_t limit; /* samples of the run; INT64_MAX: no limit */
     char fingerprint[HASH_TEXT_BYTES];
 
-    /* the thread's own */
-    int64_t step_first, next, share_end;
-    int64_t next_row; /* of packs: the global index of the row behind the first `counted` samples */
-    bool share_known; /* looked ahead, and these are its sums: */
-    struct batch_share share;
-    int64_t rows_before;   /* of the share's first `counted` samples; with `deal` of the step's */
-    int64_t masked_before; /* likewise */
-    int64_t counted;       /* of the run */
-    int32_t *window;       /* [T + 1] */
-    int32_t *starts;       /* [T] */
-    uint32_t *marks;       /* [T] of a packed example */
+    /* state of the thread; samples are counted from the start of the run */
+    int64_t step_first_sample;
+    int64_t next_sample; /* first sample of the next micro-batch */
+    int64_t shard_end; /* end of this rank's shard of the step; when interleaved, end of the step */
+    int64_t next_row;  /* packs: global index of the first row after the `counted` samples */
+    bool counts_known; /* rank_counts is set, because the step was read in advance */
+    struct batch_counts rank_counts;
+    int64_t counted;          /* samples before this one are in the next three counts */
+    int64_t rows_before;      /* rows of this rank's shard; when interleaved, rows of the step */
+    int64_t masked_before;    /* masked rows, counted in the same way */
+    int32_t *window;          /* [T + 1] */
+    int32_t *document_starts; /* [T] */
+    uint32_t *loss_mask;      /* [T] of a packed example */
     struct example example;
-    int32_t *example_memory; /* of ids, segments, predictions, and scratch for masking */
+    int32_t *example_memory; /* arrays of `example`, and scratch memory for masking */
 
     int64_t slots;
     struct slot *ring;
-    void *memory;
+    void *memory; /* the arrays of all slots */
     pthread_t thread;
     bool thread_runs;
 
     pthread_mutex_t mutex;
-    pthread_cond_t filled_one, freed_one;
-    int64_t filled,
-        taken; /* slots in all; filled - taken are ready, the one before `taken` is held */
+    pthread_cond_t slot_filled, slot_freed;
+    /* Slots filled and taken so far. filled - taken slots are ready; the slot before `taken` is in
+     * use by the caller of loader_next. */
+    int64_t filled, taken;
     bool stop;
-    struct status_note note; /* of a failed slot */
+    struct status_note note; /* error of a failed slot */
     double stall_seconds;
 };
 
+/* loader_is_masked - return whether samples are sentence pairs. */
 static inline bool loader_is_masked(const struct loader_options *o)
 {
     return o->kind == EXAMPLE_SENTENCE_PAIRS;
 }
 
+/* loader_is_task - return whether samples are examples for a task head. */
 static inline bool loader_is_task(const struct loader_options *o)
 {
     return o->kind >= EXAMPLE_CLASSIFY;
 }
 
-/* Texts of an example at most, each of sequence_tokens at most. */
-static inline int64_t loader_texts(const struct loader_options *o)
+/* loader_max_texts - return the largest number of texts in an example. Each has at most
+ * sequence_tokens tokens. */
+static inline int64_t loader_max_texts(const struct loader_options *o)
 {
     bool two = o->kind == EXAMPLE_PREFERENCE_PAIRS || o->kind == EXAMPLE_EMBED;
-    return two ? 2 : o->kind == EXAMPLE_CHOOSE && o->texts > 0 ? o->texts : 1;
+    return two ? 2 : o->kind == EXAMPLE_CHOOSE && o->max_texts > 0 ? o->max_texts : 1;
 }
 
-/* Whether a task's head reads one row of each text, not all of them. */
-static inline bool loader_reads_one(const struct loader_options *o)
+/* loader_reads_one_row - return whether a task head reads one row of each text, not all rows. */
+static inline bool loader_reads_one_row(const struct loader_options *o)
 {
     return o->kind == EXAMPLE_CLASSIFY || o->kind == EXAMPLE_REGRESS || o->kind == EXAMPLE_CHOOSE;
 }
 
-/* Rows of an example at most that are predicted, or that the head of a task reads. */
-static inline int64_t loader_predictions(const struct loader_options *o)
+/* loader_max_predictions - return the largest number of rows of an example that are predicted, or
+ * that the head of a task reads. */
+static inline int64_t loader_max_predictions(const struct loader_options *o)
 {
-    int64_t texts = loader_texts(o);
-    return !loader_is_task(o)    ? o->masking.most
-           : loader_reads_one(o) ? texts
-                                 : texts * o->sequence_tokens;
+    int64_t texts = loader_max_texts(o);
+    return !loader_is_task(o)        ? o->masking.max_predictions
+           : loader_reads_one_row(o) ? texts
+                                     : texts * o->sequence_tokens;
 }
 
-/* Labels of an example at most: one for each of those rows, or the two ends of an answer and its marks. */
-static inline int64_t loader_labels(const struct loader_options *o)
+/* loader_max_labels - return the size of the label array of an example: one label for each of those
+ * rows; for answer, the first and last token of the answer and the flags of all tokens. */
+static inline int64_t loader_max_labels(const struct loader_options *o)
 {
-    return loader_predictions(o) + 2;
+    return loader_max_predictions(o) + 2;
 }
 
+/* loader_is_preference - return whether samples are preference pairs. */
 static inline bool loader_is_preference(const struct loader_options *o)
 {
     return o->kind == EXAMPLE_PREFERENCE_PAIRS;
 }
 
+/* loader_is_packed - return whether samples are packs of SFT examples. */
 static inline bool loader_is_packed(const struct loader_options *o)
 {
     return o->kind == EXAMPLE_SFT;
 }
 
-/* loader_begin_step - this rank's share of the step that begins with sample `first`. */
+/* loader_begin_step - set the state of the thread to the step that begins with sample `first`. */
 void loader_begin_step(struct loader *l, int64_t first);
 
-/* loader_epoch - of a packed sample. */
-struct packing_epoch loader_epoch(const struct loader *l, const struct order_place *place);
+/* loader_packing_epoch - return the permutation key for the pack at a position. */
+struct packing_epoch loader_packing_epoch(const struct loader *l,
+                                          const struct order_position *position);
 
-/* loader_fill - the next micro-batch into a slot. */
+/* loader_fill - read the next micro-batch into a slot. */
 status loader_fill(struct loader *l, struct slot *s);

@@ -1,15 +1,17 @@
-/* Which sample comes when: pure functions of (seed, number of the sample), no state and no index file.
+/* The order of samples: pure functions of (seed, number of the sample). There is no index file.
  *
- * One source: sample g of the run is sample permute(key(seed, epoch, source), g mod n) of the source,
- * epoch = g / n. In the first epoch the windows of a source lie end to end; in each later one all of them
- * are moved on by the same number of tokens below a window's length, so that a text read again is cut at
- * other places (a few epochs then teach as much as windows drawn anywhere).
+ * With one source of n samples, sample g of the run is sample permute(key(seed, epoch, source), g
+ * mod n) of the source, with epoch = g / n. In the first epoch the windows of a source are
+ * contiguous. In each later epoch all windows are shifted by the same number of tokens, below the
+ * length of a window. A text is then split at other positions when it is read again. A few epochs
+ * therefore teach about as much as windows at random positions.
  *
- * A mixture of k sources with integer weights is split in two halves of the list again and again: of
- * the first n samples that reach a node, its left half gets floor(n W_left / W), its right half the
- * others. Sample n goes left where that share grows from n to n + 1. So after any number of samples each
- * source has its proportional share to within ceil(log2 k) samples (one, for two sources), and the place
- * of a sample costs O(log k) whatever its number. Each source wraps through epochs of its own. */
+ * A mixture of k sources with integer weights is a binary tree: the list of sources is split in
+ * halves, recursively. Of the first n samples that reach a node, floor(n W_left / W) go to its left
+ * half and the others to its right half. Sample n goes left if that number increases from n to n +
+ * 1. After any number of samples each source has its proportional number of samples, within
+ * ceil(log2 k) samples (one, for two sources). Finding the position of a sample costs O(log k),
+ * independent of its number. Each source has its own epochs. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,31 +25,35 @@ struct order {
     int sources;
     bool shuffle;
     uint64_t seed;
-    int64_t window; /* tokens of a sample; 0, as order_set leaves it: windows are not moved */
-    int64_t samples[ORDER_SOURCES_MAX]; /* of one epoch of the source, > 0 */
-    uint64_t
-        before[ORDER_SOURCES_MAX + 1]; /* sum of the weights before source i; in all near 2^32 */
+    int64_t
+        window_tokens; /* tokens of a sample; 0, as order_init sets it: windows are not shifted */
+    int64_t samples[ORDER_SOURCES_MAX]; /* samples of one epoch of each source, > 0 */
+    /* sum of the weights of all sources before source i; the total is close to 2^32 */
+    uint64_t weight_offsets[ORDER_SOURCES_MAX + 1];
 };
 
-struct order_place {
+/* The position of a sample in the data. */
+struct order_position {
     int source;
     int64_t epoch;  /* of the source */
     int64_t sample; /* 0 .. samples - 1 of the source */
-    int64_t shift;  /* tokens that the epoch's windows are moved on, 0 .. window - 1 */
+    int64_t
+        shift; /* tokens by which the windows of the epoch are shifted, 0 .. window_tokens - 1 */
 };
 
-/* order_set - shuffle false: sources are read from their beginning to their end.
+/* order_init - set the sources and weights. Without shuffle, each source is read sequentially.
  *
  * Numerics  weights are rounded to multiples of 2^-32 of their sum, equally on every machine
- * Errors    STATUS_RECIPE: a weight that is not above 0 and finite; too many sources */
-status order_set(struct order *order, const int64_t *samples, const double *weights, int sources,
-                 uint64_t seed, bool shuffle);
+ * Errors    STATUS_RECIPE: a weight that is not positive and finite; too many sources */
+status order_init(struct order *order, const int64_t *samples, const double *weights, int sources,
+                  uint64_t seed, bool shuffle);
 
-/* order_at - the place of sample `number` of the run, from 0. */
-struct order_place order_at(const struct order *order, int64_t number);
+/* order_find - return the position of sample `number` of the run, from 0. */
+struct order_position order_find(const struct order *order, int64_t number);
 
-/* order_count - how many of the first `number` samples of the run belong to this source. */
+/* order_count - return how many of the first `number` samples of the run belong to a source. */
 int64_t order_count(const struct order *order, int source, int64_t number);
 
-/* order_epoch - samples of the run until the first source is through: n for a single source. */
-int64_t order_epoch(const struct order *order);
+/* order_epoch_samples - return the number of samples of the run until the first source ends. For a
+ * single source this is its number of samples. */
+int64_t order_epoch_samples(const struct order *order);

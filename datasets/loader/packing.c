@@ -1,39 +1,44 @@
 #include "datasets/loader/packing.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 
 struct packing {
     struct packing_rules rules;
-    int64_t room, count, capacity;
-    int64_t
-        *first; /* [count] of each example; once packed by bfd, from the longest to the shortest */
-    int32_t *length; /* [count] */
+    int64_t pack_tokens, count, capacity;
+    /* [count] first token and length of each example; with bfd sorted by decreasing length */
+    int64_t *first;
+    int32_t *length;
 
-    int64_t packs;   /* of bfd from here */
+    int64_t packs;
+    /* bfd only: */
     int64_t *starts; /* [packs + 1] first slot of each pack */
-    uint32_t *slots; /* [count] the example of each slot, where nothing is shuffled */
-    int64_t *groups; /* [room + 2] those of length l are groups[room - l] to groups[room - l + 1] */
+    uint32_t *slots; /* [count] the example in each slot, without shuffling */
+    /* [pack_tokens + 2] examples of length n: groups[pack_tokens - n] up to the next group */
+    int64_t *groups;
 };
 
-static bool is_packed(const struct packing *p)
+static bool is_best_fit(const struct packing *p)
 {
     return p->rules.kind == PACKING_BFD || p->rules.kind == PACKING_BFD_SPLIT;
 }
 
-status packing_create(const struct packing_rules *rules, int64_t room, struct packing **out)
+status packing_create(const struct packing_rules *rules, int64_t pack_tokens, struct packing **out)
 {
     *out = NULL;
-    REQUIRE(rules->max_length >= 2 && rules->max_length <= room && room < INT32_MAX, STATUS_RECIPE,
-            "examples of at most %lld tokens in sequences of %lld: 2 to the sequence length are "
-            "possible",
-            (long long)rules->max_length, (long long)room);
-    struct packing *p = calloc(1, sizeof *p);
-    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory: packing");
+    REQUIRE(rules->max_length >= 2 && rules->max_length <= pack_tokens && pack_tokens < INT32_MAX,
+            STATUS_RECIPE,
+            "examples of at most %" PRId64 " tokens in sequences of %" PRId64
+            ": the limit must be 2 to the sequence length",
+            rules->max_length, pack_tokens);
+    struct packing *p;
+    TRY(ALLOCATE(p, 1, "packing"));
     p->rules = *rules;
-    p->room = room;
+    p->pack_tokens = pack_tokens;
     *out = p;
     return STATUS_OK;
 }
@@ -57,14 +62,10 @@ status packing_add(struct packing *p, int64_t first, int64_t length)
 {
     if (p->count == p->capacity) {
         int64_t capacity = 2 * p->capacity + 1024;
-        REQUIRE(p->count < UINT32_MAX, STATUS_DATA, "more than %lld examples in one source",
-                (long long)p->count);
-        int64_t *firsts = realloc(p->first, (size_t)capacity * sizeof *firsts);
-        p->first = firsts != NULL ? firsts : p->first;
-        int32_t *lengths = realloc(p->length, (size_t)capacity * sizeof *lengths);
-        p->length = lengths != NULL ? lengths : p->length;
-        REQUIRE(firsts != NULL && lengths != NULL, STATUS_INTERNAL, "out of memory: %lld examples",
-                (long long)capacity);
+        REQUIRE(p->count < UINT32_MAX, STATUS_DATA, "more than %" PRId64 " examples in one source",
+                p->count);
+        TRY(GROW(p->first, capacity, "examples to pack"));
+        TRY(GROW(p->length, capacity, "examples to pack"));
         p->capacity = capacity;
     }
     p->first[p->count] = first;
@@ -72,30 +73,31 @@ status packing_add(struct packing *p, int64_t first, int64_t length)
     return STATUS_OK;
 }
 
-/* From the longest to the shortest, those of one length in the order of the files: a sort by counting. */
+/* Sorts the examples by decreasing length, those of equal length in the order of the files. It is a
+ * counting sort. */
 static status sort_examples(struct packing *p)
 {
     size_t count = (size_t)p->count;
     int64_t *first = malloc(count * sizeof *first);
     int32_t *length = malloc(count * sizeof *length);
-    p->groups = calloc((size_t)p->room + 2, sizeof *p->groups);
+    p->groups = calloc((size_t)p->pack_tokens + 2, sizeof *p->groups);
     if (first == NULL || length == NULL || p->groups == NULL) {
         free(first);
         free(length);
-        RAISE(STATUS_INTERNAL, "out of memory: %lld examples", (long long)p->count);
+        RAISE(STATUS_INTERNAL, "out of memory for %" PRId64 " examples", p->count);
     }
     for (int64_t i = 0; i < p->count; i++) {
-        p->groups[p->room - p->length[i] + 1]++;
+        p->groups[p->pack_tokens - p->length[i] + 1]++;
     }
-    for (int64_t g = 0; g <= p->room; g++) {
+    for (int64_t g = 0; g <= p->pack_tokens; g++) {
         p->groups[g + 1] += p->groups[g];
     }
-    for (int64_t i = 0; i < p->count; i++) { /* groups[g] moves on to where group g ends */
-        int64_t to = p->groups[p->room - p->length[i]]++;
+    for (int64_t i = 0; i < p->count; i++) { /* groups[g] advances to the end of group g */
+        int64_t to = p->groups[p->pack_tokens - p->length[i]]++;
         first[to] = p->first[i];
         length[to] = p->length[i];
     }
-    memmove(p->groups + 1, p->groups, ((size_t)p->room + 1) * sizeof *p->groups);
+    memmove(p->groups + 1, p->groups, ((size_t)p->pack_tokens + 1) * sizeof *p->groups);
     p->groups[0] = 0;
     free(p->first);
     free(p->length);
@@ -104,21 +106,22 @@ static status sort_examples(struct packing *p)
     return STATUS_OK;
 }
 
-/* ---- best fit: the packs by the room that they have left ---- */
+/* ---- best fit: packs indexed by their free tokens ---- */
 
 enum { NONE = UINT32_MAX };
 
+/* For each number of free tokens, a queue of the packs that have it. */
 struct fit {
-    int64_t room;
-    uint64_t *words,
-        *summary; /* bit s: some pack has room for s tokens; bit w: words[w] is not 0 */
-    uint32_t *oldest, *newest; /* [room + 1] of the packs with this room; NONE */
-    uint32_t *next;            /* [packs] */
-    uint32_t *pack;            /* [examples] the pack of each */
+    int64_t pack_tokens;
+    uint64_t *words;           /* bit s: the queue of packs with s free tokens is not empty */
+    uint64_t *summary;         /* bit w: words[w] is not 0 */
+    uint32_t *oldest, *newest; /* [pack_tokens + 1] ends of each queue; NONE: empty */
+    uint32_t *next;            /* [packs] next pack in its queue */
+    uint32_t *pack;            /* [examples] pack of each example */
     uint32_t packs;
 };
 
-static void fit_free(struct fit *f)
+static void free_fit(struct fit *f)
 {
     free(f->words);
     free(f->summary);
@@ -128,44 +131,43 @@ static void fit_free(struct fit *f)
     free(f->pack);
 }
 
-static status fit_make(struct fit *f, int64_t room, int64_t examples)
+static status create_fit(struct fit *f, int64_t pack_tokens, int64_t examples)
 {
-    size_t words = (size_t)room / 64 + 1, n = (size_t)room + 1;
-    *f = (struct fit){.room = room};
-    f->words = calloc(words, sizeof *f->words);
-    f->summary = calloc(words / 64 + 1, sizeof *f->summary);
-    f->oldest = malloc(n * sizeof *f->oldest);
-    f->newest = malloc(n * sizeof *f->newest);
-    f->next = malloc((size_t)examples * sizeof *f->next);
-    f->pack = malloc((size_t)examples * sizeof *f->pack);
-    REQUIRE(f->words != NULL && f->summary != NULL && f->oldest != NULL && f->newest != NULL &&
-                f->next != NULL && f->pack != NULL,
-            STATUS_INTERNAL, "out of memory: packing %lld examples", (long long)examples);
+    size_t words = (size_t)pack_tokens / 64 + 1, n = (size_t)pack_tokens + 1;
+    *f = (struct fit){.pack_tokens = pack_tokens};
+    TRY(ALLOCATE(f->words, words, "packing"));
+    TRY(ALLOCATE(f->summary, words / 64 + 1, "packing"));
+    TRY(ALLOCATE(f->oldest, n, "packing"));
+    TRY(ALLOCATE(f->newest, n, "packing"));
+    TRY(ALLOCATE(f->next, examples, "packing"));
+    TRY(ALLOCATE(f->pack, examples, "packing"));
     memset(f->oldest, 0xff, n * sizeof *f->oldest);
     return STATUS_OK;
 }
 
-/* The least room of at least `wanted` that some pack has; -1: none has it. */
-static int64_t fit_find(const struct fit *f, int64_t wanted)
+/* Returns the smallest number of free tokens of any pack that is at least `wanted`; -1: none. */
+static int64_t find_space(const struct fit *f, int64_t wanted)
 {
-    size_t word = (size_t)wanted / 64, words = (size_t)f->room / 64 + 1;
+    size_t word = (size_t)wanted / 64, words = (size_t)f->pack_tokens / 64 + 1;
     uint64_t bits = f->words[word] >> (wanted % 64) << (wanted % 64);
     if (bits == 0) {
-        size_t at = ++word / 64;
-        uint64_t some = word < words ? f->summary[at] >> (word % 64) << (word % 64) : 0;
-        while (some == 0 && word < words && ++at <= (words - 1) / 64) {
-            some = f->summary[at];
+        size_t summary_word = ++word / 64;
+        uint64_t summary_bits =
+            word < words ? f->summary[summary_word] >> (word % 64) << (word % 64) : 0;
+        while (summary_bits == 0 && word < words && ++summary_word <= (words - 1) / 64) {
+            summary_bits = f->summary[summary_word];
         }
-        if (some == 0) {
+        if (summary_bits == 0) {
             return -1;
         }
-        word = at * 64 + (size_t)__builtin_ctzll(some);
+        word = summary_word * 64 + (size_t)__builtin_ctzll(summary_bits);
         bits = f->words[word];
     }
     return (int64_t)word * 64 + __builtin_ctzll(bits);
 }
 
-static void fit_put(struct fit *f, uint32_t pack, int64_t space)
+/* Appends a pack to the queue of packs with `space` free tokens. */
+static void push_pack(struct fit *f, uint32_t pack, int64_t space)
 {
     f->next[pack] = NONE;
     if (f->oldest[space] == NONE) {
@@ -178,7 +180,8 @@ static void fit_put(struct fit *f, uint32_t pack, int64_t space)
     f->newest[space] = pack;
 }
 
-static uint32_t fit_take(struct fit *f, int64_t space)
+/* Removes and returns the oldest pack with `space` free tokens. */
+static uint32_t pop_pack(struct fit *f, int64_t space)
 {
     uint32_t pack = f->oldest[space];
     f->oldest[space] = f->next[pack];
@@ -191,27 +194,26 @@ static uint32_t fit_take(struct fit *f, int64_t space)
     return pack;
 }
 
-static void fit_all(struct fit *f, const struct packing *p)
+/* Assigns each example to a pack. */
+static void assign_packs(struct fit *f, const struct packing *p)
 {
     for (int64_t i = 0; i < p->count; i++) {
-        int64_t space = fit_find(f, p->length[i]);
-        uint32_t pack = space < 0 ? f->packs++ : fit_take(f, space);
+        int64_t space = find_space(f, p->length[i]);
+        uint32_t pack = space < 0 ? f->packs++ : pop_pack(f, space);
         f->pack[i] = pack;
-        space = (space < 0 ? f->room : space) - p->length[i];
-        if (space > 0) { /* a full pack is asked for no more */
-            fit_put(f, pack, space);
+        space = (space < 0 ? f->pack_tokens : space) - p->length[i];
+        if (space > 0) { /* full packs are in no queue */
+            push_pack(f, pack, space);
         }
     }
 }
 
-/* Slots of a pack lie together, in the order in which they were filled. */
-static status make_slots(struct packing *p, const struct fit *f)
+/* Lists the examples of each pack in the order in which they were added. */
+static status list_pack_examples(struct packing *p, const struct fit *f)
 {
     p->packs = f->packs;
-    p->starts = calloc((size_t)p->packs + 2, sizeof *p->starts);
-    p->slots = malloc((size_t)p->count * sizeof *p->slots);
-    REQUIRE(p->starts != NULL && p->slots != NULL, STATUS_INTERNAL, "out of memory: %lld packs",
-            (long long)p->packs);
+    TRY(ALLOCATE(p->starts, p->packs + 2, "packs"));
+    TRY(ALLOCATE(p->slots, p->count, "packs"));
     for (int64_t i = 0; i < p->count; i++) {
         p->starts[f->pack[i] + 2]++;
     }
@@ -226,41 +228,41 @@ static status make_slots(struct packing *p, const struct fit *f)
 
 status packing_finish(struct packing *p)
 {
-    if (!is_packed(p) || p->count == 0) {
+    if (!is_best_fit(p) || p->count == 0) {
         p->packs = p->count;
         return STATUS_OK;
     }
     struct fit fit;
     TRY(sort_examples(p));
-    status result = fit_make(&fit, p->room, p->count);
+    status result = create_fit(&fit, p->pack_tokens, p->count);
     if (result == STATUS_OK) {
-        fit_all(&fit, p);
-        result = make_slots(p, &fit);
+        assign_packs(&fit, p);
+        result = list_pack_examples(p, &fit);
     }
-    fit_free(&fit);
+    free_fit(&fit);
     return result;
 }
 
 /* ---- the packs ---- */
 
-const struct packing_rules *packing_rules_of(const struct packing *p)
+const struct packing_rules *packing_get_rules(const struct packing *p)
 {
     return &p->rules;
 }
 
-int64_t packing_packs(const struct packing *p)
+int64_t packing_pack_count(const struct packing *p)
 {
     return p->packs;
 }
 
 int64_t packing_pack_examples(const struct packing *p, int64_t pack)
 {
-    return is_packed(p) ? p->starts[pack + 1] - p->starts[pack] : 1;
+    return is_best_fit(p) ? p->starts[pack + 1] - p->starts[pack] : 1;
 }
 
 int64_t packing_pack_rows(const struct packing *p, int64_t pack)
 {
-    if (!is_packed(p)) {
+    if (!is_best_fit(p)) {
         return p->length[pack] - 1;
     }
     int64_t rows = 0;
@@ -270,20 +272,20 @@ int64_t packing_pack_rows(const struct packing *p, int64_t pack)
     return rows;
 }
 
-void packing_example(const struct packing *p, const struct packing_epoch *epoch, int64_t pack,
-                     int64_t index, int64_t *first, int64_t *length)
+void packing_get_example(const struct packing *p, const struct packing_epoch *epoch, int64_t pack,
+                         int64_t index, int64_t *first, int64_t *length)
 {
-    int64_t at = pack;
-    if (is_packed(p)) {
-        at = p->slots[p->starts[pack] + index];
+    int64_t example = pack;
+    if (is_best_fit(p)) {
+        example = p->slots[p->starts[pack] + index];
     }
-    *length = p->length[at];
-    if (is_packed(p) && epoch->shuffle) { /* another one of the same length */
-        int64_t group = p->groups[p->room - *length];
-        uint64_t count = (uint64_t)(p->groups[p->room - *length + 1] - group);
+    *length = p->length[example];
+    if (is_best_fit(p) && epoch->shuffle) { /* select another example of the same length */
+        int64_t group = p->groups[p->pack_tokens - *length];
+        uint64_t count = (uint64_t)(p->groups[p->pack_tokens - *length + 1] - group);
         uint64_t key = random_key(epoch->seed, RANDOM_PACKING, epoch->epoch,
                                   epoch->source << 32 ^ (uint64_t)*length);
-        at = group + (int64_t)random_permute(key, (uint64_t)(at - group), count);
+        example = group + (int64_t)random_permute(key, (uint64_t)(example - group), count);
     }
-    *first = p->first[at];
+    *first = p->first[example];
 }

@@ -1,75 +1,80 @@
-/* From a set of shards to packs: which tokens are an example, and whether anything of it is learned. */
+/* Finding the examples of a shard set, and whether the loss includes any of their tokens. */
 #include "datasets/loader/packing.h"
 
-enum { MARKS = 4096 };
+#include <inttypes.h>
+
+enum { LOSS_MASK_TOKENS = 4096 }; /* read at a time */
 
 struct scan {
     struct shard_set *set;
     const struct packing_rules *rules;
     struct packing *packing;
     struct packing_report *report;
-    uint32_t marks[MARKS];
-    int64_t stream_first, stream_end; /* of the stream, what is in no stretch yet */
-    int shard;
+    uint32_t loss_mask[LOSS_MASK_TOKENS];
+    int64_t stream_first, stream_end; /* wrapped: tokens of the stream that are in no chunk yet */
+    int shard;                        /* wrapped: shard of the stream */
 };
 
-/* Whether something of tokens [first, first + length) is learned; the first of them is not predicted. */
-static status is_learned(struct scan *s, int64_t first, int64_t length, bool *learned)
+/* Sets *in_loss to whether the loss includes any of tokens [first, first + length). The first token
+ * is not predicted. */
+static status check_loss_mask(struct scan *s, int64_t first, int64_t length, bool *in_loss)
 {
-    *learned = false;
-    for (int64_t at = first + 1, end = first + length, count; at < end && !*learned; at += count) {
-        count = end - at < MARKS ? end - at : MARKS;
-        TRY(shard_set_at(s->set, at, count, NULL, s->marks));
-        for (int64_t i = 0; i < count && !*learned; i++) {
-            *learned = (s->marks[i] & s->rules->learn) == s->rules->learn;
+    *in_loss = false;
+    for (int64_t begin = first + 1, end = first + length, count; begin < end && !*in_loss;
+         begin += count) {
+        count = end - begin < LOSS_MASK_TOKENS ? end - begin : LOSS_MASK_TOKENS;
+        TRY(shard_set_read_tokens(s->set, begin, count, NULL, s->loss_mask));
+        for (int64_t i = 0; i < count && !*in_loss; i++) {
+            *in_loss = (s->loss_mask[i] & s->rules->loss_mask_bits) == s->rules->loss_mask_bits;
         }
     }
     return STATUS_OK;
 }
 
-static status add_if_learned(struct scan *s, int64_t first, int64_t length, bool *learned)
+static status add_if_in_loss(struct scan *s, int64_t first, int64_t length, bool *in_loss)
 {
-    TRY(is_learned(s, first, length, learned));
-    s->report->tokens += *learned ? length : 0;
-    return *learned ? packing_add(s->packing, first, length) : STATUS_OK;
+    TRY(check_loss_mask(s, first, length, in_loss));
+    s->report->tokens += *in_loss ? length : 0;
+    return *in_loss ? packing_add(s->packing, first, length) : STATUS_OK;
 }
 
 static status add_example(struct scan *s, int64_t example, const struct shard_set_range *range)
 {
-    int64_t most = s->rules->max_length, length = range->end - range->first;
-    bool some = false, split = s->rules->kind == PACKING_BFD_SPLIT;
-    s->report->cut += length > most;
-    s->report->cut_tokens += length > most && !split ? length - most : 0;
-    for (int64_t at = range->first; at < range->end; at += most) {
-        bool learned = false;
-        TRY(add_if_learned(s, at, range->end - at < most ? range->end - at : most, &learned));
-        some = some || learned;
+    int64_t max_length = s->rules->max_length, length = range->end - range->first;
+    bool any_in_loss = false, split = s->rules->kind == PACKING_BFD_SPLIT;
+    s->report->truncated += length > max_length;
+    s->report->truncated_tokens += length > max_length && !split ? length - max_length : 0;
+    for (int64_t begin = range->first; begin < range->end; begin += max_length) {
+        bool in_loss = false;
+        TRY(add_if_in_loss(
+            s, begin, range->end - begin < max_length ? range->end - begin : max_length, &in_loss));
+        any_in_loss = any_in_loss || in_loss;
         if (!split) {
             break;
         }
     }
-    if (some) {
+    if (any_in_loss) {
         return STATUS_OK;
     }
-    char place[1024];
-    shard_set_locate(s->set, example, 0, place, sizeof place);
+    char location[1024];
+    shard_set_locate(s->set, example, 0, location, sizeof location);
     REQUIRE(s->rules->skip_empty, STATUS_DATA,
-            "%s: nothing to learn in its first %lld tokens; raise sft.max_length, or leave such "
-            "examples out with sft.skip_empty: true",
-            place, (long long)(length < most ? length : most));
+            "%s: the loss includes none of its first %" PRId64
+            " tokens; raise sft.max_length, or skip such examples with sft.skip_empty: true",
+            location, length < max_length ? length : max_length);
     s->report->empty++;
     return STATUS_OK;
 }
 
-/* What the stream holds, in whole stretches; all of it where it ends. */
-static status cut_stream(struct scan *s, bool ends)
+/* Adds the tokens of the stream in whole chunks. At the end of the stream, adds the rest too. */
+static status split_stream(struct scan *s, bool ends)
 {
     while (s->stream_end - s->stream_first >= (ends ? 2 : s->rules->max_length)) {
-        int64_t held = s->stream_end - s->stream_first;
-        int64_t length = held < s->rules->max_length ? held : s->rules->max_length;
-        bool learned = false;
-        TRY(add_if_learned(s, s->stream_first, length, &learned));
-        s->report->empty += !learned;
+        int64_t available = s->stream_end - s->stream_first;
+        int64_t length = available < s->rules->max_length ? available : s->rules->max_length;
+        bool in_loss = false;
+        TRY(add_if_in_loss(s, s->stream_first, length, &in_loss));
+        s->report->empty += !in_loss;
         s->stream_first += length;
     }
     return STATUS_OK;
@@ -78,12 +83,12 @@ static status cut_stream(struct scan *s, bool ends)
 static status add_to_stream(struct scan *s, const struct shard_set_range *range)
 {
     if (range->shard != s->shard) {
-        TRY(cut_stream(s, true));
+        TRY(split_stream(s, true));
         s->shard = range->shard;
         s->stream_first = range->first;
     }
     s->stream_end = range->end;
-    return cut_stream(s, false);
+    return split_stream(s, false);
 }
 
 static status scan_set(struct scan *s)
@@ -95,23 +100,24 @@ static status scan_set(struct scan *s)
         TRY(s->rules->kind == PACKING_WRAPPED ? add_to_stream(s, &range)
                                               : add_example(s, i, &range));
     }
-    TRY(cut_stream(s, true));
+    TRY(split_stream(s, true));
     TRY(packing_finish(s->packing));
-    s->report->packs = packing_packs(s->packing);
-    char place[1024];
-    shard_set_locate(s->set, 0, 0, place, sizeof place);
+    s->report->packs = packing_pack_count(s->packing);
+    char location[1024];
+    shard_set_locate(s->set, 0, 0, location, sizeof location);
     REQUIRE(s->report->packs > 0, STATUS_DATA,
-            "%s and all after it: nothing is learned of any example within %lld tokens", place,
-            (long long)s->rules->max_length);
+            "%s and all later examples: the loss includes none of their first %" PRId64
+            " tokens; raise sft.max_length or check the loss mask",
+            location, s->rules->max_length);
     return STATUS_OK;
 }
 
-status packing_scan(struct shard_set *set, const struct packing_rules *rules, int64_t room,
+status packing_scan(struct shard_set *set, const struct packing_rules *rules, int64_t pack_tokens,
                     struct packing **out, struct packing_report *report)
 {
     struct scan s = {.set = set, .rules = rules, .report = report, .shard = -1};
     *report = (struct packing_report){0};
-    TRY(packing_create(rules, room, out));
+    TRY(packing_create(rules, pack_tokens, out));
     s.packing = *out;
     status result = scan_set(&s);
     if (result != STATUS_OK) {

@@ -1,19 +1,21 @@
-/* Rows with a text, or a pair of texts, and what is to be learned of it: a label (classify) or a number (regress).
- *
- * Labels are numbered before anything is written, in a reading of their own: integers by their value, others by their
- * bytes, unless the caller gives their order. Every shard of both sides has all names. */
+/* Labels are numbered before anything is written, in a separate pass over all rows: integers by
+ * value, other names by their bytes. The caller may give another order. Every shard of both splits
+ * stores all names. */
 #include <math.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "datasets/prepare/input.h"
+#include "datasets/prepare/output.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/row_field.h"
+#include "datasets/prepare/rows.h"
 #include "datasets/tokenizer/text_pair.h"
 
-struct texts {
+struct classification {
     const struct prepare_options *options;
     struct prepare_report *report;
-    struct output *output;
-    enum output_side side;
+    struct prepare_output *output;
+    enum prepare_split split;
     enum example_kind kind;
     struct labels labels;
     struct token_list ids;
@@ -21,50 +23,15 @@ struct texts {
 
 /* ---- fields ---- */
 
-status prepare_text_field(const json_t *row, const char *field, struct text *out)
-{
-    TRY(jsonl_text(row, field, &out->bytes, &out->count));
-    REQUIRE(!prepare_is_blank(out->bytes, out->count), STATUS_DATA, "the field \"%s\" is empty",
-            field);
-    return STATUS_OK;
-}
-
-static status read_texts(const json_t *row, struct text *text, struct text *pair)
+static status read_text_pair(const json_t *row, struct text *text, struct text *pair)
 {
     const json_t *second = json_object_get(row, "text_pair");
-    TRY(prepare_text_field(row, "text", text));
-    return second != NULL && !json_is_null(second) ? prepare_text_field(row, "text_pair", pair)
+    TRY(row_field_get_text(row, "text", text));
+    return second != NULL && !json_is_null(second) ? row_field_get_text(row, "text_pair", pair)
                                                    : STATUS_OK;
 }
 
-status prepare_label(const json_t *value, char out[PREPARE_LABEL_BYTES])
-{
-    REQUIRE(value != NULL, STATUS_DATA, "no field \"label\"");
-    REQUIRE(json_is_string(value) || json_is_integer(value), STATUS_DATA,
-            "a label is neither a text nor an integer");
-    if (json_is_integer(value)) {
-        snprintf(out, PREPARE_LABEL_BYTES, "%lld", (long long)json_integer_value(value));
-        return STATUS_OK;
-    }
-    size_t bytes = json_string_length(value);
-    REQUIRE(bytes > 0 && bytes < PREPARE_LABEL_BYTES && strlen(json_string_value(value)) == bytes,
-            STATUS_DATA, "a label of %zu bytes; 1 to %d are possible, and no NUL", bytes,
-            PREPARE_LABEL_BYTES - 1);
-    memcpy(out, json_string_value(value), bytes + 1);
-    return STATUS_OK;
-}
-
-status prepare_label_number(const struct labels *labels, const json_t *value, uint32_t *out)
-{
-    char name[PREPARE_LABEL_BYTES];
-    TRY(prepare_label(value, name));
-    int number = labels_find(labels, name);
-    REQUIRE(number >= 0, STATUS_DATA, "the label \"%s\" is not one of --labels", name);
-    *out = (uint32_t)number;
-    return STATUS_OK;
-}
-
-/* In CSV numbers are texts. */
+/* Reads the label as a float. In CSV the number is a string. */
 static status read_number(const json_t *row, uint32_t *bits)
 {
     const json_t *value = json_object_get(row, "label");
@@ -72,79 +39,72 @@ static status read_number(const json_t *row, uint32_t *bits)
     double number = json_number_value(value);
     REQUIRE(value != NULL, STATUS_DATA, "no field \"label\"");
     REQUIRE(json_is_number(value) || json_is_string(value), STATUS_DATA,
-            "the field \"label\" is no number");
+            "the field \"label\" is not a number");
     if (json_is_string(value)) {
         bool good = text_to_number(json_string_value(value), &number, reason);
         REQUIRE(good, STATUS_DATA, "the field \"label\": %s", reason);
     }
-    float narrow = (float)number;
-    REQUIRE(isfinite(narrow), STATUS_DATA, "the field \"label\" is %g, too large for a float",
+    float value_f32 = (float)number;
+    REQUIRE(isfinite(value_f32), STATUS_DATA, "the field \"label\" is %g, too large for a float",
             number);
-    memcpy(bits, &narrow, sizeof narrow);
+    memcpy(bits, &value_f32, sizeof value_f32);
     return STATUS_OK;
 }
 
-/* ---- labels, before anything else ---- */
+/* ---- labels, in a separate pass ---- */
 
 static status collect_label(void *user, struct jsonl_row *row)
 {
     struct labels *labels = user;
-    char name[PREPARE_LABEL_BYTES];
-    TRY(prepare_label(json_object_get(row->value, "label"), name));
+    char name[ROW_FIELD_LABEL_BYTES];
+    TRY(row_field_get_label_name(json_object_get(row->value, "label"), name));
     return labels_add(labels, name);
 }
 
 /* ---- rows ---- */
 
-static status use_row(void *user, struct jsonl_row *row)
+static status write_row(void *user, struct jsonl_row *row)
 {
-    struct texts *r = user;
+    struct classification *c = user;
     struct text text = {0}, pair = {0};
-    uint32_t learned = 0;
-    int64_t first = 0, cut = 0;
-    r->ids.count = 0;
-    TRY(read_texts(row->value, &text, &pair));
-    TRY(r->kind == EXAMPLE_REGRESS
-            ? read_number(row->value, &learned)
-            : prepare_label_number(&r->labels, json_object_get(row->value, "label"), &learned));
-    TRY(texts_encode(r->options->tokenizer, &text, &pair, r->options->sequence_tokens, &r->ids,
-                     &first, &cut));
-    row->blameless = true;
-    prepare_count(r->report, r->ids.count, cut);
-    uint32_t segment = (uint32_t)first;
+    uint32_t label_bits = 0;
+    int64_t first_segment_tokens = 0, truncated = 0;
+    c->ids.count = 0;
+    TRY(read_text_pair(row->value, &text, &pair));
+    TRY(c->kind == EXAMPLE_REGRESS
+            ? read_number(row->value, &label_bits)
+            : row_field_get_label_index(&c->labels, json_object_get(row->value, "label"),
+                                        &label_bits));
+    TRY(text_pair_encode(c->options->tokenizer, &text, &pair, c->options->sequence_tokens, &c->ids,
+                         &first_segment_tokens, &truncated));
+    row->fatal = true;
+    rows_count_example(c->report, c->ids.count, truncated);
+    uint32_t segment = (uint32_t)first_segment_tokens;
     const uint32_t *const values[] = {
-        [EXAMPLE_TASK_FIRST_SEGMENT] = &segment, [EXAMPLE_TASK_LABEL] = &learned};
-    return output_example(r->output, r->side, r->ids.ids, r->ids.count, values);
+        [EXAMPLE_TASK_FIRST_SEGMENT] = &segment, [EXAMPLE_TASK_LABEL] = &label_bits};
+    return prepare_output_write_example(c->output, c->split, c->ids.ids, c->ids.count, values);
 }
 
-void prepare_count(struct prepare_report *report, int64_t tokens, int64_t cut)
-{
-    report->longest = tokens > report->longest ? tokens : report->longest;
-    report->over_long += cut > 0;
-    report->cut_tokens += cut;
-    report->examples++;
-}
-
-static status prepare_kind(const struct prepare_options *options, enum example_kind kind,
-                           struct prepare_report *out)
+static status prepare_objective(const struct prepare_options *options, enum example_kind kind,
+                                struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct texts rows = {.options = options, .report = out, .kind = kind};
-    bool labelled = kind == EXAMPLE_CLASSIFY;
+    struct classification c = {.options = options, .report = out, .kind = kind};
+    bool has_labels = kind == EXAMPLE_CLASSIFY;
     status result = rows_prepare(
-        &(struct row_preparation){options, out, kind, "rows", &rows.output, &rows.side, use_row,
-                                  &rows, labelled ? &rows.labels : NULL, collect_label});
-    token_list_free(&rows.ids);
-    labels_free(&rows.labels);
+        &(struct rows_preparation){options, out, kind, "rows", &c.output, &c.split, write_row, &c,
+                                   has_labels ? &c.labels : NULL, collect_label});
+    token_list_free(&c.ids);
+    labels_free(&c.labels);
     return result;
 }
 
 status prepare_classify(const struct prepare_options *options, struct prepare_report *out)
 {
-    return prepare_kind(options, EXAMPLE_CLASSIFY, out);
+    return prepare_objective(options, EXAMPLE_CLASSIFY, out);
 }
 
 status prepare_regress(const struct prepare_options *options, struct prepare_report *out)
 {
-    return prepare_kind(options, EXAMPLE_REGRESS, out);
+    return prepare_objective(options, EXAMPLE_REGRESS, out);
 }

@@ -1,68 +1,73 @@
-/* Text to ids by several threads, in order: slots of pieces go round a ring (prepare_ring.c). */
+/* Slots collect several chunks, so that small documents do not cost one submission each. */
+#include "datasets/prepare/encoder.h"
+
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/prepare/input.h"
+#include "base/ordered_pool.h"
+#include "datasets/prepare/splitter.h"
 
 enum {
-    SLOT_PIECES = 1024,
+    SLOT_CHUNKS = 1024,
     SLOT_FULL_BYTES = 64 << 10,
-    SLOT_BYTES = SLOT_FULL_BYTES + PREPARE_PIECE_BYTES
+    SLOT_BYTES = SLOT_FULL_BYTES + ENCODER_CHUNK_BYTES
 };
 
-struct piece {
-    size_t text_end; /* in the slot */
+struct chunk {
+    size_t text_end; /* offset in the slot's text */
     int64_t tokens_end;
     bool ends_document;
-    struct origin origin;
+    struct encoder_origin origin;
 };
 
 struct slot {
     char *text; /* [SLOT_BYTES] */
     size_t bytes;
-    struct piece pieces[SLOT_PIECES];
+    struct chunk chunks[SLOT_CHUNKS];
     int count;
     struct token_list tokens;
-    struct status_note note;
+    struct status_note note; /* error of the worker */
 };
 
 struct encoder {
     const struct tokenizer *tokenizer;
-    struct sink sink;
-    int32_t begin, eos; /* around a document; -1: none */
-    bool inside;        /* of a document whose first piece was written */
-    struct slot *now;   /* being filled */
-    struct ring *ring;
+    struct token_sink sink;
+    int32_t bos, eos;     /* ids around a document; -1: none */
+    bool inside_document; /* the first chunk of the current document was written */
+    struct slot *slot;    /* being filled */
+    struct ordered_pool *pool;
 };
 
 static status encode_sentences(struct encoder *e, struct slot *s, const char *text, size_t bytes,
-                               bool stops)
+                               bool at_punctuation)
 {
-    for (size_t at = 0; at < bytes;) {
-        size_t end = sentence_end(text, bytes, at, stops);
-        TRY(tokenizer_encode(e->tokenizer, text + at, end - at, false, &s->tokens));
+    for (size_t begin = 0; begin < bytes;) {
+        size_t end = splitter_find_sentence_end(text, bytes, begin, at_punctuation);
+        TRY(tokenizer_encode(e->tokenizer, text + begin, end - begin, false, &s->tokens));
         TRY(token_list_reserve(&s->tokens, 1));
-        s->tokens.ids[s->tokens.count++] = PREPARE_SENTENCE_END;
-        at = end;
+        s->tokens.ids[s->tokens.count++] = TOKEN_SINK_SENTENCE_END;
+        begin = end;
     }
     return STATUS_OK;
 }
 
-/* The tokenizer counts bytes from the piece's start; the user knows the file. */
-static status encode_piece(struct encoder *e, struct slot *s, const struct piece *p, size_t begin)
+/* Encodes a chunk. The byte offset in the tokenizer's error counts from the chunk, so the file
+ * position is added. */
+static status encode_chunk(struct encoder *e, struct slot *s, const struct chunk *p, size_t begin)
 {
     const char *text = s->text + begin;
     size_t bytes = p->text_end - begin;
-    status result = e->sink.sentences
-                        ? encode_sentences(e, s, text, bytes, p->origin.stops)
+    status result = e->sink.marks_sentences
+                        ? encode_sentences(e, s, text, bytes, p->origin.split_at_punctuation)
                         : tokenizer_encode(e->tokenizer, text, bytes, false, &s->tokens);
     if (result == STATUS_OK) {
         return STATUS_OK;
     }
     struct status_note inner;
     status_take(&inner);
-    RAISE(result, "%s: in the text that begins at %s %lld: %.1500s", p->origin.path,
-          p->origin.is_line ? "line" : "byte", (long long)p->origin.place, inner.text);
+    RAISE(result, "%s: in the text that starts at %s %" PRId64 ": %.1500s", p->origin.path,
+          p->origin.is_line ? "line" : "byte", p->origin.position, inner.text);
 }
 
 static void encode_slot(void *encoder, void *slot)
@@ -73,12 +78,12 @@ static void encode_slot(void *encoder, void *slot)
     s->tokens.count = 0;
     s->note.code = STATUS_OK;
     for (int i = 0; i < s->count; i++) {
-        if (encode_piece(e, s, &s->pieces[i], begin) != STATUS_OK) {
+        if (encode_chunk(e, s, &s->chunks[i], begin) != STATUS_OK) {
             status_take(&s->note);
             return;
         }
-        s->pieces[i].tokens_end = s->tokens.count;
-        begin = s->pieces[i].text_end;
+        s->chunks[i].tokens_end = s->tokens.count;
+        begin = s->chunks[i].text_end;
     }
 }
 
@@ -89,16 +94,16 @@ static status write_slot(void *encoder, void *slot)
     int64_t begin = 0;
     TRY(status_restore(&s->note));
     for (int i = 0; i < s->count; i++) {
-        const struct piece *p = &s->pieces[i];
-        if (!e->inside && e->begin >= 0) {
-            TRY(e->sink.tokens(e->sink.to, &e->begin, 1));
+        const struct chunk *p = &s->chunks[i];
+        if (!e->inside_document && e->bos >= 0) {
+            TRY(e->sink.write_tokens(e->sink.user, &e->bos, 1));
         }
-        TRY(e->sink.tokens(e->sink.to, s->tokens.ids + begin, p->tokens_end - begin));
+        TRY(e->sink.write_tokens(e->sink.user, s->tokens.ids + begin, p->tokens_end - begin));
         begin = p->tokens_end;
-        e->inside = !p->ends_document;
+        e->inside_document = !p->ends_document;
         if (p->ends_document) {
-            TRY(e->sink.tokens(e->sink.to, &e->eos, e->eos >= 0 ? 1 : 0));
-            TRY(e->sink.end_document(e->sink.to));
+            TRY(e->sink.write_tokens(e->sink.user, &e->eos, e->eos >= 0 ? 1 : 0));
+            TRY(e->sink.end_document(e->sink.user));
         }
     }
     s->count = 0;
@@ -121,56 +126,56 @@ static void close_slot(void *slot)
     token_list_free(&s->tokens);
 }
 
-status encoder_open(const struct tokenizer *tokenizer, int workers, struct sink sink,
+status encoder_open(const struct tokenizer *tokenizer, int workers, struct token_sink sink,
                     struct encoder **out)
 {
-    static const struct ring_work encoding = {sizeof(struct slot), open_slot, encode_slot,
-                                              write_slot, close_slot};
+    static const struct ordered_pool_callbacks encoding = {sizeof(struct slot), open_slot,
+                                                           encode_slot, write_slot, close_slot};
     *out = NULL;
     struct encoder *e = calloc(1, sizeof *e);
     REQUIRE(e != NULL, STATUS_INTERNAL, "out of memory: an encoder");
     e->tokenizer = tokenizer;
     e->sink = sink;
-    e->begin = sink.sentences ? -1 : tokenizer_begin(tokenizer);
-    e->eos = sink.sentences ? -1 : tokenizer_eos(tokenizer);
-    status result = ring_open(&encoding, e, workers, &e->ring);
+    e->bos = sink.marks_sentences ? -1 : tokenizer_bos(tokenizer);
+    e->eos = sink.marks_sentences ? -1 : tokenizer_eos(tokenizer);
+    status result = ordered_pool_open(&encoding, e, workers, &e->pool);
     if (result != STATUS_OK) {
         encoder_close(&e);
         return result;
     }
-    e->now = ring_slot(e->ring);
+    e->slot = ordered_pool_get_slot(e->pool);
     *out = e;
     return STATUS_OK;
 }
 
-static status submit(struct encoder *e)
+static status submit_slot(struct encoder *e)
 {
-    TRY(ring_submit(e->ring));
-    e->now = ring_slot(e->ring);
+    TRY(ordered_pool_submit(e->pool));
+    e->slot = ordered_pool_get_slot(e->pool);
     return STATUS_OK;
 }
 
-status encoder_piece(struct encoder *e, const char *text, size_t bytes, bool ends_document,
-                     struct origin origin)
+status encoder_add_chunk(struct encoder *e, const char *text, size_t bytes, bool ends_document,
+                         struct encoder_origin origin)
 {
-    struct slot *s = e->now;
+    struct slot *s = e->slot;
     memcpy(s->text + s->bytes, text, bytes);
     s->bytes += bytes;
-    s->pieces[s->count++] = (struct piece){s->bytes, 0, ends_document, origin};
-    bool full = s->bytes >= SLOT_FULL_BYTES || s->count == SLOT_PIECES;
-    return full ? submit(e) : STATUS_OK;
+    s->chunks[s->count++] = (struct chunk){s->bytes, 0, ends_document, origin};
+    bool full = s->bytes >= SLOT_FULL_BYTES || s->count == SLOT_CHUNKS;
+    return full ? submit_slot(e) : STATUS_OK;
 }
 
 status encoder_drain(struct encoder *e)
 {
-    TRY(e->now->count > 0 ? submit(e) : STATUS_OK);
-    return ring_drain(e->ring);
+    TRY(e->slot->count > 0 ? submit_slot(e) : STATUS_OK);
+    return ordered_pool_drain(e->pool);
 }
 
 void encoder_close(struct encoder **encoder)
 {
     if (*encoder != NULL) {
-        ring_close(&(*encoder)->ring);
+        ordered_pool_close(&(*encoder)->pool);
         free(*encoder);
         *encoder = NULL;
     }

@@ -1,94 +1,104 @@
-/* Questions whose answer stands in a text: {"question", "context", "answer", "answer_start"}, or SQuAD's "answers" with a
- * list of texts and one of places, of which the first is learned and all are right. An empty answer, or an empty list: the
- * text has none.
+/* Extractive question answering. Rows have "question", "context", and either "answer" and
+ * "answer_start" or SQuAD's "answers" with a list of texts and a list of character offsets. The
+ * model learns the first answer; all of them are correct. An empty answer or an empty list means
+ * that the context contains no answer.
  *
- * Each window of the text (answers.h) is an example; all windows of a row go to the same side. */
+ * Each window of the context (qa_windows.h) is one example. All windows of a row go to the same
+ * split. */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
+#include "datasets/prepare/output.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/rows.h"
 #include "datasets/tokenizer/qa_windows.h"
-#include "datasets/prepare/input.h"
 
-struct questions {
+struct extractive_qa {
     const struct prepare_options *options;
     struct prepare_report *report;
-    struct output *output;
-    enum output_side side;
-    int64_t rows, row;            /* in all; the next one's number */
-    int64_t stratum, drawn, ends; /* of a split by chance */
-    struct token_list ids, begin, end, right;
+    struct prepare_output *output;
+    enum prepare_split split;
+    int64_t row_count, next_row;                              /* next_row: index of the next row */
+    int64_t next_stratum, drawn_row, stratum_end;             /* random split */
+    struct token_list ids, char_begin, char_end, answer_bits; /* columns of a window */
 };
 
 /* ---- fields ---- */
 
 struct answer {
     struct text text;
-    int64_t start; /* code points */
+    int64_t start; /* in code points */
 };
 
-/* All right answers of a row, the one that is learned first; none: the text has none. */
-struct answers_given {
-    struct answer each[EXAMPLE_RIGHT_MOST];
+/* The correct answers of a row; the model learns the first one. An empty list: the context
+ * contains no answer. */
+struct answer_list {
+    struct answer items[EXAMPLE_ANSWERS_MAX];
     int count;
 };
 
-/* Those beyond the most are left out, as the same one again is. */
-static void give(struct answers_given *g, struct answer one)
+/* Adds an answer. Empty answers, duplicates, and answers beyond the maximum are left out. */
+static void add_answer(struct answer_list *list, struct answer answer)
 {
-    bool known = one.text.count == 0 || g->count == EXAMPLE_RIGHT_MOST;
-    for (int i = 0; i < g->count && !known; i++) {
-        known = g->each[i].start == one.start && g->each[i].text.count == one.text.count;
+    bool skip = answer.text.count == 0 || list->count == EXAMPLE_ANSWERS_MAX;
+    for (int i = 0; i < list->count && !skip; i++) {
+        skip =
+            list->items[i].start == answer.start && list->items[i].text.count == answer.text.count;
     }
-    if (!known) {
-        g->each[g->count++] = one;
+    if (!skip) {
+        list->items[list->count++] = answer;
     }
 }
 
-static status read_list(const json_t *answers, struct answers_given *out)
+static status read_squad_answers(const json_t *value, struct answer_list *out)
 {
-    const json_t *texts = json_object_get(answers, "text");
-    const json_t *starts = json_object_get(answers, "answer_start");
-    REQUIRE(json_is_array(texts) && json_is_array(starts) &&
-                json_array_size(texts) == json_array_size(starts),
-            STATUS_DATA, "the field \"answers\" has no two lists \"text\" and \"answer_start\"");
+    const json_t *texts = json_object_get(value, "text");
+    const json_t *starts = json_object_get(value, "answer_start");
+    REQUIRE(
+        json_is_array(texts) && json_is_array(starts) &&
+            json_array_size(texts) == json_array_size(starts),
+        STATUS_DATA,
+        "the field \"answers\" must have two lists of equal length, \"text\" and \"answer_start\"");
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const json_t *text = json_array_get(texts, i), *start = json_array_get(starts, i);
         REQUIRE(json_is_string(text) && json_is_integer(start), STATUS_DATA,
-                "an answer is no text, or its place no integer");
-        give(out, (struct answer){{json_string_value(text), json_string_length(text)},
-                                  json_integer_value(start)});
+                "an answer is not a text, or its offset is not an integer");
+        add_answer(out, (struct answer){{json_string_value(text), json_string_length(text)},
+                                        json_integer_value(start)});
     }
     return STATUS_OK;
 }
 
-static status read_answers(const json_t *row, struct answers_given *out)
+static status read_answers(const json_t *row, struct answer_list *out)
 {
-    const json_t *answers = json_object_get(row, "answers");
+    const json_t *squad = json_object_get(row, "answers");
     const json_t *start = json_object_get(row, "answer_start");
-    struct answer one = {0};
-    if (answers != NULL) {
-        return read_list(answers, out);
+    struct answer answer = {0};
+    if (squad != NULL) {
+        return read_squad_answers(squad, out);
     }
-    TRY(jsonl_text(row, "answer", &one.text.bytes, &one.text.count));
-    if (one.text.count == 0) {
+    TRY(jsonl_get_string(row, "answer", &answer.text.bytes, &answer.text.count));
+    if (answer.text.count == 0) {
         return STATUS_OK;
     }
-    REQUIRE(json_is_integer(start), STATUS_DATA, "no field \"answer_start\" that is an integer");
-    one.start = json_integer_value(start);
-    give(out, one);
+    REQUIRE(json_is_integer(start), STATUS_DATA,
+            "the field \"answer_start\" is missing or not an integer");
+    answer.start = json_integer_value(start);
+    add_answer(out, answer);
     return STATUS_OK;
 }
 
 static status check_answer(const struct text *context, const struct answer *a)
 {
-    REQUIRE(a->start >= 0 && a->start < answers_points(context), STATUS_DATA,
-            "answer_start is %lld, the context has %lld characters", (long long)a->start,
-            (long long)answers_points(context));
-    size_t at = answers_byte(context, a->start);
-    bool there = a->text.count <= context->count - at &&
-                 memcmp(context->bytes + at, a->text.bytes, a->text.count) == 0;
-    REQUIRE(there, STATUS_DATA, "the context does not hold the answer at character %lld",
-            (long long)a->start);
+    REQUIRE(a->start >= 0 && a->start < qa_windows_count_code_points(context), STATUS_DATA,
+            "answer_start is %" PRId64 ", but the context has %" PRId64 " characters", a->start,
+            qa_windows_count_code_points(context));
+    size_t offset = qa_windows_byte_offset(context, a->start);
+    bool matches = a->text.count <= context->count - offset &&
+                   memcmp(context->bytes + offset, a->text.bytes, a->text.count) == 0;
+    REQUIRE(matches, STATUS_DATA, "the context does not contain the answer at character %" PRId64,
+            a->start);
     return STATUS_OK;
 }
 
@@ -97,146 +107,156 @@ static status check_answer(const struct text *context, const struct answer *a)
 static status count_row(void *user, struct jsonl_row *row)
 {
     (void)row;
-    ((struct questions *)user)->rows++;
+    ((struct extractive_qa *)user)->row_count++;
     return STATUS_OK;
 }
 
-/* Of a fraction that is held out; the windows of a row stay together. */
-static enum output_side side_of(struct questions *q, int64_t row)
+/* Returns the split of a row. */
+static enum prepare_split choose_split(struct extractive_qa *q, int64_t row)
 {
     double fraction = q->options->validation_fraction;
-    if (q->side != OUTPUT_AS_SPLIT || fraction <= 0.0 || q->rows < 2) {
-        return q->side;
+    if (q->split != PREPARE_SPLIT_BY_FRACTION || fraction <= 0.0 || q->row_count < 2) {
+        return q->split;
     }
     if (q->options->shuffle_split) {
-        while (row >= q->ends) {
-            q->drawn = output_stratum(q->options, q->stratum++, &q->ends);
+        while (row >= q->stratum_end) {
+            q->drawn_row =
+                prepare_output_draw_from_stratum(q->options, q->next_stratum++, &q->stratum_end);
         }
-        return row == q->drawn ? OUTPUT_VALIDATION : OUTPUT_TRAIN;
+        return row == q->drawn_row ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
     }
-    int64_t held = (int64_t)floor((double)q->rows * fraction + 0.5);
-    held = held < 1 ? 1 : held > q->rows - 1 ? q->rows - 1 : held;
-    return row >= q->rows - held ? OUTPUT_VALIDATION : OUTPUT_TRAIN;
+    int64_t validation_rows = (int64_t)floor((double)q->row_count * fraction + 0.5);
+    validation_rows = validation_rows < 1                  ? 1
+                      : validation_rows > q->row_count - 1 ? q->row_count - 1
+                                                           : validation_rows;
+    return row >= q->row_count - validation_rows ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
 }
 
-/* First and last of the context's tokens. */
-struct span {
+/* First and last context token of an answer. */
+struct token_span {
     int64_t first, last;
 };
 
-/* Places of the window's tokens in the context, and which answers they are parts of; 0 of other tokens. */
-static status give_places(struct questions *q, const struct answers *a,
-                          const struct answers_window *w, const struct span *spans, int count)
+/* Fills the columns that have one value per token: the code points of a context token, and a bit
+ * for each answer that it belongs to. Other tokens get 0. */
+static status fill_token_columns(struct extractive_qa *q, const struct qa_windows *a,
+                                 const struct qa_windows_window *w, const struct token_span *spans,
+                                 int count)
 {
-    struct token_list *to[] = {&q->begin, &q->end, &q->right};
-    const struct token_list *from[] = {&a->begin, &a->end, NULL};
+    struct token_list *to[] = {&q->char_begin, &q->char_end, &q->answer_bits};
+    const struct token_list *from[] = {&a->char_begin, &a->char_end, NULL};
     for (int i = 0; i < 3; i++) {
         to[i]->count = 0;
         TRY(token_list_reserve(to[i], q->ids.count));
         to[i]->count = q->ids.count;
         memset(to[i]->ids, 0, (size_t)q->ids.count * sizeof *to[i]->ids);
         if (from[i] != NULL) {
-            memcpy(to[i]->ids + w->context, from[i]->ids + w->token,
-                   (size_t)w->tokens * sizeof *to[i]->ids);
+            memcpy(to[i]->ids + w->context_start, from[i]->ids + w->first_context_token,
+                   (size_t)w->context_tokens * sizeof *to[i]->ids);
         }
     }
-    for (int64_t t = 0; t < w->tokens; t++) {
+    for (int64_t t = 0; t < w->context_tokens; t++) {
         for (int k = 0; k < count; k++) {
-            bool inside = w->token + t >= spans[k].first && w->token + t <= spans[k].last;
-            q->right.ids[w->context + t] |= inside ? 1 << k : 0;
+            bool inside = w->first_context_token + t >= spans[k].first &&
+                          w->first_context_token + t <= spans[k].last;
+            q->answer_bits.ids[w->context_start + t] |= inside ? 1 << k : 0;
         }
     }
     return STATUS_OK;
 }
 
-/* A row on its way into windows. */
-struct row {
-    const struct answers *encoded;
-    struct span spans[EXAMPLE_RIGHT_MOST];
-    int count;
-    enum output_side side;
-    int64_t number;
+/* A row whose windows are being written. */
+struct qa_row {
+    const struct qa_windows *encoded;
+    struct token_span spans[EXAMPLE_ANSWERS_MAX];
+    int count; /* of spans */
+    enum prepare_split split;
+    int64_t index;
 };
 
-static status write_window(struct questions *q, const struct row *r, int64_t window)
+static status write_window(struct extractive_qa *q, const struct qa_row *r, int64_t window)
 {
-    struct answers_window w;
-    struct span s = r->count > 0 ? r->spans[0] : (struct span){-1, -1};
+    struct qa_windows_window w;
+    struct token_span s = r->count > 0 ? r->spans[0] : (struct token_span){-1, -1};
     q->ids.count = 0;
-    TRY(answers_window(r->encoded, window, &q->ids, &w));
-    TRY(give_places(q, r->encoded, &w, r->spans, r->count));
-    bool inside = s.first >= w.token && s.last < w.token + w.tokens;
-    const uint32_t begin = inside ? (uint32_t)(w.context + s.first - w.token) : 0;
-    const uint32_t end = inside ? (uint32_t)(w.context + s.last - w.token) : 0;
-    const uint32_t segment = (uint32_t)w.first, number = (uint32_t)r->number;
+    TRY(qa_windows_window(r->encoded, window, &q->ids, &w));
+    TRY(fill_token_columns(q, r->encoded, &w, r->spans, r->count));
+    bool inside =
+        s.first >= w.first_context_token && s.last < w.first_context_token + w.context_tokens;
+    const uint32_t begin =
+        inside ? (uint32_t)(w.context_start + s.first - w.first_context_token) : 0;
+    const uint32_t end = inside ? (uint32_t)(w.context_start + s.last - w.first_context_token) : 0;
+    const uint32_t segment = (uint32_t)w.first_segment_tokens, row = (uint32_t)r->index;
     const uint32_t *const values[] = {
         [EXAMPLE_ANSWER_FIRST_SEGMENT] = &segment,
         [EXAMPLE_ANSWER_BEGIN] = &begin,
         [EXAMPLE_ANSWER_END] = &end,
-        [EXAMPLE_ANSWER_ROW] = &number,
-        [EXAMPLE_ANSWER_FROM] = (const uint32_t *)q->begin.ids,
-        [EXAMPLE_ANSWER_TO] = (const uint32_t *)q->end.ids,
-        [EXAMPLE_ANSWER_RIGHT] = (const uint32_t *)q->right.ids,
+        [EXAMPLE_ANSWER_ROW] = &row,
+        [EXAMPLE_ANSWER_FROM] = (const uint32_t *)q->char_begin.ids,
+        [EXAMPLE_ANSWER_TO] = (const uint32_t *)q->char_end.ids,
+        [EXAMPLE_ANSWER_RIGHT] = (const uint32_t *)q->answer_bits.ids,
     };
-    prepare_count(q->report, q->ids.count, 0);
-    return output_example(q->output, r->side, q->ids.ids, q->ids.count, values);
+    rows_count_example(q->report, q->ids.count, 0);
+    return prepare_output_write_example(q->output, r->split, q->ids.ids, q->ids.count, values);
 }
 
-static status use_encoded(struct questions *q, struct jsonl_row *row,
-                          const struct answers_given *given, struct row *r)
+static status write_windows(struct extractive_qa *q, struct jsonl_row *row,
+                            const struct answer_list *list, struct qa_row *r)
 {
-    for (; r->count < given->count; r->count++) {
-        const struct answer *one = &given->each[r->count];
-        struct span *s = &r->spans[r->count];
-        REQUIRE(answers_find(r->encoded, one->start, one->start + answers_points(&one->text),
-                             &s->first, &s->last),
-                STATUS_DATA, "the answer has no token");
+    for (; r->count < list->count; r->count++) {
+        const struct answer *answer = &list->items[r->count];
+        struct token_span *s = &r->spans[r->count];
+        REQUIRE(qa_windows_find_tokens(r->encoded, answer->start,
+                                       answer->start + qa_windows_count_code_points(&answer->text),
+                                       &s->first, &s->last),
+                STATUS_DATA, "no token of the context overlaps the answer");
     }
-    row->blameless = true;
-    for (int64_t i = 0; i < r->encoded->windows; i++) {
+    row->fatal = true;
+    for (int64_t i = 0; i < r->encoded->window_count; i++) {
         TRY(write_window(q, r, i));
     }
     return STATUS_OK;
 }
 
-static status use_row(void *user, struct jsonl_row *row)
+static status write_row(void *user, struct jsonl_row *row)
 {
-    struct questions *q = user;
+    struct extractive_qa *q = user;
     struct text question = {0}, context = {0};
-    struct answers_given given = {.count = 0};
-    struct answers a = {0};
-    struct row r = {.encoded = &a, .number = q->row++};
-    r.side = side_of(q, r.number);
-    TRY(jsonl_text(row->value, "question", &question.bytes, &question.count));
-    TRY(jsonl_text(row->value, "context", &context.bytes, &context.count));
-    TRY(read_answers(row->value, &given));
-    for (int i = 0; i < given.count; i++) {
-        TRY(check_answer(&context, &given.each[i]));
+    struct answer_list list = {.count = 0};
+    struct qa_windows a = {0};
+    struct qa_row r = {.encoded = &a, .index = q->next_row++};
+    r.split = choose_split(q, r.index);
+    TRY(jsonl_get_string(row->value, "question", &question.bytes, &question.count));
+    TRY(jsonl_get_string(row->value, "context", &context.bytes, &context.count));
+    TRY(read_answers(row->value, &list));
+    for (int i = 0; i < list.count; i++) {
+        TRY(check_answer(&context, &list.items[i]));
     }
-    status result =
-        answers_encode(q->options->tokenizer, &question, &context, q->options->sequence_tokens, &a);
+    status result = qa_windows_encode(q->options->tokenizer, &question, &context,
+                                      q->options->sequence_tokens, &a);
     if (result == STATUS_OK) {
-        result = use_encoded(q, row, &given, &r);
+        result = write_windows(q, row, &list, &r);
     }
-    answers_free(&a);
+    qa_windows_free(&a);
     return result;
 }
 
 status prepare_answer(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct questions q = {.options = options, .report = out};
-    status result = prepare_check(options);
+    struct extractive_qa q = {.options = options, .report = out};
+    status result = prepare_options_check(options);
     if (result == STATUS_OK && options->validation_fraction > 0.0) {
-        result = rows_survey(options, count_row, &q);
+        result = rows_prescan(options, count_row, &q);
     }
     if (result == STATUS_OK) {
-        result = rows_prepare(&(struct row_preparation){
-            options, out, EXAMPLE_ANSWER, "windows", &q.output, &q.side, use_row, &q, NULL, NULL});
+        result = rows_prepare(&(struct rows_preparation){options, out, EXAMPLE_ANSWER, "windows",
+                                                         &q.output, &q.split, write_row, &q, NULL,
+                                                         NULL});
     }
     token_list_free(&q.ids);
-    token_list_free(&q.begin);
-    token_list_free(&q.end);
-    token_list_free(&q.right);
+    token_list_free(&q.char_begin);
+    token_list_free(&q.char_end);
+    token_list_free(&q.answer_bits);
     return result;
 }

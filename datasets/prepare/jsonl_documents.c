@@ -1,23 +1,24 @@
-/* JSON Lines as plain documents: the text in the field "text". */
-#include "datasets/rows/jsonl.h"
-#include "datasets/prepare/input.h"
+#include "datasets/prepare/jsonl_documents.h"
 
-static status use_row(void *user, struct jsonl_row *row)
+#include "datasets/rows/jsonl.h"
+
+static status add_row(void *user, struct jsonl_row *row)
 {
-    struct input *in = user;
+    struct prepare_input *in = user;
     const char *text;
     size_t bytes;
-    TRY(jsonl_text(row->value, "text", &text, &bytes));
-    row->blameless = true; /* what the encoder tells from here on may be of an earlier row */
-    cutter_begin(in->cutter, (struct origin){row->path, row->line, true});
-    TRY(cutter_write(in->cutter, text, bytes));
-    return cutter_end(in->cutter);
+    TRY(jsonl_get_string(row->value, "text", &text, &bytes));
+    row->fatal = true; /* errors from here on may be those of earlier rows */
+    splitter_begin_document(in->splitter, (struct encoder_origin){row->path, row->line, true});
+    TRY(splitter_write(in->splitter, text, bytes));
+    return splitter_end_document(in->splitter);
 }
 
-status prepare_jsonl(struct input *in, const char *path)
+status jsonl_documents_read(struct prepare_input *in, const char *path)
 {
-    struct jsonl_bad bad = {.skip = in->options->skip_bad_rows, .count = in->report->bad_rows};
-    status result = jsonl_read(path, &bad, &in->report->bytes, use_row, in);
-    in->report->bad_rows = bad.count;
+    struct jsonl_bad_rows bad_rows = {.skip = in->options->skip_bad_rows,
+                                      .count = in->report->bad_rows};
+    status result = jsonl_read(path, &bad_rows, &in->report->bytes, add_row, in);
+    in->report->bad_rows = bad_rows.count;
     return result;
 }

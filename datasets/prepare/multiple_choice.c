@@ -1,52 +1,57 @@
-/* Rows of several texts: one of them to be chosen ("text" or "context", "choices", "label"), or two that belong together
- * ("text", "text_pair").
+/* Examples of several texts: multiple choice ("text" or "context", "choices", "label") and pairs
+ * of related texts ("text", "text_pair").
  *
- * Each text is encoded by itself, every choice as a pair with the text that it goes on in (texts.h), and all of a row lie
- * one after the other in one example. A row's label is the number of its right choice, from 0; its name among the labels
- * is that number, so that shards of up to four choices have the labels "0" to "3". */
-#include <string.h>
+ * Each text is encoded separately. A choice is encoded as a pair with the text that it continues
+ * (text_pair.h). All texts of a row are concatenated in one example. The label of a row is the
+ * index of the correct choice, from 0. The label names are these indices: shards with up to four
+ * choices have the names "0" to "3". */
+#include <stdio.h>
 
-#include "datasets/prepare/input.h"
+#include "datasets/prepare/output.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/row_field.h"
+#include "datasets/prepare/rows.h"
 #include "datasets/tokenizer/text_pair.h"
 
-struct several {
+struct multiple_choice {
     const struct prepare_options *options;
     struct prepare_report *report;
-    struct output *output;
-    enum output_side side;
+    struct prepare_output *output;
+    enum prepare_split split;
     struct labels labels;
-    struct token_list ids, marks;
-    int64_t cut;
+    struct token_list ids, token_flags; /* token_flags: bits of the column `mark` (example.h) */
+    int64_t truncated_tokens;
 };
 
-static status add_text(struct several *s, const struct text *text, const struct text *pair)
+static status add_text(struct multiple_choice *m, const struct text *text, const struct text *pair)
 {
-    int64_t before = s->ids.count, first = 0, cut = 0;
-    TRY(texts_encode(s->options->tokenizer, text, pair, s->options->sequence_tokens, &s->ids,
-                     &first, &cut));
-    int64_t more = s->ids.count - before;
-    TRY(token_list_reserve(&s->marks, more));
-    for (int64_t i = 0; i < more; i++) {
-        s->marks.ids[s->marks.count++] =
-            (i == 0 ? EXAMPLE_BEGINS_TEXT : 0) | (i >= first ? EXAMPLE_SECOND_SEGMENT : 0);
+    int64_t before = m->ids.count, first_segment_tokens = 0, truncated = 0;
+    TRY(text_pair_encode(m->options->tokenizer, text, pair, m->options->sequence_tokens, &m->ids,
+                         &first_segment_tokens, &truncated));
+    int64_t count = m->ids.count - before;
+    TRY(token_list_reserve(&m->token_flags, count));
+    for (int64_t i = 0; i < count; i++) {
+        m->token_flags.ids[m->token_flags.count++] =
+            (i == 0 ? EXAMPLE_BEGINS_TEXT : 0) |
+            (i >= first_segment_tokens ? EXAMPLE_SECOND_SEGMENT : 0);
     }
-    s->cut += cut;
+    m->truncated_tokens += truncated;
     return STATUS_OK;
 }
 
-static void begin_row(struct several *s)
+static void begin_row(struct multiple_choice *m)
 {
-    s->ids.count = s->marks.count = s->cut = 0;
+    m->ids.count = m->token_flags.count = m->truncated_tokens = 0;
 }
 
-static status write_row(struct several *s, uint32_t label)
+static status write_example(struct multiple_choice *m, uint32_t label)
 {
     const uint32_t *const values[] = {
-        [EXAMPLE_SEVERAL_MARK] = (const uint32_t *)s->marks.ids,
-        [EXAMPLE_SEVERAL_LABEL] = &label,
+        [EXAMPLE_TEXTS_MARK] = (const uint32_t *)m->token_flags.ids,
+        [EXAMPLE_TEXTS_LABEL] = &label,
     };
-    prepare_count(s->report, s->ids.count, s->cut);
-    return output_example(s->output, s->side, s->ids.ids, s->ids.count, values);
+    rows_count_example(m->report, m->ids.count, m->truncated_tokens);
+    return prepare_output_write_example(m->output, m->split, m->ids.ids, m->ids.count, values);
 }
 
 /* ---- choices ---- */
@@ -54,14 +59,14 @@ static status write_row(struct several *s, uint32_t label)
 static status read_choices(const json_t *row, struct text *text, const json_t **out)
 {
     const char *field = json_object_get(row, "text") != NULL ? "text" : "context";
-    TRY(prepare_text_field(row, field, text));
+    TRY(row_field_get_text(row, field, text));
     *out = json_object_get(row, "choices");
     REQUIRE(json_is_array(*out) && json_array_size(*out) >= 2, STATUS_DATA,
-            "no field \"choices\" with a list of at least two texts");
+            "the field \"choices\" is missing or not a list of at least two texts");
     return STATUS_OK;
 }
 
-/* Names for as many choices as the longest list has. */
+/* Adds label names until there is one for every choice of the row. */
 static status collect_choices(void *user, struct jsonl_row *row)
 {
     struct labels *labels = user;
@@ -76,65 +81,66 @@ static status collect_choices(void *user, struct jsonl_row *row)
     return STATUS_OK;
 }
 
-static status use_choices(void *user, struct jsonl_row *row)
+static status write_choices(void *user, struct jsonl_row *row)
 {
-    struct several *s = user;
+    struct multiple_choice *m = user;
     struct text text = {0};
     const json_t *choices = NULL;
     uint32_t label = 0;
     TRY(read_choices(row->value, &text, &choices));
-    TRY(prepare_label_number(&s->labels, json_object_get(row->value, "label"), &label));
+    TRY(row_field_get_label_index(&m->labels, json_object_get(row->value, "label"), &label));
     size_t count = json_array_size(choices);
-    REQUIRE(label < count && count <= (size_t)s->labels.count, STATUS_DATA,
-            "%zu choices and the label %u; there are %d labels", count, label, s->labels.count);
-    begin_row(s);
+    REQUIRE(label < count && count <= (size_t)m->labels.count, STATUS_DATA,
+            "the label is %u, but the row has %zu choices and there are %d labels", label, count,
+            m->labels.count);
+    begin_row(m);
     for (size_t i = 0; i < count; i++) {
         const json_t *choice = json_array_get(choices, i);
         struct text pair = {json_string_value(choice), json_string_length(choice)};
         REQUIRE(json_is_string(choice) && pair.count > 0, STATUS_DATA,
-                "choice %zu is no text, or empty", i);
-        TRY(add_text(s, &text, &pair));
+                "choice %zu is not a text, or is empty", i);
+        TRY(add_text(m, &text, &pair));
     }
-    row->blameless = true;
-    return write_row(s, label);
+    row->fatal = true;
+    return write_example(m, label);
 }
 
-/* ---- pairs that belong together ---- */
+/* ---- pairs of related texts ---- */
 
-static status use_pair(void *user, struct jsonl_row *row)
+static status write_pair(void *user, struct jsonl_row *row)
 {
-    struct several *s = user;
+    struct multiple_choice *m = user;
     struct text text = {0}, pair = {0};
-    TRY(prepare_text_field(row->value, "text", &text));
-    TRY(prepare_text_field(row->value, "text_pair", &pair));
-    begin_row(s);
-    TRY(add_text(s, &text, NULL));
-    TRY(add_text(s, &pair, NULL));
-    row->blameless = true;
-    return write_row(s, 0);
+    TRY(row_field_get_text(row->value, "text", &text));
+    TRY(row_field_get_text(row->value, "text_pair", &pair));
+    begin_row(m);
+    TRY(add_text(m, &text, NULL));
+    TRY(add_text(m, &pair, NULL));
+    row->fatal = true;
+    return write_example(m, 0);
 }
 
-static status prepare_kind(const struct prepare_options *options, enum example_kind kind,
-                           struct prepare_report *out)
+static status prepare_objective(const struct prepare_options *options, enum example_kind kind,
+                                struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct several s = {.options = options, .report = out};
-    bool labelled = kind == EXAMPLE_CHOOSE;
-    status result = rows_prepare(&(struct row_preparation){
-        options, out, kind, "rows", &s.output, &s.side, labelled ? use_choices : use_pair, &s,
-        labelled ? &s.labels : NULL, collect_choices});
-    token_list_free(&s.ids);
-    token_list_free(&s.marks);
-    labels_free(&s.labels);
+    struct multiple_choice m = {.options = options, .report = out};
+    bool has_labels = kind == EXAMPLE_CHOOSE;
+    status result = rows_prepare(&(struct rows_preparation){
+        options, out, kind, "rows", &m.output, &m.split, has_labels ? write_choices : write_pair,
+        &m, has_labels ? &m.labels : NULL, collect_choices});
+    token_list_free(&m.ids);
+    token_list_free(&m.token_flags);
+    labels_free(&m.labels);
     return result;
 }
 
 status prepare_choose(const struct prepare_options *options, struct prepare_report *out)
 {
-    return prepare_kind(options, EXAMPLE_CHOOSE, out);
+    return prepare_objective(options, EXAMPLE_CHOOSE, out);
 }
 
 status prepare_embed(const struct prepare_options *options, struct prepare_report *out)
 {
-    return prepare_kind(options, EXAMPLE_EMBED, out);
+    return prepare_objective(options, EXAMPLE_EMBED, out);
 }

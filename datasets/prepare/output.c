@@ -1,16 +1,25 @@
-/* Documents of ids into shards, in one pass over the input.
+/* Writes shards in one pass over the input.
  *
- * Shards grow in a folder of their own inside the output folder. The share that is held out is known only
- * at the end, when the number of documents (or, for a single one, of tokens) is: all shards are written
- * as training data, and then the one in which the held-out part begins is rewritten as two, and those
- * after it change sides. With a split by chance each document's side is known when it begins: of each
- * stratum of 1 / fraction documents one is drawn. Only then the names, which tell the number of shards,
- * are given; a crash before leaves the old shards, a crash in between an incomplete set, which the
- * loader refuses. */
+ * Shards are written to a temporary folder inside of the output folder. The size of the validation
+ * set is known only at the end, when the documents (or the tokens of a single document) are
+ * counted. So all shards are written as training data. At the end, the shard in which the
+ * validation set starts is rewritten as two shards. The shards after it move to the validation
+ * set.
+ *
+ * With a random split, the split of each document is known when the document starts: one document
+ * is drawn of each stratum of 1 / validation_fraction documents.
+ *
+ * The final names contain the number of shards, so the shards are renamed last. After a crash
+ * before the renaming, the earlier shards are still there. A crash during the renaming leaves an
+ * incomplete set, which the loader refuses. */
+#include "datasets/prepare/output.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,68 +28,69 @@
 
 #include "base/file.h"
 #include "base/random.h"
-#include "datasets/prepare/input.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
 
-enum { COPY_TOKENS = 32768, SHARDS_MOST = 99999 };
+enum { COPY_TOKENS = 32768, MAX_SHARDS = 99999 };
 #define UNFINISHED ".unfinished"
 
-struct done_shard {
-    int number; /* of its temporary name */
+struct finished_shard {
+    int file_number; /* in its temporary name */
     int64_t tokens;
-    int64_t documents; /* that begin in it */
-    bool continues;    /* its first entry goes on from the shard before */
+    int64_t documents;       /* documents that start in this shard */
+    bool continues_document; /* the first document started in the shard before */
 };
 
-struct side {
+struct split_shards {
     const char *name;
     struct shard_writer *writer;
-    struct done_shard *shards; /* the last one is being written while writer is not NULL */
+    struct finished_shard *shards; /* if writer is not NULL, the last one is not finished */
     int count;
 };
 
-struct output {
+struct prepare_output {
     const struct prepare_options *options;
     struct shard_header header;
-    char folder[FILE_PATH_BYTES]; /* of what is unfinished */
-    int lock;                     /* that folder, locked */
-    int numbers;                  /* temporary names given */
-    struct side train, validation;
-    struct side *now; /* of the current document */
-    int64_t document_tokens;
+    char temporary_folder[FILE_PATH_BYTES];
+    int lock_file;        /* descriptor of the temporary folder, which is locked; -1: not locked */
+    int next_file_number; /* for temporary names */
+    struct split_shards train, validation;
+    struct split_shards *current; /* split of the current document */
+    int64_t document_tokens;      /* of the current document */
     int64_t documents, tokens;
-    int64_t stratum, drawn, stratum_end; /* of the split by chance */
-    bool placed;                         /* examples have been told their side */
-    char *labels;                        /* of every shard; NULL: none */
+    int64_t next_stratum, drawn_document, stratum_end; /* random split */
+    bool has_explicit_splits; /* examples were written to an explicit split */
+    char *labels_json;        /* label names, for every shard; NULL: none */
 };
 
-static status temporary_path(const struct output *o, int number, char out[FILE_PATH_BYTES])
+static status get_temporary_path(const struct prepare_output *o, int number,
+                                 char out[FILE_PATH_BYTES])
 {
     char name[32];
     snprintf(name, sizeof name, "part-%06d.h5", number);
-    return file_join(out, o->folder, name);
+    return file_join(out, o->temporary_folder, name);
 }
 
-static status lock_folder(struct output *o)
+static status lock_folder(struct prepare_output *o)
 {
-    o->lock = open(o->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    REQUIRE(o->lock >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-            "cannot open %s: %s", o->folder, strerror(errno));
-    REQUIRE(flock(o->lock, LOCK_EX | LOCK_NB) == 0, STATUS_CREATE,
-            "another `bireme prepare` is writing to %s; wait for it or choose another folder",
-            o->options->output);
+    o->lock_file = open(o->temporary_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    REQUIRE(o->lock_file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot open %s: %s", o->temporary_folder, strerror(errno));
+    REQUIRE(
+        flock(o->lock_file, LOCK_EX | LOCK_NB) == 0, STATUS_CREATE,
+        "another `bireme prepare` is writing to %s; wait for it or choose another output folder",
+        o->options->output);
     return STATUS_OK;
 }
 
-status output_open(const struct prepare_options *options, enum example_kind kind,
-                   struct output **out)
+status prepare_output_open(const struct prepare_options *options, enum example_kind kind,
+                           struct prepare_output **out)
 {
     *out = NULL;
-    struct output *o = calloc(1, sizeof *o);
+    struct prepare_output *o = calloc(1, sizeof *o);
     REQUIRE(o != NULL, STATUS_INTERNAL, "out of memory: an output");
     o->options = options;
-    o->lock = -1;
+    o->lock_file = -1;
     o->train.name = "train";
     o->validation.name = "validation";
     o->header.kind = kind;
@@ -90,50 +100,51 @@ status output_open(const struct prepare_options *options, enum example_kind kind
              tokenizer_sha256(options->tokenizer));
     status result = STATUS_OK;
     TRY_GOTO(result, failed, file_make_folders(options->output));
-    TRY_GOTO(result, failed, file_join(o->folder, options->output, UNFINISHED));
-    TRY_GOTO(result, failed, file_make_folders(o->folder));
+    TRY_GOTO(result, failed, file_join(o->temporary_folder, options->output, UNFINISHED));
+    TRY_GOTO(result, failed, file_make_folders(o->temporary_folder));
     TRY_GOTO(result, failed, lock_folder(o));
     *out = o;
     return STATUS_OK;
 failed:
-    output_close(&o);
+    prepare_output_close(&o);
     return result;
 }
 
-void output_close(struct output **output)
+void prepare_output_close(struct prepare_output **output)
 {
-    struct output *o = *output;
+    struct prepare_output *o = *output;
     if (o == NULL) {
         return;
     }
     *output = NULL;
-    struct status_note kept; /* of the error that led here, if one did */
-    status_take(&kept);
+    struct status_note pending; /* keep the error that led to this call */
+    status_take(&pending);
     shard_writer_abandon(&o->train.writer);
     shard_writer_abandon(&o->validation.writer);
-    if (o->lock >= 0) { /* ours */
-        file_remove_tree(o->folder);
-        close(o->lock);
+    if (o->lock_file >= 0) { /* the lock is held: the folder belongs to this process */
+        file_remove_tree(o->temporary_folder);
+        close(o->lock_file);
     }
     status_clear();
-    status_restore(&kept);
+    status_restore(&pending);
     free(o->train.shards);
     free(o->validation.shards);
-    free(o->labels);
+    free(o->labels_json);
     free(o);
 }
 
-status output_labels(struct output *o, const struct labels *labels)
+status prepare_output_set_labels(struct prepare_output *o, const struct labels *labels)
 {
-    return labels_write(labels, &o->labels);
+    return labels_to_json(labels, &o->labels_json);
 }
 
-const char *output_folder(const struct output *o)
+const char *prepare_output_get_temporary_folder(const struct prepare_output *o)
 {
-    return o->folder;
+    return o->temporary_folder;
 }
 
-int64_t output_stratum(const struct prepare_options *options, int64_t stratum, int64_t *end)
+int64_t prepare_output_draw_from_stratum(const struct prepare_options *options, int64_t stratum,
+                                         int64_t *end)
 {
     double fraction = options->validation_fraction;
     int64_t begin = stratum == 0 ? 0 : (int64_t)floor((double)stratum / fraction + 1e-9);
@@ -142,144 +153,149 @@ int64_t output_stratum(const struct prepare_options *options, int64_t stratum, i
     return begin + (int64_t)random_below(key, (uint64_t)stratum, (uint64_t)(*end - begin));
 }
 
-/* The side of the document that begins now. */
-static struct side *choose_side(struct output *o)
+/* Returns the split of the document that starts now. */
+static struct split_shards *choose_split(struct prepare_output *o)
 {
     double fraction = o->options->validation_fraction;
     if (!o->options->shuffle_split || fraction <= 0.0) {
         return &o->train;
     }
     while (o->documents >= o->stratum_end) {
-        o->drawn = output_stratum(o->options, o->stratum++, &o->stratum_end);
+        o->drawn_document =
+            prepare_output_draw_from_stratum(o->options, o->next_stratum++, &o->stratum_end);
     }
-    return o->documents == o->drawn ? &o->validation : &o->train;
+    return o->documents == o->drawn_document ? &o->validation : &o->train;
 }
 
-static status close_writer(struct side *side)
+static status close_writer(struct split_shards *split)
 {
-    if (side->writer == NULL) {
+    if (split->writer == NULL) {
         return STATUS_OK;
     }
-    side->shards[side->count - 1].tokens = shard_writer_tokens(side->writer);
-    return shard_writer_close(&side->writer);
+    split->shards[split->count - 1].tokens = shard_writer_tokens(split->writer);
+    return shard_writer_close(&split->writer);
 }
 
-static status add_shard(struct side *side, struct done_shard shard)
+static status add_shard(struct split_shards *split, struct finished_shard shard)
 {
-    REQUIRE(side->count < SHARDS_MOST, STATUS_DATA,
-            "more than %d shards; give a larger --shard-tokens", SHARDS_MOST);
-    struct done_shard *grown =
-        realloc(side->shards, (size_t)(side->count + 1) * sizeof *side->shards);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: %d shards", side->count + 1);
-    side->shards = grown;
-    side->shards[side->count++] = shard;
+    REQUIRE(split->count < MAX_SHARDS, STATUS_DATA, "more than %d shards; increase --shard-tokens",
+            MAX_SHARDS);
+    struct finished_shard *grown =
+        realloc(split->shards, (size_t)(split->count + 1) * sizeof *split->shards);
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: %d shards", split->count + 1);
+    split->shards = grown;
+    split->shards[split->count++] = shard;
     return STATUS_OK;
 }
 
-static status create_writer(const struct output *o, const char *path, struct shard_writer **out)
+static status create_writer(const struct prepare_output *o, const char *path,
+                            struct shard_writer **out)
 {
     TRY(shard_writer_create(path, &o->header, out));
-    return o->labels != NULL ? shard_writer_labels(*out, o->labels) : STATUS_OK;
+    return o->labels_json != NULL ? shard_writer_write_labels(*out, o->labels_json) : STATUS_OK;
 }
 
-static status next_writer(struct output *o, struct side *side)
+static status open_next_writer(struct prepare_output *o, struct split_shards *split)
 {
-    TRY(close_writer(side));
+    TRY(close_writer(split));
     char path[FILE_PATH_BYTES];
-    struct done_shard shard = {.number = o->numbers++, .continues = o->document_tokens > 0};
-    TRY(temporary_path(o, shard.number, path));
-    TRY(add_shard(side, shard));
-    return create_writer(o, path, &side->writer);
+    struct finished_shard shard = {.file_number = o->next_file_number++,
+                                   .continues_document = o->document_tokens > 0};
+    TRY(get_temporary_path(o, shard.file_number, path));
+    TRY(add_shard(split, shard));
+    return create_writer(o, path, &split->writer);
 }
 
-status output_tokens(void *output, const int32_t *ids, int64_t count)
+status prepare_output_write_tokens(void *output, const int32_t *ids, int64_t count)
 {
-    struct output *o = output;
+    struct prepare_output *o = output;
     if (count > 0 && o->document_tokens == 0) {
-        o->now = choose_side(o);
+        o->current = choose_split(o);
     }
-    struct side *side = o->now;
+    struct split_shards *split = o->current;
     while (count > 0) {
         int64_t limit = o->options->shard_tokens;
-        if (side->writer == NULL || shard_writer_tokens(side->writer) == limit) {
-            TRY(next_writer(o, side));
+        if (split->writer == NULL || shard_writer_tokens(split->writer) == limit) {
+            TRY(open_next_writer(o, split));
         }
-        int64_t room = limit - shard_writer_tokens(side->writer);
-        int64_t part = count < room ? count : room;
-        TRY(shard_writer_append(side->writer, ids, part));
-        side->shards[side->count - 1].documents += o->document_tokens == 0;
-        o->document_tokens += part;
-        o->tokens += part;
-        ids += part;
-        count -= part;
+        int64_t capacity = limit - shard_writer_tokens(split->writer);
+        int64_t n = count < capacity ? count : capacity;
+        TRY(shard_writer_append_tokens(split->writer, ids, n));
+        split->shards[split->count - 1].documents += o->document_tokens == 0;
+        o->document_tokens += n;
+        o->tokens += n;
+        ids += n;
+        count -= n;
     }
     return STATUS_OK;
 }
 
-status output_example(struct output *o, enum output_side where, const int32_t *ids, int64_t count,
-                      const uint32_t *const *values)
+status prepare_output_write_example(struct prepare_output *o, enum prepare_split split,
+                                    const int32_t *ids, int64_t count,
+                                    const uint32_t *const *values)
 {
-    struct side *side = where == OUTPUT_AS_SPLIT ? choose_side(o)
-                        : where == OUTPUT_TRAIN  ? &o->train
-                                                 : &o->validation;
-    const struct example_format *format = example_format_of(o->header.kind);
-    o->placed = o->placed || where != OUTPUT_AS_SPLIT;
+    struct split_shards *target = split == PREPARE_SPLIT_BY_FRACTION ? choose_split(o)
+                                  : split == PREPARE_SPLIT_TRAIN     ? &o->train
+                                                                     : &o->validation;
+    const struct example_format *format = example_get_format(o->header.kind);
+    o->has_explicit_splits = o->has_explicit_splits || split != PREPARE_SPLIT_BY_FRACTION;
     REQUIRE(count <= o->options->shard_tokens, STATUS_USAGE,
-            "shards of %lld tokens cannot hold an example of %lld",
-            (long long)o->options->shard_tokens, (long long)count);
-    if (side->writer == NULL ||
-        shard_writer_tokens(side->writer) + count > o->options->shard_tokens) {
-        TRY(next_writer(o, side));
+            "an example of %" PRId64 " tokens does not fit into a shard of %" PRId64
+            " tokens; increase --shard-tokens",
+            count, o->options->shard_tokens);
+    if (target->writer == NULL ||
+        shard_writer_tokens(target->writer) + count > o->options->shard_tokens) {
+        TRY(open_next_writer(o, target));
     }
-    TRY(shard_writer_append(side->writer, ids, count));
+    TRY(shard_writer_append_tokens(target->writer, ids, count));
     for (int i = 0; i < format->columns; i++) {
-        TRY(shard_writer_values(side->writer, i, values[i],
-                                format->column[i].per_token ? count : 1));
+        TRY(shard_writer_append_values(target->writer, i, values[i],
+                                       format->column[i].per_token ? count : 1));
     }
-    side->shards[side->count - 1].documents++;
+    target->shards[target->count - 1].documents++;
     o->documents++;
     o->tokens += count;
-    return shard_writer_end_document(side->writer);
+    return shard_writer_end_document(target->writer);
 }
 
-status output_end_document(void *output)
+status prepare_output_end_document(void *output)
 {
-    struct output *o = output;
+    struct prepare_output *o = output;
     if (o->document_tokens == 0) {
         return STATUS_OK;
     }
     o->documents++;
     o->document_tokens = 0;
-    return shard_writer_end_document(o->now->writer);
+    return shard_writer_end_document(o->current->writer);
 }
 
-/* The columns of an example, whose tokens are [first, end). */
+/* Copies the column values of an example with tokens [first, end). */
 static status copy_columns(struct shard *from, int64_t example, int64_t first, int64_t end,
                            struct shard_writer *to)
 {
-    const struct example_format *format = example_format_of(shard_header_of(from)->kind);
+    const struct example_format *format = example_get_format(shard_get_header(from)->kind);
     uint32_t values[1024];
     for (int i = 0; i < format->columns; i++) {
         bool per_token = format->column[i].per_token;
-        int64_t at = per_token ? first : example, stop = per_token ? end : example + 1;
-        for (int64_t count; at < stop; at += count) {
-            count = stop - at < 1024 ? stop - at : 1024;
-            TRY(shard_read_column(from, i, at, count, values));
-            TRY(shard_writer_values(to, i, values, count));
+        int64_t index = per_token ? first : example, stop = per_token ? end : example + 1;
+        for (int64_t count; index < stop; index += count) {
+            count = stop - index < 1024 ? stop - index : 1024;
+            TRY(shard_read_column(from, i, index, count, values));
+            TRY(shard_writer_append_values(to, i, values, count));
         }
     }
     return STATUS_OK;
 }
 
-/* Tokens [first, end) of a shard with their documents into a new one at the end of a side. */
+/* Copies tokens [first, end) of a shard, with their documents and columns, to a new shard. */
 static status copy_documents(struct shard *from, int64_t first, int64_t end,
                              struct shard_writer *to)
 {
     int32_t *ids = malloc(COPY_TOKENS * sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: a window");
+    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: copying a shard");
     status result = STATUS_OK;
     int64_t document = 0;
-    TRY_GOTO(result, done, shard_document_at(from, first, &document));
+    TRY_GOTO(result, done, shard_find_document(from, first, &document));
     while (first < end) {
         int64_t stop = 0;
         TRY_GOTO(result, done, shard_read_documents(from, document + 1, 1, &stop));
@@ -289,7 +305,7 @@ static status copy_documents(struct shard *from, int64_t first, int64_t end,
         for (int64_t count; first < stop; first += count) {
             count = stop - first < COPY_TOKENS ? stop - first : COPY_TOKENS;
             TRY_GOTO(result, done, shard_read(from, first, count, ids));
-            TRY_GOTO(result, done, shard_writer_append(to, ids, count));
+            TRY_GOTO(result, done, shard_writer_append_tokens(to, ids, count));
         }
         TRY_GOTO(result, done, shard_writer_end_document(to));
         document++;
@@ -299,12 +315,13 @@ done:
     return result;
 }
 
-static status copy_part(struct output *o, struct shard *from, int64_t first, int64_t end,
-                        struct side *side)
+/* Copies tokens [first, end) of a shard to a new shard of a split. */
+static status copy_token_range(struct prepare_output *o, struct shard *from, int64_t first,
+                               int64_t end, struct split_shards *split)
 {
     char path[FILE_PATH_BYTES];
-    struct done_shard shard = {.number = o->numbers++, .tokens = end - first};
-    TRY(temporary_path(o, shard.number, path));
+    struct finished_shard shard = {.file_number = o->next_file_number++, .tokens = end - first};
+    TRY(get_temporary_path(o, shard.file_number, path));
     struct shard_writer *w = NULL;
     status result = create_writer(o, path, &w);
     if (result == STATUS_OK) {
@@ -315,19 +332,20 @@ static status copy_part(struct output *o, struct shard *from, int64_t first, int
         return result;
     }
     TRY(shard_writer_close(&w));
-    return add_shard(side, shard);
+    return add_shard(split, shard);
 }
 
-/* Shard `index` of a side in two at its token `at`: the first part stays, the second is held out. */
-static status cut_shard(struct output *o, struct done_shard cut, int64_t at)
+/* Divides a shard: the tokens before `token` stay in the training set, the others go to the
+ * validation set. */
+static status divide_shard(struct prepare_output *o, struct finished_shard shard, int64_t token)
 {
     char path[FILE_PATH_BYTES];
     struct shard *from;
-    TRY(temporary_path(o, cut.number, path));
+    TRY(get_temporary_path(o, shard.file_number, path));
     TRY(shard_open(path, &from));
-    status result = copy_part(o, from, 0, at, &o->train);
+    status result = copy_token_range(o, from, 0, token, &o->train);
     if (result == STATUS_OK) {
-        result = copy_part(o, from, at, cut.tokens, &o->validation);
+        result = copy_token_range(o, from, token, shard.tokens, &o->validation);
     }
     KEEP_FIRST(result, shard_close(&from));
     TRY(result);
@@ -335,34 +353,36 @@ static status cut_shard(struct output *o, struct done_shard cut, int64_t at)
     return STATUS_OK;
 }
 
-/* All tokens are on one side: those from token `at` of it on become the validation side. */
-static status hold_out_from(struct output *o, struct side all, int64_t at)
+/* Divides the shards of `all`: tokens from `token` on become the validation set, the others become
+ * the training set. */
+static status move_tail_to_validation(struct prepare_output *o, struct split_shards all,
+                                      int64_t token)
 {
     o->train.shards = o->validation.shards = NULL;
     o->train.count = o->validation.count = 0;
     status result = STATUS_OK;
     for (int i = 0; i < all.count && result == STATUS_OK; i++) {
-        struct done_shard s = all.shards[i];
-        if (at >= s.tokens) {
+        struct finished_shard s = all.shards[i];
+        if (token >= s.tokens) {
             result = add_shard(&o->train, s);
-        } else if (at <= 0) {
+        } else if (token <= 0) {
             result = add_shard(&o->validation, s);
         } else {
-            result = cut_shard(o, s, at);
+            result = divide_shard(o, s, token);
         }
-        at -= s.tokens;
+        token -= s.tokens;
     }
     free(all.shards);
     return result;
 }
 
-/* The first token of document `number`, counted over all shards of the side. */
-static status find_document(const struct output *o, const struct side *side, int64_t number,
-                            int64_t *out)
+/* Finds the first token of document `number`. Both are counted over all shards of the split. */
+static status find_document_token(const struct prepare_output *o, const struct split_shards *split,
+                                  int64_t number, int64_t *out)
 {
     int64_t token = 0;
-    for (int i = 0; i < side->count; token += side->shards[i++].tokens) {
-        const struct done_shard *s = &side->shards[i];
+    for (int i = 0; i < split->count; token += split->shards[i++].tokens) {
+        const struct finished_shard *s = &split->shards[i];
         if (number >= s->documents) {
             number -= s->documents;
             continue;
@@ -370,65 +390,68 @@ static status find_document(const struct output *o, const struct side *side, int
         char path[FILE_PATH_BYTES];
         struct shard *shard;
         int64_t start = 0;
-        TRY(temporary_path(o, s->number, path));
+        TRY(get_temporary_path(o, s->file_number, path));
         TRY(shard_open(path, &shard));
-        status result = shard_read_documents(shard, number + s->continues, 1, &start);
+        status result = shard_read_documents(shard, number + s->continues_document, 1, &start);
         KEEP_FIRST(result, shard_close(&shard));
         *out = token + start;
         return result;
     }
-    RAISE(STATUS_INTERNAL, "document %lld is in no shard", (long long)number);
+    RAISE(STATUS_INTERNAL, "document %" PRId64 " is not in any shard", number);
 }
 
-static status hold_out_last(struct output *o)
+/* Moves the last documents to the validation set. A single document of text is divided. */
+static status move_last_documents(struct prepare_output *o)
 {
     double fraction = o->options->validation_fraction;
-    bool drawn = o->validation.count > 0; /* a split by chance drew the only document */
-    struct side all = drawn ? o->validation : o->train;
-    REQUIRE(o->documents > 1 || o->header.kind == EXAMPLE_TEXT, STATUS_DATA,
-            "one example cannot be divided into a training and a held-out part");
+    bool drawn = o->validation.count > 0; /* the random split drew the only document */
+    struct split_shards all = drawn ? o->validation : o->train;
+    REQUIRE(
+        o->documents > 1 || o->header.kind == EXAMPLE_TEXT, STATUS_DATA,
+        "there is only one example, which cannot be divided into a training and a validation set");
     if (o->documents == 1) {
-        int64_t at = (int64_t)floor((1.0 - fraction) * (double)o->tokens);
-        REQUIRE(at > 0 && at < o->tokens, STATUS_DATA,
-                "%lld tokens are too few to hold out a fraction of %g", (long long)o->tokens,
+        int64_t token = (int64_t)floor((1.0 - fraction) * (double)o->tokens);
+        REQUIRE(token > 0 && token < o->tokens, STATUS_DATA,
+                "%" PRId64 " tokens are too few for a validation fraction of %g", o->tokens,
                 fraction);
-        return hold_out_from(o, all, at);
+        return move_tail_to_validation(o, all, token);
     }
-    int64_t held = (int64_t)floor((double)o->documents * fraction + 0.5), at = 0;
-    held = held < 1 ? 1 : held > o->documents - 1 ? o->documents - 1 : held;
-    TRY(find_document(o, &all, o->documents - held, &at));
-    return hold_out_from(o, all, at);
+    int64_t count = (int64_t)floor((double)o->documents * fraction + 0.5), token = 0;
+    count = count < 1 ? 1 : count > o->documents - 1 ? o->documents - 1 : count;
+    TRY(find_document_token(o, &all, o->documents - count, &token));
+    return move_tail_to_validation(o, all, token);
 }
 
-static status split(struct output *o)
+static status divide_into_splits(struct prepare_output *o)
 {
     TRY(close_writer(&o->train));
     TRY(close_writer(&o->validation));
-    REQUIRE(o->tokens > 0, STATUS_DATA, "the inputs hold no tokens");
+    REQUIRE(o->tokens > 0, STATUS_DATA, "the inputs contain no tokens");
     if (o->options->validation_fraction <= 0.0) {
         return STATUS_OK;
     }
-    if (!o->placed && (!o->options->shuffle_split || o->documents == 1)) {
-        return hold_out_last(o);
+    if (!o->has_explicit_splits && (!o->options->shuffle_split || o->documents == 1)) {
+        return move_last_documents(o);
     }
     REQUIRE(o->train.count > 0 && o->validation.count > 0, STATUS_DATA,
-            "of %lld documents a fraction of %g leaves the %s part empty; give another fraction",
-            (long long)o->documents, o->options->validation_fraction,
+            "a validation fraction of %g of %" PRId64
+            " documents leaves the %s set empty; give another fraction",
+            o->options->validation_fraction, o->documents,
             o->train.count > 0 ? "validation" : "training");
     return STATUS_OK;
 }
 
-/* "train-00000-of-00004.h5" or "validation-...", of whatever number. */
+/* Returns whether the name is train-NNNNN-of-NNNNN.h5 or validation-NNNNN-of-NNNNN.h5. */
 static bool is_shard_name(const char *name)
 {
     int of;
-    const char *number = shard_set_number(name, &of);
+    const char *number = shard_set_parse_number(name, &of);
     return number != NULL && (strncmp(name, "train-", (size_t)(number - name)) == 0 ||
                               strncmp(name, "validation-", (size_t)(number - name)) == 0);
 }
 
-/* Every set of shards that the output folder holds under its final name. */
-static status remove_shards(const struct output *o)
+/* Removes all shards with final names from the output folder. */
+static status remove_shards(const struct prepare_output *o)
 {
     DIR *folder = opendir(o->options->output);
     REQUIRE(folder != NULL, STATUS_CREATE, "cannot read %s: %s", o->options->output,
@@ -449,12 +472,12 @@ static status remove_shards(const struct output *o)
     return result;
 }
 
-static status name_shards(const struct output *o, const struct side *side)
+static status rename_shards(const struct prepare_output *o, const struct split_shards *split)
 {
-    for (int i = 0; i < side->count; i++) {
+    for (int i = 0; i < split->count; i++) {
         char from[FILE_PATH_BYTES], to[FILE_PATH_BYTES], name[64];
-        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", side->name, i, side->count);
-        TRY(temporary_path(o, side->shards[i].number, from));
+        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", split->name, i, split->count);
+        TRY(get_temporary_path(o, split->shards[i].file_number, from));
         TRY(file_join(to, o->options->output, name));
         REQUIRE(rename(from, to) == 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
                 "cannot create %s: %s", to, strerror(errno));
@@ -462,34 +485,34 @@ static status name_shards(const struct output *o, const struct side *side)
     return STATUS_OK;
 }
 
-static int64_t side_tokens(const struct side *side)
+static int64_t count_tokens(const struct split_shards *split)
 {
     int64_t tokens = 0;
-    for (int i = 0; i < side->count; i++) {
-        tokens += side->shards[i].tokens;
+    for (int i = 0; i < split->count; i++) {
+        tokens += split->shards[i].tokens;
     }
     return tokens;
 }
 
-status output_finish(struct output *o, struct prepare_report *report)
+status prepare_output_finish(struct prepare_output *o, struct prepare_report *report)
 {
-    TRY(split(o));
+    TRY(divide_into_splits(o));
     TRY(remove_shards(o));
-    status result = name_shards(o, &o->train);
+    status result = rename_shards(o, &o->train);
     if (result == STATUS_OK) {
-        result = name_shards(o, &o->validation);
+        result = rename_shards(o, &o->validation);
     }
     if (result != STATUS_OK) {
-        struct status_note kept;
-        status_take(&kept);
-        remove_shards(o); /* what has its name already is no whole set */
+        struct status_note pending;
+        status_take(&pending);
+        remove_shards(o); /* shards that already have final names are not a complete set */
         status_clear();
-        return status_restore(&kept);
+        return status_restore(&pending);
     }
     TRY(file_sync(o->options->output));
     report->documents = o->documents;
-    report->train_tokens = side_tokens(&o->train);
-    report->validation_tokens = side_tokens(&o->validation);
+    report->train_tokens = count_tokens(&o->train);
+    report->validation_tokens = count_tokens(&o->validation);
     report->train_shards = o->train.count;
     report->validation_shards = o->validation.count;
     return STATUS_OK;

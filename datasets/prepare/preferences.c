@@ -1,39 +1,47 @@
-/* Preference pairs from JSON Lines: {"prompt", "chosen", "rejected"}, or the prompt is what both answers begin with.
+/* Preference pairs: {"prompt", "chosen", "rejected"}. Without "prompt", the prompt is the common
+ * beginning of both responses.
  *
- * Fields are texts, or lists of messages where the tokenizer's folder has a chat template. As TRL has it: a text's answers
- * are encoded together with the prompt, end with the tokenizer's end token, and begin where the tokens of the prompt
- * alone and those of the whole part (a token that would reach over the boundary belongs to the answer); an implicit
- * prompt ends before the first difference, and before a blank there. Answers are cut at the sequence length, and counted.
+ * Fields are texts, or lists of messages if the tokenizer's folder has a chat template. As in TRL,
+ * a text response is encoded together with its prompt and ends with the tokenizer's end token. It
+ * starts at the first token that differs between the encodings of the prompt alone and of prompt
+ * and response: a token across the boundary belongs to the response. An implicit prompt ends
+ * before the first difference of the texts, and before a space there. Responses are truncated to
+ * the sequence length, and the report counts them.
  *
- * A row cannot be used where a part is missing or empty, where the answers are equal, also after they were cut, or
- * where the prompt leaves no room for them. */
+ * A row is bad if a field is missing or empty, if the responses are equal (also after truncation),
+ * or if the prompt leaves no room for a response. */
+#include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/prepare/input.h"
+#include "datasets/prepare/output.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/rows.h"
 
-struct part { /* of a row: a text, or messages */
+/* A field of a row: a text, or messages. */
+struct pair_field {
     const char *text;
     size_t bytes;
-    struct chat_message *messages;
-    int64_t count;
+    struct chat_message *messages; /* NULL: the field is a text */
+    int64_t message_count;
 };
 
-struct preferences {
+struct preference_encoder {
     const struct prepare_options *options;
-    struct row_example *out;
+    struct rows_example *out;
 };
 
-/* ---- parts of a row ---- */
+/* ---- fields of a row ---- */
 
-static status same_kind(const json_t *a, const json_t *b, const char *name)
+static status require_same_type(const json_t *a, const json_t *b, const char *name)
 {
     REQUIRE(json_typeof(a) == json_typeof(b), STATUS_DATA,
-            "\"%s\" and \"rejected\" are not both texts or both lists of messages", name);
+            "\"%s\" and \"rejected\" must be both texts or both lists of messages", name);
     return STATUS_OK;
 }
 
-static status field_of(const json_t *row, const char *name, const json_t **out)
+static status get_field(const json_t *row, const char *name, const json_t **out)
 {
     *out = json_object_get(row, name);
     REQUIRE(*out != NULL, STATUS_DATA, "no field \"%s\"", name);
@@ -42,122 +50,130 @@ static status field_of(const json_t *row, const char *name, const json_t **out)
     return STATUS_OK;
 }
 
-static status read_part(const json_t *value, const char *name, struct part *out)
+static status read_field(const json_t *value, const char *name, struct pair_field *out)
 {
     if (json_is_string(value)) {
         out->text = json_string_value(value);
         out->bytes = json_string_length(value);
         return STATUS_OK;
     }
-    return chat_messages_read(value, name, &out->messages, &out->count);
+    return chat_messages_read(value, name, &out->messages, &out->message_count);
 }
 
-static bool is_messages(const struct part *p)
+static bool is_messages(const struct pair_field *p)
 {
     return p->messages != NULL;
 }
 
-/* Where two texts part: at the beginning of a character, and before the blank in front of it. */
-static size_t common_bytes(const struct part *a, const struct part *b)
+/* Returns the length of the common beginning. It ends between two characters, and before a
+ * space. */
+static size_t count_common_bytes(const struct pair_field *a, const struct pair_field *b)
 {
-    size_t most = a->bytes < b->bytes ? a->bytes : b->bytes, at = 0;
-    while (at < most && a->text[at] == b->text[at]) {
-        at++;
+    size_t limit = a->bytes < b->bytes ? a->bytes : b->bytes, common = 0;
+    while (common < limit && a->text[common] == b->text[common]) {
+        common++;
     }
-    while (at > 0 && at < a->bytes && ((unsigned char)a->text[at] & 0xc0) == 0x80) {
-        at--;
+    while (common > 0 && common < a->bytes && ((unsigned char)a->text[common] & 0xc0) == 0x80) {
+        common--;
     }
-    return at > 0 && at < most && a->text[at - 1] == ' ' ? at - 1 : at;
+    return common > 0 && common < limit && a->text[common - 1] == ' ' ? common - 1 : common;
 }
 
-static int64_t common_messages(const struct part *a, const struct part *b)
+static int64_t count_common_messages(const struct pair_field *a, const struct pair_field *b)
 {
-    int64_t most = a->count < b->count ? a->count : b->count, at = 0;
-    while (at < most && a->messages[at].role == b->messages[at].role &&
-           a->messages[at].bytes == b->messages[at].bytes &&
-           memcmp(a->messages[at].text, b->messages[at].text, a->messages[at].bytes) == 0) {
-        at++;
+    int64_t limit = a->message_count < b->message_count ? a->message_count : b->message_count,
+            common = 0;
+    while (common < limit && a->messages[common].role == b->messages[common].role &&
+           a->messages[common].bytes == b->messages[common].bytes &&
+           memcmp(a->messages[common].text, b->messages[common].text, a->messages[common].bytes) ==
+               0) {
+        common++;
     }
-    return at;
+    return common;
 }
 
-/* The prompt from what both answers begin with, which is taken off them. Messages stay in their arrays. */
-static void take_prompt(struct part *prompt, struct part *chosen, struct part *rejected)
+/* Moves the common beginning of both responses to the prompt. Messages stay in their arrays. */
+static void extract_prompt(struct pair_field *prompt, struct pair_field *chosen,
+                           struct pair_field *rejected)
 {
     *prompt = *chosen;
     if (is_messages(chosen)) {
-        prompt->count = common_messages(chosen, rejected);
-        chosen->messages += prompt->count;
-        chosen->count -= prompt->count;
-        rejected->messages += prompt->count;
-        rejected->count -= prompt->count;
+        prompt->message_count = count_common_messages(chosen, rejected);
+        chosen->messages += prompt->message_count;
+        chosen->message_count -= prompt->message_count;
+        rejected->messages += prompt->message_count;
+        rejected->message_count -= prompt->message_count;
         return;
     }
-    prompt->bytes = common_bytes(chosen, rejected);
+    prompt->bytes = count_common_bytes(chosen, rejected);
     chosen->text += prompt->bytes;
     chosen->bytes -= prompt->bytes;
     rejected->text += prompt->bytes;
     rejected->bytes -= prompt->bytes;
 }
 
-static bool is_empty(const struct part *p)
+static bool is_empty(const struct pair_field *p)
 {
-    return is_messages(p) ? p->count == 0 : p->bytes == 0;
+    return is_messages(p) ? p->message_count == 0 : p->bytes == 0;
 }
 
-/* ---- to tokens ---- */
+/* ---- fields to tokens ---- */
 
-/* All of the text, or all messages, behind each other. */
-static status encode_messages(const struct preferences *p, const struct part *prompt,
-                              const struct part *answer, struct chat_text *out)
+/* Encodes the prompt and, unless it is NULL, the response. */
+static status encode_conversation(const struct preference_encoder *p,
+                                  const struct pair_field *prompt,
+                                  const struct pair_field *response, struct chat_text *out)
 {
     const struct prepare_options *o = p->options;
-    TRY(chat_encode(o->chat, o->tokenizer, prompt->messages, prompt->count,
-                    (struct chat_frame){.reply = true}, out));
-    return answer == NULL ? STATUS_OK
-                          : chat_encode(o->chat, o->tokenizer, answer->messages, answer->count,
-                                        (struct chat_frame){.continues = true}, out);
+    TRY(chat_encode(o->chat_template, o->tokenizer, prompt->messages, prompt->message_count,
+                    (struct chat_frame){.add_generation_prompt = true}, out));
+    return response == NULL
+               ? STATUS_OK
+               : chat_encode(o->chat_template, o->tokenizer, response->messages,
+                             response->message_count,
+                             (struct chat_frame){.after_generation_prompt = true}, out);
 }
 
-static status encode_texts(const struct preferences *p, const struct part *prompt,
-                           const struct part *answer, struct chat_text *out)
+static status encode_plain(const struct preference_encoder *p, const struct pair_field *prompt,
+                           const struct pair_field *response, struct chat_text *out)
 {
-    size_t bytes = prompt->bytes + (answer != NULL ? answer->bytes : 0);
+    size_t bytes = prompt->bytes + (response != NULL ? response->bytes : 0);
     char *text = malloc(bytes + 1);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes", bytes);
     memcpy(text, prompt->text, prompt->bytes);
-    if (answer != NULL) {
-        memcpy(text + prompt->bytes, answer->text, answer->bytes);
+    if (response != NULL) {
+        memcpy(text + prompt->bytes, response->text, response->bytes);
     }
-    status result = chat_encode_plain(p->options->tokenizer, text, bytes, answer != NULL, 0, out);
+    status result = chat_encode_plain(p->options->tokenizer, text, bytes, response != NULL, 0, out);
     free(text);
     return result;
 }
 
-static int64_t common_tokens(const struct token_list *a, const struct token_list *b)
+static int64_t count_common_tokens(const struct token_list *a, const struct token_list *b)
 {
-    int64_t at = 0;
-    while (at < a->count && at < b->count && a->ids[at] == b->ids[at]) {
-        at++;
+    int64_t common = 0;
+    while (common < a->count && common < b->count && a->ids[common] == b->ids[common]) {
+        common++;
     }
-    return at;
+    return common;
 }
 
-static status encode_all(const struct preferences *p, const struct part *prompt,
-                         const struct part *chosen, const struct part *rejected)
+static status encode_texts(const struct preference_encoder *p, const struct pair_field *prompt,
+                           const struct pair_field *chosen, const struct pair_field *rejected)
 {
-    status (*encode)(const struct preferences *, const struct part *, const struct part *,
-                     struct chat_text *) = is_messages(chosen) ? encode_messages : encode_texts;
+    status (*encode)(const struct preference_encoder *, const struct pair_field *,
+                     const struct pair_field *, struct chat_text *) =
+        is_messages(chosen) ? encode_conversation : encode_plain;
     struct chat_text *texts[] = {&p->out->prompt, &p->out->chosen, &p->out->rejected};
     for (int i = 0; i < 3; i++) {
-        texts[i]->ids.count = texts[i]->marks.count = 0;
+        texts[i]->ids.count = texts[i]->loss_mask.count = 0;
     }
     TRY(encode(p, prompt, NULL, texts[0]));
     TRY(encode(p, prompt, chosen, texts[1]));
     return encode(p, prompt, rejected, texts[2]);
 }
 
-static status add_tokens(struct token_list *to, const struct token_list *from, int64_t first)
+static status append_tokens(struct token_list *to, const struct token_list *from, int64_t first)
 {
     int64_t count = from->count - first;
     TRY(token_list_reserve(to, count));
@@ -166,38 +182,39 @@ static status add_tokens(struct token_list *to, const struct token_list *from, i
     return STATUS_OK;
 }
 
-/* Whether there was anything to cut. */
-static bool cut(const struct preferences *p, struct token_list *answer)
+/* Returns whether the response was too long. */
+static bool truncate_response(const struct preference_encoder *p, struct token_list *response)
 {
-    int64_t most = p->options->sequence_tokens, tokens = answer->count;
-    p->out->longest = tokens > p->out->longest ? tokens : p->out->longest;
-    answer->count = tokens > most ? most : tokens;
-    return tokens > most;
+    int64_t limit = p->options->sequence_tokens, tokens = response->count;
+    p->out->longest_tokens = tokens > p->out->longest_tokens ? tokens : p->out->longest_tokens;
+    response->count = tokens > limit ? limit : tokens;
+    return tokens > limit;
 }
 
-/* The three lists of tokens as an example. */
-static status join_pair(const struct preferences *p)
+/* Makes an example of the prompt and both responses. */
+static status build_example(const struct preference_encoder *p)
 {
-    struct row_example *out = p->out;
-    const struct token_list *first = &out->prompt.ids;
+    struct rows_example *out = p->out;
+    const struct token_list *prompt_ids = &out->prompt.ids;
     struct token_list *chosen = &out->chosen.ids, *rejected = &out->rejected.ids;
-    int64_t c = common_tokens(first, chosen), r = common_tokens(first, rejected);
+    int64_t c = count_common_tokens(prompt_ids, chosen),
+            r = count_common_tokens(prompt_ids, rejected);
     int64_t prompt = c < r ? c : r;
-    REQUIRE(prompt > 0, STATUS_DATA, "no token of the prompt stays in front of the answers");
+    REQUIRE(prompt > 0, STATUS_DATA, "the prompt has no token that both responses keep");
     REQUIRE(prompt < p->options->sequence_tokens, STATUS_DATA,
-            "the prompt has %lld tokens and leaves no room for answers in %lld "
-            "(--sequence-length)",
-            (long long)prompt, (long long)p->options->sequence_tokens);
-    out->over_long = cut(p, chosen);
-    out->over_long = cut(p, rejected) || out->over_long;
+            "the prompt has %" PRId64 " tokens and leaves no room for a response in %" PRId64
+            " (--sequence-length)",
+            prompt, p->options->sequence_tokens);
+    out->overlong = truncate_response(p, chosen);
+    out->overlong = truncate_response(p, rejected) || out->overlong;
     bool equal =
-        chosen->count == rejected->count && common_tokens(chosen, rejected) == chosen->count;
-    REQUIRE(!equal, STATUS_DATA, "the chosen answer equals the rejected one%s",
-            out->over_long ? " once they are cut at --sequence-length" : "");
-    TRY(add_tokens(&out->text.ids, first, 0));
+        chosen->count == rejected->count && count_common_tokens(chosen, rejected) == chosen->count;
+    REQUIRE(!equal, STATUS_DATA, "the chosen response equals the rejected one%s",
+            out->overlong ? " once they are truncated to --sequence-length" : "");
+    TRY(append_tokens(&out->text.ids, prompt_ids, 0));
     out->text.ids.count = prompt;
-    TRY(add_tokens(&out->text.ids, chosen, prompt));
-    TRY(add_tokens(&out->text.ids, rejected, prompt));
+    TRY(append_tokens(&out->text.ids, chosen, prompt));
+    TRY(append_tokens(&out->text.ids, rejected, prompt));
     out->prompt_tokens = (uint32_t)prompt;
     out->chosen_tokens = (uint32_t)(chosen->count - prompt);
     out->values[EXAMPLE_PROMPT] = &out->prompt_tokens;
@@ -208,52 +225,53 @@ static status join_pair(const struct preferences *p)
 
 /* ---- rows ---- */
 
-static status use_parts(const struct preferences *p, const json_t *row, const struct part *prompt,
-                        const struct part *chosen, const struct part *rejected)
+static status encode_pair(const struct preference_encoder *p, const json_t *row,
+                          const struct pair_field *prompt, const struct pair_field *chosen,
+                          const struct pair_field *rejected)
 {
-    REQUIRE(!is_messages(chosen) || p->options->chat != NULL, STATUS_DATA,
-            "messages need a chat template in the tokenizer's folder");
+    REQUIRE(!is_messages(chosen) || p->options->chat_template != NULL, STATUS_DATA,
+            "messages need a chat template in the tokenizer's folder; give --chat-template");
     REQUIRE(!is_empty(prompt), STATUS_DATA, "%s",
             json_object_get(row, "prompt") != NULL ? "the prompt is empty"
-                                                   : "no field \"prompt\", and the answers have "
-                                                     "no common beginning");
-    REQUIRE(!is_empty(chosen), STATUS_DATA, "the chosen answer is empty");
-    REQUIRE(!is_empty(rejected), STATUS_DATA, "the rejected answer is empty");
-    TRY(encode_all(p, prompt, chosen, rejected));
-    return join_pair(p);
+                                                   : "no field \"prompt\", and the responses "
+                                                     "have no common beginning");
+    REQUIRE(!is_empty(chosen), STATUS_DATA, "the chosen response is empty");
+    REQUIRE(!is_empty(rejected), STATUS_DATA, "the rejected response is empty");
+    TRY(encode_texts(p, prompt, chosen, rejected));
+    return build_example(p);
 }
 
 static status encode_row(const struct prepare_options *options, const json_t *row,
-                         struct row_example *out)
+                         struct rows_example *out)
 {
-    const struct preferences p = {options, out};
+    const struct preference_encoder p = {options, out};
     const json_t *chosen_value, *rejected_value, *prompt_value = NULL;
-    struct part prompt = {0}, chosen = {0}, rejected = {0};
-    TRY(field_of(row, "chosen", &chosen_value));
-    TRY(field_of(row, "rejected", &rejected_value));
-    TRY(same_kind(chosen_value, rejected_value, "chosen"));
-    bool explicit = json_object_get(row, "prompt") != NULL;
-    if (explicit) {
-        TRY(field_of(row, "prompt", &prompt_value));
-        TRY(same_kind(prompt_value, rejected_value, "prompt"));
+    struct pair_field prompt = {0}, chosen = {0}, rejected = {0};
+    TRY(get_field(row, "chosen", &chosen_value));
+    TRY(get_field(row, "rejected", &rejected_value));
+    TRY(require_same_type(chosen_value, rejected_value, "chosen"));
+    bool has_prompt = json_object_get(row, "prompt") != NULL;
+    if (has_prompt) {
+        TRY(get_field(row, "prompt", &prompt_value));
+        TRY(require_same_type(prompt_value, rejected_value, "prompt"));
     }
-    status result = read_part(chosen_value, "chosen", &chosen);
-    struct chat_message *first = chosen.messages, *second = NULL;
+    status result = read_field(chosen_value, "chosen", &chosen);
+    struct chat_message *chosen_messages = chosen.messages, *rejected_messages = NULL;
     if (result == STATUS_OK) {
-        result = read_part(rejected_value, "rejected", &rejected);
-        second = rejected.messages;
+        result = read_field(rejected_value, "rejected", &rejected);
+        rejected_messages = rejected.messages;
     }
-    if (result == STATUS_OK && explicit) {
-        result = read_part(prompt_value, "prompt", &prompt);
+    if (result == STATUS_OK && has_prompt) {
+        result = read_field(prompt_value, "prompt", &prompt);
     } else if (result == STATUS_OK) {
-        take_prompt(&prompt, &chosen, &rejected);
+        extract_prompt(&prompt, &chosen, &rejected);
     }
     if (result == STATUS_OK) {
-        result = use_parts(&p, row, &prompt, &chosen, &rejected);
+        result = encode_pair(&p, row, &prompt, &chosen, &rejected);
     }
-    free(first);
-    free(second);
-    free(explicit ? prompt.messages : NULL);
+    free(chosen_messages);
+    free(rejected_messages);
+    free(has_prompt ? prompt.messages : NULL); /* otherwise they belong to chosen */
     return result;
 }
 
@@ -261,15 +279,15 @@ status prepare_preferences(const struct prepare_options *options, struct prepare
 {
     *out = (struct prepare_report){0};
     REQUIRE(options->sequence_tokens >= 2, STATUS_USAGE,
-            "sequences of %lld tokens; a prompt and an answer have 2 at least",
-            (long long)options->sequence_tokens);
-    struct output *output = NULL;
-    enum output_side side = OUTPUT_AS_SPLIT;
-    return rows_prepare(&(struct row_preparation){.options = options,
-                                                  .report = out,
-                                                  .kind = EXAMPLE_PREFERENCE_PAIRS,
-                                                  .what = "pairs",
-                                                  .output = &output,
-                                                  .side = &side,
-                                                  .encode = encode_row});
+            "the sequence length is %" PRId64 " tokens; a prompt and a response need at least 2",
+            options->sequence_tokens);
+    struct prepare_output *output = NULL;
+    enum prepare_split split = PREPARE_SPLIT_BY_FRACTION;
+    return rows_prepare(&(struct rows_preparation){.options = options,
+                                                   .report = out,
+                                                   .kind = EXAMPLE_PREFERENCE_PAIRS,
+                                                   .unit_name = "pairs",
+                                                   .output = &output,
+                                                   .split = &split,
+                                                   .encode_row = encode_row});
 }

@@ -1,29 +1,64 @@
 #include "datasets/prepare/prepare.h"
+#include "datasets/rows/file_reader.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "datasets/prepare/encoder.h"
 #include "datasets/prepare/input.h"
+#include "datasets/prepare/jsonl_documents.h"
+#include "datasets/prepare/output.h"
+#include "datasets/prepare/sentence_pairs.h"
+#include "datasets/prepare/splitter.h"
+#include "datasets/prepare/text_files.h"
+#include "datasets/prepare/token_files.h"
+#include "datasets/prepare/token_sink.h"
+#include "datasets/prepare/token_spool.h"
+#include "datasets/rows/jsonl.h"
 
-static bool ends_with(const char *path, const char *ending)
+static status check_readable(char *const *paths, int count)
 {
-    size_t length = strlen(path), tail = strlen(ending);
-    return length > tail && strcmp(path + length - tail, ending) == 0;
+    for (int i = 0; i < count; i++) {
+        struct file_reader r;
+        TRY(file_reader_open(paths[i], &r));
+        file_reader_close(&r);
+    }
+    return STATUS_OK;
 }
 
-/* path with another ending of the same length. */
-static status other_ending(char out[FILE_PATH_BYTES], const char *path, const char *ending)
+status prepare_options_check(const struct prepare_options *o)
 {
-    int used = snprintf(out, FILE_PATH_BYTES, "%.*s%s", (int)(strlen(path) - strlen(ending)), path,
-                        ending);
+    REQUIRE(o->input_count > 0, STATUS_USAGE, "no input file");
+    REQUIRE(o->validation_fraction >= 0.0 && o->validation_fraction < 1.0, STATUS_USAGE,
+            "the validation fraction is %g; it must be in [0, 1)", o->validation_fraction);
+    REQUIRE(o->shard_tokens > 0, STATUS_USAGE,
+            "the shard size is %" PRId64 " tokens; it must be at least 1", o->shard_tokens);
+    REQUIRE(o->workers >= 0, STATUS_USAGE,
+            "the number of workers is %d; give 0 for all cores, or a positive number", o->workers);
+    TRY(check_readable(o->inputs, o->input_count)); /* before hours of work */
+    return check_readable(o->validation_inputs, o->validation_input_count);
+}
+
+static bool has_suffix(const char *path, const char *suffix)
+{
+    size_t length = strlen(path), tail = strlen(suffix);
+    return length > tail && strcmp(path + length - tail, suffix) == 0;
+}
+
+/* Replaces the suffix of a path by another one of the same length. */
+static status replace_suffix(char out[FILE_PATH_BYTES], const char *path, const char *suffix)
+{
+    int used = snprintf(out, FILE_PATH_BYTES, "%.*s%s", (int)(strlen(path) - strlen(suffix)), path,
+                        suffix);
     REQUIRE(used < FILE_PATH_BYTES, STATUS_USAGE, "path too long: %s", path);
     return STATUS_OK;
 }
 
-static bool is_listed(const struct prepare_options *o, const char *path)
+static bool is_input(const struct prepare_options *o, const char *path)
 {
     for (int i = 0; i < o->input_count; i++) {
         if (strcmp(o->inputs[i], path) == 0) {
@@ -33,36 +68,36 @@ static bool is_listed(const struct prepare_options *o, const char *path)
     return false;
 }
 
-/* Tokens go to the output directly, after all text before them. */
-static status read_tokens(struct input *in, const char *path)
+/* Copies a token file to the output. Text of earlier inputs is written first. */
+static status read_token_file(struct prepare_input *in, const char *path)
 {
     char bin[FILE_PATH_BYTES], idx[FILE_PATH_BYTES];
-    REQUIRE(!in->cutter->pairs, STATUS_DATA,
-            "%s holds tokens, not sentences: text or JSON Lines are needed for sentence pairs",
-            path);
+    REQUIRE(!in->splitter->keep_sentences, STATUS_DATA,
+            "%s contains tokens, not sentences; sentence pairs need text or JSON Lines", path);
     TRY(encoder_drain(in->encoder));
-    if (ends_with(path, ".idx")) {
-        TRY(other_ending(bin, path, ".bin"));
-        return is_listed(in->options, bin) ? STATUS_OK : prepare_megatron(in, bin, path);
+    if (has_suffix(path, ".idx")) {
+        TRY(replace_suffix(bin, path, ".bin"));
+        return is_input(in->options, bin) ? STATUS_OK : token_files_read_megatron(in, bin, path);
     }
-    TRY(other_ending(idx, path, ".idx"));
-    return file_exists(idx) ? prepare_megatron(in, path, idx) : prepare_llmc(in, path);
+    TRY(replace_suffix(idx, path, ".idx"));
+    return file_exists(idx) ? token_files_read_megatron(in, path, idx)
+                            : token_files_read_llmc(in, path);
 }
 
-static status read_input(struct input *in, const char *path)
+static status read_input(struct prepare_input *in, const char *path)
 {
-    if (jsonl_named(path)) {
-        return prepare_jsonl(in, path);
+    if (jsonl_has_extension(path)) {
+        return jsonl_documents_read(in, path);
     }
-    if (ends_with(path, ".bin") || ends_with(path, ".idx")) {
-        return read_tokens(in, path);
+    if (has_suffix(path, ".bin") || has_suffix(path, ".idx")) {
+        return read_token_file(in, path);
     }
-    return prepare_text(in, path);
+    return text_files_read(in, path);
 }
 
-/* Whether the tokenizer adds a blank to a text that begins with a line's end. A tokenizer that cannot take
- * one at all is asked for no cut there either. */
-static bool adds_blank(const struct tokenizer *tokenizer)
+/* Returns whether the tokenizer adds a space to a text that begins with a newline. Also true if
+ * it cannot encode this text. Chunks then begin only with a space. */
+static bool adds_leading_space(const struct tokenizer *tokenizer)
 {
     struct token_list ids = {0};
     char *text = NULL;
@@ -77,28 +112,7 @@ static bool adds_blank(const struct tokenizer *tokenizer)
     return !same;
 }
 
-static status check_readable(char *const *paths, int count)
-{
-    for (int i = 0; i < count; i++) {
-        struct reader r;
-        TRY(reader_open(paths[i], &r));
-        reader_close(&r);
-    }
-    return STATUS_OK;
-}
-
-status prepare_check(const struct prepare_options *o)
-{
-    REQUIRE(o->input_count > 0, STATUS_USAGE, "no input file");
-    REQUIRE(o->validation_fraction >= 0.0 && o->validation_fraction < 1.0, STATUS_USAGE,
-            "the validation fraction is %g; it must be in [0, 1)", o->validation_fraction);
-    REQUIRE(o->shard_tokens > 0, STATUS_USAGE, "shards of %lld tokens", (long long)o->shard_tokens);
-    REQUIRE(o->workers >= 0, STATUS_USAGE, "%d workers", o->workers);
-    TRY(check_readable(o->inputs, o->input_count)); /* before hours of work */
-    return check_readable(o->validation_inputs, o->validation_input_count);
-}
-
-static status read_inputs(struct input *in, const struct prepare_options *o)
+static status read_inputs(struct prepare_input *in, const struct prepare_options *o)
 {
     for (int i = 0; i < o->input_count; i++) {
         TRY(read_input(in, o->inputs[i]));
@@ -106,52 +120,56 @@ static status read_inputs(struct input *in, const struct prepare_options *o)
     return encoder_drain(in->encoder);
 }
 
-/* All inputs through the encoder into the sink. */
-static status encode_inputs(const struct prepare_options *o, struct sink sink,
-                            struct output *output, struct prepare_report *report)
+/* Encodes all inputs into the sink. */
+static status encode_inputs(const struct prepare_options *o, struct token_sink sink,
+                            struct prepare_output *output, struct prepare_report *report)
 {
-    struct cutter cutter = {.report = report,
-                            .sentences = o->sentences,
-                            .pairs = sink.sentences,
-                            .blanks_only = adds_blank(o->tokenizer)};
-    struct input in = {.options = o, .cutter = &cutter, .output = output, .report = report};
+    struct splitter splitter = {.report = report,
+                                .sentence_rule = o->sentence_rule,
+                                .keep_sentences = sink.marks_sentences,
+                                .spaces_only = adds_leading_space(o->tokenizer)};
+    struct prepare_input in = {
+        .options = o, .splitter = &splitter, .output = output, .report = report};
     status result = STATUS_OK;
-    cutter.text = malloc(PREPARE_PIECE_BYTES);
-    REQUIRE_GOTO(result, done, cutter.text != NULL, STATUS_INTERNAL, "out of memory: a piece");
+    splitter.buffer = malloc(ENCODER_CHUNK_BYTES);
+    REQUIRE_GOTO(result, done, splitter.buffer != NULL, STATUS_INTERNAL, "out of memory: a chunk");
     TRY_GOTO(result, done, encoder_open(o->tokenizer, o->workers, sink, &in.encoder));
-    cutter.encoder = in.encoder;
+    splitter.encoder = in.encoder;
     result = read_inputs(&in, o);
 done:
     encoder_close(&in.encoder);
-    free(cutter.text);
+    free(splitter.buffer);
     return result;
 }
 
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    TRY(prepare_check(options));
-    double began = clock_seconds();
-    struct output *output = NULL;
+    TRY(prepare_options_check(options));
+    double start = clock_seconds();
+    struct prepare_output *output = NULL;
     status result = STATUS_OK;
-    TRY_GOTO(result, done, output_open(options, EXAMPLE_TEXT, &output));
-    struct sink sink = {output, output_tokens, output_end_document, false};
+    TRY_GOTO(result, done, prepare_output_open(options, EXAMPLE_TEXT, &output));
+    struct token_sink sink = {output, prepare_output_write_tokens, prepare_output_end_document,
+                              false};
     TRY_GOTO(result, done, encode_inputs(options, sink, output, out));
-    TRY_GOTO(result, done, output_finish(output, out));
-    out->seconds = clock_seconds() - began;
+    TRY_GOTO(result, done, prepare_output_finish(output, out));
+    out->seconds = clock_seconds() - start;
 done:
-    output_close(&output);
+    prepare_output_close(&output);
     return result;
 }
 
-static status check_pairs(const struct prepare_options *o)
+static status check_sentence_pairs(const struct prepare_options *o)
 {
-    struct tokenizer_specials s = tokenizer_specials_of(o->tokenizer);
-    REQUIRE(s.cls >= 0 && s.sep >= 0, STATUS_DATA,
-            "the tokenizer has no [CLS] and [SEP], so that it cannot make sentence pairs; `bireme "
-            "tokenizer train --type wordpiece`, or --special-tokens roberta, makes one that has");
+    struct tokenizer_specials s = tokenizer_get_specials(o->tokenizer);
+    REQUIRE(
+        s.cls >= 0 && s.sep >= 0, STATUS_DATA,
+        "the tokenizer has no [CLS] and [SEP], which sentence pairs need; train one with `bireme "
+        "tokenizer train --type wordpiece`, or with --special-tokens roberta");
     REQUIRE(o->sequence_tokens >= 8 && o->sequence_tokens <= 65536, STATUS_USAGE,
-            "examples of %lld tokens; 8 to 65,536 are possible", (long long)o->sequence_tokens);
+            "the sequence length is %" PRId64 " tokens; it must be from 8 to 65,536",
+            o->sequence_tokens);
     REQUIRE(o->short_fraction >= 0.0 && o->short_fraction <= 1.0, STATUS_USAGE,
             "the fraction of short sequences is %g; it must be in [0, 1]", o->short_fraction);
     return STATUS_OK;
@@ -160,26 +178,26 @@ static status check_pairs(const struct prepare_options *o)
 status prepare_mlm(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    TRY(prepare_check(options));
-    TRY(check_pairs(options));
-    double began = clock_seconds();
-    struct output *output = NULL;
-    struct spool *spool = NULL;
+    TRY(prepare_options_check(options));
+    TRY(check_sentence_pairs(options));
+    double start = clock_seconds();
+    struct prepare_output *output = NULL;
+    struct token_spool *spool = NULL;
     status result = STATUS_OK;
-    TRY_GOTO(result, done, output_open(options, EXAMPLE_SENTENCE_PAIRS, &output));
-    TRY_GOTO(result, done, spool_open(output_folder(output), &spool));
-    struct sink sink = {spool, spool_tokens, spool_end_document, true};
+    TRY_GOTO(result, done, prepare_output_open(options, EXAMPLE_SENTENCE_PAIRS, &output));
+    TRY_GOTO(result, done, token_spool_open(prepare_output_get_temporary_folder(output), &spool));
+    struct token_sink sink = {spool, token_spool_write_tokens, token_spool_end_document, true};
     TRY_GOTO(result, done, encode_inputs(options, sink, output, out));
-    TRY_GOTO(result, done, spool_finish(spool));
-    int64_t documents = spool_documents(spool);
-    TRY_GOTO(result, done, pairs_make(options, spool, output));
-    TRY_GOTO(result, done, output_finish(output, out));
+    TRY_GOTO(result, done, token_spool_finish(spool));
+    int64_t documents = token_spool_document_count(spool);
+    TRY_GOTO(result, done, sentence_pairs_write(options, spool, output));
+    TRY_GOTO(result, done, prepare_output_finish(output, out));
     out->examples = out->documents;
     out->documents = documents;
-    out->sentences = spool_sentences(spool);
-    out->seconds = clock_seconds() - began;
+    out->sentences = token_spool_sentence_count(spool);
+    out->seconds = clock_seconds() - start;
 done:
-    spool_close(&spool);
-    output_close(&output);
+    token_spool_close(&spool);
+    prepare_output_close(&output);
     return result;
 }

@@ -1,17 +1,22 @@
-/* Text in, shards out, in a stream: memory does not depend on the size of the input.
+/* `bireme prepare`: converts text and tokens to HDF5 shards.
  *
- * Inputs by name: *.jsonl and *.ndjson are JSON Lines, an object with a text field "text" a row, each a
- * document; x.bin with x.idx beside it (or x.idx alone) are Megatron's tokens; other *.bin are llm.c's;
- * all else is text. The ids of token files are taken as they are, nothing is appended; in Megatron's
- * files the index names the documents, in llm.c's each end token (or begin token, where there is one)
- * begins one.
+ * Inputs are streamed, so memory does not depend on the size of an input.
  *
- * Long documents are encoded in pieces of at most 256 KiB, cut where the byte-level pre-tokenisations
- * (GPT-2, cl100k, o200k, Llama 3, Qwen 2) have a boundary whatever stands around it, so that the ids are
- * those of the whole text (prepare_cut.c). Only a stretch of 256 KiB without such a place is cut inside
- * of a word; the report counts these.
+ * The name of an input file selects its reader:
+ *   *.jsonl, *.ndjson  JSON Lines. Each row is an object whose field "text" is one document.
+ *   x.idx with x.bin   a Megatron-LM index and its tokens; either name selects both files
+ *   other *.bin        llm.c tokens
+ *   all others         plain text
+ * The ids of token files are copied unchanged and nothing is appended. Megatron-LM indexes contain
+ * the documents. In llm.c files each end token starts a document, or each begin token if the
+ * tokenizer has one.
  *
- * The output is the same, byte for byte, at any number of workers. */
+ * Long documents are encoded in chunks of at most 256 KiB. Chunks end where all byte-level
+ * pre-tokenization patterns have a word boundary in every context: GPT-2, cl100k, o200k, Llama 3
+ * and Qwen 2. The ids therefore equal those of the whole text (splitter.c). A chunk without such a
+ * boundary is split inside of a word, and the report counts these splits.
+ *
+ * The output does not depend on the number of worker threads: it is equal byte for byte. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,117 +26,155 @@
 #include "datasets/chat/chat.h"
 #include "datasets/tokenizer/tokenizer.h"
 
-/* What one document of a text file is: the file; lines between blank lines, without those; a line that is
- * not blank, without its end. */
-enum prepare_documents { PREPARE_FILE, PREPARE_PARAGRAPH, PREPARE_LINE };
+/* The document unit of a plain text file. Paragraphs are groups of lines that are separated by
+ * blank lines; the blank lines are not part of a document. With lines, every line that is not blank
+ * is a document, without its newline. */
+enum prepare_document_unit {
+    PREPARE_DOCUMENT_FILE,
+    PREPARE_DOCUMENT_PARAGRAPH,
+    PREPARE_DOCUMENT_LINE
+};
 
-/* Where sentences end: at lines' ends; there and after . ? !; or as the document shows: at lines' ends where it has
- * several lines (in its first 256 KiB), else after . ? ! */
-enum prepare_sentences { PREPARE_AUTO, PREPARE_LINES, PREPARE_STOPS };
+/* Sentence boundaries. LINES: at newlines. PUNCTUATION: at newlines and after . ? !
+ * AUTO: LINES if the first 256 KiB of the document contain several lines, otherwise PUNCTUATION. */
+enum prepare_sentence_rule {
+    PREPARE_SENTENCE_AUTO,
+    PREPARE_SENTENCE_LINES,
+    PREPARE_SENTENCE_PUNCTUATION
+};
 
 struct prepare_options {
     const struct tokenizer *tokenizer;
-    char *const *inputs;
+    char *const *inputs; /* paths */
     int input_count;
-    char *const *validation_inputs; /* rows to hold out, instead of a fraction: examples of rows */
+    /* Paths of the validation set, instead of validation_fraction. Only for row objectives. */
+    char *const *validation_inputs;
     int validation_input_count;
-    const char *output; /* folder: train-00000-of-00004.h5, validation-... */
-    enum prepare_documents documents;
-    double validation_fraction; /* [0, 1): the last documents, or the end of the only one */
-    bool shuffle_split; /* one document drawn of each 1 / fraction instead of the last ones */
-    uint64_t split_seed;
-    int64_t
-        shard_tokens; /* tokens of a shard at most; a document that does not fit goes on in the next */
-    int workers;      /* encoding threads; 0: all cores */
-    enum prepare_sentences sentences; /* sentence pairs from here */
-    int64_t sequence_tokens;          /* of an example at most, with [CLS] and both [SEP] */
-    double short_fraction;            /* of the documents: shorter examples */
-    uint64_t pair_seed;
-    bool skip_bad_rows;               /* JSON Lines: count them instead of stopping */
-    const struct chat_template *chat; /* of rows with messages; NULL: such rows are bad */
-    const char *
-        labels; /* "a,b,c" or a file of names, in the order of their numbers; NULL: as they are found */
+    const char *output; /* folder for train-00000-of-00004.h5 and validation-... */
+    enum prepare_document_unit document_unit;
+    /* Fraction of the documents in the validation set, in [0, 1). It takes the last documents, or
+     * the end of a single document. */
+    double validation_fraction;
+    bool shuffle_split;  /* draw one of every 1 / validation_fraction documents instead */
+    uint64_t split_seed; /* for shuffle_split */
+    /* Maximum tokens per shard. A document that does not fit continues in the next shard. */
+    int64_t shard_tokens;
+    int workers; /* encoding threads; 0: all cores */
+
+    enum prepare_sentence_rule sentence_rule; /* prepare_mlm */
+    int64_t sequence_tokens; /* maximum tokens per example, special tokens included */
+    double short_fraction;   /* prepare_mlm: fraction of documents with shorter examples, [0, 1] */
+    uint64_t pair_seed;      /* prepare_mlm: seed of the random pairs */
+
+    bool skip_bad_rows; /* count rows that cannot be used instead of stopping at the first one */
+    const struct chat_template *chat_template; /* NULL: rows with messages are bad rows */
+    /* Label names in the order of their indices: "a,b,c" or the path of a file with one name per
+     * line. NULL: the names of all rows, sorted. */
+    const char *labels;
 };
 
 struct prepare_report {
-    int64_t documents;           /* of at least one token */
-    int64_t sentences, examples; /* of sentence pairs */
-    int64_t empty_documents;     /* left out: nothing in them */
+    int64_t documents;       /* documents or examples with at least one token */
+    int64_t sentences;       /* prepare_mlm: sentences of the documents */
+    int64_t examples;        /* examples written; 0 for prepare_clm */
+    int64_t empty_documents; /* documents without text, not written */
     int64_t train_tokens, validation_tokens;
-    int64_t bytes; /* of all inputs */
-    int64_t bad_rows;
-    int64_t over_long;  /* rows of more than sequence_tokens */
-    int64_t longest;    /* tokens of the longest row, of a prompt with an answer */
-    int64_t cut_tokens; /* of texts: those that were cut off */
-    int labels;         /* of texts: names of labels */
-    int64_t
-        learned_tokens; /* sft: of those that are learned where the recipe says nothing; dpo: of answers */
-    int64_t forced_cuts; /* pieces that end inside of a word */
+    int64_t bytes;            /* size of all inputs */
+    int64_t bad_rows;         /* rows that were skipped */
+    int64_t overlong_rows;    /* rows with more than sequence_tokens tokens */
+    int64_t longest_tokens;   /* tokens of the longest row; dpo: prompt and one response */
+    int64_t truncated_tokens; /* fine-tuning tasks: tokens removed at sequence_tokens */
+    int label_count;          /* fine-tuning tasks: number of label names */
+    /* sft: tokens in the default loss mask; dpo: tokens of the responses */
+    int64_t learned_tokens;
+    int64_t forced_splits; /* chunks that end inside of a word */
     int train_shards, validation_shards;
     double seconds;
 };
 
-/* prepare_clm - documents, each followed by the end token where the tokenizer has one, into shards.
+/* prepare_clm - write documents as shards for causal language modelling.
  *
- * The folder is made. Shards of an earlier preparation in it are replaced when the new ones are complete.
- * Memory    about 4 MiB a worker (29 MB in all measured with two) and the largest row of JSON Lines (64 MiB are accepted)
+ * Each document is followed by the end token if the tokenizer has one. The output folder is created
+ * if necessary. Shards of an earlier preparation are replaced once the new ones are complete.
+ * Memory    about 4 MiB per worker (29 MB in total measured with two), and the largest row of JSON
+ *           Lines (at most 64 MiB)
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA (file, line or byte, reason),
- *           STATUS_CREATE (also: another preparation writes there), STATUS_WRITE; on failure nothing
- *           new is left in the output folder, and what was there stays */
+ *           STATUS_CREATE (also if another preparation writes to the folder), STATUS_WRITE. After
+ *           an error the output folder has its earlier shards and no new ones. */
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_mlm - sentence pairs for masked language modelling with next-sentence prediction (example.h); whole sentences
- * without pairs where the tokenizer is RoBERTa's.
+/* prepare_mlm - write sentence pairs for masked language modelling with next-sentence prediction.
  *
- * Token files are refused, for they have no sentences. As in prepare_clm otherwise; the tokens of all documents are
- * kept on disk in the output folder meanwhile, 4 bytes each.
- * Errors    also STATUS_DATA: the tokenizer has no [CLS] and [SEP]; STATUS_USAGE: examples of fewer than 8 tokens */
+ * For a RoBERTa tokenizer, the examples are whole sentences without pairs. example.h describes the
+ * format. Token files are refused because they contain no sentences. The tokens of all documents
+ * are kept in temporary files in the output folder, 4 bytes per token.
+ * Memory    as prepare_clm
+ * Errors    as prepare_clm; STATUS_DATA if the tokenizer has no [CLS] and [SEP]; STATUS_USAGE for
+ *           examples of fewer than 8 tokens */
 status prepare_mlm(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_sft - rows of JSON Lines into examples for supervised fine-tuning (example.h).
+/* prepare_sft - write rows of JSON Lines as examples for supervised fine-tuning (example.h).
  *
- * Rows have, as for TRL, "prompt" and "completion" (texts, or both lists of messages), "messages" (or
- * "conversations"), or "text"; or, as Alpaca's, "instruction", "input" and "output". Plain text ends with the
- * tokenizer's end token. Nothing is cut; with sequence_tokens rows that are longer are counted, and a row whose
- * prompt leaves nothing to learn within them is a bad one.
- * Memory    a worker about 3 rows beside 200 KB, and what they are as tokens
- * Errors    as prepare_clm; a row that cannot be used is STATUS_DATA with file, line and reason */
+ * Rows have the fields of TRL: "prompt" and "completion" (two texts or two lists of messages),
+ * "messages" (or "conversations"), or "text". The fields of Alpaca are accepted too: "instruction",
+ * "input" and "output". Plain text is followed by the tokenizer's end token. Rows are not
+ * truncated. If sequence_tokens is not 0, longer rows are counted; a row is bad if all its learned
+ * tokens lie after sequence_tokens.
+ * Memory    per worker 200 KB, about 3 rows, and the tokens of these rows
+ * Errors    as prepare_clm; STATUS_DATA with file, line and reason for a bad row */
 status prepare_sft(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_preferences - preference pairs from JSON Lines into examples (example.h).
+/* prepare_preferences - write preference pairs from JSON Lines (example.h).
  *
- * Rows have "chosen" and "rejected", texts or both lists of messages, and "prompt" likewise, or else the prompt is what
- * both begin with. Answers are cut so that none has more than sequence_tokens with its prompt; over_long counts such rows.
- * Memory    a worker about 3 rows beside 200 KB, and what they are as tokens
- * Errors    as prepare_sft; bad rows are those without a part, with an empty one, with equal answers, or whose prompt
- *           leaves no room */
+ * Rows have "chosen" and "rejected", two texts or two lists of messages, and "prompt" of the same
+ * type. Without "prompt", the prompt is the common beginning of both responses. Responses are
+ * truncated so that prompt and response together have at most sequence_tokens; overlong_rows counts
+ * such rows.
+ * Memory    per worker 200 KB, about 3 rows, and the tokens of these rows
+ * Errors    as prepare_sft. A row is bad if a field is missing or empty, if the responses are
+ *           equal, or if the prompt leaves no room for a response. */
 status prepare_preferences(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_classify, prepare_regress - texts, or pairs of texts, with a label or a number (example.h), one thread.
+/* prepare_classify, prepare_regress - write texts or pairs of texts with a label or a number
+ * (example.h).
  *
- * Rows of JSON Lines or CSV have "text", perhaps "text_pair", and "label": a text or an integer, to be learned as one
- * of several; for regress a number. texts.h tells how texts become tokens; they are cut at sequence_tokens, and counted.
- * Memory    the largest row, and the labels' names
- * Errors    as prepare_sft; bad rows are those without a text or a label */
+ * Rows of JSON Lines or CSV have "text", optionally "text_pair", and "label". For prepare_classify
+ * the label is a text or an integer; for prepare_regress it is a number. text_pair.h describes the
+ * encoding. Texts are truncated to sequence_tokens and counted. One thread.
+ * Memory    the largest row, and the label names
+ * Errors    as prepare_sft; a row without a text or a label is bad */
 status prepare_classify(const struct prepare_options *options, struct prepare_report *out);
 status prepare_regress(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_classify_tokens - words that have a label each (example.h), one thread: rows of JSON Lines with "tokens" and
- * "labels" (or "tags"), two lists of one length. A word's first token is the one that counts.
- * Errors    as prepare_classify; a word without a token makes its row a bad one */
+/* prepare_classify_tokens - write lists of words with one label per word (example.h).
+ *
+ * Rows of JSON Lines have two lists of equal length: "tokens", and "labels" or "tags". The first
+ * token of a word gets its label. One thread.
+ * Errors    as prepare_classify; a row with a word that has no tokens is bad */
 status prepare_classify_tokens(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_answer - questions and texts that may hold the answer, in windows (example.h, answers.h), one thread: rows of
- * JSON Lines with "question", "context", "answer" and "answer_start", or "answers" as SQuAD has them.
- * Errors    as prepare_classify; an answer that is not where it is said to be makes its row a bad one */
+/* prepare_answer - write windows for extractive question answering (example.h, qa_windows.h).
+ *
+ * Rows of JSON Lines have "question" and "context", and either "answer" and "answer_start" or
+ * SQuAD's "answers". One thread.
+ * Errors    as prepare_classify; a row is bad if the context does not contain the answer at
+ *           answer_start */
 status prepare_answer(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_choose - texts of which one is right (example.h), one thread: rows of JSON Lines with "text" (or "context"),
- * "choices" and "label".
+/* prepare_choose - write multiple-choice examples (example.h).
+ *
+ * Rows of JSON Lines have "text" (or "context"), "choices" and "label". One thread.
  * Errors    as prepare_classify */
 status prepare_choose(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_embed - texts that belong together (example.h), one thread: rows of JSON Lines or CSV with "text" and
- * "text_pair".
+/* prepare_embed - write pairs of related texts for sentence embeddings (example.h).
+ *
+ * Rows of JSON Lines or CSV have "text" and "text_pair". One thread.
  * Errors    as prepare_classify */
 status prepare_embed(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_options_check - check the options that all objectives use, and that every input can be
+ * opened.
+ *
+ * Errors    STATUS_USAGE; STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA for an input */
+status prepare_options_check(const struct prepare_options *options);

@@ -1,76 +1,80 @@
-/* Rows to examples by several threads, in order: slots of rows go round a ring (prepare_ring.c).
- *
- * The calling thread reads rows, which a worker takes as JSON and encodes; whether a row is used or refused, and what is
- * told of it, is settled by the calling thread in the rows' order. */
+/* The calling thread reads rows, and worker threads encode them. The calling thread writes the
+ * examples and reports bad rows, both in the order of the rows. */
+#include "datasets/prepare/row_workers.h"
+
+#include <stdbool.h>
 #include <stdlib.h>
 
-#include "datasets/prepare/input.h"
+#include "base/ordered_pool.h"
+#include "datasets/prepare/output.h"
 
 enum { SLOT_ROWS = 32, SLOT_FULL_BYTES = 64 << 10 };
 
-struct crew_entry {
-    struct jsonl_row row;    /* its value is ours; NULL: refused by the reader already */
-    struct status_note note; /* why it cannot be used */
-    struct row_example example;
+struct row_entry {
+    struct jsonl_row row;    /* value is owned; NULL: the reader rejected the row */
+    struct status_note note; /* reason of a bad row */
+    struct rows_example example;
 };
 
-struct crew_slot {
+struct row_slot {
     int count;
-    size_t bytes;
-    struct crew_entry entry[SLOT_ROWS];
+    size_t bytes; /* in the file, of all rows */
+    struct row_entry entries[SLOT_ROWS];
 };
 
-struct crew {
-    const struct row_preparation *p;
-    struct jsonl_bad *bad;
-    struct ring *ring;
+struct row_workers {
+    const struct rows_preparation *preparation;
+    struct jsonl_bad_rows *bad_rows;
+    struct ordered_pool *pool;
 };
 
-static void encode_entry(const struct crew *c, struct crew_entry *e)
+static void encode_row_entry(const struct row_workers *w, struct row_entry *e)
 {
-    struct row_example *x = &e->example;
-    x->text.ids.count = x->text.marks.count = 0;
-    x->longest = x->learned_tokens = 0;
-    x->over_long = false;
-    if (c->p->encode(c->p->options, e->row.value, x) != STATUS_OK) {
+    struct rows_example *x = &e->example;
+    x->text.ids.count = x->text.loss_mask.count = 0;
+    x->longest_tokens = x->learned_tokens = 0;
+    x->overlong = false;
+    if (w->preparation->encode_row(w->preparation->options, e->row.value, x) != STATUS_OK) {
         status_take(&e->note);
     }
     json_decref(e->row.value);
     e->row.value = NULL;
 }
 
-static void encode_slot(void *crew, void *slot)
+static void encode_slot(void *workers, void *slot)
 {
-    struct crew_slot *s = slot;
+    struct row_slot *s = slot;
     for (int i = 0; i < s->count; i++) {
-        if (s->entry[i].row.value != NULL) {
-            encode_entry(crew, &s->entry[i]);
+        if (s->entries[i].row.value != NULL) {
+            encode_row_entry(workers, &s->entries[i]);
         }
     }
 }
 
-static status write_entry(const struct crew *c, const struct crew_entry *e)
+static status write_row_entry(const struct row_workers *w, const struct row_entry *e)
 {
-    const struct row_example *x = &e->example;
-    struct prepare_report *report = c->p->report;
+    const struct rows_example *x = &e->example;
+    struct prepare_report *report = w->preparation->report;
     if (e->note.code != STATUS_OK) {
         status_restore(&e->note);
-        return e->note.code == STATUS_DATA ? jsonl_refuse(c->bad, e->row.path, e->row.line)
-                                           : e->note.code;
+        return e->note.code == STATUS_DATA
+                   ? jsonl_report_bad_row(w->bad_rows, e->row.path, e->row.line)
+                   : e->note.code;
     }
-    report->longest = x->longest > report->longest ? x->longest : report->longest;
+    report->longest_tokens =
+        x->longest_tokens > report->longest_tokens ? x->longest_tokens : report->longest_tokens;
     report->learned_tokens += x->learned_tokens;
-    report->over_long += x->over_long;
+    report->overlong_rows += x->overlong;
     report->examples++;
-    return output_example(*c->p->output, *c->p->side, x->text.ids.ids, x->text.ids.count,
-                          x->values);
+    return prepare_output_write_example(*w->preparation->output, *w->preparation->split,
+                                        x->text.ids.ids, x->text.ids.count, x->values);
 }
 
-static status write_slot(void *crew, void *slot)
+static status write_slot(void *workers, void *slot)
 {
-    struct crew_slot *s = slot;
+    struct row_slot *s = slot;
     for (int i = 0; i < s->count; i++) {
-        TRY(write_entry(crew, &s->entry[i]));
+        TRY(write_row_entry(workers, &s->entries[i]));
     }
     s->count = 0;
     s->bytes = 0;
@@ -79,10 +83,10 @@ static status write_slot(void *crew, void *slot)
 
 static void close_slot(void *slot)
 {
-    struct crew_slot *s = slot;
+    struct row_slot *s = slot;
     for (int i = 0; i < SLOT_ROWS; i++) {
-        struct row_example *x = &s->entry[i].example;
-        json_decref(s->entry[i].row.value);
+        struct rows_example *x = &s->entries[i].example;
+        json_decref(s->entries[i].row.value);
         chat_text_free(&x->text);
         chat_text_free(&x->prompt);
         chat_text_free(&x->chosen);
@@ -90,69 +94,70 @@ static void close_slot(void *slot)
     }
 }
 
-status crew_open(const struct row_preparation *p, struct jsonl_bad *bad, struct crew **out)
+status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows *bad_rows,
+                        struct row_workers **out)
 {
-    static const struct ring_work encoding = {sizeof(struct crew_slot), NULL, encode_slot,
-                                              write_slot, close_slot};
+    static const struct ordered_pool_callbacks encoding = {sizeof(struct row_slot), NULL,
+                                                           encode_slot, write_slot, close_slot};
     *out = NULL;
-    struct crew *c = calloc(1, sizeof *c);
-    REQUIRE(c != NULL, STATUS_INTERNAL, "out of memory: encoding threads");
-    *c = (struct crew){.p = p, .bad = bad};
-    status result = ring_open(&encoding, c, p->options->workers, &c->ring);
+    struct row_workers *w = calloc(1, sizeof *w);
+    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory: encoding threads");
+    *w = (struct row_workers){.preparation = p, .bad_rows = bad_rows};
+    status result = ordered_pool_open(&encoding, w, p->options->workers, &w->pool);
     if (result != STATUS_OK) {
-        crew_close(&c);
+        row_workers_close(&w);
         return result;
     }
-    *out = c;
+    *out = w;
     return STATUS_OK;
 }
 
-/* The next free entry, with nothing known of it. */
-static struct crew_entry *next_entry(struct crew *c, size_t bytes)
+/* Returns the next free entry, without an error. */
+static struct row_entry *next_entry(struct row_workers *w, size_t bytes)
 {
-    struct crew_slot *s = ring_slot(c->ring);
-    struct crew_entry *e = &s->entry[s->count++];
+    struct row_slot *s = ordered_pool_get_slot(w->pool);
+    struct row_entry *e = &s->entries[s->count++];
     s->bytes += bytes;
     e->note.code = STATUS_OK;
     return e;
 }
 
-static status submit_full(struct crew *c)
+static status submit_if_full(struct row_workers *w)
 {
-    const struct crew_slot *s = ring_slot(c->ring);
+    const struct row_slot *s = ordered_pool_get_slot(w->pool);
     bool full = s->count == SLOT_ROWS || s->bytes >= SLOT_FULL_BYTES;
-    return full ? ring_submit(c->ring) : STATUS_OK;
+    return full ? ordered_pool_submit(w->pool) : STATUS_OK;
 }
 
-status crew_row(void *crew, struct jsonl_row *row)
+status row_workers_add(void *workers, struct jsonl_row *row)
 {
-    struct crew_entry *e = next_entry(crew, row->bytes);
+    struct row_entry *e = next_entry(workers, row->bytes);
     e->row = *row;
     row->value = NULL;
-    row->blameless = true; /* what comes back from here on is of an earlier row */
-    return submit_full(crew);
+    row->fatal = true; /* errors from here on are those of earlier rows */
+    return submit_if_full(workers);
 }
 
-status crew_keep(void *crew, const char *path, int64_t line)
+status row_workers_defer(void *workers, const char *path, int64_t line)
 {
-    struct crew_entry *e = next_entry(crew, 0);
+    struct row_entry *e = next_entry(workers, 0);
     e->row = (struct jsonl_row){.path = path, .line = line};
     status_take(&e->note);
-    return submit_full(crew);
+    return submit_if_full(workers);
 }
 
-status crew_drain(struct crew *c)
+status row_workers_drain(struct row_workers *w)
 {
-    const struct crew_slot *s = ring_slot(c->ring);
-    TRY(s->count > 0 ? ring_submit(c->ring) : STATUS_OK);
-    return ring_drain(c->ring);
+    const struct row_slot *s = ordered_pool_get_slot(w->pool);
+    TRY(s->count > 0 ? ordered_pool_submit(w->pool) : STATUS_OK);
+    return ordered_pool_drain(w->pool);
 }
 
-void crew_close(struct crew **crew)
+void row_workers_close(struct row_workers **workers)
 {
-    if (*crew != NULL) {
-        ring_close(&(*crew)->ring);
-        free(*crew);
-        *crew = NULL;
+    if (*workers != NULL) {
+        ordered_pool_close(&(*workers)->pool);
+        free(*workers);
+        *workers = NULL;
     }
 }

@@ -1,54 +1,61 @@
-/* Where a text may be cut so that its pieces have the ids of the whole.
+/* Finds positions at which a text can be split without a change of its ids.
  *
- * A byte-level tokenizer first cuts text into words by a regular expression and then merges bytes inside
- * of each word. A cut between two words is harmless if no word before it depends on what follows, and
- * none after it on what came before. In the patterns of GPT-2, cl100k, o200k, Llama 3 and Qwen 2:
+ * A byte-level tokenizer first splits text into words with a regular expression. Then it merges
+ * bytes inside of each word. A split between two words is harmless if the words before
+ * it do not depend on the text after it, nor the words after it on the text before it. This holds
+ * in the patterns of GPT-2, cl100k, o200k, Llama 3 and Qwen 2 at these positions:
  *
- *   1. before a blank that follows a character that is no white space: a word holds a blank only as its
- *      first character or in a run of white space, and the looks ahead concern such runs alone;
- *   2. before a line's end that follows a letter or digit: letters and digits end there, and no word
- *      begins before a line's end but white space or punctuation;
+ *   1. before a space that follows a character other than white space. A word contains a space only
+ *      as its first character or in a run of white space, and lookaheads concern only such runs.
+ *   2. before a newline or carriage return that follows a letter or digit. Letters and digits end
+ *      there, and only white space or punctuation starts a word before a newline.
  *   3. before a Chinese or Japanese comma or full stop that follows a letter of these scripts.
  *
- * 2 and 3 are not used where the tokenizer puts a blank before each text that does not begin with one.
- * No pattern looks behind. The `char` tokenizer may be cut between any two characters. */
+ * Positions 2 and 3 are not used for a tokenizer that puts a space before each text that does not
+ * begin with one. No pattern has a lookbehind. For the `char` tokenizer every position between two
+ * characters is harmless. */
+#include "datasets/prepare/splitter.h"
+
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "datasets/prepare/input.h"
 
-/* The character that ends at text[at], if it is whole and shortest UTF-8 of at most three bytes; else 0. */
-static uint32_t character_before(const unsigned char *text, size_t at)
+/* Decodes the character that ends before text[position]. Returns 0 unless it is a complete UTF-8
+ * sequence of at most three bytes in the shortest form. */
+static uint32_t decode_character_before(const unsigned char *text, size_t position)
 {
-    unsigned char last = text[at - 1];
+    unsigned char last = text[position - 1];
     if (last < 0x80) {
         return last;
     }
-    if (at >= 2 && last < 0xC0 && text[at - 2] >= 0xC2 && text[at - 2] < 0xE0) {
-        return (uint32_t)(text[at - 2] & 0x1F) << 6 | (last & 0x3F);
+    if (position >= 2 && last < 0xC0 && text[position - 2] >= 0xC2 && text[position - 2] < 0xE0) {
+        return (uint32_t)(text[position - 2] & 0x1F) << 6 | (last & 0x3F);
     }
-    if (at >= 3 && last < 0xC0 && (text[at - 2] & 0xC0) == 0x80 && (text[at - 3] & 0xF0) == 0xE0) {
-        uint32_t code = (uint32_t)(text[at - 3] & 0x0F) << 12 |
-                        (uint32_t)(text[at - 2] & 0x3F) << 6 | (last & 0x3F);
+    if (position >= 3 && last < 0xC0 && (text[position - 2] & 0xC0) == 0x80 &&
+        (text[position - 3] & 0xF0) == 0xE0) {
+        uint32_t code = (uint32_t)(text[position - 3] & 0x0F) << 12 |
+                        (uint32_t)(text[position - 2] & 0x3F) << 6 | (last & 0x3F);
         bool whole = code >= 0x800 && (code < 0xD800 || code > 0xDFFF);
         return whole ? code : 0;
     }
     return 0;
 }
 
-static bool is_ascii_word(uint32_t c)
+static bool is_ascii_alphanumeric(uint32_t c)
 {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-/* Letters only: Hiragana, Katakana, Han, Hangul. */
-static bool is_eastern_letter(uint32_t c)
+/* Letters of Hiragana, Katakana, Han and Hangul. */
+static bool is_cjk_letter(uint32_t c)
 {
     return (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) ||
            (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3);
 }
 
-/* Certainly no white space and nothing that engines class differently. */
+/* Returns false for white space and for characters that regular expression engines classify
+ * differently. */
 static bool is_visible(uint32_t c)
 {
     if (c < 0x80) {
@@ -58,154 +65,161 @@ static bool is_visible(uint32_t c)
            c != 0xFEFF;
 }
 
-bool cutter_boundary(const char *text, size_t bytes, size_t at, bool blanks_only)
+bool splitter_is_boundary(const char *text, size_t bytes, size_t position, bool spaces_only)
 {
     const unsigned char *u = (const unsigned char *)text;
-    unsigned char next = u[at];
+    unsigned char next = u[position];
     if (next == ' ') {
-        return is_visible(character_before(u, at));
+        return is_visible(decode_character_before(u, position));
     }
-    if (blanks_only) {
+    if (spaces_only) {
         return false;
     }
     if (next == '\n' || next == '\r') {
-        uint32_t before = character_before(u, at);
-        return is_ascii_word(before) || is_eastern_letter(before);
+        uint32_t before = decode_character_before(u, position);
+        return is_ascii_alphanumeric(before) || is_cjk_letter(before);
     }
-    bool stop = at + 3 <= bytes && (memcmp(u + at, "\xE3\x80\x81", 3) == 0 || /* U+3001 */
-                                    memcmp(u + at, "\xE3\x80\x82", 3) == 0 || /* U+3002 */
-                                    memcmp(u + at, "\xEF\xBC\x8C", 3) == 0);  /* U+FF0C */
-    return stop && is_eastern_letter(character_before(u, at));
+    bool comma_or_stop =
+        position + 3 <= bytes && (memcmp(u + position, "\xE3\x80\x81", 3) == 0 || /* U+3001 */
+                                  memcmp(u + position, "\xE3\x80\x82", 3) == 0 || /* U+3002 */
+                                  memcmp(u + position, "\xEF\xBC\x8C", 3) == 0);  /* U+FF0C */
+    return comma_or_stop && is_cjk_letter(decode_character_before(u, position));
 }
 
-static size_t closing(const char *text, size_t bytes, size_t at)
+static size_t skip_closing_marks(const char *text, size_t bytes, size_t position)
 {
-    while (at < bytes && strchr("\"')]", text[at]) != NULL && text[at] != '\0') {
-        at++;
+    while (position < bytes && strchr("\"')]", text[position]) != NULL && text[position] != '\0') {
+        position++;
     }
-    return at;
+    return position;
 }
 
-size_t sentence_end(const char *text, size_t bytes, size_t from, bool stops)
+size_t splitter_find_sentence_end(const char *text, size_t bytes, size_t from, bool at_punctuation)
 {
-    for (size_t at = from; at < bytes; at++) {
-        char c = text[at];
+    for (size_t position = from; position < bytes; position++) {
+        char c = text[position];
         if (c == '\n') {
-            return at + 1;
+            return position + 1;
         }
-        if (stops && (c == '.' || c == '?' || c == '!')) {
-            size_t end = closing(text, bytes, at + 1);
+        if (at_punctuation && (c == '.' || c == '?' || c == '!')) {
+            size_t end = skip_closing_marks(text, bytes, position + 1);
             if (end < bytes && strchr(" \t\r\n", text[end]) != NULL && text[end] != '\0') {
                 return end;
             }
         }
-        bool eastern = stops && bytes - at >= 3 &&
-                       (memcmp(text + at, "\xE3\x80\x82", 3) == 0 || /* U+3002 */
-                        memcmp(text + at, "\xEF\xBC\x81", 3) == 0 || /* U+FF01 */
-                        memcmp(text + at, "\xEF\xBC\x9F", 3) == 0);  /* U+FF1F */
-        if (eastern) {
-            return at + 3;
+        bool cjk_end = at_punctuation && bytes - position >= 3 &&
+                       (memcmp(text + position, "\xE3\x80\x82", 3) == 0 || /* U+3002 */
+                        memcmp(text + position, "\xEF\xBC\x81", 3) == 0 || /* U+FF01 */
+                        memcmp(text + position, "\xEF\xBC\x9F", 3) == 0);  /* U+FF1F */
+        if (cjk_end) {
+            return position + 3;
         }
     }
     return bytes;
 }
 
-/* The last sentence's end in a full buffer that has one before its own end; 0: none. */
-static size_t last_sentence(const struct cutter *c)
+/* Finds the last sentence end before the end of the buffer; 0 if there is none. */
+static size_t find_last_sentence_end(const struct splitter *s)
 {
     size_t last = 0;
-    for (size_t end = 0; (end = sentence_end(c->text, c->held, end, c->origin.stops)) < c->held;) {
+    for (size_t end = 0;
+         (end = splitter_find_sentence_end(s->buffer, s->buffered_bytes, end,
+                                           s->origin.split_at_punctuation)) < s->buffered_bytes;) {
         last = end;
     }
     return last;
 }
 
-/* How the document's sentences end, once its beginning is held. */
-static void choose_stops(struct cutter *c)
+/* Chooses how sentences end, once the beginning of the document is in the buffer. */
+static void choose_sentence_rule(struct splitter *s)
 {
-    const char *line = memchr(c->text, '\n', c->held);
-    bool lines =
-        line != NULL && line + 1 < c->text + c->held; /* one at the very end separates nothing */
-    c->origin.stops = c->sentences == PREPARE_STOPS || (c->sentences == PREPARE_AUTO && !lines);
-    c->begun = true;
+    const char *newline = memchr(s->buffer, '\n', s->buffered_bytes);
+    /* A newline at the very end does not separate lines. */
+    bool has_lines = newline != NULL && newline + 1 < s->buffer + s->buffered_bytes;
+    s->origin.split_at_punctuation = s->sentence_rule == PREPARE_SENTENCE_PUNCTUATION ||
+                                     (s->sentence_rule == PREPARE_SENTENCE_AUTO && !has_lines);
+    s->sentence_rule_chosen = true;
 }
 
-/* The last good place in a full buffer; where there is none, the last place between two characters. */
-static size_t find_cut(const struct cutter *c, bool *forced)
+/* Finds the last harmless position in a full buffer. If there is none, sets *forced and returns
+ * the last position between two characters. */
+static size_t find_split(const struct splitter *s, bool *forced)
 {
-    size_t sentence = c->pairs ? last_sentence(c) : 0;
+    size_t sentence = s->keep_sentences ? find_last_sentence_end(s) : 0;
     if (sentence > 0) {
         *forced = false;
         return sentence;
     }
-    for (size_t at = c->held - 1; at > 0; at--) {
-        if (cutter_boundary(c->text, c->held, at, c->blanks_only)) {
+    for (size_t position = s->buffered_bytes - 1; position > 0; position--) {
+        if (splitter_is_boundary(s->buffer, s->buffered_bytes, position, s->spaces_only)) {
             *forced = false;
-            return at;
+            return position;
         }
     }
     *forced = true;
-    size_t at = c->held;
-    while (at > c->held - 4 && (c->text[at - 1] & 0xC0) == 0x80) {
-        at--;
+    size_t position = s->buffered_bytes;
+    while (position > s->buffered_bytes - 4 && (s->buffer[position - 1] & 0xC0) == 0x80) {
+        position--;
     }
-    bool inside = (c->text[at - 1] & 0xC0) == 0xC0; /* a character begins just before */
-    return inside ? at - 1 : c->held;
+    /* The byte before is the first byte of a character: split before that character. */
+    bool inside = (s->buffer[position - 1] & 0xC0) == 0xC0;
+    return inside ? position - 1 : s->buffered_bytes;
 }
 
-static status cut(struct cutter *c)
+static status emit_chunk(struct splitter *s)
 {
-    if (c->pairs && !c->begun) {
-        choose_stops(c);
+    if (s->keep_sentences && !s->sentence_rule_chosen) {
+        choose_sentence_rule(s);
     }
     bool forced;
-    size_t at = find_cut(c, &forced);
-    if (forced && c->report->forced_cuts++ == 0) {
-        log_warning("CUT", "%s: %d KiB without a blank from %s %lld on; cut inside of a word",
-                    c->origin.path, PREPARE_PIECE_BYTES >> 10, c->origin.is_line ? "line" : "byte",
-                    (long long)c->origin.place);
+    size_t position = find_split(s, &forced);
+    if (forced && s->report->forced_splits++ == 0) {
+        log_warning(
+            "CUT", "%s: %d KiB without a space, starting at %s %" PRId64 "; split inside of a word",
+            s->origin.path, ENCODER_CHUNK_BYTES >> 10, s->origin.is_line ? "line" : "byte",
+            s->origin.position);
     }
-    TRY(encoder_piece(c->encoder, c->text, at, false, c->origin));
-    c->origin.place += c->origin.is_line ? 0 : (int64_t)at;
-    c->held -= at;
-    memmove(c->text, c->text + at, c->held);
+    TRY(encoder_add_chunk(s->encoder, s->buffer, position, false, s->origin));
+    s->origin.position += s->origin.is_line ? 0 : (int64_t)position;
+    s->buffered_bytes -= position;
+    memmove(s->buffer, s->buffer + position, s->buffered_bytes);
     return STATUS_OK;
 }
 
-void cutter_begin(struct cutter *c, struct origin origin)
+void splitter_begin_document(struct splitter *s, struct encoder_origin origin)
 {
-    c->origin = origin;
-    c->held = 0;
-    c->open = false;
-    c->begun = false;
+    s->origin = origin;
+    s->buffered_bytes = 0;
+    s->has_text = false;
+    s->sentence_rule_chosen = false;
 }
 
-status cutter_write(struct cutter *c, const char *text, size_t bytes)
+status splitter_write(struct splitter *s, const char *text, size_t bytes)
 {
-    c->open = c->open || bytes > 0;
+    s->has_text = s->has_text || bytes > 0;
     while (bytes > 0) {
-        if (c->held == PREPARE_PIECE_BYTES) {
-            TRY(cut(c));
+        if (s->buffered_bytes == ENCODER_CHUNK_BYTES) {
+            TRY(emit_chunk(s));
         }
-        size_t room = PREPARE_PIECE_BYTES - c->held;
-        size_t part = bytes < room ? bytes : room;
-        memcpy(c->text + c->held, text, part);
-        c->held += part;
-        text += part;
-        bytes -= part;
+        size_t capacity = ENCODER_CHUNK_BYTES - s->buffered_bytes;
+        size_t count = bytes < capacity ? bytes : capacity;
+        memcpy(s->buffer + s->buffered_bytes, text, count);
+        s->buffered_bytes += count;
+        text += count;
+        bytes -= count;
     }
     return STATUS_OK;
 }
 
-status cutter_end(struct cutter *c)
+status splitter_end_document(struct splitter *s)
 {
-    if (!c->open) {
-        c->report->empty_documents++;
+    if (!s->has_text) {
+        s->report->empty_documents++;
         return STATUS_OK;
     }
-    c->open = false;
-    if (c->pairs && !c->begun) {
-        choose_stops(c);
+    s->has_text = false;
+    if (s->keep_sentences && !s->sentence_rule_chosen) {
+        choose_sentence_rule(s);
     }
-    return encoder_piece(c->encoder, c->text, c->held, true, c->origin);
+    return encoder_add_chunk(s->encoder, s->buffer, s->buffered_bytes, true, s->origin);
 }

@@ -1,63 +1,28 @@
-/* Plain text: a file, a paragraph or a line is a document. All by portions; a line may be of any length. */
-#include <errno.h>
-#include <fcntl.h>
+/* A file is read in blocks, and a line may have any length. Blanks at the start of a line are
+ * buffered until other text follows: a line of blanks only is a blank line. A carriage return
+ * before a newline is not part of a document. */
+#include "datasets/prepare/text_files.h"
+
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "datasets/prepare/input.h"
+#include "datasets/rows/file_reader.h"
 #include "datasets/tokenizer/corpus.h"
 
 enum { READ_BYTES = 256 << 10 };
 
-status reader_open(const char *path, struct reader *out)
-{
-    *out = (struct reader){.file = open(path, O_RDONLY | O_CLOEXEC), .path = path};
-    REQUIRE(out->file >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-            "cannot open %s: %s", path, strerror(errno));
-    struct stat about;
-    if (fstat(out->file, &about) != 0 || S_ISDIR(about.st_mode)) {
-        reader_close(out);
-        RAISE(STATUS_DATA, "%s is a folder; name the files in it", path);
-    }
-    return STATUS_OK;
-}
-
-status reader_read(struct reader *r, char *out, size_t most, size_t *got)
-{
-    ssize_t bytes;
-    do {
-        bytes = read(r->file, out, most);
-    } while (bytes < 0 && errno == EINTR);
-    REQUIRE(bytes >= 0, STATUS_DATA, "cannot read %s at byte %lld: %s", r->path,
-            (long long)r->bytes, strerror(errno));
-    *got = (size_t)bytes;
-    r->bytes += bytes;
-    log_progress("%s: %lld MB read", r->path, (long long)r->bytes / 1000000);
-    return STATUS_OK;
-}
-
-void reader_close(struct reader *r)
-{
-    if (r->file >= 0) {
-        close(r->file);
-        r->file = -1;
-    }
-}
-
-/* Where the scan of lines stands between two portions. */
-struct lines {
-    struct cutter *cutter;
-    enum prepare_documents documents;
+/* State of the scan between two blocks. */
+struct line_scanner {
+    struct splitter *splitter;
+    enum prepare_document_unit document_unit;
     const char *path;
-    int64_t place;     /* of the next byte, in the file */
-    bool in_document;  /* a paragraph or a line with something in it */
-    bool line_visible; /* this line has a byte that is no blank */
-    bool owes_newline; /* a paragraph's line ended; its end belongs to the document if it goes on */
-    size_t blanks;     /* blanks that wait for something visible after them */
-    char waiting[PREPARE_PIECE_BYTES];
+    int64_t offset;       /* of the next byte in the file */
+    bool in_document;     /* a paragraph or line with text has started */
+    bool line_visible;    /* the current line has a byte that is not blank */
+    bool pending_newline; /* a line of a paragraph ended; write a newline if text follows */
+    size_t pending_count; /* buffered blanks */
+    char pending[ENCODER_CHUNK_BYTES];
 };
 
 static bool is_blank(char c)
@@ -65,40 +30,41 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-static status flush_blanks(struct lines *l)
+static status flush_pending_blanks(struct line_scanner *l)
 {
-    size_t count = l->blanks;
-    l->blanks = 0;
-    return cutter_write(l->cutter, l->waiting, count);
+    size_t count = l->pending_count;
+    l->pending_count = 0;
+    return splitter_write(l->splitter, l->pending, count);
 }
 
-static status add_visible(struct lines *l, const char *text, size_t bytes)
+static status add_visible(struct line_scanner *l, const char *text, size_t bytes)
 {
     if (!l->in_document) {
-        cutter_begin(l->cutter, (struct origin){l->path, l->place, false});
+        splitter_begin_document(l->splitter, (struct encoder_origin){l->path, l->offset, false});
         l->in_document = true;
     }
-    if (l->owes_newline) {
-        TRY(cutter_write(l->cutter, "\n", 1));
-        l->owes_newline = false;
+    if (l->pending_newline) {
+        TRY(splitter_write(l->splitter, "\n", 1));
+        l->pending_newline = false;
     }
     l->line_visible = true;
-    TRY(flush_blanks(l));
-    return cutter_write(l->cutter, text, bytes);
+    TRY(flush_pending_blanks(l));
+    return splitter_write(l->splitter, text, bytes);
 }
 
-/* Blanks before a line's first visible byte are its own if one comes; more than fit are visible. */
-static status add_blank(struct lines *l, char c)
+/* Buffers a blank. If the buffer is full, the blanks count as text. */
+static status add_blank(struct line_scanner *l, char c)
 {
-    if (l->blanks == sizeof l->waiting) {
+    if (l->pending_count == sizeof l->pending) {
         TRY(add_visible(l, "", 0));
     }
-    l->waiting[l->blanks++] = c;
+    l->pending[l->pending_count++] = c;
     return STATUS_OK;
 }
 
-/* Bytes of one line, without its end. A run of blanks at a line's end is known as one only later. */
-static status add_line_bytes(struct lines *l, const char *text, size_t bytes)
+/* Adds bytes of one line, without its newline. Blanks at the start of the line and every
+ * carriage return are buffered. */
+static status add_line_bytes(struct line_scanner *l, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         size_t visible = 0;
@@ -112,92 +78,94 @@ static status add_line_bytes(struct lines *l, const char *text, size_t bytes)
             TRY(add_blank(l, *text));
             visible = 1;
         }
-        l->place += (int64_t)visible;
+        l->offset += (int64_t)visible;
         text += visible;
         bytes -= visible;
     }
     return STATUS_OK;
 }
 
-static status end_line(struct lines *l)
+static status end_line(struct line_scanner *l)
 {
     bool visible = l->line_visible;
-    bool returned = l->blanks > 0 && l->waiting[l->blanks - 1] == '\r'; /* "\r\n" ends a line too */
+    bool returned = l->pending_count > 0 &&
+                    l->pending[l->pending_count - 1] == '\r'; /* "\r\n" is a newline too */
     l->line_visible = false;
     if (visible) {
-        l->blanks -= returned;
-        TRY(flush_blanks(l));
+        l->pending_count -= returned;
+        TRY(flush_pending_blanks(l));
     }
-    l->blanks = 0;
-    l->place++;
-    if (l->documents == PREPARE_PARAGRAPH && visible) {
-        l->owes_newline = true;
+    l->pending_count = 0;
+    l->offset++;
+    if (l->document_unit == PREPARE_DOCUMENT_PARAGRAPH && visible) {
+        l->pending_newline = true;
         return STATUS_OK;
     }
-    l->owes_newline = false;
+    l->pending_newline = false;
     if (!l->in_document) {
         return STATUS_OK;
     }
     l->in_document = false;
-    return cutter_end(l->cutter);
+    return splitter_end_document(l->splitter);
 }
 
-static status add_lines(struct lines *l, const char *text, size_t bytes)
+static status scan_lines(struct line_scanner *l, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         const char *newline = memchr(text, '\n', bytes);
-        size_t part = newline != NULL ? (size_t)(newline - text) : bytes;
-        TRY(add_line_bytes(l, text, part));
+        size_t count = newline != NULL ? (size_t)(newline - text) : bytes;
+        TRY(add_line_bytes(l, text, count));
         if (newline == NULL) {
             return STATUS_OK;
         }
         TRY(end_line(l));
-        text += part + 1;
-        bytes -= part + 1;
+        text += count + 1;
+        bytes -= count + 1;
     }
     return STATUS_OK;
 }
 
-static status end_lines(struct lines *l)
+static status finish_scan(struct line_scanner *l)
 {
     TRY(end_line(l));
-    if (l->in_document) { /* a paragraph that the file's end closes */
+    if (l->in_document) { /* the end of the file ends a paragraph */
         l->in_document = false;
-        return cutter_end(l->cutter);
+        return splitter_end_document(l->splitter);
     }
     return STATUS_OK;
 }
 
-static status read_text(struct input *in, struct reader *r, struct lines *l, char *buffer)
+static status read_documents(struct prepare_input *in, struct file_reader *r,
+                             struct line_scanner *l, char *buffer)
 {
-    bool whole = in->options->documents == PREPARE_FILE;
-    cutter_begin(in->cutter, (struct origin){r->path, 0, false});
+    bool whole = in->options->document_unit == PREPARE_DOCUMENT_FILE;
+    splitter_begin_document(in->splitter, (struct encoder_origin){r->path, 0, false});
     for (size_t got = 1; got > 0;) {
         bool first = r->bytes == 0;
-        TRY(reader_read(r, buffer, READ_BYTES, &got));
-        TRY(first ? corpus_check(r->path, buffer, got) : STATUS_OK);
-        TRY(whole ? cutter_write(in->cutter, buffer, got) : add_lines(l, buffer, got));
+        TRY(file_reader_read(r, buffer, READ_BYTES, &got));
+        TRY(first ? corpus_check_format(r->path, buffer, got) : STATUS_OK);
+        TRY(whole ? splitter_write(in->splitter, buffer, got) : scan_lines(l, buffer, got));
     }
-    return whole ? cutter_end(in->cutter) : end_lines(l);
+    return whole ? splitter_end_document(in->splitter) : finish_scan(l);
 }
 
-status prepare_text(struct input *in, const char *path)
+status text_files_read(struct prepare_input *in, const char *path)
 {
-    struct reader r;
-    TRY(reader_open(path, &r));
-    struct lines *l = calloc(1, sizeof *l);
+    struct file_reader r;
+    TRY(file_reader_open(path, &r));
+    struct line_scanner *l = calloc(1, sizeof *l);
     char *buffer = malloc(READ_BYTES);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, l != NULL && buffer != NULL, STATUS_INTERNAL,
                  "out of memory: reading %s", path);
-    l->cutter = in->cutter;
-    l->documents = in->options->documents;
+    l->splitter = in->splitter;
+    l->document_unit = in->options->document_unit;
     l->path = path;
-    result = read_text(in, &r, l, buffer);
+    result = read_documents(in, &r, l, buffer);
     in->report->bytes += r.bytes;
 done:
     free(l);
     free(buffer);
-    reader_close(&r);
+    file_reader_close(&r);
     return result;
 }

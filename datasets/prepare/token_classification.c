@@ -1,25 +1,31 @@
-/* Rows of words, each with a label: {"tokens": [...], "labels": [...]}, or "tags".
+/* Rows of words with one label per word: {"tokens": [...], "labels": [...]}, or "tags".
  *
- * Every word is encoded by itself: for encoders as it is, between [CLS] and [SEP]; by byte-level tokenizers with a blank
- * in front, as in running text; by characters as it is, blanks between. Its first token has its label, its others have
- * none, as in transformers' examples. What is longer than sequence_tokens is cut off behind a whole token. */
+ * Every word is encoded separately. For encoder models the words are encoded unchanged, between
+ * [CLS] and [SEP]. Byte-level tokenizers encode a space before each word, as in running text.
+ * Character tokenizers get a space between words. The first token of a word gets its label and the
+ * other tokens get none, as in the examples of transformers. Tokens beyond sequence_tokens are
+ * removed, even inside of a word. */
+#include <inttypes.h>
 #include <string.h>
 
-#include "datasets/prepare/input.h"
+#include "datasets/prepare/output.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/row_field.h"
+#include "datasets/prepare/rows.h"
 #include "datasets/tokenizer/text_pair.h"
 
-struct words {
+struct token_classification {
     const struct prepare_options *options;
     struct prepare_report *report;
-    struct output *output;
-    enum output_side side;
+    struct prepare_output *output;
+    enum prepare_split split;
     struct labels labels;
-    struct token_list ids, marks; /* marks: a label, or EXAMPLE_NO_LABEL */
+    struct token_list ids, token_labels; /* token_labels: an index, or EXAMPLE_NO_LABEL */
 };
 
 /* ---- fields ---- */
 
-static const json_t *labels_of(const json_t *row)
+static const json_t *get_labels(const json_t *row)
 {
     const json_t *labels = json_object_get(row, "labels");
     return labels != NULL ? labels : json_object_get(row, "tags");
@@ -27,24 +33,25 @@ static const json_t *labels_of(const json_t *row)
 
 static status check_row(const json_t *row)
 {
-    const json_t *words = json_object_get(row, "tokens"), *labels = labels_of(row);
+    const json_t *words = json_object_get(row, "tokens"), *labels = get_labels(row);
     REQUIRE(words != NULL, STATUS_DATA, "no field \"tokens\"");
     REQUIRE(labels != NULL, STATUS_DATA, "no field \"labels\" or \"tags\"");
     REQUIRE(json_is_array(words) && json_is_array(labels), STATUS_DATA,
-            "tokens and labels are not two lists");
-    REQUIRE(json_array_size(words) > 0, STATUS_DATA, "there are no tokens");
+            "the tokens and the labels must be two lists");
+    REQUIRE(json_array_size(words) > 0, STATUS_DATA, "the list of tokens is empty");
     REQUIRE(json_array_size(words) == json_array_size(labels), STATUS_DATA,
-            "%zu tokens and %zu labels", json_array_size(words), json_array_size(labels));
+            "%zu tokens, but %zu labels; the lists must have equal length", json_array_size(words),
+            json_array_size(labels));
     return STATUS_OK;
 }
 
 static status collect_labels(void *user, struct jsonl_row *row)
 {
-    char name[PREPARE_LABEL_BYTES];
+    char name[ROW_FIELD_LABEL_BYTES];
     TRY(check_row(row->value));
-    const json_t *labels = labels_of(row->value);
+    const json_t *labels = get_labels(row->value);
     for (size_t i = 0; i < json_array_size(labels); i++) {
-        TRY(prepare_label(json_array_get(labels, i), name));
+        TRY(row_field_get_label_name(json_array_get(labels, i), name));
         TRY(labels_add(user, name));
     }
     return STATUS_OK;
@@ -52,88 +59,90 @@ static status collect_labels(void *user, struct jsonl_row *row)
 
 /* ---- words to tokens ---- */
 
-static status add_token(struct words *w, int32_t id)
+static status add_token(struct token_classification *c, int32_t id)
 {
-    TRY(token_list_reserve(&w->ids, 1));
-    w->ids.ids[w->ids.count++] = id;
+    TRY(token_list_reserve(&c->ids, 1));
+    c->ids.ids[c->ids.count++] = id;
     return STATUS_OK;
 }
 
-/* Marks for all tokens that have none yet; the first of them gets this one. */
-static status add_marks(struct words *w, int32_t first)
+/* Adds labels for all tokens that have none yet. The first of them gets this label. */
+static status add_token_labels(struct token_classification *c, int32_t first)
 {
-    int64_t more = w->ids.count - w->marks.count;
-    TRY(token_list_reserve(&w->marks, more));
-    for (int64_t i = 0; i < more; i++) {
-        w->marks.ids[w->marks.count++] = i == 0 ? first : EXAMPLE_NO_LABEL;
+    int64_t count = c->ids.count - c->token_labels.count;
+    TRY(token_list_reserve(&c->token_labels, count));
+    for (int64_t i = 0; i < count; i++) {
+        c->token_labels.ids[c->token_labels.count++] = i == 0 ? first : EXAMPLE_NO_LABEL;
     }
     return STATUS_OK;
 }
 
-static status add_word(struct words *w, size_t index, const json_t *word, const json_t *label)
+static status add_word(struct token_classification *c, size_t index, const json_t *word,
+                       const json_t *label)
 {
     uint32_t number = 0;
-    int64_t begin = 0, before = w->ids.count;
+    int64_t begin = 0, before = c->ids.count;
     struct text text = {json_string_value(word), json_string_length(word)};
-    REQUIRE(json_is_string(word), STATUS_DATA, "token %zu is no text", index);
-    TRY(prepare_label_number(&w->labels, label, &number));
-    TRY(texts_encode_word(w->options->tokenizer, &text, index == 0, &w->ids, &begin));
-    if (begin > before) { /* a blank in front */
-        int64_t end = w->ids.count;
-        w->ids.count = begin;
-        TRY(add_marks(w, EXAMPLE_NO_LABEL));
-        w->ids.count = end;
+    REQUIRE(json_is_string(word), STATUS_DATA, "token %zu is not a text", index);
+    TRY(row_field_get_label_index(&c->labels, label, &number));
+    TRY(text_pair_encode_word(c->options->tokenizer, &text, index == 0, &c->ids, &begin));
+    if (begin > before) { /* a space before the word, without a label */
+        int64_t end = c->ids.count;
+        c->ids.count = begin;
+        TRY(add_token_labels(c, EXAMPLE_NO_LABEL));
+        c->ids.count = end;
     }
-    return add_marks(w, (int32_t)number);
+    return add_token_labels(c, (int32_t)number);
 }
 
-static status add_words(struct words *w, const json_t *row, int32_t begin)
+static status add_words(struct token_classification *c, const json_t *row, int32_t begin)
 {
-    const json_t *words = json_object_get(row, "tokens"), *labels = labels_of(row);
-    w->ids.count = w->marks.count = 0;
+    const json_t *words = json_object_get(row, "tokens"), *labels = get_labels(row);
+    c->ids.count = c->token_labels.count = 0;
     if (begin >= 0) {
-        TRY(add_token(w, begin));
-        TRY(add_marks(w, EXAMPLE_NO_LABEL));
+        TRY(add_token(c, begin));
+        TRY(add_token_labels(c, EXAMPLE_NO_LABEL));
     }
     for (size_t i = 0; i < json_array_size(words); i++) {
-        TRY(add_word(w, i, json_array_get(words, i), json_array_get(labels, i)));
+        TRY(add_word(c, i, json_array_get(words, i), json_array_get(labels, i)));
     }
     return STATUS_OK;
 }
 
-static status use_row(void *user, struct jsonl_row *row)
+static status write_row(void *user, struct jsonl_row *row)
 {
-    struct words *w = user;
-    struct tokenizer_specials s = tokenizer_specials_of(w->options->tokenizer);
+    struct token_classification *c = user;
+    struct tokenizer_specials s = tokenizer_get_specials(c->options->tokenizer);
     bool encoder = s.cls >= 0 && s.sep >= 0;
-    int64_t most = w->options->sequence_tokens - encoder;
+    int64_t capacity = c->options->sequence_tokens - encoder;
     TRY(check_row(row->value));
-    TRY(add_words(w, row->value, encoder ? s.cls : -1));
-    row->blameless = true;
-    int64_t cut = w->ids.count > most && most > 0 ? w->ids.count - most : 0;
-    w->ids.count -= cut;
-    w->marks.count -= cut;
+    TRY(add_words(c, row->value, encoder ? s.cls : -1));
+    row->fatal = true;
+    int64_t truncated = c->ids.count > capacity && capacity > 0 ? c->ids.count - capacity : 0;
+    c->ids.count -= truncated;
+    c->token_labels.count -= truncated;
     if (encoder) {
-        TRY(add_token(w, s.sep));
-        TRY(add_marks(w, EXAMPLE_NO_LABEL));
+        TRY(add_token(c, s.sep));
+        TRY(add_token_labels(c, EXAMPLE_NO_LABEL));
     }
-    prepare_count(w->report, w->ids.count, cut);
-    const uint32_t *const values[] = {[EXAMPLE_TOKEN_LABEL] = (const uint32_t *)w->marks.ids};
-    return output_example(w->output, w->side, w->ids.ids, w->ids.count, values);
+    rows_count_example(c->report, c->ids.count, truncated);
+    const uint32_t *const values[] = {[EXAMPLE_TOKEN_LABEL] =
+                                          (const uint32_t *)c->token_labels.ids};
+    return prepare_output_write_example(c->output, c->split, c->ids.ids, c->ids.count, values);
 }
 
 status prepare_classify_tokens(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct words words = {.options = options, .report = out};
+    struct token_classification c = {.options = options, .report = out};
     REQUIRE(options->sequence_tokens >= 3, STATUS_USAGE,
-            "sequences of %lld tokens leave no room for a word",
-            (long long)options->sequence_tokens);
-    status result = rows_prepare(
-        &(struct row_preparation){options, out, EXAMPLE_CLASSIFY_TOKENS, "rows", &words.output,
-                                  &words.side, use_row, &words, &words.labels, collect_labels});
-    token_list_free(&words.ids);
-    token_list_free(&words.marks);
-    labels_free(&words.labels);
+            "the sequence length is %" PRId64 " tokens; it must be at least 3",
+            options->sequence_tokens);
+    status result = rows_prepare(&(struct rows_preparation){options, out, EXAMPLE_CLASSIFY_TOKENS,
+                                                            "rows", &c.output, &c.split, write_row,
+                                                            &c, &c.labels, collect_labels});
+    token_list_free(&c.ids);
+    token_list_free(&c.token_labels);
+    labels_free(&c.labels);
     return result;
 }

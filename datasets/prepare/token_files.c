@@ -1,30 +1,34 @@
-/* Token files of other programs. Little endian, as both write them; every size is checked against the
- * file before it is used, and nothing is read into memory whole.
+/* All numbers are little-endian. Every size is checked against the file before it is used. Files
+ * are read in windows, not as a whole.
  *
- * llm.c, *.bin: 256 int32 (magic, version, tokens, zeros), then ids: uint16 for GPT-2 (magic 20240520, version 1),
- * uint32 for Llama 3 (20240801, 7). Each document begins with the end token, or with the tokenizer's begin token
- * where it has one.
+ * llm.c, *.bin: 256 int32 (magic, version, tokens, zeros), then the ids: uint16 for GPT-2 (magic
+ * 20240520, version 1), uint32 for Llama 3 (magic 20240801, version 7). Each document starts with
+ * the end token, or with the tokenizer's begin token if it has one.
  *
- * Megatron-LM, x.idx: "MMIDIDX\0\0", u64 version 1, u8 type (1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16),
- * u64 sequences, u64 entries of the document index, i32 lengths[sequences], i64 byte places[sequences],
- * i64 documents[entries]: document d is the sequences [documents[d], documents[d + 1]). A tail (modes) may
- * follow. x.bin: the ids alone. */
+ * Megatron-LM, x.idx: "MMIDIDX\0\0", u64 version 1, u8 type (1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8
+ * u16), u64 sequences, u64 entries of the document index, i32 lengths[sequences], i64 byte
+ * offsets[sequences], i64 documents[entries]. Document d is the sequences [documents[d],
+ * documents[d + 1]). More data (modes) may follow. x.bin: only the ids. */
+#include "datasets/prepare/token_files.h"
+
 #include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "datasets/prepare/input.h"
+#include "datasets/rows/file_reader.h"
 
 enum { WINDOW_TOKENS = 32768, LLMC_HEADER_BYTES = 1024, INDEX_ITEMS = 4096 };
 static const char megatron_magic[9] = "MMIDIDX\0";
 enum { MEGATRON_HEADER_BYTES = 9 + 8 + 1 + 8 + 8 };
 
-/* A file of tokens and a window of it. */
-struct tokens {
-    struct reader reader;
+/* A token file and a window of it. */
+struct token_file {
+    struct file_reader reader;
     int64_t file_bytes;
     int64_t vocab_size;
     int item_bytes;
@@ -33,23 +37,23 @@ struct tokens {
     int32_t *ids; /* [WINDOW_TOKENS] */
 };
 
-static status read_at(const struct reader *r, int64_t place, void *out, size_t bytes)
+static status read_bytes_at(const struct file_reader *r, int64_t offset, void *out, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(r->file, (char *)out + done, bytes - done, place + (int64_t)done);
+        ssize_t got = pread(r->file, (char *)out + done, bytes - done, offset + (int64_t)done);
         if (got < 0 && errno == EINTR) {
             continue;
         }
-        REQUIRE(got >= 0, STATUS_DATA, "cannot read %s at byte %lld: %s", r->path, (long long)place,
+        REQUIRE(got >= 0, STATUS_DATA, "cannot read %s at byte %" PRId64 ": %s", r->path, offset,
                 strerror(errno));
-        REQUIRE(got > 0, STATUS_DATA, "%s ends in the middle, at byte %lld", r->path,
-                (long long)(place + (int64_t)done));
+        REQUIRE(got > 0, STATUS_DATA, "%s is truncated: it ends at byte %" PRId64, r->path,
+                offset + (int64_t)done);
         done += (size_t)got;
     }
     return STATUS_OK;
 }
 
-static status bytes_of(const struct reader *r, int64_t *out)
+static status get_file_size(const struct file_reader *r, int64_t *out)
 {
     struct stat about;
     REQUIRE(fstat(r->file, &about) == 0 && S_ISREG(about.st_mode), STATUS_DATA,
@@ -58,25 +62,25 @@ static status bytes_of(const struct reader *r, int64_t *out)
     return STATUS_OK;
 }
 
-static status tokens_open(const char *path, int64_t vocab_size, struct tokens *out)
+static status open_token_file(const char *path, int64_t vocab_size, struct token_file *out)
 {
-    *out = (struct tokens){.vocab_size = vocab_size};
-    TRY(reader_open(path, &out->reader));
+    *out = (struct token_file){.vocab_size = vocab_size};
+    TRY(file_reader_open(path, &out->reader));
     out->raw = malloc((size_t)WINDOW_TOKENS * 8);
     out->ids = malloc(WINDOW_TOKENS * sizeof *out->ids);
     REQUIRE(out->raw != NULL && out->ids != NULL, STATUS_INTERNAL, "out of memory: reading %s",
             path);
-    return bytes_of(&out->reader, &out->file_bytes);
+    return get_file_size(&out->reader, &out->file_bytes);
 }
 
-static void tokens_close(struct tokens *t)
+static void close_token_file(struct token_file *t)
 {
     free(t->raw);
     free(t->ids);
-    reader_close(&t->reader);
+    file_reader_close(&t->reader);
 }
 
-static int64_t item(const struct tokens *t, int64_t i)
+static int64_t get_item(const struct token_file *t, int64_t i)
 {
     switch (t->item_bytes) {
     case 1:
@@ -90,210 +94,219 @@ static int64_t item(const struct tokens *t, int64_t i)
     }
 }
 
-/* count <= WINDOW_TOKENS ids from this byte on, checked against the vocabulary. */
-static status read_ids(struct tokens *t, int64_t place, int64_t count)
+/* Reads count <= WINDOW_TOKENS ids at a byte offset and checks them against the vocabulary. */
+static status read_ids(struct token_file *t, int64_t offset, int64_t count)
 {
-    TRY(read_at(&t->reader, place, t->raw, (size_t)(count * t->item_bytes)));
+    TRY(read_bytes_at(&t->reader, offset, t->raw, (size_t)(count * t->item_bytes)));
     for (int64_t i = 0; i < count; i++) {
-        int64_t id = item(t, i);
-        REQUIRE(
-            id >= 0 && id < t->vocab_size, STATUS_DATA,
-            "%s: the token at byte %lld has the id %lld, outside of the tokenizer's vocabulary of "
-            "%lld; was it made with another tokenizer?",
-            t->reader.path, (long long)(place + i * t->item_bytes), (long long)id,
-            (long long)t->vocab_size);
+        int64_t id = get_item(t, i);
+        REQUIRE(id >= 0 && id < t->vocab_size, STATUS_DATA,
+                "%s: the token at byte %" PRId64 " has the id %" PRId64
+                ", outside of the tokenizer's vocabulary of %" PRId64
+                "; use the tokenizer that made the file",
+                t->reader.path, offset + i * t->item_bytes, id, t->vocab_size);
         t->ids[i] = (int32_t)id;
     }
     return STATUS_OK;
 }
 
-/* A run of ids without an end of a document in it. */
-static status copy_ids(struct input *in, struct tokens *t, int64_t place, int64_t count)
+/* Copies ids of one document. */
+static status copy_ids(struct prepare_input *in, struct token_file *t, int64_t offset,
+                       int64_t count)
 {
     while (count > 0) {
-        int64_t part = count < WINDOW_TOKENS ? count : WINDOW_TOKENS;
-        TRY(read_ids(t, place, part));
-        TRY(output_tokens(in->output, t->ids, part));
-        place += part * t->item_bytes;
-        count -= part;
+        int64_t n = count < WINDOW_TOKENS ? count : WINDOW_TOKENS;
+        TRY(read_ids(t, offset, n));
+        TRY(prepare_output_write_tokens(in->output, t->ids, n));
+        offset += n * t->item_bytes;
+        count -= n;
     }
     return STATUS_OK;
 }
 
-/* Bytes of an id; 0: no file of llm.c's. */
-static int llmc_item_bytes(int32_t magic, int32_t version)
+/* Returns the bytes per id; 0 if this is not an llm.c token file. */
+static int get_llmc_item_bytes(int32_t magic, int32_t version)
 {
     return magic == 20240520 && version == 1 ? 2 : magic == 20240801 && version == 7 ? 4 : 0;
 }
 
-static status copy_llmc(struct input *in, struct tokens *t)
+static status copy_llmc(struct prepare_input *in, struct token_file *t)
 {
     int32_t head[LLMC_HEADER_BYTES / 4];
     const char *path = t->reader.path;
-    REQUIRE(
-        t->file_bytes >= LLMC_HEADER_BYTES, STATUS_DATA,
-        "%s has %lld bytes, less than the header of llm.c's token files; Megatron's need the .idx "
-        "beside the .bin",
-        path, (long long)t->file_bytes);
-    TRY(read_at(&t->reader, 0, head, sizeof head));
-    t->item_bytes = llmc_item_bytes(head[0], head[1]);
+    REQUIRE(t->file_bytes >= LLMC_HEADER_BYTES, STATUS_DATA,
+            "%s has %" PRId64
+            " bytes, less than the header of an llm.c token file; a Megatron-LM .bin file needs "
+            "its .idx file in the same folder",
+            path, t->file_bytes);
+    TRY(read_bytes_at(&t->reader, 0, head, sizeof head));
+    t->item_bytes = get_llmc_item_bytes(head[0], head[1]);
     REQUIRE(t->item_bytes > 0, STATUS_DATA,
-            "%s is no token file of llm.c (magic %d version %d instead of 20240520 version 1 or "
-            "20240801 version 7); Megatron's need the .idx beside the .bin",
+            "%s is not an llm.c token file (magic %d version %d instead of 20240520 version 1 or "
+            "20240801 version 7); a Megatron-LM .bin file needs its .idx file in the same folder",
             path, head[0], head[1]);
-    int64_t tokens = head[2], wanted = LLMC_HEADER_BYTES + t->item_bytes * tokens;
-    REQUIRE(tokens >= 0 && t->file_bytes == wanted, STATUS_DATA,
-            "%s claims %lld tokens and has %lld bytes instead of %lld", path, (long long)tokens,
-            (long long)t->file_bytes, (long long)wanted);
-    int32_t first = tokenizer_begin(in->options->tokenizer);
-    first = first >= 0 ? first : tokenizer_eos(in->options->tokenizer);
+    int64_t tokens = head[2], expected = LLMC_HEADER_BYTES + t->item_bytes * tokens;
+    REQUIRE(tokens >= 0 && t->file_bytes == expected, STATUS_DATA,
+            "the header of %s claims %" PRId64 " tokens, but the file has %" PRId64
+            " bytes instead of %" PRId64,
+            path, tokens, t->file_bytes, expected);
+    int32_t start_id = tokenizer_bos(in->options->tokenizer);
+    start_id = start_id >= 0 ? start_id : tokenizer_eos(in->options->tokenizer);
     for (int64_t done = 0; done < tokens;) {
-        int64_t part = tokens - done < WINDOW_TOKENS ? tokens - done : WINDOW_TOKENS, begin = 0;
-        TRY(read_ids(t, LLMC_HEADER_BYTES + t->item_bytes * done, part));
-        for (int64_t i = 0; i < part; i++) {
-            if (t->ids[i] == first) {
-                TRY(output_tokens(in->output, t->ids + begin, i - begin));
-                TRY(output_end_document(in->output));
+        int64_t n = tokens - done < WINDOW_TOKENS ? tokens - done : WINDOW_TOKENS, begin = 0;
+        TRY(read_ids(t, LLMC_HEADER_BYTES + t->item_bytes * done, n));
+        for (int64_t i = 0; i < n; i++) {
+            if (t->ids[i] == start_id) {
+                TRY(prepare_output_write_tokens(in->output, t->ids + begin, i - begin));
+                TRY(prepare_output_end_document(in->output));
                 begin = i;
             }
         }
-        TRY(output_tokens(in->output, t->ids + begin, part - begin));
-        done += part;
-        log_progress("%s: %lld of %lld tokens", path, (long long)done, (long long)tokens);
+        TRY(prepare_output_write_tokens(in->output, t->ids + begin, n - begin));
+        done += n;
+        log_progress("%s: %" PRId64 " of %" PRId64 " tokens", path, done, tokens);
     }
-    return output_end_document(in->output);
+    return prepare_output_end_document(in->output);
 }
 
-status prepare_llmc(struct input *in, const char *path)
+status token_files_read_llmc(struct prepare_input *in, const char *path)
 {
-    struct tokens t;
-    status result = tokens_open(path, tokenizer_vocab_size(in->options->tokenizer), &t);
+    struct token_file t;
+    status result = open_token_file(path, tokenizer_vocab_size(in->options->tokenizer), &t);
     if (result == STATUS_OK) {
         result = copy_llmc(in, &t);
         in->report->bytes += t.file_bytes;
     }
-    tokens_close(&t);
+    close_token_file(&t);
     return result;
 }
 
-/* One array of the index, read in windows. */
+/* One array of the index file, read in windows. */
 struct index_array {
-    const struct reader *reader;
-    int64_t place; /* of item 0 */
+    const struct file_reader *reader;
+    int64_t offset; /* of item 0, in bytes */
     int item_bytes;
-    int64_t first, held; /* items in the window */
+    int64_t first, window_items; /* range of items in the window */
     int64_t window[INDEX_ITEMS];
 };
 
-static status index_at(struct index_array *a, int64_t i, int64_t count, int64_t *out)
+static status read_index_item(struct index_array *a, int64_t i, int64_t count, int64_t *out)
 {
-    if (i < a->first || i >= a->first + a->held) {
+    if (i < a->first || i >= a->first + a->window_items) {
         a->first = i;
-        a->held = count - i < INDEX_ITEMS ? count - i : INDEX_ITEMS;
-        TRY(read_at(a->reader, a->place + i * a->item_bytes, a->window,
-                    (size_t)(a->held * a->item_bytes)));
+        a->window_items = count - i < INDEX_ITEMS ? count - i : INDEX_ITEMS;
+        TRY(read_bytes_at(a->reader, a->offset + i * a->item_bytes, a->window,
+                          (size_t)(a->window_items * a->item_bytes)));
     }
     *out =
         a->item_bytes == 4 ? ((const int32_t *)a->window)[i - a->first] : a->window[i - a->first];
     return STATUS_OK;
 }
 
-struct megatron {
-    struct reader reader; /* of the index */
-    int64_t sequences, entries;
-    struct index_array lengths, places, documents;
+struct megatron_index {
+    struct file_reader reader;
+    int64_t sequences, document_entries;
+    struct index_array lengths, offsets, documents;
 };
 
-static status set_type(struct tokens *t, const char *idx_path, int code)
+static status set_item_type(struct token_file *t, const char *idx_path, int code)
 {
     static const int bytes[9] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
     REQUIRE(code >= 1 && code <= 8 && bytes[code] > 0, STATUS_DATA,
-            "%s: tokens of type %d; integers (1, 2, 3, 4, 5, 8) are accepted", idx_path, code);
+            "%s: unsupported token type %d; the supported types are the integers 1, 2, 3, 4, 5, 8",
+            idx_path, code);
     t->item_bytes = bytes[code];
     t->is_signed = code >= 2 && code <= 5;
     return STATUS_OK;
 }
 
-static status read_index_header(struct megatron *m, struct tokens *t)
+static status read_index_header(struct megatron_index *m, struct token_file *t)
 {
     char head[MEGATRON_HEADER_BYTES];
     uint64_t version, counts[2];
     int64_t file_bytes;
     const char *path = m->reader.path;
-    TRY(bytes_of(&m->reader, &file_bytes));
+    TRY(get_file_size(&m->reader, &file_bytes));
     REQUIRE(file_bytes >= MEGATRON_HEADER_BYTES, STATUS_DATA,
-            "%s has %lld bytes, less than the header of Megatron's index", path,
-            (long long)file_bytes);
-    TRY(read_at(&m->reader, 0, head, sizeof head));
+            "%s has %" PRId64 " bytes, less than the header of a Megatron-LM index", path,
+            file_bytes);
+    TRY(read_bytes_at(&m->reader, 0, head, sizeof head));
     memcpy(&version, head + 9, 8);
     memcpy(counts, head + 18, 16);
     REQUIRE(memcmp(head, megatron_magic, 9) == 0 && version == 1, STATUS_DATA,
-            "%s is no index of Megatron's of version 1", path);
-    TRY(set_type(t, path, (unsigned char)head[17]));
-    uint64_t room = (uint64_t)(file_bytes - MEGATRON_HEADER_BYTES);
-    bool fits = counts[0] <= room / 12 && counts[1] <= (room - 12 * counts[0]) / 8;
+            "%s is not a Megatron-LM index of version 1", path);
+    TRY(set_item_type(t, path, (unsigned char)head[17]));
+    uint64_t array_bytes = (uint64_t)(file_bytes - MEGATRON_HEADER_BYTES);
+    bool fits = counts[0] <= array_bytes / 12 && counts[1] <= (array_bytes - 12 * counts[0]) / 8;
     REQUIRE(fits && counts[1] > 0, STATUS_DATA,
-            "%s claims %llu sequences and %llu entries of documents in %lld bytes", path,
-            (unsigned long long)counts[0], (unsigned long long)counts[1], (long long)file_bytes);
+            "the header of %s claims %" PRIu64 " sequences and %" PRIu64
+            " document entries, which do not fit into %" PRId64 " bytes",
+            path, counts[0], counts[1], file_bytes);
     m->sequences = (int64_t)counts[0];
-    m->entries = (int64_t)counts[1];
+    m->document_entries = (int64_t)counts[1];
     m->lengths = (struct index_array){&m->reader, MEGATRON_HEADER_BYTES, 4, 0, 0, {0}};
-    m->places =
+    m->offsets =
         (struct index_array){&m->reader, MEGATRON_HEADER_BYTES + 4 * m->sequences, 8, 0, 0, {0}};
     m->documents =
         (struct index_array){&m->reader, MEGATRON_HEADER_BYTES + 12 * m->sequences, 8, 0, 0, {0}};
     return STATUS_OK;
 }
 
-static status copy_sequence(struct input *in, struct megatron *m, struct tokens *t,
-                            int64_t sequence)
+static status copy_sequence(struct prepare_input *in, struct megatron_index *m,
+                            struct token_file *t, int64_t sequence)
 {
-    int64_t length, place;
-    TRY(index_at(&m->lengths, sequence, m->sequences, &length));
-    TRY(index_at(&m->places, sequence, m->sequences, &place));
-    bool inside = length >= 0 && place >= 0 && place <= t->file_bytes &&
-                  length <= (t->file_bytes - place) / t->item_bytes;
+    int64_t length, offset;
+    TRY(read_index_item(&m->lengths, sequence, m->sequences, &length));
+    TRY(read_index_item(&m->offsets, sequence, m->sequences, &offset));
+    bool inside = length >= 0 && offset >= 0 && offset <= t->file_bytes &&
+                  length <= (t->file_bytes - offset) / t->item_bytes;
     REQUIRE(inside, STATUS_DATA,
-            "%s: sequence %lld has %lld tokens at byte %lld, outside of %s with %lld bytes",
-            m->reader.path, (long long)sequence, (long long)length, (long long)place,
-            t->reader.path, (long long)t->file_bytes);
-    return copy_ids(in, t, place, length);
+            "%s: sequence %" PRId64 " has %" PRId64 " tokens at byte %" PRId64
+            ", outside of %s with %" PRId64 " bytes",
+            m->reader.path, sequence, length, offset, t->reader.path, t->file_bytes);
+    return copy_ids(in, t, offset, length);
 }
 
-static status copy_megatron(struct input *in, struct megatron *m, struct tokens *t)
+static status copy_megatron(struct prepare_input *in, struct megatron_index *m,
+                            struct token_file *t)
 {
     int64_t sequence = 0, end = 0;
-    for (int64_t d = 0; d < m->entries; d++) {
-        TRY(index_at(&m->documents, d, m->entries, &end));
-        bool rises = d == 0 ? end == 0 : end >= sequence && end <= m->sequences;
-        REQUIRE(rises, STATUS_DATA, "%s: entry %lld of the documents is %lld after %lld",
-                m->reader.path, (long long)d, (long long)end, (long long)sequence);
+    for (int64_t d = 0; d < m->document_entries; d++) {
+        TRY(read_index_item(&m->documents, d, m->document_entries, &end));
+        bool in_order = d == 0 ? end == 0 : end >= sequence && end <= m->sequences;
+        REQUIRE(in_order, STATUS_DATA,
+                "%s: entry %" PRId64 " of the document index is %" PRId64
+                ", but the previous entry is %" PRId64,
+                m->reader.path, d, end, sequence);
         for (; sequence < end; sequence++) {
             TRY(copy_sequence(in, m, t, sequence));
         }
-        TRY(output_end_document(in->output));
-        log_progress("%s: %lld of %lld documents", t->reader.path, (long long)d,
-                     (long long)m->entries - 1);
+        TRY(prepare_output_end_document(in->output));
+        log_progress("%s: %" PRId64 " of %" PRId64 " documents", t->reader.path, d,
+                     m->document_entries - 1);
     }
-    REQUIRE(end == m->sequences, STATUS_DATA, "%s: the documents hold %lld of %lld sequences",
-            m->reader.path, (long long)end, (long long)m->sequences);
+    REQUIRE(end == m->sequences, STATUS_DATA,
+            "%s: the documents contain %" PRId64 " of %" PRId64 " sequences", m->reader.path, end,
+            m->sequences);
     return STATUS_OK;
 }
 
-status prepare_megatron(struct input *in, const char *bin_path, const char *idx_path)
+status token_files_read_megatron(struct prepare_input *in, const char *bin_path,
+                                 const char *idx_path)
 {
-    struct tokens t = {.reader = {.file = -1}};
-    struct megatron *m = calloc(1, sizeof *m);
+    struct token_file t = {.reader = {.file = -1}};
+    struct megatron_index *m = calloc(1, sizeof *m);
     REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory: reading %s", idx_path);
-    status result = reader_open(idx_path, &m->reader);
+    status result = file_reader_open(idx_path, &m->reader);
     TRY_GOTO(result, done, result);
-    TRY_GOTO(result, done, tokens_open(bin_path, tokenizer_vocab_size(in->options->tokenizer), &t));
+    TRY_GOTO(result, done,
+             open_token_file(bin_path, tokenizer_vocab_size(in->options->tokenizer), &t));
     TRY_GOTO(result, done, read_index_header(m, &t));
     TRY_GOTO(result, done, copy_megatron(in, m, &t));
     in->report->bytes += t.file_bytes;
 done:
-    tokens_close(&t);
-    reader_close(&m->reader);
+    close_token_file(&t);
+    file_reader_close(&m->reader);
     free(m);
     return result;
 }

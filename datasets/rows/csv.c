@@ -1,34 +1,35 @@
 #include "datasets/rows/csv.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/prepare/input.h"
+#include "datasets/rows/file_reader.h"
 
-enum { READ_BYTES = 256 << 10, ROW_BYTES_MOST = 64 << 20 };
+enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = 64 << 20 };
 
-/* Where in a field the next character stands. */
-enum place { BEFORE, PLAIN, QUOTED, BEHIND_QUOTE };
+/* Position of the next byte relative to a field. */
+enum field_state { FIELD_START, IN_UNQUOTED, IN_QUOTES, AFTER_QUOTES };
 
 struct csv {
     const char *path;
-    struct jsonl_bad *bad;
+    struct jsonl_bad_rows *bad;
     status (*use)(void *user, struct jsonl_row *row);
     void *user;
-    json_t *names;  /* of the fields; NULL: the first row has not come */
-    json_t *fields; /* of this row */
-    enum place place;
-    char *text; /* of this field */
+    json_t *names;  /* the field names; NULL before the first row */
+    json_t *fields; /* values of the current row */
+    enum field_state state;
+    char *text; /* bytes of the current field */
     size_t bytes, capacity, row_bytes;
-    const char *wrong; /* with this row; NULL: nothing yet */
+    const char *error; /* reason why the current row is bad; NULL: none */
     int64_t line, row_line;
-    bool marked; /* the file's first bytes were looked at */
+    bool bom_checked; /* the byte order mark has been checked */
 };
 
-static status add_byte(struct csv *c, char byte)
+static status append_byte(struct csv *c, char byte)
 {
-    if (++c->row_bytes > ROW_BYTES_MOST) {
-        c->wrong = "longer than 64 MiB";
+    if (++c->row_bytes > MAX_ROW_BYTES) {
+        c->error = "longer than 64 MiB";
         return STATUS_OK;
     }
     if (c->bytes == c->capacity) {
@@ -49,28 +50,28 @@ static status end_field(struct csv *c)
     }
     json_t *text = json_stringn(c->text != NULL ? c->text : "", c->bytes);
     if (text == NULL) {
-        c->wrong = "not valid UTF-8";
+        c->error = "not valid UTF-8";
         text = json_string("");
     }
     int failed = json_array_append_new(c->fields, text);
     REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory: a row of fields");
     c->bytes = 0;
-    c->place = BEFORE;
+    c->state = FIELD_START;
     return STATUS_OK;
 }
 
-static status take_names(struct csv *c)
+static status read_header(struct csv *c)
 {
-    REQUIRE(c->wrong == NULL, STATUS_DATA, "%s line %lld: %s", c->path, (long long)c->row_line,
-            c->wrong);
+    REQUIRE(c->error == NULL, STATUS_DATA, "%s line %" PRId64 ": %s", c->path, c->row_line,
+            c->error);
     for (size_t i = 0; i < json_array_size(c->fields); i++) {
         const char *name = json_string_value(json_array_get(c->fields, i));
-        REQUIRE(name[0] != '\0', STATUS_DATA, "%s line %lld: field %zu has no name", c->path,
-                (long long)c->row_line, i + 1);
+        REQUIRE(name[0] != '\0', STATUS_DATA, "%s line %" PRId64 ": field %zu has no name", c->path,
+                c->row_line, i + 1);
         for (size_t j = 0; j < i; j++) {
             REQUIRE(strcmp(name, json_string_value(json_array_get(c->fields, j))) != 0, STATUS_DATA,
-                    "%s line %lld: two fields have the name \"%.200s\"", c->path,
-                    (long long)c->row_line, name);
+                    "%s line %" PRId64 ": two fields have the name \"%.200s\"", c->path,
+                    c->row_line, name);
         }
     }
     c->names = c->fields;
@@ -80,9 +81,10 @@ static status take_names(struct csv *c)
 
 static status make_row(struct csv *c, json_t **out)
 {
-    size_t fields = json_array_size(c->fields), wanted = json_array_size(c->names);
-    REQUIRE(c->wrong == NULL, STATUS_DATA, "%s", c->wrong);
-    REQUIRE(fields == wanted, STATUS_DATA, "%zu fields, the first row names %zu", fields, wanted);
+    size_t fields = json_array_size(c->fields), expected = json_array_size(c->names);
+    REQUIRE(c->error == NULL, STATUS_DATA, "%s", c->error);
+    REQUIRE(fields == expected, STATUS_DATA, "%zu fields, but the first row names %zu", fields,
+            expected);
     *out = json_object();
     int failed = *out == NULL;
     for (size_t i = 0; i < fields && failed == 0; i++) {
@@ -101,99 +103,100 @@ static status use_row(struct csv *c)
         result = c->use(c->user, &row);
     }
     json_decref(row.value);
-    return result == STATUS_DATA && !row.blameless ? jsonl_refuse(c->bad, c->path, c->row_line)
-                                                   : result;
+    return result == STATUS_DATA && !row.fatal ? jsonl_report_bad_row(c->bad, c->path, c->row_line)
+                                               : result;
 }
 
 static status end_row(struct csv *c)
 {
     TRY(end_field(c));
-    bool empty = json_array_size(c->fields) == 1 && c->row_bytes == 0 && c->wrong == NULL;
-    status result = empty ? STATUS_OK : c->names == NULL ? take_names(c) : use_row(c);
+    bool empty = json_array_size(c->fields) == 1 && c->row_bytes == 0 && c->error == NULL;
+    status result = empty ? STATUS_OK : c->names == NULL ? read_header(c) : use_row(c);
     json_decref(c->fields);
     c->fields = NULL;
-    c->wrong = NULL;
+    c->error = NULL;
     c->row_bytes = 0;
     c->row_line = c->line;
     return result;
 }
 
-static status add_quoted(struct csv *c, char byte)
+static status add_quoted_byte(struct csv *c, char byte)
 {
     if (byte == '"') {
-        c->place = BEHIND_QUOTE;
+        c->state = AFTER_QUOTES;
         c->row_bytes++;
         return STATUS_OK;
     }
-    return add_byte(c, byte);
+    return append_byte(c, byte);
 }
 
-/* A field's bytes outside of quotes, but for commas and line ends. */
-static status add_plain(struct csv *c, char byte)
+/* Adds a byte outside quotes that is neither a comma nor a line end. */
+static status add_unquoted_byte(struct csv *c, char byte)
 {
-    if (byte == '"' && c->place == BEHIND_QUOTE) {
-        c->place = QUOTED; /* two of them are one that belongs to the text */
-        return add_byte(c, byte);
+    if (byte == '"' && c->state == AFTER_QUOTES) {
+        c->state = IN_QUOTES; /* a doubled quote is one quote of the text */
+        return append_byte(c, byte);
     }
-    if (byte == '"' && c->place == BEFORE) {
-        c->place = QUOTED;
+    if (byte == '"' && c->state == FIELD_START) {
+        c->state = IN_QUOTES;
         c->row_bytes++;
         return STATUS_OK;
     }
     if (byte == '"') {
-        c->wrong = "a quote inside of a field that does not begin with one";
-    } else if (c->place == BEHIND_QUOTE && byte != '\r') {
-        c->wrong = "text behind a quoted field";
+        c->error = "a quote inside an unquoted field";
+    } else if (c->state == AFTER_QUOTES && byte != '\r') {
+        c->error = "text after a quoted field";
     }
-    c->place = c->place == BEHIND_QUOTE ? BEHIND_QUOTE : PLAIN;
-    return byte == '\r' && c->place == BEHIND_QUOTE ? STATUS_OK : add_byte(c, byte);
+    c->state = c->state == AFTER_QUOTES ? AFTER_QUOTES : IN_UNQUOTED;
+    return byte == '\r' && c->state == AFTER_QUOTES ? STATUS_OK : append_byte(c, byte);
 }
 
-static status add_character(struct csv *c, char byte)
+static status add_file_byte(struct csv *c, char byte)
 {
     c->line += byte == '\n';
-    if (c->place == QUOTED) {
-        return add_quoted(c, byte);
+    if (c->state == IN_QUOTES) {
+        return add_quoted_byte(c, byte);
     }
     if (byte == ',') {
         c->row_bytes++;
         return end_field(c);
     }
     if (byte != '\n') {
-        return add_plain(c, byte);
+        return add_unquoted_byte(c, byte);
     }
-    if (c->place == PLAIN && c->bytes > 0 && c->text[c->bytes - 1] == '\r') {
+    if (c->state == IN_UNQUOTED && c->bytes > 0 && c->text[c->bytes - 1] == '\r') {
         c->bytes--;
         c->row_bytes--;
     }
     return end_row(c);
 }
 
-static status read_all(struct csv *c, struct reader *r, char *buffer)
+static status read_all(struct csv *c, struct file_reader *r, char *buffer)
 {
-    static const char mark[] = "\xEF\xBB\xBF";
+    static const char bom[] = "\xEF\xBB\xBF";
     for (size_t got = 1; got > 0;) {
-        TRY(reader_read(r, buffer, READ_BYTES, &got));
-        bool skip = !c->marked && got >= 3 && memcmp(buffer, mark, 3) == 0;
-        c->marked = true;
+        TRY(file_reader_read(r, buffer, READ_BYTES, &got));
+        bool skip = !c->bom_checked && got >= 3 && memcmp(buffer, bom, 3) == 0;
+        c->bom_checked = true;
         for (size_t i = skip ? 3 : 0; i < got; i++) {
-            TRY(add_character(c, buffer[i]));
+            TRY(add_file_byte(c, buffer[i]));
         }
     }
-    if (c->place == QUOTED) {
-        c->wrong = "the file ends inside of quotes";
+    if (c->state == IN_QUOTES) {
+        c->error = "the file ends inside quotes";
     }
-    bool open = c->row_bytes > 0 || json_array_size(c->fields) > 0;
-    TRY(open ? end_row(c) : STATUS_OK);
-    REQUIRE(c->names != NULL, STATUS_DATA, "%s has no row that names the fields", c->path);
+    bool row_started = c->row_bytes > 0 || json_array_size(c->fields) > 0;
+    TRY(row_started ? end_row(c) : STATUS_OK);
+    REQUIRE(c->names != NULL, STATUS_DATA, "%s has no rows; the first row must name the fields",
+            c->path);
     return STATUS_OK;
 }
 
-status csv_read(const char *path, struct jsonl_bad *bad, int64_t *bytes,
+status csv_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
                 status (*use)(void *user, struct jsonl_row *row), void *user)
 {
-    struct reader r;
-    TRY(reader_open(path, &r));
+    struct file_reader r;
+    TRY(file_reader_open(path, &r));
     struct csv c = {.path = path, .bad = bad, .use = use, .user = user, .line = 1, .row_line = 1};
     char *buffer = malloc(READ_BYTES);
     status result = STATUS_OK;
@@ -205,6 +208,6 @@ done:
     json_decref(c.fields);
     free(c.text);
     free(buffer);
-    reader_close(&r);
+    file_reader_close(&r);
     return result;
 }

@@ -1,5 +1,7 @@
-/* JSON Lines: one object a line, each to a function; and the rows that cannot be used, which every objective's
- * preparation reports in the same way. Lines of blanks alone are no rows. */
+/* JSON Lines reader: one JSON object per line. It calls a function for each row.
+ *
+ * Every prepare command reports unusable rows ("bad rows") through struct jsonl_bad_rows.
+ * Lines of white space are skipped. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,47 +14,53 @@
 
 struct jsonl_row {
     const char *path;
-    int64_t line;   /* from 1 */
-    json_t *value;  /* an object; who keeps it leaves NULL here */
-    size_t bytes;   /* in the file */
-    bool blameless; /* set by the function: the error that it returns is not this row's own */
+    int64_t line;  /* from 1 */
+    json_t *value; /* an object; a callback that keeps the reference sets this to NULL */
+    size_t bytes;  /* size of the row in the file */
+    bool fatal;    /* set by the callback: a STATUS_DATA error is not a bad row and ends the read */
 };
 
-/* What to do with rows that cannot be used, and how many there were. */
-struct jsonl_bad {
-    bool skip; /* count them and go on, instead of stopping at the first */
+/* How to handle rows that cannot be used, and their count. */
+struct jsonl_bad_rows {
+    bool skip; /* count them and continue, instead of stopping at the first one */
     int64_t count;
-    bool quiet; /* without a warning */
-    status (*keep)(void *user, const char *path,
-                   int64_t line); /* not NULL: takes the pending reason */
-    void *user;                   /* instead, for another turn */
+    bool quiet; /* do not log a warning for each row */
+    /* If not NULL: called for each bad row, instead of the handling above. It takes the pending
+     * error, to report it later. */
+    status (*defer)(void *user, const char *path, int64_t line);
+    void *user; /* argument of defer */
 };
 
-/* jsonl_refuse - the pending STATUS_DATA is the reason why a row cannot be used: one more in the count, or the end.
+/* jsonl_report_bad_row - skip or reject a row; the pending STATUS_DATA error is the reason.
  *
- * Errors    STATUS_DATA: file, line, reason, and the flag that skips */
-status jsonl_refuse(struct jsonl_bad *bad, const char *path, int64_t line);
+ * With bad->skip it logs a warning (for the first ten rows), increments bad->count and returns
+ * STATUS_OK.
+ * Errors    STATUS_DATA: file, line, reason, and the option that skips bad rows */
+status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_t line);
 
-/* jsonl_read - every row of the file to `use`, in order.
+/* jsonl_read - call `use` for every row of a file, in order.
  *
- * A row that is no JSON object, or for which `use` raises STATUS_DATA (the reason alone: the file and the line are
- * added here), is a bad row: with bad->skip it is warned of (the first ten are) and counted, without it the reading
- * ends. Any other error ends the reading as it is, as does STATUS_DATA with row->blameless.
- * Units     *bytes: of the file; added to it
- * Memory    the largest row (64 MiB are accepted) and what it is as JSON
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA: file, line, reason, and the flag that skips */
-status jsonl_read(const char *path, struct jsonl_bad *bad, int64_t *bytes,
+ * A row is bad if it is not a JSON object or if `use` raises STATUS_DATA. The message of `use`
+ * holds only the reason; this function adds the file and the line. Any other error ends the read
+ * unchanged, and so does STATUS_DATA with row->fatal.
+ * Units     adds the file's size in bytes to *bytes
+ * Memory    the largest row (at most 64 MiB) and its parsed form
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA: file, line, reason, and the option
+ *           that skips bad rows */
+status jsonl_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
                   status (*use)(void *user, struct jsonl_row *row), void *user);
 
-/* jsonl_named - whether a file is JSON Lines by its name: *.jsonl, *.ndjson. */
-bool jsonl_named(const char *path);
+/* jsonl_has_extension - return whether the file name ends in .jsonl or .ndjson. */
+bool jsonl_has_extension(const char *path);
 
-/* jsonl_parse - one line.
+/* jsonl_parse - parse one line as a JSON object.
  *
- * Errors    STATUS_DATA: why it is no row */
+ * Memory    *out is NULL or a new reference, also after an error
+ * Errors    STATUS_DATA: the reason why the line is not a row */
 status jsonl_parse(const char *text, size_t bytes, json_t **out);
 
-/* jsonl_text - a field that must be a text; it belongs to the row.
+/* jsonl_get_string - get a required string field of a row.
  *
- * Errors    STATUS_DATA: "no field ...", "... is no text" */
-status jsonl_text(const json_t *row, const char *field, const char **text, size_t *bytes);
+ * Memory    *text belongs to the row
+ * Errors    STATUS_DATA: the field is missing or not a string */
+status jsonl_get_string(const json_t *row, const char *field, const char **text, size_t *bytes);

@@ -1,16 +1,18 @@
 #include "datasets/shard/chunks.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/shard/fletcher32.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "items are handed out as they are stored, in little endian"
+#error "items are returned as stored, in little endian"
 #endif
 
 enum {
-    CHUNK_LIMIT_BYTES = 4 << 20, /* read whole for each window, and one is held: no larger ones */
+    CHUNK_LIMIT_BYTES = 4 << 20, /* largest chunk; a window reads whole chunks, and one is cached */
     CHECKSUM_BYTES = 4
 };
 
@@ -19,12 +21,12 @@ struct chunks {
     hid_t dataset;
     int64_t items, chunk_items;
     int item_bytes;
-    int64_t held;        /* the chunk in `data`; -1: none */
+    int64_t cached;      /* index of the chunk in `data`; -1: none */
     unsigned char *data; /* [chunk_bytes + CHECKSUM_BYTES] */
     hsize_t chunk_bytes;
 };
 
-int64_t chunks_items(const struct chunks *chunks)
+int64_t chunks_item_count(const struct chunks *chunks)
 {
     return chunks->items;
 }
@@ -40,10 +42,12 @@ static status check_layout(struct chunks *c)
     hsize_t items = 0;
     bool chunked =
         H5Pget_layout(properties) == H5D_CHUNKED && H5Pget_chunk(properties, 1, &items) == 1;
-    bool summed = H5Pget_nfilters(properties) == 1; /* h5file_dataset accepts no other filter */
+    bool has_checksum =
+        H5Pget_nfilters(properties) == 1; /* h5file_open_dataset accepts only Fletcher32 */
     H5Pclose(properties);
-    REQUIRE(chunked && summed, STATUS_DATA,
-            "%s: /%s is not stored in chunks with Fletcher32 checksums; `bireme prepare` does so",
+    REQUIRE(chunked && has_checksum, STATUS_DATA,
+            "%s: /%s is not stored in chunks with Fletcher32 checksums; make the shard with "
+            "`bireme prepare`",
             c->path, c->name);
     hsize_t limit = (hsize_t)(CHUNK_LIMIT_BYTES / c->item_bytes);
     REQUIRE(items > 0 && items <= limit, STATUS_DATA,
@@ -57,7 +61,7 @@ static status check_layout(struct chunks *c)
 static status open_dataset(struct chunks *c, hid_t file, hid_t type)
 {
     int rank = 0;
-    TRY(h5file_dataset(file, c->path, c->name, type, 1, &c->dataset, &c->items, &rank));
+    TRY(h5file_open_dataset(file, c->path, c->name, type, 1, &c->dataset, &c->items, &rank));
     REQUIRE(rank == 1, STATUS_DATA, "%s: /%s has %d dimensions instead of 1", c->path, c->name,
             rank);
     hid_t stored = H5Dget_type(c->dataset);
@@ -66,31 +70,31 @@ static status open_dataset(struct chunks *c, hid_t file, hid_t type)
     return check_layout(c);
 }
 
-/* HDF5's cache of chunks is not used; by default it would take a table of its own. */
+/* Reopens the dataset without the chunk cache of HDF5, which is not used and would need memory. */
 static status reopen_without_cache(struct chunks *c, hid_t file)
 {
     hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
     H5Pset_chunk_cache(access, 0, 0, 1.0);
     H5Dclose(c->dataset);
     c->dataset = H5Dopen2(file, c->name, access);
-    const char *why = c->dataset >= 0 ? "" : h5file_reason();
+    const char *reason = c->dataset >= 0 ? "" : h5file_reason();
     H5Pclose(access);
-    REQUIRE(c->dataset >= 0, STATUS_DATA, "%s: /%s cannot be opened: %s", c->path, c->name, why);
+    REQUIRE(c->dataset >= 0, STATUS_DATA, "%s: /%s cannot be opened: %s", c->path, c->name, reason);
     return STATUS_OK;
 }
 
 status chunks_open(hid_t file, const char *path, const char *name, hid_t type, struct chunks **out)
 {
     *out = NULL;
-    struct chunks *c = calloc(1, sizeof *c);
-    REQUIRE(c != NULL, STATUS_INTERNAL, "out of memory: a dataset");
-    *c = (struct chunks){.path = path, .name = name, .dataset = H5I_INVALID_HID, .held = -1};
+    struct chunks *c;
+    TRY(ALLOCATE(c, 1, "a dataset"));
+    *c = (struct chunks){.path = path, .name = name, .dataset = H5I_INVALID_HID, .cached = -1};
     status result = STATUS_OK;
     TRY_GOTO(result, failed, open_dataset(c, file, type));
     TRY_GOTO(result, failed, reopen_without_cache(c, file));
     c->data = malloc(c->chunk_bytes + CHECKSUM_BYTES);
-    REQUIRE_GOTO(result, failed, c->data != NULL, STATUS_INTERNAL, "out of memory: a chunk of %s",
-                 path);
+    REQUIRE_GOTO(result, failed, c->data != NULL, STATUS_INTERNAL,
+                 "out of memory for a chunk of %s", path);
     *out = c;
     return STATUS_OK;
 failed:
@@ -112,25 +116,26 @@ void chunks_close(struct chunks **chunks)
     free(c);
 }
 
-/* The chunk as it is stored: items, then the checksum. HDF5 is told nothing of the buffer's size, so the
- * stored size comes first. */
+/* Reads a chunk as stored: the items, then the checksum. H5Dread_chunk does not check the size of
+ * the buffer, so the stored size is checked first. */
 static status read_stored(struct chunks *c, int64_t first)
 {
     hsize_t offset = (hsize_t)first, stored = 0;
-    uint32_t skipped = 0; /* filters that were left out when the chunk was written, a bit each */
-    const char *why = NULL;
-    h5file_start();
+    uint32_t skipped = 0; /* bit mask of the filters that were not applied to the chunk */
+    const char *reason = NULL;
+    h5file_init();
     if (H5Dget_chunk_storage_size(c->dataset, &offset, &stored) < 0) {
-        why = h5file_reason();
+        reason = h5file_reason();
     } else if (stored != c->chunk_bytes + CHECKSUM_BYTES) {
-        why = "the chunk is not there, or not of this size, or has no checksum";
+        reason = "the chunk is missing, has another size or has no checksum";
     } else if (H5Dread_chunk(c->dataset, H5P_DEFAULT, &offset, &skipped, c->data) < 0) {
-        why = h5file_reason();
+        reason = h5file_reason();
     } else if (skipped != 0) {
-        why = "the chunk has no checksum";
+        reason = "the chunk has no checksum";
     }
-    REQUIRE(why == NULL, STATUS_DATA, "%s is damaged: /%s from element %lld on cannot be read: %s",
-            c->path, c->name, (long long)first, why);
+    REQUIRE(reason == NULL, STATUS_DATA,
+            "%s is damaged: /%s cannot be read from element %" PRId64 ": %s", c->path, c->name,
+            first, reason);
     return STATUS_OK;
 }
 
@@ -138,24 +143,24 @@ static status read_chunk(struct chunks *c, int64_t chunk)
 {
     int64_t first = chunk * c->chunk_items, left = c->items - first;
     uint32_t stored;
-    c->held = -1;
+    c->cached = -1;
     TRY(read_stored(c, first));
     memcpy(&stored, c->data + c->chunk_bytes, sizeof stored);
-    uint32_t found = fletcher32(c->data, c->chunk_bytes);
-    REQUIRE(found == stored, STATUS_DATA,
-            "%s is damaged: /%s elements %lld to %lld have the checksum %08x, the file says %08x",
-            c->path, c->name, (long long)first,
-            (long long)(first + (left < c->chunk_items ? left : c->chunk_items) - 1), found,
-            stored);
-    c->held = chunk;
+    uint32_t computed = fletcher32(c->data, c->chunk_bytes);
+    REQUIRE(computed == stored, STATUS_DATA,
+            "%s is damaged: /%s elements %" PRId64 " to %" PRId64
+            " have the checksum %08x, but the file stores %08x",
+            c->path, c->name, first, first + (left < c->chunk_items ? left : c->chunk_items) - 1,
+            computed, stored);
+    c->cached = chunk;
     return STATUS_OK;
 }
 
-status chunks_at(struct chunks *chunks, int64_t first, const void **items, int64_t *count)
+status chunks_read(struct chunks *chunks, int64_t first, const void **items, int64_t *count)
 {
     struct chunks *c = chunks;
     int64_t chunk = first / c->chunk_items, skip = first % c->chunk_items;
-    if (chunk != c->held) {
+    if (chunk != c->cached) {
         TRY(read_chunk(c, chunk));
     }
     int64_t left = c->items - first, in_chunk = c->chunk_items - skip;

@@ -1,10 +1,11 @@
-/* A dataset of one dimension, read chunk by chunk; each chunk is compared with its Fletcher32 checksum
- * each time that it is read. Only for the shard files.
+/* A dataset of one dimension that is read chunk by chunk. Each read compares the chunk with its
+ * Fletcher32 checksum. Only the shard files include this header.
  *
- * HDF5 delivers the chunk as it is stored (H5Dread_chunk) and the checksum is computed here, because
- * HDF5's own filter takes more time than all else together; it also accepts two values for each chunk
- * (a compatibility with HDF5 1.6.2), and data without a checksum where the file says so. Here these are
- * refused. The last chunk stays, so that reading in order reads each chunk once. */
+ * HDF5 returns the chunk as stored (H5Dread_chunk), and this module computes the checksum. The
+ * filter of HDF5 takes more time than all other steps together. It also accepts two values for each
+ * chunk, for compatibility with HDF5 1.6.2, and data without a checksum if the file declares it.
+ * This module refuses both. The last chunk read is cached, so that a sequential reader reads each
+ * chunk once. */
 #pragma once
 
 #include <stdint.h>
@@ -14,19 +15,24 @@
 
 struct chunks;
 
-/* chunks_open - type as in h5file_dataset, which checks the dataset first.
+/* chunks_open - open a dataset; type as in h5file_open_dataset, which checks the dataset first.
  *
- * Memory    one chunk; path is kept and must stay valid
- * Errors    STATUS_DATA: no such dataset, another type, not one dimension, no chunks with Fletcher32 alone,
- *           chunks of more than 4 MiB */
+ * Memory    one chunk; path and name are not copied and must stay valid
+ * Errors    STATUS_DATA: no such dataset, another type, not one dimension, not stored in chunks
+ *           with Fletcher32 as the only filter, chunks of more than 4 MiB */
 status chunks_open(hid_t file, const char *path, const char *name, hid_t type, struct chunks **out);
+
+/* chunks_close - close the dataset and set *chunks to NULL; NULL is allowed. */
 void chunks_close(struct chunks **chunks);
 
-int64_t chunks_items(const struct chunks *chunks);
+/* chunks_item_count - return the number of items in the dataset. */
+int64_t chunks_item_count(const struct chunks *chunks);
+
+/* chunks_item_bytes - return the size of one item. */
 int chunks_item_bytes(const struct chunks *chunks);
 
-/* chunks_at - the items from `first` on that are in the same chunk, as they are stored.
+/* chunks_read - return the items from `first` to the end of their chunk, as stored.
  *
  * Memory    *items stays valid until the next call
- * Errors    STATUS_DATA: a checksum that does not fit, a chunk that is not there; with file and place */
-status chunks_at(struct chunks *chunks, int64_t first, const void **items, int64_t *count);
+ * Errors    STATUS_DATA with file and position: a wrong checksum or a missing chunk */
+status chunks_read(struct chunks *chunks, int64_t first, const void **items, int64_t *count);

@@ -43,17 +43,17 @@ static const struct example_format formats[EXAMPLE_KINDS] = {
         {"choose",
          1,
          2,
-         {[EXAMPLE_SEVERAL_MARK] = {"mark", 1, true, false},
-          [EXAMPLE_SEVERAL_LABEL] = {"label", 4, false, false}}},
-    [EXAMPLE_EMBED] = {"embed", 1, 1, {[EXAMPLE_SEVERAL_MARK] = {"mark", 1, true, false}}},
+         {[EXAMPLE_TEXTS_MARK] = {"mark", 1, true, false},
+          [EXAMPLE_TEXTS_LABEL] = {"label", 4, false, false}}},
+    [EXAMPLE_EMBED] = {"embed", 1, 1, {[EXAMPLE_TEXTS_MARK] = {"mark", 1, true, false}}},
 };
 
-const struct example_format *example_format_of(enum example_kind kind)
+const struct example_format *example_get_format(enum example_kind kind)
 {
     return &formats[kind];
 }
 
-enum example_kind example_kind_named(const char *name)
+enum example_kind example_find_kind(const char *name)
 {
     int kind = 0;
     while (kind < EXAMPLE_KINDS && strcmp(formats[kind].name, name) != 0) {

@@ -1,12 +1,14 @@
-/* With the data as words w_1 .. w_n of 16 bits, the high byte first and an odd last byte as a high byte:
+/* The data consists of words w_1 .. w_n of 16 bits, high byte first. An odd last byte is a high
+ * byte.
  *
  *   A = sum of w_i,   B = sum of (n + 1 - i) w_i,   checksum = B' 2^16 + A'
  *
- * where x' is x modulo 65535, except that a multiple of 65535 above 0 becomes 65535: end-around carries
- * never reach 0. Two things make it fast. Modulo 65535 a swap of a word's bytes is a multiplication by
- * 256, so that the sums are taken over words as they lie and the sums are swapped. And 16 lanes, lane j
- * with the words j, 16 + j, 32 + j, ..., each keep a running a += w and b += a; with s steps b is the sum
- * of (s - step) w, and a word stands 16 (s - step) - j places before the end of the block.
+ * x' is x modulo 65535, except that a positive multiple of 65535 becomes 65535: sums with
+ * end-around carry never reach 0. Two facts make the computation fast. First, modulo 65535 a swap
+ * of the bytes of a word is a multiplication by 256. The sums are therefore computed over the words
+ * as stored, and the bytes of the sums are swapped. Second, 16 lanes compute in parallel. Lane j
+ * has the words j, 16 + j, 32 + j, ... and computes a += w and b += a. After s steps, b is the sum
+ * of (s - step) w, and a word is 16 (s - step) - j positions before the end of the block.
  *
  * Source: J. G. Fletcher, "An arithmetic checksum for serial transmissions", 1982; H5checksum.c. */
 #include "datasets/shard/fletcher32.h"
@@ -25,11 +27,11 @@ enum {
 typedef uint32_t quad __attribute__((vector_size(16)));
 
 struct sums {
-    uint64_t words;  /* A of the words so far, below 65535 after each block, 0 only if all are 0 */
-    uint64_t places; /* B */
+    uint64_t words; /* A of the words so far; at most 65535 after each block, 0 only if all are 0 */
+    uint64_t weighted; /* B */
 };
 
-/* Congruent modulo 65535, at most 65535, and 0 for 0 alone. */
+/* Reduces modulo 65535 to 1..65535; only 0 gives 0. */
 static uint64_t reduce(uint64_t sum)
 {
     return sum == 0 ? 0 : (sum - 1) % 65535 + 1;
@@ -40,9 +42,10 @@ static uint64_t swap_bytes(uint64_t reduced)
     return (reduced & 0xff) << 8 | reduced >> 8;
 }
 
-static void append(struct sums *s, uint64_t words, uint64_t sum, uint64_t places)
+/* Appends `words` words with the sums A and B to the sums so far. */
+static void append_sums(struct sums *s, uint64_t words, uint64_t sum, uint64_t weighted)
 {
-    s->places = reduce(s->places + words * s->words + places);
+    s->weighted = reduce(s->weighted + words * s->words + weighted);
     s->words = reduce(s->words + sum);
 }
 
@@ -64,33 +67,33 @@ static void append_block(struct sums *s, const unsigned char *data, size_t steps
         b3 += a3;
     }
     const quad a[4] = {a0, a1, a2, a3}, b[4] = {b0, b1, b2, b3};
-    uint64_t sum = 0, places = 0;
+    uint64_t sum = 0, weighted = 0;
     for (int lane = 0; lane < LANES; lane++) {
         int group = lane / 8 * 2 + lane % 2, item = lane % 8 / 2;
         sum += a[group][item];
-        places += (uint64_t)LANES * b[group][item] - (uint64_t)lane * a[group][item];
+        weighted += (uint64_t)LANES * b[group][item] - (uint64_t)lane * a[group][item];
     }
-    append(s, steps * LANES, sum, places);
+    append_sums(s, steps * LANES, sum, weighted);
 }
 
 uint32_t fletcher32(const void *data, size_t bytes)
 {
-    const unsigned char *at = data;
+    const unsigned char *next = data;
     struct sums s = {0, 0};
     size_t left = bytes / sizeof(uint16_t); /* words */
     while (left >= LANES) {
         size_t steps = left / LANES < LANE_STEPS ? left / LANES : LANE_STEPS;
-        append_block(&s, at, steps);
-        at += steps * LANES * sizeof(uint16_t);
+        append_block(&s, next, steps);
+        next += steps * LANES * sizeof(uint16_t);
         left -= steps * LANES;
     }
-    for (; left > 0; left--, at += sizeof(uint16_t)) {
+    for (; left > 0; left--, next += sizeof(uint16_t)) {
         uint16_t word;
-        memcpy(&word, at, sizeof word);
-        append(&s, 1, word, word);
+        memcpy(&word, next, sizeof word);
+        append_sums(&s, 1, word, word);
     }
     if (bytes % 2 != 0) {
-        append(&s, 1, *at, *at);
+        append_sums(&s, 1, *next, *next);
     }
-    return (uint32_t)(swap_bytes(s.places) << 16 | swap_bytes(s.words));
+    return (uint32_t)(swap_bytes(s.weighted) << 16 | swap_bytes(s.words));
 }

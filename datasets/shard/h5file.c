@@ -11,7 +11,7 @@
 enum {
     RANK_LIMIT = 8,
     TEXT_LIMIT = 65536,
-    DEFLATE_MOST = 1032 /* bytes that one compressed byte can become at most (zlib) */
+    DEFLATE_RATIO_MAX = 1032 /* largest expansion of one compressed byte (zlib) */
 };
 static const uint64_t elements_limit = UINT64_C(1) << 48;
 
@@ -19,12 +19,12 @@ static pthread_once_t started = PTHREAD_ONCE_INIT;
 
 static void start_library(void)
 {
-    H5dont_atexit(); /* a failing close at exit can crash, or complete a file that must not be */
+    H5dont_atexit(); /* closing at exit can crash, or complete a file that must stay broken */
     H5open();
     H5PLset_loading_state(0);
 }
 
-void h5file_start(void)
+void h5file_init(void)
 {
     static _Thread_local bool quiet; /* each thread has its own error stack */
     pthread_once(&started, start_library);
@@ -34,13 +34,14 @@ void h5file_start(void)
     }
 }
 
-status h5file_require_threads(void)
+status h5file_require_thread_safety(void)
 {
-    h5file_start();
+    h5file_init();
     hbool_t safe = 0;
     H5is_library_threadsafe(&safe);
     REQUIRE(safe, STATUS_UNAVAILABLE,
-            "this HDF5 library was built without --enable-threadsafe; Debian's libhdf5 has it");
+            "this HDF5 library was built without --enable-threadsafe; use a thread-safe build, "
+            "such as the libhdf5 package of Debian");
     return STATUS_OK;
 }
 
@@ -62,8 +63,9 @@ const char *h5file_reason(void)
     return reason;
 }
 
-/* Superblock 2 came with checksums of the metadata; damage to older ones makes HDF5 1.10 divide by zero,
- * write outside of its memory or read other data. Its place is the beginning of the file here. */
+/* Returns whether the metadata of a file has checksums, which superblock 2 introduced. Damage to
+ * older files makes HDF5 1.10 divide by zero, write out of bounds or read wrong data. The
+ * superblock must be at the start of the file. */
 static bool has_checked_metadata(int descriptor)
 {
     static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
@@ -75,21 +77,21 @@ static bool has_checked_metadata(int descriptor)
 static status open_file(const char *path, bool need_checked, hid_t *out)
 {
     *out = H5I_INVALID_HID;
-    h5file_start();
+    h5file_init();
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     REQUIRE(descriptor >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
             "cannot open %s: %s", path, strerror(errno));
-    struct stat about;
-    int failed = fstat(descriptor, &about);
+    struct stat info;
+    int failed = fstat(descriptor, &info);
     bool checked = !need_checked || has_checked_metadata(descriptor);
     close(descriptor);
-    REQUIRE(failed == 0 && S_ISREG(about.st_mode), STATUS_DATA, "%s is not a regular file", path);
-    REQUIRE(about.st_size > 0, STATUS_DATA, "%s is empty (0 bytes)", path);
-    htri_t known = H5Fis_hdf5(path);
-    REQUIRE(known > 0, STATUS_DATA, "%s is not an HDF5 file%s%s", path, known < 0 ? ": " : "",
-            known < 0 ? h5file_reason() : "");
+    REQUIRE(failed == 0 && S_ISREG(info.st_mode), STATUS_DATA, "%s is not a regular file", path);
+    REQUIRE(info.st_size > 0, STATUS_DATA, "%s is empty (0 bytes)", path);
+    htri_t is_hdf5 = H5Fis_hdf5(path);
+    REQUIRE(is_hdf5 > 0, STATUS_DATA, "%s is not an HDF5 file%s%s", path, is_hdf5 < 0 ? ": " : "",
+            is_hdf5 < 0 ? h5file_reason() : "");
     REQUIRE(checked, STATUS_DATA,
-            "%s is in HDF5's oldest format, which has no checksums of its structure; write it with "
+            "%s is in the oldest format of HDF5, which has no checksums of metadata; write it with "
             "the bounds H5F_LIBVER_V110 (h5py: libver='v110') or make it with `bireme prepare`",
             path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -117,7 +119,7 @@ status h5file_open_checked(const char *path, hid_t *out)
     return open_file(path, true, out);
 }
 
-/* HDF5 hides errno; find out with a plain call whether the file can be made at all. */
+/* Checks with open(2) whether the file can be created, because HDF5 does not report errno. */
 static status check_creatable(const char *path)
 {
     int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
@@ -130,7 +132,7 @@ static status check_creatable(const char *path)
 status h5file_create(const char *path, hid_t *out)
 {
     *out = H5I_INVALID_HID;
-    h5file_start();
+    h5file_init();
     TRY(check_creatable(path));
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     hid_t creation = H5Pcreate(H5P_FILE_CREATE);
@@ -153,7 +155,7 @@ status h5file_close(const char *path, hid_t *file)
     if (*file < 0) {
         return STATUS_OK;
     }
-    h5file_start();
+    h5file_init();
     status result = STATUS_OK;
     if (H5Fflush(*file, H5F_SCOPE_LOCAL) < 0) {
         result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
@@ -167,17 +169,17 @@ status h5file_close(const char *path, hid_t *file)
     return result;
 }
 
-status h5file_chunked(int rank, const hsize_t *chunk, hid_t *out)
+status h5file_create_chunk_properties(int rank, const hsize_t *chunk, hid_t *out)
 {
-    h5file_start();
+    h5file_init();
     *out = H5Pcreate(H5P_DATASET_CREATE);
     bool set = *out >= 0 && H5Pset_chunk(*out, rank, chunk) >= 0 && H5Pset_fletcher32(*out) >= 0 &&
                H5Pset_obj_track_times(*out, 0) >= 0;
-    REQUIRE(set, STATUS_INTERNAL, "HDF5 refuses a chunk shape: %s", h5file_reason());
+    REQUIRE(set, STATUS_INTERNAL, "HDF5 refused a chunk shape: %s", h5file_reason());
     return STATUS_OK;
 }
 
-/* Nothing outside of this file, nothing computed; nothing decompressed but by deflate, where that is allowed. */
+/* Checks that all data is in this file, is not virtual, and uses only the accepted filters. */
 static status check_storage(hid_t dataset, const char *path, const char *name, bool deflate)
 {
     hid_t properties = H5Dget_create_plist(dataset);
@@ -188,11 +190,11 @@ static status check_storage(hid_t dataset, const char *path, const char *name, b
     int filters = H5Pget_nfilters(properties);
     const char *refused = NULL;
     if (external != 0) {
-        refused = "keeps its data in external storage";
+        refused = "uses external storage";
     } else if (layout == H5D_VIRTUAL) {
         refused = "is a virtual dataset";
     } else if (layout < 0 || filters < 0) {
-        refused = "has a layout that cannot be read";
+        refused = "has an unreadable layout";
     }
     int filter_id = H5Z_FILTER_FLETCHER32;
     for (int i = 0; i < filters && refused == NULL; i++) {
@@ -200,10 +202,10 @@ static status check_storage(hid_t dataset, const char *path, const char *name, b
         size_t values = 0;
         filter_id =
             H5Pget_filter2(properties, (unsigned)i, &flags, &values, NULL, 0, NULL, &config);
-        bool known = filter_id == H5Z_FILTER_FLETCHER32 ||
-                     (deflate && filter_id == H5Z_FILTER_DEFLATE && i == 0);
-        filter_id = known ? H5Z_FILTER_FLETCHER32 : filter_id;
-        refused = known ? NULL : "uses a filter";
+        bool is_accepted = filter_id == H5Z_FILTER_FLETCHER32 ||
+                           (deflate && filter_id == H5Z_FILTER_DEFLATE && i == 0);
+        filter_id = is_accepted ? H5Z_FILTER_FLETCHER32 : filter_id;
+        refused = is_accepted ? NULL : "uses a filter";
     }
     H5Pclose(properties);
     REQUIRE(refused == NULL || filter_id == H5Z_FILTER_FLETCHER32, STATUS_DATA,
@@ -218,15 +220,18 @@ static status check_type(hid_t dataset, const char *path, const char *name, hid_
     hid_t found = H5Dget_type(dataset);
     REQUIRE(found >= 0, STATUS_DATA, "%s: the type of /%s cannot be read: %s", path, name,
             h5file_reason());
-    bool same = type >= 0
-                    ? H5Tequal(found, type) > 0
-                    : H5Tequal(found, H5T_STD_U16LE) > 0 || H5Tequal(found, H5T_STD_U32LE) > 0;
-    H5T_class_t kind = H5Tget_class(found);
+    bool matches = type >= 0
+                       ? H5Tequal(found, type) > 0
+                       : H5Tequal(found, H5T_STD_U16LE) > 0 || H5Tequal(found, H5T_STD_U32LE) > 0;
+    H5T_class_t class = H5Tget_class(found);
     size_t bytes = H5Tget_size(found);
     H5Tclose(found);
-    const char *word = kind == H5T_INTEGER ? "integer" : kind == H5T_FLOAT ? "float" : "other";
-    REQUIRE(same, STATUS_DATA, "%s: /%s has another type than expected (%s of %zu bytes)%s", path,
-            name, word, bytes, type >= 0 ? "" : "; uint16 or uint32, little endian, is accepted");
+    const char *type_name = class == H5T_INTEGER ? "integer"
+                            : class == H5T_FLOAT ? "float"
+                                                 : "other";
+    REQUIRE(matches, STATUS_DATA, "%s: /%s has another type than expected (%s of %zu bytes)%s",
+            path, name, type_name, bytes,
+            type >= 0 ? "" : "; uint16 and uint32, little endian, are accepted");
     return STATUS_OK;
 }
 
@@ -246,9 +251,9 @@ static status check_shape(hid_t file, hid_t dataset, const char *path, const cha
             rank, rank_limit);
     uint64_t elements = 1;
     for (int i = 0; i < rank; i++) {
-        bool small =
+        bool in_range =
             shape[i] <= elements_limit && (shape[i] == 0 || elements <= elements_limit / shape[i]);
-        REQUIRE(small, STATUS_DATA, "%s: /%s claims %llu elements along dimension %d; refused",
+        REQUIRE(in_range, STATUS_DATA, "%s: /%s declares %llu elements along dimension %d; refused",
                 path, name, (unsigned long long)shape[i], i);
         elements *= shape[i];
         out_shape[i] = (int64_t)shape[i];
@@ -257,18 +262,18 @@ static status check_shape(hid_t file, hid_t dataset, const char *path, const cha
     uint64_t bytes = elements * H5Tget_size(type);
     H5Tclose(type);
     uint64_t stored = H5Dget_storage_size(dataset);
-    hsize_t whole = 0;
-    H5Fget_filesize(file, &whole);
-    REQUIRE(bytes / inflation <= stored && stored <= whole, STATUS_DATA,
-            "%s: /%s claims %llu elements (%llu bytes) and stores %llu bytes in a file of %llu; "
-            "refused",
+    hsize_t file_bytes = 0;
+    H5Fget_filesize(file, &file_bytes);
+    REQUIRE(bytes / inflation <= stored && stored <= file_bytes, STATUS_DATA,
+            "%s: /%s declares %llu elements (%llu bytes), but stores %llu bytes in a file of %llu "
+            "bytes; refused",
             path, name, (unsigned long long)elements, (unsigned long long)bytes,
-            (unsigned long long)stored, (unsigned long long)whole);
+            (unsigned long long)stored, (unsigned long long)file_bytes);
     *out_rank = rank;
     return STATUS_OK;
 }
 
-/* Only a hard link stays in this file; opening a soft or external one would follow it. */
+/* Checks that the link is hard: HDF5 would follow a soft or external link out of the file. */
 static status check_link(hid_t file, const char *path, const char *name)
 {
     H5L_info_t link;
@@ -284,17 +289,17 @@ static status open_dataset(hid_t file, const char *path, const char *name, hid_t
                            int *out_rank)
 {
     *out = H5I_INVALID_HID;
-    h5file_start();
+    h5file_init();
     TRY(check_link(file, path, name));
     hid_t object = H5Oopen(file, name, H5P_DEFAULT);
     REQUIRE(object >= 0, STATUS_DATA, "%s: /%s cannot be opened: %s", path, name, h5file_reason());
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, H5Iget_type(object) == H5I_DATASET, STATUS_DATA,
-                 "%s: /%s is no dataset", path, name);
+                 "%s: /%s is not a dataset", path, name);
     TRY_GOTO(result, failed, check_storage(object, path, name, deflate));
     TRY_GOTO(result, failed, check_type(object, path, name, type));
     TRY_GOTO(result, failed,
-             check_shape(file, object, path, name, rank_limit, deflate ? DEFLATE_MOST : 1,
+             check_shape(file, object, path, name, rank_limit, deflate ? DEFLATE_RATIO_MAX : 1,
                          out_shape, out_rank));
     *out = object;
     return STATUS_OK;
@@ -303,14 +308,14 @@ failed:
     return result;
 }
 
-status h5file_dataset(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
-                      hid_t *out, int64_t *out_shape, int *out_rank)
+status h5file_open_dataset(hid_t file, const char *path, const char *name, hid_t type,
+                           int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank)
 {
     return open_dataset(file, path, name, type, rank_limit, false, out, out_shape, out_rank);
 }
 
-status h5file_deflated(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
-                       hid_t *out, int64_t *out_shape, int *out_rank)
+status h5file_open_deflated_dataset(hid_t file, const char *path, const char *name, hid_t type,
+                                    int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank)
 {
     return open_dataset(file, path, name, type, rank_limit, true, out, out_shape, out_rank);
 }
@@ -324,7 +329,7 @@ static hid_t attribute_space(int count)
 static status write_attribute(hid_t object, const char *path, const char *name, hid_t file_type,
                               hid_t memory_type, int count, const void *values)
 {
-    h5file_start();
+    h5file_init();
     hid_t space = attribute_space(count);
     hid_t attribute = H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
     bool written = attribute >= 0 && H5Awrite(attribute, memory_type, values) >= 0;
@@ -356,36 +361,37 @@ static hid_t text_type(size_t bytes, H5T_cset_t characters)
 status h5file_write_text(hid_t object, const char *path, const char *name, const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    REQUIRE(bytes <= TEXT_LIMIT, STATUS_INTERNAL, "attribute '%s' of %s: %zu bytes are too many",
-            name, path, bytes);
-    h5file_start();
+    REQUIRE(bytes <= TEXT_LIMIT, STATUS_INTERNAL,
+            "attribute '%s' of %s has %zu bytes, at most %d can be written", name, path, bytes,
+            TEXT_LIMIT);
+    h5file_init();
     hid_t type = text_type(bytes, H5T_CSET_UTF8);
     status result = write_attribute(object, path, name, type, type, 1, text);
     H5Tclose(type);
     return result;
 }
 
-/* A scalar for count 1, else one dimension of exactly count. */
+/* Returns whether the attribute is a scalar (count 1) or a vector of exactly count elements. */
 static bool attribute_has_shape(hid_t attribute, int count)
 {
     hid_t space = H5Aget_space(attribute);
-    H5S_class_t kind = space >= 0 ? H5Sget_simple_extent_type(space) : H5S_NO_CLASS;
-    bool same = count == 1 && kind == H5S_SCALAR;
-    if (kind == H5S_SIMPLE && count > 1 && H5Sget_simple_extent_ndims(space) == 1) {
+    H5S_class_t class = space >= 0 ? H5Sget_simple_extent_type(space) : H5S_NO_CLASS;
+    bool matches = count == 1 && class == H5S_SCALAR;
+    if (class == H5S_SIMPLE && count > 1 && H5Sget_simple_extent_ndims(space) == 1) {
         hsize_t length = 0;
         H5Sget_simple_extent_dims(space, &length, NULL);
-        same = length == (hsize_t)count;
+        matches = length == (hsize_t)count;
     }
     if (space >= 0) {
         H5Sclose(space);
     }
-    return same;
+    return matches;
 }
 
 static status open_attribute(hid_t object, const char *path, const char *name, int count,
                              hid_t *out)
 {
-    h5file_start();
+    h5file_init();
     REQUIRE(H5Aexists(object, name) > 0, STATUS_DATA, "%s has no attribute '%s'", path, name);
     *out = H5Aopen(object, name, H5P_DEFAULT);
     REQUIRE(*out >= 0, STATUS_DATA, "%s: attribute '%s' cannot be read: %s", path, name,
@@ -393,7 +399,7 @@ static status open_attribute(hid_t object, const char *path, const char *name, i
     if (!attribute_has_shape(*out, count)) {
         H5Aclose(*out);
         RAISE(STATUS_DATA, "%s: attribute '%s' has another shape than expected (%s); refused", path,
-              name, count == 1 ? "a scalar" : "a short list");
+              name, count == 1 ? "a scalar" : "a short array");
     }
     return STATUS_OK;
 }
@@ -403,12 +409,13 @@ status h5file_read_i64(hid_t object, const char *path, const char *name, int64_t
     hid_t attribute;
     TRY(open_attribute(object, path, name, count, &attribute));
     hid_t type = H5Aget_type(attribute);
-    bool same = H5Tequal(type, H5T_STD_I64LE) > 0;
-    bool read = same && H5Aread(attribute, H5T_NATIVE_INT64, values) >= 0;
+    bool matches = H5Tequal(type, H5T_STD_I64LE) > 0;
+    bool read = matches && H5Aread(attribute, H5T_NATIVE_INT64, values) >= 0;
     const char *why = read ? "" : h5file_reason();
     H5Tclose(type);
     H5Aclose(attribute);
-    REQUIRE(same, STATUS_DATA, "%s: attribute '%s' is not a 64-bit integer; refused", path, name);
+    REQUIRE(matches, STATUS_DATA, "%s: attribute '%s' is not a 64-bit integer; refused", path,
+            name);
     REQUIRE(read, STATUS_DATA, "%s: attribute '%s' cannot be read: %s", path, name, why);
     return STATUS_OK;
 }
@@ -433,7 +440,7 @@ status h5file_read_text(hid_t object, const char *path, const char *name, char *
     }
     H5Tclose(type);
     H5Aclose(attribute);
-    REQUIRE(fixed, STATUS_DATA, "%s: attribute '%s' is not a text of fixed size; refused", path,
+    REQUIRE(fixed, STATUS_DATA, "%s: attribute '%s' is not a string of fixed size; refused", path,
             name);
     REQUIRE(fits, STATUS_DATA, "%s: attribute '%s' has %zu bytes, at most %d are accepted", path,
             name, stored, bytes - 1);
@@ -441,8 +448,8 @@ status h5file_read_text(hid_t object, const char *path, const char *name, char *
     return STATUS_OK;
 }
 
-bool h5file_has(hid_t object, const char *name)
+bool h5file_has_attribute(hid_t object, const char *name)
 {
-    h5file_start();
+    h5file_init();
     return H5Aexists(object, name) > 0;
 }

@@ -1,14 +1,15 @@
-/* HDF5 files that are opened safely and written completely: what shards and checkpoints share.
+/* HDF5 files: safe reading and complete writing, for shards and checkpoints.
  *
- * The reader follows nothing out of the file: hard links only, no external or virtual storage, no
- * filter but Fletcher32, plugins off; types, ranks and sizes are checked before anything is read, and
- * attributes before anything is allocated. The writer uses the newest file format that HDF5 1.10 can
- * read (all metadata has checksums there), Fletcher32 and no time stamps, so that equal content gives
- * equal bytes with every HDF5 from 1.10 on; a file that was not closed well does not open.
- * hdf5.h is included here, in the shard files and in the checkpoint only.
+ * The reader never leaves the file. It accepts hard links only, no external or virtual storage, and
+ * no filter except Fletcher32; plugins are off. It checks types, dimensions and sizes before it
+ * reads data, and attributes before it allocates memory. The writer uses the newest file format
+ * that HDF5 1.10 can read, in which all metadata has checksums. It uses Fletcher32 and no time
+ * stamps, so that equal content gives equal bytes with every HDF5 from 1.10 on. A file that was not
+ * closed properly does not open. Only this module, the shard files and the checkpoint include
+ * hdf5.h.
  *
- * HDF5 has one lock for the whole library: a long call in one thread makes all others wait. Read and
- * write in pieces of some MiB. */
+ * HDF5 has one lock for the whole library: a long call in one thread blocks all other threads. Read
+ * and write in blocks of a few MiB. */
 #pragma once
 
 #include <hdf5.h>
@@ -17,74 +18,98 @@
 
 #include "base/status.h"
 
-/* h5file_start - before any other HDF5 call of a thread: errors silent, plugins off, no at-exit
- * handler. All functions here call it; cheap and safe to call again. */
-void h5file_start(void);
+/* h5file_init - prepare the calling thread for HDF5: no error output, no plugins, no at-exit
+ * handler. Every thread must call it before any other HDF5 call. All functions of this module call
+ * it. Further calls are cheap. */
+void h5file_init(void);
 
-/* h5file_reason - why the last HDF5 call of this thread failed, in HDF5's innermost words.
+/* h5file_reason - return the reason why the last HDF5 call of this thread failed: the innermost
+ * message of the error stack.
  *
- * Memory    this thread's, until its next call; never NULL
- * Order     right after the failed call: any other HDF5 call forgets the reason */
+ * Memory    owned by the thread, valid until its next call; never NULL
+ * Order     call it directly after the failed call; any other HDF5 call clears the error stack */
 const char *h5file_reason(void);
 
-/* h5file_require_threads - this HDF5 may be called from several threads (Debian's may).
+/* h5file_require_thread_safety - check that this HDF5 library may be called from several threads.
  *
- * Errors    STATUS_UNAVAILABLE */
-status h5file_require_threads(void);
+ * Errors    STATUS_UNAVAILABLE if it was built without thread safety; the library of Debian has
+ *           it */
+status h5file_require_thread_safety(void);
 
-/* h5file_open - read only.
+/* h5file_open - open a file for reading.
  *
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the reason */
 status h5file_open(const char *path, hid_t *out);
 
-/* h5file_open_checked - the same, of a file whose structure has checksums: one of HDF5's oldest format is
- * refused, because damage to it makes HDF5 itself crash or read other data. */
+/* h5file_open_checked - as h5file_open, but refuse files in the oldest format of HDF5. Their
+ * metadata has no checksums, and damage to it makes HDF5 crash or read wrong data.
+ *
+ * Errors    as h5file_open; STATUS_DATA for the oldest format */
 status h5file_open_checked(const char *path, hid_t *out);
 
-/* h5file_create - a new file; an existing one is replaced.
+/* h5file_create - create a file; an existing file is replaced.
  *
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status h5file_create(const char *path, hid_t *out);
 
-/* h5file_close - flush and close, also whatever is still open in it.
+/* h5file_close - flush and close a file and all objects that are still open in it. *file is then
+ * H5I_INVALID_HID, also after an error.
  *
- * Errors    STATUS_WRITE; *file becomes H5I_INVALID_HID in any case. After any error of writing the
- *           file must be removed: what is left of it may open and read as zeros. */
+ * Errors    STATUS_WRITE. After any write error the caller must remove the file, because it may
+ *           open and read as zeros. */
 status h5file_close(const char *path, hid_t *file);
 
-/* h5file_chunked - properties of a new dataset: chunks of this shape, Fletcher32, no time stamps.
+/* h5file_create_chunk_properties - create the properties of a new dataset: chunks of this shape,
+ * Fletcher32, no time stamps.
  *
- * Memory    *out is the caller's, for H5Pclose
+ * Memory    the caller closes *out with H5Pclose
  * Errors    STATUS_INTERNAL */
-status h5file_chunked(int rank, const hsize_t *chunk, hid_t *out);
+status h5file_create_chunk_properties(int rank, const hsize_t *chunk, hid_t *out);
 
-/* h5file_dataset - open a dataset that is safe to read.
+/* h5file_open_dataset - open a dataset that is safe to read.
  *
  * type is the only accepted file type (H5T_STD_U16LE, H5T_IEEE_F32LE, ...); H5I_INVALID_HID accepts
- * u16le or u32le. rank_limit is the number of dimensions accepted at most; out_shape[rank_limit].
- * What it claims to hold is really stored: elements x size <= bytes of the file, so that the shape
- * may be trusted for an allocation.
- * Memory    *out is the caller's, for H5Dclose
- * Errors    STATUS_DATA naming file, dataset and reason */
-status h5file_dataset(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
-                      hid_t *out, int64_t *out_shape, int *out_rank);
-
-/* h5file_deflated - the same, where deflate is accepted too: the shape is then bounded by 1032 times what is
- * stored, and the caller bounds it further. */
-status h5file_deflated(hid_t file, const char *path, const char *name, hid_t type, int rank_limit,
-                       hid_t *out, int64_t *out_shape, int *out_rank);
-
-/* Attributes: scalar (or [count], where count > 1) of exactly this type. Writers create, readers
- * check type and shape before they read.
+ * u16le and u32le. The file must really store all elements of the dataset: elements x size <= bytes
+ * of the file. The caller may therefore use the shape for an allocation.
  *
- * Errors    writers STATUS_WRITE; readers STATUS_DATA naming file, attribute and reason */
+ * Shapes    out_shape[rank_limit]; rank_limit: largest accepted number of dimensions
+ * Memory    the caller closes *out with H5Dclose
+ * Errors    STATUS_DATA with file, dataset and reason */
+status h5file_open_dataset(hid_t file, const char *path, const char *name, hid_t type,
+                           int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
+
+/* h5file_open_deflated_dataset - as h5file_open_dataset, but also accept the deflate filter. The
+ * elements are then limited to 1032 times the stored bytes. The caller must apply a stricter
+ * limit. */
+status h5file_open_deflated_dataset(hid_t file, const char *path, const char *name, hid_t type,
+                                    int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
+
+/* ---- attributes ----
+ *
+ * An attribute is a scalar, or an array [count] if count > 1, of exactly one type. The writers
+ * create it. The readers check its type and shape before they read it. */
+
+/* h5file_write_i64 - create an attribute of 64-bit integers.
+ *
+ * Errors    STATUS_WRITE with file, attribute and reason */
 status h5file_write_i64(hid_t object, const char *path, const char *name, const int64_t *values,
                         int count);
+
+/* h5file_read_i64 - read an attribute of 64-bit integers.
+ *
+ * Errors    STATUS_DATA with file, attribute and reason */
 status h5file_read_i64(hid_t object, const char *path, const char *name, int64_t *values,
                        int count);
+
+/* h5file_write_text - create a string attribute of fixed size.
+ *
+ * Errors    STATUS_WRITE with file, attribute and reason */
 status h5file_write_text(hid_t object, const char *path, const char *name, const char *text);
-/* out[bytes]: longer text is refused. */
+
+/* h5file_read_text - read a string attribute to out[bytes]. Longer strings are refused.
+ *
+ * Errors    STATUS_DATA with file, attribute and reason */
 status h5file_read_text(hid_t object, const char *path, const char *name, char *out, int bytes);
 
-/* h5file_has - whether the object has such an attribute. */
-bool h5file_has(hid_t object, const char *name);
+/* h5file_has_attribute - return whether the object has an attribute of this name. */
+bool h5file_has_attribute(hid_t object, const char *name);

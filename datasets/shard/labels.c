@@ -15,33 +15,33 @@ void labels_free(struct labels *labels)
 
 int labels_find(const struct labels *labels, const char *name)
 {
-    const json_t *place = json_object_get(labels->index, name);
-    return place != NULL ? (int)json_integer_value(place) : -1;
+    const json_t *number = json_object_get(labels->index, name);
+    return number != NULL ? (int)json_integer_value(number) : -1;
 }
 
-static status make_index(struct labels *labels)
+static status allocate_index(struct labels *labels)
 {
     labels->index = labels->index != NULL ? labels->index : json_object();
     labels->names =
         labels->names != NULL ? labels->names : calloc(LABELS_MAX, sizeof *labels->names);
     REQUIRE(labels->index != NULL && labels->names != NULL, STATUS_INTERNAL,
-            "out of memory: names of labels");
+            "out of memory for label names");
     return STATUS_OK;
 }
 
 status labels_add(struct labels *labels, const char *name)
 {
-    TRY(make_index(labels));
+    TRY(allocate_index(labels));
     if (labels_find(labels, name) >= 0) {
         return STATUS_OK;
     }
     REQUIRE(name[0] != '\0', STATUS_DATA, "a label is empty");
     REQUIRE(labels->count < LABELS_MAX, STATUS_DATA,
-            "more than %d labels; numbers to be learned are for --objective regress", LABELS_MAX);
+            "more than %d labels; for numeric targets use --objective regress", LABELS_MAX);
     int failed = json_object_set_new(labels->index, name, json_integer(labels->count));
-    void *at = failed == 0 ? json_object_iter_at(labels->index, name) : NULL;
-    REQUIRE(at != NULL, STATUS_DATA, "a label is not valid UTF-8");
-    labels->names[labels->count++] = json_object_iter_key(at);
+    void *iterator = failed == 0 ? json_object_iter_at(labels->index, name) : NULL;
+    REQUIRE(iterator != NULL, STATUS_DATA, "a label is not valid UTF-8");
+    labels->names[labels->count++] = json_object_iter_key(iterator);
     return STATUS_OK;
 }
 
@@ -51,7 +51,7 @@ static bool is_integer(const char *name, int64_t *value)
     return text_to_integer(name, value, reason);
 }
 
-static int by_value(const void *a, const void *b)
+static int compare_values(const void *a, const void *b)
 {
     int64_t first = 0, second = 0;
     (void)is_integer(*(const char *const *)a, &first);
@@ -59,7 +59,7 @@ static int by_value(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-static int by_bytes(const void *a, const void *b)
+static int compare_bytes(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -73,7 +73,7 @@ status labels_sort(struct labels *labels)
     }
     if (labels->count > 0) {
         qsort(labels->names, (size_t)labels->count, sizeof *labels->names,
-              integers ? by_value : by_bytes);
+              integers ? compare_values : compare_bytes);
     }
     for (int i = 0; i < labels->count; i++) {
         json_integer_set(json_object_get(labels->index, labels->names[i]), i);
@@ -81,7 +81,7 @@ status labels_sort(struct labels *labels)
     return STATUS_OK;
 }
 
-/* ---- from the command line ---- */
+/* ---- command line ---- */
 
 static status add_words(struct labels *out, char *text, const char *separators)
 {
@@ -89,7 +89,7 @@ static status add_words(struct labels *out, char *text, const char *separators)
     for (char *word; (word = strsep(&rest, separators)) != NULL;) {
         TRY(word[0] != '\0' ? labels_add(out, word) : STATUS_OK);
     }
-    REQUIRE(out->count > 0, STATUS_USAGE, "--labels names no label");
+    REQUIRE(out->count > 0, STATUS_USAGE, "--labels contains no label");
     return STATUS_OK;
 }
 
@@ -103,7 +103,7 @@ status labels_parse(const char *text, struct labels *out)
         TRY(file_read(text, LABELS_TEXT_BYTES, &copy, &bytes));
     } else {
         copy = strdup(text);
-        REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory: names of labels");
+        REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for label names");
     }
     status result = add_words(out, copy, file ? "\r\n" : ",");
     free(copy);
@@ -113,9 +113,9 @@ status labels_parse(const char *text, struct labels *out)
     return result;
 }
 
-/* ---- in files ---- */
+/* ---- files ---- */
 
-status labels_write(const struct labels *labels, char **out)
+status labels_to_json(const struct labels *labels, char **out)
 {
     json_t *array = json_array();
     int failed = array == NULL;
@@ -124,11 +124,11 @@ status labels_write(const struct labels *labels, char **out)
     }
     *out = failed == 0 ? json_dumps(array, JSON_ENSURE_ASCII) : NULL;
     json_decref(array);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: names of labels");
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for label names");
     if (strlen(*out) >= LABELS_TEXT_BYTES) {
         free(*out);
         *out = NULL;
-        RAISE(STATUS_DATA, "the names of %d labels are longer than %d bytes together",
+        RAISE(STATUS_DATA, "the names of %d labels have more than %d bytes in total; shorten them",
               labels->count, LABELS_TEXT_BYTES);
     }
     return STATUS_OK;
@@ -136,23 +136,23 @@ status labels_write(const struct labels *labels, char **out)
 
 static status add_names(const json_t *array, const char *where, struct labels *out)
 {
-    REQUIRE(json_is_array(array), STATUS_DATA, "%s: labels are not a JSON array", where);
+    REQUIRE(json_is_array(array), STATUS_DATA, "%s: the labels are not a JSON array", where);
     for (size_t i = 0; i < json_array_size(array); i++) {
         const char *name = json_string_value(json_array_get(array, i));
-        REQUIRE(name != NULL, STATUS_DATA, "%s: label %zu is no text", where, i);
+        REQUIRE(name != NULL, STATUS_DATA, "%s: label %zu is not a string", where, i);
         TRY(labels_add(out, name));
-        REQUIRE((size_t)out->count == i + 1, STATUS_DATA, "%s: the label \"%.200s\" is there twice",
+        REQUIRE((size_t)out->count == i + 1, STATUS_DATA, "%s: the label \"%.200s\" occurs twice",
                 where, name);
     }
     return STATUS_OK;
 }
 
-status labels_read_text(const char *text, const char *where, struct labels *out)
+status labels_parse_json(const char *text, const char *where, struct labels *out)
 {
     json_error_t error;
     *out = (struct labels){0};
     json_t *array = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    REQUIRE(array != NULL, STATUS_DATA, "%s: labels are not valid JSON: %s", where, error.text);
+    REQUIRE(array != NULL, STATUS_DATA, "%s: the labels are not valid JSON: %s", where, error.text);
     status result = add_names(array, where, out);
     json_decref(array);
     if (result != STATUS_OK) {
@@ -171,7 +171,7 @@ status labels_read(const char *folder, struct labels *out)
         return STATUS_OK;
     }
     TRY(file_read(path, LABELS_TEXT_BYTES, &text, &bytes));
-    status result = labels_read_text(text, path, out);
+    status result = labels_parse_json(text, path, out);
     free(text);
     return result;
 }
@@ -180,8 +180,8 @@ status labels_hash(const char *text, char out[HASH_TEXT_BYTES])
 {
     struct labels labels;
     char *canonical = NULL;
-    TRY(labels_read_text(text, "names of labels", &labels));
-    status result = labels_write(&labels, &canonical);
+    TRY(labels_parse_json(text, "label names", &labels));
+    status result = labels_to_json(&labels, &canonical);
     if (result == STATUS_OK) {
         result = hash_memory(canonical, strlen(canonical), out);
     }

@@ -1,5 +1,6 @@
-/* Names of labels, in the order of their numbers: in the attribute `labels` of shards, and in labels.json beside a
- * checkpoint's tokenizer, as a JSON array of texts. */
+/* Label names of classification tasks, ordered by label number. Shards store them in the attribute
+ * `labels`. A checkpoint stores them in labels.json, next to its tokenizer. Both are a JSON array
+ * of strings. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,40 +11,51 @@
 #include "base/status.h"
 
 #define LABELS_FILE "labels.json"
-enum { LABELS_MAX = 10000, LABELS_TEXT_BYTES = 60000 }; /* what an attribute holds */
+enum { LABELS_MAX = 10000, LABELS_TEXT_BYTES = 60000 }; /* an HDF5 attribute can store this much */
 
 struct labels {
     int count;
-    const char **names; /* [count] of the index */
-    json_t *index;      /* name -> its number */
+    const char **names; /* [count] strings owned by index */
+    json_t *index;      /* maps each name to its number */
 };
 
+/* labels_free - release all memory and set *labels to zeros. */
 void labels_free(struct labels *labels);
 
-/* labels_add - a name behind the others, unless it is there.
+/* labels_add - append a name, unless the list contains it already.
  *
- * Errors    STATUS_DATA: empty, or too many */
+ * Errors    STATUS_DATA: an empty name, or too many names */
 status labels_add(struct labels *labels, const char *name);
 
-/* labels_find - the number of a name; -1: there is none. */
+/* labels_find - return the number of a name; -1 if the list does not contain it. */
 int labels_find(const struct labels *labels, const char *name);
 
-/* labels_sort - by value where all are integers, else by their bytes. */
+/* labels_sort - sort the names: by value if all are integers, otherwise by their bytes. */
 status labels_sort(struct labels *labels);
 
-/* labels_parse - "a,b,c", or a file with a name a line where the text is the path of one.
+/* labels_parse - parse the option --labels: "a,b,c", or the path of a file with one name per line.
  *
  * Errors    STATUS_USAGE, STATUS_DATA */
 status labels_parse(const char *text, struct labels *out);
 
-/* labels_write - as a JSON array; *out is the caller's, for free().  Errors: STATUS_DATA: longer than shards can hold */
-status labels_write(const struct labels *labels, char **out);
+/* labels_to_json - write the names as a JSON array.
+ *
+ * Memory    the caller frees *out with free()
+ * Errors    STATUS_DATA if the array is longer than a shard can store */
+status labels_to_json(const struct labels *labels, char **out);
 
-/* labels_read_text - from such an array.  where: for messages.  Errors: STATUS_DATA */
-status labels_read_text(const char *text, const char *where, struct labels *out);
+/* labels_parse_json - read the names from a JSON array; where: file, for error messages.
+ *
+ * Errors    STATUS_DATA */
+status labels_parse_json(const char *text, const char *where, struct labels *out);
 
-/* labels_hash - the SHA-256 by which equal lists are known, however the array is written.  Errors: STATUS_DATA */
+/* labels_hash - compute the SHA-256 of the names in a JSON array. Equal lists give equal hashes,
+ * independent of the formatting of the array.
+ *
+ * Errors    STATUS_DATA */
 status labels_hash(const char *text, char out[HASH_TEXT_BYTES]);
 
-/* labels_read - from folder/labels.json; count is 0 where there is no such file.  Errors: STATUS_DATA */
+/* labels_read - read the names from folder/labels.json; count is 0 if the file does not exist.
+ *
+ * Errors    STATUS_DATA */
 status labels_read(const char *folder, struct labels *out);

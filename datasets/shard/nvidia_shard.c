@@ -1,8 +1,10 @@
 #include "datasets/shard/nvidia_shard.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/shard/h5file.h"
 
 enum {
@@ -13,13 +15,13 @@ enum {
     LABELS,
     NEXT_SENTENCE,
     FIELDS,
-    TOKENS_MOST = 65536,
-    BAND_BYTES_MOST = 64 << 20
+    TOKENS_MAX = 65536,
+    BAND_BYTES_MAX = 64 << 20
 };
 
 static const struct {
     const char *name;
-    bool wide; /* int32, else int8 */
+    bool is_int32; /* otherwise int8 */
     int rank;
 } fields[FIELDS] = {
     [IDS] = {"input_ids", true, 2},         [MASK] = {"input_mask", false, 2},
@@ -27,11 +29,12 @@ static const struct {
     [LABELS] = {"masked_lm_ids", true, 2},  [NEXT_SENTENCE] = {"next_sentence_labels", false, 1},
 };
 
+/* The rows of one dataset that are read together, see nvidia_shard.h. */
 struct band {
     hid_t dataset;
-    int64_t width;      /* values of a row */
-    int64_t rows;       /* read at a time */
-    int64_t first, end; /* rows that are held */
+    int64_t width;      /* values per row */
+    int64_t rows;       /* rows read at a time */
+    int64_t first, end; /* cached rows */
     int32_t *values;    /* [rows * width] */
 };
 
@@ -42,7 +45,7 @@ struct nvidia_shard {
     struct band bands[FIELDS];
 };
 
-status nvidia_shard_is(const char *path, bool *out)
+status nvidia_shard_detect(const char *path, bool *out)
 {
     hid_t file;
     TRY(h5file_open(path, &file));
@@ -51,8 +54,10 @@ status nvidia_shard_is(const char *path, bool *out)
     return STATUS_OK;
 }
 
-/* Rows that lie in the same chunks; those of one piece of 64 KiB where there are no chunks. */
-static status measure_band(const struct nvidia_shard *s, struct band *b, const char *name, int rank)
+/* Sets b->rows to the rows of one row of chunks; for a contiguous dataset, to the rows of 64
+ * KiB. */
+static status compute_band_rows(const struct nvidia_shard *s, struct band *b, const char *name,
+                                int rank)
 {
     hid_t properties = H5Dget_create_plist(b->dataset);
     hsize_t chunk[2] = {0};
@@ -62,9 +67,10 @@ static status measure_band(const struct nvidia_shard *s, struct band *b, const c
     int64_t bytes = b->width * (int64_t)sizeof *b->values;
     b->rows = chunked ? (int64_t)chunk[0] : 1 + 65536 / bytes;
     b->rows = b->rows < s->examples ? b->rows : s->examples;
-    REQUIRE(b->rows > 0 && b->rows <= BAND_BYTES_MOST / bytes, STATUS_DATA,
-            "%s: /%s has chunks of %lld rows of %lld values; at most %d MiB are accepted", s->path,
-            name, (long long)b->rows, (long long)b->width, BAND_BYTES_MOST >> 20);
+    REQUIRE(b->rows > 0 && b->rows <= BAND_BYTES_MAX / bytes, STATUS_DATA,
+            "%s: /%s has chunks of %" PRId64 " rows of %" PRId64
+            " values; at most %d MiB are accepted",
+            s->path, name, b->rows, b->width, BAND_BYTES_MAX >> 20);
     return STATUS_OK;
 }
 
@@ -74,8 +80,9 @@ static status open_band(struct nvidia_shard *s, int field)
     const char *name = fields[field].name;
     int64_t shape[2] = {0, 1};
     int rank = 0;
-    TRY(h5file_deflated(s->file, s->path, name, fields[field].wide ? H5T_STD_I32LE : H5T_STD_I8LE,
-                        2, &b->dataset, shape, &rank));
+    TRY(h5file_open_deflated_dataset(s->file, s->path, name,
+                                     fields[field].is_int32 ? H5T_STD_I32LE : H5T_STD_I8LE, 2,
+                                     &b->dataset, shape, &rank));
     b->width = rank == 1 ? 1 : shape[1];
     if (field == IDS) {
         s->examples = shape[0];
@@ -83,36 +90,38 @@ static status open_band(struct nvidia_shard *s, int field)
     } else if (field == POSITIONS) {
         s->predictions = b->width;
     }
-    int64_t wanted = fields[field].rank == 1                 ? 1
-                     : field == LABELS || field == POSITIONS ? s->predictions
-                                                             : s->tokens;
-    bool fits = rank == fields[field].rank && shape[0] == s->examples && b->width == wanted;
-    REQUIRE(fits, STATUS_DATA,
-            "%s: /%s is [%lld, %lld] with %d dimensions; %lld rows of %lld values are expected",
-            s->path, name, (long long)shape[0], (long long)shape[1], rank, (long long)s->examples,
-            (long long)wanted);
-    bool sizes = s->examples > 0 && b->width > 0 && b->width <= TOKENS_MOST;
-    REQUIRE(sizes, STATUS_DATA, "%s: /%s holds %lld rows of %lld values; 1 to %d are accepted",
-            s->path, name, (long long)s->examples, (long long)b->width, TOKENS_MOST);
-    TRY(measure_band(s, b, name, rank));
+    int64_t expected = fields[field].rank == 1                 ? 1
+                       : field == LABELS || field == POSITIONS ? s->predictions
+                                                               : s->tokens;
+    bool matches = rank == fields[field].rank && shape[0] == s->examples && b->width == expected;
+    REQUIRE(matches, STATUS_DATA,
+            "%s: /%s is [%" PRId64 ", %" PRId64 "] with %d dimensions; %" PRId64 " rows of %" PRId64
+            " values are expected",
+            s->path, name, shape[0], shape[1], rank, s->examples, expected);
+    bool in_range = s->examples > 0 && b->width > 0 && b->width <= TOKENS_MAX;
+    REQUIRE(in_range, STATUS_DATA,
+            "%s: /%s has %" PRId64 " rows of %" PRId64
+            " values; at least one row and 1 to %d values are accepted",
+            s->path, name, s->examples, b->width, TOKENS_MAX);
+    TRY(compute_band_rows(s, b, name, rank));
     b->values = malloc((size_t)(b->rows * b->width) * sizeof *b->values);
-    REQUIRE(b->values != NULL, STATUS_INTERNAL, "out of memory: %lld rows of %s",
-            (long long)b->rows, s->path);
+    REQUIRE(b->values != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " rows of %s", b->rows,
+            s->path);
     return STATUS_OK;
 }
 
 status nvidia_shard_open(const char *path, struct nvidia_shard **out)
 {
     *out = NULL;
-    struct nvidia_shard *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a shard");
+    struct nvidia_shard *s;
+    TRY(ALLOCATE(s, 1, "a shard"));
     s->file = H5I_INVALID_HID;
     for (int i = 0; i < FIELDS; i++) {
         s->bands[i].dataset = H5I_INVALID_HID;
     }
     status result = STATUS_OK;
     s->path = strdup(path);
-    REQUIRE_GOTO(result, failed, s->path != NULL, STATUS_INTERNAL, "out of memory: a path");
+    REQUIRE_GOTO(result, failed, s->path != NULL, STATUS_INTERNAL, "out of memory for a path");
     TRY_GOTO(result, failed, h5file_open(path, &s->file));
     for (int i = 0; i < FIELDS; i++) {
         TRY_GOTO(result, failed, open_band(s, i));
@@ -131,7 +140,7 @@ void nvidia_shard_close(struct nvidia_shard **shard)
         return;
     }
     *shard = NULL;
-    h5file_start();
+    h5file_init();
     for (int i = 0; i < FIELDS; i++) {
         if (s->bands[i].dataset >= 0) {
             H5Dclose(s->bands[i].dataset);
@@ -162,24 +171,25 @@ static status read_band(struct nvidia_shard *s, int field, int64_t row)
     int64_t rows = left < b->rows ? left : b->rows;
     hsize_t start[2] = {(hsize_t)first, 0}, count[2] = {(hsize_t)rows, (hsize_t)b->width};
     b->first = b->end = 0;
-    h5file_start();
+    h5file_init();
     hid_t space = H5Dget_space(b->dataset);
     hid_t memory = H5Screate_simple(fields[field].rank, count, NULL);
     bool read = space >= 0 && memory >= 0 &&
                 H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
                 H5Dread(b->dataset, H5T_NATIVE_INT32, memory, space, H5P_DEFAULT, b->values) >= 0;
-    const char *why = read ? "" : h5file_reason();
+    const char *reason = read ? "" : h5file_reason();
     H5Sclose(memory);
     H5Sclose(space);
-    REQUIRE(read, STATUS_DATA, "%s is damaged: rows %lld to %lld of /%s cannot be read: %s",
-            s->path, (long long)first, (long long)(first + rows - 1), fields[field].name, why);
+    REQUIRE(read, STATUS_DATA,
+            "%s is damaged: rows %" PRId64 " to %" PRId64 " of /%s cannot be read: %s", s->path,
+            first, first + rows - 1, fields[field].name, reason);
     b->first = first;
     b->end = first + rows;
     return STATUS_OK;
 }
 
-/* The values of one row. */
-static status row_of(struct nvidia_shard *s, int field, int64_t row, const int32_t **out)
+/* Returns the values of one row in *out, and reads its band if it is not cached. */
+static status get_row(struct nvidia_shard *s, int field, int64_t row, const int32_t **out)
 {
     struct band *b = &s->bands[field];
     if (row < b->first || row >= b->end) {
@@ -189,13 +199,13 @@ static status row_of(struct nvidia_shard *s, int field, int64_t row, const int32
     return STATUS_OK;
 }
 
-static status check_value(const struct nvidia_shard *s, int64_t row, int field, int64_t at,
+static status check_value(const struct nvidia_shard *s, int64_t row, int field, int64_t index,
                           int64_t value, int64_t limit)
 {
     REQUIRE(value >= 0 && value < limit, STATUS_DATA,
-            "%s: example %lld: /%s has %lld at %lld; 0 to %lld are possible", s->path,
-            (long long)row, fields[field].name, (long long)value, (long long)at,
-            (long long)limit - 1);
+            "%s: example %" PRId64 ": /%s has the value %" PRId64 " at index %" PRId64
+            "; 0 to %" PRId64 " are valid",
+            s->path, row, fields[field].name, value, index, limit - 1);
     return STATUS_OK;
 }
 
@@ -203,20 +213,21 @@ static status read_tokens(struct nvidia_shard *s, int64_t row, int64_t vocab_siz
                           struct example *out)
 {
     const int32_t *ids, *mask, *segments;
-    TRY(row_of(s, MASK, row, &mask));
-    TRY(row_of(s, IDS, row, &ids));
-    TRY(row_of(s, SEGMENTS, row, &segments));
+    TRY(get_row(s, MASK, row, &mask));
+    TRY(get_row(s, IDS, row, &ids));
+    TRY(get_row(s, SEGMENTS, row, &segments));
     int64_t count = 0;
     for (int64_t i = 0; i < s->tokens; i++) {
         TRY(check_value(s, row, MASK, i, mask[i], 2));
         count += mask[i] == 1 && count == i;
         REQUIRE(mask[i] == (i < count), STATUS_DATA,
-                "%s: example %lld: /input_mask has a hole before place %lld", s->path,
-                (long long)row, (long long)i);
+                "%s: example %" PRId64 ": /input_mask has a 0 before the 1 at index %" PRId64,
+                s->path, row, i);
     }
-    REQUIRE(count > 0 && count <= out->room, STATUS_DATA,
-            "%s: example %lld has %lld tokens; 1 to %lld (the sequence length) are possible",
-            s->path, (long long)row, (long long)count, (long long)out->room);
+    REQUIRE(count > 0 && count <= out->token_capacity, STATUS_DATA,
+            "%s: example %" PRId64 " has %" PRId64 " tokens; 1 to %" PRId64
+            " (the sequence length) are accepted",
+            s->path, row, count, out->token_capacity);
     for (int64_t i = 0; i < count; i++) {
         TRY(check_value(s, row, IDS, i, ids[i], vocab_size));
         TRY(check_value(s, row, SEGMENTS, i, segments[i], 2));
@@ -231,20 +242,20 @@ static status read_predictions(struct nvidia_shard *s, int64_t row, int64_t voca
                                struct example *out)
 {
     const int32_t *positions, *labels;
-    TRY(row_of(s, POSITIONS, row, &positions));
-    TRY(row_of(s, LABELS, row, &labels));
+    TRY(get_row(s, POSITIONS, row, &positions));
+    TRY(get_row(s, LABELS, row, &labels));
     int64_t count = 0;
     while (count < s->predictions && positions[count] != 0) {
         TRY(check_value(s, row, POSITIONS, count, positions[count], out->tokens));
         TRY(check_value(s, row, LABELS, count, labels[count], vocab_size));
         REQUIRE(count == 0 || positions[count] > positions[count - 1], STATUS_DATA,
-                "%s: example %lld: /masked_lm_positions does not rise at %lld", s->path,
-                (long long)row, (long long)count);
+                "%s: example %" PRId64 ": /masked_lm_positions does not increase at index %" PRId64,
+                s->path, row, count);
         count++;
     }
-    REQUIRE(count <= out->predictions_room, STATUS_DATA,
-            "%s: example %lld has %lld predictions; at most %lld are possible", s->path,
-            (long long)row, (long long)count, (long long)out->predictions_room);
+    REQUIRE(count <= out->prediction_capacity, STATUS_DATA,
+            "%s: example %" PRId64 " has %" PRId64 " predictions; at most %" PRId64 " are accepted",
+            s->path, row, count, out->prediction_capacity);
     memcpy(out->positions, positions, (size_t)count * sizeof *positions);
     memcpy(out->labels, labels, (size_t)count * sizeof *labels);
     out->predictions = count;
@@ -254,10 +265,10 @@ static status read_predictions(struct nvidia_shard *s, int64_t row, int64_t voca
 status nvidia_shard_read(struct nvidia_shard *s, int64_t row, int64_t vocab_size,
                          struct example *out)
 {
-    REQUIRE(row >= 0 && row < s->examples, STATUS_INTERNAL, "%s: example %lld of %lld asked for",
-            s->path, (long long)row, (long long)s->examples);
+    REQUIRE(row >= 0 && row < s->examples, STATUS_INTERNAL,
+            "%s: example %" PRId64 " of %" PRId64 " is out of range", s->path, row, s->examples);
     const int32_t *next;
-    TRY(row_of(s, NEXT_SENTENCE, row, &next));
+    TRY(get_row(s, NEXT_SENTENCE, row, &next));
     TRY(check_value(s, row, NEXT_SENTENCE, 0, *next, 2));
     out->next_sentence = *next;
     out->masked = true;

@@ -1,19 +1,20 @@
-/* NVIDIA's shards of BERT examples (their DeepLearningExamples, create_pretraining_data.py), as they are: masked
- * once and for all when they were made.
+/* Shards of BERT examples as NVIDIA's DeepLearningExamples writes them
+ * (create_pretraining_data.py). Their tokens were masked once, when the shards were made.
  *
- *   /input_ids            int32 [n, T]  masked; padded
- *   /input_mask           int8  [n, T]  1 for each token, then 0
+ *   /input_ids            int32 [n, T]  masked tokens, padded
+ *   /input_mask           int8  [n, T]  1 for each token, 0 for padding
  *   /segment_ids          int8  [n, T]
- *   /masked_lm_positions  int32 [n, P]  places of the predictions, padded with 0
- *   /masked_lm_ids        int32 [n, P]  what was there
- *   /next_sentence_labels int8  [n]     0: B follows A, 1: random
+ *   /masked_lm_positions  int32 [n, P]  positions of the predictions, padded with 0
+ *   /masked_lm_ids        int32 [n, P]  original ids at these positions
+ *   /next_sentence_labels int8  [n]     0: B follows A, 1: B is random
  *
- * The number of predictions is the index of the first 0 in the positions, P where there is none (place 0 is
- * [CLS]). The datasets lie in the root and may be compressed with deflate. They bear no checksum of their own: what
- * is read is checked for sense, and an example is read by name of its row.
+ * The number of predictions is the index of the first 0 in the positions, or P if there is none.
+ * Position 0 is [CLS] and is never predicted. The datasets are in the root group and may be
+ * compressed with deflate. They have no checksums. The reader therefore checks that all values are
+ * valid, and its errors name the row of the example.
  *
- * The rows of one band of chunks are decompressed together and kept, so that reading in order inflates each chunk
- * once; a row at random costs a band, a few milliseconds. */
+ * The rows of one row of chunks (a band) are decompressed together and cached. A sequential reader
+ * decompresses each chunk once. Reading a random row costs one band, a few milliseconds. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,24 +25,31 @@
 
 struct nvidia_shard;
 
-/* nvidia_shard_is - whether the file is one of these rather than one of ours: it has /input_ids.
+/* nvidia_shard_detect - set *out to whether the file is an NVIDIA shard: it has /input_ids.
  *
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA: no HDF5 */
-status nvidia_shard_is(const char *path, bool *out);
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if it is not an HDF5 file */
+status nvidia_shard_detect(const char *path, bool *out);
 
-/* nvidia_shard_open - Memory    one band of chunks of each dataset, bounded by 64 MiB
+/* nvidia_shard_open - open a shard and check its datasets.
  *
- * Errors    STATUS_DATA: a dataset that is missing or of another type or shape, filters but deflate and Fletcher32,
- *           more than 64 Ki tokens in an example */
+ * Memory    one band of each dataset, at most 64 MiB
+ * Errors    STATUS_DATA: a dataset that is missing or has another type or shape, a filter other
+ *           than deflate and Fletcher32, more than 64 Ki tokens in an example */
 status nvidia_shard_open(const char *path, struct nvidia_shard **out);
+
+/* nvidia_shard_close - close the shard and set *shard to NULL; NULL is allowed. */
 void nvidia_shard_close(struct nvidia_shard **shard);
 
+/* nvidia_shard_examples - return the number of examples. */
 int64_t nvidia_shard_examples(const struct nvidia_shard *shard);
-int64_t nvidia_shard_tokens(const struct nvidia_shard *shard); /* T */
 
-/* nvidia_shard_read - example `row`.
+/* nvidia_shard_tokens - return T, the padded length of an example. */
+int64_t nvidia_shard_tokens(const struct nvidia_shard *shard);
+
+/* nvidia_shard_read - read example `row`.
  *
- * Errors    STATUS_DATA: ids outside of vocab_size, a mask with holes, places outside of the tokens or not of
- *           distinct tokens, more tokens or predictions than the example has room for; with file and row */
+ * Errors    STATUS_DATA with file and row: ids outside of the vocabulary, a mask with holes,
+ *           positions outside of the tokens or not increasing, more tokens or predictions than the
+ *           example can hold */
 status nvidia_shard_read(struct nvidia_shard *shard, int64_t row, int64_t vocab_size,
                          struct example *out);

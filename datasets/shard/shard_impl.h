@@ -1,4 +1,4 @@
-/* What the reader and the writer of shards agree on; only for the shard files. */
+/* Constants that the reader and the writer of shards share. Only the shard files include it. */
 #pragma once
 
 #define SHARD_FORMAT "bireme-tokens"
@@ -6,7 +6,7 @@
 
 enum {
     SHARD_FORMAT_VERSION = 1,
-    SHARD_NAME_BYTES = 64,        /* of an attribute that goes with a column */
-    SHARD_CHUNK_BYTES = 16 << 10, /* of /tokens: a window reads and checks whole chunks */
-    SHARD_DOCUMENT_CHUNK = 1024   /* entries of /documents */
+    SHARD_NAME_BYTES = 64,        /* size of the name of a column's attribute */
+    SHARD_CHUNK_BYTES = 16 << 10, /* chunk of /tokens; a window reads and checks whole chunks */
+    SHARD_DOCUMENT_CHUNK = 1024   /* entries in a chunk of /documents */
 };

@@ -10,7 +10,7 @@ static status print_json(const char *path, const struct shard_header *h, const c
 {
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:s, s:s, s:s, s:b}", "kind",
-                  "shard", "path", path, "examples", example_format_of(h->kind)->name, "bytes",
+                  "shard", "path", path, "examples", example_get_format(h->kind)->name, "bytes",
                   (json_int_t)file_size(path), "tokens", (json_int_t)h->tokens, "documents",
                   (json_int_t)h->documents, "vocab_size", (json_int_t)h->vocab_size, "eos_id",
                   (json_int_t)h->eos_id, "token_bytes", h->token_bytes, "tokenizer_sha256",
@@ -19,8 +19,8 @@ static status print_json(const char *path, const struct shard_header *h, const c
     if (root != NULL && labels != NULL) {
         json_object_set_new(root, "labels", json_loads(labels, 0, NULL));
     }
-    REQUIRE(root != NULL, STATUS_DATA, "the path %s is not valid UTF-8 and cannot be told in JSON",
-            path);
+    REQUIRE(root != NULL, STATUS_DATA,
+            "the path %s is not valid UTF-8 and cannot be printed as JSON", path);
     bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
     json_decref(root);
     REQUIRE(written && fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output");
@@ -34,9 +34,9 @@ static status print_lines(const char *path, const struct shard_header *h, const 
     printf("tokens           %" PRId64 " of %d bytes\n", h->tokens, h->token_bytes);
     printf("documents        %" PRId64 ", %.1f tokens each\n", h->documents,
            (double)h->tokens / (double)h->documents);
-    printf("examples         %s\n", example_format_of(h->kind)->name);
-    if (h->labels > 0) {
-        printf("labels           %d: %.200s%s\n", h->labels, labels,
+    printf("examples         %s\n", example_get_format(h->kind)->name);
+    if (h->label_count > 0) {
+        printf("labels           %d: %.200s%s\n", h->label_count, labels,
                strlen(labels) > 200 ? " ..." : "");
     }
     printf("vocabulary       %" PRId64 "\n", h->vocab_size);
@@ -59,7 +59,7 @@ status shard_inspect(const char *path, bool json)
     TRY(shard_open(path, &shard));
     status result = shard_verify(shard);
     if (result == STATUS_OK) {
-        const struct shard_header *h = shard_header_of(shard);
+        const struct shard_header *h = shard_get_header(shard);
         result = json ? print_json(path, h, shard_labels(shard))
                       : print_lines(path, h, shard_labels(shard));
     }

@@ -1,6 +1,7 @@
 #include "datasets/shard/shard_logps.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,26 +35,26 @@ static status write_values(hid_t file, const char *path, const double *values, i
     hsize_t shape[2] = {(hsize_t)pairs, 2};
     hsize_t chunk[2] = {(hsize_t)(pairs < CHUNK_PAIRS ? pairs : CHUNK_PAIRS), 2};
     hid_t properties;
-    TRY(h5file_chunked(2, chunk, &properties));
+    TRY(h5file_create_chunk_properties(2, chunk, &properties));
     hid_t space = H5Screate_simple(2, shape, NULL);
-    hid_t set =
+    hid_t dataset =
         H5Dcreate2(file, "logps", H5T_IEEE_F64LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
-    bool written =
-        set >= 0 && H5Dwrite(set, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
+    bool written = dataset >= 0 &&
+                   H5Dwrite(dataset, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
     status result = STATUS_OK;
     if (!written) {
         result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
                               h5file_reason());
     }
-    if (set >= 0) {
-        H5Dclose(set);
+    if (dataset >= 0) {
+        H5Dclose(dataset);
     }
     H5Sclose(space);
     H5Pclose(properties);
     return result;
 }
 
-static status publish(const char *temporary, const char *path)
+static status rename_synced(const char *temporary, const char *path)
 {
     char folder[FILE_PATH_BYTES];
     TRY(file_sync(temporary));
@@ -77,7 +78,7 @@ status shard_logps_write(const char *path, const struct shard_logps_key *key, co
     }
     KEEP_FIRST(result, h5file_close(temporary, &file));
     if (result == STATUS_OK) {
-        result = publish(temporary, path);
+        result = rename_synced(temporary, path);
     }
     if (result != STATUS_OK) {
         (void)unlink(temporary);
@@ -87,50 +88,54 @@ status shard_logps_write(const char *path, const struct shard_logps_key *key, co
 
 /* ---- reading ---- */
 
-static status expect(hid_t file, const char *path, const char *name, const char *wanted,
-                     const char *what)
+static status check_attribute(hid_t file, const char *path, const char *name, const char *expected,
+                              const char *relation)
 {
     char value[HASH_TEXT_BYTES];
     TRY(h5file_read_text(file, path, name, value, sizeof value));
-    REQUIRE(strcmp(value, wanted) == 0, STATUS_DATA,
-            "%s does not belong to this run: it was made %s %.16s, this run's is %.16s; remove it "
-            "and it is made anew",
-            path, what, value, wanted);
+    REQUIRE(strcmp(value, expected) == 0, STATUS_DATA,
+            "%s does not belong to this run: it was computed %s %.16s, but this run uses %.16s; "
+            "remove it to compute it again",
+            path, relation, value, expected);
     return STATUS_OK;
 }
 
-static status expect_key(hid_t file, const char *path, const struct shard_logps_key *key)
+static status check_key(hid_t file, const char *path, const struct shard_logps_key *key)
 {
     int64_t version = 0;
     char format[NAME_BYTES];
     TRY(h5file_read_text(file, path, "format", format, sizeof format));
     TRY(h5file_read_i64(file, path, "format_version", &version, 1));
     REQUIRE(strcmp(format, LOGPS_FORMAT) == 0 && version == LOGPS_VERSION, STATUS_DATA,
-            "%s is of format %s, version %lld; " LOGPS_FORMAT ", version %d, is read", path, format,
-            (long long)version, LOGPS_VERSION);
-    TRY(expect(file, path, "weights", key->weights, "with the weights"));
-    TRY(expect(file, path, "tokenizer_sha256", key->tokenizer_sha256, "with the tokenizer"));
-    TRY(expect(file, path, "data", key->data, "for the shards"));
-    return expect(file, path, "precision", key->precision, "in");
+            "%s has the format %s, version %" PRId64 "; expected " LOGPS_FORMAT ", version %d",
+            path, format, version, LOGPS_VERSION);
+    TRY(check_attribute(file, path, "weights", key->weights, "with the weights"));
+    TRY(check_attribute(file, path, "tokenizer_sha256", key->tokenizer_sha256,
+                        "with the tokenizer"));
+    TRY(check_attribute(file, path, "data", key->data, "for the shards"));
+    return check_attribute(file, path, "precision", key->precision, "in");
 }
 
 static status read_values(hid_t file, const char *path, int64_t pairs, int64_t done, double *values)
 {
-    hid_t set;
+    hid_t dataset;
     int64_t shape[2] = {0, 0};
     int rank = 0;
-    TRY(h5file_dataset(file, path, "logps", H5T_IEEE_F64LE, 2, &set, shape, &rank));
-    bool fits = rank == 2 && shape[0] == pairs && shape[1] == 2;
-    bool read = fits && H5Dread(set, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
-    const char *why = fits && !read ? h5file_reason() : "";
-    H5Dclose(set);
-    REQUIRE(fits, STATUS_DATA, "%s has log-probabilities of %lld pairs, the shards have %lld", path,
-            (long long)shape[0], (long long)pairs);
-    REQUIRE(read, STATUS_DATA, "cannot read %s: %s", path, why);
+    TRY(h5file_open_dataset(file, path, "logps", H5T_IEEE_F64LE, 2, &dataset, shape, &rank));
+    bool matches = rank == 2 && shape[0] == pairs && shape[1] == 2;
+    bool read =
+        matches && H5Dread(dataset, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
+    const char *reason = matches && !read ? h5file_reason() : "";
+    H5Dclose(dataset);
+    REQUIRE(matches, STATUS_DATA,
+            "%s has log-probabilities of %" PRId64 " pairs, but the shards have %" PRId64 " pairs",
+            path, shape[0], pairs);
+    REQUIRE(read, STATUS_DATA, "cannot read %s: %s", path, reason);
     for (int64_t i = 0; i < 2 * done; i++) {
         REQUIRE(isfinite(values[i]) && values[i] <= 0, STATUS_DATA,
-                "%s: pair %lld has a log-probability of %g; remove the file and it is made anew",
-                path, (long long)(i / 2), values[i]);
+                "%s: pair %" PRId64
+                " has a log-probability of %g; remove the file to compute it again",
+                path, i / 2, values[i]);
     }
     return STATUS_OK;
 }
@@ -143,13 +148,15 @@ status shard_logps_read(const char *path, const struct shard_logps_key *key, dou
     REQUIRE(file_exists(path), STATUS_NO_INPUT, "%s does not exist", path);
     TRY(h5file_open_checked(path, &file));
     int64_t count = 0;
-    status result = expect_key(file, path, key);
+    status result = check_key(file, path, key);
     if (result == STATUS_OK) {
         result = h5file_read_i64(file, path, "done", &count, 1);
     }
     REQUIRE_GOTO(result, done, result != STATUS_OK || (count >= 0 && count <= key->pairs),
-                 STATUS_DATA, "%s: %lld of %lld pairs are done", path, (long long)count,
-                 (long long)key->pairs);
+                 STATUS_DATA,
+                 "%s: %" PRId64 " of %" PRId64
+                 " pairs are computed, which is impossible; remove the file to compute it again",
+                 path, count, key->pairs);
     if (result == STATUS_OK) {
         result = read_values(file, path, key->pairs, count, values);
     }

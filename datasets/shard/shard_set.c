@@ -2,52 +2,55 @@
 
 #include <errno.h>
 #include <glob.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "datasets/shard/nvidia_shard.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_task.h"
 
+/* A shard of the set. */
 struct member {
     char *path;
     struct shard_header header;
-    int64_t first_sample;        /* of the set */
-    int64_t first_token;         /* likewise */
-    struct shard *shard;         /* NULL: not open now */
-    struct nvidia_shard *nvidia; /* instead of the other */
+    int64_t first_sample;        /* number of its first sample in the set */
+    int64_t first_token;         /* number of its first token in the set */
+    struct shard *shard;         /* NULL: not open */
+    struct nvidia_shard *nvidia; /* used instead of shard if is_nvidia */
     bool is_nvidia;
-    uint64_t used; /* when it was last read, for closing the oldest */
+    uint64_t last_read; /* value of set->reads at the last read; the oldest is closed first */
 };
 
 struct shard_set {
     struct member *members;
     int count;
     int open_count, open_limit;
-    uint64_t reads;
+    uint64_t reads; /* reads so far */
     int64_t sequence_tokens, vocab_size;
     enum example_kind kind;
     int64_t samples, tokens;
 };
 
-static int by_name(const void *a, const void *b)
+static int compare_paths(const void *a, const void *b)
 {
     return strcmp(((const struct member *)a)->path, ((const struct member *)b)->path);
 }
 
-static status take_paths(struct shard_set *set, const glob_t *found)
+static status add_members(struct shard_set *set, const glob_t *found)
 {
     set->members = calloc(found->gl_pathc, sizeof *set->members);
-    REQUIRE(set->members != NULL, STATUS_INTERNAL, "out of memory: %zu shards", found->gl_pathc);
+    REQUIRE(set->members != NULL, STATUS_INTERNAL, "out of memory for %zu shards", found->gl_pathc);
     for (size_t i = 0; i < found->gl_pathc; i++) {
         set->members[i].path = strdup(found->gl_pathv[i]);
-        REQUIRE(set->members[i].path != NULL, STATUS_INTERNAL, "out of memory: a path");
+        REQUIRE(set->members[i].path != NULL, STATUS_INTERNAL, "out of memory for a path");
         set->count++;
     }
-    qsort(set->members, (size_t)set->count, sizeof *set->members, by_name);
+    qsort(set->members, (size_t)set->count, sizeof *set->members, compare_paths);
     return STATUS_OK;
 }
 
@@ -57,19 +60,20 @@ static status find_members(struct shard_set *set, const char *path)
     int failed = glob(path, GLOB_ERR, NULL, &found);
     status result = STATUS_OK;
     if (failed == 0) {
-        result = take_paths(set, &found);
+        result = add_members(set, &found);
     } else if (failed == GLOB_NOMATCH) {
         result = status_raise(STATUS_NO_INPUT, __FILE__, __LINE__, "no shard matches %s", path);
-    } else { /* a folder that is not there or may not be read */
+    } else { /* the folder is missing or cannot be read */
         int error = failed == GLOB_ABORTED ? errno : ENOMEM;
-        result = status_raise(status_from_errno(error, STATUS_NO_INPUT, STATUS_INTERNAL), __FILE__,
-                              __LINE__, "cannot look for shards at %s: %s", path, strerror(error));
+        result =
+            status_raise(status_from_errno(error, STATUS_NO_INPUT, STATUS_INTERNAL), __FILE__,
+                         __LINE__, "cannot search for shards at %s: %s", path, strerror(error));
     }
     globfree(&found);
     return result;
 }
 
-int shard_set_count(const char *path)
+int shard_set_count_files(const char *path)
 {
     glob_t found = {0};
     int count = glob(path, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
@@ -77,7 +81,7 @@ int shard_set_count(const char *path)
     return count;
 }
 
-const char *shard_set_number(const char *path, int *of)
+const char *shard_set_parse_number(const char *path, int *of)
 {
     static const char pattern[] = "-#####-of-#####.h5";
     size_t length = strlen(path), tail = sizeof pattern - 1;
@@ -98,22 +102,23 @@ const char *shard_set_number(const char *path, int *of)
     return end + 1;
 }
 
-/* A set that lost a member, or two preparations side by side: training would silently see other data.
- * A glob that picks some members of a whole set is the user's choice. */
+/* Checks that no file of a preparation is missing on disk, and that no two preparations are mixed.
+ * Otherwise training would silently use other data. A glob may select only some of the files. */
 static status check_complete(const struct shard_set *set)
 {
     for (int i = 0; i < set->count; i++) {
-        int of = 0, of_before = 0;
-        const char *path = set->members[i].path, *number = shard_set_number(path, &of);
+        int of = 0, previous_of = 0;
+        const char *path = set->members[i].path, *number = shard_set_parse_number(path, &of);
         if (number == NULL) {
             continue;
         }
         int stem = (int)(number - path);
-        const char *before = i > 0 ? set->members[i - 1].path : "";
-        bool same_stem = i > 0 && strncmp(before, path, (size_t)stem) == 0 &&
-                         shard_set_number(before, &of_before) == before + stem;
-        REQUIRE(!same_stem || of_before == of, STATUS_DATA,
-                "%s and %s belong to two different preparations; remove one of them", before, path);
+        const char *previous = i > 0 ? set->members[i - 1].path : "";
+        bool same_stem = i > 0 && strncmp(previous, path, (size_t)stem) == 0 &&
+                         shard_set_parse_number(previous, &previous_of) == previous + stem;
+        REQUIRE(!same_stem || previous_of == of, STATUS_DATA,
+                "%s and %s belong to two different preparations; remove the files of one of them",
+                previous, path);
         for (int member = 0; member < of && !same_stem; member++) {
             char expected[FILE_PATH_BYTES];
             snprintf(expected, sizeof expected, "%.*s%05d-of-%05d.h5", stem, path, member, of);
@@ -135,7 +140,7 @@ static status close_oldest(struct shard_set *set)
     struct member *oldest = NULL;
     for (int i = 0; i < set->count; i++) {
         struct member *m = &set->members[i];
-        if (is_open(m) && (oldest == NULL || m->used < oldest->used)) {
+        if (is_open(m) && (oldest == NULL || m->last_read < oldest->last_read)) {
             oldest = m;
         }
     }
@@ -144,7 +149,7 @@ static status close_oldest(struct shard_set *set)
     return shard_close(&oldest->shard);
 }
 
-static bool same_header(const struct shard_header *a, const struct shard_header *b)
+static bool is_same_header(const struct shard_header *a, const struct shard_header *b)
 {
     return a->vocab_size == b->vocab_size && a->tokens == b->tokens &&
            a->documents == b->documents && a->token_bytes == b->token_bytes &&
@@ -153,8 +158,8 @@ static bool same_header(const struct shard_header *a, const struct shard_header 
            strcmp(a->examples_sha256, b->examples_sha256) == 0;
 }
 
-/* What there is to say of a file without a header. */
-static struct shard_header nvidia_header(const struct nvidia_shard *shard)
+/* Returns a header for an NVIDIA shard, which stores none. */
+static struct shard_header make_nvidia_header(const struct nvidia_shard *shard)
 {
     int64_t examples = nvidia_shard_examples(shard);
     return (struct shard_header){.kind = EXAMPLE_SENTENCE_PAIRS,
@@ -164,44 +169,45 @@ static struct shard_header nvidia_header(const struct nvidia_shard *shard)
                                  .token_bytes = 4};
 }
 
-/* A label's number means the same everywhere. */
+/* Checks that label numbers have the same meaning in all shards and in the model. */
 static status check_labels(const struct member *m, const char *sha256)
 {
     REQUIRE(strcmp(m->header.labels_sha256, sha256) == 0, STATUS_DATA,
-            "%s has %d labels, not those that the model or the other shards have, or in another "
-            "order; prepare them together, or with the same --labels",
-            m->path, m->header.labels);
+            "%s has %d labels that differ from those of the model or of the other shards, or are "
+            "in another order; prepare the shards together, or with the same --labels",
+            m->path, m->header.label_count);
     return STATUS_OK;
 }
 
-/* The shard is of this tokenizer and holds what is asked for. */
+/* Checks the kind, the longest example, the labels and the tokenizer of a shard. */
 static status check_member(const struct shard_set *set, const struct member *m,
                            const struct shard_set_options *options)
 {
-    enum example_kind wanted = set->kind;
-    REQUIRE(
-        m->header.kind == wanted, STATUS_DATA,
-        "%s holds examples of the kind '%s', not '%s' as this objective needs; `bireme prepare` "
-        "has a flag --objective",
-        m->path, example_format_of(m->header.kind)->name, example_format_of(wanted)->name);
-    bool bounded =
+    enum example_kind expected_kind = set->kind;
+    REQUIRE(m->header.kind == expected_kind, STATUS_DATA,
+            "%s contains examples of the kind '%s', not '%s' as this objective requires; set "
+            "--objective of `bireme prepare`",
+            m->path, example_get_format(m->header.kind)->name,
+            example_get_format(expected_kind)->name);
+    bool has_length_limit =
         set->kind == EXAMPLE_SENTENCE_PAIRS ||
-        (set->kind >= EXAMPLE_CLASSIFY && set->kind < EXAMPLE_CHOOSE); /* one text each */
-    REQUIRE(
-        m->header.longest <= set->sequence_tokens || !bounded, STATUS_DATA,
-        "%s has examples of up to %lld tokens, the sequence length is %lld; run `bireme prepare` "
-        "with --sequence-length %lld, or set data.sequence_length to %lld",
-        m->path, (long long)m->header.longest, (long long)set->sequence_tokens,
-        (long long)set->sequence_tokens, (long long)m->header.longest);
+        (set->kind >= EXAMPLE_CLASSIFY && set->kind < EXAMPLE_CHOOSE); /* kinds with one text */
+    REQUIRE(m->header.longest_tokens <= set->sequence_tokens || !has_length_limit, STATUS_DATA,
+            "%s has examples of up to %" PRId64 " tokens, but the sequence length is %" PRId64
+            "; run `bireme prepare` with --sequence-length %" PRId64
+            ", or set data.sequence_length to %" PRId64,
+            m->path, m->header.longest_tokens, set->sequence_tokens, set->sequence_tokens,
+            m->header.longest_tokens);
     TRY(check_labels(m, options->labels_sha256 != NULL ? options->labels_sha256
                                                        : set->members[0].header.labels_sha256));
-    return m->is_nvidia ? STATUS_OK
-                        : shard_expect(m->shard, options->vocab_size, options->tokenizer_sha256);
+    return m->is_nvidia
+               ? STATUS_OK
+               : shard_check_tokenizer(m->shard, options->vocab_size, options->tokenizer_sha256);
 }
 
 static status open_member(struct shard_set *set, struct member *m)
 {
-    m->used = ++set->reads;
+    m->last_read = ++set->reads;
     if (is_open(m)) {
         return STATUS_OK;
     }
@@ -210,36 +216,39 @@ static status open_member(struct shard_set *set, struct member *m)
     }
     bool first_time = m->header.tokens == 0;
     if (first_time && set->kind == EXAMPLE_SENTENCE_PAIRS) {
-        TRY(nvidia_shard_is(m->path, &m->is_nvidia));
+        TRY(nvidia_shard_detect(m->path, &m->is_nvidia));
     }
     TRY(m->is_nvidia ? nvidia_shard_open(m->path, &m->nvidia) : shard_open(m->path, &m->shard));
     set->open_count++;
     struct shard_header header =
-        m->is_nvidia ? nvidia_header(m->nvidia) : *shard_header_of(m->shard);
-    REQUIRE(first_time || same_header(&m->header, &header), STATUS_DATA,
+        m->is_nvidia ? make_nvidia_header(m->nvidia) : *shard_get_header(m->shard);
+    REQUIRE(first_time || is_same_header(&m->header, &header), STATUS_DATA,
             "%s was replaced by another shard while it was in use", m->path);
     m->header = header;
     return STATUS_OK;
 }
 
-/* Three parts, none of them empty, that fit into T with either answer. */
+/* Checks that prompt and responses are not empty, and that the prompt with either response has at
+ * most T tokens. */
 static status check_pair(const struct shard_set *set, const struct member *m, int64_t index,
                          int64_t tokens, int64_t prompt, int64_t chosen)
 {
     REQUIRE(prompt > 0 && chosen > 0 && prompt + chosen < tokens, STATUS_DATA,
-            "%s: example %lld has %lld tokens, a prompt of %lld and a chosen answer of %lld",
-            m->path, (long long)index, (long long)tokens, (long long)prompt, (long long)chosen);
+            "%s: example %" PRId64 " has %" PRId64 " tokens, a prompt of %" PRId64
+            " and a chosen response of %" PRId64,
+            m->path, index, tokens, prompt, chosen);
     int64_t rejected = tokens - prompt - chosen;
     int64_t longest = prompt + (chosen > rejected ? chosen : rejected);
     REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
-            "%s: example %lld has %lld tokens, prompt and answer, the sequence length is %lld; run "
-            "`bireme prepare` with --sequence-length %lld, or raise data.sequence_length",
-            m->path, (long long)index, (long long)longest, (long long)set->sequence_tokens,
-            (long long)set->sequence_tokens);
+            "%s: example %" PRId64 " has %" PRId64
+            " tokens in prompt and response, but the sequence length is %" PRId64
+            "; run `bireme prepare` with --sequence-length %" PRId64
+            ", or raise data.sequence_length",
+            m->path, index, longest, set->sequence_tokens, set->sequence_tokens);
     return STATUS_OK;
 }
 
-/* Every pair of a shard, before any work: three numbers each. */
+/* Checks the lengths of all pairs of a shard. */
 static status check_pairs(const struct shard_set *set, const struct member *m)
 {
     enum { BLOCK = 256 };
@@ -269,16 +278,17 @@ static status check_members(struct shard_set *set, const struct shard_set_option
         int64_t samples = set->kind != EXAMPLE_TEXT ? m->header.documents
                                                     : (m->header.tokens - 1) / set->sequence_tokens;
         if (samples == 0) {
-            log_warning("SHARD-SHORT", "%s has %lld tokens, fewer than the %lld of one sample",
-                        m->path, (long long)m->header.tokens, (long long)set->sequence_tokens + 1);
+            log_warning("SHARD-SHORT",
+                        "%s has %" PRId64 " tokens, fewer than the %" PRId64 " of one sample",
+                        m->path, m->header.tokens, set->sequence_tokens + 1);
         }
         set->samples += samples;
         set->tokens += m->header.tokens;
     }
     REQUIRE(set->samples > 0, STATUS_DATA,
-            "%s holds %lld tokens and no sample of %lld (sequence length + 1); use a shorter "
-            "sequence_length or more text",
-            options->path, (long long)set->tokens, (long long)set->sequence_tokens + 1);
+            "%s contains %" PRId64 " tokens and no sample of %" PRId64
+            " (sequence length + 1); use a shorter sequence_length or more text",
+            options->path, set->tokens, set->sequence_tokens + 1);
     if (set->tokens > SHARD_SET_VERIFY_TOKENS) {
         return STATUS_OK;
     }
@@ -293,10 +303,10 @@ status shard_set_open(const struct shard_set_options *options, struct shard_set 
 {
     *out = NULL;
     REQUIRE(options->sequence_tokens > 0 && options->open_limit > 0, STATUS_INTERNAL,
-            "samples of %lld tokens, %d open shards", (long long)options->sequence_tokens,
-            options->open_limit);
-    struct shard_set *set = calloc(1, sizeof *set);
-    REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a set of shards");
+            "invalid options: samples of %" PRId64 " tokens, %d open shards",
+            options->sequence_tokens, options->open_limit);
+    struct shard_set *set;
+    TRY(ALLOCATE(set, 1, "a set of shards"));
     set->sequence_tokens = options->sequence_tokens;
     set->open_limit = options->open_limit;
     set->vocab_size = options->vocab_size;
@@ -329,7 +339,7 @@ status shard_set_close(struct shard_set **set)
     return result;
 }
 
-status shard_set_labels(const char *path, char **out)
+status shard_set_read_labels(const char *path, char **out)
 {
     struct shard_set set = {0};
     struct shard *shard = NULL;
@@ -341,7 +351,8 @@ status shard_set_labels(const char *path, char **out)
     if (result == STATUS_OK && shard_labels(shard) != NULL) {
         *out = strdup(shard_labels(shard));
         if (*out == NULL) {
-            result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory: labels");
+            result =
+                status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for label names");
         }
     }
     KEEP_FIRST(result, shard_close(&shard));
@@ -362,9 +373,9 @@ int64_t shard_set_tokens(const struct shard_set *set)
     return set->tokens;
 }
 
-/* The last member whose first sample is not after this one; members without samples are skipped,
- * because the one after them begins with the same sample. */
-static struct member *member_of(const struct shard_set *set, int64_t sample)
+/* Returns the member that contains a sample: the last one whose first sample is not after it.
+ * Members without samples are skipped, because the next member has the same first sample. */
+static struct member *find_member(const struct shard_set *set, int64_t sample)
 {
     int low = 0, high = set->count;
     while (high - low > 1) {
@@ -378,9 +389,9 @@ static struct member *member_of(const struct shard_set *set, int64_t sample)
     return &set->members[low];
 }
 
-/* The first token of a sample in its shard. */
-static int64_t window_start(const struct shard_set *set, const struct member *m, int64_t sample,
-                            int64_t shift)
+/* Returns the first token of a sample in its shard. */
+static int64_t compute_window_start(const struct shard_set *set, const struct member *m,
+                                    int64_t sample, int64_t shift)
 {
     int64_t last = m->header.tokens - 1 - set->sequence_tokens;
     int64_t first = (sample - m->first_sample) * set->sequence_tokens + shift;
@@ -389,53 +400,55 @@ static int64_t window_start(const struct shard_set *set, const struct member *m,
 
 status shard_set_read(struct shard_set *set, int64_t sample, int64_t shift, int32_t *tokens)
 {
-    struct member *m = member_of(set, sample);
+    struct member *m = find_member(set, sample);
     TRY(open_member(set, m));
-    int64_t first = window_start(set, m, sample, shift);
+    int64_t first = compute_window_start(set, m, sample, shift);
     return shard_read(m->shard, first, set->sequence_tokens + 1, tokens);
 }
 
-status shard_set_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
-                        int64_t *count)
+status shard_set_read_starts(struct shard_set *set, int64_t sample, int64_t shift, int32_t *offsets,
+                             int64_t *count)
 {
-    struct member *m = member_of(set, sample);
+    struct member *m = find_member(set, sample);
     TRY(open_member(set, m));
-    int64_t first = window_start(set, m, sample, shift);
+    int64_t first = compute_window_start(set, m, sample, shift);
     int64_t last = first + set->sequence_tokens, document = 0;
-    TRY(shard_document_at(m->shard, first, &document));
+    TRY(shard_find_document(m->shard, first, &document));
     *count = 0;
-    int64_t starts[64], held = 0;
-    for (document++; document < m->header.documents; document += held) {
-        held = m->header.documents - document < 64 ? m->header.documents - document : 64;
-        TRY(shard_read_documents(m->shard, document, held, starts));
-        for (int64_t i = 0; i < held; i++) {
+    int64_t starts[64], available = 0;
+    for (document++; document < m->header.documents; document += available) {
+        available = m->header.documents - document < 64 ? m->header.documents - document : 64;
+        TRY(shard_read_documents(m->shard, document, available, starts));
+        for (int64_t i = 0; i < available; i++) {
             if (starts[i] > last) {
                 return STATUS_OK;
             }
             bool rises = starts[i] > (*count > 0 ? first + offsets[*count - 1] : first);
-            REQUIRE(rises, STATUS_DATA, "%s: /documents does not rise at entry %lld", m->path,
-                    (long long)(document + i));
+            REQUIRE(rises, STATUS_DATA, "%s: /documents does not increase at entry %" PRId64,
+                    m->path, document + i);
             offsets[(*count)++] = (int32_t)(starts[i] - first);
         }
     }
     return STATUS_OK;
 }
 
-/* One of ours: tokens and columns of a document. */
+/* Reads a sentence pair of a Bireme shard. */
 static status read_example(const struct member *m, int64_t index, struct example *out)
 {
     int64_t range[2];
     uint32_t first = 0, next = 0;
     TRY(shard_read_documents(m->shard, index, 2, range));
     out->tokens = range[1] - range[0];
-    REQUIRE(out->tokens <= out->room, STATUS_DATA,
-            "%s: example %lld has %lld tokens, more than the longest that its header tells",
-            m->path, (long long)index, (long long)out->tokens);
+    REQUIRE(out->tokens <= out->token_capacity, STATUS_DATA,
+            "%s: example %" PRId64 " has %" PRId64
+            " tokens, more than the longest example according to its header",
+            m->path, index, out->tokens);
     TRY(shard_read_column(m->shard, EXAMPLE_FIRST_SEGMENT, index, 1, &first));
     TRY(shard_read_column(m->shard, EXAMPLE_NEXT_SENTENCE, index, 1, &next));
     REQUIRE(first > 0 && first <= out->tokens && next <= 1, STATUS_DATA,
-            "%s: example %lld has %lld tokens, a first segment of %u and next_sentence %u", m->path,
-            (long long)index, (long long)out->tokens, first, next);
+            "%s: example %" PRId64 " has %" PRId64
+            " tokens, a first segment of %u and next_sentence %u",
+            m->path, index, out->tokens, first, next);
     TRY(shard_read(m->shard, range[0], out->tokens, out->ids));
     for (int64_t i = 0; i < out->tokens; i++) {
         out->segments[i] = i >= first;
@@ -461,9 +474,9 @@ static status read_pair(const struct shard_set *set, const struct member *m, int
     return shard_read(m->shard, range[0], out->tokens, out->ids);
 }
 
-status shard_set_example(struct shard_set *set, int64_t sample, struct example *out)
+status shard_set_read_example(struct shard_set *set, int64_t sample, struct example *out)
 {
-    struct member *m = member_of(set, sample);
+    struct member *m = find_member(set, sample);
     TRY(open_member(set, m));
     int64_t index = sample - m->first_sample;
     if (set->kind == EXAMPLE_PREFERENCE_PAIRS) {
@@ -478,7 +491,7 @@ status shard_set_example(struct shard_set *set, int64_t sample, struct example *
 
 status shard_set_range(struct shard_set *set, int64_t example, struct shard_set_range *out)
 {
-    struct member *m = member_of(set, example);
+    struct member *m = find_member(set, example);
     int64_t range[2];
     TRY(open_member(set, m));
     TRY(shard_read_documents(m->shard, example - m->first_sample, 2, range));
@@ -487,8 +500,8 @@ status shard_set_range(struct shard_set *set, int64_t example, struct shard_set_
     return STATUS_OK;
 }
 
-/* As member_of, by a token's place in the set. */
-static struct member *member_with(const struct shard_set *set, int64_t token)
+/* Returns the member that contains a token of the set. */
+static struct member *find_member_of_token(const struct shard_set *set, int64_t token)
 {
     int low = 0, high = set->count;
     while (high - low > 1) {
@@ -502,37 +515,36 @@ static struct member *member_with(const struct shard_set *set, int64_t token)
     return &set->members[low];
 }
 
-status shard_set_at(struct shard_set *set, int64_t first, int64_t count, int32_t *ids,
-                    uint32_t *marks)
+status shard_set_read_tokens(struct shard_set *set, int64_t first, int64_t count, int32_t *ids,
+                             uint32_t *loss_mask)
 {
-    struct member *m = member_with(set, first);
+    struct member *m = find_member_of_token(set, first);
     TRY(open_member(set, m));
     if (ids != NULL) {
         TRY(shard_read(m->shard, first - m->first_token, count, ids));
     }
-    return marks != NULL ? shard_read_column(m->shard, EXAMPLE_LOSS_MASK, first - m->first_token,
-                                             count, marks)
-                         : STATUS_OK;
+    return loss_mask != NULL ? shard_read_column(m->shard, EXAMPLE_LOSS_MASK,
+                                                 first - m->first_token, count, loss_mask)
+                             : STATUS_OK;
 }
 
 void shard_set_locate(const struct shard_set *set, int64_t sample, int64_t shift, char *text,
                       int bytes)
 {
-    const struct member *m = member_of(set, sample);
+    const struct member *m = find_member(set, sample);
     if (set->kind != EXAMPLE_TEXT) {
-        snprintf(text, (size_t)bytes, "%s example %lld", m->path,
-                 (long long)(sample - m->first_sample));
+        snprintf(text, (size_t)bytes, "%s example %" PRId64, m->path, sample - m->first_sample);
         return;
     }
-    int64_t first = window_start(set, m, sample, shift);
-    snprintf(text, (size_t)bytes, "%s tokens %lld to %lld", m->path, (long long)first,
-             (long long)(first + set->sequence_tokens));
+    int64_t first = compute_window_start(set, m, sample, shift);
+    snprintf(text, (size_t)bytes, "%s tokens %" PRId64 " to %" PRId64, m->path, first,
+             first + set->sequence_tokens);
 }
 
 void shard_set_locate_token(const struct shard_set *set, int64_t token, char *text, int bytes)
 {
-    const struct member *m = member_with(set, token);
-    snprintf(text, (size_t)bytes, "%s token %lld", m->path, (long long)(token - m->first_token));
+    const struct member *m = find_member_of_token(set, token);
+    snprintf(text, (size_t)bytes, "%s token %" PRId64, m->path, token - m->first_token);
 }
 
 status shard_set_hash(const struct shard_set *set, struct hash *hash)
@@ -542,12 +554,12 @@ status shard_set_hash(const struct shard_set *set, struct hash *hash)
         const char *slash = strrchr(set->members[i].path, '/');
         const char *name = slash != NULL ? slash + 1 : set->members[i].path;
         char text[512];
-        int used = snprintf(text, sizeof text, "%.200s %lld %lld %lld %s %s\n", name,
-                            (long long)h->tokens, (long long)h->documents, (long long)h->vocab_size,
-                            h->tokenizer_sha256, h->tokens_sha256);
+        int used =
+            snprintf(text, sizeof text, "%.200s %" PRId64 " %" PRId64 " %" PRId64 " %s %s\n", name,
+                     h->tokens, h->documents, h->vocab_size, h->tokenizer_sha256, h->tokens_sha256);
         TRY(hash_update(hash, text, (size_t)used));
         TRY(hash_update(hash, h->examples_sha256, strlen(h->examples_sha256)));
-        if (set->members[i].is_nvidia) { /* which has no hash of its own */
+        if (set->members[i].is_nvidia) { /* an NVIDIA shard stores no hash */
             TRY(hash_update(hash, "nvidia\n", 7));
         }
         TRY(hash_update(hash, h->labels_sha256, strlen(h->labels_sha256)));

@@ -1,13 +1,16 @@
-/* Reading examples of a task's kinds (example.h) out of a shard. */
+/* Reading examples of the task kinds (example.h) from a shard. */
 #pragma once
 
 #include "datasets/shard/shard.h"
 
-/* shard_task_read - example `index`: its tokens, texts and segments, what is right, and the tokens that the head reads
- * (positions, labels). Of classify and regress this is one token of the text, whose place is the caller's to choose; of
- * choose likewise, one a text; of classify_tokens those with a label, of answer and embed all.
+/* shard_task_read - read example `index`: its tokens, texts, segments and labels, and the positions
+ * of the tokens that the head reads.
  *
- * Labels    classify 1, classify_tokens one each, answer 2, choose 1
- * Errors    STATUS_DATA: what the shard says contradicts itself, or a text is longer than sequence_tokens */
+ * The number of positions depends on the kind. classify and regress have one, and choose has one
+ * for each text; the caller sets these positions. classify_tokens has the tokens with a label.
+ * answer and embed have all tokens.
+ *
+ * Shapes    labels: classify 1, classify_tokens one per position, answer 2, choose 1
+ * Errors    STATUS_DATA: inconsistent values in the shard, or a text longer than sequence_tokens */
 status shard_task_read(struct shard *shard, int64_t index, int64_t sequence_tokens,
                        struct example *out);

@@ -2,15 +2,16 @@
 
 #include "datasets/tokenizer/pretokenise.h"
 
-#define STANDS_FOR_ITSELF 188
+#define PRINTABLE_BYTES 188
 
+/* Returns whether the byte is printable in Latin-1 and therefore maps to itself. */
 static bool is_printable(int byte)
 {
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);
 }
 
-/* Printable bytes below this one: 94 in ASCII, then those of Latin-1. */
-static int printable_below(int byte)
+/* Returns the number of printable bytes below this one. ASCII has 94; those of Latin-1 follow. */
+static int count_printable_below(int byte)
 {
     if (byte <= '!') {
         return 0;
@@ -26,8 +27,8 @@ static int printable_below(int byte)
 
 int32_t alphabet_rank(unsigned char byte)
 {
-    int below = printable_below(byte);
-    return is_printable(byte) ? below : STANDS_FOR_ITSELF + byte - below;
+    int below = count_printable_below(byte);
+    return is_printable(byte) ? below : PRINTABLE_BYTES + byte - below;
 }
 
 unsigned char alphabet_byte(int rank)
@@ -35,11 +36,11 @@ unsigned char alphabet_byte(int rank)
     if (rank < 94) {
         return (unsigned char)('!' + rank);
     }
-    if (rank < STANDS_FOR_ITSELF) {
+    if (rank < PRINTABLE_BYTES) {
         int byte = 0xa1 + rank - 94;
         return (unsigned char)(byte + (byte >= 0xad ? 1 : 0));
     }
-    int other = rank - STANDS_FOR_ITSELF; /* 0x00-0x20, 0x7f-0xa0, 0xad */
+    int other = rank - PRINTABLE_BYTES; /* 0x00-0x20, 0x7f-0xa0, 0xad */
     return (unsigned char)(other < 33 ? other : other < 67 ? 0x7f + other - 33 : 0xad);
 }
 
@@ -49,7 +50,7 @@ size_t alphabet_encode(const char *bytes, size_t length, char *out)
     for (size_t i = 0; i < length; i++) {
         unsigned char byte = (unsigned char)bytes[i];
         uint32_t code =
-            is_printable(byte) ? byte : 0x100u + (uint32_t)alphabet_rank(byte) - STANDS_FOR_ITSELF;
+            is_printable(byte) ? byte : 0x100u + (uint32_t)alphabet_rank(byte) - PRINTABLE_BYTES;
         if (code < 0x80) {
             out[used++] = (char)code;
         } else {
@@ -63,14 +64,14 @@ size_t alphabet_encode(const char *bytes, size_t length, char *out)
 bool alphabet_decode(const char *text, size_t length, char *out, size_t *out_length)
 {
     size_t used = 0;
-    for (size_t at = 0; at < length;) {
+    for (size_t pos = 0; pos < length;) {
         uint32_t code = 0;
-        size_t step = pretokenise_character(text + at, length - at, &code);
-        at += step;
+        size_t step = pretokenise_read_utf8(text + pos, length - pos, &code);
+        pos += step;
         if (step > 0 && code < 0x100 && is_printable((int)code)) {
             out[used++] = (char)code;
-        } else if (step > 0 && code >= 0x100 && code < 0x100 + 256 - STANDS_FOR_ITSELF) {
-            out[used++] = (char)alphabet_byte((int)(code - 0x100) + STANDS_FOR_ITSELF);
+        } else if (step > 0 && code >= 0x100 && code < 0x100 + 256 - PRINTABLE_BYTES) {
+            out[used++] = (char)alphabet_byte((int)(code - 0x100) + PRINTABLE_BYTES);
         } else {
             return false;
         }

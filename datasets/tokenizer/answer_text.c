@@ -7,31 +7,32 @@
 
 #include <utf8proc.h>
 
-enum { REPLACEMENT = 0xFFFD, BYTES_MOST = 4 };
+enum { REPLACEMENT = 0xFFFD, MAX_CHAR_BYTES = 4 };
 
-/* What has been written, and the word at its end. */
-struct form {
+/* The output, and the word at its end. */
+struct normalizer {
     char *text;
-    size_t bytes, word; /* where the last run of word characters begins */
+    size_t bytes, word; /* word: offset of the last run of word characters */
     bool in_word;
 };
 
-/* The white space of Python's str.split. */
+/* Returns whether Python's str.split treats the character as white space. */
 static bool is_space(int32_t code)
 {
     return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
            code == 0x2028 || code == 0x2029 || utf8proc_category(code) == UTF8PROC_CATEGORY_ZS;
 }
 
-/* \w of Python's re, without the underscore, which is punctuation: letters and numbers of any script. */
-static bool is_word(int32_t code)
+/* Returns whether the character matches \w of Python's re, except for the underscore, which is
+ * punctuation. These are the letters and numbers of all scripts. */
+static bool is_word_char(int32_t code)
 {
     utf8proc_category_t c = utf8proc_category(code);
     return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
            (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
 }
 
-static void put(struct form *f, int32_t code)
+static void append_char(struct normalizer *f, int32_t code)
 {
     bool blank = f->bytes == 0 || f->text[f->bytes - 1] == ' ';
     if (code != ' ' || !blank) {
@@ -39,8 +40,8 @@ static void put(struct form *f, int32_t code)
     }
 }
 
-/* The word that has come to its end, if it is an article, becomes a blank. */
-static void end_word(struct form *f)
+/* Ends the current word and replaces it by a space if it is an article. */
+static void end_word(struct normalizer *f)
 {
     size_t length = f->bytes - f->word;
     const char *word = f->text + f->word;
@@ -48,42 +49,44 @@ static void end_word(struct form *f)
                    (length == 3 && memcmp(word, "the", 3) == 0);
     if (f->in_word && article) {
         f->bytes = f->word;
-        put(f, ' ');
+        append_char(f, ' ');
     }
     f->in_word = false;
 }
 
-static void add(struct form *f, int32_t code)
+static void add_char(struct normalizer *f, int32_t code)
 {
-    if (code < 0x80 && ispunct(code)) { /* as if it had never been: "a.b" is the word "ab" */
+    if (code < 0x80 &&
+        ispunct(code)) { /* removed, without a word boundary: "a.b" becomes the word "ab" */
         return;
     }
-    if (code == 0x130) { /* capital i with a dot: the dot stays, as a mark of its own */
-        add(f, 'i');
-        add(f, 0x307);
+    if (code == 0x130) { /* capital i with a dot: the dot becomes a separate combining mark */
+        add_char(f, 'i');
+        add_char(f, 0x307);
         return;
     }
     code = utf8proc_tolower(code);
-    if (!is_word(code)) {
+    if (!is_word_char(code)) {
         end_word(f);
     } else if (!f->in_word) {
         f->in_word = true;
         f->word = f->bytes;
     }
-    put(f, is_space(code) ? ' ' : code);
+    append_char(f, is_space(code) ? ' ' : code);
 }
 
-status answer_text_normalise(const char *text, char **out)
+status answer_text_normalize(const char *text, char **out)
 {
     size_t bytes = strlen(text);
-    struct form f = {.text = malloc(3 * bytes + BYTES_MOST + 1)}; /* U+FFFD for one byte */
+    struct normalizer f = {
+        .text = malloc(3 * bytes + MAX_CHAR_BYTES + 1)}; /* 3: one byte may become U+FFFD */
     REQUIRE(f.text != NULL, STATUS_INTERNAL, "out of memory: an answer of %zu bytes", bytes);
-    for (size_t at = 0; at < bytes;) {
+    for (size_t pos = 0; pos < bytes;) {
         int32_t code = 0;
-        utf8proc_ssize_t used = utf8proc_iterate((const utf8proc_uint8_t *)text + at,
-                                                 (utf8proc_ssize_t)(bytes - at), &code);
-        add(&f, used > 0 ? code : REPLACEMENT);
-        at += used > 0 ? (size_t)used : 1;
+        utf8proc_ssize_t used = utf8proc_iterate((const utf8proc_uint8_t *)text + pos,
+                                                 (utf8proc_ssize_t)(bytes - pos), &code);
+        add_char(&f, used > 0 ? code : REPLACEMENT);
+        pos += used > 0 ? (size_t)used : 1;
     }
     end_word(&f);
     f.bytes -= f.bytes > 0 && f.text[f.bytes - 1] == ' ';

@@ -1,15 +1,18 @@
-/* The normal form in which SQuAD's script compares answers: lower case, without ASCII punctuation and without the
- * words "a", "an" and "the", one blank between words and none around them.
+/* Normalizes answers for comparison, as SQuAD's evaluation script does.
  *
- * Equal to normalize_answer of that script, but for a capital sigma at the end of a word, which becomes the small
- * one of the middle. Bytes that are no UTF-8 count as U+FFFD.
+ * The normalized form is lower case, without ASCII punctuation and without the words "a", "an" and
+ * "the". One space separates words; there is none at the ends.
+ *
+ * The result equals normalize_answer of that script, with one exception: a capital sigma at the end
+ * of a word becomes the non-final small sigma. Invalid UTF-8 bytes become U+FFFD.
  *
  * Source    Rajpurkar, Jia, Liang 2018, arXiv:1806.03822, evaluate-v2.0.py */
 #pragma once
 
 #include "base/status.h"
 
-/* answer_text_normalise - *out is the caller's, for free().
+/* answer_text_normalize - normalize an answer.
  *
- * Errors    STATUS_INTERNAL (memory) */
-status answer_text_normalise(const char *text, char **out);
+ * Memory    the caller frees *out with free()
+ * Errors    STATUS_INTERNAL (out of memory) */
+status answer_text_normalize(const char *text, char **out);

@@ -1,12 +1,13 @@
-/* The classes of characters that BERT's clean-up and words go by: those of Unicode 8, as the Python package
- * `tokenizers` has them (scripts/make_tokenizer_reference.py classes prints this table from there). A library's
- * tables are of whatever version is installed, and then the same text would have other ids elsewhere. */
+/* The character classes of BERT's normalizer and pre-tokenizer: those of Unicode 8, as in
+ * Hugging Face `tokenizers`. `scripts/make_tokenizer_reference.py classes` prints this table
+ * from that package. The tables of a library depend on the installed version; the ids of a text
+ * would depend on it too. */
 #include <pthread.h>
 #include <utf8proc.h>
 
 #include "datasets/tokenizer/bert_text.h"
 
-#define DIRECT 0x3100u /* code points that are looked up without a search */
+#define TABLE_CODES 0x3100u /* code points below this one have an entry in class_table */
 #define C BERT_CONTROL
 #define B BERT_BLANK
 #define P BERT_PUNCTUATION
@@ -133,9 +134,9 @@ static const struct {
 
 #define RANGES ((int)(sizeof ranges / sizeof *ranges))
 
-static enum bert_class search(uint32_t code)
+static enum bert_class search_ranges(uint32_t code)
 {
-    int low = 0, high = RANGES; /* the last range that does not begin after the code point */
+    int low = 0, high = RANGES; /* find the last range that begins at or before the code point */
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         if (ranges[middle].first <= code) {
@@ -147,47 +148,48 @@ static enum bert_class search(uint32_t code)
     return code >= ranges[low].first && code <= ranges[low].last ? ranges[low].kind : BERT_LETTER;
 }
 
-static unsigned char direct[DIRECT];
-static pthread_once_t filled = PTHREAD_ONCE_INIT;
+static unsigned char class_table[TABLE_CODES];
+static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
-static void fill(void)
+static void fill_table(void)
 {
-    for (uint32_t code = 0; code < DIRECT; code++) {
-        direct[code] = (unsigned char)search(code);
+    for (uint32_t code = 0; code < TABLE_CODES; code++) {
+        class_table[code] = (unsigned char)search_ranges(code);
     }
 }
 
-enum bert_class bert_class_of(uint32_t code)
+enum bert_class bert_text_get_class(uint32_t code)
 {
-    if (code >= DIRECT) {
-        return search(code);
+    if (code >= TABLE_CODES) {
+        return search_ranges(code);
     }
-    pthread_once(&filled, fill);
-    return (enum bert_class)direct[code];
+    pthread_once(&table_once, fill_table);
+    return (enum bert_class)class_table[code];
 }
 
-/* Marks that stay and yet have a place in the canonical order. */
+/* Characters outside BERT_MARK with a combining class other than 0. */
 static const struct {
     uint32_t first, last;
     int order;
-} ordered[] = {{0x8D4, 0x8E1, 230},     {0x1B44, 0x1B44, 9},     {0x1BAA, 0x1BAA, 9},
-               {0x1BF2, 0x1BF3, 9},     {0x1DFB, 0x1DFB, 230},   {0x302E, 0x302F, 224},
-               {0xA953, 0xA953, 9},     {0xA9C0, 0xA9C0, 9},     {0x111C0, 0x111C0, 9},
-               {0x11235, 0x11235, 9},   {0x1134D, 0x1134D, 9},   {0x11442, 0x11442, 9},
-               {0x11446, 0x11446, 7},   {0x116B6, 0x116B6, 9},   {0x11C3F, 0x11C3F, 9},
-               {0x1D165, 0x1D166, 216}, {0x1D16D, 0x1D16D, 226}, {0x1D16E, 0x1D172, 216},
-               {0x1E000, 0x1E006, 230}, {0x1E008, 0x1E018, 230}, {0x1E01B, 0x1E021, 230},
-               {0x1E023, 0x1E024, 230}, {0x1E026, 0x1E02A, 230}, {0x1E944, 0x1E949, 230},
-               {0x1E94A, 0x1E94A, 7}};
+} kept_marks[] = {{0x8D4, 0x8E1, 230},     {0x1B44, 0x1B44, 9},     {0x1BAA, 0x1BAA, 9},
+                  {0x1BF2, 0x1BF3, 9},     {0x1DFB, 0x1DFB, 230},   {0x302E, 0x302F, 224},
+                  {0xA953, 0xA953, 9},     {0xA9C0, 0xA9C0, 9},     {0x111C0, 0x111C0, 9},
+                  {0x11235, 0x11235, 9},   {0x1134D, 0x1134D, 9},   {0x11442, 0x11442, 9},
+                  {0x11446, 0x11446, 7},   {0x116B6, 0x116B6, 9},   {0x11C3F, 0x11C3F, 9},
+                  {0x1D165, 0x1D166, 216}, {0x1D16D, 0x1D16D, 226}, {0x1D16E, 0x1D172, 216},
+                  {0x1E000, 0x1E006, 230}, {0x1E008, 0x1E018, 230}, {0x1E01B, 0x1E021, 230},
+                  {0x1E023, 0x1E024, 230}, {0x1E026, 0x1E02A, 230}, {0x1E944, 0x1E949, 230},
+                  {0x1E94A, 0x1E94A, 7}};
 
-int bert_order_of(uint32_t code)
+int bert_text_get_combining_class(uint32_t code)
 {
-    if (bert_class_of(code) == BERT_MARK) {
+    if (bert_text_get_class(code) == BERT_MARK) {
         return utf8proc_get_property((utf8proc_int32_t)code)->combining_class;
     }
-    for (size_t i = 0; i < sizeof ordered / sizeof *ordered && code >= ordered[i].first; i++) {
-        if (code <= ordered[i].last) {
-            return ordered[i].order;
+    for (size_t i = 0; i < sizeof kept_marks / sizeof *kept_marks && code >= kept_marks[i].first;
+         i++) {
+        if (code <= kept_marks[i].last) {
+            return kept_marks[i].order;
         }
     }
     return 0;

@@ -7,24 +7,25 @@
 #include "datasets/tokenizer/pretokenise.h"
 
 #define REPLACEMENT 0xFFFDu
-#define DECOMPOSED_MOST 32 /* the longest canonical decomposition has 4 code points */
+#define MAX_DECOMPOSED 32 /* the longest canonical decomposition has 4 code points */
 
-struct mark { /* a combining character that waits for its place */
+/* A combining mark that waits to be sorted into canonical order. */
+struct mark {
     uint32_t code;
     int order; /* canonical combining class, 1 .. 254 */
 };
 
-struct words {
+struct word_splitter {
     struct bert_text_options options;
     bert_text_visit *visit;
     void *context;
     char *word;
-    size_t bytes, room, characters;
+    size_t bytes, capacity, characters;
     struct mark *marks;
-    size_t mark_count, mark_room;
+    size_t mark_count, mark_capacity;
 };
 
-static status end_word(struct words *w)
+static status end_word(struct word_splitter *w)
 {
     if (w->characters == 0) {
         return STATUS_OK;
@@ -34,76 +35,77 @@ static status end_word(struct words *w)
     return w->visit(w->context, w->word, bytes, characters);
 }
 
-static status reserve(struct words *w)
+static status reserve_char(struct word_splitter *w)
 {
-    if (w->room - w->bytes >= 4) {
+    if (w->capacity - w->bytes >= 4) {
         return STATUS_OK;
     }
-    size_t room = w->room * 2 + 256;
-    char *bigger = realloc(w->word, room);
-    REQUIRE(bigger != NULL, STATUS_INTERNAL, "out of memory: a word of %zu bytes", w->bytes);
-    w->word = bigger;
-    w->room = room;
+    size_t capacity = w->capacity * 2 + 256;
+    char *grown = realloc(w->word, capacity);
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: a word of %zu bytes", w->bytes);
+    w->word = grown;
+    w->capacity = capacity;
     return STATUS_OK;
 }
 
-static status put(struct words *w, uint32_t code)
+static status append_char(struct word_splitter *w, uint32_t code)
 {
-    TRY(reserve(w));
+    TRY(reserve_char(w));
     w->bytes += (size_t)utf8proc_encode_char((utf8proc_int32_t)code,
                                              (utf8proc_uint8_t *)w->word + w->bytes);
     w->characters++;
     return STATUS_OK;
 }
 
-/* A character of the cleaned text. */
-static status emit(struct words *w, uint32_t code)
+/* Adds a normalized character to the current word, or ends the word. */
+static status pretokenise_char(struct word_splitter *w, uint32_t code)
 {
-    enum bert_class kind = bert_class_of(code);
+    enum bert_class kind = bert_text_get_class(code);
     if (kind == BERT_BLANK || code == 0x0B || code == 0x0C || code == 0x85) {
-        return end_word(w); /* those three are control characters first: so only where they stay */
+        return end_word(
+            w); /* the last three are control characters: they get here only without clean_text */
     }
     if (kind != BERT_PUNCTUATION) {
-        return put(w, code);
+        return append_char(w, code);
     }
     TRY(end_word(w));
-    TRY(put(w, code));
+    TRY(append_char(w, code));
     return end_word(w);
 }
 
-/* Lower case of characters that are newer than the utf8proc of Debian 12. */
-static uint32_t new_lower(uint32_t code)
+/* Returns the lower case of characters that the utf8proc of Debian 12 does not have. */
+static uint32_t lower_recent(uint32_t code)
 {
     static const struct {
         uint32_t first, last;
-        int32_t add;
-    } newer[] = {{0x1C89, 0x1C89, 1},      {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
-                 {0xA7CC, 0xA7CC, 1},      {0xA7CE, 0xA7CE, 1},
-                 {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
-                 {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
-                 {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B}};
-    for (size_t i = 0; i < sizeof newer / sizeof *newer; i++) {
-        if (code >= newer[i].first && code <= newer[i].last) {
-            return (uint32_t)((int32_t)code + newer[i].add);
+        int32_t offset;
+    } recent[] = {{0x1C89, 0x1C89, 1},      {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
+                  {0xA7CC, 0xA7CC, 1},      {0xA7CE, 0xA7CE, 1},
+                  {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
+                  {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
+                  {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B}};
+    for (size_t i = 0; i < sizeof recent / sizeof *recent; i++) {
+        if (code >= recent[i].first && code <= recent[i].last) {
+            return (uint32_t)((int32_t)code + recent[i].offset);
         }
     }
     return code;
 }
 
-static status lower(struct words *w, uint32_t code)
+static status lower_char(struct word_splitter *w, uint32_t code)
 {
     if (!w->options.lowercase) {
-        return emit(w, code);
+        return pretokenise_char(w, code);
     }
-    if (code == 0x130) { /* capital i with a dot: the dot stays, as a mark of its own */
-        TRY(emit(w, 'i'));
-        return emit(w, 0x307);
+    if (code == 0x130) { /* capital i with a dot: the dot becomes a separate combining mark */
+        TRY(pretokenise_char(w, 'i'));
+        return pretokenise_char(w, 0x307);
     }
-    uint32_t small = (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
-    return emit(w, small != code || code < 0x1C89 ? small : new_lower(code));
+    uint32_t lower = (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
+    return pretokenise_char(w, lower != code || code < 0x1C89 ? lower : lower_recent(code));
 }
 
-static bool in_order(const struct mark *marks, size_t count)
+static bool is_sorted(const struct mark *marks, size_t count)
 {
     for (size_t i = 1; i < count; i++) {
         if (marks[i - 1].order > marks[i].order) {
@@ -113,80 +115,82 @@ static bool in_order(const struct mark *marks, size_t count)
     return true;
 }
 
-/* Canonical order: by class, within a class as they came. Not a sort by insertion, which a text of nothing
- * but marks would make quadratic. */
-static status flush_marks(struct words *w)
+/* Emits the marks in canonical order: by combining class, stable within a class. An insertion sort
+ * would take quadratic time for a text of marks alone. */
+static status flush_marks(struct word_splitter *w)
 {
     size_t count = w->mark_count;
-    bool sorted = in_order(w->marks, count);
+    bool sorted = is_sorted(w->marks, count);
     w->mark_count = 0;
     for (size_t i = 0; sorted && i < count; i++) {
-        TRY(lower(w, w->marks[i].code));
+        TRY(lower_char(w, w->marks[i].code));
     }
     for (int order = 1; !sorted && order < 255; order++) {
         for (size_t i = 0; i < count; i++) {
-            TRY(w->marks[i].order == order ? lower(w, w->marks[i].code) : STATUS_OK);
+            TRY(w->marks[i].order == order ? lower_char(w, w->marks[i].code) : STATUS_OK);
         }
     }
     return STATUS_OK;
 }
 
-static status keep_mark(struct words *w, uint32_t code, int order)
+static status append_mark(struct word_splitter *w, uint32_t code, int order)
 {
-    if (w->mark_count == w->mark_room) {
-        size_t room = w->mark_room * 2 + 64;
-        struct mark *bigger = realloc(w->marks, room * sizeof *bigger);
-        REQUIRE(bigger != NULL, STATUS_INTERNAL, "out of memory: %zu combining marks", room);
-        w->marks = bigger;
-        w->mark_room = room;
+    if (w->mark_count == w->mark_capacity) {
+        size_t capacity = w->mark_capacity * 2 + 64;
+        struct mark *grown = realloc(w->marks, capacity * sizeof *grown);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: %zu combining marks", capacity);
+        w->marks = grown;
+        w->mark_capacity = capacity;
     }
     w->marks[w->mark_count++] = (struct mark){code, order};
     return STATUS_OK;
 }
 
-/* Marks that go do not take part in the order, but one of class 0 still separates those around it. */
-static status strip(struct words *w, uint32_t code)
+/* Removes nonspacing marks. A removed mark does not take part in the sort, but a mark of class 0
+ * still separates the marks before and after it. */
+static status strip_mark(struct word_splitter *w, uint32_t code)
 {
-    int order = bert_order_of(code);
-    bool goes = bert_class_of(code) == BERT_MARK;
+    int order = bert_text_get_combining_class(code);
+    bool removed = bert_text_get_class(code) == BERT_MARK;
     if (order == 0) {
         TRY(flush_marks(w));
-        return goes ? STATUS_OK : lower(w, code);
+        return removed ? STATUS_OK : lower_char(w, code);
     }
-    return goes ? STATUS_OK : keep_mark(w, code, order);
+    return removed ? STATUS_OK : append_mark(w, code, order);
 }
 
-/* Composed characters that came after the package's table of decompositions. */
-static bool is_newly_composed(uint32_t code)
+/* Returns whether the character is newer than the decomposition table of Hugging Face
+ * `tokenizers`. */
+static bool is_recently_composed(uint32_t code)
 {
     return code == 0x11938 || (code >= 0x105C0 && code <= 0x105FF) ||
            (code >= 0x11380 && code <= 0x113FF) || (code >= 0x16100 && code <= 0x1613F) ||
            (code >= 0x16D40 && code <= 0x16D7F);
 }
 
-static status decompose(struct words *w, uint32_t code)
+static status decompose_char(struct word_splitter *w, uint32_t code)
 {
     if (!w->options.strip_accents) {
-        return lower(w, code);
+        return lower_char(w, code);
     }
-    utf8proc_int32_t parts[DECOMPOSED_MOST];
+    utf8proc_int32_t decomposed[MAX_DECOMPOSED];
     int boundary = 0;
     utf8proc_ssize_t count =
-        is_newly_composed(code)
+        is_recently_composed(code)
             ? 0
-            : utf8proc_decompose_char((utf8proc_int32_t)code, parts, DECOMPOSED_MOST,
+            : utf8proc_decompose_char((utf8proc_int32_t)code, decomposed, MAX_DECOMPOSED,
                                       UTF8PROC_DECOMPOSE, &boundary);
-    if (count < 1 || count > DECOMPOSED_MOST) {
-        return strip(w, code);
+    if (count < 1 || count > MAX_DECOMPOSED) {
+        return strip_mark(w, code);
     }
     for (utf8proc_ssize_t i = 0; i < count; i++) {
-        TRY(strip(w, (uint32_t)parts[i]));
+        TRY(strip_mark(w, (uint32_t)decomposed[i]));
     }
     return STATUS_OK;
 }
 
-/* The blocks that BERT calls Chinese. The sixth should begin with 2B820; the package, which decides here,
- * has 2B920. */
+/* Returns whether the character is in the blocks that BERT treats as Chinese. The sixth block
+ * should begin at 2B820. Hugging Face `tokenizers` has 2B920, and this code follows it. */
 static bool is_chinese(uint32_t code)
 {
     return (code >= 0x4E00 && code <= 0x9FFF) || (code >= 0x3400 && code <= 0x4DBF) ||
@@ -195,58 +199,59 @@ static bool is_chinese(uint32_t code)
            (code >= 0xF900 && code <= 0xFAFF) || (code >= 0x2F800 && code <= 0x2FA1F);
 }
 
-static status add(struct words *w, uint32_t code)
+static status normalize_char(struct word_splitter *w, uint32_t code)
 {
-    if (w->options.clean && (bert_class_of(code) == BERT_CONTROL || code == REPLACEMENT)) {
+    if (w->options.clean_text &&
+        (bert_text_get_class(code) == BERT_CONTROL || code == REPLACEMENT)) {
         return STATUS_OK;
     }
-    if (!w->options.chinese || code < 0x3400 || !is_chinese(code)) {
-        return decompose(w, code);
+    if (!w->options.handle_chinese_chars || code < 0x3400 || !is_chinese(code)) {
+        return decompose_char(w, code);
     }
     TRY(flush_marks(w));
     TRY(end_word(w));
-    TRY(decompose(w, code));
+    TRY(decompose_char(w, code));
     TRY(flush_marks(w));
     return end_word(w);
 }
 
-/* A byte of ASCII, with no mark waiting. */
-static status add_ascii(struct words *w, unsigned char byte)
+/* Normalizes an ASCII byte while no mark is waiting. */
+static status normalize_ascii(struct word_splitter *w, unsigned char byte)
 {
-    enum bert_class kind = bert_class_of(byte);
+    enum bert_class kind = bert_text_get_class(byte);
     if (kind == BERT_LETTER) {
-        TRY(reserve(w));
+        TRY(reserve_char(w));
         bool capital = w->options.lowercase && byte >= 'A' && byte <= 'Z';
         w->word[w->bytes++] = (char)(capital ? byte + ('a' - 'A') : byte);
         w->characters++;
         return STATUS_OK;
     }
-    return kind == BERT_CONTROL && w->options.clean ? STATUS_OK : emit(w, byte);
+    return kind == BERT_CONTROL && w->options.clean_text ? STATUS_OK : pretokenise_char(w, byte);
 }
 
-static status add_text(struct words *w, const char *text, size_t bytes)
+static status normalize_text(struct word_splitter *w, const char *text, size_t bytes)
 {
-    for (size_t at = 0; at < bytes;) {
-        unsigned char byte = (unsigned char)text[at];
+    for (size_t pos = 0; pos < bytes;) {
+        unsigned char byte = (unsigned char)text[pos];
         if (byte < 0x80 && w->mark_count == 0) {
-            TRY(add_ascii(w, byte));
-            at++;
+            TRY(normalize_ascii(w, byte));
+            pos++;
             continue;
         }
         uint32_t code = REPLACEMENT;
-        size_t length = pretokenise_character(text + at, bytes - at, &code);
-        TRY(add(w, length > 0 ? code : REPLACEMENT));
-        at += length > 0 ? length : 1;
+        size_t length = pretokenise_read_utf8(text + pos, bytes - pos, &code);
+        TRY(normalize_char(w, length > 0 ? code : REPLACEMENT));
+        pos += length > 0 ? length : 1;
     }
     TRY(flush_marks(w));
     return end_word(w);
 }
 
-status bert_text_words(const struct bert_text_options *options, const char *text, size_t bytes,
-                       bert_text_visit *visit, void *context)
+status bert_text_split_words(const struct bert_text_options *options, const char *text,
+                             size_t bytes, bert_text_visit *visit, void *context)
 {
-    struct words w = {.options = *options, .visit = visit, .context = context};
-    status result = add_text(&w, text, bytes);
+    struct word_splitter w = {.options = *options, .visit = visit, .context = context};
+    status result = normalize_text(&w, text, bytes);
     free(w.word);
     free(w.marks);
     return result;

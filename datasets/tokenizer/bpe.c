@@ -1,15 +1,17 @@
-/* Byte-level byte pair encoding: the words of a text, each merged by rank.
+/* Byte-level byte pair encoding: merges the bytes of each word by rank.
  *
- * A word starts as its bytes' ids. Of all neighbouring pairs that have a merge, the one of the
- * lowest rank (and of several, the leftmost) is replaced by its result, until none is left:
+ * A word starts as the ids of its bytes. Among all neighbouring pairs with a merge, the pair of
+ * lowest rank (of equals, the leftmost) is replaced by its result, until no pair has a merge:
  *
  *     while (there are pairs): i = argmin rank(s[i], s[i+1]); s[i] = result; remove s[i+1]
  *
- * Short words do exactly that over a small array. Long ones (a megabyte without a blank is a word
- * too) keep the symbols in a linked list and the pairs in a heap, which is n log n. Most words of a
- * text were seen before: a direct-mapped cache of short words answers these.
+ * Short words do this over a small array. For long words (a megabyte without white space is one
+ * word) the symbols are in a linked list and the pairs in a heap, which takes n log n steps.
+ * Most words of a text have occurred before; a direct-mapped cache of short words returns their
+ * ids.
  *
  * Source    Sennrich, Haddow, Birch 2016, arXiv:1508.07909; Radford et al. 2019 (GPT-2) */
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +25,9 @@
 #define CACHE_WORD_BYTES 22
 #define CACHE_WORD_IDS 10
 
-struct cached_word { /* one cache line */
-    uint8_t bytes;   /* 0: free */
+/* An entry of the word cache; 64 bytes, one cache line. */
+struct cached_word {
+    uint8_t bytes; /* 0: free entry */
     uint8_t count;
     char text[CACHE_WORD_BYTES];
     int32_t ids[CACHE_WORD_IDS];
@@ -32,29 +35,29 @@ struct cached_word { /* one cache line */
 
 struct symbol {
     int32_t id;
-    int32_t rank; /* of the pair that begins here */
+    int32_t rank; /* rank of the pair that begins here */
     int32_t previous;
     int32_t next;
 };
 
-struct encoder {
-    struct encoder *next;
-    struct scanner *scanner;
+struct bpe_encoder {
+    struct bpe_encoder *next;
+    struct pretokenise_scanner *scanner;
     struct cached_word *cache;
     struct symbol *symbols;
     size_t symbol_capacity;
-    uint64_t *heap; /* rank << 32 | position: the order that is wanted */
+    uint64_t *heap; /* entries are rank << 32 | position, so the smallest entry is merged first */
     size_t heap_count;
 };
 
-static int32_t pair_rank(const struct tokenizer *t, int32_t left, int32_t right)
+static int32_t find_pair_rank(const struct tokenizer *t, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    for (uint64_t at = text_map_mix(key) & t->pair_mask;; at = (at + 1) & t->pair_mask) {
-        if (t->pairs[at].key == key) {
-            return t->pairs[at].rank;
+    for (uint64_t pos = text_map_hash_int(key) & t->pair_mask;; pos = (pos + 1) & t->pair_mask) {
+        if (t->pairs[pos].key == key) {
+            return t->pairs[pos].rank;
         }
-        if (t->pairs[at].key == PAIR_EMPTY) {
+        if (t->pairs[pos].key == PAIR_EMPTY) {
             return NO_RANK;
         }
     }
@@ -67,8 +70,7 @@ static status build_pairs(struct tokenizer *t)
         capacity *= 2;
     }
     t->pairs = malloc(capacity * sizeof *t->pairs);
-    REQUIRE(t->pairs != NULL, STATUS_INTERNAL, "out of memory: %lld merges",
-            (long long)t->merge_count);
+    REQUIRE(t->pairs != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " merges", t->merge_count);
     t->pair_mask = capacity - 1;
     for (uint64_t i = 0; i < capacity; i++) {
         t->pairs[i] = (struct pair_slot){.key = PAIR_EMPTY, .rank = NO_RANK};
@@ -76,14 +78,14 @@ static status build_pairs(struct tokenizer *t)
     for (int64_t rank = 0; rank < t->merge_count; rank++) {
         const struct merge *m = &t->merges[rank];
         uint64_t key = (uint64_t)(uint32_t)m->left << 32 | (uint32_t)m->right;
-        uint64_t at = text_map_mix(key) & t->pair_mask;
-        while (t->pairs[at].key != PAIR_EMPTY) {
-            REQUIRE(t->pairs[at].key != key, STATUS_DATA,
-                    "%s: model.merges[%lld] is the same pair as model.merges[%d]",
-                    t->origin == NULL ? "training" : t->origin, (long long)rank, t->pairs[at].rank);
-            at = (at + 1) & t->pair_mask;
+        uint64_t pos = text_map_hash_int(key) & t->pair_mask;
+        while (t->pairs[pos].key != PAIR_EMPTY) {
+            REQUIRE(t->pairs[pos].key != key, STATUS_DATA,
+                    "%s: model.merges[%" PRId64 "] is the same pair as model.merges[%d]",
+                    t->source_path == NULL ? "training" : t->source_path, rank, t->pairs[pos].rank);
+            pos = (pos + 1) & t->pair_mask;
         }
-        t->pairs[at] = (struct pair_slot){.key = key, .rank = (int32_t)rank};
+        t->pairs[pos] = (struct pair_slot){.key = key, .rank = (int32_t)rank};
     }
     return STATUS_OK;
 }
@@ -98,15 +100,15 @@ status bpe_build(struct tokenizer *t)
     return build_pairs(t);
 }
 
-struct encoder *encoder_next(const struct encoder *encoder)
+struct bpe_encoder *bpe_encoder_next(const struct bpe_encoder *encoder)
 {
     return encoder->next;
 }
 
-void encoder_destroy(struct encoder *encoder)
+void bpe_encoder_destroy(struct bpe_encoder *encoder)
 {
     if (encoder != NULL) {
-        scanner_destroy(encoder->scanner);
+        pretokenise_scanner_destroy(encoder->scanner);
         free(encoder->cache);
         free(encoder->symbols);
         free(encoder->heap);
@@ -114,35 +116,35 @@ void encoder_destroy(struct encoder *encoder)
     }
 }
 
-static status encoder_create(const struct tokenizer *t, struct encoder **out)
+static status create_encoder(const struct tokenizer *t, struct bpe_encoder **out)
 {
-    struct encoder *encoder = calloc(1, sizeof *encoder);
+    struct bpe_encoder *encoder = calloc(1, sizeof *encoder);
     REQUIRE(encoder != NULL, STATUS_INTERNAL, "out of memory: an encoder");
     encoder->cache = calloc(CACHE_SLOTS, sizeof *encoder->cache);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, encoder->cache != NULL, STATUS_INTERNAL,
                  "out of memory: an encoder's cache");
-    TRY_GOTO(result, failed, scanner_create(t->pretokeniser, &encoder->scanner));
+    TRY_GOTO(result, failed, pretokenise_scanner_create(t->pretokeniser, &encoder->scanner));
     *out = encoder;
     return STATUS_OK;
 failed:
-    encoder_destroy(encoder);
+    bpe_encoder_destroy(encoder);
     return result;
 }
 
-status encoder_take(const struct tokenizer *t, struct encoder **out)
+status bpe_encoder_acquire(const struct tokenizer *t, struct bpe_encoder **out)
 {
     pthread_mutex_lock(&t->pool->lock);
-    struct encoder *encoder = t->pool->idle;
+    struct bpe_encoder *encoder = t->pool->idle;
     if (encoder != NULL) {
         t->pool->idle = encoder->next;
     }
     pthread_mutex_unlock(&t->pool->lock);
     *out = encoder;
-    return encoder != NULL ? STATUS_OK : encoder_create(t, out);
+    return encoder != NULL ? STATUS_OK : create_encoder(t, out);
 }
 
-void encoder_give_back(const struct tokenizer *t, struct encoder *encoder)
+void bpe_encoder_release(const struct tokenizer *t, struct bpe_encoder *encoder)
 {
     pthread_mutex_lock(&t->pool->lock);
     encoder->next = t->pool->idle;
@@ -150,17 +152,17 @@ void encoder_give_back(const struct tokenizer *t, struct encoder *encoder)
     pthread_mutex_unlock(&t->pool->lock);
 }
 
-static status reserve(struct encoder *e, size_t symbols)
+static status reserve_symbols(struct bpe_encoder *e, size_t symbols)
 {
     REQUIRE(symbols < INT32_MAX / 2, STATUS_DATA,
-            "a word of %zu bytes: at most 1 GiB without a place to cut is accepted", symbols);
+            "a word of %zu bytes: the pre-tokenizer's words may have at most 1 GiB", symbols);
     if (e->symbol_capacity < symbols) {
         size_t capacity = symbols + symbols / 2 + 64;
         free(e->symbols);
         free(e->heap);
         e->symbol_capacity = 0;
         e->symbols = malloc(capacity * sizeof *e->symbols);
-        /* a pair for each symbol at first, and at most two new ones for each merge */
+        /* one pair per symbol at first, then at most two new pairs per merge */
         e->heap = malloc(3 * capacity * sizeof *e->heap);
         REQUIRE(e->symbols != NULL && e->heap != NULL, STATUS_INTERNAL,
                 "out of memory: a word of %zu bytes", symbols);
@@ -169,23 +171,23 @@ static status reserve(struct encoder *e, size_t symbols)
     return STATUS_OK;
 }
 
-static void heap_push(struct encoder *e, uint64_t value)
+static void heap_push(struct bpe_encoder *e, uint64_t value)
 {
-    size_t at = e->heap_count++;
-    while (at > 0 && e->heap[(at - 1) / 2] > value) {
-        e->heap[at] = e->heap[(at - 1) / 2];
-        at = (at - 1) / 2;
+    size_t pos = e->heap_count++;
+    while (pos > 0 && e->heap[(pos - 1) / 2] > value) {
+        e->heap[pos] = e->heap[(pos - 1) / 2];
+        pos = (pos - 1) / 2;
     }
-    e->heap[at] = value;
+    e->heap[pos] = value;
 }
 
-static uint64_t heap_pop(struct encoder *e)
+static uint64_t heap_pop(struct bpe_encoder *e)
 {
     uint64_t top = e->heap[0];
     uint64_t value = e->heap[--e->heap_count];
-    size_t at = 0;
+    size_t pos = 0;
     for (;;) {
-        size_t child = 2 * at + 1;
+        size_t child = 2 * pos + 1;
         if (child >= e->heap_count) {
             break;
         }
@@ -195,40 +197,40 @@ static uint64_t heap_pop(struct encoder *e)
         if (e->heap[child] >= value) {
             break;
         }
-        e->heap[at] = e->heap[child];
-        at = child;
+        e->heap[pos] = e->heap[child];
+        pos = child;
     }
-    e->heap[at] = value;
+    e->heap[pos] = value;
     return top;
 }
 
-static void rank_symbol(const struct tokenizer *t, struct encoder *e, int32_t at)
+static void update_rank(const struct tokenizer *t, struct bpe_encoder *e, int32_t pos)
 {
-    struct symbol *s = &e->symbols[at];
-    s->rank = s->next < 0 ? NO_RANK : pair_rank(t, s->id, e->symbols[s->next].id);
+    struct symbol *s = &e->symbols[pos];
+    s->rank = s->next < 0 ? NO_RANK : find_pair_rank(t, s->id, e->symbols[s->next].id);
     if (s->rank != NO_RANK) {
-        heap_push(e, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)at);
+        heap_push(e, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)pos);
     }
 }
 
-static void merge_symbol(const struct tokenizer *t, struct encoder *e, int32_t at)
+static void merge_at(const struct tokenizer *t, struct bpe_encoder *e, int32_t pos)
 {
-    struct symbol *s = &e->symbols[at];
-    struct symbol *gone = &e->symbols[s->next];
+    struct symbol *s = &e->symbols[pos];
+    struct symbol *removed = &e->symbols[s->next];
     s->id = t->merges[s->rank].result;
-    s->next = gone->next;
-    gone->rank = NO_RANK;
+    s->next = removed->next;
+    removed->rank = NO_RANK;
     if (s->next >= 0) {
-        e->symbols[s->next].previous = at;
+        e->symbols[s->next].previous = pos;
     }
-    rank_symbol(t, e, at);
+    update_rank(t, e, pos);
     if (s->previous >= 0) {
-        rank_symbol(t, e, s->previous);
+        update_rank(t, e, s->previous);
     }
 }
 
-static void merge_long(const struct tokenizer *t, struct encoder *e, const char *word, size_t bytes,
-                       struct token_list *out)
+static void merge_long_word(const struct tokenizer *t, struct bpe_encoder *e, const char *word,
+                            size_t bytes, struct token_list *out)
 {
     e->heap_count = 0;
     int32_t count = (int32_t)bytes;
@@ -239,13 +241,13 @@ static void merge_long(const struct tokenizer *t, struct encoder *e, const char 
                                         .next = i + 1 < count ? i + 1 : -1};
     }
     for (int32_t i = 0; i < count; i++) {
-        rank_symbol(t, e, i);
+        update_rank(t, e, i);
     }
     while (e->heap_count > 0) {
         uint64_t top = heap_pop(e);
-        int32_t at = (int32_t)(uint32_t)top;
-        if (e->symbols[at].rank == (int32_t)(top >> 32)) { /* else the pair is no more */
-            merge_symbol(t, e, at);
+        int32_t pos = (int32_t)(uint32_t)top;
+        if (e->symbols[pos].rank == (int32_t)(top >> 32)) { /* otherwise the entry is outdated */
+            merge_at(t, e, pos);
         }
     }
     for (int32_t i = 0; i >= 0; i = e->symbols[i].next) {
@@ -253,8 +255,8 @@ static void merge_long(const struct tokenizer *t, struct encoder *e, const char 
     }
 }
 
-static void merge_short(const struct tokenizer *t, const char *word, size_t bytes,
-                        struct token_list *out)
+static void merge_short_word(const struct tokenizer *t, const char *word, size_t bytes,
+                             struct token_list *out)
 {
     int32_t *ids = out->ids + out->count;
     int32_t ranks[SHORT_WORD];
@@ -263,7 +265,7 @@ static void merge_short(const struct tokenizer *t, const char *word, size_t byte
         ids[i] = t->byte_ids[(unsigned char)word[i]];
     }
     for (size_t i = 0; i + 1 < count; i++) {
-        ranks[i] = pair_rank(t, ids[i], ids[i + 1]);
+        ranks[i] = find_pair_rank(t, ids[i], ids[i + 1]);
     }
     while (count > 1) {
         size_t best = 0;
@@ -278,16 +280,17 @@ static void merge_short(const struct tokenizer *t, const char *word, size_t byte
         memmove(ids + best + 1, ids + best + 2, (count - best - 1) * sizeof *ids);
         if (best + 1 < count) {
             memmove(ranks + best + 1, ranks + best + 2, (count - best - 2) * sizeof *ranks);
-            ranks[best] = pair_rank(t, ids[best], ids[best + 1]);
+            ranks[best] = find_pair_rank(t, ids[best], ids[best + 1]);
         }
         if (best > 0) {
-            ranks[best - 1] = pair_rank(t, ids[best - 1], ids[best]);
+            ranks[best - 1] = find_pair_rank(t, ids[best - 1], ids[best]);
         }
     }
     out->count += (int64_t)count;
 }
 
-static status check_bytes(const struct tokenizer *t, const char *word, size_t bytes, size_t offset)
+static status check_byte_ids(const struct tokenizer *t, const char *word, size_t bytes,
+                             size_t offset)
 {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char byte = (unsigned char)word[i];
@@ -298,7 +301,7 @@ static status check_bytes(const struct tokenizer *t, const char *word, size_t by
     return STATUS_OK;
 }
 
-static status merge_word(const struct tokenizer *t, struct encoder *e, const char *word,
+static status merge_word(const struct tokenizer *t, struct bpe_encoder *e, const char *word,
                          size_t bytes, size_t offset, struct token_list *out)
 {
     TRY(token_list_reserve(out, (int64_t)bytes));
@@ -309,17 +312,17 @@ static status merge_word(const struct tokenizer *t, struct encoder *e, const cha
             return STATUS_OK;
         }
     }
-    TRY(check_bytes(t, word, bytes, offset));
+    TRY(check_byte_ids(t, word, bytes, offset));
     if (bytes <= SHORT_WORD) {
-        merge_short(t, word, bytes, out);
+        merge_short_word(t, word, bytes, out);
         return STATUS_OK;
     }
-    TRY(reserve(e, bytes));
-    merge_long(t, e, word, bytes, out);
+    TRY(reserve_symbols(e, bytes));
+    merge_long_word(t, e, word, bytes, out);
     return STATUS_OK;
 }
 
-static status encode_word(const struct tokenizer *t, struct encoder *e, const char *word,
+static status encode_word(const struct tokenizer *t, struct bpe_encoder *e, const char *word,
                           size_t bytes, size_t offset, struct token_list *out)
 {
     if (bytes > CACHE_WORD_BYTES) {
@@ -343,13 +346,13 @@ static status encode_word(const struct tokenizer *t, struct encoder *e, const ch
     return STATUS_OK;
 }
 
-static status encode_words(const struct tokenizer *t, struct encoder *e, const char *text,
+static status encode_words(const struct tokenizer *t, struct bpe_encoder *e, const char *text,
                            size_t bytes, size_t offset, struct token_list *out)
 {
-    scanner_start(e->scanner, text, bytes);
+    pretokenise_scanner_start(e->scanner, text, bytes);
     for (;;) {
         size_t start = 0, end = 0;
-        TRY(scanner_next(e->scanner, &start, &end));
+        TRY(pretokenise_scanner_next(e->scanner, &start, &end));
         if (start == end) {
             return STATUS_OK;
         }
@@ -357,7 +360,7 @@ static status encode_words(const struct tokenizer *t, struct encoder *e, const c
     }
 }
 
-status bpe_encode(const struct tokenizer *t, struct encoder *encoder, const char *text,
+status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
                   size_t bytes, size_t offset, struct token_list *out)
 {
     if (!t->add_prefix_space || bytes == 0 || text[0] == ' ') {

@@ -1,14 +1,17 @@
-/* Learning the merges of a byte-level tokenizer: the words of the corpus, counted once (word_count.h), as bytes.
+/* Trains a byte-level BPE tokenizer. The words of the corpus are counted once (word_count.h);
+ * the symbols are bytes.
  *
- * Ids: 256 bytes in the order of GPT-2's alphabet, the merges, the end token; or RoBERTa's special tokens before them. The merges are those
- * of the Python package's trainer with a minimum frequency of 2. */
+ * Ids: the 256 bytes in the order of GPT-2's alphabet, the merges, the end-of-text token. With
+ * RoBERTa's special tokens, these come first instead. The merges equal those of the trainer of
+ * Hugging Face `tokenizers` with a minimum frequency of 2. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "datasets/tokenizer/alphabet.h"
 #include "datasets/tokenizer/merge_train.h"
 #include "datasets/tokenizer/word_count.h"
 
-static void lay_out_words(struct merge_train *t, const struct word_count *words)
+static void add_words(struct merge_train *t, const struct word_count *words)
 {
     for (size_t i = 0; i < words->map.capacity; i++) {
         const struct text_slot *slot = &words->map.slots[i];
@@ -16,73 +19,75 @@ static void lay_out_words(struct merge_train *t, const struct word_count *words)
             continue;
         }
         for (size_t b = 0; b < slot->bytes; b++) {
-            merge_train_symbol(t, alphabet_rank((unsigned char)slot->text[b]), b == 0);
+            merge_train_add_symbol(t, alphabet_rank((unsigned char)slot->text[b]), b == 0);
         }
         merge_train_end_word(t, slot->value);
     }
 }
 
-static status learn(struct merge_train *t, const struct word_count *words, int64_t limit)
+static status learn_merges(struct merge_train *t, const struct word_count *words,
+                           int64_t max_tokens)
 {
     int64_t positions = 0;
     for (size_t i = 0; i < words->map.capacity; i++) {
         positions += words->map.slots[i].text != NULL ? (int64_t)words->map.slots[i].bytes : 0;
     }
-    TRY(merge_train_open(t, positions, (int64_t)words->map.count, limit));
+    TRY(merge_train_open(t, positions, (int64_t)words->map.count, max_tokens));
     for (int rank = 0; rank < 256; rank++) {
         char byte = (char)alphabet_byte(rank);
         int32_t id;
-        TRY(merge_train_token(t, &byte, 1, &id));
+        TRY(merge_train_add_token(t, &byte, 1, &id));
     }
-    lay_out_words(t, words);
+    add_words(t, words);
     return merge_train_learn(t);
 }
 
-/* RoBERTa's, in the order of fairseq's dictionary. */
+/* RoBERTa's special tokens, in the order of fairseq's dictionary. */
 static const char *const roberta_tokens[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>"};
 enum { ROBERTA_TOKENS = sizeof roberta_tokens / sizeof *roberta_tokens };
 
-static status add_special(struct tokenizer *t, int32_t id, const char *text)
+static status add_special_token(struct tokenizer *t, int32_t id, const char *text)
 {
-    bool mask = strcmp(text, "<mask>") == 0; /* a blank before it is its own */
-    TRY(tokenizer_set(t, id, text, strlen(text)));
+    bool is_mask = strcmp(text, "<mask>") == 0; /* absorbs the space before it */
+    TRY(tokenizer_set_token(t, id, text, strlen(text)));
     t->tokens[id].in_model = true;
-    return tokenizer_add(t, (struct added_token){.id = id, .special = true, .lstrip = mask});
+    return tokenizer_register_added(
+        t, (struct added_token){.id = id, .special = true, .lstrip = is_mask});
 }
 
-/* Bytes and merges, with ids from `first` on. */
-static status fill(struct merge_train *t, struct tokenizer *made, int32_t first)
+/* Moves the bytes and merges to the tokenizer; their ids begin at `first`. */
+static status move_tokens(struct merge_train *t, struct tokenizer *tokenizer, int32_t first)
 {
     for (int64_t id = 0; id < t->token_count; id++) {
-        TRY(tokenizer_set(made, first + id, t->bytes[id], t->lengths[id]));
-        made->tokens[first + id].in_model = true;
+        TRY(tokenizer_set_token(tokenizer, first + id, t->token_bytes[id], t->token_lengths[id]));
+        tokenizer->tokens[first + id].in_model = true;
     }
-    made->merges = t->merges;
-    made->merge_count = t->merge_count;
+    tokenizer->merges = t->merges;
+    tokenizer->merge_count = t->merge_count;
     t->merges = NULL;
-    for (int64_t i = 0; i < made->merge_count; i++) {
-        struct merge *m = &made->merges[i];
+    for (int64_t i = 0; i < tokenizer->merge_count; i++) {
+        struct merge *m = &tokenizer->merges[i];
         *m = (struct merge){m->left + first, m->right + first, m->result + first};
     }
-    made->pattern = PRETOKENISE_GPT2;
+    tokenizer->pattern = PRETOKENISE_GPT2;
     return STATUS_OK;
 }
 
-static status make(struct merge_train *t, bool roberta, struct tokenizer **out)
+static status create_tokenizer(struct merge_train *t, bool roberta, struct tokenizer **out)
 {
     int32_t first = roberta ? ROBERTA_TOKENS : 0;
     TRY(tokenizer_allocate(TOKENIZER_BPE, t->token_count + (roberta ? first : 1), out));
-    struct tokenizer *made = *out;
-    TRY(fill(t, made, first));
+    struct tokenizer *tokenizer = *out;
+    TRY(move_tokens(t, tokenizer, first));
     for (int32_t i = 0; i < first; i++) {
-        TRY(add_special(made, i, roberta_tokens[i]));
+        TRY(add_special_token(tokenizer, i, roberta_tokens[i]));
     }
     if (roberta) {
-        made->around = AROUND_ROBERTA;
+        tokenizer->post_processor = POST_PROCESSOR_ROBERTA;
     } else {
-        TRY(add_special(made, (int32_t)t->token_count, TOKENIZER_EOS));
+        TRY(add_special_token(tokenizer, (int32_t)t->token_count, TOKENIZER_EOS));
     }
-    return tokenizer_finish(made);
+    return tokenizer_finish(tokenizer);
 }
 
 status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count, int workers,
@@ -90,17 +95,16 @@ status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count
 {
     int special = roberta ? ROBERTA_TOKENS : 1;
     REQUIRE(vocab_size >= 256 + special && vocab_size <= TOKENIZER_VOCAB_LIMIT, STATUS_USAGE,
-            "a vocabulary of %lld: bpe takes %d (256 bytes and %s) to %lld", (long long)vocab_size,
-            256 + special, roberta ? "5 special tokens" : TOKENIZER_EOS,
-            (long long)TOKENIZER_VOCAB_LIMIT);
+            "a vocabulary of %" PRId64 ": bpe takes %d (256 bytes and %s) to %" PRId64, vocab_size,
+            256 + special, roberta ? "5 special tokens" : TOKENIZER_EOS, TOKENIZER_VOCAB_LIMIT);
     struct word_count words;
     TRY(word_count_files(PRETOKENISE_GPT2, files, count, workers, &words));
-    struct merge_train training = {0};
-    status result = learn(&training, &words, vocab_size - special);
+    struct merge_train trainer = {0};
+    status result = learn_merges(&trainer, &words, vocab_size - special);
     word_count_free(&words);
     if (result == STATUS_OK) {
-        result = make(&training, roberta, out);
+        result = create_tokenizer(&trainer, roberta, out);
     }
-    merge_train_free(&training);
+    merge_train_free(&trainer);
     return result;
 }

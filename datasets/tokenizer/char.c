@@ -1,8 +1,9 @@
-/* A token for each character: the training text's code points in ascending order, nothing else.
+/* Character tokenizer: one token per character, in the code point order of the training text.
  *
- * In the file it is a BPE model without merges and without a pre-tokenizer, whose decoder joins the
- * tokens: the Python package then splits a text into its characters and looks each one up. (That
- * package drops a character that it does not know; here it is an error.) */
+ * In the file it is a BPE model without merges and without a pre-tokenizer, with a decoder that
+ * joins the tokens. Hugging Face `tokenizers` then splits a text into characters and looks each
+ * one up. That package drops unknown characters; here they are an error. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ status char_build(struct tokenizer *t)
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
         if (token->in_model && token->bytes != NULL &&
-            pretokenise_character(token->bytes, token->length, &code) == token->length &&
+            pretokenise_read_utf8(token->bytes, token->length, &code) == token->length &&
             code >= t->char_limit) {
             t->char_limit = code + 1;
         }
@@ -28,7 +29,7 @@ status char_build(struct tokenizer *t)
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
         if (token->in_model && token->bytes != NULL &&
-            pretokenise_character(token->bytes, token->length, &code) == token->length) {
+            pretokenise_read_utf8(token->bytes, token->length, &code) == token->length) {
             t->char_ids[code] = (int32_t)id;
         }
     }
@@ -39,31 +40,32 @@ status char_encode(const struct tokenizer *t, const char *text, size_t bytes, si
                    struct token_list *out)
 {
     TRY(token_list_reserve(out, (int64_t)bytes));
-    for (size_t at = 0; at < bytes;) {
+    for (size_t pos = 0; pos < bytes;) {
         uint32_t code;
-        size_t length = pretokenise_character(text + at, bytes - at, &code);
+        size_t length = pretokenise_read_utf8(text + pos, bytes - pos, &code);
         REQUIRE(length > 0, STATUS_DATA, "byte 0x%02x at offset %zu of the text is not UTF-8",
-                (unsigned char)text[at], offset + at);
+                (unsigned char)text[pos], offset + pos);
         int32_t id = code < t->char_limit ? t->char_ids[code] : -1;
         REQUIRE(id >= 0, STATUS_DATA,
                 "the character U+%04X at byte %zu of the text is not in the tokenizer's vocabulary",
-                code, offset + at);
+                code, offset + pos);
         out->ids[out->count++] = id;
-        at += length;
+        pos += length;
     }
     return STATUS_OK;
 }
 
-static status note_characters(const struct corpus_piece *piece, bool *seen)
+static status record_characters(const struct corpus_chunk *chunk, bool *seen)
 {
-    for (size_t at = 0; at < piece->bytes;) {
+    for (size_t pos = 0; pos < chunk->bytes;) {
         uint32_t code;
-        size_t length = pretokenise_character(piece->text + at, piece->bytes - at, &code);
-        REQUIRE(length > 0 && code != 0, STATUS_DATA, "%s: byte 0x%02x at offset %lld is not %s",
-                piece->path, (unsigned char)piece->text[at],
-                (long long)(piece->offset + (int64_t)at), length > 0 ? "text" : "UTF-8");
+        size_t length = pretokenise_read_utf8(chunk->text + pos, chunk->bytes - pos, &code);
+        REQUIRE(length > 0 && code != 0, STATUS_DATA,
+                "%s: byte 0x%02x at offset %" PRId64 " is not %s", chunk->path,
+                (unsigned char)chunk->text[pos], chunk->offset + (int64_t)pos,
+                length > 0 ? "text" : "UTF-8");
         seen[code] = true;
-        at += length;
+        pos += length;
     }
     return STATUS_OK;
 }
@@ -72,34 +74,34 @@ static status read_characters(char *const *files, int count, bool *seen)
 {
     struct corpus *corpus = NULL;
     TRY(corpus_open(files, count, &corpus));
-    struct corpus_piece piece = {0};
+    struct corpus_chunk chunk = {0};
     status result = STATUS_OK;
     do {
-        TRY_GOTO(result, done, corpus_next(corpus, &piece));
-        TRY_GOTO(result, done, note_characters(&piece, seen));
-    } while (piece.bytes > 0);
+        TRY_GOTO(result, done, corpus_next(corpus, &chunk));
+        TRY_GOTO(result, done, record_characters(&chunk, seen));
+    } while (chunk.bytes > 0);
 done:
-    corpus_piece_free(&piece);
+    corpus_chunk_free(&chunk);
     corpus_close(corpus);
     return result;
 }
 
-static status make(const bool *seen, int64_t vocab_size, struct tokenizer **out)
+static status create_tokenizer(const bool *seen, int64_t vocab_size, struct tokenizer **out)
 {
     int64_t count = 0;
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         count += seen[code];
     }
-    REQUIRE(count > 0, STATUS_DATA, "the input is empty: there is no character to learn");
+    REQUIRE(count > 0, STATUS_DATA, "the input is empty: it has no characters");
     REQUIRE(vocab_size == 0 || count <= vocab_size, STATUS_USAGE,
-            "the input has %lld different characters, --vocab-size allows %lld", (long long)count,
-            (long long)vocab_size);
+            "the input has %" PRId64 " different characters, but --vocab-size is %" PRId64, count,
+            vocab_size);
     TRY(tokenizer_allocate(TOKENIZER_CHAR, count, out));
     int64_t id = 0;
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         if (seen[code]) {
             char text[4];
-            TRY(tokenizer_set(*out, id, text, pretokenise_put(code, text)));
+            TRY(tokenizer_set_token(*out, id, text, pretokenise_write_utf8(code, text)));
             (*out)->tokens[id].in_model = true;
             (*out)->tokens[id].literal = true;
             id++;
@@ -114,7 +116,7 @@ status char_train(int64_t vocab_size, char *const *files, int count, struct toke
     REQUIRE(seen != NULL, STATUS_INTERNAL, "out of memory: a table of characters");
     status result = read_characters(files, count, seen);
     if (result == STATUS_OK) {
-        result = make(seen, vocab_size, out);
+        result = create_tokenizer(seen, vocab_size, out);
     }
     free(seen);
     return result;

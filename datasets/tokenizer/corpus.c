@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,29 +14,29 @@
 #include "base/log.h"
 #include "datasets/rows/jsonl.h"
 
-#define PIECE_BYTES ((size_t)4 << 20)
+#define CHUNK_BYTES ((size_t)4 << 20)
 
-/* The texts of JSON Lines, one after the other. */
-struct rows {
+/* State of reading a JSON Lines file. */
+struct row_reader {
     FILE *file; /* NULL: the open file is plain text */
     char *line;
     size_t line_bytes;
-    int64_t number; /* of the line, from 1 */
+    int64_t number; /* line number, from 1 */
     json_t *row;
-    const char *text; /* of the row; `left` bytes have still to be read */
-    size_t left;
-    struct jsonl_bad bad;
+    const char *text; /* the unread part of the row's text */
+    size_t left;      /* bytes of `text` */
+    struct jsonl_bad_rows bad;
 };
 
 struct corpus {
     char *const *files;
     int count;
-    int current; /* files[current] is open, or the next to open where file < 0 */
+    int current; /* index of the open file; if file < 0, of the next one to open */
     int file;
-    int64_t offset; /* in the file, of the carried bytes */
-    size_t carried;
-    char *carry; /* read already, belongs to the next piece */
-    struct rows rows;
+    int64_t offset; /* file offset of the first byte in carry */
+    size_t carry_bytes;
+    char *carry; /* bytes read ahead, for the next chunk */
+    struct row_reader rows;
     pthread_mutex_t lock;
 };
 
@@ -44,7 +45,7 @@ status corpus_open(char *const *files, int count, struct corpus **out)
     *out = NULL;
     struct corpus *c = calloc(1, sizeof *c);
     REQUIRE(c != NULL, STATUS_INTERNAL, "out of memory: a corpus");
-    c->carry = malloc(PIECE_BYTES);
+    c->carry = malloc(CHUNK_BYTES);
     if (c->carry == NULL) {
         free(c);
         RAISE(STATUS_INTERNAL, "out of memory: a corpus");
@@ -61,13 +62,13 @@ status corpus_open(char *const *files, int count, struct corpus **out)
 static void close_file(struct corpus *c)
 {
     if (c->rows.file != NULL) {
-        fclose(c->rows.file); /* and what is below it */
+        fclose(c->rows.file); /* closes c->file too */
     } else if (c->file >= 0) {
         close(c->file);
     }
     json_decref(c->rows.row);
     free(c->rows.line);
-    c->rows = (struct rows){.bad = c->rows.bad};
+    c->rows = (struct row_reader){.bad = c->rows.bad};
     c->file = -1;
 }
 
@@ -76,7 +77,7 @@ void corpus_close(struct corpus *c)
     if (c != NULL) {
         close_file(c);
         if (c->rows.bad.count > 0) {
-            log_warning("BAD-ROWS", "%lld row%s skipped", (long long)c->rows.bad.count,
+            log_warning("BAD-ROWS", "%" PRId64 " row%s skipped", c->rows.bad.count,
                         c->rows.bad.count == 1 ? " was" : "s were");
         }
         pthread_mutex_destroy(&c->lock);
@@ -85,67 +86,71 @@ void corpus_close(struct corpus *c)
     }
 }
 
-void corpus_piece_free(struct corpus_piece *piece)
+void corpus_chunk_free(struct corpus_chunk *chunk)
 {
-    free(piece->text);
-    *piece = (struct corpus_piece){0};
+    free(chunk->text);
+    *chunk = (struct corpus_chunk){0};
 }
 
-status corpus_check(const char *path, const char *text, size_t bytes)
+status corpus_check_format(const char *path, const char *text, size_t bytes)
 {
     static const struct {
-        const char *head;
+        const char *magic;
         size_t bytes;
         const char *name;
-    } known[] = {{"\x1F\x8B", 2, "gzip"},
-                 {"\x28\xB5\x2F\xFD", 4, "zstd"},
-                 {"\xFD"
-                  "7zXZ",
-                  5, "xz"},
-                 {"PK\x03\x04", 4, "zip"},
-                 {"PAR1", 4, "Parquet"},
-                 {"\x89HDF\r\n", 6, "HDF5"},
-                 {"\xFF\xFE", 2, "UTF-16"},
-                 {"\xFE\xFF", 2, "UTF-16"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        bool same = bytes >= known[i].bytes && memcmp(text, known[i].head, known[i].bytes) == 0;
-        REQUIRE(!same, STATUS_DATA, "%s is a %s file, no text; unpack or convert it first", path,
-                known[i].name);
+    } formats[] = {{"\x1F\x8B", 2, "gzip"},
+                   {"\x28\xB5\x2F\xFD", 4, "zstd"},
+                   {"\xFD"
+                    "7zXZ",
+                    5, "xz"},
+                   {"PK\x03\x04", 4, "zip"},
+                   {"PAR1", 4, "Parquet"},
+                   {"\x89HDF\r\n", 6, "HDF5"},
+                   {"\xFF\xFE", 2, "UTF-16"},
+                   {"\xFE\xFF", 2, "UTF-16"}};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        bool matches =
+            bytes >= formats[i].bytes && memcmp(text, formats[i].magic, formats[i].bytes) == 0;
+        REQUIRE(!matches, STATUS_DATA, "%s is a %s file, not text; decompress or convert it first",
+                path, formats[i].name);
     }
     return STATUS_OK;
 }
 
-static bool is_blank(char c)
+static bool is_white_space(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* Where the piece ends; `bytes` where there is no good place. */
-static size_t cut(const char *text, size_t bytes)
+/* Returns the position at which the chunk ends: before white space that follows a graphic
+ * character. Without such a position, it is before the multi-byte character at the end, or
+ * `bytes`. */
+static size_t find_split(const char *text, size_t bytes)
 {
-    for (size_t at = bytes - 1; at > 0; at--) {
-        if (is_blank(text[at]) && isgraph((unsigned char)text[at - 1])) {
-            return at;
+    for (size_t pos = bytes - 1; pos > 0; pos--) {
+        if (is_white_space(text[pos]) && isgraph((unsigned char)text[pos - 1])) {
+            return pos;
         }
     }
-    size_t at = bytes;
-    for (int i = 0; i < 3 && (text[at - 1] & 0xc0) == 0x80; i++) {
-        at--;
+    size_t pos = bytes;
+    for (int i = 0; i < 3 && (text[pos - 1] & 0xc0) == 0x80; i++) {
+        pos--;
     }
-    bool begun = ((unsigned char)text[at - 1] & 0xc0) == 0xc0;
-    return begun ? at - 1 : bytes;
+    bool has_multibyte_end = ((unsigned char)text[pos - 1] & 0xc0) == 0xc0;
+    return has_multibyte_end ? pos - 1 : bytes;
 }
 
-static status take_row(struct rows *r, const char *text, size_t bytes)
+static status parse_row(struct row_reader *r, const char *text, size_t bytes)
 {
     json_decref(r->row);
     r->row = NULL;
     TRY(jsonl_parse(text, bytes, &r->row));
-    return jsonl_text(r->row, "text", &r->text, &r->left);
+    return jsonl_get_string(r->row, "text", &r->text, &r->left);
 }
 
-/* The next line with a text; r->left is 0 at the file's end. A row without one is told, and left out. */
-static status next_row(struct rows *r, const char *path)
+/* Reads the next row with a text; r->left is 0 at the end of the file. Rows without a text are
+ * skipped with a warning. */
+static status read_next_row(struct row_reader *r, const char *path)
 {
     while (r->left == 0) {
         ssize_t bytes = getline(&r->line, &r->line_bytes, r->file);
@@ -154,103 +159,103 @@ static status next_row(struct rows *r, const char *path)
             return STATUS_OK;
         }
         r->number++;
-        bool marked = r->number == 1 && strncmp(r->line, "\xEF\xBB\xBF", 3) == 0;
-        const char *text = r->line + (marked ? 3 : 0);
+        bool has_bom = r->number == 1 && strncmp(r->line, "\xEF\xBB\xBF", 3) == 0;
+        const char *text = r->line + (has_bom ? 3 : 0);
         if (text[strspn(text, " \t\r\n")] == '\0' && strlen(r->line) == (size_t)bytes) {
             continue;
         }
-        status result = take_row(r, text, (size_t)(r->line + bytes - text));
-        TRY(result == STATUS_DATA ? jsonl_refuse(&r->bad, path, r->number) : result);
+        status result = parse_row(r, text, (size_t)(r->line + bytes - text));
+        TRY(result == STATUS_DATA ? jsonl_report_bad_row(&r->bad, path, r->number) : result);
     }
     return STATUS_OK;
 }
 
-static status fill(struct corpus *c, struct corpus_piece *piece, bool *ended)
+static status fill_chunk(struct corpus *c, struct corpus_chunk *chunk, bool *at_end)
 {
     const char *path = c->files[c->current];
-    memcpy(piece->text, c->carry, c->carried);
-    piece->bytes = c->carried;
-    piece->path = path;
-    piece->offset = c->offset;
-    *ended = false;
-    while (piece->bytes < PIECE_BYTES && !*ended) {
-        ssize_t got = read(c->file, piece->text + piece->bytes, PIECE_BYTES - piece->bytes);
+    memcpy(chunk->text, c->carry, c->carry_bytes);
+    chunk->bytes = c->carry_bytes;
+    chunk->path = path;
+    chunk->offset = c->offset;
+    *at_end = false;
+    while (chunk->bytes < CHUNK_BYTES && !*at_end) {
+        ssize_t got = read(c->file, chunk->text + chunk->bytes, CHUNK_BYTES - chunk->bytes);
         if (got < 0 && errno == EINTR) {
             continue;
         }
         REQUIRE(got >= 0, STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
-        piece->bytes += (size_t)got;
-        *ended = got == 0;
+        chunk->bytes += (size_t)got;
+        *at_end = got == 0;
     }
     return STATUS_OK;
 }
 
-/* A row is a piece, or several: no word goes from one row to the next. */
-static status next_of_rows(struct corpus *c, struct corpus_piece *piece)
+/* Reads a chunk of the current row. A chunk never contains parts of two rows, so no word does. */
+static status next_row_chunk(struct corpus *c, struct corpus_chunk *chunk)
 {
-    struct rows *r = &c->rows;
-    piece->path = c->files[c->current];
-    piece->offset = 0;
-    TRY(next_row(r, piece->path));
+    struct row_reader *r = &c->rows;
+    chunk->path = c->files[c->current];
+    chunk->offset = 0;
+    TRY(read_next_row(r, chunk->path));
     if (r->left == 0) {
         close_file(c);
         c->current++;
         return STATUS_OK;
     }
-    piece->bytes = r->left < PIECE_BYTES ? r->left : PIECE_BYTES;
-    memcpy(piece->text, r->text, piece->bytes);
-    piece->bytes = piece->bytes < r->left ? cut(piece->text, piece->bytes) : piece->bytes;
-    r->text += piece->bytes;
-    r->left -= piece->bytes;
+    chunk->bytes = r->left < CHUNK_BYTES ? r->left : CHUNK_BYTES;
+    memcpy(chunk->text, r->text, chunk->bytes);
+    chunk->bytes = chunk->bytes < r->left ? find_split(chunk->text, chunk->bytes) : chunk->bytes;
+    r->text += chunk->bytes;
+    r->left -= chunk->bytes;
     return STATUS_OK;
 }
 
-static status next_of_file(struct corpus *c, struct corpus_piece *piece)
+static status next_file_chunk(struct corpus *c, struct corpus_chunk *chunk)
 {
-    bool ended = false;
-    TRY(fill(c, piece, &ended));
-    TRY(c->offset == 0 ? corpus_check(piece->path, piece->text, piece->bytes) : STATUS_OK);
-    if (ended) {
+    bool at_end = false;
+    TRY(fill_chunk(c, chunk, &at_end));
+    TRY(c->offset == 0 ? corpus_check_format(chunk->path, chunk->text, chunk->bytes) : STATUS_OK);
+    if (at_end) {
         close_file(c);
-        c->carried = 0;
+        c->carry_bytes = 0;
         c->current++;
         return STATUS_OK;
     }
-    size_t end = cut(piece->text, piece->bytes);
-    c->carried = piece->bytes - end;
-    memcpy(c->carry, piece->text + end, c->carried);
-    piece->bytes = end;
+    size_t end = find_split(chunk->text, chunk->bytes);
+    c->carry_bytes = chunk->bytes - end;
+    memcpy(c->carry, chunk->text + end, c->carry_bytes);
+    chunk->bytes = end;
     c->offset += (int64_t)end;
     return STATUS_OK;
 }
 
-static status next_locked(struct corpus *c, struct corpus_piece *piece)
+static status read_next_chunk(struct corpus *c, struct corpus_chunk *chunk)
 {
-    piece->bytes = 0;
-    while (piece->bytes == 0 && c->current < c->count) {
+    chunk->bytes = 0;
+    while (chunk->bytes == 0 && c->current < c->count) {
         if (c->file < 0) {
             const char *path = c->files[c->current];
             c->file = open(path, O_RDONLY | O_CLOEXEC);
             REQUIRE(c->file >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
                     "cannot open %s: %s", path, strerror(errno));
             c->offset = 0;
-            c->rows.file = jsonl_named(path) ? fdopen(c->file, "r") : NULL;
-            REQUIRE(c->rows.file != NULL || !jsonl_named(path), STATUS_INTERNAL,
+            c->rows.file = jsonl_has_extension(path) ? fdopen(c->file, "r") : NULL;
+            REQUIRE(c->rows.file != NULL || !jsonl_has_extension(path), STATUS_INTERNAL,
                     "out of memory: reading %s", path);
         }
-        TRY(c->rows.file != NULL ? next_of_rows(c, piece) : next_of_file(c, piece));
+        TRY(c->rows.file != NULL ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
     }
     return STATUS_OK;
 }
 
-status corpus_next(struct corpus *c, struct corpus_piece *piece)
+status corpus_next(struct corpus *c, struct corpus_chunk *chunk)
 {
-    if (piece->text == NULL) {
-        piece->text = malloc(PIECE_BYTES);
-        REQUIRE(piece->text != NULL, STATUS_INTERNAL, "out of memory: a piece of text");
+    if (chunk->text == NULL) {
+        chunk->text = malloc(CHUNK_BYTES);
+        REQUIRE(chunk->text != NULL, STATUS_INTERNAL, "out of memory: a chunk of text");
     }
     pthread_mutex_lock(&c->lock);
-    status result = next_locked(c, piece);
+    status result = read_next_chunk(c, chunk);
     pthread_mutex_unlock(&c->lock);
     return result;
 }

@@ -1,9 +1,10 @@
-/* Text files in pieces of bounded size, for the trainers: any number of threads may ask for the
- * next piece. Of JSON Lines it is the field "text" of each row; rows without one are told and left out.
+/* Reads training text for tokenizers, in chunks of bounded size. Any number of threads may read
+ * chunks of the same corpus. For JSON Lines, the text is the field "text" of each row; rows without
+ * it are skipped with a warning.
  *
- * A piece ends where no pattern of pretokenise.h has a word across: after a byte that is neither
- * blank nor part of a longer character and before a blank one. Where four megabytes have no such
- * place, the piece ends between two characters. */
+ * A chunk ends at a position that no pattern of pretokenise.h matches across: between a graphic
+ * ASCII character and white space. If there is no such position within 4 MiB, the chunk ends
+ * between two characters. */
 #pragma once
 
 #include <stddef.h>
@@ -13,20 +14,32 @@
 
 struct corpus;
 
-struct corpus_piece { /* zero-initialised: no piece yet; the buffer is used again */
+/* Zero-initialized is an empty chunk. corpus_next reuses the buffer. */
+struct corpus_chunk {
     char *text;
-    size_t bytes; /* 0: the end */
+    size_t bytes; /* 0: end of the corpus */
     const char *path;
-    int64_t offset; /* of text[0] in that file */
+    int64_t offset; /* byte offset of text[0] in that file */
 };
 
-/* corpus_check - what a file begins with may certainly be no text.
+/* corpus_check_format - reject a file that is certainly not text, from its first bytes.
  *
- * Errors    STATUS_DATA: it is packed, a table, or in UTF-16 */
-status corpus_check(const char *path, const char *text, size_t bytes);
+ * Errors    STATUS_DATA: the file is compressed, a binary table, or UTF-16 */
+status corpus_check_format(const char *path, const char *text, size_t bytes);
 
+/* corpus_open - create a corpus of these files; the files are opened one by one in corpus_next.
+ *
+ * Memory    `files` is borrowed and must stay valid until corpus_close
+ * Errors    STATUS_INTERNAL (out of memory) */
 status corpus_open(char *const *files, int count, struct corpus **out);
-/* corpus_next - Errors: STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA naming the file */
-status corpus_next(struct corpus *corpus, struct corpus_piece *piece);
-void corpus_piece_free(struct corpus_piece *piece);
+
+/* corpus_next - read the next chunk. Thread-safe.
+ *
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the file */
+status corpus_next(struct corpus *corpus, struct corpus_chunk *chunk);
+
+/* corpus_chunk_free - free the buffer of a chunk. */
+void corpus_chunk_free(struct corpus_chunk *chunk);
+
+/* corpus_close - free a corpus and log the number of skipped rows; NULL is allowed. */
 void corpus_close(struct corpus *corpus);

@@ -1,4 +1,4 @@
-/* What the readers of tokenizer.json share: the file as it is being read, and checks of its parts. */
+/* State and helpers that the readers and writers of tokenizer.json share. */
 #pragma once
 
 #include <jansson.h>
@@ -6,59 +6,95 @@
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define TOKENIZER_CONFIG "tokenizer_config.json"
-#define SHOWN "%.60s" /* of a text from the file, in a message */
+#define EXCERPT "%.60s" /* format of a string from the file in an error message */
 
+/* NEED - raise STATUS_DATA with the file's path if the condition is false. */
 #define NEED(r, condition, format, ...)                                                            \
     REQUIRE(condition, STATUS_DATA, "%s: " format, (r)->path, ##__VA_ARGS__)
 
 struct json_reader {
     const char *path;
     struct tokenizer *t;
-    json_t *vocab;
-    json_t *merges;
-    json_t *added;
-    struct text_map texts; /* the model's tokens as the file has them -> id */
-    bool unk_token;
+    json_t *vocab;         /* model.vocab */
+    json_t *merges;        /* model.merges */
+    json_t *added;         /* added_tokens */
+    struct text_map texts; /* token text as in the file -> id */
+    bool unk_token;        /* model.unk_token is set */
     bool ignore_merges;
 };
 
-bool json_reader_absent(const json_t *value); /* or null */
-const char *json_reader_type(const json_t *object);
+/* json_reader_is_null - return whether a value is missing or null. */
+bool json_reader_is_null(const json_t *value);
 
-/* json_reader_keys - every key of the object is in the list "|a|b|c|". */
-status json_reader_keys(const struct json_reader *r, json_t *object, const char *place,
-                        const char *known);
-status json_reader_bool(const struct json_reader *r, const json_t *object, const char *place,
-                        const char *key, bool preset, bool *out);
+/* json_reader_get_type - return the "type" of an object; "(no type)" if it has none. */
+const char *json_reader_get_type(const json_t *object);
 
-/* json_reader_measure - check the ids of vocab and added; *vocab_size is the largest + 1. */
-status json_reader_measure(const struct json_reader *r, int64_t *vocab_size);
+/* json_reader_check_keys - check that an object has no key outside the list "|a|b|c|".
+ *
+ * Errors    STATUS_DATA: `location` is not an object or has an unsupported key */
+status json_reader_check_keys(const struct json_reader *r, json_t *object, const char *location,
+                              const char *known);
 
-/* json_reader_longest - bytes of the longest token's text. */
-size_t json_reader_longest(json_t *vocab);
+/* json_reader_read_bool - read an optional Boolean member of an object.
+ *
+ * Errors    STATUS_DATA: the member is neither true, false nor null */
+status json_reader_read_bool(const struct json_reader *r, const json_t *object,
+                             const char *location, const char *key, bool default_value, bool *out);
 
-/* json_reader_vocab - the model's tokens into r->t; buffer has room for the longest one. */
-status json_reader_vocab(struct json_reader *r, char *buffer);
-status json_reader_added(struct json_reader *r, const json_t *token);
+/* json_reader_check_ids - check all ids of vocab and added; *vocab_size is the largest id + 1.
+ *
+ * Errors    STATUS_DATA: an id is not an integer or is out of range */
+status json_reader_check_ids(const struct json_reader *r, int64_t *vocab_size);
 
-/* json_reader_id - of a token that has been read; -1: there is none. */
-int32_t json_reader_id(const struct json_reader *r, const char *token);
+/* json_reader_longest_token - return the number of bytes of the longest token text. */
+size_t json_reader_longest_token(json_t *vocab);
 
-/* wordpiece_read - the rest of a file whose model is a WordPiece. */
-status wordpiece_read(struct json_reader *r, json_t *root);
+/* json_reader_read_vocab - read the tokens of model.vocab into r->t.
+ *
+ * Memory    buffer has room for the longest token and is overwritten
+ * Errors    STATUS_DATA: an empty token, or an id that occurs twice */
+status json_reader_read_vocab(struct json_reader *r, char *buffer);
 
-/* around_read - the post_processor of a byte-level or one-character tokenizer, whose tokens have been read. */
-status around_read(const struct json_reader *r, json_t *post);
+/* json_reader_read_added - read one member of added_tokens into r->t.
+ *
+ * Errors    STATUS_DATA: the token conflicts with another one or is not supported */
+status json_reader_read_added(struct json_reader *r, const json_t *token);
 
-/* around_json - it again; NULL: out of memory. */
-json_t *around_json(const struct tokenizer *t);
+/* json_reader_find_id - return the id of a token that has been read; -1: none. */
+int32_t json_reader_find_id(const struct json_reader *r, const char *token);
 
-/* tokenizer_text_vocab, _added - as the file has them; NULL: out of memory. */
-json_t *tokenizer_text_vocab(const struct tokenizer *t, char *buffer);
-json_t *tokenizer_text_added(const struct tokenizer *t);
+/* wordpiece_read_json - read a file with a WordPiece model into r->t.
+ *
+ * Errors    STATUS_DATA with the unsupported or invalid part */
+status wordpiece_read_json(struct json_reader *r, json_t *root);
 
-/* wordpiece_root - the whole file of a WordPiece tokenizer. */
-json_t *wordpiece_root(const struct tokenizer *t, char *buffer);
+/* wordpiece_to_json - build the whole file of a WordPiece tokenizer.
+ *
+ * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
+json_t *wordpiece_to_json(const struct tokenizer *t, char *buffer);
 
-/* tokenizer_config_load - what transformers keeps beside tokenizer.json; NULL: the folder has none. */
+/* post_processor_read - read the post_processor of a byte-level or char tokenizer.
+ *
+ * The tokens must have been read before.
+ * Errors    STATUS_DATA: the post-processor is not supported */
+status post_processor_read(const struct json_reader *r, json_t *post);
+
+/* post_processor_to_json - build the post_processor of a byte-level or char tokenizer.
+ *
+ * Memory    returns a new reference; NULL: out of memory */
+json_t *post_processor_to_json(const struct tokenizer *t);
+
+/* tokenizer_text_vocab_json - build model.vocab.
+ *
+ * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
+json_t *tokenizer_text_vocab_json(const struct tokenizer *t, char *buffer);
+
+/* tokenizer_text_added_json - build added_tokens.
+ *
+ * Memory    returns a new reference; NULL: out of memory */
+json_t *tokenizer_text_added_json(const struct tokenizer *t);
+
+/* tokenizer_config_load - read folder/tokenizer_config.json; *out is NULL if there is no such file.
+ *
+ * Errors    STATUS_DATA: not a JSON object, with the line */
 status tokenizer_config_load(const char *folder, json_t **out);

@@ -1,32 +1,33 @@
-/* Learning merges: what the trainers of byte pairs and of WordPiece share.
+/* Learns merges. The trainers of byte-level BPE and of WordPiece share this code.
  *
- * The words of the corpus lie one after the other as symbols, neighbours linked. For each pair of neighbouring
- * symbols we keep how often it occurs (weighted by its words' counts) and every position where it was seen.
- * Then, until there are enough tokens:
+ * The words of the corpus are stored one after the other as symbols; neighbours in a word are
+ * linked. For each pair of neighbouring symbols we store its count, weighted by the counts of
+ * its words, and every position at which it was seen. Then, until there are enough tokens:
  *
- *     take the pair of the highest count (of equals, the one with the smaller ids);
- *     at each of its positions that still holds: join the two symbols, and move the counts of the
- *     pair before and the pair after to the pairs that these have become.
+ *     take the pair with the highest count (of equals, the one with the smaller ids);
+ *     at each of its positions that is still valid: join the two symbols, and move the counts of
+ *     the pairs with the symbols before and after to the new pairs.
  *
- * A count grows only in the round that makes the pair, so a heap whose entries may be too high is
- * enough: an entry that is outdated goes back with the count of now. The work of a round is the
- * number of its positions, and the sum over all rounds is below (symbols of the different words)
- * times (the depth of a token), however long the words are. */
+ * A count grows only in the round that creates the pair. The heap may therefore contain counts
+ * that are too high: an outdated entry is pushed again with the current count. A round takes as
+ * many steps as the pair has positions. The sum over all rounds is at most (symbols of the
+ * distinct words) x (depth of a token), however long the words are. */
 #include "datasets/tokenizer/merge_train.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST_COUNT 2 /* a pair that is seen once compresses nothing */
+#define MIN_COUNT 2 /* a pair that occurs once compresses nothing */
 
 struct pair {
     int32_t left;
     int32_t right;
     int64_t count;
     int32_t *positions;
-    int32_t seen; /* positions listed; some may not hold any more */
-    int32_t room;
-    int32_t round; /* the last round that raised the count */
+    int32_t position_count; /* some positions may no longer be valid */
+    int32_t capacity;
+    int32_t round; /* the last round in which the count grew */
     bool merged;
 };
 
@@ -37,18 +38,18 @@ struct candidate {
     int64_t pair;
 };
 
-/* Room for one more element in an array that doubles. */
-static status grow(void **array, int64_t *room, int64_t count, size_t element_bytes)
+/* Makes room for one more element; the array doubles. */
+static status reserve_one(void **array, int64_t *capacity, int64_t count, size_t element_bytes)
 {
-    if (count < *room) {
+    if (count < *capacity) {
         return STATUS_OK;
     }
-    int64_t more = *room < 64 ? 64 : *room * 2;
-    void *bigger = realloc(*array, (size_t)more * element_bytes);
-    REQUIRE(bigger != NULL, STATUS_INTERNAL, "out of memory: a tokenizer's training, %lld entries",
-            (long long)more);
-    *array = bigger;
-    *room = more;
+    int64_t new_capacity = *capacity < 64 ? 64 : *capacity * 2;
+    void *new_array = realloc(*array, (size_t)new_capacity * element_bytes);
+    REQUIRE(new_array != NULL, STATUS_INTERNAL,
+            "out of memory: training a tokenizer, %" PRId64 " entries", new_capacity);
+    *array = new_array;
+    *capacity = new_capacity;
     return STATUS_OK;
 }
 
@@ -61,90 +62,93 @@ void merge_train_free(struct merge_train *t)
     free(t->previous);
     free(t->next);
     free(t->word);
-    free(t->word_times);
+    free(t->word_counts);
     free(t->pairs);
     free(t->slots);
     free(t->heap);
-    free(t->raised);
-    free(t->bytes);
-    free(t->lengths);
+    free(t->grown);
+    free(t->token_bytes);
+    free(t->token_lengths);
     free(t->merges);
     text_map_free(&t->tokens);
     text_store_free(&t->store);
 }
 
-static uint64_t pair_slot(const struct merge_train *t, int32_t left, int32_t right)
+static uint64_t find_pair_slot(const struct merge_train *t, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    uint64_t at = text_map_mix(key) & t->slot_mask;
-    while (t->slots[at] >= 0 &&
-           (t->pairs[t->slots[at]].left != left || t->pairs[t->slots[at]].right != right)) {
-        at = (at + 1) & t->slot_mask;
+    uint64_t pos = text_map_hash_int(key) & t->slot_mask;
+    while (t->slots[pos] >= 0 &&
+           (t->pairs[t->slots[pos]].left != left || t->pairs[t->slots[pos]].right != right)) {
+        pos = (pos + 1) & t->slot_mask;
     }
-    return at;
+    return pos;
 }
 
-static status grow_slots(struct merge_train *t)
+static status reserve_slot(struct merge_train *t)
 {
     if (t->slots != NULL && (uint64_t)t->pair_count * 2 < t->slot_mask) {
         return STATUS_OK;
     }
     uint64_t size = t->slots == NULL ? (uint64_t)1 << 16 : (t->slot_mask + 1) * 2;
     int64_t *slots = malloc(size * sizeof *slots);
-    REQUIRE(slots != NULL, STATUS_INTERNAL, "out of memory: %llu pairs", (unsigned long long)size);
+    REQUIRE(slots != NULL, STATUS_INTERNAL, "out of memory: %" PRIu64 " pairs", size);
     memset(slots, 0xff, size * sizeof *slots);
     free(t->slots);
     t->slots = slots;
     t->slot_mask = size - 1;
     for (int64_t i = 0; i < t->pair_count; i++) {
-        t->slots[pair_slot(t, t->pairs[i].left, t->pairs[i].right)] = i;
+        t->slots[find_pair_slot(t, t->pairs[i].left, t->pairs[i].right)] = i;
     }
     return STATUS_OK;
 }
 
-static status pair_of(struct merge_train *t, int32_t left, int32_t right, int64_t *out)
+static status find_or_add_pair(struct merge_train *t, int32_t left, int32_t right, int64_t *out)
 {
-    TRY(grow_slots(t));
-    uint64_t at = pair_slot(t, left, right);
-    if (t->slots[at] < 0) {
-        TRY(grow((void **)&t->pairs, &t->pair_room, t->pair_count, sizeof *t->pairs));
+    TRY(reserve_slot(t));
+    uint64_t pos = find_pair_slot(t, left, right);
+    if (t->slots[pos] < 0) {
+        TRY(reserve_one((void **)&t->pairs, &t->pair_capacity, t->pair_count, sizeof *t->pairs));
         t->pairs[t->pair_count] = (struct pair){.left = left, .right = right, .round = -1};
-        t->slots[at] = t->pair_count++;
+        t->slots[pos] = t->pair_count++;
     }
-    *out = t->slots[at];
+    *out = t->slots[pos];
     return STATUS_OK;
 }
 
-/* One more place where left and right are neighbours. */
-static status raise_pair(struct merge_train *t, int32_t left, int32_t right, int32_t position)
+/* Adds a position at which left and right are neighbours, and the count of its word. */
+static status add_pair_position(struct merge_train *t, int32_t left, int32_t right,
+                                int32_t position)
 {
     int64_t index = -1;
-    TRY(pair_of(t, left, right, &index));
+    TRY(find_or_add_pair(t, left, right, &index));
     struct pair *pair = &t->pairs[index];
-    if (pair->seen == pair->room) {
-        int32_t room = pair->room < 2 ? 2 : pair->room > INT32_MAX / 2 ? INT32_MAX : pair->room * 2;
-        int32_t *bigger = realloc(pair->positions, (size_t)room * sizeof *bigger);
-        REQUIRE(bigger != NULL && pair->seen < INT32_MAX, STATUS_INTERNAL,
-                "out of memory: a pair seen %d times", pair->seen);
-        pair->positions = bigger;
-        pair->room = room;
+    if (pair->position_count == pair->capacity) {
+        int32_t capacity = pair->capacity < 2               ? 2
+                           : pair->capacity > INT32_MAX / 2 ? INT32_MAX
+                                                            : pair->capacity * 2;
+        int32_t *new_array = realloc(pair->positions, (size_t)capacity * sizeof *new_array);
+        REQUIRE(new_array != NULL && pair->position_count < INT32_MAX, STATUS_INTERNAL,
+                "out of memory: a pair with %d positions", pair->position_count);
+        pair->positions = new_array;
+        pair->capacity = capacity;
     }
-    pair->positions[pair->seen++] = position;
-    pair->count += t->word_times[t->word[position]];
+    pair->positions[pair->position_count++] = position;
+    pair->count += t->word_counts[t->word[position]];
     if (pair->round != t->round) {
         pair->round = t->round;
-        TRY(grow((void **)&t->raised, &t->raised_room, t->raised_count, sizeof *t->raised));
-        t->raised[t->raised_count++] = index;
+        TRY(reserve_one((void **)&t->grown, &t->grown_capacity, t->grown_count, sizeof *t->grown));
+        t->grown[t->grown_count++] = index;
     }
     return STATUS_OK;
 }
 
-static void lower_pair(struct merge_train *t, int32_t left, int32_t right, int64_t times)
+static void reduce_pair_count(struct merge_train *t, int32_t left, int32_t right, int64_t count)
 {
-    t->pairs[t->slots[pair_slot(t, left, right)]].count -= times;
+    t->pairs[t->slots[find_pair_slot(t, left, right)]].count -= count;
 }
 
-static bool candidate_before(const struct candidate *a, const struct candidate *b)
+static bool is_better(const struct candidate *a, const struct candidate *b)
 {
     if (a->count != b->count) {
         return a->count > b->count;
@@ -155,17 +159,17 @@ static bool candidate_before(const struct candidate *a, const struct candidate *
 static status heap_push(struct merge_train *t, int64_t index)
 {
     const struct pair *pair = &t->pairs[index];
-    if (pair->merged || pair->count < LEAST_COUNT) {
+    if (pair->merged || pair->count < MIN_COUNT) {
         return STATUS_OK;
     }
-    TRY(grow((void **)&t->heap, &t->heap_room, t->heap_count, sizeof *t->heap));
+    TRY(reserve_one((void **)&t->heap, &t->heap_capacity, t->heap_count, sizeof *t->heap));
     struct candidate candidate = {pair->count, pair->left, pair->right, index};
-    int64_t at = t->heap_count++;
-    while (at > 0 && candidate_before(&candidate, &t->heap[(at - 1) / 2])) {
-        t->heap[at] = t->heap[(at - 1) / 2];
-        at = (at - 1) / 2;
+    int64_t pos = t->heap_count++;
+    while (pos > 0 && is_better(&candidate, &t->heap[(pos - 1) / 2])) {
+        t->heap[pos] = t->heap[(pos - 1) / 2];
+        pos = (pos - 1) / 2;
     }
-    t->heap[at] = candidate;
+    t->heap[pos] = candidate;
     return STATUS_OK;
 }
 
@@ -173,27 +177,27 @@ static struct candidate heap_pop(struct merge_train *t)
 {
     struct candidate top = t->heap[0];
     struct candidate last = t->heap[--t->heap_count];
-    int64_t at = 0;
+    int64_t pos = 0;
     for (;;) {
-        int64_t child = 2 * at + 1;
+        int64_t child = 2 * pos + 1;
         if (child >= t->heap_count) {
             break;
         }
-        if (child + 1 < t->heap_count && candidate_before(&t->heap[child + 1], &t->heap[child])) {
+        if (child + 1 < t->heap_count && is_better(&t->heap[child + 1], &t->heap[child])) {
             child++;
         }
-        if (!candidate_before(&t->heap[child], &last)) {
+        if (!is_better(&t->heap[child], &last)) {
             break;
         }
-        t->heap[at] = t->heap[child];
-        at = child;
+        t->heap[pos] = t->heap[child];
+        pos = child;
     }
-    t->heap[at] = last;
+    t->heap[pos] = last;
     return top;
 }
 
-/* The index of the most frequent pair, -1 where there is none. */
-static status most_frequent(struct merge_train *t, int64_t *out)
+/* Removes the most frequent pair from the heap; *out is its index, -1 if the heap is empty. */
+static status pop_most_frequent(struct merge_train *t, int64_t *out)
 {
     *out = -1;
     while (t->heap_count > 0) {
@@ -206,64 +210,64 @@ static status most_frequent(struct merge_train *t, int64_t *out)
             *out = top.pair;
             return STATUS_OK;
         }
-        if (pair->count < top.count) { /* outdated; one that grew has a newer entry */
+        if (pair->count < top.count) { /* outdated; if the count has grown, a newer entry exists */
             TRY(heap_push(t, top.pair));
         }
     }
     return STATUS_OK;
 }
 
-status merge_train_token(struct merge_train *t, const char *bytes, size_t length, int32_t *out)
+status merge_train_add_token(struct merge_train *t, const char *bytes, size_t length, int32_t *out)
 {
     struct text_slot *slot;
     bool is_new;
-    TRY(text_map_slot(&t->tokens, &t->store, bytes, length, &slot, &is_new));
+    TRY(text_map_find_or_add(&t->tokens, &t->store, bytes, length, &slot, &is_new));
     if (is_new) {
         slot->value = t->token_count;
-        t->bytes[t->token_count] = slot->text;
-        t->lengths[t->token_count] = (uint32_t)length;
+        t->token_bytes[t->token_count] = slot->text;
+        t->token_lengths[t->token_count] = (uint32_t)length;
         t->token_count++;
     }
     *out = (int32_t)slot->value;
     return STATUS_OK;
 }
 
-/* The id of left and right joined: a new token, or the one that has these bytes already. */
+/* Finds the id of the joined token: a new token, or an existing one with the same bytes. */
 static status join_tokens(struct merge_train *t, int32_t left, int32_t right, int32_t *out)
 {
-    size_t left_bytes = t->lengths[left];
-    size_t right_bytes = t->lengths[right] - t->prefix_bytes;
+    size_t left_bytes = t->token_lengths[left];
+    size_t right_bytes = t->token_lengths[right] - t->prefix_bytes;
     char *joined = malloc(left_bytes + right_bytes);
     REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory: a token of %zu bytes",
             left_bytes + right_bytes);
-    memcpy(joined, t->bytes[left], left_bytes);
-    memcpy(joined + left_bytes, t->bytes[right] + t->prefix_bytes, right_bytes);
-    status result = merge_train_token(t, joined, left_bytes + right_bytes, out);
+    memcpy(joined, t->token_bytes[left], left_bytes);
+    memcpy(joined + left_bytes, t->token_bytes[right] + t->prefix_bytes, right_bytes);
+    status result = merge_train_add_token(t, joined, left_bytes + right_bytes, out);
     free(joined);
     return result;
 }
 
-static status merge_at(struct merge_train *t, int32_t at, int32_t left, int32_t right,
+static status merge_at(struct merge_train *t, int32_t pos, int32_t left, int32_t right,
                        int32_t joined)
 {
-    int32_t second = t->next[at];
-    if (t->symbols[at] != left || second < 0 || t->symbols[second] != right) {
-        return STATUS_OK; /* it held once */
+    int32_t second = t->next[pos];
+    if (t->symbols[pos] != left || second < 0 || t->symbols[second] != right) {
+        return STATUS_OK; /* no longer valid */
     }
-    int64_t times = t->word_times[t->word[at]];
-    int32_t before = t->previous[at];
+    int64_t count = t->word_counts[t->word[pos]];
+    int32_t before = t->previous[pos];
     int32_t after = t->next[second];
-    t->symbols[at] = joined;
+    t->symbols[pos] = joined;
     t->symbols[second] = -1;
-    t->next[at] = after;
+    t->next[pos] = after;
     if (before >= 0) {
-        lower_pair(t, t->symbols[before], left, times);
-        TRY(raise_pair(t, t->symbols[before], joined, before));
+        reduce_pair_count(t, t->symbols[before], left, count);
+        TRY(add_pair_position(t, t->symbols[before], joined, before));
     }
     if (after >= 0) {
-        t->previous[after] = at;
-        lower_pair(t, right, t->symbols[after], times);
-        TRY(raise_pair(t, joined, t->symbols[after], at));
+        t->previous[after] = pos;
+        reduce_pair_count(t, right, t->symbols[after], count);
+        TRY(add_pair_position(t, joined, t->symbols[after], pos));
     }
     return STATUS_OK;
 }
@@ -279,78 +283,79 @@ static status merge_pair(struct merge_train *t, int64_t index)
     struct pair pair = t->pairs[index];
     t->pairs[index].merged = true;
     t->pairs[index].positions = NULL;
-    t->pairs[index].seen = t->pairs[index].room = 0;
+    t->pairs[index].position_count = t->pairs[index].capacity = 0;
     t->round++;
-    t->raised_count = 0;
-    /* From left to right in each word, as in "aaa", where only the first two become one. */
-    qsort(pair.positions, (size_t)pair.seen, sizeof *pair.positions, compare_positions);
+    t->grown_count = 0;
+    /* Merge from left to right in each word: in "aaa" only the first two symbols are joined. */
+    qsort(pair.positions, (size_t)pair.position_count, sizeof *pair.positions, compare_positions);
     int32_t joined = -1;
     status result = join_tokens(t, pair.left, pair.right, &joined);
-    for (int32_t i = 0; i < pair.seen && result == STATUS_OK; i++) {
+    for (int32_t i = 0; i < pair.position_count && result == STATUS_OK; i++) {
         result = merge_at(t, pair.positions[i], pair.left, pair.right, joined);
     }
     free(pair.positions);
     TRY(result);
-    TRY(grow((void **)&t->merges, &t->merge_room, t->merge_count, sizeof *t->merges));
+    TRY(reserve_one((void **)&t->merges, &t->merge_capacity, t->merge_count, sizeof *t->merges));
     t->merges[t->merge_count++] = (struct merge){pair.left, pair.right, joined};
-    for (int64_t i = 0; i < t->raised_count; i++) {
-        TRY(heap_push(t, t->raised[i]));
+    for (int64_t i = 0; i < t->grown_count; i++) {
+        TRY(heap_push(t, t->grown[i]));
     }
     return STATUS_OK;
 }
 
-status merge_train_open(struct merge_train *t, int64_t positions, int64_t words, int64_t limit)
+status merge_train_open(struct merge_train *t, int64_t positions, int64_t words, int64_t max_tokens)
 {
     REQUIRE(positions < INT32_MAX, STATUS_DATA,
-            "the different words of the input have %lld symbols; at most 2 Gi can be learned from: "
-            "train on a part of the text",
-            (long long)positions);
-    size_t room = (size_t)positions + 1;
-    t->symbols = malloc(room * sizeof *t->symbols);
-    t->previous = malloc(room * sizeof *t->previous);
-    t->next = malloc(room * sizeof *t->next);
-    t->word = malloc(room * sizeof *t->word);
-    t->word_times = malloc(((size_t)words + 1) * sizeof *t->word_times);
-    t->bytes = calloc((size_t)limit, sizeof *t->bytes);
-    t->lengths = calloc((size_t)limit, sizeof *t->lengths);
-    t->limit = limit;
+            "the distinct words of the input have %" PRId64 " symbols, and at most 2 Gi are "
+            "supported: train on a part of the text",
+            positions);
+    size_t capacity = (size_t)positions + 1;
+    t->symbols = malloc(capacity * sizeof *t->symbols);
+    t->previous = malloc(capacity * sizeof *t->previous);
+    t->next = malloc(capacity * sizeof *t->next);
+    t->word = malloc(capacity * sizeof *t->word);
+    t->word_counts = malloc(((size_t)words + 1) * sizeof *t->word_counts);
+    t->token_bytes = calloc((size_t)max_tokens, sizeof *t->token_bytes);
+    t->token_lengths = calloc((size_t)max_tokens, sizeof *t->token_lengths);
+    t->max_tokens = max_tokens;
     REQUIRE(t->symbols != NULL && t->previous != NULL && t->next != NULL && t->word != NULL &&
-                t->word_times != NULL && t->bytes != NULL && t->lengths != NULL,
-            STATUS_INTERNAL, "out of memory: %lld symbols of different words, %lld tokens",
-            (long long)positions, (long long)limit);
+                t->word_counts != NULL && t->token_bytes != NULL && t->token_lengths != NULL,
+            STATUS_INTERNAL,
+            "out of memory: %" PRId64 " symbols of distinct words, %" PRId64 " tokens", positions,
+            max_tokens);
     return STATUS_OK;
 }
 
-void merge_train_symbol(struct merge_train *t, int32_t id, bool begins_word)
+void merge_train_add_symbol(struct merge_train *t, int32_t id, bool begins_word)
 {
-    int32_t at = (int32_t)t->positions++;
-    t->symbols[at] = id;
-    t->previous[at] = begins_word ? -1 : at - 1;
-    t->next[at] = -1;
+    int32_t pos = (int32_t)t->positions++;
+    t->symbols[pos] = id;
+    t->previous[pos] = begins_word ? -1 : pos - 1;
+    t->next[pos] = -1;
     if (!begins_word) {
-        t->next[at - 1] = at;
+        t->next[pos - 1] = pos;
     }
-    t->word[at] = (int32_t)t->words;
+    t->word[pos] = (int32_t)t->words;
 }
 
-void merge_train_end_word(struct merge_train *t, int64_t times)
+void merge_train_end_word(struct merge_train *t, int64_t count)
 {
-    t->word_times[t->words++] = times;
+    t->word_counts[t->words++] = count;
 }
 
 status merge_train_learn(struct merge_train *t)
 {
-    for (int32_t at = 0; at < (int32_t)t->positions; at++) {
-        if (t->next[at] >= 0) {
-            TRY(raise_pair(t, t->symbols[at], t->symbols[t->next[at]], at));
+    for (int32_t pos = 0; pos < (int32_t)t->positions; pos++) {
+        if (t->next[pos] >= 0) {
+            TRY(add_pair_position(t, t->symbols[pos], t->symbols[t->next[pos]], pos));
         }
     }
     for (int64_t i = 0; i < t->pair_count; i++) {
         TRY(heap_push(t, i));
     }
-    while (t->token_count < t->limit) {
+    while (t->token_count < t->max_tokens) {
         int64_t best = -1;
-        TRY(most_frequent(t, &best));
+        TRY(pop_most_frequent(t, &best));
         if (best < 0) {
             return STATUS_OK;
         }

@@ -1,11 +1,13 @@
-/* Regular expressions that a file gives. */
+/* Regular expressions from input files. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "base/status.h"
 
-/* pattern_matches - whether a pattern (PCRE2's, near enough to Python's) has the whole text.
+/* pattern_matches - test whether a regular expression matches the whole text.
  *
- * Errors    STATUS_DATA where it cannot be read, naming the character, or takes too long */
+ * The syntax is that of PCRE2, which is close to Python's.
+ * Errors    STATUS_DATA: the pattern does not compile (with the character's offset), or matching
+ *           exceeds a limit */
 status pattern_matches(const char *pattern, const char *text, bool *out);

@@ -6,11 +6,12 @@
 #include <string.h>
 
 /* Unicode's White_Space, for use inside a class. */
-#define WHITE                                                                                      \
+#define WHITE_SPACE                                                                                \
     "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"  \
     "\\x{205f}\\x{3000}"
-/* Characters that Unicode 15 to 16 brought: PCRE2 10.42 knows version 14, 10.45 version 16. With
- * these a text gives the same words on both, and those of the `tokenizers` package. */
+/* Characters that Unicode 15 and 16 added. PCRE2 10.42 has Unicode 14 and PCRE2 10.45 has
+ * Unicode 16. With these classes both split a text into the same words as Hugging Face
+ * `tokenizers`. */
 #define CAPITALS_SINCE_14 "\\x{1c89}\\x{a7cb}-\\x{a7cc}\\x{a7da}\\x{a7dc}\\x{10d50}-\\x{10d65}"
 #define SMALLS_SINCE_14 "\\x{1c8a}\\x{a7cd}\\x{a7db}\\x{10d70}-\\x{10d85}\\x{1df25}-\\x{1df2a}"
 #define UNCASED_SINCE_14                                                                           \
@@ -36,20 +37,20 @@
     "\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
 #define LETTER "\\p{L}" CAPITALS_SINCE_14 SMALLS_SINCE_14 UNCASED_SINCE_14
 #define NUMBER "\\p{N}" NUMBERS_SINCE_14
-#define SPACES_TAIL "[" WHITE "]+(?![^" WHITE "])|[" WHITE "]+"
+#define SPACES_TAIL "[" WHITE_SPACE "]+(?![^" WHITE_SPACE "])|[" WHITE_SPACE "]+"
 #define UNCASED "\\p{Lm}\\p{Lo}\\p{M}" UNCASED_SINCE_14 MARKS_SINCE_14
 #define UPPER "\\p{Lu}\\p{Lt}" CAPITALS_SINCE_14 UNCASED
 #define LOWER "\\p{Ll}" SMALLS_SINCE_14 UNCASED
-#define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
-/* The match limits of a text that is all one word still leave room for 100 MB of it. */
+/* PCRE2's limits. A text of 100 MB that is one word stays within them. */
 #define MATCH_LIMIT 200000000u
 #define DEPTH_LIMIT 10000u
 #define HEAP_LIMIT_KB 65536u
 #define JIT_STACK_BYTES ((size_t)1 << 20)
 
 #define OPTIONAL_OTHER "[^\\r\\n" LETTER NUMBER "]?"
-#define SYMBOLS " ?[^" WHITE LETTER NUMBER "]+"
+#define SYMBOLS " ?[^" WHITE_SPACE LETTER NUMBER "]+"
 
 static const struct {
     const char *published;
@@ -62,48 +63,48 @@ static const struct {
     [PRETOKENISE_LLAMA3] =
         {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
          " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-         SHORT_FORMS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]{1,3}|" SYMBOLS
-                     "[\\r\\n]*|[" WHITE "]*[\\r\\n]+|" SPACES_TAIL},
+         CONTRACTIONS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]{1,3}|" SYMBOLS
+                      "[\\r\\n]*|[" WHITE_SPACE "]*[\\r\\n]+|" SPACES_TAIL},
     [PRETOKENISE_QWEN2] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
                            " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-                           SHORT_FORMS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]|" SYMBOLS
-                                       "[\\r\\n]*|[" WHITE "]*[\\r\\n]+|" SPACES_TAIL},
+                           CONTRACTIONS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]|" SYMBOLS
+                                        "[\\r\\n]*|[" WHITE_SPACE "]*[\\r\\n]+|" SPACES_TAIL},
     [PRETOKENISE_CL100K] = {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}|"
                             " ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
                             "'(?i:[sdmt]|ll|ve|re)|" OPTIONAL_OTHER "+[" LETTER "]+|[" NUMBER
-                            "]{1,3}|" SYMBOLS "+[\\r\\n]*|[" WHITE "]*[\\r\\n]|" SPACES_TAIL},
+                            "]{1,3}|" SYMBOLS "+[\\r\\n]*|[" WHITE_SPACE "]*[\\r\\n]|" SPACES_TAIL},
     [PRETOKENISE_O200K] =
         {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
          "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
          "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-         OPTIONAL_OTHER "[" UPPER "]*[" LOWER "]+" SHORT_FORMS "?|" OPTIONAL_OTHER "[" UPPER
-                        "]+[" LOWER "]*" SHORT_FORMS "?|[" NUMBER "]{1,3}|" SYMBOLS
-                        "[\\r\\n/]*|[" WHITE "]*[\\r\\n]+|" SPACES_TAIL},
+         OPTIONAL_OTHER "[" UPPER "]*[" LOWER "]+" CONTRACTIONS "?|" OPTIONAL_OTHER "[" UPPER
+                        "]+[" LOWER "]*" CONTRACTIONS "?|[" NUMBER "]{1,3}|" SYMBOLS
+                        "[\\r\\n/]*|[" WHITE_SPACE "]*[\\r\\n]+|" SPACES_TAIL},
 };
 
 struct pretokeniser {
     pcre2_code *code; /* NULL: no pattern */
 };
 
-struct scanner {
+struct pretokenise_scanner {
     const pcre2_code *code;
     pcre2_match_context *context;
     pcre2_match_data *match;
     pcre2_jit_stack *stack;
     const char *text;
     size_t bytes;
-    size_t at;
-    size_t valid_end; /* text[at, valid_end) is UTF-8; equal to at: not known yet */
+    size_t pos;
+    size_t valid_end; /* text[pos, valid_end) is UTF-8; equal to pos: not computed yet */
 };
 
-const char *pretokenise_published(enum pretokenise_pattern pattern)
+const char *pretokenise_published_regex(enum pretokenise_pattern pattern)
 {
     return patterns[pattern].published;
 }
 
-enum pretokenise_pattern pretokenise_lookup(const char *published)
+enum pretokenise_pattern pretokenise_find_pattern(const char *published)
 {
     for (int i = PRETOKENISE_NONE + 1; i < PRETOKENISE_PATTERNS; i++) {
         if (strcmp(patterns[i].published, published) == 0) {
@@ -113,7 +114,7 @@ enum pretokenise_pattern pretokenise_lookup(const char *published)
     return PRETOKENISE_NONE;
 }
 
-size_t pretokenise_put(uint32_t code, char text[4])
+size_t pretokenise_write_utf8(uint32_t code, char text[4])
 {
     if (code < 0x80) {
         text[0] = (char)code;
@@ -128,7 +129,7 @@ size_t pretokenise_put(uint32_t code, char text[4])
     return length;
 }
 
-size_t pretokenise_character(const char *text, size_t bytes, uint32_t *code)
+size_t pretokenise_read_utf8(const char *text, size_t bytes, uint32_t *code)
 {
     const unsigned char *c = (const unsigned char *)text;
     if (bytes == 0) {
@@ -157,7 +158,7 @@ size_t pretokenise_character(const char *text, size_t bytes, uint32_t *code)
     return length;
 }
 
-static void pcre2_reason(int error, char text[128])
+static void get_pcre2_message(int error, char text[128])
 {
     if (pcre2_get_error_message(error, (PCRE2_UCHAR *)text, 128) < 0) {
         text[0] = '\0';
@@ -168,7 +169,7 @@ status pretokeniser_create(enum pretokenise_pattern pattern, struct pretokeniser
 {
     *out = NULL;
     struct pretokeniser *p = calloc(1, sizeof *p);
-    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory: a pre-tokeniser");
+    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory: a pre-tokenizer");
     if (patterns[pattern].pcre2 != NULL) {
         int error = 0;
         PCRE2_SIZE offset = 0;
@@ -176,12 +177,13 @@ status pretokeniser_create(enum pretokenise_pattern pattern, struct pretokeniser
                                 PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
         if (p->code == NULL) {
             char reason[128];
-            pcre2_reason(error, reason);
+            get_pcre2_message(error, reason);
             free(p);
-            RAISE(STATUS_INTERNAL, "PCRE2 refuses the pre-tokenisation pattern at %zu: %s", offset,
-                  reason);
+            RAISE(STATUS_INTERNAL, "PCRE2 rejects the pre-tokenization pattern at offset %zu: %s",
+                  offset, reason);
         }
-        /* Where this processor has no JIT the matcher interprets: slower, the same words. */
+        /* Without JIT on this processor, PCRE2 interprets the pattern: slower, with the same
+         * words. */
         pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
     }
     *out = p;
@@ -196,17 +198,17 @@ void pretokeniser_destroy(struct pretokeniser *p)
     }
 }
 
-status scanner_create(const struct pretokeniser *p, struct scanner **out)
+status pretokenise_scanner_create(const struct pretokeniser *p, struct pretokenise_scanner **out)
 {
     *out = NULL;
-    struct scanner *s = calloc(1, sizeof *s);
+    struct pretokenise_scanner *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a scanner");
     s->code = p->code;
     if (s->code != NULL) {
         s->context = pcre2_match_context_create(NULL);
         s->match = pcre2_match_data_create(1, NULL);
         if (s->context == NULL || s->match == NULL) {
-            scanner_destroy(s);
+            pretokenise_scanner_destroy(s);
             RAISE(STATUS_INTERNAL, "out of memory: a scanner");
         }
         pcre2_set_match_limit(s->context, MATCH_LIMIT);
@@ -221,7 +223,7 @@ status scanner_create(const struct pretokeniser *p, struct scanner **out)
     return STATUS_OK;
 }
 
-void scanner_destroy(struct scanner *s)
+void pretokenise_scanner_destroy(struct pretokenise_scanner *s)
 {
     if (s != NULL) {
         pcre2_match_context_free(s->context);
@@ -231,76 +233,77 @@ void scanner_destroy(struct scanner *s)
     }
 }
 
-void scanner_start(struct scanner *s, const char *text, size_t bytes)
+void pretokenise_scanner_start(struct pretokenise_scanner *s, const char *text, size_t bytes)
 {
     s->text = text;
     s->bytes = bytes;
-    s->at = 0;
+    s->pos = 0;
     s->valid_end = 0;
 }
 
-/* The end of the UTF-8 text that begins at `at`; ASCII is passed eight bytes at a time. */
-static size_t valid_until(const char *text, size_t bytes, size_t at)
+/* Returns the end of the valid UTF-8 that begins at `pos`. Skips ASCII eight bytes at a time. */
+static size_t find_valid_end(const char *text, size_t bytes, size_t pos)
 {
     for (;;) {
         uint64_t word;
-        while (at + 8 <= bytes) {
-            memcpy(&word, text + at, 8);
+        while (pos + 8 <= bytes) {
+            memcpy(&word, text + pos, 8);
             if ((word & 0x8080808080808080u) != 0) {
                 break;
             }
-            at += 8;
+            pos += 8;
         }
         uint32_t code;
-        size_t length = pretokenise_character(text + at, bytes - at, &code);
+        size_t length = pretokenise_read_utf8(text + pos, bytes - pos, &code);
         if (length == 0) {
-            return at;
+            return pos;
         }
-        at += length;
+        pos += length;
     }
 }
 
-static size_t invalid_until(const char *text, size_t bytes, size_t at)
+/* Returns the position of the next valid UTF-8 character at or after `pos`. */
+static size_t find_invalid_end(const char *text, size_t bytes, size_t pos)
 {
     uint32_t code;
-    while (at < bytes && pretokenise_character(text + at, bytes - at, &code) == 0) {
-        at++;
+    while (pos < bytes && pretokenise_read_utf8(text + pos, bytes - pos, &code) == 0) {
+        pos++;
     }
-    return at;
+    return pos;
 }
 
-static status scan_invalid(struct scanner *s, size_t *end)
+static status scan_invalid(struct pretokenise_scanner *s, size_t *end)
 {
-    *end = invalid_until(s->text, s->bytes, s->at);
-    s->at = *end;
+    *end = find_invalid_end(s->text, s->bytes, s->pos);
+    s->pos = *end;
     s->valid_end = *end;
     return STATUS_OK;
 }
 
-status scanner_next(struct scanner *s, size_t *start, size_t *end)
+status pretokenise_scanner_next(struct pretokenise_scanner *s, size_t *start, size_t *end)
 {
-    *start = s->at;
+    *start = s->pos;
     *end = s->bytes;
-    if (s->at == s->bytes || s->code == NULL) {
-        s->at = s->bytes;
+    if (s->pos == s->bytes || s->code == NULL) {
+        s->pos = s->bytes;
         return STATUS_OK;
     }
-    if (s->at == s->valid_end) {
-        s->valid_end = valid_until(s->text, s->bytes, s->at);
-        if (s->valid_end == s->at) {
+    if (s->pos == s->valid_end) {
+        s->valid_end = find_valid_end(s->text, s->bytes, s->pos);
+        if (s->valid_end == s->pos) {
             return scan_invalid(s, end);
         }
     }
-    int found = pcre2_match(s->code, (PCRE2_SPTR)s->text, s->valid_end, s->at, PCRE2_NO_UTF_CHECK,
+    int found = pcre2_match(s->code, (PCRE2_SPTR)s->text, s->valid_end, s->pos, PCRE2_NO_UTF_CHECK,
                             s->match, s->context);
-    size_t stop = found > 0 ? pcre2_get_ovector_pointer(s->match)[1] : 0;
-    if (found <= 0 || stop <= s->at) {
+    size_t match_end = found > 0 ? pcre2_get_ovector_pointer(s->match)[1] : 0;
+    if (found <= 0 || match_end <= s->pos) {
         char reason[128];
-        pcre2_reason(found, reason);
-        RAISE(STATUS_DATA, "the text cannot be cut into words at byte %zu: PCRE2: %s", s->at,
+        get_pcre2_message(found, reason);
+        RAISE(STATUS_DATA, "the text cannot be split into words at byte %zu: PCRE2: %s", s->pos,
               reason);
     }
-    *end = stop;
-    s->at = stop;
+    *end = match_end;
+    s->pos = match_end;
     return STATUS_OK;
 }

@@ -1,14 +1,13 @@
-/* Text to words: where a byte-level tokenizer may not merge across.
+/* Pre-tokenizer of byte-level BPE: splits a text into words. Merges never cross a word boundary.
  *
  * The patterns are those of published tokenizers, matched with PCRE2 (UTF, Unicode properties,
- * JIT). They are written for other regex engines, where \s is exactly Unicode's White_Space; in
- * PCRE2 it is more (U+180E), so the class is spelled out. A pattern that a file brings along is
- * looked up in the table and never compiled itself: an unknown one is refused, so no file can bring
- * a pattern that takes exponential time.
+ * JIT). They were written for other regex engines, in which \s is exactly Unicode's White_Space.
+ * PCRE2's \s contains more (U+180E), so our patterns spell the class out. A pattern from a file is
+ * only looked up in the table and never compiled. An unknown pattern is an error, so no file can
+ * supply a pattern with exponential run time.
  *
- * Text need not be UTF-8: each longest run of bytes that is no UTF-8 is one word, and the text
- * before and after it is matched as if it stood alone. The words of a text are always the whole
- * text, in order. */
+ * The text need not be UTF-8. Each maximal run of bytes that are not UTF-8 is one word. The text
+ * before and after such a run is matched separately. The words, in order, cover the whole text. */
 #pragma once
 
 #include <stddef.h>
@@ -26,34 +25,50 @@ enum pretokenise_pattern {
     PRETOKENISE_PATTERNS
 };
 
-/* pretokenise_published - a pattern as the tokenizers' files spell it; NULL for NONE. */
-const char *pretokenise_published(enum pretokenise_pattern pattern);
+/* pretokenise_published_regex - return the pattern as tokenizer.json files spell it; NULL for
+ * PRETOKENISE_NONE. */
+const char *pretokenise_published_regex(enum pretokenise_pattern pattern);
 
-/* pretokenise_lookup - the pattern with this spelling; PRETOKENISE_NONE: not one of ours. */
-enum pretokenise_pattern pretokenise_lookup(const char *published);
+/* pretokenise_find_pattern - return the pattern with this spelling; PRETOKENISE_NONE: unknown. */
+enum pretokenise_pattern pretokenise_find_pattern(const char *published);
 
-/* pretokenise_character - the bytes of the UTF-8 character at text[0] and its code point; 0: none.
+/* pretokenise_read_utf8 - decode the UTF-8 character at text[0]; return its length in bytes.
  *
+ * Errors    returns 0 if there is no valid character
  * Source    Unicode 15, table 3-7 (no overlong forms, no surrogates, at most U+10FFFF) */
-size_t pretokenise_character(const char *text, size_t bytes, uint32_t *code);
+size_t pretokenise_read_utf8(const char *text, size_t bytes, uint32_t *code);
 
-/* pretokenise_put - a code point as UTF-8; returns its bytes. */
-size_t pretokenise_put(uint32_t code, char text[4]);
+/* pretokenise_write_utf8 - encode a code point as UTF-8; return its length in bytes. */
+size_t pretokenise_write_utf8(uint32_t code, char text[4]);
 
-/* A compiled pattern: immutable, shared by threads. */
+/* A compiled pattern. Immutable; threads may share it. */
 struct pretokeniser;
+
+/* pretokeniser_create - compile a pattern.
+ *
+ * Errors    STATUS_INTERNAL: out of memory, or PCRE2 rejects the pattern */
 status pretokeniser_create(enum pretokenise_pattern pattern, struct pretokeniser **out);
+
+/* pretokeniser_destroy - free a compiled pattern; NULL is allowed. */
 void pretokeniser_destroy(struct pretokeniser *p);
 
-/* One thread's matching state. */
-struct scanner;
-status scanner_create(const struct pretokeniser *p, struct scanner **out);
-void scanner_destroy(struct scanner *s);
+/* The matching state of one thread. */
+struct pretokenise_scanner;
 
-/* scanner_start - begin with this text (borrowed). */
-void scanner_start(struct scanner *s, const char *text, size_t bytes);
-
-/* scanner_next - the next word: text[*start, *end); *start == *end at the end of the text.
+/* pretokenise_scanner_create - create a scanner for a compiled pattern.
  *
- * Errors    STATUS_DATA if PCRE2 gives up (its limits), with the byte offset */
-status scanner_next(struct scanner *s, size_t *start, size_t *end);
+ * Memory    p is borrowed and must outlive the scanner
+ * Errors    STATUS_INTERNAL (out of memory) */
+status pretokenise_scanner_create(const struct pretokeniser *p, struct pretokenise_scanner **out);
+
+/* pretokenise_scanner_destroy - free a scanner; NULL is allowed. */
+void pretokenise_scanner_destroy(struct pretokenise_scanner *s);
+
+/* pretokenise_scanner_start - begin to scan a text, which is borrowed. */
+void pretokenise_scanner_start(struct pretokenise_scanner *s, const char *text, size_t bytes);
+
+/* pretokenise_scanner_next - find the next word: text[*start, *end).
+ *
+ * *start == *end at the end of the text.
+ * Errors    STATUS_DATA with the byte offset, if PCRE2 exceeds its limits */
+status pretokenise_scanner_next(struct pretokenise_scanner *s, size_t *start, size_t *end);

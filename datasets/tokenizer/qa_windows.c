@@ -1,244 +1,259 @@
 #include "datasets/tokenizer/qa_windows.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-void answers_free(struct answers *a)
+void qa_windows_free(struct qa_windows *w)
 {
-    token_list_free(&a->question);
-    token_list_free(&a->context);
-    token_list_free(&a->begin);
-    token_list_free(&a->end);
-    *a = (struct answers){0};
+    token_list_free(&w->question);
+    token_list_free(&w->context);
+    token_list_free(&w->char_begin);
+    token_list_free(&w->char_end);
+    *w = (struct qa_windows){0};
 }
 
 /* ---- code points ---- */
 
-static bool begins_point(char byte)
+static bool is_code_point_start(char byte)
 {
     return ((unsigned char)byte & 0xc0) != 0x80;
 }
 
-static int64_t points_in(const char *bytes, size_t count)
+static int64_t count_code_points(const char *bytes, size_t count)
 {
     int64_t points = 0;
     for (size_t i = 0; i < count; i++) {
-        points += begins_point(bytes[i]);
+        points += is_code_point_start(bytes[i]);
     }
     return points;
 }
 
-int64_t answers_points(const struct text *text)
+int64_t qa_windows_count_code_points(const struct text *text)
 {
-    return points_in(text->bytes, text->count);
+    return count_code_points(text->bytes, text->count);
 }
 
-size_t answers_byte(const struct text *text, int64_t point)
+size_t qa_windows_byte_offset(const struct text *text, int64_t point)
 {
-    size_t at = 0;
-    for (int64_t seen = 0; at < text->count; at++) {
-        if (begins_point(text->bytes[at]) && seen++ == point) {
-            return at;
+    size_t pos = 0;
+    for (int64_t points_seen = 0; pos < text->count; pos++) {
+        if (is_code_point_start(text->bytes[pos]) && points_seen++ == point) {
+            return pos;
         }
     }
-    return at;
+    return pos;
 }
 
-/* ---- tokens of the context, with their places ---- */
+/* ---- tokens of the context and their character offsets ---- */
 
-static status add(struct token_list *list, int64_t value)
+static status append_value(struct token_list *list, int64_t value)
 {
     TRY(token_list_reserve(list, 1));
     list->ids[list->count++] = (int32_t)value;
     return STATUS_OK;
 }
 
-static status add_place(struct answers *a, int64_t begin, int64_t end)
+static status append_offsets(struct qa_windows *w, int64_t begin, int64_t end)
 {
-    TRY(add(&a->begin, begin));
-    return add(&a->end, end);
+    TRY(append_value(&w->char_begin, begin));
+    return append_value(&w->char_end, end);
 }
 
-static bool is_blank(char byte)
+static bool is_white_space(char byte)
 {
     return byte == ' ' || (byte >= '\t' && byte <= '\r');
 }
 
-/* Where BERT cuts whatever stands around it. */
-static bool is_mark(char byte)
+/* Returns whether the byte is ASCII punctuation, which BERT's pre-tokenizer always separates. */
+static bool is_ascii_punctuation(char byte)
 {
     return (byte >= '!' && byte <= '/') || (byte >= ':' && byte <= '@') ||
            (byte >= '[' && byte <= '`') || (byte >= '{' && byte <= '~');
 }
 
-status answers_token(const struct tokenizer *t, int32_t id, char **out, size_t *count)
+status qa_windows_token_text(const struct tokenizer *t, int32_t id, char **out, size_t *count)
 {
-    size_t all = 0;
-    TRY(tokenizer_decode(t, &id, 1, false, out, &all));
-    bool piece = tokenizer_kind_of(t) == TOKENIZER_WORDPIECE && tokenizer_continues(t, id) &&
-                 all > 2 && memcmp(*out, "##", 2) == 0;
-    if (piece) {
-        memmove(*out, *out + 2, all - 2);
+    size_t decoded_bytes = 0;
+    TRY(tokenizer_decode(t, &id, 1, false, out, &decoded_bytes));
+    bool continuation = tokenizer_get_kind(t) == TOKENIZER_WORDPIECE &&
+                        tokenizer_is_continuation(t, id) && decoded_bytes > 2 &&
+                        memcmp(*out, "##", 2) == 0;
+    if (continuation) {
+        memmove(*out, *out + 2, decoded_bytes - 2);
     }
-    *count = piece ? all - 2 : all;
+    *count = continuation ? decoded_bytes - 2 : decoded_bytes;
     return STATUS_OK;
 }
 
-static status token_points(const struct tokenizer *t, int32_t id, int64_t *out)
+static status count_token_code_points(const struct tokenizer *t, int32_t id, int64_t *out)
 {
     char *bytes = NULL;
     size_t count = 0;
-    TRY(answers_token(t, id, &bytes, &count));
-    *out = points_in(bytes, count);
+    TRY(qa_windows_token_text(t, id, &bytes, &count));
+    *out = count_code_points(bytes, count);
     free(bytes);
     return STATUS_OK;
 }
 
-/* Tokens from `from` on are a word's, which has the code points [begin, end). */
-static status place_word(const struct tokenizer *t, struct answers *a, int64_t from, int64_t begin,
-                         int64_t end)
+/* Appends offsets for the context tokens from index `from`. They are the tokens of one word, which
+ * is the code points [begin, end). */
+static status append_word_offsets(const struct tokenizer *t, struct qa_windows *w, int64_t from,
+                                  int64_t begin, int64_t end)
 {
-    int64_t all = 0, at = begin;
-    for (int64_t i = from; i < a->context.count; i++) {
+    int64_t token_points = 0, pos = begin;
+    for (int64_t i = from; i < w->context.count; i++) {
         int64_t points = 0;
-        TRY(token_points(t, a->context.ids[i], &points));
-        all += points;
+        TRY(count_token_code_points(t, w->context.ids[i], &points));
+        token_points += points;
     }
-    bool exact = all == end - begin;
-    for (int64_t i = from; i < a->context.count; i++) {
+    bool is_exact = token_points == end - begin;
+    for (int64_t i = from; i < w->context.count; i++) {
         int64_t points = 0;
-        TRY(token_points(t, a->context.ids[i], &points));
-        TRY(add_place(a, exact ? at : begin, exact ? at + points : end));
-        at += points;
+        TRY(count_token_code_points(t, w->context.ids[i], &points));
+        TRY(append_offsets(w, is_exact ? pos : begin, is_exact ? pos + points : end));
+        pos += points;
     }
     return STATUS_OK;
 }
 
-/* Word by word: blanks and ASCII's punctuation are boundaries of WordPiece, and within a word it sees no further. */
-static status encode_words(const struct tokenizer *t, const struct text *text, struct answers *a)
+/* Encodes word by word. White space and ASCII punctuation are word boundaries of WordPiece, and the
+ * tokens of a word depend only on that word. */
+static status encode_context_by_words(const struct tokenizer *t, const struct text *text,
+                                      struct qa_windows *w)
 {
-    size_t at = 0;
-    for (int64_t point = 0; at < text->count;) {
-        size_t begin = at;
-        if (is_blank(text->bytes[at])) {
-            at++;
+    size_t pos = 0;
+    for (int64_t point = 0; pos < text->count;) {
+        size_t begin = pos;
+        if (is_white_space(text->bytes[pos])) {
+            pos++;
             point++;
             continue;
         }
-        for (at++; at < text->count && !is_mark(text->bytes[begin]) && !is_blank(text->bytes[at]) &&
-                   !is_mark(text->bytes[at]);
-             at++) {
+        for (pos++; pos < text->count && !is_ascii_punctuation(text->bytes[begin]) &&
+                    !is_white_space(text->bytes[pos]) && !is_ascii_punctuation(text->bytes[pos]);
+             pos++) {
         }
-        int64_t from = a->context.count, points = points_in(text->bytes + begin, at - begin);
-        TRY(tokenizer_encode(t, text->bytes + begin, at - begin, false, &a->context));
-        TRY(place_word(t, a, from, point, point + points));
+        int64_t from = w->context.count,
+                points = count_code_points(text->bytes + begin, pos - begin);
+        TRY(tokenizer_encode(t, text->bytes + begin, pos - begin, false, &w->context));
+        TRY(append_word_offsets(t, w, from, point, point + points));
         point += points;
     }
     return STATUS_OK;
 }
 
-/* A token may begin or end inside of a code point; blanks in front are not its own, and one of blanks alone has none. */
-static status place_bytes(struct answers *a, const struct text *text, size_t begin, size_t end,
-                          int64_t *point, size_t *counted)
+/* Appends offsets for the token of text[begin, end). A token may begin or end inside a code point.
+ * Its range excludes leading white space; a token of white space has an empty range. */
+static status append_token_offsets(struct qa_windows *w, const struct text *text, size_t begin,
+                                   size_t end, int64_t *point, size_t *counted_bytes)
 {
-    while (begin < end && is_blank(text->bytes[begin])) {
+    while (begin < end && is_white_space(text->bytes[begin])) {
         begin++;
     }
-    *point += points_in(text->bytes + *counted, begin - *counted);
-    *counted = begin;
-    int64_t first = *point - (begin < end && !begins_point(text->bytes[begin]));
-    return add_place(a, first, *point + points_in(text->bytes + begin, end - begin));
+    *point += count_code_points(text->bytes + *counted_bytes, begin - *counted_bytes);
+    *counted_bytes = begin;
+    int64_t first = *point - (begin < end && !is_code_point_start(text->bytes[begin]));
+    return append_offsets(w, first, *point + count_code_points(text->bytes + begin, end - begin));
 }
 
-static status encode_bytes(const struct tokenizer *t, const struct text *text, struct answers *a)
+static status encode_context_bytes(const struct tokenizer *t, const struct text *text,
+                                   struct qa_windows *w)
 {
-    size_t at = 0, counted = 0;
+    size_t pos = 0, counted_bytes = 0;
     int64_t point = 0;
-    TRY(tokenizer_encode(t, text->bytes, text->count, false, &a->context));
-    for (int64_t i = 0; i < a->context.count; i++) {
+    TRY(tokenizer_encode(t, text->bytes, text->count, false, &w->context));
+    for (int64_t i = 0; i < w->context.count; i++) {
         char *bytes = NULL;
         size_t count = 0;
-        TRY(answers_token(t, a->context.ids[i], &bytes, &count));
-        bool same =
-            count > 0 && count <= text->count - at && memcmp(bytes, text->bytes + at, count) == 0;
+        TRY(qa_windows_token_text(t, w->context.ids[i], &bytes, &count));
+        bool matches =
+            count > 0 && count <= text->count - pos && memcmp(bytes, text->bytes + pos, count) == 0;
         free(bytes);
-        REQUIRE(same, STATUS_DATA,
-                "the tokenizer changes the text: where its tokens stand cannot be told");
-        TRY(place_bytes(a, text, at, at + count, &point, &counted));
-        at += count;
+        REQUIRE(
+            matches, STATUS_DATA,
+            "the tokenizer changes the text, so the character offsets of its tokens are unknown");
+        TRY(append_token_offsets(w, text, pos, pos + count, &point, &counted_bytes));
+        pos += count;
     }
     return STATUS_OK;
 }
 
 /* ---- windows ---- */
 
-static status copy(const struct token_list *from, int64_t first, int64_t count, int32_t *to,
-                   int most, int *out)
+static status copy_specials(const struct token_list *from, int64_t first, int64_t count,
+                            int32_t *to, int capacity, int *out)
 {
-    REQUIRE(count >= 0 && count <= most, STATUS_INTERNAL, "%lld special tokens", (long long)count);
+    REQUIRE(count >= 0 && count <= capacity, STATUS_INTERNAL, "%" PRId64 " special tokens", count);
     memcpy(to, from->ids + first, (size_t)count * sizeof *to);
     *out = (int)count;
     return STATUS_OK;
 }
 
-/* What stands around question and context: that of a pair of empty texts. */
-static status find_specials(const struct tokenizer *t, struct answers *a)
+/* Finds the special tokens around question and context: those of a pair of empty texts. */
+static status find_special_tokens(const struct tokenizer *t, struct qa_windows *w)
 {
-    struct tokenizer_specials s = tokenizer_specials_of(t);
-    struct token_list around = {0};
+    struct tokenizer_specials s = tokenizer_get_specials(t);
+    struct token_list specials = {0};
     int64_t first = 0;
     status result = STATUS_OK;
     if (s.cls < 0 || s.sep < 0) {
         int32_t end = tokenizer_eos(t);
-        result = end >= 0 ? add(&around, end) : tokenizer_encode(t, "\n", 1, false, &around);
+        result = end >= 0 ? append_value(&specials, end)
+                          : tokenizer_encode(t, "\n", 1, false, &specials);
         if (result == STATUS_OK) {
-            result = copy(&around, 0, around.count, a->between, 8, &a->between_count);
+            result =
+                copy_specials(&specials, 0, specials.count, w->separator, 8, &w->separator_count);
         }
-        a->first_of_between = a->between_count;
-        token_list_free(&around);
+        w->first_segment_separators = w->separator_count;
+        token_list_free(&specials);
         return result;
     }
-    result = tokenizer_encode_pair(t, "", 0, "", 0, false, 0, &around, &first);
+    result = tokenizer_encode_pair(t, "", 0, "", 0, false, 0, &specials, &first);
     if (result == STATUS_OK) {
-        a->before[0] = around.ids[0];
-        a->behind[0] = around.ids[around.count - 1];
-        a->before_count = a->behind_count = 1;
-        a->first_of_between = (int)first - 1;
-        result = copy(&around, 1, around.count - 2, a->between, 8, &a->between_count);
+        w->prefix[0] = specials.ids[0];
+        w->suffix[0] = specials.ids[specials.count - 1];
+        w->prefix_count = w->suffix_count = 1;
+        w->first_segment_separators = (int)first - 1;
+        result =
+            copy_specials(&specials, 1, specials.count - 2, w->separator, 8, &w->separator_count);
     }
-    token_list_free(&around);
+    token_list_free(&specials);
     return result;
 }
 
-static status cut(struct answers *a, int64_t most)
+/* Computes the number of windows and their distance. */
+static status plan_windows(struct qa_windows *w, int64_t max_tokens)
 {
-    int64_t fixed = a->before_count + a->between_count + a->behind_count + a->question.count;
-    a->room = most - fixed;
-    REQUIRE(a->room > 0, STATUS_DATA,
-            "the question has %lld tokens and leaves no room for a text in %lld",
-            (long long)a->question.count, (long long)most);
-    int64_t common = ANSWERS_STRIDE < a->room ? ANSWERS_STRIDE : a->room / 2;
-    a->step = a->room - common;
-    int64_t more = a->context.count - a->room;
-    a->windows = 1 + (more > 0 ? (more + a->step - 1) / a->step : 0);
+    int64_t fixed_tokens =
+        w->prefix_count + w->separator_count + w->suffix_count + w->question.count;
+    w->capacity = max_tokens - fixed_tokens;
+    REQUIRE(w->capacity > 0, STATUS_DATA,
+            "the question has %" PRId64 " tokens and leaves no room for a context in %" PRId64,
+            w->question.count, max_tokens);
+    int64_t overlap = QA_WINDOWS_OVERLAP < w->capacity ? QA_WINDOWS_OVERLAP : w->capacity / 2;
+    w->stride = w->capacity - overlap;
+    int64_t excess = w->context.count - w->capacity;
+    w->window_count = 1 + (excess > 0 ? (excess + w->stride - 1) / w->stride : 0);
     return STATUS_OK;
 }
 
-status answers_encode(const struct tokenizer *t, const struct text *question,
-                      const struct text *context, int64_t most, struct answers *out)
+status qa_windows_encode(const struct tokenizer *t, const struct text *question,
+                         const struct text *context, int64_t max_tokens, struct qa_windows *out)
 {
-    *out = (struct answers){0};
-    TRY(find_specials(t, out));
+    *out = (struct qa_windows){0};
+    TRY(find_special_tokens(t, out));
     TRY(tokenizer_encode(t, question->bytes, question->count, false, &out->question));
-    TRY(tokenizer_kind_of(t) == TOKENIZER_WORDPIECE ? encode_words(t, context, out)
-                                                    : encode_bytes(t, context, out));
+    TRY(tokenizer_get_kind(t) == TOKENIZER_WORDPIECE ? encode_context_by_words(t, context, out)
+                                                     : encode_context_bytes(t, context, out));
     REQUIRE(out->question.count > 0 && out->context.count > 0, STATUS_DATA,
-            "a question of %lld tokens and a text of %lld", (long long)out->question.count,
-            (long long)out->context.count);
-    return cut(out, most);
+            "the question has %" PRId64 " tokens and the context %" PRId64
+            "; both must have tokens",
+            out->question.count, out->context.count);
+    return plan_windows(out, max_tokens);
 }
 
-static status append(struct token_list *to, const int32_t *ids, int64_t count)
+static status append_ids(struct token_list *to, const int32_t *ids, int64_t count)
 {
     TRY(token_list_reserve(to, count));
     if (count > 0) {
@@ -248,30 +263,30 @@ static status append(struct token_list *to, const int32_t *ids, int64_t count)
     return STATUS_OK;
 }
 
-status answers_window(const struct answers *a, int64_t window, struct token_list *ids,
-                      struct answers_window *out)
+status qa_windows_window(const struct qa_windows *w, int64_t window, struct token_list *ids,
+                         struct qa_windows_window *out)
 {
-    int64_t token = window * a->step, left = a->context.count - token;
-    int64_t tokens = left < a->room ? left : a->room;
-    *out = (struct answers_window){
-        .first = a->before_count + a->question.count + a->first_of_between,
-        .context = a->before_count + a->question.count + a->between_count,
-        .token = token,
-        .tokens = tokens,
+    int64_t token = window * w->stride, remaining = w->context.count - token;
+    int64_t tokens = remaining < w->capacity ? remaining : w->capacity;
+    *out = (struct qa_windows_window){
+        .first_segment_tokens = w->prefix_count + w->question.count + w->first_segment_separators,
+        .context_start = w->prefix_count + w->question.count + w->separator_count,
+        .first_context_token = token,
+        .context_tokens = tokens,
     };
-    TRY(append(ids, a->before, a->before_count));
-    TRY(append(ids, a->question.ids, a->question.count));
-    TRY(append(ids, a->between, a->between_count));
-    TRY(append(ids, a->context.ids + token, tokens));
-    return append(ids, a->behind, a->behind_count);
+    TRY(append_ids(ids, w->prefix, w->prefix_count));
+    TRY(append_ids(ids, w->question.ids, w->question.count));
+    TRY(append_ids(ids, w->separator, w->separator_count));
+    TRY(append_ids(ids, w->context.ids + token, tokens));
+    return append_ids(ids, w->suffix, w->suffix_count);
 }
 
-bool answers_find(const struct answers *a, int64_t begin, int64_t end, int64_t *first,
-                  int64_t *last)
+bool qa_windows_find_tokens(const struct qa_windows *w, int64_t begin, int64_t end, int64_t *first,
+                            int64_t *last)
 {
     *first = *last = -1;
-    for (int64_t i = 0; i < a->context.count; i++) {
-        if (a->end.ids[i] > begin && a->begin.ids[i] < end) {
+    for (int64_t i = 0; i < w->context.count; i++) {
+        if (w->char_end.ids[i] > begin && w->char_begin.ids[i] < end) {
             *first = *first < 0 ? i : *first;
             *last = i;
         }

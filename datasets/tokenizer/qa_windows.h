@@ -1,52 +1,68 @@
-/* A question and the text that may answer it, as windows of tokens whose places in the text are known.
+/* Extractive question answering: splits a context into windows of tokens and maps tokens to
+ * character offsets.
  *
- * A long text becomes several windows that overlap, each with the whole question: [CLS] question [SEP] window [SEP] of
- * encoders, question, delimiter and window of others (texts.h). Places are counted in Unicode code points, as SQuAD counts
- * them, so that the answer's text can be given back.
+ * A long context becomes several overlapping windows. Every window contains the whole question.
+ * For encoders a window is [CLS] question [SEP] context part [SEP]. For other models it is
+ * question, delimiter, context part (see text_pair.h).
  *
- * Byte-level tokens stand where their bytes do, without the blanks that they begin with. WordPiece cleans its text: there
- * places are exact where a word's pieces have as many code points as the word, else they are the whole word's. */
+ * Character offsets count Unicode code points, as in SQuAD, so the answer text can be recovered.
+ * Byte-level tokens have the offsets of their bytes, without the white space at their beginning.
+ * WordPiece normalizes its text. The offsets are exact if the pieces of a word have as many code
+ * points as the word; otherwise each piece has the offsets of the whole word. */
 #pragma once
 
 #include "datasets/tokenizer/text_pair.h"
 
-enum { ANSWERS_STRIDE = 128 }; /* tokens that neighbouring windows have in common */
+enum { QA_WINDOWS_OVERLAP = 128 }; /* context tokens that neighbouring windows share */
 
-struct answers {
-    struct token_list question, context; /* ids */
-    struct token_list begin, end; /* of each of the context's tokens: code points [begin, end) */
-    int32_t before[4], between[8], behind[4];
-    int before_count, between_count, behind_count;
-    int first_of_between; /* how many of those belong to the first segment */
-    int64_t room, step;   /* context tokens of a window; from one to the next */
-    int64_t windows;
+struct qa_windows {
+    struct token_list question, context;    /* ids */
+    struct token_list char_begin, char_end; /* code point range [begin, end) per context token */
+    int32_t prefix[4], separator[8], suffix[4]; /* special tokens of a window */
+    int prefix_count, separator_count, suffix_count;
+    int first_segment_separators; /* separator tokens that belong to the first segment */
+    int64_t capacity;             /* context tokens of a full window */
+    int64_t stride;               /* context tokens from one window's start to the next */
+    int64_t window_count;
 };
 
-struct answers_window {
-    int64_t first;         /* tokens of the first segment */
-    int64_t context;       /* the window's token with which the context begins, ... */
-    int64_t token, tokens; /* ... which of the context's it is, and how many there are */
+/* One window: its context tokens are [first_context_token, + context_tokens) of the context. */
+struct qa_windows_window {
+    int64_t first_segment_tokens; /* size of the first segment */
+    int64_t context_start;        /* index in the window of its first context token */
+    int64_t first_context_token;  /* index in the context of that token */
+    int64_t context_tokens;
 };
 
-/* answers_encode - cut for windows of at most `most` tokens. *out is the caller's, for answers_free, also after an error.
+/* qa_windows_encode - encode question and context for windows of at most max_tokens tokens.
  *
- * Errors    STATUS_DATA: a question or a context without a token, or no room for the context beside the question */
-status answers_encode(const struct tokenizer *t, const struct text *question,
-                      const struct text *context, int64_t most, struct answers *out);
-void answers_free(struct answers *a);
+ * Memory    the caller frees *out with qa_windows_free, also after an error
+ * Errors    STATUS_DATA: the question or the context has no tokens, the question leaves no room for
+ *           the context, or the tokenizer changes the text, so that offsets are unknown */
+status qa_windows_encode(const struct tokenizer *t, const struct text *question,
+                         const struct text *context, int64_t max_tokens, struct qa_windows *out);
 
-/* answers_window - append a window's ids to *ids. */
-status answers_window(const struct answers *a, int64_t window, struct token_list *ids,
-                      struct answers_window *out);
+/* qa_windows_free - free the lists and zero the struct. */
+void qa_windows_free(struct qa_windows *w);
 
-/* answers_find - the first and the last of the context's tokens that share a code point with [begin, end); false: none. */
-bool answers_find(const struct answers *a, int64_t begin, int64_t end, int64_t *first,
-                  int64_t *last);
+/* qa_windows_window - append the ids of one window to *ids and describe it in *out.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status qa_windows_window(const struct qa_windows *w, int64_t window, struct token_list *ids,
+                         struct qa_windows_window *out);
 
-/* answers_token - bytes of the text that a token stands for, for free(); the marks of a piece that goes on in a word are
- * none. */
-status answers_token(const struct tokenizer *t, int32_t id, char **out, size_t *count);
+/* qa_windows_find_tokens - find the first and last context token that overlap code points
+ * [begin, end); return false if there are none. */
+bool qa_windows_find_tokens(const struct qa_windows *w, int64_t begin, int64_t end, int64_t *first,
+                            int64_t *last);
 
-/* answers_points - code points of the text; answers_byte - where code point number `point` begins. */
-int64_t answers_points(const struct text *text);
-size_t answers_byte(const struct text *text, int64_t point);
+/* qa_windows_token_text - decode one token, without the "##" of a WordPiece continuation.
+ *
+ * Memory    the caller frees *out with free() */
+status qa_windows_token_text(const struct tokenizer *t, int32_t id, char **out, size_t *count);
+
+/* qa_windows_count_code_points - return the number of code points in the text. */
+int64_t qa_windows_count_code_points(const struct text *text);
+
+/* qa_windows_byte_offset - return the byte offset of a code point; text->count if there is none. */
+size_t qa_windows_byte_offset(const struct text *text, int64_t point);

@@ -19,10 +19,10 @@ status text_store_copy(struct text_store *store, const char *text, size_t bytes,
 {
     struct text_block *block = store->blocks;
     if (block == NULL || block->bytes - block->used <= bytes) {
-        size_t room = bytes + 1 > BLOCK_BYTES ? bytes + 1 : BLOCK_BYTES;
-        block = malloc(sizeof *block + room);
-        REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of tokens", room);
-        *block = (struct text_block){.next = store->blocks, .used = 0, .bytes = room};
+        size_t block_bytes = bytes + 1 > BLOCK_BYTES ? bytes + 1 : BLOCK_BYTES;
+        block = malloc(sizeof *block + block_bytes);
+        REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of tokens", block_bytes);
+        *block = (struct text_block){.next = store->blocks, .used = 0, .bytes = block_bytes};
         store->blocks = block;
     }
     char *copy = block->data + block->used;
@@ -54,10 +54,11 @@ static void draw_hash_key(void)
     }
 }
 
-static uint64_t fold(uint64_t a, uint64_t b)
+/* Returns the exclusive or of the two halves of the 128-bit product. */
+static uint64_t multiply_fold(uint64_t a, uint64_t b)
 {
-    unsigned __int128 product = (unsigned __int128)a * b;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
+    unsigned __int128 wide = (unsigned __int128)a * b;
+    return (uint64_t)wide ^ (uint64_t)(wide >> 64);
 }
 
 uint64_t text_map_hash(const char *text, size_t bytes)
@@ -65,31 +66,32 @@ uint64_t text_map_hash(const char *text, size_t bytes)
     pthread_once(&hash_key_once, draw_hash_key);
     uint64_t hash = hash_key ^ bytes;
     uint64_t word;
-    size_t at = 0;
-    for (; at + 8 <= bytes; at += 8) {
-        memcpy(&word, text + at, 8);
-        hash = fold(hash ^ word, 0xa0761d6478bd642fu) + hash_key;
+    size_t pos = 0;
+    for (; pos + 8 <= bytes; pos += 8) {
+        memcpy(&word, text + pos, 8);
+        hash = multiply_fold(hash ^ word, 0xa0761d6478bd642fu) + hash_key;
     }
-    if (at < bytes) {
+    if (pos < bytes) {
         word = 0;
-        memcpy(&word, text + at, bytes - at);
-        hash = fold(hash ^ word, 0xe7037ed1a0b428dbu) + hash_key;
+        memcpy(&word, text + pos, bytes - pos);
+        hash = multiply_fold(hash ^ word, 0xe7037ed1a0b428dbu) + hash_key;
     }
-    return fold(hash ^ 0x8ebc6af09c88c6e3u, 0x589965cc75374cc3u);
+    return multiply_fold(hash ^ 0x8ebc6af09c88c6e3u, 0x589965cc75374cc3u);
 }
 
-uint64_t text_map_mix(uint64_t value)
+uint64_t text_map_hash_int(uint64_t value)
 {
     pthread_once(&hash_key_once, draw_hash_key);
-    return fold(value ^ hash_key, 0xa0761d6478bd642fu) ^ hash_key;
+    return multiply_fold(value ^ hash_key, 0xa0761d6478bd642fu) ^ hash_key;
 }
 
-static struct text_slot *probe(const struct text_map *map, uint64_t hash, const char *text,
-                               size_t bytes)
+/* Returns the slot of the string, or the free slot where it belongs. */
+static struct text_slot *find_slot(const struct text_map *map, uint64_t hash, const char *text,
+                                   size_t bytes)
 {
     size_t mask = map->capacity - 1;
-    for (size_t at = hash & mask;; at = (at + 1) & mask) {
-        struct text_slot *slot = &map->slots[at];
+    for (size_t pos = hash & mask;; pos = (pos + 1) & mask) {
+        struct text_slot *slot = &map->slots[pos];
         if (slot->text == NULL ||
             (slot->hash == hash && slot->bytes == bytes && memcmp(slot->text, text, bytes) == 0)) {
             return slot;
@@ -102,11 +104,11 @@ struct text_slot *text_map_find(const struct text_map *map, const char *text, si
     if (map->capacity == 0) {
         return NULL;
     }
-    struct text_slot *slot = probe(map, text_map_hash(text, bytes), text, bytes);
+    struct text_slot *slot = find_slot(map, text_map_hash(text, bytes), text, bytes);
     return slot->text == NULL ? NULL : slot;
 }
 
-static status grow(struct text_map *map)
+static status grow_table(struct text_map *map)
 {
     struct text_map bigger = {.capacity = map->capacity == 0 ? 256 : map->capacity * 2,
                               .count = map->count};
@@ -116,7 +118,7 @@ static status grow(struct text_map *map)
     for (size_t i = 0; i < map->capacity; i++) {
         const struct text_slot *slot = &map->slots[i];
         if (slot->text != NULL) {
-            *probe(&bigger, slot->hash, slot->text, slot->bytes) = *slot;
+            *find_slot(&bigger, slot->hash, slot->text, slot->bytes) = *slot;
         }
     }
     free(map->slots);
@@ -124,14 +126,14 @@ static status grow(struct text_map *map)
     return STATUS_OK;
 }
 
-status text_map_slot(struct text_map *map, struct text_store *store, const char *text, size_t bytes,
-                     struct text_slot **out, bool *is_new)
+status text_map_find_or_add(struct text_map *map, struct text_store *store, const char *text,
+                            size_t bytes, struct text_slot **out, bool *is_new)
 {
     if (map->count + 1 > map->capacity / 4 * 3) {
-        TRY(grow(map));
+        TRY(grow_table(map));
     }
     uint64_t hash = text_map_hash(text, bytes);
-    struct text_slot *slot = probe(map, hash, text, bytes);
+    struct text_slot *slot = find_slot(map, hash, text, bytes);
     *is_new = slot->text == NULL;
     if (*is_new) {
         if (store != NULL) {

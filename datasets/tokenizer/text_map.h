@@ -1,8 +1,8 @@
-/* A hash table from byte strings to integers, and the memory that the strings lie in.
+/* A hash table from byte strings to integers, and an arena for the strings.
  *
- * Open addressing, linear probing, at most 3/4 full. The hash is keyed with random bits drawn once
- * per process, so that a file cannot be made to collide; nothing that is written depends on the
- * order of the slots. */
+ * The table uses open addressing with linear probing and is at most 3/4 full. The hash is keyed
+ * with random bits that each process draws once, so a file cannot provoke collisions. No output
+ * depends on the order of the slots. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,39 +11,51 @@
 
 #include "base/status.h"
 
-/* Strings of any length in blocks that never move. Zero-initialised is empty. */
+/* Strings of any length, in blocks that never move. Zero-initialized is empty. */
 struct text_block;
 struct text_store {
     struct text_block *blocks;
 };
 
-/* text_store_copy - a copy of text that lives as long as the store; a NUL follows it. */
+/* text_store_copy - copy a string into the store and append a NUL.
+ *
+ * Memory    *out is valid until text_store_free
+ * Errors    STATUS_INTERNAL (out of memory) */
 status text_store_copy(struct text_store *store, const char *text, size_t bytes, const char **out);
+
+/* text_store_free - free all strings. */
 void text_store_free(struct text_store *store);
 
 struct text_slot {
-    const char *text; /* NULL: free */
+    const char *text; /* NULL: free slot */
     uint64_t hash;
     size_t bytes;
     int64_t value;
 };
 
-/* Zero-initialised is empty. The strings are borrowed. */
+/* Zero-initialized is empty. The strings are borrowed. */
 struct text_map {
     struct text_slot *slots;
     size_t capacity; /* a power of two, or 0 */
     size_t count;
 };
 
+/* text_map_hash - return the keyed hash of a string. */
 uint64_t text_map_hash(const char *text, size_t bytes);
-uint64_t text_map_mix(uint64_t value);
 
-/* text_map_find - the slot of this string; NULL: not there. */
+/* text_map_hash_int - return the keyed hash of an integer. */
+uint64_t text_map_hash_int(uint64_t value);
+
+/* text_map_find - return the slot of a string; NULL: not in the map. */
 struct text_slot *text_map_find(const struct text_map *map, const char *text, size_t bytes);
 
-/* text_map_slot - the slot of this string, a new one (value 0, *is_new) where there was none.
+/* text_map_find_or_add - find the slot of a string, or add one with value 0 and set *is_new.
  *
- * Memory    valid until the next call; with a store the new slot's string is copied there */
-status text_map_slot(struct text_map *map, struct text_store *store, const char *text, size_t bytes,
-                     struct text_slot **out, bool *is_new);
+ * Memory    *out is valid until the next call. If store is not NULL, a new slot's string is copied
+ *           into it.
+ * Errors    STATUS_INTERNAL (out of memory) */
+status text_map_find_or_add(struct text_map *map, struct text_store *store, const char *text,
+                            size_t bytes, struct text_slot **out, bool *is_new);
+
+/* text_map_free - free the slots; the strings are not freed. */
 void text_map_free(struct text_map *map);

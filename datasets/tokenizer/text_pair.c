@@ -1,25 +1,28 @@
 #include "datasets/tokenizer/text_pair.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 static status encode_for_encoder(const struct tokenizer *t, const struct text *text,
-                                 const struct text *pair, int64_t most, struct token_list *out,
-                                 int64_t *first, int64_t *cut)
+                                 const struct text *pair, int64_t max_tokens,
+                                 struct token_list *out, int64_t *first_segment_tokens,
+                                 int64_t *truncated)
 {
     const char *b = pair != NULL ? pair->bytes : NULL;
-    int64_t before = out->count;
+    int64_t start = out->count;
     TRY(tokenizer_encode_pair(t, text->bytes, text->count, b, b != NULL ? pair->count : 0, false, 0,
-                              out, first));
-    *cut = most > 0 && out->count - before > most ? out->count - before - most : 0;
-    if (*cut == 0) {
+                              out, first_segment_tokens));
+    *truncated =
+        max_tokens > 0 && out->count - start > max_tokens ? out->count - start - max_tokens : 0;
+    if (*truncated == 0) {
         return STATUS_OK;
     }
-    out->count = before;
+    out->count = start;
     return tokenizer_encode_pair(t, text->bytes, text->count, b, b != NULL ? pair->count : 0, false,
-                                 most, out, first);
+                                 max_tokens, out, first_segment_tokens);
 }
 
-static status add_delimiter(const struct tokenizer *t, struct token_list *out)
+static status append_delimiter(const struct tokenizer *t, struct token_list *out)
 {
     int32_t end = tokenizer_eos(t);
     if (end < 0) {
@@ -30,79 +33,82 @@ static status add_delimiter(const struct tokenizer *t, struct token_list *out)
     return STATUS_OK;
 }
 
-/* The second part of the list, from `begin` on, moves down to `to`. */
-static void close_gap(struct token_list *list, int64_t to, int64_t begin, int64_t count)
+/* Moves `count` ids from index `begin` down to `to` and makes them the end of the list. */
+static void move_tail(struct token_list *list, int64_t to, int64_t begin, int64_t count)
 {
     memmove(list->ids + to, list->ids + begin, (size_t)count * sizeof *list->ids);
     list->count = to + count;
 }
 
-/* Text and delimiter and pair lie one after the other. */
-static status shorten(struct token_list *out, int64_t before, int64_t text, int64_t delimiter,
-                      int64_t most, int64_t *first)
+/* Truncates text, delimiter and pair, which are concatenated in the list from index `start`. */
+static status truncate_pair(struct token_list *out, int64_t start, int64_t text, int64_t delimiter,
+                            int64_t max_tokens, int64_t *first_segment_tokens)
 {
-    int64_t pair = out->count - before - text - delimiter, a = text, b = pair;
-    REQUIRE(most > delimiter + 1, STATUS_USAGE, "at most %lld ids leave no room for two texts",
-            (long long)most);
-    while (a + b > most - delimiter) {
+    int64_t pair = out->count - start - text - delimiter, a = text, b = pair;
+    REQUIRE(max_tokens > delimiter + 1, STATUS_USAGE,
+            "at most %" PRId64 " ids leave no room for two texts", max_tokens);
+    while (a + b > max_tokens - delimiter) {
         *(a > b ? &a : &b) -= 1;
     }
-    close_gap(out, before + a, before + text, delimiter + pair);
-    out->count = before + a + delimiter + b;
-    *first = a + delimiter;
+    move_tail(out, start + a, start + text, delimiter + pair);
+    out->count = start + a + delimiter + b;
+    *first_segment_tokens = a + delimiter;
     return STATUS_OK;
 }
 
-static status encode_behind_each_other(const struct tokenizer *t, const struct text *text,
-                                       const struct text *pair, int64_t most,
-                                       struct token_list *out, int64_t *first, int64_t *cut)
+static status encode_concatenated(const struct tokenizer *t, const struct text *text,
+                                  const struct text *pair, int64_t max_tokens,
+                                  struct token_list *out, int64_t *first_segment_tokens,
+                                  int64_t *truncated)
 {
-    int64_t before = out->count;
+    int64_t start = out->count;
     TRY(tokenizer_encode(t, text->bytes, text->count, false, out));
-    int64_t count = out->count - before, delimiter = 0;
-    REQUIRE(count > 0, STATUS_DATA, "a text without a token");
+    int64_t count = out->count - start, delimiter = 0;
+    REQUIRE(count > 0, STATUS_DATA, "the text has no tokens");
     if (pair != NULL && pair->bytes != NULL) {
-        TRY(add_delimiter(t, out));
-        delimiter = out->count - before - count;
+        TRY(append_delimiter(t, out));
+        delimiter = out->count - start - count;
         TRY(tokenizer_encode(t, pair->bytes, pair->count, false, out));
     }
-    *first = count + delimiter;
-    int64_t all = out->count - before;
-    *cut = most > 0 && all > most ? all - most : 0;
-    if (*cut == 0) {
+    *first_segment_tokens = count + delimiter;
+    int64_t total = out->count - start;
+    *truncated = max_tokens > 0 && total > max_tokens ? total - max_tokens : 0;
+    if (*truncated == 0) {
         return STATUS_OK;
     }
-    if (all > count) {
-        return shorten(out, before, count, delimiter, most, first);
+    if (total > count) {
+        return truncate_pair(out, start, count, delimiter, max_tokens, first_segment_tokens);
     }
-    out->count = before + most;
-    *first = most;
+    out->count = start + max_tokens;
+    *first_segment_tokens = max_tokens;
     return STATUS_OK;
 }
 
-status texts_encode(const struct tokenizer *t, const struct text *text, const struct text *pair,
-                    int64_t most, struct token_list *out, int64_t *first, int64_t *cut)
+status text_pair_encode(const struct tokenizer *t, const struct text *text, const struct text *pair,
+                        int64_t max_tokens, struct token_list *out, int64_t *first_segment_tokens,
+                        int64_t *truncated)
 {
-    struct tokenizer_specials s = tokenizer_specials_of(t);
+    struct tokenizer_specials s = tokenizer_get_specials(t);
     return s.cls >= 0 && s.sep >= 0
-               ? encode_for_encoder(t, text, pair, most, out, first, cut)
-               : encode_behind_each_other(t, text, pair, most, out, first, cut);
+               ? encode_for_encoder(t, text, pair, max_tokens, out, first_segment_tokens, truncated)
+               : encode_concatenated(t, text, pair, max_tokens, out, first_segment_tokens,
+                                     truncated);
 }
 
-status texts_encode_word(const struct tokenizer *t, const struct text *word, bool first,
-                         struct token_list *out, int64_t *begin)
+status text_pair_encode_word(const struct tokenizer *t, const struct text *word, bool first,
+                             struct token_list *out, int64_t *begin)
 {
-    enum tokenizer_kind kind = tokenizer_kind_of(t);
-    char text[TEXTS_WORD_BYTES + 1] = " ";
-    size_t blank = kind == TOKENIZER_BPE;
-    REQUIRE(word->count <= TEXTS_WORD_BYTES, STATUS_DATA, "a word of %zu bytes, more than %d",
-            word->count, TEXTS_WORD_BYTES);
+    enum tokenizer_kind kind = tokenizer_get_kind(t);
+    char text[TEXT_PAIR_WORD_BYTES + 1] = " ";
+    size_t space_bytes = kind == TOKENIZER_BPE;
+    REQUIRE(word->count <= TEXT_PAIR_WORD_BYTES, STATUS_DATA,
+            "a word has %zu bytes; at most %d are supported", word->count, TEXT_PAIR_WORD_BYTES);
     TRY(kind == TOKENIZER_CHAR && !first ? tokenizer_encode(t, " ", 1, false, out) : STATUS_OK);
-    memcpy(text + blank, word->bytes, word->count);
+    memcpy(text + space_bytes, word->bytes, word->count);
     *begin = out->count;
-    TRY(tokenizer_encode(t, text, word->count + blank, false, out));
+    TRY(tokenizer_encode(t, text, word->count + space_bytes, false, out));
     REQUIRE(word->count > 0 && out->count > *begin, STATUS_DATA,
-            "the word \"%.*s\" is none for the tokenizer",
+            "the tokenizer has no tokens for the word \"%.*s\"",
             (int)(word->count < 100 ? word->count : 100), word->bytes);
     return STATUS_OK;
 }

@@ -1,31 +1,37 @@
-/* A text, or a pair of them, as the model of a fine-tuning task reads it.
+/* Encodes a text, or a pair of texts, as input for a fine-tuning task.
  *
- * Encoders' tokenizers (those that have [CLS] and [SEP], or <s> and </s>): as tokenizer_encode_pair has it. Others: the
- * ids of the text alone; of a pair, of both with a delimiter between them, the tokenizer's end token, or a line's end
- * where it has none. Nothing is appended, so that the last token, which the head reads, is the text's own, as
- * transformers' tokenizer for GPT-2 leaves it. */
+ * Tokenizers of encoder models have [CLS] and [SEP], or <s> and </s>: their input is that of
+ * tokenizer_encode_pair. For other tokenizers the input of one text is its ids alone. The input of
+ * a pair is the first text, a delimiter and the second text. The delimiter is the end-of-text
+ * token, or a newline if the tokenizer has no such token. Nothing is appended, so the last token,
+ * which the head reads, is the text's own. The GPT-2 tokenizer of transformers does the same. */
 #pragma once
 
 #include "datasets/tokenizer/tokenizer.h"
 
+/* A string with its length; not terminated with NUL. */
 struct text {
     const char *bytes;
-    size_t count;
+    size_t count; /* bytes */
 };
 
-/* texts_encode - append text, or text and pair, to *out; pair->bytes NULL: there is none.
+/* text_pair_encode - append the ids of a text, or of a text and its pair, to *out.
  *
- * At most `most` ids (0: any number): the longer of the two gives way first, at its end. *first is the number of ids up
- * to the second text, delimiter included; *cut: ids that gave way.
- * Errors    STATUS_DATA: a text without a token; STATUS_USAGE: `most` leaves no room */
-status texts_encode(const struct tokenizer *t, const struct text *text, const struct text *pair,
-                    int64_t most, struct token_list *out, int64_t *first, int64_t *cut);
+ * There is no pair if pair->bytes is NULL. At most max_tokens ids are appended (0: no limit): the
+ * longer text is truncated first, at its end. *first_segment_tokens receives the number of ids
+ * before the second text, delimiter included. *truncated receives the number of ids removed.
+ * Errors    STATUS_DATA: the text has no tokens; STATUS_USAGE: max_tokens is too small */
+status text_pair_encode(const struct tokenizer *t, const struct text *text, const struct text *pair,
+                        int64_t max_tokens, struct token_list *out, int64_t *first_segment_tokens,
+                        int64_t *truncated);
 
-enum { TEXTS_WORD_BYTES = 4000 };
+enum { TEXT_PAIR_WORD_BYTES = 4000 };
 
-/* texts_encode_word - append a word of several that are encoded one by one: byte-level tokenizers have a blank in front
- * of it, those of single characters one between words. *begin: the index of its first token, which stands for it.
+/* text_pair_encode_word - append the ids of one word of a pre-split sequence.
  *
- * Errors    STATUS_DATA: longer than TEXTS_WORD_BYTES, or without a token */
-status texts_encode_word(const struct tokenizer *t, const struct text *word, bool first,
-                         struct token_list *out, int64_t *begin);
+ * Byte-level tokenizers encode the word with a space before it. Char tokenizers get a space token
+ * between two words. *begin receives the index of the word's first token, which represents the
+ * word.
+ * Errors    STATUS_DATA: the word is longer than TEXT_PAIR_WORD_BYTES or has no tokens */
+status text_pair_encode_word(const struct tokenizer *t, const struct text *word, bool first,
+                             struct token_list *out, int64_t *begin);

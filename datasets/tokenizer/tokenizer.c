@@ -1,5 +1,6 @@
 #include "datasets/tokenizer/tokenizer.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +8,10 @@
 #include "base/file.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
-/* End tokens of published tokenizers, the first that a tokenizer has is taken where no tokenizer_config.json names one. */
-static const char *const end_tokens[] = {TOKENIZER_EOS, "</s>",       "<|end_of_text|>",
-                                         "<eos>",       "<|eot_id|>", "<|im_end|>"};
+/* End-of-text tokens of published tokenizers, in order of preference. They apply if no
+ * tokenizer_config.json names the token. */
+static const char *const known_eos_tokens[] = {TOKENIZER_EOS, "</s>",       "<|end_of_text|>",
+                                               "<eos>",       "<|eot_id|>", "<|im_end|>"};
 
 void token_list_free(struct token_list *list)
 {
@@ -24,7 +26,7 @@ status token_list_reserve(struct token_list *list, int64_t more)
     }
     int64_t capacity = list->count + more + list->capacity / 2 + 64;
     int32_t *ids = realloc(list->ids, (size_t)capacity * sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: %lld token ids", (long long)capacity);
+    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " token ids", capacity);
     list->ids = ids;
     list->capacity = capacity;
     return STATUS_OK;
@@ -37,24 +39,24 @@ status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct t
     REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
     t->kind = kind;
     t->vocab_size = vocab_size;
-    t->eos = t->begin = -1;
+    t->eos = t->bos = -1;
     t->tokens = calloc((size_t)vocab_size + 1, sizeof *t->tokens);
     t->pool = calloc(1, sizeof *t->pool);
     if (t->tokens == NULL || t->pool == NULL) {
         free(t->tokens);
         free(t->pool);
         free(t);
-        RAISE(STATUS_INTERNAL, "out of memory: a tokenizer of %lld tokens", (long long)vocab_size);
+        RAISE(STATUS_INTERNAL, "out of memory: a tokenizer of %" PRId64 " tokens", vocab_size);
     }
     pthread_mutex_init(&t->pool->lock, NULL);
     *out = t;
     if (kind == TOKENIZER_WORDPIECE) {
         t->wordpiece = calloc(1, sizeof *t->wordpiece);
         REQUIRE(t->wordpiece != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
-        *t->wordpiece = (struct wordpiece){.text = {true, true, true, true},
+        *t->wordpiece = (struct wordpiece){.normalizer = {true, true, true, true},
                                            .accents_follow_case = true,
                                            .cleanup = true,
-                                           .characters_most = WORDPIECE_CHARACTERS,
+                                           .max_word_chars = WORDPIECE_MAX_WORD_CHARS,
                                            .prefix = WORDPIECE_PREFIX};
     }
     return STATUS_OK;
@@ -67,9 +69,9 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
         return STATUS_OK;
     }
     while (t->pool->idle != NULL) {
-        struct encoder *encoder = t->pool->idle;
-        t->pool->idle = encoder_next(encoder);
-        encoder_destroy(encoder);
+        struct bpe_encoder *encoder = t->pool->idle;
+        t->pool->idle = bpe_encoder_next(encoder);
+        bpe_encoder_destroy(encoder);
     }
     pthread_mutex_destroy(&t->pool->lock);
     free(t->pool);
@@ -89,18 +91,18 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     return STATUS_OK;
 }
 
-status tokenizer_set(struct tokenizer *t, int64_t id, const char *bytes, size_t length)
+status tokenizer_set_token(struct tokenizer *t, int64_t id, const char *bytes, size_t length)
 {
     TRY(text_store_copy(&t->store, bytes, length, &t->tokens[id].bytes));
     t->tokens[id].length = (uint32_t)length;
     return STATUS_OK;
 }
 
-status tokenizer_add(struct tokenizer *t, struct added_token token)
+status tokenizer_register_added(struct tokenizer *t, struct added_token token)
 {
     struct added_token *added = realloc(t->added, ((size_t)t->added_count + 1) * sizeof *added);
-    REQUIRE(added != NULL, STATUS_INTERNAL, "out of memory: %lld added tokens",
-            (long long)t->added_count);
+    REQUIRE(added != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " added tokens",
+            t->added_count);
     t->added = added;
     t->added[t->added_count++] = token;
     t->tokens[token.id].added = true;
@@ -119,7 +121,7 @@ static status map_bytes(struct tokenizer *t)
         }
         struct text_slot *slot;
         bool is_new;
-        TRY(text_map_slot(&t->by_bytes, NULL, token->bytes, token->length, &slot, &is_new));
+        TRY(text_map_find_or_add(&t->by_bytes, NULL, token->bytes, token->length, &slot, &is_new));
         if (is_new) {
             slot->value = id;
         }
@@ -138,13 +140,14 @@ static int32_t find_added(const struct tokenizer *t, const char *text, size_t by
     return -1;
 }
 
-static int32_t find_either(const struct tokenizer *t, const char *one, const char *other)
+static int32_t find_first_of_two(const struct tokenizer *t, const char *first_name,
+                                 const char *second_name)
 {
-    int32_t id = tokenizer_find(t, one);
-    return id >= 0 ? id : tokenizer_find(t, other);
+    int32_t id = tokenizer_find(t, first_name);
+    return id >= 0 ? id : tokenizer_find(t, second_name);
 }
 
-static status name_tokenizer(struct tokenizer *t)
+static status compute_sha256(struct tokenizer *t)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -167,15 +170,15 @@ status tokenizer_finish(struct tokenizer *t)
         TRY(pretokeniser_create(t->pattern, &t->pretokeniser));
     }
     TRY(added_build(t));
-    for (size_t i = 0; i < sizeof end_tokens / sizeof *end_tokens && t->eos < 0; i++) {
-        t->eos = find_added(t, end_tokens[i], strlen(end_tokens[i]));
+    for (size_t i = 0; i < sizeof known_eos_tokens / sizeof *known_eos_tokens && t->eos < 0; i++) {
+        t->eos = find_added(t, known_eos_tokens[i], strlen(known_eos_tokens[i]));
     }
-    t->specials = (struct tokenizer_specials){.cls = find_either(t, "[CLS]", "<s>"),
-                                              .sep = find_either(t, "[SEP]", "</s>"),
-                                              .pad = find_either(t, "[PAD]", "<pad>"),
-                                              .mask = find_either(t, "[MASK]", "<mask>"),
-                                              .unknown = find_either(t, "[UNK]", "<unk>")};
-    return name_tokenizer(t);
+    t->specials = (struct tokenizer_specials){.cls = find_first_of_two(t, "[CLS]", "<s>"),
+                                              .sep = find_first_of_two(t, "[SEP]", "</s>"),
+                                              .pad = find_first_of_two(t, "[PAD]", "<pad>"),
+                                              .mask = find_first_of_two(t, "[MASK]", "<mask>"),
+                                              .unknown = find_first_of_two(t, "[UNK]", "<unk>")};
+    return compute_sha256(t);
 }
 
 status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
@@ -213,10 +216,10 @@ status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count
 
 bool tokenizer_exists(const char *folder)
 {
-    char whole[FILE_PATH_BYTES], vocab[FILE_PATH_BYTES];
-    snprintf(whole, sizeof whole, "%s/%s", folder, TOKENIZER_FILE);
-    snprintf(vocab, sizeof vocab, "%s/%s", folder, VOCAB_FILE);
-    return file_exists(whole) || file_exists(vocab);
+    char tokenizer_path[FILE_PATH_BYTES], vocab_path[FILE_PATH_BYTES];
+    snprintf(tokenizer_path, sizeof tokenizer_path, "%s/%s", folder, TOKENIZER_FILE);
+    snprintf(vocab_path, sizeof vocab_path, "%s/%s", folder, VOCAB_FILE);
+    return file_exists(tokenizer_path) || file_exists(vocab_path);
 }
 
 status tokenizer_open(const char *folder, struct tokenizer **out)
@@ -233,12 +236,12 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
     size_t bytes = 0;
     TRY(file_join(inner, folder, "tokenizer"));
     REQUIRE(file_exists(path) || !tokenizer_exists(inner), STATUS_NO_INPUT,
-            "%s holds no tokenizer itself; the folder %s does", folder, inner);
+            "%s contains no tokenizer; use the folder %s", folder, inner);
     TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
     status result = tokenizer_from_text(text, bytes, path, out);
     free(text);
     if (result == STATUS_OK) {
-        result = tokenizer_config_end(folder, *out);
+        result = tokenizer_config_read_eos(folder, *out);
     }
     if (result != STATUS_OK) {
         tokenizer_destroy(out);
@@ -260,7 +263,7 @@ status tokenizer_save(const struct tokenizer *t, const char *folder)
     return t->kind == TOKENIZER_WORDPIECE ? wordpiece_save_vocab(t, folder) : STATUS_OK;
 }
 
-enum tokenizer_kind tokenizer_kind_of(const struct tokenizer *t)
+enum tokenizer_kind tokenizer_get_kind(const struct tokenizer *t)
 {
     return t->kind;
 }
@@ -275,16 +278,16 @@ int32_t tokenizer_eos(const struct tokenizer *t)
     return t->eos;
 }
 
-int32_t tokenizer_begin(const struct tokenizer *t)
+int32_t tokenizer_bos(const struct tokenizer *t)
 {
-    return t->begin;
+    return t->bos;
 }
 
-status tokenizer_put_begin(const struct tokenizer *t, struct token_list *out)
+status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out)
 {
-    if (t->begin >= 0) {
+    if (t->bos >= 0) {
         TRY(token_list_reserve(out, 1));
-        out->ids[out->count++] = t->begin;
+        out->ids[out->count++] = t->bos;
     }
     return STATUS_OK;
 }
@@ -294,14 +297,14 @@ const char *tokenizer_sha256(const struct tokenizer *t)
     return t->sha256;
 }
 
-struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t)
+struct tokenizer_specials tokenizer_get_specials(const struct tokenizer *t)
 {
     return t->specials;
 }
 
 bool tokenizer_is_roberta(const struct tokenizer *t)
 {
-    return t->around == AROUND_ROBERTA;
+    return t->post_processor == POST_PROCESSOR_ROBERTA;
 }
 
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
@@ -309,7 +312,7 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
     return t->tokens[id].bytes == NULL || t->tokens[id].special;
 }
 
-bool tokenizer_continues(const struct tokenizer *t, int32_t id)
+bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id)
 {
     const struct token *token = &t->tokens[id];
     if (token->bytes == NULL || token->added || t->kind == TOKENIZER_CHAR) {
@@ -330,17 +333,17 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text)
     }
     if (t->kind == TOKENIZER_CHAR) {
         uint32_t code;
-        bool whole = bytes > 0 && pretokenise_character(text, bytes, &code) == bytes;
-        return whole && code < t->char_limit ? t->char_ids[code] : -1;
+        bool tokenizer_path = bytes > 0 && pretokenise_read_utf8(text, bytes, &code) == bytes;
+        return tokenizer_path && code < t->char_limit ? t->char_ids[code] : -1;
     }
     const struct text_slot *slot = text_map_find(&t->by_bytes, text, bytes);
     return slot == NULL ? -1 : (int32_t)slot->value;
 }
 
-/* What an encoding works on, so that its steps need few arguments. */
+/* Arguments that all steps of an encoding share. */
 struct encoding {
     const struct tokenizer *tokenizer;
-    struct encoder *encoder;
+    struct bpe_encoder *encoder;
     const char *text;
     struct token_list *out;
 };
@@ -357,8 +360,9 @@ static status encode_plain(const struct encoding *e, size_t from, size_t to)
     return bpe_encode(t, e->encoder, e->text + from, to - from, from, e->out);
 }
 
-/* Text between added tokens; set 0 first, in what it leaves set 1, in what that leaves words. */
-static status encode_between(const struct encoding *e, size_t from, size_t to, int set)
+/* Encodes text[from, to): splits it at the added tokens of set 0, the rest at those of set 1, and
+ * encodes what remains with the model. */
+static status encode_around_added(const struct encoding *e, size_t from, size_t to, int set)
 {
     if (set == 2) {
         return encode_plain(e, from, to);
@@ -367,7 +371,7 @@ static status encode_between(const struct encoding *e, size_t from, size_t to, i
         struct added_match match;
         added_find(e->tokenizer, set == 1, e->text, to, from, &match);
         if (match.start > from) {
-            TRY(encode_between(e, from, match.start, set + 1));
+            TRY(encode_around_added(e, from, match.start, set + 1));
         }
         if (match.id >= 0) {
             TRY(token_list_reserve(e->out, 1));
@@ -383,12 +387,12 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
 {
     struct encoding e = {.tokenizer = t, .text = text, .out = out};
     if (t->kind == TOKENIZER_BPE) {
-        TRY(encoder_take(t, &e.encoder));
+        TRY(bpe_encoder_acquire(t, &e.encoder));
     }
     int64_t before = out->count;
-    status result = encode_between(&e, 0, bytes, special ? 0 : 2);
+    status result = encode_around_added(&e, 0, bytes, special ? 0 : 2);
     if (e.encoder != NULL) {
-        encoder_give_back(t, e.encoder);
+        bpe_encoder_release(t, e.encoder);
     }
     if (result != STATUS_OK) {
         out->count = before;
@@ -396,7 +400,7 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
     return result;
 }
 
-static bool is_written(const struct token *token, bool skip_special)
+static bool is_decoded(const struct token *token, bool skip_special)
 {
     return !(skip_special && token->special);
 }
@@ -408,11 +412,12 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
     size_t bytes = 0;
     for (int64_t i = 0; i < count; i++) {
         REQUIRE(ids[i] >= 0 && ids[i] < t->vocab_size && t->tokens[ids[i]].bytes != NULL,
-                STATUS_DATA, "id %d at index %lld: the tokenizer's ids are 0 to %lld%s", ids[i],
-                (long long)i, (long long)t->vocab_size - 1,
-                ids[i] >= 0 && ids[i] < t->vocab_size ? ", and this one is not used" : "");
+                STATUS_DATA,
+                "id %d at index %" PRId64 ": the tokenizer's ids are 0 to %" PRId64 "%s", ids[i], i,
+                t->vocab_size - 1,
+                ids[i] >= 0 && ids[i] < t->vocab_size ? ", and this id is unused" : "");
         const struct token *token = &t->tokens[ids[i]];
-        bytes += is_written(token, skip_special) ? token->length : 0;
+        bytes += is_decoded(token, skip_special) ? token->length : 0;
     }
     if (t->kind == TOKENIZER_WORDPIECE) {
         return wordpiece_decode(t, ids, count, skip_special, out, out_bytes);
@@ -422,7 +427,7 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
     size_t used = 0;
     for (int64_t i = 0; i < count; i++) {
         const struct token *token = &t->tokens[ids[i]];
-        if (is_written(token, skip_special)) {
+        if (is_decoded(token, skip_special)) {
             memcpy(text + used, token->bytes, token->length);
             used += token->length;
         }
@@ -435,32 +440,33 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
     return STATUS_OK;
 }
 
-/* Of lengths a and b with a sum above `most`: the longer one gives way until they are equal, then both. */
-static void truncate_pair(int64_t *a, int64_t *b, int64_t most)
+/* Shortens lengths a and b to a sum of max_tokens: first the longer one until both are equal, then
+ * both. */
+static void truncate_pair(int64_t *a, int64_t *b, int64_t max_tokens)
 {
     int64_t *shorter = *a <= *b ? a : b, *longer = *a <= *b ? b : a;
-    int64_t left = most - *shorter;
+    int64_t left = max_tokens - *shorter;
     if (left >= *shorter) {
         *longer = left;
     } else {
-        *shorter = most / 2;
-        *longer = most - most / 2;
+        *shorter = max_tokens / 2;
+        *longer = max_tokens - max_tokens / 2;
     }
 }
 
 status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,
-                             const char *b, size_t b_bytes, bool special, int64_t most,
-                             struct token_list *out, int64_t *first)
+                             const char *b, size_t b_bytes, bool special, int64_t max_tokens,
+                             struct token_list *out, int64_t *first_segment_tokens)
 {
     int32_t cls = t->specials.cls, sep = t->specials.sep;
-    int64_t between = t->around == AROUND_ROBERTA && b != NULL ? 2 : 1;
-    int64_t around = b == NULL ? 2 : 2 + between, before = out->count;
+    int64_t separators = t->post_processor == POST_PROCESSOR_ROBERTA && b != NULL ? 2 : 1;
+    int64_t special_count = b == NULL ? 2 : 2 + separators, before = out->count;
     REQUIRE(cls >= 0 && sep >= 0, STATUS_DATA,
-            "the tokenizer has no [CLS] and [SEP], so that it cannot make an encoder's input");
-    REQUIRE(most == 0 || most >= around, STATUS_USAGE,
-            "at most %lld ids: the special tokens alone are %lld", (long long)most,
-            (long long)around);
-    TRY(token_list_reserve(out, around));
+            "the tokenizer has no [CLS] and [SEP] tokens, which the input of an encoder needs");
+    REQUIRE(max_tokens == 0 || max_tokens >= special_count, STATUS_USAGE,
+            "at most %" PRId64 " ids: the special tokens alone are %" PRId64, max_tokens,
+            special_count);
+    TRY(token_list_reserve(out, special_count));
     out->ids[out->count++] = cls;
     status result = tokenizer_encode(t, a, a_bytes, special, out);
     int64_t b_begin = out->count;
@@ -472,16 +478,17 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_
         return result;
     }
     int64_t a_count = b_begin - before - 1, b_count = out->count - b_begin;
-    if (most > 0 && a_count + b_count > most - around) {
-        truncate_pair(&a_count, &b_count, most - around);
+    if (max_tokens > 0 && a_count + b_count > max_tokens - special_count) {
+        truncate_pair(&a_count, &b_count, max_tokens - special_count);
     }
     TRY(token_list_reserve(out, 3));
-    *first = a_count + 1 + between;
-    memmove(out->ids + before + *first, out->ids + b_begin, (size_t)b_count * sizeof *out->ids);
-    for (int64_t i = 0; i < between; i++) {
+    *first_segment_tokens = a_count + 1 + separators;
+    memmove(out->ids + before + *first_segment_tokens, out->ids + b_begin,
+            (size_t)b_count * sizeof *out->ids);
+    for (int64_t i = 0; i < separators; i++) {
         out->ids[before + a_count + 1 + i] = sep;
     }
-    out->count = before + *first + b_count;
+    out->count = before + *first_segment_tokens + b_count;
     if (b != NULL) {
         out->ids[out->count++] = sep;
     }

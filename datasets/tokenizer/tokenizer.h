@@ -1,8 +1,12 @@
-/* Text to ids and back. Kinds: `bpe` (byte-level, as GPT-2), `wordpiece` (as BERT), `char`.
+/* Tokenizers: conversion between text and token ids.
  *
- * A tokenizer lives in a folder as tokenizer.json in the Hugging Face `tokenizers` format (and, for
- * `char`, in the same format with a one-character vocabulary; for `wordpiece` vocab.txt lies beside it, and is
- * read where it is alone). Immutable once made: encode and decode may run in several threads at once. */
+ * Kinds: `bpe` (byte-level BPE, as GPT-2), `wordpiece` (as BERT) and `char` (one token per
+ * character). A tokenizer is stored in a folder as tokenizer.json, in the format of Hugging Face
+ * `tokenizers`. A wordpiece tokenizer also has a vocab.txt, which is enough to read it; a char
+ * tokenizer is stored as a model with a vocabulary of single characters.
+ *
+ * A tokenizer is immutable after it has been created. Any number of threads may encode and decode
+ * with it. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,100 +20,136 @@ struct tokenizer;
 
 enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_WORDPIECE, TOKENIZER_CHAR };
 
-/* Ids that grow as needed; ids are int32 everywhere. Free with token_list_free. */
+/* A growing list of token ids. Zero-initialized is empty. */
 struct token_list {
     int32_t *ids;
     int64_t count;
     int64_t capacity;
 };
+
+/* token_list_free - free the ids and make the list empty. */
 void token_list_free(struct token_list *list);
 
-/* token_list_reserve - room for `more` further ids.  Errors: STATUS_INTERNAL */
+/* token_list_reserve - make room for `more` further ids.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
 status token_list_reserve(struct token_list *list, int64_t more);
 
-/* tokenizer_train - learn a tokenizer of at most vocab_size ids from the texts of these files.
+/* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of these files.
  *
- * For bpe: 256 bytes first, merges by count (ties: the pair with the smaller ids; pairs seen once
- * are not merged, so there may be fewer ids), and the special token <|endoftext|> last. For wordpiece: [PAD]
- * [UNK] [CLS] [SEP] [MASK], characters, pieces, of text as bert-base-uncased cleans it. For char: every character of the text in order of code points, no special token; vocab_size is only checked
- * as a limit (0: none).
- * Errors    STATUS_NO_INPUT, STATUS_DATA (char: invalid UTF-8, with the byte offset) */
+ * bpe: the ids are the 256 bytes, the merges by descending pair count, then the special token
+ * <|endoftext|>. Ties go to the pair with the smaller ids. Pairs that occur once are not merged, so
+ * the vocabulary may be smaller than vocab_size.
+ * wordpiece: the ids are [PAD] [UNK] [CLS] [SEP] [MASK], the characters, then the merged pieces.
+ * The text is normalized as for bert-base-uncased.
+ * char: the ids are the characters of the text in code point order, without special tokens.
+ * vocab_size is only an upper limit; 0 means no limit.
+ * Errors    STATUS_NO_INPUT; STATUS_DATA, for example char: invalid UTF-8, with the byte offset;
+ *           STATUS_USAGE: vocab_size is out of range */
 status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
                        int workers, struct tokenizer **out);
 
-/* tokenizer_train_roberta - a byte-level tokenizer for encoders: <s> <pad> </s> <unk> <mask> first, as RoBERTa's ids
- * 0 to 4 (there <mask> is the last), then bytes and merges. */
+/* tokenizer_train_roberta - train a byte-level BPE tokenizer with RoBERTa's special tokens.
+ *
+ * The ids 0 to 4 are <s> <pad> </s> <unk> <mask>; bytes and merges follow. (RoBERTa itself has the
+ * same ids, except for <mask>, which is its last token.)
+ * Errors    as tokenizer_train */
 status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
                                struct tokenizer **out);
 
-/* tokenizer_exists - whether the folder holds one. */
+/* tokenizer_exists - return whether the folder contains tokenizer.json or vocab.txt. */
 bool tokenizer_exists(const char *folder);
 
-/* tokenizer_open - read folder/tokenizer.json; where there is none, folder/vocab.txt.
+/* tokenizer_open - read folder/tokenizer.json, or folder/vocab.txt if there is no tokenizer.json.
  *
- * Errors    STATUS_NO_INPUT, STATUS_DATA naming file, place and reason (an unsupported part of the
- *           format is refused by name, never ignored) */
+ * Errors    STATUS_NO_INPUT; STATUS_DATA with file, location and reason. An unsupported part of the
+ *           format is an error that names it; it is never ignored. */
 status tokenizer_open(const char *folder, struct tokenizer **out);
 
-/* tokenizer_save - write folder/tokenizer.json (the folder is made), for wordpiece vocab.txt too. Same
- * tokenizer, same bytes. */
+/* tokenizer_save - write folder/tokenizer.json, and vocab.txt for wordpiece.
+ *
+ * Creates the folder if necessary. Equal tokenizers yield identical files.
+ * Errors    STATUS_WRITE; STATUS_INTERNAL (out of memory) */
 status tokenizer_save(const struct tokenizer *t, const char *folder);
+
+/* tokenizer_destroy - free a tokenizer and set *t to NULL; does nothing if *t is NULL. */
 status tokenizer_destroy(struct tokenizer **t);
 
-enum tokenizer_kind tokenizer_kind_of(const struct tokenizer *t);
-int64_t tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1 */
-int32_t tokenizer_eos(const struct tokenizer *t);        /* <|endoftext|>, </s>, ...; -1: none */
+/* tokenizer_get_kind - return the kind of the model. */
+enum tokenizer_kind tokenizer_get_kind(const struct tokenizer *t);
 
-/* tokenizer_begin - the token that its file puts before each text and nothing behind (Llama 3's <|begin_of_text|>); -1:
- * none. tokenizer_encode does not add it; tokenizer_put_begin appends it, where there is one. */
-int32_t tokenizer_begin(const struct tokenizer *t);
-status tokenizer_put_begin(const struct tokenizer *t, struct token_list *out);
+/* tokenizer_vocab_size - return the largest id + 1. */
+int64_t tokenizer_vocab_size(const struct tokenizer *t);
 
-/* tokenizer_sha256 - of the canonical tokenizer.json: names the tokenizer in shards and
- * checkpoints. */
+/* tokenizer_eos - return the end-of-text token (<|endoftext|>, </s>, ...); -1: none. */
+int32_t tokenizer_eos(const struct tokenizer *t);
+
+/* tokenizer_bos - return the beginning-of-text token; -1: none.
+ *
+ * This is the token that the post-processor puts before each text if it puts none after it, such as
+ * Llama 3's <|begin_of_text|>. tokenizer_encode does not add it. */
+int32_t tokenizer_bos(const struct tokenizer *t);
+
+/* tokenizer_append_bos - append the beginning-of-text token, if the tokenizer has one.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out);
+
+/* tokenizer_sha256 - return the SHA-256 of the canonical tokenizer.json, in hexadecimal.
+ *
+ * Shards and checkpoints use it to identify their tokenizer. */
 const char *tokenizer_sha256(const struct tokenizer *t);
 
-/* The tokens that the inputs of encoders such as BERT are made of, by their usual names ([CLS] or <s>, ...);
- * -1: the tokenizer has none. */
+/* Special tokens of encoder models, under BERT's or RoBERTa's names ([CLS] or <s>, ...); -1: the
+ * tokenizer does not have the token. */
 struct tokenizer_specials {
     int32_t cls, sep, pad, mask, unknown;
 };
-struct tokenizer_specials tokenizer_specials_of(const struct tokenizer *t);
 
-/* tokenizer_is_roberta - whether its file puts <s> A </s> </s> B </s> around texts. */
+/* tokenizer_get_specials - return the ids of the encoder's special tokens. */
+struct tokenizer_specials tokenizer_get_specials(const struct tokenizer *t);
+
+/* tokenizer_is_roberta - return whether the post-processor is RoBERTa's: <s> A </s> </s> B </s>. */
 bool tokenizer_is_roberta(const struct tokenizer *t);
 
-/* tokenizer_is_special - a special token, or an id without a token. */
+/* tokenizer_is_special - return whether the id is a special token or has no token. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
-/* tokenizer_continues - whether a token goes on in the word of the token before it ("##ing"); special tokens do
- * not. For bpe: whether it begins without white space. */
-bool tokenizer_continues(const struct tokenizer *t, int32_t id);
+/* tokenizer_is_continuation - return whether a token continues the word of the token before it.
+ *
+ * wordpiece: the token begins with the continuing subword prefix ("##ing"). bpe: the token does not
+ * begin with white space. Added tokens are never continuations. */
+bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id);
 
-/* tokenizer_find - the id of a whole token by its text (special tokens too); -1: none. */
+/* tokenizer_find - return the id of the token with exactly this text; -1: none.
+ *
+ * Special tokens are found too. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text);
 
-/* tokenizer_encode - append the ids of text[bytes] to *out.
+/* tokenizer_encode - append the ids of text[0, bytes) to *out.
  *
- * Special tokens are recognised in the text only where `special` is true.
- * Errors    STATUS_DATA: char: a character that is not in the vocabulary, with its byte offset */
+ * Added tokens are recognized in the text only if `special` is true.
+ * Errors    STATUS_DATA: the text contains a character (char) or a byte (bpe) that is not in the
+ *           vocabulary, with its byte offset; *out is then unchanged */
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
                         struct token_list *out);
 
-/* tokenizer_decode - the bytes of ids; *out is the caller's, for free(), NUL-terminated.
+/* tokenizer_decode - convert ids to text.
  *
- * Special tokens are left out where skip_special is true.
- * Errors    STATUS_DATA: an id outside of the vocabulary, with its index */
+ * Special tokens are omitted if skip_special is true. The text is terminated with NUL.
+ * Memory    the caller frees *out with free()
+ * Errors    STATUS_DATA: an id is not in the vocabulary, with its index */
 status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
                         bool skip_special, char **out, size_t *out_bytes);
 
-/* tokenizer_encode_pair - append [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b is not NULL; RoBERTa's is
- * <s> a </s> </s> b </s>.
+/* tokenizer_encode_pair - append the input of an encoder model for one or two texts.
  *
- * At most `most` ids (0: any number): the longer of the two texts gives way first, at its end, as `transformers`
- * truncates. *first is the number of ids of the first segment, with its [CLS] and [SEP] (both </s>).
- * Errors    STATUS_DATA: no [CLS] or [SEP] in the vocabulary, and as tokenizer_encode; STATUS_USAGE: `most` is
- *           below the special tokens' number */
+ * [CLS] a [SEP], or [CLS] a [SEP] b [SEP] if b is not NULL; RoBERTa: <s> a </s> </s> b </s>. At
+ * most max_tokens ids are appended (0: no limit): the longer text is truncated first, at its end.
+ * transformers does the same. *first_segment_tokens receives the size of the first segment, which
+ * includes [CLS] and the separators before b.
+ * Errors    STATUS_DATA: the vocabulary has no [CLS] or [SEP], and as tokenizer_encode;
+ *           STATUS_USAGE: max_tokens is less than the number of special tokens */
 status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,
-                             const char *b, size_t b_bytes, bool special, int64_t most,
-                             struct token_list *out, int64_t *first);
+                             const char *b, size_t b_bytes, bool special, int64_t max_tokens,
+                             struct token_list *out, int64_t *first_segment_tokens);

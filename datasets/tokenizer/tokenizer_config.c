@@ -1,5 +1,6 @@
-/* What transformers keeps beside tokenizer.json and Bireme goes by: which token ends a text, since a tokenizer may have
- * several that could, as Qwen's and Llama 3's. */
+/* Reads tokenizer_config.json, which transformers writes next to tokenizer.json. Bireme uses it
+ * to find the end-of-text token: a tokenizer may have several candidates, as those of Qwen and
+ * Llama 3. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,29 +18,29 @@ status tokenizer_config_load(const char *folder, json_t **out)
     char *text = NULL;
     size_t bytes = 0;
     TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
-    json_error_t
-        error; /* transformers writes 1000000000000000019884624838656 for a length without limit */
+    json_error_t error;
+    /* transformers writes 1000000000000000019884624838656 for an unlimited length */
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
     free(text);
     if (!json_is_object(*out)) {
-        json_t *other = *out;
+        json_t *value = *out;
         *out = NULL;
-        json_decref(other);
+        json_decref(value);
         RAISE(STATUS_DATA, "%s: line %d: %s", path, error.line,
-              other == NULL ? error.text : "not an object");
+              value == NULL ? error.text : "not an object");
     }
     return STATUS_OK;
 }
 
-status tokenizer_config_end(const char *folder, struct tokenizer *t)
+status tokenizer_config_read_eos(const char *folder, struct tokenizer *t)
 {
     json_t *root = NULL;
     TRY(tokenizer_config_load(folder, &root));
-    const json_t *end = json_object_get(root, "eos_token");
-    if (json_is_object(end)) { /* an AddedToken */
-        end = json_object_get(end, "content");
+    const json_t *eos = json_object_get(root, "eos_token");
+    if (json_is_object(eos)) { /* an AddedToken */
+        eos = json_object_get(eos, "content");
     }
-    int32_t id = json_is_string(end) ? tokenizer_find(t, json_string_value(end)) : -1;
+    int32_t id = json_is_string(eos) ? tokenizer_find(t, json_string_value(eos)) : -1;
     if (id >= 0 && tokenizer_is_special(t, id)) {
         t->eos = id;
     }

@@ -1,11 +1,11 @@
-/* What the files of this folder share: the tokenizer's inside. Nothing outside includes this but
- * tests.
+/* Internal declarations of the tokenizer folder. Only files of this folder and tests include this
+ * header.
  *
- * A tokenizer is made in two steps: a maker (bpe_train.c, char.c, tokenizer_json.c) fills tokens,
- * merges, added tokens and options; tokenizer_finish checks them and builds everything that is
- * derived (tables, the compiled pattern, the name). From then on it is only read, so any number of
- * threads may share it; what a thread needs to write while it encodes lies in an encoder, taken
- * from a pool and given back. */
+ * A tokenizer is created in two steps. A reader or trainer (tokenizer_json.c, bpe_train.c, char.c,
+ * ...) fills the tokens, merges, added tokens and options. Then tokenizer_finish checks them and
+ * builds all derived members: the lookup tables, the compiled pattern and the SHA-256. After that
+ * the tokenizer is read-only, so any number of threads may share it. The scratch memory of an
+ * encoding is in a struct bpe_encoder, which a thread takes from a pool and returns. */
 #pragma once
 
 #include <pthread.h>
@@ -22,16 +22,17 @@
 #define TOKENIZER_EOS "<|endoftext|>"
 
 struct token {
-    const char *bytes; /* what it decodes to, in the store; NULL: no token has this id */
+    const char *bytes; /* decoded form, in the store; NULL: this id has no token */
     uint32_t length;
-    bool literal;        /* the model's file has it as it is, not in the byte alphabet */
+    bool literal;        /* the file spells it as is, not in the byte alphabet (alphabet.h) */
     bool in_model;       /* listed in model.vocab */
     bool added;          /* listed in added_tokens */
-    bool special;        /* left out by decode where skip_special is true */
-    bool lstrip, rstrip; /* an added token takes the white space before, behind it along */
+    bool special;        /* omitted by decode with skip_special */
+    bool lstrip, rstrip; /* an added token absorbs the white space before it, after it */
 };
 
-struct merge { /* its rank is its index */
+/* A merge rule; its rank is its index. */
+struct merge {
     int32_t left;
     int32_t right;
     int32_t result;
@@ -40,114 +41,170 @@ struct merge { /* its rank is its index */
 struct added_token {
     int32_t id;
     bool special;
-    bool normalized; /* looked for after all that are not */
+    bool normalized; /* matched only in the text that the others leave */
     bool lstrip, rstrip;
 };
 
-/* What a byte-level tokenizer's file puts around a text and between two. */
-enum tokenizer_around {
-    AROUND_NOTHING,
-    AROUND_ROBERTA, /* <s> A </s>, and <s> A </s> </s> B </s> */
-    AROUND_BEGIN    /* one token before each text: Llama 3's <|begin_of_text|> */
+/* The post-processor of a byte-level tokenizer: the special tokens around a text and a pair. */
+enum post_processor {
+    POST_PROCESSOR_NONE,
+    POST_PROCESSOR_ROBERTA, /* <s> A </s>, and <s> A </s> </s> B </s> */
+    POST_PROCESSOR_BOS      /* one token before each text, such as Llama 3's <|begin_of_text|> */
 };
 
-/* Added tokens in the order of their bytes, so that a walk down the text narrows a range. */
+/* Added tokens in byte order, so that a scan of the text can narrow a range of candidates. */
 struct added_set {
     int32_t *ids;
     int64_t count;
-    bool begins[256]; /* whether one begins with this byte */
+    bool begins[256]; /* whether a token of the set begins with this byte */
 };
 
-struct added_match { /* text[start, end) is the token id; id -1: none is left */
+/* A match: text[start, end) is the token id. id -1: no match up to the end of the text. */
+struct added_match {
     int32_t id;
     size_t start;
     size_t end;
 };
 
 struct pair_slot {
-    uint64_t key; /* left << 32 | right; PAIR_EMPTY: free */
+    uint64_t key; /* left << 32 | right; PAIR_EMPTY: free slot */
     int32_t rank;
 };
 
-struct encoder; /* one thread's scratch memory: regex state, word cache, merge queue */
+/* Scratch memory of one thread: scanner state, word cache, merge queue. */
+struct bpe_encoder;
 
-struct encoder_pool {
+struct bpe_encoder_pool {
     pthread_mutex_t lock;
-    struct encoder *idle;
+    struct bpe_encoder *idle;
 };
 
 struct tokenizer {
     enum tokenizer_kind kind;
-    const char *origin; /* the file it is being read from, for errors; NULL: learned */
-    struct token *tokens;
+    const char *source_path; /* the file being read, for error messages; NULL: none */
+    struct token *tokens;    /* [vocab_size] */
     int64_t vocab_size;
-    struct text_store store;
+    struct text_store store; /* memory of the token texts */
     struct added_token *added;
     int64_t added_count;
 
-    enum pretokenise_pattern pattern; /* bpe from here */
+    /* bpe only */
+    enum pretokenise_pattern pattern;
     bool add_prefix_space;
     bool ignore_merges;
-    enum tokenizer_around around;
-    int32_t begin; /* of AROUND_BEGIN, else -1 */
+    enum post_processor post_processor;
+    int32_t bos; /* the token of POST_PROCESSOR_BOS, otherwise -1 */
     struct merge *merges;
     int64_t merge_count;
 
     struct wordpiece *wordpiece; /* NULL for the other kinds */
 
-    struct added_set added_sets[2]; /* derived from here: not normalized, normalized */
-    struct text_map by_bytes;       /* the model's tokens */
-    int32_t byte_ids[256];          /* -1: missing */
-    struct pair_slot *pairs;
+    /* derived by tokenizer_finish */
+    struct added_set added_sets[2]; /* index: normalized */
+    struct text_map by_bytes;       /* tokens of the model -> id */
+    int32_t byte_ids[256];          /* ids of single bytes; -1: missing */
+    struct pair_slot *pairs;        /* hash table of the merges */
     uint64_t pair_mask;
-    int32_t *char_ids; /* by code point below char_limit; -1: missing */
+    int32_t *char_ids; /* [char_limit] id of each code point; -1: missing */
     uint32_t char_limit;
     struct pretokeniser *pretokeniser;
-    struct encoder_pool *pool;
+    struct bpe_encoder_pool *pool;
     int32_t eos;
     struct tokenizer_specials specials;
     char sha256[HASH_TEXT_BYTES];
 };
 
-/* tokenizer_allocate - an empty tokenizer with room for ids below vocab_size. */
+/* tokenizer_allocate - create a tokenizer without tokens, for ids below vocab_size.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
 status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct tokenizer **out);
-/* tokenizer_set - give an id its bytes (copied). */
-status tokenizer_set(struct tokenizer *t, int64_t id, const char *bytes, size_t length);
-/* tokenizer_add - note an added token; its id must be set already. */
-status tokenizer_add(struct tokenizer *t, struct added_token token);
-/* tokenizer_finish - build what is derived. Errors: STATUS_INTERNAL (memory, the pattern) */
+
+/* tokenizer_set_token - set the bytes of an id.
+ *
+ * Memory    the bytes are copied
+ * Errors    STATUS_INTERNAL (out of memory) */
+status tokenizer_set_token(struct tokenizer *t, int64_t id, const char *bytes, size_t length);
+
+/* tokenizer_register_added - add to the list of added tokens; the id must have its bytes already.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status tokenizer_register_added(struct tokenizer *t, struct added_token token);
+
+/* tokenizer_finish - check the tokenizer and build the derived members.
+ *
+ * Errors    STATUS_DATA: the tokens or merges are not valid; STATUS_INTERNAL: out of memory, or
+ *           the pattern does not compile */
 status tokenizer_finish(struct tokenizer *t);
-/* tokenizer_to_text - the canonical tokenizer.json; *out for free(). */
+
+/* tokenizer_to_text - write the canonical tokenizer.json to memory.
+ *
+ * Memory    the caller frees *out with free()
+ * Errors    STATUS_INTERNAL (out of memory) */
 status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes);
-/* tokenizer_from_text - from the text of a tokenizer.json; `path` is named in errors. */
+
+/* tokenizer_from_text - create a tokenizer from the text of a tokenizer.json.
+ *
+ * Errors    STATUS_DATA with `path`, location and reason */
 status tokenizer_from_text(const char *text, size_t bytes, const char *path,
                            struct tokenizer **out);
 
-/* Encoders. encoder_take never returns one that another thread holds. */
-status encoder_take(const struct tokenizer *t, struct encoder **out);
-void encoder_give_back(const struct tokenizer *t, struct encoder *encoder);
-struct encoder *encoder_next(const struct encoder *encoder); /* in the pool's list */
-void encoder_destroy(struct encoder *encoder);
+/* bpe_encoder_acquire - take an idle encoder from the pool, or create one.
+ *
+ * The encoder belongs to the calling thread until bpe_encoder_release.
+ * Errors    STATUS_INTERNAL (out of memory) */
+status bpe_encoder_acquire(const struct tokenizer *t, struct bpe_encoder **out);
 
-/* added_build - the sets.  added_find - the first added token of a set at or after text[from]. */
+/* bpe_encoder_release - return an encoder to the pool. */
+void bpe_encoder_release(const struct tokenizer *t, struct bpe_encoder *encoder);
+
+/* bpe_encoder_next - return the next encoder in the pool's list. */
+struct bpe_encoder *bpe_encoder_next(const struct bpe_encoder *encoder);
+
+/* bpe_encoder_destroy - free an encoder; NULL is allowed. */
+void bpe_encoder_destroy(struct bpe_encoder *encoder);
+
+/* added_build - build the two sets of added tokens.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
 status added_build(struct tokenizer *t);
+
+/* added_find - find the first added token of a set in text[from, bytes). */
 void added_find(const struct tokenizer *t, bool normalized, const char *text, size_t bytes,
                 size_t from, struct added_match *match);
 
-/* bpe_build - the pair table and the byte ids from tokens and merges. */
+/* bpe_build - build the pair table and the byte ids from the tokens and merges.
+ *
+ * Errors    STATUS_DATA: two merges of the same pair; STATUS_INTERNAL (out of memory) */
 status bpe_build(struct tokenizer *t);
-/* bpe_encode - append the ids of text that holds no added token; offset is added to the byte that
- * an error names. */
-status bpe_encode(const struct tokenizer *t, struct encoder *encoder, const char *text,
+
+/* bpe_encode - append the ids of a text without added tokens.
+ *
+ * Units     offset: bytes, added to the position in error messages
+ * Errors    STATUS_DATA: a byte is not in the vocabulary, or a word is longer than 1 GiB */
+status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
                   size_t bytes, size_t offset, struct token_list *out);
+
+/* bpe_train - train a byte-level BPE tokenizer; see tokenizer_train and tokenizer_train_roberta. */
 status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count, int workers,
                  struct tokenizer **out);
 
-/* char_build - the code point table.  char_encode - as bpe_encode. */
+/* char_build - build the table from code points to ids.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
 status char_build(struct tokenizer *t);
+
+/* char_encode - append the ids of a text without added tokens.
+ *
+ * Units     offset: bytes, added to the position in error messages
+ * Errors    STATUS_DATA: invalid UTF-8, or a character that is not in the vocabulary */
 status char_encode(const struct tokenizer *t, const char *text, size_t bytes, size_t offset,
                    struct token_list *out);
+
+/* char_train - create a tokenizer of the characters of these files; see tokenizer_train. */
 status char_train(int64_t vocab_size, char *const *files, int count, struct tokenizer **out);
 
-/* tokenizer_config_end - the end token, where the folder's tokenizer_config.json names one of the tokenizer's. */
-status tokenizer_config_end(const char *folder, struct tokenizer *t);
+/* tokenizer_config_read_eos - set the end-of-text token from folder/tokenizer_config.json.
+ *
+ * Does nothing if the file is missing or does not name a special token of this tokenizer.
+ * Errors    STATUS_DATA: the file is not valid JSON */
+status tokenizer_config_read_eos(const char *folder, struct tokenizer *t);

@@ -1,16 +1,16 @@
-/* Reading tokenizer.json, the format of the Hugging Face `tokenizers` package.
+/* Reads tokenizer.json, the format of Hugging Face `tokenizers`.
  *
- * What is understood: a model of the type BPE with byte-level words (pre_tokenizer ByteLevel, or
- * Split with a pattern of pretokenise.h and then ByteLevel), the one-character form of char.c, and
- * WordPiece (wordpiece_json.c).
- * All else that the format can say changes ids; it is refused by its name and never passed over,
- * and so is a key that is not known here.
+ * Supported are a BPE model with byte-level words (pre_tokenizer ByteLevel, or Split with a
+ * pattern of pretokenise.h followed by ByteLevel), the character form of char.c, and WordPiece
+ * (wordpiece_json.c). Everything else in the format would change ids. An unsupported part or an
+ * unknown key is therefore an error that names it; it is never ignored.
  *
- * A file may be hostile. Before parsing, its size and its number of values are bounded, and with
- * them the memory; nesting is bounded by jansson; each id and text may appear once; ids may have
- * holes, but not so many that the tables outgrow the file; a merge must make a token of the
- * vocabulary, so that tokens cannot grow beyond the file's own texts and merges cannot form a
- * cycle. */
+ * A file may be malicious. Its size and number of values are limited before it is parsed, which
+ * limits the memory; jansson limits the nesting. Each id and each token text may occur once. Ids
+ * may have gaps, but not so many that the tables outgrow the file. The result of a merge must be
+ * a token of the vocabulary, so tokens are never longer than the texts of the file and merges
+ * cannot form a cycle. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,109 +18,108 @@
 #include "datasets/tokenizer/alphabet.h"
 #include "datasets/tokenizer/json_reader.h"
 
-#define VALUES_LIMIT ((size_t)3000000)
-#define HOLES_FREE ((int64_t)65536)
-#define ADDED_LIMIT_BYTES ((size_t)4096)
+#define MAX_VALUES ((size_t)3000000)
+#define FREE_GAPS ((int64_t)65536)
+#define MAX_ADDED_BYTES ((size_t)4096)
 
-bool json_reader_absent(const json_t *value)
+bool json_reader_is_null(const json_t *value)
 {
     return value == NULL || json_is_null(value);
 }
 
-const char *json_reader_type(const json_t *object)
+const char *json_reader_get_type(const json_t *object)
 {
     const char *name = json_string_value(json_object_get(object, "type"));
     return name == NULL ? "(no type)" : name;
 }
 
-/* Every key of the object is in the list "|a|b|c|". */
-status json_reader_keys(const struct json_reader *r, json_t *object, const char *place,
-                        const char *known)
+status json_reader_check_keys(const struct json_reader *r, json_t *object, const char *location,
+                              const char *known_keys)
 {
-    NEED(r, json_is_object(object), "%s is not an object", place);
+    NEED(r, json_is_object(object), "%s is not an object", location);
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value)
     {
         size_t length = strlen(key);
-        const char *found = known;
+        const char *found = known_keys;
         do {
             found = strstr(found + 1, key);
         } while (found != NULL && length > 0 && (found[-1] != '|' || found[length] != '|'));
-        NEED(r, found != NULL && length > 0, "%s has the key '" SHOWN "', which is not supported",
-             place, key);
+        NEED(r, found != NULL && length > 0, "%s has the key '" EXCERPT "', which is not supported",
+             location, key);
     }
     return STATUS_OK;
 }
 
-status json_reader_bool(const struct json_reader *r, const json_t *object, const char *place,
-                        const char *key, bool preset, bool *out)
+status json_reader_read_bool(const struct json_reader *r, const json_t *object,
+                             const char *location, const char *key, bool default_value, bool *out)
 {
     const json_t *value = json_object_get(object, key);
-    NEED(r, json_reader_absent(value) || json_is_boolean(value), "%s.%s is neither true nor false",
-         place, key);
-    *out = json_reader_absent(value) ? preset : json_is_true(value);
+    NEED(r, json_reader_is_null(value) || json_is_boolean(value), "%s.%s is neither true nor false",
+         location, key);
+    *out = json_reader_is_null(value) ? default_value : json_is_true(value);
     return STATUS_OK;
 }
 
-static status refuse_true(const struct json_reader *r, const json_t *object, const char *place,
+static status reject_true(const struct json_reader *r, const json_t *object, const char *location,
                           const char *key)
 {
     bool value = false;
-    TRY(json_reader_bool(r, object, place, key, false, &value));
-    NEED(r, !value, "%s.%s is true, which is not supported", place, key);
+    TRY(json_reader_read_bool(r, object, location, key, false, &value));
+    NEED(r, !value, "%s.%s is true, which is not supported", location, key);
     return STATUS_OK;
 }
 
-/* null, missing or "": texts that are put around words by other kinds of models. */
-static status refuse_text(const struct json_reader *r, const json_t *object, const char *place,
-                          const char *key)
+/* Rejects a non-empty string: affixes of words, which other kinds of models have. */
+static status reject_string(const struct json_reader *r, const json_t *object, const char *location,
+                            const char *key)
 {
     const json_t *value = json_object_get(object, key);
-    NEED(r, json_reader_absent(value) || (json_is_string(value) && json_string_length(value) == 0),
-         "%s.%s is set, which is not supported", place, key);
+    NEED(r, json_reader_is_null(value) || (json_is_string(value) && json_string_length(value) == 0),
+         "%s.%s is set, which is not supported", location, key);
     return STATUS_OK;
 }
 
 static status read_split(const struct json_reader *r, json_t *split)
 {
-    const char *place = "pre_tokenizer.pretokenizers[0] (Split)";
-    TRY(json_reader_keys(r, split, place, "|type|pattern|behavior|invert|"));
+    const char *location = "pre_tokenizer.pretokenizers[0] (Split)";
+    TRY(json_reader_check_keys(r, split, location, "|type|pattern|behavior|invert|"));
     json_t *pattern = json_object_get(split, "pattern");
-    TRY(json_reader_keys(r, pattern, "the Split's pattern", "|Regex|"));
+    TRY(json_reader_check_keys(r, pattern, "the Split's pattern", "|Regex|"));
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
-    NEED(r, regex != NULL, "the Split's pattern.Regex is not a text");
-    r->t->pattern = pretokenise_lookup(regex);
+    NEED(r, regex != NULL, "the Split's pattern.Regex is not a string");
+    r->t->pattern = pretokenise_find_pattern(regex);
     NEED(r, r->t->pattern != PRETOKENISE_NONE,
-         "the Split's pattern '%.200s' is not one of GPT-2, cl100k, Llama 3, Qwen 2 and o200k: not "
-         "supported",
+         "the Split's pattern '%.200s' is not supported; supported: those of GPT-2, cl100k, "
+         "Llama 3, Qwen 2 and o200k",
          regex);
     const char *behavior = json_string_value(json_object_get(split, "behavior"));
     bool invert = false;
-    TRY(json_reader_bool(r, split, place, "invert", false, &invert));
-    /* These patterns leave nothing between their matches, so that both ways give the same words. */
+    TRY(json_reader_read_bool(r, split, location, "invert", false, &invert));
+    /* These patterns leave no text between their matches, so both modes yield the same words. */
     bool isolated = behavior != NULL && strcmp(behavior, "Isolated") == 0 && !invert;
     bool removed = behavior != NULL && strcmp(behavior, "Removed") == 0 && invert;
-    NEED(r, isolated || removed, "%s: behavior '" SHOWN "' with invert %s is not supported", place,
-         behavior == NULL ? "(none)" : behavior, invert ? "true" : "false");
+    NEED(r, isolated || removed, "%s: behavior '" EXCERPT "' with invert %s is not supported",
+         location, behavior == NULL ? "(none)" : behavior, invert ? "true" : "false");
     return STATUS_OK;
 }
 
-static status read_byte_level(const struct json_reader *r, json_t *level, const char *place,
+static status read_byte_level(const struct json_reader *r, json_t *level, const char *location,
                               bool after_split)
 {
-    NEED(r, strcmp(json_reader_type(level), "ByteLevel") == 0,
-         "%s of the type '" SHOWN "' is not supported: ByteLevel is", place,
-         json_reader_type(level));
-    TRY(json_reader_keys(r, level, place, "|type|add_prefix_space|trim_offsets|use_regex|"));
+    NEED(r, strcmp(json_reader_get_type(level), "ByteLevel") == 0,
+         "%s of the type '" EXCERPT "' is not supported; supported: ByteLevel", location,
+         json_reader_get_type(level));
+    TRY(json_reader_check_keys(r, level, location,
+                               "|type|add_prefix_space|trim_offsets|use_regex|"));
     bool prefix = false, regex = false, trim = false;
-    TRY(json_reader_bool(r, level, place, "add_prefix_space", true, &prefix));
-    TRY(json_reader_bool(r, level, place, "trim_offsets", true, &trim));
-    TRY(json_reader_bool(r, level, place, "use_regex", true, &regex));
-    NEED(
-        r, !after_split || (!prefix && !regex),
-        "%s after a Split: use_regex and add_prefix_space must be false, all else is not supported",
-        place);
+    TRY(json_reader_read_bool(r, level, location, "add_prefix_space", true, &prefix));
+    TRY(json_reader_read_bool(r, level, location, "trim_offsets", true, &trim));
+    TRY(json_reader_read_bool(r, level, location, "use_regex", true, &regex));
+    NEED(r, !after_split || (!prefix && !regex),
+         "%s after a Split: use_regex and add_prefix_space are supported only if they are false",
+         location);
     if (!after_split) {
         r->t->add_prefix_space = prefix;
         r->t->pattern = regex ? PRETOKENISE_GPT2 : PRETOKENISE_NONE;
@@ -130,11 +129,11 @@ static status read_byte_level(const struct json_reader *r, json_t *level, const 
 
 static status read_pre_tokenizer(const struct json_reader *r, json_t *pre)
 {
-    const char *type = json_reader_type(pre);
+    const char *type = json_reader_get_type(pre);
     if (strcmp(type, "Sequence") != 0) {
         return read_byte_level(r, pre, "pre_tokenizer", false);
     }
-    TRY(json_reader_keys(r, pre, "pre_tokenizer", "|type|pretokenizers|"));
+    TRY(json_reader_check_keys(r, pre, "pre_tokenizer", "|type|pretokenizers|"));
     json_t *list = json_object_get(pre, "pretokenizers");
     size_t count = json_array_size(list);
     json_t *first = json_array_get(list, 0);
@@ -142,51 +141,50 @@ static status read_pre_tokenizer(const struct json_reader *r, json_t *pre)
         return read_byte_level(r, first, "pre_tokenizer.pretokenizers[0]", false);
     }
     NEED(r, count == 2,
-         "pre_tokenizer.pretokenizers has %zu members: Split and ByteLevel are "
-         "supported",
-         count);
-    NEED(r, strcmp(json_reader_type(first), "Split") == 0,
-         "pre_tokenizer.pretokenizers[0] of the type '" SHOWN "' is not supported: Split is",
-         json_reader_type(first));
+         "pre_tokenizer.pretokenizers has %zu members; supported: Split and ByteLevel", count);
+    NEED(r, strcmp(json_reader_get_type(first), "Split") == 0,
+         "pre_tokenizer.pretokenizers[0] of the type '" EXCERPT
+         "' is not supported; supported: Split",
+         json_reader_get_type(first));
     TRY(read_split(r, first));
     return read_byte_level(r, json_array_get(list, 1), "pre_tokenizer.pretokenizers[1]", true);
 }
 
 static status read_decoder(const struct json_reader *r, json_t *decoder)
 {
-    const char *wanted = r->t->kind == TOKENIZER_CHAR ? "Fuse" : "ByteLevel";
-    NEED(r, strcmp(json_reader_type(decoder), wanted) == 0,
-         "decoder of the type '" SHOWN "' is not supported for this model: %s is",
-         json_reader_type(decoder), wanted);
-    return json_reader_keys(r, decoder, "decoder",
-                            "|type|add_prefix_space|trim_offsets|use_regex|");
+    const char *expected = r->t->kind == TOKENIZER_CHAR ? "Fuse" : "ByteLevel";
+    NEED(r, strcmp(json_reader_get_type(decoder), expected) == 0,
+         "decoder of the type '" EXCERPT "' is not supported for this model; supported: %s",
+         json_reader_get_type(decoder), expected);
+    return json_reader_check_keys(r, decoder, "decoder",
+                                  "|type|add_prefix_space|trim_offsets|use_regex|");
 }
 
 static status read_model_options(struct json_reader *r, json_t *model)
 {
-    TRY(json_reader_keys(
+    TRY(json_reader_check_keys(
         r, model, "model",
         "|type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|"
         "byte_fallback|ignore_merges|vocab|merges|"));
-    const json_t *type = json_object_get(model, "type"); /* early files of GPT-2 have none */
-    NEED(r, type == NULL || strcmp(json_reader_type(model), "BPE") == 0,
-         "model of the type '" SHOWN "' is not supported: BPE and WordPiece are",
-         json_reader_type(model));
+    const json_t *type = json_object_get(model, "type"); /* missing in early files of GPT-2 */
+    NEED(r, type == NULL || strcmp(json_reader_get_type(model), "BPE") == 0,
+         "model of the type '" EXCERPT "' is not supported; supported: BPE and WordPiece",
+         json_reader_get_type(model));
     const json_t *dropout = json_object_get(model, "dropout");
     NEED(r,
-         json_reader_absent(dropout) ||
+         json_reader_is_null(dropout) ||
              (json_is_number(dropout) && json_number_value(dropout) == 0.0),
          "model.dropout is set, which is not supported");
-    TRY(refuse_text(r, model, "model", "continuing_subword_prefix"));
-    TRY(refuse_text(r, model, "model", "end_of_word_suffix"));
-    TRY(refuse_true(r, model, "model", "byte_fallback"));
-    bool fuse_unk; /* without effect: texts that have no token are errors here */
-    TRY(json_reader_bool(r, model, "model", "fuse_unk", false, &fuse_unk));
-    TRY(json_reader_bool(r, model, "model", "ignore_merges", false, &r->ignore_merges));
+    TRY(reject_string(r, model, "model", "continuing_subword_prefix"));
+    TRY(reject_string(r, model, "model", "end_of_word_suffix"));
+    TRY(reject_true(r, model, "model", "byte_fallback"));
+    bool fuse_unk; /* no effect: text without a token is an error */
+    TRY(json_reader_read_bool(r, model, "model", "fuse_unk", false, &fuse_unk));
+    TRY(json_reader_read_bool(r, model, "model", "ignore_merges", false, &r->ignore_merges));
     const json_t *unk = json_object_get(model, "unk_token");
-    NEED(r, json_reader_absent(unk) || json_is_string(unk),
-         "model.unk_token is neither null nor a text");
-    r->unk_token = !json_reader_absent(unk) && json_string_length(unk) > 0;
+    NEED(r, json_reader_is_null(unk) || json_is_string(unk),
+         "model.unk_token is neither null nor a string");
+    r->unk_token = !json_reader_is_null(unk) && json_string_length(unk) > 0;
     r->vocab = json_object_get(model, "vocab");
     NEED(r, json_is_object(r->vocab) && json_object_size(r->vocab) > 0,
          "model.vocab is not an object with tokens in it");
@@ -195,24 +193,24 @@ static status read_model_options(struct json_reader *r, json_t *model)
     return STATUS_OK;
 }
 
-/* An id that may index a table whose size the file justifies. */
+/* Checks an id. The limit keeps the tables in proportion to the number of tokens in the file. */
 static status read_id(const struct json_reader *r, const json_t *value, const char *text,
                       int64_t *vocab_size)
 {
     int64_t entries = (int64_t)json_object_size(r->vocab) + (int64_t)json_array_size(r->added);
-    NEED(r, json_is_integer(value), "token '" SHOWN "': its id is not an integer", text);
+    NEED(r, json_is_integer(value), "token '" EXCERPT "': its id is not an integer", text);
     int64_t id = json_integer_value(value);
-    int64_t limit = 2 * entries + HOLES_FREE;
+    int64_t limit = 2 * entries + FREE_GAPS;
     limit = limit < TOKENIZER_VOCAB_LIMIT ? limit : TOKENIZER_VOCAB_LIMIT;
     NEED(r, id >= 0 && id < limit,
-         "token '" SHOWN "' has the id %lld: %lld tokens may have ids "
-         "from 0 to %lld",
-         text, (long long)id, (long long)entries, (long long)limit - 1);
+         "token '" EXCERPT "' has the id %" PRId64 ": %" PRId64
+         " tokens may have ids from 0 to %" PRId64,
+         text, id, entries, limit - 1);
     *vocab_size = id >= *vocab_size ? id + 1 : *vocab_size;
     return STATUS_OK;
 }
 
-status json_reader_measure(const struct json_reader *r, int64_t *vocab_size)
+status json_reader_check_ids(const struct json_reader *r, int64_t *vocab_size)
 {
     const char *key;
     json_t *value;
@@ -223,17 +221,17 @@ status json_reader_measure(const struct json_reader *r, int64_t *vocab_size)
     }
     for (size_t i = 0; i < json_array_size(r->added); i++) {
         json_t *token = json_array_get(r->added, i);
-        TRY(json_reader_keys(r, token, "a member of added_tokens",
-                             "|id|content|single_word|lstrip|rstrip|normalized|special|"));
+        TRY(json_reader_check_keys(r, token, "a member of added_tokens",
+                                   "|id|content|single_word|lstrip|rstrip|normalized|special|"));
         const char *content = json_string_value(json_object_get(token, "content"));
-        NEED(r, content != NULL && content[0] != '\0' && strlen(content) <= ADDED_LIMIT_BYTES,
-             "added_tokens[%zu].content is not a text of 1 to %zu bytes", i, ADDED_LIMIT_BYTES);
+        NEED(r, content != NULL && content[0] != '\0' && strlen(content) <= MAX_ADDED_BYTES,
+             "added_tokens[%zu].content is not a string of 1 to %zu bytes", i, MAX_ADDED_BYTES);
         TRY(read_id(r, json_object_get(token, "id"), content, vocab_size));
     }
     return STATUS_OK;
 }
 
-int32_t json_reader_id(const struct json_reader *r, const char *token)
+int32_t json_reader_find_id(const struct json_reader *r, const char *token)
 {
     const struct text_slot *slot = text_map_find(&r->texts, token, strlen(token));
     return slot == NULL ? -1 : (int32_t)slot->value;
@@ -244,31 +242,32 @@ static status read_token(struct json_reader *r, const char *text, int64_t id, ch
     size_t length = strlen(text);
     NEED(r, length > 0, "model.vocab has an empty token");
     NEED(r, r->t->tokens[id].bytes == NULL,
-         "model.vocab gives the id %lld twice, again for '" SHOWN "'", (long long)id, text);
+         "model.vocab has the id %" PRId64 " twice, the second time for '" EXCERPT "'", id, text);
     struct token *token = &r->t->tokens[id];
     size_t decoded = 0;
     if (r->t->kind == TOKENIZER_WORDPIECE) {
         token->literal = true;
     } else if (r->t->kind == TOKENIZER_CHAR) {
         uint32_t code;
-        NEED(r, pretokenise_character(text, length, &code) == length,
-             "the model has no pre_tokenizer, so that its tokens must be single characters, and "
-             "'" SHOWN "' is not",
+        NEED(r, pretokenise_read_utf8(text, length, &code) == length,
+             "the model has no pre_tokenizer, so its tokens must be single characters; '" EXCERPT
+             "' is not",
              text);
         token->literal = true;
     } else {
         token->literal = !alphabet_decode(text, length, bytes, &decoded);
     }
-    TRY(tokenizer_set(r->t, id, token->literal ? text : bytes, token->literal ? length : decoded));
+    TRY(tokenizer_set_token(r->t, id, token->literal ? text : bytes,
+                            token->literal ? length : decoded));
     token->in_model = true;
     struct text_slot *slot;
     bool is_new;
-    TRY(text_map_slot(&r->texts, NULL, text, length, &slot, &is_new));
+    TRY(text_map_find_or_add(&r->texts, NULL, text, length, &slot, &is_new));
     slot->value = id;
     return STATUS_OK;
 }
 
-status json_reader_vocab(struct json_reader *r, char *buffer)
+status json_reader_read_vocab(struct json_reader *r, char *buffer)
 {
     const char *key;
     json_t *value;
@@ -279,42 +278,43 @@ status json_reader_vocab(struct json_reader *r, char *buffer)
     return STATUS_OK;
 }
 
-status json_reader_added(struct json_reader *r, const json_t *token)
+status json_reader_read_added(struct json_reader *r, const json_t *token)
 {
     const char *content = json_string_value(json_object_get(token, "content"));
     size_t length = strlen(content);
     int64_t id = json_integer_value(json_object_get(token, "id"));
-    struct token *there = &r->t->tokens[id];
+    struct token *present = &r->t->tokens[id];
     const struct text_slot *slot = text_map_find(&r->texts, content, length);
     NEED(r, slot == NULL || slot->value == id,
-         "added token '" SHOWN "' has the id %lld, but %lld in model.vocab or before", content,
-         (long long)id, (long long)slot->value);
-    NEED(r, there->bytes == NULL || (slot != NULL && !there->added),
-         "added token '" SHOWN "': its id %lld belongs to another token or is listed twice",
-         content, (long long)id);
+         "added token '" EXCERPT "' has the id %" PRId64 ", but %" PRId64
+         " in model.vocab or in an earlier entry",
+         content, id, slot->value);
+    NEED(r, present->bytes == NULL || (slot != NULL && !present->added),
+         "added token '" EXCERPT "': its id %" PRId64
+         " belongs to another token or is listed twice",
+         content, id);
     NEED(r,
-         there->bytes == NULL ||
-             (there->length == length && memcmp(there->bytes, content, length) == 0),
-         "added token '" SHOWN
-         "' is spelled in the byte alphabet and in model.vocab: not supported",
+         present->bytes == NULL ||
+             (present->length == length && memcmp(present->bytes, content, length) == 0),
+         "added token '" EXCERPT "' is in model.vocab in the byte alphabet, which is not supported",
          content);
-    if (there->bytes == NULL) {
-        TRY(tokenizer_set(r->t, id, content, length));
+    if (present->bytes == NULL) {
+        TRY(tokenizer_set_token(r->t, id, content, length));
         bool is_new;
         struct text_slot *added;
-        TRY(text_map_slot(&r->texts, NULL, content, length, &added, &is_new));
+        TRY(text_map_find_or_add(&r->texts, NULL, content, length, &added, &is_new));
         added->value = id;
     }
-    TRY(refuse_true(r, token, content, "single_word"));
+    TRY(reject_true(r, token, content, "single_word"));
     struct added_token added = {.id = (int32_t)id};
-    TRY(json_reader_bool(r, token, content, "lstrip", false, &added.lstrip));
-    TRY(json_reader_bool(r, token, content, "rstrip", false, &added.rstrip));
-    TRY(json_reader_bool(r, token, content, "special", false, &added.special));
-    TRY(json_reader_bool(r, token, content, "normalized", !added.special, &added.normalized));
-    return tokenizer_add(r->t, added);
+    TRY(json_reader_read_bool(r, token, content, "lstrip", false, &added.lstrip));
+    TRY(json_reader_read_bool(r, token, content, "rstrip", false, &added.rstrip));
+    TRY(json_reader_read_bool(r, token, content, "special", false, &added.special));
+    TRY(json_reader_read_bool(r, token, content, "normalized", !added.special, &added.normalized));
+    return tokenizer_register_added(r->t, added);
 }
 
-/* Both halves of model.merges[i]: "a b" or ["a", "b"]. */
+/* Splits model.merges[i], which is "a b" or ["a", "b"]. */
 static status split_merge(const struct json_reader *r, size_t i, const char **left,
                           size_t *left_bytes, const char **right, size_t *right_bytes)
 {
@@ -322,7 +322,7 @@ static status split_merge(const struct json_reader *r, size_t i, const char **le
     if (json_is_array(merge)) {
         const json_t *a = json_array_get(merge, 0), *b = json_array_get(merge, 1);
         NEED(r, json_array_size(merge) == 2 && json_is_string(a) && json_is_string(b),
-             "model.merges[%zu] is not a pair of texts", i);
+             "model.merges[%zu] is not a pair of strings", i);
         *left = json_string_value(a);
         *left_bytes = json_string_length(a);
         *right = json_string_value(b);
@@ -330,58 +330,57 @@ static status split_merge(const struct json_reader *r, size_t i, const char **le
         return STATUS_OK;
     }
     const char *text = json_string_value(merge);
-    const char *blank = text == NULL ? NULL : strchr(text, ' ');
-    NEED(r, blank != NULL && strchr(blank + 1, ' ') == NULL,
+    const char *space = text == NULL ? NULL : strchr(text, ' ');
+    NEED(r, space != NULL && strchr(space + 1, ' ') == NULL,
          "model.merges[%zu] is neither \"a b\" nor [\"a\", \"b\"]", i);
     *left = text;
-    *left_bytes = (size_t)(blank - text);
-    *right = blank + 1;
-    *right_bytes = strlen(blank + 1);
+    *left_bytes = (size_t)(space - text);
+    *right = space + 1;
+    *right_bytes = strlen(space + 1);
     return STATUS_OK;
 }
 
-static status find_part(const struct json_reader *r, size_t i, const char *text, size_t bytes,
-                        const char *what, int32_t *out)
+static status find_merge_token(const struct json_reader *r, size_t i, const char *text,
+                               size_t bytes, const char *part, int32_t *out)
 {
     const struct text_slot *slot = text_map_find(&r->texts, text, bytes);
     NEED(r, slot != NULL && r->t->tokens[slot->value].in_model,
-         "model.merges[%zu]: its %s '%.*s' is not in model.vocab", i, what,
+         "model.merges[%zu]: its %s '%.*s' is not in model.vocab", i, part,
          (int)(bytes < 60 ? bytes : 60), text);
     *out = (int32_t)slot->value;
     return STATUS_OK;
 }
 
-static status read_merge(const struct json_reader *r, size_t i, char *buffer, size_t room)
+static status read_merge(const struct json_reader *r, size_t i, char *buffer, size_t capacity)
 {
     const char *left = NULL, *right = NULL;
     size_t left_bytes = 0, right_bytes = 0;
     TRY(split_merge(r, i, &left, &left_bytes, &right, &right_bytes));
     struct merge *merge = &r->t->merges[i];
-    TRY(find_part(r, i, left, left_bytes, "left part", &merge->left));
-    TRY(find_part(r, i, right, right_bytes, "right part", &merge->right));
-    NEED(r, left_bytes + right_bytes <= room, "model.merges[%zu]: its result is not in model.vocab",
-         i);
+    TRY(find_merge_token(r, i, left, left_bytes, "left part", &merge->left));
+    TRY(find_merge_token(r, i, right, right_bytes, "right part", &merge->right));
+    NEED(r, left_bytes + right_bytes <= capacity,
+         "model.merges[%zu]: its result is not in model.vocab", i);
     memcpy(buffer, left, left_bytes);
     memcpy(buffer + left_bytes, right, right_bytes);
-    return find_part(r, i, buffer, left_bytes + right_bytes, "result", &merge->result);
+    return find_merge_token(r, i, buffer, left_bytes + right_bytes, "result", &merge->result);
 }
 
-static status read_merges(struct json_reader *r, char *buffer, size_t room)
+static status read_merges(struct json_reader *r, char *buffer, size_t capacity)
 {
     size_t count = json_array_size(r->merges);
     NEED(r, r->t->kind != TOKENIZER_CHAR || count == 0,
-         "a model with merges needs a pre_tokenizer of the type ByteLevel; none is not supported");
+         "a model with merges needs a pre_tokenizer of the type ByteLevel");
     r->t->merges = calloc(count + 1, sizeof *r->t->merges);
     REQUIRE(r->t->merges != NULL, STATUS_INTERNAL, "out of memory: %zu merges", count);
     for (size_t i = 0; i < count; i++) {
-        TRY(read_merge(r, i, buffer, room));
+        TRY(read_merge(r, i, buffer, capacity));
     }
     r->t->merge_count = (int64_t)count;
     return STATUS_OK;
 }
 
-/* Room for the longest token text. */
-size_t json_reader_longest(json_t *vocab)
+size_t json_reader_longest_token(json_t *vocab)
 {
     size_t longest = 0;
     const char *key;
@@ -396,15 +395,15 @@ size_t json_reader_longest(json_t *vocab)
 
 static status read_tokens(struct json_reader *r)
 {
-    size_t room = json_reader_longest(r->vocab);
-    char *buffer = malloc(room + 1);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token of %zu bytes", room);
+    size_t capacity = json_reader_longest_token(r->vocab);
+    char *buffer = malloc(capacity + 1);
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token of %zu bytes", capacity);
     status result;
-    TRY_GOTO(result, done, json_reader_vocab(r, buffer));
+    TRY_GOTO(result, done, json_reader_read_vocab(r, buffer));
     for (size_t i = 0; i < json_array_size(r->added); i++) {
-        TRY_GOTO(result, done, json_reader_added(r, json_array_get(r->added, i)));
+        TRY_GOTO(result, done, json_reader_read_added(r, json_array_get(r->added, i)));
     }
-    result = read_merges(r, buffer, room);
+    result = read_merges(r, buffer, capacity);
 done:
     free(buffer);
     return result;
@@ -412,66 +411,67 @@ done:
 
 static status read_root(struct json_reader *r, json_t *root)
 {
-    TRY(json_reader_keys(r, root, "the file",
-                         "|version|truncation|padding|added_tokens|normalizer|pre_tokenizer|"
-                         "post_processor|decoder|model|"));
+    TRY(json_reader_check_keys(r, root, "the file",
+                               "|version|truncation|padding|added_tokens|normalizer|pre_tokenizer|"
+                               "post_processor|decoder|model|"));
     const json_t *version = json_object_get(root, "version");
     const char *text = json_string_value(version);
-    NEED(r, json_reader_absent(version) || (text != NULL && strcmp(text, "1.0") == 0),
-         "version is not \"1.0\", which is the only one supported");
+    NEED(r, json_reader_is_null(version) || (text != NULL && strcmp(text, "1.0") == 0),
+         "version is not \"1.0\", the only supported version");
     json_t *model = json_object_get(root, "model");
-    if (strcmp(json_reader_type(model), "WordPiece") == 0) {
-        return wordpiece_read(r, root);
+    if (strcmp(json_reader_get_type(model), "WordPiece") == 0) {
+        return wordpiece_read_json(r, root);
     }
-    const char *const refused[] = {"truncation", "padding", "normalizer"};
+    const char *const unsupported[] = {"truncation", "padding", "normalizer"};
     for (int i = 0; i < 3; i++) {
-        const json_t *value = json_object_get(root, refused[i]);
-        NEED(r, json_reader_absent(value), "%s is set (type '" SHOWN "'), which is not supported",
-             refused[i], json_reader_type(value));
+        const json_t *value = json_object_get(root, unsupported[i]);
+        NEED(r, json_reader_is_null(value),
+             "%s is set (type '" EXCERPT "'), which is not supported", unsupported[i],
+             json_reader_get_type(value));
     }
     TRY(read_model_options(r, model));
     r->added = json_object_get(root, "added_tokens");
-    NEED(r, json_reader_absent(r->added) || json_is_array(r->added), "added_tokens is not a list");
+    NEED(r, json_reader_is_null(r->added) || json_is_array(r->added), "added_tokens is not a list");
     json_t *pre = json_object_get(root, "pre_tokenizer");
     int64_t vocab_size = 0;
-    TRY(json_reader_measure(r, &vocab_size));
-    TRY(tokenizer_allocate(json_reader_absent(pre) ? TOKENIZER_CHAR : TOKENIZER_BPE, vocab_size,
+    TRY(json_reader_check_ids(r, &vocab_size));
+    TRY(tokenizer_allocate(json_reader_is_null(pre) ? TOKENIZER_CHAR : TOKENIZER_BPE, vocab_size,
                            &r->t));
-    r->t->origin = r->path;
+    r->t->source_path = r->path;
     r->t->ignore_merges = r->ignore_merges;
-    if (!json_reader_absent(pre)) {
+    if (!json_reader_is_null(pre)) {
         TRY(read_pre_tokenizer(r, pre));
     }
     TRY(read_decoder(r, json_object_get(root, "decoder")));
     TRY(read_tokens(r));
-    return around_read(r, json_object_get(root, "post_processor"));
+    return post_processor_read(r, json_object_get(root, "post_processor"));
 }
 
-/* A word can lack a token only where a byte has none; then unk_token would give its id. */
+/* Rejects unk_token if it could occur. The model needs it only for bytes without a token. */
 static status check_unknown(const struct json_reader *r)
 {
-    bool whole = r->t->kind != TOKENIZER_CHAR;
-    for (int byte = 0; byte < 256 && whole && r->t->kind == TOKENIZER_BPE; byte++) {
-        whole = r->t->byte_ids[byte] >= 0;
+    bool complete = r->t->kind != TOKENIZER_CHAR;
+    for (int byte = 0; byte < 256 && complete && r->t->kind == TOKENIZER_BPE; byte++) {
+        complete = r->t->byte_ids[byte] >= 0;
     }
-    NEED(r, !r->unk_token || whole,
+    NEED(r, !r->unk_token || complete,
          "model.unk_token is set and model.vocab lacks some bytes, which is not supported");
     return STATUS_OK;
 }
 
-/* How many values the text has at most: each is the first or follows one of , : [ {. */
-static size_t values_at_most(const char *text, size_t bytes)
+/* Returns an upper bound of the number of JSON values: each is the first or follows , : [ or {. */
+static size_t count_values(const char *text, size_t bytes)
 {
     size_t count = 1;
-    bool inside = false;
+    bool in_string = false;
     for (size_t i = 0; i < bytes; i++) {
-        if (!inside) {
-            inside = text[i] == '"';
+        if (!in_string) {
+            in_string = text[i] == '"';
             count += text[i] == ',' || text[i] == ':' || text[i] == '[' || text[i] == '{';
         } else if (text[i] == '\\') {
             i++;
         } else {
-            inside = text[i] != '"';
+            in_string = text[i] != '"';
         }
     }
     return count;
@@ -481,9 +481,9 @@ status tokenizer_from_text(const char *text, size_t bytes, const char *path, str
 {
     *out = NULL;
     struct json_reader r = {.path = path};
-    size_t values = values_at_most(text, bytes);
-    NEED(&r, values <= VALUES_LIMIT, "it has up to %zu values, at most %zu are accepted", values,
-         VALUES_LIMIT);
+    size_t values = count_values(text, bytes);
+    NEED(&r, values <= MAX_VALUES, "it has up to %zu values; at most %zu are supported", values,
+         MAX_VALUES);
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     NEED(&r, root != NULL, "line %d, column %d: %s", error.line, error.column, error.text);
@@ -491,7 +491,7 @@ status tokenizer_from_text(const char *text, size_t bytes, const char *path, str
     TRY_GOTO(result, done, read_root(&r, root));
     TRY_GOTO(result, done, tokenizer_finish(r.t));
     TRY_GOTO(result, done, check_unknown(&r));
-    r.t->origin = NULL;
+    r.t->source_path = NULL;
     *out = r.t;
     r.t = NULL;
 done:

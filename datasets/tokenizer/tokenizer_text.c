@@ -1,5 +1,6 @@
-/* Writing tokenizer.json: the canonical text of a tokenizer, whose SHA-256 is its name. Everything
- * that has an effect here is in it, in a fixed order: tokens by id, merges by rank. */
+/* Writes tokenizer.json in canonical form: the tokenizer's SHA-256 is that of this text. The text
+ * contains everything that affects the ids, in a fixed order: tokens by id, merges by rank. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +8,8 @@
 #include "datasets/tokenizer/alphabet.h"
 #include "datasets/tokenizer/json_reader.h"
 
-/* The spelling of a token in the file; room for twice its bytes. */
-static size_t spell(const struct token *token, char *out)
+/* Writes the spelling of a token in the file; out has room for twice the token's bytes. */
+static size_t write_spelling(const struct token *token, char *out)
 {
     if (token->literal) {
         memcpy(out, token->bytes, token->length);
@@ -17,21 +18,21 @@ static size_t spell(const struct token *token, char *out)
     return alphabet_encode(token->bytes, token->length, out);
 }
 
-static size_t spelling_room(const struct tokenizer *t)
+static size_t compute_buffer_bytes(const struct tokenizer *t)
 {
     size_t longest = 0;
     for (int64_t id = 0; id < t->vocab_size; id++) {
         longest = t->tokens[id].length > longest ? t->tokens[id].length : longest;
     }
-    return 4 * longest + 2; /* two tokens and a blank */
+    return 4 * longest + 2; /* two tokens and a space */
 }
 
-json_t *tokenizer_text_vocab(const struct tokenizer *t, char *buffer)
+json_t *tokenizer_text_vocab_json(const struct tokenizer *t, char *buffer)
 {
     json_t *vocab = json_object();
     for (int64_t id = 0; id < t->vocab_size && vocab != NULL; id++) {
         if (t->tokens[id].in_model) {
-            size_t length = spell(&t->tokens[id], buffer);
+            size_t length = write_spelling(&t->tokens[id], buffer);
             if (json_object_setn_new_nocheck(vocab, buffer, length, json_integer(id)) != 0) {
                 json_decref(vocab);
                 return NULL;
@@ -41,13 +42,13 @@ json_t *tokenizer_text_vocab(const struct tokenizer *t, char *buffer)
     return vocab;
 }
 
-static json_t *merges_json(const struct tokenizer *t, char *buffer)
+static json_t *build_merges(const struct tokenizer *t, char *buffer)
 {
     json_t *merges = json_array();
     for (int64_t rank = 0; rank < t->merge_count && merges != NULL; rank++) {
-        size_t length = spell(&t->tokens[t->merges[rank].left], buffer);
+        size_t length = write_spelling(&t->tokens[t->merges[rank].left], buffer);
         buffer[length++] = ' ';
-        length += spell(&t->tokens[t->merges[rank].right], buffer + length);
+        length += write_spelling(&t->tokens[t->merges[rank].right], buffer + length);
         if (json_array_append_new(merges, json_stringn_nocheck(buffer, length)) != 0) {
             json_decref(merges);
             return NULL;
@@ -56,18 +57,18 @@ static json_t *merges_json(const struct tokenizer *t, char *buffer)
     return merges;
 }
 
-json_t *tokenizer_text_added(const struct tokenizer *t)
+json_t *tokenizer_text_added_json(const struct tokenizer *t)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < t->added_count && list != NULL; i++) {
         const struct added_token *added = &t->added[i];
         const struct token *token = &t->tokens[added->id];
-        json_t *one =
+        json_t *entry =
             json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (int)added->id, "content",
                       token->bytes, (size_t)token->length, "single_word", 0, "lstrip",
                       added->lstrip ? 1 : 0, "rstrip", added->rstrip ? 1 : 0, "normalized",
                       added->normalized ? 1 : 0, "special", added->special ? 1 : 0);
-        if (json_array_append_new(list, one) != 0) {
+        if (json_array_append_new(list, entry) != 0) {
             json_decref(list);
             return NULL;
         }
@@ -75,57 +76,58 @@ json_t *tokenizer_text_added(const struct tokenizer *t)
     return list;
 }
 
-static json_t *byte_level_json(bool add_prefix_space, bool trim_offsets, bool use_regex)
+static json_t *build_byte_level(bool add_prefix_space, bool trim_offsets, bool use_regex)
 {
     return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space",
                      add_prefix_space ? 1 : 0, "trim_offsets", trim_offsets ? 1 : 0, "use_regex",
                      use_regex ? 1 : 0);
 }
 
-static json_t *pre_tokenizer_json(const struct tokenizer *t)
+static json_t *build_pre_tokenizer(const struct tokenizer *t)
 {
     if (t->kind == TOKENIZER_CHAR) {
         return json_null();
     }
     if (t->pattern == PRETOKENISE_NONE || t->pattern == PRETOKENISE_GPT2) {
-        return byte_level_json(t->add_prefix_space, true, t->pattern == PRETOKENISE_GPT2);
+        return build_byte_level(t->add_prefix_space, true, t->pattern == PRETOKENISE_GPT2);
     }
     return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers",
-                     "type", "Split", "pattern", "Regex", pretokenise_published(t->pattern),
-                     "behavior", "Isolated", "invert", 0, byte_level_json(false, true, false));
+                     "type", "Split", "pattern", "Regex", pretokenise_published_regex(t->pattern),
+                     "behavior", "Isolated", "invert", 0, build_byte_level(false, true, false));
 }
 
-static json_t *model_json(const struct tokenizer *t, char *buffer)
+static json_t *build_model(const struct tokenizer *t, char *buffer)
 {
     return json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout",
                      "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
                      "byte_fallback", 0, "ignore_merges", t->ignore_merges ? 1 : 0, "vocab",
-                     tokenizer_text_vocab(t, buffer), "merges", merges_json(t, buffer));
+                     tokenizer_text_vocab_json(t, buffer), "merges", build_merges(t, buffer));
 }
 
-static json_t *root_json(const struct tokenizer *t, char *buffer)
+static json_t *build_root(const struct tokenizer *t, char *buffer)
 {
     bool is_char = t->kind == TOKENIZER_CHAR;
     json_t *decoder =
-        is_char ? json_pack("{s:s}", "type", "Fuse") : byte_level_json(true, true, true);
+        is_char ? json_pack("{s:s}", "type", "Fuse") : build_byte_level(true, true, true);
     return json_pack("{s:s, s:n, s:n, s:o, s:n, s:o, s:o, s:o, s:o}", "version", "1.0",
-                     "truncation", "padding", "added_tokens", tokenizer_text_added(t), "normalizer",
-                     "pre_tokenizer", pre_tokenizer_json(t), "post_processor", around_json(t),
-                     "decoder", decoder, "model", model_json(t, buffer));
+                     "truncation", "padding", "added_tokens", tokenizer_text_added_json(t),
+                     "normalizer", "pre_tokenizer", build_pre_tokenizer(t), "post_processor",
+                     post_processor_to_json(t), "decoder", decoder, "model",
+                     build_model(t, buffer));
 }
 
 status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes)
 {
     *out = NULL;
-    char *buffer = malloc(spelling_room(t));
+    char *buffer = malloc(compute_buffer_bytes(t));
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: writing a tokenizer");
     json_t *root =
-        t->kind == TOKENIZER_WORDPIECE ? wordpiece_root(t, buffer) : root_json(t, buffer);
+        t->kind == TOKENIZER_WORDPIECE ? wordpiece_to_json(t, buffer) : build_root(t, buffer);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     json_decref(root);
     free(buffer);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: writing a tokenizer of %lld tokens",
-            (long long)t->vocab_size);
+    REQUIRE(text != NULL, STATUS_INTERNAL,
+            "out of memory: writing a tokenizer of %" PRId64 " tokens", t->vocab_size);
     *out = text;
     *out_bytes = strlen(text);
     return STATUS_OK;

@@ -5,8 +5,9 @@
 
 #include "datasets/tokenizer/corpus.h"
 
-struct counter {                             /* one thread's part */
-    const struct pretokeniser *pretokeniser; /* NULL: BERT's words */
+/* The state of one thread. */
+struct count_worker {
+    const struct pretokeniser *pretokeniser; /* NULL: use BERT's normalizer and pre-tokenizer */
     const struct bert_text_options *bert;
     struct corpus *corpus;
     struct word_count words;
@@ -22,109 +23,109 @@ void word_count_free(struct word_count *words)
     text_store_free(&words->store);
 }
 
-static status add(struct word_count *words, const char *text, size_t bytes, int64_t times)
+static status add_word(struct word_count *words, const char *text, size_t bytes, int64_t count)
 {
     struct text_slot *slot;
     bool is_new;
-    TRY(text_map_slot(&words->map, &words->store, text, bytes, &slot, &is_new));
-    slot->value += times;
+    TRY(text_map_find_or_add(&words->map, &words->store, text, bytes, &slot, &is_new));
+    slot->value += count;
     return STATUS_OK;
 }
 
 static status add_bert_word(void *context, const char *word, size_t bytes, size_t characters)
 {
     (void)characters;
-    return add(context, word, bytes, 1);
+    return add_word(context, word, bytes, 1);
 }
 
-static status count_piece(struct scanner *scanner, const struct corpus_piece *piece,
+static status count_chunk(struct pretokenise_scanner *scanner, const struct corpus_chunk *chunk,
                           struct word_count *words)
 {
-    scanner_start(scanner, piece->text, piece->bytes);
+    pretokenise_scanner_start(scanner, chunk->text, chunk->bytes);
     for (;;) {
         size_t start = 0, end = 0;
-        TRY(scanner_next(scanner, &start, &end));
+        TRY(pretokenise_scanner_next(scanner, &start, &end));
         if (start == end) {
             return STATUS_OK;
         }
-        TRY(add(words, piece->text + start, end - start, 1));
+        TRY(add_word(words, chunk->text + start, end - start, 1));
     }
 }
 
-static status count_pieces(struct counter *c)
+static status count_chunks(struct count_worker *c)
 {
-    struct scanner *scanner = NULL;
-    TRY(c->bert == NULL ? scanner_create(c->pretokeniser, &scanner) : STATUS_OK);
-    struct corpus_piece piece = {0};
+    struct pretokenise_scanner *scanner = NULL;
+    TRY(c->bert == NULL ? pretokenise_scanner_create(c->pretokeniser, &scanner) : STATUS_OK);
+    struct corpus_chunk chunk = {0};
     status result = STATUS_OK;
     do {
-        TRY_GOTO(result, done, corpus_next(c->corpus, &piece));
+        TRY_GOTO(result, done, corpus_next(c->corpus, &chunk));
         TRY_GOTO(result, done,
-                 c->bert == NULL
-                     ? count_piece(scanner, &piece, &c->words)
-                     : bert_text_words(c->bert, piece.text, piece.bytes, add_bert_word, &c->words));
-    } while (piece.bytes > 0);
+                 c->bert == NULL ? count_chunk(scanner, &chunk, &c->words)
+                                 : bert_text_split_words(c->bert, chunk.text, chunk.bytes,
+                                                         add_bert_word, &c->words));
+    } while (chunk.bytes > 0);
 done:
-    corpus_piece_free(&piece);
-    scanner_destroy(scanner);
+    corpus_chunk_free(&chunk);
+    pretokenise_scanner_destroy(scanner);
     return result;
 }
 
-static void *counter_main(void *argument)
+static void *run_worker(void *argument)
 {
-    struct counter *c = argument;
-    c->result = count_pieces(c);
+    struct count_worker *c = argument;
+    c->result = count_chunks(c);
     status_take(&c->note);
     return NULL;
 }
 
-static status join(struct counter *counters, int workers, struct word_count *out)
+static status merge_counts(struct count_worker *count_workers, int workers, struct word_count *out)
 {
     status result = STATUS_OK;
     for (int i = 0; i < workers; i++) {
-        if (counters[i].started) {
-            pthread_join(counters[i].thread, NULL);
+        if (count_workers[i].started) {
+            pthread_join(count_workers[i].thread, NULL);
         }
-        KEEP_FIRST(result, status_restore(&counters[i].note));
+        KEEP_FIRST(result, status_restore(&count_workers[i].note));
     }
-    *out = counters[0].words;
+    *out = count_workers[0].words;
     for (int i = 1; i < workers; i++) {
-        struct word_count *part = &counters[i].words;
-        for (size_t s = 0; s < part->map.capacity && result == STATUS_OK; s++) {
-            const struct text_slot *slot = &part->map.slots[s];
+        struct word_count *worker_words = &count_workers[i].words;
+        for (size_t s = 0; s < worker_words->map.capacity && result == STATUS_OK; s++) {
+            const struct text_slot *slot = &worker_words->map.slots[s];
             if (slot->text != NULL) {
-                result = add(out, slot->text, slot->bytes, slot->value);
+                result = add_word(out, slot->text, slot->bytes, slot->value);
             }
         }
-        word_count_free(part);
+        word_count_free(worker_words);
     }
     return result;
 }
 
-static status count_all(struct counter what, int workers, struct word_count *out)
+static status run_workers(struct count_worker template, int workers, struct word_count *out)
 {
-    struct counter *counters = calloc((size_t)workers, sizeof *counters);
-    REQUIRE(counters != NULL, STATUS_INTERNAL, "out of memory: %d workers", workers);
+    struct count_worker *count_workers = calloc((size_t)workers, sizeof *count_workers);
+    REQUIRE(count_workers != NULL, STATUS_INTERNAL, "out of memory: %d workers", workers);
     for (int i = 0; i < workers; i++) {
-        counters[i] = what;
+        count_workers[i] = template;
     }
-    for (int i = 1; i < workers; i++) { /* one that cannot start leaves its share to the others */
-        counters[i].started =
-            pthread_create(&counters[i].thread, NULL, counter_main, &counters[i]) == 0;
+    for (int i = 1; i < workers; i++) { /* if a thread cannot start, the others read its chunks */
+        count_workers[i].started =
+            pthread_create(&count_workers[i].thread, NULL, run_worker, &count_workers[i]) == 0;
     }
-    counter_main(&counters[0]);
-    status result = join(counters, workers, out);
-    free(counters);
+    run_worker(&count_workers[0]);
+    status result = merge_counts(count_workers, workers, out);
+    free(count_workers);
     return result;
 }
 
-static status count_files(struct counter what, char *const *files, int count, int workers,
+static status count_files(struct count_worker template, char *const *files, int count, int workers,
                           struct word_count *out)
 {
     *out = (struct word_count){0};
-    TRY(corpus_open(files, count, &what.corpus));
-    status result = count_all(what, workers < 1 ? 1 : workers, out);
-    corpus_close(what.corpus);
+    TRY(corpus_open(files, count, &template.corpus));
+    status result = run_workers(template, workers < 1 ? 1 : workers, out);
+    corpus_close(template.corpus);
     if (result != STATUS_OK) {
         word_count_free(out);
     }
@@ -136,8 +137,8 @@ status word_count_files(enum pretokenise_pattern pattern, char *const *files, in
 {
     struct pretokeniser *pretokeniser = NULL;
     TRY(pretokeniser_create(pattern, &pretokeniser));
-    struct counter what = {.pretokeniser = pretokeniser};
-    status result = count_files(what, files, count, workers, out);
+    struct count_worker template = {.pretokeniser = pretokeniser};
+    status result = count_files(template, files, count, workers, out);
     pretokeniser_destroy(pretokeniser);
     return result;
 }
@@ -145,6 +146,6 @@ status word_count_files(enum pretokenise_pattern pattern, char *const *files, in
 status word_count_bert(const struct bert_text_options *options, char *const *files, int count,
                        int workers, struct word_count *out)
 {
-    struct counter what = {.bert = options};
-    return count_files(what, files, count, workers, out);
+    struct count_worker template = {.bert = options};
+    return count_files(template, files, count, workers, out);
 }

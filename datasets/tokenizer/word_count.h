@@ -1,23 +1,29 @@
-/* How often each word of a corpus occurs: what a trainer of merges works on. */
+/* Counts how often each word occurs in a corpus. The trainers of merges use the counts. */
 #pragma once
 
 #include "datasets/tokenizer/bert_text.h"
 #include "datasets/tokenizer/pretokenise.h"
 #include "datasets/tokenizer/text_map.h"
 
-struct word_count { /* zero-initialised is empty; values of the map are counts */
-    struct text_map map;
+/* Zero-initialized is empty. */
+struct word_count {
+    struct text_map map; /* word -> count */
     struct text_store store;
 };
 
-/* word_count_files - count the words of these files in `workers` threads.
+/* word_count_files - count the words of these files with a byte-level pattern.
  *
- * Memory    the different words, once for each worker until they are joined; a few MB more
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA naming the file */
+ * Memory    the distinct words, once per worker until the counts are merged, and a few MB
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the file */
 status word_count_files(enum pretokenise_pattern pattern, char *const *files, int count,
                         int workers, struct word_count *out);
 
-/* word_count_bert - the same with the words of BERT's clean-up. */
+/* word_count_bert - count the words of these files with BERT's normalizer and pre-tokenizer.
+ *
+ * Memory    as word_count_files
+ * Errors    as word_count_files */
 status word_count_bert(const struct bert_text_options *options, char *const *files, int count,
                        int workers, struct word_count *out);
+
+/* word_count_free - free the words and their counts. */
 void word_count_free(struct word_count *words);

@@ -1,23 +1,27 @@
-/* Encoding walks a trie of bytes from the word's beginning and remembers the last piece that ended: at most
- * (bytes of the word) times (bytes of the longest piece) steps, however hostile text and vocabulary are.
+/* The encoder walks a trie of bytes from the beginning of a word and remembers the last piece
+ * that ended. It needs at most (bytes of the word) x (bytes of the longest piece) steps, for any
+ * input.
  *
- * Source    Schuster, Nakajima 2012; the greedy cut of Devlin et al. 2018, arXiv:1810.04805 */
+ * Source    Schuster, Nakajima 2012; the greedy split of Devlin et al. 2018, arXiv:1810.04805 */
 #include "datasets/tokenizer/wordpiece.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define FREE UINT32_MAX
-#define NODES_MOST ((int64_t)1 << 24) /* a node and a byte fit 32 bits, and FREE is none of them */
+#define MAX_NODES ((int64_t)1 << 24) /* a node and a byte fit in 32 bits and never equal FREE */
 
-static struct wordpiece_edge *edge_of(const struct wordpiece *w, uint32_t node, unsigned char byte)
+static struct wordpiece_edge *find_edge(const struct wordpiece *w, uint32_t node,
+                                        unsigned char byte)
 {
     uint32_t from = node << 8 | byte;
-    for (uint32_t at = (uint32_t)text_map_mix(from) & w->edge_mask;; at = (at + 1) & w->edge_mask) {
-        if (w->edges[at].from == from || w->edges[at].from == FREE) {
-            return &w->edges[at];
+    for (uint32_t pos = (uint32_t)text_map_hash_int(from) & w->edge_mask;;
+         pos = (pos + 1) & w->edge_mask) {
+        if (w->edges[pos].from == from || w->edges[pos].from == FREE) {
+            return &w->edges[pos];
         }
     }
 }
@@ -27,7 +31,7 @@ static uint32_t add_piece(struct wordpiece *w, uint32_t node, const char *text, 
 {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char byte = (unsigned char)text[i];
-        struct wordpiece_edge *edge = edge_of(w, node, byte);
+        struct wordpiece_edge *edge = find_edge(w, node, byte);
         if (edge->from == FREE) {
             *edge = (struct wordpiece_edge){node << 8 | byte, (*nodes)++};
         }
@@ -36,7 +40,7 @@ static uint32_t add_piece(struct wordpiece *w, uint32_t node, const char *text, 
     return node;
 }
 
-static bool goes_on(const struct wordpiece *w, const struct token *token)
+static bool is_continuation(const struct wordpiece *w, const struct token *token)
 {
     size_t prefix = strlen(w->prefix);
     return token->length >= prefix && memcmp(token->bytes, w->prefix, prefix) == 0;
@@ -48,9 +52,9 @@ static status reserve_trie(const struct tokenizer *t, struct wordpiece *w)
     for (int64_t id = 0; id < t->vocab_size; id++) {
         nodes += t->tokens[id].in_model ? 2 * (int64_t)t->tokens[id].length : 0;
     }
-    REQUIRE(nodes < NODES_MOST, STATUS_DATA,
-            "%s: the pieces have more than %lld bytes, which is not supported",
-            t->origin == NULL ? "training" : t->origin, (long long)NODES_MOST / 2);
+    REQUIRE(nodes < MAX_NODES, STATUS_DATA,
+            "%s: the pieces have more than %" PRId64 " bytes, which is not supported",
+            t->source_path == NULL ? "training" : t->source_path, MAX_NODES / 2);
     int64_t slots = 16;
     while (slots < nodes * 2) {
         slots *= 2;
@@ -58,8 +62,8 @@ static status reserve_trie(const struct tokenizer *t, struct wordpiece *w)
     w->edge_mask = (uint32_t)(slots - 1);
     w->edges = malloc((size_t)slots * sizeof *w->edges);
     w->ids = malloc((size_t)nodes * sizeof *w->ids);
-    REQUIRE(w->edges != NULL && w->ids != NULL, STATUS_INTERNAL, "out of memory: %lld pieces",
-            (long long)t->vocab_size);
+    REQUIRE(w->edges != NULL && w->ids != NULL, STATUS_INTERNAL,
+            "out of memory: %" PRId64 " pieces", t->vocab_size);
     memset(w->edges, 0xff, (size_t)slots * sizeof *w->edges);
     memset(w->ids, 0xff, (size_t)nodes * sizeof *w->ids);
     return STATUS_OK;
@@ -77,7 +81,7 @@ status wordpiece_build(struct tokenizer *t)
             continue;
         }
         w->ids[add_piece(w, 0, token->bytes, token->length, &nodes)] = (int32_t)id;
-        if (goes_on(w, token)) {
+        if (is_continuation(w, token)) {
             uint32_t node = add_piece(w, 1, token->bytes + prefix, token->length - prefix, &nodes);
             w->ids[node] = (int32_t)id;
         }
@@ -94,13 +98,13 @@ void wordpiece_free(struct wordpiece *w)
     }
 }
 
-/* The longest piece that text begins with; -1: none. */
-static int32_t longest(const struct wordpiece *w, uint32_t node, const char *text, size_t bytes,
-                       size_t *length)
+/* Returns the longest piece at the beginning of the text; -1: none. */
+static int32_t find_longest_piece(const struct wordpiece *w, uint32_t node, const char *text,
+                                  size_t bytes, size_t *length)
 {
     int32_t best = -1;
     for (size_t i = 0; i < bytes; i++) {
-        const struct wordpiece_edge *edge = edge_of(w, node, (unsigned char)text[i]);
+        const struct wordpiece_edge *edge = find_edge(w, node, (unsigned char)text[i]);
         if (edge->from == FREE) {
             break;
         }
@@ -113,20 +117,20 @@ static int32_t longest(const struct wordpiece *w, uint32_t node, const char *tex
     return best;
 }
 
-struct encoding {
+struct encode_context {
     const struct wordpiece *w;
     struct token_list *out;
 };
 
 static status encode_word(void *context, const char *word, size_t bytes, size_t characters)
 {
-    struct encoding *e = context;
+    struct encode_context *e = context;
     struct token_list *out = e->out;
     int64_t before = out->count;
-    bool known = (int64_t)characters <= e->w->characters_most;
+    bool known = (int64_t)characters <= e->w->max_word_chars;
     TRY(token_list_reserve(out, known ? (int64_t)bytes : 1));
-    for (size_t at = 0, length = 0; at < bytes && known; at += length) {
-        int32_t id = longest(e->w, at > 0, word + at, bytes - at, &length);
+    for (size_t pos = 0, length = 0; pos < bytes && known; pos += length) {
+        int32_t id = find_longest_piece(e->w, pos > 0, word + pos, bytes - pos, &length);
         known = id >= 0;
         out->ids[out->count++] = id;
     }
@@ -140,45 +144,48 @@ static status encode_word(void *context, const char *word, size_t bytes, size_t 
 status wordpiece_encode(const struct tokenizer *t, const char *text, size_t bytes,
                         struct token_list *out)
 {
-    struct encoding e = {t->wordpiece, out};
-    return bert_text_words(&t->wordpiece->text, text, bytes, encode_word, &e);
+    struct encode_context e = {t->wordpiece, out};
+    return bert_text_split_words(&t->wordpiece->normalizer, text, bytes, encode_word, &e);
 }
 
-/* What the package's decoder replaces, in its order, in each token with the blank before it. */
+/* Replacements that the decoder of Hugging Face `tokenizers` applies, in this order, to each
+ * token and the space before it. */
 static const struct {
     const char *from, *to;
-} cleanups[] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
-                {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
-                {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+} cleanup_rules[] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                     {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                     {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
 
-/* Every occurrence of `from` in text[bytes], which is not shorter than `to`; in place. */
-static size_t replace(char *text, size_t bytes, const char *from, const char *to)
+/* Replaces every occurrence of `from` in text[0, bytes) in place; `to` is not longer than
+ * `from`. */
+static size_t replace_all(char *text, size_t bytes, const char *from, const char *to)
 {
     size_t from_bytes = strlen(from), to_bytes = strlen(to), used = 0;
-    for (size_t at = 0; at < bytes;) {
-        if (bytes - at >= from_bytes && memcmp(text + at, from, from_bytes) == 0) {
+    for (size_t pos = 0; pos < bytes;) {
+        if (bytes - pos >= from_bytes && memcmp(text + pos, from, from_bytes) == 0) {
             memcpy(text + used, to, to_bytes);
             used += to_bytes;
-            at += from_bytes;
+            pos += from_bytes;
         } else {
-            text[used++] = text[at++];
+            text[used++] = text[pos++];
         }
     }
     return used;
 }
 
-static size_t put_token(const struct wordpiece *w, const struct token *token, bool first, char *out)
+static size_t append_token(const struct wordpiece *w, const struct token *token, bool first,
+                           char *out)
 {
     size_t used = 0, skipped = 0;
-    if (!first && goes_on(w, token)) {
+    if (!first && is_continuation(w, token)) {
         skipped = strlen(w->prefix);
     } else if (!first) {
         out[used++] = ' ';
     }
     memcpy(out + used, token->bytes + skipped, token->length - skipped);
     used += token->length - skipped;
-    for (size_t i = 0; i < sizeof cleanups / sizeof *cleanups && w->cleanup; i++) {
-        used = replace(out, used, cleanups[i].from, cleanups[i].to);
+    for (size_t i = 0; i < sizeof cleanup_rules / sizeof *cleanup_rules && w->cleanup; i++) {
+        used = replace_all(out, used, cleanup_rules[i].from, cleanup_rules[i].to);
     }
     return used;
 }
@@ -186,18 +193,18 @@ static size_t put_token(const struct wordpiece *w, const struct token *token, bo
 status wordpiece_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
                         bool skip_special, char **out, size_t *out_bytes)
 {
-    size_t room = 1;
+    size_t capacity = 1;
     for (int64_t i = 0; i < count; i++) {
-        room += t->tokens[ids[i]].length + 1;
+        capacity += t->tokens[ids[i]].length + 1;
     }
-    char *text = malloc(room);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", room);
+    char *text = malloc(capacity);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", capacity);
     size_t used = 0;
     bool first = true;
     for (int64_t i = 0; i < count; i++) {
         const struct token *token = &t->tokens[ids[i]];
         if (!(skip_special && token->special)) {
-            used += put_token(t->wordpiece, token, first, text + used);
+            used += append_token(t->wordpiece, token, first, text + used);
             first = false;
         }
     }

@@ -1,5 +1,7 @@
-/* WordPiece, the model of BERT's tokenizers: a word is cut from its beginning into the longest pieces of the
- * vocabulary; those that go on in a word are spelled with a prefix ("##"). */
+/* WordPiece, the model of BERT's tokenizers.
+ *
+ * From the beginning of a word, the model repeatedly takes the longest piece of the vocabulary that
+ * matches. Pieces that continue a word are spelled with a prefix ("##"). */
 #pragma once
 
 #include "datasets/tokenizer/bert_text.h"
@@ -7,48 +9,63 @@
 
 #define WORDPIECE_PREFIX "##"
 #define WORDPIECE_UNKNOWN "[UNK]"
-#define WORDPIECE_PREFIX_MOST 16
-#define WORDPIECE_CHARACTERS 100 /* of a word; a longer one is unknown */
+#define WORDPIECE_MAX_PREFIX_BYTES 16
+#define WORDPIECE_MAX_WORD_CHARS 100 /* default; a longer word becomes the unknown token */
 
 struct wordpiece_edge {
-    uint32_t from; /* node << 8 | byte; UINT32_MAX: free */
+    uint32_t from; /* node << 8 | byte; UINT32_MAX: free slot */
     uint32_t to;
 };
 
-/* What a tokenizer of this kind has beyond its tokens. */
+/* Data of a WordPiece tokenizer, in addition to its tokens. */
 struct wordpiece {
-    struct bert_text_options text;
-    bool accents_follow_case; /* the file leaves strip_accents to lowercase */
-    bool cleanup;             /* decoding draws punctuation to the word before it */
-    int64_t characters_most;
-    char prefix[WORDPIECE_PREFIX_MOST + 1];
-    int32_t unknown;
+    struct bert_text_options normalizer;
+    bool accents_follow_case; /* the file does not set strip_accents; it equals lowercase */
+    bool cleanup;             /* decode removes the space before punctuation */
+    int64_t max_word_chars;
+    char prefix[WORDPIECE_MAX_PREFIX_BYTES + 1];
+    int32_t unknown; /* id of the unknown token */
 
-    struct wordpiece_edge
-        *edges;         /* derived: a trie of all pieces, hashed; nodes 0 and 1 are the roots of */
-    uint32_t edge_mask; /* pieces that begin a word and of those that go on */
-    int32_t *ids;       /* [nodes] the piece that ends here; -1: none */
+    /* Derived: a trie of all pieces as a hash table of edges. Node 0 is the root of the pieces that
+     * begin a word, node 1 the root of the pieces that continue a word. */
+    struct wordpiece_edge *edges;
+    uint32_t edge_mask;
+    int32_t *ids; /* [nodes] the piece that ends at the node; -1: none */
 };
 
-/* wordpiece_build - the trie. */
+/* wordpiece_build - build the trie from the tokens.
+ *
+ * Errors    STATUS_DATA: the pieces are too long in total; STATUS_INTERNAL (out of memory) */
 status wordpiece_build(struct tokenizer *t);
+
+/* wordpiece_free - free the trie and the struct; NULL is allowed. */
 void wordpiece_free(struct wordpiece *w);
 
-/* wordpiece_encode - append the ids of text that holds no added token. */
+/* wordpiece_encode - append the ids of a text without added tokens.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
 status wordpiece_encode(const struct tokenizer *t, const char *text, size_t bytes,
                         struct token_list *out);
 
-/* wordpiece_decode - as tokenizer_decode; the ids have been checked. */
+/* wordpiece_decode - as tokenizer_decode, for ids that have been checked.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
 status wordpiece_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
                         bool skip_special, char **out, size_t *out_bytes);
 
+/* wordpiece_train - train a WordPiece tokenizer; see tokenizer_train. */
 status wordpiece_train(int64_t vocab_size, char *const *files, int count, int workers,
                        struct tokenizer **out);
 
-/* wordpiece_open_vocab - from folder/vocab.txt, a token a line, and folder/tokenizer_config.json where there is
- * one (do_lower_case, strip_accents, tokenize_chinese_chars).  wordpiece_save_vocab - write vocab.txt; nothing
- * where some id has no token.
+/* wordpiece_open_vocab - read a tokenizer from folder/vocab.txt, which has one token per line.
  *
- * Errors    STATUS_NO_INPUT, STATUS_DATA naming file and line */
+ * If the folder contains tokenizer_config.json, its settings do_lower_case, strip_accents and
+ * tokenize_chinese_chars apply.
+ * Errors    STATUS_NO_INPUT; STATUS_DATA with file and line */
 status wordpiece_open_vocab(const char *folder, struct tokenizer **out);
+
+/* wordpiece_save_vocab - write folder/vocab.txt.
+ *
+ * Writes nothing if an id has no token or a token contains a line end: a line number is an id.
+ * Errors    STATUS_WRITE; STATUS_INTERNAL (out of memory) */
 status wordpiece_save_vocab(const struct tokenizer *t, const char *folder);

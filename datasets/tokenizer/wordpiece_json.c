@@ -1,5 +1,7 @@
-/* WordPiece in tokenizer.json, as `transformers` writes it for BERT: BertNormalizer, BertPreTokenizer, the
- * template [CLS] A [SEP] B [SEP], a WordPiece decoder; and BERT's older form, vocab.txt. */
+/* Reads and writes tokenizer.json with a WordPiece model, as transformers writes it for BERT:
+ * BertNormalizer, BertPreTokenizer, the template [CLS] A [SEP] B [SEP] and a WordPiece decoder.
+ * Also reads and writes vocab.txt, BERT's older format. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,39 +9,43 @@
 #include "datasets/tokenizer/json_reader.h"
 
 #define VOCAB_FILE_LIMIT_BYTES TOKENIZER_FILE_LIMIT_BYTES
-#define CHARACTERS_LIMIT 100000
+#define WORD_CHARS_LIMIT 100000
 
 static status read_normalizer(const struct json_reader *r, json_t *normalizer)
 {
-    NEED(r, strcmp(json_reader_type(normalizer), "BertNormalizer") == 0,
-         "normalizer of the type '" SHOWN "' is not supported for WordPiece: BertNormalizer is",
-         json_reader_type(normalizer));
-    const char *place = "normalizer";
-    TRY(json_reader_keys(r, normalizer, place,
-                         "|type|clean_text|handle_chinese_chars|strip_accents|lowercase|"));
+    NEED(r, strcmp(json_reader_get_type(normalizer), "BertNormalizer") == 0,
+         "normalizer of the type '" EXCERPT
+         "' is not supported for WordPiece; supported: BertNormalizer",
+         json_reader_get_type(normalizer));
+    const char *location = "normalizer";
+    TRY(json_reader_check_keys(r, normalizer, location,
+                               "|type|clean_text|handle_chinese_chars|strip_accents|lowercase|"));
     struct wordpiece *w = r->t->wordpiece;
-    TRY(json_reader_bool(r, normalizer, place, "clean_text", true, &w->text.clean));
-    TRY(json_reader_bool(r, normalizer, place, "handle_chinese_chars", true, &w->text.chinese));
-    TRY(json_reader_bool(r, normalizer, place, "lowercase", true, &w->text.lowercase));
-    w->accents_follow_case = json_reader_absent(json_object_get(normalizer, "strip_accents"));
-    return json_reader_bool(r, normalizer, place, "strip_accents", w->text.lowercase,
-                            &w->text.strip_accents);
+    TRY(json_reader_read_bool(r, normalizer, location, "clean_text", true,
+                              &w->normalizer.clean_text));
+    TRY(json_reader_read_bool(r, normalizer, location, "handle_chinese_chars", true,
+                              &w->normalizer.handle_chinese_chars));
+    TRY(json_reader_read_bool(r, normalizer, location, "lowercase", true,
+                              &w->normalizer.lowercase));
+    w->accents_follow_case = json_reader_is_null(json_object_get(normalizer, "strip_accents"));
+    return json_reader_read_bool(r, normalizer, location, "strip_accents", w->normalizer.lowercase,
+                                 &w->normalizer.strip_accents);
 }
 
 static status read_decoder(const struct json_reader *r, json_t *decoder)
 {
-    NEED(r, strcmp(json_reader_type(decoder), "WordPiece") == 0,
-         "decoder of the type '" SHOWN "' is not supported for this model: WordPiece is",
-         json_reader_type(decoder));
-    TRY(json_reader_keys(r, decoder, "decoder", "|type|prefix|cleanup|"));
+    NEED(r, strcmp(json_reader_get_type(decoder), "WordPiece") == 0,
+         "decoder of the type '" EXCERPT "' is not supported for this model; supported: WordPiece",
+         json_reader_get_type(decoder));
+    TRY(json_reader_check_keys(r, decoder, "decoder", "|type|prefix|cleanup|"));
     const char *prefix = json_string_value(json_object_get(decoder, "prefix"));
     NEED(r, prefix != NULL && strcmp(prefix, r->t->wordpiece->prefix) == 0,
          "decoder.prefix is not the model's continuing_subword_prefix");
-    return json_reader_bool(r, decoder, "decoder", "cleanup", true, &r->t->wordpiece->cleanup);
+    return json_reader_read_bool(r, decoder, "decoder", "cleanup", true, &r->t->wordpiece->cleanup);
 }
 
-/* What is put around one text and around two; NULL: out of memory. */
-static json_t *template_json(int32_t cls, int32_t sep)
+/* Builds BERT's post-processor template for a text and a pair. Returns NULL if out of memory. */
+static json_t *build_template(int32_t cls, int32_t sep)
 {
     static const char special[] = "{s:{s:s, s:i}}", sequence[] = "{s:{s:s, s:i}}";
     json_t *single =
@@ -56,29 +62,29 @@ static json_t *template_json(int32_t cls, int32_t sep)
                      pair, "special_tokens", tokens);
 }
 
-/* BERT's template, in the new or the old spelling, or none. */
+/* Checks that the post-processor is missing or is BERT's, in the newer or the older form. */
 static status read_post_processor(const struct json_reader *r, json_t *post)
 {
-    if (json_reader_absent(post)) {
+    if (json_reader_is_null(post)) {
         return STATUS_OK;
     }
-    int32_t cls = json_reader_id(r, "[CLS]"), sep = json_reader_id(r, "[SEP]");
-    json_t *modern = template_json(cls, sep);
-    json_t *early = json_pack("{s:s, s:[s, i], s:[s, i]}", "type", "BertProcessing", "sep", "[SEP]",
-                              sep, "cls", "[CLS]", cls);
-    bool known = json_equal(post, modern) || json_equal(post, early);
-    json_decref(modern);
-    json_decref(early);
+    int32_t cls = json_reader_find_id(r, "[CLS]"), sep = json_reader_find_id(r, "[SEP]");
+    json_t *template_form = build_template(cls, sep);
+    json_t *bert_form = json_pack("{s:s, s:[s, i], s:[s, i]}", "type", "BertProcessing", "sep",
+                                  "[SEP]", sep, "cls", "[CLS]", cls);
+    bool known = json_equal(post, template_form) || json_equal(post, bert_form);
+    json_decref(template_form);
+    json_decref(bert_form);
     NEED(r, known,
-         "post_processor of the type '" SHOWN
-         "' is not supported: null and BERT's [CLS] A [SEP] B [SEP] are",
-         json_reader_type(post));
+         "post_processor of the type '" EXCERPT
+         "' is not supported; supported: null and BERT's [CLS] A [SEP] B [SEP]",
+         json_reader_get_type(post));
     return STATUS_OK;
 }
 
 static status read_model(struct json_reader *r, json_t *model)
 {
-    TRY(json_reader_keys(
+    TRY(json_reader_check_keys(
         r, model, "model",
         "|type|unk_token|continuing_subword_prefix|max_input_chars_per_word|vocab|"));
     r->vocab = json_object_get(model, "vocab");
@@ -92,93 +98,96 @@ static status read_options(const struct json_reader *r, const json_t *model)
     struct wordpiece *w = r->t->wordpiece;
     const json_t *prefix = json_object_get(model, "continuing_subword_prefix");
     size_t bytes = json_string_length(prefix);
-    NEED(r, json_reader_absent(prefix) || (bytes > 0 && bytes <= WORDPIECE_PREFIX_MOST),
-         "model.continuing_subword_prefix is not a text of 1 to %d bytes", WORDPIECE_PREFIX_MOST);
+    NEED(r, json_reader_is_null(prefix) || (bytes > 0 && bytes <= WORDPIECE_MAX_PREFIX_BYTES),
+         "model.continuing_subword_prefix is not a string of 1 to %d bytes",
+         WORDPIECE_MAX_PREFIX_BYTES);
     if (bytes > 0) {
         memcpy(w->prefix, json_string_value(prefix), bytes + 1);
     }
-    const json_t *most = json_object_get(model, "max_input_chars_per_word");
-    w->characters_most = json_reader_absent(most) ? WORDPIECE_CHARACTERS : json_integer_value(most);
-    NEED(r, w->characters_most > 0 && w->characters_most <= CHARACTERS_LIMIT,
-         "model.max_input_chars_per_word is not an integer from 1 to %d", CHARACTERS_LIMIT);
+    const json_t *max_chars = json_object_get(model, "max_input_chars_per_word");
+    w->max_word_chars =
+        json_reader_is_null(max_chars) ? WORDPIECE_MAX_WORD_CHARS : json_integer_value(max_chars);
+    NEED(r, w->max_word_chars > 0 && w->max_word_chars <= WORD_CHARS_LIMIT,
+         "model.max_input_chars_per_word is not an integer from 1 to %d", WORD_CHARS_LIMIT);
     return STATUS_OK;
 }
 
 static status read_unknown(const struct json_reader *r, const json_t *model)
 {
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    NEED(r, unknown != NULL, "model.unk_token is not a text");
-    r->t->wordpiece->unknown = json_reader_id(r, unknown);
-    NEED(r, r->t->wordpiece->unknown >= 0, "model.unk_token '" SHOWN "' is not in model.vocab",
+    NEED(r, unknown != NULL, "model.unk_token is not a string");
+    r->t->wordpiece->unknown = json_reader_find_id(r, unknown);
+    NEED(r, r->t->wordpiece->unknown >= 0, "model.unk_token '" EXCERPT "' is not in model.vocab",
          unknown);
     return STATUS_OK;
 }
 
 static status read_tokens(struct json_reader *r)
 {
-    char *buffer = malloc(json_reader_longest(r->vocab) + 1);
+    char *buffer = malloc(json_reader_longest_token(r->vocab) + 1);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token");
-    status result = json_reader_vocab(r, buffer);
+    status result = json_reader_read_vocab(r, buffer);
     free(buffer);
     TRY(result);
     for (size_t i = 0; i < json_array_size(r->added); i++) {
-        TRY(json_reader_added(r, json_array_get(r->added, i)));
+        TRY(json_reader_read_added(r, json_array_get(r->added, i)));
         const struct added_token *added = &r->t->added[i];
         NEED(r, !added->normalized,
-             "added token '" SHOWN "' is normalized, which is not supported for WordPiece",
+             "added token '" EXCERPT "' is normalized, which is not supported for WordPiece",
              r->t->tokens[added->id].bytes);
         r->t->tokens[added->id].literal = true;
     }
     return STATUS_OK;
 }
 
-status wordpiece_read(struct json_reader *r, json_t *root)
+status wordpiece_read_json(struct json_reader *r, json_t *root)
 {
     json_t *model = json_object_get(root, "model");
-    const char *const refused[] = {"truncation", "padding"};
+    const char *const unsupported[] = {"truncation", "padding"};
     for (int i = 0; i < 2; i++) {
-        NEED(r, json_reader_absent(json_object_get(root, refused[i])),
-             "%s is set, which is not supported", refused[i]);
+        NEED(r, json_reader_is_null(json_object_get(root, unsupported[i])),
+             "%s is set, which is not supported", unsupported[i]);
     }
     TRY(read_model(r, model));
     r->added = json_object_get(root, "added_tokens");
-    NEED(r, json_reader_absent(r->added) || json_is_array(r->added), "added_tokens is not a list");
+    NEED(r, json_reader_is_null(r->added) || json_is_array(r->added), "added_tokens is not a list");
     int64_t vocab_size = 0;
-    TRY(json_reader_measure(r, &vocab_size));
+    TRY(json_reader_check_ids(r, &vocab_size));
     TRY(tokenizer_allocate(TOKENIZER_WORDPIECE, vocab_size, &r->t));
-    r->t->origin = r->path;
+    r->t->source_path = r->path;
     TRY(read_options(r, model));
     TRY(read_normalizer(r, json_object_get(root, "normalizer")));
     json_t *pre = json_object_get(root, "pre_tokenizer");
-    NEED(r, strcmp(json_reader_type(pre), "BertPreTokenizer") == 0,
-         "pre_tokenizer of the type '" SHOWN
-         "' is not supported for WordPiece: BertPreTokenizer is",
-         json_reader_type(pre));
-    TRY(json_reader_keys(r, pre, "pre_tokenizer", "|type|"));
+    NEED(r, strcmp(json_reader_get_type(pre), "BertPreTokenizer") == 0,
+         "pre_tokenizer of the type '" EXCERPT
+         "' is not supported for WordPiece; supported: BertPreTokenizer",
+         json_reader_get_type(pre));
+    TRY(json_reader_check_keys(r, pre, "pre_tokenizer", "|type|"));
     TRY(read_decoder(r, json_object_get(root, "decoder")));
     TRY(read_tokens(r));
     TRY(read_unknown(r, model));
     return read_post_processor(r, json_object_get(root, "post_processor"));
 }
 
-json_t *wordpiece_root(const struct tokenizer *t, char *buffer)
+json_t *wordpiece_to_json(const struct tokenizer *t, char *buffer)
 {
     const struct wordpiece *w = t->wordpiece;
     const struct tokenizer_specials s = t->specials;
-    json_t *accents = w->accents_follow_case ? json_null() : json_boolean(w->text.strip_accents);
-    bool wraps = tokenizer_find(t, "[CLS]") >= 0 && tokenizer_find(t, "[SEP]") >= 0;
+    json_t *strip_accents =
+        w->accents_follow_case ? json_null() : json_boolean(w->normalizer.strip_accents);
+    bool has_template = tokenizer_find(t, "[CLS]") >= 0 && tokenizer_find(t, "[SEP]") >= 0;
     return json_pack(
         "{s:s, s:n, s:n, s:o, s:{s:s, s:b, s:b, s:o, s:b}, s:{s:s}, s:o, s:{s:s, s:s, s:b}, "
         "s:{s:s, s:s, s:s, s:I, s:o}}",
-        "version", "1.0", "truncation", "padding", "added_tokens", tokenizer_text_added(t),
-        "normalizer", "type", "BertNormalizer", "clean_text", w->text.clean, "handle_chinese_chars",
-        w->text.chinese, "strip_accents", accents, "lowercase", w->text.lowercase, "pre_tokenizer",
-        "type", "BertPreTokenizer", "post_processor",
-        wraps ? template_json(s.cls, s.sep) : json_null(), "decoder", "type", "WordPiece", "prefix",
-        w->prefix, "cleanup", w->cleanup, "model", "type", "WordPiece", "unk_token",
-        t->tokens[w->unknown].bytes, "continuing_subword_prefix", w->prefix,
-        "max_input_chars_per_word", (json_int_t)w->characters_most, "vocab",
-        tokenizer_text_vocab(t, buffer));
+        "version", "1.0", "truncation", "padding", "added_tokens", tokenizer_text_added_json(t),
+        "normalizer", "type", "BertNormalizer", "clean_text", w->normalizer.clean_text,
+        "handle_chinese_chars", w->normalizer.handle_chinese_chars, "strip_accents", strip_accents,
+        "lowercase", w->normalizer.lowercase, "pre_tokenizer", "type", "BertPreTokenizer",
+        "post_processor", has_template ? build_template(s.cls, s.sep) : json_null(), "decoder",
+        "type", "WordPiece", "prefix", w->prefix, "cleanup", w->cleanup, "model", "type",
+        "WordPiece", "unk_token", t->tokens[w->unknown].bytes, "continuing_subword_prefix",
+        w->prefix, "max_input_chars_per_word", (json_int_t)w->max_word_chars, "vocab",
+        tokenizer_text_vocab_json(t, buffer));
 }
 
 /* ---- vocab.txt ---- */
@@ -192,30 +201,32 @@ static int64_t count_lines(const char *text, size_t bytes)
     return lines;
 }
 
-static status add_line(struct tokenizer *t, const char *path, struct text_map *seen, int64_t id,
-                       const char *line, size_t length)
+static status add_vocab_line(struct tokenizer *t, const char *path, struct text_map *seen,
+                             int64_t id, const char *line, size_t length)
 {
     length -= length > 0 && line[length - 1] == '\r';
     REQUIRE(length > 0 && memchr(line, 0, length) == NULL, STATUS_DATA,
-            "%s: line %lld has no token", path, (long long)id + 1);
-    TRY(tokenizer_set(t, id, line, length));
+            "%s: line %" PRId64 " has no token", path, id + 1);
+    TRY(tokenizer_set_token(t, id, line, length));
     t->tokens[id].in_model = true;
     t->tokens[id].literal = true;
     struct text_slot *slot;
     bool is_new;
-    TRY(text_map_slot(seen, NULL, t->tokens[id].bytes, length, &slot, &is_new));
-    REQUIRE(is_new, STATUS_DATA, "%s: line %lld has the token of line %lld again", path,
-            (long long)id + 1, (long long)slot->value + 1);
+    TRY(text_map_find_or_add(seen, NULL, t->tokens[id].bytes, length, &slot, &is_new));
+    REQUIRE(is_new, STATUS_DATA, "%s: line %" PRId64 " repeats the token of line %" PRId64, path,
+            id + 1, slot->value + 1);
     slot->value = id;
     bool special =
         strcmp(t->tokens[id].bytes, "[PAD]") == 0 || strcmp(t->tokens[id].bytes, "[UNK]") == 0 ||
         strcmp(t->tokens[id].bytes, "[CLS]") == 0 || strcmp(t->tokens[id].bytes, "[SEP]") == 0 ||
         strcmp(t->tokens[id].bytes, "[MASK]") == 0;
-    return special ? tokenizer_add(t, (struct added_token){.id = (int32_t)id, .special = true})
+    return special ? tokenizer_register_added(
+                         t, (struct added_token){.id = (int32_t)id, .special = true})
                    : STATUS_OK;
 }
 
-static status read_lines(struct tokenizer *t, const char *path, const char *text, size_t bytes)
+static status read_vocab_lines(struct tokenizer *t, const char *path, const char *text,
+                               size_t bytes)
 {
     struct text_map seen = {0};
     status result = STATUS_OK;
@@ -223,7 +234,7 @@ static status read_lines(struct tokenizer *t, const char *path, const char *text
     for (size_t at = 0; at < bytes && result == STATUS_OK; id++) {
         const char *end = memchr(text + at, '\n', bytes - at);
         size_t length = end == NULL ? bytes - at : (size_t)(end - text) - at;
-        result = add_line(t, path, &seen, id, text + at, length);
+        result = add_vocab_line(t, path, &seen, id, text + at, length);
         at += length + 1;
     }
     const struct text_slot *unknown =
@@ -235,7 +246,7 @@ static status read_lines(struct tokenizer *t, const char *path, const char *text
     return STATUS_OK;
 }
 
-/* The settings that decide ids, where the folder tells them. */
+/* Reads the settings that affect ids from the folder's tokenizer_config.json, if it exists. */
 static status read_config(struct tokenizer *t, const char *folder)
 {
     json_t *root = NULL;
@@ -245,30 +256,31 @@ static status read_config(struct tokenizer *t, const char *folder)
     if (root == NULL) {
         return STATUS_OK;
     }
-    w->accents_follow_case = json_reader_absent(json_object_get(root, "strip_accents"));
-    status result =
-        json_reader_bool(&r, root, TOKENIZER_CONFIG, "do_lower_case", true, &w->text.lowercase);
-    KEEP_FIRST(result, json_reader_bool(&r, root, TOKENIZER_CONFIG, "strip_accents",
-                                        w->text.lowercase, &w->text.strip_accents));
-    KEEP_FIRST(result, json_reader_bool(&r, root, TOKENIZER_CONFIG, "tokenize_chinese_chars", true,
-                                        &w->text.chinese));
+    w->accents_follow_case = json_reader_is_null(json_object_get(root, "strip_accents"));
+    status result = json_reader_read_bool(&r, root, TOKENIZER_CONFIG, "do_lower_case", true,
+                                          &w->normalizer.lowercase);
+    KEEP_FIRST(result,
+               json_reader_read_bool(&r, root, TOKENIZER_CONFIG, "strip_accents",
+                                     w->normalizer.lowercase, &w->normalizer.strip_accents));
+    KEEP_FIRST(result, json_reader_read_bool(&r, root, TOKENIZER_CONFIG, "tokenize_chinese_chars",
+                                             true, &w->normalizer.handle_chinese_chars));
     json_decref(root);
     return result;
 }
 
-static status open_text(const char *folder, const char *path, const char *text, size_t bytes,
-                        struct tokenizer **out)
+static status create_from_vocab(const char *folder, const char *path, const char *text,
+                                size_t bytes, struct tokenizer **out)
 {
     int64_t lines = count_lines(text, bytes);
     REQUIRE(lines > 0 && lines <= TOKENIZER_VOCAB_LIMIT, STATUS_DATA,
-            "%s has %lld lines; 1 to %lld are accepted", path, (long long)lines,
-            (long long)TOKENIZER_VOCAB_LIMIT);
+            "%s has %" PRId64 " lines; 1 to %" PRId64 " are supported", path, lines,
+            TOKENIZER_VOCAB_LIMIT);
     TRY(tokenizer_allocate(TOKENIZER_WORDPIECE, lines, out));
-    (*out)->origin = path;
-    TRY(read_lines(*out, path, text, bytes));
+    (*out)->source_path = path;
+    TRY(read_vocab_lines(*out, path, text, bytes));
     TRY(read_config(*out, folder));
     TRY(tokenizer_finish(*out));
-    (*out)->origin = NULL;
+    (*out)->source_path = NULL;
     return STATUS_OK;
 }
 
@@ -280,7 +292,7 @@ status wordpiece_open_vocab(const char *folder, struct tokenizer **out)
     char *text = NULL;
     size_t bytes = 0;
     TRY(file_read(path, VOCAB_FILE_LIMIT_BYTES, &text, &bytes));
-    status result = open_text(folder, path, text, bytes, out);
+    status result = create_from_vocab(folder, path, text, bytes, out);
     if (result != STATUS_OK) {
         tokenizer_destroy(out);
     }
@@ -294,7 +306,7 @@ status wordpiece_save_vocab(const struct tokenizer *t, const char *folder)
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
         if (token->bytes == NULL || strpbrk(token->bytes, "\r\n") != NULL) {
-            return STATUS_OK; /* lines are ids there */
+            return STATUS_OK; /* a line number is an id, so every id needs one line */
         }
         bytes += token->length + 1;
     }

@@ -1,11 +1,16 @@
-/* Learning the pieces of a WordPiece tokenizer, as the Python package's trainer does: byte pair merging by count
- * over characters, where a character inside of a word is another symbol ("##c") than the same one at its
- * beginning; the pieces are all symbols that there have been.
+/* Trains a WordPiece vocabulary, like the trainer of Hugging Face `tokenizers`: byte pair merges
+ * by count over characters. A character inside a word is a different symbol ("##c") from the
+ * same character at the beginning of a word. The pieces are all symbols that existed at any
+ * time.
  *
- * Ids: [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet by code point, its "##" forms likewise, then the merges. The
- * package numbers the "##" forms in the order of a hash table, and by those numbers it breaks ties: its
- * vocabulary is another one each time, this one is not. The alphabet is the 1,000 most frequent characters;
- * words with others, and words too long to be encoded, teach nothing. Pairs seen once are not merged. */
+ * Ids: [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet in code point order, its "##" forms in the
+ * same order, then the merges. Hugging Face `tokenizers` numbers the "##" forms in hash table
+ * order and breaks ties by these numbers. Its vocabulary therefore varies between runs; this one
+ * does not.
+ *
+ * The alphabet is the 1,000 most frequent characters. Words with other characters, and words
+ * that are too long to be encoded, are ignored. Pairs that occur once are not merged. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,155 +18,157 @@
 #include "datasets/tokenizer/word_count.h"
 #include "datasets/tokenizer/wordpiece.h"
 
-#define ALPHABET_MOST 1000
+#define MAX_ALPHABET 1000
 #define CODE_POINTS 0x110000u
 
 static const char *const specials[] = {"[PAD]", WORDPIECE_UNKNOWN, "[CLS]", "[SEP]", "[MASK]"};
 
 enum { SPECIALS = sizeof specials / sizeof *specials };
 
-struct letter {
+struct character {
     uint32_t code;
-    int64_t times;
+    int64_t count;
     bool inside; /* occurs after the first character of a word */
-    bool kept;
+    bool in_alphabet;
 };
 
-static int by_count(const void *a, const void *b)
+static int compare_counts(const void *a, const void *b)
 {
-    const struct letter *x = *(const struct letter *const *)a;
-    const struct letter *y = *(const struct letter *const *)b;
-    if (x->times != y->times) {
-        return x->times > y->times ? -1 : 1;
+    const struct character *x = *(const struct character *const *)a;
+    const struct character *y = *(const struct character *const *)b;
+    if (x->count != y->count) {
+        return x->count > y->count ? -1 : 1;
     }
     return (x->code > y->code) - (x->code < y->code);
 }
 
-static void count_letters(const struct word_count *words, struct letter *letters)
+static void count_characters(const struct word_count *words, struct character *characters)
 {
     for (size_t i = 0; i < words->map.capacity; i++) {
         const struct text_slot *slot = &words->map.slots[i];
-        for (size_t at = 0; slot->text != NULL && at < slot->bytes;) {
+        for (size_t pos = 0; slot->text != NULL && pos < slot->bytes;) {
             uint32_t code = 0;
-            size_t length = pretokenise_character(slot->text + at, slot->bytes - at, &code);
-            letters[code].times += slot->value;
-            letters[code].inside = letters[code].inside || at > 0;
-            at += length;
+            size_t length = pretokenise_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+            characters[code].count += slot->value;
+            characters[code].inside = characters[code].inside || pos > 0;
+            pos += length;
         }
     }
 }
 
-/* Mark the most frequent ones; *pieces: how many symbols they are. */
-static status choose_alphabet(struct letter *letters, int64_t *pieces)
+/* Selects the most frequent characters; *pieces is the number of their symbols. */
+static status choose_alphabet(struct character *characters, int64_t *pieces)
 {
     int64_t count = 0;
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
-        letters[code].code = code;
-        count += letters[code].times > 0;
+        characters[code].code = code;
+        count += characters[code].count > 0;
     }
-    const struct letter **order = malloc(((size_t)count + 1) * sizeof *order);
-    REQUIRE(order != NULL, STATUS_INTERNAL, "out of memory: %lld characters", (long long)count);
+    const struct character **order = malloc(((size_t)count + 1) * sizeof *order);
+    REQUIRE(order != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " characters", count);
     count = 0;
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
-        if (letters[code].times > 0) {
-            order[count++] = &letters[code];
+        if (characters[code].count > 0) {
+            order[count++] = &characters[code];
         }
     }
-    qsort(order, (size_t)count, sizeof *order, by_count);
+    qsort(order, (size_t)count, sizeof *order, compare_counts);
     *pieces = 0;
-    for (int64_t i = 0; i < count && i < ALPHABET_MOST; i++) {
-        letters[order[i]->code].kept = true;
+    for (int64_t i = 0; i < count && i < MAX_ALPHABET; i++) {
+        characters[order[i]->code].in_alphabet = true;
         *pieces += 1 + order[i]->inside;
     }
     free(order);
     return STATUS_OK;
 }
 
-static status add_letters(struct merge_train *m, const struct letter *letters, bool inside)
+static status add_alphabet(struct merge_train *m, const struct character *characters, bool inside)
 {
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         char text[sizeof WORDPIECE_PREFIX + 4] = WORDPIECE_PREFIX;
         size_t prefix = inside ? strlen(WORDPIECE_PREFIX) : 0;
-        if (letters[code].kept && (!inside || letters[code].inside)) {
+        if (characters[code].in_alphabet && (!inside || characters[code].inside)) {
             int32_t id;
-            size_t length = prefix + pretokenise_put(code, text + prefix);
-            TRY(merge_train_token(m, text, length, &id));
+            size_t length = prefix + pretokenise_write_utf8(code, text + prefix);
+            TRY(merge_train_add_token(m, text, length, &id));
         }
     }
     return STATUS_OK;
 }
 
-/* The characters of a word; 0: one of them is not kept, or there are too many. */
-static int64_t usable_symbols(const struct text_slot *slot, const struct letter *letters)
+/* Returns the number of characters of a word; 0 if one is not in the alphabet or there are too
+ * many. */
+static int64_t count_usable_symbols(const struct text_slot *slot,
+                                    const struct character *characters)
 {
     int64_t count = 0;
-    for (size_t at = 0; at < slot->bytes; count++) {
+    for (size_t pos = 0; pos < slot->bytes; count++) {
         uint32_t code = 0;
-        at += pretokenise_character(slot->text + at, slot->bytes - at, &code);
-        if (!letters[code].kept || count == WORDPIECE_CHARACTERS) {
+        pos += pretokenise_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+        if (!characters[code].in_alphabet || count == WORDPIECE_MAX_WORD_CHARS) {
             return 0;
         }
     }
     return count;
 }
 
-static status lay_out_word(struct merge_train *m, const struct text_slot *slot)
+static status add_word(struct merge_train *m, const struct text_slot *slot)
 {
     char text[sizeof WORDPIECE_PREFIX + 4] = WORDPIECE_PREFIX;
     size_t prefix = strlen(WORDPIECE_PREFIX);
-    for (size_t at = 0; at < slot->bytes;) {
+    for (size_t pos = 0; pos < slot->bytes;) {
         uint32_t code = 0;
-        size_t length = pretokenise_character(slot->text + at, slot->bytes - at, &code);
-        memcpy(text + prefix, slot->text + at, length);
+        size_t length = pretokenise_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+        memcpy(text + prefix, slot->text + pos, length);
         int32_t id;
-        TRY(at == 0 ? merge_train_token(m, slot->text, length, &id)
-                    : merge_train_token(m, text, prefix + length, &id));
-        merge_train_symbol(m, id, at == 0);
-        at += length;
+        TRY(pos == 0 ? merge_train_add_token(m, slot->text, length, &id)
+                     : merge_train_add_token(m, text, prefix + length, &id));
+        merge_train_add_symbol(m, id, pos == 0);
+        pos += length;
     }
     merge_train_end_word(m, slot->value);
     return STATUS_OK;
 }
 
-static status learn(struct merge_train *m, const struct word_count *words, struct letter *letters,
-                    int64_t vocab_size)
+static status learn_merges(struct merge_train *m, const struct word_count *words,
+                           struct character *characters, int64_t vocab_size)
 {
-    count_letters(words, letters);
+    count_characters(words, characters);
     int64_t pieces = 0, positions = 0;
-    TRY(choose_alphabet(letters, &pieces));
-    REQUIRE(pieces > 0, STATUS_DATA, "the input has no words to learn from");
+    TRY(choose_alphabet(characters, &pieces));
+    REQUIRE(pieces > 0, STATUS_DATA, "the input has no words");
     REQUIRE(SPECIALS + pieces <= vocab_size, STATUS_USAGE,
-            "a vocabulary of %lld is too small: this text needs %lld (%d special tokens, and each "
-            "character alone and inside of words)",
-            (long long)vocab_size, (long long)(SPECIALS + pieces), (int)SPECIALS);
+            "a vocabulary of %" PRId64 " is too small: this text needs %" PRId64
+            " (%d special tokens, and each character at the beginning and inside of words)",
+            vocab_size, SPECIALS + pieces, (int)SPECIALS);
     for (size_t i = 0; i < words->map.capacity; i++) {
         const struct text_slot *slot = &words->map.slots[i];
-        positions += slot->text != NULL ? usable_symbols(slot, letters) : 0;
+        positions += slot->text != NULL ? count_usable_symbols(slot, characters) : 0;
     }
     TRY(merge_train_open(m, positions, (int64_t)words->map.count, vocab_size - SPECIALS));
     m->prefix_bytes = strlen(WORDPIECE_PREFIX);
-    TRY(add_letters(m, letters, false));
-    TRY(add_letters(m, letters, true));
+    TRY(add_alphabet(m, characters, false));
+    TRY(add_alphabet(m, characters, true));
     for (size_t i = 0; i < words->map.capacity; i++) {
         const struct text_slot *slot = &words->map.slots[i];
-        if (slot->text != NULL && usable_symbols(slot, letters) > 0) {
-            TRY(lay_out_word(m, slot));
+        if (slot->text != NULL && count_usable_symbols(slot, characters) > 0) {
+            TRY(add_word(m, slot));
         }
     }
     return merge_train_learn(m);
 }
 
-static status make(const struct merge_train *m, struct tokenizer **out)
+static status create_tokenizer(const struct merge_train *m, struct tokenizer **out)
 {
     TRY(tokenizer_allocate(TOKENIZER_WORDPIECE, SPECIALS + m->token_count, out));
     struct tokenizer *t = *out;
     t->wordpiece->unknown = 1;
     for (int32_t id = 0; id < SPECIALS; id++) {
-        TRY(tokenizer_set(t, id, specials[id], strlen(specials[id])));
-        TRY(tokenizer_add(t, (struct added_token){.id = id, .special = true}));
+        TRY(tokenizer_set_token(t, id, specials[id], strlen(specials[id])));
+        TRY(tokenizer_register_added(t, (struct added_token){.id = id, .special = true}));
     }
     for (int64_t i = 0; i < m->token_count; i++) {
-        TRY(tokenizer_set(t, SPECIALS + i, m->bytes[i], m->lengths[i]));
+        TRY(tokenizer_set_token(t, SPECIALS + i, m->token_bytes[i], m->token_lengths[i]));
     }
     for (int64_t id = 0; id < t->vocab_size; id++) {
         t->tokens[id].in_model = true;
@@ -175,18 +182,18 @@ status wordpiece_train(int64_t vocab_size, char *const *files, int count, int wo
 {
     const struct bert_text_options options = {true, true, true, true};
     REQUIRE(vocab_size > SPECIALS && vocab_size <= TOKENIZER_VOCAB_LIMIT, STATUS_USAGE,
-            "a vocabulary of %lld: wordpiece takes %d to %lld", (long long)vocab_size, SPECIALS + 1,
-            (long long)TOKENIZER_VOCAB_LIMIT);
+            "a vocabulary of %" PRId64 ": wordpiece takes %d to %" PRId64, vocab_size, SPECIALS + 1,
+            TOKENIZER_VOCAB_LIMIT);
     struct word_count words;
     TRY(word_count_bert(&options, files, count, workers, &words));
     struct merge_train m = {0};
-    struct letter *letters = calloc(CODE_POINTS, sizeof *letters);
+    struct character *characters = calloc(CODE_POINTS, sizeof *characters);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, letters != NULL, STATUS_INTERNAL, "out of memory: an alphabet");
-    TRY_GOTO(result, done, learn(&m, &words, letters, vocab_size));
-    result = make(&m, out);
+    REQUIRE_GOTO(result, done, characters != NULL, STATUS_INTERNAL, "out of memory: an alphabet");
+    TRY_GOTO(result, done, learn_merges(&m, &words, characters, vocab_size));
+    result = create_tokenizer(&m, out);
 done:
-    free(letters);
+    free(characters);
     merge_train_free(&m);
     word_count_free(&words);
     return result;

@@ -1,65 +1,69 @@
-/* Attention backward: dq, dk, dv, with the probabilities recomputed from the scores and lse.
+/* Attention, backward: dq, dk, dv, with probabilities that are recomputed from q, k and lse.
  *
  * For each row, with d = d_o . o and the dropout factors m:
- *   p_j = exp(scale q . k_j - lse);  dv_j += m_j p_j d_o;  ds_j = p_j (m_j d_o . v_j - d)
- *   dq += scale ds_j k_j;  dk_j += scale ds_j q
+ *   p_j = exp(scale q . k_j - lse),  dv_j += m_j p_j d_o,  ds_j = p_j (m_j d_o . v_j - d)
+ *   dq += scale ds_j k_j,  dk_j += scale ds_j q
  *
- * A thread has a whole (sequence, key-value head): for each of its query heads, for each tile of
- * keys, for each tile of queries, five products. dk and dv of a tile of keys stay in the cache, dq
- * of the head is a float matrix of its own; so every sum has one owner and one order, and no score
- * is computed twice (splitting by queries and keys would need two more products of seven).
- * Causal tiles above the diagonal are skipped, those on it are cut to what is visible. */
+ * Blocking  Five GEMMs for each query head, tile of keys and tile of queries. dk and dv of a tile
+ *           of keys stay in the cache; dq of the head is a separate f32 matrix. Causal tiles above
+ *           the diagonal are skipped, tiles on it are reduced to the visible keys.
+ * Threads   Work items are (sequence, key-value head). So each sum belongs to one thread and has
+ *           one order, and no score is computed twice. A split by queries and by keys would need
+ *           seven GEMMs instead of five.
+ *
+ * Source    Dao et al. 2022, arXiv:2205.14135 */
+#include <inttypes.h>
 #include <omp.h>
 
 #include "kernels/cpu/attention_tile.h"
 
 enum { KEYS = ATTENTION_KEYS, ROWS = 64, GROUP = ATTENTION_GROUP };
 
-struct views {
+struct tensors {
     struct tensor dq, dkeys, dvalues, d_o, q, keys, values, o, lse;
 };
 
-/* A thread's memory. */
-struct work {
-    float *keys, *turned_keys, *turned_values; /* [KEYS][padded], [padded][KEYS] */
-    float *q, *d_o;                            /* [longest_q][padded] */
-    float *left_q, *left_d_o;                  /* the same as factors of a score product */
-    float *p, *ds;                             /* [ROWS][KEYS] */
-    float *turned_ds;       /* what dk is a product of: ds itself, or its pairs of rows */
+/* The workspace of a thread. */
+struct workspace {
+    float *keys, *keys_transposed, *values_transposed; /* [KEYS][padded], [padded][KEYS] */
+    float *q, *d_o;                                    /* [longest_q][padded] */
+    float *q_operand, *d_o_operand;                    /* the same, as operands of a score GEMM */
+    float *p, *ds;                                     /* [ROWS][KEYS] */
+    float *ds_operand;      /* left operand of the GEMM for dk: ds itself, or pairs of its rows */
     float *dot;             /* [longest_q] d_o . o */
-    float *lse;             /* [longest_q] in powers of two */
+    float *lse;             /* [longest_q], in base 2 */
     float *dq;              /* [longest_q][padded] */
     float *dkeys, *dvalues; /* [longest_k][padded], or one tile of it */
     int64_t padded;
-    struct attention_factors factors;
-    bool shared; /* several query heads add to one key-value head: dkeys, dvalues are whole */
+    struct attention_operand_layout layout;
+    bool is_kv_shared; /* several query heads share a key-value head: dkeys, dvalues are whole */
 };
 
-static size_t work_floats(int64_t padded, int64_t queries, int64_t keys)
+static size_t count_workspace_floats(int64_t padded, int64_t queries, int64_t keys)
 {
     int64_t rounded = (queries + 15) / 16 * 16;
     return (size_t)(3 * KEYS * padded + 3 * ROWS * KEYS + 2 * rounded + 5 * queries * padded +
                     2 * keys * padded);
 }
 
-static struct work work_of(float *memory, int64_t padded, int64_t queries, int64_t keys)
+static struct workspace make_workspace(float *memory, int64_t padded, int64_t queries, int64_t keys)
 {
-    struct work w = {.padded = padded};
+    struct workspace w = {.padded = padded};
     int64_t rounded = (queries + 15) / 16 * 16;
     struct {
         float **part;
         int64_t floats;
     } parts[] = {
         {&w.keys, KEYS * padded},
-        {&w.turned_keys, KEYS * padded},
-        {&w.turned_values, KEYS * padded},
+        {&w.keys_transposed, KEYS * padded},
+        {&w.values_transposed, KEYS * padded},
         {&w.q, queries * padded},
         {&w.d_o, queries * padded},
-        {&w.left_q, queries * padded},
-        {&w.left_d_o, queries * padded},
+        {&w.q_operand, queries * padded},
+        {&w.d_o_operand, queries * padded},
         {&w.p, ROWS * KEYS},
         {&w.ds, ROWS * KEYS},
-        {&w.turned_ds, ROWS * KEYS},
+        {&w.ds_operand, ROWS * KEYS},
         {&w.dot, rounded},
         {&w.lse, rounded},
         {&w.dq, queries * padded},
@@ -73,35 +77,36 @@ static struct work work_of(float *memory, int64_t padded, int64_t queries, int64
     return w;
 }
 
-static int64_t accumulated_keys(int heads, int kv_heads, int64_t longest)
+static int64_t count_accumulated_keys(int heads, int kv_heads, int64_t longest)
 {
     return heads == kv_heads ? KEYS : longest;
 }
 
-/* Limits do not say how many key-value heads there are, so room is made for several query heads to
- * one of them. */
+/* The limits do not contain the number of key-value heads, so the scratch memory is sized for
+ * several query heads per key-value head. */
 size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     (void)dtype;
-    int64_t padded = attention_padded(limits->head_width);
+    int64_t padded = attention_padded_width(limits->head_width);
     int64_t keys = limits->sequence > KEYS ? limits->sequence : KEYS;
     size_t forward = attention_forward_floats(padded);
-    size_t backward = limits->training ? work_floats(padded, limits->sequence, keys) : 0;
+    size_t backward = limits->training ? count_workspace_floats(padded, limits->sequence, keys) : 0;
     size_t floats = forward > backward ? forward : backward;
-    return (size_t)threads * cpu_scratch_rounded(floats * sizeof(float));
+    return (size_t)threads * cpu_scratch_align(floats * sizeof(float));
 }
 
-/* The head's q and d_o packed, once for all tiles of keys; d_o . o of each row, and lse as a power of two; a
- * row that sees nothing has p = exp2(-inf). */
-static void prepare_head(const struct work *w, const struct attention_head *h, struct views v)
+/* Packs q and d_o of the head once for all tiles of keys, and computes d_o . o and lse (as a power
+ * of two) of each row. A row without visible keys gets p = exp2(-inf) = 0. */
+static void prepare_head(const struct workspace *w, const struct attention_head *h,
+                         struct tensors v)
 {
     int64_t width = h->a->head_width, column = h->head * width;
     const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
     attention_pack_over(w->q, v.q, h->first_q, h->queries, column, width);
     attention_pack_over(w->d_o, v.d_o, h->first_q, h->queries, column, width);
-    if (w->factors.pairs) {
-        attention_pack_left(w->left_q, v.q, h->first_q, h->queries, column, width);
-        attention_pack_left(w->left_d_o, v.d_o, h->first_q, h->queries, column, width);
+    if (w->layout.pairs) {
+        attention_pack_left(w->q_operand, v.q, h->first_q, h->queries, column, width);
+        attention_pack_left(w->d_o_operand, v.d_o, h->first_q, h->queries, column, width);
     }
     for (int64_t i = 0; i < h->queries; i++) {
         int64_t row = h->first_q + i;
@@ -125,24 +130,24 @@ struct tile {
     float *dkeys, *dvalues; /* of the tile's keys */
 };
 
-/* Scores of a row to probabilities; what is not visible becomes 0. */
-static void probabilities_row(const struct work *w, const struct attention_head *h,
-                              const struct tile *t, int64_t row, int64_t columns)
+/* Converts the scores of a row to probabilities; keys that are not visible get 0. */
+static void compute_probabilities_row(const struct workspace *w, const struct attention_head *h,
+                                      const struct tile *t, int64_t row, int64_t columns)
 {
-    struct cpu_range see = attention_visible(h, t->query + row);
-    int32_t low = (int32_t)(see.first > t->key ? see.first - t->key : 0);
-    int32_t high = (int32_t)(see.last < t->key + t->keys ? see.last - t->key : t->keys);
+    struct cpu_range visible = attention_visible_keys(h, t->query + row);
+    int32_t low = (int32_t)(visible.first > t->key ? visible.first - t->key : 0);
+    int32_t high = (int32_t)(visible.last < t->key + t->keys ? visible.last - t->key : t->keys);
     float *p = w->p + row * KEYS;
     vector factor = vector_set(h->a->scale * attention_log2_e);
     vector base = vector_set(-w->lse[t->query + row]);
-    struct attention_gap gap = attention_gap_of(h, t->query + row, t->key);
+    struct attention_gap gap = attention_get_gap(h, t->query + row, t->key);
     bool whole = low == 0 && high >= columns && gap.low >= gap.high;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         vector value = math_exp2(vector_fma(vector_load(p + c), factor, base));
         if (!whole || columns - c < VECTOR_LANES) {
             vector_bits at = vector_index() + (int32_t)c;
-            vector_bits seen = (at >= low) & (at < high) & ((at < gap.low) | (at >= gap.high));
-            value = vector_select(seen, value, vector_set(0));
+            vector_bits mask = (at >= low) & (at < high) & ((at < gap.low) | (at >= gap.high));
+            value = vector_select(mask, value, vector_set(0));
         }
         vector_store(p + c, value);
     }
@@ -153,13 +158,13 @@ static void probabilities_row(const struct work *w, const struct attention_head 
     }
 }
 
-/* ds = p (m dp - d), and p becomes m p. */
-static void slopes_row(const struct work *w, const struct attention_head *h, const struct tile *t,
-                       int64_t row, int64_t columns)
+/* Computes ds = p (m dp - d) and replaces p by m p. */
+static void compute_ds_row(const struct workspace *w, const struct attention_head *h,
+                           const struct tile *t, int64_t row, int64_t columns)
 {
     float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
     vector dot = vector_set(w->dot[t->query + row]);
-    int64_t element = attention_element(h, t->query + row) + t->key;
+    int64_t element = attention_dropout_element(h, t->query + row) + t->key;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         vector value = vector_load(p + c), dp = vector_load(ds + c);
         if (dropout_active(h->a->dropout)) {
@@ -171,9 +176,9 @@ static void slopes_row(const struct work *w, const struct attention_head *h, con
     }
 }
 
-/* p and ds of an even row and the next one as pairs, p over the rows that were paired before; ds as bf16 too, in
- * place. Rows end with zeros. */
-static void pair_rows(const struct work *w, const struct tile *t, int64_t row)
+/* Packs p and ds of an even row and the next row as pairs. The pairs of p overwrite rows that are
+ * already paired. ds is also stored as bf16, in place. Rows end with zeros. */
+static void pack_row_pairs(const struct workspace *w, const struct tile *t, int64_t row)
 {
     bool both = row + 1 < t->rows;
     float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
@@ -181,7 +186,7 @@ static void pair_rows(const struct work *w, const struct tile *t, int64_t row)
         vector low = vector_load(ds + c), high = both ? vector_load(ds + KEYS + c) : vector_set(0);
         vector p_high = both ? vector_load(p + KEYS + c) : vector_set(0);
         vector_store(w->p + row / 2 * KEYS + c, attention_pair(vector_load(p + c), p_high));
-        vector_store(w->turned_ds + row / 2 * KEYS + c, attention_pair(low, high));
+        vector_store(w->ds_operand + row / 2 * KEYS + c, attention_pair(low, high));
         vector_store_bf16((bf16 *)(void *)ds + c, low);
         if (both) {
             vector_store_bf16((bf16 *)(void *)(ds + KEYS) + c, high);
@@ -189,97 +194,104 @@ static void pair_rows(const struct work *w, const struct tile *t, int64_t row)
     }
 }
 
-/* The columns that the rows [first, last) of a tile see at most. */
-static int64_t seen_columns(const struct attention_head *h, const struct tile *t, int64_t last)
+/* Counts the columns that rows [first, last) of a tile see at most. */
+static int64_t count_visible_columns(const struct attention_head *h, const struct tile *t,
+                                     int64_t last)
 {
-    int64_t end = attention_visible(h, t->query + last - 1).last - t->key;
+    int64_t end = attention_visible_keys(h, t->query + last - 1).last - t->key;
     return end < 0 ? 0 : end < t->keys ? end : t->keys;
 }
 
-static void tile_scores(const struct work *w, const struct attention_head *h, const struct tile *t)
+static void compute_tile_scores(const struct workspace *w, const struct attention_head *h,
+                                const struct tile *t)
 {
-    struct attention_factors f = w->factors;
+    struct attention_operand_layout f = w->layout;
     for (int64_t r = 0; r < t->rows; r += GROUP) {
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
-        int64_t columns = seen_columns(h, t, last);
-        attention_multiply(&(struct attention_product){
-            w->p + r * KEYS, KEYS, w->left_q + (t->query + r) * f.stride, f.stride, 1,
-            w->turned_keys, KEYS, last - r, columns, f.inner, false, f.pairs});
+        int64_t columns = count_visible_columns(h, t, last);
+        attention_gemm_run(&(struct attention_gemm){
+            w->p + r * KEYS, KEYS, w->q_operand + (t->query + r) * f.stride, f.stride, 1,
+            w->keys_transposed, KEYS, last - r, columns, f.inner, false, f.pairs});
         for (int64_t i = r; i < last; i++) {
-            probabilities_row(w, h, t, i, columns);
+            compute_probabilities_row(w, h, t, i, columns);
         }
     }
     for (int64_t r = 0; r < t->rows; r += GROUP) {
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
-        int64_t columns = seen_columns(h, t, last);
-        attention_multiply(&(struct attention_product){
-            w->ds + r * KEYS, KEYS, w->left_d_o + (t->query + r) * f.stride, f.stride, 1,
-            w->turned_values, KEYS, last - r, columns, f.inner, false, f.pairs});
+        int64_t columns = count_visible_columns(h, t, last);
+        attention_gemm_run(&(struct attention_gemm){
+            w->ds + r * KEYS, KEYS, w->d_o_operand + (t->query + r) * f.stride, f.stride, 1,
+            w->values_transposed, KEYS, last - r, columns, f.inner, false, f.pairs});
         for (int64_t i = r; i < last; i++) {
-            slopes_row(w, h, t, i, columns);
+            compute_ds_row(w, h, t, i, columns);
         }
         for (int64_t i = r; i < last && f.pairs; i += 2) {
-            pair_rows(w, t, i);
+            pack_row_pairs(w, t, i);
         }
     }
 }
 
-static void tile_gradients(const struct work *w, const struct attention_head *h,
-                           const struct tile *t)
+static void accumulate_tile_gradients(const struct workspace *w, const struct attention_head *h,
+                                      const struct tile *t)
 {
     int64_t width = h->a->head_width, padded = w->padded;
-    bool pairs = w->factors.pairs;
-    int64_t each = pairs ? 2 : 1; /* rows or keys in an element of a product */
+    bool pairs = w->layout.pairs;
+    int64_t rows_per_element = pairs ? 2 : 1; /* rows or keys per element of a GEMM operand */
     for (int64_t r = 0; r < t->rows; r += GROUP) {
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
-        attention_multiply(&(struct attention_product){
+        attention_gemm_run(&(struct attention_gemm){
             w->dq + (t->query + r) * padded, padded, w->ds + r * KEYS, KEYS, 1, w->keys, padded,
-            last - r, width, (seen_columns(h, t, last) + each - 1) / each, true, pairs});
+            last - r, width,
+            (count_visible_columns(h, t, last) + rows_per_element - 1) / rows_per_element, true,
+            pairs});
     }
-    int64_t begin = 0; /* the first row that sees this group of keys; grows with the keys */
+    int64_t begin = 0; /* first row that sees this group of keys; increases with the keys */
     for (int64_t j = 0; j < t->keys; j += GROUP) {
         int64_t keys = j + GROUP < t->keys ? GROUP : t->keys - j;
-        while (begin < t->rows && attention_visible(h, t->query + begin).last <= t->key + j) {
+        while (begin < t->rows && attention_visible_keys(h, t->query + begin).last <= t->key + j) {
             begin++;
         }
-        int64_t first = begin / each, right = (t->query / each + first) * padded;
-        struct attention_product product = {t->dvalues + j * padded,
-                                            padded,
-                                            w->p + first * KEYS + j,
-                                            1,
-                                            KEYS,
-                                            w->d_o + right,
-                                            padded,
-                                            keys,
-                                            width,
-                                            (t->rows + each - 1) / each - first,
-                                            true,
-                                            pairs};
-        attention_multiply(&product);
+        int64_t first = begin / rows_per_element,
+                right = (t->query / rows_per_element + first) * padded;
+        struct attention_gemm product = {t->dvalues + j * padded,
+                                         padded,
+                                         w->p + first * KEYS + j,
+                                         1,
+                                         KEYS,
+                                         w->d_o + right,
+                                         padded,
+                                         keys,
+                                         width,
+                                         (t->rows + rows_per_element - 1) / rows_per_element -
+                                             first,
+                                         true,
+                                         pairs};
+        attention_gemm_run(&product);
         product.c = t->dkeys + j * padded;
-        product.a = w->turned_ds + first * KEYS + j;
+        product.a = w->ds_operand + first * KEYS + j;
         product.b = w->q + right;
-        attention_multiply(&product);
+        attention_gemm_run(&product);
     }
 }
 
-static void tile_run(const struct work *w, const struct attention_head *h, const struct tile *t)
+static void process_tile(const struct workspace *w, const struct attention_head *h,
+                         const struct tile *t)
 {
-    if (seen_columns(h, t, t->rows) == 0 ||
-        attention_visible(h, t->query).first >= t->key + t->keys ||
-        attention_all_hidden(h, t->query, t->key, t->key + t->keys)) {
+    if (count_visible_columns(h, t, t->rows) == 0 ||
+        attention_visible_keys(h, t->query).first >= t->key + t->keys ||
+        attention_is_tile_hidden(h, t->query, t->key, t->key + t->keys)) {
         return;
     }
-    tile_scores(w, h, t);
-    tile_gradients(w, h, t);
+    compute_tile_scores(w, h, t);
+    accumulate_tile_gradients(w, h, t);
 }
 
-static void keys_tile(const struct work *w, const struct attention_head *h, struct views v,
-                      int64_t key, bool first_head, bool last_head)
+static void process_key_tile(const struct workspace *w, const struct attention_head *h,
+                             struct tensors v, int64_t key, bool first_head, bool last_head)
 {
     int64_t width = h->a->head_width, row = h->first_k + key, column = h->kv_head * width;
     struct tile t = {.key = key, .keys = h->keys - key < KEYS ? h->keys - key : KEYS};
-    size_t offset = w->shared ? (size_t)(key * w->padded) : 0;
+    size_t offset = w->is_kv_shared ? (size_t)(key * w->padded) : 0;
     t.dkeys = w->dkeys + offset;
     t.dvalues = w->dvalues + offset;
     if (first_head) {
@@ -287,11 +299,11 @@ static void keys_tile(const struct work *w, const struct attention_head *h, stru
         memset(t.dvalues, 0, (size_t)(t.keys * w->padded) * sizeof(float));
     }
     attention_pack_over(w->keys, v.keys, row, t.keys, column, width);
-    attention_pack_right(w->turned_keys, v.keys, row, t.keys, column, width);
-    attention_pack_right(w->turned_values, v.values, row, t.keys, column, width);
+    attention_pack_right(w->keys_transposed, v.keys, row, t.keys, column, width);
+    attention_pack_right(w->values_transposed, v.values, row, t.keys, column, width);
     for (t.query = 0; t.query < h->queries; t.query += ROWS) {
         t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
-        tile_run(w, h, &t);
+        process_tile(w, h, &t);
     }
     if (last_head) {
         attention_unpack(v.dkeys, row, t.keys, column, width, t.dkeys, h->a->scale);
@@ -299,28 +311,28 @@ static void keys_tile(const struct work *w, const struct attention_head *h, stru
     }
 }
 
-static void backward_kv_head(const struct work *w, const struct attention *a, struct views v,
-                             int64_t sequence, int64_t kv_head)
+static void process_kv_head(const struct workspace *w, const struct attention *a, struct tensors v,
+                            int64_t sequence, int64_t kv_head)
 {
     int64_t group = a->heads / a->kv_heads, width = a->head_width;
     for (int64_t i = 0; i < group; i++) {
-        struct attention_head h = attention_head_of(a, sequence, kv_head * group + i);
+        struct attention_head h = attention_make_head(a, sequence, kv_head * group + i);
         prepare_head(w, &h, v);
         for (int64_t key = 0; key < h.keys; key += KEYS) {
-            keys_tile(w, &h, v, key, i == 0, i == group - 1);
+            process_key_tile(w, &h, v, key, i == 0, i == group - 1);
         }
         attention_unpack(v.dq, h.first_q, h.queries, h.head * width, width, w->dq, a->scale);
     }
 }
 
-static void backward_share(const struct work *w, const struct attention *a, struct views v,
-                           int thread, int threads)
+static void process_thread_items(const struct workspace *w, const struct attention *a,
+                                 struct tensors v, int thread, int threads)
 {
     int64_t item = 0;
     for (int64_t i = 0; i < a->sequences; i++) {
         for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
             if (item++ % threads == thread) {
-                backward_kv_head(w, a, v, i, kv_head);
+                process_kv_head(w, a, v, i, kv_head);
             }
         }
     }
@@ -332,29 +344,30 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
                                struct tensor lse, const struct attention *a)
 {
     REQUIRE(a->head_width <= ATTENTION_WIDTH && a->scale > 0, STATUS_INTERNAL,
-            "attention: head width %lld (at most %d), scale %g (above 0)", (long long)a->head_width,
+            "attention: head width %" PRId64 " (at most %d), scale %g (above 0)", a->head_width,
             ATTENTION_WIDTH, (double)a->scale);
-    struct arena *scratch = &cpu_of(k)->scratch;
+    struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
-    int64_t padded = attention_padded(a->head_width);
-    int64_t summed = accumulated_keys(a->heads, a->kv_heads, a->longest_k);
-    size_t bytes = cpu_scratch_rounded(work_floats(padded, a->longest_q, summed) * sizeof(float));
+    int64_t padded = attention_padded_width(a->head_width);
+    int64_t summed = count_accumulated_keys(a->heads, a->kv_heads, a->longest_k);
+    size_t bytes =
+        cpu_scratch_align(count_workspace_floats(padded, a->longest_q, summed) * sizeof(float));
     void *memory;
     TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
-    struct views v = {dq, dkeys, dvalues, d_o, q, keys, values, o, lse};
+    struct tensors v = {dq, dkeys, dvalues, d_o, q, keys, values, o, lse};
 #pragma omp parallel num_threads(k->threads)
     {
         int thread = omp_get_thread_num();
-        float *own = (float *)(void *)((char *)memory + (size_t)thread * bytes);
-        struct work w = work_of(own, padded, a->longest_q, summed);
-        w.factors = attention_factors_of(q.dtype, a->head_width);
-        if (!w.factors.pairs) {
-            w.left_q = w.q;
-            w.left_d_o = w.d_o;
-            w.turned_ds = w.ds;
+        float *thread_memory = (float *)(void *)((char *)memory + (size_t)thread * bytes);
+        struct workspace w = make_workspace(thread_memory, padded, a->longest_q, summed);
+        w.layout = attention_get_operand_layout(q.dtype, a->head_width);
+        if (!w.layout.pairs) {
+            w.q_operand = w.q;
+            w.d_o_operand = w.d_o;
+            w.ds_operand = w.ds;
         }
-        w.shared = a->heads != a->kv_heads;
-        backward_share(&w, a, v, thread, omp_get_num_threads());
+        w.is_kv_shared = a->heads != a->kv_heads;
+        process_thread_items(&w, a, v, thread, omp_get_num_threads());
     }
     arena_release(scratch, mark);
     return STATUS_OK;

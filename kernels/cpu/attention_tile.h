@@ -1,10 +1,11 @@
-/* What attention's forward and backward passes share: which keys a query sees, tiles packed as
- * floats, and one register-blocked product for all of their seven products.
+/* Code that the forward and backward pass of attention share: visible keys, packing of tiles, GEMM.
  *
- * Packing copies a tile of one head out of the strided rows (whose stride, a multiple of a page's
- * fraction, makes cache sets collide), turns bf16 to float and, where the product's inner index
- * must run over rows, transposes. Tiles hold KEYS keys; a row of a tile is head_width rounded up to
- * whole vectors, padded with zeros. */
+ * Packing   A tile of one head is copied out of the strided rows. Their stride, a multiple of a
+ *           fraction of a page, would make cache sets collide. Packing also converts bf16 to f32
+ *           and transposes the tile where the inner index of the GEMM runs over rows. A tile has
+ *           KEYS keys. A row of a tile has head_width elements, padded with zeros to whole vectors.
+ * Blocking  One register-blocked GEMM serves the two GEMMs of the forward pass and the five of the
+ *           backward pass. */
 #pragma once
 
 #include <math.h>
@@ -17,7 +18,7 @@
 #define ATTENTION_INLINE static inline __attribute__((always_inline))
 
 enum {
-    ATTENTION_QUERIES = 256, /* query rows that the forward pass packs a tile of keys for */
+    ATTENTION_QUERIES = 256, /* query rows for which the forward pass packs a tile of keys once */
     ATTENTION_KEYS = 64,     /* keys of a tile: whole vectors in every instruction set */
     ATTENTION_GROUP = 6,     /* rows of a register block */
     ATTENTION_WIDTH = 256,   /* largest head width */
@@ -28,9 +29,9 @@ enum {
 #endif
 };
 
-/* Where the processor multiplies pairs of bf16, twice as fast as floats, all seven products do it if the
- * operands are stored so. Scores and d_o v^T are as exact as with floats; the other five round their computed
- * factor, p or ds, to bf16, as tiles on tensor cores do; sums stay floats. */
+/* With AVX-512 BF16 the processor multiplies pairs of bf16, at twice the speed of f32. All seven
+ * GEMMs use it if the operands are bf16. q k^T and d_o v^T are as exact as in f32. The other five
+ * GEMMs round their computed operand, p or ds, to bf16, as tensor-core kernels do. Sums are f32. */
 #if defined(__AVX512BF16__)
 enum { ATTENTION_PAIRS = 1 };
 #else
@@ -40,19 +41,22 @@ enum { ATTENTION_PAIRS = 0 };
 static const float attention_log2_e = 1.44269504088896340736f;
 static const float attention_ln_2 = 0.69314718055994530942f;
 
-/* One head of one sequence. Rows of q, o, lse count from first_q, rows of k and v from first_k. */
+/* One head of one sequence. Rows of q, o and lse start at first_q, rows of keys and values at
+ * first_k. */
 struct attention_head {
     const struct attention *a;
     int64_t head, kv_head;
     int64_t first_q, queries;
     int64_t first_k, keys;
-    struct cpu_range hidden; /* keys that queries behind them do not see */
+    struct cpu_range hidden; /* keys of the first response, hidden from queries after them */
 };
 
-static inline struct attention_head attention_head_of(const struct attention *a, int64_t sequence,
-                                                      int64_t head)
+/* attention_make_head - describe head `head` of a sequence. */
+static inline struct attention_head attention_make_head(const struct attention *a, int64_t sequence,
+                                                        int64_t head)
 {
-    const int32_t *branch = a->branches != NULL ? a->branches + 2 * sequence : NULL;
+    const int32_t *branch =
+        a->shared_prefix_offsets != NULL ? a->shared_prefix_offsets + 2 * sequence : NULL;
     return (struct attention_head){
         .hidden = {branch != NULL ? branch[0] : 0, branch != NULL ? branch[1] : 0},
         .a = a,
@@ -65,15 +69,15 @@ static inline struct attention_head attention_head_of(const struct attention *a,
     };
 }
 
-/* The dropout element of a query's key 0. */
-static inline int64_t attention_element(const struct attention_head *h, int64_t query)
+/* attention_dropout_element - return the dropout element index of a query and key 0. */
+static inline int64_t attention_dropout_element(const struct attention_head *h, int64_t query)
 {
     int heads = h->a->all_heads > 0 ? h->a->all_heads : h->a->heads;
     return ((h->first_q + query) * heads + h->a->first_head + h->head) * h->a->longest_k;
 }
 
-/* Query i sees the keys first .. last - 1; both grow with i. */
-static inline struct cpu_range attention_visible(const struct attention_head *h, int64_t i)
+/* attention_visible_keys - return the keys [first, last) of query i; both ends increase with i. */
+static inline struct cpu_range attention_visible_keys(const struct attention_head *h, int64_t i)
 {
     int64_t last = h->a->causal ? i + h->keys - h->queries + 1 : h->keys;
     last = last < 0 ? 0 : last;
@@ -81,20 +85,22 @@ static inline struct cpu_range attention_visible(const struct attention_head *h,
     return (struct cpu_range){first, last};
 }
 
-/* The rows from `query` on see none of the keys [first, last): they lie in the other branch. */
-static inline bool attention_all_hidden(const struct attention_head *h, int64_t query,
-                                        int64_t first, int64_t last)
+/* attention_is_tile_hidden - return whether the keys [first, last) are hidden from all rows from
+ * `query` on, because they belong to the first of two responses. */
+static inline bool attention_is_tile_hidden(const struct attention_head *h, int64_t query,
+                                            int64_t first, int64_t last)
 {
     return query >= h->hidden.last && first >= h->hidden.first && last <= h->hidden.last;
 }
 
-/* What query i does not see of the tile that begins with `key`, in keys of the tile; empty: low is not below high. */
+/* The hidden keys [low, high) of a query within a tile; empty if low >= high. */
 struct attention_gap {
     int32_t low, high;
 };
 
-static inline struct attention_gap attention_gap_of(const struct attention_head *h, int64_t i,
-                                                    int64_t key)
+/* attention_get_gap - return what query i does not see of the tile that starts at `key`. */
+static inline struct attention_gap attention_get_gap(const struct attention_head *h, int64_t i,
+                                                     int64_t key)
 {
     if (i < h->hidden.last || key >= h->hidden.last || key + ATTENTION_KEYS <= h->hidden.first) {
         return (struct attention_gap){0, 0};
@@ -104,13 +110,18 @@ static inline struct attention_gap attention_gap_of(const struct attention_head 
                                   (int32_t)(high < ATTENTION_KEYS ? high : ATTENTION_KEYS)};
 }
 
-/* Floats of a packed row: whole vectors of the widest kind, so that scratch is the same for all. */
-static inline int64_t attention_padded(int64_t head_width)
+/* attention_padded_width - return the floats of a packed row.
+ *
+ * They are whole vectors of the widest instruction set, so that all variants need the same
+ * scratch. */
+static inline int64_t attention_padded_width(int64_t head_width)
 {
     return (head_width + 15) / 16 * 16;
 }
 
-/* Floats that a thread of the forward pass works in: attention.c's struct work. */
+/* attention_forward_floats - return the floats of a thread's workspace in the forward pass.
+ *
+ * The layout is that of struct workspace in attention.c. */
 static inline size_t attention_forward_floats(int64_t padded)
 {
     const int64_t queries = ATTENTION_QUERIES, keys = ATTENTION_KEYS;
@@ -119,17 +130,18 @@ static inline size_t attention_forward_floats(int64_t padded)
 
 /* ---- packing ---- */
 
-/* Ask for a row that is packed a while later. */
+/* attention_prefetch - prefetch a row that will be packed later. */
 static inline void attention_prefetch(struct tensor t, int64_t row, int64_t column, int64_t width)
 {
     cpu_prefetch(t, row + 12, column, width);
 }
 
-/* to[rows][padded] = columns [column, column + width) of `rows` rows of t from `row` on */
+/* attention_pack_as - copy columns [column, column + width) of `rows` rows of t, from `row` on, to
+ * to[rows][padded]. */
 ATTENTION_INLINE void attention_pack_as(float *to, struct tensor t, enum dtype dtype, int64_t row,
                                         int64_t rows, int64_t column, int64_t width)
 {
-    int64_t padded = attention_padded(width);
+    int64_t padded = attention_padded_width(width);
     for (int64_t r = 0; r < rows; r++) {
         int64_t at = (row + r) * t.stride + column;
         attention_prefetch(t, row + r, column, width);
@@ -140,6 +152,7 @@ ATTENTION_INLINE void attention_pack_as(float *to, struct tensor t, enum dtype d
     }
 }
 
+/* attention_pack - attention_pack_as for the dtype of t. */
 static inline void attention_pack(float *to, struct tensor t, int64_t row, int64_t rows,
                                   int64_t column, int64_t width)
 {
@@ -150,9 +163,10 @@ static inline void attention_pack(float *to, struct tensor t, int64_t row, int64
     }
 }
 
-/* Transpose a square of vectors: log2(lanes) rounds, each of which interleaves row i with row
- * i + lanes / 2 into rows 2 i and 2 i + 1. */
-ATTENTION_INLINE void attention_turn(vector square[VECTOR_LANES])
+/* attention_transpose - transpose a square of vectors.
+ *
+ * Each of log2(lanes) rounds interleaves row i with row i + lanes / 2 to rows 2 i and 2 i + 1. */
+ATTENTION_INLINE void attention_transpose(vector square[VECTOR_LANES])
 {
     vector_bits low = {0}, high = {0};
     for (int i = 0; i < VECTOR_LANES; i++) {
@@ -174,10 +188,11 @@ ATTENTION_INLINE void attention_turn(vector square[VECTOR_LANES])
     }
 }
 
-/* to[width rounded up][KEYS] = the transpose of up to KEYS rows; columns from `rows` on are 0 */
-ATTENTION_INLINE void attention_pack_turned_as(float *to, struct tensor t, enum dtype dtype,
-                                               int64_t row, int64_t rows, int64_t column,
-                                               int64_t width)
+/* attention_pack_transposed_as - write the transpose of at most KEYS rows to to[width rounded
+ * up][KEYS]; columns from `rows` on are 0. */
+ATTENTION_INLINE void attention_pack_transposed_as(float *to, struct tensor t, enum dtype dtype,
+                                                   int64_t row, int64_t rows, int64_t column,
+                                                   int64_t width)
 {
     for (int64_t r = 0; r < ATTENTION_KEYS; r += VECTOR_LANES) {
         for (int i = 0; i < VECTOR_LANES; i++) {
@@ -189,7 +204,7 @@ ATTENTION_INLINE void attention_pack_turned_as(float *to, struct tensor t, enum 
                 int64_t at = (row + r + i) * t.stride + column + c;
                 square[i] = r + i < rows ? vector_get(t.data, dtype, at, width - c) : vector_set(0);
             }
-            attention_turn(square);
+            attention_transpose(square);
             for (int i = 0; i < VECTOR_LANES; i++) {
                 vector_store(to + (c + i) * ATTENTION_KEYS + r, square[i]);
             }
@@ -197,37 +212,42 @@ ATTENTION_INLINE void attention_pack_turned_as(float *to, struct tensor t, enum 
     }
 }
 
-static inline void attention_pack_turned(float *to, struct tensor t, int64_t row, int64_t rows,
-                                         int64_t column, int64_t width)
+/* attention_pack_transposed - attention_pack_transposed_as for the dtype of t. */
+static inline void attention_pack_transposed(float *to, struct tensor t, int64_t row, int64_t rows,
+                                             int64_t column, int64_t width)
 {
     if (t.dtype == DTYPE_F32) {
-        attention_pack_turned_as(to, t, DTYPE_F32, row, rows, column, width);
+        attention_pack_transposed_as(to, t, DTYPE_F32, row, rows, column, width);
     } else {
-        attention_pack_turned_as(to, t, DTYPE_BF16, row, rows, column, width);
+        attention_pack_transposed_as(to, t, DTYPE_BF16, row, rows, column, width);
     }
 }
 
-/* ---- the factors of a score product ---- */
+/* ---- operands of the GEMM q k^T ---- */
 
-struct attention_factors {
+/* The layout of packed operands: floats, or pairs of bf16. */
+struct attention_operand_layout {
     bool pairs;
-    int64_t stride; /* of the left factor's rows, in floats */
+    int64_t stride; /* of the left operand's rows, in floats */
     int64_t inner;
 };
 
-static inline struct attention_factors attention_factors_of(enum dtype dtype, int64_t width)
+/* attention_get_operand_layout - return the layout of the operands of a score GEMM. */
+static inline struct attention_operand_layout attention_get_operand_layout(enum dtype dtype,
+                                                                           int64_t width)
 {
     bool pairs = ATTENTION_PAIRS && dtype == DTYPE_BF16;
-    int64_t padded = attention_padded(width);
-    return (struct attention_factors){pairs, pairs ? padded / 2 : padded,
-                                      pairs ? (width + 1) / 2 : width};
+    int64_t padded = attention_padded_width(width);
+    return (struct attention_operand_layout){pairs, pairs ? padded / 2 : padded,
+                                             pairs ? (width + 1) / 2 : width};
 }
 
-/* The left factor: rows as floats, or as they are, padded with zeros. */
+/* attention_pack_left - pack the left operand: rows of floats, or unchanged bf16, padded with
+ * zeros. */
 static inline void attention_pack_left(float *to, struct tensor t, int64_t row, int64_t rows,
                                        int64_t column, int64_t width)
 {
-    struct attention_factors f = attention_factors_of(t.dtype, width);
+    struct attention_operand_layout f = attention_get_operand_layout(t.dtype, width);
     if (!f.pairs) {
         attention_pack(to, t, row, rows, column, width);
         return;
@@ -241,13 +261,14 @@ static inline void attention_pack_left(float *to, struct tensor t, int64_t row, 
     }
 }
 
-/* The right factor: [inner][KEYS], transposed; pairs are transposed as one. */
+/* attention_pack_right - pack the right operand [inner][KEYS], transposed; a pair of bf16 is
+ * transposed as one element. */
 static inline void attention_pack_right(float *to, struct tensor t, int64_t row, int64_t rows,
                                         int64_t column, int64_t width)
 {
-    struct attention_factors f = attention_factors_of(t.dtype, width);
+    struct attention_operand_layout f = attention_get_operand_layout(t.dtype, width);
     if (!f.pairs) {
-        attention_pack_turned(to, t, row, rows, column, width);
+        attention_pack_transposed(to, t, row, rows, column, width);
         return;
     }
     for (int64_t r = 0; r < ATTENTION_KEYS; r += VECTOR_LANES) {
@@ -261,7 +282,7 @@ static inline void attention_pack_right(float *to, struct tensor t, int64_t row,
                     memcpy(&square[i], from + 2 * c, (size_t)left * sizeof *from);
                 }
             }
-            attention_turn(square);
+            attention_transpose(square);
             for (int i = 0; i < VECTOR_LANES; i++) {
                 vector_store(to + (c + i) * ATTENTION_KEYS + r, square[i]);
             }
@@ -269,7 +290,7 @@ static inline void attention_pack_right(float *to, struct tensor t, int64_t row,
     }
 }
 
-/* Two vectors of floats, rounded, as one of pairs. */
+/* attention_pair - round two vectors of floats to one vector of bf16 pairs. */
 static inline vector attention_pair(vector low, vector high)
 {
 #if defined(__AVX512BF16__)
@@ -282,15 +303,16 @@ static inline vector attention_pair(vector low, vector high)
 #endif
 }
 
-/* The right factor of a product over rows: [rows][padded], or pairs of rows, [rows / 2, rounded up][padded]. */
+/* attention_pack_over - pack the right operand of a GEMM over rows: [rows][padded], or pairs of
+ * rows, [rows / 2, rounded up][padded]. */
 static inline void attention_pack_over(float *to, struct tensor t, int64_t row, int64_t rows,
                                        int64_t column, int64_t width)
 {
-    if (!attention_factors_of(t.dtype, width).pairs) {
+    if (!attention_get_operand_layout(t.dtype, width).pairs) {
         attention_pack(to, t, row, rows, column, width);
         return;
     }
-    int64_t padded = attention_padded(width);
+    int64_t padded = attention_padded_width(width);
     for (int64_t r = 0; r < rows; r += 2) {
         int64_t at = (row + r) * t.stride + column;
         attention_prefetch(t, row + r, column, width);
@@ -306,11 +328,11 @@ static inline void attention_pack_over(float *to, struct tensor t, int64_t row, 
     }
 }
 
-/* rows of t = from[rows][padded] factor */
+/* attention_unpack - write from[rows][padded] times factor to rows of t. */
 static inline void attention_unpack(struct tensor t, int64_t row, int64_t rows, int64_t column,
                                     int64_t width, const float *from, float factor)
 {
-    int64_t padded = attention_padded(width);
+    int64_t padded = attention_padded_width(width);
     for (int64_t r = 0; r < rows; r++) {
         int64_t at = (row + r) * t.stride + column;
         for (int64_t c = 0; c < width; c += VECTOR_LANES) {
@@ -320,11 +342,11 @@ static inline void attention_unpack(struct tensor t, int64_t row, int64_t rows, 
     }
 }
 
-/* ---- products ---- */
+/* ---- GEMM ---- */
 
-/* c (+)= a b, where a's element (row, inner) is at row * row_step + inner * inner_step, and b has
- * whole vectors in its rows. */
-struct attention_product {
+/* The arguments of a GEMM: c (+)= a b. Element (row, inner) of a is at row * row_step + inner *
+ * inner_step. The rows of b have whole vectors. */
+struct attention_gemm {
     float *c;
     int64_t c_stride;
     const float *a;
@@ -333,11 +355,12 @@ struct attention_product {
     int64_t b_stride;
     int64_t rows, columns, inner; /* columns is rounded up to whole vectors */
     bool accumulate;
-    bool pairs; /* a's and b's elements are pairs of bf16, inner counts pairs */
+    bool pairs; /* the elements of a and b are pairs of bf16; inner counts pairs */
 };
 
-/* c + the products of two pairs of bf16 in each lane: exact products, sums as floats. */
-static inline vector attention_dot(vector a, vector b, vector c)
+/* attention_multiply_pairs - add the products of two pairs of bf16 in each lane to c; the products
+ * are exact, the sums f32. */
+static inline vector attention_multiply_pairs(vector a, vector b, vector c)
 {
 #if defined(__AVX512BF16__)
     return (vector)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
@@ -348,10 +371,11 @@ static inline vector attention_dot(vector a, vector b, vector c)
 #endif
 }
 
-/* A register block of constant size: the loops unroll, sum[][] lives in registers. */
-ATTENTION_INLINE void attention_block(const struct attention_product *p, int64_t row,
-                                      int64_t column, const int rows, const int vectors,
-                                      const bool pairs)
+/* attention_gemm_block - compute one register block. Its size is constant, so that the loops unroll
+ * and sum[][] stays in registers. */
+ATTENTION_INLINE void attention_gemm_block(const struct attention_gemm *p, int64_t row,
+                                           int64_t column, const int rows, const int vectors,
+                                           const bool pairs)
 {
     vector sum[ATTENTION_GROUP][ATTENTION_VECTORS];
     float *c = p->c + row * p->c_stride + column;
@@ -376,7 +400,7 @@ ATTENTION_INLINE void attention_block(const struct attention_product *p, int64_t
             vector left = vector_set(a[i * row_step]);
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++) {
-                sum[i][j] = pairs ? attention_dot(left, right[j], sum[i][j])
+                sum[i][j] = pairs ? attention_multiply_pairs(left, right[j], sum[i][j])
                                   : vector_fma(left, right[j], sum[i][j]);
             }
         }
@@ -392,62 +416,65 @@ ATTENTION_INLINE void attention_block(const struct attention_product *p, int64_t
     }
 }
 
-ATTENTION_INLINE void attention_columns(const struct attention_product *p, int64_t column,
-                                        const int vectors, const bool pairs)
+/* attention_gemm_columns - compute all rows of `vectors` vectors of columns. */
+ATTENTION_INLINE void attention_gemm_columns(const struct attention_gemm *p, int64_t column,
+                                             const int vectors, const bool pairs)
 {
     int64_t row = 0;
     for (; row + ATTENTION_GROUP <= p->rows; row += ATTENTION_GROUP) {
-        attention_block(p, row, column, ATTENTION_GROUP, vectors, pairs);
+        attention_gemm_block(p, row, column, ATTENTION_GROUP, vectors, pairs);
     }
     switch (p->rows - row) {
     case 5:
-        attention_block(p, row, column, 5, vectors, pairs);
+        attention_gemm_block(p, row, column, 5, vectors, pairs);
         break;
     case 4:
-        attention_block(p, row, column, 4, vectors, pairs);
+        attention_gemm_block(p, row, column, 4, vectors, pairs);
         break;
     case 3:
-        attention_block(p, row, column, 3, vectors, pairs);
+        attention_gemm_block(p, row, column, 3, vectors, pairs);
         break;
     case 2:
-        attention_block(p, row, column, 2, vectors, pairs);
+        attention_gemm_block(p, row, column, 2, vectors, pairs);
         break;
     case 1:
-        attention_block(p, row, column, 1, vectors, pairs);
+        attention_gemm_block(p, row, column, 1, vectors, pairs);
         break;
     default:
         break;
     }
 }
 
-ATTENTION_INLINE void attention_multiply_as(const struct attention_product *p, const bool pairs)
+/* attention_gemm_run_as - attention_gemm_run for one kind of operands. */
+ATTENTION_INLINE void attention_gemm_run_as(const struct attention_gemm *p, const bool pairs)
 {
     int64_t vectors = (p->columns + VECTOR_LANES - 1) / VECTOR_LANES, done = 0;
     for (; done + ATTENTION_VECTORS <= vectors; done += ATTENTION_VECTORS) {
-        attention_columns(p, done * VECTOR_LANES, ATTENTION_VECTORS, pairs);
+        attention_gemm_columns(p, done * VECTOR_LANES, ATTENTION_VECTORS, pairs);
     }
     switch (vectors - done) {
 #if defined(VECTOR_AVX512)
     case 3:
-        attention_columns(p, done * VECTOR_LANES, 3, pairs);
+        attention_gemm_columns(p, done * VECTOR_LANES, 3, pairs);
         break;
     case 2:
-        attention_columns(p, done * VECTOR_LANES, 2, pairs);
+        attention_gemm_columns(p, done * VECTOR_LANES, 2, pairs);
         break;
 #endif
     case 1:
-        attention_columns(p, done * VECTOR_LANES, 1, pairs);
+        attention_gemm_columns(p, done * VECTOR_LANES, 1, pairs);
         break;
     default:
         break;
     }
 }
 
-static __attribute__((noinline)) void attention_multiply(const struct attention_product *p)
+/* attention_gemm_run - run a GEMM on packed tiles, on the calling thread. */
+static __attribute__((noinline)) void attention_gemm_run(const struct attention_gemm *p)
 {
     if (ATTENTION_PAIRS && p->pairs) {
-        attention_multiply_as(p, true);
+        attention_gemm_run_as(p, true);
     } else {
-        attention_multiply_as(p, false);
+        attention_gemm_run_as(p, false);
     }
 }

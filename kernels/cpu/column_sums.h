@@ -1,11 +1,13 @@
-/* Sums over rows: the gradients of biases. */
+/* Column sums: the gradients of biases. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"
 
-/* column_sums - sums[c] += the sum of column c of dy over its rows, overwrite: `=`, for these columns; on the
- * caller's thread.
+/* column_sums - compute sums[c] += the sum of column c of dy, for the given columns.
  *
- * Shapes    sums f32 [M], dy [N, M]; columns from a multiple of 32 on
- * Numerics  in two levels, so that the error grows with the root of the number of rows at most */
+ * Runs on the calling thread only.
+ *
+ * Shapes    sums f32 [M];  dy [N, M];  columns begin at a multiple of 32
+ * Memory    overwrite: sums is set, not added to
+ * Numerics  sums in two levels: the rounding error grows at most with the square root of N */
 void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, bool overwrite);

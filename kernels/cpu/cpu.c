@@ -1,4 +1,4 @@
-/* The CPU's context: which instruction set, how many threads, how much working memory. */
+/* The context of the CPU back-end: selection of the instruction set, threads, workspace. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdio.h>
@@ -7,10 +7,11 @@
 
 #include "base/cores.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/roofline.h"
 
 extern const struct cpu_variant CPU_JOIN(baseline, variant);
 
-static bool any_processor(void)
+static bool runs_baseline(void)
 {
     return true;
 }
@@ -39,61 +40,64 @@ static bool runs_v4_bf16(void)
 }
 #endif
 
-/* Best first. */
-static const struct choice {
+/* In order of preference. */
+static const struct candidate {
     const struct cpu_variant *variant;
     bool (*runs)(void);
-} choices[] = {
+} candidates[] = {
 #ifdef CPU_X86_VARIANTS
     {&CPU_JOIN(v4_bf16, variant), runs_v4_bf16},
     {&CPU_JOIN(v4, variant), runs_v4},
     {&CPU_JOIN(v3, variant), runs_v3},
 #endif
-    {&CPU_JOIN(baseline, variant), any_processor},
+    {&CPU_JOIN(baseline, variant), runs_baseline},
 };
 
-enum { CHOICES = sizeof choices / sizeof *choices };
+enum { CANDIDATES = sizeof candidates / sizeof *candidates };
 
-static status choose(const struct cpu_variant **out)
+static status choose_variant(const struct cpu_variant **out)
 {
     const char *wanted = getenv("BIREME_CPU");
-    for (int i = 0; i < CHOICES; i++) {
-        if (wanted != NULL && wanted[0] != '\0' && strcmp(wanted, choices[i].variant->name) != 0) {
+    for (int i = 0; i < CANDIDATES; i++) {
+        if (wanted != NULL && wanted[0] != '\0' &&
+            strcmp(wanted, candidates[i].variant->name) != 0) {
             continue;
         }
-        if (choices[i].runs()) {
-            *out = choices[i].variant;
+        if (candidates[i].runs()) {
+            *out = candidates[i].variant;
             return STATUS_OK;
         }
     }
     RAISE(STATUS_UNAVAILABLE,
-          "BIREME_CPU=%s: not a variant of this build that this processor runs (baseline, v3, v4, "
-          "v4_bf16); unset it for the best one",
+          "BIREME_CPU=%s: this build has no such variant or this processor cannot run it "
+          "(baseline, v3, "
+          "v4, v4_bf16); unset it to select the best one",
           wanted);
 }
 
-static bool supports(enum dtype dtype)
+static bool is_supported(enum dtype dtype)
 {
     return matmul_supports(dtype);
 }
 
-static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
+static size_t compute_scratch_bytes(enum dtype dtype, int threads,
+                                    const struct kernels_limits *limits)
 {
     size_t bytes = CPU_JOIN(baseline, variant).scratch_bytes(dtype, threads, limits);
-    return bytes > 0 ? bytes : 64; /* not 0: an arena of 0 measures */
+    return bytes > 0 ? bytes : 64; /* arena_create() with 0 bytes would only measure */
 }
 
 size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     int count = threads > 0 ? threads : cores_allowed();
-    return scratch_bytes(dtype, count, limits) + matmul_library_bytes(dtype, count, limits);
+    return compute_scratch_bytes(dtype, count, limits) + matmul_library_bytes(dtype, count, limits);
 }
 
-static void cpu_destroy(struct kernels *k)
+static void destroy_context(struct kernels *k)
 {
-    struct cpu *cpu = cpu_of(k);
+    struct cpu *cpu = cpu_get_state(k);
     if (cpu != NULL) {
-        matmul_floor_destroy(k);
+        roofline_destroy(k);
         matmul_destroy(&cpu->matmul);
         arena_destroy(&cpu->scratch);
         free(cpu);
@@ -101,29 +105,29 @@ static void cpu_destroy(struct kernels *k)
     }
 }
 
-static status create(struct kernels *k, int threads)
+static status create_context(struct kernels *k, int threads)
 {
-    REQUIRE(supports(k->dtype), STATUS_UNAVAILABLE,
-            "precision %s: this processor has no instructions for it (AVX-512 BF16 or AMX); set "
+    REQUIRE(is_supported(k->dtype), STATUS_UNAVAILABLE,
+            "precision %s: this processor lacks the instructions for it (AVX-512 BF16 or AMX); set "
             "train.precision to fp32",
             dtype_name(k->dtype));
     struct cpu *cpu = calloc(1, sizeof *cpu);
-    REQUIRE(cpu != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
+    REQUIRE(cpu != NULL, STATUS_INTERNAL, "out of memory for the kernels context");
     k->state = cpu;
     k->threads = threads > 0 ? threads : cores_allowed();
     status result = STATUS_OK;
-    TRY_GOTO(result, fail, choose(&cpu->variant));
+    TRY_GOTO(result, fail, choose_variant(&cpu->variant));
     k->table = cpu->variant->table;
-    k->table.destroy = cpu_destroy;
-    size_t bytes = scratch_bytes(k->dtype, k->threads, &k->limits);
-    TRY_GOTO(result, fail, arena_create(k->device, bytes, "the kernels' workspace", &cpu->scratch));
+    k->table.destroy = destroy_context;
+    size_t bytes = compute_scratch_bytes(k->dtype, k->threads, &k->limits);
+    TRY_GOTO(result, fail, arena_create(k->device, bytes, "the kernels workspace", &cpu->scratch));
     TRY_GOTO(result, fail, matmul_create(k, &cpu->matmul));
     snprintf(k->description, sizeof k->description, "CPU %s, %d thread%s, %s", cpu->variant->name,
              k->threads, k->threads == 1 ? "" : "s", matmul_description());
     return STATUS_OK;
 fail:
-    cpu_destroy(k);
+    destroy_context(k);
     return result;
 }
 
-const struct kernels_driver cpu_driver = {create, supports};
+const struct kernels_driver cpu_driver = {create_context, is_supported};

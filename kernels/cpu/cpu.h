@@ -1,50 +1,53 @@
-/* The CPU back-end's inside: how one source is compiled for several instruction sets, the context's
- * working memory, and the threads.
+/* Internals of the CPU back-end: instruction sets, threads, workspace.
  *
- * Variants   CMake compiles every file of this folder but the few named there once
- *            for each instruction set, with -DCPU_VARIANT=name. Such a file writes CPU(f) for every
- *            function that other files see; inner loops are plain C for the compiler to vectorise.
- *            variant.c collects them in one table a variant; cpu.c, compiled for the plainest
- *            processor, takes the best table that this processor can run.
- * Threads    OpenMP with num_threads(k->threads) and static schedules only. An operation's result
- *            must not depend on the number of threads: split outputs, never sums.
- * Scratch    an operation marks cpu_of(k)->scratch, takes, and releases to the mark. What it will
- *            need at worst is computed by its CPU(x_scratch) function, and variant.c takes the
- *            largest of them: operations run one at a time. */
+ * Variants  CMake compiles the sources of this folder once for each instruction set, with
+ *           -DCPU_VARIANT=name (kernels/CMakeLists.txt lists the exceptions). A function that is
+ *           visible to other files is defined as CPU(f). The inner loops are plain C that the
+ *           compiler vectorizes. variant.c builds one table for each variant. cpu.c is compiled for
+ *           the oldest supported processor; it selects the best table that this processor can run.
+ * Threads   OpenMP with num_threads(k->threads) and static schedules only. The result of an
+ *           operation must not depend on the number of threads, so threads split the outputs, never
+ *           a sum.
+ * Scratch   An operation marks cpu_get_state(k)->scratch, takes memory, and releases it to the
+ *           mark. Its function CPU(x_scratch) computes the largest amount that it takes. Operations
+ *           run one at a time, so the arena has the maximum over all operations (variant.c). */
 #pragma once
 
 #include "base/arena.h"
 #include "kernels/kernels_table.h"
 
 struct matmul;
-struct floor; /* floor.c's operands */
+struct roofline; /* operands of the roofline measurement */
 
-/* One instruction set's table and what its operations need of the scratch arena. */
+/* The table of one instruction set, and the scratch memory that its operations need. */
 struct cpu_variant {
     const char *name;
     struct kernels_table table;
     size_t (*scratch_bytes)(enum dtype dtype, int threads, const struct kernels_limits *limits);
 };
 
+/* The state of a context. */
 struct cpu {
     const struct cpu_variant *variant;
     struct arena scratch;
     struct matmul *matmul;
-    struct floor *floor; /* NULL: none was measured */
+    struct roofline *roofline; /* NULL: not measured */
 };
 
-static inline struct cpu *cpu_of(const struct kernels *k)
+/* cpu_get_state - return the CPU part of a context. */
+static inline struct cpu *cpu_get_state(const struct kernels *k)
 {
     return k->state;
 }
 
-/* cpu_share - the half-open part of `count` items that is the share of thread `index` of
- * `threads`, in whole multiples of `unit` (but for the end). */
+/* cpu_thread_range - compute the range of `count` items that thread `index` of `threads` processes.
+ *
+ * Units     a range begins and ends at multiples of `unit`, except at `count`; half-open */
 struct cpu_range {
     int64_t first, last;
 };
 
-static inline struct cpu_range cpu_share(int64_t count, int64_t unit, int index, int threads)
+static inline struct cpu_range cpu_thread_range(int64_t count, int64_t unit, int index, int threads)
 {
     int64_t units = (count + unit - 1) / unit;
     int64_t first = units * index / threads * unit;
@@ -52,8 +55,10 @@ static inline struct cpu_range cpu_share(int64_t count, int64_t unit, int index,
     return (struct cpu_range){first < count ? first : count, last < count ? last : count};
 }
 
-/* cpu_prefetch - ask for a part of a row that is read a while later. Where rows lie pages apart no
- * processor asks by itself. Asking beyond the end does no harm. */
+/* cpu_prefetch - prefetch `width` columns of a row that will be read later.
+ *
+ * The hardware prefetcher does not follow rows that are pages apart. A prefetch beyond the end of
+ * the memory is harmless. */
 static inline void cpu_prefetch(struct tensor t, int64_t row, int64_t column, int64_t width)
 {
     enum { LINE = 64 };
@@ -74,8 +79,9 @@ static inline void cpu_prefetch(struct tensor t, int64_t row, int64_t column, in
 KERNELS_OPERATIONS(CPU_PROTOTYPE)
 #undef CPU_PROTOTYPE
 
-/* CPU(x_scratch) - bytes that operation x takes from the scratch arena at worst (each taking is
- * rounded up to 64 bytes by the arena; cpu_scratch_rounded does the same). */
+/* CPU(x_scratch) - compute the bytes that operation x takes from the scratch arena at most.
+ *
+ * The arena rounds each allocation up to 64 bytes; cpu_scratch_align does the same. */
 typedef size_t cpu_scratch(enum dtype dtype, int threads, const struct kernels_limits *limits);
 cpu_scratch CPU(attention_scratch);
 cpu_scratch CPU(norm_scratch);
@@ -85,7 +91,8 @@ cpu_scratch CPU(classifier_scratch);
 extern const struct cpu_variant CPU(variant);
 #endif
 
-static inline size_t cpu_scratch_rounded(size_t bytes)
+/* cpu_scratch_align - round bytes up to the alignment of the scratch arena. */
+static inline size_t cpu_scratch_align(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }

@@ -1,20 +1,21 @@
-/* The classifier: logits, cross-entropy and their gradients, a chunk of rows at a time.
+/* The classifier: logits, cross-entropy and their gradients, for one chunk of rows at a time.
  *
- *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z),
+ *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z)
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
  *
- * Logits are made in tiles of the vocabulary. While a tile is in a core's cache it becomes
- * e = exp(z - m) with m the largest of the tile's row, and m and the sum of e are kept. When all
- * tiles are there the rows' true maximum and sum are known, and a tile of dz is e times a factor of
- * its row, but for the target's element; it is made right before the product that adds its rows of
- * dw. So one exponential an element, and in memory only e: in the products' type, for CHUNK rows,
- * and not at all where no gradient is wanted.
+ * Blocking  The logits are computed in tiles of the vocabulary. While a tile is in the cache of a
+ *           core it is replaced by e = exp(z - m), where m is the maximum of the row in the tile. m
+ *           and the sum of e are kept. After all tiles, the maximum and sum of each row are known.
+ *           Then a tile of dz is e times one factor per row, except for the target's element. dz is
+ *           computed right before the GEMM that computes the same rows of dw. So each element needs
+ *           one exponential. Only e is stored, in the dtype of the GEMMs, for CHUNK rows; it is not
+ *           stored without a gradient.
+ * Threads   Threads split the tiles, then the rows. Statistics are kept per tile and merged in the
+ *           order of the tiles, so the bits do not depend on the number of threads.
+ * Shards    Vocabulary shards of other ranks are one more level of tiles. Each shard merges its
+ *           tiles to one struct row_stats per row. An all-gather collects them from all shards, and
+ *           every shard merges them in the same order.
  *
- * Parts of the vocabulary on other ranks are one more level of tiles: each part merges its tiles to one
- * line a row, the lines of all parts are gathered, and every part merges them in the same order.
- *
- * Order     statistics are kept by tile and merged in the order of the tiles: the threads change
- *           nothing
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include <math.h>
 
@@ -24,130 +25,131 @@
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/matmul.h"
 
-/* Measured at V = 50,304, C = 768: each chunk reads and writes all of dw. */
+/* Measured at V = 50,304, C = 768. Each chunk reads and writes all of dw. */
 enum { CHUNK = 512, BLOCK_ROWS = 256, TILE = 384 };
 
-/* What one part of the vocabulary knows of a row. */
-struct line {
-    float largest, sum; /* of exp(z - largest) */
-    float weighted,
-        total;       /* sums of (z - largest) exp(z - largest) and of z, where they are wanted */
-    float at_target; /* the logit, in the target's part */
-    int32_t best;
+/* The statistics of a row in one vocabulary shard. Shards exchange these bytes. */
+struct row_stats {
+    float max, sum;                /* sum of exp(z - max) */
+    float weighted_sum, logit_sum; /* sums of (z - max) exp(z - max) and of z, if requested */
+    float target_logit;            /* logit of the target, if it is in this shard */
+    int32_t argmax;
 };
 
-struct sweep {
+struct chunk {
     const struct classifier *c;
-    int64_t first, vocabulary; /* the first id of this part, and how many of its rows exist */
+    int64_t first, vocabulary; /* first id of this shard, and its number of valid ids */
     struct tensor x, w, dx, dw;
     const int32_t *targets;
     float *losses;
-    int32_t *best;
-    float *entropies, *mean_logits; /* NULL: not wanted */
+    int32_t *argmax;
+    float *entropies, *mean_logits; /* NULL: not requested */
     int64_t tiles;
-    struct tensor z; /* f32: e's own memory, or a block for each thread */
-    struct tensor e; /* [rows, V], absent where no gradient is wanted and z is not kept */
-    bool private_z;
-    float *largest, *sum;    /* [tiles, rows]; largest becomes the factor of e */
-    float *weighted, *total; /* [tiles, rows]; NULL: not wanted */
-    int32_t *where;          /* [tiles, rows] */
-    float *at_target;        /* [rows]: the logit, then its gradient */
-    struct line *lines;      /* [rows] of this part */
-    struct line *all;        /* [parts, rows] */
-    int parts;
+    struct tensor z; /* f32: the memory of e, or one block per thread */
+    struct tensor e; /* [rows, V]; absent if no gradient is requested */
+    bool is_z_private;
+    float *max, *sum;                 /* [tiles, rows]; max is replaced by the factor of e */
+    float *weighted_sum, *logit_sum;  /* [tiles, rows]; NULL: not requested */
+    int32_t *tile_argmax;             /* [tiles, rows] */
+    float *target_logit;              /* [rows]: the logit, then its gradient */
+    struct row_stats *local_stats;    /* [rows], of this shard */
+    struct row_stats *gathered_stats; /* [shards, rows] */
+    int shards;
 };
 
-static int64_t chunk_rows(int64_t rows)
+static int64_t get_chunk_rows(int64_t rows)
 {
     return rows < CHUNK ? rows : CHUNK;
 }
 
-static int64_t tile_count(int64_t vocabulary)
+static int64_t count_tiles(int64_t vocabulary)
 {
     return (vocabulary + TILE - 1) / TILE;
 }
 
-static size_t lines_bytes(int64_t rows, int parts)
+static size_t compute_stats_bytes(int64_t rows, int shards)
 {
-    return (size_t)(rows * parts) * sizeof(struct line);
+    return (size_t)(rows * shards) * sizeof(struct row_stats);
 }
 
-static size_t sweep_bytes(enum dtype dtype, int threads, int64_t rows, int64_t vocabulary,
-                          int parts, bool gradient)
+static size_t compute_chunk_bytes(enum dtype dtype, int threads, int64_t rows, int64_t vocabulary,
+                                  int shards, bool gradient)
 {
-    size_t each = (size_t)(tile_count(vocabulary) * rows) * 4;
-    size_t bytes = 5 * cpu_scratch_rounded(each) + cpu_scratch_rounded((size_t)rows * 4) +
-                   cpu_scratch_rounded(lines_bytes(rows, 1));
-    bytes += parts > 1 ? cpu_scratch_rounded(lines_bytes(rows, parts)) : 0;
+    size_t tile_floats_bytes = (size_t)(count_tiles(vocabulary) * rows) * 4;
+    size_t bytes = 5 * cpu_scratch_align(tile_floats_bytes) + cpu_scratch_align((size_t)rows * 4) +
+                   cpu_scratch_align(compute_stats_bytes(rows, 1));
+    bytes += shards > 1 ? cpu_scratch_align(compute_stats_bytes(rows, shards)) : 0;
     if (gradient) {
-        bytes += cpu_scratch_rounded((size_t)(rows * vocabulary) * dtype_bytes(dtype));
+        bytes += cpu_scratch_align((size_t)(rows * vocabulary) * dtype_bytes(dtype));
     }
     if (!gradient || dtype != DTYPE_F32) {
-        bytes += cpu_scratch_rounded((size_t)threads * BLOCK_ROWS * TILE * sizeof(float));
+        bytes += cpu_scratch_align((size_t)threads * BLOCK_ROWS * TILE * sizeof(float));
     }
     return bytes;
 }
 
 size_t CPU(classifier_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
-    int64_t rows = chunk_rows(limits->rows);
-    size_t losses = sweep_bytes(dtype, threads, rows, limits->vocabulary, limits->parts, false);
-    size_t both = sweep_bytes(dtype, threads, rows, limits->vocabulary, limits->parts, true);
+    int64_t rows = get_chunk_rows(limits->rows);
+    size_t losses = compute_chunk_bytes(dtype, threads, rows, limits->vocabulary,
+                                        limits->vocabulary_shards, false);
+    size_t both = compute_chunk_bytes(dtype, threads, rows, limits->vocabulary,
+                                      limits->vocabulary_shards, true);
     return limits->training && both > losses ? both : losses;
 }
 
-/* ---- a tile of logits, in the cache ---- */
+/* ---- one tile of logits, in the cache ---- */
 
-static float row_largest(const float *z, int64_t count)
+static float find_row_max(const float *z, int64_t count)
 {
-    vector most = vector_set(-INFINITY);
+    vector max_vector = vector_set(-INFINITY);
     int64_t j = 0;
     for (; j + VECTOR_LANES <= count; j += VECTOR_LANES) {
-        most = vector_max(most, vector_load(z + j));
+        max_vector = vector_max(max_vector, vector_load(z + j));
     }
-    float largest = vector_maximum(most);
+    float max = vector_maximum(max_vector);
     for (; j < count; j++) {
-        largest = z[j] > largest ? z[j] : largest;
+        max = z[j] > max ? z[j] : max;
     }
-    return largest;
+    return max;
 }
 
-/* The first place of the largest; where all is NaN, the last place. */
-static int32_t row_where(const float *z, int64_t count, float largest)
+/* Returns the first index of the maximum; the last index if all elements are NaN. */
+static int32_t find_max_index(const float *z, int64_t count, float max)
 {
     int64_t at = 0;
-    while (at < count - 1 && z[at] != largest) {
+    while (at < count - 1 && z[at] != max) {
         at++;
     }
     return (int32_t)at;
 }
 
-/* Sums over a tile's row. */
+/* Sums over the row of a tile. */
 struct row_sums {
     float exponentials;
-    float weighted, total; /* as in struct line */
+    float weighted_sum, logit_sum; /* as in struct row_stats */
 };
 
-/* e = exp(z - largest), zero from `count` to the end of the tile, and its sums; moments: the other two
- * sums too. */
-static inline struct row_sums row_exponentials(struct tensor e, int64_t at, const float *z,
-                                               int64_t count, int64_t columns, float largest,
+/* Computes e = exp(z - max) and its sum, and sets e to zero from `count` to the end of the tile.
+ * moments: also computes the other two sums. */
+static inline struct row_sums exponentiate_row(struct tensor e, int64_t at, const float *z,
+                                               int64_t count, int64_t columns, float max,
                                                bool moments)
 {
-    vector sum = {0}, weighted = {0}, total = {0}, zero = {0};
+    vector sum = {0}, weighted_sum = {0}, logit_sum = {0}, zero = {0};
     struct row_sums rest = {0};
     for (int64_t j = 0; j < count; j += VECTOR_LANES) {
         int64_t left = count - j;
-        vector x = vector_get(z, DTYPE_F32, j, left), y = math_exp(x - largest);
+        vector x = vector_get(z, DTYPE_F32, j, left), y = math_exp(x - max);
         if (left >= VECTOR_LANES) {
             sum += y;
-            weighted += moments ? y * (x - largest) : zero;
-            total += moments ? x : zero;
+            weighted_sum += moments ? y * (x - max) : zero;
+            logit_sum += moments ? x : zero;
         }
         for (int64_t i = 0; left < VECTOR_LANES && i < left; i++) {
             rest.exponentials += y[i];
-            rest.weighted += y[i] * (x[i] - largest);
-            rest.total += x[i];
+            rest.weighted_sum += y[i] * (x[i] - max);
+            rest.logit_sum += x[i];
         }
         if (e.data != NULL) {
             vector_put(e.data, e.dtype, at + j, y, left);
@@ -157,147 +159,151 @@ static inline struct row_sums row_exponentials(struct tensor e, int64_t at, cons
         vector_put(e.data, e.dtype, at + j, zero, columns - j);
     }
     rest.exponentials += vector_sum(sum);
-    rest.weighted += vector_sum(weighted);
-    rest.total += vector_sum(total);
+    rest.weighted_sum += vector_sum(weighted_sum);
+    rest.logit_sum += vector_sum(logit_sum);
     return rest;
 }
 
-static void tile_exponentials(void *context, struct matmul_block block)
+static void exponentiate_tile(void *context, struct matmul_block block)
 {
-    const struct sweep *s = context;
+    const struct chunk *s = context;
     int64_t left = s->vocabulary - block.column;
     int64_t count = left < 0 ? 0 : left < block.columns ? left : block.columns;
     for (int64_t i = 0; i < block.rows; i++) {
-        int64_t row = block.row + i, place = block.column / TILE * s->x.rows + row;
+        int64_t row = block.row + i, index = block.column / TILE * s->x.rows + row;
         const float *z = (const float *)s->z.data;
-        z += s->private_z ? (int64_t)block.thread * BLOCK_ROWS * TILE + i * TILE
-                          : row * s->z.stride + block.column;
+        z += s->is_z_private ? (int64_t)block.thread * BLOCK_ROWS * TILE + i * TILE
+                             : row * s->z.stride + block.column;
         int64_t target = s->targets[row] - s->first - block.column;
         if (s->targets[row] != s->c->ignored && target >= 0 && target < count) {
-            s->at_target[row] = z[target];
+            s->target_logit[row] = z[target];
         }
-        float largest = row_largest(z, count);
-        s->largest[place] = largest;
-        if (s->best != NULL) {
-            s->where[place] = (int32_t)(s->first + block.column) + row_where(z, count, largest);
+        float max = find_row_max(z, count);
+        s->max[index] = max;
+        if (s->argmax != NULL) {
+            s->tile_argmax[index] =
+                (int32_t)(s->first + block.column) + find_max_index(z, count, max);
         }
         int64_t at = row * s->e.stride + block.column;
-        if (s->weighted == NULL) {
-            s->sum[place] =
-                row_exponentials(s->e, at, z, count, block.columns, largest, false).exponentials;
+        if (s->weighted_sum == NULL) {
+            s->sum[index] =
+                exponentiate_row(s->e, at, z, count, block.columns, max, false).exponentials;
             continue;
         }
-        struct row_sums sums = row_exponentials(s->e, at, z, count, block.columns, largest, true);
-        s->sum[place] = sums.exponentials;
-        s->weighted[place] = sums.weighted;
-        s->total[place] = sums.total;
+        struct row_sums sums = exponentiate_row(s->e, at, z, count, block.columns, max, true);
+        s->sum[index] = sums.exponentials;
+        s->weighted_sum[index] = sums.weighted_sum;
+        s->logit_sum[index] = sums.logit_sum;
     }
 }
 
-/* ---- the rows, from their tiles ---- */
+/* ---- merging of tiles and shards ---- */
 
-/* Adds a part's sums to a line whose `largest` is at least the part's. */
-static void line_add(struct line *line, const struct line *part)
+/* Adds the sums of a tile or shard to stats. stats->max must be at least the other maximum. */
+static void merge_stats(struct row_stats *stats, const struct row_stats *other)
 {
-    float distance = part->largest - line->largest;
-    float factor = part->sum == 0 ? 0 : expf(distance);
-    line->sum += part->sum == 0 ? 0 : part->sum * factor;
-    line->weighted += part->sum == 0 ? 0 : (part->weighted + distance * part->sum) * factor;
-    line->total += part->total;
+    float distance = other->max - stats->max;
+    float factor = other->sum == 0 ? 0 : expf(distance);
+    stats->sum += other->sum == 0 ? 0 : other->sum * factor;
+    stats->weighted_sum +=
+        other->sum == 0 ? 0 : (other->weighted_sum + distance * other->sum) * factor;
+    stats->logit_sum += other->logit_sum;
 }
 
-static struct line line_of_tiles(const struct sweep *s, int64_t row)
+static struct row_stats merge_tiles(const struct chunk *s, int64_t row)
 {
-    struct line line = {.largest = -INFINITY};
+    struct row_stats stats = {.max = -INFINITY};
     for (int64_t t = 0; t < s->tiles; t++) {
-        int64_t place = t * s->x.rows + row;
-        if (s->largest[place] > line.largest || t == 0) {
-            line.largest = s->largest[place];
-            line.best = s->best == NULL ? 0 : s->where[place];
+        int64_t index = t * s->x.rows + row;
+        if (s->max[index] > stats.max || t == 0) {
+            stats.max = s->max[index];
+            stats.argmax = s->argmax == NULL ? 0 : s->tile_argmax[index];
         }
     }
     for (int64_t t = 0; t < s->tiles; t++) {
-        int64_t place = t * s->x.rows + row;
-        bool moments = s->weighted != NULL;
-        line_add(&line, &(struct line){.largest = s->largest[place],
-                                       .sum = s->sum[place],
-                                       .weighted = moments ? s->weighted[place] : 0,
-                                       .total = moments ? s->total[place] : 0});
+        int64_t index = t * s->x.rows + row;
+        bool moments = s->weighted_sum != NULL;
+        merge_stats(&stats,
+                    &(struct row_stats){.max = s->max[index],
+                                        .sum = s->sum[index],
+                                        .weighted_sum = moments ? s->weighted_sum[index] : 0,
+                                        .logit_sum = moments ? s->logit_sum[index] : 0});
     }
     int64_t target = s->targets[row] - s->first;
-    bool here = s->targets[row] != s->c->ignored && target >= 0 && target < s->vocabulary;
-    line.at_target = here ? s->at_target[row] : 0;
-    return line;
+    bool in_shard = s->targets[row] != s->c->ignored && target >= 0 && target < s->vocabulary;
+    stats.target_logit = in_shard ? s->target_logit[row] : 0;
+    return stats;
 }
 
-static struct line line_of_parts(const struct sweep *s, int64_t row)
+static struct row_stats merge_shards(const struct chunk *s, int64_t row)
 {
-    struct line line = s->all[row];
-    if (s->parts == 1) {
-        return line;
+    struct row_stats stats = s->gathered_stats[row];
+    if (s->shards == 1) {
+        return stats;
     }
-    for (int p = 1; p < s->parts; p++) {
-        const struct line *part = &s->all[p * s->x.rows + row];
-        if (part->largest > line.largest) {
-            line.largest = part->largest;
-            line.best = part->best;
+    for (int p = 1; p < s->shards; p++) {
+        const struct row_stats *other = &s->gathered_stats[p * s->x.rows + row];
+        if (other->max > stats.max) {
+            stats.max = other->max;
+            stats.argmax = other->argmax;
         }
     }
-    line.sum = line.weighted = line.total = 0;
-    for (int p = 0; p < s->parts; p++) {
-        line_add(&line, &s->all[p * s->x.rows + row]);
+    stats.sum = stats.weighted_sum = stats.logit_sum = 0;
+    for (int p = 0; p < s->shards; p++) {
+        merge_stats(&stats, &s->gathered_stats[p * s->x.rows + row]);
     }
     if (s->targets[row] != s->c->ignored) {
-        line.at_target = s->all[s->targets[row] / s->w.rows * s->x.rows + row].at_target;
+        stats.target_logit =
+            s->gathered_stats[s->targets[row] / s->w.rows * s->x.rows + row].target_logit;
     }
-    return line;
+    return stats;
 }
 
-static void row_finish(const struct sweep *s, int64_t row)
+static void finish_row(const struct chunk *s, int64_t row)
 {
-    struct line line = line_of_parts(s, row);
+    struct row_stats stats = merge_shards(s, row);
     bool counted = s->targets[row] != s->c->ignored;
     float scale = !counted ? 0 : s->c->row_scale == NULL ? 1.0f : s->c->row_scale[row];
     for (int64_t t = 0; t < s->tiles; t++) {
-        int64_t place = t * s->x.rows + row;
-        float part = s->sum[place];
-        s->largest[place] =
-            part == 0 ? 0 : scale * (expf(s->largest[place] - line.largest) / line.sum);
+        int64_t index = t * s->x.rows + row;
+        float part = s->sum[index];
+        s->max[index] = part == 0 ? 0 : scale * (expf(s->max[index] - stats.max) / stats.sum);
     }
-    float distance = counted ? line.at_target - line.largest : 0;
-    s->losses[row] = counted ? logf(line.sum) - distance : 0;
-    s->at_target[row] = scale * (expf(distance) / line.sum - 1.0f);
-    if (s->best != NULL) {
-        s->best[row] = line.best;
+    float distance = counted ? stats.target_logit - stats.max : 0;
+    s->losses[row] = counted ? logf(stats.sum) - distance : 0;
+    s->target_logit[row] = scale * (expf(distance) / stats.sum - 1.0f);
+    if (s->argmax != NULL) {
+        s->argmax[row] = stats.argmax;
     }
     if (s->entropies != NULL) {
-        s->entropies[row] = logf(line.sum) - line.weighted / line.sum;
-        s->mean_logits[row] = line.total / (float)s->c->vocabulary;
+        s->entropies[row] = logf(stats.sum) - stats.weighted_sum / stats.sum;
+        s->mean_logits[row] = stats.logit_sum / (float)s->c->vocabulary;
     }
 }
 
-static status rows_merge(int threads, const struct sweep *s)
+static status merge_rows(int threads, const struct chunk *s)
 {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t row = 0; row < s->x.rows; row++) {
-        s->lines[row] = line_of_tiles(s, row);
+        s->local_stats[row] = merge_tiles(s, row);
     }
-    if (s->parts > 1) {
-        TRY(s->c->parts.gather(s->c->parts.context, s->all, s->lines, lines_bytes(s->x.rows, 1)));
+    if (s->shards > 1) {
+        TRY(s->c->vocabulary_shard.all_gather(s->c->vocabulary_shard.context, s->gathered_stats,
+                                              s->local_stats, compute_stats_bytes(s->x.rows, 1)));
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t row = 0; row < s->x.rows; row++) {
-        row_finish(s, row);
+        finish_row(s, row);
     }
     return STATUS_OK;
 }
 
-/* dz in the place of e, for the tile whose rows of dw come next. */
-static void tile_gradient(void *context, struct matmul_block block)
+/* Replaces e by dz, for the tile whose rows of dw are computed next. */
+static void compute_tile_gradient(void *context, struct matmul_block block)
 {
-    const struct sweep *s = context;
+    const struct chunk *s = context;
     for (int64_t row = 0; row < s->x.rows; row++) {
-        float factor = s->largest[block.row / TILE * s->x.rows + row];
+        float factor = s->max[block.row / TILE * s->x.rows + row];
         int64_t at = row * s->e.stride + block.row;
         cpu_prefetch(s->e, row + 2, block.row, block.rows);
         for (int64_t j = 0; j < block.rows; j += VECTOR_LANES) {
@@ -307,7 +313,7 @@ static void tile_gradient(void *context, struct matmul_block block)
         }
         int64_t target = s->targets[row] - s->first - block.row;
         if (s->targets[row] != s->c->ignored && target >= 0 && target < block.rows) {
-            vector_put(s->e.data, s->e.dtype, at + target, vector_set(s->at_target[row]), 1);
+            vector_put(s->e.data, s->e.dtype, at + target, vector_set(s->target_logit[row]), 1);
         }
     }
     if (s->c->dbias.data != NULL) {
@@ -317,86 +323,86 @@ static void tile_gradient(void *context, struct matmul_block block)
     }
 }
 
-/* Where nobody wants dw. */
-static void all_tile_gradients(int threads, const struct sweep *s)
+/* Computes dz of all tiles if dw is not requested. */
+static void compute_all_tile_gradients(int threads, const struct chunk *s)
 {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t row = 0; row < s->w.rows; row += TILE) {
         int64_t left = s->w.rows - row;
-        tile_gradient((void *)s,
-                      (struct matmul_block){.row = row, .rows = left < TILE ? left : TILE});
+        compute_tile_gradient((void *)s,
+                              (struct matmul_block){.row = row, .rows = left < TILE ? left : TILE});
     }
 }
 
-/* ---- a chunk ---- */
+/* ---- one chunk of rows ---- */
 
-static status sweep_gradients(struct kernels *k, struct sweep *s)
+static status compute_weight_gradient(struct kernels *k, struct chunk *s)
 {
     if (s->dw.data == NULL) {
-        all_tile_gradients(k->threads, s);
+        compute_all_tile_gradients(k->threads, s);
         return STATUS_OK;
     }
-    return matmul_product(k, &(struct matmul_call){
-                                 .c = s->dw,
-                                 .a = s->e,
-                                 .transpose_a = true,
-                                 .b = s->x,
-                                 .accumulate = !s->c->overwrite,
-                                 .unit_rows = TILE,
-                                 .unit_columns = s->dw.columns,
-                                 .before = tile_gradient,
-                                 .context = s,
-                             });
+    return matmul_run(k, &(struct matmul_call){
+                             .c = s->dw,
+                             .a = s->e,
+                             .transpose_a = true,
+                             .b = s->x,
+                             .accumulate = !s->c->overwrite,
+                             .unit_rows = TILE,
+                             .unit_columns = s->dw.columns,
+                             .before = compute_tile_gradient,
+                             .context = s,
+                         });
 }
 
-static status sweep_products(struct kernels *k, struct sweep *s)
+static status run_chunk(struct kernels *k, struct chunk *s)
 {
-    TRY(matmul_product(k, &(struct matmul_call){
-                              .c = s->z,
-                              .a = s->x,
-                              .b = s->w,
-                              .transpose_b = true,
-                              .bias = s->c->bias,
-                              .unit_rows = BLOCK_ROWS,
-                              .unit_columns = TILE,
-                              .private_elements = s->private_z ? BLOCK_ROWS * TILE : 0,
-                              .after = tile_exponentials,
-                              .context = s,
-                          }));
-    TRY(rows_merge(k->threads, s));
+    TRY(matmul_run(k, &(struct matmul_call){
+                          .c = s->z,
+                          .a = s->x,
+                          .b = s->w,
+                          .transpose_b = true,
+                          .bias = s->c->bias,
+                          .unit_rows = BLOCK_ROWS,
+                          .unit_columns = TILE,
+                          .private_elements = s->is_z_private ? BLOCK_ROWS * TILE : 0,
+                          .after = exponentiate_tile,
+                          .context = s,
+                      }));
+    TRY(merge_rows(k->threads, s));
     if (!s->c->gradient) {
         return STATUS_OK;
     }
-    TRY(sweep_gradients(k, s));
-    return matmul_product(k, &(struct matmul_call){.c = s->dx, .a = s->e, .b = s->w});
+    TRY(compute_weight_gradient(k, s));
+    return matmul_run(k, &(struct matmul_call){.c = s->dx, .a = s->e, .b = s->w});
 }
 
-static status sweep_take(struct kernels *k, struct sweep *s)
+static status allocate_chunk(struct kernels *k, struct chunk *s)
 {
-    struct arena *scratch = &cpu_of(k)->scratch;
+    struct arena *scratch = &cpu_get_state(k)->scratch;
     int64_t rows = s->x.rows, vocabulary = s->w.rows;
-    size_t each = (size_t)(s->tiles * rows) * 4;
-    TRY(arena_take(scratch, each, (void **)&s->largest));
-    TRY(arena_take(scratch, each, (void **)&s->sum));
-    TRY(arena_take(scratch, each, (void **)&s->where));
+    size_t tile_floats_bytes = (size_t)(s->tiles * rows) * 4;
+    TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->max));
+    TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->sum));
+    TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->tile_argmax));
     if (s->entropies != NULL) {
-        TRY(arena_take(scratch, each, (void **)&s->weighted));
-        TRY(arena_take(scratch, each, (void **)&s->total));
+        TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->weighted_sum));
+        TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->logit_sum));
     }
-    TRY(arena_take(scratch, (size_t)rows * 4, (void **)&s->at_target));
-    TRY(arena_take(scratch, lines_bytes(rows, 1), (void **)&s->lines));
-    s->all = s->lines;
-    if (s->parts > 1) {
-        TRY(arena_take(scratch, lines_bytes(rows, s->parts), (void **)&s->all));
+    TRY(arena_take(scratch, (size_t)rows * 4, (void **)&s->target_logit));
+    TRY(arena_take(scratch, compute_stats_bytes(rows, 1), (void **)&s->local_stats));
+    s->gathered_stats = s->local_stats;
+    if (s->shards > 1) {
+        TRY(arena_take(scratch, compute_stats_bytes(rows, s->shards), (void **)&s->gathered_stats));
     }
     s->e = tensor_absent();
     if (s->c->gradient) {
         s->e = tensor_view(NULL, k->dtype, rows, vocabulary);
         TRY(arena_take(scratch, (size_t)(rows * vocabulary) * dtype_bytes(k->dtype), &s->e.data));
     }
-    s->private_z = !s->c->gradient || k->dtype != DTYPE_F32;
+    s->is_z_private = !s->c->gradient || k->dtype != DTYPE_F32;
     s->z = s->e;
-    if (s->private_z) {
+    if (s->is_z_private) {
         s->z = (struct tensor){NULL, DTYPE_F32, rows, vocabulary, TILE};
         TRY(arena_take(scratch, (size_t)k->threads * BLOCK_ROWS * TILE * sizeof(float),
                        &s->z.data));
@@ -404,22 +410,22 @@ static status sweep_take(struct kernels *k, struct sweep *s)
     return STATUS_OK;
 }
 
-status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, struct tensor dx,
+status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *argmax, struct tensor dx,
                            struct tensor dw, struct tensor x, struct tensor w,
                            const int32_t *targets, const struct classifier *c)
 {
-    struct arena *scratch = &cpu_of(k)->scratch;
+    struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
-    int64_t before = c->parts.index * w.rows, left = c->vocabulary - before;
+    int64_t first_id = c->vocabulary_shard.index * w.rows, left = c->vocabulary - first_id;
     status result = STATUS_OK;
     for (int64_t first = 0; first < x.rows && result == STATUS_OK; first += CHUNK) {
-        int64_t count = chunk_rows(x.rows - first);
-        struct classifier part = *c;
-        part.row_scale = c->row_scale == NULL ? NULL : c->row_scale + first;
-        part.overwrite = c->overwrite && first == 0;
-        struct sweep s = {
-            .c = &part,
-            .first = before,
+        int64_t count = get_chunk_rows(x.rows - first);
+        struct classifier settings = *c;
+        settings.row_scale = c->row_scale == NULL ? NULL : c->row_scale + first;
+        settings.overwrite = c->overwrite && first == 0;
+        struct chunk s = {
+            .c = &settings,
+            .first = first_id,
             .vocabulary = left < 0        ? 0
                           : left < w.rows ? left
                                           : w.rows,
@@ -429,15 +435,15 @@ status CPU(classifier_run)(struct kernels *k, float *losses, int32_t *best, stru
             .dw = dw,
             .targets = targets + first,
             .losses = losses + first,
-            .best = best == NULL ? NULL : best + first,
+            .argmax = argmax == NULL ? NULL : argmax + first,
             .entropies = c->entropies == NULL ? NULL : c->entropies + first,
             .mean_logits = c->mean_logits == NULL ? NULL : c->mean_logits + first,
-            .tiles = tile_count(w.rows),
-            .parts = c->parts.count > 1 ? c->parts.count : 1,
+            .tiles = count_tiles(w.rows),
+            .shards = c->vocabulary_shard.count > 1 ? c->vocabulary_shard.count : 1,
         };
-        result = sweep_take(k, &s);
+        result = allocate_chunk(k, &s);
         if (result == STATUS_OK) {
-            result = sweep_products(k, &s);
+            result = run_chunk(k, &s);
         }
         arena_release(scratch, mark);
     }
@@ -452,14 +458,14 @@ status CPU(classifier_logits)(struct kernels *k, struct tensor logits, struct te
         bias = tensor_columns(bias, 0, logits.columns);
     }
     if (x.rows <= FEW_ROWS) {
-        CPU(few_rows_product)(k, logits, x, existing, bias);
+        CPU(few_rows_gemm)(k, logits, x, existing, bias);
         return STATUS_OK;
     }
-    return matmul_product(k, &(struct matmul_call){
-                                 .c = logits,
-                                 .a = x,
-                                 .b = existing,
-                                 .transpose_b = true,
-                                 .bias = bias,
-                             });
+    return matmul_run(k, &(struct matmul_call){
+                             .c = logits,
+                             .a = x,
+                             .b = existing,
+                             .transpose_b = true,
+                             .bias = bias,
+                         });
 }

@@ -1,10 +1,13 @@
-/* Dropout alone, where no other operation has it within itself: behind a norm. */
+/* Dropout as a separate operation, where no other operation includes it: after a norm. Threads
+ * process rows. */
 #include "kernels/cpu/dropout.h"
 
 #include "kernels/cpu/cpu.h"
 
-static inline __attribute__((always_inline)) void
-apply_row(struct tensor y, struct tensor x, enum dtype dtype, int64_t n, struct dropout dropout)
+static inline __attribute__((always_inline)) void apply_dropout_row(struct tensor y,
+                                                                    struct tensor x,
+                                                                    enum dtype dtype, int64_t n,
+                                                                    struct dropout dropout)
 {
     int64_t pitch = dropout.pitch > 0 ? dropout.pitch : x.columns;
     for (int64_t c = 0; c < x.columns; c += VECTOR_LANES) {
@@ -23,9 +26,9 @@ status CPU(dropout_apply)(struct kernels *k, struct tensor y, struct tensor x,
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t n = 0; n < x.rows; n++) {
         if (x.dtype == DTYPE_F32) {
-            apply_row(y, x, DTYPE_F32, n, dropout);
+            apply_dropout_row(y, x, DTYPE_F32, n, dropout);
         } else {
-            apply_row(y, x, DTYPE_BF16, n, dropout);
+            apply_dropout_row(y, x, DTYPE_BF16, n, dropout);
         }
     }
     return STATUS_OK;

@@ -1,8 +1,9 @@
-/* Rows of the token and position tables, and the sums of their gradients.
+/* Lookup of token and position embeddings, and the gradients of the tables.
  *
- * Backward sorts (id, row) pairs by id, keeping the order of rows (radix sort), so that each row of
- * the table is written by one thread, which adds its rows in order: the same bits at any number of
- * threads, and no atomics. Sorting costs 4 passes over N pairs, nothing against N C additions. */
+ * Forward: threads process rows of y. Backward: the pairs (id, row) are sorted by id with a stable
+ * radix sort. Then one thread adds all rows of an id, in the order of the rows. So the bits do not
+ * depend on the number of threads, and no atomic addition is needed. Sorting takes 4 passes over N
+ * pairs, which is little compared with N C additions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/vector.h"
@@ -16,14 +17,14 @@ struct forward {
     struct dropout dropout;
 };
 
-INLINE void forward_row(const struct forward *f, enum dtype dtype, int64_t n)
+INLINE void embed_row(const struct forward *f, enum dtype dtype, int64_t n)
 {
     int64_t columns = f->y.columns, row = f->tokens[n] - f->first_token;
-    bool here = row >= 0 && row < f->token_table.rows;
+    bool in_table = row >= 0 && row < f->token_table.rows;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         int64_t count = columns - c;
         vector sum = {0};
-        if (here) {
+        if (in_table) {
             sum = vector_get(f->token_table.data, dtype, row * f->token_table.stride + c, count);
         }
         if (f->position_table.data != NULL) {
@@ -46,9 +47,9 @@ status CPU(embedding_forward)(struct kernels *k, struct tensor y, const int32_t 
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t n = 0; n < y.rows; n++) {
         if (y.dtype == DTYPE_F32) {
-            forward_row(&f, DTYPE_F32, n);
+            embed_row(&f, DTYPE_F32, n);
         } else {
-            forward_row(&f, DTYPE_BF16, n);
+            embed_row(&f, DTYPE_BF16, n);
         }
     }
     return STATUS_OK;
@@ -62,11 +63,10 @@ size_t CPU(embedding_scratch)(enum dtype dtype, int threads, const struct kernel
 {
     (void)dtype;
     (void)threads;
-    return limits->training ? 2 * cpu_scratch_rounded((size_t)limits->rows * sizeof(struct pair))
-                            : 0;
+    return limits->training ? 2 * cpu_scratch_align((size_t)limits->rows * sizeof(struct pair)) : 0;
 }
 
-/* Four passes by one byte each, so the result is in `pairs` again. */
+/* Sorts by one byte in each of four passes; the result is in `pairs` again. */
 static void sort_by_id(struct pair *pairs, struct pair *other, int64_t count)
 {
     for (int shift = 0; shift < 32; shift += 8) {
@@ -86,8 +86,8 @@ static void sort_by_id(struct pair *pairs, struct pair *other, int64_t count)
     }
 }
 
-INLINE void add_row(struct tensor table, struct tensor dy, struct pair pair, enum dtype dtype,
-                    struct dropout dropout)
+INLINE void add_gradient_row(struct tensor table, struct tensor dy, struct pair pair,
+                             enum dtype dtype, struct dropout dropout)
 {
     float *sums = (float *)table.data + pair.id * table.stride;
     for (int64_t c = 0; c < dy.columns; c += VECTOR_LANES) {
@@ -100,35 +100,36 @@ INLINE void add_row(struct tensor table, struct tensor dy, struct pair pair, enu
     }
 }
 
-/* A thread's share begins with the first id that starts in it and ends with the last such id. */
-static void add_share(struct tensor table, struct tensor dy, const struct pair *pairs,
-                      int64_t count, struct cpu_range share, struct dropout dropout)
+/* Adds the gradients of the ids that start in this thread's range. The last such id may end after
+ * it. */
+static void add_thread_range(struct tensor table, struct tensor dy, const struct pair *pairs,
+                             int64_t count, struct cpu_range range, struct dropout dropout)
 {
-    int64_t i = share.first;
-    while (i > 0 && i < share.last && pairs[i].id == pairs[i - 1].id) {
+    int64_t i = range.first;
+    while (i > 0 && i < range.last && pairs[i].id == pairs[i - 1].id) {
         i++;
     }
-    if (i == share.last) {
+    if (i == range.last) {
         return;
     }
-    for (; i < count && (i < share.last || pairs[i].id == pairs[i - 1].id); i++) {
+    for (; i < count && (i < range.last || pairs[i].id == pairs[i - 1].id); i++) {
         if (dy.dtype == DTYPE_F32) {
-            add_row(table, dy, pairs[i], DTYPE_F32, dropout);
+            add_gradient_row(table, dy, pairs[i], DTYPE_F32, dropout);
         } else {
-            add_row(table, dy, pairs[i], DTYPE_BF16, dropout);
+            add_gradient_row(table, dy, pairs[i], DTYPE_BF16, dropout);
         }
     }
 }
 
-static status add_rows(struct kernels *k, struct tensor table, int64_t first, struct tensor dy,
-                       const int32_t *ids, struct dropout dropout)
+static status add_gradient_rows(struct kernels *k, struct tensor table, int64_t first,
+                                struct tensor dy, const int32_t *ids, struct dropout dropout)
 {
-    struct arena *scratch = &cpu_of(k)->scratch;
+    struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     size_t bytes = (size_t)dy.rows * sizeof(struct pair);
-    void *memory, *other;
+    void *memory, *buffer;
     TRY(arena_take(scratch, bytes, &memory));
-    TRY(arena_take(scratch, bytes, &other));
+    TRY(arena_take(scratch, bytes, &buffer));
     struct pair *pairs = memory;
     int64_t count = 0;
     for (int64_t i = 0; i < dy.rows; i++) {
@@ -136,10 +137,11 @@ static status add_rows(struct kernels *k, struct tensor table, int64_t first, st
             pairs[count++] = (struct pair){(int32_t)(ids[i] - first), (int32_t)i};
         }
     }
-    sort_by_id(pairs, other, count);
+    sort_by_id(pairs, buffer, count);
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int thread = 0; thread < k->threads; thread++) {
-        add_share(table, dy, pairs, count, cpu_share(count, 1, thread, k->threads), dropout);
+        add_thread_range(table, dy, pairs, count, cpu_thread_range(count, 1, thread, k->threads),
+                         dropout);
     }
     arena_release(scratch, mark);
     return STATUS_OK;
@@ -151,10 +153,10 @@ status CPU(embedding_backward)(struct kernels *k, struct tensor d_token_table, i
                                struct dropout dropout)
 {
     if (d_token_table.data != NULL) {
-        TRY(add_rows(k, d_token_table, first_token, dy, tokens, dropout));
+        TRY(add_gradient_rows(k, d_token_table, first_token, dy, tokens, dropout));
     }
     if (d_position_table.data != NULL) {
-        TRY(add_rows(k, d_position_table, 0, dy, positions, dropout));
+        TRY(add_gradient_rows(k, d_position_table, 0, dy, positions, dropout));
     }
     return STATUS_OK;
 }

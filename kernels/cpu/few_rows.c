@@ -1,12 +1,14 @@
-/* y = x w^T + bias for a few rows, as generation with a cache has them: each weight is read once and
- * used for all rows, straight from where it lies. The matrix library would first transpose it into
- * its own form, which costs more than these products. */
+/* The GEMM y = x w^T + bias for a few rows of x, as in generation with a key-value cache.
+ *
+ * Each weight is read once, directly from its matrix, and used for all rows. oneDNN would first
+ * pack the weights, which costs more than these GEMMs. Threads split the rows of w. */
 #include "kernels/cpu/few_rows.h"
 
 #include "kernels/cpu/vector.h"
 
-/* Dot products of one weight row with every row of x: two sums a row hide the multiply's latency. */
-static void dot_rows(float *out, struct tensor x, struct tensor w, int64_t row)
+/* Computes the dot products of one row of w with every row of x. Two sums per row hide the latency
+ * of the multiply-add. */
+static void compute_dot_products(float *out, struct tensor x, struct tensor w, int64_t row)
 {
     vector sums[FEW_ROWS][2];
     for (int64_t i = 0; i < x.rows; i++) {
@@ -25,7 +27,7 @@ static void dot_rows(float *out, struct tensor x, struct tensor w, int64_t row)
     }
 }
 
-static void put(struct tensor y, int64_t row, int64_t column, float value)
+static void store_element(struct tensor y, int64_t row, int64_t column, float value)
 {
     if (y.dtype == DTYPE_F32) {
         ((float *)y.data)[row * y.stride + column] = value;
@@ -34,16 +36,16 @@ static void put(struct tensor y, int64_t row, int64_t column, float value)
     }
 }
 
-void CPU(few_rows_product)(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
-                           struct tensor bias)
+void CPU(few_rows_gemm)(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
+                        struct tensor bias)
 {
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t j = 0; j < y.columns; j++) {
         float out[FEW_ROWS];
         float add = bias.data == NULL ? 0 : ((const float *)bias.data)[j];
-        dot_rows(out, x, w, j);
+        compute_dot_products(out, x, w, j);
         for (int64_t i = 0; i < y.rows; i++) {
-            put(y, i, j, out[i] + add);
+            store_element(y, i, j, out[i] + add);
         }
     }
 }

@@ -1,9 +1,11 @@
-/* The linear layer: a product, and the activation on each block while it is in the cache.
+/* The linear layer: a GEMM whose epilogue applies the activation to each block while it is in the
+ * cache.
  *
- *   forward          z = x w^T + b,  y = act(z),  kept = act'(z)
- *   backward input   dx = (dy w) * kept, which belongs to the activation that made x
- *   backward weight  dw += dy^T x,  db += sum of dy's rows (overwrite: `=`)
- */
+ *   forward          z = x w^T + b,  y = act(z),  saved = act'(z)
+ *   backward input   dx = (dy w) * saved, with saved of the activation that computed x
+ *   backward weight  dw += dy^T x,  db += sum of the rows of dy; = instead of += with overwrite
+ *
+ * matmul.c splits the GEMMs over the threads. Column sums split the columns over the threads. */
 
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/cpu.h"
@@ -21,135 +23,137 @@ INLINE vector activate(vector x, enum activation act)
                                         : x;
 }
 
-INLINE vector slope(vector x, enum activation act)
+INLINE vector compute_derivative(vector x, enum activation act)
 {
-    return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh_slope(x)
-           : act == ACTIVATION_GELU_ERF ? math_gelu_erf_slope(x)
+    return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh_derivative(x)
+           : act == ACTIVATION_GELU_ERF ? math_gelu_erf_derivative(x)
            : act == ACTIVATION_TANH     ? 1.0f - math_tanh(x) * math_tanh(x)
                                         : vector_set(1.0f);
 }
 
-/* What follows a product, block by block: y = act(y) and kept = act'(y), or y = y * kept. The slope is
- * made where the activation is, as most of their work is the same. */
-struct step {
-    struct tensor y, kept;
+/* The epilogue of a GEMM, for one block: y = act(y) and saved = act'(y), or y = y * saved. The
+ * forward pass computes the derivative together with the activation, because they share most of the
+ * work. */
+struct epilogue {
+    struct tensor y, saved;
     enum activation act;
 };
 
-/* A block is larger than the nearest caches: its rows are asked for ahead. */
-enum { AHEAD = 2 };
+/* A block exceeds the L1 and L2 caches, so rows are prefetched. */
+enum { ROWS_AHEAD = 2 };
 
-/* For one type and one activation, so that what both of its functions need is computed once. */
-INLINE void activate_rows(const struct step *s, struct matmul_block block, enum dtype dtype,
+/* Specialized for one dtype and one activation, so that common subexpressions are computed once. */
+INLINE void activate_rows(const struct epilogue *e, struct matmul_block block, enum dtype dtype,
                           enum activation act)
 {
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
-        int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
-        cpu_prefetch(s->y, i + AHEAD, block.column, block.columns);
+        int64_t y = i * e->y.stride + block.column, saved = i * e->saved.stride + block.column;
+        cpu_prefetch(e->y, i + ROWS_AHEAD, block.column, block.columns);
         for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
             int64_t left = block.columns - j;
-            vector z = vector_get(s->y.data, dtype, y + j, left);
-            vector_put(s->y.data, dtype, y + j, activate(z, act), left);
-            if (s->kept.data != NULL) {
-                vector_put(s->kept.data, dtype, kept + j, slope(z, act), left);
+            vector z = vector_get(e->y.data, dtype, y + j, left);
+            vector_put(e->y.data, dtype, y + j, activate(z, act), left);
+            if (e->saved.data != NULL) {
+                vector_put(e->saved.data, dtype, saved + j, compute_derivative(z, act), left);
             }
         }
     }
 }
 
-INLINE void activate_rows_as(const struct step *s, struct matmul_block block, enum activation act)
+INLINE void activate_rows_as(const struct epilogue *e, struct matmul_block block,
+                             enum activation act)
 {
-    if (s->y.dtype == DTYPE_F32) {
-        activate_rows(s, block, DTYPE_F32, act);
+    if (e->y.dtype == DTYPE_F32) {
+        activate_rows(e, block, DTYPE_F32, act);
     } else {
-        activate_rows(s, block, DTYPE_BF16, act);
+        activate_rows(e, block, DTYPE_BF16, act);
     }
 }
 
 static void activate_block(void *context, struct matmul_block block)
 {
-    const struct step *s = context;
-    switch (s->act) {
+    const struct epilogue *e = context;
+    switch (e->act) {
     case ACTIVATION_GELU_TANH:
-        activate_rows_as(s, block, ACTIVATION_GELU_TANH);
+        activate_rows_as(e, block, ACTIVATION_GELU_TANH);
         break;
     case ACTIVATION_GELU_ERF:
-        activate_rows_as(s, block, ACTIVATION_GELU_ERF);
+        activate_rows_as(e, block, ACTIVATION_GELU_ERF);
         break;
     case ACTIVATION_TANH:
-        activate_rows_as(s, block, ACTIVATION_TANH);
+        activate_rows_as(e, block, ACTIVATION_TANH);
         break;
     default:
         break;
     }
 }
 
-INLINE void multiply_rows(const struct step *s, struct matmul_block block, enum dtype dtype)
+INLINE void multiply_rows(const struct epilogue *e, struct matmul_block block, enum dtype dtype)
 {
     for (int64_t i = block.row; i < block.row + block.rows; i++) {
-        int64_t y = i * s->y.stride + block.column, kept = i * s->kept.stride + block.column;
-        cpu_prefetch(s->y, i + AHEAD, block.column, block.columns);
-        cpu_prefetch(s->kept, i + AHEAD, block.column, block.columns);
+        int64_t y = i * e->y.stride + block.column, saved = i * e->saved.stride + block.column;
+        cpu_prefetch(e->y, i + ROWS_AHEAD, block.column, block.columns);
+        cpu_prefetch(e->saved, i + ROWS_AHEAD, block.column, block.columns);
         for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
             int64_t left = block.columns - j;
-            vector d = vector_get(s->y.data, dtype, y + j, left);
-            vector slopes = vector_get(s->kept.data, dtype, kept + j, left);
-            vector_put(s->y.data, dtype, y + j, d * slopes, left);
+            vector d = vector_get(e->y.data, dtype, y + j, left);
+            vector derivative = vector_get(e->saved.data, dtype, saved + j, left);
+            vector_put(e->y.data, dtype, y + j, d * derivative, left);
         }
     }
 }
 
-static void multiply_kept(void *context, struct matmul_block block)
+static void multiply_by_saved(void *context, struct matmul_block block)
 {
-    const struct step *s = context;
-    if (s->y.dtype == DTYPE_F32) {
-        multiply_rows(s, block, DTYPE_F32);
+    const struct epilogue *e = context;
+    if (e->y.dtype == DTYPE_F32) {
+        multiply_rows(e, block, DTYPE_F32);
     } else {
-        multiply_rows(s, block, DTYPE_BF16);
+        multiply_rows(e, block, DTYPE_BF16);
     }
 }
 
-status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor kept, struct tensor x,
+status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
                            struct tensor w, struct tensor bias, enum activation act)
 {
-    struct step step = {y, kept, act};
+    struct epilogue epilogue = {y, saved, act};
     if (x.rows <= FEW_ROWS) {
-        CPU(few_rows_product)(k, y, x, w, bias);
+        CPU(few_rows_gemm)(k, y, x, w, bias);
         if (act != ACTIVATION_NONE) {
-            activate_block(&step, (struct matmul_block){0, y.rows, 0, y.columns, 0});
+            activate_block(&epilogue, (struct matmul_block){0, y.rows, 0, y.columns, 0});
         }
         return STATUS_OK;
     }
-    return matmul_product(k, &(struct matmul_call){
-                                 .c = y,
-                                 .a = x,
-                                 .b = w,
-                                 .transpose_b = true,
-                                 .bias = bias,
-                                 .after = act == ACTIVATION_NONE ? NULL : activate_block,
-                                 .context = &step,
-                             });
+    return matmul_run(k, &(struct matmul_call){
+                             .c = y,
+                             .a = x,
+                             .b = w,
+                             .transpose_b = true,
+                             .bias = bias,
+                             .after = act == ACTIVATION_NONE ? NULL : activate_block,
+                             .context = &epilogue,
+                         });
 }
 
 status CPU(linear_add)(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
-                       bool back)
+                       bool backward)
 {
-    return matmul_product(
-        k, &(struct matmul_call){.c = y, .a = x, .b = w, .transpose_b = !back, .accumulate = true});
+    return matmul_run(k, &(struct matmul_call){
+                             .c = y, .a = x, .b = w, .transpose_b = !backward, .accumulate = true});
 }
 
-status CPU(activation_forward)(struct kernels *k, struct tensor y, struct tensor kept,
+status CPU(activation_forward)(struct kernels *k, struct tensor y, struct tensor saved,
                                enum activation act)
 {
-    struct step step = {y, kept, act};
+    struct epilogue epilogue = {y, saved, act};
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t i = 0; i < y.rows; i++) {
-        activate_block(&step, (struct matmul_block){i, 1, 0, y.columns, 0});
+        activate_block(&epilogue, (struct matmul_block){i, 1, 0, y.columns, 0});
     }
     return STATUS_OK;
 }
 
-status CPU(scale)(struct kernels *k, struct tensor x, float factor)
+status CPU(op_scale)(struct kernels *k, struct tensor x, float factor)
 {
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t i = 0; i < x.rows; i++) {
@@ -162,39 +166,40 @@ status CPU(scale)(struct kernels *k, struct tensor x, float factor)
 }
 
 status CPU(activation_backward)(struct kernels *k, struct tensor dx, struct tensor dy,
-                                struct tensor kept, enum activation act)
+                                struct tensor saved, enum activation act)
 {
-    (void)act; /* its slope is what was kept */
+    (void)act; /* the derivative was saved */
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t i = 0; i < dx.rows; i++) {
         for (int64_t j = 0; j < dx.columns; j += VECTOR_LANES) {
             int64_t left = dx.columns - j;
             vector d = vector_get(dy.data, dy.dtype, i * dy.stride + j, left);
-            vector slopes = vector_get(kept.data, kept.dtype, i * kept.stride + j, left);
-            vector_put(dx.data, dx.dtype, i * dx.stride + j, d * slopes, left);
+            vector derivative = vector_get(saved.data, saved.dtype, i * saved.stride + j, left);
+            vector_put(dx.data, dx.dtype, i * dx.stride + j, d * derivative, left);
         }
     }
     return STATUS_OK;
 }
 
 status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct tensor dy,
-                                  struct tensor w, enum activation act, struct tensor kept)
+                                  struct tensor w, enum activation act, struct tensor saved)
 {
-    struct step step = {dx, kept, act};
-    return matmul_product(k, &(struct matmul_call){
-                                 .c = dx,
-                                 .a = dy,
-                                 .b = w,
-                                 .after = act == ACTIVATION_NONE ? NULL : multiply_kept,
-                                 .context = &step,
-                             });
+    struct epilogue epilogue = {dx, saved, act};
+    return matmul_run(k, &(struct matmul_call){
+                             .c = dx,
+                             .a = dy,
+                             .b = w,
+                             .after = act == ACTIVATION_NONE ? NULL : multiply_by_saved,
+                             .context = &epilogue,
+                         });
 }
 
-/* Columns are split over the threads, in units of some cache lines, as each row lies in another page; rows
- * are added in two levels, so that the rounding error grows with the root of the number of rows at most. */
+/* Column sums. Each row is in another page, so the threads split the columns, in units of several
+ * cache lines. Rows are added in two levels, so that the rounding error grows at most with the
+ * square root of their number. */
 enum { SUM_VECTORS = 8, SUM_COLUMNS = SUM_VECTORS * VECTOR_LANES, SUM_ROWS = 64, SUM_AHEAD = 8 };
 
-/* `count` columns, in as many vectors. */
+/* Adds `count` columns, held in `vectors` vectors. */
 INLINE void add_column_block(float *sums, struct tensor dy, enum dtype dtype, int64_t column,
                              int64_t count, const int vectors, bool overwrite)
 {
@@ -244,12 +249,12 @@ void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, b
     }
 }
 
-static void add_column_sums(int threads, float *sums, struct tensor dy, bool overwrite)
+static void run_column_sums(int threads, float *sums, struct tensor dy, bool overwrite)
 {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int thread = 0; thread < threads; thread++) {
         CPU(column_sums)
-        (sums, dy, cpu_share(dy.columns, SUM_COLUMNS, thread, threads), overwrite);
+        (sums, dy, cpu_thread_range(dy.columns, SUM_COLUMNS, thread, threads), overwrite);
     }
 }
 
@@ -257,16 +262,16 @@ status CPU(linear_backward_weight)(struct kernels *k, struct tensor dw, struct t
                                    struct tensor dy, struct tensor x, bool overwrite)
 {
     if (dbias.data != NULL) {
-        add_column_sums(k->threads, dbias.data, dy, overwrite);
+        run_column_sums(k->threads, dbias.data, dy, overwrite);
     }
     if (dw.data == NULL) {
         return STATUS_OK;
     }
-    return matmul_product(k, &(struct matmul_call){
-                                 .c = dw,
-                                 .a = dy,
-                                 .transpose_a = true,
-                                 .b = x,
-                                 .accumulate = !overwrite,
-                             });
+    return matmul_run(k, &(struct matmul_call){
+                             .c = dw,
+                             .a = dy,
+                             .transpose_a = true,
+                             .b = x,
+                             .accumulate = !overwrite,
+                         });
 }

@@ -1,22 +1,24 @@
-/* Elementary functions on vectors of floats: no tables, no branches, NaN stays NaN.
+/* Elementary functions on vectors of floats. There are no tables and no branches; NaN
+ * propagates.
  *
- * Errors hold over the arguments that tests/kernels/test_math.c tries; it prints the largest.
- * Polynomials are Chebyshev interpolants, computed in rational arithmetic.
+ * The errors are the largest over the arguments of tests/kernels/test_math.c, which prints them.
+ * The polynomials are Chebyshev interpolants that were computed in rational arithmetic.
  *
- *   math_exp2, math_exp   relative 1.5e-7; below -126 (in powers of two) the result is 0
+ *   math_exp2, math_exp   relative 1.5e-7; below 2^-126 the result is 0
  *   math_tanh             absolute 2e-7
  *   math_erf              absolute 4e-7
  *   math_normal           Phi, the normal distribution: absolute 2e-7, relative 1e-5 down to 1e-26
- *   math_gelu_*           absolute 4e-7 max(1, |x|), value and slope; -infinity gives NaN */
+ *   math_gelu_*           absolute 4e-7 max(1, |x|), and its derivative; -infinity gives NaN */
 #pragma once
 
 #include "kernels/cpu/vector.h"
 
+/* math_exp2 - compute 2^x. */
 static inline vector math_exp2(vector x)
 {
-    vector_bits tiny = x < -126.0f;
+    vector_bits underflows = x < -126.0f;
     x = vector_min(vector_set(129.0f), vector_max(vector_set(-127.0f), x));
-    const vector shift = vector_set(12582912.0f); /* 1.5 2^23: adding it rounds to a whole number */
+    const vector shift = vector_set(12582912.0f); /* 1.5 2^23: adding it rounds to an integer */
     vector n = (x + shift) - shift;
     vector r = x - n;
     vector y = vector_set(0.0001546144469646172f);
@@ -26,12 +28,13 @@ static inline vector math_exp2(vector x)
     y = vector_fma(y, r, vector_set(0.24022650922288827f));
     y = vector_fma(y, r, vector_set(0.6931472067028321f));
     y = vector_fma(y, r, vector_set(1.0f));
-    return (vector)((vector_bits)vector_scale(y, n) & ~tiny);
+    return (vector)((vector_bits)vector_scale(y, n) & ~underflows);
 }
 
+/* math_exp - compute e^x. */
 static inline vector math_exp(vector x)
 {
-    vector_bits tiny = x < -87.33654f;
+    vector_bits underflows = x < -87.33654f;
     x = vector_min(vector_set(89.5f), vector_max(vector_set(-88.0f), x));
     const vector shift = vector_set(12582912.0f);
     vector n = vector_fma(x, vector_set(1.44269504f), shift) - shift;
@@ -44,21 +47,22 @@ static inline vector math_exp(vector x)
     y = vector_fma(y, r, vector_set(0.5f));
     y = vector_fma(y, r, vector_set(1.0f));
     y = vector_fma(y, r, vector_set(1.0f));
-    return (vector)((vector_bits)vector_scale(y, n) & ~tiny);
+    return (vector)((vector_bits)vector_scale(y, n) & ~underflows);
 }
 
-/* 1 / (1 + exp(-x)): has no cancellation at either end */
+/* math_sigmoid - compute 1 / (1 + exp(-x)), without cancellation on either side. */
 static inline vector math_sigmoid(vector x)
 {
     return 1.0f / (1.0f + math_exp(-x));
 }
 
+/* math_tanh - compute tanh(x). */
 static inline vector math_tanh(vector x)
 {
     return 2.0f * math_sigmoid(2.0f * x) - 1.0f;
 }
 
-/* exp(-z^2) erfc-like tail: erfc(z) = exp(-z^2) t P(t) with t = 1 / (1 + 0.4 z), for z >= 0 */
+/* math_erfc_tail - compute erfc(z) = exp(-z^2) t P(t) with t = 1 / (1 + 0.4 z), for z >= 0. */
 static inline vector math_erfc_tail(vector z)
 {
     vector t = 1.0f / vector_fma(vector_set(0.4f), z, vector_set(1.0f));
@@ -75,26 +79,30 @@ static inline vector math_erfc_tail(vector z)
     return math_exp(-z * z) * t * p;
 }
 
+/* math_absolute - compute |x|. */
 static inline vector math_absolute(vector x)
 {
     return (vector)((vector_bits)x & 0x7fffffff);
 }
 
+/* math_erf - compute the error function. */
 static inline vector math_erf(vector x)
 {
     vector size = 1.0f - math_erfc_tail(math_absolute(x));
     return (vector)((vector_bits)size | ((vector_bits)x & ~0x7fffffff));
 }
 
-/* Phi(x) = erfc(-x / sqrt(2)) / 2, from the side that does not cancel */
+/* math_normal - compute Phi(x) = erfc(-x / sqrt(2)) / 2, on the side without cancellation. */
 static inline vector math_normal(vector x)
 {
     vector tail = 0.5f * math_erfc_tail(math_absolute(x) * 0.70710678f);
     return vector_select(x < 0.0f, tail, 1.0f - tail);
 }
 
-/* 1 / (1 + 2^x) for x from -252 to 252: needs no end of exp2's range, and half of its precision */
-static inline vector math_falling_gate(vector x)
+/* math_sigmoid_exp2 - compute 1 / (1 + 2^x) for x in [-252, 252].
+ *
+ * It needs no special cases at the ends of this range, and half the precision of math_exp2. */
+static inline vector math_sigmoid_exp2(vector x)
 {
     const vector shift = vector_set(12582912.0f); /* as in math_exp2 */
     vector n = (x + shift) - shift;
@@ -108,22 +116,26 @@ static inline vector math_falling_gate(vector x)
     return 1.0f / (1.0f + vector_scale(y, n));
 }
 
-/* tanh GELU is x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 cancels. The
- * exponential is a power of two, log2(e) in the factors of x. Beyond +-12 the sigmoid is 0 or 1 in floats, and clamping
- * keeps x^3 finite and the power in range. */
+/* math_gelu_tanh_gate - compute sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+ *
+ * The tanh form of GELU equals x sigmoid(2 u). The form (1 + tanh u) / 2 would cancel. The
+ * exponential is a power of two, with log2(e) in the coefficients. Beyond +-12 the sigmoid is 0 or
+ * 1 in f32; clamping keeps x^3 finite and the exponent in range. */
 static inline vector math_gelu_tanh_gate(vector x)
 {
     x = vector_min(vector_set(12.0f), vector_max(vector_set(-12.0f), x));
     vector factor = vector_fma(x * x, vector_set(-0.1029432396f), vector_set(-2.302208198f));
-    return math_falling_gate(x * factor);
+    return math_sigmoid_exp2(x * factor);
 }
 
+/* math_gelu_tanh - compute the tanh form of GELU. */
 static inline vector math_gelu_tanh(vector x)
 {
     return x * math_gelu_tanh_gate(x);
 }
 
-static inline vector math_gelu_tanh_slope(vector x)
+/* math_gelu_tanh_derivative - compute the derivative of math_gelu_tanh. */
+static inline vector math_gelu_tanh_derivative(vector x)
 {
     vector gate = math_gelu_tanh_gate(x);
     x = vector_min(vector_set(12.0f), vector_max(vector_set(-12.0f), x));
@@ -131,12 +143,14 @@ static inline vector math_gelu_tanh_slope(vector x)
     return vector_fma(x * inner, gate * (1.0f - gate), gate);
 }
 
+/* math_gelu_erf - compute x Phi(x). */
 static inline vector math_gelu_erf(vector x)
 {
     return x * math_normal(x);
 }
 
-static inline vector math_gelu_erf_slope(vector x)
+/* math_gelu_erf_derivative - compute the derivative of math_gelu_erf. */
+static inline vector math_gelu_erf_derivative(vector x)
 {
     vector bounded = vector_min(vector_set(14.0f), vector_max(vector_set(-14.0f), x));
     vector density = 0.39894228f * math_exp(-0.5f * bounded * bounded);

@@ -1,61 +1,59 @@
-/* Matrix products, and the linear layer made of them, on the CPU. */
+/* GEMMs on the CPU. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"
 
-/* matmul_create - the cache of product plans of a context. */
+/* matmul_create - create the oneDNN plans of a context; release them with matmul_destroy. */
 status matmul_create(struct kernels *k, struct matmul **out);
+/* matmul_destroy - release the plans and set *m to NULL. */
 void matmul_destroy(struct matmul **m);
 
-/* matmul_description - the library and its version. */
+/* matmul_description - return the name and version of the library. */
 const char *matmul_description(void);
 
-/* matmul_supports - whether this processor has instructions for products of dtype. */
+/* matmul_supports - return whether this processor has instructions for GEMMs of dtype. */
 bool matmul_supports(enum dtype dtype);
 
-/* matmul_library_bytes - what the library works in at most, on all threads: measured with oneDNN 2.6.3, which keeps
- * a unit's sums in f32 where it stores bf16, and packs panels of both matrices. */
+/* matmul_library_bytes - estimate the library's largest workspace over all threads.
+ *
+ * The estimate was measured with oneDNN 2.6.3. For bf16 outputs it keeps the sums of a unit in f32,
+ * and it packs panels of both matrices. */
 size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
 
-/* matmul_taken_bytes - what it has asked for so far. */
-size_t matmul_taken_bytes(const struct kernels *k);
+/* matmul_allocated_bytes - return the scratchpad bytes allocated so far, over all threads. */
+size_t matmul_allocated_bytes(const struct kernels *k);
 
-/* A part of a product's output, and which of the context's threads computes it. */
+/* A block of the output of a GEMM, and the thread that computes it. */
 struct matmul_block {
     int64_t row, rows, column, columns;
     int thread;
 };
 
-/* What is done to a block by the thread that computes it, right before or after. */
-typedef void matmul_step(void *context, struct matmul_block block);
+/* A prologue or epilogue of a block. The thread that computes the block calls it. */
+typedef void matmul_callback(void *context, struct matmul_block block);
 
-/* c = a b + bias, or c += a b; the operands may lie transposed.
+/* The arguments of a GEMM: c = a b + bias, or c += a b. The operands may be transposed.
  *
- * Shapes    c [rows, columns]; a [rows, inner], or [inner, rows] where transpose_a;
- *           b [inner, columns], or [columns, inner] where transpose_b; a and b of one type, c f32 or
- *           of that type; bias f32 [1, columns] or absent
- * Units     the sizes of the blocks; 0: chosen by the shape
- * Memory    private_elements > 0: c.data holds a block for each thread, this many elements apart and
- *           c.stride wide, which the step `after` reads; c as a whole is nowhere */
+ * Shapes    c [rows, columns];  a [rows, inner], or [inner, rows] if transpose_a;  b [inner,
+ *           columns], or [columns, inner] if transpose_b;  a and b of one dtype;  c f32 or of that
+ *           dtype;  bias f32 [1, columns] or absent
+ * Units     unit_rows and unit_columns are the sizes of the blocks; 0: chosen from the shape
+ * Memory    private_elements > 0: c.data holds one block for each thread, this many elements apart
+ *           and with stride c.stride; `after` reads the block, and c as a whole is not stored */
 struct matmul_call {
     struct tensor c, a, b, bias;
     bool transpose_a, transpose_b, accumulate;
     int64_t unit_rows, unit_columns, private_elements;
-    matmul_step *before, *after;
+    matmul_callback *before, *after;
     void *context;
 };
 
-/* matmul_product - do it on all threads of the context.
+/* matmul_run - run a GEMM on all threads of the context.
  *
  * Memory    allocates at the first use of a shape only
- * Numerics  the same bits at any number of threads */
-status matmul_product(struct kernels *k, const struct matmul_call *call);
+ * Numerics  the bits do not depend on the number of threads */
+status matmul_run(struct kernels *k, const struct matmul_call *call);
 
-/* matmul_product_whole - the same in one block, divided by the library: for comparison. */
-status matmul_product_whole(struct kernels *k, const struct matmul_call *call);
-
-/* matmul_floor - kernels_floor on the CPU. */
-__typeof__(kernels_floor) matmul_floor;
-
-/* matmul_floor_destroy - let go of the operands that it keeps. */
-void matmul_floor_destroy(struct kernels *k);
+/* matmul_run_unsplit - run a GEMM as one block that oneDNN splits over the threads, for
+ * comparison. */
+status matmul_run_unsplit(struct kernels *k, const struct matmul_call *call);

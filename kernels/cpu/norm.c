@@ -1,12 +1,15 @@
-/* Residual sum and norm of rows in one pass, and its gradient.
+/* Residual addition and norm of each row in one pass, and the gradients.
  *
- * Forward   z = x + drop(delta);  h = (z - mean) r;  y = h gamma + beta, with
- *           r = 1 / sqrt(mean((z - mean)^2) + epsilon); for RMS the mean is left out (0).
- *           The norm is of z as stored, so that backward finds the same numbers.
- * Backward  g = dy gamma;  dz (+)= r (g - mean(g) - h mean(g h)), without mean(g) for RMS;
- *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy.
- * Order     A thread has whole rows. The sums over rows go into one partial sum for each of at most
- *           NORM_BLOCKS blocks, whose rows depend on N alone; partial sums are added in order. */
+ * Forward   z = x + drop(delta),  h = (z - mean) r,  y = h gamma + beta, with r = 1 / sqrt(mean((z
+ *           - mean)^2) + epsilon); RMS uses mean = 0. The norm reads z after it is rounded to its
+ *           dtype, so that the backward pass reads the same numbers.
+ * Backward  g = dy gamma,  dz (+)= r (g - mean(g) - h mean(g h)), without mean(g) for RMS; dgamma
+ *           += sum over rows of dy h,  dbeta += sum over rows of dy.
+ * Threads   A thread processes whole rows. The sums over rows are split into at most NORM_BLOCKS
+ *           blocks that depend on N only. Each block has a partial sum; these are added in order.
+ *           So the bits do not depend on the number of threads.
+ *
+ * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/vector.h"
@@ -25,7 +28,7 @@ struct forward {
 struct backward {
     struct tensor dz, ddelta, dy, z, statistics, gamma;
     enum norm_kind kind;
-    enum norm_stream stream;
+    enum norm_residual residual;
     struct dropout dropout;
 };
 
@@ -49,9 +52,9 @@ INLINE void add_residual(const struct forward *f, enum dtype dtype, int64_t n)
     }
 }
 
-/* The sum of (x - mean)^power over a row, in independent chains of additions. */
-INLINE float row_moment(const void *data, enum dtype dtype, int64_t at, int64_t columns, float mean,
-                        int power)
+/* Computes the sum of (x - mean)^power over a row, in CHAINS independent chains of additions. */
+INLINE float compute_row_moment(const void *data, enum dtype dtype, int64_t at, int64_t columns,
+                                float mean, int power)
 {
     vector sums[CHAINS] = {{0}};
     int64_t c = 0;
@@ -68,7 +71,7 @@ INLINE float row_moment(const void *data, enum dtype dtype, int64_t at, int64_t 
     return vector_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-INLINE void normalise(const struct forward *f, enum dtype dtype, int64_t n, float mean, float r)
+INLINE void normalize_row(const struct forward *f, enum dtype dtype, int64_t n, float mean, float r)
 {
     const struct tensor in = f->delta.data != NULL ? f->z : f->x;
     const float *gamma = f->gamma.data, *beta = f->beta.data;
@@ -83,7 +86,7 @@ INLINE void normalise(const struct forward *f, enum dtype dtype, int64_t n, floa
     }
 }
 
-INLINE void forward_row(const struct forward *f, enum dtype dtype, int64_t n)
+INLINE void run_forward_row(const struct forward *f, enum dtype dtype, int64_t n)
 {
     const struct tensor in = f->delta.data != NULL ? f->z : f->x;
     if (f->delta.data != NULL) {
@@ -94,14 +97,14 @@ INLINE void forward_row(const struct forward *f, enum dtype dtype, int64_t n)
     }
     float width = (float)in.columns, mean = 0;
     if (f->kind == NORM_LAYER) {
-        mean = row_moment(in.data, dtype, n * in.stride, in.columns, 0, 1) / width;
+        mean = compute_row_moment(in.data, dtype, n * in.stride, in.columns, 0, 1) / width;
     }
-    float variance = row_moment(in.data, dtype, n * in.stride, in.columns, mean, 2) / width;
+    float variance = compute_row_moment(in.data, dtype, n * in.stride, in.columns, mean, 2) / width;
     float r = 1.0f / sqrtf(variance + f->epsilon);
     float *statistics = (float *)f->statistics.data + n * f->statistics.stride;
     statistics[0] = mean;
     statistics[1] = r;
-    normalise(f, dtype, n, mean, r);
+    normalize_row(f, dtype, n, mean, r);
 }
 
 status CPU(residual_norm_forward)(struct kernels *k, struct tensor z, struct tensor y,
@@ -113,28 +116,29 @@ status CPU(residual_norm_forward)(struct kernels *k, struct tensor z, struct ten
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t n = 0; n < x.rows; n++) {
         if (x.dtype == DTYPE_F32) {
-            forward_row(&f, DTYPE_F32, n);
+            run_forward_row(&f, DTYPE_F32, n);
         } else {
-            forward_row(&f, DTYPE_BF16, n);
+            run_forward_row(&f, DTYPE_BF16, n);
         }
     }
     return STATUS_OK;
 }
 
-/* The gradient of y: what its readers say, and the stream where it is one of them. */
-INLINE vector arriving(const struct backward *b, enum dtype dtype, int64_t n, int64_t c,
-                       int64_t count)
+/* Loads the gradient of y. It includes the residual stream's gradient if the stream continues from
+ * y. */
+INLINE vector load_output_gradient(const struct backward *b, enum dtype dtype, int64_t n, int64_t c,
+                                   int64_t count)
 {
     vector dy = vector_get(b->dy.data, dtype, n * b->dy.stride + c, count);
-    if (b->stream == NORM_STREAM_NORM) {
+    if (b->residual == NORM_RESIDUAL_POST) {
         dy += vector_get(b->dz.data, dtype, n * b->dz.stride + c, count);
     }
     return dy;
 }
 
-/* The row's part of dgamma and dbeta is added to the block's; returns mean(g) and mean(g h). */
-INLINE void backward_sums(const struct backward *b, enum dtype dtype, int64_t n, float *dgamma,
-                          float *dbeta, float *mean_g, float *mean_gh)
+/* Adds the row's terms to dgamma and dbeta of the block, and computes mean(g) and mean(g h). */
+INLINE void accumulate_row_sums(const struct backward *b, enum dtype dtype, int64_t n,
+                                float *dgamma, float *dbeta, float *mean_g, float *mean_gh)
 {
     int64_t columns = b->dy.columns;
     const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
@@ -142,7 +146,7 @@ INLINE void backward_sums(const struct backward *b, enum dtype dtype, int64_t n,
     vector sum_g[2] = {{0}}, sum_gh[2] = {{0}};
     for (int64_t c = 0, chain = 0; c < columns; c += VECTOR_LANES, chain ^= 1) {
         int64_t count = columns - c;
-        vector dy = arriving(b, dtype, n, c, count);
+        vector dy = load_output_gradient(b, dtype, n, c, count);
         vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
         vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
         sum_g[chain] += g;
@@ -154,21 +158,21 @@ INLINE void backward_sums(const struct backward *b, enum dtype dtype, int64_t n,
     *mean_gh = vector_sum(sum_gh[0] + sum_gh[1]) / (float)columns;
 }
 
-INLINE void backward_row(const struct backward *b, enum dtype dtype, int64_t n, float *dgamma,
-                         float *dbeta)
+INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int64_t n, float *dgamma,
+                             float *dbeta)
 {
     float mean_g, mean_gh;
-    backward_sums(b, dtype, n, dgamma, dbeta, &mean_g, &mean_gh);
+    accumulate_row_sums(b, dtype, n, dgamma, dbeta, &mean_g, &mean_gh);
     int64_t columns = b->dy.columns;
     const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
     vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         int64_t count = columns - c;
-        vector dy = arriving(b, dtype, n, c, count);
+        vector dy = load_output_gradient(b, dtype, n, c, count);
         vector h = (vector_get(b->z.data, dtype, n * b->z.stride + c, count) - mean) * r;
         vector g = dy * vector_get(b->gamma.data, DTYPE_F32, c, count);
         vector dz = r * (g - mean_g - h * mean_gh);
-        if (b->stream == NORM_STREAM_SUM) {
+        if (b->residual == NORM_RESIDUAL_PRE) {
             dz += vector_get(b->dz.data, dtype, n * b->dz.stride + c, count);
         }
         vector_put(b->dz.data, dtype, n * b->dz.stride + c, dz, count);
@@ -181,14 +185,15 @@ INLINE void backward_row(const struct backward *b, enum dtype dtype, int64_t n, 
     }
 }
 
-static int64_t block_rows(int64_t rows)
+static int64_t compute_block_rows(int64_t rows)
 {
     int64_t even = (rows + NORM_BLOCKS - 1) / NORM_BLOCKS;
     return even > NORM_BLOCK_ROWS ? even : NORM_BLOCK_ROWS;
 }
 
-/* Floats of one partial sum: whole vectors of the widest kind, so that tails need no care. */
-static int64_t partial_floats(int64_t columns)
+/* Floats of a partial sum: whole vectors of the widest instruction set, so that no tail is
+ * needed. */
+static int64_t get_partial_floats(int64_t columns)
 {
     return (columns + 15) / 16 * 16;
 }
@@ -197,23 +202,24 @@ size_t CPU(norm_scratch)(enum dtype dtype, int threads, const struct kernels_lim
 {
     (void)dtype;
     (void)threads;
-    return NORM_BLOCKS * 2 * (size_t)partial_floats(limits->width) * sizeof(float);
+    return NORM_BLOCKS * 2 * (size_t)get_partial_floats(limits->width) * sizeof(float);
 }
 
-static void backward_block(const struct backward *b, int64_t first, int64_t last, float *partial)
+static void run_backward_block(const struct backward *b, int64_t first, int64_t last,
+                               float *partial)
 {
-    int64_t floats = partial_floats(b->dy.columns);
+    int64_t floats = get_partial_floats(b->dy.columns);
     memset(partial, 0, 2 * (size_t)floats * sizeof *partial);
     for (int64_t n = first; n < last; n++) {
         if (b->dy.dtype == DTYPE_F32) {
-            backward_row(b, DTYPE_F32, n, partial, partial + floats);
+            run_backward_row(b, DTYPE_F32, n, partial, partial + floats);
         } else {
-            backward_row(b, DTYPE_BF16, n, partial, partial + floats);
+            run_backward_row(b, DTYPE_BF16, n, partial, partial + floats);
         }
     }
 }
 
-/* sums[c] += the blocks' partial sums, in the order of the blocks */
+/* Adds the partial sums of the blocks to sums[c], in the order of the blocks. */
 static void add_partials(float *sums, const float *partials, int64_t blocks, int64_t step,
                          struct cpu_range columns)
 {
@@ -229,14 +235,14 @@ static void add_partials(float *sums, const float *partials, int64_t blocks, int
 status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct tensor ddelta,
                                    struct tensor dgamma, struct tensor dbeta, struct tensor dy,
                                    struct tensor z, struct tensor statistics, struct tensor gamma,
-                                   enum norm_kind kind, enum norm_stream stream,
+                                   enum norm_kind kind, enum norm_residual residual,
                                    struct dropout dropout)
 {
-    struct backward b = {dz, ddelta, dy, z, statistics, gamma, kind, stream, dropout};
-    struct arena *scratch = &cpu_of(k)->scratch;
+    struct backward b = {dz, ddelta, dy, z, statistics, gamma, kind, residual, dropout};
+    struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
-    int64_t size = block_rows(dy.rows), blocks = (dy.rows + size - 1) / size;
-    int64_t floats = partial_floats(dy.columns), step = 2 * floats;
+    int64_t size = compute_block_rows(dy.rows), blocks = (dy.rows + size - 1) / size;
+    int64_t floats = get_partial_floats(dy.columns), step = 2 * floats;
     void *memory;
     TRY(arena_take(scratch, (size_t)(blocks * step) * sizeof(float), &memory));
     float *partials = memory;
@@ -245,7 +251,7 @@ status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct t
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < blocks; i++) {
             int64_t last = (i + 1) * size < dy.rows ? (i + 1) * size : dy.rows;
-            backward_block(&b, i * size, last, partials + i * step);
+            run_backward_block(&b, i * size, last, partials + i * step);
         }
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < dy.columns; first += 64) {

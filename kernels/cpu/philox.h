@@ -1,19 +1,23 @@
-/* Blocks of random bits at consecutive counters, a vector's worth at a time: random_philox of base/random.h bit for
- * bit (tests of dropout and of rounding compare).
+/* The counter-based generator Philox4x32-10, for a vector of consecutive counters at a time.
  *
- * The counter's upper two words are zero. A round has two products of 32 by 32 bits, which processors have for every
- * other lane: even and odd lanes are multiplied apart, and their halves sorted afterwards. */
+ * The bits equal those of random_philox of base/random.h; the tests of dropout and rounding compare
+ * them. The upper two words of the counter are zero. A round multiplies 32-bit words to 64-bit
+ * results. Processors have this instruction for every other lane only. So even and odd lanes are
+ * multiplied separately, and the halves of the results are interleaved afterwards.
+ *
+ * Source    Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3" */
 #pragma once
 
 #include "kernels/cpu/vector.h"
 
 typedef uint64_t philox_pairs __attribute__((vector_size(4 * VECTOR_LANES)));
 
+/* A vector of blocks of four 32-bit words. */
 struct philox_blocks {
     vector_words word[4];
 };
 
-/* The product of the lower half of each pair with a factor below 2^32. */
+/* philox_multiply - multiply the lower half of each pair by a factor below 2^32. */
 static inline philox_pairs philox_multiply(philox_pairs x, uint64_t factor)
 {
 #if defined(VECTOR_AVX512)
@@ -25,10 +29,11 @@ static inline philox_pairs philox_multiply(philox_pairs x, uint64_t factor)
 #endif
 }
 
-/* Both halves of the products of all lanes with a factor. Pairs are little-endian: the lower half
- * is the even lane. */
-static inline void philox_products(vector_words *high, vector_words *low, vector_words x,
-                                   uint64_t factor)
+/* philox_multiply_wide - compute both halves of the products of all lanes with a factor.
+ *
+ * Pairs are little-endian: the lower half is the even lane. */
+static inline void philox_multiply_wide(vector_words *high, vector_words *low, vector_words x,
+                                        uint64_t factor)
 {
     const philox_pairs upper = (philox_pairs){0} + UINT64_C(0xffffffff00000000);
     philox_pairs even = philox_multiply((philox_pairs)x, factor);
@@ -37,19 +42,20 @@ static inline void philox_products(vector_words *high, vector_words *low, vector
     *low = (vector_words)((even & ~upper) | (odd << 32));
 }
 
-/* philox_blocks - the blocks at counters first, first + 1, ..., one to a lane. */
-static inline struct philox_blocks philox_blocks(uint64_t key, uint64_t first)
+/* philox_generate - generate the blocks at the counters first, first + 1, ..., one for each
+ * lane. */
+static inline struct philox_blocks philox_generate(uint64_t key, uint64_t first)
 {
     uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
     vector_words a = (vector_words)vector_index() + (uint32_t)first;
     vector_words b = (vector_words){0} + (uint32_t)(first >> 32);
-    b -= (vector_words)(a < (uint32_t)first); /* the lower word went over */
+    b -= (vector_words)(a < (uint32_t)first); /* carry from the lower word */
     vector_words c = {0}, d = {0};
 #pragma GCC unroll 10
     for (int round = 0; round < 10; round++) {
         vector_words high0, low0, high1, low1;
-        philox_products(&high0, &low0, a, 0xD2511F53u);
-        philox_products(&high1, &low1, c, 0xCD9E8D57u);
+        philox_multiply_wide(&high0, &low0, a, 0xD2511F53u);
+        philox_multiply_wide(&high1, &low1, c, 0xCD9E8D57u);
         a = high1 ^ b ^ key0;
         b = low1;
         c = high0 ^ d ^ key1;

@@ -1,8 +1,9 @@
-/* How sums over flat slices are cut and added, so that their bits do not depend on the threads.
+/* Sums over flat slices with bits that do not depend on the number of threads.
  *
- * A slice is cut into at most REDUCE_BLOCKS_MAX blocks whose size depends on its length alone; each is
- * summed in several lanes, the lanes in order, the blocks in order. A float's square and the sum of 2^64 of
- * them fit into a double, so only NaN and infinity in the slice come out as such. */
+ * A slice is split into at most REDUCE_BLOCKS_MAX blocks. Their size depends on the length of the
+ * slice only. A block is summed in REDUCE_LANES lanes; then the lanes are added in order, and the
+ * blocks in order. The square of a float, and the sum of 2^64 of them, fit into a double. So the
+ * result is NaN or infinite only if the slice contains such an element. */
 #pragma once
 
 #include <stdint.h>
@@ -11,15 +12,18 @@ enum { REDUCE_BLOCKS_MAX = 1024, REDUCE_BLOCK_MIN = 16384, REDUCE_LANES = 32 };
 
 enum reduce_kind { REDUCE_PLAIN, REDUCE_SQUARES };
 
-/* reduce_block_elems - of each block but the last. */
+/* reduce_block_elems - compute the number of elements of each block; the last one may be
+ * shorter. */
 static inline int64_t reduce_block_elems(int64_t count)
 {
     int64_t even = (count + REDUCE_BLOCKS_MAX - 1) / REDUCE_BLOCKS_MAX;
     return even > REDUCE_BLOCK_MIN ? (even + 1023) / 1024 * 1024 : REDUCE_BLOCK_MIN;
 }
 
-/* Ask for the floats that are summed a while later. Processors look ahead by themselves, but not beyond a page of 4 KiB:
- * this far ahead the next page is found early. Asking beyond the end does no harm. */
+/* reduce_prefetch - prefetch floats that will be summed later.
+ *
+ * The hardware prefetcher stops at the end of a page of 4 KiB. This distance reaches the next page
+ * early. A prefetch beyond the end is harmless. */
 static inline void reduce_prefetch(const float *x)
 {
     enum { AHEAD_BYTES = 8192, LINE_BYTES = 64 };
@@ -29,6 +33,7 @@ static inline void reduce_prefetch(const float *x)
     }
 }
 
+/* reduce_block - compute the sum, or the sum of squares, of one block in double precision. */
 static inline __attribute__((always_inline)) double reduce_block(const float *x, int64_t count,
                                                                  enum reduce_kind kind)
 {

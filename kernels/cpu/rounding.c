@@ -1,15 +1,15 @@
-/* The bf16 copy alone: of weights that were set, not updated. */
+/* The bf16 copy of weights that were set, not updated by an optimizer. */
 #include "kernels/cpu/rounding.h"
 
 #include "kernels/cpu/cpu.h"
 
-enum { PIECE = 4096 }; /* elements; a piece is one thread's */
+enum { CHUNK = 4096 }; /* elements that a thread processes at a time */
 
-static void round_piece(bf16 *copy, const float *weights, int64_t first, int64_t last,
+static void round_chunk(bf16 *copy, const float *weights, int64_t first, int64_t last,
                         const struct rounding *rounding)
 {
     if (rounding->stochastic) {
-        rounding_run(copy, weights, first, last, rounding);
+        rounding_apply(copy, weights, first, last, rounding);
         return;
     }
     for (int64_t i = first; i < last; i += VECTOR_LANES) {
@@ -20,9 +20,9 @@ static void round_piece(bf16 *copy, const float *weights, int64_t first, int64_t
 status CPU(weights_round)(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
                           const struct rounding *rounding)
 {
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (count > PIECE)
-    for (int64_t first = 0; first < count; first += PIECE) {
-        round_piece(copy, weights, first, first + PIECE < count ? first + PIECE : count, rounding);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (count > CHUNK)
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        round_chunk(copy, weights, first, first + CHUNK < count ? first + CHUNK : count, rounding);
     }
     return STATUS_OK;
 }

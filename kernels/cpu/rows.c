@@ -1,6 +1,7 @@
-/* Some of a matrix's rows, and the way back: copies at memory speed.
+/* Gather and scatter of selected rows; both are limited by memory bandwidth.
  *
- * rows rise, so that the rows of dx between two of them are cleared by whoever writes the second. */
+ * The indices increase strictly. With overwrite, the thread that writes a row also clears the rows
+ * of dx between it and the previous selected row. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
@@ -24,7 +25,8 @@ static inline __attribute__((always_inline)) void add_row(struct tensor to, stru
     }
 }
 
-static void set_rows(struct tensor dx, struct tensor dy, const int32_t *rows, int64_t i)
+static void copy_row_and_clear_gap(struct tensor dx, struct tensor dy, const int32_t *rows,
+                                   int64_t i)
 {
     size_t bytes = (size_t)dx.columns * dtype_bytes(dx.dtype);
     int64_t end = i < dy.rows ? rows[i] : dx.rows;
@@ -42,7 +44,7 @@ status CPU(scatter_rows)(struct kernels *k, struct tensor dx, struct tensor dy, 
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t i = 0; i < dy.rows + overwrite; i++) {
         if (overwrite) {
-            set_rows(dx, dy, rows, i);
+            copy_row_and_clear_gap(dx, dy, rows, i);
         } else if (dx.dtype == DTYPE_F32) {
             add_row(tensor_rows(dx, rows[i], 1), tensor_rows(dy, i, 1), DTYPE_F32);
         } else {

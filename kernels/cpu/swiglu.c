@@ -1,12 +1,17 @@
-/* SwiGLU on one product's output, gate and up side by side; at memory speed.
+/* SwiGLU of the output of one GEMM, with gate g and up u in adjacent columns.
  *
- *   y = g s(g) u with s the sigmoid;  du = dy g s(g);  dg = dy u s(g) (1 + g (1 - s(g))) */
+ *   y = g s(g) u,  with the sigmoid s
+ *   du = dy g s(g),  dg = dy u s(g) (1 + g (1 - s(g)))
+ *
+ * The pass is limited by memory bandwidth; threads process rows.
+ *
+ * Source    Shazeer 2020, arXiv:2002.05202 */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void forward_row(struct tensor y, struct tensor gate_up, enum dtype dtype, int64_t n)
+INLINE void run_forward_row(struct tensor y, struct tensor gate_up, enum dtype dtype, int64_t n)
 {
     int64_t gates = n * gate_up.stride, ups = gates + y.columns;
     for (int64_t c = 0; c < y.columns; c += VECTOR_LANES) {
@@ -22,16 +27,16 @@ status CPU(swiglu_forward)(struct kernels *k, struct tensor y, struct tensor gat
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t n = 0; n < y.rows; n++) {
         if (y.dtype == DTYPE_F32) {
-            forward_row(y, gate_up, DTYPE_F32, n);
+            run_forward_row(y, gate_up, DTYPE_F32, n);
         } else {
-            forward_row(y, gate_up, DTYPE_BF16, n);
+            run_forward_row(y, gate_up, DTYPE_BF16, n);
         }
     }
     return STATUS_OK;
 }
 
-INLINE void backward_row(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up,
-                         enum dtype dtype, int64_t n)
+INLINE void run_backward_row(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up,
+                             enum dtype dtype, int64_t n)
 {
     int64_t gates = n * gate_up.stride, ups = gates + dy.columns;
     int64_t d_gates = n * d_gate_up.stride, d_ups = d_gates + dy.columns;
@@ -53,9 +58,9 @@ status CPU(swiglu_backward)(struct kernels *k, struct tensor d_gate_up, struct t
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t n = 0; n < dy.rows; n++) {
         if (dy.dtype == DTYPE_F32) {
-            backward_row(d_gate_up, dy, gate_up, DTYPE_F32, n);
+            run_backward_row(d_gate_up, dy, gate_up, DTYPE_F32, n);
         } else {
-            backward_row(d_gate_up, dy, gate_up, DTYPE_BF16, n);
+            run_backward_row(d_gate_up, dy, gate_up, DTYPE_BF16, n);
         }
     }
     return STATUS_OK;

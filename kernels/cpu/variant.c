@@ -1,21 +1,21 @@
-/* One instruction set's table: compiled once for each (cpu.h). */
+/* The table of one instruction set. This file is compiled once for each instruction set (cpu.h). */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/roofline.h"
 
 static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
-    cpu_scratch *parts[] = {
+    cpu_scratch *sizes[] = {
         CPU(attention_scratch),
         CPU(classifier_scratch),
         CPU(embedding_scratch),
         CPU(norm_scratch),
     };
-    size_t most = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        size_t bytes = parts[i](dtype, threads, limits);
-        most = bytes > most ? bytes : most;
+    size_t largest = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t bytes = sizes[i](dtype, threads, limits);
+        largest = bytes > largest ? bytes : largest;
     }
-    return most;
+    return largest;
 }
 
 #define VARIANT_TEXT_(name) #name
@@ -31,7 +31,7 @@ const struct cpu_variant CPU(variant) = {
             .linear_backward_weight = CPU(linear_backward_weight),
             .linear_add = CPU(linear_add),
             .activation_forward = CPU(activation_forward),
-            .scale = CPU(scale),
+            .op_scale = CPU(op_scale),
             .activation_backward = CPU(activation_backward),
             .swiglu_forward = CPU(swiglu_forward),
             .swiglu_backward = CPU(swiglu_backward),
@@ -52,9 +52,9 @@ const struct cpu_variant CPU(variant) = {
             .lamb_apply = CPU(lamb_apply),
             .weights_round = CPU(weights_round),
             .sum_of_squares = CPU(sum_of_squares),
-            .tally_rows = CPU(tally_rows),
-            .floats_add = CPU(floats_add),
-            .convert = CPU(convert),
-            .floor = matmul_floor,
+            .op_loss_stats = CPU(op_loss_stats),
+            .op_add = CPU(op_add),
+            .op_cast = CPU(op_cast),
+            .roofline = roofline_measure,
         },
 };

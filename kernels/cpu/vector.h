@@ -1,12 +1,13 @@
-/* One vector of floats, as wide as the instruction set that a source is compiled for.
+/* A vector of floats with the width of the instruction set that the source is compiled for.
  *
- * +, -, *, / and comparisons are the compiler's own on vector types; here is what they lack. Only
- * sources that are compiled once per instruction set include this. Sums over the lanes of a vector
- * are added in a fixed tree, so results depend on the instruction set and on nothing else.
+ * The compiler provides +, -, *, / and comparisons for vector types; this header adds the rest.
+ * Only sources that are compiled once for each instruction set include it. The lanes of a vector
+ * are summed in a fixed tree, so results depend on the instruction set only.
  *
- * Numerics  vector_fma rounds once where the processor can (AVX2 with FMA, AVX-512), else twice.
- *           Memory needs no alignment. Rounding to bf16 equals f32_to_bf16, NaN included, but that
- *           the processor's own instruction takes numbers below 2^-126 for zero. */
+ * Memory    no alignment is needed
+ * Numerics  vector_fma rounds once where the processor has the instruction (AVX2 with FMA,
+ *           AVX-512), else twice; rounding to bf16 equals f32_to_bf16, also for NaN, but the
+ *           AVX-512 BF16 instruction treats numbers below 2^-126 as zero */
 #pragma once
 
 #include <math.h>
@@ -31,11 +32,13 @@ typedef float vector __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef int32_t vector_bits __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef uint32_t vector_words __attribute__((vector_size(4 * VECTOR_LANES)));
 
+/* vector_set - return a vector with x in every lane. */
 static inline vector vector_set(float x)
 {
     return x - (vector){0};
 }
 
+/* vector_load - load a vector. */
 static inline vector vector_load(const float *p)
 {
     vector x;
@@ -43,12 +46,13 @@ static inline vector vector_load(const float *p)
     return x;
 }
 
+/* vector_store - store a vector. */
 static inline void vector_store(float *p, vector x)
 {
     memcpy(p, &x, sizeof x);
 }
 
-/* The lanes 0, 1, 2, ... */
+/* vector_index - return the lane numbers 0, 1, 2, ... */
 static inline vector_bits vector_index(void)
 {
     vector_bits index = {0};
@@ -58,13 +62,24 @@ static inline vector_bits vector_index(void)
     return index;
 }
 
-/* vector_select - a where mask (all ones or zero in each lane), else b. */
+/* vector_select - return a where the mask of the lane is all ones, and b where it is zero. */
 static inline vector vector_select(vector_bits mask, vector a, vector b)
 {
     return (vector)(((vector_bits)a & mask) | ((vector_bits)b & ~mask));
 }
 
-/* vector_max, vector_min - where either is NaN: x. */
+/* The functions of each instruction set:
+ *
+ *   vector_fma           a b + c
+ *   vector_max, _min     maximum or minimum of each lane; x if either operand is NaN
+ *   vector_sqrt          square root of each lane
+ *   vector_scale         x 2^n for an integer n
+ *   vector_load_part     loads `count` floats; the other lanes are 0
+ *   vector_store_part    stores the first `count` lanes
+ *   vector_load_bf16     loads bf16 elements as floats
+ *   vector_store_bf16    rounds to bf16 and stores
+ *   vector_sum           sum of the lanes
+ *   vector_maximum       maximum of the lanes */
 #if defined(VECTOR_AVX512)
 
 static inline vector vector_fma(vector a, vector b, vector c)
@@ -87,7 +102,6 @@ static inline vector vector_sqrt(vector x)
     return (vector)_mm512_sqrt_ps((__m512)x);
 }
 
-/* x 2^n for whole n */
 static inline vector vector_scale(vector x, vector n)
 {
     return (vector)_mm512_scalef_ps((__m512)x, (__m512)n);
@@ -164,14 +178,14 @@ static inline float vector_sum(vector x)
 
 static inline float vector_maximum(vector x)
 {
-    float most = x[0];
+    float largest = x[0];
     for (int i = 1; i < VECTOR_LANES; i++) {
-        most = most > x[i] ? most : x[i];
+        largest = largest > x[i] ? largest : x[i];
     }
-    return most;
+    return largest;
 }
 
-/* x 2^n for whole n from -252 to 254, in two steps: 2^n alone need not be a normal number */
+/* n must be in [-252, 254]. Two steps are needed, because 2^n alone may not be a normal number. */
 static inline vector vector_scale(vector x, vector n)
 {
     vector_bits whole = __builtin_convertvector(n, vector_bits);
@@ -261,6 +275,7 @@ static inline void vector_store_bf16(bf16 *p, vector x)
 #endif
 #endif
 
+/* vector_load_bf16_part - load `count` bf16 elements; the other lanes are 0. */
 static inline vector vector_load_bf16_part(const bf16 *p, int count)
 {
     bf16 part[VECTOR_LANES] = {0};
@@ -268,6 +283,7 @@ static inline vector vector_load_bf16_part(const bf16 *p, int count)
     return vector_load_bf16(part);
 }
 
+/* vector_store_bf16_part - store the first `count` lanes as bf16. */
 static inline void vector_store_bf16_part(bf16 *p, vector x, int count)
 {
     bf16 part[VECTOR_LANES];
@@ -275,7 +291,8 @@ static inline void vector_store_bf16_part(bf16 *p, vector x, int count)
     memcpy(p, part, (size_t)count * sizeof *p);
 }
 
-/* vector_get, vector_put - count elements, at most a vector, from `at` on in memory of a type. */
+/* vector_get, vector_put - load or store `count` elements of a dtype from index `at` on; at most
+ * one vector. */
 static inline vector vector_get(const void *data, enum dtype dtype, int64_t at, int64_t count)
 {
     if (dtype == DTYPE_F32) {

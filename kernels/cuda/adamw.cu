@@ -1,35 +1,38 @@
-/* AdamW over flat slices, one pass: 16 bytes read and 12 written for each parameter, 2 more for its
- * bf16 copy.
+/* AdamW update over flat slices of parameters, in one pass.
  *
- *   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  g is the gradient times gradient_scale
+ *   g = gradient gradient_scale;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
  *   w -= learning_rate (m / c1 / (sqrt(v / c2) + epsilon) + weight_decay w)
  *
+ * Traffic   reads 16 bytes and writes 12 bytes for each parameter, and 2 more for its bf16 copy
+ * Launch    grid ceil(count / 2048); block 256; no shared memory. A thread updates eight elements.
+ *           A second launch with scalar accesses updates the last count % 8 elements, or all
+ *           elements if an array is not 16-byte aligned
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 #include "kernels/cuda/rounding.cuh"
 
 enum { ADAMW_THREADS = 256 };
 
-struct slices {
+struct adamw_slices {
     float *weights, *moment1, *moment2;
     const float *gradient;
     bf16 *copy;
     int64_t count;
 };
 
-template <bool WIDE>
+template <bool ALIGNED>
 __global__ void __launch_bounds__(ADAMW_THREADS)
-    adamw_step(const struct slices p, const struct adamw s)
+    adamw_step(const struct adamw_slices p, const struct adamw s)
 {
-    int64_t at = (static_cast<int64_t>(blockIdx.x) * ADAMW_THREADS + threadIdx.x) * EIGHT;
-    int64_t left = p.count - at;
+    int64_t first = (static_cast<int64_t>(blockIdx.x) * ADAMW_THREADS + threadIdx.x) * EIGHT;
+    int64_t left = p.count - first;
     if (left <= 0) {
         return;
     }
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
-    load_eight<WIDE>(w, p.weights + at, left);
-    load_eight<WIDE>(m, p.moment1 + at, left);
-    load_eight<WIDE>(v, p.moment2 + at, left);
-    load_eight<WIDE>(g, p.gradient + at, left);
+    load_eight<ALIGNED>(w, p.weights + first, left);
+    load_eight<ALIGNED>(m, p.moment1 + first, left);
+    load_eight<ALIGNED>(v, p.moment2 + first, left);
+    load_eight<ALIGNED>(g, p.gradient + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         float scaled = g[i] * s.gradient_scale;
@@ -38,45 +41,51 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
         float step = m[i] / s.correction1 / (sqrtf(v[i] / s.correction2) + s.epsilon);
         w[i] -= s.learning_rate * (step + s.weight_decay * w[i]);
     }
-    store_eight<WIDE>(p.weights + at, w, left);
-    store_eight<WIDE>(p.moment1 + at, m, left);
-    store_eight<WIDE>(p.moment2 + at, v, left);
+    store_eight<ALIGNED>(p.weights + first, w, left);
+    store_eight<ALIGNED>(p.moment1 + first, m, left);
+    store_eight<ALIGNED>(p.moment2 + first, v, left);
     if (p.copy != nullptr) {
-        rounding_eight(w, s.rounding, at);
-        store_eight<WIDE>(p.copy + at, w, left);
+        round_eight(w, s.rounding, first);
+        store_eight<ALIGNED>(p.copy + first, w, left);
     }
 }
 
-static bool aligned(const void *p)
+static bool is_aligned(const void *p)
 {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
-static status run(struct kernels *k, const struct slices &p, const struct adamw &s, bool wide)
+static status launch_step(struct kernels *k, const struct adamw_slices &p, const struct adamw &s,
+                          bool aligned)
 {
-    if (p.count > 0 && wide) {
-        LAUNCH(k, adamw_step<true>, blocks_for(p.count, ADAMW_THREADS * EIGHT), ADAMW_THREADS, 0, p,
-               s);
+    if (p.count > 0 && aligned) {
+        LAUNCH(k, adamw_step<true>, count_blocks(p.count, ADAMW_THREADS * EIGHT), ADAMW_THREADS, 0,
+               p, s);
     } else if (p.count > 0) {
-        LAUNCH(k, adamw_step<false>, blocks_for(p.count, ADAMW_THREADS * EIGHT), ADAMW_THREADS, 0,
+        LAUNCH(k, adamw_step<false>, count_blocks(p.count, ADAMW_THREADS * EIGHT), ADAMW_THREADS, 0,
                p, s);
     }
     return STATUS_OK;
 }
 
-/* Eights by 16 bytes, what is left over one by one. */
+/* Groups of eight elements use 16-byte accesses; the remaining elements use scalar accesses. */
 extern "C" status cuda_adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1,
                                     float *moment2, const float *gradient, int64_t count,
                                     const struct adamw *settings)
 {
-    bool wide = aligned(weights) && aligned(moment1) && aligned(moment2) && aligned(gradient) &&
-                aligned(copy);
-    int64_t whole = wide ? count / EIGHT * EIGHT : 0;
-    struct slices p = {weights, moment1, moment2, gradient, copy, whole};
-    TRY(run(k, p, *settings, true));
-    p = {weights + whole, moment1 + whole, moment2 + whole, gradient + whole, copy, count - whole};
-    p.copy = copy == NULL ? NULL : copy + whole;
+    bool aligned = is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) &&
+                   is_aligned(gradient) && is_aligned(copy);
+    int64_t vectorized = aligned ? count / EIGHT * EIGHT : 0;
+    struct adamw_slices p = {weights, moment1, moment2, gradient, copy, vectorized};
+    TRY(launch_step(k, p, *settings, true));
+    p = {weights + vectorized,
+         moment1 + vectorized,
+         moment2 + vectorized,
+         gradient + vectorized,
+         copy,
+         count - vectorized};
+    p.copy = copy == NULL ? NULL : copy + vectorized;
     struct adamw rest = *settings;
-    rest.rounding.offset += whole;
-    return run(k, p, rest, false);
+    rest.rounding.offset += vectorized;
+    return launch_step(k, p, rest, false);
 }

@@ -1,12 +1,18 @@
-/* What the attention kernels share: the problem as they see it, who sees whom, dropout's elements.
+/* Common parts of the attention kernels: the kernel argument, the mask, and the element indices of
+ * dropout.
  *
- * Two families. Tiles (attention.cu, attention_backward.cu): bf16 on tensor cores, head widths of 32, 64,
- * 96 and 128, rows that can be read 16 bytes at a time; attention_wgmma.cu: the forward pass where the GPU has more.
- * Rows (attention_rows.cu): any type, width up to
- * 256 and alignment, a warp for each row; for fp32 and for what tiles do not have.
+ * There are two families of kernels.
+ *   tiles     attention.cu, attention_backward.cu: bf16 on tensor cores (mma.sync), head widths of
+ *   32, 64, 96 and
+ *             128, rows that can be read 16 bytes at a time. attention_wgmma.cu: the forward pass
+ *             on sm_90a
+ *   rows      attention_rows.cu: any type, alignment and head width up to 256, one warp for each
+ *   row; for fp32 and
+ *             for all cases that tiles do not support
  *
- * Order     every output has one owner that adds in an order which depends on the shape alone; a sequence's
- *           results do not depend on the others in the call */
+ * Order     One block or warp computes each output element and adds in an order that depends on the
+ *           shape alone. The results of a sequence do not depend on the other sequences of the
+ *           call. */
 #pragma once
 
 #include "kernels/cuda/dropout.cuh"
@@ -15,34 +21,34 @@ enum { ATTENTION_WIDTH_MAX = 256 };
 
 template <typename T> struct attention_task {
     matrix<const T> q, keys, values, o, d_o;
-    matrix<T> out; /* o forward, dq backward */
+    matrix<T> out; /* o in the forward pass, dq in the backward pass */
     matrix<T> dkeys, dvalues;
-    float *lse; /* [heads, rows of q], may be absent forward */
+    float *lse; /* [heads, rows of q]; may be absent in the forward pass */
     int64_t lse_stride;
     float *delta; /* [heads, rows of q]: d_o . o */
     int64_t rows_q;
     const int32_t *cu_q, *cu_k, *branches;
-    int heads, group;          /* group: query heads on one key-value head */
-    int first_head, all_heads; /* of the model, for dropout */
+    int heads, group;          /* group: query heads for each key-value head */
+    int first_head, all_heads; /* first head of this rank, and heads of the model; for dropout */
     int64_t width, window, longest_k;
-    int64_t tiles; /* of a sequence, in the grid */
+    int64_t tiles; /* blocks of each sequence in the grid */
     bool causal;
     float scale;
     struct dropout dropout;
 };
 
-/* A sequence: its first rows and lengths. */
+/* The first rows and the lengths of a sequence. */
 struct attention_sequence {
     int first_q, queries, first_k, keys;
 };
 
 template <typename T>
-GPU_INLINE struct attention_sequence sequence_of(const attention_task<T> &a, int64_t i)
+GPU_INLINE struct attention_sequence get_sequence(const attention_task<T> &a, int64_t i)
 {
     return {a.cu_q[i], a.cu_q[i + 1] - a.cu_q[i], a.cu_k[i], a.cu_k[i + 1] - a.cu_k[i]};
 }
 
-/* The end of the keys that query i sees, and their beginning. */
+/* visible_end, visible_begin - return the end and the beginning of the keys that query i sees. */
 template <typename T>
 GPU_INLINE int visible_end(const attention_task<T> &a, const struct attention_sequence &s, int i)
 {
@@ -55,12 +61,13 @@ template <typename T> GPU_INLINE int visible_begin(const attention_task<T> &a, i
     return a.window > 0 && end > a.window ? end - static_cast<int>(a.window) : 0;
 }
 
-/* Keys [begin, end) of the block's sequence, which its queries from `end` on do not see. */
+/* Keys [begin, end) of the block's sequence that the queries from `end` on do not see. These are
+ * the first of two continuations of one prompt (struct attention, branches). */
 struct hidden_keys {
     int begin, end;
 };
 
-template <typename T> GPU_INLINE struct hidden_keys hidden_of(const attention_task<T> &a)
+template <typename T> GPU_INLINE struct hidden_keys get_hidden_keys(const attention_task<T> &a)
 {
     if (a.branches == nullptr) {
         return {0, 0};
@@ -74,15 +81,17 @@ GPU_INLINE bool is_hidden(const struct hidden_keys &h, int64_t query, int64_t ke
     return query >= h.end && key >= h.begin && key < h.end;
 }
 
-/* Dropout's factor without its scale, of a query's row, a head and a key counted in the sequence. */
+/* Returns whether dropout keeps an element. `row` is the row of the query, `key` the index within
+ * the sequence. */
 template <typename T>
-GPU_INLINE bool attention_keeps(const attention_task<T> &a, int64_t row, int head, int64_t key)
+GPU_INLINE bool attention_is_kept(const attention_task<T> &a, int64_t row, int head, int64_t key)
 {
     return !(a.dropout.probability > 0) ||
-           dropout_keeps(a.dropout, (row * a.all_heads + a.first_head + head) * a.longest_k + key);
+           dropout_is_kept(a.dropout,
+                           (row * a.all_heads + a.first_head + head) * a.longest_k + key);
 }
 
-template <typename T> GPU_INLINE float attention_scale_kept(const attention_task<T> &a)
+template <typename T> GPU_INLINE float attention_dropout_scale(const attention_task<T> &a)
 {
     return a.dropout.probability > 0 ? dropout_scale(a.dropout) : 1.0f;
 }
@@ -90,20 +99,20 @@ template <typename T> GPU_INLINE float attention_scale_kept(const attention_task
 /* ---- host ---- */
 
 template <typename T>
-static inline attention_task<T> attention_task_of(struct tensor q, struct tensor keys,
-                                                  struct tensor values, struct tensor lse,
-                                                  const struct attention *a)
+static inline attention_task<T> make_attention_task(struct tensor q, struct tensor keys,
+                                                    struct tensor values, struct tensor lse,
+                                                    const struct attention *a)
 {
     attention_task<T> t = {};
-    t.q = matrix_of<const T>(q);
-    t.keys = matrix_of<const T>(keys);
-    t.values = matrix_of<const T>(values);
+    t.q = make_matrix<const T>(q);
+    t.keys = make_matrix<const T>(keys);
+    t.values = make_matrix<const T>(values);
     t.lse = static_cast<float *>(lse.data);
     t.lse_stride = lse.stride;
     t.rows_q = q.rows;
     t.cu_q = a->cu_q;
     t.cu_k = a->cu_k;
-    t.branches = a->branches;
+    t.branches = a->shared_prefix_offsets;
     t.heads = a->heads;
     t.first_head = a->first_head;
     t.all_heads = a->all_heads > 0 ? a->all_heads : a->heads;
@@ -117,22 +126,28 @@ static inline attention_task<T> attention_task_of(struct tensor q, struct tensor
     return t;
 }
 
-/* attention_fits_tiles - whether the tensor-core kernels have this width, type and alignment. */
+/* attention_fits_tiles - return whether the tile kernels support this head width, type and
+ * alignment. */
 static inline bool attention_fits_tiles(const struct attention *a, const struct tensor *tensors,
                                         int count)
 {
     int64_t d = a->head_width;
     bool fits = d == 32 || d == 64 || d == 96 || d == 128;
     for (int i = 0; i < count; i++) {
-        fits = fits && tensors[i].dtype == DTYPE_BF16 && operation_wide(tensors[i]);
+        fits = fits && tensors[i].dtype == DTYPE_BF16 && operation_is_aligned(tensors[i]);
     }
     return fits;
 }
 
-/* attention_wgmma_forward - on a GPU that has wgmma, for what that is written for; *done: it was. */
+/* attention_wgmma_forward - compute the forward pass with wgmma if the GPU and the call support it.
+ *
+ * *done is set to whether it did. It supports head widths of 64 and 128, without dropout and
+ * branches. */
 status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
                                const struct attention *a, bool *done);
+/* attention_rows_forward, attention_rows_backward - attention_forward and attention_backward, one
+ * warp for each row. delta f32 [heads, rows of q] is the row sums of d_o * o. */
 status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor lse,
                               struct tensor q, struct tensor keys, struct tensor values,
                               const struct attention *a);

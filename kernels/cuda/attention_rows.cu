@@ -1,16 +1,20 @@
-/* Attention of any type and width, a warp for each row: what the tiles on tensor cores do not have.
+/* Attention of any type and head width up to 256, one warp for each row: the cases that the tile
+ * kernels do not support.
  *
- *   s_j = scale q . k_j,  p = softmax(s),  o = sum_j m_j p_j v_j     (m: dropout's factors)
+ *   s_j = scale q . k_j,  p = softmax(s),  o = sum_j m_j p_j v_j     (m: dropout factors)
  *   ds_j = p_j (m_j (d_o . v_j) - d_o . o),  dq = scale sum_j ds_j k_j,
  *   dk_j = scale sum_i ds_ij q_i,  dv_j = sum_i m_ij p_ij d_o_i
  *
- * 32 keys (or queries) at a time: each lane has one of them for the products, and columns lane, lane + 32,
- * ... of the sums. A key-value head's warp goes through the query heads of its group in order. */
+ * Launch    block 256, eight rows. Forward and dq: grid (sequences ceil(longest_q / 8), heads). dk
+ *           and dv: grid (sequences ceil(longest_k / 8), kv_heads). 1 KiB of shared memory
+ * Layout    A warp processes 32 keys (or queries) at a time. Each lane computes the dot products of
+ *           one of them, and the columns lane, lane + 32, ... of the sums. The warp of a key
+ *           iterates over the query heads of its group in order. */
 #include "kernels/cuda/attention.cuh"
 
 enum { ROWS_THREADS = 256, ROWS_EACH = ROWS_THREADS / 32, COLUMNS_EACH = ATTENTION_WIDTH_MAX / 32 };
 
-template <typename T> GPU_INLINE float dot(const T *a, const T *b, int64_t width)
+template <typename T> GPU_INLINE float compute_dot(const T *a, const T *b, int64_t width)
 {
     float sum = 0;
     for (int64_t d = 0; d < width; d++) {
@@ -19,11 +23,11 @@ template <typename T> GPU_INLINE float dot(const T *a, const T *b, int64_t width
     return sum;
 }
 
-/* sums += factor of each lane times that lane's row; the rows are `stride` apart from `first` on. The
- * lanes tell each other their factors through the warp's part of scratch. */
+/* sums += sum over the lanes of factor times the lane's row. The rows are `stride` elements apart,
+ * from `first` on. The lanes exchange their factors through the warp's part of scratch. */
 template <typename T>
-GPU_INLINE void add_rows(float (&sums)[COLUMNS_EACH], float *scratch, float factor, const T *first,
-                         int64_t stride, int count, int64_t width)
+GPU_INLINE void accumulate_rows(float (&sums)[COLUMNS_EACH], float *scratch, float factor,
+                                const T *first, int64_t stride, int count, int64_t width)
 {
     int lane = threadIdx.x % 32;
     float *factors = scratch + threadIdx.x / 32 * 32;
@@ -62,10 +66,10 @@ GPU_INLINE void store_row(T *row, const float (&sums)[COLUMNS_EACH], float facto
     }
 }
 
-GPU_INLINE float warp_largest(float x)
+GPU_INLINE float warp_max(float x)
 {
-    for (int with = 16; with > 0; with /= 2) {
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, with));
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, lane_mask));
     }
     return x;
 }
@@ -74,41 +78,41 @@ template <typename T>
 __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_task<T> a)
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
-    struct attention_sequence s = sequence_of(a, blockIdx.x / a.tiles);
+    struct attention_sequence s = get_sequence(a, blockIdx.x / a.tiles);
     int64_t i = blockIdx.x % a.tiles * ROWS_EACH + threadIdx.x / 32;
     if (i >= s.queries) {
         return;
     }
     int lane = threadIdx.x % 32, head = blockIdx.y;
-    int64_t row = s.first_q + i, shared_at = head / a.group * a.width;
+    int64_t row = s.first_q + i, kv_column = head / a.group * a.width;
     const T *q = a.q.data + row * a.q.stride + head * a.width;
     int64_t end = visible_end(a, s, i), begin = visible_begin(a, end);
-    struct hidden_keys h = hidden_of(a);
+    struct hidden_keys h = get_hidden_keys(a);
     float sums[COLUMNS_EACH] = {}, largest = -INFINITY, sum = 0;
     for (int64_t j = begin; j < end; j += 32) {
         int count = static_cast<int>(end - j < 32 ? end - j : 32);
         int64_t key = s.first_k + j;
         float score = -INFINITY;
         if (lane < count && !is_hidden(h, i, j + lane)) {
-            score =
-                a.scale * dot(q, a.keys.data + (key + lane) * a.keys.stride + shared_at, a.width);
+            score = a.scale *
+                    compute_dot(q, a.keys.data + (key + lane) * a.keys.stride + kv_column, a.width);
         }
-        float most = fmaxf(largest, warp_largest(score));
-        float shrink = largest == most ? 1.0f : expf(largest - most);
-        float p = score == -INFINITY ? 0.0f : expf(score - most);
-        largest = most;
-        sum = sum * shrink + team_sum<32>(p, nullptr);
+        float largest_new = fmaxf(largest, warp_max(score));
+        float rescale = largest == largest_new ? 1.0f : expf(largest - largest_new);
+        float p = score == -INFINITY ? 0.0f : expf(score - largest_new);
+        largest = largest_new;
+        sum = sum * rescale + team_sum<32>(p, nullptr);
 #pragma unroll
         for (int c = 0; c < COLUMNS_EACH; c++) {
-            sums[c] *= shrink;
+            sums[c] *= rescale;
         }
-        p = lane < count && !attention_keeps(a, row, head, j + lane) ? 0.0f : p;
-        add_rows(sums, scratch, p, a.values.data + key * a.values.stride + shared_at,
-                 a.values.stride, count, a.width);
+        p = lane < count && !attention_is_kept(a, row, head, j + lane) ? 0.0f : p;
+        accumulate_rows(sums, scratch, p, a.values.data + key * a.values.stride + kv_column,
+                        a.values.stride, count, a.width);
     }
     bool seen = begin < end;
     store_row(a.out.data + row * a.out.stride + head * a.width, sums,
-              seen ? attention_scale_kept(a) / sum : 0.0f, a.width);
+              seen ? attention_dropout_scale(a) / sum : 0.0f, a.width);
     if (lane == 0 && a.lse != nullptr) {
         a.lse[head * a.lse_stride + row] = seen ? largest + logf(sum) : -INFINITY;
     }
@@ -118,31 +122,32 @@ template <typename T>
 __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const attention_task<T> a)
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
-    struct attention_sequence s = sequence_of(a, blockIdx.x / a.tiles);
+    struct attention_sequence s = get_sequence(a, blockIdx.x / a.tiles);
     int64_t i = blockIdx.x % a.tiles * ROWS_EACH + threadIdx.x / 32;
     if (i >= s.queries) {
         return;
     }
     int lane = threadIdx.x % 32, head = blockIdx.y;
-    int64_t row = s.first_q + i, shared_at = head / a.group * a.width;
+    int64_t row = s.first_q + i, kv_column = head / a.group * a.width;
     const T *q = a.q.data + row * a.q.stride + head * a.width;
     const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
     int64_t end = visible_end(a, s, i), begin = visible_begin(a, end);
     float lse = a.lse[head * a.lse_stride + row], delta = a.delta[head * a.rows_q + row];
-    struct hidden_keys h = hidden_of(a);
-    float sums[COLUMNS_EACH] = {}, kept = attention_scale_kept(a);
+    struct hidden_keys h = get_hidden_keys(a);
+    float sums[COLUMNS_EACH] = {}, keep_scale = attention_dropout_scale(a);
     for (int64_t j = begin; j < end; j += 32) {
         int count = static_cast<int>(end - j < 32 ? end - j : 32);
         int64_t key = s.first_k + j;
         float ds = 0;
         if (lane < count && !is_hidden(h, i, j + lane)) {
-            const T *k = a.keys.data + (key + lane) * a.keys.stride + shared_at;
-            const T *v = a.values.data + (key + lane) * a.values.stride + shared_at;
-            float m = attention_keeps(a, row, head, j + lane) ? kept : 0.0f;
-            ds = expf(a.scale * dot(q, k, a.width) - lse) * (m * dot(d_o, v, a.width) - delta);
+            const T *k = a.keys.data + (key + lane) * a.keys.stride + kv_column;
+            const T *v = a.values.data + (key + lane) * a.values.stride + kv_column;
+            float m = attention_is_kept(a, row, head, j + lane) ? keep_scale : 0.0f;
+            ds = expf(a.scale * compute_dot(q, k, a.width) - lse) *
+                 (m * compute_dot(d_o, v, a.width) - delta);
         }
-        add_rows(sums, scratch, ds, a.keys.data + key * a.keys.stride + shared_at, a.keys.stride,
-                 count, a.width);
+        accumulate_rows(sums, scratch, ds, a.keys.data + key * a.keys.stride + kv_column,
+                        a.keys.stride, count, a.width);
     }
     store_row(a.out.data + row * a.out.stride + head * a.width, sums, a.scale, a.width);
 }
@@ -151,7 +156,7 @@ template <typename T>
 __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attention_task<T> a)
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
-    struct attention_sequence s = sequence_of(a, blockIdx.x / a.tiles);
+    struct attention_sequence s = get_sequence(a, blockIdx.x / a.tiles);
     int64_t j = blockIdx.x % a.tiles * ROWS_EACH + threadIdx.x / 32;
     if (j >= s.keys) {
         return;
@@ -160,8 +165,8 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
     int64_t key = s.first_k + j, at = blockIdx.y * a.width;
     const T *k = a.keys.data + key * a.keys.stride + at;
     const T *v = a.values.data + key * a.values.stride + at;
-    struct hidden_keys h = hidden_of(a);
-    float dk[COLUMNS_EACH] = {}, dv[COLUMNS_EACH] = {}, kept = attention_scale_kept(a);
+    struct hidden_keys h = get_hidden_keys(a);
+    float dk[COLUMNS_EACH] = {}, dv[COLUMNS_EACH] = {}, keep_scale = attention_dropout_scale(a);
     for (int head = blockIdx.y * a.group; head < static_cast<int>(blockIdx.y + 1) * a.group;
          head++) {
         for (int64_t i = 0; i < s.queries; i += 32) {
@@ -172,16 +177,16 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
             if (lane < count && sees) {
                 const T *q = a.q.data + row * a.q.stride + head * a.width;
                 const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
-                float m = attention_keeps(a, row, head, j) ? kept : 0.0f;
-                p = expf(a.scale * dot(q, k, a.width) - a.lse[head * a.lse_stride + row]);
-                ds = p * (m * dot(d_o, v, a.width) - a.delta[head * a.rows_q + row]);
+                float m = attention_is_kept(a, row, head, j) ? keep_scale : 0.0f;
+                p = expf(a.scale * compute_dot(q, k, a.width) - a.lse[head * a.lse_stride + row]);
+                ds = p * (m * compute_dot(d_o, v, a.width) - a.delta[head * a.rows_q + row]);
                 p *= m;
             }
             int64_t first = s.first_q + i;
-            add_rows(dv, scratch, p, a.d_o.data + first * a.d_o.stride + head * a.width,
-                     a.d_o.stride, count, a.width);
-            add_rows(dk, scratch, ds, a.q.data + first * a.q.stride + head * a.width, a.q.stride,
-                     count, a.width);
+            accumulate_rows(dv, scratch, p, a.d_o.data + first * a.d_o.stride + head * a.width,
+                            a.d_o.stride, count, a.width);
+            accumulate_rows(dk, scratch, ds, a.q.data + first * a.q.stride + head * a.width,
+                            a.q.stride, count, a.width);
         }
     }
     store_row(a.dkeys.data + key * a.dkeys.stride + at, dk, a.scale, a.width);
@@ -190,18 +195,18 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
 
 /* ---- host ---- */
 
-static dim3 grid_of(int64_t *tiles, int64_t sequences, int64_t longest, int heads)
+static dim3 make_grid(int64_t *tiles, int64_t sequences, int64_t longest, int heads)
 {
     *tiles = (longest + ROWS_EACH - 1) / ROWS_EACH;
     return dim3(static_cast<unsigned>(sequences * *tiles), static_cast<unsigned>(heads));
 }
 
 template <typename T>
-static status forward(struct kernels *k, attention_task<T> t, struct tensor o,
-                      const struct attention *a)
+static status launch_forward(struct kernels *k, attention_task<T> t, struct tensor o,
+                             const struct attention *a)
 {
-    t.out = matrix_of<T>(o);
-    dim3 grid = grid_of(&t.tiles, a->sequences, a->longest_q, a->heads);
+    t.out = make_matrix<T>(o);
+    dim3 grid = make_grid(&t.tiles, a->sequences, a->longest_q, a->heads);
     if (grid.x > 0) {
         LAUNCH(k, rows_forward<T>, grid, ROWS_THREADS, 0, t);
     }
@@ -213,25 +218,25 @@ status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor 
                               const struct attention *a)
 {
     return k->dtype == DTYPE_F32
-               ? forward(k, attention_task_of<float>(q, keys, values, lse, a), o, a)
-               : forward(k, attention_task_of<bf16>(q, keys, values, lse, a), o, a);
+               ? launch_forward(k, make_attention_task<float>(q, keys, values, lse, a), o, a)
+               : launch_forward(k, make_attention_task<bf16>(q, keys, values, lse, a), o, a);
 }
 
 template <typename T>
-static status backward(struct kernels *k, attention_task<T> t, struct tensor dq,
-                       struct tensor dkeys, struct tensor dvalues, struct tensor d_o,
-                       const float *delta, const struct attention *a)
+static status launch_backward(struct kernels *k, attention_task<T> t, struct tensor dq,
+                              struct tensor dkeys, struct tensor dvalues, struct tensor d_o,
+                              const float *delta, const struct attention *a)
 {
-    t.out = matrix_of<T>(dq);
-    t.dkeys = matrix_of<T>(dkeys);
-    t.dvalues = matrix_of<T>(dvalues);
-    t.d_o = matrix_of<const T>(d_o);
+    t.out = make_matrix<T>(dq);
+    t.dkeys = make_matrix<T>(dkeys);
+    t.dvalues = make_matrix<T>(dvalues);
+    t.d_o = make_matrix<const T>(d_o);
     t.delta = const_cast<float *>(delta);
-    dim3 grid = grid_of(&t.tiles, a->sequences, a->longest_q, a->heads);
+    dim3 grid = make_grid(&t.tiles, a->sequences, a->longest_q, a->heads);
     if (grid.x > 0) {
         LAUNCH(k, rows_backward_queries<T>, grid, ROWS_THREADS, 0, t);
     }
-    grid = grid_of(&t.tiles, a->sequences, a->longest_k, a->kv_heads);
+    grid = make_grid(&t.tiles, a->sequences, a->longest_k, a->kv_heads);
     if (grid.x > 0) {
         LAUNCH(k, rows_backward_keys<T>, grid, ROWS_THREADS, 0, t);
     }
@@ -243,8 +248,9 @@ status attention_rows_backward(struct kernels *k, struct tensor dq, struct tenso
                                struct tensor keys, struct tensor values, struct tensor lse,
                                const float *delta, const struct attention *a)
 {
-    return k->dtype == DTYPE_F32 ? backward(k, attention_task_of<float>(q, keys, values, lse, a),
-                                            dq, dkeys, dvalues, d_o, delta, a)
-                                 : backward(k, attention_task_of<bf16>(q, keys, values, lse, a), dq,
-                                            dkeys, dvalues, d_o, delta, a);
+    return k->dtype == DTYPE_F32
+               ? launch_backward(k, make_attention_task<float>(q, keys, values, lse, a), dq, dkeys,
+                                 dvalues, d_o, delta, a)
+               : launch_backward(k, make_attention_task<bf16>(q, keys, values, lse, a), dq, dkeys,
+                                 dvalues, d_o, delta, a);
 }

@@ -1,18 +1,23 @@
-/* The online softmax of attention's forward pass: a warp's rows of scores, in mma's accumulators.
+/* The online softmax of the attention forward pass, on the rows of scores in the mma accumulators
+ * of a warp.
  *
- * Layout    a warp has M tiles of 16 rows; [m][r] is row 16 m + 8 r + lane / 4 of them, and four lanes share a row.
- *           Powers are of two: scale and log2(e) are one factor
+ *   m' = max(m, max_j s_j);  sum' = sum 2^(c (m - m')) + sum_j 2^(c (s_j - m'));  c = scale log2(e)
+ *
+ * Layout    A warp has M tiles of 16 rows; [m][r] is row 16 m + 8 r + lane / 4 of them, and four
+ *           lanes share a row. Exponentials have base two, so that scale and log2(e) are one
+ *           factor.
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691 */
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
 
-/* A query's running maximum (of unscaled scores) and its own sum of powers. */
-template <int M> struct running {
+/* The running maximum of the unscaled scores of each query, and the lane's part of its sum of
+ * exponentials. */
+template <int M> struct running_softmax {
     float largest[M][2], sum[M][2];
 };
 
-template <int M> GPU_INLINE void running_clear(struct running<M> &run)
+template <int M> GPU_INLINE void clear_running(struct running_softmax<M> &run)
 {
 #pragma unroll
     for (int m = 0; m < M; m++) {
@@ -21,7 +26,7 @@ template <int M> GPU_INLINE void running_clear(struct running<M> &run)
     }
 }
 
-/* Scores that a row does not see become -infinity. */
+/* Sets the scores of keys that a query does not see to -infinity. */
 template <int M, int N>
 GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
                             const struct attention_sequence &sequence, int query, int key)
@@ -46,25 +51,26 @@ GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
     }
 }
 
-/* s becomes its exponentials; shrink is what a larger score does to all that was summed before. */
+/* Replaces the scores s by their exponentials and updates maximum and sum. `rescale` is the factor
+ * by which earlier sums must be multiplied, because the maximum may have grown. */
 template <int M, int N>
-GPU_INLINE void exponentials(float (&s)[M][N][4], struct running<M> &run, float (&shrink)[M][2],
-                             float scale)
+GPU_INLINE void update_softmax(float (&s)[M][N][4], struct running_softmax<M> &run,
+                               float (&rescale)[M][2], float scale)
 {
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float most = run.largest[m][r];
+            float largest_new = run.largest[m][r];
 #pragma unroll
             for (int n = 0; n < N; n++) {
-                most = fmaxf(most, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+                largest_new = fmaxf(largest_new, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
             }
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-            float base = most == -INFINITY ? 0.0f : most * scale;
-            shrink[m][r] = gpu_exp2(run.largest[m][r] * scale - base);
-            run.largest[m][r] = most;
+            largest_new = fmaxf(largest_new, __shfl_xor_sync(~0u, largest_new, 1));
+            largest_new = fmaxf(largest_new, __shfl_xor_sync(~0u, largest_new, 2));
+            float base = largest_new == -INFINITY ? 0.0f : largest_new * scale;
+            rescale[m][r] = gpu_exp2(run.largest[m][r] * scale - base);
+            run.largest[m][r] = largest_new;
             float sum = 0;
 #pragma unroll
             for (int n = 0; n < N; n++) {
@@ -75,26 +81,27 @@ GPU_INLINE void exponentials(float (&s)[M][N][4], struct running<M> &run, float 
                     sum += p;
                 }
             }
-            run.sum[m][r] = run.sum[m][r] * shrink[m][r] + sum;
+            run.sum[m][r] = run.sum[m][r] * rescale[m][r] + sum;
         }
     }
 }
 
-template <int N> GPU_INLINE void shrink_sums(float (&o)[N][4], const float (&shrink)[2])
+template <int N> GPU_INLINE void rescale_sums(float (&o)[N][4], const float (&rescale)[2])
 {
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            o[n][e] *= shrink[e / 2];
+            o[n][e] *= rescale[e / 2];
         }
     }
 }
 
-/* The rows' results; `query` is the lane's first, counted in the sequence. */
+/* Stores o and lse of the rows of a warp. `query` is the first query of the lane, counted within
+ * the sequence. */
 template <int D, int M>
 GPU_INLINE void store_rows(const attention_task<bf16> &a, const float (&o)[M][D / 8][4],
-                           const struct running<M> &run, const struct attention_sequence &s,
+                           const struct running_softmax<M> &run, const struct attention_sequence &s,
                            int query, int head)
 {
 #pragma unroll
@@ -106,7 +113,7 @@ GPU_INLINE void store_rows(const attention_task<bf16> &a, const float (&o)[M][D 
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
             int i = query + 16 * m + 8 * r;
-            factor[r] = sum == 0 ? 0.0f : attention_scale_kept(a) / sum;
+            factor[r] = sum == 0 ? 0.0f : attention_dropout_scale(a) / sum;
             if (a.lse != nullptr && threadIdx.x % 4 == 0 && i < s.queries) {
                 a.lse[head * a.lse_stride + s.first_q + i] =
                     sum == 0 ? -INFINITY : run.largest[m][r] * a.scale + logf(sum);

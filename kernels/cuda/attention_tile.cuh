@@ -1,37 +1,39 @@
-/* Tiles of attention on tensor cores: bf16 rows of D elements in shared memory, products of fragments.
+/* Tiles of attention on tensor cores: bf16 rows of D elements in shared memory, and their GEMMs by
+ * fragments.
  *
- * Layout    a tile's row is D / 8 chunks of 16 bytes; a chunk's place is exchanged with others of its row by
- *           the row's number, so that the eight rows that ldmatrix reads at once lie in eight groups
- *           of banks
- * Fragments gpu.cuh has their tables. A score's accumulator is the A operand of the product that
- *           follows: probabilities never leave the registers */
+ * Layout    A row of a tile is D / 8 chunks of 16 bytes. The position of a chunk within its row is
+ *           xor-swizzled with the row number, so that the eight rows that ldmatrix reads at once
+ *           lie in different banks.
+ * Fragments gpu.cuh defines their layout. The accumulator of the scores is the A operand of the
+ *           next GEMM, so the probabilities stay in registers. */
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
 
-/* Where chunk c of row r begins. */
-template <int D> GPU_INLINE int tile_at(int r, int c)
+/* Returns the element offset of chunk c of row r in a tile. */
+template <int D> GPU_INLINE int tile_offset(int r, int c)
 {
-    int with = D % 64 == 0 ? r & 7 : r >> 1 & 3;
-    return r * D + ((c ^ with) << 3);
+    int lane_mask = D % 64 == 0 ? r & 7 : r >> 1 & 3;
+    return r * D + ((c ^ lane_mask) << 3);
 }
 
-/* Rows [first, first + ROWS) of a head's columns, zeros from `valid` rows on; queued, not waited for. */
+/* Starts the asynchronous copy of rows [first, first + ROWS) of the columns of a head; rows from
+ * `valid` on are zeros. The caller commits the copies and waits for them. */
 template <int D, int ROWS, int THREADS>
-GPU_INLINE void tile_load(bf16 *tile, const matrix<const bf16> &from, int64_t first, int64_t valid,
+GPU_INLINE void load_tile(bf16 *tile, const matrix<const bf16> &from, int64_t first, int64_t valid,
                           int64_t column)
 {
 #pragma unroll
     for (int i = threadIdx.x; i < ROWS * D / 8; i += THREADS) {
         int r = i / (D / 8), c = i % (D / 8);
         bool inside = r < valid;
-        gpu_copy_async(&tile[tile_at<D>(r, c)],
+        gpu_copy_async(&tile[tile_offset<D>(r, c)],
                        from.data + (first + (inside ? r : 0)) * from.stride + column + c * 8,
                        inside);
     }
 }
 
-template <int N> GPU_INLINE void clear(float (&sums)[N][4])
+template <int N> GPU_INLINE void clear_sums(float (&sums)[N][4])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -42,9 +44,10 @@ template <int N> GPU_INLINE void clear(float (&sums)[N][4])
     }
 }
 
-/* sums[m] [16, 8 N] += 16 rows of a, from row + 16 m on, times all 8 N rows of b, transposed. */
+/* mma_abt: sums[m] [16, 8 N] += a b^T, for 16 rows of a, from row + 16 m on, and all 8 N rows of
+ * b. */
 template <int D, int M, int N>
-GPU_INLINE void product_rows(float (&sums)[M][N][4], const bf16 *a, int row, const bf16 *b)
+GPU_INLINE void mma_abt(float (&sums)[M][N][4], const bf16 *a, int row, const bf16 *b)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -52,13 +55,14 @@ GPU_INLINE void product_rows(float (&sums)[M][N][4], const bf16 *a, int row, con
         uint32_t fa[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            gpu_load_matrix(fa[m], &a[tile_at<D>(row + 16 * m + lane % 16, 2 * kk + lane / 16)]);
+            gpu_load_matrix(fa[m],
+                            &a[tile_offset<D>(row + 16 * m + lane % 16, 2 * kk + lane / 16)]);
         }
 #pragma unroll
         for (int n = 0; n < N / 2; n++) {
             uint32_t fb[4];
             gpu_load_matrix(
-                fb, &b[tile_at<D>(16 * n + lane % 8 + lane / 16 * 8, 2 * kk + lane / 8 % 2)]);
+                fb, &b[tile_offset<D>(16 * n + lane % 8 + lane / 16 * 8, 2 * kk + lane / 8 % 2)]);
             const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
 #pragma unroll
             for (int m = 0; m < M; m++) {
@@ -69,9 +73,9 @@ GPU_INLINE void product_rows(float (&sums)[M][N][4], const bf16 *a, int row, con
     }
 }
 
-/* sums[m] [16, D] += p[m] [16, 8 N], rounded to bf16, times the 8 N rows of b. */
+/* mma_pb: sums[m] [16, D] += p[m] b, for p[m] [16, 8 N], rounded to bf16, and the 8 N rows of b. */
 template <int D, int M, int N>
-GPU_INLINE void product_scores(float (&sums)[M][D / 8][4], const float (&p)[M][N][4], const bf16 *b)
+GPU_INLINE void mma_pb(float (&sums)[M][D / 8][4], const float (&p)[M][N][4], const bf16 *b)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -87,7 +91,8 @@ GPU_INLINE void product_scores(float (&sums)[M][D / 8][4], const float (&p)[M][N
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
             uint32_t fb[4];
-            gpu_load_matrix_transposed(fb, &b[tile_at<D>(16 * kk + lane % 16, 2 * n + lane / 16)]);
+            gpu_load_matrix_transposed(fb,
+                                       &b[tile_offset<D>(16 * kk + lane % 16, 2 * n + lane / 16)]);
             const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
 #pragma unroll
             for (int m = 0; m < M; m++) {
@@ -98,38 +103,36 @@ GPU_INLINE void product_scores(float (&sums)[M][D / 8][4], const float (&p)[M][N
     }
 }
 
-/* p [16, 8 N], rounded to bf16, as 16 rows of a tile of 8 N columns from `row` on. */
-template <int N> GPU_INLINE void scores_to_tile(bf16 *tile, int row, const float (&p)[N][4])
+/* Stores p [16, 8 N], rounded to bf16, to 16 rows of a tile of 8 N columns, from `row` on. */
+template <int N> GPU_INLINE void store_scores(bf16 *tile, int row, const float (&p)[N][4])
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            bf16 *at = &tile[tile_at<8 * N>(row + lane / 4 + 8 * r, n) + lane % 4 * 2];
+            bf16 *at = &tile[tile_offset<8 * N>(row + lane / 4 + 8 * r, n) + lane % 4 * 2];
             *reinterpret_cast<uint32_t *>(at) = gpu_pack(p[n][2 * r], p[n][2 * r + 1]);
         }
     }
 }
 
-/* sums [16, 8 N] += 16 columns of a [ROWS, COLUMNS], from `column` on, transposed, times columns of b [ROWS, D]
- * from 8 `chunk` on. */
+/* mma_atb: sums [16, 8 N] += a^T b, for 16 columns of a [ROWS, COLUMNS], from `column` on, and the
+ * 8 N columns of b [ROWS, D] from 8 chunk on. */
 template <int D, int ROWS, int COLUMNS, int N>
-GPU_INLINE void product_columns(float (&sums)[N][4], const bf16 *a, int column, const bf16 *b,
-                                int chunk)
+GPU_INLINE void mma_atb(float (&sums)[N][4], const bf16 *a, int column, const bf16 *b, int chunk)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int kk = 0; kk < ROWS / 16; kk++) {
         uint32_t fa[4];
-        gpu_load_matrix_transposed(
-            fa,
-            &a[tile_at<COLUMNS>(16 * kk + lane % 8 + lane / 16 * 8, column / 8 + lane / 8 % 2)]);
+        gpu_load_matrix_transposed(fa, &a[tile_offset<COLUMNS>(16 * kk + lane % 8 + lane / 16 * 8,
+                                                               column / 8 + lane / 8 % 2)]);
 #pragma unroll
         for (int n = 0; n < N / 2; n++) {
             uint32_t fb[4];
             gpu_load_matrix_transposed(
-                fb, &b[tile_at<D>(16 * kk + lane % 16, chunk + 2 * n + lane / 16)]);
+                fb, &b[tile_offset<D>(16 * kk + lane % 16, chunk + 2 * n + lane / 16)]);
             const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
             gpu_mma_bf16(sums[2 * n], fa, low);
             gpu_mma_bf16(sums[2 * n + 1], fa, high);
@@ -137,23 +140,25 @@ GPU_INLINE void product_columns(float (&sums)[N][4], const bf16 *a, int column, 
     }
 }
 
-/* Which of the lane's 32 elements in eight accumulators side by side dropout keeps: bit 4 n + e. `row` and
- * `key` are those of the lane's first element; TRANSPOSED: keys go down and queries across. */
+/* Returns which of the lane's 32 elements in eight adjacent accumulators dropout keeps: bit 4 n +
+ * e. `row` and `key` are those of the lane's first element. With TRANSPOSED, rows of the
+ * accumulators are keys and columns queries. */
 template <bool TRANSPOSED>
-GPU_INLINE uint32_t kept_bits(const attention_task<bf16> &a, int64_t row, int64_t key, int head)
+GPU_INLINE uint32_t get_kept_bits(const attention_task<bf16> &a, int64_t row, int64_t key, int head)
 {
     uint32_t bits = 0;
 #pragma unroll 1
     for (int bit = 0; bit < 32; bit++) {
         int across = bit / 4 * 8 + bit % 2, down = bit / 2 % 2 * 8;
-        bool keeps = attention_keeps(a, row + (TRANSPOSED ? across : down), head,
-                                     key + (TRANSPOSED ? down : across));
-        bits |= static_cast<uint32_t>(keeps) << bit;
+        bool is_kept = attention_is_kept(a, row + (TRANSPOSED ? across : down), head,
+                                         key + (TRANSPOSED ? down : across));
+        bits |= static_cast<uint32_t>(is_kept) << bit;
     }
     return bits;
 }
 
-/* The lane's two rows of 16 (lane / 4 and 8 further on), times a factor each, to rows of `to`. */
+/* Stores the lane's two rows of 16 (lane / 4 and lane / 4 + 8), each multiplied by its factor, to
+ * rows of `to`. */
 template <int D>
 GPU_INLINE void store_sums(const matrix<bf16> &to, const float (&sums)[D / 8][4], int64_t first,
                            int64_t valid, int64_t column, float factor0, float factor1)
@@ -174,26 +179,26 @@ GPU_INLINE void store_sums(const matrix<bf16> &to, const float (&sums)[D / 8][4]
     }
 }
 
-/* The tile of keys behind this one of which queries from `first` on see something. */
+/* Returns the next tile of keys of which the queries from `first` on see at least one key. */
 template <int KEYS>
-GPU_INLINE int64_t next_keys(const attention_task<bf16> &a, int64_t first, int64_t key)
+GPU_INLINE int64_t find_next_tile(const attention_task<bf16> &a, int64_t first, int64_t key)
 {
     int64_t next = key + KEYS;
     if (a.branches != nullptr) {
-        struct hidden_keys h = hidden_of(a);
+        struct hidden_keys h = get_hidden_keys(a);
         bool nothing = is_hidden(h, first, next) && next + KEYS <= h.end;
         next = nothing ? h.end / KEYS * KEYS : next;
     }
     return next;
 }
 
-/* What of 16 M queries (down) and 8 N keys (across) is hidden becomes `value`; query and key are the warp's lane's
- * first row and the tile's first. */
+/* Sets the hidden elements of 16 M queries (rows) and 8 N keys (columns) to `value`. `query` is the
+ * lane's first query and `key` the first key of the tile. */
 template <int M, int N>
-GPU_INLINE void hide(float (&s)[M][N][4], const attention_task<bf16> &a, int64_t query, int64_t key,
-                     float value)
+GPU_INLINE void mask_hidden(float (&s)[M][N][4], const attention_task<bf16> &a, int64_t query,
+                            int64_t key, float value)
 {
-    struct hidden_keys h = hidden_of(a);
+    struct hidden_keys h = get_hidden_keys(a);
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
@@ -211,6 +216,9 @@ GPU_INLINE void hide(float (&s)[M][N][4], const attention_task<bf16> &a, int64_t
 
 static const float log2_e = 1.4426950408889634f;
 
+/* attention_tiles_forward, attention_tiles_backward - attention_forward and attention_backward on
+ * tensor cores, for calls that attention_fits_tiles accepts. delta is as in
+ * attention_rows_backward. */
 status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
                                const struct attention *a);

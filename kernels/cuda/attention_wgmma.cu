@@ -1,14 +1,21 @@
-/* Attention forward on Hopper's tensor cores (sm_90a): TMA, wgmma, and warps that have parts.
+/* Attention forward on the tensor cores of Hopper (sm_90a): TMA, wgmma and warp specialization.
  *
- * Layout    A block has 64 queries of a head for each of its consumers (warpgroups); the warpgroup after them only
- *           fetches: queries once, keys and values tile by tile into a ring of two stages each. Tiles are boxes of
- *           64 columns, rows of 128 bytes, swizzled by TMA.
- * Overlap   The scores of the next tile are issued before the product of this one's probabilities with the values,
- *           so that the softmax runs under it. Consumers take turns in issuing: one's softmax runs under the
- *           others' products.
- * Mask      as attention.cu: by element in tiles at an edge. A box may reach into the next sequence: its scores are
- *           masked, and its values made zero, since 0 times NaN is NaN.
- * Order     a row's sums are in the order of its keys, tile by tile, whatever the number of consumers
+ *   s = scale q k^T,  o = softmax(s) v,  lse = log(sum exp(s))
+ *
+ * Launch    grid (sequences ceil(longest_q / (64 consumers)), heads); block (consumers + 1) * 128,
+ *           with two or three consumers. Shared memory: struct shared_layout, 160 KiB for D = 128
+ * Layout    Each consumer (a warpgroup) of a block processes 64 queries of a head. The last
+ *           warpgroup is the producer: it copies the queries once, and keys and values tile by tile
+ *           into a ring of two stages each. A tile is stored as boxes of 64 columns, with rows of
+ *           128 bytes, swizzled by TMA.
+ * Overlap   A consumer issues the scores of the next tile before the GEMM of this tile's
+ *           probabilities with the values, so that this GEMM overlaps the softmax. Consumers issue
+ *           in turn, so that the softmax of one overlaps the GEMMs of the others.
+ * Mask      As in attention.cu, tiles at an edge of the mask are masked element by element. A box
+ *           may reach into the next sequence: its scores are masked and its values set to zero,
+ *           since 0 times NaN is NaN.
+ * Order     The sums of a row are in the order of its keys, tile by tile, for any number of
+ *           consumers.
  * Source    Shah et al. 2024, arXiv:2407.08608 (FlashAttention-3) */
 #include "kernels/cuda/attention_softmax.cuh"
 
@@ -16,29 +23,31 @@
 
 enum { KEYS = 128, STAGES = 2, WARPGROUP = 128, CONSUMER_QUERIES = 64, BOX = 64, EDGE = 15 };
 
-/* Shared memory: queries of each consumer, keys, values; boxes of BOX columns one after the other. */
-template <int D, int CONSUMERS> struct room {
+/* Byte offsets in shared memory: the queries of each consumer, then keys, then values, in boxes of
+ * BOX columns. */
+template <int D, int CONSUMERS> struct shared_layout {
     static constexpr int queries = CONSUMER_QUERIES * D * 2, tile = KEYS * D * 2;
     static constexpr int keys_at = CONSUMERS * queries, values_at = keys_at + STAGES * tile;
     static constexpr int bytes = values_at + STAGES * tile;
 };
 
-struct ring {
+struct tile_ring {
     gpu_mbarrier *full, *empty; /* [STAGES] */
     unsigned char *tiles;
 };
 
-/* What a block is about: a sequence, a head, its queries from `first` on and the keys that these see. */
+/* The work of a block: a sequence, a head, the queries from `first` on, and the tiles of keys that
+ * they see. */
 struct block_task {
     struct attention_sequence s;
     int first, begin, head, tiles;
 };
 
-template <int CONSUMERS> GPU_INLINE struct block_task block_task_of(const attention_task<bf16> &a)
+template <int CONSUMERS> GPU_INLINE struct block_task make_block_task(const attention_task<bf16> &a)
 {
     const int queries = CONSUMERS * CONSUMER_QUERIES;
     struct block_task t;
-    t.s = sequence_of(a, blockIdx.x / a.tiles);
+    t.s = get_sequence(a, blockIdx.x / a.tiles);
     int tile = static_cast<int>(blockIdx.x % a.tiles), end = 0;
     t.first = (a.causal ? static_cast<int>(a.tiles) - 1 - tile : tile) * queries;
     t.begin = 0;
@@ -54,10 +63,11 @@ template <int CONSUMERS> GPU_INLINE struct block_task block_task_of(const attent
 
 #ifdef GPU_HAS_SM90
 
-/* ---- the one that fetches ---- */
+/* ---- producer ---- */
 
 template <int D>
-GPU_INLINE void fetch(const struct ring &r, const gpu_map *map, int t, int row, int column)
+GPU_INLINE void fetch_tile(const struct tile_ring &r, const gpu_map *map, int t, int row,
+                           int column)
 {
     int stage = t % STAGES;
     unsigned char *to = r.tiles + stage * KEYS * D * 2;
@@ -70,10 +80,10 @@ GPU_INLINE void fetch(const struct ring &r, const gpu_map *map, int t, int row, 
 }
 
 template <int D, int CONSUMERS>
-GPU_INLINE void fetch_all(const attention_task<bf16> &a, const struct block_task &t,
-                          unsigned char *queries, gpu_mbarrier *queries_full,
-                          const struct ring &keys, const struct ring &values, const gpu_map *map_q,
-                          const gpu_map *map_k, const gpu_map *map_v)
+GPU_INLINE void run_producer(const attention_task<bf16> &a, const struct block_task &t,
+                             unsigned char *queries, gpu_mbarrier *queries_full,
+                             const struct tile_ring &keys, const struct tile_ring &values,
+                             const gpu_map *map_q, const gpu_map *map_k, const gpu_map *map_v)
 {
     int column = t.head / a.group * D, row = t.s.first_k + t.begin;
     gpu_mbarrier_expect(queries_full, CONSUMERS * CONSUMER_QUERIES * D * 2);
@@ -83,26 +93,26 @@ GPU_INLINE void fetch_all(const attention_task<bf16> &a, const struct block_task
                      t.s.first_q + t.first + c * CONSUMER_QUERIES, queries_full);
     }
     for (int i = 0; i < t.tiles; i++) {
-        fetch<D>(keys, map_k, i, row + i * KEYS, column);
-        fetch<D>(values, map_v, i, row + i * KEYS, column);
+        fetch_tile<D>(keys, map_k, i, row + i * KEYS, column);
+        fetch_tile<D>(values, map_v, i, row + i * KEYS, column);
     }
 }
 
-/* ---- those who compute ---- */
+/* ---- consumers ---- */
 
-/* Consumers issue in turns. A turn is passed to all others; in the last round nobody waits for it but those who are
- * behind in that round. */
-template <int CONSUMERS> GPU_INLINE void pass_turn(int me, bool to_before, bool to_behind)
+/* Lets the other consumers issue, by an arrival at their barriers. In the last round only the
+ * consumers with higher numbers still wait, so only they are signalled. */
+template <int CONSUMERS> GPU_INLINE void signal_turn(int me, bool signal_lower, bool signal_higher)
 {
 #pragma unroll
     for (int other = 0; other < CONSUMERS; other++) {
-        if (other != me && (other < me ? to_before : to_behind)) {
+        if (other != me && (other < me ? signal_lower : signal_higher)) {
             gpu_barrier_arrive(1 + other, CONSUMERS * WARPGROUP);
         }
     }
 }
 
-/* s = q k^T of 64 queries and a tile of keys; issued. */
+/* Issues s = q k^T for 64 queries and a tile of keys. */
 template <int D>
 GPU_INLINE void issue_scores(float (&s)[KEYS / 8][4], const unsigned char *q,
                              const unsigned char *keys)
@@ -116,7 +126,7 @@ GPU_INLINE void issue_scores(float (&s)[KEYS / 8][4], const unsigned char *q,
     gpu_wgmma_commit();
 }
 
-/* o += p v; issued. */
+/* Issues o += p v. */
 template <int D>
 GPU_INLINE void issue_values(float (&o)[D / 8][4], const uint32_t (&p)[KEYS / 16][4],
                              const unsigned char *values)
@@ -129,8 +139,8 @@ GPU_INLINE void issue_values(float (&o)[D / 8][4], const uint32_t (&p)[KEYS / 16
     gpu_wgmma_commit();
 }
 
-/* A stage is given back: each warp says so for itself. */
-GPU_INLINE void give_back(gpu_mbarrier *empty)
+/* Releases a stage to the producer; one lane of each warp arrives. */
+GPU_INLINE void release_stage(gpu_mbarrier *empty)
 {
     if (threadIdx.x % 32 == 0) {
         gpu_mbarrier_arrive(empty);
@@ -148,8 +158,8 @@ GPU_INLINE void pack_scores(uint32_t (&p)[KEYS / 16][4], const float (&s)[KEYS /
     }
 }
 
-/* The rows of a tile of values from `valid` on become zero, before anybody multiplies with them. */
-template <int D, int CONSUMERS> GPU_INLINE void clear_rows(unsigned char *values, int valid)
+/* Zeroes the rows of a tile of values from `valid` on, before any consumer multiplies with them. */
+template <int D, int CONSUMERS> GPU_INLINE void clear_tail_rows(unsigned char *values, int valid)
 {
     const uint4 zero = {0, 0, 0, 0};
     for (int box = 0; box < D / BOX; box++) {
@@ -162,13 +172,13 @@ template <int D, int CONSUMERS> GPU_INLINE void clear_rows(unsigned char *values
     gpu_barrier_sync(EDGE, CONSUMERS * WARPGROUP);
 }
 
-/* What a consumer is at: its queries' first row, its scores' place in the block. */
+/* A consumer's number in the block and the queries that it processes. */
 struct consumer {
     int number;
-    int first, last, query; /* of the warpgroup, and the lane's first */
+    int first, last, query; /* first and last query of the warpgroup, first query of the lane */
 };
 
-GPU_INLINE struct consumer consumer_of(const struct block_task &t)
+GPU_INLINE struct consumer make_consumer(const struct block_task &t)
 {
     struct consumer c;
     c.number = threadIdx.x / WARPGROUP;
@@ -179,37 +189,37 @@ GPU_INLINE struct consumer consumer_of(const struct block_task &t)
     return c;
 }
 
-/* Scores that came become exponentials. */
-GPU_INLINE void soften(float (&s)[1][KEYS / 8][4], struct running<1> &run, float (&shrink)[1][2],
-                       const attention_task<bf16> &a, const struct block_task &t,
-                       const struct consumer &c, int key)
+/* Masks the scores of a tile and replaces them by their exponentials. */
+GPU_INLINE void softmax_tile(float (&s)[1][KEYS / 8][4], struct running_softmax<1> &run,
+                             float (&rescale)[1][2], const attention_task<bf16> &a,
+                             const struct block_task &t, const struct consumer &c, int key)
 {
     if (key + KEYS > visible_end(a, t.s, c.first) ||
         key < visible_begin(a, visible_end(a, t.s, c.last))) {
         mask_scores(s, a, t.s, c.query, key);
     }
-    exponentials(s, run, shrink, a.scale * log2_e);
+    update_softmax(s, run, rescale, a.scale * log2_e);
 }
 
 template <int D, int CONSUMERS>
 GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_task &t,
                               const struct consumer &c, const unsigned char *queries,
-                              const struct ring &keys, const struct ring &values,
-                              float (&o)[D / 8][4], struct running<1> &run)
+                              const struct tile_ring &keys, const struct tile_ring &values,
+                              float (&o)[D / 8][4], struct running_softmax<1> &run)
 {
     const int tile_bytes = KEYS * D * 2, turn = 1 + c.number;
-    float s[1][KEYS / 8][4], shrink[1][2];
+    float s[1][KEYS / 8][4], rescale[1][2];
     uint32_t p[KEYS / 16][4];
-    pass_turn<CONSUMERS>(c.number, true, false);
+    signal_turn<CONSUMERS>(c.number, true, false);
     gpu_mbarrier_wait(&keys.full[0], 0);
     gpu_barrier_sync(turn, CONSUMERS * WARPGROUP);
     gpu_wgmma_fence();
     issue_scores<D>(s[0], queries, keys.tiles);
-    pass_turn<CONSUMERS>(c.number, t.tiles > 1, true);
+    signal_turn<CONSUMERS>(c.number, t.tiles > 1, true);
     gpu_wgmma_wait<0>();
     gpu_wgmma_settle(s[0]);
-    give_back(&keys.empty[0]);
-    soften(s, run, shrink, a, t, c, t.begin);
+    release_stage(&keys.empty[0]);
+    softmax_tile(s, run, rescale, a, t, c, t.begin);
     pack_scores(p, s[0]);
     for (int i = 1; i < t.tiles; i++) {
         int stage = i % STAGES, before = (i - 1) % STAGES;
@@ -219,22 +229,22 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         gpu_wgmma_fence();
         issue_scores<D>(s[0], queries, keys.tiles + stage * tile_bytes);
         issue_values<D>(o, p, values.tiles + before * tile_bytes);
-        pass_turn<CONSUMERS>(c.number, i < t.tiles - 1, true);
+        signal_turn<CONSUMERS>(c.number, i < t.tiles - 1, true);
         gpu_wgmma_wait<1>();
         gpu_wgmma_settle(s[0]);
-        give_back(&keys.empty[stage]);
-        soften(s, run, shrink, a, t, c, t.begin + i * KEYS);
+        release_stage(&keys.empty[stage]);
+        softmax_tile(s, run, rescale, a, t, c, t.begin + i * KEYS);
         gpu_wgmma_wait<0>();
         gpu_wgmma_settle(o);
-        give_back(&values.empty[before]);
-        shrink_sums(o, shrink[0]);
+        release_stage(&values.empty[before]);
+        rescale_sums(o, rescale[0]);
         pack_scores(p, s[0]);
     }
     int stage = (t.tiles - 1) % STAGES;
     int valid = t.s.keys - t.begin - (t.tiles - 1) * KEYS;
     gpu_mbarrier_wait(&values.full[stage], (t.tiles - 1) / STAGES & 1);
     if (valid < KEYS) {
-        clear_rows<D, CONSUMERS>(values.tiles + stage * tile_bytes, valid);
+        clear_tail_rows<D, CONSUMERS>(values.tiles + stage * tile_bytes, valid);
     }
     gpu_wgmma_fence();
     issue_values<D>(o, p, values.tiles + stage * tile_bytes);
@@ -243,15 +253,15 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
 }
 
 template <int D, int CONSUMERS>
-GPU_INLINE void compute(const attention_task<bf16> &a, const struct block_task &t,
-                        const unsigned char *queries, gpu_mbarrier *queries_full,
-                        const struct ring &keys, const struct ring &values)
+GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_task &t,
+                             const unsigned char *queries, gpu_mbarrier *queries_full,
+                             const struct tile_ring &keys, const struct tile_ring &values)
 {
-    struct consumer c = consumer_of(t);
+    struct consumer c = make_consumer(t);
     float o[1][D / 8][4];
-    struct running<1> run;
-    running_clear(run);
-    clear(o[0]);
+    struct running_softmax<1> run;
+    clear_running(run);
+    clear_sums(o[0]);
     if (t.tiles > 0) {
         gpu_mbarrier_wait(queries_full, 0);
         compute_tiles<D, CONSUMERS>(a, t, c, queries + c.number * CONSUMER_QUERIES * D * 2, keys,
@@ -268,13 +278,13 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
                   const __grid_constant__ gpu_map map_k, const __grid_constant__ gpu_map map_v)
 {
 #ifdef GPU_HAS_SM90
-    using space = room<D, CONSUMERS>;
+    using space = shared_layout<D, CONSUMERS>;
     GPU_SHARED_DYNAMIC(unsigned char, memory);
     GPU_SHARED(gpu_mbarrier, barriers, 1 + 4 * STAGES);
-    struct ring keys = {barriers + 1, barriers + 1 + STAGES, memory + space::keys_at};
-    struct ring values = {barriers + 1 + 2 * STAGES, barriers + 1 + 3 * STAGES,
-                          memory + space::values_at};
-    struct block_task t = block_task_of<CONSUMERS>(a);
+    struct tile_ring keys = {barriers + 1, barriers + 1 + STAGES, memory + space::keys_at};
+    struct tile_ring values = {barriers + 1 + 2 * STAGES, barriers + 1 + 3 * STAGES,
+                               memory + space::values_at};
+    struct block_task t = make_block_task<CONSUMERS>(a);
     if (t.first >= t.s.queries) {
         return;
     }
@@ -292,23 +302,24 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
     if (threadIdx.x >= CONSUMERS * WARPGROUP) {
         gpu_registers_lower<FETCH_REGISTERS>();
         if (threadIdx.x == CONSUMERS * WARPGROUP && t.tiles > 0) {
-            fetch_all<D, CONSUMERS>(a, t, memory, barriers, keys, values, &map_q, &map_k, &map_v);
+            run_producer<D, CONSUMERS>(a, t, memory, barriers, keys, values, &map_q, &map_k,
+                                       &map_v);
         }
     } else {
         gpu_registers_raise<COMPUTE_REGISTERS>();
-        compute<D, CONSUMERS>(a, t, memory, barriers, keys, values);
+        run_consumer<D, CONSUMERS>(a, t, memory, barriers, keys, values);
     }
 #endif
 }
 
 /* ---- host ---- */
 
-/* The registers of an SM's 64 Ki, as setmaxnreg shares them out. */
+/* FETCH_REGISTERS and COMPUTE_REGISTERS divide the 64 Ki registers of an SM with setmaxnreg. */
 template <int D, int CONSUMERS, int FETCH_REGISTERS, int COMPUTE_REGISTERS>
-static status run_wide(struct kernels *k, attention_task<bf16> t, const struct attention *a,
-                       const gpu_map (&maps)[3])
+static status launch_wgmma(struct kernels *k, attention_task<bf16> t, const struct attention *a,
+                           const gpu_map (&maps)[3])
 {
-    using space = room<D, CONSUMERS>;
+    using space = shared_layout<D, CONSUMERS>;
     const int queries = CONSUMERS * CONSUMER_QUERIES;
     t.tiles = (a->longest_q + queries - 1) / queries;
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
@@ -321,14 +332,14 @@ static status run_wide(struct kernels *k, attention_task<bf16> t, const struct a
     return STATUS_OK;
 }
 
-/* BIREME_ATTENTION=mma measures the other kernel on the same GPU. */
-static bool is_wanted()
+/* BIREME_ATTENTION=mma selects the sm_80 kernel, to compare both on the same GPU. */
+static bool is_enabled()
 {
     const char *wanted = getenv("BIREME_ATTENTION");
     return gpu_capability() == 9 && (wanted == nullptr || strcmp(wanted, "mma") != 0);
 }
 
-static bool map_make(gpu_map *map, struct tensor t, int rows)
+static bool make_map(gpu_map *map, struct tensor t, int rows)
 {
     return gpu_map_make(map, t.data, t.rows, t.columns, t.stride, rows, BOX);
 }
@@ -339,16 +350,17 @@ status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor
 {
     gpu_map maps[3];
     *done = (a->head_width == 64 || a->head_width == 128) && !(a->dropout.probability > 0) &&
-            a->branches == NULL && is_wanted() && map_make(&maps[0], q, CONSUMER_QUERIES) &&
-            map_make(&maps[1], keys, KEYS) && map_make(&maps[2], values, KEYS);
+            a->shared_prefix_offsets == NULL && is_enabled() &&
+            make_map(&maps[0], q, CONSUMER_QUERIES) && make_map(&maps[1], keys, KEYS) &&
+            make_map(&maps[2], values, KEYS);
     if (!*done) {
         return STATUS_OK;
     }
-    attention_task<bf16> t = attention_task_of<bf16>(q, keys, values, lse, a);
-    t.out = matrix_of<bf16>(o);
+    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, a);
+    t.out = make_matrix<bf16>(o);
     if (a->head_width == 128) {
-        return run_wide<128, 2, 24, 240>(k, t, a, maps);
+        return launch_wgmma<128, 2, 24, 240>(k, t, a, maps);
     }
-    return a->longest_q > 2 * CONSUMER_QUERIES ? run_wide<64, 3, 32, 160>(k, t, a, maps)
-                                               : run_wide<64, 2, 24, 240>(k, t, a, maps);
+    return a->longest_q > 2 * CONSUMER_QUERIES ? launch_wgmma<64, 3, 32, 160>(k, t, a, maps)
+                                               : launch_wgmma<64, 2, 24, 240>(k, t, a, maps);
 }

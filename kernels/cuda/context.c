@@ -1,70 +1,70 @@
-/* The CUDA back-end as a kernels' context: its stream, its working memory, what it needs of it; and how the
- * program gets to know it. */
+/* The CUDA back-end as a context of kernels.h: its stream, workspace and operation table; and its
+ * registration. */
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
 
-static void destroy(struct kernels *k)
+static void destroy_context(struct kernels *k)
 {
-    struct cuda_state *cuda = cuda_of(k);
+    struct cuda_state *cuda = cuda_get_state(k);
     if (k->stream != NULL) {
         (void)device_wait(k->device, k->stream, CUDA_WAIT_SECONDS);
     }
     cuda_graphs_destroy(k);
-    cuda_products_destroy(&cuda->products);
+    cuda_gemm_destroy(&cuda->gemm);
     arena_destroy(&cuda->scratch);
     (void)device_stream_destroy(k->device, &k->stream);
     free(cuda);
 }
 
-static status make(struct kernels *k, int64_t classifier_rows)
+static status init_context(struct kernels *k, int64_t classifier_rows)
 {
-    struct cuda_state *cuda = cuda_of(k);
+    struct cuda_state *cuda = cuda_get_state(k);
     size_t bytes = cuda_scratch_bytes(k->dtype, classifier_rows, &k->limits);
     cuda->classifier_rows = classifier_rows;
     TRY(device_stream_create(k->device, 0, &k->stream));
     TRY(cuda_graphs_create(k));
-    TRY(arena_create(k->device, bytes, "the kernels' workspace", &cuda->scratch));
-    return cuda_products_create(k, &cuda->products);
+    TRY(arena_create(k->device, bytes, "the kernel workspace", &cuda->scratch));
+    return cuda_gemm_create(k, &cuda->gemm);
 }
 
 status cuda_create(struct kernels *k, int64_t classifier_rows)
 {
     k->threads = 1;
     k->state = calloc(1, sizeof(struct cuda_state));
-    REQUIRE(k->state != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
+    REQUIRE(k->state != NULL, STATUS_INTERNAL, "out of memory for the kernel context");
 #define CUDA_TABLE(name) k->table.name = cuda_##name;
     KERNELS_OPERATIONS(CUDA_TABLE)
 #undef CUDA_TABLE
-    k->table.destroy = destroy;
+    k->table.destroy = destroy_context;
     k->table.tune = cuda_tune;
-    k->table.tuned = cuda_tuned;
-    status result = make(k, classifier_rows);
+    k->table.tune_import = cuda_tuned;
+    status result = init_context(k, classifier_rows);
     if (result != STATUS_OK) {
-        destroy(k);
+        destroy_context(k);
         return result;
     }
     snprintf(k->description, sizeof k->description, "%.80s, %s, %.40s", device_name(k->device),
-             dtype_name(k->dtype), cuda_products_library(cuda_of(k)->products));
+             dtype_name(k->dtype), cuda_gemm_library_name(cuda_get_state(k)->gemm));
     return STATUS_OK;
 }
 
-static status create(struct kernels *k, int threads)
+static status create_context(struct kernels *k, int threads)
 {
     (void)threads;
     return cuda_create(k, cuda_classifier_rows(&k->limits));
 }
 
-static bool supports(enum dtype dtype)
+static bool supports_dtype(enum dtype dtype)
 {
     return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
 }
 
 void cuda_register(void)
 {
-    static const struct kernels_driver driver = {create, supports};
+    static const struct kernels_driver driver = {create_context, supports_dtype};
     device_register(DEVICE_CUDA, &cuda_device_driver);
     kernels_register(DEVICE_CUDA, &driver);
 }

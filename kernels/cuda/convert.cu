@@ -1,9 +1,14 @@
-/* Matrices from one storage type to another; bf16 is rounded to nearest even. */
+/* Conversion of a matrix between f32 and bf16.
+ *
+ *   to[r, c] = from[r, c];  bf16 is rounded to nearest even
+ *
+ * Launch    grid ceil(rows ceil(columns / 8) / 256); block 256; no shared memory. A thread converts
+ *           eight elements of a row */
 #include "kernels/cuda/operation.cuh"
 
 enum { CONVERT_THREADS = 256 };
 
-template <typename TO, typename FROM, bool WIDE>
+template <typename TO, typename FROM, bool ALIGNED>
 __global__ void __launch_bounds__(CONVERT_THREADS)
     convert_elements(const matrix<TO> to, const matrix<const FROM> from, int64_t rows,
                      int64_t columns)
@@ -13,34 +18,35 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
     if (i >= rows * eights) {
         return;
     }
-    int64_t n = i / eights, c = i % eights * EIGHT;
+    int64_t row = i / eights, c = i % eights * EIGHT;
     float x[EIGHT];
-    load_eight<WIDE>(x, from.data + n * from.stride + c, columns - c);
-    store_eight<WIDE>(to.data + n * to.stride + c, x, columns - c);
+    load_eight<ALIGNED>(x, from.data + row * from.stride + c, columns - c);
+    store_eight<ALIGNED>(to.data + row * to.stride + c, x, columns - c);
 }
 
 template <typename TO, typename FROM>
-static status run(struct kernels *k, struct tensor to, struct tensor from)
+static status launch_convert(struct kernels *k, struct tensor to, struct tensor from)
 {
-    unsigned blocks = blocks_for(to.rows * ((to.columns + EIGHT - 1) / EIGHT), CONVERT_THREADS);
+    unsigned blocks = count_blocks(to.rows * ((to.columns + EIGHT - 1) / EIGHT), CONVERT_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
-    if (operation_wide(to) && operation_wide(from)) {
-        LAUNCH(k, (convert_elements<TO, FROM, true>), blocks, CONVERT_THREADS, 0, matrix_of<TO>(to),
-               matrix_of<const FROM>(from), to.rows, to.columns);
+    if (operation_is_aligned(to) && operation_is_aligned(from)) {
+        LAUNCH(k, (convert_elements<TO, FROM, true>), blocks, CONVERT_THREADS, 0,
+               make_matrix<TO>(to), make_matrix<const FROM>(from), to.rows, to.columns);
     } else {
         LAUNCH(k, (convert_elements<TO, FROM, false>), blocks, CONVERT_THREADS, 0,
-               matrix_of<TO>(to), matrix_of<const FROM>(from), to.rows, to.columns);
+               make_matrix<TO>(to), make_matrix<const FROM>(from), to.rows, to.columns);
     }
     return STATUS_OK;
 }
 
-extern "C" status cuda_convert(struct kernels *k, struct tensor to, struct tensor from)
+extern "C" status cuda_op_cast(struct kernels *k, struct tensor to, struct tensor from)
 {
     if (to.dtype == DTYPE_F32) {
-        return from.dtype == DTYPE_F32 ? run<float, float>(k, to, from)
-                                       : run<float, bf16>(k, to, from);
+        return from.dtype == DTYPE_F32 ? launch_convert<float, float>(k, to, from)
+                                       : launch_convert<float, bf16>(k, to, from);
     }
-    return from.dtype == DTYPE_F32 ? run<bf16, float>(k, to, from) : run<bf16, bf16>(k, to, from);
+    return from.dtype == DTYPE_F32 ? launch_convert<bf16, float>(k, to, from)
+                                   : launch_convert<bf16, bf16>(k, to, from);
 }

@@ -1,65 +1,69 @@
-/* The classifier: logits, cross-entropy and their gradients, a chunk of rows at a time.
+/* Classifier: logits, cross-entropy and their gradients, one chunk of rows at a time.
  *
  *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z),
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
  *
- * Logits are f32, for `classifier_rows` rows at a time. A block reads its row twice: once for the largest
- * and the sum of exponentials, online, and once to write dz (in the products' type; over the
- * logits where that is f32). The second time the row comes from the cache; a third reading in between is
- * for entropies and mean logits, where they are wanted. Where the vocabulary is shared
- * out these are two launches, and the parts' lines are gathered in between.
+ * Logits are f32; a chunk has `classifier_rows` rows. A block reads its row twice: once for the
+ * maximum and the sum of exponentials (online softmax), and once to write dz. The second read comes
+ * from the cache. dz has the type of the GEMMs and overwrites the logits if that type is f32. If
+ * entropies and mean logits are requested, the block reads the row a third time in between. If the
+ * vocabulary is sharded over ranks, these are two launches, and the statistics of the rows (struct
+ * row_stats) are gathered in between.
  *
+ * Launch    a block for each row of the chunk; 512 threads, or 128 for rows of up to 4096 logits;
+ *           shared memory: 12 + 8 bytes for each of 16 warps
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include "kernels/cuda/operation.cuh"
 
 enum { ROW_THREADS = 512, SHORT_ROW_THREADS = 128, SHORT_ROW = 4096 };
 
-/* What one part of the vocabulary knows of a row. */
-struct line {
-    float largest, sum; /* of exp(z - largest) */
-    float weighted,
-        total;       /* sums of (z - largest) exp(z - largest) and of z, where they are wanted */
-    float at_target; /* the logit, in the target's part */
+/* Statistics of a row over one shard of the vocabulary. */
+struct row_stats {
+    float largest, sum;    /* of exp(z - largest) */
+    float weighted, total; /* sums of (z - largest) exp(z - largest) and of z, if requested */
+    float at_target;       /* the logit of the target; only in the shard that contains the target */
     int32_t best;
 };
-static_assert(sizeof(struct line) == CUDA_LINE_BYTES, "as the workspace is planned");
+static_assert(sizeof(struct row_stats) == CUDA_ROW_STATS_BYTES, "workspace.c plans with this size");
 
 template <typename T> struct rows_task {
     const float *logits;
     T *dz;                     /* nullptr: no gradient */
     int64_t stride;            /* of both */
-    int64_t padded;            /* columns that a product reads: zeros from the vocabulary on */
-    int64_t first, vocabulary; /* the first id of this part, and how many of its columns exist */
+    int64_t padded;            /* columns that the GEMMs read; zeros from the vocabulary on */
+    int64_t first, vocabulary; /* first id of this shard, and its number of existing ids */
     int64_t ignored;
-    struct line *lines;     /* [rows]: only these are wanted; nullptr: the rest */
-    const struct line *all; /* [parts, rows]: gathered; nullptr: the whole vocabulary is here */
+    struct row_stats
+        *local_stats; /* [rows]: write only these statistics; nullptr: write the results */
+    const struct row_stats *all_stats; /* [parts, rows]: gathered statistics; nullptr: no shards */
     int parts;
-    int64_t rows, part_ids; /* of the call, of a part */
-    int64_t all_ids;        /* V of all parts */
+    int64_t rows, part_ids; /* rows of this launch, ids of each shard */
+    int64_t all_ids;        /* V over all shards */
     const int32_t *targets;
     const float *row_scale; /* nullptr: 1 */
     float *losses;
-    int32_t *best;                  /* nullptr: nobody asks */
-    float *entropies, *mean_logits; /* nullptr: nobody asks */
+    int32_t *best;                  /* nullptr: not requested */
+    float *entropies, *mean_logits; /* nullptr: not requested */
 };
 
-/* The largest of some logits, the first place where it is, and the sum of exp(z - largest). */
+/* Partial softmax: the maximum of some logits, its first index, and the sum of exp(z - maximum). */
 struct softmax_part {
     float largest, sum;
-    int32_t where;
+    int32_t index;
 };
 
-GPU_INLINE float shrink(float from, float to)
+GPU_INLINE float rescale_factor(float from, float to)
 {
     return from == to ? 1.0f : expf(from - to);
 }
 
 GPU_INLINE struct softmax_part merge(struct softmax_part a, struct softmax_part b)
 {
-    bool second = b.largest > a.largest || (b.largest == a.largest && b.where < a.where);
+    bool second = b.largest > a.largest || (b.largest == a.largest && b.index < a.index);
     float largest = second ? b.largest : a.largest;
-    float sum = a.sum * shrink(a.largest, largest) + b.sum * shrink(b.largest, largest);
-    return {largest, sum, second ? b.where : a.where};
+    float sum =
+        a.sum * rescale_factor(a.largest, largest) + b.sum * rescale_factor(b.largest, largest);
+    return {largest, sum, second ? b.index : a.index};
 }
 
 GPU_INLINE struct softmax_part merge_eight(struct softmax_part p, const float (&z)[EIGHT],
@@ -69,10 +73,10 @@ GPU_INLINE struct softmax_part merge_eight(struct softmax_part p, const float (&
     for (int i = 0; i < EIGHT; i++) {
         if (i < left && z[i] > largest) {
             largest = z[i];
-            p.where = static_cast<int32_t>(first + i);
+            p.index = static_cast<int32_t>(first + i);
         }
     }
-    p.sum *= shrink(p.largest, largest);
+    p.sum *= rescale_factor(p.largest, largest);
     p.largest = largest;
     for (int i = 0; i < EIGHT; i++) {
         if (i < left) {
@@ -82,13 +86,13 @@ GPU_INLINE struct softmax_part merge_eight(struct softmax_part p, const float (&
     return p;
 }
 
-GPU_INLINE struct softmax_part merge_block(struct softmax_part p, struct softmax_part *scratch)
+GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct softmax_part *scratch)
 {
-    for (int with = 16; with > 0; with /= 2) {
-        struct softmax_part other = {__shfl_xor_sync(~0u, p.largest, with),
-                                     __shfl_xor_sync(~0u, p.sum, with),
-                                     __shfl_xor_sync(~0u, p.where, with)};
-        p = threadIdx.x & with ? merge(other, p) : merge(p, other);
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
+        struct softmax_part other = {__shfl_xor_sync(~0u, p.largest, lane_mask),
+                                     __shfl_xor_sync(~0u, p.sum, lane_mask),
+                                     __shfl_xor_sync(~0u, p.index, lane_mask)};
+        p = threadIdx.x & lane_mask ? merge(other, p) : merge(p, other);
     }
     if (threadIdx.x % 32 == 0) {
         scratch[threadIdx.x / 32] = p;
@@ -101,45 +105,45 @@ GPU_INLINE struct softmax_part merge_block(struct softmax_part p, struct softmax
     return p;
 }
 
-/* A line's weighted sum where the largest is at least its own. */
-GPU_INLINE float weighted_at(const struct line &line, float largest)
+/* Returns the weighted sum relative to a maximum that is at least the one of the statistics. */
+GPU_INLINE float rescale_weighted(const struct row_stats &stats, float largest)
 {
-    return line.sum == 0 ? 0.0f
-                         : (line.weighted + (line.largest - largest) * line.sum) *
-                               shrink(line.largest, largest);
+    return stats.sum == 0 ? 0.0f
+                          : (stats.weighted + (stats.largest - largest) * stats.sum) *
+                                rescale_factor(stats.largest, largest);
 }
 
-/* All parts' lines, in the order of the parts. */
+/* Merges the statistics of all shards, in the order of the shards. */
 template <typename T>
-GPU_INLINE struct line merge_parts(const rows_task<T> &task, int64_t n, int32_t target)
+GPU_INLINE struct row_stats merge_shards(const rows_task<T> &task, int64_t n, int32_t target)
 {
-    struct line line = task.all[n];
+    struct row_stats stats = task.all_stats[n];
     for (int i = 1; i < task.parts; i++) {
-        struct line part = task.all[i * task.rows + n];
-        float largest = part.largest > line.largest ? part.largest : line.largest;
-        line.weighted = weighted_at(line, largest) + weighted_at(part, largest);
-        line.total += part.total;
-        line.sum =
-            line.sum * shrink(line.largest, largest) + part.sum * shrink(part.largest, largest);
-        line.best = part.largest > line.largest ? part.best : line.best;
-        line.largest = largest;
+        struct row_stats part = task.all_stats[i * task.rows + n];
+        float largest = part.largest > stats.largest ? part.largest : stats.largest;
+        stats.weighted = rescale_weighted(stats, largest) + rescale_weighted(part, largest);
+        stats.total += part.total;
+        stats.sum = stats.sum * rescale_factor(stats.largest, largest) +
+                    part.sum * rescale_factor(part.largest, largest);
+        stats.best = part.largest > stats.largest ? part.best : stats.best;
+        stats.largest = largest;
     }
     if (target != task.ignored) {
-        line.at_target = task.all[target / task.part_ids * task.rows + n].at_target;
+        stats.at_target = task.all_stats[target / task.part_ids * task.rows + n].at_target;
     }
-    return line;
+    return stats;
 }
 
-/* Sums over a row. */
-struct moments {
-    float weighted, total; /* as in struct line */
+/* Sums over a row, for entropies and mean logits. */
+struct row_sums {
+    float weighted, total; /* as in struct row_stats */
 };
 
 template <typename T>
-GPU_INLINE struct moments row_moments(const rows_task<T> &task, const float *z, float largest,
-                                      struct moments *scratch)
+GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, float largest,
+                                   struct row_sums *scratch)
 {
-    struct moments m = {0, 0};
+    struct row_sums m = {0, 0};
     float x[EIGHT];
     int64_t first = static_cast<int64_t>(threadIdx.x) * EIGHT;
     for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
@@ -151,9 +155,9 @@ GPU_INLINE struct moments row_moments(const rows_task<T> &task, const float *z, 
             }
         }
     }
-    for (int with = 16; with > 0; with /= 2) {
-        m.weighted += __shfl_xor_sync(~0u, m.weighted, with);
-        m.total += __shfl_xor_sync(~0u, m.total, with);
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
+        m.weighted += __shfl_xor_sync(~0u, m.weighted, lane_mask);
+        m.total += __shfl_xor_sync(~0u, m.total, lane_mask);
     }
     if (threadIdx.x % 32 == 0) {
         scratch[threadIdx.x / 32] = m;
@@ -167,10 +171,11 @@ GPU_INLINE struct moments row_moments(const rows_task<T> &task, const float *z, 
     return m;
 }
 
-/* The whole block's part of a row. */
+/* Computes the statistics of a row of this shard; all threads of the block call it. */
 template <typename T>
-GPU_INLINE struct line row_line(const rows_task<T> &task, const float *z, int64_t target,
-                                struct softmax_part *scratch, struct moments *sums)
+GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const float *z,
+                                              int64_t target, struct softmax_part *scratch,
+                                              struct row_sums *sums)
 {
     struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
     float x[EIGHT];
@@ -179,12 +184,12 @@ GPU_INLINE struct line row_line(const rows_task<T> &task, const float *z, int64_
         load_eight<true>(x, z + c, EIGHT);
         p = merge_eight(p, x, c, task.vocabulary - c);
     }
-    p = merge_block(p, scratch);
-    struct moments m = {0, 0};
+    p = merge_over_block(p, scratch);
+    struct row_sums m = {0, 0};
     if (task.entropies != nullptr) {
-        m = row_moments(task, z, p.largest, sums);
+        m = sum_row(task, z, p.largest, sums);
     }
-    int32_t best = static_cast<int32_t>(task.first) + (p.where == INT32_MAX ? 0 : p.where);
+    int32_t best = static_cast<int32_t>(task.first) + (p.index == INT32_MAX ? 0 : p.index);
     float at_target = target >= 0 && target < task.vocabulary ? z[target] : 0.0f;
     return {p.largest, p.sum, m.weighted, m.total, at_target, best};
 }
@@ -193,17 +198,18 @@ template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_task<T> task)
 {
     GPU_SHARED(struct softmax_part, scratch, ROW_THREADS / 32);
-    GPU_SHARED(struct moments, sums, ROW_THREADS / 32);
+    GPU_SHARED(struct row_sums, sums, ROW_THREADS / 32);
     int64_t n = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * EIGHT;
     const float *z = task.logits + n * task.stride;
     int32_t whole_target = task.targets[n];
     bool counted = whole_target != task.ignored;
     int64_t target = counted ? whole_target - task.first : -1;
-    struct line p = task.all == nullptr ? row_line(task, z, target, scratch, sums)
-                                        : merge_parts(task, n, whole_target);
-    if (task.lines != nullptr) {
+    struct row_stats p = task.all_stats == nullptr
+                             ? compute_row_stats(task, z, target, scratch, sums)
+                             : merge_shards(task, n, whole_target);
+    if (task.local_stats != nullptr) {
         if (threadIdx.x == 0) {
-            task.lines[n] = p;
+            task.local_stats[n] = p;
         }
         return;
     }
@@ -221,13 +227,13 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
     if (task.dz == nullptr) {
         return;
     }
-    __syncthreads(); /* the target's logit was read: dz may lie over it */
+    __syncthreads(); /* the target's logit has been read: dz may overwrite it */
     float scale = !counted ? 0.0f : task.row_scale == nullptr ? 1.0f : task.row_scale[n];
     for (int64_t c = first; c < task.padded; c += blockDim.x * EIGHT) {
         load_eight<true>(x, z + c, EIGHT);
         for (int i = 0; i < EIGHT; i++) {
-            float share = expf(x[i] - p.largest) / p.sum - (c + i == target ? 1.0f : 0.0f);
-            x[i] = counted && c + i < task.vocabulary ? scale * share : 0.0f;
+            float gradient = expf(x[i] - p.largest) / p.sum - (c + i == target ? 1.0f : 0.0f);
+            x[i] = counted && c + i < task.vocabulary ? scale * gradient : 0.0f;
         }
         store_eight<true>(task.dz + n * task.stride + c, x, EIGHT);
     }
@@ -238,20 +244,20 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
 struct chunk {
     struct tensor logits, dz, x, dx;
     void *sums; /* scratch */
-    struct line *lines, *all;
+    struct row_stats *local_stats, *all_stats;
 };
 
-static status chunk_products(struct kernels *k, const struct chunk *c, struct tensor w,
-                             struct tensor dw, struct tensor dbias, bool overwrite)
+static status run_gradient_gemms(struct kernels *k, const struct chunk *c, struct tensor w,
+                                 struct tensor dw, struct tensor dbias, bool overwrite)
 {
     if (dbias.data != NULL) {
         TRY(cuda_column_sums(k, static_cast<float *>(dbias.data), c->dz, overwrite, c->sums));
     }
-    struct cuda_product p = {};
+    struct cuda_gemm p = {};
     p.c = c->dx;
     p.a = c->dz;
     p.b = w;
-    TRY(cuda_product_run(k, &p));
+    TRY(cuda_gemm_run(k, &p));
     if (dw.data == NULL) {
         return STATUS_OK;
     }
@@ -260,25 +266,26 @@ static status chunk_products(struct kernels *k, const struct chunk *c, struct te
     p.a = c->dz;
     p.transpose_a = true;
     p.b = c->x;
-    p.add = !overwrite;
-    return cuda_product_run(k, &p);
+    p.accumulate = !overwrite;
+    return cuda_gemm_run(k, &p);
 }
 
 template <typename T>
-static status chunk_rows_run(struct kernels *k, const struct chunk *ch, const struct classifier *c,
-                             const int32_t *targets, float *losses, int32_t *best, int64_t first)
+static status launch_rows(struct kernels *k, const struct chunk *ch, const struct classifier *c,
+                          const int32_t *targets, float *losses, int32_t *best, int64_t first)
 {
-    int64_t before = c->parts.index * ch->logits.columns, left = c->vocabulary - before;
+    int64_t first_id = c->vocabulary_shard.index * ch->logits.columns,
+            existing = c->vocabulary - first_id;
     rows_task<T> task = {static_cast<const float *>(ch->logits.data),
                          static_cast<T *>(ch->dz.data),
                          ch->logits.stride,
                          ch->logits.stride,
-                         before,
-                         left < 0 ? 0 : smaller(left, ch->logits.columns),
+                         first_id,
+                         existing < 0 ? 0 : min_int64(existing, ch->logits.columns),
                          c->ignored,
                          nullptr,
                          nullptr,
-                         c->parts.count,
+                         c->vocabulary_shard.count,
                          ch->x.rows,
                          ch->logits.columns,
                          c->vocabulary,
@@ -289,22 +296,24 @@ static status chunk_rows_run(struct kernels *k, const struct chunk *ch, const st
                          c->entropies == NULL ? NULL : c->entropies + first,
                          c->mean_logits == NULL ? NULL : c->mean_logits + first};
     unsigned threads = ch->logits.columns <= SHORT_ROW ? SHORT_ROW_THREADS : ROW_THREADS;
-    if (c->parts.count > 1) {
-        task.lines = ch->lines;
+    if (c->vocabulary_shard.count > 1) {
+        task.local_stats = ch->local_stats;
         LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
-        TRY(c->parts.gather(c->parts.context, ch->all, ch->lines, cuda_lines_bytes(ch->x.rows, 1)));
-        task.lines = nullptr;
-        task.all = ch->all;
+        TRY(c->vocabulary_shard.all_gather(c->vocabulary_shard.context, ch->all_stats,
+                                           ch->local_stats, cuda_row_stats_bytes(ch->x.rows, 1)));
+        task.local_stats = nullptr;
+        task.all_stats = ch->all_stats;
     }
     LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
     return STATUS_OK;
 }
 
-/* The chunk's logits, where there is a gradient dz, and lines where there are parts. */
-static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient,
+/* Takes scratch memory for a chunk: logits, dz if there is a gradient, and statistics if there are
+ * shards. */
+static status take_chunk(struct kernels *k, struct chunk *c, int64_t vocabulary, bool gradient,
                          int parts)
 {
-    struct arena *scratch = &cuda_of(k)->scratch;
+    struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch), bytes = cuda_logits_bytes(c->x.rows, vocabulary);
     void *logits, *dz;
     TRY(arena_take(scratch, bytes, &logits));
@@ -316,11 +325,11 @@ static status chunk_take(struct kernels *k, struct chunk *c, int64_t vocabulary,
         TRY(arena_take(scratch, cuda_column_sums_scratch(vocabulary), &c->sums));
     }
     if (parts > 1) {
-        void *lines, *all;
-        TRY(arena_take(scratch, cuda_lines_bytes(c->x.rows, 1), &lines));
-        TRY(arena_take(scratch, cuda_lines_bytes(c->x.rows, parts), &all));
-        c->lines = static_cast<struct line *>(lines);
-        c->all = static_cast<struct line *>(all);
+        void *local_stats, *all_stats;
+        TRY(arena_take(scratch, cuda_row_stats_bytes(c->x.rows, 1), &local_stats));
+        TRY(arena_take(scratch, cuda_row_stats_bytes(c->x.rows, parts), &all_stats));
+        c->local_stats = static_cast<struct row_stats *>(local_stats);
+        c->all_stats = static_cast<struct row_stats *>(all_stats);
     }
     arena_release(scratch, mark);
     c->logits = tensor_view(logits, DTYPE_F32, c->x.rows, vocabulary);
@@ -338,27 +347,27 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
                                       struct tensor w, const int32_t *targets,
                                       const struct classifier *c)
 {
-    int64_t most = cuda_of(k)->classifier_rows;
-    for (int64_t first = 0; first < x.rows; first += most) {
+    int64_t chunk_rows = cuda_get_state(k)->classifier_rows;
+    for (int64_t first = 0; first < x.rows; first += chunk_rows) {
         struct chunk ch = {};
-        int64_t rows = smaller(x.rows - first, most);
+        int64_t rows = min_int64(x.rows - first, chunk_rows);
         ch.x = tensor_rows(x, first, rows);
         ch.dx = tensor_rows(dx, first, rows);
-        TRY(chunk_take(k, &ch, w.rows, c->gradient, c->parts.count));
-        struct cuda_product p = {};
+        TRY(take_chunk(k, &ch, w.rows, c->gradient, c->vocabulary_shard.count));
+        struct cuda_gemm p = {};
         p.c = ch.logits;
         p.a = ch.x;
         p.b = w;
         p.transpose_b = true;
         p.bias = c->bias;
-        TRY(cuda_product_run(k, &p));
+        TRY(cuda_gemm_run(k, &p));
         if (k->dtype == DTYPE_F32) {
-            TRY(chunk_rows_run<float>(k, &ch, c, targets, losses, best, first));
+            TRY(launch_rows<float>(k, &ch, c, targets, losses, best, first));
         } else {
-            TRY(chunk_rows_run<bf16>(k, &ch, c, targets, losses, best, first));
+            TRY(launch_rows<bf16>(k, &ch, c, targets, losses, best, first));
         }
         if (c->gradient) {
-            TRY(chunk_products(k, &ch, w, dw, c->dbias, c->overwrite && first == 0));
+            TRY(run_gradient_gemms(k, &ch, w, dw, c->dbias, c->overwrite && first == 0));
         }
     }
     return STATUS_OK;
@@ -367,7 +376,7 @@ extern "C" status cuda_classifier_run(struct kernels *k, float *losses, int32_t 
 extern "C" status cuda_classifier_logits(struct kernels *k, struct tensor logits, struct tensor x,
                                          struct tensor w, struct tensor bias)
 {
-    struct cuda_product p = {};
+    struct cuda_gemm p = {};
     if (bias.data != NULL) {
         p.bias = tensor_columns(bias, 0, logits.columns);
     }
@@ -375,5 +384,5 @@ extern "C" status cuda_classifier_logits(struct kernels *k, struct tensor logits
     p.a = x;
     p.b = tensor_rows(w, 0, logits.columns);
     p.transpose_b = true;
-    return cuda_product_run(k, &p);
+    return cuda_gemm_run(k, &p);
 }

@@ -1,5 +1,6 @@
-/* cuBLASLt's functions as the back-end calls them: found at run time, so that a machine without the library
- * starts the program too. In the emulator the tests' own functions take their place. */
+/* Function pointers of cuBLASLt, looked up at run time, so that the program also starts on a
+ * machine without the library. The emulator of the tests replaces them with its own functions
+ * (tests/simt/cublaslt.cc). */
 #pragma once
 
 #include <cublasLt.h>
@@ -25,14 +26,14 @@
 
 struct cublaslt {
     void *handle;
-    size_t workspace_bytes; /* of a stream, CUDA_PRODUCT_WORKSPACE at most */
+    size_t workspace_bytes; /* for each GEMM; at most CUDA_GEMM_WORKSPACE_BYTES */
 #define CUBLASLT_POINTER(name) __typeof__(name) *name;
     CUBLASLT_FUNCTIONS(CUBLASLT_POINTER)
 #undef CUBLASLT_POINTER
 };
 
-/* cublaslt_open - BIREME_CUBLASLT names a file that is taken instead of the system's library.
+/* cublaslt_open - open cuBLASLt: the file that BIREME_CUBLASLT names, or the library of the system.
  *
- * Errors    STATUS_UNAVAILABLE naming the library or the function that is missing */
+ * Errors    STATUS_UNAVAILABLE with the name of the missing library or function */
 status cublaslt_open(struct cublaslt *library);
 void cublaslt_close(struct cublaslt *library);

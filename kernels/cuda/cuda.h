@@ -1,35 +1,39 @@
-/* The CUDA back-end's inside: the context's working memory, and what the operations share.
+/* Internal header of the CUDA back-end: the state of a context, and functions that operations
+ * share.
  *
- * Every operation of kernels.h is a function cuda_<name> in the file of its stem. It queues kernels on
- * the context's stream, takes scratch from the arena and gives it back at once: operations of one
- * context run in order, so that the next one may use the same memory. Grids and the order of sums
- * depend on shapes alone, never on the GPU: the same calls give the same bits on all of them. */
+ * Every operation of kernels.h is a function cuda_<name> in the file of its stem. It queues kernels
+ * on the stream of the context, takes scratch memory from the arena and releases it at once:
+ * operations of one context run in order, so the next operation may use the same memory. Grids and
+ * the order of sums depend on shapes alone, never on the GPU: the same calls give the same bits on
+ * every GPU. */
 #pragma once
 
 #include "base/arena.h"
 #include "kernels/kernels_table.h"
 
-enum { CUDA_CAPABILITY_LEAST = 8 };
+enum { CUDA_MIN_CAPABILITY = 8 };
 
-#define CUDA_PRODUCT_WORKSPACE ((size_t)32 << 20) /* of the matrix library, what Hopper asks for */
-#define CUDA_WAIT_SECONDS 300.0                   /* for what the stream holds */
+#define CUDA_GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* for cuBLASLt; Hopper needs 32 MiB */
+#define CUDA_WAIT_SECONDS 300.0                      /* time limit of a wait for the stream */
 
-struct cuda_products; /* the matrix library, and how it does each shape */
-struct cuda_graphs;   /* launches that come again (graph.c) */
+struct cuda_gemm_context; /* cuBLASLt, and a plan for each GEMM shape (gemm.h) */
+struct cuda_graphs;       /* captured launches (graph.c) */
 
 struct cuda_state {
     struct arena scratch;
-    int64_t classifier_rows; /* of logits that exist at a time */
-    struct cuda_products *products;
+    int64_t classifier_rows; /* rows of a chunk of logits */
+    struct cuda_gemm_context *gemm;
     struct cuda_graphs *graphs;
 };
 
 extern const struct device_driver cuda_device_driver;
 
-/* cuda_create - a context as kernels_table.h says, with so many rows of logits at a time. */
+/* cuda_create - fill in a context of the CUDA back-end (struct kernels_driver in kernels_table.h).
+ * classifier_rows is the number of rows of logits that exist at a time. */
 status cuda_create(struct kernels *k, int64_t classifier_rows);
 
-static inline struct cuda_state *cuda_of(const struct kernels *k)
+/* cuda_get_state - return the CUDA state of a context. */
+static inline struct cuda_state *cuda_get_state(const struct kernels *k)
 {
     return (struct cuda_state *)k->state;
 }
@@ -38,131 +42,162 @@ static inline struct cuda_state *cuda_of(const struct kernels *k)
 KERNELS_OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
-/* ---- workspace.c, in every program ---- */
+/* ---- workspace.c: linked into every program, with or without CUDA ---- */
 
 enum {
     CUDA_NORM_BLOCKS = 256,
     CUDA_COLUMN_SLICES = 64,
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
-    CUDA_LINE_BYTES = 24 /* what parts of a vocabulary tell of a row */
+    CUDA_ROW_STATS_BYTES = 24 /* statistics of a row that vocabulary shards exchange */
 };
 
-/* cuda_scratch_bytes - what the operations take from the arena at worst. */
+/* cuda_scratch_bytes - return the largest amount of scratch that one operation takes from the
+ * arena. */
 size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
                           const struct kernels_limits *limits);
 
-/* cuda_classifier_rows - rows of logits that exist at a time. */
+/* cuda_classifier_rows - return the number of rows of logits that exist at a time. */
 int64_t cuda_classifier_rows(const struct kernels_limits *limits);
 
-/* cuda_product_vector_bytes - of a bias or its gradient on its way to the matrix library. */
-size_t cuda_product_vector_bytes(const struct kernels_limits *limits);
+/* cuda_gemm_vector_bytes - return the size of the buffer for a converted bias or a bias
+ * gradient. */
+size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits);
 
+/* cuda_logits_stride - return the row stride of the logits: the vocabulary rounded up to eight. */
 int64_t cuda_logits_stride(int64_t vocabulary);
+
+/* cuda_logits_bytes, cuda_row_stats_bytes - return the bytes of f32 logits, and of the statistics
+ * of rows over `parts` vocabulary shards. */
 size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary);
-size_t cuda_lines_bytes(int64_t rows, int parts);
+size_t cuda_row_stats_bytes(int64_t rows, int parts);
 
-/* ---- what operations share ---- */
+/* ---- functions that several operations use ---- */
 
-static inline size_t cuda_rounded(size_t bytes)
+/* cuda_align_bytes - round a size up to a multiple of 64. */
+static inline size_t cuda_align_bytes(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-/* cuda_reduce_slice - elements of a block where `count` of them are summed in `sums` ways, so that the blocks'
- * sums fit into cuda_reduce_scratch. */
+/* cuda_reduce_slice - return the number of elements that each block sums, where `sums` sums over
+ * `count` elements are computed. The sums of all blocks fit into CUDA_REDUCE_BLOCKS_MAX doubles. */
 int64_t cuda_reduce_slice(int64_t count, int64_t sums);
 
-/* cuda_doubles_add - *out = the sum of parts f64 [count], in a fixed order; all on the device. */
-status cuda_doubles_add(struct kernels *k, double *out, const double *parts, int64_t count);
+/* cuda_reduce_doubles - *out = the sum of parts f64 [count], in a fixed order; all on the
+ * device. */
+status cuda_reduce_doubles(struct kernels *k, double *out, const double *parts, int64_t count);
 
-/* cuda_columns_add - out[c] = (overwrite ? 0 : out[c]) + the sum over r of parts[r * stride + c], in a
- * fixed order. Shapes: out f32 [columns], parts f32 [rows, stride]. */
-status cuda_columns_add(struct kernels *k, float *out, const float *parts, int64_t rows,
-                        int64_t stride, int64_t columns, bool overwrite);
-
-/* cuda_column_sums - out[c] += the sum of column c of dy over its rows, overwrite: `=`; in an order that depends
- * on the shape alone.
+/* cuda_reduce_parts - out[c] += the sum over r of parts[r, c], in a fixed order; overwrite: `=`.
  *
- * Shapes    out f32 [M], dy [N, M]; scratch of cuda_column_sums_scratch(M) bytes */
+ * Shapes    out f32 [columns], parts f32 [rows, stride] */
+status cuda_reduce_parts(struct kernels *k, float *out, const float *parts, int64_t rows,
+                         int64_t stride, int64_t columns, bool overwrite);
+
+/* cuda_column_sums - out[c] += the sum of column c of dy; overwrite: `=`.
+ *
+ * Shapes    out f32 [M], dy [N, M]; scratch of cuda_column_sums_scratch(M) bytes
+ * Numerics  the order of the sum depends on the shape alone */
 status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
                         void *scratch);
+
+/* cuda_column_sums_scratch - return the scratch bytes of cuda_column_sums. */
 size_t cuda_column_sums_scratch(int64_t columns);
 
-/* cuda_bias_gradient - cuda_column_sums with scratch of the context's. Shapes: dbias f32 [1, M], dy [N, M] */
+/* cuda_bias_gradient - like cuda_column_sums, with scratch memory of the context.
+ *
+ * Shapes    dbias f32 [1, M], dy [N, M] */
 status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy, bool overwrite);
 
 /* cuda_activation_apply - y = act(a). */
 status cuda_activation_apply(struct kernels *k, struct tensor y, struct tensor a,
                              enum activation act);
 
-/* cuda_rows_fill - every row of c becomes this one. Shapes: c [rows, n], row f32 [1, n]. */
-status cuda_rows_fill(struct kernels *k, struct tensor c, struct tensor row);
+/* cuda_fill_rows - copy one row to every row of c. Shapes: c [rows, n], row f32 [1, n]. */
+status cuda_fill_rows(struct kernels *k, struct tensor c, struct tensor row);
 
 /* ---- launches: graph.c ---- */
 
+/* A kernel launch without its arguments. */
 struct cuda_launch {
     const char *name;
     const void *kernel;
     unsigned grid[3], block[3];
     size_t shared_bytes;
-    int count;           /* of its arguments */
-    const size_t *sizes; /* [count], there as long as the program */
+    int count;           /* number of arguments */
+    const size_t *sizes; /* [count] bytes of each argument; static storage */
 };
 
-/* cuda_queue_kernel - on k's stream, or as a part of the graph that is being made or held back.
+/* cuda_launch_kernel - queue a kernel on the stream of k, or handle it as part of the current
+ * graph.
  *
- * Errors    STATUS_INTERNAL: the GPU refused it */
-status cuda_queue_kernel(struct kernels *k, const struct cuda_launch *launch,
-                         void *const *arguments);
+ * Errors    STATUS_INTERNAL if the launch fails */
+status cuda_launch_kernel(struct kernels *k, const struct cuda_launch *launch,
+                          void *const *arguments);
 
-/* cuda_queue_call - likewise of a library's call, which is known by its argument[bytes]: no byte of it is undefined. */
-typedef status cuda_call(struct kernels *k, const void *argument);
-status cuda_queue_call(struct kernels *k, cuda_call *call, const void *argument, size_t bytes);
+/* A call of a library (cuBLASLt, CUB) that queues work on the stream of k. */
+typedef status cuda_library_call(struct kernels *k, const void *argument);
+/* cuda_launch_call - like cuda_launch_kernel, for a library call. Two calls are the same if their
+ * `bytes` bytes of argument are equal, so every byte, padding included, must be defined. */
+status cuda_launch_call(struct kernels *k, cuda_library_call *call, const void *argument,
+                        size_t bytes);
 
-/* cuda_graph_cut - what the calling thread has held back for this stream (NULL: any) goes out now: something other than
- * a launch follows. */
-status cuda_graph_cut(const void *stream);
+/* cuda_graph_end_segment - start the launches that the calling thread has deferred for this stream
+ * (NULL: any stream). Call it before any stream operation that is not a launch. */
+status cuda_graph_end_segment(const void *stream);
 
+/* cuda_graphs_create - create the graphs of a context, disabled, and set the graph functions of its
+ * table. cuda_graphs_destroy - release all graphs of a context. */
 status cuda_graphs_create(struct kernels *k);
 void cuda_graphs_destroy(struct kernels *k);
 
-/* ---- libraries: cuBLASLt and CUB on a GPU, plain loops where the tests emulate one ---- */
+/* ---- libraries: cuBLASLt and CUB on a GPU, plain loops in the emulator of the tests ---- */
 
-struct cuda_product {
-    struct tensor c; /* [m, n] f32 or the operands' type */
-    struct tensor a; /* [m, k], or [k, m] where transpose_a */
-    struct tensor b; /* [k, n], or [n, k] where transpose_b */
+/* A GEMM with its epilogue. Absent tensors disable a part of the epilogue. */
+struct cuda_gemm {
+    struct tensor c; /* [m, n], f32 or the type of a and b */
+    struct tensor a; /* [m, k], or [k, m] with transpose_a */
+    struct tensor b; /* [k, n], or [n, k] with transpose_b */
     bool transpose_a, transpose_b;
-    bool add;            /* to what c and sums hold; not with a bias or an activation */
+    bool accumulate;     /* add to c and sums; not with a bias or an activation */
     struct tensor bias;  /* f32 [1, n], added to every row; absent */
-    enum activation act; /* of all that */
-    bool slope;          /* not the activation, but times its slope at `kept` */
-    struct tensor kept;  /* [m, n]: receives what the activation is applied to; absent */
-    struct tensor sums;  /* f32 [1, m] (+)= those of op(a) over k, with transpose_a; absent */
+    enum activation act; /* applied after the bias */
+    bool derivative;     /* multiply by the activation's derivative at `aux` instead */
+    struct tensor aux;   /* [m, n]: input of the activation, written for backward; absent */
+    struct tensor sums;  /* f32 [1, m] (+)= sums of op(a) over k; requires transpose_a; absent */
 };
 
-/* cuda_product_run - c (+)= act(op(a) op(b) + bias); sums in f32, in an order that depends on the shape and on how it
- * is done: by the library in one pass or in several (products.h). */
-status cuda_product_run(struct kernels *k, const struct cuda_product *p);
-status cuda_product_queue(struct kernels *k, const struct cuda_product *p); /* the call itself */
+/* cuda_gemm_run - c (+)= act(op(a) op(b) + bias).
+ *
+ * Order     queued on the stream of k, or handled as part of the current graph
+ * Numerics  f32 sums, in an order that depends on the shape and on the algorithm of the plan
+ *           (gemm.h)
+ * Errors    STATUS_INTERNAL if cuBLASLt fails or accumulate is combined with a bias or an
+ *           activation */
+status cuda_gemm_run(struct kernels *k, const struct cuda_gemm *p);
+/* cuda_gemm_launch - call cuBLASLt at once; cuda_gemm_run calls it through cuda_launch_call. */
+status cuda_gemm_launch(struct kernels *k, const struct cuda_gemm *p);
 
-/* cuda_tune, cuda_tuned - kernels_tune and kernels_tuned. */
+/* cuda_tune, cuda_tuned - implement kernels_tune and kernels_tune_import. */
 status cuda_tune(struct kernels *k, bool measure, char **text);
 status cuda_tuned(struct kernels *k, const char *text);
 
-/* cuda_products_create - what products need beside their operands.
+/* cuda_gemm_create - open cuBLASLt, allocate its workspace and read the file of tuned plans.
  *
- * Errors    STATUS_UNAVAILABLE naming the library that is missing */
-status cuda_products_create(struct kernels *k, struct cuda_products **out);
-void cuda_products_destroy(struct cuda_products **products);
-const char *cuda_products_library(const struct cuda_products *products);
+ * Errors    STATUS_UNAVAILABLE with the name of the missing library */
+status cuda_gemm_create(struct kernels *k, struct cuda_gemm_context **out);
+void cuda_gemm_destroy(struct cuda_gemm_context **gemm);
 
-/* cuda_sort_rows - the rows 0..count-1 by their ids, rows of one id in their order.
+/* cuda_gemm_library_name - return name and version of the library, such as "cuBLASLt 13.1.0". */
+const char *cuda_gemm_library_name(const struct cuda_gemm_context *gemm);
+
+/* cuda_sort_rows - sort the rows 0 .. count - 1 by their ids; the sort is stable.
  *
  * Shapes    ids, sorted_ids, sorted_rows int32 [count]
  * Memory    scratch of cuda_sort_scratch(count) bytes */
 status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
                       const int32_t *ids, int64_t count, void *scratch);
-status cuda_sort_queue(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
-                       const int32_t *ids, int64_t count, void *scratch);
+/* cuda_sort_launch - sort at once; cuda_sort_rows calls it through cuda_launch_call. */
+status cuda_sort_launch(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
+                        const int32_t *ids, int64_t count, void *scratch);
+/* cuda_sort_scratch - return the scratch bytes of cuda_sort_rows for `count` ids. */
 size_t cuda_sort_scratch(int64_t count);

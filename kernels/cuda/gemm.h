@@ -1,114 +1,130 @@
-/* What the files of matrix products share: what a product's plan depends on, and what it is.
+/* GEMM plans of cuBLASLt: the key of a plan, the plan, and the functions that create, tune and
+ * store plans.
  *
- * Ways      what follows a product (its bias, an activation or its slope, the sums of its second operand) is done by
- *           the library in the same pass (`fused`) or by kernels of ours behind it. Which is faster differs from
- *           shape to shape and from GPU to GPU
- * Untimed   the library's first choice among the algorithms that fit, with the bias fused and nothing else, or
- *           with what was fastest at the nearest number of rows
- * Timed     cuda_tune: every way and several algorithms on the operands of the first step, behind it; the choice
- *           is kept in a file (product_file.c) */
+ * Epilogue  A GEMM is followed by a bias, an activation or its derivative, or the sums of an
+ *           operand (a bias gradient). cuBLASLt fuses such a part into the GEMM, or separate
+ *           kernels compute it afterwards. Which is faster depends on the shape and on the GPU
+ * Default   cuBLASLt's first heuristic with only the bias fused, or with the fusion that was
+ *           fastest for the nearest number of rows
+ * Tuned     After the first step, cuda_tune measures every fusion and several algorithms on the
+ *           operands of that step and stores the fastest in a file (gemm_file.c) */
 #pragma once
 
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 
-enum { PRODUCT_PLANS_MAX = 512, PRODUCT_ALGORITHMS = 8 };
+enum { GEMM_PLANS_MAX = 512, GEMM_ALGORITHMS_MAX = 8 };
 
-enum product_part { PRODUCT_BIAS = 1, PRODUCT_ACTIVATION = 2, PRODUCT_SUMS = 4 };
+enum gemm_epilogue { GEMM_BIAS = 1, GEMM_ACTIVATION = 2, GEMM_SUMS = 4 };
 
-enum { PRODUCT_KEY_WORDS = 22 };
+enum { GEMM_KEY_WORDS = 22 };
 
-/* What a choice depends on; all of it is compared and written, so there is no padding. */
-struct product_key {
+/* All values that the choice of a plan depends on. Keys are compared and written as bytes, so there
+ * is no padding. */
+struct gemm_key {
     int64_t rows[3], columns[3], stride[3]; /* of c, a, b as tensors */
-    int64_t kept_stride;                    /* 0: nothing is kept */
-    int32_t alignment[5];                   /* of c, a, b, what is kept, the bias or the sums */
+    int64_t aux_stride;                     /* 0: aux is absent */
+    int32_t alignment[5];                   /* bytes, of c, a, b, aux, and the bias or the sums */
     int32_t type, c_type, transpose_a, transpose_b;
-    int32_t parts;             /* what follows the product: enum product_part */
-    int32_t activation, slope; /* which one, forward or backward */
+    int32_t epilogue;               /* set of enum gemm_epilogue */
+    int32_t activation, derivative; /* enum activation; 1: its derivative */
 };
 
-struct product_plan {
-    struct product_key key;
-    int fused; /* parts that the library does */
+struct gemm_plan {
+    struct gemm_key key;
+    int fused; /* set of enum gemm_epilogue that cuBLASLt computes */
     cublasLtMatmulAlgo_t algorithm;
-    bool timed;
-    float seconds, untimed_seconds; /* of this way, and of the one that is taken without timing */
-    bool met;                       /* with these operands, since the context was made or tuned */
-    struct cuda_product operands;
-    cublasLtMatmulDesc_t product;      /* NULL until it is used */
+    bool tuned;
+    float seconds, default_seconds;    /* time of this plan and of the default plan */
+    bool used;                         /* since the context was created or last tuned */
+    struct cuda_gemm operands;         /* of the last use */
+    cublasLtMatmulDesc_t descriptor;   /* NULL until first use */
     cublasLtMatrixLayout_t layouts[3]; /* c, a, b */
 };
 
-struct cuda_products {
+struct cuda_gemm_context {
     struct cublaslt library;
     cublasLtHandle_t handle;
     struct device *device;
-    void *workspace; /* the library's, and behind it a bias or its gradient in the product's type */
+    void *workspace; /* cuBLASLt's workspace, then a vector: a converted bias or a bias gradient */
     size_t workspace_bytes;
     char name[40];     /* "cuBLASLt 13.1.0" */
-    char machine[128]; /* what times depend on beside the key: GPU, driver, library */
+    char machine[128]; /* GPU, driver and library version, on which the times depend */
     int count;
-    struct product_plan plans[PRODUCT_PLANS_MAX];
+    struct gemm_plan plans[GEMM_PLANS_MAX];
 };
 
-/* PRODUCT_CHECK - return where the library says no. */
-#define PRODUCT_CHECK(p, what, call)                                                               \
+/* GEMM_CHECK - raise an error and return if a call of cuBLASLt fails. `what` names the call. */
+#define GEMM_CHECK(p, what, call)                                                                  \
     do {                                                                                           \
         cublasStatus_t check_status = (call);                                                      \
         REQUIRE(check_status == CUBLAS_STATUS_SUCCESS, STATUS_INTERNAL, "cuBLASLt: %s: %s", what,  \
                 (p)->library.cublasLtGetStatusString(check_status));                               \
     } while (0)
 
-/* products_perform - all of a product in the plan's way. */
-status products_perform(struct kernels *k, struct product_plan *plan, const struct cuda_product *p);
+/* gemm_perform - queue a GEMM and its epilogue on the stream of k, as the plan describes. */
+status gemm_perform(struct kernels *k, struct gemm_plan *plan, const struct cuda_gemm *p);
 
-/* ---- product_plan.c ---- */
+/* ---- gemm_plan.c ---- */
 
-struct product_key product_plan_key(const struct cuda_product *p);
+/* gemm_plan_key - return the key of a GEMM. */
+struct gemm_key gemm_plan_key(const struct cuda_gemm *p);
 
-/* product_plan_ways - the sets of parts that the library may do at once, the untimed choice first. */
-enum { PRODUCT_WAYS_MAX = 4 };
-int product_plan_ways(const struct product_key *key, int ways[PRODUCT_WAYS_MAX]);
+/* gemm_plan_fusions - list the sets of epilogue parts that cuBLASLt can fuse, the default first.
+ * Returns the count. */
+enum { GEMM_FUSIONS_MAX = 4 };
+int gemm_plan_fusions(const struct gemm_key *key, int fusions[GEMM_FUSIONS_MAX]);
 
-/* product_plan_output - where the library puts the product itself. */
-struct tensor product_plan_output(const struct cuda_product *p, int fused);
+/* gemm_plan_output - return the tensor that cuBLASLt writes: aux if the activation reads it
+ * afterwards, else c. */
+struct tensor gemm_plan_output(const struct cuda_gemm *p, int fused);
 
-/* product_plan_describe - fill in what the library wants to know of plan->key done as plan->fused. */
-status product_plan_describe(struct cuda_products *products, struct product_plan *plan,
-                             const struct cuda_product *p);
-void product_plan_forget(struct cuda_products *products, struct product_plan *plan);
+/* gemm_plan_describe - create the descriptor and the layouts of cuBLASLt for plan->key and
+ * plan->fused. */
+status gemm_plan_describe(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
+                          const struct cuda_gemm *p);
+/* gemm_plan_release - destroy the descriptor and the layouts of a plan; its key and algorithm
+ * stay. */
+void gemm_plan_release(struct cuda_gemm_context *gemm, struct gemm_plan *plan);
 
-/* product_plan_point - the bias, its gradient or what is kept, for the call that follows. vector: where a bias or
- * its gradient lies. */
-status product_plan_point(struct cuda_products *products, struct product_plan *plan,
-                          const struct cuda_product *p, const void *vector);
+/* gemm_plan_set_pointers - set the epilogue pointers for the next call: aux, and in `vector` the
+ * bias or the bias gradient. */
+status gemm_plan_set_pointers(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
+                              const struct cuda_gemm *p, const void *vector);
 
-/* product_plan_algorithms - the library's choices for a described plan, best first by its own estimate; 0: it
- * cannot do it so. */
-status product_plan_algorithms(struct cuda_products *products, const struct product_plan *plan,
-                               int most, cublasLtMatmulAlgo_t *out, int *count);
+/* gemm_plan_algorithms - list cuBLASLt's algorithms for a described plan, best first by its own
+ * estimate. *count is 0 if it supports none. */
+status gemm_plan_algorithms(struct cuda_gemm_context *gemm, const struct gemm_plan *plan,
+                            int max_count, cublasLtMatmulAlgo_t *out, int *count);
 
-/* product_plan_valid - whether the plan's algorithm, from a file, fits what was described. */
-bool product_plan_valid(struct cuda_products *products, const struct product_plan *plan);
+/* gemm_plan_is_valid - return whether the plan's algorithm, read from a file, supports the
+ * described plan. */
+bool gemm_plan_is_valid(struct cuda_gemm_context *gemm, const struct gemm_plan *plan);
 
-/* ---- product_times.c ---- */
+/* ---- gemm_tune.c ---- */
 
-/* product_times_choose - time the ways to do plan->operands, and make the fastest the plan. Waits. */
-status product_times_choose(struct kernels *k, struct product_plan *plan);
+/* gemm_tune_plan - time all fusions and algorithms on plan->operands and store the fastest in the
+ * plan.
+ *
+ * Order     waits until the measurements are complete; overwrites the outputs of the GEMM */
+status gemm_tune_plan(struct kernels *k, struct gemm_plan *plan);
 
-/* ---- product_file.c ---- */
+/* ---- gemm_file.c ---- */
 
-/* product_file_wanted - whether products are timed and kept at all. */
-bool product_file_wanted(void);
+/* gemm_file_is_enabled - return whether GEMMs are tuned and their plans stored in a file. */
+bool gemm_file_is_enabled(void);
 
-/* product_file_read - take the choices that the file has for this machine. What is damaged or not of the form is
- * left out with a warning. */
-void product_file_read(struct cuda_products *products);
+/* gemm_file_read - load the plans of this machine from the file. Skips damaged lines, or a file of
+ * another format, with a warning. */
+void gemm_file_read(struct cuda_gemm_context *gemm);
 
-/* product_file_write - add what was timed to the file, where there is to be one; a warning where that fails. */
-void product_file_write(const struct cuda_products *products);
+/* gemm_file_write - add the tuned plans to the file, if it is enabled. A failure is a warning. */
+void gemm_file_write(const struct cuda_gemm_context *gemm);
 
-/* product_file_text - the timed plans as lines of the file. Memory: *out is the caller's, for free() */
-status product_file_text(const struct cuda_products *products, char **out);
-void product_file_take(struct cuda_products *products, const char *text);
+/* gemm_file_format - format the tuned plans as lines of the file.
+ *
+ * Memory    the caller frees *out with free() */
+status gemm_file_format(const struct cuda_gemm_context *gemm, char **out);
+/* gemm_file_parse - add the plans of this machine in `text` to those of the context. Skips damaged
+ * lines. */
+void gemm_file_parse(struct cuda_gemm_context *gemm, const char *text);

@@ -1,13 +1,16 @@
-/* The file of timed plans: text, a line for each product of each kind of machine.
+/* The file of tuned GEMM plans: a text file with a line for each GEMM of each machine.
  *
- * Form      "bireme-products 1", then lines of five fields between tabs: the first 16 digits of the SHA-256 of what
- *           follows; the machine (GPU, driver, library); the words of struct product_key; the fused parts, the
- *           seconds and those of the untimed choice; the library's algorithm in hexadecimal digits
- * Trust     a line whose digits do not agree is left out, and a file that does not begin so is neither read nor
- *           written; an algorithm is shown to the library before it is used
- * Place     BIREME_PLANS names it ("off": none, and nothing is timed), else bireme/products.plans in the user's cache folder
- *           (XDG_CACHE_HOME, or .cache at home)
- * Writers   lines of other machines, and those that others have added since, stay; the file is replaced at once */
+ * Format    "bireme-products 1", then lines of five fields separated by tabs: the first 16 digits
+ *           of the SHA-256 of the rest of the line; the machine (GPU, driver, library); the numbers
+ *           of struct gemm_key; the fused parts, the seconds and the seconds of the default plan;
+ *           the algorithm of cuBLASLt in hexadecimal digits
+ * Checks    A line with a wrong hash is skipped. A file with another first line is neither read nor
+ *           written. cuBLASLt validates an algorithm before its first use.
+ * Location  the value of BIREME_PLANS ("off": no file and no tuning), else bireme/products.plans in
+ *           XDG_CACHE_HOME or in ~/.cache
+ * Writers   The file is replaced atomically. Lines of other machines, and lines that other
+ *           processes have added in the meantime, stay. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,33 +20,32 @@
 #include "base/log.h"
 #include "kernels/cuda/gemm.h"
 
-#define FORM "bireme-products 1\n"
+#define FILE_HEADER "bireme-products 1\n"
 
 enum {
     FILE_LIMIT = 16 << 20,
     LINE_BYTES = 1024,
     CHECK_DIGITS = 16,
-    WIDE_WORDS = 10, /* of 64 bits, then those of 32 */
-    NARROW_WORDS = PRODUCT_KEY_WORDS - WIDE_WORDS,
+    WORDS_64 = 10, /* numbers of 64 bits, followed by those of 32 bits */
+    WORDS_32 = GEMM_KEY_WORDS - WORDS_64,
 };
 
-_Static_assert(sizeof(struct product_key) ==
-                   WIDE_WORDS * sizeof(int64_t) + NARROW_WORDS * sizeof(int32_t),
-               "the words of a key");
+_Static_assert(sizeof(struct gemm_key) == WORDS_64 * sizeof(int64_t) + WORDS_32 * sizeof(int32_t),
+               "struct gemm_key has no padding");
 
-struct text {
+struct text_buffer {
     char *data;
-    size_t bytes, room;
+    size_t bytes, capacity;
 };
 
-static status append(struct text *t, const char *data, size_t bytes)
+static status append(struct text_buffer *t, const char *data, size_t bytes)
 {
-    if (t->bytes + bytes + 1 > t->room) {
-        size_t room = 2 * (t->bytes + bytes + 1);
-        char *grown = realloc(t->data, room);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for the products' plans");
-        t->data = grown;
-        t->room = room;
+    if (t->bytes + bytes + 1 > t->capacity) {
+        size_t capacity = 2 * (t->bytes + bytes + 1);
+        char *larger = realloc(t->data, capacity);
+        REQUIRE(larger != NULL, STATUS_INTERNAL, "out of memory for the GEMM plans");
+        t->data = larger;
+        t->capacity = capacity;
     }
     memcpy(t->data + t->bytes, data, bytes);
     t->bytes += bytes;
@@ -53,49 +55,49 @@ static status append(struct text *t, const char *data, size_t bytes)
 
 /* ---- one line ---- */
 
-static int64_t word_of(const struct product_key *key, int i)
+static int64_t get_word(const struct gemm_key *key, int i)
 {
-    int64_t wide[WIDE_WORDS];
-    int32_t narrow[NARROW_WORDS];
-    memcpy(wide, key, sizeof wide);
-    memcpy(narrow, (const char *)key + sizeof wide, sizeof narrow);
-    return i < WIDE_WORDS ? wide[i] : narrow[i - WIDE_WORDS];
+    int64_t words64[WORDS_64];
+    int32_t words32[WORDS_32];
+    memcpy(words64, key, sizeof words64);
+    memcpy(words32, (const char *)key + sizeof words64, sizeof words32);
+    return i < WORDS_64 ? words64[i] : words32[i - WORDS_64];
 }
 
-static void set_word(struct product_key *key, int i, int64_t value)
+static void set_word(struct gemm_key *key, int i, int64_t value)
 {
-    int32_t narrow = (int32_t)value;
-    if (i < WIDE_WORDS) {
+    int32_t words32 = (int32_t)value;
+    if (i < WORDS_64) {
         memcpy((char *)key + (size_t)i * sizeof value, &value, sizeof value);
     } else {
-        size_t at = WIDE_WORDS * sizeof value + (size_t)(i - WIDE_WORDS) * sizeof narrow;
-        memcpy((char *)key + at, &narrow, sizeof narrow);
+        size_t length = WORDS_64 * sizeof value + (size_t)(i - WORDS_64) * sizeof words32;
+        memcpy((char *)key + length, &words32, sizeof words32);
     }
 }
 
-static status append_plan(struct text *t, const char *machine, const struct product_plan *plan)
+static status append_plan(struct text_buffer *t, const char *machine, const struct gemm_plan *plan)
 {
     char line[LINE_BYTES], check[HASH_TEXT_BYTES];
-    int at = snprintf(line, sizeof line, "%s\t", machine);
-    for (int i = 0; i < PRODUCT_KEY_WORDS; i++) {
-        at += snprintf(line + at, sizeof line - (size_t)at, "%s%lld", i > 0 ? " " : "",
-                       (long long)word_of(&plan->key, i));
+    int length = snprintf(line, sizeof line, "%s\t", machine);
+    for (int i = 0; i < GEMM_KEY_WORDS; i++) {
+        length += snprintf(line + length, sizeof line - (size_t)length, "%s%" PRId64,
+                           i > 0 ? " " : "", get_word(&plan->key, i));
     }
-    at += snprintf(line + at, sizeof line - (size_t)at, "\t%d %.9g %.9g\t", plan->fused,
-                   (double)plan->seconds, (double)plan->untimed_seconds);
+    length += snprintf(line + length, sizeof line - (size_t)length, "\t%d %.9g %.9g\t", plan->fused,
+                       (double)plan->seconds, (double)plan->default_seconds);
     for (size_t i = 0; i < sizeof plan->algorithm.data / sizeof *plan->algorithm.data; i++) {
-        at += snprintf(line + at, sizeof line - (size_t)at, "%016llx",
-                       (unsigned long long)plan->algorithm.data[i]);
+        length += snprintf(line + length, sizeof line - (size_t)length, "%016llx",
+                           (unsigned long long)plan->algorithm.data[i]);
     }
-    TRY(hash_memory(line, (size_t)at, check));
+    TRY(hash_memory(line, (size_t)length, check));
     TRY(append(t, check, CHECK_DIGITS));
     TRY(append(t, "\t", 1));
-    TRY(append(t, line, (size_t)at));
+    TRY(append(t, line, (size_t)length));
     return append(t, "\n", 1);
 }
 
-/* Whether the line, without its end, says what was written. */
-static bool is_whole(const char *line, size_t bytes)
+/* Returns whether the hash of a line, without its line end, is correct. */
+static bool is_intact(const char *line, size_t bytes)
 {
     char check[HASH_TEXT_BYTES];
     if (bytes <= CHECK_DIGITS || bytes > LINE_BYTES || line[CHECK_DIGITS] != '\t' ||
@@ -106,10 +108,10 @@ static bool is_whole(const char *line, size_t bytes)
     return memcmp(check, line, CHECK_DIGITS) == 0;
 }
 
-static bool read_numbers(const char *from, struct product_plan *plan)
+static bool read_numbers(const char *from, struct gemm_plan *plan)
 {
     char *end = NULL;
-    for (int i = 0; i < PRODUCT_KEY_WORDS; i++) {
+    for (int i = 0; i < GEMM_KEY_WORDS; i++) {
         set_word(&plan->key, i, strtoll(from, &end, 10));
         if (end == from) {
             return false;
@@ -117,7 +119,7 @@ static bool read_numbers(const char *from, struct product_plan *plan)
         from = end;
     }
     int read = 0;
-    if (sscanf(from, " %d %g %g %n", &plan->fused, &plan->seconds, &plan->untimed_seconds, &read) !=
+    if (sscanf(from, " %d %g %g %n", &plan->fused, &plan->seconds, &plan->default_seconds, &read) !=
             3 ||
         read == 0) {
         return false;
@@ -134,12 +136,12 @@ static bool read_numbers(const char *from, struct product_plan *plan)
     return true;
 }
 
-/* The fused parts must be one of the ways that there are. */
-static bool has_way(const struct product_plan *plan)
+/* Returns whether the fused parts are one of the fusions of the key. */
+static bool has_known_fusion(const struct gemm_plan *plan)
 {
-    int ways[PRODUCT_WAYS_MAX], count = product_plan_ways(&plan->key, ways);
+    int fusions[GEMM_FUSIONS_MAX], count = gemm_plan_fusions(&plan->key, fusions);
     for (int i = 0; i < count; i++) {
-        if (ways[i] == plan->fused) {
+        if (fusions[i] == plan->fused) {
             return true;
         }
     }
@@ -148,73 +150,73 @@ static bool has_way(const struct product_plan *plan)
 
 enum line_kind { LINE_DAMAGED, LINE_FOREIGN, LINE_OURS };
 
-static enum line_kind read_line(const struct cuda_products *products, const char *line,
-                                size_t bytes, struct product_plan *plan)
+static enum line_kind read_line(const struct cuda_gemm_context *gemm, const char *line,
+                                size_t bytes, struct gemm_plan *plan)
 {
     char copy[LINE_BYTES + 1];
-    size_t machine_bytes = strlen(products->machine);
-    *plan = (struct product_plan){.timed = true};
-    if (!is_whole(line, bytes)) {
+    size_t machine_bytes = strlen(gemm->machine);
+    *plan = (struct gemm_plan){.tuned = true};
+    if (!is_intact(line, bytes)) {
         return LINE_DAMAGED;
     }
     memcpy(copy, line, bytes);
     copy[bytes] = '\0';
     const char *machine = copy + CHECK_DIGITS + 1;
-    if (strncmp(machine, products->machine, machine_bytes) != 0 || machine[machine_bytes] != '\t') {
+    if (strncmp(machine, gemm->machine, machine_bytes) != 0 || machine[machine_bytes] != '\t') {
         return LINE_FOREIGN;
     }
-    bool good = read_numbers(machine + machine_bytes + 1, plan) && has_way(plan);
-    return good ? LINE_OURS : LINE_DAMAGED;
+    bool valid = read_numbers(machine + machine_bytes + 1, plan) && has_known_fusion(plan);
+    return valid ? LINE_OURS : LINE_DAMAGED;
 }
 
-/* ---- all of them ---- */
+/* ---- all lines ---- */
 
-static struct product_plan *known(struct cuda_products *products, const struct product_key *key)
+static struct gemm_plan *find_plan(struct cuda_gemm_context *gemm, const struct gemm_key *key)
 {
-    for (int i = 0; i < products->count; i++) {
-        if (memcmp(&products->plans[i].key, key, sizeof *key) == 0) {
-            return &products->plans[i];
+    for (int i = 0; i < gemm->count; i++) {
+        if (memcmp(&gemm->plans[i].key, key, sizeof *key) == 0) {
+            return &gemm->plans[i];
         }
     }
     return NULL;
 }
 
-/* Calls act for each line between text and its end, without the lines' ends. */
+/* Loops over the lines of a text; line_bytes excludes the line end. */
 #define FOR_LINES(text, line, line_bytes)                                                          \
     for (const char *line = (text), *line_end = NULL;                                              \
          *line != '\0' && (line_end = line + strcspn(line, "\n"), true);                           \
          line = *line_end == '\n' ? line_end + 1 : line_end)                                       \
         for (size_t line_bytes = (size_t)(line_end - line), once = 1; once > 0; once = 0)
 
-/* The number of damaged lines. */
-static int take(struct cuda_products *products, const char *text)
+/* Adds the plans of this machine; returns the number of damaged lines. */
+static int parse_lines(struct cuda_gemm_context *gemm, const char *text)
 {
     int damaged = 0;
     FOR_LINES(text, line, bytes)
     {
-        struct product_plan plan;
-        enum line_kind kind = read_line(products, line, bytes, &plan);
+        struct gemm_plan plan;
+        enum line_kind kind = read_line(gemm, line, bytes, &plan);
         damaged += kind == LINE_DAMAGED;
-        if (kind == LINE_OURS && products->count < PRODUCT_PLANS_MAX &&
-            known(products, &plan.key) == NULL) {
-            products->plans[products->count++] = plan;
+        if (kind == LINE_OURS && gemm->count < GEMM_PLANS_MAX &&
+            find_plan(gemm, &plan.key) == NULL) {
+            gemm->plans[gemm->count++] = plan;
         }
     }
     return damaged;
 }
 
-void product_file_take(struct cuda_products *products, const char *text)
+void gemm_file_parse(struct cuda_gemm_context *gemm, const char *text)
 {
-    (void)take(products, text);
+    (void)parse_lines(gemm, text);
 }
 
-status product_file_text(const struct cuda_products *products, char **out)
+status gemm_file_format(const struct cuda_gemm_context *gemm, char **out)
 {
-    struct text t = {0};
+    struct text_buffer t = {0};
     status result = append(&t, "", 0);
-    for (int i = 0; i < products->count && result == STATUS_OK; i++) {
-        if (products->plans[i].timed) {
-            result = append_plan(&t, products->machine, &products->plans[i]);
+    for (int i = 0; i < gemm->count && result == STATUS_OK; i++) {
+        if (gemm->plans[i].tuned) {
+            result = append_plan(&t, gemm->machine, &gemm->plans[i]);
         }
     }
     *out = t.data;
@@ -227,14 +229,14 @@ status product_file_text(const struct cuda_products *products, char **out)
 
 /* ---- the file ---- */
 
-/* Where it is; false: there is none. */
+/* Finds the path of the file. Returns false if there is none. */
 static bool find_file(char path[FILE_PATH_BYTES])
 {
-    const char *named = getenv("BIREME_PLANS"), *cache = getenv("XDG_CACHE_HOME"),
+    const char *configured = getenv("BIREME_PLANS"), *cache = getenv("XDG_CACHE_HOME"),
                *home = getenv("HOME");
-    if (named != NULL) {
-        snprintf(path, FILE_PATH_BYTES, "%s", named);
-        return strcmp(named, "off") != 0 && *named != '\0';
+    if (configured != NULL) {
+        snprintf(path, FILE_PATH_BYTES, "%s", configured);
+        return strcmp(configured, "off") != 0 && *configured != '\0';
     }
     bool cached = cache != NULL && *cache == '/';
     snprintf(path, FILE_PATH_BYTES, "%s%s/bireme/products.plans", cached ? cache : home,
@@ -242,21 +244,22 @@ static bool find_file(char path[FILE_PATH_BYTES])
     return cached || (home != NULL && *home == '/');
 }
 
-bool product_file_wanted(void)
+bool gemm_file_is_enabled(void)
 {
     char path[FILE_PATH_BYTES];
     return find_file(path);
 }
 
-static void warn(const char *path)
+static void warn_not_written(const char *path)
 {
-    log_warning("PRODUCT-PLANS", "%s: the products' times are not kept: %s", path,
+    log_warning("PRODUCT-PLANS", "%s: the tuned GEMM plans cannot be written: %s", path,
                 status_pending()->text);
     status_clear();
 }
 
-/* The lines of a file of this form, for free(). NULL: there is none, or (*foreign) it is something else. */
-static char *lines_of(const char *path, bool *foreign)
+/* Reads the lines of the file; the caller frees them with free(). Returns NULL if the file does not
+ * exist, or, with *foreign set, if it has another format or cannot be read. */
+static char *read_lines(const char *path, bool *foreign)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -269,46 +272,48 @@ static char *lines_of(const char *path, bool *foreign)
         *foreign = true;
         return NULL;
     }
-    if (strncmp(text, FORM, sizeof FORM - 1) != 0) {
+    if (strncmp(text, FILE_HEADER, sizeof FILE_HEADER - 1) != 0) {
         free(text);
         *foreign = true;
         return NULL;
     }
-    memmove(text, text + sizeof FORM - 1, bytes + 2 - sizeof FORM);
+    memmove(text, text + sizeof FILE_HEADER - 1, bytes + 2 - sizeof FILE_HEADER);
     return text;
 }
 
-void product_file_read(struct cuda_products *products)
+void gemm_file_read(struct cuda_gemm_context *gemm)
 {
     char path[FILE_PATH_BYTES];
     bool foreign = false;
     if (!find_file(path)) {
         return;
     }
-    char *lines = lines_of(path, &foreign);
+    char *lines = read_lines(path, &foreign);
     if (foreign) {
         log_warning("PRODUCT-PLANS",
-                    "%s is no file of products' plans, or cannot be read: it is left alone and "
-                    "nothing is kept; BIREME_PLANS names another one",
+                    "%s is not a file of GEMM plans, or cannot be read: it is not changed, and no "
+                    "plans are stored; set BIREME_PLANS to another file",
                     path);
     }
-    int damaged = lines != NULL ? take(products, lines) : 0;
+    int damaged = lines != NULL ? parse_lines(gemm, lines) : 0;
     if (damaged > 0) {
-        log_warning("PRODUCT-PLANS", "%s: %d damaged lines are left out", path, damaged);
+        log_warning("PRODUCT-PLANS", "%s: %d damaged lines are skipped", path, damaged);
     }
     free(lines);
 }
 
-/* What stays of the file: whole lines about other machines, or about what we have not timed. */
-static status keep_others(const struct cuda_products *products, const char *lines, struct text *out)
+/* Appends the lines of the file that stay: those of other machines, and plans that this process has
+ * not tuned. */
+static status append_others(const struct cuda_gemm_context *gemm, const char *lines,
+                            struct text_buffer *out)
 {
     FOR_LINES(lines, line, bytes)
     {
-        struct product_plan plan;
-        enum line_kind kind = read_line(products, line, bytes, &plan);
-        const struct product_plan *ours =
-            kind == LINE_OURS ? known((struct cuda_products *)products, &plan.key) : NULL;
-        if (kind == LINE_FOREIGN || (kind == LINE_OURS && (ours == NULL || !ours->timed))) {
+        struct gemm_plan plan;
+        enum line_kind kind = read_line(gemm, line, bytes, &plan);
+        const struct gemm_plan *ours =
+            kind == LINE_OURS ? find_plan((struct cuda_gemm_context *)gemm, &plan.key) : NULL;
+        if (kind == LINE_FOREIGN || (kind == LINE_OURS && (ours == NULL || !ours->tuned))) {
             TRY(append(out, line, bytes));
             TRY(append(out, "\n", 1));
         }
@@ -316,36 +321,36 @@ static status keep_others(const struct cuda_products *products, const char *line
     return STATUS_OK;
 }
 
-static status write_all(const struct cuda_products *products, const char *path, const char *lines)
+static status write_file(const struct cuda_gemm_context *gemm, const char *path, const char *lines)
 {
-    struct text t = {0};
-    char folder[FILE_PATH_BYTES], *own = NULL;
+    struct text_buffer t = {0};
+    char folder[FILE_PATH_BYTES], *own_lines = NULL;
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
     if (slash != NULL && slash != folder) {
         *slash = '\0';
         TRY(file_make_folders(folder));
     }
-    status result = product_file_text(products, &own);
-    KEEP_FIRST(result, append(&t, FORM, sizeof FORM - 1));
-    KEEP_FIRST(result, lines != NULL ? keep_others(products, lines, &t) : STATUS_OK);
-    KEEP_FIRST(result, own != NULL ? append(&t, own, strlen(own)) : STATUS_OK);
+    status result = gemm_file_format(gemm, &own_lines);
+    KEEP_FIRST(result, append(&t, FILE_HEADER, sizeof FILE_HEADER - 1));
+    KEEP_FIRST(result, lines != NULL ? append_others(gemm, lines, &t) : STATUS_OK);
+    KEEP_FIRST(result, own_lines != NULL ? append(&t, own_lines, strlen(own_lines)) : STATUS_OK);
     KEEP_FIRST(result, result == STATUS_OK ? file_write(path, t.data, t.bytes) : STATUS_OK);
-    free(own);
+    free(own_lines);
     free(t.data);
     return result;
 }
 
-void product_file_write(const struct cuda_products *products)
+void gemm_file_write(const struct cuda_gemm_context *gemm)
 {
     char path[FILE_PATH_BYTES];
     bool foreign = false;
     if (!find_file(path)) {
         return;
     }
-    char *lines = lines_of(path, &foreign);
-    if (!foreign && write_all(products, path, lines) != STATUS_OK) {
-        warn(path);
+    char *lines = read_lines(path, &foreign);
+    if (!foreign && write_file(gemm, path, lines) != STATUS_OK) {
+        warn_not_written(path);
     }
     free(lines);
 }

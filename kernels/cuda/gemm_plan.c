@@ -1,43 +1,44 @@
-/* A product as cuBLASLt is told of it, and which algorithms it has for it.
+/* GEMM plans: descriptors and layouts of cuBLASLt, and its algorithms for a plan.
  *
- * Layout    cuBLASLt's matrices lie by columns, so that a row-major t [rows, columns] is its transpose, and
- *           c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T: its rows are our columns. A bias is one of its
- *           columns, and the sums of our a over the inner dimension are those of its B (BGRADB)
- * Order     sums of a split inner dimension are made in a second pass, never in place by whoever comes first: the
- *           same call gives the same bits
- * Source    cublasLt.h of CUDA 13.0: GELU there is the form by tanh; what is kept of it has rows of a multiple of
- *           eight elements */
+ * Layout    Matrices of cuBLASLt are column-major: a row-major t [rows, columns] is its transpose
+ *           there. So c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, and cuBLASLt's rows are
+ *           our columns. A bias is one of its columns. The sums of our a over the inner dimension
+ *           are those of its B (BGRADB).
+ * Order     The sums of a split inner dimension are reduced in a second pass, never in place in
+ *           order of arrival: the same call gives the same bits.
+ * Source    cublasLt.h of CUDA 13.0: its GELU is the tanh approximation; the leading dimension of
+ *           its AUX matrix is a multiple of eight elements */
 #include <string.h>
 
 #include "kernels/cuda/gemm.h"
 
-enum { ALIGNMENT_MAX = 256, ALIGNMENT_KEPT = 16, KEPT_ROW_ELEMS = 8 };
+enum { ALIGNMENT_MAX = 256, ALIGNMENT_AUX = 16, AUX_ROW_ELEMS = 8 };
 
-static cudaDataType_t type_of(enum dtype dtype)
+static cudaDataType_t get_cuda_type(enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static int32_t alignment_of(const void *data)
+static int32_t get_alignment(const void *data)
 {
     uintptr_t address = (uintptr_t)data, lowest = address & (~address + 1);
     return lowest == 0 || lowest > ALIGNMENT_MAX ? ALIGNMENT_MAX : (int32_t)lowest;
 }
 
-/* What follows the product. */
-static int parts_of(const struct cuda_product *p)
+/* Returns the set of epilogue parts of a GEMM. */
+static int get_epilogue(const struct cuda_gemm *p)
 {
-    return (p->bias.data != NULL ? PRODUCT_BIAS : 0) |
-           (p->act != ACTIVATION_NONE ? PRODUCT_ACTIVATION : 0) |
-           (p->sums.data != NULL ? PRODUCT_SUMS : 0);
+    return (p->bias.data != NULL ? GEMM_BIAS : 0) |
+           (p->act != ACTIVATION_NONE ? GEMM_ACTIVATION : 0) |
+           (p->sums.data != NULL ? GEMM_SUMS : 0);
 }
 
-struct product_key product_plan_key(const struct cuda_product *p)
+struct gemm_key gemm_plan_key(const struct cuda_gemm *p)
 {
     const struct tensor *tensors[3] = {&p->c, &p->a, &p->b};
     const void *vector = p->sums.data != NULL ? p->sums.data : p->bias.data;
-    const void *aligned[5] = {p->c.data, p->a.data, p->b.data, p->kept.data, vector};
-    struct product_key key;
+    const void *aligned[5] = {p->c.data, p->a.data, p->b.data, p->aux.data, vector};
+    struct gemm_key key;
     memset(&key, 0, sizeof key);
     for (int i = 0; i < 3; i++) {
         key.rows[i] = tensors[i]->rows;
@@ -45,150 +46,150 @@ struct product_key product_plan_key(const struct cuda_product *p)
         key.stride[i] = tensors[i]->stride;
     }
     for (int i = 0; i < 5; i++) {
-        key.alignment[i] = alignment_of(aligned[i]);
+        key.alignment[i] = get_alignment(aligned[i]);
     }
-    key.kept_stride = p->kept.data != NULL ? p->kept.stride : 0;
-    key.type = (int32_t)type_of(p->a.dtype);
-    key.c_type = (int32_t)type_of(p->c.dtype);
+    key.aux_stride = p->aux.data != NULL ? p->aux.stride : 0;
+    key.type = (int32_t)get_cuda_type(p->a.dtype);
+    key.c_type = (int32_t)get_cuda_type(p->c.dtype);
     key.transpose_a = p->transpose_a;
     key.transpose_b = p->transpose_b;
-    key.parts = parts_of(p);
+    key.epilogue = get_epilogue(p);
     key.activation = (int32_t)p->act;
-    key.slope = p->slope;
+    key.derivative = p->derivative;
     return key;
 }
 
-/* The library has the form of GELU by tanh, and reads and writes what is kept of it 16 bytes at a time. */
-static bool has_activation(const struct product_key *key)
+/* cuBLASLt fuses the tanh approximation of GELU only, and accesses aux 16 bytes at a time. */
+static bool supports_activation(const struct gemm_key *key)
 {
-    bool kept = key->kept_stride > 0;
+    bool aux = key->aux_stride > 0;
     return key->activation == (int32_t)ACTIVATION_GELU_TANH &&
-           (!kept ||
-            (key->kept_stride % KEPT_ROW_ELEMS == 0 && key->alignment[3] >= ALIGNMENT_KEPT));
+           (!aux || (key->aux_stride % AUX_ROW_ELEMS == 0 && key->alignment[3] >= ALIGNMENT_AUX));
 }
 
-int product_plan_ways(const struct product_key *key, int ways[PRODUCT_WAYS_MAX])
+int gemm_plan_fusions(const struct gemm_key *key, int fusions[GEMM_FUSIONS_MAX])
 {
-    int count = 0, bias = key->parts & PRODUCT_BIAS;
-    ways[count++] = bias;
-    if ((key->parts & PRODUCT_ACTIVATION) != 0 && has_activation(key)) {
-        ways[count++] = bias | PRODUCT_ACTIVATION;
+    int count = 0, bias = key->epilogue & GEMM_BIAS;
+    fusions[count++] = bias;
+    if ((key->epilogue & GEMM_ACTIVATION) != 0 && supports_activation(key)) {
+        fusions[count++] = bias | GEMM_ACTIVATION;
     }
-    if ((key->parts & PRODUCT_SUMS) != 0) {
-        ways[count++] = PRODUCT_SUMS;
+    if ((key->epilogue & GEMM_SUMS) != 0) {
+        fusions[count++] = GEMM_SUMS;
     }
     if (bias != 0) {
-        ways[count++] = 0;
+        fusions[count++] = 0;
     }
     return count;
 }
 
-struct tensor product_plan_output(const struct cuda_product *p, int fused)
+struct tensor gemm_plan_output(const struct cuda_gemm *p, int fused)
 {
-    bool apart = p->act != ACTIVATION_NONE && !p->slope && (fused & PRODUCT_ACTIVATION) == 0;
-    return apart && p->kept.data != NULL ? p->kept : p->c;
+    bool separate = p->act != ACTIVATION_NONE && !p->derivative && (fused & GEMM_ACTIVATION) == 0;
+    return separate && p->aux.data != NULL ? p->aux : p->c;
 }
 
-static uint32_t epilogue_of(const struct product_plan *plan)
+static uint32_t get_epilogue_code(const struct gemm_plan *plan)
 {
-    bool bias = (plan->fused & PRODUCT_BIAS) != 0, kept = plan->key.kept_stride > 0;
-    if ((plan->fused & PRODUCT_ACTIVATION) != 0) {
-        if (plan->key.slope) {
+    bool bias = (plan->fused & GEMM_BIAS) != 0, aux = plan->key.aux_stride > 0;
+    if ((plan->fused & GEMM_ACTIVATION) != 0) {
+        if (plan->key.derivative) {
             return CUBLASLT_EPILOGUE_DGELU;
         }
-        return kept ? (bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)
-                    : (bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU);
+        return aux ? (bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)
+                   : (bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU);
     }
-    if ((plan->fused & PRODUCT_SUMS) != 0) {
+    if ((plan->fused & GEMM_SUMS) != 0) {
         return CUBLASLT_EPILOGUE_BGRADB;
     }
     return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-static status set(struct cuda_products *products, struct product_plan *plan,
-                  cublasLtMatmulDescAttributes_t name, const void *value, size_t bytes)
+static status set_attribute(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
+                            cublasLtMatmulDescAttributes_t name, const void *value, size_t bytes)
 {
-    PRODUCT_CHECK(
-        products, "an attribute of a product",
-        products->library.cublasLtMatmulDescSetAttribute(plan->product, name, value, bytes));
+    GEMM_CHECK(gemm, "setting an attribute of a GEMM",
+               gemm->library.cublasLtMatmulDescSetAttribute(plan->descriptor, name, value, bytes));
     return STATUS_OK;
 }
 
-status product_plan_point(struct cuda_products *products, struct product_plan *plan,
-                          const struct cuda_product *p, const void *vector)
+status gemm_plan_set_pointers(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
+                              const struct cuda_gemm *p, const void *vector)
 {
-    if ((plan->fused & (PRODUCT_BIAS | PRODUCT_SUMS)) != 0) {
-        TRY(set(products, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
+    if ((plan->fused & (GEMM_BIAS | GEMM_SUMS)) != 0) {
+        TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
     }
-    if ((plan->fused & PRODUCT_ACTIVATION) != 0 && p->kept.data != NULL) {
-        int64_t stride = p->kept.stride;
-        TRY(set(products, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->kept.data,
-                sizeof p->kept.data));
-        TRY(set(products, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &stride, sizeof stride));
+    if ((plan->fused & GEMM_ACTIVATION) != 0 && p->aux.data != NULL) {
+        int64_t stride = p->aux.stride;
+        TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux.data,
+                          sizeof p->aux.data));
+        TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &stride,
+                          sizeof stride));
     }
     return STATUS_OK;
 }
 
-/* b^T comes first: of a row-major b [inner, n] it is what lies there. */
-static status describe(struct cuda_products *products, struct product_plan *plan,
-                       const struct cuda_product *p)
+/* b^T is the first operand: a row-major b [inner, n] is a column-major b^T without
+ * transposition. */
+static status create_descriptors(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
+                                 const struct cuda_gemm *p)
 {
-    const struct cublaslt *l = &products->library;
-    const struct tensor tensors[3] = {product_plan_output(p, plan->fused), p->a, p->b};
+    const struct cublaslt *l = &gemm->library;
+    const struct tensor tensors[3] = {gemm_plan_output(p, plan->fused), p->a, p->b};
     cublasOperation_t first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint32_t epilogue = epilogue_of(plan);
-    PRODUCT_CHECK(products, "a product",
-                  l->cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    TRY(set(products, plan, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-    TRY(set(products, plan, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
-    TRY(set(products, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    uint32_t epilogue = get_epilogue_code(plan);
+    GEMM_CHECK(gemm, "creating a descriptor",
+               l->cublasLtMatmulDescCreate(&plan->descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     for (int i = 0; i < 3; i++) {
         const struct tensor *t = &tensors[i];
-        PRODUCT_CHECK(products, "a matrix",
-                      l->cublasLtMatrixLayoutCreate(&plan->layouts[i], type_of(t->dtype),
-                                                    (uint64_t)t->columns, (uint64_t)t->rows,
-                                                    t->stride));
+        GEMM_CHECK(gemm, "creating a layout",
+                   l->cublasLtMatrixLayoutCreate(&plan->layouts[i], get_cuda_type(t->dtype),
+                                                 (uint64_t)t->columns, (uint64_t)t->rows,
+                                                 t->stride));
     }
-    /* The library reads alignments from the addresses. */
-    return product_plan_point(products, plan, p,
-                              p->sums.data != NULL ? p->sums.data : products->workspace);
+    /* cuBLASLt derives alignments from the addresses. */
+    return gemm_plan_set_pointers(gemm, plan, p,
+                                  p->sums.data != NULL ? p->sums.data : gemm->workspace);
 }
 
-status product_plan_describe(struct cuda_products *products, struct product_plan *plan,
-                             const struct cuda_product *p)
+status gemm_plan_describe(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
+                          const struct cuda_gemm *p)
 {
-    status result = describe(products, plan, p);
+    status result = create_descriptors(gemm, plan, p);
     if (result != STATUS_OK) {
-        product_plan_forget(products, plan);
+        gemm_plan_release(gemm, plan);
     }
     return result;
 }
 
-void product_plan_forget(struct cuda_products *products, struct product_plan *plan)
+void gemm_plan_release(struct cuda_gemm_context *gemm, struct gemm_plan *plan)
 {
-    const struct cublaslt *l = &products->library;
+    const struct cublaslt *l = &gemm->library;
     for (int i = 0; i < 3; i++) {
         if (plan->layouts[i] != NULL) {
             (void)l->cublasLtMatrixLayoutDestroy(plan->layouts[i]);
         }
         plan->layouts[i] = NULL;
     }
-    if (plan->product != NULL) {
-        (void)l->cublasLtMatmulDescDestroy(plan->product);
+    if (plan->descriptor != NULL) {
+        (void)l->cublasLtMatmulDescDestroy(plan->descriptor);
     }
-    plan->product = NULL;
+    plan->descriptor = NULL;
 }
 
-static status set_preference(struct cuda_products *products, const struct product_plan *plan,
+static status set_preference(struct cuda_gemm_context *gemm, const struct gemm_plan *plan,
                              cublasLtMatmulPreference_t preference)
 {
-    size_t workspace = products->library.workspace_bytes;
+    size_t workspace = gemm->library.workspace_bytes;
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const int32_t *alignment = plan->key.alignment;
-    bool into_kept = !plan->key.slope && (plan->key.parts & PRODUCT_ACTIVATION) != 0 &&
-                     (plan->fused & PRODUCT_ACTIVATION) == 0 && plan->key.kept_stride > 0;
-    uint32_t c = (uint32_t)alignment[into_kept ? 3 : 0], a = (uint32_t)alignment[1],
+    bool writes_aux = !plan->key.derivative && (plan->key.epilogue & GEMM_ACTIVATION) != 0 &&
+                      (plan->fused & GEMM_ACTIVATION) == 0 && plan->key.aux_stride > 0;
+    uint32_t c = (uint32_t)alignment[writes_aux ? 3 : 0], a = (uint32_t)alignment[1],
              b = (uint32_t)alignment[2];
     const struct {
         cublasLtMatmulPreferenceAttributes_t name;
@@ -203,32 +204,31 @@ static status set_preference(struct cuda_products *products, const struct produc
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
     };
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
-        PRODUCT_CHECK(
-            products, "a preference",
-            products->library.cublasLtMatmulPreferenceSetAttribute(
-                preference, attributes[i].name, attributes[i].value, attributes[i].bytes));
+        GEMM_CHECK(gemm, "setting a preference",
+                   gemm->library.cublasLtMatmulPreferenceSetAttribute(
+                       preference, attributes[i].name, attributes[i].value, attributes[i].bytes));
     }
     return STATUS_OK;
 }
 
-status product_plan_algorithms(struct cuda_products *products, const struct product_plan *plan,
-                               int most, cublasLtMatmulAlgo_t *out, int *count)
+status gemm_plan_algorithms(struct cuda_gemm_context *gemm, const struct gemm_plan *plan,
+                            int max_count, cublasLtMatmulAlgo_t *out, int *count)
 {
-    const struct cublaslt *l = &products->library;
+    const struct cublaslt *l = &gemm->library;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found[PRODUCT_ALGORITHMS];
-    int told = 0;
+    cublasLtMatmulHeuristicResult_t found[GEMM_ALGORITHMS_MAX];
+    int returned = 0;
     *count = 0;
-    PRODUCT_CHECK(products, "a preference", l->cublasLtMatmulPreferenceCreate(&preference));
-    status result = set_preference(products, plan, preference);
+    GEMM_CHECK(gemm, "creating a preference", l->cublasLtMatmulPreferenceCreate(&preference));
+    status result = set_preference(gemm, plan, preference);
     if (result == STATUS_OK &&
         l->cublasLtMatmulAlgoGetHeuristic(
-            products->handle, plan->product, plan->layouts[2], plan->layouts[1], plan->layouts[0],
-            plan->layouts[0], preference, most, found, &told) != CUBLAS_STATUS_SUCCESS) {
-        told = 0; /* that is how it says that there are none */
+            gemm->handle, plan->descriptor, plan->layouts[2], plan->layouts[1], plan->layouts[0],
+            plan->layouts[0], preference, max_count, found, &returned) != CUBLAS_STATUS_SUCCESS) {
+        returned = 0; /* an error here means that it has no algorithm */
     }
     (void)l->cublasLtMatmulPreferenceDestroy(preference);
-    for (int i = 0; i < told; i++) {
+    for (int i = 0; i < returned; i++) {
         if (found[i].state == CUBLAS_STATUS_SUCCESS) {
             out[(*count)++] = found[i].algo;
         }
@@ -236,12 +236,11 @@ status product_plan_algorithms(struct cuda_products *products, const struct prod
     return result;
 }
 
-bool product_plan_valid(struct cuda_products *products, const struct product_plan *plan)
+bool gemm_plan_is_valid(struct cuda_gemm_context *gemm, const struct gemm_plan *plan)
 {
     cublasLtMatmulHeuristicResult_t found;
-    return products->library.cublasLtMatmulAlgoCheck(
-               products->handle, plan->product, plan->layouts[2], plan->layouts[1],
-               plan->layouts[0], plan->layouts[0], &plan->algorithm,
-               &found) == CUBLAS_STATUS_SUCCESS &&
-           found.workspaceSize <= products->library.workspace_bytes;
+    return gemm->library.cublasLtMatmulAlgoCheck(
+               gemm->handle, plan->descriptor, plan->layouts[2], plan->layouts[1], plan->layouts[0],
+               plan->layouts[0], &plan->algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
+           found.workspaceSize <= gemm->library.workspace_bytes;
 }

@@ -1,15 +1,17 @@
-/* The one header that CUDA kernels include: each instruction that CUDA C++ has no word for is one
- * wrapper here, and every kernel is launched through one macro.
+/* Wrappers of the PTX instructions that kernels use, and the macros that declare shared memory and
+ * launch kernels. CUDA kernels include this header only.
  *
- * Twins     nvcc compiles the PTX below. For any other C++ compiler the build names a file in
- *           GPU_TWIN that gives the same names for the host (the emulator of the tests): kernels
- *           then run, and are checked for races, on a machine without a GPU.
- * Kernels   use __shfl_*_sync, __ballot_sync, __syncwarp, __syncthreads, the wrappers below, and
- *           nothing else that is special: no inline assembly, no cooperative groups, no __shared__
- *           (GPU_SHARED, GPU_SHARED_DYNAMIC), no <<<>>> (GPU_LAUNCH; a template's name with commas
- *           in it is put in parentheses).
- * sm_90a    where GPU_HAS_SM90 is defined: mbarrier, TMA, wgmma. One file builds for both.
- * Source    PTX ISA 9.0, the sections named by the instructions */
+ * Emulator  nvcc compiles the PTX below. For any other C++ compiler, GPU_EMULATOR names a header
+ *           that defines the same names for the host (the emulator in tests/simt). Kernels then
+ *           run, and are checked for races, on a machine without a GPU
+ * Kernels   may use __shfl_*_sync, __ballot_sync, __syncwarp, __syncthreads and the wrappers below.
+ *           They use no inline assembly, no cooperative groups, no __shared__ (use GPU_SHARED or
+ *           GPU_SHARED_DYNAMIC) and no <<<>>> (use GPU_LAUNCH; put a template name that contains
+ *           commas in parentheses)
+ * sm_90a    GPU_HAS_SM90 is defined where mbarrier, TMA and wgmma are available. The same file
+ * builds
+ *           for sm_80 and sm_90a
+ * Source    PTX ISA 9.0, the sections named like the instructions */
 #pragma once
 
 #include <cmath>
@@ -23,7 +25,7 @@ extern "C" {
 }
 
 #ifndef __CUDACC__
-#include GPU_TWIN
+#include GPU_EMULATOR
 #else
 
 #include <cuda.h>
@@ -33,9 +35,10 @@ extern "C" {
 
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     (kernel)<<<(grid), (block), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__)
-/* What the runtime knows a kernel by. */
+/* The address that identifies a kernel in calls of the CUDA runtime. */
 #define GPU_KERNEL(kernel) (reinterpret_cast<const void *>(kernel))
-/* More than 48 KiB of dynamic shared memory must be asked for. A refusal shows at the launch. */
+/* Allows a kernel more than 48 KiB of dynamic shared memory. A refusal appears as a launch
+ * error. */
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
     ((void)cudaFuncSetAttribute((kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,             \
                                 (int)(bytes)))
@@ -48,21 +51,22 @@ extern "C" {
 #define GPU_HAS_SM90 1
 #endif
 
-/* What the last launch was refused for; NULL where it was not. */
+/* gpu_launch_error - return the error text of the last launch, or NULL if it succeeded. */
 static inline const char *gpu_launch_error()
 {
     cudaError_t error = cudaGetLastError();
     return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }
 
-/* gpu_capability - the first number of the chosen GPU's; 0 where there is none. */
+/* gpu_capability - return the major compute capability of the current GPU, or 0 if there is
+ * none. */
 static inline int gpu_capability()
 {
     int device = 0, major = 0;
-    bool known =
+    bool found_device =
         cudaGetDevice(&device) == cudaSuccess &&
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
-    return known ? major : 0;
+    return found_device ? major : 0;
 }
 
 /* ---- numbers ---- */
@@ -81,7 +85,7 @@ GPU_INLINE float gpu_from_bits(uint32_t bits)
 {
     return __uint_as_float(bits);
 }
-/* To nearest even; every NaN becomes 0x7fff. */
+/* Rounds to nearest even; every NaN becomes 0x7fff. */
 GPU_INLINE bf16 gpu_bf16(float x)
 {
     bf16 y;
@@ -110,7 +114,8 @@ GPU_INLINE uint32_t gpu_shared_address(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/* 16 bytes from global to shared memory, zeros where not valid; there when waited for. */
+/* Copies 16 bytes from global to shared memory asynchronously (cp.async); writes zeros if not
+ * valid. The data is visible after gpu_copy_wait. */
 GPU_INLINE void gpu_copy_async(void *to, const void *from, bool valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(gpu_shared_address(to)),
@@ -126,7 +131,7 @@ template <int GROUPS_LEFT> GPU_INLINE void gpu_copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS_LEFT) : "memory");
 }
 
-/* ---- barriers of a part of the block: number 1..15, threads a multiple of 32 ---- */
+/* ---- named barriers of some threads of a block: number 1..15, threads a multiple of 32 ---- */
 
 GPU_INLINE void gpu_barrier_sync(int number, int threads)
 {
@@ -143,7 +148,7 @@ GPU_INLINE void gpu_barrier_arrive(int number, int threads)
  *   A 16 x 16   a0 (g, 2q..)  a1 (g + 8, 2q..)  a2 (g, 2q + 8..)  a3 (g + 8, 2q + 8..)
  *   B 16 x 8    b0 (2q.., g)  b1 (2q + 8.., g)
  *   D 16 x 8    d0, d1 (g, 2q..)  d2, d3 (g + 8, 2q..)
- * so that D's pairs, packed, are A's of a following product. */
+ * so that the packed pairs of D are the A operand of a following GEMM. */
 
 GPU_INLINE void gpu_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
@@ -153,7 +158,8 @@ GPU_INLINE void gpu_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8 x 8 matrices of 16 bits: lane 8 i + r names row r of matrix i; r[i] is lane's part of it. */
+/* Loads four 8 x 8 matrices of 16-bit elements. Lane 8 i + r passes the address of row r of matrix
+ * i; r[i] receives the lane's two elements of matrix i. */
 GPU_INLINE void gpu_load_matrix(uint32_t (&r)[4], const void *p)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -176,8 +182,11 @@ struct alignas(8) gpu_mbarrier {
 };
 typedef CUtensorMap gpu_map;
 
-/* gpu_map_make - how boxes of a bf16 matrix are copied, with the swizzle of 128 bytes; false where
- * the driver refuses. The driver's function is asked for by name: nothing is linked. */
+/* gpu_map_make - create the TMA descriptor of a bf16 matrix, copied in boxes with the 128-byte
+ * swizzle.
+ *
+ * Returns false if the driver refuses. The driver function is looked up by name, so that the
+ * program does not link against the driver. */
 static inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, int64_t columns,
                                 int64_t stride, int box_rows, int box_columns)
 {
@@ -185,17 +194,17 @@ static inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, in
                             const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
                             const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    void *found = NULL;
-    cudaDriverEntryPointQueryResult how;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
-                                         &how) != cudaSuccess ||
-        found == NULL) {
+    void *function = NULL;
+    cudaDriverEntryPointQueryResult query;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                         cudaEnableDefault, &query) != cudaSuccess ||
+        function == NULL) {
         return false;
     }
     const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t strides[] = {(cuuint64_t)stride * 2};
     const cuuint32_t box[] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, steps[] = {1, 1};
-    return reinterpret_cast<encode *>(found)(
+    return reinterpret_cast<encode *>(function)(
                map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void *>(base), sizes, strides,
                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -214,7 +223,7 @@ GPU_INLINE void gpu_mbarrier_arrive(gpu_mbarrier *b)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gpu_shared_address(b))
                  : "memory");
 }
-/* Arrives, and the phase waits for so many bytes of TMA as well. */
+/* Arrives, and lets the phase also wait for `bytes` bytes copied by TMA. */
 GPU_INLINE void gpu_mbarrier_expect(gpu_mbarrier *b, int bytes)
 {
     asm volatile(
@@ -222,7 +231,7 @@ GPU_INLINE void gpu_mbarrier_expect(gpu_mbarrier *b, int bytes)
         "r"(bytes)
         : "memory");
 }
-/* Until the phase of this parity is over. */
+/* Waits until the phase of this parity is complete. */
 GPU_INLINE void gpu_mbarrier_wait(gpu_mbarrier *b, int phase)
 {
     asm volatile("{ .reg .pred p;\n"
@@ -231,7 +240,8 @@ GPU_INLINE void gpu_mbarrier_wait(gpu_mbarrier *b, int phase)
                  "r"(phase)
                  : "memory");
 }
-/* A box of the map from (row, column) on, zeros outside of the matrix; its bytes count at b. */
+/* Copies a box of the map, from (row, column) on, by TMA. Elements outside of the matrix are zeros.
+ * The bytes count towards the mbarrier b. */
 GPU_INLINE void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrier *b)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -263,7 +273,8 @@ template <int REGISTERS> GPU_INLINE void gpu_registers_lower()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
-/* What a wgmma writes is there now that it was waited for: nothing that reads it may move up. */
+/* Marks the accumulators of a completed wgmma as written, so that the compiler moves no read of
+ * them before the wait. */
 template <int N> GPU_INLINE void gpu_wgmma_settle(float (&d)[N][4])
 {
 #pragma unroll
@@ -272,9 +283,12 @@ template <int N> GPU_INLINE void gpu_wgmma_settle(float (&d)[N][4])
     }
 }
 
-/* d [64, 8 N] (+)= A [64, 16] B, N 8 or 16. Warp w of the warpgroup holds rows 16 w..; d[j] is mma's d of columns 8 j...
- * Both operands by descriptor (gpu_matrix_descriptor): K-major, B [8 N, 16] as its transpose. A in registers,
- * mma's a of the warp's rows: B [16, 8 N] as it lies (gpu_columns_descriptor). */
+/* gpu_wgmma - issue d [64, 8 N] (+)= A [64, 16] B, with N = 8 or 16.
+ *
+ * Warp w of the warpgroup holds rows 16 w ..; d[j] is the D fragment of mma for columns 8 j ...
+ * With two descriptors (gpu_matrix_descriptor), both operands are K-major: B is stored as its
+ * transpose [8 N, 16]. With A in registers (the A fragment of mma for the rows of the warp), B [16,
+ * 8 N] is stored as it is (gpu_columns_descriptor). */
 #define GPU_FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define GPU_32                                                                                     \
     GPU_FOUR(0), GPU_FOUR(1), GPU_FOUR(2), GPU_FOUR(3), GPU_FOUR(4), GPU_FOUR(5), GPU_FOUR(6),     \
@@ -332,16 +346,21 @@ GPU_INLINE void gpu_wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b,
 #define GPU_INLINE static __attribute__((unused)) inline
 #endif
 
-/* gpu_matrix_descriptor - where a tile of rows of 128 bytes lies, 1024-byte aligned and swizzled,
- * for wgmma; the next 16 columns (32 bytes) are 2 further on. */
+/* gpu_matrix_descriptor - return the wgmma descriptor of a K-major tile in shared memory.
+ *
+ * The tile has rows of 128 bytes, is 1024-byte aligned and swizzled. Add 2 to the descriptor for
+ * the next 16 columns (32 bytes). */
 GPU_INLINE uint64_t gpu_matrix_descriptor(const void *tile)
 {
     uint64_t address = (gpu_shared_address(tile) & 0x3ffff) >> 4;
     return address | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-/* gpu_columns_descriptor - the same tile as the 16 rows of a B that is not transposed; what follows its 64 columns
- * lies so many bytes further on. The next 16 rows (2048 bytes) are 128 further on. */
+/* gpu_columns_descriptor - return the wgmma descriptor of the same tile as 16 rows of a B operand
+ * that is not transposed.
+ *
+ * The columns after its 64 columns begin next_columns bytes further on. Add 128 to the descriptor
+ * for the next 16 rows (2048 bytes). */
 GPU_INLINE uint64_t gpu_columns_descriptor(const void *tile, int next_columns)
 {
     uint64_t address = (gpu_shared_address(tile) & 0x3ffff) >> 4;

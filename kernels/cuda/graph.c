@@ -1,17 +1,20 @@
-/* CUDA graphs: what is queued between kernels_graph_begin and kernels_graph_end starts as a whole, once it was seen
- * to come again.
+/* CUDA graphs: the launches between kernels_graph_begin and kernels_graph_end (a region) start as
+ * one graph, once the same launches repeat.
  *
- * The host goes the same way each time, and every launch arrives here. The first time it goes to the stream; the
- * second time it is captured; from the third on it is held against what was captured then, and nothing is launched:
- * parameters that differ (learning rate, bias corrections, dropout's counters, a batch's pointers, sizes of grids) are
- * set in the graph, which starts at the end. So none can be stale: all are compared, whatever they are for. What
- * differs in more - another kernel, a product of another shape - sends what was held back to the stream, in
- * order: a step never depends on a graph, it is only started by one.
+ * The host executes the same code in every step, and every launch passes through this file. In the
+ * first step a launch goes to the stream. In the second step it is captured. From the third step on
+ * it is deferred and compared with the captured launch, and the graph starts at the end. Parameters
+ * that differ (learning rate, bias corrections, dropout counters, pointers of a batch, grid sizes)
+ * are updated in the graph. All parameters are compared, so none can be stale. If a launch differs
+ * in another way (another kernel, a GEMM of another shape), all deferred launches go to the stream,
+ * in order. So the result of a step does not depend on graphs.
  *
- * Pieces    a copy, zeros, an event or a wait of the stream, and memory that comes or goes, ends a piece: what was held
- *           back starts before it. So NCCL, whose stream waits for an event of this one, is outside of graphs, and
- *           nothing in a graph allocates or waits
- * Memory    of the host: arguments, about 100 KiB for each region of a 12-layer model; of the device, CUDA's own
+ * Segments  A copy, a memset, an event or a wait of the stream, and an allocation or a release of
+ *           memory, end a segment of the region: the deferred launches start before it. Therefore
+ *           NCCL, whose stream waits for an event of this one, is outside of graphs, and no graph
+ *           allocates or waits.
+ * Memory    Host: arguments, about 100 KiB for each region of a 12-layer model. Device: the memory
+ *           of CUDA's graphs.
  * Source    CUDA Runtime API 13.0: Graph Management; Stream Management, cudaStreamBeginCapture */
 #include <stdlib.h>
 #include <string.h>
@@ -22,94 +25,97 @@
 #include "kernels/cuda/cuda.h"
 
 enum {
-    REGIONS = 16,
-    PIECES = 64,   /* of a region; what comes behind is launched one by one */
-    LEAST = 4,     /* fewer launches are not worth a graph */
-    MISSES = 4,    /* in a row: what changes so often is left alone */
-    ARGUMENTS = 32 /* of a kernel */
+    REGIONS_MAX = 16,
+    SEGMENTS_MAX = 64, /* of a region; later launches go to the stream directly */
+    LAUNCHES_MIN = 4,  /* a segment with fewer launches uses no graph */
+    MISSES_MAX = 4,    /* consecutive mismatches after which a segment uses no graph */
+    ARGUMENTS_MAX = 32 /* limit of the arguments of a kernel */
 };
 
-struct work {
+struct recorded_op {
     struct cuda_launch launch;
-    cuda_call *call;     /* NULL: a kernel's launch */
-    size_t first, bytes; /* of its arguments, in its piece */
+    cuda_library_call *call; /* NULL: a kernel launch */
+    size_t first, bytes;     /* offset and size of the arguments in the segment */
     cudaGraphNode_t node;
 };
 
-struct piece {
-    struct work *work;
-    unsigned char *bytes;
-    size_t count, room, used, size;
-    size_t seen; /* launches that the last pass made one by one */
+struct segment {
+    struct recorded_op *ops;
+    unsigned char *bytes; /* arguments of all ops: used of size bytes */
+    size_t count, capacity, used, size;
+    size_t direct_count; /* launches of the last pass in MODE_DIRECT */
     int misses;
     cudaGraph_t graph;
-    cudaGraphExec_t start; /* NULL: it is none yet */
+    cudaGraphExec_t exec; /* NULL: not yet captured */
 };
 
 struct region {
     struct kernels_graph_key key;
-    uint64_t used;
-    struct piece pieces[PIECES];
+    uint64_t used; /* clock at the last use */
+    struct segment segments[SEGMENTS_MAX];
 };
 
 struct cuda_graphs {
     struct kernels *kernels;
-    bool wanted, inside; /* inside a call: its own launches belong to it */
-    enum { ONE_BY_ONE, CAPTURED, HELD_BACK } how;
-    struct region *now; /* NULL: nothing has begun */
-    int piece;
-    size_t at; /* launches of this piece so far */
+    bool enabled, inside; /* inside: within a library call, which makes its own launches */
+    enum { MODE_DIRECT, MODE_CAPTURE, MODE_REPLAY } mode;
+    struct region *region; /* NULL: no region is active */
+    int segment_index;
+    size_t position; /* launches of this segment so far */
     uint64_t clock;
     int region_count;
-    struct region *regions[REGIONS];
+    struct region *regions[REGIONS_MAX];
 };
 
-/* Only the thread that has begun can be in the middle of it. */
-static _Thread_local struct cuda_graphs *begun;
+/* The graphs whose region the calling thread has begun; NULL: none. */
+static _Thread_local struct cuda_graphs *active_graphs;
 
-static cudaStream_t stream_of(const struct kernels *k)
+static cudaStream_t get_stream(const struct kernels *k)
 {
     return (cudaStream_t)(void *)k->stream;
 }
 
-/* ---- launches as they come ---- */
+/* ---- direct launches ---- */
 
-static dim3 dim3_of(const unsigned n[3])
+static dim3 make_dim3(const unsigned n[3])
 {
     dim3 d = {n[0], n[1], n[2]};
     return d;
 }
 
-static status launch_now(struct kernels *k, const struct cuda_launch *l, void *const *arguments)
+static status launch_directly(struct kernels *k, const struct cuda_launch *l,
+                              void *const *arguments)
 {
-    cudaError_t error = cudaLaunchKernel(l->kernel, dim3_of(l->grid), dim3_of(l->block),
-                                         (void **)arguments, l->shared_bytes, stream_of(k));
-    REQUIRE(error == cudaSuccess, STATUS_INTERNAL, "%s: the GPU refused it: %s", l->name,
+    cudaError_t error = cudaLaunchKernel(l->kernel, make_dim3(l->grid), make_dim3(l->block),
+                                         (void **)arguments, l->shared_bytes, get_stream(k));
+    REQUIRE(error == cudaSuccess, STATUS_INTERNAL, "%s: the launch failed: %s", l->name,
             cudaGetErrorString(error));
     return STATUS_OK;
 }
 
-static size_t rounded(size_t bytes)
+static size_t align_bytes(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-/* Where a launch's arguments lie in its piece. */
-static void arguments_of(const struct piece *p, const struct work *w, void *arguments[ARGUMENTS])
+/* Computes the addresses of the arguments of a recorded launch. */
+static void get_arguments(const struct segment *p, const struct recorded_op *w,
+                          void *arguments[ARGUMENTS_MAX])
 {
-    size_t at = w->first;
+    size_t offset = w->first;
     for (int i = 0; i < w->launch.count; i++) {
-        arguments[i] = p->bytes + at;
-        at += rounded(w->launch.sizes[i]);
+        arguments[i] = p->bytes + offset;
+        offset += align_bytes(w->launch.sizes[i]);
     }
 }
 
-static status again(struct cuda_graphs *g, const struct piece *p, const struct work *w)
+static status launch_recorded(struct cuda_graphs *g, const struct segment *p,
+                              const struct recorded_op *w)
 {
-    void *arguments[ARGUMENTS];
+    void *arguments[ARGUMENTS_MAX];
     if (w->call == NULL) {
-        arguments_of(p, w, arguments);
-        return launch_now(g->kernels, &w->launch, arguments);
+        get_arguments(p, w, arguments);
+        return launch_directly(g->kernels, &w->launch, arguments);
     }
     g->inside = true;
     status result = w->call(g->kernels, p->bytes + w->first);
@@ -117,65 +123,66 @@ static status again(struct cuda_graphs *g, const struct piece *p, const struct w
     return result;
 }
 
-/* ---- pieces ---- */
+/* ---- segments ---- */
 
-static struct piece *piece_now(const struct cuda_graphs *g)
+static struct segment *get_segment(const struct cuda_graphs *g)
 {
-    return &g->now->pieces[g->piece];
+    return &g->region->segments[g->segment_index];
 }
 
-static void piece_forget(struct cuda_graphs *g, struct piece *p)
+static void release_graph(struct cuda_graphs *g, struct segment *p)
 {
-    if (p->start != NULL) {
-        (void)cudaStreamSynchronize(stream_of(g->kernels)); /* it may be under way */
-        (void)cudaGraphExecDestroy(p->start);
+    if (p->exec != NULL) {
+        (void)cudaStreamSynchronize(get_stream(g->kernels)); /* the graph may be running */
+        (void)cudaGraphExecDestroy(p->exec);
     }
     if (p->graph != NULL) {
         (void)cudaGraphDestroy(p->graph);
     }
-    p->start = NULL;
+    p->exec = NULL;
     p->graph = NULL;
-    p->seen = 0;
+    p->direct_count = 0;
 }
 
-static void piece_free(struct cuda_graphs *g, struct piece *p)
+static void free_segment(struct cuda_graphs *g, struct segment *p)
 {
-    piece_forget(g, p);
-    free(p->work);
+    release_graph(g, p);
+    free(p->ops);
     free(p->bytes);
-    *p = (struct piece){0};
+    *p = (struct segment){0};
 }
 
-/* The first `count` launches of a piece, in order, to the stream. */
-static status send(struct cuda_graphs *g, const struct piece *p, size_t count)
+/* Launches the first `count` recorded operations of a segment, in order. */
+static status launch_all(struct cuda_graphs *g, const struct segment *p, size_t count)
 {
     status result = STATUS_OK;
     for (size_t i = 0; i < count && result == STATUS_OK; i++) {
-        result = again(g, p, &p->work[i]);
+        result = launch_recorded(g, p, &p->ops[i]);
     }
     return result;
 }
 
-/* It is not what was captured: what was held back goes out, and so does the rest. */
-static status give_up(struct cuda_graphs *g)
+/* Handles a mismatch: launches the deferred operations and continues the segment in MODE_DIRECT. */
+static status abandon_replay(struct cuda_graphs *g)
 {
-    struct piece *p = piece_now(g);
-    g->how = ONE_BY_ONE;
-    status result = send(g, p, g->at);
-    piece_forget(g, p);
+    struct segment *p = get_segment(g);
+    g->mode = MODE_DIRECT;
+    status result = launch_all(g, p, g->position);
+    release_graph(g, p);
     p->misses++;
     return result;
 }
 
-static status keep(struct piece *p, const struct work *work, const void *const *arguments)
+static status record_op(struct segment *p, const struct recorded_op *op,
+                        const void *const *arguments)
 {
-    size_t needed = p->used + rounded(work->bytes);
-    if (p->count == p->room) {
-        size_t room = 2 * p->room + 64;
-        struct work *larger = realloc(p->work, room * sizeof *larger);
+    size_t needed = p->used + align_bytes(op->bytes);
+    if (p->count == p->capacity) {
+        size_t capacity = 2 * p->capacity + 64;
+        struct recorded_op *larger = realloc(p->ops, capacity * sizeof *larger);
         REQUIRE(larger != NULL, STATUS_INTERNAL, "out of memory for a graph's launches");
-        p->work = larger;
-        p->room = room;
+        p->ops = larger;
+        p->capacity = capacity;
     }
     if (needed > p->size) {
         size_t size = 2 * needed + 4096;
@@ -184,245 +191,254 @@ static status keep(struct piece *p, const struct work *work, const void *const *
         p->bytes = larger;
         p->size = size;
     }
-    struct work *w = &p->work[p->count++];
-    void *places[ARGUMENTS];
-    *w = *work;
+    struct recorded_op *w = &p->ops[p->count++];
+    void *recorded[ARGUMENTS_MAX];
+    *w = *op;
     w->first = p->used;
     p->used = needed;
-    memset(p->bytes + w->first, 0, rounded(w->bytes));
+    memset(p->bytes + w->first, 0, align_bytes(w->bytes));
     if (w->call != NULL) {
         memcpy(p->bytes + w->first, arguments[0], w->bytes);
         return STATUS_OK;
     }
-    arguments_of(p, w, places);
+    get_arguments(p, w, recorded);
     for (int i = 0; i < w->launch.count; i++) {
-        memcpy(places[i], arguments[i], w->launch.sizes[i]);
+        memcpy(recorded[i], arguments[i], w->launch.sizes[i]);
     }
     return STATUS_OK;
 }
 
-/* ---- held against what was captured ---- */
+/* ---- replay: compare launches with the captured ones ---- */
 
-static bool same_kernel(const struct work *a, const struct work *b)
+static bool is_same_op(const struct recorded_op *a, const struct recorded_op *b)
 {
     return a->call == b->call && a->bytes == b->bytes && a->launch.kernel == b->launch.kernel;
 }
 
-/* Whether parameters differ; the new ones are kept. */
-static bool take_arguments(const struct piece *p, struct work *w, const struct work *work,
-                           const void *const *arguments)
+/* Returns whether grid, block or arguments differ from the recorded ones, and records the new
+ * ones. */
+static bool update_arguments(const struct segment *p, struct recorded_op *w,
+                             const struct recorded_op *op, const void *const *arguments)
 {
-    void *places[ARGUMENTS];
-    const struct cuda_launch *l = &work->launch;
+    void *recorded[ARGUMENTS_MAX];
+    const struct cuda_launch *l = &op->launch;
     bool differs = memcmp(w->launch.grid, l->grid, sizeof l->grid) != 0 ||
                    memcmp(w->launch.block, l->block, sizeof l->block) != 0 ||
                    w->launch.shared_bytes != l->shared_bytes;
-    arguments_of(p, w, places);
+    get_arguments(p, w, recorded);
     for (int i = 0; i < l->count; i++) {
-        differs = differs || memcmp(places[i], arguments[i], l->sizes[i]) != 0;
+        differs = differs || memcmp(recorded[i], arguments[i], l->sizes[i]) != 0;
     }
     w->launch = *l;
     for (int i = 0; i < l->count && differs; i++) {
-        memcpy(places[i], arguments[i], l->sizes[i]);
+        memcpy(recorded[i], arguments[i], l->sizes[i]);
     }
     return differs;
 }
 
-static cudaError_t set_arguments(const struct piece *p, const struct work *w)
+static cudaError_t set_node_arguments(const struct segment *p, const struct recorded_op *w)
 {
-    void *places[ARGUMENTS];
-    arguments_of(p, w, places);
+    void *recorded[ARGUMENTS_MAX];
+    get_arguments(p, w, recorded);
     struct cudaKernelNodeParams parameters = {
         .func = (void *)(uintptr_t)w->launch.kernel,
-        .gridDim = dim3_of(w->launch.grid),
-        .blockDim = dim3_of(w->launch.block),
+        .gridDim = make_dim3(w->launch.grid),
+        .blockDim = make_dim3(w->launch.block),
         .sharedMemBytes = (unsigned)w->launch.shared_bytes,
-        .kernelParams = places,
+        .kernelParams = recorded,
     };
-    return cudaGraphExecKernelNodeSetParams(p->start, w->node, &parameters);
+    return cudaGraphExecKernelNodeSetParams(p->exec, w->node, &parameters);
 }
 
-/* Whether the piece goes on as it was captured. */
-static bool follows(const struct cuda_graphs *g, const struct work *work,
-                    const void *const *arguments)
+/* Returns whether the next operation matches the captured one, and updates the graph if its
+ * parameters differ. */
+static bool matches_next(const struct cuda_graphs *g, const struct recorded_op *op,
+                         const void *const *arguments)
 {
-    struct piece *p = piece_now(g);
-    struct work *w = &p->work[g->at];
-    if (g->at >= p->count || !same_kernel(w, work)) {
+    struct segment *p = get_segment(g);
+    struct recorded_op *w = &p->ops[g->position];
+    if (g->position >= p->count || !is_same_op(w, op)) {
         return false;
     }
     if (w->call != NULL) {
         return memcmp(p->bytes + w->first, arguments[0], w->bytes) == 0;
     }
-    return !take_arguments(p, w, work, arguments) || set_arguments(p, w) == cudaSuccess;
+    return !update_arguments(p, w, op, arguments) || set_node_arguments(p, w) == cudaSuccess;
 }
 
-/* ---- captured ---- */
+/* ---- capture ---- */
 
-/* Graphs are not to be had: everything goes to the stream from now on. */
-static void refuse(struct cuda_graphs *g, cudaError_t error)
+/* Disables graphs after an error of CUDA: all launches go to the stream from now on. */
+static void disable_graphs(struct cuda_graphs *g, cudaError_t error)
 {
     (void)cudaGetLastError();
-    log_warning("CUDA-GRAPHS", "no graph can be made (%s): launches go out one by one",
+    log_warning("CUDA-GRAPHS", "CUDA graphs are disabled: creating a graph failed: %s",
                 cudaGetErrorString(error));
-    g->wanted = false;
+    g->enabled = false;
 }
 
-static void piece_begin(struct cuda_graphs *g)
+static void begin_segment(struct cuda_graphs *g)
 {
-    struct piece *p = g->piece < PIECES ? piece_now(g) : NULL;
-    bool alone = p == NULL || p->misses >= MISSES || !g->wanted;
-    g->how = alone              ? ONE_BY_ONE
-             : p->start != NULL ? HELD_BACK
-             : p->seen >= LEAST ? CAPTURED
-                                : ONE_BY_ONE;
-    if (g->how != CAPTURED) {
+    struct segment *p = g->segment_index < SEGMENTS_MAX ? get_segment(g) : NULL;
+    bool direct = p == NULL || p->misses >= MISSES_MAX || !g->enabled;
+    g->mode = direct                            ? MODE_DIRECT
+              : p->exec != NULL                 ? MODE_REPLAY
+              : p->direct_count >= LAUNCHES_MIN ? MODE_CAPTURE
+                                                : MODE_DIRECT;
+    if (g->mode != MODE_CAPTURE) {
         return;
     }
     p->count = p->used = 0;
-    cudaError_t error = cudaStreamBeginCapture(stream_of(g->kernels), cudaStreamCaptureModeRelaxed);
+    cudaError_t error =
+        cudaStreamBeginCapture(get_stream(g->kernels), cudaStreamCaptureModeRelaxed);
     if (error != cudaSuccess) {
-        refuse(g, error);
-        g->how = ONE_BY_ONE;
+        disable_graphs(g, error);
+        g->mode = MODE_DIRECT;
     }
 }
 
-/* What the launch that was captured last became. */
-static cudaGraphNode_t newest_node(const struct cuda_graphs *g)
+/* Returns the graph node of the launch that was captured last. */
+static cudaGraphNode_t get_newest_node(const struct cuda_graphs *g)
 {
-    enum cudaStreamCaptureStatus how = cudaStreamCaptureStatusNone;
+    enum cudaStreamCaptureStatus mode = cudaStreamCaptureStatusNone;
     const cudaGraphNode_t *nodes = NULL;
     size_t count = 0;
     cudaError_t error =
-        cudaStreamGetCaptureInfo(stream_of(g->kernels), &how, NULL, NULL, &nodes, NULL, &count);
+        cudaStreamGetCaptureInfo(get_stream(g->kernels), &mode, NULL, NULL, &nodes, NULL, &count);
     return error == cudaSuccess && count == 1 ? nodes[0] : NULL;
 }
 
-static status capture(struct cuda_graphs *g, const struct work *work, const void *const *arguments)
+static status capture_op(struct cuda_graphs *g, const struct recorded_op *op,
+                         const void *const *arguments)
 {
-    struct piece *p = piece_now(g);
-    TRY(keep(p, work, arguments));
-    struct work *w = &p->work[p->count - 1];
-    TRY(again(g, p, w));
-    w->node = w->call == NULL ? newest_node(g) : NULL;
+    struct segment *p = get_segment(g);
+    TRY(record_op(p, op, arguments));
+    struct recorded_op *w = &p->ops[p->count - 1];
+    TRY(launch_recorded(g, p, w));
+    w->node = w->call == NULL ? get_newest_node(g) : NULL;
     return STATUS_OK;
 }
 
-static bool has_nodes(const struct piece *p)
+static bool has_all_nodes(const struct segment *p)
 {
     for (size_t i = 0; i < p->count; i++) {
-        if (p->work[i].call == NULL && p->work[i].node == NULL) {
+        if (p->ops[i].call == NULL && p->ops[i].node == NULL) {
             return false;
         }
     }
     return true;
 }
 
-/* The captured launches have not gone out: the graph starts them, or nobody has. */
-static status capture_end(struct cuda_graphs *g)
+/* Ends a capture and launches the graph: capturing did not execute the launches. If creating the
+ * graph fails, launches the recorded operations directly. */
+static status end_capture(struct cuda_graphs *g)
 {
-    struct piece *p = piece_now(g);
-    cudaError_t error = cudaStreamEndCapture(stream_of(g->kernels), &p->graph);
-    if (error == cudaSuccess && has_nodes(p)) {
-        error = cudaGraphInstantiate(&p->start, p->graph, 0);
+    struct segment *p = get_segment(g);
+    cudaError_t error = cudaStreamEndCapture(get_stream(g->kernels), &p->graph);
+    if (error == cudaSuccess && has_all_nodes(p)) {
+        error = cudaGraphInstantiate(&p->exec, p->graph, 0);
     }
-    if (p->start != NULL && error == cudaSuccess) {
-        error = cudaGraphLaunch(p->start, stream_of(g->kernels));
+    if (p->exec != NULL && error == cudaSuccess) {
+        error = cudaGraphLaunch(p->exec, get_stream(g->kernels));
     }
-    if (p->start != NULL && error == cudaSuccess) {
+    if (p->exec != NULL && error == cudaSuccess) {
         return STATUS_OK;
     }
-    refuse(g, error);
-    g->how = ONE_BY_ONE;
-    piece_forget(g, p);
-    return send(g, p, p->count);
+    disable_graphs(g, error);
+    g->mode = MODE_DIRECT;
+    release_graph(g, p);
+    return launch_all(g, p, p->count);
 }
 
-static status held_back_end(struct cuda_graphs *g)
+static status end_replay(struct cuda_graphs *g)
 {
-    struct piece *p = piece_now(g);
-    if (g->at < p->count) {
-        return give_up(g);
+    struct segment *p = get_segment(g);
+    if (g->position < p->count) {
+        return abandon_replay(g);
     }
-    cudaError_t error = cudaGraphLaunch(p->start, stream_of(g->kernels));
-    REQUIRE(error == cudaSuccess, STATUS_INTERNAL,
-            "a graph of %zu launches: the GPU refused it: %s", p->count, cudaGetErrorString(error));
+    cudaError_t error = cudaGraphLaunch(p->exec, get_stream(g->kernels));
+    REQUIRE(error == cudaSuccess, STATUS_INTERNAL, "launching a graph of %zu operations failed: %s",
+            p->count, cudaGetErrorString(error));
     p->misses = 0;
     return STATUS_OK;
 }
 
-static status piece_end(struct cuda_graphs *g)
+static status end_segment(struct cuda_graphs *g)
 {
     status result = STATUS_OK;
-    if (g->at == 0) {
+    if (g->position == 0) {
         return STATUS_OK;
     }
-    if (g->how == CAPTURED) {
-        result = capture_end(g);
-    } else if (g->how == HELD_BACK) {
-        result = held_back_end(g);
-    } else if (g->piece < PIECES) {
-        piece_now(g)->seen = g->at;
+    if (g->mode == MODE_CAPTURE) {
+        result = end_capture(g);
+    } else if (g->mode == MODE_REPLAY) {
+        result = end_replay(g);
+    } else if (g->segment_index < SEGMENTS_MAX) {
+        get_segment(g)->direct_count = g->position;
     }
-    g->piece++;
-    g->at = 0;
+    g->segment_index++;
+    g->position = 0;
     return result;
 }
 
-/* ---- what the back-end calls ---- */
+/* ---- interface of the back-end ---- */
 
-static status queue(struct cuda_graphs *g, const struct work *work, const void *const *arguments,
-                    bool *done)
+/* Handles a launch within a region. If *done is false, the caller must launch it. */
+static status handle_op(struct cuda_graphs *g, const struct recorded_op *op,
+                        const void *const *arguments, bool *done)
 {
     *done = true;
-    if (g->at == 0) {
-        piece_begin(g);
+    if (g->position == 0) {
+        begin_segment(g);
     }
     status result = STATUS_OK;
-    if (g->how == CAPTURED) {
-        result = capture(g, work, arguments);
-    } else if (g->how == ONE_BY_ONE) {
+    if (g->mode == MODE_CAPTURE) {
+        result = capture_op(g, op, arguments);
+    } else if (g->mode == MODE_DIRECT) {
         *done = false;
-    } else if (!follows(g, work, arguments)) {
-        result = give_up(g);
+    } else if (!matches_next(g, op, arguments)) {
+        result = abandon_replay(g);
         *done = false;
     }
-    g->at++;
+    g->position++;
     return result;
 }
 
-static struct cuda_graphs *graphs_now(const struct kernels *k)
+/* Returns the graphs of k if a region is active and the caller is not within a library call, else
+ * NULL. */
+static struct cuda_graphs *get_active_graphs(const struct kernels *k)
 {
-    struct cuda_graphs *g = cuda_of(k)->graphs;
-    return g != NULL && g->now != NULL && !g->inside ? g : NULL;
+    struct cuda_graphs *g = cuda_get_state(k)->graphs;
+    return g != NULL && g->region != NULL && !g->inside ? g : NULL;
 }
 
-status cuda_queue_kernel(struct kernels *k, const struct cuda_launch *launch,
-                         void *const *arguments)
+status cuda_launch_kernel(struct kernels *k, const struct cuda_launch *launch,
+                          void *const *arguments)
 {
-    struct cuda_graphs *g = graphs_now(k);
+    struct cuda_graphs *g = get_active_graphs(k);
     bool done = false;
     if (g != NULL) {
-        struct work work = {.launch = *launch};
-        REQUIRE(launch->count <= ARGUMENTS, STATUS_INTERNAL, "%s has %d arguments", launch->name,
-                launch->count);
+        struct recorded_op op = {.launch = *launch};
+        REQUIRE(launch->count <= ARGUMENTS_MAX, STATUS_INTERNAL, "%s has %d arguments",
+                launch->name, launch->count);
         for (int i = 0; i < launch->count; i++) {
-            work.bytes += rounded(launch->sizes[i]);
+            op.bytes += align_bytes(launch->sizes[i]);
         }
-        TRY(queue(g, &work, (const void *const *)arguments, &done));
+        TRY(handle_op(g, &op, (const void *const *)arguments, &done));
     }
-    return done ? STATUS_OK : launch_now(k, launch, arguments);
+    return done ? STATUS_OK : launch_directly(k, launch, arguments);
 }
 
-status cuda_queue_call(struct kernels *k, cuda_call *call, const void *argument, size_t bytes)
+status cuda_launch_call(struct kernels *k, cuda_library_call *call, const void *argument,
+                        size_t bytes)
 {
-    struct cuda_graphs *g = graphs_now(k);
+    struct cuda_graphs *g = get_active_graphs(k);
     bool done = false;
     if (g == NULL) {
         return call(k, argument);
     }
-    struct work work = {.call = call, .bytes = bytes};
-    TRY(queue(g, &work, &argument, &done));
+    struct recorded_op op = {.call = call, .bytes = bytes};
+    TRY(handle_op(g, &op, &argument, &done));
     if (done) {
         return STATUS_OK;
     }
@@ -432,17 +448,18 @@ status cuda_queue_call(struct kernels *k, cuda_call *call, const void *argument,
     return result;
 }
 
-status cuda_graph_cut(const void *stream)
+status cuda_graph_end_segment(const void *stream)
 {
-    struct cuda_graphs *g = begun;
+    struct cuda_graphs *g = active_graphs;
     bool touched = g != NULL && (stream == NULL || stream == (const void *)g->kernels->stream);
-    return touched && !g->inside ? piece_end(g) : STATUS_OK;
+    return touched && !g->inside ? end_segment(g) : STATUS_OK;
 }
 
 /* ---- regions ---- */
 
-/* The one of this key; else a new one, in the place of that which was not used for longest. */
-static struct region *find(struct cuda_graphs *g, const struct kernels_graph_key *key)
+/* Returns the region of this key. If there is none, creates it or reuses the least recently used
+ * region. */
+static struct region *find_region(struct cuda_graphs *g, const struct kernels_graph_key *key)
 {
     struct region *oldest = NULL;
     for (int i = 0; i < g->region_count; i++) {
@@ -453,7 +470,7 @@ static struct region *find(struct cuda_graphs *g, const struct kernels_graph_key
         }
         oldest = oldest == NULL || r->used < oldest->used ? r : oldest;
     }
-    if (g->region_count < REGIONS) {
+    if (g->region_count < REGIONS_MAX) {
         struct region *r = calloc(1, sizeof *r);
         if (r != NULL) {
             g->regions[g->region_count++] = r;
@@ -461,62 +478,63 @@ static struct region *find(struct cuda_graphs *g, const struct kernels_graph_key
         }
         return r;
     }
-    for (int i = 0; i < PIECES; i++) {
-        piece_free(g, &oldest->pieces[i]);
+    for (int i = 0; i < SEGMENTS_MAX; i++) {
+        free_segment(g, &oldest->segments[i]);
     }
     oldest->key = *key;
     return oldest;
 }
 
-static status begin(struct kernels *k, const struct kernels_graph_key *key)
+static status begin_region(struct kernels *k, const struct kernels_graph_key *key)
 {
-    struct cuda_graphs *g = cuda_of(k)->graphs;
-    if (!g->wanted || k->profiling) {
+    struct cuda_graphs *g = cuda_get_state(k)->graphs;
+    if (!g->enabled || k->profiling) {
         return STATUS_OK;
     }
-    REQUIRE(g->now == NULL && begun == NULL, STATUS_INTERNAL, "a graph in a graph");
-    struct region *r = find(g, key);
-    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a graph");
+    REQUIRE(g->region == NULL && active_graphs == NULL, STATUS_INTERNAL,
+            "kernels_graph_begin: a graph region is already active");
+    struct region *r = find_region(g, key);
+    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a graph region");
     r->used = ++g->clock;
-    g->now = r;
-    g->piece = 0;
-    g->at = 0;
-    begun = g;
+    g->region = r;
+    g->segment_index = 0;
+    g->position = 0;
+    active_graphs = g;
     return STATUS_OK;
 }
 
-static status cut(struct kernels *k)
+static status split_region(struct kernels *k)
 {
-    return cuda_graph_cut(k->stream);
+    return cuda_graph_end_segment(k->stream);
 }
 
-static status end(struct kernels *k)
+static status end_region(struct kernels *k)
 {
-    struct cuda_graphs *g = cuda_of(k)->graphs;
-    if (g->now == NULL) {
+    struct cuda_graphs *g = cuda_get_state(k)->graphs;
+    if (g->region == NULL) {
         return STATUS_OK;
     }
-    status result = piece_end(g);
-    g->now = NULL;
-    begun = NULL;
+    status result = end_segment(g);
+    g->region = NULL;
+    active_graphs = NULL;
     return result;
 }
 
-static void forget_all(struct cuda_graphs *g)
+static void free_regions(struct cuda_graphs *g)
 {
     for (int i = 0; i < g->region_count; i++) {
-        for (int p = 0; p < PIECES; p++) {
-            piece_free(g, &g->regions[i]->pieces[p]);
+        for (int p = 0; p < SEGMENTS_MAX; p++) {
+            free_segment(g, &g->regions[i]->segments[p]);
         }
         free(g->regions[i]);
     }
     g->region_count = 0;
 }
 
-static void want(struct kernels *k, bool wanted)
+static void set_enabled(struct kernels *k, bool enabled)
 {
-    forget_all(cuda_of(k)->graphs);
-    cuda_of(k)->graphs->wanted = wanted;
+    free_regions(cuda_get_state(k)->graphs);
+    cuda_get_state(k)->graphs->enabled = enabled;
 }
 
 status cuda_graphs_create(struct kernels *k)
@@ -524,51 +542,51 @@ status cuda_graphs_create(struct kernels *k)
     struct cuda_graphs *g = calloc(1, sizeof *g);
     REQUIRE(g != NULL, STATUS_INTERNAL, "out of memory for graphs");
     g->kernels = k;
-    cuda_of(k)->graphs = g;
-    k->table.graphs = (struct kernels_graphs){want, begin, cut, end};
+    cuda_get_state(k)->graphs = g;
+    k->table.graphs = (struct kernels_graphs){set_enabled, begin_region, split_region, end_region};
     return STATUS_OK;
 }
 
 void cuda_graphs_destroy(struct kernels *k)
 {
-    struct cuda_graphs *g = cuda_of(k)->graphs;
+    struct cuda_graphs *g = cuda_get_state(k)->graphs;
     if (g != NULL) {
-        forget_all(g);
+        free_regions(g);
     }
     free(g);
-    cuda_of(k)->graphs = NULL;
+    cuda_get_state(k)->graphs = NULL;
 }
 
-/* ---- libraries' calls ---- */
+/* ---- library calls ---- */
 
-static status product_call(struct kernels *k, const void *product)
+static status launch_gemm(struct kernels *k, const void *gemm_args)
 {
-    return cuda_product_queue(k, product);
+    return cuda_gemm_launch(k, gemm_args);
 }
 
-status cuda_product_run(struct kernels *k, const struct cuda_product *p)
+status cuda_gemm_run(struct kernels *k, const struct cuda_gemm *p)
 {
-    struct cuda_product product = *p;
-    __builtin_clear_padding(&product);
-    return cuda_queue_call(k, product_call, &product, sizeof product);
+    struct cuda_gemm gemm_args = *p;
+    __builtin_clear_padding(&gemm_args);
+    return cuda_launch_call(k, launch_gemm, &gemm_args, sizeof gemm_args);
 }
 
-struct sort {
+struct sort_args {
     int32_t *ids, *rows;
     const int32_t *from;
     int64_t count;
     void *scratch;
 };
 
-static status sort_call(struct kernels *k, const void *argument)
+static status launch_sort(struct kernels *k, const void *argument)
 {
-    const struct sort *s = argument;
-    return cuda_sort_queue(k, s->ids, s->rows, s->from, s->count, s->scratch);
+    const struct sort_args *s = argument;
+    return cuda_sort_launch(k, s->ids, s->rows, s->from, s->count, s->scratch);
 }
 
 status cuda_sort_rows(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
                       const int32_t *ids, int64_t count, void *scratch)
 {
-    const struct sort sort = {sorted_ids, sorted_rows, ids, count, scratch};
-    return cuda_queue_call(k, sort_call, &sort, sizeof sort);
+    const struct sort_args sort_args = {sorted_ids, sorted_rows, ids, count, scratch};
+    return cuda_launch_call(k, launch_sort, &sort_args, sizeof sort_args);
 }

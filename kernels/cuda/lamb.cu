@@ -1,12 +1,15 @@
-/* LAMB over a part of a tensor, in two passes: 24 and 16 bytes for each parameter, 2 more for its bf16 copy.
+/* LAMB update over a slice of a tensor, in two passes.
  *
- *   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  g is the gradient times gradient_scale
+ *   g = gradient gradient_scale;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
  *   u = m / c1 / (sqrt(v / c2) + epsilon) + weight_decay w
- *   w -= learning_rate u, where learning_rate has the tensor's trust ratio |w| / |u| in it
+ *   w -= learning_rate u;  learning_rate includes the trust ratio |w| / |u| of the tensor
  *
- * u is made twice: storing it would cost 8 bytes. The sums of squares are in double precision, in an order
- * that depends on the length alone.
- *
+ * Traffic   24 bytes (first pass) and 16 bytes (second pass) for each parameter, and 2 more for its
+ *           bf16 copy. Both passes compute u: storing it would cost 8 bytes
+ * Launch    block 256; a thread handles eight elements at a time. First pass: a block for each
+ *           slice of cuda_reduce_slice(count, 2) elements, 2 KiB of shared memory. Second pass:
+ *           grid ceil(count / 2048)
+ * Numerics  sums of squares are in double precision, in an order that depends on the length alone
  * Source    You et al. 2019, arXiv:1904.00962 */
 #include "kernels/cuda/rounding.cuh"
 
@@ -17,40 +20,41 @@ struct lamb_slices {
     const float *gradient;
     bf16 *copy;
     int64_t count;
-    int64_t slice; /* elements of a block of the first pass */
+    int64_t slice; /* elements of each block in the first pass */
 };
 
-GPU_INLINE float direction(float w, float m, float v, const struct adamw &s)
+GPU_INLINE float compute_update(float w, float m, float v, const struct adamw &s)
 {
     return m / s.correction1 / (sqrtf(v / s.correction2) + s.epsilon) + s.weight_decay * w;
 }
 
-/* Eight elements from `at` on; sums of the squares of their weights and updates. */
-template <bool WIDE>
-GPU_INLINE void moments_eight(const struct lamb_slices &p, const struct adamw &s, int64_t at,
-                              double (&sums)[2])
+/* Updates the moments of eight elements from `first` on, and adds the squares of their weights and
+ * updates to sums. */
+template <bool ALIGNED>
+GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct adamw &s,
+                                     int64_t first, double (&sums)[2])
 {
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
-    int64_t left = p.count - at;
-    load_eight<WIDE>(w, p.weights + at, left);
-    load_eight<WIDE>(m, p.moment1 + at, left);
-    load_eight<WIDE>(v, p.moment2 + at, left);
-    load_eight<WIDE>(g, p.gradient + at, left);
+    int64_t left = p.count - first;
+    load_eight<ALIGNED>(w, p.weights + first, left);
+    load_eight<ALIGNED>(m, p.moment1 + first, left);
+    load_eight<ALIGNED>(v, p.moment2 + first, left);
+    load_eight<ALIGNED>(g, p.gradient + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         float scaled = g[i] * s.gradient_scale;
         m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * scaled;
         v[i] = s.beta2 * v[i] + (1.0f - s.beta2) * scaled * scaled;
         double weight = static_cast<double>(w[i]);
-        double update = i < left ? static_cast<double>(direction(w[i], m[i], v[i], s)) : 0.0;
+        double update = i < left ? static_cast<double>(compute_update(w[i], m[i], v[i], s)) : 0.0;
         sums[0] += weight * weight;
         sums[1] += update * update;
     }
-    store_eight<WIDE>(p.moment1 + at, m, left);
-    store_eight<WIDE>(p.moment2 + at, v, left);
+    store_eight<ALIGNED>(p.moment1 + first, m, left);
+    store_eight<ALIGNED>(p.moment2 + first, v, left);
 }
 
-template <bool WIDE>
+template <bool ALIGNED>
 __global__ void __launch_bounds__(LAMB_THREADS)
     lamb_moments_pass(double *parts, const struct lamb_slices p, const struct adamw s)
 {
@@ -58,11 +62,11 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     int64_t from = static_cast<int64_t>(blockIdx.x) * p.slice;
     int64_t to = from + p.slice < p.count ? from + p.slice : p.count;
     double sums[2] = {};
-    for (int64_t at = from + threadIdx.x * EIGHT; at < to; at += LAMB_THREADS * EIGHT) {
-        if (WIDE && at + EIGHT <= p.count) {
-            moments_eight<true>(p, s, at, sums);
+    for (int64_t first = from + threadIdx.x * EIGHT; first < to; first += LAMB_THREADS * EIGHT) {
+        if (ALIGNED && first + EIGHT <= p.count) {
+            update_moments_eight<true>(p, s, first, sums);
         } else {
-            moments_eight<false>(p, s, at, sums);
+            update_moments_eight<false>(p, s, first, sums);
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -74,40 +78,41 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     }
 }
 
-template <bool WIDE>
-GPU_INLINE void apply_eight(const struct lamb_slices &p, const struct adamw &s, int64_t at)
+template <bool ALIGNED>
+GPU_INLINE void apply_update_eight(const struct lamb_slices &p, const struct adamw &s,
+                                   int64_t first)
 {
     float w[EIGHT], m[EIGHT], v[EIGHT];
-    int64_t left = p.count - at;
-    load_eight<WIDE>(w, p.weights + at, left);
-    load_eight<WIDE>(m, p.moment1 + at, left);
-    load_eight<WIDE>(v, p.moment2 + at, left);
+    int64_t left = p.count - first;
+    load_eight<ALIGNED>(w, p.weights + first, left);
+    load_eight<ALIGNED>(m, p.moment1 + first, left);
+    load_eight<ALIGNED>(v, p.moment2 + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        w[i] -= s.learning_rate * direction(w[i], m[i], v[i], s);
+        w[i] -= s.learning_rate * compute_update(w[i], m[i], v[i], s);
     }
-    store_eight<WIDE>(p.weights + at, w, left);
+    store_eight<ALIGNED>(p.weights + first, w, left);
     if (p.copy != nullptr) {
-        rounding_eight(w, s.rounding, at);
-        store_eight<WIDE>(p.copy + at, w, left);
+        round_eight(w, s.rounding, first);
+        store_eight<ALIGNED>(p.copy + first, w, left);
     }
 }
 
-template <bool WIDE>
+template <bool ALIGNED>
 __global__ void __launch_bounds__(LAMB_THREADS)
     lamb_apply_pass(const struct lamb_slices p, const struct adamw s)
 {
-    int64_t at = (static_cast<int64_t>(blockIdx.x) * LAMB_THREADS + threadIdx.x) * EIGHT;
-    if (WIDE && at + EIGHT <= p.count) {
-        apply_eight<true>(p, s, at);
-    } else if (at < p.count) {
-        apply_eight<false>(p, s, at);
+    int64_t first = (static_cast<int64_t>(blockIdx.x) * LAMB_THREADS + threadIdx.x) * EIGHT;
+    if (ALIGNED && first + EIGHT <= p.count) {
+        apply_update_eight<true>(p, s, first);
+    } else if (first < p.count) {
+        apply_update_eight<false>(p, s, first);
     }
 }
 
 /* ---- host ---- */
 
-static bool aligned(const void *p)
+static bool is_aligned(const void *p)
 {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
@@ -118,20 +123,20 @@ extern "C" status cuda_lamb_moments(struct kernels *k, double *sums, const float
 {
     struct lamb_slices p = {const_cast<float *>(weights), moment1, moment2, gradient, NULL, count,
                             cuda_reduce_slice(count, 2)};
-    unsigned blocks = blocks_for(count, p.slice);
-    struct arena *scratch = &cuda_of(k)->scratch;
+    unsigned blocks = count_blocks(count, p.slice);
+    struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
     TRY(arena_take(scratch, 2 * blocks * sizeof(double), &memory));
     arena_release(scratch, mark);
     double *parts = static_cast<double *>(memory);
-    if (aligned(weights) && aligned(moment1) && aligned(moment2) && aligned(gradient)) {
+    if (is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) && is_aligned(gradient)) {
         LAUNCH(k, lamb_moments_pass<true>, blocks, LAMB_THREADS, 0, parts, p, *settings);
     } else {
         LAUNCH(k, lamb_moments_pass<false>, blocks, LAMB_THREADS, 0, parts, p, *settings);
     }
-    TRY(cuda_doubles_add(k, sums, parts, blocks));
-    return cuda_doubles_add(k, sums + 1, parts + blocks, blocks);
+    TRY(cuda_reduce_doubles(k, sums, parts, blocks));
+    return cuda_reduce_doubles(k, sums + 1, parts + blocks, blocks);
 }
 
 extern "C" status cuda_lamb_apply(struct kernels *k, float *weights, bf16 *copy,
@@ -140,8 +145,8 @@ extern "C" status cuda_lamb_apply(struct kernels *k, float *weights, bf16 *copy,
 {
     struct lamb_slices p = {
         weights, const_cast<float *>(moment1), const_cast<float *>(moment2), NULL, copy, count, 0};
-    unsigned blocks = blocks_for(count, LAMB_THREADS * EIGHT);
-    if (aligned(weights) && aligned(moment1) && aligned(moment2) && aligned(copy)) {
+    unsigned blocks = count_blocks(count, LAMB_THREADS * EIGHT);
+    if (is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) && is_aligned(copy)) {
         LAUNCH(k, lamb_apply_pass<true>, blocks, LAMB_THREADS, 0, p, *settings);
     } else {
         LAUNCH(k, lamb_apply_pass<false>, blocks, LAMB_THREADS, 0, p, *settings);

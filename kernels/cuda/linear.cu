@@ -1,15 +1,20 @@
-/* Linear layers: products by the library, activations and bias gradients here.
+/* Linear layers: cuBLASLt computes the GEMMs (gemm.c); the kernels here compute activations and
+ * bias gradients.
  *
- * Forward   a = x w^T + bias;  y = act(a). `kept` is a itself.
+ * Forward   a = x w^T + bias;  y = act(a). `kept`, saved for the backward pass, is a.
  * Backward  dx = (dy w) act'(a);  dw (+)= dy^T x;  dbias (+)= column sums of dy
- * Order     the rows of dy are cut into slices that depend on N alone; a block sums a slice's 256
- *           columns, and the slices' sums are added in order
- * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or by tanh) */
+ * Launch    block 256. Element-wise kernels: grid ceil(N ceil(M / 8) / 256), a thread for eight
+ *           elements. Column sums: grid (ceil(M / 256), min(N, CUDA_COLUMN_SLICES)), 8 KiB of
+ *           shared memory
+ * Order     the rows of dy are split into slices that depend on N alone; a block sums 256 columns
+ *           of a slice, and cuda_reduce_parts adds the sums of the slices in order
+ * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or by
+ *           tanh) */
 #include "kernels/cuda/operation.cuh"
 
 enum { LINEAR_THREADS = 256, SLICE_COLUMNS = 256 };
 
-GPU_INLINE float activation(float x, enum activation act)
+GPU_INLINE float compute_activation(float x, enum activation act)
 {
     if (act == ACTIVATION_GELU_TANH) {
         return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
@@ -17,7 +22,7 @@ GPU_INLINE float activation(float x, enum activation act)
     return act == ACTIVATION_TANH ? tanhf(x) : 0.5f * x * erfcf(-0.7071067812f * x);
 }
 
-GPU_INLINE float activation_slope(float x, enum activation act)
+GPU_INLINE float compute_derivative(float x, enum activation act)
 {
     if (act == ACTIVATION_GELU_TANH) {
         float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
@@ -30,11 +35,11 @@ GPU_INLINE float activation_slope(float x, enum activation act)
     return 0.5f * erfcf(-0.7071067812f * x) + x * expf(-0.5f * x * x) * 0.3989422804f;
 }
 
-/* y = act(a); or y = dy act'(a), where dy may be y. */
-template <typename T, bool WIDE, bool SLOPE>
+/* y = act(a); or, with DERIVATIVE, y = dy act'(a), where dy may alias y. */
+template <typename T, bool ALIGNED, bool DERIVATIVE>
 __global__ void __launch_bounds__(LINEAR_THREADS)
-    activate(const matrix<T> y, const matrix<const T> dy, const matrix<const T> a, int64_t rows,
-             int64_t columns, enum activation act)
+    activation_kernel(const matrix<T> y, const matrix<const T> dy, const matrix<const T> a,
+                      int64_t rows, int64_t columns, enum activation act)
 {
     int64_t eights = (columns + EIGHT - 1) / EIGHT;
     int64_t i = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
@@ -43,18 +48,19 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     }
     int64_t n = i / eights, c = i % eights * EIGHT, left = columns - c;
     float x[EIGHT], out[EIGHT] = {};
-    load_eight<WIDE>(x, a.data + n * a.stride + c, left);
-    if (SLOPE) {
-        load_eight<WIDE>(out, dy.data + n * dy.stride + c, left);
+    load_eight<ALIGNED>(x, a.data + n * a.stride + c, left);
+    if (DERIVATIVE) {
+        load_eight<ALIGNED>(out, dy.data + n * dy.stride + c, left);
     }
 #pragma unroll
     for (int j = 0; j < EIGHT; j++) {
-        out[j] = SLOPE ? out[j] * activation_slope(x[j], act) : activation(x[j], act);
+        out[j] =
+            DERIVATIVE ? out[j] * compute_derivative(x[j], act) : compute_activation(x[j], act);
     }
-    store_eight<WIDE>(y.data + n * y.stride + c, out, left);
+    store_eight<ALIGNED>(y.data + n * y.stride + c, out, left);
 }
 
-template <typename T, bool WIDE>
+template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(LINEAR_THREADS)
     scale_rows(const matrix<T> x, int64_t rows, int64_t columns, float factor)
 {
@@ -65,17 +71,17 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     }
     int64_t n = i / eights, c = i % eights * EIGHT, left = columns - c;
     float row[EIGHT];
-    load_eight<WIDE>(row, x.data + n * x.stride + c, left);
+    load_eight<ALIGNED>(row, x.data + n * x.stride + c, left);
 #pragma unroll
     for (int j = 0; j < EIGHT; j++) {
         row[j] *= factor;
     }
-    store_eight<WIDE>(x.data + n * x.stride + c, row, left);
+    store_eight<ALIGNED>(x.data + n * x.stride + c, row, left);
 }
 
-template <typename T, bool WIDE>
+template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(LINEAR_THREADS)
-    column_parts(float *parts, const matrix<const T> dy, int64_t rows, int64_t columns)
+    sum_column_slices(float *parts, const matrix<const T> dy, int64_t rows, int64_t columns)
 {
     GPU_SHARED(float, scratch, 8 * SLICE_COLUMNS);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -84,7 +90,7 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     float sums[EIGHT] = {};
     for (int64_t n = from + warp; n < to; n += 8) {
         float x[EIGHT];
-        load_eight<WIDE>(x, dy.data + n * dy.stride + c, columns - c);
+        load_eight<ALIGNED>(x, dy.data + n * dy.stride + c, columns - c);
         for (int j = 0; j < EIGHT; j++) {
             sums[j] += x[j];
         }
@@ -93,7 +99,7 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
         scratch[warp * SLICE_COLUMNS + j * 32 + lane] = sums[j];
     }
     __syncthreads();
-    /* Thread (j, lane) has column 8 lane + j, so that the banks differ. */
+    /* Thread (j, lane) sums column 8 lane + j: the lanes of a warp read different banks. */
     float sum = 0;
     for (int i = 0; i < 8; i++) {
         sum += scratch[i * SLICE_COLUMNS + threadIdx.x];
@@ -104,87 +110,90 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     }
 }
 
-GPU_INLINE void store_one(float *p, float x)
+GPU_INLINE void store_element(float *p, float x)
 {
     *p = x;
 }
-GPU_INLINE void store_one(bf16 *p, float x)
+GPU_INLINE void store_element(bf16 *p, float x)
 {
     *p = gpu_bf16(x);
 }
 
-/* A grid's row of blocks goes down the matrix. */
+/* Copies a row to all rows of c. blockIdx.x selects the columns; the blocks of one column stride
+ * over the rows. */
 template <typename T>
 __global__ void __launch_bounds__(LINEAR_THREADS)
     fill_rows(matrix<T> c, const float *row, int64_t rows, int64_t columns)
 {
     int64_t column = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
     for (int64_t r = blockIdx.y; r < rows && column < columns; r += gridDim.y) {
-        store_one(c.data + r * c.stride + column, row[column]);
+        store_element(c.data + r * c.stride + column, row[column]);
     }
 }
 
 /* ---- host ---- */
 
-template <bool SLOPE>
-static status run_activation(struct kernels *k, struct tensor y, struct tensor dy, struct tensor a,
-                             enum activation act)
+template <bool DERIVATIVE>
+static status launch_activation(struct kernels *k, struct tensor y, struct tensor dy,
+                                struct tensor a, enum activation act)
 {
-    unsigned blocks = blocks_for(y.rows * ((y.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
-    FOR_TYPE(k->dtype, operation_wide(y) && operation_wide(dy) && operation_wide(a),
-             LAUNCH(k, (activate<T, WIDE, SLOPE>), blocks, LINEAR_THREADS, 0, matrix_of<T>(y),
-                    matrix_of<const T>(dy), matrix_of<const T>(a), y.rows, y.columns, act));
+    unsigned blocks = count_blocks(y.rows * ((y.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
+    FOR_TYPE(k->dtype,
+             operation_is_aligned(y) && operation_is_aligned(dy) && operation_is_aligned(a),
+             LAUNCH(k, (activation_kernel<T, ALIGNED, DERIVATIVE>), blocks, LINEAR_THREADS, 0,
+                    make_matrix<T>(y), make_matrix<const T>(dy), make_matrix<const T>(a), y.rows,
+                    y.columns, act));
     return STATUS_OK;
 }
 
 extern "C" status cuda_activation_apply(struct kernels *k, struct tensor y, struct tensor a,
                                         enum activation act)
 {
-    return run_activation<false>(k, y, tensor_absent(), a, act);
+    return launch_activation<false>(k, y, tensor_absent(), a, act);
 }
 
 extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct tensor kept,
                                       struct tensor x, struct tensor w, struct tensor bias,
                                       enum activation act)
 {
-    struct cuda_product p = {};
+    struct cuda_gemm p = {};
     p.c = y;
     p.a = x;
     p.b = w;
     p.transpose_b = true;
     p.bias = bias;
     p.act = act;
-    p.kept = kept;
-    return cuda_product_run(k, &p);
+    p.aux = kept;
+    return cuda_gemm_run(k, &p);
 }
 
 extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy,
                                              struct tensor w, enum activation act,
                                              struct tensor kept)
 {
-    struct cuda_product p = {};
+    struct cuda_gemm p = {};
     p.c = dx;
     p.a = dy;
     p.b = w;
     p.act = act;
-    p.slope = act != ACTIVATION_NONE;
-    p.kept = kept;
-    return cuda_product_run(k, &p);
+    p.derivative = act != ACTIVATION_NONE;
+    p.aux = kept;
+    return cuda_gemm_run(k, &p);
 }
 
 extern "C" status cuda_linear_add(struct kernels *k, struct tensor y, struct tensor x,
                                   struct tensor w, bool back)
 {
-    struct cuda_product p = {};
+    struct cuda_gemm p = {};
     p.c = y;
     p.a = x;
     p.b = w;
     p.transpose_b = !back;
-    p.add = true;
-    return cuda_product_run(k, &p);
+    p.accumulate = true;
+    return cuda_gemm_run(k, &p);
 }
 
-/* What is kept is the value before it. */
+/* Saves y in `kept` before it applies the activation: dropout with probability 0 is a copy. */
 extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, struct tensor kept,
                                           enum activation act)
 {
@@ -197,34 +206,35 @@ extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, st
     return cuda_activation_apply(k, y, y, act);
 }
 
-extern "C" status cuda_scale(struct kernels *k, struct tensor x, float factor)
+extern "C" status cuda_op_scale(struct kernels *k, struct tensor x, float factor)
 {
-    unsigned blocks = blocks_for(x.rows * ((x.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
+    unsigned blocks = count_blocks(x.rows * ((x.columns + EIGHT - 1) / EIGHT), LINEAR_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
-    FOR_TYPE(k->dtype, operation_wide(x),
-             LAUNCH(k, (scale_rows<T, WIDE>), blocks, LINEAR_THREADS, 0, matrix_of<T>(x), x.rows,
-                    x.columns, factor));
+    FOR_TYPE(k->dtype, operation_is_aligned(x),
+             LAUNCH(k, (scale_rows<T, ALIGNED>), blocks, LINEAR_THREADS, 0, make_matrix<T>(x),
+                    x.rows, x.columns, factor));
     return STATUS_OK;
 }
 
 extern "C" status cuda_activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
                                            struct tensor kept, enum activation act)
 {
-    return dx.rows == 0 ? STATUS_OK : run_activation<true>(k, dx, dy, kept, act);
+    return dx.rows == 0 ? STATUS_OK : launch_activation<true>(k, dx, dy, kept, act);
 }
 
-extern "C" status cuda_rows_fill(struct kernels *k, struct tensor c, struct tensor row)
+extern "C" status cuda_fill_rows(struct kernels *k, struct tensor c, struct tensor row)
 {
     const int64_t tall = 1024;
-    dim3 grid(blocks_for(c.columns, LINEAR_THREADS), static_cast<unsigned>(smaller(c.rows, tall)));
+    dim3 grid(count_blocks(c.columns, LINEAR_THREADS),
+              static_cast<unsigned>(min_int64(c.rows, tall)));
     const float *from = static_cast<const float *>(row.data);
     if (c.dtype == DTYPE_F32) {
-        LAUNCH(k, fill_rows<float>, grid, LINEAR_THREADS, 0, matrix_of<float>(c), from, c.rows,
+        LAUNCH(k, fill_rows<float>, grid, LINEAR_THREADS, 0, make_matrix<float>(c), from, c.rows,
                c.columns);
     } else {
-        LAUNCH(k, fill_rows<bf16>, grid, LINEAR_THREADS, 0, matrix_of<bf16>(c), from, c.rows,
+        LAUNCH(k, fill_rows<bf16>, grid, LINEAR_THREADS, 0, make_matrix<bf16>(c), from, c.rows,
                c.columns);
     }
     return STATUS_OK;
@@ -233,13 +243,13 @@ extern "C" status cuda_rows_fill(struct kernels *k, struct tensor c, struct tens
 extern "C" status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
                                    void *scratch)
 {
-    int64_t slices = smaller(dy.rows, CUDA_COLUMN_SLICES);
+    int64_t slices = min_int64(dy.rows, CUDA_COLUMN_SLICES);
     float *parts = static_cast<float *>(scratch);
-    dim3 grid(blocks_for(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
-    FOR_TYPE(k->dtype, operation_wide(dy),
-             LAUNCH(k, (column_parts<T, WIDE>), grid, LINEAR_THREADS, 0, parts,
-                    matrix_of<const T>(dy), dy.rows, dy.columns));
-    return cuda_columns_add(k, out, parts, slices, dy.columns, dy.columns, overwrite);
+    dim3 grid(count_blocks(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
+    FOR_TYPE(k->dtype, operation_is_aligned(dy),
+             LAUNCH(k, (sum_column_slices<T, ALIGNED>), grid, LINEAR_THREADS, 0, parts,
+                    make_matrix<const T>(dy), dy.rows, dy.columns));
+    return cuda_reduce_parts(k, out, parts, slices, dy.columns, dy.columns, overwrite);
 }
 
 extern "C" status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,
@@ -248,7 +258,7 @@ extern "C" status cuda_bias_gradient(struct kernels *k, struct tensor dbias, str
     if (dy.rows == 0) {
         return STATUS_OK;
     }
-    struct arena *scratch = &cuda_of(k)->scratch;
+    struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
     TRY(arena_take(scratch, cuda_column_sums_scratch(dy.columns), &memory));
@@ -263,12 +273,12 @@ extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor d
     if (dw.data == NULL) {
         return dbias.data != NULL ? cuda_bias_gradient(k, dbias, dy, overwrite) : STATUS_OK;
     }
-    struct cuda_product p = {};
+    struct cuda_gemm p = {};
     p.c = dw;
     p.a = dy;
     p.b = x;
     p.transpose_a = true;
-    p.add = !overwrite;
+    p.accumulate = !overwrite;
     p.sums = dbias;
-    return cuda_product_run(k, &p);
+    return cuda_gemm_run(k, &p);
 }

@@ -1,19 +1,25 @@
-/* Residual sum and norm of rows in one pass, and its gradient.
+/* Residual addition fused with LayerNorm or RMSNorm, and its backward pass.
  *
  * Forward   z = x + drop(delta);  h = (z - mean) r;  y = h gamma + beta, with
- *           r = 1 / sqrt(mean((z - mean)^2) + epsilon); for RMS the mean is left out (0).
- *           The norm is of z as stored, so that backward finds the same numbers.
- * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMS;
+ *           r = 1 / sqrt(mean((z - mean)^2) + epsilon). RMSNorm uses mean = 0.
+ *           The norm uses z rounded to its storage type, as the backward pass reads it.
+ * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMSNorm;
  *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy.
- * Layout    A team has a row at a time and keeps it in registers, eight elements a thread and chunk:
- *           a warp for rows of up to 2048 (768 backward), else a block.
- * Order     Backward, a block has a share of the rows that depends on N alone, and its threads keep the
- *           sums of their columns; one partial sum a block, and the partial sums are added in order. */
+ * Launch    block 256. A team of threads processes one row at a time and keeps it in registers, in
+ *           chunks of eight elements for each thread. A team is a warp for aligned rows of up to
+ *           2048 elements (768 in the backward pass), else the block. Forward grid: a team for each
+ *           row. Backward grid: min(N, CUDA_NORM_BLOCKS) blocks. Shared memory: one float for each
+ *           warp
+ * Order     In the backward pass, the rows of a block depend on N alone. Each thread sums its
+ *           columns, each block writes one partial sum, and cuda_reduce_parts adds the partial sums
+ *           in order. */
+#include <cinttypes>
+
 #include "kernels/cuda/dropout.cuh"
 
 enum { NORM_THREADS = 256, NORM_WIDTH_MAX = 8192 };
 
-template <typename T> struct forward {
+template <typename T> struct forward_task {
     matrix<T> z, y;
     matrix<const T> x, delta;
     float *statistics;
@@ -25,7 +31,7 @@ template <typename T> struct forward {
     struct dropout dropout;
 };
 
-template <typename T> struct backward {
+template <typename T> struct backward_task {
     matrix<T> dz, ddelta;
     matrix<const T> dy, z;
     const float *statistics;
@@ -34,29 +40,31 @@ template <typename T> struct backward {
     float *parts; /* [blocks][2][columns]: dgamma, dbeta */
     int64_t rows, columns;
     bool layer;
-    enum norm_stream stream;
+    enum norm_residual stream;
     struct dropout dropout;
 };
 
-/* z of eight elements: read, and where there is a delta added, stored and taken as it was stored. */
-template <typename T, bool WIDE>
-GPU_INLINE void residual(float (&z)[EIGHT], const forward<T> &f, int64_t n, int64_t c, int64_t left)
+/* Loads eight elements of z. If delta is present, adds it, stores the sum and returns it as
+ * stored. */
+template <typename T, bool ALIGNED>
+GPU_INLINE void load_residual(float (&z)[EIGHT], const forward_task<T> &f, int64_t n, int64_t c,
+                              int64_t left)
 {
-    load_eight<WIDE>(z, f.x.data + n * f.x.stride + c, left);
+    load_eight<ALIGNED>(z, f.x.data + n * f.x.stride + c, left);
     if (f.delta.data != nullptr && left > 0) {
         float delta[EIGHT];
-        load_eight<WIDE>(delta, f.delta.data + n * f.delta.stride + c, left);
-        dropout_eight(delta, f.dropout, n * f.columns + c);
+        load_eight<ALIGNED>(delta, f.delta.data + n * f.delta.stride + c, left);
+        dropout_apply_eight(delta, f.dropout, n * f.columns + c);
 #pragma unroll
         for (int i = 0; i < EIGHT; i++) {
-            z[i] = stored_as(z[i] + delta[i], f.z.data);
+            z[i] = round_to_storage(z[i] + delta[i], f.z.data);
         }
-        store_eight<WIDE>(f.z.data + n * f.z.stride + c, z, left);
+        store_eight<ALIGNED>(f.z.data + n * f.z.stride + c, z, left);
     }
 }
 
-template <typename T, bool WIDE, int TEAM, int CHUNKS>
-__global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward<T> f)
+template <typename T, bool ALIGNED, int TEAM, int CHUNKS>
+__global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<T> f)
 {
     GPU_SHARED(float, scratch, NORM_THREADS / 32);
     int64_t n = static_cast<int64_t>(blockIdx.x) * (NORM_THREADS / TEAM) + threadIdx.x / TEAM;
@@ -68,7 +76,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward<T> f)
 #pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
         int64_t c = first + j * TEAM * EIGHT;
-        residual<T, WIDE>(z[j], f, n, c, f.columns - c);
+        load_residual<T, ALIGNED>(z[j], f, n, c, f.columns - c);
         for (int i = 0; i < EIGHT; i++) {
             sum += z[j][i];
         }
@@ -95,20 +103,20 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward<T> f)
     for (int j = 0; j < CHUNKS; j++) {
         int64_t c = first + j * TEAM * EIGHT, left = f.columns - c;
         float gamma[EIGHT], beta[EIGHT] = {};
-        load_eight<WIDE>(gamma, f.gamma + c, left);
+        load_eight<ALIGNED>(gamma, f.gamma + c, left);
         if (f.beta != nullptr) {
-            load_eight<WIDE>(beta, f.beta + c, left);
+            load_eight<ALIGNED>(beta, f.beta + c, left);
         }
         for (int i = 0; i < EIGHT; i++) {
             z[j][i] = (z[j][i] - mean) * r * gamma[i] + beta[i];
         }
-        store_eight<WIDE>(f.y.data + n * f.y.stride + c, z[j], left);
+        store_eight<ALIGNED>(f.y.data + n * f.y.stride + c, z[j], left);
     }
 }
 
-/* The block's sums of dgamma and dbeta, its teams one after the other. */
+/* Stores the sums of dgamma and dbeta of the block. The teams add theirs one after the other. */
 template <int TEAM, int CHUNKS>
-GPU_INLINE void parts_store(float *parts, int64_t columns, const float (&dgamma)[CHUNKS][EIGHT],
+GPU_INLINE void store_parts(float *parts, int64_t columns, const float (&dgamma)[CHUNKS][EIGHT],
                             const float (&dbeta)[CHUNKS][EIGHT])
 {
     int64_t first = static_cast<int64_t>(threadIdx.x % TEAM) * EIGHT;
@@ -128,8 +136,8 @@ GPU_INLINE void parts_store(float *parts, int64_t columns, const float (&dgamma)
     }
 }
 
-template <typename T, bool WIDE, int TEAM, int CHUNKS>
-__global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward<T> b)
+template <typename T, bool ALIGNED, int TEAM, int CHUNKS>
+__global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward_task<T> b)
 {
     GPU_SHARED(float, scratch, NORM_THREADS / 32);
     int64_t from = b.rows * blockIdx.x / gridDim.x, to = b.rows * (blockIdx.x + 1) / gridDim.x;
@@ -144,12 +152,12 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward<T> 
         for (int j = 0; j < CHUNKS; j++) {
             int64_t c = first + j * TEAM * EIGHT, left = b.columns - c;
             float gamma[EIGHT];
-            load_eight<WIDE>(h[j], b.z.data + n * b.z.stride + c, left);
-            load_eight<WIDE>(g[j], b.dy.data + n * b.dy.stride + c, left);
-            load_eight<WIDE>(gamma, b.gamma + c, left);
-            if (b.stream == NORM_STREAM_NORM) {
+            load_eight<ALIGNED>(h[j], b.z.data + n * b.z.stride + c, left);
+            load_eight<ALIGNED>(g[j], b.dy.data + n * b.dy.stride + c, left);
+            load_eight<ALIGNED>(gamma, b.gamma + c, left);
+            if (b.stream == NORM_RESIDUAL_POST) {
                 float stream[EIGHT];
-                load_eight<WIDE>(stream, b.dz.data + n * b.dz.stride + c, left);
+                load_eight<ALIGNED>(stream, b.dz.data + n * b.dz.stride + c, left);
 #pragma unroll
                 for (int i = 0; i < EIGHT; i++) {
                     g[j][i] += stream[i];
@@ -171,43 +179,46 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward<T> 
         for (int j = 0; j < CHUNKS; j++) {
             int64_t c = first + j * TEAM * EIGHT, left = b.columns - c;
             float before[EIGHT] = {};
-            if (b.stream == NORM_STREAM_SUM) {
-                load_eight<WIDE>(before, b.dz.data + n * b.dz.stride + c, left);
+            if (b.stream == NORM_RESIDUAL_PRE) {
+                load_eight<ALIGNED>(before, b.dz.data + n * b.dz.stride + c, left);
             }
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
                 before[i] += r * (g[j][i] - mean_g - h[j][i] * mean_gh);
             }
-            store_eight<WIDE>(b.dz.data + n * b.dz.stride + c, before, left);
+            store_eight<ALIGNED>(b.dz.data + n * b.dz.stride + c, before, left);
             if (b.ddelta.data != nullptr && left > 0) {
-                dropout_eight(before, b.dropout, n * b.columns + c);
-                store_eight<WIDE>(b.ddelta.data + n * b.ddelta.stride + c, before, left);
+                dropout_apply_eight(before, b.dropout, n * b.columns + c);
+                store_eight<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + c, before, left);
             }
         }
     }
     float *parts = b.parts + static_cast<int64_t>(blockIdx.x) * 2 * b.columns;
-    parts_store<TEAM, CHUNKS>(parts, b.columns, dgamma, dbeta);
+    store_parts<TEAM, CHUNKS>(parts, b.columns, dgamma, dbeta);
 }
 
 /* ---- host ---- */
 
-static status width_check(int64_t columns)
+static status check_width(int64_t columns)
 {
     REQUIRE(columns <= NORM_WIDTH_MAX, STATUS_UNAVAILABLE,
-            "a norm of rows of %lld: the CUDA back-end has them up to %d", (long long)columns,
-            (int)NORM_WIDTH_MAX);
+            "norm: the row width is %" PRId64 "; the CUDA back-end supports widths up to %d",
+            columns, (int)NORM_WIDTH_MAX);
     return STATUS_OK;
 }
 
-template <typename T, bool WIDE> static status forward_run(struct kernels *k, const forward<T> &f)
+template <typename T, bool ALIGNED>
+static status launch_forward(struct kernels *k, const forward_task<T> &f)
 {
     const int warps = NORM_THREADS / 32;
-    if (WIDE && f.columns <= 768) {
-        LAUNCH(k, (norm_forward<T, WIDE, 32, 3>), blocks_for(f.rows, warps), NORM_THREADS, 0, f);
-    } else if (WIDE && f.columns <= 2048) {
-        LAUNCH(k, (norm_forward<T, WIDE, 32, 8>), blocks_for(f.rows, warps), NORM_THREADS, 0, f);
+    if (ALIGNED && f.columns <= 768) {
+        LAUNCH(k, (norm_forward<T, ALIGNED, 32, 3>), count_blocks(f.rows, warps), NORM_THREADS, 0,
+               f);
+    } else if (ALIGNED && f.columns <= 2048) {
+        LAUNCH(k, (norm_forward<T, ALIGNED, 32, 8>), count_blocks(f.rows, warps), NORM_THREADS, 0,
+               f);
     } else {
-        LAUNCH(k, (norm_forward<T, WIDE, 256, 4>), blocks_for(f.rows, 1), NORM_THREADS, 0, f);
+        LAUNCH(k, (norm_forward<T, ALIGNED, 256, 4>), count_blocks(f.rows, 1), NORM_THREADS, 0, f);
     }
     return STATUS_OK;
 }
@@ -218,40 +229,41 @@ extern "C" status cuda_residual_norm_forward(struct kernels *k, struct tensor z,
                                              struct tensor beta, enum norm_kind kind, float epsilon,
                                              struct dropout dropout)
 {
-    TRY(width_check(x.columns));
+    TRY(check_width(x.columns));
     if (x.rows == 0) {
         return STATUS_OK;
     }
-    bool wide = operation_wide(z) && operation_wide(y) && operation_wide(x) &&
-                operation_wide(delta) && operation_wide(gamma) && operation_wide(beta);
-    FOR_TYPE(k->dtype, wide, {
-        forward<T> f = {matrix_of<T>(z),
-                        matrix_of<T>(y),
-                        matrix_of<const T>(x),
-                        matrix_of<const T>(delta),
-                        static_cast<float *>(statistics.data),
-                        statistics.stride,
-                        static_cast<const float *>(gamma.data),
-                        static_cast<const float *>(beta.data),
-                        x.rows,
-                        x.columns,
-                        kind == NORM_LAYER,
-                        epsilon,
-                        dropout};
-        TRY((forward_run<T, WIDE>(k, f)));
+    bool aligned = operation_is_aligned(z) && operation_is_aligned(y) && operation_is_aligned(x) &&
+                   operation_is_aligned(delta) && operation_is_aligned(gamma) &&
+                   operation_is_aligned(beta);
+    FOR_TYPE(k->dtype, aligned, {
+        forward_task<T> f = {make_matrix<T>(z),
+                             make_matrix<T>(y),
+                             make_matrix<const T>(x),
+                             make_matrix<const T>(delta),
+                             static_cast<float *>(statistics.data),
+                             statistics.stride,
+                             static_cast<const float *>(gamma.data),
+                             static_cast<const float *>(beta.data),
+                             x.rows,
+                             x.columns,
+                             kind == NORM_LAYER,
+                             epsilon,
+                             dropout};
+        TRY((launch_forward<T, ALIGNED>(k, f)));
     });
     return STATUS_OK;
 }
 
-template <typename T, bool WIDE>
-static status backward_run(struct kernels *k, const backward<T> &b, unsigned blocks)
+template <typename T, bool ALIGNED>
+static status launch_backward(struct kernels *k, const backward_task<T> &b, unsigned blocks)
 {
-    if (WIDE && b.columns <= 768) {
-        LAUNCH(k, (norm_backward<T, WIDE, 32, 3>), blocks, NORM_THREADS, 0, b);
-    } else if (WIDE && b.columns <= 2048) {
-        LAUNCH(k, (norm_backward<T, WIDE, 256, 1>), blocks, NORM_THREADS, 0, b);
+    if (ALIGNED && b.columns <= 768) {
+        LAUNCH(k, (norm_backward<T, ALIGNED, 32, 3>), blocks, NORM_THREADS, 0, b);
+    } else if (ALIGNED && b.columns <= 2048) {
+        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 1>), blocks, NORM_THREADS, 0, b);
     } else {
-        LAUNCH(k, (norm_backward<T, WIDE, 256, 4>), blocks, NORM_THREADS, 0, b);
+        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 4>), blocks, NORM_THREADS, 0, b);
     }
     return STATUS_OK;
 }
@@ -261,42 +273,43 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                                               struct tensor dbeta, struct tensor dy,
                                               struct tensor z, struct tensor statistics,
                                               struct tensor gamma, enum norm_kind kind,
-                                              enum norm_stream stream, struct dropout dropout)
+                                              enum norm_residual stream, struct dropout dropout)
 {
-    TRY(width_check(z.columns));
+    TRY(check_width(z.columns));
     if (z.rows == 0) {
         return STATUS_OK;
     }
-    int64_t blocks = smaller(z.rows, CUDA_NORM_BLOCKS);
-    struct arena *scratch = &cuda_of(k)->scratch;
+    int64_t blocks = min_int64(z.rows, CUDA_NORM_BLOCKS);
+    struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
     TRY(arena_take(scratch, static_cast<size_t>(blocks * 2 * z.columns) * sizeof(float), &memory));
     arena_release(scratch, mark);
     float *parts = static_cast<float *>(memory);
-    bool wide = operation_wide(dz) && operation_wide(ddelta) && operation_wide(dy) &&
-                operation_wide(z) && operation_wide(gamma);
-    FOR_TYPE(k->dtype, wide, {
-        backward<T> b = {matrix_of<T>(dz),
-                         matrix_of<T>(ddelta),
-                         matrix_of<const T>(dy),
-                         matrix_of<const T>(z),
-                         static_cast<const float *>(statistics.data),
-                         statistics.stride,
-                         static_cast<const float *>(gamma.data),
-                         parts,
-                         z.rows,
-                         z.columns,
-                         kind == NORM_LAYER,
-                         stream,
-                         dropout};
-        TRY((backward_run<T, WIDE>(k, b, static_cast<unsigned>(blocks))));
+    bool aligned = operation_is_aligned(dz) && operation_is_aligned(ddelta) &&
+                   operation_is_aligned(dy) && operation_is_aligned(z) &&
+                   operation_is_aligned(gamma);
+    FOR_TYPE(k->dtype, aligned, {
+        backward_task<T> b = {make_matrix<T>(dz),
+                              make_matrix<T>(ddelta),
+                              make_matrix<const T>(dy),
+                              make_matrix<const T>(z),
+                              static_cast<const float *>(statistics.data),
+                              statistics.stride,
+                              static_cast<const float *>(gamma.data),
+                              parts,
+                              z.rows,
+                              z.columns,
+                              kind == NORM_LAYER,
+                              stream,
+                              dropout};
+        TRY((launch_backward<T, ALIGNED>(k, b, static_cast<unsigned>(blocks))));
     });
-    TRY(cuda_columns_add(k, static_cast<float *>(dgamma.data), parts, blocks, 2 * z.columns,
-                         z.columns, false));
+    TRY(cuda_reduce_parts(k, static_cast<float *>(dgamma.data), parts, blocks, 2 * z.columns,
+                          z.columns, false));
     if (dbeta.data != NULL) {
-        TRY(cuda_columns_add(k, static_cast<float *>(dbeta.data), parts + z.columns, blocks,
-                             2 * z.columns, z.columns, false));
+        TRY(cuda_reduce_parts(k, static_cast<float *>(dbeta.data), parts + z.columns, blocks,
+                              2 * z.columns, z.columns, false));
     }
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-/* What the files of operations share: launches that are checked, and how elements are read, eight at a
- * time, whatever their type and alignment. */
+/* Common parts of the operations' files: checked kernel launches, loads and stores of eight
+ * elements of any type and alignment, and reductions within a block. */
 #pragma once
 
 #include <tuple>
@@ -12,11 +12,13 @@ extern "C" {
 
 /* ---- host ---- */
 
-/* LAUNCH - queue a kernel on k's stream and return where it was refused. */
+/* LAUNCH - queue a kernel on the stream of k. Returns from the calling function if the launch
+ * fails. */
 #define LAUNCH(k, kernel, grid, block, shared_bytes, ...)                                          \
     TRY(launch_kernel((k), #kernel, (kernel), (grid), (block), (shared_bytes), __VA_ARGS__))
 
-/* Equal arguments are equal in all bytes, so that nothing has to be set anew in a graph. */
+/* Zeroes the padding of an argument, so that equal arguments have equal bytes. CUDA graphs compare
+ * arguments by their bytes (graph.c). */
 template <typename T> static inline void clear_padding(T &argument)
 {
 #ifdef __has_builtin
@@ -27,13 +29,14 @@ template <typename T> static inline void clear_padding(T &argument)
     (void)argument;
 }
 
-/* The arguments as the kernel's types, whose addresses and sizes a launch is told. */
+/* Converts the arguments to the kernel's parameter types and passes their addresses and sizes. */
 template <typename... P, typename... A>
 static inline status launch_kernel(struct kernels *k, const char *name, void (*kernel)(P...),
-                                   dim3 grid, dim3 block, size_t shared_bytes, const A &...given)
+                                   dim3 grid, dim3 block, size_t shared_bytes,
+                                   const A &...arguments_in)
 {
     static const size_t sizes[] = {sizeof(P)...};
-    std::tuple<P...> values(static_cast<P>(given)...);
+    std::tuple<P...> values(static_cast<P>(arguments_in)...);
     const struct cuda_launch launch = {name,
                                        GPU_KERNEL(kernel),
                                        {grid.x, grid.y, grid.z},
@@ -45,23 +48,24 @@ static inline status launch_kernel(struct kernels *k, const char *name, void (*k
         [&](P &...value) {
             (clear_padding(value), ...);
             void *arguments[] = {static_cast<void *>(&value)...};
-            return cuda_queue_kernel(k, &launch, arguments);
+            return cuda_launch_kernel(k, &launch, arguments);
         },
         values);
 }
 
-static inline unsigned blocks_for(int64_t items, int64_t each)
+static inline unsigned count_blocks(int64_t items, int64_t each)
 {
     return static_cast<unsigned>((items + each - 1) / each);
 }
 
-static inline int64_t smaller(int64_t a, int64_t b)
+static inline int64_t min_int64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* operation_wide - whether rows can be read 16 bytes at a time: all eight elements or none. */
-static inline bool operation_wide(struct tensor t)
+/* operation_is_aligned - return whether each row can be read 16 bytes at a time: the address is a
+ * multiple of 16, stride and columns are multiples of eight. An absent tensor counts as aligned. */
+static inline bool operation_is_aligned(struct tensor t)
 {
     return t.data == NULL || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride % 8 == 0 &&
                               t.columns % 8 == 0);
@@ -71,10 +75,14 @@ static inline bool operation_wide(struct tensor t)
 
 enum { EIGHT = 8 };
 
-/* Elements past `left` are 0. WIDE: the address is a multiple of 16 and left one of eight. */
-template <bool WIDE> GPU_INLINE void load_eight(float (&x)[EIGHT], const float *p, int64_t left)
+/* load_eight, store_eight - load or store eight consecutive elements, converted to f32.
+ *
+ * `left` counts the elements left in the row: further elements are loaded as 0 and not stored.
+ * ALIGNED requires that p is a multiple of 16 bytes and `left` a multiple of eight, and uses
+ * 16-byte accesses. */
+template <bool ALIGNED> GPU_INLINE void load_eight(float (&x)[EIGHT], const float *p, int64_t left)
 {
-    if (WIDE && left > 0) {
+    if (ALIGNED && left > 0) {
         for (int i = 0; i < 2; i++) {
             uint4 word = gpu_load16(p + 4 * i);
             x[4 * i] = gpu_from_bits(word.x);
@@ -90,9 +98,9 @@ template <bool WIDE> GPU_INLINE void load_eight(float (&x)[EIGHT], const float *
     }
 }
 
-template <bool WIDE> GPU_INLINE void load_eight(float (&x)[EIGHT], const bf16 *p, int64_t left)
+template <bool ALIGNED> GPU_INLINE void load_eight(float (&x)[EIGHT], const bf16 *p, int64_t left)
 {
-    if (WIDE && left > 0) {
+    if (ALIGNED && left > 0) {
         uint4 four = gpu_load16(p);
         const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -108,9 +116,9 @@ template <bool WIDE> GPU_INLINE void load_eight(float (&x)[EIGHT], const bf16 *p
     }
 }
 
-template <bool WIDE> GPU_INLINE void store_eight(float *p, const float (&x)[EIGHT], int64_t left)
+template <bool ALIGNED> GPU_INLINE void store_eight(float *p, const float (&x)[EIGHT], int64_t left)
 {
-    if (WIDE && left > 0) {
+    if (ALIGNED && left > 0) {
         for (int i = 0; i < 2; i++) {
             gpu_store16(p + 4 * i, uint4{gpu_bits(x[4 * i]), gpu_bits(x[4 * i + 1]),
                                          gpu_bits(x[4 * i + 2]), gpu_bits(x[4 * i + 3])});
@@ -125,9 +133,9 @@ template <bool WIDE> GPU_INLINE void store_eight(float *p, const float (&x)[EIGH
     }
 }
 
-template <bool WIDE> GPU_INLINE void store_eight(bf16 *p, const float (&x)[EIGHT], int64_t left)
+template <bool ALIGNED> GPU_INLINE void store_eight(bf16 *p, const float (&x)[EIGHT], int64_t left)
 {
-    if (WIDE && left > 0) {
+    if (ALIGNED && left > 0) {
         gpu_store16(p, uint4{gpu_pack(x[0], x[1]), gpu_pack(x[2], x[3]), gpu_pack(x[4], x[5]),
                              gpu_pack(x[6], x[7])});
         return;
@@ -140,18 +148,19 @@ template <bool WIDE> GPU_INLINE void store_eight(bf16 *p, const float (&x)[EIGHT
     }
 }
 
-/* As it will be read back. */
-GPU_INLINE float stored_as(float x, const float *)
+/* round_to_storage - return x as it reads back after a store in the type of the second argument. */
+GPU_INLINE float round_to_storage(float x, const float *)
 {
     return x;
 }
-GPU_INLINE float stored_as(float x, const bf16 *)
+GPU_INLINE float round_to_storage(float x, const bf16 *)
 {
     return gpu_float(gpu_bf16(x));
 }
 
-/* team_sum - over TEAM threads that lie together; all get it. A team of more than a warp is the block,
- * and scratch holds a float of each of its warps. */
+/* team_sum - sum x over a team of TEAM consecutive threads and return the sum to each of them.
+ *
+ * A team is a warp or the whole block. For a block, scratch holds one float for each warp. */
 template <int TEAM> GPU_INLINE float team_sum(float x, float *scratch)
 {
 #pragma unroll
@@ -172,7 +181,8 @@ template <int TEAM> GPU_INLINE float team_sum(float x, float *scratch)
     return x;
 }
 
-/* block_sum - over the block's threads, a power of two, as a tree; scratch holds a double of each. */
+/* block_sum - sum x over the threads of a block as a tree. THREADS is a power of two; scratch holds
+ * THREADS doubles. */
 template <int THREADS> GPU_INLINE double block_sum(double x, double *scratch)
 {
     scratch[threadIdx.x] = x;
@@ -188,35 +198,35 @@ template <int THREADS> GPU_INLINE double block_sum(double x, double *scratch)
 
 /* ---- types at run time ---- */
 
-/* FOR_TYPE(dtype, wide, call) - call with T and WIDE as constants. */
-#define FOR_TYPE(dtype, wide, ...)                                                                 \
+/* FOR_TYPE(dtype, aligned, call) - execute `call` with the type T and the constant ALIGNED. */
+#define FOR_TYPE(dtype, aligned, ...)                                                              \
     do {                                                                                           \
-        if ((dtype) == DTYPE_F32 && (wide)) {                                                      \
+        if ((dtype) == DTYPE_F32 && (aligned)) {                                                   \
             using T = float;                                                                       \
-            constexpr bool WIDE = true;                                                            \
+            constexpr bool ALIGNED = true;                                                         \
             __VA_ARGS__;                                                                           \
         } else if ((dtype) == DTYPE_F32) {                                                         \
             using T = float;                                                                       \
-            constexpr bool WIDE = false;                                                           \
+            constexpr bool ALIGNED = false;                                                        \
             __VA_ARGS__;                                                                           \
-        } else if (wide) {                                                                         \
+        } else if (aligned) {                                                                      \
             using T = bf16;                                                                        \
-            constexpr bool WIDE = true;                                                            \
+            constexpr bool ALIGNED = true;                                                         \
             __VA_ARGS__;                                                                           \
         } else {                                                                                   \
             using T = bf16;                                                                        \
-            constexpr bool WIDE = false;                                                           \
+            constexpr bool ALIGNED = false;                                                        \
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
 
-/* A matrix as kernels see it. */
+/* A row-major matrix as a kernel argument. */
 template <typename T> struct matrix {
     T *data;
     int64_t stride;
 };
 
-template <typename T> static inline matrix<T> matrix_of(struct tensor t)
+template <typename T> static inline matrix<T> make_matrix(struct tensor t)
 {
     return {static_cast<T *>(t.data), t.stride};
 }

@@ -1,4 +1,5 @@
-/* Blocks of random bits: random_philox of base/random.h bit for bit (tests of dropout and of rounding compare). */
+/* The counter-based random generator Philox 4x32-10. The bits equal those of random_philox in
+ * base/random.h: tests of dropout and of rounding compare both. */
 #pragma once
 
 #include "kernels/cuda/operation.cuh"
@@ -7,8 +8,9 @@ struct philox_block {
     uint32_t word[4];
 };
 
-/* philox_at - the block at a counter whose upper two words are zero. */
-GPU_INLINE struct philox_block philox_at(uint64_t key, uint64_t index)
+/* philox_generate - return the four random words of a counter. The upper two words of the counter
+ * are zero. */
+GPU_INLINE struct philox_block philox_generate(uint64_t key, uint64_t index)
 {
     uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
     uint32_t a = static_cast<uint32_t>(index), b = static_cast<uint32_t>(index >> 32), c = 0, d = 0;

@@ -1,14 +1,22 @@
-/* Sums over flat slices in double precision, and sums over the rows of partial results.
+/* Reductions: sums of squares and loss statistics in double precision, and sums over the rows of
+ * partial results.
  *
- * Order     A slice is cut into blocks of REDUCE_ELEMS elements, whatever the GPU; a block's threads have
- *           elements apart by its size, their sums are added as a tree, and one block adds the
- *           blocks' sums in the same manner. NaN and infinity come out as such. */
+ *   sum_of_squares:  out = sum_i x_i^2
+ *   op_loss_stats:      out = (sum of losses, counted rows, correct predictions, sum of entropies)
+ *   reduce_parts:    out[c] (+)= sum_r parts[r, c]
+ *
+ * Order     A slice is split into blocks of REDUCE_ELEMS elements, independent of the GPU. A thread
+ *           sums every 256th element, a tree adds the sums of the threads, and one block adds the
+ *           sums of the blocks in the same way. NaN and infinity propagate
+ * Launch    sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of shared
+ *           memory. op_loss_stats: one block of 512 threads, 4 KiB. reduce_parts: block 32 x 8,
+ *           grid ceil(columns / 32), 1 KiB. op_add: grid ceil(count / 256), block 256 */
 #include "kernels/cuda/operation.cuh"
 
 enum { REDUCE_THREADS = 256, TALLY_THREADS = 512, REDUCE_ELEMS = 16384 };
 
 __global__ void __launch_bounds__(REDUCE_THREADS)
-    sum_slices(double *parts, const float *x, int64_t count, int64_t slice)
+    sum_squares_of_slices(double *parts, const float *x, int64_t count, int64_t slice)
 {
     GPU_SHARED(double, scratch, REDUCE_THREADS);
     int64_t from = static_cast<int64_t>(blockIdx.x) * slice;
@@ -38,24 +46,24 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     }
 }
 
-/* One block: rows are few beside what they were made of. */
+/* One block suffices: a row is small compared with the logits that it comes from. */
 __global__ void __launch_bounds__(TALLY_THREADS)
-    tally_all(double *out, const struct tally t, int64_t rows)
+    sum_loss_stats(double *out, const struct loss_rows t, int64_t rows)
 {
     GPU_SHARED(double, scratch, TALLY_THREADS);
     double sums[4] = {};
     for (int64_t i = threadIdx.x; i < rows; i += TALLY_THREADS) {
-        bool counted = t.targets[i] != t.ignored;
+        bool is_counted = t.targets[i] != t.ignored;
         sums[0] += static_cast<double>(t.losses[i]);
-        sums[1] += counted;
-        sums[2] += counted && t.best != nullptr && t.best[i] == t.targets[i];
-        sums[3] += counted && t.entropies != nullptr ? static_cast<double>(t.entropies[i]) : 0.0;
+        sums[1] += is_counted;
+        sums[2] += is_counted && t.argmax != nullptr && t.argmax[i] == t.targets[i];
+        sums[3] += is_counted && t.entropies != nullptr ? static_cast<double>(t.entropies[i]) : 0.0;
     }
-    int wanted = t.entropies != nullptr ? 4 : t.best != nullptr ? 3 : 2;
+    int value_count = t.entropies != nullptr ? 4 : t.argmax != nullptr ? 3 : 2;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        double sum = j < wanted ? block_sum<TALLY_THREADS>(sums[j], scratch) : 0.0;
-        if (threadIdx.x == 0 && j < wanted) {
+        double sum = j < value_count ? block_sum<TALLY_THREADS>(sums[j], scratch) : 0.0;
+        if (threadIdx.x == 0 && j < value_count) {
             out[j] = sum;
         }
         __syncthreads();
@@ -71,23 +79,23 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     }
 }
 
-enum { COLUMNS_WIDE = 32, COLUMNS_DEEP = 8 };
+enum { PARTS_COLUMNS = 32, PARTS_ROWS = 8 };
 
-__global__ void __launch_bounds__(COLUMNS_WIDE *COLUMNS_DEEP)
-    columns_add(float *out, const float *parts, int64_t rows, int64_t stride, int64_t columns,
-                bool overwrite)
+__global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
+    reduce_parts(float *out, const float *parts, int64_t rows, int64_t stride, int64_t columns,
+                 bool overwrite)
 {
-    GPU_SHARED(float, scratch, COLUMNS_WIDE *COLUMNS_DEEP);
-    int64_t c = static_cast<int64_t>(blockIdx.x) * COLUMNS_WIDE + threadIdx.x;
+    GPU_SHARED(float, scratch, PARTS_COLUMNS *PARTS_ROWS);
+    int64_t c = static_cast<int64_t>(blockIdx.x) * PARTS_COLUMNS + threadIdx.x;
     float sum = 0;
-    for (int64_t r = threadIdx.y; r < rows && c < columns; r += COLUMNS_DEEP) {
+    for (int64_t r = threadIdx.y; r < rows && c < columns; r += PARTS_ROWS) {
         sum += parts[r * stride + c];
     }
-    scratch[threadIdx.y * COLUMNS_WIDE + threadIdx.x] = sum;
+    scratch[threadIdx.y * PARTS_COLUMNS + threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && c < columns) {
-        for (int i = 1; i < COLUMNS_DEEP; i++) {
-            sum += scratch[i * COLUMNS_WIDE + threadIdx.x];
+        for (int i = 1; i < PARTS_ROWS; i++) {
+            sum += scratch[i * PARTS_COLUMNS + threadIdx.x];
         }
         out[c] = (overwrite ? 0.0f : out[c]) + sum;
     }
@@ -104,8 +112,8 @@ extern "C" int64_t cuda_reduce_slice(int64_t count, int64_t sums)
     return slice;
 }
 
-extern "C" status cuda_doubles_add(struct kernels *k, double *out, const double *parts,
-                                   int64_t count)
+extern "C" status cuda_reduce_doubles(struct kernels *k, double *out, const double *parts,
+                                      int64_t count)
 {
     LAUNCH(k, sum_parts, 1, REDUCE_THREADS, 0, out, parts, count);
     return STATUS_OK;
@@ -115,39 +123,39 @@ extern "C" status cuda_sum_of_squares(struct kernels *k, double *out, const floa
 {
     int64_t slice = cuda_reduce_slice(count, 1);
     int64_t blocks = (count + slice - 1) / slice;
-    struct arena *scratch = &cuda_of(k)->scratch;
+    struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
     TRY(arena_take(scratch, static_cast<size_t>(blocks + 1) * sizeof(double), &memory));
     arena_release(scratch, mark);
     double *parts = static_cast<double *>(memory);
     if (blocks > 0) {
-        LAUNCH(k, sum_slices, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, parts, x, count,
-               slice);
+        LAUNCH(k, sum_squares_of_slices, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, parts, x,
+               count, slice);
     }
-    return cuda_doubles_add(k, out, parts, blocks);
+    return cuda_reduce_doubles(k, out, parts, blocks);
 }
 
-extern "C" status cuda_tally_rows(struct kernels *k, double *out, const struct tally *t,
-                                  int64_t rows)
+extern "C" status cuda_op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t,
+                                     int64_t rows)
 {
-    LAUNCH(k, tally_all, 1, TALLY_THREADS, 0, out, *t, rows);
+    LAUNCH(k, sum_loss_stats, 1, TALLY_THREADS, 0, out, *t, rows);
     return STATUS_OK;
 }
 
-extern "C" status cuda_floats_add(struct kernels *k, float *to, const float *from, int64_t count)
+extern "C" status cuda_op_add(struct kernels *k, float *to, const float *from, int64_t count)
 {
     if (count > 0) {
-        LAUNCH(k, add_elements, blocks_for(count, REDUCE_THREADS), REDUCE_THREADS, 0, to, from,
+        LAUNCH(k, add_elements, count_blocks(count, REDUCE_THREADS), REDUCE_THREADS, 0, to, from,
                count);
     }
     return STATUS_OK;
 }
 
-extern "C" status cuda_columns_add(struct kernels *k, float *out, const float *parts, int64_t rows,
-                                   int64_t stride, int64_t columns, bool overwrite)
+extern "C" status cuda_reduce_parts(struct kernels *k, float *out, const float *parts, int64_t rows,
+                                    int64_t stride, int64_t columns, bool overwrite)
 {
-    LAUNCH(k, columns_add, blocks_for(columns, COLUMNS_WIDE), dim3(COLUMNS_WIDE, COLUMNS_DEEP), 0,
-           out, parts, rows, stride, columns, overwrite);
+    LAUNCH(k, reduce_parts, count_blocks(columns, PARTS_COLUMNS), dim3(PARTS_COLUMNS, PARTS_ROWS),
+           0, out, parts, rows, stride, columns, overwrite);
     return STATUS_OK;
 }

@@ -1,10 +1,16 @@
-/* Rotary positions, in place: a head's halves (a, b) become (a cos - b sin, b cos + a sin); backwards with the
- * sine's sign turned. Eight pairs a thread. */
+/* Rotary position embedding (RoPE), in place.
+ *
+ *   (a, b) = (x[i], x[i + D/2]) of a head:  a' = a cos - b sin,  b' = b cos + a sin
+ *
+ * The backward pass is the same rotation with the sign of the sine inverted.
+ *
+ * Launch    grid ceil(rows heads ceil(D / 16) / 256); block 256; no shared memory. A thread rotates
+ *           eight pairs */
 #include "kernels/cuda/operation.cuh"
 
 enum { ROTARY_THREADS = 256 };
 
-template <typename T> struct rotary {
+template <typename T> struct rotary_task {
     matrix<T> x;
     matrix<const float> table;
     const int32_t *positions;
@@ -12,8 +18,8 @@ template <typename T> struct rotary {
     float sign;
 };
 
-template <typename T, bool WIDE>
-__global__ void __launch_bounds__(ROTARY_THREADS) rotary_turn(const rotary<T> r)
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(ROTARY_THREADS) apply_rope(const rotary_task<T> r)
 {
     int64_t eights = (r.half + EIGHT - 1) / EIGHT;
     int64_t i = static_cast<int64_t>(blockIdx.x) * ROTARY_THREADS + threadIdx.x;
@@ -22,36 +28,41 @@ __global__ void __launch_bounds__(ROTARY_THREADS) rotary_turn(const rotary<T> r)
     }
     int64_t c = i % eights * EIGHT, head = i / eights % r.heads, n = i / eights / r.heads;
     int64_t left = r.half - c;
-    float a[EIGHT], b[EIGHT], cosine[EIGHT], sine[EIGHT], turned[EIGHT];
+    float a[EIGHT], b[EIGHT], cosine[EIGHT], sine[EIGHT], rotated[EIGHT];
     T *low = r.x.data + n * r.x.stride + head * 2 * r.half + c, *high = low + r.half;
     const float *angles = r.table.data + r.positions[n] * r.table.stride + c;
-    load_eight<WIDE>(a, low, left);
-    load_eight<WIDE>(b, high, left);
-    load_eight<WIDE>(cosine, angles, left);
-    load_eight<WIDE>(sine, angles + r.half, left);
+    load_eight<ALIGNED>(a, low, left);
+    load_eight<ALIGNED>(b, high, left);
+    load_eight<ALIGNED>(cosine, angles, left);
+    load_eight<ALIGNED>(sine, angles + r.half, left);
 #pragma unroll
     for (int j = 0; j < EIGHT; j++) {
         sine[j] *= r.sign;
-        turned[j] = a[j] * cosine[j] - b[j] * sine[j];
+        rotated[j] = a[j] * cosine[j] - b[j] * sine[j];
         b[j] = b[j] * cosine[j] + a[j] * sine[j];
     }
-    store_eight<WIDE>(low, turned, left);
-    store_eight<WIDE>(high, b, left);
+    store_eight<ALIGNED>(low, rotated, left);
+    store_eight<ALIGNED>(high, b, left);
 }
 
 extern "C" status cuda_rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
                                     const int32_t *positions, bool inverse)
 {
     int64_t half = table.columns / 2, heads = x.columns / table.columns;
-    unsigned blocks = blocks_for(x.rows * heads * ((half + EIGHT - 1) / EIGHT), ROTARY_THREADS);
+    unsigned blocks = count_blocks(x.rows * heads * ((half + EIGHT - 1) / EIGHT), ROTARY_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
-    FOR_TYPE(k->dtype, operation_wide(x) && operation_wide(table) && half % EIGHT == 0, {
-        rotary<T> r = {
-            matrix_of<T>(x),       matrix_of<const float>(table), positions, x.rows, heads, half,
-            inverse ? -1.0f : 1.0f};
-        LAUNCH(k, (rotary_turn<T, WIDE>), blocks, ROTARY_THREADS, 0, r);
-    });
+    FOR_TYPE(k->dtype, operation_is_aligned(x) && operation_is_aligned(table) && half % EIGHT == 0,
+             {
+                 rotary_task<T> r = {make_matrix<T>(x),
+                                     make_matrix<const float>(table),
+                                     positions,
+                                     x.rows,
+                                     heads,
+                                     half,
+                                     inverse ? -1.0f : 1.0f};
+                 LAUNCH(k, (apply_rope<T, ALIGNED>), blocks, ROTARY_THREADS, 0, r);
+             });
     return STATUS_OK;
 }

@@ -1,35 +1,39 @@
-/* Stochastic rounding of weights to their bf16 copy (struct rounding in kernels.h): f32_to_bf16_drawn with
- * random_half's bits, as on the CPU. Eight elements that follow each other in the whole share a Philox block; where a
- * thread's eight are not such eight, it makes the blocks that they lie in. */
+/* Stochastic rounding of weights to their bf16 copy (struct rounding in kernels.h).
+ *
+ *   copy = truncate(bits(w) + u), u a random integer of 16 bits: the expectation of copy is w
+ *
+ * The result equals f32_to_bf16_stochastic with the bits of random_u16, as on the CPU. Eight
+ * consecutive elements of the whole parameter, from a multiple of eight on, share one Philox block.
+ * A thread whose eight elements are not such a group generates every block that they lie in. */
 #pragma once
 
 #include "kernels/cuda/philox.cuh"
 
-/* A number that bf16 holds, so that storing it rounds no more. */
-GPU_INLINE float rounding_drawn(float x, uint32_t half)
+/* Returns an f32 that bf16 represents exactly, so that the store does not round again. */
+GPU_INLINE float round_stochastic(float x, uint32_t half)
 {
     uint32_t bits = gpu_bits(x);
-    bool beyond =
-        (bits & 0x7fffffffu) >= 0x7f7f0000u; /* the largest finite number: as to nearest */
-    return beyond ? x : gpu_from_bits((bits + half) & 0xffff0000u);
+    bool is_max_or_beyond =
+        (bits & 0x7fffffffu) >= 0x7f7f0000u; /* the largest finite bf16: rounded to nearest */
+    return is_max_or_beyond ? x : gpu_from_bits((bits + half) & 0xffff0000u);
 }
 
-/* Sixteen bits for each of eight elements of a slice, from `at` on. */
-GPU_INLINE struct philox_block rounding_bits(const struct rounding &r, int64_t at)
+/* Draws 16 random bits for each of eight elements of a slice, from `first` on. */
+GPU_INLINE struct philox_block draw_rounding_bits(const struct rounding &r, int64_t first)
 {
-    int64_t in = r.offset + at, column = r.columns < r.pitch ? in % r.columns : 0;
+    int64_t offset = r.offset + first, column = r.columns < r.pitch ? offset % r.columns : 0;
     uint64_t index = static_cast<uint64_t>(
-        r.first + (r.columns < r.pitch ? in / r.columns * r.pitch + column : in));
-    uint64_t known = index / EIGHT, low = 0, high = 0;
-    struct philox_block block = philox_at(r.key, known);
+        r.first + (r.columns < r.pitch ? offset / r.columns * r.pitch + column : offset));
+    uint64_t block_index = index / EIGHT, low = 0, high = 0;
+    struct philox_block block = philox_generate(r.key, block_index);
     if (index % EIGHT == 0 && (r.columns == r.pitch || column + EIGHT <= r.columns)) {
         return block;
     }
 #pragma unroll 1
     for (int i = 0; i < EIGHT; i++) {
-        if (index / EIGHT != known) {
-            known = index / EIGHT;
-            block = philox_at(r.key, known);
+        if (index / EIGHT != block_index) {
+            block_index = index / EIGHT;
+            block = philox_generate(r.key, block_index);
         }
         int half = static_cast<int>(index % EIGHT);
         uint32_t lower = half < 2 ? block.word[0] : block.word[1];
@@ -44,15 +48,15 @@ GPU_INLINE struct philox_block rounding_bits(const struct rounding &r, int64_t a
              static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)}};
 }
 
-/* rounding_eight - eight weights of a slice, from `at` on, as their copy has them. */
-GPU_INLINE void rounding_eight(float (&x)[EIGHT], const struct rounding &r, int64_t at)
+/* Rounds eight weights of a slice, from `first` on, to the values of their bf16 copy. */
+GPU_INLINE void round_eight(float (&x)[EIGHT], const struct rounding &r, int64_t first)
 {
     if (!r.stochastic) {
         return;
     }
-    const struct philox_block block = rounding_bits(r, at);
+    const struct philox_block block = draw_rounding_bits(r, first);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        x[i] = rounding_drawn(x[i], block.word[i / 2] >> (i % 2 * 16) & 0xffffu);
+        x[i] = round_stochastic(x[i], block.word[i / 2] >> (i % 2 * 16) & 0xffffu);
     }
 }

@@ -1,24 +1,32 @@
-/* Some of a matrix's rows, and the way back: eight elements a thread.
+/* Gather of selected rows, and its backward pass.
  *
- * Setting   a thread has a place of dx and looks for its row among the rising rows: log R words that all
- *           threads of the row read, so that every element is written once and nothing is cleared before. */
+ *   gather:       y[i] = x[rows[i]]
+ *   scatter add:  dx[rows[i]] += dy[i]
+ *   scatter set:  dx[rows[i]] = dy[i], and 0 in all other rows
+ *
+ * The scatter-set kernel searches each row of dx in `rows`, which increases: log2(R) reads, the
+ * same for all threads of the row. So it writes every element of dx once, and no separate kernel
+ * clears dx.
+ *
+ * Launch    grid ceil(R ceil(C / 8) / 256), for scatter set ceil(N ceil(C / 8) / 256); block 256;
+ *           no shared memory. A thread handles eight elements of a row */
 #include "kernels/cuda/operation.cuh"
 
 enum { ROWS_THREADS = 256 };
 
 template <typename T> struct rows_job {
-    matrix<T> all;  /* [n, columns] */
-    matrix<T> some; /* [count, columns] */
+    matrix<T> all;      /* [all_rows, columns] */
+    matrix<T> selected; /* [selected_rows, columns] */
     const int32_t *rows;
-    int64_t n, count, columns;
+    int64_t all_rows, selected_rows, columns;
 };
 
-/* The thread's place: row and column of a matrix of so many rows. */
-struct place {
+/* The eight elements of a thread: their row, their first column and the columns left in the row. */
+struct row_block {
     int64_t row, column, left;
 };
 
-GPU_INLINE struct place place_of(int64_t columns)
+GPU_INLINE struct row_block get_row_block(int64_t columns)
 {
     int64_t eights = (columns + EIGHT - 1) / EIGHT;
     int64_t i = static_cast<int64_t>(blockIdx.x) * ROWS_THREADS + threadIdx.x;
@@ -26,68 +34,69 @@ GPU_INLINE struct place place_of(int64_t columns)
     return {i / eights, column, columns - column};
 }
 
-template <typename T, bool WIDE>
-__global__ void __launch_bounds__(ROWS_THREADS) rows_gather(const rows_job<T> j)
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(ROWS_THREADS) gather_rows_kernel(const rows_job<T> job)
 {
-    struct place p = place_of(j.columns);
-    if (p.row < j.count) {
+    struct row_block p = get_row_block(job.columns);
+    if (p.row < job.selected_rows) {
         float x[EIGHT];
-        load_eight<WIDE>(x, j.all.data + j.rows[p.row] * j.all.stride + p.column, p.left);
-        store_eight<WIDE>(j.some.data + p.row * j.some.stride + p.column, x, p.left);
+        load_eight<ALIGNED>(x, job.all.data + job.rows[p.row] * job.all.stride + p.column, p.left);
+        store_eight<ALIGNED>(job.selected.data + p.row * job.selected.stride + p.column, x, p.left);
     }
 }
 
-template <typename T, bool WIDE>
-__global__ void __launch_bounds__(ROWS_THREADS) rows_add(const rows_job<T> j)
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(ROWS_THREADS) scatter_add_rows(const rows_job<T> job)
 {
-    struct place p = place_of(j.columns);
-    if (p.row >= j.count) {
+    struct row_block p = get_row_block(job.columns);
+    if (p.row >= job.selected_rows) {
         return;
     }
     float x[EIGHT], sum[EIGHT];
-    T *to = j.all.data + j.rows[p.row] * j.all.stride + p.column;
-    load_eight<WIDE>(sum, to, p.left);
-    load_eight<WIDE>(x, j.some.data + p.row * j.some.stride + p.column, p.left);
+    T *to = job.all.data + job.rows[p.row] * job.all.stride + p.column;
+    load_eight<ALIGNED>(sum, to, p.left);
+    load_eight<ALIGNED>(x, job.selected.data + p.row * job.selected.stride + p.column, p.left);
     for (int i = 0; i < EIGHT; i++) {
         sum[i] += x[i];
     }
-    store_eight<WIDE>(to, sum, p.left);
+    store_eight<ALIGNED>(to, sum, p.left);
 }
 
-template <typename T, bool WIDE>
-__global__ void __launch_bounds__(ROWS_THREADS) rows_set(const rows_job<T> j)
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(ROWS_THREADS) scatter_set_rows(const rows_job<T> job)
 {
-    struct place p = place_of(j.columns);
-    if (p.row >= j.n) {
+    struct row_block p = get_row_block(job.columns);
+    if (p.row >= job.all_rows) {
         return;
     }
-    int64_t low = 0, high = j.count; /* the first of the rows that is not before p.row */
+    /* Binary search for the first entry of `rows` that is not less than p.row. */
+    int64_t low = 0, high = job.selected_rows;
     while (low < high) {
         int64_t middle = (low + high) / 2;
-        if (j.rows[middle] < p.row) {
+        if (job.rows[middle] < p.row) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
     float x[EIGHT] = {};
-    if (low < j.count && j.rows[low] == p.row) {
-        load_eight<WIDE>(x, j.some.data + low * j.some.stride + p.column, p.left);
+    if (low < job.selected_rows && job.rows[low] == p.row) {
+        load_eight<ALIGNED>(x, job.selected.data + low * job.selected.stride + p.column, p.left);
     }
-    store_eight<WIDE>(j.all.data + p.row * j.all.stride + p.column, x, p.left);
+    store_eight<ALIGNED>(job.all.data + p.row * job.all.stride + p.column, x, p.left);
 }
 
 /* ---- host ---- */
 
-#define ROWS_LAUNCH(kernel, of_rows, all, some, rows)                                              \
+#define ROWS_LAUNCH(kernel, launched_rows, all, selected, rows)                                    \
     do {                                                                                           \
         unsigned blocks =                                                                          \
-            blocks_for((of_rows) * (((all).columns + EIGHT - 1) / EIGHT), ROWS_THREADS);           \
+            count_blocks((launched_rows) * (((all).columns + EIGHT - 1) / EIGHT), ROWS_THREADS);   \
         if (blocks > 0) {                                                                          \
-            FOR_TYPE((all).dtype, operation_wide(all) && operation_wide(some), {                   \
-                rows_job<T> job = {matrix_of<T>(all), matrix_of<T>(some), rows,                    \
-                                   (all).rows,        (some).rows,        (all).columns};          \
-                LAUNCH(k, (kernel<T, WIDE>), blocks, ROWS_THREADS, 0, job);                        \
+            FOR_TYPE((all).dtype, operation_is_aligned(all) && operation_is_aligned(selected), {   \
+                rows_job<T> job = {make_matrix<T>(all), make_matrix<T>(selected), rows,            \
+                                   (all).rows,          (selected).rows,          (all).columns};  \
+                LAUNCH(k, (kernel<T, ALIGNED>), blocks, ROWS_THREADS, 0, job);                     \
             });                                                                                    \
         }                                                                                          \
     } while (0)
@@ -95,7 +104,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_set(const rows_job<T> j)
 extern "C" status cuda_gather_rows(struct kernels *k, struct tensor y, struct tensor x,
                                    const int32_t *rows)
 {
-    ROWS_LAUNCH(rows_gather, y.rows, x, y, rows);
+    ROWS_LAUNCH(gather_rows_kernel, y.rows, x, y, rows);
     return STATUS_OK;
 }
 
@@ -103,9 +112,9 @@ extern "C" status cuda_scatter_rows(struct kernels *k, struct tensor dx, struct 
                                     const int32_t *rows, bool overwrite)
 {
     if (overwrite) {
-        ROWS_LAUNCH(rows_set, dx.rows, dx, dy, rows);
+        ROWS_LAUNCH(scatter_set_rows, dx.rows, dx, dy, rows);
     } else {
-        ROWS_LAUNCH(rows_add, dy.rows, dx, dy, rows);
+        ROWS_LAUNCH(scatter_add_rows, dy.rows, dx, dy, rows);
     }
     return STATUS_OK;
 }

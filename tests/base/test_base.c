@@ -1,4 +1,4 @@
-/* Status notes, arenas, bf16 rounding, hashes, whole files. */
+/* Status notes, arrays, arenas, bf16 rounding, hashes, whole files. */
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "base/tensor.h"
 #include "tests/check.h"
 
@@ -28,7 +29,7 @@ static void test_status(void)
     CHECK(passes_on(8) == STATUS_RECIPE); /* the first reason is kept */
     CHECK(strcmp(status_pending()->text, "value 7 is not below 3") == 0);
     status_identify(3, 4, "somewhere");
-    status_at_step(12);
+    status_set_step(12);
     char line[256];
     struct status_note note;
     status_take(&note);
@@ -40,6 +41,45 @@ static void test_status(void)
     CHECK(strstr(line, "step 12: value 9") != NULL);
     status_clear();
     CHECK(!status_print());
+}
+
+static void test_arrays(void)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    int32_t one[1] = {0};
+    CHECK_EQUAL(COUNT(names), 3);
+    CHECK_EQUAL(COUNT(one), 1);
+    CHECK_EQUAL(sizeof COUNT(names), sizeof(int));
+
+    int64_t *values = NULL;
+    CHECK_OK(ALLOCATE(values, 1009, "values"));
+    for (int64_t i = 0; i < 1009; i++) {
+        CHECK(values[i] == 0);
+        values[i] = i;
+    }
+    CHECK_OK(GROW(values, 2017, "values"));
+    for (int64_t i = 0; i < 1009; i++) {
+        CHECK(values[i] == i);
+    }
+    values[2016] = 1;
+    int64_t *before = values; /* after a failure the array is unchanged */
+    CHECK_FAILS(GROW(values, SIZE_MAX / 8 + 2, "values"), STATUS_INTERNAL,
+                "out of memory for values");
+    CHECK_FAILS(GROW(values, INT64_C(-1), "values"), STATUS_INTERNAL, "out of memory for values");
+    CHECK(values == before && values[1008] == 1008 && values[2016] == 1);
+    free(values);
+
+    int64_t word = 0, *huge = &word;
+    CHECK_FAILS(ALLOCATE(huge, SIZE_MAX / 8 + 2, "a huge array"), STATUS_INTERNAL,
+                "out of memory for a huge array");
+    CHECK(huge == NULL);
+    char *empty = NULL; /* 0 elements are no error */
+    CHECK_OK(GROW(empty, 0, "text"));
+    CHECK(empty != NULL);
+    free(empty);
+    CHECK_OK(ALLOCATE(empty, 0, "text"));
+    CHECK(empty != NULL);
+    free(empty);
 }
 
 static void test_arena(void)
@@ -105,7 +145,7 @@ static void test_files(void)
     CHECK(file_is_folder(path));
     CHECK_OK(file_join(path, folder, "a/abc"));
     CHECK_OK(file_write(path, "abc", 3));
-    CHECK_FAILS(file_make_folders(path), STATUS_CREATE, "no folder");
+    CHECK_FAILS(file_make_folders(path), STATUS_CREATE, "not a folder");
     CHECK_EQUAL(file_size(path), 3);
     char *content = NULL;
     size_t bytes = 0;
@@ -120,7 +160,7 @@ static void test_files(void)
     CHECK_FAILS(file_read("/nowhere/x", 9, &content, &bytes), STATUS_NO_INPUT, "/nowhere/x");
     CHECK_OK(file_join(path, folder, "pipe"));
     CHECK(mkfifo(path, 0600) == 0);
-    alarm(10); /* nobody writes */
+    alarm(10); /* no process writes to the pipe */
     CHECK_FAILS(file_read(path, 9, &content, &bytes), STATUS_DATA, "not a regular file");
     alarm(0);
     CHECK_OK(file_remove_tree(folder));
@@ -131,6 +171,7 @@ static void test_files(void)
 int main(void)
 {
     test_status();
+    test_arrays();
     test_arena();
     test_bf16();
     test_files();

@@ -31,9 +31,9 @@ static void test_halves(void)
     struct random_block counter = {{0, 256, 0, 0}}; /* the eight elements' number: 2^40 */
     struct random_block block = random_philox(counter, 0x89abcdef, 0x01234567);
     for (uint64_t i = 0; i < 8; i++) {
-        CHECK_EQUAL(random_half(key, first + i), block.word[i / 2] >> (i % 2 * 16) & 0xffff);
+        CHECK_EQUAL(random_u16(key, first + i), block.word[i / 2] >> (i % 2 * 16) & 0xffff);
     }
-    CHECK(random_half(key, first + 8) != random_half(key, first));
+    CHECK(random_u16(key, first + 8) != random_u16(key, first));
 }
 
 static void test_permutation(uint64_t count)

@@ -1,26 +1,33 @@
-/* A libnccl without GPUs, for tests: NCCL's names over memory of the host, between processes of one host that
- * meet in a file of /dev/shm named by the unique id. Every call of a communicator is carried out by a thread, as
- * a non-blocking communicator may: it answers ncclInProgress, and a second call before its end is an error.
- * A stream is nothing: what NCCL would queue is done once the communicator is no longer in progress. Sums are
- * made in rank order.
+/* A mock of libnccl without GPUs. It implements NCCL's functions on host memory, between processes
+ * of one host that find each other through a file in /dev/shm named by the unique id.
  *
- * NCCL_DOUBLE in the environment plays faults, a comma between them; NAME@R is one of rank R of the first
- * communicator alone:
- *   version=N   what ncclGetVersion tells      memory     ncclMemAlloc fails (memory=R: of rank R)
- *   init_hang   the start does not end         init_fail  the start ends with ncclSystemError
- *   hang        the third collective does not end         fail  it ends with ncclRemoteError
- *   later       it ends well, and then there is an error
- *   slow        every call takes a while       deaf       ncclCommAbort does not return
- *   window_none registering ends well and there is no window (as where NCCL has no use for one)
- *   window_no   it is refused at once          window_fail  it ends with ncclSystemError
+ * A thread carries out the calls of a communicator, as a non-blocking communicator does: a call
+ * returns ncclInProgress, and a second call before its completion is an error. Streams are ignored:
+ * queued work is complete when the communicator is no longer in progress. Sums use rank order.
  *
- * Windows are placed as NCCL places them, by counting: each rank alone, in the lowest hole. What is registered must be of
- * ncclMemAlloc and the same bytes at the same place on all ranks, and a collective's data must lie in a window at the same place
- * on all ranks or on none: NCCL would not notice, the double fails. Memory is not freed, and no communicator left,
- * with a window open. */
+ * The environment variable NCCL_MOCK injects faults, separated by commas. NAME@R injects a fault
+ * only on rank R of the first communicator:
+ *   version=N    version that ncclGetVersion returns
+ *   memory       ncclMemAlloc fails (memory=R: on rank R)
+ *   init_hang    initialization hangs
+ *   init_fail    initialization fails with ncclSystemError
+ *   hang         the third collective hangs
+ *   fail         the third collective fails with ncclRemoteError
+ *   later        the third collective succeeds, and an error follows later
+ *   slow         every call takes 50 ms
+ *   abort_hang   ncclCommAbort hangs
+ *   window_none  registration succeeds without a window (as if NCCL does not use windows)
+ *   window_no    registration is refused at once
+ *   window_fail  registration fails with ncclSystemError
+ *
+ * As in NCCL, each rank computes window offsets by itself and takes the lowest gap. The mock detects
+ * errors that NCCL does not. Registered memory must come from ncclMemAlloc, with the same size and
+ * offset on all ranks. The data of a collective must have the same window offset on all ranks, or no
+ * window. Memory and communicators with an open window must not be released. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,25 +41,26 @@
 #include "tests/comm/nccl_mock.h"
 
 #define STAGE_BYTES ((size_t)1 << 18)
-#define RANKS_MOST 16
-#define NAP_SECONDS 50e-6
+#define MAX_RANKS 16
+#define YIELDS 100 /* iterations of a wait before it sleeps; most waits end earlier */
+#define POLL_SECONDS 50e-6
 #define SLOW_SECONDS 0.05
 #define LATER_SECONDS 0.3
 #define FAULTY_COLLECTIVE 3
 
-struct meeting {
+struct rendezvous {
     _Atomic int arrived;
-    _Atomic unsigned turn;
-    _Atomic int pids[RANKS_MOST];
+    _Atomic unsigned generation;
+    _Atomic int pids[MAX_RANKS];
     _Alignas(64) char stage[][STAGE_BYTES];
 };
 
 enum kind { INIT, SPLIT, FINALIZE, REGISTER, REDUCE, SCATTER, GATHER, BROADCAST };
 
 struct nccl_window {
-    struct nccl_window *next; /* by place */
+    struct nccl_window *next; /* sorted by offset */
     const char *memory;
-    size_t bytes, place;
+    size_t bytes, offset;
 };
 
 struct job {
@@ -61,8 +69,8 @@ struct job {
     char *to;
     size_t count;
     enum nccl_type type;
-    int root; /* REDUCE: -1: all */
-    int colour, key;
+    int root; /* REDUCE: -1: all-reduce */
+    int color, key;
     struct nccl_comm *child;
     struct nccl_window **window;
 };
@@ -73,13 +81,13 @@ struct nccl_comm {
     int rank, size;
     bool first;
     char path[192];
-    struct meeting *meeting;
+    struct rendezvous *rendezvous;
     size_t bytes;
     pthread_t worker;
-    bool works, stop;
+    bool has_worker, stop;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    unsigned given, taken; /* calls */
+    unsigned submitted, accepted; /* numbers of calls */
     _Atomic int result;
     atomic_bool aborted;
     struct job jobs[JOBS];
@@ -88,14 +96,14 @@ struct nccl_comm {
     struct nccl_window *windows;
 };
 
-static _Thread_local int depth;
-static _Thread_local struct nccl_comm *grouped;
+static _Thread_local int group_depth;
+static _Thread_local struct nccl_comm *group_comm;
 static struct nccl_config last_config;
 static char last_error[160];
-static int first_rank;       /* of the first communicator */
-static _Atomic int windowed; /* collectives in windows */
+static int first_rank;             /* rank in the first communicator */
+static _Atomic int windowed_count; /* collectives with data in a window */
 
-/* What ncclMemAlloc gave. */
+/* Allocations of ncclMemAlloc. */
 enum { MEMORIES = 64 };
 static struct {
     void *memory;
@@ -103,7 +111,7 @@ static struct {
     _Atomic int windows;
 } memories[MEMORIES];
 
-static int memory_of(const void *memory)
+static int find_memory(const void *memory)
 {
     int i = 0;
     while (i < MEMORIES && memories[i].memory != memory) {
@@ -117,21 +125,21 @@ NCCL_FUNCTIONS(DECLARE)
 const char *ncclGetErrorString(enum nccl_result result);
 const char *ncclGetLastError(struct nccl_comm *comm);
 
-const struct nccl_config *nccl_double_config(void)
+const struct nccl_config *nccl_mock_config(void)
 {
     return &last_config;
 }
 
-int nccl_double_windowed(void)
+int nccl_mock_count_windowed(void)
 {
-    return atomic_load(&windowed);
+    return atomic_load(&windowed_count);
 }
 
 /* ---- faults ---- */
 
-static const char *fault_text(const char *name)
+static const char *find_fault(const char *name)
 {
-    const char *all = getenv("NCCL_DOUBLE");
+    const char *all = getenv("NCCL_MOCK");
     size_t length = strlen(name);
     for (const char *at = all; at != NULL; at = strchr(at, ',')) {
         at += *at == ',';
@@ -142,24 +150,24 @@ static const char *fault_text(const char *name)
     return NULL;
 }
 
-static bool fault(const struct nccl_comm *c, const char *name)
+static bool has_fault(const struct nccl_comm *c, const char *name)
 {
-    const char *text = fault_text(name);
+    const char *text = find_fault(name);
     return text != NULL && c->first && (*text != '@' || (int)strtol(text + 1, NULL, 10) == c->rank);
 }
 
-static enum nccl_result failed(enum nccl_result result, const char *text)
+static enum nccl_result fail(enum nccl_result result, const char *text)
 {
     snprintf(last_error, sizeof last_error, "%s", text);
     return result;
 }
 
-/* ---- meeting ---- */
+/* ---- synchronization of ranks ---- */
 
-static bool somebody_died(const struct nccl_comm *c)
+static bool is_peer_dead(const struct nccl_comm *c)
 {
     for (int r = 0; r < c->size; r++) {
-        int pid = atomic_load(&c->meeting->pids[r]);
+        int pid = atomic_load(&c->rendezvous->pids[r]);
         if (pid != 0 && kill(pid, 0) != 0 && errno == ESRCH) {
             return true;
         }
@@ -167,28 +175,28 @@ static bool somebody_died(const struct nccl_comm *c)
     return false;
 }
 
-static enum nccl_result meet(struct nccl_comm *c)
+static enum nccl_result synchronize(struct nccl_comm *c)
 {
-    struct meeting *m = c->meeting;
-    unsigned turn = atomic_load(&m->turn);
+    struct rendezvous *m = c->rendezvous;
+    unsigned generation = atomic_load(&m->generation);
     if (atomic_fetch_add(&m->arrived, 1) + 1 == c->size) {
         atomic_store(&m->arrived, 0);
-        atomic_fetch_add(&m->turn, 1);
+        atomic_fetch_add(&m->generation, 1);
         return NCCL_SUCCESS;
     }
-    for (int i = 1; atomic_load(&m->turn) == turn; i++) {
+    for (int i = 1; atomic_load(&m->generation) == generation; i++) {
         if (atomic_load(&c->aborted)) {
             return NCCL_INTERNAL_ERROR;
         }
-        if (i % 200 == 0 && somebody_died(c)) {
-            return failed(NCCL_REMOTE_ERROR, "a process is gone");
+        if (i % 200 == 0 && is_peer_dead(c)) {
+            return fail(NCCL_REMOTE_ERROR, "a process does not exist");
         }
-        clock_sleep(NAP_SECONDS);
+        i < YIELDS ? (void)sched_yield() : clock_sleep(POLL_SECONDS);
     }
     return NCCL_SUCCESS;
 }
 
-static enum nccl_result hang(struct nccl_comm *c)
+static enum nccl_result wait_for_abort(struct nccl_comm *c)
 {
     while (!atomic_load(&c->aborted)) {
         clock_sleep(0.01);
@@ -196,93 +204,96 @@ static enum nccl_result hang(struct nccl_comm *c)
     return NCCL_INTERNAL_ERROR;
 }
 
-static enum nccl_result enter(struct nccl_comm *c)
+static enum nccl_result join_rendezvous(struct nccl_comm *c)
 {
-    c->bytes = sizeof(struct meeting) + (size_t)c->size * STAGE_BYTES;
+    c->bytes = sizeof(struct rendezvous) + (size_t)c->size * STAGE_BYTES;
     int file = open(c->path, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, (off_t)c->bytes) != 0) {
-        return failed(NCCL_SYSTEM_ERROR, "no room in /dev/shm");
+        return fail(NCCL_SYSTEM_ERROR, "no space in /dev/shm");
     }
-    c->meeting = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    c->rendezvous = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
-    if (c->meeting == MAP_FAILED) {
-        c->meeting = NULL;
-        return failed(NCCL_SYSTEM_ERROR, "no room in /dev/shm");
+    if (c->rendezvous == MAP_FAILED) {
+        c->rendezvous = NULL;
+        return fail(NCCL_SYSTEM_ERROR, "no space in /dev/shm");
     }
-    atomic_store(&c->meeting->pids[c->rank], (int)getpid());
-    enum nccl_result result = meet(c);
-    unlink(c->path); /* whoever comes first: all are in */
+    atomic_store(&c->rendezvous->pids[c->rank], (int)getpid());
+    enum nccl_result result = synchronize(c);
+    unlink(
+        c->path); /* the first rank that arrives here removes the file: all ranks have mapped it */
     return result;
 }
 
 /* ---- windows ---- */
 
-/* Whether all ranks show the same. */
-static enum nccl_result compare(struct nccl_comm *c, const size_t *mine, size_t bytes,
-                                const char *what)
+/* Checks that all ranks pass the same bytes. */
+static enum nccl_result check_same_on_all_ranks(struct nccl_comm *c, const size_t *own,
+                                                size_t bytes, const char *message)
 {
-    memcpy(c->meeting->stage[c->rank], mine, bytes);
-    enum nccl_result result = meet(c);
-    bool same = true;
+    memcpy(c->rendezvous->stage[c->rank], own, bytes);
+    enum nccl_result result = synchronize(c);
+    bool is_same = true;
     for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++) {
-        same = same && memcmp(c->meeting->stage[r], mine, bytes) == 0;
+        is_same = is_same && memcmp(c->rendezvous->stage[r], own, bytes) == 0;
     }
-    result = result == NCCL_SUCCESS ? meet(c) : result;
-    return result != NCCL_SUCCESS || same ? result : failed(NCCL_INVALID_USAGE, what);
+    result = result == NCCL_SUCCESS ? synchronize(c) : result;
+    return result != NCCL_SUCCESS || is_same ? result : fail(NCCL_INVALID_USAGE, message);
 }
 
-static enum nccl_result open_window(struct nccl_comm *c, const struct job *job)
+static enum nccl_result register_window(struct nccl_comm *c, const struct job *job)
 {
-    if (fault(c, "window_fail")) {
-        return failed(NCCL_SYSTEM_ERROR, "the double was told to fail");
+    if (has_fault(c, "window_fail")) {
+        return fail(NCCL_SYSTEM_ERROR, "injected failure");
     }
-    size_t place = 0;
+    size_t offset = 0;
     struct nccl_window **at = &c->windows;
-    for (; *at != NULL && (*at)->place < place + job->count; at = &(*at)->next) {
-        place = (*at)->place + (*at)->bytes;
+    for (; *at != NULL && (*at)->offset < offset + job->count; at = &(*at)->next) {
+        offset = (*at)->offset + (*at)->bytes;
     }
-    enum nccl_result result = compare(c, (size_t[]){place, job->count}, 2 * sizeof place,
-                                      "ranks register other windows or in another order");
-    if (result != NCCL_SUCCESS || fault(c, "window_none")) {
+    enum nccl_result result =
+        check_same_on_all_ranks(c, (size_t[]){offset, job->count}, 2 * sizeof offset,
+                                "ranks register windows of different sizes or in different orders");
+    if (result != NCCL_SUCCESS || has_fault(c, "window_none")) {
         return result;
     }
     struct nccl_window *window = malloc(sizeof *window);
     if (window == NULL) {
         return NCCL_SYSTEM_ERROR;
     }
-    *window = (struct nccl_window){*at, job->from, job->count, place};
+    *window = (struct nccl_window){*at, job->from, job->count, offset};
     *at = window;
     *job->window = window;
-    atomic_fetch_add(&memories[memory_of(job->from)].windows, 1);
+    atomic_fetch_add(&memories[find_memory(job->from)].windows, 1);
     return NCCL_SUCCESS;
 }
 
-/* Where data lie in the ranks' windows: at the same place of all, or in none. */
-static enum nccl_result look_up(struct nccl_comm *c, const struct job *job)
+/* Checks that the data has the same window offset on all ranks, or is in no window. */
+static enum nccl_result check_windows(struct nccl_comm *c, const struct job *job)
 {
-    size_t place = SIZE_MAX;
+    size_t offset = SIZE_MAX;
     for (const struct nccl_window *w = c->windows; w != NULL; w = w->next) {
         if (job->to >= w->memory && job->to < w->memory + w->bytes) {
-            place = w->place + (size_t)(job->to - w->memory);
+            offset = w->offset + (size_t)(job->to - w->memory);
         }
     }
-    atomic_fetch_add(&windowed, place != SIZE_MAX ? 1 : 0);
-    return compare(c, &place, sizeof place, "data lie at other places of the ranks' windows");
+    atomic_fetch_add(&windowed_count, offset != SIZE_MAX ? 1 : 0);
+    return check_same_on_all_ranks(c, &offset, sizeof offset,
+                                   "data at different window offsets on the ranks");
 }
 
 /* ---- collectives ---- */
 
-static size_t unit_of(enum nccl_type type)
+static size_t get_type_bytes(enum nccl_type type)
 {
     return type == NCCL_FLOAT32 ? 4 : type == NCCL_BFLOAT16 ? 2 : 1;
 }
 
-static void add(const struct nccl_comm *c, char *to, size_t count, enum nccl_type type)
+static void sum_stages(const struct nccl_comm *c, char *to, size_t count, enum nccl_type type)
 {
     for (size_t i = 0; i < count; i++) {
         float sum = 0;
         for (int r = 0; r < c->size; r++) {
-            const char *stage = c->meeting->stage[r];
+            const char *stage = c->rendezvous->stage[r];
             float value = type == NCCL_FLOAT32
                               ? ((const float *)(const void *)stage)[i]
                               : bf16_to_f32(((const bf16 *)(const void *)stage)[i]);
@@ -296,140 +307,144 @@ static void add(const struct nccl_comm *c, char *to, size_t count, enum nccl_typ
     }
 }
 
-/* One piece: all lay theirs down, meet, take what is theirs, and meet again. */
-static enum nccl_result piece(struct nccl_comm *c, const struct job *job, size_t first,
-                              size_t count)
+/* Runs one chunk: every rank writes its input to its stage, synchronizes, reads its output, and
+ * synchronizes again. */
+static enum nccl_result run_chunk(struct nccl_comm *c, const struct job *job, size_t first,
+                                  size_t count)
 {
-    size_t unit = unit_of(job->type), at = first * unit, bytes = count * unit;
+    size_t element_bytes = get_type_bytes(job->type), at = first * element_bytes,
+           bytes = count * element_bytes;
     if (job->kind != BROADCAST || job->root == c->rank) {
-        memcpy(c->meeting->stage[c->rank], job->from + at, bytes);
+        memcpy(c->rendezvous->stage[c->rank], job->from + at, bytes);
     }
-    enum nccl_result result = meet(c);
+    enum nccl_result result = synchronize(c);
     if (result != NCCL_SUCCESS) {
         return result;
     }
     if (job->kind == REDUCE && (job->root < 0 || job->root == c->rank)) {
-        add(c, job->to + at, count, job->type);
+        sum_stages(c, job->to + at, count, job->type);
     } else if (job->kind == BROADCAST) {
-        memcpy(job->to + at, c->meeting->stage[job->root], bytes);
+        memcpy(job->to + at, c->rendezvous->stage[job->root], bytes);
     } else if (job->kind == GATHER) {
         for (int r = 0; r < c->size; r++) {
-            memcpy(job->to + (size_t)r * job->count * unit + at, c->meeting->stage[r], bytes);
+            memcpy(job->to + (size_t)r * job->count * element_bytes + at, c->rendezvous->stage[r],
+                   bytes);
         }
     }
-    return meet(c);
+    return synchronize(c);
 }
 
-static enum nccl_result pieces(struct nccl_comm *c, const struct job *job)
+static enum nccl_result run_in_chunks(struct nccl_comm *c, const struct job *job)
 {
-    size_t most = STAGE_BYTES / unit_of(job->type);
+    size_t chunk_elems = STAGE_BYTES / get_type_bytes(job->type);
     enum nccl_result result = NCCL_SUCCESS;
-    for (size_t done = 0; done < job->count && result == NCCL_SUCCESS; done += most) {
-        result = piece(c, job, done, job->count - done < most ? job->count - done : most);
+    for (size_t done = 0; done < job->count && result == NCCL_SUCCESS; done += chunk_elems) {
+        result = run_chunk(c, job, done,
+                           job->count - done < chunk_elems ? job->count - done : chunk_elems);
     }
     return result;
 }
 
-static enum nccl_result collective(struct nccl_comm *c, const struct job *job)
+static enum nccl_result run_collective(struct nccl_comm *c, const struct job *job)
 {
-    if (++c->collectives == FAULTY_COLLECTIVE && fault(c, "hang")) {
-        return hang(c);
+    if (++c->collectives == FAULTY_COLLECTIVE && has_fault(c, "hang")) {
+        return wait_for_abort(c);
     }
-    if (c->collectives == FAULTY_COLLECTIVE && fault(c, "fail")) {
-        return failed(NCCL_REMOTE_ERROR, "the double was told to fail");
+    if (c->collectives == FAULTY_COLLECTIVE && has_fault(c, "fail")) {
+        return fail(NCCL_REMOTE_ERROR, "injected failure");
     }
-    enum nccl_result result = job->count > 0 ? look_up(c, job) : NCCL_SUCCESS;
+    enum nccl_result result = job->count > 0 ? check_windows(c, job) : NCCL_SUCCESS;
     if (job->kind != SCATTER) {
-        return result == NCCL_SUCCESS ? pieces(c, job) : result;
+        return result == NCCL_SUCCESS ? run_in_chunks(c, job) : result;
     }
     for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++) {
-        struct job part = *job;
-        part.kind = REDUCE;
-        part.root = r;
-        part.from = job->from + (size_t)r * job->count * unit_of(job->type);
-        part.to = job->to + (size_t)r * job->count * unit_of(job->type);
-        result = pieces(c, &part);
+        struct job shard_job = *job;
+        shard_job.kind = REDUCE;
+        shard_job.root = r;
+        shard_job.from = job->from + (size_t)r * job->count * get_type_bytes(job->type);
+        shard_job.to = job->to + (size_t)r * job->count * get_type_bytes(job->type);
+        result = run_in_chunks(c, &shard_job);
     }
     return result;
 }
 
-/* ---- splitting ---- */
+/* ---- split ---- */
 
-static enum nccl_result split(struct nccl_comm *c, const struct job *job)
+static enum nccl_result run_split(struct nccl_comm *c, const struct job *job)
 {
     struct nccl_comm *child = job->child;
-    int mine[2] = {job->colour, job->key};
-    memcpy(c->meeting->stage[c->rank], mine, sizeof mine);
-    enum nccl_result result = meet(c);
+    int own[2] = {job->color, job->key};
+    memcpy(c->rendezvous->stage[c->rank], own, sizeof own);
+    enum nccl_result result = synchronize(c);
     for (int r = 0; r < c->size; r++) {
         int other[2];
-        memcpy(other, c->meeting->stage[r], sizeof other);
+        memcpy(other, c->rendezvous->stage[r], sizeof other);
         bool before = other[1] < job->key || (other[1] == job->key && r < c->rank);
-        child->size += other[0] == job->colour;
-        child->rank += other[0] == job->colour && before;
+        child->size += other[0] == job->color;
+        child->rank += other[0] == job->color && before;
     }
-    snprintf(child->path, sizeof child->path, "%.150s-%d-%d", c->path, ++c->splits, job->colour);
-    result = result == NCCL_SUCCESS ? meet(c) : result;
-    result = result == NCCL_SUCCESS ? enter(child) : result;
+    snprintf(child->path, sizeof child->path, "%.150s-%d-%d", c->path, ++c->splits, job->color);
+    result = result == NCCL_SUCCESS ? synchronize(c) : result;
+    result = result == NCCL_SUCCESS ? join_rendezvous(child) : result;
     atomic_store(&child->result, result);
     return result;
 }
 
-static enum nccl_result start(struct nccl_comm *c)
+static enum nccl_result run_init(struct nccl_comm *c)
 {
-    if (fault(c, "init_fail")) {
-        return failed(NCCL_SYSTEM_ERROR, "the double was told to fail");
+    if (has_fault(c, "init_fail")) {
+        return fail(NCCL_SYSTEM_ERROR, "injected failure");
     }
-    return fault(c, "init_hang") ? hang(c) : enter(c);
+    return has_fault(c, "init_hang") ? wait_for_abort(c) : join_rendezvous(c);
 }
 
-/* ---- the thread that carries calls out ---- */
+/* ---- the worker thread ---- */
 
-static void carry_out(struct nccl_comm *c)
+static void run_jobs(struct nccl_comm *c)
 {
     enum nccl_result result = NCCL_SUCCESS;
-    if (fault_text("slow") != NULL) {
+    if (find_fault("slow") != NULL) {
         clock_sleep(SLOW_SECONDS);
     }
     for (int i = 0; i < c->job_count && result == NCCL_SUCCESS; i++) {
         const struct job *job = &c->jobs[i];
-        result = job->kind == INIT       ? start(c)
-                 : job->kind == SPLIT    ? split(c, job)
-                 : job->kind == FINALIZE ? meet(c)
-                 : job->kind == REGISTER ? open_window(c, job)
-                                         : collective(c, job);
+        result = job->kind == INIT       ? run_init(c)
+                 : job->kind == SPLIT    ? run_split(c, job)
+                 : job->kind == FINALIZE ? synchronize(c)
+                 : job->kind == REGISTER ? register_window(c, job)
+                                         : run_collective(c, job);
     }
-    bool later = c->collectives == FAULTY_COLLECTIVE && fault(c, "later");
+    bool fails_later = c->collectives == FAULTY_COLLECTIVE && has_fault(c, "later");
     atomic_store(&c->result, result);
-    if (later) {
+    if (fails_later) {
         clock_sleep(LATER_SECONDS);
-        atomic_store(&c->result, failed(NCCL_REMOTE_ERROR, "the double was told to fail"));
+        atomic_store(&c->result, fail(NCCL_REMOTE_ERROR, "injected failure"));
     }
 }
 
-static void *work(void *comm)
+static void *run_worker(void *comm)
 {
     struct nccl_comm *c = comm;
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (c->given == c->taken && !c->stop) {
+        while (c->submitted == c->accepted && !c->stop) {
             pthread_cond_wait(&c->wake, &c->lock);
         }
         if (c->stop) {
             break;
         }
-        c->taken++;
+        c->accepted++;
         pthread_mutex_unlock(&c->lock);
-        carry_out(c);
+        run_jobs(c);
         pthread_mutex_lock(&c->lock);
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;
 }
 
-static void stop_work(struct nccl_comm *c)
+static void stop_worker(struct nccl_comm *c)
 {
-    if (c->works) {
+    if (c->has_worker) {
         pthread_mutex_lock(&c->lock);
         c->stop = true;
         pthread_cond_signal(&c->wake);
@@ -438,19 +453,19 @@ static void stop_work(struct nccl_comm *c)
     }
 }
 
-static enum nccl_result begin(struct nccl_comm *c)
+static enum nccl_result submit_jobs(struct nccl_comm *c)
 {
     atomic_store(&c->result, NCCL_IN_PROGRESS);
-    if (!c->works) {
+    if (!c->has_worker) {
         pthread_mutex_init(&c->lock, NULL);
         pthread_cond_init(&c->wake, NULL);
-        if (pthread_create(&c->worker, NULL, work, c) != 0) {
-            return failed(NCCL_SYSTEM_ERROR, "no thread");
+        if (pthread_create(&c->worker, NULL, run_worker, c) != 0) {
+            return fail(NCCL_SYSTEM_ERROR, "cannot start the worker thread");
         }
-        c->works = true;
+        c->has_worker = true;
     }
     pthread_mutex_lock(&c->lock);
-    c->given++;
+    c->submitted++;
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->lock);
     return NCCL_IN_PROGRESS;
@@ -459,37 +474,37 @@ static enum nccl_result begin(struct nccl_comm *c)
 static enum nccl_result add_job(struct nccl_comm *c, struct job job)
 {
     if (atomic_load(&c->result) == NCCL_IN_PROGRESS) {
-        return failed(NCCL_INVALID_USAGE, "a call while another one is in progress");
+        return fail(NCCL_INVALID_USAGE, "a call while another call is in progress");
     }
-    if (depth == 0 || grouped != c) {
+    if (group_depth == 0 || group_comm != c) {
         c->job_count = 0;
     }
     if (c->job_count == JOBS) {
-        return failed(NCCL_INVALID_USAGE, "too many calls in a group");
+        return fail(NCCL_INVALID_USAGE, "too many calls in a group");
     }
     c->jobs[c->job_count++] = job;
-    grouped = c;
-    return depth > 0 ? NCCL_SUCCESS : begin(c);
+    group_comm = c;
+    return group_depth > 0 ? NCCL_SUCCESS : submit_jobs(c);
 }
 
 enum nccl_result ncclGroupStart(void)
 {
-    depth++;
-    grouped = NULL;
+    group_depth++;
+    group_comm = NULL;
     return NCCL_SUCCESS;
 }
 
 enum nccl_result ncclGroupEnd(void)
 {
-    depth--;
-    return grouped != NULL ? begin(grouped) : NCCL_SUCCESS;
+    group_depth--;
+    return group_comm != NULL ? submit_jobs(group_comm) : NCCL_SUCCESS;
 }
 
-/* ---- NCCL's names ---- */
+/* ---- functions of NCCL ---- */
 
 enum nccl_result ncclGetVersion(int *version)
 {
-    const char *text = fault_text("version");
+    const char *text = find_fault("version");
     *version = text != NULL ? (int)strtol(text + 1, NULL, 10) : NCCL_OLDEST_VERSION;
     return NCCL_SUCCESS;
 }
@@ -520,8 +535,8 @@ enum nccl_result ncclCommInitRankConfig(struct nccl_comm **out, int ranks, struc
                                         int rank, struct nccl_config *config)
 {
     if (config->size != sizeof *config || config->magic != NCCL_CONFIG_MAGIC ||
-        config->blocking != 0 || ranks > RANKS_MOST) {
-        return failed(NCCL_INVALID_ARGUMENT, "a configuration that the double does not know");
+        config->blocking != 0 || ranks > MAX_RANKS) {
+        return fail(NCCL_INVALID_ARGUMENT, "a configuration that the mock does not support");
     }
     struct nccl_comm *c = calloc(1, sizeof *c);
     if (c == NULL) {
@@ -537,8 +552,8 @@ enum nccl_result ncclCommInitRankConfig(struct nccl_comm **out, int ranks, struc
     return add_job(c, (struct job){.kind = INIT});
 }
 
-#ifndef NCCL_DOUBLE_WITHOUT_SPLIT
-enum nccl_result ncclCommSplit(struct nccl_comm *comm, int colour, int key, struct nccl_comm **out,
+#ifndef NCCL_MOCK_WITHOUT_SPLIT
+enum nccl_result ncclCommSplit(struct nccl_comm *comm, int color, int key, struct nccl_comm **out,
                                struct nccl_config *config)
 {
     last_config = *config;
@@ -547,7 +562,7 @@ enum nccl_result ncclCommSplit(struct nccl_comm *comm, int colour, int key, stru
         return NCCL_SYSTEM_ERROR;
     }
     atomic_store(&(*out)->result, NCCL_IN_PROGRESS);
-    return add_job(comm, (struct job){.kind = SPLIT, .colour = colour, .key = key, .child = *out});
+    return add_job(comm, (struct job){.kind = SPLIT, .color = color, .key = key, .child = *out});
 }
 #endif
 
@@ -564,12 +579,12 @@ enum nccl_result ncclCommFinalize(struct nccl_comm *comm)
 
 enum nccl_result ncclCommDestroy(struct nccl_comm *comm)
 {
-    stop_work(comm);
+    stop_worker(comm);
     if (comm->windows != NULL && !atomic_load(&comm->aborted)) {
-        return failed(NCCL_INVALID_USAGE, "a communicator is left with a window open");
+        return fail(NCCL_INVALID_USAGE, "a communicator is destroyed with an open window");
     }
-    if (comm->meeting != NULL) {
-        munmap(comm->meeting, comm->bytes);
+    if (comm->rendezvous != NULL) {
+        munmap(comm->rendezvous, comm->bytes);
     }
     free(comm);
     return NCCL_SUCCESS;
@@ -577,7 +592,7 @@ enum nccl_result ncclCommDestroy(struct nccl_comm *comm)
 
 enum nccl_result ncclCommAbort(struct nccl_comm *comm)
 {
-    if (fault(comm, "deaf")) {
+    if (has_fault(comm, "abort_hang")) {
         clock_sleep(60);
     }
     atomic_store(&comm->aborted, true);
@@ -587,12 +602,14 @@ enum nccl_result ncclCommAbort(struct nccl_comm *comm)
 
 enum nccl_result ncclMemAlloc(void **memory, size_t bytes)
 {
-    const char *text = fault_text("memory");
-    int i = memory_of(NULL);
-    bool fails = text != NULL && (*text != '=' || (int)strtol(text + 1, NULL, 10) == first_rank);
-    *memory = fails || i == MEMORIES ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    const char *text = find_fault("memory");
+    int i = find_memory(NULL);
+    bool is_failing =
+        text != NULL && (*text != '=' || (int)strtol(text + 1, NULL, 10) == first_rank);
+    *memory =
+        is_failing || i == MEMORIES ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (*memory == NULL) {
-        return failed(NCCL_CUDA_ERROR, "out of memory");
+        return fail(NCCL_CUDA_ERROR, "out of memory");
     }
     memories[i].memory = *memory;
     memories[i].bytes = bytes;
@@ -601,9 +618,9 @@ enum nccl_result ncclMemAlloc(void **memory, size_t bytes)
 
 enum nccl_result ncclMemFree(void *memory)
 {
-    int i = memory_of(memory);
+    int i = find_memory(memory);
     if (i == MEMORIES || atomic_load(&memories[i].windows) > 0) {
-        return failed(NCCL_INVALID_USAGE, "memory of somebody else, or with a window open");
+        return fail(NCCL_INVALID_USAGE, "memory of another allocator, or with an open window");
     }
     memories[i].memory = NULL;
     free(memory);
@@ -613,13 +630,13 @@ enum nccl_result ncclMemFree(void *memory)
 enum nccl_result ncclCommWindowRegister(struct nccl_comm *comm, void *memory, size_t bytes,
                                         struct nccl_window **out, int flags)
 {
-    int i = memory_of(memory);
+    int i = find_memory(memory);
     *out = NULL;
     if (i == MEMORIES || bytes > memories[i].bytes || flags != NCCL_WINDOW_SYMMETRIC) {
-        return failed(NCCL_INVALID_ARGUMENT, "not a whole window of ncclMemAlloc's memory");
+        return fail(NCCL_INVALID_ARGUMENT, "not a whole allocation of ncclMemAlloc");
     }
-    if (fault(comm, "window_no")) {
-        return failed(NCCL_INVALID_USAGE, "the double was told to refuse");
+    if (has_fault(comm, "window_no")) {
+        return fail(NCCL_INVALID_USAGE, "injected refusal");
     }
     return add_job(comm,
                    (struct job){.kind = REGISTER, .from = memory, .count = bytes, .window = out});
@@ -632,10 +649,10 @@ enum nccl_result ncclCommWindowDeregister(struct nccl_comm *comm, struct nccl_wi
         at = &(*at)->next;
     }
     if (*at == NULL || atomic_load(&comm->result) == NCCL_IN_PROGRESS) {
-        return failed(NCCL_INVALID_USAGE, "no window of this communicator, or one in use");
+        return fail(NCCL_INVALID_USAGE, "not a window of this communicator, or a window in use");
     }
     *at = window->next;
-    atomic_fetch_sub(&memories[memory_of(window->memory)].windows, 1);
+    atomic_fetch_sub(&memories[find_memory(window->memory)].windows, 1);
     free(window);
     return NCCL_SUCCESS;
 }
@@ -650,8 +667,8 @@ enum nccl_result ncclReduce(const void *from, void *to, size_t count, enum nccl_
                             enum nccl_operator sum, int root, struct nccl_comm *comm, void *stream)
 {
     (void)stream;
-    if (sum != NCCL_SUM || unit_of(type) == 1) {
-        return failed(NCCL_INVALID_ARGUMENT, "neither a sum of f32 nor of bf16");
+    if (sum != NCCL_SUM || get_type_bytes(type) == 1) {
+        return fail(NCCL_INVALID_ARGUMENT, "only sums of f32 and bf16 are supported");
     }
     return add_job(comm, (struct job){REDUCE, from, to, count, type, .root = root});
 }
@@ -661,11 +678,11 @@ enum nccl_result ncclReduceScatter(const void *from, void *to, size_t each, enum
 {
     (void)stream;
     (void)sum;
-    char *whole = (char *)to - (size_t)comm->rank * each * unit_of(type);
-    if (whole != from) {
-        return failed(NCCL_INVALID_ARGUMENT, "not in place");
+    char *data = (char *)to - (size_t)comm->rank * each * get_type_bytes(type);
+    if (data != from) {
+        return fail(NCCL_INVALID_ARGUMENT, "not in place");
     }
-    return add_job(comm, (struct job){SCATTER, from, whole, each, type});
+    return add_job(comm, (struct job){SCATTER, from, data, each, type});
 }
 
 enum nccl_result ncclAllGather(const void *from, void *to, size_t each, enum nccl_type type,

@@ -1,4 +1,4 @@
-/* What the libnccl of nccl_double.c has beside NCCL's names: dlsym finds it. */
+/* Functions that the mock of libnccl (nccl_mock.c) has in addition to NCCL's; found with dlsym. */
 #pragma once
 
 #include <dlfcn.h>
@@ -6,14 +6,14 @@
 #include "comm/comm_nccl_impl.h"
 #include "tests/check.h"
 
-/* nccl_double_config - of the communicator that was made last. */
-const struct nccl_config *nccl_double_config(void);
+/* nccl_mock_config - return the configuration of the last created communicator. */
+const struct nccl_config *nccl_mock_config(void);
 
-/* nccl_double_windowed - collectives of this process whose data lay in a registered window. */
-int nccl_double_windowed(void);
+/* nccl_mock_count_windowed - return how many collectives of this process had data in a window. */
+int nccl_mock_count_windowed(void);
 
-/* nccl_double_find - one of the above, as a pointer, in the library that BIREME_NCCL names. */
-static inline void nccl_double_find(const char *name, void *function)
+/* nccl_mock_find - load one of these functions from the library that BIREME_NCCL names. */
+static inline void nccl_mock_find(const char *name, void *function)
 {
     void *handle = dlopen(getenv("BIREME_NCCL"), RTLD_NOW | RTLD_NOLOAD);
     CHECK(handle != NULL);

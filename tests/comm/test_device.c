@@ -1,13 +1,13 @@
-/* Which communicator devices get, and what NCCL is told: one process. */
+/* The choice of the device communicator, and the configuration passed to NCCL. One process. */
 #include "comm/comm_device_impl.h"
 #include "tests/check.h"
 #include "tests/comm/nccl_mock.h"
 #include "tests/comm/world.h"
 
-enum { RANKS = 4, NEW = 22809 };
+enum { RANKS = 4, NEW_VERSION = 22809 };
 
-/* The device of each rank by a letter, and its NCCL. */
-static void check_choice(const char *devices, const int *versions, enum comm_device_choice wanted,
+/* Devices of the ranks as letters, and their NCCL versions. */
+static void check_choice(const char *devices, const int *versions, enum comm_device_choice expected,
                          const char *text)
 {
     struct comm_device_facts facts[RANKS] = {0};
@@ -17,37 +17,38 @@ static void check_choice(const char *devices, const int *versions, enum comm_dev
         facts[r].version = versions[r];
     }
     enum comm_device_choice choice;
-    char why[256];
-    CHECK_OK(comm_device_choose(facts, size, &choice, why, sizeof why));
-    CHECK_EQUAL(choice, wanted);
-    CHECK(strstr(why, text) != NULL && (text[0] != '\0' || why[0] == '\0'));
+    char reason[256];
+    CHECK_OK(comm_device_choose(facts, size, &choice, reason, sizeof reason));
+    CHECK_EQUAL(choice, expected);
+    CHECK(strstr(reason, text) != NULL && (text[0] != '\0' || reason[0] == '\0'));
 }
 
 static void test_choice(void)
 {
-    const int all[] = {NEW, NEW, NEW, NEW}, none[] = {0, 0, 0, 0};
-    const int lacking[] = {NEW, NEW, 0, NEW}, broken[] = {NEW, -1, NEW, NEW};
+    const int all[] = {NEW_VERSION, NEW_VERSION, NEW_VERSION, NEW_VERSION}, none[] = {0, 0, 0, 0};
+    const int one_missing[] = {NEW_VERSION, NEW_VERSION, 0, NEW_VERSION},
+              broken[] = {NEW_VERSION, -1, NEW_VERSION, NEW_VERSION};
     check_choice("abcd", all, COMM_DEVICE_NCCL, "");
     check_choice("ab", all, COMM_DEVICE_NCCL, "");
-    check_choice("a", all, COMM_DEVICE_STAGED, ""); /* nothing to sum */
+    check_choice("a", all, COMM_DEVICE_STAGED, ""); /* nothing to reduce */
     check_choice("abcb", all, COMM_DEVICE_STAGED, "ranks 1, 3 share one GPU");
     check_choice("aaaa", none, COMM_DEVICE_STAGED, "ranks 0, 1, 2, 3 share one GPU");
     check_choice("aaaa", broken, COMM_DEVICE_STAGED, "share one GPU");
     check_choice("abcd", none, COMM_DEVICE_STAGED, "rank 0 has no NCCL");
-    check_choice("abcd", lacking, COMM_DEVICE_STAGED, "rank 2 has no NCCL");
+    check_choice("abcd", one_missing, COMM_DEVICE_STAGED, "rank 2 has no NCCL");
     check_choice("abcd", broken, COMM_DEVICE_BROKEN, "");
 
-    struct comm_device_facts facts[] = {{{1}, NEW}, {{2}, 22901}};
+    struct comm_device_facts facts[] = {{{1}, NEW_VERSION}, {{2}, 22901}};
     enum comm_device_choice choice;
-    char why[256];
-    CHECK_FAILS(comm_device_choose(facts, 2, &choice, why, sizeof why), STATUS_UNAVAILABLE,
+    char reason[256];
+    CHECK_FAILS(comm_device_choose(facts, 2, &choice, reason, sizeof reason), STATUS_UNAVAILABLE,
                 "rank 0 has 2.28.9, rank 1 has 2.29.1");
 }
 
-static const struct nccl_config *last_config(void)
+static const struct nccl_config *get_last_config(void)
 {
     const struct nccl_config *(*config)(void) = NULL;
-    nccl_double_find("nccl_double_config", &config);
+    nccl_mock_find("nccl_mock_config", &config);
     return config();
 }
 
@@ -58,7 +59,7 @@ static void test_settings(bool reproducible)
     CHECK_OK(device_create(DEVICE_CPU, 0, &options.device));
     CHECK_OK(comm_self_create(&comm));
     CHECK_OK(comm_nccl_create(comm, &options, &comm));
-    const struct nccl_config *config = last_config();
+    const struct nccl_config *config = get_last_config();
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
     CHECK(reproducible ? nvls != NULL && strcmp(nvls, "0") == 0 : nvls == NULL);
     CHECK(reproducible ? config->collnet_enable == 0
@@ -68,7 +69,7 @@ static void test_settings(bool reproducible)
     CHECK_OK(device_destroy(&options.device));
 }
 
-/* A job of one rank needs no library, and hears nothing. */
+/* A job of one rank needs no NCCL library and prints no warning. */
 static void test_alone(void)
 {
     struct comm *comm = NULL;
@@ -82,7 +83,7 @@ static void test_alone(void)
     data[7] = 3;
     CHECK_OK(comm_all_reduce(comm, data, 100));
     CHECK(data[7] == 3);
-    CHECK_FAILS(comm_free(comm, data + 1), STATUS_INTERNAL, "did not give");
+    CHECK_FAILS(comm_free(comm, data + 1), STATUS_INTERNAL, "did not allocate");
     CHECK_OK(comm_free(comm, data));
     CHECK_OK(comm_destroy(&comm));
     CHECK_OK(device_destroy(&options.device));

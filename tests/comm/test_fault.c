@@ -1,6 +1,6 @@
-/* What happens to a job when one of its ranks fails: the driver starts three ranks of this same
- * program under mpirun, lets rank 1 do something bad, and looks at the job's exit code, at what was
- * told, and for processes that outlived it.
+/* Behavior of a job when one of its ranks fails. The driver starts three ranks of this program
+ * under mpirun; rank 1 misbehaves. The driver checks the exit code of the job, its output, and that
+ * no process survives.
  *
  * Usage: test_fault MODE, a row of the table below. */
 #include <dirent.h>
@@ -19,38 +19,38 @@
 #include "tests/comm/world.h"
 
 #define CULPRIT 1
-#define LIMIT_SECONDS 2.0  /* of waits and phases in here */
-#define PATIENCE_SECONDS 8 /* from there to the end of the job */
+#define LIMIT_SECONDS 2.0 /* limit of waits and phases in this test */
+#define END_SECONDS 8     /* time from there to the end of the job */
 
 struct fault {
     const char *mode;
     void (*act)(struct comm *world);
-    int code;            /* of the job, as mpirun gives it */
-    const char *line;    /* starts the one error line; NULL: none is ours to tell */
-    const char *text;    /* is in it */
-    const char *setting; /* an environment variable for the ranks */
+    int code;            /* exit code of mpirun */
+    const char *line;    /* start of the only error line; NULL: no error line */
+    const char *text;    /* is in that line */
+    const char *setting; /* environment variable for the ranks */
 };
 
-static bool culprit(struct comm *world)
+static bool is_culprit(struct comm *world)
 {
     return comm_rank(world) == CULPRIT;
 }
 
 static void act_agree_one(struct comm *world)
 {
-    status mine = culprit(world)
-                      ? status_raise(STATUS_DATA, __FILE__, __LINE__, "shard seven is bad")
-                      : STATUS_OK;
-    status verdict = comm_agree(world, mine);
+    status own = is_culprit(world)
+                     ? status_raise(STATUS_DATA, __FILE__, __LINE__, "shard seven is bad")
+                     : STATUS_OK;
+    status verdict = comm_agree(world, own);
     CHECK(verdict == STATUS_DATA && status_pending()->code == STATUS_OK);
     comm_abort(world, verdict);
 }
 
 static void act_agree_all(struct comm *world)
 {
-    status mine = status_raise(comm_rank(world) == 0 ? STATUS_WRITE : STATUS_DATA, __FILE__,
-                               __LINE__, "rank %d of all has failed", comm_rank(world));
-    comm_abort(world, comm_agree(world, mine));
+    status own = status_raise(comm_rank(world) == 0 ? STATUS_WRITE : STATUS_DATA, __FILE__,
+                              __LINE__, "rank %d of all has failed", comm_rank(world));
+    comm_abort(world, comm_agree(world, own));
 }
 
 static void act_agree_none(struct comm *world)
@@ -60,7 +60,7 @@ static void act_agree_none(struct comm *world)
 
 static void act_agree_silent(struct comm *world)
 {
-    comm_abort(world, comm_agree(world, culprit(world) ? STATUS_WRITE : STATUS_OK));
+    comm_abort(world, comm_agree(world, is_culprit(world) ? STATUS_WRITE : STATUS_OK));
 }
 
 static void *abort_in_thread(void *world)
@@ -73,7 +73,7 @@ static void *abort_in_thread(void *world)
 static void act_abort_thread(struct comm *world)
 {
     pthread_t thread;
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         CHECK(pthread_create(&thread, NULL, abort_in_thread, world) == 0);
         clock_sleep(60);
     }
@@ -82,15 +82,15 @@ static void act_abort_thread(struct comm *world)
 
 static void act_abort_all(struct comm *world)
 {
-    status_raise(STATUS_NOT_FINITE, __FILE__, __LINE__, "everybody ends");
+    status_raise(STATUS_NOT_FINITE, __FILE__, __LINE__, "every rank ends");
     comm_abort(world, STATUS_NOT_FINITE);
 }
 
-/* Here mpirun ends the others; it may take longer than their waits are allowed otherwise. */
+/* mpirun ends the other ranks, which may take longer than the usual deadline. */
 static void act_exit(struct comm *world)
 {
     comm_set_deadline(world, 10 * LIMIT_SECONDS);
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         _exit(3);
     }
     CHECK_OK(comm_barrier(world));
@@ -99,7 +99,7 @@ static void act_exit(struct comm *world)
 static void act_kill(struct comm *world)
 {
     comm_set_deadline(world, 10 * LIMIT_SECONDS);
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         raise(SIGKILL);
     }
     CHECK_OK(comm_barrier(world));
@@ -107,16 +107,17 @@ static void act_kill(struct comm *world)
 
 static void act_stop(struct comm *world)
 {
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         raise(SIGSTOP);
     }
     CHECK_OK(comm_barrier(world));
 }
 
-/* The watchdog sees it though nobody waits: the others are busy, each in phases within the limit. */
+/* The watchdog reports the stopped rank though no rank waits: the others compute, in phases within
+ * the limit. */
 static void act_stop_alone(struct comm *world)
 {
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         watchdog_phase("forward", LIMIT_SECONDS);
         raise(SIGSTOP);
     }
@@ -128,7 +129,7 @@ static void act_stop_alone(struct comm *world)
 
 static void act_late_for_wait(struct comm *world)
 {
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         watchdog_phase("data", 0);
         clock_sleep(60);
     }
@@ -137,47 +138,49 @@ static void act_late_for_wait(struct comm *world)
     CHECK_OK(comm_all_reduce(world, data, 1000));
 }
 
-/* A rank fetches what all have lent and goes on; it waits before it lends anew. */
-static void act_lend(struct comm *world, bool late)
+/* A rank pulls the data that all ranks offer and continues. It waits before it offers data
+ * again. */
+static void run_lazy_gather(struct comm *world, bool late)
 {
     enum { COUNT = 1000 };
-    float *lent = NULL, data[COUNT] = {0};
+    float *shared_source = NULL, data[COUNT] = {0};
     struct comm_request *request = NULL;
-    struct range parts[3];
+    struct range ranges[3];
     for (int r = 0; r < 3; r++) {
-        parts[r] = (struct range){300 * r, 300};
+        ranges[r] = (struct range){300 * r, 300};
     }
-    CHECK_OK(comm_allocate(world, sizeof data, (void **)&lent));
-    if (late && culprit(world)) {
+    CHECK_OK(comm_allocate(world, sizeof data, (void **)&shared_source));
+    if (late && is_culprit(world)) {
         watchdog_phase("data", 0);
         clock_sleep(60);
     }
     watchdog_phase("gradients", 0);
-    CHECK_OK(comm_lend_start(world, data, sizeof *data, parts, lent, parts, &request));
-    if (culprit(world)) {
+    CHECK_OK(
+        comm_lazy_gather_start(world, data, sizeof *data, ranges, shared_source, ranges, &request));
+    if (is_culprit(world)) {
         watchdog_phase("forward", 0);
         clock_sleep(60);
     }
-    CHECK_OK(comm_fetch(world, &request));
+    CHECK_OK(comm_gather_pull(world, &request));
     watchdog_phase("fetched", 0);
     CHECK_OK(comm_wait(world, &request));
 }
 
-static void act_late_to_lend(struct comm *world)
+static void act_late_to_gather(struct comm *world)
 {
-    act_lend(world, true);
+    run_lazy_gather(world, true);
 }
 
-static void act_late_to_fetch(struct comm *world)
+static void act_late_to_pull(struct comm *world)
 {
-    act_lend(world, false);
+    run_lazy_gather(world, false);
 }
 
-/* A phase with a longer limit of its own is waited for. */
+/* Other ranks wait for a rank in a phase with a longer limit. */
 static void act_late_but_allowed(struct comm *world)
 {
     watchdog_phase("step", 0);
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         watchdog_phase("checkpoint", 60);
         clock_sleep(2 * LIMIT_SECONDS);
     }
@@ -188,16 +191,17 @@ static void act_straggle(struct comm *world)
 {
     log_quiet(comm_rank(world) != 0);
     for (int i = 0; i < 8; i++) {
-        CHECK_OK(straggler_check(world, culprit(world) && i >= 2 ? 1.0 : 0.25, 1));
+        CHECK_OK(straggler_check(world, is_culprit(world) && i >= 2 ? 1.0 : 0.25, 1));
     }
 }
 
-/* Who has more to do is not slow. */
+/* A rank with more rows is not slow. */
 static void act_uneven(struct comm *world)
 {
     log_keep_warnings();
     for (int i = 0; i < 8; i++) {
-        CHECK_OK(straggler_check(world, culprit(world) ? 1.0 : 0.25, culprit(world) ? 16 : 2));
+        CHECK_OK(
+            straggler_check(world, is_culprit(world) ? 1.0 : 0.25, is_culprit(world) ? 16 : 2));
     }
     CHECK(log_take_warning() == NULL);
 }
@@ -205,7 +209,7 @@ static void act_uneven(struct comm *world)
 static void act_late_in_phase(struct comm *world)
 {
     comm_set_deadline(world, 600);
-    if (culprit(world)) {
+    if (is_culprit(world)) {
         watchdog_phase("data", LIMIT_SECONDS);
         clock_sleep(60);
     }
@@ -213,42 +217,42 @@ static void act_late_in_phase(struct comm *world)
     CHECK_OK(comm_barrier(world));
 }
 
-/* Ranks 0 and 2 wait for each other in a smaller group; only the culprit is to be blamed. */
+/* Ranks 0 and 2 wait for each other in a smaller group; only the culprit must be reported. */
 static void act_late_for_others(struct comm *world)
 {
-    struct comm *part = NULL;
-    CHECK_OK(comm_split(world, comm_rank(world) == 2 ? 1 : 0, 0, &part));
-    if (culprit(world)) {
+    struct comm *group = NULL;
+    CHECK_OK(comm_split(world, comm_rank(world) == 2 ? 1 : 0, 0, &group));
+    if (is_culprit(world)) {
         watchdog_phase("checkpoint", 0);
         clock_sleep(60);
     }
-    CHECK_OK(comm_barrier(part)); /* 0 waits for 1 here; 2 goes on and waits for 0 */
+    CHECK_OK(comm_barrier(group)); /* 0 waits for 1 here; 2 continues and waits for 0 */
     CHECK_OK(comm_barrier(world));
 }
 
 static void act_out_of_order(struct comm *world)
 {
     static float data[2000];
-    status mine = comm_all_reduce(world, data, culprit(world) ? 2000 : 1000);
-    CHECK(mine == STATUS_INTERNAL);
-    comm_abort(world, mine);
+    status own = comm_all_reduce(world, data, is_culprit(world) ? 2000 : 1000);
+    CHECK(own == STATUS_INTERNAL);
+    comm_abort(world, own);
 }
 
 static void act_slow_but_alive(struct comm *world)
 {
     for (int i = 0; i < 6; i++) {
         watchdog_phase("data", LIMIT_SECONDS);
-        clock_sleep(culprit(world) ? 0.6 : 0);
+        clock_sleep(is_culprit(world) ? 0.6 : 0);
         watchdog_phase("gradients", LIMIT_SECONDS);
         CHECK_OK(comm_barrier(world));
     }
 }
 
-/* All ranks are stopped for longer than the limit, as when a machine is suspended, and go on. */
+/* All ranks are stopped for longer than the limit, as when a machine is suspended, and continue. */
 static void act_suspended(struct comm *world)
 {
     CHECK_OK(comm_barrier(world));
-    if (culprit(world) && fork() == 0) {
+    if (is_culprit(world) && fork() == 0) {
         execl(
             "/bin/sh", "sh", "-c",
             "pids=$(grep -lsz \"$0\" /proc/[0-9]*/cmdline | cut -d/ -f3); "
@@ -258,35 +262,36 @@ static void act_suspended(struct comm *world)
             getenv("BIREME_TEST_TOKEN"), (char *)NULL);
         _exit(1);
     }
-    for (int i = 0; i < 6; i++) { /* the stop finds the others waiting, and the culprit at work */
+    for (int i = 0; i < 6;
+         i++) { /* the stop finds the other ranks waiting and the culprit computing */
         watchdog_phase("step", LIMIT_SECONDS);
-        for (int k = 0; k < 15 && culprit(world); k++) {
+        for (int k = 0; k < 15 && is_culprit(world); k++) {
             clock_sleep(0.02);
         }
         CHECK_OK(comm_barrier(world));
     }
 }
 
-static volatile sig_atomic_t stop_asked;
+static volatile sig_atomic_t stop_signal_received;
 
-static void ask_to_stop(int number)
+static void request_stop(int number)
 {
     (void)number;
-    stop_asked = 1;
+    stop_signal_received = 1;
 }
 
-/* For test_launch.sh: steps until a signal asks one rank or all to stop. */
+/* For test_launch.sh: runs steps until a signal requests a stop on any rank. */
 static void act_until_stopped(struct comm *world)
 {
-    signal(SIGUSR1, ask_to_stop);
-    /* as train does: mpirun sends it to those that leave after the first */
-    signal(SIGTERM, ask_to_stop);
+    signal(SIGUSR1, request_stop);
+    /* as train does: mpirun sends it to the ranks that exit after the first */
+    signal(SIGTERM, request_stop);
     bool any = false;
     for (int i = 0; i < 1000 && !any; i++) {
         clock_sleep(0.02);
-        CHECK_OK(comm_agree_flag(world, stop_asked != 0, &any));
+        CHECK_OK(comm_agree_flag(world, stop_signal_received != 0, &any));
         if (i == 0 && comm_rank(world) == 0) {
-            printf("under way\n");
+            printf("running\n");
             fflush(stdout);
         }
     }
@@ -294,7 +299,7 @@ static void act_until_stopped(struct comm *world)
     exit(any ? STATUS_STOPPED : STATUS_INTERNAL);
 }
 
-/* For test_network.sh: sums over all hosts for some seconds, the last of which must be right. */
+/* For test_network.sh: all-reduces over all hosts for 6 s and checks every result. */
 static void act_steps(struct comm *world)
 {
     enum { COUNT = 300000 };
@@ -308,12 +313,12 @@ static void act_steps(struct comm *world)
         }
         CHECK_OK(comm_all_reduce(world, data, COUNT));
         int size = comm_size(world);
-        int of_ranks = size * (size - 1) / 2;
+        int rank_sum = size * (size - 1) / 2;
         for (int i = 0; i < COUNT; i++) {
-            CHECK(data[i] == (float)(size * (step % 100 + i % 100) + of_ranks));
+            CHECK(data[i] == (float)(size * (step % 100 + i % 100) + rank_sum));
         }
         if (step == 0 && comm_rank(world) == 0) {
-            printf("under way, %d of %d ranks here\n", comm_local_ranks(world), size);
+            printf("running, %d of %d ranks here\n", comm_local_ranks(world), size);
             fflush(stdout);
         }
         CHECK_OK(comm_agree_flag(world, clock_seconds() > end, &late));
@@ -323,7 +328,7 @@ static void act_steps(struct comm *world)
     }
 }
 
-/* More collectives than the third, which is where a double of NCCL plays its faults. */
+/* Six collectives: the mock of NCCL injects its faults into the third. */
 static void act_sums(struct comm *world)
 {
     float *data = NULL;
@@ -338,46 +343,50 @@ static void act_sums(struct comm *world)
     CHECK_OK(comm_free(world, data));
 }
 
-/* Registered memory: given back in between, so that what comes next takes its place; data within a window; a group of some
- * ranks with windows of its own. Where a rank gets no window, none has one, and the sums are the same. */
+/* Registered memory: memory is freed in between, so that the next allocation takes its place; data
+ * inside a window; a smaller group with separate windows. If a rank gets no window, no rank uses
+ * one, and the sums are the same. */
 static void act_windows(struct comm *world)
 {
     enum { COUNT = 1000, OFFSET = 200 };
     float *first = NULL, *second = NULL, *third = NULL;
-    struct comm *part = NULL;
+    struct comm *group = NULL;
     int (*windowed)(void) = NULL;
-    nccl_double_find("nccl_double_windowed", &windowed);
+    nccl_mock_find("nccl_mock_count_windowed", &windowed);
     CHECK_OK(comm_allocate(world, COUNT * sizeof *first, (void **)&first));
     CHECK_OK(comm_allocate(world, 2 * COUNT * sizeof *second, (void **)&second));
     CHECK_OK(comm_free(world, first));
     CHECK_OK(comm_allocate(world, COUNT / 2 * sizeof *third, (void **)&third));
-    CHECK_OK(comm_split(world, culprit(world) ? 1 : 0, 0, &part));
-    CHECK_OK(comm_allocate(part, COUNT * sizeof *first, (void **)&first));
+    CHECK_OK(comm_split(world, is_culprit(world) ? 1 : 0, 0, &group));
+    CHECK_OK(comm_allocate(group, COUNT * sizeof *first, (void **)&first));
     for (int i = 0; i < COUNT; i++) {
         first[i] = second[OFFSET + i] = third[i / 2] = (float)(i / 2 + comm_rank(world));
     }
     CHECK_OK(comm_all_reduce(world, second + OFFSET, COUNT));
     CHECK_OK(comm_all_reduce(world, third, COUNT / 2));
-    CHECK_OK(comm_all_reduce(part, first, COUNT));
+    CHECK_OK(comm_all_reduce(group, first, COUNT));
     for (int i = 0; i < COUNT; i++) {
         float sum = (float)(3 * (i / 2) + 3);
         CHECK(second[OFFSET + i] == sum && third[i / 2] == sum);
-        CHECK(first[i] == (float)(culprit(world) ? i / 2 + CULPRIT : i / 2 * 2 + 2));
+        CHECK(first[i] == (float)(is_culprit(world) ? i / 2 + CULPRIT : i / 2 * 2 + 2));
     }
-    int of_world = getenv("NCCL_DOUBLE") == NULL ? 2 : 0; /* what it plays is the world's alone */
-    CHECK_EQUAL(windowed(), of_world + (culprit(world) ? 0 : 1)); /* one rank has no use for it */
+    int world_windows =
+        getenv("NCCL_MOCK") == NULL ? 2 : 0; /* faults affect only the world communicator */
+    CHECK_EQUAL(windowed(),
+                world_windows +
+                    (is_culprit(world) ? 0 : 1)); /* a group of one rank uses no window */
     CHECK_OK(comm_free(world, second));
-    CHECK_OK(comm_free(part, first));
-    CHECK_OK(comm_destroy(&part)); /* the third is the communicator's to give back */
+    CHECK_OK(comm_free(group, first));
+    CHECK_OK(comm_destroy(&group)); /* destroying the communicator frees `third` */
 }
 
 static void act_sizes(struct comm *world)
 {
     void *memory = NULL;
-    comm_abort(world, comm_allocate(world, culprit(world) ? 4096 : 8192, &memory));
+    comm_abort(world, comm_allocate(world, is_culprit(world) ? 4096 : 8192, &memory));
 }
 
-/* Nobody asks about the communicator any more. */
+/* Then the main thread does not call NCCL anymore. */
 static void act_three_sums(struct comm *world)
 {
     static float data[1000];
@@ -398,48 +407,49 @@ static const struct fault faults[] = {
     {"agree_one", act_agree_one, 65, "E-DATA rank 1", "shard seven is bad", NULL},
     {"agree_all", act_agree_all, 74, "E-WRITE rank 0", "rank 0 of all", NULL},
     {"agree_none", act_agree_none, 0, NULL, NULL, NULL},
-    {"agree_silent", act_agree_silent, 74, "E-WRITE rank 1", "without telling why", NULL},
+    {"agree_silent", act_agree_silent, 74, "E-WRITE rank 1", "without an error message", NULL},
     {"abort_thread", act_abort_thread, 74, "E-WRITE rank 1", "writer thread", NULL},
-    {"abort_all", act_abort_all, 79, "E-NONFINITE rank", "everybody ends", NULL},
+    {"abort_all", act_abort_all, 79, "E-NONFINITE rank", "every rank ends", NULL},
     {"exit", act_exit, 3, NULL, NULL, NULL},
     {"kill", act_kill, 137, NULL, NULL, NULL},
     {"stop", act_stop, 76, HANG, "rank 1 host", NULL},
     {"stop_alone", act_stop_alone, 76, HANG, "rank 1 host", NULL},
     {"late_for_wait", act_late_for_wait, 76, HANG, "phase 'data'", NULL},
     {"late_for_wait_far", act_late_for_wait, 76, HANG, "phase 'data'", "BIREME_COMM_NODES=3"},
-    {"late_to_lend", act_late_to_lend, 76, HANG, "phase 'data'", NULL},
-    {"late_to_fetch", act_late_to_fetch, 76, HANG, "phase 'fetched'", NULL},
+    {"late_to_gather", act_late_to_gather, 76, HANG, "phase 'data'", NULL},
+    {"late_to_pull", act_late_to_pull, 76, HANG, "phase 'fetched'", NULL},
     {"late_in_phase", act_late_in_phase, 76, "E-HANG rank 1", "phase 'data'", NULL},
     {"late_but_allowed", act_late_but_allowed, 0, NULL, NULL, NULL},
-    {"straggle", act_straggle, 0, "W-SLOW", "rank 1 host", NULL},
+    {"straggle", act_straggle, 0, "W-SLOW", "rank 1 on host", NULL},
     {"uneven", act_uneven, 0, NULL, NULL, NULL},
     {"late_for_others", act_late_for_others, 76, HANG, "phase 'checkpoint'", NULL},
-    {"out_of_order", act_out_of_order, 70, "E-INTERNAL rank", "one order", NULL},
+    {"out_of_order", act_out_of_order, 70, "E-INTERNAL rank", "same order", NULL},
     {"slow_but_alive", act_slow_but_alive, 0, NULL, NULL, NULL},
     {"suspended", act_suspended, 0, NULL, NULL, NULL},
     {"until_stopped", act_until_stopped, 75, NULL, NULL, NULL},
     {"steps", act_steps, 0, NULL, NULL, NULL},
     {"init", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
-    {"nccl_init_hang", act_nothing, 76, HANG, "NCCL: the start", "NCCL_DOUBLE=init_hang@1"},
-    {"nccl_init_fail", act_nothing, 71, LOST, "system error", "NCCL_DOUBLE=init_fail@1"},
-    {"nccl_hang", act_sums, 76, HANG, "all-reduce number 3 of 3 ranks", "NCCL_DOUBLE=hang@1"},
-    {"nccl_fail", act_sums, 71, LOST, "remote error", "NCCL_DOUBLE=fail@1,deaf@1"},
-    {"nccl_later", act_three_sums, 71, LOST, "remote error", "NCCL_DOUBLE=later@1"},
-    {"nccl_slow", act_sums, 0, NULL, NULL, "NCCL_DOUBLE=slow,memory"},
+    {"nccl_init_hang", act_nothing, 76, HANG, "NCCL: communicator creation",
+     "NCCL_MOCK=init_hang@1"},
+    {"nccl_init_fail", act_nothing, 71, LOST, "system error", "NCCL_MOCK=init_fail@1"},
+    {"nccl_hang", act_sums, 76, HANG, "all-reduce number 3 of 3 ranks", "NCCL_MOCK=hang@1"},
+    {"nccl_fail", act_sums, 71, LOST, "remote error", "NCCL_MOCK=fail@1,abort_hang@1"},
+    {"nccl_later", act_three_sums, 71, LOST, "remote error", "NCCL_MOCK=later@1"},
+    {"nccl_slow", act_sums, 0, NULL, NULL, "NCCL_MOCK=slow,memory"},
     {"nccl_windows", act_windows, 0, NULL, NULL, NULL},
-    {"nccl_window_none", act_windows, 0, NULL, NULL, "NCCL_DOUBLE=window_none@1,slow"},
-    {"nccl_window_no", act_windows, 0, NULL, NULL, "NCCL_DOUBLE=window_no"},
-    {"nccl_window_memory", act_windows, 0, NULL, NULL, "NCCL_DOUBLE=memory=1"},
-    {"nccl_window_fail", act_sums, 71, LOST, "NCCL_WIN_ENABLE=0", "NCCL_DOUBLE=window_fail@1"},
-    {"nccl_window_sizes", act_sizes, 70, "E-INTERNAL rank", "for equal sizes", NULL},
-    {"nccl_old", act_nothing, 69, "E-UNAVAILABLE rank 0", "2.27.3", "NCCL_DOUBLE=version=22703"},
+    {"nccl_window_none", act_windows, 0, NULL, NULL, "NCCL_MOCK=window_none@1,slow"},
+    {"nccl_window_no", act_windows, 0, NULL, NULL, "NCCL_MOCK=window_no"},
+    {"nccl_window_memory", act_windows, 0, NULL, NULL, "NCCL_MOCK=memory=1"},
+    {"nccl_window_fail", act_sums, 71, LOST, "NCCL_WIN_ENABLE=0", "NCCL_MOCK=window_fail@1"},
+    {"nccl_window_sizes", act_sizes, 70, "E-INTERNAL rank", "sizes must be equal", NULL},
+    {"nccl_old", act_nothing, 69, "E-UNAVAILABLE rank 0", "2.27.3", "NCCL_MOCK=version=22703"},
     {"nccl_part", act_nothing, 69, "E-UNAVAILABLE rank 0", "no ncclCommSplit", NCCL_PART},
     {"nccl_missing", act_nothing, 69, "E-UNAVAILABLE rank 0", "cannot be opened",
      "BIREME_NCCL=./no"},
     {"setting", act_nothing, 64, "E-USAGE rank", "BIREME_COMM_NODES=two", "BIREME_COMM_NODES=two"},
 };
 
-static const struct fault *find(const char *mode)
+static const struct fault *find_fault(const char *mode)
 {
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         if (strcmp(faults[i].mode, mode) == 0) {
@@ -452,12 +462,12 @@ static const struct fault *find(const char *mode)
 
 /* ---- a rank ---- */
 
-static int be_rank(const struct fault *fault, int argc, char **argv)
+static int run_rank(const struct fault *fault, int argc, char **argv)
 {
     struct comm *world = NULL;
     const char *rank = getenv("PMIX_RANK");
     if (strcmp(fault->mode, "init") == 0 && rank != NULL && strcmp(rank, "0") != 0) {
-        clock_sleep(60); /* only rank 0 comes */
+        clock_sleep(60); /* only rank 0 starts */
     }
     status result = test_world_create(&argc, &argv, LIMIT_SECONDS, &world);
     if (result != STATUS_OK) {
@@ -471,7 +481,7 @@ static int be_rank(const struct fault *fault, int argc, char **argv)
 
 /* ---- the driver ---- */
 
-static void become_job(const struct fault *fault, char *token, int output)
+static void exec_job(const struct fault *fault, char *token, int output)
 {
     char self[4096] = "";
     CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
@@ -507,8 +517,8 @@ static int count_lines(const char *text, const char *start)
     return count;
 }
 
-/* Whether a process with this argument is left; it may take its last breath for a moment. */
-static bool somebody_left(const char *token)
+/* Whether a process with this argument is left. A process may need a moment to exit. */
+static bool has_survivor(const char *token)
 {
     bool left = true;
     for (int i = 0; i < 50 && left; i++) {
@@ -536,7 +546,7 @@ static bool somebody_left(const char *token)
     return left;
 }
 
-static void check_told(const struct fault *fault, const char *text)
+static void check_output(const struct fault *fault, const char *text)
 {
     CHECK_EQUAL(count_lines(text, "E-") + count_lines(text, "W-"), fault->line != NULL ? 1 : 0);
     if (fault->line == NULL) {
@@ -546,39 +556,38 @@ static void check_told(const struct fault *fault, const char *text)
     const char *line = strstr(text, fault->line);
     const char *found = strstr(line, fault->text);
     CHECK(found != NULL && found < strchr(line, '\n'));
-    const char *chatter = strstr(text, "MPI_ABORT was invoked");
-    CHECK(chatter == NULL || line < chatter);
+    const char *abort_message = strstr(text, "MPI_ABORT was invoked");
+    CHECK(abort_message == NULL || line < abort_message);
 }
 
 int main(int argc, char **argv)
 {
     CHECK(argc >= 2);
     if (argc >= 3 && strcmp(argv[1], "child") == 0) {
-        return be_rank(find(argv[2]), argc, argv);
+        return run_rank(find_fault(argv[2]), argc, argv);
     }
-    const struct fault *fault = find(argv[1]);
+    const struct fault *fault = find_fault(argv[1]);
     char token[64];
     snprintf(token, sizeof token, "token-%ld-%s", (long)getpid(), fault->mode);
-    int ends[2];
-    CHECK(pipe(ends) == 0);
+    int pipe_ends[2];
+    CHECK(pipe(pipe_ends) == 0);
     double begin = clock_seconds();
     pid_t job = fork();
     CHECK(job >= 0);
     if (job == 0) {
-        close(ends[0]);
-        become_job(fault, token, ends[1]);
+        close(pipe_ends[0]);
+        exec_job(fault, token, pipe_ends[1]);
     }
-    close(ends[1]);
+    close(pipe_ends[1]);
     static char text[1 << 16];
-    read_all(ends[0], text, sizeof text);
-    int state = 0;
-    CHECK(waitpid(job, &state, 0) == job && WIFEXITED(state));
+    read_all(pipe_ends[0], text, sizeof text);
+    int wait_status = 0;
+    CHECK(waitpid(job, &wait_status, 0) == job && WIFEXITED(wait_status));
     double seconds = clock_seconds() - begin;
-    printf("exit code %d after %.1f s, told:\n%s", WEXITSTATUS(state), seconds, text);
-    CHECK(!somebody_left(token));
-    CHECK_EQUAL(WEXITSTATUS(state), fault->code);
-    check_told(fault, text);
-    CHECK(seconds <
-          4 * LIMIT_SECONDS + PATIENCE_SECONDS); /* an end within the limit and little more */
+    printf("exit code %d after %.1f s, output:\n%s", WEXITSTATUS(wait_status), seconds, text);
+    CHECK(!has_survivor(token));
+    CHECK_EQUAL(WEXITSTATUS(wait_status), fault->code);
+    check_output(fault, text);
+    CHECK(seconds < 4 * LIMIT_SECONDS + END_SECONDS); /* the job ends soon after the limit */
     return 0;
 }

@@ -1,14 +1,16 @@
-/* NCCL's binary interface as comm_nccl_impl.h writes it down, held against nccl.h when this is compiled; and the
- * library of this machine, if there is one, is found to be new enough and whole. Neither needs a GPU. */
+/* Compares NCCL's binary interface in comm_nccl_impl.h with nccl.h at compile time. It also checks
+ * that the library of this machine, if there is one, is recent enough and complete. Neither needs a
+ * GPU. */
 #include <nccl.h>
 
 #include "comm/comm_nccl_impl.h"
 #include "tests/check.h"
 
-#define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #theirs)
-#define SAME_MEMBER(ours, theirs)                                                                  \
-    SAME(offsetof(struct nccl_config, ours), offsetof(ncclConfig_t, theirs));                      \
-    SAME(sizeof((struct nccl_config *)0)->ours, sizeof((ncclConfig_t *)0)->theirs)
+#define SAME(own_value, nccl_value)                                                                \
+    _Static_assert((long long)(own_value) == (long long)(nccl_value), #nccl_value)
+#define SAME_MEMBER(own_value, nccl_value)                                                         \
+    SAME(offsetof(struct nccl_config, own_value), offsetof(ncclConfig_t, nccl_value));             \
+    SAME(sizeof((struct nccl_config *)0)->own_value, sizeof((ncclConfig_t *)0)->nccl_value)
 
 SAME(NCCL_UNDEFINED_INT, NCCL_CONFIG_UNDEF_INT);
 SAME(NCCL_SUCCESS, ncclSuccess);
@@ -51,9 +53,9 @@ SAME_MEMBER(nvlink_centric_sched, nvlinkCentricSched);
 int main(void)
 {
     const struct nccl_library *library = NULL;
-    const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;
+    const ncclConfig_t nccl_value = NCCL_CONFIG_INITIALIZER;
     bool missing = false;
-    CHECK(theirs.magic == NCCL_CONFIG_MAGIC);
+    CHECK(nccl_value.magic == NCCL_CONFIG_MAGIC);
     status result = nccl_open(&library, &missing);
     if (result != STATUS_OK && missing) {
         printf("compared with nccl.h %d; no library here: %s\n", NCCL_VERSION_CODE,

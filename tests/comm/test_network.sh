@@ -1,6 +1,6 @@
 #!/bin/bash
-# Two hosts made of network namespaces with a router between them: the job spans them, outlives a short
-# outage, and ends soon after a silent cut or the death of the other host's daemon, on both sides.
+# A job on two hosts, simulated by network namespaces with a router between them. The job survives a
+# short outage. It ends soon on both hosts after a silent cut or the death of the other daemon.
 # usage: test_network.sh PROGRAM, the program of test_fault.c. Needs root; skipped (77) elsewhere.
 set -u
 program=$1
@@ -14,13 +14,13 @@ hosts_make "$folder"
 
 start() { # MODE
     hosts_run "$launch" -n 4 --host "near:2,$hosts_address:2" --no-bind "${hosts_options[@]}" \
-        "$program" child "$1" $token >"$folder/told" 2>&1 &
+        "$program" child "$1" $token >"$folder/output" 2>&1 &
     job=$!
     for ((i = 0; i < 100; i++)); do
-        grep -q 'under way, 2 of 4' "$folder/told" && return
+        grep -q 'running, 2 of 4' "$folder/output" && return
         sleep 0.1
     done
-    echo 'the job does not start over two hosts:' && cat "$folder/told"
+    echo 'the job does not start on two hosts:' && cat "$folder/output"
     kill -KILL "$job"
     exit 1
 }
@@ -35,19 +35,19 @@ end() { # WHAT CODE SECONDS TEXT
         kill -0 "$job" 2>/dev/null || break
         sleep 0.1
     done
-    kill -0 "$job" 2>/dev/null && echo "$1: still there after $3 s" && cat "$folder/told" && exit 1
+    kill -0 "$job" 2>/dev/null && echo "$1: still running after $3 s" && cat "$folder/output" && exit 1
     wait "$job"
     code=$?
     echo "$1: code $code after $((SECONDS - begin)) s"
-    if [ "$code" != "$2" ] || ! grep -q "$4" "$folder/told"; then
-        cat "$folder/told"
+    if [ "$code" != "$2" ] || ! grep -q "$4" "$folder/output"; then
+        cat "$folder/output"
         exit 1
     fi
     for ((i = 0; i < 50; i++)); do
         [ "$(left)" = 0 ] && return
         sleep 0.1
     done
-    echo "$1: $(left) ranks are left" && exit 1
+    echo "$1: $(left) ranks still run" && exit 1
 }
 
 start steps

@@ -1,7 +1,8 @@
-/* Every collective against sums made here, on whatever world the test is started in: one rank without
- * a launcher, 2, 3 and 4 with one, and several pretended hosts (BIREME_COMM_NODES).
+/* Every collective, compared with sums computed here. The world is that in which the test is
+ * started: one rank without a launcher, or 2, 3 and 4 ranks with a launcher, also on several
+ * simulated nodes (BIREME_COMM_NODES).
  *
- * Inputs are functions of (rank, index), so that each rank knows what all others hold. */
+ * Inputs are functions of (rank, index), so that each rank can compute the inputs of all ranks. */
 #include <stdint.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@ static const int64_t sizes[] = {0, 1, 7, 16, 1009, 65536 + 3, 300007};
 static struct comm *world;
 
 /* Values of mixed magnitude, so that another order of the sum gives other bits. */
-static float value(int rank, int64_t index, int salt)
+static float get_value(int rank, int64_t index, int salt)
 {
     uint64_t x = ((uint64_t)rank << 48) ^ ((uint64_t)salt << 40) ^ (uint64_t)index;
     x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
@@ -30,11 +31,11 @@ static float value(int rank, int64_t index, int salt)
 static void fill(float *data, int64_t count, int rank, int salt)
 {
     for (int64_t i = 0; i < count; i++) {
-        data[i] = value(rank, i, salt);
+        data[i] = get_value(rank, i, salt);
     }
 }
 
-static float *allocate(struct comm *comm, int64_t count)
+static float *allocate_zeroed(struct comm *comm, int64_t count)
 {
     void *memory = NULL;
     CHECK_OK(comm_allocate(comm, (size_t)count * sizeof(float), &memory));
@@ -45,8 +46,8 @@ static float *allocate(struct comm *comm, int64_t count)
     return memory;
 }
 
-/* One pretended or real node: the sum is exactly the sum in rank order. */
-static bool rank_order(void)
+/* On one node the sum is exactly the sum in rank order. */
+static bool is_rank_order(void)
 {
     return getenv("BIREME_COMM_NODES") == NULL;
 }
@@ -54,15 +55,15 @@ static bool rank_order(void)
 static void check_sum(const float *data, int64_t first, int64_t count, int ranks, int salt)
 {
     for (int64_t i = first; i < first + count; i++) {
-        float sum = value(0, i, salt);
-        double exact = value(0, i, salt);
+        float sum = get_value(0, i, salt);
+        double exact = get_value(0, i, salt);
         double size = fabs(exact);
         for (int r = 1; r < ranks; r++) {
-            sum += value(r, i, salt);
-            exact += value(r, i, salt);
-            size += fabs(value(r, i, salt));
+            sum += get_value(r, i, salt);
+            exact += get_value(r, i, salt);
+            size += fabs(get_value(r, i, salt));
         }
-        CHECK(!rank_order() || memcmp(&sum, &data[i], sizeof sum) == 0);
+        CHECK(!is_rank_order() || memcmp(&sum, &data[i], sizeof sum) == 0);
         CHECK_NEAR(data[i], exact, 4e-7 * size);
     }
 }
@@ -102,14 +103,14 @@ static void test_all_reduce(float *data)
     }
 }
 
-/* Ranges of uneven sizes with holes between them, one of them empty. */
+/* Ranges of different sizes with gaps between them; one of them is empty. */
 static void make_ranges(struct range *ranges, int64_t count)
 {
     int size = comm_size(world);
     for (int r = 0; r < size; r++) {
-        struct range share = partition_share(count, 1, size, r);
-        int64_t hole = share.count / 5;
-        ranges[r] = (struct range){share.first + hole / 2, share.count - hole};
+        struct range shard = partition_shard(count, 1, size, r);
+        int64_t hole = shard.count / 5;
+        ranges[r] = (struct range){shard.first + hole / 2, shard.count - hole};
     }
     if (size > 2) {
         ranges[1].count = 0;
@@ -126,48 +127,50 @@ static void test_reduce_scatter(float *data)
         CHECK_OK(comm_reduce_scatter_start(world, data, ranges, &request));
         CHECK_OK(comm_wait(world, &request));
         CHECK(request == NULL);
-        struct range mine = ranges[comm_rank(world)];
-        check_sum(data, mine.first, mine.count, comm_size(world), s);
+        struct range own = ranges[comm_rank(world)];
+        check_sum(data, own.first, own.count, comm_size(world), s);
     }
 }
 
-/* To the bit as if one rank had added everything, on any hosts; the last rank has nothing in the second round. */
-static void test_add(float *data)
+/* The bits are those of a single rank that adds all values, on any number of nodes. In the second
+ * iteration the last rank has no data. */
+static void test_accumulate(float *data)
 {
     int size = comm_size(world);
     static float sums[LARGEST];
     struct range ranges[64];
-    struct comm_request *refused = NULL;
+    struct comm_request *failed_request = NULL;
     if (strcmp(comm_kind(world), "self") != 0 && strcmp(comm_kind(world), "mpi") != 0) {
-        struct comm_addition addition = {sums, true, size};
+        struct comm_accumulation accumulation = {sums, true, size};
         make_ranges(ranges, sizes[0]);
-        CHECK_FAILS(comm_add_start(world, &addition, data, ranges, &refused), STATUS_UNAVAILABLE,
-                    "made in host memory alone");
+        CHECK_FAILS(comm_accumulate_start(world, &accumulation, data, ranges, &failed_request),
+                    STATUS_UNAVAILABLE, "only host memory does");
         return;
     }
     for (int s = 0; s < SIZES; s++) {
         make_ranges(ranges, sizes[s]);
-        struct range mine = ranges[comm_rank(world)];
+        struct range own = ranges[comm_rank(world)];
         for (int round = 0; round < 2; round++) {
-            struct comm_addition addition = {sums, round == 0, round == 0 ? size : size - 1};
+            struct comm_accumulation accumulation = {sums, round == 0,
+                                                     round == 0 ? size : size - 1};
             fill(data, sizes[s], comm_rank(world), s + round);
             struct comm_request *request = NULL;
-            CHECK_OK(comm_add_start(world, &addition, data, ranges, &request));
+            CHECK_OK(comm_accumulate_start(world, &accumulation, data, ranges, &request));
             CHECK_OK(comm_wait(world, &request));
-            CHECK_OK(comm_barrier(world)); /* nobody fills what is still read */
+            CHECK_OK(comm_barrier(world)); /* no rank writes data that others still read */
         }
-        for (int64_t k = 0; k < mine.count; k++) {
-            int64_t i = mine.first + k;
-            float sum = value(0, i, s);
+        for (int64_t k = 0; k < own.count; k++) {
+            int64_t i = own.first + k;
+            float sum = get_value(0, i, s);
             for (int r = 1; r < 2 * size - 1; r++) {
-                sum += value(r % size, i, s + r / size);
+                sum += get_value(r % size, i, s + r / size);
             }
             CHECK(memcmp(&sum, &sums[k], sizeof sum) == 0);
         }
     }
-    struct comm_addition too_many = {sums, true, size + 1};
-    CHECK_FAILS(comm_add_start(world, &too_many, data, ranges, &refused), STATUS_INTERNAL,
-                "ranks add");
+    struct comm_accumulation too_many = {sums, true, size + 1};
+    CHECK_FAILS(comm_accumulate_start(world, &too_many, data, ranges, &failed_request),
+                STATUS_INTERNAL, "ranks add");
 }
 
 static void test_all_gather(float *data)
@@ -178,9 +181,9 @@ static void test_all_gather(float *data)
         for (int64_t i = 0; i < sizes[s]; i++) {
             data[i] = -1;
         }
-        struct range mine = ranges[comm_rank(world)];
-        for (int64_t i = mine.first; i < mine.first + mine.count; i++) {
-            data[i] = value(comm_rank(world), i, s);
+        struct range own = ranges[comm_rank(world)];
+        for (int64_t i = own.first; i < own.first + own.count; i++) {
+            data[i] = get_value(comm_rank(world), i, s);
         }
         struct comm_request *request = NULL;
         CHECK_OK(comm_all_gather_start(world, data, sizeof *data, ranges, &request));
@@ -188,84 +191,86 @@ static void test_all_gather(float *data)
         int64_t at = 0;
         for (int r = 0; r < comm_size(world); r++) {
             for (; at < ranges[r].first; at++) {
-                CHECK(data[at] == -1); /* holes stay as they were */
+                CHECK(data[at] == -1); /* gaps do not change */
             }
             for (; at < ranges[r].first + ranges[r].count; at++) {
-                CHECK(data[at] == value(r, at, s));
+                CHECK(data[at] == get_value(r, at, s));
             }
         }
     }
 }
 
-/* Parts of 16 bits, lent where f32 lie, on each rank at another place; from a rank's second one on it is done when
- * it has fetched them, though the others have not. */
-static void test_lend(float *lent)
+/* Ranges of 16-bit elements in shared f32 memory, at a different offset on each rank. From its
+ * second gather on, a rank has its data after comm_gather_pull, before other ranks pull. */
+static void test_lazy_gather(float *shared_source)
 {
-    enum { PIECES = 3 };
+    enum { CHUNKS = 3 };
     static unsigned short data[LARGEST];
-    struct range ranges[64], places[64];
-    struct comm_request *requests[PIECES] = {NULL};
-    int64_t each = LARGEST / PIECES;
+    struct range ranges[64], source_ranges[64];
+    struct comm_request *requests[CHUNKS] = {NULL};
+    int64_t chunk_elems = LARGEST / CHUNKS;
     char path[64];
     snprintf(path, sizeof path, "/tmp/bireme-lend-%ld", (long)getppid());
-    for (int p = 0; p < PIECES; p++) {
-        memset(data + p * each, 0xff, (size_t)each * sizeof *data);
-        make_ranges(ranges, each);
+    for (int p = 0; p < CHUNKS; p++) {
+        memset(data + p * chunk_elems, 0xff, (size_t)chunk_elems * sizeof *data);
+        make_ranges(ranges, chunk_elems);
         for (int r = 0; r < comm_size(world); r++) {
-            places[r] = (struct range){2 * (p * each + r), ranges[r].count};
+            source_ranges[r] = (struct range){2 * (p * chunk_elems + r), ranges[r].count};
         }
-        struct range mine = ranges[comm_rank(world)];
-        for (int64_t i = mine.first; i < mine.first + mine.count; i++) {
-            data[p * each + i] = (unsigned short)(i * 7 + p);
+        struct range own = ranges[comm_rank(world)];
+        for (int64_t i = own.first; i < own.first + own.count; i++) {
+            data[p * chunk_elems + i] = (unsigned short)(i * 7 + p);
         }
-        CHECK_OK(comm_lend_start(world, data + p * each, sizeof *data, ranges, lent, places,
-                                 &requests[p]));
+        CHECK_OK(comm_lazy_gather_start(world, data + p * chunk_elems, sizeof *data, ranges,
+                                        shared_source, source_ranges, &requests[p]));
     }
-    bool alone = comm_size(world) == 1 || !rank_order() || strcmp(comm_kind(world), "mpi") != 0;
-    while (!alone && comm_rank(world) == 1 && access(path, F_OK) != 0) {
-        usleep(100); /* comes late */
+    bool is_eager =
+        comm_size(world) == 1 || !is_rank_order() || strcmp(comm_kind(world), "mpi") != 0;
+    while (!is_eager && comm_rank(world) == 1 && access(path, F_OK) != 0) {
+        usleep(100); /* this rank is late */
     }
-    for (int p = PIECES - 1; p >= 0; p--) {
-        CHECK_OK(comm_fetch(world, &requests[p]));
-        CHECK_OK(comm_fetch(world, &requests[p]));
+    for (int p = CHUNKS - 1; p >= 0; p--) {
+        CHECK_OK(comm_gather_pull(world, &requests[p]));
+        CHECK_OK(comm_gather_pull(world, &requests[p]));
     }
-    if (!alone && comm_rank(world) == 0) {
+    if (!is_eager && comm_rank(world) == 0) {
         CHECK(fclose(fopen(path, "w")) == 0);
     }
-    for (int p = 0; p < PIECES; p++) {
+    for (int p = 0; p < CHUNKS; p++) {
         CHECK_OK(comm_wait(world, &requests[p]));
         CHECK(requests[p] == NULL);
         for (int r = 0; r < comm_size(world); r++) {
             for (int64_t i = ranges[r].first; i < ranges[r].first + ranges[r].count; i++) {
-                CHECK_EQUAL(data[p * each + i], (unsigned short)(i * 7 + p));
+                CHECK_EQUAL(data[p * chunk_elems + i], (unsigned short)(i * 7 + p));
             }
         }
     }
     CHECK_OK(comm_barrier(world));
     (void)unlink(path);
-    places[comm_rank(world)].first = -1;
-    CHECK_FAILS(comm_lend_start(world, data, sizeof *data, ranges, lent, places, &requests[0]),
+    source_ranges[comm_rank(world)].first = -1;
+    CHECK_FAILS(comm_lazy_gather_start(world, data, sizeof *data, ranges, shared_source,
+                                       source_ranges, &requests[0]),
                 STATUS_INTERNAL, "must not be negative");
 }
 
 static void test_several_under_way(float *data)
 {
-    enum { PIECES = 150 }; /* more than may be under way at once */
-    static struct comm_request *requests[PIECES];
-    int64_t each = LARGEST / PIECES;
+    enum { CHUNKS = 150 }; /* more than the maximum in flight */
+    static struct comm_request *requests[CHUNKS];
+    int64_t chunk_elems = LARGEST / CHUNKS;
     fill(data, LARGEST, comm_rank(world), 50);
-    for (int i = 0; i < PIECES; i++) {
-        CHECK_OK(comm_all_reduce_start(world, data + i * each, each, &requests[i]));
+    for (int i = 0; i < CHUNKS; i++) {
+        CHECK_OK(comm_all_reduce_start(world, data + i * chunk_elems, chunk_elems, &requests[i]));
         if (i % 7 == comm_rank(world)) {
             CHECK_OK(comm_progress(world));
         }
     }
-    CHECK_OK(comm_barrier(world)); /* small collectives go between */
-    for (int i = PIECES - 1; i >= 0; i--) {
+    CHECK_OK(comm_barrier(world)); /* small collectives may run in between */
+    for (int i = CHUNKS - 1; i >= 0; i--) {
         CHECK_OK(comm_wait(world, &requests[i]));
         CHECK(requests[i] == NULL);
     }
-    check_sum(data, 0, each * PIECES, comm_size(world), 50);
+    check_sum(data, 0, chunk_elems * CHUNKS, comm_size(world), 50);
 }
 
 static void test_broadcast(float *data)
@@ -277,7 +282,7 @@ static void test_broadcast(float *data)
         bytes -= bytes > 0; /* not a whole number of elements */
         CHECK_OK(comm_broadcast(world, data, bytes, root));
         for (int64_t i = 0; i + 1 < sizes[s]; i++) {
-            CHECK(data[i] == value(root, i, s));
+            CHECK(data[i] == get_value(root, i, s));
         }
     }
 }
@@ -288,23 +293,23 @@ static void test_small(void)
     enum { COUNT = 1300 }; /* more than one exchange carries */
     static double data[COUNT];
     for (int i = 0; i < COUNT; i++) {
-        data[i] = (double)value(comm_rank(world), i, 60);
+        data[i] = (double)get_value(comm_rank(world), i, 60);
     }
     CHECK_OK(comm_sum_doubles(world, data, COUNT));
     for (int i = 0; i < COUNT; i++) {
-        double sum = (double)value(0, i, 60);
+        double sum = (double)get_value(0, i, 60);
         for (int r = 1; r < size; r++) {
-            sum += (double)value(r, i, 60);
+            sum += (double)get_value(r, i, 60);
         }
-        CHECK(memcmp(&sum, &data[i], sizeof sum) == 0); /* in rank order, over hosts too */
+        CHECK(memcmp(&sum, &data[i], sizeof sum) == 0); /* in rank order, also over several nodes */
     }
     enum { BYTES = 10007 };
-    static char mine[BYTES];
+    static char own[BYTES];
     char *all = malloc((size_t)size * BYTES);
     CHECK(all != NULL);
-    memset(mine, 'a' + comm_rank(world), sizeof mine);
-    mine[BYTES - 1] = 'z';
-    CHECK_OK(comm_all_gather_bytes(world, all, mine, BYTES));
+    memset(own, 'a' + comm_rank(world), sizeof own);
+    own[BYTES - 1] = 'z';
+    CHECK_OK(comm_all_gather_bytes(world, all, own, BYTES));
     for (int r = 0; r < size; r++) {
         CHECK(all[(size_t)r * BYTES] == 'a' + r && all[(size_t)(r + 1) * BYTES - 2] == 'a' + r);
         CHECK(all[(size_t)(r + 1) * BYTES - 1] == 'z');
@@ -320,21 +325,21 @@ static void test_small(void)
     }
 }
 
-/* The ranks' parts in any division: the same bits. */
+/* The same bits for any distribution of the terms over ranks. */
 static void test_exact(void)
 {
     enum { TERMS = 3000 };
-    struct exact_sum alone = {0}, shared[2] = {{{0}, 0, 0}};
+    struct exact_sum is_eager = {0}, shared[2] = {{{0}, 0, 0}};
     for (int i = 0; i < TERMS; i++) {
-        double term = ldexp((double)value(1, i, 70), i % 90 - 45);
-        exact_add(&alone, term);
+        double term = ldexp((double)get_value(1, i, 70), i % 90 - 45);
+        exact_add(&is_eager, term);
         if (i % comm_size(world) == comm_rank(world)) {
             exact_add(&shared[0], term);
         }
     }
     exact_add(&shared[1], comm_rank(world) == 0 ? (double)INFINITY : 1);
     CHECK_OK(comm_sum_exact(world, shared, 2));
-    double one = exact_value(&alone), all = exact_value(&shared[0]);
+    double one = exact_value(&is_eager), all = exact_value(&shared[0]);
     CHECK(memcmp(&one, &all, sizeof one) == 0);
     CHECK(isinf(exact_value(&shared[1])));
 }
@@ -343,32 +348,33 @@ static void test_split(void)
 {
     int rank = comm_rank(world);
     int size = comm_size(world);
-    struct comm *part = NULL;
-    CHECK_FAILS(comm_split(world, -1, 0, &part), STATUS_INTERNAL, "colour -1");
-    CHECK_OK(comm_split(world, rank % 2, -rank, &part)); /* odd and even, the last one first */
+    struct comm *group = NULL;
+    CHECK_FAILS(comm_split(world, -1, 0, &group), STATUS_INTERNAL, "color -1");
+    CHECK_OK(
+        comm_split(world, rank % 2, -rank, &group)); /* odd and even ranks, in descending order */
     int members = (size + 1 - rank % 2) / 2;
-    CHECK_EQUAL(comm_size(part), members);
-    CHECK_EQUAL(comm_rank(part), members - 1 - rank / 2);
-    CHECK_EQUAL(comm_local_ranks(part), members);
+    CHECK_EQUAL(comm_size(group), members);
+    CHECK_EQUAL(comm_rank(group), members - 1 - rank / 2);
+    CHECK_EQUAL(comm_local_ranks(group), members);
     double sum = rank;
-    CHECK_OK(comm_sum_doubles(part, &sum, 1));
-    double wanted = 0;
+    CHECK_OK(comm_sum_doubles(group, &sum, 1));
+    double expected = 0;
     for (int r = rank % 2; r < size; r += 2) {
-        wanted += r;
+        expected += r;
     }
-    CHECK(sum == wanted);
-    float *data = allocate(part, 5000);
+    CHECK(sum == expected);
+    float *data = allocate_zeroed(group, 5000);
     for (int i = 0; i < 5000; i++) {
         data[i] = (float)(rank + i);
     }
-    CHECK_OK(comm_all_reduce(part, data, 5000));
+    CHECK_OK(comm_all_reduce(group, data, 5000));
     for (int i = 0; i < 5000; i++) {
-        CHECK(data[i] == (float)(wanted + members * i));
+        CHECK(data[i] == (float)(expected + members * i));
     }
-    CHECK_OK(comm_free(part, data));
-    CHECK_OK(comm_destroy(&part));
-    CHECK(part == NULL);
-    CHECK_OK(comm_destroy(&part));
+    CHECK_OK(comm_free(group, data));
+    CHECK_OK(comm_destroy(&group));
+    CHECK(group == NULL);
+    CHECK_OK(comm_destroy(&group));
 }
 
 static void check_mesh(const struct mesh *mesh, int tensor)
@@ -381,18 +387,18 @@ static void check_mesh(const struct mesh *mesh, int tensor)
     CHECK_EQUAL(comm_rank(mesh->data), rank / tensor);
     float row[3] = {(float)rank, 1, 2};
     CHECK_OK(comm_all_reduce(mesh->data, row, 3));
-    float wanted = 0;
+    float expected = 0;
     for (int r = rank % tensor; r < size; r += tensor) {
-        wanted += (float)r;
+        expected += (float)r;
     }
-    CHECK(row[0] == wanted);
+    CHECK(row[0] == expected);
     row[1] = (float)rank;
     CHECK_OK(comm_all_reduce(mesh->tensor, row, 2));
-    wanted = 0;
+    expected = 0;
     for (int r = rank / tensor * tensor; r < (rank / tensor + 1) * tensor; r++) {
-        wanted += (float)r;
+        expected += (float)r;
     }
-    CHECK(row[1] == wanted);
+    CHECK(row[1] == expected);
 }
 
 static void test_mesh(void)
@@ -425,6 +431,13 @@ static void test_check_equal(void)
         snprintf(text, sizeof text, "ranks %d do not", comm_size(world) - 1);
         CHECK(strstr(status_pending()->text, text) != NULL);
         status_clear();
+        /* two SHA-256 digests that differ in their last digit */
+        char digest[65];
+        memset(digest, 'a', 64);
+        digest[63] = last ? '1' : '0';
+        digest[64] = '\0';
+        CHECK(comm_check_equal(world, "recipe", digest) == STATUS_RECIPE);
+        status_clear();
     }
     CHECK_OK(comm_barrier(world));
 }
@@ -444,7 +457,7 @@ static void test_times(float *data)
     comm_take_times(world, &times);
     CHECK(comm_size(world) == 1 || (times.exposed_seconds > 0 && times.bytes > 0));
     CHECK(times.small_seconds == 0);
-    CHECK_OK(comm_rehearse(world, sum_largest, data));
+    CHECK_OK(comm_calibrate(world, sum_largest, data));
     comm_take_times(world, &times);
     CHECK(times.exposed_seconds == 0 && times.small_seconds == 0 && times.bytes == 0);
     CHECK_OK(sum_largest(data));
@@ -463,10 +476,10 @@ static void test_partition(void)
         for (int64_t count = 0; count < 200; count += 13) {
             int64_t next = 0;
             for (int i = 0; i < parts; i++) {
-                struct range share = partition_share(count, 16, parts, i);
-                CHECK(share.first == next && share.count >= 0);
-                CHECK(share.first % 16 == 0 || share.first == count);
-                next = share.first + share.count;
+                struct range shard = partition_shard(count, 16, parts, i);
+                CHECK(shard.first == next && shard.count >= 0);
+                CHECK(shard.first % 16 == 0 || shard.first == count);
+                next = shard.first + shard.count;
             }
             CHECK(next == count);
         }
@@ -479,7 +492,7 @@ int main(int argc, char **argv)
     bool launched = getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL;
     const char *kind = test_comm()[0] != '\0' ? test_comm() : launched ? "mpi" : "self";
     CHECK(strcmp(comm_kind(world), kind) == 0);
-    float *shared = allocate(world, LARGEST);
+    float *shared = allocate_zeroed(world, LARGEST);
     float *own = malloc(LARGEST * sizeof *own);
     CHECK(own != NULL);
     float *memories[] = {shared, own};
@@ -489,13 +502,13 @@ int main(int argc, char **argv)
     for (int m = 0; m < 2; m++) {
         test_all_reduce(memories[m]);
         test_reduce_scatter(memories[m]);
-        test_add(memories[m]);
+        test_accumulate(memories[m]);
         test_all_gather(memories[m]);
         test_broadcast(memories[m]);
         test_several_under_way(memories[m]);
         test_times(memories[m]);
     }
-    test_lend(shared);
+    test_lazy_gather(shared);
     test_split();
     test_mesh();
     test_check_equal();

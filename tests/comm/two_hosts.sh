@@ -1,7 +1,9 @@
 # shellcheck shell=bash
-# Two hosts made of network namespaces, each with an address of its own, and a router between them. Sourced by
-# the tests that break the network; the first host is called near, the other far (10.79.2.1). Needs root.
-# Sets: hosts_options, what mpirun must be told to find the way. hosts_remove belongs into the test's EXIT trap.
+# Two hosts simulated by network namespaces, each with a separate address, and a router between
+# them. Sourced by the tests that break the network. The hosts are named near and far (10.79.2.1).
+# Needs root.
+# Sets hosts_options: the options with which mpirun reaches the other host.
+# The test calls hosts_remove in its EXIT trap.
 hosts_near=bm1-$$ hosts_far=bm2-$$ hosts_router=bmr-$$
 hosts_address=10.79.2.1
 
@@ -25,19 +27,19 @@ hosts_wire() { # SPACE INTERFACE NET
     ip -n "$1" route add default via "10.79.$3.254"
 }
 
-hosts_forward() { # 0: the link is cut, silently; 1: it works
+hosts_forward() { # 0: the router drops packets silently; 1: it forwards them
     ip netns exec "$hosts_router" sysctl -qw net.ipv4.ip_forward="$1"
 }
 
-hosts_make() { # FOLDER: for the agent by which mpirun reaches the other host
-    [ "${BIREME_LONG:-0}" = 1 ] || hosts_skip 'takes 25 s: runs where BIREME_LONG=1'
+hosts_make() { # FOLDER: receives the agent with which mpirun starts on the other host
+    [ "${BIREME_LONG:-0}" = 1 ] || hosts_skip 'takes 25 s: set BIREME_LONG=1 to run it'
     [ "$(id -u)" = 0 ] || hosts_skip 'namespaces need root'
     command -v ip >/dev/null || hosts_skip 'no ip (package iproute2)'
-    ip netns add "$hosts_near" 2>/dev/null || hosts_skip 'this machine lets nobody make network namespaces'
-    { ip netns add "$hosts_far" && ip netns add "$hosts_router"; } || hosts_skip 'network namespaces cannot be made'
+    ip netns add "$hosts_near" 2>/dev/null || hosts_skip 'this machine does not allow network namespaces'
+    { ip netns add "$hosts_far" && ip netns add "$hosts_router"; } || hosts_skip 'cannot create network namespaces'
     { hosts_wire "$hosts_near" v1 1 && hosts_wire "$hosts_far" v2 2; } ||
-        hosts_skip 'virtual network cards cannot be made'
-    hosts_forward 1 || hosts_skip 'the namespace cannot route'
+        hosts_skip 'cannot create virtual network interfaces'
+    hosts_forward 1 || hosts_skip 'the namespace cannot forward packets'
     cat >"$1/rsh" <<SHELL
 #!/bin/bash
 shift
@@ -50,6 +52,6 @@ SHELL
         --mpirun --mca --mpirun btl --mpirun tcp,vader,self --mpirun --mca --mpirun pml --mpirun ob1)
 }
 
-hosts_run() { # COMMAND...: on the first host
+hosts_run() { # COMMAND...: runs on the first host
     ip netns exec "$hosts_near" unshare --uts bash -c 'hostname near; exec "$@"' _ "$@"
 }

@@ -1,5 +1,5 @@
-/* The world that a test of communicators runs in. BIREME_TEST_COMM=nccl|staged puts that communicator for devices
- * around it, on the CPU's memory; without it the world is what comm_world_create makes. */
+/* The world communicator of the communicator tests. BIREME_TEST_COMM=nccl|staged creates that
+ * device communicator over it, on CPU memory. Otherwise the world is that of comm_world_create. */
 #pragma once
 
 #include "comm/comm_device.h"
@@ -11,7 +11,7 @@ static inline const char *test_comm(void)
     return name == NULL ? "" : name;
 }
 
-/* deadline_seconds 0: the default */
+/* Creates the world. deadline_seconds 0: the default deadline. */
 static inline status test_world_create(int *argc, char ***argv, double deadline_seconds,
                                        struct comm **out)
 {
@@ -29,7 +29,7 @@ static inline status test_world_create(int *argc, char ***argv, double deadline_
     status result = strcmp(test_comm(), "nccl") == 0 ? comm_nccl_create(control, &options, out)
                                                      : comm_staged_create(control, &options, out);
     if (result != STATUS_OK) {
-        *out = control; /* for the end of the job */
+        *out = control; /* for comm_abort */
     }
     return result;
 }

@@ -2,8 +2,8 @@
  * Python package does (scripts/make_tokenizer_reference.py): RoBERTa's in both spellings, Llama 3's; training. */
 #include <jansson.h>
 
-#include "datasets/shard/h5file.h"
 #include "datasets/prepare/prepare.h"
+#include "datasets/shard/h5file.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
@@ -62,13 +62,13 @@ static void encode_around(const struct tokenizer *t, const char *text, size_t by
 {
     int64_t first;
     ids->count = 0;
-    if (tokenizer_begin(t) < 0) {
+    if (tokenizer_bos(t) < 0) {
         CHECK_OK(tokenizer_encode_pair(t, text, bytes, NULL, 0, true, 0, ids, &first));
         CHECK_EQUAL(first, ids->count);
         return;
     }
     CHECK_OK(token_list_reserve(ids, 1));
-    ids->ids[ids->count++] = tokenizer_begin(t);
+    ids->ids[ids->count++] = tokenizer_bos(t);
     CHECK_OK(tokenizer_encode(t, text, bytes, true, ids));
 }
 
@@ -97,12 +97,12 @@ static void test_reference(const char *name)
     check_texts(name, t, json_object_get(expected, "texts"), json_object_get(of, "ids"));
     bool roberta = strcmp(name, "begun") != 0;
     if (roberta) {
-        const struct tokenizer_specials s = tokenizer_specials_of(t);
+        const struct tokenizer_specials s = tokenizer_get_specials(t);
         CHECK(s.cls == 0 && s.pad == 1 && s.sep == 2 && s.unknown == 3 && s.mask == 4);
-        CHECK(tokenizer_begin(t) < 0 && tokenizer_eos(t) == 2);
+        CHECK(tokenizer_bos(t) < 0 && tokenizer_eos(t) == 2);
         check_pairs(name, t, json_object_get(expected, "pairs"), of);
     } else {
-        CHECK(tokenizer_begin(t) == 0 && tokenizer_eos(t) == 1);
+        CHECK(tokenizer_bos(t) == 0 && tokenizer_eos(t) == 1);
     }
     char *folder = folder_file(name); /* what is written is read as the same one */
     CHECK_OK(tokenizer_save(t, folder));
@@ -134,7 +134,7 @@ static void test_training(void)
     }
     b.count = 0;
     CHECK_OK(tokenizer_encode(t, "the  <mask>", 11, true, &b));
-    CHECK(b.ids[b.count - 1] == 4 && !tokenizer_continues(t, 4));
+    CHECK(b.ids[b.count - 1] == 4 && !tokenizer_is_continuation(t, 4));
     b.count--;
     a.count = 0;
     CHECK_OK(tokenizer_encode(t, "the", 3, true, &a));
@@ -169,8 +169,8 @@ static void test_sentences(void)
                                 .inputs = inputs,
                                 .input_count = 1,
                                 .output = folder_file("sentences"),
-                                .documents = PREPARE_PARAGRAPH,
-                                .sentences = PREPARE_STOPS,
+                                .document_unit = PREPARE_DOCUMENT_PARAGRAPH,
+                                .sentence_rule = PREPARE_SENTENCE_PUNCTUATION,
                                 .shard_tokens = 1 << 20,
                                 .sequence_tokens = T,
                                 .pair_seed = 1};
@@ -220,7 +220,7 @@ static void test_begun_documents(void)
                                 .inputs = inputs,
                                 .input_count = 1,
                                 .output = folder_file("begun"),
-                                .documents = PREPARE_PARAGRAPH,
+                                .document_unit = PREPARE_DOCUMENT_PARAGRAPH,
                                 .shard_tokens = 1 << 20};
     CHECK_OK(prepare_clm(&o, &report));
     CHECK_EQUAL(report.documents, 3);
@@ -233,7 +233,7 @@ static void test_begun_documents(void)
         int64_t count = range[1] - range[0];
         CHECK(count > 2 && count <= 64);
         CHECK_OK(shard_read(shard, range[0], count, ids));
-        CHECK(ids[0] == tokenizer_begin(t) && ids[1] != ids[0] && ids[count - 1] == 1);
+        CHECK(ids[0] == tokenizer_bos(t) && ids[1] != ids[0] && ids[count - 1] == 1);
     }
     CHECK_OK(shard_close(&shard));
     CHECK_OK(tokenizer_destroy(&t));
@@ -281,7 +281,7 @@ static void test_bare(void)
         char *text = json_dumps(file, JSON_COMPACT);
         if (cases[i].good) {
             CHECK_OK(tokenizer_from_text(text, strlen(text), path, &t));
-            CHECK(tokenizer_begin(t) < 0);
+            CHECK(tokenizer_bos(t) < 0);
             b.count = 0;
             CHECK_OK(tokenizer_encode(t, "the oars", 8, true, &b));
             CHECK_EQUAL(a.count, b.count);
@@ -341,7 +341,7 @@ int main(void)
     const char *source = getenv("BIREME_SOURCE_DIR");
     CHECK(source != NULL);
     folder_make();
-    h5file_start();
+    h5file_init();
     CHECK_OK(file_join(reference, source, "tests/reference/tokenizer"));
     test_reference("roberta");
     test_reference("roberta_early");

@@ -59,10 +59,10 @@ static void check_text(const struct chat_text *text, int32_t mark, const char *w
 {
     char shown[4096] = "";
     size_t used = 0;
-    CHECK_EQUAL(text->ids.count, text->marks.count);
+    CHECK_EQUAL(text->ids.count, text->loss_mask.count);
     for (int64_t i = 0; i <= text->ids.count; i++) {
-        bool now = i < text->ids.count && (text->marks.ids[i] & mark) != 0;
-        bool before = i > 0 && (text->marks.ids[i - 1] & mark) != 0;
+        bool now = i < text->ids.count && (text->loss_mask.ids[i] & mark) != 0;
+        bool before = i > 0 && (text->loss_mask.ids[i - 1] & mark) != 0;
         used += (size_t)snprintf(shown + used, sizeof shown - used, "%s",
                                  now && !before   ? "["
                                  : before && !now ? "]"
@@ -90,19 +90,21 @@ static void check_shipped(const char *name, const char *wanted, const char *want
     struct chat_text text = {0}, prompt = {0};
     CHECK_OK(chat_encode(t, tokenizer, messages, 5, (struct chat_frame){0}, &text));
     check_text(&text, CHAT_IS_ANSWER, wanted);
-    CHECK_OK(chat_encode(t, tokenizer, messages, 2, (struct chat_frame){.reply = true}, &prompt));
+    CHECK_OK(chat_encode(t, tokenizer, messages, 2,
+                         (struct chat_frame){.add_generation_prompt = true}, &prompt));
     check_text(&prompt, CHAT_IS_ANSWER, wanted_reply);
     /* A prompt has the same ids whether its answer follows or not. */
     CHECK(memcmp(prompt.ids.ids, text.ids.ids, (size_t)prompt.ids.count * sizeof *prompt.ids.ids) ==
           0);
     int64_t prompted = prompt.ids.count;
-    CHECK_OK(chat_encode(t, tokenizer, messages + 2, 3, (struct chat_frame){.continues = true},
-                         &prompt));
+    CHECK_OK(chat_encode(t, tokenizer, messages + 2, 3,
+                         (struct chat_frame){.after_generation_prompt = true}, &prompt));
     CHECK_EQUAL(prompt.ids.count, text.ids.count);
     for (int64_t i = 0; i < text.ids.count; i++) {
         CHECK_EQUAL(prompt.ids.ids[i], text.ids.ids[i]);
-        CHECK_EQUAL((prompt.marks.ids[i] & CHAT_IS_COMPLETION) != 0, i >= prompted);
-        CHECK_EQUAL(prompt.marks.ids[i] & CHAT_IS_ANSWER, text.marks.ids[i] & CHAT_IS_ANSWER);
+        CHECK_EQUAL((prompt.loss_mask.ids[i] & CHAT_IS_COMPLETION) != 0, i >= prompted);
+        CHECK_EQUAL(prompt.loss_mask.ids[i] & CHAT_IS_ANSWER,
+                    text.loss_mask.ids[i] & CHAT_IS_ANSWER);
     }
     chat_text_free(&text);
     chat_text_free(&prompt);
@@ -143,14 +145,16 @@ static void test_alpaca_prompts(void)
     struct chat_template *t = template_named("alpaca");
     struct chat_text text = {0};
     struct chat_message m = say(CHAT_USER, "count");
-    CHECK_OK(chat_encode(t, tokenizer, &m, 1, (struct chat_frame){.reply = true}, &text));
+    CHECK_OK(chat_encode(t, tokenizer, &m, 1, (struct chat_frame){.add_generation_prompt = true},
+                         &text));
     check_text(&text, CHAT_IS_ANSWER,
                "Below is an instruction that describes a task. Write a response that appropriately "
                "completes the request.\n\n### Instruction:\ncount\n\n### Response:");
-    text.ids.count = text.marks.count = 0;
+    text.ids.count = text.loss_mask.count = 0;
     m.input = "a b";
     m.input_bytes = 3;
-    CHECK_OK(chat_encode(t, tokenizer, &m, 1, (struct chat_frame){.reply = true}, &text));
+    CHECK_OK(chat_encode(t, tokenizer, &m, 1, (struct chat_frame){.add_generation_prompt = true},
+                         &text));
     check_text(&text, CHAT_IS_ANSWER,
                "Below is an instruction that describes a task, paired with an input that provides "
                "further context. Write a response that appropriately completes the "
@@ -173,11 +177,11 @@ static void test_injection(void)
         special += tokenizer_is_special(tokenizer, text.ids.ids[i]);
     }
     CHECK_EQUAL(special, 4);
-    text.ids.count = text.marks.count = 0;
+    text.ids.count = text.loss_mask.count = 0;
     CHECK_OK(chat_encode_plain(tokenizer, evil, strlen(evil), true, CHAT_IS_COMPLETION, &text));
     for (int64_t i = 0; i < text.ids.count; i++) {
         CHECK_EQUAL(tokenizer_is_special(tokenizer, text.ids.ids[i]), i + 1 == text.ids.count);
-        CHECK_EQUAL(text.marks.ids[i], CHAT_IS_COMPLETION);
+        CHECK_EQUAL(text.loss_mask.ids[i], CHAT_IS_COMPLETION);
     }
     chat_text_free(&text);
     chat_close(&t);
@@ -191,11 +195,12 @@ static void test_refused_messages(void)
     const struct chat_message late[] = {say(CHAT_USER, "a"), say(CHAT_SYSTEM, "b"),
                                         say(CHAT_USER, "c")};
     CHECK_FAILS(chat_encode(t, tokenizer, empty, 2, (struct chat_frame){0}, &text), STATUS_DATA,
-                "message 2: an empty answer");
+                "message 2: the assistant message is empty");
     CHECK_FAILS(chat_encode(t, tokenizer, late, 3, (struct chat_frame){0}, &text), STATUS_DATA,
-                "system message only first");
-    CHECK_FAILS(chat_encode(t, tokenizer, late, 1, (struct chat_frame){.continues = true}, &text),
-                STATUS_DATA, "begins with a message of the user");
+                "system message only as the first");
+    CHECK_FAILS(chat_encode(t, tokenizer, late, 1,
+                            (struct chat_frame){.after_generation_prompt = true}, &text),
+                STATUS_DATA, "begins with a user message");
     CHECK_EQUAL(text.ids.count, 0);
     chat_text_free(&text);
     chat_close(&t);
@@ -255,18 +260,18 @@ static status use_row(void *user, struct jsonl_row *row)
     seen->rows++;
     seen->messages += count;
     if (json_object_get(row->value, "late") != NULL) {
-        row->blameless = true;
+        row->fatal = true;
         RAISE(STATUS_DATA, "another row's error");
     }
     return STATUS_OK;
 }
 
-static status read_rows(const char *text, bool skip, struct jsonl_bad *bad, struct seen *seen)
+static status read_rows(const char *text, bool skip, struct jsonl_bad_rows *bad, struct seen *seen)
 {
     char *path = folder_file("rows.jsonl");
     int64_t bytes = 0;
     folder_write(path, text, strlen(text));
-    *bad = (struct jsonl_bad){.skip = skip};
+    *bad = (struct jsonl_bad_rows){.skip = skip};
     *seen = (struct seen){0};
     status result = jsonl_read(path, bad, &bytes, use_row, seen);
     CHECK(result != STATUS_OK || bytes == (int64_t)strlen(text));
@@ -278,16 +283,16 @@ static status read_rows(const char *text, bool skip, struct jsonl_bad *bad, stru
 static void test_rows(void)
 {
     static const char *const wrong[][2] = {
-        {"{\"messages\": 3}", "\"messages\" is no list of messages"},
-        {"{\"messages\": []}", "no list of messages"},
-        {"{}", "no list of messages"},
+        {"{\"messages\": 3}", "\"messages\" is not a non-empty list of messages"},
+        {"{\"messages\": []}", "not a non-empty list of messages"},
+        {"{}", "not a non-empty list of messages"},
         {"[1]", "not a JSON object"},
         {"{\"messages\": [{\"role\": \"user\"}]}", "message 1: no \"content\""},
         {"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "\"tool\" is none of"},
         {"{\"messages\": [{\"content\": \"a\"}]}", "message 1: no \"role\""},
         {"{\"messages\"", "not valid JSON"},
     };
-    struct jsonl_bad bad;
+    struct jsonl_bad_rows bad;
     struct seen seen;
     char text[1024];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -362,7 +367,7 @@ static void test_end_token(void)
         CHECK_EQUAL(tokenizer_eos(t), tokenizer_find(t, cases[i].token));
         CHECK_OK(tokenizer_destroy(&t));
     }
-    CHECK_FAILS(tokenizer_open(folder_path, &t), STATUS_NO_INPUT, "/tokenizer does");
+    CHECK_FAILS(tokenizer_open(folder_path, &t), STATUS_NO_INPUT, "contains no tokenizer; use");
     folder_write(path, "[", 1);
     CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "tokenizer_config.json: line 1");
     CHECK(t == NULL);

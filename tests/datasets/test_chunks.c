@@ -109,12 +109,12 @@ static void check_items(const char *path, int64_t chunk)
     struct chunks *c;
     CHECK_OK(h5file_open(path, &file));
     CHECK_OK(chunks_open(file, path, "tokens", H5I_INVALID_HID, &c));
-    CHECK_EQUAL(chunks_items(c), ITEMS);
+    CHECK_EQUAL(chunks_item_count(c), ITEMS);
     CHECK_EQUAL(chunks_item_bytes(c), 2);
     for (uint64_t i = 0; i < 2 * ITEMS; i++) { /* in order, then at random */
         int64_t first = i < ITEMS ? (int64_t)i : (int64_t)random_below(5, i, ITEMS), count = 0;
         const void *items;
-        CHECK_OK(chunks_at(c, first, &items, &count));
+        CHECK_OK(chunks_read(c, first, &items, &count));
         int64_t end = (first / chunk + 1) * chunk;
         CHECK_EQUAL(first + count, end < ITEMS ? end : ITEMS);
         for (int64_t j = 0; j < count; j++) {
@@ -147,13 +147,13 @@ static void check_refused(const char *path, const char *text)
     int64_t count;
     CHECK_OK(h5file_open(path, &file));
     CHECK_OK(chunks_open(file, path, "tokens", H5I_INVALID_HID, &c));
-    CHECK_OK(chunks_at(c, 130, &items, &count));
-    CHECK_FAILS(chunks_at(c, 200, &items, &count), STATUS_DATA, text);
-    CHECK_FAILS(chunks_at(c, 192, &items, &count), STATUS_DATA, path);
-    CHECK_FAILS(chunks_at(c, 192, &items, &count), STATUS_DATA, "/tokens");
-    CHECK_FAILS(chunks_at(c, 192, &items, &count), STATUS_DATA, "192");
+    CHECK_OK(chunks_read(c, 130, &items, &count));
+    CHECK_FAILS(chunks_read(c, 200, &items, &count), STATUS_DATA, text);
+    CHECK_FAILS(chunks_read(c, 192, &items, &count), STATUS_DATA, path);
+    CHECK_FAILS(chunks_read(c, 192, &items, &count), STATUS_DATA, "/tokens");
+    CHECK_FAILS(chunks_read(c, 192, &items, &count), STATUS_DATA, "192");
     status_clear();
-    CHECK_OK(chunks_at(c, 130, &items, &count));
+    CHECK_OK(chunks_read(c, 130, &items, &count));
     CHECK_EQUAL(*(const uint16_t *)items, item_at(130));
     chunks_close(&c);
     CHECK_OK(h5file_close(path, &file));
@@ -182,7 +182,7 @@ static void test_refused(void)
     int64_t count;
     CHECK_OK(h5file_open(path, &file)); /* with its checksum it is right */
     CHECK_OK(chunks_open(file, path, "tokens", H5I_INVALID_HID, &c));
-    CHECK_OK(chunks_at(c, 192, &items, &count));
+    CHECK_OK(chunks_read(c, 192, &items, &count));
     CHECK(memcmp(items, stored, CHUNK_BYTES) == 0);
     chunks_close(&c);
     CHECK_OK(h5file_close(path, &file));
@@ -198,7 +198,7 @@ static void test_refused(void)
     file = write_items(path, H5F_LIBVER_V110, true, CHUNK);
     put_chunk(file, stored, CHUNK_BYTES);
     CHECK_OK(h5file_close(path, &file));
-    check_refused(path, "not of this size");
+    check_refused(path, "has another size");
 }
 
 /* More is stored than the elements need, and yet the chunk from 192 on is not there, or is marked as
@@ -259,7 +259,7 @@ static void test_layouts(void)
 int main(void)
 {
     folder_make();
-    h5file_start();
+    h5file_init();
     test_checksum();
     test_indices();
     test_refused();

@@ -46,7 +46,7 @@ static void check_masked(const struct masking *m, const int32_t *before, const i
             continue;
         }
         CHECK_EQUAL(labels[next++], before[i]);
-        CHECK(m->kinds[before[i]] != MASKING_NEVER);
+        CHECK(m->token_kinds[before[i]] != MASKING_NEVER);
         CHECK(after[i] >= 0 && after[i] < m->vocab_size);
         tally->masked += after[i] == m->mask_id;
         tally->kept += after[i] == before[i];
@@ -64,8 +64,8 @@ static void check_words(const struct masking *m, const int32_t *before, int64_t 
         chosen[positions[i]] = true;
     }
     for (int64_t i = 1; i < count; i++) {
-        bool goes_on =
-            m->kinds[before[i]] == MASKING_CONTINUES && m->kinds[before[i - 1]] != MASKING_NEVER;
+        bool goes_on = m->token_kinds[before[i]] == MASKING_CONTINUES &&
+                       m->token_kinds[before[i - 1]] != MASKING_NEVER;
         CHECK(!goes_on || chosen[i] == chosen[i - 1]);
     }
 }
@@ -146,7 +146,7 @@ static void write_texts(void)
     CHECK_OK(tokenizer_open(folder_file("tokenizer"), &tokenizer));
     kinds = malloc((size_t)tokenizer_vocab_size(tokenizer));
     CHECK(kinds != NULL);
-    masking_kinds(tokenizer, kinds);
+    masking_classify_tokens(tokenizer, kinds);
     CHECK(kinds[CLS] == MASKING_NEVER && kinds[MASK] == MASKING_NEVER &&
           kinds[SPECIALS] == MASKING_BEGINS);
 }
@@ -159,7 +159,7 @@ static struct prepare_options pairs_into(const char *input, const char *output)
                                     .inputs = inputs,
                                     .input_count = 1,
                                     .output = folder_file(output),
-                                    .documents = PREPARE_PARAGRAPH,
+                                    .document_unit = PREPARE_DOCUMENT_PARAGRAPH,
                                     .validation_fraction = 0.1,
                                     .shard_tokens = 4000,
                                     .workers = 2,
@@ -220,8 +220,8 @@ static void take_census(const char *folder, const char *side, struct census *cen
         struct shard *s;
         CHECK_OK(shard_open(path, &s));
         CHECK_OK(shard_verify(s));
-        CHECK_EQUAL(shard_header_of(s)->kind, EXAMPLE_SENTENCE_PAIRS);
-        for (int64_t e = 0; e < shard_header_of(s)->documents; e++) {
+        CHECK_EQUAL(shard_get_header(s)->kind, EXAMPLE_SENTENCE_PAIRS);
+        for (int64_t e = 0; e < shard_get_header(s)->documents; e++) {
             int64_t range[2];
             uint32_t first, random;
             int32_t ids[T];
@@ -303,7 +303,7 @@ static void test_single_document(void)
     CHECK_OK(prepare_mlm(&o, &report));
     CHECK_EQUAL(report.sentences, DOCUMENTS * SENTENCES);
     CHECK(report.train_tokens > 5 * report.validation_tokens && report.validation_tokens > 0);
-    o.sentences = PREPARE_LINES; /* there is one line */
+    o.sentence_rule = PREPARE_SENTENCE_LINES; /* there is one line */
     o.validation_fraction = 0.0;
     CHECK_OK(prepare_mlm(&o, &report));
     CHECK_EQUAL(report.sentences, 1);
@@ -313,8 +313,8 @@ static void test_single_document(void)
     CHECK_FAILS(prepare_mlm(&o, &report), STATUS_USAGE, "7 tokens");
     o.sequence_tokens = T;
     o.shard_tokens = T - 1;
-    o.sentences = PREPARE_STOPS;
-    CHECK_FAILS(prepare_mlm(&o, &report), STATUS_USAGE, "cannot hold");
+    o.sentence_rule = PREPARE_SENTENCE_PUNCTUATION;
+    CHECK_FAILS(prepare_mlm(&o, &report), STATUS_USAGE, "does not fit into a shard");
     CHECK(!file_exists(folder_file("single/.unfinished")));
     folder_write(folder_file("blank.txt"), "\n \n", 3);
     o = pairs_into("blank.txt", "blank");
@@ -402,8 +402,9 @@ static void read_rank(struct loader_options o, int64_t steps, struct sample *lis
             rows += b.rows;
             examples += b.sequences;
         }
-        if (o.looks_ahead) { /* what was told with each of them was the whole share's */
-            CHECK(b.share.rows == rows && b.share.masked == masked && b.share.examples == examples);
+        if (o.count_global_batch) { /* rank_counts: totals of this rank, in every batch */
+            CHECK(b.rank_counts.rows == rows && b.rank_counts.masked == masked &&
+                  b.rank_counts.examples == examples);
         }
     }
     CHECK_OK(loader_close(&l));
@@ -415,7 +416,7 @@ static void test_ranks(void)
     static struct sample reference[STEPS * G], list[STEPS * G];
     struct loader_options o = loading("pairs/train-*.h5");
     read_rank(o, STEPS, reference);
-    o.looks_ahead = true;
+    o.count_global_batch = true;
     for (int ranks = 2; ranks <= 6; ranks += 2) {
         memset(list, 0, sizeof list);
         for (int rank = 0; rank < ranks; rank++) {
@@ -497,7 +498,7 @@ static void test_refused(void)
     o.shuffle = false;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length");
     o = loading("pairs/train-*.h5");
-    o.masking.most = 0;
+    o.masking.max_predictions = 0;
     CHECK_FAILS(loader_open(&o, &l), STATUS_RECIPE, "masking");
     struct prepare_options p = pairs_into("text.txt", "plain");
     struct prepare_report report;
@@ -650,21 +651,21 @@ static void test_nvidia(void)
     write_nvidia("wrong.hdf5", 1, H5T_STD_I16LE);
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "/input_mask has another type");
     nvidia.ids[0][3] = 1 << 20;
-    check_bad("/input_ids has 1048576 at 3");
+    check_bad("/input_ids has the value 1048576 at index 3");
     nvidia.mask[1][2] = 0;
-    check_bad("example 1: /input_mask has a hole");
+    check_bad("example 1: /input_mask has a 0 before the 1");
     memset(nvidia.mask[1], 0, T);
     check_bad("example 1 has 0 tokens");
     nvidia.segments[0][0] = 2;
-    check_bad("/segment_ids has 2");
+    check_bad("/segment_ids has the value 2");
     nvidia.positions[1][0] = T;
-    check_bad("/masked_lm_positions has 48");
+    check_bad("/masked_lm_positions has the value 48");
     nvidia.positions[2][1] = nvidia.positions[2][0];
-    check_bad("does not rise");
+    check_bad("does not increase");
     nvidia.labels[1][0] = -1;
-    check_bad("/masked_lm_ids has -1");
+    check_bad("/masked_lm_ids has the value -1");
     nvidia.next[0] = 2;
-    check_bad("/next_sentence_labels has 2");
+    check_bad("/next_sentence_labels has the value 2");
     hid_t file = H5Fopen(folder_file("wrong.hdf5"), H5F_ACC_RDWR, H5P_DEFAULT);
     CHECK(file >= 0 && H5Ldelete(file, "masked_lm_ids", H5P_DEFAULT) >= 0);
     H5Fclose(file);

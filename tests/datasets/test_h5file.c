@@ -37,7 +37,7 @@ static void refused(const char *path, hid_t type, int rank_limit, const char *te
     int64_t shape[8];
     int rank;
     CHECK_OK(h5file_open(path, &file));
-    CHECK_EQUAL(h5file_dataset(file, path, "tokens", type, rank_limit, &made, shape, &rank),
+    CHECK_EQUAL(h5file_open_dataset(file, path, "tokens", type, rank_limit, &made, shape, &rank),
                 STATUS_DATA);
     CHECK(strstr(status_pending()->text, path) != NULL);
     CHECK_FAILS(status_pending()->code, STATUS_DATA, text);
@@ -51,7 +51,7 @@ static void test_round_trip(void)
     hid_t file, properties, made;
     CHECK_OK(h5file_create(path, &file));
     hsize_t chunk = 16;
-    CHECK_OK(h5file_chunked(1, &chunk, &properties));
+    CHECK_OK(h5file_create_chunk_properties(1, &chunk, &properties));
     fill(dataset(file, "tokens", H5T_STD_U32LE, 100, properties), 100);
     H5Pclose(properties);
     CHECK_OK(h5file_write_i64(file, path, "one", numbers, 1));
@@ -63,7 +63,7 @@ static void test_round_trip(void)
     int rank;
     char text[16];
     CHECK_OK(h5file_open(path, &file));
-    CHECK_OK(h5file_dataset(file, path, "tokens", H5T_STD_U32LE, 2, &made, shape, &rank));
+    CHECK_OK(h5file_open_dataset(file, path, "tokens", H5T_STD_U32LE, 2, &made, shape, &rank));
     CHECK(rank == 1 && shape[0] == 100);
     uint32_t values[100];
     CHECK(H5Dread(made, H5T_NATIVE_UINT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
@@ -75,14 +75,14 @@ static void test_round_trip(void)
     CHECK_EQUAL(back[1], INT64_MAX);
     CHECK_OK(h5file_read_text(file, path, "text", text, (int)sizeof text));
     CHECK(strcmp(text, "über") == 0);
-    CHECK(h5file_has(file, "text") && !h5file_has(file, "none"));
+    CHECK(h5file_has_attribute(file, "text") && !h5file_has_attribute(file, "none"));
     CHECK_FAILS(h5file_read_text(file, path, "text", text, 5), STATUS_DATA, "at most 4");
     CHECK_FAILS(h5file_read_i64(file, path, "three", back, 1), STATUS_DATA, "shape");
     CHECK_FAILS(h5file_read_i64(file, path, "one", back, 3), STATUS_DATA, "shape");
     CHECK_FAILS(h5file_read_i64(file, path, "none", back, 1), STATUS_DATA, "no attribute 'none'");
     CHECK_FAILS(h5file_read_i64(file, path, "text", back, 1), STATUS_DATA, "64-bit integer");
-    CHECK_FAILS(h5file_read_text(file, path, "one", text, 16), STATUS_DATA, "text of fixed size");
-    CHECK_FAILS(h5file_dataset(file, path, "other", H5T_STD_U32LE, 2, &made, shape, &rank),
+    CHECK_FAILS(h5file_read_text(file, path, "one", text, 16), STATUS_DATA, "string of fixed size");
+    CHECK_FAILS(h5file_open_dataset(file, path, "other", H5T_STD_U32LE, 2, &made, shape, &rank),
                 STATUS_DATA, "no dataset /other");
     CHECK_OK(h5file_close(path, &file));
 }
@@ -96,7 +96,7 @@ static void test_same_bytes(void)
         hid_t file, properties;
         CHECK_OK(h5file_create(path, &file));
         hsize_t chunk = 8;
-        CHECK_OK(h5file_chunked(1, &chunk, &properties));
+        CHECK_OK(h5file_create_chunk_properties(1, &chunk, &properties));
         fill(dataset(file, "tokens", H5T_STD_U16LE, 20, properties), 20);
         H5Pclose(properties);
         CHECK_OK(h5file_write_text(file, path, "text", "x"));
@@ -177,7 +177,7 @@ static void test_links(void)
     file = create(path);
     H5Gclose(H5Gcreate2(file, "tokens", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "no dataset");
+    refused(path, H5I_INVALID_HID, 1, "not a dataset");
 }
 
 static void test_storage(void)
@@ -223,7 +223,7 @@ static void test_claims(void)
     H5Pset_chunk(properties, 1, &chunk);
     H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 40, properties));
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "claims 1099511627776 elements");
+    refused(path, H5I_INVALID_HID, 1, "declares 1099511627776 elements");
     file = create(path);
     H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 50, properties));
     H5Fclose(file);
@@ -331,7 +331,7 @@ static void test_full_disk(void)
 int main(void)
 {
     folder_make();
-    h5file_start();
+    h5file_init();
     test_round_trip();
     test_same_bytes();
     test_open();

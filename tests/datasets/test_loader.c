@@ -24,7 +24,7 @@ static void write_shard(const char *path, int32_t first, int64_t tokens, int64_t
     CHECK_OK(shard_writer_create(path, &header, &w));
     for (int64_t i = 0; i < tokens; i++) {
         int32_t id = (int32_t)(first + i);
-        CHECK_OK(shard_writer_append(w, &id, 1));
+        CHECK_OK(shard_writer_append_tokens(w, &id, 1));
         if ((i + 1) % document == 0) {
             CHECK_OK(shard_writer_end_document(w));
         }
@@ -47,7 +47,7 @@ static struct loader_options plain(const char *path)
                                    .shuffle = true,
                                    .vocab_size = VOCAB,
                                    .tokenizer_sha256 = tokenizer,
-                                   .ahead_batches = 3};
+                                   .prefetch_batches = 3};
 }
 
 /* Check a batch without document mask and append the first token of each sample to list. */
@@ -95,13 +95,13 @@ static void read_rank(struct loader_options o, int64_t steps, int32_t *list, boo
                 filled[place + i] = true;
             }
             int64_t in_step = place % o.global_sequences;
-            CHECK(!o.deal || b.sequences == 0 ||
+            CHECK(!o.interleave_micro_batches || b.sequences == 0 ||
                   in_step % (o.micro_sequences * o.ranks) == o.micro_sequences * o.rank);
             share += b.sequences;
             batches++;
         }
         int64_t least = o.global_sequences / o.ranks;
-        CHECK(o.deal || share == least || share == least + 1);
+        CHECK(o.interleave_micro_batches || share == least || share == least + 1);
         CHECK(batches >= 1);
     }
     CHECK(loader_stall_seconds(l) >= 0.0);
@@ -119,7 +119,7 @@ static void test_ranks(const char *path)
     for (int ways = 2; ways < 16;
          ways++) { /* more ranks than samples of a step too; shared or dealt out */
         int ranks = ways / 2;
-        o.deal = ways % 2 == 1;
+        o.interleave_micro_batches = ways % 2 == 1;
         for (int micro = 1; micro <= 6; micro += ranks > 4 ? 5 : 1) {
             memset(filled, 0, sizeof filled);
             for (int rank = 0; rank < ranks; rank++) {
@@ -245,7 +245,7 @@ static void test_evaluation(const char *path)
             o.limit_samples = limits[k];
             o.rank = rank;
             o.ranks = 4;
-            o.deal = k % 2 == 1;
+            o.interleave_micro_batches = k % 2 == 1;
             struct loader *l;
             CHECK_OK(loader_open(&o, &l));
             int64_t steps = 0;
@@ -457,7 +457,7 @@ static void test_damage_while_reading(void)
     write_shard(path, 0, 200000, 1000); /* 13 chunks */
     struct loader_options o = plain(path);
     o.shuffle = false;
-    o.ahead_batches = 1;
+    o.prefetch_batches = 1;
     struct loader *l;
     CHECK_OK(loader_open(&o, &l));
     int32_t mark[64];
@@ -493,7 +493,7 @@ static void test_close_early(const char *path)
 {
     for (int i = 0; i < 50; i++) {
         struct loader_options o = plain(path);
-        o.ahead_batches = i % 4;
+        o.prefetch_batches = i % 4;
         struct loader *l;
         CHECK_OK(loader_open(&o, &l));
         for (int j = 0; j < i % 5; j++) {

@@ -9,15 +9,15 @@ static void test_epochs(void)
         int64_t n = sizes[k], moved = 0;
         double weight = 1.0;
         struct order order;
-        CHECK_OK(order_set(&order, &n, &weight, 1, 42, true));
-        CHECK_EQUAL(order_epoch(&order), n);
+        CHECK_OK(order_init(&order, &n, &weight, 1, 42, true));
+        CHECK_EQUAL(order_epoch_samples(&order), n);
         int *seen = calloc((size_t)n, sizeof *seen);
         for (int64_t g = 0; g < 3 * n; g++) {
-            struct order_place p = order_at(&order, g);
+            struct order_position p = order_find(&order, g);
             CHECK_EQUAL(p.epoch, g / n);
             CHECK(p.sample >= 0 && p.sample < n);
             CHECK_EQUAL(seen[p.sample]++, p.epoch); /* each once in each epoch */
-            moved += p.sample != order_at(&order, g % n).sample;
+            moved += p.sample != order_find(&order, g % n).sample;
         }
         CHECK(n < 17 || moved > n); /* epochs differ from each other */
         free(seen);
@@ -29,12 +29,12 @@ static void test_seeds(void)
     int64_t n = 1000, same = 0;
     double weight = 3.0;
     struct order a, b, plain;
-    CHECK_OK(order_set(&a, &n, &weight, 1, 1, true));
-    CHECK_OK(order_set(&b, &n, &weight, 1, 2, true));
-    CHECK_OK(order_set(&plain, &n, &weight, 1, 1, false));
+    CHECK_OK(order_init(&a, &n, &weight, 1, 1, true));
+    CHECK_OK(order_init(&b, &n, &weight, 1, 2, true));
+    CHECK_OK(order_init(&plain, &n, &weight, 1, 1, false));
     for (int64_t g = 0; g < n; g++) {
-        same += order_at(&a, g).sample == order_at(&b, g).sample;
-        CHECK_EQUAL(order_at(&plain, g + 2 * n).sample, g);
+        same += order_find(&a, g).sample == order_find(&b, g).sample;
+        CHECK_EQUAL(order_find(&plain, g + 2 * n).sample, g);
     }
     CHECK(same < 20);
 }
@@ -46,33 +46,33 @@ static void test_shifts(void)
     const int64_t n = N;
     int64_t different = 0;
     struct order order;
-    CHECK_OK(order_set(&order, &n, (const double[]){1.0}, 1, 5, true));
-    CHECK_EQUAL(order_at(&order, 3 * n).shift, 0); /* without a window nothing moves */
-    order.window = WINDOW;
+    CHECK_OK(order_init(&order, &n, (const double[]){1.0}, 1, 5, true));
+    CHECK_EQUAL(order_find(&order, 3 * n).shift, 0); /* without a window nothing moves */
+    order.window_tokens = WINDOW;
     for (int64_t g = 0; g < N * EPOCHS; g++) {
-        struct order_place p = order_at(&order, g);
+        struct order_position p = order_find(&order, g);
         CHECK(p.shift >= 0 && p.shift < WINDOW);
         CHECK(p.epoch > 0 || p.shift == 0);
-        CHECK_EQUAL(p.shift, order_at(&order, g / N * N).shift);
-        different += g % N == 0 && g > 0 && p.shift != order_at(&order, g - N).shift;
+        CHECK_EQUAL(p.shift, order_find(&order, g / N * N).shift);
+        different += g % N == 0 && g > 0 && p.shift != order_find(&order, g - N).shift;
     }
     CHECK(different > EPOCHS / 2);
     order.shuffle = false; /* evaluation */
-    CHECK_EQUAL(order_at(&order, 7 * n).shift, 0);
+    CHECK_EQUAL(order_find(&order, 7 * n).shift, 0);
 }
 
 /* Every source has its share of any beginning to within ceil(log2 k) samples, and order_count says it. */
 static void check_mixture(const double *weights, const int64_t *samples, int sources, int64_t total)
 {
     struct order order;
-    CHECK_OK(order_set(&order, samples, weights, sources, 7, true));
+    CHECK_OK(order_init(&order, samples, weights, sources, 7, true));
     double sum = 0.0, bound = ceil(log2(sources));
     int64_t count[ORDER_SOURCES_MAX] = {0};
     for (int i = 0; i < sources; i++) {
         sum += weights[i];
     }
     for (int64_t g = 0; g < total; g++) {
-        struct order_place p = order_at(&order, g);
+        struct order_position p = order_find(&order, g);
         CHECK_EQUAL(p.epoch, count[p.source] / samples[p.source]);
         count[p.source]++;
         for (int i = 0; i < sources; i++) {
@@ -80,7 +80,7 @@ static void check_mixture(const double *weights, const int64_t *samples, int sou
             CHECK_NEAR((double)count[i], (double)(g + 1) * weights[i] / sum, bound + 1e-4);
         }
     }
-    int64_t epoch = order_epoch(&order), through = 0, through_before = 0;
+    int64_t epoch = order_epoch_samples(&order), through = 0, through_before = 0;
     for (int i = 0; i < sources; i++) {
         through += order_count(&order, i, epoch) >= samples[i];
         through_before += order_count(&order, i, epoch - 1) >= samples[i];
@@ -104,7 +104,7 @@ static void test_mixtures(void)
     check_mixture(many, sizes, ORDER_SOURCES_MAX, 1000);
     /* far into a run: 64-bit numbers do not overflow */
     struct order order;
-    CHECK_OK(order_set(&order, samples, (const double[]){3.0, 1.0}, 2, 7, true));
+    CHECK_OK(order_init(&order, samples, (const double[]){3.0, 1.0}, 2, 7, true));
     int64_t far = INT64_C(1) << 55;
     CHECK_EQUAL(order_count(&order, 0, far), far / 4 * 3);
     CHECK_EQUAL(order_count(&order, 1, far), far / 4);
@@ -116,9 +116,9 @@ static void test_mixture_epochs(void)
     const int64_t samples[2] = {30, 50};
     struct order order;
     int seen[2][50] = {{0}};
-    CHECK_OK(order_set(&order, samples, (const double[]){2.0, 1.0}, 2, 9, true));
+    CHECK_OK(order_init(&order, samples, (const double[]){2.0, 1.0}, 2, 9, true));
     for (int64_t g = 0; g < 3000; g++) {
-        struct order_place p = order_at(&order, g);
+        struct order_position p = order_find(&order, g);
         CHECK_EQUAL(seen[p.source][p.sample]++, p.epoch);
     }
 }
@@ -127,18 +127,18 @@ static void test_errors(void)
 {
     const int64_t samples[2] = {3, 3};
     struct order order;
-    CHECK_FAILS(order_set(&order, samples, (const double[]){1.0, 0.0}, 2, 1, true), STATUS_RECIPE,
+    CHECK_FAILS(order_init(&order, samples, (const double[]){1.0, 0.0}, 2, 1, true), STATUS_RECIPE,
                 "weight 0");
-    CHECK_FAILS(order_set(&order, samples, (const double[]){1.0, -1.0}, 2, 1, true), STATUS_RECIPE,
+    CHECK_FAILS(order_init(&order, samples, (const double[]){1.0, -1.0}, 2, 1, true), STATUS_RECIPE,
                 "weight -1");
-    CHECK_FAILS(order_set(&order, samples, (const double[]){(double)NAN, 1.0}, 2, 1, true),
+    CHECK_FAILS(order_init(&order, samples, (const double[]){(double)NAN, 1.0}, 2, 1, true),
                 STATUS_RECIPE, "finite");
-    CHECK_FAILS(order_set(&order, samples, (const double[]){1.0, (double)INFINITY}, 2, 1, true),
+    CHECK_FAILS(order_init(&order, samples, (const double[]){1.0, (double)INFINITY}, 2, 1, true),
                 STATUS_RECIPE, "finite");
-    CHECK_FAILS(order_set(&order, samples, (const double[]){1e308, 1e308}, 2, 1, true),
+    CHECK_FAILS(order_init(&order, samples, (const double[]){1e308, 1e308}, 2, 1, true),
                 STATUS_RECIPE, "too large");
-    CHECK_FAILS(order_set(&order, samples, NULL, 0, 1, true), STATUS_RECIPE, "0 data sources");
-    CHECK_FAILS(order_set(&order, samples, NULL, 65, 1, true), STATUS_RECIPE, "65 data sources");
+    CHECK_FAILS(order_init(&order, samples, NULL, 0, 1, true), STATUS_RECIPE, "0 data sources");
+    CHECK_FAILS(order_init(&order, samples, NULL, 65, 1, true), STATUS_RECIPE, "65 data sources");
 }
 
 int main(void)

@@ -87,12 +87,12 @@ static void test_rows(void)
                      "c") "]}\n"
                           "{\"chosen\": \"x\xc3\xa4\", \"rejected\": \"x\xc3\xb6\"}\n";
     struct prepare_report report;
-    CHECK_OK(prepare(rows, "rows", (struct prepare_options){.chat = chat}, &report));
+    CHECK_OK(prepare(rows, "rows", (struct prepare_options){.chat_template = chat}, &report));
     CHECK(report.examples == 5 && report.documents == 5 && report.bad_rows == 0);
     struct shard *s;
     CHECK_OK(shard_open(folder_file("rows/train-00000-of-00001.h5"), &s));
     CHECK_OK(shard_verify(s));
-    CHECK(shard_header_of(s)->kind == EXAMPLE_PREFERENCE_PAIRS);
+    CHECK(shard_get_header(s)->kind == EXAMPLE_PREFERENCE_PAIRS);
     check_pair(s, 0, "What?", " the list" END, " a file" END);
     check_pair(s, 1, "Who said it:", " the user" END, " an answer" END); /* before the blank */
     check_pair(s, 2, ALPACA("a"), "b" END, "c" END);
@@ -110,7 +110,7 @@ static void test_cut(void)
     struct prepare_report report;
     struct shard *s;
     CHECK_OK(prepare(rows, "cut", (struct prepare_options){.sequence_tokens = 6}, &report));
-    CHECK(report.over_long == 1 && report.longest == 10 && report.examples == 2);
+    CHECK(report.overlong_rows == 1 && report.longest_tokens == 10 && report.examples == 2);
     CHECK_OK(shard_open(folder_file("cut/train-00000-of-00001.h5"), &s));
     check_pair(s, 0, "abc", "zzz", "y" END);
     CHECK_OK(shard_close(&s));
@@ -125,29 +125,29 @@ static void test_bad_rows(void)
         {"{\"prompt\": 1, \"chosen\": \"b\", \"rejected\": \"c\"}",
          "\"prompt\" is neither a text nor a list of messages"},
         {"{\"prompt\": \"a\", \"chosen\": [" SAID("b") "], \"rejected\": \"c\"}",
-         "not both texts or both lists"},
+         "must be both texts or both lists"},
         {"{\"prompt\": [" USER("a") "], \"chosen\": \"b\", \"rejected\": \"c\"}",
-         "\"prompt\" and \"rejected\" are not both"},
+         "\"prompt\" and \"rejected\" must be both"},
         {"{\"prompt\": \"\", \"chosen\": \"b\", \"rejected\": \"c\"}", "the prompt is empty"},
         {"{\"chosen\": \"b\", \"rejected\": \"c\"}", "no common beginning"},
         {"{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"c\"}",
-         "the chosen answer is empty"},
+         "the chosen response is empty"},
         {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"\"}",
-         "the rejected answer is empty"},
+         "the rejected response is empty"},
         {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}", "equals the rejected one"},
         {"{\"prompt\": \"a\", \"chosen\": \"bxyzuvw1\", \"rejected\": \"bxyzuvw2\"}",
-         "once they are cut"},
+         "once they are truncated"},
         {"{\"prompt\": \"0123456789\", \"chosen\": \"b\", \"rejected\": \"c\"}",
-         "leaves no room for answers in 8"},
+         "leaves no room for a response in 8"},
         {"{\"prompt\": [" USER("a") "], \"chosen\": [" SAID("") "], \"rejected\": [" SAID("c") "]}",
-         "empty answer"},
+         "the assistant message is empty"},
         {"[]", "not a JSON object"},
         {"{\"prompt\": ", "not valid JSON"},
     };
     struct prepare_report report;
     char rows[1024];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        struct prepare_options o = {.chat = chat, .sequence_tokens = 8};
+        struct prepare_options o = {.chat_template = chat, .sequence_tokens = 8};
         snprintf(rows, sizeof rows, "%s%s\n%s", good, wrong[i][0], good);
         CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl line 2: ");
         CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, wrong[i][1]);
@@ -201,10 +201,10 @@ static struct loader_options options_of(const struct loader_source *source, int 
 /* Row j of answer s of a batch, what is shared before its own; -1: there are no more. */
 static int32_t row_of(const struct batch *b, int64_t s, int32_t j)
 {
-    if (b->branches == NULL) {
+    if (b->shared_prefix_offsets == NULL) {
         return b->cu_rows[s] + j < b->cu_rows[s + 1] ? b->cu_rows[s] + j : -1;
     }
-    const int32_t *branch = b->branches + s / 2 * 2;
+    const int32_t *branch = b->shared_prefix_offsets + s / 2 * 2;
     int32_t first = b->cu_rows[s / 2], end = b->cu_rows[s / 2 + 1] - first;
     if (s % 2 == 0) {
         return j < branch[1] ? first + j : -1;
@@ -230,8 +230,9 @@ static void describe(const struct batch *b, int64_t i, char *out, size_t bytes)
         }
         used += (size_t)snprintf(out + used, bytes - used, "| ");
     }
-    if (b->reference != NULL) {
-        snprintf(out + used, bytes - used, "%g %g", b->reference[2 * i], b->reference[2 * i + 1]);
+    if (b->reference_logps != NULL) {
+        snprintf(out + used, bytes - used, "%g %g", b->reference_logps[2 * i],
+                 b->reference_logps[2 * i + 1]);
     }
 }
 
@@ -245,7 +246,7 @@ static void read_all(int ranks, int64_t micro, int64_t first, const double *cons
         struct loader_options o = options_of(&source, rank, ranks, micro);
         o.first_sample = first;
         o.limit_samples = samples;
-        o.reference = reference;
+        o.reference_logps = reference;
         o.shared_prompt = together;
         CHECK_OK(loader_open(&o, &l));
         for (bool end = false; !end;) {
@@ -322,14 +323,14 @@ static void test_side_file(void)
     struct shard_logps_key other = key;
     snprintf(other.weights, sizeof other.weights, "cccc");
     CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA,
-                "made with the weights aaaa, this run's is cccc");
+                "computed with the weights aaaa, but this run uses cccc");
     other = key;
     snprintf(other.data, sizeof other.data, "cccc");
     CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA, "for the shards bbbb");
     other = key;
     snprintf(other.precision, sizeof other.precision, "bf16");
     CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA,
-                "in fp32, this run's is bf16");
+                "in fp32, but this run uses bf16");
     other = key;
     other.pairs = PAIRS - 1;
     CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA, "of 23 pairs");

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "datasets/prepare/prepare.h"
-#include "datasets/prepare/input.h"
+#include "datasets/prepare/splitter.h"
 #include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
 
@@ -39,7 +39,7 @@ static void read_set(const char *folder, const char *side, struct content *out)
         struct shard *s;
         CHECK_OK(shard_open(path, &s));
         CHECK_OK(shard_verify(s));
-        const struct shard_header *h = shard_header_of(s);
+        const struct shard_header *h = shard_get_header(s);
         out->ids = realloc(out->ids, (size_t)(out->count + h->tokens) * sizeof *out->ids);
         CHECK_OK(shard_read(s, 0, h->tokens, out->ids + out->count));
         CHECK(out->documents + h->documents < 4096);
@@ -115,7 +115,7 @@ static char *mixed_text(size_t bytes, uint64_t seed, bool valid)
     return text;
 }
 
-/* Each place that the cutter would use: the ids of both parts are those of the whole. */
+/* At each position where the splitter may split, the parts have the ids of the whole text. */
 static void test_boundaries(void)
 {
     int found = 0;
@@ -125,7 +125,7 @@ static void test_boundaries(void)
         struct token_list whole = {0}, parts = {0};
         CHECK_OK(tokenizer_encode(bpe, text, bytes, false, &whole));
         for (size_t at = 1; at < bytes; at++) {
-            if (!cutter_boundary(text, bytes, at, false)) {
+            if (!splitter_is_boundary(text, bytes, at, false)) {
                 continue;
             }
             found++;
@@ -140,9 +140,10 @@ static void test_boundaries(void)
         free(text);
     }
     CHECK(found > 1000);
-    CHECK(cutter_boundary("a b", 3, 1, true) && !cutter_boundary("a\nb", 3, 1, true));
-    CHECK(!cutter_boundary("  b", 3, 1, false) && !cutter_boundary("\u00a0 b", 4, 2, false));
-    CHECK(!cutter_boundary(".\nb", 3, 1, false) && !cutter_boundary("ab", 2, 1, false));
+    CHECK(splitter_is_boundary("a b", 3, 1, true) && !splitter_is_boundary("a\nb", 3, 1, true));
+    CHECK(!splitter_is_boundary("  b", 3, 1, false) &&
+          !splitter_is_boundary("\u00a0 b", 4, 2, false));
+    CHECK(!splitter_is_boundary(".\nb", 3, 1, false) && !splitter_is_boundary("ab", 2, 1, false));
 }
 
 /* A document of several pieces has the ids of the whole, whatever the number of workers. */
@@ -158,7 +159,7 @@ static void test_pieces(void)
         o.workers = workers;
         CHECK_OK(prepare_clm(&o, &report));
         CHECK_EQUAL(report.documents, 1);
-        CHECK_EQUAL(report.forced_cuts, 0);
+        CHECK_EQUAL(report.forced_splits, 0);
         CHECK_EQUAL(report.bytes, bytes);
         CHECK_EQUAL(report.train_shards, 1);
         CHECK(report.validation_tokens == 0 && report.validation_shards == 0);
@@ -183,7 +184,7 @@ static void test_pieces(void)
 
 static void test_forced_cut(void)
 {
-    size_t bytes = 2 * PREPARE_PIECE_BYTES + 99;
+    size_t bytes = 2 * ENCODER_CHUNK_BYTES + 99;
     char *text = malloc(bytes + 3);
     for (size_t i = 0; i < bytes; i += 3) {
         memcpy(text + i, "\xE4\xB8\xAD", 3); /* no place to cut at all */
@@ -193,7 +194,7 @@ static void test_forced_cut(void)
     struct prepare_options o = with(letters, inputs, 1);
     struct prepare_report report;
     CHECK_OK(prepare_clm(&o, &report));
-    CHECK_EQUAL(report.forced_cuts, 2);
+    CHECK_EQUAL(report.forced_splits, 2);
     CHECK_EQUAL(report.train_tokens, bytes / 3); /* whole characters, all of them */
     free(text);
 }
@@ -210,12 +211,12 @@ static void test_documents(void)
     CHECK_OK(prepare_clm(&o, &report));
     CHECK(report.documents == 2 && report.empty_documents == 1);
     check_documents("train", bpe, (const char *const[]){text, "five\n"}, 2);
-    o.documents = PREPARE_PARAGRAPH;
+    o.document_unit = PREPARE_DOCUMENT_PARAGRAPH;
     CHECK_OK(prepare_clm(&o, &report));
     check_documents(
         "train", bpe,
         (const char *const[]){"One line.\nand another ", "Two.", "   three", "four", "five"}, 5);
-    o.documents = PREPARE_LINE;
+    o.document_unit = PREPARE_DOCUMENT_LINE;
     CHECK_OK(prepare_clm(&o, &report));
     CHECK_EQUAL(report.documents, 6);
     check_documents(
@@ -237,7 +238,7 @@ static void test_json_lines(void)
 
     static const struct {
         const char *row, *reason;
-    } bad[] = {{"{\"text\": 1}", "no string"},
+    } bad[] = {{"{\"text\": 1}", "not a string"},
                {"{\"body\": \"x\"}", "no field \"text\""},
                {"[1]", "not a JSON object"},
                {"\"text\"", "not a JSON object"},
@@ -356,7 +357,7 @@ static void test_validation(void)
     o.validation_fraction = 0.001;
     o.shuffle_split = true;
     status result = prepare_clm(&o, &report);
-    CHECK(result == STATUS_OK || strstr(status_pending()->text, "validation part empty") != NULL);
+    CHECK(result == STATUS_OK || strstr(status_pending()->text, "validation set empty") != NULL);
     status_clear();
     for (int i = 0; i < 20; i++) {
         free(texts[i]);
@@ -436,7 +437,7 @@ static void test_llmc(void)
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "token at byte 1030");
     file.head[0] = 1;
     folder_write(inputs[0], &file, 1024 + sizeof ids);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no token file of llm.c");
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "not an llm.c token file");
 }
 
 /* Wide ids, whose documents begin with the begin token. */
@@ -470,7 +471,7 @@ static void test_llmc_llama(void)
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "byte 1044 has the id 4294967295");
     file.head[1] = 1;
     folder_write(inputs[0], &file, sizeof file);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no token file of llm.c");
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "not an llm.c token file");
     CHECK_OK(tokenizer_destroy(&begun));
 }
 
@@ -533,8 +534,8 @@ static void test_megatron(void)
     BAD(bad.lengths[0] = -1, "sequence 0 has -1 tokens");
     BAD(bad.places[1] = INT64_MAX, "sequence 1");
     BAD(bad.places[1] = -4, "sequence 1");
-    BAD(bad.documents[1] = 5, "entry 1 of the documents is 5");
-    BAD(bad.documents[2] = 3, "hold 3 of 4");
+    BAD(bad.documents[1] = 5, "entry 1 of the document index is 5");
+    BAD(bad.documents[2] = 3, "contain 3 of 4");
     BAD(bad.documents[0] = 1, "entry 0");
     BAD(bad.type = 5, "outside of"); /* 8 bytes an id: past the file's end */
     write_text(inputs[1], "MMIDIDX");

@@ -74,9 +74,9 @@ static void test_same_bytes(preparation run)
         struct prepare_report report;
         CHECK_OK(prepare(run, input, workers, false, &report));
         reference = workers == 1 ? report : reference;
-        CHECK(report.examples == ROWS && report.longest == reference.longest &&
+        CHECK(report.examples == ROWS && report.longest_tokens == reference.longest_tokens &&
               report.learned_tokens == reference.learned_tokens &&
-              report.over_long == reference.over_long);
+              report.overlong_rows == reference.overlong_rows);
         for (int i = 0; i < 2; i++) {
             size_t count;
             char *data = folder_read(folder_file(names[i]), &count);

@@ -82,20 +82,20 @@ static void test_rows(void)
         "{\"text\": \"the files" END "\"}\n"
         "{\"instruction\": \"a\", \"input\": \"\", \"output\": \"b\"}\n";
     struct prepare_report report;
-    CHECK_OK(prepare(rows, "rows", (struct prepare_options){.chat = chat}, &report));
+    CHECK_OK(prepare(rows, "rows", (struct prepare_options){.chat_template = chat}, &report));
     CHECK(report.examples == 5 && report.documents == 5 && report.bad_rows == 0);
     struct shard *s;
     CHECK_OK(shard_open(folder_file("rows/train-00000-of-00001.h5"), &s));
     CHECK_OK(shard_verify(s));
     const char *talk = ALPACA "a\n\n### Response:b" END;
     check_example(s, 0, "What? the list" END, EXAMPLE_IS_COMPLETION, " the list" END);
-    check_example(s, 0, "What? the list" END, EXAMPLE_IS_PRESET, " the list" END);
-    check_example(s, 0, "What? the list" END, EXAMPLE_IS_ANSWER, "");
-    check_example(s, 1, talk, EXAMPLE_IS_PRESET | EXAMPLE_IS_ANSWER, "b" END);
-    check_example(s, 2, talk, EXAMPLE_IS_PRESET, talk);
-    check_example(s, 2, talk, EXAMPLE_IS_ANSWER, "b" END);
+    check_example(s, 0, "What? the list" END, EXAMPLE_IS_DEFAULT, " the list" END);
+    check_example(s, 0, "What? the list" END, EXAMPLE_IS_ASSISTANT, "");
+    check_example(s, 1, talk, EXAMPLE_IS_DEFAULT | EXAMPLE_IS_ASSISTANT, "b" END);
+    check_example(s, 2, talk, EXAMPLE_IS_DEFAULT, talk);
+    check_example(s, 2, talk, EXAMPLE_IS_ASSISTANT, "b" END);
     check_example(s, 2, talk, EXAMPLE_IS_COMPLETION, "");
-    check_example(s, 3, "the files" END END, EXAMPLE_IS_PRESET, "the files" END END);
+    check_example(s, 3, "the files" END END, EXAMPLE_IS_DEFAULT, "the files" END END);
     check_example(s, 4, talk, EXAMPLE_IS_COMPLETION, "b" END);
     /* What a text says is text, its own end token alone is one. */
     int64_t range[2];
@@ -113,11 +113,11 @@ static void test_bad_rows(void)
     static const char *const wrong[][2] = {
         {"{\"prompt\": \"a\"}", "no field \"completion\""},
         {"{\"prompt\": \"a\", \"completion\": \" \\n\"}", "\"completion\" is empty"},
-        {"{\"prompt\": [], \"completion\": []}", "\"prompt\" is no list of messages"},
-        {"{\"prompt\": \"a\", \"completion\": [1]}", "\"completion\" is no string"},
+        {"{\"prompt\": [], \"completion\": []}", "\"prompt\" is not a non-empty list of messages"},
+        {"{\"prompt\": \"a\", \"completion\": [1]}", "\"completion\" is not a string"},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": "
          "\"assistant\", \"content\": \"\"}]}",
-         "message 1: an empty answer"},
+         "message 1: the assistant message is empty"},
         {"{\"text\": \"\"}", "\"text\" is empty"},
         {"{\"instruction\": \"a\"}", "no field \"output\""},
         {"{\"question\": \"a\"}", "none of the fields"},
@@ -128,14 +128,15 @@ static void test_bad_rows(void)
     struct prepare_report report;
     char rows[1024];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        struct prepare_options o = {.chat = chat, .sequence_tokens = 8};
+        struct prepare_options o = {.chat_template = chat, .sequence_tokens = 8};
         snprintf(rows, sizeof rows, "{\"text\": \"a\"}\n%s\n{\"text\": \"b\"}\n", wrong[i][0]);
         CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl line 2: ");
         CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, wrong[i][1]);
         CHECK(!file_exists(folder_file("bad/train-00000-of-00001.h5")));
     }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        struct prepare_options o = {.chat = chat, .sequence_tokens = 8, .skip_bad_rows = true};
+        struct prepare_options o = {
+            .chat_template = chat, .sequence_tokens = 8, .skip_bad_rows = true};
         snprintf(rows, sizeof rows, "{\"text\": \"a\"}\n%s\n{\"text\": \"b\"}\n", wrong[i][0]);
         CHECK_OK(prepare(rows, "skipped", o, &report));
         CHECK(report.bad_rows == 1 && report.examples == 2);
@@ -162,14 +163,14 @@ static void test_split(void)
     CHECK_OK(shard_close(&s));
     CHECK_OK(shard_open(folder_file("split/train-00000-of-00001.h5"), &s));
     check_example(s, 1, "aa2" END, EXAMPLE_IS_COMPLETION, "2" END);
-    CHECK_EQUAL(shard_header_of(s)->documents, 2);
+    CHECK_EQUAL(shard_get_header(s)->documents, 2);
     CHECK_OK(shard_close(&s));
     char *held = folder_file("held.jsonl");
     folder_write(held, "{\"text\": \"b\"}\n", 14);
     struct prepare_options o = {.validation_inputs = &held, .validation_input_count = 1};
     CHECK_OK(prepare(rows, "given", o, &report));
     CHECK_OK(shard_open(folder_file("given/validation-00000-of-00001.h5"), &s));
-    check_example(s, 0, "b" END, EXAMPLE_IS_PRESET, "b" END);
+    check_example(s, 0, "b" END, EXAMPLE_IS_DEFAULT, "b" END);
     CHECK_OK(shard_close(&s));
     o.validation_fraction = 0.5;
     CHECK_FAILS(prepare(rows, "given", o, &report), STATUS_USAGE, "either");
@@ -196,10 +197,10 @@ static void test_known_packs(void)
     static const int64_t wanted[][3] = {{0, 0, 0}, {1, 0, 2}, {1, 1, 3}, {2, 0, 1}};
     struct packing *p = pack(PACKING_BFD, 4, lengths, 4);
     struct packing_epoch epoch = {0};
-    CHECK_EQUAL(packing_packs(p), 3);
+    CHECK_EQUAL(packing_pack_count(p), 3);
     for (int i = 0; i < 4; i++) {
         int64_t first, length;
-        packing_example(p, &epoch, wanted[i][0], wanted[i][1], &first, &length);
+        packing_get_example(p, &epoch, wanted[i][0], wanted[i][1], &first, &length);
         CHECK_EQUAL(first, wanted[i][2]);
         CHECK_EQUAL(length, lengths[first]);
     }
@@ -243,11 +244,11 @@ static void check_epoch(const struct packing *p, const int64_t *lengths, int cou
     static bool seen[MANY];
     memset(seen, 0, sizeof seen);
     int at = 0;
-    for (int64_t k = 0; k < packing_packs(p); k++) {
+    for (int64_t k = 0; k < packing_pack_count(p); k++) {
         int64_t tokens = 0;
         for (int64_t i = 0; i < packing_pack_examples(p, k); i++) {
             int64_t first, length;
-            packing_example(p, &epoch, k, i, &first, &length);
+            packing_get_example(p, &epoch, k, i, &first, &length);
             CHECK(!seen[first] && length == lengths[first]);
             seen[first] = true;
             tokens += length;
@@ -270,17 +271,17 @@ static void test_best_fit(void)
             lengths[i] = 1 + (int64_t)random_below(7, (uint64_t)i, most);
         }
         struct packing *p = pack(PACKING_BFD, room, lengths, count);
-        CHECK_EQUAL(packing_packs(p), plain_packs(room, lengths, count, left));
-        for (int64_t k = 0; k < packing_packs(p); k++) {
+        CHECK_EQUAL(packing_pack_count(p), plain_packs(room, lengths, count, left));
+        for (int64_t k = 0; k < packing_pack_count(p); k++) {
             a[k] = room;
             for (int64_t i = 0; i < packing_pack_examples(p, k); i++) {
                 int64_t first, length;
-                packing_example(p, &(struct packing_epoch){0}, k, i, &first, &length);
+                packing_get_example(p, &(struct packing_epoch){0}, k, i, &first, &length);
                 a[k] -= length;
             }
         }
         size_t packs =
-            (size_t)packing_packs(p); /* the same room is left in the packs, in some order */
+            (size_t)packing_pack_count(p); /* the same room is left in the packs, in some order */
         qsort(a, packs, sizeof *a, by_value);
         qsort(left, packs, sizeof *left, by_value);
         CHECK(memcmp(a, left, packs * sizeof *a) == 0);
@@ -354,7 +355,7 @@ static void add_batch(struct step *s, const struct batch *b, bool cut)
             s->positions[s->rows++] = b->positions[row];
         }
     }
-    s->seen += b->seen;
+    s->seen += b->tokens_seen;
 }
 
 static void read_steps(const struct packing_rules *rules, int ranks, int64_t first, int64_t micro,
@@ -386,7 +387,7 @@ static void test_batches(enum packing_kind kind)
     struct packing_rules rules = {.kind = kind,
                                   .max_length =
                                       kind == PACKING_NONE || kind == PACKING_BFD ? 16 : 12,
-                                  .learn = EXAMPLE_IS_PRESET,
+                                  .loss_mask_bits = EXAMPLE_IS_DEFAULT,
                                   .skip_empty = true};
     static struct step one[12], three[12], later[2];
     read_steps(&rules, 1, 0, 2, one, 12);
@@ -401,7 +402,7 @@ static struct packing_report report_of(struct packing_rules rules)
     struct loader_options o = options_with(&rules);
     struct loader *l;
     CHECK_OK(loader_open(&o, &l));
-    struct packing_report report = loader_packing(l);
+    struct packing_report report = loader_packing_report(l);
     CHECK_EQUAL(loader_samples(l), report.packs);
     char place[FILE_PATH_BYTES];
     loader_locate(l, 0, place, sizeof place);
@@ -413,30 +414,32 @@ static struct packing_report report_of(struct packing_rules rules)
 /* What is too long is cut, or becomes several; what is left without anything to learn is told. */
 static void test_reports(void)
 {
-    struct packing_rules rules = {
-        .kind = PACKING_NONE, .max_length = 16, .learn = EXAMPLE_IS_PRESET, .skip_empty = true};
+    struct packing_rules rules = {.kind = PACKING_NONE,
+                                  .max_length = 16,
+                                  .loss_mask_bits = EXAMPLE_IS_DEFAULT,
+                                  .skip_empty = true};
     struct packing_report whole = report_of(rules);
-    CHECK(whole.examples == 40 && whole.packs == 40 && whole.cut == 0 && whole.empty == 0);
+    CHECK(whole.examples == 40 && whole.packs == 40 && whole.truncated == 0 && whole.empty == 0);
     rules.kind = PACKING_BFD;
     CHECK(report_of(rules).packs < 40 && report_of(rules).tokens == whole.tokens);
     rules.max_length = 6; /* prompts of 2 to 10 tokens, then one or two digits and the end */
     struct packing_report cut = report_of(rules);
-    CHECK(cut.cut > 0 && cut.cut_tokens > 0 && cut.empty > 0);
+    CHECK(cut.truncated > 0 && cut.truncated_tokens > 0 && cut.empty > 0);
     rules.skip_empty = false;
     struct loader_options o = options_with(&rules);
     struct loader *l;
-    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "nothing to learn in its first 6 tokens");
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "the loss includes none of its first 6 tokens");
     rules.skip_empty = true;
     rules.kind = PACKING_BFD_SPLIT;
-    rules.learn = 0;
+    rules.loss_mask_bits = 0;
     struct packing_report split = report_of(rules);
-    CHECK(split.cut == cut.cut && split.cut_tokens == 0 && split.empty == 0);
+    CHECK(split.truncated == cut.truncated && split.truncated_tokens == 0 && split.empty == 0);
     rules.kind = PACKING_WRAPPED;
     struct packing_report stream = report_of(rules);
     CHECK(stream.tokens >= whole.tokens - 3 && stream.tokens <= whole.tokens);
     rules.kind = PACKING_NONE;
-    rules.learn = EXAMPLE_IS_ANSWER;
-    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "nothing is learned of any example");
+    rules.loss_mask_bits = EXAMPLE_IS_ASSISTANT;
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "and all later examples: the loss includes none");
 }
 
 /* The same tokens, of which something else is learned, are other data to a run that goes on. */
@@ -444,7 +447,7 @@ static void test_fingerprint(void)
 {
     static const char *const rows[] = {"{\"prompt\": \"xx\", \"completion\": \"zx\"}\n",
                                        "{\"prompt\": \"xxz\", \"completion\": \"x\"}\n"};
-    const struct packing_rules rules = {.max_length = 16, .learn = EXAMPLE_IS_PRESET};
+    const struct packing_rules rules = {.max_length = 16, .loss_mask_bits = EXAMPLE_IS_DEFAULT};
     char texts[2][HASH_TEXT_BYTES];
     for (int i = 0; i < 2; i++) {
         struct prepare_report report;

@@ -34,7 +34,7 @@ static void write_shard(const char *path, int64_t vocab_size, int64_t tokens, in
     CHECK(!file_exists(path)); /* it appears when it is complete */
     for (int64_t i = 0; i < tokens; i++) {
         int32_t id = token_at(i, vocab_size);
-        CHECK_OK(shard_writer_append(w, &id, 1));
+        CHECK_OK(shard_writer_append_tokens(w, &id, 1));
         if ((i + 1) % document == 0) {
             CHECK_OK(shard_writer_end_document(w));
             CHECK_OK(shard_writer_end_document(w)); /* an empty document is none */
@@ -50,7 +50,7 @@ static void check_round_trip(int64_t vocab_size, int64_t tokens, int64_t documen
     write_shard(path, vocab_size, tokens, document);
     struct shard *s;
     CHECK_OK(shard_open(path, &s));
-    const struct shard_header *h = shard_header_of(s);
+    const struct shard_header *h = shard_get_header(s);
     CHECK_EQUAL(h->tokens, tokens);
     CHECK_EQUAL(h->documents, (tokens + document - 1) / document);
     CHECK_EQUAL(h->vocab_size, vocab_size);
@@ -71,7 +71,7 @@ static void check_round_trip(int64_t vocab_size, int64_t tokens, int64_t documen
             CHECK_EQUAL(ids[j], token_at(first + j, vocab_size));
         }
         int64_t found;
-        CHECK_OK(shard_document_at(s, first, &found));
+        CHECK_OK(shard_find_document(s, first, &found));
         CHECK_EQUAL(found, first / document);
     }
     free(ids);
@@ -79,10 +79,10 @@ static void check_round_trip(int64_t vocab_size, int64_t tokens, int64_t documen
     CHECK_OK(shard_read_documents(s, h->documents - 1, 2, starts));
     CHECK_EQUAL(starts[0], (h->documents - 1) * document);
     CHECK_EQUAL(starts[1], tokens);
-    CHECK_OK(shard_expect(s, vocab_size, tokenizer));
-    CHECK_OK(shard_expect(s, vocab_size, NULL));
-    CHECK_FAILS(shard_expect(s, vocab_size + 1, NULL), STATUS_DATA, "round.h5");
-    CHECK_FAILS(shard_expect(s, vocab_size, "f"), STATUS_DATA, "another tokenizer");
+    CHECK_OK(shard_check_tokenizer(s, vocab_size, tokenizer));
+    CHECK_OK(shard_check_tokenizer(s, vocab_size, NULL));
+    CHECK_FAILS(shard_check_tokenizer(s, vocab_size + 1, NULL), STATUS_DATA, "round.h5");
+    CHECK_FAILS(shard_check_tokenizer(s, vocab_size, "f"), STATUS_DATA, "another tokenizer");
     CHECK_OK(shard_close(&s));
 }
 
@@ -119,8 +119,8 @@ static void test_writer_errors(void)
     const int32_t bad[2] = {3, 10}, negative = -1;
     CHECK_FAILS(shard_writer_create(folder_file("no/x.h5"), &header, &w), STATUS_CREATE, "no/x.h5");
     CHECK_OK(shard_writer_create(folder_file("w.h5"), &header, &w));
-    CHECK_FAILS(shard_writer_append(w, bad, 2), STATUS_DATA, "id 10");
-    CHECK_FAILS(shard_writer_append(w, &negative, 1), STATUS_DATA, "id -1");
+    CHECK_FAILS(shard_writer_append_tokens(w, bad, 2), STATUS_DATA, "id 10");
+    CHECK_FAILS(shard_writer_append_tokens(w, &negative, 1), STATUS_DATA, "id -1");
     CHECK_OK(shard_writer_abandon(&w));
     CHECK(!file_exists(folder_file("w.h5")) && !file_exists(folder_file("w.h5.tmp")));
     CHECK_OK(shard_writer_create(folder_file("w.h5"), &header, &w));
@@ -241,31 +241,32 @@ static void test_forged(void)
     forge(folder_file("good.h5"), &good); /* of another program, without our two SHA-256 */
     CHECK_OK(open_and_verify(folder_file("good.h5")));
     FORGED("oldest format", r.old = true);
-    FORGED("no shard of tokens", r.format = NULL);
+    FORGED("not a token shard", r.format = NULL);
     FORGED("format is 'other'", r.format = "other");
     FORGED("format_version 2", r.version = 2);
     FORGED("vocab_size is 0", r.vocab_size = 0);
     FORGED("vocab_size is 1099511627776", r.vocab_size = INT64_C(1) << 40);
     FORGED("eos_id is 50", r.eos_id = 50);
     FORGED("eos_id is -2", r.eos_id = -2);
-    FORGED("the attribute 'tokens' says 21", r.says_tokens = 21);
-    FORGED("holds no tokens", r.tokens = 0);
-    FORGED("the attribute 'documents' says 3", r.says_documents = 3);
+    FORGED("the attribute 'tokens' is 21", r.says_tokens = 21);
+    FORGED("contains no tokens", r.tokens = 0);
+    FORGED("the attribute 'documents' is 3", r.says_documents = 3);
     FORGED("integer of 4", r.type = H5T_STD_I32LE);
     FORGED("float of 4", r.type = H5T_IEEE_F32LE);
     FORGED("not stored in chunks", (r.chunk = 0, r.checksum = false));
     FORGED("not stored in chunks", r.checksum = false);
     FORGED("token 5 has the id 50", r.id = 50);
     FORGED("token 5 has the id 3000000000", (r.type = H5T_STD_U32LE, r.id = 3000000000u));
-    FORGED("must rise", r.starts[1] = 0);
-    FORGED("must rise", (r.starts[1] = -5));
-    FORGED("must rise", r.starts[1] = 21);
-    FORGED("must rise",
+    FORGED("must increase", r.starts[1] = 0);
+    FORGED("must increase", (r.starts[1] = -5));
+    FORGED("must increase", r.starts[1] = 21);
+    FORGED("must increase",
            (r.starts[2] = 11, r.starts[3] = 20, r.start_count = 4, r.says_documents = 3));
     FORGED("covers tokens 0 to 19", r.starts[2] = 19);
     FORGED("covers tokens 1 to 20", r.starts[0] = 1);
-    FORGED("no SHA-256", r.sha = "abc");
-    FORGED("no SHA-256", r.sha = "../../../../../etc/passwd/../../../../../../../../../../../../");
+    FORGED("not a SHA-256", r.sha = "abc");
+    FORGED("not a SHA-256",
+           r.sha = "../../../../../etc/passwd/../../../../../../../../../../../../");
 }
 
 /* One bit anywhere: never a crash, never other tokens than those written. */

@@ -1,12 +1,12 @@
 /* Texts with labels and numbers: CSV, names of labels and their order, texts and pairs as tokens, bad rows; and the
  * batches that a task's head reads, the same ones at any number of ranks. */
 #include "base/log.h"
-#include "datasets/tokenizer/qa_windows.h"
-#include "datasets/rows/csv.h"
-#include "datasets/shard/labels.h"
 #include "datasets/loader/loader.h"
 #include "datasets/prepare/prepare.h"
+#include "datasets/rows/csv.h"
+#include "datasets/shard/labels.h"
 #include "datasets/shard/shard.h"
+#include "datasets/tokenizer/qa_windows.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "tests/datasets/folder.h"
 
@@ -55,7 +55,7 @@ static status see(void *user, struct jsonl_row *row)
 static void check_csv(const char *rows, const char *wanted, int64_t bad_rows)
 {
     struct seen seen = {""};
-    struct jsonl_bad bad = {.skip = true, .quiet = true};
+    struct jsonl_bad_rows bad = {.skip = true, .quiet = true};
     int64_t bytes = 0;
     CHECK_OK(csv_read(write_rows("rows.csv", rows), &bad, &bytes, see, &seen));
     if (strcmp(seen.text, wanted) != 0) {
@@ -73,13 +73,13 @@ static void test_csv(void)
               "a,b\r\n\"x,\r\ny\",\" \"\"q\"\"\"\r\n,\r\n",
               "2 a=[x,\r\ny] b=[ \"q\"]|4 a=[] b=[]|", 0);
     check_csv("a\n\"\"\n\"b\"c\nd\"e\n\xff\nf,g\n h \n\"i", "2 a=[]|7 a=[ h ]|", 5);
-    struct jsonl_bad bad = {.skip = false};
+    struct jsonl_bad_rows bad = {.skip = false};
     struct seen seen = {""};
     int64_t bytes = 0;
     CHECK_FAILS(csv_read(write_rows("rows.csv", "a,a\n"), &bad, &bytes, see, &seen), STATUS_DATA,
                 "two fields have the name");
     CHECK_FAILS(csv_read(write_rows("rows.csv", "a,b\n1\n"), &bad, &bytes, see, &seen), STATUS_DATA,
-                "rows.csv line 2: 1 fields, the first row names 2");
+                "rows.csv line 2: 1 fields, but the first row names 2");
 }
 
 /* ---- names ---- */
@@ -90,7 +90,7 @@ static void check_labels(const char *given, const char *wanted)
     char *text = NULL;
     CHECK_OK(labels_parse(given, &labels));
     CHECK_OK(labels_sort(&labels));
-    CHECK_OK(labels_write(&labels, &text));
+    CHECK_OK(labels_to_json(&labels, &text));
     CHECK(strcmp(text, wanted) == 0);
     for (int i = 0; i < labels.count; i++) {
         CHECK_EQUAL(labels_find(&labels, labels.names[i]), i);
@@ -106,8 +106,8 @@ static void test_labels(void)
     check_labels("10,9,-1", "[\"-1\", \"9\", \"10\"]");
     check_labels("10,9,x", "[\"10\", \"9\", \"x\"]");
     struct labels labels;
-    CHECK_FAILS(labels_read_text("[\"a\", \"a\"]", "here", &labels), STATUS_DATA, "there twice");
-    CHECK_FAILS(labels_read_text("{}", "here", &labels), STATUS_DATA, "not a JSON array");
+    CHECK_FAILS(labels_parse_json("[\"a\", \"a\"]", "here", &labels), STATUS_DATA, "occurs twice");
+    CHECK_FAILS(labels_parse_json("{}", "here", &labels), STATUS_DATA, "not a JSON array");
 }
 
 /* ---- texts to tokens ---- */
@@ -119,7 +119,7 @@ static void check_texts(const struct tokenizer *t, const char *a, const char *b,
     struct text text = {a, strlen(a)}, pair = {b, b != NULL ? strlen(b) : 0};
     int64_t first = 0, cut = 0;
     char *back = NULL;
-    CHECK_OK(texts_encode(t, &text, &pair, most, &ids, &first, &cut));
+    CHECK_OK(text_pair_encode(t, &text, &pair, most, &ids, &first, &cut));
     CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &back, NULL));
     if (strcmp(back, wanted) != 0) {
         fprintf(stderr, "got '%s', wanted '%s'\n", back, wanted);
@@ -141,12 +141,12 @@ static void test_texts(void)
     struct token_list ids = {0};
     struct text text = {"the user", 8}, pair = {"the list of files", 17};
     int64_t first = 0, cut = 0;
-    CHECK_OK(texts_encode(wordpiece, &text, &pair, 0, &ids, &first, &cut));
-    struct tokenizer_specials s = tokenizer_specials_of(wordpiece);
+    CHECK_OK(text_pair_encode(wordpiece, &text, &pair, 0, &ids, &first, &cut));
+    struct tokenizer_specials s = tokenizer_get_specials(wordpiece);
     CHECK(ids.ids[0] == s.cls && ids.ids[first - 1] == s.sep && ids.ids[ids.count - 1] == s.sep);
     int64_t all = ids.count;
     ids.count = 0;
-    CHECK_OK(texts_encode(wordpiece, &text, &pair, all - 1, &ids, &first, &cut));
+    CHECK_OK(text_pair_encode(wordpiece, &text, &pair, all - 1, &ids, &first, &cut));
     CHECK(ids.count == all - 1 && cut == 1);
     token_list_free(&ids);
 }
@@ -184,8 +184,8 @@ static struct loader *open_batches(const struct tokenizer *t, const char *glob,
                                      .vocab_size = tokenizer_vocab_size(t),
                                      .tokenizer_sha256 = tokenizer_sha256(t),
                                      .kind = kind,
-                                     .last_rows = last_rows,
-                                     .looks_ahead = true};
+                                     .head_reads_last_row = last_rows,
+                                     .count_global_batch = true};
     struct loader *loader = NULL;
     CHECK_OK(loader_open(&options, &loader));
     return loader;
@@ -205,7 +205,7 @@ static void test_classify(void)
     static const int32_t numbers[] = {2, 1, 0, 2, 1, 2}; /* maybe, no, yes */
     CHECK_OK(prepare(prepare_classify, wordpiece, "a.jsonl", labelled, "classify",
                      (struct prepare_options){.sequence_tokens = 16, .shard_tokens = 40}, &report));
-    CHECK_EQUAL(report.labels, 3);
+    CHECK_EQUAL(report.label_count, 3);
     CHECK_EQUAL(report.examples, 6);
     CHECK(report.train_shards > 1);
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -252,7 +252,7 @@ static void test_regress(void)
     for (end = false; !end; seen += b.sequences) {
         CHECK_OK(loader_next(loader, &b, &last, &end));
         for (int64_t i = 0; i < b.sequences; i++) {
-            CHECK(b.numbers[i] == numbers[b.samples[i]] && b.labels == NULL);
+            CHECK(b.float_labels[i] == numbers[b.samples[i]] && b.labels == NULL);
             CHECK_EQUAL(b.masked_rows[i], b.cu_rows[i + 1] - 1);
         }
     }
@@ -281,7 +281,7 @@ static void test_words(void)
                      "{\"tokens\": [\"the\", \"answers\"], \"labels\": [\"O\", \"X\"]}\n"
                      "{\"tokens\": [\"no\"], \"tags\": [\"X\"]}\n",
                      "words", (struct prepare_options){.sequence_tokens = 16}, &report));
-    CHECK_EQUAL(report.labels, 2);
+    CHECK_EQUAL(report.label_count, 2);
     struct loader *loader =
         one_batch(wordpiece, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, false, &b);
     CHECK(b.sequences == 2 && b.masked == 3 && b.example_rows[1] == 2 && b.example_rows[2] == 3);
@@ -305,11 +305,12 @@ static void check_places(const struct tokenizer *t, const char *context, const c
 {
     char got[512] = "";
     size_t used = 0;
-    struct answers a;
+    struct qa_windows a;
     struct text question = {"the", 3}, text = {context, strlen(context)};
-    CHECK_OK(answers_encode(t, &question, &text, 400, &a));
+    CHECK_OK(qa_windows_encode(t, &question, &text, 400, &a));
     for (int64_t i = 0; i < a.context.count; i++) {
-        size_t begin = answers_byte(&text, a.begin.ids[i]), end = answers_byte(&text, a.end.ids[i]);
+        size_t begin = qa_windows_byte_offset(&text, a.char_begin.ids[i]),
+               end = qa_windows_byte_offset(&text, a.char_end.ids[i]);
         used += (size_t)snprintf(got + used, sizeof got - used, "[%.*s]", (int)(end - begin),
                                  context + begin);
     }
@@ -317,7 +318,7 @@ static void check_places(const struct tokenizer *t, const char *context, const c
         fprintf(stderr, "got '%s', wanted '%s'\n", got, wanted);
         exit(1);
     }
-    answers_free(&a);
+    qa_windows_free(&a);
 }
 
 static void test_places(void)
@@ -326,15 +327,16 @@ static void test_places(void)
     check_places(wordpiece, "th\xC3\xA9 \xE2\x82\xAC the", "[th\xC3\xA9][\xE2\x82\xAC][the]");
     check_places(bpe, "the list", "[the][][l][is][t]");
     check_places(letters, "a n", "[a][][n]");
-    struct answers a;
+    struct qa_windows a;
     struct text question = {"the", 3}, text = {"\xE2\x82\xAC the \xE2\x82\xAC", 11};
     int64_t first, last;
-    CHECK_OK(answers_encode(bpe, &question, &text, 400, &a));
-    CHECK(answers_find(&a, 6, 7, &first, &last) && last == a.context.count - 1 && first > 3);
-    CHECK_EQUAL(a.begin.ids[first], 6);
-    CHECK_EQUAL(a.end.ids[last], 7);
-    CHECK(!answers_find(&a, 1, 2, &first, &last)); /* a blank alone */
-    answers_free(&a);
+    CHECK_OK(qa_windows_encode(bpe, &question, &text, 400, &a));
+    CHECK(qa_windows_find_tokens(&a, 6, 7, &first, &last) && last == a.context.count - 1 &&
+          first > 3);
+    CHECK_EQUAL(a.char_begin.ids[first], 6);
+    CHECK_EQUAL(a.char_end.ids[last], 7);
+    CHECK(!qa_windows_find_tokens(&a, 1, 2, &first, &last)); /* a blank alone */
+    qa_windows_free(&a);
 }
 
 /* All windows of a long text, and where the answer is in each. */
@@ -357,7 +359,7 @@ static void test_windows(void)
                      &report));
     CHECK(report.train_shards == 1 && report.validation_shards == 1);
     CHECK_OK(shard_open(folder_file("answers/train-00000-of-00001.h5"), &shard));
-    int64_t windows = shard_header_of(shard)->documents, inside = 0;
+    int64_t windows = shard_get_header(shard)->documents, inside = 0;
     CHECK(windows > 4);
     for (int64_t i = 0; i < windows; i++) {
         uint32_t begin, end, row, from, right[2], question;
@@ -390,7 +392,7 @@ static void test_windows(void)
                                      .ranks = 1,
                                      .vocab_size = tokenizer_vocab_size(wordpiece),
                                      .kind = EXAMPLE_ANSWER,
-                                     .looks_ahead = true};
+                                     .count_global_batch = true};
     struct loader *loader = NULL;
     bool last, end;
     CHECK_OK(loader_open(&options, &loader));
@@ -403,7 +405,7 @@ static void test_windows(void)
     while (b.segment_ids[at] == 0) {
         at++;
     }
-    CHECK(b.targets[at] == 0 && b.targets[at + 1] == EXAMPLE_BEHIND_BLANK);
+    CHECK(b.targets[at] == 0 && b.targets[at + 1] == EXAMPLE_AFTER_SPACE);
     CHECK_OK(loader_close(&loader));
 }
 
@@ -416,7 +418,7 @@ static void test_several(void)
                      "{\"context\": \"the\", \"choices\": [\"user\", \"list of\"], \"label\": 1}\n"
                      "{\"text\": \"a\", \"choices\": [\"b\", \"c\", \"d\"], \"label\": \"0\"}\n",
                      "choices", (struct prepare_options){.sequence_tokens = 16}, &report));
-    CHECK_EQUAL(report.labels, 3);
+    CHECK_EQUAL(report.label_count, 3);
     struct loader_source source = {folder_file("choices/train-*.h5"), 1};
     struct loader_options options = {.sources = &source,
                                      .source_count = 1,
@@ -426,8 +428,8 @@ static void test_several(void)
                                      .ranks = 1,
                                      .vocab_size = tokenizer_vocab_size(wordpiece),
                                      .kind = EXAMPLE_CHOOSE,
-                                     .texts = 3,
-                                     .looks_ahead = true};
+                                     .max_texts = 3,
+                                     .count_global_batch = true};
     struct loader *loader = NULL;
     CHECK_OK(loader_open(&options, &loader));
     CHECK_OK(loader_next(loader, &b, &last, &end));
@@ -438,7 +440,7 @@ static void test_several(void)
         CHECK(b.segment_ids[b.cu_rows[s]] == 0 && b.segment_ids[b.cu_rows[s + 1] - 1] == 1);
     }
     CHECK_OK(loader_close(&loader));
-    options.texts = 2;
+    options.max_texts = 2;
     CHECK_FAILS(loader_open(&options, &loader), STATUS_DATA, "more than 2 texts");
     CHECK_OK(prepare(prepare_embed, bpe, "a.csv", "text,text_pair\nthe list,of files\nyes,no\n",
                      "pairs", (struct prepare_options){.sequence_tokens = 16}, &report));
@@ -487,13 +489,13 @@ static void test_bad_rows(void)
     check_bad(prepare_regress, "{\"text\": \"a\", \"label\": 1e99}", "too large");
     check_bad(prepare_classify, "not JSON", "not valid JSON");
     check_bad_only(prepare_classify_tokens, "{\"tokens\": [\"a\"], \"labels\": []}",
-                   "1 tokens and 0 labels");
+                   "1 tokens, but 0 labels");
     check_bad_only(prepare_classify_tokens, "{\"tokens\": [\"\"], \"labels\": [1]}",
-                   "is none for the tokenizer");
+                   "has no tokens for the word");
     check_bad_only(prepare_answer,
                    "{\"question\": \"a\", \"context\": \"b c\", \"answer\": \"c\", "
                    "\"answer_start\": 1}",
-                   "does not hold the answer at character 1");
+                   "does not contain the answer at character 1");
     check_bad_only(prepare_answer, "{\"question\": \"a\", \"context\": \"b\"}",
                    "no field \"answer\"");
     check_bad_only(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
@@ -551,11 +553,11 @@ static void check_damage(enum example_kind kind, const uint32_t *const *values, 
     char *path = folder_file("damaged.h5");
     memset(header.tokenizer_sha256, 'a', HASH_TEXT_BYTES - 1);
     CHECK_OK(shard_writer_create(path, &header, &w));
-    CHECK_OK(shard_writer_labels(w, "[\"x\", \"y\"]"));
-    CHECK_OK(shard_writer_append(w, ids, 3));
-    const struct example_format *format = example_format_of(kind);
+    CHECK_OK(shard_writer_write_labels(w, "[\"x\", \"y\"]"));
+    CHECK_OK(shard_writer_append_tokens(w, ids, 3));
+    const struct example_format *format = example_get_format(kind);
     for (int i = 0; i < format->columns; i++) {
-        CHECK_OK(shard_writer_values(w, i, values[i], format->column[i].per_token ? 3 : 1));
+        CHECK_OK(shard_writer_append_values(w, i, values[i], format->column[i].per_token ? 3 : 1));
     }
     CHECK_OK(shard_writer_end_document(w));
     CHECK_OK(shard_writer_close(&w));
@@ -568,8 +570,8 @@ static void check_damage(enum example_kind kind, const uint32_t *const *values, 
                                      .ranks = 1,
                                      .vocab_size = 10,
                                      .kind = kind,
-                                     .texts = 2,
-                                     .looks_ahead = true};
+                                     .max_texts = 2,
+                                     .count_global_batch = true};
     CHECK_FAILS(loader_open(&options, &loader), STATUS_DATA, reason);
 }
 
@@ -580,9 +582,11 @@ static void test_damage(void)
     static const uint32_t infinite[] = {0x7f800000};
     check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){four, one}, "a first segment of 4");
     check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){none, one}, "a first segment of 0");
-    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){one, two}, "the label 2 of 2");
+    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){one, two},
+                 "the label number 2, but there are 2");
     check_damage(EXAMPLE_REGRESS, (const uint32_t *[]){one, infinite}, "the label inf");
-    check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){two}, "the label 2 of 2");
+    check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){two},
+                 "the label number 2, but there are 2");
     check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){unlabelled}, "has no label");
     check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, two, one, none, none, none, none},
                  "an answer from 2 to 1");
@@ -593,7 +597,8 @@ static void test_damage(void)
     check_damage(EXAMPLE_EMBED, (const uint32_t *[]){two}, "more than 2 texts");
     static const uint32_t single[] = {2, 0, 0}, both[] = {2, 0, 2};
     check_damage(EXAMPLE_EMBED, (const uint32_t *[]){single}, "1 texts instead of 2");
-    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){both, two}, "the label 2 of 2");
+    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){both, two},
+                 "the label number 2, but there are 2");
 }
 
 int main(void)

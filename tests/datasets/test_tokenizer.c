@@ -92,13 +92,13 @@ static void test_reference_ids(void)
     json_decref(expected);
 }
 
-static void check_words(struct scanner *scanner, const char *name, const json_t *text,
+static void check_words(struct pretokenise_scanner *scanner, const char *name, const json_t *text,
                         const json_t *lengths)
 {
-    scanner_start(scanner, json_string_value(text), json_string_length(text));
+    pretokenise_scanner_start(scanner, json_string_value(text), json_string_length(text));
     for (size_t i = 0;; i++) {
         size_t start = 0, end = 0;
-        CHECK_OK(scanner_next(scanner, &start, &end));
+        CHECK_OK(pretokenise_scanner_next(scanner, &start, &end));
         if ((json_int_t)(end - start) != json_integer_value(json_array_get(lengths, i))) {
             fprintf(stderr, "%s: word %zu of '%.60s' has %zu bytes\n", name, i,
                     json_string_value(text), end - start);
@@ -124,13 +124,13 @@ static void test_reference_words(void)
         const json_t *rows = json_object_get(json_object_get(expected, "words"), names[pattern]);
         CHECK_EQUAL(json_array_size(rows), json_array_size(texts));
         struct pretokeniser *p = NULL;
-        struct scanner *scanner = NULL;
+        struct pretokenise_scanner *scanner = NULL;
         CHECK_OK(pretokeniser_create((enum pretokenise_pattern)pattern, &p));
-        CHECK_OK(scanner_create(p, &scanner));
+        CHECK_OK(pretokenise_scanner_create(p, &scanner));
         for (size_t i = 0; i < json_array_size(texts); i++) {
             check_words(scanner, names[pattern], json_array_get(texts, i), json_array_get(rows, i));
         }
-        scanner_destroy(scanner);
+        pretokenise_scanner_destroy(scanner);
         pretokeniser_destroy(p);
     }
     json_decref(expected);
@@ -198,7 +198,7 @@ static void test_corpus(void)
     char *files[] = {folder_file("long.txt")};
     struct corpus *corpus = NULL;
     CHECK_OK(corpus_open(files, 1, &corpus));
-    struct corpus_piece piece = {0};
+    struct corpus_chunk piece = {0};
     size_t at = 0;
     for (;;) {
         CHECK_OK(corpus_next(corpus, &piece));
@@ -210,7 +210,7 @@ static void test_corpus(void)
         at += piece.bytes;
     }
     CHECK_EQUAL(at, bytes);
-    corpus_piece_free(&piece);
+    corpus_chunk_free(&piece);
     corpus_close(corpus);
     free(text);
 }
@@ -365,7 +365,7 @@ static void check_saved(struct tokenizer *t, const char *name)
     CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(back)) == 0);
     CHECK_EQUAL(tokenizer_vocab_size(t), tokenizer_vocab_size(back));
     CHECK_EQUAL(tokenizer_eos(t), tokenizer_eos(back));
-    CHECK_EQUAL(tokenizer_kind_of(t), tokenizer_kind_of(back));
+    CHECK_EQUAL(tokenizer_get_kind(t), tokenizer_get_kind(back));
     CHECK_OK(tokenizer_save(back, second));
     char a[HASH_TEXT_BYTES], b[HASH_TEXT_BYTES];
     CHECK_OK(hash_file(path_of(first, TOKENIZER_FILE), a, NULL));

@@ -86,7 +86,7 @@ static void test_wordpiece(void)
                     "--special)\" = '2 4 3 3'"),
                 0);
     CHECK_EQUAL(run("printf 'a\\tb\\nno\\n' | $B tokenizer encode --tokenizer w --pair"), 65);
-    check_error("line 2: no tab");
+    check_error("line 2: the line has no tab");
     CHECK_EQUAL(run("rm w/tokenizer.json; printf 'OAR\\n' | $B tokenizer encode --tokenizer w | "
                     "$B tokenizer decode --tokenizer w | grep -qx oar"),
                 0);
@@ -138,7 +138,7 @@ static void test_held_out(void)
                     " echo o >> lines.txt; %s --validation-fraction 0.25",
                     prepare),
                 0);
-    check_error("of the tokens are held out, of the documents 25%");
+    check_error("of the tokens, but 25% of the documents");
 }
 
 static void test_errors(void)
@@ -148,15 +148,15 @@ static void test_errors(void)
     CHECK_EQUAL(run("$B tokenizer train --vocab-size 300 --input none.txt --output t"), 66);
     check_error("none.txt");
     CHECK_EQUAL(run("$B tokenizer train --type wordpiece --input text.txt --output t"), 64);
-    check_error("--vocab-size is needed for --type wordpiece");
+    check_error("--type wordpiece needs --vocab-size");
     CHECK_EQUAL(run("printf '\\037\\213oars oars' > packed.gz; "
                     "$B tokenizer train --vocab-size 300 --input text.txt packed.gz --output t"),
                 65);
-    check_error("packed.gz is a gzip file, no text");
+    check_error("packed.gz is a gzip file, not text");
     CHECK_EQUAL(run("printf '\\377\\376o\\0a\\0' > wide.txt; "
                     "$B prepare --tokenizer t --input wide.txt --output wide"),
                 65);
-    check_error("wide.txt is a UTF-16 file, no text");
+    check_error("wide.txt is a UTF-16 file, not text");
     CHECK_EQUAL(run("$B tokenizer encode --tokenizer none text.txt"), 66);
     CHECK_EQUAL(run("$B tokenizer encode --tokenizer t none.txt"), 66);
     CHECK_EQUAL(run("$B tokenizer encode text.txt"), 64);

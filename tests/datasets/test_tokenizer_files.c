@@ -247,7 +247,7 @@ static void test_missing_bytes(void)
     CHECK_OK(tokenizer_from_text(holes, strlen(holes), "f.json", &t));
     CHECK_EQUAL(tokenizer_vocab_size(t), 301);
     hole = 200;
-    CHECK_FAILS(tokenizer_decode(t, &hole, 1, true, &text, NULL), STATUS_DATA, "not used");
+    CHECK_FAILS(tokenizer_decode(t, &hole, 1, true, &text, NULL), STATUS_DATA, "is unused");
     CHECK_OK(tokenizer_destroy(&t));
     free(holes);
 }

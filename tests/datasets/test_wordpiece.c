@@ -42,7 +42,7 @@ static void check_code_points(const char *flags, const char *wanted)
             continue;
         }
         char c[5] = {0}, text[64];
-        size_t length = pretokenise_put(code, c), used = 0;
+        size_t length = pretokenise_write_utf8(code, c), used = 0;
         text[used++] = 'a';
         memcpy(text + used, c, length);
         used += length;
@@ -53,7 +53,7 @@ static void check_code_points(const char *flags, const char *wanted)
         memcpy(text + used, "\u302f\u0301c", 6);
         used += 6;
         d.words = 0;
-        CHECK_OK(bert_text_words(&options, text, used, add_word, &d));
+        CHECK_OK(bert_text_split_words(&options, text, used, add_word, &d));
         CHECK_OK(hash_update(d.hash, "\n", 1));
     }
     char found[HASH_TEXT_BYTES];
@@ -124,8 +124,8 @@ static void check_tokenizer(const char *name, const json_t *expected, const json
 {
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_open(reference_path(name), &t));
-    CHECK_EQUAL(tokenizer_kind_of(t), TOKENIZER_WORDPIECE);
-    const struct tokenizer_specials s = tokenizer_specials_of(t);
+    CHECK_EQUAL(tokenizer_get_kind(t), TOKENIZER_WORDPIECE);
+    const struct tokenizer_specials s = tokenizer_get_specials(t);
     CHECK(s.pad == 0 && s.unknown == 1 && s.cls == 2 && s.sep == 3 && s.mask == 4);
     CHECK_EQUAL(tokenizer_eos(t), -1);
     const json_t *texts = json_object_get(expected, "texts");
@@ -220,7 +220,7 @@ static void test_bad_vocab(void)
     check_vocab("", "0 lines");
     check_vocab("a\nb\n", "[UNK]");
     check_vocab("[UNK]\na\n\nb\n", "line 3 has no token");
-    check_vocab("[UNK]\na\na\n", "line 3 has the token of line 2");
+    check_vocab("[UNK]\na\na\n", "line 3 repeats the token of line 2");
 }
 
 static char *good_file(size_t *bytes)
@@ -314,8 +314,9 @@ static void test_train(void)
         shared += tokenizer_find(package, one->tokens[id].bytes) >= 0;
     }
     CHECK(size > 300 && shared >= size - 3);
-    CHECK(tokenizer_continues(one, tokenizer_find(one, "##e")));
-    CHECK(!tokenizer_continues(one, tokenizer_find(one, "e")) && !tokenizer_continues(one, 2));
+    CHECK(tokenizer_is_continuation(one, tokenizer_find(one, "##e")));
+    CHECK(!tokenizer_is_continuation(one, tokenizer_find(one, "e")) &&
+          !tokenizer_is_continuation(one, 2));
     struct tokenizer *small = NULL;
     char *files[] = {(char *)reference_path("corpus.txt"), folder_file("blank")};
     CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files, 1, 1, &small), STATUS_USAGE,

@@ -1,13 +1,15 @@
-/* Where the sequences of an attention test lie: one behind the other, with rows of nobody before and behind. */
+/* The rows of the sequences in an attention test. The sequences are packed; LEAD rows before and
+ * TRAIL rows after them belong to no sequence. */
 #pragma once
 
 #include <stdint.h>
 
 enum { SEQUENCES_MAX = 4, LEAD = 2, TRAIL = 3 };
 
-/* The first row of each sequence and the end of the last one, and the longest length; returns the rows of all. */
-static inline int64_t attention_rows_lay_out(int32_t *cu, const int64_t *lengths, int64_t sequences,
-                                             int64_t *longest)
+/* attention_rows_set_offsets - compute the first row of each sequence, the end of the last one, and
+ * the longest length; return the total number of rows. */
+static inline int64_t attention_rows_set_offsets(int32_t *cu, const int64_t *lengths,
+                                                 int64_t sequences, int64_t *longest)
 {
     cu[0] = LEAD;
     *longest = 0;

@@ -1,6 +1,8 @@
-/* Running an operations' test on a GPU: managed memory, a thread whose stack lies in it, and contexts that wait.
+/* Runs the tests of the operations on a GPU. Heap and stack are in managed memory, and each
+ * operation waits for the GPU before it returns.
  *
- *   test_cuda_operations NAME [WORD]      test_cuda_operations --list */
+ *   test_cuda_operations NAME [WORD]
+ *   test_cuda_operations --list */
 #include <pthread.h>
 
 #include <cstdio>
@@ -60,7 +62,7 @@ extern "C" void *on_gpu_allocate(size_t bytes)
 extern "C" void on_gpu_free(void *memory)
 {
     if (memory != nullptr && (memory < heap || memory >= heap + heap_bytes)) {
-        free(memory); /* what the house's functions gave */
+        free(memory); /* memory of library functions */
     }
 }
 
@@ -91,7 +93,7 @@ extern "C" struct device *on_gpu_device()
     return gpu;
 }
 
-/* ---- the program ---- */
+/* ---- main program ---- */
 
 static void *body(void *unused)
 {

@@ -1,5 +1,5 @@
-/* What the tests of operations share: guarded tensors with seeded contents, contexts on every
- * instruction set that this processor runs, comparisons with the reference. */
+/* Shared code of the tests of operations: guarded tensors with seeded contents, contexts for every
+ * instruction set that this processor runs, and comparisons with the oracle. */
 #pragma once
 
 #include <math.h>
@@ -8,28 +8,33 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "kernels/cpu/reference.h"
 #include "kernels/kernels.h"
 #include "tests/check.h"
+#include "tests/kernels/oracle.h"
 #ifdef OPERATION_SIMT
 #include "tests/simt/backend.h"
 #elif defined(OPERATION_CUDA)
-#include "tests/kernels/on_gpu.h" /* last: it changes what memory is */
+#include "tests/kernels/on_gpu.h" /* include last: it redefines malloc and free */
 #endif
 
-enum { GUARD = 64, UNTOUCHED = 0xff }; /* bytes around the elements; what is in all: NaN */
+enum {
+    GUARD = 64,
+    UNTOUCHED = 0xff
+}; /* bytes around the elements; initial value of all bytes, which is NaN */
 
+/* element_bytes - return the bytes of an element; the dtype may be ORACLE_F64. */
 static inline size_t element_bytes(enum dtype dtype)
 {
-    return dtype == REFERENCE_F64 ? 8 : dtype_bytes(dtype);
+    return dtype == ORACLE_F64 ? 8 : dtype_bytes(dtype);
 }
 
+/* tensor_bytes - return the bytes of a tensor with its row padding. */
 static inline size_t tensor_bytes(struct tensor t)
 {
     return (size_t)(t.rows * t.stride) * element_bytes(t.dtype);
 }
 
-/* operation_tensor - a tensor between guard words; release with operation_release. */
+/* operation_tensor - allocate a tensor between guard bytes; release it with operation_release. */
 static inline struct tensor operation_tensor(enum dtype dtype, int64_t rows, int64_t columns,
                                              int64_t stride)
 {
@@ -41,8 +46,9 @@ static inline struct tensor operation_tensor(enum dtype dtype, int64_t rows, int
     return t;
 }
 
-/* operation_guards - nobody wrote outside of the elements: before, after, or between the rows. */
-static inline void operation_guards(struct tensor t)
+/* operation_check_guards - check that nothing outside the elements was written: before, after, or
+ * between the rows. */
+static inline void operation_check_guards(struct tensor t)
 {
     const unsigned char *p = t.data;
     for (size_t i = 0; i < GUARD; i++) {
@@ -56,26 +62,29 @@ static inline void operation_guards(struct tensor t)
     }
 }
 
+/* operation_release - check the guards and free a tensor; it may be absent. */
 static inline void operation_release(struct tensor *t)
 {
     if (t->data != NULL) {
-        operation_guards(*t);
+        operation_check_guards(*t);
         free((char *)t->data - GUARD);
     }
     t->data = NULL;
 }
 
+/* operation_fill - fill with seeded normal numbers times scale. */
 static inline void operation_fill(struct tensor t, uint64_t seed, double scale)
 {
     uint64_t key = random_key(seed, RANDOM_TEST, 0, 0);
     for (int64_t r = 0; r < t.rows; r++) {
         for (int64_t c = 0; c < t.columns; c++) {
             double x = random_normal(key, (uint64_t)(r * t.columns + c));
-            reference_set(t, r, c, scale * x);
+            oracle_set(t, r, c, scale * x);
         }
     }
 }
 
+/* operation_random - allocate a tensor and fill it with random numbers. */
 static inline struct tensor operation_random(enum dtype dtype, int64_t rows, int64_t columns,
                                              uint64_t seed, double scale)
 {
@@ -84,36 +93,38 @@ static inline struct tensor operation_random(enum dtype dtype, int64_t rows, int
     return t;
 }
 
+/* operation_set - set all elements to a value. */
 static inline void operation_set(struct tensor t, double value)
 {
     for (int64_t r = 0; r < t.rows; r++) {
         for (int64_t c = 0; c < t.columns; c++) {
-            reference_set(t, r, c, value);
+            oracle_set(t, r, c, value);
         }
     }
 }
 
-/* operation_copy - the same numbers in another type. */
+/* operation_copy - return a copy in another dtype. */
 static inline struct tensor operation_copy(struct tensor from, enum dtype dtype)
 {
     struct tensor t = operation_tensor(dtype, from.rows, from.columns, from.columns);
-    reference_convert(t, from);
+    oracle_cast(t, from);
     return t;
 }
 
-/* operation_difference - the largest |a - b| over the largest |b| (or 1e-30); NaN only in both. */
+/* operation_difference - compute max |a - b| / max |b| (at least 1e-30); infinity if only one of
+ * two elements is NaN. */
 static inline double operation_difference(struct tensor a, struct tensor b)
 {
-    double apart = 0, size = 1e-30;
+    double max_difference = 0, size = 1e-30;
     CHECK(a.rows == b.rows && a.columns == b.columns);
     for (int64_t r = 0; r < a.rows; r++) {
         for (int64_t c = 0; c < a.columns; c++) {
-            double x = reference_get(a, r, c), y = reference_get(b, r, c);
+            double x = oracle_get(a, r, c), y = oracle_get(b, r, c);
             if ((isnan(x) && isnan(y)) || x == y) {
                 continue;
             }
             double difference = fabs(x - y);
-            apart = !(difference <= apart) ? difference : apart;
+            max_difference = !(difference <= max_difference) ? difference : max_difference;
             size = fabs(y) > size ? fabs(y) : size;
             if (isnan(difference) || isinf(difference)) {
                 return INFINITY;
@@ -122,22 +133,23 @@ static inline double operation_difference(struct tensor a, struct tensor b)
     }
     for (int64_t r = 0; r < b.rows; r++) {
         for (int64_t c = 0; c < b.columns; c++) {
-            double y = fabs(reference_get(b, r, c));
+            double y = fabs(oracle_get(b, r, c));
             size = isfinite(y) && y > size ? y : size;
         }
     }
-    return apart / size;
+    return max_difference / size;
 }
 
+/* operation_equal - return whether all bytes are equal. */
 static inline bool operation_equal(struct tensor a, struct tensor b)
 {
     return tensor_bytes(a) == tensor_bytes(b) && memcmp(a.data, b.data, tensor_bytes(a)) == 0;
 }
 
 #ifdef OPERATION_SIMT
-/* The CUDA back-end in the emulator (tests/simt); threads mean nothing there. */
-static const char *const operation_sets[] = {"simt"};
-enum { OPERATION_SETS = 1, OPERATION_ON_GPU = 1, OPERATION_HOST = 1 };
+/* The CUDA back-end in the emulator (tests/simt). It ignores the number of threads. */
+static const char *const operation_variants[] = {"simt"};
+enum { OPERATION_VARIANTS = 1, OPERATION_ON_GPU = 1, OPERATION_HOST = 1 };
 
 static inline struct kernels *operation_context(struct device *dev, const char *set,
                                                 enum dtype dtype, int threads,
@@ -151,8 +163,8 @@ static inline struct kernels *operation_context(struct device *dev, const char *
 }
 #elif defined(OPERATION_CUDA)
 /* The CUDA back-end on GPU 0. */
-static const char *const operation_sets[] = {"gpu"};
-enum { OPERATION_SETS = 1, OPERATION_ON_GPU = 1, OPERATION_HOST = 0 };
+static const char *const operation_variants[] = {"gpu"};
+enum { OPERATION_VARIANTS = 1, OPERATION_ON_GPU = 1, OPERATION_HOST = 0 };
 
 static inline struct kernels *operation_context(struct device *dev, const char *set,
                                                 enum dtype dtype, int threads,
@@ -163,11 +175,13 @@ static inline struct kernels *operation_context(struct device *dev, const char *
     return on_gpu_context(dev, dtype, limits);
 }
 #else
-/* The processor's instruction sets, best last; each test runs with all that this machine has. */
-static const char *const operation_sets[] = {"baseline", "v3", "v4", "v4_bf16"};
-enum { OPERATION_SETS = 4, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
+/* The processor's instruction sets, best last. Each test runs with all that this machine
+ * supports. */
+static const char *const operation_variants[] = {"baseline", "v3", "v4", "v4_bf16"};
+enum { OPERATION_VARIANTS = 4, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
 
-/* operation_context - NULL where this processor lacks the instruction set or the type. */
+/* operation_context - create a context; return NULL if this processor lacks the instruction set or
+ * the dtype. */
 static inline struct kernels *operation_context(struct device *dev, const char *set,
                                                 enum dtype dtype, int threads,
                                                 const struct kernels_limits *limits)
@@ -182,7 +196,7 @@ static inline struct kernels *operation_context(struct device *dev, const char *
 }
 #endif
 
-/* operation_device - where the memory of contexts is. */
+/* operation_device - return the device of the contexts. */
 static inline struct device *operation_device(void)
 {
 #ifdef OPERATION_CUDA
@@ -194,24 +208,26 @@ static inline struct device *operation_device(void)
 #endif
 }
 
+/* operation_device_release - release the device of operation_device. */
 static inline void operation_device_release(struct device *dev)
 {
-    if (OPERATION_HOST) { /* a GPU is the program's */
+    if (OPERATION_HOST) { /* the program owns the GPU device */
         CHECK_OK(device_destroy(&dev));
     }
 }
 
-/* operation_each - run a test in every instruction set and type. k has one thread and other has
- * three: whatever they compute must be equal to the last bit. */
-static inline void operation_each(const struct kernels_limits *limits,
-                                  void (*test)(struct kernels *k, struct kernels *other))
+/* operation_run_all - run a test with every instruction set and dtype.
+ *
+ * k has one thread and `other` has three. Their results must be equal bit for bit. */
+static inline void operation_run_all(const struct kernels_limits *limits,
+                                     void (*test)(struct kernels *k, struct kernels *other))
 {
     struct device *dev = operation_device();
     int runs = 0;
-    for (int i = 0; i < 2 * OPERATION_SETS; i++) {
+    for (int i = 0; i < 2 * OPERATION_VARIANTS; i++) {
         enum dtype dtype = i % 2 == 0 ? DTYPE_F32 : DTYPE_BF16;
-        struct kernels *k = operation_context(dev, operation_sets[i / 2], dtype, 1, limits);
-        struct kernels *other = operation_context(dev, operation_sets[i / 2], dtype, 3, limits);
+        struct kernels *k = operation_context(dev, operation_variants[i / 2], dtype, 1, limits);
+        struct kernels *other = operation_context(dev, operation_variants[i / 2], dtype, 3, limits);
         if (k != NULL && other != NULL) {
             test(k, other);
             runs++;
@@ -223,9 +239,9 @@ static inline void operation_each(const struct kernels_limits *limits,
     operation_device_release(dev);
 }
 
-/* operation_within - an error must not be above its tolerance; NaN is. */
-static inline void operation_within(const char *what, struct kernels *k, double error,
-                                    double tolerance)
+/* operation_check_error - fail if an error is above its tolerance or NaN. */
+static inline void operation_check_error(const char *what, struct kernels *k, double error,
+                                         double tolerance)
 {
     if (!(error <= tolerance)) {
         fprintf(stderr, "%s: %s: error %.3g > %.3g\n", kernels_description(k), what, error,

@@ -1,19 +1,23 @@
-/* Attention's features in each other's company, in bf16, beside a plain attention that writes its matrices down.
+/* Tests combinations of attention features in bf16, against the oracle and against a plain
+ * attention that stores its matrices.
  *
- * Cases     width, mask, grouped heads, lengths, dropout: each pair of features has all its values (BIREME_LONG=1: each
- *           three, and all of them). Else each of the emulator's four schedules in CI, and each of a processor's
- *           instruction sets, has a quarter of the cases
- * Bounds    Frobenius norms of the errors, relative, and of lse the largest error: those of `limits`, and never more
- *           than twice the plain attention's
- * Bits      sequences packed into one call have the bits that each has in a call of its own; on a GPU a hundred times
- * Memory    rows in no sequence are NaN, in operands and results, and stay so; results are NaN before they are written */
+ * Cases     The features are width, mask, grouped heads, lengths and dropout. The cases cover all
+ *           values of each pair of features; with BIREME_LONG=1 of each triple. Without it, each of
+ *           the emulator's four schedules in CI and each instruction set of a processor runs a
+ *           quarter of the cases.
+ * Bounds    Relative errors in the Frobenius norm, and the largest error of lse, are at most
+ *           `bounds`. Except for lse they are also at most twice the error of the plain attention.
+ * Bits      Sequences that are packed into one call have the same bits as in separate calls; on a
+ *           GPU this is repeated a hundred times.
+ * Memory    Rows in no sequence are NaN in operands and results, and stay NaN. Results are NaN
+ *           before they are written. */
 #include "tests/kernels/attention_rows.h"
 #include "tests/kernels/operation.h"
 
 enum { WIDTHS = 4, MASKS = 4, GROUPS = 4, LAYOUTS = 6, DROPOUTS = 2, FEATURES = 5 };
 enum { CASES = WIDTHS * MASKS * GROUPS * LAYOUTS * DROPOUTS };
 
-static const int values_of[FEATURES] = {WIDTHS, MASKS, GROUPS, LAYOUTS, DROPOUTS};
+static const int feature_values[FEATURES] = {WIDTHS, MASKS, GROUPS, LAYOUTS, DROPOUTS};
 static const int64_t widths[WIDTHS] = {32, 64, 96, 128};
 static const struct mask {
     const char *name;
@@ -36,37 +40,39 @@ enum result { O, DQ, DKEYS, DVALUES, LSE, RESULTS };
 static const char *const names[RESULTS] = {"o", "dq", "dkeys", "dvalues", "lse"};
 static const double bounds[RESULTS] = {5e-3, 1e-2, 1e-2, 8e-3, 1e-4};
 
-/* `wgmma`: what that is written for, forward alone. */
+/* With the argument `wgmma`: only the cases that the wgmma kernel supports, forward only. */
 static bool forward_only;
 
-/* ---- which cases ---- */
+/* ---- selection of cases ---- */
 
-static int value_of(int number, int feature)
+static int get_feature_value(int number, int feature)
 {
     for (int f = 0; f < feature; f++) {
-        number /= values_of[f];
+        number /= feature_values[f];
     }
-    return number % values_of[feature];
+    return number % feature_values[feature];
 }
 
 static bool is_allowed(int number)
 {
-    int64_t width = widths[value_of(number, 0)];
-    return !forward_only || ((width == 64 || width == 128) && !(dropouts[value_of(number, 4)] > 0));
+    int64_t width = widths[get_feature_value(number, 0)];
+    return !forward_only ||
+           ((width == 64 || width == 128) && !(dropouts[get_feature_value(number, 4)] > 0));
 }
 
-/* The values that a case has of some of the features, as a number. */
-static int tuple_of(int number, int features)
+/* Encodes the values of a case for a subset of the features as a number. */
+static int get_tuple(int number, int features)
 {
     int tuple = 0;
-    for (int f = 0, scale = 1; f < FEATURES; scale *= values_of[f], f++) {
-        tuple += (features >> f & 1) != 0 ? scale * value_of(number, f) : 0;
+    for (int f = 0, scale = 1; f < FEATURES; scale *= feature_values[f], f++) {
+        tuple += (features >> f & 1) != 0 ? scale * get_feature_value(number, f) : 0;
     }
     return features * CASES + tuple;
 }
 
-/* How many tuples of so many features the case has that no case had before; which are marked where that is wanted. */
-static int new_tuples(bool *covered, int number, int strength, bool mark)
+/* Counts the tuples of `strength` features that no earlier case covers; mark: marks them as
+ * covered. */
+static int count_new_tuples(bool *covered, int number, int strength, bool mark)
 {
     int count = 0;
     for (int features = 0; features < 1 << FEATURES; features++) {
@@ -74,7 +80,7 @@ static int new_tuples(bool *covered, int number, int strength, bool mark)
         for (int f = 0; f < FEATURES; f++) {
             size += features >> f & 1;
         }
-        int tuple = tuple_of(number, features);
+        int tuple = get_tuple(number, features);
         if (size == strength && !covered[tuple]) {
             count++;
             covered[tuple] = mark;
@@ -83,28 +89,28 @@ static int new_tuples(bool *covered, int number, int strength, bool mark)
     return count;
 }
 
-/* Until nothing is left to cover, the case that covers most. */
+/* Selects greedily the case that covers the most new tuples, until all are covered. */
 static int choose_cases(int cases[CASES], int strength)
 {
     static bool covered[(1 << FEATURES) * CASES];
     memset(covered, 0, sizeof covered);
     for (int count = 0;; count++) {
-        int best = 0, most = 0;
+        int best_case = 0, most_tuples = 0;
         for (int number = 0; number < CASES; number++) {
-            int new = is_allowed(number) ? new_tuples(covered, number, strength, false) : 0;
-            best = new > most ? number : best;
-            most = new > most ? new : most;
+            int new = is_allowed(number) ? count_new_tuples(covered, number, strength, false) : 0;
+            best_case = new > most_tuples ? number : best_case;
+            most_tuples = new > most_tuples ? new : most_tuples;
         }
-        if (most == 0) {
+        if (most_tuples == 0) {
             return count;
         }
-        new_tuples(covered, best, strength, true);
-        cases[count] = best;
+        count_new_tuples(covered, best_case, strength, true);
+        cases[count] = best_case;
     }
 }
 
-/* Which of four shares of the cases is this context's; -1: all. */
-static int own_share(void)
+/* Returns which quarter of the cases this context runs; -1: all. */
+static int get_case_quarter(void)
 {
     static int contexts;
     const char *order = getenv("SIMT_SCHEDULE"), *seed = getenv("SIMT_SEED");
@@ -118,7 +124,7 @@ static int own_share(void)
     return strcmp(order, "lifo") == 0 ? 0 : strcmp(order, "warp") == 0 ? 1 : second ? 3 : 2;
 }
 
-/* ---- a case ---- */
+/* ---- one case ---- */
 
 struct problem {
     const struct layout *layout;
@@ -128,13 +134,13 @@ struct problem {
     int64_t rows_q, rows_k;
 };
 
-static void problem_make(struct problem *p, int number)
+static void make_problem(struct problem *p, int number)
 {
-    const struct mask *mask = &masks[value_of(number, 1)];
-    const int *heads = groups[value_of(number, 2)];
-    int64_t width = widths[value_of(number, 0)];
-    float dropout = dropouts[value_of(number, 4)];
-    *p = (struct problem){.layout = &layouts[value_of(number, 3)]};
+    const struct mask *mask = &masks[get_feature_value(number, 1)];
+    const int *heads = groups[get_feature_value(number, 2)];
+    int64_t width = widths[get_feature_value(number, 0)];
+    float dropout = dropouts[get_feature_value(number, 4)];
+    *p = (struct problem){.layout = &layouts[get_feature_value(number, 3)]};
     p->a = (struct attention){
         .heads = heads[0],
         .kv_heads = heads[1],
@@ -148,8 +154,9 @@ static void problem_make(struct problem *p, int number)
         .dropout = {dropout, random_key(7, RANDOM_DROPOUT, 3, 1), INT64_C(0xfffffff0), 0},
     };
     p->rows_q =
-        attention_rows_lay_out(p->cu_q, p->layout->queries, p->a.sequences, &p->a.longest_q);
-    p->rows_k = attention_rows_lay_out(p->cu_k, p->layout->keys, p->a.sequences, &p->a.longest_k);
+        attention_rows_set_offsets(p->cu_q, p->layout->queries, p->a.sequences, &p->a.longest_q);
+    p->rows_k =
+        attention_rows_set_offsets(p->cu_k, p->layout->keys, p->a.sequences, &p->a.longest_k);
     snprintf(p->name, sizeof p->name, "%s, %s, width %d, heads %d:%d%s", p->layout->name,
              mask->name, (int)width, heads[0], heads[1], dropout > 0 ? ", dropout" : "");
 }
@@ -158,25 +165,25 @@ struct memory {
     struct tensor q, keys, values, d_o, out[RESULTS];
 };
 
-/* The rows that are in sequences, also in double precision. */
-static struct tensor inside(struct tensor t)
+/* Returns the rows that are in sequences; the dtype may be ORACLE_F64. */
+static struct tensor select_inside(struct tensor t)
 {
     t.data = (char *)t.data + (size_t)(LEAD * t.stride) * element_bytes(t.dtype);
     t.rows -= LEAD + TRAIL;
     return t;
 }
 
-static struct tensor inside_columns(struct tensor t)
+static struct tensor select_inside_columns(struct tensor t)
 {
     t.data = (char *)t.data + LEAD * element_bytes(t.dtype);
     t.columns -= LEAD + TRAIL;
     return t;
 }
 
-static struct memory memory_make(const struct problem *p, enum dtype dtype)
+static struct memory make_memory(const struct problem *p, enum dtype dtype)
 {
     int64_t wide = p->a.heads * p->a.head_width, narrow = p->a.kv_heads * p->a.head_width;
-    enum dtype sums = dtype == REFERENCE_F64 ? REFERENCE_F64 : DTYPE_F32;
+    enum dtype sums = dtype == ORACLE_F64 ? ORACLE_F64 : DTYPE_F32;
     struct memory m = {
         .q = operation_tensor(dtype, p->rows_q, wide, wide + 40),
         .keys = operation_tensor(dtype, p->rows_k, narrow, narrow + 24),
@@ -191,7 +198,7 @@ static struct memory memory_make(const struct problem *p, enum dtype dtype)
     struct tensor *operands[] = {&m.q, &m.keys, &m.values, &m.d_o};
     for (int i = 0; i < 4; i++) {
         operation_set(*operands[i], NAN);
-        operation_fill(inside(*operands[i]), 1 + (uint64_t)i, 1);
+        operation_fill(select_inside(*operands[i]), 1 + (uint64_t)i, 1);
     }
     for (int i = 0; i < RESULTS; i++) {
         operation_set(m.out[i], NAN);
@@ -199,7 +206,7 @@ static struct memory memory_make(const struct problem *p, enum dtype dtype)
     return m;
 }
 
-static void memory_release(struct memory *m)
+static void release_memory(struct memory *m)
 {
     struct tensor *operands[] = {&m->q, &m->keys, &m->values, &m->d_o};
     for (int i = 0; i < 4; i++) {
@@ -221,105 +228,108 @@ static void run(struct kernels *k, const struct attention *a, struct memory *m)
 
 /* ---- the plain attention ---- */
 
-static double rounded(double x)
+static double round_to_bf16(double x)
 {
     return (double)bf16_to_f32(f32_to_bf16((float)x));
 }
 
-static double dot(struct tensor a, int64_t a_row, int64_t a_first, struct tensor b, int64_t b_row,
-                  int64_t b_first, int64_t width)
+static double compute_dot(struct tensor a, int64_t a_row, int64_t a_first, struct tensor b,
+                          int64_t b_row, int64_t b_first, int64_t width)
 {
     double sum = 0;
     for (int64_t d = 0; d < width; d++) {
-        sum += reference_get(a, a_row, a_first + d) * reference_get(b, b_row, b_first + d);
+        sum += oracle_get(a, a_row, a_first + d) * oracle_get(b, b_row, b_first + d);
     }
     return sum;
 }
 
-/* What a row of the matrices holds: p, p with dropout, and the gradient of the scores. */
+/* One row of the matrices: p, p with dropout, and the gradient of the scores. */
 struct plain_row {
     double *p, *dropped, *ds;
     int64_t begin, end;
 };
 
-/* One query's row: scores, probabilities and gradients are matrices of bf16, what leads to them is not rounded. */
-static void plain_row_make(struct plain_row *r, const struct problem *p, const struct memory *m,
-                           int64_t sequence, int64_t i, int head)
+/* Computes the row of one query. Scores, probabilities and gradients are rounded to bf16; the sums
+ * before them are not. */
+static void compute_plain_row(struct plain_row *r, const struct problem *p, const struct memory *m,
+                              int64_t sequence, int64_t i, int head)
 {
     const struct attention *a = &p->a;
     int64_t n = p->layout->queries[sequence], all = p->layout->keys[sequence], d = a->head_width;
     int64_t row = a->cu_q[sequence] + i, key = a->cu_k[sequence], q_at = head * d;
     int64_t k_at = head / (a->heads / a->kv_heads) * d;
-    double most = -INFINITY, sum = 0, delta = 0;
+    double largest = -INFINITY, sum = 0, delta = 0;
     r->end = a->causal ? i + all - n + 1 : all;
     r->end = r->end < 0 ? 0 : r->end;
     r->begin = a->window > 0 && r->end > a->window ? r->end - a->window : 0;
     for (int64_t j = r->begin; j < r->end; j++) {
-        r->p[j] = rounded((double)a->scale * dot(m->q, row, q_at, m->keys, key + j, k_at, d));
-        most = r->p[j] > most ? r->p[j] : most;
+        r->p[j] = round_to_bf16((double)a->scale *
+                                compute_dot(m->q, row, q_at, m->keys, key + j, k_at, d));
+        largest = r->p[j] > largest ? r->p[j] : largest;
     }
     for (int64_t j = r->begin; j < r->end; j++) {
-        r->p[j] = exp(r->p[j] - most);
+        r->p[j] = exp(r->p[j] - largest);
         sum += r->p[j];
     }
     for (int64_t j = r->begin; j < r->end; j++) {
-        double keep = reference_keep(a->dropout, (row * a->heads + head) * a->longest_k + j);
-        double dp = rounded(dot(m->d_o, row, q_at, m->values, key + j, k_at, d));
-        r->p[j] = rounded(r->p[j] / sum);
-        r->dropped[j] = rounded(r->p[j] * keep);
-        r->ds[j] = rounded(dp * keep);
+        double keep = oracle_dropout_factor(a->dropout, (row * a->heads + head) * a->longest_k + j);
+        double dp = round_to_bf16(compute_dot(m->d_o, row, q_at, m->values, key + j, k_at, d));
+        r->p[j] = round_to_bf16(r->p[j] / sum);
+        r->dropped[j] = round_to_bf16(r->p[j] * keep);
+        r->ds[j] = round_to_bf16(dp * keep);
         delta += r->p[j] * r->ds[j];
     }
     for (int64_t j = r->begin; j < r->end; j++) {
-        r->ds[j] = rounded(r->p[j] * (r->ds[j] - delta));
+        r->ds[j] = round_to_bf16(r->p[j] * (r->ds[j] - delta));
     }
 }
 
-/* What the row gives to o, dq and, in double precision, to the sums of dkeys and dvalues. */
-static void plain_row_add(const struct plain_row *r, const struct problem *p, struct memory *m,
-                          struct tensor dkeys, struct tensor dvalues, int64_t sequence, int64_t i,
-                          int head)
+/* Adds the row's contribution to o, dq and, in double precision, to the sums of dkeys and
+ * dvalues. */
+static void accumulate_plain_row(const struct plain_row *r, const struct problem *p,
+                                 struct memory *m, struct tensor dkeys, struct tensor dvalues,
+                                 int64_t sequence, int64_t i, int head)
 {
     const struct attention *a = &p->a;
     int64_t d = a->head_width, row = a->cu_q[sequence] + i, key = a->cu_k[sequence];
     int64_t q_at = head * d, k_at = head / (a->heads / a->kv_heads) * d;
     double scale = (double)a->scale;
     for (int64_t c = 0; c < d; c++) {
-        double o = 0, dq = 0, q = reference_get(m->q, row, q_at + c);
-        double d_o = reference_get(m->d_o, row, q_at + c);
+        double o = 0, dq = 0, q = oracle_get(m->q, row, q_at + c);
+        double d_o = oracle_get(m->d_o, row, q_at + c);
         for (int64_t j = r->begin; j < r->end; j++) {
-            o += r->dropped[j] * reference_get(m->values, key + j, k_at + c);
-            dq += scale * r->ds[j] * reference_get(m->keys, key + j, k_at + c);
-            reference_set(dkeys, key + j, k_at + c,
-                          reference_get(dkeys, key + j, k_at + c) + scale * r->ds[j] * q);
-            reference_set(dvalues, key + j, k_at + c,
-                          reference_get(dvalues, key + j, k_at + c) + r->dropped[j] * d_o);
+            o += r->dropped[j] * oracle_get(m->values, key + j, k_at + c);
+            dq += scale * r->ds[j] * oracle_get(m->keys, key + j, k_at + c);
+            oracle_set(dkeys, key + j, k_at + c,
+                       oracle_get(dkeys, key + j, k_at + c) + scale * r->ds[j] * q);
+            oracle_set(dvalues, key + j, k_at + c,
+                       oracle_get(dvalues, key + j, k_at + c) + r->dropped[j] * d_o);
         }
-        reference_set(m->out[O], row, q_at + c, o);
-        reference_set(m->out[DQ], row, q_at + c, dq);
+        oracle_set(m->out[O], row, q_at + c, o);
+        oracle_set(m->out[DQ], row, q_at + c, dq);
     }
 }
 
-static void plain_run(const struct problem *p, struct memory *m)
+static void run_plain(const struct problem *p, struct memory *m)
 {
     struct tensor sums[2];
     size_t keys = (size_t)p->a.longest_k + 1;
     struct plain_row r = {calloc(keys, 8), calloc(keys, 8), calloc(keys, 8), 0, 0};
     CHECK(r.p != NULL && r.dropped != NULL && r.ds != NULL);
     for (int i = 0; i < 2; i++) {
-        sums[i] = operation_copy(m->out[DKEYS + i], REFERENCE_F64);
-        operation_set(inside(sums[i]), 0);
+        sums[i] = operation_copy(m->out[DKEYS + i], ORACLE_F64);
+        operation_set(select_inside(sums[i]), 0);
     }
     for (int64_t s = 0; s < p->a.sequences; s++) {
         for (int64_t i = 0; i < p->layout->queries[s]; i++) {
             for (int head = 0; head < p->a.heads; head++) {
-                plain_row_make(&r, p, m, s, i, head);
-                plain_row_add(&r, p, m, sums[0], sums[1], s, i, head);
+                compute_plain_row(&r, p, m, s, i, head);
+                accumulate_plain_row(&r, p, m, sums[0], sums[1], s, i, head);
             }
         }
     }
     for (int i = 0; i < 2; i++) {
-        reference_convert(m->out[DKEYS + i], sums[i]);
+        oracle_cast(m->out[DKEYS + i], sums[i]);
         operation_release(&sums[i]);
     }
     free(r.p);
@@ -329,36 +339,37 @@ static void plain_run(const struct problem *p, struct memory *m)
 
 /* ---- errors ---- */
 
-static double frobenius(struct tensor got, struct tensor exact)
+static double compute_frobenius_error(struct tensor got, struct tensor exact)
 {
-    double apart = 0, size = 0;
+    double difference = 0, size = 0;
     for (int64_t r = 0; r < exact.rows; r++) {
         for (int64_t c = 0; c < exact.columns; c++) {
-            double wanted = reference_get(exact, r, c);
-            apart += (reference_get(got, r, c) - wanted) * (reference_get(got, r, c) - wanted);
-            size += wanted * wanted;
+            double expected = oracle_get(exact, r, c);
+            difference += (oracle_get(got, r, c) - expected) * (oracle_get(got, r, c) - expected);
+            size += expected * expected;
         }
     }
-    return apart == 0 ? 0 : sqrt(apart / size);
+    return difference == 0 ? 0 : sqrt(difference / size);
 }
 
-static double largest_difference(struct tensor got, struct tensor exact)
+static double compute_max_difference(struct tensor got, struct tensor exact)
 {
-    double most = 0;
+    double largest = 0;
     for (int64_t r = 0; r < exact.rows; r++) {
         for (int64_t c = 0; c < exact.columns; c++) {
-            double a = reference_get(got, r, c), b = reference_get(exact, r, c);
-            double apart = a == b ? 0 : fabs(a - b); /* infinities */
-            most = !(apart <= most) ? apart : most;
+            double a = oracle_get(got, r, c), b = oracle_get(exact, r, c);
+            double difference = a == b ? 0 : fabs(a - b); /* equal infinities */
+            largest = !(difference <= largest) ? difference : largest;
         }
     }
-    return most;
+    return largest;
 }
 
-static double error_of(enum result i, struct tensor got, struct tensor exact)
+static double compute_error(enum result i, struct tensor got, struct tensor exact)
 {
-    return i == LSE ? largest_difference(inside_columns(got), inside_columns(exact))
-                    : frobenius(inside(got), inside(exact));
+    return i == LSE
+               ? compute_max_difference(select_inside_columns(got), select_inside_columns(exact))
+               : compute_frobenius_error(select_inside(got), select_inside(exact));
 }
 
 static void check_untouched(const struct problem *p, const struct memory *m)
@@ -367,49 +378,49 @@ static void check_untouched(const struct problem *p, const struct memory *m)
         int64_t rows = m->out[i].rows;
         for (int64_t r = 0; r < LEAD + TRAIL; r++) {
             int64_t row = r < LEAD ? r : rows - 1 - (r - LEAD);
-            CHECK(isnan(reference_get(m->out[i], row, 0)) &&
-                  isnan(reference_get(m->out[i], row, m->out[i].columns - 1)));
+            CHECK(isnan(oracle_get(m->out[i], row, 0)) &&
+                  isnan(oracle_get(m->out[i], row, m->out[i].columns - 1)));
         }
     }
-    CHECK(isnan(reference_get(m->out[LSE], 0, LEAD - 1)) &&
-          isnan(reference_get(m->out[LSE], 0, p->rows_q - TRAIL)));
+    CHECK(isnan(oracle_get(m->out[LSE], 0, LEAD - 1)) &&
+          isnan(oracle_get(m->out[LSE], 0, p->rows_q - TRAIL)));
 }
 
 static void check_errors(struct kernels *k, const struct problem *p, const struct memory *m)
 {
-    struct memory exact = memory_make(p, REFERENCE_F64), plain = memory_make(p, DTYPE_BF16);
-    reference_convert(exact.q, m->q);
-    reference_convert(exact.keys, m->keys);
-    reference_convert(exact.values, m->values);
-    reference_convert(exact.d_o, m->d_o);
-    reference_attention_forward(exact.out[O], exact.out[LSE], exact.q, exact.keys, exact.values,
-                                &p->a);
-    reference_attention_backward(exact.out[DQ], exact.out[DKEYS], exact.out[DVALUES], exact.d_o,
-                                 exact.q, exact.keys, exact.values, exact.out[O], exact.out[LSE],
-                                 &p->a);
-    plain_run(p, &plain);
+    struct memory exact = make_memory(p, ORACLE_F64), plain = make_memory(p, DTYPE_BF16);
+    oracle_cast(exact.q, m->q);
+    oracle_cast(exact.keys, m->keys);
+    oracle_cast(exact.values, m->values);
+    oracle_cast(exact.d_o, m->d_o);
+    oracle_attention_forward(exact.out[O], exact.out[LSE], exact.q, exact.keys, exact.values,
+                             &p->a);
+    oracle_attention_backward(exact.out[DQ], exact.out[DKEYS], exact.out[DVALUES], exact.d_o,
+                              exact.q, exact.keys, exact.values, exact.out[O], exact.out[LSE],
+                              &p->a);
+    run_plain(p, &plain);
     for (int i = 0; i < RESULTS; i++) {
         if (forward_only && i != O && i != LSE) {
             continue;
         }
         char what[160];
-        double bound = bounds[i], error = error_of(i, m->out[i], exact.out[i]);
+        double bound = bounds[i], error = compute_error(i, m->out[i], exact.out[i]);
         if (i != LSE) {
-            double twice = 2 * error_of(i, plain.out[i], exact.out[i]);
+            double twice = 2 * compute_error(i, plain.out[i], exact.out[i]);
             bound = twice < bound ? twice : bound;
         }
         snprintf(what, sizeof what, "attention, %s: %s", p->name, names[i]);
-        operation_within(what, k, error, bound);
+        operation_check_error(what, k, error, bound);
     }
-    memory_release(&exact);
-    memory_release(&plain);
+    release_memory(&exact);
+    release_memory(&plain);
 }
 
 static void test_case(struct kernels *k, struct kernels *other, int number)
 {
     struct problem p;
-    problem_make(&p, number);
-    struct memory m = memory_make(&p, DTYPE_BF16), alone = memory_make(&p, DTYPE_BF16);
+    make_problem(&p, number);
+    struct memory m = make_memory(&p, DTYPE_BF16), alone = make_memory(&p, DTYPE_BF16);
     run(k, &p.a, &m);
     for (int64_t i = 0; i < p.a.sequences; i++) {
         struct attention one = p.a;
@@ -418,7 +429,8 @@ static void test_case(struct kernels *k, struct kernels *other, int number)
         one.cu_k += i;
         run(other, &one, &alone);
     }
-    for (int again = OPERATION_HOST ? 1 : 100; again > 0; again--) { /* a GPU may do it otherwise */
+    for (int again = OPERATION_HOST ? 1 : 100; again > 0;
+         again--) { /* repeated calls on a GPU may differ */
         for (int i = 0; i < RESULTS; i++) {
             CHECK(operation_equal(m.out[i], alone.out[i]));
         }
@@ -428,8 +440,8 @@ static void test_case(struct kernels *k, struct kernels *other, int number)
     }
     check_untouched(&p, &m);
     check_errors(k, &p, &m);
-    memory_release(&m);
-    memory_release(&alone);
+    release_memory(&m);
+    release_memory(&alone);
 }
 
 static void test_all(struct kernels *k, struct kernels *other)
@@ -438,9 +450,9 @@ static void test_all(struct kernels *k, struct kernels *other)
         return;
     }
     int cases[CASES], count = choose_cases(cases, getenv("BIREME_LONG") != NULL ? 3 : 2);
-    int share = own_share();
+    int quarter = get_case_quarter();
     for (int i = 0; i < count; i++) {
-        if (share < 0 || i % 4 == share) {
+        if (quarter < 0 || i % 4 == quarter) {
             test_case(k, other, cases[i]);
         }
     }
@@ -459,6 +471,6 @@ int main(int count, char **arguments)
         .vocabulary = 16,
         .training = true,
     };
-    operation_each(&limits, test_all);
+    operation_run_all(&limits, test_all);
     return 0;
 }

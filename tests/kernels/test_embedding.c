@@ -1,10 +1,11 @@
-/* Embedding rows and the sums of their gradients, in the order of the rows. */
+/* Tests the embedding lookup and its gradients against the oracle. Gradient rows are added in the
+ * order of the rows. */
 #include "tests/kernels/operation.h"
 
 struct shape {
     int64_t rows, columns, vocabulary, positions; /* positions 0: no table */
     float dropout;
-    bool dense; /* y's rows follow each other */
+    bool dense; /* the rows of y are adjacent */
 };
 
 static const struct shape shapes[] = {
@@ -19,9 +20,9 @@ struct memory {
     struct tensor tokens_table, positions_table, y, dy, d_tokens, d_positions;
 };
 
-static struct memory memory_make(const struct shape *s, enum dtype dtype)
+static struct memory make_memory(const struct shape *s, enum dtype dtype)
 {
-    enum dtype sums = dtype == REFERENCE_F64 ? REFERENCE_F64 : DTYPE_F32;
+    enum dtype sums = dtype == ORACLE_F64 ? ORACLE_F64 : DTYPE_F32;
     struct memory m = {
         .tokens_table = operation_random(dtype, s->vocabulary, s->columns, 1, 1),
         .y = operation_tensor(dtype, s->rows, s->columns, s->columns + (s->dense ? 0 : 3)),
@@ -35,7 +36,7 @@ static struct memory memory_make(const struct shape *s, enum dtype dtype)
     return m;
 }
 
-static void memory_release(struct memory *m)
+static void release_memory(struct memory *m)
 {
     struct tensor *all[] = {&m->tokens_table, &m->positions_table, &m->y,
                             &m->dy,           &m->d_tokens,        &m->d_positions};
@@ -52,12 +53,12 @@ static void run(struct kernels *k, struct memory m, const int32_t *tokens, const
     CHECK_OK(embedding_backward(k, m.d_tokens, 0, m.d_positions, m.dy, tokens, positions, dropout));
 }
 
-static void compare(struct kernels *k, const char *what, struct tensor got, struct tensor naive,
-                    struct tensor exact)
+static void check_difference(struct kernels *k, const char *what, struct tensor got,
+                             struct tensor naive, struct tensor exact)
 {
     if (got.data != NULL) {
         double allowed = 2 * operation_difference(naive, exact) + 1e-5;
-        operation_within(what, k, operation_difference(got, exact), allowed);
+        operation_check_error(what, k, operation_difference(got, exact), allowed);
     }
 }
 
@@ -72,47 +73,49 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     }
     struct dropout dropout = {s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345, 0};
     enum dtype dtype = kernels_dtype(k);
-    struct memory m = memory_make(s, dtype), again = memory_make(s, dtype);
-    struct memory naive = memory_make(s, dtype), exact = memory_make(s, REFERENCE_F64);
-    reference_convert(exact.tokens_table, m.tokens_table);
-    reference_convert(exact.dy, m.dy);
+    struct memory m = make_memory(s, dtype), again = make_memory(s, dtype);
+    struct memory naive = make_memory(s, dtype), exact = make_memory(s, ORACLE_F64);
+    oracle_cast(exact.tokens_table, m.tokens_table);
+    oracle_cast(exact.dy, m.dy);
     if (s->positions > 0) {
-        reference_convert(exact.positions_table, m.positions_table);
+        oracle_cast(exact.positions_table, m.positions_table);
     }
     run(k, m, tokens, positions, dropout);
     run(other, again, tokens, positions, dropout);
     CHECK(operation_equal(m.y, again.y) && operation_equal(m.d_tokens, again.d_tokens));
     CHECK(s->positions == 0 || operation_equal(m.d_positions, again.d_positions));
-    if (s->positions > 0) { /* where the token table is frozen */
-        struct memory once = memory_make(s, dtype);
+    if (s->positions > 0) { /* the token table is frozen */
+        struct memory once = make_memory(s, dtype);
         CHECK_OK(embedding_backward(k, tensor_absent(), 0, once.d_positions, m.dy, tokens,
                                     positions, dropout));
         CHECK(operation_equal(once.d_positions, m.d_positions));
-        memory_release(&once);
+        release_memory(&once);
     }
     const struct memory both[] = {naive, exact};
     for (int i = 0; i < 2; i++) {
-        reference_embedding_forward(both[i].y, tokens, positions, both[i].tokens_table,
-                                    both[i].positions_table, dropout);
-        reference_embedding_backward(both[i].d_tokens, both[i].d_positions, both[i].dy, tokens,
-                                     positions, dropout);
+        oracle_embedding_forward(both[i].y, tokens, positions, both[i].tokens_table,
+                                 both[i].positions_table, dropout);
+        oracle_embedding_backward(both[i].d_tokens, both[i].d_positions, both[i].dy, tokens,
+                                  positions, dropout);
     }
-    compare(k, "embedding: y", m.y, naive.y, exact.y);
-    compare(k, "embedding: token table", m.d_tokens, naive.d_tokens, exact.d_tokens);
-    compare(k, "embedding: position table", m.d_positions, naive.d_positions, exact.d_positions);
-    memory_release(&m);
-    memory_release(&again);
-    memory_release(&naive);
-    memory_release(&exact);
+    check_difference(k, "embedding: y", m.y, naive.y, exact.y);
+    check_difference(k, "embedding: token table", m.d_tokens, naive.d_tokens, exact.d_tokens);
+    check_difference(k, "embedding: position table", m.d_positions, naive.d_positions,
+                     exact.d_positions);
+    release_memory(&m);
+    release_memory(&again);
+    release_memory(&naive);
+    release_memory(&exact);
     free(tokens);
     free(positions);
 }
 
-/* Tables of half the vocabulary: their results add up to the whole's, their gradients lie side by side. */
+/* Tables with half of the vocabulary: the sum of their results is the result of the whole table,
+ * and their gradients are its halves. */
 static void test_halves(struct kernels *k)
 {
     const struct shape whole = {90, 33, 40, 7, 0.2f}, half = {90, 33, 20, 7, 0.2f};
-    struct memory m = memory_make(&whole, kernels_dtype(k)), part[2];
+    struct memory m = make_memory(&whole, kernels_dtype(k)), shard[2];
     int32_t tokens[90], positions[90];
     struct dropout dropout = {whole.dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345, 0};
     for (int i = 0; i < 90; i++) {
@@ -121,28 +124,28 @@ static void test_halves(struct kernels *k)
     }
     run(k, m, tokens, positions, dropout);
     for (int i = 0; i < 2; i++) {
-        part[i] = memory_make(&half, kernels_dtype(k));
-        struct memory again = memory_make(&whole, kernels_dtype(k));
-        reference_convert(part[i].tokens_table, tensor_rows(m.tokens_table, 20 * i, 20));
-        reference_convert(part[i].d_tokens, tensor_rows(again.d_tokens, 20 * i, 20));
-        memory_release(&again);
-        CHECK_OK(embedding_forward(k, part[i].y, tokens, positions, part[i].tokens_table, 20 * i,
+        shard[i] = make_memory(&half, kernels_dtype(k));
+        struct memory again = make_memory(&whole, kernels_dtype(k));
+        oracle_cast(shard[i].tokens_table, tensor_rows(m.tokens_table, 20 * i, 20));
+        oracle_cast(shard[i].d_tokens, tensor_rows(again.d_tokens, 20 * i, 20));
+        release_memory(&again);
+        CHECK_OK(embedding_forward(k, shard[i].y, tokens, positions, shard[i].tokens_table, 20 * i,
                                    i == 0 ? m.positions_table : tensor_absent(), dropout));
-        CHECK_OK(embedding_backward(k, part[i].d_tokens, 20 * i, part[i].d_positions, m.dy, tokens,
-                                    positions, dropout));
-        CHECK(operation_equal(part[i].d_tokens, tensor_rows(m.d_tokens, 20 * i, 20)));
-        CHECK(operation_equal(part[i].d_positions, m.d_positions));
+        CHECK_OK(embedding_backward(k, shard[i].d_tokens, 20 * i, shard[i].d_positions, m.dy,
+                                    tokens, positions, dropout));
+        CHECK(operation_equal(shard[i].d_tokens, tensor_rows(m.d_tokens, 20 * i, 20)));
+        CHECK(operation_equal(shard[i].d_positions, m.d_positions));
     }
     double epsilon = kernels_dtype(k) == DTYPE_BF16 ? 2 * 0x1p-8 : 1e-6;
     for (int64_t r = 0; r < 90; r++) {
         for (int64_t c = 0; c < 33; c++) {
-            double a = reference_get(part[0].y, r, c), b = reference_get(part[1].y, r, c);
-            CHECK_NEAR(a + b, reference_get(m.y, r, c), epsilon * (fabs(a) + fabs(b)));
+            double a = oracle_get(shard[0].y, r, c), b = oracle_get(shard[1].y, r, c);
+            CHECK_NEAR(a + b, oracle_get(m.y, r, c), epsilon * (fabs(a) + fabs(b)));
         }
     }
-    memory_release(&m);
-    memory_release(&part[0]);
-    memory_release(&part[1]);
+    release_memory(&m);
+    release_memory(&shard[0]);
+    release_memory(&shard[1]);
 }
 
 static void test_all(struct kernels *k, struct kernels *other)
@@ -156,6 +159,6 @@ static void test_all(struct kernels *k, struct kernels *other)
 int main(void)
 {
     const struct kernels_limits limits = {1000, 1600, 1600, 1, 16, 16, 70000, true};
-    operation_each(&limits, test_all);
+    operation_run_all(&limits, test_all);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Flat slices: AdamW, LAMB, their rounded copies, sums in a fixed order, conversion between the storage types. */
+/* Tests operations on flat slices: AdamW, LAMB, the rounded copies, sums in a fixed order, casts,
+ * dropout. */
 #include "tests/kernels/operation.h"
 
 static const int64_t counts[] = {1, 3, 16, 17, 4095, 4096, 4099, 16384, 16385, 100003};
@@ -19,7 +20,7 @@ struct slice {
     struct tensor weights, copy, moment1, moment2, gradient;
 };
 
-static struct slice slice_make(int64_t count)
+static struct slice make_slice(int64_t count)
 {
     struct slice s = {
         .weights = operation_random(DTYPE_F32, 1, count, 1, 1),
@@ -29,13 +30,13 @@ static struct slice slice_make(int64_t count)
         .gradient = operation_random(DTYPE_F32, 1, count, 5, 1),
     };
     for (int64_t i = 0; i < count; i++) {
-        double x = reference_get(s.moment2, 0, i);
-        reference_set(s.moment2, 0, i, x * x);
+        double x = oracle_get(s.moment2, 0, i);
+        oracle_set(s.moment2, 0, i, x * x);
     }
     return s;
 }
 
-static void slice_release(struct slice *s)
+static void release_slice(struct slice *s)
 {
     struct tensor *all[] = {&s->weights, &s->copy, &s->moment1, &s->moment2, &s->gradient};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -45,7 +46,7 @@ static void slice_release(struct slice *s)
 
 static void test_adamw(struct kernels *k, struct kernels *other, int64_t count)
 {
-    struct slice s = slice_make(count), t = slice_make(count), r = slice_make(count);
+    struct slice s = make_slice(count), t = make_slice(count), r = make_slice(count);
     for (int step = 0; step < 3; step++) {
         operation_fill(s.gradient, 10 + (uint64_t)step, 1);
         operation_fill(t.gradient, 10 + (uint64_t)step, 1);
@@ -54,43 +55,43 @@ static void test_adamw(struct kernels *k, struct kernels *other, int64_t count)
                               s.gradient.data, count, &settings));
         CHECK_OK(adamw_update(other, t.weights.data, NULL, t.moment1.data, t.moment2.data,
                               t.gradient.data, count, &settings));
-        reference_adamw_update(r.weights.data, r.copy.data, r.moment1.data, r.moment2.data,
-                               r.gradient.data, count, &settings);
+        oracle_adamw_update(r.weights.data, r.copy.data, r.moment1.data, r.moment2.data,
+                            r.gradient.data, count, &settings);
     }
     CHECK(operation_equal(s.weights, t.weights) && operation_equal(s.moment1, t.moment1));
     CHECK(operation_equal(s.moment2, t.moment2) && operation_equal(s.gradient, r.gradient));
-    operation_within("adamw: weights", k, operation_difference(s.weights, r.weights), 1e-6);
-    operation_within("adamw: moment1", k, operation_difference(s.moment1, r.moment1), 1e-6);
-    operation_within("adamw: moment2", k, operation_difference(s.moment2, r.moment2), 1e-6);
+    operation_check_error("adamw: weights", k, operation_difference(s.weights, r.weights), 1e-6);
+    operation_check_error("adamw: moment1", k, operation_difference(s.moment1, r.moment1), 1e-6);
+    operation_check_error("adamw: moment2", k, operation_difference(s.moment2, r.moment2), 1e-6);
     for (int64_t i = 0; i < count; i++) {
         CHECK(((bf16 *)s.copy.data)[i] == f32_to_bf16(((float *)s.weights.data)[i]));
     }
-    slice_release(&s);
-    slice_release(&t);
-    slice_release(&r);
+    release_slice(&s);
+    release_slice(&t);
+    release_slice(&r);
 }
 
 static void test_adamw_nan(struct kernels *k)
 {
-    struct slice s = slice_make(40);
-    reference_set(s.gradient, 0, 39, NAN);
+    struct slice s = make_slice(40);
+    oracle_set(s.gradient, 0, 39, NAN);
     CHECK_OK(adamw_update(k, s.weights.data, NULL, s.moment1.data, s.moment2.data, s.gradient.data,
                           40, &settings));
-    CHECK(isnan(reference_get(s.weights, 0, 39)) && isfinite(reference_get(s.weights, 0, 38)));
-    slice_release(&s);
+    CHECK(isnan(oracle_get(s.weights, 0, 39)) && isfinite(oracle_get(s.weights, 0, 38)));
+    release_slice(&s);
 }
 
-/* One LAMB step of a tensor as the caller makes it, from either half's functions. */
-static double lamb_ratio(const double sums[2])
+/* Computes the trust ratio from the sums of lamb_moments. */
+static double compute_lamb_ratio(const double sums[2])
 {
     return sums[0] > 0 && sums[1] > 0 ? sqrt(sums[0] / sums[1]) : 1;
 }
 
-/* `offset` moves the slices away from what vectors and 16-byte words like. */
+/* `offset` misaligns the slices with respect to vectors and 16-byte words. */
 static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, int64_t offset)
 {
     int64_t n = count - offset;
-    struct slice s = slice_make(count), t = slice_make(count), r = slice_make(count);
+    struct slice s = make_slice(count), t = make_slice(count), r = make_slice(count);
     struct slice *all[] = {&s, &t, &r};
     struct kernels *both[] = {k, other};
     double sums[3][2];
@@ -105,12 +106,12 @@ static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, i
                 p[j] = tensors[j] + offset;
             }
             if (i == 2) {
-                reference_lamb_moments(sums[i], p[0], p[1], p[2], p[3], n, &now);
-                now.learning_rate *= (float)lamb_ratio(sums[i]);
-                reference_lamb_apply(p[0], copy, p[1], p[2], n, &now);
+                oracle_lamb_moments(sums[i], p[0], p[1], p[2], p[3], n, &now);
+                now.learning_rate *= (float)compute_lamb_ratio(sums[i]);
+                oracle_lamb_apply(p[0], copy, p[1], p[2], n, &now);
             } else {
                 CHECK_OK(lamb_moments(both[i], sums[i], p[0], p[1], p[2], p[3], n, &now));
-                now.learning_rate *= (float)lamb_ratio(sums[i]);
+                now.learning_rate *= (float)compute_lamb_ratio(sums[i]);
                 CHECK_OK(lamb_apply(both[i], p[0], copy, p[1], p[2], n, &now));
             }
         }
@@ -120,33 +121,33 @@ static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, i
     }
     CHECK(operation_equal(s.weights, t.weights) && operation_equal(s.moment1, t.moment1));
     CHECK(operation_equal(s.moment2, t.moment2) && operation_equal(s.gradient, r.gradient));
-    operation_within("lamb: weights", k, operation_difference(s.weights, r.weights), 2e-6);
-    operation_within("lamb: moment1", k, operation_difference(s.moment1, r.moment1), 1e-6);
-    operation_within("lamb: moment2", k, operation_difference(s.moment2, r.moment2), 1e-6);
+    operation_check_error("lamb: weights", k, operation_difference(s.weights, r.weights), 2e-6);
+    operation_check_error("lamb: moment1", k, operation_difference(s.moment1, r.moment1), 1e-6);
+    operation_check_error("lamb: moment2", k, operation_difference(s.moment2, r.moment2), 1e-6);
     for (int64_t i = offset; i < count; i++) {
         CHECK(((bf16 *)s.copy.data)[i] == f32_to_bf16(((float *)s.weights.data)[i]));
     }
-    slice_release(&s);
-    slice_release(&t);
-    slice_release(&r);
+    release_slice(&s);
+    release_slice(&t);
+    release_slice(&r);
 }
 
 static void test_lamb_nan(struct kernels *k)
 {
-    struct slice s = slice_make(40);
+    struct slice s = make_slice(40);
     double sums[2];
-    reference_set(s.gradient, 0, 39, NAN);
+    oracle_set(s.gradient, 0, 39, NAN);
     CHECK_OK(lamb_moments(k, sums, s.weights.data, s.moment1.data, s.moment2.data, s.gradient.data,
                           40, &settings));
     CHECK(isnan(sums[1]) && isfinite(sums[0]));
-    slice_release(&s);
+    release_slice(&s);
 }
 
 /* ---- stochastic rounding ---- */
 
-/* Slices of whole parameters and of parts of their rows: beginnings and rows that are no multiples of eight, and
- * numbers of elements beyond 32 bits. */
-static const struct rounding places[] = {
+/* Whole parameters and parts of their rows. Starts and rows are not multiples of eight, and some
+ * indices exceed 32 bits. */
+static const struct rounding roundings[] = {
     {true, 0x123456789abcdef0, 0, 0, 64, 64},
     {true, 7, 5, 3, 100, 100},
     {true, 7, 16, 40, 24, 96},
@@ -154,10 +155,10 @@ static const struct rounding places[] = {
     {true, 9, (INT64_C(1) << 35) - 13, 2, 1, 3},
     {true, 10, INT64_C(1) << 40, 4095, 333, 1001},
 };
-enum { PLACES = sizeof places / sizeof *places };
+enum { ROUNDINGS = sizeof roundings / sizeof *roundings };
 
-/* Equal, or NaN in both. */
-static bool same_copy(struct tensor a, struct tensor b, int64_t offset)
+/* Equal elements, or NaN in both. */
+static bool is_same_copy(struct tensor a, struct tensor b, int64_t offset)
 {
     bool same = true;
     for (int64_t i = offset; i < a.columns; i++) {
@@ -167,66 +168,66 @@ static bool same_copy(struct tensor a, struct tensor b, int64_t offset)
     return same;
 }
 
-/* What updates leave in the copy, and what is made of the same weights alone, in two parts. */
+/* Tests the copies of the updates, and weights_round of the same weights in two parts. */
 static void test_rounding(struct kernels *k, struct kernels *other, int64_t count, int64_t offset,
-                          const struct rounding *place)
+                          const struct rounding *rounding)
 {
     int64_t n = count - offset, half = n / 3 + 1;
-    struct slice s = slice_make(count);
-    struct tensor wanted = operation_random(DTYPE_BF16, 1, count, 2, 1);
+    struct slice s = make_slice(count);
+    struct tensor expected = operation_random(DTYPE_BF16, 1, count, 2, 1);
     struct adamw now = settings;
     float *w = (float *)s.weights.data + offset, *m = (float *)s.moment1.data + offset;
     float *v = (float *)s.moment2.data + offset, *g = (float *)s.gradient.data + offset;
-    bf16 *copy = (bf16 *)s.copy.data + offset, *known = (bf16 *)wanted.data + offset;
+    bf16 *copy = (bf16 *)s.copy.data + offset, *expected_copy = (bf16 *)expected.data + offset;
     double sums[2];
-    now.rounding = *place;
+    now.rounding = *rounding;
     CHECK_OK(adamw_update(other, w, copy, m, v, g, n, &now));
-    reference_weights_round(known, w, n, place);
-    CHECK(operation_equal(s.copy, wanted));
+    oracle_weights_round(expected_copy, w, n, rounding);
+    CHECK(operation_equal(s.copy, expected));
     now.rounding.key++;
     CHECK_OK(lamb_moments(k, sums, w, m, v, g, n, &now));
     CHECK_OK(lamb_apply(other, w, copy, m, v, n, &now));
-    CHECK(n < 8 || !operation_equal(s.copy, wanted));
-    reference_weights_round(known, w, n, &now.rounding);
-    CHECK(operation_equal(s.copy, wanted));
+    CHECK(n < 8 || !operation_equal(s.copy, expected));
+    oracle_weights_round(expected_copy, w, n, &now.rounding);
+    CHECK(operation_equal(s.copy, expected));
     operation_set(s.copy, 0);
-    operation_set(wanted, 0);
-    reference_weights_round(known, w, n, place);
-    struct rounding rest = *place;
+    operation_set(expected, 0);
+    oracle_weights_round(expected_copy, w, n, rounding);
+    struct rounding rest = *rounding;
     rest.offset += half;
-    CHECK_OK(weights_round(k, copy, w, half < n ? half : n, place));
+    CHECK_OK(weights_round(k, copy, w, half < n ? half : n, rounding));
     if (half < n) {
         CHECK_OK(weights_round(other, copy + half, w + half, n - half, &rest));
     }
-    CHECK(operation_equal(s.copy, wanted));
+    CHECK(operation_equal(s.copy, expected));
     rest.stochastic = false;
     CHECK_OK(weights_round(other, copy, w, n, &rest));
     for (int64_t i = 0; i < n; i++) {
         CHECK(copy[i] == f32_to_bf16(w[i]));
     }
-    slice_release(&s);
-    operation_release(&wanted);
+    release_slice(&s);
+    operation_release(&expected);
 }
 
-/* Every bf16 pattern and what lies behind it: one of the two neighbours, the number itself where there is none, and
- * what nearest makes of it beyond the largest number. */
+/* Tests every bf16 pattern with bits below it. The result is one of the two neighbours, or the
+ * number itself if it is exact. Above the largest number it equals rounding to nearest. */
 static void test_rounding_values(struct kernels *k)
 {
     const int64_t all = 65536;
     static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0xffff};
-    const struct rounding place = {true, 77, 0, 0, all, all};
+    const struct rounding rounding = {true, 77, 0, 0, all, all};
     struct tensor x = operation_tensor(DTYPE_F32, 1, all, all);
     struct tensor copy = operation_tensor(DTYPE_BF16, 1, all, all);
-    struct tensor wanted = operation_tensor(DTYPE_BF16, 1, all, all);
+    struct tensor expected = operation_tensor(DTYPE_BF16, 1, all, all);
     for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
         int64_t up = 0;
         for (int64_t i = 0; i < all; i++) {
             uint32_t bits = (uint32_t)i << 16 | below[j];
             memcpy((float *)x.data + i, &bits, sizeof bits);
         }
-        CHECK_OK(weights_round(k, copy.data, x.data, all, &place));
-        reference_weights_round(wanted.data, x.data, all, &place);
-        CHECK(same_copy(copy, wanted, 0));
+        CHECK_OK(weights_round(k, copy.data, x.data, all, &rounding));
+        oracle_weights_round(expected.data, x.data, all, &rounding);
+        CHECK(is_same_copy(copy, expected, 0));
         for (int64_t i = 0; i < all; i++) {
             float from = ((const float *)x.data)[i];
             bf16 to = ((const bf16 *)copy.data)[i];
@@ -241,10 +242,10 @@ static void test_rounding_values(struct kernels *k)
     }
     operation_release(&x);
     operation_release(&copy);
-    operation_release(&wanted);
+    operation_release(&expected);
 }
 
-/* How many of the copy's numbers are the upper one, and how many are what `before` has. */
+/* Counts the elements that were rounded up, and those that equal `before`. */
 static void count_up(struct tensor copy, struct tensor before, bf16 upper, double *up, double *same)
 {
     *up = *same = 0;
@@ -256,8 +257,9 @@ static void count_up(struct tensor copy, struct tensor before, bf16 upper, doubl
     }
 }
 
-/* Over many draws the mean is the number itself, and neither neighbours nor steps draw alike. Five deviations: once in
- * two million; the draws are always the same ones. */
+/* Over many draws the mean is the number itself, and neighbours and steps are independent. The
+ * tolerance is five standard deviations, exceeded once in two million; the draws are always the
+ * same. */
 static void test_rounding_mean(struct kernels *k)
 {
     enum { DRAWS = 20000, STEPS = 4 };
@@ -273,9 +275,9 @@ static void test_rounding_mean(struct kernels *k)
         memcpy(&number, &bits, sizeof number);
         operation_set(x, (double)number);
         for (uint64_t step = 0; step < STEPS; step++) {
-            const struct rounding place = {true, random_key(5, RANDOM_ROUNDING, step, 3), 0, 0, 1,
-                                           1};
-            CHECK_OK(weights_round(k, copy.data, x.data, DRAWS, &place));
+            const struct rounding rounding = {
+                true, random_key(5, RANDOM_ROUNDING, step, 3), 0, 0, 1, 1};
+            CHECK_OK(weights_round(k, copy.data, x.data, DRAWS, &rounding));
             count_up(copy, before, 0xbd46, &up, &same);
             if (step > 0) {
                 CHECK_NEAR(same, DRAWS * alike, 5 * sqrt(DRAWS * alike * (1 - alike)));
@@ -284,7 +286,7 @@ static void test_rounding_mean(struct kernels *k)
                 repeated += ((bf16 *)copy.data)[i] == ((bf16 *)copy.data)[i - 1];
             }
             all += up;
-            reference_convert(before, copy);
+            oracle_cast(before, copy);
         }
         double draws = (double)DRAWS * STEPS;
         CHECK_NEAR(all, draws * likely, 5 * sqrt(draws * likely * (1 - likely)));
@@ -303,7 +305,7 @@ static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
     CHECK_OK(sum_of_squares(k, &a, p, count));
     CHECK_OK(sum_of_squares(other, &b, p, count));
     CHECK(memcmp(&a, &b, sizeof a) == 0);
-    CHECK_NEAR(a, reference_sum_of_squares(p, count), 1e-12 * a);
+    CHECK_NEAR(a, oracle_sum_of_squares(p, count), 1e-12 * a);
     p[count - 1] = INFINITY;
     CHECK_OK(sum_of_squares(k, &a, p, count));
     CHECK(isinf(a));
@@ -315,42 +317,42 @@ static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
     operation_release(&x);
 }
 
-/* Rows of a classifier, of which every third is not counted; as much as is wanted, and no more. */
-static void test_tally(struct kernels *k, struct kernels *other, int64_t count)
+/* Every third row is not counted. Only the requested sums are written. */
+static void test_loss_stats(struct kernels *k, struct kernels *other, int64_t count)
 {
     struct tensor losses = operation_random(DTYPE_F32, 1, count, 1, 1);
     struct tensor entropies = operation_random(DTYPE_F32, 1, count, 2, 1);
     int32_t *targets = malloc((size_t)count * sizeof *targets);
-    int32_t *best = malloc((size_t)count * sizeof *best);
-    double right = 0, counted = 0, entropy = 0;
-    CHECK(targets != NULL && best != NULL);
+    int32_t *argmax = malloc((size_t)count * sizeof *argmax);
+    double correct = 0, counted = 0, entropy = 0;
+    CHECK(targets != NULL && argmax != NULL);
     for (int64_t i = 0; i < count; i++) {
-        bool told = i % 3 != 1;
-        targets[i] = told ? (int32_t)(i % 7) : -100;
-        best[i] = told ? (int32_t)(i % 5) : -100;
-        ((float *)losses.data)[i] *= told ? 1.0f : 0.0f;
-        right += told && i % 7 == i % 5;
-        counted += told;
-        entropy += told ? (double)((float *)entropies.data)[i] : 0;
+        bool is_counted = i % 3 != 1;
+        targets[i] = is_counted ? (int32_t)(i % 7) : -100;
+        argmax[i] = is_counted ? (int32_t)(i % 5) : -100;
+        ((float *)losses.data)[i] *= is_counted ? 1.0f : 0.0f;
+        correct += is_counted && i % 7 == i % 5;
+        counted += is_counted;
+        entropy += is_counted ? (double)((float *)entropies.data)[i] : 0;
     }
-    struct tally t = {losses.data, targets, -100, best, entropies.data};
+    struct loss_rows t = {losses.data, targets, -100, argmax, entropies.data};
     double a[4], b[4];
-    CHECK_OK(tally_rows(k, a, &t, count));
-    CHECK_OK(tally_rows(other, b, &t, count));
+    CHECK_OK(op_loss_stats(k, a, &t, count));
+    CHECK_OK(op_loss_stats(other, b, &t, count));
     CHECK(memcmp(a, b, sizeof a) == 0);
-    CHECK_NEAR(a[0], reference_sum_of_floats(losses.data, count), 1e-12 * (double)count);
-    CHECK(a[1] == counted && a[2] == right);
+    CHECK_NEAR(a[0], oracle_sum_of_floats(losses.data, count), 1e-12 * (double)count);
+    CHECK(a[1] == counted && a[2] == correct);
     CHECK_NEAR(a[3], entropy, 1e-12 * (double)count);
     t.entropies = NULL;
-    t.best = NULL;
+    t.argmax = NULL;
     a[2] = a[3] = 7;
-    CHECK_OK(tally_rows(k, a, &t, count));
+    CHECK_OK(op_loss_stats(k, a, &t, count));
     CHECK(a[0] == b[0] && a[1] == counted && a[2] == 7 && a[3] == 7);
     ((float *)losses.data)[count - 1] = NAN;
-    CHECK_OK(tally_rows(k, a, &t, count));
+    CHECK_OK(op_loss_stats(k, a, &t, count));
     CHECK(isnan(a[0]));
     free(targets);
-    free(best);
+    free(argmax);
     operation_release(&losses);
     operation_release(&entropies);
 }
@@ -360,29 +362,30 @@ static void test_addition(struct kernels *k, int64_t count)
     struct tensor to = operation_random(DTYPE_F32, 1, count, 1, 1);
     struct tensor from = operation_random(DTYPE_F32, 1, count, 2, 1);
     struct tensor before = operation_random(DTYPE_F32, 1, count, 1, 1);
-    CHECK_OK(floats_add(k, to.data, from.data, count));
+    CHECK_OK(op_add(k, to.data, from.data, count));
     for (int64_t i = 0; i < count; i++) {
         CHECK(((float *)to.data)[i] == ((float *)before.data)[i] + ((float *)from.data)[i]);
     }
-    CHECK_OK(floats_add(k, NULL, NULL, 0));
+    CHECK_OK(op_add(k, NULL, NULL, 0));
     operation_release(&to);
     operation_release(&from);
     operation_release(&before);
 }
 
-/* Every bf16 pattern there and back; floats around the ties, NaN, infinities and subnormals. */
+/* Casts every bf16 pattern to f32 and back, and floats around ties, NaN, infinities and
+ * subnormals. */
 static void test_convert(struct kernels *k)
 {
     const int64_t all = 65536;
     struct tensor from = operation_tensor(DTYPE_BF16, 256, all / 256, all / 256 + 1);
     struct tensor wide = operation_tensor(DTYPE_F32, 256, all / 256, all / 256 + 3);
-    struct tensor back = operation_tensor(DTYPE_BF16, 256, all / 256, all / 256);
+    struct tensor round_trip = operation_tensor(DTYPE_BF16, 256, all / 256, all / 256);
     for (int64_t i = 0; i < all; i++) {
         ((bf16 *)from.data)[i / 256 * from.stride + i % 256] = (bf16)i;
     }
     static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
     for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
-        CHECK_OK(convert(k, wide, from));
+        CHECK_OK(op_cast(k, wide, from));
         for (int64_t i = 0; i < all; i++) {
             float *x = (float *)wide.data + i / 256 * wide.stride + i % 256;
             uint32_t bits;
@@ -391,26 +394,26 @@ static void test_convert(struct kernels *k)
             bits |= below[j];
             memcpy(x, &bits, sizeof bits);
         }
-        CHECK_OK(convert(k, back, wide));
+        CHECK_OK(op_cast(k, round_trip, wide));
         for (int64_t i = 0; i < all; i++) {
             float x = ((const float *)wide.data)[i / 256 * wide.stride + i % 256];
-            bf16 got = ((const bf16 *)back.data)[i], zero = signbit(x) ? 0x8000 : 0;
+            bf16 got = ((const bf16 *)round_trip.data)[i], zero = signbit(x) ? 0x8000 : 0;
             bool any_nan = isnan(x) && isnan(bf16_to_f32(got));
             CHECK(got == f32_to_bf16(x) || any_nan || (fabsf(x) < 0x1p-126f && got == zero));
         }
     }
     operation_release(&from);
     operation_release(&wide);
-    operation_release(&back);
+    operation_release(&round_trip);
     struct tensor x = operation_random(DTYPE_F32, 1, 50001, 1, 1);
     struct tensor y = operation_tensor(DTYPE_F32, 1, 50001, 50001);
-    CHECK_OK(convert(k, y, x));
+    CHECK_OK(op_cast(k, y, x));
     CHECK(operation_equal(x, y));
     operation_release(&x);
     operation_release(&y);
 }
 
-/* Zero or scaled, as the counter of each element says; also over itself. */
+/* Elements are zero or scaled, by the counter of each element; also in place. */
 static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -421,15 +424,15 @@ static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64
     CHECK_OK(dropout_apply(k, y, x, dropout));
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t r = i / columns, c = i % columns;
-        double wanted = reference_get(x, r, c) * reference_keep(dropout, i);
-        double got = reference_get(y, r, c);
-        CHECK(fabs(got - wanted) <= fabs(wanted) * (dtype == DTYPE_BF16 ? 1.0 / 256 : 1e-6));
+        double expected = oracle_get(x, r, c) * oracle_dropout_factor(dropout, i);
+        double got = oracle_get(y, r, c);
+        CHECK(fabs(got - expected) <= fabs(expected) * (dtype == DTYPE_BF16 ? 1.0 / 256 : 1e-6));
     }
     CHECK_OK(dropout_apply(k, x, x, dropout));
     CHECK(operation_difference(x, y) == 0);
     CHECK_OK(dropout_apply(k, y, x, (struct dropout){0}));
     CHECK(operation_difference(y, x) == 0);
-    if (columns > 3) { /* some columns draw what they draw among all */
+    if (columns > 3) { /* part of the columns draws the same as all columns */
         struct dropout part = dropout;
         struct tensor z = operation_tensor(dtype, rows, columns - 3, columns - 3);
         operation_fill(x, 1, 1);
@@ -453,12 +456,12 @@ static void test_all(struct kernels *k, struct kernels *other)
         }
         test_sums(k, other, counts[i]);
         test_addition(k, counts[i]);
-        test_tally(k, other, counts[i]);
+        test_loss_stats(k, other, counts[i]);
     }
     test_lamb(k, other, 40003, 3);
-    for (int i = 0; i < PLACES; i++) {
-        test_rounding(k, other, counts[i], 0, &places[i]);
-        test_rounding(k, other, 10007, i, &places[i]);
+    for (int i = 0; i < ROUNDINGS; i++) {
+        test_rounding(k, other, counts[i], 0, &roundings[i]);
+        test_rounding(k, other, 10007, i, &roundings[i]);
     }
     test_rounding_values(k);
     test_rounding_mean(k);
@@ -474,6 +477,6 @@ static void test_all(struct kernels *k, struct kernels *other)
 int main(void)
 {
     const struct kernels_limits limits = {16, 16, 16, 1, 16, 16, 16, true};
-    operation_each(&limits, test_all);
+    operation_run_all(&limits, test_all);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* The context: what it refuses, what it says of itself, the profile and the floor; and that a
- * product whose shape was met before allocates nothing. */
+/* Tests the context: refusals, properties, profile and roofline. A GEMM of a known shape must not
+ * allocate. */
 #include <malloc.h>
 
 #include "kernels/cpu/matmul.h"
@@ -71,24 +71,24 @@ static void test_profile(struct device *dev)
     CHECK_OK(kernels_destroy(&k));
 }
 
-static void test_floor(struct device *dev)
+static void test_roofline(struct device *dev)
 {
     struct kernels *k = NULL;
     CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &limits, &k));
-    const struct product products[] = {{PRODUCT_FORWARD, 40, 24, 56, 3},
-                                       {PRODUCT_INPUT, 40, 24, 56, 1},
-                                       {PRODUCT_WEIGHT, 40, 24, 56, 2}};
-    double seconds[3][KERNELS_FLOOR_WAYS] = {{0}};
-    CHECK_OK(kernels_floor(k, seconds, products, 3));
-    for (int i = 0; i < 3 * KERNELS_FLOOR_WAYS; i++) {
-        CHECK(seconds[i / KERNELS_FLOOR_WAYS][i % KERNELS_FLOOR_WAYS] > 0);
+    const struct gemm_shape shapes[] = {{GEMM_FORWARD, 40, 24, 56, 3},
+                                        {GEMM_BACKWARD_INPUT, 40, 24, 56, 1},
+                                        {GEMM_BACKWARD_WEIGHT, 40, 24, 56, 2}};
+    double seconds[3][KERNELS_ROOFLINE_ALGORITHMS] = {{0}};
+    CHECK_OK(kernels_roofline(k, seconds, shapes, 3));
+    for (int i = 0; i < 3 * KERNELS_ROOFLINE_ALGORITHMS; i++) {
+        CHECK(seconds[i / KERNELS_ROOFLINE_ALGORITHMS][i % KERNELS_ROOFLINE_ALGORITHMS] > 0);
     }
-    const struct product none = {PRODUCT_FORWARD, 40, 0, 56, 3};
-    CHECK_FAILS(kernels_floor(k, seconds, &none, 1), STATUS_INTERNAL, "40 x 0 x 56");
+    const struct gemm_shape empty = {GEMM_FORWARD, 40, 0, 56, 3};
+    CHECK_FAILS(kernels_roofline(k, seconds, &empty, 1), STATUS_INTERNAL, "40 x 0 x 56");
     CHECK_OK(kernels_destroy(&k));
 }
 
-/* A step's operations meet the same shapes again: the heap is as it was. */
+/* The second use of the same shapes leaves the heap unchanged. */
 static void test_allocations(struct device *dev)
 {
     struct kernels *k = NULL;
@@ -114,7 +114,8 @@ static void test_allocations(struct device *dev)
     CHECK_OK(kernels_destroy(&k));
 }
 
-/* Large units of every kind of product: the library takes no more than was planned for it. */
+/* Large units of every kind of GEMM: oneDNN allocates at most what matmul_library_bytes
+ * estimates. */
 static void test_library_memory(struct device *dev, enum dtype dtype)
 {
     const struct kernels_limits large = {.rows = 600,
@@ -133,8 +134,8 @@ static void test_library_memory(struct device *dev, enum dtype dtype)
     CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
     CHECK_OK(linear_backward_input(k, x, y, w, ACTIVATION_NONE, none));
     CHECK_OK(linear_backward_weight(k, dw, none, y, x, true));
-    CHECK(matmul_taken_bytes(k) <= matmul_library_bytes(dtype, 2, &large));
-    CHECK(kernels_workspace_bytes(DEVICE_CPU, dtype, 2, &large) >= matmul_taken_bytes(k));
+    CHECK(matmul_allocated_bytes(k) <= matmul_library_bytes(dtype, 2, &large));
+    CHECK(kernels_workspace_bytes(DEVICE_CPU, dtype, 2, &large) >= matmul_allocated_bytes(k));
     operation_release(&x);
     operation_release(&w);
     operation_release(&y);
@@ -149,7 +150,7 @@ int main(void)
     test_refusals(dev);
     test_context(dev);
     test_profile(dev);
-    test_floor(dev);
+    test_roofline(dev);
     test_allocations(dev);
     test_library_memory(dev, DTYPE_F32);
     if (kernels_supports(dev, DTYPE_BF16)) {

@@ -1,5 +1,5 @@
-/* The linear layer against its formula in double precision, forward and backward; and what must
- * hold to the last bit: threads, repetition. */
+/* Tests the linear layer, forward and backward, against the oracle. Results must not depend on the
+ * number of threads or on repetition. */
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -21,44 +21,44 @@ static const enum activation activations[] = {ACTIVATION_NONE, ACTIVATION_GELU_T
 enum { ACTIVATIONS = sizeof activations / sizeof *activations };
 
 struct operands {
-    struct tensor x, w, bias, dy, pre_x; /* pre_x: before the activation that made x */
+    struct tensor x, w, bias, dy, pre_x; /* pre_x: the pre-activation of x */
 };
 
 struct results {
-    struct tensor y, kept, dx, dw, dbias; /* the reference keeps the value before the activation */
+    struct tensor y, saved, dx, dw, dbias; /* saved: the oracle stores the pre-activation */
 };
 
-static struct tensor padded_random(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
-                                   uint64_t seed, double scale)
+static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
+                                 uint64_t seed, double scale)
 {
     struct tensor t = operation_tensor(dtype, rows, columns, columns + pad);
     operation_fill(t, seed, scale);
     return t;
 }
 
-/* A GPU's matrix library takes the bias in the type of its output. */
-static struct tensor bias_make(enum dtype dtype, const struct shape *s)
+/* cuBLASLt reads the bias in the dtype of its output. */
+static struct tensor make_bias(enum dtype dtype, const struct shape *s)
 {
     struct tensor bias = operation_random(DTYPE_F32, 1, s->outputs, 3, 0.5);
     for (int64_t i = 0; OPERATION_ON_GPU && dtype == DTYPE_BF16 && i < s->outputs; i++) {
-        reference_set(bias, 0, i, bf16_to_f32(f32_to_bf16((float)reference_get(bias, 0, i))));
+        oracle_set(bias, 0, i, bf16_to_f32(f32_to_bf16((float)oracle_get(bias, 0, i))));
     }
     return bias;
 }
 
-static struct operands operands_make(enum dtype dtype, const struct shape *s)
+static struct operands make_operands(enum dtype dtype, const struct shape *s)
 {
     double scale = 1.0 / sqrt((double)s->inner);
     return (struct operands){
-        .x = padded_random(dtype, s->rows, s->inner, s->pad, 1, 1.0),
+        .x = make_padded(dtype, s->rows, s->inner, s->pad, 1, 1.0),
         .w = operation_random(dtype, s->outputs, s->inner, 2, scale),
-        .bias = bias_make(dtype, s),
-        .dy = padded_random(dtype, s->rows, s->outputs, s->pad, 4, 1.0),
+        .bias = make_bias(dtype, s),
+        .dy = make_padded(dtype, s->rows, s->outputs, s->pad, 4, 1.0),
         .pre_x = operation_random(dtype, s->rows, s->inner, 5, 1.5),
     };
 }
 
-static void operands_release(struct operands *o)
+static void release_operands(struct operands *o)
 {
     operation_release(&o->x);
     operation_release(&o->w);
@@ -67,13 +67,13 @@ static void operands_release(struct operands *o)
     operation_release(&o->pre_x);
 }
 
-/* Gradients of parameters start with something in them: they are added to. */
-static struct results results_make(enum dtype dtype, enum dtype sums, const struct shape *s,
+/* Parameter gradients are not zero at the start, because the operation adds to them. */
+static struct results make_results(enum dtype dtype, enum dtype sums, const struct shape *s,
                                    bool with_kept)
 {
     struct results r = {
         .y = operation_tensor(dtype, s->rows, s->outputs, s->outputs + s->pad),
-        .kept =
+        .saved =
             with_kept ? operation_tensor(dtype, s->rows, s->outputs, s->outputs) : tensor_absent(),
         .dx = operation_tensor(dtype, s->rows, s->inner, s->inner + s->pad),
         .dw = operation_random(sums, s->outputs, s->inner, 6, 1.0),
@@ -82,78 +82,78 @@ static struct results results_make(enum dtype dtype, enum dtype sums, const stru
     operation_set(r.y, NAN);
     operation_set(r.dx, NAN);
     if (with_kept) {
-        operation_set(r.kept, NAN);
+        operation_set(r.saved, NAN);
     }
     return r;
 }
 
-static void results_release(struct results *r)
+static void release_results(struct results *r)
 {
     operation_release(&r->y);
-    operation_release(&r->kept);
+    operation_release(&r->saved);
     operation_release(&r->dx);
     operation_release(&r->dw);
     operation_release(&r->dbias);
 }
 
-/* Where they are set instead, what they held before does not matter. */
-static void forget_parameters(struct results *r, double value)
+/* Sets the gradients before a run with overwrite, where their values must not matter. */
+static void set_parameter_gradients(struct results *r, double value)
 {
     operation_set(r->dw, value);
     operation_set(r->dbias, value);
 }
 
-/* What the activation keeps of these values: they are given to it through a product with one. */
-static struct tensor kept_of(struct kernels *k, struct tensor values, enum activation act)
+/* Computes what the activation saves for these values, by a GEMM with the identity matrix. */
+static struct tensor make_saved(struct kernels *k, struct tensor values, enum activation act)
 {
     if (act == ACTIVATION_NONE) {
         return tensor_absent();
     }
     int64_t n = values.columns;
     struct tensor one = operation_tensor(values.dtype, n, n, n);
-    struct tensor kept = operation_tensor(values.dtype, values.rows, n, n);
+    struct tensor saved = operation_tensor(values.dtype, values.rows, n, n);
     struct tensor y = operation_tensor(values.dtype, values.rows, n, n);
     operation_set(one, 0);
     for (int64_t i = 0; i < n; i++) {
-        reference_set(one, i, i, 1);
+        oracle_set(one, i, i, 1);
     }
-    CHECK_OK(linear_forward(k, y, kept, values, one, tensor_absent(), act));
+    CHECK_OK(linear_forward(k, y, saved, values, one, tensor_absent(), act));
     operation_release(&one);
     operation_release(&y);
-    return kept;
+    return saved;
 }
 
 static void run(struct kernels *k, struct results *r, const struct operands *o, enum activation act,
                 bool overwrite)
 {
-    CHECK_OK(linear_forward(k, r->y, r->kept, o->x, o->w, o->bias, act));
-    struct tensor kept = kept_of(k, o->pre_x, act);
-    CHECK_OK(linear_backward_input(k, r->dx, o->dy, o->w, act, kept));
-    operation_release(&kept);
+    CHECK_OK(linear_forward(k, r->y, r->saved, o->x, o->w, o->bias, act));
+    struct tensor saved = make_saved(k, o->pre_x, act);
+    CHECK_OK(linear_backward_input(k, r->dx, o->dy, o->w, act, saved));
+    operation_release(&saved);
     CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x, overwrite));
 }
 
-static void run_reference(struct results *r, const struct operands *o, enum activation act)
+static void run_oracle(struct results *r, const struct operands *o, enum activation act)
 {
-    reference_linear_forward(r->y, r->kept, o->x, o->w, o->bias, act);
-    reference_linear_backward_input(r->dx, o->dy, o->w, act, o->pre_x);
-    reference_linear_backward_weight(r->dw, r->dbias, o->dy, o->x);
+    oracle_linear_forward(r->y, r->saved, o->x, o->w, o->bias, act);
+    oracle_linear_backward_input(r->dx, o->dy, o->w, act, o->pre_x);
+    oracle_linear_backward_weight(r->dw, r->dbias, o->dy, o->x);
 }
 
-/* Where storage is bf16: twice the error of the plain way in that storage, which rounds the product
- * to bf16 and then what the activation makes of it. factor [like product] is the activation's slope
- * (backward); absent: the activation itself is applied to the product. */
-static double naive_error(struct tensor exact, struct tensor product, struct tensor factor,
-                          enum activation act)
+/* The error of a naive bf16 implementation, which rounds the GEMM to bf16 and then the result of
+ * the activation. factor, shaped like gemm_output, is the pre-activation for the backward pass; absent:
+ * the activation is applied to the gemm_output. */
+static double compute_naive_error(struct tensor exact, struct tensor gemm_output,
+                                  struct tensor factor, enum activation act)
 {
     struct tensor naive = operation_tensor(DTYPE_BF16, exact.rows, exact.columns, exact.columns);
     for (int64_t i = 0; i < exact.rows; i++) {
         for (int64_t j = 0; j < exact.columns; j++) {
-            double x = bf16_to_f32(f32_to_bf16((float)reference_get(product, i, j)));
+            double x = bf16_to_f32(f32_to_bf16((float)oracle_get(gemm_output, i, j)));
             x = factor.data == NULL
-                    ? reference_activation(x, act)
-                    : x * reference_activation_slope(reference_get(factor, i, j), act);
-            reference_set(naive, i, j, x);
+                    ? oracle_activation(x, act)
+                    : x * oracle_activation_derivative(oracle_get(factor, i, j), act);
+            oracle_set(naive, i, j, x);
         }
     }
     double error = operation_difference(naive, exact);
@@ -165,28 +165,28 @@ static void check_near(struct kernels *k, const char *what, struct tensor got, s
                        double naive)
 {
     double tolerance = got.dtype == DTYPE_BF16 ? 2 * naive : 3e-6;
-    operation_within(what, k, operation_difference(got, exact), tolerance);
+    operation_check_error(what, k, operation_difference(got, exact), tolerance);
 }
 
-/* The products in double precision, before any activation. */
+/* Compares y and dx. The GEMMs before the activation are in double precision. */
 static void check_rounded(struct kernels *k, const struct results *got, const struct results *exact,
                           const struct operands *o, enum activation act)
 {
     const struct tensor none = tensor_absent();
-    bool with_kept = got->kept.data != NULL;
+    bool with_kept = got->saved.data != NULL;
     struct tensor dx =
-        operation_tensor(REFERENCE_F64, exact->dx.rows, exact->dx.columns, exact->dx.columns);
-    reference_linear_backward_input(dx, o->dy, o->w, ACTIVATION_NONE, none);
-    struct tensor pre = with_kept ? exact->kept : exact->y;
-    check_near(k, "y", got->y, exact->y, naive_error(exact->y, pre, none, act));
-    check_near(k, "dx", got->dx, exact->dx, naive_error(exact->dx, dx, o->pre_x, act));
+        operation_tensor(ORACLE_F64, exact->dx.rows, exact->dx.columns, exact->dx.columns);
+    oracle_linear_backward_input(dx, o->dy, o->w, ACTIVATION_NONE, none);
+    struct tensor pre = with_kept ? exact->saved : exact->y;
+    check_near(k, "y", got->y, exact->y, compute_naive_error(exact->y, pre, none, act));
+    check_near(k, "dx", got->dx, exact->dx, compute_naive_error(exact->dx, dx, o->pre_x, act));
     operation_release(&dx);
 }
 
 static void check_equal(struct results *a, struct results *b)
 {
     CHECK(operation_equal(a->y, b->y));
-    CHECK(a->kept.data == NULL || operation_equal(a->kept, b->kept));
+    CHECK(a->saved.data == NULL || operation_equal(a->saved, b->saved));
     CHECK(operation_equal(a->dx, b->dx));
     CHECK(operation_equal(a->dw, b->dw));
     CHECK(operation_equal(a->dbias, b->dbias));
@@ -197,211 +197,212 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
 {
     enum dtype dtype = kernels_dtype(k);
     bool with_kept = act != ACTIVATION_NONE;
-    struct operands o = operands_make(dtype, s);
-    struct results got = results_make(dtype, DTYPE_F32, s, with_kept);
-    struct results again = results_make(dtype, DTYPE_F32, s, with_kept);
-    struct results threads = results_make(dtype, DTYPE_F32, s, with_kept);
-    struct results exact = results_make(REFERENCE_F64, REFERENCE_F64, s, with_kept);
-    reference_convert(exact.dw, got.dw);
-    reference_convert(exact.dbias, got.dbias);
+    struct operands o = make_operands(dtype, s);
+    struct results got = make_results(dtype, DTYPE_F32, s, with_kept);
+    struct results again = make_results(dtype, DTYPE_F32, s, with_kept);
+    struct results threads = make_results(dtype, DTYPE_F32, s, with_kept);
+    struct results exact = make_results(ORACLE_F64, ORACLE_F64, s, with_kept);
+    oracle_cast(exact.dw, got.dw);
+    oracle_cast(exact.dbias, got.dbias);
     if (overwrite) {
-        forget_parameters(&got, NAN);
-        forget_parameters(&again, NAN);
-        forget_parameters(&threads, NAN);
-        forget_parameters(&exact, 0);
+        set_parameter_gradients(&got, NAN);
+        set_parameter_gradients(&again, NAN);
+        set_parameter_gradients(&threads, NAN);
+        set_parameter_gradients(&exact, 0);
     }
     run(k, &got, &o, act, overwrite);
     run(k, &again, &o, act, overwrite);
     run(other, &threads, &o, act, overwrite);
-    run_reference(&exact, &o, act);
+    run_oracle(&exact, &o, act);
     check_rounded(k, &got, &exact, &o, act);
     check_near(k, "dw", got.dw, exact.dw, 0);
     check_near(k, "dbias", got.dbias, exact.dbias, 0);
     check_equal(&got, &again);
     check_equal(&got, &threads);
-    if (overwrite) { /* a bias alone, where the matrix is frozen */
-        forget_parameters(&again, NAN);
+    if (overwrite) { /* bias only: the matrix is frozen */
+        set_parameter_gradients(&again, NAN);
         CHECK_OK(linear_backward_weight(k, tensor_absent(), again.dbias, o.dy, o.x, true));
         CHECK(operation_equal(again.dbias, got.dbias));
         CHECK_OK(linear_backward_weight(k, tensor_absent(), tensor_absent(), o.dy, o.x, true));
     }
-    operands_release(&o);
-    results_release(&got);
-    results_release(&again);
-    results_release(&threads);
-    results_release(&exact);
+    release_operands(&o);
+    release_results(&got);
+    release_results(&again);
+    release_results(&threads);
+    release_results(&exact);
 }
 
-static void run_on(struct kernels *k, struct results *r, const struct operands *o)
+static void run_with_pre_activation(struct kernels *k, struct results *r, const struct operands *o)
 {
     const enum activation act = ACTIVATION_GELU_TANH;
-    CHECK_OK(linear_forward(k, r->y, r->kept, o->x, o->w, o->bias, act));
+    CHECK_OK(linear_forward(k, r->y, r->saved, o->x, o->w, o->bias, act));
     CHECK_OK(linear_backward_input(k, r->dx, o->dy, o->w, act, o->pre_x));
     CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x, true));
 }
 
-/* Whichever way was found to be the fastest. pre_x is what is kept where that is the value itself: not on a CPU. */
+/* Tests with the fastest algorithm. pre_x serves as `saved`, which is correct only where a back-end
+ * saves the pre-activation: not on the CPU. */
 static void test_tuned(struct kernels *k, const struct shape *s)
 {
     const enum activation act = ACTIVATION_GELU_TANH;
-    struct operands o = operands_make(kernels_dtype(k), s);
-    struct results got = results_make(kernels_dtype(k), DTYPE_F32, s, true);
-    struct results exact = results_make(REFERENCE_F64, REFERENCE_F64, s, true);
-    forget_parameters(&exact, 0);
+    struct operands o = make_operands(kernels_dtype(k), s);
+    struct results got = make_results(kernels_dtype(k), DTYPE_F32, s, true);
+    struct results exact = make_results(ORACLE_F64, ORACLE_F64, s, true);
+    set_parameter_gradients(&exact, 0);
     CHECK_OK(kernels_tune(k, false, NULL));
-    run_on(k, &got, &o);
+    run_with_pre_activation(k, &got, &o);
     CHECK_OK(kernels_tune(k, true, NULL));
-    forget_parameters(&got, NAN);
-    run_on(k, &got, &o);
-    run_reference(&exact, &o, act);
+    set_parameter_gradients(&got, NAN);
+    run_with_pre_activation(k, &got, &o);
+    run_oracle(&exact, &o, act);
     if (OPERATION_ON_GPU) {
         check_rounded(k, &got, &exact, &o, act);
     }
     check_near(k, "tuned dw", got.dw, exact.dw, 0);
     check_near(k, "tuned dbias", got.dbias, exact.dbias, 0);
-    operands_release(&o);
-    results_release(&got);
-    results_release(&exact);
+    release_operands(&o);
+    release_results(&got);
+    release_results(&exact);
 }
 
-/* What an adapter does: y += factor (x a^T) b^T, and back; then an activation apart from its product. */
+/* Tests the operations of an adapter: y += factor (x a^T) b^T, and the backward direction. */
 static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t outputs, int64_t r)
 {
     enum dtype dtype = kernels_dtype(k);
     double tolerance = dtype == DTYPE_BF16 ? 0x1p-7 : 3e-6;
-    struct tensor x = padded_random(dtype, rows, inner, 3, 1, 1), none = tensor_absent();
+    struct tensor x = make_padded(dtype, rows, inner, 3, 1, 1), none = tensor_absent();
     struct tensor a = operation_random(dtype, r, inner, 2, 0.1);
     struct tensor b = operation_random(dtype, outputs, r, 3, 0.3);
-    struct tensor y = padded_random(dtype, rows, outputs, 5, 4, 1);
+    struct tensor y = make_padded(dtype, rows, outputs, 5, 4, 1);
     struct tensor u = operation_tensor(dtype, rows, r, r);
-    struct tensor exact = operation_tensor(REFERENCE_F64, rows, outputs, outputs);
-    struct tensor back = operation_tensor(REFERENCE_F64, rows, inner, inner);
+    struct tensor exact = operation_tensor(ORACLE_F64, rows, outputs, outputs);
+    struct tensor expected_dx = operation_tensor(ORACLE_F64, rows, inner, inner);
     CHECK_OK(linear_forward(k, u, none, x, a, none, ACTIVATION_NONE));
-    CHECK_OK(scale(k, u, 2.5f));
+    CHECK_OK(op_scale(k, u, 2.5f));
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < outputs; j++) {
-            double sum = reference_get(y, i, j);
+            double sum = oracle_get(y, i, j);
             for (int64_t l = 0; l < r; l++) {
-                sum += reference_get(u, i, l) * reference_get(b, j, l);
+                sum += oracle_get(u, i, l) * oracle_get(b, j, l);
             }
-            reference_set(exact, i, j, sum);
+            oracle_set(exact, i, j, sum);
         }
         for (int64_t j = 0; j < inner; j++) {
-            double sum = reference_get(x, i, j);
+            double sum = oracle_get(x, i, j);
             for (int64_t l = 0; l < r; l++) {
-                sum += reference_get(u, i, l) * reference_get(a, l, j);
+                sum += oracle_get(u, i, l) * oracle_get(a, l, j);
             }
-            reference_set(back, i, j, sum);
+            oracle_set(expected_dx, i, j, sum);
         }
         double first = 0;
         for (int64_t j = 0; j < inner; j++) {
-            first += 2.5 * reference_get(x, i, j) * reference_get(a, 0, j);
+            first += 2.5 * oracle_get(x, i, j) * oracle_get(a, 0, j);
         }
-        CHECK(fabs(first - reference_get(u, i, 0)) <= 4 * tolerance);
+        CHECK(fabs(first - oracle_get(u, i, 0)) <= 4 * tolerance);
     }
     CHECK_OK(linear_add(k, y, u, b, false));
     CHECK_OK(linear_add(k, x, u, a, true));
-    operation_within("linear_add", k, operation_difference(y, exact), tolerance);
-    operation_within("linear_add back", k, operation_difference(x, back), tolerance);
+    operation_check_error("linear_add", k, operation_difference(y, exact), tolerance);
+    operation_check_error("linear_add back", k, operation_difference(x, expected_dx), tolerance);
     operation_release(&x);
     operation_release(&a);
     operation_release(&b);
     operation_release(&y);
     operation_release(&u);
     operation_release(&exact);
-    operation_release(&back);
+    operation_release(&expected_dx);
 }
 
-/* The same as behind a product with the unit matrix. */
+/* activation_forward equals the activation after a GEMM with the identity matrix. */
 static void test_activation_alone(struct kernels *k, enum activation act)
 {
     enum dtype dtype = kernels_dtype(k);
-    struct tensor x = padded_random(dtype, 67, 33, 5, 1, 1.5), kept = kept_of(k, x, act);
+    struct tensor x = make_padded(dtype, 67, 33, 5, 1, 1.5), saved = make_saved(k, x, act);
     struct tensor got = operation_tensor(dtype, 67, 33, 33),
                   one = operation_tensor(dtype, 33, 33, 33);
     struct tensor y = operation_tensor(dtype, 67, 33, 33);
     operation_set(one, 0);
     for (int64_t i = 0; i < 33; i++) {
-        reference_set(one, i, i, 1);
+        oracle_set(one, i, i, 1);
     }
     CHECK_OK(linear_forward(k, y, tensor_absent(), x, one, tensor_absent(), act));
     CHECK_OK(activation_forward(k, x, got, act));
     double tolerance = dtype == DTYPE_BF16 ? 0x1p-7 : 1e-6;
     CHECK(operation_difference(x, y) <= tolerance);
-    CHECK(operation_difference(got, kept) <= tolerance);
+    CHECK(operation_difference(got, saved) <= tolerance);
     operation_release(&x);
-    operation_release(&kept);
+    operation_release(&saved);
     operation_release(&got);
     operation_release(&one);
     operation_release(&y);
 }
 
-/* Without a product behind the activation; dx over dy too. */
+/* activation_backward without a GEMM after the activation; also in place. */
 static void test_activation(struct kernels *k, enum activation act)
 {
     enum dtype dtype = kernels_dtype(k);
     struct tensor pre = operation_random(dtype, 67, 33, 1, 1.5);
-    struct tensor dy = padded_random(dtype, 67, 33, 5, 2, 1.0);
+    struct tensor dy = make_padded(dtype, 67, 33, 5, 2, 1.0);
     struct tensor dx = operation_tensor(dtype, 67, 33, 36);
-    struct tensor exact = operation_tensor(REFERENCE_F64, 67, 33, 33);
-    struct tensor kept = kept_of(k, pre, act);
+    struct tensor exact = operation_tensor(ORACLE_F64, 67, 33, 33);
+    struct tensor saved = make_saved(k, pre, act);
     for (int64_t i = 0; i < 67; i++) {
         for (int64_t j = 0; j < 33; j++) {
-            double slope = reference_activation_slope(reference_get(pre, i, j), act);
-            reference_set(exact, i, j, reference_get(dy, i, j) * slope);
+            double derivative = oracle_activation_derivative(oracle_get(pre, i, j), act);
+            oracle_set(exact, i, j, oracle_get(dy, i, j) * derivative);
         }
     }
-    CHECK_OK(activation_backward(k, dx, dy, kept, act));
-    CHECK_OK(activation_backward(k, dy, dy, kept, act));
+    CHECK_OK(activation_backward(k, dx, dy, saved, act));
+    CHECK_OK(activation_backward(k, dy, dy, saved, act));
     double tolerance = dtype == DTYPE_BF16 ? 1.0 / 128 : 3e-6;
-    operation_within("dx of an activation", k, operation_difference(dx, exact), tolerance);
+    operation_check_error("dx of an activation", k, operation_difference(dx, exact), tolerance);
     CHECK(operation_difference(dy, dx) == 0);
     operation_release(&pre);
     operation_release(&dy);
     operation_release(&dx);
     operation_release(&exact);
-    operation_release(&kept);
+    operation_release(&saved);
 }
 
-/* Without a bias, and without keeping anything. */
+/* Without bias, and with nothing saved. */
 static void test_bare(struct kernels *k)
 {
     const struct shape s = {9, 20, 18, 0};
     enum dtype dtype = kernels_dtype(k);
-    struct operands o = operands_make(dtype, &s);
+    struct operands o = make_operands(dtype, &s);
     struct tensor y = operation_tensor(dtype, s.rows, s.outputs, s.outputs);
-    struct tensor exact = operation_tensor(REFERENCE_F64, s.rows, s.outputs, s.outputs);
-    struct tensor pre = operation_tensor(REFERENCE_F64, s.rows, s.outputs, s.outputs);
+    struct tensor exact = operation_tensor(ORACLE_F64, s.rows, s.outputs, s.outputs);
+    struct tensor pre = operation_tensor(ORACLE_F64, s.rows, s.outputs, s.outputs);
     struct tensor none = tensor_absent();
     CHECK_OK(linear_forward(k, y, none, o.x, o.w, none, ACTIVATION_GELU_TANH));
-    reference_linear_forward(exact, pre, o.x, o.w, none, ACTIVATION_GELU_TANH);
-    check_near(k, "y alone", y, exact, naive_error(exact, pre, none, ACTIVATION_GELU_TANH));
+    oracle_linear_forward(exact, pre, o.x, o.w, none, ACTIVATION_GELU_TANH);
+    check_near(k, "y alone", y, exact, compute_naive_error(exact, pre, none, ACTIVATION_GELU_TANH));
     operation_release(&pre);
     operation_release(&y);
     operation_release(&exact);
-    operands_release(&o);
+    release_operands(&o);
 }
 
-/* One NaN in x reaches its row of y and its column of dw, and nothing else. */
+/* NaN in x affects its row of y and its column of dw only. */
 static void test_nan(struct kernels *k)
 {
     const struct shape s = {19, 21, 17, 0};
-    struct operands o = operands_make(kernels_dtype(k), &s);
-    struct results r = results_make(kernels_dtype(k), DTYPE_F32, &s, false);
-    reference_set(o.x, 4, 3, NAN);
+    struct operands o = make_operands(kernels_dtype(k), &s);
+    struct results r = make_results(kernels_dtype(k), DTYPE_F32, &s, false);
+    oracle_set(o.x, 4, 3, NAN);
     run(k, &r, &o, ACTIVATION_NONE, false);
     for (int64_t i = 0; i < s.rows; i++) {
         for (int64_t j = 0; j < s.outputs; j++) {
-            CHECK(isnan(reference_get(r.y, i, j)) == (i == 4));
+            CHECK(isnan(oracle_get(r.y, i, j)) == (i == 4));
         }
     }
     for (int64_t i = 0; i < s.outputs; i++) {
         for (int64_t j = 0; j < s.inner; j++) {
-            CHECK(isnan(reference_get(r.dw, i, j)) == (j == 3));
+            CHECK(isnan(oracle_get(r.dw, i, j)) == (j == 3));
         }
     }
-    results_release(&r);
-    operands_release(&o);
+    release_results(&r);
+    release_operands(&o);
 }
 
 static void test_refusals(struct kernels *k)
@@ -414,9 +415,9 @@ static void test_refusals(struct kernels *k)
     CHECK_FAILS(linear_forward(k, tensor_rows(y, 0, 3), none, x, w, none, ACTIVATION_NONE),
                 STATUS_INTERNAL, "[4, 8]");
     CHECK_FAILS(linear_forward(k, y, y, x, w, none, ACTIVATION_NONE), STATUS_INTERNAL,
-                "kept without an activation");
+                "saved without an activation");
     CHECK_FAILS(linear_backward_input(k, x, y, w, ACTIVATION_GELU_TANH, none), STATUS_INTERNAL,
-                "kept");
+                "saved");
     CHECK_FAILS(linear_backward_weight(k, w, none, x, x, false), STATUS_INTERNAL,
                 "linear_backward_weight");
     CHECK_FAILS(activation_backward(k, x, x, x, ACTIVATION_NONE), STATUS_INTERNAL, "no activation");
@@ -457,6 +458,6 @@ int main(void)
                                           .sequence = 64,
                                           .vocabulary = 64,
                                           .training = true};
-    operation_each(&limits, test_context);
+    operation_run_all(&limits, test_context);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* What Llama has and GPT has not: SwiGLU, and rotary positions on strided views. */
+/* Tests the operations of Llama that GPT lacks: SwiGLU, and rotary position embedding on strided
+ * views. */
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -9,16 +10,16 @@ static const struct shape swiglu_shapes[] = {
     {1, 1, 0}, {7, 5, 3}, {64, 48, 0}, {33, 17, 1}, {130, 64, 8}, {3, 515, 0},
 };
 
-/* The reference's error where it rounds as the operation's type does bounds the operation's. */
-static void within(struct kernels *k, const char *what, struct tensor got, struct tensor naive,
-                   struct tensor exact)
+/* Checks that the error is at most twice that of the oracle with the same rounding. */
+static void check_naive_error(struct kernels *k, const char *what, struct tensor got,
+                              struct tensor naive, struct tensor exact)
 {
     double allowed = 2 * operation_difference(naive, exact) + 1e-6;
-    operation_within(what, k, operation_difference(got, exact), allowed);
+    operation_check_error(what, k, operation_difference(got, exact), allowed);
 }
 
-static struct tensor padded(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
-                            uint64_t seed, double scale)
+static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
+                                 uint64_t seed, double scale)
 {
     struct tensor t = operation_tensor(dtype, rows, columns, columns + pad);
     operation_fill(t, seed, scale);
@@ -27,28 +28,28 @@ static struct tensor padded(enum dtype dtype, int64_t rows, int64_t columns, int
 
 static void test_swiglu(struct kernels *k, struct kernels *other, const struct shape *s)
 {
-    enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, REFERENCE_F64};
+    enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, ORACLE_F64};
     struct tensor y[4], in[4], dy[4], d[4];
     for (int i = 0; i < 4; i++) {
-        y[i] = padded(types[i], s->rows, s->columns, s->pad, 1, 1);
-        in[i] = padded(types[i], s->rows, 2 * s->columns, s->pad, 2, 3);
-        dy[i] = padded(types[i], s->rows, s->columns, s->pad, 3, 1);
-        d[i] = padded(types[i], s->rows, 2 * s->columns, s->pad, 4, 1);
+        y[i] = make_padded(types[i], s->rows, s->columns, s->pad, 1, 1);
+        in[i] = make_padded(types[i], s->rows, 2 * s->columns, s->pad, 2, 3);
+        dy[i] = make_padded(types[i], s->rows, s->columns, s->pad, 3, 1);
+        d[i] = make_padded(types[i], s->rows, 2 * s->columns, s->pad, 4, 1);
     }
-    reference_convert(in[3], in[0]);
-    reference_convert(dy[3], dy[0]);
+    oracle_cast(in[3], in[0]);
+    oracle_cast(dy[3], dy[0]);
     struct kernels *both[] = {k, other};
     for (int i = 0; i < 2; i++) {
         CHECK_OK(swiglu_forward(both[i], y[i], in[i]));
         CHECK_OK(swiglu_backward(both[i], d[i], dy[i], in[i]));
         CHECK_OK(swiglu_backward(both[i], in[i], dy[i], in[i])); /* in place */
-        reference_swiglu_forward(y[2 + i], in[2 + i]);
-        reference_swiglu_backward(d[2 + i], dy[2 + i], in[2 + i]);
+        oracle_swiglu_forward(y[2 + i], in[2 + i]);
+        oracle_swiglu_backward(d[2 + i], dy[2 + i], in[2 + i]);
     }
     CHECK(operation_equal(y[0], y[1]) && operation_equal(d[0], d[1]));
     CHECK(operation_equal(in[0], d[0]));
-    within(k, "swiglu: y", y[0], y[2], y[3]);
-    within(k, "swiglu: d_gate_up", d[0], d[2], d[3]);
+    check_naive_error(k, "swiglu: y", y[0], y[2], y[3]);
+    check_naive_error(k, "swiglu: d_gate_up", d[0], d[2], d[3]);
     for (int i = 0; i < 4; i++) {
         operation_release(&y[i]);
         operation_release(&in[i]);
@@ -57,61 +58,61 @@ static void test_swiglu(struct kernels *k, struct kernels *other, const struct s
     }
 }
 
-/* Far out the sigmoid is 0 or 1 and nothing overflows; NaN stays. */
+/* For large inputs the sigmoid is 0 or 1 without overflow; NaN propagates. */
 static void test_swiglu_ends(struct kernels *k)
 {
     static const float gates[] = {-1e4f, -200, 0, 200, 1e4f, NAN};
     struct tensor in = operation_tensor(kernels_dtype(k), 1, 12, 12);
     struct tensor y = operation_tensor(kernels_dtype(k), 1, 6, 6);
     for (int i = 0; i < 6; i++) {
-        reference_set(in, 0, i, gates[i]);
-        reference_set(in, 0, 6 + i, 0.5);
+        oracle_set(in, 0, i, gates[i]);
+        oracle_set(in, 0, 6 + i, 0.5);
     }
     CHECK_OK(swiglu_forward(k, y, in));
     for (int i = 0; i < 5; i++) {
-        double wanted = gates[i] > 0 ? reference_get(in, 0, i) / 2 : 0;
-        CHECK_NEAR(reference_get(y, 0, i), wanted, 1e-3 * wanted);
+        double expected = gates[i] > 0 ? oracle_get(in, 0, i) / 2 : 0;
+        CHECK_NEAR(oracle_get(y, 0, i), expected, 1e-3 * expected);
     }
-    CHECK(isnan(reference_get(y, 0, 5)));
+    CHECK(isnan(oracle_get(y, 0, 5)));
     operation_release(&in);
     operation_release(&y);
 }
 
-struct turning {
+struct rotary_shape {
     int64_t rows, heads, width, pad;
 };
 
-static const struct turning turnings[] = {
+static const struct rotary_shape rotary_shapes[] = {
     {1, 1, 2, 0}, {5, 3, 6, 7}, {17, 2, 64, 0}, {40, 5, 32, 16}, {9, 1, 128, 3}, {6, 4, 34, 0},
 };
 
 static const struct rotary_scaling plain = {0};
 
-static void test_rotary(struct kernels *k, struct kernels *other, const struct turning *s)
+static void test_rotary(struct kernels *k, struct kernels *other, const struct rotary_shape *s)
 {
     const double theta = 500;
     const int64_t positions = 61;
-    enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, REFERENCE_F64};
+    enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, ORACLE_F64};
     struct tensor table = operation_tensor(DTYPE_F32, positions, s->width, s->width), x[4];
     int32_t at[64];
-    rotary_angles(table.data, positions, s->width, theta, &plain);
+    rotary_fill_table(table.data, positions, s->width, theta, &plain);
     for (int64_t n = 0; n < s->rows; n++) {
         at[n] = (int32_t)random_below(1, (uint64_t)n, (uint64_t)positions);
     }
     for (int i = 0; i < 4; i++) {
-        x[i] = padded(types[i], s->rows, s->heads * s->width, s->pad, 1, 1);
+        x[i] = make_padded(types[i], s->rows, s->heads * s->width, s->pad, 1, 1);
     }
-    reference_convert(x[3], x[0]);
+    oracle_cast(x[3], x[0]);
     CHECK_OK(rotary_apply(k, x[0], table, at, false));
     CHECK_OK(rotary_apply(other, x[1], table, at, false));
     CHECK(operation_equal(x[0], x[1]));
-    reference_rotary_apply(x[2], s->width, theta, at, false);
-    reference_rotary_apply(x[3], s->width, theta, at, false);
-    within(k, "rotary", x[0], x[2], x[3]);
+    oracle_rotary_apply(x[2], s->width, theta, at, false);
+    oracle_rotary_apply(x[3], s->width, theta, at, false);
+    check_naive_error(k, "rotary", x[0], x[2], x[3]);
     CHECK_OK(rotary_apply(k, x[0], table, at, true));
-    reference_rotary_apply(x[2], s->width, theta, at, true);
-    reference_rotary_apply(x[3], s->width, theta, at, true);
-    within(k, "rotary, back", x[0], x[2], x[3]);
+    oracle_rotary_apply(x[2], s->width, theta, at, true);
+    oracle_rotary_apply(x[3], s->width, theta, at, true);
+    check_naive_error(k, "rotary, back", x[0], x[2], x[3]);
     for (int i = 0; i < 4; i++) {
         operation_release(&x[i]);
     }
@@ -124,39 +125,40 @@ static void test_all(struct kernels *k, struct kernels *other)
         test_swiglu(k, other, &swiglu_shapes[i]);
     }
     test_swiglu_ends(k);
-    for (size_t i = 0; i < sizeof turnings / sizeof *turnings; i++) {
-        test_rotary(k, other, &turnings[i]);
+    for (size_t i = 0; i < sizeof rotary_shapes / sizeof *rotary_shapes; i++) {
+        test_rotary(k, other, &rotary_shapes[i]);
     }
 }
 
-/* Llama 3.2 1B: theta 5e5, heads of 64, factor 32, low 1, high 4, 8,192 positions at first. Every fourth of the 32
- * frequencies that transformers' ROPE_INIT_FUNCTIONS["llama3"] makes in single precision; the 15th and 16th lie between. */
+/* Llama 3.2 1B: theta 5e5, head width 64, factor 32, low 1, high 4, 8,192 original positions. The
+ * values are every fourth of the 32 frequencies that ROPE_INIT_FUNCTIONS["llama3"] of transformers
+ * computes in single precision, and two of the transition between low and high. */
 static void test_llama3(void)
 {
     static const struct {
         int index;
         double frequency;
-    } wanted[] = {{0, 1.0},
-                  {4, 0.193922758102417},
-                  {8, 0.03760603070259094},
-                  {12, 0.00729266507551074},
-                  {14, 0.0032114461064338684},
-                  {15, 0.0012905480107292533},
-                  {16, 0.000429556705057621},
-                  {20, 8.570255886297673e-06},
-                  {24, 1.6619674170215148e-06},
-                  {31, 9.418306490260875e-08}};
+    } expected[] = {{0, 1.0},
+                    {4, 0.193922758102417},
+                    {8, 0.03760603070259094},
+                    {12, 0.00729266507551074},
+                    {14, 0.0032114461064338684},
+                    {15, 0.0012905480107292533},
+                    {16, 0.000429556705057621},
+                    {20, 8.570255886297673e-06},
+                    {24, 1.6619674170215148e-06},
+                    {31, 9.418306490260875e-08}};
     const struct rotary_scaling llama3 = {ROTARY_LLAMA3, 32, 1, 4, 8192};
     const struct rotary_scaling linear = {.kind = ROTARY_LINEAR, .factor = 4};
     float table[2 * 64], slow[5 * 64], fast[2 * 64];
-    rotary_angles(table, 2, 64, 5e5, &llama3);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        double sine = sin(wanted[i].frequency);
-        CHECK_NEAR(table[64 + wanted[i].index], cos(wanted[i].frequency), 1e-6);
-        CHECK_NEAR(table[64 + 32 + wanted[i].index], sine, 2e-6 * sine);
+    rotary_fill_table(table, 2, 64, 5e5, &llama3);
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        double sine = sin(expected[i].frequency);
+        CHECK_NEAR(table[64 + expected[i].index], cos(expected[i].frequency), 1e-6);
+        CHECK_NEAR(table[64 + 32 + expected[i].index], sine, 2e-6 * sine);
     }
-    rotary_angles(slow, 5, 64, 5e5, &linear);
-    rotary_angles(fast, 2, 64, 5e5, &plain);
+    rotary_fill_table(slow, 5, 64, 5e5, &linear);
+    rotary_fill_table(fast, 2, 64, 5e5, &plain);
     for (int i = 0; i < 64; i++) {
         CHECK_NEAR(slow[4 * 64 + i], fast[64 + i], 1e-7);
     }
@@ -166,6 +168,6 @@ int main(void)
 {
     test_llama3();
     const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true, 0};
-    operation_each(&limits, test_all);
+    operation_run_all(&limits, test_all);
     return 0;
 }

@@ -1,40 +1,41 @@
-/* Vector functions against the C library in double, and dropout's factors against base/random.h.
- * Compiled once for each instruction set; prints the largest errors, which math.h states. */
+/* Tests the vector functions against the C library in double precision, and dropout factors against
+ * base/random.h. Compiled once for each instruction set. Prints the largest errors, which math.h
+ * documents. */
 #include "kernels/cpu/math.h"
 
 #include "base/random.h"
 #include "kernels/cpu/dropout.h"
-#include "kernels/cpu/reference.h"
 #include "tests/check.h"
+#include "tests/kernels/oracle.h"
 
 enum { STEPS = 200000 };
 
-static double exact_normal(double x)
+static double compute_normal(double x)
 {
     return 0.5 * erfc(-x / sqrt(2.0));
 }
 
-static double exact_tanh_gelu(double x)
+static double compute_gelu_tanh(double x)
 {
-    return reference_activation(x, ACTIVATION_GELU_TANH);
+    return oracle_activation(x, ACTIVATION_GELU_TANH);
 }
 
-static double exact_tanh_slope(double x)
+static double compute_gelu_tanh_derivative(double x)
 {
-    return reference_activation_slope(x, ACTIVATION_GELU_TANH);
+    return oracle_activation_derivative(x, ACTIVATION_GELU_TANH);
 }
 
-static double exact_erf_gelu(double x)
+static double compute_gelu_erf(double x)
 {
-    return reference_activation(x, ACTIVATION_GELU_ERF);
+    return oracle_activation(x, ACTIVATION_GELU_ERF);
 }
 
-static double exact_erf_slope(double x)
+static double compute_gelu_erf_derivative(double x)
 {
-    return reference_activation_slope(x, ACTIVATION_GELU_ERF);
+    return oracle_activation_derivative(x, ACTIVATION_GELU_ERF);
 }
 
-/* What an error is measured against. */
+/* The reference size of an error. */
 enum measure { RELATIVE, ABSOLUTE, ARGUMENT };
 
 struct function {
@@ -51,12 +52,14 @@ static const struct function functions[] = {
     {"exp", math_exp, exp, -87, 88.7, RELATIVE, 1.5e-7},
     {"tanh", math_tanh, tanh, -10, 10, ABSOLUTE, 2e-7},
     {"erf", math_erf, erf, -5, 5, ABSOLUTE, 4e-7},
-    {"normal", math_normal, exact_normal, -10.5, 10.5, ABSOLUTE, 2e-7},
-    {"normal", math_normal, exact_normal, -10.5, 5, RELATIVE, 1e-5},
-    {"gelu_tanh", math_gelu_tanh, exact_tanh_gelu, -20, 20, ARGUMENT, 4e-7},
-    {"gelu_tanh_slope", math_gelu_tanh_slope, exact_tanh_slope, -20, 20, ARGUMENT, 4e-7},
-    {"gelu_erf", math_gelu_erf, exact_erf_gelu, -20, 20, ARGUMENT, 4e-7},
-    {"gelu_erf_slope", math_gelu_erf_slope, exact_erf_slope, -20, 20, ARGUMENT, 4e-7},
+    {"normal", math_normal, compute_normal, -10.5, 10.5, ABSOLUTE, 2e-7},
+    {"normal", math_normal, compute_normal, -10.5, 5, RELATIVE, 1e-5},
+    {"gelu_tanh", math_gelu_tanh, compute_gelu_tanh, -20, 20, ARGUMENT, 4e-7},
+    {"gelu_tanh_derivative", math_gelu_tanh_derivative, compute_gelu_tanh_derivative, -20, 20,
+     ARGUMENT, 4e-7},
+    {"gelu_erf", math_gelu_erf, compute_gelu_erf, -20, 20, ARGUMENT, 4e-7},
+    {"gelu_erf_derivative", math_gelu_erf_derivative, compute_gelu_erf_derivative, -20, 20,
+     ARGUMENT, 4e-7},
 };
 
 static void test_function(const struct function *f)
@@ -88,7 +91,7 @@ static void test_limits(void)
     CHECK(math_tanh(large)[0] == 1 && math_tanh(-large)[0] == -1);
     CHECK(math_erf(large)[0] == 1 && math_erf(-large)[0] == -1);
     CHECK(math_gelu_tanh(vector_set(-1e30f))[0] == 0);
-    CHECK(math_gelu_tanh_slope(vector_set(1e30f))[0] == 1);
+    CHECK(math_gelu_tanh_derivative(vector_set(1e30f))[0] == 1);
 }
 
 static void test_lanes(void)
@@ -112,7 +115,7 @@ static void test_lanes(void)
     }
 }
 
-/* Across the carry between the counter's words too. */
+/* Also tests the carry between the words of the counter. */
 static void test_dropout(void)
 {
     const uint64_t firsts[] = {0, 12345, UINT64_C(0xfffffff9), UINT64_C(0x1fffffffc)};
@@ -125,8 +128,8 @@ static void test_dropout(void)
                 vector factors = dropout_vector(d, element);
                 for (int j = 0; j < VECTOR_LANES; j++) {
                     float u = random_uniform(d.key, firsts[i] + (uint64_t)(element + j));
-                    float wanted = u >= d.probability ? 1.0f / (1.0f - d.probability) : 0.0f;
-                    CHECK(factors[j] == wanted);
+                    float expected = u >= d.probability ? 1.0f / (1.0f - d.probability) : 0.0f;
+                    CHECK(factors[j] == expected);
                 }
             }
         }

@@ -1,61 +1,62 @@
-/* Residual sum and norm against the reference: both kinds, both types, dropout, views, tails. */
+/* Tests residual addition and norm against the oracle: both kinds, both dtypes, dropout, views,
+ * tails. */
 #include "tests/kernels/operation.h"
 
 struct shape {
     int64_t rows, columns;
     enum norm_kind kind;
     bool beta, delta;
-    enum norm_stream stream;
+    enum norm_residual residual;
     float dropout;
-    double offset; /* added to x: a mean that is large against the deviation */
-    bool dense; /* rows follow each other, as a step's do: what can be read 16 bytes at a time is */
+    double offset; /* added to x: the mean is large compared with the deviation */
+    bool dense;    /* rows are adjacent, so that kernels with 16-byte loads run */
 };
 
 static const struct shape shapes[] = {
-    {1, 1, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 1},
-    {1, 2, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
-    {3, 17, NORM_LAYER, true, false, NORM_STREAM_NOTHING, 0, 0},
-    {67, 64, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
-    {67, 101, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0},
-    {130, 96, NORM_LAYER, true, true, NORM_STREAM_NOTHING, 0, 0},
-    {515, 33, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
-    {9, 200, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 100},
-    {67, 101, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0},
-    {5, 64, NORM_RMS, false, true, NORM_STREAM_NOTHING, 0.5f, 0},
-    {67, 64, NORM_LAYER, true, true, NORM_STREAM_NORM, 0, 0},
-    {33, 101, NORM_LAYER, true, true, NORM_STREAM_NORM, 0.25f, 0},
-    /* each width that a GPU has kernels of its own for, and more rows than a block has at a time */
-    {19, 64, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0, true},
-    {11, 768, NORM_LAYER, true, true, NORM_STREAM_NORM, 0, 0, true},
-    {20, 768, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0, true},
-    {10, 1600, NORM_LAYER, true, true, NORM_STREAM_SUM, 0.25f, 0, true},
-    {3, 2048, NORM_RMS, false, false, NORM_STREAM_NOTHING, 0, 0, true},
-    {3, 4096, NORM_RMS, false, true, NORM_STREAM_SUM, 0, 0, true},
-    {2, 8192, NORM_LAYER, true, true, NORM_STREAM_NORM, 0.25f, 100, true},
-    {2, 8191, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0},
+    {1, 1, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 1},
+    {1, 2, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
+    {3, 17, NORM_LAYER, true, false, NORM_RESIDUAL_NONE, 0, 0},
+    {67, 64, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
+    {67, 101, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0},
+    {130, 96, NORM_LAYER, true, true, NORM_RESIDUAL_NONE, 0, 0},
+    {515, 33, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
+    {9, 200, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 100},
+    {67, 101, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0},
+    {5, 64, NORM_RMS, false, true, NORM_RESIDUAL_NONE, 0.5f, 0},
+    {67, 64, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0, 0},
+    {33, 101, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 0},
+    /* each width with a specialized GPU kernel, and more rows than a block processes at a time */
+    {19, 64, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
+    {11, 768, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0, 0, true},
+    {20, 768, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
+    {10, 1600, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
+    {3, 2048, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0, true},
+    {3, 4096, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
+    {2, 8192, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 100, true},
+    {2, 8191, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
 };
 
 struct memory {
     struct tensor x, delta, z, y, statistics, gamma, beta, dy, dz, ddelta, dgamma, dbeta;
 };
 
-static struct memory memory_make(const struct shape *s, enum dtype dtype)
+static struct memory make_memory(const struct shape *s, enum dtype dtype)
 {
-    enum dtype sums = dtype == REFERENCE_F64 ? REFERENCE_F64 : DTYPE_F32;
-    int64_t n = s->rows, c = s->columns, apart = s->dense ? 0 : 1;
+    enum dtype sums = dtype == ORACLE_F64 ? ORACLE_F64 : DTYPE_F32;
+    int64_t n = s->rows, c = s->columns, pad = s->dense ? 0 : 1;
     struct memory m = {
-        .x = operation_tensor(dtype, n, c, c + 3 * apart),
+        .x = operation_tensor(dtype, n, c, c + 3 * pad),
         .z = operation_tensor(dtype, n, c, c),
-        .y = operation_tensor(dtype, n, c, c + apart),
+        .y = operation_tensor(dtype, n, c, c + pad),
         .statistics = operation_tensor(sums, n, 2, 2),
         .gamma = operation_random(sums, 1, c, 3, 1),
-        .dy = operation_tensor(dtype, n, c, c + 2 * apart),
+        .dy = operation_tensor(dtype, n, c, c + 2 * pad),
         .dz = operation_tensor(dtype, n, c, c),
         .dgamma = operation_random(sums, 1, c, 6, 1),
     };
     if (s->delta) {
-        m.delta = operation_tensor(dtype, n, c, c + 5 * apart);
-        m.ddelta = operation_tensor(dtype, n, c, c + 4 * apart);
+        m.delta = operation_tensor(dtype, n, c, c + 5 * pad);
+        m.ddelta = operation_tensor(dtype, n, c, c + 4 * pad);
     }
     if (s->beta) {
         m.beta = operation_random(sums, 1, c, 4, 1);
@@ -64,12 +65,12 @@ static struct memory memory_make(const struct shape *s, enum dtype dtype)
     return m;
 }
 
-static void memory_fill(struct memory m, double offset)
+static void fill_memory(struct memory m, double offset)
 {
     operation_fill(m.x, 1, 1);
     for (int64_t r = 0; r < m.x.rows; r++) {
         for (int64_t c = 0; c < m.x.columns; c++) {
-            reference_set(m.x, r, c, reference_get(m.x, r, c) + offset);
+            oracle_set(m.x, r, c, oracle_get(m.x, r, c) + offset);
         }
     }
     operation_fill(m.dy, 5, 1);
@@ -79,8 +80,8 @@ static void memory_fill(struct memory m, double offset)
     }
 }
 
-/* gamma, beta and sums are floats in every type of activations; they are copied as such. */
-static void memory_copy(struct memory to, struct memory from)
+/* gamma, beta and sums are f32 for every dtype. */
+static void copy_memory(struct memory to, struct memory from)
 {
     struct tensor pairs[][2] = {
         {to.x, from.x},           {to.delta, from.delta}, {to.dy, from.dy},
@@ -89,12 +90,12 @@ static void memory_copy(struct memory to, struct memory from)
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         if (pairs[i][0].data != NULL) {
-            reference_convert(pairs[i][0], pairs[i][1]);
+            oracle_cast(pairs[i][0], pairs[i][1]);
         }
     }
 }
 
-static void memory_release(struct memory *m)
+static void release_memory(struct memory *m)
 {
     struct tensor *all[] = {&m->x,    &m->delta, &m->z,  &m->y,      &m->statistics, &m->gamma,
                             &m->beta, &m->dy,    &m->dz, &m->ddelta, &m->dgamma,     &m->dbeta};
@@ -103,7 +104,7 @@ static void memory_release(struct memory *m)
     }
 }
 
-static struct dropout dropout_of(const struct shape *s)
+static struct dropout make_dropout(const struct shape *s)
 {
     return (struct dropout){s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), INT64_C(0xffffffe0),
                             0};
@@ -113,70 +114,71 @@ static void run(struct kernels *k, const struct shape *s, struct memory m)
 {
     struct tensor in = s->delta ? m.z : m.x;
     CHECK_OK(residual_norm_forward(k, m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta,
-                                   s->kind, 1e-5f, dropout_of(s)));
+                                   s->kind, 1e-5f, make_dropout(s)));
     CHECK_OK(residual_norm_backward(k, m.dz, m.ddelta, m.dgamma, m.dbeta, m.dy, in, m.statistics,
-                                    m.gamma, s->kind, s->stream, dropout_of(s)));
+                                    m.gamma, s->kind, s->residual, make_dropout(s)));
 }
 
-static void reference_run(const struct shape *s, struct memory m)
+static void run_oracle(const struct shape *s, struct memory m)
 {
     struct tensor in = s->delta ? m.z : m.x;
-    reference_residual_norm_forward(m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta, s->kind,
-                                    (double)1e-5f, dropout_of(s));
-    reference_residual_norm_backward(m.dz, m.ddelta, m.dgamma, m.dbeta, m.dy, in, m.statistics,
-                                     m.gamma, s->kind, s->stream, dropout_of(s));
+    oracle_residual_norm_forward(m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta, s->kind,
+                                 (double)1e-5f, make_dropout(s));
+    oracle_residual_norm_backward(m.dz, m.ddelta, m.dgamma, m.dbeta, m.dy, in, m.statistics,
+                                  m.gamma, s->kind, s->residual, make_dropout(s));
 }
 
-static void compare(struct kernels *k, const char *what, struct tensor got, struct tensor naive,
-                    struct tensor exact, double tolerance)
+static void check_difference(struct kernels *k, const char *what, struct tensor got,
+                             struct tensor naive, struct tensor exact, double tolerance)
 {
     if (got.data == NULL) {
         return;
     }
     double allowed = 2 * operation_difference(naive, exact) + tolerance;
-    operation_within(what, k, operation_difference(got, exact), allowed);
+    operation_check_error(what, k, operation_difference(got, exact), allowed);
 }
 
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
 {
     enum dtype dtype = kernels_dtype(k);
-    struct memory m = memory_make(s, dtype), again = memory_make(s, dtype);
-    struct memory naive = memory_make(s, dtype), exact = memory_make(s, REFERENCE_F64);
-    memory_fill(m, s->offset);
-    memory_copy(again, m);
-    memory_copy(naive, m);
-    memory_copy(exact, m);
+    struct memory m = make_memory(s, dtype), again = make_memory(s, dtype);
+    struct memory naive = make_memory(s, dtype), exact = make_memory(s, ORACLE_F64);
+    fill_memory(m, s->offset);
+    copy_memory(again, m);
+    copy_memory(naive, m);
+    copy_memory(exact, m);
     run(k, s, m);
     run(other, s, again);
     CHECK(operation_equal(m.y, again.y) && operation_equal(m.dz, again.dz));
     CHECK(operation_equal(m.dgamma, again.dgamma));
     CHECK(m.dbeta.data == NULL || operation_equal(m.dbeta, again.dbeta));
     CHECK(m.ddelta.data == NULL || operation_equal(m.ddelta, again.ddelta));
-    reference_run(s, naive);
-    reference_run(s, exact);
+    run_oracle(s, naive);
+    run_oracle(s, exact);
     double tolerance = s->offset > 1 ? 1e-4 : 1e-5;
     if (s->delta) {
-        compare(k, "norm: z", m.z, naive.z, exact.z, 1e-6);
+        check_difference(k, "norm: z", m.z, naive.z, exact.z, 1e-6);
     }
-    compare(k, "norm: y", m.y, naive.y, exact.y, tolerance);
-    compare(k, "norm: statistics", m.statistics, naive.statistics, exact.statistics, tolerance);
-    compare(k, "norm: dz", m.dz, naive.dz, exact.dz, tolerance);
-    compare(k, "norm: ddelta", m.ddelta, naive.ddelta, exact.ddelta, tolerance);
-    compare(k, "norm: dgamma", m.dgamma, naive.dgamma, exact.dgamma, tolerance);
-    compare(k, "norm: dbeta", m.dbeta, naive.dbeta, exact.dbeta, tolerance);
-    memory_release(&m);
-    memory_release(&again);
-    memory_release(&naive);
-    memory_release(&exact);
+    check_difference(k, "norm: y", m.y, naive.y, exact.y, tolerance);
+    check_difference(k, "norm: statistics", m.statistics, naive.statistics, exact.statistics,
+                     tolerance);
+    check_difference(k, "norm: dz", m.dz, naive.dz, exact.dz, tolerance);
+    check_difference(k, "norm: ddelta", m.ddelta, naive.ddelta, exact.ddelta, tolerance);
+    check_difference(k, "norm: dgamma", m.dgamma, naive.dgamma, exact.dgamma, tolerance);
+    check_difference(k, "norm: dbeta", m.dbeta, naive.dbeta, exact.dbeta, tolerance);
+    release_memory(&m);
+    release_memory(&again);
+    release_memory(&naive);
+    release_memory(&exact);
 }
 
-/* z over x gives the same as z of its own; without y there is only the sum. */
+/* z in place of x gives the same result as a separate z; without y only z is computed. */
 static void test_alias(struct kernels *k)
 {
-    const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_STREAM_SUM, 0, 0};
-    struct memory m = memory_make(&s, kernels_dtype(k)), n = memory_make(&s, kernels_dtype(k));
-    memory_fill(m, 0);
-    memory_copy(n, m);
+    const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0};
+    struct memory m = make_memory(&s, kernels_dtype(k)), n = make_memory(&s, kernels_dtype(k));
+    fill_memory(m, 0);
+    copy_memory(n, m);
     struct dropout none = {0};
     CHECK_OK(residual_norm_forward(k, m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta,
                                    NORM_LAYER, 1e-5f, none));
@@ -187,16 +189,16 @@ static void test_alias(struct kernels *k)
                                    NORM_LAYER, 1e-5f, none));
     CHECK(operation_difference(n.x, m.z) == 0);
     CHECK(operation_equal(m.y, n.y));
-    memory_release(&m);
-    memory_release(&n);
+    release_memory(&m);
+    release_memory(&n);
 }
 
-/* The first law: a second backward pass adds the parameters' gradients again, dz is set anew. */
-static void test_law(struct kernels *k)
+/* A second backward pass adds to the parameter gradients again and sets dz again. */
+static void test_accumulation(struct kernels *k)
 {
-    const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_STREAM_NOTHING, 0, 0};
-    struct memory m = memory_make(&s, kernels_dtype(k));
-    memory_fill(m, 0);
+    const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_RESIDUAL_NONE, 0, 0};
+    struct memory m = make_memory(&s, kernels_dtype(k));
+    fill_memory(m, 0);
     operation_set(m.dgamma, 0);
     run(k, &s, m);
     struct tensor dz = operation_copy(m.dz, m.dz.dtype),
@@ -204,24 +206,24 @@ static void test_law(struct kernels *k)
     run(k, &s, m);
     CHECK(operation_equal(dz, m.dz));
     for (int64_t c = 0; c < 50; c++) {
-        CHECK(reference_get(m.dgamma, 0, c) == 2 * reference_get(dgamma, 0, c));
+        CHECK(oracle_get(m.dgamma, 0, c) == 2 * oracle_get(dgamma, 0, c));
     }
     operation_release(&dz);
     operation_release(&dgamma);
-    memory_release(&m);
+    release_memory(&m);
 }
 
 static void test_nan(struct kernels *k)
 {
-    const struct shape s = {4, 40, NORM_LAYER, true, false, NORM_STREAM_NOTHING, 0, 0};
-    struct memory m = memory_make(&s, kernels_dtype(k));
-    memory_fill(m, 0);
-    reference_set(m.x, 2, 39, NAN);
+    const struct shape s = {4, 40, NORM_LAYER, true, false, NORM_RESIDUAL_NONE, 0, 0};
+    struct memory m = make_memory(&s, kernels_dtype(k));
+    fill_memory(m, 0);
+    oracle_set(m.x, 2, 39, NAN);
     run(k, &s, m);
-    CHECK(isnan(reference_get(m.y, 2, 0)) && isfinite(reference_get(m.y, 1, 0)));
-    CHECK(isnan(reference_get(m.dz, 2, 0)) && isfinite(reference_get(m.dz, 1, 0)));
-    CHECK(isnan(reference_get(m.dgamma, 0, 0)));
-    memory_release(&m);
+    CHECK(isnan(oracle_get(m.y, 2, 0)) && isfinite(oracle_get(m.y, 1, 0)));
+    CHECK(isnan(oracle_get(m.dz, 2, 0)) && isfinite(oracle_get(m.dz, 1, 0)));
+    CHECK(isnan(oracle_get(m.dgamma, 0, 0)));
+    release_memory(&m);
 }
 
 static void test_all(struct kernels *k, struct kernels *other)
@@ -230,13 +232,13 @@ static void test_all(struct kernels *k, struct kernels *other)
         test_shape(k, other, &shapes[i]);
     }
     test_alias(k);
-    test_law(k);
+    test_accumulation(k);
     test_nan(k);
 }
 
 int main(void)
 {
     const struct kernels_limits limits = {515, 8192, 8192, 1, 16, 16, 16, true};
-    operation_each(&limits, test_all);
+    operation_run_all(&limits, test_all);
     return 0;
 }

@@ -1,8 +1,8 @@
-/* Some of a matrix's rows and the way back, added and set: copies, and equal to the bit. */
+/* Tests gather and scatter of selected rows. They copy, so the results are exact. */
 #include "tests/kernels/operation.h"
 
 struct shape {
-    int64_t all, columns, stride, every, count; /* rows: count of every `every`-th */
+    int64_t all, columns, stride, every, count; /* rows: `count` rows, every `every`-th */
 };
 
 static const struct shape shapes[] = {
@@ -10,7 +10,7 @@ static const struct shape shapes[] = {
     {130, 64, 72, 7, 5}, {50, 33, 40, 2, 0}, {1000, 8, 8, 37, 27},
 };
 
-static int32_t *rows_make(const struct shape *s)
+static int32_t *make_rows(const struct shape *s)
 {
     int32_t *rows = malloc((size_t)(s->count + 1) * sizeof *rows);
     CHECK(rows != NULL);
@@ -20,7 +20,8 @@ static int32_t *rows_make(const struct shape *s)
     return rows;
 }
 
-static struct tensor matrix(const struct shape *s, enum dtype dtype, int64_t rows, uint64_t seed)
+static struct tensor make_matrix(const struct shape *s, enum dtype dtype, int64_t rows,
+                                 uint64_t seed)
 {
     struct tensor t = operation_tensor(dtype, rows, s->columns, s->stride);
     operation_fill(t, seed, 1);
@@ -30,31 +31,33 @@ static struct tensor matrix(const struct shape *s, enum dtype dtype, int64_t row
 static void test_gather(struct kernels *k, const struct shape *s, const int32_t *rows)
 {
     enum dtype dtype = kernels_dtype(k);
-    struct tensor x = matrix(s, dtype, s->all, 1);
-    struct tensor y = matrix(s, dtype, s->count, 2), wanted = matrix(s, dtype, s->count, 3);
+    struct tensor x = make_matrix(s, dtype, s->all, 1);
+    struct tensor y = make_matrix(s, dtype, s->count, 2),
+                  expected = make_matrix(s, dtype, s->count, 3);
     CHECK_OK(gather_rows(k, y, x, rows));
-    reference_gather_rows(wanted, x, rows);
-    CHECK(operation_equal(y, wanted));
+    oracle_gather_rows(expected, x, rows);
+    CHECK(operation_equal(y, expected));
     operation_release(&x);
     operation_release(&y);
-    operation_release(&wanted);
+    operation_release(&expected);
 }
 
 static void test_scatter(struct kernels *k, const struct shape *s, const int32_t *rows,
                          bool overwrite)
 {
     enum dtype dtype = kernels_dtype(k);
-    struct tensor dy = matrix(s, dtype, s->count, 4);
-    struct tensor dx = matrix(s, dtype, s->all, 5), wanted = matrix(s, dtype, s->all, 5);
+    struct tensor dy = make_matrix(s, dtype, s->count, 4);
+    struct tensor dx = make_matrix(s, dtype, s->all, 5),
+                  expected = make_matrix(s, dtype, s->all, 5);
     if (overwrite) {
-        operation_set(dx, NAN); /* nothing of what was there may be read */
+        operation_set(dx, NAN); /* no previous value may be read */
     }
     CHECK_OK(scatter_rows(k, dx, dy, rows, overwrite));
-    reference_scatter_rows(wanted, dy, rows, overwrite);
-    CHECK(operation_equal(dx, wanted));
+    oracle_scatter_rows(expected, dy, rows, overwrite);
+    CHECK(operation_equal(dx, expected));
     operation_release(&dy);
     operation_release(&dx);
-    operation_release(&wanted);
+    operation_release(&expected);
 }
 
 static void test_refused(struct kernels *k)
@@ -74,7 +77,7 @@ static void test_refused(struct kernels *k)
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        int32_t *rows = rows_make(&shapes[i]);
+        int32_t *rows = make_rows(&shapes[i]);
         struct kernels *both[] = {k, other};
         for (int j = 0; j < 2; j++) {
             test_gather(both[j], &shapes[i], rows);
@@ -83,7 +86,7 @@ static void test_all(struct kernels *k, struct kernels *other)
         }
         free(rows);
     }
-    if (OPERATION_HOST) { /* where rows can be looked at */
+    if (OPERATION_HOST) { /* rows are checked in host memory only */
         test_refused(k);
     }
 }
@@ -91,6 +94,6 @@ static void test_all(struct kernels *k, struct kernels *other)
 int main(void)
 {
     const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true};
-    operation_each(&limits, test_all);
+    operation_run_all(&limits, test_all);
     return 0;
 }

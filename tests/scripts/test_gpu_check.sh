@@ -47,7 +47,7 @@ chmod +x bin/nvidia-smi
 export PATH=$folder/bin:$PATH
 checked 0 --only conformance,gpt2_124m,torch_llama_1b out
 for item in conformance gpt2_124m torch_llama_1b; do
-    says $item skipped 'no GPU: nvidia-smi says: no devices were found'
+    says $item skipped 'no GPU: nvidia-smi reports: no devices were found'
 done
 
 cat >items.sh <<'E2'
@@ -77,7 +77,7 @@ checked 3 --only good,gate,bad,slow,without,older,missed,quoted,broken out
 says good measured '1500 things'
 says gate passed fine
 says bad failed 'something broke'
-says slow failed 'not done within 1 s'
+says slow failed 'exceeded its limit of 1 s'
 says without skipped 'nothing here'
 says older 'not in this version' 'no such thing'
 says missed failed below
@@ -97,11 +97,13 @@ E2
     says_python=true
 fi
 GPU_CHECK_SECONDS=0 checked 0 --only good out
-says good skipped 'are over'
+says good skipped 'the limit of 0 s for the whole check is reached'
+
+# From here on nvidia-smi pretends that there is a GPU.
+printf '#!/bin/sh\necho 4096\n' >bin/nvidia-smi
 
 # numbers of a pretended bireme: GPT-2 124M has 798,031,872 FLOPs a token
 if [ "${says_python:-}" = true ]; then
-    printf '#!/bin/sh\necho 4096\n' >bin/nvidia-smi
     cat >bin/bireme <<'E2'
 #!/bin/sh
 case "$*" in
@@ -197,7 +199,7 @@ sanitized() { # CODE PRETENDED
     PRETENDED=$2 checked "$1" --only sanitizer out
 }
 sanitized 0 clean
-says sanitizer passed 'nothing found in 12 runs, 0 not done'
+says sanitizer passed 'no error in 12 runs, 0 exceeded the time limit'
 [ "$(sort sanitized | uniq -c | awk '$1 == 2' | wc -l)" = 6 ] || fail "not six tests, twice each"
 sanitized 1 found
 says sanitizer failed 'memcheck: errors in the test of flat'
@@ -206,5 +208,6 @@ says sanitizer failed 'racecheck: errors in the test of attention aligned'
 FAILING=linear sanitized 1 clean
 says sanitizer failed 'memcheck: errors in the test of linear, or it failed'
 sanitized 0 refused
-says sanitizer skipped 'memcheck does not look at the test of embedding: =* Error: Device not supported'
+says sanitizer skipped 'memcheck cannot check the test of embedding: =* Error: Device not supported'
+[ "${says_python:-}" = true ] || echo "not checked without python3: check.json as JSON, the goals of bench_gpu.py"
 echo "all states were seen"

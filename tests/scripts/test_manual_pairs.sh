@@ -83,3 +83,14 @@ awk -F '\t' 'NF != 2 || $1 == $2 { exit 1 }' pairs || fail 'an answer equals its
 cut -f1 pairs | sort -u >chosen
 cut -f2 pairs | sort -u | comm -13 chosen - | grep . && fail 'a rival is no answer of this part'
 scripts/manual_pairs.sh again 2>told && diff -r out again || fail 'it makes other files when run again'
+
+# Every awk of this machine makes the same files.
+mkdir bin
+for awk in mawk gawk original-awk 'busybox awk'; do
+    $awk 'BEGIN { exit }' 2>/dev/null </dev/null || continue
+    printf '#!/bin/sh\nexec %s "$@"\n' "$awk" >bin/awk
+    chmod +x bin/awk
+    rm -rf again
+    PATH=$folder/bin:$PATH scripts/manual_pairs.sh again 2>told && diff -r out again || fail "$awk makes other files: $(cat told)"
+    echo "$awk makes the same files"
+done

@@ -59,3 +59,14 @@ pages() { cat "$@" | grep -oE 'number [0-9]+|directory' | sort -u; }
 ! LC_ALL=C sort -C out/sentences-train.jsonl || fail 'sentences stand in the order of the pages'
 diff <(pages out/pages/*.txt) <(pages out/{sections,sentences}-train.jsonl) || fail 'pages has others than those that are not held out'
 scripts/manual_tasks.sh again 2>told && diff -r out again || fail 'it makes other files when run again'
+
+# Every awk of this machine makes the same files.
+mkdir bin
+for awk in mawk gawk original-awk 'busybox awk'; do
+    $awk 'BEGIN { exit }' 2>/dev/null </dev/null || continue
+    printf '#!/bin/sh\nexec %s "$@"\n' "$awk" >bin/awk
+    chmod +x bin/awk
+    rm -rf again
+    PATH=$folder/bin:$PATH scripts/manual_tasks.sh again 2>told && diff -r out again || fail "$awk makes other files: $(cat told)"
+    echo "$awk makes the same files"
+done

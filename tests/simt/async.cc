@@ -1,11 +1,11 @@
-/* What goes on beside the threads: cp.async, mbarrier with TMA, wgmma. */
+/* Asynchronous operations of the emulator: cp.async, mbarrier with TMA, wgmma. */
 #include <cstdio>
 
 #include "tests/simt/block.h"
 
 namespace simt
 {
-/* ---- cp.async: groups of a thread ---- */
+/* ---- cp.async: groups of each thread ---- */
 
 void copy_async(copy c, site here)
 {
@@ -46,27 +46,27 @@ void copy_check_none()
         pending = pending || !group.empty();
     }
     if (pending) {
-        fail("a thread ends with a cp.async that nobody waited for");
+        fail("a thread ends with a cp.async that was never waited for");
     }
     me->groups.clear();
 }
 
-/* ---- mbarrier: a phase is over when all have arrived and all bytes came ---- */
+/* ---- mbarrier: a phase is complete when all arrivals and all bytes have come ---- */
 
 static const uint16_t phase_bit = 0x8000;
 
-/* Two addresses of the barrier stand for its two phases. */
+/* Two addresses within the barrier are the tokens of its two phases. */
 static const void *phase_token(const gpu_mbarrier *b, int phase)
 {
     return reinterpret_cast<const char *>(b) + 4 * (phase & 1);
 }
 
-static int phase_of(const gpu_mbarrier *b)
+static int get_phase(const gpu_mbarrier *b)
 {
     return (b->expected_and_phase & phase_bit) != 0 ? 1 : 0;
 }
 
-static void mbarrier_try(gpu_mbarrier *b)
+static void complete_phase(gpu_mbarrier *b)
 {
     if (b->pending == 0 && b->bytes == 0) {
         b->pending = b->expected_and_phase & static_cast<uint16_t>(~phase_bit);
@@ -75,10 +75,10 @@ static void mbarrier_try(gpu_mbarrier *b)
     }
 }
 
-static void mbarrier_bytes(gpu_mbarrier *b, int bytes)
+static void receive_bytes(gpu_mbarrier *b, int bytes)
 {
     b->bytes -= bytes;
-    mbarrier_try(b);
+    complete_phase(b);
 }
 } // namespace simt
 
@@ -95,12 +95,11 @@ void gpu_mbarrier_arrive(gpu_mbarrier *b, site here)
 {
     unwatched inside;
     if (b->pending == 0 || b->pending > phase_bit) {
-        fail("an mbarrier with nobody left to arrive (or never made) at %s:%d", here.file,
-             here.line);
+        fail("mbarrier: one arrival too many, or not initialized, at %s:%d", here.file, here.line);
     }
-    fiber_release(phase_token(b, phase_of(b)));
+    fiber_release(phase_token(b, get_phase(b)));
     b->pending--;
-    mbarrier_try(b);
+    complete_phase(b);
 }
 
 void gpu_mbarrier_expect(gpu_mbarrier *b, int bytes, site here)
@@ -115,7 +114,7 @@ void gpu_mbarrier_expect(gpu_mbarrier *b, int bytes, site here)
 void gpu_mbarrier_wait(gpu_mbarrier *b, int phase, site here)
 {
     unwatched inside;
-    while (phase_of(b) == (phase & 1)) {
+    while (get_phase(b) == (phase & 1)) {
         wait_for(b, "an mbarrier", here);
     }
     fiber_acquire(phase_token(b, phase));
@@ -125,22 +124,22 @@ void gpu_mbarrier_wait(gpu_mbarrier *b, int phase, site here)
 
 namespace simt
 {
-struct box {
+struct tma_box {
     unsigned char *to, *shared;
     gpu_map map;
     int column, row;
     gpu_mbarrier *barrier;
 };
 
-/* Bits 4..6 of the offset in shared memory are exchanged by bits 7..9. */
-static size_t swizzled(size_t offset)
+/* Returns an offset in shared memory with bits 4..6 xor-ed with bits 7..9. */
+static size_t swizzle_offset(size_t offset)
 {
     return offset ^ ((offset >> 7 & 7) << 4);
 }
 
-static void box_copy(const void *context)
+static void copy_tma_box(const void *context)
 {
-    box b;
+    tma_box b;
     memcpy(&b, context, sizeof b);
     size_t first = static_cast<size_t>(b.to - b.shared);
     auto *from = static_cast<const uint16_t *>(b.map.base);
@@ -150,11 +149,11 @@ static void box_copy(const void *context)
             bool inside = row >= 0 && row < b.map.rows && column >= 0 && column < b.map.columns;
             uint16_t value = inside ? from[row * b.map.stride + column] : 0;
             size_t at = static_cast<size_t>(r * b.map.box_columns + c) * sizeof value;
-            memcpy(b.shared + swizzled(first + at), &value, sizeof value);
-            memcpy(&running_block->late[swizzled(first + at)], &value, sizeof value);
+            memcpy(b.shared + swizzle_offset(first + at), &value, sizeof value);
+            memcpy(&running_block->late[swizzle_offset(first + at)], &value, sizeof value);
         }
     }
-    mbarrier_bytes(b.barrier, b.map.box_rows * b.map.box_columns * 2);
+    receive_bytes(b.barrier, b.map.box_rows * b.map.box_columns * 2);
 }
 
 /* ---- wgmma ---- */
@@ -167,15 +166,15 @@ struct wgmma_slot {
     bool add;
 };
 
-static group_meeting &group_of_self()
+static group_rendezvous &get_warpgroup()
 {
     return running_block->groups[static_cast<size_t>(self->number / WARPGROUP)];
 }
 
-static void wgmma_issue(void *const *slots, uint32_t)
+static void issue_wgmma(void *const *slots, uint32_t)
 {
     auto *first = static_cast<const wgmma_slot *>(slots[0]);
-    product p = {{}, {}, first->columns, first->a, first->b, first->add};
+    issued_wgmma p = {{}, {}, first->columns, first->a, first->b, first->add};
     for (int i = 0; i < WARPGROUP; i++) {
         auto *s = static_cast<const wgmma_slot *>(slots[i]);
         if (s->a != p.a || s->b != p.b || s->add != p.add || s->columns != p.columns ||
@@ -185,61 +184,62 @@ static void wgmma_issue(void *const *slots, uint32_t)
         p.d[i] = s->d;
         p.registers[i] = s->registers;
     }
-    group_of_self().open.push_back(p);
+    get_warpgroup().open.push_back(p);
     if (running_block->fenced) {
         running_block->fenced = false;
         memcpy(running_block->late.data(), running_block->memory, running_block->dynamic_bytes);
     }
 }
 
-/* A number at so many bytes behind where the descriptor begins. */
-static float tile_number(uint64_t descriptor, size_t bytes)
+/* Returns the number at a byte offset from the start address of a descriptor. */
+static float read_tile(uint64_t descriptor, size_t bytes)
 {
     size_t at = ((descriptor & 0x3fff) << 4) + bytes;
     uint16_t value;
-    memcpy(&value, &running_block->late[swizzled(at)], sizeof value);
+    memcpy(&value, &running_block->late[swizzle_offset(at)], sizeof value);
     return gpu_from_bits(uint32_t{value} << 16);
 }
 
-/* Element (row, k) of a K-major tile whose rows of 128 bytes lie eight to a KiB. */
-static float row_element(uint64_t descriptor, int row, int k)
+/* Returns element (row, k) of a K-major tile with rows of 128 bytes, eight rows for each KiB. */
+static float read_row_element(uint64_t descriptor, int row, int k)
 {
     size_t eight_rows = (descriptor >> 32 & 0x3fff) << 4;
-    return tile_number(descriptor, static_cast<size_t>(row / 8) * eight_rows +
-                                       static_cast<size_t>(row % 8) * 128 +
-                                       static_cast<size_t>(k) * 2);
+    return read_tile(descriptor, static_cast<size_t>(row / 8) * eight_rows +
+                                     static_cast<size_t>(row % 8) * 128 +
+                                     static_cast<size_t>(k) * 2);
 }
 
-/* Element (k, column) of a tile whose rows are the k: 64 columns, then 64 more elsewhere. */
-static float column_element(uint64_t descriptor, int k, int column)
+/* Returns element (k, column) of a tile with one row for each k. Columns from 64 on are in another
+ * tile. */
+static float read_column_element(uint64_t descriptor, int k, int column)
 {
     size_t eight_rows = (descriptor >> 32 & 0x3fff) << 4;
     size_t next_columns = (descriptor >> 16 & 0x3fff) << 4;
-    return tile_number(descriptor, static_cast<size_t>(column / 64) * next_columns +
-                                       static_cast<size_t>(k / 8) * eight_rows +
-                                       static_cast<size_t>(k % 8) * 128 +
-                                       static_cast<size_t>(column % 64) * 2);
+    return read_tile(descriptor, static_cast<size_t>(column / 64) * next_columns +
+                                     static_cast<size_t>(k / 8) * eight_rows +
+                                     static_cast<size_t>(k % 8) * 128 +
+                                     static_cast<size_t>(column % 64) * 2);
 }
 
-/* Element (row, k) of A as the warps' fragments hold it. */
-static float fragment_element(const product &p, int row, int k)
+/* Returns element (row, k) of A from the fragments of the warps. */
+static float read_fragment_element(const issued_wgmma &p, int row, int k)
 {
     int lane = row % 8 * 4 + k % 8 / 2, word = row % 16 / 8 + k / 8 * 2;
     uint32_t pair = p.registers[row / 16 * WARP + lane][word];
     return gpu_from_bits((k % 2 == 0 ? pair : pair >> 16) << 16);
 }
 
-static void wgmma_compute(const product &p)
+static void compute_wgmma(const issued_wgmma &p)
 {
     float a[64][16], b[128][16];
     for (int k = 0; k < 16; k++) {
         for (int i = 0; i < 64; i++) {
-            a[i][k] =
-                p.registers[0] != nullptr ? fragment_element(p, i, k) : row_element(p.a, i, k);
+            a[i][k] = p.registers[0] != nullptr ? read_fragment_element(p, i, k)
+                                                : read_row_element(p.a, i, k);
         }
         for (int i = 0; i < 8 * p.columns; i++) {
-            b[i][k] =
-                p.registers[0] != nullptr ? column_element(p.b, k, i) : row_element(p.b, i, k);
+            b[i][k] = p.registers[0] != nullptr ? read_column_element(p.b, k, i)
+                                                : read_row_element(p.b, i, k);
         }
     }
     for (int t = 0; t < WARPGROUP; t++) {
@@ -259,35 +259,34 @@ void wgmma(float *d, int columns, const uint32_t *a_registers, uint64_t a, uint6
            site here)
 {
     if ((a_registers == nullptr && (a >> 62) != 1) || (b >> 62) != 1) {
-        fail("wgmma: a descriptor without the swizzle of 128 bytes at %s:%d", here.file, here.line);
+        fail("wgmma: a descriptor without the 128-byte swizzle at %s:%d", here.file, here.line);
     }
     if (!running_worker()->wgmma_fenced) {
-        fail("wgmma: its registers were free since the last wait, and no wgmma.fence follows, at "
-             "%s:%d",
+        fail("wgmma: no wgmma.fence since the last wait, which released its registers, at %s:%d",
              here.file, here.line);
     }
     wgmma_slot slot = {d, a_registers, columns, a, b, add};
-    meet_warpgroup("wgmma", &slot, wgmma_issue, here);
+    sync_warpgroup("wgmma", &slot, issue_wgmma, here);
 }
 
-static void commit_work(void *const *, uint32_t)
+static void commit_group(void *const *, uint32_t)
 {
-    group_meeting &g = group_of_self();
+    group_rendezvous &g = get_warpgroup();
     g.groups.push_back(std::move(g.open));
     g.open.clear();
 }
 
 void wgmma_commit(site here)
 {
-    meet_warpgroup("wgmma.commit_group", nullptr, commit_work, here);
+    sync_warpgroup("wgmma.commit_group", nullptr, commit_group, here);
 }
 
-static void wait_work(void *const *slots, uint32_t)
+static void wait_groups(void *const *slots, uint32_t)
 {
-    group_meeting &g = group_of_self();
+    group_rendezvous &g = get_warpgroup();
     while (static_cast<int>(g.groups.size()) > *static_cast<const int *>(slots[0])) {
-        for (const product &p : g.groups.front()) {
-            wgmma_compute(p);
+        for (const issued_wgmma &p : g.groups.front()) {
+            compute_wgmma(p);
         }
         g.groups.pop_front();
     }
@@ -295,7 +294,7 @@ static void wait_work(void *const *slots, uint32_t)
 
 void wgmma_wait(int groups_left, site here)
 {
-    meet_warpgroup("wgmma.wait_group", &groups_left, wait_work, here);
+    sync_warpgroup("wgmma.wait_group", &groups_left, wait_groups, here);
     running_worker()->wgmma_fenced = false;
 }
 } // namespace simt
@@ -315,21 +314,20 @@ void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrie
 {
     unwatched inside;
     if (!running_block->barriers_fenced) {
-        fail("TMA: an mbarrier was made, and no fence.proxy.async follows, at %s:%d", here.file,
-             here.line);
+        fail("TMA: no fence.proxy.async after the initialization of an mbarrier, at %s:%d",
+             here.file, here.line);
     }
-    box copied = {static_cast<unsigned char *>(to), self->shared, *map, column, row, b};
+    tma_box copied = {static_cast<unsigned char *>(to), self->shared, *map, column, row, b};
     if ((copied.to - copied.shared) % 1024 != 0) {
-        fail("TMA: a swizzled box that does not begin at a multiple of 1024 at %s:%d", here.file,
+        fail("TMA: the address of a swizzled box is not a multiple of 1024 at %s:%d", here.file,
              here.line);
     }
     if (map->box_columns * 2 != 128 || map->stride % 8 != 0 ||
         reinterpret_cast<uintptr_t>(map->base) % 16 != 0) {
-        fail(
-            "TMA: rows of %d bytes, a stride of %lld elements, or a base at %p: not a map that the "
-            "driver would make, at %s:%d",
-            map->box_columns * 2, static_cast<long long>(map->stride), map->base, here.file,
-            here.line);
+        fail("TMA: the driver would refuse this descriptor: rows of %d bytes, stride of %lld "
+             "elements, base %p, at %s:%d",
+             map->box_columns * 2, static_cast<long long>(map->stride), map->base, here.file,
+             here.line);
     }
-    later(box_copy, &copied, sizeof copied, b);
+    later(copy_tma_box, &copied, sizeof copied, b);
 }

@@ -8,24 +8,24 @@ extern "C" {
 
 static void (*destroy_context)(struct kernels *k);
 
-/* Every tile in shared memory is laid out so that ldmatrix reads it without bank conflicts. */
+/* Fails if ldmatrix had bank conflicts: every tile in shared memory must avoid them. */
 static void destroy(struct kernels *k)
 {
     if (simt::banks.extra > 0) {
-        simt::fail("ldmatrix: %llu cycles lost to bank conflicts in %llu phases",
+        simt::fail("ldmatrix: bank conflicts cost %llu cycles in %llu phases",
                    static_cast<unsigned long long>(simt::banks.extra),
                    static_cast<unsigned long long>(simt::banks.phases));
     }
     destroy_context(k);
 }
 
-/* Few rows of logits at a time, so that small tests have several chunks. */
+/* Uses small chunks of logits, so that small tests have several chunks. */
 extern "C" status simt_kernels_create(struct device *dev, enum dtype dtype,
                                       const struct kernels_limits *limits, struct kernels **out)
 {
     const int64_t classifier_rows = 256;
     auto *k = static_cast<struct kernels *>(calloc(1, sizeof(struct kernels)));
-    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernels' context");
+    REQUIRE(k != NULL, STATUS_INTERNAL, "out of memory for the kernel context");
     k->device = dev;
     k->dtype = dtype;
     k->limits = *limits;

@@ -1,5 +1,5 @@
-/* The emulator's inside: a block of threads while it runs. simt.cc makes and runs it; async.cc keeps
- * its copies and products here. */
+/* Internal header of the emulator: the state of a block of threads while it runs. simt.cc creates
+ * and runs a block; async.cc stores its copies and wgmmas here. */
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@ namespace simt
 {
 enum { WARP = 32, WARPGROUP = 128, BARRIERS = 16, THREADS_MAX = 1024 };
 
-/* A thread, what it waits for, and its copies on the way. */
+/* A thread, the event that it waits for, and its pending copies. */
 struct worker : thread {
     fiber run;
     bool finished = true;
@@ -22,11 +22,11 @@ struct worker : thread {
     site at = {"", 0};
     std::vector<copy> open, due;
     std::deque<std::vector<copy>> groups;
-    bool wgmma_fenced = false; /* since it last waited for products */
+    bool wgmma_fenced = false; /* since it last waited for a wgmma */
 };
 
-/* Fences alternate with the phases of what is waited for, so that an arrival at the next phase does
- * not order what a straggler of this one reads. */
+/* Tokens of the thread sanitizer alternate with the phases of a barrier, so that an arrival at the
+ * next phase does not order the reads of a thread that is still in this phase. */
 struct phase_tokens {
     char token[2];
     unsigned phase = 0;
@@ -43,7 +43,7 @@ struct block_barrier {
     phase_tokens tokens;
 };
 
-struct meeting {
+struct rendezvous {
     uint32_t mask = 0, arrived = 0;
     const char *what = "";
     site first = {"", 0};
@@ -52,28 +52,28 @@ struct meeting {
     phase_tokens tokens;
 };
 
-struct product { /* a wgmma that was issued: a D fragment of each thread */
+struct issued_wgmma { /* an issued wgmma: the D fragment of each thread */
     float *d[WARPGROUP];
-    const uint32_t *registers[WARPGROUP]; /* A's, where it has no descriptor */
-    int columns;                          /* of eight */
+    const uint32_t *registers[WARPGROUP]; /* A fragments, if A has no descriptor */
+    int columns;                          /* groups of eight columns */
     uint64_t a, b;
     bool add;
 };
 
-struct group_meeting {
+struct group_rendezvous {
     int arrived = 0;
     const char *what = "";
     void *slots[WARPGROUP];
     worker *members[WARPGROUP];
     phase_tokens tokens;
-    std::vector<product> open;
-    std::deque<std::vector<product>> groups;
+    std::vector<issued_wgmma> open;
+    std::deque<std::vector<issued_wgmma>> groups;
 };
 
 struct operation {
     void (*run)(const void *context);
     std::vector<unsigned char> context;
-    const void *event; /* what it wakes */
+    const void *event; /* woken when it has run */
 };
 
 struct block_state {
@@ -81,14 +81,15 @@ struct block_state {
     int live = 0;
     unsigned char *memory = nullptr; /* shared */
     size_t dynamic_bytes = 0, used = 0;
-    std::vector<unsigned char>
-        late; /* dynamic memory as TMA and wgmma see it: without what threads wrote since */
-    bool fenced = false;         /* what they wrote is to be seen */
-    bool barriers_fenced = true; /* no mbarrier was made since */
+    /* Dynamic shared memory as TMA and wgmma see it: without what threads wrote since the last
+     * fence. */
+    std::vector<unsigned char> late;
+    bool fenced = false;         /* a fence makes the writes of threads visible */
+    bool barriers_fenced = true; /* no mbarrier was initialized since the last fence */
     std::vector<std::pair<const void *, void *>> arrays;
     block_barrier barriers[BARRIERS];
-    std::vector<std::deque<meeting>> meetings; /* of each warp */
-    std::vector<group_meeting> groups;         /* of each warpgroup */
+    std::vector<std::deque<rendezvous>> rendezvous_by_warp; /* for each warp */
+    std::vector<group_rendezvous> groups;                   /* for each warpgroup */
     std::deque<operation> operations;
 };
 
@@ -99,7 +100,7 @@ static inline worker *running_worker()
     return static_cast<worker *>(self);
 }
 
-/* leave_ready - this thread may run again; the schedule says when. */
+/* leave_ready - mark a thread as ready; the schedule selects when it runs. */
 void leave_ready(worker *w);
 void sleep(const char *what, site here);
 } // namespace simt

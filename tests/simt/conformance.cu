@@ -1,9 +1,10 @@
-/* Every wrapper of gpu.cuh on fixed data. The emulator writes what it holds to be right; the same program
- * built by nvcc runs on a GPU and compares:
+/* Conformance test: every wrapper of gpu.cuh on fixed data. The emulator writes its results to a
+ * file; the same program, built by nvcc, runs on a GPU and compares:
  *
  *   conformance write FILE      conformance compare FILE
  *
- * Data are small integers, so that sums are exact in any order; only ex2.approx has a tolerance. */
+ * The data are small integers, so that sums are exact in any order; only ex2.approx has a
+ * tolerance. */
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -94,7 +95,7 @@ __global__ void copies(uint32_t *out, const uint32_t *in)
     gpu_store16(&out[t * 4], x);
 }
 
-/* Warp 0 hands over to warp 1 through a named barrier that it does not wait at. */
+/* Warp 0 arrives at a named barrier without waiting; warp 1 waits there for its data. */
 __global__ void handing(uint32_t *out)
 {
     GPU_SHARED(uint32_t, memory, 32);
@@ -108,8 +109,8 @@ __global__ void handing(uint32_t *out)
     }
 }
 
-/* O [64, 128] = (A B^T) V of A [64, 64], B and V [128, ...], the product between rounded to bf16 in registers: wgmma's
- * other forms. */
+/* O [64, 128] = (A B^T) V, for A [64, 64], B and V [128, ...]. A B^T is rounded to bf16 in
+ * registers. This tests the forms of wgmma with A in registers and B not transposed. */
 __global__ void __launch_bounds__(128)
     chain(const __grid_constant__ gpu_map map_a, const __grid_constant__ gpu_map map_b,
           const __grid_constant__ gpu_map map_v, uint32_t *out)
@@ -159,10 +160,10 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
-/* ---- memory that host and device see ---- */
+/* ---- memory that host and device access ---- */
 
 #ifdef __CUDACC__
-static uint32_t *words_make(size_t count)
+static uint32_t *allocate_words(size_t count)
 {
     uint32_t *words = NULL;
     if (cudaMallocManaged(&words, count * 4) != cudaSuccess) {
@@ -185,7 +186,7 @@ static void words_release(uint32_t *words)
     cudaFree(words);
 }
 #else
-static uint32_t *words_make(size_t count)
+static uint32_t *allocate_words(size_t count)
 {
     return static_cast<uint32_t *>(aligned_alloc(64, count * 4));
 }
@@ -203,7 +204,7 @@ static void words_release(uint32_t *words)
 }
 #endif
 
-/* ---- the list ---- */
+/* ---- list of cases ---- */
 
 static void run_numbers(uint32_t *out, const uint32_t *)
 {
@@ -233,10 +234,10 @@ static void run_handing(uint32_t *out, const uint32_t *)
 {
     GPU_LAUNCH(handing, 1, 64, 0, 0, out);
 }
-static void run_products(uint32_t *out, const uint32_t *in)
+static void run_gemm(uint32_t *out, const uint32_t *in)
 {
     const bf16 *x = reinterpret_cast<const bf16 *>(in);
-    planted_products(PLANTED_NONE, reinterpret_cast<float *>(out), x, x + 8192, 70, 66, 128);
+    planted_gemm(PLANTED_NONE, reinterpret_cast<float *>(out), x, x + 8192, 70, 66, 128);
 }
 static void run_pipeline(uint32_t *out, const uint32_t *in)
 {
@@ -271,37 +272,37 @@ static const struct section {
     {"mma.sync", 128, 0, false, run_mma},
     {"cp.async", 256, 0, false, run_copies},
     {"named barriers", 32, 0, false, run_handing},
-    {"tile products", 70 * 66, 0, false, run_products},
+    {"tile GEMM", 70 * 66, 0, false, run_gemm},
     {"TMA, mbarrier, wgmma", 62 * 66, 0, true, run_pipeline},
     {"wgmma of registers and of columns", 64 * 128, 0, true, run_chain},
 };
 
-static bool word_agrees(const section &s, uint32_t got, uint32_t wanted)
+static bool word_agrees(const section &s, uint32_t actual, uint32_t expected)
 {
-    if (got == wanted) {
+    if (actual == expected) {
         return true;
     }
     float a, b;
-    memcpy(&a, &got, 4);
-    memcpy(&b, &wanted, 4);
+    memcpy(&a, &actual, 4);
+    memcpy(&b, &expected, 4);
     double apart = fabs(static_cast<double>(a) - static_cast<double>(b));
     return s.tolerance > 0 && apart <= s.tolerance * fabs(static_cast<double>(b));
 }
 
-static int compare(const section &s, const uint32_t *got, const uint32_t *wanted)
+static int compare(const section &s, const uint32_t *actual, const uint32_t *expected)
 {
-    int wrong = 0;
+    int wrong_count = 0;
     for (int i = 0; i < s.words; i++) {
-        if (!word_agrees(s, got[i], wanted[i]) && wrong++ < 4) {
-            printf("    word %d is %08x, the emulator says %08x\n", i, got[i], wanted[i]);
+        if (!word_agrees(s, actual[i], expected[i]) && wrong_count++ < 4) {
+            printf("    word %d is %08x, the emulator computes %08x\n", i, actual[i], expected[i]);
         }
     }
-    printf("conformance: %s: %s\n", s.name, wrong == 0 ? "agrees" : "WRONG");
-    return wrong != 0;
+    printf("conformance: %s: %s\n", s.name, wrong_count == 0 ? "agrees" : "WRONG");
+    return wrong_count != 0;
 }
 
 /* bf16 integers from -8 to 7. */
-static void fill(uint32_t *in, size_t count)
+static void fill_integers(uint32_t *in, size_t count)
 {
     uint32_t state = 7;
     for (size_t i = 0; i < count; i++) {
@@ -326,10 +327,10 @@ int main(int count, char **arguments)
         perror(arguments[2]);
         return 66;
     }
-    uint32_t *out = words_make(WORDS_MAX), *in = words_make(WORDS_MAX + 1024);
-    std::vector<uint32_t> wanted(WORDS_MAX);
-    fill(in, WORDS_MAX + 1024);
-    int wrong = 0;
+    uint32_t *out = allocate_words(WORDS_MAX), *in = allocate_words(WORDS_MAX + 1024);
+    std::vector<uint32_t> expected(WORDS_MAX);
+    fill_integers(in, WORDS_MAX + 1024);
+    int wrong_count = 0;
     for (const section &s : sections) {
         size_t words = static_cast<size_t>(s.words);
         memset(out, 0xff, WORDS_MAX * 4);
@@ -339,21 +340,22 @@ int main(int count, char **arguments)
         const char *refused = gpu_launch_error();
         bool finished = done() && refused == NULL;
         if (writes) {
-            wrong += fwrite(out, 4, words, file) != words;
+            wrong_count += fwrite(out, 4, words, file) != words;
             continue;
         }
-        bool read = fread(wanted.data(), 4, words, file) == words;
+        bool read = fread(expected.data(), 4, words, file) == words;
         if (s.sm90 && !is_sm90()) {
-            printf("conformance: %s: left out, this GPU is not sm_90\n", s.name);
+            printf("conformance: %s: skipped, this GPU is not sm_90\n", s.name);
         } else if (!finished || !read) {
-            printf("conformance: %s: %s\n", s.name, read ? "the GPU refused" : "FILE is too short");
-            wrong++;
+            printf("conformance: %s: %s\n", s.name,
+                   read ? "the launch failed" : "FILE is too short");
+            wrong_count++;
         } else {
-            wrong += compare(s, out, wanted.data());
+            wrong_count += compare(s, out, expected.data());
         }
     }
-    wrong += fclose(file) != 0;
+    wrong_count += fclose(file) != 0;
     words_release(out);
     words_release(in);
-    return wrong != 0;
+    return wrong_count != 0;
 }

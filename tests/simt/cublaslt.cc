@@ -1,11 +1,14 @@
-/* cuBLASLt for the emulator: products and their epilogues in plain loops, and what the real library refuses is
- * refused here.
+/* The emulated cuBLASLt: GEMMs and their epilogues in plain loops. It refuses the same arguments as
+ * the real library.
  *
- * Algorithms  three for each product, which add in other orders: all at once; in two halves; in four quarters. A
- *             fourth adds in place (SIMT_REDUCTION_INPLACE): it is given only to who does not forbid it
- * Times       a product takes what simt_set_product_times says, in the emulator's time (pass_time); by default the
- *             library's first choice is the fastest, and what is fused is faster than what is not
- * Source      cublasLt.h of CUDA 13.0. Matrices lie by columns */
+ * Algorithms  three for each GEMM, with different orders of summation: one sum, two halves, four
+ * quarters. A fourth
+ *             reduces in place (CUBLASLT_REDUCTION_SCHEME_INPLACE) and is offered only if the
+ *             caller allows that
+ * Times       A GEMM advances the emulated time (pass_time) as simt_set_gemm_times defines. By
+ * default the first
+ *             algorithm is the fastest, and fused epilogues are faster than separate kernels
+ * Source      cublasLt.h of CUDA 13.0. Matrices are column-major */
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -21,11 +24,11 @@ struct cublasLtContext {
     int open;
 };
 
-struct simt_product {
+struct simt_gemm_desc {
     cublasOperation_t first = CUBLAS_OP_N, second = CUBLAS_OP_N;
     uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    void *bias = nullptr, *kept = nullptr;
-    int64_t kept_stride = 0;
+    void *bias = nullptr, *aux = nullptr;
+    int64_t aux_stride = 0;
 };
 
 struct simt_layout {
@@ -46,22 +49,22 @@ static double default_times(int algorithm, unsigned epilogue)
     bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
     return (plain ? 200 : 100) + algorithm;
 }
-static double (*product_times)(int algorithm, unsigned epilogue) = default_times;
-static struct simt_products counted;
+static double (*gemm_times)(int algorithm, unsigned epilogue) = default_times;
+static struct simt_gemm_calls calls;
 
-extern "C" void simt_set_product_times(double (*times)(int algorithm, unsigned epilogue))
+extern "C" void simt_set_gemm_times(double (*times)(int algorithm, unsigned epilogue))
 {
-    product_times = times != nullptr ? times : default_times;
+    gemm_times = times != nullptr ? times : default_times;
 }
 
-extern "C" struct simt_products simt_products_seen(void)
+extern "C" struct simt_gemm_calls simt_gemm_take_calls(void)
 {
-    struct simt_products seen = counted;
-    counted = {};
+    struct simt_gemm_calls seen = calls;
+    calls = {};
     return seen;
 }
 
-/* ---- the library's objects ---- */
+/* ---- descriptors, layouts and preferences ---- */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
 {
@@ -80,9 +83,9 @@ size_t cublasLtGetVersion()
     return 0;
 }
 
-const char *cublasLtGetStatusString(cublasStatus_t told)
+const char *cublasLtGetStatusString(cublasStatus_t result)
 {
-    return told == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "invalid value";
+    return result == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "invalid value";
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
@@ -91,7 +94,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    *out = new simt_product;
+    *out = new simt_gemm_desc;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -101,7 +104,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t take(void *to, size_t size, const void *value, size_t bytes)
+static cublasStatus_t copy_value(void *to, size_t size, const void *value, size_t bytes)
 {
     if (bytes != size) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -116,17 +119,17 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 {
     switch (name) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
-        return take(&desc->first, sizeof desc->first, value, bytes);
+        return copy_value(&desc->first, sizeof desc->first, value, bytes);
     case CUBLASLT_MATMUL_DESC_TRANSB:
-        return take(&desc->second, sizeof desc->second, value, bytes);
+        return copy_value(&desc->second, sizeof desc->second, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
-        return take(&desc->epilogue, sizeof desc->epilogue, value, bytes);
+        return copy_value(&desc->epilogue, sizeof desc->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        return take(&desc->bias, sizeof desc->bias, value, bytes);
+        return copy_value(&desc->bias, sizeof desc->bias, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-        return take(&desc->kept, sizeof desc->kept, value, bytes);
+        return copy_value(&desc->aux, sizeof desc->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-        return take(&desc->kept_stride, sizeof desc->kept_stride, value, bytes);
+        return copy_value(&desc->aux_stride, sizeof desc->aux_stride, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -165,23 +168,24 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
     switch (name) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        return take(&preference->workspace, sizeof preference->workspace, value, bytes);
+        return copy_value(&preference->workspace, sizeof preference->workspace, value, bytes);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        return take(&preference->reductions, sizeof preference->reductions, value, bytes);
+        return copy_value(&preference->reductions, sizeof preference->reductions, value, bytes);
     default:
-        return take(&preference->alignments[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
-                    sizeof(uint32_t), value, bytes);
+        return copy_value(
+            &preference->alignments[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+            sizeof(uint32_t), value, bytes);
     }
 }
 
-/* ---- what it refuses ---- */
+/* ---- argument checks ---- */
 
-static int64_t inner_of(const simt_product *desc, const simt_layout *a)
+static int64_t get_inner(const simt_gemm_desc *desc, const simt_layout *a)
 {
     return desc->first == CUBLAS_OP_N ? a->columns : a->rows;
 }
 
-static bool aligned(const void *p, size_t bytes)
+static bool is_aligned(const void *p, size_t bytes)
 {
     return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
@@ -191,27 +195,27 @@ static bool has_bias(uint32_t epilogue)
     return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 || epilogue == CUBLASLT_EPILOGUE_BGRADB;
 }
 
-static bool has_kept(uint32_t epilogue)
+static bool has_aux(uint32_t epilogue)
 {
     return (epilogue & 128) != 0;
 }
 
-static cublasStatus_t judge(const simt_product *desc, const simt_layout *a, const simt_layout *b,
-                            const simt_layout *d)
+static cublasStatus_t check_arguments(const simt_gemm_desc *desc, const simt_layout *a,
+                                      const simt_layout *b, const simt_layout *d)
 {
     int64_t rows = desc->first == CUBLAS_OP_N ? a->rows : a->columns;
     int64_t columns = desc->second == CUBLAS_OP_N ? b->columns : b->rows;
     int64_t inner = desc->second == CUBLAS_OP_N ? b->rows : b->columns;
-    if (rows != d->rows || columns != d->columns || inner != inner_of(desc, a) ||
+    if (rows != d->rows || columns != d->columns || inner != get_inner(desc, a) ||
         a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     size_t element = d->type == CUDA_R_32F ? 4 : 2;
-    if (has_bias(desc->epilogue) && (desc->bias == nullptr || !aligned(desc->bias, element))) {
+    if (has_bias(desc->epilogue) && (desc->bias == nullptr || !is_aligned(desc->bias, element))) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    if (has_kept(desc->epilogue) && (desc->kept == nullptr || !aligned(desc->kept, 16) ||
-                                     desc->kept_stride % 8 != 0 || desc->kept_stride < d->rows)) {
+    if (has_aux(desc->epilogue) && (desc->aux == nullptr || !is_aligned(desc->aux, 16) ||
+                                    desc->aux_stride % 8 != 0 || desc->aux_stride < d->rows)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -226,9 +230,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     (void)handle;
     (void)c;
     *count = 0;
-    cublasStatus_t told = judge(desc, a, b, d);
-    if (told != CUBLAS_STATUS_SUCCESS) {
-        return told;
+    cublasStatus_t checked = check_arguments(desc, a, b, d);
+    if (checked != CUBLAS_STATUS_SUCCESS) {
+        return checked;
     }
     bool in_place = (preference->reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE) != 0;
     for (int i = 0; i < (in_place ? ALGORITHMS : IN_PLACE) && *count < most; i++) {
@@ -250,13 +254,13 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     (void)c;
     *out = {};
     bool known = algorithm->data[0] == ALGORITHM_MARK && algorithm->data[1] < ALGORITHMS;
-    return known ? judge(desc, a, b, d) : CUBLAS_STATUS_NOT_SUPPORTED;
+    return known ? check_arguments(desc, a, b, d) : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* ---- products ---- */
+/* ---- GEMMs ---- */
 
-struct work {
-    simt_product desc;
+struct gemm_task {
+    simt_gemm_desc desc;
     simt_layout a_layout, b_layout, d_layout;
     const void *a, *b;
     void *d;
@@ -279,7 +283,7 @@ static void set_element(void *data, cudaDataType_t type, int64_t at, float x)
     }
 }
 
-/* op(t), column after column. */
+/* Returns op(t), column by column. */
 static std::vector<float> unpacked(const void *data, const simt_layout &t, cublasOperation_t op)
 {
     bool across = op == CUBLAS_OP_T;
@@ -306,31 +310,31 @@ static float gelu_slope(float x)
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
 }
 
-/* One element of d, from the sum and what was there. */
-static void store(const struct work &w, int64_t row, int64_t column, float sum)
+/* Computes one element of d: beta times the old value plus the sum, then the epilogue. */
+static void store(const struct gemm_task &w, int64_t row, int64_t column, float sum)
 {
-    const simt_product &desc = w.desc;
+    const simt_gemm_desc &desc = w.desc;
     cudaDataType_t type = w.d_layout.type;
-    int64_t at = column * w.d_layout.stride + row, kept = column * desc.kept_stride + row;
+    int64_t at = column * w.d_layout.stride + row, aux = column * desc.aux_stride + row;
     sum += w.beta != 0 ? w.beta * element(w.d, type, at) : 0.0f;
     sum += (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 ? element(desc.bias, type, row) : 0.0f;
     if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        sum *= gelu_slope(element(desc.kept, type, kept));
+        sum *= gelu_slope(element(desc.aux, type, aux));
     } else if ((desc.epilogue & CUBLASLT_EPILOGUE_GELU) != 0) {
-        if (has_kept(desc.epilogue)) {
-            set_element(desc.kept, type, kept, sum);
+        if (has_aux(desc.epilogue)) {
+            set_element(desc.aux, type, aux, sum);
         }
         sum = gelu(sum);
     }
     set_element(w.d, type, at, sum);
 }
 
-static void multiply(const struct work &w)
+static void multiply(const struct gemm_task &w)
 {
     std::vector<float> a = unpacked(w.a, w.a_layout, w.desc.first),
                        b = unpacked(w.b, w.b_layout, w.desc.second);
     auto rows = static_cast<size_t>(w.d_layout.rows);
-    auto inner = static_cast<size_t>(inner_of(&w.desc, &w.a_layout));
+    auto inner = static_cast<size_t>(get_inner(&w.desc, &w.a_layout));
     size_t parts = size_t{1} << w.algorithm;
     std::vector<float> sums(rows), part(rows);
     for (size_t column = 0; column < static_cast<size_t>(w.d_layout.columns); column++) {
@@ -368,35 +372,35 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 {
     (void)handle;
     (void)workspace_bytes;
-    cublasStatus_t told = judge(desc, a_layout, b_layout, d_layout);
-    if (told != CUBLAS_STATUS_SUCCESS || algorithm->data[0] != ALGORITHM_MARK || c != d ||
+    cublasStatus_t result = check_arguments(desc, a_layout, b_layout, d_layout);
+    if (result != CUBLAS_STATUS_SUCCESS || algorithm->data[0] != ALGORITHM_MARK || c != d ||
         c_layout != d_layout || *static_cast<const float *>(alpha) != 1) {
-        return told != CUBLAS_STATUS_SUCCESS ? told : CUBLAS_STATUS_INVALID_VALUE;
+        return result != CUBLAS_STATUS_SUCCESS ? result : CUBLAS_STATUS_INVALID_VALUE;
     }
-    struct work w = {*desc,
-                     *a_layout,
-                     *b_layout,
-                     *d_layout,
-                     a,
-                     b,
-                     d,
-                     *static_cast<const float *>(beta),
-                     static_cast<int>(algorithm->data[1])};
+    struct gemm_task w = {*desc,
+                          *a_layout,
+                          *b_layout,
+                          *d_layout,
+                          a,
+                          b,
+                          d,
+                          *static_cast<const float *>(beta),
+                          static_cast<int>(algorithm->data[1])};
     if (stream != nullptr) {
         const void *addresses[] = {a,
                                    b,
                                    d,
                                    workspace,
                                    has_bias(w.desc.epilogue) ? w.desc.bias : nullptr,
-                                   has_kept(w.desc.epilogue) ? w.desc.kept : nullptr};
+                                   has_aux(w.desc.epilogue) ? w.desc.aux : nullptr};
         simt::refuse_host_address(addresses, sizeof addresses);
     }
-    counted.products++;
-    counted.last_algorithm = w.algorithm;
-    counted.last_epilogue = w.desc.epilogue;
-    counted.in_place += w.algorithm == IN_PLACE;
-    counted.epilogues |= w.desc.epilogue;
-    double seconds = product_times(w.algorithm, w.desc.epilogue);
+    calls.gemms++;
+    calls.last_algorithm = w.algorithm;
+    calls.last_epilogue = w.desc.epilogue;
+    calls.in_place += w.algorithm == IN_PLACE;
+    calls.epilogues |= w.desc.epilogue;
+    double seconds = gemm_times(w.algorithm, w.desc.epilogue);
     simt::queue(stream, [w, seconds] {
         multiply(w);
         simt::pass_time(seconds);
@@ -404,7 +408,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- finding it ---- */
+/* ---- opening ---- */
 
 extern "C" status cublaslt_open(struct cublaslt *library)
 {
@@ -412,7 +416,7 @@ extern "C" status cublaslt_open(struct cublaslt *library)
     CUBLASLT_FUNCTIONS(CUBLASLT_TAKE)
 #undef CUBLASLT_TAKE
     library->workspace_bytes =
-        1 << 16; /* unused, and the emulator is slow to open and close memory */
+        1 << 16; /* unused; small, because the emulator is slow to switch access to memory */
     return STATUS_OK;
 }
 

@@ -1,3 +1,4 @@
+/* Fibers of the emulator (fiber.h). */
 #include "tests/simt/fiber.h"
 
 #include <cstdint>
@@ -30,14 +31,15 @@ void __asan_unpoison_memory_region(void const volatile *address, size_t size);
 
 namespace simt
 {
-/* Sanitizers make frames several times larger. */
+/* Sized for sanitizers, which make stack frames several times larger. */
 static const size_t stack_bytes = 256 << 10, guard_bytes = 4096;
 
 static fiber *adopted;
 
 #if defined(__x86_64__)
 
-/* simt_swap(save, load): push what a callee must keep, store the stack pointer, take the other one. */
+/* simt_swap(save, load): pushes the callee-saved registers, stores the stack pointer and loads the
+ * other one. */
 asm(R"(
     .text
     .type simt_swap, @function
@@ -64,7 +66,7 @@ extern "C" void simt_swap(void **save, void *load);
 static void prepare(fiber &f, void (*entry)())
 {
     auto *top = reinterpret_cast<uint64_t *>(f.stack + f.bytes);
-    *--top = 0; /* where a return address would be: keeps the ABI's alignment */
+    *--top = 0; /* place of a return address: keeps the alignment of the ABI */
     *--top = reinterpret_cast<uint64_t>(entry);
     for (int i = 0; i < 6; i++) {
         *--top = 0;
@@ -135,7 +137,7 @@ void fiber_entered()
     const void *bottom;
     size_t bytes;
     __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
-    if (adopted->stack == nullptr) { /* we come from there: remember where it lies */
+    if (adopted->stack == nullptr) { /* the first switch comes from the adopted stack */
         adopted->stack = static_cast<char *>(const_cast<void *>(bottom));
         adopted->bytes = bytes;
     }
@@ -145,7 +147,7 @@ void fiber_entered()
 void fiber_switch(fiber &from, fiber &to)
 {
 #ifdef SIMT_TSAN
-    __tsan_switch_to_fiber(to.tsan, 1); /* 1: taking turns is no synchronisation */
+    __tsan_switch_to_fiber(to.tsan, 1); /* 1: a switch is no synchronization */
 #endif
 #ifdef SIMT_ASAN
     __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.bytes);

@@ -1,8 +1,8 @@
-/* Stacks that take turns: one fiber for each emulated thread.
+/* Fibers: one stack for each emulated thread, switched cooperatively.
  *
- * On x86-64 a switch is twenty instructions (ucontext makes a system call for each); elsewhere it is
- * ucontext's. The address and the thread sanitizer are told of every switch; for the latter, fibers
- * are not ordered by taking turns, so that it sees the races that a GPU would have. */
+ * On x86-64 a switch takes twenty instructions; other systems use ucontext, which makes a system
+ * call. The address and thread sanitizers are notified of every switch. For the thread sanitizer a
+ * switch is no synchronization, so that it detects the races that a GPU would have. */
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,28 @@ namespace simt
 {
 struct fiber {
     void *state = nullptr; /* the stack pointer, or a ucontext */
-    char *stack = nullptr; /* none: the stack that the program began with */
+    char *stack = nullptr; /* nullptr: the initial stack of the program */
     size_t bytes = 0;
-    void *fake_stack = nullptr; /* the address sanitizer's */
+    void *fake_stack = nullptr; /* of the address sanitizer */
     void *tsan = nullptr;
 };
 
-/* fiber_adopt - f is the running stack itself, to come back to. */
+/* fiber_adopt - let f represent the running stack, to switch back to. */
 void fiber_adopt(fiber &f);
 
-/* fiber_start - f will begin in entry, which never returns. Its stack is made once and used again. */
+/* fiber_start - prepare f to begin in entry, which never returns. The stack is allocated once and
+ * reused. */
 void fiber_start(fiber &f, void (*entry)());
 
-/* fiber_switch - leave `from`, go on in `to`. */
+/* fiber_switch - save `from` and continue in `to`. */
 void fiber_switch(fiber &from, fiber &to);
 
-/* fiber_entered - the first thing that an entry calls. */
+/* fiber_entered - must be the first call of an entry function. */
 void fiber_entered();
 
-/* What the thread sanitizer needs to hear: what was released at an address happened before what is
- * acquired there; and the emulator's own accesses are nobody's. */
+/* Annotations for the thread sanitizer: accesses before a release happen before accesses after an
+ * acquire of the same token. While an object of type unwatched exists, accesses (of the emulator
+ * itself) are ignored. */
 void fiber_release(const void *token);
 void fiber_acquire(const void *token);
 
@@ -41,7 +43,7 @@ struct unwatched {
     unwatched &operator=(const unwatched &) = delete;
 };
 
-/* Memory that must not be touched, and memory that may be again (address sanitizer). */
+/* fiber_poison, fiber_unpoison - forbid and allow accesses to memory (address sanitizer). */
 void fiber_poison(const void *memory, size_t bytes);
 void fiber_unpoison(const void *memory, size_t bytes);
 } // namespace simt

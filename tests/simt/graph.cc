@@ -1,12 +1,12 @@
-/* CUDA graphs in the emulator: what a stream is given while it is captured becomes a list, which runs in that order
- * whenever the graph is launched.
+/* CUDA graphs in the emulator: the work that is queued on a stream during a capture becomes a list,
+ * which runs in order at every launch of the graph.
  *
- * Arguments of kernels are those of the capture until cudaGraphExecKernelNodeSetParams changes them, so that whoever
- * forgets that gets the old ones, as on a GPU. What a capture forbids, and what nothing in this program does in one
- * (memory, waits, events), ends the program.
+ * Kernel arguments are those of the capture until cudaGraphExecKernelNodeSetParams changes them, so
+ * that a missing update leaves the old arguments, as on a GPU. Operations that a capture forbids or
+ * that this program never makes in one (allocations, waits, events) end the program.
  *
- * SIMT_GRAPHS=FILE: at the end, how many graphs were made, how often one was launched, and how often arguments were
- * changed. SIMT_STALE=1: they never are */
+ * SIMT_GRAPHS=FILE: writes at exit the number of graphs created, of launches and of argument
+ * updates. SIMT_STALE=1: ignores all updates. SIMT_NO_GRAPHS: creating a graph fails. */
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -31,7 +31,7 @@ struct CUgraphExec_st {
 namespace
 {
 std::map<const void *, simt::maker *> makers;
-int captures; /* of streams, now */
+int captures; /* captures in progress */
 
 struct graph_counter {
     long made = 0, launched = 0, changed = 0;
@@ -55,12 +55,12 @@ void simt::know(const void *kernel, maker *make)
     makers[kernel] = make;
 }
 
-static simt::task task_of(const void *kernel, dim3 grid, dim3 block, void **arguments,
-                          size_t shared_bytes, bool checked)
+static simt::task make_kernel_task(const void *kernel, dim3 grid, dim3 block, void **arguments,
+                                   size_t shared_bytes, bool checked)
 {
     auto found = makers.find(kernel);
     if (found == makers.end()) {
-        simt::fail("a launch of %p, which is no kernel", kernel);
+        simt::fail("a launch of %p, which is not a kernel", kernel);
     }
     return found->second(kernel, grid, block, shared_bytes, arguments, checked);
 }
@@ -69,11 +69,11 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
                              size_t shared_bytes, cudaStream_t stream)
 {
     if (stream == nullptr) {
-        task_of(kernel, grid, block, arguments, shared_bytes, false)();
+        make_kernel_task(kernel, grid, block, arguments, shared_bytes, false)();
         return cudaSuccess;
     }
     simt::device_access access;
-    simt::task what = task_of(kernel, grid, block, arguments, shared_bytes, true);
+    simt::task what = make_kernel_task(kernel, grid, block, arguments, shared_bytes, true);
     if (stream->captured != nullptr) {
         simt::capture_add(stream->captured, kernel, std::move(what));
     } else {
@@ -93,7 +93,7 @@ void simt::capture_add(CUgraph_st *graph, const void *kernel, task what)
 void simt::refuse_in_capture(const char *what)
 {
     if (captures > 0) {
-        fail("%s while a stream is captured", what);
+        fail("%s during the capture of a stream", what);
     }
 }
 
@@ -161,13 +161,13 @@ cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
     }
     counts.changed++;
     if (getenv("SIMT_STALE") == nullptr) {
-        exec->tasks[node->index] = std::make_shared<simt::task>(
-            task_of(p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, true));
+        exec->tasks[node->index] = std::make_shared<simt::task>(make_kernel_task(
+            p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, true));
     }
     return cudaSuccess;
 }
 
-/* What was launched keeps its arguments, whatever is changed before it runs. */
+/* A launched graph keeps its arguments, even if they are updated before it runs. */
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     simt::device_access access;

@@ -1,11 +1,11 @@
-/* What CUB does for the CUDA back-end on a GPU, for the emulator: the stable sort of ids. */
+/* The stable sort of ids for the emulator, which CUB computes on a GPU. */
 #include <algorithm>
 #include <numeric>
 
 #include "kernels/cuda/operation.cuh"
 
-extern "C" status cuda_sort_queue(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
-                                  const int32_t *ids, int64_t count, void *scratch)
+extern "C" status cuda_sort_launch(struct kernels *k, int32_t *sorted_ids, int32_t *sorted_rows,
+                                   const int32_t *ids, int64_t count, void *scratch)
 {
     if (k->stream != nullptr) {
         const void *arrays[] = {sorted_ids, sorted_rows, ids, scratch};

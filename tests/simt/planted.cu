@@ -1,3 +1,4 @@
+/* Kernels with planted bugs (planted.h); each template parameter BUG enables one of them. */
 #include "tests/simt/planted.h"
 
 /* ---- a sum over a block ---- */
@@ -45,33 +46,34 @@ template <int BUG> __global__ void row_sums(float *out, const float *x, int colu
     }
 }
 
-/* ---- products by mma.sync ---- */
+/* ---- GEMM by mma.sync ---- */
 
-GPU_INLINE int stage_at(int row, int chunk)
+GPU_INLINE int stage_offset(int row, int chunk)
 {
     return row * 64 + ((chunk ^ (row & 7)) << 3);
 }
 
-GPU_INLINE void stage_load(bf16 *stage, const bf16 *x, int first, int rows, int k, int at)
+GPU_INLINE void load_stage(bf16 *stage, const bf16 *x, int first, int rows, int k, int at)
 {
     for (int i = threadIdx.x; i < 512; i += 128) {
         int r = i / 8, c = i % 8;
         bool valid = first + r < rows;
-        gpu_copy_async(&stage[stage_at(r, c)],
+        gpu_copy_async(&stage[stage_offset(r, c)],
                        &x[static_cast<size_t>(valid ? first + r : 0) * k + at + c * 8], valid);
     }
 }
 
 template <int BUG>
-GPU_INLINE void stage_product(float (&sums)[8][4], const bf16 *a, const bf16 *b, int warp, int lane)
+GPU_INLINE void multiply_stage(float (&sums)[8][4], const bf16 *a, const bf16 *b, int warp,
+                               int lane)
 {
     for (int kk = 0; kk < 4; kk++) {
         uint32_t fa[4], fb[4];
-        const bf16 *from = &a[stage_at(warp * 16 + lane % 16, kk * 2 + lane / 16)];
+        const bf16 *from = &a[stage_offset(warp * 16 + lane % 16, kk * 2 + lane / 16)];
         gpu_load_matrix(fa, BUG == PLANTED_MATRIX_MISALIGNED ? from + 1 : from);
         for (int j = 0; j < 4; j++) {
             int row = j * 16 + lane % 8 + lane / 16 * 8;
-            gpu_load_matrix(fb, &b[stage_at(row, kk * 2 + lane / 8 % 2)]);
+            gpu_load_matrix(fb, &b[stage_offset(row, kk * 2 + lane / 8 % 2)]);
             const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
             gpu_mma_bf16(sums[2 * j], fa, low);
             gpu_mma_bf16(sums[2 * j + 1], fa, high);
@@ -81,7 +83,7 @@ GPU_INLINE void stage_product(float (&sums)[8][4], const bf16 *a, const bf16 *b,
 
 template <int BUG>
 __global__ void __launch_bounds__(128)
-    products(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+    gemm(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
 {
     GPU_SHARED_DYNAMIC(bf16, stages); /* [2][a, b][64 * 64] */
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -90,8 +92,8 @@ __global__ void __launch_bounds__(128)
     for (int t = -1; t < steps; t++) {
         if (t + 1 < steps) {
             bf16 *stage = stages + (t + 1) % 2 * 8192;
-            stage_load(stage, a, first_row, m, k, (t + 1) * 64);
-            stage_load(stage + 4096, b, first_column, n, k, (t + 1) * 64);
+            load_stage(stage, a, first_row, m, k, (t + 1) * 64);
+            load_stage(stage + 4096, b, first_column, n, k, (t + 1) * 64);
         }
         gpu_copy_commit();
         if (t < 0) {
@@ -102,13 +104,13 @@ __global__ void __launch_bounds__(128)
             __syncthreads();
         }
         const bf16 *stage = stages + t % 2 * 8192;
-        stage_product<BUG>(sums, stage, stage + 4096, warp, lane);
+        multiply_stage<BUG>(sums, stage, stage + 4096, warp, lane);
         if (BUG != PLANTED_COPY_STAGE_REUSED) {
             __syncthreads();
         }
     }
     if (BUG == PLANTED_COPY_NOT_WAITED) {
-        stage_load(stages, a, first_row, m, k, 0);
+        load_stage(stages, a, first_row, m, k, 0);
     }
     for (int j = 0; j < 8; j++) {
         for (int e = 0; e < 4; e++) {
@@ -121,10 +123,10 @@ __global__ void __launch_bounds__(128)
     }
 }
 
-/* ---- attention's two products, without its softmax ---- */
+/* ---- the two GEMMs of attention, without the softmax ---- */
 
-GPU_INLINE void values_product(float (&sums)[8][4], const float (&scores)[8][4], const bf16 *v,
-                               int lane)
+GPU_INLINE void multiply_values(float (&sums)[8][4], const float (&scores)[8][4], const bf16 *v,
+                                int lane)
 {
     for (int kk = 0; kk < 4; kk++) {
         uint32_t fa[4], fb[4];
@@ -133,7 +135,8 @@ GPU_INLINE void values_product(float (&sums)[8][4], const float (&scores)[8][4],
             fa[i] = gpu_pack(fmaxf(pair[0], 0), fmaxf(pair[1], 0));
         }
         for (int j = 0; j < 4; j++) {
-            gpu_load_matrix_transposed(fb, &v[stage_at(16 * kk + lane % 16, 2 * j + lane / 16)]);
+            gpu_load_matrix_transposed(fb,
+                                       &v[stage_offset(16 * kk + lane % 16, 2 * j + lane / 16)]);
             const uint32_t low[2] = {fb[0], fb[1]}, high[2] = {fb[2], fb[3]};
             gpu_mma_bf16(sums[2 * j], fa, low);
             gpu_mma_bf16(sums[2 * j + 1], fa, high);
@@ -145,20 +148,20 @@ template <int BUG>
 __global__ void __launch_bounds__(128)
     values(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
 {
-    GPU_SHARED_DYNAMIC(bf16, tile_q); /* and one tile of k, one of v */
+    GPU_SHARED_DYNAMIC(bf16, tile_q); /* followed by a tile of k and a tile of v */
     bf16 *tile_k = tile_q + 4096, *tile_v = tile_k + 4096;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float sums[8][4] = {};
-    stage_load(tile_q, q, 0, 64, 64, 0);
+    load_stage(tile_q, q, 0, 64, 64, 0);
     for (int key = 0; key < keys; key += 64) {
-        stage_load(tile_k, k, key, keys, 64, 0);
-        stage_load(tile_v, v, key, keys, 64, 0);
+        load_stage(tile_k, k, key, keys, 64, 0);
+        load_stage(tile_v, v, key, keys, 64, 0);
         gpu_copy_commit();
         gpu_copy_wait<0>();
         __syncthreads();
         float scores[8][4] = {};
-        stage_product<BUG>(scores, tile_q, tile_k, warp, lane);
-        values_product(sums, scores, tile_v, lane);
+        multiply_stage<BUG>(scores, tile_q, tile_k, warp, lane);
+        multiply_values(sums, scores, tile_v, lane);
         if (BUG != PLANTED_TILE_REUSED) {
             __syncthreads();
         }
@@ -171,12 +174,12 @@ __global__ void __launch_bounds__(128)
     }
 }
 
-/* ---- products by TMA and wgmma ---- */
+/* ---- GEMM by TMA and wgmma ---- */
 
 enum { RING = 4, RING_BYTES = 16384 };
 
-/* A stage's a becomes -a in place, by the consumers. */
-template <int BUG> GPU_INLINE void turn_signs(unsigned char *stage)
+/* The consumers negate the operand a of a stage in place. */
+template <int BUG> GPU_INLINE void negate_stage(unsigned char *stage)
 {
     uint32_t *words = reinterpret_cast<uint32_t *>(stage);
     for (int i = threadIdx.x; i < 2048; i += 128) {
@@ -226,7 +229,7 @@ __global__ void __launch_bounds__(256, 1)
     for (int t = 0; t < steps; t++) {
         int s = t % RING;
         gpu_mbarrier_wait(&full[s], t / RING & 1);
-        turn_signs<BUG>(ring + s * RING_BYTES);
+        negate_stage<BUG>(ring + s * RING_BYTES);
         if (BUG != PLANTED_WGMMA_NO_FENCE) {
             gpu_wgmma_fence();
         }
@@ -297,21 +300,20 @@ template <int BUG> __global__ void neighbours(float *out, const float *x)
 
 /* ---- launches ---- */
 
-template <int BUG> struct kernels_of {
-    static void row_sums_run(float *out, const float *x, int rows, int columns)
+template <int BUG> struct planted_launches {
+    static void launch_row_sums(float *out, const float *x, int rows, int columns)
     {
         GPU_LAUNCH(row_sums<BUG>, rows, SUM_THREADS, 0, 0, out, x, columns);
     }
-    static void products_run(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+    static void launch_gemm(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
     {
-        GPU_LAUNCH(products<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 128, 32768, 0, c, a, b, m, n,
-                   k);
+        GPU_LAUNCH(gemm<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 128, 32768, 0, c, a, b, m, n, k);
     }
-    static void values_run(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
+    static void launch_values(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
     {
         GPU_LAUNCH(values<BUG>, 1, 128, 24576, 0, o, q, k, v, keys);
     }
-    static void pipeline_run(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+    static void launch_pipeline(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
     {
         gpu_map map_a, map_b;
         if (!gpu_map_make(&map_a, a, m, k, k, 64, 64) ||
@@ -324,7 +326,7 @@ template <int BUG> struct kernels_of {
         GPU_LAUNCH(pipeline<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 256, RING * RING_BYTES, 0,
                    map_a, map_b, c, m, n, k);
     }
-    static void neighbours_run(float *out, const float *x, int blocks)
+    static void launch_neighbours(float *out, const float *x, int blocks)
     {
         GPU_LAUNCH(neighbours<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
     }
@@ -332,30 +334,30 @@ template <int BUG> struct kernels_of {
 
 #define PLANTED_CASE(function, bug, ...)                                                           \
     case bug:                                                                                      \
-        kernels_of<bug>::function(__VA_ARGS__);                                                    \
+        planted_launches<bug>::function(__VA_ARGS__);                                              \
         break;
 
 void planted_row_sums(planted_bug bug, float *out, const float *x, int rows, int columns)
 {
     switch (bug) {
-        PLANTED_CASE(row_sums_run, PLANTED_SUM_NO_BARRIER, out, x, rows, columns)
-        PLANTED_CASE(row_sums_run, PLANTED_SUM_SCRATCH_REUSED, out, x, rows, columns)
-        PLANTED_CASE(row_sums_run, PLANTED_SUM_SHARED_UNWRITTEN, out, x, rows, columns)
+        PLANTED_CASE(launch_row_sums, PLANTED_SUM_NO_BARRIER, out, x, rows, columns)
+        PLANTED_CASE(launch_row_sums, PLANTED_SUM_SCRATCH_REUSED, out, x, rows, columns)
+        PLANTED_CASE(launch_row_sums, PLANTED_SUM_SHARED_UNWRITTEN, out, x, rows, columns)
     default:
-        kernels_of<PLANTED_NONE>::row_sums_run(out, x, rows, columns);
+        planted_launches<PLANTED_NONE>::launch_row_sums(out, x, rows, columns);
     }
 }
 
-void planted_products(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+void planted_gemm(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
 {
     switch (bug) {
-        PLANTED_CASE(products_run, PLANTED_COPY_WAIT_WEAK, c, a, b, m, n, k)
-        PLANTED_CASE(products_run, PLANTED_COPY_NO_BARRIER, c, a, b, m, n, k)
-        PLANTED_CASE(products_run, PLANTED_COPY_STAGE_REUSED, c, a, b, m, n, k)
-        PLANTED_CASE(products_run, PLANTED_COPY_NOT_WAITED, c, a, b, m, n, k)
-        PLANTED_CASE(products_run, PLANTED_MATRIX_MISALIGNED, c, a, b, m, n, k)
+        PLANTED_CASE(launch_gemm, PLANTED_COPY_WAIT_WEAK, c, a, b, m, n, k)
+        PLANTED_CASE(launch_gemm, PLANTED_COPY_NO_BARRIER, c, a, b, m, n, k)
+        PLANTED_CASE(launch_gemm, PLANTED_COPY_STAGE_REUSED, c, a, b, m, n, k)
+        PLANTED_CASE(launch_gemm, PLANTED_COPY_NOT_WAITED, c, a, b, m, n, k)
+        PLANTED_CASE(launch_gemm, PLANTED_MATRIX_MISALIGNED, c, a, b, m, n, k)
     default:
-        kernels_of<PLANTED_NONE>::products_run(c, a, b, m, n, k);
+        planted_launches<PLANTED_NONE>::launch_gemm(c, a, b, m, n, k);
     }
 }
 
@@ -363,39 +365,39 @@ void planted_values(planted_bug bug, float *o, const bf16 *q, const bf16 *k, con
                     int keys)
 {
     switch (bug) {
-        PLANTED_CASE(values_run, PLANTED_TILE_REUSED, o, q, k, v, keys)
+        PLANTED_CASE(launch_values, PLANTED_TILE_REUSED, o, q, k, v, keys)
     default:
-        kernels_of<PLANTED_NONE>::values_run(o, q, k, v, keys);
+        planted_launches<PLANTED_NONE>::launch_values(o, q, k, v, keys);
     }
 }
 
 void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
 {
     switch (bug) {
-        PLANTED_CASE(pipeline_run, PLANTED_RING_NOT_EMPTY, c, a, b, m, n, k)
-        PLANTED_CASE(pipeline_run, PLANTED_WGMMA_NO_WAIT, c, a, b, m, n, k)
-        PLANTED_CASE(pipeline_run, PLANTED_WGMMA_NO_FENCE, c, a, b, m, n, k)
-        PLANTED_CASE(pipeline_run, PLANTED_WGMMA_STALE, c, a, b, m, n, k)
-        PLANTED_CASE(pipeline_run, PLANTED_RING_NO_FENCE, c, a, b, m, n, k)
-        PLANTED_CASE(pipeline_run, PLANTED_SHARED_NOT_ASKED, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_RING_NOT_EMPTY, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_WGMMA_NO_WAIT, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_WGMMA_NO_FENCE, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_WGMMA_STALE, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_RING_NO_FENCE, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_SHARED_NOT_ASKED, c, a, b, m, n, k)
     default:
-        kernels_of<PLANTED_NONE>::pipeline_run(c, a, b, m, n, k);
+        planted_launches<PLANTED_NONE>::launch_pipeline(c, a, b, m, n, k);
     }
 }
 
 void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks)
 {
     switch (bug) {
-        PLANTED_CASE(neighbours_run, PLANTED_GLOBAL_PAST_END, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_DYNAMIC_PAST_END, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_STATIC_PAST_END, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_DIVERGENT, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_COUNTS, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_UNREACHED, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_BARRIER_LEFT, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_SHUFFLE_ABSENT, out, x, blocks)
-        PLANTED_CASE(neighbours_run, PLANTED_BLOCKS_SAME_WORD, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_GLOBAL_PAST_END, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_DYNAMIC_PAST_END, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_STATIC_PAST_END, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_DIVERGENT, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_COUNTS, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_UNREACHED, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_BARRIER_LEFT, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_SHUFFLE_ABSENT, out, x, blocks)
+        PLANTED_CASE(launch_neighbours, PLANTED_BLOCKS_SAME_WORD, out, x, blocks)
     default:
-        kernels_of<PLANTED_NONE>::neighbours_run(out, x, blocks);
+        planted_launches<PLANTED_NONE>::launch_neighbours(out, x, blocks);
     }
 }

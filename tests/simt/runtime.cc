@@ -1,17 +1,20 @@
-/* The CUDA runtime of the emulator: device memory that the host cannot touch, and queues that do their work
- * as late as they may.
+/* The emulated CUDA runtime: device memory that the host cannot access, and streams that execute
+ * work as late as possible.
  *
- * Memory    one reserved range without access. It is opened while queued work runs and closed behind it: a
- *           host that reads a device pointer ends the program there and then. Fresh memory is 0xff in every
- *           byte. SIMT_MEMORY_MIB: how much there is (512). SIMT_DEVICES: how many GPUs (1)
- *           Work that is given an address of the host's memory is refused likewise
- * Streams   an operation waits in its queue until somebody waits for it or asks whether it is done, so that
- *           what the host reads too early is not there yet, and what it overwrites too early arrives changed.
- *           SIMT_STREAMS=eager runs everything as it is queued: the other end of what a GPU may do
- * Waits     SIMT_WAITS=FILE: at the end, how often the host has waited until a stream was through
- * Pageable  SIMT_PAGEABLE=FILE: how many copies it has waited for because the host's memory was not page-locked
- * Ranges    SIMT_RANGES=FILE: the names of NVTX's ranges are appended as they begin
- * Not seen  two streams at the same time: one runs, then the other */
+ * Memory    One reserved address range without access. It is accessible only while queued work
+ *           runs: a host access to a device pointer ends the program at once. New memory is filled
+ *           with 0xff bytes. Work with an argument that is an address of host memory ends the
+ *           program too. SIMT_MEMORY_MIB: size of the memory (512). SIMT_DEVICES: number of GPUs
+ *           (1)
+ * Streams   An operation stays in its queue until the host waits for it or queries it. So the host
+ *           does not see results that it reads too early, and data that it overwrites too early
+ *           arrives changed. SIMT_STREAMS=eager executes all work when it is queued, the other
+ *           extreme of what a GPU may do
+ * Waits     SIMT_WAITS=FILE: writes at exit how often the host has waited for a stream to finish
+ * Pageable  SIMT_PAGEABLE=FILE: writes at exit the number of copies that waited because host memory
+ *           was not page-locked
+ * Ranges    SIMT_RANGES=FILE: appends the name of each NVTX range when it begins
+ * Limits    Streams do not overlap: one operation runs at a time */
 #include <sys/mman.h>
 
 #include <chrono>
@@ -32,7 +35,7 @@
 
 struct event_state {
     CUstream_st *stream = nullptr;
-    uint64_t asked = 0, reached = 0; /* how often it was recorded, and how far the queue is */
+    uint64_t recorded = 0, executed = 0; /* number of records queued, and of records executed */
     std::chrono::steady_clock::time_point when;
 };
 
@@ -40,17 +43,17 @@ namespace
 {
 const size_t reserved_bytes = size_t{4} << 30, alignment = 256, gap = 256, page = 4096;
 
-std::recursive_mutex mutex; /* a thread that writes checkpoints may copy too */
+std::recursive_mutex mutex; /* the thread that writes checkpoints copies too */
 unsigned char *range;
-size_t top; /* of what was ever handed out: this is opened and closed */
+size_t top; /* end of all memory ever allocated; access to this range is switched */
 int opened;
 std::map<size_t, size_t> blocks; /* first byte -> bytes */
 std::map<const char *, size_t> pinned;
 std::set<CUstream_st *> streams;
 
-int ranges; /* one within the other */
+int ranges; /* depth of nested ranges */
 
-std::chrono::steady_clock::duration passed; /* on the device, by pass_time */
+std::chrono::steady_clock::duration passed; /* device time added by pass_time */
 
 struct wait_counter {
     const char *variable;
@@ -71,13 +74,13 @@ struct CUevent_st {
     std::shared_ptr<event_state> state;
 };
 
-static size_t number(const char *name, size_t otherwise)
+static size_t get_env_number(const char *name, size_t otherwise)
 {
     const char *text = getenv(name);
     return text != nullptr ? strtoull(text, nullptr, 10) : otherwise;
 }
 
-static bool eager()
+static bool is_eager()
 {
     const char *text = getenv("SIMT_STREAMS");
     return text != nullptr && strcmp(text, "eager") == 0;
@@ -86,18 +89,18 @@ static bool eager()
 /* ---- memory ---- */
 
 #if !defined(SIMT_ASAN) && !defined(SIMT_TSAN)
-static void say_touched(int signal_number, siginfo_t *info, void *context)
+static void report_access(int signal_number, siginfo_t *info, void *context)
 {
     (void)context;
     auto *at = static_cast<unsigned char *>(info->si_addr);
     if (at >= range && at < range + reserved_bytes) {
-        static const char text[] = "simt: the host touched device memory\n";
+        static const char text[] = "simt: the host accessed device memory\n";
         (void)!write(STDERR_FILENO, text, sizeof text - 1);
     }
-    signal(signal_number, SIG_DFL); /* the fault happens again, and ends the program where it is */
+    signal(signal_number, SIG_DFL); /* the fault repeats and ends the program */
 }
 
-static void watch_host()
+static void install_handler()
 {
     static char stack[1 << 16];
     stack_t alternative = {};
@@ -105,17 +108,17 @@ static void watch_host()
     alternative.ss_size = sizeof stack;
     sigaltstack(&alternative, nullptr);
     struct sigaction action = {};
-    action.sa_sigaction = say_touched;
+    action.sa_sigaction = report_access;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigaction(SIGSEGV, &action, nullptr);
 }
 #else
-static void watch_host()
+static void install_handler()
 {
 }
 #endif
 
-static void reserve()
+static void reserve_range()
 {
     void *memory = mmap(nullptr, reserved_bytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -123,7 +126,7 @@ static void reserve()
         simt::fail("no address range for device memory");
     }
     range = static_cast<unsigned char *>(memory);
-    watch_host();
+    install_handler();
 }
 
 static void protect(int how)
@@ -153,8 +156,9 @@ device_access::~device_access()
 }
 } // namespace simt
 
-/* A word of arguments that is none of the device's addresses, and that large, is hardly ever anything but an address
- * where a page of this process is. The sanitizers' shadows take all that lies below the program. */
+/* The smallest value that counts as a host address. An argument word that is at least this large,
+ * is not a device address and lies in a mapped page of this process is almost certainly a host
+ * address. With sanitizers, their shadow memory occupies the addresses below the program. */
 #if defined(SIMT_ASAN) || defined(SIMT_TSAN)
 static const uintptr_t least_address = uintptr_t{0x50} << 40;
 #else
@@ -176,8 +180,7 @@ void simt::refuse_host_address(const void *argument, size_t bytes)
         memcpy(&word, static_cast<const char *>(argument) + at, sizeof word);
         bool device = word >= first && word < first + reserved_bytes;
         if (word >= least_address && word < most && !device && is_mapped(word)) {
-            fail("device work is given the address %p of the host's memory, %zu bytes into an "
-                 "argument",
+            fail("an argument of device work contains the host address %p at byte %zu",
                  reinterpret_cast<void *>(word), at);
         }
     }
@@ -194,10 +197,10 @@ static size_t used_bytes()
 
 static size_t memory_bytes()
 {
-    return number("SIMT_MEMORY_MIB", 512) << 20;
+    return get_env_number("SIMT_MEMORY_MIB", 512) << 20;
 }
 
-/* The first hole that is large enough. */
+/* Returns the offset of the first free range that is large enough. */
 static size_t find_hole(size_t bytes)
 {
     size_t at = alignment;
@@ -216,7 +219,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     simt::refuse_in_capture("cudaMalloc");
     *out = nullptr;
     if (range == nullptr) {
-        reserve();
+        reserve_range();
     }
     if (bytes > memory_bytes() || used_bytes() > memory_bytes() - bytes) {
         return cudaErrorMemoryAllocation;
@@ -251,7 +254,7 @@ cudaError_t cudaFree(void *memory)
     if (memory != nullptr) {
         auto found = blocks.find(static_cast<size_t>(static_cast<unsigned char *>(memory) - range));
         if (found == blocks.end()) {
-            simt::fail("cudaFree(%p) of what cudaMalloc did not give", memory);
+            simt::fail("cudaFree(%p): not allocated by cudaMalloc", memory);
         }
         simt::fiber_poison(memory, found->second);
         blocks.erase(found);
@@ -278,7 +281,7 @@ cudaError_t cudaFreeHost(void *memory)
     simt::refuse_in_capture("cudaFreeHost");
     drain_all();
     if (pinned.erase(static_cast<const char *>(memory)) != 1) {
-        simt::fail("cudaFreeHost(%p) of what cudaHostAlloc did not give", memory);
+        simt::fail("cudaFreeHost(%p): not allocated by cudaHostAlloc", memory);
     }
     free(memory);
     return cudaSuccess;
@@ -310,8 +313,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes)
     return cudaSuccess;
 }
 
-/* Device memory, or page-locked memory of the host. */
-static bool is_known(const void *memory, size_t bytes)
+/* Returns whether a range is device memory or page-locked host memory. */
+static bool is_device_or_pinned(const void *memory, size_t bytes)
 {
     auto *at = static_cast<const char *>(memory);
     auto *first = reinterpret_cast<const char *>(range);
@@ -319,7 +322,7 @@ static bool is_known(const void *memory, size_t bytes)
         auto block = blocks.upper_bound(static_cast<size_t>(at - first));
         if (block == blocks.begin() ||
             static_cast<size_t>(at - first) + bytes > (--block)->first + block->second) {
-            simt::fail("a copy of %zu bytes at %p leaves its allocation", bytes, memory);
+            simt::fail("a copy of %zu bytes at %p exceeds its allocation", bytes, memory);
         }
         return true;
     }
@@ -332,7 +335,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 {
     simt::device_access access;
     (void)kind;
-    bool at_once = !is_known(to, bytes) || !is_known(from, bytes);
+    bool at_once = !is_device_or_pinned(to, bytes) || !is_device_or_pinned(from, bytes);
     pageable.count += at_once;
     simt::queue(stream, [=] { memcpy(to, from, bytes); });
     return at_once ? cudaStreamSynchronize(stream) : cudaSuccess;
@@ -341,7 +344,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     simt::device_access access;
-    if (!is_known(to, bytes)) {
+    if (!is_device_or_pinned(to, bytes)) {
         return cudaErrorInvalidValue;
     }
     simt::queue(stream, [=] { memset(to, value, bytes); });
@@ -350,11 +353,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 /* ---- queues ---- */
 
-/* One operation of this stream, or of one that it waits for. */
+/* Executes one operation of this stream, or of a stream that it waits for. */
 static void advance(CUstream_st *stream)
 {
     queued &next = stream->queue.front();
-    if (next.waits != nullptr && next.waits->reached < next.target) {
+    if (next.waits != nullptr && next.waits->executed < next.target) {
         advance(next.waits->stream);
         return;
     }
@@ -376,14 +379,14 @@ static void drain(CUstream_st *stream)
 static void push(CUstream_st *stream, queued item)
 {
     stream->queue.push_back(std::move(item));
-    if (eager()) {
+    if (is_eager()) {
         drain(stream);
     }
 }
 
 void simt::queue(void *stream, task what)
 {
-    if (stream == nullptr) { /* a test of the kernels alone, in the host's memory */
+    if (stream == nullptr) { /* tests of single kernels run in host memory */
         what();
         return;
     }
@@ -402,7 +405,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 {
     simt::device_access access;
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -1) {
-        return cudaErrorInvalidValue; /* the default stream would hold it up */
+        return cudaErrorInvalidValue; /* a blocking stream would wait for the default stream */
     }
     *out = new CUstream_st;
     streams.insert(*out);
@@ -454,7 +457,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     simt::refuse_in_capture("cudaStreamWaitEvent");
     queued item;
     item.waits = event->state;
-    item.target = event->state->asked;
+    item.target = event->state->recorded;
     push(stream, std::move(item));
     return cudaSuccess;
 }
@@ -477,10 +480,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     simt::device_access access;
     simt::refuse_in_capture("cudaEventRecord");
     std::shared_ptr<event_state> state = event->state;
-    uint64_t which = ++state->asked;
+    uint64_t which = ++state->recorded;
     state->stream = stream;
     simt::queue(stream, [=] {
-        state->reached = which;
+        state->executed = which;
         state->when = std::chrono::steady_clock::now() + passed;
     });
     return cudaSuccess;
@@ -496,10 +499,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     simt::device_access access;
     event_state &state = *event->state;
-    if (state.reached >= state.asked) {
+    if (state.executed >= state.recorded) {
         return cudaSuccess;
     }
-    for (int i = 0; i < 32 && state.reached < state.asked; i++) {
+    for (int i = 0; i < 32 && state.executed < state.recorded; i++) {
         advance(state.stream);
     }
     return cudaErrorNotReady;
@@ -562,7 +565,7 @@ cudaError_t cudaGetLastError()
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = static_cast<int>(number("SIMT_DEVICES", 1));
+    *count = static_cast<int>(get_env_number("SIMT_DEVICES", 1));
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
@@ -571,7 +574,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     *properties = {};
     snprintf(properties->name, sizeof properties->name, "emulated");
     properties->totalGlobalMem = memory_bytes();
-    properties->major = static_cast<int>(number("SIMT_CAPABILITY", 9));
+    properties->major = static_cast<int>(get_env_number("SIMT_CAPABILITY", 9));
     snprintf(properties->uuid, sizeof properties->uuid, "emulated %d", device);
     return cudaSetDevice(device);
 }

@@ -1,4 +1,4 @@
-/* What the files of the emulated CUDA runtime share. */
+/* Internal header of the emulated CUDA runtime. */
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@ struct event_state;
 
 struct queued {
     simt::task run;
-    std::shared_ptr<event_state> waits; /* begins once this is past */
+    std::shared_ptr<event_state> waits; /* the task waits for this event */
     uint64_t target = 0;
 };
 
 struct CUstream_st {
     std::deque<queued> queue;
-    CUgraph_st *captured = nullptr; /* what is queued goes there */
+    CUgraph_st *captured = nullptr; /* capture in progress: tasks are added to this graph */
 };
 
 namespace simt
 {
-/* capture_add - to the graph that a stream is captured into; the kernel is NULL of what is none. */
+/* capture_add - add a task to the graph of a capture. kernel is NULL if the task is not a
+ * kernel. */
 void capture_add(CUgraph_st *graph, const void *kernel, task what);
 
-/* refuse_in_capture - fail where a stream is being captured: a graph neither has memory nor waits. */
+/* refuse_in_capture - fail if a capture is in progress: a graph must not allocate or wait. */
 void refuse_in_capture(const char *what);
 } // namespace simt

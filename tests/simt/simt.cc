@@ -1,4 +1,5 @@
-/* The emulator's schedule: blocks one after the other, their threads in turns, barriers, meetings. */
+/* Scheduler of the emulator: runs blocks one after the other and switches between their threads;
+ * barriers, rendezvous and shared memory. */
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -16,18 +17,18 @@ thread *self;
 block_state *running_block;
 
 static const size_t shared_static_max = 48 << 10, shared_max = 227 << 10, red_zone = 16;
-static const size_t shared_memory = 320 << 10; /* arrays, and red zones between them */
+static const size_t shared_memory = 320 << 10; /* arrays and the red zones between them */
 
 enum schedule { FIFO, LIFO, GREEDY, RANDOM };
 
 static struct {
-    bool known;
+    bool is_set;
     schedule order;
     std::mt19937 random;
 } settings;
 
 static std::deque<worker *>
-    ready[THREADS_MAX / WARP]; /* of each warp; but for greedy all in the first */
+    ready[THREADS_MAX / WARP]; /* a queue for each warp in the warp schedule; else only the first */
 static int ready_count;
 static std::deque<worker> pool;
 static std::vector<std::pair<const void *, size_t>> allowed;
@@ -35,14 +36,14 @@ static fiber host;
 static char begin_token, end_token;
 static void (*kernel_body)(const void *context);
 static const void *kernel_context;
-static unsigned turn; /* of the pool: a block's threads are other fibers than the last block's */
+static unsigned pool_offset; /* offset in the pool: consecutive blocks use different fibers */
 
 /* ---- settings and errors ---- */
 
 void set_schedule(const char *name, unsigned seed)
 {
     static const char *const names[] = {"fifo", "lifo", "warp", "random"};
-    settings.known = true;
+    settings.is_set = true;
     settings.random.seed(seed);
     for (int i = 0; i < 4; i++) {
         if (strcmp(name, names[i]) == 0) {
@@ -50,19 +51,19 @@ void set_schedule(const char *name, unsigned seed)
             return;
         }
     }
-    fail("SIMT_SCHEDULE=%s: not fifo, lifo, warp or random", name);
+    fail("SIMT_SCHEDULE=%s: must be fifo, lifo, warp or random", name);
 }
 
-static void settings_read()
+static void read_settings()
 {
-    if (!settings.known) {
+    if (!settings.is_set) {
         const char *name = getenv("SIMT_SCHEDULE"), *seed = getenv("SIMT_SEED");
         set_schedule(name != nullptr ? name : "fifo",
                      seed != nullptr ? static_cast<unsigned>(strtoul(seed, nullptr, 10)) : 1);
     }
 }
 
-static void say_thread(const thread *t)
+static void print_thread(const thread *t)
 {
     fprintf(stderr, "block (%u, %u, %u) thread %d (warp %d lane %d)", t->block.x, t->block.y,
             t->block.z, t->number, t->warp, t->lane);
@@ -78,27 +79,27 @@ void fail(const char *format, ...)
     va_end(arguments);
     if (self != nullptr) {
         fprintf(stderr, ": ");
-        say_thread(self);
+        print_thread(self);
     }
     fprintf(stderr, "\n");
     _exit(3);
 }
 
-[[noreturn]] static void fail_stuck()
+[[noreturn]] static void fail_deadlock()
 {
     fprintf(stderr, "simt: deadlock\n");
     int shown = 0;
     for (const worker *w : running_block->threads) {
         if (!w->finished && shown++ < 12) {
             fprintf(stderr, "    ");
-            say_thread(w);
+            print_thread(w);
             fprintf(stderr, " waits in %s at %s:%d\n", w->waits, w->at.file, w->at.line);
         }
     }
     _exit(3);
 }
 
-/* ---- turns ---- */
+/* ---- scheduling ---- */
 
 void leave_ready(worker *w)
 {
@@ -106,7 +107,7 @@ void leave_ready(worker *w)
     ready_count++;
 }
 
-/* The one whose turn it is by the schedule, out of those who are ready. */
+/* Selects one of the ready threads by the schedule. */
 static worker *take_ready()
 {
     int warp = settings.order == GREEDY && self != nullptr ? self->warp : 0;
@@ -138,7 +139,8 @@ static bool is_waited_for(const operation &o)
     return false;
 }
 
-/* The next one: as they came (fifo), any (random), or the first that somebody waits for. */
+/* Runs one asynchronous operation: the oldest (fifo), any (random), or the first that a thread
+ * waits for. Returns false if there is none. */
 static bool run_operation()
 {
     std::deque<operation> &operations = running_block->operations;
@@ -158,7 +160,7 @@ static bool run_operation()
     return true;
 }
 
-/* Who goes on; nullptr when the block is done. */
+/* Selects the next thread; nullptr if the block is finished. */
 static worker *next_worker()
 {
     if (settings.order == RANDOM && settings.random() % 8 == 0) {
@@ -169,13 +171,13 @@ static worker *next_worker()
             return nullptr;
         }
         if (!run_operation()) {
-            fail_stuck();
+            fail_deadlock();
         }
     }
     return take_ready();
 }
 
-static void go_on(fiber &from, worker *next)
+static void switch_to(fiber &from, worker *next)
 {
     self = next;
     fiber_switch(from, next != nullptr ? next->run : host);
@@ -188,7 +190,7 @@ void sleep(const char *what, site here)
     me->at = here;
     worker *next = next_worker();
     if (next != me) {
-        go_on(me->run, next);
+        switch_to(me->run, next);
     }
     self = me;
     me->waits = "";
@@ -216,9 +218,9 @@ void later(void (*run)(const void *context), const void *context, size_t bytes, 
     running_block->operations.push_back({run, {from, from + bytes}, event});
 }
 
-/* ---- barriers: exited threads have arrived (sm_70 and newer) ---- */
+/* ---- barriers: exited threads count as arrived (sm_70 and newer) ---- */
 
-static void barrier_open(block_barrier &b)
+static void open_barrier(block_barrier &b)
 {
     for (worker *w : b.waiting) {
         leave_ready(w);
@@ -233,7 +235,8 @@ void barrier(int number, int threads, bool wait, site here)
     unwatched inside;
     block_barrier &b = running_block->barriers[number];
     if (threads % WARP != 0 || threads > static_cast<int>(running_block->threads.size())) {
-        fail("barrier %d for %d threads at %s:%d", number, threads, here.file, here.line);
+        fail("invalid thread count: barrier %d for %d threads at %s:%d", number, threads, here.file,
+             here.line);
     }
     if (b.arrived == 0) {
         b.expected = threads;
@@ -250,11 +253,11 @@ void barrier(int number, int threads, bool wait, site here)
     b.arrived++;
     bool last = b.arrived == (threads != 0 ? threads : running_block->live);
     if (last) {
-        barrier_open(b);
+        open_barrier(b);
     }
     if (wait) {
         if (last) {
-            leave_ready(running_worker()); /* whoever comes last has no right to be first */
+            leave_ready(running_worker()); /* the last thread need not continue first */
         } else {
             b.waiting.push_back(running_worker());
         }
@@ -263,12 +266,12 @@ void barrier(int number, int threads, bool wait, site here)
     }
 }
 
-/* ---- meetings ---- */
+/* ---- rendezvous ---- */
 
-static meeting &meeting_of(int warp, uint32_t mask)
+static rendezvous &find_rendezvous(int warp, uint32_t mask)
 {
-    std::deque<meeting> &all = running_block->meetings[static_cast<size_t>(warp)];
-    for (meeting &m : all) {
+    std::deque<rendezvous> &all = running_block->rendezvous_by_warp[static_cast<size_t>(warp)];
+    for (rendezvous &m : all) {
         if (m.mask == mask) {
             return m;
         }
@@ -278,20 +281,20 @@ static meeting &meeting_of(int warp, uint32_t mask)
     return all.back();
 }
 
-void meet_warp(uint32_t mask, const char *what, void *slot, meeting_work *work, bool ordered,
+void sync_warp(uint32_t mask, const char *what, void *slot, rendezvous_work *work, bool ordered,
                site here)
 {
     unwatched inside;
     worker *me = running_worker();
     if ((mask >> me->lane & 1) == 0) {
-        fail("%s with mask %08x, which leaves its own lane out, at %s:%d", what, mask, here.file,
+        fail("%s with mask %08x, which excludes the calling lane, at %s:%d", what, mask, here.file,
              here.line);
     }
     int lanes = static_cast<int>(running_block->threads.size()) - me->warp * WARP;
     if (lanes < WARP) {
         mask &= (uint32_t{1} << lanes) - 1;
     }
-    meeting &m = meeting_of(me->warp, mask);
+    rendezvous &m = find_rendezvous(me->warp, mask);
     if (m.arrived == 0) {
         m.what = what;
         m.first = here;
@@ -325,11 +328,11 @@ void meet_warp(uint32_t mask, const char *what, void *slot, meeting_work *work, 
     }
 }
 
-void meet_warpgroup(const char *what, void *slot, meeting_work *work, site here)
+void sync_warpgroup(const char *what, void *slot, rendezvous_work *work, site here)
 {
     unwatched inside;
     worker *me = running_worker();
-    group_meeting &m = running_block->groups[static_cast<size_t>(me->number / WARPGROUP)];
+    group_rendezvous &m = running_block->groups[static_cast<size_t>(me->number / WARPGROUP)];
     if (m.arrived == 0) {
         m.what = what;
     } else if (strcmp(m.what, what) != 0) {
@@ -367,7 +370,7 @@ void *shared_array(const void *key, size_t bytes, size_t alignment)
     }
     size_t at = (b.used + alignment - 1) / alignment * alignment;
     if (at + bytes > b.dynamic_bytes + red_zone + shared_static_max) {
-        fail("static shared arrays of more than %zu bytes", shared_static_max);
+        fail("static shared arrays exceed %zu bytes", shared_static_max);
     }
     fiber_unpoison(b.memory + at, bytes);
     b.used = at + bytes + red_zone;
@@ -396,8 +399,9 @@ bool shared_is_allowed(const void *kernel, size_t bytes)
     return bytes <= shared_static_max;
 }
 
-/* A new mapping for each block where the thread sanitizer looks on: it forgets the last block's. */
-static void shared_make(block_state &b, size_t dynamic_bytes)
+/* With the thread sanitizer, each block has a new mapping, so that it forgets the accesses of the
+ * last block. */
+static void make_shared(block_state &b, size_t dynamic_bytes)
 {
     static unsigned char *memory;
 #ifdef SIMT_TSAN
@@ -427,8 +431,8 @@ static void shared_make(block_state &b, size_t dynamic_bytes)
 
 /* ---- blocks ---- */
 
-/* Who runs after this thread. */
-static worker *worker_ends(worker *me)
+/* Ends a thread and selects the next one. */
+static worker *end_worker(worker *me)
 {
     unwatched inside;
     copy_check_none();
@@ -436,7 +440,7 @@ static worker *worker_ends(worker *me)
     running_block->live--;
     for (block_barrier &b : running_block->barriers) {
         if (b.arrived > 0 && b.expected == 0 && b.arrived == running_block->live) {
-            barrier_open(b);
+            open_barrier(b);
         }
     }
     return next_worker();
@@ -449,49 +453,50 @@ static void worker_entry()
     fiber_acquire(&begin_token);
     kernel_body(kernel_context);
     fiber_release(&end_token);
-    go_on(me->run, worker_ends(me));
-    abort(); /* a finished thread is started anew, never gone on with */
+    switch_to(me->run, end_worker(me));
+    abort(); /* a finished thread is only restarted, never continued */
 }
 
 static void check_nothing_left(const block_state &b)
 {
     for (int i = 0; i < BARRIERS; i++) {
         if (b.barriers[i].arrived > 0) {
-            fail("a block ends, and nobody waits at barrier %d, where %d threads arrived at %s:%d",
+            fail("a block ends, and no thread waits at barrier %d, where %d threads arrived at "
+                 "%s:%d",
                  i, b.barriers[i].arrived, b.barriers[i].first.file, b.barriers[i].first.line);
         }
     }
-    for (const group_meeting &g : b.groups) {
+    for (const group_rendezvous &g : b.groups) {
         if (!g.open.empty() || !g.groups.empty()) {
-            fail("a block ends with a wgmma that nobody waited for");
+            fail("a block ends with a wgmma that was never waited for");
         }
     }
     if (!b.operations.empty()) {
-        fail("a block ends with a copy by TMA on its way");
+        fail("a block ends with a pending TMA copy");
     }
 }
 
-static void block_run(dim3 grid, dim3 size, size_t shared_bytes, dim3 which)
+static void run_block(dim3 grid, dim3 size, size_t shared_bytes, dim3 block_index)
 {
     size_t count = size_t{size.x} * size.y * size.z;
-    /* On the heap: what the thread sanitizer knows of its tokens goes with it. */
+    /* On the heap, so that the thread sanitizer forgets its tokens when it is freed. */
     std::unique_ptr<block_state> owned(new block_state);
     block_state &b = *owned;
-    shared_make(b, shared_bytes);
+    make_shared(b, shared_bytes);
     running_block = &b;
     b.live = static_cast<int>(count);
-    b.meetings.resize((count + WARP - 1) / WARP);
+    b.rendezvous_by_warp.resize((count + WARP - 1) / WARP);
     b.groups.resize((count + WARPGROUP - 1) / WARPGROUP);
     while (pool.size() <
-           count + WARP) { /* more than a block has: so that the turn makes a change */
+           count + WARP) { /* larger than a block, so that the offset changes the fibers */
         pool.emplace_back();
     }
-    turn += 37;
+    pool_offset += 37;
     for (size_t i = 0; i < count; i++) {
-        worker *w = &pool[(i + turn) % pool.size()];
+        worker *w = &pool[(i + pool_offset) % pool.size()];
         unsigned n = static_cast<unsigned>(i);
         w->index = dim3(n % size.x, n / size.x % size.y, n / (size.x * size.y));
-        w->block = which;
+        w->block = block_index;
         w->block_size = size;
         w->grid_size = grid;
         w->number = static_cast<int>(i);
@@ -506,7 +511,7 @@ static void block_run(dim3 grid, dim3 size, size_t shared_bytes, dim3 which)
         leave_ready(w);
     }
     self = nullptr;
-    go_on(host, next_worker());
+    switch_to(host, next_worker());
     self = nullptr;
     check_nothing_left(b);
     running_block = nullptr;
@@ -516,15 +521,15 @@ static void check_launch(dim3 grid, dim3 size, size_t shared_bytes, bool shared_
 {
     uint64_t threads = uint64_t{size.x} * size.y * size.z;
     if (threads == 0 || threads > THREADS_MAX || size.z > 64) {
-        fail("a block of %u x %u x %u threads", size.x, size.y, size.z);
+        fail("invalid block of %u x %u x %u threads", size.x, size.y, size.z);
     }
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
         grid.z > 65535) {
-        fail("a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
+        fail("invalid grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
     }
     if (shared_bytes > shared_max || !shared_allowed) {
-        fail("%zu bytes of dynamic shared memory%s", shared_bytes,
-             shared_bytes <= shared_max ? " that GPU_ALLOW_SHARED did not ask for" : "");
+        fail("%zu bytes of dynamic shared memory %s", shared_bytes,
+             shared_bytes <= shared_max ? "without GPU_ALLOW_SHARED" : "exceed the limit");
     }
 }
 
@@ -532,7 +537,7 @@ void launch(dim3 grid, dim3 size, size_t shared_bytes, bool shared_allowed,
             void (*body)(const void *context), const void *context)
 {
     unwatched inside;
-    settings_read();
+    read_settings();
     check_launch(grid, size, shared_bytes, shared_allowed);
     if (host.state == nullptr) {
         fiber_adopt(host);
@@ -548,7 +553,7 @@ void launch(dim3 grid, dim3 size, size_t shared_bytes, bool shared_allowed,
     }
     fiber_release(&begin_token);
     for (uint64_t i : order) {
-        block_run(grid, size, shared_bytes,
+        run_block(grid, size, shared_bytes,
                   dim3(static_cast<unsigned>(i % grid.x),
                        static_cast<unsigned>(i / grid.x % grid.y),
                        static_cast<unsigned>(i / grid.x / grid.y)));

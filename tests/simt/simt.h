@@ -1,28 +1,34 @@
-/* CUDA kernels on a CPU: the host twins of kernels/cuda/gpu.cuh. Kernels include gpu.cuh, never this.
+/* Emulator of CUDA kernels on a CPU: the host version of kernels/cuda/gpu.cuh. Kernels include
+ * gpu.cuh, never this file.
  *
- * Each CUDA thread is a fiber; blocks run one after the other. A warp operation is a meeting: every
- * lane of the mask leaves its operands and waits, the last one computes for all by the tables of the
- * PTX manual. Whatever the hardware leaves open is done in the least convenient way:
+ * Each CUDA thread is a fiber; blocks run one after the other. In a warp operation (a rendezvous)
+ * every lane of the mask deposits its operands and waits; the last lane computes the results of all
+ * lanes by the tables of the PTX manual. Where the hardware leaves the behaviour open, the emulator
+ * chooses the least convenient one:
  *
- *   shared memory    begins as 0xff in every byte (NaN, -1) in every block
- *   cp.async         spoils its destination at once and delivers when it is waited for
- *   TMA              delivers when nobody can go on without it, and that alone (random schedule: anything at any time;
- *                    fifo: in order)
- *   wgmma            reads its operands, registers too, when it is waited for; of shared memory what TMA brought, and
- *                    what threads wrote only where a fence.proxy.async follows
- *   who runs next    SIMT_SCHEDULE=fifo | lifo | warp (one warp as far as it goes) | random,
- *                    SIMT_SEED=n; lifo and random change the order of blocks too
+ *   shared memory    is filled with 0xff bytes (NaN, -1) at the start of every block cp.async
+ *   poisons its destination when it is issued, and writes the data when a thread waits for it TMA
+ *   writes the data only when no thread can continue without it, and only that copy (random
+ *   schedule:
+ *                    any copy at any time; fifo: in order)
+ *   wgmma            reads its operands, including registers, when a thread waits for it. It sees
+ *   the shared memory that
+ *                    TMA wrote, and what threads wrote only if a fence.proxy.async follows
+ *   schedule         SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random
+ *   selects the next
+ *                    thread, SIMT_SEED=n seeds it; lifo and random also change the order of blocks
  *
- * What breaks a rule ends the program with a message that names block, thread, file and line: divergent
- * or unequal barriers, an absent lane, a misaligned address, copies and products never waited for, arrivals that nobody waits for,
- * too much shared memory, a wgmma without wgmma.fence since the last wait, TMA to an mbarrier that was made without a fence, a
- * deadlock (who waits where). Built with the address sanitizer (SIMT_ASAN), shared
- * arrays have red zones; with the thread sanitizer (SIMT_TSAN) accesses that no barrier orders are
- * races, between blocks as well.
+ * An error ends the program with a message that names block, thread, file and line. Errors are:
+ * divergent or unequal barriers, an absent lane, a misaligned address, copies and wgmmas that are
+ * never waited for, barrier arrivals that no thread waits for, too much shared memory, a wgmma
+ * without wgmma.fence since the last wait, TMA to an mbarrier that was initialized without a fence,
+ * and a deadlock (the message lists the waiting threads). With the address sanitizer (SIMT_ASAN)
+ * shared arrays have red zones. With the thread sanitizer (SIMT_TSAN) accesses that no barrier
+ * orders are reported as races, also between blocks.
  *
- * Not seen: races through wgmma's and TMA's own accesses, whose fence it was, weak memory order,
- * blocks that wait for each other, the order of additions and the rounding
- * inside mma, ex2.approx's error, speed. */
+ * Not detected: races through the accesses of wgmma and TMA themselves, a fence by the wrong
+ * thread, weak memory order, blocks that wait for each other, the order of additions and the
+ * rounding within mma, the error of ex2.approx, and speed. */
 #pragma once
 
 #include <cmath>
@@ -59,7 +65,7 @@ struct gpu_mbarrier;
 
 namespace simt
 {
-/* Where a call stands in the kernel: now() as a default argument. */
+/* The source location of a call in a kernel; now() is used as a default argument. */
 struct site {
     const char *file;
     int line;
@@ -88,14 +94,14 @@ bool shared_is_allowed(const void *kernel, size_t bytes);
 
 typedef std::function<void()> task;
 
-/* queue - do this in the order of the stream (a cudaStream_t); NULL: now. */
+/* queue - append a task to a stream (a cudaStream_t); NULL: run it now. */
 void queue(void *stream, task what);
 
-/* pass_time - so much time has passed on the device, for its events. */
+/* pass_time - advance the device time that events read. */
 void pass_time(double seconds);
 
-/* refuse_host_memory - fail where an argument of device work holds an address of the host's memory. What lies between
- * its members is made zero, since that may hold anything. */
+/* refuse_host_memory - fail if an argument of device work contains an address of host memory.
+ * Zeroes the padding of the argument first, since it may hold any value. */
 void refuse_host_address(const void *argument, size_t bytes);
 template <typename T> void refuse_host_memory(T &argument)
 {
@@ -107,7 +113,7 @@ template <typename T> void refuse_host_memory(T &argument)
 #endif
 }
 
-/* While one exists, device memory can be touched. */
+/* While an object of this type exists, device memory is accessible. */
 struct device_access {
     device_access();
     ~device_access();
@@ -126,7 +132,8 @@ template <typename... P> struct queued_kernel {
     }
 };
 
-/* make_task - a kernel's run with the arguments as they are now. checked: none is an address of the host's memory. */
+/* make_task - return a task that runs a kernel with a copy of the arguments. checked: fail if an
+ * argument contains an address of host memory. */
 typedef task maker(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void **arguments,
                    bool checked);
 template <typename... P>
@@ -143,7 +150,7 @@ task make_task(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, v
     return [=] { launch(grid, block, shared_bytes, allowed, queued_kernel<P...>::run, &body); };
 }
 
-/* known - what the emulated runtime knows a kernel by. */
+/* know, known - register a kernel with the emulated runtime; known returns its address. */
 void know(const void *kernel, maker *make);
 template <typename... P> const void *known(void (*kernel)(P...))
 {
@@ -152,7 +159,7 @@ template <typename... P> const void *known(void (*kernel)(P...))
     return address;
 }
 
-/* launch_queued - the arguments are taken now, as the kernel's types, whenever it runs. */
+/* launch_queued - queue a kernel. The arguments are converted and copied now. */
 template <typename... P, typename... A>
 void launch_queued(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *stream,
                    A... given)
@@ -167,28 +174,31 @@ void launch_queued(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_by
         values);
 }
 
-/* set_schedule - instead of what the environment says. */
+/* set_schedule - set the schedule and its seed; overrides the environment. */
 void set_schedule(const char *name, unsigned seed);
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* shared_array - the block's array that this key stands for. */
+/* shared_array - return the static shared array that a key identifies, allocated at its first use
+ * in a block. */
 void *shared_array(const void *key, size_t bytes, size_t alignment);
 void allow_shared(const void *kernel, size_t bytes);
 
 void barrier(int number, int threads, bool wait, site here);
 
-/* A meeting of the lanes in mask, or of a warpgroup's 128 threads: `work` is called once, by the last to come, with
- * what everybody left in `slot`. ordered: what was written before is seen after (as __syncwarp). */
-typedef void meeting_work(void *const *slots, uint32_t mask);
-void meet_warp(uint32_t mask, const char *what, void *slot, meeting_work *work, bool ordered,
+/* A rendezvous of the lanes in mask, or of the 128 threads of a warpgroup. The last thread to
+ * arrive calls `work` once, with the slots of all threads. ordered: the rendezvous also orders
+ * memory accesses (as __syncwarp). */
+typedef void rendezvous_work(void *const *slots, uint32_t mask);
+void sync_warp(uint32_t mask, const char *what, void *slot, rendezvous_work *work, bool ordered,
                site here);
-void meet_warpgroup(const char *what, void *slot, meeting_work *work, site here);
+void sync_warpgroup(const char *what, void *slot, rendezvous_work *work, site here);
 
-/* wait_for, wake - sleep until `event` is woken. */
+/* wait_for, wake - sleep until `event` is woken; wake all threads that sleep on it. */
 void wait_for(const void *event, const char *what, site here);
 void wake(const void *event);
 
-/* later - an operation of the block that may be done at any time, by when nobody can go on; it wakes `event`. */
+/* later - add an asynchronous operation of the block. It runs at any time, at the latest when no
+ * thread can continue, and wakes `event`. */
 void later(void (*operation)(const void *context), const void *context, size_t bytes,
            const void *event);
 
@@ -198,7 +208,7 @@ void shuffle(uint32_t mask, void *value, size_t bytes, int source, site here);
 uint32_t ballot(uint32_t mask, bool vote, site here);
 void mma_bf16(float *d, const uint32_t *a, const uint32_t *b, site here);
 
-struct matrix_rows { /* of ldmatrix: what each lane brings and takes */
+struct matrix_rows { /* the operand and the result of each lane of ldmatrix */
     const void *address;
     uint32_t row[4];
     uint32_t out[4];
@@ -206,13 +216,13 @@ struct matrix_rows { /* of ldmatrix: what each lane brings and takes */
 };
 void load_matrix(matrix_rows &rows, site here);
 
-/* Bank conflicts of ldmatrix: how many of its phases were there, and how many cycles too many. */
+/* Bank conflicts of ldmatrix: the number of its phases and of additional cycles. */
 struct bank_counts {
     uint64_t phases, extra;
 };
 extern bank_counts banks;
 
-/* ---- asynchronous copies and products: async.cc ---- */
+/* ---- asynchronous copies and wgmma: async.cc ---- */
 
 struct copy {
     void *to;
@@ -221,9 +231,10 @@ struct copy {
 void copy_async(copy c, site here);
 void copy_commit();
 int copy_due(int groups_left, const copy **copies);
-void copy_check_none(); /* at a thread's end */
+void copy_check_none(); /* called at the end of a thread */
 
-/* d [64, 8 columns]; a: of the warp's rows in registers, or NULL: by descriptor. What it points at is read late. */
+/* wgmma - d [64, 8 columns] (+)= a b. a_registers is the A fragment of the warp's rows, or NULL if
+ * the descriptor a is used. Operands are read when the wgmma is waited for. */
 void wgmma(float *d, int columns, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add,
            site here);
 void wgmma_commit(site here);
@@ -235,7 +246,7 @@ void wgmma_wait(int groups_left, site here);
 #define blockDim (simt::self->block_size)
 #define gridDim (simt::self->grid_size)
 
-/* ---- what CUDA C++ has by itself ---- */
+/* ---- built-in functions of CUDA C++ ---- */
 
 inline void __syncthreads(SIMT_HERE)
 {
@@ -243,7 +254,7 @@ inline void __syncthreads(SIMT_HERE)
 }
 inline void __syncwarp(uint32_t mask = ~0u, SIMT_HERE)
 {
-    simt::meet_warp(mask, "__syncwarp", nullptr, nullptr, true, here);
+    simt::sync_warp(mask, "__syncwarp", nullptr, nullptr, true, here);
 }
 template <typename T> T __shfl_sync(uint32_t mask, T value, int source, SIMT_HERE)
 {
@@ -278,7 +289,7 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b)
     return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
 }
 
-/* ---- gpu.cuh's own ---- */
+/* ---- wrappers of gpu.cuh ---- */
 
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     simt::launch_queued((kernel), grid, block, shared_bytes, stream, __VA_ARGS__)
@@ -296,7 +307,7 @@ inline const char *gpu_launch_error()
 {
     return nullptr;
 }
-/* SIMT_CAPABILITY: 8 (without TMA and wgmma) unless it says 9. */
+/* Returns 9 if SIMT_CAPABILITY is 9, else 8 (without TMA and wgmma). */
 inline int gpu_capability()
 {
     const char *wanted = getenv("SIMT_CAPABILITY");
@@ -319,7 +330,7 @@ inline float gpu_from_bits(uint32_t bits)
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-/* As cvt.rn.bf16 rounds: to nearest even, every NaN becomes 0x7fff. */
+/* Rounds like cvt.rn.bf16: to nearest even; every NaN becomes 0x7fff. */
 inline uint16_t gpu_bf16(float x)
 {
     uint32_t bits = gpu_bits(x);
@@ -336,14 +347,14 @@ inline uint32_t gpu_pack(float low, float high)
 inline uint4 gpu_load16(const void *p, SIMT_HERE)
 {
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
-        simt::fail("a load of 16 bytes at %p at %s:%d", p, here.file, here.line);
+        simt::fail("16-byte load from the misaligned address %p at %s:%d", p, here.file, here.line);
     }
     return *static_cast<const uint4 *>(p);
 }
 inline void gpu_store16(void *p, uint4 value, SIMT_HERE)
 {
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
-        simt::fail("a store of 16 bytes at %p at %s:%d", p, here.file, here.line);
+        simt::fail("16-byte store to the misaligned address %p at %s:%d", p, here.file, here.line);
     }
     *static_cast<uint4 *>(p) = value;
 }
@@ -364,11 +375,12 @@ inline void gpu_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
 
 namespace simt
 {
-/* The addressing lane itself reads its row, so that sanitizers see who reads what. */
+/* Each lane reads the row that it addresses, so that sanitizers attribute the read to the lane. */
 inline void load_matrix_as(uint32_t (&r)[4], const void *p, bool transposed, site here)
 {
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
-        fail("ldmatrix: a row's address is not a multiple of 16 at %s:%d", here.file, here.line);
+        fail("ldmatrix: the address of a row is not a multiple of 16 at %s:%d", here.file,
+             here.line);
     }
     matrix_rows rows;
     rows.address = p;
@@ -415,7 +427,7 @@ template <int GROUPS_LEFT> void gpu_copy_wait()
     }
 }
 
-/* Eight bytes of shared memory, as on the hardware; who waits is known by their address. */
+/* Eight bytes of shared memory, as on the hardware. Waiting threads are found by its address. */
 struct alignas(8) gpu_mbarrier {
     int32_t bytes;
     uint16_t pending;
@@ -426,7 +438,8 @@ void gpu_mbarrier_arrive(gpu_mbarrier *b, SIMT_HERE);
 void gpu_mbarrier_expect(gpu_mbarrier *b, int bytes, SIMT_HERE);
 void gpu_mbarrier_wait(gpu_mbarrier *b, int phase, SIMT_HERE);
 
-/* A matrix in global memory and the boxes that are copied from it, with the swizzle of 128 bytes. */
+/* TMA descriptor: a matrix in global memory and the size of its boxes, with the 128-byte
+ * swizzle. */
 struct gpu_map {
     const void *base;
     int64_t columns, rows, stride; /* elements of 2 bytes */

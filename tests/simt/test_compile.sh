@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# nvcc compiles a file of CUDA kernels for sm_80 and sm_90a without a warning, and ptxas needs no more
-# registers, spills and stack than registers.txt allows.
+# Checks that nvcc compiles a file of CUDA kernels for sm_80 and sm_90a without warnings, and that ptxas reports no more
+# registers, spilled bytes and stack than registers.txt allows.
 #
 #   tests/simt/test_compile.sh FILE.cu
 #
-# Environment: BIREME_NVCC, BIREME_SOURCE_DIR; BIREME_LONG=1, without which it is skipped.
+# Environment: BIREME_NVCC, BIREME_SOURCE_DIR; BIREME_LONG=1 (otherwise the test is skipped).
 set -euo pipefail
 cd "$BIREME_SOURCE_DIR"
 
@@ -16,26 +16,26 @@ skip() {
 readonly file=$1
 stem=$(basename "$file" .cu)
 [ -x "${BIREME_NVCC:-}" ] || skip "no nvcc on this machine"
-[ "${BIREME_LONG:-0}" = 1 ] || skip "nvcc takes seconds to minutes for a file: runs where BIREME_LONG=1"
+[ "${BIREME_LONG:-0}" = 1 ] || skip "nvcc takes seconds to minutes for each file; set BIREME_LONG=1 to run this test"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# measure LOG: the largest registers, spilled bytes and stack of all kernels in ptxas's words.
+# measure LOG: prints the largest registers, spilled bytes and stack of all kernels in the output of ptxas.
 measure() {
     awk '/bytes stack frame/ { if ($1 > stack) stack = $1; if ($5 > spilled) spilled = $5 }
          /Used [0-9]+ registers/ { for (i = 1; i < NF; i++) if ($i == "Used" && $(i + 1) > most) most = $(i + 1) }
          END { print most + 0, spilled + 0, stack + 0 }' "$1"
 }
 
-# check ARCHITECTURE: within the limits that registers.txt has for it.
+# check ARCHITECTURE: compares them with the limits in registers.txt.
 check() {
     local architecture=$1 registers spilled stack most allowed deepest
     read -r registers spilled stack <<<"$(measure "$work/$architecture")"
     if ! read -r most allowed deepest < <(awk -v file="$stem" -v sm="$architecture" \
         '$1 == file && $2 == sm { print $3, $4, $5 }' tests/simt/registers.txt); then
-        echo "$stem, sm_$architecture: no line in registers.txt; ptxas says $registers $spilled $stack"
+        echo "$stem, sm_$architecture: no line in registers.txt; ptxas reports $registers $spilled $stack"
         failed=1
         return
     fi
@@ -51,7 +51,7 @@ for architecture in 80 90a; do
         cat "$work/$architecture"
         exit 1
     }
-    if grep 'serialized' "$work/$architecture"; then # products of wgmma that wait for each other
+    if grep 'serialized' "$work/$architecture"; then # ptxas serialized wgmma instructions
         failed=1
     fi
     check "$architecture"

@@ -1,5 +1,6 @@
-/* cuBLASLt's interface as the emulator's cublasLt.h writes it down, held against NVIDIA's when this is compiled; and
- * the library of this machine, if there is one, has every function that products call. No GPU is needed. */
+/* Compares the constants and types of the emulator's cublasLt.h with NVIDIA's at compile time. At
+ * run time, checks that the installed library, if any, has every function that the GEMMs call. It
+ * needs no GPU. */
 #include <cublasLt.h>
 
 #include "kernels/cuda/cublaslt.h"

@@ -1,4 +1,4 @@
-/* The CUDA back-end's devices on the emulated runtime: base/device.h as a GPU does it. */
+/* Test of the CUDA devices of base/device.h on the emulated runtime. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -13,23 +13,23 @@ enum { COUNT = 1000 };
 static struct device *gpu;
 static struct stream *stream;
 
-static void *on_gpu(size_t bytes)
+static void *allocate_on_gpu(size_t bytes)
 {
     void *memory = NULL;
     CHECK_OK(device_allocate(gpu, bytes, "a test", &memory));
     return memory;
 }
 
-static int *on_host(void)
+static int *allocate_pinned(void)
 {
     void *memory = NULL;
     CHECK_OK(device_host_allocate(gpu, COUNT * sizeof(int), "a test", &memory));
     return memory;
 }
 
-static void test_memory_is_zero_and_copied(void)
+static void test_memory_is_zeroed_and_copied(void)
 {
-    int *device = on_gpu(COUNT * sizeof *device), back[COUNT];
+    int *device = allocate_on_gpu(COUNT * sizeof *device), back[COUNT];
     memset(back, 1, sizeof back);
     CHECK_OK(device_read(gpu, stream, back, device, sizeof back));
     for (int i = 0; i < COUNT; i++) {
@@ -46,12 +46,14 @@ static void test_memory_is_zero_and_copied(void)
     device_release(gpu, device, COUNT * sizeof *device);
 }
 
-/* A copy that nobody has waited for takes what the host has written since (late), or what was there (eager). */
+/* A copy that was not waited for reads what the host has written since (late streams), or the old
+ * value (eager). */
 static void test_copies_are_queued(void)
 {
-    int *device = on_gpu(COUNT * sizeof *device), *host = on_host(), *back = on_host();
-    const char *how = getenv("SIMT_STREAMS");
-    bool eager = how != NULL && strcmp(how, "eager") == 0;
+    int *device = allocate_on_gpu(COUNT * sizeof *device), *host = allocate_pinned(),
+        *back = allocate_pinned();
+    const char *mode = getenv("SIMT_STREAMS");
+    bool eager = mode != NULL && strcmp(mode, "eager") == 0;
     host[0] = 1;
     CHECK_OK(device_copy(gpu, stream, device, host, COUNT * sizeof *host));
     host[0] = 2;
@@ -68,10 +70,11 @@ static void test_streams_follow_events(void)
 {
     struct stream *other = NULL;
     struct event *written = NULL;
-    int *device = on_gpu(COUNT * sizeof *device), *host = on_host(), *back = on_host();
+    int *device = allocate_on_gpu(COUNT * sizeof *device), *host = allocate_pinned(),
+        *back = allocate_pinned();
     CHECK_OK(device_stream_create(gpu, 1, &other));
     CHECK_OK(device_event_create(gpu, &written));
-    CHECK_OK(device_event_wait(gpu, written, 10)); /* never recorded: past */
+    CHECK_OK(device_event_wait(gpu, written, 10)); /* never recorded: complete */
     host[5] = 7;
     CHECK_OK(device_copy(gpu, stream, device, host, COUNT * sizeof *host));
     CHECK_OK(device_event_record(gpu, written, stream));
@@ -87,23 +90,24 @@ static void test_streams_follow_events(void)
     device_release(gpu, device, COUNT * sizeof *device);
 }
 
-/* The guard under every other test of this back-end's host side. */
-static void test_the_host_cannot_touch_it(void)
+/* A host access to device memory ends the program. All other tests of the host side rely on this
+ * check. */
+static void test_host_access_fails(void)
 {
-    int *device = on_gpu(COUNT * sizeof *device);
+    int *device = allocate_on_gpu(COUNT * sizeof *device);
     pid_t child = fork();
     if (child == 0) {
         fclose(stderr);
         (void)*(volatile int *)device;
         _exit(0);
     }
-    int how = 0;
-    waitpid(child, &how, 0);
-    CHECK(WIFSIGNALED(how) || WEXITSTATUS(how) != 0);
+    int exit_status = 0;
+    waitpid(child, &exit_status, 0);
+    CHECK(WIFSIGNALED(exit_status) || WEXITSTATUS(exit_status) != 0);
     device_release(gpu, device, COUNT * sizeof *device);
 }
 
-static void test_out_of_memory_is_told(void)
+static void test_out_of_memory_message(void)
 {
     void *memory = NULL;
     size_t free_bytes = 0, all_bytes = 0;
@@ -116,19 +120,19 @@ static void test_out_of_memory_is_told(void)
         "of 64 MiB are free; lower batch.micro_size");
 }
 
-static void test_missing_gpus_are_told(void)
+static void test_missing_gpu_messages(void)
 {
     struct device *none = NULL;
     CHECK_EQUAL(device_count(DEVICE_CUDA), 1);
     CHECK_FAILS(device_create(DEVICE_CUDA, 1, &none), STATUS_UNAVAILABLE,
-                "GPU 1 is asked for and this process sees 1");
+                "GPU 1 is requested, but the number of visible GPUs is 1");
     setenv("SIMT_DEVICES", "0", 1);
     CHECK_EQUAL(device_count(DEVICE_CUDA), 0);
     CHECK_FAILS(device_create(DEVICE_CUDA, 0, &none), STATUS_UNAVAILABLE, "no CUDA-capable device");
     unsetenv("SIMT_DEVICES");
     setenv("SIMT_CAPABILITY", "7", 1);
     CHECK_FAILS(device_create(DEVICE_CUDA, 0, &none), STATUS_UNAVAILABLE,
-                "8.0 (Ampere) is the least");
+                "the minimum is 8.0 (Ampere)");
     unsetenv("SIMT_CAPABILITY");
 }
 
@@ -139,12 +143,12 @@ int main(void)
     CHECK_OK(device_create(DEVICE_CUDA, 0, &gpu));
     CHECK(!device_is_host(gpu));
     CHECK_OK(device_stream_create(gpu, 0, &stream));
-    test_memory_is_zero_and_copied();
+    test_memory_is_zeroed_and_copied();
     test_copies_are_queued();
     test_streams_follow_events();
-    test_the_host_cannot_touch_it();
-    test_out_of_memory_is_told();
-    test_missing_gpus_are_told();
+    test_host_access_fails();
+    test_out_of_memory_message();
+    test_missing_gpu_messages();
     CHECK_OK(device_stream_destroy(gpu, &stream));
     CHECK_OK(device_destroy(&gpu));
     return 0;

@@ -1,5 +1,5 @@
-/* Matrix products' plans on the emulator's cuBLASLt: which way is taken before and after timing, the file that keeps
- * it, and that whatever is chosen computes the same thing. */
+/* Test of GEMM plans on the emulated cuBLASLt: the choice before and after tuning, the file of
+ * plans, and equal results of all choices. */
 
 #include "base/file.h"
 #include "base/log.h"
@@ -19,29 +19,29 @@ static const struct kernels_limits limits = {.rows = 128,
                                              .training = true};
 
 static struct device *cpu;
-static char folder[] = "/tmp/products-XXXXXX", path[FILE_PATH_BYTES];
+static char folder[] = "/tmp/gemm-XXXXXX", path[FILE_PATH_BYTES];
 
-/* Nothing is known yet. */
-static void new_file(void)
+/* Selects a new file of plans, which does not exist yet. */
+static void select_new_file(void)
 {
     static int files;
     snprintf(path, sizeof path, "%s/cache/%d.plans", folder, files++);
     CHECK(setenv("BIREME_PLANS", path, 1) == 0);
 }
 
-static struct kernels *context(enum dtype dtype)
+static struct kernels *create_context(enum dtype dtype)
 {
     struct kernels *k = NULL;
     CHECK_OK(simt_kernels_create(cpu, dtype, &limits, &k));
     return k;
 }
 
-/* One layer's tensors, of `rows` rows. */
+/* The tensors of one layer. */
 struct layer {
-    struct tensor x, w, bias, y, kept, dx, dy, dw, dbias;
+    struct tensor x, w, bias, y, aux, dx, dy, dw, dbias;
 };
 
-static struct tensor wide(enum dtype dtype, int64_t rows, int64_t columns, uint64_t seed)
+static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns, uint64_t seed)
 {
     struct tensor t = operation_tensor(dtype, rows, columns, (columns + 15) / 8 * 8);
     operation_fill(t, seed, 0.5);
@@ -50,51 +50,51 @@ static struct tensor wide(enum dtype dtype, int64_t rows, int64_t columns, uint6
 
 static struct layer layer_make(enum dtype dtype, int64_t rows)
 {
-    return (struct layer){.x = wide(dtype, rows, K, 1),
-                          .w = wide(dtype, M, K, 2),
+    return (struct layer){.x = make_padded(dtype, rows, K, 1),
+                          .w = make_padded(dtype, M, K, 2),
                           .bias = operation_random(DTYPE_F32, 1, M, 3, 0.5),
-                          .y = wide(dtype, rows, M, 4),
-                          .kept = wide(dtype, rows, M, 5),
-                          .dx = wide(dtype, rows, K, 6),
-                          .dy = wide(dtype, rows, M, 7),
+                          .y = make_padded(dtype, rows, M, 4),
+                          .aux = make_padded(dtype, rows, M, 5),
+                          .dx = make_padded(dtype, rows, K, 6),
+                          .dy = make_padded(dtype, rows, M, 7),
                           .dw = operation_random(DTYPE_F32, M, K, 8, 0.5),
                           .dbias = operation_random(DTYPE_F32, 1, M, 9, 0.5)};
 }
 
 static void layer_release(struct layer *l)
 {
-    struct tensor *all[] = {&l->x,  &l->w,  &l->bias, &l->y,    &l->kept,
+    struct tensor *all[] = {&l->x,  &l->w,  &l->bias, &l->y,    &l->aux,
                             &l->dx, &l->dy, &l->dw,   &l->dbias};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         operation_release(all[i]);
     }
 }
 
-/* The epilogue of the product that this call makes. */
+/* Runs the forward pass and returns the epilogue of its GEMM. */
 static unsigned forward(struct kernels *k, struct layer *l, enum activation act)
 {
-    struct tensor kept = act == ACTIVATION_NONE ? tensor_absent() : l->kept;
-    (void)simt_products_seen();
-    CHECK_OK(linear_forward(k, l->y, kept, l->x, l->w, l->bias, act));
-    struct simt_products seen = simt_products_seen();
-    CHECK_EQUAL(seen.products, 1);
+    struct tensor aux = act == ACTIVATION_NONE ? tensor_absent() : l->aux;
+    (void)simt_gemm_take_calls();
+    CHECK_OK(linear_forward(k, l->y, aux, l->x, l->w, l->bias, act));
+    struct simt_gemm_calls seen = simt_gemm_take_calls();
+    CHECK_EQUAL(seen.gemms, 1);
     CHECK_EQUAL(seen.in_place, 0);
     return seen.last_epilogue;
 }
 
-/* dx through the activation that made x: what is kept of it lies as x. */
-static unsigned backward_input(struct kernels *k, struct layer *l, struct tensor kept)
+/* Computes dx through the activation that produced x and returns the epilogue of the GEMM. */
+static unsigned backward_input(struct kernels *k, struct layer *l, struct tensor aux)
 {
-    (void)simt_products_seen();
-    CHECK_OK(linear_backward_input(k, l->dx, l->dy, l->w, ACTIVATION_GELU_TANH, kept));
-    return simt_products_seen().last_epilogue;
+    (void)simt_gemm_take_calls();
+    CHECK_OK(linear_backward_input(k, l->dx, l->dy, l->w, ACTIVATION_GELU_TANH, aux));
+    return simt_gemm_take_calls().last_epilogue;
 }
 
 static unsigned backward_weight(struct kernels *k, struct layer *l, bool overwrite)
 {
-    (void)simt_products_seen();
+    (void)simt_gemm_take_calls();
     CHECK_OK(linear_backward_weight(k, l->dw, l->dbias, l->dy, l->x, overwrite));
-    return simt_products_seen().last_epilogue;
+    return simt_gemm_take_calls().last_epilogue;
 }
 
 static double fused_is_slow(int algorithm, unsigned epilogue)
@@ -103,7 +103,7 @@ static double fused_is_slow(int algorithm, unsigned epilogue)
     return (plain ? 100 : 900) + 10 * algorithm;
 }
 
-/* The library's own order is not the fastest. */
+/* Makes the last algorithm the fastest: not the first heuristic. */
 static double third_is_fast(int algorithm, unsigned epilogue)
 {
     bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
@@ -126,10 +126,10 @@ static int file_lines(void)
         lines += *p == '\n';
     }
     free(text);
-    return lines - 1; /* the first says what it is */
+    return lines - 1; /* without the header line */
 }
 
-static bool warned(const char *what)
+static bool has_warned(const char *what)
 {
     bool found = false;
     for (struct log_entry *entry; (entry = log_take_warning()) != NULL;) {
@@ -141,28 +141,29 @@ static bool warned(const char *what)
 
 /* ---- ways ---- */
 
-static void test_ways(enum dtype dtype)
+static void test_fusions(enum dtype dtype)
 {
-    new_file();
-    struct kernels *k = context(dtype);
+    select_new_file();
+    struct kernels *k = create_context(dtype);
     struct layer l = layer_make(dtype, N);
     CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     CHECK_EQUAL(backward_input(k, &l, l.x), CUBLASLT_EPILOGUE_DEFAULT);
     CHECK_EQUAL(backward_weight(k, &l, true), CUBLASLT_EPILOGUE_DEFAULT);
     CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
 
-    simt_set_product_times(third_is_fast);
+    simt_set_gemm_times(third_is_fast);
     CHECK_OK(kernels_tune(k, true, NULL));
-    simt_set_product_times(NULL);
+    simt_set_gemm_times(NULL);
     CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK_EQUAL(backward_input(k, &l, l.x), CUBLASLT_EPILOGUE_DGELU);
     CHECK_EQUAL(backward_weight(k, &l, false), CUBLASLT_EPILOGUE_BGRADB);
     CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
-    (void)simt_products_seen();
+    (void)simt_gemm_take_calls();
     CHECK_OK(linear_backward_weight(k, l.dw, l.dbias, l.dy, l.x, true));
-    CHECK_EQUAL(simt_products_seen().last_algorithm, 2);
+    CHECK_EQUAL(simt_gemm_take_calls().last_algorithm, 2);
 
-    /* Other rows take the nearest's way. What the library cannot read in 16 bytes it does not get. */
+    /* Another number of rows uses the fusion of the nearest one. An aux tensor with a misaligned
+     * stride is not fused. */
     struct layer other = layer_make(dtype, N + 3);
     CHECK_EQUAL(forward(k, &other, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     struct tensor odd = operation_tensor(dtype, N, K, K + 1);
@@ -174,33 +175,34 @@ static void test_ways(enum dtype dtype)
     CHECK_OK(kernels_destroy(&k));
 }
 
-static void all_ways(struct kernels *k, struct layer *l)
+static void run_all(struct kernels *k, struct layer *l)
 {
     forward(k, l, ACTIVATION_GELU_TANH);
     backward_input(k, l, l->x);
     backward_weight(k, l, false);
 }
 
-/* What the library makes in one pass is what it and our kernels make in several. */
+/* Fused epilogues and separate kernels give the same results. */
 static void test_equal_results(enum dtype dtype)
 {
-    new_file();
-    struct kernels *k = context(dtype);
-    struct layer first = layer_make(dtype, N), apart = layer_make(dtype, N),
+    select_new_file();
+    struct kernels *k = create_context(dtype);
+    struct layer first = layer_make(dtype, N), separate = layer_make(dtype, N),
                  fused = layer_make(dtype, N);
     double tolerance = dtype == DTYPE_BF16 ? 1.0 / 128 : 3e-6;
-    all_ways(k, &apart);
-    CHECK_OK(kernels_tune(k, false, NULL)); /* what is met from now on is timed, and written over */
-    all_ways(k, &first);
+    run_all(k, &separate);
+    CHECK_OK(kernels_tune(k, false,
+                          NULL)); /* GEMMs from now on are tuned, and their outputs overwritten */
+    run_all(k, &first);
     CHECK_OK(kernels_tune(k, true, NULL));
-    all_ways(k, &fused);
-    operation_within("y", k, operation_difference(fused.y, apart.y), tolerance);
-    operation_within("kept", k, operation_difference(fused.kept, apart.kept), tolerance);
-    operation_within("dx", k, operation_difference(fused.dx, apart.dx), tolerance);
-    operation_within("dw", k, operation_difference(fused.dw, apart.dw), 3e-6);
-    operation_within("dbias", k, operation_difference(fused.dbias, apart.dbias), 3e-6);
+    run_all(k, &fused);
+    operation_check_error("y", k, operation_difference(fused.y, separate.y), tolerance);
+    operation_check_error("kept", k, operation_difference(fused.aux, separate.aux), tolerance);
+    operation_check_error("dx", k, operation_difference(fused.dx, separate.dx), tolerance);
+    operation_check_error("dw", k, operation_difference(fused.dw, separate.dw), 3e-6);
+    operation_check_error("dbias", k, operation_difference(fused.dbias, separate.dbias), 3e-6);
     layer_release(&first);
-    layer_release(&apart);
+    layer_release(&separate);
     layer_release(&fused);
     CHECK_OK(kernels_destroy(&k));
 }
@@ -209,21 +211,21 @@ static void test_equal_results(enum dtype dtype)
 
 static void test_file(struct layer *l)
 {
-    new_file();
-    struct kernels *k = context(DTYPE_BF16);
+    select_new_file();
+    struct kernels *k = create_context(DTYPE_BF16);
     forward(k, l, ACTIVATION_GELU_TANH);
     backward_weight(k, l, true);
     CHECK(!file_exists(path));
-    simt_set_product_times(third_is_fast);
+    simt_set_gemm_times(third_is_fast);
     CHECK_OK(kernels_tune(k, true, NULL));
     CHECK_EQUAL(file_lines(), 2);
     CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK_OK(kernels_destroy(&k));
 
-    /* The next start takes it at once, to the bit, and does not time again. */
+    /* The next context uses the plan at once, with the same bits, and does not tune again. */
     struct tensor y = operation_copy(l->y, DTYPE_BF16);
-    simt_set_product_times(fused_is_slow);
-    k = context(DTYPE_BF16);
+    simt_set_gemm_times(fused_is_slow);
+    k = create_context(DTYPE_BF16);
     operation_set(l->y, NAN);
     CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK(operation_difference(l->y, y) == 0);
@@ -231,17 +233,17 @@ static void test_file(struct layer *l)
     CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK_EQUAL(backward_weight(k, l, true), CUBLASLT_EPILOGUE_BGRADB);
 
-    /* What is new is added to it. */
+    /* A new GEMM is added to the file. */
     backward_input(k, l, l->x);
     CHECK_OK(kernels_tune(k, true, NULL));
     CHECK_EQUAL(backward_input(k, l, l->x), CUBLASLT_EPILOGUE_DEFAULT);
     CHECK_EQUAL(file_lines(), 3);
-    CHECK(!warned(""));
+    CHECK(!has_warned(""));
     CHECK_OK(kernels_destroy(&k));
     operation_release(&y);
 }
 
-/* Lines of another machine stay; damaged ones are left out, and told. */
+/* Damaged lines are skipped with a warning. A file of another format is not changed. */
 static void test_damage(struct layer *l)
 {
     char *text = file_text(), damaged[4096];
@@ -249,8 +251,8 @@ static void test_damage(struct layer *l)
     snprintf(damaged, sizeof damaged, "%s0123456789abcdef\tof another\tmachine\nshort\n", text);
     damaged[other - text + 40] ^= 1; /* in the first line */
     CHECK_OK(file_write(path, damaged, strlen(damaged)));
-    struct kernels *k = context(DTYPE_BF16);
-    CHECK(warned("3 damaged lines"));
+    struct kernels *k = create_context(DTYPE_BF16);
+    CHECK(has_warned("3 damaged lines"));
     CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     CHECK_EQUAL(backward_weight(k, l, true), CUBLASLT_EPILOGUE_BGRADB);
     CHECK_OK(kernels_tune(k, true, NULL));
@@ -259,8 +261,8 @@ static void test_damage(struct layer *l)
 
     static const char foreign[] = "a file of mine\n";
     CHECK_OK(file_write(path, foreign, sizeof foreign - 1));
-    k = context(DTYPE_BF16);
-    CHECK(warned("no file of products' plans"));
+    k = create_context(DTYPE_BF16);
+    CHECK(has_warned("not a file of GEMM plans"));
     forward(k, l, ACTIVATION_GELU_TANH);
     CHECK_OK(kernels_tune(k, true, NULL));
     CHECK_OK(kernels_destroy(&k));
@@ -270,20 +272,20 @@ static void test_damage(struct layer *l)
     free(text);
 }
 
-/* Another rank's choices, as text. */
+/* The plans of another rank, exchanged as text, replace the plans of this one. */
 static void test_text(void)
 {
-    new_file();
-    struct kernels *one = context(DTYPE_F32), *other = context(DTYPE_F32);
+    select_new_file();
+    struct kernels *one = create_context(DTYPE_F32), *other = create_context(DTYPE_F32);
     struct layer l = layer_make(DTYPE_F32, N);
     char *text = NULL;
     forward(one, &l, ACTIVATION_GELU_TANH);
-    simt_set_product_times(third_is_fast);
+    simt_set_gemm_times(third_is_fast);
     CHECK_OK(kernels_tune(one, true, &text));
     CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
-    CHECK_OK(kernels_tuned(other, text));
+    CHECK_OK(kernels_tune_import(other, text));
     CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
-    CHECK_OK(kernels_tuned(other, ""));
+    CHECK_OK(kernels_tune_import(other, ""));
     CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     CHECK(setenv("BIREME_PLANS", "off", 1) == 0);
     CHECK_OK(kernels_tune(other, true, NULL));
@@ -299,11 +301,12 @@ int main(void)
     CHECK(mkdtemp(folder) != NULL);
     log_keep_warnings();
     CHECK_OK(device_create(DEVICE_CPU, 0, &cpu));
-    test_ways(DTYPE_BF16);
-    test_ways(DTYPE_F32);
+    test_fusions(DTYPE_BF16);
+    test_fusions(DTYPE_F32);
     test_equal_results(DTYPE_BF16);
     test_equal_results(DTYPE_F32);
-    struct layer l = layer_make(DTYPE_BF16, N); /* alignments are a part of what a plan is for */
+    struct layer l = layer_make(
+        DTYPE_BF16, N); /* shared by both tests: alignments are part of the key of a plan */
     test_file(&l);
     test_damage(&l);
     layer_release(&l);

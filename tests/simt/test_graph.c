@@ -1,5 +1,5 @@
-/* CUDA graphs on the emulated runtime: started as a graph, launches do what they do one by one, whatever changes from
- * one time to the next. */
+/* Test of CUDA graphs on the emulated runtime: launches in a graph give the same results as direct
+ * launches, for all changes between two repetitions. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -12,13 +12,13 @@ enum { ROWS = 8, WIDTH = 8, COUNT = ROWS * WIDTH, TIMES = 8, KEYS = 20 };
 
 static struct device *gpu;
 
-/* Weights and a stream of rows, on the GPU. */
+/* Weights, optimizer state and activations on the GPU. */
 struct memory {
     struct kernels *k;
     float *weights, *moments[2], *gradient, *x, *y;
 };
 
-static float *on_gpu(void)
+static float *allocate_on_gpu(void)
 {
     void *memory = NULL;
     CHECK_OK(device_allocate(gpu, COUNT * sizeof(float), "a test", &memory));
@@ -46,10 +46,10 @@ static void memory_create(struct memory *m, bool graphs)
                                           .training = true};
     *m = (struct memory){0};
     CHECK_OK(kernels_create(gpu, DTYPE_F32, 1, &limits, &m->k));
-    kernels_graphs(m->k, graphs);
+    kernels_graphs_enable(m->k, graphs);
     float **all[] = {&m->weights, &m->moments[0], &m->moments[1], &m->gradient, &m->x, &m->y};
     for (int i = 0; i < 6; i++) {
-        *all[i] = on_gpu();
+        *all[i] = allocate_on_gpu();
     }
     fill(m, m->weights, 1);
     fill(m, m->x, 2);
@@ -69,8 +69,9 @@ static struct tensor rows_of(float *data, int64_t rows)
     return tensor_view(data, DTYPE_F32, rows, WIDTH);
 }
 
-/* What a step changes: dropout's counter, the learning rate, here even how many rows there are. */
-static void pass(const struct memory *m, int time, int64_t rows, bool other)
+/* One step. The dropout counter, the learning rate and the number of rows may change between
+ * steps. */
+static void run_step(const struct memory *m, int time, int64_t rows, bool use_other_ops)
 {
     const struct dropout dropout = {0.3f, (uint64_t)time * 77, time, 0};
     const struct adamw settings = {
@@ -78,34 +79,35 @@ static void pass(const struct memory *m, int time, int64_t rows, bool other)
     struct tensor x = rows_of(m->x, rows), y = rows_of(m->y, rows), w = rows_of(m->weights, WIDTH);
     CHECK_OK(dropout_apply(m->k, y, x, dropout));
     CHECK_OK(linear_forward(m->k, x, tensor_absent(), y, w, tensor_absent(), ACTIVATION_NONE));
-    CHECK_OK(scale(m->k, x, 1.0f / (float)(1 + time)));
-    CHECK_OK(other ? floats_add(m->k, m->gradient, m->y, COUNT)
-                   : floats_add(m->k, m->gradient, m->x, COUNT));
-    CHECK_OK(scale(m->k, rows_of(m->gradient, ROWS), other ? 0.5f : 0.75f));
+    CHECK_OK(op_scale(m->k, x, 1.0f / (float)(1 + time)));
+    CHECK_OK(use_other_ops ? op_add(m->k, m->gradient, m->y, COUNT)
+                           : op_add(m->k, m->gradient, m->x, COUNT));
+    CHECK_OK(op_scale(m->k, rows_of(m->gradient, ROWS), use_other_ops ? 0.5f : 0.75f));
     CHECK_OK(adamw_update(m->k, m->weights, NULL, m->moments[0], m->moments[1], m->gradient, COUNT,
                           &settings));
-    if (other) {
-        CHECK_OK(scale(m->k, rows_of(m->weights, ROWS), 0.9f));
+    if (use_other_ops) {
+        CHECK_OK(op_scale(m->k, rows_of(m->weights, ROWS), 0.9f));
     }
 }
 
-static void pass_within(const struct memory *m, int variant, int time, int64_t rows, bool other)
+static void run_step_in_graph(const struct memory *m, int variant, int time, int64_t rows,
+                              bool use_other_ops)
 {
     const struct kernels_graph_key key = {m->x, ROWS, variant};
     CHECK_OK(kernels_graph_begin(m->k, &key));
-    pass(m, time, rows, other);
+    run_step(m, time, rows, use_other_ops);
     CHECK_OK(kernels_graph_end(m->k));
 }
 
-static void repeat(const struct memory *m, int variants, bool rows_change, bool others)
+static void run_steps(const struct memory *m, int variants, bool rows_change, bool use_other_ops)
 {
     for (int time = 0; time < TIMES * variants; time++) {
         int64_t rows = rows_change ? ROWS - time % 3 : ROWS;
-        pass_within(m, time % variants, time, rows, others && time % 5 == 4);
+        run_step_in_graph(m, time % variants, time, rows, use_other_ops && time % 5 == 4);
     }
 }
 
-static void equal(const struct memory *a, const struct memory *b)
+static void check_equal(const struct memory *a, const struct memory *b)
 {
     float *const of_a[] = {a->weights, a->moments[0], a->moments[1], a->gradient, a->x, a->y};
     float *const of_b[] = {b->weights, b->moments[0], b->moments[1], b->gradient, b->x, b->y};
@@ -117,20 +119,21 @@ static void equal(const struct memory *a, const struct memory *b)
     }
 }
 
-/* Parameters alone; products of other shapes; other operations now and then. */
-static void test_same_bits(int variants, bool rows_change, bool others)
+/* Changes of parameters, of GEMM shapes (rows_change) and of operations (use_other_ops) give the
+ * same bits as without graphs. */
+static void test_same_bits(int variants, bool rows_change, bool use_other_ops)
 {
     struct memory graphs, single;
     memory_create(&graphs, true);
     memory_create(&single, false);
-    repeat(&graphs, variants, rows_change, others);
-    repeat(&single, variants, rows_change, others);
-    equal(&graphs, &single);
+    run_steps(&graphs, variants, rows_change, use_other_ops);
+    run_steps(&single, variants, rows_change, use_other_ops);
+    check_equal(&graphs, &single);
     memory_release(&graphs);
     memory_release(&single);
 }
 
-/* More keys than are kept: the first one's graph has to go, and is made again. */
+/* With more keys than regions, the graph of the first key is discarded and created again. */
 static void test_many_keys(void)
 {
     struct memory both[2];
@@ -138,15 +141,15 @@ static void test_many_keys(void)
         memory_create(&both[i], i == 0);
         for (int time = 0; time < KEYS + 8; time++) {
             int variant = time >= 4 && time < KEYS + 4 ? time : 0;
-            pass_within(&both[i], variant, time, ROWS, false);
+            run_step_in_graph(&both[i], variant, time, ROWS, false);
         }
     }
-    equal(&both[0], &both[1]);
+    check_equal(&both[0], &both[1]);
     memory_release(&both[0]);
     memory_release(&both[1]);
 }
 
-/* What the host reads or copies in the middle is what was called before. */
+/* A copy or a read in the middle of a region sees the results of all earlier calls. */
 static void test_cuts(void)
 {
     struct memory m;
@@ -158,14 +161,14 @@ static void test_cuts(void)
         fill(&m, m.x, time);
         CHECK_OK(kernels_graph_begin(m.k, &key));
         for (int i = 0; i < 5; i++) {
-            CHECK_OK(scale(m.k, rows_of(m.x, ROWS), 2));
+            CHECK_OK(op_scale(m.k, rows_of(m.x, ROWS), 2));
         }
         CHECK_OK(device_copy(gpu, stream, m.y, m.x, sizeof host));
         for (int i = 0; i < 6; i++) {
-            CHECK_OK(scale(m.k, rows_of(m.x, ROWS), 0.5f));
+            CHECK_OK(op_scale(m.k, rows_of(m.x, ROWS), 0.5f));
         }
-        CHECK_OK(kernels_graph_cut(m.k));
-        CHECK_OK(scale(m.k, rows_of(m.x, ROWS), 4));
+        CHECK_OK(kernels_graph_end_segment(m.k));
+        CHECK_OK(op_scale(m.k, rows_of(m.x, ROWS), 4));
         CHECK_OK(device_read(gpu, stream, host, m.x, sizeof host));
         CHECK(host[3] == 2 * ((float)((3 * 37 + time * 11) % 101) / 50 - 1));
         CHECK_OK(device_read(gpu, stream, host, m.y, sizeof host));
@@ -175,7 +178,7 @@ static void test_cuts(void)
     memory_release(&m);
 }
 
-static status forbidden(struct kernels *k, const void *argument)
+static status call_forbidden(struct kernels *k, const void *argument)
 {
     void *memory = NULL;
     switch (*(const int *)argument) {
@@ -188,16 +191,17 @@ static status forbidden(struct kernels *k, const void *argument)
     }
 }
 
-/* A library that allocates or waits in its call: the emulator ends the program, once that is captured. */
-static int child(int what)
+/* A library call that allocates (0) or waits (1): the emulator ends the program when the call is
+ * captured. */
+static int run_child(int action)
 {
     struct memory m;
     memory_create(&m, true);
     for (int time = 0; time < TIMES; time++) {
         const struct kernels_graph_key key = {m.x, ROWS, 0};
         CHECK_OK(kernels_graph_begin(m.k, &key));
-        CHECK_OK(cuda_queue_call(m.k, forbidden, &what, sizeof what));
-        pass(&m, time, ROWS, false);
+        CHECK_OK(cuda_launch_call(m.k, call_forbidden, &action, sizeof action));
+        run_step(&m, time, ROWS, false);
         CHECK_OK(kernels_graph_end(m.k));
     }
     return 0;
@@ -205,19 +209,19 @@ static int child(int what)
 
 static void test_forbidden(void)
 {
-    for (int what = 0; what < 3; what++) {
-        int how = 0;
+    for (int action = 0; action < 3; action++) {
+        int exit_status = 0;
         pid_t pid = fork();
         if (pid == 0) {
             fclose(stderr);
-            _exit(child(what));
+            _exit(run_child(action));
         }
-        CHECK(waitpid(pid, &how, 0) == pid && WIFEXITED(how));
-        CHECK_EQUAL(WEXITSTATUS(how), what < 2 ? 3 : 0);
+        CHECK(waitpid(pid, &exit_status, 0) == pid && WIFEXITED(exit_status));
+        CHECK_EQUAL(WEXITSTATUS(exit_status), action < 2 ? 3 : 0);
     }
 }
 
-/* The guard of test_same_bits: arguments that are never changed are noticed. */
+/* Checks test_same_bits: without argument updates the results differ. */
 static void test_stale(void)
 {
     struct memory graphs, single;
@@ -225,9 +229,9 @@ static void test_stale(void)
     memory_create(&graphs, true);
     memory_create(&single, false);
     CHECK(setenv("SIMT_STALE", "1", 1) == 0);
-    repeat(&graphs, 1, false, false);
+    run_steps(&graphs, 1, false, false);
     CHECK(unsetenv("SIMT_STALE") == 0);
-    repeat(&single, 1, false, false);
+    run_steps(&single, 1, false, false);
     CHECK_OK(device_read(gpu, kernels_stream(graphs.k), x, graphs.weights, sizeof x));
     CHECK_OK(device_read(gpu, kernels_stream(single.k), y, single.weights, sizeof y));
     CHECK(memcmp(x, y, sizeof x) != 0);

@@ -1,7 +1,7 @@
-/* The emulator catches what was planted (planted.h), and nothing where nothing was. Each run is a child
- * process: it ends well, or finds a wrong number, or the emulator or a sanitizer ends it. Without a
- * sanitizer a mistake counts as caught where one of the four schedules of CI shows it; with the thread
- * sanitizer, where the plainest schedule does. */
+/* Test of the emulator: it must detect every planted bug (planted.h) and report no error without
+ * one. Each run is a child process: it succeeds, finds a wrong result, or is ended by the emulator
+ * or a sanitizer. Without a sanitizer a bug counts as detected if at least one schedule shows it;
+ * with the thread sanitizer, the first schedule must show it. */
 #include <cstdio>
 #include <cstdlib>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ static const tool this_build = THREAD_ONLY;
 static const tool this_build = ANY_BUILD;
 #endif
 
-/* Names of functions cost the sanitizers seconds, and nobody reads these reports. */
+/* Symbolizing takes the sanitizers seconds, and these reports are not read. */
 extern "C" const char *__asan_default_options(void);
 extern "C" const char *__asan_default_options(void)
 {
@@ -34,7 +34,7 @@ extern "C" const char *__tsan_default_options(void)
 
 static uint32_t state = 1;
 
-/* Small integers: their products' sums are exact in any order. */
+/* Small integers: sums of their products are exact in any order. */
 static float random_number()
 {
     state = state * 1664525u + 1013904223u;
@@ -54,7 +54,7 @@ static bool run_sums(planted_bug bug)
         e = random_number();
     }
     planted_row_sums(bug, out.data(), x.data(), rows, columns);
-    bool good = true;
+    bool passed = true;
     for (int r = 0; r < rows; r++) {
         double sum = 0, squares = 0;
         for (int c = 0; c < columns; c++) {
@@ -65,15 +65,15 @@ static bool run_sums(planted_bug bug)
             squares += d * d;
         }
         double error = fabs(static_cast<double>(out[static_cast<size_t>(r)]) - (sum + squares));
-        good = good && error <= 1e-2;
+        passed = passed && error <= 1e-2;
     }
-    return good;
+    return passed;
 }
 
-typedef void product_function(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n,
-                              int k);
+typedef void gemm_function(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n,
+                           int k);
 
-static bool run_product(product_function *function, planted_bug bug)
+static bool check_gemm(gemm_function *function, planted_bug bug)
 {
     const size_t m = 70, n = 66, k = 320;
     std::vector<bf16> a(m * k), b(n * k);
@@ -85,22 +85,22 @@ static bool run_product(product_function *function, planted_bug bug)
         e = random_bf16();
     }
     function(bug, c.data(), a.data(), b.data(), m, n, k);
-    bool good = true;
+    bool passed = true;
     for (size_t i = 0; i < m; i++) {
         for (size_t j = 0; j < n; j++) {
             float sum = 0;
             for (size_t l = 0; l < k; l++) {
                 sum += gpu_float(a[i * k + l]) * gpu_float(b[j * k + l]);
             }
-            good = good && c[i * n + j] == sum;
+            passed = passed && c[i * n + j] == sum;
         }
     }
-    return good;
+    return passed;
 }
 
-static bool run_products(planted_bug bug)
+static bool run_gemm(planted_bug bug)
 {
-    return run_product(planted_products, bug);
+    return check_gemm(planted_gemm, bug);
 }
 
 static bool run_values(planted_bug bug)
@@ -114,7 +114,7 @@ static bool run_values(planted_bug bug)
         }
     }
     planted_values(bug, o.data(), q.data(), k.data(), v.data(), keys);
-    bool good = true;
+    bool passed = true;
     for (size_t i = 0; i < 64; i++) {
         float sums[64] = {};
         for (size_t j = 0; j < keys; j++) {
@@ -128,15 +128,15 @@ static bool run_values(planted_bug bug)
             }
         }
         for (size_t l = 0; l < 64; l++) {
-            good = good && o[i * 64 + l] == sums[l];
+            passed = passed && o[i * 64 + l] == sums[l];
         }
     }
-    return good;
+    return passed;
 }
 
 static bool run_pipeline(planted_bug bug)
 {
-    return run_product(planted_pipeline, bug);
+    return check_gemm(planted_pipeline, bug);
 }
 
 static bool run_neighbours(planted_bug bug)
@@ -147,11 +147,11 @@ static bool run_neighbours(planted_bug bug)
         e = random_number();
     }
     planted_neighbours(bug, out.data(), x.data(), blocks);
-    bool good = true;
+    bool passed = true;
     for (size_t i = 0; i < 64 * (bug == PLANTED_BLOCKS_SAME_WORD ? 1 : blocks); i++) {
-        good = good && out[i] == x[(i + 1) % 64] + x[i % 32];
+        passed = passed && out[i] == x[(i + 1) % 64] + x[i % 32];
     }
-    return good;
+    return passed;
 }
 
 static const struct planted {
@@ -161,32 +161,32 @@ static const struct planted {
     tool needs;
 } all[] = {
     {"row sums", PLANTED_NONE, run_sums, ANY_BUILD},
-    {"products", PLANTED_NONE, run_products, ANY_BUILD},
+    {"gemm", PLANTED_NONE, run_gemm, ANY_BUILD},
     {"values", PLANTED_NONE, run_values, ANY_BUILD},
     {"pipeline", PLANTED_NONE, run_pipeline, ANY_BUILD},
     {"neighbours", PLANTED_NONE, run_neighbours, ANY_BUILD},
     {"scratch read too early", PLANTED_SUM_NO_BARRIER, run_sums, ANY_BUILD},
     {"scratch written too early", PLANTED_SUM_SCRATCH_REUSED, run_sums, ANY_BUILD},
     {"shared memory never written", PLANTED_SUM_SHARED_UNWRITTEN, run_sums, ANY_BUILD},
-    {"cp.async waited for too weakly", PLANTED_COPY_WAIT_WEAK, run_products, ANY_BUILD},
-    {"no barrier after cp.async", PLANTED_COPY_NO_BARRIER, run_products, ANY_BUILD},
-    {"stage overwritten too early", PLANTED_COPY_STAGE_REUSED, run_products, ANY_BUILD},
-    {"cp.async never waited for", PLANTED_COPY_NOT_WAITED, run_products, ANY_BUILD},
-    {"ldmatrix misaligned", PLANTED_MATRIX_MISALIGNED, run_products, ANY_BUILD},
+    {"cp.async wait too weak", PLANTED_COPY_WAIT_WEAK, run_gemm, ANY_BUILD},
+    {"no barrier after cp.async", PLANTED_COPY_NO_BARRIER, run_gemm, ANY_BUILD},
+    {"stage overwritten too early", PLANTED_COPY_STAGE_REUSED, run_gemm, ANY_BUILD},
+    {"cp.async never waited for", PLANTED_COPY_NOT_WAITED, run_gemm, ANY_BUILD},
+    {"ldmatrix misaligned", PLANTED_MATRIX_MISALIGNED, run_gemm, ANY_BUILD},
     {"keys and values overwritten", PLANTED_TILE_REUSED, run_values, ANY_BUILD},
     {"ring stage not empty", PLANTED_RING_NOT_EMPTY, run_pipeline, ANY_BUILD},
     {"wgmma not waited for", PLANTED_WGMMA_NO_WAIT, run_pipeline, ANY_BUILD},
-    {"wgmma's registers not fenced", PLANTED_WGMMA_NO_FENCE, run_pipeline, ANY_BUILD},
+    {"wgmma registers not fenced", PLANTED_WGMMA_NO_FENCE, run_pipeline, ANY_BUILD},
     {"written for wgmma, not fenced", PLANTED_WGMMA_STALE, run_pipeline, ANY_BUILD},
-    {"mbarriers made, not fenced", PLANTED_RING_NO_FENCE, run_pipeline, ANY_BUILD},
-    {"shared memory not asked for", PLANTED_SHARED_NOT_ASKED, run_pipeline, ANY_BUILD},
+    {"mbarrier init not fenced", PLANTED_RING_NO_FENCE, run_pipeline, ANY_BUILD},
+    {"shared memory not allowed", PLANTED_SHARED_NOT_ASKED, run_pipeline, ANY_BUILD},
     {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"static array past its end", PLANTED_STATIC_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"barriers in two branches", PLANTED_BARRIER_DIVERGENT, run_neighbours, ANY_BUILD},
-    {"a barrier's two counts", PLANTED_BARRIER_COUNTS, run_neighbours, ANY_BUILD},
+    {"a barrier with two counts", PLANTED_BARRIER_COUNTS, run_neighbours, ANY_BUILD},
     {"a barrier never reached", PLANTED_BARRIER_UNREACHED, run_neighbours, ANY_BUILD},
-    {"a barrier nobody waits at", PLANTED_BARRIER_LEFT, run_neighbours, ANY_BUILD},
+    {"a barrier without waiters", PLANTED_BARRIER_LEFT, run_neighbours, ANY_BUILD},
     {"a lane absent", PLANTED_SHUFFLE_ABSENT, run_neighbours, ANY_BUILD},
     {"two blocks, one word", PLANTED_BLOCKS_SAME_WORD, run_neighbours, THREAD_ONLY},
 };
@@ -197,63 +197,63 @@ static const struct order {
 } orders[] = {{"fifo", 1}, {"lifo", 1}, {"warp", 1}, {"random", 1}, {"random", 2}};
 enum { ORDERS = 5 };
 
-/* Whether the run ended otherwise than well. What it said goes to `said`. */
-static bool caught(const planted &p, const order &o, FILE *said)
+/* Returns whether the run failed. Its standard error goes to `output`. */
+static bool is_caught(const planted &p, const order &o, FILE *output)
 {
     fflush(nullptr);
     pid_t child = fork();
     if (child == 0) {
-        dup2(fileno(said), 2);
+        dup2(fileno(output), 2);
         simt::set_schedule(o.name, o.seed);
         exit(p.run(p.bug) ? 0 : 1);
     }
-    int how = 0;
-    if (child < 0 || waitpid(child, &how, 0) != child) {
+    int exit_status = 0;
+    if (child < 0 || waitpid(child, &exit_status, 0) != child) {
         perror("test_planted");
         exit(2);
     }
-    return how != 0;
+    return exit_status != 0;
 }
 
-static void show(FILE *said)
+static void print_output(FILE *output)
 {
     char line[512];
-    rewind(said);
-    for (int i = 0; i < 60 && fgets(line, sizeof line, said) != nullptr; i++) {
+    rewind(output);
+    for (int i = 0; i < 60 && fgets(line, sizeof line, output) != nullptr; i++) {
         fputs(line, stdout);
     }
 }
 
-static bool test(const planted &p)
+static bool test_bug(const planted &p)
 {
-    bool in_ci = false, in_plainest = false;
+    bool caught_later = false, caught_first = false;
     printf("%-32s", p.name);
-    FILE *said = tmpfile();
-    for (int i = 0; i < ORDERS && !(in_plainest && this_build != ANY_BUILD); i++) {
-        bool yes = caught(p, orders[i], said);
-        in_plainest = in_plainest || (i == 0 && yes);
-        in_ci = in_ci || (i > 0 && yes);
-        printf(" %s%u:%s", orders[i].name, orders[i].seed, yes ? "caught" : "-");
+    FILE *output = tmpfile();
+    for (int i = 0; i < ORDERS && !(caught_first && this_build != ANY_BUILD); i++) {
+        bool failed = is_caught(p, orders[i], output);
+        caught_first = caught_first || (i == 0 && failed);
+        caught_later = caught_later || (i > 0 && failed);
+        printf(" %s%u:%s", orders[i].name, orders[i].seed, failed ? "caught" : "-");
     }
-    bool good = p.bug == PLANTED_NONE       ? !in_plainest && !in_ci
-                : this_build == THREAD_ONLY ? in_plainest
-                                            : in_plainest || in_ci;
-    printf("%s\n", good ? "" : "  WRONG");
-    if (!good) {
-        show(said);
+    bool passed = p.bug == PLANTED_NONE       ? !caught_first && !caught_later
+                  : this_build == THREAD_ONLY ? caught_first
+                                              : caught_first || caught_later;
+    printf("%s\n", passed ? "" : "  WRONG");
+    if (!passed) {
+        print_output(output);
     }
-    fclose(said);
-    return good;
+    fclose(output);
+    return passed;
 }
 
 int main()
 {
-    int wrong = 0;
+    int wrong_count = 0;
     for (const planted &p : all) {
         if (p.needs == ANY_BUILD || p.needs == this_build) {
-            wrong += !test(p);
+            wrong_count += !test_bug(p);
         }
     }
-    printf("%d wrong\n", wrong);
-    return wrong != 0;
+    printf("%d wrong\n", wrong_count);
+    return wrong_count != 0;
 }

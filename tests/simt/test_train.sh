@@ -1,6 +1,6 @@
 #!/bin/bash
-# Training on an emulated GPU, whose memory the host cannot touch and whose queues work late: the losses of the CPU,
-# checkpoints that go on on either, and what reads a trained model.
+# Training on an emulated GPU: the losses equal those of the CPU, checkpoints resume on either device, and the commands that
+# read a trained model give the same results. The host cannot access device memory, and streams execute late.
 # usage: test_train.sh PART; BIREME_PROGRAM (the CPU's), BIREME_SIMT and BIREME_SOURCE_DIR are set by ctest
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cpu=$program gpu=${BIREME_SIMT:?}
@@ -17,14 +17,14 @@ fp32() {
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=late train.device=cuda $small
-    grep -q 'GPU 0 (emulated)' told || fail "the device is not named"
+    grep -q 'GPU 0 (emulated)' told || fail "the log does not name the device"
     same_losses one late 1e-4
-    # What a queue does at once or late, and asynchronous checkpoints or not, changes no bit.
+    # Eager or late streams, and asynchronous or synchronous checkpoints, give the same bits.
     # shellcheck disable=SC2086
     SIMT_STREAMS=eager on gpu 0 train recipe.yaml run_dir=eager $small checkpoint.async=false
     same_losses late eager 0
     same_weights late eager 00000004
-    # Neither does what backward makes again, on either device.
+    # Activation checkpointing gives the same bits too.
     local way
     for way in selective full; do
         # shellcheck disable=SC2086
@@ -34,8 +34,8 @@ fp32() {
     done
 }
 
-# Started as graphs, micro-batches and updates have the same bits, with dropout and a learning rate that change in each step;
-# GRAPHS made, launched, and arguments changed in them.
+# Micro-batches and updates in graphs give the same bits, with dropout and a learning rate that change in each step.
+# SIMT_GRAPHS counts graphs created, launches and argument updates.
 graphs() {
     local many="$small train.max_steps=5 evaluate.every=0 checkpoint.every=5 batch.global_size=2 batch.micro_size=1"
     # shellcheck disable=SC2086
@@ -47,12 +47,12 @@ graphs() {
     local made launched changed
     read -r made launched changed <counted
     [ "$made" -ge 4 ] && [ "$launched" -ge $((3 * made)) ] && [ "$changed" -gt "$launched" ] ||
-        fail "$made graphs, launched $launched times, $changed arguments changed"
-    # The guard of this test: a graph whose arguments are never changed trains another model.
+        fail "$made graphs, $launched launches, $changed argument updates"
+    # Checks this test: without argument updates the model differs.
     # shellcheck disable=SC2086
     SIMT_STALE=1 on gpu 0 train recipe.yaml run_dir=stale train.device=cuda train.cuda_graphs=true $many
-    if (same_losses single stale 0) >/dev/null 2>&1; then fail "stale arguments were not noticed"; fi
-    # Where none can be made, everything goes on without.
+    if (same_losses single stale 0) >/dev/null 2>&1; then fail "stale arguments were not detected"; fi
+    # If no graph can be created, the training continues without.
     # shellcheck disable=SC2086
     SIMT_NO_GRAPHS=1 on gpu 0 train recipe.yaml run_dir=without train.device=cuda train.cuda_graphs=true $many
     grep -q 'W-CUDA-GRAPHS' told || fail "no warning"
@@ -62,7 +62,7 @@ graphs() {
 bf16() {
     # shellcheck disable=SC2086
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
-    # The copy of the weights to nearest is the objectives' part; at random it is the same after a resume, and in graphs.
+    # Stochastic rounding of the bf16 weights is the same after a resume and in graphs. objectives() tests rounding to nearest.
     local half="train.device=cuda train.precision=bf16 optimizer.stochastic_rounding=true $small"
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=half $half
@@ -75,12 +75,12 @@ bf16() {
     same_weights half again 00000004
 }
 
-# Fifty steps, with heads of 32, so that tensor cores take attention in bf16. The learning rate is one at which rounding stays
-# rounding: at 1e-2 two instruction sets of one CPU are 2 % apart after 20 steps, in fp32; at 3e-3 bf16 and fp32 on it are.
-# scripts/gpu_check.sh does the same on a GPU.
+# Fifty steps with heads of 32, so that attention in bf16 uses the tensor-core kernels. The learning rate is low enough that
+# rounding errors do not grow: at 1e-2 the losses of two instruction sets of one CPU differ by 2 % after 20 steps in fp32, and
+# at 3e-3 those of bf16 and fp32. scripts/gpu_check.sh does the same on a GPU.
 curves() {
     [ "${BIREME_LONG:-0}" = 1 ] || {
-        echo "skipped: takes a minute: runs where BIREME_LONG=1"
+        echo "skipped: takes a minute; set BIREME_LONG=1 to run this test"
         exit 77
     }
     local many="$small train.max_steps=50 evaluate.every=0 checkpoint.every=0 model.hidden_size=64 optimizer.learning_rate=1e-3 schedule.warmup_steps=10"
@@ -95,7 +95,7 @@ curves() {
     same_losses one bf16 1e-2
 }
 
-go_on() { # FROM ON: the second half of FROM's run again, on the other device
+resume_on() { # RUN PROGRAM DEVICE: repeat the second half of a run on the other device
     rm -rf other
     cp -r "$1" other
     rm -rf other/checkpoints/step-00000004 other/final
@@ -109,11 +109,11 @@ checkpoints() {
     on cpu 0 train recipe.yaml run_dir=here train.device=cpu $small
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=there train.device=cuda $small
-    go_on here gpu cuda
-    go_on there cpu cpu
+    resume_on here gpu cuda
+    resume_on there cpu cpu
 }
 
-# What reads a trained model says the same on both.
+# Commands that read a trained model give the same results on both devices.
 readers() {
     # shellcheck disable=SC2086
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
@@ -130,17 +130,17 @@ readers() {
         on $device 0 evaluate --checkpoint one/final --data 'data/validation-*.h5' --batches 2 --json --set train.device=$kind
         sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p' out >loss-$device
     done
-    cmp generated-cpu generated-gpu || fail "other text"
-    cmp beams-cpu beams-gpu || fail "other beams"
+    cmp generated-cpu generated-gpu || fail "the generated text differs"
+    cmp beams-cpu beams-gpu || fail "the beams differ"
     [ -s scores-cpu ] && [ -s loss-cpu ] || fail "nothing was scored"
     cat scores-gpu loss-gpu >told
     paste scores-cpu scores-gpu | awk '{ d = $1 - $(NF / 2 + 1); if (d < 0) d = -d; if (!(d <= 1e-3)) exit 1 }' ||
-        fail "other scores: $(cat scores-cpu)"
+        fail "the scores differ: $(cat scores-cpu)"
     paste loss-cpu loss-gpu | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-4)) exit 1 }' ||
-        fail "another loss: $(cat loss-cpu)"
+        fail "the loss differs: $(cat loss-cpu)"
 }
 
-# Ranks that share one GPU: their sums go through the host, in the order of the CPU's ranks.
+# Ranks that share one GPU: their sums are staged through the host, in the same order as on the CPU.
 ranks() {
     need_mpirun
     # shellcheck disable=SC2086
@@ -150,16 +150,16 @@ ranks() {
     for layout in zero_stage=1 zero_stage=2 tensor=2; do
         # shellcheck disable=SC2086
         run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout $small
-        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "no warning, or several"
+        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "not exactly one warning"
         same_losses one two-$layout 1e-5
     done
-    # Both kinds of groups at once: all four are told of, and once.
+    # With data-parallel and tensor-parallel groups, one warning names all four ranks.
     # shellcheck disable=SC2086
     run_ranks 4 0 train recipe.yaml run_dir=four train.device=cuda parallel.tensor=2 $small
     [ "$(grep -c '^W-COMM-STAGED' told)" = 1 ] && grep -q '^W-COMM-STAGED: ranks 0, 1, 2, 3 share one GPU' told ||
-        fail "not all four ranks are named, or several times"
+        fail "not exactly one warning that names all four ranks"
     same_losses one four 1e-5
-    # Sums and gathered weights pass through page-locked memory alone: as many other copies in three steps as in one.
+    # Sums and gathered weights use page-locked memory only: three steps have as many pageable copies as one.
     local steps counts=()
     for steps in 1 3; do
         # shellcheck disable=SC2086
@@ -168,12 +168,12 @@ ranks() {
         counts+=("$(cat pageable)")
     done
     [ "${counts[0]}" = "${counts[1]}" ] || fail "two more steps have $((counts[1] - counts[0])) copies of pageable memory"
-    # Rank 0's timed plans become both ranks'.
+    # Both ranks use the tuned plans of rank 0.
     # shellcheck disable=SC2086
     BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=timed train.device=cuda parallel.tensor=2 $small
     same_losses one timed 1e-5
-    [ "$(wc -l <plans)" -ge 10 ] || fail "no plans were kept"
-    # Gradients that travel as bf16, on GPUs and CPUs: rounded, and no more than that.
+    [ "$(wc -l <plans)" -ge 10 ] || fail "no plans were written"
+    # bf16 transport of gradients, on GPUs and CPUs: the losses differ by rounding only.
     local device kind
     for device in cpu gpu; do
         program=${!device}
@@ -185,7 +185,7 @@ ranks() {
     done
 }
 
-# Every objective, with dropout: the first steps' losses in fp32, and in bf16 where tensor cores take attention.
+# Every objective, with dropout: the losses of the first steps in fp32, and in bf16, where attention uses tensor cores.
 few='train.max_steps=2 evaluate.every=2 checkpoint.every=0 batch.global_size=4 batch.micro_size=2 schedule.warmup_steps=1'
 both() { # NAME RECIPE SETTING...
     local name=$1 recipe=$2
@@ -195,7 +195,7 @@ both() { # NAME RECIPE SETTING...
     # shellcheck disable=SC2086
     on gpu 0 train "$recipe" run_dir="$name-fp32" train.device=cuda $few "$@"
     same_losses "$name-cpu" "$name-fp32" 1e-4
-    rm -f -- */reference-*.hdf5 # made in fp32
+    rm -f -- */reference-*.hdf5 # computed in fp32
     # shellcheck disable=SC2086
     on gpu 0 train "$recipe" run_dir="$name-bf16" train.device=cuda train.precision=bf16 $few "$@"
     same_losses "$name-cpu" "$name-bf16" 1e-2
@@ -214,7 +214,7 @@ mlm() {
     both mlm mlm.yaml optimizer.name=lamb
 }
 
-words() { # FORMAT: a JSON line for each two words of the licence, and the second one turned round
+words() { # FORMAT: a JSON line for each two words of the licence; the third field is the second word reversed
     grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -80 | awk -v format="$1\n" '{ turned = ""
         for (i = length($2); i > 0; i--) turned = turned substr($2, i, 1)
         if (turned != $2) printf format, $1, $2, turned }' >rows.jsonl
@@ -228,7 +228,7 @@ sft() {
     both sft sft.yaml sft.packing=bfd
 }
 
-# Heads of tasks, whose outputs the host looks at: two of every row, and the vectors of a whole batch.
+# Task heads with outputs that the host reads: two for every row (answer), and the vectors of a whole batch (embed).
 task() { # OBJECTIVE FORMAT
     words "$2"
     on cpu 0 prepare --objective "$1" --tokenizer tokenizer --input rows.jsonl --output "$1" --validation-fraction 0.2 \
@@ -249,11 +249,11 @@ dpo() {
     on cpu 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
     sed -e 's/clm/dpo/' -e 's/dropout: 0.1/init_from: base\/final/' -e 's/data\//choices\//g' recipe.yaml >dpo.yaml
     both dpo dpo.yaml
-    # A prompt that both answers share.
+    # Shared prompt: chosen and rejected response after one prefix.
     # shellcheck disable=SC2086
     on gpu 0 train dpo.yaml run_dir=shared train.device=cuda $few dpo.shared_prefix=true
     same_losses dpo-cpu shared 1e-4
-    # A loss of the whole batch goes over the data twice.
+    # A whole-batch loss makes two passes over the data.
     # shellcheck disable=SC2086
     on cpu 0 train dpo.yaml run_dir=whole-cpu train.device=cpu $few dpo.loss_type=aot_unpaired
     # shellcheck disable=SC2086
@@ -261,7 +261,7 @@ dpo() {
     same_losses whole-cpu whole 1e-4
 }
 
-# Adapters beside a base that is there in bf16 alone on the GPU, and a head that is trained in full.
+# LoRA adapters on a base model that the GPU stores in bf16 only, with a fully trained head.
 lora() {
     on cpu 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
     both lora recipe.yaml model.init_from=base/final adapter.type=lora adapter.targets=all-linear adapter.dropout=0.1
@@ -275,8 +275,8 @@ objectives() {
     dpo
 }
 
-# What a plan says of a GPU's memory is enough, and a tenth less is not; the products' workspace of 32 MiB is the library's,
-# which the emulator has not.
+# The GPU memory that `bireme plan` prints is enough, and 10 % less is not. The emulated cuBLASLt does not need the 32 MiB
+# of workspace.
 memory() {
     local way bytes
     local large="train.device=cuda train.max_steps=1 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
@@ -285,7 +285,7 @@ memory() {
         # shellcheck disable=SC2086
         on gpu 0 plan recipe.yaml --json $large train.activation_checkpointing=$way
         bytes=$(sed -n 's/.*"device_bytes": *\([0-9]*\).*/\1/p' out)
-        [ "${bytes:-0}" -gt $((40 << 20)) ] || fail "no bytes are planned: $bytes"
+        [ "${bytes:-0}" -gt $((40 << 20)) ] || fail "no device memory in the plan: $bytes"
         bytes=$((bytes - (32 << 20)))
         # shellcheck disable=SC2086
         SIMT_MEMORY_MIB=$((bytes / 10 * 9 >> 20)) on gpu 70 train recipe.yaml run_dir=less $large train.activation_checkpointing=$way
@@ -294,10 +294,10 @@ memory() {
         SIMT_MEMORY_MIB=$((bytes / 100 * 102 + (1 << 20) >> 20)) on gpu 0 train recipe.yaml run_dir=enough-$way $large train.activation_checkpointing=$way
         echo "$bytes" >>sizes
     done
-    [ "$(sed -n 2p sizes)" -lt $(($(sed -n 1p sizes) * 8 / 10)) ] || fail "full takes no less: $(tr '\n' ' ' <sizes)"
+    [ "$(sed -n 2p sizes)" -lt $(($(sed -n 1p sizes) * 8 / 10)) ] || fail "full activation checkpointing needs no less memory: $(tr '\n' ' ' <sizes)"
 }
 
-# In a step the host waits for the device once, however many micro-batches and buckets it has.
+# In each step the host waits for the device once, for any number of micro-batches and buckets.
 waits() {
     local steps counts=()
     for steps in 1 3; do
@@ -307,14 +307,13 @@ waits() {
             batch.micro_size=1 parallel.bucket_mib=1
         counts+=("$(cat waited)")
     done
-    # Profilers see its phases, one after the other.
+    # NVTX ranges mark the phases of a step.
     [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = 'forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;optimizer;' ] ||
-        fail "other ranges: $(tail -12 ranges | tr '\n' ';')"
+        fail "unexpected ranges: $(tail -12 ranges | tr '\n' ';')"
     [ $((counts[1] - counts[0])) = 2 ] || fail "two more steps waited $((counts[1] - counts[0])) times"
 }
 
-# The ways to do products that were timed behind the first step are kept, and taken by the next run from the first step
-# on.
+# GEMM plans that were tuned after the first step are stored, and the next run uses them from its first step on.
 plans() {
     local run small="$small model.num_layers=1"
     export BIREME_PLANS=$PWD/kept/products.plans
@@ -323,7 +322,7 @@ plans() {
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=first train.device=cuda $small
     same_losses one first 1e-4
-    [ "$(grep -c 'emulated, driver 13.0, cuBLASLt' kept/products.plans)" -ge 10 ] || fail "few plans: $(wc -l kept/products.plans)"
+    [ "$(grep -c 'emulated, driver 13.0, cuBLASLt' kept/products.plans)" -ge 10 ] || fail "too few plans: $(wc -l kept/products.plans)"
     [ "$(cut -f 4 kept/products.plans | grep -c '^3 ')" -ge 1 ] || fail "no activation is fused"
     cp kept/products.plans timed
     for run in second third; do
@@ -333,15 +332,15 @@ plans() {
     same_losses second third 0
     same_weights second third 00000004
     same_losses one third 1e-4
-    cmp timed kept/products.plans || fail "known plans are written again"
+    cmp timed kept/products.plans || fail "a run without new plans changed the file"
     echo "not a plan" >>kept/products.plans
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=damaged train.device=cuda $small
-    grep -q 'W-PRODUCT-PLANS.*1 damaged lines' told || fail "damage is not told"
+    grep -q 'W-PRODUCT-PLANS.*1 damaged lines' told || fail "no warning about a damaged line"
 }
 
-# What scripts/gpu_check.sh measures by, with the CPU's losses. A step that is timed waits for the device three times (for its
-# losses, its norm and its end), not for each operation.
+# The benchmarks that scripts/gpu_check.sh runs, with the losses of the CPU. A measured step waits for the device three times
+# (for its losses, its gradient norm and its end), not for each operation.
 bench() {
     local counts=() repeats name small='model.num_layers=1 model.hidden_size=32 model.num_heads=1 model.vocab_size=50
         data.sequence_length=16 batch.global_size=2 batch.micro_size=2'
@@ -354,9 +353,9 @@ bench() {
         counts+=("$(cat waited)")
     done
     [ $((counts[1] - counts[0])) -le 6 ] || fail "two more steps waited $((counts[1] - counts[0])) times"
-    grep -q '"name": *"attention_backward"' out || fail "the step's operations are not listed"
+    grep -q '"name": *"attention_backward"' out || fail "the output does not list the operations of the step"
     paste -d' ' <(first_losses cpu) <(first_losses out) | awk 'NF != 2 { bad = 1 } { d = $1 - $2 }
-        !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' || fail "other losses: $(first_losses cpu | tr '\n' ' ')"
+        !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' || fail "the losses differ: $(first_losses cpu | tr '\n' ' ')"
     # shellcheck disable=SC2086
     on gpu 0 bench kernels --json --repeats 1 train.device=cuda train.precision=bf16 $small
     for name in linear_forward attention_forward attention_backward adamw_update convert; do
@@ -365,7 +364,7 @@ bench() {
     ! grep -qE '"(copy_bytes|product_flops)_per_second": *(0[,.}]|-|n|i)' out || fail "no rates"
 }
 
-first_losses() { # FILE: five of them, a line each
+first_losses() { # FILE: prints five losses, one on each line
     grep -o '"first_losses": *\[[^]]*' "$1" | sed 's/.*\[//' | tr ',' '\n' | head -n 5
 }
 
@@ -373,7 +372,7 @@ errors() {
     on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
     one_line 78 'in a fixed order'
     on gpu 69 train recipe.yaml run_dir=none parallel.reproducible=true
-    one_line 69 'in a fixed order'
+    one_line 69 'order-independent sums are supported on CPUs'
     on cpu 69 train recipe.yaml run_dir=none train.device=cuda
     SIMT_DEVICES=0 on gpu 69 train recipe.yaml run_dir=none train.device=cuda
     one_line 0 'no CUDA-capable device'

@@ -1,4 +1,4 @@
-/* Warp operations by the tables of the PTX manual: shuffles, votes, mma.m16n8k16, ldmatrix. */
+/* Warp operations, by the tables of the PTX manual: shuffles, votes, mma.m16n8k16, ldmatrix. */
 #include <algorithm>
 
 #include "tests/simt/block.h"
@@ -16,7 +16,7 @@ struct shuffle_slot {
     unsigned char before[16];
 };
 
-static void shuffle_work(void *const *slots, uint32_t mask)
+static void compute_shuffle(void *const *slots, uint32_t mask)
 {
     for (int i = 0; i < WARP; i++) {
         if ((mask >> i & 1) != 0) {
@@ -28,7 +28,7 @@ static void shuffle_work(void *const *slots, uint32_t mask)
         if ((mask >> i & 1) != 0) {
             auto *s = static_cast<shuffle_slot *>(slots[i]);
             if ((mask >> s->source & 1) == 0) {
-                fail("a shuffle reads lane %d, which mask %08x leaves out", s->source, mask);
+                fail("a shuffle reads lane %d, which mask %08x excludes", s->source, mask);
             }
             memcpy(s->value, static_cast<shuffle_slot *>(slots[s->source])->before, s->bytes);
         }
@@ -38,7 +38,7 @@ static void shuffle_work(void *const *slots, uint32_t mask)
 void shuffle(uint32_t mask, void *value, size_t bytes, int source, site here)
 {
     shuffle_slot slot = {value, bytes, source, {}};
-    meet_warp(mask, "a shuffle", &slot, shuffle_work, false, here);
+    sync_warp(mask, "a shuffle", &slot, compute_shuffle, false, here);
 }
 
 struct vote_slot {
@@ -46,7 +46,7 @@ struct vote_slot {
     uint32_t result;
 };
 
-static void vote_work(void *const *slots, uint32_t mask)
+static void compute_vote(void *const *slots, uint32_t mask)
 {
     uint32_t result = 0;
     for (int i = 0; i < WARP; i++) {
@@ -64,7 +64,7 @@ static void vote_work(void *const *slots, uint32_t mask)
 uint32_t ballot(uint32_t mask, bool vote, site here)
 {
     vote_slot slot = {vote, 0};
-    meet_warp(mask, "__ballot_sync", &slot, vote_work, false, here);
+    sync_warp(mask, "__ballot_sync", &slot, compute_vote, false, here);
     return slot.result;
 }
 
@@ -75,15 +75,15 @@ struct mma_slot {
     const uint32_t *a, *b;
 };
 
-static float half_of(uint32_t pair, int which)
+static float get_half(uint32_t pair, int which)
 {
     return gpu_from_bits(which == 0 ? pair << 16 : pair & 0xffff0000u);
 }
 
-static void mma_work(void *const *slots, uint32_t mask)
+static void compute_mma(void *const *slots, uint32_t mask)
 {
     if (mask != ~0u) {
-        fail("mma.sync in a warp that is not whole");
+        fail("mma.sync without all 32 lanes of a warp");
     }
     float a[16][16], b[16][8];
     for (int lane = 0; lane < WARP; lane++) {
@@ -92,10 +92,10 @@ static void mma_work(void *const *slots, uint32_t mask)
         for (int half = 0; half < 2; half++) {
             int k = 2 * q + half;
             for (int r = 0; r < 4; r++) {
-                a[g + 8 * (r & 1)][k + 8 * (r >> 1)] = half_of(s->a[r], half);
+                a[g + 8 * (r & 1)][k + 8 * (r >> 1)] = get_half(s->a[r], half);
             }
             for (int r = 0; r < 2; r++) {
-                b[k + 8 * r][g] = half_of(s->b[r], half);
+                b[k + 8 * r][g] = get_half(s->b[r], half);
             }
         }
     }
@@ -119,12 +119,13 @@ static void mma_work(void *const *slots, uint32_t mask)
 void mma_bf16(float *d, const uint32_t *a, const uint32_t *b, site here)
 {
     mma_slot slot = {d, a, b};
-    meet_warp(~0u, "mma.sync", &slot, mma_work, false, here);
+    sync_warp(~0u, "mma.sync", &slot, compute_mma, false, here);
 }
 
 /* ---- ldmatrix ---- */
 
-/* Eight rows of 16 bytes are read at once: as many cycles as rows that share a group of banks. */
+/* Counts bank conflicts. A phase reads eight rows of 16 bytes; its cycles are the largest number of
+ * rows in the same group of banks. */
 static void count_banks(void *const *slots, int matrix)
 {
     int in_group[8] = {};
@@ -136,26 +137,26 @@ static void count_banks(void *const *slots, int matrix)
     banks.extra += static_cast<uint64_t>(*std::max_element(in_group, in_group + 8) - 1);
 }
 
-static uint16_t element_of(void *const *slots, int matrix, int row, int column)
+static uint16_t get_element(void *const *slots, int matrix, int row, int column)
 {
     auto *rows = static_cast<const matrix_rows *>(slots[8 * matrix + row]);
     return static_cast<uint16_t>(rows->row[column / 2] >> (16 * (column % 2)));
 }
 
-static void load_matrix_work(void *const *slots, uint32_t mask)
+static void compute_load_matrix(void *const *slots, uint32_t mask)
 {
     if (mask != ~0u) {
-        fail("ldmatrix in a warp that is not whole");
+        fail("ldmatrix without all 32 lanes of a warp");
     }
     for (int matrix = 0; matrix < 4; matrix++) {
         count_banks(slots, matrix);
         for (int lane = 0; lane < WARP; lane++) {
             auto *mine = static_cast<matrix_rows *>(slots[lane]);
             int g = lane / 4, k = lane % 4 * 2;
-            uint32_t low = mine->transposed ? element_of(slots, matrix, k, g)
-                                            : element_of(slots, matrix, g, k);
-            uint32_t high = mine->transposed ? element_of(slots, matrix, k + 1, g)
-                                             : element_of(slots, matrix, g, k + 1);
+            uint32_t low = mine->transposed ? get_element(slots, matrix, k, g)
+                                            : get_element(slots, matrix, g, k);
+            uint32_t high = mine->transposed ? get_element(slots, matrix, k + 1, g)
+                                             : get_element(slots, matrix, g, k + 1);
             mine->out[matrix] = low | high << 16;
         }
     }
@@ -163,7 +164,7 @@ static void load_matrix_work(void *const *slots, uint32_t mask)
 
 void load_matrix(matrix_rows &rows, site here)
 {
-    meet_warp(~0u, rows.transposed ? "ldmatrix.trans" : "ldmatrix", &rows, load_matrix_work, false,
-              here);
+    sync_warp(~0u, rows.transposed ? "ldmatrix.trans" : "ldmatrix", &rows, compute_load_matrix,
+              false, here);
 }
 } // namespace simt

@@ -76,14 +76,16 @@ int main(int argc, char **argv)
     CHECK(argc >= 4);
     CHECK_OK(comm_self_create(&world));
     make_tensors(strtoll(argv[2], NULL, 10) * 1000000);
-    struct checkpoint_family families[2] = {{"model", tensors[0], MATRICES},
-                                            {"optimizer", tensors[1], 2 * MATRICES}};
+    struct checkpoint_tensor_set families[2] = {{"model", tensors[0], MATRICES},
+                                                {"optimizer", tensors[1], 2 * MATRICES}};
     struct checkpoint_options options = {
         .run_dir = argv[1], .keep = 1, .async = argc < 5, .world = world, .replicas = world};
     struct checkpoint *c = NULL;
     CHECK_OK(checkpoint_open(&options, &c));
     CHECK_OK(checkpoint_reserve(c, families, 2));
-    size_t bytes = (size_t)checkpoint_memory_bytes(families, 2, 1, 0);
+    int64_t snapshot_bytes = 0;
+    CHECK_OK(checkpoint_memory_bytes(families, 2, 1, 0, &snapshot_bytes));
+    size_t bytes = (size_t)snapshot_bytes;
     float *copy = malloc(bytes);
     CHECK(copy != NULL);
     memset(copy, 1, bytes); /* new pages now, not in the floor */
@@ -102,7 +104,7 @@ int main(int argc, char **argv)
                (double)bytes * 1e-9 / written);
     }
     double start = clock_seconds();
-    struct checkpoint_found found;
+    struct checkpoint_info found;
     CHECK_OK(checkpoint_find(c, NULL, &found));
     double verified = clock_seconds();
     CHECK_OK(checkpoint_load(world, found.folder, families, 2));

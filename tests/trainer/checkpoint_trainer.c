@@ -28,7 +28,7 @@ static const char *const copies[COPIES] = {"", "exp_avg/", "exp_avg_sq/"};
 
 struct world {
     struct checkpoint_tensor tensors[COPIES][TENSORS];
-    struct checkpoint_family families[2];
+    struct checkpoint_tensor_set families[2];
     struct checkpoint_tensor moments[2 * TENSORS];
     char names[COPIES][TENSORS][64];
 };
@@ -62,8 +62,8 @@ static void make_world(struct world *w)
             }
         }
     }
-    w->families[0] = (struct checkpoint_family){"model", w->tensors[0], TENSORS};
-    w->families[1] = (struct checkpoint_family){"optimizer", w->moments, 2 * TENSORS};
+    w->families[0] = (struct checkpoint_tensor_set){"model", w->tensors[0], TENSORS};
+    w->families[1] = (struct checkpoint_tensor_set){"optimizer", w->moments, 2 * TENSORS};
 }
 
 static void train(struct world *w, int64_t step)
@@ -108,7 +108,7 @@ static status loop(struct world *w, struct checkpoint *c, struct comm *world, in
 {
     for (int64_t step = from + 1; step <= steps; step++) {
         train(w, step);
-        double written = checkpoint_written(c);
+        double written = checkpoint_is_written(c);
         TRY(comm_sum_doubles(world, &written, 1));
         if ((int)written == comm_size(world)) {
             TRY(publish(c, world));
@@ -135,7 +135,7 @@ static status run(struct comm *world, char **arguments)
                                          .world = world,
                                          .replicas = world};
     struct checkpoint *c = NULL;
-    struct checkpoint_found found = {0};
+    struct checkpoint_info found = {0};
     TRY(checkpoint_open(&options, &c));
     status result = checkpoint_reserve(c, w.families, 2);
     if (result == STATUS_OK) {

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/checkpoint/diff.h"
+#include "trainer/checkpoint/rewrite.h"
 #include "trainer/huggingface/huggingface.h"
 
 /* This test's own, and where transformers' are. */
@@ -31,10 +32,10 @@ static inline void pretrained_folder_start(void)
 static inline status import_for(const char *objective, const char *folder, const char *name,
                                 char output[FILE_PATH_BYTES], struct recipe *recipe)
 {
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     join(output, root, name);
     CHECK_OK(file_remove_tree(output));
-    return pretrained_import(folder, objective, output, recipe, &summary);
+    return huggingface_import(folder, objective, output, recipe, &summary);
 }
 
 static inline status import_to(const char *folder, const char *name, char output[FILE_PATH_BYTES],

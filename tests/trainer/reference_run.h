@@ -122,12 +122,12 @@ static inline void run_update(struct run *r, int64_t step, double count)
     struct optimizer_slice whole = {.count = model_elements(r->model),
                                     .weights = model_weights(r->model),
                                     .gradients = r->gradients};
-    double scale = optimizer_clip(r->optimizer, norm) / count;
-    if (optimizer_has_trust(r->optimizer)) {
+    double scale = optimizer_clip_factor(r->optimizer, norm) / count;
+    if (optimizer_uses_trust_ratios(r->optimizer)) {
         struct optimizer_squares tensors[RUN_PARAMETERS] = {{0}};
-        CHECK_OK(optimizer_moments(r->optimizer, &whole, step + 1, scale));
+        CHECK_OK(optimizer_update_moments(r->optimizer, &whole, step + 1, scale));
         CHECK_OK(optimizer_squares(r->optimizer, tensors));
-        optimizer_trust(r->optimizer, tensors);
+        optimizer_set_trust_ratios(r->optimizer, tensors);
     }
     CHECK_OK(optimizer_update(r->optimizer, &whole, step + 1, r->learning_rate, scale));
 }

@@ -52,26 +52,26 @@ embed() {
 
     { echo short; head -c 600 "$source/LICENSE" | tr '\n' ' '; } >long
     run 65 embed --checkpoint bert long
-    one_line 65 'long:2: a text of [0-9]* tokens with \[CLS\] and \[SEP\], the model has 32 positions'
+    one_line 65 'long:2: the text has [0-9]* tokens including \[CLS\] and \[SEP\], but the model has 32 positions'
     run 0 embed --checkpoint bert --truncate long
     unit_vectors 2
-    grep -q '1 text was cut' told || fail 'nobody tells of the text that was cut'
+    grep -q 'truncated 1 text to the 32 positions' told || fail 'nobody tells of the text that was cut'
 
     run 0 train recipe.yaml model.hidden_size=16 train.max_steps=5
     run 0 embed --checkpoint run three
     unit_vectors 3
     echo >empty
     run 65 embed --checkpoint run empty
-    one_line 65 'empty:1: a text without a token'
+    one_line 65 'empty:1: the text has no tokens'
     run 64 embed --checkpoint bert --query x --similarity three
     printf 'good\nnot \377 good\n' >bytes
     run 65 embed --checkpoint bert --json bytes
-    one_line 65 'bytes:2: this is not valid UTF-8'
+    one_line 65 'bytes:2: the text is not valid UTF-8'
     run 65 embed --checkpoint bert --query $'\377' three
-    one_line 65 'this is not valid UTF-8'
+    one_line 65 'the text is not valid UTF-8'
     printf 'a\0b\n' >bytes
     run 65 embed --checkpoint bert bytes
-    one_line 65 'bytes:1: byte 2 is 0'
+    one_line 65 'bytes:1: byte 2 is NUL'
     run 0 embed --checkpoint bert three
     mv out plain
     sed 's/$/\r/' three >windows
@@ -155,10 +155,10 @@ classify() {
     accuracy_is_evaluates classify 1
     run 0 train recipe.yaml run_dir=words
     run 65 classify --checkpoint words classify.lines
-    one_line 65 'words was trained for clm'
+    one_line 65 'words was trained with objective clm'
     echo 'no choice' >one
     run 65 classify --checkpoint choose-run one
-    one_line 65 'one:1: 0 choices'
+    one_line 65 'one:1: the line has 0 choices'
 }
 
 answer() {
@@ -200,10 +200,10 @@ answer() {
         fail "the answer is not where it is told to be: $(cat out)"
     echo 'no tab here' >one
     run 65 answer --checkpoint reads one
-    one_line 65 'one:1: no tab'
+    one_line 65 'one:1: the line has no tab'
     run 0 train recipe.yaml run_dir=words
     run 65 answer --checkpoint words answer.lines
-    one_line 65 'words was trained for clm'
+    one_line 65 'words was trained with objective clm'
 }
 
 case ${1:-} in

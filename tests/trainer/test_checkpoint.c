@@ -126,15 +126,15 @@ static struct checkpoint *open_run(const char *name, struct comm *replicas, bool
     return c;
 }
 
-static void save_step(struct checkpoint *c, int64_t step, const struct checkpoint_family *families,
-                      int count)
+static void save_step(struct checkpoint *c, int64_t step,
+                      const struct checkpoint_tensor_set *families, int count)
 {
     struct checkpoint_state state = {step, 3 * step, 5 * step, 0.1};
     double stall = -1;
     CHECK_OK(checkpoint_save(c, &state, families, count, &stall));
     CHECK(stall >= 0);
     for (int i = 0; i < families[0].count; i++) { /* the snapshot is not the live tensor */
-        CHECK(checkpoint_written(c) == 0 || checkpoint_written(c) == 1);
+        CHECK(checkpoint_is_written(c) == 0 || checkpoint_is_written(c) == 1);
     }
 }
 
@@ -147,7 +147,7 @@ static void publish_step(struct checkpoint *c, int64_t step)
     CHECK_EQUAL(published, -1);
 }
 
-static void check_found(struct checkpoint *c, int64_t step, struct checkpoint_found *found)
+static void check_found(struct checkpoint *c, int64_t step, struct checkpoint_info *found)
 {
     CHECK_OK(checkpoint_find(c, NULL, found));
     CHECK(found->found);
@@ -176,13 +176,14 @@ static void test_round_trip(bool async)
     moments[1].name = "exp_avg_sq/a.matrix";
     fill(&moments[0], 20);
     fill(&moments[1], 21);
-    struct checkpoint_family families[2] = {{"model", model, SHAPES}, {"optimizer", moments, 2}};
+    struct checkpoint_tensor_set families[2] = {{"model", model, SHAPES},
+                                                {"optimizer", moments, 2}};
     struct checkpoint *c = open_run(async ? "async" : "sync", world, async, NULL);
-    struct checkpoint_found found;
+    struct checkpoint_info found;
     CHECK_OK(checkpoint_find(c, NULL, &found));
     CHECK(!found.found);
     CHECK_OK(checkpoint_reserve(c, families, 2));
-    CHECK_EQUAL(checkpoint_written(c), 0);
+    CHECK_EQUAL(checkpoint_is_written(c), 0);
     save_step(c, 7, families, 2);
     if (async) {
         for (int i = 0; i < SHAPES; i++) {
@@ -214,8 +215,8 @@ static void test_same_bytes(void)
         model[i] = part(i, 0, shapes[i].rows);
         spoil(&model[i]);
     }
-    struct checkpoint_family family = {"model", model, SHAPES};
-    struct checkpoint_found found;
+    struct checkpoint_tensor_set family = {"model", model, SHAPES};
+    struct checkpoint_info found;
     check_found(c, 7, &found);
     CHECK_OK(checkpoint_load(world, found.folder, &family, 1));
     save_step(c, 8, &family, 1);
@@ -255,16 +256,16 @@ static void test_sharded(void)
     fill(&mine[0], 0);
     fill(&mine[1], 1);
     fill(&mine[2], 1);
-    struct checkpoint_family family = {"model", mine, count};
+    struct checkpoint_tensor_set family = {"model", mine, count};
     save_step(c, 3, &family, 1);
     publish_step(c, 3);
-    struct checkpoint_found found;
+    struct checkpoint_info found;
     check_found(c, 3, &found);
 
     struct checkpoint_tensor whole[2] = {part(0, 0, 131), part(1, 0, 131)};
     spoil(&whole[0]);
     spoil(&whole[1]);
-    struct checkpoint_family all = {"model", whole, 2};
+    struct checkpoint_tensor_set all = {"model", whole, 2};
     CHECK_OK(checkpoint_load(world, found.folder, &all, 1));
     check_filled(&whole[0], 0);
     check_filled(&whole[1], 1);
@@ -274,7 +275,7 @@ static void test_sharded(void)
         free(other[1].data);
         other[1] = part(1, 0, 61);
     }
-    struct checkpoint_family some = {"model", other, 2};
+    struct checkpoint_tensor_set some = {"model", other, 2};
     CHECK_OK(checkpoint_load(world, found.folder, &some, 1));
     check_filled(&other[0], 0);
     check_filled(&other[1], 1);
@@ -289,10 +290,10 @@ static void test_sharded(void)
 static void test_refusals(void)
 {
     struct checkpoint *c = open_run("sharded", world, true, NULL);
-    struct checkpoint_found found;
+    struct checkpoint_info found;
     check_found(c, 3, &found);
     struct checkpoint_tensor t[2] = {part(0, 0, 131), part(1, 0, 131)};
-    struct checkpoint_family family = {"model", t, 2};
+    struct checkpoint_tensor_set family = {"model", t, 2};
     t[0].global_shape[0] = 132;
     CHECK_EQUAL(checkpoint_load(world, found.folder, &family, 1), STATUS_CHECKPOINT);
     t[0].global_shape[0] = 131;
@@ -311,7 +312,7 @@ static void test_final(void)
 {
     struct checkpoint *c = open_run("final", world, true, NULL);
     struct checkpoint_tensor t = part(5, 0, shapes[5].rows);
-    struct checkpoint_family family = {"model", &t, 1};
+    struct checkpoint_tensor_set family = {"model", &t, 1};
     struct checkpoint_state state = {9, 27, 45, 0.1};
     char folder[FILE_PATH_BYTES];
     CHECK_OK(file_join(folder, root, "final/final"));
@@ -320,8 +321,8 @@ static void test_final(void)
     fill(&t, 31);
     CHECK_OK(checkpoint_write_final(c, folder, &state, &family, 1));
     spoil(&t);
-    struct checkpoint_found found;
-    CHECK_OK(checkpoint_examine(world, folder, &found));
+    struct checkpoint_info found;
+    CHECK_OK(checkpoint_verify_folder(world, folder, &found));
     CHECK_EQUAL(found.state.step, 9);
     free(found.recipe_text);
     CHECK_OK(checkpoint_load(world, found.folder, &family, 1));
@@ -348,8 +349,8 @@ static void test_tokenizer(void)
     char folder[FILE_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
     struct checkpoint_tensor t = part(0, 0, 131);
-    struct checkpoint_family family = {"model", &t, 1};
-    struct checkpoint_found found;
+    struct checkpoint_tensor_set family = {"model", &t, 1};
+    struct checkpoint_info found;
     fill(&t, 0);
     CHECK_OK(file_join(folder, root, "vanishing"));
     make_tokenizer(folder, "tokenizer.json");
@@ -372,7 +373,7 @@ static void test_tokenizer(void)
 static void test_writer_failure(void)
 {
     struct checkpoint_tensor t = part(0, 0, 131);
-    struct checkpoint_family family = {"model", &t, 1};
+    struct checkpoint_tensor_set family = {"model", &t, 1};
     fill(&t, 0);
     struct checkpoint *c = open_run("failing", world, true, NULL);
     save_step(c, 1, &family, 1);
@@ -386,10 +387,10 @@ static void test_writer_failure(void)
     int64_t published = 0;
     CHECK_EQUAL(checkpoint_publish(c, &published), STATUS_WRITE);
     CHECK_EQUAL(published, -1);
-    CHECK_EQUAL(checkpoint_written(c), 0);
-    struct checkpoint_found found;
+    CHECK_EQUAL(checkpoint_is_written(c), 0);
+    struct checkpoint_info found;
     check_found(c, 1, &found);
-    CHECK_OK(checkpoint_set_aside(c, -1));
+    CHECK_OK(checkpoint_archive_newer(c, -1));
     CHECK_OK(checkpoint_find(c, NULL, &found));
     CHECK(!found.found);
     CHECK_OK(checkpoint_close(&c));

@@ -23,8 +23,8 @@ static const struct checkpoint_tensor tensors[2] = {
 static const struct checkpoint_tensor moments[2] = {
     {"wte.weight", 2, {64, 48}, {0, 0}, 64, 48, false, moment},
     {"ln.weight", 1, {48, 1}, {0, 0}, 1, 48, false, other}};
-static const struct checkpoint_family families[2] = {{"model", tensors, 2},
-                                                     {"optimizer", moments, 2}};
+static const struct checkpoint_tensor_set families[2] = {{"model", tensors, 2},
+                                                         {"optimizer", moments, 2}};
 
 static struct checkpoint *open_run(int64_t keep)
 {
@@ -97,7 +97,7 @@ static status find_and_listen(int64_t *step)
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(file >= 0 && dup2(file, 2) == 2);
     struct checkpoint *c = open_run(3);
-    struct checkpoint_found found;
+    struct checkpoint_info found;
     status result = checkpoint_find(c, NULL, &found);
     *step = found.found ? found.state.step : -1;
     if (found.found) {
@@ -230,21 +230,20 @@ static void test_manifests(void)
 {
     expect_skip("echo '{}' > \"$A/manifest.json\"", "", "not a manifest");
     expect_skip("head -c 700 \"$A/../step-00000002/manifest.json\" > \"$A/manifest.json\"", "",
-                "torn");
+                "truncated");
     expect_skip("sed -i 's/\"samples\": 3/\"samples\": 4/' \"$A/manifest.json\"", "",
-                "torn or edited");
+                "truncated or edited");
     expect_skip("sed -i 's/\"format_version\": 1/\"format_version\": 2/' \"$A/manifest.json\"", "",
                 "format_version 2 is not supported");
-    expect_skip("head -c 100000 /dev/zero > \"$A/manifest.json\"", "", "torn");
+    expect_skip("head -c 100000 /dev/zero > \"$A/manifest.json\"", "", "truncated");
     expect_forgery("\"format_version\": 1", "\"format_version\": 7",
                    "format_version 7 is not supported");
-    expect_forgery("model-00000-of-00001.h5", "../../../etc/passwd", "unusable name");
+    expect_forgery("model-00000-of-00001.h5", "../../../etc/passwd", "invalid name");
     expect_forgery("\"name\": \"state-00000.h5\"", "\"name\": \"model-00000-of-00001.h5\"",
-                   "named twice");
+                   "listed twice");
     expect_forgery("    64,\n    48\n", "    65,\n    48\n", "wte.weight");
-    expect_forgery("    64,\n    48\n", "    1099511627776,\n    1099511627776\n",
-                   "unusable shape");
-    expect_forgery("    64,\n    48\n", "    -64,\n    48\n", "unusable shape");
+    expect_forgery("    64,\n    48\n", "    1099511627776,\n    1099511627776\n", "invalid shape");
+    expect_forgery("    64,\n    48\n", "    -64,\n    48\n", "invalid shape");
     expect_forgery("      0,\n      0\n", "      1,\n      0\n", "outside");
     expect_forgery("\"dtype\": \"f32\"", "\"dtype\": \"f16\"", "dtype");
     expect_forgery("\"ranks\": 1", "\"ranks\": -1", "out of range");
@@ -296,7 +295,7 @@ static void test_retention(void)
     struct checkpoint *c = open_run(2);
     CHECK_EQUAL(count_entries("tmp-"), 0);
     CHECK_EQUAL(count_entries("trash-"), 0);
-    struct checkpoint_found found;
+    struct checkpoint_info found;
     CHECK_OK(checkpoint_find(c, NULL, &found));
     free(found.recipe_text);
     CHECK_EQUAL(found.state.step, 2);
@@ -312,7 +311,7 @@ static void test_retention(void)
     save_step(c, 8);
     CHECK_EQUAL(count_entries("step-"), 1);
     CHECK_EQUAL(count_entries("t"), 0);
-    CHECK_OK(checkpoint_set_aside(c, 7));
+    CHECK_OK(checkpoint_archive_newer(c, 7));
     CHECK_EQUAL(count_entries("step-"), 0);
     CHECK_EQUAL(count_entries("old-1"), 1);
     CHECK_OK(checkpoint_close(&c));
@@ -328,7 +327,7 @@ static pid_t hold_lock(const char *path, int pipes[2])
         struct run_lock *lock = NULL;
         char c = 'x';
         close(pipes[1]);
-        _exit(run_lock_take(path, 0, &lock) == STATUS_OK && read(pipes[0], &c, 1) == 0 ? 0 : 1);
+        _exit(run_lock_acquire(path, 0, &lock) == STATUS_OK && read(pipes[0], &c, 1) == 0 ? 0 : 1);
     }
     close(pipes[0]);
     for (int i = 0; i < 500 && file_size(path) <= 0; i++) {
@@ -345,12 +344,12 @@ static void test_lock(void)
     pid_t child = hold_lock(path, pipes);
     struct run_lock *lock = NULL;
     snprintf(holder, sizeof holder, "process %ld", (long)child);
-    CHECK_FAILS(run_lock_take(path, 0.2, &lock), STATUS_CREATE, holder);
+    CHECK_FAILS(run_lock_acquire(path, 0.2, &lock), STATUS_CREATE, holder);
     close(pipes[1]);
-    CHECK_OK(run_lock_take(path, 5, &lock)); /* free as soon as the holder is gone */
+    CHECK_OK(run_lock_acquire(path, 5, &lock)); /* free as soon as the holder is gone */
     run_lock_release(&lock);
     CHECK(waitpid(child, &ended, 0) == child && ended == 0);
-    CHECK_FAILS(run_lock_take("/nowhere/LOCK", 0, &lock), STATUS_CREATE, "/nowhere/LOCK");
+    CHECK_FAILS(run_lock_acquire("/nowhere/LOCK", 0, &lock), STATUS_CREATE, "/nowhere/LOCK");
 }
 
 static void test_inspect(void)

@@ -213,7 +213,7 @@ static bool code_is_right(const struct outcome *o)
         return o->code == 0 || o->code == 137 || o->code == -SIGKILL;
     }
     char good[64];
-    snprintf(good, sizeof good, "untouched: run/checkpoints/step-%08ld", o->saved);
+    snprintf(good, sizeof good, "unchanged: run/checkpoints/step-%08ld", o->saved);
     bool told = strstr(said, "No space left") != NULL || strstr(said, "Input/output error") != NULL;
     bool named = o->saved == 0 || strstr(said, good) != NULL;
     return o->code == 0 || (o->code == STATUS_WRITE && told && named && !leaves_temporary() &&
@@ -338,7 +338,7 @@ static void check_space(void)
     setenv("FAULT_FREE", "100000", 1);
     struct outcome full = run(-1);
     CHECK_EQUAL(full.code, STATUS_WRITE);
-    CHECK(strstr(said, "a checkpoint needs ") != NULL && strstr(said, " are free") != NULL);
+    CHECK(strstr(said, "the output needs ") != NULL && strstr(said, " are free") != NULL);
     CHECK(strstr(said, "saved step") == NULL && !leaves_temporary());
     unsetenv("FAULT_FREE");
     CHECK_EQUAL(run(0).code, 0);

@@ -33,8 +33,8 @@ struct setup {
 /* One micro-batch: pairs [first, first + count). */
 struct micro {
     struct batch batch;
-    int32_t inputs[ROWS], targets[ROWS], positions[ROWS], cu_rows[ANSWERS * PAIRS + 1];
-    int32_t branches[ANSWERS * PAIRS];
+    int32_t inputs[ROWS], targets[ROWS], positions[ROWS], cu_rows[RESPONSES * PAIRS + 1];
+    int32_t branches[RESPONSES * PAIRS];
     int64_t samples[PAIRS];
 };
 
@@ -69,9 +69,9 @@ static void make_micro(const struct setup *s, int first, int count, struct micro
                                   .targets = m->targets,
                                   .positions = m->positions,
                                   .cu_rows = m->cu_rows,
-                                  .branches = s->together ? m->branches : NULL,
+                                  .shared_prefix_offsets = s->together ? m->branches : NULL,
                                   .samples = m->samples,
-                                  .reference = s->reference + ANSWERS * first}};
+                                  .reference_logps = s->reference + RESPONSES * first}};
     const int32_t *ids = s->ids;
     for (int i = 0; i < first + count; i++) {
         const int32_t *l = s->lengths + 3 * i;
@@ -79,8 +79,8 @@ static void make_micro(const struct setup *s, int first, int count, struct micro
             m->samples[i - first] = i;
             int32_t shared = s->together ? l[0] - 1 : 0;
             add_sequence(m, ids, l[0], ids + l[0], l[1], 0);
-            m->branches[ANSWERS * (i - first)] = shared;
-            m->branches[ANSWERS * (i - first) + 1] = l[0] + l[1];
+            m->branches[RESPONSES * (i - first)] = shared;
+            m->branches[RESPONSES * (i - first) + 1] = l[0] + l[1];
             if (!s->together) {
                 end_segment(m);
             }
@@ -111,7 +111,7 @@ static void set_up(struct setup *s)
                                     .inner = s->config.inner,
                                     .heads = (int)s->config.heads,
                                     .head_width = s->config.width / s->config.heads,
-                                    .sequence = ANSWERS * s->config.positions,
+                                    .sequence = RESPONSES * s->config.positions,
                                     .vocabulary = model_vocabulary_rows(&s->config, 1),
                                     .training = true};
     CHECK_OK(device_create(DEVICE_CPU, 0, &s->dev));
@@ -159,26 +159,26 @@ static void run(struct setup *s, const struct objective *o, const struct prefere
 {
     struct tensor hidden;
     const struct batch *b = &m->batch;
-    struct model_input input = views_input(b);
+    struct model_input input = objective_input_model(b);
     input.training = true;
-    input.fresh = fresh;
+    input.first_micro_batch = fresh;
     CHECK_OK(model_forward(s->model, &input, &hidden));
-    struct objective_views views = {
+    struct objective_input views = {
         .losses = s->losses,
         .entropies = s->entropies,
         .mean_logits = s->mean_logits,
-        .best = s->best,
-        .some_rows = s->some_rows,
-        .some_index = s->some_index,
-        .some_targets = s->some_targets,
+        .argmax = s->best,
+        .selected_rows = s->some_rows,
+        .selected_index = s->some_index,
+        .selected_targets = s->some_targets,
         .row_scales = s->scales,
-        .some_gradient = s->some_gradient,
+        .selected_gradient = s->some_gradient,
         .scratch = s->scratch,
         .preference = p,
-        .logps = logps,
+        .reference_logps = logps,
     };
     bool gradient = logps == NULL;
-    views_add_model(&views, s->model, b, &input, hidden, gradient ? s->places : NULL);
+    objective_input_fill(&views, s->model, b, &input, hidden, gradient ? s->places : NULL);
     CHECK_OK(o->loss(s->kernels, b, &views, gradient, sums));
     if (gradient) {
         CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));
@@ -208,7 +208,7 @@ static void read_case(hid_t group, struct preference_settings *out, char text[CA
         if (next != NULL) {
             *next++ = '\0';
         }
-        enum preference_loss loss = preference_named(word);
+        enum preference_loss loss = preference_find(word);
         CHECK(loss != PREFERENCE_LOSSES && out->terms < count);
         out->term[out->terms] = (struct preference_term){loss, weights[out->terms]};
         out->terms++;
@@ -316,7 +316,7 @@ static void test_first(struct setup *s)
                  {PREFERENCE_AOT_UNPAIRED, log(2)},
                  {PREFERENCE_SIGMOID_NORM, log(2)}};
     struct micro micro;
-    double logps[ANSWERS * PAIRS], unused[OBJECTIVE_SUMS] = {0}, *before = s->reference;
+    double logps[RESPONSES * PAIRS], unused[OBJECTIVE_SUMS] = {0}, *before = s->reference;
     for (int i = 0; i < PAIRS; i += 3) { /* as the reference is computed: other micro-batches */
         make_micro(s, i, i + 3 < PAIRS ? 3 : PAIRS - i, &micro);
         run(s, &objective_dpo_reference, NULL, &micro, false, logps, unused);

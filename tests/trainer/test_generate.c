@@ -61,7 +61,7 @@ static void make_model(struct fixture *f)
                (size_t)(p->whole_rows * p->columns) * sizeof *tensor);
         free(tensor);
     }
-    CHECK_OK(model_weights_changed(f->model));
+    CHECK_OK(model_sync_bf16(f->model));
 }
 
 static void open_fixture(struct fixture *f)
@@ -82,7 +82,7 @@ static void close_fixture(struct fixture *f)
 }
 
 /* expected: ids with the end token, filled up with -1. */
-static void check_text(const struct fixture *f, const struct generate_text *text,
+static void check_text(const struct fixture *f, const struct generate_output *text,
                        const int32_t *expected, int64_t room, double score, double penalty)
 {
     int64_t count = 0;
@@ -119,7 +119,7 @@ int main(void)
             struct token_list prompt = {prompts + p * length, length, length};
             int64_t at = (c * prompt_count + p) * width;
             for (int64_t wanted = 1; wanted <= options.num_beams; wanted++) {
-                struct generate_text texts[16] = {0};
+                struct generate_output texts[16] = {0};
                 options.num_samples = wanted;
                 CHECK_OK(generate_run(f.kernels, f.model, f.tokenizer, &prompt, 1, &options, NULL,
                                       NULL, texts));

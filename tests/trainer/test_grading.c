@@ -3,9 +3,9 @@
 #include "base/file.h"
 #include "datasets/shard/example.h"
 #include "tests/check.h"
+#include "trainer/evaluation/evaluator.h"
 #include "trainer/evaluation/scores.h"
 #include "trainer/evaluation/squad.h"
-#include "trainer/evaluation/evaluator.h"
 
 enum { EXAMPLES = 101, LABELS = 4, WORDS_MOST = 3 };
 
@@ -70,28 +70,28 @@ static void take_words(const struct objective_sink *sink, int example)
                                   .columns = LABELS,
                                   .outputs = outputs[0],
                                   .labels = labels};
-    CHECK_OK(sink->take(sink->user, &e));
+    CHECK_OK(sink->consume(sink->user, &e));
 }
 
-static void check_words(struct grading *g)
+static void check_words(struct evaluator *g)
 {
-    struct metric fields[GRADING_FIELDS];
-    struct grade_class each[LABELS] = {{0}};
-    struct grade_classes all;
-    const struct objective_sink *sink = grading_sink(g);
-    grading_begin(g);
+    struct metric fields[EVALUATOR_FIELDS];
+    struct scores_class each[LABELS] = {{0}};
+    struct scores_summary all;
+    const struct objective_sink *sink = evaluator_sink(g);
+    evaluator_begin(g);
     for (int i = EXAMPLES - 1; i >= 0; i--) {
         for (int w = 0; w < words_of(i); w++) {
-            grade_count(each, said_of(i, w), label_of(i, w));
+            scores_count(each, said_of(i, w), label_of(i, w));
         }
         if (is_mine(i)) {
             take_words(sink, i);
         }
     }
-    grade_average(each, LABELS, &all);
-    CHECK_OK(grading_end(g, world));
-    int count = grading_fields(g, fields);
-    CHECK(count == 7 + 4 * LABELS && count <= GRADING_FIELDS);
+    scores_average(each, LABELS, &all);
+    CHECK_OK(evaluator_end(g, world));
+    int count = evaluator_fields(g, fields);
+    CHECK(count == 7 + 4 * LABELS && count <= EVALUATOR_FIELDS);
     CHECK(all.macro.f1 > 0.5 && all.macro.f1 < 1);
     CHECK(field(fields, count, "f1_macro") == all.macro.f1);
     CHECK(field(fields, count, "f1_weighted") == all.weighted.f1);
@@ -99,33 +99,33 @@ static void check_words(struct grading *g)
     CHECK(field(fields, count, "recall_macro") == all.macro.recall);
     CHECK(field(fields, count, "precision.b_c") == each[1].score.precision);
     CHECK(field(fields, count, "f1.d") == each[3].score.f1);
-    CHECK(field(fields, count, "support.a") == (double)each[0].labelled);
+    CHECK(field(fields, count, "support.a") == (double)each[0].support);
 }
 
-static void check_numbers(struct grading *g)
+static void check_numbers(struct evaluator *g)
 {
-    struct metric fields[GRADING_FIELDS];
+    struct metric fields[EVALUATOR_FIELDS];
     double x[EXAMPLES], y[EXAMPLES], spearman;
-    const struct objective_sink *sink = grading_sink(g);
-    grading_begin(g);
+    const struct objective_sink *sink = evaluator_sink(g);
+    evaluator_begin(g);
     for (int i = EXAMPLES - 1; i >= 0; i--) {
         float said = (float)(x[i] = guess_of(i)), right = (float)(y[i] = number_of(i));
         struct objective_example e = {
             .sample = i, .rows = 1, .columns = 1, .outputs = &said, .numbers = &right};
         if (is_mine(i)) {
-            CHECK_OK(sink->take(sink->user, &e));
+            CHECK_OK(sink->consume(sink->user, &e));
         }
     }
-    CHECK_OK(grading_end(g, world));
-    int count = grading_fields(g, fields);
-    CHECK(count == 2 && field(fields, count, "pearson") == grade_pearson(x, y, EXAMPLES));
-    CHECK_OK(grade_spearman(x, y, EXAMPLES, &spearman));
+    CHECK_OK(evaluator_end(g, world));
+    int count = evaluator_fields(g, fields);
+    CHECK(count == 2 && field(fields, count, "pearson") == scores_pearson(x, y, EXAMPLES));
+    CHECK_OK(scores_spearman(x, y, EXAMPLES, &spearman));
     CHECK(field(fields, count, "spearman") == spearman && spearman > 0.5 && spearman < 1);
 }
 
 /* ---- answers in windows ---- */
 
-enum { CLS = 2, SEP = 3, BLANK = EXAMPLE_BEHIND_BLANK, WINDOW_TOKENS = 9 };
+enum { CLS = 2, SEP = 3, BLANK = EXAMPLE_AFTER_SPACE, WINDOW_TOKENS = 9 };
 
 static const char vocabulary[] =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nwhat\nin\njune\n1845\nthe\nu\n.\ns\n##er\n";
@@ -154,7 +154,7 @@ static const struct window windows[] = {
      {0, 0, 0, 1, 1, 1, 1, BLANK | 1, 1}},
 };
 
-static void take_window(struct grade_windows *w, int index)
+static void take_window(struct squad *w, int index)
 {
     const struct window *one = &windows[index];
     float outputs[WINDOW_TOKENS][2];
@@ -171,28 +171,28 @@ static void take_window(struct grade_windows *w, int index)
                                   .outputs = outputs[0],
                                   .tokens = one->tokens,
                                   .token_count = one->count,
-                                  .marks = one->marks,
+                                  .token_flags = one->marks,
                                   .row = one->row};
-    CHECK_OK(grade_windows_take(w, &e));
+    CHECK_OK(squad_add_window(w, &e));
 }
 
 static void check_windows(const struct tokenizer *t, double threshold, double exact, double f1)
 {
-    struct grade_windows *w;
-    struct grade_answer mean;
-    CHECK_OK(grade_windows_create(t, threshold, &w));
+    struct squad *w;
+    struct scores_answer mean;
+    CHECK_OK(squad_create(t, threshold, &w));
     for (int round = 0; round < 2; round++) { /* an evaluation begins anew */
-        grade_windows_clear(w);
+        squad_clear(w);
         for (int i = (int)(sizeof windows / sizeof *windows) - 1; i >= 0; i--) {
             if (is_mine(i)) {
                 take_window(w, i);
             }
         }
-        CHECK_OK(grade_windows_mean(w, world, &mean));
-        CHECK_NEAR(mean.exact, exact, 1e-12);
+        CHECK_OK(squad_mean(w, world, &mean));
+        CHECK_NEAR(mean.exact_match, exact, 1e-12);
         CHECK_NEAR(mean.f1, f1, 1e-12);
     }
-    grade_windows_destroy(&w);
+    squad_destroy(&w);
 }
 
 static void test_windows(void)
@@ -214,20 +214,20 @@ int main(int argc, char **argv)
 {
     const char *texts[LABELS] = {"a", "b.c", "c", "d"};
     struct labels names = {.count = LABELS, .names = texts}, none = {0};
-    struct grading *g;
+    struct evaluator *g;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
-    CHECK_OK(grading_create("clm", &none, NULL, 0, &g));
-    CHECK(g == NULL && grading_sink(g) == NULL && grading_fields(g, NULL) == 0);
-    grading_begin(g);
-    CHECK_OK(grading_end(g, world));
-    CHECK_OK(grading_create("classify_tokens", &names, NULL, 0, &g));
+    CHECK_OK(evaluator_create(OBJECTIVE_CLM, &none, NULL, 0, &g));
+    CHECK(g == NULL && evaluator_sink(g) == NULL && evaluator_fields(g, NULL) == 0);
+    evaluator_begin(g);
+    CHECK_OK(evaluator_end(g, world));
+    CHECK_OK(evaluator_create(OBJECTIVE_CLASSIFY_TOKENS, &names, NULL, 0, &g));
     check_words(g);
     check_words(g); /* an evaluation begins anew */
-    grading_destroy(&g);
-    CHECK_OK(grading_create("regress", &none, NULL, 0, &g));
+    evaluator_destroy(&g);
+    CHECK_OK(evaluator_create(OBJECTIVE_REGRESS, &none, NULL, 0, &g));
     check_numbers(g);
     check_numbers(g);
-    grading_destroy(&g);
+    evaluator_destroy(&g);
     test_windows();
     CHECK_OK(comm_destroy(&world));
     return 0;

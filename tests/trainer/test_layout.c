@@ -35,8 +35,8 @@ static struct parts make_parts(int ranks, int rank)
 static void count_pieces(const struct model_parameter *p, int *held)
 {
     int64_t next = 0;
-    for (int i = 0; i < p->piece_count; i++) {
-        const struct model_piece *piece = &p->pieces[i];
+    for (int i = 0; i < p->shard_count; i++) {
+        const struct model_shard *piece = &p->shards[i];
         CHECK_EQUAL(piece->first, next);
         CHECK(p->dimensions == 1 || piece->columns == p->columns);
         CHECK(piece->row >= 0 && piece->row + piece->rows <= p->whole_rows);
@@ -60,7 +60,7 @@ static void test_tiling(int ranks)
         int64_t size = w->whole_rows * w->whole_columns;
         int *held = calloc((size_t)size, sizeof *held);
         CHECK(held != NULL);
-        CHECK_EQUAL(w->piece_count, 1);
+        CHECK_EQUAL(w->shard_count, 1);
         CHECK_EQUAL(model_parameter_elements(w), size);
         for (int rank = 0; rank < ranks; rank++) {
             struct parts part = make_parts(ranks, rank);
@@ -87,19 +87,19 @@ static void test_split(void)
     const struct model_parameter *tokens = &part.parameters[0], *qkv = &part.parameters[4];
     CHECK(strcmp(qkv->name, "transformer.h.0.attn.c_attn.weight") == 0);
     CHECK_EQUAL(tokens->rows, 32); /* 65 words over 3 ranks, in whole vectors: 32, 32 and 1 */
-    CHECK_EQUAL(tokens->pieces[0].row, 32);
+    CHECK_EQUAL(tokens->shards[0].row, 32);
     CHECK_EQUAL(qkv->rows, 24);
-    CHECK_EQUAL(qkv->piece_count, 3);
+    CHECK_EQUAL(qkv->shard_count, 3);
     for (int i = 0; i < 3; i++) {
-        CHECK(qkv->pieces[i].row == 24 * i + 8 && qkv->pieces[i].rows == 8);
-        CHECK(part.parameters[5].pieces[i].column == 24 * i + 8);
+        CHECK(qkv->shards[i].row == 24 * i + 8 && qkv->shards[i].rows == 8);
+        CHECK(part.parameters[5].shards[i].column == 24 * i + 8);
     }
     const struct model_parameter *projection = &part.parameters[6], *bias = &part.parameters[7];
-    CHECK(projection->pieces[0].column == 8 && projection->columns == 8 && projection->rows == 24);
+    CHECK(projection->shards[0].column == 8 && projection->columns == 8 && projection->rows == 24);
     CHECK(bias->replicated && !projection->replicated && !tokens->replicated);
     free(part.parameters);
     part = make_parts(4, 3);
-    CHECK_EQUAL(part.parameters[0].piece_count, 0); /* padding alone */
+    CHECK_EQUAL(part.parameters[0].shard_count, 0); /* padding alone */
     free(part.parameters);
     struct model_parameter *none;
     int count;
@@ -119,7 +119,7 @@ static struct model *make_model(struct kernels *k, struct comm *tensor)
 {
     struct model *m;
     CHECK_OK(model_create(k, &config, tensor, false, 14, false, &m));
-    CHECK_OK(model_initialise(m, 1337));
+    CHECK_OK(model_init_weights(m, 1337));
     return m;
 }
 
@@ -141,8 +141,8 @@ static void test_initial(struct comm *world)
     const struct model_parameter *w = model_parameters(whole, &count);
     const struct model_parameter *p = model_parameters(part, &count);
     for (int i = 0; i < count; i++) {
-        for (int j = 0; j < p[i].piece_count; j++) {
-            const struct model_piece *piece = &p[i].pieces[j];
+        for (int j = 0; j < p[i].shard_count; j++) {
+            const struct model_shard *piece = &p[i].shards[j];
             for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
                 int64_t row = piece->row + e / piece->columns;
                 int64_t column = piece->column + e % piece->columns;

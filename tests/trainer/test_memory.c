@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer.h"
+#include "kernels/kernels.h"
 #include "tests/check.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -41,7 +42,7 @@ static void make_data(void)
     CHECK_OK(shard_writer_create(path, &header, &w));
     for (int32_t i = 0; i < 20000; i++) {
         int32_t id = (int32_t)((i * 7 + i / 13) % header.vocab_size);
-        CHECK_OK(shard_writer_append(w, &id, 1));
+        CHECK_OK(shard_writer_append_tokens(w, &id, 1));
     }
     CHECK_OK(shard_writer_end_document(w));
     CHECK_OK(shard_writer_close(&w));
@@ -117,6 +118,15 @@ static void compare(int ranks, const char *run)
     CHECK(used > 0 && fabs(planned - used) <= 0.1 * used);
 }
 
+static bool cpu_has_bf16(void)
+{
+    struct device *cpu;
+    CHECK_OK(device_create(DEVICE_CPU, 0, &cpu));
+    bool able = kernels_supports(cpu, DTYPE_BF16);
+    CHECK_OK(device_destroy(&cpu));
+    return able;
+}
+
 int main(int argc, char **argv)
 {
     int ranks = argc > 1 && strcmp(argv[1], "2") == 0 ? 2 : 1;
@@ -130,6 +140,9 @@ int main(int argc, char **argv)
     }
     bool again = argc > 4 && (strcmp(argv[4], "selective") == 0 || strcmp(argv[4], "full") == 0);
     bool adapters = argc > 4 && !again;
+    if (adapters && strcmp(argv[4], "bf16") == 0 && !cpu_has_bf16()) {
+        CHECK_SKIP("no bf16 on this processor");
+    }
     char recomputed[128] = "";
     if (again) {
         snprintf(recomputed, sizeof recomputed, "train.activation_checkpointing=%s", argv[4]);

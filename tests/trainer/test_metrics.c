@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "tests/check.h"
-#include "trainer/logging/metric.h"
+#include "trainer/logging/metrics.h"
 #include "trainer/train/stop_signal.h"
 
 static char path[128];
@@ -146,10 +146,10 @@ static void test_full_disk(void)
 
 static void test_stop(void)
 {
-    CHECK(!stop_requested());
-    CHECK_OK(stop_watch());
+    CHECK(!stop_signal_received());
+    CHECK_OK(stop_signal_watch());
     CHECK(raise(SIGTERM) == 0 && raise(SIGUSR1) == 0 && raise(SIGINT) == 0 && raise(SIGHUP) == 0);
-    CHECK(stop_requested());
+    CHECK(stop_signal_received());
 }
 
 int main(void)

@@ -12,6 +12,16 @@ part=${1:-} shim=${2:+$(realpath "$2")}
 sed -i 's/num_layers: 2/num_layers: 1/; s/hidden_size: 32/hidden_size: 16/; s/max_steps: 20/max_steps: 4/
     s/warmup_steps: 5/warmup_steps: 1/; s/every: 10/every: 2/' recipe.yaml
 
+same_numbers() { # FILE FILE: numbers to 1e-6, other words exactly
+    paste -d' ' "$1" "$2" | awk '
+        NF % 2 { exit bad = 1 }
+        { for (i = 1; i <= NF / 2; i++) {
+            a = $i; b = $(i + NF / 2); d = a - b
+            if (a != b && !(d * d <= 1e-12 * b * b && b + 0 != 0)) exit bad = 1
+        } }
+        END { exit bad || NR == 0 }'
+}
+
 commands() {
     local ranks=1 tensor=1
     "$program" --version | grep -q '^MPI  *MPI' && command -v mpirun >/dev/null && ranks=2 tensor=2
@@ -33,7 +43,13 @@ commands() {
         run 0 $command --checkpoint run/final "${arguments[@]}"
         cp out before
         run 0 $command --checkpoint models/ours "${arguments[@]}"
-        cmp before out || fail "$command differs"
+        # The run evaluates in micro-batches of its recipe, the imported model in others: matrix products of another number
+        # of rows may round differently.
+        if [ $command = evaluate ]; then
+            same_numbers before out || fail "$command differs: $(paste before out)"
+        else
+            cmp before out || fail "$command differs"
+        fi
     done
     run 0 inspect models/ours
 
@@ -44,8 +60,8 @@ commands() {
     losses on evaluate | head -n 1 | cut -d' ' -f2 >b
     paste -d' ' a b | awk '{ d = $1 - $2; exit !(d * d <= 1e-10 * $1 * $1) }' || fail "the losses $(cat a b) differ"
 
-    run 73 import models/theirs --output models/ours && one_line 73 'exists already'
-    run 73 export --checkpoint run --output models/theirs && one_line 73 'exists already'
+    run 73 import models/theirs --output models/ours && one_line 73 'already exists'
+    run 73 export --checkpoint run --output models/theirs && one_line 73 'already exists'
     run 66 import nowhere --output models/new && one_line 66 'there is no folder nowhere'
     run 66 export --checkpoint nowhere --output models/new && one_line 66 nowhere
     run 64 import --output models/new

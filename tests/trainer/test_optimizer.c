@@ -40,10 +40,10 @@ static void test_step(struct kernels *k, double weight_decay, bool all)
     memcpy(w, weights, sizeof w);
     CHECK_OK(optimizer_create(k, &settings, ranges, RANGES, ELEMENTS, &o));
     struct optimizer_slice slice = {.count = ELEMENTS, .weights = w, .gradients = gradients};
-    CHECK(optimizer_has_trust(o));
-    CHECK_OK(optimizer_moments(o, &slice, 1, 1));
+    CHECK(optimizer_uses_trust_ratios(o));
+    CHECK_OK(optimizer_update_moments(o, &slice, 1, 1));
     CHECK_OK(optimizer_squares(o, squares));
-    optimizer_trust(o, squares);
+    optimizer_set_trust_ratios(o, squares);
     CHECK_OK(optimizer_update(o, &slice, 1, 0.1, 1));
     for (int i = 0; i < ELEMENTS; i++) {
         double decay = i / 3 == 2 ? 0 : weight_decay;

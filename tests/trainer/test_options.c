@@ -1,4 +1,4 @@
-/* The table of flags: values of each kind, defaults, lists, operands, and what is refused. */
+/* The table of options: values of each kind, defaults, lists, operands, and what is refused. */
 #include "tests/check.h"
 #include "trainer/cli/options.h"
 
@@ -22,11 +22,11 @@ static status parse(struct values *v, int argc, char **argv, bool *help)
         {"input", OPTION_LIST, &v->inputs, "FILE...", NULL, "texts", 0, 0, NULL},
     };
     v->options = (struct options){.usage = "x",
-                                  .about = "y",
+                                  .description = "y",
                                   .table = table,
                                   .count = 6,
-                                  .operand = "NAME",
-                                  .operands_most = 2};
+                                  .operand_name = "NAME",
+                                  .operands_max = 2};
     return options_parse(&v->options, argc, argv, help);
 }
 
@@ -93,16 +93,16 @@ static void test_bad(void)
     bad("c --output=", "--output: the value is empty");
     bad("c --output o --output p", "--output is given twice");
     bad("c --output o --input p --input", "--input needs a value: FILE...");
-    bad("c --output o --size 0", "--size 0: must lie between 1 and 100");
+    bad("c --output o --size 0", "--size 0: must be between 1 and 100");
     bad("c --output o --size 5x", "--size: '5x' is not an integer");
     bad("c --output o --share nan", "--share: 'nan' is not a number");
-    bad("c --output o --share 2", "must lie between 0 and 1");
+    bad("c --output o --share 2", "must be between 0 and 1");
     bad("c --output o --type bp", "must be one of bpe|char; did you mean 'bpe'?");
-    bad("c --output o --jsn", "unknown flag '--jsn'; did you mean '--json'?");
+    bad("c --output o --jsn", "unknown option '--jsn' (did you mean '--json'?)");
     bad("c --output o --json=yes", "--json takes no value");
-    bad("c --output o -j", "unknown flag '-j'; flags begin with two dashes");
+    bad("c --output o -j", "unknown option '-j'; options begin with two dashes");
     bad("c --output o a b d", "unexpected argument 'd'");
-    bad("c --output o --input p --zzzzzz", "unknown flag '--zzzzzz'");
+    bad("c --output o --input p --zzzzzz", "unknown option '--zzzzzz'");
 }
 
 static void test_choose(void)
@@ -110,12 +110,12 @@ static void test_choose(void)
     const char *argv[] = {"tokenizer", "encode", NULL};
     const char *near[] = {"tokenizer", "trian", NULL};
     int which = -1;
-    CHECK_OK(options_choose("u", "train|encode|decode", "", 2, (char **)argv, &which));
+    CHECK_OK(options_select_subcommand("u", "train|encode|decode", "", 2, (char **)argv, &which));
     CHECK_EQUAL(which, 1);
-    CHECK_FAILS(options_choose("u", "train|encode|decode", "", 2, (char **)near, &which),
+    CHECK_FAILS(options_select_subcommand("u", "train|encode|decode", "", 2, (char **)near, &which),
                 STATUS_USAGE, "did you mean 'train'?");
-    CHECK_FAILS(options_choose("u", "train|encode", "", 1, (char **)argv, &which), STATUS_USAGE,
-                "tokenizer needs one of train|encode");
+    CHECK_FAILS(options_select_subcommand("u", "train|encode", "", 1, (char **)argv, &which),
+                STATUS_USAGE, "tokenizer needs a subcommand (train|encode)");
 }
 
 int main(void)

@@ -108,7 +108,7 @@ static void write_shard(const char *name, int64_t tokens)
     CHECK_OK(shard_writer_create(path, &header, &writer));
     int32_t *ids = calloc((size_t)tokens, sizeof *ids);
     CHECK(ids != NULL);
-    CHECK_OK(shard_writer_append(writer, ids, tokens));
+    CHECK_OK(shard_writer_append_tokens(writer, ids, tokens));
     CHECK_OK(shard_writer_end_document(writer));
     CHECK_OK(shard_writer_close(&writer));
     free(ids);
@@ -254,7 +254,7 @@ static void test_command(void)
     CHECK(json_array_size(json_object_get(plan, "layouts")) > 3);
     json_decref(plan);
     CHECK_EQUAL(run("plan --help"), 0);
-    CHECK(strstr(output, "--ranks N") != NULL && strstr(output, "(default 1)") != NULL);
+    CHECK(strstr(output, "--ranks N") != NULL && strstr(output, "(default: 1)") != NULL);
 }
 
 static void test_errors(void)
@@ -271,7 +271,7 @@ static void test_errors(void)
         {"plan recipes/gpt2_124m.yaml --rank 2", 64, "did you mean '--ranks'?"},
         {"plan recipes/gpt2_124m.yaml --ranks 1e3", 64, "write 1000"},
         {"plan recipes/gpt2_124m.yaml --ranks", 64, "--ranks needs a value: N"},
-        {"plan recipes/gpt2_124m.yaml --ranks 0", 64, "--ranks 0: must lie between 1"},
+        {"plan recipes/gpt2_124m.yaml --ranks 0", 64, "--ranks 0: must be between 1"},
         {"plan recipes/gpt2_124m.yaml --json=1", 64, "--json takes no value"},
         {"plan recipes/gpt2_124m.yaml --json --json", 64, "--json is given twice"},
         {"plan recipes/nothing.yaml", 66, "recipes/nothing.yaml"},
@@ -283,7 +283,7 @@ static void test_errors(void)
         {"inspect a b", 64, "unexpected argument 'b'"},
         {"inspect /nowhere", 66, "/nowhere does not exist"},
         {"inspect recipes/gpt2_124m.yaml", 65, "recipes/gpt2_124m.yaml"},
-        {"inspect recipes", 65, "recipes is neither a checkpoint"},
+        {"inspect recipes", 65, "recipes is not a checkpoint"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char arguments[256];

@@ -50,51 +50,55 @@ static void test_alone(void)
     struct recipe recipe = make_recipe(gpt2);
     struct prediction p = predict(&recipe, 1, &simple);
     double rows = 8 * 256;
-    CHECK_NEAR(p.products, 6e-12 * rows * in_products, 1e-9);
-    CHECK_NEAR(p.attention, 7 * rows * 12 * 256 * 768 / 0.5e12, 1e-9);
+    CHECK_NEAR(p.gemm_seconds, 6e-12 * rows * in_products, 1e-9);
+    CHECK_NEAR(p.attention_seconds, 7 * rows * 12 * 256 * 768 / 0.5e12, 1e-9);
     /* 16 C of norms, 6 F, 3 C + 2 C; two micro-batches: one adds to gradients */
     double elements = 12 * (16 * 768 + 6 * 3072 + 5 * 768) + 5 * 768 + 2 * 50257;
-    CHECK_NEAR(p.passes, (4 * rows * elements + 12 * all_weights) / 100e9, 1e-9);
-    CHECK_NEAR(p.optimizer, 34 * all_weights / 100e9, 1e-3);
-    CHECK(p.starts == 0 && p.tensor_exposed == 0 && p.data_exposed == 0);
-    CHECK_NEAR(p.step, p.products + p.attention + p.passes + p.optimizer, 1e-12);
-    CHECK_NEAR(p.tokens_per_second, rows / p.step, 1e-6);
+    CHECK_NEAR(p.elementwise_seconds, (4 * rows * elements + 12 * all_weights) / 100e9, 1e-9);
+    CHECK_NEAR(p.optimizer_seconds, 34 * all_weights / 100e9, 1e-3);
+    CHECK(p.launch_seconds == 0 && p.tensor_exposed_seconds == 0 && p.data_exposed_seconds == 0);
+    CHECK_NEAR(p.step_seconds,
+               p.gemm_seconds + p.attention_seconds + p.elementwise_seconds + p.optimizer_seconds,
+               1e-12);
+    CHECK_NEAR(p.tokens_per_second, rows / p.step_seconds, 1e-6);
     double flops = rows * (6 * in_products + 6.0 * 12 * 256 * 768);
-    CHECK_NEAR(p.mfu, flops / p.step / 2e12, 1e-9);
+    CHECK_NEAR(p.mfu, flops / p.step_seconds / 2e12, 1e-9);
     struct cluster slow = simple;
     slow.device.operation_microseconds = 10;
-    CHECK_NEAR(predict(&recipe, 1, &slow).starts, 2 * 12 * 34 * 1e-5, 1e-12);
+    CHECK_NEAR(predict(&recipe, 1, &slow).launch_seconds, 2 * 12 * 34 * 1e-5, 1e-12);
 }
 
 static void test_traffic(void)
 {
     struct recipe recipe = make_recipe(gpt2);
     struct prediction one = predict(&recipe, 1, &simple), two = predict(&recipe, 2, &simple);
-    CHECK_NEAR(two.products, one.products / 2, 1e-9);
-    CHECK_NEAR(two.optimizer, one.optimizer, 1e-9); /* nothing is sharded */
-    double bytes = 4 * all_weights;                 /* 2 (R - 1) / R = 1 */
-    CHECK_NEAR(two.data_traffic, bytes / 10e9, 1e-3);
-    CHECK_NEAR(two.data_exposed, two.data_traffic, 1e-12); /* no overlap */
+    CHECK_NEAR(two.gemm_seconds, one.gemm_seconds / 2, 1e-9);
+    CHECK_NEAR(two.optimizer_seconds, one.optimizer_seconds, 1e-9); /* nothing is sharded */
+    double bytes = 4 * all_weights;                                 /* 2 (R - 1) / R = 1 */
+    CHECK_NEAR(two.data_comm_seconds, bytes / 10e9, 1e-3);
+    CHECK_NEAR(two.data_exposed_seconds, two.data_comm_seconds, 1e-12); /* no overlap */
 
     struct prediction four = predict(&recipe, 4, &simple); /* two nodes: two links of 1 GB/s */
-    CHECK_NEAR(four.data_traffic, 1.5 * bytes / 2e9, 5e-3);
+    CHECK_NEAR(four.data_comm_seconds, 1.5 * bytes / 2e9, 5e-3);
 
     struct cluster hiding = simple;
     hiding.overlap = 1;
     struct prediction hidden = predict(&recipe, 2, &hiding);
-    CHECK_NEAR(hidden.data_traffic, two.data_traffic, 1e-12);
-    double backward = 2.0 / 3 * (two.products + two.attention + two.passes);
-    CHECK(backward > two.data_traffic && hidden.data_exposed < two.data_traffic / 10);
-    CHECK(hidden.data_exposed > 0); /* the last bucket waits */
+    CHECK_NEAR(hidden.data_comm_seconds, two.data_comm_seconds, 1e-12);
+    double backward =
+        2.0 / 3 * (two.gemm_seconds + two.attention_seconds + two.elementwise_seconds);
+    CHECK(backward > two.data_comm_seconds &&
+          hidden.data_exposed_seconds < two.data_comm_seconds / 10);
+    CHECK(hidden.data_exposed_seconds > 0); /* the last bucket waits */
 
     recipe.parallel.tensor = 2;
     struct prediction shared = predict(&recipe, 2, &simple);
     double rows = 8 * 256;
-    CHECK_NEAR(shared.tensor_traffic, (50 * rows * 768 * 4 + 24 * rows) / 10e9 + 100 * 2 * 5e-6,
-               1e-9);
-    CHECK(shared.data_traffic == 0);
+    CHECK_NEAR(shared.tensor_comm_seconds,
+               (50 * rows * 768 * 4 + 24 * rows) / 10e9 + 100 * 2 * 5e-6, 1e-9);
+    CHECK(shared.data_comm_seconds == 0);
     hidden = predict(&recipe, 2, &hiding);
-    CHECK_NEAR(hidden.tensor_exposed, shared.tensor_traffic / 2, 1e-9);
+    CHECK_NEAR(hidden.tensor_exposed_seconds, shared.tensor_comm_seconds / 2, 1e-9);
 }
 
 /* Four ranks of a node that is one device: a CPU whose cores they divide. */
@@ -105,9 +109,9 @@ static void test_divided(void)
     node.node.devices = 1;
     node.network = (struct cluster_link){0};
     struct prediction one = predict(&recipe, 1, &node), four = predict(&recipe, 4, &node);
-    CHECK_NEAR(four.products, one.products, 1e-9);
-    CHECK_NEAR(four.optimizer, 4 * one.optimizer, 1e-9);
-    CHECK_NEAR(four.data_traffic, 1.5 * 4 * all_weights / 2.5e9, 5e-3);
+    CHECK_NEAR(four.gemm_seconds, one.gemm_seconds, 1e-9);
+    CHECK_NEAR(four.optimizer_seconds, 4 * one.optimizer_seconds, 1e-9);
+    CHECK_NEAR(four.data_comm_seconds, 1.5 * 4 * all_weights / 2.5e9, 5e-3);
 }
 
 /* llm.c's scripts: GPT-2 124M on 8 A100 takes about 300 ms for 524,288 tokens, 1558M on 8 H100 2.80 s for
@@ -120,7 +124,7 @@ static void test_published(const char *source)
     struct recipe recipe =
         make_recipe("model: {vocab_size: 50257}\ntrain: {max_steps: 1, precision: bf16}\n"
                     "parallel: {zero_stage: 1}\nbatch: {global_size: 512, micro_size: 64}\n");
-    CHECK_NEAR(predict(&recipe, 8, &cluster).step, 0.300, 0.1 * 0.300);
+    CHECK_NEAR(predict(&recipe, 8, &cluster).step_seconds, 0.300, 0.1 * 0.300);
 
     snprintf(path, sizeof path, "%s/recipes/clusters/h100_sxm.yaml", source);
     CHECK_OK(cluster_read(path, &cluster));
@@ -128,7 +132,7 @@ static void test_published(const char *source)
         make_recipe("model: {vocab_size: 50257, num_layers: 48, hidden_size: 1600, num_heads: 25}\n"
                     "train: {max_steps: 1, precision: bf16}\nparallel: {zero_stage: 1}\n"
                     "batch: {global_size: 1024, micro_size: 16}\n");
-    CHECK_NEAR(predict(&recipe, 8, &cluster).step, 2.80, 0.1 * 2.80);
+    CHECK_NEAR(predict(&recipe, 8, &cluster).step_seconds, 2.80, 0.1 * 2.80);
 }
 
 /* The micro-batch that fits: one more does not. What is computed again takes time, and less memory. */
@@ -150,14 +154,15 @@ static void test_memory(void)
     CHECK_EQUAL(most, 0);
 
     recipe = make_recipe(gpt2);
-    strcpy(recipe.train.activation_checkpointing, "full");
+    recipe.train.activation_checkpointing = RECOMPUTE_FULL;
     struct prediction full = predict(&recipe, 1, &simple);
-    CHECK_NEAR(full.products - kept.products, 2e-12 * 8 * 256 * 11 * 12.0 * 768 * 768,
+    CHECK_NEAR(full.gemm_seconds - kept.gemm_seconds, 2e-12 * 8 * 256 * 11 * 12.0 * 768 * 768,
                1e-3); /* biases are no products */
-    CHECK_NEAR(full.attention, kept.attention * (7 + 2 * 11.0 / 12) / 7, 1e-9);
-    strcpy(recipe.train.activation_checkpointing, "selective");
+    CHECK_NEAR(full.attention_seconds, kept.attention_seconds * (7 + 2 * 11.0 / 12) / 7, 1e-9);
+    recipe.train.activation_checkpointing = RECOMPUTE_SELECTIVE;
     struct prediction some = predict(&recipe, 1, &simple);
-    CHECK(some.products == kept.products && some.passes > kept.passes);
+    CHECK(some.gemm_seconds == kept.gemm_seconds &&
+          some.elementwise_seconds > kept.elementwise_seconds);
     CHECK(full.device_bytes < some.device_bytes && some.device_bytes < kept.device_bytes);
 }
 
@@ -171,12 +176,12 @@ static void test_search(void)
     CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, MOST, &count));
     CHECK_EQUAL(count, 4); /* ZeRO 0, 1 and 2 over two ranks, and two that share the model */
     for (int i = 1; i < count; i++) {
-        CHECK(found[i - 1].step <= found[i].step && found[i].fits);
+        CHECK(found[i - 1].step_seconds <= found[i].step_seconds && found[i].fits);
     }
     recipe.parallel.tensor = found[0].tensor;
     recipe.parallel.zero_stage = found[0].zero_stage;
     recipe.batch.micro_size = found[0].micro_size;
-    CHECK(predict(&recipe, 2, &cluster).step == found[0].step);
+    CHECK(predict(&recipe, 2, &cluster).step_seconds == found[0].step_seconds);
 
     /* Memory for less than the replicated state: what is left shares it, with smaller micro-batches. */
     recipe = make_recipe(gpt2);
@@ -248,10 +253,10 @@ static void test_refused(void)
         {"device: {memory_gb: 1}\n", "did you mean 'device.memory_gib'?"},
         {"device: {memory_gib: 1, memory_gib: 1}\n", "device.memory_gib: given twice"},
         {"node: {devices: 1.5}\n", "node.devices: "},
-        {"overlap: 1.5\n", "overlap: 1.5 must lie in [0, 1]"},
+        {"overlap: 1.5\n", "overlap: 1.5 must be in [0, 1]"},
         {"overlap: nan\n", "overlap: "},
-        {"", "cluster.yaml:1:1: it is empty"},
-        {"5\n", "cluster.yaml:1:1: a mapping of sections"},
+        {"", "cluster.yaml:1:1: the file is empty"},
+        {"5\n", "cluster.yaml:1:1: must be a mapping of sections"},
     };
     struct cluster cluster;
     struct plan plan;

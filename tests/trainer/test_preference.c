@@ -18,7 +18,7 @@ static void random_pairs(struct preference_pair pairs[PAIRS], uint64_t seed)
 {
     uint64_t key = random_key(seed, RANDOM_TEST, 0, 0), at = 0;
     for (int i = 0; i < PAIRS; i++) {
-        for (int a = 0; a < ANSWERS; a++) {
+        for (int a = 0; a < RESPONSES; a++) {
             pairs[i].tokens[a] = 1 + (int64_t)random_below(key, at++, 9);
             pairs[i].reference[a] = -20 * (double)random_uniform(key, at++);
             pairs[i].logps[a] = pairs[i].reference[a] + 8 * (double)random_uniform(key, at++) - 4;
@@ -29,9 +29,9 @@ static void random_pairs(struct preference_pair pairs[PAIRS], uint64_t seed)
 static double total(const struct preference_settings *s, const struct preference_pair *pairs,
                     int64_t count)
 {
-    struct preference_slope slopes[PAIRS];
+    struct preference_gradient slopes[PAIRS];
     double sum = 0;
-    CHECK_OK(preference_slopes(s, pairs, count, slopes));
+    CHECK_OK(preference_gradients(s, pairs, count, slopes));
     for (int64_t i = 0; i < count; i++) {
         sum += slopes[i].loss;
     }
@@ -84,12 +84,12 @@ static void test_slopes(void)
     for (int loss = 0; loss < PREFERENCE_LOSSES; loss++) {
         struct preference_settings s = settings_of((enum preference_loss)loss, 0.3, 0.1);
         struct preference_pair pairs[PAIRS];
-        struct preference_slope slopes[PAIRS];
+        struct preference_gradient slopes[PAIRS];
         double worst = 0;
         random_pairs(pairs, 2);
-        CHECK_OK(preference_slopes(&s, pairs, PAIRS, slopes));
+        CHECK_OK(preference_gradients(&s, pairs, PAIRS, slopes));
         for (int i = 0; i < PAIRS; i++) {
-            for (int a = 0; a < ANSWERS; a++) {
+            for (int a = 0; a < RESPONSES; a++) {
                 double at = pairs[i].logps[a];
                 pairs[i].logps[a] = at + step;
                 double above = total(&s, pairs, PAIRS);
@@ -112,8 +112,8 @@ static void test_range(void)
         struct preference_settings s = settings_of((enum preference_loss)loss, 0.1, 0.1);
         for (int sign = -1; sign <= 1; sign += 2) {
             struct preference_pair pair = {{-5000 + 2000 * sign, -5000}, {-5000, -5000}, {9, 7}};
-            struct preference_slope slope;
-            CHECK_OK(preference_slopes(&s, &pair, 1, &slope));
+            struct preference_gradient slope;
+            CHECK_OK(preference_gradients(&s, &pair, 1, &slope));
             bool explodes = loss == PREFERENCE_DISCOPOP && sign < 0; /* exp(200) */
             CHECK(isfinite(slope.loss) && isfinite(slope.logps[CHOSEN]));
             CHECK(explodes || slope.loss < 1e8);
@@ -129,7 +129,7 @@ static void test_range(void)
     struct preference_settings other = settings_of(PREFERENCE_SFT, 0.1, 0);
     double sum = 0.25 * total(&one, pairs, PAIRS) + 2 * total(&other, pairs, PAIRS);
     CHECK(fabs(total(&both, pairs, PAIRS) - sum) <= 1e-12 * fabs(sum));
-    CHECK(preference_whole(&both) && !preference_whole(&one));
+    CHECK(preference_needs_whole_batch(&both) && !preference_needs_whole_batch(&one));
 }
 
 /* The sorted losses do not look at which reference belongs to which policy margin. */

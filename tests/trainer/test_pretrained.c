@@ -9,6 +9,7 @@
 #include "tests/trainer/pretrained_folder.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/open.h"
 
 static struct recipe recipe;
 
@@ -16,15 +17,15 @@ static struct recipe recipe;
 
 static void check_text(struct session *s, const int32_t *ids, int64_t count, const double *expected)
 {
-    int64_t vocabulary = model_config_of(s->model)->vocabulary;
+    int64_t vocabulary = model_get_config(s->model)->vocabulary;
     for (int64_t length = 1; length < count; length++) {
         for (int64_t v = 0; v < vocabulary; v++) {
             int32_t text[64];
             memcpy(text, ids, (size_t)length * sizeof *text);
             text[length] = (int32_t)v;
-            struct score_item item = {text, length + 1, 1};
-            struct score_result result = {0};
-            CHECK_OK(score_run(s->kernels, s->model, count, &item, 1, &result));
+            struct log_likelihood_item item = {text, length + 1, 1};
+            struct log_likelihood_result result = {0};
+            CHECK_OK(log_likelihood_run(s->kernels, s->model, count, &item, 1, &result));
             CHECK_NEAR(result.log_probability, expected[(length - 1) * vocabulary + v], 1e-5);
         }
     }
@@ -44,8 +45,8 @@ static void check_numbers(const char *name, const char *checkpoint)
     snprintf(dataset, sizeof dataset, "%s/log_probabilities", name);
     double *expected = reference_dataset(file, dataset, H5T_NATIVE_DOUBLE, 8, &all);
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(session_open_checkpoint(&s, self, checkpoint, NULL, 0, 0));
-    CHECK_EQUAL(all, count * model_config_of(s.model)->vocabulary);
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, 0));
+    CHECK_EQUAL(all, count * model_get_config(s.model)->vocabulary);
     CHECK(count <= 64);
     check_text(&s, ids, count, expected);
     CHECK_OK(session_stop(&s));
@@ -58,15 +59,15 @@ static void check_numbers(const char *name, const char *checkpoint)
 static void test_numbers(const char *name)
 {
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     join(folder, reference, name);
     join(again, root, "again");
     CHECK_OK(import_to(folder, "a", a, &recipe));
     check_numbers(name, a);
 
     CHECK_OK(file_remove_tree(again));
-    CHECK_OK(pretrained_export(a, again, SAFETENSORS_F32, false, &summary));
-    CHECK_FAILS(pretrained_export(a, again, SAFETENSORS_F32, false, &summary), STATUS_CREATE,
+    CHECK_OK(huggingface_export(a, again, SAFETENSORS_F32, false, &summary));
+    CHECK_FAILS(huggingface_export(a, again, SAFETENSORS_F32, false, &summary), STATUS_CREATE,
                 "exists");
     CHECK_OK(import_to(again, "b", b, &recipe));
     CHECK(same_weights(a, b));
@@ -75,7 +76,7 @@ static void test_numbers(const char *name)
     CHECK_OK(file_remove_tree(again));
     CHECK_OK(checkpoint_reshard(a, again, 3));
     CHECK_OK(file_remove_tree(b));
-    CHECK_OK(pretrained_export(again, b, SAFETENSORS_BF16, false, &summary));
+    CHECK_OK(huggingface_export(again, b, SAFETENSORS_BF16, false, &summary));
     CHECK_OK(import_to(b, "c", folder, &recipe));
     CHECK(same_weights(a, folder) == (strcmp(name, "bare") == 0)); /* which is bf16 itself */
 }
@@ -91,7 +92,7 @@ static void test_config(void)
     } cases[] = {
         {"model_type", "\"mamba\"", STATUS_UNAVAILABLE, "config.json: model_type mamba"},
         {"model_type", NULL, STATUS_DATA, "model_type is missing"},
-        {"model_type", "3", STATUS_DATA, "model_type is not a text"},
+        {"model_type", "3", STATUS_DATA, "model_type is not a string"},
         {"architectures", "[\"GPT2DoubleHeadsModel\"]", STATUS_UNAVAILABLE, "GPT2DoubleHeadsModel"},
         {"architectures", "[\"GPT2ForSequenceClassification\"]", STATUS_DATA,
          "score.weight is missing"},
@@ -112,7 +113,8 @@ static void test_config(void)
         {"n_layer", "1000000000000", STATUS_DATA, "num_layers"},
         {"n_head", "3", STATUS_DATA, "not a multiple"},
         {"n_inner", "0", STATUS_DATA, "must be above 0"},
-        {"n_inner", "16", STATUS_DATA, "mlp.c_fc.weight has 2 dimensions, [8, 32], and by"},
+        {"n_inner", "16", STATUS_DATA,
+         "mlp.c_fc.weight has 2 dimensions, [8, 32], but config.json"},
         {"vocab_size", "20", STATUS_DATA, "transformer.wte.weight has 2 dimensions, [19, 8]"},
         {"n_positions", "9223372036854775807", STATUS_DATA, "max_position_embeddings"},
         {"layer_norm_epsilon", "0", STATUS_DATA, "layer_norm_epsilon"},
@@ -149,10 +151,10 @@ static void write_file(const char *folder, const char *name, const char *text)
 static void test_folders(void)
 {
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     refused("/nowhere/gpt2", STATUS_NO_INPUT, "there is no folder /nowhere/gpt2");
     copy_model("whole", folder);
-    CHECK_FAILS(pretrained_import(folder, NULL, root, &recipe, &summary), STATUS_CREATE, "exists");
+    CHECK_FAILS(huggingface_import(folder, NULL, root, &recipe, &summary), STATUS_CREATE, "exists");
     write_file(folder, "config.json", "{\"model_type\": \"gpt2\",\n}");
     refused(folder, STATUS_DATA, "config.json:2:");
     write_file(folder, "config.json", "[]");
@@ -170,9 +172,9 @@ static void test_folders(void)
     refused(folder, STATUS_NO_INPUT, "model-00002-of-00002.safetensors");
     const char *index = "model.safetensors.index.json";
     write_file(folder, index, "{\"weight_map\": {\"a\": \"../b\"}}");
-    refused(folder, STATUS_DATA, "none of this folder");
+    refused(folder, STATUS_DATA, "outside this folder");
     write_file(folder, index, "{\"weight_map\": {\"a\": 3}}");
-    refused(folder, STATUS_DATA, "none of this folder");
+    refused(folder, STATUS_DATA, "outside this folder");
     write_file(folder, index, "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\"}}");
     refused(folder, STATUS_DATA, "a is not in");
     write_file(folder, index, "{\"weight_map\": {}}");
@@ -193,7 +195,7 @@ static void test_folders(void)
     CHECK_OK(import_to(folder, "a", checkpoint, &recipe));
     join(exported, root, "exported");
     CHECK_OK(file_remove_tree(exported));
-    CHECK_OK(pretrained_export(checkpoint, exported, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(huggingface_export(checkpoint, exported, SAFETENSORS_F32, false, &summary));
     CHECK(summary.tokenizer);
     CHECK_OK(tokenizer_open(exported, &t));
     CHECK_EQUAL(tokenizer_vocab_size(t), 19);
@@ -238,35 +240,35 @@ static void test_headers(void)
          NULL},
         {"{\"__metadata__\":{\"format\":\"pt\"}}", 0, NULL},
         {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "}", 9, "the last 1 bytes belong to no tensor"},
-        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "}", 7, "do not lie in the 7 bytes"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "}", 7, "are not within the 7 bytes"},
         {"{\"a\":" TENSOR("F32", "[2]", "[4,12]") "}", 12, "4 bytes before a belong to no tensor"},
         {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") ",\"b\":" TENSOR("F32", "[2]", "[4,12]") "}", 12,
          "the bytes of a and b overlap"},
         {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") ",\"b\":" TENSOR("F32", "[2]", "[0,8]") "}", 8,
          "overlap"},
-        {"{\"a\":" TENSOR("F32", "[2]", "[8,0]") "}", 8, "do not lie in"},
-        {"{\"a\":" TENSOR("F32", "[2]", "[-8,0]") "}", 8, "do not lie in"},
-        {"{\"a\":" TENSOR("F32", "[2]", "[0,9223372036854775807]") "}", 8, "do not lie in"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[8,0]") "}", 8, "are not within"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[-8,0]") "}", 8, "are not within"},
+        {"{\"a\":" TENSOR("F32", "[2]", "[0,9223372036854775807]") "}", 8, "are not within"},
         {"{\"a\":" TENSOR("F32", "[2]", "[0,99999999999999999999]") "}", 8, "the header, line 1"},
         {"{\"a\":" TENSOR("F32", "[2]", "[0]") "}", 8, "data_offsets are not two integers"},
         {"{\"a\":" TENSOR("F32", "[2]", "[0,8.0]") "}", 8, "data_offsets are not two integers"},
         {"{\"a\":" TENSOR("F32", "[2]", "[0,8,8]") "}", 8, "data_offsets are not two integers"},
-        {"{\"a\":" TENSOR("F32", "[3]", "[0,8]") "}", 8, "hold 8 bytes"},
+        {"{\"a\":" TENSOR("F32", "[3]", "[0,8]") "}", 8, "span 8 bytes"},
         {"{\"a\":" TENSOR("F16", "[2]", "[0,8]") "}", 8, "need 4"},
         {"{\"a\":" TENSOR("F32", "[-2]", "[0,8]") "}", 8, "not an integer of 0 or more"},
         {"{\"a\":" TENSOR("F32", "[\"2\"]", "[0,8]") "}", 8, "not an integer of 0 or more"},
         {"{\"a\":" TENSOR("F32", "[4294967296,4294967296]", "[0,8]") "}", 8, "more than 2^56"},
         {"{\"a\":" TENSOR("F64", "[72057594037927937]", "[0,8]") "}", 8, "more than 2^56"},
         {"{\"a\":" TENSOR("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "9 dimensions"},
-        {"{\"a\":" TENSOR("F32", "2", "[0,8]") "}", 8, "shape is missing or no list"},
+        {"{\"a\":" TENSOR("F32", "2", "[0,8]") "}", 8, "shape is missing or not a list"},
         {"{\"a\":" TENSOR("F31", "[2]", "[0,8]") "}", 8, "dtype F31 is not known"},
         {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype is missing"},
         {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "shape is missing"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "data_offsets"},
-        {"{\"a\":3}", 0, "not described by an object"},
+        {"{\"a\":3}", 0, "description of a is not an object"},
         {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") ",\"a\":" TENSOR("F32", "[2]", "[0,8]") "}", 8,
          "duplicate"},
-        {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: a is not a text"},
+        {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: a is not a string"},
         {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
         {"[]", 0, "not a JSON object"},
         {"{", 0, "the header, line 1"},
@@ -291,8 +293,8 @@ static void test_headers(void)
                     "a header of");
     }
     CHECK(truncate(path, 7) == 0);
-    CHECK_FAILS(safetensors_open(path, &file), STATUS_DATA, "7 bytes are no safetensors file");
-    CHECK_FAILS(safetensors_open(root, &file), STATUS_DATA, "no regular file");
+    CHECK_FAILS(safetensors_open(path, &file), STATUS_DATA, "7 bytes are not a safetensors file");
+    CHECK_FAILS(safetensors_open(root, &file), STATUS_DATA, "not a regular file");
 }
 
 /* Subnormal, normal, largest and infinite values of both. */
@@ -344,7 +346,7 @@ static void test_tensors(void)
 
     copy_model("whole", folder);
     rewrite(folder, NULL, 0, &(struct extra){"ln_f.bias", 1, {8}}, values);
-    refused(folder, STATUS_DATA, "ln_f.bias is there too");
+    refused(folder, STATUS_DATA, "ln_f.bias is a duplicate");
 
     copy_model("whole", folder); /* buffers of old files */
     rewrite(folder, NULL, 0, &(struct extra){"transformer.h.0.attn.bias", 2, {12, 12}}, values);
@@ -433,7 +435,7 @@ static void test_random_damage(void)
 int main(void)
 {
     pretrained_folder_start();
-    h5file_start();
+    h5file_init();
     test_headers();
     test_halves();
     test_random_damage();

@@ -5,6 +5,7 @@
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/pretrained_folder.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/open.h"
 
 static const double tolerance = 1e-5;
 
@@ -27,9 +28,9 @@ static void import_base(const char *name, char out[FILE_PATH_BYTES])
 static status import_adapter(const char *folder, const char *base, const char *name,
                              char output[FILE_PATH_BYTES], struct recipe *recipe)
 {
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     fresh(output, name);
-    return pretrained_adapter_import(folder, base, output, recipe, &summary);
+    return huggingface_import_adapter(folder, base, output, recipe, &summary);
 }
 
 /* ---- the same numbers ---- */
@@ -78,7 +79,7 @@ static void check_outputs(struct session *s, const struct texts *t, struct model
     input->output_rows = t->first;
     input->outputs = t->texts;
     CHECK_OK(model_forward(s->model, input, &hidden));
-    struct model_labels labels = model_labels_of(s->model, input, NULL);
+    struct model_label_head labels = model_get_label_head(s->model, input, NULL);
     CHECK_OK(classifier_logits(s->kernels, to, hidden, labels.weight, labels.bias));
     compare(t, "outputs", to);
 }
@@ -95,7 +96,7 @@ static void check_numbers(const char *name, const char *checkpoint)
     CHECK(file >= 0 && t.group >= 0);
     read_texts(&t);
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(session_open_checkpoint(&s, self, checkpoint, NULL, 0, t.count));
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, t.count));
     struct model_input input = {.rows = t.count,
                                 .tokens = t.ids,
                                 .positions = t.positions,
@@ -105,7 +106,7 @@ static void check_numbers(const char *name, const char *checkpoint)
                                 .segment_ids = t.segments};
     CHECK_OK(model_forward(s.model, &input, &hidden));
     compare(&t, "hidden", hidden);
-    if (strcmp(s.recipe.objective, "classify") == 0) {
+    if (s.recipe.objective == OBJECTIVE_CLASSIFY) {
         check_outputs(&s, &t, &input);
     }
     CHECK_OK(session_stop(&s));
@@ -122,24 +123,24 @@ static void test_numbers(const char *name, const char *model, const char *object
     static struct recipe recipe, again;
     char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
     char out[FILE_PATH_BYTES];
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     printf("%s\n", name);
     import_base(model, base);
     join(folder, reference, name);
-    CHECK(pretrained_import_is_adapter(folder));
+    CHECK(huggingface_is_adapter_folder(folder));
     CHECK_OK(import_adapter(folder, base, "a", a, &recipe));
-    CHECK(strcmp(recipe.objective, objective) == 0);
+    CHECK(strcmp(recipe_objective_name(recipe.objective), objective) == 0);
     CHECK(strcmp(recipe.adapter.targets, targets) == 0);
     check_numbers(name, a);
     fresh(out, "out");
-    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, true, &summary));
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, true, &summary));
     CHECK_OK(import_adapter(out, NULL, "b", b, &again)); /* which names its base */
     CHECK(same_weights(a, b));
     CHECK(strcmp(again.adapter.targets, recipe.adapter.targets) == 0);
     CHECK(again.adapter.rslora == recipe.adapter.rslora);
     check_numbers(name, b);
     fresh(out, "out");
-    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, false, &summary)); /* of the same base */
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary)); /* of the same base */
 }
 
 /* ---- what is refused ---- */
@@ -169,8 +170,9 @@ static void test_refusals(void)
         {"target_modules", "[\"c_attn\"]", STATUS_DATA,
          "holds an adapter of transformer.h.0.mlp.c_proj"},
         {"target_modules", "[\"c_attn\", \"c_proj\"]", STATUS_DATA, "lacks an adapter of"},
-        {"target_modules", "\"(c_attn\"", STATUS_DATA, "the pattern (c_attn cannot be read"},
-        {"target_modules", "7", STATUS_DATA, "target_modules is neither a text nor a list"},
+        {"target_modules", "\"(c_attn\"", STATUS_DATA,
+         "the pattern (c_attn is not a valid regular"},
+        {"target_modules", "7", STATUS_DATA, "target_modules is neither a string nor a list"},
     };
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
@@ -190,7 +192,7 @@ static void test_refusals(void)
     char adapters[FILE_PATH_BYTES];
     memcpy(adapters, output, sizeof adapters);
     CHECK_FAILS(import_adapter(folder, adapters, "refused", output, &recipe), STATUS_DATA,
-                "holds adapters alone");
+                "contains only adapters");
     join(path, folder, "adapter_model.safetensors");
     CHECK(truncate(path, 1000) == 0);
     CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), STATUS_DATA,
@@ -206,7 +208,7 @@ static void test_refusals(void)
 int main(void)
 {
     pretrained_folder_start();
-    h5file_start();
+    h5file_init();
     test_numbers("gpt2_lora", "whole", "clm", "c_attn, mlp.c_proj");
     test_numbers("llama_lora", "llama", "clm", "all-linear");
     test_numbers("roberta_lora", "roberta", "mlm",

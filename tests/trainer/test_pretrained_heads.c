@@ -5,8 +5,12 @@
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/pretrained_folder.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/open.h"
 
-static const double tolerance = 1e-5;
+/* Twice the error of a naive f32 version, the largest of forty orders of its sums: 5.1e-6 for the
+ * encoders' hidden states and bert's logits, 2.5e-5 for roberta's logits (the norm of its head
+ * divides by small deviations). */
+static const double tolerance = 1e-5, tolerance_roberta_logits = 5e-5;
 
 enum { ROWS_MAX = 64, VALUES_MAX = 4096 };
 
@@ -51,11 +55,13 @@ static void compare(const struct batch_of *b, const char *dataset, struct tensor
     int64_t count;
     double *expected = read_values(b, dataset, H5T_NATIVE_DOUBLE, 8, &count);
     const float *values = got.data;
+    bool amplified = strcmp(b->name, "roberta") == 0 && strcmp(dataset, "logits") == 0;
+    double allowed = amplified ? tolerance_roberta_logits : tolerance;
     CHECK_EQUAL(count, got.rows * got.columns);
     for (int64_t row = 0; row < got.rows; row++) {
         for (int64_t c = 0; c < got.columns; c++) {
             double wanted = expected[row * got.columns + c];
-            CHECK_NEAR(values[row * got.stride + c], wanted, tolerance * fmax(1, fabs(wanted)));
+            CHECK_NEAR(values[row * got.stride + c], wanted, allowed * fmax(1, fabs(wanted)));
         }
     }
     free(expected);
@@ -64,19 +70,19 @@ static void compare(const struct batch_of *b, const char *dataset, struct tensor
 static void check_logits(struct session *s, const struct batch_of *b, struct model_input *input)
 {
     static float logits[VALUES_MAX];
-    int64_t vocabulary = model_config_of(s->model)->vocabulary;
+    int64_t vocabulary = model_get_config(s->model)->vocabulary;
     struct tensor hidden, to = tensor_view(logits, DTYPE_F32, b->count, vocabulary);
-    if (strcmp(s->recipe.objective, "mlm") == 0) {
+    if (s->recipe.objective == OBJECTIVE_MLM) {
         input->output_rows = b->rows;
         input->outputs = b->count;
     }
     CHECK(b->count * vocabulary <= VALUES_MAX);
     CHECK_OK(model_forward(s->model, input, &hidden));
-    CHECK_OK(
-        classifier_logits(s->kernels, to, hidden, model_head(s->model), model_head_bias(s->model)));
+    CHECK_OK(classifier_logits(s->kernels, to, hidden, model_lm_head(s->model),
+                               model_lm_head_bias(s->model)));
     compare(b, "logits", to);
-    if (model_config_of(s->model)->next_sentence) {
-        struct model_labels labels = model_labels_of(s->model, input, NULL);
+    if (model_get_config(s->model)->next_sentence) {
+        struct model_label_head labels = model_get_label_head(s->model, input, NULL);
         to = tensor_view(logits, DTYPE_F32, b->texts, 2);
         CHECK_OK(classifier_logits(s->kernels, to, labels.hidden, labels.weight, labels.bias));
         compare(b, "labels", to);
@@ -94,7 +100,7 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
     CHECK(b.file >= 0);
     read_batch(&b);
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(session_open_checkpoint(&s, self, checkpoint, NULL, 0, b.count));
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, b.count));
     struct model_input input = {.rows = b.count,
                                 .tokens = b.ids,
                                 .positions = b.positions,
@@ -118,13 +124,13 @@ static void test_numbers(const char *name, bool heads)
 {
     static struct recipe recipe, again;
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     join(folder, reference, name);
     join(out, root, "out");
     CHECK_OK(import_to(folder, "a", a, &recipe));
     check_numbers(name, a, heads);
     CHECK_OK(file_remove_tree(out));
-    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary));
     CHECK_OK(import_to(out, "b", b, &again));
     CHECK(same_weights(a, b));
     CHECK_EQUAL(again.model.next_sentence, recipe.model.next_sentence);
@@ -141,7 +147,7 @@ static void test_config(void)
         const char *text; /* NULL: it is taken */
     } cases[] = {
         {"bert", "architectures", "[\"BertForNextSentencePrediction\"]", STATUS_UNAVAILABLE,
-         "BertForNextSentencePrediction is not in this version; BertForPreTraining"},
+         "BertForNextSentencePrediction is not supported; BertForPreTraining"},
         {"bert", "architectures", "[\"BertForTokenClassification\"]", STATUS_DATA,
          "classifier.weight is missing"},
         {"bert", "architectures", "[\"RobertaModel\"]", STATUS_UNAVAILABLE, "RobertaModel"},
@@ -166,7 +172,7 @@ static void test_config(void)
         {"llama3", "rope_parameters",
          "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
          "\"high_freq_factor\": 4}",
-         STATUS_DATA, "model.rope_low_freq_factor: 4 is not less than"},
+         STATUS_DATA, "model.rope_low_freq_factor: 4.0 is not less than"},
         {"llama", "head_dim", "4", STATUS_UNAVAILABLE, "head_dim 4"},
         {"llama", "hidden_act", "\"gelu\"", STATUS_UNAVAILABLE, "silu is"},
         {"llama", "mlp_bias", "true", STATUS_UNAVAILABLE, "mlp_bias: true"},
@@ -233,7 +239,7 @@ static void test_names(void)
     copy_model("roberta", folder);
     rewrite(folder, NULL, 0, &(struct extra){"classifier.dense.bias", 1, {8, 1}}, NULL);
     refused(folder, STATUS_DATA,
-            "holds classifier.dense.bias, which a roberta of this config.json");
+            "holds classifier.dense.bias, which the roberta model of config.json");
 
     /* A head that is not there begins with the same random values each time, and other weights are the file's. */
     join(folder, reference, "bert_bare");
@@ -250,14 +256,14 @@ static void test_tokenizer(void)
     static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n";
     char folder[FILE_PATH_BYTES], checkpoint[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
     char path[FILE_PATH_BYTES];
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     copy_model("bert", folder);
     join(path, folder, "vocab.txt");
     CHECK_OK(file_write(path, vocab, sizeof vocab - 1));
     CHECK_OK(import_to(folder, "a", checkpoint, &recipe));
     join(out, root, "out");
     CHECK_OK(file_remove_tree(out));
-    CHECK_OK(pretrained_export(checkpoint, out, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(huggingface_export(checkpoint, out, SAFETENSORS_F32, false, &summary));
     CHECK(summary.tokenizer);
     join(path, out, "tokenizer.json");
     CHECK(file_exists(path));
@@ -277,7 +283,7 @@ static void test_tokenizer(void)
 int main(void)
 {
     pretrained_folder_start();
-    h5file_start();
+    h5file_init();
     test_numbers("bert", true);
     test_numbers("bert_untied", true);
     test_numbers("bert_bare", false);

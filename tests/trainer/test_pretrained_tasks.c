@@ -5,8 +5,10 @@
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/pretrained_folder.h"
 #include "trainer/huggingface/config.h"
-#include "trainer/setup/session.h"
 #include "trainer/inference/sentence_embedding.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/session.h"
+#include "trainer/weights/open.h"
 
 static const double tolerance = 1e-5;
 
@@ -48,16 +50,16 @@ static const struct model_parameter *find(const struct model_parameter *paramete
 static void write_weights(const struct trial *t, const char *folder)
 {
     static struct recipe recipe;
-    struct pretrained_promise promise;
+    struct huggingface_config promise;
     struct model_parameter *parameters;
     struct safetensors_shape shapes[TENSORS_MAX];
     struct safetensors_writer *writer = NULL;
     char names[NAMES_BYTES] = "", path[FILE_PATH_BYTES], *rest = names;
     int64_t elements, all;
     int count, used = 0;
-    CHECK_OK(pretrained_config_read(folder, t->asked, &recipe, &promise));
+    CHECK_OK(huggingface_config_read(folder, t->asked, &recipe, &promise));
     labels_free(&promise.labels);
-    struct model_config config = session_model_config(&recipe, recipe.model.vocab_size);
+    struct model_config config = derive_model_config(&recipe, recipe.model.vocab_size);
     CHECK_OK(model_layout(&config, 1, 0, &parameters, &count, &elements));
     hid_t a = H5Aopen(t->group, "names", H5P_DEFAULT), type = H5Aget_type(a);
     CHECK(H5Tget_size(type) < sizeof names && H5Aread(a, type, names) >= 0);
@@ -66,7 +68,7 @@ static void write_weights(const struct trial *t, const char *folder)
     for (char *name; used < TENSORS_MAX && (name = strsep(&rest, "\n")) != NULL && *name != '\0';) {
         const struct model_parameter *p = find(parameters, count, name);
         shapes[used] = (struct safetensors_shape){.name = name, .dimensions = p->dimensions};
-        pretrained_shape(p, shapes[used++].shape);
+        huggingface_tensor_shape(p, shapes[used++].shape);
     }
     CHECK_EQUAL(used, count);
     float *values = reference_dataset(t->group, "values", H5T_NATIVE_FLOAT, 4, &all), *at = values;
@@ -97,8 +99,8 @@ static void ask(const struct trial *t, struct session *s, struct model_input *in
 {
     static float outputs[OUTPUTS_MAX];
     struct tensor hidden;
-    int64_t labels = model_config_of(s->model)->labels;
-    bool vectors = strcmp(s->recipe.objective, "embed") == 0;
+    int64_t labels = model_get_config(s->model)->labels;
+    bool vectors = s->recipe.objective == OBJECTIVE_EMBED;
     if (vectors) {
         input->output_rows = NULL;
         input->outputs = 0;
@@ -106,7 +108,7 @@ static void ask(const struct trial *t, struct session *s, struct model_input *in
     CHECK(labels * (vectors ? texts : input->outputs) <= OUTPUTS_MAX);
     CHECK_OK(model_forward(s->model, input, &hidden));
     if (!vectors) {
-        struct model_labels head = model_labels_of(s->model, input, NULL);
+        struct model_label_head head = model_get_label_head(s->model, input, NULL);
         CHECK_OK(classifier_logits(s->kernels,
                                    tensor_view(outputs, DTYPE_F32, input->outputs, labels), hidden,
                                    head.weight, head.bias));
@@ -115,8 +117,8 @@ static void ask(const struct trial *t, struct session *s, struct model_input *in
     }
     for (int64_t i = 0; i < texts; i++) {
         int32_t first = input->cu_rows[i];
-        CHECK_OK(text_vector_pool(tensor_rows(hidden, first, input->cu_rows[i + 1] - first),
-                                  outputs + i * labels));
+        CHECK_OK(sentence_embedding_pool(tensor_rows(hidden, first, input->cu_rows[i + 1] - first),
+                                         outputs + i * labels));
     }
     compare(t, outputs, texts * labels);
 }
@@ -136,8 +138,8 @@ static void check_outputs(const struct trial *t, const char *checkpoint)
         }
     }
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(session_open_checkpoint(&s, self, checkpoint, NULL, 0, rows));
-    CHECK(strcmp(s.recipe.objective, t->expected) == 0);
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, rows));
+    CHECK(strcmp(recipe_objective_name(s.recipe.objective), t->expected) == 0);
     bool named = s.recipe.model.num_labels > 0;
     CHECK_EQUAL(s.labels.count, named ? 3 : 0);
     CHECK(!named || strcmp(s.labels.names[1], "it \"is\"") == 0);
@@ -192,7 +194,7 @@ static void test_case(const struct trial *t, const json_t *configs)
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
     char out[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     printf("%s\n", t->name);
     join(folder, root, "model");
     join(out, root, "out");
@@ -205,12 +207,12 @@ static void test_case(const struct trial *t, const json_t *configs)
     write_weights(t, folder);
     CHECK_OK(import_for(t->asked, folder, "a", a, &recipe));
     check_outputs(t, a);
-    CHECK_OK(pretrained_export(a, out, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary));
     compare_configs(folder, out, strcmp(t->expected, "embed") != 0);
     CHECK_OK(import_to(out, "b", b, &recipe)); /* what it is for came along */
     CHECK(same_weights(a, b));
     check_outputs(t, b);
-    CHECK_OK(pretrained_export(b, again, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(huggingface_export(b, again, SAFETENSORS_F32, false, &summary));
     CHECK(same_tensors(out, again));
 }
 
@@ -238,7 +240,8 @@ static void test_settings(hid_t file, const json_t *configs)
         {"id2label", "{\"0\": \"a\", \"1\": \"\", \"2\": \"c\"}", STATUS_DATA, "has no name for 1"},
         {"id2label", "{\"0\": \"a\", \"1\": \"b\", \"2\": \"a\"}", STATUS_DATA, "name \"a\" twice"},
         {"id2label", "{}", STATUS_DATA, "0 labels"},
-        {"id2label", NULL, STATUS_DATA, "classifier.weight has 2 dimensions, [3, 8], and by"},
+        {"id2label", NULL, STATUS_DATA,
+         "classifier.weight has 2 dimensions, [3, 8], but config.json"},
         {"problem_type", "\"multi_label_classification\"", STATUS_UNAVAILABLE, "multi_label"},
         {"problem_type", "\"regression\"", STATUS_UNAVAILABLE, "regress has one output"},
         {"architectures", "[\"BertModel\", \"BertForSequenceClassification\"]", STATUS_UNAVAILABLE,
@@ -269,9 +272,9 @@ static void test_settings(hid_t file, const json_t *configs)
     prepare_case(&t, configs, folder);
     set_config(folder, "problem_type", NULL);
     CHECK_OK(import_to(folder, "a", output, &recipe));
-    CHECK(strcmp(recipe.objective, "regress") == 0);
+    CHECK(recipe.objective == OBJECTIVE_REGRESS);
     CHECK_OK(import_for("reward", folder, "a", output, &recipe));
-    CHECK(strcmp(recipe.objective, "reward") == 0);
+    CHECK(recipe.objective == OBJECTIVE_REWARD);
     H5Gclose(t.group);
 }
 
@@ -281,7 +284,7 @@ static void test_prefix(hid_t file, const json_t *configs)
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
     struct trial t = {.name = "llama_texts"};
-    struct pretrained_summary summary;
+    struct huggingface_summary summary;
     struct safetensors *weights = NULL;
     static const struct renaming none = {"score.weight", NULL};
     t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
@@ -293,7 +296,7 @@ static void test_prefix(hid_t file, const json_t *configs)
     CHECK_OK(import_to(folder, "a", a, &recipe));
     join(b, root, "out");
     CHECK_OK(file_remove_tree(b));
-    CHECK_OK(pretrained_export(a, b, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(huggingface_export(a, b, SAFETENSORS_F32, false, &summary));
     join(path, b, "model.safetensors");
     CHECK_OK(safetensors_open(path, &weights));
     CHECK(safetensors_find(weights, "transformer.norm.weight") != NULL);
@@ -323,7 +326,7 @@ int main(void)
         {.name = "llama_texts", .expected = "classify"},
     };
     char path[FILE_PATH_BYTES];
-    h5file_start();
+    h5file_init();
     pretrained_folder_start();
     join(path, reference, "../heads.h5");
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);

@@ -73,26 +73,26 @@ static const struct {
     {"train.max_steps=1e3",
      "command line: train.max_steps: '1e3' is not a plain integer, write 1000"},
     {"train.max_steps=0", "must be at least 1"},
-    {"train.max_steps=null", "command line: train.max_steps: missing; give"},
+    {"train.max_steps=null", "command line: train.max_steps: missing; set"},
     {"train.max_steps=5 ", "is not an integer"},
     {"train=5", "command line: train: is a section; write train.KEY=value"},
     {"model.hidden_size=100",
      "command line: model.hidden_size: 100 is not a multiple of model.num_heads"},
     {"model.num_heads=7",
-     "command line: model.hidden_size: 768 is not a multiple of model.num_heads, 7"},
-    {"train.epochs=2", "command line: train.max_steps: 10 contradicts train.epochs"},
+     "command line: model.hidden_size: 768 is not a multiple of model.num_heads (7)"},
+    {"train.epochs=2", "command line: train.max_steps: 10 conflicts with train.epochs"},
     {"model.dropout=nan", "'nan' is not a number"},
     {"model.dropout=1e999", "too large"},
-    {"model.dropout=\"0.1\"", "\"0.1\" is a text, a number is wanted"},
-    {"log.tensorboard=yes", "'yes' is neither true nor false"},
+    {"model.dropout=\"0.1\"", "\"0.1\" is a string, but a number is required"},
+    {"log.tensorboard=yes", "'yes' is not a boolean"},
     {"optimizer.lr=1", "did you mean 'optimizer.learning_rate'?"},
     {"data.train=[", "command line: data.train:2:1: not YAML"},
     {"data.train=[a, b]",
-     "command line: data.train: each entry of the list is {path: ..., weight: ...}"},
+     "command line: data.train: each list entry must be {path: ..., weight: ...}"},
     {"data.train={a: b}", "command line: data.train: must be a path"},
     {"run_dir=a\nb", "command line: run_dir:"},
     {"run_dir=\xff", "command line: run_dir:"},
-    {"run_dir=[a]", "must be a text, not a list"},
+    {"run_dir=[a]", "must be a string, not a list"},
     {"=5", "command line: : unknown key"},
     {"", "not of the form"},
     {"schedule.name=cosin", "did you mean 'cosine'?"},
@@ -157,25 +157,26 @@ static void test_table(void)
         const struct setting *setting = &recipe_table[i];
         struct recipe recipe;
         char preset[64];
-        snprintf(preset, sizeof preset, "%s", setting->preset);
+        snprintf(preset, sizeof preset, "%s", setting->default_value);
         memset(&recipe, 0x55, sizeof recipe);
         struct node node = {.kind = NODE_PLAIN, .text = preset};
-        struct reading reading = {.name = "table", .recipe = &recipe};
-        CHECK_OK(recipe_value_set(&reading, (struct place){0}, setting, &node));
+        struct recipe_reader reading = {.name = "table", .recipe = &recipe};
+        CHECK_OK(recipe_value_set(&reading, (struct source_location){0}, setting, &node));
         char text[RECIPE_VALUE_BYTES];
         if (setting->kind != SETTING_SOURCES) { /* defaults are written as they would be printed */
-            recipe_value_text(setting, &recipe, false, text);
-            CHECK(strcmp(text, setting->preset) == 0);
+            recipe_value_format(setting, &recipe, false, text);
+            CHECK(strcmp(text, setting->default_value) == 0);
         }
         CHECK_EQUAL(recipe_table_find(setting->key), i);
-        CHECK(setting->meaning != NULL && setting->meaning[strlen(setting->meaning) - 1] != '.');
+        CHECK(setting->description != NULL &&
+              setting->description[strlen(setting->description) - 1] != '.');
         bool number = setting->kind == SETTING_INTEGER || setting->kind == SETTING_NUMBER;
-        CHECK(!number || setting->range.most > setting->range.least);
+        CHECK(!number || setting->range.max > setting->range.min);
         bool zero = strcmp(setting->key, "optimizer.max_grad_norm") == 0; /* 0 means null too */
         if (number && setting->null != NULL && !zero) { /* else null is no value one could write */
             double null_value = setting->null_value;
-            CHECK(setting->range.above ? null_value <= setting->range.least
-                                       : null_value < setting->range.least);
+            CHECK(setting->range.exclusive_min ? null_value <= setting->range.min
+                                               : null_value < setting->range.min);
         }
     }
     for (int i = 0; i < recipe_synonym_count; i++) { /* each leads to a word that exists */
@@ -184,14 +185,51 @@ static void test_table(void)
             const char *key = recipe_table[k].key;
             const char *dot = strchr(key, '.');
             const char *choices = recipe_table[k].choices;
-            known = known || strcmp(dot != NULL ? dot + 1 : key, recipe_synonyms[i].ours) == 0 ||
-                    (choices != NULL && strstr(choices, recipe_synonyms[i].ours) != NULL);
+            known = known || strcmp(dot != NULL ? dot + 1 : key, recipe_synonyms[i].name) == 0 ||
+                    (choices != NULL && strstr(choices, recipe_synonyms[i].name) != NULL);
         }
         for (int k = 1; k < recipe_section_count; k++) {
-            known = known || strcmp(recipe_sections[k].name, recipe_synonyms[i].ours) == 0;
+            known = known || strcmp(recipe_sections[k].name, recipe_synonyms[i].name) == 0;
         }
         CHECK(known);
     }
+}
+
+static void check_name(const char *key, unsigned value, const char *name)
+{
+    char text[256];
+    const char *choices[CHOICES_MAX];
+    const char *list = recipe_table[recipe_table_find(key)].choices;
+    CHECK(value < (unsigned)recipe_table_choices(list, text, sizeof text, choices));
+    CHECK(strcmp(choices[value], name) == 0);
+}
+
+/* The names of names.c are those of the settings table. */
+static void test_names(void)
+{
+    enum recipe_objective found;
+    for (unsigned i = OBJECTIVE_CLM; i <= OBJECTIVE_EMBED; i++) {
+        const char *name = recipe_objective_name((enum recipe_objective)i);
+        check_name("objective", i, name);
+        CHECK(recipe_objective_find(name, &found) && found == (enum recipe_objective)i);
+    }
+    CHECK(!recipe_objective_find("clmm", &found));
+    for (unsigned i = ARCHITECTURE_GPT2; i <= ARCHITECTURE_LLAMA; i++) {
+        check_name("model.architecture", i, recipe_architecture_name((enum recipe_architecture)i));
+    }
+    for (unsigned i = ROPE_DEFAULT; i <= ROPE_LLAMA3; i++) {
+        check_name("model.rope_type", i, recipe_rope_type_name((enum recipe_rope_type)i));
+    }
+    check_name("model.activation", RECIPE_GELU_ERF, "gelu_erf");
+    check_name("optimizer.name", RECIPE_LAMB, "lamb");
+    check_name("train.activation_checkpointing", RECOMPUTE_SELECTIVE, "selective");
+    check_name("train.activation_checkpointing", RECOMPUTE_FULL, "full");
+    const char *lora[] = {"adapter.type=lora", "model.init_from=x"};
+    struct recipe recipe;
+    parse_good(head, lora, 2, &recipe);
+    CHECK(recipe.adapter.type == ADAPTER_LORA);
+    parse_good(head, NULL, 0, &recipe);
+    CHECK(recipe.adapter.type == ADAPTER_NONE);
 }
 
 /* ---- written and read again ---- */
@@ -366,9 +404,9 @@ static void test_bombs(void)
         {"[", "nested deeper than 8"},
         {"{a: ", "nested deeper than 8"},
         {"- ", "nested deeper than 8"},
-        {"? ", "a key must be a word"},
+        {"? ", "a key must be a string"},
         {"a: 1\n", "more than 4096 values"},
-        {"x", "a text of 400000 bytes"},
+        {"x", "the string has 400000 bytes"},
         {"\n", "empty"},
         {"#\n", "empty"},
         {"&a ", "bomb.yaml:1:"},
@@ -405,7 +443,7 @@ static void test_large_file(void)
     CHECK_FAILS(recipe_read(path, NULL, 0, &recipe), STATUS_RECIPE, "at most 1048576");
     CHECK(unlink(path) == 0);
     CHECK_FAILS(recipe_read(path, NULL, 0, &recipe), STATUS_NO_INPUT, path);
-    CHECK_FAILS(recipe_read("/tmp", NULL, 0, &recipe), STATUS_RECIPE, "/tmp is a folder; name the");
+    CHECK_FAILS(recipe_read("/tmp", NULL, 0, &recipe), STATUS_RECIPE, "/tmp is a folder; give the");
 }
 
 static void test_byte_order_mark(void)
@@ -422,7 +460,7 @@ static void test_byte_order_mark(void)
     CHECK_FAILS(recipe_parse("m.yaml", twice, sizeof twice - 1, NULL, 0, &recipe), STATUS_RECIPE,
                 "m.yaml:");
     CHECK_FAILS(recipe_parse("m.yaml", alone, sizeof alone - 1, NULL, 0, &recipe), STATUS_RECIPE,
-                "it is empty");
+                "the file is empty");
 }
 
 /* ---- any bytes: refused or read, and what is read is written and read again ---- */
@@ -512,6 +550,7 @@ static void test_golden(bool write)
 int main(int argc, char **argv)
 {
     test_table();
+    test_names();
     test_corpus();
     test_overrides_bad();
     test_overrides();

@@ -117,7 +117,7 @@ static void check_logits(const struct training *t, struct tensor hidden)
     CHECK(logits != NULL);
     CHECK_EQUAL(count, n * v);
     CHECK_OK(classifier_logits(t->r.run.kernels, tensor_view(logits, DTYPE_F32, n, v), hidden,
-                               tensor_rows(model_head(t->r.run.model), 0, v), tensor_absent()));
+                               tensor_rows(model_lm_head(t->r.run.model), 0, v), tensor_absent()));
     double error = reference_error(logits, expected, count);
     CHECK_NEAR(error, 0, tolerance);
     printf("logits: relative error %.2g\n", error);
@@ -139,10 +139,10 @@ static void check_cache(const struct training *t)
     float *logits = malloc((size_t)(rest * v) * sizeof *logits);
     CHECK(logits != NULL);
     CHECK_OK(model_cache_create(t->r.run.model, 1, r->run.tokens, &cache));
-    CHECK_OK(model_extend(t->r.run.model, cache, t->inputs, &most, &hidden));
-    CHECK_OK(model_extend(t->r.run.model, cache, t->inputs + most, &rest, &hidden));
+    CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs, &most, &hidden));
+    CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs + most, &rest, &hidden));
     CHECK_OK(classifier_logits(t->r.run.kernels, tensor_view(logits, DTYPE_F32, rest, v), hidden,
-                               tensor_rows(model_head(t->r.run.model), 0, v), tensor_absent()));
+                               tensor_rows(model_lm_head(t->r.run.model), 0, v), tensor_absent()));
     CHECK_NEAR(reference_error(logits, expected + most * v, rest * v), 0, tolerance);
     CHECK_OK(model_cache_destroy(&cache));
     free(logits);
@@ -156,8 +156,8 @@ static void train_step(struct training *t, int64_t step)
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0};
     fill_batch(t, step, &batch);
-    struct model_input input = views_input(&batch);
-    input.training = input.fresh = true;
+    struct model_input input = objective_input_model(&batch);
+    input.training = input.first_micro_batch = true;
     run_forget_gradients(run);
     if (step == 0) {
         check_cache(t);
@@ -166,8 +166,8 @@ static void train_step(struct training *t, int64_t step)
     if (step == 0) {
         check_logits(t, hidden);
     }
-    struct objective_views views = {.losses = t->losses};
-    views_add_model(&views, run->model, &batch, &input, hidden, run->places);
+    struct objective_input views = {.losses = t->losses, .device_sums = sums};
+    objective_input_fill(&views, run->model, &batch, &input, hidden, run->places);
     CHECK_OK(objective_clm.loss(run->kernels, &batch, &views, true, sums));
     CHECK_OK(model_backward(run->model, &input, run->places, NULL, NULL));
     double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;

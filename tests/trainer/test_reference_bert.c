@@ -140,8 +140,8 @@ static struct batch pack(struct training *t, int64_t step)
 
 static struct model_input input_of(const struct batch *b)
 {
-    struct model_input input = views_input(b);
-    input.training = input.fresh = true;
+    struct model_input input = objective_input_model(b);
+    input.training = input.first_micro_batch = true;
     return input;
 }
 
@@ -157,10 +157,10 @@ static void check_logits(struct training *t, const struct batch *b)
     input.outputs = n;
     CHECK_OK(model_forward(t->r.run.model, &input, &hidden));
     CHECK_OK(classifier_logits(t->r.run.kernels, tensor_view(logits, DTYPE_F32, n, v), hidden,
-                               model_head(t->r.run.model), model_head_bias(t->r.run.model)));
+                               model_lm_head(t->r.run.model), model_lm_head_bias(t->r.run.model)));
     compare_dataset(&t->r.run, "logits", logits, n * v);
     if (t->r.run.config.next_sentence) {
-        struct model_labels labels = model_labels_of(t->r.run.model, &input, NULL);
+        struct model_label_head labels = model_get_label_head(t->r.run.model, &input, NULL);
         CHECK_OK(classifier_logits(t->r.run.kernels,
                                    tensor_view(logits, DTYPE_F32, b->sequences, 2), labels.hidden,
                                    labels.weight, labels.bias));
@@ -181,13 +181,14 @@ static void train_step(struct training *t, int64_t step)
     }
     run_forget_gradients(run);
     CHECK_OK(model_forward(run->model, &input, &hidden));
-    struct objective_views views = {
+    struct objective_input views = {
         .losses = t->floats,
         .row_scales = t->floats + run->config.output_rows,
-        .best = t->integers,
+        .argmax = t->integers,
         .example_weight = (double)b.masked / (double)b.sequences,
+        .device_sums = sums,
     };
-    views_add_model(&views, run->model, &b, &input, hidden, run->places);
+    objective_input_fill(&views, run->model, &b, &input, hidden, run->places);
     CHECK_OK(objective_mlm.loss(run->kernels, &b, &views, true, sums));
     CHECK_OK(model_backward(run->model, &input, run->places, NULL, NULL));
     CHECK(sums[OBJECTIVE_COUNT] == count);

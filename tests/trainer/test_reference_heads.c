@@ -4,8 +4,8 @@
  * Frobenius norm; gradients that are zero but for noise are compared absolutely: of the key biases, and of what moves all
  * rows of a softmax alike. */
 #include "tests/trainer/reference_file.h"
-#include "trainer/objective/task_head.h"
 #include "trainer/objective/contrastive_loss.h"
+#include "trainer/objective/task_head.h"
 #include "trainer/train/objective_input.h"
 
 static const double tolerance = 1e-5;
@@ -14,17 +14,17 @@ enum { PARAMETERS_MAX = 40, NAMES_BYTES = 4096 };
 
 struct kind {
     const char *name;
-    enum model_task task;
+    enum model_head_kind task;
     const struct objective *objective;
 };
 
 static const struct kind kinds[] = {
-    {"texts", MODEL_TEXTS, &objective_classify},
-    {"numbers", MODEL_TEXTS, &objective_regress},
-    {"tokens", MODEL_TOKENS, &objective_classify_tokens},
-    {"spans", MODEL_SPANS, &objective_answer},
-    {"choices", MODEL_CHOICES, &objective_choose},
-    {"vectors", MODEL_VECTORS, &objective_embed},
+    {"texts", HEAD_SEQUENCE, &objective_classify},
+    {"numbers", HEAD_SEQUENCE, &objective_regress},
+    {"tokens", HEAD_TOKEN, &objective_classify_tokens},
+    {"spans", HEAD_QA, &objective_extractive_qa},
+    {"choices", HEAD_MULTIPLE_CHOICE, &objective_multiple_choice},
+    {"vectors", HEAD_NONE, &objective_embed},
 };
 
 struct trial {
@@ -33,7 +33,7 @@ struct trial {
     const struct kind *kind;
     struct kernels *kernels;
     struct model *model;
-    struct head_memory memory;
+    struct task_head memory;
     float *gradients, *places[PARAMETERS_MAX];
     int32_t *ids, *segments, *cu_rows, *rows, *example_rows, *positions, *labels;
     float *numbers;
@@ -74,7 +74,7 @@ static void read_config(struct trial *t, const char *architecture)
         .segments = strcmp(architecture, "bert") == 0 ? 2
                     : encoder                         ? 1
                                                       : 0,
-        .task = t->kind->task,
+        .head = t->kind->task,
         .labels = (int64_t)sizes[LABELS],
     };
     t->batch.longest = t->batch.tokens = (int64_t)sizes[LONGEST];
@@ -89,7 +89,7 @@ static void read_batch(struct trial *t)
     t->cu_rows = integers(t, "cu_rows", &segments);
     t->rows = integers(t, "rows", &b->masked);
     t->example_rows = integers(t, "example_rows", &examples);
-    if (t->kind->task != MODEL_VECTORS) {
+    if (t->kind->task != HEAD_NONE) {
         t->labels = integers(t, "answers", &answers);
         t->numbers = reference_dataset(t->group, "answers", H5T_NATIVE_FLOAT, 4, &answers);
     }
@@ -108,7 +108,7 @@ static void read_batch(struct trial *t)
     b->masked_rows = t->rows;
     b->example_rows = t->example_rows;
     bool numbers = t->kind->objective == &objective_regress;
-    b->numbers = numbers ? t->numbers : NULL;
+    b->float_labels = numbers ? t->numbers : NULL;
     b->labels = numbers ? NULL : t->labels;
     for (int64_t i = 0; i < b->sequences; i++) {
         t->samples[i] = 100 + i;
@@ -234,23 +234,23 @@ static void make_model(struct trial *t)
     for (int i = 0; i < count; i++) {
         t->places[i] = p[i].trained ? t->gradients + p[i].first : NULL;
     }
-    int64_t outputs = t->kind->task == MODEL_VECTORS ? t->config.width : t->config.labels;
-    CHECK_OK(head_create(t->kernels, t->batch.masked, outputs, &t->memory));
+    int64_t outputs = t->kind->task == HEAD_NONE ? t->config.width : t->config.labels;
+    CHECK_OK(task_head_create(t->kernels, t->batch.masked, outputs, &t->memory));
 }
 
 static void step(struct trial *t)
 {
     const struct batch *b = &t->batch;
-    struct model_input input = views_input(b);
+    struct model_input input = objective_input_model(b);
     input.positions = t->positions;
     input.segment_ids = t->segments;
-    input.training = input.fresh = true;
+    input.training = input.first_micro_batch = true;
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0};
     CHECK_OK(model_forward(t->model, &input, &hidden));
     const struct objective_sink sink = {take, t};
-    struct objective_views views = {.task = &t->memory, .sink = &sink};
-    views_add_model(&views, t->model, b, &input, hidden, t->places);
+    struct objective_input views = {.task_head = &t->memory, .sink = &sink};
+    objective_input_fill(&views, t->model, b, &input, hidden, t->places);
     CHECK_OK(t->kind->objective->loss(t->kernels, b, &views, true, sums));
     CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
     CHECK(sums[OBJECTIVE_COUNT] == reference_attribute(t->group, "count"));
@@ -268,7 +268,7 @@ static struct model_adapter adapter_of(const char *architecture)
     return (struct model_adapter){
         .rank = 3,
         .alpha = 5,
-        .by_root = roberta,
+        .rank_stabilized = roberta,
         .targets = roberta ? "query, value"
                    : strcmp(architecture, "bert") == 0
                        ? "query, value, attention.output.dense, intermediate.dense, output.dense"
@@ -300,7 +300,7 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
     visit_values(&t, false, 1);
     step(&t);
     struct device *dev = kernels_device(t.kernels);
-    head_destroy(&t.memory);
+    task_head_destroy(&t.memory);
     CHECK_OK(model_destroy(&t.model));
     CHECK_OK(kernels_destroy(&t.kernels));
     CHECK_OK(device_destroy(&dev));
@@ -315,23 +315,23 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
 /* Two ranks' worth of pairs of which the last is missing; and a vector that is no number, which the loss must show. */
 static void test_whole_vectors(void)
 {
-    struct whole_vectors w;
+    struct contrastive_batch w;
     struct comm *self = NULL;
     bool failed = true;
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(whole_vectors_create(3, 2, &w));
+    CHECK_OK(contrastive_loss_create(3, 2, &w));
     static const double units[] = {1, 0, 0.6, 0.8, 0, 1, 0.8, -0.6};
-    memcpy(w.units, units, sizeof units);
-    CHECK_OK(whole_vectors_gather(self, &w, true, &failed));
-    CHECK(!failed && w.right[0] == false && w.right[1] == false && w.losses[2] == 0);
+    memcpy(w.unit_vectors, units, sizeof units);
+    CHECK_OK(contrastive_loss_gather(self, &w, true, &failed));
+    CHECK(!failed && w.correct[0] == false && w.correct[1] == false && w.losses[2] == 0);
     CHECK_NEAR(w.losses[0], log(exp(20 * 0.6) + exp(20 * 0.8)) - 20 * 0.6, 1e-12);
-    w.units[1] = NAN;
-    CHECK_OK(whole_vectors_gather(self, &w, true, &failed));
+    w.unit_vectors[1] = NAN;
+    CHECK_OK(contrastive_loss_gather(self, &w, true, &failed));
     CHECK(isnan(w.losses[0]) && isfinite(w.losses[1]));
-    whole_vectors_clear(&w);
-    CHECK_OK(whole_vectors_gather(self, &w, false, &failed));
+    contrastive_loss_clear(&w);
+    CHECK_OK(contrastive_loss_gather(self, &w, false, &failed));
     CHECK(failed);
-    whole_vectors_destroy(&w);
+    contrastive_loss_destroy(&w);
     CHECK_OK(comm_destroy(&self));
 }
 

@@ -16,7 +16,7 @@ struct trial {
     struct device *dev;
     struct kernels *kernels;
     struct model *model;
-    struct head_memory memory;
+    struct task_head memory;
     float *gradients, *places[PARAMETERS_MAX];
     int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
     bool together;          /* both answers behind one prompt */
@@ -25,8 +25,8 @@ struct trial {
 /* Pairs [first, first + count). */
 struct micro {
     struct batch batch;
-    int32_t inputs[ROWS], positions[ROWS], cu_rows[ANSWERS * PAIRS + 1];
-    int32_t branches[ANSWERS * PAIRS], last[ANSWERS * PAIRS], example_rows[PAIRS + 1];
+    int32_t inputs[ROWS], positions[ROWS], cu_rows[RESPONSES * PAIRS + 1];
+    int32_t branches[RESPONSES * PAIRS], last[RESPONSES * PAIRS], example_rows[PAIRS + 1];
     int64_t samples[PAIRS];
 };
 
@@ -56,7 +56,7 @@ static void make_micro(const struct trial *t, int first, int count, struct micro
                                   .inputs = m->inputs,
                                   .positions = m->positions,
                                   .cu_rows = m->cu_rows,
-                                  .branches = t->together ? m->branches : NULL,
+                                  .shared_prefix_offsets = t->together ? m->branches : NULL,
                                   .masked_rows = m->last,
                                   .example_rows = m->example_rows,
                                   .samples = m->samples}};
@@ -67,8 +67,8 @@ static void make_micro(const struct trial *t, int first, int count, struct micro
         if (at >= 0) {
             int32_t shared = t->together ? l[0] - 1 : 0;
             add_answer(m, ids, l[0], ids + l[0], l[1], 0);
-            m->branches[ANSWERS * at] = shared;
-            m->branches[ANSWERS * at + 1] = l[0] + l[1];
+            m->branches[RESPONSES * at] = shared;
+            m->branches[RESPONSES * at + 1] = l[0] + l[1];
             if (!t->together) {
                 end_segment(m);
             }
@@ -85,14 +85,14 @@ static void run(struct trial *t, double center, struct micro *m, bool fresh,
 {
     const struct batch *b = &m->batch;
     const struct preference_settings settings = {.center_rewards = center};
-    struct model_input input = views_input(b);
+    struct model_input input = objective_input_model(b);
     input.longest = b->longest;
     input.training = true;
-    input.fresh = fresh;
+    input.first_micro_batch = fresh;
     struct tensor hidden;
     CHECK_OK(model_forward(t->model, &input, &hidden));
-    struct objective_views views = {.task = &t->memory, .preference = &settings};
-    views_add_model(&views, t->model, b, &input, hidden, t->places);
+    struct objective_input views = {.task_head = &t->memory, .preference = &settings};
+    objective_input_fill(&views, t->model, b, &input, hidden, t->places);
     CHECK_OK(objective_reward.loss(t->kernels, b, &views, true, sums));
     CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
 }
@@ -156,14 +156,14 @@ static void make_model(struct trial *t)
                                     .inner = model_inner_outputs(&t->config),
                                     .heads = (int)t->config.heads,
                                     .head_width = t->config.width / t->config.heads,
-                                    .sequence = ANSWERS * t->config.positions,
+                                    .sequence = RESPONSES * t->config.positions,
                                     .vocabulary = model_vocabulary_rows(&t->config, 1),
                                     .training = true};
     int count;
     CHECK_OK(device_create(DEVICE_CPU, 0, &t->dev));
     CHECK_OK(kernels_create(t->dev, DTYPE_F32, 2, &limits, &t->kernels));
     CHECK_OK(model_create(t->kernels, &t->config, NULL, false, ROWS, true, &t->model));
-    CHECK_OK(head_create(t->kernels, t->config.output_rows, t->config.labels, &t->memory));
+    CHECK_OK(task_head_create(t->kernels, t->config.output_rows, t->config.labels, &t->memory));
     const struct model_parameter *p = model_parameters(t->model, &count);
     t->gradients = malloc((size_t)model_elements(t->model) * sizeof *t->gradients);
     CHECK(t->gradients != NULL && count <= PARAMETERS_MAX);
@@ -195,9 +195,9 @@ static void test_architecture(hid_t file, const char *architecture)
                                      .initializer_range = 0.02f,
                                      .rope_theta = 10000,
                                      .tied = true,
-                                     .task = MODEL_TEXTS,
+                                     .head = HEAD_SEQUENCE,
                                      .labels = 1,
-                                     .output_rows = ANSWERS * PAIRS};
+                                     .output_rows = RESPONSES * PAIRS};
     t.lengths = reference_dataset(t.group, "lengths", H5T_NATIVE_INT32, 4, &count);
     CHECK_EQUAL(count, 3 * PAIRS);
     t.ids = reference_dataset(t.group, "ids", H5T_NATIVE_INT32, 4, &count);
@@ -207,7 +207,7 @@ static void test_architecture(hid_t file, const char *architecture)
         printf("%s, answers %s: ", architecture, t.together ? "behind one prompt" : "apart");
         test_case(&t, i / 2, t.together ? 3 : PAIRS);
     }
-    head_destroy(&t.memory);
+    task_head_destroy(&t.memory);
     CHECK_OK(model_destroy(&t.model));
     CHECK_OK(kernels_destroy(&t.kernels));
     CHECK_OK(device_destroy(&t.dev));

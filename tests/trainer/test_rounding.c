@@ -28,7 +28,7 @@ static struct kernels *kernels;
 struct trained {
     struct mesh mesh;
     struct model *model;
-    struct update *update;
+    struct sharded_optimizer *update;
 };
 
 static void trained_make(struct trained *t, struct mesh mesh, int stage, enum optimizer_kind kind)
@@ -36,8 +36,8 @@ static void trained_make(struct trained *t, struct mesh mesh, int stage, enum op
     *t = (struct trained){.mesh = mesh};
     CHECK_OK(model_create(kernels, &config, mesh.tensor, false, ROWS, true, &t->model));
     CHECK_OK(model_connect(t->model));
-    CHECK_OK(model_initialise(t->model, SEED));
-    const struct update_options options = {
+    CHECK_OK(model_init_weights(t->model, SEED));
+    const struct sharded_optimizer_options options = {
         .mesh = &t->mesh,
         .kernels = kernels,
         .model = t->model,
@@ -52,13 +52,13 @@ static void trained_make(struct trained *t, struct mesh mesh, int stage, enum op
         .bucket_elems = 1000,
         .micro_batches = 1,
     };
-    CHECK_OK(update_create(&options, &t->update));
-    CHECK_OK(update_round(t->update, 0));
+    CHECK_OK(sharded_optimizer_create(&options, &t->update));
+    CHECK_OK(sharded_optimizer_round_weights(t->update, 0));
 }
 
 static void trained_release(struct trained *t)
 {
-    CHECK_OK(update_destroy(&t->update));
+    CHECK_OK(sharded_optimizer_destroy(&t->update));
     CHECK_OK(model_destroy(&t->model));
 }
 
@@ -67,8 +67,8 @@ typedef void visit(void *user, int64_t here, int64_t whole);
 
 static void each_element(const struct model_parameter *p, visit *see, void *user)
 {
-    for (int j = 0; j < p->piece_count; j++) {
-        const struct model_piece *piece = &p->pieces[j];
+    for (int j = 0; j < p->shard_count; j++) {
+        const struct model_shard *piece = &p->shards[j];
         for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
             int64_t row = piece->row + e / piece->columns;
             see(user, piece->first + e,
@@ -93,11 +93,11 @@ static void step(struct trained *t, int64_t number)
 {
     int count;
     const struct model_parameter *p = model_parameters(t->model, &count);
-    struct bucket_set *buckets = update_buckets(t->update);
-    CHECK_OK(bucket_begin_round(buckets));
+    struct bucket_set *buckets = sharded_optimizer_buckets(t->update);
+    CHECK_OK(bucket_begin_micro_batch(buckets));
     for (int i = count - 1; i >= 0; i--) {
         struct writing w = {random_key(9, RANDOM_TEST, (uint64_t)number, (uint64_t)i),
-                            update_gradients(t->update)[i]};
+                            sharded_optimizer_gradients(t->update)[i]};
         if (p[i].trained) {
             CHECK_OK(bucket_advance(buckets, p[i].first + p[i].rows * p[i].columns));
             memset(w.gradient, 0, (size_t)(p[i].rows * p[i].columns) * sizeof *w.gradient);
@@ -106,24 +106,24 @@ static void step(struct trained *t, int64_t number)
             }
         }
     }
-    CHECK_OK(bucket_end_round(buckets));
+    CHECK_OK(bucket_end_micro_batch(buckets));
     CHECK_OK(bucket_finish(buckets));
-    CHECK_OK(update_apply(t->update, number, 1e-2, 1, 1));
-    CHECK_OK(update_settle(t->update));
+    CHECK_OK(sharded_optimizer_step(t->update, number, 1e-2, 1, 1));
+    CHECK_OK(sharded_optimizer_wait_all(t->update));
 }
 
 /* This rank's master of an element of the flat buffer; NULL: another's. */
 static const float *master_of(const struct trained *t, int64_t element)
 {
     int count = 0;
-    const struct optimizer_range *ranges = update_weight_ranges(t->update, &count);
-    if (update_weights(t->update) == NULL) {
+    const struct optimizer_range *ranges = sharded_optimizer_weight_ranges(t->update, &count);
+    if (sharded_optimizer_weights(t->update) == NULL) {
         return model_weights(t->model) + element;
     }
     for (int i = 0; i < count; i++) {
         int64_t in = element - ranges[i].first;
         if (in >= 0 && in < ranges[i].count) {
-            return update_weights(t->update) + ranges[i].at + in;
+            return sharded_optimizer_weights(t->update) + ranges[i].moment_offset + in;
         }
     }
     return NULL;
@@ -142,14 +142,14 @@ static void compare_element(void *user, int64_t here, int64_t whole)
 {
     struct comparison *c = user;
     int64_t element = c->here->first + here;
-    bf16 got = model_copy(c->shared->model)[element];
-    CHECK(!c->same_masters || got == model_copy(c->alone->model)[c->whole->first + whole]);
+    bf16 got = model_bf16_weights(c->shared->model)[element];
+    CHECK(!c->same_masters || got == model_bf16_weights(c->alone->model)[c->whole->first + whole]);
     const float *master = master_of(c->shared, element);
     if (master == NULL) {
         return;
     }
     bf16 nearest = f32_to_bf16(*master);
-    bf16 drawn = f32_to_bf16_drawn(*master, random_half(c->key, (uint64_t)whole));
+    bf16 drawn = f32_to_bf16_stochastic(*master, random_u16(c->key, (uint64_t)whole));
     CHECK(got == (c->here->trained ? drawn : nearest));
     c->seen++;
     c->drawn += got != nearest;
@@ -176,11 +176,11 @@ static void compare_again(const struct trained *t)
     size_t bytes = (size_t)model_elements(t->model) * sizeof(bf16);
     bf16 *copy = malloc(bytes);
     CHECK(copy != NULL);
-    memcpy(copy, model_copy(t->model), bytes);
-    CHECK_OK(model_weights_changed(t->model));
-    CHECK(memcmp(copy, model_copy(t->model), bytes) != 0);
-    CHECK_OK(update_round(t->update, STEPS));
-    CHECK(memcmp(copy, model_copy(t->model), bytes) == 0);
+    memcpy(copy, model_bf16_weights(t->model), bytes);
+    CHECK_OK(model_sync_bf16(t->model));
+    CHECK(memcmp(copy, model_bf16_weights(t->model), bytes) != 0);
+    CHECK_OK(sharded_optimizer_round_weights(t->update, STEPS));
+    CHECK(memcmp(copy, model_bf16_weights(t->model), bytes) == 0);
     free(copy);
 }
 
@@ -190,14 +190,14 @@ static void test_layout(struct mesh mesh, struct mesh single, int stage, enum op
     trained_make(&alone, single, 0, kind);
     trained_make(&shared, mesh, stage, kind);
     compare(&shared, &alone, 0, true);
-    CHECK_OK(update_release_weights(shared.update));
+    CHECK_OK(sharded_optimizer_release_weights(shared.update));
     for (int64_t s = 1; s <= STEPS; s++) {
         step(&alone, s);
         step(&shared, s);
         compare(&shared, &alone, s, kind == OPTIMIZER_ADAMW);
     }
     compare_again(&alone);
-    if (update_weights(shared.update) == NULL) {
+    if (sharded_optimizer_weights(shared.update) == NULL) {
         compare_again(&shared);
     }
     trained_release(&shared);

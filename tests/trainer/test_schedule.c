@@ -5,7 +5,7 @@
 static struct recipe make(enum recipe_schedule name, int64_t warmup, double least)
 {
     struct recipe recipe;
-    recipe_preset(&recipe);
+    recipe_set_defaults(&recipe);
     recipe.optimizer.learning_rate = 1e-3;
     recipe.schedule.name = name;
     recipe.schedule.warmup_steps = warmup;
@@ -15,7 +15,7 @@ static struct recipe make(enum recipe_schedule name, int64_t warmup, double leas
 
 static void check_rate(const struct recipe *recipe, int64_t step, double expected)
 {
-    double rate = schedule_rate(recipe, step, 110);
+    double rate = schedule_learning_rate(recipe, step, 110);
     if (!(fabs(rate - expected) <= 1e-15)) {
         fprintf(stderr, "schedule %d step %lld: %.17g, wanted %.17g\n", (int)recipe->schedule.name,
                 (long long)step, rate, expected);
@@ -77,18 +77,18 @@ static void test_polynomial_nvidia(void)
 static void test_warmup(void)
 {
     struct recipe r = make(SCHEDULE_COSINE, 0, 0.1);
-    CHECK_EQUAL(schedule_warmup(&r, 100), 0);
-    CHECK(schedule_rate(&r, 0, 100) == 1e-3);
+    CHECK_EQUAL(schedule_warmup_steps(&r, 100), 0);
+    CHECK(schedule_learning_rate(&r, 0, 100) == 1e-3);
     r.schedule.warmup_steps = -1;
     r.schedule.warmup_ratio = 0.07;
-    CHECK_EQUAL(schedule_warmup(&r, 100), 7);
-    CHECK_EQUAL(schedule_warmup(&r, 101), 8);
+    CHECK_EQUAL(schedule_warmup_steps(&r, 100), 7);
+    CHECK_EQUAL(schedule_warmup_steps(&r, 101), 8);
     r.schedule.warmup_ratio = 1;
-    CHECK_EQUAL(schedule_warmup(&r, 100), 100);
-    CHECK(schedule_rate(&r, 99, 100) == 1e-3);
-    CHECK_NEAR(schedule_rate(&r, 100, 100), 1e-4, 1e-18);
+    CHECK_EQUAL(schedule_warmup_steps(&r, 100), 100);
+    CHECK(schedule_learning_rate(&r, 99, 100) == 1e-3);
+    CHECK_NEAR(schedule_learning_rate(&r, 100, 100), 1e-4, 1e-18);
     r.schedule.warmup_ratio = 0;
-    CHECK_EQUAL(schedule_warmup(&r, 100), 0);
+    CHECK_EQUAL(schedule_warmup_steps(&r, 100), 0);
 }
 
 /* Rates rise in the warm-up, never rise after it, and stay between the lowest and the highest. */
@@ -100,7 +100,7 @@ static void test_shape(void)
             r.schedule.power = 1.5;
             double before = 0;
             for (int64_t step = 0; step < 211; step++) {
-                double rate = schedule_rate(&r, step, 211);
+                double rate = schedule_learning_rate(&r, step, 211);
                 CHECK(rate > 0 && rate <= 1e-3 * (1 + 1e-12));
                 CHECK(step < warmup ? rate > before : step == 0 || rate <= before * (1 + 1e-12));
                 CHECK(step < warmup || rate >= 5e-5 * (1 - 1e-12));

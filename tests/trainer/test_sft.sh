@@ -100,9 +100,9 @@ packing() {
 
     run 0 train pairs.yaml sft.max_length=16 run_dir=short
     grep -q 'W-SFT-CUT: data.train: [0-9]* examples are longer than sft.max_length, 16' told || fail 'nothing cut'
-    run 65 train pairs.yaml sft.max_length=12 sft.skip_empty=false run_dir=empty && one_line 65 'nothing to learn'
-    run 78 train pairs.yaml sft.max_length=129 && one_line 78 'more than data.sequence_length, 128'
-    run 65 train pairs.yaml sft.assistant_only_loss=true run_dir=none && one_line 65 'nothing is learned of any'
+    run 65 train pairs.yaml sft.max_length=12 sft.skip_empty=false run_dir=empty && one_line 65 'the loss includes none of its first'
+    run 78 train pairs.yaml sft.max_length=129 && one_line 78 'greater than data.sequence_length (128)'
+    run 65 train pairs.yaml sft.assistant_only_loss=true run_dir=none && one_line 65 'and all later examples'
     run 65 train pairs.yaml objective=clm run_dir=clm && one_line 65 "of the kind 'sft'"
 }
 
@@ -142,8 +142,8 @@ chat() {
     cmp one.jsonl again.jsonl || fail '/reset has not forgotten'
     [ "$(grep -o '"role"' two.jsonl | wc -l)" = 5 ] || fail 'no history'
     grep -qF '"What does\nls\ndo?"' lines.jsonl || fail 'lines that go on are no message'
-    grep -q '^E-USAGE .*file.s name is missing' told || fail 'a wrong command is not told'
-    grep -q '/reset forgets the conversation' told || fail 'no help'
+    grep -q '^E-USAGE .*save needs a file name' told || fail 'a wrong command is not told'
+    grep -q '/reset drops the conversation' told || fail 'no help'
     # An answer ends at the end of turn, which is not shown: what is learned is said.
     sed -n 1p out | grep -q 'It lists files\.$' || fail "the answer is $(sed -n 1p out)"
     sed -n 1p out >answer
@@ -155,7 +155,7 @@ chat() {
     run 0 generate --checkpoint run_messages --chat --system 'Be brief.' --prompt-file questions.txt --temperature 0 \
         --max-new-tokens 20
     [ "$(grep -cxF -e "$(cat answer)" out)" = 2 ] || fail "generate --chat says: $(cat out)"
-    run 64 generate --checkpoint run_messages --system 'Be brief.' --prompt ls && one_line 64 'needs --chat'
+    run 64 generate --checkpoint run_messages --system 'Be brief.' --prompt ls && one_line 64 'can only be used with --chat'
 
     # A conversation that outgrows the model's 128 positions goes on; a message that does so alone is told.
     for _ in 1 2 3 4 5 6 7 8; do
@@ -165,8 +165,8 @@ chat() {
     printf '\n%s\n' '/save long.jsonl' >>talk
     timeout 50 "$program" chat --checkpoint run_messages --temperature 0 --max-new-tokens 20 <talk >out 2>told ||
         fail "chat ended with $?"
-    grep -q 'the oldest messages are forgotten: the model has 128 positions' told || fail 'nothing is forgotten'
-    grep -q '^E-USAGE .*this message makes' told || fail 'a message that is too long is not told'
+    grep -q 'the oldest messages are dropped: the model has 128 positions' told || fail 'nothing is forgotten'
+    grep -q '^E-USAGE .*this message results in' told || fail 'a message that is too long is not told'
     [ "$(wc -l <out)" = 8 ] || fail "$(wc -l <out) answers instead of 8"
     ! grep -q WhatWhat long.jsonl || fail 'a message that was not heard is kept'
     [ "$(grep -o '"role"' long.jsonl | wc -l)" -ge 4 ] || fail 'what was said before is forgotten for it'

@@ -55,10 +55,10 @@ static void disturb(struct model *m)
     const struct model_parameter *p = model_parameters(m, &count);
     for (int i = 0; i < count; i++) {
         bool alike = p[i].dimensions == 1 || p[i].role == MODEL_ADAPTER_OUT;
-        for (int j = 0; alike && j < p[i].piece_count; j++) {
-            const struct model_piece *piece = &p[i].pieces[j];
+        for (int j = 0; alike && j < p[i].shard_count; j++) {
+            const struct model_shard *piece = &p[i].shards[j];
             uint64_t key = random_key(8, RANDOM_TEST, (uint64_t)i, 0);
-            bool kept = p[i].first < model_kept_elements(m);
+            bool kept = p[i].first < model_f32_elements(m);
             float *w = (kept ? model_weights(m) + p[i].first : model_vector(m, i).data);
             w += piece->first;
             for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
@@ -68,7 +68,7 @@ static void disturb(struct model *m)
             }
         }
     }
-    CHECK_OK(model_weights_changed(m));
+    CHECK_OK(model_sync_bf16(m));
 }
 
 static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
@@ -83,12 +83,12 @@ static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
                                     .sequence = TOKENS,
                                     .vocabulary = model_vocabulary_rows(config, ranks),
                                     .training = true,
-                                    .parts = ranks};
+                                    .vocabulary_shards = ranks};
     *s = (struct shared){0};
     CHECK_OK(kernels_create(dev, dtype, 1, &limits, &s->kernels));
     CHECK_OK(model_create(s->kernels, config, tensor, sequence, ROWS, true, &s->model));
     CHECK_OK(model_connect(s->model));
-    CHECK_OK(model_initialise(s->model, 5));
+    CHECK_OK(model_init_weights(s->model, 5));
     disturb(s->model);
     s->gradients = malloc((size_t)model_elements(s->model) * sizeof *s->gradients);
     CHECK(s->gradients != NULL);
@@ -123,11 +123,12 @@ static void run(struct shared *s, int m, bool training)
         .seed = 11,
         .step = 2,
         .training = training,
-        .fresh = m == 0,
+        .first_micro_batch = m == 0,
     };
     struct batch batch = {.rows = ROWS, .targets = targets[m], .sequences = SEQUENCES};
     struct tensor hidden;
-    bool masks = model_config_of(s->model)->output_rows > 0;
+    double device_sums[OBJECTIVE_SUMS] = {0};
+    bool masks = model_get_config(s->model)->output_rows > 0;
     const struct objective *objective = masks ? &objective_mlm : &objective_clm;
     if (masks) {
         batch.masked = masked[m];
@@ -138,10 +139,18 @@ static void run(struct shared *s, int m, bool training)
         input.outputs = masked[m];
     }
     CHECK_OK(model_forward(s->model, &input, &hidden));
-    struct objective_views views = {
-        .losses = s->losses, .row_scales = s->scales, .best = s->best, .example_weight = 3};
-    views_add_model(&views, s->model, &batch, &input, hidden, training ? s->places : NULL);
+    struct objective_input views = {
+        .losses = s->losses,
+        .row_scales = s->scales,
+        .argmax = s->best,
+        .example_weight = 3,
+        .device_sums = device_sums,
+    };
+    objective_input_fill(&views, s->model, &batch, &input, hidden, training ? s->places : NULL);
     CHECK_OK(objective->loss(s->kernels, &batch, &views, training, s->sums));
+    for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+        s->sums[i] += device_sums[i];
+    }
     if (training) {
         CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));
     }
@@ -170,8 +179,8 @@ static void compare_gradients(const struct shared *part, const struct shared *wh
         bool noise = strstr(w[i].name, "self.key.bias") != NULL;
         double size =
             largest_of(exact, w[i].whole_rows * w[i].whole_columns) + (noise ? 1 : 1e-3) * most;
-        for (int j = 0; p[i].trained && j < p[i].piece_count; j++) {
-            const struct model_piece *piece = &p[i].pieces[j];
+        for (int j = 0; p[i].trained && j < p[i].shard_count; j++) {
+            const struct model_shard *piece = &p[i].shards[j];
             const float *got = part->gradients + p[i].first + piece->first;
             for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
                 int64_t row = piece->row + e / piece->columns;

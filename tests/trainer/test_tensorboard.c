@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "tests/check.h"
-#include "trainer/logging/metric.h"
+#include "trainer/logging/metrics.h"
 #include "trainer/logging/tensorboard.h"
 
 enum { EVENTS_MAX = 32, SCALARS_MAX = 64, FILES_MAX = 8 };

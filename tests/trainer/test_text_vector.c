@@ -8,22 +8,22 @@ static void check_pool(void)
     const float rows[] = {1, -8, 5, 77, 5, 0, -5, 77};
     struct tensor hidden = {(void *)rows, DTYPE_F32, 2, 3, 4};
     float vector[4] = {0, 0, 0, 99};
-    CHECK_OK(text_vector_pool(hidden, vector));
+    CHECK_OK(sentence_embedding_pool(hidden, vector));
     CHECK_NEAR(vector[0], 0.6, 1e-7);
     CHECK_NEAR(vector[1], -0.8, 1e-7);
     CHECK_NEAR(vector[2], 0, 0);
     CHECK(vector[3] == 99);
-    CHECK_OK(text_vector_pool(tensor_rows(hidden, 1, 1), vector));
+    CHECK_OK(sentence_embedding_pool(tensor_rows(hidden, 1, 1), vector));
     CHECK_NEAR(vector[0], sqrt(0.5), 1e-7);
-    CHECK_NEAR(text_vector_cosine(vector, (const float[]){0, 0.6F, 0.8F}, 3), -0.8 * sqrt(0.5),
-               1e-7);
+    CHECK_NEAR(sentence_embedding_cosine(vector, (const float[]){0, 0.6F, 0.8F}, 3),
+               -0.8 * sqrt(0.5), 1e-7);
 }
 
 static void check_bf16(void)
 {
     const bf16 rows[] = {f32_to_bf16(2), f32_to_bf16(0), f32_to_bf16(4), f32_to_bf16(8)};
     float vector[2];
-    CHECK_OK(text_vector_pool(tensor_view((void *)rows, DTYPE_BF16, 2, 2), vector));
+    CHECK_OK(sentence_embedding_pool(tensor_view((void *)rows, DTYPE_BF16, 2, 2), vector));
     CHECK_NEAR(vector[0], 0.6, 1e-7);
     CHECK_NEAR(vector[1], 0.8, 1e-7);
 }
@@ -32,9 +32,9 @@ static void check_damage(void)
 {
     float rows[] = {1, 2, -1, -2}, vector[2];
     struct tensor hidden = tensor_view(rows, DTYPE_F32, 2, 2);
-    CHECK_FAILS(text_vector_pool(hidden, vector), STATUS_NOT_FINITE, "length 0");
+    CHECK_FAILS(sentence_embedding_pool(hidden, vector), STATUS_NOT_FINITE, "length 0");
     rows[0] = NAN;
-    CHECK_FAILS(text_vector_pool(hidden, vector), STATUS_NOT_FINITE, "nan");
+    CHECK_FAILS(sentence_embedding_pool(hidden, vector), STATUS_NOT_FINITE, "nan");
 }
 
 int main(void)

@@ -28,7 +28,9 @@ same_losses one three 1e-5
 run_ranks 2 0 train bert.yaml run_dir=tensor parallel.tensor=2 parallel.sequence=true
 same_losses one tensor 1e-5
 reproduced bert.yaml bits
-reproduced bert.yaml bits16 train.precision=bf16
+if has_bf16 bert.yaml; then
+    reproduced bert.yaml bits16 train.precision=bf16
+fi
 
 cp -r two again && rm -r again/final again/checkpoints/step-00000012
 run 0 train bert.yaml run_dir=again

@@ -55,10 +55,10 @@ keep() {
     grep -q "\"best_step\":$best," up/metrics.jsonl || fail "the greatest loss is at step $best"
 
     run 78 train recipe.yaml run_dir=bad evaluate.metric=f1
-    one_line 78 "evaluate.metric: 'f1' is no number of objective clm's evaluations; these are: loss, perplexity"
+    one_line 78 "evaluate.metric: 'f1' is not a metric of objective clm; its metrics are: loss, perplexity"
     run 78 plan recipe.yaml run_dir=bad evaluate.metric=f1
     run 78 train recipe.yaml run_dir=bad evaluate.patience=2 evaluate.every=0
-    one_line 78 'evaluate.patience: needs evaluations'
+    one_line 78 'evaluate.patience: [0-9]* conflicts with evaluate.every (0)'
     run 78 train recipe.yaml run_dir=bad checkpoint.load_best_model_at_end=true
     one_line 78 "did you mean 'checkpoint.keep_best'"
 }

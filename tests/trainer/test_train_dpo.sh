@@ -129,7 +129,7 @@ stop() {
     kill -USR1 $job 2>/dev/null
     wait $job
     [ $? = 75 ] || fail 'a stop while the reference was computed did not end with 75'
-    grep -q "stopped after the reference's log-probabilities of .* pairs; they are in many/reference-" told ||
+    grep -q "stopped after the reference log-probabilities of .* pairs; they are in many/reference-" told ||
         fail 'it is not told how far the reference is'
     run 0 "$@"
     grep -qE 'computing .* of many.*, [1-9][0-9]* are done' told || fail 'the reference was begun anew'
@@ -164,16 +164,16 @@ reward() {
     run 0 score --checkpoint one lines
     [ "$(wc -l <out)" = 2 ] || fail 'not a reward for each line'
     run 65 generate --checkpoint one --prompt a
-    one_line - 'was trained for reward'
+    one_line - 'was trained with objective reward'
     run 78 train dpo.yaml objective=reward model.architecture=bert
-    one_line - 'contradicts model.architecture'
+    one_line - 'conflicts with model.architecture'
 }
 
 errors() {
     run 78 train dpo.yaml model.init_from=null
-    one_line - 'model.init_from: missing: objective dpo needs'
+    one_line - 'model.init_from: missing; objective dpo starts'
     run 78 train dpo.yaml dpo.loss_type=exo_pair
-    one_line - 'dpo.label_smoothing: 0 makes exo_pair'
+    one_line - 'dpo.label_smoothing: 0 makes the exo_pair'
     run 78 plan dpo.yaml 'dpo.loss_type=[sigmoid, sft]' dpo.loss_weights=1.0
     one_line - '1 weight for 2 losses'
     run 78 train dpo.yaml dpo.loss_type=sigmod

@@ -51,7 +51,7 @@ rm -r again/final
 run 80 train recipe.yaml run_dir=again model.init_from=base train.freeze=embeddings
 one_line 80 'train.freeze_layers: checkpoint 1, recipe 0'
 run 78 train recipe.yaml run_dir=none train.freeze=backbone
-one_line 78 'leaves nothing of the model to train'
+one_line 78 'freezes all parameters of the model'
 run 78 plan recipe.yaml train.freeze_layers=3
-one_line 78 'train.freeze_layers: 3 is more than model.num_layers, 2'
+one_line 78 'train.freeze_layers: 3 is greater than model.num_layers (2)'
 run 78 plan recipe.yaml train.freeze=encoder

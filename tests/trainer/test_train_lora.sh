@@ -58,7 +58,7 @@ objectives() {
         --sequence-length 32
     sed -e 's/mlm\//rows\//g' -e 's/mlm/classify/' -e 's/batches: 1/batches: null/' bert.yaml >labels.yaml
     run 0 train labels.yaml run_dir=labels "${lora[@]}"
-    grep -q 'classifier.weight begins at random' told || fail 'the head is not new'
+    grep -q 'classifier.weight is initialized at random' told || fail 'the head is not new'
     grep -q ' of which 2146 are trained' told || fail 'not the adapters and the head are trained'
     run 0 inspect labels/final --json
     [ "$(grep -o '"name": *"[^"]*"' out | grep -cE 'lora_[AB].weight|"bert.pooler.dense.(weight|bias)|"classifier.(weight|bias)')" = 12 ] ||
@@ -107,7 +107,7 @@ checkpoints() {
     run 0 checkpoint diff one/final imported
     [ "$(loss one)" = "$(loss imported)" ] || fail "imported, the loss is $(loss imported) instead of $(loss one)"
     run 64 import merged --output none --base base
-    one_line 64 'leave out --base'
+    one_line 64 'remove --base'
     run 64 export --checkpoint base --output none --adapter
     one_line 64 'holds no adapters'
     # carried on: the first held-out loss is the last one of before; with other settings, refused
@@ -115,21 +115,21 @@ checkpoints() {
     [ "$(losses one evaluate | tail -1 | cut -d' ' -f2)" = "$(losses more evaluate | head -1 | cut -d' ' -f2)" ] ||
         fail 'the adapters were not carried on'
     run 78 train recipe.yaml run_dir=none "${lora[@]}" model.init_from=one/final adapter.rank=2
-    one_line 78 'adapter.rank: 2, but .* has rank 4'
+    one_line 78 'adapter.rank: 2, but .* have rank 4'
     run 78 train recipe.yaml run_dir=none model.init_from=one
-    one_line 78 'holds adapters alone'
+    one_line 78 'contains adapters only'
     run 78 train recipe.yaml run_dir=none adapter.type=lora
-    one_line 78 'needs the model that it is beside'
+    one_line 78 'lora requires model.init_from'
     run 78 train recipe.yaml run_dir=none model.init_from=base adapter.type=lora adapter.targets=q_proj
-    one_line 78 'q_proj is no matrix of a block of gpt2'
+    one_line 78 'q_proj matches no matrix of a block of gpt2'
     # the base is moved, then changed, then gone
     mv base moved
     run 66 generate --checkpoint one --prompt the --max-new-tokens 4
-    one_line 66 'adapter.base: .*The frozen model of these adapters is expected there'
+    one_line 66 'adapter.base: .*The base model of these adapters is expected there'
     run 0 generate --checkpoint one --prompt the --max-new-tokens 4 --set adapter.base=moved
     run 0 train recipe.yaml run_dir=base train.max_steps=5 checkpoint.every=0
     run 65 generate --checkpoint one --prompt the --max-new-tokens 4
-    one_line 65 'have changed since the adapters were trained beside them'
+    one_line 65 'have changed since the adapters were trained'
     run 65 export --checkpoint one --output refused
     [ ! -e refused ] || fail 'a merged model of another base was left'
     rm -r again/final again/checkpoints/step-00000006
@@ -168,7 +168,7 @@ END
     same_losses apart behind 1e-5
     # a reward model of the same pairs
     run 0 train dpo.yaml run_dir=reward objective=reward adapter.type=lora
-    grep -q 'score.weight begins at random' told || fail 'the reward model has no new head'
+    grep -q 'score.weight is initialized at random' told || fail 'the reward model has no new head'
     # carried on: the reference has them too
     run 0 train dpo.yaml run_dir=carried adapter.type=lora model.init_from=fresh
     grep -q 'computing the reference' told || fail 'the adapters are not part of the reference'

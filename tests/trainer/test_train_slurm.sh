@@ -73,7 +73,7 @@ END
         [ $launch = srun ] || echo 'trap "kill -USR1 \$child" USR1; while [ "$1" != bireme ]; do shift; done; "$@" & child=$!
             wait $child; wait $child; exit $?' >launcher
         LAUNCH=$launch job 75
-        grep -q 'time is nearly up' told || fail 'the warning is not told'
+        grep -q 'near the time limit' told || fail 'the warning is not printed'
         called 'scontrol requeue 41'
         [ $launch = mpirun ] || called 'scancel --signal=USR1 41'
     done

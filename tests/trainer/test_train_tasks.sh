@@ -107,9 +107,9 @@ checkpoint() {
     local labels=(train recipe.yaml objective=classify 'data.train=labels/train-*.h5' 'data.validation=labels/validation-*.h5' "${bert[@]}"
         evaluate.batches=null run_dir=head)
     run 0 "${labels[@]}" model.init_from=body checkpoint.every=4
-    grep -q 'cls.predictions.transform.dense.weight of body/final is left out' told || fail 'the old head is not told'
-    grep -q 'classifier.weight begins at random' told || fail 'the new head is not told'
-    ! grep -q 'pooler.*begins at random' told || fail 'the pooler was not taken'
+    grep -q 'cls.predictions.transform.dense.weight of body/final is ignored' told || fail 'the old head is not told'
+    grep -q 'classifier.weight is initialized at random' told || fail 'the new head is not told'
+    ! grep -q 'pooler.*is initialized at random' told || fail 'the pooler was not taken'
     [ "$(cat head/final/tokenizer/labels.json)" = '["b", "g", "r"]' ] || fail "labels: $(cat head/final/tokenizer/labels.json)"
     grep -q '^  num_labels: 3' head/recipe.yaml || fail 'the resolved recipe does not tell the labels'
     cp -r head whole
@@ -132,7 +132,7 @@ checkpoint() {
     grep -q '"num_labels": *3' out || fail "plan: $(grep labels out)"
     run 69 bench step "${labels[@]:1}"
     run 65 generate --checkpoint head --prompt the
-    one_line - 'it predicts no next tokens'
+    one_line - 'does not predict next tokens'
     run 78 "${labels[@]}" run_dir=wrong model.num_labels=2
     one_line - 'labels/train-\*.h5 has 3 labels'
     run 65 train recipe.yaml 'data.train=labels/train-*.h5' data.tokenizer=pieces data.validation=null evaluate.every=0

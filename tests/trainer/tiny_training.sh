@@ -43,6 +43,13 @@ need_mpirun() {
     }
 }
 
+has_bf16() { # RECIPE: whether this processor trains it in bf16; prints where it does not
+    "$program" plan "$1" train.precision=bf16 >out 2>told && return
+    grep -q '^E-UNAVAILABLE .*precision bf16' told || fail 'no plan in bf16'
+    echo 'not checked: this processor has no bf16'
+    return 1
+}
+
 one_line() { # CODE TEXT: exactly one error line, and it says this
     [ "$(grep -c '^E-' told)" = 1 ] || fail "not one error line but $(grep -c '^E-' told)"
     grep -q -- "$2" told || fail "the error does not say '$2'"

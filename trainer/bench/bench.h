@@ -1,20 +1,21 @@
-/* Repeatable measurements, each with its floor beside it. */
+/* Repeatable measurements, each with its roofline: the time that the hardware needs at least. */
 #pragma once
 
 #include "trainer/objective/objective.h"
 #include "trainer/setup/session.h"
 
-/* One operation of a step. Its floor is the larger of its arithmetic at the rate of the step's matrix
- * products and its bytes at the rate of a large copy, both measured in the same run. */
+/* One operation of a step. Its roofline is the larger of two times: its FLOPs at the rate of the
+ * step's GEMMs, and its bytes at the rate of a large copy. The same run measures both rates. */
 struct bench_operation {
     const char *name;
     int64_t calls;
-    double seconds, floor_seconds, share; /* a step */
+    double seconds, roofline_seconds; /* per step */
+    double share;                     /* of the step; bench_kernels: roofline / measured time */
     double flops, bytes;
 };
 
-/* What a step's communication would take alone, what of it the rank stood in, and the share that was hidden
- * (comm_hidden_share). */
+/* Communication of a step: its time without computation, the time that the rank waited for it, and
+ * the share that computation overlapped (comm_hidden_share). */
 struct bench_traffic {
     double seconds, exposed_seconds, hidden_share;
 };
@@ -22,42 +23,43 @@ struct bench_traffic {
 enum { BENCH_LOSSES = 20 };
 
 struct bench_step {
-    int64_t tokens;                    /* of a step, over all ranks */
+    int64_t tokens;                    /* per step, over all ranks */
     double step_seconds;               /* median */
-    double floor_seconds;              /* median: the step's matrix products alone, on this rank */
-    struct bench_traffic data, tensor; /* of the data-parallel ranks, of those that share a model */
-    double copy_bytes_per_second;      /* read and written bytes of a large copy */
-    struct bench_operation
-        operations[KERNELS_OPERATIONS_MAX]; /* of the median step itself, or ... */
-    int operation_count;               /* ... on a GPU of one more, in which each is waited for */
-    double listed_seconds;             /* of the step that they are of */
-    double first_losses[BENCH_LOSSES]; /* of this rank's micro-batch, which stays the same */
+    double roofline_seconds;           /* median: the GEMMs of the step alone, on this rank */
+    struct bench_traffic data, tensor; /* in the data-parallel and tensor-parallel groups */
+    double copy_bytes_per_second;      /* bytes read and written by a large copy */
+    /* operations of the median step; on a GPU, of an additional step that waits for each one */
+    struct bench_operation operations[KERNELS_OPERATIONS_MAX];
+    int operation_count;
+    double profiled_seconds;           /* of the step with these operations */
+    double first_losses[BENCH_LOSSES]; /* of this rank's micro-batch, the same in every step */
     int first_loss_count;
 };
 
-/* bench_step_run - forward, backward, reduction and AdamW on one micro-batch of random tokens, in turn
- * with its floor.
+/* bench_step_run - measure training steps on one micro-batch of random tokens.
  *
- * Units     repeats of each, after two steps that do not count
- * Order     collective over the session's world */
-status bench_step_run(struct session *s, const struct objective *objective, int repeats, bool floor,
-                      struct bench_step *out);
+ * A step is forward, backward, gradient reduction and optimizer update. If `roofline` is true,
+ * steps and measurements of the step's GEMMs alternate.
+ * Units     repeats: number of steps, after two warm-up steps
+ * Order     collective over the session's world
+ * Errors    STATUS_UNAVAILABLE if random batches are not implemented for the objective */
+status bench_step_run(struct session *s, const struct objective *objective, int repeats,
+                      bool roofline, struct bench_step *out);
 
-/* Operations alone: `share` is the floor's seconds over those taken. */
 struct bench_kernels {
     int64_t rows;
-    double copy_bytes_per_second;    /* read and written bytes of a large copy */
-    double product_flops_per_second; /* of the first layer's product in the feed-forward */
+    double copy_bytes_per_second; /* bytes read and written by a large copy */
+    double gemm_flops_per_second; /* of the first GEMM of the feed-forward block */
     struct bench_operation operations[KERNELS_OPERATIONS_MAX];
     int operation_count;
 };
 
-/* bench_kernels_run - each operation that the device has, on the sizes of the session's model and a
- * micro-batch of its recipe. Not collective.
+/* bench_kernels_run - measure every operation of the device separately.
  *
- * Units     repeats: samples, of which the median counts
- * Errors    STATUS_RECIPE where ranks share the model */
+ * Sizes are those of the session's model and of a micro-batch of its recipe. Not collective.
+ * Units     repeats: number of samples; the median is reported
+ * Errors    STATUS_RECIPE if parallel.tensor is above 1 */
 status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *out);
 
-/* bench_median - of values [count], which are sorted. */
+/* bench_median - sort values[count] and return their median. */
 double bench_median(double *values, int count);

@@ -1,8 +1,10 @@
-/* Every operation of kernels.h alone, at the sizes of a recipe's model and micro-batch.
+/* bireme bench kernels: the time of every operation of kernels.h, with the sizes of a recipe's
+ * model and micro-batch.
  *
- * A sample is as many calls, queued one behind the other, as take a few milliseconds, and the wait for their end:
- * a GPU's launches overlap as they do in a step. What an operation reads lies in memory since the sample
- * before, which matters only where all its operands fit into a cache. Data are random, never zeros. */
+ * A sample is a sequence of calls that takes a few milliseconds, followed by a wait for its end.
+ * The launches on a GPU overlap as in a training step. Operands stay in the caches between calls
+ * if all of them fit. The data are random, never zeros. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,35 +14,36 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "trainer/bench/bench.h"
+#include "trainer/setup/session.h"
 
 static const double sample_seconds = 0.01, deadline_seconds = 300;
 
-enum { CALLS_MOST = 200, BLOCK = 1 << 16, GATHERED = 8 };
+enum { CALLS_MAX = 200, BLOCK = 1 << 16, GATHERED = 8 };
 
-/* Elements of flat slices, which must not fit into a cache; a GPU has one of 50 MB. */
-enum { FLAT_MOST = 1 << 24, FLAT_MOST_ON_GPU = 1 << 27 };
+/* Elements of flat slices. They must not fit into the caches; those of a GPU have 50 MB. */
+enum { FLAT_ELEMS = 1 << 24, FLAT_ELEMS_ON_GPU = 1 << 27 };
 
 struct kernels_bench {
     struct kernels *k;
     struct model_config config;
     int64_t rows, sequence, vocabulary, flat_elems;
-    struct tensor x, y, z, delta;        /* [N, C] */
-    struct tensor inner, slope, d_inner; /* [N, F] */
-    struct tensor gate_up, d_gate_up;    /* [N, 2 F] */
-    struct tensor qkv, d_qkv;            /* [N, 3 C] */
-    struct tensor weights, table;        /* [F, C], [V, C] */
-    struct tensor d_weights, d_table;    /* f32 */
-    struct tensor statistics, lse;       /* f32 [N, 2], [H, N] */
+    struct tensor x, y, z, delta;               /* [N, C] */
+    struct tensor inner, act_gradient, d_inner; /* [N, F] */
+    struct tensor gate_up, d_gate_up;           /* [N, 2 F] */
+    struct tensor qkv, d_qkv;                   /* [N, 3 C] */
+    struct tensor weights, table;               /* [F, C], [V, C] */
+    struct tensor d_weights, d_table;           /* f32 */
+    struct tensor statistics, lse;              /* f32 [N, 2], [H, N] */
     struct tensor gamma, beta, d_gamma, d_beta, bias, d_bias, angles, losses;
     struct tensor flat[4], copy;
     double *sums;
-    int32_t *tokens, *positions, *some_rows, *cu_rows;
+    int32_t *tokens, *positions, *selected_rows, *cu_rows;
 };
 
 /* ---- memory ---- */
 
-static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
-                   struct tensor *out)
+static status take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
+                          struct tensor *out)
 {
     void *data = NULL;
     TRY(arena_take(arena, (size_t)(rows * columns) * dtype_bytes(dtype), &data));
@@ -48,7 +51,7 @@ static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t 
     return STATUS_OK;
 }
 
-static status take_all(struct kernels_bench *b, struct arena *arena)
+static status take_operands(struct kernels_bench *b, struct arena *arena)
 {
     const enum dtype d = kernels_dtype(b->k), f = DTYPE_F32;
     const struct model_config *c = &b->config;
@@ -63,7 +66,7 @@ static status take_all(struct kernels_bench *b, struct arena *arena)
         {&b->z, d, n, width},
         {&b->delta, d, n, width},
         {&b->inner, d, n, inner},
-        {&b->slope, d, n, inner},
+        {&b->act_gradient, d, n, inner},
         {&b->d_inner, d, n, inner},
         {&b->gate_up, d, n, 2 * inner},
         {&b->d_gate_up, d, n, 2 * inner},
@@ -90,24 +93,25 @@ static status take_all(struct kernels_bench *b, struct arena *arena)
         {&b->copy, DTYPE_BF16, 1, b->flat_elems},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        TRY(take(arena, all[i].dtype, all[i].rows, all[i].columns, all[i].tensor));
+        TRY(take_tensor(arena, all[i].dtype, all[i].rows, all[i].columns, all[i].tensor));
     }
     TRY(arena_take(arena, 2 * sizeof *b->sums, (void **)&b->sums));
     TRY(arena_take(arena, (size_t)n * sizeof *b->tokens, (void **)&b->tokens));
     TRY(arena_take(arena, (size_t)n * sizeof *b->positions, (void **)&b->positions));
-    TRY(arena_take(arena, (size_t)n * sizeof *b->some_rows, (void **)&b->some_rows));
+    TRY(arena_take(arena, (size_t)n * sizeof *b->selected_rows, (void **)&b->selected_rows));
     return arena_take(arena, (size_t)(n + 1) * sizeof *b->cu_rows, (void **)&b->cu_rows);
 }
 
-static status write_there(struct kernels_bench *b, void *to, const void *from, size_t bytes)
+static status write_to_device(struct kernels_bench *b, void *to, const void *from, size_t bytes)
 {
     struct device *dev = kernels_device(b->k);
     TRY(device_copy(dev, kernels_stream(b->k), to, from, bytes));
     return device_wait(dev, kernels_stream(b->k), deadline_seconds);
 }
 
-/* Positive numbers below 1, which every operand may be: a second moment, too. */
-static status fill(struct kernels_bench *b, const struct arena *arena)
+/* fill_random - fill all operands with positive numbers near or below 1, which are valid for every
+ * operand, second moments included. */
+static status fill_random(struct kernels_bench *b, const struct arena *arena)
 {
     float *block = malloc(BLOCK * sizeof *block);
     REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for random numbers");
@@ -120,10 +124,11 @@ static status fill(struct kernels_bench *b, const struct arena *arena)
         memcpy(&block[i], &bits, sizeof bits);
     }
     status result = STATUS_OK;
-    for (size_t at = 0; at < arena->bytes && result == STATUS_OK; at += BLOCK * sizeof *block) {
-        size_t left = arena->bytes - at;
-        result = write_there(b, arena->memory + at, block,
-                             left < BLOCK * sizeof *block ? left : BLOCK * sizeof *block);
+    for (size_t offset = 0; offset < arena->bytes && result == STATUS_OK;
+         offset += BLOCK * sizeof *block) {
+        size_t left = arena->bytes - offset;
+        result = write_to_device(b, arena->memory + offset, block,
+                                 left < BLOCK * sizeof *block ? left : BLOCK * sizeof *block);
     }
     free(block);
     return result;
@@ -134,7 +139,7 @@ static status fill_ids(struct kernels_bench *b)
     int64_t n = b->rows, sequences = n / b->sequence;
     size_t bytes = (size_t)n * sizeof(int32_t);
     int32_t *ids = calloc((size_t)n * 4 + 1, sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory for %lld ids", (long long)n);
+    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " ids", n);
     uint64_t key = random_key(1, RANDOM_TEST, 1, 0);
     for (int64_t i = 0; i < n; i++) {
         ids[i] = (int32_t)random_below(key, (uint64_t)i, (uint64_t)b->config.vocabulary);
@@ -143,20 +148,20 @@ static status fill_ids(struct kernels_bench *b)
         ids[3 * n + i] = (int32_t)(i * b->sequence);
     }
     ids[3 * n + sequences] = (int32_t)n;
-    status result = write_there(b, b->tokens, ids, bytes);
-    KEEP_FIRST(result, write_there(b, b->positions, ids + n, bytes));
-    KEEP_FIRST(result, write_there(b, b->some_rows, ids + 2 * n, bytes / GATHERED));
-    KEEP_FIRST(result,
-               write_there(b, b->cu_rows, ids + 3 * n, (size_t)(sequences + 1) * sizeof(int32_t)));
+    status result = write_to_device(b, b->tokens, ids, bytes);
+    KEEP_FIRST(result, write_to_device(b, b->positions, ids + n, bytes));
+    KEEP_FIRST(result, write_to_device(b, b->selected_rows, ids + 2 * n, bytes / GATHERED));
+    KEEP_FIRST(result, write_to_device(b, b->cu_rows, ids + 3 * n,
+                                       (size_t)(sequences + 1) * sizeof(int32_t)));
     free(ids);
     return result;
 }
 
 /* ---- the operations ---- */
 
-static const struct dropout none = {0};
+static const struct dropout no_dropout = {0};
 
-static struct attention attention_of(const struct kernels_bench *b)
+static struct attention describe_attention(const struct kernels_bench *b)
 {
     const struct model_config *c = &b->config;
     int64_t head_width = c->width / c->heads;
@@ -174,14 +179,14 @@ static struct attention attention_of(const struct kernels_bench *b)
     };
 }
 
-static struct tensor third(struct tensor qkv, int which)
+static struct tensor get_third(struct tensor qkv, int which)
 {
     return tensor_columns(qkv, which * qkv.columns / 3, qkv.columns / 3);
 }
 
 static status run_linear_forward(struct kernels_bench *b)
 {
-    return linear_forward(b->k, b->inner, b->slope, b->x, b->weights, b->bias,
+    return linear_forward(b->k, b->inner, b->act_gradient, b->x, b->weights, b->bias,
                           ACTIVATION_GELU_TANH);
 }
 
@@ -198,7 +203,7 @@ static status run_linear_backward_weight(struct kernels_bench *b)
 
 static status run_activation_backward(struct kernels_bench *b)
 {
-    return activation_backward(b->k, b->d_inner, b->inner, b->slope, ACTIVATION_GELU_TANH);
+    return activation_backward(b->k, b->d_inner, b->inner, b->act_gradient, ACTIVATION_GELU_TANH);
 }
 
 static status run_swiglu_forward(struct kernels_bench *b)
@@ -219,13 +224,13 @@ static status run_rotary(struct kernels_bench *b)
 static status run_embedding_forward(struct kernels_bench *b)
 {
     return embedding_forward(b->k, b->y, b->tokens, b->positions, b->table, 0, tensor_absent(),
-                             none);
+                             no_dropout);
 }
 
 static status run_embedding_backward(struct kernels_bench *b)
 {
     return embedding_backward(b->k, b->d_table, 0, tensor_absent(), b->y, b->tokens, b->positions,
-                              none);
+                              no_dropout);
 }
 
 static status run_dropout(struct kernels_bench *b)
@@ -235,39 +240,41 @@ static status run_dropout(struct kernels_bench *b)
 
 static status run_gather(struct kernels_bench *b)
 {
-    return gather_rows(b->k, tensor_rows(b->y, 0, b->rows / GATHERED), b->x, b->some_rows);
+    return gather_rows(b->k, tensor_rows(b->y, 0, b->rows / GATHERED), b->x, b->selected_rows);
 }
 
 static status run_scatter(struct kernels_bench *b)
 {
-    return scatter_rows(b->k, b->z, tensor_rows(b->y, 0, b->rows / GATHERED), b->some_rows, true);
+    return scatter_rows(b->k, b->z, tensor_rows(b->y, 0, b->rows / GATHERED), b->selected_rows,
+                        true);
 }
 
 static status run_norm_forward(struct kernels_bench *b)
 {
     return residual_norm_forward(b->k, b->z, b->y, b->statistics, b->x, b->delta, b->gamma, b->beta,
-                                 NORM_LAYER, 1e-5f, none);
+                                 NORM_LAYER, 1e-5f, no_dropout);
 }
 
 static status run_norm_backward(struct kernels_bench *b)
 {
     return residual_norm_backward(b->k, b->delta, tensor_absent(), b->d_gamma, b->d_beta, b->y,
-                                  b->z, b->statistics, b->gamma, NORM_LAYER, NORM_STREAM_SUM, none);
+                                  b->z, b->statistics, b->gamma, NORM_LAYER, NORM_RESIDUAL_PRE,
+                                  no_dropout);
 }
 
 static status run_attention_forward(struct kernels_bench *b)
 {
-    struct attention a = attention_of(b);
-    return attention_forward(b->k, b->y, b->lse, third(b->qkv, 0), third(b->qkv, 1),
-                             third(b->qkv, 2), &a);
+    struct attention a = describe_attention(b);
+    return attention_forward(b->k, b->y, b->lse, get_third(b->qkv, 0), get_third(b->qkv, 1),
+                             get_third(b->qkv, 2), &a);
 }
 
 static status run_attention_backward(struct kernels_bench *b)
 {
-    struct attention a = attention_of(b);
-    return attention_backward(b->k, third(b->d_qkv, 0), third(b->d_qkv, 1), third(b->d_qkv, 2),
-                              b->delta, third(b->qkv, 0), third(b->qkv, 1), third(b->qkv, 2), b->y,
-                              b->lse, &a);
+    struct attention a = describe_attention(b);
+    return attention_backward(b->k, get_third(b->d_qkv, 0), get_third(b->d_qkv, 1),
+                              get_third(b->d_qkv, 2), b->delta, get_third(b->qkv, 0),
+                              get_third(b->qkv, 1), get_third(b->qkv, 2), b->y, b->lse, &a);
 }
 
 static status run_classifier(struct kernels_bench *b)
@@ -278,35 +285,35 @@ static status run_classifier(struct kernels_bench *b)
                           &c);
 }
 
-static const struct adamw settings = {.learning_rate = 1e-6f,
-                                      .beta1 = 0.9f,
-                                      .beta2 = 0.95f,
-                                      .epsilon = 1e-8f,
-                                      .gradient_scale = 1,
-                                      .correction1 = 0.1f,
-                                      .correction2 = 0.05f};
+static const struct adamw adamw_settings = {.learning_rate = 1e-6f,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.95f,
+                                            .epsilon = 1e-8f,
+                                            .gradient_scale = 1,
+                                            .correction1 = 0.1f,
+                                            .correction2 = 0.05f};
 
-static bf16 *copy_of(const struct kernels_bench *b)
+static bf16 *get_bf16_copy(const struct kernels_bench *b)
 {
     return kernels_dtype(b->k) == DTYPE_BF16 ? b->copy.data : NULL;
 }
 
 static status run_adamw(struct kernels_bench *b)
 {
-    return adamw_update(b->k, b->flat[0].data, copy_of(b), b->flat[1].data, b->flat[2].data,
-                        b->flat[3].data, b->flat_elems, &settings);
+    return adamw_update(b->k, b->flat[0].data, get_bf16_copy(b), b->flat[1].data, b->flat[2].data,
+                        b->flat[3].data, b->flat_elems, &adamw_settings);
 }
 
 static status run_lamb_moments(struct kernels_bench *b)
 {
     return lamb_moments(b->k, b->sums, b->flat[0].data, b->flat[1].data, b->flat[2].data,
-                        b->flat[3].data, b->flat_elems, &settings);
+                        b->flat[3].data, b->flat_elems, &adamw_settings);
 }
 
 static status run_lamb_apply(struct kernels_bench *b)
 {
-    return lamb_apply(b->k, b->flat[0].data, copy_of(b), b->flat[1].data, b->flat[2].data,
-                      b->flat_elems, &settings);
+    return lamb_apply(b->k, b->flat[0].data, get_bf16_copy(b), b->flat[1].data, b->flat[2].data,
+                      b->flat_elems, &adamw_settings);
 }
 
 static status run_sum_of_squares(struct kernels_bench *b)
@@ -316,12 +323,12 @@ static status run_sum_of_squares(struct kernels_bench *b)
 
 static status run_convert(struct kernels_bench *b)
 {
-    return convert(b->k, b->copy, b->flat[0]);
+    return op_cast(b->k, b->copy, b->flat[0]);
 }
 
 static status run_copy(struct kernels_bench *b)
 {
-    return convert(b->k, b->flat[0], b->flat[3]);
+    return op_cast(b->k, b->flat[0], b->flat[3]);
 }
 
 static status (*const runs[])(struct kernels_bench *b) = {
@@ -355,8 +362,8 @@ _Static_assert((int)RUNS <= (int)KERNELS_OPERATIONS_MAX, "more operations than a
 
 /* ---- timing ---- */
 
-static status sample(struct kernels_bench *b, status (*run)(struct kernels_bench *b), int calls,
-                     double *seconds)
+static status measure_sample(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
+                             int calls, double *seconds)
 {
     double start = clock_seconds();
     for (int i = 0; i < calls; i++) {
@@ -367,25 +374,27 @@ static status sample(struct kernels_bench *b, status (*run)(struct kernels_bench
     return STATUS_OK;
 }
 
-/* The median of `repeats` samples, after one call that tells how many calls make a sample. */
-static status time_run(struct kernels_bench *b, status (*run)(struct kernels_bench *b), int repeats,
-                       double *seconds)
+/* time_operation - compute the median time of `repeats` samples. A first call determines the number
+ * of calls of a sample. */
+static status time_operation(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
+                             int repeats, double *seconds)
 {
     double *samples = calloc((size_t)repeats, sizeof *samples);
     REQUIRE(samples != NULL, STATUS_INTERNAL, "out of memory for %d times", repeats);
-    status result = sample(b, run, 1, seconds);
-    int calls = (int)fmin(CALLS_MOST, 1 + sample_seconds / fmax(*seconds, 1e-9));
+    status result = measure_sample(b, run, 1, seconds);
+    int calls = (int)fmin(CALLS_MAX, 1 + sample_seconds / fmax(*seconds, 1e-9));
     for (int i = 0; i < repeats && result == STATUS_OK; i++) {
-        result = sample(b, run, calls, &samples[i]);
+        result = measure_sample(b, run, calls, &samples[i]);
     }
     *seconds = bench_median(samples, repeats);
     free(samples);
     return result;
 }
 
-/* What it is called, and what it computes and moves; *out stays without name where the back-end has not got it. */
-static status describe(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
-                       struct bench_operation *out)
+/* describe_operation - get the name, FLOPs and bytes of an operation. The name stays NULL if the
+ * back end does not implement it. */
+static status describe_operation(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
+                                 struct bench_operation *out)
 {
     struct kernels_time times[KERNELS_OPERATIONS_MAX];
     kernels_profile(b->k, true);
@@ -397,27 +406,28 @@ static status describe(struct kernels_bench *b, status (*run)(struct kernels_ben
         return STATUS_OK;
     }
     TRY(result);
-    REQUIRE(count == 1, STATUS_INTERNAL, "an operation was counted as %d", count);
+    REQUIRE(count == 1, STATUS_INTERNAL, "one operation was counted %d times", count);
     *out = (struct bench_operation){
         .name = times[0].operation, .calls = 1, .flops = times[0].flops, .bytes = times[0].bytes};
     return STATUS_OK;
 }
 
-/* The fastest way of the matrix library alone; where the back-end does not time it so, the operation itself. */
-static status product_seconds(struct kernels_bench *b, int repeats, double *out)
+/* time_gemm - measure the fastest algorithm of the GEMM library. If the back end cannot time single
+ * algorithms, measure linear_forward. */
+static status time_gemm(struct kernels_bench *b, int repeats, double *out)
 {
-    struct product product = {PRODUCT_FORWARD, b->rows, b->config.width, b->config.inner, 1};
+    struct gemm_shape product = {GEMM_FORWARD, b->rows, b->config.width, b->config.inner, 1};
     *out = INFINITY;
-    for (int i = 0; i <= repeats; i++) { /* the first one warms up */
-        double ways[1][KERNELS_FLOOR_WAYS];
-        status result = kernels_floor(b->k, ways, &product, 1);
+    for (int i = 0; i <= repeats; i++) { /* the first one is a warm-up */
+        double algorithms[1][KERNELS_ROOFLINE_ALGORITHMS];
+        status result = kernels_roofline(b->k, algorithms, &product, 1);
         if (result == STATUS_UNAVAILABLE) {
             status_clear();
-            return time_run(b, run_linear_forward, repeats, out);
+            return time_operation(b, run_linear_forward, repeats, out);
         }
         TRY(result);
-        for (int w = 0; w < KERNELS_FLOOR_WAYS && i > 0; w++) {
-            *out = fmin(*out, ways[0][w]);
+        for (int w = 0; w < KERNELS_ROOFLINE_ALGORITHMS && i > 0; w++) {
+            *out = fmin(*out, algorithms[0][w]);
         }
     }
     return STATUS_OK;
@@ -427,16 +437,19 @@ static status measure_rates(struct kernels_bench *b, int repeats, struct bench_k
 {
     const struct model_config *c = &b->config;
     double seconds = 0;
-    TRY(product_seconds(b, repeats, &seconds));
-    out->product_flops_per_second =
+    TRY(time_gemm(b, repeats, &seconds));
+    out->gemm_flops_per_second =
         2.0 * (double)b->rows * (double)c->width * (double)c->inner / seconds;
-    TRY(time_run(b, run_copy, repeats, &seconds));
+    TRY(time_operation(b, run_copy, repeats, &seconds));
     out->copy_bytes_per_second = 8 * (double)b->flat_elems / seconds;
     return STATUS_OK;
 }
 
-/* Where the kernels cannot count, since a device holds the sequences' places: half of all pairs of rows. */
-static double attention_flops(const struct kernels_bench *b, status (*run)(struct kernels_bench *b))
+/* get_attention_flops - return the FLOPs of causal attention, 0 for other operations.
+ *
+ * On a GPU the kernels cannot count them, because the sequence boundaries are in device memory. */
+static double get_attention_flops(const struct kernels_bench *b,
+                                  status (*run)(struct kernels_bench *b))
 {
     double pairs = (double)b->rows * (double)(b->sequence + 1) / 2 * (double)b->config.width;
     return run == run_attention_forward    ? 4 * pairs
@@ -450,16 +463,16 @@ static status measure(struct kernels_bench *b, int repeats, struct bench_kernels
     for (int i = 0; i < RUNS; i++) {
         struct bench_operation *o = &out->operations[out->operation_count];
         *o = (struct bench_operation){0};
-        TRY(describe(b, runs[i], o));
+        TRY(describe_operation(b, runs[i], o));
         if (o->name == NULL) {
             continue;
         }
         log_progress("%s", o->name);
-        o->flops = o->flops > 0 ? o->flops : attention_flops(b, runs[i]);
-        TRY(time_run(b, runs[i], repeats, &o->seconds));
-        o->floor_seconds =
-            fmax(o->bytes / out->copy_bytes_per_second, o->flops / out->product_flops_per_second);
-        o->share = o->floor_seconds / o->seconds;
+        o->flops = o->flops > 0 ? o->flops : get_attention_flops(b, runs[i]);
+        TRY(time_operation(b, runs[i], repeats, &o->seconds));
+        o->roofline_seconds =
+            fmax(o->bytes / out->copy_bytes_per_second, o->flops / out->gemm_flops_per_second);
+        o->share = o->roofline_seconds / o->seconds;
         out->operation_count++;
     }
     return STATUS_OK;
@@ -467,24 +480,24 @@ static status measure(struct kernels_bench *b, int repeats, struct bench_kernels
 
 status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *out)
 {
-    struct kernels_bench b = {.k = s->kernels, .config = *model_config_of(s->model)};
+    struct kernels_bench b = {.k = s->kernels, .config = *model_get_config(s->model)};
     struct arena arena = {0};
     *out = (struct bench_kernels){0};
     REQUIRE(comm_size(s->mesh.tensor) == 1, STATUS_RECIPE,
-            "bench kernels: parallel.tensor must be 1: operations are timed on a whole model");
+            "bench kernels: parallel.tensor must be 1; operations are timed on the whole model");
     b.sequence = s->recipe.data.sequence_length;
     b.rows = out->rows = s->recipe.batch.micro_size * b.sequence;
     b.vocabulary = model_vocabulary_rows(&b.config, 1);
-    int64_t most = device_is_host(s->device) ? FLAT_MOST : FLAT_MOST_ON_GPU;
-    b.flat_elems = model_elements(s->model) < most ? model_elements(s->model) : most;
+    int64_t max_elems = device_is_host(s->device) ? FLAT_ELEMS : FLAT_ELEMS_ON_GPU;
+    b.flat_elems = model_elements(s->model) < max_elems ? model_elements(s->model) : max_elems;
     TRY(arena_create(s->device, 0, "the operations' operands", &arena));
-    status result = take_all(&b, &arena);
+    status result = take_operands(&b, &arena);
     size_t bytes = arena.peak;
     arena_destroy(&arena);
     TRY(result);
     TRY(arena_create(s->device, bytes, "the operations' operands", &arena));
-    result = take_all(&b, &arena);
-    KEEP_FIRST(result, fill(&b, &arena));
+    result = take_operands(&b, &arena);
+    KEEP_FIRST(result, fill_random(&b, &arena));
     KEEP_FIRST(result, fill_ids(&b));
     if (result == STATUS_OK) {
         result = measure(&b, repeats, out);

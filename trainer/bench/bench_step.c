@@ -1,33 +1,37 @@
+/* bireme bench step: the time of a training step, of its operations and of its GEMMs alone. */
 #include "trainer/bench/bench.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/mirror.h"
 #include "base/random.h"
+#include "trainer/setup/session.h"
 #include "trainer/train/batch_upload.h"
-#include "trainer/train/objective_input.h"
+#include "trainer/train/loss_readback.h"
+#include "trainer/train/micro_batch.h"
+#include "trainer/train/sharded_optimizer.h"
 
 struct bench {
     struct session *session;
     const struct objective *objective;
-    struct update *update;
-    struct feed *feed;
-    float *losses;      /* on the device */
-    struct mirror told; /* f64, sums of the objective's that are read once a step */
+    struct sharded_optimizer *optimizer;
+    struct batch_upload *upload;
+    struct workspace *workspace;
+    struct loss_readback *readback;
     struct batch batch;
     int32_t *tokens, *targets, *positions, *cu_rows;
-    int32_t *segments, *masked_rows, *labels; /* of sentence pairs */
+    int32_t *segments, *masked_rows, *labels; /* for objective mlm */
     int64_t steps;
     double first_losses[BENCH_LOSSES];
 };
 
-static const double step_seconds = 600; /* that one may take */
+static const double step_timeout_seconds = 600;
 
-static int by_value(const void *a, const void *b)
+static int compare_values(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -35,18 +39,11 @@ static int by_value(const void *a, const void *b)
 
 double bench_median(double *values, int count)
 {
-    qsort(values, (size_t)count, sizeof *values, by_value);
+    qsort(values, (size_t)count, sizeof *values, compare_values);
     return values[count / 2];
 }
 
 /* ---- a step on random tokens ---- */
-
-/* And scales, entropies, logits, best ids. */
-static size_t losses_bytes(const struct session *s)
-{
-    const struct recipe *r = &s->recipe;
-    return (size_t)(r->batch.micro_size * r->data.sequence_length) * 5 * sizeof(float);
-}
 
 static status make_batch(struct bench *b)
 {
@@ -59,7 +56,7 @@ static status make_batch(struct bench *b)
     b->cu_rows = calloc((size_t)sequences + 1, sizeof *b->cu_rows);
     REQUIRE(b->tokens != NULL && b->targets != NULL && b->positions != NULL && b->cu_rows != NULL,
             STATUS_INTERNAL, "out of memory for a batch of %lld rows", (long long)rows);
-    uint64_t vocabulary = (uint64_t)model_config_of(b->session->model)->vocabulary;
+    uint64_t vocabulary = (uint64_t)model_get_config(b->session->model)->vocabulary;
     uint64_t key = random_key((uint64_t)r->seed, RANDOM_TEST, 0, 0);
     for (int64_t i = 0; i < rows; i++) {
         b->tokens[i] = (int32_t)random_below(key, (uint64_t)i, vocabulary);
@@ -83,27 +80,28 @@ static status make_batch(struct bench *b)
     return STATUS_OK;
 }
 
-/* The share of a recipe of evenly spread rows that mlm predicts, and labels of whole examples. */
-static status make_pairs(struct bench *b)
+/* make_mlm_batch - add masked rows, evenly spaced, and next-sentence labels to the batch. */
+static status make_mlm_batch(struct bench *b)
 {
     const struct recipe *r = &b->session->recipe;
     struct batch *batch = &b->batch;
-    int64_t tokens = r->data.sequence_length, most = r->mlm.max_predictions;
+    int64_t tokens = r->data.sequence_length, max = r->mlm.max_predictions;
     REQUIRE(device_is_host(b->session->device), STATUS_UNAVAILABLE,
-            "bench step: objective %s on the CPU only in this version", b->objective->name);
-    int64_t each = (int64_t)floor(r->mlm.mask_probability * (double)tokens + 0.5);
-    each = each < 1 ? 1 : each < most ? each : most;
+            "bench step: objective %s is supported on CPUs only", b->objective->name);
+    int64_t per_sequence = (int64_t)floor(r->mlm.mask_probability * (double)tokens + 0.5);
+    per_sequence = per_sequence < 1 ? 1 : per_sequence < max ? per_sequence : max;
     b->segments = calloc((size_t)batch->rows, sizeof *b->segments);
     b->masked_rows = calloc((size_t)batch->rows, sizeof *b->masked_rows);
     b->labels = calloc((size_t)batch->sequences, sizeof *b->labels);
     REQUIRE(b->segments != NULL && b->masked_rows != NULL && b->labels != NULL, STATUS_INTERNAL,
             "out of memory for %lld masked rows", (long long)batch->rows);
-    for (int64_t i = 0; i < each * batch->sequences; i++) {
-        b->masked_rows[i] = (int32_t)(i / each * tokens + i % each * tokens / each);
+    for (int64_t i = 0; i < per_sequence * batch->sequences; i++) {
+        b->masked_rows[i] =
+            (int32_t)(i / per_sequence * tokens + i % per_sequence * tokens / per_sequence);
     }
     batch->segment_ids = b->segments;
     batch->next_sentence = b->labels;
-    batch->masked = each * batch->sequences;
+    batch->masked = per_sequence * batch->sequences;
     batch->masked_rows = b->masked_rows;
     batch->masked_ids = b->targets;
     return STATUS_OK;
@@ -113,22 +111,26 @@ static status bench_create(struct bench *b)
 {
     struct session *s = b->session;
     TRY(make_batch(b));
-    TRY(b->objective->looks_ahead ? make_pairs(b) : STATUS_OK);
-    TRY(feed_create(s->device, kernels_stream(s->kernels), b->batch.rows, &b->feed));
-    TRY(device_allocate(s->device, losses_bytes(s), "losses", (void **)&b->losses));
-    TRY(mirror_create(s->device, kernels_stream(s->kernels), OBJECTIVE_SUMS * sizeof(double),
-                      "sums", &b->told));
-    TRY(model_initialise(s->model, (uint64_t)s->recipe.seed));
-    TRY(session_update(s, 1, &b->update));
-    return update_release_weights(b->update);
+    TRY(b->objective->needs_global_counts ? make_mlm_batch(b) : STATUS_OK);
+    TRY(batch_upload_create(s->device, kernels_stream(s->kernels), b->batch.rows, &b->upload));
+    const struct workspace_shape shape = {
+        .rows = b->batch.rows,
+        .width = model_get_config(s->model)->width,
+        .training = true,
+    };
+    TRY(workspace_create(s->kernels, b->objective, &shape, &b->workspace));
+    TRY(loss_readback_create(s->kernels, &b->readback));
+    TRY(model_init_weights(s->model, (uint64_t)s->recipe.seed));
+    TRY(sharded_optimizer_create_from_session(s, 1, &b->optimizer));
+    return sharded_optimizer_release_weights(b->optimizer);
 }
 
 static status bench_destroy(struct bench *b)
 {
-    status result = update_destroy(&b->update);
-    KEEP_FIRST(result, feed_destroy(&b->feed));
-    device_release(b->session->device, b->losses, losses_bytes(b->session));
-    mirror_destroy(&b->told);
+    status result = sharded_optimizer_destroy(&b->optimizer);
+    KEEP_FIRST(result, batch_upload_destroy(&b->upload));
+    workspace_destroy(&b->workspace);
+    loss_readback_destroy(&b->readback);
     free(b->tokens);
     free(b->targets);
     free(b->positions);
@@ -139,79 +141,69 @@ static status bench_destroy(struct bench *b)
     return result;
 }
 
-static status on_final(void *user, int64_t first)
-{
-    struct bench *b = user;
-    return bucket_advance(update_buckets(b->update), first);
-}
-
-static status on_needed(void *user, int64_t end)
-{
-    return update_await(user, end);
-}
-
-static status one_step(struct bench *b)
+static status run_step(struct bench *b)
 {
     struct session *s = b->session;
-    struct model *m = s->model;
-    struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0};
+    const struct loss_samples *samples = NULL;
+    struct loss_slot *slot = NULL;
     struct exact_sum squares;
-    struct batch placed;
-    TRY(feed_start(b->feed, &b->batch));
-    TRY(feed_take(b->feed, &b->batch, &placed));
-    struct model_input input = views_input(&placed);
-    input.training = input.fresh = true;
-    input.needed = on_needed;
-    input.user = b->update;
-    TRY(model_forward(m, &input, &hidden));
-    struct objective_views views = {
-        .example_weight = (double)b->batch.masked / (double)b->batch.sequences,
-        .losses = b->losses,
-        .entropies = b->losses + b->batch.rows,
-        .mean_logits = b->losses + 2 * b->batch.rows,
-        .row_scales = b->losses + 3 * b->batch.rows,
-        .best = (int32_t *)(b->losses + 4 * b->batch.rows),
-        .later = device_is_host(s->device) || b->objective->tallied == 0 ? NULL : b->told.placed,
+    struct batch device_batch;
+    const struct micro_batch_context context = {
+        .kernels = s->kernels,
+        .model = s->model,
+        .objective = b->objective,
+        .workspace = b->workspace,
+        .optimizer = b->optimizer,
     };
-    views_add_model(&views, m, &placed, &input, hidden, update_gradients(b->update));
-    TRY(bucket_begin_round(update_buckets(b->update)));
-    TRY(b->objective->loss(s->kernels, &b->batch, &views, true, sums));
-    TRY(model_backward(m, &input, update_gradients(b->update), on_final, b));
-    TRY(bucket_finish(update_buckets(b->update)));
-    TRY(update_sum_of_squares(b->update, &squares));
-    if (views.later != NULL) {
-        TRY(mirror_pull(&b->told, 0, sizeof sums));
-        memcpy(sums, b->told.host, sizeof sums);
+    TRY(batch_upload_begin(b->upload, &b->batch));
+    TRY(batch_upload_end(b->upload, &b->batch, &device_batch));
+    TRY(loss_readback_add(b->readback, &b->batch, &slot));
+    struct micro_batch m = {
+        .batch = &b->batch,
+        .device_batch = &device_batch,
+        .example_weight = (double)b->batch.masked / (double)b->batch.sequences,
+        .training = true,
+        .gradient = true,
+        .first_micro_batch = true,
+        .device_sums = slot->device_sums,
+        .host_sums = slot->host_sums,
+    };
+    TRY(micro_batch_run(&context, &m));
+    TRY(bucket_finish(sharded_optimizer_buckets(b->optimizer)));
+    TRY(loss_readback_begin_copy(b->readback));
+    TRY(sharded_optimizer_sum_of_squares(b->optimizer, &squares));
+    while (loss_readback_next(b->readback, sums, &samples)) {
+        /* one slot: its sums, then the end */
     }
     TRY(comm_sum_exact(s->mesh.world, &squares, 1));
     if (b->steps < BENCH_LOSSES) {
         b->first_losses[b->steps] = objective_loss(b->objective, sums);
     }
     double scale = 1 / sums[OBJECTIVE_COUNT];
-    return update_apply(b->update, ++b->steps, s->recipe.optimizer.learning_rate,
-                        sqrt(exact_value(&squares)) * scale, scale);
+    return sharded_optimizer_step(b->optimizer, ++b->steps, s->recipe.optimizer.learning_rate,
+                                  sqrt(exact_value(&squares)) * scale, scale);
 }
 
-static status timed_step(struct bench *b, double *seconds)
+static status time_step(struct bench *b, double *seconds)
 {
     TRY(comm_barrier(b->session->mesh.world));
     double start = clock_seconds();
-    TRY(one_step(b));
-    TRY(device_wait(b->session->device, kernels_stream(b->session->kernels), step_seconds));
+    TRY(run_step(b));
+    TRY(device_wait(b->session->device, kernels_stream(b->session->kernels), step_timeout_seconds));
     *seconds = clock_seconds() - start;
     return STATUS_OK;
 }
 
-/* ---- floors ---- */
+/* ---- roofline ---- */
 
-enum { PRODUCTS = 18 };
+enum { GEMMS_MAX = 18 };
 
-/* This rank's part of the linear layers of all blocks and of the output products, forward and twice
- * backward. */
-static int list_products(const struct bench *b, struct product out[PRODUCTS])
+/* list_gemms - list this rank's GEMMs in the linear layers of all blocks and in the output layers,
+ * one forward and two backward each. */
+static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
 {
-    const struct model_config *c = model_config_of(b->session->model);
+    const struct model_config *c = model_get_config(b->session->model);
     int ranks = comm_size(b->session->mesh.tensor);
     int64_t rows = b->batch.rows, masked = b->batch.masked;
     int64_t qkv = c->width + 2 * (c->width / c->heads * model_kv_heads(c));
@@ -227,72 +219,76 @@ static int list_products(const struct bench *b, struct product out[PRODUCTS])
     };
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
-        for (int kind = PRODUCT_FORWARD; kind <= PRODUCT_WEIGHT && layers[i].rows > 0; kind++) {
-            out[count++] = (struct product){(enum product_kind)kind, layers[i].rows,
-                                            layers[i].inner, layers[i].outputs, layers[i].count};
+        for (int kind = GEMM_FORWARD; kind <= GEMM_BACKWARD_WEIGHT && layers[i].rows > 0; kind++) {
+            out[count++] = (struct gemm_shape){(enum gemm_kind)kind, layers[i].rows,
+                                               layers[i].inner, layers[i].outputs, layers[i].count};
         }
     }
     return count;
 }
 
-static double products_flops(const struct product *products, int count)
+static double count_flops(const struct gemm_shape *gemms, int count)
 {
     double flops = 0;
     for (int i = 0; i < count; i++) {
-        const struct product *p = &products[i];
+        const struct gemm_shape *p = &gemms[i];
         flops += 2.0 * (double)p->rows * (double)p->inner * (double)p->outputs * (double)p->count;
     }
     return flops;
 }
 
-/* The times of all products in all ways of one floor. */
-typedef double floor_times[PRODUCTS][KERNELS_FLOOR_WAYS];
+/* Times of all GEMMs with all algorithms, in one measurement. */
+typedef double gemm_times[GEMMS_MAX][KERNELS_ROOFLINE_ALGORITHMS];
 
-/* The way of a product that has the smaller median over all floors. */
-static int fastest_way(const floor_times *floors, int repeats, int product, double *room)
+/* find_fastest_algorithm - find the algorithm of a GEMM with the smallest median time. */
+static int find_fastest_algorithm(const gemm_times *times, int repeats, int product,
+                                  double *scratch)
 {
     double least = INFINITY;
     int fastest = 0;
-    for (int way = 0; way < KERNELS_FLOOR_WAYS; way++) {
+    for (int algorithm = 0; algorithm < KERNELS_ROOFLINE_ALGORITHMS; algorithm++) {
         for (int i = 0; i < repeats; i++) {
-            room[i] = floors[i][product][way];
+            scratch[i] = times[i][product][algorithm];
         }
-        double time = bench_median(room, repeats);
-        fastest = time < least ? way : fastest;
+        double time = bench_median(scratch, repeats);
+        fastest = time < least ? algorithm : fastest;
         least = fmin(time, least);
     }
     return fastest;
 }
 
-/* Of each product one way, the same in all floors; the median of their sums, as a step's time is one. */
-static double floor_seconds(const floor_times *floors, int repeats, int count, double *room)
+/* compute_roofline - return the median time of all GEMMs, each with its fastest algorithm. */
+static double compute_roofline(const gemm_times *times, int repeats, int count, double *scratch)
 {
-    double *sums = room + repeats;
+    double *sums = scratch + repeats;
     memset(sums, 0, (size_t)repeats * sizeof *sums);
     for (int p = 0; p < count; p++) {
-        int way = fastest_way(floors, repeats, p, room);
+        int algorithm = find_fastest_algorithm(times, repeats, p, scratch);
         for (int i = 0; i < repeats; i++) {
-            sums[i] += floors[i][p][way];
+            sums[i] += times[i][p][algorithm];
         }
     }
     return bench_median(sums, repeats);
 }
 
-/* Bytes read and written a second by a copy much larger than the caches: the kernels' own threads copy
- * through `convert`, so that the rate is what an operation here can reach. */
-static status copy_rate(struct bench *b, double *out)
+/* measure_copy_rate - measure the bytes per second that a copy larger than the caches reads and
+ * writes.
+ *
+ * The copy uses `convert`, and so the threads of the kernels, to get a rate that operations can
+ * reach. */
+static status measure_copy_rate(struct bench *b, double *out)
 {
     enum { COPIES = 5 };
     struct session *s = b->session;
-    const struct optimizer *o = update_optimizer(b->update);
+    const struct optimizer *o = sharded_optimizer_inner(b->optimizer);
     int64_t elements = optimizer_elements(o);
     struct tensor to = tensor_view(optimizer_moment1(o), DTYPE_F32, 1, elements);
     struct tensor from = tensor_view(optimizer_moment2(o), DTYPE_F32, 1, elements);
     double seconds[COPIES];
     for (int i = 0; i < COPIES; i++) {
         double start = clock_seconds();
-        TRY(convert(s->kernels, to, from));
-        TRY(device_wait(s->device, kernels_stream(s->kernels), step_seconds));
+        TRY(op_cast(s->kernels, to, from));
+        TRY(device_wait(s->device, kernels_stream(s->kernels), step_timeout_seconds));
         seconds[i] = clock_seconds() - start;
     }
     *out = 8 * (double)elements / bench_median(seconds, COPIES);
@@ -301,20 +297,22 @@ static status copy_rate(struct bench *b, double *out)
 
 /* ---- the measurement ---- */
 
-/* One step with what its operations took: the list accounts for the very step whose time is told. Sorted by time.
+/* One step with the times of its operations.
  *
- * On a GPU each operation of such a step is waited for, which a step of a training is not: there the step whose time is told
- * goes without a list, and the list is of one more step. */
-struct timed {
+ * On a CPU, each measured step is profiled, so the times add up to the reported step. On a GPU,
+ * profiling waits for each operation. The measured steps are then not profiled, and an additional
+ * step gives the times of the operations. */
+struct timed_step {
     double seconds;
     int count;
     struct kernels_time times[KERNELS_OPERATIONS_MAX];
 };
 
-static void list_operations(const struct timed *step, double flop_rate, struct bench_step *out)
+static void store_operations(const struct timed_step *step, double flop_rate,
+                             struct bench_step *out)
 {
     out->operation_count = step->count;
-    out->listed_seconds = step->seconds;
+    out->profiled_seconds = step->seconds;
     for (int i = 0; i < out->operation_count; i++) {
         struct bench_operation *o = &out->operations[i];
         *o = (struct bench_operation){
@@ -325,14 +323,14 @@ static void list_operations(const struct timed *step, double flop_rate, struct b
             .bytes = step->times[i].bytes,
         };
         o->share = o->seconds / step->seconds;
-        o->floor_seconds = o->bytes / out->copy_bytes_per_second;
+        o->roofline_seconds = o->bytes / out->copy_bytes_per_second;
         if (flop_rate > 0) {
-            o->floor_seconds = fmax(o->floor_seconds, o->flops / flop_rate);
+            o->roofline_seconds = fmax(o->roofline_seconds, o->flops / flop_rate);
         }
     }
 }
 
-static struct bench_traffic take_traffic(struct comm *comm, int repeats)
+static struct bench_traffic read_traffic(struct comm *comm, int repeats)
 {
     struct comm_times times;
     comm_take_times(comm, &times);
@@ -343,85 +341,86 @@ static struct bench_traffic take_traffic(struct comm *comm, int repeats)
     };
 }
 
-/* A step of a training follows a step: the one behind a floor finds its gigabytes gone from the caches, was seen to
- * take a tenth longer, and is not counted. */
-static status floor_before(struct bench *b, double (*floor)[KERNELS_FLOOR_WAYS],
-                           const struct product *products, int count)
+/* measure_roofline - measure the GEMMs once, then run one step that is not counted.
+ *
+ * In training, a step follows a step. The step after a roofline measurement finds other data in the
+ * caches and took about a tenth longer in tests. */
+static status measure_roofline(struct bench *b, double (*times)[KERNELS_ROOFLINE_ALGORITHMS],
+                               const struct gemm_shape *gemms, int count)
 {
     double ignored;
-    TRY(kernels_floor(b->session->kernels, floor, products, count));
-    return timed_step(b, &ignored);
+    TRY(kernels_roofline(b->session->kernels, times, gemms, count));
+    return time_step(b, &ignored);
 }
 
-static status profiled_step(struct bench *b, struct timed *out)
+static status profile_step(struct bench *b, struct timed_step *out)
 {
     struct kernels *k = b->session->kernels;
     kernels_profile(k, true);
-    TRY(timed_step(b, &out->seconds));
+    TRY(time_step(b, &out->seconds));
     kernels_profile(k, false);
     out->count = kernels_times(k, out->times);
     return STATUS_OK;
 }
 
-static status measure(struct bench *b, int repeats, bool floor, struct bench_step *out)
+static status measure(struct bench *b, int repeats, bool roofline, struct bench_step *out)
 {
-    struct product products[PRODUCTS];
-    int count = list_products(b, products);
+    struct gemm_shape gemms[GEMMS_MAX];
+    int count = list_gemms(b, gemms);
     bool host = device_is_host(b->session->device);
-    struct timed *steps = calloc((size_t)repeats + 1, sizeof *steps);
-    double *room = calloc(2 * (size_t)repeats, sizeof *room), ignored;
-    floor_times *floors = calloc((size_t)repeats, sizeof *floors);
+    struct timed_step *steps = calloc((size_t)repeats + 1, sizeof *steps);
+    double *scratch = calloc(2 * (size_t)repeats, sizeof *scratch), ignored;
+    gemm_times *times = calloc((size_t)repeats, sizeof *times);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, steps != NULL && room != NULL && floors != NULL, STATUS_INTERNAL,
-                 "out of memory for %d times", repeats);
+    REQUIRE_GOTO(result, done, steps != NULL && scratch != NULL && times != NULL, STATUS_INTERNAL,
+                 "out of memory for %d measurements", repeats);
     const struct mesh *mesh = &b->session->mesh;
-    log_info("%lld parameters, %lld tokens a step: 2 steps to warm up, then %d",
-             (long long)model_elements(b->session->model), (long long)b->batch.rows, repeats);
-    TRY_GOTO(result, done, timed_step(b, &ignored));
+    log_info("%" PRId64 " parameters, %" PRId64 " tokens per step: 2 warm-up steps, then %d steps",
+             model_elements(b->session->model), b->batch.rows, repeats);
+    TRY_GOTO(result, done, time_step(b, &ignored));
     TRY_GOTO(result, done, session_tune(b->session, mesh->world, true));
-    TRY_GOTO(result, done, timed_step(b, &ignored));
-    (void)take_traffic(mesh->data, 1);
-    (void)take_traffic(mesh->tensor, 1);
+    TRY_GOTO(result, done, time_step(b, &ignored));
+    (void)read_traffic(mesh->data, 1);
+    (void)read_traffic(mesh->tensor, 1);
     for (int i = 0; i < repeats; i++) {
-        log_progress("step %d of %d%s", i + 1, repeats, floor ? " and its floor" : "");
-        if (floor) {
-            TRY_GOTO(result, done, floor_before(b, floors[i], products, count));
+        log_progress("step %d of %d%s", i + 1, repeats, roofline ? " and its roofline" : "");
+        if (roofline) {
+            TRY_GOTO(result, done, measure_roofline(b, times[i], gemms, count));
         }
-        TRY_GOTO(result, done,
-                 host ? profiled_step(b, &steps[i]) : timed_step(b, &steps[i].seconds));
+        TRY_GOTO(result, done, host ? profile_step(b, &steps[i]) : time_step(b, &steps[i].seconds));
     }
-    out->data = take_traffic(mesh->data, floor ? 2 * repeats : repeats);
-    out->tensor = take_traffic(mesh->tensor, floor ? 2 * repeats : repeats);
-    qsort(steps, (size_t)repeats, sizeof *steps, by_value);
+    out->data = read_traffic(mesh->data, roofline ? 2 * repeats : repeats);
+    out->tensor = read_traffic(mesh->tensor, roofline ? 2 * repeats : repeats);
+    qsort(steps, (size_t)repeats, sizeof *steps, compare_values);
     out->step_seconds = steps[repeats / 2].seconds;
-    out->floor_seconds = floor ? floor_seconds(floors, repeats, count, room) : 0;
+    out->roofline_seconds = roofline ? compute_roofline(times, repeats, count, scratch) : 0;
     out->tokens = b->batch.rows * comm_size(mesh->data);
-    TRY_GOTO(result, done, copy_rate(b, &out->copy_bytes_per_second));
-    double rate = floor ? products_flops(products, count) / out->floor_seconds : 0;
-    TRY_GOTO(result, done, host ? STATUS_OK : profiled_step(b, &steps[repeats]));
-    list_operations(&steps[host ? repeats / 2 : repeats], rate, out);
+    TRY_GOTO(result, done, measure_copy_rate(b, &out->copy_bytes_per_second));
+    double rate = roofline ? count_flops(gemms, count) / out->roofline_seconds : 0;
+    TRY_GOTO(result, done, host ? STATUS_OK : profile_step(b, &steps[repeats]));
+    store_operations(&steps[host ? repeats / 2 : repeats], rate, out);
     out->first_loss_count = b->steps < BENCH_LOSSES ? (int)b->steps : BENCH_LOSSES;
     memcpy(out->first_losses, b->first_losses, sizeof out->first_losses);
 done:
     free(steps);
-    free(room);
-    free(floors);
+    free(scratch);
+    free(times);
     return result;
 }
 
-status bench_step_run(struct session *s, const struct objective *objective, int repeats, bool floor,
-                      struct bench_step *out)
+status bench_step_run(struct session *s, const struct objective *objective, int repeats,
+                      bool roofline, struct bench_step *out)
 {
     struct bench b = {.session = s, .objective = objective};
     *out = (struct bench_step){0};
-    bool made_up =
-        objective->scratch_bytes == NULL && model_config_of(s->model)->task == MODEL_WORDS;
-    REQUIRE(made_up, STATUS_UNAVAILABLE,
-            "bench step has no made-up examples for objective %s; time it with objective=clm",
+    bool has_random_batch =
+        objective->scratch_bytes == NULL && model_get_config(s->model)->head == HEAD_LM;
+    REQUIRE(has_random_batch, STATUS_UNAVAILABLE,
+            "bench step has no random batches for objective %s; use objective=clm",
             objective->name);
     status result = bench_create(&b);
     if (result == STATUS_OK) {
-        result = measure(&b, repeats, floor, out);
+        result = measure(&b, repeats, roofline, out);
     }
     KEEP_FIRST(result, bench_destroy(&b));
     return result;

@@ -7,58 +7,59 @@
 
 #include "base/file.h"
 
-static const size_t file_limit = (size_t)256 << 20;
+static const size_t file_limit_bytes = (size_t)256 << 20;
 
-static status keep(struct checkpoint_files *k, const char *folder, const char *name)
+static status read_attachment(struct checkpoint_attachments *a, const char *folder,
+                              const char *name)
 {
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, name));
     if (file_size(path) < 0) {
         return STATUS_OK;
     }
-    struct checkpoint_file *more = realloc(k->files, (size_t)(k->count + 1) * sizeof *more);
-    REQUIRE(more != NULL, STATUS_INTERNAL, "out of memory for %s", path);
-    k->files = more;
-    struct checkpoint_file *file = &k->files[k->count];
-    TRY(file_read(path, file_limit, &file->bytes, &file->count));
+    struct checkpoint_attachment *grown = realloc(a->files, (size_t)(a->count + 1) * sizeof *grown);
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %s", path);
+    a->files = grown;
+    struct checkpoint_attachment *file = &a->files[a->count];
+    TRY(file_read(path, file_limit_bytes, &file->data, &file->bytes));
     file->name = strdup(name);
-    k->count++;
+    a->count++;
     REQUIRE(file->name != NULL, STATUS_INTERNAL, "out of memory for %s", path);
     return STATUS_OK;
 }
 
-static status keep_all(struct checkpoint_files *k, const char *folder)
+static status read_folder(struct checkpoint_attachments *a, const char *folder)
 {
     DIR *dir = opendir(folder);
     REQUIRE(dir != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-            "cannot open the tokenizer %s: %s", folder, strerror(errno));
+            "cannot open the tokenizer folder %s: %s", folder, strerror(errno));
     status result = STATUS_OK;
     for (struct dirent *e; result == STATUS_OK && (e = readdir(dir)) != NULL;) {
-        result = e->d_name[0] != '.' ? keep(k, folder, e->d_name) : STATUS_OK;
+        result = e->d_name[0] != '.' ? read_attachment(a, folder, e->d_name) : STATUS_OK;
     }
     closedir(dir);
     return result;
 }
 
-status checkpoint_files_read(const char *folder, const char *const *names,
-                             struct checkpoint_files *out)
+status checkpoint_attachments_read(const char *folder, const char *const *names,
+                                   struct checkpoint_attachments *out)
 {
-    *out = (struct checkpoint_files){0};
+    *out = (struct checkpoint_attachments){0};
     if (names == NULL) {
-        return keep_all(out, folder);
+        return read_folder(out, folder);
     }
     for (; *names != NULL; names++) {
-        TRY(keep(out, folder, *names));
+        TRY(read_attachment(out, folder, *names));
     }
     return STATUS_OK;
 }
 
-void checkpoint_files_destroy(struct checkpoint_files *files)
+void checkpoint_attachments_destroy(struct checkpoint_attachments *attachments)
 {
-    for (int i = 0; i < files->count; i++) {
-        free(files->files[i].name);
-        free(files->files[i].bytes);
+    for (int i = 0; i < attachments->count; i++) {
+        free(attachments->files[i].name);
+        free(attachments->files[i].data);
     }
-    free(files->files);
-    *files = (struct checkpoint_files){0};
+    free(attachments->files);
+    *attachments = (struct checkpoint_attachments){0};
 }

@@ -1,26 +1,30 @@
-/* The files of a small folder, kept in memory: a tokenizer as it was when a run began, whatever becomes of its folder
- * while the run lasts. */
+/* Copies of the tokenizer's files in memory. They are read when a run begins, so that later changes
+ * of the tokenizer's folder do not affect the checkpoints of this run. */
 #pragma once
 
 #include <stddef.h>
 
 #include "base/status.h"
 
-struct checkpoint_file {
-    char *name, *bytes;
-    size_t count;
+struct checkpoint_attachment {
+    char *name;
+    char *data;
+    size_t bytes;
 };
 
-struct checkpoint_files {
-    struct checkpoint_file *files;
+struct checkpoint_attachments {
+    struct checkpoint_attachment *files;
     int count;
 };
 
-/* checkpoint_files_read - those of these names that are there, up to a NULL; names NULL: all that are not hidden. Folders and
- * what is special are no files.
+/* checkpoint_attachments_read - read files of a folder.
  *
- * Memory    out is for checkpoint_files_destroy in any case
+ * names     NULL-terminated list; missing files are skipped. NULL: all files that are not hidden.
+ *           Entries that are not regular files are skipped
+ * Memory    the caller always releases *out with checkpoint_attachments_destroy
  * Errors    those of file_read; STATUS_NO_INPUT, STATUS_PERMISSION naming the folder */
-status checkpoint_files_read(const char *folder, const char *const *names,
-                             struct checkpoint_files *out);
-void checkpoint_files_destroy(struct checkpoint_files *files);
+status checkpoint_attachments_read(const char *folder, const char *const *names,
+                                   struct checkpoint_attachments *out);
+
+/* checkpoint_attachments_destroy - free all files. */
+void checkpoint_attachments_destroy(struct checkpoint_attachments *attachments);

@@ -1,15 +1,19 @@
-/* Checkpoints: sharded by rank, published atomically, verified before use, written behind training.
+/* Sharded checkpoints: each rank writes its own files, rank 0 publishes the folder atomically.
  *
  *   checkpoints/step-00001000/manifest.json, model-*.h5, optimizer-*.h5, state-00000.h5, tokenizer/
  *
- * docs/checkpoints.md describes the files. A name with a '/' ("exp_avg/transformer.wte.weight") is a
- * dataset in a group.
+ * docs/reference/file_formats.md describes the files. A tensor name with a '/'
+ * ("exp_avg/transformer.wte.weight") is a dataset in an HDF5 group.
  *
- * A save copies the tensors (the only stall), and a thread per rank writes, syncs and hashes; when all
- * ranks are done, rank 0 writes the manifest (sizes and SHA-256 of each file, the tiling of each tensor),
- * syncs, renames the temporary folder to its name and syncs the parent. Only then "saved step N" is told.
- * Resuming takes the newest folder whose manifest and hashes hold; a damaged one is skipped with a
- * warning W-CKPT-SKIP naming it and the reason. This room knows no model: it is given named tensors. */
+ * A save first copies the tensors into a snapshot. Training stops only for this copy. Then one
+ * thread per rank writes, syncs and hashes the files. When all ranks have finished, rank 0 writes
+ * the manifest (size and SHA-256 of each file, shards of each tensor), syncs it, renames the
+ * temporary folder and syncs the parent folder. The message "saved step N" is logged only after
+ * that.
+ *
+ * A resume uses the newest folder that passes the verification of manifest, sizes and hashes. A
+ * damaged folder is skipped with the warning W-CKPT-SKIP, which names the folder and the reason.
+ * This module does not depend on the model: callers pass named tensors. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,173 +21,215 @@
 
 #include "base/device.h"
 #include "comm/comm.h"
+#include "trainer/checkpoint/state.h"
 
-/* One named matrix or vector as this rank holds it, f32. In the file it has global_shape. A rank may
- * hold several parts of one tensor (a fused matrix that is split): several with the same name. */
+/* A named f32 matrix or vector: the block of it that this rank holds in memory.
+ *
+ * A rank may hold several blocks of one tensor (a split fused matrix). Each is one entry; the
+ * entries have the same name and follow each other. */
 struct checkpoint_tensor {
-    const char *name; /* of the Hugging Face state_dict: "transformer.h.0.attn.c_attn.weight" */
+    const char *name; /* Hugging Face state_dict name: "transformer.h.0.attn.c_attn.weight" */
     int dimensions;   /* 1 or 2, in the file */
-    int64_t global_shape[2]; /* in the file */
-    int64_t offset[2];       /* where this rank's part begins, in the file */
-    int64_t rows,
-        columns; /* of this rank's part in memory; the file holds [columns, rows] if transposed */
+    int64_t global_shape[2]; /* shape of the whole tensor, in the file */
+    int64_t offset[2];       /* first element of this rank's block, in the file */
+    int64_t rows, columns;   /* block in memory; if transposed, the file stores [columns, rows] */
     bool transposed;
-    float *data;    /* [rows, columns], contiguous; on the family's device */
-    bool read_only; /* another rank, no replica, holds the same and writes it */
+    float *data;    /* [rows, columns], contiguous, on the device of the tensor set */
+    bool read_only; /* loaded, not saved: a rank outside `replicas` holds and saves the same data */
 };
 
-/* A family of files, "model" or "optimizer": all ranks of `replicas` hold the same tensors, and each
- * writes a contiguous share of every tensor's rows; or, sharded, each holds others and writes them all. Parts of
- * one tensor follow each other. */
-struct checkpoint_family {
-    const char *stem;
+/* A tensor set: the tensors that are stored together in files NAME-RANK-of-RANKS.h5.
+ *
+ * If not sharded, all ranks of `replicas` hold the same tensors, and each rank saves a contiguous
+ * range of the rows. If sharded, each rank holds different blocks and saves all of them. */
+struct checkpoint_tensor_set {
+    const char *name; /* "model" or "optimizer" */
     const struct checkpoint_tensor *tensors;
     int count;
     bool sharded;
-    struct device *device; /* where all data is; NULL: the host */
-    struct stream *stream; /* of its copies */
-};
-
-struct checkpoint_state {
-    int64_t step;    /* optimizer steps done */
-    int64_t samples; /* global samples consumed: the data cursor */
-    int64_t tokens;  /* tokens seen */
-    double train_seconds;
+    struct device *device; /* device of all data; NULL: host */
+    struct stream *stream; /* stream for the copies */
 };
 
 struct checkpoint_options {
-    const char *run_dir;          /* checkpoints/ and the lock live here */
-    const char *tokenizer_dir;    /* read now, written into each checkpoint; NULL: none */
-    const char *recipe_text;      /* the resolved recipe, kept in the manifest */
-    const char *data_fingerprint; /* of the training set; kept in the manifest */
-    const char *version;          /* of this program; kept in the manifest; NULL: unknown */
-    int64_t keep;                 /* newest N are kept; at least 1 */
-    bool async;
-    const char *beside_name, *beside_text; /* one more file in tokenizer/; NULL: none */
-    struct comm *world;                    /* for decisions */
-    struct comm *replicas;                 /* ranks that hold the same tensors */
+    const char *run_dir;       /* contains checkpoints/ and the lock file */
+    const char *tokenizer_dir; /* read by checkpoint_open, stored in each checkpoint; NULL: none */
+    const char *recipe_text;   /* resolved recipe, stored in the manifest */
+    const char *data_fingerprint; /* fingerprint of the training set, stored in the manifest */
+    const char *version;          /* program version, stored in the manifest; NULL: unknown */
+    int64_t keep;                 /* number of newest checkpoints to keep; at least 1 */
+    bool async;                   /* write in a thread while training continues */
+    const char *extra_file_name;  /* an additional file in tokenizer/ */
+    const char *extra_file_text;  /* its content; NULL: none */
+    struct comm *world;           /* all ranks: agreement and publication */
+    struct comm *replicas;        /* ranks that hold the same tensors */
 };
 
 struct checkpoint;
 
-/* checkpoint_open - take the run folder's lock, remove what a killed job left half-written. Collective.
+/* ---- open and close ---- */
+
+/* checkpoint_open - lock the run folder and delete incomplete folders of a killed job.
  *
- * Errors    STATUS_CREATE if another job still holds it after 10 s (host and process named);
- *           STATUS_PERMISSION */
+ * Order     collective
+ * Errors    STATUS_CREATE naming host and process of another job that holds the lock for more than
+ *           10 s; STATUS_PERMISSION */
 status checkpoint_open(const struct checkpoint_options *options, struct checkpoint **out);
 
-/* checkpoint_close - wait for a save under way and give it up, release the lock. Not collective.
+/* checkpoint_close - wait for an unpublished save, delete its files, and release the lock.
  *
- * Order     after checkpoint_publish, which keeps the save
- * Errors    none of its own; NULL is fine */
+ * Order     not collective. Call checkpoint_publish first to keep the save
+ * Errors    none; *c may be NULL */
 status checkpoint_close(struct checkpoint **c);
 
-/* checkpoint_memory_bytes - the snapshot that an asynchronous save holds on this rank. */
-int64_t checkpoint_memory_bytes(const struct checkpoint_family *families, int count, int replicas,
-                                int replica);
-
-/* checkpoint_reserve - allocate and touch the snapshot now, so that the first save stands still no
- * longer than the later ones. Not needed where !async. Collective.
+/* checkpoint_archive_newer - move the run's checkpoints newer than `step` to checkpoints/old-N/.
  *
- * Errors    STATUS_INTERNAL naming the bytes */
-status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_family *families,
-                          int count);
+ * Used by `--resume never` (step -1) and by a resume from an older checkpoint, so that a later
+ * automatic resume does not use checkpoints of the abandoned run. Nothing is deleted.
+ * Order     collective
+ * Errors    STATUS_CREATE, STATUS_WRITE, STATUS_PERMISSION */
+status checkpoint_archive_newer(struct checkpoint *c, int64_t step);
 
-/* checkpoint_set_aside - move the run's checkpoints newer than step into checkpoints/old-N/: for
- * `--resume never` (step -1) and for going back to an older one, so that a later automatic resume does
- * not take them for this run's. Nothing is deleted. Collective. */
-status checkpoint_set_aside(struct checkpoint *c, int64_t step);
-
-/* checkpoint_save - snapshot now; write behind training (or at once where !async). Collective.
+/* checkpoint_pin_step - never delete the checkpoint of `step`, in addition to the newest ones.
  *
- * It is published by checkpoint_publish, also where !async. Waits first for a save still under way
- * and publishes that; call checkpoint_publish before, to learn its step.
- * Units     *stall_seconds: how long the caller stood still
- * Errors    STATUS_WRITE naming needed and free bytes; STATUS_CREATE, STATUS_PERMISSION; agreed */
-status checkpoint_save(struct checkpoint *c, const struct checkpoint_state *state,
-                       const struct checkpoint_family *families, int count, double *stall_seconds);
+ * step -1 removes the pin.
+ * Order     not collective; only the value of rank 0 has an effect */
+void checkpoint_pin_step(struct checkpoint *c, int64_t step);
 
-/* checkpoint_written - 1 if this rank's thread has nothing left to do for the save under way, 0 if it
- * still writes or none is under way. Local and cheap: it rides along the step's small reduction, and
- * when the sum over ranks is the world's size all ranks call checkpoint_publish. */
-int checkpoint_written(const struct checkpoint *c);
-
-/* checkpoint_publish - finish the save under way, waiting for it where needed. Collective.
+/* checkpoint_step_path - format the path of a step's folder, which does not have to exist.
  *
- * *published_step = -1 where none was under way.
- * Errors    STATUS_WRITE (agreed on all ranks): the temporary folder is removed, the last good checkpoint
- *           is untouched and named */
-status checkpoint_publish(struct checkpoint *c, int64_t *published_step);
-
-/* checkpoint_keep_besides - the checkpoint of this step is not removed, however old it is; -1: none is kept besides
- * the newest. Local: rank 0's counts. */
-void checkpoint_keep_besides(struct checkpoint *c, int64_t step);
-
-/* checkpoint_step_path - the folder of a step's checkpoint, whether it is there or not. */
+ * Errors    STATUS_INTERNAL if `bytes` is too small */
 status checkpoint_step_path(const struct checkpoint *c, int64_t step, char *path, size_t bytes);
 
-/* What a resume found. */
-struct checkpoint_found {
+/* ---- save ---- */
+
+/* checkpoint_memory_bytes - compute the size of the snapshot of an asynchronous save on this rank.
+ *
+ * Errors    STATUS_INTERNAL out of memory */
+status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count, int replicas,
+                               int replica, int64_t *bytes);
+
+/* checkpoint_reserve - allocate and touch the snapshot before the first save.
+ *
+ * The first save is then as fast as later ones. Does nothing without async.
+ * Order     collective
+ * Errors    STATUS_INTERNAL naming the bytes */
+status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_set *sets,
+                          int count);
+
+/* checkpoint_save - copy the tensors and start to write them; without async, write them now.
+ *
+ * checkpoint_publish publishes the result, also without async. If an earlier save is unpublished,
+ * this function first waits for it and publishes it. Call checkpoint_publish before
+ * to get its step.
+ * Units     *stall_seconds: time that the caller was blocked; may be NULL
+ * Order     collective
+ * Errors    STATUS_WRITE naming needed and free bytes; STATUS_CREATE, STATUS_PERMISSION; the same
+ *           on all ranks */
+status checkpoint_save(struct checkpoint *c, const struct checkpoint_state *state,
+                       const struct checkpoint_tensor_set *sets, int count, double *stall_seconds);
+
+/* checkpoint_is_written - return 1 if this rank has written all files of the current save, else 0.
+ *
+ * Returns 0 if no save is in progress. The caller adds the value to the small all-reduce of a step.
+ * If the sum equals the size of the world, all ranks call checkpoint_publish.
+ * Order     not collective */
+int checkpoint_is_written(const struct checkpoint *c);
+
+/* checkpoint_publish - finish the save in progress; wait for it if necessary.
+ *
+ * *published_step is -1 if no save was in progress.
+ * Order     collective
+ * Errors    STATUS_WRITE on all ranks: the temporary folder is deleted; the message names the last
+ *           good checkpoint, which is unchanged */
+status checkpoint_publish(struct checkpoint *c, int64_t *published_step);
+
+/* checkpoint_write_final - write and publish `folder` (run_dir/final) without a thread.
+ *
+ * Order     collective
+ * Errors    as checkpoint_save */
+status checkpoint_write_final(struct checkpoint *c, const char *folder,
+                              const struct checkpoint_state *state,
+                              const struct checkpoint_tensor_set *sets, int count);
+
+/* ---- find and verify ---- */
+
+/* Content of a verified checkpoint folder. */
+struct checkpoint_info {
     bool found;
     char folder[4096];
     struct checkpoint_state state;
-    char *recipe_text; /* free() */
+    char *recipe_text; /* owned by the caller, who frees it with free() */
     char data_fingerprint[65];
-    int saved_ranks;
-    bool weights_alone; /* training cannot go on from it */
+    int saved_ranks;   /* number of ranks that wrote it */
+    bool weights_only; /* no optimizer state: training cannot resume from it */
 };
 
-/* checkpoint_find - the newest whole checkpoint of the run (path NULL), or what checkpoint_choose takes
- * at path. Collective.
+/* checkpoint_find - find the checkpoint to resume from.
  *
- * Every file's size and SHA-256 is verified (the ranks share the work).
- * Errors    STATUS_CHECKPOINT if path names weights alone, or folders exist and none is usable, each with its reason; STATUS_NO_INPUT
- *           for a path that does not exist. *out->found = false only where there is no checkpoint at all.
- *           Agreed */
-status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_found *out);
+ * path NULL selects the newest valid checkpoint of the run; otherwise path is resolved as in
+ * checkpoint_resolve. The ranks share the verification of sizes and SHA-256.
+ * Order     collective
+ * Errors    STATUS_CHECKPOINT if path has weights only, or if folders exist and none is valid (with
+ *           the reason for each); STATUS_NO_INPUT if path does not exist; the same on all ranks.
+ *           out->found is false only if there is no checkpoint */
+status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_info *out);
 
-/* checkpoint_choose - the checkpoint that a path means, verified: a checkpoint's folder is meant itself;
- * of a run folder its final weights (where `final`), else its newest whole checkpoint; of a folder of
- * checkpoints the newest whole one. Rank 0 looks, all ranks take the same. A damaged one is skipped with
- * a warning W-CKPT-SKIP, unless it is the one that was named. Collective.
+/* checkpoint_resolve - find and verify the checkpoint that a path refers to.
  *
- * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT: the same on all ranks, for the caller to agree on */
-status checkpoint_choose(struct comm *world, const char *path, bool final,
-                         struct checkpoint_found *out);
+ * A checkpoint folder refers to itself. A run folder refers to its final weights if `final` is true
+ * and they exist, otherwise to its newest valid checkpoint. A folder of checkpoints refers to the
+ * newest valid one. Rank 0 lists the folders; all ranks get the same result. A damaged folder is
+ * skipped with the warning W-CKPT-SKIP, unless path names that folder itself.
+ * Order     collective
+ * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT: the same on all ranks, but the caller has to call
+ *           comm_agree */
+status checkpoint_resolve(struct comm *world, const char *path, bool final,
+                          struct checkpoint_info *out);
 
-/* checkpoint_examine - one folder: a checkpoint or run_dir/final. Collective.
+/* checkpoint_verify_folder - verify one folder: a checkpoint or run_dir/final.
  *
- * Errors    STATUS_NO_INPUT; STATUS_CHECKPOINT with the first fault: the same on all ranks, for the
- *           caller to agree on */
-status checkpoint_examine(struct comm *world, const char *folder, struct checkpoint_found *out);
+ * Order     collective
+ * Errors    STATUS_NO_INPUT; STATUS_CHECKPOINT with the first fault: the same on all ranks, but the
+ *           caller has to call comm_agree */
+status checkpoint_verify_folder(struct comm *world, const char *folder,
+                                struct checkpoint_info *out);
 
-/* checkpoint_load - fill the families' tensors from a found folder, whatever layout wrote it: stored
- * boxes are intersected with mine. Collective.
+/* checkpoint_inspect - verify one folder in a single process and print its content.
  *
- * Errors    STATUS_CHECKPOINT naming tensor, file and the shapes that differ */
-status checkpoint_load(struct comm *world, const char *folder,
-                       const struct checkpoint_family *families, int count);
-
-/* checkpoint_load_body - likewise for a run that learns something else: a head that the folder has not got, or of another
- * shape, keeps what it holds, and heads that the run's model has not got are left out. Both are told. */
-status checkpoint_load_body(struct comm *world, const char *folder,
-                            const struct checkpoint_family *families, int count);
-
-/* checkpoint_load_part - these tensors of a folder, whatever else it holds; a head that it has not got keeps what it
- * holds. Nothing is told. */
-status checkpoint_load_part(struct comm *world, const char *folder,
-                            const struct checkpoint_family *families, int count);
-
-/* checkpoint_compare - what checkpoint_load, or with body checkpoint_load_body, would say of names and shapes; nothing is
- * read. Collective. */
-status checkpoint_compare(struct comm *world, const char *folder,
-                          const struct checkpoint_family *families, int count, bool body);
-
-/* checkpoint_write_final - weights alone into folder (run_dir/final), the same format. Collective. */
-status checkpoint_write_final(struct checkpoint *c, const char *folder,
-                              const struct checkpoint_state *state,
-                              const struct checkpoint_family *families, int count);
-
-/* checkpoint_inspect - verify one checkpoint folder without a job; prints to standard output.
- * Errors    STATUS_CHECKPOINT with the first fault */
+ * Errors    STATUS_NO_INPUT; STATUS_CHECKPOINT with the first fault; STATUS_WRITE */
 status checkpoint_inspect(const char *folder, bool json);
+
+/* ---- load ---- */
+
+/* checkpoint_load - read all tensors of the sets from a verified folder.
+ *
+ * The number of ranks and the layout that wrote the folder may differ: each rank reads the
+ * intersection of the stored shards with its own blocks.
+ * Order     collective
+ * Errors    STATUS_CHECKPOINT naming the tensor and the shapes that differ, or the file */
+status checkpoint_load(struct comm *world, const char *folder,
+                       const struct checkpoint_tensor_set *sets, int count);
+
+/* checkpoint_load_pretrained - read the tensors for a run with a different task.
+ *
+ * As checkpoint_load, but heads may differ. A head that is missing in the folder, or that has
+ * another shape there, keeps its current values. Stored heads that the model does not have are
+ * ignored. Both cases are logged. */
+status checkpoint_load_pretrained(struct comm *world, const char *folder,
+                                  const struct checkpoint_tensor_set *sets, int count);
+
+/* checkpoint_load_subset - read these tensors from a folder that may store other tensors too.
+ *
+ * As checkpoint_load_pretrained, but nothing is logged. */
+status checkpoint_load_subset(struct comm *world, const char *folder,
+                              const struct checkpoint_tensor_set *sets, int count);
+
+/* checkpoint_check_tensors - check names and shapes as checkpoint_load does, but read no tensor.
+ *
+ * heads_may_differ selects the rules of checkpoint_load_pretrained.
+ * Order     collective
+ * Errors    as checkpoint_load */
+status checkpoint_check_tensors(struct comm *world, const char *folder,
+                                const struct checkpoint_tensor_set *sets, int count,
+                                bool heads_may_differ);

@@ -1,4 +1,4 @@
-/* What the checkpoint's files share: a save under way, and the verification of a folder. */
+/* Private declarations of the checkpoint module: the state of a save, and its shards and files. */
 #pragma once
 
 #include <pthread.h>
@@ -7,109 +7,115 @@
 #include <stdint.h>
 
 #include "base/file.h"
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/attachments.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/directory.h"
-#include "trainer/checkpoint/rewrite.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/rewrite.h"
 #include "trainer/checkpoint/run_lock.h"
 
-enum { CHECKPOINT_FAMILIES_MAX = 8 };
+enum { CHECKPOINT_SETS_MAX = 8 };
 
-/* This rank's share of one tensor: some of its rows in memory. A vector's elements are its rows. */
-struct checkpoint_piece {
-    int family;
+/* The rows of one tensor that this rank writes. Each element of a vector is a row. */
+struct checkpoint_shard {
+    int set; /* index of the tensor set */
     char *name;
-    char *dataset; /* the name, or name@1, name@2 where a rank holds several parts of one tensor */
-    int dimensions;
+    char *dataset;  /* the name, or name@1, name@2 for further blocks of the same tensor */
+    int dimensions; /* in the file */
     int64_t global_shape[2], offset[2], shape[2]; /* in the file */
     int64_t rows, columns;                        /* in memory */
     bool transposed;
-    const float *source; /* the live tensor; NULL: it comes from job.source */
-    const float *data;   /* what is written: the snapshot, or source */
+    const float *source; /* the live tensor; NULL: read from job.source */
+    const float *data;   /* data to write: the snapshot or source; NULL: read from job.source */
 };
 
-/* A save under way, as the writing thread sees it: no communicator in it. */
+/* One rank's part of a save. The writer thread uses it, so it contains no communicator. */
 struct checkpoint_job {
-    char parent[FILE_PATH_BYTES];             /* "RUN/checkpoints" */
-    char name[CHECKPOINT_NAME_BYTES];         /* "step-00001000" */
-    char temporary[CHECKPOINT_NAME_BYTES];    /* "tmp-step-00001000.NONCE" */
-    char folder[FILE_PATH_BYTES];             /* parent/temporary */
-    const struct checkpoint_files *tokenizer; /* NULL: this rank writes none */
-    const char *beside_name, *beside_text;    /* one more file beside it; NULL: none */
+    char parent[FILE_PATH_BYTES];                   /* "RUN/checkpoints" */
+    char name[CHECKPOINT_NAME_BYTES];               /* "step-00001000" */
+    char temporary[CHECKPOINT_NAME_BYTES];          /* "tmp-step-00001000.NONCE" */
+    char folder[FILE_PATH_BYTES];                   /* parent/temporary */
+    const struct checkpoint_attachments *tokenizer; /* NULL: this rank writes none */
+    const char *extra_file_name;                    /* an additional file in tokenizer/ */
+    const char *extra_file_text;                    /* its content; NULL: none */
     int rank, ranks;
     struct checkpoint_state state;
-    char stems[CHECKPOINT_FAMILIES_MAX][32];
-    int families;
-    struct checkpoint_piece *pieces;
-    int count;
-    int64_t elements;                       /* of all pieces */
-    struct manifest part;                   /* what was written */
-    const struct checkpoint_source *source; /* of pieces without a source of their own; else NULL */
+    char set_names[CHECKPOINT_SETS_MAX][32];
+    int set_count;
+    struct checkpoint_shard *shards;
+    int shard_count;
+    int64_t elements;                       /* of all shards */
+    struct manifest written;                /* files and shards written by this rank */
+    const struct checkpoint_source *source; /* data of shards without `data`; NULL: none */
 };
-
-/* checkpoint_pieces_create - this rank's shares.  Errors: STATUS_INTERNAL */
-status checkpoint_pieces_create(struct checkpoint_job *job,
-                                const struct checkpoint_family *families, int count, int replicas,
-                                int replica);
-void checkpoint_pieces_destroy(struct checkpoint_job *job);
-
-/* checkpoint_pieces_snapshot - copy all pieces into memory[job->elements] and let them point there.
- *
- * Errors    a device's (checkpoint_family.device) */
-status checkpoint_pieces_snapshot(struct checkpoint_job *job,
-                                  const struct checkpoint_family *families, float *memory);
-
-/* checkpoint_write_files - write, sync and digest this rank's files; fills job->part.
- *
- * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION naming the file */
-status checkpoint_write_files(struct checkpoint_job *job);
-
-/* checkpoint_write_manifest - the last file of a folder.
- *
- * Errors    STATUS_INTERNAL if the pieces do not make up the whole; those of file_write */
-status checkpoint_write_manifest(const char *folder, const struct manifest *whole);
-
-/* checkpoint_temporary_name - "tmp-NAME.NONCE", which no other save has. */
-void checkpoint_temporary_name(const char *name, char out[CHECKPOINT_NAME_BYTES]);
-
-/* checkpoint_has_all_files - is there a manifest that holds, and each file with its size? No digests. */
-bool checkpoint_has_all_files(const char *folder);
-
-/* checkpoint_verify - manifest, sizes and digests of a folder; the ranks share the work. Collective.
- *
- * *good     false: why is in reason[MANIFEST_REASON_BYTES], the same on all ranks
- * Memory    out is for manifest_destroy in any case */
-status checkpoint_verify(struct comm *world, const char *folder, struct manifest *out, bool *good,
-                         char *reason);
-
-/* checkpoint_fill_found - what a whole folder's manifest tells; its texts change hands. */
-void checkpoint_fill_found(struct checkpoint_found *out, const char *folder, struct manifest *m);
-
-/* checkpoint_read_manifest - rank 0 reads it, all ranks parse it. Collective. As checkpoint_verify. */
-status checkpoint_read_manifest(struct comm *world, const char *folder, struct manifest *out,
-                                bool *good, char *reason);
 
 struct checkpoint {
     char run_dir[FILE_PATH_BYTES];
     char folder[FILE_PATH_BYTES]; /* run_dir/checkpoints */
-    const char *beside_name;
-    char *beside_text, *recipe_text, *data_fingerprint, *version;
-    struct checkpoint_files tokenizer; /* rank 0's */
-    int64_t keep, kept_besides;        /* a step, or -1: none */
+    const char *extra_file_name;
+    char *extra_file_text, *recipe_text, *data_fingerprint, *version;
+    struct checkpoint_attachments tokenizer; /* on rank 0 */
+    int64_t keep;                            /* number of newest checkpoints to keep */
+    int64_t pinned_step;                     /* a step that is not deleted; -1: none */
     bool async;
     struct comm *world, *replicas;
-    struct run_lock *lock;           /* rank 0's */
-    char last_good[FILE_PATH_BYTES]; /* newest folder known to be whole; "": none */
-    int64_t *bad;                    /* steps found damaged */
+    struct run_lock *lock;           /* on rank 0 */
+    char last_good[FILE_PATH_BYTES]; /* newest folder that is known to be valid; "": none */
+    int64_t *bad;                    /* steps that are known to be damaged */
     int bad_count;
     float *snapshot;
-    struct device *device; /* that the snapshot's memory was made for; NULL: malloc's */
+    struct device *device; /* device that allocated the snapshot; NULL: malloc() */
     int64_t snapshot_elements;
-    bool active;   /* a save is under way */
-    bool threaded; /* and a thread writes it */
+    bool active;   /* a save is in progress */
+    bool threaded; /* a thread writes it */
     pthread_t thread;
-    atomic_int done;
-    struct status_note note; /* the thread's error */
+    atomic_int done;         /* 1: this rank has written all files */
+    struct status_note note; /* error of the writer */
     struct checkpoint_job job;
 };
+
+/* ---- checkpoint.c ---- */
+
+/* checkpoint_copy_text - duplicate a string; NULL becomes "".
+ *
+ * Errors    STATUS_INTERNAL out of memory */
+status checkpoint_copy_text(char **out, const char *text);
+
+/* ---- save.c ---- */
+
+/* checkpoint_save_abort - wait for the writer, forget the save, and delete its files on rank 0. */
+void checkpoint_save_abort(struct checkpoint *c);
+
+/* checkpoint_save_release - free the snapshot. */
+void checkpoint_save_release(struct checkpoint *c);
+
+/* ---- shards.c ---- */
+
+/* checkpoint_shards_create - compute the shards that rank `replica` of `replicas` writes.
+ *
+ * Memory    the caller always calls checkpoint_shards_destroy
+ * Errors    STATUS_INTERNAL */
+status checkpoint_shards_create(struct checkpoint_job *job,
+                                const struct checkpoint_tensor_set *sets, int count, int replicas,
+                                int replica);
+
+/* checkpoint_shards_destroy - free the shards of the job. */
+void checkpoint_shards_destroy(struct checkpoint_job *job);
+
+/* checkpoint_shards_snapshot - copy all shards to memory[job->elements]; update their data.
+ *
+ * Errors    those of the device of a set */
+status checkpoint_shards_snapshot(struct checkpoint_job *job,
+                                  const struct checkpoint_tensor_set *sets, float *memory);
+
+/* ---- write.c ---- */
+
+/* checkpoint_write_files - write, sync and digest the files of job->rank; fills job->written.
+ *
+ * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION naming the file */
+status checkpoint_write_files(struct checkpoint_job *job);
+
+/* checkpoint_write_manifest - write the manifest, which is the last file of a folder.
+ *
+ * Errors    STATUS_INTERNAL if the shards do not tile every tensor; those of file_write */
+status checkpoint_write_manifest(const char *folder, const struct manifest *whole);

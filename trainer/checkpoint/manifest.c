@@ -1,12 +1,13 @@
 #include "trainer/checkpoint/manifest.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The digest is the last field; everything before this tail is what it digests. */
+/* The text ends with this tail, which contains the digest of all bytes before the tail. */
 #define TAIL_START ",\n \"sha256\": \""
 #define TAIL_END "\"\n}\n"
 enum { TAIL_BYTES = sizeof TAIL_START - 1 + HASH_TEXT_BYTES - 1 + sizeof TAIL_END - 1 };
@@ -17,11 +18,11 @@ void manifest_destroy(struct manifest *m)
 {
     for (int i = 0; i < m->tensor_count; i++) {
         struct manifest_tensor *t = &m->tensors[i];
-        for (int p = 0; p < t->count; p++) {
-            free(t->pieces[p].dataset);
+        for (int p = 0; p < t->shard_count; p++) {
+            free(t->shards[p].dataset);
         }
-        free(t->pieces);
-        free(t->family);
+        free(t->shards);
+        free(t->set);
         free(t->name);
     }
     free(m->tensors);
@@ -32,8 +33,8 @@ void manifest_destroy(struct manifest *m)
     *m = (struct manifest){0};
 }
 
-/* Room for one more element: sizes double, so that n additions cost O(n). */
-static bool grow(void **array, int count, size_t element_bytes)
+/* Makes room for one more element. The capacity doubles, so that n additions cost O(n). */
+static bool grow_array(void **array, int count, size_t element_bytes)
 {
     if (count != 0 && (count & (count - 1)) != 0) {
         return true;
@@ -49,8 +50,8 @@ static bool grow(void **array, int count, size_t element_bytes)
 
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256)
 {
-    REQUIRE(strlen(name) < MANIFEST_NAME_BYTES, STATUS_INTERNAL, "file name too long: %s", name);
-    REQUIRE(grow((void **)&m->files, m->file_count, sizeof *m->files), STATUS_INTERNAL,
+    REQUIRE(strlen(name) < MANIFEST_NAME_BYTES, STATUS_INTERNAL, "file name is too long: %s", name);
+    REQUIRE(grow_array((void **)&m->files, m->file_count, sizeof *m->files), STATUS_INTERNAL,
             "out of memory for a manifest of %d files", m->file_count);
     struct manifest_file *file = &m->files[m->file_count++];
     snprintf(file->name, sizeof file->name, "%s", name);
@@ -69,66 +70,67 @@ static int find_file(const struct manifest *m, const char *name)
     return -1;
 }
 
-const struct manifest_tensor *manifest_find(const struct manifest *m, const char *family,
-                                            const char *name)
+const struct manifest_tensor *manifest_find_tensor(const struct manifest *m, const char *set,
+                                                   const char *name)
 {
     for (int i = 0; i < m->tensor_count; i++) {
-        if (strcmp(m->tensors[i].name, name) == 0 && strcmp(m->tensors[i].family, family) == 0) {
+        if (strcmp(m->tensors[i].name, name) == 0 && strcmp(m->tensors[i].set, set) == 0) {
             return &m->tensors[i];
         }
     }
     return NULL;
 }
 
-static status add_tensor(struct manifest *m, const char *family, const char *name, int dimensions,
+static status add_tensor(struct manifest *m, const char *set, const char *name, int dimensions,
                          const int64_t *shape, struct manifest_tensor **out)
 {
-    REQUIRE(grow((void **)&m->tensors, m->tensor_count, sizeof *m->tensors), STATUS_INTERNAL,
+    REQUIRE(grow_array((void **)&m->tensors, m->tensor_count, sizeof *m->tensors), STATUS_INTERNAL,
             "out of memory for a manifest of %d tensors", m->tensor_count);
     struct manifest_tensor *t = &m->tensors[m->tensor_count];
     *t = (struct manifest_tensor){.dimensions = dimensions,
                                   .shape = {shape[0], dimensions == 2 ? shape[1] : 1}};
-    t->family = strdup(family);
+    t->set = strdup(set);
     t->name = strdup(name);
     m->tensor_count++;
-    REQUIRE(t->family != NULL && t->name != NULL, STATUS_INTERNAL, "out of memory for %s", name);
+    REQUIRE(t->set != NULL && t->name != NULL, STATUS_INTERNAL, "out of memory for %s", name);
     *out = t;
     return STATUS_OK;
 }
 
-static bool same_shape(const struct manifest_tensor *t, int dimensions, const int64_t *shape)
+static bool has_shape(const struct manifest_tensor *t, int dimensions, const int64_t *shape)
 {
     return t->dimensions == dimensions && t->shape[0] == shape[0] &&
            (dimensions == 1 || t->shape[1] == shape[1]);
 }
 
-status manifest_add_piece(struct manifest *m, const char *family, const char *name, int dimensions,
+status manifest_add_shard(struct manifest *m, const char *set, const char *name, int dimensions,
                           const int64_t *global_shape, const char *file, const char *dataset,
                           const int64_t *offset, const int64_t *shape)
 {
     int index = find_file(m, file);
     REQUIRE(index >= 0, STATUS_INTERNAL, "%s: the file %s is not in the manifest", name, file);
-    struct manifest_tensor *t = (struct manifest_tensor *)manifest_find(m, family, name);
+    struct manifest_tensor *t = (struct manifest_tensor *)manifest_find_tensor(m, set, name);
     if (t == NULL) {
-        TRY(add_tensor(m, family, name, dimensions, global_shape, &t));
+        TRY(add_tensor(m, set, name, dimensions, global_shape, &t));
     }
-    REQUIRE(same_shape(t, dimensions, global_shape), STATUS_INTERNAL,
-            "%s: two pieces of %s disagree on its shape", file, name);
-    REQUIRE(grow((void **)&t->pieces, t->count, sizeof *t->pieces), STATUS_INTERNAL,
-            "out of memory for the pieces of %s", name);
-    char *kept = strdup(dataset);
-    REQUIRE(kept != NULL, STATUS_INTERNAL, "out of memory for the pieces of %s", name);
+    REQUIRE(has_shape(t, dimensions, global_shape), STATUS_INTERNAL,
+            "%s: the shards of %s have different global shapes", file, name);
+    REQUIRE(grow_array((void **)&t->shards, t->shard_count, sizeof *t->shards), STATUS_INTERNAL,
+            "out of memory for the shards of %s", name);
+    char *dataset_copy = strdup(dataset);
+    REQUIRE(dataset_copy != NULL, STATUS_INTERNAL, "out of memory for the shards of %s", name);
     bool matrix = dimensions == 2;
-    t->pieces[t->count++] = (struct manifest_piece){.file = index,
-                                                    .offset = {offset[0], matrix ? offset[1] : 0},
-                                                    .shape = {shape[0], matrix ? shape[1] : 1},
-                                                    .dataset = kept};
+    t->shards[t->shard_count++] =
+        (struct manifest_shard){.file = index,
+                                .offset = {offset[0], matrix ? offset[1] : 0},
+                                .shape = {shape[0], matrix ? shape[1] : 1},
+                                .dataset = dataset_copy};
     return STATUS_OK;
 }
 
 /* ---- tiling ---- */
 
-static bool overlap(const struct manifest_piece *a, const struct manifest_piece *b)
+static bool is_overlapping(const struct manifest_shard *a, const struct manifest_shard *b)
 {
     for (int d = 0; d < 2; d++) {
         if (a->offset[d] >= b->offset[d] + b->shape[d] ||
@@ -139,7 +141,7 @@ static bool overlap(const struct manifest_piece *a, const struct manifest_piece 
     return true;
 }
 
-static bool inside(const struct manifest_tensor *t, const struct manifest_piece *p)
+static bool is_inside(const struct manifest_tensor *t, const struct manifest_shard *p)
 {
     for (int d = 0; d < 2; d++) {
         if (p->offset[d] < 0 || p->shape[d] < 1 || p->offset[d] > t->shape[d] ||
@@ -150,9 +152,10 @@ static bool inside(const struct manifest_tensor *t, const struct manifest_piece 
     return true;
 }
 
-static bool complain(char *reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Formats a fault into reason[MANIFEST_REASON_BYTES] and returns false. */
+static bool fail(char *reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static bool complain(char *reason, const char *format, ...)
+static bool fail(char *reason, const char *format, ...)
 {
     static const char file[] = MANIFEST_FILE ": ";
     va_list arguments;
@@ -163,30 +166,31 @@ static bool complain(char *reason, const char *format, ...)
     return false;
 }
 
-static bool tensor_tiles(const struct manifest_tensor *t, char *reason)
+static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
 {
     int64_t covered = 0;
-    for (int i = 0; i < t->count; i++) {
-        const struct manifest_piece *p = &t->pieces[i];
-        if (!inside(t, p)) {
-            return complain(reason, "%s: a piece lies outside of the tensor", t->name);
+    for (int i = 0; i < t->shard_count; i++) {
+        const struct manifest_shard *s = &t->shards[i];
+        if (!is_inside(t, s)) {
+            return fail(reason, "%s: a shard lies outside the tensor", t->name);
         }
-        covered += p->shape[0] * p->shape[1];
+        covered += s->shape[0] * s->shape[1];
         for (int j = 0; j < i; j++) {
-            if (overlap(p, &t->pieces[j])) {
-                return complain(reason, "%s: two pieces overlap", t->name);
+            if (is_overlapping(s, &t->shards[j])) {
+                return fail(reason, "%s: two shards overlap", t->name);
             }
         }
     }
-    int64_t whole = t->shape[0] * t->shape[1];
-    return covered == whole || complain(reason, "%s: %lld of %lld elements are there", t->name,
-                                        (long long)covered, (long long)whole);
+    int64_t total = t->shape[0] * t->shape[1];
+    return covered == total ||
+           fail(reason, "%s: the shards cover %" PRId64 " of %" PRId64 " elements", t->name,
+                covered, total);
 }
 
-bool manifest_tile(const struct manifest *m, char *reason)
+bool manifest_check_tiling(const struct manifest *m, char *reason)
 {
     for (int i = 0; i < m->tensor_count; i++) {
-        if (!tensor_tiles(&m->tensors[i], reason)) {
+        if (!check_tensor_tiling(&m->tensors[i], reason)) {
             return false;
         }
     }
@@ -195,7 +199,7 @@ bool manifest_tile(const struct manifest *m, char *reason)
 
 /* ---- to text ---- */
 
-static json_t *numbers(const int64_t *values, int count)
+static json_t *numbers_to_json(const int64_t *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++) {
@@ -215,16 +219,16 @@ static json_t *files_to_json(const struct manifest *m)
     return array;
 }
 
-static json_t *piece_to_json(const struct manifest *m, const struct manifest_tensor *t,
-                             const struct manifest_piece *p)
+static json_t *shard_to_json(const struct manifest *m, const struct manifest_tensor *t,
+                             const struct manifest_shard *p)
 {
-    json_t *piece =
-        json_pack("{s:s, s:o, s:o}", "file", m->files[p->file].name, "offset",
-                  numbers(p->offset, t->dimensions), "shape", numbers(p->shape, t->dimensions));
+    json_t *shard = json_pack("{s:s, s:o, s:o}", "file", m->files[p->file].name, "offset",
+                              numbers_to_json(p->offset, t->dimensions), "shape",
+                              numbers_to_json(p->shape, t->dimensions));
     if (strcmp(p->dataset, t->name) != 0) {
-        json_object_set_new(piece, "dataset", json_string(p->dataset));
+        json_object_set_new(shard, "dataset", json_string(p->dataset));
     }
-    return piece;
+    return shard;
 }
 
 static json_t *tensors_to_json(const struct manifest *m)
@@ -232,34 +236,36 @@ static json_t *tensors_to_json(const struct manifest *m)
     json_t *array = json_array();
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
-        json_t *pieces = json_array();
-        for (int p = 0; p < t->count; p++) {
-            json_array_append_new(pieces, piece_to_json(m, t, &t->pieces[p]));
+        json_t *shards = json_array();
+        for (int p = 0; p < t->shard_count; p++) {
+            json_array_append_new(shards, shard_to_json(m, t, &t->shards[p]));
         }
-        json_array_append_new(array, json_pack("{s:s, s:s, s:s, s:o, s:o}", "family", t->family,
+        json_array_append_new(array, json_pack("{s:s, s:s, s:s, s:o, s:o}", "family", t->set,
                                                "name", t->name, "dtype", "f32", "shape",
-                                               numbers(t->shape, t->dimensions), "pieces", pieces));
+                                               numbers_to_json(t->shape, t->dimensions), "pieces",
+                                               shards));
     }
     return array;
 }
 
-static status dump(json_t *document, size_t flags, char **out)
+static status dump_and_release(json_t *document, size_t flags, char **out)
 {
     *out = document == NULL ? NULL : json_dumps(document, flags);
     json_decref(document);
     REQUIRE(*out != NULL, STATUS_INTERNAL,
-            "cannot write a manifest: no memory, or a text in it "
-            "(recipe, tensor name) is not UTF-8");
+            "cannot format a manifest: out of memory, or a string in it (recipe, tensor name) is "
+            "not UTF-8");
     return STATUS_OK;
 }
 
-status manifest_part_text(const struct manifest *m, char **out)
+status manifest_rank_to_text(const struct manifest *m, char **out)
 {
-    return dump(json_pack("{s:o, s:o}", "files", files_to_json(m), "tensors", tensors_to_json(m)),
-                JSON_COMPACT, out);
+    return dump_and_release(
+        json_pack("{s:o, s:o}", "files", files_to_json(m), "tensors", tensors_to_json(m)),
+        JSON_COMPACT, out);
 }
 
-status manifest_text(const struct manifest *m, char **out, size_t *out_bytes)
+status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
 {
     *out = NULL;
     json_t *document =
@@ -270,7 +276,7 @@ status manifest_text(const struct manifest *m, char **out, size_t *out_bytes)
                   m->ranks, "data_fingerprint", m->data_fingerprint, "recipe", m->recipe, "files",
                   files_to_json(m), "tensors", tensors_to_json(m));
     char *plain = NULL;
-    TRY(dump(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17), &plain));
+    TRY(dump_and_release(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17), &plain));
     size_t body = strlen(plain) - 2; /* without the closing "\n}" */
     char digest[HASH_TEXT_BYTES];
     status result = hash_memory(plain, body, digest);
@@ -289,7 +295,7 @@ status manifest_text(const struct manifest *m, char **out, size_t *out_bytes)
 
 /* ---- from text ---- */
 
-static bool digest_holds(const char *text, size_t bytes)
+static bool check_digest(const char *text, size_t bytes)
 {
     if (bytes < TAIL_BYTES) {
         return false;
@@ -305,16 +311,17 @@ static bool digest_holds(const char *text, size_t bytes)
     return memcmp(text + body, tail, TAIL_BYTES) == 0;
 }
 
-/* Names stay inside the folder: letters, digits, "._-", one '/', no part that begins with a dot. */
-static bool file_name_is_safe(const char *name)
+/* Accepts only names inside the folder: letters, digits, "._-", at most one '/', and no component
+ * that begins with a dot. */
+static bool is_safe_file_name(const char *name)
 {
     int slashes = 0;
     for (const char *c = name; *c != '\0'; c++) {
         bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
-        bool other = (*c >= '0' && *c <= '9') || strchr("._-/", *c) != NULL;
-        bool starts = c == name || c[-1] == '/';
+        bool allowed = (*c >= '0' && *c <= '9') || strchr("._-/", *c) != NULL;
+        bool at_start = c == name || c[-1] == '/';
         slashes += *c == '/';
-        if (!(letter || other) || (starts && (*c == '.' || *c == '/'))) {
+        if (!(letter || allowed) || (at_start && (*c == '.' || *c == '/'))) {
             return false;
         }
     }
@@ -334,23 +341,23 @@ static bool parse_files(struct manifest *m, json_t *array, char *reason)
         json_int_t bytes;
         if (json_unpack(json_array_get(array, i), "{s:s, s:I, s:s}", "name", &name, "bytes", &bytes,
                         "sha256", &sha256) != 0) {
-            return complain(reason, "file %zu lacks name, bytes or sha256", i);
+            return fail(reason, "file %zu has no name, bytes or sha256", i);
         }
-        if (!file_name_is_safe(name) || bytes < 0 || !is_digest(sha256)) {
-            return complain(reason, "file %zu has an unusable name, size or digest", i);
+        if (!is_safe_file_name(name) || bytes < 0 || !is_digest(sha256)) {
+            return fail(reason, "file %zu has an invalid name, size or digest", i);
         }
         if (find_file(m, name) >= 0) {
-            return complain(reason, "the file %s is named twice", name);
+            return fail(reason, "the file %s is listed twice", name);
         }
         if (manifest_add_file(m, name, bytes, sha256) != STATUS_OK) {
             status_clear();
-            return complain(reason, "out of memory");
+            return fail(reason, "out of memory");
         }
     }
     return true;
 }
 
-/* An array of exactly `count` integers of 0 or more, each at most 2^40. */
+/* Parses an array of exactly `count` integers in [0, 2^40]. */
 static bool parse_numbers(json_t *array, int64_t *out, int count)
 {
     if (!json_is_array(array) || json_array_size(array) != (size_t)count) {
@@ -366,21 +373,21 @@ static bool parse_numbers(json_t *array, int64_t *out, int count)
     return true;
 }
 
-static bool parse_piece(struct manifest *m, json_t *item, const struct manifest_tensor *of,
+static bool parse_shard(struct manifest *m, json_t *item, const struct manifest_tensor *t,
                         char *reason)
 {
-    const char *file, *dataset = of->name;
+    const char *file, *dataset = t->name;
     json_t *offsets, *shapes;
     int64_t offset[2], shape[2];
     if (json_unpack(item, "{s:s, s:o, s:o, s?s}", "file", &file, "offset", &offsets, "shape",
                     &shapes, "dataset", &dataset) != 0 ||
-        !parse_numbers(offsets, offset, of->dimensions) ||
-        !parse_numbers(shapes, shape, of->dimensions)) {
-        return complain(reason, "%s: a piece lacks file, offset or shape", of->name);
+        !parse_numbers(offsets, offset, t->dimensions) ||
+        !parse_numbers(shapes, shape, t->dimensions)) {
+        return fail(reason, "%s: a shard has no file, offset or shape", t->name);
     }
-    if (manifest_add_piece(m, of->family, of->name, of->dimensions, of->shape, file, dataset,
-                           offset, shape) != STATUS_OK) {
-        complain(reason, "%s", status_pending()->text);
+    if (manifest_add_shard(m, t->set, t->name, t->dimensions, t->shape, file, dataset, offset,
+                           shape) != STATUS_OK) {
+        fail(reason, "%s", status_pending()->text);
         status_clear();
         return false;
     }
@@ -391,25 +398,25 @@ static bool parse_tensor(struct manifest *m, json_t *item, char *reason)
 {
     struct manifest_tensor t = {0};
     const char *dtype;
-    json_t *shape, *pieces;
-    if (json_unpack(item, "{s:s, s:s, s:s, s:o, s:o}", "family", &t.family, "name", &t.name,
-                    "dtype", &dtype, "shape", &shape, "pieces", &pieces) != 0) {
-        return complain(reason, "a tensor lacks family, name, dtype, shape or pieces");
+    json_t *shape, *shards;
+    if (json_unpack(item, "{s:s, s:s, s:s, s:o, s:o}", "family", &t.set, "name", &t.name, "dtype",
+                    &dtype, "shape", &shape, "pieces", &shards) != 0) {
+        return fail(reason, "a tensor has no family, name, dtype, shape or pieces");
     }
     t.dimensions = (int)json_array_size(shape);
     if (strcmp(dtype, "f32") != 0) {
-        return complain(reason, "%s: dtype %s is not known", t.name, dtype);
+        return fail(reason, "%s: unknown dtype %s", t.name, dtype);
     }
     if (t.dimensions < 1 || t.dimensions > 2 || !parse_numbers(shape, t.shape, t.dimensions) ||
         t.shape[0] < 1 || (t.dimensions == 2 && t.shape[1] < 1) ||
         (t.dimensions == 2 && t.shape[0] > ((int64_t)1 << 40) / t.shape[1])) {
-        return complain(reason, "%s: unusable shape", t.name);
+        return fail(reason, "%s: invalid shape", t.name);
     }
-    if (json_array_size(pieces) == 0) {
-        return complain(reason, "%s: no pieces", t.name);
+    if (json_array_size(shards) == 0) {
+        return fail(reason, "%s: it has no pieces", t.name);
     }
-    for (size_t i = 0; i < json_array_size(pieces); i++) {
-        if (!parse_piece(m, json_array_get(pieces, i), &t, reason)) {
+    for (size_t i = 0; i < json_array_size(shards); i++) {
+        if (!parse_shard(m, json_array_get(shards, i), &t, reason)) {
             return false;
         }
     }
@@ -421,7 +428,7 @@ static bool parse_lists(struct manifest *m, json_t *document, char *reason)
     json_t *files = json_object_get(document, "files");
     json_t *tensors = json_object_get(document, "tensors");
     if (!json_is_array(files) || !json_is_array(tensors)) {
-        return complain(reason, "files or tensors is missing");
+        return fail(reason, "files or tensors is missing");
     }
     if (!parse_files(m, files, reason)) {
         return false;
@@ -434,13 +441,13 @@ static bool parse_lists(struct manifest *m, json_t *document, char *reason)
     return true;
 }
 
-status manifest_add_part(struct manifest *m, const char *text)
+status manifest_merge_rank(struct manifest *m, const char *text)
 {
     char reason[MANIFEST_REASON_BYTES] = "";
     json_t *document = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     bool good = parse_lists(m, document, reason);
     json_decref(document);
-    REQUIRE(good, STATUS_INTERNAL, "a rank's part of the manifest: %s", reason);
+    REQUIRE(good, STATUS_INTERNAL, "the manifest of a rank is invalid: %s", reason);
     return STATUS_OK;
 }
 
@@ -452,36 +459,34 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
                     &samples, "tokens", &tokens, "train_seconds", &m->state.train_seconds, "ranks",
                     &m->ranks, "version", &version, "data_fingerprint", &fingerprint, "recipe",
                     &recipe) != 0) {
-        return complain(reason, "a field is missing or has the wrong type");
+        return fail(reason, "a field is missing or has the wrong type");
     }
     m->state.step = step;
     m->state.samples = samples;
     m->state.tokens = tokens;
     if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || !(m->state.train_seconds >= 0)) {
-        return complain(reason, "a number is out of range");
+        return fail(reason, "a number is out of range");
     }
     m->version = strdup(version);
     m->data_fingerprint = strdup(fingerprint);
     m->recipe = strdup(recipe);
     return (m->version != NULL && m->data_fingerprint != NULL && m->recipe != NULL) ||
-           complain(reason, "out of memory");
+           fail(reason, "out of memory");
 }
 
-/* A later format may keep its digest elsewhere: its version is told before the digest is asked. */
-static bool format_is_known(json_t *document, char *reason)
+/* Checks the format version. It runs before the check of the digest, because a later format may
+ * store its digest elsewhere. */
+static bool check_format(json_t *document, char *reason)
 {
     const char *format = json_string_value(json_object_get(document, "format"));
     json_t *version = json_object_get(document, "format_version");
     if (format == NULL || strcmp(format, FORMAT) != 0 || !json_is_integer(version)) {
-        return complain(reason,
-                        "not a manifest of "
-                        "%s",
-                        FORMAT);
+        return fail(reason, "not a manifest of %s", FORMAT);
     }
     json_int_t number = json_integer_value(version);
     return number == MANIFEST_FORMAT_VERSION ||
-           complain(reason, "format_version %lld is not supported, this program reads %d",
-                    (long long)number, MANIFEST_FORMAT_VERSION);
+           fail(reason, "format_version %lld is not supported, this program reads %d",
+                (long long)number, MANIFEST_FORMAT_VERSION);
 }
 
 bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *reason)
@@ -490,13 +495,14 @@ bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *
     json_error_t error;
     json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (document == NULL) {
-        return complain(reason, "torn or empty: line %d: %s", error.line, error.text);
+        return fail(reason, "truncated or empty: line %d: %s", error.line, error.text);
     }
-    bool good = format_is_known(document, reason) &&
-                (digest_holds(text, bytes) || complain(reason, "its own sha256 does "
-                                                               "not match: torn or edited")) &&
-                parse_header(out, document, reason) && parse_lists(out, document, reason) &&
-                manifest_tile(out, reason);
+    bool good =
+        check_format(document, reason) &&
+        (check_digest(text, bytes) || fail(reason, "its sha256 does not match: truncated or "
+                                                   "edited")) &&
+        parse_header(out, document, reason) && parse_lists(out, document, reason) &&
+        manifest_check_tiling(out, reason);
     json_decref(document);
     return good;
 }

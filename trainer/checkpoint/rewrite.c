@@ -1,23 +1,27 @@
-/* Written by the same code as a save, one rank's files after the other, under a temporary name until whole. */
+/* Writes the files of all ranks one after the other, with the code of a save (write.c), into a
+ * temporary folder that is published at the end. */
 #include "trainer/checkpoint/rewrite.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/checkpoint/checkpoint_impl.h"
 #include "base/staged_folder.h"
+#include "trainer/checkpoint/checkpoint_impl.h"
+#include "trainer/checkpoint/reader.h"
 
-/* The tensors of one family as one rank would hold all of them, in the file's own orientation. */
-static status list_tensors(const struct manifest *m, const char *stem,
-                           struct checkpoint_family *out)
+/* ---- tensor sets of the source ---- */
+
+/* Lists the tensors of one set with their full shapes, in the orientation of the file. */
+static status list_tensors(const struct manifest *m, const char *set,
+                           struct checkpoint_tensor_set *out)
 {
     struct checkpoint_tensor *tensors = calloc((size_t)m->tensor_count, sizeof *tensors);
     REQUIRE(tensors != NULL, STATUS_INTERNAL, "out of memory for %d tensors", m->tensor_count);
-    *out = (struct checkpoint_family){.stem = stem, .tensors = tensors};
+    *out = (struct checkpoint_tensor_set){.name = set, .tensors = tensors};
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
-        if (strcmp(t->family, stem) == 0) {
+        if (strcmp(t->set, set) == 0) {
             tensors[out->count++] = (struct checkpoint_tensor){
                 .name = t->name,
                 .dimensions = t->dimensions,
@@ -30,79 +34,81 @@ static status list_tensors(const struct manifest *m, const char *stem,
     return STATUS_OK;
 }
 
-static bool listed(const struct checkpoint_family *families, int count, const char *stem)
+static bool is_listed(const struct checkpoint_tensor_set *sets, int count, const char *set)
 {
     for (int i = 0; i < count; i++) {
-        if (strcmp(families[i].stem, stem) == 0) {
+        if (strcmp(sets[i].name, set) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static status list_families(const struct manifest *m,
-                            struct checkpoint_family families[CHECKPOINT_FAMILIES_MAX], int *count)
+static status list_sets(const struct manifest *m,
+                        struct checkpoint_tensor_set sets[CHECKPOINT_SETS_MAX], int *count)
 {
     for (int i = 0; i < m->tensor_count; i++) {
-        const char *stem = m->tensors[i].family;
-        if (!listed(families, *count, stem)) {
-            REQUIRE(*count < CHECKPOINT_FAMILIES_MAX, STATUS_CHECKPOINT,
-                    "%d families of tensors at most", CHECKPOINT_FAMILIES_MAX);
-            TRY(list_tensors(m, stem, &families[(*count)++]));
+        const char *set = m->tensors[i].set;
+        if (!is_listed(sets, *count, set)) {
+            REQUIRE(*count < CHECKPOINT_SETS_MAX, STATUS_CHECKPOINT,
+                    "at most %d tensor sets are supported", CHECKPOINT_SETS_MAX);
+            TRY(list_tensors(m, set, &sets[(*count)++]));
         }
     }
     return STATUS_OK;
 }
 
-/* The files of all ranks, one rank after the other. */
-static status write_ranks(struct checkpoint_job *job, const struct checkpoint_family *families,
+/* ---- files ---- */
+
+/* Writes the files of all ranks, one rank after the other. */
+static status write_ranks(struct checkpoint_job *job, const struct checkpoint_tensor_set *sets,
                           int count)
 {
-    const struct checkpoint_files *tokenizer = job->tokenizer;
+    const struct checkpoint_attachments *tokenizer = job->tokenizer;
     for (job->rank = 0; job->rank < job->ranks; job->rank++) {
         job->tokenizer = job->rank == 0 ? tokenizer : NULL;
-        job->beside_text = job->rank == 0 ? job->source->beside_text : NULL;
-        status result = checkpoint_pieces_create(job, families, count, job->ranks, job->rank);
+        job->extra_file_text = job->rank == 0 ? job->source->extra_file_text : NULL;
+        status result = checkpoint_shards_create(job, sets, count, job->ranks, job->rank);
         if (result == STATUS_OK) {
             result = checkpoint_write_files(job);
         }
-        checkpoint_pieces_destroy(job);
+        checkpoint_shards_destroy(job);
         TRY(result);
     }
     return STATUS_OK;
 }
 
-/* The manifest's texts change hands for the moment of writing. */
+/* Writes the manifest. It borrows the strings of the source's manifest for the call. */
 static status write_manifest(struct checkpoint_job *job)
 {
     const struct manifest *from = job->source->manifest;
-    struct manifest *part = &job->part;
-    part->state = from->state;
-    part->ranks = job->ranks;
-    part->version = from->version;
-    part->recipe = from->recipe;
-    part->data_fingerprint = from->data_fingerprint;
-    status result = checkpoint_write_manifest(job->folder, part);
-    part->version = part->recipe = part->data_fingerprint = NULL;
+    struct manifest *written = &job->written;
+    written->state = from->state;
+    written->ranks = job->ranks;
+    written->version = from->version;
+    written->recipe = from->recipe;
+    written->data_fingerprint = from->data_fingerprint;
+    status result = checkpoint_write_manifest(job->folder, written);
+    written->version = written->recipe = written->data_fingerprint = NULL;
     return result;
 }
 
 static status write_all(struct checkpoint_job *job)
 {
-    struct checkpoint_family families[CHECKPOINT_FAMILIES_MAX] = {0};
+    struct checkpoint_tensor_set sets[CHECKPOINT_SETS_MAX] = {0};
     int count = 0;
-    status result = list_families(job->source->manifest, families, &count);
+    status result = list_sets(job->source->manifest, sets, &count);
     if (result == STATUS_OK) {
-        result = write_ranks(job, families, count);
+        result = write_ranks(job, sets, count);
     }
     for (int i = 0; i < count; i++) {
-        free((void *)families[i].tensors);
+        free((void *)sets[i].tensors);
     }
     TRY(result);
     return write_manifest(job);
 }
 
-static double bytes_of(const struct manifest *m)
+static double compute_bytes(const struct manifest *m)
 {
     double elements = 0;
     for (int i = 0; i < m->tensor_count; i++) {
@@ -111,35 +117,63 @@ static double bytes_of(const struct manifest *m)
     return elements * (double)sizeof(float);
 }
 
+/* ---- from a source ---- */
+
 static status write_source(const struct checkpoint_source *source,
-                           const struct checkpoint_files *tokenizer, const char *output, int ranks)
+                           const struct checkpoint_attachments *tokenizer, const char *output,
+                           int ranks)
 {
     struct checkpoint_job job = {
         .ranks = ranks,
         .source = source,
         .tokenizer = source->tokenizer_dir != NULL ? tokenizer : NULL,
         .state = source->manifest->state,
-        .beside_name = source->beside_name,
+        .extra_file_name = source->extra_file_name,
     };
-    struct checkpoint_output folder;
-    TRY(checkpoint_output_create(output, bytes_of(source->manifest), &folder));
+    struct staged_folder folder;
+    TRY(staged_folder_create(output, compute_bytes(source->manifest), &folder));
     snprintf(job.folder, sizeof job.folder, "%s", folder.path);
-    status result = checkpoint_output_finish(&folder, write_all(&job));
-    manifest_destroy(&job.part);
+    status result = staged_folder_finish(&folder, write_all(&job));
+    manifest_destroy(&job.written);
     return result;
 }
 
-status checkpoint_source_write(const struct checkpoint_source *source, const char *output,
-                               int ranks)
+status checkpoint_rewrite(const struct checkpoint_source *source, const char *output, int ranks)
 {
-    struct checkpoint_files tokenizer = {0};
+    struct checkpoint_attachments tokenizer = {0};
     status result = STATUS_OK;
     if (source->tokenizer_dir != NULL) {
-        result = checkpoint_files_read(source->tokenizer_dir, source->tokenizer_files, &tokenizer);
+        result =
+            checkpoint_attachments_read(source->tokenizer_dir, source->tokenizer_files, &tokenizer);
     }
     if (result == STATUS_OK) {
         result = write_source(source, &tokenizer, output, ranks);
     }
-    checkpoint_files_destroy(&tokenizer);
+    checkpoint_attachments_destroy(&tokenizer);
+    return result;
+}
+
+/* ---- from another checkpoint ---- */
+
+static status read_block(void *reader, const struct manifest_tensor *tensor,
+                         const int64_t offset[2], const int64_t shape[2], float *out)
+{
+    return checkpoint_reader_read(reader, tensor, offset, shape, out);
+}
+
+status checkpoint_reshard(const char *folder, const char *output, int ranks)
+{
+    char tokenizer[FILE_PATH_BYTES];
+    struct checkpoint_reader *reader = NULL;
+    TRY(file_join(tokenizer, folder, "tokenizer"));
+    TRY(checkpoint_reader_open(folder, &reader));
+    struct checkpoint_source source = {
+        .manifest = checkpoint_reader_manifest(reader),
+        .tokenizer_dir = file_is_folder(tokenizer) ? tokenizer : NULL,
+        .context = reader,
+        .read = read_block,
+    };
+    status result = checkpoint_rewrite(&source, output, ranks);
+    checkpoint_reader_close(&reader);
     return result;
 }

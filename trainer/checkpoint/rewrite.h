@@ -1,24 +1,33 @@
-/* A checkpoint that no run writes: its tensors come from somewhere else, box by box. */
+/* Writing a checkpoint without a training run: from a callback that supplies the tensors block by
+ * block (`bireme import`), or from another checkpoint (`bireme checkpoint reshard`). */
 #pragma once
 
 #include "trainer/checkpoint/manifest.h"
 
 struct checkpoint_source {
-    /* Tensors with their shapes, state, version, recipe and data_fingerprint; its files and pieces do not
-     * matter. */
+    /* Tensors with their shapes, state, version, recipe and data_fingerprint. Its files and shards
+     * are not used. */
     const struct manifest *manifest;
-    const char *tokenizer_dir;          /* NULL: none */
-    const char *const *tokenizer_files; /* those of it that belong there, up to a NULL; NULL: all */
-    const char *beside_name, *beside_text; /* one more file beside it; NULL: none */
-    void *context;
-    /* out [shape[0], shape[1]], a box of a tensor in the orientation of the file; a vector is a column. */
+    const char *tokenizer_dir;          /* copied to tokenizer/; NULL: none */
+    const char *const *tokenizer_files; /* names to copy, NULL-terminated; NULL: all files */
+    const char *extra_file_name;        /* an additional file in tokenizer/ */
+    const char *extra_file_text;        /* its content; NULL: none */
+    void *context;                      /* first argument of read */
+    /* Reads a block of a tensor into out[shape[0], shape[1]], in the orientation of the file. A
+     * vector is a matrix with one column. */
     status (*read)(void *context, const struct manifest_tensor *tensor, const int64_t offset[2],
                    const int64_t shape[2], float *out);
 };
 
-/* checkpoint_source_write - the folder `output`, as `ranks` ranks would have written it; it appears when it is
- * whole. In memory are blocks of 4 MiB.
+/* checkpoint_rewrite - write the folder `output` with the files that `ranks` ranks would write.
  *
+ * The folder is published atomically after all files have been written.
+ * Memory    blocks of 4 MiB
  * Errors    STATUS_CREATE if output exists; STATUS_WRITE, STATUS_PERMISSION; those of read */
-status checkpoint_source_write(const struct checkpoint_source *source, const char *output,
-                               int ranks);
+status checkpoint_rewrite(const struct checkpoint_source *source, const char *output, int ranks);
+
+/* checkpoint_reshard - copy a verified checkpoint to `output` with the files of `ranks` ranks.
+ *
+ * Memory    blocks of 4 MiB
+ * Errors    STATUS_CREATE if output exists; STATUS_WRITE, STATUS_PERMISSION, STATUS_CHECKPOINT */
+status checkpoint_reshard(const char *folder, const char *output, int ranks);

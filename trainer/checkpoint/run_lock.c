@@ -18,7 +18,8 @@ struct run_lock {
     int file;
 };
 
-/* The holder's name is for people; the lock itself holds without it, so a full disk does not matter. */
+/* Writes host and process into the lock file, for error messages. The lock does not depend on this
+ * text, so a full disk is only a warning. */
 static void write_holder(int file)
 {
     char host[65] = "unknown";
@@ -28,34 +29,35 @@ static void write_holder(int file)
     }
     int bytes = snprintf(text, sizeof text, "host %s process %ld\n", host, (long)getpid());
     if (ftruncate(file, 0) != 0 || pwrite(file, text, (size_t)bytes, 0) != bytes) {
-        log_warning("LOCK", "cannot write this process's name into the lock: %s", strerror(errno));
+        log_warning("LOCK", "cannot write host and process into the lock file: %s",
+                    strerror(errno));
     }
 }
 
 static void read_holder(int file, char holder[HOLDER_BYTES])
 {
-    ssize_t got = pread(file, holder, HOLDER_BYTES - 1, 0);
-    holder[got > 0 ? got : 0] = '\0';
+    ssize_t bytes = pread(file, holder, HOLDER_BYTES - 1, 0);
+    holder[bytes > 0 ? bytes : 0] = '\0';
     holder[strcspn(holder, "\n")] = '\0';
     if (holder[0] == '\0') {
         snprintf(holder, HOLDER_BYTES, "another process");
     }
 }
 
-static bool locks_are_missing(int error)
+static bool is_lock_unsupported(int error)
 {
     return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK || error == EINVAL;
 }
 
-static status wait_for(int file, const char *path, double wait_seconds)
+static status wait_for_lock(int file, const char *path, double wait_seconds)
 {
     double start = clock_seconds();
     while (flock(file, LOCK_EX | LOCK_NB) != 0) {
         int error = errno;
-        if (locks_are_missing(error)) {
+        if (is_lock_unsupported(error)) {
             log_warning("LOCK",
-                        "%s: this file system has no locks (%s); take care that no second "
-                        "job uses the folder",
+                        "%s: this file system does not support locks (%s); make sure that no "
+                        "other job uses the folder",
                         path, strerror(error));
             return STATUS_OK;
         }
@@ -73,13 +75,13 @@ static status wait_for(int file, const char *path, double wait_seconds)
     return STATUS_OK;
 }
 
-status run_lock_take(const char *path, double wait_seconds, struct run_lock **out)
+status run_lock_acquire(const char *path, double wait_seconds, struct run_lock **out)
 {
     *out = NULL;
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-            "cannot open the lock %s: %s", path, strerror(errno));
-    status result = wait_for(file, path, wait_seconds);
+            "cannot open the lock file %s: %s", path, strerror(errno));
+    status result = wait_for_lock(file, path, wait_seconds);
     struct run_lock *lock = result == STATUS_OK ? malloc(sizeof *lock) : NULL;
     if (lock == NULL) {
         close(file);

@@ -1,16 +1,19 @@
-/* One job a run folder: an advisory lock (flock) that ends with its process, whatever ends it. */
+/* A lock file that allows one job per run folder.
+ *
+ * It is an advisory lock (flock). The kernel releases it when the process ends for any reason. */
 #pragma once
 
 #include "base/status.h"
 
 struct run_lock;
 
-/* run_lock_take - lock the file at path, made where missing; it then names this host and process.
+/* run_lock_acquire - create and lock the file at path.
  *
- * Waiting   up to wait_seconds: ranks of a killed job outlive it by up to 3 s
- * Errors    STATUS_CREATE naming the holder; STATUS_PERMISSION. Where the file system has no locks
- *           a warning W-LOCK is told and the work goes on */
-status run_lock_take(const char *path, double wait_seconds, struct run_lock **out);
+ * Writes host and process into the file, for the error message of another job. Waits up to
+ * wait_seconds, because ranks of a killed job may exist for 3 s after the job has ended.
+ * Errors    STATUS_CREATE naming the holder; STATUS_PERMISSION. If the file system does not support
+ *           locks, the warning W-LOCK is logged and the function returns STATUS_OK */
+status run_lock_acquire(const char *path, double wait_seconds, struct run_lock **out);
 
-/* run_lock_release - NULL is fine. */
+/* run_lock_release - release the lock; *lock may be NULL. */
 void run_lock_release(struct run_lock **lock);

@@ -1,22 +1,27 @@
-/* Who writes what: every tensor's rows (in memory) are cut into one contiguous share a replica, small
- * tensors go whole to whoever has least so far. All ranks compute the same cut. A share of a transposed
- * tensor's rows is a range of columns in the file: the copy stays a plain memcpy, and the writer turns
- * it round. */
+/* Distribution of the tensors among the ranks that write them.
+ *
+ * The rows (in memory) of every large tensor are split into one contiguous range per replica. A
+ * small tensor goes completely to the replica with the fewest elements so far. All ranks compute
+ * the same distribution. A row range of a transposed tensor is a column range in the file: the
+ * snapshot remains a plain memcpy, and the writer transposes. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/checkpoint/checkpoint_impl.h"
 
-static const double copy_seconds = 300; /* that a snapshot of a device may take */
+static const double copy_deadline_seconds = 300; /* for the snapshot of a device */
 
-enum { WHOLE_BELOW_ELEMENTS = 16384 };
+enum { MIN_SPLIT_ELEMENTS = 16384 }; /* smaller tensors are not split */
 
-struct share {
-    int64_t first, rows, columns; /* first row, rows; a vector has one column */
+/* ---- rows of this rank ---- */
+
+struct row_range {
+    int64_t first, rows, columns; /* in memory; a vector has one column */
 };
 
-static int lightest(const int64_t *loads, int replicas)
+static int find_least_loaded(const int64_t *loads, int replicas)
 {
     int best = 0;
     for (int i = 1; i < replicas; i++) {
@@ -27,178 +32,187 @@ static int lightest(const int64_t *loads, int replicas)
     return best;
 }
 
-static struct share share_of(const struct checkpoint_tensor *t, bool sharded, int64_t *loads,
-                             int replicas, int replica)
+/* Returns the rows of t that this replica writes, and updates the elements per replica in loads. */
+static struct row_range assign_rows(const struct checkpoint_tensor *t, bool sharded, int64_t *loads,
+                                    int replicas, int replica)
 {
     int64_t rows = t->dimensions == 1 ? t->rows * t->columns : t->rows;
     int64_t columns = t->dimensions == 1 ? 1 : t->columns;
     if (sharded || t->read_only) {
-        return (struct share){0, t->read_only ? 0 : rows, columns};
+        return (struct row_range){0, t->read_only ? 0 : rows, columns};
     }
-    if (rows < replicas || rows * columns < WHOLE_BELOW_ELEMENTS) {
-        int owner = lightest(loads, replicas);
+    if (rows < replicas || rows * columns < MIN_SPLIT_ELEMENTS) {
+        int owner = find_least_loaded(loads, replicas);
         loads[owner] += rows * columns;
-        return (struct share){0, owner == replica ? rows : 0, columns};
+        return (struct row_range){0, owner == replica ? rows : 0, columns};
     }
     for (int i = 0; i < replicas; i++) {
         loads[i] += (rows * (i + 1) / replicas - rows * i / replicas) * columns;
     }
     int64_t first = rows * replica / replicas;
-    return (struct share){first, rows * (replica + 1) / replicas - first, columns};
+    return (struct row_range){first, rows * (replica + 1) / replicas - first, columns};
 }
 
-int64_t checkpoint_memory_bytes(const struct checkpoint_family *families, int count, int replicas,
-                                int replica)
+status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count, int replicas,
+                               int replica, int64_t *bytes)
 {
+    *bytes = 0;
     int64_t *loads = calloc((size_t)replicas, sizeof *loads);
+    REQUIRE(loads != NULL, STATUS_INTERNAL, "out of memory for the loads of %d ranks", replicas);
     int64_t elements = 0;
-    for (int f = 0; f < count && loads != NULL; f++) {
-        for (int i = 0; i < families[f].count; i++) {
-            struct share s =
-                share_of(&families[f].tensors[i], families[f].sharded, loads, replicas, replica);
-            elements += s.rows * s.columns;
+    for (int f = 0; f < count; f++) {
+        for (int i = 0; i < sets[f].count; i++) {
+            struct row_range r =
+                assign_rows(&sets[f].tensors[i], sets[f].sharded, loads, replicas, replica);
+            elements += r.rows * r.columns;
         }
     }
     free(loads);
-    return elements * (int64_t)sizeof(float);
+    *bytes = elements * (int64_t)sizeof(float);
+    return STATUS_OK;
 }
 
-/* The share's box in the file. */
-static void place(struct checkpoint_piece *p, const struct checkpoint_tensor *t, struct share s)
+/* ---- shards ---- */
+
+/* Sets the offset and the shape of a shard in the file. */
+static void set_file_block(struct checkpoint_shard *p, const struct checkpoint_tensor *t,
+                           struct row_range r)
 {
-    int along = p->transposed ? 1 : 0; /* the file's dimension that memory's rows run along */
+    int row_dimension = p->transposed ? 1 : 0; /* dimension in the file of the rows in memory */
     p->offset[0] = t->offset[0];
     p->offset[1] = p->dimensions == 2 ? t->offset[1] : 0;
-    p->offset[along] += s.first;
-    p->shape[along] = s.rows;
-    p->shape[1 - along] = s.columns;
+    p->offset[row_dimension] += r.first;
+    p->shape[row_dimension] = r.rows;
+    p->shape[1 - row_dimension] = r.columns;
 }
 
-/* name, or name@K for the K-th further part of one tensor that this rank holds. */
-static char *dataset_name(const struct checkpoint_job *job, int family, const char *name)
+/* Returns the name, or name@K for the K-th further block of the same tensor on this rank. */
+static char *format_dataset_name(const struct checkpoint_job *job, int set, const char *name)
 {
-    int parts = 0;
-    for (int i = job->count - 1; i >= 0 && job->pieces[i].family == family; i--) {
-        if (strcmp(job->pieces[i].name, name) != 0) {
+    int blocks = 0;
+    for (int i = job->shard_count - 1; i >= 0 && job->shards[i].set == set; i--) {
+        if (strcmp(job->shards[i].name, name) != 0) {
             break;
         }
-        parts++;
+        blocks++;
     }
-    if (parts == 0) {
+    if (blocks == 0) {
         return strdup(name);
     }
     size_t bytes = strlen(name) + 16;
     char *text = malloc(bytes);
     if (text != NULL) {
-        snprintf(text, bytes, "%s@%d", name, parts);
+        snprintf(text, bytes, "%s@%d", name, blocks);
     }
     return text;
 }
 
-static status add_piece(struct checkpoint_job *job, int family, const struct checkpoint_tensor *t,
-                        struct share s)
+static status add_shard(struct checkpoint_job *job, int set, const struct checkpoint_tensor *t,
+                        struct row_range r)
 {
-    struct checkpoint_piece p = {
-        .family = family,
+    struct checkpoint_shard p = {
+        .set = set,
         .dimensions = t->dimensions,
         .global_shape = {t->global_shape[0], t->dimensions == 2 ? t->global_shape[1] : 1},
-        .rows = s.rows,
-        .columns = s.columns,
+        .rows = r.rows,
+        .columns = r.columns,
         .transposed = t->transposed && t->dimensions == 2};
-    p.source = p.data = t->data != NULL ? t->data + s.first * s.columns : NULL;
-    place(&p, t, s);
-    p.dataset = dataset_name(job, family, t->name);
+    p.source = p.data = t->data != NULL ? t->data + r.first * r.columns : NULL;
+    set_file_block(&p, t, r);
+    p.dataset = format_dataset_name(job, set, t->name);
     p.name = strdup(t->name);
-    job->pieces[job->count++] = p;
-    job->elements += s.rows * s.columns;
+    job->shards[job->shard_count++] = p;
+    job->elements += r.rows * r.columns;
     REQUIRE(p.name != NULL && p.dataset != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
     return STATUS_OK;
 }
 
 static status check_tensor(const struct checkpoint_tensor *t)
 {
-    bool flat = t->dimensions == 1;
-    int64_t a = flat ? t->rows * t->columns : t->transposed ? t->columns : t->rows;
-    int64_t b = flat ? 1 : t->transposed ? t->rows : t->columns;
-    bool fits = (flat || t->dimensions == 2) && t->rows >= 0 && t->columns >= 0 &&
+    bool vector = t->dimensions == 1;
+    int64_t a = vector ? t->rows * t->columns : t->transposed ? t->columns : t->rows;
+    int64_t b = vector ? 1 : t->transposed ? t->rows : t->columns;
+    bool fits = (vector || t->dimensions == 2) && t->rows >= 0 && t->columns >= 0 &&
                 t->offset[0] >= 0 && t->offset[0] + a <= t->global_shape[0] &&
-                (flat || (t->offset[1] >= 0 && t->offset[1] + b <= t->global_shape[1]));
-    REQUIRE(fits, STATUS_INTERNAL, "%s: a part of [%lld, %lld] does not lie in the whole", t->name,
-            (long long)a, (long long)b);
+                (vector || (t->offset[1] >= 0 && t->offset[1] + b <= t->global_shape[1]));
+    REQUIRE(fits, STATUS_INTERNAL,
+            "%s: a block of [%" PRId64 ", %" PRId64 "] lies outside the tensor", t->name, a, b);
     return STATUS_OK;
 }
 
-static status cut(struct checkpoint_job *job, const struct checkpoint_family *families, int count,
-                  int64_t *loads, int replicas, int replica)
+static status add_shards(struct checkpoint_job *job, const struct checkpoint_tensor_set *sets,
+                         int count, int64_t *loads, int replicas, int replica)
 {
     for (int f = 0; f < count; f++) {
-        snprintf(job->stems[f], sizeof job->stems[f], "%s", families[f].stem);
-        for (int i = 0; i < families[f].count; i++) {
-            const struct checkpoint_tensor *t = &families[f].tensors[i];
+        snprintf(job->set_names[f], sizeof job->set_names[f], "%s", sets[f].name);
+        for (int i = 0; i < sets[f].count; i++) {
+            const struct checkpoint_tensor *t = &sets[f].tensors[i];
             TRY(check_tensor(t));
-            struct share s = share_of(t, families[f].sharded, loads, replicas, replica);
-            if (s.rows > 0 && s.columns > 0) {
-                TRY(add_piece(job, f, t, s));
+            struct row_range r = assign_rows(t, sets[f].sharded, loads, replicas, replica);
+            if (r.rows > 0 && r.columns > 0) {
+                TRY(add_shard(job, f, t, r));
             }
         }
     }
     return STATUS_OK;
 }
 
-status checkpoint_pieces_create(struct checkpoint_job *job,
-                                const struct checkpoint_family *families, int count, int replicas,
+status checkpoint_shards_create(struct checkpoint_job *job,
+                                const struct checkpoint_tensor_set *sets, int count, int replicas,
                                 int replica)
 {
-    REQUIRE(count <= CHECKPOINT_FAMILIES_MAX, STATUS_INTERNAL, "%d families of tensors, at most %d",
-            count, CHECKPOINT_FAMILIES_MAX);
-    size_t most = 1;
+    REQUIRE(count <= CHECKPOINT_SETS_MAX, STATUS_INTERNAL,
+            "%d tensor sets, but at most %d are supported", count, CHECKPOINT_SETS_MAX);
+    size_t capacity = 1;
     for (int f = 0; f < count; f++) {
-        most += (size_t)families[f].count;
+        capacity += (size_t)sets[f].count;
     }
-    job->families = count;
-    job->pieces = calloc(most, sizeof *job->pieces);
+    job->set_count = count;
+    job->shards = calloc(capacity, sizeof *job->shards);
     int64_t *loads = calloc((size_t)replicas, sizeof *loads);
     status result = STATUS_OK;
-    if (job->pieces == NULL || loads == NULL) {
+    if (job->shards == NULL || loads == NULL) {
         result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for %zu tensors",
-                              most);
+                              capacity);
     } else {
-        result = cut(job, families, count, loads, replicas, replica);
+        result = add_shards(job, sets, count, loads, replicas, replica);
     }
     free(loads);
     return result;
 }
 
-void checkpoint_pieces_destroy(struct checkpoint_job *job)
+void checkpoint_shards_destroy(struct checkpoint_job *job)
 {
-    for (int i = 0; i < job->count; i++) {
-        free(job->pieces[i].name);
-        free(job->pieces[i].dataset);
+    for (int i = 0; i < job->shard_count; i++) {
+        free(job->shards[i].name);
+        free(job->shards[i].dataset);
     }
-    free(job->pieces);
-    job->pieces = NULL;
-    job->count = 0;
+    free(job->shards);
+    job->shards = NULL;
+    job->shard_count = 0;
     job->elements = 0;
 }
 
-status checkpoint_pieces_snapshot(struct checkpoint_job *job,
-                                  const struct checkpoint_family *families, float *memory)
+/* ---- snapshot ---- */
+
+status checkpoint_shards_snapshot(struct checkpoint_job *job,
+                                  const struct checkpoint_tensor_set *sets, float *memory)
 {
-    for (int i = 0; i < job->count; i++) {
-        struct checkpoint_piece *p = &job->pieces[i];
-        const struct checkpoint_family *f = &families[p->family];
+    for (int i = 0; i < job->shard_count; i++) {
+        struct checkpoint_shard *p = &job->shards[i];
+        const struct checkpoint_tensor_set *set = &sets[p->set];
         size_t elements = (size_t)(p->rows * p->columns);
-        if (f->device != NULL) {
-            TRY(device_copy(f->device, f->stream, memory, p->source, elements * sizeof(float)));
+        if (set->device != NULL) {
+            TRY(device_copy(set->device, set->stream, memory, p->source, elements * sizeof(float)));
         } else {
             memcpy(memory, p->source, elements * sizeof(float));
         }
         p->data = memory;
         memory += elements;
     }
-    for (int i = 0; i < job->families; i++) {
-        if (families[i].device != NULL) {
-            TRY(device_wait(families[i].device, families[i].stream, copy_seconds));
+    for (int i = 0; i < job->set_count; i++) {
+        if (sets[i].device != NULL) {
+            TRY(device_wait(sets[i].device, sets[i].stream, copy_deadline_seconds));
         }
     }
     return STATUS_OK;

@@ -1,41 +1,40 @@
-/* Is a checkpoint whole, and what does it hold? Whole means: the manifest's own digest holds, its
- * pieces tile every tensor, and every file has its size and SHA-256. Nothing is opened with HDF5 before
- * that. */
+#include "trainer/checkpoint/verify.h"
+
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/text.h"
-#include "trainer/checkpoint/checkpoint_impl.h"
-#include "trainer/checkpoint/diff.h"
 
-/* ---- verification ---- */
+/* ---- manifest ---- */
 
-/* Move this thread's pending note into a reason: the fault is the folder's, not the program's. */
-static void note_to_reason(char *reason)
+/* Moves the pending error to `reason`: a damaged folder is not an error of the program. */
+static void move_note_to_reason(char *reason)
 {
     struct status_note note;
     status_take(&note);
     snprintf(reason, MANIFEST_REASON_BYTES, "%.*s", MANIFEST_REASON_BYTES - 1, note.text);
 }
 
-static bool read_text(const char *folder, char **text, size_t *bytes, char *reason)
+static bool read_manifest_text(const char *folder, char **text, size_t *bytes, char *reason)
 {
     char path[FILE_PATH_BYTES];
     *text = NULL;
     *bytes = 0;
     if (file_join(path, folder, MANIFEST_FILE) != STATUS_OK ||
         file_read(path, MANIFEST_LIMIT_BYTES, text, bytes) != STATUS_OK) {
-        note_to_reason(reason);
+        move_note_to_reason(reason);
         return false;
     }
     return true;
 }
 
-/* Rank 0's text to all ranks; *bytes is -1 where it could not be read. */
-static status share_text(struct comm *world, char **text, int64_t *bytes, char *reason)
+/* Broadcasts the text of rank 0. *bytes is -1 if rank 0 could not read it. */
+static status broadcast_text(struct comm *world, char **text, int64_t *bytes, char *reason)
 {
     TRY(comm_broadcast(world, bytes, sizeof *bytes, 0));
     TRY(comm_broadcast(world, reason, MANIFEST_REASON_BYTES, 0));
@@ -63,9 +62,9 @@ status checkpoint_read_manifest(struct comm *world, const char *folder, struct m
     int64_t bytes = -1;
     if (comm_rank(world) == 0) {
         size_t read = 0;
-        bytes = read_text(folder, &text, &read, reason) ? (int64_t)read : -1;
+        bytes = read_manifest_text(folder, &text, &read, reason) ? (int64_t)read : -1;
     }
-    status result = share_text(world, &text, &bytes, reason);
+    status result = broadcast_text(world, &text, &bytes, reason);
     if (result == STATUS_OK && bytes >= 0) {
         *good = manifest_parse(text, (size_t)bytes, out, reason);
     }
@@ -73,11 +72,13 @@ status checkpoint_read_manifest(struct comm *world, const char *folder, struct m
     return result;
 }
 
-static bool size_holds(const char *folder, const struct manifest_file *file, char *reason)
+/* ---- files ---- */
+
+static bool check_size(const char *folder, const struct manifest_file *file, char *reason)
 {
     char path[FILE_PATH_BYTES];
     if (file_join(path, folder, file->name) != STATUS_OK) {
-        note_to_reason(reason);
+        move_note_to_reason(reason);
         return false;
     }
     int64_t bytes = file_size(path);
@@ -85,20 +86,21 @@ static bool size_holds(const char *folder, const struct manifest_file *file, cha
         if (bytes < 0) {
             snprintf(reason, MANIFEST_REASON_BYTES, "%.255s is missing", file->name);
         } else {
-            snprintf(reason, MANIFEST_REASON_BYTES, "%.255s has %lld bytes instead of %lld",
-                     file->name, (long long)bytes, (long long)file->bytes);
+            snprintf(reason, MANIFEST_REASON_BYTES,
+                     "%.255s has %" PRId64 " bytes instead of %" PRId64, file->name, bytes,
+                     file->bytes);
         }
         return false;
     }
     return true;
 }
 
-static bool digest_holds(const char *folder, const struct manifest_file *file, char *reason)
+static bool check_digest(const char *folder, const struct manifest_file *file, char *reason)
 {
     char path[FILE_PATH_BYTES], digest[HASH_TEXT_BYTES];
     if (file_join(path, folder, file->name) != STATUS_OK ||
         hash_file(path, digest, NULL) != STATUS_OK) {
-        note_to_reason(reason);
+        move_note_to_reason(reason);
         return false;
     }
     if (strcmp(digest, file->sha256) != 0) {
@@ -110,25 +112,25 @@ static bool digest_holds(const char *folder, const struct manifest_file *file, c
     return true;
 }
 
-/* Sizes of all files first: they cost nothing; then this rank's share of the digests. */
-static bool my_files_hold(const char *folder, const struct manifest *m, int rank, int ranks,
-                          char *reason)
+/* Checks the sizes of all files, which is fast, and then the digests of every ranks-th file. */
+static bool check_files(const char *folder, const struct manifest *m, int rank, int ranks,
+                        char *reason)
 {
     for (int i = 0; i < m->file_count; i++) {
-        if (!size_holds(folder, &m->files[i], reason)) {
+        if (!check_size(folder, &m->files[i], reason)) {
             return false;
         }
     }
     for (int i = rank; i < m->file_count; i += ranks) {
-        if (!digest_holds(folder, &m->files[i], reason)) {
+        if (!check_digest(folder, &m->files[i], reason)) {
             return false;
         }
     }
     return true;
 }
 
-/* The lowest rank's complaint is everybody's. */
-static status share_verdict(struct comm *world, bool *good, char *reason)
+/* Sets *good and `reason` on all ranks to the fault of the lowest rank that found one. */
+static status agree_on_fault(struct comm *world, bool *good, char *reason)
 {
     int ranks = comm_size(world);
     char *all = malloc((size_t)ranks * MANIFEST_REASON_BYTES);
@@ -152,30 +154,32 @@ static status share_verdict(struct comm *world, bool *good, char *reason)
     return result;
 }
 
+/* ---- whole folders ---- */
+
 status checkpoint_verify(struct comm *world, const char *folder, struct manifest *out, bool *good,
                          char *reason)
 {
     TRY(checkpoint_read_manifest(world, folder, out, good, reason));
     if (*good) {
-        *good = my_files_hold(folder, out, comm_rank(world), comm_size(world), reason);
+        *good = check_files(folder, out, comm_rank(world), comm_size(world), reason);
     }
-    return share_verdict(world, good, reason);
+    return agree_on_fault(world, good, reason);
 }
 
-bool checkpoint_look(const char *folder, bool digests, struct manifest *out, char *reason)
+bool checkpoint_verify_local(const char *folder, bool digests, struct manifest *out, char *reason)
 {
     char *text;
     size_t bytes;
     *out = (struct manifest){0};
-    if (!read_text(folder, &text, &bytes, reason)) {
+    if (!read_manifest_text(folder, &text, &bytes, reason)) {
         return false;
     }
     bool good = manifest_parse(text, bytes, out, reason);
     for (int i = 0; good && i < out->file_count; i++) {
-        good = size_holds(folder, &out->files[i], reason);
+        good = check_size(folder, &out->files[i], reason);
     }
     for (int i = 0; good && digests && i < out->file_count; i++) {
-        good = digest_holds(folder, &out->files[i], reason);
+        good = check_digest(folder, &out->files[i], reason);
     }
     free(text);
     return good;
@@ -185,61 +189,59 @@ bool checkpoint_has_all_files(const char *folder)
 {
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
-    bool good = checkpoint_look(folder, false, &m, reason);
+    bool good = checkpoint_verify_local(folder, false, &m, reason);
     manifest_destroy(&m);
     return good;
 }
 
-/* ---- what a resume gets ---- */
-
-void checkpoint_fill_found(struct checkpoint_found *out, const char *folder, struct manifest *m)
+void checkpoint_fill_info(struct checkpoint_info *out, const char *folder, struct manifest *m)
 {
     out->found = true;
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     out->state = m->state;
     out->saved_ranks = m->ranks;
-    out->weights_alone = true;
+    out->weights_only = true;
     for (int i = 0; i < m->tensor_count; i++) {
-        out->weights_alone = out->weights_alone && strcmp(m->tensors[i].family, "model") == 0;
+        out->weights_only = out->weights_only && strcmp(m->tensors[i].set, "model") == 0;
     }
     snprintf(out->data_fingerprint, sizeof out->data_fingerprint, "%s", m->data_fingerprint);
     out->recipe_text = m->recipe;
     m->recipe = NULL;
 }
 
-status checkpoint_examine(struct comm *world, const char *folder, struct checkpoint_found *out)
+status checkpoint_verify_folder(struct comm *world, const char *folder, struct checkpoint_info *out)
 {
-    *out = (struct checkpoint_found){0};
-    char there = file_is_folder(folder);
-    TRY(comm_broadcast(world, &there, 1, 0));
-    REQUIRE(there, STATUS_NO_INPUT, "no checkpoint folder %s", folder);
+    *out = (struct checkpoint_info){0};
+    char exists = file_is_folder(folder);
+    TRY(comm_broadcast(world, &exists, 1, 0));
+    REQUIRE(exists, STATUS_NO_INPUT, "no checkpoint folder %s", folder);
     struct manifest m;
     bool good = false;
     char reason[MANIFEST_REASON_BYTES];
     status result = checkpoint_verify(world, folder, &m, &good, reason);
     if (result == STATUS_OK && good) {
-        checkpoint_fill_found(out, folder, &m);
+        checkpoint_fill_info(out, folder, &m);
     }
     manifest_destroy(&m);
     TRY(result);
-    REQUIRE(good, STATUS_CHECKPOINT, "%s is not whole: %s", folder, reason);
+    REQUIRE(good, STATUS_CHECKPOINT, "%s is damaged: %s", folder, reason);
     return STATUS_OK;
 }
 
 /* ---- inspect ---- */
 
-static int64_t count_elements(const struct manifest *m, const char *family)
+static int64_t count_elements(const struct manifest *m, const char *set)
 {
     int64_t elements = 0;
     for (int i = 0; i < m->tensor_count; i++) {
-        if (strcmp(m->tensors[i].family, family) == 0) {
+        if (strcmp(m->tensors[i].set, set) == 0) {
             elements += m->tensors[i].shape[0] * m->tensors[i].shape[1];
         }
     }
     return elements;
 }
 
-static int64_t count_bytes(const struct manifest *m)
+static int64_t sum_bytes(const struct manifest *m)
 {
     int64_t bytes = 0;
     for (int i = 0; i < m->file_count; i++) {
@@ -248,21 +250,21 @@ static int64_t count_bytes(const struct manifest *m)
     return bytes;
 }
 
-static json_t *shape_json(const struct manifest_tensor *t)
+static json_t *shape_to_json(const struct manifest_tensor *t)
 {
     return t->dimensions == 1
                ? json_pack("[I]", (json_int_t)t->shape[0])
                : json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1]);
 }
 
-static json_t *describe(const char *folder, const struct manifest *m)
+static json_t *folder_to_json(const char *folder, const struct manifest *m)
 {
     json_t *tensors = json_array(), *files = json_array();
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
         json_array_append_new(tensors,
-                              json_pack("{s:s, s:s, s:o, s:i}", "family", t->family, "name",
-                                        t->name, "shape", shape_json(t), "pieces", t->count));
+                              json_pack("{s:s, s:s, s:o, s:i}", "family", t->set, "name", t->name,
+                                        "shape", shape_to_json(t), "pieces", t->shard_count));
     }
     for (int i = 0; i < m->file_count; i++) {
         const struct manifest_file *f = &m->files[i];
@@ -274,12 +276,12 @@ static json_t *describe(const char *folder, const struct manifest *m)
                      "samples", (json_int_t)m->state.samples, "tokens", (json_int_t)m->state.tokens,
                      "train_seconds", m->state.train_seconds, "ranks", m->ranks, "version",
                      m->version, "parameters", (json_int_t)count_elements(m, "model"), "bytes",
-                     (json_int_t)count_bytes(m), "files", files, "tensors", tensors);
+                     (json_int_t)sum_bytes(m), "files", files, "tensors", tensors);
 }
 
 static status print_json(const char *folder, const struct manifest *m)
 {
-    json_t *document = describe(folder, m);
+    json_t *document = folder_to_json(folder, m);
     int failed = document == NULL || json_dumpf(document, stdout, JSON_INDENT(1)) != 0 ||
                  putchar('\n') == EOF || fflush(stdout) != 0;
     json_decref(document);
@@ -289,20 +291,19 @@ static status print_json(const char *folder, const struct manifest *m)
 
 static status print_text(const char *folder, const struct manifest *m)
 {
-    printf("%s: checkpoint, whole (every size and SHA-256 holds)\n", folder);
-    printf("  step %lld, %lld samples, %lld tokens, %.0f s of training\n", (long long)m->state.step,
-           (long long)m->state.samples, (long long)m->state.tokens, m->state.train_seconds);
-    printf("  written by %d rank%s of version %s\n", m->ranks, text_plural(m->ranks), m->version);
-    printf("  %lld parameters, %d tensors in all, %d files, %lld bytes\n",
-           (long long)count_elements(m, "model"), m->tensor_count, m->file_count,
-           (long long)count_bytes(m));
+    printf("%s: checkpoint, valid (all sizes and SHA-256 digests match)\n", folder);
+    printf("  step %" PRId64 ", %" PRId64 " samples, %" PRId64 " tokens, %.0f s of training\n",
+           m->state.step, m->state.samples, m->state.tokens, m->state.train_seconds);
+    printf("  written by %d rank%s, version %s\n", m->ranks, text_plural(m->ranks), m->version);
+    printf("  %" PRId64 " parameters, %d tensors, %d files, %" PRId64 " bytes\n",
+           count_elements(m, "model"), m->tensor_count, m->file_count, sum_bytes(m));
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
-        printf("  %-9s %-48s [%lld", t->family, t->name, (long long)t->shape[0]);
+        printf("  %-9s %-48s [%" PRId64, t->set, t->name, t->shape[0]);
         if (t->dimensions == 2) {
-            printf(", %lld", (long long)t->shape[1]);
+            printf(", %" PRId64, t->shape[1]);
         }
-        printf("] pieces: %d\n", t->count);
+        printf("] shards: %d\n", t->shard_count);
     }
     REQUIRE(fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output: %s",
             strerror(errno));
@@ -314,10 +315,10 @@ status checkpoint_inspect(const char *folder, bool json)
     REQUIRE(file_is_folder(folder), STATUS_NO_INPUT, "no checkpoint folder %s", folder);
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
-    bool good = checkpoint_look(folder, true, &m, reason);
+    bool good = checkpoint_verify_local(folder, true, &m, reason);
     status result = STATUS_OK;
     if (!good) {
-        result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s is not whole: %s", folder,
+        result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s is damaged: %s", folder,
                               reason);
     } else {
         result = json ? print_json(folder, &m) : print_text(folder, &m);

@@ -1,8 +1,9 @@
-/* One rank's files: HDF5 with a checksum a chunk, then fsync and SHA-256 of what is really on disk.
+/* Writes the files of one rank: HDF5 with a checksum per chunk, then fsync and the SHA-256 of the
+ * bytes read back from the file.
  *
- * Runs in the writing thread, without a communicator. Data go through HDF5 in chunks of about 4 MiB:
- * its one lock is then never held long enough to make the loader wait. Equal tensors give equal bytes:
- * no time stamps, a fixed order of creation. */
+ * Runs in the writer thread and uses no communicator. The data are written in chunks of about
+ * 4 MiB, so that the global HDF5 lock is not held long enough to block the data loader. Equal
+ * tensors give equal bytes: files have no time stamps, and the order of creation is fixed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,31 +11,32 @@
 #include "datasets/shard/h5file.h"
 #include "trainer/checkpoint/checkpoint_impl.h"
 
-enum { CHUNK_ELEMENTS = 1 << 20, TURN_BLOCK = 32 };
+enum { CHUNK_ELEMENTS = 1 << 20, TRANSPOSE_BLOCK = 32 };
 
 /* ---- one dataset ---- */
 
-/* Chunks of at most CHUNK_ELEMENTS, as equal as they can be: the last one is stored whole too. */
-static int64_t even_chunk(int64_t length, int64_t most)
+/* Splits `length` into chunks of at most `limit` and of nearly equal size. The file stores the last
+ * chunk with its full size, so unequal chunks would waste space. */
+static int64_t compute_chunk(int64_t length, int64_t limit)
 {
-    int64_t parts = (length + most - 1) / most;
-    return (length + parts - 1) / parts;
+    int64_t chunks = (length + limit - 1) / limit;
+    return (length + chunks - 1) / chunks;
 }
 
-static void chunk_shape(const struct checkpoint_piece *p, int64_t chunk[2])
+static void compute_chunk_shape(const struct checkpoint_shard *p, int64_t chunk[2])
 {
-    chunk[1] = even_chunk(p->shape[1], CHUNK_ELEMENTS);
-    chunk[0] = even_chunk(p->shape[0], CHUNK_ELEMENTS / chunk[1]);
+    chunk[1] = compute_chunk(p->shape[1], CHUNK_ELEMENTS);
+    chunk[0] = compute_chunk(p->shape[0], CHUNK_ELEMENTS / chunk[1]);
 }
 
-/* Rows [r0, r0 + rows) and columns [c0, c0 + columns) of the file, from memory that has it turned. */
-static void turn(float *out, const struct checkpoint_piece *p, int64_t r0, int64_t rows, int64_t c0,
-                 int64_t columns)
+/* Copies rows [r0, r0 + rows) and columns [c0, c0 + columns) of a transposed shard. */
+static void transpose_block(float *out, const struct checkpoint_shard *p, int64_t r0, int64_t rows,
+                            int64_t c0, int64_t columns)
 {
-    for (int64_t rb = 0; rb < rows; rb += TURN_BLOCK) {
-        int64_t r_end = rb + TURN_BLOCK < rows ? rb + TURN_BLOCK : rows;
-        for (int64_t cb = 0; cb < columns; cb += TURN_BLOCK) {
-            int64_t c_end = cb + TURN_BLOCK < columns ? cb + TURN_BLOCK : columns;
+    for (int64_t rb = 0; rb < rows; rb += TRANSPOSE_BLOCK) {
+        int64_t r_end = rb + TRANSPOSE_BLOCK < rows ? rb + TRANSPOSE_BLOCK : rows;
+        for (int64_t cb = 0; cb < columns; cb += TRANSPOSE_BLOCK) {
+            int64_t c_end = cb + TRANSPOSE_BLOCK < columns ? cb + TRANSPOSE_BLOCK : columns;
             for (int64_t r = rb; r < r_end; r++) {
                 for (int64_t c = cb; c < c_end; c++) {
                     out[r * columns + c] = p->data[(c0 + c) * p->columns + r0 + r];
@@ -44,12 +46,12 @@ static void turn(float *out, const struct checkpoint_piece *p, int64_t r0, int64
     }
 }
 
-/* The box as contiguous memory: in place where it is, else through buffer. */
-static const float *box_data(const struct checkpoint_piece *p, float *buffer, int64_t r0,
-                             int64_t rows, int64_t c0, int64_t columns)
+/* Returns a block as contiguous memory: a pointer into the shard or `buffer`. */
+static const float *gather_block(const struct checkpoint_shard *p, float *buffer, int64_t r0,
+                                 int64_t rows, int64_t c0, int64_t columns)
 {
     if (p->transposed) {
-        turn(buffer, p, r0, rows, c0, columns);
+        transpose_block(buffer, p, r0, rows, c0, columns);
         return buffer;
     }
     const float *start = p->data + r0 * p->columns + c0;
@@ -62,8 +64,8 @@ static const float *box_data(const struct checkpoint_piece *p, float *buffer, in
     return buffer;
 }
 
-static bool write_box(hid_t dataset, int dimensions, const float *data, const int64_t offset[2],
-                      const int64_t shape[2])
+static bool write_block(hid_t dataset, int dimensions, const float *data, const int64_t offset[2],
+                        const int64_t shape[2])
 {
     hsize_t start[2] = {(hsize_t)offset[0], (hsize_t)offset[1]};
     hsize_t count[2] = {(hsize_t)shape[0], (hsize_t)shape[1]};
@@ -78,53 +80,54 @@ static bool write_box(hid_t dataset, int dimensions, const float *data, const in
     return written;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static status box_read(const struct checkpoint_job *job, const struct checkpoint_piece *p,
-                       const int64_t offset[2], const int64_t shape[2], float *buffer)
+/* Reads a block of a shard from the callback of the source. */
+static status read_source_block(const struct checkpoint_job *job, const struct checkpoint_shard *p,
+                                const int64_t offset[2], const int64_t shape[2], float *buffer)
 {
     const struct checkpoint_source *source = job->source;
     const struct manifest_tensor *t =
-        manifest_find(source->manifest, job->stems[p->family], p->name);
-    int64_t place[2] = {p->offset[0] + offset[0], p->offset[1] + offset[1]};
-    return source->read(source->context, t, place, shape, buffer);
+        manifest_find_tensor(source->manifest, job->set_names[p->set], p->name);
+    int64_t tensor_offset[2] = {p->offset[0] + offset[0], p->offset[1] + offset[1]};
+    return source->read(source->context, t, tensor_offset, shape, buffer);
 }
 
 static status write_chunks(const struct checkpoint_job *job, hid_t dataset, const char *path,
-                           const struct checkpoint_piece *p, float *buffer)
+                           const struct checkpoint_shard *p, float *buffer)
 {
     int64_t chunk[2];
-    chunk_shape(p, chunk);
+    compute_chunk_shape(p, chunk);
     for (int64_t r = 0; r < p->shape[0]; r += chunk[0]) {
         for (int64_t c = 0; c < p->shape[1]; c += chunk[1]) {
             int64_t offset[2] = {r, c};
-            int64_t shape[2] = {smaller(chunk[0], p->shape[0] - r),
-                                smaller(chunk[1], p->shape[1] - c)};
+            int64_t shape[2] = {min_i64(chunk[0], p->shape[0] - r),
+                                min_i64(chunk[1], p->shape[1] - c)};
             const float *data = buffer;
             if (p->data == NULL) {
-                TRY(box_read(job, p, offset, shape, buffer));
+                TRY(read_source_block(job, p, offset, shape, buffer));
             } else {
-                data = box_data(p, buffer, r, shape[0], c, shape[1]);
+                data = gather_block(p, buffer, r, shape[0], c, shape[1]);
             }
-            REQUIRE(write_box(dataset, p->dimensions, data, offset, shape), STATUS_WRITE,
+            REQUIRE(write_block(dataset, p->dimensions, data, offset, shape), STATUS_WRITE,
                     "cannot write %s of %s: %s", p->name, path, h5file_reason());
         }
     }
     return STATUS_OK;
 }
 
-static status create_dataset(hid_t file, const char *path, const struct checkpoint_piece *p,
+static status create_dataset(hid_t file, const char *path, const struct checkpoint_shard *p,
                              hid_t *out)
 {
     int64_t chunk[2];
-    chunk_shape(p, chunk);
+    compute_chunk_shape(p, chunk);
     hsize_t chunk_size[2] = {(hsize_t)chunk[0], (hsize_t)chunk[1]};
     hsize_t shape[2] = {(hsize_t)p->shape[0], (hsize_t)p->shape[1]};
     hid_t properties;
-    TRY(h5file_chunked(p->dimensions, chunk_size, &properties));
+    TRY(h5file_create_chunk_properties(p->dimensions, chunk_size, &properties));
     hid_t space = H5Screate_simple(p->dimensions, shape, NULL);
     *out =
         H5Dcreate2(file, p->dataset, H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
@@ -138,13 +141,14 @@ static status create_dataset(hid_t file, const char *path, const struct checkpoi
     return result;
 }
 
-/* The groups of "exp_avg/name", made by hand: those that HDF5 makes in passing bear time stamps. */
+/* Creates the groups of "exp_avg/name". Implicitly created groups would have time stamps. */
 static status create_groups(hid_t file, const char *path, const char *name)
 {
     char group[MANIFEST_NAME_BYTES];
     for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         size_t length = (size_t)(slash - name);
-        REQUIRE(length > 0 && length < sizeof group, STATUS_INTERNAL, "unusable name %s", name);
+        REQUIRE(length > 0 && length < sizeof group, STATUS_INTERNAL, "invalid tensor name %s",
+                name);
         memcpy(group, name, length);
         group[length] = '\0';
         if (H5Lexists(file, group, H5P_DEFAULT) > 0) {
@@ -152,17 +156,17 @@ static status create_groups(hid_t file, const char *path, const char *name)
         }
         hid_t properties = H5Pcreate(H5P_GROUP_CREATE);
         bool set = properties >= 0 && H5Pset_obj_track_times(properties, 0) >= 0;
-        hid_t made = set ? H5Gcreate2(file, group, H5P_DEFAULT, properties, H5P_DEFAULT) : -1;
+        hid_t created = set ? H5Gcreate2(file, group, H5P_DEFAULT, properties, H5P_DEFAULT) : -1;
         H5Pclose(properties);
-        REQUIRE(made >= 0, STATUS_WRITE, "cannot write /%s of %s: %s", group, path,
+        REQUIRE(created >= 0, STATUS_WRITE, "cannot write /%s of %s: %s", group, path,
                 h5file_reason());
-        H5Gclose(made);
+        H5Gclose(created);
     }
     return STATUS_OK;
 }
 
-static status write_piece(const struct checkpoint_job *job, hid_t file, const char *path,
-                          const struct checkpoint_piece *p, float *buffer)
+static status write_shard(const struct checkpoint_job *job, hid_t file, const char *path,
+                          const struct checkpoint_shard *p, float *buffer)
 {
     hid_t dataset;
     TRY(create_groups(file, path, p->dataset));
@@ -183,45 +187,45 @@ static status write_piece(const struct checkpoint_job *job, hid_t file, const ch
 
 /* ---- files ---- */
 
-/* Sync and digest a finished file, and note it in the manifest. */
+/* Syncs a closed file, computes its digest and adds it to the manifest. */
 static status finish_file(struct checkpoint_job *job, const char *path, const char *name)
 {
     char digest[HASH_TEXT_BYTES];
     int64_t bytes = 0;
     TRY(file_sync(path));
     TRY(hash_file(path, digest, &bytes));
-    return manifest_add_file(&job->part, name, bytes, digest);
+    return manifest_add_file(&job->written, name, bytes, digest);
 }
 
-static status note_pieces(struct checkpoint_job *job, int family, const char *file)
+static status add_shards_to_manifest(struct checkpoint_job *job, int set, const char *file)
 {
-    for (int i = 0; i < job->count; i++) {
-        const struct checkpoint_piece *p = &job->pieces[i];
-        if (p->family == family) {
-            TRY(manifest_add_piece(&job->part, job->stems[family], p->name, p->dimensions,
+    for (int i = 0; i < job->shard_count; i++) {
+        const struct checkpoint_shard *p = &job->shards[i];
+        if (p->set == set) {
+            TRY(manifest_add_shard(&job->written, job->set_names[set], p->name, p->dimensions,
                                    p->global_shape, file, p->dataset, p->offset, p->shape));
         }
     }
     return STATUS_OK;
 }
 
-static status write_family(struct checkpoint_job *job, int family, float *buffer)
+static status write_set(struct checkpoint_job *job, int set, float *buffer)
 {
     char name[MANIFEST_NAME_BYTES], path[FILE_PATH_BYTES];
-    snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", job->stems[family], job->rank, job->ranks);
+    snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", job->set_names[set], job->rank, job->ranks);
     TRY(file_join(path, job->folder, name));
     hid_t file;
     TRY(h5file_create(path, &file));
     status result = h5file_write_text(file, path, "format", "bireme-checkpoint");
-    for (int i = 0; i < job->count && result == STATUS_OK; i++) {
-        if (job->pieces[i].family == family) {
-            result = write_piece(job, file, path, &job->pieces[i], buffer);
+    for (int i = 0; i < job->shard_count && result == STATUS_OK; i++) {
+        if (job->shards[i].set == set) {
+            result = write_shard(job, file, path, &job->shards[i], buffer);
         }
     }
     KEEP_FIRST(result, h5file_close(path, &file));
     TRY(result);
     TRY(finish_file(job, path, name));
-    return note_pieces(job, family, name);
+    return add_shards_to_manifest(job, set, name);
 }
 
 static status write_seconds(hid_t file, const char *path, double seconds)
@@ -258,31 +262,34 @@ static status write_state(struct checkpoint_job *job)
     return finish_file(job, path, name);
 }
 
-static status write_beside(struct checkpoint_job *job, const char *name, const char *bytes,
-                           size_t count)
+static status write_tokenizer_file(struct checkpoint_job *job, const char *name, const char *data,
+                                   size_t bytes)
 {
-    char inside[MANIFEST_NAME_BYTES], path[FILE_PATH_BYTES];
-    int used = snprintf(inside, sizeof inside, "tokenizer/%s", name);
-    REQUIRE(used > 0 && used < (int)sizeof inside, STATUS_CREATE, "name too long: %s", name);
-    TRY(file_join(path, job->folder, inside));
-    TRY(file_write(path, bytes, count));
-    return finish_file(job, path, inside);
+    char relative[MANIFEST_NAME_BYTES], path[FILE_PATH_BYTES];
+    int used = snprintf(relative, sizeof relative, "tokenizer/%s", name);
+    REQUIRE(used > 0 && used < (int)sizeof relative, STATUS_CREATE, "file name is too long: %s",
+            name);
+    TRY(file_join(path, job->folder, relative));
+    TRY(file_write(path, data, bytes));
+    return finish_file(job, path, relative);
 }
 
-/* What this run puts beside it; a file of its name that came with the tokenizer is another run's. */
+/* Writes the folder tokenizer/. The extra file replaces a file of the same name in the tokenizer's
+ * folder, because that file belongs to another run. */
 static status write_tokenizer(struct checkpoint_job *job)
 {
     char folder[FILE_PATH_BYTES];
     TRY(file_join(folder, job->folder, "tokenizer"));
     TRY(file_make_folders(folder));
     for (int i = 0; job->tokenizer != NULL && i < job->tokenizer->count; i++) {
-        const struct checkpoint_file *file = &job->tokenizer->files[i];
-        if (job->beside_text == NULL || strcmp(file->name, job->beside_name) != 0) {
-            TRY(write_beside(job, file->name, file->bytes, file->count));
+        const struct checkpoint_attachment *file = &job->tokenizer->files[i];
+        if (job->extra_file_text == NULL || strcmp(file->name, job->extra_file_name) != 0) {
+            TRY(write_tokenizer_file(job, file->name, file->data, file->bytes));
         }
     }
-    if (job->beside_text != NULL) {
-        TRY(write_beside(job, job->beside_name, job->beside_text, strlen(job->beside_text)));
+    if (job->extra_file_text != NULL) {
+        TRY(write_tokenizer_file(job, job->extra_file_name, job->extra_file_text,
+                                 strlen(job->extra_file_text)));
     }
     return file_sync(folder);
 }
@@ -292,22 +299,23 @@ static status write_all(struct checkpoint_job *job)
     float *buffer = malloc((size_t)CHUNK_ELEMENTS * sizeof *buffer);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory to write a checkpoint");
     status result = STATUS_OK;
-    for (int f = 0; f < job->families && result == STATUS_OK; f++) {
-        result = write_family(job, f, buffer);
+    for (int f = 0; f < job->set_count && result == STATUS_OK; f++) {
+        result = write_set(job, f, buffer);
     }
     free(buffer);
     TRY(result);
     if (job->rank == 0) {
         TRY(write_state(job));
     }
-    return job->tokenizer != NULL || job->beside_text != NULL ? write_tokenizer(job) : STATUS_OK;
+    return job->tokenizer != NULL || job->extra_file_text != NULL ? write_tokenizer(job)
+                                                                  : STATUS_OK;
 }
 
-/* The folder was made a moment ago: a file that cannot be made in it is a disk that fails or is full,
- * not a wrong run_dir. */
+/* Changes STATUS_CREATE to STATUS_WRITE: the folder was created before, so the cause is a full or
+ * failing disk and not a wrong run_dir. */
 status checkpoint_write_files(struct checkpoint_job *job)
 {
-    h5file_start();
+    h5file_init();
     status result = write_all(job);
     if (result == STATUS_CREATE) {
         struct status_note note;
@@ -315,5 +323,23 @@ status checkpoint_write_files(struct checkpoint_job *job)
         note.code = result = STATUS_WRITE;
         status_restore(&note);
     }
+    return result;
+}
+
+/* ---- manifest ---- */
+
+status checkpoint_write_manifest(const char *folder, const struct manifest *whole)
+{
+    char reason[MANIFEST_REASON_BYTES], path[FILE_PATH_BYTES];
+    REQUIRE(manifest_check_tiling(whole, reason), STATUS_INTERNAL,
+            "the shards of the ranks do not tile the tensors: %s", reason);
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(manifest_to_text(whole, &text, &bytes));
+    status result = file_join(path, folder, MANIFEST_FILE);
+    if (result == STATUS_OK) {
+        result = file_write(path, text, bytes);
+    }
+    free(text);
     return result;
 }

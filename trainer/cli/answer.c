@@ -1,7 +1,9 @@
-/* bireme answer: where in a text the answer to a question stands, by a model that was trained with objective answer.
+/* bireme answer: extractive question answering with a model that was trained with objective answer.
  *
- * A long text is looked at in windows (answers.h); the best span of all of them is told, or none where each window says
- * better that it has none, as transformers' run_qa decides it. */
+ * A long text is split into windows (qa_windows.h). The command prints the best span of all
+ * windows. It prints no answer if the no-answer score of every window is better, as in run_qa.py
+ * of Hugging Face transformers. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,113 +16,117 @@
 #include "trainer/inference/answer_span.h"
 
 struct request {
-    struct asking_request asked;
+    struct batch_query_request shared;
     const char *question;
-    int64_t tokens;
+    int64_t max_answer_tokens;
 };
 
-/* A line whose windows are on their way through the model. */
+/* A line of the input. It is kept until all its windows are processed. */
 struct line {
-    char *text; /* question, its end, context */
+    char *text; /* "question\0context", or the context only */
     const char *question, *context;
-    struct answers answers;
-    int64_t left; /* windows that have not been answered yet */
-    struct span best;
-    int64_t begin, end; /* of the best: code points of the context */
-    struct span none;   /* of having no answer: the one with the least score */
+    struct qa_windows qa_windows;
+    int64_t windows_left; /* not processed yet */
+    struct answer_span best;
+    int64_t begin, end;      /* of the best span, in code points of the context */
+    struct answer_span none; /* the no-answer span with the lowest score of all windows */
     struct line *next;
 };
 
-struct answering {
+struct answer_state {
     const struct request *q;
-    struct line *lines; /* all that are not told yet, the oldest first */
-    struct line *of[ASKING_TEXTS];
-    struct answers_window window[ASKING_TEXTS];
-    double threshold; /* of having no answer */
-    int32_t *rows;    /* 0, 1, ... */
-    float *outputs;   /* [rows of a batch, 2] */
+    struct line *lines; /* lines that are not printed yet, the oldest first */
+    struct line *batch_lines[BATCH_QUERY_TEXTS]; /* the line of each text in the batch */
+    struct qa_windows_window batch_windows[BATCH_QUERY_TEXTS]; /* the window of each text */
+    double no_answer_threshold;
+    int32_t *rows;  /* 0, 1, ... */
+    float *outputs; /* [rows of a batch, 2] */
 };
 
-static void drop_line(struct answering *c)
+static void remove_first_line(struct answer_state *state)
 {
-    struct line *l = c->lines;
-    c->lines = l->next;
-    answers_free(&l->answers);
+    struct line *l = state->lines;
+    state->lines = l->next;
+    qa_windows_free(&l->qa_windows);
     free(l->text);
     free(l);
 }
 
-/* ---- told ---- */
+/* ---- output ---- */
 
-static status print_answer(const struct answering *c, const struct line *l)
+static status print_answer(const struct answer_state *state, const struct line *l)
 {
     struct text context = {l->context, strlen(l->context)};
-    bool found = !(l->none.score - l->best.score > c->threshold);
+    bool found = !(l->none.score - l->best.score > state->no_answer_threshold);
     double probability = found ? l->best.probability : l->none.probability;
-    size_t begin = found ? answers_byte(&context, l->begin) : 0;
-    size_t end = found ? answers_byte(&context, l->end) : 0;
-    if (!c->q->asked.json) {
+    size_t begin = found ? qa_windows_byte_offset(&context, l->begin) : 0;
+    size_t end = found ? qa_windows_byte_offset(&context, l->end) : 0;
+    if (!state->q->shared.json) {
         printf("%.*s\t%.4f\n", (int)(end - begin), l->context + begin, probability);
         return STATUS_OK;
     }
-    return report_print(json_pack("{s:s, s:s#, s:I, s:I, s:f}", "question", l->question, "answer",
-                                  l->context + begin, (int)(end - begin), "begin",
-                                  (json_int_t)(found ? l->begin : 0), "end",
-                                  (json_int_t)(found ? l->end : 0), "probability", probability));
+    return json_output_print(json_pack(
+        "{s:s, s:s#, s:I, s:I, s:f}", "question", l->question, "answer", l->context + begin,
+        (int)(end - begin), "begin", (json_int_t)(found ? l->begin : 0), "end",
+        (json_int_t)(found ? l->end : 0), "probability", probability));
 }
 
-/* What one window says. */
-static void take_window(const struct answering *c, struct line *l, const struct answers_window *w,
-                        const float *outputs, int64_t tokens)
+/* Updates the best span and the no-answer span of the line with the outputs of one window. */
+static void add_window_result(const struct answer_state *state, struct line *l,
+                              const struct qa_windows_window *w, const float *outputs,
+                              int64_t tokens)
 {
-    struct span s = span_best(outputs, tokens, w->context, w->tokens, c->q->tokens);
+    struct answer_span s = answer_span_best(outputs, tokens, w->context_start, w->context_tokens,
+                                            state->q->max_answer_tokens);
     if (s.score > l->best.score) {
         l->best = s;
-        l->begin = l->answers.begin.ids[w->token + s.first - w->context];
-        l->end = l->answers.end.ids[w->token + s.last - w->context];
+        l->begin =
+            l->qa_windows.char_begin.ids[w->first_context_token + s.first - w->context_start];
+        l->end = l->qa_windows.char_end.ids[w->first_context_token + s.last - w->context_start];
     }
-    struct span none = span_none(outputs, tokens);
+    struct answer_span none = answer_span_none(outputs, tokens);
     l->none = none.score < l->none.score ? none : l->none;
 }
 
-static status answer(struct asking *a)
+static status process_batch(struct batch_query *b)
 {
-    struct answering *c = a->user;
-    TRY(asking_outputs(a, c->rows, a->cu_rows[a->count], c->outputs));
-    for (int i = 0; i < a->count; i++) {
-        int32_t row = a->cu_rows[i];
-        take_window(c, c->of[i], &c->window[i], c->outputs + 2 * row, a->cu_rows[i + 1] - row);
-        if (--c->of[i]->left == 0) { /* its last one: lines are answered in their order */
-            TRY(print_answer(c, c->of[i]));
-            drop_line(c);
+    struct answer_state *state = b->user;
+    TRY(batch_query_head_outputs(b, state->rows, b->cu_rows[b->count], state->outputs));
+    for (int i = 0; i < b->count; i++) {
+        int32_t row = b->cu_rows[i];
+        add_window_result(state, state->batch_lines[i], &state->batch_windows[i],
+                          state->outputs + 2 * row, b->cu_rows[i + 1] - row);
+        if (--state->batch_lines[i]->windows_left == 0) { /* Lines are completed in input order. */
+            TRY(print_answer(state, state->batch_lines[i]));
+            remove_first_line(state);
         }
     }
     return STATUS_OK;
 }
 
-/* ---- asked ---- */
+/* ---- input ---- */
 
-static status add_window(struct asking *a, struct line *l, int64_t window)
+static status add_window(struct batch_query *b, struct line *l, int64_t window)
 {
-    struct answering *c = a->user;
+    struct answer_state *state = b->user;
     struct token_list ids = {0};
-    struct answers_window w;
-    status result = answers_window(&l->answers, window, &ids, &w);
+    struct qa_windows_window w;
+    status result = qa_windows_window(&l->qa_windows, window, &ids, &w);
     if (result == STATUS_OK) {
-        result = asking_add_tokens(a, l->question, &ids, w.first);
+        result = batch_query_add_tokens(b, l->question, &ids, w.first_segment_tokens);
     }
     if (result == STATUS_OK) {
-        c->of[a->count - 1] = l;
-        c->window[a->count - 1] = w;
+        state->batch_lines[b->count - 1] = l;
+        state->batch_windows[b->count - 1] = w;
     }
     token_list_free(&ids);
     return result;
 }
 
-static status make_line(struct answering *c, const char *text, struct line **out)
+static status make_line(struct answer_state *state, const char *text, struct line **out)
 {
-    const char *question = c->q->question;
-    struct line *l = calloc(1, sizeof *l), **end = &c->lines;
+    const char *question = state->q->question;
+    struct line *l = calloc(1, sizeof *l), **end = &state->lines;
     REQUIRE(l != NULL, STATUS_INTERNAL, "out of memory");
     while (*end != NULL) {
         end = &(*end)->next;
@@ -132,7 +138,7 @@ static status make_line(struct answering *c, const char *text, struct line **out
     REQUIRE(l->text != NULL, STATUS_INTERNAL, "out of memory");
     char *tab = question == NULL ? strchr(l->text, '\t') : NULL;
     REQUIRE(question != NULL || tab != NULL, STATUS_DATA,
-            "no tab: a line is a question, a tab and a text; or give --question");
+            "the line has no tab; write QUESTION<tab>TEXT on each line, or give --question");
     l->question = question != NULL ? question : l->text;
     l->context = question != NULL ? l->text : tab + 1;
     if (tab != NULL) {
@@ -141,66 +147,67 @@ static status make_line(struct answering *c, const char *text, struct line **out
     return STATUS_OK;
 }
 
-static status take(void *user, const char *text, size_t bytes)
+static status visit_line(void *user, const char *text, size_t bytes)
 {
-    struct asking *a = user;
+    struct batch_query *b = user;
     struct line *l;
-    int64_t most = model_positions(model_config_of(a->session.model));
-    int64_t length = a->session.recipe.data.sequence_length;
+    int64_t positions = model_positions(model_get_config(b->session.model));
+    int64_t length = b->session.recipe.data.sequence_length;
     (void)bytes;
-    TRY(make_line(a->user, text, &l));
+    TRY(make_line(b->user, text, &l));
     struct text question = {l->question, strlen(l->question)};
     struct text context = {l->context, strlen(l->context)};
-    TRY(answers_encode(a->session.tokenizer, &question, &context, length < most ? length : most,
-                       &l->answers));
-    l->left = l->answers.windows;
-    for (int64_t w = 0, windows = l->left; w < windows; w++) {
-        TRY(add_window(a, l, w));
+    TRY(qa_windows_encode(b->session.tokenizer, &question, &context,
+                          length < positions ? length : positions, &l->qa_windows));
+    l->windows_left = l->qa_windows.window_count;
+    for (int64_t w = 0, windows = l->windows_left; w < windows; w++) {
+        TRY(add_window(b, l, w));
     }
     return STATUS_OK;
 }
 
 /* ---- the command ---- */
 
-static status prepare(struct asking *a, const char *checkpoint)
+static status prepare_state(struct batch_query *b, const char *checkpoint)
 {
-    struct answering *c = a->user;
-    REQUIRE(strcmp(a->session.recipe.objective, "answer") == 0, STATUS_DATA,
-            "%s was trained for %s: answer needs a model that was trained with objective answer",
-            checkpoint, a->session.recipe.objective);
-    const char *question = c->q->question != NULL ? c->q->question : "";
-    TRY(asking_check(question, strlen(question)));
-    c->threshold = a->session.recipe.answer.no_answer_threshold;
-    c->rows = calloc((size_t)a->rows, sizeof *c->rows);
-    c->outputs = calloc((size_t)(2 * a->rows), sizeof *c->outputs);
-    REQUIRE(c->rows != NULL && c->outputs != NULL, STATUS_INTERNAL,
-            "out of memory for the outputs of %lld rows", (long long)a->rows);
-    for (int64_t i = 0; i < a->rows; i++) {
-        c->rows[i] = (int32_t)i;
+    struct answer_state *state = b->user;
+    REQUIRE(b->session.recipe.objective == OBJECTIVE_ANSWER, STATUS_DATA,
+            "%s was trained with objective %s; answer needs a model that was trained with "
+            "objective answer",
+            checkpoint, recipe_objective_name(b->session.recipe.objective));
+    const char *question = state->q->question != NULL ? state->q->question : "";
+    TRY(batch_query_check_text(question, strlen(question)));
+    state->no_answer_threshold = b->session.recipe.answer.no_answer_threshold;
+    state->rows = calloc((size_t)b->max_rows, sizeof *state->rows);
+    state->outputs = calloc((size_t)(2 * b->max_rows), sizeof *state->outputs);
+    REQUIRE(state->rows != NULL && state->outputs != NULL, STATUS_INTERNAL,
+            "out of memory for the outputs of %" PRId64 " rows", b->max_rows);
+    for (int64_t i = 0; i < b->max_rows; i++) {
+        state->rows[i] = (int32_t)i;
     }
     return STATUS_OK;
 }
 
-static status ask(struct asking *a, const struct request *q)
+static status process_input(struct batch_query *b, const struct request *q)
 {
-    TRY(asking_open(a, &q->asked));
-    TRY(prepare(a, q->asked.checkpoint));
-    TRY(asking_read(a, q->asked.path, take));
-    return asking_finish(a);
+    TRY(batch_query_open(b, &q->shared));
+    TRY(prepare_state(b, q->shared.checkpoint));
+    TRY(batch_query_read_lines(b, q->shared.path, visit_line));
+    return batch_query_finish(b);
 }
 
-static status run(const struct asking_request *asked)
+static status run(const struct batch_query_request *shared)
 {
-    const struct request *q = (const struct request *)asked;
-    struct answering c = {.q = q};
-    struct asking a = {.command = "answer", .answer = answer, .user = &c};
-    status result = ask(&a, q);
-    while (c.lines != NULL) {
-        drop_line(&c);
+    const struct request *q = (const struct request *)shared;
+    struct answer_state state = {.q = q};
+    struct batch_query b = {.command = "answer", .process_batch = process_batch, .user = &state};
+    status result = process_input(&b, q);
+    while (state.lines != NULL) {
+        remove_first_line(&state);
     }
-    free(c.rows);
-    free(c.outputs);
-    KEEP_FIRST(result, asking_close(&a));
+    free(state.rows);
+    free(state.outputs);
+    KEEP_FIRST(result, batch_query_close(&b));
     return result;
 }
 
@@ -209,19 +216,19 @@ status command_answer(int argc, char **argv)
     struct request q = {0};
     const struct option table[] = {
         {"question", OPTION_TEXT, &q.question, "TEXT", NULL,
-         "asked of every line; else each line has its own, and the text behind a tab"},
-        {"max-answer-tokens", OPTION_INTEGER, &q.tokens, "N", "30", "longer spans are no answers",
-         .least = 1, .most = 1e6},
+         "the question for every line; if not given, each line is QUESTION<tab>TEXT"},
+        {"max-answer-tokens", OPTION_INTEGER, &q.max_answer_tokens, "N", "30",
+         "maximum length of an answer in tokens", .min = 1, .max = 1e6},
     };
     struct options options = {
         .usage = "bireme answer --checkpoint DIR [--question TEXT] [FILE]",
-        .about = "Prints for each line of a file or of standard input the part of its text that "
-                 "answers the question, and its\nprobability; nothing before the tab where the "
-                 "text has no answer. Long texts are looked at in windows.",
+        .description = "Finds the answer to a question in each line of FILE or of standard input. "
+                       "Prints the answer, a tab and its probability. The answer is empty if the "
+                       "text does not contain one. Long texts are split into windows.",
         .table = table,
         .count = sizeof table / sizeof table[0],
-        .operand = "FILE",
-        .operands_most = 1,
+        .operand_name = "FILE",
+        .operands_max = 1,
     };
-    return asking_command(&options, false, argc, argv, &q.asked, run);
+    return batch_query_run_command(&options, false, argc, argv, &q.shared, run);
 }

@@ -1,33 +1,39 @@
 #include "trainer/cli/batch_query.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "datasets/tokenizer/text_pair.h"
+#include "trainer/setup/derive.h"
+#include "trainer/weights/open.h"
 
-enum { FLAGS_MAX = 16, SHARED_FLAGS = 4 };
+enum { OPTIONS_MAX = 16, SHARED_OPTIONS = 4 };
 
-status asking_command(const struct options *options, bool truncates, int argc, char **argv,
-                      struct asking_request *q, status (*run)(const struct asking_request *q))
+status batch_query_run_command(const struct options *options, bool has_truncate, int argc,
+                               char **argv, struct batch_query_request *q,
+                               status (*run)(const struct batch_query_request *q))
 {
     const struct option checkpoint = {
         "checkpoint", OPTION_TEXT,     &q->checkpoint,
-        "DIR",        OPTION_REQUIRED, "a run folder, its checkpoints/, one of these, or final/"};
+        "DIR",        OPTION_REQUIRED, "run folder, checkpoints/ folder, one checkpoint or final/"};
     const struct option last[] = {
         {"truncate", OPTION_FLAG, &q->truncate, NULL, NULL,
-         "cut texts with more tokens than the model has positions; else they are an error"},
+         "truncate texts that have more tokens than the model has positions; otherwise such a text "
+         "is an error"},
         {"set", OPTION_LIST, &q->overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here"},
-        {"json", OPTION_FLAG, &q->json, NULL, NULL, "one JSON object a line"},
+         "override settings of the recipe"},
+        {"json", OPTION_FLAG, &q->json, NULL, NULL, "print one JSON object per line"},
     };
-    struct option table[FLAGS_MAX] = {checkpoint};
+    struct option table[OPTIONS_MAX] = {checkpoint};
     struct options all = *options;
-    int count = 1, first = truncates ? 0 : 1;
+    int count = 1, first = has_truncate ? 0 : 1;
     bool help = false;
-    REQUIRE(options->count <= FLAGS_MAX - SHARED_FLAGS, STATUS_INTERNAL, "%d flags",
+    REQUIRE(options->count <= OPTIONS_MAX - SHARED_OPTIONS, STATUS_INTERNAL, "%d options",
             options->count);
     for (int i = 0; i < options->count; i++) {
         table[count++] = options->table[i];
@@ -46,197 +52,203 @@ status asking_command(const struct options *options, bool truncates, int argc, c
     return result;
 }
 
-bool asking_is_encoder(const struct asking *a)
+bool batch_query_is_encoder(const struct batch_query *b)
 {
-    const char *architecture = a->session.recipe.model.architecture;
-    return strcmp(architecture, "bert") == 0 || strcmp(architecture, "roberta") == 0;
+    return recipe_architecture_is_encoder(b->session.recipe.model.architecture);
 }
 
-static status require_usable(const struct asking *a, const char *checkpoint)
+static status require_usable(const struct batch_query *b, const char *checkpoint)
 {
-    const struct session *s = &a->session;
-    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s holds no tokenizer: %s needs one", checkpoint,
-            a->command);
-    struct tokenizer_specials special = tokenizer_specials_of(s->tokenizer);
-    REQUIRE(!asking_is_encoder(a) || (special.cls >= 0 && special.sep >= 0), STATUS_DATA,
-            "the tokenizer of %s has no [CLS] and [SEP]", checkpoint);
+    const struct session *s = &b->session;
+    REQUIRE(s->tokenizer != NULL, STATUS_DATA,
+            "%s contains no tokenizer, but %s needs one; import or train with a tokenizer",
+            checkpoint, b->command);
+    struct tokenizer_specials special = tokenizer_get_specials(s->tokenizer);
+    REQUIRE(!batch_query_is_encoder(b) || (special.cls >= 0 && special.sep >= 0), STATUS_DATA,
+            "the tokenizer of %s has no [CLS] or no [SEP] token, which an encoder needs",
+            checkpoint);
     REQUIRE(device_is_host(s->device), STATUS_UNAVAILABLE,
-            "%s: on the CPU only in this version; add --set train.device=cpu", a->command);
+            "%s runs on the CPU only in this version; add --set train.device=cpu", b->command);
     return STATUS_OK;
 }
 
-status asking_open(struct asking *a, const struct asking_request *q)
+status batch_query_open(struct batch_query *b, const struct batch_query_request *q)
 {
-    a->truncate = q->truncate;
-    TRY(comm_self_create(&a->world));
-    TRY(session_open_checkpoint(&a->session, a->world, q->checkpoint, q->overrides.items,
+    b->truncate = q->truncate;
+    TRY(comm_self_create(&b->world));
+    TRY(weights_open_checkpoint(&b->session, b->world, q->checkpoint, q->overrides.items,
                                 q->overrides.count, 0));
-    TRY(require_usable(a, q->checkpoint));
-    int64_t micro = session_rows(&a->session.recipe);
-    int64_t positions = model_config_of(a->session.model)->positions;
-    a->rows = micro > positions ? micro : positions;
-    a->ids = calloc(3 * (size_t)a->rows, sizeof *a->ids);
-    REQUIRE(a->ids != NULL, STATUS_INTERNAL, "out of memory for texts of %lld tokens",
-            (long long)a->rows);
-    a->positions = a->ids + a->rows;
-    a->segments = a->positions + a->rows;
+    TRY(require_usable(b, q->checkpoint));
+    int64_t micro = derive_rows(&b->session.recipe);
+    int64_t positions = model_get_config(b->session.model)->positions;
+    b->max_rows = micro > positions ? micro : positions;
+    b->ids = calloc(3 * (size_t)b->max_rows, sizeof *b->ids);
+    REQUIRE(b->ids != NULL, STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens",
+            b->max_rows);
+    b->positions = b->ids + b->max_rows;
+    b->segment_ids = b->positions + b->max_rows;
     return STATUS_OK;
 }
 
-static void clear(struct asking *a)
+static void clear_batch(struct batch_query *b)
 {
-    while (a->count > 0) {
-        free(a->text[--a->count]);
+    while (b->count > 0) {
+        free(b->texts[--b->count]);
     }
 }
 
-status asking_close(struct asking *a)
+status batch_query_close(struct batch_query *b)
 {
-    clear(a);
-    free(a->ids);
-    status result = session_stop(&a->session);
-    KEEP_FIRST(result, comm_destroy(&a->world));
+    clear_batch(b);
+    free(b->ids);
+    status result = session_stop(&b->session);
+    KEEP_FIRST(result, comm_destroy(&b->world));
     return result;
 }
 
 /* ---- lines ---- */
 
-status asking_check(const char *text, size_t bytes)
+status batch_query_check_text(const char *text, size_t bytes)
 {
-    REQUIRE(strlen(text) == bytes, STATUS_DATA, "byte %zu is 0: this is no text", strlen(text) + 1);
+    REQUIRE(strlen(text) == bytes, STATUS_DATA, "byte %zu is NUL, so this is not text",
+            strlen(text) + 1);
     json_t *valid = json_stringn(text, bytes);
-    bool is = valid != NULL;
+    bool is_valid = valid != NULL;
     json_decref(valid);
-    REQUIRE(is, STATUS_DATA, "this is not valid UTF-8");
+    REQUIRE(is_valid, STATUS_DATA, "the text is not valid UTF-8");
     return STATUS_OK;
 }
 
-struct reading {
-    struct asking *a;
-    lines_visit take;
+struct line_visit {
+    struct batch_query *b;
+    line_reader_visit visit;
 };
 
-static status take_line(void *user, const char *line, size_t bytes)
+static status visit_line(void *user, const char *line, size_t bytes)
 {
-    const struct reading *r = user;
-    TRY(asking_check(line, bytes));
-    bool windows = bytes > 0 && line[bytes - 1] == '\r';
-    char *text = strndup(line, bytes - windows);
+    const struct line_visit *v = user;
+    TRY(batch_query_check_text(line, bytes));
+    bool has_return = bytes > 0 && line[bytes - 1] == '\r';
+    char *text = strndup(line, bytes - has_return);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory");
-    status result = r->take(r->a, text, bytes - windows);
+    status result = v->visit(v->b, text, bytes - has_return);
     free(text);
     return result;
 }
 
-status asking_read(struct asking *a, const char *path, lines_visit take)
+status batch_query_read_lines(struct batch_query *b, const char *path, line_reader_visit visit)
 {
-    struct reading r = {a, take};
-    return lines_read(path, take_line, &r);
+    struct line_visit v = {b, visit};
+    return line_reader_read(path, visit_line, &v);
 }
 
 /* ---- the batch ---- */
 
-status asking_flush(struct asking *a)
+status batch_query_flush(struct batch_query *b)
 {
-    status result = a->count > 0 ? a->answer(a) : STATUS_OK;
-    clear(a);
+    status result = b->count > 0 ? b->process_batch(b) : STATUS_OK;
+    clear_batch(b);
     return result;
 }
 
-/* The text's ids, at most as many as the model has positions; *first: those of the first segment. */
-static status encode(struct asking *a, const char *text, const char *pair, struct token_list *ids,
-                     int64_t *first)
+/* Encodes a text or a pair. Sets *first to the number of ids in the first segment. Truncates the
+ * ids to the positions of the model if b->truncate. */
+static status encode_text(struct batch_query *b, const char *text, const char *pair,
+                          struct token_list *ids, int64_t *first)
 {
-    const struct tokenizer *t = a->session.tokenizer;
-    int64_t most = model_positions(model_config_of(a->session.model)), cut = 0;
+    const struct tokenizer *t = b->session.tokenizer;
+    int64_t positions = model_positions(model_get_config(b->session.model)), removed = 0;
     struct text one = {text, strlen(text)}, two = {pair, pair != NULL ? strlen(pair) : 0};
-    if (a->special) {
+    if (b->parse_special_tokens) {
         TRY(tokenizer_encode_pair(t, text, one.count, pair, two.count, true, 0, ids, first));
     } else {
-        TRY(texts_encode(t, &one, &two, a->truncate ? most : 0, ids, first, &cut));
+        TRY(text_pair_encode(t, &one, &two, b->truncate ? positions : 0, ids, first, &removed));
     }
-    a->cut += cut > 0;
+    b->truncated_count += removed > 0;
     return STATUS_OK;
 }
 
-static status place(struct asking *a, const char *text, const struct token_list *ids, int64_t first)
+static status append_to_batch(struct batch_query *b, const char *text, const struct token_list *ids,
+                              int64_t first)
 {
-    int32_t row = a->cu_rows[a->count];
-    a->text[a->count] = strdup(text);
-    REQUIRE(a->text[a->count] != NULL, STATUS_INTERNAL, "out of memory");
+    int32_t row = b->cu_rows[b->count];
+    b->texts[b->count] = strdup(text);
+    REQUIRE(b->texts[b->count] != NULL, STATUS_INTERNAL, "out of memory");
     for (int64_t i = 0; i < ids->count; i++) {
-        a->ids[row + i] = ids->ids[i];
-        a->positions[row + i] = (int32_t)i;
-        a->segments[row + i] = asking_is_encoder(a) && i >= first;
+        b->ids[row + i] = ids->ids[i];
+        b->positions[row + i] = (int32_t)i;
+        b->segment_ids[row + i] = batch_query_is_encoder(b) && i >= first;
     }
-    a->cu_rows[++a->count] = (int32_t)(row + ids->count);
+    b->cu_rows[++b->count] = (int32_t)(row + ids->count);
     return STATUS_OK;
 }
 
-status asking_add_tokens(struct asking *a, const char *text, const struct token_list *ids,
-                         int64_t first)
+status batch_query_add_tokens(struct batch_query *b, const char *text, const struct token_list *ids,
+                              int64_t first)
 {
-    int64_t most = model_positions(model_config_of(a->session.model));
-    REQUIRE(ids->count > 0, STATUS_DATA, "a text without a token");
-    REQUIRE(ids->count <= most, STATUS_DATA,
-            "a text of %lld tokens%s, the model has %lld positions", (long long)ids->count,
-            asking_is_encoder(a) ? " with [CLS] and [SEP]" : "", (long long)most);
-    if (a->count == ASKING_TEXTS || a->cu_rows[a->count] + ids->count > a->rows) {
-        TRY(asking_flush(a));
+    int64_t positions = model_positions(model_get_config(b->session.model));
+    REQUIRE(ids->count > 0, STATUS_DATA, "the text has no tokens");
+    REQUIRE(ids->count <= positions, STATUS_DATA,
+            "the text has %" PRId64 " tokens%s, but the model has %" PRId64 " positions",
+            ids->count, batch_query_is_encoder(b) ? " including [CLS] and [SEP]" : "", positions);
+    if (b->count == BATCH_QUERY_TEXTS || b->cu_rows[b->count] + ids->count > b->max_rows) {
+        TRY(batch_query_flush(b));
     }
-    return place(a, text, ids, first);
+    return append_to_batch(b, text, ids, first);
 }
 
-status asking_add(struct asking *a, const char *text, const char *pair)
+status batch_query_add(struct batch_query *b, const char *text, const char *pair)
 {
     struct token_list ids = {0};
     int64_t first = 0;
-    status result = encode(a, text, pair, &ids, &first);
+    status result = encode_text(b, text, pair, &ids, &first);
     if (result == STATUS_OK) {
-        result = asking_add_tokens(a, text, &ids, first);
+        result = batch_query_add_tokens(b, text, &ids, first);
     }
     token_list_free(&ids);
     return result;
 }
 
-int64_t asking_labels(const struct asking *a)
+int64_t batch_query_label_count(const struct batch_query *b)
 {
-    return model_config_of(a->session.model)->labels;
+    return model_get_config(b->session.model)->labels;
 }
 
-status asking_outputs(struct asking *a, const int32_t *rows, int64_t count, float *outputs)
+status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int64_t count,
+                                float *outputs)
 {
-    const struct session *s = &a->session;
-    struct model_input input = asking_input(a);
+    const struct session *s = &b->session;
+    struct model_input input = batch_query_model_input(b);
     struct tensor hidden;
     input.output_rows = rows;
     input.outputs = count;
     TRY(model_forward(s->model, &input, &hidden));
-    struct model_labels head = model_labels_of(s->model, &input, NULL);
-    return classifier_logits(s->kernels, tensor_view(outputs, DTYPE_F32, count, asking_labels(a)),
+    struct model_label_head head = model_get_label_head(s->model, &input, NULL);
+    return classifier_logits(s->kernels,
+                             tensor_view(outputs, DTYPE_F32, count, batch_query_label_count(b)),
                              hidden, head.weight, head.bias);
 }
 
-status asking_finish(struct asking *a)
+status batch_query_finish(struct batch_query *b)
 {
-    TRY(asking_flush(a));
-    if (a->cut > 0) {
-        log_info("%lld text%s cut to the model's %lld positions", (long long)a->cut,
-                 a->cut == 1 ? " was" : "s were",
-                 (long long)model_positions(model_config_of(a->session.model)));
+    TRY(batch_query_flush(b));
+    if (b->truncated_count > 0) {
+        log_info("truncated %" PRId64 " text%s to the %" PRId64 " positions of the model",
+                 b->truncated_count, text_plural(b->truncated_count),
+                 model_positions(model_get_config(b->session.model)));
     }
     return STATUS_OK;
 }
 
-struct model_input asking_input(const struct asking *a)
+struct model_input batch_query_model_input(const struct batch_query *b)
 {
     return (struct model_input){
-        .rows = a->cu_rows[a->count],
-        .tokens = a->ids,
-        .positions = a->positions,
-        .segments = a->count,
-        .cu_rows = a->cu_rows,
-        .longest = model_config_of(a->session.model)->positions,
-        .segment_ids = a->segments,
+        .rows = b->cu_rows[b->count],
+        .tokens = b->ids,
+        .positions = b->positions,
+        .segments = b->count,
+        .cu_rows = b->cu_rows,
+        .longest = model_get_config(b->session.model)->positions,
+        .segment_ids = b->segment_ids,
     };
 }

@@ -1,93 +1,112 @@
-/* Texts that a model is asked about, in batches: what `fill-mask`, `embed` and the commands like them share.
+/* Runs a model on texts in batches. `fill-mask`, `embed`, `classify`, `answer` use it.
  *
- *     struct asking a = {.command = "embed", .answer = answer, .user = &mine};
- *     TRY(asking_open(&a, q));
- *     TRY(asking_add(&a, text, NULL));      calls answer when a batch is full
- *     TRY(asking_finish(&a));               and for what is left
- *     TRY(asking_close(&a));                always
+ *     struct batch_query b = {.command = "embed", .process_batch = process, .user = &state};
+ *     TRY(batch_query_open(&b, request));
+ *     TRY(batch_query_add(&b, text, NULL));   calls process_batch when a batch is full
+ *     TRY(batch_query_finish(&b));            calls process_batch for the last batch
+ *     TRY(batch_query_close(&b));             must be called even after an error
  *
- * A text, or a pair of them, becomes tokens as texts.h has it. Texts of a batch lie one after the other, without padding. */
+ * A text or a pair of texts is encoded as in text_pair.h. The texts of a batch are concatenated
+ * without padding. */
 #pragma once
 
 #include "trainer/cli/line_reader.h"
 #include "trainer/cli/options.h"
 #include "trainer/setup/session.h"
 
-enum { ASKING_TEXTS = 32 };
+enum { BATCH_QUERY_TEXTS = 32 }; /* maximum number of texts in a batch */
 
-/* What every one of these commands is asked; its own request begins with this. */
-struct asking_request {
-    const char *checkpoint, *path; /* NULL: standard input */
+/* Arguments that these commands share. The request struct of each command begins with it. */
+struct batch_query_request {
+    const char *checkpoint, *path; /* path NULL: standard input */
     struct option_list overrides;
     bool json, truncate;
     char *const *operands;
     int operand_count;
 };
 
-/* asking_command - run(q) as argv asks. To the flags in options->table, which are the command's own, come --checkpoint in
- * front and --set and --json behind, with truncates also --truncate. The first operand is the path.
+/* batch_query_run_command - parse argv, then call run(q).
+ *
+ * Adds shared options to the options of the command in options->table: --checkpoint before them,
+ * --set and --json after them, and --truncate if has_truncate. The first operand is the path.
  *
  * Errors    STATUS_USAGE; those of run */
-status asking_command(const struct options *options, bool truncates, int argc, char **argv,
-                      struct asking_request *q, status (*run)(const struct asking_request *q));
+status batch_query_run_command(const struct options *options, bool has_truncate, int argc,
+                               char **argv, struct batch_query_request *q,
+                               status (*run)(const struct batch_query_request *q));
 
-struct asking {
-    const char *command;
-    status (*answer)(struct asking *a); /* about the `count` texts of the batch */
-    void *user;
-    bool special;  /* special tokens are recognised in the texts */
-    bool truncate; /* a text that is too long is cut, and counted; else it is an error */
+struct batch_query {
+    const char *command;                            /* name for messages */
+    status (*process_batch)(struct batch_query *b); /* called with `count` texts */
+    void *user;                                     /* for process_batch */
+    bool parse_special_tokens;                      /* recognize special tokens in the texts */
+    bool truncate; /* truncate and count a text that is too long; false: it is an error */
 
     struct comm *world;
     struct session session;
-    int64_t cut; /* texts that were cut */
+    int64_t truncated_count; /* number of truncated texts */
 
-    /* the batch */
+    /* the current batch */
     int count;
-    char *text[ASKING_TEXTS];          /* as it was given, without its pair */
-    int32_t cu_rows[ASKING_TEXTS + 1]; /* first row of each text, and the end */
-    int64_t rows;                      /* at most */
-    int32_t *ids, *positions, *segments;
+    char *texts[BATCH_QUERY_TEXTS];         /* the input text, without its pair */
+    int32_t cu_rows[BATCH_QUERY_TEXTS + 1]; /* first row of each text, then the number of rows */
+    int64_t max_rows;
+    int32_t *ids, *positions, *segment_ids; /* [max_rows] */
 };
 
-/* asking_open - the checkpoint's model and tokenizer, on the CPU.
+/* batch_query_open - load the model and the tokenizer of the checkpoint on the CPU.
  *
- * Errors    of session_open_checkpoint; STATUS_DATA where there is no tokenizer, or an encoder's has no [CLS]
- *           and [SEP] */
-status asking_open(struct asking *a, const struct asking_request *q);
+ * Errors    those of weights_open_checkpoint; STATUS_DATA if there is no tokenizer, or if the
+ *           tokenizer of an encoder has no [CLS] or [SEP]; STATUS_UNAVAILABLE on another device */
+status batch_query_open(struct batch_query *b, const struct batch_query_request *q);
 
-/* asking_check - whether a text can be asked about.  Errors: STATUS_DATA: it is no UTF-8, or ends early */
-status asking_check(const char *text, size_t bytes);
-
-/* asking_read - likewise lines_read, with each line checked, and without the end of a line that Windows puts there. take's
- * user is a. */
-status asking_read(struct asking *a, const char *path, lines_visit take);
-
-/* asking_is_encoder - attention to both sides: its texts stand between [CLS] and [SEP]. */
-bool asking_is_encoder(const struct asking *a);
-
-/* asking_add - one more text; pair: what it is paired with, or NULL.
+/* batch_query_check_text - check that a text can be encoded.
  *
- * Errors    STATUS_DATA: too long (and not to be cut), or without a token; those of answer */
-status asking_add(struct asking *a, const char *text, const char *pair);
+ * Errors    STATUS_DATA if it is not valid UTF-8 or contains a NUL byte */
+status batch_query_check_text(const char *text, size_t bytes);
 
-/* asking_add_tokens - one more, of these ids, of which the first `first` are the first segment. Likewise. */
-status asking_add_tokens(struct asking *a, const char *text, const struct token_list *ids,
-                         int64_t first);
-
-/* asking_labels - outputs of a fine-tuned task's head for a row. */
-int64_t asking_labels(const struct asking *a);
-
-/* asking_outputs - what the head of a fine-tuned task says of these rows of the batch (rising), in answer().
+/* batch_query_read_lines - check each line of the file and call visit with b as user.
  *
- * Shapes    outputs [count, asking_labels] */
-status asking_outputs(struct asking *a, const int32_t *rows, int64_t count, float *outputs);
+ * Behaves as line_reader_read, and removes a carriage return at the end of a line. */
+status batch_query_read_lines(struct batch_query *b, const char *path, line_reader_visit visit);
 
-/* asking_flush - answers what is left; asking_finish - likewise, at the end, and tells how many texts were cut. */
-status asking_flush(struct asking *a);
-status asking_finish(struct asking *a);
+/* batch_query_is_encoder - return whether the model attends to both sides. Its texts are enclosed
+ * in [CLS] and [SEP]. */
+bool batch_query_is_encoder(const struct batch_query *b);
 
-/* asking_input - the batch for model_forward: hidden states of all rows, no head. */
-struct model_input asking_input(const struct asking *a);
+/* batch_query_add - encode a text and add it to the batch. If pair is not NULL, it is the second
+ * text of the pair.
+ *
+ * Errors    STATUS_DATA if the text has no tokens, or is too long and truncate is false; those of
+ *           process_batch */
+status batch_query_add(struct batch_query *b, const char *text, const char *pair);
 
-status asking_close(struct asking *a);
+/* batch_query_add_tokens - add a text that is already encoded. The first `first` ids form segment
+ * 0, the others form segment 1.
+ *
+ * Errors    STATUS_DATA if there are no ids or too many; those of process_batch */
+status batch_query_add_tokens(struct batch_query *b, const char *text, const struct token_list *ids,
+                              int64_t first);
+
+/* batch_query_label_count - return the number of outputs per row of the fine-tuning head. */
+int64_t batch_query_label_count(const struct batch_query *b);
+
+/* batch_query_head_outputs - compute the outputs of the fine-tuning head for rows of the batch.
+ * For use in process_batch.
+ *
+ * Shapes    rows [count], ascending;  outputs [count, batch_query_label_count] */
+status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int64_t count,
+                                float *outputs);
+
+/* batch_query_flush - process the texts of an incomplete batch. */
+status batch_query_flush(struct batch_query *b);
+
+/* batch_query_finish - process the last batch and log the number of truncated texts. */
+status batch_query_finish(struct batch_query *b);
+
+/* batch_query_model_input - return the input of model_forward for the batch. It requests the hidden
+ * states of all rows and no head. */
+struct model_input batch_query_model_input(const struct batch_query *b);
+
+/* batch_query_close - release everything. May be called after a failed batch_query_open. */
+status batch_query_close(struct batch_query *b);

@@ -1,4 +1,6 @@
-/* bireme bench: repeatable measurements of one optimizer step, of communication, of reading data. */
+/* bireme bench: repeatable measurements of one optimizer step, of communication and of data
+ * loading. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,12 +11,14 @@
 #include "base/text.h"
 #include "datasets/loader/loader.h"
 #include "trainer/bench/bench.h"
-#include "trainer/planner/cluster.h"
 #include "trainer/cli/bench_impl.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/options.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/setup/data.h"
+#include "trainer/cli/options.h"
+#include "trainer/planner/cluster.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/objective_spec.h"
+#include "trainer/setup/session.h"
 
 /* GPT-2 124M on one micro-batch of 4 x 256 tokens. */
 static const char preset[] = "objective: clm\n"
@@ -32,12 +36,12 @@ struct request {
     char *const *overrides;
     int override_count;
     int64_t repeats;
-    bool json, no_floor;
+    bool json, no_roofline;
 };
 
-static bool is_override(const char *word)
+static bool is_override(const char *argument)
 {
-    return strchr(word, '=') != NULL;
+    return strchr(argument, '=') != NULL;
 }
 
 static status read_recipe(const struct request *q, struct recipe *out)
@@ -51,7 +55,7 @@ static status read_recipe(const struct request *q, struct recipe *out)
 
 /* ---- step ---- */
 
-static json_t *step_json(const struct session *s, const struct bench_step *b)
+static json_t *make_step_json(const struct session *s, const struct bench_step *b)
 {
     double tokens = (double)b->tokens;
     json_t *report = json_pack(
@@ -70,7 +74,7 @@ static json_t *step_json(const struct session *s, const struct bench_step *b)
         json_array_append_new(operations,
                               json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "name", o->name,
                                         "calls", (json_int_t)o->calls, "seconds", o->seconds,
-                                        "floor_seconds", o->floor_seconds, "share", o->share,
+                                        "floor_seconds", o->roofline_seconds, "share", o->share,
                                         "flops", o->flops, "bytes", o->bytes));
     }
     json_object_set_new(report, "operations", operations);
@@ -79,47 +83,48 @@ static json_t *step_json(const struct session *s, const struct bench_step *b)
         json_array_append_new(losses, json_real(b->first_losses[i]));
     }
     json_object_set_new(report, "first_losses", losses);
-    if (b->floor_seconds > 0) {
-        json_object_set_new(report, "floor_seconds", json_real(b->floor_seconds));
+    if (b->roofline_seconds > 0) {
+        json_object_set_new(report, "floor_seconds", json_real(b->roofline_seconds));
         json_object_set_new(report, "floor_tokens_per_second",
-                            json_real(tokens / b->floor_seconds));
+                            json_real(tokens / b->roofline_seconds));
     }
     return report;
 }
 
-static void step_text(const struct session *s, const struct bench_step *b)
+static void print_step_text(const struct session *s, const struct bench_step *b)
 {
-    double tokens = (double)b->tokens, counted = 0;
+    double tokens = (double)b->tokens, listed = 0;
     int ranks = comm_size(s->mesh.world), threads = kernels_threads(s->kernels);
     printf("%s, %d rank%s x %d thread%s, %s\n", dtype_name(kernels_dtype(s->kernels)), ranks,
            text_plural(ranks), threads, text_plural(threads), kernels_description(s->kernels));
-    printf("step   %8.2f ms  %10.0f tokens/s\n", 1e3 * b->step_seconds, tokens / b->step_seconds);
-    if (b->floor_seconds > 0) {
-        printf("floor  %8.2f ms  %10.0f tokens/s  (the step's matrix products alone; reached %.3f "
-               "of it)\n",
-               1e3 * b->floor_seconds, tokens / b->floor_seconds,
-               b->floor_seconds / b->step_seconds);
+    printf("step      %8.2f ms  %10.0f tokens/s\n", 1e3 * b->step_seconds,
+           tokens / b->step_seconds);
+    if (b->roofline_seconds > 0) {
+        printf("roofline  %8.2f ms  %10.0f tokens/s  (GEMMs of the step only; the step reaches "
+               "%.3f of the roofline)\n",
+               1e3 * b->roofline_seconds, tokens / b->roofline_seconds,
+               b->roofline_seconds / b->step_seconds);
     }
-    printf("\n%-24s %6s %10s %7s %10s %9s %8s\n", "operation", "calls", "ms", "share", "floor ms",
-           "GFLOP/s", "GB/s");
+    printf("\n%-24s %6s %10s %7s %12s %9s %8s\n", "operation", "calls", "ms", "share",
+           "roofline ms", "GFLOP/s", "GB/s");
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
-        counted += o->seconds;
-        printf("%-24s %6lld %10.3f %6.1f%% %10.3f %9.1f %8.1f\n", o->name, (long long)o->calls,
-               1e3 * o->seconds, 100 * o->share, 1e3 * o->floor_seconds,
+        listed += o->seconds;
+        printf("%-24s %6" PRId64 " %10.3f %6.1f%% %12.3f %9.1f %8.1f\n", o->name, o->calls,
+               1e3 * o->seconds, 100 * o->share, 1e3 * o->roofline_seconds,
                1e-9 * o->flops / o->seconds, 1e-9 * o->bytes / o->seconds);
     }
-    double rest = b->listed_seconds - counted;
-    printf("%-24s %6s %10.3f %6.1f%%\n", "everything else", "", 1e3 * rest,
-           100 * rest / b->listed_seconds);
-    printf("copy: %.1f GB/s read and written", 1e-9 * b->copy_bytes_per_second);
+    double rest = b->profiled_seconds - listed;
+    printf("%-24s %6s %10.3f %6.1f%%\n", "other", "", 1e3 * rest, 100 * rest / b->profiled_seconds);
+    printf("copy: %.1f GB/s (read and written bytes)", 1e-9 * b->copy_bytes_per_second);
     if (comm_size(s->mesh.data) > 1) {
-        printf(
-            "; data-parallel communication %.2f ms a step alone, %.2f ms exposed, %.0f %% hidden",
-            1e3 * b->data.seconds, 1e3 * b->data.exposed_seconds, 100 * b->data.hidden_share);
+        printf("; data-parallel communication: %.2f ms per step, %.2f ms of it exposed, %.0f %% "
+               "hidden",
+               1e3 * b->data.seconds, 1e3 * b->data.exposed_seconds, 100 * b->data.hidden_share);
     }
     if (comm_size(s->mesh.tensor) > 1) {
-        printf("; tensor communication %.2f ms alone, %.2f ms exposed, %.0f %% hidden",
+        printf("; tensor-parallel communication: %.2f ms per step, %.2f ms of it exposed, %.0f %% "
+               "hidden",
                1e3 * b->tensor.seconds, 1e3 * b->tensor.exposed_seconds,
                100 * b->tensor.hidden_share);
     }
@@ -130,22 +135,22 @@ static status open_session(const struct request *q, struct comm *world, struct s
 {
     TRY(comm_agree(world, read_recipe(q, &s->recipe)));
     const struct recipe *r = &s->recipe;
-    int64_t rows = session_rows(r);
+    int64_t rows = derive_rows(r);
     const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
-    TRY(session_start(s, world, tokenizer, rows, session_sequence(r), true));
+    TRY(session_start(s, world, tokenizer, rows, derive_longest_sequence(r), true));
     return model_connect(s->model);
 }
 
-static status time_step(const struct request *q, struct comm *world, bool floor, struct session *s,
-                        struct bench_step *b)
+static status time_step(const struct request *q, struct comm *world, bool roofline,
+                        struct session *s, struct bench_step *b)
 {
     const struct objective *objective = NULL;
     TRY(open_session(q, world, s));
-    TRY(comm_agree(world, objective_find(s->recipe.objective, &objective)));
-    return bench_step_run(s, objective, (int)q->repeats, floor, b);
+    TRY(comm_agree(world, objective_find(recipe_objective_name(s->recipe.objective), &objective)));
+    return bench_step_run(s, objective, (int)q->repeats, roofline, b);
 }
 
-static status bench_kernels(const struct request *q, struct comm *world)
+static status run_kernels(const struct request *q, struct comm *world)
 {
     struct session s = {0};
     TRY(open_session(q, world, &s));
@@ -154,17 +159,17 @@ static status bench_kernels(const struct request *q, struct comm *world)
     return result;
 }
 
-static status bench_step(const struct request *q, struct comm *world)
+static status run_step(const struct request *q, struct comm *world)
 {
     struct session s = {0};
     struct bench_step b;
-    TRY(time_step(q, world, !q->no_floor, &s, &b));
+    TRY(time_step(q, world, !q->no_roofline, &s, &b));
     status result = STATUS_OK;
     if (comm_rank(world) == 0) {
         if (q->json) {
-            result = report_print(step_json(&s, &b));
+            result = json_output_print(make_step_json(&s, &b));
         } else {
-            step_text(&s, &b);
+            print_step_text(&s, &b);
         }
     }
     KEEP_FIRST(result, session_stop(&s));
@@ -181,13 +186,14 @@ static status time_all_reduce(struct comm *world, float *data, int64_t count, in
         TRY(comm_barrier(world));
         double start = clock_seconds();
         TRY(comm_all_reduce(world, data, count));
-        double taken = clock_seconds() - start;
-        *seconds = i > 0 && taken < *seconds ? taken : *seconds; /* the first one warms up */
+        double elapsed = clock_seconds() - start;
+        /* The first repetition is a warm-up. */
+        *seconds = i > 0 && elapsed < *seconds ? elapsed : *seconds;
     }
     return STATUS_OK;
 }
 
-static status bench_comm(const struct request *q, struct comm *world)
+static status run_comm(const struct request *q, struct comm *world)
 {
     static const size_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 512 << 20};
     float *data = NULL;
@@ -195,23 +201,24 @@ static status bench_comm(const struct request *q, struct comm *world)
     TRY(comm_allocate(world, sizes[5], (void **)&data));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         double seconds = 0;
-        log_progress("all-reduce of %zu bytes, %lld times", sizes[i], (long long)q->repeats + 1);
+        log_progress("measuring all-reduce of %zu bytes, %" PRId64 " times", sizes[i],
+                     q->repeats + 1);
         TRY(time_all_reduce(world, data, (int64_t)(sizes[i] / sizeof *data), q->repeats, &seconds));
         double start = clock_seconds();
         memmove(data, (char *)data + sizes[i] / 2, sizes[i] / 2);
-        double copy = 2 * (clock_seconds() - start); /* the floor: reading and writing it once */
+        double copy = 2 * (clock_seconds() - start); /* lower bound: read and write the data once */
         json_array_append_new(rows, json_pack("{s:I, s:f, s:f, s:f}", "bytes", (json_int_t)sizes[i],
                                               "seconds", seconds, "bytes_per_second",
                                               (double)sizes[i] / seconds, "floor_seconds", copy));
         if (comm_rank(world) == 0 && !q->json) {
-            printf("all-reduce %10zu bytes  %10.3f ms  %7.2f GB/s  (a copy of it: %.3f ms)\n",
-                   sizes[i], 1e3 * seconds, 1e-9 * (double)sizes[i] / seconds, 1e3 * copy);
+            printf("all-reduce %10zu bytes  %10.3f ms  %7.2f GB/s  (copy: %.3f ms)\n", sizes[i],
+                   1e3 * seconds, 1e-9 * (double)sizes[i] / seconds, 1e3 * copy);
         }
     }
     TRY(comm_free(world, data));
     if (comm_rank(world) == 0 && q->json) {
-        return report_print(json_pack("{s:s, s:i, s:o}", "comm", comm_kind(world), "ranks",
-                                      comm_size(world), "all_reduce", rows));
+        return json_output_print(json_pack("{s:s, s:i, s:o}", "comm", comm_kind(world), "ranks",
+                                           comm_size(world), "all_reduce", rows));
     }
     json_decref(rows);
     return STATUS_OK;
@@ -219,29 +226,30 @@ static status bench_comm(const struct request *q, struct comm *world)
 
 /* ---- cluster ---- */
 
-/* The rates of this host's ranks together, from a step's operations. */
-static void describe_operations(const struct bench_step *b, bool rounded, int ranks,
+/* Computes the rates of all ranks together from the operations of a step. */
+static void describe_operations(const struct bench_step *b, bool is_bf16, int ranks,
                                 struct cluster *out)
 {
-    enum { PRODUCTS, ATTENTION, PASSES, KINDS };
+    enum { GEMM, ATTENTION, PASSES, KINDS };
     double work[KINDS] = {0}, seconds[KINDS] = {0};
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
-        bool products =
+        bool is_gemm =
             strncmp(o->name, "linear", 6) == 0 || strncmp(o->name, "classifier", 10) == 0;
-        bool attention = strncmp(o->name, "attention", 9) == 0;
-        int kind = products ? PRODUCTS : attention ? ATTENTION : PASSES;
+        bool is_attention = strncmp(o->name, "attention", 9) == 0;
+        int kind = is_gemm ? GEMM : is_attention ? ATTENTION : PASSES;
         work[kind] += kind == PASSES ? o->bytes : o->flops;
         seconds[kind] += o->seconds;
     }
-    double products = 1e-12 * ranks * work[PRODUCTS] / seconds[PRODUCTS];
+    double gemm = 1e-12 * ranks * work[GEMM] / seconds[GEMM];
     double attention = 1e-12 * ranks * work[ATTENTION] / seconds[ATTENTION];
-    *(rounded ? &out->device.product_tflops_bf16 : &out->device.product_tflops_fp32) = products;
-    *(rounded ? &out->device.attention_tflops_bf16 : &out->device.attention_tflops_fp32) =
+    *(is_bf16 ? &out->device.product_tflops_bf16 : &out->device.product_tflops_fp32) = gemm;
+    *(is_bf16 ? &out->device.attention_tflops_bf16 : &out->device.attention_tflops_fp32) =
         attention;
     out->device.memory_gb_per_second = 1e-9 * ranks * work[PASSES] / seconds[PASSES];
 }
 
+/* Measures the bandwidth and the latency between the ranks. */
 static status describe_link(const struct request *q, struct comm *world, struct cluster_link *out)
 {
     enum { LARGE = 64 << 20, SMALL = 4 << 10 };
@@ -253,14 +261,14 @@ static status describe_link(const struct request *q, struct comm *world, struct 
     }
     TRY(comm_allocate(world, LARGE, (void **)&data));
     TRY(time_all_reduce(world, data, LARGE / sizeof *data, q->repeats, &seconds));
-    out->gb_per_second = 1e-9 * 2 * (ranks - 1) * LARGE / seconds; /* of all ranks together */
+    out->gb_per_second = 1e-9 * 2 * (ranks - 1) * LARGE / seconds; /* all ranks together */
     TRY(time_all_reduce(world, data, SMALL / sizeof *data, 10 * q->repeats, &seconds));
     out->latency_microseconds = 1e6 * seconds / (2 * (ranks - 1));
     return comm_free(world, data);
 }
 
-/* All ranks are taken to be on this host, whose cores together are the one device of the node. */
-static status bench_cluster(const struct request *q, struct comm *world)
+/* Assumes that all ranks run on this host. Its cores together are the only device of the node. */
+static status run_cluster(const struct request *q, struct comm *world)
 {
     struct session s = {0};
     struct bench_step b;
@@ -281,7 +289,7 @@ static status bench_cluster(const struct request *q, struct comm *world)
 
 /* ---- data ---- */
 
-static status read_everything(struct loader *loader, int64_t batches, int64_t *tokens)
+static status read_batches(struct loader *loader, int64_t batches, int64_t *tokens)
 {
     for (int64_t i = 0; i < batches; i++) {
         struct batch batch;
@@ -295,14 +303,16 @@ static status read_everything(struct loader *loader, int64_t batches, int64_t *t
     return STATUS_OK;
 }
 
-static status bench_data(const struct request *q)
+static status run_data(const struct request *q)
 {
     struct recipe r;
     struct tokenizer *tokenizer = NULL;
     struct loader *loader = NULL;
     struct loader_source sources[RECIPE_SOURCES_MAX];
     int64_t tokens = 0;
-    REQUIRE(q->recipe != NULL, STATUS_USAGE, "bench data needs a recipe: its data.train is read");
+    REQUIRE(q->recipe != NULL, STATUS_USAGE,
+            "bench data needs a recipe, because it reads data.train; usage: bireme bench data "
+            "RECIPE.yaml");
     TRY(read_recipe(q, &r));
     for (int i = 0; i < r.data.train_count; i++) {
         sources[i] = (struct loader_source){r.data.train[i].path, r.data.train[i].weight};
@@ -317,26 +327,27 @@ static status bench_data(const struct request *q)
         .seed = (uint64_t)r.seed,
         .shuffle = r.data.shuffle,
         .document_mask = r.data.document_mask,
-        .kind = job_data_kind(&r),
+        .kind = objective_spec_example(&r),
     };
     status result = session_tokenizer(&r, r.data.tokenizer, &tokenizer, &options.vocab_size);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     TRY(result);
-    log_info("reading %lld batches of %lld windows at random", 1000 * (long long)q->repeats,
-             (long long)r.batch.micro_size);
+    log_info("reading %" PRId64 " batches of %" PRId64 " windows at random positions",
+             1000 * q->repeats, r.batch.micro_size);
     TRY(loader_open(&options, &loader));
     double start = clock_seconds();
-    result = read_everything(loader, 1000 * q->repeats, &tokens);
+    result = read_batches(loader, 1000 * q->repeats, &tokens);
     double seconds = clock_seconds() - start;
     KEEP_FIRST(result, loader_close(&loader));
     TRY(result);
     double rate = (double)tokens / seconds;
     if (q->json) {
-        return report_print(json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)tokens, "seconds",
-                                      seconds, "tokens_per_second", rate));
+        return json_output_print(json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)tokens,
+                                           "seconds", seconds, "tokens_per_second", rate));
     }
-    printf("%lld tokens in windows of %lld at random: %.1f million tokens/s\n", (long long)tokens,
-           (long long)r.data.sequence_length + 1, 1e-6 * rate);
+    printf("%" PRId64 " tokens in windows of %" PRId64
+           " tokens at random positions: %.1f million tokens/s\n",
+           tokens, r.data.sequence_length + 1, 1e-6 * rate);
     return STATUS_OK;
 }
 
@@ -347,40 +358,41 @@ enum kind { BENCH_STEP, BENCH_KERNELS, BENCH_COMM, BENCH_DATA, BENCH_CLUSTER, BE
 static status run(enum kind kind, const struct request *q, struct comm *world)
 {
     double start = clock_seconds();
-    status result = kind == BENCH_COMM      ? bench_comm(q, world)
-                    : kind == BENCH_DATA    ? bench_data(q)
-                    : kind == BENCH_CLUSTER ? bench_cluster(q, world)
-                    : kind == BENCH_KERNELS ? bench_kernels(q, world)
-                                            : bench_step(q, world);
+    status result = kind == BENCH_COMM      ? run_comm(q, world)
+                    : kind == BENCH_DATA    ? run_data(q)
+                    : kind == BENCH_CLUSTER ? run_cluster(q, world)
+                    : kind == BENCH_KERNELS ? run_kernels(q, world)
+                                            : run_step(q, world);
     if (result == STATUS_OK) {
-        log_info("measured in %.1f s", clock_seconds() - start);
+        log_info("the measurement took %.1f s", clock_seconds() - start);
     }
     return result;
 }
 
-/* Both the kind and the recipe may be left out: the first word is a kind, or else the recipe. */
-static status take_words(const struct options *options, enum kind *kind, struct request *q)
+/* Parses [KIND] [RECIPE] [OVERRIDE...]. The first argument is the kind or the recipe. */
+static status parse_operands(const struct options *options, enum kind *kind, struct request *q)
 {
     static const char *const kinds[BENCH_KINDS] = {"step", "kernels", "comm", "data", "cluster"};
-    char **words = options->operands;
+    char **arguments = options->operands;
     int next = 0, count = options->operand_count;
     *kind = BENCH_STEP;
     for (int i = 0; i < BENCH_KINDS && next == 0 && count > 0; i++) {
-        if (strcmp(words[0], kinds[i]) == 0) {
+        if (strcmp(arguments[0], kinds[i]) == 0) {
             *kind = (enum kind)i;
             next = 1;
         }
     }
-    if (next < count && !is_override(words[next])) {
-        const char *word = words[next++];
-        int nearest = text_nearest(word, kinds, BENCH_KINDS);
-        REQUIRE(next > 1 || strpbrk(word, "./") != NULL || file_exists(word), STATUS_USAGE,
-                "bench %s: neither step, kernels, comm, data or cluster, nor a recipe%s%s%s", word,
-                nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? kinds[nearest] : "",
-                nearest >= 0 ? "'?" : "");
-        q->recipe = word;
+    if (next < count && !is_override(arguments[next])) {
+        const char *argument = arguments[next++];
+        int nearest = text_nearest(argument, kinds, BENCH_KINDS);
+        REQUIRE(
+            next > 1 || strpbrk(argument, "./") != NULL || file_exists(argument), STATUS_USAGE,
+            "bench %s: must be step, kernels, comm, data, cluster or the path of a recipe%s%s%s",
+            argument, nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? kinds[nearest] : "",
+            nearest >= 0 ? "'?" : "");
+        q->recipe = argument;
     }
-    q->overrides = words + next;
+    q->overrides = arguments + next;
     q->override_count = count - next;
     return STATUS_OK;
 }
@@ -390,29 +402,32 @@ status command_bench(int argc, char **argv)
     struct request q = {0};
     bool help = false;
     const struct option table[] = {
-        {"repeats", OPTION_INTEGER, &q.repeats, "N", "5", "counted measurements", .least = 1,
-         .most = 1000},
-        {"no-floor", OPTION_FLAG, &q.no_floor, NULL, NULL, "step: do not time the floor"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object"},
+        {"repeats", OPTION_INTEGER, &q.repeats, "N", "5",
+         "number of measurements after the warm-up", .min = 1, .max = 1000},
+        {"no-floor", OPTION_FLAG, &q.no_roofline, NULL, NULL, "step: do not measure the roofline"},
+        {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
     };
     struct options options = {
         .usage = "[mpirun -np N] bireme bench [step|kernels|comm|data|cluster] [RECIPE.yaml] "
                  "[section.key=value ...]",
-        .about =
-            "Told with nothing: step. Progress goes to standard error.\n"
-            "step: one optimizer step on one micro-batch, each operation's time and share, and the "
-            "floor: its matrix products alone.\n"
-            "kernels: each operation alone beside the rate of a copy or of a product.\n"
-            "comm: all-reduce between the ranks.\n"
-            "data: random windows of the recipe's shards.\n"
-            "cluster: describes this host for `plan --cluster`, from a step and, with several "
-            "ranks, their all-reduce.\n"
-            "Without a recipe: GPT-2 124M, 4 x 256 tokens.",
+        .description =
+            "Runs a benchmark (default: step) and prints the result. Progress is printed to "
+            "standard error.\n\n"
+            "  step     one optimizer step on one micro-batch: time and share of each operation, "
+            "and the\n"
+            "           roofline, which is the time of the GEMMs of the step only\n"
+            "  kernels  each operation separately, compared with the rate of a copy or of a GEMM\n"
+            "  comm     all-reduce between the ranks\n"
+            "  data     reading random windows of the shards of the recipe\n"
+            "  cluster  description of this host for `plan --cluster`, from a step and, with "
+            "several ranks,\n"
+            "           an all-reduce\n\n"
+            "Without a recipe, GPT-2 124M with 4 x 256 tokens is used.",
         .table = table,
         .count = sizeof table / sizeof table[0],
-        .operand = "step|kernels|comm|data|cluster",
-        .operands_least = 0,
-        .operands_most = -1,
+        .operand_name = "step|kernels|comm|data|cluster",
+        .operands_min = 0,
+        .operands_max = -1,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
@@ -420,7 +435,7 @@ status command_bench(int argc, char **argv)
     }
     enum kind kind = BENCH_STEP;
     struct comm *world = NULL;
-    TRY(take_words(&options, &kind, &q));
+    TRY(parse_operands(&options, &kind, &q));
     TRY(comm_world_create(&argc, &argv, &world));
     log_quiet(comm_rank(world) != 0);
     status result = run(kind, &q, world);

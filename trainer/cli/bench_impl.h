@@ -1,7 +1,10 @@
-/* The kinds of `bireme bench` that have a file of their own. */
+/* The kinds of `bireme bench` that are implemented in a separate file. */
 #pragma once
 
 #include "trainer/setup/session.h"
 
-/* bench_kernels_report - measure and print. Collective. */
+/* bench_kernels_report - measure each operation and print the results.
+ *
+ * Order     collective; the first rank prints
+ * Errors    those of bench_kernels_run and of the output */
 status bench_kernels_report(struct session *s, int repeats, bool json);

@@ -1,23 +1,26 @@
-/* bireme bench kernels: each operation alone, beside the rate of a copy or of a matrix product. */
+/* bireme bench kernels: the time of each operation, compared with the rate of a copy or of a
+ * GEMM. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "trainer/bench/bench.h"
 #include "trainer/cli/bench_impl.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/setup/session.h"
 
-static json_t *kernels_json(const struct session *s, const struct bench_kernels *b)
+static json_t *make_json(const struct session *s, const struct bench_kernels *b)
 {
     json_t *report = json_pack(
         "{s:s, s:i, s:s, s:I, s:f, s:f}", "precision", dtype_name(kernels_dtype(s->kernels)),
         "threads", kernels_threads(s->kernels), "backend", kernels_description(s->kernels), "rows",
         (json_int_t)b->rows, "copy_bytes_per_second", b->copy_bytes_per_second,
-        "product_flops_per_second", b->product_flops_per_second);
+        "product_flops_per_second", b->gemm_flops_per_second);
     json_t *operations = json_array();
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
         json_array_append_new(operations,
                               json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name", o->name,
-                                        "seconds", o->seconds, "floor_seconds", o->floor_seconds,
+                                        "seconds", o->seconds, "floor_seconds", o->roofline_seconds,
                                         "share_of_floor", o->share, "flops", o->flops, "bytes",
                                         o->bytes, "flops_per_second", o->flops / o->seconds,
                                         "bytes_per_second", o->bytes / o->seconds));
@@ -26,20 +29,20 @@ static json_t *kernels_json(const struct session *s, const struct bench_kernels 
     return report;
 }
 
-static void kernels_text(const struct session *s, const struct bench_kernels *b)
+static void print_text(const struct session *s, const struct bench_kernels *b)
 {
-    printf("%s, %lld rows, %s\n\n", dtype_name(kernels_dtype(s->kernels)), (long long)b->rows,
+    printf("%s, %" PRId64 " rows, %s\n\n", dtype_name(kernels_dtype(s->kernels)), b->rows,
            kernels_description(s->kernels));
-    printf("%-24s %10s %10s %9s %9s %9s\n", "operation", "ms", "floor ms", "of floor", "GFLOP/s",
+    printf("%-24s %10s %12s %9s %9s %9s\n", "operation", "ms", "roofline ms", "roofline", "GFLOP/s",
            "GB/s");
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
-        printf("%-24s %10.3f %10.3f %8.1f%% %9.1f %9.1f\n", o->name, 1e3 * o->seconds,
-               1e3 * o->floor_seconds, 100 * o->share, 1e-9 * o->flops / o->seconds,
+        printf("%-24s %10.3f %12.3f %8.1f%% %9.1f %9.1f\n", o->name, 1e3 * o->seconds,
+               1e3 * o->roofline_seconds, 100 * o->share, 1e-9 * o->flops / o->seconds,
                1e-9 * o->bytes / o->seconds);
     }
-    printf("floors: a copy's %.1f GB/s read and written, a matrix product's %.1f GFLOP/s\n",
-           1e-9 * b->copy_bytes_per_second, 1e-9 * b->product_flops_per_second);
+    printf("roofline: copy %.1f GB/s (read and written bytes), GEMM %.1f GFLOP/s\n",
+           1e-9 * b->copy_bytes_per_second, 1e-9 * b->gemm_flops_per_second);
 }
 
 status bench_kernels_report(struct session *s, int repeats, bool json)
@@ -50,8 +53,8 @@ status bench_kernels_report(struct session *s, int repeats, bool json)
         return STATUS_OK;
     }
     if (json) {
-        return report_print(kernels_json(s, &b));
+        return json_output_print(make_json(s, &b));
     }
-    kernels_text(s, &b);
+    print_text(s, &b);
     return STATUS_OK;
 }

@@ -1,8 +1,10 @@
 /* bireme chat: a conversation on standard input and output, line by line.
  *
- * Every answer is generated from the whole conversation under the tokenizer's chat template. Where it no longer fits
- * into the model's positions, its oldest messages are forgotten first, never the system message. */
+ * Each response is generated from the whole conversation, encoded with the chat template of the
+ * tokenizer. If the conversation does not fit into the positions of the model, the oldest messages
+ * are dropped first. The system message is never dropped. */
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +20,12 @@
 #include "trainer/cli/options.h"
 #include "trainer/inference/generate.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/open.h"
 
 #define HELP                                                                                       \
-    "/reset forgets the conversation, /save FILE writes it as a row of JSON Lines, /quit or the "  \
-    "end of the input leaves; Ctrl-C stops an answer, // begins a message with a slash, \\ at "    \
-    "the "                                                                                         \
-    "end of a line goes on in the next"
+    "Commands: /reset drops the conversation, /save FILE writes it as a row of JSON Lines, /quit " \
+    "or end of input exits. Ctrl-C stops a response. A message that starts with a slash is "       \
+    "written with //. A backslash at the end of a line continues the message on the next line."
 
 struct request {
     const char *checkpoint, *system;
@@ -36,17 +38,17 @@ struct chat {
     const struct request *request;
     struct session session;
     struct chat_template *template;
-    struct chat_message *messages; /* their texts are the conversation's own */
-    int64_t count, room;
-    int64_t answers; /* given so far, for the draws */
-    bool said;       /* the answer that is streamed has said something that is no blank */
+    struct chat_message *messages; /* each text is allocated separately */
+    int64_t count, capacity;
+    int64_t response_count; /* generated so far; selects the random numbers of a response */
+    bool has_output;        /* the current response has produced text other than white space */
 };
 
-/* ---- Ctrl-C, while an answer is written ---- */
+/* ---- Ctrl-C during a response ---- */
 
 static volatile sig_atomic_t interrupted;
 
-static void note_interrupt(int number)
+static void handle_interrupt(int number)
 {
     (void)number;
     interrupted = 1;
@@ -57,18 +59,19 @@ static bool is_interrupted(void)
     return interrupted != 0;
 }
 
-/* With a stack of its own: a product's kernel may use the stack pointer for something else (stop.c). */
-static status watch_interrupt(struct sigaction *before)
+/* Installs the handler on a separate stack. A GEMM kernel may use the stack pointer as a general
+ * register (see stop_signal.c). */
+static status install_interrupt_handler(struct sigaction *before)
 {
     static _Alignas(64) char memory[64 << 10];
     stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = note_interrupt;
+    action.sa_handler = handle_interrupt;
     action.sa_flags = SA_RESTART | SA_ONSTACK;
     interrupted = 0;
     REQUIRE(sigaltstack(&stack, NULL) == 0 && sigaction(SIGINT, &action, before) == 0,
-            STATUS_INTERNAL, "cannot watch for Ctrl-C: %s", strerror(errno));
+            STATUS_INTERNAL, "cannot install the handler for Ctrl-C: %s", strerror(errno));
     return STATUS_OK;
 }
 
@@ -76,22 +79,22 @@ static status watch_interrupt(struct sigaction *before)
 
 static status add_message(struct chat *c, enum chat_role role, const char *text, size_t bytes)
 {
-    if (c->count == c->room) {
-        int64_t room = 2 * c->room + 16;
-        struct chat_message *grown = realloc(c->messages, (size_t)room * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: %lld messages", (long long)room);
+    if (c->count == c->capacity) {
+        int64_t capacity = 2 * c->capacity + 16;
+        struct chat_message *grown = realloc(c->messages, (size_t)capacity * sizeof *grown);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " messages", capacity);
         c->messages = grown;
-        c->room = room;
+        c->capacity = capacity;
     }
     char *copy = malloc(bytes + 1);
-    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory: a message of %zu bytes", bytes);
+    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a message of %zu bytes", bytes);
     memcpy(copy, text, bytes);
     copy[bytes] = '\0';
     c->messages[c->count++] = (struct chat_message){.role = role, .text = copy, .bytes = bytes};
     return STATUS_OK;
 }
 
-static void drop(struct chat *c, int64_t first, int64_t count)
+static void drop_messages(struct chat *c, int64_t first, int64_t count)
 {
     for (int64_t i = first; i < first + count; i++) {
         free((char *)c->messages[i].text);
@@ -105,93 +108,98 @@ static void drop(struct chat *c, int64_t first, int64_t count)
     }
 }
 
-static int64_t system_messages(const struct chat *c)
+static int64_t count_system_messages(const struct chat *c)
 {
     return c->count > 0 && c->messages[0].role == CHAT_SYSTEM;
 }
 
-static status reset(struct chat *c)
+static status reset_conversation(struct chat *c)
 {
-    drop(c, 0, c->count);
+    drop_messages(c, 0, c->count);
     const char *system = c->request->system;
     return system != NULL ? add_message(c, CHAT_SYSTEM, system, strlen(system)) : STATUS_OK;
 }
 
-/* The user's message behind this one; count: there is none. */
-static int64_t next_question(const struct chat *c, int64_t at)
+/* Returns the index of the next user message after `index`, or count if there is none. */
+static int64_t find_next_user_message(const struct chat *c, int64_t index)
 {
     do {
-        at++;
-    } while (at < c->count && c->messages[at].role != CHAT_USER);
-    return at;
+        index++;
+    } while (index < c->count && c->messages[index].role != CHAT_USER);
+    return index;
 }
 
-/* The system message, if there is one, and all from `first` on, as a prompt. */
-static status encode_from(const struct chat *c, int64_t first, struct chat_text *out)
+/* Encodes the system message, if any, and all messages from `first` on as a prompt. */
+static status encode_messages_from(const struct chat *c, int64_t first, struct chat_text *out)
 {
-    int64_t kept = system_messages(c), count = kept + c->count - first;
+    int64_t system_count = count_system_messages(c), count = system_count + c->count - first;
     struct chat_message *view = malloc((size_t)count * sizeof *view);
-    REQUIRE(view != NULL, STATUS_INTERNAL, "out of memory: %lld messages", (long long)count);
+    REQUIRE(view != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " messages", count);
     for (int64_t i = 0; i < count; i++) {
-        view[i] = c->messages[i < kept ? i : first + i - kept];
+        view[i] = c->messages[i < system_count ? i : first + i - system_count];
     }
-    out->ids.count = out->marks.count = 0;
+    out->ids.count = out->loss_mask.count = 0;
     status result = chat_encode(c->template, c->session.tokenizer, view, count,
-                                (struct chat_frame){.reply = true}, out);
+                                (struct chat_frame){.add_generation_prompt = true}, out);
     free(view);
     return result;
 }
 
-/* The conversation as a prompt that leaves room for an answer; else its end, from a question on. */
-static status encode(struct chat *c, struct chat_text *out)
+/* Encodes the conversation as a prompt that leaves space for a response. Drops the oldest messages
+ * before a user message until the prompt fits. */
+static status encode_conversation(struct chat *c, struct chat_text *out)
 {
-    int64_t positions = model_config_of(c->session.model)->positions;
-    int64_t kept = system_messages(c), first = kept;
-    TRY(encode_from(c, first, out));
+    int64_t positions = model_get_config(c->session.model)->positions;
+    int64_t system_count = count_system_messages(c), first = system_count;
+    TRY(encode_messages_from(c, first, out));
     while (out->ids.count + c->request->options.max_new_tokens > positions &&
-           next_question(c, first) < c->count) {
-        first = next_question(c, first);
-        TRY(encode_from(c, first, out));
+           find_next_user_message(c, first) < c->count) {
+        first = find_next_user_message(c, first);
+        TRY(encode_messages_from(c, first, out));
     }
     REQUIRE(out->ids.count < positions, STATUS_USAGE,
-            "this message makes %lld tokens, the model has %lld positions",
-            (long long)out->ids.count, (long long)positions);
-    if (first > kept) {
-        drop(c, kept, first - kept);
-        log_info("(the oldest messages are forgotten: the model has %lld positions)",
-                 (long long)positions);
+            "this message results in %" PRId64 " tokens, but the model has %" PRId64
+            " positions; shorten it",
+            out->ids.count, positions);
+    if (first > system_count) {
+        drop_messages(c, system_count, first - system_count);
+        log_info("(the oldest messages are dropped: the model has %" PRId64 " positions)",
+                 positions);
     }
     return STATUS_OK;
 }
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
-static void write_answer(void *user, const char *text, size_t bytes)
+/* Streams text to standard output. Skips leading white space if the template strips it. */
+static void write_response(void *user, const char *text, size_t bytes)
 {
     struct chat *c = user;
-    while (!c->said && chat_strips(c->template) && bytes > 0 && strchr(" \t\n", text[0]) != NULL) {
+    while (!c->has_output && chat_strips(c->template) && bytes > 0 &&
+           strchr(" \t\n", text[0]) != NULL) {
         text++;
         bytes--;
     }
-    c->said = c->said || bytes > 0;
+    c->has_output = c->has_output || bytes > 0;
     fwrite(text, 1, bytes, stdout);
     fflush(stdout);
 }
 
-static status generate(struct chat *c, const struct chat_text *prompt, char **out, size_t *bytes)
+static status generate_response(struct chat *c, const struct chat_text *prompt, char **out,
+                                size_t *bytes)
 {
     struct session *s = &c->session;
     int32_t end = chat_end_of_turn(c->template);
-    int64_t left = model_config_of(s->model)->positions - prompt->ids.count;
+    int64_t left = model_get_config(s->model)->positions - prompt->ids.count;
     struct generate_options options = c->request->options;
-    options.end = &end;
-    options.stopped = is_interrupted;
-    options.first_text = c->answers++;
+    options.end_token = &end;
+    options.should_stop = is_interrupted;
+    options.first_sequence = c->response_count++;
     options.max_new_tokens = options.max_new_tokens < left ? options.max_new_tokens : left;
-    struct generate_text text = {0};
-    c->said = false;
+    struct generate_output text = {0};
+    c->has_output = false;
     status result = generate_run(s->kernels, s->model, s->tokenizer, &prompt->ids, 1, &options,
-                                 write_answer, c, &text);
+                                 write_response, c, &text);
     if (result == STATUS_OK) {
         putchar('\n');
         result = generate_decode(s->tokenizer, &options, &text, out, bytes);
@@ -200,23 +208,23 @@ static status generate(struct chat *c, const struct chat_text *prompt, char **ou
     return result;
 }
 
-static status answer(struct chat *c)
+static status respond(struct chat *c)
 {
     struct chat_text prompt = {0};
     struct sigaction before;
     char *text = NULL;
     size_t bytes = 0;
-    status result = encode(c, &prompt);
+    status result = encode_conversation(c, &prompt);
     if (result == STATUS_OK) {
-        TRY(watch_interrupt(&before));
-        result = generate(c, &prompt, &text, &bytes);
+        TRY(install_interrupt_handler(&before));
+        result = generate_response(c, &prompt, &text, &bytes);
         sigaction(SIGINT, &before, NULL);
     }
     chat_text_free(&prompt);
-    if (result == STATUS_OK && c->said) {
+    if (result == STATUS_OK && c->has_output) {
         result = add_message(c, CHAT_ASSISTANT, text, bytes);
-    } else { /* no answer: the message was not heard */
-        drop(c, c->count - 1, 1);
+    } else { /* Without a response, the message is not part of the conversation. */
+        drop_messages(c, c->count - 1, 1);
     }
     free(text);
     REQUIRE(!ferror(stdout), STATUS_WRITE, "cannot write standard output: %s", strerror(errno));
@@ -225,22 +233,22 @@ static status answer(struct chat *c)
 
 /* ---- /save ---- */
 
-/* What is no UTF-8 becomes '?': a model may say any bytes. */
-static json_t *json_text(const char *text, size_t bytes)
+/* Creates a JSON string. A model can generate bytes that are not valid UTF-8; '?' replaces them. */
+static json_t *make_json_string(const char *text, size_t bytes)
 {
     char *copy = malloc(bytes + 1);
     json_t *value = NULL;
     if (copy != NULL) {
         memcpy(copy, text, bytes);
-        for (size_t at = 0; at < bytes;) {
+        for (size_t offset = 0; offset < bytes;) {
             size_t length = 1;
-            json_t *one = json_stringn(copy + at, length);
-            while (one == NULL && length < 4 && at + length < bytes) {
-                one = json_stringn(copy + at, ++length);
+            json_t *character = json_stringn(copy + offset, length);
+            while (character == NULL && length < 4 && offset + length < bytes) {
+                character = json_stringn(copy + offset, ++length);
             }
-            copy[at] = one != NULL ? copy[at] : '?';
-            at += one != NULL ? length : 1;
-            json_decref(one);
+            copy[offset] = character != NULL ? copy[offset] : '?';
+            offset += character != NULL ? length : 1;
+            json_decref(character);
         }
         value = json_stringn(copy, bytes);
     }
@@ -248,22 +256,22 @@ static json_t *json_text(const char *text, size_t bytes)
     return value;
 }
 
-static status save(const struct chat *c, const char *path)
+static status save_conversation(const struct chat *c, const char *path)
 {
     static const char *const roles[] = {"system", "user", "assistant"};
-    REQUIRE(path[0] != '\0', STATUS_USAGE, "/save FILE: the file's name is missing");
+    REQUIRE(path[0] != '\0', STATUS_USAGE, "/save needs a file name: /save FILE");
     json_t *messages = json_array();
     for (int64_t i = 0; i < c->count; i++) {
         const struct chat_message *m = &c->messages[i];
         json_array_append_new(messages, json_pack("{s:s, s:o}", "role", roles[m->role], "content",
-                                                  json_text(m->text, m->bytes)));
+                                                  make_json_string(m->text, m->bytes)));
     }
     json_t *row = json_pack("{s:o}", "messages", messages);
     char *text = row != NULL ? json_dumps(row, JSON_COMPACT) : NULL;
     json_decref(row);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: a conversation");
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for the conversation");
     size_t bytes = strlen(text);
-    text[bytes] = '\n'; /* in the place of its end */
+    text[bytes] = '\n'; /* replaces the NUL */
     status result = file_write(path, text, bytes + 1);
     free(text);
     TRY(result);
@@ -273,39 +281,41 @@ static status save(const struct chat *c, const char *path)
 
 /* ---- the command ---- */
 
-/* What goes wrong with one line is told, and the conversation goes on; lost output and memory end it. */
-static status tolerate(status result)
+/* Prints an error of one line and lets the conversation continue. Returns errors of the output, of
+ * memory and of the model, which end the program. */
+static status tolerate_error(status result)
 {
-    bool serious =
+    bool is_fatal =
         result == STATUS_WRITE || result == STATUS_INTERNAL || result == STATUS_NOT_FINITE;
-    if (result == STATUS_OK || serious) {
+    if (result == STATUS_OK || is_fatal) {
         return result;
     }
     status_print();
     return STATUS_OK;
 }
 
+/* Returns whether the line is this command, and sets *rest to its argument. */
 static bool is_command(const char *line, const char *name, const char **rest)
 {
     size_t length = strlen(name);
-    bool is = strncmp(line, name, length) == 0 && strchr(" \t", line[length]) != NULL;
-    *rest = is ? line + length + strspn(line + length, " \t") : "";
-    return is;
+    bool matches = strncmp(line, name, length) == 0 && strchr(" \t", line[length]) != NULL;
+    *rest = matches ? line + length + strspn(line + length, " \t") : "";
+    return matches;
 }
 
-static status use_line(struct chat *c, const char *line, bool *leave)
+static status process_line(struct chat *c, const char *line, bool *quit)
 {
     const char *rest;
     if (is_command(line, "/quit", &rest) || is_command(line, "/exit", &rest)) {
-        *leave = true;
+        *quit = true;
         return STATUS_OK;
     }
     if (is_command(line, "/reset", &rest)) {
-        log_info("(forgotten)");
-        return reset(c);
+        log_info("(the conversation is dropped)");
+        return reset_conversation(c);
     }
     if (is_command(line, "/save", &rest)) {
-        return tolerate(save(c, rest));
+        return tolerate_error(save_conversation(c, rest));
     }
     if (line[0] == '/' && line[1] != '/') {
         log_info("%s", HELP);
@@ -313,75 +323,76 @@ static status use_line(struct chat *c, const char *line, bool *leave)
     }
     line += line[0] == '/';
     TRY(add_message(c, CHAT_USER, line, strlen(line)));
-    return tolerate(answer(c));
+    return tolerate_error(respond(c));
 }
 
-/* What was typed: a line, or several, each but the last with a backslash at its end. */
-struct typed {
+/* A message that is read from standard input. A backslash at the end of a line continues it. */
+struct message_input {
     char *line, *text;
-    size_t line_room, bytes, room;
+    size_t line_capacity, bytes, capacity;
 };
 
-static status add_line(struct typed *t, size_t bytes)
+static status append_line(struct message_input *input, size_t bytes)
 {
-    if (t->bytes + bytes >= t->room) {
-        size_t room = 2 * (t->bytes + bytes) + 1;
-        char *grown = realloc(t->text, room);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: a message of %zu bytes", room);
-        t->text = grown;
-        t->room = room;
+    if (input->bytes + bytes >= input->capacity) {
+        size_t capacity = 2 * (input->bytes + bytes) + 1;
+        char *grown = realloc(input->text, capacity);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a message of %zu bytes",
+                capacity);
+        input->text = grown;
+        input->capacity = capacity;
     }
-    memcpy(t->text + t->bytes, t->line, bytes + 1);
-    t->bytes += bytes;
+    memcpy(input->text + input->bytes, input->line, bytes + 1);
+    input->bytes += bytes;
     return STATUS_OK;
 }
 
-/* *heard: false at the end of the input. */
-static status read_message(struct typed *t, bool person, bool *heard)
+/* Reads the next message. Sets *found to false at the end of the input. */
+static status read_message(struct message_input *input, bool is_terminal, bool *found)
 {
-    bool goes_on = true;
-    t->bytes = 0;
-    *heard = false;
-    while (goes_on) {
-        if (person) {
-            fputs(*heard ? ". " : "> ", stderr);
+    bool continues = true;
+    input->bytes = 0;
+    *found = false;
+    while (continues) {
+        if (is_terminal) {
+            fputs(*found ? ". " : "> ", stderr);
         }
-        ssize_t got = getline(&t->line, &t->line_room, stdin);
+        ssize_t got = getline(&input->line, &input->line_capacity, stdin);
         if (got < 0) {
             return STATUS_OK;
         }
-        while (got > 0 && strchr("\r\n", t->line[got - 1]) != NULL) {
-            t->line[--got] = '\0';
+        while (got > 0 && strchr("\r\n", input->line[got - 1]) != NULL) {
+            input->line[--got] = '\0';
         }
-        goes_on = got > 0 && t->line[got - 1] == '\\';
-        if (goes_on) {
-            t->line[got - 1] = '\n';
+        continues = got > 0 && input->line[got - 1] == '\\';
+        if (continues) {
+            input->line[got - 1] = '\n';
         }
-        TRY(add_line(t, (size_t)got));
-        *heard = true;
+        TRY(append_line(input, (size_t)got));
+        *found = true;
     }
     return STATUS_OK;
 }
 
-static status converse(struct chat *c)
+static status run_conversation(struct chat *c)
 {
-    bool person = isatty(STDIN_FILENO) != 0, leave = false;
-    struct typed typed = {0};
-    status result = reset(c);
-    log_info("template %s; " HELP, chat_name(c->template));
-    while (result == STATUS_OK && !leave) {
-        bool heard = false;
-        result = read_message(&typed, person, &heard);
-        if (result != STATUS_OK || !heard) {
+    bool is_terminal = isatty(STDIN_FILENO) != 0, quit = false;
+    struct message_input input = {0};
+    status result = reset_conversation(c);
+    log_info("Chat template: %s. " HELP, chat_name(c->template));
+    while (result == STATUS_OK && !quit) {
+        bool found = false;
+        result = read_message(&input, is_terminal, &found);
+        if (result != STATUS_OK || !found) {
             break;
         }
-        if (typed.text[strspn(typed.text, " \t\n")] != '\0') {
-            result = use_line(c, typed.text, &leave);
+        if (input.text[strspn(input.text, " \t\n")] != '\0') {
+            result = process_line(c, input.text, &quit);
         }
     }
-    free(typed.line);
-    free(typed.text);
-    drop(c, 0, c->count);
+    free(input.line);
+    free(input.text);
+    drop_messages(c, 0, c->count);
     free(c->messages);
     return result;
 }
@@ -389,7 +400,7 @@ static status converse(struct chat *c)
 static status open_template(struct chat *c, const struct request *q)
 {
     REQUIRE(c->session.tokenizer != NULL, STATUS_DATA,
-            "%s holds no tokenizer, so there is no talking to it", q->checkpoint);
+            "%s contains no tokenizer, but chat needs one", q->checkpoint);
     return chat_open(c->session.tokenizer_dir, c->session.tokenizer, &c->template);
 }
 
@@ -399,16 +410,16 @@ static status run(struct request *q)
     struct chat c = {.request = q};
     q->options.sampler.seed = (uint64_t)q->seed;
     TRY(comm_self_create(&world));
-    status result = session_open_checkpoint(&c.session, world, q->checkpoint, q->overrides.items,
+    status result = weights_open_checkpoint(&c.session, world, q->checkpoint, q->overrides.items,
                                             q->overrides.count, 256);
     if (result == STATUS_OK) {
-        result = session_require_causal(&c.session, q->checkpoint);
+        result = weights_require_causal(&c.session, q->checkpoint);
     }
     if (result == STATUS_OK) {
         result = open_template(&c, q);
     }
     if (result == STATUS_OK) {
-        result = converse(&c);
+        result = run_conversation(&c);
     }
     chat_close(&c.template);
     KEEP_FIRST(result, session_stop(&c.session));
@@ -423,29 +434,33 @@ status command_chat(int argc, char **argv)
     bool help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/; its tokenizer has a chat "
+         "run folder, checkpoints/ folder, one checkpoint or final/; its tokenizer needs a chat "
          "template"},
-        {"system", OPTION_TEXT, &q.system, "TEXT", NULL, "the system message"},
+        {"system", OPTION_TEXT, &q.system, "TEXT", NULL, "text of the system message"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", "256",
-         "tokens of an answer at most", .least = 1, .most = 1e9},
+         "maximum number of tokens of a response", .min = 1, .max = 1e9},
         {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", "0.7",
-         "flattens (above 1) or sharpens; 0: always the most probable token", .least = 0,
-         .most = 1e3},
+         "sampling temperature; 0: always take the most probable token", .min = 0, .max = 1e3},
         {"top-k", OPTION_INTEGER, &o->sampler.top_k, "K", "0",
-         "only the K most probable tokens; 0: all", .least = 0, .most = 1e9},
+         "sample from the K most probable tokens; 0: all", .min = 0, .max = 1e9},
         {"top-p", OPTION_NUMBER, &o->sampler.top_p, "P", "1",
-         "only the most probable tokens that make up P", .least = 1e-9, .most = 1},
+         "sample from the most probable tokens with a total probability of P", .min = 1e-9,
+         .max = 1},
         {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "P", "1",
-         "above 1: makes what was said less probable", .least = 1e-9, .most = 1e3},
-        {"seed", OPTION_INTEGER, &q.seed, "S", "0", "of the draws", .least = 0, .most = 9e15},
+         "a value above 1 makes tokens that already occurred less probable", .min = 1e-9,
+         .max = 1e3},
+        {"seed", OPTION_INTEGER, &q.seed, "S", "0", "seed of the random numbers", .min = 0,
+         .max = 9e15},
         {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here, e.g. train.precision=fp32"},
+         "override settings of the recipe, e.g. train.precision=fp32"},
     };
-    struct options options = {.usage = "bireme chat --checkpoint DIR [flags]",
-                              .about = "Answers each line of standard input, with the "
-                                       "conversation so far before it.\n" HELP ".",
-                              .table = table,
-                              .count = sizeof table / sizeof table[0]};
+    struct options options = {
+        .usage = "bireme chat --checkpoint DIR [options]",
+        .description =
+            "Reads messages from standard input, one per line, and prints the response of the "
+            "model to each. The prompt of a response is the whole conversation.\n\n" HELP,
+        .table = table,
+        .count = sizeof table / sizeof table[0]};
     TRY(options_parse(&options, argc, argv, &help));
     status result = help ? STATUS_OK : run(&q);
     free(q.overrides.items);

@@ -1,6 +1,7 @@
-/* bireme checkpoint: which there are, whether they are whole, whether two are the same; one cut anew for
- * another number of ranks. No model is made and no GPU is needed. */
+/* bireme checkpoint: lists, verifies, compares and reshards checkpoints. These commands create no
+ * model and need no GPU. */
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +11,11 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/comm.h"
-#include "trainer/checkpoint/directory.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/diff.h"
+#include "trainer/checkpoint/directory.h"
+#include "trainer/checkpoint/rewrite.h"
+#include "trainer/checkpoint/verify.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 
@@ -25,13 +29,13 @@ static status print_document(json_t *document)
 
 /* ---- list, verify ---- */
 
-struct survey {
-    bool digests;
-    json_t *list;
-    int damaged;
+struct listing {
+    bool check_digests;
+    json_t *entries; /* one object per checkpoint */
+    int damaged_count;
 };
 
-static int64_t bytes_of(const struct manifest *m)
+static int64_t sum_file_bytes(const struct manifest *m)
 {
     int64_t bytes = 0;
     for (int i = 0; i < m->file_count; i++) {
@@ -40,74 +44,74 @@ static int64_t bytes_of(const struct manifest *m)
     return bytes;
 }
 
-static void survey_folder(struct survey *s, const char *folder)
+static void add_checkpoint(struct listing *listing, const char *folder)
 {
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
-    bool whole = checkpoint_look(folder, s->digests, &m, reason);
+    bool whole = checkpoint_verify_local(folder, listing->check_digests, &m, reason);
     json_t *entry = json_pack("{s:s, s:b}", "path", folder, "whole", whole);
     if (whole) {
         json_object_update_new(
-            entry,
-            json_pack("{s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I}", "step", (json_int_t)m.state.step,
-                      "samples", (json_int_t)m.state.samples, "tokens", (json_int_t)m.state.tokens,
-                      "train_seconds", m.state.train_seconds, "ranks", m.ranks, "tensors",
-                      m.tensor_count, "files", m.file_count, "bytes", (json_int_t)bytes_of(&m)));
+            entry, json_pack("{s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I}", "step",
+                             (json_int_t)m.state.step, "samples", (json_int_t)m.state.samples,
+                             "tokens", (json_int_t)m.state.tokens, "train_seconds",
+                             m.state.train_seconds, "ranks", m.ranks, "tensors", m.tensor_count,
+                             "files", m.file_count, "bytes", (json_int_t)sum_file_bytes(&m)));
     } else {
         json_object_set_new(entry, "reason", json_string(reason));
-        s->damaged++;
+        listing->damaged_count++;
     }
-    json_array_append_new(s->list, entry);
+    json_array_append_new(listing->entries, entry);
     manifest_destroy(&m);
 }
 
-/* The steps in a folder of checkpoints, the oldest first. */
-static status survey_steps(struct survey *s, const char *parent)
+/* Adds all checkpoints of a checkpoints/ folder, the oldest first. */
+static status add_steps(struct listing *listing, const char *parent)
 {
     int64_t *steps = NULL;
     int count = 0;
-    TRY(checkpoint_folder_list(parent, &steps, &count));
+    TRY(checkpoint_directory_list(parent, &steps, &count));
     status result = STATUS_OK;
     for (int i = count - 1; i >= 0 && result == STATUS_OK; i--) {
         char name[CHECKPOINT_NAME_BYTES], path[FILE_PATH_BYTES];
-        checkpoint_folder_name(steps[i], name);
+        checkpoint_directory_step_name(steps[i], name);
         result = file_join(path, parent, name);
         if (result == STATUS_OK) {
-            survey_folder(s, path);
+            add_checkpoint(listing, path);
         }
     }
     free(steps);
     return result;
 }
 
-static bool named_like_checkpoint(const char *path)
+static bool has_checkpoint_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return strncmp(slash != NULL ? slash + 1 : path, "step-", 5) == 0;
 }
 
-/* A checkpoint, a run folder or a folder of checkpoints. */
-static status survey_path(struct survey *s, const char *path)
+/* Adds a checkpoint, or all checkpoints of a run folder or of a checkpoints/ folder. */
+static status add_path(struct listing *listing, const char *path)
 {
     char inside[FILE_PATH_BYTES];
-    REQUIRE(file_is_folder(path), STATUS_NO_INPUT, "there is no folder %s", path);
+    REQUIRE(file_is_folder(path), STATUS_NO_INPUT, "folder %s does not exist", path);
     TRY(file_join(inside, path, MANIFEST_FILE));
-    if (file_exists(inside) || named_like_checkpoint(path)) {
-        survey_folder(s, path);
+    if (file_exists(inside) || has_checkpoint_name(path)) {
+        add_checkpoint(listing, path);
         return STATUS_OK;
     }
     TRY(file_join(inside, path, "checkpoints"));
-    TRY(survey_steps(s, file_is_folder(inside) ? inside : path));
+    TRY(add_steps(listing, file_is_folder(inside) ? inside : path));
     TRY(file_join(inside, path, "final"));
     if (file_is_folder(inside)) {
-        survey_folder(s, inside);
+        add_checkpoint(listing, inside);
     }
-    REQUIRE(json_array_size(s->list) > 0, STATUS_NO_INPUT,
-            "%s is no checkpoint and holds none (final/, checkpoints/step-*)", path);
+    REQUIRE(json_array_size(listing->entries) > 0, STATUS_NO_INPUT,
+            "%s is not a checkpoint and contains none (final/, checkpoints/step-*)", path);
     return STATUS_OK;
 }
 
-static int64_t integer(const json_t *entry, const char *key)
+static int64_t get_integer(const json_t *entry, const char *key)
 {
     return (int64_t)json_integer_value(json_object_get(entry, key));
 }
@@ -120,25 +124,25 @@ static void print_entry(const json_t *entry)
         printf("%s: damaged: %s\n", path, reason);
         return;
     }
-    int64_t ranks = integer(entry, "ranks");
-    printf("%s: whole, step %lld, %lld tokens, %lld rank%s, %lld files, %lld bytes\n", path,
-           (long long)integer(entry, "step"), (long long)integer(entry, "tokens"), (long long)ranks,
-           text_plural(ranks), (long long)integer(entry, "files"),
-           (long long)integer(entry, "bytes"));
+    int64_t ranks = get_integer(entry, "ranks");
+    printf("%s: whole, step %" PRId64 ", %" PRId64 " tokens, %" PRId64 " rank%s, %" PRId64
+           " files, %" PRId64 " bytes\n",
+           path, get_integer(entry, "step"), get_integer(entry, "tokens"), ranks,
+           text_plural(ranks), get_integer(entry, "files"), get_integer(entry, "bytes"));
 }
 
-static status print_survey(const struct survey *s, bool json)
+static status print_listing(const struct listing *listing, bool json)
 {
     if (json) {
-        return print_document(s->list);
+        return print_document(listing->entries);
     }
-    for (size_t i = 0; i < json_array_size(s->list); i++) {
-        print_entry(json_array_get(s->list, i));
+    for (size_t i = 0; i < json_array_size(listing->entries); i++) {
+        print_entry(json_array_get(listing->entries, i));
     }
     return STATUS_OK;
 }
 
-static status survey(bool verify, int argc, char **argv)
+static status list_or_verify(bool verify, int argc, char **argv)
 {
     bool json = false, help = false;
     const struct option table[] = {
@@ -147,50 +151,51 @@ static status survey(bool verify, int argc, char **argv)
     struct options options = {
         .usage = verify ? "bireme checkpoint verify PATH [--json]"
                         : "bireme checkpoint list PATH [--json]",
-        .about =
-            verify
-                ? "Checks every size and SHA-256 of a checkpoint, or of all of a run folder; code "
-                  "80 where one is damaged."
-                : "Lists the checkpoints of a run folder: step, tokens, ranks that wrote it, and "
-                  "whether manifest and\nsizes hold (verify checks all bytes).",
+        .description =
+            verify ? "Checks the size and the SHA-256 of every file of a checkpoint, or of all "
+                     "checkpoints of a run folder. Exits with code 80 if a checkpoint is damaged."
+                   : "Lists the checkpoints of a run folder: step, tokens and number of ranks. "
+                     "Checks the manifest and the file sizes; use verify to check all bytes.",
         .table = table,
         .count = 1,
-        .operand = "PATH",
-        .operands_least = 1,
-        .operands_most = 1,
+        .operand_name = "PATH",
+        .operands_min = 1,
+        .operands_max = 1,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
-    struct survey s = {.digests = verify, .list = json_array()};
-    status result = survey_path(&s, options.operands[0]);
+    struct listing listing = {.check_digests = verify, .entries = json_array()};
+    status result = add_path(&listing, options.operands[0]);
     if (result == STATUS_OK) {
-        result = print_survey(&s, json);
+        result = print_listing(&listing, json);
     }
-    json_decref(s.list);
+    json_decref(listing.entries);
     TRY(result);
-    REQUIRE(!verify || s.damaged == 0, STATUS_CHECKPOINT, "%s: %d damaged checkpoint%s",
-            options.operands[0], s.damaged, s.damaged == 1 ? "" : "s");
+    REQUIRE(!verify || listing.damaged_count == 0, STATUS_CHECKPOINT,
+            "%s contains %d damaged checkpoint%s", options.operands[0], listing.damaged_count,
+            text_plural(listing.damaged_count));
     return STATUS_OK;
 }
 
 /* ---- diff, reshard ---- */
 
-/* The whole checkpoint that a path means, its newest one where it is a run folder. */
-static status choose(const char *path, char folder[FILE_PATH_BYTES])
+/* Finds the checkpoint that a path names: the path, or the newest valid checkpoint of a run. */
+static status find_checkpoint(const char *path, char folder[FILE_PATH_BYTES])
 {
     struct comm *self = NULL;
-    struct checkpoint_found found = {0};
+    struct checkpoint_info found = {0};
     TRY(comm_self_create(&self));
-    status result = checkpoint_choose(self, path, false, &found);
+    status result = checkpoint_resolve(self, path, false, &found);
     snprintf(folder, FILE_PATH_BYTES, "%s", found.folder);
     free(found.recipe_text);
     KEEP_FIRST(result, comm_destroy(&self));
     return result;
 }
 
-static double real(const json_t *entry, const char *key)
+/* Returns NAN if the entry has no such number. */
+static double get_number(const json_t *entry, const char *key)
 {
     const json_t *value = json_object_get(entry, key);
     return json_is_number(value) ? json_number_value(value) : NAN;
@@ -209,44 +214,44 @@ static void print_differences(const json_t *report)
         if (reason != NULL) {
             printf("%s\n", reason);
         } else {
-            printf("%lld elements differ, by at most %.3g (%.3g of the largest element)\n",
-                   (long long)integer(entry, "elements"), real(entry, "largest_difference"),
-                   real(entry, "relative"));
+            printf("%" PRId64 " elements differ, by at most %.3g (%.3g of the largest element)\n",
+                   get_integer(entry, "elements"), get_number(entry, "largest_difference"),
+                   get_number(entry, "relative"));
         }
     }
     if (json_array_size(list) == 0) {
-        printf("equal: %lld tensors\n", (long long)integer(report, "tensors"));
+        printf("equal: %" PRId64 " tensors\n", get_integer(report, "tensors"));
     }
 }
 
-static status diff(int argc, char **argv)
+static status run_diff(int argc, char **argv)
 {
     bool json = false, help = false;
     double tolerance = 0;
     char a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
     const struct option table[] = {
         {"tolerance", OPTION_NUMBER, &tolerance, "T", "0",
-         "allowed difference, as a part of a tensor's largest element; 0: the same bits", 0, 1,
-         NULL},
+         "allowed difference relative to the largest element of the tensor; 0: equal bit for bit",
+         0, 1, NULL},
         {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
     };
     struct options options = {
         .usage = "bireme checkpoint diff A B [--tolerance T] [--json]",
-        .about =
-            "Compares all tensors of two checkpoints, whatever numbers of ranks wrote them (of a "
-            "run folder: of its\nnewest one). Code 0 where they are equal, 81 where not.",
+        .description = "Compares all tensors of two checkpoints; the numbers of ranks that wrote "
+                       "them may differ. For a run folder, the newest checkpoint is compared. "
+                       "Exits with code 0 if they are equal, with code 81 if not.",
         .table = table,
         .count = 2,
-        .operand = "A B",
-        .operands_least = 2,
-        .operands_most = 2,
+        .operand_name = "A B",
+        .operands_min = 2,
+        .operands_max = 2,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
-    TRY(choose(options.operands[0], a));
-    TRY(choose(options.operands[1], b));
+    TRY(find_checkpoint(options.operands[0], a));
+    TRY(find_checkpoint(options.operands[1], b));
     json_t *report = NULL;
     TRY(checkpoint_diff(a, b, tolerance, &report));
     status result = STATUS_OK;
@@ -262,7 +267,7 @@ static status diff(int argc, char **argv)
     return STATUS_OK;
 }
 
-static status reshard(int argc, char **argv)
+static status run_reshard(int argc, char **argv)
 {
     bool help = false;
     int64_t ranks = 1;
@@ -271,28 +276,27 @@ static status reshard(int argc, char **argv)
     const struct option table[] = {
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist",
          0, 0, NULL},
-        {"ranks", OPTION_INTEGER, &ranks, "N", "1", "as so many ranks would have written it", 1,
-         65536, NULL},
+        {"ranks", OPTION_INTEGER, &ranks, "N", "1", "number of ranks to write the checkpoint for",
+         1, 65536, NULL},
     };
     struct options options = {
         .usage = "bireme checkpoint reshard PATH --output DIR [--ranks N]",
-        .about =
-            "Writes a checkpoint anew as N ranks would have written it: the same tensors and state "
-            "in other files.\nTraining does not need this: any number of ranks reads what any "
-            "number wrote.",
+        .description = "Writes the tensors and the state of a checkpoint to new files, as N ranks "
+                       "would write them. Training does not need this: any number of ranks can "
+                       "resume from any checkpoint.",
         .table = table,
         .count = 2,
-        .operand = "PATH",
-        .operands_least = 1,
-        .operands_most = 1,
+        .operand_name = "PATH",
+        .operands_min = 1,
+        .operands_max = 1,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
-    TRY(choose(options.operands[0], source));
+    TRY(find_checkpoint(options.operands[0], source));
     TRY(checkpoint_reshard(source, output, (int)ranks));
-    log_info("%s: %s as %lld rank%s would have written it", output, source, (long long)ranks,
+    log_info("wrote %s: %s resharded for %" PRId64 " rank%s", output, source, ranks,
              text_plural(ranks));
     return STATUS_OK;
 }
@@ -300,21 +304,21 @@ static status reshard(int argc, char **argv)
 status command_checkpoint(int argc, char **argv)
 {
     int choice = -1;
-    TRY(options_choose(
-        "bireme checkpoint list|verify|diff|reshard [flags]", "list|verify|diff|reshard",
-        "  list     each checkpoint of a run: step, tokens, ranks, size; is it whole\n"
-        "  verify   every byte of them against its checksum\n"
-        "  diff     two checkpoints, tensor by tensor, whatever layouts wrote them\n"
-        "  reshard  a checkpoint as another number of ranks would have written it",
+    TRY(options_select_subcommand(
+        "bireme checkpoint list|verify|diff|reshard [options]", "list|verify|diff|reshard",
+        "  list     list the checkpoints of a run with step, tokens, ranks and size\n"
+        "  verify   check every file against its checksum\n"
+        "  diff     compare two checkpoints tensor by tensor\n"
+        "  reshard  rewrite a checkpoint for another number of ranks",
         argc, argv, &choice));
     switch (choice) {
     case 0:
     case 1:
-        return survey(choice == 1, argc - 1, argv + 1);
+        return list_or_verify(choice == 1, argc - 1, argv + 1);
     case 2:
-        return diff(argc - 1, argv + 1);
+        return run_diff(argc - 1, argv + 1);
     case 3:
-        return reshard(argc - 1, argv + 1);
+        return run_reshard(argc - 1, argv + 1);
     default:
         return STATUS_OK;
     }

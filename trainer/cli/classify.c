@@ -1,5 +1,7 @@
-/* bireme classify: what a fine-tuned model says of texts: a label (classify), a number (regress), a label for each word
- * (classify_tokens), or which of several texts is right (choose). */
+/* bireme classify: predictions of a fine-tuned model. The objective of the model selects the
+ * kind: a label for each text (classify), a number (regress), a label for each word
+ * (classify_tokens) or the index of the best choice (choose). */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,36 +11,37 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/setup/data.h"
+#include "trainer/setup/objective_spec.h"
 
-enum { LABEL_BYTES = 32, WORDS_MOST = 4096 };
+enum { LABEL_BYTES = 32, CHOICES_MAX = 4096 };
 
 struct request {
-    struct asking_request asked;
-    int64_t top;
+    struct batch_query_request shared;
+    int64_t top_k;
 };
 
-struct classifying {
+struct classify_state {
     const struct request *q;
-    enum model_task task;
-    bool numbers; /* regress */
+    enum model_head_kind task;
+    bool is_regression;
     int64_t labels;
-    int32_t *rows;   /* that the head reads, [rows of a batch] */
-    float *outputs;  /* [rows of a batch, labels] */
-    double *shares;  /* [labels], and of choices */
-    int64_t choices; /* of the line that is being answered; their numbers are in shares */
-    int32_t word[ASKING_TEXTS + 1]; /* first of the batch's words of each text, in rows */
+    int32_t *rows;         /* rows that the head reads, [rows of a batch] */
+    float *outputs;        /* [rows of a batch, labels] */
+    double *probabilities; /* [labels]; for choose: the logits of the choices, then their softmax */
+    int64_t choices;       /* number of choices of the current line in probabilities */
+    int32_t first_word[BATCH_QUERY_TEXTS + 1]; /* index in rows of the first word of each text */
 };
 
-static const char *label_name(const struct asking *a, int64_t label, char text[LABEL_BYTES])
+static const char *get_label_name(const struct batch_query *b, int64_t label,
+                                  char text[LABEL_BYTES])
 {
-    const struct labels *names = &a->session.labels;
-    snprintf(text, LABEL_BYTES, "%lld", (long long)label);
+    const struct labels *names = &b->session.labels;
+    snprintf(text, LABEL_BYTES, "%" PRId64, label);
     return label < names->count ? names->names[label] : text;
 }
 
-/* Shares of exp; returns the largest's index. */
-static int64_t softmax(const float *outputs, int64_t count, double *shares)
+/* Computes the softmax of outputs and returns the index of the largest value. */
+static int64_t compute_softmax(const float *outputs, int64_t count, double *probabilities)
 {
     int64_t best = 0;
     double sum = 0;
@@ -46,79 +49,81 @@ static int64_t softmax(const float *outputs, int64_t count, double *shares)
         best = outputs[i] > outputs[best] ? i : best;
     }
     for (int64_t i = 0; i < count; i++) {
-        shares[i] = exp((double)outputs[i] - (double)outputs[best]);
-        sum += shares[i];
+        probabilities[i] = exp((double)outputs[i] - (double)outputs[best]);
+        sum += probabilities[i];
     }
     for (int64_t i = 0; i < count; i++) {
-        shares[i] /= sum;
+        probabilities[i] /= sum;
     }
     return best;
 }
 
-/* ---- a label or a number for a text ---- */
+/* ---- classify, regress: a label or a number for each text ---- */
 
-/* The most probable first; each is told once. */
-static status print_labels(const struct asking *a, const char *text, const float *outputs)
+/* Prints the top_k labels, the most probable first. Overwrites the probability of a printed label
+ * with -1. */
+static status print_labels(const struct batch_query *b, const char *text, const float *outputs)
 {
-    struct classifying *c = a->user;
+    struct classify_state *state = b->user;
     char name[LABEL_BYTES];
     json_t *list = json_array();
-    int64_t best = softmax(outputs, c->labels, c->shares);
-    for (int64_t told = 0; told < c->q->top && told < c->labels; told++) {
-        for (int64_t l = 0; l < c->labels; l++) {
-            best = c->shares[l] > c->shares[best] ? l : best;
+    int64_t best = compute_softmax(outputs, state->labels, state->probabilities);
+    for (int64_t printed = 0; printed < state->q->top_k && printed < state->labels; printed++) {
+        for (int64_t l = 0; l < state->labels; l++) {
+            best = state->probabilities[l] > state->probabilities[best] ? l : best;
         }
-        const char *label = label_name(a, best, name);
-        if (c->q->asked.json) {
-            json_array_append_new(
-                list, json_pack("{s:s, s:f}", "label", label, "probability", c->shares[best]));
+        const char *label = get_label_name(b, best, name);
+        if (state->q->shared.json) {
+            json_array_append_new(list, json_pack("{s:s, s:f}", "label", label, "probability",
+                                                  state->probabilities[best]));
         } else {
-            printf("%s%s\t%.4f", told > 0 ? "\t" : "", label, c->shares[best]);
+            printf("%s%s\t%.4f", printed > 0 ? "\t" : "", label, state->probabilities[best]);
         }
-        c->shares[best] = -1;
+        state->probabilities[best] = -1;
     }
-    if (c->q->asked.json) {
-        return report_print(json_pack("{s:s, s:o}", "text", text, "labels", list));
+    if (state->q->shared.json) {
+        return json_output_print(json_pack("{s:s, s:o}", "text", text, "labels", list));
     }
     json_decref(list);
     putchar('\n');
     return STATUS_OK;
 }
 
-static status print_number(const struct classifying *c, const char *text, double number)
+static status print_number(const struct classify_state *state, const char *text, double number)
 {
-    if (c->q->asked.json) {
-        return report_print(json_pack("{s:s, s:f}", "text", text, "value", number));
+    if (state->q->shared.json) {
+        return json_output_print(json_pack("{s:s, s:f}", "text", text, "value", number));
     }
     printf("%.6g\n", number);
     return STATUS_OK;
 }
 
-/* Encoders' heads read a text's first row, others' its last one. */
-static status outputs_of_texts(struct asking *a)
+/* Computes one output row per text. The head of an encoder reads the first row of the text; the
+ * head of a causal model reads the last row. */
+static status compute_text_outputs(struct batch_query *b)
 {
-    struct classifying *c = a->user;
-    bool last = job_data_last_rows(&a->session.recipe);
-    for (int i = 0; i < a->count; i++) {
-        c->rows[i] = last ? a->cu_rows[i + 1] - 1 : a->cu_rows[i];
+    struct classify_state *state = b->user;
+    bool last = objective_spec_reads_last_row(&b->session.recipe);
+    for (int i = 0; i < b->count; i++) {
+        state->rows[i] = last ? b->cu_rows[i + 1] - 1 : b->cu_rows[i];
     }
-    return asking_outputs(a, c->rows, a->count, c->outputs);
+    return batch_query_head_outputs(b, state->rows, b->count, state->outputs);
 }
 
-static status answer_texts(struct asking *a)
+static status process_texts(struct batch_query *b)
 {
-    struct classifying *c = a->user;
-    TRY(outputs_of_texts(a));
-    for (int i = 0; i < a->count; i++) {
-        const float *outputs = c->outputs + i * c->labels;
-        TRY(c->numbers ? print_number(c, a->text[i], (double)outputs[0])
-                       : print_labels(a, a->text[i], outputs));
+    struct classify_state *state = b->user;
+    TRY(compute_text_outputs(b));
+    for (int i = 0; i < b->count; i++) {
+        const float *outputs = state->outputs + i * state->labels;
+        TRY(state->is_regression ? print_number(state, b->texts[i], (double)outputs[0])
+                                 : print_labels(b, b->texts[i], outputs));
     }
     return STATUS_OK;
 }
 
-/* A second text stands behind a tab. */
-static status take_text(void *user, const char *line, size_t bytes)
+/* A line is a text, or two texts with a tab between them. */
+static status visit_text(void *user, const char *line, size_t bytes)
 {
     (void)bytes;
     char *text = strdup(line);
@@ -127,159 +132,163 @@ static status take_text(void *user, const char *line, size_t bytes)
     if (pair != NULL) {
         *pair++ = '\0';
     }
-    status result = asking_add(user, text, pair);
+    status result = batch_query_add(user, text, pair);
     free(text);
     return result;
 }
 
-/* ---- a label for each word ---- */
+/* ---- classify_tokens: a label for each word ---- */
 
-static const char *next_word(const char **at, int *bytes)
+/* Returns the next word of *text, sets *bytes to its length and moves *text to its end. */
+static const char *read_word(const char **text, int *bytes)
 {
-    const char *word = *at + strspn(*at, " \t");
+    const char *word = *text + strspn(*text, " \t");
     *bytes = (int)strcspn(word, " \t");
-    *at = word + *bytes;
+    *text = word + *bytes;
     return word;
 }
 
-static status print_words(const struct asking *a, int index)
+static status print_words(const struct batch_query *b, int index)
 {
-    struct classifying *c = a->user;
-    const char *at = a->text[index];
+    struct classify_state *state = b->user;
+    const char *rest = b->texts[index];
     char name[LABEL_BYTES];
     json_t *list = json_array();
-    for (int32_t w = c->word[index]; w < c->word[index + 1]; w++) {
+    for (int32_t w = state->first_word[index]; w < state->first_word[index + 1]; w++) {
         int bytes = 0;
-        const char *word = next_word(&at, &bytes);
-        int64_t best = softmax(c->outputs + w * c->labels, c->labels, c->shares);
-        const char *label = label_name(a, best, name);
-        if (c->q->asked.json) {
-            json_array_append_new(list, json_pack("{s:s#, s:s, s:f}", "token", word, bytes, "label",
-                                                  label, "probability", c->shares[best]));
+        const char *word = read_word(&rest, &bytes);
+        int64_t best = compute_softmax(state->outputs + w * state->labels, state->labels,
+                                       state->probabilities);
+        const char *label = get_label_name(b, best, name);
+        if (state->q->shared.json) {
+            json_array_append_new(list,
+                                  json_pack("{s:s#, s:s, s:f}", "token", word, bytes, "label",
+                                            label, "probability", state->probabilities[best]));
         } else {
             printf("%.*s\t%s\n", bytes, word, label);
         }
     }
-    if (c->q->asked.json) {
-        return report_print(json_pack("{s:s, s:o}", "text", a->text[index], "tokens", list));
+    if (state->q->shared.json) {
+        return json_output_print(json_pack("{s:s, s:o}", "text", b->texts[index], "tokens", list));
     }
     json_decref(list);
     putchar('\n');
     return STATUS_OK;
 }
 
-static status answer_words(struct asking *a)
+static status process_words(struct batch_query *b)
 {
-    struct classifying *c = a->user;
-    TRY(asking_outputs(a, c->rows, c->word[a->count], c->outputs));
-    for (int i = 0; i < a->count; i++) {
-        TRY(print_words(a, i));
+    struct classify_state *state = b->user;
+    TRY(batch_query_head_outputs(b, state->rows, state->first_word[b->count], state->outputs));
+    for (int i = 0; i < b->count; i++) {
+        TRY(print_words(b, i));
     }
     return STATUS_OK;
 }
 
-static status add_special(const struct asking *a, int32_t id, struct token_list *ids)
+static status add_special_token(const struct batch_query *b, int32_t id, struct token_list *ids)
 {
-    TRY(token_list_reserve(ids, asking_is_encoder(a)));
-    if (asking_is_encoder(a)) {
+    TRY(token_list_reserve(ids, batch_query_is_encoder(b)));
+    if (batch_query_is_encoder(b)) {
         ids->ids[ids->count++] = id;
     }
     return STATUS_OK;
 }
 
-/* The words' ids, and where each begins. */
-static status encode_words(const struct asking *a, const char *line, struct token_list *ids,
+/* Encodes the words of a line. Appends the index of the first token of each word to begins. */
+static status encode_words(const struct batch_query *b, const char *line, struct token_list *ids,
                            struct token_list *begins)
 {
-    struct tokenizer_specials special = tokenizer_specials_of(a->session.tokenizer);
+    struct tokenizer_specials special = tokenizer_get_specials(b->session.tokenizer);
     int bytes = 0;
-    TRY(add_special(a, special.cls, ids));
-    for (const char *at = line, *word; word = next_word(&at, &bytes), bytes > 0;) {
+    TRY(add_special_token(b, special.cls, ids));
+    for (const char *rest = line, *word; word = read_word(&rest, &bytes), bytes > 0;) {
         struct text text = {word, (size_t)bytes};
         int64_t begin = 0;
-        TRY(texts_encode_word(a->session.tokenizer, &text, begins->count == 0, ids, &begin));
+        TRY(text_pair_encode_word(b->session.tokenizer, &text, begins->count == 0, ids, &begin));
         TRY(token_list_reserve(begins, 1));
         begins->ids[begins->count++] = (int32_t)begin;
     }
-    REQUIRE(begins->count > 0, STATUS_DATA, "a line without a word");
-    return add_special(a, special.sep, ids);
+    REQUIRE(begins->count > 0, STATUS_DATA, "the line contains no word");
+    return add_special_token(b, special.sep, ids);
 }
 
-static status take_words(void *user, const char *line, size_t bytes)
+static status visit_words(void *user, const char *line, size_t bytes)
 {
-    struct asking *a = user;
-    struct classifying *c = a->user;
+    struct batch_query *b = user;
+    struct classify_state *state = b->user;
     struct token_list ids = {0}, begins = {0};
     (void)bytes;
-    status result = encode_words(a, line, &ids, &begins);
+    status result = encode_words(b, line, &ids, &begins);
     if (result == STATUS_OK) {
-        result = asking_add_tokens(a, line, &ids, ids.count);
+        result = batch_query_add_tokens(b, line, &ids, ids.count);
     }
     if (result == STATUS_OK) {
-        int32_t row = a->cu_rows[a->count - 1], word = c->word[a->count - 1];
+        int32_t row = b->cu_rows[b->count - 1], word = state->first_word[b->count - 1];
         for (int64_t i = 0; i < begins.count; i++) {
-            c->rows[word + i] = row + begins.ids[i];
+            state->rows[word + i] = row + begins.ids[i];
         }
-        c->word[a->count] = word + (int32_t)begins.count;
+        state->first_word[b->count] = word + (int32_t)begins.count;
     }
     token_list_free(&ids);
     token_list_free(&begins);
     return result;
 }
 
-/* ---- one of several texts ---- */
+/* ---- choose: the index of the right choice ---- */
 
-static status answer_choices(struct asking *a)
+static status process_choices(struct batch_query *b)
 {
-    struct classifying *c = a->user;
-    TRY(outputs_of_texts(a));
-    for (int i = 0; i < a->count && c->choices < WORDS_MOST; i++) {
-        c->shares[c->choices++] = (double)c->outputs[i];
+    struct classify_state *state = b->user;
+    TRY(compute_text_outputs(b));
+    for (int i = 0; i < b->count && state->choices < CHOICES_MAX; i++) {
+        state->probabilities[state->choices++] = (double)state->outputs[i];
     }
     return STATUS_OK;
 }
 
-static status print_choice(struct classifying *c, const char *text)
+static status print_choice(struct classify_state *state, const char *text)
 {
-    float outputs[WORDS_MOST];
-    for (int64_t i = 0; i < c->choices; i++) {
-        outputs[i] = (float)c->shares[i];
+    float outputs[CHOICES_MAX];
+    for (int64_t i = 0; i < state->choices; i++) {
+        outputs[i] = (float)state->probabilities[i];
     }
-    int64_t best = softmax(outputs, c->choices, c->shares);
-    if (!c->q->asked.json) {
-        printf("%lld\t%.4f\n", (long long)best, c->shares[best]);
+    int64_t best = compute_softmax(outputs, state->choices, state->probabilities);
+    if (!state->q->shared.json) {
+        printf("%" PRId64 "\t%.4f\n", best, state->probabilities[best]);
         return STATUS_OK;
     }
     json_t *list = json_array();
-    for (int64_t i = 0; i < c->choices; i++) {
-        json_array_append_new(list, json_real(c->shares[i]));
+    for (int64_t i = 0; i < state->choices; i++) {
+        json_array_append_new(list, json_real(state->probabilities[i]));
     }
-    return report_print(json_pack("{s:s, s:I, s:o}", "text", text, "choice", (json_int_t)best,
-                                  "probabilities", list));
+    return json_output_print(json_pack("{s:s, s:I, s:o}", "text", text, "choice", (json_int_t)best,
+                                       "probabilities", list));
 }
 
-/* A text and behind tabs what may be chosen. */
-static status take_choices(void *user, const char *line, size_t bytes)
+/* A line is a text and two or more choices, separated by tabs. */
+static status visit_choices(void *user, const char *line, size_t bytes)
 {
-    struct asking *a = user;
-    struct classifying *c = a->user;
+    struct batch_query *b = user;
+    struct classify_state *state = b->user;
     (void)bytes;
     char *text = strdup(line), *rest = NULL;
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory");
     status result = STATUS_OK;
     char *choice = strtok_r(text, "\t", &rest);
     int count = 0;
-    c->choices = 0;
+    state->choices = 0;
     while (result == STATUS_OK && (choice = strtok_r(NULL, "\t", &rest)) != NULL) {
-        result = asking_add(a, text, choice);
+        result = batch_query_add(b, text, choice);
         count++;
     }
-    REQUIRE_GOTO(result, done, result != STATUS_OK || (count > 1 && count <= WORDS_MOST),
-                 STATUS_DATA, "%d choices; a line is a text and behind tabs what may be chosen",
-                 count);
+    REQUIRE_GOTO(
+        result, done, result != STATUS_OK || (count > 1 && count <= CHOICES_MAX), STATUS_DATA,
+        "the line has %d choices; write TEXT<tab>CHOICE<tab>CHOICE... with 2 to %d choices", count,
+        CHOICES_MAX);
     TRY_GOTO(result, done, result);
-    TRY_GOTO(result, done, asking_flush(a));
-    result = print_choice(c, text);
+    TRY_GOTO(result, done, batch_query_flush(b));
+    result = print_choice(state, text);
 done:
     free(text);
     return result;
@@ -287,52 +296,54 @@ done:
 
 /* ---- the command ---- */
 
-static status prepare(struct asking *a, const char *checkpoint)
+static status prepare_state(struct batch_query *b, const char *checkpoint)
 {
-    struct classifying *c = a->user;
-    const char *objective = a->session.recipe.objective;
-    c->task = job_data_task(&a->session.recipe);
-    c->numbers = strcmp(objective, "regress") == 0;
-    REQUIRE(
-        c->task == MODEL_TEXTS || c->task == MODEL_TOKENS || c->task == MODEL_CHOICES, STATUS_DATA,
-        "%s was trained for %s: classify needs a model that was trained with objective classify, "
-        "regress, classify_tokens or choose",
-        checkpoint, objective);
-    c->labels = asking_labels(a);
-    c->rows = calloc((size_t)a->rows, sizeof *c->rows);
-    c->outputs = calloc((size_t)(a->rows * c->labels), sizeof *c->outputs);
-    c->shares =
-        calloc((size_t)(c->labels > WORDS_MOST ? c->labels : WORDS_MOST), sizeof *c->shares);
-    REQUIRE(c->rows != NULL && c->outputs != NULL && c->shares != NULL, STATUS_INTERNAL,
-            "out of memory for the outputs of %lld rows", (long long)a->rows);
-    a->answer = c->task == MODEL_TEXTS    ? answer_texts
-                : c->task == MODEL_TOKENS ? answer_words
-                                          : answer_choices;
+    struct classify_state *state = b->user;
+    const char *objective = recipe_objective_name(b->session.recipe.objective);
+    state->task = objective_spec_head(&b->session.recipe);
+    state->is_regression = b->session.recipe.objective == OBJECTIVE_REGRESS;
+    REQUIRE(state->task == HEAD_SEQUENCE || state->task == HEAD_TOKEN ||
+                state->task == HEAD_MULTIPLE_CHOICE,
+            STATUS_DATA,
+            "%s was trained with objective %s; classify needs a model that was trained with "
+            "objective classify, regress, classify_tokens or choose",
+            checkpoint, objective);
+    state->labels = batch_query_label_count(b);
+    state->rows = calloc((size_t)b->max_rows, sizeof *state->rows);
+    state->outputs = calloc((size_t)(b->max_rows * state->labels), sizeof *state->outputs);
+    state->probabilities =
+        calloc((size_t)(state->labels > CHOICES_MAX ? state->labels : CHOICES_MAX),
+               sizeof *state->probabilities);
+    REQUIRE(state->rows != NULL && state->outputs != NULL && state->probabilities != NULL,
+            STATUS_INTERNAL, "out of memory for the outputs of %" PRId64 " rows", b->max_rows);
+    b->process_batch = state->task == HEAD_SEQUENCE ? process_texts
+                       : state->task == HEAD_TOKEN  ? process_words
+                                                    : process_choices;
     return STATUS_OK;
 }
 
-static status ask(struct asking *a, const struct request *q)
+static status process_input(struct batch_query *b, const struct request *q)
 {
-    const struct classifying *c = a->user;
-    TRY(asking_open(a, &q->asked));
-    TRY(prepare(a, q->asked.checkpoint));
-    lines_visit take = c->task == MODEL_TEXTS    ? take_text
-                       : c->task == MODEL_TOKENS ? take_words
-                                                 : take_choices;
-    TRY(asking_read(a, q->asked.path, take));
-    return asking_finish(a);
+    const struct classify_state *state = b->user;
+    TRY(batch_query_open(b, &q->shared));
+    TRY(prepare_state(b, q->shared.checkpoint));
+    line_reader_visit visit = state->task == HEAD_SEQUENCE ? visit_text
+                              : state->task == HEAD_TOKEN  ? visit_words
+                                                           : visit_choices;
+    TRY(batch_query_read_lines(b, q->shared.path, visit));
+    return batch_query_finish(b);
 }
 
-static status run(const struct asking_request *asked)
+static status run(const struct batch_query_request *shared)
 {
-    const struct request *q = (const struct request *)asked;
-    struct classifying c = {.q = q};
-    struct asking a = {.command = "classify", .user = &c};
-    status result = ask(&a, q);
-    free(c.rows);
-    free(c.outputs);
-    free(c.shares);
-    KEEP_FIRST(result, asking_close(&a));
+    const struct request *q = (const struct request *)shared;
+    struct classify_state state = {.q = q};
+    struct batch_query b = {.command = "classify", .user = &state};
+    status result = process_input(&b, q);
+    free(state.rows);
+    free(state.outputs);
+    free(state.probabilities);
+    KEEP_FIRST(result, batch_query_close(&b));
     return result;
 }
 
@@ -340,25 +351,24 @@ status command_classify(int argc, char **argv)
 {
     struct request q = {0};
     const struct option table[] = {
-        {"top-k", OPTION_INTEGER, &q.top, "K", "1", "labels that are told of a text", .least = 1,
-         .most = 1e6},
+        {"top-k", OPTION_INTEGER, &q.top_k, "K", "1", "number of labels to print for each text",
+         .min = 1, .max = 1e6},
     };
     struct options options = {
         .usage = "bireme classify --checkpoint DIR [FILE]",
-        .about =
-            "Prints for each line of a file or of standard input what a fine-tuned model says of "
-            "it, "
-            "as it was trained:\n"
-            "classify: the label and its probability; regress: a number (a second text stands "
-            "behind "
-            "a tab); classify_tokens:\neach word and its label, and an empty line; choose (the "
-            "line "
-            "is a text and behind tabs what may be chosen): the\nnumber of the choice, from 0, and "
-            "its probability.",
+        .description = "Prints the prediction of a fine-tuned model for each line of FILE or of "
+                       "standard input.\n"
+                       "The objective of the model selects the input and the output:\n"
+                       "  classify         TEXT or TEXT<tab>TEXT: label and probability\n"
+                       "  regress          TEXT or TEXT<tab>TEXT: a number\n"
+                       "  classify_tokens  words: a line with word and label for each word, then "
+                       "an empty line\n"
+                       "  choose           TEXT<tab>CHOICE<tab>CHOICE...: index of the choice from "
+                       "0, and probability",
         .table = table,
         .count = sizeof table / sizeof table[0],
-        .operand = "FILE",
-        .operands_most = 1,
+        .operand_name = "FILE",
+        .operands_max = 1,
     };
-    return asking_command(&options, true, argc, argv, &q.asked, run);
+    return batch_query_run_command(&options, true, argc, argv, &q.shared, run);
 }

@@ -1,4 +1,6 @@
-/* bireme embed: a vector for each text (text_vector.h; [CLS] and [SEP] count as tokens), and how alike texts are. */
+/* bireme embed: an embedding for each text (sentence_embedding.h), and cosine similarities. The
+ * mean over tokens includes [CLS] and [SEP]. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,85 +11,87 @@
 #include "trainer/inference/sentence_embedding.h"
 
 struct request {
-    struct asking_request asked;
+    struct batch_query_request shared;
     const char *query;
-    int64_t top;
+    int64_t top_k;
     bool similarity;
 };
 
-/* One text and its vector; only where texts are compared all are kept. */
+/* A text and its embedding. */
 struct entry {
     char *text;
     float *vector;
-    double cosine; /* with the query */
+    double cosine; /* similarity to the query */
 };
 
-struct embedding {
+struct embed_state {
     const struct request *q;
     int64_t width;
-    bool keeps;
+    bool stores_entries; /* true if the texts are compared; false: print each embedding at once */
     struct entry *entries;
-    int64_t count, room;
+    int64_t count, capacity;
 };
 
-static void embedding_destroy(struct embedding *e)
+static void destroy_state(struct embed_state *state)
 {
-    for (int64_t i = 0; i < e->count; i++) {
-        free(e->entries[i].text);
-        free(e->entries[i].vector);
+    for (int64_t i = 0; i < state->count; i++) {
+        free(state->entries[i].text);
+        free(state->entries[i].vector);
     }
-    free(e->entries);
+    free(state->entries);
 }
 
-/* ---- each text ---- */
+/* ---- embeddings ---- */
 
-static status keep(struct embedding *e, const char *text, float *vector)
+static status store_entry(struct embed_state *state, const char *text, float *vector)
 {
-    if (e->count == e->room) {
-        int64_t room = 2 * e->room + 64;
-        struct entry *more = realloc(e->entries, (size_t)room * sizeof *more);
-        REQUIRE(more != NULL, STATUS_INTERNAL, "out of memory for %lld vectors", (long long)room);
-        e->entries = more;
-        e->room = room;
+    if (state->count == state->capacity) {
+        int64_t capacity = 2 * state->capacity + 64;
+        struct entry *grown = realloc(state->entries, (size_t)capacity * sizeof *grown);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " embeddings",
+                capacity);
+        state->entries = grown;
+        state->capacity = capacity;
     }
     char *copy = strdup(text);
     REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory");
-    e->entries[e->count++] = (struct entry){copy, vector, 0};
+    state->entries[state->count++] = (struct entry){copy, vector, 0};
     return STATUS_OK;
 }
 
-static status print_vector(const struct embedding *e, const char *text, const float *vector)
+static status print_vector(const struct embed_state *state, const char *text, const float *vector)
 {
-    if (e->q->asked.json) {
+    if (state->q->shared.json) {
         json_t *list = json_array();
-        for (int64_t c = 0; c < e->width; c++) {
+        for (int64_t c = 0; c < state->width; c++) {
             json_array_append_new(list, json_real(vector[c]));
         }
-        return report_print(json_pack("{s:s, s:o}", "text", text, "embedding", list));
+        return json_output_print(json_pack("{s:s, s:o}", "text", text, "embedding", list));
     }
-    for (int64_t c = 0; c < e->width; c++) {
+    for (int64_t c = 0; c < state->width; c++) {
         printf("%s%.9g", c > 0 ? " " : "", (double)vector[c]);
     }
     putchar('\n');
     return STATUS_OK;
 }
 
-static status answer(struct asking *a)
+static status process_batch(struct batch_query *b)
 {
-    struct embedding *e = a->user;
-    struct model_input input = asking_input(a);
+    struct embed_state *state = b->user;
+    struct model_input input = batch_query_model_input(b);
     struct tensor hidden;
-    TRY(model_forward(a->session.model, &input, &hidden));
-    e->width = hidden.columns;
-    for (int i = 0; i < a->count; i++) {
+    TRY(model_forward(b->session.model, &input, &hidden));
+    state->width = hidden.columns;
+    for (int i = 0; i < b->count; i++) {
         float *vector = calloc((size_t)hidden.columns, sizeof *vector);
-        REQUIRE(vector != NULL, STATUS_INTERNAL, "out of memory for a vector");
-        status result = text_vector_pool(
-            tensor_rows(hidden, a->cu_rows[i], a->cu_rows[i + 1] - a->cu_rows[i]), vector);
+        REQUIRE(vector != NULL, STATUS_INTERNAL, "out of memory for an embedding");
+        status result = sentence_embedding_pool(
+            tensor_rows(hidden, b->cu_rows[i], b->cu_rows[i + 1] - b->cu_rows[i]), vector);
         if (result == STATUS_OK) {
-            result = e->keeps ? keep(e, a->text[i], vector) : print_vector(e, a->text[i], vector);
+            result = state->stores_entries ? store_entry(state, b->texts[i], vector)
+                                           : print_vector(state, b->texts[i], vector);
         }
-        if (result != STATUS_OK || !e->keeps) {
+        if (result != STATUS_OK || !state->stores_entries) {
             free(vector);
         }
         TRY(result);
@@ -95,30 +99,30 @@ static status answer(struct asking *a)
     return STATUS_OK;
 }
 
-static status take(void *user, const char *text, size_t bytes)
+static status visit_line(void *user, const char *text, size_t bytes)
 {
     (void)bytes;
-    return asking_add(user, text, NULL);
+    return batch_query_add(user, text, NULL);
 }
 
-/* ---- texts against each other ---- */
+/* ---- similarities ---- */
 
-static status print_matrix(const struct embedding *e)
+static status print_matrix(const struct embed_state *state)
 {
-    for (int64_t i = 0; i < e->count; i++) {
-        json_t *list = e->q->asked.json ? json_array() : NULL;
-        for (int64_t j = 0; j < e->count; j++) {
-            double cosine =
-                text_vector_cosine(e->entries[i].vector, e->entries[j].vector, e->width);
-            if (e->q->asked.json) {
+    for (int64_t i = 0; i < state->count; i++) {
+        json_t *list = state->q->shared.json ? json_array() : NULL;
+        for (int64_t j = 0; j < state->count; j++) {
+            double cosine = sentence_embedding_cosine(state->entries[i].vector,
+                                                      state->entries[j].vector, state->width);
+            if (state->q->shared.json) {
                 json_array_append_new(list, json_real(cosine));
             } else {
                 printf("%s%.4f", j > 0 ? "\t" : "", cosine);
             }
         }
-        if (e->q->asked.json) {
-            TRY(report_print(
-                json_pack("{s:s, s:o}", "text", e->entries[i].text, "similarity", list)));
+        if (state->q->shared.json) {
+            TRY(json_output_print(
+                json_pack("{s:s, s:o}", "text", state->entries[i].text, "similarity", list)));
         } else {
             putchar('\n');
         }
@@ -126,24 +130,25 @@ static status print_matrix(const struct embedding *e)
     return STATUS_OK;
 }
 
-static int by_cosine(const void *a, const void *b)
+static int compare_by_cosine(const void *a, const void *b)
 {
     const struct entry *x = a, *y = b;
     return (x->cosine < y->cosine) - (x->cosine > y->cosine);
 }
 
-/* The first entry is the query. */
-static status print_nearest(struct embedding *e)
+/* Prints the entries by similarity to the first entry, which is the query. */
+static status print_nearest(struct embed_state *state)
 {
-    struct entry *found = e->entries + 1;
-    int64_t count = e->count - 1;
+    struct entry *found = state->entries + 1;
+    int64_t count = state->count - 1;
     for (int64_t i = 0; i < count; i++) {
-        found[i].cosine = text_vector_cosine(e->entries[0].vector, found[i].vector, e->width);
+        found[i].cosine =
+            sentence_embedding_cosine(state->entries[0].vector, found[i].vector, state->width);
     }
-    qsort(found, (size_t)count, sizeof *found, by_cosine);
-    for (int64_t i = 0; i < count && (e->q->top == 0 || i < e->q->top); i++) {
-        if (e->q->asked.json) {
-            TRY(report_print(
+    qsort(found, (size_t)count, sizeof *found, compare_by_cosine);
+    for (int64_t i = 0; i < count && (state->q->top_k == 0 || i < state->q->top_k); i++) {
+        if (state->q->shared.json) {
+            TRY(json_output_print(
                 json_pack("{s:s, s:f}", "text", found[i].text, "similarity", found[i].cosine)));
         } else {
             printf("%.4f\t%s\n", found[i].cosine, found[i].text);
@@ -154,32 +159,32 @@ static status print_nearest(struct embedding *e)
 
 /* ---- the command ---- */
 
-static status ask(struct asking *a, const struct request *q)
+static status process_input(struct batch_query *b, const struct request *q)
 {
-    struct embedding *e = a->user;
-    TRY(asking_open(a, &q->asked));
+    struct embed_state *state = b->user;
+    TRY(batch_query_open(b, &q->shared));
     if (q->query != NULL) {
-        TRY(asking_check(q->query, strlen(q->query)));
-        TRY(asking_add(a, q->query, NULL));
+        TRY(batch_query_check_text(q->query, strlen(q->query)));
+        TRY(batch_query_add(b, q->query, NULL));
     }
-    TRY(asking_read(a, q->asked.path, take));
-    TRY(asking_finish(a));
+    TRY(batch_query_read_lines(b, q->shared.path, visit_line));
+    TRY(batch_query_finish(b));
     if (q->query != NULL) {
-        return print_nearest(e);
+        return print_nearest(state);
     }
-    return q->similarity ? print_matrix(e) : STATUS_OK;
+    return q->similarity ? print_matrix(state) : STATUS_OK;
 }
 
-static status run(const struct asking_request *asked)
+static status run(const struct batch_query_request *shared)
 {
-    const struct request *q = (const struct request *)asked;
+    const struct request *q = (const struct request *)shared;
     REQUIRE(q->query == NULL || !q->similarity, STATUS_USAGE,
-            "give --query or --similarity, not both");
-    struct embedding e = {.q = q, .keeps = q->query != NULL || q->similarity};
-    struct asking a = {.command = "embed", .answer = answer, .user = &e};
-    status result = ask(&a, q);
-    embedding_destroy(&e);
-    KEEP_FIRST(result, asking_close(&a));
+            "--query and --similarity exclude each other; give one of them");
+    struct embed_state state = {.q = q, .stores_entries = q->query != NULL || q->similarity};
+    struct batch_query b = {.command = "embed", .process_batch = process_batch, .user = &state};
+    status result = process_input(&b, q);
+    destroy_state(&state);
+    KEEP_FIRST(result, batch_query_close(&b));
     return result;
 }
 
@@ -188,21 +193,22 @@ status command_embed(int argc, char **argv)
     struct request q = {0};
     const struct option table[] = {
         {"similarity", OPTION_FLAG, &q.similarity, NULL, NULL,
-         "print the cosine of each line with each line instead"},
+         "print the matrix of cosine similarities of all lines instead"},
         {"query", OPTION_TEXT, &q.query, "TEXT", NULL,
-         "print the lines by their cosine with this text instead, the nearest first"},
-        {"top-k", OPTION_INTEGER, &q.top, "K", "0", "lines told for the query; 0: all", .least = 0,
-         .most = 1e9},
+         "print the lines by their cosine similarity to this text instead, the most similar first"},
+        {"top-k", OPTION_INTEGER, &q.top_k, "K", "0",
+         "with --query: number of lines to print; 0: all", .min = 0, .max = 1e9},
     };
     struct options options = {
         .usage = "bireme embed --checkpoint DIR [--similarity | --query TEXT] [FILE]",
-        .about = "Prints a vector of unit length for each line of a file or of standard input: the "
-                 "mean of its tokens' hidden\nstates. Any model will do; one that was trained on "
-                 "pairs (objective embed) tells meanings best.",
+        .description =
+            "Prints an embedding for each line of FILE or of standard input: the mean of the "
+            "hidden states of its tokens, normalized to length 1. Any model can be used; a model "
+            "that was trained with objective embed gives the best similarities.",
         .table = table,
         .count = sizeof table / sizeof table[0],
-        .operand = "FILE",
-        .operands_most = 1,
+        .operand_name = "FILE",
+        .operands_max = 1,
     };
-    return asking_command(&options, true, argc, argv, &q.asked, run);
+    return batch_query_run_command(&options, true, argc, argv, &q.shared, run);
 }

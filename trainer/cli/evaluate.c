@@ -1,18 +1,21 @@
-/* bireme evaluate: the loss on token shards, or accuracy on a multiple-choice task. */
+/* bireme evaluate: the loss on token shards, or the accuracy on a multiple-choice task. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/cli/command.h"
-#include "trainer/cli/options.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/cli/options.h"
+#include "trainer/evaluation/multiple_choice.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/setup/data.h"
-#include "trainer/train/reference_logprobs.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
+#include "trainer/train/reference_logprobs.h"
 #include "trainer/train/step.h"
-#include "trainer/evaluation/multiple_choice.h"
+#include "trainer/weights/open.h"
 
 struct request {
     const char *checkpoint, *data, *task;
@@ -26,11 +29,11 @@ static status print_report(const struct request *q, json_t *report)
     const char *key;
     json_t *value;
     if (q->json) {
-        return report_print(report);
+        return json_output_print(report);
     }
     json_object_foreach(report, key, value)
     {
-        if (json_is_null(value)) { /* a correlation with what is constant */
+        if (json_is_null(value)) { /* e.g. the correlation with a constant */
             printf("%-22s undefined\n", key);
         } else {
             printf("%-22s %.10g\n", key, json_number_value(value));
@@ -43,99 +46,103 @@ static status print_report(const struct request *q, json_t *report)
 /* ---- shards ---- */
 
 static status print_evaluation(const struct request *q, const struct objective *o,
-                               const double sums[OBJECTIVE_SUMS], const struct grading *grading)
+                               const double sums[OBJECTIVE_SUMS], const struct evaluator *evaluator)
 {
-    struct metric fields[EVALUATION_FIELDS];
-    int count = evaluation_fields(o, sums, grading, fields);
+    struct metric fields[EVALUATION_REPORT_FIELDS];
+    int count = evaluation_report_fields(o, sums, evaluator, fields);
     json_t *report = json_object();
     for (int i = 0; i < count; i++) {
-        bool whole = fields[i].kind == METRIC_INTEGER;
+        bool is_integer = fields[i].kind == METRIC_INTEGER;
         json_object_set_new(report, fields[i].name,
-                            whole                        ? json_integer(fields[i].integer)
+                            is_integer                   ? json_integer(fields[i].integer)
                             : isfinite(fields[i].number) ? json_real(fields[i].number)
                                                          : json_null());
     }
     return print_report(q, report);
 }
 
-/* Examples that are looked at together: a rank's micro-batches of them, but for embed, whose loss depends on the batch, as
- * many as in training. */
-static int64_t together(const struct session *s)
+/* Returns the number of examples in a batch. It is one micro-batch per rank. For objective embed,
+ * which has a loss that depends on the batch, it is the global batch of training. */
+static int64_t get_batch_samples(const struct session *s)
 {
     const struct recipe *r = &s->recipe;
-    return job_data_kind(r) == EXAMPLE_EMBED ? r->batch.global_size
-                                             : r->batch.micro_size * comm_size(s->mesh.data);
+    return objective_spec_example(r) == EXAMPLE_EMBED
+               ? r->batch.global_size
+               : r->batch.micro_size * comm_size(s->mesh.data);
 }
 
 static status open_data(const struct request *q, const struct session *s,
-                        const struct reference *reference, int64_t limit, struct loader **out)
+                        const struct reference_logprobs *reference, int64_t limit,
+                        struct loader **out)
 {
     const struct recipe *r = &s->recipe;
     struct loader_source source = {q->data, 1};
     struct packing_rules rules;
-    (void)job_data_packing(r, &rules);
+    (void)objective_spec_packing(r, &rules);
     struct loader_options options = {
         .sources = &source,
         .source_count = 1,
         .sequence_tokens = r->data.sequence_length,
-        .global_sequences = together(s),
+        .global_sequences = get_batch_samples(s),
         .micro_sequences = r->batch.micro_size,
         .rank = comm_rank(s->mesh.data),
         .ranks = comm_size(s->mesh.data),
         .document_mask = r->data.document_mask,
-        .kind = job_data_kind(r),
+        .kind = objective_spec_example(r),
         .packing = &rules,
-        .reference = reference != NULL && reference->sources > 0
-                         ? (const double *const *)reference->values
-                         : NULL,
+        .reference_logps = reference != NULL && reference->sources > 0
+                               ? (const double *const *)reference->values
+                               : NULL,
         .limit_samples = limit,
-        .vocab_size = model_config_of(s->model)->vocabulary,
+        .vocab_size = model_get_config(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
         .labels_sha256 = s->labels_sha256[0] != '\0' ? s->labels_sha256 : NULL,
-        .last_rows = job_data_last_rows(r),
-        .texts = r->model.num_labels,
-        .last_of_answers = job_data_task(r) != MODEL_WORDS,
+        .head_reads_last_row = objective_spec_reads_last_row(r),
+        .max_texts = r->model.num_labels,
+        .head_reads_responses = objective_spec_head(r) != HEAD_LM,
         .masking = s->masking,
         .seed = (uint64_t)r->seed,
     };
     return loader_open(&options, out);
 }
 
-/* The whole set, or the asked number of batches of it. */
+/* Counts the samples to evaluate: all, or those of the requested number of batches. */
 static status count_samples(const struct request *q, const struct session *s, int64_t *out)
 {
     struct loader *loader = NULL;
     TRY(open_data(q, s, NULL, 0, &loader));
-    int64_t asked = q->batches * together(s);
+    int64_t requested = q->batches * get_batch_samples(s);
     *out = loader_samples(loader);
-    *out = asked > 0 && asked < *out ? asked : *out;
+    *out = requested > 0 && requested < *out ? requested : *out;
     return loader_close(&loader);
 }
 
-/* Of preference pairs: what the model that the training began with says of them. */
-static status find_reference(const struct request *q, const struct session *s, struct comm *world,
-                             struct reference *out)
+/* Computes the log-probabilities of preference pairs by the reference model, which is the model
+ * that the training started from. */
+static status compute_reference(const struct request *q, const struct session *s,
+                                struct comm *world, struct reference_logprobs *out)
 {
     char precision[] = "train.precision=fp32";
     char *overrides[] = {precision};
     struct session base = {0};
     struct recipe r = s->recipe;
-    bool bf16_products = r.train.precision == PRECISION_BF16;
-    memcpy(strchr(precision, '=') + 1, bf16_products ? "bf16" : "fp32", 4);
+    bool is_bf16 = r.train.precision == PRECISION_BF16;
+    memcpy(strchr(precision, '=') + 1, is_bf16 ? "bf16" : "fp32", 4);
     r.data.train_count = 1;
     r.data.train[0] = (struct recipe_source){.weight = 1};
     r.data.validation[0] = '\0';
-    REQUIRE(strlen(q->data) < sizeof r.data.train[0].path, STATUS_USAGE, "--data: path too long");
+    REQUIRE(strlen(q->data) < sizeof r.data.train[0].path, STATUS_USAGE,
+            "--data: the path is too long");
     snprintf(r.data.train[0].path, sizeof r.data.train[0].path, "%s", q->data);
-    TRY(session_open_checkpoint(&base, world, r.model.init_from, overrides, 1, session_rows(&r)));
-    struct job_data data = {
+    TRY(weights_open_checkpoint(&base, world, r.model.init_from, overrides, 1, derive_rows(&r)));
+    struct data_setup data = {
         .recipe = &r,
         .rank = comm_rank(base.mesh.data),
         .ranks = comm_size(base.mesh.data),
-        .vocabulary = model_config_of(base.model)->vocabulary,
+        .vocabulary = model_get_config(base.model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
     };
-    TRY(reference_make(&base, &data, base.recipe.adapter.type[0] != '\0', out));
+    TRY(reference_logprobs_compute(&base, &data, base.recipe.adapter.type != ADAPTER_NONE, out));
     return session_stop(&base);
 }
 
@@ -143,33 +150,33 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
 {
     const struct recipe *r = &s->recipe;
     struct preference_settings preference;
-    struct reference reference = {0};
+    struct reference_logprobs reference = {0};
     struct step_parts parts = {
         .mesh = s->mesh,
         .kernels = s->kernels,
         .model = s->model,
-        .micro_rows = session_rows(r),
+        .micro_rows = derive_rows(r),
         .preference = &preference,
     };
     struct step *step = NULL;
     struct loader *loader = NULL;
-    struct grading *grading = NULL;
+    struct evaluator *evaluator = NULL;
     double sums[OBJECTIVE_SUMS] = {0};
     int64_t samples = 0;
-    TRY(comm_agree(world, objective_find(r->objective, &parts.objective)));
-    TRY(comm_agree(world, session_preference(r, &preference)));
-    if (job_data_has_reference(r)) {
-        TRY(find_reference(q, s, world, &reference));
-        bool whole = preference_whole(&preference);
-        parts.batch_size = whole ? together(s) : 0;
+    TRY(comm_agree(world, objective_find(recipe_objective_name(r->objective), &parts.objective)));
+    TRY(comm_agree(world, derive_preference(r, &preference)));
+    if (objective_spec_has_reference(r)) {
+        TRY(compute_reference(q, s, world, &reference));
+        bool whole = preference_needs_whole_batch(&preference);
+        parts.batch_size = whole ? get_batch_samples(s) : 0;
     }
-    if (job_data_kind(r) == EXAMPLE_EMBED) {
-        parts.batch_size = together(s);
+    if (objective_spec_example(r) == EXAMPLE_EMBED) {
+        parts.batch_size = get_batch_samples(s);
     }
     TRY(comm_agree(world, count_samples(q, s, &samples)));
-    TRY(comm_agree(world, grading_create(r->objective, &s->labels, s->tokenizer,
-                                         r->answer.no_answer_threshold, &grading)));
-    parts.sink = grading_sink(grading);
+    TRY(comm_agree(world, evaluator_create(r->objective, &s->labels, s->tokenizer,
+                                           r->answer.no_answer_threshold, &evaluator)));
+    parts.sink = evaluator_sink(evaluator);
     status result = comm_agree(world, open_data(q, s, &reference, samples, &loader));
     if (result == STATUS_OK) {
         result = step_create(&parts, &step);
@@ -178,36 +185,36 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
         result = step_evaluate(step, loader, NULL, sums);
     }
     if (result == STATUS_OK) {
-        result = grading_end(grading, s->mesh.data);
+        result = evaluator_end(evaluator, s->mesh.data);
     }
     KEEP_FIRST(result, step_destroy(&step));
     KEEP_FIRST(result, loader_close(&loader));
-    reference_destroy(&reference);
+    reference_logprobs_destroy(&reference);
     if (result == STATUS_OK && comm_rank(world) == 0) {
-        result = print_evaluation(q, parts.objective, sums, grading);
+        result = print_evaluation(q, parts.objective, sums, evaluator);
     }
-    grading_destroy(&grading);
+    evaluator_destroy(&evaluator);
     return result;
 }
 
-/* ---- a task ---- */
+/* ---- tasks ---- */
 
 static status require_tokenizer(const struct request *q, const struct session *s)
 {
-    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s holds no tokenizer: a task needs one",
+    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s contains no tokenizer, but a task needs one",
             q->checkpoint);
     return STATUS_OK;
 }
 
 static status evaluate_task(const struct request *q, struct session *s, struct comm *world)
 {
-    struct task_report own = {0};
+    struct multiple_choice_report local = {0};
     TRY(comm_agree(world, require_tokenizer(q, s)));
-    TRY(task_run(s->kernels, s->model, s->tokenizer, q->task,
-                 s->recipe.model.max_position_embeddings, q->limit, comm_rank(s->mesh.data),
-                 comm_size(s->mesh.data), &own));
-    double sums[] = {(double)own.rows, own.correct, own.correct_norm, own.correct_norm_tokens,
-                     (double)own.cut};
+    TRY(multiple_choice_run(s->kernels, s->model, s->tokenizer, q->task,
+                            s->recipe.model.max_position_embeddings, q->limit,
+                            comm_rank(s->mesh.data), comm_size(s->mesh.data), &local));
+    double sums[] = {(double)local.rows, local.correct, local.correct_norm,
+                     local.correct_norm_tokens, (double)local.truncated};
     TRY(comm_sum_doubles(s->mesh.data, sums, sizeof sums / sizeof sums[0]));
     if (comm_rank(world) != 0) {
         return STATUS_OK;
@@ -224,10 +231,11 @@ static status evaluate_task(const struct request *q, struct session *s, struct c
 static status run(const struct request *q, struct comm *world)
 {
     struct session s = {0};
-    TRY(session_open_checkpoint(&s, world, q->checkpoint, q->overrides.items, q->overrides.count,
+    TRY(weights_open_checkpoint(&s, world, q->checkpoint, q->overrides.items, q->overrides.count,
                                 0));
     status result = q->task != NULL ? evaluate_task(q, &s, world) : evaluate_shards(q, &s, world);
-    if (result == STATUS_OK) { /* else comm_abort ends all ranks, and this one waits for none */
+    /* After an error, comm_abort ends all ranks without releasing the session. */
+    if (result == STATUS_OK) {
         result = session_stop(&s);
     }
     return result;
@@ -239,22 +247,23 @@ status command_evaluate(int argc, char **argv)
     bool help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/"},
-        {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards"},
+         "run folder, checkpoints/ folder, one checkpoint or final/"},
+        {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards to evaluate"},
         {"task", OPTION_TEXT, &q.task, "FILE.jsonl", NULL,
-         "multiple choice: context, choices, label a line; or as HellaSwag has them: ctx, endings, "
-         "label"},
-        {"batches", OPTION_INTEGER, &q.batches, "N", "0", "micro-batches of each rank; 0: all",
-         .least = 0, .most = 1e12},
-        {"limit", OPTION_INTEGER, &q.limit, "N", "0", "rows of the task; 0: all", .least = 0,
-         .most = 1e12},
+         "multiple-choice task: JSON Lines with context, choices and label, or as in HellaSwag "
+         "with ctx, endings and label"},
+        {"batches", OPTION_INTEGER, &q.batches, "N", "0",
+         "with --data: number of micro-batches of each rank; 0: all", .min = 0, .max = 1e12},
+        {"limit", OPTION_INTEGER, &q.limit, "N", "0", "with --task: number of rows; 0: all",
+         .min = 0, .max = 1e12},
         {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
-         "settings of the recipe that differ here, e.g. batch.micro_size=4"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "one JSON object"},
+         "override settings of the recipe, e.g. batch.micro_size=4"},
+        {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
     };
     struct options options = {
         .usage = "[mpirun -np N] bireme evaluate --checkpoint DIR (--data GLOB | --task FILE)",
-        .about = "Prints loss and perplexity on shards, or accuracy on a multiple-choice task.",
+        .description = "Prints loss and perplexity on shards, or the accuracy on a multiple-choice "
+                       "task. The metrics depend on the objective of the model.",
         .table = table,
         .count = sizeof table / sizeof table[0],
     };
@@ -266,7 +275,7 @@ status command_evaluate(int argc, char **argv)
     status result = STATUS_OK;
     if ((q.data == NULL) == (q.task == NULL)) {
         result = status_raise(STATUS_USAGE, __FILE__, __LINE__,
-                              "give either --data GLOB or --task FILE.jsonl");
+                              "give exactly one of --data GLOB and --task FILE.jsonl");
     }
     if (result == STATUS_OK) {
         result = comm_world_create(&argc, &argv, &world);

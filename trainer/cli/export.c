@@ -1,4 +1,5 @@
-/* bireme export: a checkpoint becomes a model folder of Hugging Face's transformers. */
+/* bireme export: converts a checkpoint into a model folder of Hugging Face transformers. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -13,22 +14,21 @@ status command_export(int argc, char **argv)
     const char *checkpoint = NULL, *output = NULL, *dtype = NULL;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &checkpoint, "DIR", OPTION_REQUIRED,
-         "a run folder, its checkpoints/, one of these, or final/", 0, 0, NULL},
+         "run folder, checkpoints/ folder, one checkpoint or final/", 0, 0, NULL},
         {"output", OPTION_TEXT, &output, "HF_DIR", OPTION_REQUIRED,
          "folder to write; must not exist", 0, 0, NULL},
-        {"dtype", OPTION_CHOICE, &dtype, "TYPE", "fp32", "of the weights; fp32: the same bits", 0,
-         0, "fp32|bf16"},
+        {"dtype", OPTION_CHOICE, &dtype, "TYPE", "fp32",
+         "data type of the weights; fp32 keeps them bit for bit", 0, 0, "fp32|bf16"},
         {"adapter", OPTION_FLAG, &adapter, NULL, NULL,
-         "of a run with adapters these alone, as peft saves them; else they are put into the "
-         "model's matrices",
+         "export only the adapters of the run in the format of peft; otherwise they are merged "
+         "into the weights",
          0, 0, NULL},
     };
     struct options options = {
         .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16] [--adapter]",
-        .about =
-            "Writes a model folder that from_pretrained of Hugging Face's transformers loads, and "
-            "AutoTokenizer's:\nconfig.json, model.safetensors, tokenizer.json. GPT-2, BERT, "
-            "RoBERTa and Llama.",
+        .description = "Writes a model folder that from_pretrained of Hugging Face transformers "
+                       "loads: config.json, model.safetensors and tokenizer.json. Supported "
+                       "architectures: GPT-2, BERT, RoBERTa and Llama.",
         .table = table,
         .count = sizeof table / sizeof table[0],
     };
@@ -36,11 +36,11 @@ status command_export(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
-    struct pretrained_summary summary;
-    bool halves = strcmp(dtype, "bf16") == 0;
-    TRY(pretrained_export(checkpoint, output, halves ? SAFETENSORS_BF16 : SAFETENSORS_F32, adapter,
-                          &summary));
-    log_info("%s: %lld parameters in %d tensors, %s%s", output, (long long)summary.parameters,
+    struct huggingface_summary summary;
+    bool is_bf16 = strcmp(dtype, "bf16") == 0;
+    TRY(huggingface_export(checkpoint, output, is_bf16 ? SAFETENSORS_BF16 : SAFETENSORS_F32,
+                           adapter, &summary));
+    log_info("%s: %" PRId64 " parameters in %d tensors, %s%s", output, summary.parameters,
              summary.tensors, dtype, summary.tokenizer ? "" : "; no tokenizer");
     return STATUS_OK;
 }

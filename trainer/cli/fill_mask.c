@@ -1,4 +1,6 @@
-/* bireme fill-mask: which tokens a masked language model expects at each [MASK] of a text. */
+/* bireme fill-mask: the most probable tokens of a masked language model at each [MASK] of a
+ * text. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,87 +9,89 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/setup/session.h"
 
 enum { TOP_MAX = 1000 };
 
 struct request {
-    struct asking_request asked;
-    int64_t top;
+    struct batch_query_request shared;
+    int64_t top_k;
 };
 
-/* Beside a batch: its masks, and what is expected at one of them. */
-struct filling {
+struct fill_state {
     const struct request *q;
-    int32_t masks[ASKING_TEXTS + 1]; /* first mask of each text */
-    int32_t *masked_rows;            /* [rows] */
-    float *logits;                   /* [V] */
-    int32_t *best;                   /* [top] */
+    int32_t masks[BATCH_QUERY_TEXTS + 1]; /* first mask of each text in masked_rows */
+    int32_t *masked_rows;                 /* [rows of a batch] */
+    float *logits;                        /* [V] */
+    int32_t *best;                        /* [top_k] ids, the most probable first */
 };
 
-static status filling_create(struct filling *f, const struct asking *a)
+static status create_state(struct fill_state *state, const struct batch_query *b)
 {
-    f->masked_rows = calloc((size_t)a->rows, sizeof *f->masked_rows);
-    f->logits = calloc((size_t)model_config_of(a->session.model)->vocabulary, sizeof *f->logits);
-    f->best = calloc((size_t)f->q->top, sizeof *f->best);
-    REQUIRE(f->masked_rows != NULL && f->logits != NULL && f->best != NULL, STATUS_INTERNAL,
-            "out of memory for texts of %lld tokens", (long long)a->rows);
+    state->masked_rows = calloc((size_t)b->max_rows, sizeof *state->masked_rows);
+    state->logits =
+        calloc((size_t)model_get_config(b->session.model)->vocabulary, sizeof *state->logits);
+    state->best = calloc((size_t)state->q->top_k, sizeof *state->best);
+    REQUIRE(state->masked_rows != NULL && state->logits != NULL && state->best != NULL,
+            STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens", b->max_rows);
     return STATUS_OK;
 }
 
-static void filling_destroy(struct filling *f)
+static void destroy_state(struct fill_state *state)
 {
-    free(f->masked_rows);
-    free(f->logits);
-    free(f->best);
+    free(state->masked_rows);
+    free(state->logits);
+    free(state->best);
 }
 
-/* The `top` largest logits' ids into f->best, the largest first; returns the logarithm of the sum of exponentials. */
-static double choose(const struct filling *f, int64_t vocabulary, int64_t top)
+/* Writes the ids of the top_k largest logits to best, the largest first. Returns the logarithm
+ * of the sum of the exponentials of all logits. */
+static double select_top_k(const struct fill_state *state, int64_t vocabulary, int64_t top_k)
 {
-    int64_t kept = 0;
+    int64_t count = 0;
     double sum = 0;
     for (int64_t v = 0; v < vocabulary; v++) {
-        int64_t at = kept < top ? kept++ : top;
-        for (; at > 0 && f->logits[v] > f->logits[f->best[at - 1]]; at--) {
-            if (at < top) {
-                f->best[at] = f->best[at - 1];
+        int64_t slot = count < top_k ? count++ : top_k;
+        for (; slot > 0 && state->logits[v] > state->logits[state->best[slot - 1]]; slot--) {
+            if (slot < top_k) {
+                state->best[slot] = state->best[slot - 1];
             }
         }
-        if (at < top) {
-            f->best[at] = (int32_t)v;
+        if (slot < top_k) {
+            state->best[slot] = (int32_t)v;
         }
     }
     for (int64_t v = 0; v < vocabulary; v++) {
-        sum += exp((double)f->logits[v] - (double)f->logits[f->best[0]]);
+        sum += exp((double)state->logits[v] - (double)state->logits[state->best[0]]);
     }
-    return f->logits[f->best[0]] + log(sum);
+    return state->logits[state->best[0]] + log(sum);
 }
 
-/* The list of what is expected at one mask. */
-static status expected_at(const struct filling *f, const struct session *s, struct tensor hidden,
-                          int32_t mask, json_t **out)
+/* Builds the JSON list of the most probable tokens at row `mask`. */
+static status predict_mask(const struct fill_state *state, const struct session *s,
+                           struct tensor hidden, int32_t mask, json_t **out)
 {
     struct model *m = s->model;
-    int64_t vocabulary = model_config_of(m)->vocabulary, top = f->q->top;
-    TRY(classifier_logits(s->kernels, tensor_view(f->logits, DTYPE_F32, 1, vocabulary),
-                          tensor_rows(hidden, mask, 1), model_head(m), model_head_bias(m)));
-    double all = choose(f, vocabulary, top);
+    int64_t vocabulary = model_get_config(m)->vocabulary, top_k = state->q->top_k;
+    TRY(classifier_logits(s->kernels, tensor_view(state->logits, DTYPE_F32, 1, vocabulary),
+                          tensor_rows(hidden, mask, 1), model_lm_head(m), model_lm_head_bias(m)));
+    double log_sum = select_top_k(state, vocabulary, top_k);
     *out = json_array();
-    for (int64_t i = 0; i < top && i < vocabulary; i++) {
+    for (int64_t i = 0; i < top_k && i < vocabulary; i++) {
         char *text = NULL;
         size_t bytes = 0;
-        TRY(tokenizer_decode(s->tokenizer, &f->best[i], 1, false, &text, &bytes));
+        TRY(tokenizer_decode(s->tokenizer, &state->best[i], 1, false, &text, &bytes));
         json_t *token = json_stringn(text, bytes);
         free(text);
-        json_array_append_new(*out, json_pack("{s:o, s:i, s:f}", "text",
-                                              token != NULL ? token : json_null(), "token",
-                                              (int)f->best[i], "probability",
-                                              exp((double)f->logits[f->best[i]] - all)));
+        json_array_append_new(
+            *out, json_pack("{s:o, s:i, s:f}", "text", token != NULL ? token : json_null(), "token",
+                            (int)state->best[i], "probability",
+                            exp((double)state->logits[state->best[i]] - log_sum)));
     }
     return STATUS_OK;
 }
 
-static void print_plainly(const json_t *masks)
+static void print_text(const json_t *masks)
 {
     size_t i, j;
     json_t *list, *one;
@@ -103,108 +107,113 @@ static void print_plainly(const json_t *masks)
     }
 }
 
-static status answer_text(const struct filling *f, const struct asking *a, struct tensor hidden,
-                          int index)
+static status process_text(const struct fill_state *state, const struct batch_query *b,
+                           struct tensor hidden, int index)
 {
     json_t *masks = json_array();
     status result = STATUS_OK;
-    for (int32_t m = f->masks[index]; m < f->masks[index + 1] && result == STATUS_OK; m++) {
+    for (int32_t m = state->masks[index]; m < state->masks[index + 1] && result == STATUS_OK; m++) {
         json_t *list = NULL;
-        result = expected_at(f, &a->session, hidden, m, &list);
+        result = predict_mask(state, &b->session, hidden, m, &list);
         json_array_append_new(masks, list);
     }
-    if (result == STATUS_OK && f->q->asked.json) {
-        return report_print(json_pack("{s:s, s:o}", "text", a->text[index], "masks", masks));
+    if (result == STATUS_OK && state->q->shared.json) {
+        return json_output_print(json_pack("{s:s, s:o}", "text", b->texts[index], "masks", masks));
     }
     if (result == STATUS_OK) {
-        print_plainly(masks);
+        print_text(masks);
     }
     json_decref(masks);
     return result;
 }
 
-/* Where the batch is masked. */
-static void find_masks(struct filling *f, const struct asking *a)
+/* Collects the rows of the mask tokens of the batch. */
+static void find_masks(struct fill_state *state, const struct batch_query *b)
 {
-    int32_t mask = tokenizer_specials_of(a->session.tokenizer).mask, found = 0;
-    for (int i = 0; i < a->count; i++) {
-        for (int32_t row = a->cu_rows[i]; row < a->cu_rows[i + 1]; row++) {
-            if (a->ids[row] == mask) {
-                f->masked_rows[found++] = row;
+    int32_t mask = tokenizer_get_specials(b->session.tokenizer).mask, found = 0;
+    for (int i = 0; i < b->count; i++) {
+        for (int32_t row = b->cu_rows[i]; row < b->cu_rows[i + 1]; row++) {
+            if (b->ids[row] == mask) {
+                state->masked_rows[found++] = row;
             }
         }
-        f->masks[i + 1] = found;
+        state->masks[i + 1] = found;
     }
 }
 
-static status answer(struct asking *a)
+static status process_batch(struct batch_query *b)
 {
-    struct filling *f = a->user;
+    struct fill_state *state = b->user;
     struct tensor hidden;
-    find_masks(f, a);
-    struct model_input input = asking_input(a);
-    input.output_rows = f->masked_rows;
-    input.outputs = f->masks[a->count];
-    TRY(model_forward(a->session.model, &input, &hidden));
-    for (int i = 0; i < a->count; i++) {
-        TRY(answer_text(f, a, hidden, i));
+    find_masks(state, b);
+    struct model_input input = batch_query_model_input(b);
+    input.output_rows = state->masked_rows;
+    input.outputs = state->masks[b->count];
+    TRY(model_forward(b->session.model, &input, &hidden));
+    for (int i = 0; i < b->count; i++) {
+        TRY(process_text(state, b, hidden, i));
     }
     return STATUS_OK;
 }
 
-static status take(void *user, const char *text, size_t bytes)
+static status visit_text(void *user, const char *text, size_t bytes)
 {
-    struct asking *a = user;
+    struct batch_query *b = user;
     (void)bytes;
-    TRY(asking_add(a, text, NULL));
-    int32_t mask = tokenizer_specials_of(a->session.tokenizer).mask;
-    for (int32_t row = a->cu_rows[a->count - 1]; row < a->cu_rows[a->count]; row++) {
-        if (a->ids[row] == mask) {
+    TRY(batch_query_add(b, text, NULL));
+    int32_t mask = tokenizer_get_specials(b->session.tokenizer).mask;
+    for (int32_t row = b->cu_rows[b->count - 1]; row < b->cu_rows[b->count]; row++) {
+        if (b->ids[row] == mask) {
             return STATUS_OK;
         }
     }
-    char *word = NULL, shown[64];
-    TRY(tokenizer_decode(a->session.tokenizer, &mask, 1, false, &word, NULL));
-    snprintf(shown, sizeof shown, "%s", word);
-    free(word);
-    RAISE(STATUS_DATA, "the text has no mask token, write %s where a word is asked for: \"%.100s\"",
-          shown, text);
+    char *mask_text = NULL, shown[64];
+    TRY(tokenizer_decode(b->session.tokenizer, &mask, 1, false, &mask_text, NULL));
+    snprintf(shown, sizeof shown, "%s", mask_text);
+    free(mask_text);
+    RAISE(STATUS_DATA,
+          "the text has no mask token; write %s in place of the word to predict: \"%.100s\"", shown,
+          text);
 }
 
 static status require_masks(const struct session *s, const char *checkpoint)
 {
-    REQUIRE(strcmp(s->recipe.objective, "mlm") == 0, STATUS_DATA,
-            "%s was trained for %s: fill-mask needs a model of masked tokens (mlm)", checkpoint,
-            s->recipe.objective);
-    REQUIRE(tokenizer_specials_of(s->tokenizer).mask >= 0, STATUS_DATA,
-            "%s holds no tokenizer with a mask token", checkpoint);
+    REQUIRE(s->recipe.objective == OBJECTIVE_MLM, STATUS_DATA,
+            "%s was trained with objective %s; fill-mask needs a model that was trained with "
+            "objective mlm",
+            checkpoint, recipe_objective_name(s->recipe.objective));
+    REQUIRE(tokenizer_get_specials(s->tokenizer).mask >= 0, STATUS_DATA,
+            "the tokenizer of %s has no mask token, which fill-mask needs", checkpoint);
     return STATUS_OK;
 }
 
-static status ask(struct asking *a, const struct request *q)
+static status process_input(struct batch_query *b, const struct request *q)
 {
-    struct filling *f = a->user;
-    char *const *operands = q->asked.operands;
-    int count = q->asked.operand_count;
-    TRY(asking_open(a, &q->asked));
-    TRY(require_masks(&a->session, q->asked.checkpoint));
-    TRY(filling_create(f, a));
+    struct fill_state *state = b->user;
+    char *const *operands = q->shared.operands;
+    int count = q->shared.operand_count;
+    TRY(batch_query_open(b, &q->shared));
+    TRY(require_masks(&b->session, q->shared.checkpoint));
+    TRY(create_state(state, b));
     for (int i = 0; i < count; i++) {
-        TRY(asking_check(operands[i], strlen(operands[i])));
-        TRY(take(a, operands[i], strlen(operands[i])));
+        TRY(batch_query_check_text(operands[i], strlen(operands[i])));
+        TRY(visit_text(b, operands[i], strlen(operands[i])));
     }
-    TRY(count == 0 ? asking_read(a, NULL, take) : STATUS_OK);
-    return asking_finish(a);
+    TRY(count == 0 ? batch_query_read_lines(b, NULL, visit_text) : STATUS_OK);
+    return batch_query_finish(b);
 }
 
-static status run(const struct asking_request *asked)
+static status run(const struct batch_query_request *shared)
 {
-    const struct request *q = (const struct request *)asked;
-    struct filling f = {.q = q};
-    struct asking a = {.command = "fill-mask", .answer = answer, .user = &f, .special = true};
-    status result = ask(&a, q);
-    filling_destroy(&f);
-    KEEP_FIRST(result, asking_close(&a));
+    const struct request *q = (const struct request *)shared;
+    struct fill_state state = {.q = q};
+    struct batch_query b = {.command = "fill-mask",
+                            .process_batch = process_batch,
+                            .user = &state,
+                            .parse_special_tokens = true};
+    status result = process_input(&b, q);
+    destroy_state(&state);
+    KEEP_FIRST(result, batch_query_close(&b));
     return result;
 }
 
@@ -212,19 +221,19 @@ status command_fill_mask(int argc, char **argv)
 {
     struct request q = {0};
     const struct option table[] = {
-        {"top-k", OPTION_INTEGER, &q.top, "K", "5", "tokens that are told of each mask", .least = 1,
-         .most = TOP_MAX},
+        {"top-k", OPTION_INTEGER, &q.top_k, "K", "5", "number of tokens to print for each mask",
+         .min = 1, .max = TOP_MAX},
     };
     struct options options = {
         .usage = "bireme fill-mask --checkpoint DIR [\"TEXT with [MASK]\"...]",
-        .about = "Prints for each mask of each text the most probable tokens with their "
-                 "probabilities, a mask a line. Without\ntexts it reads them from standard input, "
-                 "one a line, in batches.",
+        .description = "Prints the most probable tokens and their probabilities for each mask of "
+                       "each TEXT, one line for each mask. Without a TEXT, the texts are read from "
+                       "standard input, one per line.",
         .table = table,
         .count = sizeof table / sizeof table[0],
-        .operand = "TEXT",
-        .operands_least = 0,
-        .operands_most = -1,
+        .operand_name = "TEXT",
+        .operands_min = 0,
+        .operands_max = -1,
     };
-    return asking_command(&options, false, argc, argv, &q.asked, run);
+    return batch_query_run_command(&options, false, argc, argv, &q.shared, run);
 }

@@ -1,5 +1,6 @@
-/* bireme import: a model folder of Hugging Face's transformers becomes a checkpoint of weights alone, and one of peft's a
- * checkpoint of adapters. */
+/* bireme import: converts a model folder of Hugging Face transformers into a checkpoint without
+ * optimizer state, or an adapter folder of peft into a checkpoint of adapters. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,11 +10,11 @@
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/huggingface/huggingface.h"
 #include "trainer/huggingface/architectures.h"
+#include "trainer/huggingface/huggingface.h"
 
-/* The section of a recipe that trains on from these weights. */
-static void print_setting(void *user, const char *key, const char *json)
+/* Prints a line of the section `model` of a recipe that starts from these weights. */
+static void print_model_setting(void *user, const char *key, const char *json)
 {
     (void)user;
     if (strncmp(key, "model.", 6) == 0 && strcmp(key, "model.init_from") != 0) {
@@ -21,7 +22,8 @@ static void print_setting(void *user, const char *key, const char *json)
     }
 }
 
-static void print_adapter(void *user, const char *key, const char *json)
+/* Prints a line of the section `adapter` of the recipe. */
+static void print_adapter_setting(void *user, const char *key, const char *json)
 {
     (void)user;
     if (strncmp(key, "adapter.", 8) == 0 && strncmp(key, "adapter.base", 12) != 0) {
@@ -29,26 +31,26 @@ static void print_adapter(void *user, const char *key, const char *json)
     }
 }
 
-/* A template in Jinja is a program, which is kept, and not run. */
-static void tell_chat_template(const char *folder)
+/* Warns that a Jinja chat template is copied but not used. Bireme cannot run Jinja programs. */
+static void warn_jinja_template(const char *folder)
 {
     char path[FILE_PATH_BYTES];
     if (file_join(path, folder, "chat_template.jinja") == STATUS_OK && file_exists(path)) {
         log_warning("IMPORT",
-                    "%s is kept, but not read here: `bireme prepare --chat-template` names the "
-                    "template that "
-                    "it is (" CHAT_NAMES "), or a file (docs/chat_templates.md)",
+                    "%s is copied, but not used; select the same template with `bireme prepare "
+                    "--chat-template` (" CHAT_NAMES ", or a file as in docs/guide/data.md)",
                     path);
     }
 }
 
-static void tell(const char *folder, const char *output, const struct pretrained_summary *s)
+static void log_summary(const char *folder, const char *output, const struct huggingface_summary *s)
 {
-    log_info("%s: %lld parameters in %d tensors, from %d file%s", output, (long long)s->parameters,
+    log_info("%s: %" PRId64 " parameters in %d tensors, from %d file%s", output, s->parameters,
              s->tensors, s->files, text_plural(s->files));
     if (!s->tokenizer) {
-        log_info("%s has no tokenizer.json: evaluate, inspect, export and model.init_from take %s; "
-                 "commands that read text need a tokenizer, so import again with one in the folder",
+        log_info("%s has no tokenizer.json: evaluate, inspect, export and model.init_from accept "
+                 "%s; commands that read text need a tokenizer; to use them, put tokenizer.json "
+                 "into the folder and import again",
                  folder, output);
     }
 }
@@ -60,56 +62,57 @@ status command_import(int argc, char **argv)
     const struct option table[] = {
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist"},
         {"base", OPTION_TEXT, &base, "DIR", NULL,
-         "of adapters: a checkpoint of the model that they are beside; else the one that they "
-         "name"},
+         "for adapters: checkpoint of the base model (default: the one that the adapters name)"},
         {"objective", OPTION_CHOICE, &objective, "NAME", NULL,
-         "what it is for, where its class leaves that open: of one output regress, reward or (not "
-         "of an encoder) choose, of a model without head embed",
+         "objective of the model, if its class does not determine it: regress, reward or (not for "
+         "an encoder) choose for a head with one output, embed for a model without a head",
          .choices = "regress|reward|choose|embed|classify|classify_tokens|answer|clm|mlm"},
     };
     struct options options = {
         .usage = "bireme import HF_DIR --output DIR [--base CHECKPOINT]",
-        .about =
-            "Makes a checkpoint of a model folder as Hugging Face's transformers saves it: "
-            "config.json, model.safetensors (or several with an index; F32, F16, BF16) and "
-            "tokenizer.json (or vocab.txt). Models of the model_type gpt2, bert, roberta and "
-            "llama, their classes for tasks among them. generate, score, fill-mask, classify, "
-            "answer, embed, evaluate, inspect, export and model.init_from take it. The section "
-            "`model` of a recipe that trains on from it goes to standard output.\nOf a folder of "
-            "peft's (adapter_config.json, adapter_model.safetensors) it makes a checkpoint of "
-            "adapters beside a model that was imported before.",
+        .description =
+            "Converts a model folder in the format of Hugging Face transformers into a checkpoint. "
+            "The folder contains config.json, model.safetensors (or several files with an index; "
+            "F32, F16, BF16) and tokenizer.json or vocab.txt. Supported values of model_type: "
+            "gpt2, bert, roberta and llama, including their classes with fine-tuning heads. "
+            "generate, score, fill-mask, classify, answer, embed, evaluate, inspect, export and "
+            "model.init_from accept the checkpoint.\n\n"
+            "Prints the section `model` of a recipe that fine-tunes this model.\n\n"
+            "A folder of peft (adapter_config.json, adapter_model.safetensors) becomes a "
+            "checkpoint of adapters. Import its base model first.",
         .table = table,
         .count = sizeof table / sizeof table[0],
-        .operand = "HF_DIR",
-        .operands_least = 1,
-        .operands_most = 1,
+        .operand_name = "HF_DIR",
+        .operands_min = 1,
+        .operands_max = 1,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
     struct recipe recipe;
-    struct pretrained_summary summary;
-    bool adapter = pretrained_import_is_adapter(options.operands[0]);
-    REQUIRE(adapter || base == NULL, STATUS_USAGE,
-            "%s holds no adapters of peft's: leave out --base", options.operands[0]);
-    REQUIRE(!adapter || objective == NULL, STATUS_USAGE,
-            "%s holds adapters, which say what they are for: leave out --objective",
+    struct huggingface_summary summary;
+    bool adapter = huggingface_is_adapter_folder(options.operands[0]);
+    REQUIRE(adapter || base == NULL, STATUS_USAGE, "%s contains no peft adapters; remove --base",
             options.operands[0]);
-    TRY(adapter ? pretrained_adapter_import(options.operands[0], base, output, &recipe, &summary)
-                : pretrained_import(options.operands[0], objective, output, &recipe, &summary));
-    tell(options.operands[0], output, &summary);
-    tell_chat_template(options.operands[0]);
-    if (pretrained_task_class(pretrained_family(recipe.model.architecture), recipe.objective) !=
-        NULL) {
-        printf("objective: %s\n", recipe.objective);
+    REQUIRE(!adapter || objective == NULL, STATUS_USAGE,
+            "%s contains adapters, which determine the objective; remove --objective",
+            options.operands[0]);
+    TRY(adapter ? huggingface_import_adapter(options.operands[0], base, output, &recipe, &summary)
+                : huggingface_import(options.operands[0], objective, output, &recipe, &summary));
+    log_summary(options.operands[0], output, &summary);
+    warn_jinja_template(options.operands[0]);
+    const struct huggingface_architecture *architecture =
+        huggingface_find_architecture(recipe_architecture_name(recipe.model.architecture));
+    if (huggingface_task_class_suffix(architecture, recipe.objective) != NULL) {
+        printf("objective: %s\n", recipe_objective_name(recipe.objective));
     }
     printf("model:\n");
-    recipe_visit(&recipe, print_setting, NULL);
+    recipe_visit(&recipe, print_model_setting, NULL);
     printf("  init_from: %s\n", output);
     if (adapter) {
         printf("adapter:\n");
-        recipe_visit(&recipe, print_adapter, NULL);
+        recipe_visit(&recipe, print_adapter_setting, NULL);
     }
     return STATUS_OK;
 }

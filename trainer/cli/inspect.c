@@ -1,6 +1,7 @@
-/* bireme inspect: what a path is, and what a tokenizer holds; inspect_run.c and inspect_shards.c look at the
- * others. */
+/* bireme inspect: detects the kind of a path and inspects tokenizers. inspect_run.c and
+ * inspect_shards.c handle the other kinds. */
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ bool inspect_has_file(const char *folder, const char *name)
     return file_exists(path);
 }
 
-status inspect_print(json_t *document)
+status inspect_print_json(json_t *document)
 {
     int failed = document == NULL ||
                  json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) != 0;
@@ -36,9 +37,9 @@ status inspect_print(json_t *document)
     return STATUS_OK;
 }
 
-/* ---- a tokenizer ---- */
+/* ---- tokenizers ---- */
 
-static const char *kind_name(enum tokenizer_kind kind)
+static const char *get_kind_name(enum tokenizer_kind kind)
 {
     static const char *const names[] = {"bpe", "wordpiece", "char"};
     return names[kind];
@@ -51,14 +52,14 @@ static status inspect_tokenizer(const char *folder, bool json)
     status result = STATUS_OK;
     int eos = tokenizer_eos(t);
     if (json) {
-        result = inspect_print(json_pack(
+        result = inspect_print_json(json_pack(
             "{s:s, s:s, s:b, s:s, s:I, s:i, s:s}", "kind", "tokenizer", "path", folder, "whole", 1,
-            "type", kind_name(tokenizer_kind_of(t)), "vocab_size",
+            "type", get_kind_name(tokenizer_get_kind(t)), "vocab_size",
             (json_int_t)tokenizer_vocab_size(t), "eos_id", eos, "sha256", tokenizer_sha256(t)));
     } else {
         printf("%s: tokenizer, whole\n", folder);
-        printf("  type        %s\n", kind_name(tokenizer_kind_of(t)));
-        printf("  vocabulary  %lld\n", (long long)tokenizer_vocab_size(t));
+        printf("  type        %s\n", get_kind_name(tokenizer_get_kind(t)));
+        printf("  vocabulary  %" PRId64 "\n", tokenizer_vocab_size(t));
         if (eos < 0) {
             printf("  end token   none\n");
         } else {
@@ -70,9 +71,9 @@ static status inspect_tokenizer(const char *folder, bool json)
     return result;
 }
 
-/* ---- which of them ---- */
+/* ---- the kind of a path ---- */
 
-static bool named_like_checkpoint(const char *folder)
+static bool has_checkpoint_name(const char *folder)
 {
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/') {
@@ -85,11 +86,11 @@ static bool named_like_checkpoint(const char *folder)
     return length - first > 5 && strncmp(folder + first, "step-", 5) == 0;
 }
 
-static bool holds_checkpoints(const char *folder)
+static bool has_checkpoints(const char *folder)
 {
     int64_t *steps = NULL;
     int count = 0;
-    bool any = checkpoint_folder_list(folder, &steps, &count) == STATUS_OK && count > 0;
+    bool any = checkpoint_directory_list(folder, &steps, &count) == STATUS_OK && count > 0;
     status_clear();
     free(steps);
     return any;
@@ -97,11 +98,11 @@ static bool holds_checkpoints(const char *folder)
 
 static status inspect_folder(const char *path, bool json)
 {
-    if (inspect_has_file(path, "manifest.json") || named_like_checkpoint(path)) {
+    if (inspect_has_file(path, "manifest.json") || has_checkpoint_name(path)) {
         return checkpoint_inspect(path, json);
     }
     if (inspect_has_file(path, "recipe.yaml") || inspect_has_file(path, "metrics.jsonl") ||
-        inspect_has_file(path, "checkpoints") || holds_checkpoints(path)) {
+        inspect_has_file(path, "checkpoints") || has_checkpoints(path)) {
         return inspect_run(path, json);
     }
     if (inspect_has_shards(path)) {
@@ -111,12 +112,12 @@ static status inspect_folder(const char *path, bool json)
         return inspect_tokenizer(path, json);
     }
     RAISE(STATUS_DATA,
-          "%s is neither a checkpoint (manifest.json), nor a run folder (recipe.yaml), nor a "
-          "tokenizer (tokenizer.json), nor does it hold shards (*.h5)",
+          "%s is not a checkpoint (manifest.json), a run folder (recipe.yaml), a tokenizer "
+          "(tokenizer.json) or a folder of shards (*.h5); give the path of one of these",
           path);
 }
 
-/* inspect_file - a shard, or the tokenizer.json of a folder. */
+/* Inspects a shard or a tokenizer.json. */
 static status inspect_file(const char *path, bool json)
 {
     const char *slash = strrchr(path, '/');
@@ -139,16 +140,15 @@ status command_inspect(int argc, char **argv)
     };
     struct options options = {
         .usage = "bireme inspect PATH [--json]",
-        .about =
-            "Tells what a shard or a folder of shards, a checkpoint, a tokenizer or a run folder "
-            "holds, and whether it\nis whole: every checksum is verified, and what is damaged ends "
-            "in code 65 (data) or "
-            "80 (checkpoint).",
+        .description = "Shows the contents of a shard, a folder of shards, a checkpoint, a "
+                       "tokenizer or a run folder, and verifies every checksum. A path is "
+                       "reported as whole if all its checksums match. Exits with code 65 if data "
+                       "is damaged, and with code 80 if a checkpoint is damaged.",
         .table = table,
         .count = 1,
-        .operand = "PATH",
-        .operands_least = 1,
-        .operands_most = 1,
+        .operand_name = "PATH",
+        .operands_min = 1,
+        .operands_max = 1,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {

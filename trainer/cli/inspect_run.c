@@ -1,10 +1,13 @@
-/* A run folder, or its checkpoints alone: where training stands, each checkpoint verified. */
+/* Inspection of a run folder or of a folder of checkpoints: the training progress and the state of
+ * each checkpoint, with all checksums verified. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/directory.h"
 #include "trainer/cli/inspect.h"
@@ -16,28 +19,30 @@
 
 enum { NEWEST_TRAIN, NEWEST_EVALUATE, NEWEST_LINE, NEWEST };
 
-/* newest_lines - the last whole line with each event, and of all, as JSON; null where there is none. */
-static void newest_lines(const char *folder, json_t *out[NEWEST])
+/* Reads the last complete line of each event, and the last line of all, as JSON. Sets an element to
+ * JSON null if there is no such line. */
+static void read_newest_lines(const char *folder, json_t *out[NEWEST])
 {
-    static const char *const marks[NEWEST] = {"\"event\":\"train\"", "\"event\":\"evaluate\"", ""};
-    char path[FILE_PATH_BYTES], *line = NULL, *kept[NEWEST] = {NULL};
-    size_t room = 0;
+    static const char *const patterns[NEWEST] = {"\"event\":\"train\"", "\"event\":\"evaluate\"",
+                                                 ""};
+    char path[FILE_PATH_BYTES], *line = NULL, *newest[NEWEST] = {NULL};
+    size_t capacity = 0;
     FILE *file = file_join(path, folder, "metrics.jsonl") == STATUS_OK ? fopen(path, "r") : NULL;
-    for (ssize_t got; file != NULL && (got = getline(&line, &room, file)) > 0;) {
-        if (line[got - 1] != '\n') { /* what a killed job left of a line */
+    for (ssize_t got; file != NULL && (got = getline(&line, &capacity, file)) > 0;) {
+        if (line[got - 1] != '\n') { /* A killed job can leave an incomplete line. */
             break;
         }
         for (int i = 0; i < NEWEST; i++) {
-            if (strstr(line, marks[i]) != NULL) {
-                free(kept[i]);
-                kept[i] = strdup(line);
+            if (strstr(line, patterns[i]) != NULL) {
+                free(newest[i]);
+                newest[i] = strdup(line);
             }
         }
     }
     for (int i = 0; i < NEWEST; i++) {
-        out[i] = kept[i] != NULL ? json_loads(kept[i], 0, NULL) : NULL;
+        out[i] = newest[i] != NULL ? json_loads(newest[i], 0, NULL) : NULL;
         out[i] = out[i] != NULL ? out[i] : json_null();
-        free(kept[i]);
+        free(newest[i]);
     }
     if (file != NULL) {
         fclose(file);
@@ -47,14 +52,15 @@ static void newest_lines(const char *folder, json_t *out[NEWEST])
 
 /* ---- checkpoints ---- */
 
-/* examine - one checkpoint of the run: {name, step, whole, reason}. */
-static json_t *examine(struct comm *self, const char *parent, const char *name, bool *whole)
+/* Verifies a checkpoint. Returns {name, whole, step, tokens, ranks} or {name, whole, reason}. */
+static json_t *examine_checkpoint(struct comm *self, const char *parent, const char *name,
+                                  bool *whole)
 {
     char path[FILE_PATH_BYTES];
-    struct checkpoint_found found = {0};
+    struct checkpoint_info found = {0};
     status result = file_join(path, parent, name);
     if (result == STATUS_OK) {
-        result = checkpoint_examine(self, path, &found);
+        result = checkpoint_verify_folder(self, path, &found);
     }
     *whole = result == STATUS_OK;
     json_t *entry = json_pack("{s:s, s:b}", "name", name, "whole", *whole);
@@ -70,7 +76,7 @@ static json_t *examine(struct comm *self, const char *parent, const char *name, 
     return entry;
 }
 
-/* The steps, oldest first, then the final weights. */
+/* Verifies the checkpoints, the oldest first, then the final weights. */
 static status examine_all(const char *folder, bool run, json_t *list, int *damaged)
 {
     char parent[FILE_PATH_BYTES];
@@ -83,16 +89,16 @@ static status examine_all(const char *folder, bool run, json_t *list, int *damag
     } else {
         snprintf(parent, sizeof parent, "%s", folder);
     }
-    TRY(checkpoint_folder_list(parent, &steps, &count));
+    TRY(checkpoint_directory_list(parent, &steps, &count));
     status result = comm_self_create(&self);
     for (int i = count - 1; i >= 0 && result == STATUS_OK; i--) {
         char name[CHECKPOINT_NAME_BYTES];
-        checkpoint_folder_name(steps[i], name);
-        json_array_append_new(list, examine(self, parent, name, &whole));
+        checkpoint_directory_step_name(steps[i], name);
+        json_array_append_new(list, examine_checkpoint(self, parent, name, &whole));
         *damaged += !whole;
     }
     if (result == STATUS_OK && run && inspect_has_file(folder, "final")) {
-        json_array_append_new(list, examine(self, folder, "final", &whole));
+        json_array_append_new(list, examine_checkpoint(self, folder, "final", &whole));
         *damaged += !whole;
     }
     free(steps);
@@ -100,9 +106,9 @@ static status examine_all(const char *folder, bool run, json_t *list, int *damag
     return result;
 }
 
-/* ---- for people ---- */
+/* ---- text output ---- */
 
-static int64_t integer_of(const json_t *line, const char *key)
+static int64_t get_integer(const json_t *line, const char *key)
 {
     return (int64_t)json_integer_value(json_object_get(line, key));
 }
@@ -121,26 +127,26 @@ static void print_state(const char *folder, json_t *const lines[NEWEST])
     const char *event = json_string_value(json_object_get(lines[NEWEST_LINE], "event"));
     const char *reason = json_string_value(json_object_get(lines[NEWEST_LINE], "reason"));
     if (event == NULL) {
-        printf("%s: run folder, nothing measured yet\n", folder);
+        printf("%s: run folder, no metrics yet\n", folder);
         return;
     }
     bool ended = strcmp(event, "end") == 0;
-    printf("%s: run folder, %s%s%s\n", folder,
-           ended ? "ended (" : "not ended: it runs, or was killed",
+    printf("%s: run folder, %s%s%s\n", folder, ended ? "ended (" : "not ended: running or killed",
            ended && reason != NULL ? reason : "", ended ? ")" : "");
-    printf("  %-18s %s\n", "step", report_count(integer_of(lines[NEWEST_LINE], "step"), text));
+    printf("  %-18s %s\n", "step",
+           json_output_format_count(get_integer(lines[NEWEST_LINE], "step"), text));
     if (json_is_object(lines[NEWEST_TRAIN])) {
         printf("  %-18s %s\n", "tokens",
-               report_count(integer_of(lines[NEWEST_TRAIN], "tokens"), text));
+               json_output_format_count(get_integer(lines[NEWEST_TRAIN], "tokens"), text));
     }
     print_number("loss", lines[NEWEST_TRAIN], "loss");
     print_number("learning rate", lines[NEWEST_TRAIN], "learning_rate");
-    print_number("tokens a second", lines[NEWEST_TRAIN], "tokens_per_second");
+    print_number("tokens per second", lines[NEWEST_TRAIN], "tokens_per_second");
     print_number("validation loss", lines[NEWEST_EVALUATE], "loss");
     print_number("perplexity", lines[NEWEST_EVALUATE], "perplexity");
     if (json_is_object(lines[NEWEST_EVALUATE])) {
         printf("  %-18s %s\n", "evaluated at step",
-               report_count(integer_of(lines[NEWEST_EVALUATE], "step"), text));
+               json_output_format_count(get_integer(lines[NEWEST_EVALUATE], "step"), text));
     }
 }
 
@@ -148,7 +154,7 @@ static void print_checkpoints(const json_t *list)
 {
     char step[32], tokens[32];
     if (json_array_size(list) == 0) {
-        printf("  no checkpoint\n");
+        printf("  no checkpoints\n");
         return;
     }
     printf("\n  %-16s %14s %18s %6s  %s\n", "checkpoint", "step", "tokens", "ranks", "");
@@ -160,17 +166,17 @@ static void print_checkpoints(const json_t *list)
             printf("  %-16s damaged: %s\n", name, reason);
             continue;
         }
-        printf("  %-16s %14s %18s %6lld  whole\n", name,
-               report_count(integer_of(entry, "step"), step),
-               report_count(integer_of(entry, "tokens"), tokens),
-               (long long)integer_of(entry, "ranks"));
+        printf("  %-16s %14s %18s %6" PRId64 "  whole\n", name,
+               json_output_format_count(get_integer(entry, "step"), step),
+               json_output_format_count(get_integer(entry, "tokens"), tokens),
+               get_integer(entry, "ranks"));
     }
 }
 
-/* ---- the whole ---- */
+/* ---- inspect_run ---- */
 
-/* run_recipe - the resolved recipe of the run; *found false where the folder has none. */
-static status run_recipe(const char *folder, struct recipe *recipe, bool *found)
+/* Reads the resolved recipe of the run. Sets *found to false if the folder contains none. */
+static status read_run_recipe(const char *folder, struct recipe *recipe, bool *found)
 {
     char path[FILE_PATH_BYTES];
     *found = inspect_has_file(folder, "recipe.yaml");
@@ -195,8 +201,8 @@ static status print_text(const char *folder, bool run, json_t *const lines[NEWES
     return recipe != NULL ? recipe_write(recipe, stdout) : STATUS_OK;
 }
 
-static json_t *describe(const char *folder, bool run, bool whole, json_t *const lines[NEWEST],
-                        json_t *list, const struct recipe *recipe)
+static json_t *make_json(const char *folder, bool run, bool whole, json_t *const lines[NEWEST],
+                         json_t *list, const struct recipe *recipe)
 {
     if (!run) {
         return json_pack("{s:s, s:s, s:b, s:O}", "kind", "checkpoints", "path", folder, "whole",
@@ -208,7 +214,7 @@ static json_t *describe(const char *folder, bool run, bool whole, json_t *const 
                      "whole", whole, "ended", ended, "checkpoints", list, "last",
                      lines[NEWEST_LINE], "train", lines[NEWEST_TRAIN], "evaluate",
                      lines[NEWEST_EVALUATE], "settings",
-                     recipe != NULL ? settings_json(recipe) : json_null());
+                     recipe != NULL ? recipe_json_build(recipe) : json_null());
 }
 
 status inspect_run(const char *folder, bool json)
@@ -219,21 +225,22 @@ status inspect_run(const char *folder, bool json)
     json_t *lines[NEWEST];
     bool run = inspect_has_file(folder, "recipe.yaml") ||
                inspect_has_file(folder, "metrics.jsonl") || inspect_has_file(folder, "checkpoints");
-    TRY(run_recipe(folder, &recipe, &has_recipe));
+    TRY(read_run_recipe(folder, &recipe, &has_recipe));
     json_t *list = json_array();
-    newest_lines(folder, lines);
+    read_newest_lines(folder, lines);
     const struct recipe *settings = has_recipe ? &recipe : NULL;
     status result = examine_all(folder, run, list, &damaged);
     if (result == STATUS_OK) {
-        result = json ? inspect_print(describe(folder, run, damaged == 0, lines, list, settings))
-                      : print_text(folder, run, lines, list, settings);
+        result =
+            json ? inspect_print_json(make_json(folder, run, damaged == 0, lines, list, settings))
+                 : print_text(folder, run, lines, list, settings);
     }
     json_decref(list);
     for (int i = 0; i < NEWEST; i++) {
         json_decref(lines[i]);
     }
     TRY(result);
-    REQUIRE(damaged == 0, STATUS_CHECKPOINT, "%s: %d of its checkpoints %s damaged", folder,
-            damaged, damaged == 1 ? "is" : "are");
+    REQUIRE(damaged == 0, STATUS_CHECKPOINT, "%s contains %d damaged checkpoint%s", folder, damaged,
+            text_plural(damaged));
     return STATUS_OK;
 }

@@ -1,6 +1,7 @@
-/* A folder of shards: each is verified in full; sets are told by their stem ("train" of
- * train-00000-of-00004.h5). */
+/* Inspection of a folder of shards. Each shard is verified completely. Shards with the same stem
+ * ("train" in train-00000-of-00004.h5) form a set. */
 #include <glob.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,47 +15,49 @@
 
 struct shard_line {
     const char *name; /* without the folder */
-    int stem;         /* letters of the name that its set shares */
-    int of;           /* members that the set should have; 0: not a numbered set */
+    int stem_bytes;   /* length of the part of the name that the set shares */
+    int set_size;     /* shards of the complete set; 0: not a numbered set */
     struct shard_header header;
     bool whole;
     char reason[512];
 };
 
-struct survey {
+struct listing {
     glob_t found;
     struct shard_line *lines;
-    int count, faults;
+    int count, fault_count;
 };
 
-static status list(const char *folder, glob_t *found)
+static status list_files(const char *folder, glob_t *found)
 {
     char pattern[FILE_PATH_BYTES];
     TRY(file_join(pattern, folder, "*.h5"));
-    int failed = glob(pattern, 0, NULL, found); /* by name */
-    REQUIRE(failed == 0 || failed == GLOB_NOMATCH, STATUS_INTERNAL, "cannot list %s", folder);
+    int failed = glob(pattern, 0, NULL, found); /* sorted by name */
+    REQUIRE(failed == 0 || failed == GLOB_NOMATCH, STATUS_INTERNAL, "cannot list the files of %s",
+            folder);
     return STATUS_OK;
 }
 
 bool inspect_has_shards(const char *folder)
 {
     glob_t found = {0};
-    bool any = list(folder, &found) == STATUS_OK && found.gl_pathc > 0;
+    bool any = list_files(folder, &found) == STATUS_OK && found.gl_pathc > 0;
     status_clear();
     globfree(&found);
     return any;
 }
 
-static void look_at(const char *path, struct shard_line *line)
+/* Opens and verifies a shard. */
+static void examine_shard(const char *path, struct shard_line *line)
 {
     struct shard *shard = NULL;
-    const char *slash = strrchr(path, '/'), *number = shard_set_number(path, &line->of);
+    const char *slash = strrchr(path, '/'), *number = shard_set_parse_number(path, &line->set_size);
     line->name = slash != NULL ? slash + 1 : path;
-    line->of = number != NULL ? line->of : 0;
-    line->stem = number != NULL ? (int)(number - line->name) : (int)strlen(line->name);
+    line->set_size = number != NULL ? line->set_size : 0;
+    line->stem_bytes = number != NULL ? (int)(number - line->name) : (int)strlen(line->name);
     status result = shard_open(path, &shard);
     if (result == STATUS_OK) {
-        line->header = *shard_header_of(shard);
+        line->header = *shard_get_header(shard);
         result = shard_verify(shard);
         KEEP_FIRST(result, shard_close(&shard));
     }
@@ -63,82 +66,86 @@ static void look_at(const char *path, struct shard_line *line)
     status_clear();
 }
 
-static bool same_set(const struct shard_line *a, const struct shard_line *b)
+static bool is_same_set(const struct shard_line *a, const struct shard_line *b)
 {
-    return a->stem == b->stem && a->of == b->of && strncmp(a->name, b->name, (size_t)a->stem) == 0;
+    return a->stem_bytes == b->stem_bytes && a->set_size == b->set_size &&
+           strncmp(a->name, b->name, (size_t)a->stem_bytes) == 0;
 }
 
-/* The first line of each set: its totals; *members < of where some are missing. */
-static void sum_set(const struct survey *s, int first, int64_t *tokens, int64_t *documents,
+/* Adds up the set that starts at line `first`. *members is below set_size if shards are missing. */
+static void sum_set(const struct listing *listing, int first, int64_t *tokens, int64_t *documents,
                     int *members)
 {
     *tokens = *documents = 0;
     *members = 0;
-    for (int i = first; i < s->count && same_set(&s->lines[first], &s->lines[i]); i++) {
-        *tokens += s->lines[i].header.tokens;
-        *documents += s->lines[i].header.documents;
+    for (int i = first;
+         i < listing->count && is_same_set(&listing->lines[first], &listing->lines[i]); i++) {
+        *tokens += listing->lines[i].header.tokens;
+        *documents += listing->lines[i].header.documents;
         (*members)++;
     }
 }
 
-static bool begins_set(const struct survey *s, int i)
+static bool is_first_of_set(const struct listing *listing, int i)
 {
-    return i == 0 || !same_set(&s->lines[i - 1], &s->lines[i]);
+    return i == 0 || !is_same_set(&listing->lines[i - 1], &listing->lines[i]);
 }
 
-static int count_faults(const struct survey *s)
+static int count_faults(const struct listing *listing)
 {
     int faults = 0, members = 0;
     int64_t tokens = 0, documents = 0;
-    for (int i = 0; i < s->count; i++) {
-        const struct shard_line *l = &s->lines[i];
-        bool other = strcmp(l->header.tokenizer_sha256, s->lines[0].header.tokenizer_sha256) != 0;
+    for (int i = 0; i < listing->count; i++) {
+        const struct shard_line *l = &listing->lines[i];
+        bool other =
+            strcmp(l->header.tokenizer_sha256, listing->lines[0].header.tokenizer_sha256) != 0;
         faults += !l->whole || other;
-        if (begins_set(s, i)) {
-            sum_set(s, i, &tokens, &documents, &members);
-            faults += members < l->of;
+        if (is_first_of_set(listing, i)) {
+            sum_set(listing, i, &tokens, &documents, &members);
+            faults += members < l->set_size;
         }
     }
     return faults;
 }
 
-static status print_text(const char *folder, const struct survey *s)
+static status print_text(const char *folder, const struct listing *listing)
 {
     char tokens_text[32], documents_text[32];
-    const struct shard_header *h = &s->lines[0].header;
-    printf("%s: %d shard%s, %s\n", folder, s->count, text_plural(s->count),
-           s->faults == 0 ? "whole (every checksum holds)" : "NOT whole");
-    printf("  vocabulary  %lld, tokenizer %.12s...\n\n", (long long)h->vocab_size,
-           h->tokenizer_sha256);
+    const struct shard_header *h = &listing->lines[0].header;
+    printf("%s: %d shard%s, %s\n", folder, listing->count, text_plural(listing->count),
+           listing->fault_count == 0 ? "whole (all checksums match)" : "NOT whole");
+    printf("  vocabulary  %" PRId64 ", tokenizer %.12s...\n\n", h->vocab_size, h->tokenizer_sha256);
     printf("  %-32s %18s %14s  %s\n", "shard", "tokens", "documents", "");
-    for (int i = 0; i < s->count; i++) {
-        const struct shard_line *l = &s->lines[i];
+    for (int i = 0; i < listing->count; i++) {
+        const struct shard_line *l = &listing->lines[i];
         bool other = strcmp(l->header.tokenizer_sha256, h->tokenizer_sha256) != 0;
-        printf("  %-32s %18s %14s  %s\n", l->name, report_count(l->header.tokens, tokens_text),
-               report_count(l->header.documents, documents_text),
+        printf("  %-32s %18s %14s  %s\n", l->name,
+               json_output_format_count(l->header.tokens, tokens_text),
+               json_output_format_count(l->header.documents, documents_text),
                !l->whole ? l->reason
-               : other   ? "of another tokenizer"
+               : other   ? "made with another tokenizer"
                          : "whole");
     }
-    for (int i = 0; i < s->count; i++) {
+    for (int i = 0; i < listing->count; i++) {
         int64_t tokens = 0, documents = 0;
-        int members = 0, of = s->lines[i].of;
-        if (begins_set(s, i) && of > 0) {
-            sum_set(s, i, &tokens, &documents, &members);
-            printf("  all of %-25.*s %18s %14s  %s\n", s->lines[i].stem - 1, s->lines[i].name,
-                   report_count(tokens, tokens_text), report_count(documents, documents_text),
+        int members = 0, of = listing->lines[i].set_size;
+        if (is_first_of_set(listing, i) && of > 0) {
+            sum_set(listing, i, &tokens, &documents, &members);
+            printf("  total of %-23.*s %18s %14s  %s\n", listing->lines[i].stem_bytes - 1,
+                   listing->lines[i].name, json_output_format_count(tokens, tokens_text),
+                   json_output_format_count(documents, documents_text),
                    members < of ? "shards are missing" : "");
         }
     }
     return STATUS_OK;
 }
 
-static status print_json(const char *folder, const struct survey *s)
+static status print_json(const char *folder, const struct listing *listing)
 {
     json_t *shards = json_array();
     int64_t tokens = 0, documents = 0;
-    for (int i = 0; i < s->count; i++) {
-        const struct shard_line *l = &s->lines[i];
+    for (int i = 0; i < listing->count; i++) {
+        const struct shard_line *l = &listing->lines[i];
         json_t *line = json_pack("{s:s, s:I, s:I, s:b}", "name", l->name, "tokens",
                                  (json_int_t)l->header.tokens, "documents",
                                  (json_int_t)l->header.documents, "whole", l->whole);
@@ -149,33 +156,33 @@ static status print_json(const char *folder, const struct survey *s)
         tokens += l->header.tokens;
         documents += l->header.documents;
     }
-    const struct shard_header *h = &s->lines[0].header;
-    return inspect_print(json_pack("{s:s, s:s, s:b, s:I, s:I, s:I, s:s, s:o}", "kind", "shards",
-                                   "path", folder, "whole", s->faults == 0, "tokens",
-                                   (json_int_t)tokens, "documents", (json_int_t)documents,
-                                   "vocab_size", (json_int_t)h->vocab_size, "tokenizer_sha256",
-                                   h->tokenizer_sha256, "shards", shards));
+    const struct shard_header *h = &listing->lines[0].header;
+    return inspect_print_json(
+        json_pack("{s:s, s:s, s:b, s:I, s:I, s:I, s:s, s:o}", "kind", "shards", "path", folder,
+                  "whole", listing->fault_count == 0, "tokens", (json_int_t)tokens, "documents",
+                  (json_int_t)documents, "vocab_size", (json_int_t)h->vocab_size,
+                  "tokenizer_sha256", h->tokenizer_sha256, "shards", shards));
 }
 
 status inspect_shards(const char *folder, bool json)
 {
-    struct survey s = {0};
-    TRY(list(folder, &s.found));
+    struct listing listing = {0};
+    TRY(list_files(folder, &listing.found));
     status result = STATUS_OK;
-    s.count = (int)s.found.gl_pathc;
-    s.lines = calloc((size_t)s.count + 1, sizeof *s.lines);
-    REQUIRE_GOTO(result, done, s.lines != NULL, STATUS_INTERNAL, "out of memory for %d shards",
-                 s.count);
-    for (int i = 0; i < s.count; i++) {
-        look_at(s.found.gl_pathv[i], &s.lines[i]);
+    listing.count = (int)listing.found.gl_pathc;
+    listing.lines = calloc((size_t)listing.count + 1, sizeof *listing.lines);
+    REQUIRE_GOTO(result, done, listing.lines != NULL, STATUS_INTERNAL,
+                 "out of memory for %d shards", listing.count);
+    for (int i = 0; i < listing.count; i++) {
+        examine_shard(listing.found.gl_pathv[i], &listing.lines[i]);
     }
-    s.faults = count_faults(&s);
-    result = json ? print_json(folder, &s) : print_text(folder, &s);
-    REQUIRE_GOTO(result, done, result != STATUS_OK || s.faults == 0, STATUS_DATA,
-                 "%s: %d fault%s in its shards; `bireme prepare` makes them again", folder,
-                 s.faults, text_plural(s.faults));
+    listing.fault_count = count_faults(&listing);
+    result = json ? print_json(folder, &listing) : print_text(folder, &listing);
+    REQUIRE_GOTO(result, done, result != STATUS_OK || listing.fault_count == 0, STATUS_DATA,
+                 "%s: found %d fault%s in its shards; run `bireme prepare` to create them again",
+                 folder, listing.fault_count, text_plural(listing.fault_count));
 done:
-    free(s.lines);
-    globfree(&s.found);
+    free(listing.lines);
+    globfree(&listing.found);
     return result;
 }

@@ -1,9 +1,10 @@
 #include "trainer/cli/json_output.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-status report_print(json_t *report)
+status json_output_print(json_t *report)
 {
     char *text = report != NULL ? json_dumps(report, JSON_COMPACT) : NULL;
     json_decref(report);
@@ -13,17 +14,17 @@ status report_print(json_t *report)
     return STATUS_OK;
 }
 
-const char *report_count(int64_t value, char out[32])
+const char *json_output_format_count(int64_t value, char out[32])
 {
-    char plain[32];
-    int length = snprintf(plain, sizeof plain, "%lld", (long long)value);
-    int used = 0;
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, value);
+    int written = 0;
     for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0 && plain[i - 1] != '-') {
-            out[used++] = ',';
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-') {
+            out[written++] = ',';
         }
-        out[used++] = plain[i];
+        out[written++] = digits[i];
     }
-    out[used] = '\0';
+    out[written] = '\0';
     return out;
 }

@@ -1,4 +1,4 @@
-/* A command's result: one line of JSON on standard output, or numbers for people. */
+/* Output of a command: one line of JSON on standard output, or numbers formatted for people. */
 #pragma once
 
 #include <jansson.h>
@@ -6,10 +6,11 @@
 
 #include "base/status.h"
 
-/* report_print - print it and give it up; NULL (memory ran out while it was made) is told too.
+/* json_output_print - print a JSON value as one line on standard output.
  *
- * Errors    STATUS_INTERNAL; a lost standard output is main's to tell */
-status report_print(json_t *report);
+ * Memory    takes ownership of report
+ * Errors    STATUS_INTERNAL if report is NULL or memory runs out. main.c detects a failed write. */
+status json_output_print(json_t *report);
 
-/* report_count - 124439808 as "124,439,808", for people; returns out. */
-const char *report_count(int64_t value, char out[32]);
+/* json_output_format_count - write value with thousands separators ("124,439,808"); returns out. */
+const char *json_output_format_count(int64_t value, char out[32]);

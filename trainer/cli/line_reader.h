@@ -1,15 +1,17 @@
-/* The lines of a file or of standard input, with errors that say which line it was. */
+/* Reads a file or standard input line by line. Error messages name the file and the line. */
 #pragma once
 
 #include <stddef.h>
 
 #include "base/status.h"
 
-/* A line without its newline, NUL-terminated behind its `bytes` bytes. */
-typedef status (*lines_visit)(void *user, const char *line, size_t bytes);
+/* line_reader_visit - callback for one line, without its newline; line[bytes] is NUL. */
+typedef status (*line_reader_visit)(void *user, const char *line, size_t bytes);
 
-/* lines_read - give each line of the file to visit. path NULL or "-": standard input.
+/* line_reader_read - call visit for each line of a file. If path is NULL or "-", read standard
+ * input.
  *
- * Errors    those of visit, which end the work, a STATUS_DATA with "file:line: " in front; STATUS_NO_INPUT,
- *           STATUS_PERMISSION, STATUS_DATA where the file cannot be read */
-status lines_read(const char *path, lines_visit visit, void *user);
+ * Errors    the first error of visit, which stops the reading; "file:line: " is put before the
+ *           message of a STATUS_DATA. STATUS_NO_INPUT, STATUS_PERMISSION or STATUS_DATA if the file
+ *           cannot be read. */
+status line_reader_read(const char *path, line_reader_visit visit, void *user);

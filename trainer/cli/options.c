@@ -9,75 +9,76 @@
 enum { OPTIONS_MAX = 64, CHOICES_MAX = 32, CHOICE_BYTES = 64, HELP_COLUMNS = 100 };
 
 struct choices {
-    char words[CHOICES_MAX][CHOICE_BYTES];
+    char names[CHOICES_MAX][CHOICE_BYTES];
     const char *list[CHOICES_MAX];
     int count;
 };
 
-static void choices_split(struct choices *out, const char *text)
+static void split_choices(struct choices *out, const char *text)
 {
     out->count = 0;
     while (*text != '\0' && out->count < CHOICES_MAX) {
         size_t length = strcspn(text, "|");
-        snprintf(out->words[out->count], CHOICE_BYTES, "%.*s", (int)length, text);
-        out->list[out->count] = out->words[out->count];
+        snprintf(out->names[out->count], CHOICE_BYTES, "%.*s", (int)length, text);
+        out->list[out->count] = out->names[out->count];
         out->count++;
         text += length + (text[length] == '|' ? 1 : 0);
     }
 }
 
-static int choices_find(const struct choices *choices, const char *word)
+static int find_choice(const struct choices *choices, const char *name)
 {
     for (int i = 0; i < choices->count; i++) {
-        if (strcmp(choices->list[i], word) == 0) {
+        if (strcmp(choices->list[i], name) == 0) {
             return i;
         }
     }
     return -1;
 }
 
-static bool has_preset(const struct option *option)
+static bool has_default(const struct option *option)
 {
-    return option->preset != NULL && option->preset != OPTION_REQUIRED;
+    return option->default_value != NULL && option->default_value != OPTION_REQUIRED;
 }
 
-/* Lines of at most HELP_COLUMNS; the text goes on in column `at`, further lines begin in column `indent`. */
-static void print_wrapped(const char *text, size_t at, int indent)
+/* Prints text in lines of at most HELP_COLUMNS. The first line starts in column `column`, the other
+ * lines start in column `indent`. */
+static void print_wrapped(const char *text, size_t column, int indent)
 {
     while (*text != '\0') {
         size_t gap = strspn(text, " "), word = strcspn(text + gap, " \n");
-        if (at + gap + word > HELP_COLUMNS && at > (size_t)indent) {
+        if (column + gap + word > HELP_COLUMNS && column > (size_t)indent) {
             printf("\n%*s", indent, "");
-            at = (size_t)indent;
+            column = (size_t)indent;
             text += gap;
             gap = 0;
         }
         printf("%.*s", (int)(gap + word), text);
-        at += gap + word;
+        column += gap + word;
         text += gap + word;
         if (*text == '\n') {
             printf("\n%*s", indent, "");
-            at = (size_t)indent;
+            column = (size_t)indent;
             text++;
         }
     }
     printf("\n");
 }
 
-static void print_flag(const struct option *option)
+static void print_option(const struct option *option)
 {
     char name[96], text[2048];
-    size_t room = sizeof text;
-    const char *preset = option->preset;
-    bool required = preset == OPTION_REQUIRED;
-    snprintf(name, sizeof name, "--%s%s%s", option->name, option->value != NULL ? " " : "",
-             option->value != NULL ? option->value : "");
-    snprintf(text, room, "%s%s%s%s%s%s", option->help, option->choices != NULL ? ": " : "",
+    const char *value = option->default_value;
+    bool required = value == OPTION_REQUIRED;
+    snprintf(name, sizeof name, "--%s%s%s", option->name, option->value_name != NULL ? " " : "",
+             option->value_name != NULL ? option->value_name : "");
+    const char *note = required ? "required" : value != NULL ? "default: " : "";
+    snprintf(text, sizeof text, "%s%s%s%s%s%s%s", option->help,
+             option->choices != NULL || note[0] != '\0' ? " (" : "",
              option->choices != NULL ? option->choices : "",
-             required         ? " (required)"
-             : preset != NULL ? " (default "
-                              : "",
-             !required && preset != NULL ? preset : "", !required && preset != NULL ? ")" : "");
+             option->choices != NULL && note[0] != '\0' ? "; " : "", note,
+             !required && value != NULL ? value : "",
+             option->choices != NULL || note[0] != '\0' ? ")" : "");
     size_t width = strlen(name) > 26 ? strlen(name) : 26;
     printf("  %-26s ", name);
     print_wrapped(text, 3 + width, 29);
@@ -86,32 +87,32 @@ static void print_flag(const struct option *option)
 static void print_help(const struct options *options)
 {
     printf("usage: %s\n\n", options->usage);
-    print_wrapped(options->about, 0, 0);
-    printf("\nflags:\n");
+    print_wrapped(options->description, 0, 0);
+    printf("\noptions:\n");
     for (int i = 0; i < options->count; i++) {
-        print_flag(&options->table[i]);
+        print_option(&options->table[i]);
     }
-    printf("  %-26s %s\n", "--help", "print this and end");
+    printf("  %-26s %s\n", "--help", "show this help and exit");
 }
 
-static bool range_given(const struct option *option)
+static bool has_range(const struct option *option)
 {
-    return option->least != 0 || option->most != 0;
+    return option->min != 0 || option->max != 0;
 }
 
 static status check_range(const struct option *option, double value, const char *text)
 {
-    REQUIRE(!range_given(option) || (value >= option->least && value <= option->most), STATUS_USAGE,
-            "--%s %s: must lie between %.15g and %.15g", option->name, text, option->least,
-            option->most);
+    REQUIRE(!has_range(option) || (value >= option->min && value <= option->max), STATUS_USAGE,
+            "--%s %s: must be between %.15g and %.15g", option->name, text, option->min,
+            option->max);
     return STATUS_OK;
 }
 
 static status check_choice(const struct option *option, const char *text)
 {
     struct choices choices;
-    choices_split(&choices, option->choices);
-    if (choices_find(&choices, text) >= 0) {
+    split_choices(&choices, option->choices);
+    if (find_choice(&choices, text) >= 0) {
         return STATUS_OK;
     }
     int nearest = text_nearest(text, choices.list, choices.count);
@@ -120,7 +121,7 @@ static status check_choice(const struct option *option, const char *text)
           nearest >= 0 ? "'?" : "");
 }
 
-static status list_append(const struct option *option, char *text, int argc)
+static status append_to_list(const struct option *option, char *text, int argc)
 {
     struct option_list *list = option->target;
     if (list->items == NULL) {
@@ -159,25 +160,26 @@ static status set_value(const struct option *option, char *text, int argc)
         *(const char **)option->target = text;
         return STATUS_OK;
     case OPTION_LIST:
-        return list_append(option, text, argc);
+        return append_to_list(option, text, argc);
     }
     return STATUS_OK;
 }
 
-static status set_presets(const struct options *options)
+static status set_defaults(const struct options *options)
 {
     for (int i = 0; i < options->count; i++) {
         const struct option *option = &options->table[i];
         if (option->kind == OPTION_LIST) {
             *(struct option_list *)option->target = (struct option_list){0};
-        } else if (has_preset(option)) { /* never written through: targets are const char * */
-            TRY(set_value(option, (char *)(uintptr_t)option->preset, 0));
+        } else if (has_default(option)) {
+            /* The cast is safe: targets are const char *, so the default is never written. */
+            TRY(set_value(option, (char *)(uintptr_t)option->default_value, 0));
         }
     }
     return STATUS_OK;
 }
 
-/* find_option - the flag that text[2 .. length) names. */
+/* Finds the option that text ("--name" or "--name=value") names. */
 static status find_option(const struct options *options, const char *text, int *out)
 {
     char name[CHOICE_BYTES];
@@ -192,26 +194,27 @@ static status find_option(const struct options *options, const char *text, int *
     }
     names[options->count] = "help";
     int nearest = text_nearest(name, names, options->count + 1);
-    RAISE(STATUS_USAGE, "unknown flag '--%s'%s%s%s; --help lists the flags", name,
-          nearest >= 0 ? "; did you mean '--" : "", nearest >= 0 ? names[nearest] : "",
-          nearest >= 0 ? "'?" : "");
+    RAISE(STATUS_USAGE, "unknown option '--%s'%s%s%s; run with --help to list the options", name,
+          nearest >= 0 ? " (did you mean '--" : "", nearest >= 0 ? names[nearest] : "",
+          nearest >= 0 ? "'?)" : "");
 }
 
-static bool is_flag(const char *text)
+static bool is_option(const char *text)
 {
     return strncmp(text, "--", 2) == 0 && text[2] != '\0';
 }
 
-/* take_flag - argv[*at] is a flag: read it and its values; *at is moved to the last one. */
-static status take_flag(const struct options *options, int argc, char **argv, int *at, bool *seen)
+/* Reads the option argv[*index] and its values. Sets *index to the last argument read. */
+static status parse_option(const struct options *options, int argc, char **argv, int *index,
+                           bool *seen)
 {
-    int index = 0;
-    char *text = argv[*at];
-    TRY(find_option(options, text, &index));
-    const struct option *option = &options->table[index];
-    REQUIRE(!seen[index] || option->kind == OPTION_LIST, STATUS_USAGE, "--%s is given twice",
-            option->name);
-    seen[index] = true;
+    int found = 0;
+    char *text = argv[*index];
+    TRY(find_option(options, text, &found));
+    const struct option *option = &options->table[found];
+    REQUIRE(!seen[found] || option->kind == OPTION_LIST, STATUS_USAGE,
+            "--%s is given twice; give it once", option->name);
+    seen[found] = true;
     char *value = strchr(text, '=');
     if (option->kind == OPTION_FLAG) {
         REQUIRE(value == NULL, STATUS_USAGE, "--%s takes no value", option->name);
@@ -221,11 +224,13 @@ static status take_flag(const struct options *options, int argc, char **argv, in
     if (value != NULL) {
         return set_value(option, value + 1, argc);
     }
-    REQUIRE(*at + 1 < argc && !is_flag(argv[*at + 1]) && strcmp(argv[*at + 1], "--") != 0,
-            STATUS_USAGE, "--%s needs a value: %s", option->name, option->value);
-    TRY(set_value(option, argv[++*at], argc));
-    while (option->kind == OPTION_LIST && *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0) {
-        TRY(set_value(option, argv[++*at], argc));
+    REQUIRE(*index + 1 < argc && !is_option(argv[*index + 1]) &&
+                strcmp(argv[*index + 1], "--") != 0,
+            STATUS_USAGE, "--%s needs a value: %s", option->name, option->value_name);
+    TRY(set_value(option, argv[++*index], argc));
+    while (option->kind == OPTION_LIST && *index + 1 < argc &&
+           strncmp(argv[*index + 1], "--", 2) != 0) {
+        TRY(set_value(option, argv[++*index], argc));
     }
     return STATUS_OK;
 }
@@ -233,36 +238,38 @@ static status take_flag(const struct options *options, int argc, char **argv, in
 static status check_operands(const struct options *options)
 {
     int count = options->operand_count;
-    REQUIRE(options->operand != NULL || count == 0, STATUS_USAGE,
-            "unexpected argument '%s'; --help", options->operands[0]);
-    REQUIRE(count >= options->operands_least, STATUS_USAGE, "%s is missing; usage: %s",
-            options->operand, options->usage);
-    REQUIRE(options->operand == NULL || options->operands_most < 0 ||
-                count <= options->operands_most,
+    REQUIRE(options->operand_name != NULL || count == 0, STATUS_USAGE,
+            "unexpected argument '%s'; run with --help for the usage", options->operands[0]);
+    REQUIRE(count >= options->operands_min, STATUS_USAGE, "%s is missing; usage: %s",
+            options->operand_name, options->usage);
+    REQUIRE(options->operand_name == NULL || options->operands_max < 0 ||
+                count <= options->operands_max,
             STATUS_USAGE, "unexpected argument '%s'; usage: %s",
-            options->operands[options->operands_most], options->usage);
+            options->operands[options->operands_max], options->usage);
     return STATUS_OK;
 }
 
 static status parse(struct options *options, int argc, char **argv)
 {
     bool seen[OPTIONS_MAX] = {false};
-    bool flags = true;
+    bool in_options = true;
     for (int i = 1; i < argc; i++) {
-        if (flags && strcmp(argv[i], "--") == 0) {
-            flags = false;
-        } else if (flags && is_flag(argv[i])) {
-            TRY(take_flag(options, argc, argv, &i, seen));
+        if (in_options && strcmp(argv[i], "--") == 0) {
+            in_options = false;
+        } else if (in_options && is_option(argv[i])) {
+            TRY(parse_option(options, argc, argv, &i, seen));
         } else {
-            REQUIRE(!flags || argv[i][0] != '-' || argv[i][1] == '\0', STATUS_USAGE,
-                    "unknown flag '%s'; flags begin with two dashes, --help lists them", argv[i]);
+            REQUIRE(
+                !in_options || argv[i][0] != '-' || argv[i][1] == '\0', STATUS_USAGE,
+                "unknown option '%s'; options begin with two dashes, run with --help to list them",
+                argv[i]);
             options->operands[options->operand_count++] = argv[i];
         }
     }
     for (int i = 0; i < options->count; i++) {
         const struct option *option = &options->table[i];
-        REQUIRE(option->preset != OPTION_REQUIRED || seen[i], STATUS_USAGE,
-                "--%s %s is missing; usage: %s", option->name, option->value, options->usage);
+        REQUIRE(option->default_value != OPTION_REQUIRED || seen[i], STATUS_USAGE,
+                "--%s %s is missing; usage: %s", option->name, option->value_name, options->usage);
     }
     return check_operands(options);
 }
@@ -272,15 +279,15 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
     *help = false;
     options->operands = argv + 1;
     options->operand_count = 0;
-    REQUIRE(options->count <= OPTIONS_MAX, STATUS_INTERNAL, "%d flags, at most %d", options->count,
-            OPTIONS_MAX);
+    REQUIRE(options->count <= OPTIONS_MAX, STATUS_INTERNAL, "%d options, at most %d",
+            options->count, OPTIONS_MAX);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(options);
             *help = true;
         }
     }
-    TRY(set_presets(options));
+    TRY(set_defaults(options));
     if (*help) {
         return STATUS_OK;
     }
@@ -295,24 +302,26 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
     return result;
 }
 
-status options_choose(const char *usage, const char *names, const char *about, int argc,
-                      char **argv, int *out)
+status options_select_subcommand(const char *usage, const char *names, const char *description,
+                                 int argc, char **argv, int *out)
 {
     *out = -1;
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        printf("usage: %s\n\n%s\n\nbireme %s %.*s --help, and so on, list their flags\n", usage,
-               about, argv[0], (int)strcspn(names, "|"), names);
+        printf("usage: %s\n\nsubcommands:\n%s\n\n"
+               "Run 'bireme %s SUBCOMMAND --help' for the options of a subcommand.\n",
+               usage, description, argv[0]);
         return STATUS_OK;
     }
-    REQUIRE(argc >= 2, STATUS_USAGE, "%s needs one of %s; usage: %s", argv[0], names, usage);
+    REQUIRE(argc >= 2, STATUS_USAGE, "%s needs a subcommand (%s); usage: %s", argv[0], names,
+            usage);
     struct choices choices;
-    choices_split(&choices, names);
-    *out = choices_find(&choices, argv[1]);
+    split_choices(&choices, names);
+    *out = find_choice(&choices, argv[1]);
     if (*out >= 0) {
         return STATUS_OK;
     }
     int nearest = text_nearest(argv[1], choices.list, choices.count);
-    RAISE(STATUS_USAGE, "%s %s: must be one of %s%s%s%s", argv[0], argv[1], names,
-          nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? choices.list[nearest] : "",
+    RAISE(STATUS_USAGE, "%s: unknown subcommand '%s'; must be one of %s%s%s%s", argv[0], argv[1],
+          names, nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? choices.list[nearest] : "",
           nearest >= 0 ? "'?" : "");
 }

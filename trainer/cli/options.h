@@ -1,23 +1,25 @@
-/* A command's flags: one table makes the parser, the checks, the defaults and `--help`.
+/* Command-line options: one table defines the parser, the checks, the defaults and `--help`.
  *
  *     int64_t size = 0;
  *     const char *output = NULL;
  *     struct option_list inputs = {0};
  *     const struct option table[] = {
- *         {"vocab-size", OPTION_INTEGER, &size, "N", "4096", "ids at most", .least = 1, .most = 1e6},
+ *         {"vocab-size", OPTION_INTEGER, &size, "N", "4096", "maximum vocabulary size",
+ *          .min = 1, .max = 1e6},
  *         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write"},
- *         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED, "texts"},
+ *         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED, "text files"},
  *     };
  *     struct options options = {"bireme tokenizer train --input FILE... --output DIR",
- *                               "Learns a tokenizer.", table, 3};
+ *                               "Trains a tokenizer.", table, 3};
  *     bool help;
  *     TRY(options_parse(&options, argc, argv, &help));
  *     if (help) {
  *         return STATUS_OK;
  *     }
  *
- * `--name value` and `--name=value` are the same; a list takes values up to the next flag and may come
- * again; any other flag may come once; `--` ends the flags. Numbers are strict (base/text.h). */
+ * `--name value` and `--name=value` are equivalent. A list option takes every value up to the next
+ * option and may be repeated. Any other option may be given once. `--` ends the options. Numbers
+ * must be complete and valid (base/text.h). */
 #pragma once
 
 #include <stdbool.h>
@@ -26,16 +28,16 @@
 #include "base/status.h"
 
 enum option_kind {
-    OPTION_FLAG,    /* bool: true where given; has no value */
-    OPTION_INTEGER, /* int64_t in [least, most] */
-    OPTION_NUMBER,  /* double in [least, most] */
+    OPTION_FLAG,    /* bool: true if given; takes no value */
+    OPTION_INTEGER, /* int64_t in [min, max] */
+    OPTION_NUMBER,  /* double in [min, max] */
     OPTION_TEXT,    /* const char *, not empty */
     OPTION_CHOICE,  /* const char *, one of choices */
     OPTION_LIST     /* struct option_list */
 };
 
 struct option_list {
-    char **items; /* the caller's, for free(); the texts are argv's own */
+    char **items; /* the caller frees the array with free(); the strings belong to argv */
     int count;
 };
 
@@ -44,38 +46,39 @@ struct option_list {
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
-    void *target;        /* as the kind says */
-    const char *value;   /* how the value is named in the help; NULL for flags */
-    const char *preset;  /* the default as one would type it; NULL: the target stays as it is;
-                           OPTION_REQUIRED: must be given */
-    const char *help;    /* one line, lower case, no full stop */
-    double least, most;  /* of numbers; both 0: any */
-    const char *choices; /* "bpe|char" */
+    void *target;              /* points to the type of the kind */
+    const char *value_name;    /* name of the value in the help; NULL for OPTION_FLAG */
+    const char *default_value; /* as typed on the command line; NULL: the target is unchanged;
+                                  OPTION_REQUIRED: the option must be given */
+    const char *help;          /* one phrase, lower case, no full stop */
+    double min, max;           /* range of a number; both 0: unlimited */
+    const char *choices;       /* "bpe|char" */
 };
 
 struct options {
-    const char *usage; /* lines after "usage: " */
-    const char *about; /* what the command does, for --help */
+    const char *usage;       /* text after "usage: " */
+    const char *description; /* shown by --help after the usage */
     const struct option *table;
     int count;
-    const char
-        *operand; /* name of the arguments that are not flags, e.g. "RECIPE.yaml"; NULL: none */
-    int operands_least, operands_most; /* most -1: any number */
-    char **operands;                   /* filled in: they lie in argv, which is reordered */
-    int operand_count;                 /* filled in */
+    const char *operand_name;       /* e.g. "RECIPE.yaml"; NULL: the command takes no operands */
+    int operands_min, operands_max; /* operands_max -1: unlimited */
+    char **operands;                /* output: stored in argv, which options_parse reorders */
+    int operand_count;              /* output */
 };
 
-/* options_parse - read argv[1 .. argc) into the table's targets, after setting the defaults.
+/* options_parse - set the defaults, then read argv[1 .. argc) into the targets of the table.
  *
- * *help is true where --help was asked for: it has been printed to standard output, and the command
- * returns STATUS_OK.
- * Errors    STATUS_USAGE: one line that names the argument, the reason and, for a near miss, the flag
- *           that was meant; lists are freed then */
+ * Sets *help to true if --help was given. The help has then been printed to standard output, and
+ * the command returns STATUS_OK.
+ *
+ * Memory    the caller frees the items of each list; on an error they are already freed
+ * Errors    STATUS_USAGE; the message names the argument, the reason and the most similar option */
 status options_parse(struct options *options, int argc, char **argv, bool *help);
 
-/* options_choose - which of a command's subcommands argv[1] names ("train|encode|decode").
+/* options_select_subcommand - find the subcommand argv[1] in names ("train|encode|decode").
  *
- * *out is -1 where --help was asked for (and printed).
- * Errors    STATUS_USAGE */
-status options_choose(const char *usage, const char *names, const char *about, int argc,
-                      char **argv, int *out);
+ * Sets *out to the index in names, or to -1 if --help was given. The help has then been printed.
+ *
+ * Errors    STATUS_USAGE if the subcommand is missing or unknown */
+status options_select_subcommand(const char *usage, const char *names, const char *description,
+                                 int argc, char **argv, int *out);

@@ -1,38 +1,40 @@
-/* bireme plan: what a recipe costs, told without training anything. */
+/* bireme plan: estimates the cost of a recipe without training. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "trainer/cli/command.h"
-#include "trainer/cli/options.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/cli/options.h"
 #include "trainer/cli/recipe_json.h"
-#include "trainer/setup/data.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/planner/plan.h"
 #include "trainer/planner/predict.h"
+#include "trainer/setup/data.h"
 
-enum { LAYOUTS_TOLD = 8 };
+enum { LAYOUTS_PRINTED = 8 };
 
-/* ---- for people ---- */
+/* ---- text output ---- */
 
 static void print_count(const char *name, int64_t value)
 {
     char text[32];
-    printf("  %-24s %18s\n", name, report_count(value, text));
+    printf("  %-24s %18s\n", name, json_output_format_count(value, text));
 }
 
 static void print_bytes(const char *name, int64_t bytes)
 {
     char text[32];
-    printf("  %-24s %18s  %10.1f MiB\n", name, report_count(bytes, text),
+    printf("  %-24s %18s  %10.1f MiB\n", name, json_output_format_count(bytes, text),
            (double)bytes / 1048576.0);
 }
 
 static void print_memory(const struct plan *plan)
 {
-    printf("bytes of each of %d rank%s\n", plan->ranks, plan->ranks == 1 ? "" : "s");
+    printf("memory per rank in bytes (%d rank%s)\n", plan->ranks, text_plural(plan->ranks));
     for (int i = 0; i < PLAN_KINDS; i++) {
         print_bytes(plan_kind_name((enum plan_kind)i), plan->bytes[i]);
     }
@@ -47,8 +49,9 @@ static void print_memory(const struct plan *plan)
     print_bytes("  program", plan->buffers.program);
     print_bytes("total", plan->total_bytes);
     if (plan->device == DEVICE_CUDA) {
-        bool less = plan->device_memory > 0 && plan->device_bytes > plan->device_memory;
-        print_bytes(less ? "GPU DOES NOT FIT: needed" : "of it on the GPU", plan->device_bytes);
+        bool too_large = plan->device_memory > 0 && plan->device_bytes > plan->device_memory;
+        print_bytes(too_large ? "GPU DOES NOT FIT: needed" : "of it on the GPU",
+                    plan->device_bytes);
     }
 }
 
@@ -56,7 +59,7 @@ static void print_schedule(const struct recipe *r, const struct plan *plan)
 {
     int64_t total = plan->total_steps;
     if (total == 0) {
-        printf("schedule: unknown until the training shards exist\n");
+        printf("schedule: unknown, because there are no training shards yet\n");
         return;
     }
     int64_t steps[] = {0, plan->warmup_steps, total / 2, total - 1};
@@ -68,18 +71,18 @@ static void print_schedule(const struct recipe *r, const struct plan *plan)
         if (i > 0 && step <= steps[i - 1]) {
             continue;
         }
-        printf("  learning rate of step %-12lld %.6g\n", (long long)step + 1,
-               schedule_rate(r, step, total));
+        printf("  learning rate of step %-12" PRId64 " %.6g\n", step + 1,
+               schedule_learning_rate(r, step, total));
     }
 }
 
 static void print_step(const struct plan *plan)
 {
-    printf("each step\n");
+    printf("per step\n");
     print_count("tokens", plan->tokens);
-    print_count("forward passes of a rank", plan->micro_steps);
+    print_count("micro-batches per rank", plan->micro_steps);
     printf("  %-24s %18.4g\n", "FLOPs", plan->step_flops);
-    printf("  %-24s %18.4g\n", "FLOPs of a token", plan->token_flops);
+    printf("  %-24s %18.4g\n", "FLOPs per token", plan->token_flops);
     print_bytes("sent by each rank", (int64_t)plan->sent_bytes);
 }
 
@@ -87,71 +90,74 @@ static void print_seconds(const char *name, double seconds, double hidden)
 {
     printf("  %-24s %15.3f ms", name, 1e3 * seconds);
     if (hidden > 0) {
-        printf("  and %.3f ms behind computation", 1e3 * hidden);
+        printf("  and %.3f ms overlapped with computation", 1e3 * hidden);
     }
     printf("\n");
 }
 
-/* What a step takes on a described cluster. */
-struct outlook {
+/* The predictions for a cluster. */
+struct cluster_forecast {
     struct cluster cluster;
     struct prediction step;
     int64_t micro_size; /* the largest that fits */
-    struct prediction layouts[LAYOUTS_TOLD];
+    struct prediction layouts[LAYOUTS_PRINTED];
     int layout_count;
 };
 
-static void print_layouts(const struct outlook *o)
+static void print_layouts(const struct cluster_forecast *forecast)
 {
-    printf("layouts that fit, the fastest first\n");
+    printf("layouts that fit into memory, the fastest first\n");
     printf("  %6s %6s %5s %10s %12s %14s %14s\n", "tensor", "data", "zero", "micro_size",
-           "ms a step", "tokens/s", "MiB a rank");
-    for (int i = 0; i < o->layout_count; i++) {
-        const struct prediction *p = &o->layouts[i];
-        printf("  %6d %6d %5d %10lld %12.1f %14.0f %14.0f\n", p->tensor, p->data, p->zero_stage,
-               (long long)p->micro_size, 1e3 * p->step, p->tokens_per_second,
+           "ms per step", "tokens/s", "MiB per rank");
+    for (int i = 0; i < forecast->layout_count; i++) {
+        const struct prediction *p = &forecast->layouts[i];
+        printf("  %6d %6d %5d %10" PRId64 " %12.1f %14.0f %14.0f\n", p->tensor, p->data,
+               p->zero_stage, p->micro_size, 1e3 * p->step_seconds, p->tokens_per_second,
                (double)p->device_bytes / 1048576.0);
     }
-    if (o->layout_count == 0) {
+    if (forecast->layout_count == 0) {
         printf("  none\n");
     }
 }
 
-static void print_outlook(const struct outlook *o)
+static void print_forecast(const struct cluster_forecast *forecast)
 {
-    const struct prediction *p = &o->step;
-    printf("predicted for %s\n", o->cluster.name[0] != '\0' ? o->cluster.name : o->cluster.path);
-    print_seconds("matrix products", p->products, 0);
-    print_seconds("attention", p->attention, 0);
-    print_seconds("element-wise passes", p->passes, 0);
-    print_seconds("optimizer", p->optimizer, 0);
-    print_seconds("starting operations", p->starts, 0);
-    print_seconds("tensor-parallel traffic", p->tensor_exposed,
-                  p->tensor_traffic - p->tensor_exposed);
-    print_seconds("data-parallel traffic", p->data_exposed, p->data_traffic - p->data_exposed);
-    print_seconds("step", p->step, 0);
+    const struct prediction *p = &forecast->step;
+    printf("predicted for %s\n",
+           forecast->cluster.name[0] != '\0' ? forecast->cluster.name : forecast->cluster.path);
+    print_seconds("GEMMs", p->gemm_seconds, 0);
+    print_seconds("attention", p->attention_seconds, 0);
+    print_seconds("element-wise operations", p->elementwise_seconds, 0);
+    print_seconds("optimizer", p->optimizer_seconds, 0);
+    print_seconds("operation start-up", p->launch_seconds, 0);
+    print_seconds("exposed tensor-parallel", p->tensor_exposed_seconds,
+                  p->tensor_comm_seconds - p->tensor_exposed_seconds);
+    print_seconds("exposed data-parallel", p->data_exposed_seconds,
+                  p->data_comm_seconds - p->data_exposed_seconds);
+    print_seconds("step", p->step_seconds, 0);
     printf("  %-24s %18.0f\n", "tokens/s", p->tokens_per_second);
     if (p->mfu > 0) {
         printf("  %-24s %16.1f %%\n", "MFU", 100 * p->mfu);
     }
-    print_bytes(p->fits ? "of a device's memory" : "DOES NOT FIT: needed", p->device_bytes);
-    print_count("largest micro_size", o->micro_size);
-    print_layouts(o);
+    print_bytes(p->fits ? "device memory" : "DOES NOT FIT: needed", p->device_bytes);
+    print_count("largest micro_size", forecast->micro_size);
+    print_layouts(forecast);
 }
 
 static void print_data(const struct plan *plan)
 {
     if (plan->epoch_samples < 0) {
-        printf("training data: not there, not checked\n");
+        printf("training data: not found, not checked\n");
         return;
     }
     printf("training data\n");
     print_count("tokens", plan->train_tokens);
-    print_count("sequences of an epoch", plan->epoch_samples);
-    printf("  %-24s %18.2f\n", "steps of an epoch", plan->epoch_steps);
+    print_count("sequences per epoch", plan->epoch_samples);
+    printf("  %-24s %18.2f\n", "steps per epoch", plan->epoch_steps);
 }
 
-static status print_plan(const struct recipe *r, const struct plan *plan, const struct outlook *o)
+static status print_plan(const struct recipe *r, const struct plan *plan,
+                         const struct cluster_forecast *forecast)
 {
     printf("parameters\n");
     for (int i = 0; i < PLAN_PARTS; i++) {
@@ -165,8 +171,8 @@ static status print_plan(const struct recipe *r, const struct plan *plan, const 
     }
     print_memory(plan);
     print_step(plan);
-    if (o != NULL) {
-        print_outlook(o);
+    if (forecast != NULL) {
+        print_forecast(forecast);
     }
     print_data(plan);
     print_schedule(r, plan);
@@ -174,14 +180,14 @@ static status print_plan(const struct recipe *r, const struct plan *plan, const 
     return recipe_write(r, stdout);
 }
 
-/* ---- as JSON ---- */
+/* ---- JSON output ---- */
 
-static json_t *known(double value, bool is_known)
+static json_t *make_real_or_null(double value, bool is_known)
 {
     return is_known ? json_real(value) : json_null();
 }
 
-static json_t *memory_object(const struct plan *plan)
+static json_t *make_memory_json(const struct plan *plan)
 {
     json_t *bytes = json_object();
     for (int i = 0; i < PLAN_KINDS; i++) {
@@ -190,7 +196,7 @@ static json_t *memory_object(const struct plan *plan)
     return bytes;
 }
 
-static json_t *buffers_object(const struct plan_buffers *b)
+static json_t *make_buffers_json(const struct plan_buffers *b)
 {
     return json_pack("{sI sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
                      (json_int_t)b->loaders, "pinned", (json_int_t)b->pinned, "snapshot",
@@ -198,7 +204,7 @@ static json_t *buffers_object(const struct plan_buffers *b)
                      (json_int_t)b->communication, "program", (json_int_t)b->program);
 }
 
-static json_t *parts_object(const struct plan *plan)
+static json_t *make_parts_json(const struct plan *plan)
 {
     json_t *parts = json_object();
     for (int i = 0; i < PLAN_PARTS; i++) {
@@ -212,37 +218,38 @@ static void put_integer(json_t *object, const char *name, int64_t value)
     json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
-static json_t *prediction_object(const struct prediction *p)
+static json_t *make_prediction_json(const struct prediction *p)
 {
     return json_pack("{si si si sI sf sf sf sf sf sf sf sf sf sf sf sf sI sb}", "tensor", p->tensor,
                      "data", p->data, "zero_stage", p->zero_stage, "micro_size",
-                     (json_int_t)p->micro_size, "step_seconds", p->step, "products_seconds",
-                     p->products, "attention_seconds", p->attention, "passes_seconds", p->passes,
-                     "optimizer_seconds", p->optimizer, "starts_seconds", p->starts,
-                     "tensor_comm_seconds", p->tensor_traffic, "tensor_exposed_seconds",
-                     p->tensor_exposed, "comm_seconds", p->data_traffic, "exposed_seconds",
-                     p->data_exposed, "tokens_per_second", p->tokens_per_second, "mfu", p->mfu,
-                     "device_bytes", (json_int_t)p->device_bytes, "fits", p->fits);
+                     (json_int_t)p->micro_size, "step_seconds", p->step_seconds, "products_seconds",
+                     p->gemm_seconds, "attention_seconds", p->attention_seconds, "passes_seconds",
+                     p->elementwise_seconds, "optimizer_seconds", p->optimizer_seconds,
+                     "starts_seconds", p->launch_seconds, "tensor_comm_seconds",
+                     p->tensor_comm_seconds, "tensor_exposed_seconds", p->tensor_exposed_seconds,
+                     "comm_seconds", p->data_comm_seconds, "exposed_seconds",
+                     p->data_exposed_seconds, "tokens_per_second", p->tokens_per_second, "mfu",
+                     p->mfu, "device_bytes", (json_int_t)p->device_bytes, "fits", p->fits);
 }
 
-static void put_outlook(json_t *all, const struct outlook *o)
+static void put_forecast(json_t *all, const struct cluster_forecast *forecast)
 {
     json_t *layouts = json_array();
-    for (int i = 0; i < o->layout_count; i++) {
-        json_array_append_new(layouts, prediction_object(&o->layouts[i]));
+    for (int i = 0; i < forecast->layout_count; i++) {
+        json_array_append_new(layouts, make_prediction_json(&forecast->layouts[i]));
     }
-    json_object_set_new(all, "cluster", json_string(o->cluster.name));
-    json_object_set_new(all, "prediction", prediction_object(&o->step));
-    put_integer(all, "largest_micro_size", o->micro_size);
+    json_object_set_new(all, "cluster", json_string(forecast->cluster.name));
+    json_object_set_new(all, "prediction", make_prediction_json(&forecast->step));
+    put_integer(all, "largest_micro_size", forecast->micro_size);
     json_object_set_new(all, "layouts", layouts);
 }
 
-static json_t *plan_object(const struct recipe *r, const struct plan *plan)
+static json_t *make_plan_json(const struct recipe *r, const struct plan *plan)
 {
     json_t *all = json_object();
     put_integer(all, "parameters", plan->parameters);
     put_integer(all, "trained_parameters", plan->trained_parameters);
-    json_object_set_new(all, "parameters_by_kind", parts_object(plan));
+    json_object_set_new(all, "parameters_by_kind", make_parts_json(plan));
     put_integer(all, "vocab_size", plan->vocabulary);
     put_integer(all, "ranks", plan->ranks);
     put_integer(all, "tensor", plan->tensor);
@@ -250,10 +257,10 @@ static json_t *plan_object(const struct recipe *r, const struct plan *plan)
     put_integer(all, "zero_stage", r->parallel.zero_stage);
     put_integer(all, "threads", plan->threads);
     put_integer(all, "rank_parameters", plan->rank_parameters);
-    json_object_set_new(all, "rank_bytes", memory_object(plan));
+    json_object_set_new(all, "rank_bytes", make_memory_json(plan));
     put_integer(all, "rank_bytes_total", plan->total_bytes);
     put_integer(all, "device_bytes", plan->device_bytes);
-    json_object_set_new(all, "buffers", buffers_object(&plan->buffers));
+    json_object_set_new(all, "buffers", make_buffers_json(&plan->buffers));
     put_integer(all, "tokens_per_step", plan->tokens);
     put_integer(all, "micro_steps", plan->micro_steps);
     json_object_set_new(all, "flops_per_step", json_real(plan->step_flops));
@@ -261,7 +268,7 @@ static json_t *plan_object(const struct recipe *r, const struct plan *plan)
     json_object_set_new(all, "communicated_bytes_per_step", json_real(plan->sent_bytes));
     bool data = plan->epoch_samples >= 0;
     json_object_set_new(all, "train_tokens", data ? json_integer(plan->train_tokens) : json_null());
-    json_object_set_new(all, "steps_per_epoch", known(plan->epoch_steps, data));
+    json_object_set_new(all, "steps_per_epoch", make_real_or_null(plan->epoch_steps, data));
     bool steps = plan->total_steps > 0;
     json_object_set_new(all, "total_steps", steps ? json_integer(plan->total_steps) : json_null());
     json_object_set_new(all, "warmup_steps",
@@ -271,32 +278,33 @@ static json_t *plan_object(const struct recipe *r, const struct plan *plan)
         json_array_append_new(unchecked, json_string(plan->unchecked[i]));
     }
     json_object_set_new(all, "not_checked", unchecked);
-    json_object_set_new(all, "settings", settings_json(r));
+    json_object_set_new(all, "settings", recipe_json_build(r));
     return all;
 }
 
-static status print_json(const struct recipe *r, const struct plan *plan, const struct outlook *o)
+static status print_json(const struct recipe *r, const struct plan *plan,
+                         const struct cluster_forecast *forecast)
 {
-    json_t *all = plan_object(r, plan);
-    if (o != NULL) {
-        put_outlook(all, o);
+    json_t *all = make_plan_json(r, plan);
+    if (forecast != NULL) {
+        put_forecast(all, forecast);
     }
     int failed = json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(all);
-    REQUIRE(failed == 0, STATUS_WRITE, "the plan cannot be written to standard output");
+    REQUIRE(failed == 0, STATUS_WRITE, "cannot write the plan to standard output");
     printf("\n");
     return STATUS_OK;
 }
 
-/* explain - what is missing may be missing on purpose: how to plan without it. */
-static status explain(status result)
+/* Adds to the error of missing data how to plan without the data. */
+static status explain_missing_data(status result)
 {
     struct status_note note;
     if (result != STATUS_NO_INPUT) {
         return result;
     }
     status_take(&note);
-    RAISE(result, "%s. To plan without the data, give the vocabulary: model.vocab_size=N",
+    RAISE(result, "%s; to plan without the data, set the vocabulary size: model.vocab_size=N",
           note.text);
 }
 
@@ -308,85 +316,83 @@ struct request {
     bool json;
 };
 
-static status look_ahead(const struct request *q, const struct recipe *r, const struct plan *plan,
-                         struct outlook *out)
+static status predict_cluster(const struct request *q, const struct recipe *r,
+                              const struct plan *plan, struct cluster_forecast *out)
 {
     TRY(cluster_read(q->cluster, &out->cluster));
     TRY(predict_step(r, plan, &out->cluster, &out->step));
     TRY(predict_micro_size(r, (int)q->ranks, &out->cluster, &out->micro_size));
-    return predict_layouts(r, (int)q->ranks, &out->cluster, out->layouts, LAYOUTS_TOLD,
+    return predict_layouts(r, (int)q->ranks, &out->cluster, out->layouts, LAYOUTS_PRINTED,
                            &out->layout_count);
 }
 
-/* A head's size is in the shards; that these are missing is told later. */
-static status find_labels(struct recipe *r)
+/* Reads the number of labels of a head from the shards. Missing shards are reported later. */
+static status read_labels(struct recipe *r)
 {
     char *labels = NULL;
-    status result = job_data_labels(r, &labels);
+    status result = data_read_labels(r, &labels);
     free(labels);
     if (result == STATUS_NO_INPUT) {
         status_clear();
         return STATUS_OK;
     }
-    return explain(result);
+    return explain_missing_data(result);
 }
 
 static status run(const struct request *q)
 {
     struct recipe recipe;
     struct plan plan;
-    struct outlook outlook = {0};
-    bool ahead = q->cluster != NULL;
+    struct cluster_forecast forecast = {0};
+    bool has_cluster = q->cluster != NULL;
     TRY(recipe_read(q->recipe, q->overrides, q->override_count, &recipe));
-    TRY(find_labels(&recipe));
-    TRY(explain(plan_make(&recipe, (int)q->ranks, &plan)));
-    TRY(explain(plan_check(&recipe, ahead, &plan)));
-    if (ahead) {
-        TRY(look_ahead(q, &recipe, &plan, &outlook));
+    TRY(read_labels(&recipe));
+    TRY(explain_missing_data(plan_make(&recipe, (int)q->ranks, &plan)));
+    TRY(explain_missing_data(plan_check(&recipe, has_cluster, &plan)));
+    if (has_cluster) {
+        TRY(predict_cluster(q, &recipe, &plan, &forecast));
     }
     for (int i = 0; i < plan.unchecked_count; i++) {
         log_warning("NOT-CHECKED", "%s", plan.unchecked[i]);
     }
-    return q->json ? print_json(&recipe, &plan, ahead ? &outlook : NULL)
-                   : print_plan(&recipe, &plan, ahead ? &outlook : NULL);
+    return q->json ? print_json(&recipe, &plan, has_cluster ? &forecast : NULL)
+                   : print_plan(&recipe, &plan, has_cluster ? &forecast : NULL);
 }
 
 status command_plan(int argc, char **argv)
 {
     struct request q = {0};
-    bool document = false;
+    bool print_keys = false;
     bool help = false;
     const struct option table[] = {
-        {"ranks", OPTION_INTEGER, &q.ranks, "N", "1", "ranks that would train", 1, 1e6, NULL},
+        {"ranks", OPTION_INTEGER, &q.ranks, "N", "1", "number of ranks to plan for", 1, 1e6, NULL},
         {"cluster", OPTION_TEXT, &q.cluster, "FILE", NULL,
-         "predict a step's time on this cluster (recipes/clusters, `bireme bench cluster`) and "
-         "find "
-         "the fastest layout",
+         "predict the time of a step on this cluster and find the fastest layout; see "
+         "recipes/clusters and `bireme bench cluster`",
          0, 0, NULL},
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON document", 0, 0, NULL},
-        {"document-keys", OPTION_FLAG, &document, NULL, NULL,
-         "print recipes/README.md: every key with its type, default and meaning", 0, 0, NULL},
+        {"document-keys", OPTION_FLAG, &print_keys, NULL, NULL,
+         "print the reference of all recipe keys (recipes/README.md)", 0, 0, NULL},
     };
     struct options options = {
         .usage =
             "bireme plan RECIPE.yaml [section.key=value ...] [--ranks N] [--cluster FILE] [--json]",
-        .about =
-            "Tells what a recipe costs and trains nothing: parameters, bytes of each rank, FLOPs "
-            "and bytes sent\nin each step, steps of an epoch, the schedule, every resolved "
-            "setting. What train would refuse is refused\nhere: device, tokenizer and shards are "
-            "checked as train does. With model.vocab_size=N a recipe can be\nplanned where its "
-            "data "
-            "is not; what was not checked is told.",
+        .description =
+            "Estimates the cost of a recipe without training: parameters, memory of each rank, "
+            "FLOPs and bytes sent per step, steps per epoch, the learning rate schedule and every "
+            "resolved setting. It checks the device, the tokenizer and the shards as train does "
+            "and reports the same errors. With model.vocab_size=N, a recipe can be planned without "
+            "its data. The parts that could not be checked are listed.",
         .table = table,
         .count = (int)(sizeof table / sizeof table[0]),
-        .operand = "RECIPE.yaml",
-        .operands_most = -1,
+        .operand_name = "RECIPE.yaml",
+        .operands_max = -1,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
-    if (document) {
+    if (print_keys) {
         recipe_document(stdout);
         return STATUS_OK;
     }

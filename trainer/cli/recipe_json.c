@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Adds one setting. "section.key" becomes a member of the object `section`; "section.key[]" is
+ * appended to an array. */
 static void put_setting(void *user, const char *key, const char *text)
 {
     json_t *settings = user;
@@ -32,7 +34,7 @@ static void put_setting(void *user, const char *key, const char *text)
     json_object_set_new(parent, dot + 1, value);
 }
 
-json_t *settings_json(const struct recipe *recipe)
+json_t *recipe_json_build(const struct recipe *recipe)
 {
     json_t *settings = json_object();
     recipe_visit(recipe, put_setting, settings);

@@ -1,9 +1,11 @@
-/* A recipe's settings as JSON, for `plan --json` and `inspect --json`. */
+/* The settings of a recipe as JSON, for `plan --json` and `inspect --json`. */
 #pragma once
 
 #include <jansson.h>
 
 #include "trainer/recipe/recipe.h"
 
-/* settings_json - an object of sections like the YAML; the caller's. */
-json_t *settings_json(const struct recipe *recipe);
+/* recipe_json_build - create a JSON object with the sections and keys of the recipe's YAML file.
+ *
+ * Memory    the caller frees the object with json_decref() */
+json_t *recipe_json_build(const struct recipe *recipe);

@@ -1,10 +1,11 @@
-/* bireme tokenizer train | encode | decode: text to ids and back, from the command line.
+/* bireme tokenizer train | encode | decode: trains a tokenizer, encodes text and decodes ids.
  *
- * encode writes one line of ids for each line of text (the line's end itself is not encoded),
- * decode one line of text for each line of ids. Lines are read in batches of a few megabytes; a
- * batch is divided among the workers, each writes into its own buffer, and the buffers go out in
- * order. */
+ * encode writes one line of ids for each line of text, without the newline character. decode
+ * writes one line of text for each line of ids. Lines are read in batches of a few megabytes.
+ * The workers divide a batch, and each worker writes into a separate buffer. The buffers are
+ * printed in order. */
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,25 +18,27 @@
 #include "trainer/cli/options.h"
 
 #define BATCH_BYTES ((size_t)4 << 20)
-#define WORKERS_MOST 256
+#define WORKERS_MAX 256
 
 struct buffer {
     char *data;
     size_t bytes;
-    size_t room;
+    size_t capacity;
 };
 
-struct job { /* what every line of a run has in common */
+/* Settings of a run. */
+struct job {
     const struct tokenizer *tokenizer;
     bool decode;
-    bool special; /* encode: recognise special tokens; decode: write them */
-    bool whole;   /* the input is one text, not one a line */
-    bool around;  /* encode: [CLS] and [SEP] around each text */
-    bool pair;    /* encode: a line is two texts with a tab between them */
+    bool special;            /* encode: recognize special tokens; decode: write them */
+    bool whole;              /* the input is one text, not one text per line */
+    bool add_special_tokens; /* encode: enclose each text in [CLS] and [SEP] */
+    bool pair;               /* encode: a line is two texts separated by a tab */
     const char *path;
 };
 
-struct share { /* one worker's lines of a batch */
+/* The lines of a batch for one worker. */
+struct worker_range {
     const struct job *job;
     const char *text;
     size_t bytes;
@@ -49,19 +52,20 @@ struct share { /* one worker's lines of a batch */
 
 static status append(struct buffer *b, const char *data, size_t bytes)
 {
-    if (b->room - b->bytes < bytes) {
-        size_t room = (b->bytes + bytes) * 2 + 256;
-        char *bigger = realloc(b->data, room);
-        REQUIRE(bigger != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of output", room);
-        b->data = bigger;
-        b->room = room;
+    if (b->capacity - b->bytes < bytes) {
+        size_t capacity = (b->bytes + bytes) * 2 + 256;
+        char *grown = realloc(b->data, capacity);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of output", capacity);
+        b->data = grown;
+        b->capacity = capacity;
     }
     memcpy(b->data + b->bytes, data, bytes);
     b->bytes += bytes;
     return STATUS_OK;
 }
 
-static size_t put_id(char *out, int32_t id)
+/* Writes the decimal digits of an id without a NUL and returns their number. */
+static size_t format_id(char *out, int32_t id)
 {
     char digits[12];
     size_t count = 0;
@@ -75,189 +79,197 @@ static size_t put_id(char *out, int32_t id)
     return count;
 }
 
-static status encode_text(struct share *s, const char *line, size_t bytes)
+static status encode_text(struct worker_range *range, const char *line, size_t bytes)
 {
-    const struct job *job = s->job;
-    if (!job->around && !job->pair) {
-        return tokenizer_encode(job->tokenizer, line, bytes, job->special, &s->ids);
+    const struct job *job = range->job;
+    if (!job->add_special_tokens && !job->pair) {
+        return tokenizer_encode(job->tokenizer, line, bytes, job->special, &range->ids);
     }
     const char *tab = job->pair ? memchr(line, '\t', bytes) : NULL;
-    REQUIRE(tab != NULL || !job->pair, STATUS_DATA, "no tab between the two texts of a pair");
+    REQUIRE(tab != NULL || !job->pair, STATUS_DATA,
+            "the line has no tab between the two texts of a pair");
     size_t first = tab != NULL ? (size_t)(tab - line) : bytes;
     int64_t segment;
     return tokenizer_encode_pair(job->tokenizer, line, first, tab != NULL ? tab + 1 : NULL,
-                                 tab != NULL ? bytes - first - 1 : 0, job->special, 0, &s->ids,
+                                 tab != NULL ? bytes - first - 1 : 0, job->special, 0, &range->ids,
                                  &segment);
 }
 
-static status encode_line(struct share *s, const char *line, size_t bytes, int64_t number)
+static status encode_line(struct worker_range *range, const char *line, size_t bytes,
+                          int64_t number)
 {
-    s->ids.count = 0;
-    status result = encode_text(s, line, bytes);
-    if (result == STATUS_DATA) { /* the reason counts bytes of the line: say which line it is */
+    range->ids.count = 0;
+    status result = encode_text(range, line, bytes);
+    if (result == STATUS_DATA) { /* The message has the byte offset; add the line number. */
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_DATA, "%s: line %lld: %.1500s", s->job->path, (long long)number, note.text);
+        RAISE(STATUS_DATA, "%s: line %" PRId64 ": %.1500s", range->job->path, number, note.text);
     }
     TRY(result);
-    for (int64_t i = 0; i < s->ids.count; i++) {
+    for (int64_t i = 0; i < range->ids.count; i++) {
         char text[16];
-        size_t length = put_id(text, s->ids.ids[i]);
-        text[length] = i + 1 < s->ids.count ? ' ' : '\n';
-        TRY(append(&s->out, text, length + 1));
+        size_t length = format_id(text, range->ids.ids[i]);
+        text[length] = i + 1 < range->ids.count ? ' ' : '\n';
+        TRY(append(&range->out, text, length + 1));
     }
-    return s->ids.count > 0 ? STATUS_OK : append(&s->out, "\n", 1);
+    return range->ids.count > 0 ? STATUS_OK : append(&range->out, "\n", 1);
 }
 
-static status read_ids(struct share *s, const char *line, size_t bytes, int64_t number)
+static status parse_ids(struct worker_range *range, const char *line, size_t bytes, int64_t number)
 {
-    s->ids.count = 0;
-    for (size_t at = 0; at < bytes;) {
-        if (line[at] == ' ' || line[at] == '\t' || line[at] == '\r') {
-            at++;
+    range->ids.count = 0;
+    for (size_t offset = 0; offset < bytes;) {
+        if (line[offset] == ' ' || line[offset] == '\t' || line[offset] == '\r') {
+            offset++;
             continue;
         }
         int64_t id = 0;
-        size_t start = at;
-        while (at < bytes && line[at] >= '0' && line[at] <= '9' && id <= INT32_MAX) {
-            id = id * 10 + (line[at++] - '0');
+        size_t start = offset;
+        while (offset < bytes && line[offset] >= '0' && line[offset] <= '9' && id <= INT32_MAX) {
+            id = id * 10 + (line[offset++] - '0');
         }
-        bool ended = at == bytes || line[at] == ' ' || line[at] == '\t' || line[at] == '\r';
-        REQUIRE(at > start && ended && id <= INT32_MAX, STATUS_DATA,
-                "%s: line %lld, column %zu: not a token id", s->job->path, (long long)number,
-                start + 1);
-        TRY(token_list_reserve(&s->ids, 1));
-        s->ids.ids[s->ids.count++] = (int32_t)id;
+        bool ended =
+            offset == bytes || line[offset] == ' ' || line[offset] == '\t' || line[offset] == '\r';
+        REQUIRE(offset > start && ended && id <= INT32_MAX, STATUS_DATA,
+                "%s: line %" PRId64 ", column %zu: not a token id; write ids separated by spaces",
+                range->job->path, number, start + 1);
+        TRY(token_list_reserve(&range->ids, 1));
+        range->ids.ids[range->ids.count++] = (int32_t)id;
     }
     return STATUS_OK;
 }
 
-static status decode_line(struct share *s, const char *line, size_t bytes, int64_t number)
+static status decode_line(struct worker_range *range, const char *line, size_t bytes,
+                          int64_t number)
 {
-    TRY(read_ids(s, line, bytes, number));
+    TRY(parse_ids(range, line, bytes, number));
     char *text = NULL;
     size_t length = 0;
-    status result = tokenizer_decode(s->job->tokenizer, s->ids.ids, s->ids.count, !s->job->special,
-                                     &text, &length);
+    status result = tokenizer_decode(range->job->tokenizer, range->ids.ids, range->ids.count,
+                                     !range->job->special, &text, &length);
     if (result == STATUS_DATA) {
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_DATA, "%s: line %lld: %.1500s", s->job->path, (long long)number, note.text);
+        RAISE(STATUS_DATA, "%s: line %" PRId64 ": %.1500s", range->job->path, number, note.text);
     }
     TRY(result);
-    text[length] = '\n'; /* in place of the NUL */
-    result = append(&s->out, text, length + 1);
+    text[length] = '\n'; /* replaces the NUL */
+    result = append(&range->out, text, length + 1);
     free(text);
     return result;
 }
 
-static status work_lines(struct share *s)
+static status process_lines(struct worker_range *range)
 {
-    int64_t number = s->first_line;
-    if (s->job->whole) {
-        return s->bytes == 0 ? STATUS_OK : encode_line(s, s->text, s->bytes, number);
+    int64_t number = range->first_line;
+    if (range->job->whole) {
+        return range->bytes == 0 ? STATUS_OK
+                                 : encode_line(range, range->text, range->bytes, number);
     }
-    for (size_t at = 0; at < s->bytes; number++) {
-        const char *line = s->text + at;
-        const char *end = memchr(line, '\n', s->bytes - at);
-        size_t length = end == NULL ? s->bytes - at : (size_t)(end - line);
-        TRY(s->job->decode ? decode_line(s, line, length, number)
-                           : encode_line(s, line, length, number));
-        at += length + 1;
+    for (size_t offset = 0; offset < range->bytes; number++) {
+        const char *line = range->text + offset;
+        const char *end = memchr(line, '\n', range->bytes - offset);
+        size_t length = end == NULL ? range->bytes - offset : (size_t)(end - line);
+        TRY(range->job->decode ? decode_line(range, line, length, number)
+                               : encode_line(range, line, length, number));
+        offset += length + 1;
     }
     return STATUS_OK;
 }
 
-static void *share_main(void *argument)
+static void *run_worker(void *argument)
 {
-    struct share *s = argument;
-    s->out.bytes = 0;
-    work_lines(s);
-    status_take(&s->note);
+    struct worker_range *range = argument;
+    range->out.bytes = 0;
+    process_lines(range);
+    status_take(&range->note);
     return NULL;
 }
 
-/* Cut text[bytes] into one run of whole lines for each worker. */
-static void divide(struct share *shares, int workers, const char *text, size_t bytes, int64_t line)
+/* Divides text[bytes] into one range of complete lines for each worker. */
+static void divide_lines(struct worker_range *ranges, int workers, const char *text, size_t bytes,
+                         int64_t line)
 {
-    size_t at = 0;
+    size_t begin = 0;
     for (int i = 0; i < workers; i++) {
-        size_t end = i + 1 == workers ? bytes : at + (bytes - at) / (size_t)(workers - i);
+        size_t end = i + 1 == workers ? bytes : begin + (bytes - begin) / (size_t)(workers - i);
         if (end < bytes) {
             const char *newline = memchr(text + end, '\n', bytes - end);
             end = newline == NULL ? bytes : (size_t)(newline - text) + 1;
         }
-        shares[i].text = text + at;
-        shares[i].bytes = end - at;
-        shares[i].first_line = line;
-        for (const char *c = text + at; (c = memchr(c, '\n', (size_t)(text + end - c))) != NULL;
+        ranges[i].text = text + begin;
+        ranges[i].bytes = end - begin;
+        ranges[i].first_line = line;
+        for (const char *c = text + begin; (c = memchr(c, '\n', (size_t)(text + end - c))) != NULL;
              c++) {
             line++;
         }
-        at = end;
+        begin = end;
     }
 }
 
-static status write_shares(struct share *shares, int workers)
+static status write_output(struct worker_range *ranges, int workers)
 {
     for (int i = 0; i < workers; i++) {
-        struct share *s = &shares[i];
-        TRY(status_restore(&s->note));
-        REQUIRE(fwrite(s->out.data, 1, s->out.bytes, stdout) == s->out.bytes, STATUS_WRITE,
-                "cannot write to the standard output: %s", strerror(errno));
+        struct worker_range *range = &ranges[i];
+        TRY(status_restore(&range->note));
+        REQUIRE(fwrite(range->out.data, 1, range->out.bytes, stdout) == range->out.bytes,
+                STATUS_WRITE, "cannot write to standard output: %s", strerror(errno));
     }
     return STATUS_OK;
 }
 
-static status work_batch(struct share *shares, int workers, const char *text, size_t bytes,
-                         int64_t line)
+static status process_batch(struct worker_range *ranges, int workers, const char *text,
+                            size_t bytes, int64_t line)
 {
-    divide(shares, workers, text, bytes, line);
+    divide_lines(ranges, workers, text, bytes, line);
     for (int i = 1; i < workers; i++) {
-        shares[i].started = pthread_create(&shares[i].thread, NULL, share_main, &shares[i]) == 0;
+        ranges[i].started = pthread_create(&ranges[i].thread, NULL, run_worker, &ranges[i]) == 0;
     }
-    share_main(&shares[0]);
+    run_worker(&ranges[0]);
     for (int i = 1; i < workers; i++) {
-        if (shares[i].started) {
-            pthread_join(shares[i].thread, NULL);
+        if (ranges[i].started) {
+            pthread_join(ranges[i].thread, NULL);
         } else {
-            share_main(&shares[i]);
+            run_worker(&ranges[i]);
         }
     }
-    return write_shares(shares, workers);
+    return write_output(ranges, workers);
 }
 
-static size_t last_line_end(const struct buffer *in)
+/* Returns the offset after the last newline, or 0 if there is none. */
+static size_t find_last_line_end(const struct buffer *in)
 {
-    for (size_t at = in->bytes; at > 0; at--) {
-        if (in->data[at - 1] == '\n') {
-            return at;
+    for (size_t offset = in->bytes; offset > 0; offset--) {
+        if (in->data[offset - 1] == '\n') {
+            return offset;
         }
     }
     return 0;
 }
 
-/* Read on to about BATCH_BYTES, further where no line has ended by then. */
+/* Reads about BATCH_BYTES more, and continues until the buffer contains the end of a line. */
 static status read_batch(FILE *file, const struct job *job, struct buffer *in, bool *ended)
 {
     do {
-        if (in->room - in->bytes < BATCH_BYTES) {
-            size_t room = in->bytes * 2 + BATCH_BYTES;
-            char *bigger = realloc(in->data, room);
-            REQUIRE(bigger != NULL, STATUS_INTERNAL, "out of memory: a line of %zu bytes",
+        if (in->capacity - in->bytes < BATCH_BYTES) {
+            size_t capacity = in->bytes * 2 + BATCH_BYTES;
+            char *grown = realloc(in->data, capacity);
+            REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes",
                     in->bytes);
-            in->data = bigger;
-            in->room = room;
+            in->data = grown;
+            in->capacity = capacity;
         }
         size_t got = fread(in->data + in->bytes, 1, BATCH_BYTES, file);
         REQUIRE(!ferror(file), STATUS_DATA, "cannot read %s: %s", job->path, strerror(errno));
         in->bytes += got;
         *ended = got < BATCH_BYTES;
-    } while (!*ended && (job->whole || last_line_end(in) == 0));
+    } while (!*ended && (job->whole || find_last_line_end(in) == 0));
     return STATUS_OK;
 }
 
-static status work_file(FILE *file, const struct job *job, struct share *shares, int workers)
+static status process_file(FILE *file, const struct job *job, struct worker_range *ranges,
+                           int workers)
 {
     struct buffer in = {0};
     bool ended = false;
@@ -265,8 +277,8 @@ static status work_file(FILE *file, const struct job *job, struct share *shares,
     status result = STATUS_OK;
     while (!ended && result == STATUS_OK) {
         TRY_GOTO(result, done, read_batch(file, job, &in, &ended));
-        size_t bytes = ended ? in.bytes : last_line_end(&in);
-        TRY_GOTO(result, done, work_batch(shares, workers, in.data, bytes, line));
+        size_t bytes = ended ? in.bytes : find_last_line_end(&in);
+        TRY_GOTO(result, done, process_batch(ranges, workers, in.data, bytes, line));
         for (size_t i = 0; i < bytes; i++) {
             line += in.data[i] == '\n';
         }
@@ -274,60 +286,63 @@ static status work_file(FILE *file, const struct job *job, struct share *shares,
         in.bytes -= bytes;
     }
     REQUIRE_GOTO(result, done, fflush(stdout) == 0, STATUS_WRITE,
-                 "cannot write to the standard output: %s", strerror(errno));
+                 "cannot write to standard output: %s", strerror(errno));
 done:
     free(in.data);
     return result;
 }
 
-static status work_workers(FILE *file, const struct job *job, int workers)
+static status process_with_workers(FILE *file, const struct job *job, int workers)
 {
-    struct share *shares = calloc((size_t)workers, sizeof *shares);
-    REQUIRE(shares != NULL, STATUS_INTERNAL, "out of memory: %d workers", workers);
+    struct worker_range *ranges = calloc((size_t)workers, sizeof *ranges);
+    REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %d workers", workers);
     for (int i = 0; i < workers; i++) {
-        shares[i].job = job;
+        ranges[i].job = job;
     }
-    status result = work_file(file, job, shares, workers);
+    status result = process_file(file, job, ranges, workers);
     for (int i = 0; i < workers; i++) {
-        free(shares[i].out.data);
-        token_list_free(&shares[i].ids);
+        free(ranges[i].out.data);
+        token_list_free(&ranges[i].ids);
     }
-    free(shares);
+    free(ranges);
     return result;
 }
 
-static status translate(bool decode, int argc, char **argv)
+static status encode_or_decode(bool decode, int argc, char **argv)
 {
     const char *folder = NULL;
     int64_t workers = 1;
     bool special = false;
     bool whole = false;
-    bool around = false;
+    bool add_special_tokens = false;
     bool pair = false;
     const struct option table[] = {
         {"tokenizer", OPTION_TEXT, &folder, "DIR", OPTION_REQUIRED, "folder with tokenizer.json",
          .choices = NULL},
         {"special", OPTION_FLAG, &special, NULL, NULL,
-         decode ? "write special tokens too" : "recognise special tokens in the text",
+         decode ? "also write special tokens" : "recognize special tokens in the text",
          .choices = NULL},
-        {"workers", OPTION_INTEGER, &workers, "N", "1", "threads", .least = 1,
-         .most = WORKERS_MOST},
+        {"workers", OPTION_INTEGER, &workers, "N", "1", "number of threads", .min = 1,
+         .max = WORKERS_MAX},
         {"whole", OPTION_FLAG, &whole, NULL, NULL,
-         "the input is one text with its line ends: one line of ids", .choices = NULL},
-        {"add-special-tokens", OPTION_FLAG, &around, NULL, NULL,
-         "put [CLS] before and [SEP] after each text", .choices = NULL},
+         "treat the whole input as one text, including newlines, and write one line of ids",
+         .choices = NULL},
+        {"add-special-tokens", OPTION_FLAG, &add_special_tokens, NULL, NULL,
+         "enclose each text in [CLS] and [SEP]", .choices = NULL},
         {"pair", OPTION_FLAG, &pair, NULL, NULL,
-         "a line is two texts with a tab between them: [CLS] A [SEP] B [SEP]", .choices = NULL},
+         "each line is two texts separated by a tab; encode them as [CLS] A [SEP] B [SEP]",
+         .choices = NULL},
     };
-    struct options options = {
-        decode ? "bireme tokenizer decode --tokenizer DIR [FILE]"
-               : "bireme tokenizer encode --tokenizer DIR [FILE]",
-        decode ? "Writes a line of text for each line of blank-separated ids, to standard output."
-               : "Writes a line of blank-separated ids for each line of text, to standard output.",
-        table,
-        decode ? 3 : 6,
-        .operand = "FILE",
-        .operands_most = 1};
+    struct options options = {decode ? "bireme tokenizer decode --tokenizer DIR [FILE]"
+                                     : "bireme tokenizer encode --tokenizer DIR [FILE]",
+                              decode ? "Decodes each line of space-separated ids in FILE or "
+                                       "standard input, and prints a line of text."
+                                     : "Encodes each line of FILE or of standard input, and prints "
+                                       "a line of space-separated ids.",
+                              table,
+                              decode ? 3 : 6,
+                              .operand_name = "FILE",
+                              .operands_max = 1};
     bool help = false;
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
@@ -337,7 +352,7 @@ static status translate(bool decode, int argc, char **argv)
     struct job job = {.decode = decode,
                       .special = special,
                       .whole = whole,
-                      .around = around,
+                      .add_special_tokens = add_special_tokens,
                       .pair = pair,
                       .path = standard ? "standard input" : options.operands[0]};
     struct tokenizer *tokenizer = NULL;
@@ -347,7 +362,7 @@ static status translate(bool decode, int argc, char **argv)
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
                  "cannot open %s: %s", job.path, strerror(errno));
-    result = work_workers(file, &job, whole ? 1 : (int)workers);
+    result = process_with_workers(file, &job, whole ? 1 : (int)workers);
 done:
     if (file != NULL && file != stdin) {
         fclose(file);
@@ -356,14 +371,14 @@ done:
     return result;
 }
 
-static double seconds_now(void)
+static double get_seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static enum tokenizer_kind kind_of(const char *type)
+static enum tokenizer_kind parse_kind(const char *type)
 {
     if (strcmp(type, "char") == 0) {
         return TOKENIZER_CHAR;
@@ -371,7 +386,7 @@ static enum tokenizer_kind kind_of(const char *type)
     return strcmp(type, "wordpiece") == 0 ? TOKENIZER_WORDPIECE : TOKENIZER_BPE;
 }
 
-static status train(int argc, char **argv)
+static status train_tokenizer(int argc, char **argv)
 {
     const char *type = NULL;
     const char *output = NULL;
@@ -380,41 +395,40 @@ static status train(int argc, char **argv)
     int64_t workers = 1;
     struct option_list inputs = {0};
     const struct option table[] = {
-        {"type", OPTION_CHOICE, &type, "TYPE", "bpe", "the kind of tokenizer",
+        {"type", OPTION_CHOICE, &type, "TYPE", "bpe", "type of the tokenizer",
          .choices = "bpe|wordpiece|char"},
         {"vocab-size", OPTION_INTEGER, &vocab_size, "N", NULL,
-         "ids at most (needed for bpe and wordpiece; char: an upper limit)", .least = 1,
-         .most = 1 << 24},
+         "maximum vocabulary size (required for bpe and wordpiece)", .min = 1, .max = 1 << 24},
         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED,
-         "text, or *.jsonl (field \"text\"), to learn from", .choices = NULL},
+         "training text: plain text, or *.jsonl (field \"text\")", .choices = NULL},
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED,
-         "folder for tokenizer.json (made where missing)", .choices = NULL},
-        {"workers", OPTION_INTEGER, &workers, "N", "1", "threads that count words", .least = 1,
-         .most = WORKERS_MOST},
+         "folder for tokenizer.json; created if missing", .choices = NULL},
+        {"workers", OPTION_INTEGER, &workers, "N", "1", "number of threads that count words",
+         .min = 1, .max = WORKERS_MAX},
         {"special-tokens", OPTION_CHOICE, &specials, "NAME", "usual",
-         "usual: <|endoftext|> for bpe, BERT's for wordpiece; roberta: <s> <pad> </s> <unk> <mask> "
-         "for bpe",
+         "set of special tokens. usual: <|endoftext|> for bpe, those of BERT for wordpiece; "
+         "roberta: <s> <pad> </s> <unk> <mask>, for bpe",
          .choices = "usual|roberta"},
     };
     struct options options = {"bireme tokenizer train --type bpe|wordpiece|char --vocab-size N "
                               "--input FILE... --output DIR",
-                              "Learns a tokenizer; DIR/tokenizer.json is the format of the Hugging "
-                              "Face tokenizers package.",
-                              table, sizeof table / sizeof table[0], .operand = NULL};
+                              "Trains a tokenizer and writes DIR/tokenizer.json in the format of "
+                              "the Hugging Face tokenizers library.",
+                              table, sizeof table / sizeof table[0], .operand_name = NULL};
     bool help = false;
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
     struct tokenizer *tokenizer = NULL;
-    double start = seconds_now();
-    enum tokenizer_kind kind = kind_of(type);
+    double start = get_seconds();
+    enum tokenizer_kind kind = parse_kind(type);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, kind == TOKENIZER_CHAR || vocab_size > 0, STATUS_USAGE,
-                 "--vocab-size is needed for --type %s, for example --vocab-size 4096", type);
+                 "--type %s needs --vocab-size, for example --vocab-size 4096", type);
     bool roberta = strcmp(specials, "roberta") == 0;
     REQUIRE_GOTO(result, done, !roberta || kind == TOKENIZER_BPE, STATUS_USAGE,
-                 "--special-tokens roberta is for --type bpe, not %s", type);
+                 "--special-tokens roberta can only be used with --type bpe, not %s", type);
     TRY_GOTO(result, done,
              roberta ? tokenizer_train_roberta(vocab_size, inputs.items, inputs.count, (int)workers,
                                                &tokenizer)
@@ -422,14 +436,14 @@ static status train(int argc, char **argv)
                                        &tokenizer));
     TRY_GOTO(result, done, tokenizer_save(tokenizer, output));
     if (kind != TOKENIZER_CHAR && tokenizer_vocab_size(tokenizer) < vocab_size) {
-        log_warning(
-            "SMALLER",
-            "%lld ids instead of %lld: nothing else in the input occurs often enough to be a "
-            "token; give more text, or ask for less",
-            (long long)tokenizer_vocab_size(tokenizer), (long long)vocab_size);
+        log_warning("SMALLER",
+                    "the vocabulary has %" PRId64 " ids instead of %" PRId64
+                    ": no other part of the input occurs often enough to be a token; give more "
+                    "text, or a smaller --vocab-size",
+                    tokenizer_vocab_size(tokenizer), vocab_size);
     }
-    log_info("tokenizer of %lld tokens learned in %.1f s: %s/tokenizer.json",
-             (long long)tokenizer_vocab_size(tokenizer), seconds_now() - start, output);
+    log_info("trained a tokenizer with %" PRId64 " tokens in %.1f s: %s/tokenizer.json",
+             tokenizer_vocab_size(tokenizer), get_seconds() - start, output);
 done:
     tokenizer_destroy(&tokenizer);
     free(inputs.items);
@@ -439,13 +453,15 @@ done:
 status command_tokenizer(int argc, char **argv)
 {
     int choice = -1;
-    TRY(options_choose("bireme tokenizer train|encode|decode [flags]", "train|encode|decode",
-                       "  train    learns a tokenizer from texts\n"
-                       "  encode   text to ids, a line for each line\n"
-                       "  decode   ids to text",
-                       argc, argv, &choice));
+    TRY(options_select_subcommand("bireme tokenizer train|encode|decode [options]",
+                                  "train|encode|decode",
+                                  "  train    train a tokenizer on text files\n"
+                                  "  encode   convert lines of text to lines of token ids\n"
+                                  "  decode   convert lines of token ids to lines of text",
+                                  argc, argv, &choice));
     if (choice < 0) {
         return STATUS_OK;
     }
-    return choice == 0 ? train(argc - 1, argv + 1) : translate(choice == 2, argc - 1, argv + 1);
+    return choice == 0 ? train_tokenizer(argc - 1, argv + 1)
+                       : encode_or_decode(choice == 2, argc - 1, argv + 1);
 }

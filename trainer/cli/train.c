@@ -1,23 +1,27 @@
-/* bireme train: the main job, on one rank or on those that mpirun or srun started. */
+/* bireme train: trains on one rank, or on the ranks that mpirun or srun started. */
 #include <string.h>
 
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/planner/start_line.h"
 #include "trainer/train/loop.h"
 #include "trainer/train/stop_signal.h"
 
-static status train(const struct job_options *options, struct comm *world)
+static status run_job(const struct job_options *options, struct comm *world)
 {
     struct job job;
-    comm_watch_end(stop_by_launcher);
+    comm_set_termination_check(stop_signal_from_launcher);
     status result = job_start(options, world, &job);
+    if (result == STATUS_OK && !job.finished) {
+        result = start_line_write(&job);
+    }
     if (result == STATUS_OK) {
         result = loop_run(&job);
     }
     if (result == STATUS_OK || result == STATUS_STOPPED) {
         KEEP_FIRST(result, job_stop(&job));
     }
-    return result; /* else the job ends at once in comm_abort: nothing is taken down in order */
+    return result; /* After another error, comm_abort ends the job, so nothing is released. */
 }
 
 status command_train(int argc, char **argv)
@@ -26,17 +30,20 @@ status command_train(int argc, char **argv)
     bool help = false;
     const struct option table[] = {
         {"resume", OPTION_TEXT, &resume, "auto|never|PATH", "auto",
-         "auto: go on from the newest whole checkpoint, begin where there is none; never: begin "
-         "afresh; PATH: go on from that checkpoint, or from the newest whole one of that run"},
+         "auto: resume from the newest valid checkpoint, or start from scratch if there is none; "
+         "never: start from scratch; PATH: resume from this checkpoint, or from the newest valid "
+         "checkpoint of this run"},
     };
     struct options options = {
         .usage = "[mpirun -np N] bireme train RECIPE.yaml [section.key=value ...] [--resume ...]",
-        .about = "Trains what the recipe says; recipes/README.md explains every key.",
+        .description =
+            "Trains a model as configured by the recipe. recipes/README.md documents every key. A "
+            "setting can be overridden on the command line: section.key=value.",
         .table = table,
         .count = 1,
-        .operand = "RECIPE.yaml",
-        .operands_least = 1,
-        .operands_most = -1,
+        .operand_name = "RECIPE.yaml",
+        .operands_min = 1,
+        .operands_max = -1,
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {
@@ -52,11 +59,11 @@ status command_train(int argc, char **argv)
         .resume_path = resume,
     };
     struct comm *world = NULL;
-    TRY(stop_watch()); /* also while the ranks find each other */
+    TRY(stop_signal_watch()); /* Signals are also handled while the ranks connect. */
     TRY(comm_world_create(&argc, &argv, &world));
-    status result = train(&job, world);
+    status result = run_job(&job, world);
     if (result != STATUS_OK && result != STATUS_STOPPED) {
-        comm_abort(world, result); /* the only end whose code every launcher keeps */
+        comm_abort(world, result); /* Every launcher returns the exit code of an abort. */
     }
     KEEP_FIRST(result, comm_destroy(&world));
     return result;

@@ -1,8 +1,10 @@
-/* The best evaluation of a run so far, and how many have passed since: for the checkpoint that is kept, and for the
- * end of a run that gets no better. As transformers' load_best_model_at_end and EarlyStoppingCallback have it.
+/* Tracks the best evaluation of a run and the number of evaluations since then. It selects the
+ * checkpoint named best and ends a run that no longer improves, as transformers'
+ * load_best_model_at_end and EarlyStoppingCallback do.
  *
- * Nothing of it is in checkpoints: it is a function of metrics.jsonl's "evaluate" lines, which a resumed run has up
- * to its step. Evaluations before the first step do not count: there is nothing to keep of them. */
+ * Checkpoints do not store this state. A resumed run computes it again from the "evaluate" lines of
+ * metrics.jsonl up to its step. Evaluations before the first step are ignored, because there is no
+ * checkpoint of them to keep. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,26 +12,32 @@
 
 #include "base/status.h"
 
-struct best_rule {
-    const char *metric; /* its name in the lines */
-    bool greater;       /* is better */
-    double improvement; /* what is not better by more than this does not renew the patience */
-    int64_t patience;   /* evaluations; 0: without end */
+struct early_stopping_rule {
+    const char *metric; /* its name in metrics.jsonl */
+    bool greater_is_better;
+    double min_improvement; /* a smaller improvement does not reset the patience counter */
+    int64_t patience;       /* evaluations; 0: never stop */
 };
 
-struct best {
-    bool known;
-    double value;
-    int64_t step, waited; /* waited: evaluations since the last improvement */
+struct early_stopping {
+    bool has_value;                 /* false until the first valid evaluation */
+    double value;                   /* best value so far */
+    int64_t step, patience_counter; /* step of `value`; evaluations since the last improvement */
 };
 
-/* best_note - one more evaluation; true: it is the best so far. A value that is NaN never is. */
-bool best_note(const struct best_rule *rule, struct best *b, int64_t step, double value);
-
-/* best_is_over - the patience has come to its end. */
-bool best_is_over(const struct best_rule *rule, const struct best *b);
-
-/* best_recall - from the lines of metrics.jsonl up to this step; a file that is not there has none.
+/* early_stopping_update - record one evaluation; return true if it is the best so far.
  *
- * Errors    STATUS_PERMISSION, STATUS_DATA where it cannot be read */
-status best_recall(const struct best_rule *rule, const char *path, int64_t step, struct best *out);
+ * NaN is never the best. */
+bool early_stopping_update(const struct early_stopping_rule *rule, struct early_stopping *s,
+                           int64_t step, double value);
+
+/* early_stopping_should_stop - return true if the patience is exhausted. */
+bool early_stopping_should_stop(const struct early_stopping_rule *rule,
+                                const struct early_stopping *s);
+
+/* early_stopping_restore - compute the state from the lines of metrics.jsonl up to `step`.
+ *
+ * A missing file gives the initial state.
+ * Errors    STATUS_PERMISSION, STATUS_DATA if the file cannot be read */
+status early_stopping_restore(const struct early_stopping_rule *rule, const char *path,
+                              int64_t step, struct early_stopping *out);

@@ -1,48 +1,67 @@
-/* The metrics that need every example of an evaluation: what the heads said of each is taken from all ranks, and
- * graded (grade.h). classify, classify_tokens: precision, recall and F1, averaged and of each label. regress: Pearson's
- * and Spearman's correlations. answer: exact matches and F1 of words, a mean over questions (grade_windows.h).
+/* Computes the metrics that need all examples of an evaluation. It gathers the head's outputs from
+ * all ranks and computes scores.h on them.
  *
- *     struct grading *g;
- *     TRY(grading_create("classify", &labels, tokenizer, 0, &g));   NULL for objectives that have no such metrics
- *     grading_begin(g);
- *     ... step_evaluate, with grading_sink(g) in the step's parts ...
- *     TRY(grading_end(g, mesh.data));
- *     count += grading_fields(g, fields + count);
+ *   classify, classify_tokens   precision, recall and F1: averages and per label
+ *   regress                     Pearson's and Spearman's correlation coefficients
+ *   answer                      exact match and token F1, averaged over questions (squad.h)
  *
- * Counts are sums of integers and values are put in the order of the examples' numbers, so that the metrics are the
- * same bits at any number of ranks, as far as the outputs are. */
+ *     struct evaluator *ev;
+ *     TRY(evaluator_create(OBJECTIVE_CLASSIFY, &labels, tokenizer, 0, &ev));
+ *     evaluator_begin(ev);
+ *     ... step_evaluate, with evaluator_sink(ev) in the step's parts ...
+ *     TRY(evaluator_end(ev, mesh.data));
+ *     count += evaluator_fields(ev, fields + count);
+ *
+ * Counts are integer sums and values are sorted by sample index. The metrics are therefore
+ * bit-identical for any number of ranks if the outputs are. */
 #pragma once
 
 #include "comm/comm.h"
 #include "datasets/shard/labels.h"
 #include "datasets/tokenizer/tokenizer.h"
-#include "trainer/logging/metric.h"
+#include "trainer/logging/metrics.h"
 #include "trainer/objective/objective.h"
+#include "trainer/recipe/recipe.h"
 
-enum { GRADING_LABELS_TOLD = 32, GRADING_FIELDS = 8 + 4 * GRADING_LABELS_TOLD };
+/* Per-label metrics are reported for at most EVALUATOR_LABELS_REPORTED labels. */
+enum { EVALUATOR_LABELS_REPORTED = 32, EVALUATOR_FIELDS = 8 + 4 * EVALUATOR_LABELS_REPORTED };
 
-struct grading;
+struct evaluator;
 
-/* grading_create - names: of the labels; they are copied. tokenizer: for answers, the caller's; NULL: they are not graded. threshold: of
- * having no answer (grade_windows.h). *out NULL where the objective has no such metrics.
+/* evaluator_create - create the evaluator of an objective; *out is NULL if it has no such metrics.
  *
- * Errors    STATUS_INTERNAL (memory) */
-status grading_create(const char *objective, const struct labels *names,
-                      const struct tokenizer *tokenizer, double threshold, struct grading **out);
-void grading_destroy(struct grading **g);
+ * names       label names, copied
+ * tokenizer   decodes answers; owned by the caller; NULL: answers are not scored
+ * threshold   score margin for predicting "no answer" (squad.h)
+ * Errors    STATUS_INTERNAL if memory runs out */
+status evaluator_create(enum recipe_objective objective, const struct labels *names,
+                        const struct tokenizer *tokenizer, double threshold,
+                        struct evaluator **out);
 
-/* grading_names - what grading_fields will have, but for single labels'; NULL ends the list. */
-const char *const *grading_names(const char *objective);
+/* evaluator_destroy - free the evaluator and set *ev to NULL. */
+void evaluator_destroy(struct evaluator **ev);
 
-/* All of these do nothing for NULL. */
-const struct objective_sink *grading_sink(const struct grading *g);
-void grading_begin(struct grading *g);
-
-/* grading_end - after the last example. Collective over the ranks that have other examples.
+/* evaluator_metric_names - return the names that evaluator_fields writes, without per-label ones.
  *
- * Errors    STATUS_INTERNAL (memory), on all ranks */
-status grading_end(struct grading *g, struct comm *data);
+ * Memory    static, terminated by NULL */
+const char *const *evaluator_metric_names(enum recipe_objective objective);
 
-/* grading_fields - into fields[GRADING_FIELDS]; returns how many. Of more than GRADING_LABELS_TOLD labels single ones
- * are not told. Names live as long as g. */
-int grading_fields(const struct grading *g, struct metric *fields);
+/* The following functions accept NULL and then do nothing. */
+
+/* evaluator_sink - return the sink that receives each example; NULL if ev is NULL. */
+const struct objective_sink *evaluator_sink(const struct evaluator *ev);
+
+/* evaluator_begin - discard all recorded examples. */
+void evaluator_begin(struct evaluator *ev);
+
+/* evaluator_end - compute the metrics after the last example.
+ *
+ * Order     collective over the data-parallel group
+ * Errors    STATUS_INTERNAL on all ranks if one of them runs out of memory */
+status evaluator_end(struct evaluator *ev, struct comm *data);
+
+/* evaluator_fields - write the metrics to fields[EVALUATOR_FIELDS]; return their count.
+ *
+ * With more than EVALUATOR_LABELS_REPORTED labels, per-label metrics are omitted.
+ * Memory    the names are owned by ev */
+int evaluator_fields(const struct evaluator *ev, struct metric *fields);

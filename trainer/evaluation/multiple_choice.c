@@ -1,6 +1,7 @@
 #include "trainer/evaluation/multiple_choice.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,20 +13,20 @@ enum { CHOICES_LIMIT = 64, LINE_LIMIT_BYTES = 1 << 22 };
 
 struct row {
     const char *path;
-    int64_t number; /* of the line, from 1 */
+    int64_t number; /* line number, from 1 */
     json_t *line;
     const char *context;
     json_t *choices;
     int64_t label;
 };
 
-static json_t *either(const json_t *row, const char *name, const char *other)
+static json_t *get_either(const json_t *row, const char *name, const char *other)
 {
     json_t *value = json_object_get(row, name);
     return value != NULL ? value : json_object_get(row, other);
 }
 
-/* A number, or as HellaSwag's rows on the Hub have it, its digits. */
+/* Reads the label: a number, or a string of digits as in HellaSwag on the Hugging Face Hub. */
 static bool read_label(const json_t *value, int64_t *out)
 {
     char reason[TEXT_REASON_BYTES];
@@ -40,32 +41,32 @@ static status parse_row(const char *path, int64_t number, const char *text, stru
     out->path = path;
     out->number = number;
     out->line = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    REQUIRE(out->line != NULL, STATUS_DATA, "%s:%lld: %s at column %d", path, (long long)number,
+    REQUIRE(out->line != NULL, STATUS_DATA, "%s:%" PRId64 ": %s at column %d", path, number,
             error.text, error.column);
-    json_t *context = either(out->line, "context", "ctx");
-    out->choices = either(out->line, "choices", "endings");
+    json_t *context = get_either(out->line, "context", "ctx");
+    out->choices = get_either(out->line, "choices", "endings");
     bool labelled = read_label(json_object_get(out->line, "label"), &out->label);
-    const char *wrong = !json_is_string(context)       ? "\"context\" that is a text"
-                        : !json_is_array(out->choices) ? "\"choices\" that is a list of texts"
-                        : !labelled                    ? "\"label\" that is a number"
-                                                       : NULL;
-    REQUIRE(
-        wrong == NULL, STATUS_DATA,
-        "%s:%lld: no %s; wanted {\"context\": text, \"choices\": [texts], \"label\": index}, or "
-        "HellaSwag's ctx, endings and label",
-        path, (long long)number, wrong);
+    const char *missing = !json_is_string(context)       ? "\"context\" that is a string"
+                          : !json_is_array(out->choices) ? "\"choices\" that is a list of strings"
+                          : !labelled                    ? "\"label\" that is a number"
+                                                         : NULL;
+    REQUIRE(missing == NULL, STATUS_DATA,
+            "%s:%" PRId64
+            ": no %s; expected {\"context\": string, \"choices\": [strings], \"label\": "
+            "index}, or HellaSwag's ctx, endings and label",
+            path, number, missing);
     size_t count = json_array_size(out->choices);
     out->context = json_string_value(context);
     REQUIRE(count >= 2 && count <= CHOICES_LIMIT, STATUS_DATA,
-            "%s:%lld: %zu choices, 2 to %d are accepted", path, (long long)number, count,
+            "%s:%" PRId64 ": %zu choices, 2 to %d are accepted", path, number, count,
             CHOICES_LIMIT);
     REQUIRE(out->label >= 0 && out->label < (int64_t)count, STATUS_DATA,
-            "%s:%lld: label %lld is not one of %zu choices, counted from 0", path,
-            (long long)number, (long long)out->label, count);
+            "%s:%" PRId64 ": label %" PRId64 " is not one of %zu choices, counted from 0", path,
+            number, out->label, count);
     for (size_t i = 0; i < count; i++) {
         const char *choice = json_string_value(json_array_get(out->choices, i));
         REQUIRE(choice != NULL && choice[0] != '\0', STATUS_DATA,
-                "%s:%lld: choice %zu is not a text or empty", path, (long long)number, i);
+                "%s:%" PRId64 ": choice %zu is not a string or is empty", path, number, i);
     }
     return STATUS_OK;
 }
@@ -75,44 +76,46 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n';
 }
 
-/* ids = context and choice; *scored of them are the choice's. */
+/* Encodes context and choice; the last *scored ids belong to the choice. */
 static status encode_choice(const struct tokenizer *t, const char *context, const char *choice,
                             struct token_list *ids, int64_t *scored)
 {
-    size_t length = strlen(context), kept = length;
-    while (kept > 0 && is_blank(context[kept - 1])) {
-        kept--;
+    size_t length = strlen(context), context_bytes = length;
+    while (context_bytes > 0 && is_blank(context[context_bytes - 1])) {
+        context_bytes--;
     }
-    const char *between = kept < length ? context + kept : "";
-    if (kept > 0 && *between == '\0' && !is_blank(choice[0])) {
-        between = " ";
+    const char *separator = context_bytes < length ? context + context_bytes : "";
+    if (context_bytes > 0 && *separator == '\0' && !is_blank(choice[0])) {
+        separator = " ";
     }
-    char *continuation = malloc(strlen(between) + strlen(choice) + 1);
+    char *continuation = malloc(strlen(separator) + strlen(choice) + 1);
     REQUIRE(continuation != NULL, STATUS_INTERNAL, "out of memory for a choice");
-    strcpy(continuation, between);
+    strcpy(continuation, separator);
     strcat(continuation, choice);
-    status result = tokenizer_encode(t, context, kept, false, ids);
+    status result = tokenizer_encode(t, context, context_bytes, false, ids);
     if (result == STATUS_OK && ids->count == 0 && tokenizer_eos(t) >= 0) {
         result = token_list_reserve(ids, 1);
         if (result == STATUS_OK) {
             ids->ids[ids->count++] = tokenizer_eos(t);
         }
     }
-    int64_t before = ids->count;
+    int64_t context_tokens = ids->count;
     if (result == STATUS_OK) {
         result = tokenizer_encode(t, continuation, strlen(continuation), false, ids);
     }
     free(continuation);
-    *scored = ids->count - before;
-    if (*scored == ids->count) { /* no context at all: the first token cannot be scored */
+    *scored = ids->count - context_tokens;
+    if (*scored == ids->count) { /* without a context the first token cannot be scored */
         (*scored)--;
     }
     return result;
 }
 
-static double normalised(const struct score_result *r, int kind, size_t bytes)
+/* Normalization 0: none; 1: by the bytes of the choice; 2: by its tokens. */
+static double normalize_score(const struct log_likelihood_result *r, int normalization,
+                              size_t bytes)
 {
-    switch (kind) {
+    switch (normalization) {
     case 0:
         return r->log_probability;
     case 1:
@@ -122,38 +125,39 @@ static double normalised(const struct score_result *r, int kind, size_t bytes)
     }
 }
 
-static void judge(const struct row *row, const struct score_result *results, int64_t count,
-                  struct task_report *out)
+/* Counts whether the choice with the largest score is the label, for each normalization. */
+static void count_choice(const struct row *row, const struct log_likelihood_result *results,
+                         int64_t count, struct multiple_choice_report *out)
 {
     double *correct[3] = {&out->correct, &out->correct_norm, &out->correct_norm_tokens};
-    for (int kind = 0; kind < 3; kind++) {
+    for (int normalization = 0; normalization < 3; normalization++) {
         int64_t best = 0;
         double best_value = 0;
         for (int64_t i = 0; i < count; i++) {
             size_t bytes = json_string_length(json_array_get(row->choices, (size_t)i));
-            double value = normalised(&results[i], kind, bytes);
+            double value = normalize_score(&results[i], normalization, bytes);
             if (i == 0 || value > best_value) {
                 best = i;
                 best_value = value;
             }
         }
-        *correct[kind] += best == row->label;
+        *correct[normalization] += best == row->label;
     }
     for (int64_t i = 0; i < count; i++) {
-        out->cut += results[i].cut;
+        out->truncated += results[i].truncated;
     }
     out->choices += count;
     out->rows++;
 }
 
 static status run_row(struct kernels *k, struct model *m, const struct tokenizer *t,
-                      int64_t rows_limit, const struct row *row, struct task_report *out)
+                      int64_t rows_limit, const struct row *row, struct multiple_choice_report *out)
 {
     int64_t count = (int64_t)json_array_size(row->choices);
     struct token_list ids[CHOICES_LIMIT] = {0};
-    struct score_item items[CHOICES_LIMIT] = {0};
-    struct score_result results[CHOICES_LIMIT];
-    int64_t positions = model_config_of(m)->positions;
+    struct log_likelihood_item items[CHOICES_LIMIT] = {0};
+    struct log_likelihood_result results[CHOICES_LIMIT];
+    int64_t positions = model_get_config(m)->positions;
     status result = STATUS_OK;
     for (int64_t i = 0; i < count && result == STATUS_OK; i++) {
         const char *choice = json_string_value(json_array_get(row->choices, (size_t)i));
@@ -161,18 +165,19 @@ static status run_row(struct kernels *k, struct model *m, const struct tokenizer
         items[i].ids = ids[i].ids;
         items[i].count = ids[i].count;
         REQUIRE_GOTO(result, done, result != STATUS_OK || items[i].scored > 0, STATUS_DATA,
-                     "%s:%lld: choice %lld is a single token without context: it cannot be scored",
-                     row->path, (long long)row->number, (long long)i);
+                     "%s:%" PRId64 ": choice %" PRId64
+                     " is a single token without context: it cannot be scored",
+                     row->path, row->number, i);
         REQUIRE_GOTO(result, done, result != STATUS_OK || items[i].scored <= positions, STATUS_DATA,
-                     "%s:%lld: choice %lld has %lld tokens, the model has %lld positions",
-                     row->path, (long long)row->number, (long long)i, (long long)items[i].scored,
-                     (long long)positions);
+                     "%s:%" PRId64 ": choice %" PRId64 " has %" PRId64
+                     " tokens, the model has %" PRId64 " positions",
+                     row->path, row->number, i, items[i].scored, positions);
     }
     if (result == STATUS_OK) {
-        result = score_run(k, m, rows_limit, items, count, results);
+        result = log_likelihood_run(k, m, rows_limit, items, count, results);
     }
     if (result == STATUS_OK) {
-        judge(row, results, count, out);
+        count_choice(row, results, count, out);
     }
 done:
     for (int64_t i = 0; i < count; i++) {
@@ -181,11 +186,11 @@ done:
     return result;
 }
 
-status task_run(struct kernels *k, struct model *m, const struct tokenizer *t, const char *path,
-                int64_t rows_limit, int64_t limit, int64_t first, int64_t stride,
-                struct task_report *out)
+status multiple_choice_run(struct kernels *k, struct model *m, const struct tokenizer *t,
+                           const char *path, int64_t rows_limit, int64_t limit, int64_t first,
+                           int64_t stride, struct multiple_choice_report *out)
 {
-    *out = (struct task_report){0};
+    *out = (struct multiple_choice_report){0};
     FILE *file = fopen(path, "r");
     REQUIRE(file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
             "cannot open %s: %s", path, strerror(errno));
@@ -193,14 +198,15 @@ status task_run(struct kernels *k, struct model *m, const struct tokenizer *t, c
     char *text = NULL;
     size_t capacity = 0;
     int64_t number = 0, used = 0;
-    for (ssize_t got; result == STATUS_OK && (got = getline(&text, &capacity, file)) >= 0;) {
+    for (ssize_t bytes_read;
+         result == STATUS_OK && (bytes_read = getline(&text, &capacity, file)) >= 0;) {
         number++;
-        if (strspn(text, " \t\r\n") == (size_t)got || (limit > 0 && used == limit)) {
+        if (strspn(text, " \t\r\n") == (size_t)bytes_read || (limit > 0 && used == limit)) {
             continue;
         }
-        REQUIRE_GOTO(result, done, got <= LINE_LIMIT_BYTES, STATUS_DATA,
-                     "%s:%lld: a line of %zd bytes, at most %d are accepted", path,
-                     (long long)number, got, LINE_LIMIT_BYTES);
+        REQUIRE_GOTO(result, done, bytes_read <= LINE_LIMIT_BYTES, STATUS_DATA,
+                     "%s:%" PRId64 ": the line has %zd bytes, at most %d are accepted", path,
+                     number, bytes_read, LINE_LIMIT_BYTES);
         struct row row = {0};
         result = parse_row(path, number, text, &row);
         if (result == STATUS_OK && used++ % stride == first) {
@@ -210,7 +216,7 @@ status task_run(struct kernels *k, struct model *m, const struct tokenizer *t, c
     }
     REQUIRE_GOTO(result, done, !ferror(file) || result != STATUS_OK, STATUS_DATA,
                  "cannot read %s: %s", path, strerror(errno));
-    REQUIRE_GOTO(result, done, used > 0 || result != STATUS_OK, STATUS_DATA, "%s holds no rows",
+    REQUIRE_GOTO(result, done, used > 0 || result != STATUS_OK, STATUS_DATA, "%s contains no rows",
                  path);
 done:
     free(text);

@@ -1,33 +1,42 @@
-/* What an evaluation says: for metrics.jsonl, for people, and for what is decided by it. */
+/* Reports an evaluation: fields for metrics.jsonl, a log line, and the value for early stopping. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "trainer/evaluation/early_stopping.h"
 #include "trainer/evaluation/evaluator.h"
-#include "trainer/logging/metric.h"
+#include "trainer/logging/metrics.h"
 #include "trainer/objective/objective.h"
 #include "trainer/recipe/recipe.h"
 
-enum { EVALUATION_FIELDS = 4 + OBJECTIVE_SUMS + GRADING_FIELDS };
+enum { EVALUATION_REPORT_FIELDS = 4 + OBJECTIVE_SUMS + EVALUATOR_FIELDS };
 
-/* evaluation_means - into fields[EVALUATION_FIELDS] the objective's own metrics of which something was counted; returns how many. */
-int evaluation_means(const struct objective *o, const double sums[OBJECTIVE_SUMS],
-                     struct metric *fields);
-
-/* evaluation_fields - likewise loss, what was counted, the objective's metrics, perplexity, and what was graded (NULL:
- * nothing); returns how many. */
-int evaluation_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
-                      const struct grading *g, struct metric *fields);
-
-/* evaluation_tell - "step 20: validation loss 3.1416, perplexity 23.14 (1234 tokens)" to the log. */
-void evaluation_tell(const struct objective *o, int64_t step, const struct metric *fields,
-                     int count);
-
-/* evaluation_value - the number of this name; NaN where there is none. */
-double evaluation_value(const struct metric *fields, int count, const char *name);
-
-/* evaluation_rule - which evaluation is the best one, as the recipe says. It keeps the recipe's text.
+/* evaluation_report_means - write the objective's metrics with a nonzero count; return how many.
  *
- * Errors    STATUS_RECIPE where evaluations of this objective have no number of that name */
-status evaluation_rule(const struct recipe *r, const struct objective *o, struct best_rule *out);
+ * Shapes    fields [EVALUATION_REPORT_FIELDS] */
+int evaluation_report_means(const struct objective *o, const double sums[OBJECTIVE_SUMS],
+                            struct metric *fields);
+
+/* evaluation_report_fields - write all fields of an evaluation; return how many.
+ *
+ * The fields are loss, the number of counted items, the objective's metrics, perplexity and the
+ * metrics of the evaluator (NULL: none).
+ * Shapes    fields [EVALUATION_REPORT_FIELDS] */
+int evaluation_report_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
+                             const struct evaluator *ev, struct metric *fields);
+
+/* evaluation_report_log - log one line about the evaluation.
+ *
+ * Example: "step 20: validation loss 3.1416, perplexity 23.14 (1234 tokens)". */
+void evaluation_report_log(const struct objective *o, int64_t step, const struct metric *fields,
+                           int count);
+
+/* evaluation_report_value - return the number with this name; NaN if there is none. */
+double evaluation_report_value(const struct metric *fields, int count, const char *name);
+
+/* evaluation_report_stopping_rule - make the early-stopping rule from the recipe.
+ *
+ * Memory    out->metric points into the recipe
+ * Errors    STATUS_RECIPE if evaluations of this objective have no metric with that name */
+status evaluation_report_stopping_rule(const struct recipe *r, const struct objective *o,
+                                       struct early_stopping_rule *out);

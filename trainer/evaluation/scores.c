@@ -1,10 +1,12 @@
-/* Precision = right / predicted, recall = right / labelled, F1 = 2 right / (predicted + labelled).
- * Pearson's r = sum dx dy / sqrt(sum dx^2 sum dy^2) with deviations from the means.
+/* precision = correct / predicted, recall = correct / support,
+ * F1 = 2 correct / (predicted + support).
+ * Pearson's r = sum dx dy / sqrt(sum dx^2 sum dy^2), where dx and dy are deviations from the means.
  *
- * Source    scikit-learn precision_recall_fscore_support; SciPy pearsonr, spearmanr; Rajpurkar et al. 2016,
- *           arXiv:1606.05250 */
+ * Source    scikit-learn precision_recall_fscore_support; SciPy pearsonr, spearmanr;
+ *           Rajpurkar et al. 2016, arXiv:1606.05250 */
 #include "trainer/evaluation/scores.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -12,80 +14,81 @@
 
 #include "datasets/tokenizer/answer_text.h"
 
-static double share(double part, double whole)
+static double divide_or_zero(double numerator, double denominator)
 {
-    return whole > 0 ? part / whole : 0;
+    return denominator > 0 ? numerator / denominator : 0;
 }
 
 /* ---- classes ---- */
 
-static struct grade_score score_of(int64_t right, int64_t predicted, int64_t labelled)
+static struct scores_prf compute_prf(int64_t correct, int64_t predicted, int64_t support)
 {
-    return (struct grade_score){share((double)right, (double)predicted),
-                                share((double)right, (double)labelled),
-                                share(2 * (double)right, (double)(predicted + labelled))};
+    return (struct scores_prf){divide_or_zero((double)correct, (double)predicted),
+                               divide_or_zero((double)correct, (double)support),
+                               divide_or_zero(2 * (double)correct, (double)(predicted + support))};
 }
 
-static void add_score(struct grade_score *sum, struct grade_score score, double weight)
+static void add_prf(struct scores_prf *sum, struct scores_prf score, double weight)
 {
     sum->precision += weight * score.precision;
     sum->recall += weight * score.recall;
     sum->f1 += weight * score.f1;
 }
 
-static struct grade_score mean_score(struct grade_score sum, double weight)
+static struct scores_prf divide_prf(struct scores_prf sum, double weight)
 {
-    return (struct grade_score){share(sum.precision, weight), share(sum.recall, weight),
-                                share(sum.f1, weight)};
+    return (struct scores_prf){divide_or_zero(sum.precision, weight),
+                               divide_or_zero(sum.recall, weight), divide_or_zero(sum.f1, weight)};
 }
 
-void grade_count(struct grade_class *each, int32_t prediction, int32_t label)
+void scores_count(struct scores_class *each, int32_t prediction, int32_t label)
 {
     if (label >= 0) {
-        each[label].labelled++;
+        each[label].support++;
         each[prediction].predicted++;
-        each[label].right += prediction == label;
+        each[label].correct += prediction == label;
     }
 }
 
-void grade_average(struct grade_class *each, int32_t classes, struct grade_classes *out)
+void scores_average(struct scores_class *each, int32_t classes, struct scores_summary *out)
 {
-    int64_t right = 0, present = 0;
-    struct grade_score macro = {0}, weighted = {0};
-    *out = (struct grade_classes){0};
+    int64_t correct = 0, present = 0;
+    struct scores_prf macro = {0}, weighted = {0};
+    *out = (struct scores_summary){0};
     for (int32_t c = 0; c < classes; c++) {
-        struct grade_class *one = &each[c];
-        one->score = score_of(one->right, one->predicted, one->labelled);
-        out->count += one->labelled;
-        right += one->right;
-        present += one->predicted + one->labelled > 0;
-        add_score(&macro, one->score, 1);
-        add_score(&weighted, one->score, (double)one->labelled);
+        struct scores_class *entry = &each[c];
+        entry->score = compute_prf(entry->correct, entry->predicted, entry->support);
+        out->count += entry->support;
+        correct += entry->correct;
+        present += entry->predicted + entry->support > 0;
+        add_prf(&macro, entry->score, 1);
+        add_prf(&weighted, entry->score, (double)entry->support);
     }
-    out->accuracy = share((double)right, (double)out->count);
-    out->micro = score_of(right, out->count, out->count);
-    out->macro = mean_score(macro, (double)present);
-    out->weighted = mean_score(weighted, (double)out->count);
+    out->accuracy = divide_or_zero((double)correct, (double)out->count);
+    out->micro = compute_prf(correct, out->count, out->count);
+    out->macro = divide_prf(macro, (double)present);
+    out->weighted = divide_prf(weighted, (double)out->count);
 }
 
-status grade_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
-                     int32_t classes, struct grade_class *each, struct grade_classes *out)
+status scores_compute_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
+                              int32_t classes, struct scores_class *each,
+                              struct scores_summary *out)
 {
     memset(each, 0, (size_t)classes * sizeof *each);
     for (int64_t i = 0; i < count; i++) {
         int32_t p = predictions[i], l = labels[i];
         REQUIRE(l < 0 || (p >= 0 && p < classes && l < classes), STATUS_INTERNAL,
-                "example %lld: prediction %d and label %d of %d classes", (long long)i, p, l,
+                "example %" PRId64 ": prediction %d or label %d is not one of %d classes", i, p, l,
                 classes);
-        grade_count(each, p, l);
+        scores_count(each, p, l);
     }
-    grade_average(each, classes, out);
+    scores_average(each, classes, out);
     return STATUS_OK;
 }
 
 /* ---- correlations ---- */
 
-static double mean_of(const double *x, int64_t count)
+static double compute_mean(const double *x, int64_t count)
 {
     double sum = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -94,13 +97,14 @@ static double mean_of(const double *x, int64_t count)
     return sum / (double)count;
 }
 
-double grade_pearson(const double *x, const double *y, int64_t count)
+double scores_pearson(const double *x, const double *y, int64_t count)
 {
     if (count < 2) {
         return NAN;
     }
-    double mean_x = mean_of(x, count), mean_y = mean_of(y, count), xx = 0, yy = 0, xy = 0;
-    bool x_varies = false, y_varies = false; /* the mean of equal values may be off by a rounding */
+    double mean_x = compute_mean(x, count), mean_y = compute_mean(y, count), xx = 0, yy = 0, xy = 0;
+    /* The deviations are no test for constant values: the mean may have a rounding error. */
+    bool x_varies = false, y_varies = false;
     for (int64_t i = 0; i < count; i++) {
         double dx = x[i] - mean_x, dy = y[i] - mean_y;
         x_varies = x_varies || x[i] != x[0];
@@ -112,24 +116,25 @@ double grade_pearson(const double *x, const double *y, int64_t count)
     return x_varies && y_varies ? fmax(-1, fmin(1, xy / (sqrt(xx) * sqrt(yy)))) : NAN;
 }
 
-struct placed {
+struct indexed_value {
     double value;
     int64_t index;
 };
 
-static int by_value(const void *a, const void *b)
+static int compare_values(const void *a, const void *b)
 {
-    const struct placed *x = a, *y = b;
+    const struct indexed_value *x = a, *y = b;
     return (x->value > y->value) - (x->value < y->value);
 }
 
-/* From 0; equal values get the mean of their ranks. */
-static void rank(const double *x, int64_t count, struct placed *order, double *ranks)
+/* Computes ranks from 0; equal values share the mean of their ranks. */
+static void compute_ranks(const double *x, int64_t count, struct indexed_value *order,
+                          double *ranks)
 {
     for (int64_t i = 0; i < count; i++) {
-        order[i] = (struct placed){x[i], i};
+        order[i] = (struct indexed_value){x[i], i};
     }
-    qsort(order, (size_t)count, sizeof *order, by_value);
+    qsort(order, (size_t)count, sizeof *order, compare_values);
     for (int64_t first = 0, end; first < count; first = end) {
         for (end = first + 1; end < count && order[end].value == order[first].value; end++) {
         }
@@ -139,102 +144,103 @@ static void rank(const double *x, int64_t count, struct placed *order, double *r
     }
 }
 
-status grade_spearman(const double *x, const double *y, int64_t count, double *out)
+status scores_spearman(const double *x, const double *y, int64_t count, double *out)
 {
     size_t n = (size_t)count + 1;
-    struct placed *order = malloc(n * sizeof *order);
+    struct indexed_value *order = malloc(n * sizeof *order);
     double *ranks = malloc(2 * n * sizeof *ranks);
-    bool there = order != NULL && ranks != NULL;
-    if (there) {
-        rank(x, count, order, ranks);
-        rank(y, count, order, ranks + n);
-        *out = grade_pearson(ranks, ranks + n, count);
+    bool allocated = order != NULL && ranks != NULL;
+    if (allocated) {
+        compute_ranks(x, count, order, ranks);
+        compute_ranks(y, count, order, ranks + n);
+        *out = scores_pearson(ranks, ranks + n, count);
     }
     free(order);
     free(ranks);
-    REQUIRE(there, STATUS_INTERNAL, "out of memory for the ranks of %lld examples",
-            (long long)count);
+    REQUIRE(allocated, STATUS_INTERNAL, "out of memory for the ranks of %" PRId64 " examples",
+            count);
     return STATUS_OK;
 }
 
 /* ---- answers ---- */
 
-/* The words of a normal form, sorted; they point into it. */
+/* The sorted words of a normalized answer; they point into text. */
 struct words {
     char *text;
     char **words;
     int count;
 };
 
-static int by_text(const void *a, const void *b)
+static int compare_words(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static void words_destroy(struct words *w)
+static void free_words(struct words *w)
 {
     free(w->text);
     free(w->words);
 }
 
-/* The normal form has single blanks, so at most every second byte begins a word. */
-static status words_create(const char *text, char **normal, struct words *out)
+/* A normalized answer has single blanks, so at most every second byte begins a word. */
+static status split_words(const char *text, char **normalized, struct words *out)
 {
     *out = (struct words){0};
-    TRY(answer_text_normalise(text, normal));
-    out->text = strdup(*normal);
-    out->words = calloc(strlen(*normal) / 2 + 1, sizeof *out->words);
+    TRY(answer_text_normalize(text, normalized));
+    out->text = strdup(*normalized);
+    out->words = calloc(strlen(*normalized) / 2 + 1, sizeof *out->words);
     REQUIRE(out->text != NULL && out->words != NULL, STATUS_INTERNAL,
-            "out of memory for an answer's words");
+            "out of memory for the words of an answer");
     char *rest = NULL;
     for (char *word = strtok_r(out->text, " ", &rest); word != NULL;
          word = strtok_r(NULL, " ", &rest)) {
         out->words[out->count++] = word;
     }
-    qsort(out->words, (size_t)out->count, sizeof *out->words, by_text);
+    qsort(out->words, (size_t)out->count, sizeof *out->words, compare_words);
     return STATUS_OK;
 }
 
-static double f1_of(const struct words *a, const struct words *b)
+static double compute_f1(const struct words *a, const struct words *b)
 {
-    int same = 0;
+    int common = 0;
     if (a->count == 0 || b->count == 0) {
         return a->count == b->count;
     }
     for (int i = 0, j = 0; i < a->count && j < b->count;) {
         int order = strcmp(a->words[i], b->words[j]);
-        same += order == 0;
+        common += order == 0;
         i += order <= 0;
         j += order >= 0;
     }
-    return 2 * (double)same / (a->count + b->count);
+    return 2 * (double)common / (a->count + b->count);
 }
 
-static status compare(const char *prediction, const char *answer, struct grade_answer *best)
+static status update_best_answer(const char *prediction, const char *answer,
+                                 struct scores_answer *best)
 {
     struct words p = {0}, a = {0};
-    char *p_normal = NULL, *a_normal = NULL;
-    status result = words_create(prediction, &p_normal, &p);
+    char *p_normalized = NULL, *a_normalized = NULL;
+    status result = split_words(prediction, &p_normalized, &p);
     if (result == STATUS_OK) {
-        result = words_create(answer, &a_normal, &a);
+        result = split_words(answer, &a_normalized, &a);
     }
     if (result == STATUS_OK) {
-        best->exact = fmax(best->exact, strcmp(p_normal, a_normal) == 0);
-        best->f1 = fmax(best->f1, f1_of(&p, &a));
+        best->exact_match = fmax(best->exact_match, strcmp(p_normalized, a_normalized) == 0);
+        best->f1 = fmax(best->f1, compute_f1(&p, &a));
     }
-    words_destroy(&p);
-    words_destroy(&a);
-    free(p_normal);
-    free(a_normal);
+    free_words(&p);
+    free_words(&a);
+    free(p_normalized);
+    free(a_normalized);
     return result;
 }
 
-status grade_answer(const char *prediction, const char *const *answers, int count,
-                    struct grade_answer *out)
+status scores_compare_answer(const char *prediction, const char *const *answers, int count,
+                             struct scores_answer *out)
 {
-    *out = (struct grade_answer){0};
+    *out = (struct scores_answer){0};
     for (int i = 0; i < count; i++) {
-        TRY(compare(prediction, answers[i], out));
+        TRY(update_best_answer(prediction, answers[i], out));
     }
-    return count == 0 ? compare(prediction, "", out) : STATUS_OK;
+    return count == 0 ? update_best_answer(prediction, "", out) : STATUS_OK;
 }

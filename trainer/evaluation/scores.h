@@ -1,60 +1,71 @@
-/* How good predictions are: figures of a whole held-out part, from all predictions and labels together.
+/* Scores of a whole validation set, computed from all predictions and labels: classification
+ * scores, correlation coefficients and SQuAD answer scores.
  *
- * Classes as scikit-learn has them (0 where it would divide by 0), correlations as SciPy, answers as SQuAD's script. */
+ * Source    scikit-learn for classes (0 where a quotient is undefined), SciPy for correlations,
+ *           SQuAD's evaluation script for answers */
 #pragma once
 
 #include <stdint.h>
 
 #include "base/status.h"
 
-struct grade_score {
+struct scores_prf {
     double precision, recall, f1;
 };
 
-struct grade_class {
-    int64_t right, predicted, labelled; /* labelled: its support */
-    struct grade_score score;
+struct scores_class {
+    int64_t correct, predicted, support; /* support: examples with this label */
+    struct scores_prf score;
 };
 
-/* Averages over classes. macro, weighted: of those that are predicted or labelled at least once, as in
- * scikit-learn; weighted by their support. micro: of all counts together, which is the accuracy where each
- * example has one label. */
-struct grade_classes {
+/* Averages over classes. macro and weighted average the classes that are predicted or labelled at
+ * least once, as in scikit-learn; weighted uses the support as weight. micro is computed from the
+ * sum of all counts and equals the accuracy if each example has one label. */
+struct scores_summary {
     int64_t count; /* labelled examples */
     double accuracy;
-    struct grade_score macro, micro, weighted;
+    struct scores_prf macro, micro, weighted;
 };
 
-/* grade_count - one more example; with a negative label it is left out. grade_average - of all that were counted; fills
- * in each score.
+/* scores_count - count one example; examples with a negative label are skipped.
  *
- * Shapes    each [classes], zero before the first example; prediction and label below classes */
-void grade_count(struct grade_class *each, int32_t prediction, int32_t label);
-void grade_average(struct grade_class *each, int32_t classes, struct grade_classes *out);
+ * Shapes    each [classes], zero before the first example; prediction, label < classes */
+void scores_count(struct scores_class *each, int32_t prediction, int32_t label);
 
-/* grade_classes - both, for examples in arrays; examples with a negative label are left out.
+/* scores_average - compute the score of each class and the averages from the counts.
  *
+ * Shapes    each [classes] */
+void scores_average(struct scores_class *each, int32_t classes, struct scores_summary *out);
+
+/* scores_compute_classes - count all examples of two arrays and compute their scores.
+ *
+ * Examples with a negative label are skipped.
  * Shapes    predictions, labels [count]; each [classes]
- * Errors    STATUS_INTERNAL where a prediction or label is no class */
-status grade_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
-                     int32_t classes, struct grade_class *each, struct grade_classes *out);
+ * Errors    STATUS_INTERNAL if a prediction or label is not a class */
+status scores_compute_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
+                              int32_t classes, struct scores_class *each,
+                              struct scores_summary *out);
 
-/* grade_pearson - the correlation coefficient; NaN where x or y is constant or count < 2. */
-double grade_pearson(const double *x, const double *y, int64_t count);
-
-/* grade_spearman - the same of ranks; equal values share the mean of their ranks.
+/* scores_pearson - compute Pearson's r; NaN if x or y is constant or count < 2.
  *
- * Errors    STATUS_INTERNAL (memory) */
-status grade_spearman(const double *x, const double *y, int64_t count, double *out);
+ * Shapes    x, y [count] */
+double scores_pearson(const double *x, const double *y, int64_t count);
 
-struct grade_answer {
-    double exact; /* 0 or 1 */
-    double f1;    /* of the words that prediction and answer share */
+/* scores_spearman - compute Spearman's rho; equal values share the mean of their ranks.
+ *
+ * Shapes    x, y [count]
+ * Errors    STATUS_INTERNAL if memory runs out */
+status scores_spearman(const double *x, const double *y, int64_t count, double *out);
+
+struct scores_answer {
+    double exact_match; /* 0 or 1 */
+    double f1;          /* of the words of prediction and reference answer */
 };
 
-/* grade_answer - the best over several right answers, each figure for itself. No answer at all: only the empty
- * prediction is right.
+/* scores_compare_answer - compare a prediction with several reference answers.
  *
- * Errors    STATUS_INTERNAL (memory) */
-status grade_answer(const char *prediction, const char *const *answers, int count,
-                    struct grade_answer *out);
+ * Each score is the maximum over the references. Without references only the empty prediction is
+ * correct.
+ * Errors    STATUS_INTERNAL if memory runs out */
+status scores_compare_answer(const char *prediction, const char *const *answers, int count,
+                             struct scores_answer *out);

@@ -1,7 +1,9 @@
-/* Answers of windows, put together: what is said of a question is the best span of all windows of its text, or that there is
- * no answer, and all right answers count, whichever window they are in, as in transformers' run_qa and SQuAD's script.
+/* Scores extractive question answering by question, as transformers' run_qa and SQuAD's evaluation
+ * script do.
  *
- * Texts are those that a window's tokens stand for, with blanks where the context has them. */
+ * A long context is split into overlapping windows. The prediction for a question is the best span
+ * of all its windows, or "no answer". The reference answers of all windows are combined. Answer
+ * texts are decoded from the window's tokens, with blanks where the context has them. */
 #pragma once
 
 #include "comm/comm.h"
@@ -9,16 +11,26 @@
 #include "trainer/evaluation/scores.h"
 #include "trainer/objective/objective.h"
 
-struct grade_windows;
+struct squad;
 
-/* grade_windows_create - threshold: there is no answer where this scores so much more than the best span. */
-status grade_windows_create(const struct tokenizer *t, double threshold,
-                            struct grade_windows **out);
-void grade_windows_destroy(struct grade_windows **w);
-void grade_windows_clear(struct grade_windows *w);
+/* squad_create - create an empty set of windows.
+ *
+ * threshold   "no answer" is predicted if its score exceeds the best span's by more than this */
+status squad_create(const struct tokenizer *t, double threshold, struct squad **out);
 
-/* grade_windows_take - one window of this rank; windows of a row have neighbouring samples. */
-status grade_windows_take(struct grade_windows *w, const struct objective_example *e);
+/* squad_destroy - free the windows and set *s to NULL. */
+void squad_destroy(struct squad **s);
 
-/* grade_windows_mean - over the questions of all ranks.  Order: collective over data */
-status grade_windows_mean(struct grade_windows *w, struct comm *data, struct grade_answer *out);
+/* squad_clear - remove all windows. */
+void squad_clear(struct squad *s);
+
+/* squad_add_window - add one window of this rank.
+ *
+ * The windows of one question must have consecutive sample indices.
+ * Errors    STATUS_INTERNAL; STATUS_NOT_FINITE if a score is not finite */
+status squad_add_window(struct squad *s, const struct objective_example *e);
+
+/* squad_mean - compute the mean scores over the questions of all ranks.
+ *
+ * Order     collective over data */
+status squad_mean(struct squad *s, struct comm *data, struct scores_answer *out);

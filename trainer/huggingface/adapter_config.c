@@ -8,37 +8,36 @@ enum { CONFIG_BYTES_MAX = 1 << 20 };
 
 /* ---- fields ---- */
 
-/* NULL where it is missing or null. */
-static const json_t *field(const struct pretrained_adapter_settings *s, const char *key)
+/* Returns NULL if the key is missing or null. */
+static const json_t *get_field(const struct adapter_config *c, const char *key)
 {
-    const json_t *value = json_object_get(s->document, key);
+    const json_t *value = json_object_get(c->document, key);
     return json_is_null(value) ? NULL : value;
 }
 
-static status read_text(const struct pretrained_adapter_settings *s, const char *key,
-                        const char **out)
+static status read_string(const struct adapter_config *c, const char *key, const char **out)
 {
-    const json_t *value = field(s, key);
-    REQUIRE(value == NULL || json_is_string(value), STATUS_DATA, "%s: %s is not a text", s->path,
+    const json_t *value = get_field(c, key);
+    REQUIRE(value == NULL || json_is_string(value), STATUS_DATA, "%s: %s is not a string", c->path,
             key);
     *out = value != NULL ? json_string_value(value) : NULL;
     return STATUS_OK;
 }
 
-static status read_number(const struct pretrained_adapter_settings *s, const char *key,
-                          double preset, double *out)
+static status read_number(const struct adapter_config *c, const char *key, double default_value,
+                          double *out)
 {
-    const json_t *value = field(s, key);
-    REQUIRE(value == NULL || json_is_number(value), STATUS_DATA, "%s: %s is not a number", s->path,
+    const json_t *value = get_field(c, key);
+    REQUIRE(value == NULL || json_is_number(value), STATUS_DATA, "%s: %s is not a number", c->path,
             key);
-    *out = value != NULL ? json_number_value(value) : preset;
+    *out = value != NULL ? json_number_value(value) : default_value;
     return STATUS_OK;
 }
 
-/* ---- what this version has ---- */
+/* ---- supported settings ---- */
 
-/* These are read, or change nothing once there are weights; all others must be off. */
-static const char *const known[] = {
+/* These keys are read or do not affect trained weights. All others must be off. */
+static const char *const accepted_keys[] = {
     "auto_mapping",
     "base_model_name_or_path",
     "bias",
@@ -65,11 +64,11 @@ static const char *const known[] = {
     "use_rslora",
 };
 
-static bool is_known(const char *key)
+static bool is_accepted(const char *key)
 {
     bool found = false;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        found = found || strcmp(known[i], key) == 0;
+    for (size_t i = 0; i < sizeof accepted_keys / sizeof accepted_keys[0]; i++) {
+        found = found || strcmp(accepted_keys[i], key) == 0;
     }
     return found;
 }
@@ -81,73 +80,71 @@ static bool is_off(const json_t *value)
            (json_is_array(value) && json_array_size(value) == 0);
 }
 
-/* Ways to begin that leave the base as it is; others take something from its weights. */
-static status check_beginning(const struct pretrained_adapter_settings *s)
+/* Accepts initializations that keep the base weights. Others change them. */
+static status check_initialization(const struct adapter_config *c)
 {
-    static const char *const ways[] = {"gaussian", "eva", "orthogonal"};
-    const json_t *value = field(s, "init_lora_weights");
+    static const char *const initializations[] = {"gaussian", "eva", "orthogonal"};
+    const json_t *value = get_field(c, "init_lora_weights");
     const char *name = json_string_value(value);
-    bool good = value == NULL || json_is_boolean(value);
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        good = good || (name != NULL && strcmp(ways[i], name) == 0);
+    bool supported = value == NULL || json_is_boolean(value);
+    for (size_t i = 0; i < sizeof initializations / sizeof initializations[0]; i++) {
+        supported = supported || (name != NULL && strcmp(initializations[i], name) == 0);
     }
-    REQUIRE(
-        good, STATUS_UNAVAILABLE,
-        "%s: init_lora_weights %.40s, which changes the base, is not in this version; convert the "
-        "adapter with path_initial_model_for_weight_conversion of peft's save_pretrained",
-        s->path, name != NULL ? name : "of another type");
+    REQUIRE(supported, STATUS_UNAVAILABLE,
+            "%s: init_lora_weights %.40s changes the base model and is not supported; convert the "
+            "adapter with path_initial_model_for_weight_conversion of peft's save_pretrained",
+            c->path, name != NULL ? name : "of another type");
     return STATUS_OK;
 }
 
-static status check_kind(const struct pretrained_adapter_settings *s)
+static status check_settings(const struct adapter_config *c)
 {
     const char *type, *bias, *key;
     json_t *value;
-    TRY(read_text(s, "peft_type", &type));
+    TRY(read_string(c, "peft_type", &type));
     REQUIRE(type != NULL && strcmp(type, "LORA") == 0, STATUS_UNAVAILABLE,
-            "%s: peft_type %.40s is not in this version; LORA is", s->path,
-            type != NULL ? type : "null");
-    TRY(read_text(s, "bias", &bias));
+            "%s: peft_type %.40s is not supported; LORA is", c->path, type != NULL ? type : "null");
+    TRY(read_string(c, "bias", &bias));
     REQUIRE(bias == NULL || strcmp(bias, "none") == 0, STATUS_UNAVAILABLE,
-            "%s: bias %.40s is not in this version; none is", s->path, bias);
-    json_object_foreach(s->document, key, value)
+            "%s: bias %.40s is not supported; none is", c->path, bias);
+    json_object_foreach(c->document, key, value)
     {
-        REQUIRE(is_known(key) || is_off(value), STATUS_UNAVAILABLE,
-                "%s: %.60s is not in this version", s->path, key);
+        REQUIRE(is_accepted(key) || is_off(value), STATUS_UNAVAILABLE, "%s: %.60s is not supported",
+                c->path, key);
     }
-    return check_beginning(s);
+    return check_initialization(c);
 }
 
-static status read_settings(struct pretrained_adapter_settings *s)
+static status read_settings(struct adapter_config *c)
 {
     double rank;
-    const json_t *rslora = field(s, "use_rslora");
-    TRY(check_kind(s));
-    TRY(read_number(s, "r", 8, &rank));
-    TRY(read_number(s, "lora_alpha", 8, &s->alpha));
-    TRY(read_number(s, "lora_dropout", 0, &s->dropout));
-    TRY(read_text(s, "base_model_name_or_path", &s->base));
+    const json_t *rslora = get_field(c, "use_rslora");
+    TRY(check_settings(c));
+    TRY(read_number(c, "r", 8, &rank));
+    TRY(read_number(c, "lora_alpha", 8, &c->alpha));
+    TRY(read_number(c, "lora_dropout", 0, &c->dropout));
+    TRY(read_string(c, "base_model_name_or_path", &c->base_path));
     REQUIRE(rank >= 1 && rank <= 65536 && (double)(int64_t)rank >= rank, STATUS_DATA,
-            "%s: r is %g, not a rank", s->path, rank);
+            "%s: r is %g; it must be an integer from 1 to 65536", c->path, rank);
     REQUIRE(rslora == NULL || json_is_boolean(rslora), STATUS_DATA,
-            "%s: use_rslora is neither true nor false", s->path);
-    s->rank = (int64_t)rank;
-    s->rslora = json_is_true(rslora);
+            "%s: use_rslora is neither true nor false", c->path);
+    c->rank = (int64_t)rank;
+    c->rslora = json_is_true(rslora);
     return STATUS_OK;
 }
 
-void pretrained_adapter_settings_free(struct pretrained_adapter_settings *s)
+void adapter_config_free(struct adapter_config *c)
 {
-    json_decref(s->document);
-    s->document = NULL;
+    json_decref(c->document);
+    c->document = NULL;
 }
 
-status pretrained_adapter_settings_read(const char *folder, struct pretrained_adapter_settings *out)
+status adapter_config_read(const char *folder, struct adapter_config *out)
 {
     char *text = NULL;
     size_t bytes = 0;
     json_error_t error;
-    *out = (struct pretrained_adapter_settings){.document = NULL};
+    *out = (struct adapter_config){.document = NULL};
     TRY(file_join(out->path, folder, "adapter_config.json"));
     TRY(file_read(out->path, CONFIG_BYTES_MAX, &text, &bytes));
     out->document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
@@ -160,85 +157,91 @@ status pretrained_adapter_settings_read(const char *folder, struct pretrained_ad
 
 /* ---- the task ---- */
 
-static const char *objective_of_texts(const struct pretrained_family *family, int64_t outputs)
+static enum recipe_objective
+get_sequence_objective(const struct huggingface_architecture *architecture, int64_t outputs)
 {
-    bool decoder = strcmp(family->objective, "clm") == 0;
-    return outputs > 1 ? "classify" : decoder ? "reward" : "regress";
+    bool decoder = !recipe_architecture_is_encoder(architecture->architecture);
+    return outputs > 1 ? OBJECTIVE_CLASSIFY : decoder ? OBJECTIVE_REWARD : OBJECTIVE_REGRESS;
 }
 
-/* Where peft has no type of task. */
-static const char *objective_of_class(const struct pretrained_adapter_settings *s,
-                                      const struct pretrained_family *family)
+/* Returns the objective of a class for which peft has no task_type. */
+static enum recipe_objective
+get_class_objective(const struct adapter_config *c,
+                    const struct huggingface_architecture *architecture)
 {
-    const json_t *mapping = field(s, "auto_mapping");
+    const json_t *mapping = get_field(c, "auto_mapping");
     const char *name = json_string_value(json_object_get(mapping, "base_model_class"));
-    return name != NULL && strstr(name, "ForMultipleChoice") != NULL ? "choose" : family->objective;
+    return name != NULL && strstr(name, "ForMultipleChoice") != NULL ? OBJECTIVE_CHOOSE
+                                                                     : architecture->objective;
 }
 
-status pretrained_adapter_settings_objective(const struct pretrained_adapter_settings *s,
-                                             const struct pretrained_family *family,
-                                             int64_t outputs, const char **out)
+status adapter_config_find_objective(const struct adapter_config *c,
+                                     const struct huggingface_architecture *architecture,
+                                     int64_t outputs, enum recipe_objective *out)
 {
     static const struct {
-        const char *theirs, *ours;
-    } types[] = {{"CAUSAL_LM", "clm"},
-                 {"TOKEN_CLS", "classify_tokens"},
-                 {"QUESTION_ANS", "answer"},
-                 {"FEATURE_EXTRACTION", "embed"}};
+        const char *task_type;
+        enum recipe_objective objective;
+    } types[] = {{"CAUSAL_LM", OBJECTIVE_CLM},
+                 {"TOKEN_CLS", OBJECTIVE_CLASSIFY_TOKENS},
+                 {"QUESTION_ANS", OBJECTIVE_ANSWER},
+                 {"FEATURE_EXTRACTION", OBJECTIVE_EMBED}};
     const char *type;
-    TRY(read_text(s, "task_type", &type));
-    *out = NULL;
+    TRY(read_string(c, "task_type", &type));
     if (type == NULL) {
-        *out = objective_of_class(s, family);
-    } else if (strcmp(type, "SEQ_CLS") == 0) {
-        *out = objective_of_texts(family, outputs);
+        *out = get_class_objective(c, architecture);
+        return STATUS_OK;
     }
-    for (size_t i = 0; i < sizeof types / sizeof types[0] && type != NULL; i++) {
-        *out = strcmp(types[i].theirs, type) == 0 ? types[i].ours : *out;
+    if (strcmp(type, "SEQ_CLS") == 0) {
+        *out = get_sequence_objective(architecture, outputs);
+        return STATUS_OK;
     }
-    REQUIRE(*out != NULL, STATUS_UNAVAILABLE, "%s: task_type %.40s is not in this version", s->path,
-            type);
-    return STATUS_OK;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (strcmp(types[i].task_type, type) == 0) {
+            *out = types[i].objective;
+            return STATUS_OK;
+        }
+    }
+    RAISE(STATUS_UNAVAILABLE, "%s: task_type %.40s is not supported", c->path, type);
 }
 
 /* ---- the modules ---- */
 
-static bool is_end(const char *module, const char *end)
+static bool ends_with_name(const char *module, const char *end)
 {
-    size_t length = strlen(module), tail = strlen(end);
-    bool ends = length >= tail && strcmp(module + length - tail, end) == 0;
-    return ends && (length == tail || module[length - tail - 1] == '.');
+    size_t module_bytes = strlen(module), end_bytes = strlen(end);
+    bool matches = module_bytes >= end_bytes && strcmp(module + module_bytes - end_bytes, end) == 0;
+    return matches && (module_bytes == end_bytes || module[module_bytes - end_bytes - 1] == '.');
 }
 
-static status matches(const struct pretrained_adapter_settings *s, const char *key,
-                      const char *module, bool *out)
+static status matches_setting(const struct adapter_config *c, const char *key, const char *module,
+                              bool *out)
 {
-    const json_t *value = field(s, key);
+    const json_t *value = get_field(c, key);
     *out = false;
     if (json_is_string(value)) {
         return pattern_matches(json_string_value(value), module, out);
     }
     REQUIRE(value == NULL || json_is_array(value), STATUS_DATA,
-            "%s: %s is neither a text nor a list", s->path, key);
+            "%s: %s is neither a string nor a list", c->path, key);
     for (size_t i = 0; i < json_array_size(value); i++) {
         const char *end = json_string_value(json_array_get(value, i));
-        REQUIRE(end != NULL, STATUS_DATA, "%s: %s is not a list of texts", s->path, key);
-        *out = *out || is_end(module, end);
+        REQUIRE(end != NULL, STATUS_DATA, "%s: %s is not a list of strings", c->path, key);
+        *out = *out || ends_with_name(module, end);
     }
     return STATUS_OK;
 }
 
-status pretrained_adapter_settings_targets(const struct pretrained_adapter_settings *s,
-                                           const char *module, bool *out)
+status adapter_config_is_target(const struct adapter_config *c, const char *module, bool *out)
 {
-    const char *all = json_string_value(field(s, "target_modules"));
+    const char *all = json_string_value(get_field(c, "target_modules"));
     bool excluded;
     if (all != NULL && strcmp(all, "all-linear") == 0) {
         *out = true;
     } else {
-        TRY(matches(s, "target_modules", module, out));
+        TRY(matches_setting(c, "target_modules", module, out));
     }
-    TRY(matches(s, "exclude_modules", module, &excluded));
+    TRY(matches_setting(c, "exclude_modules", module, &excluded));
     *out = *out && !excluded;
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* peft's adapter_config.json: what of it an adapter here can be, and what is refused by name. */
+/* Reads peft's adapter_config.json. Unsupported settings are refused by name. */
 #pragma once
 
 #include <jansson.h>
@@ -6,35 +6,41 @@
 #include "base/file.h"
 #include "trainer/huggingface/architectures.h"
 
-struct pretrained_adapter_settings {
+struct adapter_config {
     char path[FILE_PATH_BYTES];
     json_t *document;
     int64_t rank;
     double alpha, dropout;
     bool rslora;
-    const char *base; /* base_model_name_or_path; NULL: none */
+    const char *base_path; /* base_model_name_or_path; NULL: none */
 };
 
-/* pretrained_adapter_settings_read - of folder/adapter_config.json. Settings that are unknown, or of another kind of
- * adapter, must be null, false or empty.
+/* adapter_config_read - read folder/adapter_config.json.
  *
- * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE naming what this version lacks */
-status pretrained_adapter_settings_read(const char *folder,
-                                        struct pretrained_adapter_settings *out);
-void pretrained_adapter_settings_free(struct pretrained_adapter_settings *settings);
+ * Unknown settings, and settings of other adapter types, must be null, false or empty.
+ * Memory    the caller frees *out with adapter_config_free(), after an error too
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason;
+ *           STATUS_UNAVAILABLE naming an unsupported setting */
+status adapter_config_read(const char *folder, struct adapter_config *out);
 
-/* pretrained_adapter_settings_objective - by task_type, or, where peft has none for it, by the class; else the family's own
- * objective. One output of a whole text is a reward of a decoder, and a number of an encoder.
- *
- * outputs   of the head for whole texts
- * Errors    STATUS_UNAVAILABLE naming the type of task */
-status pretrained_adapter_settings_objective(const struct pretrained_adapter_settings *settings,
-                                             const struct pretrained_family *family,
-                                             int64_t outputs, const char **out);
+/* adapter_config_free - free the document. */
+void adapter_config_free(struct adapter_config *config);
 
-/* pretrained_adapter_settings_targets - whether target_modules, without exclude_modules, has a module of a block: its
- * name or the end of one, a pattern for all of it, or all-linear.
+/* adapter_config_find_objective - find the objective of the adapters.
  *
- * Errors    STATUS_DATA for a pattern that cannot be read */
-status pretrained_adapter_settings_targets(const struct pretrained_adapter_settings *settings,
-                                           const char *module, bool *out);
+ * It follows from task_type; if peft has no task type, from the class of the base model; else it is
+ * the architecture's own objective. A sequence head with one output is a reward head for a decoder
+ * and a regression head for an encoder.
+ * outputs   number of outputs of the sequence head
+ * Errors    STATUS_UNAVAILABLE naming the task type */
+status adapter_config_find_objective(const struct adapter_config *config,
+                                     const struct huggingface_architecture *architecture,
+                                     int64_t outputs, enum recipe_objective *out);
+
+/* adapter_config_is_target - test whether target_modules selects a module and exclude_modules does
+ * not.
+ *
+ * Both settings are a list of names or name endings, or a pattern for the whole name.
+ * target_modules may also be all-linear.
+ * Errors    STATUS_DATA for an invalid pattern */
+status adapter_config_is_target(const struct adapter_config *config, const char *module, bool *out);

@@ -1,84 +1,86 @@
 #include "trainer/huggingface/adapter_export.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/setup/data.h"
 #include "trainer/huggingface/config.h"
+#include "trainer/setup/objective_spec.h"
 
-/* ---- into the matrices ---- */
+/* ---- merging ---- */
 
-static status read_whole(struct checkpoint_reader *reader, const struct manifest_tensor *t,
-                         float **out)
+static status read_tensor(struct checkpoint_reader *reader, const struct manifest_tensor *t,
+                          float **out)
 {
     int64_t offset[2] = {0, 0}, shape[2];
-    float *to = malloc((size_t)(t->shape[0] * t->shape[1]) * sizeof *to);
-    REQUIRE(to != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
-    *out = to;
-    while (checkpoint_block(t, offset, shape)) {
-        TRY(checkpoint_reader_read(reader, t, offset, shape, to));
-        to += shape[0] * shape[1];
-        checkpoint_block_next(t, offset, shape);
+    float *block = malloc((size_t)(t->shape[0] * t->shape[1]) * sizeof *block);
+    REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
+    *out = block;
+    while (checkpoint_reader_block(t, offset, shape)) {
+        TRY(checkpoint_reader_read(reader, t, offset, shape, block));
+        block += shape[0] * shape[1];
+        checkpoint_reader_next_block(t, offset, shape);
     }
     return STATUS_OK;
 }
 
-/* "A" or "B" of a matrix; *out NULL: it has none. */
-static status read_part(struct checkpoint_reader *reader, const struct model_parameter *p,
-                        const char *part, int64_t rows, int64_t columns, float **out)
+/* Reads matrix "A" or "B" of an adapter; *out is NULL if the parameter has no adapter. */
+static status read_matrix(struct checkpoint_reader *reader, const struct model_parameter *p,
+                          const char *matrix, int64_t rows, int64_t columns, float **out)
 {
     char name[MODEL_NAME_BYTES];
     int length = (int)(strlen(p->name) - strlen(".weight"));
-    snprintf(name, sizeof name, "base_model.model.%.*s.lora_%s.weight", length, p->name, part);
+    snprintf(name, sizeof name, "base_model.model.%.*s.lora_%s.weight", length, p->name, matrix);
     const struct manifest_tensor *t =
-        manifest_find(checkpoint_reader_manifest(reader), "model", name);
+        manifest_find_tensor(checkpoint_reader_manifest(reader), "model", name);
     if (t == NULL) {
         return STATUS_OK;
     }
     REQUIRE(t->dimensions == 2 && t->shape[0] == rows && t->shape[1] == columns, STATUS_CHECKPOINT,
-            "%s is not of the shape [%lld, %lld] that the recipe asks for", name, (long long)rows,
-            (long long)columns);
-    return read_whole(reader, t, out);
+            "%s does not have the shape [%" PRId64 ", %" PRId64 "] of the recipe", name, rows,
+            columns);
+    return read_tensor(reader, t, out);
 }
 
-status pretrained_adapter_read(struct checkpoint_reader *adapters, const struct recipe *recipe,
-                               const struct model_parameter *p, struct pretrained_adapter *out)
+status adapter_export_read(struct checkpoint_reader *adapters, const struct recipe *recipe,
+                           const struct model_parameter *p, struct adapter_weights *out)
 {
     int64_t rank = recipe->adapter.rank;
-    struct model_adapter adapter = {
-        .rank = rank, .alpha = (float)recipe->adapter.alpha, .by_root = recipe->adapter.rslora};
-    *out = (struct pretrained_adapter){
-        .rank = rank, .inputs = p->whole_columns, .scale = model_adapter_scale(&adapter)};
+    struct model_adapter adapter = {.rank = rank,
+                                    .alpha = (float)recipe->adapter.alpha,
+                                    .rank_stabilized = recipe->adapter.rslora};
+    *out = (struct adapter_weights){
+        .rank = rank, .input_width = p->whole_columns, .scale = model_adapter_scale(&adapter)};
     if (p->dimensions != 2) {
         return STATUS_OK;
     }
-    TRY(read_part(adapters, p, "A", rank, p->whole_columns, &out->in));
-    TRY(read_part(adapters, p, "B", p->whole_rows, rank, &out->out));
-    REQUIRE((out->in == NULL) == (out->out == NULL), STATUS_CHECKPOINT,
-            "of the two matrices of the adapter of %s one is missing", p->name);
+    TRY(read_matrix(adapters, p, "A", rank, p->whole_columns, &out->a));
+    TRY(read_matrix(adapters, p, "B", p->whole_rows, rank, &out->b));
+    REQUIRE((out->a == NULL) == (out->b == NULL), STATUS_CHECKPOINT,
+            "one of the two adapter matrices of %s is missing", p->name);
     return STATUS_OK;
 }
 
-void pretrained_adapter_free(struct pretrained_adapter *adapter)
+void adapter_export_free(struct adapter_weights *adapter)
 {
-    free(adapter->in);
-    free(adapter->out);
-    *adapter = (struct pretrained_adapter){0};
+    free(adapter->a);
+    free(adapter->b);
+    *adapter = (struct adapter_weights){0};
 }
 
-void pretrained_adapter_merge(const struct pretrained_adapter *adapter, bool transposed,
-                              const int64_t offset[2], const int64_t shape[2], float *block)
+void adapter_export_merge(const struct adapter_weights *adapter, bool transposed,
+                          const int64_t offset[2], const int64_t shape[2], float *block)
 {
-    for (int64_t r = 0; r < shape[0] && adapter->in != NULL; r++) {
+    for (int64_t r = 0; r < shape[0] && adapter->a != NULL; r++) {
         for (int64_t c = 0; c < shape[1]; c++) {
             int64_t row = offset[0] + r, column = offset[1] + c;
             int64_t output = transposed ? column : row, input = transposed ? row : column;
             double sum = 0;
             for (int64_t k = 0; k < adapter->rank; k++) {
-                sum += (double)adapter->out[output * adapter->rank + k] *
-                       adapter->in[k * adapter->inputs + input];
+                sum += (double)adapter->b[output * adapter->rank + k] *
+                       adapter->a[k * adapter->input_width + input];
             }
             float *w = &block[r * shape[1] + c];
             *w = (float)(*w + adapter->scale * sum);
@@ -86,73 +88,74 @@ void pretrained_adapter_merge(const struct pretrained_adapter *adapter, bool tra
     }
 }
 
-/* ---- peft's ---- */
+/* ---- peft's format ---- */
 
-/* peft takes the word alone for all, and a list of names. */
-static json_t *targets_of(const struct recipe *r)
+/* Builds target_modules: the string "all-linear" or a list of names. */
+static json_t *build_target_modules(const struct recipe *r)
 {
-    char word[RECIPE_NAME_BYTES];
+    char target[RECIPE_NAME_BYTES];
     json_t *list = json_array();
-    for (const char *at = r->adapter.targets; recipe_list_next(&at, word, sizeof word);) {
-        if (strcmp(word, "all-linear") == 0) {
+    for (const char *next = r->adapter.targets; recipe_list_next(&next, target, sizeof target);) {
+        if (strcmp(target, "all-linear") == 0) {
             json_decref(list);
-            return json_string(word);
+            return json_string(target);
         }
-        json_array_append_new(list, json_string(word));
+        json_array_append_new(list, json_string(target));
     }
     return list;
 }
 
-static json_t *number_of(double x)
+static json_t *build_number(double x)
 {
     bool whole = !(fabs(x - nearbyint(x)) > 0);
     return whole ? json_integer((json_int_t)x) : json_real(x);
 }
 
-static const char before[] = "base_model.model.";
+static const char name_prefix[] = "base_model.model.";
 
-void pretrained_adapter_name(const struct pretrained_family *family,
-                             const struct model_config *config, const struct model_parameter *p,
-                             char out[PRETRAINED_NAME_BYTES])
+void adapter_export_name(const struct huggingface_architecture *architecture,
+                         const struct model_config *config, const struct model_parameter *p,
+                         char out[HUGGINGFACE_NAME_BYTES])
 {
-    const char *name = p->name + (model_is_adapter(p) ? strlen(before) : 0);
-    const char *bare = pretrained_bare(family, name);
-    bool headless = config->task == MODEL_VECTORS; /* the class without heads */
-    const char *prefix =
-        config->task == MODEL_SPANS ? pretrained_prefix(family, "answer") : family->prefix;
-    snprintf(out, PRETRAINED_NAME_BYTES, "%s%s%s", before, headless || bare == name ? "" : prefix,
-             bare);
+    const char *name = p->name + (model_is_adapter(p) ? strlen(name_prefix) : 0);
+    const char *stripped = huggingface_strip_prefix(architecture, name);
+    bool headless = config->head == HEAD_NONE; /* a class without heads */
+    const char *prefix = config->head == HEAD_QA
+                             ? huggingface_name_prefix(architecture, OBJECTIVE_ANSWER)
+                             : architecture->prefix;
+    snprintf(out, HUGGINGFACE_NAME_BYTES, "%s%s%s", name_prefix,
+             headless || stripped == name ? "" : prefix, stripped);
 }
 
-static const char *task_type(const struct recipe *r)
+static const char *get_task_type(const struct recipe *r)
 {
-    switch (job_data_task(r)) {
-    case MODEL_TEXTS:
+    switch (objective_spec_head(r)) {
+    case HEAD_SEQUENCE:
         return "SEQ_CLS";
-    case MODEL_CHOICES:
-        return job_data_last_rows(r) ? "SEQ_CLS" : NULL;
-    case MODEL_TOKENS:
+    case HEAD_MULTIPLE_CHOICE:
+        return objective_spec_reads_last_row(r) ? "SEQ_CLS" : NULL;
+    case HEAD_TOKEN:
         return "TOKEN_CLS";
-    case MODEL_SPANS:
+    case HEAD_QA:
         return "QUESTION_ANS";
-    case MODEL_VECTORS:
+    case HEAD_NONE:
         return "FEATURE_EXTRACTION";
     default:
-        return strcmp(r->objective, "mlm") == 0 ? NULL : "CAUSAL_LM";
+        return r->objective == OBJECTIVE_MLM ? NULL : "CAUSAL_LM";
     }
 }
 
-/* The modules of a task's head. */
-static json_t *saved_modules(const struct model_config *config, const struct model_parameter *p,
-                             int count)
+/* Builds modules_to_save: the modules of the task head, or null. */
+static json_t *build_saved_modules(const struct model_config *config,
+                                   const struct model_parameter *p, int count)
 {
     json_t *list = json_array();
     for (int i = 0; i < count; i++) {
         const char *name = strstr(p[i].name, ".pooler.") != NULL ? "pooler" : p[i].name;
         size_t length = strcspn(name, "."), last = json_array_size(list);
-        const char *known = last > 0 ? json_string_value(json_array_get(list, last - 1)) : "";
-        bool again = strlen(known) == length && strncmp(known, name, length) == 0;
-        if (model_is_task_head(config, &p[i]) && !again) {
+        const char *previous = last > 0 ? json_string_value(json_array_get(list, last - 1)) : "";
+        bool repeated = strlen(previous) == length && strncmp(previous, name, length) == 0;
+        if (model_is_task_head(config, &p[i]) && !repeated) {
             json_array_append_new(list, json_stringn(name, length));
         }
     }
@@ -163,33 +166,34 @@ static json_t *saved_modules(const struct model_config *config, const struct mod
     return list;
 }
 
-/* The class, where peft has no type of task for it. */
-static json_t *class_of(const struct recipe *r)
+/* Builds auto_mapping: the class, if peft has no task_type for it, else null. */
+static json_t *build_class(const struct recipe *r)
 {
-    char name[PRETRAINED_CLASS_BYTES], library[96];
-    const char *type = r->model.architecture;
-    if (task_type(r) != NULL) {
+    char name[HUGGINGFACE_CLASS_BYTES], library[96];
+    const char *type = recipe_architecture_name(r->model.architecture);
+    if (get_task_type(r) != NULL) {
         return json_null();
     }
-    pretrained_class_name(r, name);
+    huggingface_class_name(r, name);
     snprintf(library, sizeof library, "transformers.models.%.32s.modeling_%.32s", type, type);
     return json_pack("{s:s, s:s}", "base_model_class", name, "parent_library", library);
 }
 
-status pretrained_adapter_config(const struct recipe *r, const struct model_config *config,
-                                 const struct model_parameter *parameters, int count, FILE *file)
+status adapter_export_write_config(const struct recipe *r, const struct model_config *config,
+                                   const struct model_parameter *parameters, int count, FILE *file)
 {
-    bool turned = strcmp(r->model.architecture, "gpt2") == 0; /* its matrices lie [in, out] */
-    json_t *all =
+    bool transposed =
+        r->model.architecture == ARCHITECTURE_GPT2; /* it stores matrices as [inputs, outputs] */
+    json_t *document =
         json_pack("{s:s, s:s?, s:o, s:s, s:I, s:o, s:b, s:f, s:o, s:o, s:s, s:b, s:b}", "peft_type",
-                  "LORA", "task_type", task_type(r), "auto_mapping", class_of(r),
+                  "LORA", "task_type", get_task_type(r), "auto_mapping", build_class(r),
                   "base_model_name_or_path", r->adapter.base, "r", (json_int_t)r->adapter.rank,
-                  "lora_alpha", number_of(r->adapter.alpha), "use_rslora", r->adapter.rslora,
-                  "lora_dropout", r->adapter.dropout, "target_modules", targets_of(r),
-                  "modules_to_save", saved_modules(config, parameters, count), "bias", "none",
-                  "fan_in_fan_out", turned, "inference_mode", 1);
-    int written = all != NULL ? json_dumpf(all, file, JSON_INDENT(2)) : -1;
-    json_decref(all);
+                  "lora_alpha", build_number(r->adapter.alpha), "use_rslora", r->adapter.rslora,
+                  "lora_dropout", r->adapter.dropout, "target_modules", build_target_modules(r),
+                  "modules_to_save", build_saved_modules(config, parameters, count), "bias", "none",
+                  "fan_in_fan_out", transposed, "inference_mode", 1);
+    int written = document != NULL ? json_dumpf(document, file, JSON_INDENT(2)) : -1;
+    json_decref(document);
     REQUIRE(written == 0, STATUS_INTERNAL, "out of memory for adapter_config.json");
     return STATUS_OK;
 }

@@ -1,41 +1,49 @@
-/* Adapters on their way to model folders: put into the matrices that they are beside, or as peft saves them. */
+/* Exports adapters: merged into the matrices of the base model, or in peft's format. */
 #pragma once
 
 #include <stdio.h>
 
 #include "trainer/checkpoint/reader.h"
-#include "trainer/model/model.h"
 #include "trainer/huggingface/architectures.h"
+#include "trainer/model/model.h"
 #include "trainer/recipe/recipe.h"
 
-/* One matrix's adapter, whole. */
-struct pretrained_adapter {
-    float *in, *out; /* A [rank, inputs], B [outputs, rank]; NULL: there is none */
-    int64_t rank, inputs;
+/* The adapter of one matrix, not split across ranks. */
+struct adapter_weights {
+    float *a, *b; /* A [rank, input_width], B [outputs, rank]; NULL: no adapter */
+    int64_t rank, input_width;
     float scale;
 };
 
-/* pretrained_adapter_read - the parameter's adapter from a checkpoint of adapters, if it has one there.
+/* adapter_export_read - read the adapter of a parameter from a checkpoint of adapters.
  *
- * Memory    *out is for pretrained_adapter_free
- * Errors    STATUS_CHECKPOINT where its shapes are not those of the recipe's rank */
-status pretrained_adapter_read(struct checkpoint_reader *adapters, const struct recipe *recipe,
-                               const struct model_parameter *p, struct pretrained_adapter *out);
-void pretrained_adapter_free(struct pretrained_adapter *adapter);
+ * A parameter without an adapter gives a == b == NULL.
+ * Memory    the caller frees *out with adapter_export_free()
+ * Errors    STATUS_CHECKPOINT if a shape differs from the rank in the recipe */
+status adapter_export_read(struct checkpoint_reader *adapters, const struct recipe *recipe,
+                           const struct model_parameter *p, struct adapter_weights *out);
 
-/* pretrained_adapter_merge - block += scale B A, for this box of the matrix as its file has it.
+/* adapter_export_free - free the matrices of an adapter. */
+void adapter_export_free(struct adapter_weights *adapter);
+
+/* adapter_export_merge - add scale B A to a block of the matrix.
  *
+ * transposed   the file stores the matrix as [inputs, outputs]
+ * Shapes    block [shape[0], shape[1]] at offset of the matrix in the orientation of the file
  * Numerics  sums in double precision, rounded once */
-void pretrained_adapter_merge(const struct pretrained_adapter *adapter, bool transposed,
-                              const int64_t offset[2], const int64_t shape[2], float *block);
+void adapter_export_merge(const struct adapter_weights *adapter, bool transposed,
+                          const int64_t offset[2], const int64_t shape[2], float *block);
 
-/* pretrained_adapter_name - what peft calls a parameter that is trained beside a frozen model. */
-enum { PRETRAINED_NAME_BYTES = MODEL_NAME_BYTES + 32 };
-void pretrained_adapter_name(const struct pretrained_family *family,
-                             const struct model_config *config,
-                             const struct model_parameter *parameter,
-                             char out[PRETRAINED_NAME_BYTES]);
+enum { HUGGINGFACE_NAME_BYTES = MODEL_NAME_BYTES + 32 };
 
-/* pretrained_adapter_config - peft's adapter_config.json; parameters: those of the adapters and of a task's head. */
-status pretrained_adapter_config(const struct recipe *recipe, const struct model_config *config,
-                                 const struct model_parameter *parameters, int count, FILE *file);
+/* adapter_export_name - compute peft's name of a trained parameter of a frozen model. */
+void adapter_export_name(const struct huggingface_architecture *architecture,
+                         const struct model_config *config, const struct model_parameter *parameter,
+                         char out[HUGGINGFACE_NAME_BYTES]);
+
+/* adapter_export_write_config - write peft's adapter_config.json.
+ *
+ * parameters   the parameters of the adapters and of the task head
+ * Errors    STATUS_INTERNAL if memory runs out */
+status adapter_export_write_config(const struct recipe *recipe, const struct model_config *config,
+                                   const struct model_parameter *parameters, int count, FILE *file);

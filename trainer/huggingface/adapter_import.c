@@ -1,251 +1,260 @@
-/* Folders of peft's: adapter_config.json and adapter_model.safetensors. What has an adapter is what the tensors say, which
- * must be what target_modules says: the same matrices of every block. A tensor that is neither of an adapter nor of the head
- * of a task is refused by its name. */
+/* Imports folders in peft's format: adapter_config.json and adapter_model.safetensors. The
+ * tensors show which matrices have adapters. They must agree with target_modules and be the same
+ * matrices in every block. A tensor that belongs neither to an adapter nor to a task head is
+ * refused by name. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/weights/adapter_base.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/reader.h"
-#include "trainer/huggingface/adapter_export.h"
 #include "trainer/huggingface/adapter_config.h"
+#include "trainer/huggingface/adapter_export.h"
 #include "trainer/huggingface/huggingface_impl.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/adapter_base.h"
+#include "trainer/weights/fingerprint.h"
 
 static const char weights_name[] = "adapter_model.safetensors";
 
 struct adapter_job {
-    struct pretrained_job job;
-    struct pretrained_adapter_settings settings;
-    struct checkpoint_found found; /* the base */
+    struct huggingface_import_job job;
+    struct adapter_config settings;
+    struct checkpoint_info found; /* the base checkpoint */
     struct checkpoint_reader *base;
     struct model_config config;
 };
 
-bool pretrained_import_is_adapter(const char *folder)
+bool huggingface_is_adapter_folder(const char *folder)
 {
     char path[FILE_PATH_BYTES];
     return file_join(path, folder, "adapter_config.json") == STATUS_OK && file_exists(path);
 }
 
-/* ---- the base ---- */
+/* ---- the base model ---- */
 
-static status find_base(struct adapter_job *a, const char *base, struct recipe *out)
+static status find_base(struct adapter_job *import, const char *base, struct recipe *out)
 {
     struct comm *self = NULL;
-    const char *named = a->settings.base;
-    bool here = named != NULL && file_is_folder(named);
-    REQUIRE(
-        base != NULL || here, STATUS_USAGE,
-        "%s: the model that it belongs to (base_model_name_or_path: %.200s) is no checkpoint here; "
-        "name one with --base, which `bireme import` makes of a model folder",
-        a->settings.path, named != NULL ? named : "null");
+    const char *named_path = import->settings.base_path;
+    bool is_local = named_path != NULL && file_is_folder(named_path);
+    REQUIRE(base != NULL || is_local, STATUS_USAGE,
+            "%s: the base model (base_model_name_or_path: %.200s) is not a local checkpoint; "
+            "import its folder with `bireme import` and name the result with --base",
+            import->settings.path, named_path != NULL ? named_path : "null");
     TRY(comm_self_create(&self));
-    status result = checkpoint_choose(self, base != NULL ? base : named, true, &a->found);
+    status result =
+        checkpoint_resolve(self, base != NULL ? base : named_path, true, &import->found);
     KEEP_FIRST(result, comm_destroy(&self));
     TRY(result);
-    TRY(recipe_parse(a->found.folder, a->found.recipe_text, strlen(a->found.recipe_text), NULL, 0,
-                     out));
-    REQUIRE(out->adapter.type[0] == '\0', STATUS_DATA,
-            "%s holds adapters alone: --base takes the model that they are beside",
-            a->found.folder);
-    return checkpoint_reader_open(a->found.folder, &a->base);
+    TRY(recipe_parse(import->found.folder, import->found.recipe_text,
+                     strlen(import->found.recipe_text), NULL, 0, out));
+    REQUIRE(out->adapter.type == ADAPTER_NONE, STATUS_DATA,
+            "%s contains only adapters; --base requires the checkpoint of a whole model",
+            import->found.folder);
+    return checkpoint_reader_open(import->found.folder, &import->base);
 }
 
-static const struct manifest_tensor *in_base(const struct adapter_job *a,
-                                             const struct model_parameter *p)
+static const struct manifest_tensor *find_in_base(const struct adapter_job *import,
+                                                  const struct model_parameter *p)
 {
-    return manifest_find(checkpoint_reader_manifest(a->base), "model", p->name);
+    return manifest_find_tensor(checkpoint_reader_manifest(import->base), "model", p->name);
 }
 
-static status sum_tensor(struct adapter_job *a, int number, const struct model_parameter *p,
-                         float *buffer, struct base_model_sums *sums)
+static status fingerprint_tensor(struct adapter_job *import, int index,
+                                 const struct model_parameter *p, float *buffer,
+                                 struct fingerprint *sums)
 {
     int64_t offset[2] = {0, 0}, shape[2];
-    const struct manifest_tensor *t = in_base(a, p);
-    pretrained_shape(p, shape);
+    const struct manifest_tensor *t = find_in_base(import, p);
+    huggingface_tensor_shape(p, shape);
     REQUIRE(t != NULL && t->shape[0] == shape[0] && t->shape[1] == shape[1], STATUS_CHECKPOINT,
-            "%s: %s is missing, or not of the shape [%lld, %lld] that its recipe asks for",
-            a->found.folder, p->name, (long long)shape[0], (long long)shape[1]);
-    while (checkpoint_block(t, offset, shape)) {
-        TRY(checkpoint_reader_read(a->base, t, offset, shape, buffer));
-        base_model_add_block(sums, number, p, offset, shape, buffer);
-        checkpoint_block_next(t, offset, shape);
+            "%s: %s is missing or does not have the shape [%" PRId64 ", %" PRId64 "] of the recipe",
+            import->found.folder, p->name, shape[0], shape[1]);
+    while (checkpoint_reader_block(t, offset, shape)) {
+        TRY(checkpoint_reader_read(import->base, t, offset, shape, buffer));
+        fingerprint_add_block(sums, index, p, offset, shape, buffer);
+        checkpoint_reader_next_block(t, offset, shape);
     }
     return STATUS_OK;
 }
 
-/* What the frozen weights are known by. */
-static status sum_base(struct adapter_job *a, char text[HASH_TEXT_BYTES])
+/* Computes the fingerprint of the frozen weights. */
+static status fingerprint_base(struct adapter_job *import, char text[HASH_TEXT_BYTES])
 {
     struct model_parameter *p = NULL;
-    struct model_config alone = a->config;
-    struct base_model_sums sums = {{0}};
+    struct model_config base_config = import->config;
+    struct fingerprint sums = {{0}};
     int count;
     int64_t elements;
-    alone.adapter.rank = 0;
-    TRY(model_layout(&alone, 1, 0, &p, &count, &elements));
+    base_config.adapter.rank = 0;
+    TRY(model_layout(&base_config, 1, 0, &p, &count, &elements));
     float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
     status result = buffer != NULL ? STATUS_OK
                                    : status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
-                                                  "out of memory to read %s", a->found.folder);
+                                                  "out of memory to read %s", import->found.folder);
     for (int i = 0; i < count && result == STATUS_OK; i++) {
-        if (!model_is_task_head(&alone, &p[i])) {
-            result = sum_tensor(a, i, &p[i], buffer, &sums);
+        if (!model_is_task_head(&base_config, &p[i])) {
+            result = fingerprint_tensor(import, i, &p[i], buffer, &sums);
         }
     }
     free(buffer);
     free(p);
-    base_model_text(&sums, text);
+    fingerprint_text(&sums, text);
     return result;
 }
 
 /* ---- the recipe ---- */
 
-/* Rows of the last matrix of a head for whole texts; 0: there is none. */
-static int64_t outputs_of(const struct adapter_job *a)
+/* Returns the number of outputs of a sequence head, the rows of its last matrix; 0 if there is
+ * none. */
+static int64_t count_outputs(const struct adapter_job *import)
 {
     static const char *const names[] = {"classifier.weight", "classifier.out_proj.weight",
                                         "score.weight"};
     int64_t rows = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char name[PRETRAINED_NAME_BYTES];
+        char name[HUGGINGFACE_NAME_BYTES];
         snprintf(name, sizeof name, "base_model.model.%s", names[i]);
-        const struct safetensors_tensor *t = safetensors_find(a->job.files[0], name);
+        const struct safetensors_tensor *t = safetensors_find(import->job.files[0], name);
         rows = t != NULL && t->dimensions == 2 ? t->shape[0] : rows;
     }
     return rows;
 }
 
-static status make_recipe(struct adapter_job *a, const struct recipe *base, struct recipe *r)
+static status make_recipe(struct adapter_job *import, const struct recipe *base, struct recipe *r)
 {
-    const struct pretrained_family *family = a->job.promise.family;
-    const char *objective;
-    int64_t outputs = outputs_of(a);
-    const struct manifest_tensor *table =
-        manifest_find(checkpoint_reader_manifest(a->base), "model", family->aliases[0].ours);
-    REQUIRE(table != NULL, STATUS_CHECKPOINT, "%s holds no %s", a->found.folder,
-            family->aliases[0].ours);
-    TRY(pretrained_adapter_settings_objective(&a->settings, family, outputs, &objective));
-    recipe_preset(r);
+    const struct huggingface_architecture *architecture = import->job.config.architecture;
+    enum recipe_objective objective;
+    int64_t outputs = count_outputs(import);
+    const struct manifest_tensor *embedding = manifest_find_tensor(
+        checkpoint_reader_manifest(import->base), "model", architecture->aliases[0].ours);
+    REQUIRE(embedding != NULL, STATUS_CHECKPOINT, "%s holds no %s", import->found.folder,
+            architecture->aliases[0].ours);
+    TRY(adapter_config_find_objective(&import->settings, architecture, outputs, &objective));
+    recipe_set_defaults(r);
     snprintf(r->run_dir, sizeof r->run_dir, "runs/imported");
-    r->train.max_steps = 1; /* a recipe has to say; nothing is trained */
-    snprintf(r->objective, sizeof r->objective, "%s", objective);
+    r->train.max_steps = 1; /* required in a recipe; nothing is trained */
+    r->objective = objective;
     r->model = base->model;
-    r->model.vocab_size = table->shape[0];
+    r->model.vocab_size = embedding->shape[0];
     r->model.num_labels = outputs > 1 ? outputs : 0;
     r->data.sequence_length = base->data.sequence_length;
-    char *whole = realpath(a->found.folder, NULL);
-    REQUIRE(whole != NULL && strlen(whole) < sizeof r->adapter.base, STATUS_NO_INPUT,
-            "%s: its whole path is unknown or too long", a->found.folder);
-    snprintf(r->model.init_from, sizeof r->model.init_from, "%s", whole);
-    snprintf(r->adapter.base, sizeof r->adapter.base, "%s", whole);
-    free(whole);
-    snprintf(r->adapter.type, sizeof r->adapter.type, "lora");
-    r->adapter.rank = a->settings.rank;
-    r->adapter.alpha = a->settings.alpha;
-    r->adapter.dropout = a->settings.dropout;
-    r->adapter.rslora = a->settings.rslora;
+    char *absolute_path = realpath(import->found.folder, NULL);
+    REQUIRE(absolute_path != NULL && strlen(absolute_path) < sizeof r->adapter.base,
+            STATUS_NO_INPUT, "%s: its absolute path is unknown or too long", import->found.folder);
+    snprintf(r->model.init_from, sizeof r->model.init_from, "%s", absolute_path);
+    snprintf(r->adapter.base, sizeof r->adapter.base, "%s", absolute_path);
+    free(absolute_path);
+    r->adapter.type = ADAPTER_LORA;
+    r->adapter.rank = import->settings.rank;
+    r->adapter.alpha = import->settings.alpha;
+    r->adapter.dropout = import->settings.dropout;
+    r->adapter.rslora = import->settings.rslora;
     snprintf(r->adapter.targets, sizeof r->adapter.targets,
-             "all-linear"); /* until they are known */
+             "all-linear"); /* find_targets narrows it */
     return STATUS_OK;
 }
 
-/* ---- which matrices ---- */
+/* ---- target modules ---- */
 
-/* What the file calls a parameter: embed's models may have the prefix, or not. */
-static const struct safetensors_tensor *in_file(const struct adapter_job *a,
-                                                const struct model_parameter *p)
+/* Finds a parameter in the file. Models without a head (objective embed) may have the name prefix
+ * or not. */
+static const struct safetensors_tensor *find_in_file(const struct adapter_job *import,
+                                                     const struct model_parameter *p)
 {
-    char name[PRETRAINED_NAME_BYTES];
-    struct model_config headed = a->config;
-    pretrained_adapter_name(a->job.promise.family, &a->config, p, name);
-    const struct safetensors_tensor *t = safetensors_find(a->job.files[0], name);
-    headed.task = MODEL_WORDS;
-    pretrained_adapter_name(a->job.promise.family, &headed, p, name);
-    return t != NULL ? t : safetensors_find(a->job.files[0], name);
+    char name[HUGGINGFACE_NAME_BYTES];
+    struct model_config with_head = import->config;
+    adapter_export_name(import->job.config.architecture, &import->config, p, name);
+    const struct safetensors_tensor *t = safetensors_find(import->job.files[0], name);
+    with_head.head = HEAD_LM;
+    adapter_export_name(import->job.config.architecture, &with_head, p, name);
+    return t != NULL ? t : safetensors_find(import->job.files[0], name);
 }
 
-/* By the end of its name: the longest of these. */
-static const char *word_of(const char *module)
+/* Returns the longest of these names that the module ends with; else the module. */
+static const char *get_target_name(const char *module)
 {
-    static const char *const words[] = {"attn.c_proj",
-                                        "mlp.c_proj",
-                                        "attention.output.dense",
-                                        "intermediate.dense",
-                                        "output.dense",
-                                        "c_attn",
-                                        "c_fc",
-                                        "q_proj",
-                                        "k_proj",
-                                        "v_proj",
-                                        "o_proj",
-                                        "gate_proj",
-                                        "up_proj",
-                                        "down_proj",
-                                        "query",
-                                        "key",
-                                        "value"};
+    static const char *const target_names[] = {"attn.c_proj",
+                                               "mlp.c_proj",
+                                               "attention.output.dense",
+                                               "intermediate.dense",
+                                               "output.dense",
+                                               "c_attn",
+                                               "c_fc",
+                                               "q_proj",
+                                               "k_proj",
+                                               "v_proj",
+                                               "o_proj",
+                                               "gate_proj",
+                                               "up_proj",
+                                               "down_proj",
+                                               "query",
+                                               "key",
+                                               "value"};
     size_t length = strlen(module);
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        size_t tail = strlen(words[i]);
-        if (length > tail && module[length - tail - 1] == '.' &&
-            strcmp(module + length - tail, words[i]) == 0) {
-            return words[i];
+    for (size_t i = 0; i < sizeof target_names / sizeof target_names[0]; i++) {
+        size_t name_bytes = strlen(target_names[i]);
+        if (length > name_bytes && module[length - name_bytes - 1] == '.' &&
+            strcmp(module + length - name_bytes, target_names[i]) == 0) {
+            return target_names[i];
         }
     }
     return module;
 }
 
-/* As peft calls the matrix of an adapter's first part. */
-static void module_of(const struct adapter_job *a, const struct model_parameter *in,
-                      char out[PRETRAINED_NAME_BYTES])
+/* Writes peft's name of the matrix to which an A matrix belongs. */
+static void get_module_name(const struct adapter_job *import, const struct model_parameter *in,
+                            char out[HUGGINGFACE_NAME_BYTES])
 {
-    char name[PRETRAINED_NAME_BYTES];
-    pretrained_adapter_name(a->job.promise.family, &a->config, in, name);
+    char name[HUGGINGFACE_NAME_BYTES];
+    adapter_export_name(import->job.config.architecture, &import->config, in, name);
     const char *module = name + strlen("base_model.model.");
     int length = (int)(strlen(module) - strlen(".lora_A.weight"));
-    snprintf(out, PRETRAINED_NAME_BYTES, "%.*s", length, module);
+    snprintf(out, HUGGINGFACE_NAME_BYTES, "%.*s", length, module);
 }
 
-static status add_word(struct recipe *r, const char *word)
+static status add_target(struct recipe *r, const char *name)
 {
-    char known[RECIPE_NAME_BYTES], *to = r->adapter.targets;
-    for (const char *at = to; recipe_list_next(&at, known, sizeof known);) {
-        if (strcmp(known, word) == 0) {
+    char target[RECIPE_NAME_BYTES], *targets = r->adapter.targets;
+    for (const char *next = targets; recipe_list_next(&next, target, sizeof target);) {
+        if (strcmp(target, name) == 0) {
             return STATUS_OK;
         }
     }
-    size_t used = strlen(to), room = sizeof r->adapter.targets - used;
-    int length = snprintf(to + used, room, "%s%s", used > 0 ? ", " : "", word);
-    REQUIRE((size_t)length < room, STATUS_INTERNAL, "too many targets");
+    size_t used = strlen(targets), capacity = sizeof r->adapter.targets - used;
+    int length = snprintf(targets + used, capacity, "%s%s", used > 0 ? ", " : "", name);
+    REQUIRE((size_t)length < capacity, STATUS_INTERNAL, "the list of target modules is too long");
     return STATUS_OK;
 }
 
-/* The matrices that have adapters, from a layout where all have: by the ends of their names, or all of them. */
-static status find_targets(struct adapter_job *a, struct recipe *r)
+/* Sets adapter.targets to the matrices with adapters, as name endings or all-linear. The job lists
+ * the parameters of a model in which all matrices have adapters. */
+static status find_targets(struct adapter_job *import, struct recipe *r)
 {
     bool all = true;
     r->adapter.targets[0] = '\0';
-    for (int i = 0; i < a->job.count; i++) {
-        const struct model_parameter *p = &a->job.parameters[i];
-        char module[PRETRAINED_NAME_BYTES];
-        bool wanted, there = in_file(a, p) != NULL;
+    for (int i = 0; i < import->job.count; i++) {
+        const struct model_parameter *p = &import->job.parameters[i];
+        char module[HUGGINGFACE_NAME_BYTES];
+        bool is_target, has_adapter = find_in_file(import, p) != NULL;
         if (p->role != MODEL_ADAPTER_IN) {
             continue;
         }
-        module_of(a, p, module);
-        TRY(pretrained_adapter_settings_targets(&a->settings, module, &wanted));
-        REQUIRE(wanted == there, STATUS_DATA,
+        get_module_name(import, p, module);
+        TRY(adapter_config_is_target(&import->settings, module, &is_target));
+        REQUIRE(is_target == has_adapter, STATUS_DATA,
                 "%s %s an adapter of %s, which target_modules of %s %s", weights_name,
-                there ? "holds" : "lacks", module, a->settings.path,
-                there ? "leaves out" : "names");
-        all = all && there;
-        TRY(there ? add_word(r, word_of(module)) : STATUS_OK);
+                has_adapter ? "holds" : "lacks", module, import->settings.path,
+                has_adapter ? "does not name" : "names");
+        all = all && has_adapter;
+        TRY(has_adapter ? add_target(r, get_target_name(module)) : STATUS_OK);
     }
     REQUIRE(r->adapter.targets[0] != '\0', STATUS_DATA,
-            "%s holds no adapter of a matrix of a block of %s", a->settings.path,
-            r->model.architecture);
+            "%s contains no adapter for a matrix in a block of %s", import->settings.path,
+            recipe_architecture_name(r->model.architecture));
     if (all) {
         snprintf(r->adapter.targets, sizeof r->adapter.targets, "all-linear");
     }
@@ -254,144 +263,151 @@ static status find_targets(struct adapter_job *a, struct recipe *r)
 
 /* ---- tensors ---- */
 
-/* What is trained of a recipe's model, in the job. */
-static status list_trained(struct adapter_job *a, const struct recipe *r)
+/* Lists the trained parameters of the recipe's model in the job. */
+static status list_trained(struct adapter_job *import, const struct recipe *r)
 {
-    int count, kept = 0;
+    int count, trained = 0;
     int64_t elements;
-    free(a->job.parameters);
-    a->job.parameters = NULL;
-    a->config = session_model_config(r, r->model.vocab_size);
-    TRY(model_layout(&a->config, 1, 0, &a->job.parameters, &count, &elements));
+    free(import->job.parameters);
+    import->job.parameters = NULL;
+    import->config = derive_model_config(r, r->model.vocab_size);
+    TRY(model_layout(&import->config, 1, 0, &import->job.parameters, &count, &elements));
     for (int i = 0; i < count; i++) {
-        if (a->job.parameters[i].trained) {
-            a->job.parameters[kept++] = a->job.parameters[i];
+        if (import->job.parameters[i].trained) {
+            import->job.parameters[trained++] = import->job.parameters[i];
         }
     }
-    a->job.count = kept;
+    import->job.count = trained;
     return STATUS_OK;
 }
 
-/* Of a head what is not there is the base's: peft saves no pooler unless it is told to. */
-static status find_places(struct adapter_job *a)
+/* Finds the source of each parameter. Missing tensors of the head come from the base model, because
+ * peft saves the pooler only on request. */
+static status find_sources(struct adapter_job *import)
 {
-    struct pretrained_job *job = &a->job;
-    job->places = calloc((size_t)job->count, sizeof *job->places);
-    REQUIRE(job->places != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);
+    struct huggingface_import_job *job = &import->job;
+    job->sources = calloc((size_t)job->count, sizeof *job->sources);
+    REQUIRE(job->sources != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);
     for (int i = 0; i < job->count; i++) {
         const struct model_parameter *p = &job->parameters[i];
-        job->places[i] = (struct pretrained_place){job->files[0], in_file(a, p)};
-        if (job->places[i].tensor != NULL) {
-            TRY(pretrained_import_check(&job->places[i], p));
+        job->sources[i] =
+            (struct huggingface_tensor_source){job->files[0], find_in_file(import, p)};
+        if (job->sources[i].tensor != NULL) {
+            TRY(huggingface_import_check_tensor(&job->sources[i], p));
             continue;
         }
         int64_t shape[2];
-        const struct manifest_tensor *t = in_base(a, p);
-        pretrained_shape(p, shape);
-        REQUIRE(!model_is_adapter(p), STATUS_DATA,
-                "%s lacks %s, though others of its kind are there: adapters on some blocks alone "
-                "are not "
-                "in this version",
-                safetensors_path(job->files[0]), p->name);
+        const struct manifest_tensor *t = find_in_base(import, p);
+        huggingface_tensor_shape(p, shape);
+        REQUIRE(
+            !model_is_adapter(p), STATUS_DATA,
+            "%s lacks %s, but has this adapter in other blocks; adapters in only some blocks are "
+            "not supported",
+            safetensors_path(job->files[0]), p->name);
         REQUIRE(t != NULL && t->shape[0] == shape[0] && t->shape[1] == shape[1], STATUS_DATA,
-                "%s lacks %s of the head, and so does the base %s", safetensors_path(job->files[0]),
-                p->name, a->found.folder);
+                "%s lacks %s of the head, and the base model %s lacks it too",
+                safetensors_path(job->files[0]), p->name, import->found.folder);
     }
     return STATUS_OK;
 }
 
-/* Nothing of the file is left out in silence. */
-static status check_all_used(const struct adapter_job *a)
+/* Refuses files with tensors that the import would ignore. */
+static status check_all_used(const struct adapter_job *import)
 {
     int count;
-    const struct safetensors_tensor *tensors = safetensors_tensors(a->job.files[0], &count);
+    const struct safetensors_tensor *tensors = safetensors_tensors(import->job.files[0], &count);
     for (int t = 0; t < count; t++) {
         bool used = false;
-        for (int i = 0; i < a->job.count; i++) {
-            used = used || a->job.places[i].tensor == &tensors[t];
+        for (int i = 0; i < import->job.count; i++) {
+            used = used || import->job.sources[i].tensor == &tensors[t];
         }
         REQUIRE(
             used, STATUS_UNAVAILABLE,
-            "%s: %s is no part of an adapter of a block's matrix, nor of the head of a task: what "
-            "else is trained beside a model is not in this version",
-            safetensors_path(a->job.files[0]), tensors[t].name);
+            "%s: %s belongs neither to an adapter of a block's matrix nor to a task head; other "
+            "trained parameters are not supported",
+            safetensors_path(import->job.files[0]), tensors[t].name);
     }
     return STATUS_OK;
 }
 
-static status fill_from_base(const struct pretrained_job *job, int index, const int64_t offset[2],
-                             const int64_t shape[2], float *out)
+static status fill_from_base(const struct huggingface_import_job *job, int index,
+                             const int64_t offset[2], const int64_t shape[2], float *out)
 {
-    const struct adapter_job *a = job->user;
-    return checkpoint_reader_read(a->base, in_base(a, &job->parameters[index]), offset, shape, out);
+    const struct adapter_job *import = job->fill_context;
+    return checkpoint_reader_read(import->base, find_in_base(import, &job->parameters[index]),
+                                  offset, shape, out);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole import ---- */
 
-/* The folder's own tokenizer, else the base's. */
-static status write_all(struct adapter_job *a, const char *output,
-                        struct pretrained_summary *summary)
+/* Writes the checkpoint with the tokenizer of the folder, else with that of the base model. */
+static status write_checkpoint(struct adapter_job *import, const char *output,
+                               struct huggingface_summary *summary)
 {
-    char beside[FILE_PATH_BYTES];
-    TRY(pretrained_import_tokenizer(&a->job, a->job.folder, &summary->tokenizer));
+    char base_tokenizer[FILE_PATH_BYTES];
+    TRY(huggingface_import_check_tokenizer(&import->job, import->job.folder, &summary->tokenizer));
     if (summary->tokenizer) {
-        return pretrained_import_write(&a->job, output, a->job.folder, pretrained_tokenizer_files);
+        return huggingface_import_write_checkpoint(&import->job, output, import->job.folder,
+                                                   huggingface_tokenizer_files);
     }
-    TRY(file_join(beside, a->found.folder, "tokenizer"));
-    summary->tokenizer = file_is_folder(beside);
-    return pretrained_import_write(&a->job, output, summary->tokenizer ? beside : NULL, NULL);
+    TRY(file_join(base_tokenizer, import->found.folder, "tokenizer"));
+    summary->tokenizer = file_is_folder(base_tokenizer);
+    return huggingface_import_write_checkpoint(&import->job, output,
+                                               summary->tokenizer ? base_tokenizer : NULL, NULL);
 }
 
-static status import_all(struct adapter_job *a, const char *base_path, const char *output,
-                         struct recipe *base, struct recipe *made,
-                         struct pretrained_summary *summary)
+static status import_folder(struct adapter_job *import, const char *base_path, const char *output,
+                            struct recipe *base, struct recipe *draft,
+                            struct huggingface_summary *summary)
 {
-    struct recipe *recipe = a->job.recipe;
-    TRY(pretrained_adapter_settings_read(a->job.folder, &a->settings));
-    TRY(pretrained_import_open(&a->job, weights_name));
-    TRY(find_base(a, base_path, base));
-    a->job.promise.family = pretrained_family(base->model.architecture);
-    REQUIRE(a->job.promise.family != NULL, STATUS_UNAVAILABLE,
-            "%s: adapters of peft's beside model.architecture %s are not in this version",
-            a->found.folder, base->model.architecture);
-    TRY(make_recipe(a, base, made));
-    TRY(list_trained(a, made));
-    TRY(find_targets(a, made));
-    TRY(list_trained(a, made));
-    TRY(find_places(a));
-    TRY(check_all_used(a));
-    TRY(sum_base(a, made->adapter.base_weights));
-    TRY(pretrained_config_check(a->settings.path, made, recipe));
-    for (int i = 0; i < a->job.count; i++) {
-        summary->parameters += a->job.parameters[i].whole_rows * a->job.parameters[i].whole_columns;
+    struct recipe *recipe = import->job.recipe;
+    TRY(adapter_config_read(import->job.folder, &import->settings));
+    TRY(huggingface_import_open_file(&import->job, weights_name));
+    TRY(find_base(import, base_path, base));
+    import->job.config.architecture =
+        huggingface_find_architecture(recipe_architecture_name(base->model.architecture));
+    REQUIRE(import->job.config.architecture != NULL, STATUS_UNAVAILABLE,
+            "%s: peft adapters for model.architecture %s are not supported", import->found.folder,
+            recipe_architecture_name(base->model.architecture));
+    TRY(make_recipe(import, base, draft));
+    TRY(list_trained(import, draft));
+    TRY(find_targets(import, draft));
+    TRY(list_trained(import, draft));
+    TRY(find_sources(import));
+    TRY(check_all_used(import));
+    TRY(fingerprint_base(import, draft->adapter.base_weights));
+    TRY(huggingface_config_check(import->settings.path, draft, recipe));
+    for (int i = 0; i < import->job.count; i++) {
+        summary->parameters +=
+            import->job.parameters[i].whole_rows * import->job.parameters[i].whole_columns;
     }
-    summary->tensors = a->job.count;
+    summary->tensors = import->job.count;
     summary->files = 1;
-    return write_all(a, output, summary);
+    return write_checkpoint(import, output, summary);
 }
 
-status pretrained_adapter_import(const char *folder, const char *base, const char *output,
-                                 struct recipe *recipe, struct pretrained_summary *summary)
+status huggingface_import_adapter(const char *folder, const char *base, const char *output,
+                                  struct recipe *recipe, struct huggingface_summary *summary)
 {
-    *summary = (struct pretrained_summary){0};
-    REQUIRE(!file_exists(output), STATUS_CREATE, "%s exists already; name a folder that does not",
-            output);
-    struct adapter_job *a = calloc(1, sizeof *a);
+    *summary = (struct huggingface_summary){0};
+    REQUIRE(!file_exists(output), STATUS_CREATE,
+            "%s already exists; name a folder that does not exist", output);
+    struct adapter_job *import = calloc(1, sizeof *import);
     struct recipe *recipes = calloc(2, sizeof *recipes);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, a != NULL && recipes != NULL, STATUS_INTERNAL,
+    REQUIRE_GOTO(result, done, import != NULL && recipes != NULL, STATUS_INTERNAL,
                  "out of memory to import %s", folder);
-    a->job.folder = folder;
-    a->job.recipe = recipe;
-    a->job.fill = fill_from_base;
-    a->job.user = a;
-    result = import_all(a, base, output, &recipes[0], &recipes[1], summary);
-    pretrained_adapter_settings_free(&a->settings);
-    checkpoint_reader_close(&a->base);
-    free(a->found.recipe_text);
-    pretrained_import_end(&a->job);
+    import->job.folder = folder;
+    import->job.recipe = recipe;
+    import->job.fill_missing = fill_from_base;
+    import->job.fill_context = import;
+    result = import_folder(import, base, output, &recipes[0], &recipes[1], summary);
+    adapter_config_free(&import->settings);
+    checkpoint_reader_close(&import->base);
+    free(import->found.recipe_text);
+    huggingface_import_close(&import->job);
 done:
     free(recipes);
-    free(a);
+    free(import);
     return result;
 }

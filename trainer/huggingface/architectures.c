@@ -1,4 +1,5 @@
-/* Presets are those of transformers' GPT2Config, BertConfig, RobertaConfig and LlamaConfig. */
+/* The default values are those of transformers' GPT2Config, BertConfig, RobertaConfig and
+ * LlamaConfig. */
 #include "trainer/huggingface/architectures.h"
 
 #include <stdio.h>
@@ -7,17 +8,17 @@
 #include "trainer/recipe/recipe.h"
 
 #define SETTING(f) offsetof(struct recipe, model.f)
-#define INTEGER(name, f, preset)                                                                   \
+#define INTEGER(name, f, default_value)                                                            \
     {                                                                                              \
-        name, true, false, SETTING(f), preset                                                      \
+        name, true, false, SETTING(f), default_value                                               \
     }
-#define OPTIONAL(name, f)                                                                          \
+#define OPTIONAL_INTEGER(name, f)                                                                  \
     {                                                                                              \
         name, true, true, SETTING(f), 0                                                            \
     }
-#define NUMBER(name, f, preset)                                                                    \
+#define NUMBER(name, f, default_value)                                                             \
     {                                                                                              \
-        name, false, false, SETTING(f), preset                                                     \
+        name, false, false, SETTING(f), default_value                                              \
     }
 
 #define ENCODER_KEYS(vocabulary)                                                                   \
@@ -34,17 +35,18 @@
             NUMBER("initializer_range", initializer_range, 0.02),                                  \
     }
 
-static const struct pretrained_family families[] = {
+static const struct huggingface_architecture architectures[] = {
     {
-        .type = "gpt2",
-        .stem = "GPT2",
-        .objective = "clm",
+        .model_type = "gpt2",
+        .architecture = ARCHITECTURE_GPT2,
+        .class_stem = "GPT2",
+        .objective = OBJECTIVE_CLM,
         .prefix = "transformer.",
         .classes = {{"GPT2LMHeadModel", true, false}, {"GPT2Model", false, false}},
         .keys = {INTEGER("vocab_size", vocab_size, 50257),
                  INTEGER("n_positions", max_position_embeddings, 1024),
                  INTEGER("n_embd", hidden_size, 768), INTEGER("n_layer", num_layers, 12),
-                 INTEGER("n_head", num_heads, 12), OPTIONAL("n_inner", intermediate_size),
+                 INTEGER("n_head", num_heads, 12), OPTIONAL_INTEGER("n_inner", intermediate_size),
                  NUMBER("resid_pdrop", dropout, 0.1), NUMBER("attn_pdrop", attention_dropout, 0.1),
                  NUMBER("layer_norm_epsilon", layer_norm_epsilon, 1e-5),
                  NUMBER("initializer_range", initializer_range, 0.02)},
@@ -52,15 +54,16 @@ static const struct pretrained_family families[] = {
                      {"scale_attn_by_inverse_layer_idx", false},
                      {"add_cross_attention", false}},
         .activation_key = "activation_function",
-        .activation = "gelu_new",
-        .tied = true,
+        .default_activation = "gelu_new",
+        .tied_by_default = true,
         .aliases = {{"lm_head.weight", "transformer.wte.weight"}},
-        .buffers = {".attn.bias", ".attn.masked_bias"},
+        .buffer_suffixes = {".attn.bias", ".attn.masked_bias"},
     },
     {
-        .type = "bert",
-        .stem = "Bert",
-        .objective = "mlm",
+        .model_type = "bert",
+        .architecture = ARCHITECTURE_BERT,
+        .class_stem = "Bert",
+        .objective = OBJECTIVE_MLM,
         .prefix = "bert.",
         .classes = {{"BertForPreTraining", true, true},
                     {"BertForMaskedLM", true, false},
@@ -68,41 +71,44 @@ static const struct pretrained_family families[] = {
         .keys = ENCODER_KEYS(30522),
         .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
         .activation_key = "hidden_act",
-        .activation = "gelu",
-        .tied = true,
+        .default_activation = "gelu",
+        .tied_by_default = true,
         .aliases = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
                     {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
-        .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
-        .unused = {"pooler.dense.weight", "pooler.dense.bias"}, /* where a head reads tokens */
+        .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},
+        .unused_suffixes = {"pooler.dense.weight",
+                            "pooler.dense.bias"}, /* for heads that read tokens */
     },
     {
-        .type = "roberta",
-        .stem = "Roberta",
-        .objective = "mlm",
+        .model_type = "roberta",
+        .architecture = ARCHITECTURE_ROBERTA,
+        .class_stem = "Roberta",
+        .objective = OBJECTIVE_MLM,
         .prefix = "roberta.",
         .classes = {{"RobertaForMaskedLM", true, false}, {"RobertaModel", false, false}},
         .keys = ENCODER_KEYS(50265),
         .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
         .activation_key = "hidden_act",
-        .activation = "gelu",
-        .tied = true,
+        .default_activation = "gelu",
+        .tied_by_default = true,
         .aliases = {{"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
                     {"lm_head.decoder.bias", "lm_head.bias"}},
-        .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
-        .unused = {"pooler.dense.weight", "pooler.dense.bias"},
+        .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},
+        .unused_suffixes = {"pooler.dense.weight", "pooler.dense.bias"},
     },
     {
-        .type = "llama",
-        .stem = "Llama",
-        .objective = "clm",
+        .model_type = "llama",
+        .architecture = ARCHITECTURE_LLAMA,
+        .class_stem = "Llama",
+        .objective = OBJECTIVE_CLM,
         .prefix = "model.",
-        .spans_prefix = "transformer.",
+        .qa_prefix = "transformer.",
         .classes = {{"LlamaForCausalLM", true, false}, {"LlamaModel", false, false}},
         .keys = {INTEGER("vocab_size", vocab_size, 32000),
                  INTEGER("hidden_size", hidden_size, 4096),
                  INTEGER("num_hidden_layers", num_layers, 32),
                  INTEGER("num_attention_heads", num_heads, 32),
-                 OPTIONAL("num_key_value_heads", num_kv_heads),
+                 OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads),
                  INTEGER("intermediate_size", intermediate_size, 11008),
                  INTEGER("max_position_embeddings", max_position_embeddings, 2048),
                  NUMBER("attention_dropout", attention_dropout, 0),
@@ -110,34 +116,34 @@ static const struct pretrained_family families[] = {
                  NUMBER("initializer_range", initializer_range, 0.02)},
         .switches = {{"attention_bias", false}, {"mlp_bias", false}},
         .activation_key = "hidden_act",
-        .activation = "silu",
-        .tied = false,
+        .default_activation = "silu",
+        .tied_by_default = false,
         .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},
-        .buffers = {".rotary_emb.inv_freq"},
+        .buffer_suffixes = {".rotary_emb.inv_freq"},
     },
 };
 
-const struct pretrained_family *pretrained_family(const char *type)
+const struct huggingface_architecture *huggingface_find_architecture(const char *type)
 {
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        if (strcmp(families[i].type, type) == 0) {
-            return &families[i];
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        if (strcmp(architectures[i].model_type, type) == 0) {
+            return &architectures[i];
         }
     }
     return NULL;
 }
 
-const char *pretrained_types(void)
+const char *huggingface_architecture_names(void)
 {
     return "gpt2, bert, roberta and llama";
 }
 
-const struct pretrained_class *pretrained_class(const struct pretrained_family *family,
-                                                const char *name)
+const struct huggingface_class *
+huggingface_find_class(const struct huggingface_architecture *architecture, const char *name)
 {
-    for (int i = 0; i < PRETRAINED_CLASSES && family->classes[i].name != NULL; i++) {
-        if (strcmp(family->classes[i].name, name) == 0) {
-            return &family->classes[i];
+    for (int i = 0; i < HUGGINGFACE_CLASSES_MAX && architecture->classes[i].name != NULL; i++) {
+        if (strcmp(architecture->classes[i].name, name) == 0) {
+            return &architecture->classes[i];
         }
     }
     return NULL;
@@ -145,100 +151,109 @@ const struct pretrained_class *pretrained_class(const struct pretrained_family *
 
 /* ---- tasks ---- */
 
-/* Ends of the names of classes, of encoders and of decoders. Of those with the same end the first is what a class is
- * for where nothing else is known of it. */
+/* Class name suffixes per objective, for encoders and decoders. If several objectives share a
+ * suffix, the first one is the default objective of the class. */
 static const struct {
-    const char *objective, *encoder, *decoder;
-} tasks[] = {
-    {"classify", "ForSequenceClassification", "ForSequenceClassification"},
-    {"regress", "ForSequenceClassification", "ForSequenceClassification"},
-    {"reward", NULL, "ForSequenceClassification"},
-    {"classify_tokens", "ForTokenClassification", "ForTokenClassification"},
-    {"answer", "ForQuestionAnswering", "ForQuestionAnswering"},
-    {"choose", "ForMultipleChoice", "ForSequenceClassification"},
-    {"embed", "Model", "Model"},
+    enum recipe_objective objective;
+    const char *encoder, *decoder;
+} task_classes[] = {
+    {OBJECTIVE_CLASSIFY, "ForSequenceClassification", "ForSequenceClassification"},
+    {OBJECTIVE_REGRESS, "ForSequenceClassification", "ForSequenceClassification"},
+    {OBJECTIVE_REWARD, NULL, "ForSequenceClassification"},
+    {OBJECTIVE_CLASSIFY_TOKENS, "ForTokenClassification", "ForTokenClassification"},
+    {OBJECTIVE_ANSWER, "ForQuestionAnswering", "ForQuestionAnswering"},
+    {OBJECTIVE_CHOOSE, "ForMultipleChoice", "ForSequenceClassification"},
+    {OBJECTIVE_EMBED, "Model", "Model"},
 };
 
-enum { TASKS = sizeof tasks / sizeof tasks[0] };
+enum { TASK_CLASSES = sizeof task_classes / sizeof task_classes[0] };
 
-static const char *task_end(const struct pretrained_family *family, int task)
+static const char *get_class_suffix(const struct huggingface_architecture *architecture, int task)
 {
-    return strcmp(family->objective, "mlm") == 0 ? tasks[task].encoder : tasks[task].decoder;
+    return recipe_architecture_is_encoder(architecture->architecture) ? task_classes[task].encoder
+                                                                      : task_classes[task].decoder;
 }
 
-const char *pretrained_task_class(const struct pretrained_family *family, const char *objective)
+const char *huggingface_task_class_suffix(const struct huggingface_architecture *architecture,
+                                          enum recipe_objective objective)
 {
-    for (int i = 0; i < TASKS; i++) {
-        if (strcmp(tasks[i].objective, objective) == 0) {
-            return task_end(family, i);
+    for (int i = 0; i < TASK_CLASSES; i++) {
+        if (task_classes[i].objective == objective) {
+            return get_class_suffix(architecture, i);
         }
     }
     return NULL;
 }
 
-const char *pretrained_task_objective(const struct pretrained_family *family, const char *name)
+bool huggingface_class_objective(const struct huggingface_architecture *architecture,
+                                 const char *name, enum recipe_objective *out)
 {
-    size_t stem = strlen(family->stem);
-    for (int i = 0; i < TASKS && strncmp(name, family->stem, stem) == 0; i++) {
-        const char *end = task_end(family, i);
-        if (end != NULL && strcmp(end, name + stem) == 0) {
-            return tasks[i].objective;
-        }
-    }
-    return NULL;
-}
-
-/* ---- names ---- */
-
-const char *pretrained_prefix(const struct pretrained_family *family, const char *objective)
-{
-    bool spans = strcmp(objective, "answer") == 0 && family->spans_prefix != NULL;
-    return spans ? family->spans_prefix : family->prefix;
-}
-
-static const char *behind(const char *name, const char *prefix)
-{
-    size_t length = prefix != NULL ? strlen(prefix) : 0;
-    return length > 0 && strncmp(name, prefix, length) == 0 ? name + length : name;
-}
-
-const char *pretrained_bare(const struct pretrained_family *family, const char *name)
-{
-    const char *bare = behind(name, family->prefix);
-    return bare != name ? bare : behind(name, family->spans_prefix);
-}
-
-bool pretrained_renamed(const char *name, char out[MODEL_NAME_BYTES])
-{
-    static const char *const norms[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
-                                           {"LayerNorm.bias", "LayerNorm.beta"}};
-    for (int i = 0; i < 2; i++) {
-        const char *at = strstr(name, norms[i][0]);
-        if (at != NULL && at[strlen(norms[i][0])] == '\0') {
-            snprintf(out, MODEL_NAME_BYTES, "%.*s%s", (int)(at - name), name, norms[i][1]);
+    size_t stem_bytes = strlen(architecture->class_stem);
+    for (int i = 0; i < TASK_CLASSES && strncmp(name, architecture->class_stem, stem_bytes) == 0;
+         i++) {
+        const char *suffix = get_class_suffix(architecture, i);
+        if (suffix != NULL && strcmp(suffix, name + stem_bytes) == 0) {
+            *out = task_classes[i].objective;
             return true;
         }
     }
     return false;
 }
 
-bool pretrained_may_lack(const struct pretrained_class *promised, const struct model_parameter *p)
+/* ---- names ---- */
+
+const char *huggingface_name_prefix(const struct huggingface_architecture *architecture,
+                                    enum recipe_objective objective)
+{
+    bool is_qa = objective == OBJECTIVE_ANSWER && architecture->qa_prefix != NULL;
+    return is_qa ? architecture->qa_prefix : architecture->prefix;
+}
+
+static const char *skip_prefix(const char *name, const char *prefix)
+{
+    size_t length = prefix != NULL ? strlen(prefix) : 0;
+    return length > 0 && strncmp(name, prefix, length) == 0 ? name + length : name;
+}
+
+const char *huggingface_strip_prefix(const struct huggingface_architecture *architecture,
+                                     const char *name)
+{
+    const char *bare = skip_prefix(name, architecture->prefix);
+    return bare != name ? bare : skip_prefix(name, architecture->qa_prefix);
+}
+
+bool huggingface_legacy_name(const char *name, char out[MODEL_NAME_BYTES])
+{
+    static const char *const norms[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                           {"LayerNorm.bias", "LayerNorm.beta"}};
+    for (int i = 0; i < 2; i++) {
+        const char *match = strstr(name, norms[i][0]);
+        if (match != NULL && match[strlen(norms[i][0])] == '\0') {
+            snprintf(out, MODEL_NAME_BYTES, "%.*s%s", (int)(match - name), name, norms[i][1]);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool huggingface_may_be_missing(const struct huggingface_class *heads,
+                                const struct model_parameter *p)
 {
     switch (p->role) {
     case MODEL_TRANSFORM:
     case MODEL_TRANSFORM_NORM:
     case MODEL_DECODER:
-        return !promised->predictions;
+        return !heads->has_lm_head;
     case MODEL_LABELS:
-        return !promised->labels;
+        return !heads->has_label_head;
     default:
         return false;
     }
 }
 
-void pretrained_shape(const struct model_parameter *p, int64_t shape[2])
+void huggingface_tensor_shape(const struct model_parameter *p, int64_t shape[2])
 {
-    bool turned = p->transposed || p->dimensions == 1;
-    shape[0] = turned ? p->whole_columns : p->whole_rows;
-    shape[1] = turned ? p->whole_rows : p->whole_columns;
+    bool swapped = p->transposed || p->dimensions == 1;
+    shape[0] = swapped ? p->whole_columns : p->whole_rows;
+    shape[1] = swapped ? p->whole_rows : p->whole_columns;
 }

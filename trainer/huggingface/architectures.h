@@ -1,92 +1,110 @@
-/* The kinds of model folders that are read and written: under which names each keeps its settings and its tensors.
+/* Table of the transformers architectures that import and export support: their configuration keys,
+ * classes, and tensor names.
  *
- * A tensor has the name that trainer/model/architecture.c gives it; what else a file may call it stands here. */
+ * trainer/model/architecture.c defines the standard tensor names; this table lists other names that
+ * a file may use. To add an architecture, add a row to the table in architectures.c. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "trainer/model/model.h"
+#include "trainer/recipe/recipe.h"
 
 enum {
-    PRETRAINED_CLASSES = 4,
-    PRETRAINED_KEYS = 16,
-    PRETRAINED_SWITCHES = 4,
-    PRETRAINED_ALIASES = 2,
-    PRETRAINED_BUFFERS = 3,
-    PRETRAINED_UNUSED = 2
+    HUGGINGFACE_CLASSES_MAX = 4,
+    HUGGINGFACE_KEYS_MAX = 16,
+    HUGGINGFACE_SWITCHES_MAX = 4,
+    HUGGINGFACE_ALIASES_MAX = 2,
+    HUGGINGFACE_BUFFERS_MAX = 3,
+    HUGGINGFACE_UNUSED_MAX = 2
 };
 
-/* A number of config.json that is a setting of the section `model`. */
-struct pretrained_key {
+/* A number in config.json that corresponds to a setting of the recipe's section `model`. */
+struct huggingface_key {
     const char *name;
-    bool integer;   /* then int64_t above 0, else double */
-    bool optional;  /* null leaves the setting to the recipe's own default */
-    size_t setting; /* its place in struct recipe */
-    double preset;  /* what transformers takes where the file is silent */
+    bool is_integer;      /* true: int64_t above 0; false: double */
+    bool is_optional;     /* null selects the recipe's default */
+    size_t recipe_offset; /* offset of the setting in struct recipe */
+    double default_value; /* the default of transformers */
 };
 
-/* Settings that change the mathematics, and the one value that is computed here. */
-struct pretrained_switch {
+/* A setting that changes the computation, and the only supported value. */
+struct huggingface_switch {
     const char *name;
-    bool wanted;
+    bool required;
 };
 
-/* A class of transformers, and which heads its files must hold. */
-struct pretrained_class {
+/* A class of transformers and the heads that its files must contain. */
+struct huggingface_class {
     const char *name;
-    bool predictions; /* of the vocabulary, beyond a matrix that is the embedding */
-    bool labels;      /* whether one sentence follows the other; of a task: its own */
+    bool has_lm_head;    /* language-modeling head, apart from a tied output matrix */
+    bool has_label_head; /* next-sentence head; for a task class, the head of the task */
 };
 
-struct pretrained_family {
-    const char *type; /* model_type; the recipe's model.architecture */
-    const char *stem; /* of its classes' names */
-    const char *objective;
-    const char *prefix; /* of all names but the heads'; the class without heads leaves it out */
-    const char *spans_prefix; /* instead of it in ...ForQuestionAnswering; NULL: the same */
-    struct pretrained_class classes[PRETRAINED_CLASSES]; /* up to an empty one */
-    struct pretrained_key keys[PRETRAINED_KEYS];
-    struct pretrained_switch switches[PRETRAINED_SWITCHES];
-    const char *activation_key, *activation; /* and its preset */
-    bool tied;                               /* preset of tie_word_embeddings */
-    /* Another name of the embedding where the output matrix is tied to it, then of the output's bias. */
+struct huggingface_architecture {
+    const char *model_type; /* also the name of model.architecture in recipes */
+    enum recipe_architecture architecture;
+    const char *class_stem;          /* start of all class names */
+    enum recipe_objective objective; /* of pretraining: clm or mlm */
+    const char *prefix;    /* of all names except the heads'; the class without heads omits it */
+    const char *qa_prefix; /* replaces prefix in ...ForQuestionAnswering; NULL: the same */
+    struct huggingface_class classes[HUGGINGFACE_CLASSES_MAX]; /* terminated by an empty one */
+    struct huggingface_key keys[HUGGINGFACE_KEYS_MAX];
+    struct huggingface_switch switches[HUGGINGFACE_SWITCHES_MAX];
+    const char *activation_key, *default_activation;
+    bool tied_by_default; /* default of tie_word_embeddings */
+    /* First the second name of a tied embedding, then that of the output bias. */
     struct {
         const char *theirs, *ours;
-    } aliases[PRETRAINED_ALIASES];
-    const char *buffers[PRETRAINED_BUFFERS]; /* ends of names of what is no weight */
-    const char
-        *unused[PRETRAINED_UNUSED]; /* weights that no setting here can use: told, not taken */
+    } aliases[HUGGINGFACE_ALIASES_MAX];
+    const char *buffer_suffixes[HUGGINGFACE_BUFFERS_MAX]; /* name endings of tensors to ignore */
+    const char *unused_suffixes[HUGGINGFACE_UNUSED_MAX];  /* unused weights, skipped with warning */
 };
 
-/* pretrained_family - of a model_type, or of model.architecture; NULL: none. */
-const struct pretrained_family *pretrained_family(const char *type);
+/* huggingface_find_architecture - find the row of a model_type or of model.architecture; NULL if
+ * there is none. */
+const struct huggingface_architecture *huggingface_find_architecture(const char *type);
 
-/* pretrained_types - all of them, for messages: "gpt2, bert and ...". */
-const char *pretrained_types(void);
+/* huggingface_architecture_names - return all model types for messages: "gpt2, bert and ...". */
+const char *huggingface_architecture_names(void);
 
-/* pretrained_class - NULL: not one of the family's. */
-const struct pretrained_class *pretrained_class(const struct pretrained_family *family,
-                                                const char *name);
+/* huggingface_find_class - find a class by name; NULL if the architecture does not have it. */
+const struct huggingface_class *
+huggingface_find_class(const struct huggingface_architecture *architecture, const char *name);
 
-/* pretrained_task_class - the class of an objective with a head of its own is the family's stem and this; NULL: it has none.
+/* huggingface_task_class_suffix - return the class name of an objective without the class stem.
  *
- * pretrained_task_objective - the first objective of a class; NULL: it is none of the family's tasks'. */
-const char *pretrained_task_class(const struct pretrained_family *family, const char *objective);
-const char *pretrained_task_objective(const struct pretrained_family *family, const char *name);
+ * NULL if the objective has no task class. */
+const char *huggingface_task_class_suffix(const struct huggingface_architecture *architecture,
+                                          enum recipe_objective objective);
 
-/* pretrained_prefix - what the names begin with in the class of an objective. */
-const char *pretrained_prefix(const struct pretrained_family *family, const char *objective);
+/* huggingface_class_objective - find the first objective of a task class.
+ *
+ * Errors    returns false, without a result, if no task class of the architecture has this name */
+bool huggingface_class_objective(const struct huggingface_architecture *architecture,
+                                 const char *name, enum recipe_objective *out);
 
-/* pretrained_bare - a name as the class without heads has it. */
-const char *pretrained_bare(const struct pretrained_family *family, const char *name);
+/* huggingface_name_prefix - return the prefix of tensor names in the class of an objective. */
+const char *huggingface_name_prefix(const struct huggingface_architecture *architecture,
+                                    enum recipe_objective objective);
 
-/* pretrained_renamed - what early files call a name (LayerNorm.gamma and .beta) into out; false: the same. */
-bool pretrained_renamed(const char *name, char out[MODEL_NAME_BYTES]);
+/* huggingface_strip_prefix - return the part of a tensor name after the prefix.
+ *
+ * The class without heads uses these names. Without a prefix the name itself is returned. */
+const char *huggingface_strip_prefix(const struct huggingface_architecture *architecture,
+                                     const char *name);
 
-/* pretrained_may_lack - whether the heads that these classes must hold leave a parameter out. */
-bool pretrained_may_lack(const struct pretrained_class *promised,
-                         const struct model_parameter *parameter);
+/* huggingface_legacy_name - write the name in early files (LayerNorm.gamma and .beta) to out.
+ *
+ * Returns false, without a result, if early files use the same name. */
+bool huggingface_legacy_name(const char *name, char out[MODEL_NAME_BYTES]);
 
-/* pretrained_shape - of a parameter in the file, in Hugging Face's orientation; a vector is a column. */
-void pretrained_shape(const struct model_parameter *parameter, int64_t shape[2]);
+/* huggingface_may_be_missing - return whether files of these classes may lack a head parameter. */
+bool huggingface_may_be_missing(const struct huggingface_class *heads,
+                                const struct model_parameter *parameter);
+
+/* huggingface_tensor_shape - compute the shape of a parameter in Hugging Face's orientation.
+ *
+ * A vector is a column. */
+void huggingface_tensor_shape(const struct model_parameter *parameter, int64_t shape[2]);

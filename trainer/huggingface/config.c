@@ -1,7 +1,8 @@
-/* Every field of config.json that changes what a model computes is read, or refused by its name where this
- * version does not have it; the others (ids of special tokens, the head of other tasks) are no settings here. */
+/* Reads every key of config.json that changes the computation of a model; unsupported ones are
+ * refused by name. The other keys (ids of special tokens, heads of other tasks) are ignored. */
 #include "trainer/huggingface/config.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,15 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "trainer/setup/data.h"
+#include "trainer/setup/objective_spec.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
-/* What the class alone does not tell. transformers keeps keys that it does not know. */
+/* Stores the objective, because several objectives share a class. transformers keeps unknown
+ * keys. */
 static const char objective_key[] = "bireme_objective";
 
-/* What rope_parameters says beside rope_type; linear has the first. */
+/* Numbers of rope_parameters for rope_type llama3; linear uses only the first. */
 static const struct {
     const char *name;
     size_t setting;
@@ -29,8 +31,6 @@ static const struct {
 enum { ROPE_NUMBERS = sizeof rope_numbers / sizeof rope_numbers[0] };
 static const char rope_positions_key[] = "original_max_position_embeddings";
 
-static const char *const single_outputs[] = {"regress", "reward", "choose", NULL};
-
 struct config {
     char path[FILE_PATH_BYTES];
     json_t *document;
@@ -38,152 +38,159 @@ struct config {
 
 /* ---- fields ---- */
 
-/* NULL where it is missing or null. */
-static const json_t *field(const struct config *c, const char *key)
+/* Returns NULL if the key is missing or null. */
+static const json_t *get_field(const struct config *c, const char *key)
 {
     const json_t *value = json_object_get(c->document, key);
     return json_is_null(value) ? NULL : value;
 }
 
-static status read_integer(const struct config *c, const char *key, int64_t preset, int64_t *out)
+static status read_integer(const struct config *c, const char *key, int64_t default_value,
+                           int64_t *out)
 {
-    const json_t *value = field(c, key);
+    const json_t *value = get_field(c, key);
     REQUIRE(value == NULL || json_is_integer(value), STATUS_DATA, "%s: %s is not an integer",
             c->path, key);
-    *out = value != NULL ? (int64_t)json_integer_value(value) : preset;
+    *out = value != NULL ? (int64_t)json_integer_value(value) : default_value;
     return STATUS_OK;
 }
 
-static status read_number(const struct config *c, const char *key, double preset, double *out)
+static status read_number(const struct config *c, const char *key, double default_value,
+                          double *out)
 {
-    const json_t *value = field(c, key);
+    const json_t *value = get_field(c, key);
     REQUIRE(value == NULL || json_is_number(value), STATUS_DATA, "%s: %s is not a number", c->path,
             key);
-    *out = value != NULL ? json_number_value(value) : preset;
+    *out = value != NULL ? json_number_value(value) : default_value;
     return STATUS_OK;
 }
 
-static status read_boolean(const struct config *c, const char *key, bool preset, bool *out)
+static status read_boolean(const struct config *c, const char *key, bool default_value, bool *out)
 {
-    const json_t *value = field(c, key);
+    const json_t *value = get_field(c, key);
     REQUIRE(value == NULL || json_is_boolean(value), STATUS_DATA,
             "%s: %s is neither true nor false", c->path, key);
-    *out = value != NULL ? json_is_true(value) : preset;
+    *out = value != NULL ? json_is_true(value) : default_value;
     return STATUS_OK;
 }
 
-static status read_text(const struct config *c, const char *key, const char *preset,
-                        const char **out)
+static status read_string(const struct config *c, const char *key, const char *default_value,
+                          const char **out)
 {
-    const json_t *value = field(c, key);
-    REQUIRE(value == NULL || json_is_string(value), STATUS_DATA, "%s: %s is not a text", c->path,
+    const json_t *value = get_field(c, key);
+    REQUIRE(value == NULL || json_is_string(value), STATUS_DATA, "%s: %s is not a string", c->path,
             key);
-    *out = value != NULL ? json_string_value(value) : preset;
+    *out = value != NULL ? json_string_value(value) : default_value;
     return STATUS_OK;
 }
 
-/* ---- what this version has ---- */
+/* ---- supported models ---- */
 
-/* The classes that config.json names, and what they promise together. A task's class stands alone: a checkpoint has one
- * head. */
-static status read_classes(const struct config *c, struct pretrained_promise *promise,
-                           const char **objective)
+/* Reads `architectures` and collects the heads of all its classes. A task class must be the only
+ * one, because a checkpoint has one head. */
+static status read_classes(const struct config *c, struct huggingface_config *config,
+                           enum recipe_objective *objective)
 {
-    const struct pretrained_family *family = promise->family;
-    const json_t *names = field(c, "architectures");
-    *objective = family->objective;
+    const struct huggingface_architecture *architecture = config->architecture;
+    const json_t *names = get_field(c, "architectures");
+    *objective = architecture->objective;
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
-        REQUIRE(name != NULL, STATUS_DATA, "%s: architectures is not a list of texts", c->path);
-        const struct pretrained_class *one = pretrained_class(family, name);
-        const char *task = one == NULL ? pretrained_task_objective(family, name) : NULL;
-        bool known = one != NULL || (task != NULL && json_array_size(names) == 1);
-        REQUIRE(known, STATUS_UNAVAILABLE,
-                "%s: the architecture %.60s is not in this version; %s and %s are, or alone the "
-                "classes of tasks, as %s%s",
-                c->path, name, family->classes[0].name, family->classes[1].name, family->stem,
-                pretrained_task_class(family, "classify"));
-        promise->heads.predictions |= one != NULL && one->predictions;
-        promise->heads.labels |= one == NULL || one->labels;
-        *objective = task != NULL ? task : *objective;
+        REQUIRE(name != NULL, STATUS_DATA, "%s: architectures is not a list of strings", c->path);
+        const struct huggingface_class *class_row = huggingface_find_class(architecture, name);
+        bool is_task =
+            class_row == NULL && huggingface_class_objective(architecture, name, objective);
+        bool supported = class_row != NULL || (is_task && json_array_size(names) == 1);
+        REQUIRE(supported, STATUS_UNAVAILABLE,
+                "%s: the architecture %.60s is not supported; %s and %s are, or alone the "
+                "classes of tasks, for example %s%s",
+                c->path, name, architecture->classes[0].name, architecture->classes[1].name,
+                architecture->class_stem,
+                huggingface_task_class_suffix(architecture, OBJECTIVE_CLASSIFY));
+        config->heads.has_lm_head |= class_row != NULL && class_row->has_lm_head;
+        config->heads.has_label_head |= class_row == NULL || class_row->has_label_head;
     }
     return STATUS_OK;
 }
 
-static status read_family(const struct config *c, struct pretrained_promise *promise,
-                          const char **objective)
+static status read_architecture(const struct config *c, struct huggingface_config *config,
+                                enum recipe_objective *objective)
 {
     const char *type;
-    TRY(read_text(c, "model_type", NULL, &type));
+    TRY(read_string(c, "model_type", NULL, &type));
     REQUIRE(type != NULL, STATUS_DATA,
-            "%s: model_type is missing; is this a model of transformers?", c->path);
-    promise->family = pretrained_family(type);
-    REQUIRE(promise->family != NULL, STATUS_UNAVAILABLE,
-            "%s: model_type %.60s is not in this version; %s are", c->path, type,
-            pretrained_types());
-    return read_classes(c, promise, objective);
+            "%s: model_type is missing; is this a model in the format of transformers?", c->path);
+    config->architecture = huggingface_find_architecture(type);
+    REQUIRE(config->architecture != NULL, STATUS_UNAVAILABLE,
+            "%s: model_type %.60s is not supported; %s are", c->path, type,
+            huggingface_architecture_names());
+    return read_classes(c, config, objective);
 }
 
-static status check_switches(const struct config *c, const struct pretrained_family *family)
+static status check_switches(const struct config *c,
+                             const struct huggingface_architecture *architecture)
 {
-    for (int i = 0; i < PRETRAINED_SWITCHES && family->switches[i].name != NULL; i++) {
-        bool value, wanted = family->switches[i].wanted;
-        TRY(read_boolean(c, family->switches[i].name, wanted, &value));
-        REQUIRE(value == wanted, STATUS_UNAVAILABLE, "%s: %s: %s is not in this version", c->path,
-                family->switches[i].name, value ? "true" : "false");
+    for (int i = 0; i < HUGGINGFACE_SWITCHES_MAX && architecture->switches[i].name != NULL; i++) {
+        bool value, required = architecture->switches[i].required;
+        TRY(read_boolean(c, architecture->switches[i].name, required, &value));
+        REQUIRE(value == required, STATUS_UNAVAILABLE, "%s: %s: %s is not supported", c->path,
+                architecture->switches[i].name, value ? "true" : "false");
     }
-    REQUIRE(field(c, "quantization_config") == NULL, STATUS_UNAVAILABLE,
-            "%s: quantization_config: quantized weights are not in this version; save the model "
-            "without",
+    REQUIRE(get_field(c, "quantization_config") == NULL, STATUS_UNAVAILABLE,
+            "%s: quantization_config: quantized weights are not supported; save the model without "
+            "quantization",
             c->path);
     return STATUS_OK;
 }
 
 static const struct {
-    const char *theirs, *ours;
+    const char *theirs;
+    enum recipe_activation ours;
 } activations[] = {
-    {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu_fast", "gelu_tanh"},
-    {"gelu", "gelu_erf"},      {"gelu_python", "gelu_erf"},
+    {"gelu_new", RECIPE_GELU_TANH},   {"gelu_pytorch_tanh", RECIPE_GELU_TANH},
+    {"gelu_fast", RECIPE_GELU_TANH},  {"gelu", RECIPE_GELU_ERF},
+    {"gelu_python", RECIPE_GELU_ERF},
 };
 
-static status read_activation(const struct config *c, const struct pretrained_family *family,
-                              char out[RECIPE_NAME_BYTES])
+static status read_activation(const struct config *c,
+                              const struct huggingface_architecture *architecture,
+                              enum recipe_activation *out)
 {
     const char *name;
-    TRY(read_text(c, family->activation_key, family->activation, &name));
-    if (strcmp(family->activation, "silu") == 0) {
+    TRY(read_string(c, architecture->activation_key, architecture->default_activation, &name));
+    if (strcmp(architecture->default_activation, "silu") == 0) {
         REQUIRE(strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0, STATUS_UNAVAILABLE,
-                "%s: %s %.60s is not in this version; silu is", c->path, family->activation_key,
+                "%s: %s %.60s is not supported; silu is", c->path, architecture->activation_key,
                 name);
         return STATUS_OK;
     }
     for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
         if (strcmp(activations[i].theirs, name) == 0) {
-            snprintf(out, RECIPE_NAME_BYTES, "%s", activations[i].ours);
+            *out = activations[i].ours;
             return STATUS_OK;
         }
     }
     RAISE(STATUS_UNAVAILABLE,
-          "%s: %s %.60s is not in this version; gelu_new, gelu_pytorch_tanh, gelu_fast, gelu and "
+          "%s: %s %.60s is not supported; gelu_new, gelu_pytorch_tanh, gelu_fast, gelu and "
           "gelu_python are",
-          c->path, family->activation_key, name);
+          c->path, architecture->activation_key, name);
 }
 
-/* ---- to a recipe ---- */
+/* ---- settings of the recipe ---- */
 
-static status read_key(const struct config *c, const struct pretrained_key *key, struct recipe *r)
+static status read_key(const struct config *c, const struct huggingface_key *key, struct recipe *r)
 {
-    void *setting = (char *)r + key->setting;
-    if (!key->integer) {
-        return read_number(c, key->name, key->preset, setting);
+    void *setting = (char *)r + key->recipe_offset;
+    if (!key->is_integer) {
+        return read_number(c, key->name, key->default_value, setting);
     }
-    if (key->optional && field(c, key->name) == NULL) {
+    if (key->is_optional && get_field(c, key->name) == NULL) {
         return STATUS_OK;
     }
     int64_t value;
-    TRY(read_integer(c, key->name, (int64_t)key->preset, &value));
-    REQUIRE(value > 0, STATUS_DATA, "%s: %s is %lld; it must be above 0", c->path, key->name,
-            (long long)value);
+    TRY(read_integer(c, key->name, (int64_t)key->default_value, &value));
+    REQUIRE(value > 0, STATUS_DATA, "%s: %s is %" PRId64 "; it must be above 0", c->path, key->name,
+            value);
     memcpy(setting, &value, sizeof value);
     return STATUS_OK;
 }
@@ -192,127 +199,135 @@ static void warn_dropout(const struct config *c, const char *key, double theirs,
                          const struct recipe *r)
 {
     if (theirs != r->model.dropout) {
-        log_warning("IMPORT", "%s: %s %g is not model.dropout, %g, which is for both (in training)",
+        log_warning("IMPORT", "%s: %s is %g, but training uses model.dropout, %g, for both",
                     c->path, key, theirs, r->model.dropout);
     }
 }
 
 static status read_gpt2(const struct config *c, struct recipe *r)
 {
-    double embeddings;
-    TRY(read_number(c, "embd_pdrop", 0.1, &embeddings));
-    warn_dropout(c, "embd_pdrop", embeddings, r);
+    double dropout;
+    TRY(read_number(c, "embd_pdrop", 0.1, &dropout));
+    warn_dropout(c, "embd_pdrop", dropout, r);
     return STATUS_OK;
 }
 
-static status read_encoder(const struct config *c, const struct pretrained_promise *promise,
+static status read_encoder(const struct config *c, const struct huggingface_config *config,
                            struct recipe *r)
 {
-    bool roberta = strcmp(promise->family->type, "roberta") == 0;
+    bool roberta = config->architecture->architecture == ARCHITECTURE_ROBERTA;
     int64_t pad;
     const char *positions;
-    TRY(read_text(c, "position_embedding_type", "absolute", &positions));
+    TRY(read_string(c, "position_embedding_type", "absolute", &positions));
     REQUIRE(strcmp(positions, "absolute") == 0, STATUS_UNAVAILABLE,
-            "%s: position_embedding_type %.60s is not in this version; absolute is", c->path,
-            positions);
+            "%s: position_embedding_type %.60s is not supported; absolute is", c->path, positions);
     TRY(read_integer(c, "pad_token_id", 1, &pad));
     REQUIRE(!roberta || pad == 1, STATUS_UNAVAILABLE,
-            "%s: pad_token_id %lld: positions that begin with row %lld are not in this version; "
-            "with 1 they begin with row 2",
-            c->path, (long long)pad, (long long)pad + 1);
-    /* import looks at the weights too */
-    r->model.next_sentence = promise->heads.labels && job_data_task(r) == MODEL_WORDS;
+            "%s: pad_token_id %" PRId64 ": positions that begin with row %" PRId64
+            " are not supported; "
+            "with pad_token_id 1 they begin with row 2",
+            c->path, pad, pad + 1);
+    /* import.c also sets it if the weights contain the pooler */
+    r->model.next_sentence = config->heads.has_label_head && objective_spec_head(r) == HEAD_LM;
     return STATUS_OK;
 }
 
 static status read_rope_type(const struct config *c, struct recipe *r)
 {
-    const char *type, *older;
-    TRY(read_text(c, "type", "default", &older));
-    TRY(read_text(c, "rope_type", older, &type));
-    bool linear = strcmp(type, "linear") == 0, llama3 = strcmp(type, "llama3") == 0;
-    REQUIRE(linear || llama3 || strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
-            "%s: the rope_type %.60s is not in this version; default, linear and llama3 are",
-            c->path, type);
-    snprintf(r->model.rope_type, sizeof r->model.rope_type, "%s", type);
-    for (int i = 0; i < (llama3 ? ROPE_NUMBERS : linear ? 1 : 0); i++) {
+    const char *type, *type_before_v5;
+    TRY(read_string(c, "type", "default", &type_before_v5));
+    TRY(read_string(c, "rope_type", type_before_v5, &type));
+    bool is_linear = strcmp(type, "linear") == 0, is_llama3 = strcmp(type, "llama3") == 0;
+    REQUIRE(is_linear || is_llama3 || strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
+            "%s: the rope_type %.60s is not supported; default, linear and llama3 are", c->path,
+            type);
+    r->model.rope_type = is_llama3 ? ROPE_LLAMA3 : is_linear ? ROPE_LINEAR : ROPE_DEFAULT;
+    for (int i = 0; i < (is_llama3 ? ROPE_NUMBERS : is_linear ? 1 : 0); i++) {
         double *value = (double *)((char *)r + rope_numbers[i].setting);
-        REQUIRE(field(c, rope_numbers[i].name) != NULL, STATUS_DATA, "%s: %s has no %s", c->path,
-                type, rope_numbers[i].name);
+        REQUIRE(get_field(c, rope_numbers[i].name) != NULL, STATUS_DATA, "%s: %s has no %s",
+                c->path, type, rope_numbers[i].name);
         TRY(read_number(c, rope_numbers[i].name, 0, value));
     }
-    if (!llama3) {
+    if (!is_llama3) {
         return STATUS_OK;
     }
     TRY(read_integer(c, rope_positions_key, r->model.max_position_embeddings,
                      &r->model.rope_original_positions));
-    REQUIRE(r->model.rope_original_positions > 0, STATUS_DATA, "%s: %s is %lld; it must be above 0",
-            c->path, rope_positions_key, (long long)r->model.rope_original_positions);
+    REQUIRE(r->model.rope_original_positions > 0, STATUS_DATA,
+            "%s: %s is %" PRId64 "; it must be above 0", c->path, rope_positions_key,
+            r->model.rope_original_positions);
     return STATUS_OK;
 }
 
-/* rope_parameters of transformers 5, or before it rope_theta and rope_scaling. */
+/* Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions. */
 static status read_rotary(const struct config *c, struct recipe *r)
 {
-    const json_t *inside = field(c, "rope_parameters");
-    const json_t *scaling = inside != NULL ? inside : field(c, "rope_scaling");
+    const json_t *parameters = get_field(c, "rope_parameters");
+    const json_t *scaling = parameters != NULL ? parameters : get_field(c, "rope_scaling");
     struct config nested = *c;
-    int64_t head;
+    int64_t head_width;
     TRY(read_number(c, "rope_theta", 10000, &r->model.rope_theta));
     if (scaling != NULL) {
         REQUIRE(json_is_object(scaling), STATUS_DATA, "%s: %s is not an object", c->path,
-                inside != NULL ? "rope_parameters" : "rope_scaling");
+                parameters != NULL ? "rope_parameters" : "rope_scaling");
         nested.document = (json_t *)scaling;
         TRY(read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
         TRY(read_rope_type(&nested, r));
     }
-    TRY(read_integer(c, "head_dim", r->model.hidden_size / r->model.num_heads, &head));
-    REQUIRE(head == r->model.hidden_size / r->model.num_heads, STATUS_UNAVAILABLE,
-            "%s: head_dim %lld, and hidden_size / num_attention_heads is %lld: heads of another "
-            "width are not in this version",
-            c->path, (long long)head, (long long)(r->model.hidden_size / r->model.num_heads));
+    TRY(read_integer(c, "head_dim", r->model.hidden_size / r->model.num_heads, &head_width));
+    REQUIRE(head_width == r->model.hidden_size / r->model.num_heads, STATUS_UNAVAILABLE,
+            "%s: head_dim %" PRId64 " differs from hidden_size / num_attention_heads, %" PRId64
+            ", which is not supported",
+            c->path, head_width, r->model.hidden_size / r->model.num_heads);
     return STATUS_OK;
 }
 
 /* ---- tasks ---- */
 
-/* Of a class that several objectives have in common: the one that is asked for, or was when the folder was written. */
-static status read_objective(const struct config *c, const struct pretrained_family *family,
-                             const char *asked, const char **objective)
+/* Selects the objective of a class that several objectives share: the requested one, else the one
+ * that the export stored in config.json. */
+static status read_objective(const struct config *c,
+                             const struct huggingface_architecture *architecture,
+                             const char *requested, enum recipe_objective *objective)
 {
-    const char *name = json_string_value(json_array_get(field(c, "architectures"), 0));
-    if (asked == NULL) {
-        TRY(read_text(c, objective_key, NULL, &asked));
+    const char *name = json_string_value(json_array_get(get_field(c, "architectures"), 0));
+    if (requested == NULL) {
+        TRY(read_string(c, objective_key, NULL, &requested));
     }
-    if (asked == NULL || strcmp(asked, *objective) == 0) {
+    if (requested == NULL || strcmp(requested, recipe_objective_name(*objective)) == 0) {
         return STATUS_OK;
     }
-    const char *end = pretrained_task_class(family, asked);
-    size_t stem = strlen(family->stem);
-    bool fits = end != NULL && name != NULL && strncmp(name, family->stem, stem) == 0 &&
-                strcmp(name + stem, end) == 0;
-    REQUIRE(fits, STATUS_USAGE, "%s: a %.60s is not for the objective %.60s but for %s", c->path,
-            name != NULL ? name : family->type, asked, *objective);
-    *objective = asked;
+    enum recipe_objective found = *objective;
+    const char *suffix = recipe_objective_find(requested, &found)
+                             ? huggingface_task_class_suffix(architecture, found)
+                             : NULL;
+    size_t stem_bytes = strlen(architecture->class_stem);
+    bool is_match = suffix != NULL && name != NULL &&
+                    strncmp(name, architecture->class_stem, stem_bytes) == 0 &&
+                    strcmp(name + stem_bytes, suffix) == 0;
+    REQUIRE(is_match, STATUS_USAGE, "%s: a %.60s is not for the objective %.60s but for %s",
+            c->path, name != NULL ? name : architecture->model_type, requested,
+            recipe_objective_name(*objective));
+    *objective = found;
     return STATUS_OK;
 }
 
-/* id2label; transformers leaves it out where it is two numbered names. */
+/* Reads id2label. transformers omits it for two labels with default names. */
 static status read_labels(const struct config *c, struct labels *out, int64_t *count)
 {
-    const json_t *names = field(c, "id2label");
-    char number[32], preset[48];
+    const json_t *names = get_field(c, "id2label");
+    char index[32], default_value[48];
     TRY(read_integer(c, "num_labels", 2, count));
     REQUIRE(names == NULL || json_is_object(names), STATUS_DATA, "%s: id2label is not an object",
             c->path);
     *count = names != NULL ? (int64_t)json_object_size(names) : *count;
-    REQUIRE(*count > 0 && *count <= LABELS_MAX, STATUS_DATA, "%s: %lld labels; 1 to %d can be",
-            c->path, (long long)*count, LABELS_MAX);
+    REQUIRE(*count > 0 && *count <= LABELS_MAX, STATUS_DATA,
+            "%s: %" PRId64 " labels; 1 to %d are supported", c->path, *count, LABELS_MAX);
     for (int i = 0; i < *count; i++) {
-        snprintf(number, sizeof number, "%d", i);
-        snprintf(preset, sizeof preset, "LABEL_%d", i);
+        snprintf(index, sizeof index, "%d", i);
+        snprintf(default_value, sizeof default_value, "LABEL_%d", i);
         const char *name =
-            names != NULL ? json_string_value(json_object_get(names, number)) : preset;
+            names != NULL ? json_string_value(json_object_get(names, index)) : default_value;
         REQUIRE(name != NULL && name[0] != '\0', STATUS_DATA, "%s: id2label has no name for %d",
                 c->path, i);
         TRY(labels_add(out, name));
@@ -322,72 +337,76 @@ static status read_labels(const struct config *c, struct labels *out, int64_t *c
     return STATUS_OK;
 }
 
-static bool is_one_of(const char *word, const char *const *words)
+static bool has_single_output(enum recipe_objective objective)
 {
-    while (*words != NULL && strcmp(*words, word) != 0) {
-        words++;
-    }
-    return *words != NULL;
+    return objective == OBJECTIVE_REGRESS || objective == OBJECTIVE_REWARD ||
+           objective == OBJECTIVE_CHOOSE;
 }
 
-/* A head with one output and nothing said of it is regression's, as transformers has it. */
-static status read_task(const struct config *c, struct pretrained_promise *promise, bool asked,
+/* Reads the settings of a task head. As in transformers, a head with one output and without
+ * problem_type is a regression head. */
+static status read_task(const struct config *c, struct huggingface_config *config, bool requested,
                         struct recipe *r)
 {
-    static const char *const named[] = {"classify", "classify_tokens", NULL};
     const char *problem;
     int64_t outputs;
     double dropout;
-    TRY(read_labels(c, &promise->labels, &outputs));
-    TRY(read_text(c, "problem_type", outputs == 1 ? "regression" : "", &problem));
-    if (strcmp(r->objective, "classify") == 0 && !asked && strcmp(problem, "regression") == 0) {
-        snprintf(r->objective, sizeof r->objective, "regress");
+    TRY(read_labels(c, &config->labels, &outputs));
+    TRY(read_string(c, "problem_type", outputs == 1 ? "regression" : "", &problem));
+    if (r->objective == OBJECTIVE_CLASSIFY && !requested && strcmp(problem, "regression") == 0) {
+        r->objective = OBJECTIVE_REGRESS;
     }
     REQUIRE(strcmp(problem, "multi_label_classification") != 0, STATUS_UNAVAILABLE,
-            "%s: problem_type %s is not in this version; single_label_classification and "
-            "regression are",
+            "%s: problem_type %s is not supported; single_label_classification and regression are",
             c->path, problem);
-    bool questions = strcmp(promise->family->objective, "mlm") == 0 && /* whatever id2label says */
-                     strcmp(r->objective, "choose") == 0;
-    REQUIRE(outputs == 1 || questions || !is_one_of(r->objective, single_outputs),
-            STATUS_UNAVAILABLE, "%s: %s has one output in this version, and this head has %lld",
-            c->path, r->objective, (long long)outputs);
-    if (is_one_of(r->objective, named)) {
+    bool is_encoder_choice = recipe_architecture_is_encoder(
+                                 config->architecture->architecture) && /* id2label is not used */
+                             r->objective == OBJECTIVE_CHOOSE;
+    REQUIRE(outputs == 1 || is_encoder_choice || !has_single_output(r->objective),
+            STATUS_UNAVAILABLE, "%s: %s has one output, but this head has %" PRId64, c->path,
+            recipe_objective_name(r->objective), outputs);
+    if (r->objective == OBJECTIVE_CLASSIFY || r->objective == OBJECTIVE_CLASSIFY_TOKENS) {
         r->model.num_labels = outputs;
     } else {
-        labels_free(&promise->labels);
+        labels_free(&config->labels);
     }
     TRY(read_number(c, "classifier_dropout", r->model.dropout, &dropout));
     warn_dropout(c, "classifier_dropout", dropout, r);
     return STATUS_OK;
 }
 
-static status read_settings(const struct config *c, const char *asked, struct recipe *r,
-                            struct pretrained_promise *promise)
+static status read_settings(const struct config *c, const char *requested, struct recipe *r,
+                            struct huggingface_config *config)
 {
-    const char *objective;
-    TRY(read_family(c, promise, &objective));
-    const struct pretrained_family *family = promise->family;
-    TRY(read_objective(c, family, asked, &objective));
-    snprintf(r->model.architecture, sizeof r->model.architecture, "%s", family->type);
-    snprintf(r->objective, sizeof r->objective, "%s", objective);
-    TRY(check_switches(c, family));
-    for (int i = 0; i < PRETRAINED_KEYS && family->keys[i].name != NULL; i++) {
-        TRY(read_key(c, &family->keys[i], r));
+    enum recipe_objective objective;
+    TRY(read_architecture(c, config, &objective));
+    const struct huggingface_architecture *architecture = config->architecture;
+    TRY(read_objective(c, architecture, requested, &objective));
+    r->model.architecture = architecture->architecture;
+    r->objective = objective;
+    TRY(check_switches(c, architecture));
+    for (int i = 0; i < HUGGINGFACE_KEYS_MAX && architecture->keys[i].name != NULL; i++) {
+        TRY(read_key(c, &architecture->keys[i], r));
     }
-    TRY(read_activation(c, family, r->model.activation));
-    TRY(read_boolean(c, "tie_word_embeddings", family->tied, &r->model.tie_word_embeddings));
-    if (job_data_task(r) != MODEL_WORDS) {
-        TRY(read_task(c, promise, asked != NULL, r));
+    TRY(read_activation(c, architecture, &r->model.activation));
+    TRY(read_boolean(c, "tie_word_embeddings", architecture->tied_by_default,
+                     &r->model.tie_word_embeddings));
+    if (objective_spec_head(r) != HEAD_LM) {
+        TRY(read_task(c, config, requested != NULL, r));
     }
-    if (strcmp(family->type, "gpt2") == 0) {
+    switch (architecture->architecture) {
+    case ARCHITECTURE_GPT2:
         return read_gpt2(c, r);
+    case ARCHITECTURE_LLAMA:
+        return read_rotary(c, r);
+    case ARCHITECTURE_BERT:
+    case ARCHITECTURE_ROBERTA:
+        break;
     }
-    return strcmp(family->type, "llama") == 0 ? read_rotary(c, r) : read_encoder(c, promise, r);
+    return read_encoder(c, config, r);
 }
 
-/* Ranges and contradictions are the recipe's own business: it is read back from its text. */
-status pretrained_config_check(const char *path, const struct recipe *r, struct recipe *out)
+status huggingface_config_check(const char *path, const struct recipe *r, struct recipe *out)
 {
     char *text = NULL, name[FILE_PATH_BYTES + 32];
     size_t bytes = 0;
@@ -408,26 +427,26 @@ status pretrained_config_check(const char *path, const struct recipe *r, struct 
     return result;
 }
 
-static status read_config(const struct config *c, const char *objective, struct recipe *out,
-                          struct pretrained_promise *promise)
+static status read_document(const struct config *c, const char *objective, struct recipe *out,
+                            struct huggingface_config *config)
 {
     struct recipe *r = malloc(sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a recipe");
-    recipe_preset(r);
+    recipe_set_defaults(r);
     snprintf(r->run_dir, sizeof r->run_dir, "runs/imported");
-    r->train.max_steps = 1; /* a recipe has to say; nothing is trained */
-    status result = read_settings(c, objective, r, promise);
+    r->train.max_steps = 1; /* required in a recipe; nothing is trained */
+    status result = read_settings(c, objective, r, config);
     if (result == STATUS_OK) {
-        result = pretrained_config_check(c->path, r, out);
+        result = huggingface_config_check(c->path, r, out);
     }
     free(r);
     return result;
 }
 
-status pretrained_config_read(const char *folder, const char *objective, struct recipe *out,
-                              struct pretrained_promise *promise)
+status huggingface_config_read(const char *folder, const char *objective, struct recipe *out,
+                               struct huggingface_config *config)
 {
-    *promise = (struct pretrained_promise){0};
+    *config = (struct huggingface_config){0};
     struct config c = {.document = NULL};
     char *text = NULL;
     size_t bytes = 0;
@@ -438,14 +457,14 @@ status pretrained_config_read(const char *folder, const char *objective, struct 
     free(text);
     REQUIRE(c.document != NULL, STATUS_DATA, "%s:%d:%d: %s", c.path, error.line, error.column,
             error.text);
-    status result = json_is_object(c.document) ? read_config(&c, objective, out, promise)
+    status result = json_is_object(c.document) ? read_document(&c, objective, out, config)
                                                : status_raise(STATUS_DATA, __FILE__, __LINE__,
                                                               "%s: not a JSON object", c.path);
     json_decref(c.document);
     return result;
 }
 
-/* ---- from a recipe ---- */
+/* ---- writing ---- */
 
 static void write_number(FILE *file, const char *key, double value)
 {
@@ -455,10 +474,11 @@ static void write_number(FILE *file, const char *key, double value)
 
 static void write_integer(FILE *file, const char *key, int64_t value)
 {
-    fprintf(file, "  \"%s\": %lld,\n", key, (long long)value);
+    fprintf(file, "  \"%s\": %" PRId64 ",\n", key, value);
 }
 
-/* transformers' own default would be that of the published model. */
+/* Writes null for a missing token, because the default of transformers is that of the published
+ * model. */
 static void write_token(FILE *file, const char *key, int32_t id)
 {
     if (id >= 0) {
@@ -473,36 +493,38 @@ static void write_boolean(FILE *file, const char *key, bool value)
     fprintf(file, "  \"%s\": %s,\n", key, value ? "true" : "false");
 }
 
-void pretrained_class_name(const struct recipe *r, char out[PRETRAINED_CLASS_BYTES])
+void huggingface_class_name(const struct recipe *r, char out[HUGGINGFACE_CLASS_BYTES])
 {
-    const struct pretrained_family *family = pretrained_family(r->model.architecture);
-    bool second = family->classes[0].labels && !r->model.next_sentence;
-    const char *task = pretrained_task_class(family, r->objective);
-    snprintf(out, PRETRAINED_CLASS_BYTES, "%s%s", task != NULL ? family->stem : "",
-             task != NULL ? task : family->classes[second ? 1 : 0].name);
+    const struct huggingface_architecture *architecture =
+        huggingface_find_architecture(recipe_architecture_name(r->model.architecture));
+    bool use_second_class = architecture->classes[0].has_label_head && !r->model.next_sentence;
+    const char *task = huggingface_task_class_suffix(architecture, r->objective);
+    snprintf(out, HUGGINGFACE_CLASS_BYTES, "%s%s", task != NULL ? architecture->class_stem : "",
+             task != NULL ? task : architecture->classes[use_second_class ? 1 : 0].name);
 }
 
-static void write_class(FILE *file, const struct pretrained_family *family, const struct recipe *r)
+static void write_class(FILE *file, const struct huggingface_architecture *architecture,
+                        const struct recipe *r)
 {
-    char name[PRETRAINED_CLASS_BYTES];
-    pretrained_class_name(r, name);
+    char name[HUGGINGFACE_CLASS_BYTES];
+    huggingface_class_name(r, name);
     fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", name,
-            family->type);
+            architecture->model_type);
 }
 
-/* Names of a head's outputs; transformers counts them. */
+/* Writes the names of a head's outputs. transformers derives their number from them. */
 static status write_labels(FILE *file, const struct recipe *r, const struct labels *labels)
 {
-    enum example_kind kind = job_data_kind(r);
-    bool one = is_one_of(r->objective, single_outputs);
-    bool named = kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_CLASSIFY_TOKENS;
+    enum example_kind kind = objective_spec_example(r);
+    bool is_single = has_single_output(r->objective);
+    bool has_label_names = kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_CLASSIFY_TOKENS;
     json_t *names = json_object(), *numbers = json_object();
-    char number[16];
+    char index[16];
     int failed = names == NULL || numbers == NULL;
-    for (int i = 0; i < (one ? 1 : named ? labels->count : 0) && failed == 0; i++) {
-        const char *name = one ? "LABEL_0" : labels->names[i];
-        snprintf(number, sizeof number, "%d", i);
-        failed = json_object_set_new(names, number, json_string(name)) != 0 ||
+    for (int i = 0; i < (is_single ? 1 : has_label_names ? labels->count : 0) && failed == 0; i++) {
+        const char *name = is_single ? "LABEL_0" : labels->names[i];
+        snprintf(index, sizeof index, "%d", i);
+        failed = json_object_set_new(names, index, json_string(name)) != 0 ||
                  json_object_set_new(numbers, name, json_integer(i)) != 0;
     }
     if (failed == 0 && json_object_size(names) > 0) {
@@ -522,89 +544,91 @@ static status write_labels(FILE *file, const struct recipe *r, const struct labe
     return STATUS_OK;
 }
 
-static void write_key(FILE *file, const struct pretrained_key *key, const struct recipe *r)
+static void write_key(FILE *file, const struct huggingface_key *key, const struct recipe *r)
 {
-    const void *setting = (const char *)r + key->setting;
-    if (key->integer) {
+    const void *setting = (const char *)r + key->recipe_offset;
+    if (key->is_integer) {
         write_integer(file, key->name, *(const int64_t *)setting);
     } else {
         write_number(file, key->name, *(const double *)setting);
     }
 }
 
-/* rope_theta for versions before 5, too. */
+/* Writes rope_theta and rope_scaling, which all versions of transformers read. */
 static void write_rotary(FILE *file, const struct recipe *r)
 {
-    bool llama3 = strcmp(r->model.rope_type, "llama3") == 0;
-    bool plain = strcmp(r->model.rope_type, "default") == 0;
+    bool is_llama3 = r->model.rope_type == ROPE_LLAMA3;
+    bool is_default = r->model.rope_type == ROPE_DEFAULT;
     char text[TEXT_NUMBER_BYTES];
     write_number(file, "rope_theta", r->model.rope_theta);
-    if (plain) {
+    if (is_default) {
         return;
     }
-    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"", r->model.rope_type);
-    for (int i = 0; i < (llama3 ? ROPE_NUMBERS : 1); i++) {
+    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"",
+            recipe_rope_type_name(r->model.rope_type));
+    for (int i = 0; i < (is_llama3 ? ROPE_NUMBERS : 1); i++) {
         const double *value = (const double *)((const char *)r + rope_numbers[i].setting);
         fprintf(file, ", \"%s\": %s", rope_numbers[i].name, text_from_number(*value, text));
     }
-    if (llama3) {
-        fprintf(file, ", \"%s\": %lld", rope_positions_key,
-                (long long)r->model.rope_original_positions);
+    if (is_llama3) {
+        fprintf(file, ", \"%s\": %" PRId64, rope_positions_key, r->model.rope_original_positions);
     }
     fprintf(file, "},\n");
 }
 
-static void write_settings(FILE *file, const struct pretrained_family *family,
+static void write_settings(FILE *file, const struct huggingface_architecture *architecture,
                            const struct recipe *r)
 {
-    bool erf = strcmp(r->model.activation, "gelu_erf") == 0;
-    bool silu = strcmp(family->activation, "silu") == 0;
-    for (int i = 0; i < PRETRAINED_KEYS && family->keys[i].name != NULL; i++) {
-        write_key(file, &family->keys[i], r);
+    bool erf = r->model.activation == RECIPE_GELU_ERF;
+    bool silu = strcmp(architecture->default_activation, "silu") == 0;
+    for (int i = 0; i < HUGGINGFACE_KEYS_MAX && architecture->keys[i].name != NULL; i++) {
+        write_key(file, &architecture->keys[i], r);
     }
-    for (int i = 0; i < PRETRAINED_SWITCHES && family->switches[i].name != NULL; i++) {
-        write_boolean(file, family->switches[i].name, family->switches[i].wanted);
+    for (int i = 0; i < HUGGINGFACE_SWITCHES_MAX && architecture->switches[i].name != NULL; i++) {
+        write_boolean(file, architecture->switches[i].name, architecture->switches[i].required);
     }
-    fprintf(file, "  \"%s\": \"%s\",\n", family->activation_key,
+    fprintf(file, "  \"%s\": \"%s\",\n", architecture->activation_key,
             silu  ? "silu"
             : erf ? "gelu"
                   : "gelu_new");
     write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);
-    if (strcmp(family->type, "gpt2") == 0) {
+    if (architecture->architecture == ARCHITECTURE_GPT2) {
         write_number(file, "embd_pdrop", r->model.dropout);
-    } else if (strcmp(family->type, "llama") == 0) {
+    } else if (architecture->architecture == ARCHITECTURE_LLAMA) {
         write_rotary(file, r);
     }
 }
 
-status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
-                               struct pretrained_tokens tokens, const struct labels *labels,
-                               enum safetensors_dtype dtype, FILE *file)
+status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
+                                struct huggingface_special_tokens tokens,
+                                const struct labels *labels, enum safetensors_dtype dtype,
+                                FILE *file)
 {
-    const struct pretrained_family *family = pretrained_family(recipe->model.architecture);
-    REQUIRE(family != NULL, STATUS_UNAVAILABLE,
-            "model.architecture %s has no form in transformers that this version can write; %s do",
-            recipe->model.architecture, pretrained_types());
+    const struct huggingface_architecture *architecture =
+        huggingface_find_architecture(recipe_architecture_name(recipe->model.architecture));
+    REQUIRE(architecture != NULL, STATUS_UNAVAILABLE,
+            "model.architecture %s cannot be exported to transformers; %s can",
+            recipe_architecture_name(recipe->model.architecture), huggingface_architecture_names());
     struct recipe *r = malloc(sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for config.json");
     *r = *recipe;
     r->model.vocab_size = vocabulary;
-    write_class(file, family, r);
-    if (job_data_task(r) != MODEL_WORDS) {
-        fprintf(file, "  \"%s\": \"%s\",\n", objective_key, r->objective);
+    write_class(file, architecture, r);
+    if (objective_spec_head(r) != HEAD_LM) {
+        fprintf(file, "  \"%s\": \"%s\",\n", objective_key, recipe_objective_name(r->objective));
     }
-    write_settings(file, family, r);
+    write_settings(file, architecture, r);
     status result = write_labels(file, r, labels);
-    if (job_data_task(r) != MODEL_WORDS && tokens.pad < 0) {
-        tokens.pad = tokens.end; /* decoders' heads look for the last token that is none of these */
+    if (objective_spec_head(r) != HEAD_LM && tokens.pad < 0) {
+        tokens.pad = tokens.eos; /* heads of decoders read the last token that is not a pad token */
     }
-    write_token(file, "bos_token_id", tokens.begin);
-    write_token(file, "eos_token_id", tokens.end);
+    write_token(file, "bos_token_id", tokens.bos);
+    write_token(file, "eos_token_id", tokens.eos);
     write_token(file, "pad_token_id", tokens.pad);
     fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n",
             dtype == SAFETENSORS_BF16 ? "bfloat16" : "float32");
     free(r);
     TRY(result);
-    REQUIRE(!ferror(file), STATUS_WRITE, "config.json cannot be written");
+    REQUIRE(!ferror(file), STATUS_WRITE, "cannot write config.json");
     return STATUS_OK;
 }

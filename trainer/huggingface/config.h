@@ -1,46 +1,50 @@
-/* config.json of a model folder and the section `model` of a recipe: the same settings under other names. */
+/* Converts between config.json of a model folder and the recipe's section `model`. */
 #pragma once
 
 #include <stdio.h>
 
 #include "datasets/shard/labels.h"
 #include "trainer/huggingface/architectures.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/huggingface/safetensors.h"
+#include "trainer/recipe/recipe.h"
 
-enum { PRETRAINED_CLASS_BYTES = 64 };
+enum { HUGGINGFACE_CLASS_BYTES = 64 };
 
-/* What config.json says of the folder's tensors. */
-struct pretrained_promise {
-    const struct pretrained_family *family;
-    struct pretrained_class heads; /* of all classes that it names */
-    struct labels labels; /* names of what a task's head tells; the caller's, for labels_free */
+/* The contents of config.json that are not settings of the recipe. */
+struct huggingface_config {
+    const struct huggingface_architecture *architecture;
+    struct huggingface_class heads; /* union of all classes in `architectures` */
+    struct labels labels; /* label names of a task head; the caller frees them with labels_free() */
 };
 
-/* pretrained_config_read - a whole recipe with the settings of folder/config.json. What it leaves out has the
- * value that transformers gives it. objective: what the checkpoint is for, one that its class can be for; NULL: as
- * config.json says.
+/* huggingface_config_read - make a recipe from folder/config.json.
  *
- * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason; STATUS_UNAVAILABLE for another model; STATUS_USAGE: an
- *           objective that its class is not for */
-status pretrained_config_read(const char *folder, const char *objective, struct recipe *out,
-                              struct pretrained_promise *promise);
+ * Missing keys have the default of transformers.
+ * objective   one that the class supports; NULL: as config.json implies
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason;
+ *           STATUS_UNAVAILABLE for an unsupported model;
+ *           STATUS_USAGE if the class does not support the objective */
+status huggingface_config_read(const char *folder, const char *objective, struct recipe *out,
+                               struct huggingface_config *config);
 
-/* pretrained_config_check - a recipe that was put together, as it is read back from its text.
+/* huggingface_config_check - validate a recipe by writing it as text and parsing it again.
  *
- * Errors    STATUS_DATA naming path and what contradicts what */
-status pretrained_config_check(const char *path, const struct recipe *recipe, struct recipe *out);
+ * Errors    STATUS_DATA naming path and the invalid or contradictory settings */
+status huggingface_config_check(const char *path, const struct recipe *recipe, struct recipe *out);
 
-/* pretrained_class_name - the class of transformers whose heads are those of the recipe's model. */
-void pretrained_class_name(const struct recipe *recipe, char out[PRETRAINED_CLASS_BYTES]);
+/* huggingface_class_name - write the name of the transformers class with the recipe's heads. */
+void huggingface_class_name(const struct recipe *recipe, char out[HUGGINGFACE_CLASS_BYTES]);
 
 /* Ids of special tokens; -1: none. */
-struct pretrained_tokens {
-    int32_t begin, end, pad;
+struct huggingface_special_tokens {
+    int32_t bos, eos, pad;
 };
 
-/* pretrained_config_write - config.json, from which from_pretrained makes the same model. labels: the names that the head of
- * a task has; none: it has no names. */
-status pretrained_config_write(const struct recipe *recipe, int64_t vocabulary,
-                               struct pretrained_tokens tokens, const struct labels *labels,
-                               enum safetensors_dtype dtype, FILE *file);
+/* huggingface_config_write - write a config.json from which from_pretrained builds the same model.
+ *
+ * labels   label names of a task head; empty: no names
+ * Errors    STATUS_UNAVAILABLE naming the architecture; STATUS_WRITE; STATUS_INTERNAL (memory) */
+status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
+                                struct huggingface_special_tokens tokens,
+                                const struct labels *labels, enum safetensors_dtype dtype,
+                                FILE *file);

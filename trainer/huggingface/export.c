@@ -1,5 +1,6 @@
-/* Tensors go from the checkpoint's files to model.safetensors in the order of the model, block by block; a tied
- * output matrix is left out, as transformers leaves it out. */
+/* Exports a checkpoint. Tensors are copied block by block to model.safetensors in the order of the
+ * model. As in transformers, a tied output matrix is omitted. */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,39 +8,42 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/staged_folder.h"
 #include "datasets/chat/chat.h"
 #include "datasets/tokenizer/tokenizer.h"
-#include "trainer/weights/adapter_base.h"
-#include "base/staged_folder.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/reader.h"
-#include "trainer/setup/data.h"
-#include "trainer/huggingface/huggingface.h"
 #include "trainer/huggingface/adapter_export.h"
 #include "trainer/huggingface/config.h"
+#include "trainer/huggingface/huggingface.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/adapter_base.h"
+#include "trainer/weights/fingerprint.h"
 
 static const size_t tokenizer_limit_bytes = (size_t)256 << 20;
 
 struct export_job {
-    struct checkpoint_found found, base; /* the second where the first holds adapters alone */
-    struct checkpoint_reader *reader;    /* of the model's weights */
-    struct checkpoint_reader *adapters;  /* and of a task's head; NULL: there are none */
-    bool alone;                          /* the adapters are written, not the model */
-    struct base_model_sums sums;         /* of the model's weights, as they are read */
+    struct checkpoint_info found, base; /* base: only if `found` contains adapters alone */
+    struct checkpoint_reader *reader;   /* model weights */
+    struct checkpoint_reader *adapters; /* adapters and task head; NULL: none */
+    bool adapters_only;                 /* write only the adapters, not the model */
+    struct fingerprint sums;            /* fingerprint of the model weights read */
     struct recipe recipe;
-    const struct pretrained_family *family;
+    const struct huggingface_architecture *architecture;
     int64_t vocabulary;
     struct model_config config;
     struct model_parameter *parameters;
     int count;
     struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
-    struct labels labels;        /* of a task's head; none where it has no names */
+    struct labels labels;        /* of the task head; may be empty */
     char tokenizer_folder[FILE_PATH_BYTES];
     enum safetensors_dtype dtype;
-    struct checkpoint_output folder;
+    struct staged_folder folder;
 };
 
-/* ---- what is exported ---- */
+/* ---- source ---- */
 
 static status read_recipe(struct export_job *ex)
 {
@@ -48,84 +52,88 @@ static status read_recipe(struct export_job *ex)
     return recipe_parse(ex->found.folder, text, strlen(text), overrides, 1, &ex->recipe);
 }
 
-static status choose(const char *checkpoint, struct checkpoint_found *out)
+static status resolve_checkpoint(const char *checkpoint, struct checkpoint_info *out)
 {
     struct comm *self = NULL;
     TRY(comm_self_create(&self));
-    status result = checkpoint_choose(self, checkpoint, true, out);
+    status result = checkpoint_resolve(self, checkpoint, true, out);
     KEEP_FIRST(result, comm_destroy(&self));
     return result;
 }
 
-/* A checkpoint of adapters says where its model is. */
+/* Opens the checkpoint; the recipe of a checkpoint of adapters contains the path of its base
+ * model. */
 static status open_readers(struct export_job *ex)
 {
-    bool beside = ex->recipe.adapter.type[0] != '\0';
-    REQUIRE(beside || !ex->alone, STATUS_USAGE, "%s holds no adapters: leave out --adapter",
-            ex->found.folder);
-    if (!beside) {
+    bool has_adapters = ex->recipe.adapter.type != ADAPTER_NONE;
+    REQUIRE(has_adapters || !ex->adapters_only, STATUS_USAGE,
+            "%s holds no adapters: omit --adapter", ex->found.folder);
+    if (!has_adapters) {
         return checkpoint_reader_open(ex->found.folder, &ex->reader);
     }
     TRY(checkpoint_reader_open(ex->found.folder, &ex->adapters));
-    status result = choose(ex->recipe.adapter.base, &ex->base);
-    TRY(recipe_blame(&ex->recipe, "adapter.base", result,
-                     "The frozen model of these adapters is expected there"));
+    status result = resolve_checkpoint(ex->recipe.adapter.base, &ex->base);
+    TRY(recipe_annotate_error(&ex->recipe, "adapter.base", result,
+                              "The frozen model of these adapters is expected there"));
     return checkpoint_reader_open(ex->base.folder, &ex->reader);
 }
 
-/* The tokenizer's size, where the recipe has none, is that of the table. */
+/* Reads the vocabulary size from the embedding, because the recipe may not contain it. */
 static status read_vocabulary(struct export_job *ex)
 {
-    const struct pretrained_family *family = pretrained_family(ex->recipe.model.architecture);
-    REQUIRE(family != NULL, STATUS_UNAVAILABLE,
-            "%s: model.architecture %s has no form in transformers that this version can write; "
-            "%s do",
-            ex->found.folder, ex->recipe.model.architecture, pretrained_types());
+    const struct huggingface_architecture *architecture =
+        huggingface_find_architecture(recipe_architecture_name(ex->recipe.model.architecture));
+    REQUIRE(architecture != NULL, STATUS_UNAVAILABLE,
+            "%s: model.architecture %s cannot be exported to transformers; %s can",
+            ex->found.folder, recipe_architecture_name(ex->recipe.model.architecture),
+            huggingface_architecture_names());
     const struct manifest *m = checkpoint_reader_manifest(ex->reader);
-    const char *name = family->aliases[0].ours;
-    const struct manifest_tensor *table = manifest_find(m, "model", name);
-    REQUIRE(table != NULL, STATUS_CHECKPOINT, "%s holds no %s", ex->found.folder, name);
-    ex->family = family;
-    ex->vocabulary = table->shape[0];
+    const char *name = architecture->aliases[0].ours;
+    const struct manifest_tensor *embedding = manifest_find_tensor(m, "model", name);
+    REQUIRE(embedding != NULL, STATUS_CHECKPOINT, "%s holds no %s", ex->found.folder, name);
+    ex->architecture = architecture;
+    ex->vocabulary = embedding->shape[0];
     return STATUS_OK;
 }
 
-/* What is trained beside a model is with its adapters. */
-static struct checkpoint_reader *reader_of(const struct export_job *ex, int index)
+/* Returns the reader of a parameter. Adapters and the task head are in the checkpoint of
+ * adapters. */
+static struct checkpoint_reader *get_reader(const struct export_job *ex, int index)
 {
     const struct model_parameter *p = &ex->parameters[index];
-    bool beside = model_is_adapter(p) || model_is_task_head(&ex->config, p);
-    return ex->adapters != NULL && beside ? ex->adapters : ex->reader;
+    bool is_trained = model_is_adapter(p) || model_is_task_head(&ex->config, p);
+    return ex->adapters != NULL && is_trained ? ex->adapters : ex->reader;
 }
 
-static const struct manifest_tensor *find(const struct export_job *ex, int index)
+static const struct manifest_tensor *find_tensor(const struct export_job *ex, int index)
 {
-    const struct manifest *m = checkpoint_reader_manifest(reader_of(ex, index));
-    return manifest_find(m, "model", ex->parameters[index].name);
+    const struct manifest *m = checkpoint_reader_manifest(get_reader(ex, index));
+    return manifest_find_tensor(m, "model", ex->parameters[index].name);
 }
 
 static status check_tensors(const struct export_job *ex)
 {
     for (int i = 0; i < ex->count; i++) {
-        const struct manifest_tensor *t = find(ex, i);
+        const struct manifest_tensor *t = find_tensor(ex, i);
         int64_t shape[2];
-        pretrained_shape(&ex->parameters[i], shape);
+        huggingface_tensor_shape(&ex->parameters[i], shape);
         REQUIRE(t != NULL && t->shape[0] == shape[0] && t->shape[1] == shape[1], STATUS_CHECKPOINT,
-                "%s: %s is missing, or not of the shape [%lld, %lld] that its recipe asks for",
-                ex->found.folder, ex->parameters[i].name, (long long)shape[0], (long long)shape[1]);
+                "%s: %s is missing or does not have the shape [%" PRId64 ", %" PRId64
+                "] of the recipe",
+                ex->found.folder, ex->parameters[i].name, shape[0], shape[1]);
     }
     return STATUS_OK;
 }
 
-static void keep_trained(struct export_job *ex)
+static void select_trained(struct export_job *ex)
 {
-    int kept = 0;
+    int trained = 0;
     for (int i = 0; i < ex->count; i++) {
         if (ex->parameters[i].trained) {
-            ex->parameters[kept++] = ex->parameters[i];
+            ex->parameters[trained++] = ex->parameters[i];
         }
     }
-    ex->count = kept;
+    ex->count = trained;
 }
 
 static status open_source(struct export_job *ex)
@@ -134,18 +142,18 @@ static status open_source(struct export_job *ex)
     TRY(read_recipe(ex));
     TRY(open_readers(ex));
     TRY(read_vocabulary(ex));
-    ex->config = session_model_config(&ex->recipe, ex->vocabulary);
-    if (!ex->alone) {
+    ex->config = derive_model_config(&ex->recipe, ex->vocabulary);
+    if (!ex->adapters_only) {
         ex->config.adapter.rank = 0;
     }
     TRY(model_layout(&ex->config, 1, 0, &ex->parameters, &ex->count, &elements));
-    if (ex->alone) {
-        keep_trained(ex);
+    if (ex->adapters_only) {
+        select_trained(ex);
     }
     TRY(check_tensors(ex));
     TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
-    TRY(job_data_task(&ex->recipe) != MODEL_WORDS ? labels_read(ex->tokenizer_folder, &ex->labels)
-                                                  : STATUS_OK);
+    TRY(objective_spec_head(&ex->recipe) != HEAD_LM ? labels_read(ex->tokenizer_folder, &ex->labels)
+                                                    : STATUS_OK);
     return tokenizer_exists(ex->tokenizer_folder)
                ? tokenizer_open(ex->tokenizer_folder, &ex->tokenizer)
                : STATUS_OK;
@@ -153,20 +161,19 @@ static status open_source(struct export_job *ex)
 
 /* ---- weights ---- */
 
-static status write_blocks(struct export_job *ex, int index,
-                           const struct pretrained_adapter *adapter, float *buffer,
-                           struct safetensors_writer *writer)
+static status write_blocks(struct export_job *ex, int index, const struct adapter_weights *adapter,
+                           float *buffer, struct safetensors_writer *writer)
 {
     int64_t offset[2] = {0, 0}, shape[2];
-    const struct manifest_tensor *t = find(ex, index);
-    while (checkpoint_block(t, offset, shape)) {
-        TRY(checkpoint_reader_read(reader_of(ex, index), t, offset, shape, buffer));
-        if (ex->adapters != NULL && reader_of(ex, index) == ex->reader) {
-            base_model_add_block(&ex->sums, index, &ex->parameters[index], offset, shape, buffer);
+    const struct manifest_tensor *t = find_tensor(ex, index);
+    while (checkpoint_reader_block(t, offset, shape)) {
+        TRY(checkpoint_reader_read(get_reader(ex, index), t, offset, shape, buffer));
+        if (ex->adapters != NULL && get_reader(ex, index) == ex->reader) {
+            fingerprint_add_block(&ex->sums, index, &ex->parameters[index], offset, shape, buffer);
         }
-        pretrained_adapter_merge(adapter, ex->parameters[index].transposed, offset, shape, buffer);
+        adapter_export_merge(adapter, ex->parameters[index].transposed, offset, shape, buffer);
         TRY(safetensors_write(writer, buffer, shape[0] * shape[1]));
-        checkpoint_block_next(t, offset, shape);
+        checkpoint_reader_next_block(t, offset, shape);
     }
     return STATUS_OK;
 }
@@ -174,25 +181,25 @@ static status write_blocks(struct export_job *ex, int index,
 static status write_tensor(struct export_job *ex, int index, float *buffer,
                            struct safetensors_writer *writer)
 {
-    struct pretrained_adapter adapter = {0};
+    struct adapter_weights adapter = {0};
     status result = STATUS_OK;
-    if (ex->adapters != NULL && !ex->alone) {
-        result =
-            pretrained_adapter_read(ex->adapters, &ex->recipe, &ex->parameters[index], &adapter);
+    if (ex->adapters != NULL && !ex->adapters_only) {
+        result = adapter_export_read(ex->adapters, &ex->recipe, &ex->parameters[index], &adapter);
     }
     if (result == STATUS_OK) {
         result = write_blocks(ex, index, &adapter, buffer, writer);
     }
-    pretrained_adapter_free(&adapter);
+    adapter_export_free(&adapter);
     return result;
 }
 
-/* What the adapters were put into is what they were trained beside. */
+/* Checks that the adapters were merged into the base weights that they were trained with. */
 static status check_base(const struct export_job *ex)
 {
     char digest[HASH_TEXT_BYTES];
-    base_model_text(&ex->sums, digest);
-    return ex->adapters != NULL && !ex->alone ? base_model_check(&ex->recipe, digest) : STATUS_OK;
+    fingerprint_text(&ex->sums, digest);
+    return ex->adapters != NULL && !ex->adapters_only ? adapter_base_check(&ex->recipe, digest)
+                                                      : STATUS_OK;
 }
 
 static status write_tensors(struct export_job *ex, struct safetensors_writer *writer)
@@ -207,17 +214,21 @@ static status write_tensors(struct export_job *ex, struct safetensors_writer *wr
     return result;
 }
 
-/* An encoder's output bias has another name where nothing is tied (pretrained_import.c); a class may have another prefix. */
-static void file_name(const struct export_job *ex, const char *name,
-                      char out[PRETRAINED_NAME_BYTES])
+/* Writes the tensor name for the class. The output bias of an untied encoder has another name (see
+ * import.c), and a class may have another prefix. */
+static void make_tensor_name(const struct export_job *ex, const char *name,
+                             char out[HUGGINGFACE_NAME_BYTES])
 {
-    const struct pretrained_family *family = ex->family;
-    const char *bias = family->aliases[1].ours;
-    bool other = !ex->recipe.model.tie_word_embeddings && bias != NULL && strcmp(bias, name) == 0;
-    const char *theirs = other ? family->aliases[1].theirs : name;
-    const char *bare = pretrained_bare(family, theirs);
-    snprintf(out, PRETRAINED_NAME_BYTES, "%s%s",
-             bare != theirs ? pretrained_prefix(family, ex->recipe.objective) : "", bare);
+    const struct huggingface_architecture *architecture = ex->architecture;
+    const char *bias = architecture->aliases[1].ours;
+    bool is_untied_bias =
+        !ex->recipe.model.tie_word_embeddings && bias != NULL && strcmp(bias, name) == 0;
+    const char *full_name = is_untied_bias ? architecture->aliases[1].theirs : name;
+    const char *stripped = huggingface_strip_prefix(architecture, full_name);
+    snprintf(out, HUGGINGFACE_NAME_BYTES, "%s%s",
+             stripped != full_name ? huggingface_name_prefix(architecture, ex->recipe.objective)
+                                   : "",
+             stripped);
 }
 
 static status write_weights(struct export_job *ex)
@@ -225,20 +236,20 @@ static status write_weights(struct export_job *ex)
     char path[FILE_PATH_BYTES];
     struct safetensors_writer *writer = NULL;
     TRY(file_join(path, ex->folder.path,
-                  ex->alone ? "adapter_model.safetensors" : "model.safetensors"));
+                  ex->adapters_only ? "adapter_model.safetensors" : "model.safetensors"));
     struct safetensors_shape *shapes = calloc((size_t)ex->count, sizeof *shapes);
-    char(*names)[PRETRAINED_NAME_BYTES] = calloc((size_t)ex->count, sizeof *names);
+    char(*names)[HUGGINGFACE_NAME_BYTES] = calloc((size_t)ex->count, sizeof *names);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, shapes != NULL && names != NULL, STATUS_INTERNAL,
                  "out of memory for %d tensors", ex->count);
     for (int i = 0; i < ex->count; i++) {
-        file_name(ex, ex->parameters[i].name, names[i]);
-        if (ex->alone) {
-            pretrained_adapter_name(ex->family, &ex->config, &ex->parameters[i], names[i]);
+        make_tensor_name(ex, ex->parameters[i].name, names[i]);
+        if (ex->adapters_only) {
+            adapter_export_name(ex->architecture, &ex->config, &ex->parameters[i], names[i]);
         }
         shapes[i].name = names[i];
         shapes[i].dimensions = ex->parameters[i].dimensions;
-        pretrained_shape(&ex->parameters[i], shapes[i].shape);
+        huggingface_tensor_shape(&ex->parameters[i], shapes[i].shape);
     }
     TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, ex->count, &writer));
     result = write_tensors(ex, writer);
@@ -249,7 +260,7 @@ done:
     return result;
 }
 
-/* ---- the small files ---- */
+/* ---- configuration and tokenizer files ---- */
 
 static status write_text(const struct export_job *ex, const char *name, const char *text,
                          size_t bytes)
@@ -259,24 +270,26 @@ static status write_text(const struct export_job *ex, const char *name, const ch
     return file_write(path, text, bytes);
 }
 
-/* RoBERTa's positions are counted from its pad token on, so that there is one without a tokenizer too. */
-static struct pretrained_tokens tokens_of(const struct export_job *ex)
+/* Returns the special tokens. RoBERTa always has pad token 1, even without a tokenizer, because its
+ * positions start after the id of the pad token. */
+static struct huggingface_special_tokens get_special_tokens(const struct export_job *ex)
 {
-    struct pretrained_tokens tokens = {-1, -1, -1};
+    struct huggingface_special_tokens tokens = {-1, -1, -1};
     if (ex->tokenizer != NULL) {
-        bool encoder = strcmp(ex->family->objective, "mlm") == 0;
-        struct tokenizer_specials specials = tokenizer_specials_of(ex->tokenizer);
-        tokens.end = tokenizer_eos(ex->tokenizer);
-        int32_t begin = tokenizer_begin(ex->tokenizer);
-        tokens.begin = encoder && tokens.end >= 0 ? specials.cls : begin >= 0 ? begin : tokens.end;
+        bool encoder = recipe_architecture_is_encoder(ex->architecture->architecture);
+        struct tokenizer_specials specials = tokenizer_get_specials(ex->tokenizer);
+        tokens.eos = tokenizer_eos(ex->tokenizer);
+        int32_t begin = tokenizer_bos(ex->tokenizer);
+        tokens.bos = encoder && tokens.eos >= 0 ? specials.cls : begin >= 0 ? begin : tokens.eos;
         tokens.pad = encoder ? specials.pad : -1;
     }
-    if (strcmp(ex->family->type, "roberta") == 0) {
+    if (ex->architecture->architecture == ARCHITECTURE_ROBERTA) {
         if (tokens.pad >= 0 && tokens.pad != 1) {
-            log_warning("EXPORT",
-                        "%s: <pad> has the id %d; transformers takes 1 for RoBERTa's padding, and "
-                        "gives that token another position",
-                        ex->tokenizer_folder, tokens.pad);
+            log_warning(
+                "EXPORT",
+                "%s: <pad> has the id %d; transformers requires 1 for RoBERTa and gives token 1 "
+                "another position",
+                ex->tokenizer_folder, tokens.pad);
         }
         tokens.pad = 1;
     }
@@ -287,11 +300,11 @@ static status write_config(const struct export_job *ex)
 {
     char *text = NULL;
     size_t bytes = 0;
-    struct pretrained_tokens tokens = tokens_of(ex);
+    struct huggingface_special_tokens tokens = get_special_tokens(ex);
     FILE *file = open_memstream(&text, &bytes);
     REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for config.json");
     status result =
-        pretrained_config_write(&ex->recipe, ex->vocabulary, tokens, &ex->labels, ex->dtype, file);
+        huggingface_config_write(&ex->recipe, ex->vocabulary, tokens, &ex->labels, ex->dtype, file);
     fclose(file);
     if (result == STATUS_OK) {
         result = write_text(ex, "config.json", text, bytes);
@@ -310,7 +323,7 @@ static status write_json(const struct export_job *ex, const char *name, json_t *
     return result;
 }
 
-static status put_token(const struct export_job *ex, json_t *config, const char *key, int32_t id)
+static status add_token(const struct export_job *ex, json_t *config, const char *key, int32_t id)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -322,35 +335,36 @@ static status put_token(const struct export_job *ex, json_t *config, const char 
     return STATUS_OK;
 }
 
-static status put_tokens(const struct export_job *ex, json_t *config)
+static status add_tokens(const struct export_job *ex, json_t *config)
 {
-    struct pretrained_tokens tokens = tokens_of(ex);
-    TRY(put_token(ex, config, "bos_token", tokens.begin));
-    TRY(put_token(ex, config, "eos_token", tokens.end));
-    if (strcmp(ex->family->objective, "mlm") == 0) {
-        struct tokenizer_specials specials = tokenizer_specials_of(ex->tokenizer);
-        TRY(put_token(ex, config, "cls_token", specials.cls));
-        TRY(put_token(ex, config, "sep_token", specials.sep));
-        TRY(put_token(ex, config, "pad_token", specials.pad));
-        TRY(put_token(ex, config, "mask_token", specials.mask));
-        TRY(put_token(ex, config, "unk_token", specials.unknown));
+    struct huggingface_special_tokens tokens = get_special_tokens(ex);
+    TRY(add_token(ex, config, "bos_token", tokens.bos));
+    TRY(add_token(ex, config, "eos_token", tokens.eos));
+    if (recipe_architecture_is_encoder(ex->architecture->architecture)) {
+        struct tokenizer_specials specials = tokenizer_get_specials(ex->tokenizer);
+        TRY(add_token(ex, config, "cls_token", specials.cls));
+        TRY(add_token(ex, config, "sep_token", specials.sep));
+        TRY(add_token(ex, config, "pad_token", specials.pad));
+        TRY(add_token(ex, config, "mask_token", specials.mask));
+        TRY(add_token(ex, config, "unk_token", specials.unknown));
     }
     return STATUS_OK;
 }
 
-/* What AutoTokenizer asks for beside tokenizer.json. */
+/* Writes tokenizer_config.json, which AutoTokenizer requires besides tokenizer.json. */
 static status write_tokenizer_config(const struct export_job *ex)
 {
-    struct model_config model = session_model_config(&ex->recipe, ex->vocabulary);
+    struct model_config model = derive_model_config(&ex->recipe, ex->vocabulary);
     json_t *config = json_pack("{s:s, s:I, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
                                "model_max_length", (json_int_t)model_positions(&model),
                                "clean_up_tokenization_spaces", 0);
-    if (strcmp(ex->family->type, "bert") == 0) { /* else a pair's second text is not marked */
+    /* Without model_input_names no token type ids mark the second text of a pair. */
+    if (ex->architecture->architecture == ARCHITECTURE_BERT) {
         json_object_set_new(
             config, "model_input_names",
             json_pack("[s, s, s]", "input_ids", "token_type_ids", "attention_mask"));
     }
-    status result = put_tokens(ex, config);
+    status result = add_tokens(ex, config);
     if (result != STATUS_OK) {
         json_decref(config);
         return result;
@@ -373,16 +387,19 @@ static status copy_file(const struct export_job *ex, const char *name)
     return result;
 }
 
-/* A list of tokens ends a text where the end of a turn is not the tokenizer's own end, as in Llama 3's folders. */
+/* Writes generation_config.json. If the end-of-turn token is not the tokenizer's end token, both
+ * end a sequence, as in Llama 3. */
 static status write_generation_config(const struct export_job *ex, int32_t end_of_turn)
 {
-    int32_t end = tokens_of(ex).end;
-    json_t *ends = end == end_of_turn || end < 0 ? json_pack("i", end_of_turn)
-                                                 : json_pack("[i, i]", end, end_of_turn);
-    return write_json(ex, "generation_config.json", json_pack("{s:o}", "eos_token_id", ends));
+    int32_t tokenizer_end = get_special_tokens(ex).eos;
+    json_t *eos = tokenizer_end == end_of_turn || tokenizer_end < 0
+                      ? json_pack("i", end_of_turn)
+                      : json_pack("[i, i]", tokenizer_end, end_of_turn);
+    return write_json(ex, "generation_config.json", json_pack("{s:o}", "eos_token_id", eos));
 }
 
-/* The chat template in transformers' language, in place of one that came with an imported tokenizer. */
+/* Writes the chat template as a Jinja template of transformers. It replaces the template of an
+ * imported tokenizer. */
 static status write_chat_template(const struct export_job *ex)
 {
     char path[FILE_PATH_BYTES];
@@ -409,11 +426,11 @@ static status write_chat_template(const struct export_job *ex)
 static status write_tokenizer(const struct export_job *ex)
 {
     char path[FILE_PATH_BYTES];
-    for (const char *const *name = pretrained_tokenizer_files; *name != NULL; name++) {
+    for (const char *const *name = huggingface_tokenizer_files; *name != NULL; name++) {
         TRY(copy_file(ex, *name));
     }
     TRY(file_join(path, ex->folder.path, "tokenizer.json"));
-    if (!file_exists(path)) { /* a vocab.txt alone */
+    if (!file_exists(path)) { /* the checkpoint has only vocab.txt */
         TRY(tokenizer_save(ex->tokenizer, ex->folder.path));
     }
     TRY(write_chat_template(ex));
@@ -421,7 +438,7 @@ static status write_tokenizer(const struct export_job *ex)
     return file_exists(path) ? STATUS_OK : write_tokenizer_config(ex);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole export ---- */
 
 static status write_adapter_config(const struct export_job *ex)
 {
@@ -430,16 +447,16 @@ static status write_adapter_config(const struct export_job *ex)
     FILE *file = fopen(path, "w");
     REQUIRE(file != NULL, STATUS_CREATE, "cannot create %s", path);
     status result =
-        pretrained_adapter_config(&ex->recipe, &ex->config, ex->parameters, ex->count, file);
-    bool written = fclose(file) == 0;
-    REQUIRE(written, STATUS_WRITE, "cannot write %s", path);
+        adapter_export_write_config(&ex->recipe, &ex->config, ex->parameters, ex->count, file);
+    bool closed = fclose(file) == 0;
+    REQUIRE(closed, STATUS_WRITE, "cannot write %s", path);
     return result;
 }
 
-static status write_all(struct export_job *ex)
+static status write_folder(struct export_job *ex)
 {
     TRY(write_weights(ex));
-    if (ex->alone) {
+    if (ex->adapters_only) {
         return write_adapter_config(ex);
     }
     TRY(check_base(ex));
@@ -456,27 +473,28 @@ static int64_t count_elements(const struct export_job *ex)
     return elements;
 }
 
-static status export_all(struct export_job *ex, const char *checkpoint, const char *output,
-                         struct pretrained_summary *summary)
+static status export_folder(struct export_job *ex, const char *checkpoint, const char *output,
+                            struct huggingface_summary *summary)
 {
-    TRY(choose(checkpoint, &ex->found));
+    TRY(resolve_checkpoint(checkpoint, &ex->found));
     TRY(open_source(ex));
-    *summary = (struct pretrained_summary){count_elements(ex), ex->count, 1, ex->tokenizer != NULL};
+    *summary =
+        (struct huggingface_summary){count_elements(ex), ex->count, 1, ex->tokenizer != NULL};
     double bytes = (double)summary->parameters * (ex->dtype == SAFETENSORS_BF16 ? 2 : 4);
-    TRY(checkpoint_output_create(output, bytes, &ex->folder));
-    return checkpoint_output_finish(&ex->folder, write_all(ex));
+    TRY(staged_folder_create(output, bytes, &ex->folder));
+    return staged_folder_finish(&ex->folder, write_folder(ex));
 }
 
-status pretrained_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
-                         bool adapter, struct pretrained_summary *summary)
+status huggingface_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
+                          bool adapter, struct huggingface_summary *summary)
 {
-    REQUIRE(!file_exists(output), STATUS_CREATE, "%s exists already; name a folder that does not",
-            output);
+    REQUIRE(!file_exists(output), STATUS_CREATE,
+            "%s already exists; name a folder that does not exist", output);
     struct export_job *ex = calloc(1, sizeof *ex);
     REQUIRE(ex != NULL, STATUS_INTERNAL, "out of memory to export %s", checkpoint);
     ex->dtype = dtype;
-    ex->alone = adapter;
-    status result = export_all(ex, checkpoint, output, summary);
+    ex->adapters_only = adapter;
+    status result = export_folder(ex, checkpoint, output, summary);
     KEEP_FIRST(result, tokenizer_destroy(&ex->tokenizer));
     labels_free(&ex->labels);
     checkpoint_reader_close(&ex->reader);

@@ -1,45 +1,49 @@
-/* Model folders as Hugging Face's transformers saves and loads them: config.json, model.safetensors (or several
- * files with model.safetensors.index.json) and the tokenizer's files. A checkpoint has the same tensors in the
- * same orientation, so that both ways copy blocks of 4 MiB and never hold a model. */
+/* Imports and exports model folders in the format of Hugging Face's transformers: config.json,
+ * model.safetensors (or several files with model.safetensors.index.json) and tokenizer files.
+ *
+ * A checkpoint stores the same tensors in the same orientation. Both directions therefore copy
+ * blocks of 4 MiB and never hold a whole model in memory. */
 #pragma once
 
-#include "trainer/recipe/recipe.h"
 #include "trainer/huggingface/safetensors.h"
+#include "trainer/recipe/recipe.h"
 
-/* The tokenizer's files, up to a NULL. */
-extern const char *const pretrained_tokenizer_files[];
+/* Names of the tokenizer files, terminated by NULL. */
+extern const char *const huggingface_tokenizer_files[];
 
-struct pretrained_summary {
+struct huggingface_summary {
     int64_t parameters;
     int tensors, files; /* of the model folder's weights */
     bool tokenizer;
 };
 
-/* pretrained_import - a checkpoint of weights alone (as run_dir/final) from a model folder.
+/* huggingface_import - convert a model folder to a checkpoint of weights only, like run_dir/final.
  *
- * objective what it is for, where its class leaves that open (pretrained_config.h); NULL: as config.json says
- * *recipe   what the checkpoint keeps: config.json's settings, else defaults
- * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, place and reason; STATUS_UNAVAILABLE for what config.json
- *           asks for and this version lacks; STATUS_CREATE if output exists; STATUS_WRITE */
-status pretrained_import(const char *folder, const char *objective, const char *output,
-                         struct recipe *recipe, struct pretrained_summary *summary);
+ * objective   required if the class supports several (config.h); NULL: as config.json implies
+ * recipe      set to the recipe of the checkpoint: settings of config.json, else defaults
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, place and reason; STATUS_UNAVAILABLE for an
+ *           unsupported setting of config.json; STATUS_CREATE if output exists; STATUS_WRITE */
+status huggingface_import(const char *folder, const char *objective, const char *output,
+                          struct recipe *recipe, struct huggingface_summary *summary);
 
-/* pretrained_import_is_adapter - whether a folder is peft's, of adapters alone. */
-bool pretrained_import_is_adapter(const char *folder);
+/* huggingface_is_adapter_folder - return whether a folder contains adapters in peft's format. */
+bool huggingface_is_adapter_folder(const char *folder);
 
-/* pretrained_adapter_import - a checkpoint of adapters, and of a task's head, from a folder of peft's.
+/* huggingface_import_adapter - convert a folder in peft's format to a checkpoint of adapters and of
+ * the task head.
  *
- * base      a checkpoint of the model that they are beside; NULL: the one that the folder names, if it is here. A head, or a
- *           part of it, that the folder leaves out is taken from it
- * Errors    as pretrained_import; STATUS_USAGE where there is no base */
-status pretrained_adapter_import(const char *folder, const char *base, const char *output,
-                                 struct recipe *recipe, struct pretrained_summary *summary);
+ * base   checkpoint of the base model; NULL: the path in the folder, if it exists. Tensors of the
+ *        head that the folder lacks are copied from it
+ * Errors    those of huggingface_import; STATUS_USAGE if there is no base model */
+status huggingface_import_adapter(const char *folder, const char *base, const char *output,
+                                  struct recipe *recipe, struct huggingface_summary *summary);
 
-/* pretrained_export - a model folder from a checkpoint of any layout, which is verified first.
+/* huggingface_export - convert a checkpoint of any parallel layout to a model folder.
  *
- * adapter   false: adapters are put into the model's matrices (sums in double precision, rounded once); true: they are
- *           written as peft saves them, alone
+ * The checkpoint is verified first.
  * dtype     SAFETENSORS_F32: the same bits; SAFETENSORS_BF16: rounded to nearest even
- * Errors    as checkpoint_choose; STATUS_CREATE if output exists; STATUS_WRITE */
-status pretrained_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
-                         bool adapter, struct pretrained_summary *summary);
+ * adapter   false: adapters are merged into the matrices (sums in double precision, rounded once);
+ *           true: only the adapters are written, in peft's format
+ * Errors    those of checkpoint_resolve; STATUS_CREATE if output exists; STATUS_WRITE */
+status huggingface_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
+                          bool adapter, struct huggingface_summary *summary);

@@ -1,49 +1,59 @@
-/* An import under way: pretrained_import.c's, and of adapters (pretrained_adapter_import.c). */
+/* State and steps that import.c and adapter_import.c share. */
 #pragma once
 
 #include "trainer/checkpoint/manifest.h"
-#include "trainer/model/model.h"
-#include "trainer/huggingface/huggingface.h"
 #include "trainer/huggingface/config.h"
+#include "trainer/huggingface/huggingface.h"
+#include "trainer/model/model.h"
 
-enum { PRETRAINED_FILES_MAX = 512 };
+enum { HUGGINGFACE_FILES_MAX = 512 };
 
-/* Where a parameter lies; no tensor: in no file. */
-struct pretrained_place {
+/* The source of a parameter; tensor == NULL: no file has it. */
+struct huggingface_tensor_source {
     const struct safetensors *file;
     const struct safetensors_tensor *tensor;
 };
 
-struct pretrained_job {
+struct huggingface_import_job {
     const char *folder;
     struct recipe *recipe;
-    struct pretrained_promise promise;
+    struct huggingface_config config;
     struct model_parameter *parameters;
     int count;
-    struct safetensors *files[PRETRAINED_FILES_MAX];
+    struct safetensors *files[HUGGINGFACE_FILES_MAX];
     int file_count;
-    struct pretrained_place *places; /* of the parameters, in their order */
-    struct manifest manifest;        /* of the parameters, in their order */
-    /* A box of a parameter that no file has, as a file would have it. */
-    status (*fill)(const struct pretrained_job *job, int index, const int64_t offset[2],
-                   const int64_t shape[2], float *out);
-    void *user; /* of fill */
+    struct huggingface_tensor_source *sources; /* [count] */
+    struct manifest manifest;                  /* tensors in the order of the parameters */
+    /* Writes a block of a parameter that no file has, in the orientation of the file. */
+    status (*fill_missing)(const struct huggingface_import_job *job, int index,
+                           const int64_t offset[2], const int64_t shape[2], float *out);
+    void *fill_context; /* for fill_missing */
 };
 
-/* pretrained_import_open - a file of the folder, behind those that are open.  Errors: of safetensors_open */
-status pretrained_import_open(struct pretrained_job *job, const char *name);
+/* huggingface_import_open_file - open a file of the folder and append it to files.
+ *
+ * Errors    those of safetensors_open */
+status huggingface_import_open_file(struct huggingface_import_job *job, const char *name);
 
-/* pretrained_import_check - shape and type of what is there for a parameter.  Errors: STATUS_DATA naming file and tensor */
-status pretrained_import_check(const struct pretrained_place *place,
-                               const struct model_parameter *parameter);
+/* huggingface_import_check_tensor - check shape and dtype of the tensor found for a parameter.
+ *
+ * Errors    STATUS_DATA naming file and tensor */
+status huggingface_import_check_tensor(const struct huggingface_tensor_source *source,
+                                       const struct model_parameter *parameter);
 
-/* pretrained_import_tokenizer - whether a folder has one, which must be readable and fit the recipe's vocabulary. */
-status pretrained_import_tokenizer(const struct pretrained_job *job, const char *folder,
-                                   bool *there);
+/* huggingface_import_check_tokenizer - set *exists to whether the folder has a tokenizer.
+ *
+ * Errors    STATUS_DATA if it is invalid or has more ids than the recipe's vocabulary */
+status huggingface_import_check_tokenizer(const struct huggingface_import_job *job,
+                                          const char *folder, bool *exists);
 
-/* pretrained_import_write - the checkpoint.  tokenizer_dir: NULL: none; tokenizer_files: as checkpoint_source's */
-status pretrained_import_write(struct pretrained_job *job, const char *output,
-                               const char *tokenizer_dir, const char *const *tokenizer_files);
+/* huggingface_import_write_checkpoint - write the checkpoint.
+ *
+ * tokenizer_dir     NULL: no tokenizer
+ * tokenizer_files   as in struct checkpoint_source */
+status huggingface_import_write_checkpoint(struct huggingface_import_job *job, const char *output,
+                                           const char *tokenizer_dir,
+                                           const char *const *tokenizer_files);
 
-/* pretrained_import_end - close the files, and free all but the recipe. */
-void pretrained_import_end(struct pretrained_job *job);
+/* huggingface_import_close - close the files and free everything except the recipe. */
+void huggingface_import_close(struct huggingface_import_job *job);

@@ -1,9 +1,10 @@
-/* Reading: the header is parsed by jansson, every number in it is bounded before it is used, and the tensors,
- * sorted by where they begin, must follow each other from the first byte of the data to the last. */
+/* Reads safetensors files. jansson parses the header. Every number in it is bounded before it is
+ * used. The tensors, sorted by their first byte, must cover the data without gaps and overlaps. */
 #include "trainer/huggingface/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,16 +15,16 @@
 #include "base/file.h"
 #include "base/tensor.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are read as they lie");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are read without a byte swap");
 
 enum { LENGTH_BYTES = 8, BLOCK_ELEMENTS = 1 << 14 };
-static const int64_t header_limit_bytes = 100000000; /* of the format */
+static const int64_t header_limit_bytes = 100000000; /* limit of the format */
 static const int64_t elements_max = (int64_t)1 << 56;
 
 struct safetensors {
     char path[FILE_PATH_BYTES];
     int descriptor;
-    int64_t bytes, data_first; /* of the file; where the tensors begin */
+    int64_t bytes, data_first; /* file size; offset of the first tensor */
     struct safetensors_tensor *tensors;
     int count;
 };
@@ -32,17 +33,19 @@ struct safetensors {
 
 static status read_bytes(const struct safetensors *f, int64_t first, size_t count, void *out)
 {
-    char *to = out;
+    char *buffer = out;
     for (size_t done = 0; done < count;) {
-        ssize_t got = pread(f->descriptor, to + done, count - done, first + (int64_t)done);
-        if (got < 0 && errno == EINTR) {
+        ssize_t bytes_read =
+            pread(f->descriptor, buffer + done, count - done, first + (int64_t)done);
+        if (bytes_read < 0 && errno == EINTR) {
             continue;
         }
-        REQUIRE(got >= 0, STATUS_DATA, "%s: cannot read at byte %lld: %s", f->path,
-                (long long)first + (long long)done, strerror(errno));
-        REQUIRE(got > 0, STATUS_DATA, "%s: it ended at byte %lld while it was read", f->path,
-                (long long)first + (long long)done);
-        done += (size_t)got;
+        REQUIRE(bytes_read >= 0, STATUS_DATA, "%s: cannot read at byte %" PRId64 ": %s", f->path,
+                first + (int64_t)done, strerror(errno));
+        REQUIRE(bytes_read > 0, STATUS_DATA,
+                "%s: the file ended at byte %" PRId64 " while it was read", f->path,
+                first + (int64_t)done);
+        done += (size_t)bytes_read;
     }
     return STATUS_OK;
 }
@@ -80,7 +83,8 @@ static status parse_dtype(const struct safetensors *f, const json_t *item,
                           struct safetensors_tensor *t, int *bytes)
 {
     const char *name = json_string_value(json_object_get(item, "dtype"));
-    REQUIRE(name != NULL, STATUS_DATA, "%s: %s: dtype is missing or no text", f->path, t->name);
+    REQUIRE(name != NULL, STATUS_DATA, "%s: %s: dtype is missing or not a string", f->path,
+            t->name);
     const struct dtype_row *row = find_dtype(name);
     REQUIRE(row != NULL, STATUS_DATA, "%s: %s: dtype %.40s is not known", f->path, t->name, name);
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", row->name);
@@ -93,11 +97,11 @@ static status parse_shape(const struct safetensors *f, const json_t *item,
                           struct safetensors_tensor *t)
 {
     const json_t *shape = json_object_get(item, "shape");
-    REQUIRE(json_is_array(shape), STATUS_DATA, "%s: %s: shape is missing or no list", f->path,
+    REQUIRE(json_is_array(shape), STATUS_DATA, "%s: %s: shape is missing or not a list", f->path,
             t->name);
     REQUIRE(json_array_size(shape) <= SAFETENSORS_DIMENSIONS_MAX, STATUS_DATA,
-            "%s: %s: %zu dimensions, %d at most", f->path, t->name, json_array_size(shape),
-            SAFETENSORS_DIMENSIONS_MAX);
+            "%s: %s: %zu dimensions; at most %d are supported", f->path, t->name,
+            json_array_size(shape), SAFETENSORS_DIMENSIONS_MAX);
     t->dimensions = (int)json_array_size(shape);
     t->elements = 1;
     for (int d = 0; d < t->dimensions; d++) {
@@ -122,14 +126,14 @@ static status parse_offsets(const struct safetensors *f, const json_t *item, int
     REQUIRE(json_array_size(offsets) == 2 && json_is_integer(first) && json_is_integer(end),
             STATUS_DATA, "%s: %s: data_offsets are not two integers", f->path, t->name);
     int64_t a = (int64_t)json_integer_value(first), b = (int64_t)json_integer_value(end);
-    int64_t room = f->bytes - f->data_first;
-    REQUIRE(a >= 0 && a <= b && b <= room, STATUS_DATA,
-            "%s: %s: data_offsets [%lld, %lld] do not lie in the %lld bytes of data: the file is "
-            "cut off or damaged; fetch it again",
-            f->path, t->name, (long long)a, (long long)b, (long long)room);
+    int64_t data_bytes = f->bytes - f->data_first;
+    REQUIRE(a >= 0 && a <= b && b <= data_bytes, STATUS_DATA,
+            "%s: %s: data_offsets [%" PRId64 ", %" PRId64 "] are not within the %" PRId64
+            " bytes of data: the file is truncated or damaged; download it again",
+            f->path, t->name, a, b, data_bytes);
     REQUIRE(b - a == t->elements * element_bytes, STATUS_DATA,
-            "%s: %s: its data_offsets hold %lld bytes, its shape and dtype %s need %lld", f->path,
-            t->name, (long long)(b - a), t->dtype_name, (long long)t->elements * element_bytes);
+            "%s: %s: its data_offsets span %" PRId64 " bytes, its shape and dtype %s need %" PRId64,
+            f->path, t->name, b - a, t->dtype_name, t->elements * element_bytes);
     t->first_byte = f->data_first + a;
     t->end_byte = f->data_first + b;
     return STATUS_OK;
@@ -139,8 +143,8 @@ static status parse_tensor(struct safetensors *f, const char *name, const json_t
 {
     struct safetensors_tensor *t = &f->tensors[f->count];
     int element_bytes = 0;
-    REQUIRE(json_is_object(item), STATUS_DATA, "%s: %.200s is not described by an object", f->path,
-            name);
+    REQUIRE(json_is_object(item), STATUS_DATA, "%s: the description of %.200s is not an object",
+            f->path, name);
     t->name = strdup(name);
     REQUIRE(t->name != NULL, STATUS_INTERNAL, "out of memory for the header of %s", f->path);
     f->count++;
@@ -158,13 +162,13 @@ static status check_metadata(const struct safetensors *f, const json_t *metadata
     REQUIRE(json_is_object(metadata), STATUS_DATA, "%s: __metadata__ is not an object", f->path);
     json_object_foreach((json_t *)metadata, key, value)
     {
-        REQUIRE(json_is_string(value), STATUS_DATA, "%s: __metadata__: %.200s is not a text",
+        REQUIRE(json_is_string(value), STATUS_DATA, "%s: __metadata__: %.200s is not a string",
                 f->path, key);
     }
     return STATUS_OK;
 }
 
-static int by_place(const void *a, const void *b)
+static int compare_offsets(const void *a, const void *b)
 {
     const struct safetensors_tensor *x = a, *y = b;
     if (x->first_byte != y->first_byte) {
@@ -173,23 +177,24 @@ static int by_place(const void *a, const void *b)
     return (x->end_byte > y->end_byte) - (x->end_byte < y->end_byte);
 }
 
-/* From the first byte of the data to the last, each byte belongs to one tensor. */
-static status check_places(struct safetensors *f)
+/* Checks that each byte of the data belongs to exactly one tensor. */
+static status check_offsets(struct safetensors *f)
 {
-    int64_t at = f->data_first;
+    int64_t end = f->data_first;
     if (f->count > 1) {
-        qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, by_place);
+        qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, compare_offsets);
     }
     for (int i = 0; i < f->count; i++) {
         const struct safetensors_tensor *t = &f->tensors[i];
-        REQUIRE(t->first_byte >= at, STATUS_DATA, "%s: the bytes of %s and %s overlap", f->path,
+        REQUIRE(t->first_byte >= end, STATUS_DATA, "%s: the bytes of %s and %s overlap", f->path,
                 f->tensors[i > 0 ? i - 1 : 0].name, t->name);
-        REQUIRE(t->first_byte == at, STATUS_DATA, "%s: %lld bytes before %s belong to no tensor",
-                f->path, (long long)(t->first_byte - at), t->name);
-        at = t->end_byte;
+        REQUIRE(t->first_byte == end, STATUS_DATA,
+                "%s: %" PRId64 " bytes before %s belong to no tensor", f->path, t->first_byte - end,
+                t->name);
+        end = t->end_byte;
     }
-    REQUIRE(at == f->bytes, STATUS_DATA, "%s: the last %lld bytes belong to no tensor", f->path,
-            (long long)(f->bytes - at));
+    REQUIRE(end == f->bytes, STATUS_DATA, "%s: the last %" PRId64 " bytes belong to no tensor",
+            f->path, f->bytes - end);
     return STATUS_OK;
 }
 
@@ -208,23 +213,25 @@ static status parse_header(struct safetensors *f, json_t *header)
             TRY(parse_tensor(f, name, item));
         }
     }
-    return check_places(f);
+    return check_offsets(f);
 }
 
 static status read_length(struct safetensors *f, int64_t *out)
 {
     unsigned char raw[LENGTH_BYTES];
     REQUIRE(f->bytes >= LENGTH_BYTES, STATUS_DATA,
-            "%s: %lld bytes are no safetensors file (a pointer of Git LFS, or an interrupted "
+            "%s: %" PRId64
+            " bytes are not a safetensors file (a Git LFS pointer, or an interrupted "
             "download?)",
-            f->path, (long long)f->bytes);
+            f->path, f->bytes);
     TRY(read_bytes(f, 0, sizeof raw, raw));
     uint64_t length = 0;
     memcpy(&length, raw, sizeof length);
     REQUIRE(length <= (uint64_t)(f->bytes - LENGTH_BYTES) && length <= (uint64_t)header_limit_bytes,
             STATUS_DATA,
-            "%s: a header of %llu bytes in a file of %lld: no safetensors file, or cut off",
-            f->path, (unsigned long long)length, (long long)f->bytes);
+            "%s: a header of %" PRIu64 " bytes in a file of %" PRId64
+            " bytes: not a safetensors file, or truncated",
+            f->path, length, f->bytes);
     *out = (int64_t)length;
     return STATUS_OK;
 }
@@ -252,13 +259,13 @@ static status read_header(struct safetensors *f)
 
 static status open_file(struct safetensors *f)
 {
-    struct stat about;
+    struct stat info;
     f->descriptor = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     REQUIRE(f->descriptor >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
             "cannot open %s: %s", f->path, strerror(errno));
-    REQUIRE(fstat(f->descriptor, &about) == 0 && S_ISREG(about.st_mode), STATUS_DATA,
-            "%s is no regular file", f->path);
-    f->bytes = about.st_size;
+    REQUIRE(fstat(f->descriptor, &info) == 0 && S_ISREG(info.st_mode), STATUS_DATA,
+            "%s is not a regular file", f->path);
+    f->bytes = info.st_size;
     return read_header(f);
 }
 
@@ -315,7 +322,7 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *file
 
 /* ---- elements ---- */
 
-/* Subnormal numbers of f16 are normal ones of f32. */
+/* Converts f16 to f32. Subnormal numbers of f16 are normal in f32. */
 static float f16_to_f32(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 0x1fu;
@@ -351,10 +358,10 @@ status safetensors_read(const struct safetensors *f, const struct safetensors_te
                         int64_t first, int64_t count, float *out)
 {
     REQUIRE(first >= 0 && count >= 0 && count <= t->elements && first <= t->elements - count,
-            STATUS_INTERNAL, "%s: elements [%lld, +%lld) do not lie in %s", f->path,
-            (long long)first, (long long)count, t->name);
+            STATUS_INTERNAL, "%s: elements [%" PRId64 ", +%" PRId64 ") are outside of %s", f->path,
+            first, count, t->name);
     REQUIRE(t->dtype != SAFETENSORS_OTHER, STATUS_DATA,
-            "%s: %s has the dtype %s; F32, F16 and BF16 can be read: save the model in one of them",
+            "%s: %s has dtype %s; supported are F32, F16 and BF16: save the model in one of them",
             f->path, t->name, t->dtype_name);
     if (t->dtype == SAFETENSORS_F32) {
         return read_bytes(f, t->first_byte + first * 4, (size_t)count * 4, out);

@@ -1,13 +1,14 @@
-/* Tensors in one file, as Hugging Face's safetensors keeps them:
+/* Reads and writes files in Hugging Face's safetensors format:
  *
- *     8 bytes      N, the header's length, little-endian
+ *     8 bytes      N, the length of the header, little-endian
  *     N bytes      JSON: {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
- *                  "__metadata__": {"KEY": "TEXT"}}, filled up with blanks
- *     the rest     the tensors, row by row, little-endian, back to back; offsets count from here
+ *                  "__metadata__": {"KEY": "TEXT"}}, padded with blanks
+ *     the rest     contiguous row-major tensors, little-endian; offsets count from here
  *
- * Nothing in a file is trusted: the lengths, offsets and shapes of all tensors must describe exactly the bytes
- * that are there, without overlaps and holes. Elements are read and written in blocks, never a whole file.
- * Source: the format's description in github.com/huggingface/safetensors */
+ * Files are not trusted: the lengths, offsets and shapes of all tensors must describe exactly the
+ * bytes of the file, without overlaps and gaps. Elements are read and written in blocks.
+ *
+ * Source    format description in github.com/huggingface/safetensors */
 #pragma once
 
 #include <stdint.h>
@@ -20,7 +21,7 @@ enum safetensors_dtype {
     SAFETENSORS_F32,
     SAFETENSORS_F16,
     SAFETENSORS_BF16,
-    SAFETENSORS_OTHER /* known by its size alone; cannot be read */
+    SAFETENSORS_OTHER /* only the element size is known; cannot be read */
 };
 
 struct safetensors_tensor {
@@ -35,24 +36,29 @@ struct safetensors_tensor {
 
 struct safetensors;
 
-/* safetensors_open - read and check the header.
+/* safetensors_open - open a file, read its header and check it.
  *
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA naming file, tensor and reason */
 status safetensors_open(const char *path, struct safetensors **out);
+
+/* safetensors_close - close the file and set *file to NULL; *file may be NULL. */
 void safetensors_close(struct safetensors **file);
 
+/* safetensors_path - return the path of the file. */
 const char *safetensors_path(const struct safetensors *file);
 
-/* safetensors_tensors - all of them, in the order of their data. Memory: the file's. */
+/* safetensors_tensors - return all tensors in the order of their data.
+ *
+ * Memory    owned by file */
 const struct safetensors_tensor *safetensors_tensors(const struct safetensors *file, int *count);
 
-/* safetensors_find - NULL where there is none of that name. */
+/* safetensors_find - find a tensor by name; NULL if there is none. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 
-/* safetensors_read - elements [first, first + count) of a tensor, converted to f32.
+/* safetensors_read - read elements [first, first + count) of a tensor and convert them to f32.
  *
  * Numerics  exact: f32 holds every f16 and bf16
- * Errors    STATUS_DATA for a dtype that is neither, and where the file ends early */
+ * Errors    STATUS_DATA for another dtype, or if the file ends early */
 status safetensors_read(const struct safetensors *file, const struct safetensors_tensor *tensor,
                         int64_t first, int64_t count, float *out);
 
@@ -66,7 +72,7 @@ struct safetensors_shape {
 
 struct safetensors_writer;
 
-/* safetensors_create - a file of these tensors, whose elements follow through safetensors_write.
+/* safetensors_create - create a file and write its header; safetensors_write adds the elements.
  *
  * dtype     SAFETENSORS_F32 or SAFETENSORS_BF16
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE naming the file */
@@ -74,13 +80,13 @@ status safetensors_create(const char *path, enum safetensors_dtype dtype,
                           const struct safetensors_shape *tensors, int count,
                           struct safetensors_writer **out);
 
-/* safetensors_write - the next elements, of one tensor after the other, row by row.
+/* safetensors_write - append elements, tensor by tensor and row by row.
  *
  * Numerics  bf16: rounded to nearest even
- * Errors    STATUS_WRITE; STATUS_INTERNAL for more elements than the header says */
+ * Errors    STATUS_WRITE; STATUS_INTERNAL for more elements than in the header */
 status safetensors_write(struct safetensors_writer *writer, const float *values, int64_t count);
 
-/* safetensors_finish - sync and close what was written; closed in any case.
+/* safetensors_finish - sync and close the file; it is closed after an error too.
  *
- * Errors    STATUS_WRITE; STATUS_INTERNAL for fewer elements than the header says */
+ * Errors    STATUS_WRITE; STATUS_INTERNAL for fewer elements than in the header */
 status safetensors_finish(struct safetensors_writer **writer);

@@ -1,7 +1,9 @@
-/* Writing: all shapes are known before, so that the header comes first and the elements stream behind it. The
- * header ends on a multiple of 8 bytes: the elements are aligned where the file is mapped into memory. */
+/* Writes safetensors files. All shapes are known in advance, so the header is written first and the
+ * elements follow as a stream. The header is padded to a multiple of 8 bytes, which aligns the
+ * elements if the file is mapped into memory. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,34 +20,35 @@ struct safetensors_writer {
     int descriptor;
     int64_t bytes; /* written so far */
     enum safetensors_dtype dtype;
-    int64_t left; /* elements that are not written yet */
+    int64_t left; /* elements not written yet */
 };
 
-static status put(struct safetensors_writer *w, const void *data, size_t bytes)
+static status append_bytes(struct safetensors_writer *w, const void *data, size_t bytes)
 {
     return file_append(w->descriptor, w->path, &w->bytes, data, bytes);
 }
 
-static json_t *describe(const struct safetensors_shape *t, enum safetensors_dtype dtype,
-                        int64_t *offset)
+static json_t *describe_tensor(const struct safetensors_shape *t, enum safetensors_dtype dtype,
+                               int64_t *offset)
 {
-    bool matrix = t->dimensions == 2;
-    int64_t first = *offset, elements = t->shape[0] * (matrix ? t->shape[1] : 1);
+    bool is_matrix = t->dimensions == 2;
+    int64_t first = *offset, elements = t->shape[0] * (is_matrix ? t->shape[1] : 1);
     *offset = first + elements * (dtype == SAFETENSORS_BF16 ? 2 : 4);
-    json_t *shape = matrix ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
-                           : json_pack("[I]", (json_int_t)t->shape[0]);
+    json_t *shape = is_matrix
+                        ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
+                        : json_pack("[I]", (json_int_t)t->shape[0]);
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype == SAFETENSORS_BF16 ? "BF16" : "F32",
                      "shape", shape, "data_offsets", (json_int_t)first, (json_int_t)*offset);
 }
 
-/* "format": "pt" says that the orientation is PyTorch's; transformers asks for it. */
-static char *header_text(const struct safetensors_shape *tensors, int count,
+/* Makes the JSON header. "format": "pt" marks PyTorch's orientation; transformers requires it. */
+static char *make_header(const struct safetensors_shape *tensors, int count,
                          enum safetensors_dtype dtype)
 {
     int64_t offset = 0;
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     for (int i = 0; i < count; i++) {
-        json_object_set_new(header, tensors[i].name, describe(&tensors[i], dtype, &offset));
+        json_object_set_new(header, tensors[i].name, describe_tensor(&tensors[i], dtype, &offset));
     }
     char *text = json_dumps(header, JSON_COMPACT);
     json_decref(header);
@@ -55,17 +58,17 @@ static char *header_text(const struct safetensors_shape *tensors, int count,
 static status write_header(struct safetensors_writer *w, const struct safetensors_shape *tensors,
                            int count)
 {
-    static const char blanks[ALIGNMENT_BYTES] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
-    char *text = header_text(tensors, count, w->dtype);
+    static const char padding[ALIGNMENT_BYTES] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+    char *text = make_header(tensors, count, w->dtype);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for the header of %s", w->path);
-    size_t length = strlen(text), filling = (ALIGNMENT_BYTES - length % ALIGNMENT_BYTES) % 8;
-    uint64_t all = length + filling;
-    status result = put(w, &all, sizeof all);
+    size_t length = strlen(text), padding_bytes = (ALIGNMENT_BYTES - length % ALIGNMENT_BYTES) % 8;
+    uint64_t header_bytes = length + padding_bytes;
+    status result = append_bytes(w, &header_bytes, sizeof header_bytes);
     if (result == STATUS_OK) {
-        result = put(w, text, length);
+        result = append_bytes(w, text, length);
     }
     if (result == STATUS_OK) {
-        result = put(w, blanks, filling);
+        result = append_bytes(w, padding, padding_bytes);
     }
     free(text);
     return result;
@@ -113,18 +116,19 @@ status safetensors_create(const char *path, enum safetensors_dtype dtype,
 
 status safetensors_write(struct safetensors_writer *w, const float *values, int64_t count)
 {
-    REQUIRE(count <= w->left, STATUS_INTERNAL, "%s: more elements than its header says", w->path);
+    REQUIRE(count <= w->left, STATUS_INTERNAL, "%s: more elements than in its header", w->path);
     w->left -= count;
     if (w->dtype == SAFETENSORS_F32) {
-        return put(w, values, (size_t)count * sizeof *values);
+        return append_bytes(w, values, (size_t)count * sizeof *values);
     }
     bf16 halves[BLOCK_ELEMENTS];
     for (int64_t done = 0; done < count;) {
-        int64_t rest = count - done, n = rest < BLOCK_ELEMENTS ? rest : BLOCK_ELEMENTS;
+        int64_t remaining = count - done,
+                n = remaining < BLOCK_ELEMENTS ? remaining : BLOCK_ELEMENTS;
         for (int64_t i = 0; i < n; i++) {
             halves[i] = f32_to_bf16(values[done + i]);
         }
-        TRY(put(w, halves, (size_t)n * sizeof *halves));
+        TRY(append_bytes(w, halves, (size_t)n * sizeof *halves));
         done += n;
     }
     return STATUS_OK;
@@ -135,9 +139,9 @@ status safetensors_finish(struct safetensors_writer **writer)
     const struct safetensors_writer *w = *writer;
     status result = STATUS_OK;
     if (w->left > 0) {
-        result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
-                              "%s: %lld elements fewer than its header says", w->path,
-                              (long long)w->left);
+        result =
+            status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
+                         "%s: %" PRId64 " elements fewer than in its header", w->path, w->left);
     } else if (fsync(w->descriptor) != 0) {
         result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", w->path,
                               strerror(errno));

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* The logarithm of the sum of exponentials of one of the two columns. */
-static double log_sum(const float *outputs, int64_t tokens, int column)
+/* Computes the logarithm of the sum of exponentials of one column. */
+static double log_sum_exp(const float *outputs, int64_t tokens, int column)
 {
     double largest = -INFINITY, sum = 0;
     for (int64_t t = 0; t < tokens; t++) {
@@ -15,32 +15,33 @@ static double log_sum(const float *outputs, int64_t tokens, int column)
     return largest + log(sum);
 }
 
-static struct span finish(const float *outputs, int64_t tokens, int64_t first, int64_t last)
+static struct answer_span make_span(const float *outputs, int64_t tokens, int64_t first,
+                                    int64_t last)
 {
     double score = (double)outputs[2 * first] + (double)outputs[2 * last + 1];
-    double all = log_sum(outputs, tokens, 0) + log_sum(outputs, tokens, 1);
-    return (struct span){first, last, score, exp(score - all)};
+    double normalizer = log_sum_exp(outputs, tokens, 0) + log_sum_exp(outputs, tokens, 1);
+    return (struct answer_span){first, last, score, exp(score - normalizer)};
 }
 
-struct span span_best(const float *outputs, int64_t tokens, int64_t first, int64_t count,
-                      int64_t most)
+struct answer_span answer_span_best(const float *outputs, int64_t tokens, int64_t first,
+                                    int64_t count, int64_t max_tokens)
 {
     int64_t best_first = first, best_last = first;
     double best = -INFINITY;
-    for (int64_t b = first; b < first + count; b++) {
-        for (int64_t e = b; e < first + count && e < b + most; e++) {
-            double score = (double)outputs[2 * b] + (double)outputs[2 * e + 1];
+    for (int64_t begin = first; begin < first + count; begin++) {
+        for (int64_t end = begin; end < first + count && end < begin + max_tokens; end++) {
+            double score = (double)outputs[2 * begin] + (double)outputs[2 * end + 1];
             if (score > best) {
                 best = score;
-                best_first = b;
-                best_last = e;
+                best_first = begin;
+                best_last = end;
             }
         }
     }
-    return finish(outputs, tokens, best_first, best_last);
+    return make_span(outputs, tokens, best_first, best_last);
 }
 
-struct span span_none(const float *outputs, int64_t tokens)
+struct answer_span answer_span_none(const float *outputs, int64_t tokens)
 {
-    return finish(outputs, tokens, 0, 0);
+    return make_span(outputs, tokens, 0, 0);
 }

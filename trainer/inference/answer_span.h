@@ -1,23 +1,28 @@
-/* The best span of a window's tokens, from how well an answer begins and ends at each (objective answer).
+/* Selects an answer span from the outputs of a question-answering head (objective answer).
  *
- * Source    transformers' run_qa: the largest sum of begin and end, of spans that are not too long */
+ * The head scores each token as the first and as the last token of the answer.
+ * Source    transformers' run_qa: largest sum of both scores among spans that are not too long */
 #pragma once
 
 #include <stdint.h>
 
-struct span {
-    int64_t first, last; /* tokens */
-    double score;        /* begin + end */
-    double probability;  /* the product of both shares among all tokens */
+struct answer_span {
+    int64_t first, last; /* token indices, inclusive */
+    double score;        /* begin score of `first` plus end score of `last` */
+    double probability;  /* product of the softmax probabilities of `first` and `last` */
 };
 
-enum { SPAN_TOKENS = 30 }; /* of an answer at most, as transformers has it */
+/* Maximum answer length in tokens; the default of transformers. */
+enum { ANSWER_SPAN_TOKENS_MAX = 30 };
 
-/* span_best - within tokens [first, first + count), of at most `most` tokens. count is 1 at least.
+/* answer_span_best - find the span with the largest score within tokens [first, first + count).
  *
- * Shapes    outputs [tokens, 2]: begin, end */
-struct span span_best(const float *outputs, int64_t tokens, int64_t first, int64_t count,
-                      int64_t most);
+ * Shapes    outputs [tokens, 2]: begin score, end score; count >= 1
+ * Units     max_tokens: maximum length of the span */
+struct answer_span answer_span_best(const float *outputs, int64_t tokens, int64_t first,
+                                    int64_t count, int64_t max_tokens);
 
-/* span_none - how well it fits that there is no answer: begin and end at the first token. */
-struct span span_none(const float *outputs, int64_t tokens);
+/* answer_span_none - score the prediction "no answer", which is the span of token 0 alone.
+ *
+ * Shapes    outputs [tokens, 2]: begin score, end score */
+struct answer_span answer_span_none(const float *outputs, int64_t tokens);

@@ -1,7 +1,8 @@
-/* All texts of a call advance together, one token a round: one forward pass over one row per running
- * text. Beams are texts whose caches change places. */
+/* All sequences of a call advance together by one token per round: one forward pass over one row
+ * for each running sequence. Beams are sequences; their caches are reordered after each round. */
 #include "trainer/inference/generate.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,32 +17,32 @@ struct run {
     const struct generate_options *options;
     struct model_cache *cache;
     struct sampler *sampler;
-    int64_t texts, vocabulary, room; /* room: tokens the longest text may have in all */
-    struct token_list *whole;        /* [texts] prompt and new tokens */
-    int64_t *prompt_tokens;          /* [texts] */
-    int64_t *limits;                 /* [texts] tokens it may have in all */
-    bool *ended;                     /* [texts] by the end token or a stop text */
-    int64_t *counts;                 /* [texts] rows of this round */
-    int32_t *inputs;
-    struct mirror placed_logits;
-    float *logits; /* its host's side, f32 [texts, V]: the next token's, of every running text */
+    int64_t sequences, vocabulary, max_tokens; /* max_tokens: of the longest sequence with prompt */
+    struct token_list *tokens;                 /* [sequences] prompt and new tokens */
+    int64_t *prompt_tokens;                    /* [sequences] */
+    int64_t *limits;                           /* [sequences] maximum tokens with prompt */
+    bool *ended;                               /* [sequences] by the end token or a stop string */
+    int64_t *counts;                           /* [sequences] rows of this round */
+    int32_t *inputs;                           /* [sequences] newest tokens */
+    struct mirror logits_mirror;
+    float *logits; /* host side, f32 [sequences, V]: logits of the next token */
     generate_stream stream;
     void *user;
-    size_t streamed; /* bytes given to stream so far */
+    size_t streamed; /* bytes passed to stream so far */
 };
 
-static int32_t end_token(const struct run *r)
+static int32_t get_end_token(const struct run *r)
 {
-    return r->options->end != NULL ? *r->options->end : tokenizer_eos(r->tokenizer);
+    return r->options->end_token != NULL ? *r->options->end_token : tokenizer_eos(r->tokenizer);
 }
 
-/* Whether text i gets another token. */
-static bool is_running(const struct run *r, int64_t text)
+/* Returns whether the sequence gets another token. */
+static bool is_running(const struct run *r, int64_t sequence)
 {
-    return !r->ended[text] && r->whole[text].count < r->limits[text];
+    return !r->ended[sequence] && r->tokens[sequence].count < r->limits[sequence];
 }
 
-static status append(struct token_list *list, const int32_t *ids, int64_t count)
+static status append_tokens(struct token_list *list, const int32_t *ids, int64_t count)
 {
     TRY(token_list_reserve(list, count));
     memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
@@ -51,45 +52,47 @@ static status append(struct token_list *list, const int32_t *ids, int64_t count)
 
 /* ---- one forward pass ---- */
 
-/* Logits of the last row of text i, whose hidden states end at row `end` of hidden. */
-static status read_logits(struct run *r, struct tensor hidden, int64_t end, int64_t text)
+/* Computes the next token's logits of a sequence. Its last hidden state is row end - 1. */
+static status read_logits(struct run *r, struct tensor hidden, int64_t end, int64_t sequence)
 {
     size_t bytes = (size_t)r->vocabulary * sizeof *r->logits;
-    float *placed = r->placed_logits.placed;
-    struct tensor row = tensor_view(placed + text * r->vocabulary, DTYPE_F32, 1, r->vocabulary);
+    float *device_logits = r->logits_mirror.device_data;
+    struct tensor row =
+        tensor_view(device_logits + sequence * r->vocabulary, DTYPE_F32, 1, r->vocabulary);
     TRY(classifier_logits(r->kernels, row, tensor_rows(hidden, end - 1, 1),
-                          tensor_rows(model_head(r->model), 0, r->vocabulary), tensor_absent()));
-    return mirror_pull(&r->placed_logits, (size_t)text * bytes, bytes);
+                          tensor_rows(model_lm_head(r->model), 0, r->vocabulary), tensor_absent()));
+    return mirror_download_and_wait(&r->logits_mirror, (size_t)sequence * bytes, bytes);
 }
 
-/* Feed text i everything that its cache does not hold yet, in pieces that fit the working memory. */
-static status feed_text(struct run *r, int64_t text, int64_t piece)
+/* Extends the cache of a sequence by all tokens that it does not hold yet, in chunks that fit the
+ * working memory, then reads the logits. */
+static status extend_sequence(struct run *r, int64_t sequence, int64_t chunk_tokens)
 {
-    const struct token_list *list = &r->whole[text];
+    const struct token_list *list = &r->tokens[sequence];
     struct tensor hidden = {0};
-    int64_t done = model_cache_length(r->cache, text), count = 0;
-    memset(r->counts, 0, (size_t)r->texts * sizeof *r->counts);
+    int64_t done = model_cache_length(r->cache, sequence), count = 0;
+    memset(r->counts, 0, (size_t)r->sequences * sizeof *r->counts);
     for (; done < list->count; done += count) {
-        count = list->count - done < piece ? list->count - done : piece;
-        r->counts[text] = count;
-        TRY(model_extend(r->model, r->cache, list->ids + done, r->counts, &hidden));
+        count = list->count - done < chunk_tokens ? list->count - done : chunk_tokens;
+        r->counts[sequence] = count;
+        TRY(model_forward_cached(r->model, r->cache, list->ids + done, r->counts, &hidden));
     }
-    return read_logits(r, hidden, count, text);
+    return read_logits(r, hidden, count, sequence);
 }
 
-/* Feed the newest token of every running text in one pass. */
-static status feed_round(struct run *r)
+/* Extends every running sequence by its newest token in one forward pass. */
+static status extend_running(struct run *r)
 {
     int64_t rows = 0;
-    for (int64_t i = 0; i < r->texts; i++) {
+    for (int64_t i = 0; i < r->sequences; i++) {
         r->counts[i] = is_running(r, i);
         if (is_running(r, i)) {
-            r->inputs[rows++] = r->whole[i].ids[r->whole[i].count - 1];
+            r->inputs[rows++] = r->tokens[i].ids[r->tokens[i].count - 1];
         }
     }
     struct tensor hidden = {0};
-    TRY(model_extend(r->model, r->cache, r->inputs, r->counts, &hidden));
-    for (int64_t i = 0, row = 0; i < r->texts; i++) {
+    TRY(model_forward_cached(r->model, r->cache, r->inputs, r->counts, &hidden));
+    for (int64_t i = 0, row = 0; i < r->sequences; i++) {
         if (is_running(r, i)) {
             TRY(read_logits(r, hidden, ++row, i));
         }
@@ -97,33 +100,33 @@ static status feed_round(struct run *r)
     return STATUS_OK;
 }
 
-/* The same without a cache: every text from its beginning. */
-static status feed_again(struct run *r)
+/* Recomputes every running sequence from its start, as without a cache. */
+static status recompute_running(struct run *r)
 {
-    for (int64_t i = 0; i < r->texts; i++) {
+    for (int64_t i = 0; i < r->sequences; i++) {
         if (is_running(r, i)) {
             model_cache_clear(r->cache, i);
-            TRY(feed_text(r, i, r->room));
+            TRY(extend_sequence(r, i, r->max_tokens));
         }
     }
     return STATUS_OK;
 }
 
-static status feed_next(struct run *r)
+static status advance_running(struct run *r)
 {
-    return r->options->use_cache ? feed_round(r) : feed_again(r);
+    return r->options->use_cache ? extend_running(r) : recompute_running(r);
 }
 
-/* ---- the end of a text, and its bytes ---- */
+/* ---- stop strings and streamed bytes ---- */
 
-static status decode_new(const struct run *r, int64_t text, char **out, size_t *bytes)
+static status decode_new_tokens(const struct run *r, int64_t sequence, char **out, size_t *bytes)
 {
-    const struct token_list *list = &r->whole[text];
-    return tokenizer_decode(r->tokenizer, list->ids + r->prompt_tokens[text],
-                            list->count - r->prompt_tokens[text], true, out, bytes);
+    const struct token_list *list = &r->tokens[sequence];
+    return tokenizer_decode(r->tokenizer, list->ids + r->prompt_tokens[sequence],
+                            list->count - r->prompt_tokens[sequence], true, out, bytes);
 }
 
-/* Where the first stop text begins; bytes where there is none. */
+/* Returns the offset of the first stop string; `bytes` if there is none. */
 static size_t find_stop(const struct generate_options *o, const char *text, size_t bytes)
 {
     size_t first = bytes;
@@ -138,75 +141,76 @@ static size_t find_stop(const struct generate_options *o, const char *text, size
     return first;
 }
 
-/* Bytes at the end that must wait: the beginning of a character, or of a stop text. */
-static size_t held_back(const struct generate_options *o, const char *text, size_t bytes)
+/* Returns how many bytes at the end must not be streamed yet: the start of a UTF-8 character or of
+ * a stop string. */
+static size_t count_withheld(const struct generate_options *o, const char *text, size_t bytes)
 {
-    size_t held = 0;
-    for (size_t back = 1; back <= 3 && back <= bytes; back++) {
-        unsigned char c = (unsigned char)text[bytes - back];
+    size_t withheld = 0;
+    for (size_t distance = 1; distance <= 3 && distance <= bytes; distance++) {
+        unsigned char c = (unsigned char)text[bytes - distance];
         size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
         if (c >= 0xc0) {
-            held = length > back ? back : 0;
+            withheld = length > distance ? distance : 0;
             break;
         }
     }
     for (int i = 0; i < o->stop_count; i++) {
         size_t length = strlen(o->stops[i]);
-        for (size_t part = length - 1; part > held; part--) {
+        for (size_t part = length - 1; part > withheld; part--) {
             if (part <= bytes && memcmp(text + bytes - part, o->stops[i], part) == 0) {
-                held = part;
+                withheld = part;
                 break;
             }
         }
     }
-    return held;
+    return withheld;
 }
 
-/* Looks for stop texts in text i, and passes on what is sure. */
-static status look_at(struct run *r, int64_t text, bool final)
+/* Ends the sequence if it contains a stop string and streams the bytes that are final. */
+static status update_output(struct run *r, int64_t sequence, bool final)
 {
     const struct generate_options *o = r->options;
     if (o->stop_count == 0 && r->stream == NULL) {
         return STATUS_OK;
     }
-    char *bytes = NULL;
-    size_t count = 0;
-    TRY(decode_new(r, text, &bytes, &count));
-    size_t stop = find_stop(o, bytes, count);
-    r->ended[text] = r->ended[text] || stop < count;
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(decode_new_tokens(r, sequence, &text, &bytes));
+    size_t stop = find_stop(o, text, bytes);
+    r->ended[sequence] = r->ended[sequence] || stop < bytes;
     if (r->stream != NULL) {
-        bool whole = final || r->ended[text];
-        size_t sure = stop < count || whole ? stop : count - held_back(o, bytes, count);
-        if (sure > r->streamed) {
-            r->stream(r->user, bytes + r->streamed, sure - r->streamed);
-            r->streamed = sure;
+        bool whole = final || r->ended[sequence];
+        size_t ready = stop < bytes || whole ? stop : bytes - count_withheld(o, text, bytes);
+        if (ready > r->streamed) {
+            r->stream(r->user, text + r->streamed, ready - r->streamed);
+            r->streamed = ready;
         }
     }
-    free(bytes);
+    free(text);
     return STATUS_OK;
 }
 
 /* ---- sampling ---- */
 
-static status choose(struct run *r, int64_t text)
+static status sample_token(struct run *r, int64_t sequence)
 {
-    struct token_list *list = &r->whole[text];
-    float *logits = r->logits + text * r->vocabulary;
+    struct token_list *list = &r->tokens[sequence];
+    float *logits = r->logits + sequence * r->vocabulary;
     int32_t id = 0;
-    sampler_penalise(r->sampler, logits, list->ids, list->count);
-    uint64_t sample = (uint64_t)(r->options->first_text + text);
+    sampler_apply_penalty(r->sampler, logits, list->ids, list->count);
+    uint64_t sample = (uint64_t)(r->options->first_sequence + sequence);
     TRY(sampler_choose(r->sampler, logits, sample, (uint64_t)list->count, &id));
-    if (id == end_token(r)) {
-        r->ended[text] = true;
+    if (id == get_end_token(r)) {
+        r->ended[sequence] = true;
         return STATUS_OK;
     }
-    TRY(append(list, &id, 1));
-    return look_at(r, text, false);
+    TRY(append_tokens(list, &id, 1));
+    return update_output(r, sequence, false);
 }
 
-static bool any_running(const struct run *r)
+static bool is_any_running(const struct run *r)
 {
-    for (int64_t i = 0; i < r->texts; i++) {
+    for (int64_t i = 0; i < r->sequences; i++) {
         if (is_running(r, i)) {
             return true;
         }
@@ -214,40 +218,41 @@ static bool any_running(const struct run *r)
     return false;
 }
 
-static status sample_texts(struct run *r, int64_t piece)
+static status run_sampling(struct run *r, int64_t chunk_tokens)
 {
-    for (int64_t i = 0; i < r->texts; i++) {
-        TRY(feed_text(r, i, piece));
+    for (int64_t i = 0; i < r->sequences; i++) {
+        TRY(extend_sequence(r, i, chunk_tokens));
     }
     for (;;) {
-        for (int64_t i = 0; i < r->texts; i++) {
+        for (int64_t i = 0; i < r->sequences; i++) {
             if (is_running(r, i)) {
-                TRY(choose(r, i));
+                TRY(sample_token(r, i));
             }
         }
-        bool stop = r->options->stopped != NULL && r->options->stopped();
-        if (stop || !any_running(r)) {
+        bool stop = r->options->should_stop != NULL && r->options->should_stop();
+        if (stop || !is_any_running(r)) {
             break;
         }
-        TRY(feed_next(r));
+        TRY(advance_running(r));
     }
-    return r->stream != NULL ? look_at(r, 0, true) : STATUS_OK;
+    return r->stream != NULL ? update_output(r, 0, true) : STATUS_OK;
 }
 
-/* ---- beams: one prompt, `texts` beams ----
+/* ---- beam search: one prompt, `sequences` beams ----
  *
- * As Hugging Face's beam search with early_stopping = false: as many finished hypotheses are kept as there
- * are beams, each ranked by log-probability / length^penalty (the end token counts in the length, the
- * prompt does not). An end is finished only where it is among the best `texts` of all continuations. The
- * search is over once that many are finished and the best running beam, at its present length, would not
- * beat the worst of them; or at the limit, where the running beams are ranked too. */
+ * The algorithm is Hugging Face's beam search with early_stopping = false. It keeps as many
+ * finished hypotheses as there are beams, ranked by log-probability / length^penalty. The length
+ * counts the end token but not the prompt. A hypothesis that ends is kept only if it is among the
+ * best `sequences` of all continuations. The search ends when the list of hypotheses is full and
+ * the best running beam, at its current length, does not outrank the worst of them. At the length
+ * limit the running beams are ranked too. */
 
 struct beam_candidate {
     double score; /* log-probability of the whole continuation */
     int32_t beam, id;
 };
 
-static int by_score(const void *a, const void *b)
+static int compare_candidates(const void *a, const void *b)
 {
     const struct beam_candidate *x = a, *y = b;
     if (x->score != y->score) {
@@ -258,28 +263,28 @@ static int by_score(const void *a, const void *b)
 
 struct beams {
     struct run *run;
-    double *scores;                    /* [texts] */
-    struct generate_text *finished;    /* [texts] the best hypotheses so far */
-    double *ranks;                     /* [texts] score / length^penalty, falling */
-    int64_t count;                     /* of them */
-    struct beam_candidate *candidates; /* [texts * 2 texts] */
+    double *scores;                    /* [sequences] log-probability of each running beam */
+    struct generate_output *finished;  /* [sequences] the best hypotheses so far */
+    double *ranks;                     /* [sequences] score / length^penalty, descending */
+    int64_t count;                     /* number of finished hypotheses */
+    struct beam_candidate *candidates; /* [sequences * 2 sequences + sequences] */
 };
 
-static double rank_of(const struct beams *b, double score, int64_t tokens)
+static double compute_rank(const struct beams *b, double score, int64_t tokens)
 {
     return score / pow((double)(tokens > 0 ? tokens : 1), b->run->options->length_penalty);
 }
 
-/* Keep a hypothesis if it is among the best `texts`. */
+/* Keeps a hypothesis if it is among the best `sequences`. */
 static status finish_beam(struct beams *b, int64_t beam, double score, bool ended)
 {
     const struct run *r = b->run;
-    int64_t tokens = r->whole[beam].count - r->prompt_tokens[beam];
-    double rank = rank_of(b, score, tokens + ended);
-    if (b->count == r->texts && !(rank > b->ranks[b->count - 1])) {
+    int64_t tokens = r->tokens[beam].count - r->prompt_tokens[beam];
+    double rank = compute_rank(b, score, tokens + ended);
+    if (b->count == r->sequences && !(rank > b->ranks[b->count - 1])) {
         return STATUS_OK;
     }
-    if (b->count == r->texts) {
+    if (b->count == r->sequences) {
         token_list_free(&b->finished[--b->count].tokens);
     }
     int64_t at = b->count++;
@@ -288,18 +293,21 @@ static status finish_beam(struct beams *b, int64_t beam, double score, bool ende
         b->finished[at] = b->finished[at - 1];
     }
     b->ranks[at] = rank;
-    b->finished[at] = (struct generate_text){.log_probability = score, .ended = ended};
-    return append(&b->finished[at].tokens, r->whole[beam].ids + r->prompt_tokens[beam], tokens);
+    b->finished[at] = (struct generate_output){.log_probability = score, .ended = ended};
+    return append_tokens(&b->finished[at].tokens, r->tokens[beam].ids + r->prompt_tokens[beam],
+                         tokens);
 }
 
-/* The best 2 texts continuations of each beam; more than enough for the best `texts` of all. */
-static status list_candidates(struct beams *b, int64_t live, int64_t *out)
+/* Lists the best 2 * sequences continuations of each beam, sorted by score. They
+ * include the best `sequences` continuations of all beams. */
+static status list_candidates(struct beams *b, int64_t live_beams, int64_t *out)
 {
     struct run *r = b->run;
-    int64_t per_beam = 2 * r->texts < r->vocabulary ? 2 * r->texts : r->vocabulary, count = 0;
-    for (int64_t beam = 0; beam < live; beam++) {
+    int64_t per_beam = 2 * r->sequences < r->vocabulary ? 2 * r->sequences : r->vocabulary,
+            count = 0;
+    for (int64_t beam = 0; beam < live_beams; beam++) {
         float *logits = r->logits + beam * r->vocabulary;
-        sampler_penalise(r->sampler, logits, r->whole[beam].ids, r->whole[beam].count);
+        sampler_apply_penalty(r->sampler, logits, r->tokens[beam].ids, r->tokens[beam].count);
         TRY(sampler_log_softmax(logits, r->vocabulary));
         struct beam_candidate *best = b->candidates + count;
         int64_t filled = 0;
@@ -318,100 +326,101 @@ static status list_candidates(struct beams *b, int64_t live, int64_t *out)
         }
         count += filled;
     }
-    qsort(b->candidates, (size_t)count, sizeof *b->candidates, by_score);
+    qsort(b->candidates, (size_t)count, sizeof *b->candidates, compare_candidates);
     *out = count;
     return STATUS_OK;
 }
 
-/* Put the chosen continuations in the places of the beams. */
+/* Replaces the beams by the chosen continuations. */
 static status continue_beams(struct beams *b, const struct beam_candidate *chosen)
 {
     struct run *r = b->run;
-    struct token_list *next = calloc((size_t)r->texts, sizeof *next);
-    int32_t *from = calloc((size_t)r->texts, sizeof *from);
+    struct token_list *next = calloc((size_t)r->sequences, sizeof *next);
+    int32_t *sources = calloc((size_t)r->sequences, sizeof *sources);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, next != NULL && from != NULL, STATUS_INTERNAL,
+    REQUIRE_GOTO(result, done, next != NULL && sources != NULL, STATUS_INTERNAL,
                  "out of memory for beams");
-    for (int64_t i = 0; i < r->texts; i++) {
-        from[i] = chosen[i].beam;
-        const struct token_list *old = &r->whole[from[i]];
-        TRY_GOTO(result, done, append(&next[i], old->ids, old->count));
-        TRY_GOTO(result, done, append(&next[i], &chosen[i].id, 1));
+    for (int64_t i = 0; i < r->sequences; i++) {
+        sources[i] = chosen[i].beam;
+        const struct token_list *source = &r->tokens[sources[i]];
+        TRY_GOTO(result, done, append_tokens(&next[i], source->ids, source->count));
+        TRY_GOTO(result, done, append_tokens(&next[i], &chosen[i].id, 1));
     }
-    for (int64_t i = 0; i < r->texts; i++) {
-        token_list_free(&r->whole[i]);
-        r->whole[i] = next[i];
+    for (int64_t i = 0; i < r->sequences; i++) {
+        token_list_free(&r->tokens[i]);
+        r->tokens[i] = next[i];
         b->scores[i] = chosen[i].score;
     }
     free(next);
     next = NULL;
-    TRY_GOTO(result, done, model_cache_reorder(r->model, r->cache, from));
+    TRY_GOTO(result, done, model_cache_reorder(r->model, r->cache, sources));
 done:
-    for (int64_t i = 0; next != NULL && i < r->texts; i++) {
+    for (int64_t i = 0; next != NULL && i < r->sequences; i++) {
         token_list_free(&next[i]);
     }
     free(next);
-    free(from);
+    free(sources);
     return result;
 }
 
-static status advance_beams(struct beams *b, int64_t live, bool *done)
+static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
 {
     struct run *r = b->run;
-    int32_t eos = end_token(r);
+    int32_t end_token = get_end_token(r);
     int64_t count = 0, chosen = 0;
-    TRY(list_candidates(b, live, &count));
-    struct beam_candidate *next = b->candidates + 2 * r->texts * r->texts;
-    for (int64_t i = 0; i < count && chosen < r->texts; i++) {
+    TRY(list_candidates(b, live_beams, &count));
+    struct beam_candidate *next = b->candidates + 2 * r->sequences * r->sequences;
+    for (int64_t i = 0; i < count && chosen < r->sequences; i++) {
         const struct beam_candidate *c = &b->candidates[i];
-        if (c->id != eos) {
+        if (c->id != end_token) {
             next[chosen++] = *c;
-        } else if (i < r->texts) { /* an end counts where it is among the best itself */
+        } else if (i < r->sequences) { /* an ended hypothesis must itself be among the best */
             TRY(finish_beam(b, c->beam, c->score, true));
         }
     }
-    REQUIRE(chosen == r->texts, STATUS_USAGE,
-            "%lld beams are more than the vocabulary of %lld tokens can fill", (long long)r->texts,
-            (long long)r->vocabulary);
+    REQUIRE(chosen == r->sequences, STATUS_USAGE,
+            "%" PRId64 " beams are too many for a vocabulary of %" PRId64 " tokens", r->sequences,
+            r->vocabulary);
     TRY(continue_beams(b, next));
-    int64_t tokens = r->whole[0].count - r->prompt_tokens[0];
-    *done = b->count == r->texts && b->ranks[b->count - 1] >= rank_of(b, next[0].score, tokens);
+    int64_t tokens = r->tokens[0].count - r->prompt_tokens[0];
+    *done = b->count == r->sequences &&
+            b->ranks[b->count - 1] >= compute_rank(b, next[0].score, tokens);
     return STATUS_OK;
 }
 
-static status search_beams(struct beams *b, int64_t piece)
+static status search_beams(struct beams *b, int64_t chunk_tokens)
 {
     struct run *r = b->run;
     bool done = false;
-    int64_t live = 1; /* all beams begin as the same prompt */
-    TRY(feed_text(r, 0, piece));
+    int64_t live_beams = 1; /* all beams start from the same prompt */
+    TRY(extend_sequence(r, 0, chunk_tokens));
     while (!done && is_running(r, 0)) {
-        if (r->whole[0].count > r->prompt_tokens[0]) {
-            TRY(feed_next(r));
+        if (r->tokens[0].count > r->prompt_tokens[0]) {
+            TRY(advance_running(r));
         }
-        TRY(advance_beams(b, live, &done));
-        live = r->texts;
+        TRY(advance_beams(b, live_beams, &done));
+        live_beams = r->sequences;
     }
-    for (int64_t i = 0; !done && i < r->texts; i++) {
+    for (int64_t i = 0; !done && i < r->sequences; i++) {
         TRY(finish_beam(b, i, b->scores[i], false));
     }
     return STATUS_OK;
 }
 
-static status beam_texts(struct run *r, int64_t piece, struct generate_text *out)
+static status run_beam_search(struct run *r, int64_t chunk_tokens, struct generate_output *out)
 {
     struct beams b = {.run = r};
     status result = STATUS_OK;
-    size_t texts = (size_t)r->texts;
+    size_t beams = (size_t)r->sequences;
     int64_t wanted = r->options->num_samples;
-    b.scores = calloc(texts, sizeof *b.scores);
-    b.ranks = calloc(texts, sizeof *b.ranks);
-    b.finished = calloc(texts, sizeof *b.finished);
-    b.candidates = calloc(2 * texts * texts + texts, sizeof *b.candidates);
+    b.scores = calloc(beams, sizeof *b.scores);
+    b.ranks = calloc(beams, sizeof *b.ranks);
+    b.finished = calloc(beams, sizeof *b.finished);
+    b.candidates = calloc(2 * beams * beams + beams, sizeof *b.candidates);
     REQUIRE_GOTO(result, done,
                  b.scores != NULL && b.ranks != NULL && b.finished != NULL && b.candidates != NULL,
                  STATUS_INTERNAL, "out of memory for beams");
-    TRY_GOTO(result, done, search_beams(&b, piece));
+    TRY_GOTO(result, done, search_beams(&b, chunk_tokens));
     memcpy(out, b.finished, (size_t)wanted * sizeof *out);
     memset(b.finished, 0, (size_t)wanted * sizeof *out);
 done:
@@ -429,112 +438,112 @@ done:
 
 static void run_destroy(struct run *r)
 {
-    for (int64_t i = 0; r->whole != NULL && i < r->texts; i++) {
-        token_list_free(&r->whole[i]);
+    for (int64_t i = 0; r->tokens != NULL && i < r->sequences; i++) {
+        token_list_free(&r->tokens[i]);
     }
-    free(r->whole);
+    free(r->tokens);
     free(r->prompt_tokens);
     free(r->limits);
     free(r->ended);
     free(r->counts);
     free(r->inputs);
-    mirror_destroy(&r->placed_logits);
+    mirror_destroy(&r->logits_mirror);
     sampler_destroy(&r->sampler);
     (void)model_cache_destroy(&r->cache);
 }
 
-static int64_t limit_of(const struct run *r, int64_t prompt_tokens)
+static int64_t compute_limit(const struct run *r, int64_t prompt_tokens)
 {
-    int64_t positions = model_config_of(r->model)->positions;
+    int64_t positions = model_get_config(r->model)->positions;
     int64_t wanted = prompt_tokens + r->options->max_new_tokens;
     return wanted < positions ? wanted : positions;
 }
 
 static status run_create(struct run *r, int64_t longest)
 {
-    size_t texts = (size_t)r->texts;
-    r->vocabulary = model_config_of(r->model)->vocabulary;
-    r->room = limit_of(r, longest);
-    r->whole = calloc(texts, sizeof *r->whole);
-    r->prompt_tokens = calloc(texts, sizeof *r->prompt_tokens);
-    r->limits = calloc(texts, sizeof *r->limits);
-    r->ended = calloc(texts, sizeof *r->ended);
-    r->counts = calloc(texts, sizeof *r->counts);
-    r->inputs = calloc(texts, sizeof *r->inputs);
-    REQUIRE(r->whole != NULL && r->prompt_tokens != NULL && r->limits != NULL && r->ended != NULL &&
-                r->counts != NULL && r->inputs != NULL,
-            STATUS_INTERNAL, "out of memory for %zu texts", texts);
+    size_t n = (size_t)r->sequences;
+    r->vocabulary = model_get_config(r->model)->vocabulary;
+    r->max_tokens = compute_limit(r, longest);
+    r->tokens = calloc(n, sizeof *r->tokens);
+    r->prompt_tokens = calloc(n, sizeof *r->prompt_tokens);
+    r->limits = calloc(n, sizeof *r->limits);
+    r->ended = calloc(n, sizeof *r->ended);
+    r->counts = calloc(n, sizeof *r->counts);
+    r->inputs = calloc(n, sizeof *r->inputs);
+    REQUIRE(r->tokens != NULL && r->prompt_tokens != NULL && r->limits != NULL &&
+                r->ended != NULL && r->counts != NULL && r->inputs != NULL,
+            STATUS_INTERNAL, "out of memory for %zu sequences", n);
     TRY(mirror_create(kernels_device(r->kernels), kernels_stream(r->kernels),
-                      texts * (size_t)r->vocabulary * sizeof *r->logits, "logits",
-                      &r->placed_logits));
-    r->logits = r->placed_logits.host;
+                      n * (size_t)r->vocabulary * sizeof *r->logits, "logits", &r->logits_mirror));
+    r->logits = r->logits_mirror.host;
     TRY(sampler_create(&r->options->sampler, r->vocabulary, &r->sampler));
-    return model_cache_create(r->model, r->texts, r->room, &r->cache);
+    return model_cache_create(r->model, r->sequences, r->max_tokens, &r->cache);
 }
 
-static status begin(struct run *r, int64_t text, const struct token_list *prompt)
+static status begin_sequence(struct run *r, int64_t sequence, const struct token_list *prompt)
 {
-    r->prompt_tokens[text] = prompt->count;
-    r->limits[text] = limit_of(r, prompt->count);
-    return append(&r->whole[text], prompt->ids, prompt->count);
+    r->prompt_tokens[sequence] = prompt->count;
+    r->limits[sequence] = compute_limit(r, prompt->count);
+    return append_tokens(&r->tokens[sequence], prompt->ids, prompt->count);
 }
 
-static status take_sampled(struct run *r, struct generate_text *out)
+static status store_sampled(struct run *r, struct generate_output *out)
 {
-    for (int64_t i = 0; i < r->texts; i++) {
-        const struct token_list *list = &r->whole[i];
-        out[i] = (struct generate_text){.ended = r->ended[i]};
-        TRY(append(&out[i].tokens, list->ids + r->prompt_tokens[i],
-                   list->count - r->prompt_tokens[i]));
+    for (int64_t i = 0; i < r->sequences; i++) {
+        const struct token_list *list = &r->tokens[i];
+        out[i] = (struct generate_output){.ended = r->ended[i]};
+        TRY(append_tokens(&out[i].tokens, list->ids + r->prompt_tokens[i],
+                          list->count - r->prompt_tokens[i]));
     }
     return STATUS_OK;
 }
 
-static status one_run(struct run *r, const struct token_list *prompts, int64_t count, int64_t piece,
-                      struct generate_text *out)
+static status run_batch(struct run *r, const struct token_list *prompts, int64_t count,
+                        int64_t chunk_tokens, struct generate_output *out)
 {
-    int64_t longest = 0, positions = model_config_of(r->model)->positions;
+    int64_t longest = 0, positions = model_get_config(r->model)->positions;
     for (int64_t i = 0; i < count; i++) {
         longest = prompts[i].count > longest ? prompts[i].count : longest;
     }
     REQUIRE(longest < positions, STATUS_USAGE,
-            "a prompt of %lld tokens leaves no room: the model has %lld positions",
-            (long long)longest, (long long)positions);
+            "a prompt has %" PRId64
+            " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
+            longest, positions);
     if (longest + r->options->max_new_tokens > positions) {
         log_warning("LENGTH",
-                    "at most %lld new tokens fit behind a prompt of %lld: the model has %lld "
-                    "positions",
-                    (long long)(positions - longest), (long long)longest, (long long)positions);
+                    "at most %" PRId64 " new tokens fit after a prompt of %" PRId64
+                    " tokens: the model has %" PRId64 " positions",
+                    positions - longest, longest, positions);
     }
     TRY(run_create(r, longest));
-    for (int64_t i = 0; i < r->texts; i++) {
-        TRY(begin(r, i, &prompts[i * count / r->texts]));
+    for (int64_t i = 0; i < r->sequences; i++) {
+        TRY(begin_sequence(r, i, &prompts[i * count / r->sequences]));
     }
     if (r->options->num_beams > 1) {
-        return beam_texts(r, piece, out);
+        return run_beam_search(r, chunk_tokens, out);
     }
-    TRY(sample_texts(r, piece));
-    return take_sampled(r, out);
+    TRY(run_sampling(r, chunk_tokens));
+    return store_sampled(r, out);
 }
 
 status generate_run(struct kernels *k, struct model *m, const struct tokenizer *t,
                     const struct token_list *prompts, int64_t prompt_count,
                     const struct generate_options *options, generate_stream stream, void *user,
-                    struct generate_text *out)
+                    struct generate_output *out)
 {
-    enum { PIECE_TOKENS = 256 };
+    enum { CHUNK_TOKENS = 256 };
     bool beams = options->num_beams > 1;
-    int64_t together = beams ? 1 : prompt_count; /* beams: prompt after prompt */
-    for (int64_t first = 0; first < prompt_count; first += together) {
+    int64_t batch = beams ? 1 : prompt_count; /* beam search runs one prompt at a time */
+    for (int64_t first = 0; first < prompt_count; first += batch) {
         struct run r = {.kernels = k,
                         .model = m,
                         .tokenizer = t,
                         .options = options,
                         .stream = stream,
                         .user = user,
-                        .texts = beams ? options->num_beams : together * options->num_samples};
-        status result = one_run(&r, prompts + first, together, PIECE_TOKENS,
-                                out + first * options->num_samples);
+                        .sequences = beams ? options->num_beams : batch * options->num_samples};
+        status result =
+            run_batch(&r, prompts + first, batch, CHUNK_TOKENS, out + first * options->num_samples);
         run_destroy(&r);
         TRY(result);
     }
@@ -542,9 +551,9 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
 }
 
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
-                       const struct generate_text *text, char **out, size_t *bytes)
+                       const struct generate_output *output, char **out, size_t *bytes)
 {
-    TRY(tokenizer_decode(t, text->tokens.ids, text->tokens.count, true, out, bytes));
+    TRY(tokenizer_decode(t, output->tokens.ids, output->tokens.count, true, out, bytes));
     *bytes = find_stop(options, *out, *bytes);
     (*out)[*bytes] = '\0';
     return STATUS_OK;

@@ -1,45 +1,50 @@
-/* Text from a causal model: prompts in batches, with a key-value cache; sampled, greedy or by beams. */
+/* Text generation with a causal model: batched prompts and a key-value cache; sampling, greedy
+ * decoding or beam search. */
 #pragma once
 
 #include "datasets/tokenizer/tokenizer.h"
-#include "trainer/model/model.h"
 #include "trainer/inference/sampler.h"
+#include "trainer/model/model.h"
 
 enum { GENERATE_STOPS_MAX = 16 };
 
 struct generate_options {
     struct sampler_settings sampler;
     int64_t max_new_tokens;
-    int64_t num_beams;     /* 1: none. Beams do not sample */
-    int64_t num_samples;   /* texts per prompt; beams: the best, at most num_beams */
-    int64_t first_text;    /* number of the first text, for the draws */
-    double length_penalty; /* beams: log-probability / tokens^penalty ranks them */
-    const char *stops[GENERATE_STOPS_MAX]; /* a text ends before any of these */
+    int64_t num_beams;      /* 1: no beam search. Beam search does not sample */
+    int64_t num_samples;    /* sequences per prompt; with beams the best ones, at most num_beams */
+    int64_t first_sequence; /* index of the first sequence; selects its random numbers */
+    double length_penalty;  /* beams are ranked by log-probability / tokens^length_penalty */
+    const char *stops[GENERATE_STOPS_MAX]; /* stop strings; the output ends before the first one */
     int stop_count;
-    const int32_t *end;    /* the token that ends a text; NULL: the tokenizer's own */
-    bool (*stopped)(void); /* asked before each token: end all texts now; NULL: never */
-    bool use_cache;        /* false: recompute the whole text for each token, to check the cache */
+    const int32_t *end_token;  /* end-of-sequence token; NULL: the tokenizer's */
+    bool (*should_stop)(void); /* called before each token; true ends all sequences; NULL: none */
+    bool use_cache; /* false: recompute the whole sequence for each token, to test the cache */
 };
 
-struct generate_text {
-    struct token_list tokens; /* the new tokens, without the prompt and the end token */
-    double log_probability;   /* of the new tokens, beams only */
-    bool ended;               /* by the end token or a stop text */
+struct generate_output {
+    struct token_list tokens; /* new tokens, without the prompt and the end token */
+    double log_probability;   /* sum over the new tokens; set by beam search only */
+    bool ended;               /* by the end token or a stop string, not by the length limit */
 };
 
-/* New bytes of a text as they come: whole UTF-8 characters, nothing that may become a stop text. */
+/* Receives new bytes of the output as they become available. Each call passes whole UTF-8
+ * characters that cannot become part of a stop string. */
 typedef void (*generate_stream)(void *user, const char *text, size_t bytes);
 
-/* generate_run - num_samples texts for each prompt; out [prompts * num_samples], each to be freed.
+/* generate_run - generate num_samples sequences for each prompt.
  *
- * Shapes    prompts: ids of each, at least one
- * Order     stream (or NULL) is called for the only text of the only prompt
- * Errors    STATUS_USAGE if a prompt leaves no room in the model's positions */
+ * Shapes    prompts [prompt_count], at least one token each; out [prompt_count * num_samples]
+ * Memory    the caller frees the tokens of each output with token_list_free()
+ * Order     stream may be set only for one sequence of one prompt; NULL: no streaming
+ * Errors    STATUS_USAGE if a prompt leaves no position for a new token */
 status generate_run(struct kernels *k, struct model *m, const struct tokenizer *t,
                     const struct token_list *prompts, int64_t prompt_count,
                     const struct generate_options *options, generate_stream stream, void *user,
-                    struct generate_text *out);
+                    struct generate_output *out);
 
-/* generate_decode - the bytes of a text, cut before the first stop text; *out for free(). */
+/* generate_decode - decode an output to bytes and cut it before the first stop string.
+ *
+ * Memory    the caller frees *out with free() */
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
-                       const struct generate_text *text, char **out, size_t *bytes);
+                       const struct generate_output *output, char **out, size_t *bytes);

@@ -1,30 +1,33 @@
-/* Log-likelihoods of given tokens: what multiple-choice evaluation and `bireme score` are made of. */
+/* Log-likelihoods of given tokens, used by multiple-choice evaluation and `bireme score`. */
 #pragma once
 
 #include "kernels/kernels.h"
 #include "trainer/model/model.h"
 
-struct score_item {
-    const int32_t *ids; /* context and continuation */
-    int64_t count;      /* at least 2 */
-    int64_t scored;     /* the last so many are scored; the rest is context; 1 <= scored < count */
-    double *each;       /* [scored] their log-probabilities; NULL: the sum is all that is wanted */
+struct log_likelihood_item {
+    const int32_t *ids;        /* context and continuation */
+    int64_t count;             /* number of ids, at least 2 */
+    int64_t scored;            /* length of the scored continuation; 1 <= scored < count */
+    double *log_probabilities; /* [scored] one per scored token; NULL: only the sum is computed */
 };
 
-struct score_result {
+struct log_likelihood_result {
     double log_probability; /* sum over the scored tokens, natural logarithm */
-    int64_t tokens;         /* scored */
-    bool greedy;            /* each scored token was the most probable one */
-    bool cut; /* the beginning did not fit into the model's positions and was left out */
+    int64_t tokens;         /* number of scored tokens */
+    bool greedy;            /* every scored token was the most probable one */
+    bool truncated;         /* the start of the context was dropped to fit the model's positions */
 };
 
-/* score_run - all items, packed into micro-batches of up to `rows` rows.
+/* log_likelihood_run - score all items, packed into micro-batches of at most `rows` rows.
  *
- * Errors    STATUS_USAGE if a continuation alone is longer than the model's positions; STATUS_NOT_FINITE */
-status score_run(struct kernels *k, struct model *m, int64_t rows, const struct score_item *items,
-                 int64_t count, struct score_result *out);
+ * Errors    STATUS_USAGE if a continuation does not fit the model's positions; STATUS_NOT_FINITE */
+status log_likelihood_run(struct kernels *k, struct model *m, int64_t rows,
+                          const struct log_likelihood_item *items, int64_t count,
+                          struct log_likelihood_result *out);
 
-/* score_reward - what a reward model says of the whole item, read at its last token.
+/* log_likelihood_reward - compute the reward of one sequence with a reward model.
  *
+ * The reward head reads the last token; `scored` and `log_probabilities` are not used.
  * Errors    STATUS_NOT_FINITE */
-status score_reward(struct kernels *k, struct model *m, const struct score_item *item, double *out);
+status log_likelihood_reward(struct kernels *k, struct model *m,
+                             const struct log_likelihood_item *item, double *out);

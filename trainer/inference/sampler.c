@@ -1,5 +1,6 @@
 #include "trainer/inference/sampler.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,8 @@ void sampler_destroy(struct sampler **s)
     }
 }
 
-void sampler_penalise(const struct sampler *s, float *logits, const int32_t *ids, int64_t count)
+void sampler_apply_penalty(const struct sampler *s, float *logits, const int32_t *ids,
+                           int64_t count)
 {
     float penalty = (float)s->settings.repetition_penalty;
     if (penalty == 1) {
@@ -63,7 +65,7 @@ void sampler_penalise(const struct sampler *s, float *logits, const int32_t *ids
     }
 }
 
-static int by_logit(const void *a, const void *b)
+static int compare_logits(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     if (x->logit != y->logit) {
@@ -72,12 +74,12 @@ static int by_logit(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-static status most_probable(const float *logits, int64_t count, int32_t *out)
+static status find_most_probable(const float *logits, int64_t count, int32_t *out)
 {
     int64_t best = 0;
     for (int64_t i = 0; i < count; i++) {
         REQUIRE(isfinite(logits[i]), STATUS_NOT_FINITE,
-                "the logit of token %lld is %g: the weights are damaged", (long long)i,
+                "the logit of token %" PRId64 " is %g: the weights are damaged", i,
                 (double)logits[i]);
         best = logits[i] > logits[best] ? i : best;
     }
@@ -85,8 +87,9 @@ static status most_probable(const float *logits, int64_t count, int32_t *out)
     return STATUS_OK;
 }
 
-/* How many of the sorted candidates top-k and top-p leave; weights becomes their probabilities. */
-static int64_t keep(const struct sampler *s, double *total)
+/* Returns how many of the sorted candidates top-k and top-p keep. Replaces their logits by
+ * unnormalized probabilities and sets *total to the sum of the kept ones. */
+static int64_t apply_top_k_top_p(const struct sampler *s, double *total)
 {
     int64_t count = s->vocabulary;
     if (s->settings.top_k > 0 && s->settings.top_k < count) {
@@ -101,11 +104,11 @@ static int64_t keep(const struct sampler *s, double *total)
     if (s->settings.top_p >= 1) {
         return count;
     }
-    double reached = 0;
+    double cumulative = 0;
     for (int64_t i = 0; i < count; i++) {
-        reached += s->candidates[i].logit;
-        if (reached >= s->settings.top_p * sum) {
-            *total = reached;
+        cumulative += s->candidates[i].logit;
+        if (cumulative >= s->settings.top_p * sum) {
+            *total = cumulative;
             return i + 1;
         }
     }
@@ -116,27 +119,27 @@ status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_
                       int32_t *out)
 {
     int32_t best = 0;
-    TRY(most_probable(logits, s->vocabulary, &best));
+    TRY(find_most_probable(logits, s->vocabulary, &best));
     *out = best;
     if (!(s->settings.temperature > 0)) {
         return STATUS_OK;
     }
-    static const double lowest = -1e30; /* where a tiny temperature would leave the range of f32 */
+    static const double lowest = -1e30; /* keeps logits within f32 at a tiny temperature */
     double temperature = s->settings.temperature;
     float top = logits[best];
     for (int64_t i = 0; i < s->vocabulary; i++) {
         double logit = fmax(((double)logits[i] - top) / temperature, lowest);
         s->candidates[i] = (struct candidate){(float)logit, (int32_t)i};
     }
-    qsort(s->candidates, (size_t)s->vocabulary, sizeof *s->candidates, by_logit);
-    double total = 0, reached = 0;
-    int64_t count = keep(s, &total);
+    qsort(s->candidates, (size_t)s->vocabulary, sizeof *s->candidates, compare_logits);
+    double total = 0, cumulative = 0;
+    int64_t count = apply_top_k_top_p(s, &total);
     uint64_t key = random_key(s->settings.seed, RANDOM_SAMPLING, sample, 0);
     double drawn = random_uniform(key, position) * total;
     for (int64_t i = 0; i < count; i++) {
-        reached += s->candidates[i].logit;
+        cumulative += s->candidates[i].logit;
         *out = s->candidates[i].id;
-        if (drawn < reached) {
+        if (drawn < cumulative) {
             break;
         }
     }
@@ -146,7 +149,7 @@ status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_
 status sampler_log_softmax(float *logits, int64_t vocabulary)
 {
     int32_t best = 0;
-    TRY(most_probable(logits, vocabulary, &best));
+    TRY(find_most_probable(logits, vocabulary, &best));
     float top = logits[best];
     double sum = 0;
     for (int64_t i = 0; i < vocabulary; i++) {

@@ -1,5 +1,5 @@
-/* A text's vector: the mean of its tokens' hidden states at unit length, so that the cosine of two texts is the
- * product of their vectors.
+/* Sentence embeddings: the mean of a sequence's hidden states, scaled to unit length. The dot
+ * product of two embeddings is their cosine similarity.
  *
  * Source    Reimers and Gurevych 2019, arXiv:1908.10084 */
 #pragma once
@@ -7,11 +7,11 @@
 #include "base/status.h"
 #include "base/tensor.h"
 
-/* text_vector_pool - of all rows of hidden.
+/* sentence_embedding_pool - compute the embedding from all rows of hidden.
  *
- * Shapes    hidden [T, C] f32|bf16 on the host; vector [C]
- * Errors    STATUS_NOT_FINITE where the mean has no direction */
-status text_vector_pool(struct tensor hidden, float *vector);
+ * Shapes    hidden [T, C] f32|bf16, in host memory; vector [C]
+ * Errors    STATUS_NOT_FINITE if the mean is zero or not finite */
+status sentence_embedding_pool(struct tensor hidden, float *vector);
 
-/* text_vector_cosine - of two such vectors. */
-double text_vector_cosine(const float *a, const float *b, int64_t width);
+/* sentence_embedding_cosine - compute the cosine similarity of two embeddings of unit length. */
+double sentence_embedding_cosine(const float *a, const float *b, int64_t width);

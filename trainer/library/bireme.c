@@ -1,5 +1,7 @@
-/* The functions of bireme.h: arguments are checked here, since they come from outside; errors become text of the
- * calling thread. The rooms below print their errors where ranks agree (comm_agree); in here the thread's are diverted. */
+/* Implements bireme.h. The functions check their arguments, because they come from another program.
+ * Other modules print errors when ranks agree on a status (comm_agree); here status_divert stores
+ * the error for bm_error instead, per thread. */
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +10,11 @@
 #include "build_info.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "trainer/inference/generate.h"
-#include "trainer/library/bireme.h"
 #include "trainer/inference/log_likelihood.h"
-#include "trainer/setup/session.h"
 #include "trainer/inference/sentence_embedding.h"
+#include "trainer/library/bireme.h"
+#include "trainer/setup/session.h"
+#include "trainer/weights/open.h"
 
 struct bm_model {
     char path[FILE_PATH_BYTES];
@@ -19,7 +22,7 @@ struct bm_model {
     struct session session;
 };
 
-#define SAME(name) _Static_assert((int)BM_##name == (int)STATUS_##name, "the program's codes")
+#define SAME(name) _Static_assert((int)BM_##name == (int)STATUS_##name, "equal to the exit code")
 SAME(OK);
 SAME(USAGE);
 SAME(DATA);
@@ -43,21 +46,21 @@ void bm_free(void *memory)
 
 /* ---- errors ---- */
 
-static _Thread_local struct status_note failure; /* of the last call */
+static _Thread_local struct status_note last_error; /* of the last call */
 
-static void begin(void)
+static void begin_call(void)
 {
-    failure = (struct status_note){0};
+    last_error = (struct status_note){0};
     status_clear();
-    status_divert(&failure);
+    status_divert(&last_error);
 }
 
-static bm_status end(status result)
+static bm_status end_call(status result)
 {
     if (result == STATUS_OK) {
-        failure.text[0] = '\0';
-    } else if (failure.code == STATUS_OK) {
-        status_take(&failure);
+        last_error.text[0] = '\0';
+    } else if (last_error.code == STATUS_OK) {
+        status_take(&last_error);
     }
     status_clear();
     status_divert(NULL);
@@ -66,12 +69,12 @@ static bm_status end(status result)
 
 const char *bm_error(void)
 {
-    return failure.text;
+    return last_error.text;
 }
 
 /* ---- a model ---- */
 
-static void prepare_once(void)
+static void initialize_library(void)
 {
     log_quiet(true);
 #ifdef BIREME_CUDA
@@ -79,13 +82,13 @@ static void prepare_once(void)
 #endif
 }
 
-/* The list as overrides, whose texts nobody writes to. */
+/* Opens the session. `settings` are overrides, to which weights_open_checkpoint never writes. */
 static status open_model(bm_model *m, const char *checkpoint, const char *const *settings)
 {
-    enum { LEAST_ROWS = 256 }; /* as generate has it */
+    enum { MIN_ROWS = 256 }; /* as in `bireme generate` */
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int count = 0;
-    pthread_once(&once, prepare_once);
+    pthread_once(&once, initialize_library);
     REQUIRE(checkpoint != NULL && strlen(checkpoint) < sizeof m->path, STATUS_USAGE,
             "the checkpoint's path is missing or too long");
     memcpy(m->path, checkpoint, strlen(checkpoint) + 1);
@@ -93,8 +96,8 @@ static status open_model(bm_model *m, const char *checkpoint, const char *const 
         count++;
     }
     TRY(comm_self_create(&m->world));
-    return session_open_checkpoint(&m->session, m->world, m->path, (char *const *)settings, count,
-                                   LEAST_ROWS);
+    return weights_open_checkpoint(&m->session, m->world, m->path, (char *const *)settings, count,
+                                   MIN_ROWS);
 }
 
 static status close_model(bm_model *m)
@@ -107,33 +110,34 @@ static status close_model(bm_model *m)
 
 bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_model **out)
 {
-    begin();
+    begin_call();
     *out = NULL;
     bm_model *m = calloc(1, sizeof *m);
     if (m == NULL) {
-        return end(status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for a model"));
+        return end_call(
+            status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for a model"));
     }
     status result = open_model(m, checkpoint, settings);
     if (result != STATUS_OK) {
         (void)close_model(m);
-        return end(result);
+        return end_call(result);
     }
     *out = m;
-    return end(STATUS_OK);
+    return end_call(STATUS_OK);
 }
 
 void bm_model_close(bm_model **model)
 {
     if (*model != NULL) {
-        begin();
-        (void)end(close_model(*model));
+        begin_call();
+        (void)end_call(close_model(*model));
         *model = NULL;
     }
 }
 
 bm_model_facts bm_model_facts_of(const bm_model *m)
 {
-    const struct model_config *c = model_config_of(m->session.model);
+    const struct model_config *c = model_get_config(m->session.model);
     const struct tokenizer *t = m->session.tokenizer;
     return (bm_model_facts){
         .parameters = model_elements(m->session.model),
@@ -146,50 +150,50 @@ bm_model_facts bm_model_facts_of(const bm_model *m)
 
 static status require_tokenizer(const bm_model *m)
 {
-    REQUIRE(m->session.tokenizer != NULL, STATUS_DATA, "%s holds no tokenizer", m->path);
+    REQUIRE(m->session.tokenizer != NULL, STATUS_DATA, "%s contains no tokenizer", m->path);
     return STATUS_OK;
 }
 
 static status require_ids(const bm_model *m, const int32_t *ids, int64_t count)
 {
-    int64_t vocabulary = model_config_of(m->session.model)->vocabulary;
-    REQUIRE(count >= 0, STATUS_USAGE, "%lld ids", (long long)count);
+    int64_t vocabulary = model_get_config(m->session.model)->vocabulary;
+    REQUIRE(count >= 0, STATUS_USAGE, "the number of ids is %" PRId64, count);
     for (int64_t i = 0; i < count; i++) {
         REQUIRE(ids[i] >= 0 && ids[i] < vocabulary, STATUS_DATA,
-                "id %d at index %lld: the vocabulary has %lld", (int)ids[i], (long long)i,
-                (long long)vocabulary);
+                "id %" PRId32 " at index %" PRId64 " is outside the vocabulary of %" PRId64, ids[i],
+                i, vocabulary);
     }
     return STATUS_OK;
 }
 
 /* ---- tokens ---- */
 
-static status encode(const bm_model *m, const char *text, size_t bytes, bool special,
-                     struct token_list *ids)
+static status encode_text(const bm_model *m, const char *text, size_t bytes, bool special,
+                          struct token_list *ids)
 {
     TRY(require_tokenizer(m));
-    TRY(tokenizer_put_begin(m->session.tokenizer, ids));
+    TRY(tokenizer_append_bos(m->session.tokenizer, ids));
     return tokenizer_encode(m->session.tokenizer, text, bytes, special, ids);
 }
 
 bm_status bm_encode(const bm_model *m, const char *text, size_t bytes, int special, int32_t **ids,
                     int64_t *count)
 {
-    begin();
+    begin_call();
     struct token_list list = {0};
-    status result = encode(m, text, bytes, special != 0, &list);
+    status result = encode_text(m, text, bytes, special != 0, &list);
     if (result != STATUS_OK) {
         token_list_free(&list);
     }
     *ids = list.ids;
     *count = list.count;
-    return end(result);
+    return end_call(result);
 }
 
 bm_status bm_decode(const bm_model *m, const int32_t *ids, int64_t count, char **text,
                     size_t *bytes)
 {
-    begin();
+    begin_call();
     *text = NULL;
     *bytes = 0;
     status result = require_tokenizer(m);
@@ -199,10 +203,10 @@ bm_status bm_decode(const bm_model *m, const int32_t *ids, int64_t count, char *
     if (result == STATUS_OK) {
         result = tokenizer_decode(m->session.tokenizer, ids, count, true, text, bytes);
     }
-    return end(result);
+    return end_call(result);
 }
 
-/* ---- text ---- */
+/* ---- text generation ---- */
 
 bm_generate_options bm_generate_defaults(void)
 {
@@ -216,12 +220,13 @@ bm_generate_options bm_generate_defaults(void)
     };
 }
 
-/* The limits are those of `bireme generate`'s flags. NaN is in no range. */
+/* Checks and converts the options. The limits are those of the options of `bireme generate`. NaN is
+ * outside every range. */
 static status check_options(const bm_generate_options *o, struct generate_options *out)
 {
     const struct {
         const char *name;
-        double value, least, most;
+        double value, min, max;
     } ranges[] = {
         {"max_new_tokens", (double)o->max_new_tokens, 1, 1e9},
         {"temperature", o->temperature, 0, 1e3},
@@ -232,9 +237,9 @@ static status check_options(const bm_generate_options *o, struct generate_option
         {"length_penalty", o->length_penalty, -10, 10},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        REQUIRE(ranges[i].value >= ranges[i].least && ranges[i].value <= ranges[i].most,
-                STATUS_USAGE, "%s is %g: it goes from %g to %g", ranges[i].name, ranges[i].value,
-                ranges[i].least, ranges[i].most);
+        REQUIRE(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max, STATUS_USAGE,
+                "%s is %g; it must be from %g to %g", ranges[i].name, ranges[i].value,
+                ranges[i].min, ranges[i].max);
     }
     *out = (struct generate_options){
         .sampler = {o->temperature, o->top_k, o->top_p, o->repetition_penalty, o->seed},
@@ -246,78 +251,80 @@ static status check_options(const bm_generate_options *o, struct generate_option
     };
     for (int i = 0; o->stops != NULL && o->stops[i] != NULL; i++) {
         REQUIRE(i < GENERATE_STOPS_MAX && o->stops[i][0] != '\0', STATUS_USAGE,
-                "stops: at most %d texts, none of them empty", GENERATE_STOPS_MAX);
+                "stops: at most %d strings, none of them empty", GENERATE_STOPS_MAX);
         out->stops[out->stop_count++] = o->stops[i];
     }
     return STATUS_OK;
 }
 
-/* The caller's stream, and whether it wants no more: `stopped` is asked on the thread that calls it. */
+/* The caller's stream. stream_ended is set when it returns nonzero; generate_run reads it through
+ * should_stop on the same thread. */
 struct listener {
     bm_stream *stream;
     void *user;
 };
 
-static _Thread_local bool heard_enough;
+static _Thread_local bool stream_ended;
 
-static bool is_heard_enough(void)
+static bool is_stream_ended(void)
 {
-    return heard_enough;
+    return stream_ended;
 }
 
-static void pass_on(void *user, const char *text, size_t bytes)
+static void call_stream(void *user, const char *text, size_t bytes)
 {
     const struct listener *l = user;
-    if (!heard_enough) {
-        heard_enough = l->stream(l->user, text, bytes) != 0;
+    if (!stream_ended) {
+        stream_ended = l->stream(l->user, text, bytes) != 0;
     }
 }
 
-/* Nothing said: begin as a document begins. */
-static status begin_text(const bm_model *m, struct token_list *ids)
+/* Starts an empty prompt with the tokens that start a document. */
+static status begin_document(const bm_model *m, struct token_list *ids)
 {
     const struct tokenizer *t = m->session.tokenizer;
-    TRY(tokenizer_put_begin(t, ids));
+    TRY(tokenizer_append_bos(t, ids));
     if (ids->count > 0) {
         return STATUS_OK;
     }
     REQUIRE(tokenizer_eos(t) >= 0, STATUS_USAGE,
-            "a text without a beginning needs a tokenizer with an end-of-text token");
+            "an empty prompt requires a tokenizer with an end-of-text token");
     TRY(token_list_reserve(ids, 1));
     ids->ids[ids->count++] = tokenizer_eos(t);
     return STATUS_OK;
 }
 
-struct text_out {
+struct text_output {
     char **text;
     size_t *bytes;
 };
 
-static status generate(bm_model *m, struct token_list *prompt, const bm_generate_options *wanted,
-                       struct listener *listener, struct text_out out)
+static status generate_output_text(bm_model *m, struct token_list *prompt,
+                                   const bm_generate_options *requested, struct listener *listener,
+                                   struct text_output out)
 {
     struct session *s = &m->session;
     struct generate_options options;
-    struct generate_text made = {0};
+    struct generate_output output = {0};
     bm_generate_options defaults = bm_generate_defaults();
     char *text = NULL;
     size_t bytes = 0;
     bool streams = listener->stream != NULL;
-    TRY(check_options(wanted != NULL ? wanted : &defaults, &options));
+    TRY(check_options(requested != NULL ? requested : &defaults, &options));
     TRY(require_tokenizer(m));
-    TRY(session_require_causal(s, m->path));
-    TRY(prompt->count > 0 ? STATUS_OK : begin_text(m, prompt));
-    heard_enough = false;
-    options.stopped = streams ? is_heard_enough : NULL;
+    TRY(weights_require_causal(s, m->path));
+    TRY(prompt->count > 0 ? STATUS_OK : begin_document(m, prompt));
+    stream_ended = false;
+    options.should_stop = streams ? is_stream_ended : NULL;
     status result =
         generate_run(s->kernels, s->model, s->tokenizer, prompt, 1, &options,
-                     streams && options.num_beams == 1 ? pass_on : NULL, listener, &made);
+                     streams && options.num_beams == 1 ? call_stream : NULL, listener, &output);
     if (result == STATUS_OK) {
-        result = generate_decode(s->tokenizer, &options, &made, &text, &bytes);
+        result = generate_decode(s->tokenizer, &options, &output, &text, &bytes);
     }
-    token_list_free(&made.tokens);
+    token_list_free(&output.tokens);
     if (result == STATUS_OK && streams && options.num_beams > 1) {
-        pass_on(listener, text, bytes);
+        call_stream(listener, text, bytes);
     }
     if (out.text == NULL) {
         free(text);
@@ -331,7 +338,7 @@ static status generate(bm_model *m, struct token_list *prompt, const bm_generate
     return result;
 }
 
-static void clear_out(struct text_out out)
+static void clear_output(struct text_output out)
 {
     if (out.text != NULL) {
         *out.text = NULL;
@@ -345,70 +352,72 @@ bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
                       const bm_generate_options *options, bm_stream *stream, void *user,
                       char **text, size_t *bytes)
 {
-    begin();
+    begin_call();
     struct token_list prompt = {0};
     struct listener listener = {stream, user};
-    struct text_out out = {text, bytes};
-    clear_out(out);
+    struct text_output out = {text, bytes};
+    clear_output(out);
     status result = require_ids(m, ids, count);
     if (result == STATUS_OK) {
         result = token_list_reserve(&prompt, count);
     }
     if (result == STATUS_OK) {
-        for (int64_t i = 0; i < count; i++) { /* none: both places may be NULL */
+        for (int64_t i = 0; i < count; i++) { /* memcpy is undefined for NULL if count is 0 */
             prompt.ids[prompt.count++] = ids[i];
         }
-        result = generate(m, &prompt, options, &listener, out);
+        result = generate_output_text(m, &prompt, options, &listener, out);
     }
     token_list_free(&prompt);
-    return end(result);
+    return end_call(result);
 }
 
 bm_status bm_generate_text(bm_model *m, const char *prompt, size_t prompt_bytes,
                            const bm_generate_options *options, bm_stream *stream, void *user,
                            char **text, size_t *bytes)
 {
-    begin();
+    begin_call();
     struct token_list ids = {0};
     struct listener listener = {stream, user};
-    struct text_out out = {text, bytes};
-    clear_out(out);
-    status result = encode(m, prompt, prompt_bytes, true, &ids);
+    struct text_output out = {text, bytes};
+    clear_output(out);
+    status result = encode_text(m, prompt, prompt_bytes, true, &ids);
     if (result == STATUS_OK) {
-        result = generate(m, &ids, options, &listener, out);
+        result = generate_output_text(m, &ids, options, &listener, out);
     }
     token_list_free(&ids);
-    return end(result);
+    return end_call(result);
 }
 
-static status log_probabilities(bm_model *m, const int32_t *ids, int64_t count, double *out)
+static status compute_log_probabilities(bm_model *m, const int32_t *ids, int64_t count, double *out)
 {
     const struct session *s = &m->session;
-    int64_t positions = model_positions(model_config_of(s->model));
-    struct score_result sum;
-    TRY(session_require_causal(s, m->path));
+    int64_t positions = model_positions(model_get_config(s->model));
+    struct log_likelihood_result sum;
+    TRY(weights_require_causal(s, m->path));
     TRY(require_ids(m, ids, count));
     REQUIRE(count >= 2 && count - 1 <= positions, STATUS_USAGE,
-            "%lld ids: at least 2, at most one more than the model's %lld positions",
-            (long long)count, (long long)positions);
-    struct score_item item = {.ids = ids, .count = count, .scored = count - 1, .each = out};
-    return score_run(s->kernels, s->model, positions, &item, 1, &sum);
+            "the number of ids is %" PRId64 "; it must be at least 2 and at most %" PRId64
+            ", one more than the model's positions",
+            count, positions + 1);
+    struct log_likelihood_item item = {
+        .ids = ids, .count = count, .scored = count - 1, .log_probabilities = out};
+    return log_likelihood_run(s->kernels, s->model, positions, &item, 1, &sum);
 }
 
 bm_status bm_log_probabilities(bm_model *m, const int32_t *ids, int64_t count, double *out)
 {
-    begin();
-    return end(log_probabilities(m, ids, count, out));
+    begin_call();
+    return end_call(compute_log_probabilities(m, ids, count, out));
 }
 
-/* ---- vectors ---- */
+/* ---- sentence embeddings ---- */
 
-/* One text as one segment. */
+/* Computes the embedding of one sequence, which is one segment. */
 static status embed_ids(bm_model *m, const struct token_list *ids, float *out)
 {
     size_t count = (size_t)ids->count;
     int32_t *memory = calloc(2 * count + 2, sizeof *memory);
-    REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory for a text of %zu tokens", count);
+    REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory for a sequence of %zu tokens", count);
     int32_t *positions = memory, *bounds = memory + count, *segments = bounds + 2;
     for (size_t i = 0; i < count; i++) {
         positions[i] = (int32_t)i;
@@ -426,31 +435,31 @@ static status embed_ids(bm_model *m, const struct token_list *ids, float *out)
     struct tensor hidden;
     status result = model_forward(m->session.model, &input, &hidden);
     if (result == STATUS_OK) {
-        result = text_vector_pool(hidden, out);
+        result = sentence_embedding_pool(hidden, out);
     }
     free(memory);
     return result;
 }
 
-static status embed(bm_model *m, const struct text *text, struct token_list *ids, float *out)
+static status embed_text(bm_model *m, const struct text *text, struct token_list *ids, float *out)
 {
     const struct text none = {NULL, 0};
-    int64_t first = 0, cut = 0, positions = model_positions(model_config_of(m->session.model));
+    int64_t first = 0, cut = 0, positions = model_positions(model_get_config(m->session.model));
     TRY(require_tokenizer(m));
     REQUIRE(device_is_host(m->session.device), STATUS_UNAVAILABLE,
-            "vectors are made on the CPU only in this version; add the setting train.device=cpu");
-    TRY(texts_encode(m->session.tokenizer, text, &none, 0, ids, &first, &cut));
+            "this version computes embeddings on the CPU only; add the setting train.device=cpu");
+    TRY(text_pair_encode(m->session.tokenizer, text, &none, 0, ids, &first, &cut));
     REQUIRE(ids->count <= positions, STATUS_DATA,
-            "a text of %lld tokens, the model has %lld positions", (long long)ids->count,
-            (long long)positions);
+            "the text has %" PRId64 " tokens, but the model has %" PRId64 " positions", ids->count,
+            positions);
     return embed_ids(m, ids, out);
 }
 
 bm_status bm_embed(bm_model *m, const char *text, size_t bytes, float *out)
 {
-    begin();
+    begin_call();
     struct token_list ids = {0};
-    status result = embed(m, &(struct text){text, bytes}, &ids, out);
+    status result = embed_text(m, &(struct text){text, bytes}, &ids, out);
     token_list_free(&ids);
-    return end(result);
+    return end_call(result);
 }

@@ -1,5 +1,5 @@
-/* bireme.h - a model that Bireme trained, in a program of one's own: text to tokens and back, text from a prompt as it
- * comes, log-probabilities, vectors of texts.
+/* bireme.h - C interface to a model trained by Bireme: tokenization, streaming text generation,
+ * log-probabilities and sentence embeddings.
  *
  *     bm_model *model = NULL;
  *     char *text = NULL;
@@ -13,12 +13,13 @@
  *
  *     cc program.c $(pkg-config --cflags --libs bireme)
  *
- * What fails returns the code that `bireme` would end with, and bm_error() says why. The library prints nothing and does
- * not end the process. Text is UTF-8 (tokenizers of bytes take and give any bytes) and need not end with a NUL.
+ * A function that fails returns the exit code of the `bireme` program for this error, and
+ * bm_error() returns the reason. The library prints nothing and does not end the process. Text is
+ * UTF-8 and need not end with a NUL byte. Byte-level tokenizers accept and return any bytes.
  *
- * Memory    what a function hands out is the caller's, for bm_free; on failure there is nothing to free
- * Order     a model is used by one thread at a time; threads may use different models at once. The same call gives the
- *           same result, to the bit, on one machine with the same number of threads
+ * Memory    the caller frees every output with bm_free(); after a failure there is nothing to free
+ * Order     one thread at a time may use a model; threads may use different models concurrently
+ * Numerics  equal calls return bit-identical results on one machine with one number of threads
  */
 #ifndef BIREME_H
 #define BIREME_H
@@ -39,113 +40,134 @@ extern "C" {
 typedef enum bm_status {
     BM_OK = 0,
     BM_USAGE = 64,       /* a wrong argument */
-    BM_DATA = 65,        /* bad input: a text, a tokenizer; or a model that cannot do it */
+    BM_DATA = 65,        /* invalid text or tokenizer, or a model that does not support the call */
     BM_NO_INPUT = 66,    /* the checkpoint does not exist */
-    BM_UNAVAILABLE = 69, /* not in this build or not on this machine */
-    BM_INTERNAL = 70,    /* memory ran out, or a bug */
-    BM_PERMISSION = 77,  /* a file may not be read */
-    BM_RECIPE = 78,      /* a wrong setting */
-    BM_NOT_FINITE = 79,  /* the weights are damaged */
-    BM_CHECKPOINT = 80   /* checkpoints exist and none is usable */
+    BM_UNAVAILABLE = 69, /* not available in this build or on this machine */
+    BM_INTERNAL = 70,    /* out of memory, or a bug */
+    BM_PERMISSION = 77,  /* no permission to read a file */
+    BM_RECIPE = 78,      /* an invalid recipe setting */
+    BM_NOT_FINITE = 79,  /* the weights contain NaN or infinity */
+    BM_CHECKPOINT = 80   /* checkpoints exist, but none is usable */
 } bm_status;
 
-/* bm_version - of the library that is linked: "0.1.0". */
+/* bm_version - return the version of the linked library, for example "0.1.0". */
 BM_API const char *bm_version(void);
 
-/* bm_error - why this thread's last call failed, in one sentence; "" where it did not. */
+/* bm_error - return the reason why this thread's last call failed; "" if it succeeded.
+ *
+ * Memory    valid until this thread's next call */
 BM_API const char *bm_error(void);
 
-/* bm_free - NULL is fine. */
+/* bm_free - free memory that a function of this library returned; NULL is allowed. */
 BM_API void bm_free(void *memory);
 
 /* ---- a model ---- */
 
 typedef struct bm_model bm_model;
 
-/* bm_model_open - a run folder, its checkpoints/, one of these, or final/, as `bireme generate --checkpoint` takes it.
+/* bm_model_open - load a model from a checkpoint.
  *
- * Shapes    settings: "section.key=value" of the recipe that differ here ("train.precision=fp32",
- *           "parallel.threads=1"), NULL behind the last; NULL: none
- * Errors    BM_NO_INPUT, BM_PERMISSION, BM_CHECKPOINT, BM_DATA, BM_RECIPE, BM_UNAVAILABLE; *out is NULL then */
+ * checkpoint   a run folder, its checkpoints/ folder, one checkpoint, or final/, as accepted by
+ *              `bireme generate --checkpoint`
+ * settings     overrides of the recipe, "section.key=value" ("train.precision=fp32",
+ *              "parallel.threads=1"), terminated by NULL; NULL: none
+ * Memory    the caller closes *out with bm_model_close(); *out is NULL after a failure
+ * Errors    BM_NO_INPUT, BM_PERMISSION, BM_CHECKPOINT, BM_DATA, BM_RECIPE, BM_UNAVAILABLE */
 BM_API bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_model **out);
 
-/* bm_model_close - and *model = NULL; NULL is fine. */
+/* bm_model_close - free a model and set *model to NULL; *model may be NULL. */
 BM_API void bm_model_close(bm_model **model);
 
-/* Ids are below the vocabulary; a text has at most so many positions; a vector has width elements; end_token is what ends
- * a text, -1: the tokenizer has none. */
 typedef struct bm_model_facts {
-    int64_t parameters, vocabulary, positions, width;
-    int32_t end_token;
+    int64_t parameters; /* number of weights */
+    int64_t vocabulary; /* token ids are in [0, vocabulary) */
+    int64_t positions;  /* maximum length of a sequence in tokens */
+    int64_t width;      /* elements of a sentence embedding */
+    int32_t end_token;  /* end-of-sequence token; -1: the tokenizer has none */
 } bm_model_facts;
 
+/* bm_model_facts_of - return the sizes of a model and its end-of-sequence token. */
 BM_API bm_model_facts bm_model_facts_of(const bm_model *model);
 
 /* ---- tokens ---- */
 
-/* bm_encode - the ids of a text, behind the token that the tokenizer puts before each text where it has one.
+/* bm_encode - convert text to token ids.
  *
- * Units     special: not 0: names of special tokens in the text mean these tokens
- * Errors    BM_DATA: no tokenizer, or a character that a tokenizer of characters does not know */
+ * The ids start with the beginning-of-sequence token if the tokenizer adds one.
+ * special   not 0: names of special tokens in the text become these tokens
+ * Memory    the caller frees *ids with bm_free()
+ * Errors    BM_DATA: no tokenizer, or a character-level tokenizer does not have a character */
 BM_API bm_status bm_encode(const bm_model *model, const char *text, size_t bytes, int special,
                            int32_t **ids, int64_t *count);
 
-/* bm_decode - the text of ids, a NUL behind it; special tokens are left out.
+/* bm_decode - convert token ids to text, without special tokens.
  *
- * Errors    BM_DATA: no tokenizer, or an id outside of the vocabulary */
+ * Memory    the caller frees *text with bm_free(); a NUL byte follows the *bytes bytes
+ * Errors    BM_DATA: the model has no tokenizer, or an id is outside the vocabulary */
 BM_API bm_status bm_decode(const bm_model *model, const int32_t *ids, int64_t count, char **text,
                            size_t *bytes);
 
-/* ---- text from a causal model ---- */
+/* ---- text generation with a causal model ---- */
 
+/* Each comment starts with the default. */
 typedef struct bm_generate_options {
     int64_t max_new_tokens;    /* 100 */
     double temperature;        /* 1; 0: always the most probable token */
     int64_t top_k;             /* 0: all tokens */
     double top_p;              /* 1: all tokens */
     double repetition_penalty; /* 1: none */
-    int64_t num_beams;         /* 1: none. Beams do not sample; their text comes in one piece */
-    double length_penalty;     /* 1; of beams */
-    uint64_t seed;             /* 0; of the draws */
-    const char *const *stops;  /* a text ends before any of these, NULL behind the last; NULL */
+    int64_t num_beams;         /* 1: no beam search. Beam search does not sample; it streams once */
+    double length_penalty;     /* 1; used by beam search only */
+    uint64_t seed;             /* 0; seed of the random numbers */
+    const char *const *stops;  /* NULL; stop strings, terminated by NULL: text ends before them */
 } bm_generate_options;
 
-/* bm_generate_defaults - the values in the comments above, those of `bireme generate`. */
+/* bm_generate_defaults - return the default options, which are those of `bireme generate`. */
 BM_API bm_generate_options bm_generate_defaults(void);
 
-/* New bytes of a text as they come, whole characters; not 0: end the text here. */
+/* Receives new bytes of the text as they become available, in whole characters. A return value
+ * other than 0 ends the text. */
 typedef int bm_stream(void *user, const char *text, size_t bytes);
 
-/* bm_generate - what follows these ids, without them; options NULL: the defaults. No ids: a text from its beginning.
+/* bm_generate - generate the text that follows the given ids; the text does not include them.
  *
- * Memory    text and bytes may be NULL, where the stream is all that is wanted
+ * options   NULL: the defaults
+ * count     0: generate a text from its beginning
+ * Memory    the caller frees *text with bm_free(); text and bytes may be NULL if stream is used
  * Order     stream (or NULL) is called by this thread, before the function returns
- * Errors    BM_USAGE: an option out of range, or no room behind the ids in the model's positions; BM_DATA: not a causal
- *           model, no tokenizer, or an id outside of the vocabulary; BM_NOT_FINITE */
+ * Errors    BM_USAGE: an option is out of range, or the ids fill all positions of the model;
+ *           BM_DATA: not a causal model, no tokenizer, or an id outside the vocabulary;
+ *           BM_NOT_FINITE */
 BM_API bm_status bm_generate(bm_model *model, const int32_t *ids, int64_t count,
                              const bm_generate_options *options, bm_stream *stream, void *user,
                              char **text, size_t *bytes);
 
-/* bm_generate_text - likewise behind a text, which is encoded with its special tokens. */
+/* bm_generate_text - generate the text that follows a prompt text.
+ *
+ * The prompt is encoded as by bm_encode with special tokens. The other arguments and the errors are
+ * those of bm_generate. */
 BM_API bm_status bm_generate_text(bm_model *model, const char *prompt, size_t prompt_bytes,
                                   const bm_generate_options *options, bm_stream *stream, void *user,
                                   char **text, size_t *bytes);
 
-/* bm_log_probabilities - out[i] = ln p(ids[i + 1] | ids[0], ..., ids[i]).
+/* bm_log_probabilities - compute out[i] = ln p(ids[i + 1] | ids[0], ..., ids[i]).
  *
- * Shapes    ids [count], out [count - 1]; count is at least 2 and at most one more than the positions
- * Errors    BM_USAGE: count; BM_DATA: not a causal model, or an id outside of the vocabulary; BM_NOT_FINITE */
+ * Shapes    ids [count], out [count - 1]; 2 <= count <= positions + 1
+ * Errors    BM_USAGE: count is out of range; BM_DATA: not a causal model, or an id outside the
+ *           vocabulary; BM_NOT_FINITE */
 BM_API bm_status bm_log_probabilities(bm_model *model, const int32_t *ids, int64_t count,
                                       double *out);
 
-/* ---- vectors ---- */
+/* ---- sentence embeddings ---- */
 
-/* bm_embed - a text's vector of unit length, the mean of its tokens' hidden states, so that the product of two is their
- * cosine, as `bireme embed` has it. Any model will do; one trained on pairs tells meanings best.
+/* bm_embed - compute the sentence embedding of a text, as `bireme embed` does.
  *
+ * The embedding is the mean of the tokens' hidden states, scaled to unit length, so the dot product
+ * of two embeddings is their cosine similarity. Every model is accepted; models trained on pairs
+ * (objective embed) separate meanings best.
  * Shapes    out [width]
- * Errors    BM_DATA: no tokenizer, a text without a token, or with more than the model has positions; BM_UNAVAILABLE: the
- *           model is on a GPU; BM_NOT_FINITE */
+ * Errors    BM_DATA: no tokenizer, or the text has no tokens or more than the model's positions;
+ *           BM_UNAVAILABLE: the model is on a GPU; BM_NOT_FINITE */
 BM_API bm_status bm_embed(bm_model *model, const char *text, size_t bytes, float *out);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-#include "trainer/logging/metric.h"
+#include "trainer/logging/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,62 +14,64 @@
 #include "base/log.h"
 #include "trainer/logging/tensorboard.h"
 
-static const size_t file_limit = (size_t)1 << 32;
+static const size_t file_limit_bytes = (size_t)1 << 32;
 
 struct metrics {
     int file;
-    int64_t end_bytes;  /* of the last whole line */
-    int64_t first_step; /* that this session may write */
-    bool evaluated;     /* the step before that, by an earlier session */
+    int64_t end_bytes;   /* end of the last complete line */
+    int64_t first_step;  /* first step that this session may write */
+    bool has_evaluation; /* an earlier session wrote an "evaluate" line for first_step - 1 */
     char path[FILE_PATH_BYTES];
     struct tensorboard *tensorboard; /* NULL: no event files */
 };
 
-/* ---- going on ---- */
+/* ---- resume ---- */
 
-/* Which lines a resumed run keeps. */
-static bool keeps(const char *line, size_t bytes, int64_t step, int *damaged, bool *evaluated)
+/* Whether a run that resumes after `step` keeps a line. Counts damaged lines, and sets
+ * *has_evaluation if the line is the evaluation of `step`. */
+static bool is_kept(const char *line, size_t bytes, int64_t step, int *damaged,
+                    bool *has_evaluation)
 {
     json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
-    json_t *its_step = json_object_get(object, "step");
+    json_t *line_step = json_object_get(object, "step");
     const char *event = json_string_value(json_object_get(object, "event"));
-    bool whole = json_is_integer(its_step) && event != NULL;
-    bool kept = whole && json_integer_value(its_step) <= step && strcmp(event, "end") != 0;
-    *damaged += !whole;
-    *evaluated = *evaluated ||
-                 (kept && json_integer_value(its_step) == step && strcmp(event, "evaluate") == 0);
+    bool valid = json_is_integer(line_step) && event != NULL;
+    bool kept = valid && json_integer_value(line_step) <= step && strcmp(event, "end") != 0;
+    *damaged += !valid;
+    *has_evaluation = *has_evaluation || (kept && json_integer_value(line_step) == step &&
+                                          strcmp(event, "evaluate") == 0);
     json_decref(object);
     return kept;
 }
 
-/* Move the lines that stay to the front; returns their bytes. */
-static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged, bool *evaluated)
+/* Moves the kept lines to the beginning of text and returns their bytes. */
+static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged, bool *has_evaluation)
 {
     size_t used = 0;
-    for (size_t at = 0; at < bytes;) {
-        char *end = memchr(text + at, '\n', bytes - at);
-        size_t length = end != NULL ? (size_t)(end - text) - at : bytes - at;
+    for (size_t offset = 0; offset < bytes;) {
+        char *end = memchr(text + offset, '\n', bytes - offset);
+        size_t length = end != NULL ? (size_t)(end - text) - offset : bytes - offset;
         if (end == NULL) {
             (*damaged)++;
-        } else if (keeps(text + at, length, step, damaged, evaluated)) {
-            memmove(text + used, text + at, length + 1);
+        } else if (is_kept(text + offset, length, step, damaged, has_evaluation)) {
+            memmove(text + used, text + offset, length + 1);
             used += length + 1;
         }
-        at += length + 1;
+        offset += length + 1;
     }
     return used;
 }
 
-static status go_on(const char *path, int64_t step, bool *evaluated)
+static status drop_later_lines(const char *path, int64_t step, bool *has_evaluation)
 {
     char *text = NULL;
     size_t bytes = 0;
     if (!file_exists(path)) {
         return STATUS_OK;
     }
-    TRY(file_read(path, file_limit, &text, &bytes));
+    TRY(file_read(path, file_limit_bytes, &text, &bytes));
     int damaged = 0;
-    size_t kept = drop_lines(text, bytes, step, &damaged, evaluated);
+    size_t kept = drop_lines(text, bytes, step, &damaged, has_evaluation);
     status result = kept != bytes ? file_write(path, text, kept) : STATUS_OK;
     free(text);
     if (damaged > 0) {
@@ -81,9 +83,9 @@ static status go_on(const char *path, int64_t step, bool *evaluated)
 status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
 {
     *out = NULL;
-    bool evaluated = false;
+    bool has_evaluation = false;
     if (resume_step >= 0) {
-        TRY(go_on(path, resume_step, &evaluated));
+        TRY(drop_later_lines(path, resume_step, &has_evaluation));
     }
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume_step < 0 ? O_TRUNC : 0);
     int file = open(path, flags, 0666);
@@ -97,7 +99,7 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
     m->file = file;
     m->end_bytes = lseek(file, 0, SEEK_END);
     m->first_step = resume_step + 1;
-    m->evaluated = evaluated;
+    m->has_evaluation = has_evaluation;
     snprintf(m->path, sizeof m->path, "%s", path);
     *out = m;
     return STATUS_OK;
@@ -108,29 +110,29 @@ status metrics_add_tensorboard(struct metrics *m, const char *folder)
     return tensorboard_create(folder, m->first_step, &m->tensorboard);
 }
 
-bool metrics_evaluated(const struct metrics *m)
+bool metrics_has_evaluation(const struct metrics *m)
 {
-    return m->evaluated;
+    return m->has_evaluation;
 }
 
-/* ---- a line ---- */
+/* ---- lines ---- */
 
-/* A path that a warning names may hold any byte, JSON may not: then what is not ASCII becomes '?'. */
-static json_t *text_value(const char *text)
+/* Converts a string to JSON. If it is not UTF-8 (a path may not be), non-ASCII bytes become '?'. */
+static json_t *text_to_json(const char *text)
 {
     json_t *value = json_string(text);
-    char *plain = value == NULL ? strdup(text) : NULL;
-    for (char *c = plain; c != NULL && *c != '\0'; c++) {
+    char *ascii = value == NULL ? strdup(text) : NULL;
+    for (char *c = ascii; c != NULL && *c != '\0'; c++) {
         *c = (unsigned char)*c < 128 ? *c : '?';
     }
-    if (plain != NULL) {
-        value = json_string(plain);
-        free(plain);
+    if (ascii != NULL) {
+        value = json_string(ascii);
+        free(ascii);
     }
     return value;
 }
 
-static json_t *value_of(const struct metric *field)
+static json_t *value_to_json(const struct metric *field)
 {
     switch (field->kind) {
     case METRIC_NUMBER:
@@ -138,7 +140,7 @@ static json_t *value_of(const struct metric *field)
     case METRIC_INTEGER:
         return json_integer(field->integer);
     case METRIC_TEXT:
-        return text_value(field->text);
+        return text_to_json(field->text);
     case METRIC_FLAG:
         return json_boolean(field->integer != 0);
     case METRIC_NULL:
@@ -147,12 +149,13 @@ static json_t *value_of(const struct metric *field)
     return NULL;
 }
 
-/* "rank_bytes.weights" goes into the object rank_bytes, made when it is first named. */
+/* Adds a field to a line. "rank_bytes.weights" becomes the member weights of the object rank_bytes,
+ * which is created at its first use. */
 static bool add_field(json_t *line, const struct metric *field)
 {
     const char *dot = strchr(field->name, '.');
     if (dot == NULL) {
-        return json_object_set_new(line, field->name, value_of(field)) == 0;
+        return json_object_set_new(line, field->name, value_to_json(field)) == 0;
     }
     char name[128];
     int used = snprintf(name, sizeof name, "%.*s", (int)(dot - field->name), field->name);
@@ -166,11 +169,11 @@ static bool add_field(json_t *line, const struct metric *field)
             return false;
         }
     }
-    return json_object_set_new(object, dot + 1, value_of(field)) == 0;
+    return json_object_set_new(object, dot + 1, value_to_json(field)) == 0;
 }
 
-static char *line_text(const char *event, double seconds, int64_t step, const struct metric *fields,
-                       int count)
+static char *format_line(const char *event, double seconds, int64_t step,
+                         const struct metric *fields, int count)
 {
     json_t *line =
         json_pack("{s:s, s:I, s:f}", "event", event, "step", (json_int_t)step, "time", seconds);
@@ -183,8 +186,8 @@ static char *line_text(const char *event, double seconds, int64_t step, const st
     return text;
 }
 
-/* The events whose numbers are curves over the steps. */
-static bool is_curve(const char *event)
+/* Whether the numbers of an event are written to TensorBoard. */
+static bool has_scalars(const char *event)
 {
     return strcmp(event, "train") == 0 || strcmp(event, "evaluate") == 0;
 }
@@ -193,15 +196,15 @@ status metrics_write(struct metrics *m, const char *event, int64_t step,
                      const struct metric *fields, int count)
 {
     double seconds = clock_epoch_seconds();
-    char *text = line_text(event, seconds, step, fields, count);
+    char *text = format_line(event, seconds, step, fields, count);
     REQUIRE(text != NULL, STATUS_INTERNAL,
-            "the line '%s' for %s cannot be made: a name in it is not UTF-8, or memory ran out",
-            event, m->path);
+            "%s: cannot format the line '%s': a name in it is not UTF-8, or memory ran out",
+            m->path, event);
     size_t bytes = strlen(text);
-    text[bytes] = '\n'; /* in the place of the end */
+    text[bytes] = '\n'; /* replaces the terminating NUL */
     status result = file_append(m->file, m->path, &m->end_bytes, text, bytes + 1);
     free(text);
-    if (result == STATUS_OK && m->tensorboard != NULL && is_curve(event)) {
+    if (result == STATUS_OK && m->tensorboard != NULL && has_scalars(event)) {
         result = tensorboard_write(m->tensorboard, event, seconds, step, fields, count);
     }
     return result;

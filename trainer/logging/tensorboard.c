@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <isa-l/crc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,20 +14,20 @@
 #include "base/file.h"
 #include "tensorboard.pb-c.h"
 
-enum { SCALARS_MAX = 64, TAG_BYTES = 96, HEAD_BYTES = 12, RECORD_BYTES = 8192 };
+enum { SCALARS_MAX = 64, TAG_BYTES = 96, HEADER_BYTES = 12, RECORD_BYTES = 8192 };
 
-/* A value of a summary: its tag, its float, and what says where they begin and how long they are. */
+/* A value of a summary: its tag, its float, and at most 10 bytes of protobuf keys and lengths. */
 _Static_assert(SCALARS_MAX *(TAG_BYTES + 10) + 64 <= RECORD_BYTES, "64 scalars fit a record");
 
 static const char prefix[] = "events.out.tfevents.";
 
 struct tensorboard {
     int file;
-    int64_t end_bytes; /* of the last whole record */
+    int64_t end_bytes; /* end of the last complete record */
     char path[FILE_PATH_BYTES];
-    Tensorboard__Summary__Value values[SCALARS_MAX], *listed[SCALARS_MAX];
+    Tensorboard__Summary__Value values[SCALARS_MAX], *value_pointers[SCALARS_MAX];
     char tags[SCALARS_MAX][TAG_BYTES];
-    uint8_t record[HEAD_BYTES + RECORD_BYTES + 4];
+    uint8_t record[HEADER_BYTES + RECORD_BYTES + 4];
 };
 
 /* ---- records ---- */
@@ -37,30 +38,31 @@ static uint32_t masked_crc(uint8_t *data, size_t bytes)
     return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-static void put_number(uint8_t *at, uint64_t number, int bytes)
+/* Stores the lowest `bytes` bytes of a number in little-endian order. */
+static void store_little_endian(uint8_t *out, uint64_t number, int bytes)
 {
     for (int i = 0; i < bytes; i++) {
-        at[i] = (uint8_t)(number >> 8 * i);
+        out[i] = (uint8_t)(number >> 8 * i);
     }
 }
 
 static status write_event(struct tensorboard *t, const Tensorboard__Event *event)
 {
-    uint8_t *data = t->record + HEAD_BYTES;
+    uint8_t *data = t->record + HEADER_BYTES;
     size_t bytes = tensorboard__event__get_packed_size(event);
-    REQUIRE(bytes <= RECORD_BYTES, STATUS_INTERNAL, "an event of %zu bytes for %s, at most %d fit",
-            bytes, t->path, RECORD_BYTES);
+    REQUIRE(bytes <= RECORD_BYTES, STATUS_INTERNAL,
+            "%s: an event has %zu bytes, at most %d are allowed", t->path, bytes, RECORD_BYTES);
     tensorboard__event__pack(event, data);
-    put_number(t->record, bytes, 8);
-    put_number(t->record + 8, masked_crc(t->record, 8), 4);
-    put_number(data + bytes, masked_crc(data, bytes), 4);
-    return file_append(t->file, t->path, &t->end_bytes, t->record, HEAD_BYTES + bytes + 4);
+    store_little_endian(t->record, bytes, 8);
+    store_little_endian(t->record + 8, masked_crc(t->record, 8), 4);
+    store_little_endian(data + bytes, masked_crc(data, bytes), 4);
+    return file_append(t->file, t->path, &t->end_bytes, t->record, HEADER_BYTES + bytes + 4);
 }
 
-/* ---- a new file ---- */
+/* ---- new file ---- */
 
-/* The seconds in a file's name; -1 for other files. */
-static int64_t seconds_of(const char *name)
+/* Returns the seconds in the name of an event file, or -1 for other files. */
+static int64_t parse_seconds(const char *name)
 {
     enum { DIGITS = 10 };
     if (strncmp(name, prefix, sizeof prefix - 1) != 0) {
@@ -73,38 +75,38 @@ static int64_t seconds_of(const char *name)
     return strtoll(digits, NULL, 10);
 }
 
-/* Now, but after every file that is there. */
-static status next_seconds(const char *folder, int64_t *out)
+/* Returns the current time, increased if necessary to sort after all existing files. */
+static status choose_seconds(const char *folder, int64_t *out)
 {
     DIR *entries = opendir(folder);
     REQUIRE(entries != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
             "cannot read the folder %s: %s", folder, strerror(errno));
     int64_t seconds = (int64_t)clock_epoch_seconds();
     for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
-        int64_t taken = seconds_of(entry->d_name);
-        seconds = taken >= seconds ? taken + 1 : seconds;
+        int64_t existing = parse_seconds(entry->d_name);
+        seconds = existing >= seconds ? existing + 1 : seconds;
     }
     closedir(entries);
     *out = seconds;
     return STATUS_OK;
 }
 
-static status name_file(struct tensorboard *t, const char *folder)
+static status format_path(struct tensorboard *t, const char *folder)
 {
     char host[65] = "", name[160];
     int64_t seconds;
     if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0' || strchr(host, '/') != NULL) {
         snprintf(host, sizeof host, "localhost");
     }
-    TRY(next_seconds(folder, &seconds));
-    snprintf(name, sizeof name, "%s%010lld.%s.%ld", prefix, (long long)seconds, host,
-             (long)getpid());
+    TRY(choose_seconds(folder, &seconds));
+    snprintf(name, sizeof name, "%s%010" PRId64 ".%s.%ld", prefix, seconds, host, (long)getpid());
     return file_join(t->path, folder, name);
 }
 
-static status write_head(struct tensorboard *t, int64_t first_step)
+static status write_header(struct tensorboard *t, int64_t first_step)
 {
-    char version[] = "brain.Event:2"; /* from 2 on TensorBoard heeds the start of a session */
+    /* TensorBoard uses the start of a session from version 2 on. */
+    char version[] = "brain.Event:2";
     Tensorboard__Event event = TENSORBOARD__EVENT__INIT;
     Tensorboard__SessionLog session = TENSORBOARD__SESSION_LOG__INIT;
     event.wall_time = clock_epoch_seconds();
@@ -118,14 +120,14 @@ static status write_head(struct tensorboard *t, int64_t first_step)
     return write_event(t, &event);
 }
 
-static status start_file(struct tensorboard *t, const char *folder, int64_t first_step)
+static status create_file(struct tensorboard *t, const char *folder, int64_t first_step)
 {
     TRY(file_make_folders(folder));
-    TRY(name_file(t, folder));
+    TRY(format_path(t, folder));
     t->file = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     REQUIRE(t->file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
             "cannot create %s: %s", t->path, strerror(errno));
-    return write_head(t, first_step);
+    return write_header(t, first_step);
 }
 
 status tensorboard_create(const char *folder, int64_t first_step, struct tensorboard **out)
@@ -138,9 +140,9 @@ status tensorboard_create(const char *folder, int64_t first_step, struct tensorb
         t->values[i] = (Tensorboard__Summary__Value)TENSORBOARD__SUMMARY__VALUE__INIT;
         t->values[i].value_case = TENSORBOARD__SUMMARY__VALUE__VALUE_SIMPLE_VALUE;
         t->values[i].tag = t->tags[i];
-        t->listed[i] = &t->values[i];
+        t->value_pointers[i] = &t->values[i];
     }
-    status result = start_file(t, folder, first_step);
+    status result = create_file(t, folder, first_step);
     if (result != STATUS_OK) {
         if (t->file >= 0) {
             close(t->file);
@@ -160,8 +162,8 @@ status tensorboard_write(struct tensorboard *t, const char *event, double second
 {
     Tensorboard__Event line = TENSORBOARD__EVENT__INIT;
     Tensorboard__Summary summary = TENSORBOARD__SUMMARY__INIT;
-    REQUIRE(count <= SCALARS_MAX, STATUS_INTERNAL, "%d fields for %s, at most %d fit", count,
-            t->path, SCALARS_MAX);
+    REQUIRE(count <= SCALARS_MAX, STATUS_INTERNAL,
+            "%s: a line has %d fields, at most %d are allowed", t->path, count, SCALARS_MAX);
     for (int i = 0; i < count; i++) {
         const struct metric *field = &fields[i];
         if (field->kind != METRIC_NUMBER && field->kind != METRIC_INTEGER) {
@@ -177,7 +179,7 @@ status tensorboard_write(struct tensorboard *t, const char *event, double second
     if (summary.n_value == 0) {
         return STATUS_OK;
     }
-    summary.value = t->listed;
+    summary.value = t->value_pointers;
     line.wall_time = seconds;
     line.step = step;
     line.what_case = TENSORBOARD__EVENT__WHAT_SUMMARY;

@@ -1,35 +1,37 @@
-/* Generation: new tokens attend to the keys and values of all tokens before them, kept in a cache.
+/* Generation with a key-value cache: new tokens attend to the cached keys and values of all earlier
+ * tokens.
  *
- * Layout: per layer [sequences, tokens, G D] keys, then as many values; sequence i fills its part from the
- * front. A second set of the same size is where beams are copied to when they change places; it is made
- * at the first reordering. */
+ * Layout: per layer [sequences, tokens, G D] keys, then values of the same shape. Sequence i fills
+ * its block from the start. Beam search copies the sequences to a second buffer of the same size
+ * when it reorders them. The first reordering allocates that buffer. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/mirror.h"
 #include "trainer/model/model_impl.h"
 
-static const double added_seconds = 300; /* for what is queued before new tokens */
+static const double upload_deadline_seconds = 300; /* for the work queued before new tokens */
 
 struct model_cache {
     struct model *model;
     int64_t sequences, tokens;
-    int64_t *lengths; /* [sequences] */
-    struct mirror
-        added; /* int32: of the tokens being added, ids [rows] and positions [rows]; then of each
-                          * sequence cu_q [2] and cu_k [2] */
-    char *memory, *other;
-    size_t bytes;
+    int64_t *lengths; /* [sequences] cached tokens */
+    /* int32: ids [rows] and positions [rows] of the new tokens; then cu_q [2] and cu_k [2] of each
+     * sequence */
+    struct mirror upload;
+    char *memory, *spare; /* keys and values; the second buffer for reordering, or NULL */
+    size_t bytes;         /* of each buffer */
 };
 
-static size_t added_bytes(const struct model_cache *cache)
+static size_t compute_upload_bytes(const struct model_cache *cache)
 {
     return (size_t)(2 * cache->model->rows + 4 * cache->sequences) * sizeof(int32_t);
 }
 
-/* Where the bounds of a sequence's queries, and behind them those of its keys, lie on one side. */
-static int32_t *bounds_of(const struct model_cache *cache, void *side, int64_t sequence)
+/* Return the row bounds of a sequence's queries [2] and keys [2], on the host or the device. */
+static int32_t *find_bounds(const struct model_cache *cache, void *base, int64_t sequence)
 {
-    return (int32_t *)side + 2 * cache->model->rows + 4 * sequence;
+    return (int32_t *)base + 2 * cache->model->rows + 4 * sequence;
 }
 
 status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
@@ -37,12 +39,13 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
 {
     *out = NULL;
     REQUIRE(tokens <= m->config.positions, STATUS_USAGE,
-            "%lld tokens do not fit: the model has %lld positions", (long long)tokens,
-            (long long)m->config.positions);
+            "%" PRId64 " tokens do not fit: the model has %" PRId64
+            " positions; request fewer tokens",
+            tokens, m->config.positions);
     struct model_cache *cache = calloc(1, sizeof *cache);
     REQUIRE(cache != NULL, STATUS_INTERNAL, "out of memory for a key-value cache");
     status result = STATUS_OK;
-    size_t elements = (size_t)(2 * m->config.layers * sequences * tokens * m->share.kv_width);
+    size_t elements = (size_t)(2 * m->config.layers * sequences * tokens * m->local.kv_width);
     *cache = (struct model_cache){.model = m, .sequences = sequences, .tokens = tokens};
     cache->bytes = elements * dtype_bytes(kernels_dtype(m->kernels));
     cache->lengths = calloc((size_t)sequences, sizeof *cache->lengths);
@@ -50,7 +53,7 @@ status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
                  "out of memory for a key-value cache");
     TRY_GOTO(result, fail,
              mirror_create(kernels_device(m->kernels), kernels_stream(m->kernels),
-                           added_bytes(cache), "new tokens", &cache->added));
+                           compute_upload_bytes(cache), "new tokens", &cache->upload));
     TRY_GOTO(result, fail,
              device_allocate(kernels_device(m->kernels), cache->bytes, "the key-value cache",
                              (void **)&cache->memory));
@@ -66,8 +69,8 @@ status model_cache_destroy(struct model_cache **cache)
     if (*cache != NULL) {
         struct device *dev = kernels_device((*cache)->model->kernels);
         device_release(dev, (*cache)->memory, (*cache)->bytes);
-        device_release(dev, (*cache)->other, (*cache)->bytes);
-        mirror_destroy(&(*cache)->added);
+        device_release(dev, (*cache)->spare, (*cache)->bytes);
+        mirror_destroy(&(*cache)->upload);
         free((*cache)->lengths);
         free(*cache);
         *cache = NULL;
@@ -75,16 +78,16 @@ status model_cache_destroy(struct model_cache **cache)
     return STATUS_OK;
 }
 
-/* Keys (which = 0) or values (1) of one sequence in one layer. */
-static struct tensor cached(const struct model_cache *cache, char *memory, int64_t layer, int which,
-                            int64_t sequence)
+/* Return a view of the keys (kind = 0) or values (1) of one sequence in one layer. */
+static struct tensor view_cached(const struct model_cache *cache, char *memory, int64_t layer,
+                                 int kind, int64_t sequence)
 {
     const struct model *m = cache->model;
     enum dtype dtype = kernels_dtype(m->kernels);
-    int64_t slot = (2 * layer + which) * cache->sequences + sequence;
-    size_t row_bytes = (size_t)m->share.kv_width * dtype_bytes(dtype);
+    int64_t slot = (2 * layer + kind) * cache->sequences + sequence;
+    size_t row_bytes = (size_t)m->local.kv_width * dtype_bytes(dtype);
     return tensor_view(memory + (size_t)(slot * cache->tokens) * row_bytes, dtype, cache->tokens,
-                       m->share.kv_width);
+                       m->local.kv_width);
 }
 
 static status store_rows(const struct model *m, struct tensor to, struct tensor from)
@@ -103,11 +106,11 @@ static status extend_sequence(struct model *m, struct model_cache *cache, int64_
     int64_t length = cache->lengths[sequence];
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor qkv = tensor_rows(a->qkv, row, count);
-    struct tensor keys = cached(cache, cache->memory, layer, 0, sequence);
-    struct tensor values = cached(cache, cache->memory, layer, 1, sequence);
+    struct tensor keys = view_cached(cache, cache->memory, layer, 0, sequence);
+    struct tensor values = view_cached(cache, cache->memory, layer, 1, sequence);
     TRY(store_rows(m, tensor_rows(keys, length, count), model_keys(m, qkv)));
     TRY(store_rows(m, tensor_rows(values, length, count), model_values(m, qkv)));
-    const int32_t *bounds = bounds_of(cache, cache->added.placed, sequence);
+    const int32_t *bounds = find_bounds(cache, cache->upload.device_data, sequence);
     struct model_input input = {.segments = 1, .cu_rows = bounds, .longest = count};
     struct attention attention = model_attention(m, &input, layer);
     attention.cu_k = bounds + 2;
@@ -127,41 +130,41 @@ static status extend_layer(struct model *m, struct model_cache *cache,
         }
     }
     TRY(model_project_attended(m, input, layer));
-    return model_layer_rest(m, input, layer);
+    return model_finish_layer(m, input, layer);
 }
 
-/* What the kernels read of the new tokens; *count of them. */
-static status place_added(struct model_cache *cache, const int32_t *tokens, const int64_t *counts,
-                          int64_t *count)
+/* Copy ids, positions and bounds of the *count new tokens to the device. */
+static status upload_tokens(struct model_cache *cache, const int32_t *tokens, const int64_t *counts,
+                            int64_t *count)
 {
     struct model *m = cache->model;
-    int32_t *ids = cache->added.host, *positions = ids + m->rows;
+    int32_t *ids = cache->upload.host, *positions = ids + m->rows;
     int64_t rows = 0;
-    /* What was sent before has arrived before its place is used again. */
-    TRY(device_wait(cache->added.device, cache->added.stream, added_seconds));
+    /* The last upload must be complete before its host buffer is overwritten. */
+    TRY(device_wait(cache->upload.device, cache->upload.stream, upload_deadline_seconds));
     for (int64_t i = 0; i < cache->sequences; i++) {
         REQUIRE(cache->lengths[i] + counts[i] <= cache->tokens && rows + counts[i] <= m->rows,
-                STATUS_INTERNAL, "a key-value cache of %lld tokens overflows",
-                (long long)cache->tokens);
+                STATUS_INTERNAL, "a key-value cache of %" PRId64 " tokens overflows",
+                cache->tokens);
         for (int64_t j = 0; j < counts[i]; j++) {
             ids[rows] = tokens[rows];
             positions[rows++] = (int32_t)(cache->lengths[i] + j);
         }
-        int32_t *bounds = bounds_of(cache, cache->added.host, i);
+        int32_t *bounds = find_bounds(cache, cache->upload.host, i);
         bounds[0] = bounds[2] = 0;
         bounds[1] = (int32_t)counts[i];
         bounds[3] = (int32_t)(cache->lengths[i] + counts[i]);
     }
     *count = rows;
-    return mirror_push(&cache->added, 0, cache->added.bytes);
+    return mirror_upload(&cache->upload, 0, cache->upload.bytes);
 }
 
-status model_extend(struct model *m, struct model_cache *cache, const int32_t *tokens,
-                    const int64_t *counts, struct tensor *hidden)
+status model_forward_cached(struct model *m, struct model_cache *cache, const int32_t *tokens,
+                            const int64_t *counts, struct tensor *hidden)
 {
     int64_t rows = 0;
-    TRY(place_added(cache, tokens, counts, &rows));
-    const int32_t *ids = cache->added.placed;
+    TRY(upload_tokens(cache, tokens, counts, &rows));
+    const int32_t *ids = cache->upload.device_data;
     struct model_input input = {.rows = rows, .tokens = ids, .positions = ids + m->rows};
     TRY(model_embed(m, &input));
     TRY(model_first_norm(m, &input));
@@ -171,29 +174,30 @@ status model_extend(struct model *m, struct model_cache *cache, const int32_t *t
     for (int64_t i = 0; i < cache->sequences; i++) {
         cache->lengths[i] += counts[i];
     }
-    return model_hidden(m, rows, hidden);
+    return model_gather_hidden(m, rows, hidden);
 }
 
 status model_cache_reorder(struct model *m, struct model_cache *cache, const int32_t *from)
 {
     struct device *dev = kernels_device(m->kernels);
-    if (cache->other == NULL) {
-        TRY(device_allocate(dev, cache->bytes, "the beams' cache", (void **)&cache->other));
+    if (cache->spare == NULL) {
+        TRY(device_allocate(dev, cache->bytes, "the beams' cache", (void **)&cache->spare));
     }
-    size_t row_bytes = (size_t)m->share.kv_width * dtype_bytes(kernels_dtype(m->kernels));
+    size_t row_bytes = (size_t)m->local.kv_width * dtype_bytes(kernels_dtype(m->kernels));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
-        for (int which = 0; which < 2; which++) {
+        for (int kind = 0; kind < 2; kind++) {
             for (int64_t i = 0; i < cache->sequences; i++) {
                 size_t bytes = (size_t)cache->lengths[from[i]] * row_bytes;
                 TRY(device_copy(dev, kernels_stream(m->kernels),
-                                cached(cache, cache->other, layer, which, i).data,
-                                cached(cache, cache->memory, layer, which, from[i]).data, bytes));
+                                view_cached(cache, cache->spare, layer, kind, i).data,
+                                view_cached(cache, cache->memory, layer, kind, from[i]).data,
+                                bytes));
             }
         }
     }
     char *memory = cache->memory;
-    cache->memory = cache->other;
-    cache->other = memory;
+    cache->memory = cache->spare;
+    cache->spare = memory;
     int64_t *lengths = malloc((size_t)cache->sequences * sizeof *lengths);
     REQUIRE(lengths != NULL, STATUS_INTERNAL, "out of memory for beams");
     for (int64_t i = 0; i < cache->sequences; i++) {

@@ -1,42 +1,46 @@
-/* A layout while it is made: architecture.c's, and of adapters (adapter_layout.c). */
+/* A parameter layout under construction: shared by architecture.c and adapter_layout.c. */
 #pragma once
 
 #include "trainer/model/model_impl.h"
 
 enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLUMNS };
 
-/* A whole parameter, and how it is shared out. */
+/* The shape of a whole parameter and how it is split over the tensor-parallel ranks. */
 struct shape {
     int64_t rows, columns;
     int dimensions;
     bool transposed;
-    float initial, deviation, bound;
+    float init_value, init_std, init_bound;
     enum split split;
-    int blocks;     /* query, key and value lie one after the other, and each is split; else 1 */
-    int64_t extent; /* of a rank's part of a block along the split, with padding */
-    int joined;     /* it and those behind it are one matrix: nothing in between; else 0 */
+    int blocks;      /* sections that are each split; 3 for GPT-2's query-key-value matrix */
+    int64_t extent;  /* rows or columns of one rank's shard of a section, with padding */
+    int fused_count; /* as in struct model_parameter; 0: not fused */
 };
 
 struct layout {
     const struct model_config *config;
     struct model_parameter *parameters;
-    struct shape *shapes; /* of the block's parameters, from its first one on */
-    int block;            /* its first parameter */
+    struct shape *shapes; /* of the current block's parameters, from its first one on */
+    int block;            /* index of the current block's first parameter */
     int count;
-    int64_t elements;
-    int64_t vectors; /* elements of these */
+    int64_t elements; /* length of the flat buffer */
+    int64_t vectors;  /* total elements of vectors */
     int ranks, rank;
-    int64_t layer; /* what is appended now belongs to */
+    int64_t layer; /* layer of the parameters that are appended next */
 };
 
+/* layout_append - append one parameter. */
 void layout_append(struct layout *layout, enum model_role role, struct shape shape,
                    const char *name);
 
-/* layout_next_word - the next of a comma-separated list into word[MODEL_NAME_BYTES]; false: there is none. */
-bool layout_next_word(const char **at, char *word);
+/* layout_next_item - copy the next item of a comma-separated list to item[MODEL_NAME_BYTES].
+ * *cursor moves past the item. Returns false at the end of the list. */
+bool layout_next_item(const char **cursor, char *item);
 
-/* layout_adapters - those of the block that is being appended, for the matrices that it has by now. */
-void layout_adapters(struct layout *layout);
+/* layout_append_adapters - append the adapters of the current block's matrices so far. */
+void layout_append_adapters(struct layout *layout);
 
-/* layout_check_targets - every word of the targets is some matrix's name.  Errors: STATUS_RECIPE naming one */
+/* layout_check_targets - check that each adapter target matches a matrix.
+ *
+ * Errors    STATUS_RECIPE with the target that matches none */
 status layout_check_targets(const struct layout *layout);

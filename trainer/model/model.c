@@ -1,13 +1,17 @@
-/* Making a model: its flat buffers and the working memory of a micro-batch. */
+/* Model creation: the flat weight buffers and the working memory of a micro-batch.
+ *
+ * The arrange_* functions take all activation tensors from an arena. With an arena that has no
+ * memory they only measure its size. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "trainer/model/model_impl.h"
 
-enum { ADAPTERS_JOINED = 3 }; /* query, key and value */
+enum { ADAPTERS_FUSED = 3 }; /* most adapters of one GEMM: query, key and value */
 
-static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
-                   struct tensor *out)
+static status take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
+                          struct tensor *out)
 {
     void *data = NULL;
     TRY(arena_take(arena, (size_t)(rows * columns) * dtype_bytes(dtype), &data));
@@ -15,69 +19,70 @@ static status take(struct arena *arena, enum dtype dtype, int64_t rows, int64_t 
     return STATUS_OK;
 }
 
-/* A layer's insides over so many ranks. */
-static struct layer_share share_of(const struct model_config *config, int ranks)
+/* Return the local sizes of a layer that is split over `ranks` ranks. */
+static struct layer_dims compute_local_dims(const struct model_config *config, int ranks)
 {
     int64_t kv_heads = model_kv_heads(config) / ranks;
-    return (struct layer_share){.heads = config->heads / ranks,
-                                .width = config->width / ranks,
-                                .kv_heads = kv_heads,
-                                .kv_width = config->width / config->heads * kv_heads,
-                                .inner = config->inner / ranks};
+    return (struct layer_dims){.heads = config->heads / ranks,
+                               .width = config->width / ranks,
+                               .kv_heads = kv_heads,
+                               .kv_width = config->width / config->heads * kv_heads,
+                               .inner = config->inner / ranks};
 }
 
-/* Rows of the stream on the rank that has most. */
-static int64_t own_rows(struct model_sharing sharing, int64_t n)
+/* Return the rows of the residual stream on the rank with the most rows. */
+static int64_t count_local_rows(struct model_parallelism parallelism, int64_t n)
 {
-    return sharing.sequence ? (n + sharing.ranks - 1) / sharing.ranks : n;
+    return parallelism.sequence_parallel ? (n + parallelism.ranks - 1) / parallelism.ranks : n;
 }
 
-/* What selective recomputation makes again. */
-static status arrange_again(const struct model_config *c, struct model_sharing sharing,
-                            enum dtype dtype, int64_t n, struct arena *arena,
-                            struct layer_activations *out)
+/* Activations that selective recompute does not keep. */
+static status arrange_recomputed(const struct model_config *c, struct model_parallelism parallelism,
+                                 enum dtype dtype, int64_t n, struct arena *arena,
+                                 struct layer_activations *out)
 {
-    int64_t own = own_rows(sharing, n);
-    TRY(take(arena, dtype, own, c->width, &out->norm1));
-    TRY(take(arena, dtype, own, c->width, &out->norm2));
-    return take(arena, dtype, n, share_of(c, sharing.ranks).inner, &out->inner);
+    int64_t own = count_local_rows(parallelism, n);
+    TRY(take_tensor(arena, dtype, own, c->width, &out->norm1));
+    TRY(take_tensor(arena, dtype, own, c->width, &out->norm2));
+    return take_tensor(arena, dtype, n, compute_local_dims(c, parallelism.ranks).inner,
+                       &out->inner);
 }
 
-/* What full recomputation makes again beside that. */
-static status arrange_insides(const struct model_config *c, struct model_sharing sharing,
-                              enum dtype dtype, int64_t n, bool training, struct arena *arena,
-                              struct layer_activations *out)
+/* Activations that full recompute does not keep, in addition to arrange_recomputed. */
+static status arrange_interior(const struct model_config *c, struct model_parallelism parallelism,
+                               enum dtype dtype, int64_t n, bool training, struct arena *arena,
+                               struct layer_activations *out)
 {
-    struct layer_share share = share_of(c, sharing.ranks);
-    int64_t own = own_rows(sharing, n);
-    int64_t inner_outputs = model_inner_outputs(c) / sharing.ranks;
-    TRY(take(arena, DTYPE_F32, own, 2, &out->statistics1));
-    TRY(take(arena, dtype, n, share.width + 2 * share.kv_width, &out->qkv));
-    TRY(take(arena, dtype, n, share.width, &out->attended));
-    TRY(take(arena, dtype, own, c->width, &out->middle));
-    TRY(take(arena, DTYPE_F32, own, 2, &out->statistics2));
-    out->kept = out->lse = tensor_absent();
+    struct layer_dims local = compute_local_dims(c, parallelism.ranks);
+    int64_t own = count_local_rows(parallelism, n);
+    int64_t inner_outputs = model_inner_outputs(c) / parallelism.ranks;
+    TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics1));
+    TRY(take_tensor(arena, dtype, n, local.width + 2 * local.kv_width, &out->qkv));
+    TRY(take_tensor(arena, dtype, n, local.width, &out->attended));
+    TRY(take_tensor(arena, dtype, own, c->width, &out->middle));
+    TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics2));
+    out->saved_for_backward = out->lse = tensor_absent();
     if (training) {
-        TRY(take(arena, DTYPE_F32, share.heads, n, &out->lse));
+        TRY(take_tensor(arena, DTYPE_F32, local.heads, n, &out->lse));
     }
-    if (training || inner_outputs > share.inner) {
-        TRY(take(arena, dtype, n, inner_outputs, &out->kept));
+    if (training || inner_outputs > local.inner) {
+        TRY(take_tensor(arena, dtype, n, inner_outputs, &out->saved_for_backward));
     }
     return STATUS_OK;
 }
 
-static status arrange_task(const struct model_config *c, enum dtype dtype, bool training,
-                           struct arena *arena, struct head_activations *out)
+static status arrange_task_head(const struct model_config *c, enum dtype dtype, bool training,
+                                struct arena *arena, struct head_activations *out)
 {
     const struct architecture *a = model_architecture(c->architecture);
-    bool texts = c->task == MODEL_TEXTS || c->task == MODEL_CHOICES;
+    bool texts = c->head == HEAD_SEQUENCE || c->head == HEAD_MULTIPLE_CHOICE;
     int64_t m = c->output_rows, dense = texts && a != NULL && a->transform ? m : 0;
-    TRY(take(arena, dtype, m, c->width, &out->rows));
-    TRY(take(arena, dtype, dense, c->width, &out->dense));
-    out->kept = tensor_absent();
+    TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
+    TRY(take_tensor(arena, dtype, dense, c->width, &out->dense));
+    out->saved_for_backward = tensor_absent();
     if (training) {
-        TRY(take(arena, dtype, dense, c->width, &out->kept));
-        TRY(take(arena, dtype, m, c->width, &out->d_dense));
+        TRY(take_tensor(arena, dtype, dense, c->width, &out->saved_for_backward));
+        TRY(take_tensor(arena, dtype, m, c->width, &out->d_dense));
     }
     return STATUS_OK;
 }
@@ -86,26 +91,26 @@ static status arrange_head(const struct model_config *c, enum dtype dtype, bool 
                            struct arena *arena, struct head_activations *out)
 {
     int64_t m = c->output_rows, e = c->next_sentence ? c->examples : 0;
-    if (c->task != MODEL_WORDS) {
-        return arrange_task(c, dtype, training, arena, out);
+    if (c->head != HEAD_LM) {
+        return arrange_task_head(c, dtype, training, arena, out);
     }
-    TRY(take(arena, dtype, m, c->width, &out->rows));
-    TRY(take(arena, dtype, m, c->width, &out->dense));
-    TRY(take(arena, dtype, m, c->width, &out->norm));
-    TRY(take(arena, DTYPE_F32, m, 2, &out->statistics));
-    TRY(take(arena, dtype, e, c->width, &out->first));
-    TRY(take(arena, dtype, e, c->width, &out->pooled));
+    TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
+    TRY(take_tensor(arena, dtype, m, c->width, &out->dense));
+    TRY(take_tensor(arena, dtype, m, c->width, &out->norm));
+    TRY(take_tensor(arena, DTYPE_F32, m, 2, &out->statistics));
+    TRY(take_tensor(arena, dtype, e, c->width, &out->first_rows));
+    TRY(take_tensor(arena, dtype, e, c->width, &out->pooled));
     if (training) {
-        TRY(take(arena, dtype, m, c->width, &out->kept));
-        TRY(take(arena, dtype, m, c->width, &out->d_dense));
-        TRY(take(arena, dtype, e, c->width, &out->pooled_kept));
-        TRY(take(arena, dtype, e, c->width, &out->d_pooled));
+        TRY(take_tensor(arena, dtype, m, c->width, &out->saved_for_backward));
+        TRY(take_tensor(arena, dtype, m, c->width, &out->d_dense));
+        TRY(take_tensor(arena, dtype, e, c->width, &out->pooled_saved));
+        TRY(take_tensor(arena, dtype, e, c->width, &out->d_pooled));
     }
     return STATUS_OK;
 }
 
-/* One layer's memory serves the next ones where nothing is kept there for backward. */
-static status arrange_layer(const struct model_config *c, struct model_sharing sharing,
+/* A layer shares the memory of layer 0 for all tensors that need not be kept for backward. */
+static status arrange_layer(const struct model_config *c, struct model_parallelism parallelism,
                             enum dtype dtype, int64_t n, bool training, struct arena *arena,
                             struct layer_activations *layers, int64_t layer)
 {
@@ -113,87 +118,96 @@ static status arrange_layer(const struct model_config *c, struct model_sharing s
     *out = layers[0];
     bool first = layer == 0;
     if (first || training) {
-        TRY(take(arena, dtype, own_rows(sharing, n), c->width, &out->input));
-        TRY(take(arena, dtype, n, c->adapter.rank * model_adapters_of(c), &out->adapted));
+        TRY(take_tensor(arena, dtype, count_local_rows(parallelism, n), c->width, &out->input));
+        int adapters = 0;
+        TRY(model_adapters_per_layer(c, &adapters));
+        TRY(take_tensor(arena, dtype, n, c->adapter.rank * adapters, &out->adapter_hidden));
     }
     if (first || (training && c->recompute < MODEL_RECOMPUTE_FULL)) {
-        TRY(arrange_insides(c, sharing, dtype, n, training, arena, out));
+        TRY(arrange_interior(c, parallelism, dtype, n, training, arena, out));
     }
     if (first || (training && c->recompute < MODEL_RECOMPUTE_SELECTIVE)) {
-        TRY(arrange_again(c, sharing, dtype, n, arena, out));
+        TRY(arrange_recomputed(c, parallelism, dtype, n, arena, out));
     }
     return STATUS_OK;
 }
 
-/* Take all views of the working memory from the arena, or measure them. */
-static status arrange(const struct model_config *config, struct model_sharing sharing,
-                      enum dtype dtype, int64_t rows, bool training,
-                      struct layer_activations *layers, struct arena *arena,
-                      struct activations *out)
+/* Take all tensors of the working memory from the arena, or measure their size. */
+static status arrange_activations(const struct model_config *config,
+                                  struct model_parallelism parallelism, enum dtype dtype,
+                                  int64_t rows, bool training, struct layer_activations *layers,
+                                  struct arena *arena, struct activations *out)
 {
-    struct layer_share share = share_of(config, sharing.ranks);
-    int64_t own = own_rows(sharing, rows);
+    struct layer_dims local = compute_local_dims(config, parallelism.ranks);
+    int64_t own = count_local_rows(parallelism, rows);
     *out = (struct activations){.layers = layers};
     for (int64_t l = 0; l < config->layers; l++) {
-        TRY(arrange_layer(config, sharing, dtype, rows, training, arena, layers, l));
+        TRY(arrange_layer(config, parallelism, dtype, rows, training, arena, layers, l));
     }
-    TRY(take(arena, dtype, own, config->width, &out->last));
-    TRY(take(arena, dtype, own, config->width, &out->final_norm));
-    TRY(take(arena, DTYPE_F32, own, 2, &out->final_statistics));
-    if (sharing.ranks == 1 || dtype != DTYPE_F32) {
-        TRY(take(arena, dtype, rows, config->width, &out->exchange));
+    TRY(take_tensor(arena, dtype, own, config->width, &out->last));
+    TRY(take_tensor(arena, dtype, own, config->width, &out->final_norm));
+    TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->final_statistics));
+    if (parallelism.ranks == 1 || dtype != DTYPE_F32) {
+        TRY(take_tensor(arena, dtype, rows, config->width, &out->exchange));
     }
     const struct architecture *a = model_architecture(config->architecture);
     if (a != NULL && a->rotary) {
-        TRY(take(arena, DTYPE_F32, config->positions, config->width / config->heads, &out->angles));
+        TRY(take_tensor(arena, DTYPE_F32, config->positions, config->width / config->heads,
+                        &out->rope_table));
     }
     TRY(arrange_head(config, dtype, training, arena, &out->head));
     if (config->segments == 1) {
-        TRY(take(arena, DTYPE_F32, 1, rows, &out->no_segments));
+        TRY(take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_segment_ids));
     }
     if (training) {
-        TRY(take(arena, dtype, own, config->width, &out->d_stream));
+        TRY(take_tensor(arena, dtype, own, config->width, &out->d_stream));
         if (config->dropout > 0) {
-            TRY(take(arena, dtype, own, config->width, &out->d_delta));
+            TRY(take_tensor(arena, dtype, own, config->width, &out->d_delta));
         }
-        TRY(take(arena, dtype, rows, share.width + 2 * share.kv_width, &out->d_qkv));
-        TRY(take(arena, dtype, rows, share.inner, &out->d_inner));
-        TRY(take(arena, DTYPE_F32, 2, config->width, &out->unused));
-        TRY(take(arena, dtype, rows, ADAPTERS_JOINED * config->adapter.rank, &out->d_adapted));
-        int64_t widest = config->width > share.inner ? config->width : share.inner;
-        bool drops = config->adapter.rank > 0 && config->adapter.dropout > 0;
-        TRY(take(arena, dtype, rows, drops ? widest : 0, &out->dropped));
+        TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
+        TRY(take_tensor(arena, dtype, rows, local.inner, &out->d_inner));
+        TRY(take_tensor(arena, DTYPE_F32, 2, config->width, &out->frozen_norm_gradients));
+        TRY(take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
+                        &out->d_adapter_hidden));
+        int64_t widest = config->width > local.inner ? config->width : local.inner;
+        bool adapter_dropout = config->adapter.rank > 0 && config->adapter.dropout > 0;
+        TRY(take_tensor(arena, dtype, rows, adapter_dropout ? widest : 0, &out->adapter_input));
     }
     return STATUS_OK;
 }
 
-size_t model_activation_bytes(const struct model_config *config, struct model_sharing sharing,
-                              enum dtype dtype, int64_t rows, bool training)
+status model_activation_bytes(const struct model_config *config,
+                              struct model_parallelism parallelism, enum dtype dtype, int64_t rows,
+                              bool training, size_t *bytes)
 {
+    *bytes = 0;
     struct layer_activations *layers = calloc((size_t)config->layers, sizeof *layers);
+    REQUIRE(layers != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " layers",
+            config->layers);
     struct arena measure = {0};
     struct activations views;
-    if (layers == NULL ||
-        arrange(config, sharing, dtype, rows, training, layers, &measure, &views) != STATUS_OK) {
-        measure.peak = 0;
-    }
+    status result =
+        arrange_activations(config, parallelism, dtype, rows, training, layers, &measure, &views);
     free(layers);
-    return measure.peak + model_window_bytes(config, sharing, dtype, rows);
+    TRY(result);
+    *bytes = measure.peak + model_window_bytes(config, parallelism, dtype, rows);
+    return STATUS_OK;
 }
 
 static const double copy_deadline_seconds = 600;
 
-static status fill_angles(struct model *m)
+static status fill_rope_table(struct model *m)
 {
-    struct tensor to = m->activations.angles;
-    size_t bytes = (size_t)(to.rows * to.columns) * sizeof(float);
+    struct tensor table_view = m->activations.rope_table;
+    size_t bytes = (size_t)(table_view.rows * table_view.columns) * sizeof(float);
     struct device *dev = kernels_device(m->kernels);
     struct stream *stream = kernels_stream(m->kernels);
     float *table = malloc(bytes);
-    REQUIRE(table != NULL, STATUS_INTERNAL, "out of memory: angles of %lld positions",
-            (long long)to.rows);
-    rotary_angles(table, to.rows, to.columns, m->config.rope_theta, &m->config.rope_scaling);
-    status result = device_copy(dev, stream, to.data, table, bytes);
+    REQUIRE(table != NULL, STATUS_INTERNAL,
+            "out of memory for the rotary table of %" PRId64 " positions", table_view.rows);
+    rotary_fill_table(table, table_view.rows, table_view.columns, m->config.rope_theta,
+                      &m->config.rope_scaling);
+    status result = device_copy(dev, stream, table_view.data, table, bytes);
     KEEP_FIRST(result, device_wait(dev, stream, copy_deadline_seconds));
     free(table);
     return result;
@@ -217,17 +231,19 @@ static status allocate_vectors(struct model *m, struct device *dev)
 
 static status allocate_weights(struct model *m, struct device *dev, enum dtype dtype)
 {
-    bool halves = dtype == DTYPE_BF16, beside = m->config.adapter.rank > 0;
-    m->kept =
-        halves && beside ? model_trained_elements(m->parameters, m->parameter_count) : m->elements;
-    TRY(device_allocate(dev, (size_t)m->kept * sizeof(float), "the weights", (void **)&m->weights));
-    TRY(m->kept < m->elements ? allocate_vectors(m, dev) : STATUS_OK);
-    return halves ? device_allocate(dev, (size_t)m->elements * sizeof(bf16), "the bf16 weights",
-                                    (void **)&m->copy)
-                  : STATUS_OK;
+    bool is_bf16 = dtype == DTYPE_BF16, has_adapters = m->config.adapter.rank > 0;
+    m->f32_elements = is_bf16 && has_adapters
+                          ? model_trained_elements(m->parameters, m->parameter_count)
+                          : m->elements;
+    TRY(device_allocate(dev, (size_t)m->f32_elements * sizeof(float), "the weights",
+                        (void **)&m->weights));
+    TRY(m->f32_elements < m->elements ? allocate_vectors(m, dev) : STATUS_OK);
+    return is_bf16 ? device_allocate(dev, (size_t)m->elements * sizeof(bf16), "the bf16 weights",
+                                     (void **)&m->bf16_weights)
+                   : STATUS_OK;
 }
 
-static status allocate(struct model *m)
+static status allocate_model(struct model *m)
 {
     struct device *dev = kernels_device(m->kernels);
     enum dtype dtype = kernels_dtype(m->kernels);
@@ -235,45 +251,46 @@ static status allocate(struct model *m)
     m->ranges = calloc((size_t)m->ranks, sizeof *m->ranges);
     REQUIRE(m->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranks", m->ranks);
     m->activations.layers = calloc((size_t)m->config.layers, sizeof *m->activations.layers);
-    REQUIRE(m->activations.layers != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
-            (long long)m->config.layers);
-    size_t bytes = model_activation_bytes(&m->config, m->sharing, dtype, m->rows, m->training) -
-                   model_window_bytes(&m->config, m->sharing, dtype, m->rows);
+    REQUIRE(m->activations.layers != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " layers",
+            m->config.layers);
+    size_t bytes = 0;
+    TRY(model_activation_bytes(&m->config, m->parallelism, dtype, m->rows, m->training, &bytes));
+    bytes -= model_window_bytes(&m->config, m->parallelism, dtype, m->rows);
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
-    TRY(arrange(&m->config, m->sharing, dtype, m->rows, m->training, m->activations.layers,
-                &m->arena, &m->activations));
-    return m->architecture->rotary ? fill_angles(m) : STATUS_OK;
+    TRY(arrange_activations(&m->config, m->parallelism, dtype, m->rows, m->training,
+                            m->activations.layers, &m->arena, &m->activations));
+    return m->architecture->rotary ? fill_rope_table(m) : STATUS_OK;
 }
 
-/* The first parameter of each role, weight and bias. */
-static void find_places(struct model *m)
+/* Find the first parameter of each role, weight and bias. */
+static void find_param_indices(struct model *m)
 {
     for (int i = 0; i < MODEL_ROLES; i++) {
-        m->places[i] = (struct place){-1, -1};
+        m->param_index[i] = (struct param_index){-1, -1};
     }
     for (int i = m->parameter_count - 1; i >= 0; i--) {
         const struct model_parameter *p = &m->parameters[i];
         bool norm =
             p->role == MODEL_NORM1 || p->role == MODEL_NORM2 || p->role == MODEL_TRANSFORM_NORM;
-        bool weight = p->dimensions == 2 || (norm && p->initial > 0);
-        *(weight ? &m->places[p->role].weight : &m->places[p->role].bias) = i;
+        bool weight = p->dimensions == 2 || (norm && p->init_value > 0);
+        *(weight ? &m->param_index[p->role].weight : &m->param_index[p->role].bias) = i;
         m->layer_parameters += p->layer == 0;
     }
 }
 
-status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor,
-                    bool sequence, int64_t rows, bool training, struct model **out)
+status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor_group,
+                    bool sequence_parallel, int64_t rows, bool training, struct model **out)
 {
     *out = NULL;
     struct model *m = calloc(1, sizeof *m);
     REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for a model");
     m->kernels = k;
     m->config = *config;
-    m->tensor = tensor;
-    m->ranks = tensor != NULL ? comm_size(tensor) : 1;
-    m->sharing = (struct model_sharing){m->ranks, sequence && m->ranks > 1};
-    m->rank = tensor != NULL ? comm_rank(tensor) : 0;
-    m->share = share_of(config, m->ranks);
+    m->tensor_group = tensor_group;
+    m->ranks = tensor_group != NULL ? comm_size(tensor_group) : 1;
+    m->parallelism = (struct model_parallelism){m->ranks, sequence_parallel && m->ranks > 1};
+    m->rank = tensor_group != NULL ? comm_rank(tensor_group) : 0;
+    m->local = compute_local_dims(config, m->ranks);
     m->rows = rows;
     m->training = training;
     status result = STATUS_OK;
@@ -281,8 +298,8 @@ status model_create(struct kernels *k, const struct model_config *config, struct
         result, fail,
         model_layout(config, m->ranks, m->rank, &m->parameters, &m->parameter_count, &m->elements));
     m->architecture = model_architecture(config->architecture);
-    find_places(m);
-    TRY_GOTO(result, fail, allocate(m));
+    find_param_indices(m);
+    TRY_GOTO(result, fail, allocate_model(m));
     *out = m;
     return STATUS_OK;
 fail:
@@ -295,15 +312,15 @@ status model_destroy(struct model **m)
     status result = STATUS_OK;
     if (*m != NULL) {
         if ((*m)->window != NULL) {
-            result = comm_free((*m)->tensor, (*m)->window);
+            result = comm_free((*m)->tensor_group, (*m)->window);
         }
         struct device *dev = kernels_device((*m)->kernels);
         size_t elements = (size_t)(*m)->elements;
-        device_release(dev, (*m)->weights, (size_t)(*m)->kept * sizeof(float));
+        device_release(dev, (*m)->weights, (size_t)(*m)->f32_elements * sizeof(float));
         if ((*m)->vectors != NULL) {
             device_release(dev, (*m)->vectors, (size_t)vector_elements(*m) * sizeof(float));
         }
-        device_release(dev, (*m)->copy, elements * sizeof(bf16));
+        device_release(dev, (*m)->bf16_weights, elements * sizeof(bf16));
         arena_destroy(&(*m)->arena);
         free((*m)->activations.layers);
         free((*m)->ranges);
@@ -314,7 +331,7 @@ status model_destroy(struct model **m)
     return result;
 }
 
-const struct model_config *model_config_of(const struct model *m)
+const struct model_config *model_get_config(const struct model *m)
 {
     return &m->config;
 }
@@ -325,7 +342,7 @@ const struct model_parameter *model_parameters(const struct model *m, int *count
     return m->parameters;
 }
 
-static bool trained_vector(const struct model_parameter *p)
+static bool is_trained_vector(const struct model_parameter *p)
 {
     return p->trained && p->dimensions == 1;
 }
@@ -335,9 +352,9 @@ int64_t model_elements(const struct model *m)
     return m->elements;
 }
 
-int64_t model_kept_elements(const struct model *m)
+int64_t model_f32_elements(const struct model *m)
 {
-    return m->kept;
+    return m->f32_elements;
 }
 
 float *model_weights(const struct model *m)
@@ -345,9 +362,9 @@ float *model_weights(const struct model *m)
     return m->weights;
 }
 
-bf16 *model_copy(const struct model *m)
+bf16 *model_bf16_weights(const struct model *m)
 {
-    return m->copy;
+    return m->bf16_weights;
 }
 
 float *model_vectors(const struct model *m, int64_t *count)
@@ -355,12 +372,12 @@ float *model_vectors(const struct model *m, int64_t *count)
     *count = 0;
     for (int i = 0; i < m->parameter_count && m->vectors != NULL; i++) {
         const struct model_parameter *p = &m->parameters[i];
-        *count += trained_vector(p) ? p->columns : 0;
+        *count += is_trained_vector(p) ? p->columns : 0;
     }
     return m->vectors;
 }
 
-/* Of the vectors among these elements, which lie at weights. */
+/* Copy the vectors within a range of elements; `weights` points to the range's first element. */
 static status copy_vectors(struct model *m, struct range elements, const float *weights)
 {
     int64_t end = elements.first + elements.count;
@@ -371,7 +388,7 @@ static status copy_vectors(struct model *m, struct range elements, const float *
         high = high < end ? high : end;
         if (p->dimensions == 1 && low < high) {
             TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
-                            m->vectors + p->vector + (low - p->first),
+                            m->vectors + p->vector_offset + (low - p->first),
                             weights + (low - elements.first),
                             (size_t)(high - low) * sizeof(float)));
         }
@@ -382,11 +399,11 @@ static status copy_vectors(struct model *m, struct range elements, const float *
 status model_release_weights(struct model *m)
 {
     struct device *dev = kernels_device(m->kernels);
-    REQUIRE(m->copy != NULL && m->weights != NULL, STATUS_INTERNAL,
-            "only the f32 weights of a bf16 model are released, once");
+    REQUIRE(m->bf16_weights != NULL && m->weights != NULL, STATUS_INTERNAL,
+            "the f32 weights can be released only once, and only in bf16 precision");
     TRY(m->vectors == NULL ? allocate_vectors(m, dev) : STATUS_OK);
-    TRY(copy_vectors(m, (struct range){0, m->kept}, m->weights));
-    device_release(dev, m->weights, (size_t)m->kept * sizeof(float));
+    TRY(copy_vectors(m, (struct range){0, m->f32_elements}, m->weights));
+    device_release(dev, m->weights, (size_t)m->f32_elements * sizeof(float));
     m->weights = NULL;
     return STATUS_OK;
 }
@@ -394,32 +411,33 @@ status model_release_weights(struct model *m)
 status model_set_frozen(struct model *m, struct range elements, float *weights)
 {
     TRY(copy_vectors(m, elements, weights));
-    return convert(m->kernels, tensor_view(m->copy + elements.first, DTYPE_BF16, 1, elements.count),
+    return op_cast(m->kernels,
+                   tensor_view(m->bf16_weights + elements.first, DTYPE_BF16, 1, elements.count),
                    tensor_view(weights, DTYPE_F32, 1, elements.count));
 }
 
-status model_weights_changed(struct model *m)
+status model_sync_bf16(struct model *m)
 {
-    if (m->copy == NULL) {
+    if (m->bf16_weights == NULL) {
         return STATUS_OK;
     }
-    return convert(m->kernels, tensor_view(m->copy, DTYPE_BF16, 1, m->kept),
-                   tensor_view(m->weights, DTYPE_F32, 1, m->kept));
+    return op_cast(m->kernels, tensor_view(m->bf16_weights, DTYPE_BF16, 1, m->f32_elements),
+                   tensor_view(m->weights, DTYPE_F32, 1, m->f32_elements));
 }
 
-struct place model_place(const struct model *m, int64_t layer, enum model_role role)
+struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role)
 {
     int more = (int)layer * m->layer_parameters;
-    int bias = m->places[role].bias;
-    return (struct place){m->places[role].weight + more, bias < 0 ? -1 : bias + more};
+    int bias = m->param_index[role].bias;
+    return (struct param_index){m->param_index[role].weight + more, bias < 0 ? -1 : bias + more};
 }
 
-/* A parameter with those that are joined to it. */
-static struct tensor joined_view(void *data, enum dtype dtype, const struct model_parameter *p)
+/* Return a view of a parameter together with the ones that are fused with it. */
+static struct tensor view_fused(void *data, enum dtype dtype, const struct model_parameter *p)
 {
     bool vector = p->dimensions == 1;
     int64_t extent = 0;
-    for (int i = 0; i < p->joined; i++) {
+    for (int i = 0; i < p->fused_count; i++) {
         extent += vector ? p[i].columns : p[i].rows;
     }
     return tensor_view(data, dtype, vector ? 1 : extent, vector ? extent : p->columns);
@@ -431,10 +449,10 @@ struct tensor model_matrix(const struct model *m, int parameter)
         return tensor_absent();
     }
     const struct model_parameter *p = &m->parameters[parameter];
-    if (m->copy != NULL) {
-        return joined_view(m->copy + p->first, DTYPE_BF16, p);
+    if (m->bf16_weights != NULL) {
+        return view_fused(m->bf16_weights + p->first, DTYPE_BF16, p);
     }
-    return joined_view(m->weights + p->first, DTYPE_F32, p);
+    return view_fused(m->weights + p->first, DTYPE_F32, p);
 }
 
 struct tensor model_vector(const struct model *m, int parameter)
@@ -443,77 +461,76 @@ struct tensor model_vector(const struct model *m, int parameter)
         return tensor_absent();
     }
     const struct model_parameter *p = &m->parameters[parameter];
-    bool kept = m->weights != NULL && p->first < m->kept;
-    float *data = kept ? m->weights + p->first : m->vectors + p->vector;
-    return joined_view(data, DTYPE_F32, p);
+    bool kept = m->weights != NULL && p->first < m->f32_elements;
+    float *data = kept ? m->weights + p->first : m->vectors + p->vector_offset;
+    return view_fused(data, DTYPE_F32, p);
 }
 
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients)
 {
     return parameter < 0 || gradients[parameter] == NULL
                ? tensor_absent()
-               : joined_view(gradients[parameter], DTYPE_F32, &m->parameters[parameter]);
+               : view_fused(gradients[parameter], DTYPE_F32, &m->parameters[parameter]);
 }
 
-void model_norm_gradients(const struct model *m, struct place place, float *const *gradients,
+void model_norm_gradients(const struct model *m, struct param_index index, float *const *gradients,
                           struct tensor *dgamma, struct tensor *dbeta)
 {
-    struct tensor unused = m->activations.unused;
-    *dgamma = model_gradient(m, place.weight, gradients);
-    *dbeta = model_gradient(m, place.bias, gradients);
+    struct tensor unused = m->activations.frozen_norm_gradients;
+    *dgamma = model_gradient(m, index.weight, gradients);
+    *dbeta = model_gradient(m, index.bias, gradients);
     *dgamma = dgamma->data != NULL ? *dgamma : tensor_rows(unused, 0, 1);
-    *dbeta = dbeta->data != NULL || place.bias < 0 ? *dbeta : tensor_rows(unused, 1, 1);
+    *dbeta = dbeta->data != NULL || index.bias < 0 ? *dbeta : tensor_rows(unused, 1, 1);
 }
 
-static int head_parameter(const struct model *m)
+static int find_lm_head(const struct model *m)
 {
-    if (m->config.task != MODEL_WORDS) {
+    if (m->config.head != HEAD_LM) {
         return -1;
     }
-    return m->places[m->config.tied ? MODEL_TOKEN_TABLE : MODEL_DECODER].weight;
+    return m->param_index[m->config.tied ? MODEL_TOKEN_TABLE : MODEL_DECODER].weight;
 }
 
-struct tensor model_head(const struct model *m)
+struct tensor model_lm_head(const struct model *m)
 {
-    return model_matrix(m, head_parameter(m));
+    return model_matrix(m, find_lm_head(m));
 }
 
-struct tensor model_head_gradient(const struct model *m, float *const *gradients)
+struct tensor model_lm_head_gradient(const struct model *m, float *const *gradients)
 {
-    return model_gradient(m, head_parameter(m), gradients);
+    return model_gradient(m, find_lm_head(m), gradients);
 }
 
-struct tensor model_head_bias(const struct model *m)
+struct tensor model_lm_head_bias(const struct model *m)
 {
-    return model_vector(m, m->places[MODEL_DECODER].bias);
+    return model_vector(m, m->param_index[MODEL_DECODER].bias);
 }
 
-struct tensor model_head_bias_gradient(const struct model *m, float *const *gradients)
+struct tensor model_lm_head_bias_gradient(const struct model *m, float *const *gradients)
 {
-    return model_gradient(m, m->places[MODEL_DECODER].bias, gradients);
+    return model_gradient(m, m->param_index[MODEL_DECODER].bias, gradients);
 }
 
 struct tensor model_hidden_gradient(const struct model *m)
 {
-    return m->config.task != MODEL_WORDS ? m->activations.head.d_dense : m->activations.exchange;
+    return m->config.head != HEAD_LM ? m->activations.head.d_dense : m->activations.exchange;
 }
 
-/* ---- what layers are described by ---- */
+/* ---- descriptions of operations ---- */
 
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
-                             enum dropout_place place)
+                             enum dropout_site site)
 {
-    float probability =
-        place == DROPOUT_ATTENTION ? m->config.attention_dropout : m->config.dropout;
+    float probability = site == DROPOUT_ATTENTION ? m->config.attention_dropout : m->config.dropout;
     if (!input->training || !(probability > 0)) {
         return (struct dropout){0};
     }
-    uint64_t site = (uint64_t)(layer + 1) * DROPOUT_PLACES + (uint64_t)place;
+    uint64_t number = (uint64_t)(layer + 1) * DROPOUT_SITES + (uint64_t)site;
     int64_t row_elements =
-        place == DROPOUT_ATTENTION ? m->config.heads * input->longest : m->config.width;
+        site == DROPOUT_ATTENTION ? m->config.heads * input->longest : m->config.width;
     return (struct dropout){
         .probability = probability,
-        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, site),
+        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, number),
         .first = input->first_row * row_elements,
     };
 }
@@ -523,19 +540,19 @@ struct attention model_attention(const struct model *m, const struct model_input
 {
     int64_t head_width = m->config.width / m->config.heads;
     return (struct attention){
-        .heads = (int)m->share.heads,
-        .kv_heads = (int)m->share.kv_heads,
+        .heads = (int)m->local.heads,
+        .kv_heads = (int)m->local.kv_heads,
         .head_width = head_width,
         .causal = m->architecture->causal,
         .scale = 1.0f / sqrtf((float)head_width),
         .sequences = input->segments,
         .cu_q = input->cu_rows,
         .cu_k = input->cu_rows,
-        .branches = input->branches,
+        .shared_prefix_offsets = input->shared_prefix_offsets,
         .longest_q = input->longest,
         .longest_k = input->longest,
         .dropout = model_dropout(m, input, layer, DROPOUT_ATTENTION),
-        .first_head = m->rank * (int)m->share.heads,
+        .first_head = m->rank * (int)m->local.heads,
         .all_heads = (int)m->config.heads,
     };
 }

@@ -1,18 +1,28 @@
-/* One transformer; an architecture is a row of flags (architecture.c).
+/* The transformer model: configuration, parameter layout, forward and backward passes, generation.
  *
- * gpt2 predicts the next token: causal attention, norms before each half of a block, a norm at the end. bert and
- * roberta predict masked tokens: attention to both sides, norms behind each half, and before the vocabulary's
- * matrix, for the masked rows alone, a dense layer and a norm; with next_sentence also a pooler of each example's
- * first row and two labels.
- * llama is gpt2 with RMS norms, rotary positions, key-value heads that several heads share, SwiGLU and no biases.
- * Instead of the vocabulary's matrix each has the small head of a task (enum model_task), which reads some of the rows.
+ * An architecture is one row of flags (architecture.c).
+ *   gpt2           causal attention, a norm before each half of a block, a final norm
+ *   bert, roberta  bidirectional attention and a norm after each half of a block. Before the
+ *                  vocabulary matrix, a dense layer and a norm run on the masked rows only. With
+ *                  next_sentence a pooler and a two-label head read the first row of each example.
+ *   llama          as gpt2, with RMS norms, rotary positions, grouped-query attention, SwiGLU and
+ *                  no biases
+ * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
+ * (enum model_head_kind). Such a head reads selected rows of the hidden states.
  *
- * Parameters lie in forward order in one flat f32 buffer, those that are trained before those that are frozen; the
- * products read a bf16 copy of it where the precision is bf16. Gradients are the caller's, a place for each parameter,
- * NULL for a frozen one, whose products backward leaves out. Backward finishes them from the
- * last parameter downwards, layer by layer, and says so; the tied embedding comes first, so it is final last. The model knows nothing of objectives and of the reduction of gradients.
+ * All parameters lie in one flat f32 buffer in forward order. Trained parameters come before frozen
+ * ones. In bf16 precision the GEMMs read a bf16 copy of this buffer. The caller owns the gradients
+ * and passes one pointer for each parameter. The pointer is NULL for a frozen parameter, and
+ * backward skips the GEMM for its gradient. Backward finishes the gradients layer by layer from the
+ * last parameter to the first, and reports progress through a hook. The tied embedding comes first
+ * in the buffer, so its gradient is final last. The model does not depend on the objectives or on
+ * the gradient reduction.
  *
- * Weights are [out, in] in memory; `transposed` says that the Hugging Face file holds [in, out]. */
+ * Weights are [out, in] in memory. `transposed` marks weights that the Hugging Face file stores as
+ * [in, out].
+ *
+ * Letters in shapes: B batch, T tokens, N = B T rows, C width, H heads, G key-value heads, D head
+ * width, F inner width, V vocabulary, L layers, M selected output rows, E examples. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,306 +33,386 @@
 
 #define MODEL_NAME_BYTES 96
 
-/* What is not trained by its place. embeddings: all before the blocks; layers: so many blocks from the first on;
- * backbone: all of these and the last norm, so that what is left is the head. */
+/* Parameters that are frozen by their position in the model. */
 struct model_freezing {
-    bool embeddings, backbone;
-    int64_t layers;
+    bool embeddings; /* all parameters before the blocks */
+    bool backbone;   /* the embeddings, all blocks and the final norm: only the head is trained */
+    int64_t layers;  /* number of blocks to freeze, counted from the first one */
 };
 
-/* What the head behind the last norm is for. Names and order of operations are those of transformers' classes:
- * ...ForSequenceClassification, ...ForMultipleChoice, ...ForTokenClassification, ...ForQuestionAnswering. */
-enum model_task {
-    MODEL_WORDS, /* which token comes next, or stood there */
-    MODEL_TEXTS, /* labels of a text: its first row through a dense layer in encoders, else its last row as it is */
-    MODEL_CHOICES, /* one number for each text that may be chosen, likewise */
-    MODEL_TOKENS,  /* labels of tokens */
-    MODEL_SPANS,   /* where a span begins and ends: two numbers for each token */
-    MODEL_VECTORS  /* none: the rows themselves */
+/* The head after the final norm. Names and order of operations follow the classes of the
+ * transformers library. */
+enum model_head_kind {
+    HEAD_LM,              /* next-token or masked-token prediction */
+    HEAD_SEQUENCE,        /* ...ForSequenceClassification: labels of a sequence. Encoders read the
+                           * first row through a dense layer, decoders the last row directly */
+    HEAD_MULTIPLE_CHOICE, /* ...ForMultipleChoice: one score per candidate; rows as HEAD_SEQUENCE */
+    HEAD_TOKEN,           /* ...ForTokenClassification: labels of tokens */
+    HEAD_QA,              /* ...ForQuestionAnswering: a start and an end logit per token */
+    HEAD_NONE             /* no head: the hidden states themselves */
 };
 
-/* Small matrices beside frozen ones (adapter.c): these are trained, and the head of a task. */
+/* Low-rank adapters (adapter.c). With adapters, only they and the fine-tuning head are trained. */
 struct model_adapter {
-    int64_t rank; /* 0: none */
+    int64_t rank; /* 0: no adapters */
     float alpha, dropout;
-    const char *
-        targets; /* what names of matrices end with, comma-separated; "all-linear": of every block */
-    bool by_root; /* what they add is scaled by alpha / sqrt(rank), not alpha / rank */
+    const char *targets;  /* comma-separated suffixes of matrix names, or "all-linear" for all
+                           * matrices of the blocks */
+    bool rank_stabilized; /* scale is alpha / sqrt(rank) instead of alpha / rank */
 };
 
-/* What backward makes again instead of keeping it: GELU (or SwiGLU) and norms; or all of a layer but its input. */
-enum model_recompute { MODEL_KEEP_ALL = 0, MODEL_RECOMPUTE_SELECTIVE, MODEL_RECOMPUTE_FULL };
+/* Activations that backward recomputes instead of keeping them from forward. */
+enum model_recompute {
+    MODEL_RECOMPUTE_NONE = 0,
+    MODEL_RECOMPUTE_SELECTIVE, /* activations (GELU or SwiGLU) and norms */
+    MODEL_RECOMPUTE_FULL       /* the whole layer from its input */
+};
 
 struct model_config {
     const char *architecture; /* "gpt2", "bert", "roberta", "llama" */
     int64_t layers, width, heads, inner, positions, vocabulary;
     enum activation activation;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
-    bool tied;
-    int64_t kv_heads;                   /* Llama: key-value heads; 0: as many as heads */
-    double rope_theta;                  /* Llama: of its rotary positions, ... */
-    struct rotary_scaling rope_scaling; /* ... and what slows them */
+    bool tied;                          /* the vocabulary matrix is the token table */
+    int64_t kv_heads;                   /* llama: key-value heads; 0: equal to heads */
+    double rope_theta;                  /* llama: base of the rotary frequencies */
+    struct rotary_scaling rope_scaling; /* llama: frequency scaling for long contexts */
     enum model_recompute recompute;
-    int64_t segments;    /* rows of BERT's segment table; 0: none */
-    bool next_sentence;  /* BERT: pooler and a head of two labels; MODEL_WORDS alone has it */
-    int64_t output_rows; /* rows of a micro-batch that BERT's head or a task's reads at most, ... */
-    int64_t examples;    /* ... and examples of BERT's next_sentence */
-    enum model_task task;
-    int64_t labels; /* outputs of a task's head */
+    int64_t segments;    /* rows of BERT's token type table; 0: no table */
+    bool next_sentence;  /* BERT with HEAD_LM only: a pooler and a head of two labels */
+    int64_t output_rows; /* most rows of a micro-batch that BERT's or a fine-tuning head reads */
+    int64_t examples;    /* most examples of a micro-batch for next_sentence */
+    enum model_head_kind head; /* the head after the final norm */
+    int64_t labels;            /* outputs of a fine-tuning head */
     struct model_adapter adapter;
-    const char *frozen; /* patterns of names (fnmatch), comma-separated: not trained; NULL: none */
-    struct model_freezing freezing; /* likewise, by place */
+    const char *frozen; /* comma-separated fnmatch patterns of parameters to freeze; NULL: none */
+    struct model_freezing freezing; /* parameters to freeze by position */
 };
 
-/* A rectangle of a whole matrix that lies in this rank's part of it, contiguous there: [rows, columns]. */
-struct model_piece {
-    int64_t first;       /* its first element, counted from the parameter's */
-    int64_t row, column; /* where it begins in the whole, in memory's orientation */
+/* A rectangle of a whole matrix in this rank's part of it; contiguous there as [rows, columns]. */
+struct model_shard {
+    int64_t first;       /* offset of its first element within the local parameter */
+    int64_t row, column; /* its position in the whole matrix, in memory orientation */
     int64_t rows, columns;
 };
 
-enum { MODEL_PIECES_MAX = 3 };
+enum { MODEL_SHARDS_MAX = 3 };
 
-/* What a parameter is to the model: a weight where it has two dimensions or belongs to a norm, else its bias. */
+/* The function of a parameter. A parameter with two dimensions, or a norm's gamma, is the weight of
+ * its role. The others are biases. */
 enum model_role {
     MODEL_TOKEN_TABLE,
     MODEL_POSITION_TABLE,
     MODEL_SEGMENT_TABLE,
-    MODEL_NORM1, /* whose output attention reads; layer L's is the last one */
+    MODEL_NORM1, /* the norm before attention; that of layer L is the final norm */
     MODEL_QKV,
     MODEL_PROJECTION,
-    MODEL_NORM2, /* whose output the feed-forward layers read */
+    MODEL_NORM2, /* the norm before the feed-forward network */
     MODEL_FC,
     MODEL_FC_PROJECTION,
     MODEL_POOLER,
     MODEL_TRANSFORM,
     MODEL_TRANSFORM_NORM,
-    MODEL_DECODER,     /* the vocabulary's matrix where it is not the token table, and its bias */
-    MODEL_LABELS,      /* BERT's two labels, or the matrix of a task */
-    MODEL_ADAPTER_IN,  /* A: reads what the frozen matrix reads */
-    MODEL_ADAPTER_OUT, /* B: adds to what it makes */
+    MODEL_DECODER,     /* an untied vocabulary matrix, and the bias of the vocabulary logits */
+    MODEL_LABELS,      /* BERT's two next-sentence labels, or the matrix of a fine-tuning head */
+    MODEL_ADAPTER_IN,  /* A: reads the input of the frozen matrix */
+    MODEL_ADAPTER_OUT, /* B: adds to the output of the frozen matrix */
     MODEL_ROLES
 };
 
-/* One parameter as one rank of `ranks` tensor-parallel ones holds it. A vector is a matrix of one row. */
+/* One parameter as stored on one of `ranks` tensor-parallel ranks. A vector is a matrix of one
+ * row. */
 struct model_parameter {
     char name[MODEL_NAME_BYTES]; /* in the Hugging Face state_dict */
     enum model_role role;
-    int64_t layer; /* the block that it lies in: -1 before them, L behind them */
-    int joined;  /* it and the next ones, as many together, are one matrix (or bias) to products */
-    int adapter; /* of a matrix: the parameter A of its adapter, B follows; 0: none */
-    int adapter_place;     /* among those of its layer */
-    bool trained;          /* has a gradient and moments; the same for all that are joined */
-    int64_t first;         /* element in the flat buffer: trained ones come first */
-    int64_t vector;        /* of a vector: its first element among all vectors' */
-    int64_t rows, columns; /* of the part in memory; rows may be padded (vocabulary) */
-    int64_t whole_rows, whole_columns;           /* of all ranks' parts together, without padding */
-    struct model_piece pieces[MODEL_PIECES_MAX]; /* of the part, without padding, in its order */
-    int piece_count;                             /* 0: nothing but padding fell to this rank */
-    bool replicated; /* every rank holds the whole, and the same gradient of it */
-    int dimensions;  /* 1 or 2 */
-    bool transposed;
-    bool decay;      /* weight decay applies: matrices and embeddings */
-    float initial;   /* the value, where deviation is 0 */
-    float deviation; /* of the normal distribution */
-    float bound;     /* > 0: uniform between it and its negative */
+    int64_t layer;     /* index of its block; -1 before the blocks, L after them */
+    int fused_count;   /* this parameter and the fused_count - 1 next ones form one matrix (or bias)
+                        * for a GEMM; 1: not fused */
+    int adapter;       /* index of the parameter A of its adapter, B follows; 0: no adapter */
+    int adapter_index; /* index of that adapter among those of its layer */
+    bool trained;      /* has a gradient and moments; equal for all fused parameters */
+    int64_t first;     /* offset in the flat buffer; trained parameters come first */
+    int64_t vector_offset;             /* for a vector: offset in the buffer of all vectors */
+    int64_t rows, columns;             /* local shape; rows may include vocabulary padding */
+    int64_t whole_rows, whole_columns; /* shape over all ranks, without padding */
+    struct model_shard shards[MODEL_SHARDS_MAX]; /* local rectangles in order, without padding */
+    int shard_count;                             /* 0: this rank holds only padding */
+    bool replicated;  /* each rank holds the whole parameter and an equal gradient */
+    int dimensions;   /* 1 or 2 */
+    bool transposed;  /* the Hugging Face file stores [in, out] */
+    bool decay;       /* weight decay applies: matrices and embeddings */
+    float init_value; /* initial value where init_std and init_bound are 0 */
+    float init_std;   /* standard deviation of the initial normal distribution */
+    float init_bound; /* > 0: the initial distribution is uniform in [-init_bound, init_bound) */
 };
 
-/* model_is_adapter - whether it is a part of one, not of the model that it is for. */
+/* model_is_adapter - check whether a parameter is part of an adapter. */
 static inline bool model_is_adapter(const struct model_parameter *p)
 {
     return p->role == MODEL_ADAPTER_IN || p->role == MODEL_ADAPTER_OUT;
 }
 
-/* model_is_task_head - whether it belongs to the head of a task, which beside adapters is trained in full. */
+/* model_is_task_head - check whether a parameter belongs to a fine-tuning head.
+ * Such a head is trained in full next to adapters. */
 static inline bool model_is_task_head(const struct model_config *config,
                                       const struct model_parameter *p)
 {
-    return config->task != MODEL_WORDS && (p->role == MODEL_POOLER || p->role == MODEL_LABELS);
+    return config->head != HEAD_LM && (p->role == MODEL_POOLER || p->role == MODEL_LABELS);
 }
 
-/* model_adapter_scale - of what adapters add. */
+/* model_adapter_scale - return the factor s of the adapters' output (adapter.c). */
 float model_adapter_scale(const struct model_adapter *adapter);
 
 struct model;
-struct model_cache; /* keys and values of generation */
+struct model_cache; /* key-value cache of generation */
 
-/* "The weights below element `end` are read from now on": told before they are, upwards. */
-typedef status (*model_needed)(void *user, int64_t end);
+/* model_weights_hook - called before forward reads the weights below element `end`.
+ * `end` rises from call to call. */
+typedef status (*model_weights_hook)(void *user, int64_t end);
 
-/* What one forward pass reads (the trainer fills it from a batch). */
+/* Inputs of one forward pass. The training step fills it from a batch. All pointers are on the
+ * model's device. */
 struct model_input {
     int64_t rows; /* N */
     const int32_t *tokens, *positions;
-    int64_t segments;
+    int64_t segments; /* sequences that attention keeps apart */
     const int32_t *cu_rows;
-    const int32_t *branches; /* as struct attention's; NULL: none */
-    int64_t longest;
-    const int32_t *segment_ids; /* [N], where the model has two segments */
-    const int32_t *
-        output_rows; /* [M] rising: the rows that BERT's head or a task's reads; NULL: no head, hidden states of all */
-    int64_t outputs;      /* M, 1 at least */
-    int64_t first_row;    /* global index of row 0, for dropout */
-    int64_t first_output; /* likewise of the first row that a task's head reads */
-    uint64_t seed;        /* dropout key: (seed, step) */
+    const int32_t *shared_prefix_offsets; /* as in struct attention; NULL: no shared prefixes */
+    int64_t longest;                      /* rows of the longest segment */
+    const int32_t *segment_ids;           /* [N], if the model has two token types */
+    const int32_t *output_rows; /* [M] ascending: rows that BERT's or a fine-tuning head reads;
+                                 * NULL: no head, forward returns the hidden states of all rows */
+    int64_t outputs;            /* M, at least 1 */
+    int64_t first_row;          /* global index of row 0, for dropout */
+    int64_t first_output;       /* global index of the first output row, for dropout */
+    uint64_t seed;              /* the dropout key is (seed, step) */
     int64_t step;
-    bool training;       /* dropout on, activations kept for backward */
-    bool fresh;          /* the gradients hold nothing yet: they are set, not added to */
-    model_needed needed; /* NULL: all weights are there */
-    void *user;          /* of needed */
+    bool training;                   /* apply dropout and keep activations for backward */
+    bool first_micro_batch;          /* gradients are set instead of added to */
+    model_weights_hook weights_hook; /* NULL: all weights are already available */
+    void *user;                      /* argument of weights_hook */
 };
 
-/* model_vocabulary_rows - rows of one rank's part of the token table: whole vectors for the output product. */
+/* model_vocabulary_rows - return the rows of one rank's token table shard.
+ * The number is padded so that the output GEMM has whole vectors. */
 int64_t model_vocabulary_rows(const struct model_config *config, int ranks);
 
-/* model_layout - what rank `rank` of `ranks` tensor-parallel ones holds of a configuration's parameters,
- * without making it (for `bireme plan`). The list and its order are the same on all ranks.
+/* model_layout - list the parameters that tensor-parallel rank `rank` of `ranks` holds.
+ * The list and its order are the same on all ranks. No model is created, so that `bireme plan` can
+ * call it.
  *
- * Split     rows of the matrices that read the stream (heads of each of query, key and value; inner
- *           features), columns of those that write to it, rows of the token table
- * Memory    *out is the caller's, for free(); *elements is the flat buffer's length
- * Errors    STATUS_UNAVAILABLE naming the architecture; STATUS_RECIPE naming matrices that are frozen in part, or an
- *           adapter's target that is none
+ * Shapes    split by rows: matrices that read the residual stream (heads of each of query, key and
+ *           value; inner features) and the token table. Split by columns: matrices that write to
+ *           the stream
+ * Units     *elements is the length of the flat buffer
+ * Memory    the caller frees *out with free()
+ * Errors    STATUS_UNAVAILABLE if the architecture is unknown; STATUS_RECIPE if some but not all of
+ *           a set of fused matrices are frozen, or if an adapter target matches no matrix
  * Source    Shoeybi et al. 2019, arXiv:1909.08053 */
 status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements);
 
-/* model_kv_heads - of a layer, over all ranks. */
+/* model_kv_heads - return the key-value heads of a layer over all ranks. */
 int64_t model_kv_heads(const struct model_config *config);
 
-/* model_inner_outputs - of the product before the feed-forward's activation: F, or with SwiGLU 2 F. */
+/* model_inner_outputs - return the output width of the GEMM before the activation.
+ * It is F, or 2 F with SwiGLU. */
 int64_t model_inner_outputs(const struct model_config *config);
 
-/* model_positions - the longest sequence that the position table has room for. */
+/* model_positions - return the longest sequence that the position table supports. */
 int64_t model_positions(const struct model_config *config);
 
-/* model_parameter_elements - weights that the part holds, without padding. */
+/* model_parameter_elements - return the local elements of a parameter, without padding. */
 int64_t model_parameter_elements(const struct model_parameter *p);
 
-/* model_layer_first - the first trained element of a layer's parameters; for layer L: of those behind the layers. */
+/* model_layer_first - return the offset of the first trained element of a layer.
+ * Layer L stands for the parameters after the blocks. */
 int64_t model_layer_first(const struct model_parameter *parameters, int count, int64_t layer);
 
-/* model_lowest_trained - the layer (-1: before the blocks, L: behind them) of the first trained parameter: backward
- * ends there. */
-int64_t model_lowest_trained(const struct model_parameter *parameters, int count);
+/* model_first_trained_layer - return the layer of the first trained parameter, where backward ends.
+ * It is -1 before the blocks and L after them. */
+int64_t model_first_trained_layer(const struct model_parameter *parameters, int count);
 
-/* model_trained_elements - how many of the flat buffer's belong to what is trained: its first ones. */
+/* model_trained_elements - return the length of the trained part of the flat buffer. */
 int64_t model_trained_elements(const struct model_parameter *parameters, int count);
 
-/* How ranks share a model. */
-struct model_sharing {
+/* The parallelism of one model over a tensor-parallel group. */
+struct model_parallelism {
     int ranks;
-    bool sequence; /* norms and dropout on a share of the rows each (sequence parallelism) */
+    bool sequence_parallel; /* each rank runs norms and dropout on its share of the rows only */
 };
 
-/* model_activation_bytes - working memory of one rank for micro-batches of up to `rows` rows; pure. */
-size_t model_activation_bytes(const struct model_config *config, struct model_sharing sharing,
-                              enum dtype dtype, int64_t rows, bool training);
+/* model_activation_bytes - compute the working memory of one rank.
+ *
+ * Units     rows is the largest number of rows of a micro-batch; *bytes includes the communication
+ *           window
+ * Errors    STATUS_INTERNAL if host memory is exhausted; *bytes is 0 then */
+status model_activation_bytes(const struct model_config *config,
+                              struct model_parallelism parallelism, enum dtype dtype, int64_t rows,
+                              bool training, size_t *bytes);
 
-/* model_create - this rank's part of the weights (zeros) and working memory for micro-batches of up to
- * `rows` rows. tensor: the ranks that share the model, which stay the caller's; NULL: this one alone.
- * sequence: as in struct model_sharing; nothing for one rank. */
-status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor,
-                    bool sequence, int64_t rows, bool training, struct model **out);
+/* model_create - create this rank's shard of the model with zero weights and its working memory.
+ *
+ * Units     rows is the largest number of rows of a micro-batch
+ * Memory    k and tensor_group remain owned by the caller and must outlive the model. *out is NULL
+ *           on failure. tensor_group is the communicator of the ranks that share the model; NULL:
+ *           one rank holds the whole model. sequence_parallel has no effect on one rank
+ * Errors    as model_layout; STATUS_INTERNAL if memory is exhausted */
+status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor_group,
+                    bool sequence_parallel, int64_t rows, bool training, struct model **out);
+
+/* model_destroy - free a model and set *m to NULL. */
 status model_destroy(struct model **m);
 
-/* model_connect - the group's memory in which its ranks add up. Collective over `tensor`, before the model
- * is used; nothing where a rank is alone.
+/* model_connect - allocate the communication window of the tensor-parallel group.
  *
- * Errors    STATUS_INTERNAL naming the bytes, on all ranks */
+ * Order     collective over the group, before the first use of the model; no-op on one rank
+ * Errors    STATUS_INTERNAL with the size of the window, on all ranks */
 status model_connect(struct model *m);
 
-const struct model_config *model_config_of(const struct model *m);
+/* model_get_config - return the configuration of a model. */
+const struct model_config *model_get_config(const struct model *m);
+
+/* model_parameters - return the parameter list of a model. */
 const struct model_parameter *model_parameters(const struct model *m, int *count);
+
+/* model_elements - return the length of the flat buffer. */
 int64_t model_elements(const struct model *m);
-float *model_weights(const struct model *m); /* f32 [model_kept_elements] */
-bf16 *model_copy(const struct model *m);     /* bf16 [elements]; NULL in fp32 */
 
-/* model_kept_elements - the first elements, which have f32 weights: all of them, but beside adapters in bf16 those that
- * are trained. Of what is frozen then products read the bf16 copy, and only vectors are there in f32. */
-int64_t model_kept_elements(const struct model *m);
+/* model_weights - return the f32 weights [model_f32_elements]; NULL once released. */
+float *model_weights(const struct model *m);
 
-/* model_set_frozen - weights f32 [elements.count] of elements that are not kept, on the model's device: matrices are
- * rounded. */
+/* model_bf16_weights - return the bf16 weights [model_elements]; NULL in fp32 precision. */
+bf16 *model_bf16_weights(const struct model *m);
+
+/* model_f32_elements - return the number of elements, from the first on, that have f32 weights.
+ * All elements have them, except with adapters in bf16: then only the trained ones do. Frozen
+ * matrices exist in bf16 only then; frozen vectors exist in f32 too. */
+int64_t model_f32_elements(const struct model *m);
+
+/* model_set_frozen - set a range of elements that have no f32 weights.
+ * Matrices are rounded to bf16.
+ *
+ * Shapes    weights f32 [elements.count]
+ * Memory    weights is on the model's device */
 status model_set_frozen(struct model *m, struct range elements, float *weights);
 
-/* model_initialise - weights as the architecture has them: a pure function of (seed, parameter, element
- * of the whole). */
-status model_initialise(struct model *m, uint64_t seed);
+/* model_init_weights - initialize all weights as the architecture defines.
+ *
+ * Numerics  a value depends on seed, parameter index and element of the whole parameter only */
+status model_init_weights(struct model *m, uint64_t seed);
 
-/* model_initial - what that gives an element of parameter `index`, counted in the whole. */
-float model_initial(const struct model_parameter *parameter, int index, uint64_t seed,
-                    int64_t element);
+/* model_initial_value - return the initial value of one element of parameter `index`.
+ *
+ * Units     element counts within the whole parameter */
+float model_initial_value(const struct model_parameter *parameter, int index, uint64_t seed,
+                          int64_t element);
 
-/* model_release_weights - let go of the f32 weights where the precision is bf16: only the vectors (biases,
- * norms) stay, and whoever has the others keeps copy and vectors up to date. model_weights is NULL then. */
+/* model_release_weights - free the f32 weights of a bf16 model.
+ * Only the vectors (biases, norms) remain in f32.
+ * The owner of the master weights must update the bf16 weights and the vectors from then on.
+ * model_weights returns NULL after this call.
+ *
+ * Errors    STATUS_INTERNAL if the model is not bf16 or the weights are already released */
 status model_release_weights(struct model *m);
 
-/* model_vectors - f32 [count], the vectors of all trained parameters, once the weights are released. */
+/* model_vectors - return the f32 vectors of all trained parameters [*count].
+ * They are NULL, and *count is 0, as long as all vectors are part of model_weights. */
 float *model_vectors(const struct model *m, int64_t *count);
 
-/* model_weights_changed - round the bf16 copy after the f32 weights were set by hand. */
-status model_weights_changed(struct model *m);
+/* model_sync_bf16 - round the f32 weights to the bf16 copy; no-op in fp32 precision. */
+status model_sync_bf16(struct model *m);
 
-/* model_forward - hidden [N, C], after the final norm, or with output_rows what the head makes of these [M, C]; the
- * view is the model's. */
+/* model_forward - compute the hidden states of one micro-batch.
+ *
+ * Shapes    hidden [N, C] after the final norm; with output_rows [M, C], the output of the head's
+ *           layers before its last matrix
+ * Memory    hidden is a view of the model's memory, valid until the next pass
+ * Errors    STATUS_INTERNAL if the micro-batch is larger than planned */
 status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden);
 
-/* model_head - the matrix [V padded, C] that maps hidden states to logits, and its gradient's view; its bias f32
- * [1, V padded], absent in GPT-2. */
-struct tensor model_head(const struct model *m);
-struct tensor model_head_gradient(const struct model *m, float *const *gradients);
-struct tensor model_head_bias(const struct model *m);
-struct tensor model_head_bias_gradient(const struct model *m, float *const *gradients);
+/* model_lm_head - return the vocabulary matrix [V padded, C]; absent for a fine-tuning head. */
+struct tensor model_lm_head(const struct model *m);
 
-/* BERT's labels of whole examples: hidden [E, C] of the pooler (E segments), the matrix [labels, C] and its bias f32
- * [1, labels]. A task's: matrix and bias (or none), which read what model_forward gives. Every tensor-parallel rank has
- * all of it. */
-struct model_labels {
-    struct tensor hidden, weight, bias;
-    struct tensor hidden_gradient, weight_gradient, bias_gradient; /* the objective's to write */
+/* model_lm_head_gradient - return the gradient of model_lm_head, f32 [V padded, C]. */
+struct tensor model_lm_head_gradient(const struct model *m, float *const *gradients);
+
+/* model_lm_head_bias - return the bias of the vocabulary logits, f32 [1, V padded]; absent if the
+ * architecture has none (GPT-2, Llama). */
+struct tensor model_lm_head_bias(const struct model *m);
+
+/* model_lm_head_bias_gradient - return the gradient of model_lm_head_bias. */
+struct tensor model_lm_head_bias_gradient(const struct model *m, float *const *gradients);
+
+/* The classification matrix: BERT's next-sentence labels or a fine-tuning head.
+ * Each tensor-parallel rank holds all of it. */
+struct model_label_head {
+    struct tensor hidden; /* [E, C] pooler output of BERT's examples (E segments); absent for a
+                           * fine-tuning head, whose input is the output of model_forward */
+    struct tensor weight; /* [labels, C] */
+    struct tensor bias;   /* f32 [1, labels], or absent */
+    struct tensor hidden_gradient, weight_gradient, bias_gradient; /* written by the objective */
 };
 
-/* model_labels_of - of the last forward pass, which had output_rows; all absent where there are no labels. gradients
- * NULL: without them. */
-struct model_labels model_labels_of(const struct model *m, const struct model_input *input,
-                                    float *const *gradients);
+/* model_get_label_head - return the classification matrix and its input for the last forward pass.
+ * All tensors are absent if the model has no labels or the pass had no output_rows. If gradients is
+ * NULL, the gradient tensors are absent. */
+struct model_label_head model_get_label_head(const struct model *m, const struct model_input *input,
+                                             float *const *gradients);
 
-/* model_head_parts - whose rows of the vocabulary that matrix holds, for the classifier. */
-struct classifier_parts model_head_parts(struct model *m);
+/* model_lm_head_shard - return the part of the vocabulary that this rank's model_lm_head holds. */
+struct vocabulary_shard model_lm_head_shard(struct model *m);
 
-/* model_hidden_gradient - where the objective writes d hidden [N, C], or [M, C], before model_backward, which adds up
- * what the tensor-parallel ranks have written: what comes through their parts of the head. Of a task every rank
- * writes the whole. */
+/* model_hidden_gradient - return the buffer where the objective writes d hidden, before
+ * model_backward.
+ *
+ * Shapes    [N, C], or [M, C] for a fine-tuning head
+ * Order     with HEAD_LM each rank writes the part that comes through its vocabulary shard, and
+ *           model_backward reduces the parts. With a fine-tuning head each rank writes the whole */
 struct tensor model_hidden_gradient(const struct model *m);
 
-/* "Gradients are final from element `first` on": as model_needed, a call upwards. */
-typedef status (*model_final)(void *user, int64_t first);
+/* model_gradient_hook - called when the gradients from element `first` on are final.
+ * `first` falls from call to call. */
+typedef status (*model_gradient_hook)(void *user, int64_t first);
 
-/* model_backward - `+=` to gradients [parameters], or `=` where the input is fresh (the head's are the
- * objective's then). final may be NULL.
+/* model_backward - compute the gradients of all trained parameters.
  *
- * Order     a layer's gradients are written after the next layer's were told to be final, and not before, but
- *           for clearing where the input is fresh */
+ * Shapes    gradients [parameters], NULL for frozen parameters
+ * Memory    adds to the gradients, or sets them if input->first_micro_batch. In that case the
+ *           objective must have set the gradient of the head. hook may be NULL
+ * Order     a layer's gradients are written only after the hook was called for the next layer,
+ *           except that clearing (first_micro_batch) comes first */
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
-                      model_final final, void *user);
+                      model_gradient_hook hook, void *user);
 
-/* ---- generation: one query row per sequence against cached keys and values ---- */
+/* ---- generation: new rows of each sequence attend to cached keys and values ---- */
 
-/* model_cache_create - room for `sequences` of up to `tokens` tokens.
- * Memory    2 L G D tokens sequences elements */
+/* model_cache_create - create a key-value cache for `sequences` sequences of up to `tokens` tokens.
+ *
+ * Memory    2 L G D tokens sequences elements (G of this rank) on the model's device
+ * Errors    STATUS_USAGE if the model has fewer positions than `tokens` */
 status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
                           struct model_cache **out);
+
+/* model_cache_destroy - free a cache and set *cache to NULL. */
 status model_cache_destroy(struct model_cache **cache);
 
-/* model_extend - feed `counts[i]` new tokens of each sequence (concatenated in tokens), append their keys
- * and values; hidden [sum counts, C] after the final norm. counts[i] may be 0. */
-status model_extend(struct model *m, struct model_cache *cache, const int32_t *tokens,
-                    const int64_t *counts, struct tensor *hidden);
+/* model_forward_cached - run counts[i] new tokens of each sequence i against the cache.
+ * Their keys and values are appended to the cache.
+ *
+ * Shapes    tokens [sum of counts], the sequences one after the other; counts[i] may be 0;
+ *           hidden [sum of counts, C] after the final norm
+ * Errors    STATUS_INTERNAL if the cache overflows */
+status model_forward_cached(struct model *m, struct model_cache *cache, const int32_t *tokens,
+                            const int64_t *counts, struct tensor *hidden);
 
-/* model_cache_reorder - sequence i continues what sequence from[i] held (beams). */
+/* model_cache_reorder - replace sequence i by a copy of sequence from[i], for all i (beam search).
+ *
+ * Memory    the first call allocates a second cache of the same size */
 status model_cache_reorder(struct model *m, struct model_cache *cache, const int32_t *from);
 
-/* model_cache_clear - forget all tokens of sequence i. */
+/* model_cache_clear - remove all tokens of one sequence. */
 void model_cache_clear(struct model_cache *cache, int64_t sequence);
+
+/* model_cache_length - return the number of cached tokens of one sequence. */
 int64_t model_cache_length(const struct model_cache *cache, int64_t sequence);

@@ -1,4 +1,7 @@
-/* The model's inside, for the files of this folder and their tests. */
+/* Internal declarations of the model, for the files of this folder and their tests.
+ *
+ * Letters in shapes are those of model.h. t is the number of tensor-parallel ranks. n is the number
+ * of rows of the residual stream on this rank: N, or about N/t with sequence parallelism. */
 #pragma once
 
 #include <string.h>
@@ -7,238 +10,295 @@
 #include "base/random.h"
 #include "trainer/model/model.h"
 
-/* What an architecture is. */
+/* The properties of an architecture. */
 struct architecture {
     const char *name;
     bool causal;
-    bool post_norm; /* a norm behind each half of a block, and the stream reads its output */
-    bool transform; /* a dense layer and a norm before the vocabulary's matrix, which has a bias */
-    int64_t first_position; /* row of the position table that a sequence begins with */
-    const char *names;      /* of BERT's parameters: what they begin with */
-    bool rms;               /* RMS norms, without a beta; and no biases */
-    bool rotary;            /* positions turn queries and keys; there is no table of them */
-    bool gated;     /* SwiGLU: two matrices read the second norm, and lie one after the other */
-    bool own_dense; /* the dense layer for labels of texts is the head's, not the model's pooler */
+    bool post_norm;          /* a norm after each half of a block; the stream is its output */
+    bool transform;          /* dense layer and norm before the vocabulary matrix (with bias) */
+    int64_t first_position;  /* row of the position table for the first token of a sequence */
+    const char *name_prefix; /* BERT family: prefix of the parameter names; NULL: a decoder */
+    bool rms_norm;           /* RMS norms without beta; the model has no biases */
+    bool rotary;             /* rotary positions instead of a position table */
+    bool gated;              /* SwiGLU: two fused matrices read the second norm */
+    bool classifier_dense;   /* sequence labels: the head's own dense layer, not the pooler */
 };
 
-/* model_architecture - NULL: there is none of this name. */
+/* model_architecture - find an architecture by name; NULL if it does not exist. */
 const struct architecture *model_architecture(const char *name);
 
-/* Where parameters are in the flat list; -1: the model has none of this role. */
-struct place {
+/* Indices of a role's parameters in the parameter list; -1: the model has none. */
+struct param_index {
     int weight, bias;
 };
 
-/* Where dropout draws its numbers: the embedding, and three places of each layer. */
-enum dropout_place { DROPOUT_ATTENTION, DROPOUT_PROJECTION, DROPOUT_FC, DROPOUT_PLACES };
+/* Dropout sites: the embedding (as layer -1), and three sites of each layer. */
+enum dropout_site { DROPOUT_ATTENTION, DROPOUT_PROJECTION, DROPOUT_FC, DROPOUT_SITES };
 
-/* What one of t tensor-parallel ranks holds of a layer's insides. */
-struct layer_share {
+/* Local sizes of a layer on one tensor-parallel rank. */
+struct layer_dims {
     int64_t heads; /* H/t */
-    int64_t width; /* C/t, of its heads together */
+    int64_t width; /* C/t, all local heads together */
     int64_t kv_heads;
-    int64_t kv_width; /* of its key-value heads together; C/t where they are as many */
+    int64_t kv_width; /* all local key-value heads together; C/t if G = H */
     int64_t inner;    /* F/t */
 };
 
-/* What a layer keeps from forward for backward. Letters: kernels.h; t tensor-parallel ranks; n
- * rows of the stream on this rank: N, or with sequence parallelism about N/t. */
+/* Activations of one layer that forward keeps for backward. */
 struct layer_activations {
-    struct tensor input;       /* [n, C] the residual stream that enters */
-    struct tensor norm1;       /* [n, C]; with a norm behind each half this is the stream */
-    struct tensor statistics1; /* f32 [n, 2] */
-    struct tensor qkv;         /* [N, (H + 2 G) D / t] */
-    struct tensor lse;         /* f32 [H/t, N] */
-    struct tensor attended;    /* [N, C/t] */
-    struct tensor middle;      /* [n, C] the residual stream after attention */
-    struct tensor norm2;       /* [n, C] */
-    struct tensor statistics2; /* f32 [n, 2] */
-    struct tensor kept;  /* [N, F/t] of the activation, for backward; SwiGLU: [N, 2F/t] before it */
-    struct tensor inner; /* [N, F/t] after it */
-    struct tensor adapted; /* [N, rank x adapters] what these have of their inputs */
+    struct tensor input;              /* [n, C] residual stream at the input */
+    struct tensor norm1;              /* [n, C]; with post_norm this is the residual stream */
+    struct tensor statistics1;        /* f32 [n, 2] of norm1 */
+    struct tensor qkv;                /* [N, (H + 2 G) D / t] */
+    struct tensor lse;                /* f32 [H/t, N] */
+    struct tensor attended;           /* [N, C/t] output of attention */
+    struct tensor middle;             /* [n, C] residual stream after attention */
+    struct tensor norm2;              /* [n, C] */
+    struct tensor statistics2;        /* f32 [n, 2] of norm2 */
+    struct tensor saved_for_backward; /* [N, F/t] value that the backward pass of the activation
+                                       * reads; SwiGLU: [N, 2F/t] input of the activation */
+    struct tensor inner;              /* [N, F/t] output of the activation */
+    struct tensor adapter_hidden;     /* [N, rank x adapters] outputs of the adapters' A matrices */
 };
 
-/* What BERT's heads keep: M masked rows, E examples. A task's head has the first three (dense and kept where it has a
- * dense layer) and the gradient of what it gives. */
+/* Activations of BERT's heads for M masked rows and E examples. A fine-tuning head uses rows and
+ * d_dense, and with a dense layer also dense and saved_for_backward. */
 struct head_activations {
-    struct tensor rows;       /* [M, C] of the hidden states */
-    struct tensor dense;      /* [M, C] behind the activation; then the gradient of rows */
-    struct tensor kept;       /* [M, C] of the activation, for backward */
-    struct tensor norm;       /* [M, C] what the vocabulary's matrix reads */
-    struct tensor statistics; /* f32 [M, 2] */
-    struct tensor d_dense;    /* [M, C] */
-    struct tensor first;      /* [E, C] each example's first row */
-    struct tensor pooled;     /* [E, C] behind tanh; then the gradient of first */
-    struct tensor pooled_kept;
-    struct tensor d_pooled; /* [E, C] */
+    struct tensor rows;               /* [M, C] selected rows of the hidden states */
+    struct tensor dense;              /* [M, C] after the activation; then the gradient of rows */
+    struct tensor saved_for_backward; /* [M, C] for the backward pass of the activation */
+    struct tensor norm;               /* [M, C] input of the vocabulary matrix */
+    struct tensor statistics;         /* f32 [M, 2] of norm */
+    struct tensor d_dense;            /* [M, C] gradient of the head's output */
+    struct tensor first_rows;         /* [E, C] first row of each example */
+    struct tensor pooled;             /* [E, C] after tanh; then the gradient of first_rows */
+    struct tensor pooled_saved;       /* [E, C] for the backward pass of tanh */
+    struct tensor d_pooled;           /* [E, C] */
 };
 
 /* Working memory of one micro-batch. */
 struct activations {
-    struct layer_activations *layers; /* [L]; without training all share one set */
-    struct tensor last;               /* [n, C] the residual stream after the last layer */
+    struct layer_activations *layers; /* [L]; without training all layers share one set */
+    struct tensor last;               /* [n, C] residual stream after the last layer */
     struct tensor final_norm;         /* [n, C] */
     struct tensor final_statistics;   /* f32 [n, 2] */
     struct head_activations head;
-    struct tensor angles;      /* f32 [P, D] of rotary positions */
-    struct tensor no_segments; /* int32 [1, N] zeros, where the segment table has one row */
-    /* [N, C] what the ranks add up, and one at a time lives: what a block adds to the stream; the gradient
-     * of the hidden states, which the objective writes; of a norm's output */
+    struct tensor rope_table;       /* f32 [P, D] cosines and sines of the rotary positions */
+    struct tensor zero_segment_ids; /* int32 [1, N] zeros, if the token type table has one row */
+    /* [N, C] input and output of reductions over the ranks. It holds one value at a time: what a
+     * block adds to the stream, the gradient of the hidden states (written by the objective), or
+     * the gradient of a norm's output. */
     struct tensor exchange;
     /* gradients, with training only */
-    struct tensor d_stream;  /* [n, C] along the residual stream */
-    struct tensor d_delta;   /* [n, C] behind dropout; absent without */
-    struct tensor d_qkv;     /* [N, (H + 2 G) D / t] */
-    struct tensor d_inner;   /* [N, F/t] */
-    struct tensor d_adapted; /* [N, 3 rank] of a product's adapters at most */
-    struct tensor dropped;   /* [N, C or F/t] an adapter's input behind dropout */
-    struct tensor unused;    /* f32 [2, C] gradients of a frozen norm */
+    struct tensor d_stream;         /* [n, C] gradient along the residual stream */
+    struct tensor d_delta;          /* [n, C] the same after dropout; absent without dropout */
+    struct tensor d_qkv;            /* [N, (H + 2 G) D / t] */
+    struct tensor d_inner;          /* [N, F/t] */
+    struct tensor d_adapter_hidden; /* [N, 3 rank] of the adapters of one GEMM, three at most */
+    struct tensor adapter_input;    /* [N, max(C, F/t)] input of an adapter, or its gradient */
+    struct tensor frozen_norm_gradients; /* f32 [2, C] discarded output */
 };
 
 struct model {
     struct kernels *kernels;
     struct model_config config;
     const struct architecture *architecture;
-    struct place places[MODEL_ROLES]; /* of a block: the first one's */
-    int layer_parameters;             /* from a block's to the next one's */
-    struct comm *tensor;              /* NULL: this rank alone */
-    int ranks, rank;                  /* of it */
-    struct model_sharing sharing;
-    struct layer_share share;
+    struct param_index param_index[MODEL_ROLES]; /* of a block's role: those of the first block */
+    int layer_parameters;                        /* parameters of one block */
+    struct comm *tensor_group;                   /* NULL: one rank holds the whole model */
+    int ranks, rank;                             /* of the tensor-parallel group */
+    struct model_parallelism parallelism;
+    struct layer_dims local;
     struct model_parameter *parameters;
     int parameter_count;
     int64_t elements;
-    int64_t kept; /* elements of weights */
+    int64_t f32_elements; /* length of weights */
     float *weights;
-    float *vectors; /* once the weights are released, and of elements that are not kept */
-    bf16 *copy;
-    int64_t rows; /* largest N */
+    float *vectors;     /* after the weights are released, and for elements without f32 weights */
+    bf16 *bf16_weights; /* NULL in fp32 precision */
+    int64_t rows;       /* largest N */
     bool training;
     struct arena arena;
     struct activations activations;
-    /* in the group's memory; none for one rank (sharing.c) */
-    float *window; /* [N, C] sums */
-    struct comm_request *adding, *spreading;
+    /* in the group's communication window; none for one rank (sharing.c) */
+    float *window; /* [N, C] sums over the ranks */
+    struct comm_request *reduce_request, *gather_request;
     struct tensor gathered;  /* [N, C] all rows, with sequence parallelism */
-    struct tensor norm_sums; /* f32 [2, C] likewise */
-    float *adapter_sums;     /* [C rank] */
-    struct range *ranges;    /* [ranks] */
+    struct tensor norm_sums; /* f32 [2, C] gradients of a norm, with sequence parallelism */
+    float *adapter_sums;     /* [C rank] gradient of a replicated adapter matrix */
+    struct range *ranges;    /* [ranks] workspace for collectives */
 };
 
-/* model_place - of a block's parameters, or, with layer 0, of others. NORM1 has a layer L too. */
-struct place model_place(const struct model *m, int64_t layer, enum model_role role);
+/* model_param_index - return the parameter indices of a role in a block.
+ * For a role outside the blocks, layer is 0. MODEL_NORM1 also exists for layer L. */
+struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role);
 
-/* model_matrix - a weight that products read: the bf16 copy where there is one. Of this and the next two: absent
- * for parameter -1. */
+/* model_matrix - return a matrix as GEMMs read it: the bf16 copy if it exists. Absent for parameter
+ * -1; fused parameters are one matrix. */
 struct tensor model_matrix(const struct model *m, int parameter);
-/* model_vector - a bias or norm weight, always f32. */
+
+/* model_vector - return a bias or a norm's weight in f32; absent for parameter -1. */
 struct tensor model_vector(const struct model *m, int parameter);
-/* model_gradient - a parameter's gradient, where the caller has it; absent for a frozen one. */
+
+/* model_gradient - return a parameter's gradient; absent if frozen or for parameter -1. */
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients);
-/* model_norm_gradients - of a norm's weight and, where it has one, bias; of frozen ones a place that nobody reads. */
-void model_norm_gradients(const struct model *m, struct place place, float *const *gradients,
+
+/* model_norm_gradients - return the gradients of a norm's gamma and beta.
+ * A frozen norm gets a scratch buffer. *dbeta is absent if the norm has no beta. */
+void model_norm_gradients(const struct model *m, struct param_index index, float *const *gradients,
                           struct tensor *dgamma, struct tensor *dbeta);
 
-/* ---- sharing.c; each does nothing where there is one rank ---- */
+/* ---- sharing.c: collectives of the tensor-parallel group. All are no-ops on one rank. ---- */
 
-/* model_window_bytes - of a rank in the group's memory. */
-size_t model_window_bytes(const struct model_config *config, struct model_sharing sharing,
+/* model_window_bytes - return the size of one rank's communication window. */
+size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
                           enum dtype dtype, int64_t rows);
 
-/* model_own_rows - of n rows of the stream those that this rank has: all without sequence parallelism. */
-struct range model_own_rows(const struct model *m, int64_t n);
+/* model_local_rows - return this rank's range of n rows of the stream.
+ * Without sequence parallelism it is all rows. */
+struct range model_local_rows(const struct model *m, int64_t n);
 
-/* model_add_up_start, _wait - the sum over the ranks of the first n rows of `exchange`; model_added has this
- * rank's own rows of it. Between start and wait the rows are nobody's. */
-status model_add_up_start(struct model *m, int64_t n);
-status model_add_up_wait(struct model *m, int64_t n);
-status model_add_up(struct model *m, int64_t n);
+/* model_reduce_start, model_reduce_wait - sum the first n rows of `exchange` over the ranks.
+ * model_reduced_rows returns this rank's rows of the sum.
+ *
+ * Order     collective; the rows must not be accessed between start and wait */
+status model_reduce_start(struct model *m, int64_t n);
+status model_reduce_wait(struct model *m, int64_t n);
 
-/* model_add_up_all - likewise, but every rank has all n rows of the sum. */
-status model_add_up_all(struct model *m, int64_t n);
-struct tensor model_added(const struct model *m, int64_t n);
+/* model_reduce - call model_reduce_start and model_reduce_wait. */
+status model_reduce(struct model *m, int64_t n);
 
-/* model_spread_start, _wait - all n rows of what each rank has its own rows of. The memory behind *all is
- * one for all of them: the next spread ends its use. */
-status model_spread_start(struct model *m, struct tensor own, int64_t n, struct tensor *all);
-status model_spread_wait(struct model *m);
-status model_spread(struct model *m, struct tensor own, int64_t n, struct tensor *all);
+/* model_all_reduce - sum the first n rows of `exchange`; each rank gets all n rows of the sum. */
+status model_all_reduce(struct model *m, int64_t n);
 
-/* model_norm_sums_begin - where a norm's gradients of this rank's rows are added to, instead of *dgamma and
- * *dbeta; _end brings the sum over the ranks back to these. */
-status model_norm_sums_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta);
-status model_norm_sums_end(struct model *m, struct tensor dgamma, struct tensor dbeta);
+/* model_reduced_rows - return this rank's rows of the last sum, a view of `exchange`. */
+struct tensor model_reduced_rows(const struct model *m, int64_t n);
 
-/* model_adapter_sums_begin - where a rank's part of a gradient of an adapter's matrix that all ranks have is added to,
- * or, fresh, is set, instead of *gradient; _end brings the sum over the ranks back to it. */
-status model_adapter_sums_begin(struct model *m, bool fresh, struct tensor *gradient);
-status model_adapter_sums_end(struct model *m, struct tensor gradient);
+/* model_all_gather_start, model_all_gather_wait - gather all n rows from the local rows of each
+ * rank.
+ *
+ * Memory    *all is a view of one shared buffer, valid until the next gather; without sequence
+ *           parallelism it is local_rows itself
+ * Order     collective; *all is complete after the wait */
+status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t n,
+                              struct tensor *all);
+status model_all_gather_wait(struct model *m);
+
+/* model_all_gather - call model_all_gather_start and model_all_gather_wait. */
+status model_all_gather(struct model *m, struct tensor local_rows, int64_t n, struct tensor *all);
+
+/* model_norm_reduce_begin - replace *dgamma and *dbeta by buffers for this rank's partial sums.
+ * Sequence parallelism only: the gradients of a norm are sums over the rows of all ranks. */
+status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta);
+
+/* model_norm_reduce_end - all-reduce the partial sums and copy them to dgamma and dbeta. */
+status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tensor dbeta);
+
+/* model_adapter_reduce_begin - replace *gradient by a buffer for this rank's partial sum.
+ * For an adapter matrix that is replicated on all ranks. The caller sets the buffer if
+ * first_micro_batch, else it adds to it. */
+status model_adapter_reduce_begin(struct model *m, bool first_micro_batch, struct tensor *gradient);
+
+/* model_adapter_reduce_end - all-reduce the partial sums and copy them to gradient. */
+status model_adapter_reduce_end(struct model *m, struct tensor gradient);
 
 /* ---- adapter.c ---- */
 
-/* model_adapters_of - how many a layer has. */
-int model_adapters_of(const struct model_config *config);
+/* model_adapters_per_layer - count the adapters of a layer.
+ *
+ * Errors    as model_layout */
+status model_adapters_per_layer(const struct model_config *config, int *adapters);
 
-/* model_is_adapted - whether a matrix, or one that is joined to it, has an adapter. */
-bool model_is_adapted(const struct model *m, struct place place);
+/* model_has_adapter - check whether a matrix, or one that is fused with it, has an adapter. */
+bool model_has_adapter(const struct model *m, struct param_index index);
 
-/* model_adapters_forward - y += what the adapters of a product with the output y make of its input x. */
+/* model_adapters_forward - add the adapters' outputs to y, the output of a GEMM with input x. */
 status model_adapters_forward(struct model *m, const struct model_input *input, int64_t layer,
-                              struct place place, struct tensor y, struct tensor x);
+                              struct param_index index, struct tensor y, struct tensor x);
 
-/* model_adapters_backward_input - dx, where it is asked for, += theirs; _weight, which comes next, their gradients. */
+/* model_adapters_backward_input - add the adapters' gradients to dx, unless dx is absent. */
 status model_adapters_backward_input(struct model *m, const struct model_input *input,
-                                     int64_t layer, struct place place, struct tensor dx,
+                                     int64_t layer, struct param_index index, struct tensor dx,
                                      struct tensor dy);
+
+/* model_adapters_backward_weight - compute the gradients of A and B.
+ *
+ * Order     right after model_adapters_backward_input, whose intermediate results it reads */
 status model_adapters_backward_weight(struct model *m, const struct model_input *input,
-                                      int64_t layer, struct place place, float *const *gradients,
-                                      struct tensor dy, struct tensor x);
+                                      int64_t layer, struct param_index index,
+                                      float *const *gradients, struct tensor dy, struct tensor x);
 
-/* model_dropout - the numbers of one place: layer -1 is the embedding. */
+/* ---- descriptions of operations: model.c ---- */
+
+/* model_dropout - describe the dropout of one site; layer -1 is the embedding. */
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
-                             enum dropout_place place);
+                             enum dropout_site site);
 
-/* The parts of a fused [N, (H + 2 G) D / t]. */
+/* model_queries, model_keys, model_values - return the parts of a fused [N, (H + 2 G) D / t]. */
 static inline struct tensor model_queries(const struct model *m, struct tensor qkv)
 {
-    return tensor_columns(qkv, 0, m->share.width);
+    return tensor_columns(qkv, 0, m->local.width);
 }
 
 static inline struct tensor model_keys(const struct model *m, struct tensor qkv)
 {
-    return tensor_columns(qkv, m->share.width, m->share.kv_width);
+    return tensor_columns(qkv, m->local.width, m->local.kv_width);
 }
 
 static inline struct tensor model_values(const struct model *m, struct tensor qkv)
 {
-    return tensor_columns(qkv, m->share.width + m->share.kv_width, m->share.kv_width);
+    return tensor_columns(qkv, m->local.width + m->local.kv_width, m->local.kv_width);
 }
 
-/* model_attention - the description of self attention over the batch's segments. */
+/* model_attention - describe the self-attention over the segments of a micro-batch. */
 struct attention model_attention(const struct model *m, const struct model_input *input,
                                  int64_t layer);
 
-/* Pieces of the forward pass (forward.c) that generation shares. */
+/* ---- parts of the forward pass that generation shares: forward.c ---- */
+
+/* model_embed - compute the residual stream at the input of the first layer. */
 status model_embed(struct model *m, const struct model_input *input);
+
+/* model_first_norm - add the token types and compute the first norm. */
 status model_first_norm(struct model *m, const struct model_input *input);
+
+/* model_project_qkv - compute queries, keys and values of a layer, with rotary positions. */
 status model_project_qkv(struct model *m, const struct model_input *input, int64_t layer);
+
+/* model_project_attended - apply the attention's output projection and reduce it over the ranks. */
 status model_project_attended(struct model *m, const struct model_input *input, int64_t layer);
-/* model_hidden - all rows behind the final norm. */
-status model_hidden(struct model *m, int64_t n, struct tensor *hidden);
-/* model_heads_forward - from all rows behind the last norm to what the vocabulary's matrix and the labels' read;
- * _backward from their gradients to that of all rows, in `exchange` on every rank. */
-status model_heads_forward(struct model *m, const struct model_input *input, struct tensor hidden,
-                           struct tensor *out);
-status model_heads_backward(struct model *m, const struct model_input *input,
-                            float *const *gradients);
-/* model_task_forward, _backward - likewise for the head of a task (task.c). */
-status model_task_forward(struct model *m, const struct model_input *input, struct tensor hidden,
-                          struct tensor *out);
-status model_task_backward(struct model *m, const struct model_input *input,
-                           float *const *gradients);
-/* model_dense_backward - of a dense layer whose output has the gradient dy before its activation; dx is its input's. */
+
+/* model_finish_layer - run a layer from the attention's output in `exchange` to the next norm1. */
+status model_finish_layer(struct model *m, const struct model_input *input, int64_t layer);
+
+/* model_gather_hidden - return all rows of the final norm. */
+status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden);
+
+/* ---- heads: heads.c, task.c ---- */
+
+/* model_bert_heads_forward - compute the inputs of the vocabulary matrix and of the label matrix.
+ *
+ * Shapes    hidden [N, C], all rows of the final norm; *out [M, C] */
+status model_bert_heads_forward(struct model *m, const struct model_input *input,
+                                struct tensor hidden, struct tensor *out);
+
+/* model_bert_heads_backward - compute the gradient of all rows, in `exchange` on each rank. */
+status model_bert_heads_backward(struct model *m, const struct model_input *input,
+                                 float *const *gradients);
+
+/* model_task_head_forward - compute the input of a fine-tuning head's matrix.
+ *
+ * Shapes    hidden [N, C], all rows of the final norm; *out [M, C] */
+status model_task_head_forward(struct model *m, const struct model_input *input,
+                               struct tensor hidden, struct tensor *out);
+
+/* model_task_head_backward - compute the gradient of all rows, in `exchange` on each rank. */
+status model_task_head_backward(struct model *m, const struct model_input *input,
+                                float *const *gradients);
+
+/* model_dense_backward - compute the gradients of a dense layer.
+ *
+ * Shapes    dy [M, C] gradient before the layer's activation; x [M, C] its input; dx [M, C] */
 status model_dense_backward(struct model *m, const struct model_input *input,
-                            float *const *gradients, struct place place, struct tensor dx,
+                            float *const *gradients, struct param_index index, struct tensor dx,
                             struct tensor dy, struct tensor x);
-/* model_layer_rest - from what attention adds to the stream to the next layer's first norm. */
-status model_layer_rest(struct model *m, const struct model_input *input, int64_t layer);

@@ -1,63 +1,71 @@
-/* What ranks that share a model tell each other, and the memory in which they do.
+/* Collectives of a tensor-parallel group, and the communication window that they use.
  *
- * Each rank's part of an output projection is [N, C], and the sum over the ranks goes on. Without sequence
- * parallelism every rank has the whole sum (an all-reduce) and all rows of the stream. With it a rank has the
- * sum of its own rows (a reduce-scatter), goes through norms and dropout with these, and all rows are put
- * together (an all-gather) where a split matrix reads them: the same bytes, 1/t of the work and of the
- * memory in between. Backward the gathers and scatters change places, and what a split matrix has read is
- * gathered once more for the gradient of its weights.
+ * Each rank computes a partial result [N, C] of an output projection. The sum over the ranks
+ * continues along the residual stream.
+ *   without sequence parallelism   an all-reduce gives each rank the sum of all rows
+ *   with sequence parallelism      a reduce-scatter gives each rank the sum of its local rows.
+ *   Norms
+ *                                  and dropout run on these. An all-gather collects all rows before
+ *                                  a split matrix reads them
+ * Sequence parallelism moves the same number of bytes. It needs 1/t of the work and memory for
+ * norms and dropout. In backward, all-gathers and reduce-scatters swap roles. The input of a split
+ * matrix is gathered again for the gradient of its weights.
  *
  * Source    Korthikanti et al. 2022, arXiv:2205.05198 */
 #include "trainer/model/model_impl.h"
 
-static size_t gathered_bytes(const struct model_config *config, struct model_sharing sharing,
-                             enum dtype dtype, int64_t rows)
+static size_t compute_gathered_bytes(const struct model_config *config,
+                                     struct model_parallelism parallelism, enum dtype dtype,
+                                     int64_t rows)
 {
-    return sharing.sequence ? (size_t)(rows * config->width) * dtype_bytes(dtype) : 0;
+    return parallelism.sequence_parallel ? (size_t)(rows * config->width) * dtype_bytes(dtype) : 0;
 }
 
-size_t model_window_bytes(const struct model_config *config, struct model_sharing sharing,
+size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
                           enum dtype dtype, int64_t rows)
 {
-    size_t sums = (size_t)(rows * config->width) * sizeof(float);
-    int64_t vectors = (sharing.sequence ? 2 : 0) + config->adapter.rank;
-    size_t others = (size_t)(vectors * config->width) * sizeof(float);
-    return sharing.ranks > 1 ? sums + others + gathered_bytes(config, sharing, dtype, rows) : 0;
+    size_t sum_bytes = (size_t)(rows * config->width) * sizeof(float);
+    int64_t vectors = (parallelism.sequence_parallel ? 2 : 0) + config->adapter.rank;
+    size_t vector_bytes = (size_t)(vectors * config->width) * sizeof(float);
+    return parallelism.ranks > 1
+               ? sum_bytes + vector_bytes + compute_gathered_bytes(config, parallelism, dtype, rows)
+               : 0;
 }
 
-static struct range rows_of(const struct model *m, int rank, int64_t n)
+static struct range find_rows(const struct model *m, int rank, int64_t n)
 {
     int64_t first = n * rank / m->ranks;
     return (struct range){first, n * (rank + 1) / m->ranks - first};
 }
 
-static const struct range *element_ranges(struct model *m, int64_t n)
+static const struct range *fill_element_ranges(struct model *m, int64_t n)
 {
     for (int r = 0; r < m->ranks; r++) {
-        struct range rows = rows_of(m, r, n);
+        struct range rows = find_rows(m, r, n);
         m->ranges[r] = (struct range){rows.first * m->config.width, rows.count * m->config.width};
     }
     return m->ranges;
 }
 
-static status sum_all(void *model)
+static status rehearse_reduce(void *model)
 {
     struct model *m = model;
-    if (m->sharing.sequence) {
-        const struct range *ranges = element_ranges(m, m->rows);
-        TRY(comm_reduce_scatter_start(m->tensor, m->window, ranges, &m->adding));
+    if (m->parallelism.sequence_parallel) {
+        const struct range *ranges = fill_element_ranges(m, m->rows);
+        TRY(comm_reduce_scatter_start(m->tensor_group, m->window, ranges, &m->reduce_request));
     } else {
-        TRY(comm_all_reduce_start(m->tensor, m->window, m->rows * m->config.width, &m->adding));
+        TRY(comm_all_reduce_start(m->tensor_group, m->window, m->rows * m->config.width,
+                                  &m->reduce_request));
     }
-    return comm_wait(m->tensor, &m->adding);
+    return comm_wait(m->tensor_group, &m->reduce_request);
 }
 
-static status gather_all(void *model)
+static status rehearse_gather(void *model)
 {
     struct model *m = model;
-    TRY(comm_all_gather_start(m->tensor, m->gathered.data, dtype_bytes(m->gathered.dtype),
-                              element_ranges(m, m->rows), &m->spreading));
-    return comm_wait(m->tensor, &m->spreading);
+    TRY(comm_all_gather_start(m->tensor_group, m->gathered.data, dtype_bytes(m->gathered.dtype),
+                              fill_element_ranges(m, m->rows), &m->gather_request));
+    return comm_wait(m->tensor_group, &m->gather_request);
 }
 
 status model_connect(struct model *m)
@@ -66,55 +74,56 @@ status model_connect(struct model *m)
         return STATUS_OK;
     }
     enum dtype dtype = kernels_dtype(m->kernels);
-    size_t bytes = model_window_bytes(&m->config, m->sharing, dtype, m->rows);
-    TRY(comm_allocate(m->tensor, bytes, (void **)&m->window));
+    size_t bytes = model_window_bytes(&m->config, m->parallelism, dtype, m->rows);
+    TRY(comm_allocate(m->tensor_group, bytes, (void **)&m->window));
     if (dtype == DTYPE_F32) {
         m->activations.exchange = tensor_view(m->window, DTYPE_F32, m->rows, m->config.width);
     }
     m->adapter_sums = m->window + m->rows * m->config.width;
-    if (m->sharing.sequence) {
+    if (m->parallelism.sequence_parallel) {
         float *norms = m->adapter_sums + m->config.adapter.rank * m->config.width;
         m->norm_sums = tensor_view(norms, DTYPE_F32, 2, m->config.width);
         m->gathered = tensor_view(norms + 2 * m->config.width, dtype, m->rows, m->config.width);
     }
-    TRY(comm_rehearse(m->tensor, sum_all, m));
-    return m->sharing.sequence ? comm_rehearse(m->tensor, gather_all, m) : STATUS_OK;
+    TRY(comm_calibrate(m->tensor_group, rehearse_reduce, m));
+    return m->parallelism.sequence_parallel ? comm_calibrate(m->tensor_group, rehearse_gather, m)
+                                            : STATUS_OK;
 }
 
-/* On a device as large data, which stays there. */
-static status gather_on_device(const struct model *m, char *all, const void *mine, size_t bytes)
+/* Gather on the device, without a copy to the host. */
+static status gather_on_device(const struct model *m, char *all, const void *local, size_t bytes)
 {
     struct comm_request *request = NULL;
     for (int r = 0; r < m->ranks; r++) {
         m->ranges[r] = (struct range){r * (int64_t)bytes, (int64_t)bytes};
     }
     TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
-                    all + (size_t)m->rank * bytes, mine, bytes));
-    TRY(comm_all_gather_start(m->tensor, all, 1, m->ranges, &request));
-    return comm_wait(m->tensor, &request);
+                    all + (size_t)m->rank * bytes, local, bytes));
+    TRY(comm_all_gather_start(m->tensor_group, all, 1, m->ranges, &request));
+    return comm_wait(m->tensor_group, &request);
 }
 
-static status gather_lines(void *model, void *all, const void *mine, size_t bytes)
+static status gather_bytes(void *model, void *all, const void *local, size_t bytes)
 {
     const struct model *m = model;
     return device_is_host(kernels_device(m->kernels))
-               ? comm_all_gather_bytes(m->tensor, all, mine, bytes)
-               : gather_on_device(m, all, mine, bytes);
+               ? comm_all_gather_bytes(m->tensor_group, all, local, bytes)
+               : gather_on_device(m, all, local, bytes);
 }
 
-struct classifier_parts model_head_parts(struct model *m)
+struct vocabulary_shard model_lm_head_shard(struct model *m)
 {
-    return (struct classifier_parts){m->ranks, m->rank, gather_lines, m};
+    return (struct vocabulary_shard){m->ranks, m->rank, gather_bytes, m};
 }
 
 /* ---- rows ---- */
 
-struct range model_own_rows(const struct model *m, int64_t n)
+struct range model_local_rows(const struct model *m, int64_t n)
 {
-    return m->sharing.sequence ? rows_of(m, m->rank, n) : (struct range){0, n};
+    return m->parallelism.sequence_parallel ? find_rows(m, m->rank, n) : (struct range){0, n};
 }
 
-static status copy(const struct model *m, struct tensor to, struct tensor from)
+static status copy_tensor(const struct model *m, struct tensor to, struct tensor from)
 {
     return device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), to.data, from.data,
                        (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype));
@@ -122,104 +131,110 @@ static status copy(const struct model *m, struct tensor to, struct tensor from)
 
 /* ---- sums over the ranks ---- */
 
-/* Rows of the f32 window; bf16 is added up in f32. */
-static struct tensor window_rows(const struct model *m, struct range rows)
+/* Return rows of the f32 window. bf16 values are also summed in f32. */
+static struct tensor view_window_rows(const struct model *m, struct range rows)
 {
     return tensor_view(m->window + rows.first * m->config.width, DTYPE_F32, rows.count,
                        m->config.width);
 }
 
-status model_add_up_start(struct model *m, int64_t n)
+status model_reduce_start(struct model *m, int64_t n)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
-    REQUIRE(m->window != NULL, STATUS_INTERNAL, "a model that several ranks share, not connected");
+    REQUIRE(m->window != NULL, STATUS_INTERNAL,
+            "model_connect must be called before a tensor-parallel model is used");
     struct tensor exchange = tensor_rows(m->activations.exchange, 0, n);
     if (exchange.dtype != DTYPE_F32) {
-        TRY(convert(m->kernels, window_rows(m, (struct range){0, n}), exchange));
+        TRY(op_cast(m->kernels, view_window_rows(m, (struct range){0, n}), exchange));
     }
-    if (m->sharing.sequence) {
-        return comm_reduce_scatter_start(m->tensor, m->window, element_ranges(m, n), &m->adding);
+    if (m->parallelism.sequence_parallel) {
+        return comm_reduce_scatter_start(m->tensor_group, m->window, fill_element_ranges(m, n),
+                                         &m->reduce_request);
     }
-    return comm_all_reduce_start(m->tensor, m->window, n * m->config.width, &m->adding);
+    return comm_all_reduce_start(m->tensor_group, m->window, n * m->config.width,
+                                 &m->reduce_request);
 }
 
-status model_add_up_wait(struct model *m, int64_t n)
+status model_reduce_wait(struct model *m, int64_t n)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
-    TRY(comm_wait(m->tensor, &m->adding));
-    struct tensor sum = model_added(m, n);
-    return sum.dtype == DTYPE_F32 ? STATUS_OK
-                                  : convert(m->kernels, sum, window_rows(m, model_own_rows(m, n)));
+    TRY(comm_wait(m->tensor_group, &m->reduce_request));
+    struct tensor sum = model_reduced_rows(m, n);
+    return sum.dtype == DTYPE_F32
+               ? STATUS_OK
+               : op_cast(m->kernels, sum, view_window_rows(m, model_local_rows(m, n)));
 }
 
-status model_add_up(struct model *m, int64_t n)
+status model_reduce(struct model *m, int64_t n)
 {
-    TRY(model_add_up_start(m, n));
-    return model_add_up_wait(m, n);
+    TRY(model_reduce_start(m, n));
+    return model_reduce_wait(m, n);
 }
 
-status model_add_up_all(struct model *m, int64_t n)
+status model_all_reduce(struct model *m, int64_t n)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
     struct tensor rows = tensor_rows(m->activations.exchange, 0, n);
-    struct tensor window = window_rows(m, (struct range){0, n});
+    struct tensor window = view_window_rows(m, (struct range){0, n});
     if (rows.dtype != DTYPE_F32) {
-        TRY(convert(m->kernels, window, rows));
+        TRY(op_cast(m->kernels, window, rows));
     }
-    TRY(comm_all_reduce(m->tensor, m->window, n * m->config.width));
-    return rows.dtype == DTYPE_F32 ? STATUS_OK : convert(m->kernels, rows, window);
+    TRY(comm_all_reduce(m->tensor_group, m->window, n * m->config.width));
+    return rows.dtype == DTYPE_F32 ? STATUS_OK : op_cast(m->kernels, rows, window);
 }
 
-struct tensor model_added(const struct model *m, int64_t n)
+struct tensor model_reduced_rows(const struct model *m, int64_t n)
 {
-    struct range own = model_own_rows(m, n);
-    return tensor_rows(m->activations.exchange, own.first, own.count);
+    struct range range = model_local_rows(m, n);
+    return tensor_rows(m->activations.exchange, range.first, range.count);
 }
 
-/* ---- all rows from each rank's own ---- */
+/* ---- all-gather of the local rows ---- */
 
-status model_spread_start(struct model *m, struct tensor own, int64_t n, struct tensor *all)
+status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t n,
+                              struct tensor *all)
 {
-    *all = own;
-    if (!m->sharing.sequence) {
+    *all = local_rows;
+    if (!m->parallelism.sequence_parallel) {
         return STATUS_OK;
     }
-    struct range rows = model_own_rows(m, n);
+    struct range rows = model_local_rows(m, n);
     *all = tensor_rows(m->gathered, 0, n);
-    TRY(copy(m, tensor_rows(*all, rows.first, rows.count), own));
-    return comm_all_gather_start(m->tensor, all->data, dtype_bytes(all->dtype),
-                                 element_ranges(m, n), &m->spreading);
+    TRY(copy_tensor(m, tensor_rows(*all, rows.first, rows.count), local_rows));
+    return comm_all_gather_start(m->tensor_group, all->data, dtype_bytes(all->dtype),
+                                 fill_element_ranges(m, n), &m->gather_request);
 }
 
-status model_spread_wait(struct model *m)
+status model_all_gather_wait(struct model *m)
 {
-    return m->sharing.sequence ? comm_wait(m->tensor, &m->spreading) : STATUS_OK;
+    return m->parallelism.sequence_parallel ? comm_wait(m->tensor_group, &m->gather_request)
+                                            : STATUS_OK;
 }
 
-status model_spread(struct model *m, struct tensor own, int64_t n, struct tensor *all)
+status model_all_gather(struct model *m, struct tensor local_rows, int64_t n, struct tensor *all)
 {
-    TRY(model_spread_start(m, own, n, all));
-    return model_spread_wait(m);
+    TRY(model_all_gather_start(m, local_rows, n, all));
+    return model_all_gather_wait(m);
 }
 
-/* ---- a norm's gradients, from each rank's own rows ---- */
+/* ---- gradients of a norm, summed over the local rows of each rank ---- */
 
-/* The first rank's sums begin with what is there already, the others' with nothing. */
-status model_norm_sums_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta)
+/* Rank 0 starts from the accumulated gradient, the other ranks from zero. */
+status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta)
 {
-    if (!m->sharing.sequence) {
+    if (!m->parallelism.sequence_parallel) {
         return STATUS_OK;
     }
     struct tensor rows[2] = {tensor_rows(m->norm_sums, 0, 1), tensor_rows(m->norm_sums, 1, 1)};
     if (m->rank == 0) {
-        TRY(copy(m, rows[0], *dgamma));
-        TRY(dbeta->data != NULL ? copy(m, rows[1], *dbeta) : STATUS_OK);
+        TRY(copy_tensor(m, rows[0], *dgamma));
+        TRY(dbeta->data != NULL ? copy_tensor(m, rows[1], *dbeta) : STATUS_OK);
     } else {
         TRY(device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), rows[0].data,
                         (size_t)(2 * m->config.width) * sizeof(float)));
@@ -229,33 +244,33 @@ status model_norm_sums_begin(struct model *m, struct tensor *dgamma, struct tens
     return STATUS_OK;
 }
 
-status model_norm_sums_end(struct model *m, struct tensor dgamma, struct tensor dbeta)
+status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tensor dbeta)
 {
-    if (!m->sharing.sequence) {
+    if (!m->parallelism.sequence_parallel) {
         return STATUS_OK;
     }
     int64_t vectors = dbeta.data != NULL ? 2 : 1;
-    TRY(comm_all_reduce(m->tensor, m->norm_sums.data, vectors * m->config.width));
-    TRY(copy(m, dgamma, tensor_rows(m->norm_sums, 0, 1)));
-    return dbeta.data == NULL ? STATUS_OK : copy(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
+    TRY(comm_all_reduce(m->tensor_group, m->norm_sums.data, vectors * m->config.width));
+    TRY(copy_tensor(m, dgamma, tensor_rows(m->norm_sums, 0, 1)));
+    return dbeta.data == NULL ? STATUS_OK : copy_tensor(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
 }
 
-/* ---- an adapter's gradients, from each rank's part of it ---- */
+/* ---- gradients of a replicated adapter matrix, from a partial sum on each rank ---- */
 
-static struct tensor adapter_sums(const struct model *m, struct tensor gradient)
+static struct tensor view_adapter_sums(const struct model *m, struct tensor gradient)
 {
     return tensor_view(m->adapter_sums, DTYPE_F32, gradient.rows, gradient.columns);
 }
 
-status model_adapter_sums_begin(struct model *m, bool fresh, struct tensor *gradient)
+status model_adapter_reduce_begin(struct model *m, bool first_micro_batch, struct tensor *gradient)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
-    struct tensor sums = adapter_sums(m, *gradient);
-    if (!fresh && m->rank == 0) {
-        TRY(copy(m, sums, *gradient));
-    } else if (!fresh) {
+    struct tensor sums = view_adapter_sums(m, *gradient);
+    if (!first_micro_batch && m->rank == 0) {
+        TRY(copy_tensor(m, sums, *gradient));
+    } else if (!first_micro_batch) {
         TRY(device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), sums.data,
                         (size_t)(sums.rows * sums.columns) * sizeof(float)));
     }
@@ -263,11 +278,11 @@ status model_adapter_sums_begin(struct model *m, bool fresh, struct tensor *grad
     return STATUS_OK;
 }
 
-status model_adapter_sums_end(struct model *m, struct tensor gradient)
+status model_adapter_reduce_end(struct model *m, struct tensor gradient)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
-    TRY(comm_all_reduce(m->tensor, m->adapter_sums, gradient.rows * gradient.columns));
-    return copy(m, gradient, adapter_sums(m, gradient));
+    TRY(comm_all_reduce(m->tensor_group, m->adapter_sums, gradient.rows * gradient.columns));
+    return copy_tensor(m, gradient, view_adapter_sums(m, gradient));
 }

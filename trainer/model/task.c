@@ -1,81 +1,90 @@
-/* The head of a fine-tuning task: some rows behind the last norm, in encoders a dense layer for whole texts, and dropout
- * where transformers has it. The task's own small matrix behind it is the objective's to use.
+/* The layers of a fine-tuning head before its last matrix.
  *
- *   texts, choices   BERT      h = drop(tanh(P x + q)),              logits W h + b
- *                    RoBERTa   h = drop(tanh(D drop(x) + d)) of texts, as BERT of choices
- *                    else      h = x, of the text's last row,        logits W h
- *   tokens           h = drop(x),  logits W h + b
- *   spans, vectors   h = x
+ * The head selects rows of the final norm's output. Encoders apply a dense layer for sequence
+ * labels. Dropout is applied at the sites of the transformers library. The objective applies the
+ * last matrix W.
  *
- * Tensor-parallel ranks have all of it and do the same.
+ *   HEAD_SEQUENCE,         BERT      h = drop(tanh(P x + q)),          logits W h + b
+ *   HEAD_MULTIPLE_CHOICE   RoBERTa   HEAD_SEQUENCE: h = drop(tanh(D drop(x) + d)); else as BERT
+ *                          decoders  h = x, the sequence's last row,   logits W h
+ *   HEAD_TOKEN             h = drop(x),                                logits W h + b
+ *   HEAD_QA, HEAD_NONE     h = x
  *
- * Source    transformers' BertForSequenceClassification, RobertaClassificationHead, GPT2ForSequenceClassification, ... */
+ * Each tensor-parallel rank holds the whole head and computes the same values.
+ *
+ * Source    transformers' BertForSequenceClassification, RobertaClassificationHead,
+ *           GPT2ForSequenceClassification, ... */
+#include <inttypes.h>
+
 #include "trainer/model/model_impl.h"
 
-static struct tensor outputs(const struct model_input *input, struct tensor t)
+static struct tensor select_outputs(const struct model_input *input, struct tensor t)
 {
     return tensor_rows(t, 0, input->outputs);
 }
 
 static bool has_dense(const struct model *m)
 {
-    return m->places[MODEL_POOLER].weight >= 0;
+    return m->param_index[MODEL_POOLER].weight >= 0;
 }
 
-/* Before the dense layer, and behind everything. */
-static bool drops_before(const struct model *m)
+/* Dropout on the input of the dense layer. */
+static bool has_input_dropout(const struct model *m)
 {
-    return has_dense(m) && m->config.task == MODEL_TEXTS && m->architecture->own_dense;
+    return has_dense(m) && m->config.head == HEAD_SEQUENCE && m->architecture->classifier_dense;
 }
 
-static bool drops_behind(const struct model *m)
+/* Dropout on the output. */
+static bool has_output_dropout(const struct model *m)
 {
-    return has_dense(m) || m->config.task == MODEL_TOKENS;
+    return has_dense(m) || m->config.head == HEAD_TOKEN;
 }
 
-/* Sites behind the last layer's; rows are numbered as the head reads them. */
-static status drop(struct model *m, const struct model_input *input, enum dropout_place place,
-                   struct tensor x)
+/* Apply dropout at a site numbered after those of the last layer. Rows are counted among the rows
+ * that the head reads. */
+static status apply_dropout(struct model *m, const struct model_input *input,
+                            enum dropout_site site, struct tensor x)
 {
-    struct dropout dropout = model_dropout(m, input, m->config.layers, place);
+    struct dropout dropout = model_dropout(m, input, m->config.layers, site);
     dropout.first = input->first_output * m->config.width;
     return dropout.probability > 0 ? dropout_apply(m->kernels, x, x, dropout) : STATUS_OK;
 }
 
-status model_task_forward(struct model *m, const struct model_input *input, struct tensor hidden,
-                          struct tensor *out)
+status model_task_head_forward(struct model *m, const struct model_input *input,
+                               struct tensor hidden, struct tensor *out)
 {
     struct head_activations *a = &m->activations.head;
-    struct place dense = m->places[MODEL_POOLER];
+    struct param_index dense = m->param_index[MODEL_POOLER];
     REQUIRE(input->outputs <= m->config.output_rows, STATUS_INTERNAL,
-            "%lld rows for the head of a task, %lld are planned", (long long)input->outputs,
-            (long long)m->config.output_rows);
-    *out = outputs(input, a->rows);
+            "a micro-batch has %" PRId64 " rows for the fine-tuning head; %" PRId64 " are planned",
+            input->outputs, m->config.output_rows);
+    *out = select_outputs(input, a->rows);
     TRY(gather_rows(m->kernels, *out, hidden, input->output_rows));
-    TRY(drops_before(m) ? drop(m, input, DROPOUT_PROJECTION, *out) : STATUS_OK);
+    TRY(has_input_dropout(m) ? apply_dropout(m, input, DROPOUT_PROJECTION, *out) : STATUS_OK);
     if (has_dense(m)) {
         struct tensor rows = *out;
-        *out = outputs(input, a->dense);
-        TRY(linear_forward(m->kernels, *out, outputs(input, a->kept), rows,
+        *out = select_outputs(input, a->dense);
+        TRY(linear_forward(m->kernels, *out, select_outputs(input, a->saved_for_backward), rows,
                            model_matrix(m, dense.weight), model_vector(m, dense.bias),
                            ACTIVATION_TANH));
     }
-    return drops_behind(m) ? drop(m, input, DROPOUT_FC, *out) : STATUS_OK;
+    return has_output_dropout(m) ? apply_dropout(m, input, DROPOUT_FC, *out) : STATUS_OK;
 }
 
-status model_task_backward(struct model *m, const struct model_input *input,
-                           float *const *gradients)
+status model_task_head_backward(struct model *m, const struct model_input *input,
+                                float *const *gradients)
 {
     struct head_activations *a = &m->activations.head;
     struct tensor all = tensor_rows(m->activations.exchange, 0, input->rows);
-    struct tensor dy = outputs(input, a->d_dense), dx = dy;
-    TRY(drops_behind(m) ? drop(m, input, DROPOUT_FC, dy) : STATUS_OK);
+    struct tensor dy = select_outputs(input, a->d_dense), dx = dy;
+    TRY(has_output_dropout(m) ? apply_dropout(m, input, DROPOUT_FC, dy) : STATUS_OK);
     if (has_dense(m)) {
-        dx = outputs(input, a->dense);
-        TRY(activation_backward(m->kernels, dy, dy, outputs(input, a->kept), ACTIVATION_TANH));
-        TRY(model_dense_backward(m, input, gradients, m->places[MODEL_POOLER], dx, dy,
-                                 outputs(input, a->rows)));
+        dx = select_outputs(input, a->dense);
+        TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
+                                ACTIVATION_TANH));
+        TRY(model_dense_backward(m, input, gradients, m->param_index[MODEL_POOLER], dx, dy,
+                                 select_outputs(input, a->rows)));
     }
-    TRY(drops_before(m) ? drop(m, input, DROPOUT_PROJECTION, dx) : STATUS_OK);
+    TRY(has_input_dropout(m) ? apply_dropout(m, input, DROPOUT_PROJECTION, dx) : STATUS_OK);
     return scatter_rows(m->kernels, all, dx, input->output_rows, true);
 }

@@ -1,22 +1,28 @@
-/* Causal language modelling: each token predicts the next one; the loss is -log p(next), summed. */
+/* Causal language modelling: each token predicts the next one.
+ *
+ *   loss = -sum_i log p(x_{i+1} | x_1 .. x_i) / tokens
+ *
+ * A token counts if its target is not BATCH_IGNORED.
+ *
+ * Source    Radford et al. 2019; transformers' ...ForCausalLM */
 #include "trainer/objective/objective.h"
 
 static status clm_loss(struct kernels *k, const struct batch *batch,
-                       const struct objective_views *views, bool gradient,
-                       double sums[OBJECTIVE_SUMS])
+                       const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
+    (void)sums; /* kernels compute all sums */
     struct classifier c = {
-        .vocabulary = views->vocabulary,
+        .vocabulary = in->vocabulary,
         .ignored = BATCH_IGNORED,
         .gradient = gradient,
-        .overwrite = views->fresh,
-        .parts = views->parts,
+        .overwrite = in->first_micro_batch,
+        .vocabulary_shard = in->vocabulary_shard,
     };
-    TRY(classifier_run(k, views->losses, NULL, views->hidden_gradient, views->head_gradient,
-                       views->hidden, views->head, views->placed->targets, &c));
-    struct tally tally = {views->losses, views->placed->targets, BATCH_IGNORED, NULL, NULL};
-    return objective_tally(k, views, &tally, batch->rows, sums, OBJECTIVE_LOSS);
+    TRY(classifier_run(k, in->losses, NULL, in->hidden_gradient, in->head_gradient, in->hidden,
+                       in->head, in->device_batch->targets, &c));
+    struct loss_rows tally = {in->losses, in->device_batch->targets, BATCH_IGNORED, NULL, NULL};
+    return objective_loss_stats(k, in, &tally, batch->rows, OBJECTIVE_LOSS);
 }
 
 const struct objective objective_clm = {
-    .name = "clm", .counted = "tokens", .perplexity = true, .tallied = 2, .loss = clm_loss};
+    .name = "clm", .unit = "tokens", .perplexity = true, .loss = clm_loss};

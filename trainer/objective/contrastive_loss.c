@@ -1,43 +1,48 @@
+/* The loss is defined in contrastive_loss.h. */
 #include "trainer/objective/contrastive_loss.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const double scale = 20;
+static const double score_scale = 20;
 
-status whole_vectors_create(int64_t size, int64_t width, struct whole_vectors *out)
+status contrastive_loss_create(int64_t size, int64_t width, struct contrastive_batch *out)
 {
-    size_t values = (size_t)(VECTORS * size * width);
-    *out = (struct whole_vectors){.size = size, .width = width};
-    out->units = calloc(values + 1, sizeof *out->units); /* and whether a rank has failed */
-    out->slopes = calloc(values, sizeof *out->slopes);
+    size_t values = (size_t)(TEXTS_PER_PAIR * size * width);
+    *out = (struct contrastive_batch){.size = size, .width = width};
+    out->unit_vectors =
+        calloc(values + 1, sizeof *out->unit_vectors); /* the last one: number of failed ranks */
+    out->gradients = calloc(values, sizeof *out->gradients);
     out->losses = calloc((size_t)size, sizeof *out->losses);
-    out->right = calloc((size_t)size, sizeof *out->right);
-    if (out->units == NULL || out->slopes == NULL || out->losses == NULL || out->right == NULL) {
-        whole_vectors_destroy(out);
-        RAISE(STATUS_INTERNAL, "out of memory for the vectors of %lld pairs", (long long)size);
+    out->correct = calloc((size_t)size, sizeof *out->correct);
+    if (out->unit_vectors == NULL || out->gradients == NULL || out->losses == NULL ||
+        out->correct == NULL) {
+        contrastive_loss_destroy(out);
+        RAISE(STATUS_INTERNAL, "out of memory for the vectors of %" PRId64 " pairs", size);
     }
     return STATUS_OK;
 }
 
-void whole_vectors_destroy(struct whole_vectors *w)
+void contrastive_loss_destroy(struct contrastive_batch *batch)
 {
-    free(w->units);
-    free(w->slopes);
-    free(w->losses);
-    free(w->right);
-    *w = (struct whole_vectors){0};
+    free(batch->unit_vectors);
+    free(batch->gradients);
+    free(batch->losses);
+    free(batch->correct);
+    *batch = (struct contrastive_batch){0};
 }
 
-void whole_vectors_clear(struct whole_vectors *w)
+void contrastive_loss_clear(struct contrastive_batch *batch)
 {
-    memset(w->units, 0, (size_t)(VECTORS * w->size * w->width) * sizeof *w->units);
-    memset(w->losses, 0, (size_t)w->size * sizeof *w->losses);
-    memset(w->right, 0, (size_t)w->size * sizeof *w->right);
+    memset(batch->unit_vectors, 0,
+           (size_t)(TEXTS_PER_PAIR * batch->size * batch->width) * sizeof *batch->unit_vectors);
+    memset(batch->losses, 0, (size_t)batch->size * sizeof *batch->losses);
+    memset(batch->correct, 0, (size_t)batch->size * sizeof *batch->correct);
 }
 
-static double product(const double *a, const double *b, int64_t width)
+static double compute_dot(const double *a, const double *b, int64_t width)
 {
     double sum = 0;
     for (int64_t c = 0; c < width; c++) {
@@ -46,59 +51,66 @@ static double product(const double *a, const double *b, int64_t width)
     return sum;
 }
 
-static void add(double *to, const double *from, double weight, int64_t width)
+static void add_scaled(double *to, const double *from, double weight, int64_t width)
 {
     for (int64_t c = 0; c < width; c++) {
         to[c] += weight * from[c];
     }
 }
 
-/* Text number i against all second texts; scores are computed twice rather than kept. */
-static void one_text(struct whole_vectors *w, int64_t i, int64_t count)
+/* Compute the loss of first text i against all second texts, and add its gradients. Scores are
+ * computed twice, so that they need no memory. */
+static void add_text_loss(struct contrastive_batch *batch, int64_t i, int64_t count)
 {
-    int64_t pair = VECTORS * w->width;
-    const double *text = w->units + i * pair;
-    double largest = -INFINITY, sum = 0, own = 0;
+    int64_t pair = TEXTS_PER_PAIR * batch->width;
+    const double *text = batch->unit_vectors + i * pair;
+    double largest = -INFINITY, sum = 0, own_score = 0;
     int64_t best = 0;
     for (int64_t j = 0; j < count; j++) {
-        double score = scale * product(text, w->units + j * pair + w->width, w->width);
-        own = j == i ? score : own;
+        double score =
+            score_scale *
+            compute_dot(text, batch->unit_vectors + j * pair + batch->width, batch->width);
+        own_score = j == i ? score : own_score;
         best = score > largest ? j : best;
-        double before = largest;
+        double previous = largest;
         largest = score > largest ? score : largest;
-        sum = sum * exp(before - largest) + exp(score - largest);
+        sum = sum * exp(previous - largest) + exp(score - largest);
     }
-    w->losses[i] = largest + log(sum) - own;
-    w->right[i] = best == i;
+    batch->losses[i] = largest + log(sum) - own_score;
+    batch->correct[i] = best == i;
     for (int64_t j = 0; j < count; j++) {
-        const double *other = w->units + j * pair + w->width;
-        double score = scale * product(text, other, w->width);
-        double slope = scale * (exp(score - largest) / sum - (double)(j == i));
-        add(w->slopes + i * pair, other, slope, w->width);
-        add(w->slopes + j * pair + w->width, text, slope, w->width);
+        const double *other = batch->unit_vectors + j * pair + batch->width;
+        double score = score_scale * compute_dot(text, other, batch->width);
+        double gradient = score_scale * (exp(score - largest) / sum - (double)(j == i));
+        add_scaled(batch->gradients + i * pair, other, gradient, batch->width);
+        add_scaled(batch->gradients + j * pair + batch->width, text, gradient, batch->width);
     }
 }
 
-void whole_vectors_slopes(struct whole_vectors *w, int64_t count)
+void contrastive_loss_compute(struct contrastive_batch *batch, int64_t count)
 {
-    memset(w->slopes, 0, (size_t)(VECTORS * count * w->width) * sizeof *w->slopes);
+    memset(batch->gradients, 0,
+           (size_t)(TEXTS_PER_PAIR * count * batch->width) * sizeof *batch->gradients);
     for (int64_t i = 0; i < count; i++) {
-        one_text(w, i, count);
+        add_text_loss(batch, i, count);
     }
 }
 
-status whole_vectors_gather(struct comm *data, struct whole_vectors *w, bool known, bool *failed)
+status contrastive_loss_gather(struct comm *data, struct contrastive_batch *batch, bool known,
+                               bool *failed)
 {
-    int64_t values = VECTORS * w->size * w->width, count = 0;
-    w->units[values] = !known;
-    TRY(comm_sum_doubles(data, w->units, values + 1)); /* of one rank, and zeros: exact */
-    *failed = w->units[values] > 0;
-    while (count < w->size && product(w->units + count * VECTORS * w->width,
-                                      w->units + count * VECTORS * w->width, w->width) != 0) {
-        count++; /* a last batch may be shorter; what is no number is there, and shall be seen */
+    int64_t values = TEXTS_PER_PAIR * batch->size * batch->width, count = 0;
+    batch->unit_vectors[values] = !known;
+    TRY(comm_sum_doubles(data, batch->unit_vectors, values + 1)); /* zeros on other ranks: exact */
+    *failed = batch->unit_vectors[values] > 0;
+    while (count < batch->size &&
+           compute_dot(batch->unit_vectors + count * TEXTS_PER_PAIR * batch->width,
+                       batch->unit_vectors + count * TEXTS_PER_PAIR * batch->width,
+                       batch->width) != 0) {
+        count++; /* the last batch may be shorter; a NaN vector counts as a pair */
     }
     if (!*failed) {
-        whole_vectors_slopes(w, count);
+        contrastive_loss_compute(batch, count);
     }
     return STATUS_OK;
 }

@@ -1,35 +1,47 @@
-/* The vectors of all pairs of a global batch, each pair's loss among them, and its slopes.
+/* Contrastive loss over all pairs of a global batch.
  *
- *   loss_i = -log( exp(s u_i v_i) / sum_j exp(s u_i v_j) ),  s = 20
+ *   loss_i = -log( exp(s u_i . v_i) / sum_j exp(s u_i . v_j) ),   s = 20
  *
- * with unit vectors u of texts and v of what belongs to them: every other pair's second text is a wrong one. N pairs of
- * width C take 6 N^2 C operations, on one core.
+ * u_i and v_i are the unit vectors of the first and the second text of pair i. The second texts of
+ * all other pairs are negatives. N pairs of width C take 6 N^2 C operations on one core.
  *
- * Source    sentence-transformers' MultipleNegativesRankingLoss; Gao et al. 2021, arXiv:2101.06983 (gradients of a batch
- *           that does not fit: vectors first, their slopes, then the model again) */
+ * A global batch does not fit on the device at once. So the vectors of all pairs are collected
+ * first. Then their gradients are computed, and the model runs a second time for backward.
+ *
+ * Source    sentence-transformers' MultipleNegativesRankingLoss with scale 20; two passes: Gao et
+ *           al. 2021, arXiv:2101.06983 */
 #pragma once
 
 #include "comm/comm.h"
 
-enum { VECTORS = 2 }; /* of a pair */
+enum { TEXTS_PER_PAIR = 2 };
 
-struct whole_vectors {
-    int64_t size, width; /* pairs of a full batch; C. 0: not used */
-    double *units;       /* [size, 2, C]; zeros where a pair is not known */
-    double *slopes;      /* [size, 2, C] of the sum of losses */
-    double *losses;      /* [size]; 0 where there is no pair */
-    bool *right;         /* [size] whether its own is the nearest */
+struct contrastive_batch {
+    int64_t size;         /* pairs of a full global batch; 0: not used */
+    int64_t width;        /* C */
+    double *unit_vectors; /* [size, 2, C]; zeros for an unknown pair */
+    double *gradients;    /* [size, 2, C] of the sum of all losses */
+    double *losses;       /* [size]; 0 for a missing pair */
+    bool *correct;        /* [size] whether the second text of the pair has the highest score */
 };
 
-status whole_vectors_create(int64_t size, int64_t width, struct whole_vectors *out);
-void whole_vectors_destroy(struct whole_vectors *w);
+/* contrastive_loss_create - allocate memory for `size` pairs.
+ *
+ * Errors    STATUS_INTERNAL if memory is exhausted */
+status contrastive_loss_create(int64_t size, int64_t width, struct contrastive_batch *out);
+void contrastive_loss_destroy(struct contrastive_batch *batch);
 
-/* whole_vectors_clear - nothing is known. Then this rank writes units[sample % size] of its share. */
-void whole_vectors_clear(struct whole_vectors *w);
+/* contrastive_loss_clear - remove all pairs. Each rank then writes unit_vectors[sample % size] of
+ * its samples. */
+void contrastive_loss_clear(struct contrastive_batch *batch);
 
-/* whole_vectors_gather - all ranks' units, then losses and slopes; collective over those that have other data. A rank
- * whose share is not known says so: *failed on all ranks, and no slopes. */
-status whole_vectors_gather(struct comm *data, struct whole_vectors *w, bool known, bool *failed);
+/* contrastive_loss_gather - compute losses and gradients of all pairs on each rank.
+ *
+ * Order     collective over the data-parallel group. A rank that could not compute its vectors
+ *           passes known = false. Then *failed is true on all ranks, and nothing is computed
+ * Numerics  the sum over the ranks is exact, because all ranks but one add zeros */
+status contrastive_loss_gather(struct comm *data, struct contrastive_batch *batch, bool known,
+                               bool *failed);
 
-/* whole_vectors_slopes - losses and slopes of the first `count` pairs' units. */
-void whole_vectors_slopes(struct whole_vectors *w, int64_t count);
+/* contrastive_loss_compute - compute losses and gradients of the first `count` pairs. */
+void contrastive_loss_compute(struct contrastive_batch *batch, int64_t count);

@@ -1,11 +1,17 @@
-/* Direct preference optimisation: of two answers to a prompt the chosen one becomes more likely, measured against a
- * reference.
+/* Direct preference optimization: make the chosen response of a pair more likely than the rejected
+ * one, relative to a reference model.
  *
- * Two sweeps of the classifier over the answers' rows: the first gives the tokens' log-probabilities, whose sums decide
- * the slopes of the loss (preference.h); in the second every row's gradient is weighed with its answer's slope. Logits
- * are never kept. Rows of prompts predict nothing and are left out of both.
+ *   loss = -sum_pairs log s(beta ((log p_c - log p_ref,c) - (log p_r - log p_ref,r))) / pairs
  *
- * Source    Rafailov et al. 2023, arXiv:2305.18290 */
+ * log p_c and log p_r are the log-probabilities of the chosen and the rejected response, and s is
+ * the logistic function. This is TRL's loss_type "sigmoid". preference.h lists the other losses.
+ *
+ * The classifier runs twice over the rows of the responses. The first run computes the
+ * log-probabilities of the tokens. Their sums determine the gradients of the loss. The second run
+ * scales the gradient of each row by the gradient of its response. Logits are never kept. Both runs
+ * skip the rows of the prompts, which have no target.
+ *
+ * Source    Rafailov et al. 2023, arXiv:2305.18290; metrics: TRL's DPOTrainer */
 #include <string.h>
 
 #include "trainer/objective/objective.h"
@@ -13,7 +19,7 @@
 enum dpo_sum {
     DPO_REWARD_CHOSEN = OBJECTIVE_COUNT + 1,
     DPO_REWARD_REJECTED,
-    DPO_ACCURATE,
+    DPO_CORRECT_PAIRS,
     DPO_LOGPS_CHOSEN,
     DPO_LOGPS_REJECTED,
     DPO_LOGITS_CHOSEN,
@@ -22,7 +28,7 @@ enum dpo_sum {
     DPO_TOKENS_REJECTED,
     DPO_ENTROPY,
     DPO_TOKENS,
-    DPO_CORRECT,
+    DPO_CORRECT_TOKENS,
     DPO_MARGIN,
     DPO_SUMS
 };
@@ -32,64 +38,66 @@ _Static_assert((int)DPO_SUMS <= (int)OBJECTIVE_SUMS, "raise OBJECTIVE_SUMS");
 static const struct objective_metric dpo_metrics[] = {
     {"rewards/chosen", DPO_REWARD_CHOSEN, OBJECTIVE_COUNT},
     {"rewards/rejected", DPO_REWARD_REJECTED, OBJECTIVE_COUNT},
-    {"rewards/accuracies", DPO_ACCURATE, OBJECTIVE_COUNT},
+    {"rewards/accuracies", DPO_CORRECT_PAIRS, OBJECTIVE_COUNT},
     {"rewards/margins", DPO_MARGIN, OBJECTIVE_COUNT},
     {"logps/chosen", DPO_LOGPS_CHOSEN, OBJECTIVE_COUNT},
     {"logps/rejected", DPO_LOGPS_REJECTED, OBJECTIVE_COUNT},
     {"logits/chosen", DPO_LOGITS_CHOSEN, DPO_TOKENS_CHOSEN},
     {"logits/rejected", DPO_LOGITS_REJECTED, DPO_TOKENS_REJECTED},
     {"entropy", DPO_ENTROPY, DPO_TOKENS},
-    {"mean_token_accuracy", DPO_CORRECT, DPO_TOKENS_CHOSEN},
+    {"mean_token_accuracy", DPO_CORRECT_TOKENS, DPO_TOKENS_CHOSEN},
     {NULL, 0, 0},
 };
 
-/* The answers' rows among all: first[2 i] .. of the chosen answer of pair i, first[2 i + 1] .. of the rejected one; and
- * the pairs. All of it is the host's; kernels have index, targets and scale in the views' arrays. */
-struct answers {
+/* The pairs of a batch and the rows of their responses that have a target. All memory is on the
+ * host. The kernels read index, targets and scale from the row arrays of struct objective_input.
+ * Response 2 i is the chosen one of pair i, response 2 i + 1 the rejected one. */
+struct response_rows {
     int64_t rows;
-    struct preference_pair *pairs;   /* [B] */
-    struct preference_slope *slopes; /* [B] */
-    int64_t *first;                  /* [2 B + 1] */
-    int32_t *index;                  /* [rows] in the batch */
-    int32_t *targets;                /* [rows] */
-    float *scale;                    /* [rows] */
+    struct preference_pair *pairs;         /* [B] */
+    struct preference_gradient *gradients; /* [B] */
+    int64_t *first;                        /* [2 B + 1] first row of each response */
+    int32_t *index;                        /* [rows] in the batch */
+    int32_t *targets;                      /* [rows] */
+    float *scale;                          /* [rows] */
 };
 
-/* Every answer has a row at least, so that there are no more of them than rows. */
+/* Each response has at least one row. So there are no more responses than rows. */
 static size_t dpo_scratch_bytes(int64_t rows)
 {
-    size_t pairs = (size_t)rows / ANSWERS + 1;
-    return pairs * (sizeof(struct preference_pair) + sizeof(struct preference_slope)) +
-           (ANSWERS * pairs + 1) * sizeof(int64_t);
+    size_t pairs = (size_t)rows / RESPONSES + 1;
+    return pairs * (sizeof(struct preference_pair) + sizeof(struct preference_gradient)) +
+           (RESPONSES * pairs + 1) * sizeof(int64_t);
 }
 
-/* The rows of answer s of a batch, counted chosen and rejected in turn, with the prompt's that are not shared. */
-static void answer_rows(const struct batch *b, int64_t s, int32_t *first, int32_t *last)
+/* Find the rows of response s of a batch, including prompt rows that the pair does not share.
+ * Response 2 i is the chosen one of pair i, response 2 i + 1 the rejected one. */
+static void find_response_rows(const struct batch *b, int64_t s, int32_t *first, int32_t *last)
 {
-    if (b->branches == NULL) {
+    if (b->shared_prefix_offsets == NULL) {
         *first = b->cu_rows[s];
         *last = b->cu_rows[s + 1];
         return;
     }
-    int64_t pair = s / ANSWERS;
-    bool chosen = s % ANSWERS == CHOSEN;
-    *first = b->cu_rows[pair] + b->branches[s];
-    *last = chosen ? b->cu_rows[pair] + b->branches[s + 1] : b->cu_rows[pair + 1];
+    int64_t pair = s / RESPONSES;
+    bool chosen = s % RESPONSES == CHOSEN;
+    *first = b->cu_rows[pair] + b->shared_prefix_offsets[s];
+    *last = chosen ? b->cu_rows[pair] + b->shared_prefix_offsets[s + 1] : b->cu_rows[pair + 1];
 }
 
-static status answers_find(const struct batch *b, const struct objective_views *v,
-                           struct answers *a)
+static status collect_rows(const struct batch *b, const struct objective_input *in,
+                           struct response_rows *a)
 {
-    *a = (struct answers){.pairs = v->scratch,
-                          .index = objective_host(v, v->some_index),
-                          .targets = objective_host(v, v->some_targets),
-                          .scale = objective_host(v, v->row_scales)};
-    a->slopes = (struct preference_slope *)(a->pairs + b->sequences);
-    a->first = (int64_t *)(a->slopes + b->sequences);
-    int64_t count = ANSWERS * b->sequences;
+    *a = (struct response_rows){.pairs = in->scratch,
+                                .index = objective_host_pointer(in, in->selected_index),
+                                .targets = objective_host_pointer(in, in->selected_targets),
+                                .scale = objective_host_pointer(in, in->row_scales)};
+    a->gradients = (struct preference_gradient *)(a->pairs + b->sequences);
+    a->first = (int64_t *)(a->gradients + b->sequences);
+    int64_t count = RESPONSES * b->sequences;
     for (int64_t s = 0; s < count; s++) {
         int32_t row, last;
-        answer_rows(b, s, &row, &last);
+        find_response_rows(b, s, &row, &last);
         a->first[s] = a->rows;
         for (; row < last; row++) {
             if (b->targets[row] != BATCH_IGNORED) {
@@ -99,63 +107,65 @@ static status answers_find(const struct batch *b, const struct objective_views *
         }
     }
     a->first[count] = a->rows;
-    TRY(objective_place(v, v->some_index, (size_t)a->rows * sizeof *a->index));
-    return objective_place(v, v->some_targets, (size_t)a->rows * sizeof *a->targets);
+    TRY(objective_push(in, in->selected_index, (size_t)a->rows * sizeof *a->index));
+    return objective_push(in, in->selected_targets, (size_t)a->rows * sizeof *a->targets);
 }
 
-static struct classifier classifier_of(const struct objective_views *views)
+static struct classifier make_classifier(const struct objective_input *in)
 {
     return (struct classifier){
-        .vocabulary = views->vocabulary,
+        .vocabulary = in->vocabulary,
         .ignored = BATCH_IGNORED,
-        .overwrite = views->fresh,
-        .parts = views->parts,
+        .overwrite = in->first_micro_batch,
+        .vocabulary_shard = in->vocabulary_shard,
     };
 }
 
-/* What the first sweep has made of each row, on the host. */
-struct made {
+/* Results of the first run for each row, on the host. */
+struct row_values {
     const float *losses, *entropies, *mean_logits;
     const int32_t *best;
 };
 
-static status read_made(const struct objective_views *v, int64_t rows, struct made *out)
+static status pull_row_values(const struct objective_input *in, int64_t rows,
+                              struct row_values *out)
 {
-    const void *made[4] = {v->losses, v->entropies, v->mean_logits, v->best};
+    const void *row_values[4] = {in->losses, in->entropies, in->mean_logits, in->argmax};
     for (int i = 0; i < 4; i++) {
-        TRY(objective_read(v, made[i], (size_t)rows * sizeof(float), &made[i]));
+        TRY(objective_pull(in, row_values[i], (size_t)rows * sizeof(float), &row_values[i]));
     }
-    *out = (struct made){made[0], made[1], made[2], made[3]};
+    *out = (struct row_values){row_values[0], row_values[1], row_values[2], row_values[3]};
     return STATUS_OK;
 }
 
-/* The first sweep, and what is told of it. */
-static status measure(struct kernels *k, const struct batch *batch, const struct answers *a,
-                      const struct objective_views *v, double sums[OBJECTIVE_SUMS])
+/* First run: compute the log-probabilities of the responses, and add the token metrics to sums. */
+static status compute_logps(struct kernels *k, const struct batch *batch,
+                            const struct response_rows *a, const struct objective_input *in,
+                            double sums[OBJECTIVE_SUMS])
 {
-    struct classifier c = classifier_of(v);
-    c.entropies = v->entropies;
-    c.mean_logits = v->mean_logits;
-    struct tensor rows = tensor_rows(v->some_rows, 0, a->rows);
-    struct made made;
-    TRY(gather_rows(k, rows, v->hidden, v->some_index));
-    TRY(classifier_run(k, v->losses, v->best, tensor_absent(), tensor_absent(), rows, v->head,
-                       v->some_targets, &c));
-    TRY(read_made(v, a->rows, &made));
-    for (int64_t s = 0; s < ANSWERS * batch->sequences; s++) {
-        struct preference_pair *pair = &a->pairs[s / ANSWERS];
-        int answer = (int)(s % ANSWERS);
-        pair->reference[answer] = batch->reference != NULL ? batch->reference[s] : 0;
-        pair->tokens[answer] = a->first[s + 1] - a->first[s];
-        pair->logps[answer] = 0;
+    struct classifier c = make_classifier(in);
+    c.entropies = in->entropies;
+    c.mean_logits = in->mean_logits;
+    struct tensor rows = tensor_rows(in->selected_rows, 0, a->rows);
+    struct row_values row_values;
+    TRY(gather_rows(k, rows, in->hidden, in->selected_index));
+    TRY(classifier_run(k, in->losses, in->argmax, tensor_absent(), tensor_absent(), rows, in->head,
+                       in->selected_targets, &c));
+    TRY(pull_row_values(in, a->rows, &row_values));
+    for (int64_t s = 0; s < RESPONSES * batch->sequences; s++) {
+        struct preference_pair *pair = &a->pairs[s / RESPONSES];
+        int response = (int)(s % RESPONSES);
+        pair->reference[response] = batch->reference_logps != NULL ? batch->reference_logps[s] : 0;
+        pair->tokens[response] = a->first[s + 1] - a->first[s];
+        pair->logps[response] = 0;
         for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
-            pair->logps[answer] -= (double)made.losses[i];
-            sums[DPO_ENTROPY] += (double)made.entropies[i];
-            sums[DPO_LOGITS_CHOSEN + answer] += (double)made.mean_logits[i];
-            sums[DPO_CORRECT] += answer == CHOSEN && made.best[i] == a->targets[i];
+            pair->logps[response] -= (double)row_values.losses[i];
+            sums[DPO_ENTROPY] += (double)row_values.entropies[i];
+            sums[DPO_LOGITS_CHOSEN + response] += (double)row_values.mean_logits[i];
+            sums[DPO_CORRECT_TOKENS] += response == CHOSEN && row_values.best[i] == a->targets[i];
         }
-        sums[DPO_TOKENS_CHOSEN + answer] += (double)pair->tokens[answer];
-        sums[DPO_TOKENS] += (double)pair->tokens[answer];
+        sums[DPO_TOKENS_CHOSEN + response] += (double)pair->tokens[response];
+        sums[DPO_TOKENS] += (double)pair->tokens[response];
     }
     return STATUS_OK;
 }
@@ -171,84 +181,86 @@ static void add_rewards(const struct preference_settings *settings,
         sums[DPO_REWARD_CHOSEN] += chosen;
         sums[DPO_REWARD_REJECTED] += rejected;
         sums[DPO_MARGIN] += chosen - rejected;
-        sums[DPO_ACCURATE] += chosen > rejected;
+        sums[DPO_CORRECT_PAIRS] += chosen > rejected;
         sums[DPO_LOGPS_CHOSEN] += p->logps[CHOSEN];
         sums[DPO_LOGPS_REJECTED] += p->logps[REJECTED];
     }
     sums[OBJECTIVE_COUNT] += (double)count;
 }
 
-/* The second sweep: a token's loss is -log p, so its weight is the slope by log p with the other sign. */
-static status differentiate(struct kernels *k, const struct batch *batch, const struct answers *a,
-                            const struct objective_views *v)
+/* Second run: compute the gradients. The loss of a token is -log p, so the row scale is the
+ * negative gradient by log p. */
+static status compute_gradients(struct kernels *k, const struct batch *batch,
+                                const struct response_rows *a, const struct objective_input *in)
 {
-    struct classifier c = classifier_of(v);
-    for (int64_t s = 0; s < ANSWERS * batch->sequences; s++) {
+    struct classifier c = make_classifier(in);
+    for (int64_t s = 0; s < RESPONSES * batch->sequences; s++) {
         for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
-            a->scale[i] = (float)-a->slopes[s / ANSWERS].logps[s % ANSWERS];
+            a->scale[i] = (float)-a->gradients[s / RESPONSES].logps[s % RESPONSES];
         }
     }
-    TRY(objective_place(v, v->row_scales, (size_t)a->rows * sizeof *a->scale));
-    c.row_scale = v->row_scales;
+    TRY(objective_push(in, in->row_scales, (size_t)a->rows * sizeof *a->scale));
+    c.row_scale = in->row_scales;
     c.gradient = true;
-    struct tensor rows = tensor_rows(v->some_rows, 0, a->rows);
-    struct tensor gradient = tensor_rows(v->some_gradient, 0, a->rows);
-    TRY(classifier_run(k, v->losses, NULL, gradient, v->head_gradient, rows, v->head,
-                       v->some_targets, &c));
-    return scatter_rows(k, v->hidden_gradient, gradient, v->some_index, true);
+    struct tensor rows = tensor_rows(in->selected_rows, 0, a->rows);
+    struct tensor gradient = tensor_rows(in->selected_gradient, 0, a->rows);
+    TRY(classifier_run(k, in->losses, NULL, gradient, in->head_gradient, rows, in->head,
+                       in->selected_targets, &c));
+    return scatter_rows(k, in->hidden_gradient, gradient, in->selected_index, true);
 }
 
-static status find_slopes(const struct batch *batch, const struct objective_views *v,
-                          struct answers *a)
+static status find_pair_gradients(const struct batch *batch, const struct objective_input *in,
+                                  struct response_rows *a)
 {
-    if (v->batch_slopes == NULL) {
-        return preference_slopes(v->preference, a->pairs, batch->sequences, a->slopes);
+    if (in->batch_gradients == NULL) {
+        return preference_gradients(in->preference, a->pairs, batch->sequences, a->gradients);
     }
     for (int64_t i = 0; i < batch->sequences; i++) {
-        a->slopes[i] = v->batch_slopes[batch->samples[i] % v->batch_size];
+        a->gradients[i] = in->batch_gradients[batch->samples[i] % in->batch_size];
     }
     return STATUS_OK;
 }
 
 static status dpo_loss(struct kernels *k, const struct batch *batch,
-                       const struct objective_views *views, bool gradient,
-                       double sums[OBJECTIVE_SUMS])
+                       const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
-    REQUIRE(views->preference != NULL && batch->reference != NULL &&
-                batch->segments == batch->sequences * (batch->branches == NULL ? ANSWERS : 1),
-            STATUS_INTERNAL, "dpo without %s",
-            views->preference == NULL ? "settings" : "pairs and their reference");
-    struct answers a;
-    TRY(answers_find(batch, views, &a));
-    TRY(measure(k, batch, &a, views, sums));
-    add_rewards(views->preference, a.pairs, batch->sequences, sums);
-    if (views->batch_pairs != NULL) {
+    REQUIRE(in->preference != NULL && batch->reference_logps != NULL &&
+                batch->segments ==
+                    batch->sequences * (batch->shared_prefix_offsets == NULL ? RESPONSES : 1),
+            STATUS_INTERNAL, "objective dpo needs %s",
+            in->preference == NULL ? "the settings of its loss"
+                                   : "preference pairs and the reference log-probabilities");
+    struct response_rows a;
+    TRY(collect_rows(batch, in, &a));
+    TRY(compute_logps(k, batch, &a, in, sums));
+    add_rewards(in->preference, a.pairs, batch->sequences, sums);
+    if (in->collected_pairs != NULL) {
         for (int64_t i = 0; i < batch->sequences; i++) {
-            views->batch_pairs[batch->samples[i] % views->batch_size] = a.pairs[i];
+            in->collected_pairs[batch->samples[i] % in->batch_size] = a.pairs[i];
         }
         return STATUS_OK;
     }
-    TRY(find_slopes(batch, views, &a));
+    TRY(find_pair_gradients(batch, in, &a));
     for (int64_t i = 0; i < batch->sequences; i++) {
-        sums[OBJECTIVE_LOSS] += a.slopes[i].loss;
+        sums[OBJECTIVE_LOSS] += a.gradients[i].loss;
     }
-    return gradient ? differentiate(k, batch, &a, views) : STATUS_OK;
+    return gradient ? compute_gradients(k, batch, &a, in) : STATUS_OK;
 }
 
-/* The model is the reference itself: what it says is kept by the pairs' numbers. */
+/* Store the log-probabilities of the model, which is the reference here, by sample number. */
 static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
-                                 const struct objective_views *views, bool gradient,
+                                 const struct objective_input *in, bool gradient,
                                  double sums[OBJECTIVE_SUMS])
 {
     (void)gradient;
-    struct answers a;
+    struct response_rows a;
     double unused[OBJECTIVE_SUMS] = {0};
-    TRY(answers_find(batch, views, &a));
-    TRY(measure(k, batch, &a, views, unused));
+    TRY(collect_rows(batch, in, &a));
+    TRY(compute_logps(k, batch, &a, in, unused));
     for (int64_t i = 0; i < batch->sequences; i++) {
-        double *kept = views->logps + ANSWERS * batch->samples[i];
-        memcpy(kept, a.pairs[i].logps, sizeof a.pairs[i].logps);
-        sums[OBJECTIVE_LOSS] -= kept[CHOSEN] + kept[REJECTED];
+        double *logps = in->reference_logps + RESPONSES * batch->samples[i];
+        memcpy(logps, a.pairs[i].logps, sizeof a.pairs[i].logps);
+        sums[OBJECTIVE_LOSS] -= logps[CHOSEN] + logps[REJECTED];
     }
     sums[OBJECTIVE_COUNT] += (double)batch->sequences;
     return STATUS_OK;
@@ -256,7 +268,7 @@ static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
 
 const struct objective objective_dpo_reference = {
     .name = "dpo_reference",
-    .counted = "pairs",
+    .unit = "pairs",
     .scratch_bytes = dpo_scratch_bytes,
     .loss = dpo_reference_loss,
 };
@@ -264,7 +276,7 @@ const struct objective objective_dpo_reference = {
 const struct objective objective_dpo = {
     .name = "dpo",
     .metrics = dpo_metrics,
-    .counted = "pairs",
+    .unit = "pairs",
     .scratch_bytes = dpo_scratch_bytes,
     .loss = dpo_loss,
 };

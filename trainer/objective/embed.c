@@ -1,31 +1,36 @@
-/* Vectors of texts, alike for texts that belong together: the mean of a text's rows, made a unit vector. Among all pairs of
- * the global batch a text's own second text is to be the nearest (whole_vectors.h); the loss is a mean over the pairs.
+/* Sentence embeddings: similar unit vectors for the two texts of a pair.
  *
- * Where the step says nothing of the whole batch, the pairs of this micro-batch alone are each other's wrong ones.
+ *   m = mean of the text's rows h_i,   u = m / max(|m|, 1e-12)
+ *   loss = sum_i loss_i / pairs,       loss_i as in contrastive_loss.h
+ *   backward:   dh_i = (du - (u . du) u) / (|m| rows)
  *
- * Source    sentence-transformers: mean pooling, MultipleNegativesRankingLoss with scale 20 */
+ * The negatives of a pair are all other pairs of the global batch. Without in->contrastive they are
+ * the other pairs of this micro-batch.
+ *
+ * Source    Reimers, Gurevych 2019, arXiv:1908.10084; sentence-transformers: mean pooling,
+ *           MultipleNegativesRankingLoss with scale 20 */
 #include <math.h>
 #include <stdlib.h>
 
-#include "trainer/objective/task_head.h"
 #include "trainer/objective/contrastive_loss.h"
+#include "trainer/objective/task_head.h"
 
-enum { RIGHT = OBJECTIVE_COUNT + 1 };
+enum { CORRECT = OBJECTIVE_COUNT + 1 };
 
-/* One text of the batch: its rows and its mean's length. */
+/* One text of the batch: its rows and the length of their mean vector. */
 struct text {
     int64_t first, rows;
     double length;
 };
 
-static struct text text_of(const struct batch *batch, int64_t segment)
+static struct text find_text(const struct batch *batch, int64_t segment)
 {
     return (struct text){batch->cu_rows[segment],
                          batch->cu_rows[segment + 1] - batch->cu_rows[segment], 0};
 }
 
-/* The unit vector of a text from its rows. */
-static void pool(struct text *text, const float *rows, int64_t width, double *unit)
+/* Compute the unit vector of a text from its rows. */
+static void pool_text(struct text *text, const float *rows, int64_t width, double *unit)
 {
     double squares = 0;
     for (int64_t c = 0; c < width; c++) {
@@ -36,144 +41,151 @@ static void pool(struct text *text, const float *rows, int64_t width, double *un
         unit[c] = sum / (double)text->rows;
         squares += unit[c] * unit[c];
     }
-    text->length = fmax(sqrt(squares), 1e-12); /* as torch.nn.functional.normalize */
+    text->length = fmax(sqrt(squares), 1e-12); /* as in torch.nn.functional.normalize */
     for (int64_t c = 0; c < width; c++) {
         unit[c] /= text->length;
     }
 }
 
-/* Back to its rows: what is along the unit vector is lost. */
-static void spread(const struct text *text, const double *unit, const double *slope, int64_t width,
-                   float *rows)
+/* Compute the gradients of a text's rows. Normalization removes the component along the unit
+ * vector. */
+static void unpool_text(const struct text *text, const double *unit, const double *gradient,
+                        int64_t width, float *rows)
 {
-    double along = 0;
+    double projection = 0;
     for (int64_t c = 0; c < width; c++) {
-        along += unit[c] * slope[c];
+        projection += unit[c] * gradient[c];
     }
-    double each = 1 / (text->length * (double)text->rows);
+    double scale = 1 / (text->length * (double)text->rows);
     for (int64_t i = 0; i < text->rows; i++) {
         for (int64_t c = 0; c < width; c++) {
-            rows[(text->first + i) * width + c] = (float)(each * (slope[c] - along * unit[c]));
+            rows[(text->first + i) * width + c] =
+                (float)(scale * (gradient[c] - projection * unit[c]));
         }
     }
 }
 
-static status tell(const struct batch *batch, const struct objective_views *views, int64_t i,
-                   const double *units, int64_t width)
+static status report_pair(const struct batch *batch, const struct objective_input *in, int64_t i,
+                          const double *units, int64_t width)
 {
-    if (views->sink == NULL) {
+    if (in->sink == NULL) {
         return STATUS_OK;
     }
-    float *values = malloc((size_t)(VECTORS * width) * sizeof *values);
+    float *values = malloc((size_t)(TEXTS_PER_PAIR * width) * sizeof *values);
     REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for two vectors");
-    for (int64_t c = 0; c < VECTORS * width; c++) {
+    for (int64_t c = 0; c < TEXTS_PER_PAIR * width; c++) {
         values[c] = (float)units[c];
     }
     struct objective_example e = {
-        .sample = batch->samples[i], .rows = VECTORS, .columns = width, .outputs = values};
-    status result = views->sink->take(views->sink->user, &e);
+        .sample = batch->samples[i], .rows = TEXTS_PER_PAIR, .columns = width, .outputs = values};
+    status result = in->sink->consume(in->sink->user, &e);
     free(values);
     return result;
 }
 
-/* A pair's two unit vectors into the place that it has; its losses, and, with slopes, the way back. */
-struct pass {
+/* One call of embed_loss. */
+struct embed_pass {
     const struct batch *batch;
-    const struct objective_views *views;
+    const struct objective_input *in;
     const float *rows;
-    float *slopes;
+    float *gradients;
     int64_t width;
 };
 
-static status pool_pairs(const struct pass *p, const struct whole_vectors *to, bool told)
+/* Compute the unit vectors of all pairs. collected: the target holds a whole global batch. */
+static status pool_pairs(const struct embed_pass *p, const struct contrastive_batch *target,
+                         bool collected)
 {
-    int64_t pair = VECTORS * p->width;
+    int64_t pair = TEXTS_PER_PAIR * p->width;
     for (int64_t i = 0; i < p->batch->sequences; i++) {
-        int64_t place = told ? p->batch->samples[i] % to->size : i;
-        for (int64_t t = 0; t < VECTORS; t++) {
-            struct text text = text_of(p->batch, VECTORS * i + t);
-            pool(&text, p->rows, p->width, to->units + place * pair + t * p->width);
+        int64_t index = collected ? p->batch->samples[i] % target->size : i;
+        for (int64_t t = 0; t < TEXTS_PER_PAIR; t++) {
+            struct text text = find_text(p->batch, TEXTS_PER_PAIR * i + t);
+            pool_text(&text, p->rows, p->width, target->unit_vectors + index * pair + t * p->width);
         }
-        TRY(tell(p->batch, p->views, i, to->units + place * pair, p->width));
+        TRY(report_pair(p->batch, p->in, i, target->unit_vectors + index * pair, p->width));
     }
     return STATUS_OK;
 }
 
-/* The rows' slopes from those of the vectors. */
-static void spread_pairs(const struct pass *p, const struct whole_vectors *from, bool told,
-                         double *unit)
+/* Compute the gradients of all rows from those of the unit vectors. */
+static void unpool_pairs(const struct embed_pass *p, const struct contrastive_batch *source,
+                         bool collected, double *unit)
 {
-    int64_t pair = VECTORS * p->width;
+    int64_t pair = TEXTS_PER_PAIR * p->width;
     for (int64_t i = 0; i < p->batch->sequences; i++) {
-        int64_t place = told ? p->batch->samples[i] % from->size : i;
-        for (int64_t t = 0; t < VECTORS; t++) {
-            struct text text = text_of(p->batch, VECTORS * i + t);
-            pool(&text, p->rows, p->width, unit);
-            spread(&text, unit, from->slopes + place * pair + t * p->width, p->width, p->slopes);
+        int64_t index = collected ? p->batch->samples[i] % source->size : i;
+        for (int64_t t = 0; t < TEXTS_PER_PAIR; t++) {
+            struct text text = find_text(p->batch, TEXTS_PER_PAIR * i + t);
+            pool_text(&text, p->rows, p->width, unit);
+            unpool_text(&text, unit, source->gradients + index * pair + t * p->width, p->width,
+                        p->gradients);
         }
     }
 }
 
-static void add_losses(const struct pass *p, const struct whole_vectors *from, bool told,
-                       double sums[OBJECTIVE_SUMS])
+static void add_losses(const struct embed_pass *p, const struct contrastive_batch *source,
+                       bool collected, double sums[OBJECTIVE_SUMS])
 {
     for (int64_t i = 0; i < p->batch->sequences; i++) {
-        int64_t place = told ? p->batch->samples[i] % from->size : i;
-        sums[OBJECTIVE_LOSS] += from->losses[place];
-        sums[RIGHT] += from->right[place];
+        int64_t index = collected ? p->batch->samples[i] % source->size : i;
+        sums[OBJECTIVE_LOSS] += source->losses[index];
+        sums[CORRECT] += source->correct[index];
     }
 }
 
-static status learn(struct kernels *k, const struct pass *p, const struct whole_vectors *from,
-                    bool told, bool gradient, double sums[OBJECTIVE_SUMS])
+/* Add the losses of the pairs and run the backward pass. */
+static status finish_pairs(struct kernels *k, const struct embed_pass *p,
+                           const struct contrastive_batch *source, bool collected, bool gradient,
+                           double sums[OBJECTIVE_SUMS])
 {
-    add_losses(p, from, told, sums);
+    add_losses(p, source, collected, sums);
     if (!gradient) {
         return STATUS_OK;
     }
     double *unit = malloc((size_t)p->width * sizeof *unit);
     REQUIRE(unit != NULL, STATUS_INTERNAL, "out of memory for a vector");
-    spread_pairs(p, from, told, unit);
+    unpool_pairs(p, source, collected, unit);
     free(unit);
-    return head_backward(k, p->views);
+    return task_head_backward(k, p->in);
 }
 
-/* Pairs of this micro-batch alone. */
-static status learn_alone(struct kernels *k, const struct pass *p, bool gradient,
-                          double sums[OBJECTIVE_SUMS])
+/* Compute the loss with the pairs of this micro-batch only. */
+static status run_micro_batch_alone(struct kernels *k, const struct embed_pass *p, bool gradient,
+                                    double sums[OBJECTIVE_SUMS])
 {
-    struct whole_vectors own;
-    TRY(whole_vectors_create(p->batch->sequences, p->width, &own));
-    status result = pool_pairs(p, &own, false);
+    struct contrastive_batch local;
+    TRY(contrastive_loss_create(p->batch->sequences, p->width, &local));
+    status result = pool_pairs(p, &local, false);
     if (result == STATUS_OK) {
-        whole_vectors_slopes(&own, p->batch->sequences);
-        result = learn(k, p, &own, false, gradient, sums);
+        contrastive_loss_compute(&local, p->batch->sequences);
+        result = finish_pairs(k, p, &local, false, gradient, sums);
     }
-    whole_vectors_destroy(&own);
+    contrastive_loss_destroy(&local);
     return result;
 }
 
 static status embed_loss(struct kernels *k, const struct batch *batch,
-                         const struct objective_views *views, bool gradient,
+                         const struct objective_input *in, bool gradient,
                          double sums[OBJECTIVE_SUMS])
 {
-    struct pass p = {.batch = batch, .views = views, .width = views->hidden.columns};
-    TRY(head_check(batch, views));
-    REQUIRE(batch->segments == VECTORS * batch->sequences && batch->masked == batch->rows,
-            STATUS_INTERNAL, "embed without pairs of texts");
-    TRY(head_forward(k, views, &p.rows, &p.slopes));
+    struct embed_pass p = {.batch = batch, .in = in, .width = in->hidden.columns};
+    TRY(task_head_check(batch, in));
+    REQUIRE(batch->segments == TEXTS_PER_PAIR * batch->sequences && batch->masked == batch->rows,
+            STATUS_INTERNAL, "objective embed needs a batch of text pairs");
+    TRY(task_head_forward(k, in, &p.rows, &p.gradients));
     sums[OBJECTIVE_COUNT] += (double)batch->sequences;
-    if (views->vectors == NULL) {
-        return learn_alone(k, &p, gradient, sums);
+    if (in->contrastive == NULL) {
+        return run_micro_batch_alone(k, &p, gradient, sums);
     }
-    return views->vectors_known ? learn(k, &p, views->vectors, true, gradient, sums)
-                                : pool_pairs(&p, views->vectors, true);
+    return in->contrastive_ready ? finish_pairs(k, &p, in->contrastive, true, gradient, sums)
+                                 : pool_pairs(&p, in->contrastive, true);
 }
 
-static const struct objective_metric metrics[] = {{"accuracy", RIGHT, OBJECTIVE_COUNT}, {0}};
+static const struct objective_metric metrics[] = {{"accuracy", CORRECT, OBJECTIVE_COUNT}, {0}};
 
 const struct objective objective_embed = {.name = "embed",
                                           .metrics = metrics,
-                                          .counted = "pairs",
-                                          .looks_ahead = true,
+                                          .unit = "pairs",
+                                          .needs_global_counts = true,
                                           .loss = embed_loss};

@@ -1,46 +1,55 @@
-/* Where in a text the answer stands: of each token's two numbers the first says how well the answer begins there, the
- * second how well it ends there. The loss is the mean of -log p(begin) and -log p(end), a mean over the windows.
+/* Extractive question answering (objective answer): find the first and last token of an answer.
  *
- * Both are shares among the window's tokens, those of the question among them, as in transformers; padding, which
- * transformers counts too, does not exist here. Without an answer in the window begin and end are its first token.
+ *   loss = -sum (log p_start(first) + log p_end(last)) / 2 / windows
  *
- * Source    transformers' ...ForQuestionAnswering */
+ * Each token has a start and an end logit. p_start and p_end are softmax distributions over all
+ * tokens of the window, including those of the question. Transformers also includes padding, which
+ * does not exist here. If the window has no answer, first and last are its first token.
+ *
+ * Source    Devlin et al. 2018, arXiv:1810.04805, section 4.2; transformers'
+ *           ...ForQuestionAnswering */
+#include <inttypes.h>
+
 #include "trainer/objective/task_head.h"
 
-enum { RIGHT = OBJECTIVE_COUNT + 1, ENDS = 2 };
+enum { CORRECT = OBJECTIVE_COUNT + 1, SPAN_ENDS = 2 };
 
-static status answer_loss(struct kernels *k, const struct batch *batch,
-                          const struct objective_views *views, bool gradient,
-                          double sums[OBJECTIVE_SUMS])
+static status extractive_qa_loss(struct kernels *k, const struct batch *batch,
+                                 const struct objective_input *in, bool gradient,
+                                 double sums[OBJECTIVE_SUMS])
 {
     const float *outputs = NULL;
-    float *slopes = NULL;
-    TRY(head_check(batch, views));
-    REQUIRE(views->labels.rows == ENDS, STATUS_INTERNAL, "answers with %lld outputs a token",
-            (long long)views->labels.rows);
-    TRY(head_forward(k, views, &outputs, &slopes));
+    float *gradients = NULL;
+    TRY(task_head_check(batch, in));
+    REQUIRE(in->label_weight.rows == SPAN_ENDS, STATUS_INTERNAL,
+            "objective answer needs a head of 2 outputs per token, not %" PRId64,
+            in->label_weight.rows);
+    TRY(task_head_forward(k, in, &outputs, &gradients));
     for (int64_t i = 0; i < batch->sequences; i++) {
         int64_t first = batch->example_rows[i], count = batch->example_rows[i + 1] - first;
-        int64_t right = 0;
-        for (int64_t end = 0; end < ENDS; end++) {
-            int64_t best = 0, place = batch->labels[ENDS * i + end], at = ENDS * first + end;
-            REQUIRE(place >= 0 && place < count, STATUS_INTERNAL, "token %lld of %lld",
-                    (long long)place, (long long)count);
-            const struct head_choice choice = {count, ENDS, place, 1.0 / ENDS};
-            sums[OBJECTIVE_LOSS] += head_softmax(outputs + at, slopes + at, &choice, &best) / ENDS;
-            right += best == place;
+        int64_t correct = 0;
+        for (int64_t end = 0; end < SPAN_ENDS; end++) {
+            int64_t best = 0, label = batch->labels[SPAN_ENDS * i + end],
+                    offset = SPAN_ENDS * first + end;
+            REQUIRE(label >= 0 && label < count, STATUS_INTERNAL,
+                    "answer token %" PRId64 " is out of range; the window has %" PRId64 " tokens",
+                    label, count);
+            const struct task_head_target target = {count, SPAN_ENDS, label, 1.0 / SPAN_ENDS};
+            sums[OBJECTIVE_LOSS] +=
+                task_head_softmax(outputs + offset, gradients + offset, &target, &best) / SPAN_ENDS;
+            correct += best == label;
         }
         sums[OBJECTIVE_COUNT] += 1;
-        sums[RIGHT] += right == ENDS;
+        sums[CORRECT] += correct == SPAN_ENDS;
     }
-    TRY(head_tell(batch, views, outputs, ENDS, ENDS));
-    return gradient ? head_backward(k, views) : STATUS_OK;
+    TRY(task_head_report(batch, in, outputs, SPAN_ENDS, SPAN_ENDS));
+    return gradient ? task_head_backward(k, in) : STATUS_OK;
 }
 
-static const struct objective_metric metrics[] = {{"span_accuracy", RIGHT, OBJECTIVE_COUNT}, {0}};
+static const struct objective_metric metrics[] = {{"span_accuracy", CORRECT, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_answer = {.name = "answer",
-                                           .metrics = metrics,
-                                           .counted = "examples",
-                                           .looks_ahead = true,
-                                           .loss = answer_loss};
+const struct objective objective_extractive_qa = {.name = "answer",
+                                                  .metrics = metrics,
+                                                  .unit = "examples",
+                                                  .needs_global_counts = true,
+                                                  .loss = extractive_qa_loss};

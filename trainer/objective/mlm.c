@@ -1,8 +1,11 @@
-/* Masked language modelling, and whether the second segment follows the first.
+/* Masked language modelling and next-sentence prediction.
  *
- * Two losses, -log p(token) over the masked rows and -log p(label) over the examples. What is learned from is the
- * sum of their means over the global batch, as in BERT. The step divides all gradients by the number of predictions
- * at the end: an example's gradient is weighted by predictions over examples, which the step knows beforehand.
+ *   loss = -sum_{masked rows} log p(token) / M  -  sum_{examples} log p(is_next) / E
+ *
+ * M masked rows and E examples are counted over the global batch, as in BERT. The step divides all
+ * gradients by M at the end. So the gradient of an example is multiplied by M / E
+ * (example_weight), which the step computes before the first gradient. RoBERTa has the first term
+ * only.
  *
  * Source    Devlin et al. 2018, arXiv:1810.04805, section 3.1 and appendix A.2 */
 #include "trainer/objective/objective.h"
@@ -10,81 +13,79 @@
 enum {
     TOKEN_LOSS = OBJECTIVE_LOSS,
     TOKENS = OBJECTIVE_COUNT,
-    TOKENS_RIGHT,
+    TOKENS_CORRECT,
     EXAMPLE_LOSS,
     EXAMPLES,
-    EXAMPLES_RIGHT
+    EXAMPLES_CORRECT
 };
 
 static const struct objective_metric metrics[] = {
     {"mlm_loss", TOKEN_LOSS, TOKENS},
-    {"mlm_accuracy", TOKENS_RIGHT, TOKENS},
+    {"mlm_accuracy", TOKENS_CORRECT, TOKENS},
     {"nsp_loss", EXAMPLE_LOSS, EXAMPLES},
-    {"nsp_accuracy", EXAMPLES_RIGHT, EXAMPLES},
+    {"nsp_accuracy", EXAMPLES_CORRECT, EXAMPLES},
     {NULL, 0, 0},
 };
 
-static const struct objective_metric losses[] = {
+static const struct objective_metric loss_terms[] = {
     {"mlm_loss", TOKEN_LOSS, TOKENS},
     {"nsp_loss", EXAMPLE_LOSS, EXAMPLES},
     {NULL, 0, 0},
 };
 
-static status add_up(struct kernels *k, const struct objective_views *views, const int32_t *targets,
-                     int64_t rows, double *sums, int first)
+static status add_stats(struct kernels *k, const struct objective_input *in, const int32_t *targets,
+                        int64_t rows, int first)
 {
-    struct tally tally = {views->losses, targets, BATCH_IGNORED, views->best, NULL};
-    return objective_tally(k, views, &tally, rows, sums, first);
+    struct loss_rows tally = {in->losses, targets, BATCH_IGNORED, in->argmax, NULL};
+    return objective_loss_stats(k, in, &tally, rows, first);
 }
 
-static status token_loss(struct kernels *k, const struct batch *batch,
-                         const struct objective_views *views, bool gradient, double *sums)
+static status compute_token_loss(struct kernels *k, const struct batch *batch,
+                                 const struct objective_input *in, bool gradient)
 {
     struct classifier c = {
-        .vocabulary = views->vocabulary,
+        .vocabulary = in->vocabulary,
         .ignored = BATCH_IGNORED,
-        .bias = views->head_bias,
-        .dbias = views->head_bias_gradient,
+        .bias = in->head_bias,
+        .dbias = in->head_bias_gradient,
         .gradient = gradient,
-        .overwrite = views->fresh,
-        .parts = views->parts,
+        .overwrite = in->first_micro_batch,
+        .vocabulary_shard = in->vocabulary_shard,
     };
-    TRY(classifier_run(k, views->losses, views->best, views->hidden_gradient, views->head_gradient,
-                       views->hidden, views->head, views->placed->masked_ids, &c));
-    return add_up(k, views, views->placed->masked_ids, batch->masked, sums, TOKEN_LOSS);
+    TRY(classifier_run(k, in->losses, in->argmax, in->hidden_gradient, in->head_gradient,
+                       in->hidden, in->head, in->device_batch->masked_ids, &c));
+    return add_stats(k, in, in->device_batch->masked_ids, batch->masked, TOKEN_LOSS);
 }
 
-static status example_loss(struct kernels *k, const struct batch *batch,
-                           const struct objective_views *views, bool gradient, double *sums)
+static status compute_example_loss(struct kernels *k, const struct batch *batch,
+                                   const struct objective_input *in, bool gradient)
 {
-    TRY(objective_scale(views, batch->sequences, views->example_weight));
+    TRY(objective_set_row_scale(in, batch->sequences, in->example_weight));
     struct classifier c = {
-        .vocabulary = views->labels.rows,
+        .vocabulary = in->label_weight.rows,
         .ignored = BATCH_IGNORED,
-        .bias = views->labels_bias,
-        .dbias = views->labels_bias_gradient,
-        .row_scale = views->row_scales,
+        .bias = in->label_bias,
+        .dbias = in->label_bias_gradient,
+        .row_scale = in->row_scales,
         .gradient = gradient,
-        .overwrite = views->fresh,
+        .overwrite = in->first_micro_batch,
     };
-    TRY(classifier_run(k, views->losses, views->best, views->pooled_gradient,
-                       views->labels_gradient, views->pooled, views->labels,
-                       views->placed->next_sentence, &c));
-    return add_up(k, views, views->placed->next_sentence, batch->sequences, sums, EXAMPLE_LOSS);
+    TRY(classifier_run(k, in->losses, in->argmax, in->pooled_gradient, in->label_weight_gradient,
+                       in->pooled, in->label_weight, in->device_batch->next_sentence, &c));
+    return add_stats(k, in, in->device_batch->next_sentence, batch->sequences, EXAMPLE_LOSS);
 }
 
 static status mlm_loss(struct kernels *k, const struct batch *batch,
-                       const struct objective_views *views, bool gradient,
-                       double sums[OBJECTIVE_SUMS])
+                       const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
-    TRY(token_loss(k, batch, views, gradient, sums));
-    return views->labels.data != NULL ? example_loss(k, batch, views, gradient, sums) : STATUS_OK;
+    (void)sums; /* kernels compute all sums */
+    TRY(compute_token_loss(k, batch, in, gradient));
+    return in->label_weight.data != NULL ? compute_example_loss(k, batch, in, gradient) : STATUS_OK;
 }
 
 const struct objective objective_mlm = {.name = "mlm",
                                         .metrics = metrics,
-                                        .counted = "predictions",
-                                        .losses = losses,
-                                        .looks_ahead = true,
-                                        .tallied = EXAMPLES_RIGHT + 1,
+                                        .unit = "predictions",
+                                        .loss_terms = loss_terms,
+                                        .needs_global_counts = true,
                                         .loss = mlm_loss};

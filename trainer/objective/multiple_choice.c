@@ -1,37 +1,44 @@
-/* Which of several texts is right: the head gives each a number, and -log of the right one's share of their exp is the
- * loss, a mean over the examples.
+/* Multiple choice (objective choose): select the right one of several candidate sequences.
+ *
+ *   loss = -sum_i log( exp(s_right) / sum_j exp(s_j) ) / examples
+ *
+ * s_j is the score of candidate j, one output of the head for each candidate.
  *
  * Source    transformers' ...ForMultipleChoice */
+#include <inttypes.h>
+
 #include "trainer/objective/task_head.h"
 
-enum { RIGHT = OBJECTIVE_COUNT + 1 };
+enum { CORRECT = OBJECTIVE_COUNT + 1 };
 
-static status choose_loss(struct kernels *k, const struct batch *batch,
-                          const struct objective_views *views, bool gradient,
-                          double sums[OBJECTIVE_SUMS])
+static status multiple_choice_loss(struct kernels *k, const struct batch *batch,
+                                   const struct objective_input *in, bool gradient,
+                                   double sums[OBJECTIVE_SUMS])
 {
     const float *outputs = NULL;
-    float *slopes = NULL;
-    TRY(head_check(batch, views));
-    TRY(head_forward(k, views, &outputs, &slopes));
+    float *gradients = NULL;
+    TRY(task_head_check(batch, in));
+    TRY(task_head_forward(k, in, &outputs, &gradients));
     for (int64_t i = 0; i < batch->sequences; i++) {
         int64_t first = batch->example_rows[i], count = batch->example_rows[i + 1] - first;
         int64_t best = 0, label = batch->labels[i];
-        REQUIRE(label >= 0 && label < count, STATUS_INTERNAL, "choice %lld of %lld",
-                (long long)label, (long long)count);
-        const struct head_choice choice = {count, 1, label, 1};
-        sums[OBJECTIVE_LOSS] += head_softmax(outputs + first, slopes + first, &choice, &best);
+        REQUIRE(label >= 0 && label < count, STATUS_INTERNAL,
+                "choice %" PRId64 " is out of range; the example has %" PRId64 " choices", label,
+                count);
+        const struct task_head_target target = {count, 1, label, 1};
+        sums[OBJECTIVE_LOSS] +=
+            task_head_softmax(outputs + first, gradients + first, &target, &best);
         sums[OBJECTIVE_COUNT] += 1;
-        sums[RIGHT] += best == label;
+        sums[CORRECT] += best == label;
     }
-    TRY(head_tell(batch, views, outputs, 1, 1));
-    return gradient ? head_backward(k, views) : STATUS_OK;
+    TRY(task_head_report(batch, in, outputs, 1, 1));
+    return gradient ? task_head_backward(k, in) : STATUS_OK;
 }
 
-static const struct objective_metric metrics[] = {{"accuracy", RIGHT, OBJECTIVE_COUNT}, {0}};
+static const struct objective_metric metrics[] = {{"accuracy", CORRECT, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_choose = {.name = "choose",
-                                           .metrics = metrics,
-                                           .counted = "examples",
-                                           .looks_ahead = true,
-                                           .loss = choose_loss};
+const struct objective objective_multiple_choice = {.name = "choose",
+                                                    .metrics = metrics,
+                                                    .unit = "examples",
+                                                    .needs_global_counts = true,
+                                                    .loss = multiple_choice_loss};

@@ -1,3 +1,4 @@
+/* The table of objectives, and helper functions that they share. */
 #include "trainer/objective/objective.h"
 
 #include "base/mirror.h"
@@ -9,59 +10,53 @@ static const struct objective *const objectives[] = {&objective_clm,
                                                      &objective_classify,
                                                      &objective_regress,
                                                      &objective_classify_tokens,
-                                                     &objective_answer,
-                                                     &objective_choose,
+                                                     &objective_extractive_qa,
+                                                     &objective_multiple_choice,
                                                      &objective_embed,
                                                      &objective_reward};
 
-static size_t place_of(const struct objective_views *views, const void *made)
+/* Return the byte offset of a row array in the mirror. */
+static size_t find_offset(const struct objective_input *in, const void *array)
 {
-    return (size_t)((const char *)made - (const char *)views->made->placed);
+    return (size_t)((const char *)array - (const char *)in->row_mirror->device_data);
 }
 
-void *objective_host(const struct objective_views *views, void *made)
+void *objective_host_pointer(const struct objective_input *in, void *array)
 {
-    return views->made == NULL ? made : (char *)views->made->host + place_of(views, made);
+    return in->row_mirror == NULL ? array : (char *)in->row_mirror->host + find_offset(in, array);
 }
 
-status objective_place(const struct objective_views *views, const void *made, size_t bytes)
+status objective_push(const struct objective_input *in, const void *array, size_t bytes)
 {
-    return views->made == NULL ? STATUS_OK : mirror_push(views->made, place_of(views, made), bytes);
+    return in->row_mirror == NULL ? STATUS_OK
+                                  : mirror_upload(in->row_mirror, find_offset(in, array), bytes);
 }
 
-status objective_read(const struct objective_views *views, const void *made, size_t bytes,
+status objective_pull(const struct objective_input *in, const void *array, size_t bytes,
                       const void **host)
 {
-    *host = made;
-    if (views->made == NULL) {
+    *host = array;
+    if (in->row_mirror == NULL) {
         return STATUS_OK;
     }
-    size_t first = place_of(views, made);
-    *host = (const char *)views->made->host + first;
-    return mirror_pull(views->made, first, bytes);
+    size_t offset = find_offset(in, array);
+    *host = (const char *)in->row_mirror->host + offset;
+    return mirror_download_and_wait(in->row_mirror, offset, bytes);
 }
 
-status objective_tally(struct kernels *k, const struct objective_views *views,
-                       const struct tally *t, int64_t rows, double *sums, int first)
+status objective_loss_stats(struct kernels *k, const struct objective_input *in,
+                            const struct loss_rows *t, int64_t rows, int first)
 {
-    double own[4] = {0};
-    if (views->later != NULL) {
-        return tally_rows(k, views->later + first, t, rows);
-    }
-    TRY(tally_rows(k, own, t, rows));
-    for (int i = 0; i < (t->entropies != NULL ? 4 : t->best != NULL ? 3 : 2); i++) {
-        sums[first + i] += own[i];
-    }
-    return STATUS_OK;
+    return op_loss_stats(k, in->device_sums + first, t, rows);
 }
 
-status objective_scale(const struct objective_views *views, int64_t rows, double weight)
+status objective_set_row_scale(const struct objective_input *in, int64_t rows, double weight)
 {
-    float *scales = objective_host(views, views->row_scales);
+    float *scales = objective_host_pointer(in, in->row_scales);
     for (int64_t i = 0; i < rows; i++) {
         scales[i] = (float)weight;
     }
-    return objective_place(views, views->row_scales, (size_t)rows * sizeof *scales);
+    return objective_push(in, in->row_scales, (size_t)rows * sizeof *scales);
 }
 
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)
@@ -71,11 +66,11 @@ double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_
 
 double objective_loss(const struct objective *o, const double sums[OBJECTIVE_SUMS])
 {
-    static const struct objective_metric first[] = {{"loss", OBJECTIVE_LOSS, OBJECTIVE_COUNT},
-                                                    {NULL, 0, 0}};
+    static const struct objective_metric loss_mean[] = {{"loss", OBJECTIVE_LOSS, OBJECTIVE_COUNT},
+                                                        {NULL, 0, 0}};
     double loss = 0;
-    for (const struct objective_metric *m = o->losses != NULL ? o->losses : first; m->name != NULL;
-         m++) {
+    for (const struct objective_metric *m = o->loss_terms != NULL ? o->loss_terms : loss_mean;
+         m->name != NULL; m++) {
         loss += objective_mean(sums, m);
     }
     return loss;
@@ -98,5 +93,8 @@ status objective_find(const char *name, const struct objective **out)
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_UNAVAILABLE, "objective %s is not in this version", name);
+    RAISE(STATUS_UNAVAILABLE,
+          "objective %s is not available; use clm, mlm, sft, dpo, classify, regress, "
+          "classify_tokens, answer, choose, embed or reward",
+          name);
 }

@@ -1,59 +1,62 @@
+/* The losses are defined in preference.h. */
 #include "trainer/objective/pair_loss.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { VALUES = 3 * ANSWERS }; /* of a pair */
+enum { PAIR_VALUES = 3 * RESPONSES }; /* doubles to exchange for one pair */
 
-status whole_batch_create(int64_t size, struct whole_batch *out)
+status pair_loss_create(int64_t size, struct pair_loss_batch *out)
 {
-    *out = (struct whole_batch){.size = size};
+    *out = (struct pair_loss_batch){.size = size};
     out->pairs = calloc((size_t)size, sizeof *out->pairs);
-    out->slopes = calloc((size_t)size, sizeof *out->slopes);
-    out->exchanged = calloc((size_t)size * VALUES + 1, sizeof *out->exchanged);
-    if (out->pairs == NULL || out->slopes == NULL || out->exchanged == NULL) {
-        whole_batch_destroy(out);
-        RAISE(STATUS_INTERNAL, "out of memory for %lld pairs", (long long)size);
+    out->gradients = calloc((size_t)size, sizeof *out->gradients);
+    out->reduced = calloc((size_t)size * PAIR_VALUES + 1, sizeof *out->reduced);
+    if (out->pairs == NULL || out->gradients == NULL || out->reduced == NULL) {
+        pair_loss_destroy(out);
+        RAISE(STATUS_INTERNAL, "out of memory for %" PRId64 " pairs", size);
     }
     return STATUS_OK;
 }
 
-void whole_batch_destroy(struct whole_batch *w)
+void pair_loss_destroy(struct pair_loss_batch *batch)
 {
-    free(w->pairs);
-    free(w->slopes);
-    free(w->exchanged);
-    *w = (struct whole_batch){0};
+    free(batch->pairs);
+    free(batch->gradients);
+    free(batch->reduced);
+    *batch = (struct pair_loss_batch){0};
 }
 
-void whole_batch_clear(struct whole_batch *w)
+void pair_loss_clear(struct pair_loss_batch *batch)
 {
-    memset(w->pairs, 0, (size_t)w->size * sizeof *w->pairs);
+    memset(batch->pairs, 0, (size_t)batch->size * sizeof *batch->pairs);
 }
 
-status whole_batch_gather(struct comm *data, const struct preference_settings *settings,
-                          struct whole_batch *w, bool known, bool *failed)
+status pair_loss_gather(struct comm *data, const struct preference_settings *settings,
+                        struct pair_loss_batch *batch, bool known, bool *failed)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < w->size; i++) {
-        for (int a = 0; a < ANSWERS; a++) { /* one rank's values, zeros of all others: exact */
-            double *at = w->exchanged + VALUES * i + a;
-            at[0] = w->pairs[i].logps[a];
-            at[ANSWERS] = w->pairs[i].reference[a];
-            at[2 * ANSWERS] = (double)w->pairs[i].tokens[a];
+    for (int64_t i = 0; i < batch->size; i++) {
+        for (int a = 0; a < RESPONSES; a++) { /* zeros on other ranks: the sum is exact */
+            double *value = batch->reduced + PAIR_VALUES * i + a;
+            value[0] = batch->pairs[i].logps[a];
+            value[RESPONSES] = batch->pairs[i].reference[a];
+            value[2 * RESPONSES] = (double)batch->pairs[i].tokens[a];
         }
     }
-    w->exchanged[VALUES * w->size] = !known;
-    TRY(comm_sum_doubles(data, w->exchanged, VALUES * w->size + 1));
-    *failed = w->exchanged[VALUES * w->size] > 0;
-    while (count < w->size && w->exchanged[VALUES * count + 2 * ANSWERS] > 0) {
-        for (int a = 0; a < ANSWERS; a++) {
-            const double *at = w->exchanged + VALUES * count + a;
-            w->pairs[count].logps[a] = at[0];
-            w->pairs[count].reference[a] = at[ANSWERS];
-            w->pairs[count].tokens[a] = (int64_t)at[2 * ANSWERS];
+    batch->reduced[PAIR_VALUES * batch->size] = !known;
+    TRY(comm_sum_doubles(data, batch->reduced, PAIR_VALUES * batch->size + 1));
+    *failed = batch->reduced[PAIR_VALUES * batch->size] > 0;
+    while (count < batch->size && batch->reduced[PAIR_VALUES * count + 2 * RESPONSES] > 0) {
+        for (int a = 0; a < RESPONSES; a++) {
+            const double *value = batch->reduced + PAIR_VALUES * count + a;
+            batch->pairs[count].logps[a] = value[0];
+            batch->pairs[count].reference[a] = value[RESPONSES];
+            batch->pairs[count].tokens[a] = (int64_t)value[2 * RESPONSES];
         }
-        count++; /* a last batch may be shorter */
+        count++; /* the last batch may be shorter */
     }
-    return *failed ? STATUS_OK : preference_slopes(settings, w->pairs, count, w->slopes);
+    return *failed ? STATUS_OK
+                   : preference_gradients(settings, batch->pairs, count, batch->gradients);
 }

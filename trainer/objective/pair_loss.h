@@ -1,23 +1,32 @@
-/* Losses that look at all pairs of a global batch: what the ranks know of their shares, brought together. */
+/* Preference losses over all pairs of a global batch: the exchange of the pairs between the ranks.
+ *
+ * Each rank stores the pairs of its part of the batch. The gather sums them over the ranks. Then
+ * each rank computes the gradients of all pairs (preference.h: aot, aot_unpaired, sft). */
 #pragma once
 
 #include "comm/comm.h"
 #include "trainer/objective/preference.h"
 
-struct whole_batch {
-    int64_t size; /* pairs of a full batch */
+struct pair_loss_batch {
+    int64_t size; /* pairs of a full global batch; 0: not used */
     struct preference_pair *pairs;
-    struct preference_slope *slopes;
-    double *exchanged;
+    struct preference_gradient *gradients;
+    double *reduced; /* buffer of the all-reduce */
 };
 
-status whole_batch_create(int64_t size, struct whole_batch *out);
-void whole_batch_destroy(struct whole_batch *w);
+/* pair_loss_create - allocate memory for `size` pairs.
+ *
+ * Errors    STATUS_INTERNAL if memory is exhausted */
+status pair_loss_create(int64_t size, struct pair_loss_batch *out);
+void pair_loss_destroy(struct pair_loss_batch *batch);
 
-/* whole_batch_clear - nothing is known. Then this rank writes pairs[sample % size] of its share. */
-void whole_batch_clear(struct whole_batch *w);
+/* pair_loss_clear - remove all pairs. Each rank then writes pairs[sample % size] of its samples. */
+void pair_loss_clear(struct pair_loss_batch *batch);
 
-/* whole_batch_gather - the slopes of all pairs, on all ranks; collective over those that have other data. A rank whose
- * share is not known says so: *failed on all ranks, and no slopes. */
-status whole_batch_gather(struct comm *data, const struct preference_settings *settings,
-                          struct whole_batch *w, bool known, bool *failed);
+/* pair_loss_gather - compute the gradients of all pairs on each rank.
+ *
+ * Order     collective over the data-parallel group. A rank that could not compute its pairs passes
+ *           known = false. Then *failed is true on all ranks, and no gradients are computed
+ * Numerics  the sum over the ranks is exact, because all ranks but one add zeros */
+status pair_loss_gather(struct comm *data, const struct preference_settings *settings,
+                        struct pair_loss_batch *batch, bool known, bool *failed);

@@ -1,5 +1,7 @@
+/* The losses are defined in preference.h. */
 #include "trainer/objective/preference.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +29,7 @@ const char *preference_name(enum preference_loss loss)
     return names[loss];
 }
 
-enum preference_loss preference_named(const char *name)
+enum preference_loss preference_find(const char *name)
 {
     int loss = 0;
     while (loss < PREFERENCE_LOSSES && strcmp(names[loss], name) != 0) {
@@ -36,9 +38,9 @@ enum preference_loss preference_named(const char *name)
     return (enum preference_loss)loss;
 }
 
-/* A value and its derivative. */
-struct curve {
-    double value, slope;
+/* A loss of one variable and its derivative. */
+struct scalar_loss {
+    double value, gradient;
 };
 
 static double logistic(double x)
@@ -51,106 +53,116 @@ static double log_logistic(double x)
     return x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
 }
 
-/* -log s(x) */
-static struct curve soft(double x)
+/* Return -log s(x). */
+static struct scalar_loss logistic_loss(double x)
 {
-    return (struct curve){-log_logistic(x), -logistic(-x)};
+    return (struct scalar_loss){-log_logistic(x), -logistic(-x)};
 }
 
-static struct curve smoothed(double x, double smoothing)
+static struct scalar_loss smoothed_logistic_loss(double x, double smoothing)
 {
-    struct curve right = soft(x), wrong = soft(-x);
-    return (struct curve){(1 - smoothing) * right.value + smoothing * wrong.value,
-                          (1 - smoothing) * right.slope - smoothing * wrong.slope};
+    struct scalar_loss correct = logistic_loss(x), wrong = logistic_loss(-x);
+    return (struct scalar_loss){(1 - smoothing) * correct.value + smoothing * wrong.value,
+                                (1 - smoothing) * correct.gradient - smoothing * wrong.gradient};
 }
 
-static struct curve robust(double x, double smoothing)
+static struct scalar_loss robust_loss(double x, double smoothing)
 {
-    struct curve right = soft(x), wrong = soft(-x);
+    struct scalar_loss correct = logistic_loss(x), wrong = logistic_loss(-x);
     double scale = 1 / (1 - 2 * smoothing);
-    return (struct curve){((1 - smoothing) * right.value - smoothing * wrong.value) * scale,
-                          ((1 - smoothing) * right.slope + smoothing * wrong.slope) * scale};
+    return (struct scalar_loss){((1 - smoothing) * correct.value - smoothing * wrong.value) * scale,
+                                ((1 - smoothing) * correct.gradient + smoothing * wrong.gradient) *
+                                    scale};
 }
 
-static struct curve exo(double x, double smoothing)
+static struct scalar_loss exo_loss(double x, double smoothing)
 {
     double q = logistic(x), not_q = logistic(-x);
-    double right = log_logistic(x) - log1p(-smoothing), wrong = log_logistic(-x) - log(smoothing);
-    return (struct curve){q * right + not_q * wrong, q * not_q * (right - wrong)};
+    double correct = log_logistic(x) - log1p(-smoothing), wrong = log_logistic(-x) - log(smoothing);
+    return (struct scalar_loss){q * correct + not_q * wrong, q * not_q * (correct - wrong)};
 }
 
-static struct curve discopop(double x, double tau)
+static struct scalar_loss discopop_loss(double x, double tau)
 {
-    struct curve logistic_part = soft(x);
+    struct scalar_loss logistic_part = logistic_loss(x);
     double exponential = exp(-x), blend = logistic(x / tau);
-    double turning = blend * logistic(-x / tau) / tau;
-    return (struct curve){
+    double blend_gradient = blend * logistic(-x / tau) / tau;
+    return (struct scalar_loss){
         logistic_part.value * (1 - blend) + exponential * blend,
-        logistic_part.slope * (1 - blend) - exponential * blend +
-            turning * (exponential - logistic_part.value),
+        logistic_part.gradient * (1 - blend) - exponential * blend +
+            blend_gradient * (exponential - logistic_part.value),
     };
 }
 
 /* ---- one pair ---- */
 
-struct ratios {
+struct log_ratios {
     double chosen, rejected; /* log-ratios c and r */
     double chosen_tokens, rejected_tokens;
 };
 
-/* A loss as a function of c and r, and its derivatives. */
-struct surface {
+/* A loss as a function of the log-ratios c and r, and its derivatives. */
+struct loss_and_gradient {
     double value, chosen, rejected;
 };
 
-/* f(scale_c c - scale_r r) */
-static struct surface of_difference(struct curve f, double scale_chosen, double scale_rejected)
+/* Apply the chain rule to f(scale_chosen c - scale_rejected r). */
+static struct loss_and_gradient differentiate_difference(struct scalar_loss f, double scale_chosen,
+                                                         double scale_rejected)
 {
-    return (struct surface){f.value, f.slope * scale_chosen, -f.slope * scale_rejected};
+    return (struct loss_and_gradient){f.value, f.gradient * scale_chosen,
+                                      -f.gradient * scale_rejected};
 }
 
-static struct surface surface_of(const struct preference_settings *s, enum preference_loss loss,
-                                 struct ratios x)
+/* Compute a loss that reads one pair at a time (preference.h). */
+static struct loss_and_gradient compute_loss(const struct preference_settings *s,
+                                             enum preference_loss loss, struct log_ratios x)
 {
     double beta = s->beta, e = s->label_smoothing;
     double c = beta * x.chosen, r = beta * x.rejected, d = c - r;
     double mean = x.chosen / x.chosen_tokens - x.rejected / x.rejected_tokens;
     switch (loss) {
     case PREFERENCE_SIGMOID:
-        return of_difference(soft(d), beta, beta);
+        return differentiate_difference(logistic_loss(d), beta, beta);
     case PREFERENCE_HINGE:
-        return of_difference((struct curve){fmax(0, 1 - d), d < 1 ? -1 : 0}, beta, beta);
+        return differentiate_difference((struct scalar_loss){fmax(0, 1 - d), d < 1 ? -1 : 0}, beta,
+                                        beta);
     case PREFERENCE_IPO: {
         double miss = mean - 1 / (2 * beta);
-        return of_difference((struct curve){miss * miss, 2 * miss}, 1 / x.chosen_tokens,
-                             1 / x.rejected_tokens);
+        return differentiate_difference((struct scalar_loss){miss * miss, 2 * miss},
+                                        1 / x.chosen_tokens, 1 / x.rejected_tokens);
     }
     case PREFERENCE_EXO_PAIR:
-        return of_difference(exo(d, e), beta, beta);
+        return differentiate_difference(exo_loss(d, e), beta, beta);
     case PREFERENCE_ROBUST:
-        return of_difference(robust(d, e), beta, beta);
+        return differentiate_difference(robust_loss(d, e), beta, beta);
     case PREFERENCE_DISCOPOP:
-        return of_difference(discopop(d, s->discopop_tau), beta, beta);
+        return differentiate_difference(discopop_loss(d, s->discopop_tau), beta, beta);
     case PREFERENCE_SIGMOID_NORM:
-        return of_difference(soft(beta * mean), beta / x.chosen_tokens, beta / x.rejected_tokens);
+        return differentiate_difference(logistic_loss(beta * mean), beta / x.chosen_tokens,
+                                        beta / x.rejected_tokens);
     case PREFERENCE_NCA_PAIR:
-        return (struct surface){soft(c).value + soft(-c).value / 2 + soft(-r).value / 2,
-                                beta * (soft(c).slope - soft(-c).slope / 2),
-                                -beta * soft(-r).slope / 2};
+        return (struct loss_and_gradient){
+            logistic_loss(c).value + logistic_loss(-c).value / 2 + logistic_loss(-r).value / 2,
+            beta * (logistic_loss(c).gradient - logistic_loss(-c).gradient / 2),
+            -beta * logistic_loss(-r).gradient / 2};
     case PREFERENCE_BCO_PAIR:
-        return (struct surface){soft(c).value + soft(-r).value, beta * soft(c).slope,
-                                -beta * soft(-r).slope};
+        return (struct loss_and_gradient){logistic_loss(c).value + logistic_loss(-r).value,
+                                          beta * logistic_loss(c).gradient,
+                                          -beta * logistic_loss(-r).gradient};
     case PREFERENCE_SPPO_HARD: {
         double winner = x.chosen - 0.5 / beta, loser = x.rejected + 0.5 / beta;
-        return (struct surface){winner * winner + loser * loser, 2 * winner, 2 * loser};
+        return (struct loss_and_gradient){winner * winner + loser * loser, 2 * winner, 2 * loser};
     }
     case PREFERENCE_APO_ZERO:
-        return (struct surface){logistic(-c) + logistic(r), -beta * logistic(c) * logistic(-c),
-                                beta * logistic(r) * logistic(-r)};
+        return (struct loss_and_gradient){logistic(-c) + logistic(r),
+                                          -beta * logistic(c) * logistic(-c),
+                                          beta * logistic(r) * logistic(-r)};
     case PREFERENCE_APO_DOWN: {
-        double turning = beta * logistic(d) * logistic(-d);
-        return (struct surface){logistic(c) + logistic(-d),
-                                beta * logistic(c) * logistic(-c) - turning, turning};
+        double margin_gradient = beta * logistic(d) * logistic(-d);
+        return (struct loss_and_gradient){logistic(c) + logistic(-d),
+                                          beta * logistic(c) * logistic(-c) - margin_gradient,
+                                          margin_gradient};
     }
     case PREFERENCE_AOT:
     case PREFERENCE_AOT_UNPAIRED:
@@ -158,33 +170,34 @@ static struct surface surface_of(const struct preference_settings *s, enum prefe
     case PREFERENCE_LOSSES:
         break;
     }
-    return (struct surface){0};
+    return (struct loss_and_gradient){0};
 }
 
-static void add_pairwise(const struct preference_settings *s, const struct preference_term *term,
-                         const struct preference_pair *pairs, int64_t count,
-                         struct preference_slope *out)
+static void add_pairwise_terms(const struct preference_settings *s,
+                               const struct preference_term *term,
+                               const struct preference_pair *pairs, int64_t count,
+                               struct preference_gradient *out)
 {
     for (int64_t i = 0; i < count; i++) {
         const struct preference_pair *p = &pairs[i];
-        struct surface f = surface_of(s, term->loss,
-                                      (struct ratios){
-                                          p->logps[CHOSEN] - p->reference[CHOSEN],
-                                          p->logps[REJECTED] - p->reference[REJECTED],
-                                          (double)p->tokens[CHOSEN],
-                                          (double)p->tokens[REJECTED],
-                                      });
+        struct loss_and_gradient f = compute_loss(s, term->loss,
+                                                  (struct log_ratios){
+                                                      p->logps[CHOSEN] - p->reference[CHOSEN],
+                                                      p->logps[REJECTED] - p->reference[REJECTED],
+                                                      (double)p->tokens[CHOSEN],
+                                                      (double)p->tokens[REJECTED],
+                                                  });
         out[i].loss += term->weight * f.value;
         out[i].logps[CHOSEN] += term->weight * f.chosen;
         out[i].logps[REJECTED] += term->weight * f.rejected;
     }
 }
 
-/* ---- the whole batch ---- */
+/* ---- losses of the whole batch ---- */
 
-/* The batch's loss is the sum over its chosen answers, divided by their tokens. */
-static void add_sft(const struct preference_term *term, const struct preference_pair *pairs,
-                    int64_t count, struct preference_slope *out)
+/* Add the loss sft: the sum over the chosen responses, divided by their tokens. */
+static void add_sft_term(const struct preference_term *term, const struct preference_pair *pairs,
+                         int64_t count, struct preference_gradient *out)
 {
     double tokens = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -197,69 +210,77 @@ static void add_sft(const struct preference_term *term, const struct preference_
     }
 }
 
-struct ranked {
+struct ranked_pair {
     double value;
     int64_t pair;
 };
 
-/* Equal values in the order of the pairs: the same on every rank. */
-static int by_value(const void *a, const void *b)
+/* Compare for qsort. Equal values keep the order of the pairs, so that each rank gets the same. */
+static int compare_values(const void *a, const void *b)
 {
-    const struct ranked *x = a, *y = b;
+    const struct ranked_pair *x = a, *y = b;
     int order = (x->value > y->value) - (x->value < y->value);
     return order != 0 ? order : (x->pair > y->pair) - (x->pair < y->pair);
 }
 
-static void rank_of(const double parts[][ANSWERS], int64_t count, double chosen, double rejected,
-                    struct ranked *out)
+/* Sort chosen * values[i][CHOSEN] + rejected * values[i][REJECTED] of all pairs i into out. */
+static void sort_pairs(const double values[][RESPONSES], int64_t count, double chosen,
+                       double rejected, struct ranked_pair *out)
 {
     for (int64_t i = 0; i < count; i++) {
-        out[i] = (struct ranked){chosen * parts[i][CHOSEN] + rejected * parts[i][REJECTED], i};
+        out[i] =
+            (struct ranked_pair){chosen * values[i][CHOSEN] + rejected * values[i][REJECTED], i};
     }
-    qsort(out, (size_t)count, sizeof *out, by_value);
+    qsort(out, (size_t)count, sizeof *out, compare_values);
 }
 
-/* high's k-th smallest less low's: policy margins and reference margins, or c and r. */
+/* Add the loss of the differences high[k] - low[k]. With `margins` these are the sorted margins of
+ * the policy and of the reference, else the sorted log-ratios c and r. */
 static void add_sorted(const struct preference_settings *s, const struct preference_term *term,
-                       const struct ranked *high, const struct ranked *low, int64_t count,
-                       bool margins, struct preference_slope *out)
+                       const struct ranked_pair *high, const struct ranked_pair *low, int64_t count,
+                       bool margins, struct preference_gradient *out)
 {
     for (int64_t k = 0; k < count; k++) {
-        struct curve f = smoothed(s->beta * (high[k].value - low[k].value), s->label_smoothing);
-        double slope = term->weight * s->beta * f.slope;
+        struct scalar_loss f =
+            smoothed_logistic_loss(s->beta * (high[k].value - low[k].value), s->label_smoothing);
+        double gradient = term->weight * s->beta * f.gradient;
         out[high[k].pair].loss += term->weight * f.value;
-        out[high[k].pair].logps[CHOSEN] += slope;
-        out[margins ? high[k].pair : low[k].pair].logps[REJECTED] -= slope;
+        out[high[k].pair].logps[CHOSEN] += gradient;
+        out[margins ? high[k].pair : low[k].pair].logps[REJECTED] -= gradient;
     }
 }
 
-static status add_aot(const struct preference_settings *s, const struct preference_term *term,
-                      const struct preference_pair *pairs, int64_t count,
-                      struct preference_slope *out)
+/* Add the loss aot or aot_unpaired. */
+static status add_aot_term(const struct preference_settings *s, const struct preference_term *term,
+                           const struct preference_pair *pairs, int64_t count,
+                           struct preference_gradient *out)
 {
     bool margins = term->loss == PREFERENCE_AOT;
     size_t rows = (size_t)count;
-    double(*policy)[ANSWERS] = malloc(2 * rows * sizeof *policy), (*other)[ANSWERS] = policy + rows;
-    struct ranked *high = malloc(2 * rows * sizeof *high), *low = high + rows;
+    double(*high_values)[RESPONSES] = malloc(2 * rows * sizeof *high_values);
+    struct ranked_pair *high = malloc(2 * rows * sizeof *high);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, policy != NULL && high != NULL, STATUS_INTERNAL,
-                 "out of memory for %lld pairs", (long long)count);
+    REQUIRE_GOTO(result, done, high_values != NULL && high != NULL, STATUS_INTERNAL,
+                 "out of memory for %" PRId64 " pairs", count);
+    double(*low_values)[RESPONSES] = high_values + rows;
+    struct ranked_pair *low = high + rows;
     for (int64_t i = 0; i < count; i++) {
-        for (int a = 0; a < ANSWERS; a++) {
-            policy[i][a] = pairs[i].logps[a] - (margins ? 0 : pairs[i].reference[a]);
-            other[i][a] = margins ? pairs[i].reference[a] : policy[i][a];
+        for (int a = 0; a < RESPONSES; a++) {
+            high_values[i][a] = pairs[i].logps[a] - (margins ? 0 : pairs[i].reference[a]);
+            low_values[i][a] = margins ? pairs[i].reference[a] : high_values[i][a];
         }
     }
-    rank_of((const double(*)[ANSWERS])policy, count, 1, margins ? -1 : 0, high);
-    rank_of((const double(*)[ANSWERS])other, count, margins ? 1 : 0, margins ? -1 : 1, low);
+    sort_pairs((const double(*)[RESPONSES])high_values, count, 1, margins ? -1 : 0, high);
+    sort_pairs((const double(*)[RESPONSES])low_values, count, margins ? 1 : 0, margins ? -1 : 1,
+               low);
     add_sorted(s, term, high, low, count, margins, out);
 done:
-    free(policy);
+    free(high_values);
     free(high);
     return result;
 }
 
-bool preference_whole(const struct preference_settings *s)
+bool preference_needs_whole_batch(const struct preference_settings *s)
 {
     for (int i = 0; i < s->terms; i++) {
         enum preference_loss loss = s->term[i].loss;
@@ -270,8 +291,9 @@ bool preference_whole(const struct preference_settings *s)
     return false;
 }
 
-status preference_slopes(const struct preference_settings *s, const struct preference_pair *pairs,
-                         int64_t count, struct preference_slope *out)
+status preference_gradients(const struct preference_settings *s,
+                            const struct preference_pair *pairs, int64_t count,
+                            struct preference_gradient *out)
 {
     memset(out, 0, (size_t)count * sizeof *out);
     for (int i = 0; i < s->terms && count > 0; i++) {
@@ -279,13 +301,13 @@ status preference_slopes(const struct preference_settings *s, const struct prefe
         switch (term->loss) {
         case PREFERENCE_AOT:
         case PREFERENCE_AOT_UNPAIRED:
-            TRY(add_aot(s, term, pairs, count, out));
+            TRY(add_aot_term(s, term, pairs, count, out));
             break;
         case PREFERENCE_SFT:
-            add_sft(term, pairs, count, out);
+            add_sft_term(term, pairs, count, out);
             break;
         default:
-            add_pairwise(s, term, pairs, count, out);
+            add_pairwise_terms(s, term, pairs, count, out);
             break;
         }
     }

@@ -1,36 +1,42 @@
-/* A number for a text: (output - number)^2, a mean over the texts.
+/* Regression: one number for a sequence.
  *
- * Source    transformers' ...ForSequenceClassification with problem_type regression and one label */
+ *   loss = sum (output - target)^2 / sequences,   output = w h + b
+ *
+ * Source    transformers' ...ForSequenceClassification with problem_type regression and one label
+ *           */
+#include <inttypes.h>
+
 #include "trainer/objective/task_head.h"
 
-enum { DISTANCE = OBJECTIVE_COUNT + 1 };
+enum { ABSOLUTE_ERROR = OBJECTIVE_COUNT + 1 };
 
 static status regress_loss(struct kernels *k, const struct batch *batch,
-                           const struct objective_views *views, bool gradient,
+                           const struct objective_input *in, bool gradient,
                            double sums[OBJECTIVE_SUMS])
 {
     const float *outputs = NULL;
-    float *slopes = NULL;
-    TRY(head_check(batch, views));
-    REQUIRE(views->labels.rows == 1 && batch->numbers != NULL, STATUS_INTERNAL,
-            "regress with %lld outputs", (long long)views->labels.rows);
-    TRY(head_forward(k, views, &outputs, &slopes));
+    float *gradients = NULL;
+    TRY(task_head_check(batch, in));
+    REQUIRE(in->label_weight.rows == 1 && batch->float_labels != NULL, STATUS_INTERNAL,
+            "objective regress needs target values and a head of 1 output, not %" PRId64,
+            in->label_weight.rows);
+    TRY(task_head_forward(k, in, &outputs, &gradients));
     for (int64_t i = 0; i < batch->masked; i++) {
-        double difference = (double)outputs[i] - (double)batch->numbers[i];
+        double difference = (double)outputs[i] - (double)batch->float_labels[i];
         sums[OBJECTIVE_LOSS] += difference * difference;
         sums[OBJECTIVE_COUNT] += 1;
-        sums[DISTANCE] += difference < 0 ? -difference : difference;
-        slopes[i] = (float)(2 * difference);
+        sums[ABSOLUTE_ERROR] += difference < 0 ? -difference : difference;
+        gradients[i] = (float)(2 * difference);
     }
-    TRY(head_tell(batch, views, outputs, 1, 0));
-    return gradient ? head_backward(k, views) : STATUS_OK;
+    TRY(task_head_report(batch, in, outputs, 1, 0));
+    return gradient ? task_head_backward(k, in) : STATUS_OK;
 }
 
 static const struct objective_metric metrics[] = {
-    {"mean_absolute_error", DISTANCE, OBJECTIVE_COUNT}, {0}};
+    {"mean_absolute_error", ABSOLUTE_ERROR, OBJECTIVE_COUNT}, {0}};
 
 const struct objective objective_regress = {.name = "regress",
                                             .metrics = metrics,
-                                            .counted = "examples",
-                                            .looks_ahead = true,
+                                            .unit = "examples",
+                                            .needs_global_counts = true,
                                             .loss = regress_loss};

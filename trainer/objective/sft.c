@@ -1,37 +1,39 @@
-/* Supervised fine-tuning: the next token, where it is to be learned, from what stands before it in its own example.
+/* Supervised fine-tuning: next-token prediction on the tokens that the loss mask selects.
  *
- * The metrics are TRL's, over the learned tokens: mean_token_accuracy is the share of them that the model finds most
- * probable, entropy the mean of its distributions' in nats. */
+ *   loss = -sum_{i in mask} log p(x_{i+1} | x_1 .. x_i of the same example) / tokens in mask
+ *
+ * The loss is that of TRL's SFTTrainer with loss_type "nll". The metrics have TRL's names and are
+ * means over the tokens in the mask. mean_token_accuracy is the fraction of tokens to which the
+ * model gives the highest probability. entropy is the entropy of the predicted distribution in
+ * nats.
+ *
+ * Source    Ouyang et al. 2022, arXiv:2203.02155; TRL's SFTTrainer */
 #include "trainer/objective/objective.h"
 
 enum { CORRECT = 2, ENTROPY };
 
 static status sft_loss(struct kernels *k, const struct batch *batch,
-                       const struct objective_views *views, bool gradient,
-                       double sums[OBJECTIVE_SUMS])
+                       const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
+    (void)sums; /* kernels compute all sums */
     struct classifier c = {
-        .vocabulary = views->vocabulary,
+        .vocabulary = in->vocabulary,
         .ignored = BATCH_IGNORED,
         .gradient = gradient,
-        .overwrite = views->fresh,
-        .entropies = views->entropies,
-        .mean_logits = views->mean_logits,
-        .parts = views->parts,
+        .overwrite = in->first_micro_batch,
+        .entropies = in->entropies,
+        .mean_logits = in->mean_logits,
+        .vocabulary_shard = in->vocabulary_shard,
     };
-    TRY(classifier_run(k, views->losses, views->best, views->hidden_gradient, views->head_gradient,
-                       views->hidden, views->head, views->placed->targets, &c));
-    struct tally tally = {views->losses, views->placed->targets, BATCH_IGNORED, views->best,
-                          views->entropies};
-    return objective_tally(k, views, &tally, batch->rows, sums, OBJECTIVE_LOSS);
+    TRY(classifier_run(k, in->losses, in->argmax, in->hidden_gradient, in->head_gradient,
+                       in->hidden, in->head, in->device_batch->targets, &c));
+    struct loss_rows tally = {in->losses, in->device_batch->targets, BATCH_IGNORED, in->argmax,
+                              in->entropies};
+    return objective_loss_stats(k, in, &tally, batch->rows, OBJECTIVE_LOSS);
 }
 
 static const struct objective_metric metrics[] = {
     {"mean_token_accuracy", CORRECT, OBJECTIVE_COUNT}, {"entropy", ENTROPY, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_sft = {.name = "sft",
-                                        .metrics = metrics,
-                                        .counted = "tokens",
-                                        .perplexity = true,
-                                        .tallied = 4,
-                                        .loss = sft_loss};
+const struct objective objective_sft = {
+    .name = "sft", .metrics = metrics, .unit = "tokens", .perplexity = true, .loss = sft_loss};

@@ -1,124 +1,131 @@
+/* Device memory: gradients f32, outputs f32, rounded gradients, one after the other. */
 #include "trainer/objective/task_head.h"
 
+#include <inttypes.h>
 #include <math.h>
 
-static size_t half_bytes(const struct head_memory *m)
+static size_t compute_output_bytes(const struct task_head *m)
 {
     return (size_t)(m->rows * m->labels) * sizeof(float);
 }
 
-status head_create(struct kernels *k, int64_t rows, int64_t labels, struct head_memory *out)
+status task_head_create(struct kernels *k, int64_t rows, int64_t labels, struct task_head *out)
 {
-    *out = (struct head_memory){.rows = rows, .labels = labels};
+    *out = (struct task_head){.rows = rows, .labels = labels};
     size_t rounded = (size_t)(rows * labels) * dtype_bytes(kernels_dtype(k));
-    return mirror_create(kernels_device(k), kernels_stream(k), 2 * half_bytes(out) + rounded,
-                         "a task's outputs", &out->mirror);
+    return mirror_create(kernels_device(k), kernels_stream(k),
+                         2 * compute_output_bytes(out) + rounded,
+                         "the outputs of the fine-tuning head", &out->mirror);
 }
 
-void head_destroy(struct head_memory *memory)
+void task_head_destroy(struct task_head *head)
 {
-    mirror_destroy(&memory->mirror);
+    mirror_destroy(&head->mirror);
 }
 
-static struct tensor placed(const struct head_memory *m, size_t first, enum dtype dtype,
-                            int64_t rows)
+static struct tensor view_device(const struct task_head *m, size_t first, enum dtype dtype,
+                                 int64_t rows)
 {
-    return tensor_view((char *)m->mirror.placed + first, dtype, rows, m->labels);
+    return tensor_view((char *)m->mirror.device_data + first, dtype, rows, m->labels);
 }
 
-static status copy(struct kernels *k, struct tensor to, struct tensor from)
+static status copy_tensor(struct kernels *k, struct tensor to, struct tensor from)
 {
     if (to.dtype != from.dtype) {
-        return convert(k, to, from);
+        return op_cast(k, to, from);
     }
     return device_copy(kernels_device(k), kernels_stream(k), to.data, from.data,
                        (size_t)(to.rows * to.columns) * dtype_bytes(to.dtype));
 }
 
-status head_forward(struct kernels *k, const struct objective_views *views, const float **outputs,
-                    float **slopes)
+status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
+                         float **gradients)
 {
-    const struct head_memory *m = views->task;
-    int64_t rows = views->hidden.rows;
-    int64_t labels = views->labels.data != NULL ? views->labels.rows : views->hidden.columns;
+    const struct task_head *m = in->task_head;
+    int64_t rows = in->hidden.rows;
+    int64_t labels = in->label_weight.data != NULL ? in->label_weight.rows : in->hidden.columns;
     REQUIRE(m != NULL && rows <= m->rows && labels == m->labels, STATUS_INTERNAL,
-            "a task's head of %lld rows and %lld outputs", (long long)rows, (long long)labels);
-    struct tensor logits = placed(m, half_bytes(m), DTYPE_F32, rows);
-    TRY(views->labels.data != NULL
-            ? classifier_logits(k, logits, views->hidden, views->labels, views->labels_bias)
-            : copy(k, logits, views->hidden));
-    *slopes = m->mirror.host;
-    *outputs = (const float *)((const char *)m->mirror.host + half_bytes(m));
-    return mirror_pull(&m->mirror, half_bytes(m), (size_t)(rows * m->labels) * sizeof **outputs);
+            "a batch has %" PRId64 " rows and %" PRId64
+            " outputs for the fine-tuning head, which does not match the plan",
+            rows, labels);
+    struct tensor logits = view_device(m, compute_output_bytes(m), DTYPE_F32, rows);
+    TRY(in->label_weight.data != NULL
+            ? classifier_logits(k, logits, in->hidden, in->label_weight, in->label_bias)
+            : copy_tensor(k, logits, in->hidden));
+    *gradients = m->mirror.host;
+    *outputs = (const float *)((const char *)m->mirror.host + compute_output_bytes(m));
+    return mirror_download_and_wait(&m->mirror, compute_output_bytes(m),
+                                    (size_t)(rows * m->labels) * sizeof **outputs);
 }
 
-status head_backward(struct kernels *k, const struct objective_views *views)
+status task_head_backward(struct kernels *k, const struct objective_input *in)
 {
-    const struct head_memory *m = views->task;
-    int64_t rows = views->hidden.rows;
-    struct tensor slopes = placed(m, 0, DTYPE_F32, rows), dy = slopes;
-    TRY(mirror_push(&m->mirror, 0, (size_t)(rows * m->labels) * sizeof(float)));
-    if (views->labels.data == NULL) {
-        return copy(k, views->hidden_gradient, slopes);
+    const struct task_head *m = in->task_head;
+    int64_t rows = in->hidden.rows;
+    struct tensor gradients = view_device(m, 0, DTYPE_F32, rows), dy = gradients;
+    TRY(mirror_upload(&m->mirror, 0, (size_t)(rows * m->labels) * sizeof(float)));
+    if (in->label_weight.data == NULL) {
+        return copy_tensor(k, in->hidden_gradient, gradients);
     }
     if (kernels_dtype(k) != DTYPE_F32) {
-        dy = placed(m, 2 * half_bytes(m), kernels_dtype(k), rows);
-        TRY(convert(k, dy, slopes));
+        dy = view_device(m, 2 * compute_output_bytes(m), kernels_dtype(k), rows);
+        TRY(op_cast(k, dy, gradients));
     }
-    TRY(linear_backward_weight(k, views->labels_gradient, views->labels_bias_gradient, dy,
-                               views->hidden, views->fresh));
-    return linear_backward_input(k, views->hidden_gradient, dy, views->labels, ACTIVATION_NONE,
+    TRY(linear_backward_weight(k, in->label_weight_gradient, in->label_bias_gradient, dy,
+                               in->hidden, in->first_micro_batch));
+    return linear_backward_input(k, in->hidden_gradient, dy, in->label_weight, ACTIVATION_NONE,
                                  tensor_absent());
 }
 
-double head_softmax(const float *outputs, float *slopes, const struct head_choice *choice,
-                    int64_t *best)
+double task_head_softmax(const float *outputs, float *gradients,
+                         const struct task_head_target *target, int64_t *best)
 {
-    int64_t stride = choice->stride, at = 0;
+    int64_t stride = target->stride, largest_index = 0;
     double sum = 0;
-    for (int64_t i = 1; i < choice->count; i++) {
-        at = outputs[i * stride] > outputs[at * stride] ? i : at;
+    for (int64_t i = 1; i < target->count; i++) {
+        largest_index = outputs[i * stride] > outputs[largest_index * stride] ? i : largest_index;
     }
-    double largest = (double)outputs[at * stride];
-    for (int64_t i = 0; i < choice->count; i++) {
-        sum += exp((double)outputs[i * stride] - largest);
+    double maximum = (double)outputs[largest_index * stride];
+    for (int64_t i = 0; i < target->count; i++) {
+        sum += exp((double)outputs[i * stride] - maximum);
     }
-    for (int64_t i = 0; i < choice->count; i++) {
-        double share = exp((double)outputs[i * stride] - largest) / sum;
-        slopes[i * stride] = (float)(choice->weight * (share - (double)(i == choice->right)));
+    for (int64_t i = 0; i < target->count; i++) {
+        double probability = exp((double)outputs[i * stride] - maximum) / sum;
+        gradients[i * stride] =
+            (float)(target->weight * (probability - (double)(i == target->right)));
     }
-    *best = at;
-    return log(sum) + largest - (double)outputs[choice->right * stride];
+    *best = largest_index;
+    return log(sum) + maximum - (double)outputs[target->right * stride];
 }
 
-status head_check(const struct batch *batch, const struct objective_views *views)
+status task_head_check(const struct batch *batch, const struct objective_input *in)
 {
     REQUIRE(batch->masked_rows != NULL && batch->example_rows != NULL &&
-                batch->masked == views->hidden.rows,
-            STATUS_INTERNAL, "a batch without rows for a task's head");
+                batch->masked == in->hidden.rows,
+            STATUS_INTERNAL, "the batch has no rows for a fine-tuning head, or another number");
     return STATUS_OK;
 }
 
-status head_tell(const struct batch *batch, const struct objective_views *views,
-                 const float *outputs, int64_t columns, int64_t each)
+status task_head_report(const struct batch *batch, const struct objective_input *in,
+                        const float *outputs, int64_t columns, int64_t labels_each)
 {
-    bool whole = batch->segments == batch->sequences; /* one segment an example */
+    bool whole = batch->segments == batch->sequences; /* one segment per example */
     bool windows = whole && batch->next_sentence != NULL;
-    for (int64_t i = 0; i < batch->sequences && views->sink != NULL; i++) {
-        int64_t first = batch->example_rows[i], label = each > 0 ? each * i : first;
+    for (int64_t i = 0; i < batch->sequences && in->sink != NULL; i++) {
+        int64_t first = batch->example_rows[i], label = labels_each > 0 ? labels_each * i : first;
         struct objective_example e = {
             .sample = batch->samples[i],
             .rows = batch->example_rows[i + 1] - first,
             .columns = columns,
             .outputs = outputs + first * columns,
             .labels = batch->labels != NULL ? batch->labels + label : NULL,
-            .numbers = batch->numbers != NULL ? batch->numbers + label : NULL,
+            .numbers = batch->float_labels != NULL ? batch->float_labels + label : NULL,
             .tokens = whole ? batch->inputs + batch->cu_rows[i] : NULL,
             .token_count = whole ? batch->cu_rows[i + 1] - batch->cu_rows[i] : 0,
-            .marks = windows ? batch->targets + batch->cu_rows[i] : NULL,
+            .token_flags = windows ? batch->targets + batch->cu_rows[i] : NULL,
             .row = windows ? batch->next_sentence[i] : 0,
         };
-        TRY(views->sink->take(views->sink->user, &e));
+        TRY(in->sink->consume(in->sink->user, &e));
     }
     return STATUS_OK;
 }

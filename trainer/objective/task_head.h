@@ -1,49 +1,59 @@
-/* What the objectives of fine-tuning tasks share: the task's small matrix behind the rows of the model's head.
+/* The last matrix of a fine-tuning head: its outputs, gradients and reports.
  *
- * Its outputs are few, so that they come to the host, where each objective makes its loss and the slopes of it in
- * double precision; from the slopes the matrix goes backward on the device. */
+ * The objectives of fine-tuning tasks share these functions. A head has few outputs, so they are
+ * copied to the host. There each objective computes its loss and the gradients of the outputs in
+ * double precision. The backward pass of the matrix runs on the device. */
 #pragma once
 
 #include "base/mirror.h"
 #include "trainer/objective/objective.h"
 
-struct head_memory {
-    struct mirror mirror; /* slopes, outputs, and where the precision is bf16 the slopes rounded */
+/* Memory for the outputs of a head and their gradients. */
+struct task_head {
+    struct mirror mirror; /* gradients, outputs, and in bf16 precision the rounded gradients */
     int64_t rows, labels;
 };
 
-/* head_create - for so many rows at most, and the labels of model_config. */
-status head_create(struct kernels *k, int64_t rows, int64_t labels, struct head_memory *out);
-void head_destroy(struct head_memory *memory);
+/* task_head_create - allocate memory for `rows` rows and `labels` outputs (of model_config). */
+status task_head_create(struct kernels *k, int64_t rows, int64_t labels, struct task_head *out);
+void task_head_destroy(struct task_head *head);
 
-/* head_forward - the outputs of all rows that the head has read, and where their slopes are to be written. Where there is no
- * matrix the outputs are the rows themselves.
+/* task_head_forward - compute the outputs of all rows of in->hidden.
+ * A head without a matrix returns the rows themselves.
  *
- * Shapes    outputs, slopes f32 [views->hidden.rows, labels], on the host, the views' memory
- * Order     waits for the device */
-status head_forward(struct kernels *k, const struct objective_views *views, const float **outputs,
-                    float **slopes);
+ * Shapes    *outputs f32 [in->hidden.rows, labels]; *gradients, of the same shape, is where the
+ *           caller writes the gradients of the outputs
+ * Memory    host memory of in->task_head
+ * Order     waits for the device
+ * Errors    STATUS_INTERNAL if the batch is larger than planned */
+status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
+                         float **gradients);
 
-/* head_backward - from the slopes to the gradients that the views name. */
-status head_backward(struct kernels *k, const struct objective_views *views);
+/* task_head_backward - compute the gradients in `in` from the gradients of the outputs. */
+status task_head_backward(struct kernels *k, const struct objective_input *in);
 
-/* Which of several outputs is right: they are `count` numbers, `stride` apart. */
-struct head_choice {
-    int64_t count, stride, right;
-    double weight; /* of the loss's slopes */
+/* The target of a softmax over `count` outputs that are `stride` apart. */
+struct task_head_target {
+    int64_t count, stride;
+    int64_t right; /* index of the right output */
+    double weight; /* factor of the gradients */
 };
 
-/* head_softmax - -log of the right one's share of exp(outputs); slopes weight (share - [is the right one]); best: the
- * first of the largest. */
-double head_softmax(const float *outputs, float *slopes, const struct head_choice *choice,
-                    int64_t *best);
-
-/* head_check - the batch has rows for a head, and their number is the views'.  Errors: STATUS_INTERNAL */
-status head_check(const struct batch *batch, const struct objective_views *views);
-
-/* head_tell - each example to the views' sink, where there is one.
+/* task_head_softmax - return -log p(right) of a softmax over some outputs.
  *
- * Shapes    outputs [views->hidden.rows, columns]; labels: of an example as many as each has of `each` (0: as many as
- *           it has rows), or NULL */
-status head_tell(const struct batch *batch, const struct objective_views *views,
-                 const float *outputs, int64_t columns, int64_t each);
+ * Shapes    outputs, gradients [count] with stride; gradients = weight (p - [is the right output])
+ * Numerics  double precision; *best is the first of the largest outputs */
+double task_head_softmax(const float *outputs, float *gradients,
+                         const struct task_head_target *target, int64_t *best);
+
+/* task_head_check - check that a batch selects the rows of in->hidden for a head.
+ *
+ * Errors    STATUS_INTERNAL otherwise */
+status task_head_check(const struct batch *batch, const struct objective_input *in);
+
+/* task_head_report - pass each example of a batch to in->sink; no-op without a sink.
+ *
+ * Shapes    outputs [in->hidden.rows, columns]; an example has `labels_each` labels in
+ *           batch->labels, or with 0 as many as it has rows */
+status task_head_report(const struct batch *batch, const struct objective_input *in,
+                        const float *outputs, int64_t columns, int64_t labels_each);

@@ -2,88 +2,90 @@
 
 #include <stdlib.h>
 
-#include "trainer/objective/task_head.h"
-#include "trainer/objective/pair_loss.h"
 #include "trainer/objective/contrastive_loss.h"
+#include "trainer/objective/pair_loss.h"
+#include "trainer/objective/task_head.h"
 
 struct workspace {
     struct kernels *kernels;
-    struct objective_views views;         /* of the memory below */
-    struct mirror made;                   /* WORKSPACE_ROW_ARRAYS, on the device */
-    struct head_memory task;              /* of a task's head */
-    struct whole_batch pairs;             /* of a loss of the whole batch, ... */
-    struct whole_vectors vectors;         /* ... or these instead */
-    enum { APART, TELLING, KNOWN } phase; /* APART: the loss is a sum over examples */
+    struct objective_input input; /* views of the memory below */
+    struct mirror row_mirror;     /* WORKSPACE_ROW_ARRAYS arrays */
+    struct task_head task_head;
+    struct pair_loss_batch pairs;         /* for a preference loss of the whole batch */
+    struct contrastive_batch contrastive; /* for a contrastive loss of the whole batch */
+    /* PER_EXAMPLE: the loss is a sum over examples. Otherwise the state of a whole-batch loss. */
+    enum { PER_EXAMPLE, COLLECTING, GATHERED } phase;
 };
 
-static void place_rows(struct workspace *w, int64_t rows)
+static void assign_row_arrays(struct workspace *w, int64_t rows)
 {
-    struct objective_views *v = &w->views;
-    v->made = &w->made;
-    v->row_scales = w->made.placed;
-    v->losses = v->row_scales + rows;
-    v->entropies = v->losses + rows;
-    v->mean_logits = v->entropies + rows;
-    v->best = (int32_t *)(v->mean_logits + rows);
-    v->some_index = v->best + rows;
-    v->some_targets = v->some_index + rows;
+    struct objective_input *in = &w->input;
+    in->row_mirror = &w->row_mirror;
+    in->row_scales = w->row_mirror.device_data;
+    in->losses = in->row_scales + rows;
+    in->entropies = in->losses + rows;
+    in->mean_logits = in->entropies + rows;
+    in->argmax = (int32_t *)(in->mean_logits + rows);
+    in->selected_index = in->argmax + rows;
+    in->selected_targets = in->selected_index + rows;
 }
 
-static size_t some_bytes(struct tensor some)
+static size_t compute_tensor_bytes(struct tensor t)
 {
-    return (size_t)(some.rows * some.columns) * dtype_bytes(some.dtype);
+    return (size_t)(t.rows * t.columns) * dtype_bytes(t.dtype);
 }
 
-static status allocate_some(struct workspace *w, const struct workspace_shape *shape,
-                            const char *what, struct tensor *out)
+static status allocate_tensor(struct workspace *w, const struct workspace_shape *shape,
+                              const char *name, struct tensor *out)
 {
     void *data = NULL;
-    struct tensor some = tensor_view(NULL, kernels_dtype(w->kernels), shape->rows, shape->width);
-    TRY(device_allocate(kernels_device(w->kernels), some_bytes(some), what, &data));
-    *out = tensor_view(data, some.dtype, some.rows, some.columns);
+    struct tensor t = tensor_view(NULL, kernels_dtype(w->kernels), shape->rows, shape->width);
+    TRY(device_allocate(kernels_device(w->kernels), compute_tensor_bytes(t), name, &data));
+    *out = tensor_view(data, t.dtype, t.rows, t.columns);
     return STATUS_OK;
 }
 
-static void release_some(struct workspace *w, struct tensor some)
+static void release_tensor(struct workspace *w, struct tensor t)
 {
-    if (some.data != NULL) {
-        device_release(kernels_device(w->kernels), some.data, some_bytes(some));
+    if (t.data != NULL) {
+        device_release(kernels_device(w->kernels), t.data, compute_tensor_bytes(t));
     }
 }
 
-static status take_scratch(struct workspace *w, const struct objective *objective,
-                           const struct workspace_shape *shape)
+static status allocate_scratch(struct workspace *w, const struct objective *objective,
+                               const struct workspace_shape *shape)
 {
-    struct objective_views *v = &w->views;
+    struct objective_input *in = &w->input;
     if (shape->batch_size > 0) {
-        TRY(whole_batch_create(shape->batch_size, &w->pairs));
+        TRY(pair_loss_create(shape->batch_size, &w->pairs));
     }
-    v->scratch = malloc(objective->scratch_bytes(shape->rows));
-    REQUIRE(v->scratch != NULL, STATUS_INTERNAL, "out of memory for the objective");
-    TRY(allocate_some(w, shape, "rows to learn", &v->some_rows));
+    in->scratch = malloc(objective->scratch_bytes(shape->rows));
+    REQUIRE(in->scratch != NULL, STATUS_INTERNAL, "out of memory for the scratch of the objective");
+    TRY(allocate_tensor(w, shape, "the selected rows", &in->selected_rows));
     if (shape->training) {
-        TRY(allocate_some(w, shape, "the gradient of rows to learn", &v->some_gradient));
+        TRY(allocate_tensor(w, shape, "the gradient of the selected rows", &in->selected_gradient));
     }
     return STATUS_OK;
 }
 
-static status make(struct workspace *w, const struct objective *objective,
-                   const struct workspace_shape *shape)
+static status allocate_workspace(struct workspace *w, const struct objective *objective,
+                                 const struct workspace_shape *shape)
 {
     struct kernels *k = w->kernels;
-    size_t bytes = WORKSPACE_ROW_ARRAYS * (size_t)shape->rows * sizeof *w->views.losses;
-    TRY(mirror_create(kernels_device(k), kernels_stream(k), bytes, "losses", &w->made));
-    place_rows(w, shape->rows);
+    size_t bytes = WORKSPACE_ROW_ARRAYS * (size_t)shape->rows * sizeof *w->input.losses;
+    TRY(mirror_create(kernels_device(k), kernels_stream(k), bytes,
+                      "the row arrays of the objective", &w->row_mirror));
+    assign_row_arrays(w, shape->rows);
     if (shape->labels > 0) {
-        TRY(head_create(k, shape->task_rows, shape->labels, &w->task));
-        w->views.task = &w->task;
+        TRY(task_head_create(k, shape->task_rows, shape->labels, &w->task_head));
+        w->input.task_head = &w->task_head;
     }
-    if (shape->vectors && shape->batch_size > 0) {
-        TRY(whole_vectors_create(shape->batch_size, shape->width, &w->vectors));
-        w->views.vectors = &w->vectors;
+    if (shape->contrastive && shape->batch_size > 0) {
+        TRY(contrastive_loss_create(shape->batch_size, shape->width, &w->contrastive));
+        w->input.contrastive = &w->contrastive;
     }
     if (objective->scratch_bytes != NULL) {
-        TRY(take_scratch(w, objective, shape));
+        TRY(allocate_scratch(w, objective, shape));
     }
     return STATUS_OK;
 }
@@ -95,7 +97,7 @@ status workspace_create(struct kernels *k, const struct objective *objective,
     struct workspace *w = calloc(1, sizeof *w);
     REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory for an objective's workspace");
     w->kernels = k;
-    status result = make(w, objective, shape);
+    status result = allocate_workspace(w, objective, shape);
     if (result != STATUS_OK) {
         workspace_destroy(&w);
         return result;
@@ -107,60 +109,61 @@ status workspace_create(struct kernels *k, const struct objective *objective,
 void workspace_destroy(struct workspace **w)
 {
     if (*w != NULL) {
-        release_some(*w, (*w)->views.some_rows);
-        release_some(*w, (*w)->views.some_gradient);
-        free((*w)->views.scratch);
-        mirror_destroy(&(*w)->made);
-        head_destroy(&(*w)->task);
-        whole_batch_destroy(&(*w)->pairs);
-        whole_vectors_destroy(&(*w)->vectors);
+        release_tensor(*w, (*w)->input.selected_rows);
+        release_tensor(*w, (*w)->input.selected_gradient);
+        free((*w)->input.scratch);
+        mirror_destroy(&(*w)->row_mirror);
+        task_head_destroy(&(*w)->task_head);
+        pair_loss_destroy(&(*w)->pairs);
+        contrastive_loss_destroy(&(*w)->contrastive);
         free(*w);
         *w = NULL;
     }
 }
 
-struct objective_views workspace_views(const struct workspace *w)
+struct objective_input workspace_input(const struct workspace *w)
 {
-    struct objective_views views = w->views;
-    views.batch_pairs = w->phase == TELLING ? w->pairs.pairs : NULL;
-    views.batch_slopes = w->phase == KNOWN ? w->pairs.slopes : NULL;
-    views.batch_size = w->pairs.size;
-    views.vectors_known = w->phase == KNOWN;
-    return views;
+    struct objective_input in = w->input;
+    in.collected_pairs = w->phase == COLLECTING ? w->pairs.pairs : NULL;
+    in.batch_gradients = w->phase == GATHERED ? w->pairs.gradients : NULL;
+    in.batch_size = w->pairs.size;
+    in.contrastive_ready = w->phase == GATHERED;
+    return in;
 }
 
 /* ---- losses of the whole batch ---- */
 
-bool workspace_is_whole(const struct workspace *w)
+bool workspace_needs_whole_batch(const struct workspace *w)
 {
-    return w->pairs.size > 0 || w->vectors.size > 0;
+    return w->pairs.size > 0 || w->contrastive.size > 0;
 }
 
-void workspace_clear(struct workspace *w)
+void workspace_collect_begin(struct workspace *w)
 {
-    w->phase = TELLING;
-    if (w->vectors.size > 0) {
-        whole_vectors_clear(&w->vectors);
+    w->phase = COLLECTING;
+    if (w->contrastive.size > 0) {
+        contrastive_loss_clear(&w->contrastive);
     } else {
-        whole_batch_clear(&w->pairs);
+        pair_loss_clear(&w->pairs);
     }
 }
 
 status workspace_gather(struct comm *data, struct workspace *w,
                         const struct preference_settings *preference, bool known, bool *failed)
 {
-    w->phase = KNOWN;
-    return w->vectors.size > 0 ? whole_vectors_gather(data, &w->vectors, known, failed)
-                               : whole_batch_gather(data, preference, &w->pairs, known, failed);
+    w->phase = GATHERED;
+    return w->contrastive.size > 0 ? contrastive_loss_gather(data, &w->contrastive, known, failed)
+                                   : pair_loss_gather(data, preference, &w->pairs, known, failed);
 }
 
-void workspace_add_whole(const struct workspace *w, double sums[OBJECTIVE_SUMS])
+void workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS])
 {
     for (int64_t i = 0; i < w->pairs.size; i++) {
-        sums[OBJECTIVE_LOSS] += w->pairs.pairs[i].tokens[CHOSEN] > 0 ? w->pairs.slopes[i].loss : 0;
+        sums[OBJECTIVE_LOSS] +=
+            w->pairs.pairs[i].tokens[CHOSEN] > 0 ? w->pairs.gradients[i].loss : 0;
     }
-    for (int64_t i = 0; i < w->vectors.size; i++) {
-        sums[OBJECTIVE_LOSS] += w->vectors.losses[i];
-        sums[OBJECTIVE_COUNT + 1] += w->vectors.right[i];
+    for (int64_t i = 0; i < w->contrastive.size; i++) {
+        sums[OBJECTIVE_LOSS] += w->contrastive.losses[i];
+        sums[OBJECTIVE_COUNT + 1] += w->contrastive.correct[i];
     }
 }

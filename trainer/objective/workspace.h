@@ -1,5 +1,5 @@
-/* What an objective works on beside the model's memory: values of each row, host memory of its own, the outputs of a
- * task's head; and of a loss of the whole batch, what is known of it so far. */
+/* The working memory of an objective: row arrays, host scratch memory, the outputs of a fine-tuning
+ * head, and the data of a loss over the whole global batch. */
 #pragma once
 
 #include "comm/comm.h"
@@ -7,37 +7,48 @@
 
 struct workspace;
 
-enum { WORKSPACE_ROW_ARRAYS = 7 }; /* of 4 bytes a row */
+enum { WORKSPACE_ROW_ARRAYS = 7 }; /* arrays of 4 bytes per row */
 
 struct workspace_shape {
-    int64_t rows, width; /* N at most, C */
-    int64_t task_rows;   /* that a task's head reads at most */
-    int64_t labels;      /* outputs of it; 0: the model has no task's head */
-    bool vectors;        /* the task is vectors of pairs */
-    int64_t batch_size;  /* examples of a global batch; 0: the loss is a sum over them */
-    bool training;       /* there are gradients */
+    int64_t rows, width; /* largest N; C */
+    int64_t task_rows;   /* most rows that a fine-tuning head reads */
+    int64_t labels;      /* outputs of the fine-tuning head; 0: none */
+    bool contrastive;    /* the objective is contrastive (embed) */
+    int64_t batch_size;  /* examples of a global batch; 0: the loss is a sum over examples */
+    bool training;       /* gradients are computed */
 };
 
-/* workspace_create - *out NULL on failure.
+/* workspace_create - allocate the working memory of an objective.
  *
- * Memory    on k's device and on the host; the objective and k stay the caller's
- * Errors    STATUS_INTERNAL where memory does not suffice */
+ * Memory    on the device of k and on the host; k and objective remain owned by the caller. *out is
+ *           NULL on failure
+ * Errors    STATUS_INTERNAL if memory is exhausted */
 status workspace_create(struct kernels *k, const struct objective *objective,
                         const struct workspace_shape *shape, struct workspace **out);
 void workspace_destroy(struct workspace **w);
 
-/* workspace_views - views of all this, and of nothing else: the batch and the model are the caller's to add. */
-struct objective_views workspace_views(const struct workspace *w);
+/* workspace_input - return an objective input with the workspace's fields set.
+ * The caller adds the batch and the views of the model. */
+struct objective_input workspace_input(const struct workspace *w);
 
-/* workspace_is_whole - whether the loss is one of a whole batch. It is told first: workspace_clear, the objective's loss
- * of all micro-batches of this rank's share, workspace_gather; then it is known, and its slopes with it. */
-bool workspace_is_whole(const struct workspace *w);
-void workspace_clear(struct workspace *w);
+/* workspace_needs_whole_batch - check whether the loss reads all examples of the global batch.
+ *
+ * Order     such a loss takes two passes over the micro-batches. In the first pass, call
+ *           workspace_collect_begin, then the objective for each micro-batch of this rank, then
+ *           workspace_gather. The gradients are known in the second pass */
+bool workspace_needs_whole_batch(const struct workspace *w);
 
-/* workspace_gather - losses and slopes of the whole batch; collective over the ranks that have other data. A rank whose
- * share is not known says so: *failed on all ranks, and nothing is made. */
+/* workspace_collect_begin - start the first pass. */
+void workspace_collect_begin(struct workspace *w);
+
+/* workspace_gather - compute losses and gradients of the whole batch.
+ *
+ * Order     collective over the data-parallel group. A rank that could not run its micro-batches
+ *           passes known = false. Then *failed is true on all ranks, and nothing is computed */
 status workspace_gather(struct comm *data, struct workspace *w,
                         const struct preference_settings *preference, bool known, bool *failed);
 
-/* workspace_add_whole - to sums, what a gathered batch comes to: the whole of it, so on one rank alone. */
-void workspace_add_whole(const struct workspace *w, double sums[OBJECTIVE_SUMS]);
+/* workspace_add_batch_loss - add the loss of the whole gathered batch to sums.
+ *
+ * Order     on one rank only, because each rank holds the whole batch */
+void workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS]);

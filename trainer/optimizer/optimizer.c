@@ -12,20 +12,20 @@ struct optimizer {
     int count;
     int64_t elements;
     float *moment1, *moment2;
-    /* LAMB: of each range on the device and here; the factor of each range's rate */
+    /* LAMB, for each range: sums of squares on the device, their copy on the host, trust ratios. */
     struct optimizer_squares *device_squares, *squares;
     double *ratios;
 };
 
 static const double squares_deadline_seconds = 600;
 
-static status make_trust(struct optimizer *o)
+static status allocate_trust_ratios(struct optimizer *o)
 {
     size_t bytes = (size_t)o->count * sizeof *o->squares;
     o->squares = calloc((size_t)o->count + 1, sizeof *o->squares);
     o->ratios = calloc((size_t)o->count + 1, sizeof *o->ratios);
     REQUIRE(o->squares != NULL && o->ratios != NULL, STATUS_INTERNAL,
-            "out of memory: trust ratios of %d ranges", o->count);
+            "out of memory for the trust ratios of %d ranges", o->count);
     return device_allocate(kernels_device(o->kernels), bytes, "trust ratios",
                            (void **)&o->device_squares);
 }
@@ -42,14 +42,14 @@ status optimizer_create(struct kernels *k, const struct optimizer_settings *sett
     status result = STATUS_OK;
     size_t bytes = (size_t)elements * sizeof(float);
     o->ranges = malloc((size_t)count * sizeof *ranges);
-    REQUIRE_GOTO(result, fail, o->ranges != NULL, STATUS_INTERNAL, "out of memory: %d ranges",
+    REQUIRE_GOTO(result, fail, o->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges",
                  count);
     memcpy(o->ranges, ranges, (size_t)count * sizeof *ranges);
     struct device *dev = kernels_device(k);
     TRY_GOTO(result, fail, device_allocate(dev, bytes, "first moments", (void **)&o->moment1));
     TRY_GOTO(result, fail, device_allocate(dev, bytes, "second moments", (void **)&o->moment2));
-    if (optimizer_has_trust(o)) {
-        TRY_GOTO(result, fail, make_trust(o));
+    if (optimizer_uses_trust_ratios(o)) {
+        TRY_GOTO(result, fail, allocate_trust_ratios(o));
     }
     *out = o;
     return STATUS_OK;
@@ -96,14 +96,14 @@ const struct optimizer_range *optimizer_ranges(const struct optimizer *o, int *c
     return o->ranges;
 }
 
-double optimizer_clip(const struct optimizer *o, double norm)
+double optimizer_clip_factor(const struct optimizer *o, double norm)
 {
-    static const double avoids_division_by_zero = 1e-6;
+    static const double division_guard = 1e-6;
     double limit = o->settings.max_grad_norm;
     if (!(limit > 0)) {
         return 1;
     }
-    return fmin(1, limit / (norm + avoids_division_by_zero));
+    return fmin(1, limit / (norm + division_guard));
 }
 
 struct rounding optimizer_rounding(const struct optimizer *o, const struct optimizer_range *r,
@@ -115,8 +115,9 @@ struct rounding optimizer_rounding(const struct optimizer *o, const struct optim
     return rounding;
 }
 
-static struct adamw settings_of(const struct optimizer *o, const struct optimizer_range *r,
-                                int64_t step, double learning_rate, double scale)
+/* Returns the kernel arguments for a range. */
+static struct adamw make_settings(const struct optimizer *o, const struct optimizer_range *r,
+                                  int64_t step, double learning_rate, double scale)
 {
     const struct optimizer_settings *s = &o->settings;
     return (struct adamw){
@@ -132,29 +133,30 @@ static struct adamw settings_of(const struct optimizer *o, const struct optimize
     };
 }
 
-static bool begins_in(const struct optimizer_range *r, const struct optimizer_slice *slice)
+/* Whether the range begins in the slice. */
+static bool is_range_in_slice(const struct optimizer_range *r, const struct optimizer_slice *slice)
 {
     return r->first >= slice->first && r->first < slice->first + slice->count;
 }
 
-/* ---- LAMB's first half ---- */
+/* ---- LAMB: moments and trust ratios ---- */
 
-bool optimizer_has_trust(const struct optimizer *o)
+bool optimizer_uses_trust_ratios(const struct optimizer *o)
 {
     return o->settings.kind == OPTIMIZER_LAMB;
 }
 
-status optimizer_moments(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
-                         double scale)
+status optimizer_update_moments(struct optimizer *o, const struct optimizer_slice *slice,
+                                int64_t step, double scale)
 {
     for (int i = 0; i < o->count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
-        if (begins_in(r, slice)) {
-            int64_t in = r->first - slice->first;
-            struct adamw settings = settings_of(o, r, step, 0, scale);
-            TRY(lamb_moments(o->kernels, &o->device_squares[i].weights, slice->weights + in,
-                             o->moment1 + r->at, o->moment2 + r->at, slice->gradients + in,
-                             r->count, &settings));
+        if (is_range_in_slice(r, slice)) {
+            int64_t offset = r->first - slice->first;
+            struct adamw settings = make_settings(o, r, step, 0, scale);
+            TRY(lamb_moments(o->kernels, &o->device_squares[i].weights, slice->weights + offset,
+                             o->moment1 + r->moment_offset, o->moment2 + r->moment_offset,
+                             slice->gradients + offset, r->count, &settings));
         }
     }
     return STATUS_OK;
@@ -174,41 +176,43 @@ status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares)
     return STATUS_OK;
 }
 
-void optimizer_trust(struct optimizer *o, const struct optimizer_squares *squares)
+void optimizer_set_trust_ratios(struct optimizer *o, const struct optimizer_squares *squares)
 {
     for (int i = 0; i < o->count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
         struct optimizer_squares s = squares[r->tensor];
         bool decays = r->decay && o->settings.weight_decay > 0;
-        bool trusted = (decays || o->settings.trust_all) && s.weights != 0 && s.update != 0;
-        o->ratios[i] = trusted ? sqrt(s.weights / s.update) : 1;
+        bool has_ratio = (decays || o->settings.trust_all) && s.weights != 0 && s.update != 0;
+        o->ratios[i] = has_ratio ? sqrt(s.weights / s.update) : 1;
     }
 }
 
-/* ---- the update ---- */
+/* ---- update ---- */
 
 static status update_range(struct optimizer *o, const struct optimizer_slice *slice, int index,
                            const struct adamw *settings)
 {
     const struct optimizer_range *r = &o->ranges[index];
-    int64_t in = r->first - slice->first;
-    bf16 *copy = slice->copy != NULL ? slice->copy + in : NULL;
-    if (optimizer_has_trust(o)) {
-        return lamb_apply(o->kernels, slice->weights + in, copy, o->moment1 + r->at,
-                          o->moment2 + r->at, r->count, settings);
+    int64_t offset = r->first - slice->first;
+    bf16 *bf16_weights = slice->bf16_weights != NULL ? slice->bf16_weights + offset : NULL;
+    if (optimizer_uses_trust_ratios(o)) {
+        return lamb_apply(o->kernels, slice->weights + offset, bf16_weights,
+                          o->moment1 + r->moment_offset, o->moment2 + r->moment_offset, r->count,
+                          settings);
     }
-    return adamw_update(o->kernels, slice->weights + in, copy, o->moment1 + r->at,
-                        o->moment2 + r->at, slice->gradients + in, r->count, settings);
+    return adamw_update(o->kernels, slice->weights + offset, bf16_weights,
+                        o->moment1 + r->moment_offset, o->moment2 + r->moment_offset,
+                        slice->gradients + offset, r->count, settings);
 }
 
 status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
                         double learning_rate, double scale)
 {
     for (int i = 0; i < o->count; i++) {
-        if (begins_in(&o->ranges[i], slice)) {
-            double ratio = optimizer_has_trust(o) ? o->ratios[i] : 1;
+        if (is_range_in_slice(&o->ranges[i], slice)) {
+            double ratio = optimizer_uses_trust_ratios(o) ? o->ratios[i] : 1;
             struct adamw settings =
-                settings_of(o, &o->ranges[i], step, learning_rate * ratio, scale);
+                make_settings(o, &o->ranges[i], step, learning_rate * ratio, scale);
             TRY(update_range(o, slice, i, &settings));
         }
     }

@@ -1,21 +1,26 @@
-/* AdamW and LAMB over the flat buffers: decay on matrices and embeddings, not on biases and norms.
+/* AdamW and LAMB on flat buffers. Weight decay applies to matrices and embeddings only, not to
+ * biases and norms (optimizer_range.decay).
  *
- * LAMB multiplies the rate of each tensor by its trust ratio |weights| / |update|, and ranks may hold parts of
- * a tensor. So its step has a first half: optimizer_moments for all slices, optimizer_squares, the sums over
- * the ranks by the caller, optimizer_trust; then optimizer_update as for AdamW. */
+ * LAMB multiplies the learning rate of each tensor by its trust ratio |weights| / |update|. A
+ * tensor may be distributed over several ranks, so a LAMB step has these parts:
+ *
+ *   1. optimizer_update_moments for all slices
+ *   2. optimizer_squares; the caller then sums the result over the ranks
+ *   3. optimizer_set_trust_ratios
+ *   4. optimizer_update for all slices, as for AdamW */
 #pragma once
 
 #include "kernels/kernels.h"
 
 struct optimizer;
 
-/* A run of elements that are treated alike: one parameter, or a part of one. */
+/* A range of elements with the same settings: a parameter or a part of one. */
 struct optimizer_range {
-    int64_t first, count; /* in the weights and gradients */
-    int64_t at; /* of its first element in the moments: a rank may hold those of its share alone */
-    bool decay;
-    int tensor;               /* whose part it is, from 0 */
-    struct rounding rounding; /* how its copy is rounded, but for the key */
+    int64_t first, count;     /* in the weights and gradients */
+    int64_t moment_offset;    /* first element in this rank's shard of the moments */
+    bool decay;               /* apply weight decay */
+    int tensor;               /* index of the tensor that contains the range, from 0 */
+    struct rounding rounding; /* rounding of the bf16 weights, without the key */
 };
 
 enum optimizer_kind { OPTIMIZER_ADAMW = 0, OPTIMIZER_LAMB };
@@ -24,67 +29,88 @@ struct optimizer_settings {
     double beta1, beta2, epsilon, weight_decay;
     double max_grad_norm; /* 0: no clipping */
     enum optimizer_kind kind;
-    bool trust_all;           /* LAMB: a ratio for tensors without decay too (NVLAMB) */
-    bool stochastic_rounding; /* of the bf16 copy: the caller's ranges say where they lie */
+    bool trust_all;           /* LAMB: trust ratios for tensors without decay too (NVLAMB) */
+    bool stochastic_rounding; /* of the bf16 weights; the ranges have the element positions */
     uint64_t seed;            /* of stochastic rounding */
 };
 
-/* optimizer_create - both moments, zero.
+/* optimizer_create - allocate both moments and set them to zero.
  *
- * Memory    8 bytes per element of the moments on k's device; ranges [count], by rising first, are copied */
+ * Shapes    ranges [count], sorted by first; elements: length of the moments
+ * Memory    8 bytes per element on the device of k; the ranges are copied
+ * Errors    STATUS_INTERNAL out of memory, and the errors of the device */
 status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
                         const struct optimizer_range *ranges, int count, int64_t elements,
                         struct optimizer **out);
+
+/* optimizer_destroy - free the optimizer; *o may be NULL. */
 status optimizer_destroy(struct optimizer **o);
 
-float *optimizer_moment1(const struct optimizer *o); /* f32 [elements] */
+/* optimizer_moment1 - return the first moments, f32 [elements], on the device. */
+float *optimizer_moment1(const struct optimizer *o);
+
+/* optimizer_moment2 - return the second moments, f32 [elements], on the device. */
 float *optimizer_moment2(const struct optimizer *o);
+
+/* optimizer_elements - return the number of elements of each moment. */
 int64_t optimizer_elements(const struct optimizer *o);
 
-/* optimizer_ranges - as they were given.  Memory: the optimizer's */
+/* optimizer_ranges - return the ranges of optimizer_create, which the optimizer owns. */
 const struct optimizer_range *optimizer_ranges(const struct optimizer *o, int *count);
 
-/* optimizer_clip - the factor that brings a gradient of this norm down to max_grad_norm, at most 1.
+/* optimizer_clip_factor - compute the factor <= 1 that limits a norm to max_grad_norm.
  *
- * Source    Pascanu, Mikolov, Bengio 2013; as torch.nn.utils.clip_grad_norm_: max / (norm + 1e-6) */
-double optimizer_clip(const struct optimizer *o, double norm);
+ * Source    Pascanu, Mikolov, Bengio 2013; as torch.nn.utils.clip_grad_norm_:
+ *           max / (norm + 1e-6) */
+double optimizer_clip_factor(const struct optimizer *o, double norm);
 
-/* Where [first, first + count) lies: the pointers are of element `first`. */
+/* Elements [first, first + count) of the flat buffers. The pointers refer to element `first`. */
 struct optimizer_slice {
     int64_t first, count;
     float *weights;
     const float *gradients;
-    bf16 *copy; /* NULL: none */
+    bf16 *bf16_weights; /* bf16 copy of the weights, also updated; NULL: none */
 };
 
-/* optimizer_rounding - how the copy of a range is made by step number `step`: at random anew in each step. */
+/* optimizer_rounding - return the rounding of a range's bf16 weights in step number `step`.
+ *
+ * The random key depends on the seed, the step and the tensor. */
 struct rounding optimizer_rounding(const struct optimizer *o, const struct optimizer_range *r,
                                    int64_t step);
 
-/* optimizer_has_trust - whether a step has LAMB's first half. */
-bool optimizer_has_trust(const struct optimizer *o);
+/* optimizer_uses_trust_ratios - whether a step has parts 1 to 3 (LAMB). */
+bool optimizer_uses_trust_ratios(const struct optimizer *o);
 
-/* optimizer_moments - the first half for the ranges that begin in the slice; step and scale as for
- * optimizer_update, which reads no gradients then. */
-status optimizer_moments(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
-                         double scale);
+/* optimizer_update_moments - LAMB: update the moments and compute the sums of squares.
+ *
+ * It processes the ranges that begin in the slice. `step` and `scale` are those of
+ * optimizer_update, which does not read the gradients for LAMB.
+ * Order     queued on the stream of the kernels */
+status optimizer_update_moments(struct optimizer *o, const struct optimizer_slice *slice,
+                                int64_t step, double scale);
 
-/* Sums of squares over a tensor, or the part of it that this rank has. */
+/* Sums of squares over a tensor, or over the part of it that this rank holds. */
 struct optimizer_squares {
     double weights, update;
 };
 
-/* optimizer_squares - what the ranges have of each tensor, added to squares [tensors]. Waits for the device. */
+/* optimizer_squares - add this rank's sums of squares to squares[tensor] of each range's tensor.
+ *
+ * Order     waits for the device */
 status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares);
 
-/* optimizer_trust - ratios from whole tensors' sums: |weights| / |update|, and 1 where either is 0 or the tensor
- * has no decay.
+/* optimizer_set_trust_ratios - set the trust ratios from the sums over all ranks.
  *
+ * The ratio is |weights| / |update|. It is 1 if either is 0. It is also 1 for a tensor without
+ * decay, unless settings.trust_all is set.
+ * Shapes    squares [tensors]
  * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's apex (FusedLAMB): no clamp */
-void optimizer_trust(struct optimizer *o, const struct optimizer_squares *squares);
+void optimizer_set_trust_ratios(struct optimizer *o, const struct optimizer_squares *squares);
 
-/* optimizer_update - step number `step` (from 1) of the ranges that begin in the slice.
+/* optimizer_update - update the weights of the ranges that begin in the slice.
  *
- * Units     scale: what the gradients are multiplied with first (1 / tokens, clipping) */
+ * Units     step: number of the step, from 1; scale: factor applied to the gradients first
+ *           (1 / tokens and clipping)
+ * Order     queued on the stream of the kernels */
 status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
                         double learning_rate, double scale);

@@ -4,24 +4,27 @@
 
 #define PI 3.14159265358979323846
 
-int64_t schedule_warmup(const struct recipe *recipe, int64_t total_steps)
+int64_t schedule_warmup_steps(const struct recipe *recipe, int64_t total_steps)
 {
     if (recipe->schedule.warmup_ratio < 0) {
         return recipe->schedule.warmup_steps > 0 ? recipe->schedule.warmup_steps : 0;
     }
     double steps = recipe->schedule.warmup_ratio * (double)total_steps;
-    return (int64_t)ceil(steps * (1 - 1e-12)); /* 0.07 * 100 is 7, not 7.000000000000001 */
+    /* In floating point, 0.07 * 100 is 7.000000000000001. The result must be 7, not 8. */
+    return (int64_t)ceil(steps * (1 - 1e-12));
 }
 
-/* wsd: the last D steps fall; D need not be whole. */
-static double stable_decay(double step, double total, double ratio)
+/* Computes f of wsd. The decay length D = ratio * total may be fractional. */
+static double compute_wsd_factor(double step, double total, double ratio)
 {
     double decay = ratio * total;
     double done = step - (total - decay);
     return done <= 0 || !(decay > 0) ? 1.0 : 1.0 - sqrt(fmin(done / decay, 1.0));
 }
 
-static double course(const struct recipe *recipe, int64_t step, int64_t warmup, int64_t total)
+/* Computes f(p) of schedule.h. */
+static double compute_decay_factor(const struct recipe *recipe, int64_t step, int64_t warmup,
+                                   int64_t total)
 {
     double progress =
         total > warmup ? fmin((double)(step - warmup) / (double)(total - warmup), 1.0) : 1.0;
@@ -37,21 +40,22 @@ static double course(const struct recipe *recipe, int64_t step, int64_t warmup, 
     case SCHEDULE_POLYNOMIAL_NVIDIA:
         return pow(fmax(1.0 - (double)step / (double)total, 0.0), recipe->schedule.power);
     case SCHEDULE_WSD:
-        return stable_decay((double)step, (double)total, recipe->schedule.decay_ratio);
+        return compute_wsd_factor((double)step, (double)total, recipe->schedule.decay_ratio);
     }
     return 1.0;
 }
 
-double schedule_rate(const struct recipe *recipe, int64_t step, int64_t total_steps)
+double schedule_learning_rate(const struct recipe *recipe, int64_t step, int64_t total_steps)
 {
-    double highest = recipe->optimizer.learning_rate;
-    int64_t warmup = schedule_warmup(recipe, total_steps);
+    double max_rate = recipe->optimizer.learning_rate;
+    int64_t warmup = schedule_warmup_steps(recipe, total_steps);
     if (step < warmup) {
-        return highest * (double)(step + 1) / (double)warmup;
+        return max_rate * (double)(step + 1) / (double)warmup;
     }
     if (recipe->schedule.name == SCHEDULE_CONSTANT) {
-        return highest;
+        return max_rate;
     }
-    double least = recipe->schedule.min_ratio;
-    return highest * (least + (1.0 - least) * course(recipe, step, warmup, total_steps));
+    double min_ratio = recipe->schedule.min_ratio;
+    return max_rate * (min_ratio +
+                       (1.0 - min_ratio) * compute_decay_factor(recipe, step, warmup, total_steps));
 }

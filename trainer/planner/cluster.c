@@ -1,3 +1,4 @@
+/* Reads and writes cluster descriptions with the value parser of recipes. */
 #include "trainer/planner/cluster.h"
 
 #include <stdlib.h>
@@ -8,9 +9,8 @@
 #include "trainer/recipe/settings.h"
 
 #define FIELD(f) offsetof(struct cluster, f), sizeof(((struct cluster *)0)->f)
-#define POSITIVE .range = {.least = 0, .most = 1e9, .above = true}
+#define POSITIVE .range = {.min = 0, .max = 1e9, .exclusive_min = true}
 
-/* clang-format off */
 static const struct setting table[] = {
     {"name", SETTING_TEXT, FIELD(name)},
     {"device.memory_gib", SETTING_NUMBER, FIELD(device.memory_gib), POSITIVE},
@@ -20,15 +20,15 @@ static const struct setting table[] = {
     {"device.attention_tflops_fp32", SETTING_NUMBER, FIELD(device.attention_tflops_fp32), POSITIVE},
     {"device.attention_tflops_bf16", SETTING_NUMBER, FIELD(device.attention_tflops_bf16), POSITIVE},
     {"device.memory_gb_per_second", SETTING_NUMBER, FIELD(device.memory_gb_per_second), POSITIVE},
-    {"device.operation_microseconds", SETTING_NUMBER, FIELD(device.operation_microseconds), POSITIVE},
-    {"node.devices", SETTING_INTEGER, FIELD(node.devices), .range = {.least = 1, .most = 1e6}},
+    {"device.operation_microseconds", SETTING_NUMBER, FIELD(device.operation_microseconds),
+     POSITIVE},
+    {"node.devices", SETTING_INTEGER, FIELD(node.devices), .range = {.min = 1, .max = 1e6}},
     {"node.gb_per_second", SETTING_NUMBER, FIELD(node.link.gb_per_second), POSITIVE},
     {"node.latency_microseconds", SETTING_NUMBER, FIELD(node.link.latency_microseconds), POSITIVE},
     {"network.gb_per_second", SETTING_NUMBER, FIELD(network.gb_per_second), POSITIVE},
     {"network.latency_microseconds", SETTING_NUMBER, FIELD(network.latency_microseconds), POSITIVE},
-    {"overlap", SETTING_NUMBER, FIELD(overlap), .range = {.least = 0, .most = 1}},
+    {"overlap", SETTING_NUMBER, FIELD(overlap), .range = {.min = 0, .max = 1}},
 };
-/* clang-format on */
 
 enum { TABLE_COUNT = sizeof table / sizeof table[0], KEY_BYTES = 256, FILE_BYTES_MAX = 1 << 20 };
 
@@ -46,17 +46,17 @@ static int find_key(const char *key)
     return -1;
 }
 
-/* Which settings were given, and the file's name for messages. */
+/* State of the parser. */
 struct cluster_reading {
-    struct reading reading;
+    struct recipe_reader reading;
     bool given[TABLE_COUNT];
 };
 
-static status take_value(struct cluster_reading *r, const char *section, const struct node *node)
+static status read_value(struct cluster_reading *r, const char *section, const struct node *node)
 {
     char key[KEY_BYTES];
     const char *keys[TABLE_COUNT];
-    struct place place = {PLACE_FILE, node->key_line, node->key_column};
+    struct source_location location = {LOCATION_FILE, node->key_line, node->key_column};
     snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", node->key);
     int index = find_key(key);
     if (index < 0) {
@@ -64,33 +64,33 @@ static status take_value(struct cluster_reading *r, const char *section, const s
             keys[i] = table[i].key;
         }
         int nearest = text_nearest(key, keys, TABLE_COUNT);
-        return recipe_fail(&r->reading, place, key, "unknown key%s%s%s",
+        return recipe_fail(&r->reading, location, key, "unknown key%s%s%s",
                            nearest >= 0 ? "; did you mean '" : "",
                            nearest >= 0 ? keys[nearest] : "", nearest >= 0 ? "'?" : "");
     }
     if (r->given[index]) {
-        return recipe_fail(&r->reading, place, key, "given twice");
+        return recipe_fail(&r->reading, location, key, "given twice");
     }
     r->given[index] = true;
-    place = (struct place){PLACE_FILE, node->line, node->column};
-    return recipe_value_set(&r->reading, place, &table[index], node);
+    location = (struct source_location){LOCATION_FILE, node->line, node->column};
+    return recipe_value_set(&r->reading, location, &table[index], node);
 }
 
-static status take_tree(struct cluster_reading *r, const struct node *tree)
+static status read_tree(struct cluster_reading *r, const struct node *tree)
 {
     for (const struct node *node = tree->first; node != NULL; node = node->next) {
         if (node->kind != NODE_MAPPING) {
-            TRY(take_value(r, "", node));
+            TRY(read_value(r, "", node));
             continue;
         }
         for (const struct node *inner = node->first; inner != NULL; inner = inner->next) {
-            TRY(take_value(r, node->key, inner));
+            TRY(read_value(r, node->key, inner));
         }
     }
     for (int i = 0; i < REQUIRED_COUNT; i++) {
         if (!r->given[find_key(required[i])]) {
-            return recipe_fail(&r->reading, (struct place){0}, required[i],
-                               "missing; recipes/clusters/ has whole descriptions");
+            return recipe_fail(&r->reading, (struct source_location){0}, required[i],
+                               "missing; recipes/clusters/ contains complete descriptions");
         }
     }
     return STATUS_OK;
@@ -108,7 +108,7 @@ status cluster_read(const char *path, struct cluster *out)
     status result = recipe_yaml_parse(path, text, bytes, false, &tree);
     free(text);
     TRY(result);
-    result = take_tree(&r, tree);
+    result = read_tree(&r, tree);
     recipe_yaml_free(&tree);
     return result;
 }

@@ -1,9 +1,10 @@
-/* A cluster in a few numbers: what a device reaches, and what the links between devices carry.
+/* Description of a cluster: rates of its devices and of the links between them.
  *
- * `bireme plan --cluster FILE` reads one (recipes/clusters/, or what `bireme bench cluster` has measured here)
- * and predicts a step's time from it (predict.h). Rates are those that large operations reach, not a data
- * sheet's peaks. A device is what one rank computes on; where a node has more ranks than devices they divide the
- * devices' rates, so that a CPU node is one device: all its cores. */
+ * `bireme plan --cluster FILE` reads a description and predicts the time of a step from it
+ * (predict.h). recipes/clusters/ contains descriptions; `bireme bench cluster` measures this
+ * machine. Rates are those that large operations reach, not the peaks of data sheets. A device is
+ * the unit that one rank computes on. If a node has more ranks than devices, the ranks share the
+ * rates of the devices. A CPU node is one device with all its cores. */
 #pragma once
 
 #include <stdint.h>
@@ -13,37 +14,37 @@
 
 #define CLUSTER_TEXT_BYTES 256
 
-/* 0: not given. */
+/* A link between devices. 0: not given. */
 struct cluster_link {
-    double gb_per_second;        /* that a device sends, while it receives as much */
+    double gb_per_second;        /* sent by a device while it receives at the same rate */
     double latency_microseconds; /* of one message */
 };
 
 struct cluster {
-    char path[1024]; /* of the file, for messages */
+    char path[1024]; /* file, for messages */
     char name[CLUSTER_TEXT_BYTES];
     struct {
         double memory_gib;
-        double peak_tflops;                              /* what MFU is a share of */
-        double product_tflops_fp32, product_tflops_bf16; /* of a step's matrix products */
+        double peak_tflops; /* reference of the model FLOPs utilization (MFU) */
+        double product_tflops_fp32, product_tflops_bf16; /* of the GEMMs of a step */
         double attention_tflops_fp32,
-            attention_tflops_bf16;     /* forward and backward, masked half not counted */
-        double memory_gb_per_second;   /* read and written by element-wise passes */
-        double operation_microseconds; /* to start one */
+            attention_tflops_bf16; /* forward and backward; causal: only the unmasked half counts */
+        double memory_gb_per_second;   /* read and written by elementwise operations */
+        double operation_microseconds; /* to launch an operation */
     } device;
     struct {
         int64_t devices;
-        struct cluster_link link; /* to the other devices of the node */
+        struct cluster_link link; /* to other devices of the node */
     } node;
     struct cluster_link network; /* to devices of other nodes */
     double
-        overlap; /* share of the computation's time behind which data can travel; 0: none (CPU ranks) */
+        overlap; /* fraction of the computation that can overlap communication; 0 for CPU ranks */
 };
 
-/* cluster_read - from a YAML file, checked as strictly as a recipe.
+/* cluster_read - read a description from a YAML file, checked as strictly as a recipe.
  *
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_RECIPE "file:line:column: key: reason" */
 status cluster_read(const char *path, struct cluster *out);
 
-/* cluster_write - as YAML that cluster_read takes; what is 0 is left out. */
+/* cluster_write - write a description as YAML, without the fields that are 0. */
 void cluster_write(const struct cluster *cluster, FILE *file);

@@ -5,94 +5,98 @@
 #include <string.h>
 
 #include "comm/partition.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 
-/* What the rank with most work computes with: the rates of its share of a device. */
+/* Rates of one rank, for its share of a device. */
 struct rates {
-    double products, attention; /* FLOP/s */
-    double memory;              /* bytes/s */
-    double start;               /* seconds */
-    double share;               /* of a device */
+    double gemm, attention; /* FLOP/s */
+    double memory;          /* bytes/s */
+    double launch;          /* seconds */
+    double share;           /* fraction of a device */
 };
 
-static double positive(double a)
+static double clamp_positive(double a)
 {
     return a > 0 ? a : 0;
 }
 
-static int least(int a, int b)
+static int min_int(int a, int b)
 {
     return a < b ? a : b;
 }
 
-static status missing(const struct cluster *cluster, const char *key)
+static status fail_missing(const struct cluster *cluster, const char *key)
 {
-    RAISE(STATUS_RECIPE, "%s: %s is missing; this recipe and layout cannot be predicted without it",
+    RAISE(STATUS_RECIPE, "%s: %s is missing; the prediction for this recipe and layout requires it",
           cluster->path, key);
 }
 
-/* How many of a group's ranks, which lie `stride` apart, are on one node. Without a network all ranks are. */
-static int group_on_node(const struct cluster *cluster, int ranks, int group, int stride)
+/* count_on_node - count the ranks of a group with distance `stride` that are on one node.
+ *
+ * Without a network in the description, all ranks are on one node. */
+static int count_on_node(const struct cluster *cluster, int ranks, int group, int stride)
 {
     int per_node =
-        cluster->network.gb_per_second > 0 ? least(ranks, (int)cluster->node.devices) : ranks;
-    int together = per_node / stride;
-    return least(group, together > 0 ? together : 1);
+        cluster->network.gb_per_second > 0 ? min_int(ranks, (int)cluster->node.devices) : ranks;
+    int local_ranks = per_node / stride;
+    return min_int(group, local_ranks > 0 ? local_ranks : 1);
 }
 
 static status find_rates(const struct recipe *r, const struct plan *plan,
                          const struct cluster *cluster, struct rates *out)
 {
-    bool rounded = r->train.precision == PRECISION_BF16;
-    int on_node = group_on_node(cluster, plan->ranks, plan->ranks, 1);
+    bool is_bf16 = r->train.precision == PRECISION_BF16;
+    int on_node = count_on_node(cluster, plan->ranks, plan->ranks, 1);
     double share = (double)cluster->node.devices / on_node;
-    double products =
-        rounded ? cluster->device.product_tflops_bf16 : cluster->device.product_tflops_fp32;
+    double gemm =
+        is_bf16 ? cluster->device.product_tflops_bf16 : cluster->device.product_tflops_fp32;
     double attention =
-        rounded ? cluster->device.attention_tflops_bf16 : cluster->device.attention_tflops_fp32;
+        is_bf16 ? cluster->device.attention_tflops_bf16 : cluster->device.attention_tflops_fp32;
     out->share = share < 1 ? share : 1;
-    if (products == 0) {
-        return missing(cluster,
-                       rounded ? "device.product_tflops_bf16" : "device.product_tflops_fp32");
+    if (gemm == 0) {
+        return fail_missing(cluster,
+                            is_bf16 ? "device.product_tflops_bf16" : "device.product_tflops_fp32");
     }
     if (attention == 0) {
-        return missing(cluster,
-                       rounded ? "device.attention_tflops_bf16" : "device.attention_tflops_fp32");
+        return fail_missing(cluster, is_bf16 ? "device.attention_tflops_bf16"
+                                             : "device.attention_tflops_fp32");
     }
-    out->products = 1e12 * products * out->share;
+    out->gemm = 1e12 * gemm * out->share;
     out->attention = 1e12 * attention * out->share;
     out->memory = 1e9 * cluster->device.memory_gb_per_second * out->share;
-    out->start = 1e-6 * cluster->device.operation_microseconds;
+    out->launch = 1e-6 * cluster->device.operation_microseconds;
     return STATUS_OK;
 }
 
-/* Bytes that a rank may use. */
-static double device_share(const struct cluster *cluster, double share)
+/* get_memory_share - return the device memory that a rank may use, in bytes. */
+static double get_memory_share(const struct cluster *cluster, double share)
 {
     return cluster->device.memory_gib * 1073741824.0 * share;
 }
 
-/* ---- traffic ---- */
+/* ---- communication ---- */
 
-/* travel - seconds of `bytes` sent by each of a group's ranks in `collectives` rings. */
-static status travel(const struct cluster *cluster, const struct plan *plan,
-                     const struct rates *rates, int group, int stride, double bytes,
-                     double collectives, double *out)
+/* predict_collectives - compute the time in which each rank of a group sends `bytes` in
+ * `collectives` ring or tree collectives. */
+static status predict_collectives(const struct cluster *cluster, const struct plan *plan,
+                                  const struct rates *rates, int group, int stride, double bytes,
+                                  double collectives, double *out)
 {
     *out = 0;
     if (group <= 1) {
         return STATUS_OK;
     }
-    int together = group_on_node(cluster, plan->ranks, group, stride);
-    bool leaves = together < group;
-    if (cluster->node.link.gb_per_second == 0 && together > 1) {
-        return missing(cluster, "node.gb_per_second");
+    int local_ranks = count_on_node(cluster, plan->ranks, group, stride);
+    bool uses_network = local_ranks < group;
+    if (cluster->node.link.gb_per_second == 0 && local_ranks > 1) {
+        return fail_missing(cluster, "node.gb_per_second");
     }
     double rate = 1e9 * cluster->node.link.gb_per_second * rates->share;
     double latency = cluster->node.link.latency_microseconds;
-    if (leaves) {
-        double network = 1e9 * cluster->network.gb_per_second * rates->share * together;
-        rate = together > 1 ? fmin(rate, network) : network;
+    if (uses_network) {
+        double network = 1e9 * cluster->network.gb_per_second * rates->share * local_ranks;
+        rate = local_ranks > 1 ? fmin(rate, network) : network;
         latency = fmax(latency, cluster->network.latency_microseconds);
     }
     double messages = fmin(2 * (group - 1), 2 * ceil(log2(group)));
@@ -102,27 +106,30 @@ static status travel(const struct cluster *cluster, const struct plan *plan,
 
 /* ---- a step ---- */
 
-/* Layers whose forward pass is done once more in backward, of all of them: the last one's is still there. */
-static double again_share(const struct recipe *r)
+/* get_recompute_share - return the fraction of the layers that backward recomputes. The activations
+ * of the last layer are still valid. */
+static double get_recompute_share(const struct recipe *r)
 {
     double layers = (double)r->model.num_layers;
-    return strcmp(r->train.activation_checkpointing, "none") != 0 ? (layers - 1) / layers : 0;
+    return r->train.activation_checkpointing != RECOMPUTE_NONE ? (layers - 1) / layers : 0;
 }
 
-static bool again_all(const struct recipe *r)
+static bool recomputes_all(const struct recipe *r)
 {
-    return strcmp(r->train.activation_checkpointing, "full") == 0;
+    return r->train.activation_checkpointing == RECOMPUTE_FULL;
 }
 
-/* Bytes that element-wise passes of one micro-batch's rows read and write, forward and backward. */
-static double pass_bytes(const struct recipe *r, const struct plan *plan, double rows)
+/* compute_elementwise_bytes - count the bytes that elementwise operations on `rows` rows read and
+ * write, forward and backward. */
+static double compute_elementwise_bytes(const struct recipe *r, const struct plan *plan,
+                                        double rows)
 {
     double tensor = plan->tensor;
     double width = (double)r->model.hidden_size;
     double inner = (double)r->model.intermediate_size / tensor;
     double norms = 16 * width / (r->parallel.sequence ? tensor : 1);
     double layer = norms + 6 * inner + 3 * width / tensor + 2 * width / tensor;
-    layer += again_share(r) * (again_all(r) ? layer / 3 : norms / 4 + 2 * inner);
+    layer += get_recompute_share(r) * (recomputes_all(r) ? layer / 3 : norms / 4 + 2 * inner);
     double elements =
         (double)r->model.num_layers * layer + 5 * width + 2 * (double)plan->vocabulary / tensor;
     return rows * elements * (r->train.precision == PRECISION_BF16 ? 2 : 4);
@@ -131,39 +138,45 @@ static double pass_bytes(const struct recipe *r, const struct plan *plan, double
 static void predict_work(const struct recipe *r, const struct plan *plan, const struct rates *rates,
                          struct prediction *out)
 {
-    struct range share = partition_share(r->batch.global_size, 1, plan->data, 0);
-    double rows = (double)(share.count * (session_rows(r) / r->batch.micro_size));
+    struct range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
+    double rows = (double)(share.count * (derive_rows(r) / r->batch.micro_size));
     double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
     double weights = (double)plan->rank_parameters;
-    double again = again_all(r) ? again_share(r) : 0;
+    double recompute = recomputes_all(r) ? get_recompute_share(r) : 0;
     double in_layers = (double)(plan->part[PLAN_ATTENTION] + plan->part[PLAN_FEED_FORWARD]);
-    double products = plan->product_flops + again * 2 * in_layers;
-    double attention = (7 + 2 * again) / 6 * (plan->token_flops - plan->product_flops);
-    double owned = (double)plan->bytes[PLAN_OPTIMIZER] / 8;
-    out->products = rows * products / plan->tensor / rates->products;
-    out->attention = rows * attention / plan->tensor / rates->attention;
-    out->passes = (pass_bytes(r, plan, rows) + weights * (8 * (micro - 1) + 4)) / rates->memory;
-    out->optimizer = 34 * owned / rates->memory;
-    out->starts = micro * layers * (12 + 22) * rates->start;
+    double gemm = plan->gemm_flops + recompute * 2 * in_layers;
+    double attention = (7 + 2 * recompute) / 6 * (plan->token_flops - plan->gemm_flops);
+    double owned_elems = (double)plan->bytes[PLAN_OPTIMIZER] / 8;
+    out->gemm_seconds = rows * gemm / plan->tensor / rates->gemm;
+    out->attention_seconds = rows * attention / plan->tensor / rates->attention;
+    out->elementwise_seconds =
+        (compute_elementwise_bytes(r, plan, rows) + weights * (8 * (micro - 1) + 4)) /
+        rates->memory;
+    out->optimizer_seconds = 34 * owned_elems / rates->memory;
+    out->launch_seconds = micro * layers * (12 + 22) * rates->launch;
 }
 
-static status predict_traffic(const struct recipe *r, const struct plan *plan,
-                              const struct cluster *cluster, const struct rates *rates,
-                              struct prediction *out)
+static status predict_communication(const struct recipe *r, const struct plan *plan,
+                                    const struct cluster *cluster, const struct rates *rates,
+                                    struct prediction *out)
 {
     double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
-    double buckets = ceil((double)plan->rank_parameters / (double)session_bucket_elements(r));
+    double buckets = ceil((double)plan->rank_parameters / (double)derive_bucket_elements(r));
     double rounds = plan->zero_stage == 2 ? micro : 1;
-    TRY(travel(cluster, plan, rates, plan->tensor, 1, plan->tensor_bytes, micro * (4 * layers + 2),
-               &out->tensor_traffic));
-    TRY(travel(cluster, plan, rates, plan->data, plan->tensor,
-               plan->sent_bytes - plan->tensor_bytes, rounds * buckets, &out->data_traffic));
-    double forward = (out->products + out->attention + out->passes) / 3 / micro;
-    double window = 2 * forward * rounds + (plan->zero_stage > 0 ? forward : 0);
-    double last = out->data_traffic / (rounds * buckets);
-    out->data_exposed = fmax(positive(out->data_traffic - cluster->overlap * window), last);
-    out->tensor_exposed = out->tensor_traffic / 2 +
-                          positive(out->tensor_traffic / 2 - cluster->overlap * out->products / 3);
+    TRY(predict_collectives(cluster, plan, rates, plan->tensor, 1, plan->tensor_bytes,
+                            micro * (4 * layers + 2), &out->tensor_comm_seconds));
+    TRY(predict_collectives(cluster, plan, rates, plan->data, plan->tensor,
+                            plan->sent_bytes - plan->tensor_bytes, rounds * buckets,
+                            &out->data_comm_seconds));
+    double forward =
+        (out->gemm_seconds + out->attention_seconds + out->elementwise_seconds) / 3 / micro;
+    double overlap_window = 2 * forward * rounds + (plan->zero_stage > 0 ? forward : 0);
+    double last_bucket = out->data_comm_seconds / (rounds * buckets);
+    out->data_exposed_seconds = fmax(
+        clamp_positive(out->data_comm_seconds - cluster->overlap * overlap_window), last_bucket);
+    out->tensor_exposed_seconds =
+        out->tensor_comm_seconds / 2 +
+        clamp_positive(out->tensor_comm_seconds / 2 - cluster->overlap * out->gemm_seconds / 3);
     return STATUS_OK;
 }
 
@@ -180,13 +193,14 @@ status predict_step(const struct recipe *r, const struct plan *plan, const struc
     };
     TRY(find_rates(r, plan, cluster, &rates));
     predict_work(r, plan, &rates, out);
-    TRY(predict_traffic(r, plan, cluster, &rates, out));
-    out->step = out->products + out->attention + out->passes + out->optimizer + out->starts +
-                out->tensor_exposed + out->data_exposed;
-    out->tokens_per_second = (double)plan->tokens / out->step;
+    TRY(predict_communication(r, plan, cluster, &rates, out));
+    out->step_seconds = out->gemm_seconds + out->attention_seconds + out->elementwise_seconds +
+                        out->optimizer_seconds + out->launch_seconds + out->tensor_exposed_seconds +
+                        out->data_exposed_seconds;
+    out->tokens_per_second = (double)plan->tokens / out->step_seconds;
     double peak = 1e12 * cluster->device.peak_tflops * rates.share * plan->ranks;
-    out->mfu = peak > 0 ? plan->step_flops / out->step / peak : 0;
-    out->fits = (double)out->device_bytes <= device_share(cluster, rates.share);
+    out->mfu = peak > 0 ? plan->step_flops / out->step_seconds / peak : 0;
+    out->fits = (double)out->device_bytes <= get_memory_share(cluster, rates.share);
     return STATUS_OK;
 }
 
@@ -199,68 +213,69 @@ status predict_micro_size(const struct recipe *recipe, int ranks, const struct c
     TRY(plan_make(&r, ranks, &plan));
     TRY(find_rates(&r, &plan, cluster, &rates));
     r.model.vocab_size = plan.vocabulary;
-    int64_t above = partition_share(r.batch.global_size, 1, plan.data, 0).count + 1;
+    int64_t limit = partition_shard(r.batch.global_size, 1, plan.data, 0).count + 1;
     *out = 0;
-    while (above - *out > 1) {
-        r.batch.micro_size = (*out + above) / 2;
+    while (limit - *out > 1) {
+        r.batch.micro_size = (*out + limit) / 2;
         TRY(plan_make(&r, ranks, &plan));
-        bool fits = (double)plan.device_bytes <= device_share(cluster, rates.share);
-        *(fits ? out : &above) = r.batch.micro_size;
+        bool fits = (double)plan.device_bytes <= get_memory_share(cluster, rates.share);
+        *(fits ? out : &limit) = r.batch.micro_size;
     }
     return STATUS_OK;
 }
 
 /* ---- the best layout ---- */
 
-static int compare(const void *a, const void *b)
+static int compare_predictions(const void *a, const void *b)
 {
     const struct prediction *x = a, *y = b;
-    if (x->step != y->step) {
-        return x->step < y->step ? -1 : 1;
+    if (x->step_seconds != y->step_seconds) {
+        return x->step_seconds < y->step_seconds ? -1 : 1;
     }
     return x->device_bytes < y->device_bytes ? -1 : x->device_bytes > y->device_bytes;
 }
 
 struct search {
     const struct cluster *cluster;
-    struct prediction *found;
-    int count, room;
+    struct prediction *layouts;
+    int count, capacity;
 };
 
-/* try_micro_sizes - the fastest micro-batch of one layout, if any fits. */
+/* try_micro_sizes - append the fastest micro-batch size of a layout, if one fits. */
 static status try_micro_sizes(struct search *s, const struct recipe *recipe, int ranks)
 {
     struct recipe r = *recipe;
     struct prediction best = {0};
     int64_t data = ranks / r.parallel.tensor;
-    int64_t most = (r.batch.global_size + data - 1) / data;
-    for (r.batch.micro_size = 1; r.batch.micro_size <= most; r.batch.micro_size *= 2) {
+    int64_t max_size = (r.batch.global_size + data - 1) / data;
+    for (r.batch.micro_size = 1; r.batch.micro_size <= max_size; r.batch.micro_size *= 2) {
         struct plan plan;
         struct prediction p;
         TRY(plan_make(&r, ranks, &plan));
         TRY(predict_step(&r, &plan, s->cluster, &p));
-        if (p.fits && (!best.fits || compare(&p, &best) < 0)) {
+        if (p.fits && (!best.fits || compare_predictions(&p, &best) < 0)) {
             best = p;
         }
     }
-    if (best.fits && s->count < s->room) {
-        s->found[s->count++] = best;
+    if (best.fits && s->count < s->capacity) {
+        s->layouts[s->count++] = best;
     }
     return STATUS_OK;
 }
 
-static bool can_share(const struct recipe *r, int ranks, int64_t tensor)
+static bool is_valid_tensor_size(const struct recipe *r, int ranks, int64_t tensor)
 {
-    return ranks % tensor == 0 && r->model.num_kv_heads % tensor == 0 && /* divides the heads */
+    return ranks % tensor == 0 && r->model.num_kv_heads % tensor == 0 && /* divides num_heads */
            r->model.intermediate_size % tensor == 0;
 }
 
-static status try_all(struct search *s, const struct recipe *recipe, int ranks, int64_t vocabulary)
+static status try_layouts(struct search *s, const struct recipe *recipe, int ranks,
+                          int64_t vocabulary)
 {
     struct recipe r = *recipe;
     r.model.vocab_size = vocabulary;
     for (int64_t tensor = 1; tensor <= ranks && tensor <= r.model.num_kv_heads; tensor++) {
-        if (!can_share(&r, ranks, tensor)) {
+        if (!is_valid_tensor_size(&r, ranks, tensor)) {
             continue;
         }
         r.parallel.tensor = tensor;
@@ -273,21 +288,21 @@ static status try_all(struct search *s, const struct recipe *recipe, int ranks, 
 }
 
 status predict_layouts(const struct recipe *recipe, int ranks, const struct cluster *cluster,
-                       struct prediction *out, int most, int *count)
+                       struct prediction *out, int max_count, int *count)
 {
-    enum { ROOM = 4096 };
+    enum { CAPACITY = 4096 };
     struct plan plan;
     *count = 0;
     TRY(plan_make(recipe, ranks, &plan));
-    struct search s = {.cluster = cluster, .room = ROOM};
-    s.found = calloc(ROOM, sizeof *s.found);
-    REQUIRE(s.found != NULL, STATUS_INTERNAL, "out of memory for %d layouts", ROOM);
-    status result = try_all(&s, recipe, ranks, plan.vocabulary);
+    struct search s = {.cluster = cluster, .capacity = CAPACITY};
+    s.layouts = calloc(CAPACITY, sizeof *s.layouts);
+    REQUIRE(s.layouts != NULL, STATUS_INTERNAL, "out of memory for %d layouts", CAPACITY);
+    status result = try_layouts(&s, recipe, ranks, plan.vocabulary);
     if (result == STATUS_OK) {
-        qsort(s.found, (size_t)s.count, sizeof *s.found, compare);
-        *count = least(s.count, most);
-        memcpy(out, s.found, (size_t)*count * sizeof *out);
+        qsort(s.layouts, (size_t)s.count, sizeof *s.layouts, compare_predictions);
+        *count = min_int(s.count, max_count);
+        memcpy(out, s.layouts, (size_t)*count * sizeof *out);
     }
-    free(s.found);
+    free(s.layouts);
     return result;
 }

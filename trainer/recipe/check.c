@@ -1,28 +1,14 @@
-/* Settings against each other: what null leaves to the program is filled in, then contradictions are
- * found, each told with both keys and the place of one of them. */
+/* Fills in the settings that are null, then checks settings against each other. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "trainer/recipe/settings.h"
 
-static struct place place_of(const struct reading *r, const char *key)
-{
-    return r->places[recipe_table_find(key)];
-}
+/* ---- defaults that depend on other settings ---- */
 
-/* place_of_pair - where a contradiction was made: on the command line, else at the first key. */
-static struct place place_of_pair(const struct reading *r, const char *a, const char *b)
-{
-    struct place first = place_of(r, a);
-    struct place second = place_of(r, b);
-    if (first.kind == PLACE_COMMAND || (first.kind == PLACE_FILE && second.kind != PLACE_COMMAND)) {
-        return first;
-    }
-    return second;
-}
-
-static void default_run_dir(const struct reading *r)
+static void set_run_dir(const struct recipe_reader *r)
 {
     struct recipe *c = r->recipe;
     const char *slash = strrchr(r->name, '/');
@@ -35,17 +21,17 @@ static void default_run_dir(const struct reading *r)
     snprintf(c->run_dir, sizeof c->run_dir, "runs/%.*s", (int)(length < 200 ? length : 200), stem);
 }
 
-/* RoBERTa's positions begin with row 2. */
-static int64_t skipped_positions(const struct recipe *c)
+/* RoBERTa's position ids begin at 2. */
+static int64_t count_reserved_positions(const struct recipe *c)
 {
-    return strcmp(c->model.architecture, "roberta") == 0 ? 2 : 0;
+    return c->model.architecture == ARCHITECTURE_ROBERTA ? 2 : 0;
 }
 
-static void resolve(const struct reading *r)
+static void resolve_nulls(const struct recipe_reader *r)
 {
     struct recipe *c = r->recipe;
     if (c->run_dir[0] == '\0') {
-        default_run_dir(r);
+        set_run_dir(r);
     }
     if (c->model.intermediate_size == 0) {
         c->model.intermediate_size = 4 * c->model.hidden_size;
@@ -57,19 +43,19 @@ static void resolve(const struct reading *r)
         c->model.attention_dropout = c->model.dropout;
     }
     if (c->data.sequence_length == 0) {
-        c->data.sequence_length = c->model.max_position_embeddings - skipped_positions(c);
+        c->data.sequence_length = c->model.max_position_embeddings - count_reserved_positions(c);
     }
     if (c->model.type_vocab_size < 0) {
-        c->model.type_vocab_size = strcmp(c->model.architecture, "bert") == 0      ? 2
-                                   : strcmp(c->model.architecture, "roberta") == 0 ? 1
+        c->model.type_vocab_size = c->model.architecture == ARCHITECTURE_BERT      ? 2
+                                   : c->model.architecture == ARCHITECTURE_ROBERTA ? 1
                                                                                    : 0;
     }
     if (c->model.rope_original_positions == 0) {
         c->model.rope_original_positions = c->model.max_position_embeddings;
     }
     if (c->mlm.max_predictions == 0) {
-        double most = ceil(c->mlm.mask_probability * (double)c->data.sequence_length - 1e-9);
-        c->mlm.max_predictions = most < 1 ? 1 : (int64_t)most;
+        double count = ceil(c->mlm.mask_probability * (double)c->data.sequence_length - 1e-9);
+        c->mlm.max_predictions = count < 1 ? 1 : (int64_t)count;
     }
     if (c->sft.max_length == 0) {
         c->sft.max_length = c->data.sequence_length;
@@ -77,9 +63,9 @@ static void resolve(const struct reading *r)
     if (c->batch.micro_size == 0) {
         c->batch.micro_size = c->batch.global_size < 8 ? c->batch.global_size : 8;
     }
-    if (c->adapter.type[0] != '\0' && c->adapter.targets[0] == '\0') {
-        bool llama = strcmp(c->model.architecture, "llama") == 0;
-        bool gpt2 = strcmp(c->model.architecture, "gpt2") == 0;
+    if (c->adapter.type != ADAPTER_NONE && c->adapter.targets[0] == '\0') {
+        bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
+        bool gpt2 = c->model.architecture == ARCHITECTURE_GPT2;
         snprintf(c->adapter.targets, sizeof c->adapter.targets, "%s",
                  llama  ? "q_proj, v_proj"
                  : gpt2 ? "c_attn"
@@ -93,319 +79,275 @@ static void resolve(const struct reading *r)
     }
 }
 
-static status check_heads(const struct reading *r)
+/* ---- relations ---- */
+
+/* A relation between two settings. The message for a violated one is
+ * "KEY: VALUE problem OTHER (VALUE); remedy". */
+struct relation {
+    bool violated;
+    const char *key;
+    const char *problem; /* NULL: the message is "KEY: missing; remedy" */
+    const char *other;
+    const char *remedy; /* NULL: none; not if problem is NULL */
+};
+
+/* find_location - return the command line if one of two settings was given there, else the location
+ * of the first one that the file contains. */
+static struct source_location find_location(const struct recipe_reader *r, const char *a,
+                                            const char *b)
 {
-    const struct recipe *c = r->recipe;
-    int64_t heads = c->model.num_heads, narrow = c->model.num_kv_heads;
-    bool llama = strcmp(c->model.architecture, "llama") == 0;
-    if (heads % narrow != 0 || (narrow != heads && !llama)) {
-        return recipe_fail(r, place_of_pair(r, "model.num_kv_heads", "model.num_heads"),
-                           "model.num_kv_heads", "%lld %s", (long long)narrow,
-                           llama ? "does not divide model.num_heads"
-                                 : "differs from model.num_heads; only llama can");
+    struct source_location first = r->locations[recipe_table_find(a)];
+    struct source_location second = r->locations[recipe_table_find(b)];
+    if (first.kind == LOCATION_COMMAND_LINE ||
+        (first.kind == LOCATION_FILE && second.kind != LOCATION_COMMAND_LINE)) {
+        return first;
     }
-    if (llama && c->model.hidden_size / heads % 2 != 0) {
-        return recipe_fail(r, place_of_pair(r, "model.num_heads", "model.hidden_size"),
-                           "model.num_heads",
-                           "heads of %lld features: rotary positions need an even number",
-                           (long long)(c->model.hidden_size / heads));
+    return second;
+}
+
+static status fail_relation(const struct recipe_reader *r, const struct relation *n)
+{
+    char value[RECIPE_VALUE_BYTES], other[RECIPE_VALUE_BYTES];
+    struct source_location location = find_location(r, n->key, n->other);
+    if (n->problem == NULL) {
+        return recipe_fail(r, location, n->key, "missing; %s", n->remedy);
+    }
+    recipe_value_format(&recipe_table[recipe_table_find(n->key)], r->recipe, false, value);
+    recipe_value_format(&recipe_table[recipe_table_find(n->other)], r->recipe, false, other);
+    return recipe_fail(r, location, n->key, "%.200s %s %s (%.200s)%s%s", value, n->problem,
+                       n->other, other, n->remedy != NULL ? "; " : "",
+                       n->remedy != NULL ? n->remedy : "");
+}
+
+static status check_relations(const struct recipe_reader *r, const struct relation *relations,
+                              size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (relations[i].violated) {
+            return fail_relation(r, &relations[i]);
+        }
     }
     return STATUS_OK;
 }
 
-static status check_rotary(const struct reading *r)
+#define CHECK_RELATIONS(r, relations)                                                              \
+    check_relations((r), (relations), sizeof(relations) / sizeof *(relations))
+
+static status check_model(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    bool plain = strcmp(c->model.rope_type, "default") == 0;
-    if (!plain && strcmp(c->model.architecture, "llama") != 0) {
-        return recipe_fail(r, place_of_pair(r, "model.rope_type", "model.architecture"),
-                           "model.rope_type", "%s needs model.architecture llama, not %s",
-                           c->model.rope_type, c->model.architecture);
-    }
-    if (strcmp(c->model.rope_type, "llama3") == 0 &&
-        !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor)) {
-        return recipe_fail(
-            r, place_of_pair(r, "model.rope_low_freq_factor", "model.rope_high_freq_factor"),
-            "model.rope_low_freq_factor", "%g is not less than model.rope_high_freq_factor, %g",
-            c->model.rope_low_freq_factor, c->model.rope_high_freq_factor);
-    }
-    return STATUS_OK;
+    bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
+    int64_t heads = c->model.num_heads;
+    int64_t positions = c->model.max_position_embeddings;
+    const struct relation relations[] = {
+        {c->model.hidden_size % heads != 0, "model.hidden_size", "is not a multiple of",
+         "model.num_heads", NULL},
+        {!llama && c->model.num_kv_heads != heads, "model.num_kv_heads", "differs from",
+         "model.num_heads", "only llama supports fewer key-value heads"},
+        {heads % c->model.num_kv_heads != 0, "model.num_kv_heads", "does not divide",
+         "model.num_heads", NULL},
+        {llama && c->model.hidden_size / heads % 2 != 0, "model.num_heads",
+         "gives heads of odd size with", "model.hidden_size",
+         "rotary position embeddings require an even head size"},
+        {!llama && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
+         "model.architecture", "it requires llama"},
+        {c->model.rope_type == ROPE_LLAMA3 &&
+             !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor),
+         "model.rope_low_freq_factor", "is not less than", "model.rope_high_freq_factor", NULL},
+        {c->data.sequence_length > positions, "data.sequence_length", "is greater than",
+         "model.max_position_embeddings", NULL},
+        {c->data.sequence_length > positions - count_reserved_positions(c), "data.sequence_length",
+         "does not fit into", "model.max_position_embeddings",
+         "roberta reserves 2 of the positions"},
+        {c->model.vocab_size == 0 && c->data.tokenizer[0] == '\0', "data.tokenizer", NULL,
+         "model.vocab_size", "set data.tokenizer or model.vocab_size"},
+    };
+    return CHECK_RELATIONS(r, relations);
 }
 
-static status check_model(const struct reading *r)
+/* is_task - return true for an objective with a task head, which every architecture supports. */
+static bool is_task(enum recipe_objective objective)
+{
+    switch (objective) {
+    case OBJECTIVE_CLASSIFY:
+    case OBJECTIVE_REGRESS:
+    case OBJECTIVE_CLASSIFY_TOKENS:
+    case OBJECTIVE_ANSWER:
+    case OBJECTIVE_CHOOSE:
+    case OBJECTIVE_EMBED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static status check_objective(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    if (c->model.hidden_size % c->model.num_heads != 0) {
-        return recipe_fail(r, place_of_pair(r, "model.hidden_size", "model.num_heads"),
-                           "model.hidden_size", "%lld is not a multiple of model.num_heads, %lld",
-                           (long long)c->model.hidden_size, (long long)c->model.num_heads);
-    }
-    TRY(check_heads(r));
-    TRY(check_rotary(r));
-    int64_t skipped = skipped_positions(c);
-    if (c->data.sequence_length > c->model.max_position_embeddings - skipped) {
-        return recipe_fail(
-            r, place_of_pair(r, "data.sequence_length", "model.max_position_embeddings"),
-            "data.sequence_length", "%lld is more than model.max_position_embeddings, %lld%s",
-            (long long)c->data.sequence_length, (long long)c->model.max_position_embeddings,
-            skipped > 0 ? ", less the 2 that roberta leaves free" : "");
-    }
-    if (c->model.vocab_size == 0 && c->data.tokenizer[0] == '\0') {
-        return recipe_fail(r, place_of_pair(r, "data.tokenizer", "model.vocab_size"),
-                           "data.tokenizer", "missing; give data.tokenizer or model.vocab_size");
-    }
-    return STATUS_OK;
+    bool mlm = c->objective == OBJECTIVE_MLM;
+    bool encoder = recipe_architecture_is_encoder(c->model.architecture);
+    const struct relation relations[] = {
+        {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
+         "model.architecture",
+         "mlm requires bert or roberta; clm, sft, dpo and reward require gpt2 or llama"},
+        {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
+         "is greater than", "data.sequence_length", NULL},
+    };
+    return CHECK_RELATIONS(r, relations);
 }
 
-/* Objectives that every architecture has a head for. */
-static bool has_task(const struct recipe *c)
-{
-    static const char *const tasks[] = {"classify", "regress", "classify_tokens", "answer",
-                                        "choose",   "embed",   "reward"};
-    bool found = false;
-    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) {
-        found = found || strcmp(c->objective, tasks[i]) == 0;
-    }
-    return found;
-}
-
-static bool masks(const struct recipe *c)
-{
-    return strcmp(c->objective, "mlm") == 0;
-}
-
-/* check_objective - the architecture can do what is asked of it. */
-static status check_objective(const struct reading *r)
+/* check_tensor - require that the ranks of a tensor-parallel group get equal numbers of key-value
+ * heads (and so of heads) and of inner features. */
+static status check_tensor(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    bool encoder =
-        strcmp(c->model.architecture, "bert") == 0 || strcmp(c->model.architecture, "roberta") == 0;
-    struct place place = place_of_pair(r, "objective", "model.architecture");
-    bool reward = strcmp(c->objective, "reward") == 0;
-    if ((masks(c) != encoder && !has_task(c)) || (encoder && reward)) {
-        return recipe_fail(r, place, "objective",
-                           "%s contradicts model.architecture, %s: mlm is for bert and roberta, "
-                           "the others are for gpt2",
-                           c->objective, c->model.architecture);
-    }
-    if (masks(c) && c->mlm.max_predictions > c->data.sequence_length) {
-        return recipe_fail(r, place_of_pair(r, "mlm.max_predictions", "data.sequence_length"),
-                           "mlm.max_predictions", "%lld is more than data.sequence_length, %lld",
-                           (long long)c->mlm.max_predictions, (long long)c->data.sequence_length);
-    }
-    return STATUS_OK;
-}
-
-static status check_freezing(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    if (c->train.freeze_layers > c->model.num_layers) {
-        return recipe_fail(r, place_of_pair(r, "train.freeze_layers", "model.num_layers"),
-                           "train.freeze_layers", "%lld is more than model.num_layers, %lld",
-                           (long long)c->train.freeze_layers, (long long)c->model.num_layers);
-    }
-    return STATUS_OK;
-}
-
-/* check_adapter - there is a model, and nothing of it is frozen otherwise. */
-static status check_adapter(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    if (c->adapter.type[0] == '\0') {
-        return STATUS_OK;
-    }
-    if (c->model.init_from[0] == '\0') {
-        return recipe_fail(r, place_of_pair(r, "adapter.type", "model.init_from"), "adapter.type",
-                           "%s needs the model that it is beside: give model.init_from",
-                           c->adapter.type);
-    }
-    if (c->train.freeze[0] != '\0' || c->train.freeze_layers > 0) {
-        return recipe_fail(r, place_of_pair(r, "adapter.type", "train.freeze"), "adapter.type",
-                           "%s freezes the whole model; leave out train.freeze and "
-                           "train.freeze_layers",
-                           c->adapter.type);
-    }
-    return STATUS_OK;
-}
-
-static status check_length(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    bool steps = c->train.max_steps > 0;
-    bool epochs = c->train.epochs > 0;
-    struct place place = place_of_pair(r, "train.max_steps", "train.epochs");
-    if (steps && epochs) {
-        return recipe_fail(r, place, "train.max_steps",
-                           "%lld contradicts train.epochs; give one of them, the other null",
-                           (long long)c->train.max_steps);
-    }
-    if (!steps && !epochs) {
-        return recipe_fail(
-            r, place, "train.max_steps", "missing; give train.max_steps or train.epochs%s",
-            c->train.max_minutes > 0 ? " (train.max_minutes ends a run before that)" : "");
-    }
-    return STATUS_OK;
-}
-
-/* check_warmup - the warm-up, and for wsd the decay too, fit into the steps (where these are known). */
-static status check_warmup(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    if (c->schedule.warmup_steps >= 0 && c->schedule.warmup_ratio >= 0) {
-        return recipe_fail(
-            r, place_of_pair(r, "schedule.warmup_steps", "schedule.warmup_ratio"),
-            "schedule.warmup_steps",
-            "%lld contradicts schedule.warmup_ratio; give one of them, the other null",
-            (long long)c->schedule.warmup_steps);
-    }
-    if (c->train.max_steps > 0 && c->schedule.warmup_steps > c->train.max_steps) {
-        return recipe_fail(r, place_of_pair(r, "schedule.warmup_steps", "train.max_steps"),
-                           "schedule.warmup_steps", "%lld is more than train.max_steps, %lld",
-                           (long long)c->schedule.warmup_steps, (long long)c->train.max_steps);
-    }
-    bool ratio = c->schedule.warmup_ratio >= 0;
-    const char *key = ratio ? "schedule.warmup_ratio" : "schedule.warmup_steps";
-    double share = ratio ? c->schedule.warmup_ratio
-                   : c->train.max_steps > 0
-                       ? (double)c->schedule.warmup_steps / (double)c->train.max_steps
-                       : 0;
-    if (c->schedule.name == SCHEDULE_WSD && share + c->schedule.decay_ratio > 1 + 1e-12) {
-        return recipe_fail(r, place_of_pair(r, "schedule.decay_ratio", key), "schedule.decay_ratio",
-                           "%g with the warm-up of %s (%g of the steps) is more than all steps",
-                           c->schedule.decay_ratio, key, share);
-    }
-    return STATUS_OK;
-}
-
-static status check_batch(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    if (c->batch.micro_size > c->batch.global_size) {
-        return recipe_fail(r, place_of_pair(r, "batch.micro_size", "batch.global_size"),
-                           "batch.micro_size", "%lld is more than batch.global_size, %lld",
-                           (long long)c->batch.micro_size, (long long)c->batch.global_size);
-    }
-    if ((double)c->batch.micro_size * (double)c->data.sequence_length > 1e9) {
-        return recipe_fail(r, place_of_pair(r, "batch.micro_size", "data.sequence_length"),
-                           "batch.micro_size",
-                           "%lld times data.sequence_length, %lld, is more than 1e9 tokens",
-                           (long long)c->batch.micro_size, (long long)c->data.sequence_length);
-    }
-    return STATUS_OK;
-}
-
-static status check_optimizer(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    if (c->optimizer.nvlamb && strcmp(c->optimizer.name, "lamb") != 0) {
-        return recipe_fail(r, place_of_pair(r, "optimizer.nvlamb", "optimizer.name"),
-                           "optimizer.nvlamb", "true needs optimizer.name lamb, not %s",
-                           c->optimizer.name);
-    }
-    if (c->optimizer.stochastic_rounding && c->train.precision != PRECISION_BF16) {
-        return recipe_fail(r, place_of_pair(r, "optimizer.stochastic_rounding", "train.precision"),
-                           "optimizer.stochastic_rounding",
-                           "true needs train.precision bf16: in fp32 no weights are rounded");
-    }
-    if (c->optimizer.init_from[0] != '\0' && c->model.init_from[0] == '\0') {
-        return recipe_fail(r, place_of_pair(r, "optimizer.init_from", "model.init_from"),
-                           "optimizer.init_from",
-                           "moments of other weights are of no use; give model.init_from too");
-    }
-    return STATUS_OK;
-}
-
-static status check_sft(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    if (c->sft.max_length > c->data.sequence_length) {
-        return recipe_fail(r, place_of_pair(r, "sft.max_length", "data.sequence_length"),
-                           "sft.max_length", "%lld is more than data.sequence_length, %lld",
-                           (long long)c->sft.max_length, (long long)c->data.sequence_length);
-    }
-    return STATUS_OK;
-}
-
-static status check_evaluation(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    if (c->evaluate.every > 0 && c->data.validation[0] == '\0') {
-        return recipe_fail(r, place_of_pair(r, "evaluate.every", "data.validation"),
-                           "evaluate.every", "%lld needs data.validation; give it, or write 0",
-                           (long long)c->evaluate.every);
-    }
-    const char *key = c->evaluate.patience > 0 ? "evaluate.patience" : "checkpoint.keep_best";
-    if ((c->evaluate.patience > 0 || c->checkpoint.keep_best) && c->evaluate.every == 0) {
-        return recipe_fail(r, place_of_pair(r, key, "evaluate.every"), key,
-                           "needs evaluations to compare; give data.validation and "
-                           "evaluate.every above 0");
-    }
-    return STATUS_OK;
-}
-
-/* check_tensor - ranks that share a model share its heads and its inner features evenly. */
-static status check_tensor(const struct reading *r)
-{
-    const struct recipe *c = r->recipe;
-    int64_t heads = c->model.num_kv_heads,
-            inner = c->model.intermediate_size; /* divides the heads */
+    int64_t heads = c->model.num_kv_heads, inner = c->model.intermediate_size;
     int64_t ranks = c->parallel.tensor;
     if (heads % ranks == 0 && inner % ranks == 0) {
         return STATUS_OK;
     }
-    char fitting[128] = "1";
+    char divisors[128] = "1";
     size_t used = 1;
-    for (int64_t d = 2; d <= heads && used + 24 < sizeof fitting; d++) {
+    for (int64_t d = 2; d <= heads && used + 24 < sizeof divisors; d++) {
         if (heads % d == 0 && inner % d == 0) {
-            used += (size_t)snprintf(fitting + used, sizeof fitting - used, ", %lld", (long long)d);
+            used += (size_t)snprintf(divisors + used, sizeof divisors - used, ", %" PRId64, d);
         }
     }
     const char *key = heads % ranks == 0            ? "model.intermediate_size"
                       : heads == c->model.num_heads ? "model.num_heads"
                                                     : "model.num_kv_heads";
-    return recipe_fail(r, place_of_pair(r, "parallel.tensor", key), "parallel.tensor",
-                       "%lld does not divide %s, %lld; these divide heads and inner size: %s",
-                       (long long)ranks, key, (long long)(heads % ranks != 0 ? heads : inner),
-                       fitting);
+    return recipe_fail(r, find_location(r, "parallel.tensor", key), "parallel.tensor",
+                       "%" PRId64 " does not divide %s (%" PRId64 "); valid values: %s", ranks, key,
+                       heads % ranks != 0 ? heads : inner, divisors);
 }
 
-/* check_reproducible - what is still summed over ranks' parts, whose order the ranks decide. */
-static status check_reproducible(const struct reading *r)
+/* check_parallel - reject settings that make the order of summation depend on the ranks. */
+static status check_parallel(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    const char *key = "parallel.reproducible";
-    if (c->parallel.reproducible && strcmp(c->optimizer.name, "lamb") == 0) {
-        return recipe_fail(r, place_of_pair(r, key, "optimizer.name"), key,
-                           "lamb's trust ratios are sums over the parts that ranks have; use "
-                           "optimizer.name adamw, or write false");
-    }
-    if (c->parallel.reproducible && c->parallel.reduce_dtype == PRECISION_BF16) {
-        return recipe_fail(
-            r, place_of_pair(r, key, "parallel.reduce_dtype"), key,
-            "sums of gradients rounded to bf16 depend on how they are shared out; use "
-            "parallel.reduce_dtype fp32, or write false");
-    }
-    if (c->parallel.reproducible && c->train.device == RECIPE_DEVICE_CUDA) {
-        return recipe_fail(r, place_of_pair(r, key, "train.device"), key,
-                           "sums in a fixed order are made on CPUs alone; use train.device cpu, or "
-                           "write false");
-    }
-    return STATUS_OK;
+    bool reproducible = c->parallel.reproducible;
+    const struct relation relations[] = {
+        {reproducible && c->optimizer.name == RECIPE_LAMB, "parallel.reproducible",
+         "conflicts with", "optimizer.name",
+         "trust ratios are sums over the shards of the ranks; use adamw, or set "
+         "parallel.reproducible to false"},
+        {reproducible && c->parallel.reduce_dtype == PRECISION_BF16, "parallel.reproducible",
+         "conflicts with", "parallel.reduce_dtype",
+         "sums of gradients in bf16 depend on the number of ranks; use fp32, or set "
+         "parallel.reproducible to false"},
+        {reproducible && c->train.device == RECIPE_DEVICE_CUDA, "parallel.reproducible",
+         "conflicts with", "train.device",
+         "only CPUs support sums in a fixed order; use cpu, or set parallel.reproducible to "
+         "false"},
+    };
+    return CHECK_RELATIONS(r, relations);
 }
 
-status recipe_check_resolve(const struct reading *r)
+static status check_sizes(const struct recipe_reader *r)
 {
-    resolve(r);
+    const struct recipe *c = r->recipe;
+    const struct relation relations[] = {
+        {c->batch.micro_size > c->batch.global_size, "batch.micro_size", "is greater than",
+         "batch.global_size", NULL},
+        {(double)c->batch.micro_size * (double)c->data.sequence_length > 1e9, "batch.micro_size",
+         "gives more than 1e9 tokens with", "data.sequence_length", NULL},
+        {c->sft.max_length > c->data.sequence_length, "sft.max_length", "is greater than",
+         "data.sequence_length", NULL},
+        {c->train.freeze_layers > c->model.num_layers, "train.freeze_layers", "is greater than",
+         "model.num_layers", NULL},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+static status check_adapter(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool adapter = c->adapter.type != ADAPTER_NONE;
+    const struct relation relations[] = {
+        {adapter && c->model.init_from[0] == '\0', "adapter.type", "requires", "model.init_from",
+         "set it to the base model"},
+        {adapter && c->train.freeze[0] != '\0', "adapter.type", "conflicts with", "train.freeze",
+         "adapters freeze the whole base model; remove train.freeze"},
+        {adapter && c->train.freeze_layers > 0, "adapter.type", "conflicts with",
+         "train.freeze_layers", "adapters freeze the whole base model; remove train.freeze_layers"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+/* compute_warmup_share - return the warm-up as a fraction of all steps; 0 if it is unknown. */
+static double compute_warmup_share(const struct recipe *c)
+{
+    return c->schedule.warmup_ratio >= 0 ? c->schedule.warmup_ratio
+           : c->train.max_steps > 0 ? (double)c->schedule.warmup_steps / (double)c->train.max_steps
+                                    : 0;
+}
+
+static status check_training(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool steps = c->train.max_steps > 0, epochs = c->train.epochs > 0;
+    bool ratio = c->schedule.warmup_ratio >= 0;
+    double share = compute_warmup_share(c);
+    const struct relation relations[] = {
+        {steps && epochs, "train.max_steps", "conflicts with", "train.epochs",
+         "set one of them to null"},
+        {!steps && !epochs, "train.max_steps", NULL, "train.epochs",
+         c->train.max_minutes > 0
+             ? "set train.max_steps or train.epochs; train.max_minutes only ends a run earlier"
+             : "set train.max_steps or train.epochs"},
+        {c->schedule.warmup_steps >= 0 && ratio, "schedule.warmup_steps", "conflicts with",
+         "schedule.warmup_ratio", "set one of them to null"},
+        {steps && c->schedule.warmup_steps > c->train.max_steps, "schedule.warmup_steps",
+         "is greater than", "train.max_steps", NULL},
+        {c->schedule.name == SCHEDULE_WSD && share + c->schedule.decay_ratio > 1 + 1e-12,
+         "schedule.decay_ratio", "overlaps the warm-up of",
+         ratio ? "schedule.warmup_ratio" : "schedule.warmup_steps",
+         "together they must not exceed all steps"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+static status check_optimizer(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    const struct relation relations[] = {
+        {c->optimizer.nvlamb && c->optimizer.name != RECIPE_LAMB, "optimizer.nvlamb",
+         "conflicts with", "optimizer.name", "it requires lamb"},
+        {c->optimizer.stochastic_rounding && c->train.precision != PRECISION_BF16,
+         "optimizer.stochastic_rounding", "conflicts with", "train.precision",
+         "it requires bf16; weights in fp32 are not rounded"},
+        {c->optimizer.init_from[0] != '\0' && c->model.init_from[0] == '\0', "optimizer.init_from",
+         "requires", "model.init_from",
+         "moments belong to the weights of their checkpoint; set both"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+static status check_evaluation(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool never = c->evaluate.every == 0;
+    const struct relation relations[] = {
+        {!never && c->data.validation[0] == '\0', "evaluate.every", "requires", "data.validation",
+         "set it, or set evaluate.every to 0"},
+        {never && c->evaluate.patience > 0, "evaluate.patience", "conflicts with", "evaluate.every",
+         "set data.validation and evaluate.every above 0"},
+        {never && c->checkpoint.keep_best, "checkpoint.keep_best", "conflicts with",
+         "evaluate.every", "set data.validation and evaluate.every above 0"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+status recipe_check_resolve(const struct recipe_reader *r)
+{
+    resolve_nulls(r);
     TRY(check_model(r));
     TRY(check_objective(r));
     TRY(check_tensor(r));
-    TRY(check_reproducible(r));
-    TRY(check_batch(r));
-    TRY(check_sft(r));
-    TRY(check_freezing(r));
+    TRY(check_parallel(r));
+    TRY(check_sizes(r));
     TRY(check_adapter(r));
-    TRY(check_length(r));
-    TRY(check_warmup(r));
+    TRY(check_training(r));
     TRY(check_optimizer(r));
     return check_evaluation(r);
 }

@@ -1,3 +1,4 @@
+/* Reads a recipe: the YAML tree, then the overrides of the command line, then the checks. */
 #include "trainer/recipe/recipe.h"
 
 #include <stdlib.h>
@@ -9,23 +10,23 @@
 
 enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256 };
 
-static struct place key_place(const struct node *node)
+static struct source_location get_key_location(const struct node *node)
 {
-    return (struct place){PLACE_FILE, node->key_line, node->key_column};
+    return (struct source_location){LOCATION_FILE, node->key_line, node->key_column};
 }
 
-static struct place value_place(const struct node *node)
+static struct source_location get_value_location(const struct node *node)
 {
-    return (struct place){PLACE_FILE, node->line, node->column};
+    return (struct source_location){LOCATION_FILE, node->line, node->column};
 }
 
-static const char *last_word(const char *key)
+static const char *get_name(const char *key)
 {
     const char *dot = strchr(key, '.');
     return dot != NULL ? dot + 1 : key;
 }
 
-static bool in_section(const char *key, const char *section)
+static bool is_in_section(const char *key, const char *section)
 {
     size_t length = strlen(section);
     return length == 0 ? strchr(key, '.') == NULL
@@ -42,125 +43,130 @@ static bool is_section(const char *name)
     return false;
 }
 
-/* candidates - what may stand in a section: its settings' names, at the top level sections too. */
-static int candidates(const char *section, const char **words)
+/* list_names - list the valid names in a section: its settings and, at the top level, sections. */
+static int list_names(const char *section, const char **names)
 {
     int count = 0;
     for (int i = 0; i < recipe_table_count; i++) {
-        if (in_section(recipe_table[i].key, section)) {
-            words[count++] = last_word(recipe_table[i].key);
+        if (is_in_section(recipe_table[i].key, section)) {
+            names[count++] = get_name(recipe_table[i].key);
         }
     }
     for (int i = 1; section[0] == '\0' && i < recipe_section_count; i++) {
-        words[count++] = recipe_sections[i].name;
+        names[count++] = recipe_sections[i].name;
     }
     return count;
 }
 
-static const char *find_word(const char *word, const char *const *words, int count)
+static const char *find_name(const char *name, const char *const *names, int count)
 {
-    for (int i = 0; i < count && word != NULL; i++) {
-        if (strcmp(words[i], word) == 0) {
-            return words[i];
+    for (int i = 0; i < count && name != NULL; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return names[i];
         }
     }
     return NULL;
 }
 
-/* meant_key - the key that was probably meant by `word` in `section`, NULL where none is close: a
- * synonym or a near miss in the section, else the same word or a synonym in another section. */
-static const char *meant_key(const char *section, const char *word)
+/* suggest_key - return the key that `name` in `section` probably stands for, or NULL.
+ *
+ * It is a synonym in the section, else the same name or a synonym in another section, else the name
+ * with the smallest edit distance. */
+static const char *suggest_key(const char *section, const char *name)
 {
-    const char *words[SETTINGS_MAX + SECTIONS_MAX];
-    int count = candidates(section, words);
-    const char *synonym = recipe_table_synonym(word);
-    const char *found = find_word(synonym, words, count);
+    const char *names[SETTINGS_MAX + SECTIONS_MAX];
+    int count = list_names(section, names);
+    const char *synonym = recipe_find_synonym(name);
+    const char *found = find_name(synonym, names, count);
     if (found != NULL) {
         return found;
     }
     for (int i = 0; i < recipe_table_count; i++) {
-        const char *name = last_word(recipe_table[i].key);
-        if (strcmp(name, word) == 0 || (synonym != NULL && strcmp(name, synonym) == 0)) {
+        const char *other = get_name(recipe_table[i].key);
+        if (strcmp(other, name) == 0 || (synonym != NULL && strcmp(other, synonym) == 0)) {
             return recipe_table[i].key;
         }
     }
-    if (strchr(word, '.') != NULL) { /* of a section that there is not */
+    if (strchr(name, '.') != NULL) { /* the section does not exist */
         for (count = 0; count < recipe_table_count; count++) {
-            words[count] = recipe_table[count].key;
+            names[count] = recipe_table[count].key;
         }
     }
-    int nearest = text_nearest(word, words, count);
-    return nearest >= 0 ? words[nearest] : NULL;
+    int nearest = text_nearest(name, names, count);
+    return nearest >= 0 ? names[nearest] : NULL;
 }
 
-static status fail_unknown(const struct reading *r, struct place place, const char *section,
-                           const char *word)
+static status fail_unknown(const struct recipe_reader *r, struct source_location location,
+                           const char *section, const char *name)
 {
     char key[KEY_TEXT_BYTES];
-    snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", word);
-    const char *meant = meant_key(section, word);
-    bool path = place.kind == PLACE_COMMAND && meant != NULL && section[0] != '\0' &&
-                strchr(meant, '.') == NULL;
-    return recipe_fail(r, place, key, "unknown key%s%s%s%s%s",
-                       meant != NULL ? "; did you mean '" : "", path ? section : "",
-                       path ? "." : "", meant != NULL ? meant : "", meant != NULL ? "'?" : "");
+    snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", name);
+    const char *suggestion = suggest_key(section, name);
+    bool path = location.kind == LOCATION_COMMAND_LINE && suggestion != NULL &&
+                section[0] != '\0' && strchr(suggestion, '.') == NULL;
+    return recipe_fail(r, location, key, "unknown key%s%s%s%s%s",
+                       suggestion != NULL ? "; did you mean '" : "", path ? section : "",
+                       path ? "." : "", suggestion != NULL ? suggestion : "",
+                       suggestion != NULL ? "'?" : "");
 }
 
-static status take_setting(struct reading *r, const char *section, const struct node *node)
+static status read_setting(struct recipe_reader *r, const char *section, const struct node *node)
 {
     char key[KEY_TEXT_BYTES];
     snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", node->key);
     int index = recipe_table_find(key);
     if (index < 0) {
-        return fail_unknown(r, key_place(node), section, node->key);
+        return fail_unknown(r, get_key_location(node), section, node->key);
     }
-    if (r->places[index].kind == PLACE_FILE) {
-        return recipe_fail(r, key_place(node), key, "given twice, first in line %d",
-                           r->places[index].line);
+    if (r->locations[index].kind == LOCATION_FILE) {
+        return recipe_fail(r, get_key_location(node), key, "given twice; first on line %d",
+                           r->locations[index].line);
     }
-    r->places[index] = key_place(node);
-    return recipe_value_set(r, value_place(node), &recipe_table[index], node);
+    r->locations[index] = get_key_location(node);
+    return recipe_value_set(r, get_value_location(node), &recipe_table[index], node);
 }
 
-static status take_section(struct reading *r, const struct node *section)
+static status read_section(struct recipe_reader *r, const struct node *section)
 {
     if (section->kind != NODE_MAPPING) {
-        return recipe_fail(r, value_place(section), section->key, "%s",
+        return recipe_fail(r, get_value_location(section), section->key, "%s",
                            section->text != NULL && section->text[0] == '\0'
-                               ? "the section is empty; leave it out"
-                               : "must be a section: settings below it, indented");
+                               ? "the section is empty; remove it"
+                               : "must be a section with indented settings below it");
     }
     for (const struct node *node = section->first; node != NULL; node = node->next) {
-        TRY(take_setting(r, section->key, node));
+        TRY(read_setting(r, section->key, node));
     }
     return STATUS_OK;
 }
 
-static status take_tree(struct reading *r, const struct node *tree)
+static status read_tree(struct recipe_reader *r, const struct node *tree)
 {
     int lines[SECTIONS_MAX] = {0};
     for (const struct node *node = tree->first; node != NULL; node = node->next) {
         if (!is_section(node->key)) {
-            TRY(take_setting(r, "", node));
+            TRY(read_setting(r, "", node));
             continue;
         }
         for (int i = 1; i < recipe_section_count; i++) {
             if (strcmp(recipe_sections[i].name, node->key) == 0) {
                 if (lines[i] != 0) {
-                    return recipe_fail(r, key_place(node), node->key,
-                                       "given twice, first in line %d", lines[i]);
+                    return recipe_fail(r, get_key_location(node), node->key,
+                                       "given twice; first on line %d", lines[i]);
                 }
                 lines[i] = node->key_line;
             }
         }
-        TRY(take_section(r, node));
+        TRY(read_section(r, node));
     }
     return STATUS_OK;
 }
 
-/* override_value - a list, a mapping or a quoted text is YAML; anything else is taken as it stands, so
+/* parse_override - parse the value of an override.
+ *
+ * A list, a mapping or a quoted string is parsed as YAML. Any other value is used literally, so
  * that a glob needs no second pair of quotes. */
-static status override_value(const char *key, const char *text, struct node **out)
+static status parse_override(const char *key, const char *text, struct node **out)
 {
     char name[KEY_TEXT_BYTES + 32];
     snprintf(name, sizeof name, "command line: %s", key);
@@ -169,8 +175,8 @@ static status override_value(const char *key, const char *text, struct node **ou
         return recipe_yaml_parse(name, text, bytes, true, out);
     }
     for (size_t i = 0; i < bytes; i++) {
-        if (recipe_yaml_control(text + i)) {
-            RAISE(STATUS_RECIPE, "%s: a control character (byte value %d) in a text", name,
+        if (recipe_yaml_is_control(text + i)) {
+            RAISE(STATUS_RECIPE, "%s: contains a control character (byte value %d)", name,
                   (unsigned char)text[i]);
         }
     }
@@ -186,20 +192,20 @@ static status override_value(const char *key, const char *text, struct node **ou
     return result;
 }
 
-static status take_override(struct reading *r, const char *text)
+static status read_override(struct recipe_reader *r, const char *text)
 {
-    struct place place = {.kind = PLACE_COMMAND};
+    struct source_location location = {.kind = LOCATION_COMMAND_LINE};
     char key[KEY_TEXT_BYTES];
     size_t length = strcspn(text, "=");
     snprintf(key, sizeof key, "%.*s", (int)(length < 200 ? length : 200), text);
     if (text[length] != '=') {
-        return recipe_fail(r, place, key, "not of the form section.key=value");
+        return recipe_fail(r, location, key, "is not of the form section.key=value");
     }
     int index = recipe_table_find(key);
     if (index < 0) {
         char *dot = strchr(key, '.');
         if (is_section(key)) {
-            return recipe_fail(r, place, key, "is a section; write %s.KEY=value", key);
+            return recipe_fail(r, location, key, "is a section; write %s.KEY=value", key);
         }
         if (dot != NULL) {
             *dot = '\0';
@@ -208,50 +214,51 @@ static status take_override(struct reading *r, const char *text)
         if (dot != NULL && !known) {
             *dot = '.';
         }
-        return fail_unknown(r, place, known ? key : "", known ? dot + 1 : key);
+        return fail_unknown(r, location, known ? key : "", known ? dot + 1 : key);
     }
     struct node *node = NULL;
-    TRY(override_value(key, text + length + 1, &node));
-    r->places[index] = place;
-    status result = recipe_value_set(r, place, &recipe_table[index], node);
+    TRY(parse_override(key, text + length + 1, &node));
+    r->locations[index] = location;
+    status result = recipe_value_set(r, location, &recipe_table[index], node);
     recipe_yaml_free(&node);
     return result;
 }
 
-void recipe_preset(struct recipe *out)
+void recipe_set_defaults(struct recipe *out)
 {
     memset(out, 0, sizeof *out);
     for (int i = 0; i < recipe_table_count; i++) {
-        recipe_value_preset(&recipe_table[i], out);
+        recipe_value_set_default(&recipe_table[i], out);
     }
 }
 
-static void keep_origin(const struct reading *r)
+static void store_origin(const struct recipe_reader *r)
 {
     struct recipe *recipe = r->recipe;
     struct recipe_origin *origin = &recipe->origin;
     snprintf(origin->name, sizeof origin->name, "%s", r->name);
     for (int i = 0; i < recipe_table_count; i++) {
-        struct place p = r->places[i];
-        origin->places[i] = p.kind == PLACE_COMMAND ? (struct recipe_place){-1, 0}
-                                                    : (struct recipe_place){p.line, p.column};
+        struct source_location p = r->locations[i];
+        origin->locations[i] = p.kind == LOCATION_COMMAND_LINE
+                                   ? (struct recipe_location){-1, 0}
+                                   : (struct recipe_location){p.line, p.column};
     }
 }
 
 status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
                     int count, struct recipe *out)
 {
-    recipe_preset(out);
-    struct reading reading = {.name = name, .recipe = out};
+    recipe_set_defaults(out);
+    struct recipe_reader reading = {.name = name, .recipe = out};
     struct node *tree = NULL;
     TRY(recipe_yaml_parse(name, text, bytes, false, &tree));
-    status result = take_tree(&reading, tree);
+    status result = read_tree(&reading, tree);
     recipe_yaml_free(&tree);
     TRY(result);
     for (int i = 0; i < count; i++) {
-        TRY(take_override(&reading, overrides[i]));
+        TRY(read_override(&reading, overrides[i]));
     }
-    keep_origin(&reading);
+    store_origin(&reading);
     return recipe_check_resolve(&reading);
 }
 
@@ -260,10 +267,10 @@ status recipe_read(const char *path, char *const *overrides, int count, struct r
     char *text = NULL;
     size_t bytes = 0;
     status result = file_read(path, FILE_BYTES_MAX, &text, &bytes);
-    if (result == STATUS_DATA) { /* a folder, too large: the recipe is what is wrong */
+    if (result == STATUS_DATA) { /* a folder, or a file that is too large: an error of the recipe */
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_RECIPE, "%s; name the YAML file of a job", note.text);
+        RAISE(STATUS_RECIPE, "%s; give the YAML file of a job", note.text);
     }
     TRY(result);
     result = recipe_parse(path, text, bytes, overrides, count, out);

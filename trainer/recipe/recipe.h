@@ -1,9 +1,11 @@
-/* A recipe: every setting of a job, from YAML and the command line, checked before any work.
+/* A recipe holds every setting of a job. It is read from a YAML file and the command line, and it
+ * is checked before any work begins.
  *
- * One settings table (recipe_table.c) serves parsing, checks, `--help`, the resolved recipe and
- * recipes/README.md. Strict: an unknown or repeated key, a wrong type, a value out of range, two
- * settings that contradict each other, an alias, a tag, a second document are errors with file, line,
- * column, key, reason and, for a near miss, the key that was meant. */
+ * One settings table (table.c) defines the keys. Parsing, checks, `bireme plan`, the resolved
+ * recipe and recipes/README.md use it. Parsing is strict. These are errors: an unknown or repeated
+ * key, a wrong type, a value out of range, two conflicting settings, a YAML alias, tag or second
+ * document. The message names file, line, column, key and reason, and suggests a key for a
+ * misspelled one. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,6 +20,31 @@
 #define RECIPE_LIST_BYTES 256
 enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 128 };
 
+/* The constants of each enum have the order of the choices in the settings table. */
+enum recipe_objective {
+    OBJECTIVE_CLM,
+    OBJECTIVE_MLM,
+    OBJECTIVE_SFT,
+    OBJECTIVE_DPO,
+    OBJECTIVE_REWARD,
+    OBJECTIVE_CLASSIFY,
+    OBJECTIVE_REGRESS,
+    OBJECTIVE_CLASSIFY_TOKENS,
+    OBJECTIVE_ANSWER,
+    OBJECTIVE_CHOOSE,
+    OBJECTIVE_EMBED
+};
+enum recipe_architecture {
+    ARCHITECTURE_GPT2,
+    ARCHITECTURE_BERT,
+    ARCHITECTURE_ROBERTA,
+    ARCHITECTURE_LLAMA
+};
+enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
+enum recipe_activation { RECIPE_GELU_TANH, RECIPE_GELU_ERF };
+enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };
+enum recipe_optimizer { RECIPE_ADAMW, RECIPE_LAMB };
+enum recipe_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum recipe_schedule {
     SCHEDULE_CONSTANT,
     SCHEDULE_LINEAR,
@@ -34,43 +61,42 @@ enum recipe_prefix { PREFIX_AUTO, PREFIX_TRUE, PREFIX_FALSE };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
 
 struct recipe_source {
-    char path[RECIPE_PATH_BYTES]; /* a shard or a glob */
+    char path[RECIPE_PATH_BYTES]; /* shard or glob */
     double weight;
 };
 
-/* Where a recipe and its settings came from, for messages; in the settings table's order. */
+/* Source file of a recipe and locations of its settings, for messages. */
 struct recipe_origin {
-    char name[RECIPE_PATH_BYTES]; /* of the file */
-    struct recipe_place {
+    char name[RECIPE_PATH_BYTES]; /* name of the file */
+    struct recipe_location {
         int line, column; /* 0: the default; -1: the command line */
-    } places[RECIPE_SETTINGS_MAX];
+    } locations[RECIPE_SETTINGS_MAX];
 };
 
-/* "null" in a recipe is 0 for numbers that must be above 0, -1 for others, "" for texts. */
+/* The settings; recipes/README.md describes them. A null is stored as 0 in an enum and in a number
+ * that must be above 0, as -1 in any other number, and as "" in a string. recipe_parse replaces
+ * each null that has a fallback ("null: ...; resolved" below). */
 struct recipe {
-    char objective[RECIPE_NAME_BYTES];
+    enum recipe_objective objective;
     char run_dir[RECIPE_PATH_BYTES];
     int64_t seed;
     struct {
-        char architecture[RECIPE_NAME_BYTES];
+        enum recipe_architecture architecture;
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
-        int64_t num_kv_heads; /* null: as num_heads; resolved after parsing */
+        int64_t num_kv_heads; /* null: num_heads; resolved */
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-        char rope_type[RECIPE_NAME_BYTES]; /* default | linear | llama3 */
-        int64_t rope_original_positions;   /* null: as max_position_embeddings; resolved */
-        int64_t vocab_size;                /* 0: the tokenizer's */
-        double dropout;                    /* hidden states and embeddings */
-        double attention_dropout;          /* null: as dropout; resolved after parsing */
+        enum recipe_rope_type rope_type;
+        int64_t rope_original_positions; /* null: max_position_embeddings; resolved */
+        int64_t vocab_size;              /* 0: the vocabulary size of the tokenizer */
+        double dropout;                  /* of hidden states and embeddings */
+        double attention_dropout;        /* null: dropout; resolved */
         double layer_norm_epsilon;
-        char activation
-            [RECIPE_NAME_BYTES];  /* gelu_tanh | gelu_erf (Hugging Face: gelu_new | gelu) */
-        double initializer_range; /* 0.02 */
+        enum recipe_activation activation;
+        double initializer_range; /* standard deviation */
         bool tie_word_embeddings;
-        int64_t
-            type_vocab_size; /* rows of the segment table; null: 2 in bert, 1 in roberta, 0 in gpt2 */
-        bool next_sentence; /* bert: pooler and next-sentence head */
-        int64_t
-            num_labels; /* of classify, classify_tokens; of choose: choices; null: the training shards' */
+        int64_t type_vocab_size; /* null: 2 for bert, 1 for roberta, else 0; resolved */
+        bool next_sentence;      /* bert: pooler and next-sentence head */
+        int64_t num_labels;      /* labels, or choices of objective choose; null: from the shards */
         char init_from[RECIPE_PATH_BYTES];
     } model;
     struct {
@@ -78,18 +104,18 @@ struct recipe {
         struct recipe_source train[RECIPE_SOURCES_MAX];
         int train_count;
         char validation[RECIPE_PATH_BYTES];
-        int64_t sequence_length;
-        bool document_mask; /* attention and positions stay inside documents; default false */
+        int64_t sequence_length; /* null: max_position_embeddings; resolved */
+        bool document_mask;      /* restrict attention and position ids to documents */
         bool shuffle;
     } data;
     struct {
-        char type[RECIPE_NAME_BYTES]; /* "lora"; "": none */
+        enum recipe_adapter type;
         int64_t rank;
         double alpha, dropout;
         bool rslora;
-        char targets[RECIPE_LIST_BYTES];
+        char targets[RECIPE_LIST_BYTES]; /* null: by architecture; resolved */
         char base[RECIPE_PATH_BYTES];
-        char base_weights[RECIPE_NAME_BYTES + 1];
+        char base_weights[RECIPE_NAME_BYTES + 1]; /* fingerprint of the base model */
     } adapter;
     struct {
         enum recipe_packing packing;
@@ -98,28 +124,27 @@ struct recipe {
         bool assistant_only_loss, skip_empty;
     } sft;
     struct {
-        int64_t global_size, micro_size;
+        int64_t global_size, micro_size; /* sequences; null micro_size: at most 8; resolved */
     } batch;
     struct {
         double mask_probability;
-        int64_t max_predictions; /* of an example; null: resolved after parsing */
+        int64_t max_predictions; /* per example; null: from mask_probability; resolved */
         bool whole_words;
     } mlm;
     struct {
         int64_t tensor, zero_stage;
-        bool
-            sequence; /* norms and dropout on a share of the rows of each rank that shares a model */
-        bool deterministic; /* NCCL's sums are the same bits in each run of a layout */
-        enum recipe_precision reduce_dtype; /* gradients on their way to other ranks */
-        bool reproducible;                  /* the same bits at any number of data-parallel ranks */
+        bool sequence;      /* split norms and dropout by rows over a tensor-parallel group */
+        bool deterministic; /* same bits in every run of a layout */
+        enum recipe_precision reduce_dtype; /* of gradients sent to other ranks */
+        bool reproducible;                  /* same bits for any number of data-parallel ranks */
         int64_t threads;        /* CPU threads per rank; 0: cores / ranks of this host */
-        int64_t bucket_mib;     /* gradient bucket, MiB */
-        double timeout_seconds; /* how long a rank may stay silent */
+        int64_t bucket_mib;     /* size of a gradient bucket, MiB */
+        double timeout_seconds; /* without a sign of life from a rank */
     } parallel;
     struct {
-        char name[RECIPE_NAME_BYTES];
-        double learning_rate, beta1, beta2, epsilon, weight_decay,
-            max_grad_norm; /* 0: no clipping */
+        enum recipe_optimizer name;
+        double learning_rate, beta1, beta2, epsilon, weight_decay;
+        double max_grad_norm; /* 0: no clipping */
         bool nvlamb;
         bool stochastic_rounding;
         char init_from[RECIPE_PATH_BYTES];
@@ -127,26 +152,26 @@ struct recipe {
     struct {
         enum recipe_schedule name;
         int64_t warmup_steps;
-        double warmup_ratio; /* of max_steps; alternative to warmup_steps; -1: not given */
-        double min_ratio;    /* of learning_rate, at the end */
+        double warmup_ratio; /* fraction of max_steps; alternative to warmup_steps; -1: not given */
+        double min_ratio;    /* final rate / learning_rate */
         double power;        /* polynomial */
-        double decay_ratio;  /* wsd: share of the steps at the end that decays */
+        double decay_ratio;  /* wsd: fraction of the steps, at the end, in which the rate decays */
     } schedule;
     struct {
         int64_t max_steps;
         double epochs;       /* alternative to max_steps; 0: not given */
-        double max_minutes;  /* 0: none. A normal end, code 0 */
-        double wall_minutes; /* 0: none. Save and stop before it, code 75 */
+        double max_minutes;  /* 0: no limit. Ends normally, exit code 0 */
+        double wall_minutes; /* 0: no limit. Saves and stops before it, exit code 75 */
         enum recipe_precision precision;
         enum recipe_device device;
-        char activation_checkpointing[RECIPE_NAME_BYTES];
-        bool cuda_graphs;               /* a GPU's launches of a micro-batch are started together */
-        char freeze[RECIPE_LIST_BYTES]; /* words of embeddings, backbone */
+        enum recipe_recompute activation_checkpointing;
+        bool cuda_graphs;
+        char freeze[RECIPE_LIST_BYTES]; /* list of embeddings, backbone */
         int64_t freeze_layers;
     } train;
     struct {
         char loss_type[RECIPE_LIST_BYTES];    /* names of preference.h */
-        char loss_weights[RECIPE_LIST_BYTES]; /* "": all 1 */
+        char loss_weights[RECIPE_LIST_BYTES]; /* "": every weight is 1 */
         double beta, label_smoothing, discopop_tau;
         enum recipe_prefix shared_prefix;
     } dpo;
@@ -158,10 +183,10 @@ struct recipe {
     } answer;
     struct {
         int64_t every;   /* steps; 0: only before the first and after the last step */
-        int64_t batches; /* of the global size; 0: the whole held-out part */
-        char metric[RECIPE_NAME_BYTES]; /* by which evaluations are compared */
+        int64_t batches; /* of the global size; 0: the whole validation set */
+        char metric[RECIPE_NAME_BYTES]; /* to compare evaluations with */
         enum recipe_greater greater_is_better;
-        int64_t patience; /* evaluations without improvement; 0: without end */
+        int64_t patience; /* evaluations without improvement; 0: no early stopping */
         double min_improvement;
     } evaluate;
     struct {
@@ -172,54 +197,80 @@ struct recipe {
         int64_t every;
         bool tensorboard;
     } log;
-    struct recipe_origin origin; /* last: not a setting */
+    struct recipe_origin origin; /* must be last; not a setting */
 };
 
-/* recipe_read - parse the file and the overrides "section.key=value", fill in defaults, check.
+/* recipe_read - read a recipe from a file, apply "section.key=value" overrides and check it.
  *
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_RECIPE "file:line:column: key: reason";
- *           nothing else has been touched yet */
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_RECIPE "file:line:column: key: reason" */
 status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out);
 
-/* recipe_parse - the same from memory; name stands for the file in messages. */
+/* recipe_parse - as recipe_read, from memory; messages use `name` in place of the file name. */
 status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
                     int count, struct recipe *out);
 
-/* recipe_preset - every default, nothing resolved and nothing checked. */
-void recipe_preset(struct recipe *out);
+/* recipe_set_defaults - set every default, without resolving nulls and without checks. */
+void recipe_set_defaults(struct recipe *out);
 
-/* recipe_raise - an error at a setting, after the recipe was read: "file:line:column: key: reason".
+/* recipe_raise - raise an error about a setting of a parsed recipe.
  *
- * Errors    returns code, always */
+ * The message is "file:line:column: key: reason".
+ * Errors    always returns `code` */
 status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
                     ...) __attribute__((format(printf, 4, 5)));
 
-/* recipe_blame - what went wrong with a setting's value (a file that is not there): the pending note
- * gets the setting's place in front and, where it is no empty text, the remedy behind.
+/* recipe_annotate_error - add the location and key of a setting, and a remedy, to the pending
+ * error.
  *
- * Errors    returns result, also STATUS_OK, and then does nothing */
-status recipe_blame(const struct recipe *recipe, const char *key, status result,
-                    const char *remedy);
+ * For errors that a value of the recipe causes, such as a missing file. remedy: "" for none.
+ * Errors    returns `result`; does nothing if it is STATUS_OK */
+status recipe_annotate_error(const struct recipe *recipe, const char *key, status result,
+                             const char *remedy);
 
-/* recipe_list_next - the next entry of a list into word[bytes]; false: there is none.  *at begins as the list. */
-bool recipe_list_next(const char **at, char *word, size_t bytes);
+/* recipe_objective_name - return the name of an objective in recipes: "clm", ... */
+const char *recipe_objective_name(enum recipe_objective objective);
 
-/* recipe_visit - every setting in order: its key and its value as JSON. A mixture comes as several
- * calls with the key "data.train[]". */
+/* recipe_objective_find - find an objective by its name.
+ *
+ * Errors    returns false, without a result, if no objective has this name */
+bool recipe_objective_find(const char *name, enum recipe_objective *out);
+
+/* recipe_architecture_name - return the name of an architecture in recipes: "gpt2", ... */
+const char *recipe_architecture_name(enum recipe_architecture architecture);
+
+/* recipe_architecture_is_encoder - return true for bert and roberta. */
+bool recipe_architecture_is_encoder(enum recipe_architecture architecture);
+
+/* recipe_rope_type_name - return the name of a rope type in recipes: "default", ... */
+const char *recipe_rope_type_name(enum recipe_rope_type type);
+
+/* recipe_list_next - copy the next entry of a list setting and advance the cursor.
+ *
+ * *cursor starts as the setting's string.
+ * Memory    entry[bytes]
+ * Errors    returns false at the end of the list */
+bool recipe_list_next(const char **cursor, char *entry, size_t bytes);
+
+/* recipe_visit - call `visit` for every setting in order, with its key and its value as JSON.
+ *
+ * A mixture of data sets gives one call per entry, with the key "data.train[]". */
 typedef void (*recipe_visitor)(void *user, const char *key, const char *json);
 void recipe_visit(const struct recipe *recipe, recipe_visitor visit, void *user);
 
-/* recipe_write - the resolved recipe as YAML: every key, again a valid recipe that reads back equal. */
+/* recipe_write - write all settings as YAML.
+ *
+ * The output is a valid recipe that reads back equal.
+ * Errors    STATUS_WRITE */
 status recipe_write(const struct recipe *recipe, FILE *file);
 
-/* recipe_document - recipes/README.md's table of keys: name, type, default, range, meaning. */
+/* recipe_document - write recipes/README.md: name, type, default and description of every key. */
 void recipe_document(FILE *file);
 
-/* recipe_differences - settings in which two recipes differ and that a resumed run may not change.
+/* recipe_differences - list the settings that differ and that must not change when a run is
+ * resumed.
  *
- * May change: run_dir, paths, parallel.*, batch.micro_size, train.max_steps, epochs, max_minutes,
- * wall_minutes, device, evaluate.*, checkpoint.*, log.*.
- * Memory    text[bytes] gets "key: checkpoint VALUE, recipe VALUE" joined by "; "
+ * Settings that may change are marked * in recipes/README.md.
+ * Memory    text[bytes] receives "key: checkpoint VALUE, recipe VALUE" entries joined by "; "
  * Errors    returns the number of differences */
 int recipe_differences(const struct recipe *saved, const struct recipe *now, char *text,
                        size_t bytes);

@@ -1,38 +1,37 @@
-/* The inside of the recipe: the settings table, the tree that YAML is read into, and where a value
- * came from, so that each error can name its place. */
+/* Internals of the recipe: the settings table, the YAML tree and the locations of values, so that
+ * every error names its location. The cluster description (planner/cluster.c) uses them too. */
 #pragma once
 
 #include "trainer/recipe/recipe.h"
 
 enum setting_kind {
     SETTING_TEXT,    /* char [bytes] */
-    SETTING_PATH,    /* likewise; a resumed run may change it */
-    SETTING_CHOICE,  /* char [bytes], one of choices */
-    SETTING_ENUM,    /* an enum: the place in choices */
+    SETTING_PATH,    /* char [bytes]; a resumed run may change it */
+    SETTING_ENUM,    /* enum: index in choices; with null: 0 for null, then the choices from 1 */
     SETTING_INTEGER, /* int64_t */
     SETTING_NUMBER,  /* double */
     SETTING_BOOLEAN, /* bool */
     SETTING_SOURCES, /* data.train and data.train_count */
-    SETTING_LIST /* char [bytes]: words of `choices`, or numbers where there are none, with ", " in between */
+    SETTING_LIST     /* char [bytes]: entries of choices, or numbers, joined by ", " */
 };
 
-/* What a number may be; kept apart so that one range serves many settings. */
-struct range_of {
-    double least, most;
-    bool above, below; /* least, most themselves are outside */
+/* Interval of valid numbers. */
+struct number_range {
+    double min, max;
+    bool exclusive_min, exclusive_max; /* the bound itself is invalid */
 };
 
 struct setting {
-    const char *key; /* "section.name", or a name alone at the top level */
+    const char *key; /* "section.name", or "name" at the top level */
     enum setting_kind kind;
-    size_t offset, bytes; /* in struct recipe */
-    const char *preset;   /* the default, as one would write it in a recipe */
-    const char *null;     /* what null means; NULL: null is not accepted */
-    double null_value;    /* how null is kept in a number */
-    struct range_of range;
-    const char *choices; /* "gpt2|bert|llama" */
-    bool resume;         /* a resumed run may change it */
-    const char *meaning; /* one sentence for recipes/README.md, without the full stop */
+    size_t offset, bytes;      /* in struct recipe */
+    const char *default_value; /* as written in a recipe */
+    const char *null;          /* effect of null; NULL: null is an error */
+    double null_value;         /* value of a number that is null */
+    struct number_range range;
+    const char *choices;     /* "gpt2|bert|llama" */
+    bool resume;             /* a resumed run may change it */
+    const char *description; /* for recipes/README.md, without the last full stop */
 };
 
 enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, SECTIONS_MAX = 32, CHOICES_MAX = 24 };
@@ -40,91 +39,105 @@ enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, SECTIONS_MAX = 32, CHOICES_MAX = 24 }
 extern const struct setting recipe_table[];
 extern const int recipe_table_count;
 
-/* Words of other frameworks and of Python for settings and values of ours, for "did you mean". */
+/* A name of another framework or of Python, and the name of the setting or value here. */
 struct synonym {
-    const char *word, *ours;
+    const char *alias, *name;
 };
 extern const struct synonym recipe_synonyms[];
 extern const int recipe_synonym_count;
 
-/* One introduction a section, for recipes/README.md; the key "" is the top level. */
+/* A section with its introduction in recipes/README.md; name "" is the top level. */
 struct section {
-    const char *name, *meaning;
+    const char *name, *description;
 };
 extern const struct section recipe_sections[];
 extern const int recipe_section_count;
 
-/* recipe_table_find - index of the setting with this key, -1: none. */
+/* recipe_table_find - return the index of the setting with this key, or -1. */
 int recipe_table_find(const char *key);
 
-/* recipe_table_choices - the words of "a|b|c" into out[CHOICES_MAX]; text[bytes] holds them. */
+/* recipe_table_choices - split "a|b|c" and return the number of choices.
+ *
+ * Memory    text[bytes] holds the strings that out[CHOICES_MAX] points to */
 int recipe_table_choices(const char *choices, char *text, size_t bytes, const char **out);
 
-/* recipe_table_synonym - our word for theirs; NULL: none is known. */
-const char *recipe_table_synonym(const char *word);
+/* recipe_find_synonym - return the name for an alias of another framework, or NULL. */
+const char *recipe_find_synonym(const char *alias);
 
-/* ---- recipe_yaml.c: text to tree ---- */
+/* ---- yaml.c: text to tree ---- */
 
 enum node_kind { NODE_PLAIN, NODE_QUOTED, NODE_RAW, NODE_SEQUENCE, NODE_MAPPING };
 
 struct node {
-    enum node_kind kind; /* NODE_RAW: a scalar from the command line, where nothing can be quoted */
+    enum node_kind kind; /* NODE_RAW: a scalar from the command line, without YAML quoting */
     int line, column;    /* of the value, from 1 */
-    char *text;          /* of scalars */
+    char *text;          /* value of a scalar */
     char *key;           /* in a mapping; else NULL */
     int key_line, key_column;
-    struct node *first, *next; /* children; the next one of the same parent */
+    struct node *first, *next; /* first child; next sibling */
 };
 
-/* recipe_yaml_parse - the one document in text, whose top is a mapping (or anything, where any).
+/* recipe_yaml_parse - parse the only document in text into a tree.
  *
+ * The document must be a mapping, unless any_kind is true. `name` stands for the file in messages.
+ * Memory    the caller frees *out with recipe_yaml_free
  * Errors    STATUS_RECIPE "name:line:column: reason" */
-status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any,
+status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any_kind,
                          struct node **out);
 
-/* recipe_yaml_control - whether text begins with a character that does not read back from one line: a
- * control character, a line or paragraph separator, a byte order mark. */
-bool recipe_yaml_control(const char *text);
+/* recipe_yaml_is_control - return true if text begins with a character that one line cannot hold.
+ *
+ * These are control characters, line and paragraph separators, and the byte order mark. */
+bool recipe_yaml_is_control(const char *text);
+
+/* recipe_yaml_free - free a tree and set *node to NULL. */
 void recipe_yaml_free(struct node **node);
 
-/* ---- places and errors ---- */
+/* ---- locations and errors ---- */
 
-enum place_kind { PLACE_DEFAULT = 0, PLACE_FILE, PLACE_COMMAND };
+enum location_kind { LOCATION_DEFAULT = 0, LOCATION_FILE, LOCATION_COMMAND_LINE };
 
-struct place {
-    enum place_kind kind;
+struct source_location {
+    enum location_kind kind;
     int line, column;
 };
 
-/* A recipe while it is read. */
-struct reading {
-    const char *name; /* of the file */
-    void *recipe;     /* struct recipe, or what another table's offsets are of (cluster.c) */
-    struct place places[SETTINGS_MAX]; /* where each setting was given last */
+/* State of the parser. */
+struct recipe_reader {
+    const char *name; /* of the file, for messages */
+    void *recipe;     /* struct recipe, or the struct of another table (planner/cluster.c) */
+    struct source_location locations[SETTINGS_MAX]; /* last location of each setting */
 };
 
-/* recipe_fail - "place: key: reason" as STATUS_RECIPE; control characters are replaced. */
-status recipe_fail(const struct reading *r, struct place place, const char *key, const char *format,
-                   ...) __attribute__((format(printf, 4, 5)));
-
-/* ---- recipe_value.c: one value ---- */
-
-/* recipe_value_set - node into the setting's field, checked. */
-status recipe_value_set(const struct reading *r, struct place place, const struct setting *setting,
-                        const struct node *node);
-
-/* recipe_value_preset - the default into the setting's field. */
-void recipe_value_preset(const struct setting *setting, struct recipe *recipe);
-
-/* recipe_value_text - the field as YAML; json: as JSON (which is YAML too). Returns out.
+/* recipe_fail - raise STATUS_RECIPE with the message "location: key: reason".
  *
- * Memory    out[RECIPE_VALUE_BYTES]; not for SETTING_SOURCES */
+ * Control characters in the reason are replaced by "?".
+ * Errors    always returns STATUS_RECIPE */
+status recipe_fail(const struct recipe_reader *r, struct source_location location, const char *key,
+                   const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* ---- value.c: one value ---- */
+
+/* recipe_value_set - check a value and store it in the field of its setting. */
+status recipe_value_set(const struct recipe_reader *r, struct source_location location,
+                        const struct setting *setting, const struct node *node);
+
+/* recipe_value_set_default - store the default in the field of a setting. */
+void recipe_value_set_default(const struct setting *setting, struct recipe *recipe);
+
+/* recipe_value_format - write a field as YAML, or as JSON, and return out. Not for SETTING_SOURCES.
+ *
+ * Memory    out[RECIPE_VALUE_BYTES] */
 enum { RECIPE_VALUE_BYTES = 6 * RECIPE_PATH_BYTES + 3 };
-char *recipe_value_text(const struct setting *setting, const struct recipe *recipe, bool json,
-                        char *out);
+char *recipe_value_format(const struct setting *setting, const struct recipe *recipe, bool json,
+                          char *out);
+
+/* recipe_value_quote - write a string as YAML, or as JSON, quoted where necessary, and return out.
+ *
+ * The empty string gives null. */
 char *recipe_value_quote(const char *text, bool json, char *out);
 
-/* ---- recipe_check.c: values against each other ---- */
+/* ---- check.c: relations between values ---- */
 
-/* recipe_check_resolve - replace what null leaves to the program, then check pairs of settings. */
-status recipe_check_resolve(const struct reading *r);
+/* recipe_check_resolve - replace nulls that have a fallback, then check pairs of settings. */
+status recipe_check_resolve(const struct recipe_reader *r);

@@ -1,5 +1,5 @@
-/* The one settings table: parsing, checks, `bireme plan`, the resolved recipe and recipes/README.md
- * are all made from it. Order: as in the resolved recipe. */
+/* The settings table: the only list of all recipe keys. Parsing, checks, `bireme plan`, the
+ * resolved recipe and recipes/README.md use it. Its order is that of the resolved recipe. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,294 +7,432 @@
 #include "trainer/recipe/settings.h"
 
 #define FIELD(f) offsetof(struct recipe, f), sizeof(((struct recipe *)0)->f)
-#define WITHIN(a, b) .range = {.least = (a), .most = (b)}
-#define ABOVE(a, b) .range = {.least = (a), .most = (b), .above = true}
-#define BELOW(a, b) .range = {.least = (a), .most = (b), .below = true}
+#define WITHIN(a, b) .range = {.min = (a), .max = (b)}
+#define ABOVE(a, b) .range = {.min = (a), .max = (b), .exclusive_min = true}
+#define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
 
-/* clang-format off */
 const struct setting recipe_table[] = {
-    {"objective", SETTING_CHOICE, FIELD(objective), "clm", .choices = "clm|mlm|sft|dpo|reward|classify|regress|classify_tokens|answer|choose|embed",
-     .meaning = "what is learnt; clm: predict the next token; mlm: masked tokens, and whether a sentence follows; sft: rows of prompts and answers; dpo: which of two answers is better; reward: a number for an answer, the higher the better; classify: the label of a text or a pair of texts; regress: a number for it; classify_tokens: a label for each word; answer: where in a text the answer to a question stands; choose: the right one of several texts; embed: vectors, alike for texts that belong together"},
-    {"run_dir", SETTING_PATH, FIELD(run_dir), "null", .null = "runs/ and the recipe's file name", .resume = true,
-     .meaning = "folder of checkpoints, metrics and the resolved recipe"},
+    {"objective", SETTING_ENUM, FIELD(objective), "clm",
+     .choices = "clm|mlm|sft|dpo|reward|classify|regress|classify_tokens|answer|choose|embed",
+     .description =
+         "Training objective. clm: causal language modeling; mlm: masked language modeling, with "
+         "next-sentence prediction if model.next_sentence is true; sft: supervised fine-tuning on "
+         "prompts and completions; dpo: direct preference optimization on chosen and rejected "
+         "responses; reward: reward modeling on the same pairs; classify: sequence classification "
+         "of a text or a text pair; regress: sequence regression; classify_tokens: token "
+         "classification; answer: extractive question answering; choose: multiple choice; embed: "
+         "sentence embeddings with a contrastive loss"},
+    {"run_dir", SETTING_PATH, FIELD(run_dir), "null",
+     .null = "runs/NAME, where NAME is the file name of the recipe without its suffix",
+     .resume = true,
+     .description = "Folder of the checkpoints, the metrics and the resolved recipe"},
     {"seed", SETTING_INTEGER, FIELD(seed), "1337", WITHIN(0, 9.2e18),
-     .meaning = "of initial weights, data order and dropout"},
+     .description = "Random seed of the initial weights, the data order and dropout"},
 
-    {"model.architecture", SETTING_CHOICE, FIELD(model.architecture), "gpt2", .choices = "gpt2|bert|roberta|llama",
-     .meaning = "gpt2 for clm; bert or roberta (no next_sentence, positions from row 2 on) for mlm; llama for clm: RMS norms, rotary positions, SwiGLU, no biases. Each has the heads of classify and what comes behind it"},
+    {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
+     .choices = "gpt2|bert|roberta|llama",
+     .description =
+         "Model architecture. gpt2 and llama are decoders for clm, sft, dpo and reward; bert and "
+         "roberta are encoders for mlm. llama has RMSNorm, rotary position embeddings, SwiGLU and "
+         "no biases. roberta has no next-sentence head, and its position ids begin at 2. Every "
+         "architecture supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
-     .meaning = "transformer blocks"},
+     .description = "Number of transformer layers"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
-     .meaning = "width of the residual stream; a multiple of num_heads"},
+     .description = "Width of the hidden states. Must be a multiple of num_heads"},
     {"model.num_heads", SETTING_INTEGER, FIELD(model.num_heads), "12", WITHIN(1, 1024),
-     .meaning = "attention heads"},
-    {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null", .null = "num_heads", WITHIN(1, 1024),
-     .meaning = "llama: key-value heads, each shared by num_heads / num_kv_heads heads"},
+     .description = "Number of attention heads of each layer"},
+    {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
+     .null = "the value of num_heads", WITHIN(1, 1024),
+     .description = "llama: number of key-value heads of each layer (grouped-query attention). "
+                    "Each is shared by num_heads / num_kv_heads query heads"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
-     .meaning = "llama: base of its rotary positions"},
-    {"model.rope_type", SETTING_CHOICE, FIELD(model.rope_type), "default", .choices = "default|linear|llama3",
-     .meaning = "llama: how rotary positions are slowed for longer texts; linear: all by rope_factor; llama3: the slow ones, as in Llama 3.1 and later"},
+     .description = "llama: base of the rotary position embeddings"},
+    {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
+     .choices = "default|linear|llama3",
+     .description = "llama: scaling of the rotary position embeddings for longer sequences. "
+                    "default: no scaling; linear: every frequency is divided by rope_factor; "
+                    "llama3: only low frequencies are divided, as in Llama 3.1 and later"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
-     .meaning = "linear, llama3: how much slower"},
-    {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0", WITHIN(0, 1e6),
-     .meaning = "llama3: what turns so often within rope_original_positions, or less, is slowed wholly"},
-    {"model.rope_high_freq_factor", SETTING_NUMBER, FIELD(model.rope_high_freq_factor), "4.0", ABOVE(0, 1e6),
-     .meaning = "llama3: what turns so often, or more, is not slowed"},
-    {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null", .null = "max_position_embeddings", WITHIN(1, 1048576),
-     .meaning = "llama3: positions before the texts became longer (original_max_position_embeddings)"},
-    {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null", .null = "4 times hidden_size", WITHIN(1, 1048576),
-     .meaning = "inner width of the feed-forward layers"},
-    {"model.max_position_embeddings", SETTING_INTEGER, FIELD(model.max_position_embeddings), "1024", WITHIN(1, 1048576),
-     .meaning = "longest sequence that the model can take"},
-    {"model.vocab_size", SETTING_INTEGER, FIELD(model.vocab_size), "null", .null = "the tokenizer's", WITHIN(2, 16777216),
-     .meaning = "token ids; padding inside is the program's own business"},
+     .description =
+         "rope_type linear and llama3: scaling factor of the rotary position embeddings"},
+    {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0",
+     WITHIN(0, 1e6),
+     .description = "rope_type llama3: frequencies with at most this number of periods within "
+                    "rope_original_positions are divided by rope_factor"},
+    {"model.rope_high_freq_factor", SETTING_NUMBER, FIELD(model.rope_high_freq_factor), "4.0",
+     ABOVE(0, 1e6),
+     .description = "rope_type llama3: frequencies with at least this number of periods within "
+                    "rope_original_positions are not scaled"},
+    {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null",
+     .null = "the value of max_position_embeddings", WITHIN(1, 1048576),
+     .description = "rope_type llama3: context length before the extension "
+                    "(original_max_position_embeddings in Hugging Face configurations)"},
+    {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null",
+     .null = "4 times hidden_size", WITHIN(1, 1048576),
+     .description = "Inner width of the feed-forward layers"},
+    {"model.max_position_embeddings", SETTING_INTEGER, FIELD(model.max_position_embeddings), "1024",
+     WITHIN(1, 1048576), .description = "Maximum sequence length of the model"},
+    {"model.vocab_size", SETTING_INTEGER, FIELD(model.vocab_size), "null",
+     .null = "the vocabulary size of the tokenizer", WITHIN(2, 16777216),
+     .description = "Number of token ids. Internal padding of the embedding is not counted"},
     {"model.dropout", SETTING_NUMBER, FIELD(model.dropout), "0.0", BELOW(0, 1),
-     .meaning = "probability for embeddings and the outputs of each block's two halves"},
-    {"model.attention_dropout", SETTING_NUMBER, FIELD(model.attention_dropout), "null", .null = "as dropout", .null_value = -1, BELOW(0, 1),
-     .meaning = "probability for attention weights"},
-    {"model.layer_norm_epsilon", SETTING_NUMBER, FIELD(model.layer_norm_epsilon), "1.0e-05", ABOVE(0, 1),
-     .meaning = "added to the variance"},
-    {"model.activation", SETTING_CHOICE, FIELD(model.activation), "gelu_tanh", .choices = "gelu_tanh|gelu_erf",
-     .meaning = "of the feed-forward layers: gelu_tanh is Hugging Face's gelu_new (GPT-2), gelu_erf its gelu; llama has SwiGLU"},
-    {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02", WITHIN(0, 10),
-     .meaning = "standard deviation of initial weights; in gpt2 projections into the residual stream get this over sqrt(2 num_layers)"},
+     .description = "Dropout probability of the embeddings and of the outputs of each attention "
+                    "and feed-forward block"},
+    {"model.attention_dropout", SETTING_NUMBER, FIELD(model.attention_dropout), "null",
+     .null = "the value of dropout", .null_value = -1, BELOW(0, 1),
+     .description = "Dropout probability of the attention weights"},
+    {"model.layer_norm_epsilon", SETTING_NUMBER, FIELD(model.layer_norm_epsilon), "1.0e-05",
+     ABOVE(0, 1), .description = "Epsilon that the normalization layers add to the variance"},
+    {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
+     .choices = "gelu_tanh|gelu_erf",
+     .description =
+         "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
+         "configurations (GPT-2), gelu_erf is gelu. llama always uses SwiGLU"},
+    {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
+     WITHIN(0, 10),
+     .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "
+                    "num_layers) for projections into the residual stream"},
     {"model.tie_word_embeddings", SETTING_BOOLEAN, FIELD(model.tie_word_embeddings), "true",
-     .meaning = "the output matrix is the token embedding"},
-    {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null", .null = "2 in bert, 1 in roberta, 0 in gpt2", .null_value = -1, WITHIN(0, 2),
-     .meaning = "segments that have an embedding"},
+     .description = "Whether the output projection shares the weights of the token embedding"},
+    {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null",
+     .null = "2 for bert, 1 for roberta, 0 for gpt2 and llama", .null_value = -1, WITHIN(0, 2),
+     .description = "Number of token type (segment) ids"},
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
-     .meaning = "bert: a pooler, and with mlm a second loss, whether the second segment follows the first; false: neither"},
-    {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null", .null = "as many as data.train has", WITHIN(1, 10000),
-     .meaning = "classify, classify_tokens: labels; choose: choices at most"},
-    {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights", .resume = true,
-     .meaning = "checkpoint or run folder whose weights training begins with; a head that it has not got begins at random, one that is not needed is left out"},
+     .description = "bert: whether the model has a pooler and, with objective mlm, a next-sentence "
+                    "prediction loss"},
+    {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null",
+     .null = "the number in data.train", WITHIN(1, 10000),
+     .description =
+         "classify and classify_tokens: number of labels. choose: maximum number of choices"},
+    {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights",
+     .resume = true,
+     .description =
+         "Checkpoint or run folder of the initial weights. A head that the checkpoint does not "
+         "contain is initialized at random; a head that the objective does not use is ignored"},
 
-    {"adapter.type", SETTING_CHOICE, FIELD(adapter.type), "null", .null = "none: the weights themselves are trained", .choices = "lora",
-     .meaning = "lora: small matrices beside those of the model in model.init_from, which stays as it is; they alone, and the head of a task in full, are trained and saved"},
+    {"adapter.type", SETTING_ENUM, FIELD(adapter.type), "null",
+     .null = "no adapter; the weights of the model are trained", .choices = "lora",
+     .description =
+         "Adapter type. lora: train low-rank adapters next to the frozen weights of "
+         "model.init_from. Only the adapters and the full task head are trained and saved"},
     {"adapter.rank", SETTING_INTEGER, FIELD(adapter.rank), "8", WITHIN(1, 65536),
-     .meaning = "inner size of an adapter's two matrices (peft's r)"},
+     .description = "Rank of the adapter matrices (r in peft)"},
     {"adapter.alpha", SETTING_NUMBER, FIELD(adapter.alpha), "8.0", ABOVE(0, 1e6),
-     .meaning = "what an adapter adds is scaled by alpha / rank (peft's lora_alpha)"},
+     .description = "Scaling of the adapters: their output is multiplied by alpha / rank "
+                    "(lora_alpha in peft)"},
     {"adapter.rslora", SETTING_BOOLEAN, FIELD(adapter.rslora), "false",
-     .meaning = "by alpha / sqrt(rank) instead (peft's use_rslora)"},
+     .description =
+         "Whether the scaling is alpha / sqrt(rank) instead of alpha / rank (use_rslora in peft)"},
     {"adapter.dropout", SETTING_NUMBER, FIELD(adapter.dropout), "0.0", BELOW(0, 1),
-     .meaning = "probability for what an adapter reads (peft's lora_dropout)"},
-    {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .null = "as peft: c_attn in gpt2, q_proj and v_proj in llama, query and value in bert and roberta", .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|query|key|value|attention.output.dense|intermediate.dense|output.dense",
-     .meaning = "matrices that get an adapter, by the ends of their names (peft's target_modules); all-linear: all of every block"},
-    {"adapter.base", SETTING_PATH, FIELD(adapter.base), "null", .null = "model.init_from, or the base of the adapters there", .resume = true,
-     .meaning = "where the frozen model lies; a checkpoint of adapters has it"},
-    {"adapter.base_weights", SETTING_TEXT, FIELD(adapter.base_weights), "null", .null = "whatever is there",
-     .meaning = "what the frozen weights are known by, so that others are refused; a checkpoint of adapters has it"},
+     .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
+    {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null",
+     .null = "as in peft: c_attn for gpt2, q_proj and v_proj for llama, query and value for bert "
+             "and roberta",
+     .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"
+                "gate_proj|up_proj|down_proj|query|key|value|attention.output.dense|intermediate."
+                "dense|output.dense",
+     .description = "Weight matrices that get an adapter, given by the ends of their names "
+                    "(target_modules in peft). all-linear: every matrix of every layer"},
+    {"adapter.base", SETTING_PATH, FIELD(adapter.base), "null",
+     .null = "model.init_from, or the base model of the adapters in model.init_from",
+     .resume = true,
+     .description = "Checkpoint of the frozen base model. A LoRA checkpoint stores this path"},
+    {"adapter.base_weights", SETTING_TEXT, FIELD(adapter.base_weights), "null",
+     .null = "no comparison",
+     .description = "Fingerprint of the base model; a base model with other weights is refused. A "
+                    "LoRA checkpoint stores it"},
 
-    {"data.tokenizer", SETTING_PATH, FIELD(data.tokenizer), "null", .null = "none: model.vocab_size must be given", .resume = true,
-     .meaning = "folder with tokenizer.json"},
-    {"data.train", SETTING_SOURCES, FIELD(data.train), "null", .null = "none: plan and bench need none", .resume = true,
-     .meaning = "training shards: a path or glob, or a list of {path, weight} for a mixture"},
-    {"data.validation", SETTING_PATH, FIELD(data.validation), "null", .null = "no evaluation", .resume = true,
-     .meaning = "held-out shards: a path or glob"},
-    {"data.sequence_length", SETTING_INTEGER, FIELD(data.sequence_length), "null", .null = "max_position_embeddings", WITHIN(1, 1048576),
-     .meaning = "tokens of a training sequence"},
+    {"data.tokenizer", SETTING_PATH, FIELD(data.tokenizer), "null",
+     .null = "no tokenizer; model.vocab_size must be set", .resume = true,
+     .description = "Folder that contains tokenizer.json"},
+    {"data.train", SETTING_SOURCES, FIELD(data.train), "null",
+     .null = "none; only plan and bench accept this", .resume = true,
+     .description = "Training shards: a path or glob, or a list of {path, weight} for a mixture"},
+    {"data.validation", SETTING_PATH, FIELD(data.validation), "null", .null = "no evaluation",
+     .resume = true, .description = "Validation shards: a path or glob"},
+    {"data.sequence_length", SETTING_INTEGER, FIELD(data.sequence_length), "null",
+     .null = "the value of model.max_position_embeddings", WITHIN(1, 1048576),
+     .description = "Number of tokens of a training sequence"},
     {"data.document_mask", SETTING_BOOLEAN, FIELD(data.document_mask), "false",
-     .meaning = "attention and positions stay inside documents"},
+     .description = "Whether attention and position ids are restricted to single documents"},
     {"data.shuffle", SETTING_BOOLEAN, FIELD(data.shuffle), "true",
-     .meaning = "draw training sequences in random order; false: as they lie in the shards"},
+     .description = "Whether training sequences are drawn in random order. If false, the order is "
+                    "that of the shards"},
 
-    {"sft.packing", SETTING_ENUM, FIELD(sft.packing), "none", .choices = "none|bfd|bfd_split|wrapped",
-     .meaning = "several examples in a sequence, none of which sees another; bfd: best-fit decreasing, longer ones are cut off; bfd_split: they become several; wrapped: a stream without boundaries"},
-    {"sft.max_length", SETTING_INTEGER, FIELD(sft.max_length), "null", .null = "data.sequence_length", WITHIN(2, 1048576),
-     .meaning = "tokens of an example at most; what is cut off is counted"},
-    {"sft.completion_only_loss", SETTING_ENUM, FIELD(sft.completion_only_loss), "auto", .choices = "auto|true|false",
-     .meaning = "learn the completion alone; auto: of rows that have one, and of others everything"},
+    {"sft.packing", SETTING_ENUM, FIELD(sft.packing), "none",
+     .choices = "none|bfd|bfd_split|wrapped",
+     .description = "How examples are packed into sequences; packed examples do not attend to each "
+                    "other. none: one example per sequence; bfd: best-fit decreasing, longer "
+                    "examples are truncated; bfd_split: best-fit decreasing, longer examples are "
+                    "split; wrapped: a continuous token stream without example boundaries"},
+    {"sft.max_length", SETTING_INTEGER, FIELD(sft.max_length), "null",
+     .null = "the value of data.sequence_length", WITHIN(2, 1048576),
+     .description =
+         "Maximum number of tokens of an example. The number of truncated examples is logged"},
+    {"sft.completion_only_loss", SETTING_ENUM, FIELD(sft.completion_only_loss), "auto",
+     .choices = "auto|true|false",
+     .description = "Whether the loss covers completions only. auto: completions only for rows "
+                    "that have a completion, all tokens for other rows"},
     {"sft.assistant_only_loss", SETTING_BOOLEAN, FIELD(sft.assistant_only_loss), "false",
-     .meaning = "learn the assistant's messages alone, each with its end of turn"},
+     .description =
+         "Whether the loss covers assistant messages only, each with its end-of-turn token"},
     {"sft.skip_empty", SETTING_BOOLEAN, FIELD(sft.skip_empty), "true",
-     .meaning = "leave out, and count, examples with nothing to learn within max_length; false: they are an error"},
+     .description = "Whether examples without any loss token within max_length are skipped and "
+                    "counted. If false, they are an error"},
 
     {"batch.global_size", SETTING_INTEGER, FIELD(batch.global_size), "32", WITHIN(1, 16777216),
-     .meaning = "sequences of an optimizer step, over all ranks"},
-    {"batch.micro_size", SETTING_INTEGER, FIELD(batch.micro_size), "null", .null = "8, or global_size where that is less", WITHIN(1, 1048576), .resume = true,
-     .meaning = "sequences of a rank's forward pass; gradient accumulation makes up the rest"},
+     .description = "Number of sequences of an optimizer step, over all ranks"},
+    {"batch.micro_size", SETTING_INTEGER, FIELD(batch.micro_size), "null",
+     .null = "the smaller of 8 and global_size", WITHIN(1, 1048576), .resume = true,
+     .description = "Number of sequences of one forward pass of a rank. Gradient accumulation "
+                    "supplies the rest of the global batch"},
 
-    {"mlm.mask_probability", SETTING_NUMBER, FIELD(mlm.mask_probability), "0.15", .range = {.least = 0, .most = 1, .above = true},
-     .meaning = "share of an example's tokens that are to be predicted: 80 % become [MASK], 10 % another token, 10 % stay"},
-    {"mlm.max_predictions", SETTING_INTEGER, FIELD(mlm.max_predictions), "null", .null = "mask_probability times data.sequence_length, rounded up", WITHIN(1, 1048576),
-     .meaning = "predictions of an example at most"},
+    {"mlm.mask_probability", SETTING_NUMBER, FIELD(mlm.mask_probability), "0.15",
+     .range = {.min = 0, .max = 1, .exclusive_min = true},
+     .description = "Fraction of the tokens of an example to predict. Of these, 80 % are replaced "
+                    "by [MASK], 10 % by a random token, and 10 % are kept"},
+    {"mlm.max_predictions", SETTING_INTEGER, FIELD(mlm.max_predictions), "null",
+     .null = "mask_probability times data.sequence_length, rounded up", WITHIN(1, 1048576),
+     .description = "Maximum number of predictions per example"},
     {"mlm.whole_words", SETTING_BOOLEAN, FIELD(mlm.whole_words), "false",
-     .meaning = "draw words instead of tokens"},
+     .description = "Whether whole words are masked instead of single tokens"},
 
-    {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024), .resume = true,
-     .meaning = "ranks that share one copy of the model, heads and inner features evenly; the number of ranks is a multiple of it"},
+    {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024),
+     .resume = true,
+     .description = "Tensor parallel size: number of ranks that share one copy of the model. It "
+                    "must divide the number of ranks, the attention heads and intermediate_size"},
     {"parallel.sequence", SETTING_BOOLEAN, FIELD(parallel.sequence), "false", .resume = true,
-     .meaning = "ranks that share a model divide norms and dropout among them too, by rows (sequence parallelism)"},
-    {"parallel.zero_stage", SETTING_INTEGER, FIELD(parallel.zero_stage), "0", WITHIN(0, 2), .resume = true,
-     .meaning = "0: replicated, 1: optimizer state sharded over the data-parallel ranks, 2: layers' gradients too"},
-    {"parallel.reproducible", SETTING_BOOLEAN, FIELD(parallel.reproducible), "false", .resume = true,
-     .meaning = "the same bits at any number of data-parallel ranks and ZeRO stage: sums in the order of the global batch's micro-batches; costs time and memory"},
-    {"parallel.deterministic", SETTING_BOOLEAN, FIELD(parallel.deterministic), "false", .resume = true,
-     .meaning = "GPUs: the same bits in each run of the same layout; NCCL then adds without the switches' help (NVLS, CollNet), whose order differs from run to run. CPUs, and ranks that share a GPU, always have them"},
-    {"parallel.reduce_dtype", SETTING_ENUM, FIELD(parallel.reduce_dtype), "fp32", .choices = "fp32|bf16", .resume = true,
-     .meaning = "of gradients on their way to other data-parallel ranks; bf16 sends half the bytes, rounds each rank's gradients and their sum, and takes half as much memory for gradients again"},
-    {"parallel.threads", SETTING_INTEGER, FIELD(parallel.threads), "null", .null = "this host's cores divided by its ranks", WITHIN(1, 4096), .resume = true,
-     .meaning = "CPU threads of a rank"},
-    {"parallel.bucket_mib", SETTING_INTEGER, FIELD(parallel.bucket_mib), "25", WITHIN(1, 65536), .resume = true,
-     .meaning = "MiB of gradients that are reduced together, behind the backward pass"},
-    {"parallel.timeout_seconds", SETTING_NUMBER, FIELD(parallel.timeout_seconds), "300.0", ABOVE(0, 1e6), .resume = true,
-     .meaning = "how long a rank may stay silent before the job ends with code 76"},
+     .description = "Whether the ranks of a tensor-parallel group also split normalization and "
+                    "dropout by tokens (sequence parallelism)"},
+    {"parallel.zero_stage", SETTING_INTEGER, FIELD(parallel.zero_stage), "0", WITHIN(0, 2),
+     .resume = true,
+     .description = "ZeRO stage. 0: replicated; 1: the optimizer state is sharded over the "
+                    "data-parallel ranks; 2: the gradients of the layers are sharded, too"},
+    {"parallel.reproducible", SETTING_BOOLEAN, FIELD(parallel.reproducible), "false",
+     .resume = true,
+     .description = "Whether results are bitwise identical for every number of data-parallel ranks "
+                    "and every ZeRO stage. Gradients are then summed in the order of the "
+                    "micro-batches of the global batch, which costs time and memory"},
+    {"parallel.deterministic", SETTING_BOOLEAN, FIELD(parallel.deterministic), "false",
+     .resume = true,
+     .description =
+         "GPUs: whether results are bitwise identical between runs of the same layout. "
+         "NCCL then does not use NVLS and CollNet, because their summation order varies. Runs "
+         "on CPUs, and of ranks that share a GPU, are always deterministic"},
+    {"parallel.reduce_dtype", SETTING_ENUM, FIELD(parallel.reduce_dtype), "fp32",
+     .choices = "fp32|bf16", .resume = true,
+     .description = "Data type of the gradients in the all-reduce or reduce-scatter of the "
+                    "data-parallel ranks. bf16 halves the traffic, rounds the gradients of each "
+                    "rank and their sum, and needs half of the gradient memory in addition"},
+    {"parallel.threads", SETTING_INTEGER, FIELD(parallel.threads), "null",
+     .null = "the number of cores of the host divided by its ranks", WITHIN(1, 4096),
+     .resume = true, .description = "Number of CPU threads of a rank"},
+    {"parallel.bucket_mib", SETTING_INTEGER, FIELD(parallel.bucket_mib), "25", WITHIN(1, 65536),
+     .resume = true,
+     .description =
+         "Size of a gradient bucket in MiB. Buckets are reduced while the backward pass continues"},
+    {"parallel.timeout_seconds", SETTING_NUMBER, FIELD(parallel.timeout_seconds), "300.0",
+     ABOVE(0, 1e6), .resume = true,
+     .description =
+         "Time without a sign of life from a rank after which the job ends with exit code 76"},
 
-    {"optimizer.name", SETTING_CHOICE, FIELD(optimizer.name), "adamw", .choices = "adamw|lamb",
-     .meaning = "adamw, or lamb: Adam's update and the decay, times its trust ratio (norm of the weights over norm of the update) for each tensor that has decay; decay on matrices and embeddings, not on biases and norms"},
-    {"optimizer.learning_rate", SETTING_NUMBER, FIELD(optimizer.learning_rate), "0.0006", ABOVE(0, 100),
-     .meaning = "the schedule's highest"},
+    {"optimizer.name", SETTING_ENUM, FIELD(optimizer.name), "adamw", .choices = "adamw|lamb",
+     .description = "Optimizer. adamw: Adam with decoupled weight decay; lamb: the same update "
+                    "multiplied by the trust ratio (norm of the weights divided by norm of the "
+                    "update) of each tensor that has weight decay. Weight decay applies to "
+                    "matrices and embeddings, not to biases and normalization weights"},
+    {"optimizer.learning_rate", SETTING_NUMBER, FIELD(optimizer.learning_rate), "0.0006",
+     ABOVE(0, 100), .description = "Peak learning rate of the schedule"},
     {"optimizer.beta1", SETTING_NUMBER, FIELD(optimizer.beta1), "0.9", BELOW(0, 1),
-     .meaning = "decay of the mean of gradients"},
+     .description = "Decay rate of the first moment estimate"},
     {"optimizer.beta2", SETTING_NUMBER, FIELD(optimizer.beta2), "0.95", BELOW(0, 1),
-     .meaning = "decay of the mean of squared gradients"},
+     .description = "Decay rate of the second moment estimate"},
     {"optimizer.epsilon", SETTING_NUMBER, FIELD(optimizer.epsilon), "1.0e-08", ABOVE(0, 1),
-     .meaning = "added to the root of the second moment"},
+     .description = "Epsilon that is added to the square root of the second moment"},
     {"optimizer.weight_decay", SETTING_NUMBER, FIELD(optimizer.weight_decay), "0.1", WITHIN(0, 100),
-     .meaning = "decoupled: times the learning rate"},
-    {"optimizer.max_grad_norm", SETTING_NUMBER, FIELD(optimizer.max_grad_norm), "1.0", .null = "or 0: no clipping", WITHIN(0, 1e12),
-     .meaning = "gradients are scaled down to this global norm"},
+     .description = "Decoupled weight decay coefficient; it is multiplied by the learning rate"},
+    {"optimizer.max_grad_norm", SETTING_NUMBER, FIELD(optimizer.max_grad_norm), "1.0",
+     .null = "no clipping, the same as 0", WITHIN(0, 1e12),
+     .description = "Maximum global gradient norm for gradient clipping"},
     {"optimizer.nvlamb", SETTING_BOOLEAN, FIELD(optimizer.nvlamb), "false",
-     .meaning = "lamb: the ratio on tensors without decay too"},
-    {"optimizer.stochastic_rounding", SETTING_BOOLEAN, FIELD(optimizer.stochastic_rounding), "false",
-     .meaning = "train.precision bf16: the weights that products read are the fp32 masters rounded up or down at random so that the mean is kept, not to nearest; anew in each step, from the seed"},
-    {"optimizer.init_from", SETTING_PATH, FIELD(optimizer.init_from), "null", .null = "moments begin at zero", .resume = true,
-     .meaning = "checkpoint or run folder whose moments training begins with; its step is not taken: bias correction and schedule begin anew. Needs model.init_from"},
+     .description = "lamb: whether the trust ratio also applies to tensors without weight decay"},
+    {"optimizer.stochastic_rounding", SETTING_BOOLEAN, FIELD(optimizer.stochastic_rounding),
+     "false",
+     .description = "train.precision bf16: whether the fp32 master weights are rounded to bf16 "
+                    "stochastically, which keeps their mean, instead of to nearest. Each step "
+                    "draws new random numbers from the seed"},
+    {"optimizer.init_from", SETTING_PATH, FIELD(optimizer.init_from), "null",
+     .null = "the moments start at zero", .resume = true,
+     .description =
+         "Checkpoint or run folder of the initial optimizer moments. The step counter is not "
+         "restored: bias correction and schedule start at step 0. Requires model.init_from"},
 
-    {"schedule.name", SETTING_ENUM, FIELD(schedule.name), "cosine", .choices = "constant|linear|cosine|polynomial|wsd|polynomial_nvidia",
-     .meaning = "course of the learning rate after the warm-up (trainer/optimizer/schedule.h); wsd: stable, then a decay; polynomial_nvidia: counted from step 0, warm-up included"},
-    {"schedule.warmup_steps", SETTING_INTEGER, FIELD(schedule.warmup_steps), "null", .null = "as warmup_ratio says, else 0", .null_value = -1, WITHIN(0, STEPS_MAX),
-     .meaning = "steps of linear warm-up"},
-    {"schedule.warmup_ratio", SETTING_NUMBER, FIELD(schedule.warmup_ratio), "null", .null = "as warmup_steps says", .null_value = -1, WITHIN(0, 1),
-     .meaning = "warm-up as a share of all steps; alternative to warmup_steps"},
+    {"schedule.name", SETTING_ENUM, FIELD(schedule.name), "cosine",
+     .choices = "constant|linear|cosine|polynomial|wsd|polynomial_nvidia",
+     .description = "Learning rate schedule after the warm-up. wsd: warmup-stable-decay; "
+                    "polynomial_nvidia: a polynomial decay that also counts the warm-up steps"},
+    {"schedule.warmup_steps", SETTING_INTEGER, FIELD(schedule.warmup_steps), "null",
+     .null = "given by warmup_ratio, or 0 if that is null too", .null_value = -1,
+     WITHIN(0, STEPS_MAX), .description = "Number of steps of the linear warm-up"},
+    {"schedule.warmup_ratio", SETTING_NUMBER, FIELD(schedule.warmup_ratio), "null",
+     .null = "given by warmup_steps", .null_value = -1, WITHIN(0, 1),
+     .description =
+         "Length of the linear warm-up as a fraction of all steps. Alternative to warmup_steps"},
     {"schedule.min_ratio", SETTING_NUMBER, FIELD(schedule.min_ratio), "0.1", WITHIN(0, 1),
-     .meaning = "last learning rate as a share of the highest"},
+     .description = "Final learning rate as a fraction of optimizer.learning_rate"},
     {"schedule.power", SETTING_NUMBER, FIELD(schedule.power), "1.0", ABOVE(0, 100),
-     .meaning = "exponent of the polynomial schedules"},
+     .description = "Exponent of the schedules polynomial and polynomial_nvidia"},
     {"schedule.decay_ratio", SETTING_NUMBER, FIELD(schedule.decay_ratio), "0.1", WITHIN(0, 1),
-     .meaning = "wsd: share of all steps, at the end, in which the learning rate falls"},
+     .description =
+         "wsd: fraction of all steps, at the end of training, in which the learning rate decays"},
 
-    {"train.max_steps", SETTING_INTEGER, FIELD(train.max_steps), "null", .null = "as epochs says", WITHIN(1, STEPS_MAX), .resume = true,
-     .meaning = "optimizer steps; this or epochs must be given"},
-    {"train.epochs", SETTING_NUMBER, FIELD(train.epochs), "null", .null = "as max_steps says", ABOVE(0, 1e6), .resume = true,
-     .meaning = "passes over the training set (of a mixture, until its first part is through); alternative to max_steps"},
-    {"train.max_minutes", SETTING_NUMBER, FIELD(train.max_minutes), "null", .null = "no limit", ABOVE(0, MINUTES_MAX), .resume = true,
-     .meaning = "a normal end after this time of training, over all sessions of the run, like the last step; the schedule still runs on the steps"},
-    {"train.wall_minutes", SETTING_NUMBER, FIELD(train.wall_minutes), "null", .null = "no limit", ABOVE(0, MINUTES_MAX), .resume = true,
-     .meaning = "save and stop with code 75 before this time of a session is over, for a queue's limit"},
+    {"train.max_steps", SETTING_INTEGER, FIELD(train.max_steps), "null", .null = "given by epochs",
+     WITHIN(1, STEPS_MAX), .resume = true,
+     .description = "Number of optimizer steps. Either max_steps or epochs must be set"},
+    {"train.epochs", SETTING_NUMBER, FIELD(train.epochs), "null", .null = "given by max_steps",
+     ABOVE(0, 1e6), .resume = true,
+     .description = "Number of passes over the training set. For a mixture, an epoch ends when the "
+                    "first of its data sets is exhausted. Alternative to max_steps"},
+    {"train.max_minutes", SETTING_NUMBER, FIELD(train.max_minutes), "null", .null = "no limit",
+     ABOVE(0, MINUTES_MAX), .resume = true,
+     .description = "Training time over all sessions of the run, in minutes, after which the run "
+                    "ends normally, as after its last step. It does not change the schedule, which "
+                    "depends on the steps only"},
+    {"train.wall_minutes", SETTING_NUMBER, FIELD(train.wall_minutes), "null", .null = "no limit",
+     ABOVE(0, MINUTES_MAX), .resume = true,
+     .description = "Time limit of one session in minutes, for example of a batch queue. The run "
+                    "saves a checkpoint and exits with code 75 before the limit"},
     {"train.precision", SETTING_ENUM, FIELD(train.precision), "fp32", .choices = "fp32|bf16",
-     .meaning = "of products and activations; master weights, sums and optimizer state are fp32 always"},
-    {"train.device", SETTING_ENUM, FIELD(train.device), "auto", .choices = "auto|cpu|cuda", .resume = true,
-     .meaning = "auto: the best that this build and machine have"},
-    {"train.activation_checkpointing", SETTING_CHOICE, FIELD(train.activation_checkpointing), "none", .choices = "none|selective|full", .resume = true,
-     .meaning = "what backward computes again instead of keeping it, to the same bits: selective, the activation function and the norms; full, all of a layer but its input, a third more work"},
+     .description = "Data type of matrix multiplications and activations. Master weights, "
+                    "reductions and optimizer state are always fp32"},
+    {"train.device", SETTING_ENUM, FIELD(train.device), "auto", .choices = "auto|cpu|cuda",
+     .resume = true,
+     .description =
+         "Device to train on. auto: a GPU if the build and the machine support one, else the CPU"},
+    {"train.activation_checkpointing", SETTING_ENUM, FIELD(train.activation_checkpointing), "none",
+     .choices = "none|selective|full", .resume = true,
+     .description =
+         "Which activations the backward pass recomputes instead of storing them; the results are "
+         "bitwise identical. selective: activation functions and normalization; full: everything "
+         "in a layer except its input, which adds about a third to the computation"},
     {"train.cuda_graphs", SETTING_BOOLEAN, FIELD(train.cuda_graphs), "false", .resume = true,
-     .meaning = "on a GPU, start a micro-batch's kernels together where they come again, to the same bits: for small models and batches, whose kernels end sooner than the next is launched; not timed on a GPU yet"},
-    {"train.freeze", SETTING_LIST, FIELD(train.freeze), "null", .null = "everything is trained", .choices = "embeddings|backbone",
-     .meaning = "one or a list of what keeps its weights; embeddings: all before the first block; backbone: everything but the head"},
+     .description = "GPU: whether kernels of repeated micro-batches are launched as CUDA graphs; "
+                    "the results are bitwise identical. Intended for small models and batches that "
+                    "are limited by launch latency. The speed on GPUs has not been measured yet"},
+    {"train.freeze", SETTING_LIST, FIELD(train.freeze), "null", .null = "nothing is frozen",
+     .choices = "embeddings|backbone",
+     .description = "Parts of the model to freeze, one name or a list. embeddings: everything "
+                    "before the first layer; backbone: everything except the head"},
     {"train.freeze_layers", SETTING_INTEGER, FIELD(train.freeze_layers), "0", WITHIN(0, 1000),
-     .meaning = "blocks, from the first on, that keep their weights"},
+     .description = "Number of layers to freeze, counted from the first"},
 
-    {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid", .choices = "sigmoid|hinge|ipo|exo_pair|nca_pair|robust|bco_pair|sppo_hard|aot|aot_unpaired|apo_zero|apo_down|discopop|sft|sigmoid_norm",
-     .meaning = "one or a list, whose weighted sum is the loss, each as TRL defines it (trainer/objective/preference.h)"},
-    {"dpo.loss_weights", SETTING_LIST, FIELD(dpo.loss_weights), "null", .null = "all 1", WITHIN(0, 1e6),
-     .meaning = "one for each of loss_type"},
+    {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid",
+     .choices = "sigmoid|hinge|ipo|exo_pair|nca_pair|robust|bco_pair|sppo_hard|aot|aot_unpaired|"
+                "apo_zero|apo_down|discopop|sft|sigmoid_norm",
+     .description = "Type of the preference loss, one name or a list for a weighted sum. The "
+                    "losses are those of TRL (trainer/objective/preference.h)"},
+    {"dpo.loss_weights", SETTING_LIST, FIELD(dpo.loss_weights), "null", .null = "every weight is 1",
+     WITHIN(0, 1e6), .description = "Weight of each entry of loss_type"},
     {"dpo.beta", SETTING_NUMBER, FIELD(dpo.beta), "0.1", ABOVE(0, 1e6),
-     .meaning = "how firmly the policy is held to the reference"},
+     .description = "Strength of the penalty for deviating from the reference model. Higher values "
+                    "keep the policy closer to the reference"},
     {"dpo.label_smoothing", SETTING_NUMBER, FIELD(dpo.label_smoothing), "0.0", BELOW(0, 0.5),
-     .meaning = "share of wrong preferences, for robust, exo_pair (which needs it), aot and aot_unpaired"},
+     .description = "Assumed probability that a preference label is wrong. Used by robust, aot, "
+                    "aot_unpaired and exo_pair, which requires a value above 0"},
     {"dpo.discopop_tau", SETTING_NUMBER, FIELD(dpo.discopop_tau), "0.05", ABOVE(0, 1e6),
-     .meaning = "temperature of discopop's blend"},
-    {"dpo.shared_prefix", SETTING_ENUM, FIELD(dpo.shared_prefix), "auto", .choices = "auto|true|false", .resume = true,
-     .meaning = "compute a pair's prompt once for both of its answers; auto: on CPUs"},
-    {"reward.center_rewards_coefficient", SETTING_NUMBER, FIELD(reward.center_rewards_coefficient), "0.0", WITHIN(0, 1e6),
-     .meaning = "holds the rewards of a pair's two answers around 0: times the square of their sum; TRL's documentation recommends 0.01"},
-    {"answer.no_answer_threshold", SETTING_NUMBER, FIELD(answer.no_answer_threshold), "0.0", WITHIN(-1e9, 1e9), .resume = true,
-     .meaning = "a question has no answer where this scores so much more than the best span (transformers' null_score_diff_threshold); 1e9: each has one, as in SQuAD 1.1"},
+     .description = "discopop: temperature of the blend of its two losses"},
+    {"dpo.shared_prefix", SETTING_ENUM, FIELD(dpo.shared_prefix), "auto",
+     .choices = "auto|true|false", .resume = true,
+     .description =
+         "Whether the prompt of a pair is computed once for both responses. auto: on CPUs only"},
+    {"reward.center_rewards_coefficient", SETTING_NUMBER, FIELD(reward.center_rewards_coefficient),
+     "0.0", WITHIN(0, 1e6),
+     .description = "Coefficient of the squared sum of the two rewards of a pair, which is added "
+                    "to the loss and centers the rewards around 0. TRL recommends 0.01"},
+    {"answer.no_answer_threshold", SETTING_NUMBER, FIELD(answer.no_answer_threshold), "0.0",
+     WITHIN(-1e9, 1e9), .resume = true,
+     .description = "A question is predicted to have no answer if the score of no answer exceeds "
+                    "that of the best span by more than this value (null_score_diff_threshold in "
+                    "transformers). 1e9: every question has an answer, as in SQuAD 1.1"},
 
-    {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null", .null = "250 where data.validation is given, else 0", .null_value = -1, WITHIN(0, STEPS_MAX), .resume = true,
-     .meaning = "steps between evaluations; 0: only before the first step and after the last, which is done always"},
-    {"evaluate.batches", SETTING_INTEGER, FIELD(evaluate.batches), "20", .null = "the whole held-out part", WITHIN(1, STEPS_MAX), .resume = true,
-     .meaning = "batches of the global size that an evaluation takes"},
+    {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null",
+     .null = "250 if data.validation is set, else 0", .null_value = -1, WITHIN(0, STEPS_MAX),
+     .resume = true,
+     .description = "Number of steps between evaluations. 0: evaluate only before the first and "
+                    "after the last step, which every run does"},
+    {"evaluate.batches", SETTING_INTEGER, FIELD(evaluate.batches), "20",
+     .null = "the whole validation set", WITHIN(1, STEPS_MAX), .resume = true,
+     .description = "Number of global batches of an evaluation"},
     {"evaluate.metric", SETTING_TEXT, FIELD(evaluate.metric), "loss", .resume = true,
-     .meaning = "the number of an evaluation by which it is better or worse than others: loss, or another name in its lines of metrics.jsonl"},
-    {"evaluate.greater_is_better", SETTING_ENUM, FIELD(evaluate.greater_is_better), "auto", .choices = "auto|true|false", .resume = true,
-     .meaning = "of evaluate.metric; auto: true, but false where its name ends in loss or is perplexity"},
-    {"evaluate.patience", SETTING_INTEGER, FIELD(evaluate.patience), "null", .null = "the run goes to its end", WITHIN(1, 1000000), .resume = true,
-     .meaning = "evaluations without improvement after which the run ends, as after its last step"},
-    {"evaluate.min_improvement", SETTING_NUMBER, FIELD(evaluate.min_improvement), "0.0", WITHIN(0, 1e12), .resume = true,
-     .meaning = "what is not better by more than this does not renew the patience"},
+     .description = "Metric to compare evaluations with: loss, or another name from the evaluate "
+                    "lines of metrics.jsonl"},
+    {"evaluate.greater_is_better", SETTING_ENUM, FIELD(evaluate.greater_is_better), "auto",
+     .choices = "auto|true|false", .resume = true,
+     .description = "Whether a greater value of evaluate.metric is better. auto: true, except for "
+                    "perplexity and for metrics whose names end in loss"},
+    {"evaluate.patience", SETTING_INTEGER, FIELD(evaluate.patience), "null",
+     .null = "no early stopping", WITHIN(1, 1000000), .resume = true,
+     .description = "Number of evaluations without improvement after which the run ends, as after "
+                    "its last step"},
+    {"evaluate.min_improvement", SETTING_NUMBER, FIELD(evaluate.min_improvement), "0.0",
+     WITHIN(0, 1e12), .resume = true,
+     .description = "Minimum change of the metric that counts as an improvement for patience"},
 
-    {"checkpoint.every", SETTING_INTEGER, FIELD(checkpoint.every), "1000", WITHIN(0, STEPS_MAX), .resume = true,
-     .meaning = "steps between checkpoints; 0: only at the end and on request"},
-    {"checkpoint.keep", SETTING_INTEGER, FIELD(checkpoint.keep), "3", WITHIN(1, 1000000), .resume = true,
-     .meaning = "newest checkpoints that are kept"},
+    {"checkpoint.every", SETTING_INTEGER, FIELD(checkpoint.every), "1000", WITHIN(0, STEPS_MAX),
+     .resume = true,
+     .description = "Number of steps between checkpoints. 0: only at the end and on request"},
+    {"checkpoint.keep", SETTING_INTEGER, FIELD(checkpoint.keep), "3", WITHIN(1, 1000000),
+     .resume = true, .description = "Number of most recent checkpoints to keep"},
     {"checkpoint.keep_best", SETTING_BOOLEAN, FIELD(checkpoint.keep_best), "false", .resume = true,
-     .meaning = "save at each evaluation that is the best so far, keep that one besides, and put its weights into final/"},
+     .description =
+         "Whether to save a checkpoint after every best evaluation so far, keep the best one in "
+         "addition to the most recent ones, and write its weights to final/"},
     {"checkpoint.async", SETTING_BOOLEAN, FIELD(checkpoint.async), "true", .resume = true,
-     .meaning = "write behind training; costs the memory of a snapshot"},
+     .description = "Whether checkpoints are written in the background while training continues. "
+                    "Needs memory for a snapshot"},
 
     {"log.every", SETTING_INTEGER, FIELD(log.every), "10", WITHIN(1, STEPS_MAX), .resume = true,
-     .meaning = "steps between lines of metrics.jsonl"},
+     .description = "Number of steps between lines of metrics.jsonl"},
     {"log.tensorboard", SETTING_BOOLEAN, FIELD(log.tensorboard), "false", .resume = true,
-     .meaning = "event files for TensorBoard in run_dir/tensorboard, beside metrics.jsonl"},
+     .description = "Whether event files for TensorBoard are written to run_dir/tensorboard, in "
+                    "addition to metrics.jsonl"},
 };
 
 const struct section recipe_sections[] = {
     {"", "Top level"},
-    {"model", "The network. Names are those of Hugging Face's config.json where one exists."},
-    {"adapter", "LoRA, for every objective. Names and defaults are peft's. A checkpoint holds the adapters alone, and the head of a task (peft's modules_to_save), with the place of the model and what its weights are known by; `bireme export` puts them into its matrices."},
-    {"data", "What is read. Paths are relative to the folder in which the program is started."},
-    {"sft", "Supervised fine-tuning. Names and defaults are TRL's."},
-    {"batch", "How many sequences make a step."},
-    {"mlm", "What is masked, where objective is mlm. Each epoch is masked anew, but for NVIDIA's shards, which are masked in their files."},
-    {"parallel", "How the ranks share the work. The numbers of ranks and nodes come from mpirun or srun."},
-    {"optimizer", "How weights are changed."},
-    {"schedule", "How the learning rate changes."},
-    {"train", "How long, and with what."},
-    {"dpo", "Preference pairs (`objective: dpo`). Names and defaults are TRL's. The reference is what `model.init_from` names."},
-    {"reward", "Reward models (`objective: reward`), on the same pairs. Names are TRL's; `dpo.shared_prefix` holds for them too."},
-    {"answer", "Answers in texts (`objective: answer`), in evaluations and for `bireme answer`."},
-    {"evaluate", "The held-out loss and other metrics, and what is decided by them."},
-    {"checkpoint", "What is saved."},
-    {"log", "What is told."},
+    {"model", "Model architecture and size. Names are those of Hugging Face's config.json where "
+              "one exists."},
+    {"adapter",
+     "LoRA adapters, for every objective. Names and defaults are those of peft. A checkpoint "
+     "stores only the adapters and the task head (modules_to_save in peft), with the path and the "
+     "fingerprint of the base model. `bireme export` merges the adapters into the weights."},
+    {"data", "Tokenizer and shards. Paths are relative to the working directory."},
+    {"sft", "Supervised fine-tuning. Names and defaults are those of TRL."},
+    {"batch", "Batch sizes."},
+    {"mlm", "Masking for objective mlm. Every epoch draws a new mask. NVIDIA's shards are an "
+            "exception: their masks are stored in the files."},
+    {"parallel", "Parallelism. mpirun or srun sets the numbers of ranks and nodes."},
+    {"optimizer", "Optimizer."},
+    {"schedule", "Learning rate schedule."},
+    {"train", "Length of the training, numerics and device."},
+    {"dpo", "Preference optimization (`objective: dpo`). Names and defaults are those of TRL. The "
+            "reference model is `model.init_from`."},
+    {"reward", "Reward modeling (`objective: reward`) on the same pairs. Names are those of TRL. "
+               "`dpo.shared_prefix` applies, too."},
+    {"answer",
+     "Extractive question answering (`objective: answer`), for evaluations and `bireme answer`."},
+    {"evaluate",
+     "Evaluation on the validation set, early stopping and selection of the best checkpoint."},
+    {"checkpoint", "Checkpoints."},
+    {"log", "Logging."},
 };
-
-const struct synonym recipe_synonyms[] = {
-    {"lr", "learning_rate"}, {"max_lr", "learning_rate"}, {"min_lr", "min_ratio"}, {"min_lr_ratio", "min_ratio"},
-    {"n_layer", "num_layers"}, {"n_layers", "num_layers"}, {"num_hidden_layers", "num_layers"}, {"layers", "num_layers"}, {"depth", "num_layers"},
-    {"n_embd", "hidden_size"}, {"d_model", "hidden_size"}, {"width", "hidden_size"}, {"dim", "hidden_size"},
-    {"n_head", "num_heads"}, {"n_heads", "num_heads"}, {"num_attention_heads", "num_heads"}, {"heads", "num_heads"}, {"num_key_value_heads", "num_kv_heads"}, {"n_kv_heads", "num_kv_heads"}, {"num_query_groups", "num_kv_heads"},
-    {"n_inner", "intermediate_size"}, {"d_ff", "intermediate_size"}, {"ffn_hidden_size", "intermediate_size"},
-    {"n_positions", "max_position_embeddings"}, {"n_ctx", "max_position_embeddings"}, {"block_size", "sequence_length"},
-    {"seq_length", "sequence_length"}, {"seq_len", "sequence_length"}, {"max_seq_len", "sequence_length"}, {"context_length", "sequence_length"},
-    {"resid_pdrop", "dropout"}, {"embd_pdrop", "dropout"}, {"hidden_dropout", "dropout"}, {"attn_pdrop", "attention_dropout"},
-    {"layer_norm_eps", "layer_norm_epsilon"}, {"norm_eps", "layer_norm_epsilon"}, {"rms_norm_eps", "layer_norm_epsilon"}, {"rotary_base", "rope_theta"}, {"rope_scaling", "rope_type"}, {"original_max_position_embeddings", "rope_original_positions"}, {"init_std", "initializer_range"},
-    {"activation_function", "activation"}, {"hidden_act", "activation"}, {"tied", "tie_word_embeddings"}, {"vocabulary", "vocab_size"},
-    {"r", "rank"}, {"lora_r", "rank"}, {"lora_alpha", "alpha"}, {"lora_dropout", "dropout"}, {"use_rslora", "rslora"}, {"target_modules", "targets"}, {"lora", "adapter"}, {"peft", "adapter"},
-    {"packing_strategy", "packing"}, {"max_seq_length", "max_length"}, {"train_on_inputs", "completion_only_loss"},
-    {"batch_size", "global_size"}, {"global_batch_size", "global_size"}, {"micro_batch_size", "micro_size"},
-    {"per_device_train_batch_size", "micro_size"}, {"gradient_accumulation_steps", "global_size"}, {"grad_accum", "global_size"},
-    {"tensor_parallel", "tensor"}, {"tp", "tensor"}, {"tensor_model_parallel_size", "tensor"}, {"zero", "zero_stage"},
-    {"num_threads", "threads"}, {"eps", "epsilon"}, {"betas", "beta1"}, {"grad_clip", "max_grad_norm"}, {"clip_grad", "max_grad_norm"},
-    {"warmup_iters", "warmup_steps"}, {"warmup", "warmup_steps"}, {"lr_scheduler_type", "name"}, {"type", "name"},
-    {"max_iters", "max_steps"}, {"train_iters", "max_steps"}, {"steps", "max_steps"}, {"num_train_epochs", "epochs"},
-    {"dtype", "precision"}, {"eval_interval", "every"}, {"interval", "every"}, {"eval_iters", "batches"},
-    {"output_dir", "run_dir"}, {"out_dir", "run_dir"}, {"random_seed", "seed"}, {"eval", "evaluate"}, {"val", "validation"},
-    {"save", "checkpoint"}, {"frozen", "freeze"}, {"freeze_first_layers", "freeze_layers"}, {"metric_for_best_model", "metric"}, {"early_stopping_patience", "patience"}, {"early_stopping_threshold", "min_improvement"}, {"load_best_model_at_end", "keep_best"}, {"save_total_limit", "keep"}, {"training", "train"}, {"lr_scheduler", "schedule"}, {"logging", "log"}, {"dataset", "data"},
-    {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu", "gelu_erf"}, {"bfloat16", "bf16"}, {"float32", "fp32"},
-    {"gpu", "cuda"}, {"adam", "adamw"}, {"gpt", "gpt2"}, {"classification", "classify"}, {"regression", "regress"}, {"n_labels", "num_labels"}, {"num_classes", "num_labels"}, {"mlm_probability", "mask_probability"}, {"masked_lm_prob", "mask_probability"},
-    {"max_predictions_per_seq", "max_predictions"}, {"whole_word_mask", "whole_words"}, {"whole_word", "whole_words"}, {"nsp", "next_sentence"}, {"gpt-2", "gpt2"}, {"causal", "clm"}, {"warmup_stable_decay", "wsd"}, {"poly", "polynomial"},
-};
-/* clang-format on */
 
 const int recipe_table_count = sizeof recipe_table / sizeof recipe_table[0];
 const int recipe_section_count = sizeof recipe_sections / sizeof recipe_sections[0];
-const int recipe_synonym_count = sizeof recipe_synonyms / sizeof recipe_synonyms[0];
 
 _Static_assert(sizeof recipe_sections / sizeof recipe_sections[0] <= SECTIONS_MAX,
                "raise SECTIONS_MAX");
@@ -322,14 +460,4 @@ int recipe_table_choices(const char *choices, char *text, size_t bytes, const ch
         }
     }
     return count;
-}
-
-const char *recipe_table_synonym(const char *word)
-{
-    for (int i = 0; i < recipe_synonym_count; i++) {
-        if (strcmp(recipe_synonyms[i].word, word) == 0) {
-            return recipe_synonyms[i].ours;
-        }
-    }
-    return NULL;
 }

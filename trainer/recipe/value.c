@@ -1,29 +1,32 @@
-/* One value: from a YAML scalar into its field, strictly, and from the field back to text. */
+/* One value of a recipe: from a YAML node to the field in struct recipe, and back to a string. */
+#include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
-static void *field_of(const struct setting *setting, struct recipe *recipe)
+static void *get_field(const struct setting *setting, struct recipe *recipe)
 {
     return (char *)recipe + setting->offset;
 }
 
-static const void *field_in(const struct setting *setting, const struct recipe *recipe)
+static const void *get_const_field(const struct setting *setting, const struct recipe *recipe)
 {
     return (const char *)recipe + setting->offset;
 }
 
-/* raise_at - "place: key: reason"; control characters are replaced. */
-static status raise_at(const char *name, struct place place, status code, const char *key,
-                       const char *format, va_list arguments)
+/* raise_at - raise an error with the message "location: key: reason".
+ *
+ * Control characters in the reason are replaced by "?". */
+static status raise_at(const char *name, struct source_location location, status code,
+                       const char *key, const char *format, va_list arguments)
 {
     char where[1200];
-    if (place.kind == PLACE_COMMAND) {
+    if (location.kind == LOCATION_COMMAND_LINE) {
         snprintf(where, sizeof where, "command line");
-    } else if (place.kind == PLACE_FILE) {
-        snprintf(where, sizeof where, "%.1000s:%d:%d", name, place.line, place.column);
+    } else if (location.kind == LOCATION_FILE) {
+        snprintf(where, sizeof where, "%.1000s:%d:%d", name, location.line, location.column);
     } else {
         snprintf(where, sizeof where, "%.1000s", name);
     }
@@ -35,21 +38,23 @@ static status raise_at(const char *name, struct place place, status code, const 
     RAISE(code, "%s: %.200s%s%s", where, key != NULL ? key : "", key != NULL ? ": " : "", reason);
 }
 
-status recipe_fail(const struct reading *r, struct place place, const char *key, const char *format,
-                   ...)
+status recipe_fail(const struct recipe_reader *r, struct source_location location, const char *key,
+                   const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    status result = raise_at(r->name, place, STATUS_RECIPE, key, format, arguments);
+    status result = raise_at(r->name, location, STATUS_RECIPE, key, format, arguments);
     va_end(arguments);
     return result;
 }
 
-static struct place place_of(const struct recipe *recipe, const char *key)
+static struct source_location find_location(const struct recipe *recipe, const char *key)
 {
-    const struct recipe_place *p = &recipe->origin.places[recipe_table_find(key)];
-    enum place_kind kind = p->line > 0 ? PLACE_FILE : p->line == 0 ? PLACE_DEFAULT : PLACE_COMMAND;
-    return (struct place){kind, p->line, p->column};
+    const struct recipe_location *l = &recipe->origin.locations[recipe_table_find(key)];
+    enum location_kind kind = l->line > 0    ? LOCATION_FILE
+                              : l->line == 0 ? LOCATION_DEFAULT
+                                             : LOCATION_COMMAND_LINE;
+    return (struct source_location){kind, l->line, l->column};
 }
 
 status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
@@ -58,19 +63,20 @@ status recipe_raise(const struct recipe *recipe, status code, const char *key, c
     va_list arguments;
     va_start(arguments, format);
     status result =
-        raise_at(recipe->origin.name, place_of(recipe, key), code, key, format, arguments);
+        raise_at(recipe->origin.name, find_location(recipe, key), code, key, format, arguments);
     va_end(arguments);
     return result;
 }
 
-status recipe_blame(const struct recipe *recipe, const char *key, status result, const char *remedy)
+status recipe_annotate_error(const struct recipe *recipe, const char *key, status result,
+                             const char *remedy)
 {
     struct status_note note;
     if (result == STATUS_OK) {
         return STATUS_OK;
     }
     status_take(&note);
-    if (note.code == STATUS_OK) { /* told already */
+    if (note.code == STATUS_OK) { /* the note is logged already */
         return result;
     }
     return recipe_raise(recipe, result, key, "%s%s%s", note.text, remedy[0] != '\0' ? "; " : "",
@@ -101,59 +107,59 @@ static const char *kind_name(enum setting_kind kind)
         return "a path, a glob or a list of {path, weight}";
     case SETTING_LIST:
         return "one value or a list of them";
-    case SETTING_CHOICE:
     case SETTING_ENUM:
     case SETTING_PATH:
     case SETTING_TEXT:
         break;
     }
-    return "a text";
+    return "a string";
 }
 
-/* describe_range - "must lie in (0, 1]", or "must be above 0" where the upper limit is far away. */
+/* describe_range - write "must be in (0, 1]", or "must be above 0 and at most 1e9" for a large
+ * maximum. */
 static void describe_range(const struct setting *s, char *out, size_t bytes)
 {
-    const struct range_of *range = &s->range;
-    if (range->most >= 1e6 && range->least <= 1) {
+    const struct number_range *range = &s->range;
+    if (range->max >= 1e6 && range->min <= 1) {
         snprintf(out, bytes, "must be %s %.15g and at most %.15g",
-                 range->above ? "above" : "at least", range->least, range->most);
+                 range->exclusive_min ? "above" : "at least", range->min, range->max);
     } else {
-        snprintf(out, bytes, "must lie in %c%.15g, %.15g%c", range->above ? '(' : '[', range->least,
-                 range->most, range->below ? ')' : ']');
+        snprintf(out, bytes, "must be in %c%.15g, %.15g%c", range->exclusive_min ? '(' : '[',
+                 range->min, range->max, range->exclusive_max ? ')' : ']');
     }
 }
 
-static bool in_range(const struct setting *s, double value)
+static bool is_in_range(const struct setting *s, double value)
 {
-    const struct range_of *range = &s->range;
-    bool low = range->above ? value > range->least : value >= range->least;
-    bool high = range->below ? value < range->most : value <= range->most;
-    return low && high;
+    const struct number_range *range = &s->range;
+    bool above_min = range->exclusive_min ? value > range->min : value >= range->min;
+    bool below_max = range->exclusive_max ? value < range->max : value <= range->max;
+    return above_min && below_max;
 }
 
-static status set_number(const struct reading *r, struct place place, const struct setting *setting,
-                         const struct node *node)
+static status set_number(const struct recipe_reader *r, struct source_location location,
+                         const struct setting *setting, const struct node *node)
 {
     char reason[TEXT_REASON_BYTES];
     if (node->kind == NODE_QUOTED) {
-        return recipe_fail(r, place, setting->key,
-                           "\"%.40s\" is a text, %s is wanted; leave the quotes out", node->text,
-                           kind_name(setting->kind));
+        return recipe_fail(r, location, setting->key,
+                           "\"%.40s\" is a string, but %s is required; remove the quotes",
+                           node->text, kind_name(setting->kind));
     }
-    void *field = field_of(setting, r->recipe);
+    void *field = get_field(setting, r->recipe);
     int64_t integer = 0;
     double number = 0;
-    bool whole = setting->kind == SETTING_INTEGER;
-    if (whole ? !text_to_integer(node->text, &integer, reason)
-              : !text_to_number(node->text, &number, reason)) {
-        return recipe_fail(r, place, setting->key, "%s", reason);
+    bool is_integer = setting->kind == SETTING_INTEGER;
+    if (is_integer ? !text_to_integer(node->text, &integer, reason)
+                   : !text_to_number(node->text, &number, reason)) {
+        return recipe_fail(r, location, setting->key, "%s", reason);
     }
-    if (!in_range(setting, whole ? (double)integer : number)) {
+    if (!is_in_range(setting, is_integer ? (double)integer : number)) {
         char range[128];
         describe_range(setting, range, sizeof range);
-        return recipe_fail(r, place, setting->key, "%.40s %s", node->text, range);
+        return recipe_fail(r, location, setting->key, "%.40s %s", node->text, range);
     }
-    if (whole) {
+    if (is_integer) {
         *(int64_t *)field = integer;
     } else {
         *(double *)field = number;
@@ -161,174 +167,174 @@ static status set_number(const struct reading *r, struct place place, const stru
     return STATUS_OK;
 }
 
-static status set_boolean(const struct reading *r, struct place place,
+static status set_boolean(const struct recipe_reader *r, struct source_location location,
                           const struct setting *setting, const struct node *node)
 {
     bool yes = node->kind != NODE_QUOTED && strcmp(node->text, "true") == 0;
     bool no = node->kind != NODE_QUOTED && strcmp(node->text, "false") == 0;
     if (!yes && !no) {
-        return recipe_fail(r, place, setting->key, "'%.40s' is neither true nor false", node->text);
+        return recipe_fail(r, location, setting->key,
+                           "'%.40s' is not a boolean; write true or false", node->text);
     }
-    *(bool *)field_of(setting, r->recipe) = yes;
+    *(bool *)get_field(setting, r->recipe) = yes;
     return STATUS_OK;
 }
 
-/* check_text - a text that is one: not a number or a boolean that was left without quotes. */
-static status check_text(const struct reading *r, struct place place, const char *key,
-                         const struct node *node, size_t bytes)
+/* check_text - require a string; reject a number or boolean without quotes. */
+static status check_text(const struct recipe_reader *r, struct source_location location,
+                         const char *key, const struct node *node, size_t bytes)
 {
     char reason[TEXT_REASON_BYTES];
     double number;
     if (!is_scalar(node)) {
-        return recipe_fail(r, place, key, "must be a text");
+        return recipe_fail(r, location, key, "must be a string");
     }
     if (node->text[0] == '\0') {
-        return recipe_fail(r, place, key, "has no value");
+        return recipe_fail(r, location, key, "has no value");
     }
     if (node->kind == NODE_PLAIN &&
         (text_to_number(node->text, &number, reason) || strcmp(node->text, "true") == 0 ||
          strcmp(node->text, "false") == 0)) {
-        return recipe_fail(r, place, key, "%.40s is not a text; write \"%.40s\" in quotes",
+        return recipe_fail(r, location, key, "%.40s is not a string; write \"%.40s\" with quotes",
                            node->text, node->text);
     }
     if (strlen(node->text) >= bytes) {
-        return recipe_fail(r, place, key, "a text of %zu bytes, at most %zu are accepted",
+        return recipe_fail(r, location, key, "the string has %zu bytes; at most %zu are accepted",
                            strlen(node->text), bytes - 1);
     }
     return STATUS_OK;
 }
 
-static status set_text(const struct reading *r, struct place place, const struct setting *setting,
-                       const struct node *node)
+static status set_text(const struct recipe_reader *r, struct source_location location,
+                       const struct setting *setting, const struct node *node)
 {
-    TRY(check_text(r, place, setting->key, node, setting->bytes));
-    memset(field_of(setting, r->recipe), 0, setting->bytes);
-    memcpy(field_of(setting, r->recipe), node->text, strlen(node->text));
+    TRY(check_text(r, location, setting->key, node, setting->bytes));
+    memset(get_field(setting, r->recipe), 0, setting->bytes);
+    memcpy(get_field(setting, r->recipe), node->text, strlen(node->text));
     return STATUS_OK;
 }
 
-static status fail_choice(const struct reading *r, struct place place,
-                          const struct setting *setting, const char *word, const char **words,
+static status fail_choice(const struct recipe_reader *r, struct source_location location,
+                          const struct setting *setting, const char *value, const char **choices,
                           int count)
 {
-    const char *meant = recipe_table_synonym(word);
+    const char *synonym = recipe_find_synonym(value);
     int index = -1;
-    for (int i = 0; i < count && meant != NULL; i++) {
-        index = strcmp(words[i], meant) == 0 ? i : index;
+    for (int i = 0; i < count && synonym != NULL; i++) {
+        index = strcmp(choices[i], synonym) == 0 ? i : index;
     }
-    index = index >= 0 ? index : text_nearest(word, words, count);
+    index = index >= 0 ? index : text_nearest(value, choices, count);
     char list[256] = "";
     for (int i = 0; i < count; i++) {
         size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", words[i]);
+        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", choices[i]);
     }
-    return recipe_fail(r, place, setting->key, "'%.40s' is not accepted, only %s%s%s%s", word, list,
-                       index >= 0 ? "; did you mean '" : "", index >= 0 ? words[index] : "",
-                       index >= 0 ? "'?" : "");
+    return recipe_fail(r, location, setting->key, "'%.40s' is not accepted; use one of %s%s%s%s",
+                       value, list, index >= 0 ? "; did you mean '" : "",
+                       index >= 0 ? choices[index] : "", index >= 0 ? "'?" : "");
 }
 
-static status set_choice(const struct reading *r, struct place place, const struct setting *setting,
-                         const struct node *node)
+static status set_choice(const struct recipe_reader *r, struct source_location location,
+                         const struct setting *setting, const struct node *node)
 {
     char text[256];
-    const char *words[CHOICES_MAX];
-    int count = recipe_table_choices(setting->choices, text, sizeof text, words);
+    const char *choices[CHOICES_MAX];
+    int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
     for (int i = 0; i < count; i++) {
-        if (strcmp(words[i], node->text) == 0) {
-            if (setting->kind == SETTING_ENUM) {
-                memcpy(field_of(setting, r->recipe), &(unsigned){(unsigned)i}, sizeof(unsigned));
-                return STATUS_OK;
-            }
-            return set_text(r, place, setting, node);
+        if (strcmp(choices[i], node->text) == 0) {
+            unsigned value = (unsigned)i + (setting->null != NULL ? 1 : 0);
+            memcpy(get_field(setting, r->recipe), &value, sizeof value);
+            return STATUS_OK;
         }
     }
-    return fail_choice(r, place, setting, node->text, words, count);
+    return fail_choice(r, location, setting, node->text, choices, count);
 }
 
 /* ---- data.train ---- */
 
 static const char *const source_keys[] = {"path", "weight"};
 
-static status set_weight(const struct reading *r, struct place place, const struct node *node,
-                         double *out)
+static status set_weight(const struct recipe_reader *r, struct source_location location,
+                         const struct node *node, double *out)
 {
     const struct setting weight = {.key = "data.train.weight",
                                    .kind = SETTING_NUMBER,
-                                   .range = {.least = 0, .most = 1e9, .above = true}};
+                                   .range = {.min = 0, .max = 1e9, .exclusive_min = true}};
     struct recipe scratch = {0};
-    struct reading into = {.name = r->name, .recipe = &scratch};
+    struct recipe_reader into = {.name = r->name, .recipe = &scratch};
     if (!is_scalar(node)) {
-        return recipe_fail(r, place, weight.key, "must be a number");
+        return recipe_fail(r, location, weight.key, "must be a number");
     }
-    TRY(set_number(&into, place, &weight, node));
-    memcpy(out, &scratch, sizeof *out); /* the scratch setting has offset 0 */
+    TRY(set_number(&into, location, &weight, node));
+    memcpy(out, &scratch, sizeof *out); /* the temporary setting has offset 0 */
     return STATUS_OK;
 }
 
-static struct place place_in(struct place parent, int line, int column)
+static struct source_location locate_node(struct source_location parent, int line, int column)
 {
-    return parent.kind == PLACE_FILE ? (struct place){PLACE_FILE, line, column} : parent;
+    return parent.kind == LOCATION_FILE ? (struct source_location){LOCATION_FILE, line, column}
+                                        : parent;
 }
 
-static status set_source_key(const struct reading *r, struct place place, const struct node *node,
-                             struct recipe_source *source, bool seen[2])
+static status set_source_key(const struct recipe_reader *r, struct source_location location,
+                             const struct node *node, struct recipe_source *source, bool seen[2])
 {
-    struct place key_place = place_in(place, node->key_line, node->key_column);
-    struct place value_place = place_in(place, node->line, node->column);
+    struct source_location key_location = locate_node(location, node->key_line, node->key_column);
+    struct source_location value_location = locate_node(location, node->line, node->column);
     int index = -1;
     for (int i = 0; i < 2; i++) {
         index = strcmp(node->key, source_keys[i]) == 0 ? i : index;
     }
     if (index < 0) {
         int nearest = text_nearest(node->key, source_keys, 2);
-        return recipe_fail(r, key_place, "data.train",
-                           "unknown key '%.40s', only path and weight%s%s%s", node->key,
+        return recipe_fail(r, key_location, "data.train",
+                           "unknown key '%.40s'; the keys are path and weight%s%s%s", node->key,
                            nearest >= 0 ? "; did you mean '" : "",
                            nearest >= 0 ? source_keys[nearest] : "", nearest >= 0 ? "'?" : "");
     }
     if (seen[index]) {
-        return recipe_fail(r, key_place, "data.train", "%s is given twice", node->key);
+        return recipe_fail(r, key_location, "data.train", "%s is given twice", node->key);
     }
     seen[index] = true;
     if (index == 1) {
-        return set_weight(r, value_place, node, &source->weight);
+        return set_weight(r, value_location, node, &source->weight);
     }
-    TRY(check_text(r, value_place, "data.train.path", node, sizeof source->path));
+    TRY(check_text(r, value_location, "data.train.path", node, sizeof source->path));
     memcpy(source->path, node->text, strlen(node->text));
     return STATUS_OK;
 }
 
-static status set_source(const struct reading *r, struct place place, const struct node *node,
-                         struct recipe_source *source)
+static status set_source(const struct recipe_reader *r, struct source_location location,
+                         const struct node *node, struct recipe_source *source)
 {
     bool seen[2] = {false, false};
-    struct place here = place_in(place, node->line, node->column);
+    struct source_location node_location = locate_node(location, node->line, node->column);
     memset(source, 0, sizeof *source);
     source->weight = 1.0;
     if (node->kind != NODE_MAPPING) {
-        return recipe_fail(r, here, "data.train",
-                           "each entry of the list is {path: ..., weight: ...}");
+        return recipe_fail(r, node_location, "data.train",
+                           "each list entry must be {path: ..., weight: ...}");
     }
     for (const struct node *pair = node->first; pair != NULL; pair = pair->next) {
-        TRY(set_source_key(r, place, pair, source, seen));
+        TRY(set_source_key(r, location, pair, source, seen));
     }
     if (!seen[0]) {
-        return recipe_fail(r, here, "data.train", "an entry without a path");
+        return recipe_fail(r, node_location, "data.train", "an entry has no path");
     }
     return STATUS_OK;
 }
 
-static status set_sources(const struct reading *r, struct place place,
+static status set_sources(const struct recipe_reader *r, struct source_location location,
                           const struct setting *setting, const struct node *node)
 {
     struct recipe *recipe = r->recipe;
     memset(recipe->data.train, 0, sizeof recipe->data.train);
     recipe->data.train_count = 0;
     if (node->kind == NODE_MAPPING) {
-        return recipe_fail(r, place, setting->key, "must be %s", kind_name(setting->kind));
+        return recipe_fail(r, location, setting->key, "must be %s", kind_name(setting->kind));
     }
     if (node->kind != NODE_SEQUENCE) {
-        TRY(check_text(r, place, setting->key, node, sizeof recipe->data.train[0].path));
+        TRY(check_text(r, location, setting->key, node, sizeof recipe->data.train[0].path));
         memcpy(recipe->data.train[0].path, node->text, strlen(node->text));
         recipe->data.train[0].weight = 1.0;
         recipe->data.train_count = 1;
@@ -336,87 +342,89 @@ static status set_sources(const struct reading *r, struct place place,
     }
     for (const struct node *entry = node->first; entry != NULL; entry = entry->next) {
         if (recipe->data.train_count == RECIPE_SOURCES_MAX) {
-            return recipe_fail(r, place_in(place, entry->line, entry->column), setting->key,
-                               "more than %d entries", RECIPE_SOURCES_MAX);
+            return recipe_fail(r, locate_node(location, entry->line, entry->column), setting->key,
+                               "the list has more than %d entries", RECIPE_SOURCES_MAX);
         }
-        TRY(set_source(r, place, entry, &recipe->data.train[recipe->data.train_count++]));
+        TRY(set_source(r, location, entry, &recipe->data.train[recipe->data.train_count++]));
     }
     if (recipe->data.train_count == 0) {
-        return recipe_fail(r, place, setting->key, "the list is empty");
+        return recipe_fail(r, location, setting->key, "the list is empty");
     }
     return STATUS_OK;
 }
 
 /* ---- lists ---- */
 
-bool recipe_list_next(const char **at, char *word, size_t bytes)
+bool recipe_list_next(const char **cursor, char *entry, size_t bytes)
 {
-    size_t length = strcspn(*at, ",");
+    size_t length = strcspn(*cursor, ",");
     if (length == 0) {
         return false;
     }
-    snprintf(word, bytes, "%.*s", (int)length, *at);
-    *at += length;
-    *at += strspn(*at, ", ");
+    snprintf(entry, bytes, "%.*s", (int)length, *cursor);
+    *cursor += length;
+    *cursor += strspn(*cursor, ", ");
     return true;
 }
 
-static status check_word(const struct reading *r, struct place place, const struct setting *setting,
-                         const char *word)
+static status check_choice(const struct recipe_reader *r, struct source_location location,
+                           const struct setting *setting, const char *entry)
 {
     char text[256];
-    const char *words[CHOICES_MAX];
-    int count = recipe_table_choices(setting->choices, text, sizeof text, words);
+    const char *choices[CHOICES_MAX];
+    int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
     for (int i = 0; i < count; i++) {
-        if (strcmp(words[i], word) == 0) {
+        if (strcmp(choices[i], entry) == 0) {
             return STATUS_OK;
         }
     }
-    return fail_choice(r, place, setting, word, words, count);
+    return fail_choice(r, location, setting, entry, choices, count);
 }
 
-/* An entry as it is kept: the word itself, or the number as it is printed. */
-static status read_entry(const struct reading *r, struct place place, const struct setting *setting,
-                         const struct node *node, char out[RECIPE_NAME_BYTES])
+/* read_entry - check a list entry and write it as stored: the name, or the formatted number. */
+static status read_entry(const struct recipe_reader *r, struct source_location location,
+                         const struct setting *setting, const struct node *node,
+                         char out[RECIPE_NAME_BYTES])
 {
     if (!is_scalar(node) || strlen(node->text) >= RECIPE_NAME_BYTES || node->text[0] == '\0') {
-        return recipe_fail(r, place, setting->key, "each entry of the list is %s",
+        return recipe_fail(r, location, setting->key, "each list entry must be %s",
                            setting->choices != NULL ? "a name" : "a number");
     }
     if (setting->choices != NULL) {
         snprintf(out, RECIPE_NAME_BYTES, "%s", node->text);
-        return check_word(r, place, setting, node->text);
+        return check_choice(r, location, setting, node->text);
     }
     struct recipe scratch;
-    struct reading into = {.name = r->name, .recipe = &scratch};
+    struct recipe_reader into = {.name = r->name, .recipe = &scratch};
     struct setting number = {.key = setting->key,
                              .kind = SETTING_NUMBER,
                              .offset = offsetof(struct recipe, dpo.beta),
                              .bytes = sizeof scratch.dpo.beta,
                              .range = setting->range};
-    TRY(set_number(&into, place, &number, node));
+    TRY(set_number(&into, location, &number, node));
     text_from_number(scratch.dpo.beta, out);
     return STATUS_OK;
 }
 
-static status set_list(const struct reading *r, struct place place, const struct setting *setting,
-                       const struct node *node)
+static status set_list(const struct recipe_reader *r, struct source_location location,
+                       const struct setting *setting, const struct node *node)
 {
     char text[RECIPE_LIST_BYTES] = "", entry[RECIPE_NAME_BYTES];
     const struct node *first = is_scalar(node) ? node : node->first;
     if (first == NULL || node->kind == NODE_MAPPING) {
-        return recipe_fail(r, place, setting->key, "must be %s", kind_name(setting->kind));
+        return recipe_fail(r, location, setting->key, "must be %s", kind_name(setting->kind));
     }
     for (const struct node *n = first; n != NULL; n = n == node ? NULL : n->next) {
-        struct place there = n == node ? place : place_in(place, n->line, n->column);
-        TRY(read_entry(r, there, setting, n, entry));
+        struct source_location entry_location =
+            n == node ? location : locate_node(location, n->line, n->column);
+        TRY(read_entry(r, entry_location, setting, n, entry));
         size_t used = strlen(text);
         if (used + strlen(entry) + 3 > sizeof text) {
-            return recipe_fail(r, there, setting->key, "the list is too long");
+            return recipe_fail(r, entry_location, setting->key, "the list is too long");
         }
         snprintf(text + used, sizeof text - used, "%s%s", used > 0 ? ", " : "", entry);
     }
-    memcpy(field_of(setting, r->recipe), text, sizeof text);
+    memcpy(get_field(setting, r->recipe), text, sizeof text);
     return STATUS_OK;
 }
 
@@ -424,7 +432,7 @@ static status set_list(const struct reading *r, struct place place, const struct
 
 static void set_null(const struct setting *setting, struct recipe *recipe)
 {
-    void *field = field_of(setting, recipe);
+    void *field = get_field(setting, recipe);
     memset(field, 0, setting->bytes);
     if (setting->kind == SETTING_INTEGER) {
         *(int64_t *)field = (int64_t)setting->null_value;
@@ -435,58 +443,59 @@ static void set_null(const struct setting *setting, struct recipe *recipe)
     }
 }
 
-status recipe_value_set(const struct reading *r, struct place place, const struct setting *setting,
-                        const struct node *node)
+status recipe_value_set(const struct recipe_reader *r, struct source_location location,
+                        const struct setting *setting, const struct node *node)
 {
     if (setting->kind == SETTING_SOURCES && !is_scalar(node)) {
-        return set_sources(r, place, setting, node);
+        return set_sources(r, location, setting, node);
     }
     if (setting->kind == SETTING_LIST && !is_scalar(node)) {
-        return set_list(r, place, setting, node);
+        return set_list(r, location, setting, node);
     }
     if (!is_scalar(node)) {
-        return recipe_fail(r, place, setting->key, "must be %s, not a %s", kind_name(setting->kind),
+        return recipe_fail(r, location, setting->key, "must be %s, not a %s",
+                           kind_name(setting->kind),
                            node->kind == NODE_MAPPING ? "mapping" : "list");
     }
     if (is_null(node)) {
         if (setting->null == NULL) {
-            return recipe_fail(r, place, setting->key, "null is not accepted, %s is wanted",
+            return recipe_fail(r, location, setting->key, "null is not accepted; %s is required",
                                kind_name(setting->kind));
         }
         set_null(setting, r->recipe);
         return STATUS_OK;
     }
     if (node->text[0] == '\0') {
-        return recipe_fail(r, place, setting->key, "has no value%s",
+        return recipe_fail(r, location, setting->key, "has no value%s",
                            setting->null != NULL ? "; write null" : "");
     }
     switch (setting->kind) {
     case SETTING_INTEGER:
     case SETTING_NUMBER:
-        return set_number(r, place, setting, node);
+        return set_number(r, location, setting, node);
     case SETTING_BOOLEAN:
-        return set_boolean(r, place, setting, node);
-    case SETTING_CHOICE:
+        return set_boolean(r, location, setting, node);
     case SETTING_ENUM:
-        return set_choice(r, place, setting, node);
+        return set_choice(r, location, setting, node);
     case SETTING_SOURCES:
-        return set_sources(r, place, setting, node);
+        return set_sources(r, location, setting, node);
     case SETTING_LIST:
-        return set_list(r, place, setting, node);
+        return set_list(r, location, setting, node);
     case SETTING_TEXT:
     case SETTING_PATH:
         break;
     }
-    return set_text(r, place, setting, node);
+    return set_text(r, location, setting, node);
 }
 
-void recipe_value_preset(const struct setting *setting, struct recipe *recipe)
+void recipe_value_set_default(const struct setting *setting, struct recipe *recipe)
 {
     char text[64];
-    snprintf(text, sizeof text, "%s", setting->preset);
+    snprintf(text, sizeof text, "%s", setting->default_value);
     const struct node node = {.kind = NODE_PLAIN, .text = text};
-    const struct reading reading = {.name = "the settings table", .recipe = recipe};
-    recipe_value_set(&reading, (struct place){0}, setting, &node); /* a test reads every default */
+    const struct recipe_reader reading = {.name = "the settings table", .recipe = recipe};
+    recipe_value_set(&reading, (struct source_location){0}, setting,
+                     &node); /* a test sets every default */
 }
 
 /* ---- back to text ---- */
@@ -523,13 +532,13 @@ char *recipe_value_quote(const char *text, bool json, char *out)
     return out;
 }
 
-/* One entry alone, or several in brackets. */
-static char *list_text(const struct setting *setting, const char *list, bool json, char *out)
+/* format_list - write a single entry, or several entries in brackets. */
+static char *format_list(const struct setting *setting, const char *list, bool json, char *out)
 {
     char entry[RECIPE_NAME_BYTES], quoted[2 * RECIPE_NAME_BYTES + 3];
     bool several = strchr(list, ',') != NULL;
     size_t used = 0;
-    for (const char *at = list; recipe_list_next(&at, entry, sizeof entry);) {
+    for (const char *cursor = list; recipe_list_next(&cursor, entry, sizeof entry);) {
         const char *text =
             setting->choices != NULL ? recipe_value_quote(entry, json, quoted) : entry;
         used += (size_t)snprintf(out + used, RECIPE_VALUE_BYTES - used, "%s%s",
@@ -542,25 +551,26 @@ static char *list_text(const struct setting *setting, const char *list, bool jso
     return out;
 }
 
-static char *enum_text(const struct setting *setting, unsigned value, bool json, char *out)
+static char *format_enum(const struct setting *setting, unsigned value, bool json, char *out)
 {
     char text[256];
-    const char *words[CHOICES_MAX];
-    int count = recipe_table_choices(setting->choices, text, sizeof text, words);
-    return recipe_value_quote(value < (unsigned)count ? words[value] : "", json, out);
+    const char *choices[CHOICES_MAX];
+    int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
+    unsigned index = setting->null != NULL ? value - 1 : value; /* null wraps around */
+    return recipe_value_quote(index < (unsigned)count ? choices[index] : "", json, out);
 }
 
-char *recipe_value_text(const struct setting *setting, const struct recipe *recipe, bool json,
-                        char *out)
+char *recipe_value_format(const struct setting *setting, const struct recipe *recipe, bool json,
+                          char *out)
 {
-    const void *field = field_in(setting, recipe);
+    const void *field = get_const_field(setting, recipe);
     switch (setting->kind) {
     case SETTING_INTEGER: {
         int64_t value = *(const int64_t *)field;
         if (setting->null != NULL && value == (int64_t)setting->null_value) {
             return strcpy(out, "null");
         }
-        snprintf(out, RECIPE_VALUE_BYTES, "%lld", (long long)value);
+        snprintf(out, RECIPE_VALUE_BYTES, "%" PRId64, value);
         return out;
     }
     case SETTING_NUMBER: {
@@ -575,13 +585,12 @@ char *recipe_value_text(const struct setting *setting, const struct recipe *reci
     case SETTING_ENUM: {
         unsigned value;
         memcpy(&value, field, sizeof value);
-        return enum_text(setting, value, json, out);
+        return format_enum(setting, value, json, out);
     }
     case SETTING_LIST:
-        return list_text(setting, field, json, out);
+        return format_list(setting, field, json, out);
     case SETTING_TEXT:
     case SETTING_PATH:
-    case SETTING_CHOICE:
     case SETTING_SOURCES:
         break;
     }

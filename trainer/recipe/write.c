@@ -1,29 +1,29 @@
-/* What is made from the table: the resolved recipe, its documentation, the differences that a resumed
- * run may not have. */
+/* Output that is generated from the settings table: the resolved recipe, recipes/README.md and the
+ * differences that prevent a resume. */
 #include <string.h>
 
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
-static const char *name_in_section(const char *key)
+static const char *get_name(const char *key)
 {
     const char *dot = strchr(key, '.');
     return dot != NULL ? dot + 1 : key;
 }
 
-static size_t section_length(const char *key)
+static size_t get_section_length(const char *key)
 {
     const char *dot = strchr(key, '.');
     return dot != NULL ? (size_t)(dot - key) : 0;
 }
 
-static bool same_section(const char *a, const char *b)
+static bool is_same_section(const char *a, const char *b)
 {
-    size_t length = section_length(a);
-    return length == section_length(b) && strncmp(a, b, length) == 0;
+    size_t length = get_section_length(a);
+    return length == get_section_length(b) && strncmp(a, b, length) == 0;
 }
 
-static bool plain_source(const struct recipe *recipe)
+static bool is_single_source(const struct recipe *recipe)
 {
     return recipe->data.train_count == 1 && recipe->data.train[0].weight == 1.0;
 }
@@ -32,7 +32,7 @@ static void write_sources(const struct recipe *recipe, FILE *file)
 {
     char text[RECIPE_VALUE_BYTES];
     char weight[TEXT_NUMBER_BYTES];
-    if (recipe->data.train_count == 0 || plain_source(recipe)) {
+    if (recipe->data.train_count == 0 || is_single_source(recipe)) {
         fprintf(file, "  train: %s\n", recipe_value_quote(recipe->data.train[0].path, false, text));
         return;
     }
@@ -50,15 +50,15 @@ status recipe_write(const struct recipe *recipe, FILE *file)
     char text[RECIPE_VALUE_BYTES];
     for (int i = 0; i < recipe_table_count; i++) {
         const struct setting *setting = &recipe_table[i];
-        size_t length = section_length(setting->key);
-        if (length > 0 && (i == 0 || !same_section(setting->key, recipe_table[i - 1].key))) {
+        size_t length = get_section_length(setting->key);
+        if (length > 0 && (i == 0 || !is_same_section(setting->key, recipe_table[i - 1].key))) {
             fprintf(file, "%.*s:\n", (int)length, setting->key);
         }
         if (setting->kind == SETTING_SOURCES) {
             write_sources(recipe, file);
         } else {
-            fprintf(file, "%s%s: %s\n", length > 0 ? "  " : "", name_in_section(setting->key),
-                    recipe_value_text(setting, recipe, false, text));
+            fprintf(file, "%s%s: %s\n", length > 0 ? "  " : "", get_name(setting->key),
+                    recipe_value_format(setting, recipe, false, text));
         }
     }
     REQUIRE(!ferror(file), STATUS_WRITE, "the resolved recipe cannot be written");
@@ -69,18 +69,18 @@ static void visit_sources(const struct recipe *recipe, recipe_visitor visit, voi
 {
     static const char key[] = "data.train";
     char text[RECIPE_VALUE_BYTES];
-    if (recipe->data.train_count == 0 || plain_source(recipe)) {
+    if (recipe->data.train_count == 0 || is_single_source(recipe)) {
         visit(user, key, recipe_value_quote(recipe->data.train[0].path, true, text));
         return;
     }
     for (int i = 0; i < recipe->data.train_count; i++) {
-        char part[RECIPE_VALUE_BYTES + 64];
+        char json[RECIPE_VALUE_BYTES + 64];
         char weight[TEXT_NUMBER_BYTES];
         const struct recipe_source *source = &recipe->data.train[i];
-        snprintf(part, sizeof part, "{\"path\": %s, \"weight\": %s}",
+        snprintf(json, sizeof json, "{\"path\": %s, \"weight\": %s}",
                  recipe_value_quote(source->path, true, text),
                  text_from_number(source->weight, weight));
-        visit(user, "data.train[]", part);
+        visit(user, "data.train[]", json);
     }
 }
 
@@ -92,26 +92,27 @@ void recipe_visit(const struct recipe *recipe, recipe_visitor visit, void *user)
         if (setting->kind == SETTING_SOURCES) {
             visit_sources(recipe, visit, user);
         } else {
-            visit(user, setting->key, recipe_value_text(setting, recipe, true, text));
+            visit(user, setting->key, recipe_value_format(setting, recipe, true, text));
         }
     }
 }
 
 /* ---- recipes/README.md ---- */
 
-static void describe_type(const struct setting *setting, char *out, size_t bytes)
+static void format_type(const struct setting *setting, char *out, size_t bytes)
 {
     char bounds[96] = "";
-    const struct range_of *range = &setting->range;
+    const struct number_range *range = &setting->range;
     switch (setting->kind) {
     case SETTING_INTEGER:
     case SETTING_NUMBER:
-        if (range->most >= 1e6) {
-            snprintf(bounds, sizeof bounds, " %s %.15g", range->above ? "above" : "from",
-                     range->least);
+        if (range->max >= 1e6) {
+            snprintf(bounds, sizeof bounds, " %s %.15g", range->exclusive_min ? "above" : "from",
+                     range->min);
         } else {
-            snprintf(bounds, sizeof bounds, " in %c%.15g, %.15g%c", range->above ? '(' : '[',
-                     range->least, range->most, range->below ? ')' : ']');
+            snprintf(bounds, sizeof bounds, " in %c%.15g, %.15g%c",
+                     range->exclusive_min ? '(' : '[', range->min, range->max,
+                     range->exclusive_max ? ')' : ']');
         }
         snprintf(out, bytes, "%s%s", setting->kind == SETTING_INTEGER ? "integer" : "number",
                  bounds);
@@ -124,15 +125,14 @@ static void describe_type(const struct setting *setting, char *out, size_t bytes
             snprintf(out, bytes, "number or list");
             return;
         } /* fall through */
-    case SETTING_CHOICE:
     case SETTING_ENUM: {
         char text[256];
-        const char *words[CHOICES_MAX];
-        int count = recipe_table_choices(setting->choices, text, sizeof text, words);
+        const char *choices[CHOICES_MAX];
+        int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
         out[0] = '\0';
         for (int i = 0; i < count; i++) {
             size_t used = strlen(out);
-            snprintf(out + used, bytes - used, "%s%s", i > 0 ? ", " : "", words[i]);
+            snprintf(out + used, bytes - used, "%s%s", i > 0 ? ", " : "", choices[i]);
         }
         return;
     }
@@ -140,7 +140,7 @@ static void describe_type(const struct setting *setting, char *out, size_t bytes
         snprintf(out, bytes, "path or list");
         return;
     case SETTING_TEXT:
-        snprintf(out, bytes, "text");
+        snprintf(out, bytes, "string");
         return;
     case SETTING_PATH:
         snprintf(out, bytes, "path");
@@ -148,45 +148,48 @@ static void describe_type(const struct setting *setting, char *out, size_t bytes
     }
 }
 
-static void document_setting(const struct setting *setting, FILE *file)
+static void write_setting(const struct setting *setting, FILE *file)
 {
     char type[256];
-    describe_type(setting, type, sizeof type);
-    fprintf(file, "| `%s`%s | %s | %s | %s%s%s%s. |\n", name_in_section(setting->key),
-            setting->resume ? " *" : "", type, setting->preset, setting->meaning,
+    format_type(setting, type, sizeof type);
+    fprintf(file, "| `%s`%s | %s | %s | %s%s%s%s. |\n", get_name(setting->key),
+            setting->resume ? " *" : "", type, setting->default_value, setting->description,
             setting->null != NULL ? " (null: " : "", setting->null != NULL ? setting->null : "",
             setting->null != NULL ? ")" : "");
 }
 
 void recipe_document(FILE *file)
 {
-    fprintf(
-        file,
-        "# Recipes\n\n"
-        "One YAML file describes one job: `bireme train recipes/NAME.yaml [section.key=value "
-        "...]`. What is given on the\ncommand line replaces what the file says, under the same "
-        "checks; the last of several wins. An unknown or repeated key, a wrong type,\na value "
-        "out of range or two settings that contradict each other end the program with code 78 "
-        "and one line that\nnames file, line, column, key and reason. The resolved recipe, with "
-        "every key, is written to the run folder\nand is itself a recipe.\n\n"
-        "Numbers are decimal: integers without exponent (`1000`, not `1e3`), other numbers with "
-        "or without (`6.0e-4`).\nAnchors, aliases, tags and further documents are refused. A "
-        "setting marked * may differ when a run is\nresumed; any other difference ends it with "
-        "code 80.\n\n"
-        "This file is made from the program's settings table by `bireme plan --document-keys`.\n");
+    fprintf(file,
+            "# Recipes\n\n"
+            "A recipe is one YAML file that describes one job:\n\n"
+            "    bireme train recipes/NAME.yaml [section.key=value ...]\n\n"
+            "Settings on the command line override those of the file; if a key is given more than "
+            "once there, the last value applies.\nThe program checks all settings before any work "
+            "begins. An unknown or repeated key, a wrong type, a value out of range or\ntwo "
+            "conflicting settings end it with exit code 78 and a message that contains file, line, "
+            "column, key and reason. The run\nfolder stores the resolved recipe, which lists every "
+            "key and can be used as a recipe.\n\n"
+            "Numbers are decimal. Integers have no exponent (`1000`, not `1e3`); other numbers may "
+            "have one (`6.0e-4`). YAML anchors,\naliases, tags and multiple documents are not "
+            "accepted.\n\n"
+            "A setting marked * may change when a run is resumed. Any other change ends the resume "
+            "with exit code 80.\n\n"
+            "This file is generated from the settings table: `bireme plan --document-keys "
+            ">recipes/README.md`.\n");
     for (int s = 0; s < recipe_section_count; s++) {
         const char *section = recipe_sections[s].name;
         bool top = section[0] == '\0';
         fprintf(file, "\n## %s%s%s\n\n", top ? "Top level" : "`", section, top ? "" : "`");
         if (!top) {
-            fprintf(file, "%s\n\n", recipe_sections[s].meaning);
+            fprintf(file, "%s\n\n", recipe_sections[s].description);
         }
-        fprintf(file, "| key | type | default | meaning |\n|---|---|---|---|\n");
+        fprintf(file, "| key | type | default | description |\n|---|---|---|---|\n");
         for (int i = 0; i < recipe_table_count; i++) {
             const char *key = recipe_table[i].key;
-            if (section_length(key) == strlen(section) &&
+            if (get_section_length(key) == strlen(section) &&
                 strncmp(key, section, strlen(section)) == 0) {
-                document_setting(&recipe_table[i], file);
+                write_setting(&recipe_table[i], file);
             }
         }
     }
@@ -200,34 +203,38 @@ struct differences {
     int count;
 };
 
-static void differ(struct differences *d, const char *key, const char *saved, const char *now)
+static void add_difference(struct differences *d, const char *key, const char *saved,
+                           const char *now)
 {
     if (d->used < d->bytes) {
-        int got = snprintf(d->text + d->used, d->bytes - d->used,
-                           "%s%s: checkpoint %.200s, recipe %.200s", d->count > 0 ? "; " : "", key,
-                           saved, now);
-        d->used += got > 0 ? (size_t)got : 0;
+        int written = snprintf(d->text + d->used, d->bytes - d->used,
+                               "%s%s: checkpoint %.200s, recipe %.200s", d->count > 0 ? "; " : "",
+                               key, saved, now);
+        d->used += written > 0 ? (size_t)written : 0;
     }
     d->count++;
 }
 
-/* The mixture's shares are the data order; its paths may move. */
-static void differ_sources(struct differences *d, const struct recipe *saved,
-                           const struct recipe *now)
+/* add_source_differences - compare the weights of a mixture, because they determine the data order.
+ *
+ * The paths may change. */
+static void add_source_differences(struct differences *d, const struct recipe *saved,
+                                   const struct recipe *now)
 {
     char a[TEXT_NUMBER_BYTES];
     char b[TEXT_NUMBER_BYTES];
     if (saved->data.train_count != now->data.train_count) {
         snprintf(a, sizeof a, "%d", saved->data.train_count);
         snprintf(b, sizeof b, "%d", now->data.train_count);
-        differ(d, "data.train (entries)", a, b);
+        add_difference(d, "data.train (entries)", a, b);
         return;
     }
     for (int i = 0; i < now->data.train_count; i++) {
         double before = saved->data.train[i].weight;
         double after = now->data.train[i].weight;
         if (before != after) {
-            differ(d, "data.train.weight", text_from_number(before, a), text_from_number(after, b));
+            add_difference(d, "data.train.weight", text_from_number(before, a),
+                           text_from_number(after, b));
         }
     }
 }
@@ -244,12 +251,12 @@ int recipe_differences(const struct recipe *saved, const struct recipe *now, cha
     for (int i = 0; i < recipe_table_count; i++) {
         const struct setting *setting = &recipe_table[i];
         if (setting->kind == SETTING_SOURCES) {
-            differ_sources(&d, saved, now);
+            add_source_differences(&d, saved, now);
         } else if (!setting->resume) {
-            recipe_value_text(setting, saved, false, a);
-            recipe_value_text(setting, now, false, b);
+            recipe_value_format(setting, saved, false, a);
+            recipe_value_format(setting, now, false, b);
             if (strcmp(a, b) != 0) {
-                differ(&d, setting->key, a, b);
+                add_difference(&d, setting->key, a, b);
             }
         }
     }

@@ -1,8 +1,9 @@
-/* YAML to a tree through libyaml's events, with everything refused that a recipe has no use for:
- * anchors and aliases (bombs, cycles), tags, directives, further documents, depth, size.
+/* Builds a tree from libyaml's events and rejects every YAML feature that a recipe does not need:
+ * anchors and aliases (which allow entity expansion attacks and cycles), tags, directives, further
+ * documents, deep nesting and large values.
  *
- * The scanner looks at most 1,024 characters ahead of an event, so that stopping at a depth of 8 also
- * stops libyaml's quadratic time on nested brackets. */
+ * libyaml takes quadratic time for nested brackets. Its scanner reads at most 1,024 characters
+ * ahead of an event, so the depth limit of 8 also limits this time. */
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
@@ -23,12 +24,14 @@ static status parse_value(struct parsing *p, yaml_event_t *event, const char *pa
                           struct node **out);
 
 #define FAIL_AT(p, mark, ...)                                                                      \
-    return recipe_fail(&(struct reading){.name = (p)->name},                                       \
-                       (struct place){PLACE_FILE, (int)(mark).line + 1, (int)(mark).column + 1},   \
-                       __VA_ARGS__)
+    return recipe_fail(                                                                            \
+        &(struct recipe_reader){.name = (p)->name},                                                \
+        (struct source_location){LOCATION_FILE, (int)(mark).line + 1, (int)(mark).column + 1},     \
+        __VA_ARGS__)
 
-/* mark_at - the line and column of a byte, for reader errors, which come with an offset only. */
-static yaml_mark_t mark_at(const struct parsing *p, size_t offset)
+/* compute_mark - compute line and column of a byte. libyaml reports only an offset for reader
+ * errors. */
+static yaml_mark_t compute_mark(const struct parsing *p, size_t offset)
 {
     yaml_mark_t mark = {0};
     for (size_t i = 0; i < offset && i < p->bytes; i++) {
@@ -49,7 +52,7 @@ static status syntax_error(const struct parsing *p)
         RAISE(STATUS_INTERNAL, "out of memory while reading %s", p->name);
     }
     if (parser->error == YAML_READER_ERROR) {
-        FAIL_AT(p, mark_at(p, parser->problem_offset), NULL, "not YAML: %s (byte value %d)",
+        FAIL_AT(p, compute_mark(p, parser->problem_offset), NULL, "not YAML: %s (byte value %d)",
                 problem, parser->problem_value);
     }
     const char *context = parser->context != NULL ? parser->context : "";
@@ -57,8 +60,8 @@ static status syntax_error(const struct parsing *p)
     bool tab = parser->problem_mark.index < p->bytes && p->text[parser->problem_mark.index] == '\t';
     FAIL_AT(p, parser->problem_mark, NULL, "not YAML: %s%s%s%s", problem,
             context[0] != '\0' ? ", " : "", context,
-            alias ? "; a text that begins with * needs quotes"
-            : tab ? "; indent with blanks, not with tabs"
+            alias ? "; quote a string that begins with *"
+            : tab ? "; indent with spaces, not with tabs"
                   : "");
 }
 
@@ -74,7 +77,7 @@ static status new_node(struct parsing *p, const yaml_event_t *event, enum node_k
                        const char *path, struct node **out)
 {
     if (++p->nodes > NODES_MAX) {
-        FAIL_AT(p, event->start_mark, path, "more than %d values", NODES_MAX);
+        FAIL_AT(p, event->start_mark, path, "the recipe has more than %d values", NODES_MAX);
     }
     struct node *node = calloc(1, sizeof *node);
     REQUIRE(node != NULL, STATUS_INTERNAL, "out of memory while reading %s", p->name);
@@ -85,8 +88,9 @@ static status new_node(struct parsing *p, const yaml_event_t *event, enum node_k
     return STATUS_OK;
 }
 
-/* check_plainness - neither anchor nor tag, whatever kind of value this is. */
-static status check_plainness(const struct parsing *p, const yaml_event_t *event, const char *path)
+/* check_plainness - require that a value of any kind has neither an anchor nor a tag. */
+static status check_no_anchor_or_tag(const struct parsing *p, const yaml_event_t *event,
+                                     const char *path)
 {
     const yaml_char_t *anchor = NULL;
     const yaml_char_t *tag = NULL;
@@ -102,7 +106,7 @@ static status check_plainness(const struct parsing *p, const yaml_event_t *event
     }
     if (anchor != NULL) {
         FAIL_AT(p, event->start_mark, path,
-                "anchors (&%.40s) are not accepted; write the value out", (const char *)anchor);
+                "anchors (&%.40s) are not accepted; write out the value", (const char *)anchor);
     }
     if (tag != NULL) {
         FAIL_AT(p, event->start_mark, path, "tags (%.40s) are not accepted", (const char *)tag);
@@ -110,7 +114,7 @@ static status check_plainness(const struct parsing *p, const yaml_event_t *event
     return STATUS_OK;
 }
 
-bool recipe_yaml_control(const char *text)
+bool recipe_yaml_is_control(const char *text)
 {
     const unsigned char *c = (const unsigned char *)text;
     return c[0] < 0x20 || c[0] == 0x7f || (c[0] == 0xc2 && c[1] < 0xa0) ||
@@ -124,12 +128,12 @@ static status copy_scalar(const struct parsing *p, const yaml_event_t *event, co
     size_t length = event->data.scalar.length;
     const char *value = (const char *)event->data.scalar.value;
     if (length > SCALAR_BYTES) {
-        FAIL_AT(p, event->start_mark, path, "a text of %zu bytes, at most %d are accepted", length,
-                SCALAR_BYTES);
+        FAIL_AT(p, event->start_mark, path, "the string has %zu bytes; at most %d are accepted",
+                length, SCALAR_BYTES);
     }
     for (size_t i = 0; i < length; i++) {
-        if (recipe_yaml_control(value + i)) {
-            FAIL_AT(p, event->start_mark, path, "a control character (byte value %d) in a text",
+        if (recipe_yaml_is_control(value + i)) {
+            FAIL_AT(p, event->start_mark, path, "contains a control character (byte value %d)",
                     (unsigned char)value[i]);
         }
     }
@@ -155,28 +159,28 @@ static status parse_sequence(struct parsing *p, const char *path, int depth, str
     }
 }
 
-/* parse_key - a key's text, and path = parent.key. */
+/* parse_key - read a key and set path to parent.key. */
 static status parse_key(struct parsing *p, const yaml_event_t *event, const char *parent,
                         char **key, char path[KEY_BYTES])
 {
-    TRY(check_plainness(p, event, parent));
+    TRY(check_no_anchor_or_tag(p, event, parent));
     if (event->type == YAML_ALIAS_EVENT) {
         FAIL_AT(p, event->start_mark, parent, "aliases (*%.40s) are not accepted as keys",
                 (const char *)event->data.alias.anchor);
     }
     if (event->type != YAML_SCALAR_EVENT) {
-        FAIL_AT(p, event->start_mark, parent, "a key must be a word");
+        FAIL_AT(p, event->start_mark, parent, "a key must be a string");
     }
     TRY(copy_scalar(p, event, parent, key));
     snprintf(path, KEY_BYTES, "%.100s%s%.100s", parent != NULL ? parent : "",
              parent != NULL ? "." : "", *key);
     if (strcmp(*key, "<<") == 0) {
-        FAIL_AT(p, event->start_mark, path, "merge keys are not accepted; write the settings out");
+        FAIL_AT(p, event->start_mark, path, "merge keys are not accepted; write out the settings");
     }
     return STATUS_OK;
 }
 
-/* parse_pair - one key and its value, appended at *link. */
+/* parse_pair - append one key with its value at *link. */
 static status parse_pair(struct parsing *p, const yaml_event_t *event, const char *parent,
                          int depth, struct node **link)
 {
@@ -219,14 +223,14 @@ static status parse_mapping(struct parsing *p, const char *path, int depth, stru
 static status parse_value(struct parsing *p, yaml_event_t *event, const char *path, int depth,
                           struct node **out)
 {
-    TRY(check_plainness(p, event, path));
+    TRY(check_no_anchor_or_tag(p, event, path));
     if (depth > DEPTH_MAX) {
         FAIL_AT(p, event->start_mark, path, "nested deeper than %d levels", DEPTH_MAX);
     }
     switch (event->type) {
     case YAML_ALIAS_EVENT:
         FAIL_AT(p, event->start_mark, path,
-                "aliases (*%.40s) are not accepted; write the value out, a glob in quotes",
+                "aliases (*%.40s) are not accepted; write out the value, or quote a glob",
                 (const char *)event->data.alias.anchor);
     case YAML_SCALAR_EVENT: {
         bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
@@ -244,7 +248,7 @@ static status parse_value(struct parsing *p, yaml_event_t *event, const char *pa
     }
 }
 
-static status expect(struct parsing *p, yaml_event_type_t type, const char *otherwise)
+static status expect_event(struct parsing *p, yaml_event_type_t type, const char *message)
 {
     yaml_event_t event;
     TRY(next_event(p, &event));
@@ -252,7 +256,7 @@ static status expect(struct parsing *p, yaml_event_type_t type, const char *othe
     yaml_mark_t mark = event.start_mark;
     yaml_event_delete(&event);
     if (got != type) {
-        FAIL_AT(p, mark, NULL, "%s", otherwise);
+        FAIL_AT(p, mark, NULL, "%s", message);
     }
     return STATUS_OK;
 }
@@ -260,7 +264,7 @@ static status expect(struct parsing *p, yaml_event_type_t type, const char *othe
 static status parse_start(struct parsing *p)
 {
     yaml_event_t event;
-    TRY(expect(p, YAML_STREAM_START_EVENT, "not YAML"));
+    TRY(expect_event(p, YAML_STREAM_START_EVENT, "not YAML"));
     TRY(next_event(p, &event));
     bool document = event.type == YAML_DOCUMENT_START_EVENT;
     bool directives = document && (event.data.document_start.version_directive != NULL ||
@@ -269,7 +273,7 @@ static status parse_start(struct parsing *p)
     yaml_mark_t mark = event.start_mark;
     yaml_event_delete(&event);
     if (!document) {
-        FAIL_AT(p, mark, NULL, "it is empty");
+        FAIL_AT(p, mark, NULL, "the file is empty");
     }
     if (directives) {
         FAIL_AT(p, mark, NULL, "directives (%%) are not accepted");
@@ -277,7 +281,7 @@ static status parse_start(struct parsing *p)
     return STATUS_OK;
 }
 
-static status parse_document(struct parsing *p, bool any, struct node **out)
+static status parse_document(struct parsing *p, bool any_kind, struct node **out)
 {
     TRY(parse_start(p));
     yaml_event_t event;
@@ -285,20 +289,22 @@ static status parse_document(struct parsing *p, bool any, struct node **out)
     status result = parse_value(p, &event, NULL, 0, out);
     yaml_event_delete(&event);
     TRY(result);
-    if (!any && (*out)->kind != NODE_MAPPING) {
+    if (!any_kind && (*out)->kind != NODE_MAPPING) {
         bool empty = (*out)->kind == NODE_PLAIN && (*out)->text[0] == '\0';
         yaml_mark_t mark = {0, (size_t)(*out)->line - 1, (size_t)(*out)->column - 1};
         FAIL_AT(p, mark, NULL, "%s",
-                empty ? "it is empty" : "a mapping of sections, each with its settings, is wanted");
+                empty ? "the file is empty" : "must be a mapping of sections with their settings");
     }
-    TRY(expect(p, YAML_DOCUMENT_END_EVENT, "not YAML: the document does not end here"));
-    return expect(p, YAML_STREAM_END_EVENT, "a second document begins here; only one is read");
+    TRY(expect_event(p, YAML_DOCUMENT_END_EVENT, "not YAML: expected the end of the document"));
+    return expect_event(p, YAML_STREAM_END_EVENT,
+                        "a second document begins here; only one is accepted");
 }
 
-status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any,
+status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any_kind,
                          struct node **out)
 {
-    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as editors on Windows put it */
+    static const char mark[] =
+        "\xef\xbb\xbf"; /* UTF-8 byte order mark, written by editors on Windows */
     size_t skipped =
         bytes >= strlen(mark) && memcmp(text, mark, strlen(mark)) == 0 ? strlen(mark) : 0;
     *out = NULL;
@@ -308,7 +314,7 @@ status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool 
     REQUIRE(yaml_parser_initialize(&p.parser), STATUS_INTERNAL, "out of memory: a YAML parser");
     yaml_parser_set_encoding(&p.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&p.parser, (const unsigned char *)text, bytes);
-    status result = parse_document(&p, any, out);
+    status result = parse_document(&p, any_kind, out);
     yaml_parser_delete(&p.parser);
     if (result != STATUS_OK) {
         recipe_yaml_free(out);

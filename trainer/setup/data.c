@@ -4,113 +4,57 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/device.h"
 #include "base/log.h"
 #include "datasets/shard/labels.h"
 #include "datasets/shard/shard_set.h"
+#include "trainer/setup/objective_spec.h"
 
-/* Objectives that have a head of their own. */
-static const struct {
-    const char *objective;
-    enum example_kind kind;
-    enum model_task task;
-} tasks[] = {
-    {"classify", EXAMPLE_CLASSIFY, MODEL_TEXTS},
-    {"regress", EXAMPLE_REGRESS, MODEL_TEXTS},
-    {"classify_tokens", EXAMPLE_CLASSIFY_TOKENS, MODEL_TOKENS},
-    {"answer", EXAMPLE_ANSWER, MODEL_SPANS},
-    {"choose", EXAMPLE_CHOOSE, MODEL_CHOICES},
-    {"embed", EXAMPLE_EMBED, MODEL_VECTORS},
-    {"reward", EXAMPLE_PREFERENCE_PAIRS, MODEL_TEXTS},
-};
-
-enum { TASKS = sizeof tasks / sizeof tasks[0] };
-
-static int find_task(const struct recipe *recipe)
-{
-    int i = 0;
-    while (i < TASKS && strcmp(tasks[i].objective, recipe->objective) != 0) {
-        i++;
-    }
-    return i;
-}
-
-enum model_task job_data_task(const struct recipe *recipe)
-{
-    int i = find_task(recipe);
-    return i < TASKS ? tasks[i].task : MODEL_WORDS;
-}
-
-bool job_data_last_rows(const struct recipe *recipe)
-{
-    return strcmp(recipe->model.architecture, "bert") != 0 &&
-           strcmp(recipe->model.architecture, "roberta") != 0;
-}
-
-bool job_data_has_reference(const struct recipe *recipe)
-{
-    return strcmp(recipe->objective, "dpo") == 0;
-}
-
-enum example_kind job_data_kind(const struct recipe *recipe)
-{
-    struct packing_rules unused;
-    int task = find_task(recipe);
-    if (task < TASKS) {
-        return tasks[task].kind;
-    }
-    if (job_data_has_reference(recipe)) {
-        return EXAMPLE_PREFERENCE_PAIRS;
-    }
-    if (strcmp(recipe->objective, "mlm") == 0) {
-        return EXAMPLE_SENTENCE_PAIRS;
-    }
-    return job_data_packing(recipe, &unused) ? EXAMPLE_SFT : EXAMPLE_TEXT;
-}
-
-status job_data_named(const struct recipe *recipe)
+status data_require_train(const struct recipe *recipe)
 {
     if (recipe->data.train_count > 0) {
         return STATUS_OK;
     }
     return recipe_raise(recipe, STATUS_RECIPE, "data.train",
-                        "nothing to train on; name the shards that `bireme prepare` wrote");
+                        "no training data; set it to the shards that `bireme prepare` wrote");
 }
 
-/* blame - the place of the key, and where shards are missing the command that makes them. */
-static status blame(const struct recipe *r, const char *key, const char *path, status result)
+/* Adds the recipe's line and key to an error and, if shards are missing, the command that creates
+ * them. */
+static status add_location(const struct recipe *r, const char *key, const char *path, status result)
 {
     char remedy[3 * RECIPE_PATH_BYTES] = "";
     if (result == STATUS_NO_INPUT) {
         const char *slash = strrchr(path, '/');
         const char *tokenizer = r->data.tokenizer;
-        bool pairs = job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS;
+        bool pairs = objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS;
         snprintf(remedy, sizeof remedy,
-                 "make shards with `bireme prepare --objective %s --tokenizer %s --input FILE... "
+                 "create shards with `bireme prepare --objective %s --tokenizer %s --input FILE... "
                  "--output %.*s%s`",
-                 pairs ? "dpo" : r->objective, tokenizer[0] != '\0' ? tokenizer : "DIR",
-                 slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".");
+                 recipe_objective_name(pairs ? OBJECTIVE_DPO : r->objective),
+                 tokenizer[0] != '\0' ? tokenizer : "DIR", slash != NULL ? (int)(slash - path) : 0,
+                 path, slash != NULL ? "" : ".");
     }
-    return recipe_blame(r, key, result, remedy);
+    return recipe_annotate_error(r, key, result, remedy);
 }
 
-status job_data_labels(struct recipe *r, char **out)
+status data_read_labels(struct recipe *r, char **out)
 {
     struct labels labels;
     *out = NULL;
-    enum example_kind kind = job_data_kind(r);
+    enum example_kind kind = objective_spec_example(r);
     bool named =
         kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_CLASSIFY_TOKENS || kind == EXAMPLE_CHOOSE;
     if (!named || r->data.train_count == 0) {
         return STATUS_OK;
     }
     const char *path = r->data.train[0].path;
-    TRY(blame(r, "data.train", path, shard_set_labels(path, out)));
+    TRY(add_location(r, "data.train", path, shard_set_read_labels(path, out)));
     if (*out == NULL) {
         return recipe_raise(r, STATUS_DATA, "data.train",
-                            "%s has no labels; prepare it with --objective %s", path, r->objective);
+                            "%s has no labels; prepare it with --objective %s", path,
+                            recipe_objective_name(r->objective));
     }
-    TRY(labels_read_text(*out, path, &labels));
+    TRY(labels_parse_json(*out, path, &labels));
     int count = labels.count;
     labels_free(&labels);
     if (r->model.num_labels > 0 && r->model.num_labels != count) {
@@ -121,65 +65,35 @@ status job_data_labels(struct recipe *r, char **out)
     return STATUS_OK;
 }
 
-bool job_data_packing(const struct recipe *recipe, struct packing_rules *out)
-{
-    static const enum packing_kind kinds[] = {
-        [SFT_PACK_NONE] = PACKING_NONE,
-        [SFT_PACK_BFD] = PACKING_BFD,
-        [SFT_PACK_BFD_SPLIT] = PACKING_BFD_SPLIT,
-        [SFT_PACK_WRAPPED] = PACKING_WRAPPED,
-    };
-    static const uint32_t learned[] = {
-        [COMPLETION_AUTO] = EXAMPLE_IS_PRESET,
-        [COMPLETION_TRUE] = EXAMPLE_IS_COMPLETION,
-        [COMPLETION_FALSE] = 0,
-    };
-    *out = (struct packing_rules){
-        .kind = kinds[recipe->sft.packing],
-        .max_length = recipe->sft.max_length,
-        .learn = learned[recipe->sft.completion_only_loss] |
-                 (recipe->sft.assistant_only_loss ? EXAMPLE_IS_ANSWER : 0),
-        .skip_empty = recipe->sft.skip_empty,
-    };
-    return strcmp(recipe->objective, "sft") == 0;
-}
-
-/* What became of the examples of a set, told once. */
-static void tell_packing(const char *what, const struct job_data *d, const struct loader *loader)
+/* Logs how the examples of a set are packed into sequences. */
+static void log_packing(const char *what, const struct data_setup *d, const struct loader *loader)
 {
     struct packing_rules rules;
-    struct packing_report p = loader_packing(loader);
-    if (!job_data_packing(d->recipe, &rules)) {
+    struct packing_report p = loader_packing_report(loader);
+    if (!objective_spec_packing(d->recipe, &rules)) {
         return;
     }
-    double room = (double)p.packs * (double)d->recipe->data.sequence_length;
+    double capacity = (double)p.packs * (double)d->recipe->data.sequence_length;
     log_info("%s: %lld examples in %lld sequences, %lld tokens, %.1f%% of the sequence length",
              what, (long long)p.examples, (long long)p.packs, (long long)p.tokens,
-             100 * (double)p.tokens / room);
-    if (p.cut > 0) {
+             100 * (double)p.tokens / capacity);
+    if (p.truncated > 0) {
         log_warning("SFT-CUT",
-                    "%s: %lld examples are longer than sft.max_length, %lld; %lld tokens were cut "
-                    "off",
-                    what, (long long)p.cut, (long long)rules.max_length, (long long)p.cut_tokens);
+                    "%s: %lld examples are longer than sft.max_length, %lld; %lld tokens were "
+                    "truncated",
+                    what, (long long)p.truncated, (long long)rules.max_length,
+                    (long long)p.truncated_tokens);
     }
     if (p.empty > 0) {
         log_warning("SFT-EMPTY",
-                    "%s: %lld examples with nothing to learn within sft.max_length, %lld, were "
-                    "left out",
+                    "%s: %lld examples without a trained token within sft.max_length, %lld, "
+                    "were skipped",
                     what, (long long)p.empty, (long long)rules.max_length);
     }
 }
 
-bool job_data_shares_prompt(const struct recipe *r)
-{
-    bool cpu = r->train.device == RECIPE_DEVICE_CPU ||
-               (r->train.device == RECIPE_DEVICE_AUTO && device_count(DEVICE_CUDA) == 0);
-    return job_data_kind(r) == EXAMPLE_PREFERENCE_PAIRS &&
-           (r->dpo.shared_prefix == PREFIX_AUTO ? cpu : r->dpo.shared_prefix == PREFIX_TRUE);
-}
-
-static struct loader_options options_of(const struct job_data *d,
-                                        const struct loader_source *sources, int count)
+static struct loader_options get_loader_options(const struct data_setup *d,
+                                                const struct loader_source *sources, int count)
 {
     const struct recipe *r = d->recipe;
     return (struct loader_options){
@@ -190,23 +104,23 @@ static struct loader_options options_of(const struct job_data *d,
         .micro_sequences = r->batch.micro_size,
         .rank = d->rank,
         .ranks = d->ranks,
-        .deal = r->parallel.reproducible,
+        .interleave_micro_batches = r->parallel.reproducible,
         .seed = (uint64_t)r->seed,
         .document_mask = r->data.document_mask,
-        .kind = job_data_kind(r),
+        .kind = objective_spec_example(r),
         .vocab_size = d->vocabulary,
         .tokenizer_sha256 = d->tokenizer_sha256,
         .labels_sha256 = d->labels_sha256,
-        .last_rows = job_data_last_rows(r),
-        .texts = r->model.num_labels,
-        .shared_prompt = job_data_shares_prompt(r),
-        .last_of_answers = job_data_task(r) != MODEL_WORDS,
+        .head_reads_last_row = objective_spec_reads_last_row(r),
+        .max_texts = r->model.num_labels,
+        .shared_prompt = objective_spec_shares_prompt(r),
+        .head_reads_responses = objective_spec_head(r) != HEAD_LM,
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
     };
 }
 
-/* Of a mixture, the part that the error names. */
-static const char *named_source(const struct recipe *r)
+/* Returns the path of the training source that the pending error names. */
+static const char *find_failed_source(const struct recipe *r)
 {
     for (int i = 1; i < r->data.train_count; i++) {
         if (strstr(status_pending()->text, r->data.train[i].path) != NULL) {
@@ -216,41 +130,41 @@ static const char *named_source(const struct recipe *r)
     return r->data.train[0].path;
 }
 
-status job_data_train(const struct job_data *d, int64_t first_sample, struct loader **out)
+status data_open_train(const struct data_setup *d, int64_t first_sample, struct loader **out)
 {
     const struct recipe *r = d->recipe;
     struct loader_source sources[RECIPE_SOURCES_MAX];
     for (int i = 0; i < r->data.train_count; i++) {
         sources[i] = (struct loader_source){r->data.train[i].path, r->data.train[i].weight};
     }
-    struct loader_options options = options_of(d, sources, r->data.train_count);
+    struct loader_options options = get_loader_options(d, sources, r->data.train_count);
     options.shuffle = r->data.shuffle;
     options.first_sample = first_sample;
     struct packing_rules rules;
-    (void)job_data_packing(r, &rules);
-    options.looks_ahead =
+    (void)objective_spec_packing(r, &rules);
+    options.count_global_batch =
         options.kind == EXAMPLE_SENTENCE_PAIRS || options.kind >= EXAMPLE_CLASSIFY;
     options.packing = &rules;
-    options.reference = d->reference;
+    options.reference_logps = d->reference;
     status result = loader_open(&options, out);
-    return blame(r, "data.train", named_source(r), result);
+    return add_location(r, "data.train", find_failed_source(r), result);
 }
 
-status job_data_validation(const struct job_data *d, int64_t samples, struct loader **out)
+status data_open_validation(const struct data_setup *d, int64_t samples, struct loader **out)
 {
     const char *path = d->recipe->data.validation;
     struct loader_source source = {path, 1};
-    struct loader_options options = options_of(d, &source, 1);
+    struct loader_options options = get_loader_options(d, &source, 1);
     options.limit_samples = samples;
     struct packing_rules rules;
-    (void)job_data_packing(d->recipe, &rules);
+    (void)objective_spec_packing(d->recipe, &rules);
     options.packing = &rules;
-    options.reference = d->held_reference != NULL ? &d->held_reference : NULL;
-    return blame(d->recipe, "data.validation", path, loader_open(&options, out));
+    options.reference_logps = d->validation_reference != NULL ? &d->validation_reference : NULL;
+    return add_location(d->recipe, "data.validation", path, loader_open(&options, out));
 }
 
-/* How much one evaluation reads: the recipe's batches, at most the whole held-out part. */
-static status survey_validation(const struct job_data *d, int64_t *samples)
+/* Counts the samples of one evaluation: the recipe's batches, at most the whole validation set. */
+static status count_validation(const struct data_setup *d, int64_t *samples)
 {
     const struct recipe *r = d->recipe;
     struct loader *loader = NULL;
@@ -258,31 +172,32 @@ static status survey_validation(const struct job_data *d, int64_t *samples)
     if (r->data.validation[0] == '\0') {
         return STATUS_OK;
     }
-    TRY(job_data_validation(d, 0, &loader));
-    int64_t whole = loader_samples(loader), asked = r->evaluate.batches * r->batch.global_size;
-    *samples = asked > 0 && asked < whole ? asked : whole;
-    tell_packing("data.validation", d, loader);
+    TRY(data_open_validation(d, 0, &loader));
+    int64_t all = loader_samples(loader);
+    int64_t requested = r->evaluate.batches * r->batch.global_size;
+    *samples = requested > 0 && requested < all ? requested : all;
+    log_packing("data.validation", d, loader);
     return loader_close(&loader);
 }
 
-status job_data_survey(const struct job_data *d, struct job_data_survey *out)
+status data_validate(const struct data_setup *d, struct data_summary *out)
 {
     struct loader *loader = NULL;
-    TRY(job_data_named(d->recipe));
-    TRY(job_data_train(d, 0, &loader));
+    TRY(data_require_train(d->recipe));
+    TRY(data_open_train(d, 0, &loader));
     out->train_samples = loader_samples(loader);
     out->train_tokens = loader_tokens(loader);
     snprintf(out->fingerprint, sizeof out->fingerprint, "%s", loader_fingerprint(loader));
-    tell_packing("data.train", d, loader);
+    log_packing("data.train", d, loader);
     TRY(loader_close(&loader));
-    return survey_validation(d, &out->evaluate_samples);
+    return count_validation(d, &out->evaluate_samples);
 }
 
-status job_data_steps(const struct recipe *r, int64_t samples, int64_t *out)
+status data_count_steps(const struct recipe *r, int64_t samples, int64_t *out)
 {
     *out = r->train.max_steps;
     if (!(r->train.epochs > 0)) {
-        return STATUS_OK; /* the recipe's own check has seen to the rest */
+        return STATUS_OK; /* recipe_check has checked the schedule */
     }
     double all =
         samples < 0 ? 0 : ceil(r->train.epochs * (double)samples / (double)r->batch.global_size);
@@ -293,7 +208,7 @@ status job_data_steps(const struct recipe *r, int64_t samples, int64_t *out)
         return recipe_raise(
             r, STATUS_RECIPE, "schedule.warmup_steps",
             "%lld%s: more than the %lld steps of train.epochs", (long long)r->schedule.warmup_steps,
-            decay > 0 ? ", with schedule.decay_ratio of all steps" : "", (long long)*out);
+            decay > 0 ? " plus schedule.decay_ratio of all steps" : "", (long long)*out);
     }
     return STATUS_OK;
 }

@@ -1,8 +1,8 @@
-/* What a job reads: its training and held-out shards. `train` opens them so, and `bireme plan` does
- * too, to know that `train` would start.
+/* Opens the training and validation shards that a recipe names. `bireme plan` uses the same
+ * functions as `bireme train`, to check that training would start.
  *
- * Errors    name the recipe's file, line and key: STATUS_NO_INPUT with the command that makes shards,
- *           STATUS_DATA, STATUS_RECIPE */
+ * Errors of all functions contain the recipe's file, line and key: STATUS_NO_INPUT with the
+ * command that creates shards, STATUS_DATA, STATUS_RECIPE. */
 #pragma once
 
 #include "base/hash.h"
@@ -10,62 +10,51 @@
 #include "trainer/model/model.h"
 #include "trainer/recipe/recipe.h"
 
-/* Whose share is read, and what every shard must agree with. */
-struct job_data {
+/* The data-parallel rank that reads, and properties that every shard must have. */
+struct data_setup {
     const struct recipe *recipe;
     int rank, ranks; /* of the data-parallel group */
     int64_t vocabulary;
-    const char *tokenizer_sha256;   /* NULL: not checked */
-    const char *labels_sha256;      /* likewise; of the names that the model's head has */
-    const struct masking *masking;  /* where the objective is mlm */
-    const double *const *reference; /* of each training source (loader.h); NULL: none */
-    const double *held_reference;   /* of the held-out set; NULL: none */
+    const char *tokenizer_sha256;       /* NULL: not checked */
+    const char *labels_sha256;          /* of the head's label names; NULL: not checked */
+    const struct masking *masking;      /* for objective mlm */
+    const double *const *reference;     /* log-probabilities of each training source; NULL: none */
+    const double *validation_reference; /* of the validation set; NULL: none */
 };
 
-struct job_data_survey {
-    int64_t train_samples, train_tokens; /* of an epoch; of all shards */
-    int64_t evaluate_samples;            /* of one evaluation; 0: none */
-    char fingerprint[HASH_TEXT_BYTES];   /* of the training set */
+/* Totals of all shards. */
+struct data_summary {
+    int64_t train_samples;             /* of one epoch */
+    int64_t train_tokens;              /* of all training shards */
+    int64_t evaluate_samples;          /* of one evaluation; 0: none */
+    char fingerprint[HASH_TEXT_BYTES]; /* of the training set */
 };
 
-/* job_data_kind - what the recipe's objective reads: windows of text, or examples. */
-enum example_kind job_data_kind(const struct recipe *recipe);
-
-/* job_data_task - what the head of the recipe's model is for. */
-enum model_task job_data_task(const struct recipe *recipe);
-
-/* job_data_last_rows - whether the head of a task reads a text's last row, not its first. */
-bool job_data_last_rows(const struct recipe *recipe);
-
-/* job_data_labels - the names of labels that the training shards have, and their number into the recipe where it leaves
- * that open. *out (labels.h) is the caller's, for free(); NULL: the objective has none.
+/* data_read_labels - read the label names of the training shards, and set model.num_labels if the
+ * recipe leaves it open.
  *
- * Errors    as job_data_train; STATUS_RECIPE: model.num_labels is another number */
-status job_data_labels(struct recipe *recipe, char **out);
+ * Memory    the caller frees *out with free(); NULL: the objective has no labels
+ * Errors    STATUS_RECIPE if model.num_labels is a different number */
+status data_read_labels(struct recipe *recipe, char **out);
 
-/* job_data_named - whether the recipe names training data at all.  Errors: STATUS_RECIPE */
-status job_data_named(const struct recipe *recipe);
+/* data_require_train - check that the recipe names training data.  Errors: STATUS_RECIPE */
+status data_require_train(const struct recipe *recipe);
 
-/* job_data_packing - the recipe's rules for packing; false: its objective has no such examples. */
-bool job_data_packing(const struct recipe *recipe, struct packing_rules *out);
-
-/* job_data_has_reference - whether pairs are measured against a reference: dpo. */
-bool job_data_has_reference(const struct recipe *recipe);
-
-/* job_data_shares_prompt - whether a pair's answers share one prompt: as the recipe says, or where it is faster. */
-bool job_data_shares_prompt(const struct recipe *recipe);
-
-/* job_data_train - the training set, from this sample on. */
-status job_data_train(const struct job_data *d, int64_t first_sample, struct loader **out);
-
-/* job_data_validation - the first `samples` of the held-out part; 0: all of it, again and again. */
-status job_data_validation(const struct job_data *d, int64_t samples, struct loader **out);
-
-/* job_data_survey - open and check every shard, training and held-out, and close them again. */
-status job_data_survey(const struct job_data *d, struct job_data_survey *out);
-
-/* job_data_steps - optimizer steps of the recipe with so many samples an epoch; 0 where it asks for
- * epochs and the samples are unknown (-1).
+/* data_open_train - open the training set at a sample.
  *
- * Errors    STATUS_RECIPE: the warm-up's steps, or these and wsd's decay, are more */
-status job_data_steps(const struct recipe *recipe, int64_t samples, int64_t *out);
+ * Memory    the caller releases *out with loader_close */
+status data_open_train(const struct data_setup *d, int64_t first_sample, struct loader **out);
+
+/* data_open_validation - open the first `samples` samples of the validation set; 0: all of them,
+ * repeated without end. */
+status data_open_validation(const struct data_setup *d, int64_t samples, struct loader **out);
+
+/* data_validate - open and check all training and validation shards, count them, and close them. */
+status data_validate(const struct data_setup *d, struct data_summary *out);
+
+/* data_count_steps - the number of optimizer steps of the recipe.
+ *
+ * Units     samples: of one epoch; -1: unknown. *out is 0 if train.epochs is set and they are
+ *           unknown
+ * Errors    STATUS_RECIPE if warm-up and decay have more steps than the run */
+status data_count_steps(const struct recipe *recipe, int64_t samples, int64_t *out);

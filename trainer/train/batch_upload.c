@@ -6,7 +6,7 @@
 
 #include "base/mirror.h"
 
-/* While one slot is read, the other is filled. */
+/* One slot is read while the other one is filled. */
 enum { SLOTS = 2, ARRAYS = 9 };
 
 static const double wait_seconds = 300;
@@ -17,7 +17,7 @@ struct slot {
     struct batch placed;
 };
 
-struct feed {
+struct batch_upload {
     struct device *device;
     struct stream *stream, *copies;
     int64_t rows;
@@ -25,14 +25,14 @@ struct feed {
     int next; /* the slot that is filled next */
 };
 
-/* ---- what kernels read of a batch ---- */
+/* ---- arrays ---- */
 
 struct array {
-    size_t place; /* of the pointer, in struct batch */
+    size_t offset; /* of the pointer in struct batch */
     int64_t count;
 };
 
-static void arrays_of(const struct batch *b, struct array out[ARRAYS])
+static void list_arrays(const struct batch *b, struct array out[ARRAYS])
 {
     const struct array all[ARRAYS] = {
         {offsetof(struct batch, inputs), b->rows},
@@ -43,37 +43,37 @@ static void arrays_of(const struct batch *b, struct array out[ARRAYS])
         {offsetof(struct batch, masked_rows), b->masked},
         {offsetof(struct batch, masked_ids), b->masked},
         {offsetof(struct batch, next_sentence), b->sequences},
-        {offsetof(struct batch, branches), 2 * b->sequences},
+        {offsetof(struct batch, shared_prefix_offsets), 2 * b->sequences},
     };
     memcpy(out, all, sizeof all);
 }
 
-static const int32_t **pointer_of(struct batch *b, const struct array *a)
+static const int32_t **get_pointer(struct batch *b, const struct array *a)
 {
-    return (const int32_t **)(void *)((char *)b + a->place);
+    return (const int32_t **)(void *)((char *)b + a->offset);
 }
 
-/* Every array may have an element a row, and cu_rows one more. */
-static size_t slot_bytes(int64_t rows)
+/* Every array has at most one element per row; cu_rows has one more. */
+static size_t compute_slot_bytes(int64_t rows)
 {
     return ARRAYS * ((size_t)rows + 1) * sizeof(int32_t);
 }
 
-size_t feed_bytes(enum device_kind kind, int64_t rows)
+size_t batch_upload_bytes(enum device_kind kind, int64_t rows)
 {
-    return kind == DEVICE_CPU ? 0 : SLOTS * slot_bytes(rows);
+    return kind == DEVICE_CPU ? 0 : SLOTS * compute_slot_bytes(rows);
 }
 
-/* The arrays one after the other; *used: their bytes. */
-static status pack(struct slot *slot, const struct batch *batch, size_t *used)
+/* Copies the arrays one after the other into the slot. *used: their bytes. */
+static status pack_arrays(struct slot *slot, const struct batch *batch, size_t *used)
 {
     struct array arrays[ARRAYS];
     struct batch source = *batch;
     slot->placed = *batch;
     *used = 0;
-    arrays_of(batch, arrays);
+    list_arrays(batch, arrays);
     for (int i = 0; i < ARRAYS; i++) {
-        const int32_t *from = *pointer_of(&source, &arrays[i]);
+        const int32_t *from = *get_pointer(&source, &arrays[i]);
         size_t bytes = (size_t)arrays[i].count * sizeof *from;
         if (from == NULL) {
             continue;
@@ -82,85 +82,87 @@ static status pack(struct slot *slot, const struct batch *batch, size_t *used)
                 "a batch of %lld rows and %lld segments does not fit its memory",
                 (long long)batch->rows, (long long)batch->segments);
         memcpy((char *)slot->memory.host + *used, from, bytes);
-        *pointer_of(&slot->placed, &arrays[i]) =
-            (const int32_t *)(const void *)((char *)slot->memory.placed + *used);
+        *get_pointer(&slot->placed, &arrays[i]) =
+            (const int32_t *)(const void *)((char *)slot->memory.device_data + *used);
         *used += bytes;
     }
     return STATUS_OK;
 }
 
-/* ---- the way ---- */
+/* ---- upload ---- */
 
-static status make(struct feed *f)
+static status create_slots(struct batch_upload *u)
 {
-    if (device_is_host(f->device)) {
+    if (device_is_host(u->device)) {
         return STATUS_OK;
     }
-    TRY(device_stream_create(f->device, 0, &f->copies));
+    TRY(device_stream_create(u->device, 0, &u->copies));
     for (int i = 0; i < SLOTS; i++) {
-        struct slot *slot = &f->slots[i];
-        TRY(mirror_create(f->device, f->copies, slot_bytes(f->rows), "batches", &slot->memory));
-        TRY(device_event_create(f->device, &slot->arrived));
-        TRY(device_event_create(f->device, &slot->read));
+        struct slot *slot = &u->slots[i];
+        TRY(mirror_create(u->device, u->copies, compute_slot_bytes(u->rows), "batches",
+                          &slot->memory));
+        TRY(device_event_create(u->device, &slot->arrived));
+        TRY(device_event_create(u->device, &slot->read));
     }
     return STATUS_OK;
 }
 
-status feed_create(struct device *dev, struct stream *stream, int64_t rows, struct feed **out)
+status batch_upload_create(struct device *dev, struct stream *stream, int64_t rows,
+                           struct batch_upload **out)
 {
     *out = NULL;
-    struct feed *f = calloc(1, sizeof *f);
-    REQUIRE(f != NULL, STATUS_INTERNAL, "out of memory for batches");
-    *f = (struct feed){.device = dev, .stream = stream, .rows = rows};
-    status result = make(f);
+    struct batch_upload *u = calloc(1, sizeof *u);
+    REQUIRE(u != NULL, STATUS_INTERNAL, "out of memory for batches");
+    *u = (struct batch_upload){.device = dev, .stream = stream, .rows = rows};
+    status result = create_slots(u);
     if (result != STATUS_OK) {
-        (void)feed_destroy(&f);
+        (void)batch_upload_destroy(&u);
     }
-    *out = f;
+    *out = u;
     return result;
 }
 
-status feed_destroy(struct feed **feed)
+status batch_upload_destroy(struct batch_upload **upload)
 {
-    struct feed *f = *feed;
+    struct batch_upload *u = *upload;
     status result = STATUS_OK;
-    if (f != NULL) {
+    if (u != NULL) {
         for (int i = 0; i < SLOTS; i++) {
-            KEEP_FIRST(result, device_event_destroy(f->device, &f->slots[i].arrived));
-            KEEP_FIRST(result, device_event_destroy(f->device, &f->slots[i].read));
-            mirror_destroy(&f->slots[i].memory);
+            KEEP_FIRST(result, device_event_destroy(u->device, &u->slots[i].arrived));
+            KEEP_FIRST(result, device_event_destroy(u->device, &u->slots[i].read));
+            mirror_destroy(&u->slots[i].memory);
         }
-        KEEP_FIRST(result, device_stream_destroy(f->device, &f->copies));
-        free(f);
-        *feed = NULL;
+        KEEP_FIRST(result, device_stream_destroy(u->device, &u->copies));
+        free(u);
+        *upload = NULL;
     }
     return result;
 }
 
-status feed_start(struct feed *f, const struct batch *batch)
+status batch_upload_begin(struct batch_upload *u, const struct batch *batch)
 {
-    if (f->copies == NULL) {
+    if (u->copies == NULL) {
         return STATUS_OK;
     }
-    struct slot *slot = &f->slots[f->next];
+    struct slot *slot = &u->slots[u->next];
     size_t used = 0;
-    TRY(device_event_wait(f->device, slot->arrived, wait_seconds)); /* the host's side is free */
-    TRY(pack(slot, batch, &used));
-    TRY(device_stream_wait(f->device, f->copies, slot->read)); /* and so will the device's be */
-    TRY(mirror_push(&slot->memory, 0, used));
-    return device_event_record(f->device, slot->arrived, f->copies);
+    TRY(device_event_wait(u->device, slot->arrived, wait_seconds)); /* the host side is free */
+    TRY(pack_arrays(slot, batch, &used));
+    TRY(device_stream_wait(u->device, u->copies, slot->read)); /* the device side is free */
+    TRY(mirror_upload(&slot->memory, 0, used));
+    return device_event_record(u->device, slot->arrived, u->copies);
 }
 
-status feed_take(struct feed *f, const struct batch *batch, struct batch *placed)
+status batch_upload_end(struct batch_upload *u, const struct batch *batch, struct batch *placed)
 {
-    if (f->copies == NULL) {
+    if (u->copies == NULL) {
         *placed = *batch;
         return STATUS_OK;
     }
-    struct slot *slot = &f->slots[f->next], *before = &f->slots[(f->next + SLOTS - 1) % SLOTS];
-    /* What was queued until now has read the slot that is filled next. */
-    TRY(device_event_record(f->device, before->read, f->stream));
-    f->next = (f->next + 1) % SLOTS;
+    struct slot *slot = &u->slots[u->next], *previous = &u->slots[(u->next + SLOTS - 1) % SLOTS];
+    /* Work queued so far has read the slot that is filled next. */
+    TRY(device_event_record(u->device, previous->read, u->stream));
+    u->next = (u->next + 1) % SLOTS;
     *placed = slot->placed;
-    return device_stream_wait(f->device, f->stream, slot->arrived);
+    return device_stream_wait(u->device, u->stream, slot->arrived);
 }

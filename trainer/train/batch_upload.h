@@ -1,22 +1,32 @@
-/* A micro-batch on its way from the loader to the device: what kernels read of it is copied through page-locked
- * memory on a stream of its own, while the device works on the micro-batch before. On the CPU nothing is done. */
+/* Copies micro-batches from the loader to the device, through page-locked memory and on a separate
+ * stream, while the device works on the previous micro-batch. On the CPU nothing is copied. */
 #pragma once
 
 #include "base/device.h"
 #include "datasets/loader/batch.h"
 
-struct feed;
+struct batch_upload;
 
-/* feed_create - for batches of up to `rows` rows that work on `stream` reads. */
-status feed_create(struct device *dev, struct stream *stream, int64_t rows, struct feed **out);
-status feed_destroy(struct feed **feed);
+/* batch_upload_create - allocate memory for batches of at most `rows` rows. `stream` is the stream
+ * that reads them.
+ *
+ * Memory    batch_upload_bytes on the device, and as much page-locked memory on the host
+ * Errors    STATUS_INTERNAL out of memory; errors of the device */
+status batch_upload_create(struct device *dev, struct stream *stream, int64_t rows,
+                           struct batch_upload **out);
 
-/* feed_bytes - what one of those takes, on the device and as much page-locked memory on the host; 0 on the CPU. */
-size_t feed_bytes(enum device_kind kind, int64_t rows);
+/* batch_upload_destroy - release it. Accepts NULL. */
+status batch_upload_destroy(struct batch_upload **u);
 
-/* feed_start - begin to copy; the batch may change once this returns. At most one is under way. */
-status feed_start(struct feed *feed, const struct batch *batch);
+/* batch_upload_bytes - bytes that batch_upload_create allocates on the device, and again on the
+ * host; 0 on the CPU. */
+size_t batch_upload_bytes(enum device_kind kind, int64_t rows);
 
-/* feed_take - the batch that was started, with its arrays where kernels read them: what is queued on the stream
- * from now on finds them there. batch gives what the host reads. Good until the second feed_start after this. */
-status feed_take(struct feed *feed, const struct batch *batch, struct batch *placed);
+/* batch_upload_begin - start to copy a batch. The batch may change after the return. At most one
+ * upload is in progress. */
+status batch_upload_begin(struct batch_upload *u, const struct batch *batch);
+
+/* batch_upload_end - describe the uploaded batch in *placed, with device pointers for all arrays
+ * that kernels read. Work that is queued on the stream from now on sees the data. The arrays stay
+ * valid until the second batch_upload_begin after this call. */
+status batch_upload_end(struct batch_upload *u, const struct batch *batch, struct batch *placed);

@@ -13,12 +13,16 @@
 #include "base/text.h"
 #include "build_info.h"
 #include "datasets/shard/labels.h"
-#include "trainer/weights/adapter_base.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/setup/data.h"
-#include "trainer/checkpoint/manifest.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/objective_spec.h"
+#include "trainer/weights/adapter_base.h"
+#include "trainer/weights/state_dict.h"
 
-/* Opening shards, verifying and writing checkpoints of many gigabytes may take this long. */
+/* Limit for opening shards and for reading or writing checkpoints of many gigabytes. */
 static const double long_phase_seconds = 600;
 
 /* ---- the recipe and the run folder ---- */
@@ -39,11 +43,11 @@ static status read_recipe(const struct job_options *options, struct job *job)
 {
     struct recipe *r = &job->session.recipe;
     TRY(recipe_read(options->recipe_path, options->overrides, options->override_count, r));
-    TRY(job_data_named(r));
-    TRY(objective_find(r->objective, &job->objective));
-    TRY(session_preference(r, &job->preference));
-    TRY(evaluation_rule(r, job->objective, &job->best_rule));
-    TRY(job_data_labels(r, &job->labels));
+    TRY(data_require_train(r));
+    TRY(objective_find(recipe_objective_name(r->objective), &job->objective));
+    TRY(derive_preference(r, &job->preference));
+    TRY(evaluation_report_stopping_rule(r, job->objective, &job->early_stopping_rule));
+    TRY(data_read_labels(r, &job->labels));
     if (job->labels != NULL) {
         TRY(labels_hash(job->labels, job->labels_sha256));
     }
@@ -55,7 +59,7 @@ static status make_run_folder(const struct job *job)
     return comm_rank(job->world) == 0 ? file_make_folders(job->session.recipe.run_dir) : STATUS_OK;
 }
 
-/* After the run folder's lock is ours: another job's log is not written into. */
+/* Called after the run folder is locked, so that the log of another job is not touched. */
 static status open_log(const struct job *job)
 {
     char path[FILE_PATH_BYTES];
@@ -63,8 +67,8 @@ static status open_log(const struct job *job)
     return comm_rank(job->world) == 0 ? log_open(path) : STATUS_OK;
 }
 
-/* Rank 0, once it is sure that this recipe goes on in this folder. */
-static status keep_recipe(const struct job *job)
+/* Writes the resolved recipe into the run folder, on rank 0. */
+static status write_recipe(const struct job *job)
 {
     if (comm_rank(job->world) != 0) {
         return STATUS_OK;
@@ -74,7 +78,7 @@ static status keep_recipe(const struct job *job)
     return file_write(path, job->recipe_text, strlen(job->recipe_text));
 }
 
-static status same_job_everywhere(const struct job *job)
+static status require_same_job_on_all_ranks(const struct job *job)
 {
     char digest[HASH_TEXT_BYTES];
     TRY(comm_check_equal(job->world, "the program's build", BUILD_VERSION " " BUILD_COMMIT));
@@ -84,181 +88,190 @@ static status same_job_everywhere(const struct job *job)
 
 /* ---- the parts ---- */
 
-static struct job_data data_of(const struct job *job)
+static struct data_setup get_data_setup(const struct job *job)
 {
     const struct session *s = &job->session;
-    return (struct job_data){
+    return (struct data_setup){
         .recipe = &s->recipe,
         .rank = comm_rank(s->mesh.data),
         .ranks = comm_size(s->mesh.data),
-        .vocabulary = model_config_of(s->model)->vocabulary,
+        .vocabulary = model_get_config(s->model)->vocabulary,
         .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL,
         .labels_sha256 = job->labels != NULL ? job->labels_sha256 : NULL,
         .reference =
             job->reference.sources > 0 ? (const double *const *)job->reference.values : NULL,
-        .held_reference = job->reference.held,
+        .validation_reference = job->reference.validation,
         .masking = &s->masking,
     };
 }
 
-/* Moments without the step that made them. */
-static status begin_moments(struct job *job)
+/* Loads the Adam moments of optimizer.init_from. The step count starts at 0. */
+static status load_initial_moments(struct job *job)
 {
     const char *from = job->session.recipe.optimizer.init_from;
     if (from[0] == '\0') {
         return STATUS_OK;
     }
-    struct checkpoint_found found = {0};
-    status chosen = checkpoint_choose(job->world, from, false, &found);
-    chosen = recipe_blame(&job->session.recipe, "optimizer.init_from", chosen, "");
-    TRY(comm_agree(job->world, chosen));
-    log_info("the optimizer's moments from %s, saved at step %lld; steps are counted from 0",
+    struct checkpoint_info found = {0};
+    status resolved = checkpoint_resolve(job->world, from, false, &found);
+    resolved = recipe_annotate_error(&job->session.recipe, "optimizer.init_from", resolved, "");
+    TRY(comm_agree(job->world, resolved));
+    log_info("optimizer moments from %s, saved at step %lld; steps are counted from 0",
              found.folder, (long long)found.state.step);
-    status result = checkpoint_load(job->world, found.folder, &job->families[1].family, 1);
+    status result = checkpoint_load(job->world, found.folder, &job->state_dicts[1].tensor_set, 1);
     free(found.recipe_text);
     return result;
 }
 
-/* Adapters beside a frozen model. What that is known by becomes part of the recipe that checkpoints keep. */
-static status begin_adapters(struct job *job)
+/* Loads the base model of new or existing adapters. The path and the fingerprint of the base model
+ * become part of the recipe that checkpoints store. */
+static status load_initial_adapters(struct job *job)
 {
     struct session *s = &job->session;
-    char carried[FILE_PATH_BYTES];
-    TRY(comm_agree(job->world, base_model_find(&s->recipe, job->world, carried)));
-    TRY(base_model_load(s, job->world, true));
+    char init_adapters[FILE_PATH_BYTES];
+    TRY(comm_agree(job->world, adapter_base_find(&s->recipe, job->world, init_adapters)));
+    TRY(adapter_base_load(s, job->world, true));
     free(job->recipe_text);
     job->recipe_text = NULL;
     TRY(comm_agree(job->world, write_recipe_text(&s->recipe, &job->recipe_text)));
-    job->carried = carried[0] != '\0';
-    if (!job->carried) {
+    job->init_adapters = init_adapters[0] != '\0';
+    if (!job->init_adapters) {
         return STATUS_OK;
     }
-    log_info("adapters from %s", carried);
-    return checkpoint_load_body(job->world, carried, &job->families[0].family, 1);
+    log_info("adapters from %s", init_adapters);
+    return checkpoint_load_pretrained(job->world, init_adapters, &job->state_dicts[0].tensor_set,
+                                      1);
 }
 
-static status begin_weights(struct job *job)
+static status load_initial_weights(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    struct checkpoint_found found = {0};
-    status chosen = checkpoint_choose(job->world, r->model.init_from, true, &found);
-    chosen = recipe_blame(r, "model.init_from", chosen, "");
-    KEEP_FIRST(chosen, chosen == STATUS_OK ? base_model_require_whole(r, &found) : chosen);
-    TRY(comm_agree(job->world, chosen));
+    struct checkpoint_info found = {0};
+    status resolved = checkpoint_resolve(job->world, r->model.init_from, true, &found);
+    resolved = recipe_annotate_error(r, "model.init_from", resolved, "");
+    KEEP_FIRST(resolved, resolved == STATUS_OK ? adapter_base_require_whole(r, &found) : resolved);
+    TRY(comm_agree(job->world, resolved));
     log_info("weights from %s", found.folder);
-    status result = checkpoint_load_body(job->world, found.folder, &job->families[0].family, 1);
+    status result =
+        checkpoint_load_pretrained(job->world, found.folder, &job->state_dicts[0].tensor_set, 1);
     free(found.recipe_text);
     return result;
 }
 
 static bool has_adapters(const struct job *job)
 {
-    return job->session.recipe.adapter.type[0] != '\0';
+    return job->session.recipe.adapter.type != ADAPTER_NONE;
 }
 
-static status begin_fresh(struct job *job)
+/* Sets the weights at the start of a run: random, or from model.init_from. */
+static status initialize_weights(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    if (job->begun) {
+    if (job->initialized) {
         return STATUS_OK;
     }
-    TRY(comm_agree(job->world, model_initialise(job->session.model, (uint64_t)r->seed)));
+    TRY(comm_agree(job->world, model_init_weights(job->session.model, (uint64_t)r->seed)));
     if (r->model.init_from[0] == '\0') {
         return STATUS_OK;
     }
-    TRY(has_adapters(job) ? begin_adapters(job) : begin_weights(job));
-    TRY(begin_moments(job));
-    return comm_agree(job->world, model_weights_changed(job->session.model));
+    TRY(has_adapters(job) ? load_initial_adapters(job) : load_initial_weights(job));
+    TRY(load_initial_moments(job));
+    return comm_agree(job->world, model_sync_bf16(job->session.model));
 }
 
-/* The weights that a run begins with are needed in a resumed one too: what is frozen, and a reference. */
-static status begin_early(struct job *job)
+/* A resumed run also needs the initial weights if some are frozen or the objective has a reference
+ * model. */
+static status initialize_before_resume(struct job *job)
 {
-    if (!has_adapters(job) && !job_data_has_reference(&job->session.recipe)) {
+    if (!has_adapters(job) && !objective_spec_has_reference(&job->session.recipe)) {
         return STATUS_OK;
     }
-    TRY(begin_fresh(job));
-    job->begun = true;
+    TRY(initialize_weights(job));
+    job->initialized = true;
     return STATUS_OK;
 }
 
-/* The weights that the run begins with are the reference, in a resumed run too. What they are known by is part of
- * what a checkpoint must agree with. */
-static status make_reference(struct job *job)
+/* The reference model has the initial weights. Their fingerprint becomes part of the data
+ * fingerprint, which a resumed checkpoint must match. */
+static status compute_reference(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
     char text[2 * HASH_TEXT_BYTES];
-    if (!job_data_has_reference(r)) {
+    if (!objective_spec_has_reference(r)) {
         return STATUS_OK;
     }
-    struct job_data data = data_of(job);
-    TRY(reference_make(&job->session, &data, job->carried, &job->reference));
+    struct data_setup data = get_data_setup(job);
+    TRY(reference_logprobs_compute(&job->session, &data, job->init_adapters, &job->reference));
     snprintf(text, sizeof text, "%s%s", job->data_fingerprint, job->reference.weights);
     return hash_memory(text, strlen(text), job->data_fingerprint);
 }
 
-static bool needs_whole(const struct job *job)
+/* Whether the loss couples all examples of the global batch. */
+static bool needs_collect_pass(const struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    return job_data_kind(r) == EXAMPLE_EMBED ||
-           (job_data_has_reference(r) && preference_whole(&job->preference));
+    return objective_spec_example(r) == EXAMPLE_EMBED ||
+           (objective_spec_has_reference(r) && preference_needs_whole_batch(&job->preference));
 }
 
 static status open_training_data(struct job *job)
 {
-    struct job_data data = data_of(job);
-    TRY(job_data_train(&data, job->state.samples, &job->loader));
-    return needs_whole(job) ? job_data_train(&data, job->state.samples, &job->survey) : STATUS_OK;
+    struct data_setup data = get_data_setup(job);
+    TRY(data_open_train(&data, job->state.samples, &job->loader));
+    return needs_collect_pass(job)
+               ? data_open_train(&data, job->state.samples, &job->collect_loader)
+               : STATUS_OK;
 }
 
-/* Every shard is opened and checked before anything else is done; what they hold decides the number of
- * steps and is kept in each checkpoint. */
-static status survey_data(struct job *job)
+/* Opens and checks every shard before the run starts. The number of samples determines the number
+ * of steps, and each checkpoint stores the fingerprint of the training set. */
+static status validate_data(struct job *job)
 {
-    struct job_data data = data_of(job);
-    struct job_data_survey survey;
-    TRY(job_data_survey(&data, &survey));
-    memcpy(job->data_fingerprint, survey.fingerprint, sizeof job->data_fingerprint);
-    job->evaluate_samples = survey.evaluate_samples;
-    return job_data_steps(data.recipe, survey.train_samples, &job->total_steps);
+    struct data_setup data = get_data_setup(job);
+    struct data_summary summary;
+    TRY(data_validate(&data, &summary));
+    memcpy(job->data_fingerprint, summary.fingerprint, sizeof job->data_fingerprint);
+    job->evaluate_samples = summary.evaluate_samples;
+    return data_count_steps(data.recipe, summary.train_samples, &job->total_steps);
 }
 
-static status make_families(struct job *job)
+static status create_state_dicts(struct job *job)
 {
-    TRY(session_weights(&job->session, NULL, &job->families[0]));
-    return session_moments(&job->session, job->update, &job->families[1]);
+    TRY(state_dict_of_weights(&job->session, NULL, NULL, &job->state_dicts[0]));
+    return sharded_optimizer_moments_state(&job->session, job->optimizer, &job->state_dicts[1]);
 }
 
 static status start_session(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    TRY(session_start(&job->session, job->world, r->data.tokenizer, session_rows(r),
-                      session_sequence(r), true));
-    return comm_agree(job->world, survey_data(job));
+    TRY(session_start(&job->session, job->world, r->data.tokenizer, derive_rows(r),
+                      derive_longest_sequence(r), true));
+    return comm_agree(job->world, validate_data(job));
 }
 
-static status make_update(struct job *job)
+static status create_optimizer(struct job *job)
 {
     int data = comm_size(job->session.mesh.data);
-    int64_t micro_batches = session_micro_batches(&job->session.recipe, data);
-    TRY(comm_agree(job->world, session_update(&job->session, micro_batches, &job->update)));
-    return comm_agree(job->world, make_families(job));
+    int64_t micro_batches = derive_micro_batches(&job->session.recipe, data);
+    TRY(comm_agree(job->world, sharded_optimizer_create_from_session(&job->session, micro_batches,
+                                                                     &job->optimizer)));
+    return comm_agree(job->world, create_state_dicts(job));
 }
 
-static status make_grading(struct job *job)
+static status create_evaluator(struct job *job)
 {
     struct labels names = {0};
     if (job->labels != NULL) {
-        TRY(labels_read_text(job->labels, "the training shards", &names));
+        TRY(labels_parse_json(job->labels, "the training shards", &names));
     }
     const struct recipe *r = &job->session.recipe;
-    status result = grading_create(r->objective, &names, job->session.tokenizer,
-                                   r->answer.no_answer_threshold, &job->grading);
+    status result = evaluator_create(r->objective, &names, job->session.tokenizer,
+                                     r->answer.no_answer_threshold, &job->evaluator);
     labels_free(&names);
     return result;
 }
 
-static status make_step(struct job *job)
+static status create_step(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
     struct step_parts parts = {
@@ -266,20 +279,20 @@ static status make_step(struct job *job)
         .kernels = job->session.kernels,
         .model = job->session.model,
         .objective = job->objective,
-        .update = job->update,
+        .optimizer = job->optimizer,
         .loader = job->loader,
         .preference = &job->preference,
-        .survey = job->survey,
-        .batch_size = needs_whole(job) ? r->batch.global_size : 0,
+        .collect_loader = job->collect_loader,
+        .batch_size = needs_collect_pass(job) ? r->batch.global_size : 0,
         .seed = (uint64_t)r->seed,
-        .micro_rows = session_rows(r),
+        .micro_rows = derive_rows(r),
         .reproducible = r->parallel.reproducible,
-        .sink = grading_sink(job->grading),
+        .sink = evaluator_sink(job->evaluator),
     };
     return step_create(&parts, &job->step);
 }
 
-/* ---- checkpoints: resuming, or beginning ---- */
+/* ---- checkpoints ---- */
 
 static status open_checkpoints(struct job *job)
 {
@@ -290,8 +303,8 @@ static status open_checkpoints(struct job *job)
         .recipe_text = job->recipe_text,
         .data_fingerprint = job->data_fingerprint,
         .version = BUILD_VERSION " " BUILD_COMMIT,
-        .beside_name = LABELS_FILE,
-        .beside_text = job->labels,
+        .extra_file_name = LABELS_FILE,
+        .extra_file_text = job->labels,
         .keep = r->checkpoint.keep,
         .async = r->checkpoint.async,
         .world = job->world,
@@ -300,18 +313,19 @@ static status open_checkpoints(struct job *job)
     return checkpoint_open(&options, &job->checkpoint);
 }
 
-/* Now, so that the first save stands still no longer than the later ones. */
+/* Allocates the snapshot at the start, so that the first save stalls no longer than later ones. */
 static status reserve_snapshot(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
+    struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
+                                                   job->state_dicts[1].tensor_set};
     if (!r->checkpoint.async || r->checkpoint.every == 0) {
         return STATUS_OK;
     }
-    return checkpoint_reserve(job->checkpoint, families, 2);
+    return checkpoint_reserve(job->checkpoint, tensor_sets, 2);
 }
 
-static status require_same_job(const struct job *job, const struct checkpoint_found *found)
+static status require_same_job(const struct job *job, const struct checkpoint_info *found)
 {
     struct recipe saved;
     char name[FILE_PATH_BYTES + 32], text[STATUS_TEXT_BYTES / 2];
@@ -319,66 +333,68 @@ static status require_same_job(const struct job *job, const struct checkpoint_fo
     TRY(recipe_parse(name, found->recipe_text, strlen(found->recipe_text), NULL, 0, &saved));
     int count = recipe_differences(&saved, &job->session.recipe, text, sizeof text);
     REQUIRE(count == 0, STATUS_CHECKPOINT,
-            "%s was made by another recipe: %s. Use that recipe, another run_dir (with "
-            "model.init_from and "
-            "optimizer.init_from to go on from its weights and moments), or --resume never",
+            "%s was written by another recipe: %s. Use that recipe, another run_dir (with "
+            "model.init_from and optimizer.init_from to start from its weights and moments), or "
+            "--resume never",
             found->folder, text);
     REQUIRE(
         strcmp(found->data_fingerprint, job->data_fingerprint) == 0, STATUS_CHECKPOINT,
-        "%s was trained on other data: other shards, names or weights in data.train. Use those, "
-        "another run_dir (with model.init_from to keep the weights), or --resume never",
+        "%s was trained on other data: data.train has other shards, names or weights. Use the same "
+        "data, another run_dir (with model.init_from to keep the weights), or --resume never",
         found->folder);
     return STATUS_OK;
 }
 
-static status resume_from(struct job *job, const struct checkpoint_found *found)
+static status resume_from(struct job *job, const struct checkpoint_info *found)
 {
     TRY(comm_agree(job->world, require_same_job(job, found)));
-    struct checkpoint_family families[2] = {job->families[0].family, job->families[1].family};
-    TRY(checkpoint_load(job->world, found->folder, families, 2));
-    TRY(checkpoint_set_aside(job->checkpoint, found->state.step));
+    struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
+                                                   job->state_dicts[1].tensor_set};
+    TRY(checkpoint_load(job->world, found->folder, tensor_sets, 2));
+    TRY(checkpoint_archive_newer(job->checkpoint, found->state.step));
     job->state = found->state;
     job->resumed = true;
     log_info("resuming %s: step %lld, saved by %d rank%s, running on %d", found->folder,
              (long long)found->state.step, found->saved_ranks, text_plural(found->saved_ranks),
              comm_size(job->world));
-    return comm_agree(job->world, model_weights_changed(job->session.model));
+    return comm_agree(job->world, model_sync_bf16(job->session.model));
 }
 
-static status resume_or_begin(const struct job_options *options, struct job *job)
+static status resume_or_initialize(const struct job_options *options, struct job *job)
 {
     if (options->resume == RESUME_NEVER) {
-        TRY(checkpoint_set_aside(job->checkpoint, -1));
-        return begin_fresh(job);
+        TRY(checkpoint_archive_newer(job->checkpoint, -1));
+        return initialize_weights(job);
     }
-    struct checkpoint_found found = {0};
+    struct checkpoint_info found = {0};
     const char *path = options->resume == RESUME_PATH ? options->resume_path : NULL;
     TRY(checkpoint_find(job->checkpoint, path, &found));
-    status result = found.found ? resume_from(job, &found) : begin_fresh(job);
+    status result = found.found ? resume_from(job, &found) : initialize_weights(job);
     free(found.recipe_text);
     return result;
 }
 
-/* From here on a rank may have no more than its shares of the f32 weights: what it saves are these. */
-static status release_weights(struct job *job)
+/* With ZeRO and bf16 a rank keeps only its shards of the f32 weights from here on, and saves
+ * these. */
+static status release_full_weights(struct job *job)
 {
-    TRY(update_round(job->update, job->state.step));
-    TRY(update_release_weights(job->update));
-    family_destroy(&job->families[0]);
-    return session_weights(&job->session, job->update, &job->families[0]);
+    TRY(sharded_optimizer_round_weights(job->optimizer, job->state.step));
+    TRY(sharded_optimizer_release_weights(job->optimizer));
+    state_dict_destroy(&job->state_dicts[0]);
+    return sharded_optimizer_weights_state(&job->session, job->optimizer, &job->state_dicts[0]);
 }
 
-/* ---- the end of an earlier session ---- */
+/* ---- finished runs ---- */
 
 bool job_reached_end(const struct job *job)
 {
     double limit = 60 * job->session.recipe.train.max_minutes;
     return job->state.step >= job->total_steps ||
            (limit > 0 && job->state.train_seconds >= limit) ||
-           best_is_over(&job->best_rule, &job->best);
+           early_stopping_should_stop(&job->early_stopping_rule, &job->early_stopping);
 }
 
-/* A session that was stopped or killed at the last step has left no final weights, or older ones. */
+/* False if an earlier session was stopped at the last step before it wrote the final weights. */
 static bool has_final_weights(const struct job *job)
 {
     char folder[FILE_PATH_BYTES], path[FILE_PATH_BYTES], reason[MANIFEST_REASON_BYTES];
@@ -391,46 +407,47 @@ static bool has_final_weights(const struct job *job)
         status_clear();
         return false;
     }
-    bool best = job->session.recipe.checkpoint.keep_best && job->best.known;
-    bool whole =
-        manifest_parse(text, bytes, &manifest, reason) &&
-        (manifest.state.step == job->state.step || (best && manifest.state.step == job->best.step));
+    bool best = job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value;
+    bool whole = manifest_parse(text, bytes, &manifest, reason) &&
+                 (manifest.state.step == job->state.step ||
+                  (best && manifest.state.step == job->early_stopping.step));
     manifest_destroy(&manifest);
     free(text);
     return whole;
 }
 
-static status recall_alone(struct job *job)
+static status read_best(struct job *job)
 {
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
-    return best_recall(&job->best_rule, path, job->state.step, &job->best);
+    return early_stopping_restore(&job->early_stopping_rule, path, job->state.step,
+                                  &job->early_stopping);
 }
 
-/* What the evaluations of this run said, up to the step that it goes on from: rank 0 knows. */
-static status recall_best(struct job *job)
+/* Rank 0 reads the best evaluation up to the resumed step from metrics.jsonl and broadcasts it. */
+static status restore_best(struct job *job)
 {
-    bool here = comm_rank(job->world) == 0 && job->resumed;
-    TRY(comm_agree(job->world, here ? recall_alone(job) : STATUS_OK));
-    TRY(comm_broadcast(job->world, &job->best, sizeof job->best, 0));
-    if (job->session.recipe.checkpoint.keep_best && job->best.known) {
-        checkpoint_keep_besides(job->checkpoint, job->best.step);
+    bool reads = comm_rank(job->world) == 0 && job->resumed;
+    TRY(comm_agree(job->world, reads ? read_best(job) : STATUS_OK));
+    TRY(comm_broadcast(job->world, &job->early_stopping, sizeof job->early_stopping, 0));
+    if (job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value) {
+        checkpoint_pin_step(job->checkpoint, job->early_stopping.step);
     }
     return STATUS_OK;
 }
 
-static status look_for_end(struct job *job)
+static status check_finished(struct job *job)
 {
-    bool beyond = job->state.step > job->total_steps; /* the recipe asks for less than there is */
-    bool here =
+    bool beyond = job->state.step > job->total_steps; /* the recipe has fewer steps than are done */
+    bool finished =
         comm_rank(job->world) == 0 && job_reached_end(job) && (beyond || has_final_weights(job));
-    return comm_agree_flag(job->world, here, &job->finished);
+    return comm_agree_flag(job->world, finished, &job->finished);
 }
 
-/* ---- the whole ---- */
+/* ---- start and stop ---- */
 
-/* This run goes on: the final weights of its earlier end are no longer its newest ones. */
-static status set_aside_final(const struct job *job)
+/* The run continues, so its final weights are no longer the newest: rename them. */
+static status rename_final(const struct job *job)
 {
     char final[FILE_PATH_BYTES], old[FILE_PATH_BYTES];
     TRY(file_join(final, job->session.recipe.run_dir, "final"));
@@ -441,7 +458,7 @@ static status set_aside_final(const struct job *job)
     TRY(file_remove_tree(old));
     REQUIRE(rename(final, old) == 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
             "cannot rename %s to %s: %s", final, old, strerror(errno));
-    log_info("the final weights of the run's earlier end are in %s now", old);
+    log_info("the previous final weights are now in %s", old);
     return STATUS_OK;
 }
 
@@ -454,14 +471,14 @@ static status open_metrics(struct job *job)
     TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
     TRY(metrics_open(path, job->resumed ? job->state.step : -1, &job->metrics));
     TRY(file_join(path, job->session.recipe.run_dir, "tensorboard"));
-    bool asked = job->session.recipe.log.tensorboard;
-    return asked ? metrics_add_tensorboard(job->metrics, path) : STATUS_OK;
+    bool tensorboard = job->session.recipe.log.tensorboard;
+    return tensorboard ? metrics_add_tensorboard(job->metrics, path) : STATUS_OK;
 }
 
 void job_long_phase(const struct job *job, const char *phase)
 {
-    double usual = job->session.recipe.parallel.timeout_seconds;
-    double limit = phase != NULL ? fmax(usual, long_phase_seconds) : usual;
+    double normal = job->session.recipe.parallel.timeout_seconds;
+    double limit = phase != NULL ? fmax(normal, long_phase_seconds) : normal;
     watchdog_phase(phase != NULL ? phase : "loop", limit);
     comm_set_deadline(job->world, limit);
     if (job->session.mesh.data != NULL) {
@@ -478,31 +495,31 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(comm_agree(world, read_recipe(options, job)));
     TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
     job_long_phase(job, "start");
-    TRY(same_job_everywhere(job));
+    TRY(require_same_job_on_all_ranks(job));
     TRY(start_session(job));
     TRY(model_connect(job->session.model));
-    TRY(make_update(job));
+    TRY(create_optimizer(job));
     TRY(comm_agree(world, make_run_folder(job)));
     job_long_phase(job, "reference");
-    TRY(begin_early(job));
-    TRY(make_reference(job));
+    TRY(initialize_before_resume(job));
+    TRY(compute_reference(job));
     job_long_phase(job, "resume");
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
-    TRY(resume_or_begin(options, job));
-    TRY(recall_best(job));
-    TRY(look_for_end(job));
+    TRY(resume_or_initialize(options, job));
+    TRY(restore_best(job));
+    TRY(check_finished(job));
     if (job->finished) {
         return STATUS_OK;
     }
-    TRY(comm_agree(world, release_weights(job)));
+    TRY(comm_agree(world, release_full_weights(job)));
     job_long_phase(job, "opening data");
     TRY(comm_agree(world, open_training_data(job)));
-    TRY(comm_agree(world, make_grading(job)));
-    TRY(make_step(job));
+    TRY(comm_agree(world, create_evaluator(job)));
+    TRY(create_step(job));
     TRY(reserve_snapshot(job));
-    TRY(comm_agree(world, set_aside_final(job)));
-    TRY(comm_agree(world, keep_recipe(job)));
+    TRY(comm_agree(world, rename_final(job)));
+    TRY(comm_agree(world, write_recipe(job)));
     TRY(comm_agree(world, open_metrics(job)));
     job_long_phase(job, NULL);
     return STATUS_OK;
@@ -512,15 +529,15 @@ status job_stop(struct job *job)
 {
     status result = STATUS_OK;
     KEEP_FIRST(result, step_destroy(&job->step));
-    grading_destroy(&job->grading);
+    evaluator_destroy(&job->evaluator);
     KEEP_FIRST(result, loader_close(&job->loader));
-    KEEP_FIRST(result, loader_close(&job->survey));
+    KEEP_FIRST(result, loader_close(&job->collect_loader));
     KEEP_FIRST(result, checkpoint_close(&job->checkpoint));
     KEEP_FIRST(result, metrics_close(&job->metrics));
-    family_destroy(&job->families[0]);
-    family_destroy(&job->families[1]);
-    reference_destroy(&job->reference);
-    KEEP_FIRST(result, update_destroy(&job->update));
+    state_dict_destroy(&job->state_dicts[0]);
+    state_dict_destroy(&job->state_dicts[1]);
+    reference_logprobs_destroy(&job->reference);
+    KEEP_FIRST(result, sharded_optimizer_destroy(&job->optimizer));
     KEEP_FIRST(result, session_stop(&job->session));
     free(job->recipe_text);
     free(job->labels);
@@ -532,12 +549,12 @@ status job_stop(struct job *job)
 status job_evaluate(struct job *job, struct step_ballot *ballot, double sums[OBJECTIVE_SUMS])
 {
     struct loader *loader = NULL;
-    struct job_data data = data_of(job);
-    TRY(comm_agree(job->world, job_data_validation(&data, job->evaluate_samples, &loader)));
-    grading_begin(job->grading);
+    struct data_setup data = get_data_setup(job);
+    TRY(comm_agree(job->world, data_open_validation(&data, job->evaluate_samples, &loader)));
+    evaluator_begin(job->evaluator);
     status result = step_evaluate(job->step, loader, ballot, sums);
     if (result == STATUS_OK) {
-        result = grading_end(job->grading, job->session.mesh.data);
+        result = evaluator_end(job->evaluator, job->session.mesh.data);
     }
     KEEP_FIRST(result, loader_close(&loader));
     return result;

@@ -1,17 +1,18 @@
-/* A training job: its parts in the order in which they are made, from a recipe to the first step.
+/* A training job: creates everything from a recipe up to the first step.
  *
- * Setting up alternates between what each rank does alone and what all do together; before each common
- * part the ranks agree that nobody has failed, so that none waits for one that has left. */
+ * Set-up alternates between work of each rank and collectives. Before each collective the ranks
+ * agree that none has failed, so that no rank waits for one that has left. */
 #pragma once
 
 #include "datasets/loader/loader.h"
 #include "trainer/evaluation/early_stopping.h"
 #include "trainer/evaluation/evaluator.h"
-#include "trainer/logging/metric.h"
+#include "trainer/logging/metrics.h"
 #include "trainer/objective/objective.h"
-#include "trainer/train/reference_logprobs.h"
 #include "trainer/setup/session.h"
+#include "trainer/train/reference_logprobs.h"
 #include "trainer/train/step.h"
+#include "trainer/weights/state_dict.h"
 
 enum job_resume { RESUME_AUTO, RESUME_NEVER, RESUME_PATH };
 
@@ -27,43 +28,46 @@ struct job {
     struct comm *world;
     struct session session;
     const struct objective *objective;
-    struct update *update;
-    struct reference reference;            /* of objectives that have one */
-    struct preference_settings preference; /* likewise */
-    struct loader *loader,
-        *survey;             /* the second for losses of a whole batch: the same again; else NULL */
-    struct grading *grading; /* NULL: the objective has no such metrics */
+    struct sharded_optimizer *optimizer;
+    struct reference_logprobs reference;   /* for objective dpo */
+    struct preference_settings preference; /* for objectives dpo and reward */
+    struct loader *loader;
+    struct loader *collect_loader; /* the same data, for the collect pass (step.h); NULL: unused */
+    struct evaluator *evaluator;   /* NULL: the objective has no task metrics */
     struct step *step;
     struct checkpoint *checkpoint;
-    struct metrics *metrics; /* rank 0's; NULL on others */
+    struct metrics *metrics; /* on rank 0; NULL on other ranks */
     struct checkpoint_state state;
-    struct best_rule best_rule;
-    struct best best;          /* of the evaluations so far */
-    struct family families[2]; /* weights; moments */
+    struct early_stopping_rule early_stopping_rule;
+    struct early_stopping early_stopping; /* best evaluation so far */
+    struct state_dict state_dicts[2];     /* weights; Adam moments */
     char *recipe_text;
-    char *labels; /* names that the head has, as a JSON array; NULL: none */
+    char *labels; /* label names of the head as a JSON array; NULL: none */
     char labels_sha256[HASH_TEXT_BYTES];
     char data_fingerprint[HASH_TEXT_BYTES];
     int64_t total_steps;
     int64_t evaluate_samples; /* of one evaluation; 0: none */
-    bool begun;               /* the weights are those that a fresh run begins with */
-    bool carried;             /* they hold adapters of another run */
+    bool initialized;         /* the weights are those at the start of the run */
+    bool init_adapters;       /* the run started from adapters of another run */
     bool resumed;
-    bool finished;  /* by an earlier session, final weights included: nothing is left to do */
-    double started; /* clock_seconds at the beginning of the process's job */
+    bool finished;  /* an earlier session has finished the run and written its final weights */
+    double started; /* clock_seconds at job_start */
 };
 
-/* job_start - everything up to the first step; of a finished job no more than it takes to know that.
- * Collective; errors are agreed on. */
+/* job_start - create everything up to the first step. If the run is finished, stop after detecting
+ * it. Collective; errors are agreed on. */
 status job_start(const struct job_options *options, struct comm *world, struct job *out);
+
+/* job_stop - release everything and close the log. */
 status job_stop(struct job *job);
 
-/* job_reached_end - whether the recipe's steps, minutes or patience are used up. */
+/* job_reached_end - whether the recipe's steps, minutes or patience are exhausted. */
 bool job_reached_end(const struct job *job);
 
-/* job_long_phase - what may take minutes begins (start-up, files); NULL: it is over. The watchdog and every
- * wait between ranks allow it its time. */
+/* job_long_phase - begin a phase that may take minutes, such as writing a checkpoint; NULL ends
+ * it. It raises the deadlines of the watchdog and of all communication. */
 void job_long_phase(const struct job *job, const char *phase);
 
-/* job_evaluate - sums over the held-out part; a vote to stop ends it early (step_evaluate). Collective. */
+/* job_evaluate - sum the loss over the validation set. A vote to stop ends it early
+ * (step_evaluate). Collective. */
 status job_evaluate(struct job *job, struct step_ballot *ballot, double sums[OBJECTIVE_SUMS]);

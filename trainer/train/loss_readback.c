@@ -1,111 +1,119 @@
 #include "trainer/train/loss_readback.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mirror.h"
 
-enum { TOLD_MOST = 64 };
+enum { SLOTS = 64 };
 
-struct told {
-    struct mirror sums; /* f64 [TOLD_MOST, OBJECTIVE_SUMS] */
+struct loss_readback {
+    struct mirror sums; /* f64 [SLOTS, OBJECTIVE_SUMS] */
     int count, next;
-    struct told_samples samples[TOLD_MOST];
+    struct loss_slot slots[SLOTS];
 };
 
-status told_create(struct kernels *k, struct told **out)
+status loss_readback_create(struct kernels *k, struct loss_readback **out)
 {
     *out = NULL;
-    if (device_is_host(kernels_device(k))) {
-        return STATUS_OK;
-    }
-    struct told *t = calloc(1, sizeof *t);
-    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory for a step's sums");
+    struct loss_readback *r = calloc(1, sizeof *r);
+    REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for the loss sums of a step");
     status result = mirror_create(kernels_device(k), kernels_stream(k),
-                                  TOLD_MOST * OBJECTIVE_SUMS * sizeof(double), "sums", &t->sums);
+                                  SLOTS * OBJECTIVE_SUMS * sizeof(double), "sums", &r->sums);
     if (result != STATUS_OK) {
-        told_destroy(&t);
+        loss_readback_destroy(&r);
     }
-    *out = t;
+    *out = r;
     return result;
 }
 
-void told_destroy(struct told **told)
+void loss_readback_destroy(struct loss_readback **r)
 {
-    if (*told != NULL) {
-        mirror_destroy(&(*told)->sums);
-        free(*told);
-        *told = NULL;
+    if (*r != NULL) {
+        mirror_destroy(&(*r)->sums);
+        free(*r);
+        *r = NULL;
     }
 }
 
-struct told_samples told_keep_samples(const struct batch *batch)
+static struct loss_samples get_samples(const struct batch *batch)
 {
-    struct told_samples kept = {.count = batch->sequences};
-    for (int64_t i = 0; i < kept.count && i < TOLD_NAMED; i++) {
-        kept.numbers[i] = batch->samples[i];
+    struct loss_samples samples = {.count = batch->sequences};
+    for (int64_t i = 0; i < samples.count && i < LOSS_NAMED_SAMPLES && batch->samples != NULL;
+         i++) {
+        samples.numbers[i] = batch->samples[i];
     }
-    return kept;
+    return samples;
 }
 
-void told_name_samples(const struct told_samples *samples, const struct loader *loader, char *text,
-                       int bytes)
+void loss_readback_describe_samples(const struct loss_samples *samples, const struct loader *loader,
+                                    char *text, int bytes)
 {
-    int64_t named = samples->count < TOLD_NAMED ? samples->count : TOLD_NAMED;
+    int64_t named = samples->count < LOSS_NAMED_SAMPLES ? samples->count : LOSS_NAMED_SAMPLES;
     int used = 0;
     text[0] = '\0';
     for (int64_t i = 0; i < named && used < bytes; i++) {
-        char place[512];
-        loader_locate(loader, samples->numbers[i], place, (int)sizeof place);
-        used += snprintf(text + used, (size_t)(bytes - used), "%s%lld (%s)", i > 0 ? ", " : "",
-                         (long long)samples->numbers[i], place);
+        char position[512];
+        loader_locate(loader, samples->numbers[i], position, (int)sizeof position);
+        used += snprintf(text + used, (size_t)(bytes - used), "%s%" PRId64 " (%s)",
+                         i > 0 ? ", " : "", samples->numbers[i], position);
     }
     if (samples->count > named && used < bytes) {
-        snprintf(text + used, (size_t)(bytes - used), " and %lld more",
-                 (long long)(samples->count - named));
+        snprintf(text + used, (size_t)(bytes - used), " and %" PRId64 " more",
+                 samples->count - named);
     }
 }
 
-static double *sums_at(void *side, int index)
+static double *get_sums(void *memory, int index)
 {
-    return (double *)side + (size_t)index * OBJECTIVE_SUMS;
+    return (double *)memory + (size_t)index * OBJECTIVE_SUMS;
 }
 
-status told_place(struct told *t, const struct batch *batch, double **later)
+status loss_readback_add(struct loss_readback *r, const struct batch *batch, struct loss_slot **out)
 {
-    t->samples[t->count] = told_keep_samples(batch);
-    *later = sums_at(t->sums.placed, t->count++);
-    return device_zero(t->sums.device, t->sums.stream, *later, OBJECTIVE_SUMS * sizeof **later);
+    struct loss_slot *slot = &r->slots[r->count];
+    *slot = (struct loss_slot){.device_sums = get_sums(r->sums.device_data, r->count),
+                               .samples = get_samples(batch)};
+    r->count++;
+    *out = slot;
+    return device_zero(r->sums.device, r->sums.stream, slot->device_sums,
+                       OBJECTIVE_SUMS * sizeof *slot->device_sums);
 }
 
-bool told_is_full(const struct told *t)
+bool loss_readback_is_full(const struct loss_readback *r)
 {
-    return t->count == TOLD_MOST;
+    return r->count == SLOTS;
 }
 
-static size_t used_bytes(const struct told *t)
+static size_t get_used_bytes(const struct loss_readback *r)
 {
-    return (size_t)t->count * OBJECTIVE_SUMS * sizeof(double);
+    return (size_t)r->count * OBJECTIVE_SUMS * sizeof(double);
 }
 
-status told_fetch(const struct told *t)
+status loss_readback_begin_copy(const struct loss_readback *r)
 {
-    return t == NULL ? STATUS_OK : mirror_fetch(&t->sums, 0, used_bytes(t));
+    return mirror_download(&r->sums, 0, get_used_bytes(r));
 }
 
-status told_pull(const struct told *t)
+status loss_readback_wait(const struct loss_readback *r)
 {
-    return t == NULL ? STATUS_OK : mirror_pull(&t->sums, 0, used_bytes(t));
+    return mirror_download_and_wait(&r->sums, 0, get_used_bytes(r));
 }
 
-const double *told_next(struct told *t, const struct told_samples **samples)
+bool loss_readback_next(struct loss_readback *r, double sums[OBJECTIVE_SUMS],
+                        const struct loss_samples **samples)
 {
-    if (t == NULL || t->next == t->count) {
-        if (t != NULL) {
-            t->next = t->count = 0;
-        }
-        return NULL;
+    if (r->next == r->count) {
+        r->next = r->count = 0;
+        return false;
     }
-    *samples = &t->samples[t->next];
-    return sums_at(t->sums.host, t->next++);
+    const struct loss_slot *slot = &r->slots[r->next];
+    const double *device_sums = get_sums(r->sums.host, r->next++);
+    for (int i = 0; i < OBJECTIVE_SUMS; i++) {
+        sums[i] = slot->host_sums[i] + device_sums[i];
+    }
+    *samples = &slot->samples;
+    return true;
 }

@@ -1,33 +1,60 @@
-/* Sums of micro-batches that stay on a device until they are read together: the step's one wait for it. */
+/* Reads the loss sums of micro-batches back from the device.
+ *
+ * Kernels add some sums of a micro-batch in device memory, the objective adds the others on the
+ * host. Both stay in a slot until they are read together, so that a step waits for the device only
+ * once. On the CPU the same slots are used and reading costs nothing. */
 #pragma once
 
 #include "datasets/loader/loader.h"
 #include "trainer/objective/objective.h"
 
-struct told;
+struct loss_readback;
 
-/* A micro-batch's samples, to name them in a message: the first few, and how many there are. */
-enum { TOLD_NAMED = 4 };
-struct told_samples {
-    int64_t numbers[TOLD_NAMED], count;
+/* The samples of a micro-batch, for error messages: the first few, and their total number. */
+enum { LOSS_NAMED_SAMPLES = 4 };
+struct loss_samples {
+    int64_t numbers[LOSS_NAMED_SAMPLES], count;
 };
 
-/* told_create - *out stays NULL on the CPU, where sums are read at once. */
-status told_create(struct kernels *k, struct told **out);
-void told_destroy(struct told **told);
+/* The sums of one micro-batch; both arrays are zero when the slot is added. */
+struct loss_slot {
+    double *device_sums;              /* f64 [OBJECTIVE_SUMS] in device memory, for kernels */
+    double host_sums[OBJECTIVE_SUMS]; /* for the objective's host code */
+    struct loss_samples samples;
+};
 
-/* told_keep_samples, told_name_samples - "12 (FILE tokens A to B), 13 (...) and 6 more", by the loader that they came from. */
-struct told_samples told_keep_samples(const struct batch *batch);
-void told_name_samples(const struct told_samples *samples, const struct loader *loader, char *text,
-                       int bytes);
+/* loss_readback_create - allocate the slots. Release with loss_readback_destroy.
+ *
+ * Errors    STATUS_INTERNAL out of memory; errors of the device */
+status loss_readback_create(struct kernels *k, struct loss_readback **out);
 
-/* told_place - where the objective leaves a micro-batch's sums: zeros. Not while it is full. */
-status told_place(struct told *t, const struct batch *batch, double **later);
-bool told_is_full(const struct told *t);
+/* loss_readback_destroy - release the slots. Accepts NULL. */
+void loss_readback_destroy(struct loss_readback **r);
 
-/* told_fetch - all are on their way; told_pull waits for them. Nothing without a told. */
-status told_fetch(const struct told *t);
-status told_pull(const struct told *t);
+/* loss_readback_is_full - whether the slots must be read before another one is added. */
+bool loss_readback_is_full(const struct loss_readback *r);
 
-/* told_next - of those that have arrived, and whose they are; NULL: that was all, and it is empty. */
-const double *told_next(struct told *t, const struct told_samples **samples);
+/* loss_readback_add - add a slot for a micro-batch. The device sums are zeroed on the stream.
+ *
+ * Memory    *out is valid until loss_readback_next has returned it */
+status loss_readback_add(struct loss_readback *r, const struct batch *batch,
+                         struct loss_slot **out);
+
+/* loss_readback_begin_copy - queue the copy of the device sums to the host. */
+status loss_readback_begin_copy(const struct loss_readback *r);
+
+/* loss_readback_wait - copy the device sums to the host and wait for them.  Errors: STATUS_HANG */
+status loss_readback_wait(const struct loss_readback *r);
+
+/* loss_readback_next - take the sums of the next slot, whose copy has arrived, in order.
+ *
+ * Memory    *samples is valid until a slot is added
+ * Errors    returns false after the last slot; the readback is empty then */
+bool loss_readback_next(struct loss_readback *r, double sums[OBJECTIVE_SUMS],
+                        const struct loss_samples **samples);
+
+/* loss_readback_describe_samples - write "12 (FILE tokens A to B), 13 (...) and 6 more".
+ *
+ * Memory    text[bytes]; `loader` is the one that the samples came from */
+void loss_readback_describe_samples(const struct loss_samples *samples, const struct loader *loader,
+                                    char *text, int bytes);

@@ -1,41 +1,43 @@
 #include "trainer/train/objective_input.h"
 
-struct model_input views_input(const struct batch *placed)
+struct model_input objective_input_model(const struct batch *device_batch)
 {
     return (struct model_input){
-        .rows = placed->rows,
-        .tokens = placed->inputs,
-        .positions = placed->positions,
-        .segments = placed->segments,
-        .cu_rows = placed->cu_rows,
-        .branches = placed->branches,
-        .longest = placed->tokens * (placed->branches != NULL ? ANSWERS : 1),
-        .segment_ids = placed->segment_ids,
-        .output_rows = placed->masked_rows,
-        .outputs = placed->masked,
+        .rows = device_batch->rows,
+        .tokens = device_batch->inputs,
+        .positions = device_batch->positions,
+        .segments = device_batch->segments,
+        .cu_rows = device_batch->cu_rows,
+        .shared_prefix_offsets = device_batch->shared_prefix_offsets,
+        .longest =
+            device_batch->tokens * (device_batch->shared_prefix_offsets != NULL ? RESPONSES : 1),
+        .segment_ids = device_batch->segment_ids,
+        .output_rows = device_batch->masked_rows,
+        .outputs = device_batch->masked,
     };
 }
 
-void views_add_model(struct objective_views *views, struct model *m, const struct batch *placed,
-                     const struct model_input *input, struct tensor hidden, float *const *gradients)
+void objective_input_fill(struct objective_input *in, struct model *m,
+                          const struct batch *device_batch, const struct model_input *input,
+                          struct tensor hidden, float *const *gradients)
 {
-    struct model_labels labels = model_labels_of(m, input, gradients);
-    views->placed = placed;
-    views->hidden = hidden;
-    views->head = model_head(m);
-    views->head_bias = model_head_bias(m);
-    views->vocabulary = model_config_of(m)->vocabulary;
-    views->parts = model_head_parts(m);
-    views->fresh = input->fresh;
-    views->pooled = labels.hidden;
-    views->labels = labels.weight;
-    views->labels_bias = labels.bias;
-    views->pooled_gradient = labels.hidden_gradient;
-    views->labels_gradient = labels.weight_gradient;
-    views->labels_bias_gradient = labels.bias_gradient;
+    struct model_label_head labels = model_get_label_head(m, input, gradients);
+    in->device_batch = device_batch;
+    in->hidden = hidden;
+    in->head = model_lm_head(m);
+    in->head_bias = model_lm_head_bias(m);
+    in->vocabulary = model_get_config(m)->vocabulary;
+    in->vocabulary_shard = model_lm_head_shard(m);
+    in->first_micro_batch = input->first_micro_batch;
+    in->pooled = labels.hidden;
+    in->label_weight = labels.weight;
+    in->label_bias = labels.bias;
+    in->pooled_gradient = labels.hidden_gradient;
+    in->label_weight_gradient = labels.weight_gradient;
+    in->label_bias_gradient = labels.bias_gradient;
     if (gradients != NULL) {
-        views->hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
-        views->head_gradient = model_head_gradient(m, gradients);
-        views->head_bias_gradient = model_head_bias_gradient(m, gradients);
+        in->hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
+        in->head_gradient = model_lm_head_gradient(m, gradients);
+        in->head_bias_gradient = model_lm_head_bias_gradient(m, gradients);
     }
 }

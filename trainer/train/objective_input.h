@@ -1,17 +1,19 @@
-/* What a model and an objective see of a micro-batch: which field of the one is which of the other. Views own nothing. */
+/* Maps the fields of a batch and of the model to the inputs of the model and of the objective. The
+ * results are views; they own no memory. */
 #pragma once
 
 #include "trainer/model/model.h"
 #include "trainer/objective/objective.h"
 
-/* views_input - a batch as the model reads it. Which rows they are of the global batch, the step, and whether to train are
- * the caller's to add. */
-struct model_input views_input(const struct batch *placed);
+/* objective_input_model - the model's input for a batch with device arrays. The caller adds the row
+ * offsets, the step, and the flags of training. */
+struct model_input objective_input_model(const struct batch *device_batch);
 
-/* views_add_model - the batch, and the model's memory behind model_forward of this input. gradients: where each
- * parameter's is; NULL: the loss alone is wanted.
+/* objective_input_fill - set the batch and the model's views in *in, after model_forward of
+ * `input`.
  *
- * Shapes    hidden [N, C], as model_forward gave it */
-void views_add_model(struct objective_views *views, struct model *m, const struct batch *placed,
-                     const struct model_input *input, struct tensor hidden,
-                     float *const *gradients);
+ * Shapes    hidden [N, C], the result of model_forward
+ * gradients pointer to the gradient of each parameter; NULL: only the loss is computed */
+void objective_input_fill(struct objective_input *in, struct model *m,
+                          const struct batch *device_batch, const struct model_input *input,
+                          struct tensor hidden, float *const *gradients);

@@ -9,17 +9,21 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "datasets/shard/shard_logps.h"
-#include "trainer/weights/adapter_base.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/objective_spec.h"
 #include "trainer/train/step.h"
 #include "trainer/train/stop_signal.h"
+#include "trainer/weights/adapter_base.h"
+#include "trainer/weights/fingerprint.h"
 
-enum { PORTIONS = 64 }; /* the side file is written after each, and a stop is heard */
+/* Blocks of a data set. The side file is written and stop signals are checked after each. */
+enum { BLOCKS = 64 };
 
-/* ---- one set ---- */
+/* ---- one data set ---- */
 
 struct set {
     struct session *session;
-    const struct job_data *data;
+    const struct data_setup *data;
     struct loader_source source;
     struct shard_logps_key key;
     char path[FILE_PATH_BYTES]; /* of the side file */
@@ -27,7 +31,7 @@ struct set {
     int64_t done;
 };
 
-static struct loader_options options_of(const struct set *s)
+static struct loader_options get_loader_options(const struct set *s)
 {
     const struct recipe *r = s->data->recipe;
     return (struct loader_options){
@@ -38,9 +42,10 @@ static struct loader_options options_of(const struct set *s)
         .micro_sequences = r->batch.micro_size,
         .rank = s->data->rank,
         .ranks = s->data->ranks,
-        .deal = true, /* the same micro-batches, and so the same bits, at any number of ranks */
+        .interleave_micro_batches =
+            true, /* the same micro-batches, and thus the same bits, at any number of ranks */
         .kind = EXAMPLE_PREFERENCE_PAIRS,
-        .shared_prompt = job_data_shares_prompt(r),
+        .shared_prompt = objective_spec_shares_prompt(r),
         .vocab_size = s->data->vocabulary,
         .tokenizer_sha256 = s->data->tokenizer_sha256,
         .first_sample = s->done,
@@ -57,11 +62,11 @@ static status name_side_file(struct set *s)
     return STATUS_OK;
 }
 
-/* What the set is known by, and room for its values. */
-static status survey(struct set *s)
+/* Fills in the key of the side file and allocates the values. */
+static status prepare_set(struct set *s)
 {
     struct loader *loader = NULL;
-    struct loader_options options = options_of(s);
+    struct loader_options options = get_loader_options(s);
     TRY(loader_open(&options, &loader));
     s->key.pairs = loader_samples(loader);
     snprintf(s->key.data, sizeof s->key.data, "%s", loader_fingerprint(loader));
@@ -89,7 +94,7 @@ static status read_side_file(struct set *s)
     return result;
 }
 
-static status share_side_file(struct set *s)
+static status load_side_file(struct set *s)
 {
     struct comm *world = s->session->mesh.world;
     TRY(comm_agree(world, read_side_file(s)));
@@ -97,13 +102,13 @@ static status share_side_file(struct set *s)
     return comm_broadcast(world, s->values, 2 * (size_t)s->done * sizeof *s->values, 0);
 }
 
-/* Pairs [done, end) by all ranks. */
-static status compute_portion(struct set *s, struct step *step, int64_t end)
+/* Computes pairs [done, end) on all ranks and writes the side file. */
+static status compute_block(struct set *s, struct step *step, int64_t end)
 {
     struct session *session = s->session;
     struct loader *loader = NULL;
     double sums[OBJECTIVE_SUMS];
-    struct loader_options options = options_of(s);
+    struct loader_options options = get_loader_options(s);
     options.limit_samples = end;
     TRY(comm_agree(session->mesh.world, loader_open(&options, &loader)));
     memset(s->values + 2 * s->done, 0, 2 * (size_t)(end - s->done) * sizeof *s->values);
@@ -112,96 +117,97 @@ static status compute_portion(struct set *s, struct step *step, int64_t end)
     TRY(result);
     TRY(comm_sum_doubles(session->mesh.data, s->values + 2 * s->done, 2 * (end - s->done)));
     s->done = end;
-    bool first = comm_rank(session->mesh.world) == 0;
+    bool is_root = comm_rank(session->mesh.world) == 0;
     return comm_agree(session->mesh.world,
-                      first ? shard_logps_write(s->path, &s->key, s->values, end) : STATUS_OK);
+                      is_root ? shard_logps_write(s->path, &s->key, s->values, end) : STATUS_OK);
 }
 
-/* What is done is in the side file: as a training that is stopped, this one goes on when it is started again. */
-static status hear_stop(const struct set *s)
+/* Agrees on stop signals. The finished pairs are in the side file, so a restart continues from
+ * there. */
+static status check_stop(const struct set *s)
 {
     bool stop = false;
-    TRY(comm_agree_flag(s->session->mesh.world, stop_requested(), &stop));
+    TRY(comm_agree_flag(s->session->mesh.world, stop_signal_received(), &stop));
     if (stop) {
-        log_info("stopped after the reference's log-probabilities of %lld of %lld pairs; they are "
-                 "in %s: start again to go on",
+        log_info("stopped after the reference log-probabilities of %lld of %lld pairs; they are in "
+                 "%s; run the same command to continue",
                  (long long)s->done, (long long)s->key.pairs, s->path);
     }
     return stop ? STATUS_STOPPED : STATUS_OK;
 }
 
-static status compute(struct set *s)
+static status compute_set(struct set *s)
 {
     struct session *session = s->session;
-    int64_t pairs = s->key.pairs, batch = options_of(s).global_sequences;
-    int64_t portion = (pairs / PORTIONS / batch + 1) * batch;
+    int64_t pairs = s->key.pairs, batch = get_loader_options(s).global_sequences;
+    int64_t block = (pairs / BLOCKS / batch + 1) * batch;
     struct step *step = NULL;
     struct step_parts parts = {
         .mesh = session->mesh,
         .kernels = session->kernels,
         .model = session->model,
         .objective = &objective_dpo_reference,
-        .micro_rows = session_rows(s->data->recipe),
-        .logps = s->values,
+        .micro_rows = derive_rows(s->data->recipe),
+        .reference_logps = s->values,
     };
     TRY(comm_agree(session->mesh.world, step_create(&parts, &step)));
     status result = STATUS_OK;
     while (result == STATUS_OK && s->done < pairs) {
-        int64_t end = s->done + portion < pairs ? s->done + portion : pairs;
-        result = compute_portion(s, step, end);
+        int64_t end = s->done + block < pairs ? s->done + block : pairs;
+        result = compute_block(s, step, end);
         log_progress("reference: %lld of %lld pairs of %s", (long long)s->done, (long long)pairs,
                      s->source.path);
-        KEEP_FIRST(result, hear_stop(s));
+        KEEP_FIRST(result, check_stop(s));
     }
     KEEP_FIRST(result, step_destroy(&step));
     return result;
 }
 
-/* The values become the caller's also on failure. */
-static status make_set(struct set *s, double **values)
+/* The caller owns *values, also after an error. */
+static status load_or_compute_set(struct set *s, double **values)
 {
     struct comm *world = s->session->mesh.world;
-    status result = comm_agree(world, survey(s));
+    status result = comm_agree(world, prepare_set(s));
     *values = s->values;
     TRY(result);
-    TRY(share_side_file(s));
+    TRY(load_side_file(s));
     if (s->done == s->key.pairs) {
         log_info("reference log-probabilities of %lld pairs from %s", (long long)s->key.pairs,
                  s->path);
         return STATUS_OK;
     }
-    log_info("computing the reference's log-probabilities of %lld pairs of %s, %lld are done",
+    log_info("computing the reference log-probabilities of %lld pairs of %s, %lld are done",
              (long long)s->key.pairs, s->source.path, (long long)s->done);
-    TRY(compute(s));
-    log_info("they are in %s, for later runs too", s->path);
+    TRY(compute_set(s));
+    log_info("reference log-probabilities stored in %s", s->path);
     return STATUS_OK;
 }
 
-/* ---- all of them ---- */
+/* ---- all data sets ---- */
 
-status reference_make(struct session *session, const struct job_data *data, bool adapters,
-                      struct reference *out)
+status reference_logprobs_compute(struct session *session, const struct data_setup *data,
+                                  bool adapters, struct reference_logprobs *out)
 {
     const struct recipe *r = data->recipe;
-    *out = (struct reference){.sources = r->data.train_count};
-    TRY(comm_agree(session->mesh.world, base_model_digest(session, adapters, out->weights)));
+    *out = (struct reference_logprobs){.sources = r->data.train_count};
+    TRY(comm_agree(session->mesh.world, fingerprint_of_session(session, adapters, out->weights)));
     for (int i = 0; i <= out->sources; i++) {
-        bool held = i == out->sources;
-        const char *path = held ? r->data.validation : r->data.train[i].path;
+        bool validation = i == out->sources;
+        const char *path = validation ? r->data.validation : r->data.train[i].path;
         struct set s = {.session = session, .data = data, .source = {path, 1}};
         memcpy(s.key.weights, out->weights, sizeof s.key.weights);
         if (path[0] != '\0') {
-            TRY(make_set(&s, held ? &out->held : &out->values[i]));
+            TRY(load_or_compute_set(&s, validation ? &out->validation : &out->values[i]));
         }
     }
     return STATUS_OK;
 }
 
-void reference_destroy(struct reference *r)
+void reference_logprobs_destroy(struct reference_logprobs *r)
 {
     for (int i = 0; i < r->sources; i++) {
         free(r->values[i]);
     }
-    free(r->held);
-    *r = (struct reference){0};
+    free(r->validation);
+    *r = (struct reference_logprobs){0};
 }

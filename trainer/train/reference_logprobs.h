@@ -1,25 +1,32 @@
-/* What the reference model says of preference pairs: computed once, before training, kept beside the shards.
+/* Log-probabilities of preference pairs under the reference model: computed once before training
+ * and stored next to the shards.
  *
- * The reference is the model as it stands in the session. The log-probabilities of every pair of every set are read
- * from the set's side file (datasets/shard_logps.h), or computed by all ranks together and written to it, a portion at a
- * time: an interrupted computation goes on where it was. */
+ * The reference model is the session's model with its current weights. The log-probabilities of
+ * each data set are read from its side file (datasets/shard/shard_logps.h). If the file is missing
+ * or incomplete, all ranks compute the missing ones together and append them in blocks, so that an
+ * interrupted computation continues where it stopped. */
 #pragma once
 
 #include "trainer/setup/data.h"
 #include "trainer/setup/session.h"
 
-struct reference {
-    char weights
-        [HASH_TEXT_BYTES]; /* what the reference's weights are known by, whatever the layout */
+struct reference_logprobs {
+    char weights[HASH_TEXT_BYTES]; /* fingerprint of the reference model's weights */
     int sources;
     double *values[RECIPE_SOURCES_MAX]; /* of each training source: [pairs, 2] */
-    double *held;                       /* of the held-out set; NULL: none */
+    double *validation;                 /* of the validation set; NULL: none */
 };
 
-/* reference_make - of all sets that the recipe names. adapters: those of the model are part of what it is known by;
- * fresh ones are not, as they change nothing. Collective.
+/* reference_logprobs_compute - read or compute the log-probabilities of all data sets of the
+ * recipe. Collective.
  *
- * Errors    of the loader and of shard_logps_read and _write; STATUS_NOT_FINITE; agreed on all ranks, told once */
-status reference_make(struct session *s, const struct job_data *data, bool adapters,
-                      struct reference *out);
-void reference_destroy(struct reference *r);
+ * adapters  the fingerprint covers the model's adapters. New adapters do not change the model, so
+ *           they are left out.
+ * Memory    release *out with reference_logprobs_destroy, also after an error
+ * Errors    those of the loader, of shard_logps_read and of shard_logps_write; STATUS_NOT_FINITE;
+ *           STATUS_STOPPED after a signal, with the finished part saved; agreed on all ranks */
+status reference_logprobs_compute(struct session *s, const struct data_setup *data, bool adapters,
+                                  struct reference_logprobs *out);
+
+/* reference_logprobs_destroy - free the values. */
+void reference_logprobs_destroy(struct reference_logprobs *r);

@@ -7,33 +7,33 @@
 
 #include "comm/partition.h"
 
-struct update {
-    struct update_options options;
+struct sharded_optimizer {
+    struct sharded_optimizer_options options;
     int stage;
     struct bucket_set *buckets;
     float **gradients; /* [parameters] */
     struct optimizer *optimizer;
-    float *weights; /* f32, of this rank's shares; NULL: the model's */
-    struct optimizer_range
-        *ranges; /* where they lie: as the moments do, and what is frozen behind */
+    float *weights; /* f32 weights of this rank's shards; NULL: the model holds all of them */
+    struct optimizer_range *ranges; /* of `weights`: those of the moments, then frozen weights */
     int range_count;
     int64_t weight_elements;
     struct optimizer_squares *squares; /* [parameters], for trust ratios */
-    struct mirror parts; /* f64, of the gradients' squares; not there: to be counted */
+    struct mirror partial_squares;     /* f64; before it is created, the parts are only counted */
 };
 
-int update_stage(int zero_stage, int data_ranks)
+int sharded_optimizer_stage(int zero_stage, int data_ranks)
 {
     return data_ranks > 1 ? zero_stage : 0;
 }
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
-/* What is frozen has no part in it. At stage 2 every layer is a segment that passes; tables and what is behind the layers stay, because
- * backward needs the head's gradient from its beginning to its end. Ordered sums are made over the same
- * segments at every stage. */
-static int cut_segments(const struct model_parameter *parameters, int parameter_count,
-                        int64_t layers, int stage, bool ordered, struct bucket_segment *out)
+/* Lists the segments of the trained parameters. At stage 2 every layer is a transient segment; the
+ * tables and the parameters after the layers are not, because backward uses the gradient of the
+ * head from its start to its end. With deterministic order the segments are the same at every
+ * stage. */
+static int list_segments(const struct model_parameter *parameters, int parameter_count,
+                         int64_t layers, int stage, bool ordered, struct bucket_segment *out)
 {
     int count = 0;
     int64_t first = 0, elements = model_trained_elements(parameters, parameter_count);
@@ -48,19 +48,19 @@ static int cut_segments(const struct model_parameter *parameters, int parameter_
 
 static status add_floats(void *user, float *to, const float *from, int64_t count)
 {
-    return floats_add(user, to, from, count);
+    return op_add(user, to, from, count);
 }
 
 static status convert_range(void *user, struct tensor to, struct tensor from)
 {
-    return convert(user, to, from);
+    return op_cast(user, to, from);
 }
 
-static status make_buckets(struct update *u)
+static status create_buckets(struct sharded_optimizer *u)
 {
-    const struct update_options *o = &u->options;
+    const struct sharded_optimizer_options *o = &u->options;
     int count = 0;
-    int64_t layers = model_config_of(o->model)->layers;
+    int64_t layers = model_get_config(o->model)->layers;
     const struct model_parameter *parameters = model_parameters(o->model, &count);
     struct bucket_segment *segments = calloc((size_t)layers + 2, sizeof *segments);
     u->gradients = calloc((size_t)count, sizeof *u->gradients);
@@ -72,28 +72,28 @@ static status make_buckets(struct update *u)
         .device = kernels_device(o->kernels),
         .stream = kernels_stream(o->kernels),
         .add = device_is_host(kernels_device(o->kernels)) ? NULL : add_floats,
-        .convert = device_is_host(kernels_device(o->kernels)) ? NULL : convert_range,
-        .narrow = o->narrow,
+        .cast = device_is_host(kernels_device(o->kernels)) ? NULL : convert_range,
+        .bf16_transport = o->bf16_transport,
         .user = o->kernels,
         .segments = segments,
-        .segment_count =
-            cut_segments(parameters, count, layers, u->stage, o->ordered > 0, segments),
+        .segment_count = list_segments(parameters, count, layers, u->stage,
+                                       o->deterministic_order > 0, segments),
         .bucket_elems = o->bucket_elems,
         .scatter = u->stage > 0,
-        .rounds = o->micro_batches,
-        .ordered = o->ordered,
+        .micro_batches = o->micro_batches,
+        .deterministic_order = o->deterministic_order,
     };
     TRY_GOTO(result, done, bucket_create(&options, &u->buckets));
     for (int i = 0; i < count; i++) {
         bool trained = parameters[i].trained;
-        u->gradients[i] = trained ? bucket_place(u->buckets, parameters[i].first) : NULL;
+        u->gradients[i] = trained ? bucket_gradient(u->buckets, parameters[i].first) : NULL;
     }
 done:
     free(segments);
     return result;
 }
 
-static struct range common(struct range a, struct range b)
+static struct range intersect(struct range a, struct range b)
 {
     int64_t first = a.first > b.first ? a.first : b.first;
     int64_t a_end = a.first + a.count, b_end = b.first + b.count;
@@ -101,32 +101,35 @@ static struct range common(struct range a, struct range b)
     return (struct range){first, end > first ? end - first : 0};
 }
 
-/* Elements whose sums this rank has and which it updates together: all at once at stage 0, else its share of
- * a bucket. */
-static int holdings(const struct update *u)
+/* The ranges of elements that this rank updates: one range of all elements at stage 0, else its
+ * shard of each bucket. */
+static int count_owned_ranges(const struct sharded_optimizer *u)
 {
     return u->stage == 0 ? 1 : bucket_count(u->buckets);
 }
 
-static int64_t trained_elements(const struct update *u)
+static int64_t count_trained_elements(const struct sharded_optimizer *u)
 {
     int count = 0;
     const struct model_parameter *parameters = model_parameters(u->options.model, &count);
     return model_trained_elements(parameters, count);
 }
 
-static struct range holding(const struct update *u, int index)
+static struct range get_owned_range(const struct sharded_optimizer *u, int index)
 {
-    return u->stage == 0 ? (struct range){0, trained_elements(u)} : bucket_share(u->buckets, index);
+    return u->stage == 0 ? (struct range){0, count_trained_elements(u)}
+                         : bucket_shard(u->buckets, index);
 }
 
-/* Where a part that begins `offset` elements behind its parameter's first one lies, and how many elements lie there
- * before the next piece: each of the whole is rounded alike on all ranks. Padding is zero. */
-static int64_t place_part(const struct model_parameter *p, int64_t offset, struct rounding *out)
+/* Finds the position, in the whole parameter, of the element at `offset` of this rank's parameter,
+ * so that stochastic rounding is the same at any layout. Returns the number of elements up to the
+ * end of that shard. Padding has no rounding. */
+static int64_t locate_elements(const struct model_parameter *p, int64_t offset,
+                               struct rounding *out)
 {
     *out = (struct rounding){0};
-    for (int j = 0; j < p->piece_count; j++) {
-        const struct model_piece *piece = &p->pieces[j];
+    for (int j = 0; j < p->shard_count; j++) {
+        const struct model_shard *piece = &p->shards[j];
         int64_t in = offset - piece->first, left = piece->rows * piece->columns - in;
         if (left > 0) {
             *out = (struct rounding){.stochastic = true,
@@ -140,82 +143,85 @@ static int64_t place_part(const struct model_parameter *p, int64_t offset, struc
     return p->rows * p->columns - offset;
 }
 
-/* A part of a parameter, cut into its pieces where their places are asked for; `range` is the whole part. */
-static int cut_part(const struct update *u, const struct model_parameter *p,
-                    struct optimizer_range range, struct optimizer_range *ranges)
+/* Splits a range of a parameter at the ends of its shards if stochastic rounding needs positions.
+ * Returns the number of ranges. */
+static int split_range(const struct sharded_optimizer *u, const struct model_parameter *p,
+                       struct optimizer_range range, struct optimizer_range *ranges)
 {
     int used = 0;
     for (int64_t left = range.count; left > 0; left -= range.count) {
         range.count = left;
         if (u->options.optimizer.stochastic_rounding) {
-            int64_t here = place_part(p, range.first - p->first, &range.rounding);
-            range.count = here < left ? here : left;
+            int64_t run = locate_elements(p, range.first - p->first, &range.rounding);
+            range.count = run < left ? run : left;
         }
         ranges[used++] = range;
         range.first += range.count;
-        range.at += range.count;
+        range.moment_offset += range.count;
     }
     return used;
 }
 
-/* Parameters cut by what this rank holds; ranges [most_ranges]. */
-static int cut_parameters(const struct update *u, struct optimizer_range *ranges, int64_t *elements)
+/* Lists the ranges of all trained parameters that this rank owns. Returns their number. */
+static int list_ranges(const struct sharded_optimizer *u, struct optimizer_range *ranges,
+                       int64_t *elements)
 {
     int count = 0, used = 0;
     const struct model_parameter *parameters = model_parameters(u->options.model, &count);
     *elements = 0;
-    for (int h = 0; h < holdings(u); h++) {
-        struct range held = holding(u, h);
+    for (int h = 0; h < count_owned_ranges(u); h++) {
+        struct range owned = get_owned_range(u, h);
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
-            struct range part = common(held, (struct range){p->first, p->rows * p->columns});
+            struct range part = intersect(owned, (struct range){p->first, p->rows * p->columns});
             if (p->trained && part.count > 0) {
                 struct optimizer_range range = {.first = part.first,
                                                 .count = part.count,
-                                                .at = *elements + part.first - held.first,
+                                                .moment_offset =
+                                                    *elements + part.first - owned.first,
                                                 .decay = p->decay,
                                                 .tensor = i};
-                used += cut_part(u, p, range, ranges + used);
+                used += split_range(u, p, range, ranges + used);
             }
         }
-        *elements += held.count;
+        *elements += owned.count;
     }
     return used;
 }
 
-static status make_optimizer(struct update *u)
+static status create_optimizer(struct sharded_optimizer *u)
 {
     int count = 0;
     int64_t elements = 0;
     (void)model_parameters(u->options.model, &count);
-    size_t most = (MODEL_PIECES_MAX + 1) * (size_t)count + (size_t)holdings(u);
+    size_t capacity = (MODEL_SHARDS_MAX + 1) * (size_t)count + (size_t)count_owned_ranges(u);
     u->squares = calloc((size_t)count, sizeof *u->squares);
     REQUIRE(u->squares != NULL, STATUS_INTERNAL, "out of memory for %d trust ratios", count);
-    struct optimizer_range *ranges = calloc(most, sizeof *ranges);
-    REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %zu ranges", most);
-    count = cut_parameters(u, ranges, &elements);
+    struct optimizer_range *ranges = calloc(capacity, sizeof *ranges);
+    REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %zu ranges", capacity);
+    count = list_ranges(u, ranges, &elements);
     status result = optimizer_create(u->options.kernels, &u->options.optimizer, ranges, count,
                                      elements, &u->optimizer);
     free(ranges);
     return result;
 }
 
-static status rehearse(struct update *u)
+static status calibrate(struct sharded_optimizer *u)
 {
-    TRY(bucket_rehearse(u->buckets));
+    TRY(bucket_calibrate(u->buckets));
     return u->stage > 0
-               ? bucket_rehearse_gather(u->buckets, model_weights(u->options.model), sizeof(float))
+               ? bucket_calibrate_gather(u->buckets, model_weights(u->options.model), sizeof(float))
                : STATUS_OK;
 }
 
-status update_destroy(struct update **u)
+status sharded_optimizer_destroy(struct sharded_optimizer **u)
 {
     status result = STATUS_OK;
     if (*u != NULL) {
         result = bucket_destroy(&(*u)->buckets);
         free((*u)->gradients);
         free((*u)->squares);
-        mirror_destroy(&(*u)->parts);
+        mirror_destroy(&(*u)->partial_squares);
         free((*u)->ranges);
         if ((*u)->weights != NULL) {
             device_release(kernels_device((*u)->options.kernels), (*u)->weights,
@@ -228,142 +234,151 @@ status update_destroy(struct update **u)
     return result;
 }
 
-float *const *update_gradients(const struct update *u)
+float *const *sharded_optimizer_gradients(const struct sharded_optimizer *u)
 {
     return u->gradients;
 }
 
-struct bucket_set *update_buckets(const struct update *u)
+struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *u)
 {
     return u->buckets;
 }
 
-const struct optimizer *update_optimizer(const struct update *u)
+const struct optimizer *sharded_optimizer_inner(const struct sharded_optimizer *u)
 {
     return u->optimizer;
 }
 
-float *update_weights(const struct update *u)
+float *sharded_optimizer_weights(const struct sharded_optimizer *u)
 {
     return u->weights;
 }
 
-const struct optimizer_range *update_weight_ranges(const struct update *u, int *count)
+const struct optimizer_range *sharded_optimizer_weight_ranges(const struct sharded_optimizer *u,
+                                                              int *count)
 {
     *count = u->range_count;
     return u->ranges;
 }
 
-bool update_is_sharded(const struct update *u)
+bool sharded_optimizer_is_sharded(const struct sharded_optimizer *u)
 {
     return u->stage > 0;
 }
 
-/* ---- the norm ---- */
+/* ---- gradient norm ---- */
 
-/* In one piece, or by the blocks that a bucket has at any number of ranks. */
-static status add_squares(const struct update *u, int bucket, struct range part, int64_t *count)
+/* Queues the sum of squares of a range. With deterministic order there is one sum per block of the
+ * bucket, so that the blocks are the same for any number of ranks. */
+static status add_squares(const struct sharded_optimizer *u, int bucket, struct range part,
+                          int64_t *count)
 {
-    double *parts = u->parts.placed;
-    int64_t share = bucket_share(u->buckets, bucket).first, end = part.first + part.count;
+    double *parts = u->partial_squares.device_data;
+    int64_t bucket_first = bucket_shard(u->buckets, bucket).first, end = part.first + part.count;
     for (int64_t first = part.first, next; first < end; first = next) {
-        int64_t block = share + (first - share) / BUCKET_BLOCK * BUCKET_BLOCK + BUCKET_BLOCK;
-        next = u->options.ordered > 0 && block < end ? block : end;
-        TRY(parts == NULL ? STATUS_OK
-                          : sum_of_squares(u->options.kernels, parts + *count,
-                                           bucket_sum(u->buckets, bucket, first), next - first));
+        int64_t block =
+            bucket_first + (first - bucket_first) / BUCKET_BLOCK * BUCKET_BLOCK + BUCKET_BLOCK;
+        next = u->options.deterministic_order > 0 && block < end ? block : end;
+        TRY(parts == NULL
+                ? STATUS_OK
+                : sum_of_squares(u->options.kernels, parts + *count,
+                                 bucket_reduced_gradient(u->buckets, bucket, first), next - first));
         (*count)++;
     }
     return STATUS_OK;
 }
 
-/* A bucket's parameters in one piece where they touch. What lies between them is no gradient (bucket_gather_start), and
- * what every rank of the tensor group holds counts once. */
-static status add_bucket(const struct update *u, int bucket, int64_t *count)
+/* Queues the sums of squares of a bucket, with one range per run of adjacent parameters. The
+ * elements between parameters are padding. Parameters that all ranks of the tensor-parallel group
+ * hold count once. */
+static status add_bucket_squares(const struct sharded_optimizer *u, int bucket, int64_t *count)
 {
     int all_count = 0;
-    bool first = comm_rank(u->options.mesh->tensor) == 0;
+    bool is_first_rank = comm_rank(u->options.mesh->tensor) == 0;
     const struct model_parameter *parameters = model_parameters(u->options.model, &all_count);
-    struct range piece = {0, 0};
+    struct range run = {0, 0};
     for (int i = 0; i < all_count; i++) {
         const struct model_parameter *p = &parameters[i];
-        bool counts = p->trained && (first || !p->replicated);
+        bool counts = p->trained && (is_first_rank || !p->replicated);
         struct range all = {p->first, counts ? p->rows * p->columns : 0};
-        struct range part = common(bucket_share(u->buckets, bucket), all);
-        if (part.count > 0 && part.first != piece.first + piece.count) {
-            TRY(add_squares(u, bucket, piece, count));
-            piece = (struct range){part.first, 0};
+        struct range part = intersect(bucket_shard(u->buckets, bucket), all);
+        if (part.count > 0 && part.first != run.first + run.count) {
+            TRY(add_squares(u, bucket, run, count));
+            run = (struct range){part.first, 0};
         }
-        piece.count += part.count;
+        run.count += part.count;
     }
-    return add_squares(u, bucket, piece, count);
+    return add_squares(u, bucket, run, count);
 }
 
-/* All parts of this rank, in their order. */
-static status queue_squares(const struct update *u, int64_t *count)
+/* Queues the sums of squares of all buckets. *count: their number. */
+static status queue_squares(const struct sharded_optimizer *u, int64_t *count)
 {
     *count = 0;
     for (int b = 0; b < bucket_count(u->buckets); b++) {
-        TRY(add_bucket(u, b, count));
+        TRY(add_bucket_squares(u, b, count));
     }
     return STATUS_OK;
 }
 
-static status make_parts(struct update *u)
+static status create_partial_squares(struct sharded_optimizer *u)
 {
     int64_t count = 0;
     TRY(queue_squares(u, &count));
     return mirror_create(kernels_device(u->options.kernels), kernels_stream(u->options.kernels),
-                         (size_t)(count + 1) * sizeof(double), "the gradients' squares", &u->parts);
+                         (size_t)(count + 1) * sizeof(double), "the gradients' squares",
+                         &u->partial_squares);
 }
 
-status update_create(const struct update_options *options, struct update **out)
+status sharded_optimizer_create(const struct sharded_optimizer_options *options,
+                                struct sharded_optimizer **out)
 {
     *out = NULL;
-    struct update *u = calloc(1, sizeof *u);
+    struct sharded_optimizer *u = calloc(1, sizeof *u);
     REQUIRE(u != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
     u->options = *options;
-    u->stage = update_stage(options->zero_stage, comm_size(options->mesh->data));
-    status result = make_buckets(u);
+    u->stage = sharded_optimizer_stage(options->zero_stage, comm_size(options->mesh->data));
+    status result = create_buckets(u);
     if (result == STATUS_OK) {
-        result = make_optimizer(u);
+        result = create_optimizer(u);
     }
     if (result == STATUS_OK) {
-        result = make_parts(u);
+        result = create_partial_squares(u);
     }
     if (result == STATUS_OK) {
-        result = rehearse(u);
+        result = calibrate(u);
     }
     if (result != STATUS_OK) {
-        (void)update_destroy(&u);
+        (void)sharded_optimizer_destroy(&u);
     }
     *out = u;
     return result;
 }
 
-status update_sum_of_squares(struct update *u, struct exact_sum *out)
+status sharded_optimizer_sum_of_squares(struct sharded_optimizer *u, struct exact_sum *out)
 {
     int64_t count = 0;
-    const double *parts = u->parts.host;
+    const double *parts = u->partial_squares.host;
     *out = (struct exact_sum){{0}, 0, 0};
     TRY(queue_squares(u, &count));
-    TRY(mirror_pull(&u->parts, 0, (size_t)count * sizeof *parts));
+    TRY(mirror_download_and_wait(&u->partial_squares, 0, (size_t)count * sizeof *parts));
     for (int64_t i = 0; i < count; i++) {
         exact_add(out, parts[i]);
     }
     return STATUS_OK;
 }
 
-static status require_finite(const struct update *u, int bucket, const struct model_parameter *p)
+static status require_finite_gradient(const struct sharded_optimizer *u, int bucket,
+                                      const struct model_parameter *p)
 {
     struct range part =
-        common(bucket_share(u->buckets, bucket), (struct range){p->first, p->rows * p->columns});
+        intersect(bucket_shard(u->buckets, bucket), (struct range){p->first, p->rows * p->columns});
     if (part.count == 0) {
         return STATUS_OK;
     }
     enum { CHUNK = 1 << 14 };
     struct kernels *k = u->options.kernels;
-    const float *gradient = bucket_sum(u->buckets, bucket, part.first);
+    const float *gradient = bucket_reduced_gradient(u->buckets, bucket, part.first);
     float values[CHUNK];
     for (int64_t e = 0; e < part.count; e++) {
         if (e % CHUNK == 0) {
@@ -380,60 +395,61 @@ static status require_finite(const struct update *u, int bucket, const struct mo
     return STATUS_OK;
 }
 
-status update_require_finite(const struct update *u)
+status sharded_optimizer_require_finite(const struct sharded_optimizer *u)
 {
     int count = 0;
     const struct model_parameter *parameters = model_parameters(u->options.model, &count);
     for (int i = 0; i < count; i++) {
         for (int b = 0; b < bucket_count(u->buckets) && parameters[i].trained; b++) {
-            TRY(require_finite(u, b, &parameters[i]));
+            TRY(require_finite_gradient(u, b, &parameters[i]));
         }
     }
     return STATUS_OK;
 }
 
-/* ---- the update ---- */
+/* ---- weights ---- */
 
-static status copy_share(struct update *u, struct range held, int64_t at)
+static status copy_range(struct sharded_optimizer *u, struct range range, int64_t offset)
 {
     return device_copy(kernels_device(u->options.kernels), kernels_stream(u->options.kernels),
-                       u->weights + at, model_weights(u->options.model) + held.first,
-                       (size_t)held.count * sizeof *u->weights);
+                       u->weights + offset, model_weights(u->options.model) + range.first,
+                       (size_t)range.count * sizeof *u->weights);
 }
 
-/* The shares lie one after the other. */
-static status copy_shares(struct update *u, struct range frozen)
+/* Copies the f32 weights of all owned ranges, one after the other, and then the frozen ones. */
+static status copy_owned_weights(struct sharded_optimizer *u, struct range frozen)
 {
-    int64_t at = 0;
-    for (int h = 0; h < holdings(u); h++) {
-        TRY(copy_share(u, holding(u, h), at));
-        at += holding(u, h).count;
+    int64_t offset = 0;
+    for (int h = 0; h < count_owned_ranges(u); h++) {
+        TRY(copy_range(u, get_owned_range(u, h), offset));
+        offset += get_owned_range(u, h).count;
     }
-    return copy_share(u, frozen, at);
+    return copy_range(u, frozen, offset);
 }
 
-/* What is frozen beside adapters is in no checkpoint. */
-static bool is_beside_adapters(const struct model_parameter *parameters, int count)
+static bool has_adapters(const struct model_parameter *parameters, int count)
 {
-    bool beside = false;
+    bool adapters = false;
     for (int i = 0; i < count; i++) {
-        beside = beside || model_is_adapter(&parameters[i]);
+        adapters = adapters || model_is_adapter(&parameters[i]);
     }
-    return beside;
+    return adapters;
 }
 
-/* What is frozen is shared out evenly: only checkpoints read it. */
-static struct range frozen_share(const struct model_parameter *parameters, int count,
-                                 int64_t elements, int ranks, int rank)
+/* Returns the frozen weights that this rank keeps in f32. They are divided evenly, because only
+ * checkpoints read them. With adapters the range is empty: checkpoints do not store frozen
+ * weights. */
+static struct range get_frozen_range(const struct model_parameter *parameters, int count,
+                                     int64_t elements, int ranks, int rank)
 {
     int64_t trained = model_trained_elements(parameters, count);
-    bool beside = is_beside_adapters(parameters, count);
-    struct range share = partition_share(beside ? 0 : elements - trained, 1, ranks, rank);
-    share.first += trained;
-    return share;
+    bool adapters = has_adapters(parameters, count);
+    struct range frozen = partition_shard(adapters ? 0 : elements - trained, 1, ranks, rank);
+    frozen.first += trained;
+    return frozen;
 }
 
-static status place_shares(struct update *u, struct range frozen)
+static status set_weight_ranges(struct sharded_optimizer *u, struct range frozen)
 {
     int count = 0;
     const struct optimizer_range *ranges = optimizer_ranges(u->optimizer, &count);
@@ -441,43 +457,44 @@ static status place_shares(struct update *u, struct range frozen)
     u->ranges = calloc((size_t)count + 1, sizeof *u->ranges);
     REQUIRE(u->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges", count);
     memcpy(u->ranges, ranges, (size_t)count * sizeof *ranges);
-    u->ranges[count] = (struct optimizer_range){.first = frozen.first, frozen.count, .at = owned};
+    u->ranges[count] =
+        (struct optimizer_range){.first = frozen.first, frozen.count, .moment_offset = owned};
     u->range_count = count + 1;
     u->weight_elements = owned + frozen.count;
     return STATUS_OK;
 }
 
-status update_release_weights(struct update *u)
+status sharded_optimizer_release_weights(struct sharded_optimizer *u)
 {
     struct model *m = u->options.model;
-    if (u->stage == 0 || model_copy(m) == NULL) {
+    if (u->stage == 0 || model_bf16_weights(m) == NULL) {
         return STATUS_OK;
     }
     struct comm *data = u->options.mesh->data;
     int count = 0;
     const struct model_parameter *parameters = model_parameters(m, &count);
     struct range frozen =
-        frozen_share(parameters, count, model_elements(m), comm_size(data), comm_rank(data));
-    TRY(place_shares(u, frozen));
+        get_frozen_range(parameters, count, model_elements(m), comm_size(data), comm_rank(data));
+    TRY(set_weight_ranges(u, frozen));
     TRY(device_allocate(kernels_device(u->options.kernels),
-                        (size_t)u->weight_elements * sizeof(float), "the f32 weights of its shares",
+                        (size_t)u->weight_elements * sizeof(float), "the f32 weights of this rank",
                         (void **)&u->weights));
-    TRY(copy_shares(u, frozen));
+    TRY(copy_owned_weights(u, frozen));
     return model_release_weights(m);
 }
 
-status update_round(const struct update *u, int64_t step)
+status sharded_optimizer_round_weights(const struct sharded_optimizer *u, int64_t step)
 {
     int count = 0;
     const struct model *m = u->options.model;
-    bf16 *copy = model_copy(m);
+    bf16 *copy = model_bf16_weights(m);
     const struct model_parameter *parameters = model_parameters(m, &count);
     for (int i = 0; i < count && u->options.optimizer.stochastic_rounding; i++) {
         const struct model_parameter *p = &parameters[i];
-        struct optimizer_range ranges[MODEL_PIECES_MAX + 1];
+        struct optimizer_range ranges[MODEL_SHARDS_MAX + 1];
         struct optimizer_range whole = {
             .first = p->first, .count = p->trained ? p->rows * p->columns : 0, .tensor = i};
-        int pieces = cut_part(u, p, whole, ranges);
+        int pieces = split_range(u, p, whole, ranges);
         for (int j = 0; j < pieces; j++) {
             struct rounding rounding = optimizer_rounding(u->optimizer, &ranges[j], step);
             TRY(weights_round(u->options.kernels, copy + ranges[j].first,
@@ -487,34 +504,37 @@ status update_round(const struct update *u, int64_t step)
     return STATUS_OK;
 }
 
-/* A holding's elements. *shares moves over the f32 weights of the shares, where these are all there is. */
-static struct optimizer_slice slice_of(const struct update *u, int index, float **shares)
+/* Describes an owned range for the optimizer. If this rank keeps only its own f32 weights,
+ * *weights points to those of the range and advances past them; else it is NULL. */
+static struct optimizer_slice get_slice(const struct sharded_optimizer *u, int index,
+                                        float **weights)
 {
-    struct range held = holding(u, index);
-    bf16 *copy = model_copy(u->options.model);
+    struct range owned = get_owned_range(u, index);
+    bf16 *copy = model_bf16_weights(u->options.model);
     struct optimizer_slice slice = {
-        .first = held.first,
-        .count = held.count,
-        .weights = *shares != NULL ? *shares : model_weights(u->options.model) + held.first,
-        .gradients = bucket_sum(u->buckets, index, held.first),
-        .copy = copy != NULL ? copy + held.first : NULL,
+        .first = owned.first,
+        .count = owned.count,
+        .weights = *weights != NULL ? *weights : model_weights(u->options.model) + owned.first,
+        .gradients = bucket_reduced_gradient(u->buckets, index, owned.first),
+        .bf16_weights = copy != NULL ? copy + owned.first : NULL,
     };
-    *shares += *shares != NULL ? held.count : 0;
+    *weights += *weights != NULL ? owned.count : 0;
     return slice;
 }
 
-/* LAMB's first half, and the ratios of whole tensors, of which ranks have parts. */
-static status agree_trust(struct update *u, int64_t step, double scale)
+/* The first half of LAMB: updates the moments and computes the trust ratios of whole tensors, of
+ * which each rank holds a part. */
+static status compute_trust_ratios(struct sharded_optimizer *u, int64_t step, double scale)
 {
     int count = 0;
     status result = STATUS_OK;
-    float *shares = u->weights;
+    float *weights = u->weights;
     const struct mesh *mesh = u->options.mesh;
     const struct model_parameter *parameters = model_parameters(u->options.model, &count);
     memset(u->squares, 0, (size_t)count * sizeof *u->squares);
-    for (int h = 0; h < holdings(u); h++) {
-        struct optimizer_slice slice = slice_of(u, h, &shares);
-        KEEP_FIRST(result, optimizer_moments(u->optimizer, &slice, step, scale));
+    for (int h = 0; h < count_owned_ranges(u); h++) {
+        struct optimizer_slice slice = get_slice(u, h, &weights);
+        KEEP_FIRST(result, optimizer_update_moments(u->optimizer, &slice, step, scale));
     }
     KEEP_FIRST(result, optimizer_squares(u->optimizer, u->squares));
     for (int i = 0; i < count && comm_rank(mesh->tensor) > 0; i++) {
@@ -527,12 +547,12 @@ static status agree_trust(struct update *u, int64_t step, double scale)
         KEEP_FIRST(result, comm_sum_doubles(mesh->data, sums, 2 * (int64_t)count));
     }
     KEEP_FIRST(result, comm_sum_doubles(mesh->tensor, sums, 2 * (int64_t)count));
-    optimizer_trust(u->optimizer, u->squares);
+    optimizer_set_trust_ratios(u->optimizer, u->squares);
     return result;
 }
 
-/* Every rank needs all vectors in f32. Each element is one rank's; to the others' zeros it adds up. */
-static status gather_vectors(struct update *u)
+/* Every rank needs all vectors in f32. One rank owns each element, the others add zero. */
+static status gather_vectors(struct sharded_optimizer *u)
 {
     int count = 0;
     int64_t elements = 0;
@@ -541,44 +561,46 @@ static status gather_vectors(struct update *u)
     struct device *dev = kernels_device(u->options.kernels);
     struct stream *stream = kernels_stream(u->options.kernels);
     TRY(device_zero(dev, stream, vectors, (size_t)elements * sizeof *vectors));
-    for (int h = 0; h < holdings(u); h++) {
-        struct range held = holding(u, h);
+    for (int h = 0; h < count_owned_ranges(u); h++) {
+        struct range owned = get_owned_range(u, h);
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
-            struct range part = common(held, (struct range){p->first, p->rows * p->columns});
+            struct range part = intersect(owned, (struct range){p->first, p->rows * p->columns});
             if (p->trained && p->dimensions == 1 && part.count > 0) {
-                TRY(device_copy(dev, stream, vectors + p->vector + (part.first - p->first),
-                                weights + (part.first - held.first),
+                TRY(device_copy(dev, stream, vectors + p->vector_offset + (part.first - p->first),
+                                weights + (part.first - owned.first),
                                 (size_t)part.count * sizeof *vectors));
             }
         }
-        weights += held.count;
+        weights += owned.count;
     }
     return comm_all_reduce(u->options.mesh->data, vectors, elements);
 }
 
-static status start_gather(struct update *u, int index)
+static status start_gather(struct sharded_optimizer *u, int index)
 {
     struct model *m = u->options.model;
     bool released = u->weights != NULL;
-    void *gathered = released ? (void *)model_copy(m) : (void *)model_weights(m);
+    void *gathered = released ? (void *)model_bf16_weights(m) : (void *)model_weights(m);
     return bucket_gather_start(u->buckets, index, gathered,
                                released ? sizeof(bf16) : sizeof(float));
 }
 
-/* A bucket's weights are on their way while the next one's are made, and through the next forward pass. Vectors
- * come first where they come apart: what is started completes in order. */
-status update_apply(struct update *u, int64_t step, double learning_rate, double norm, double scale)
+/* The all-gather of a range overlaps with the update of the next ones and with the next forward
+ * pass. The vectors are gathered first if they are separate, because collectives complete in
+ * order. */
+status sharded_optimizer_step(struct sharded_optimizer *u, int64_t step, double learning_rate,
+                              double norm, double scale)
 {
     bool released = u->weights != NULL;
-    float *shares = u->weights;
+    float *weights = u->weights;
     status result = STATUS_OK;
-    scale *= optimizer_clip(u->optimizer, norm);
-    if (optimizer_has_trust(u->optimizer)) {
-        result = agree_trust(u, step, scale);
+    scale *= optimizer_clip_factor(u->optimizer, norm);
+    if (optimizer_uses_trust_ratios(u->optimizer)) {
+        result = compute_trust_ratios(u, step, scale);
     }
-    for (int h = 0; h < holdings(u); h++) {
-        struct optimizer_slice slice = slice_of(u, h, &shares);
+    for (int h = 0; h < count_owned_ranges(u); h++) {
+        struct optimizer_slice slice = get_slice(u, h, &weights);
         KEEP_FIRST(result, optimizer_update(u->optimizer, &slice, step, learning_rate, scale));
         if (u->stage > 0 && !released) {
             KEEP_FIRST(result, start_gather(u, h));
@@ -587,56 +609,61 @@ status update_apply(struct update *u, int64_t step, double learning_rate, double
     if (released) {
         KEEP_FIRST(result, gather_vectors(u));
     }
-    for (int h = 0; h < holdings(u) && released; h++) {
+    for (int h = 0; h < count_owned_ranges(u) && released; h++) {
         KEEP_FIRST(result, start_gather(u, h));
     }
     return result;
 }
 
-status update_await(struct update *u, int64_t end)
+status sharded_optimizer_wait_until(struct sharded_optimizer *u, int64_t end)
 {
     return u->stage > 0 ? bucket_gather_until(u->buckets, end) : STATUS_OK;
 }
 
-status update_settle(struct update *u)
+status sharded_optimizer_wait_all(struct sharded_optimizer *u)
 {
-    return update_await(u, trained_elements(u));
+    return sharded_optimizer_wait_until(u, count_trained_elements(u));
 }
 
-/* ---- known beforehand ---- */
+/* ---- planned memory ---- */
 
-/* Elements that the first rank sends of a sum that stays with the owners. */
-static int64_t scattered(const struct bucket_segment *segment, const struct update_plan *plan)
+/* Elements that the first rank sends in a reduce-scatter of a segment. */
+static int64_t count_scattered_elements(const struct bucket_segment *segment,
+                                        const struct sharded_optimizer_plan *plan)
 {
     struct bucket_options one = {.segments = segment,
                                  .segment_count = 1,
                                  .bucket_elems = plan->bucket_elems,
-                                 .ordered = plan->reproducible};
+                                 .deterministic_order = plan->reproducible};
     return segment->count - bucket_owned_elements(&one, plan->ranks, 0);
 }
 
-status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
+status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan,
+                                       struct sharded_optimizer_bytes *out)
 {
     struct bucket_segment *segments = calloc((size_t)plan->layers + 2, sizeof *segments);
     REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
             (long long)plan->layers);
     int64_t trained = model_trained_elements(plan->parameters, plan->parameter_count);
-    int count = cut_segments(plan->parameters, plan->parameter_count, plan->layers, plan->stage,
-                             plan->reproducible, segments);
+    int count = list_segments(plan->parameters, plan->parameter_count, plan->layers, plan->stage,
+                              plan->reproducible, segments);
     struct bucket_options options = {.segments = segments,
                                      .segment_count = count,
                                      .bucket_elems = plan->bucket_elems,
-                                     .ordered = plan->reproducible,
-                                     .narrow = plan->narrow};
-    double unit = plan->narrow ? sizeof(bf16) : sizeof(float); /* of a gradient on its way */
-    *out = (struct update_bytes){0};
+                                     .deterministic_order = plan->reproducible,
+                                     .bf16_transport = plan->bf16_transport};
+    double unit = plan->bf16_transport
+                      ? sizeof(bf16)
+                      : sizeof(float); /* bytes of a gradient element in a collective */
+    *out = (struct sharded_optimizer_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     out->moments =
         8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained);
     int64_t vectors = 0, trained_vectors = 0;
     int64_t owned = out->moments / 8;
     owned +=
-        frozen_share(plan->parameters, plan->parameter_count, plan->elements, plan->ranks, 0).count;
+        get_frozen_range(plan->parameters, plan->parameter_count, plan->elements, plan->ranks, 0)
+            .count;
     for (int i = 0; i < plan->parameter_count; i++) {
         const struct model_parameter *p = &plan->parameters[i];
         int64_t vector = p->dimensions == 1 ? p->columns : 0;
@@ -644,12 +671,12 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
         trained_vectors += p->trained ? vector : 0;
     }
     bool released = plan->stage > 0 && plan->bf16;
-    /* beside adapters in bf16 the frozen matrices were never there in f32 */
-    bool beside = is_beside_adapters(plan->parameters, plan->parameter_count);
-    int64_t kept = released               ? owned + vectors
-                   : plan->bf16 && beside ? trained + vectors
-                                          : plan->elements;
-    out->weights = 4 * kept + (plan->bf16 ? 2 * plan->elements : 0);
+    /* with adapters in bf16 the frozen matrices never exist in f32 */
+    bool adapters = has_adapters(plan->parameters, plan->parameter_count);
+    int64_t stored = released                 ? owned + vectors
+                     : plan->bf16 && adapters ? trained + vectors
+                                              : plan->elements;
+    out->weights = 4 * stored + (plan->bf16 ? 2 * plan->elements : 0);
     if (released) {
         out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);
     }
@@ -657,10 +684,10 @@ status update_bytes_of(const struct update_plan *plan, struct update_bytes *out)
         out->sent = 2 * unit * (double)(trained - trained / plan->ranks);
     }
     for (int i = 0; i < count && (plan->stage > 0 || plan->reproducible); i++) {
-        bool each = segments[i].passing || plan->reproducible;
-        int64_t rounds = each ? plan->micro_batches : 1;
-        double bytes = unit * (double)rounds + (released ? 2 : 4);
-        out->sent += bytes * (double)scattered(&segments[i], plan);
+        bool each_micro_batch = segments[i].transient || plan->reproducible;
+        int64_t reductions = each_micro_batch ? plan->micro_batches : 1;
+        double bytes = unit * (double)reductions + (released ? 2 : 4);
+        out->sent += bytes * (double)count_scattered_elements(&segments[i], plan);
     }
     free(segments);
     return STATUS_OK;

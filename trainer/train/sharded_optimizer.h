@@ -1,103 +1,146 @@
-/* From a step's gradients to its new weights: buckets, norm, AdamW over what this rank holds, and the way
- * of the weights to the ranks that need them.
+/* Data-parallel optimizer with ZeRO: gradient buckets, gradient norm, AdamW or LAMB on the elements
+ * that this rank owns, and the all-gather of the updated weights.
  *
- * ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over the data-parallel group: at stage 0 every rank has
- * all sums and updates everything. At stage 1 each rank gets the sums of its shares of the buckets, has
- * moments for these alone, and the updated weights are gathered. At stage 2 layers' gradients have no memory
- * of their own either (bucket.h). All stages make the same sums in the same order: the same bits, but for
- * accumulated gradients at stage 2, which are summed over ranks first. With ordered sums (bucket.h) all stages
- * and any number of data-parallel ranks make the same bits. */
+ * ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over the data-parallel group:
+ * stage 0  every rank holds all reduced gradients and updates all weights;
+ * stage 1  every rank holds the reduced gradients and the moments of its shards of the buckets, and
+ *          the updated weights are gathered;
+ * stage 2  in addition, the gradients of a layer have memory only during its backward (bucket.h).
+ *
+ * All stages add the same values in the same order and produce the same bits, except for gradient
+ * accumulation at stage 2, which reduces over ranks first. With deterministic order (bucket.h) all
+ * stages and any number of data-parallel ranks produce the same bits. */
 #pragma once
 
 #include "comm/bucket.h"
 #include "comm/mesh.h"
 #include "trainer/model/model.h"
 #include "trainer/optimizer/optimizer.h"
+#include "trainer/setup/session.h"
+#include "trainer/weights/state_dict.h"
 
-struct update;
+struct sharded_optimizer;
 
-struct update_options {
+struct sharded_optimizer_options {
     const struct mesh *mesh;
     struct kernels *kernels;
     struct model *model;
     struct optimizer_settings optimizer;
     int zero_stage;
     int64_t bucket_elems;
-    int64_t micro_batches; /* of a step, on the rank that has most */
-    bool narrow;           /* sums over ranks are of bf16 */
-    int64_t ordered; /* of a step, over all ranks: sums are ordered (bucket.h); 0: they are not */
+    int64_t micro_batches;       /* of a step, maximum over ranks */
+    bool bf16_transport;         /* gradients are reduced over ranks in bf16 */
+    int64_t deterministic_order; /* micro-batches of a step over all ranks (bucket.h); 0: off */
 };
 
-struct update_bytes {
-    int64_t shared_gradients; /* in memory that the ranks of a host see of each other */
-    int64_t own_gradients, moments;
-    int64_t weights; /* with the bf16 copy, and the vectors where the f32 weights are shares */
-    double sent;     /* of a step */
-};
+/* sharded_optimizer_stage - the effective ZeRO stage: 0 if there is one data-parallel rank. */
+int sharded_optimizer_stage(int zero_stage, int data_ranks);
 
-/* update_stage - what a stage comes to on so many data-parallel ranks: alone there is nothing to share. */
-int update_stage(int zero_stage, int data_ranks);
-
-/* update_create - gradients and moments, zero. Collective. */
-status update_create(const struct update_options *options, struct update **out);
-status update_destroy(struct update **u);
-
-/* update_gradients - a place for each of the model's parameters that is trained, for backward; NULL for others. */
-float *const *update_gradients(const struct update *u);
-struct bucket_set *update_buckets(const struct update *u);
-const struct optimizer *update_optimizer(const struct update *u);
-
-/* update_round - where the copy is rounded stochastically: that of everything trained anew, the same bits as step
- * number `step` has made of these weights. 0: before the first. Before update_release_weights. */
-status update_round(const struct update *u, int64_t step);
-
-/* update_release_weights - where only shares are updated and products read a bf16 copy, the f32 weights of
- * the shares are all that is kept: the model's own are copied from and released. Once the weights are there. */
-status update_release_weights(struct update *u);
-
-/* update_weights - f32 weights as update_weight_ranges places them: this rank's shares, also of what is frozen; NULL
- * where the model has them all. */
-float *update_weights(const struct update *u);
-const struct optimizer_range *update_weight_ranges(const struct update *u, int *count);
-
-/* update_is_sharded - whether each data-parallel rank has other moments. */
-bool update_is_sharded(const struct update *u);
-
-/* update_sum_of_squares - of the gradients' sums that this rank owns: over all ranks it is the whole. After
- * bucket_finish.
+/* sharded_optimizer_create - allocate gradients and moments, all zero. Collective.
  *
- * Numerics  where sums are ordered, the whole is the same bits at any number of data-parallel ranks */
-status update_sum_of_squares(struct update *u, struct exact_sum *out);
+ * Memory    sharded_optimizer_compute_bytes; release with sharded_optimizer_destroy
+ * Errors    STATUS_INTERNAL out of memory; errors of the device and of the collectives */
+status sharded_optimizer_create(const struct sharded_optimizer_options *options,
+                                struct sharded_optimizer **out);
 
-/* update_require_finite - which tensor made the squared norm not finite: looked for in this rank's shares.
+/* sharded_optimizer_create_from_session - create it for a session's model with the settings of its
+ * recipe. Collective.
  *
- * Errors    STATUS_NOT_FINITE naming tensor and element */
-status update_require_finite(const struct update *u);
+ * Units     micro_batches: of a step, maximum over ranks
+ * Errors    those of sharded_optimizer_create */
+status sharded_optimizer_create_from_session(struct session *s, int64_t micro_batches,
+                                             struct sharded_optimizer **out);
 
-/* update_apply - step number `step` (from 1): new weights, on their way to all ranks. Collective.
+/* sharded_optimizer_destroy - release it. Accepts NULL. */
+status sharded_optimizer_destroy(struct sharded_optimizer **u);
+
+/* sharded_optimizer_weights_state, sharded_optimizer_moments_state - describe the weights and the
+ * Adam moments that this rank holds, for a checkpoint (state_dict.h). */
+status sharded_optimizer_weights_state(const struct session *s, const struct sharded_optimizer *u,
+                                       struct state_dict *out);
+status sharded_optimizer_moments_state(const struct session *s, const struct sharded_optimizer *u,
+                                       struct state_dict *out);
+
+/* sharded_optimizer_gradients - for each parameter of the model, the address of its gradient; NULL
+ * for frozen parameters. */
+float *const *sharded_optimizer_gradients(const struct sharded_optimizer *u);
+
+/* sharded_optimizer_buckets, sharded_optimizer_inner - the gradient buckets; the optimizer of this
+ * rank's elements. */
+struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *u);
+const struct optimizer *sharded_optimizer_inner(const struct sharded_optimizer *u);
+
+/* sharded_optimizer_round_weights - with stochastic rounding, round the bf16 copy of the trained
+ * weights as step number `step` did (0: initial weights), so that a resumed run has the same bits.
+ * Call it before sharded_optimizer_release_weights. */
+status sharded_optimizer_round_weights(const struct sharded_optimizer *u, int64_t step);
+
+/* sharded_optimizer_release_weights - with ZeRO and a bf16 copy, keep the f32 weights of this
+ * rank's shards only and release the model's. Call it when the weights are loaded. */
+status sharded_optimizer_release_weights(struct sharded_optimizer *u);
+
+/* sharded_optimizer_weights - the f32 weights of this rank's shards and of its part of the frozen
+ * weights; NULL: the model holds all weights. sharded_optimizer_weight_ranges describes their
+ * positions. */
+float *sharded_optimizer_weights(const struct sharded_optimizer *u);
+const struct optimizer_range *sharded_optimizer_weight_ranges(const struct sharded_optimizer *u,
+                                                              int *count);
+
+/* sharded_optimizer_is_sharded - whether the data-parallel ranks hold different moments. */
+bool sharded_optimizer_is_sharded(const struct sharded_optimizer *u);
+
+/* sharded_optimizer_sum_of_squares - sum the squares of the reduced gradients that this rank owns.
+ * The sum over all ranks is the squared gradient norm.
  *
- * Order     until update_settle a weight is read only once update_await has been called for it
- * Units     norm: of the mean loss's gradient; scale: what makes the mean of the summed gradients */
-status update_apply(struct update *u, int64_t step, double learning_rate, double norm,
-                    double scale);
+ * Order     after bucket_finish; waits for the device
+ * Numerics  with deterministic order the total has the same bits for any number of data-parallel
+ *           ranks */
+status sharded_optimizer_sum_of_squares(struct sharded_optimizer *u, struct exact_sum *out);
 
-/* update_await - weights below element `end` are here; all of them after update_settle. Collective, but for who
- * comes when. */
-status update_await(struct update *u, int64_t end);
-status update_settle(struct update *u);
+/* sharded_optimizer_require_finite - find the element that makes the gradient norm not finite,
+ * among this rank's elements.
+ *
+ * Errors    STATUS_NOT_FINITE with the tensor and the element */
+status sharded_optimizer_require_finite(const struct sharded_optimizer *u);
 
-/* What `bireme plan` knows of an update. */
-struct update_plan {
+/* sharded_optimizer_step - update the weights and start to gather them. Collective.
+ *
+ * Units     step: from 1; norm: of the gradient of the mean loss; scale: factor from summed to mean
+ *           gradients
+ * Order     a weight may be read after sharded_optimizer_wait_until has covered it */
+status sharded_optimizer_step(struct sharded_optimizer *u, int64_t step, double learning_rate,
+                              double norm, double scale);
+
+/* sharded_optimizer_wait_until - wait until the weights [0, end) are gathered. Every rank must
+ * call it, not necessarily at the same time. */
+status sharded_optimizer_wait_until(struct sharded_optimizer *u, int64_t end);
+
+/* sharded_optimizer_wait_all - wait until all weights are gathered. */
+status sharded_optimizer_wait_all(struct sharded_optimizer *u);
+
+/* ---- planned memory ---- */
+
+/* A model and its layout, for sharded_optimizer_compute_bytes. */
+struct sharded_optimizer_plan {
     const struct model_parameter *parameters;
     int parameter_count;
-    int64_t layers, elements; /* also of what is frozen */
+    int64_t layers, elements; /* elements: with frozen parameters */
     int stage;
-    bool bf16, reproducible, narrow;
+    bool bf16, reproducible, bf16_transport;
     int64_t bucket_elems, micro_batches;
-    int ranks; /* data-parallel ones */
+    int ranks; /* data-parallel ranks */
 };
 
-/* update_bytes_of - what update_create allocates on the first of the ranks, and what that sends.
+struct sharded_optimizer_bytes {
+    int64_t shared_gradients; /* in memory that the ranks of a host share */
+    int64_t own_gradients, moments;
+    int64_t weights; /* with the bf16 copy and, after release_weights, the f32 vectors */
+    double sent;     /* by the first rank in a step */
+};
+
+/* sharded_optimizer_compute_bytes - compute the bytes that sharded_optimizer_create allocates on
+ * the first rank, and the bytes that this rank sends in a step.
  *
  * Errors    STATUS_INTERNAL out of memory */
-status update_bytes_of(const struct update_plan *plan, struct update_bytes *out);
+status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan,
+                                       struct sharded_optimizer_bytes *out);

@@ -1,8 +1,8 @@
-/* One optimizer step: the only place that holds both ends of each arrow of the data flow.
+/* One optimizer step: micro-batches, gradient reduction and update of the weights.
  *
- * batch -> model.forward -> objective.loss -> model.backward -> buckets -> one small reduction ->
- * optimizer. A rank that fails on the way notes its error, contributes zeros and keeps its
- * appointments; all stop together at the small reduction. */
+ * batch -> model forward -> objective -> model backward -> buckets -> one small reduction ->
+ * optimizer. A rank with an error stores it, contributes zeros and takes part in all collectives.
+ * All ranks stop together at the small reduction. */
 #pragma once
 
 #include "comm/mesh.h"
@@ -18,58 +18,65 @@ struct step_parts {
     struct kernels *kernels;
     struct model *model;
     const struct objective *objective;
-    struct update *update; /* NULL: only to evaluate */
+    struct sharded_optimizer *optimizer; /* NULL: evaluation only */
     struct loader *loader;
     const struct preference_settings *preference; /* NULL: the objective needs none */
-    double *logps;                                /* of objective_dpo_reference */
-    const struct objective_sink *sink; /* told of each example of an evaluation; NULL: nobody */
-    struct loader *
-        survey; /* the same data again, for a loss of the whole batch; NULL: none is trained with */
+    double *reference_logps;                      /* output of objective_dpo_reference; else NULL */
+    const struct objective_sink *sink; /* receives the examples of an evaluation; NULL: unused */
+    /* the same data again, for the collect pass of a loss over the whole batch; NULL: unused */
+    struct loader *collect_loader;
     int64_t batch_size; /* examples of a global batch; 0: the loss is a sum over them */
     uint64_t seed;
-    int64_t micro_rows; /* N at most */
-    bool reproducible;  /* sums are the same bits at any number of data-parallel ranks */
+    int64_t micro_rows; /* maximum N */
+    bool reproducible;  /* sums have the same bits for any number of data-parallel ranks */
 };
 
-/* What a rank wants to say to all at the end of a step; the answer is the sum over the world. */
+/* Votes that the ranks cast at the end of a step. Every rank receives the sums over all ranks. */
 enum step_vote { VOTE_STOP = 0, VOTE_TIME_UP, VOTE_WALL, VOTE_WRITTEN, STEP_VOTES };
 
 struct step_result {
-    double sums[OBJECTIVE_SUMS]; /* over the global batch */
+    double sums[OBJECTIVE_SUMS]; /* of the global batch */
     double loss;                 /* mean over the counted tokens of the global batch */
     double gradient_norm;        /* of the mean loss's gradient, before clipping */
     double votes[STEP_VOTES];
     double data_seconds;  /* waiting for batches */
-    double total_seconds; /* the whole call */
-    int64_t rows;         /* tokens of this rank */
+    double total_seconds; /* of the whole call */
+    int64_t rows;         /* rows of this rank */
     int64_t tokens;       /* of the global batch */
 };
 
-/* step_create - the parts stay the caller's. */
+/* step_create - allocate the working memory of steps.
+ *
+ * Memory    *parts is copied; the caller owns the objects in it, which must outlive *out
+ * Errors    STATUS_INTERNAL out of memory; errors of the device */
 status step_create(const struct step_parts *parts, struct step **out);
+
+/* step_destroy - release it. Accepts NULL. */
 status step_destroy(struct step **s);
 
-/* step_train - the step with this number (from 0), at this learning rate. Collective.
+/* step_train - run one training step. Collective.
  *
- * before: what went wrong on this rank since the last step; it ends this one on all ranks. more: another step
- * follows, whose first batch is fetched before the ranks meet, so that an error in it ends this one.
- * Errors    STATUS_NOT_FINITE before the weights are touched; STATUS_DATA from the loader; agreed on all
- *           ranks, told once */
+ * Units     step: number of the step, from 0
+ * before    an error of this rank since the last step; it ends this step on all ranks
+ * more      another step follows. Its first batch is prefetched before the reduction, so that an
+ *           error in it ends this step
+ * Errors    STATUS_NOT_FINITE, before the weights change; STATUS_DATA from the loader; agreed on
+ *           all ranks and printed once */
 status step_train(struct step *s, int64_t step, double learning_rate,
                   const double votes[STEP_VOTES], status before, bool more,
                   struct step_result *out);
 
-/* Votes while an evaluation runs: cast at each meeting of the ranks. */
+/* Casts votes during an evaluation, at each reduction over the ranks. */
 struct step_ballot {
     void (*cast)(const void *user, double votes[STEP_VOTES]);
     const void *user;
-    double votes[STEP_VOTES]; /* the last meeting's sums */
+    double votes[STEP_VOTES]; /* sums of the last reduction */
 };
 
-/* step_evaluate - sums over everything that a limited loader gives, on all ranks. Collective.
+/* step_evaluate - sum the loss over all samples of a limited loader, on all ranks. Collective.
  *
- * ballot: a vote to stop (VOTE_STOP, VOTE_WALL) ends it after the global batch that is under way, and the
- * sums are not the whole; NULL: nobody is asked.
- * Errors    STATUS_NOT_FINITE; STATUS_DATA from the loader; agreed on all ranks, told once */
+ * ballot    a vote to stop (VOTE_STOP, VOTE_WALL) ends the evaluation after the current global
+ *           batch; the sums are then incomplete. NULL: no votes
+ * Errors    STATUS_NOT_FINITE; STATUS_DATA from the loader; agreed on all ranks and printed once */
 status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *ballot,
                      double sums[OBJECTIVE_SUMS]);

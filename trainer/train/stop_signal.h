@@ -1,21 +1,22 @@
-/* A wish to stop, from outside: SIGUSR1 (what mpirun passes on), SIGTERM, SIGINT, SIGHUP.
+/* Requests to stop from outside: SIGUSR1 (which mpirun forwards), SIGTERM, SIGINT, SIGHUP.
  *
- * The handler notes the wish and returns: it nests nothing, a second signal changes nothing. The
- * training loop asks after each step, agrees over all ranks, saves and ends with code 75. */
+ * The signal handler sets a flag and returns. A second signal has no further effect. The training
+ * loop reads the flag after each step, agrees on it over all ranks, saves, and exits with 75. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "base/status.h"
 
-/* stop_watch - from now on these signals ask instead of killing.
+/* stop_signal_watch - install the handler, so that these signals no longer kill the process.
  *
- * Order     from the main thread; the handler runs on a stack of its own (stop.c says why: no handler in
- *           this program may do without)
+ * Order     from the main thread; the handler runs on a separate stack (see stop_signal.c)
  * Errors    STATUS_INTERNAL */
-status stop_watch(void);
+status stop_signal_watch(void);
 
-bool stop_requested(void);
+/* stop_signal_received - whether one of the signals has arrived. */
+bool stop_signal_received(void);
 
-/* stop_by_launcher - whether mpirun ends this process: its SIGTERM, which SIGKILL follows after a second. */
-bool stop_by_launcher(void);
+/* stop_signal_from_launcher - whether mpirun is ending this process: it sends SIGTERM, and SIGKILL
+ * one second later. */
+bool stop_signal_from_launcher(void);

@@ -1,50 +1,38 @@
-/* The frozen model that adapters are trained beside.
+/* The frozen base model of LoRA adapters.
  *
- * A checkpoint of adapters holds these alone. Its recipe says where the model lies that they belong to
- * (adapter.base) and what its weights are known by (adapter.base_weights): whoever opens the checkpoint loads the
- * model from there, and refuses another. */
+ * A checkpoint of adapters stores the adapters alone. Its recipe stores the path of the base model
+ * (adapter.base) and the fingerprint of its weights (adapter.base_weights). Opening the checkpoint
+ * loads the base model from that path and fails if the fingerprint differs. */
 #pragma once
 
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/setup/session.h"
 
-/* base_model_find - adapter.base from model.init_from, where the recipe does not say it: that itself, or, where it
- * is a checkpoint of adapters, its base. Collective.
+/* adapter_base_find - set adapter.base from model.init_from, unless the recipe sets it. If
+ * model.init_from is a checkpoint of adapters, their base model is used. Collective.
  *
- * carried   [FILE_PATH_BYTES] the folder of the adapters that training goes on with; "": fresh ones
- * Errors    of checkpoint_choose; STATUS_RECIPE where those adapters have other settings; the same on all ranks */
-status base_model_find(struct recipe *recipe, struct comm *world, char *carried);
+ * Memory    init_adapters [FILE_PATH_BYTES]: the folder of the adapters that training continues
+ *           with; "" for new adapters
+ * Errors    those of checkpoint_resolve; STATUS_RECIPE if those adapters have other settings; the
+ *           same on all ranks */
+status adapter_base_find(struct recipe *recipe, struct comm *world, char *init_adapters);
 
-/* base_model_load - the frozen weights of a session with adapters; adapter.base_weights is checked, or filled in.
- * Collective.
+/* adapter_base_load - load the frozen weights of a session with adapters, and check
+ * adapter.base_weights or set it if it is empty. Collective.
  *
- * fresh     the head of a task begins with the one that the model has, where it has one of its shape; names and shapes
- *           of all else must be the same
- * Errors    STATUS_NO_INPUT where there is no model in adapter.base; STATUS_DATA where its weights are others;
- *           agreed */
-status base_model_load(struct session *s, struct comm *world, bool fresh);
+ * before_first_step  the base model is also compared with the session's model (names and shapes),
+ *                    and a task head of the same shape is initialized from it
+ * Errors    STATUS_NO_INPUT if adapter.base holds no model; STATUS_DATA if its weights have
+ *           changed; agreed on all ranks */
+status adapter_base_load(struct session *s, struct comm *world, bool before_first_step);
 
-/* base_model_require_whole - for a recipe without adapters.
+/* adapter_base_require_whole - check that a checkpoint is not one of adapters alone, for a recipe
+ * without adapters.
  *
- * Errors    STATUS_RECIPE at model.init_from where the checkpoint holds adapters alone */
-status base_model_require_whole(const struct recipe *recipe, const struct checkpoint_found *found);
+ * Errors    STATUS_RECIPE at model.init_from */
+status adapter_base_require_whole(const struct recipe *recipe, const struct checkpoint_info *found);
 
-/* What weights are known by: sums over all elements, each mixed with its place, so that the order, and so the layout, do
- * not matter. number: of the parameter among the model's own. */
-struct base_model_sums {
-    uint64_t sums[2];
-};
-
-/* base_model_add_block - a box of a parameter, as its file has it. */
-void base_model_add_block(struct base_model_sums *sums, int number,
-                          const struct model_parameter *parameter, const int64_t offset[2],
-                          const int64_t shape[2], const float *block);
-void base_model_text(const struct base_model_sums *sums, char text[HASH_TEXT_BYTES]);
-
-/* base_model_check - whether these weights are those of the recipe's adapter.base_weights.
+/* adapter_base_check - compare a fingerprint with the recipe's adapter.base_weights.
  *
- * Errors    STATUS_DATA naming both */
-status base_model_check(const struct recipe *recipe, const char *digest);
-
-/* base_model_digest - what weights are known by: of the model, or of its adapters too. The layout does not matter. Of a
- * model beside adapters the recipe says it. Collective over the ranks that share the model. */
-status base_model_digest(const struct session *s, bool adapters, char text[HASH_TEXT_BYTES]);
+ * Errors    STATUS_DATA with both fingerprints */
+status adapter_base_check(const struct recipe *recipe, const char *fingerprint);

@@ -3,158 +3,218 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void family_destroy(struct family *f)
+void state_dict_destroy(struct state_dict *d)
 {
-    free(f->tensors);
-    free(f->names);
-    *f = (struct family){0};
+    free(d->tensors);
+    free(d->names);
+    *d = (struct state_dict){0};
 }
 
-/* ---- views ---- */
+/* ---- entries ---- */
 
-/* Room for one more; the names may move, so that tensors get theirs at the end. */
-static status grow(struct family *f)
+/* Makes room for one more entry. The names may move, so finish_entries sets the name pointers. */
+static status reserve_entry(struct state_dict *d)
 {
-    if (f->family.count < f->most) {
+    if (d->tensor_set.count < d->capacity) {
         return STATUS_OK;
     }
-    int most = 2 * f->most + 64;
-    void *tensors = realloc(f->tensors, (size_t)most * sizeof *f->tensors);
-    f->tensors = tensors != NULL ? tensors : f->tensors;
-    void *names = realloc(f->names, (size_t)most * sizeof *f->names);
-    f->names = names != NULL ? names : f->names;
+    int capacity = 2 * d->capacity + 64;
+    void *tensors = realloc(d->tensors, (size_t)capacity * sizeof *d->tensors);
+    d->tensors = tensors != NULL ? tensors : d->tensors;
+    void *names = realloc(d->names, (size_t)capacity * sizeof *d->names);
+    d->names = names != NULL ? names : d->names;
     REQUIRE(tensors != NULL && names != NULL, STATUS_INTERNAL, "out of memory for %d tensors",
-            most);
-    f->most = most;
+            capacity);
+    d->capacity = capacity;
     return STATUS_OK;
 }
 
-/* A rectangle of a whole parameter, [rows, columns], that lies at data. */
-static status append(struct family *f, const char *prefix, const struct model_parameter *p,
-                     bool written, const struct model_piece *box, float *data)
+/* Appends a rectangle of a parameter. `data` is the address of its first element. */
+static status append_rectangle(struct state_dict *d, const char *prefix,
+                               const struct model_parameter *p, bool written,
+                               const struct model_shard *rectangle, float *data)
 {
-    TRY(grow(f));
-    struct checkpoint_tensor *t = &f->tensors[f->family.count];
-    snprintf(f->names[f->family.count++], sizeof *f->names, "%s%s", prefix, p->name);
+    TRY(reserve_entry(d));
+    struct checkpoint_tensor *t = &d->tensors[d->tensor_set.count];
+    snprintf(d->names[d->tensor_set.count++], sizeof *d->names, "%s%s", prefix, p->name);
     *t = (struct checkpoint_tensor){
         .dimensions = p->dimensions,
-        .rows = box->rows,
-        .columns = box->columns,
+        .rows = rectangle->rows,
+        .columns = rectangle->columns,
         .transposed = p->transposed,
         .read_only = !written,
         .data = data,
     };
     if (p->dimensions == 1) {
         t->global_shape[0] = p->whole_columns;
-        t->offset[0] = box->column;
+        t->offset[0] = rectangle->column;
     } else {
-        int rows_at = p->transposed ? 1 : 0; /* the file's dimension that memory's rows run along */
-        t->global_shape[rows_at] = p->whole_rows;
-        t->global_shape[1 - rows_at] = p->whole_columns;
-        t->offset[rows_at] = box->row;
-        t->offset[1 - rows_at] = box->column;
+        int row_dimension =
+            p->transposed ? 1 : 0; /* dimension of the file that memory's rows are */
+        t->global_shape[row_dimension] = p->whole_rows;
+        t->global_shape[1 - row_dimension] = p->whole_columns;
+        t->offset[row_dimension] = rectangle->row;
+        t->offset[1 - row_dimension] = rectangle->column;
     }
     return STATUS_OK;
 }
 
-/* Elements [first, end) of a piece, counted from its own first one, which lie at data: whole rows, and what
- * there is of a row before and behind them. */
-static status append_elements(struct family *f, const char *prefix, const struct model_parameter *p,
-                              bool written, const struct model_piece *piece, int64_t first,
-                              int64_t end, float *data)
+/* Appends elements [first, end) of a piece, counted from its first element, as rectangles: the
+ * rest of the first row, whole rows, and the beginning of the last row. */
+static status append_elements(struct state_dict *d, const char *prefix,
+                              const struct model_parameter *p, bool written,
+                              const struct model_shard *piece, int64_t first, int64_t end,
+                              float *data)
 {
     int64_t width = piece->columns;
-    for (int64_t at = first; at < end;) {
-        int64_t column = at % width, left = end - at;
-        struct model_piece box = {.row = piece->row + at / width,
-                                  .column = piece->column + column,
-                                  .rows = column == 0 && left >= width ? left / width : 1,
-                                  .columns = left < width - column ? left : width - column};
-        TRY(append(f, prefix, p, written, &box, data != NULL ? data + (at - first) : NULL));
-        at += box.rows * box.columns;
+    for (int64_t i = first; i < end;) {
+        int64_t column = i % width, left = end - i;
+        struct model_shard rectangle = {.row = piece->row + i / width,
+                                        .column = piece->column + column,
+                                        .rows = column == 0 && left >= width ? left / width : 1,
+                                        .columns = left < width - column ? left : width - column};
+        TRY(append_rectangle(d, prefix, p, written, &rectangle,
+                             data != NULL ? data + (i - first) : NULL));
+        i += rectangle.rows * rectangle.columns;
     }
     return STATUS_OK;
 }
 
-/* What lies of a parameter in elements [first, end) of the flat buffer; element `first` is at data. */
-static status append_range(struct family *f, const char *prefix, const struct family_layout *layout,
-                           int index, int64_t first, int64_t end, float *data)
+/* Appends the elements of a parameter that lie in [first, end) of the flat buffer. `data` is the
+ * address of element `first`. */
+static status append_range(struct state_dict *d, const char *prefix,
+                           const struct state_dict_layout *layout, int index, int64_t first,
+                           int64_t end, float *data)
 {
     const struct model_parameter *p = &layout->parameters[index];
     bool written = !p->replicated || layout->writes_replicated;
-    for (int i = 0; i < p->piece_count; i++) {
-        const struct model_piece *piece = &p->pieces[i];
+    for (int i = 0; i < p->shard_count; i++) {
+        const struct model_shard *piece = &p->shards[i];
         int64_t from = p->first + piece->first, to = from + piece->rows * piece->columns;
         int64_t low = first > from ? first : from, high = end < to ? end : to;
         if (low < high) {
-            TRY(append_elements(f, prefix, p, written, piece, low - from, high - from,
+            TRY(append_elements(d, prefix, p, written, piece, low - from, high - from,
                                 data != NULL ? data + (low - first) : NULL));
         }
     }
     return STATUS_OK;
 }
 
-static status finish(status result, const char *stem, struct family *f)
+static status finish_entries(status result, const char *set_name, struct state_dict *d)
 {
     if (result != STATUS_OK) {
-        family_destroy(f);
+        state_dict_destroy(d);
         return result;
     }
-    for (int i = 0; i < f->family.count; i++) {
-        f->tensors[i].name = f->names[i];
+    for (int i = 0; i < d->tensor_set.count; i++) {
+        d->tensors[i].name = d->names[i];
     }
-    f->family.stem = stem;
-    f->family.tensors = f->tensors;
+    d->tensor_set.name = set_name;
+    d->tensor_set.tensors = d->tensors;
     return STATUS_OK;
 }
 
-/* ---- families ---- */
+/* ---- weights and moments ---- */
 
-static bool takes(const struct family_layout *layout, int index)
+static bool is_selected(const struct state_dict_layout *layout, int index)
 {
     const struct model_parameter *p = &layout->parameters[index];
-    switch (layout->part) {
-    case FAMILY_TRAINED:
+    switch (layout->subset) {
+    case SUBSET_TRAINED:
         return p->trained;
-    case FAMILY_FROZEN:
+    case SUBSET_FROZEN:
         return !p->trained;
-    case FAMILY_MODEL:
+    case SUBSET_BASE_MODEL:
         return !model_is_adapter(p);
-    case FAMILY_HEAD:
+    case SUBSET_TASK_HEAD:
         return p->trained && !model_is_adapter(p);
     default:
         return true;
     }
 }
 
-static status append_all(struct family *f, const char *prefix, const struct family_layout *layout,
-                         const struct family_ranges *ranges, float *data)
+static status append_parameters(struct state_dict *d, const char *prefix,
+                                const struct state_dict_layout *layout,
+                                const struct state_dict_ranges *ranges, float *data)
 {
-    f->family.sharded = ranges->sharded;
+    d->tensor_set.sharded = ranges->sharded;
     for (int i = 0; i < layout->count; i++) {
-        for (int r = 0; r < ranges->count && takes(layout, i); r++) {
+        for (int r = 0; r < ranges->count && is_selected(layout, i); r++) {
             const struct optimizer_range *range = &ranges->ranges[r];
-            TRY(append_range(f, prefix, layout, i, range->first, range->first + range->count,
-                             data != NULL ? data + range->at : NULL));
+            TRY(append_range(d, prefix, layout, i, range->first, range->first + range->count,
+                             data != NULL ? data + range->moment_offset : NULL));
         }
     }
     return STATUS_OK;
 }
 
-status family_weights(const struct family_layout *layout, const struct family_ranges *ranges,
-                      float *weights, struct family *out)
+status state_dict_view_weights(const struct state_dict_layout *layout,
+                               const struct state_dict_ranges *ranges, float *weights,
+                               struct state_dict *out)
 {
-    *out = (struct family){0};
-    return finish(append_all(out, "", layout, ranges, weights), "model", out);
+    *out = (struct state_dict){0};
+    return finish_entries(append_parameters(out, "", layout, ranges, weights), "model", out);
 }
 
-status family_moments(const struct family_layout *layout, const struct family_ranges *ranges,
-                      float *moment1, float *moment2, struct family *out)
+status state_dict_view_moments(const struct state_dict_layout *layout,
+                               const struct state_dict_ranges *ranges, float *moment1,
+                               float *moment2, struct state_dict *out)
 {
-    *out = (struct family){0};
-    status result = append_all(out, "exp_avg/", layout, ranges, moment1);
+    *out = (struct state_dict){0};
+    status result = append_parameters(out, "exp_avg/", layout, ranges, moment1);
     if (result == STATUS_OK) {
-        result = append_all(out, "exp_avg_sq/", layout, ranges, moment2);
+        result = append_parameters(out, "exp_avg_sq/", layout, ranges, moment2);
     }
-    return finish(result, "optimizer", out);
+    return finish_entries(result, "optimizer", out);
+}
+
+/* ---- sessions ---- */
+
+static void set_device(const struct session *s, struct state_dict *d)
+{
+    if (!device_is_host(s->device)) {
+        d->tensor_set.device = s->device;
+        d->tensor_set.stream = kernels_stream(s->kernels);
+    }
+}
+
+static struct state_dict_layout get_layout(const struct session *s, enum parameter_subset subset)
+{
+    struct state_dict_layout layout = {.writes_replicated = comm_rank(s->mesh.tensor) == 0,
+                                       .subset = subset};
+    layout.parameters = model_parameters(s->model, &layout.count);
+    return layout;
+}
+
+status state_dict_of_weights(const struct session *s, const struct state_dict_ranges *ranges,
+                             float *weights, struct state_dict *out)
+{
+    bool adapters = s->recipe.adapter.type != ADAPTER_NONE;
+    struct state_dict_layout layout = get_layout(s, adapters ? SUBSET_TRAINED : SUBSET_ALL);
+    struct optimizer_range all = {.count = model_elements(s->model)};
+    struct state_dict_ranges whole = {.ranges = &all, .count = 1};
+    TRY(state_dict_view_weights(&layout, ranges != NULL ? ranges : &whole,
+                                ranges != NULL ? weights : model_weights(s->model), out));
+    set_device(s, out);
+    return STATUS_OK;
+}
+
+status state_dict_of_subset(const struct session *s, enum parameter_subset subset,
+                            struct range elements, float *weights, struct state_dict *out)
+{
+    struct state_dict_layout layout = get_layout(s, subset);
+    struct optimizer_range range = {.first = elements.first, .count = elements.count};
+    struct state_dict_ranges ranges = {.ranges = &range, .count = 1};
+    TRY(state_dict_view_weights(&layout, &ranges, weights, out));
+    set_device(s, out);
+    return STATUS_OK;
+}
+
+status state_dict_of_moments(const struct session *s, const struct state_dict_ranges *ranges,
+                             float *moment1, float *moment2, struct state_dict *out)
+{
+    struct state_dict_layout layout = get_layout(s, SUBSET_ALL);
+    TRY(state_dict_view_moments(&layout, ranges, moment1, moment2, out));
+    set_device(s, out);
+    return STATUS_OK;
 }

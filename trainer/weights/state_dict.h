@@ -1,48 +1,83 @@
-/* Named views of a rank's flat buffers, for the checkpoint: which part of which tensor lies where.
+/* Describes the weights and optimizer moments of a rank as named tensors, for checkpoints.
  *
- * A rank's part of a parameter may be several rectangles of the whole (tensor parallelism), and its moments
- * may be those of a range of elements alone (ZeRO): each such range is cut at the ends of rows, so that every
- * piece is a rectangle that says where it lies in the whole. */
+ * A rank stores its parameters in flat buffers. Under tensor parallelism it holds one or several
+ * rectangles of each parameter, and under ZeRO it holds moments for some ranges of elements only.
+ * A state dict splits these at the ends of rows, so that each entry is a rectangle with an offset
+ * in the whole parameter. The entries are views: they own no memory of the weights. */
 #pragma once
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/model/model.h"
 #include "trainer/optimizer/optimizer.h"
+#include "trainer/setup/session.h"
 
-struct family {
-    struct checkpoint_family family;
+struct state_dict {
+    struct checkpoint_tensor_set tensor_set;
     struct checkpoint_tensor *tensors;
     char (*names)[2 * MODEL_NAME_BYTES];
-    int most;
+    int capacity; /* entries that tensors and names have room for */
 };
 
-/* Which parameters. FAMILY_MODEL: all but adapters; FAMILY_HEAD: those of it that are trained beside them. */
-enum family_part { FAMILY_WHOLE = 0, FAMILY_TRAINED, FAMILY_FROZEN, FAMILY_MODEL, FAMILY_HEAD };
+/* Selects parameters of a model. */
+enum parameter_subset {
+    SUBSET_ALL = 0,
+    SUBSET_TRAINED,    /* those that receive gradients */
+    SUBSET_FROZEN,     /* those that do not */
+    SUBSET_BASE_MODEL, /* all but the adapters */
+    SUBSET_TASK_HEAD   /* trained parameters of the base model, next to adapters */
+};
 
-/* What a rank holds of a model: its parameters, and whether it writes those that all ranks of its
- * tensor-parallel group hold (one of them does). */
-struct family_layout {
+/* The parameters of a rank. All ranks of a tensor-parallel group hold the replicated ones; exactly
+ * one of them has writes_replicated set. */
+struct state_dict_layout {
     const struct model_parameter *parameters;
     int count;
     bool writes_replicated;
-    enum family_part part;
+    enum parameter_subset subset;
 };
 
-/* Which elements of the flat buffers lie where in memory; sharded: other ranks of the data-parallel group
- * hold other ranges. */
-struct family_ranges {
+/* Ranges of the flat buffers and their positions in memory. sharded: the other ranks of the
+ * data-parallel group hold other ranges. */
+struct state_dict_ranges {
     const struct optimizer_range *ranges;
     int count;
     bool sharded;
 };
 
-/* family_weights - the weights as the family "model".
+/* state_dict_view_weights - describe weights as the tensors of the tensor set "model".
  *
- * Memory    the views are into weights, which may be NULL where only sizes are asked for */
-status family_weights(const struct family_layout *layout, const struct family_ranges *ranges,
-                      float *weights, struct family *out);
+ * Memory    *out is released by state_dict_destroy and points into `weights`, which may be NULL if
+ *           only shapes are needed
+ * Errors    STATUS_INTERNAL out of memory */
+status state_dict_view_weights(const struct state_dict_layout *layout,
+                               const struct state_dict_ranges *ranges, float *weights,
+                               struct state_dict *out);
 
-/* family_moments - both moments as the family "optimizer": exp_avg/NAME and exp_avg_sq/NAME. */
-status family_moments(const struct family_layout *layout, const struct family_ranges *ranges,
-                      float *moment1, float *moment2, struct family *out);
-void family_destroy(struct family *family);
+/* state_dict_view_moments - describe Adam moments as the tensors exp_avg/NAME and exp_avg_sq/NAME
+ * of the tensor set "optimizer". Memory and errors as state_dict_view_weights. */
+status state_dict_view_moments(const struct state_dict_layout *layout,
+                               const struct state_dict_ranges *ranges, float *moment1,
+                               float *moment2, struct state_dict *out);
+
+/* state_dict_of_weights - describe the weights of a session as a checkpoint stores them. With
+ * adapters, these are the trained parameters alone.
+ *
+ * ranges    the ranges of the flat buffer that `weights` holds (ZeRO); NULL: the model holds all
+ * Memory    *out is released by state_dict_destroy and points into the weights
+ * Errors    STATUS_INTERNAL out of memory */
+status state_dict_of_weights(const struct session *s, const struct state_dict_ranges *ranges,
+                             float *weights, struct state_dict *out);
+
+/* state_dict_of_moments - describe the Adam moments of this rank's ranges. Memory and errors as
+ * state_dict_of_weights. */
+status state_dict_of_moments(const struct session *s, const struct state_dict_ranges *ranges,
+                             float *moment1, float *moment2, struct state_dict *out);
+
+/* state_dict_of_subset - describe the elements of a subset of the parameters that lie in one range
+ * of the flat buffer. The first element of the range is at `weights`. Memory and errors as
+ * state_dict_of_weights. */
+status state_dict_of_subset(const struct session *s, enum parameter_subset subset,
+                            struct range elements, float *weights, struct state_dict *out);
+
+/* state_dict_destroy - free the entries. The weights stay. */
+void state_dict_destroy(struct state_dict *d);

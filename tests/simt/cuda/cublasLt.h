@@ -1,5 +1,6 @@
-/* The part of cuBLASLt that the back-end's products use, for the emulator: cublaslt.cc. Names, numbers and order of
- * arguments are NVIDIA's; test_cublaslt_interface.c holds them against cublasLt.h where there is one. */
+/* The subset of cuBLASLt that the GEMMs of the back-end use, for the emulator (cublaslt.cc). Names,
+ * values and the order of arguments are NVIDIA's; test_cublaslt_interface.c compares them with
+ * cublasLt.h where it is installed. */
 #pragma once
 
 #include <stddef.h>
@@ -26,7 +27,7 @@ typedef enum { CUBLASLT_REDUCTION_NUMBERS(CUBLASLT_NUMBER) } cublasLtReductionSc
 #undef CUBLASLT_NUMBER
 
 typedef struct cublasLtContext *cublasLtHandle_t;
-typedef struct simt_product *cublasLtMatmulDesc_t;
+typedef struct simt_gemm_desc *cublasLtMatmulDesc_t;
 typedef struct simt_layout *cublasLtMatrixLayout_t;
 typedef struct simt_preference *cublasLtMatmulPreference_t;
 

@@ -1,4 +1,5 @@
-/* cuBLASLt's numbers, once for the emulator's cublasLt.h and for the test that compares them with NVIDIA's. */
+/* Constants of cuBLASLt, for the emulator's cublasLt.h and for the test that compares them with
+ *           NVIDIA's. */
 #pragma once
 
 #define CUBLASLT_STATUS_NUMBERS(X)                                                                 \

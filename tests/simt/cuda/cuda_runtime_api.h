@@ -1,5 +1,5 @@
-/* The part of the CUDA runtime that the back-end's host side uses, for the emulator: runtime.cc. Names and
- * order of arguments are NVIDIA's. */
+/* The subset of the CUDA runtime that the host side of the back-end uses, for the emulator
+ * (runtime.cc). Names and the order of arguments are NVIDIA's. */
 #pragma once
 
 #include <stddef.h>

@@ -13,7 +13,7 @@ library=$(find "$prefix" -name libbireme.so)
 libraries=$(dirname "$library")
 for file in bin/bireme include/bireme.h share/bireme/recipes/quickstart.yaml share/bireme/recipes/clusters/h100_sxm.yaml \
     share/bireme/scripts/launch_mpirun.sh share/bireme/scripts/launch_slurm.sbatch \
-    share/doc/bireme/README.md share/doc/bireme/LICENSE share/doc/bireme/docs/exit-codes.md share/man/man1/bireme.1; do
+    share/doc/bireme/README.md share/doc/bireme/LICENSE share/doc/bireme/docs/reference/exit_codes.md share/man/man1/bireme.1; do
     [ -f "$prefix/$file" ] || fail "$file is not installed"
 done
 mv "$prefix" "$folder/moved" # nothing in it knows where it was put

@@ -1,4 +1,4 @@
-/* What of NVIDIA's annotations for profilers the back-end uses, for the emulator: runtime.cc. */
+/* The subset of NVTX that the back-end uses, for the emulator (runtime.cc). */
 #pragma once
 
 #ifdef __cplusplus

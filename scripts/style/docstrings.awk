@@ -1,0 +1,37 @@
+# Rule `docstrings`: a comment of the form "name - what it does" stands directly above every
+# prototype of a public header. A comment may cover several prototypes in a row if it names all of
+# them. Headers that are private to their folder (*_impl.h) are exempt.
+FNR == 1 {
+    heading = 0
+    text = ""
+}
+
+{
+    continues = in_comment && FNR > 1
+    read_c_line($0)
+    if (continues || /^\/\*/) {
+        if (!continues) {
+            text = ""
+        }
+        sub(/^ *\*/, "", comment)
+        text = text " " comment
+        if (!in_comment) {
+            gsub(/ +/, " ", text)
+            heading = text ~ /^ [A-Za-z_0-9]+(,( and)? [A-Za-z_0-9]+)* - /
+        }
+        if (code ~ /^ *$/) {
+            next
+        }
+    }
+    if (read_declaration()) {
+        named = (" " text " ") ~ "[^A-Za-z_0-9]" name "[^A-Za-z_0-9]"
+        if (is_prototype && !is_static && !(heading && named)) {
+            report("docstrings", declared_at, "no comment \"" name " - ...\" above the prototype")
+        }
+        if (!is_prototype) {
+            heading = 0
+        }
+    } else if (declaration == "") {
+        heading = 0
+    }
+}

@@ -1,0 +1,29 @@
+# Rule `folders`: the number of source files and of modules in a folder. Standard input is the list
+# of all paths.
+BEGIN {
+    FS = "/"
+}
+
+/\.(c|h|cu|cuh)$/ && !/^tests\// && NF > 1 {
+    file = $NF
+    folder = substr($0, 1, length($0) - length(file) - 1)
+    files[folder]++
+    sub(/(_impl)?\.[a-z]+$/, "", file)
+    if (!((folder, file) in module)) {
+        module[folder, file] = 1
+        modules[folder]++
+    }
+}
+
+END {
+    for (folder in files) {
+        limit = folder ~ /^kernels\// ? 44 : 40
+        if (files[folder] > limit) {
+            print "folders\t" folder "/:1: " files[folder] " source files; at most " limit
+        }
+        if (folder ~ /^(trainer|datasets)\// && folder !~ /^(trainer\/cli|datasets\/tokenizer)$/ &&
+            modules[folder] > 20) {
+            print "folders\t" folder "/:1: " modules[folder] " modules; at most 20"
+        }
+    }
+}

@@ -1,0 +1,689 @@
+/* Implements the oracle (oracle.h): one loop per formula, in double precision. */
+#include "tests/kernels/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/random.h"
+
+static const double pi = 3.14159265358979323846;
+
+double oracle_get(struct tensor t, int64_t row, int64_t column)
+{
+    int64_t at = row * t.stride + column;
+    if (t.dtype == ORACLE_F64) {
+        return ((const double *)t.data)[at];
+    }
+    return t.dtype == DTYPE_F32 ? ((const float *)t.data)[at]
+                                : bf16_to_f32(((const bf16 *)t.data)[at]);
+}
+
+void oracle_set(struct tensor t, int64_t row, int64_t column, double value)
+{
+    int64_t at = row * t.stride + column;
+    if (t.dtype == ORACLE_F64) {
+        ((double *)t.data)[at] = value;
+    } else if (t.dtype == DTYPE_F32) {
+        ((float *)t.data)[at] = (float)value;
+    } else {
+        ((bf16 *)t.data)[at] = f32_to_bf16((float)value);
+    }
+}
+
+static void add_to_element(struct tensor t, int64_t row, int64_t column, double value)
+{
+    oracle_set(t, row, column, oracle_get(t, row, column) + value);
+}
+
+static bool is_present(struct tensor t)
+{
+    return t.data != NULL;
+}
+
+/* gelu(x) = x Phi(x), with the normal distribution or its tanh approximation Phi(x) ~ (1 +
+ * tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks, Gimpel 2016). */
+double oracle_activation(double x, enum activation act)
+{
+    switch (act) {
+    case ACTIVATION_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / pi) * (x + 0.044715 * x * x * x)));
+    case ACTIVATION_GELU_ERF:
+        return 0.5 * x * erfc(-x / sqrt(2.0));
+    case ACTIVATION_TANH:
+        return tanh(x);
+    case ACTIVATION_NONE:
+        break;
+    }
+    return x;
+}
+
+double oracle_activation_derivative(double x, enum activation act)
+{
+    switch (act) {
+    case ACTIVATION_GELU_TANH: {
+        double t = tanh(sqrt(2.0 / pi) * (x + 0.044715 * x * x * x));
+        double inner = sqrt(2.0 / pi) * (1.0 + 3.0 * 0.044715 * x * x);
+        return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner;
+    }
+    case ACTIVATION_GELU_ERF:
+        return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) / sqrt(2.0 * pi);
+    case ACTIVATION_TANH:
+        return 1.0 - tanh(x) * tanh(x);
+    case ACTIVATION_NONE:
+        break;
+    }
+    return 1.0;
+}
+
+double oracle_dropout_factor(struct dropout dropout, int64_t element)
+{
+    if (!(dropout.probability > 0)) {
+        return 1.0;
+    }
+    float u = random_uniform(dropout.key, (uint64_t)(dropout.first + element));
+    return u >= dropout.probability ? 1.0 / (1.0 - (double)dropout.probability) : 0.0;
+}
+
+/* ---- matrix multiplication ---- */
+
+void oracle_linear_forward(struct tensor y, struct tensor pre, struct tensor x, struct tensor w,
+                           struct tensor bias, enum activation act)
+{
+    for (int64_t n = 0; n < y.rows; n++) {
+        for (int64_t m = 0; m < y.columns; m++) {
+            double sum = is_present(bias) ? oracle_get(bias, 0, m) : 0.0;
+            for (int64_t k = 0; k < x.columns; k++) {
+                sum += oracle_get(x, n, k) * oracle_get(w, m, k);
+            }
+            if (is_present(pre)) {
+                oracle_set(pre, n, m, sum);
+            }
+            oracle_set(y, n, m, oracle_activation(sum, act));
+        }
+    }
+}
+
+void oracle_linear_backward_input(struct tensor dx, struct tensor dy, struct tensor w,
+                                  enum activation act, struct tensor pre)
+{
+    for (int64_t n = 0; n < dx.rows; n++) {
+        for (int64_t k = 0; k < dx.columns; k++) {
+            double sum = 0;
+            for (int64_t m = 0; m < dy.columns; m++) {
+                sum += oracle_get(dy, n, m) * oracle_get(w, m, k);
+            }
+            if (is_present(pre)) {
+                sum *= oracle_activation_derivative(oracle_get(pre, n, k), act);
+            }
+            oracle_set(dx, n, k, sum);
+        }
+    }
+}
+
+void oracle_linear_backward_weight(struct tensor dw, struct tensor dbias, struct tensor dy,
+                                   struct tensor x)
+{
+    for (int64_t m = 0; m < dw.rows; m++) {
+        for (int64_t k = 0; k < dw.columns; k++) {
+            double sum = 0;
+            for (int64_t n = 0; n < dy.rows; n++) {
+                sum += oracle_get(dy, n, m) * oracle_get(x, n, k);
+            }
+            add_to_element(dw, m, k, sum);
+        }
+        double sum = 0;
+        for (int64_t n = 0; n < dy.rows; n++) {
+            sum += oracle_get(dy, n, m);
+        }
+        if (is_present(dbias)) {
+            add_to_element(dbias, 0, m, sum);
+        }
+    }
+}
+
+/* ---- SwiGLU and rotary position embedding ---- */
+
+void oracle_swiglu_forward(struct tensor y, struct tensor gate_up)
+{
+    for (int64_t n = 0; n < y.rows; n++) {
+        for (int64_t c = 0; c < y.columns; c++) {
+            double gate = oracle_get(gate_up, n, c);
+            double up = oracle_get(gate_up, n, y.columns + c);
+            oracle_set(y, n, c, gate / (1 + exp(-gate)) * up);
+        }
+    }
+}
+
+void oracle_swiglu_backward(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up)
+{
+    for (int64_t n = 0; n < dy.rows; n++) {
+        for (int64_t c = 0; c < dy.columns; c++) {
+            double gate = oracle_get(gate_up, n, c);
+            double up = oracle_get(gate_up, n, dy.columns + c);
+            double s = 1 / (1 + exp(-gate)), d = oracle_get(dy, n, c);
+            oracle_set(d_gate_up, n, c, d * up * (s + gate * s * (1 - s)));
+            oracle_set(d_gate_up, n, dy.columns + c, d * gate * s);
+        }
+    }
+}
+
+void oracle_rotary_apply(struct tensor x, int64_t width, double theta, const int32_t *positions,
+                         bool inverse)
+{
+    for (int64_t n = 0; n < x.rows; n++) {
+        for (int64_t c = 0; c < x.columns; c++) {
+            int64_t i = c % width;
+            if (i >= width / 2) {
+                continue;
+            }
+            double angle = positions[n] * pow(theta, -2.0 * (double)i / (double)width);
+            double cosine = cos(angle), sine = inverse ? -sin(angle) : sin(angle);
+            double a = oracle_get(x, n, c), b = oracle_get(x, n, c + width / 2);
+            oracle_set(x, n, c, a * cosine - b * sine);
+            oracle_set(x, n, c + width / 2, b * cosine + a * sine);
+        }
+    }
+}
+
+/* ---- embedding ---- */
+
+void oracle_embedding_forward(struct tensor y, const int32_t *tokens, const int32_t *positions,
+                              struct tensor token_table, struct tensor position_table,
+                              struct dropout dropout)
+{
+    for (int64_t n = 0; n < y.rows; n++) {
+        for (int64_t c = 0; c < y.columns; c++) {
+            double sum = oracle_get(token_table, tokens[n], c);
+            if (is_present(position_table)) {
+                sum += oracle_get(position_table, positions[n], c);
+            }
+            oracle_set(y, n, c, sum * oracle_dropout_factor(dropout, n * y.columns + c));
+        }
+    }
+}
+
+void oracle_embedding_backward(struct tensor d_token_table, struct tensor d_position_table,
+                               struct tensor dy, const int32_t *tokens, const int32_t *positions,
+                               struct dropout dropout)
+{
+    for (int64_t n = 0; n < dy.rows; n++) {
+        for (int64_t c = 0; c < dy.columns; c++) {
+            double part = oracle_get(dy, n, c) * oracle_dropout_factor(dropout, n * dy.columns + c);
+            add_to_element(d_token_table, tokens[n], c, part);
+            if (is_present(d_position_table)) {
+                add_to_element(d_position_table, positions[n], c, part);
+            }
+        }
+    }
+}
+
+/* ---- selected rows ---- */
+
+void oracle_gather_rows(struct tensor y, struct tensor x, const int32_t *rows)
+{
+    for (int64_t i = 0; i < y.rows; i++) {
+        for (int64_t c = 0; c < y.columns; c++) {
+            oracle_set(y, i, c, oracle_get(x, rows[i], c));
+        }
+    }
+}
+
+void oracle_scatter_rows(struct tensor dx, struct tensor dy, const int32_t *rows, bool overwrite)
+{
+    for (int64_t n = 0; overwrite && n < dx.rows; n++) {
+        for (int64_t c = 0; c < dx.columns; c++) {
+            oracle_set(dx, n, c, 0);
+        }
+    }
+    for (int64_t i = 0; i < dy.rows; i++) {
+        for (int64_t c = 0; c < dy.columns; c++) {
+            add_to_element(dx, rows[i], c, oracle_get(dy, i, c));
+        }
+    }
+}
+
+/* ---- residual addition and norm ---- */
+
+static void compute_norm_statistics(struct tensor z, int64_t row, enum norm_kind kind,
+                                    double epsilon, double *mean, double *reciprocal)
+{
+    double sum = 0, squares = 0;
+    for (int64_t c = 0; c < z.columns; c++) {
+        sum += oracle_get(z, row, c);
+    }
+    *mean = kind == NORM_LAYER ? sum / (double)z.columns : 0.0;
+    for (int64_t c = 0; c < z.columns; c++) {
+        double difference = oracle_get(z, row, c) - *mean;
+        squares += difference * difference;
+    }
+    *reciprocal = 1.0 / sqrt(squares / (double)z.columns + epsilon);
+}
+
+void oracle_residual_norm_forward(struct tensor z, struct tensor y, struct tensor statistics,
+                                  struct tensor x, struct tensor delta, struct tensor gamma,
+                                  struct tensor beta, enum norm_kind kind, double epsilon,
+                                  struct dropout dropout)
+{
+    if (is_present(delta)) {
+        for (int64_t n = 0; n < x.rows; n++) {
+            for (int64_t c = 0; c < x.columns; c++) {
+                double keep = oracle_dropout_factor(dropout, n * x.columns + c);
+                oracle_set(z, n, c, oracle_get(x, n, c) + keep * oracle_get(delta, n, c));
+            }
+        }
+    }
+    if (!is_present(y)) {
+        return;
+    }
+    struct tensor in = is_present(delta) ? z : x;
+    for (int64_t n = 0; n < in.rows; n++) {
+        double mean, reciprocal;
+        compute_norm_statistics(in, n, kind, epsilon, &mean, &reciprocal);
+        oracle_set(statistics, n, 0, mean);
+        oracle_set(statistics, n, 1, reciprocal);
+        for (int64_t c = 0; c < in.columns; c++) {
+            double shift = is_present(beta) ? oracle_get(beta, 0, c) : 0.0;
+            double normal = (oracle_get(in, n, c) - mean) * reciprocal;
+            oracle_set(y, n, c, normal * oracle_get(gamma, 0, c) + shift);
+        }
+    }
+}
+
+/* Returns the gradient of y, with the residual stream's gradient if the stream continues from y. */
+static double get_output_gradient(struct tensor dz, struct tensor dy, int64_t n, int64_t c,
+                                  enum norm_residual residual)
+{
+    return oracle_get(dy, n, c) + (residual == NORM_RESIDUAL_POST ? oracle_get(dz, n, c) : 0.0);
+}
+
+/* With h = (z - mean) r and g = dy gamma: dz = r (g - mean(g) - h mean(g h)). The term mean(g)
+ * comes from the subtraction of the mean and is absent for RMS. */
+void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struct tensor dgamma,
+                                   struct tensor dbeta, struct tensor dy, struct tensor z,
+                                   struct tensor statistics, struct tensor gamma,
+                                   enum norm_kind kind, enum norm_residual residual,
+                                   struct dropout dropout)
+{
+    int64_t columns = dy.columns;
+    for (int64_t n = 0; n < dy.rows; n++) {
+        double mean = oracle_get(statistics, n, 0), r = oracle_get(statistics, n, 1);
+        double sum_g = 0, sum_gh = 0;
+        for (int64_t c = 0; c < columns; c++) {
+            double g = get_output_gradient(dz, dy, n, c, residual) * oracle_get(gamma, 0, c);
+            sum_g += g;
+            sum_gh += g * (oracle_get(z, n, c) - mean) * r;
+        }
+        double mean_g = kind == NORM_LAYER ? sum_g / (double)columns : 0.0;
+        double mean_gh = sum_gh / (double)columns;
+        for (int64_t c = 0; c < columns; c++) {
+            double h = (oracle_get(z, n, c) - mean) * r;
+            double d = get_output_gradient(dz, dy, n, c, residual);
+            add_to_element(dgamma, 0, c, d * h);
+            if (is_present(dbeta)) {
+                add_to_element(dbeta, 0, c, d);
+            }
+            double part = r * (d * oracle_get(gamma, 0, c) - mean_g - h * mean_gh);
+            double before = residual == NORM_RESIDUAL_PRE ? oracle_get(dz, n, c) : 0.0;
+            oracle_set(dz, n, c, before + part);
+            if (is_present(ddelta)) {
+                double keep = oracle_dropout_factor(dropout, n * columns + c);
+                oracle_set(ddelta, n, c, (before + part) * keep);
+            }
+        }
+    }
+}
+
+/* ---- attention, one query row at a time ----
+ *
+ * Forward: s_j = scale q . k_j over the visible keys, p = softmax(s), o = sum_j m_j p_j v_j, where
+ * m is the dropout factor. Backward, with d = sum_j m_j p_j (d_o . v_j) = d_o . o:
+ *   dv_j += m_j p_j d_o,   ds_j = p_j (m_j (d_o . v_j) - d),
+ *   dq = scale sum_j ds_j k_j,   dk_j += scale ds_j q */
+
+/* One query row of one head of one sequence. */
+struct row {
+    const struct attention *a;
+    int head, kv_head;
+    int64_t row;                      /* of q and o */
+    int64_t first_key;                /* row of this sequence's key 0 */
+    int64_t begin, end;               /* visible keys, counted within the sequence */
+    int64_t hidden_begin, hidden_end; /* except these keys */
+};
+
+static double compute_dot(struct tensor a, int64_t a_row, int64_t a_head, struct tensor b,
+                          int64_t b_row, int64_t b_head, int64_t width)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < width; d++) {
+        sum += oracle_get(a, a_row, a_head * width + d) * oracle_get(b, b_row, b_head * width + d);
+    }
+    return sum;
+}
+
+static double get_dropout_factor(const struct row *r, int64_t key)
+{
+    const struct attention *a = r->a;
+    int64_t row = r->row * (a->all_heads > 0 ? a->all_heads : a->heads) + a->first_head + r->head;
+    return oracle_dropout_factor(a->dropout, row * a->longest_k + key);
+}
+
+static struct row make_row(const struct attention *a, int64_t sequence, int64_t i, int head)
+{
+    int64_t n = a->cu_q[sequence + 1] - a->cu_q[sequence];
+    int64_t m = a->cu_k[sequence + 1] - a->cu_k[sequence];
+    int64_t end = a->causal ? i + m - n + 1 : m;
+    int64_t begin = a->window > 0 && end > a->window ? end - a->window : 0;
+    struct row r = {a,
+                    head,
+                    head / (a->heads / a->kv_heads),
+                    a->cu_q[sequence] + i,
+                    a->cu_k[sequence],
+                    begin,
+                    end < 0 ? 0 : end,
+                    0,
+                    0};
+    if (a->shared_prefix_offsets != NULL && i >= a->shared_prefix_offsets[2 * sequence + 1]) {
+        r.hidden_begin = a->shared_prefix_offsets[2 * sequence];
+        r.hidden_end = a->shared_prefix_offsets[2 * sequence + 1];
+    }
+    return r;
+}
+
+/* Computes the visible scores of a row; returns their log-sum-exp. */
+static double compute_scores(double *s, const struct row *r, struct tensor q, struct tensor keys)
+{
+    int64_t width = r->a->head_width;
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = r->begin; j < r->end; j++) {
+        bool hidden = j >= r->hidden_begin && j < r->hidden_end;
+        s[j] = hidden ? -INFINITY
+                      : r->a->scale * compute_dot(q, r->row, r->head, keys, r->first_key + j,
+                                                  r->kv_head, width);
+        max = s[j] > max ? s[j] : max;
+    }
+    for (int64_t j = r->begin; j < r->end; j++) {
+        sum += exp(s[j] - max);
+    }
+    return r->begin < r->end ? max + log(sum) : -INFINITY;
+}
+
+static void compute_forward_row(struct tensor o, struct tensor lse, struct tensor q,
+                                struct tensor keys, struct tensor values, const struct row *r,
+                                double *s)
+{
+    int64_t width = r->a->head_width;
+    double logsum = compute_scores(s, r, q, keys);
+    for (int64_t d = 0; d < width; d++) {
+        double sum = 0;
+        for (int64_t j = r->begin; j < r->end; j++) {
+            sum += get_dropout_factor(r, j) * exp(s[j] - logsum) *
+                   oracle_get(values, r->first_key + j, r->kv_head * width + d);
+        }
+        oracle_set(o, r->row, r->head * width + d, sum);
+    }
+    if (lse.data != NULL) {
+        oracle_set(lse, r->head, r->row, logsum);
+    }
+}
+
+static void compute_backward_row(struct tensor dq, double *dkeys, double *dvalues,
+                                 struct tensor d_o, struct tensor q, struct tensor keys,
+                                 struct tensor values, struct tensor o, struct tensor lse,
+                                 const struct row *r, double *s)
+{
+    int64_t width = r->a->head_width, columns = width * r->a->kv_heads;
+    compute_scores(s, r, q, keys);
+    double logsum = oracle_get(lse, r->head, r->row);
+    double d_dot_o = compute_dot(d_o, r->row, r->head, o, r->row, r->head, width);
+    for (int64_t d = 0; d < width; d++) {
+        oracle_set(dq, r->row, r->head * width + d, 0);
+    }
+    double *sums = calloc((size_t)width, sizeof *sums);
+    for (int64_t j = r->begin; sums != NULL && j < r->end; j++) {
+        double p = exp(s[j] - logsum);
+        double dp = compute_dot(d_o, r->row, r->head, values, r->first_key + j, r->kv_head, width);
+        double ds = r->a->scale * p * (get_dropout_factor(r, j) * dp - d_dot_o);
+        for (int64_t d = 0; d < width; d++) {
+            int64_t at = (r->first_key + j) * columns + r->kv_head * width + d;
+            dvalues[at] +=
+                get_dropout_factor(r, j) * p * oracle_get(d_o, r->row, r->head * width + d);
+            dkeys[at] += ds * oracle_get(q, r->row, r->head * width + d);
+            sums[d] += ds * oracle_get(keys, r->first_key + j, r->kv_head * width + d);
+        }
+    }
+    for (int64_t d = 0; sums != NULL && d < width; d++) {
+        oracle_set(dq, r->row, r->head * width + d, sums[d]);
+    }
+    free(sums);
+}
+
+void oracle_attention_forward(struct tensor o, struct tensor lse, struct tensor q,
+                              struct tensor keys, struct tensor values, const struct attention *a)
+{
+    double *s = malloc((size_t)(keys.rows + 1) * sizeof *s);
+    for (int64_t i = 0; s != NULL && i < a->sequences; i++) {
+        for (int64_t row = 0; row < a->cu_q[i + 1] - a->cu_q[i]; row++) {
+            for (int head = 0; head < a->heads; head++) {
+                struct row r = make_row(a, i, row, head);
+                compute_forward_row(o, lse, q, keys, values, &r, s);
+            }
+        }
+    }
+    free(s);
+}
+
+void oracle_attention_backward(struct tensor dq, struct tensor dkeys, struct tensor dvalues,
+                               struct tensor d_o, struct tensor q, struct tensor keys,
+                               struct tensor values, struct tensor o, struct tensor lse,
+                               const struct attention *a)
+{
+    size_t count = (size_t)(keys.rows * keys.columns + 1);
+    double *s = malloc((size_t)(keys.rows + 1) * sizeof *s);
+    double *dk = calloc(count, sizeof *dk), *dv = calloc(count, sizeof *dv);
+    bool ready = s != NULL && dk != NULL && dv != NULL;
+    for (int64_t i = 0; ready && i < a->sequences; i++) {
+        for (int64_t row = 0; row < a->cu_q[i + 1] - a->cu_q[i]; row++) {
+            for (int head = 0; head < a->heads; head++) {
+                struct row r = make_row(a, i, row, head);
+                compute_backward_row(dq, dk, dv, d_o, q, keys, values, o, lse, &r, s);
+            }
+        }
+    }
+    for (int64_t i = 0; ready && i < a->sequences; i++) {
+        for (int64_t row = a->cu_k[i]; row < a->cu_k[i + 1]; row++) {
+            for (int64_t c = 0; c < keys.columns; c++) {
+                oracle_set(dkeys, row, c, dk[row * keys.columns + c]);
+                oracle_set(dvalues, row, c, dv[row * keys.columns + c]);
+            }
+        }
+    }
+    free(s);
+    free(dk);
+    free(dv);
+}
+
+/* ---- classifier ---- */
+
+void oracle_classifier_logits(struct tensor logits, struct tensor x, struct tensor w,
+                              struct tensor bias)
+{
+    for (int64_t n = 0; n < logits.rows; n++) {
+        for (int64_t v = 0; v < logits.columns; v++) {
+            double sum = is_present(bias) ? oracle_get(bias, 0, v) : 0;
+            for (int64_t c = 0; c < x.columns; c++) {
+                sum += oracle_get(x, n, c) * oracle_get(w, v, c);
+            }
+            oracle_set(logits, n, v, sum);
+        }
+    }
+}
+
+/* Computes the entropy -sum p log p and the mean of the logits. */
+static void compute_entropy_and_mean(int64_t n, const struct classifier *c, const double *logits,
+                                     double log_sum)
+{
+    double entropy = 0, total = 0;
+    for (int64_t v = 0; v < c->vocabulary; v++) {
+        entropy += exp(logits[v] - log_sum) * (log_sum - logits[v]);
+        total += logits[v];
+    }
+    c->entropies[n] = (float)entropy;
+    c->mean_logits[n] = (float)(total / (double)c->vocabulary);
+}
+
+/* Computes one row: loss = log(sum exp(l)) - l[target], dl = (softmax(l) - onehot) scale. */
+static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor dx,
+                                   struct tensor dw, struct tensor x, struct tensor w, int64_t n,
+                                   int32_t target, const struct classifier *c, const double *logits)
+{
+    double max = -INFINITY, sum = 0;
+    int32_t which = 0;
+    for (int64_t v = 0; v < c->vocabulary; v++) {
+        if (logits[v] > max) {
+            max = logits[v];
+            which = (int32_t)v;
+        }
+    }
+    for (int64_t v = 0; v < c->vocabulary; v++) {
+        sum += exp(logits[v] - max);
+    }
+    bool counted = target != c->ignored;
+    *loss = counted ? max + log(sum) - logits[target] : 0.0;
+    if (argmax != NULL) {
+        argmax[n] = which;
+    }
+    if (c->entropies != NULL) {
+        compute_entropy_and_mean(n, c, logits, max + log(sum));
+    }
+    if (!c->gradient) {
+        return;
+    }
+    double scale = c->row_scale != NULL ? c->row_scale[n] : 1.0;
+    for (int64_t k = 0; k < x.columns; k++) {
+        double gradient = 0;
+        for (int64_t v = 0; counted && v < c->vocabulary; v++) {
+            double p = exp(logits[v] - max) / sum;
+            double d = scale * (p - (v == target ? 1.0 : 0.0));
+            gradient += d * oracle_get(w, v, k);
+            add_to_element(dw, v, k, d * oracle_get(x, n, k));
+            if (k == 0 && is_present(c->dbias)) {
+                add_to_element(c->dbias, 0, v, d);
+            }
+        }
+        oracle_set(dx, n, k, gradient);
+    }
+}
+
+void oracle_classifier_run(double *losses, int32_t *argmax, struct tensor dx, struct tensor dw,
+                           struct tensor x, struct tensor w, const int32_t *targets,
+                           const struct classifier *c)
+{
+    double *logits = malloc((size_t)c->vocabulary * sizeof *logits);
+    for (int64_t n = 0; logits != NULL && n < x.rows; n++) {
+        for (int64_t v = 0; v < c->vocabulary; v++) {
+            logits[v] = is_present(c->bias) ? oracle_get(c->bias, 0, v) : 0;
+            for (int64_t k = 0; k < x.columns; k++) {
+                logits[v] += oracle_get(x, n, k) * oracle_get(w, v, k);
+            }
+        }
+        compute_classifier_row(&losses[n], argmax, dx, dw, x, w, n, targets[n], c, logits);
+    }
+    free(logits);
+}
+
+/* ---- flat slices ---- */
+
+static bf16 round_weight(float weight, const struct rounding *r, int64_t i)
+{
+    if (!r->stochastic) {
+        return f32_to_bf16(weight);
+    }
+    int64_t row = (r->offset + i) / r->columns, column = (r->offset + i) % r->columns;
+    int64_t index = r->first + row * r->pitch + column;
+    return f32_to_bf16_stochastic(weight, random_u16(r->key, (uint64_t)index));
+}
+
+void oracle_weights_round(bf16 *copy, const float *weights, int64_t count,
+                          const struct rounding *rounding)
+{
+    for (int64_t i = 0; i < count; i++) {
+        copy[i] = round_weight(weights[i], rounding, i);
+    }
+}
+
+void oracle_adamw_update(float *weights, bf16 *copy, float *moment1, float *moment2,
+                         const float *gradient, int64_t count, const struct adamw *s)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double g = (double)gradient[i] * s->gradient_scale;
+        double m = s->beta1 * (double)moment1[i] + (1.0 - s->beta1) * g;
+        double v = s->beta2 * (double)moment2[i] + (1.0 - s->beta2) * g * g;
+        double step = m / s->correction1 / (sqrt(v / s->correction2) + s->epsilon);
+        double w = weights[i];
+        w -= s->learning_rate * (step + s->weight_decay * w);
+        moment1[i] = (float)m;
+        moment2[i] = (float)v;
+        weights[i] = (float)w;
+        if (copy != NULL) {
+            copy[i] = round_weight(weights[i], &s->rounding, i);
+        }
+    }
+}
+
+static double compute_lamb_direction(double w, double m, double v, const struct adamw *s)
+{
+    return m / s->correction1 / (sqrt(v / s->correction2) + s->epsilon) + s->weight_decay * w;
+}
+
+void oracle_lamb_moments(double *sums, const float *weights, float *moment1, float *moment2,
+                         const float *gradient, int64_t count, const struct adamw *s)
+{
+    sums[0] = sums[1] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double g = (double)gradient[i] * s->gradient_scale, w = weights[i];
+        moment1[i] = (float)(s->beta1 * (double)moment1[i] + (1.0 - s->beta1) * g);
+        moment2[i] = (float)(s->beta2 * (double)moment2[i] + (1.0 - s->beta2) * g * g);
+        double u = compute_lamb_direction(w, moment1[i], moment2[i], s);
+        sums[0] += w * w;
+        sums[1] += u * u;
+    }
+}
+
+void oracle_lamb_apply(float *weights, bf16 *copy, const float *moment1, const float *moment2,
+                       int64_t count, const struct adamw *s)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double u = compute_lamb_direction(weights[i], moment1[i], moment2[i], s);
+        weights[i] = (float)(weights[i] - s->learning_rate * u);
+        if (copy != NULL) {
+            copy[i] = round_weight(weights[i], &s->rounding, i);
+        }
+    }
+}
+
+double oracle_sum_of_squares(const float *x, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += (double)x[i] * x[i];
+    }
+    return sum;
+}
+
+double oracle_sum_of_floats(const float *x, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += x[i];
+    }
+    return sum;
+}
+
+void oracle_cast(struct tensor to, struct tensor from)
+{
+    for (int64_t n = 0; n < to.rows; n++) {
+        for (int64_t c = 0; c < to.columns; c++) {
+            oracle_set(to, n, c, oracle_get(from, n, c));
+        }
+    }
+}

@@ -1,0 +1,37 @@
+/* Verification of a checkpoint folder.
+ *
+ * A folder is valid if the digest of the manifest matches, the shards tile every tensor, and every
+ * file has the size and the SHA-256 of the manifest. HDF5 opens no file before these checks have
+ * passed. */
+#pragma once
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/manifest.h"
+
+/* checkpoint_verify_local - verify a folder in a single process: manifest and sizes.
+ *
+ * digests   also verify the SHA-256 of every file
+ * Memory    the caller always releases *out with manifest_destroy
+ * Errors    returns false with the fault in reason[MANIFEST_REASON_BYTES]; no status is pending */
+bool checkpoint_verify_local(const char *folder, bool digests, struct manifest *out, char *reason);
+
+/* checkpoint_verify - verify manifest, sizes and digests; the ranks share the work.
+ *
+ * *good     false for a damaged folder; reason[MANIFEST_REASON_BYTES] is the same on all ranks
+ * Memory    the caller always releases *out with manifest_destroy
+ * Order     collective
+ * Errors    STATUS_INTERNAL out of memory, and the errors of the communicator */
+status checkpoint_verify(struct comm *world, const char *folder, struct manifest *out, bool *good,
+                         char *reason);
+
+/* checkpoint_read_manifest - read the manifest on rank 0 and parse it on all ranks.
+ *
+ * Sizes and digests are not verified. Otherwise as checkpoint_verify. */
+status checkpoint_read_manifest(struct comm *world, const char *folder, struct manifest *out,
+                                bool *good, char *reason);
+
+/* checkpoint_has_all_files - whether the manifest is valid and every file has its size. */
+bool checkpoint_has_all_files(const char *folder);
+
+/* checkpoint_fill_info - describe a verified folder; moves m->recipe to *out. */
+void checkpoint_fill_info(struct checkpoint_info *out, const char *folder, struct manifest *m);

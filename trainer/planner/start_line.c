@@ -1,0 +1,54 @@
+#include "trainer/planner/start_line.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "trainer/planner/plan.h"
+
+static status write_start_line(const struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    struct plan plan;
+    TRY(plan_make(r, comm_size(job->world), &plan));
+    int ranks = comm_size(job->world), threads = kernels_threads(job->session.kernels);
+    char trained[64] = "";
+    if (plan.trained_parameters < plan.parameters) {
+        snprintf(trained, sizeof trained, ", of which %" PRId64 " are trained",
+                 plan.trained_parameters);
+    }
+    log_info("%s: %" PRId64 " parameters%s, %d rank%s x %d thread%s, %s, %s; %" PRId64
+             " of %" PRId64 " steps done",
+             r->run_dir, plan.parameters, trained, ranks, text_plural(ranks), threads,
+             text_plural(threads), dtype_name(kernels_dtype(job->session.kernels)),
+             kernels_description(job->session.kernels), job->state.step, job->total_steps);
+    if (job->metrics == NULL) {
+        return STATUS_OK;
+    }
+    char names[PLAN_KINDS][32];
+    struct metric fields[9 + PLAN_KINDS] = {
+        metric_integer("ranks", comm_size(job->world)),
+        metric_integer("tensor", r->parallel.tensor),
+        metric_integer("data", comm_size(job->session.mesh.data)),
+        metric_integer("zero_stage", r->parallel.zero_stage),
+        metric_integer("threads", kernels_threads(job->session.kernels)),
+        metric_integer("total_steps", job->total_steps),
+        metric_integer("parameters", plan.parameters),
+        metric_integer("trained_parameters", plan.trained_parameters),
+        metric_integer("rank_parameters", plan.rank_parameters),
+    };
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        snprintf(names[kind], sizeof names[kind], "rank_bytes.%s", plan_kind_name(kind));
+        fields[9 + kind] = metric_integer(names[kind], plan.bytes[kind]);
+    }
+    if (job->resumed) {
+        TRY(metrics_write(job->metrics, "resume", job->state.step, NULL, 0));
+    }
+    return metrics_write(job->metrics, "start", job->state.step, fields, 9 + PLAN_KINDS);
+}
+
+status start_line_write(const struct job *job)
+{
+    return comm_agree(job->world, write_start_line(job));
+}

@@ -1,0 +1,85 @@
+#include "trainer/setup/objective_spec.h"
+
+#include "base/device.h"
+
+/* One row per objective. example: what a shard's rows hold; head: what the model predicts. */
+struct objective_spec {
+    enum example_kind example;
+    enum model_head_kind head;
+    bool has_reference;
+};
+
+static const struct objective_spec specs[] = {
+    [OBJECTIVE_CLM] = {EXAMPLE_TEXT, HEAD_LM, false},
+    [OBJECTIVE_MLM] = {EXAMPLE_SENTENCE_PAIRS, HEAD_LM, false},
+    [OBJECTIVE_SFT] = {EXAMPLE_SFT, HEAD_LM, false},
+    [OBJECTIVE_DPO] = {EXAMPLE_PREFERENCE_PAIRS, HEAD_LM, true},
+    [OBJECTIVE_REWARD] = {EXAMPLE_PREFERENCE_PAIRS, HEAD_SEQUENCE, false},
+    [OBJECTIVE_CLASSIFY] = {EXAMPLE_CLASSIFY, HEAD_SEQUENCE, false},
+    [OBJECTIVE_REGRESS] = {EXAMPLE_REGRESS, HEAD_SEQUENCE, false},
+    [OBJECTIVE_CLASSIFY_TOKENS] = {EXAMPLE_CLASSIFY_TOKENS, HEAD_TOKEN, false},
+    [OBJECTIVE_ANSWER] = {EXAMPLE_ANSWER, HEAD_QA, false},
+    [OBJECTIVE_CHOOSE] = {EXAMPLE_CHOOSE, HEAD_MULTIPLE_CHOICE, false},
+    [OBJECTIVE_EMBED] = {EXAMPLE_EMBED, HEAD_NONE, false},
+};
+
+static const struct objective_spec *find_spec(const struct recipe *recipe)
+{
+    return &specs[recipe->objective];
+}
+
+enum example_kind objective_spec_example(const struct recipe *recipe)
+{
+    return find_spec(recipe)->example;
+}
+
+enum model_head_kind objective_spec_head(const struct recipe *recipe)
+{
+    return find_spec(recipe)->head;
+}
+
+bool objective_spec_has_reference(const struct recipe *recipe)
+{
+    return find_spec(recipe)->has_reference;
+}
+
+bool objective_spec_is_masked(const struct recipe *recipe)
+{
+    return find_spec(recipe)->example == EXAMPLE_SENTENCE_PAIRS;
+}
+
+bool objective_spec_reads_last_row(const struct recipe *recipe)
+{
+    return !recipe_architecture_is_encoder(recipe->model.architecture);
+}
+
+bool objective_spec_shares_prompt(const struct recipe *r)
+{
+    bool cpu = r->train.device == RECIPE_DEVICE_CPU ||
+               (r->train.device == RECIPE_DEVICE_AUTO && device_count(DEVICE_CUDA) == 0);
+    return objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS &&
+           (r->dpo.shared_prefix == PREFIX_AUTO ? cpu : r->dpo.shared_prefix == PREFIX_TRUE);
+}
+
+bool objective_spec_packing(const struct recipe *recipe, struct packing_rules *out)
+{
+    static const enum packing_kind kinds[] = {
+        [SFT_PACK_NONE] = PACKING_NONE,
+        [SFT_PACK_BFD] = PACKING_BFD,
+        [SFT_PACK_BFD_SPLIT] = PACKING_BFD_SPLIT,
+        [SFT_PACK_WRAPPED] = PACKING_WRAPPED,
+    };
+    static const uint32_t learned[] = {
+        [COMPLETION_AUTO] = EXAMPLE_IS_DEFAULT,
+        [COMPLETION_TRUE] = EXAMPLE_IS_COMPLETION,
+        [COMPLETION_FALSE] = 0,
+    };
+    *out = (struct packing_rules){
+        .kind = kinds[recipe->sft.packing],
+        .max_length = recipe->sft.max_length,
+        .loss_mask_bits = learned[recipe->sft.completion_only_loss] |
+                          (recipe->sft.assistant_only_loss ? EXAMPLE_IS_ASSISTANT : 0),
+        .skip_empty = recipe->sft.skip_empty,
+    };
+    return find_spec(recipe)->example == EXAMPLE_SFT;
+}

@@ -1,0 +1,34 @@
+/* Properties of each objective: what its examples are, what the model's head predicts, and which
+ * inputs it needs. One table in objective_spec.c has one row per objective. */
+#pragma once
+
+#include "datasets/loader/packing.h"
+#include "datasets/shard/example.h"
+#include "trainer/model/model.h"
+#include "trainer/recipe/recipe.h"
+
+/* objective_spec_example - the kind of example that the objective reads. */
+enum example_kind objective_spec_example(const struct recipe *recipe);
+
+/* objective_spec_head - the head that the objective trains. */
+enum model_head_kind objective_spec_head(const struct recipe *recipe);
+
+/* objective_spec_has_reference - whether the objective needs the log-probabilities of a reference
+ * model: dpo. */
+bool objective_spec_has_reference(const struct recipe *recipe);
+
+/* objective_spec_is_masked - whether the objective predicts masked tokens: mlm. */
+bool objective_spec_is_masked(const struct recipe *recipe);
+
+/* objective_spec_reads_last_row - whether a sequence-level head reads the last row of a sequence.
+ * Encoders (bert, roberta) read the first row. */
+bool objective_spec_reads_last_row(const struct recipe *recipe);
+
+/* objective_spec_shares_prompt - whether the two responses of a preference pair share the rows of
+ * their prompt: dpo.shared_prefix, where auto means true on a CPU. */
+bool objective_spec_shares_prompt(const struct recipe *recipe);
+
+/* objective_spec_packing - the packing rules of the recipe's section `sft`.
+ *
+ * Returns   false if the objective does not pack examples; *out is filled in either case */
+bool objective_spec_packing(const struct recipe *recipe, struct packing_rules *out);

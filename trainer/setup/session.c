@@ -1,0 +1,127 @@
+#include "trainer/setup/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/setup/derive.h"
+#include "trainer/setup/hardware.h"
+#include "trainer/setup/objective_spec.h"
+
+static status choose_vocabulary(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                                int64_t *out)
+{
+    int64_t tokenizer_size = tokenizer != NULL ? tokenizer_vocab_size(tokenizer) : 0;
+    int64_t requested = recipe->model.vocab_size;
+    *out = requested > 0 ? requested : tokenizer_size;
+    if (*out == 0) {
+        return recipe_raise(recipe, STATUS_RECIPE, "model.vocab_size",
+                            "missing, and data.tokenizer is not set either; set one of them");
+    }
+    if (*out < tokenizer_size) {
+        return recipe_raise(
+            recipe, STATUS_RECIPE, "model.vocab_size",
+            "%lld is smaller than the tokenizer's %lld ids; set it to null to use the "
+            "tokenizer's size",
+            (long long)requested, (long long)tokenizer_size);
+    }
+    return STATUS_OK;
+}
+
+status session_tokenizer(const struct recipe *recipe, const char *folder, struct tokenizer **out,
+                         int64_t *vocabulary)
+{
+    *out = NULL;
+    status result = folder[0] != '\0' ? tokenizer_open(folder, out) : STATUS_OK;
+    if (result == STATUS_NO_INPUT) {
+        char remedy[RECIPE_PATH_BYTES + 128];
+        snprintf(
+            remedy, sizeof remedy,
+            "create it with `bireme tokenizer train --vocab-size N --input FILE... --output %s`",
+            folder);
+        return recipe_annotate_error(recipe, "data.tokenizer", result, remedy);
+    }
+    TRY(recipe_annotate_error(recipe, "data.tokenizer", result, ""));
+    return choose_vocabulary(recipe, *out, vocabulary);
+}
+
+/* Creates the objects that need no communication between devices. */
+static status create_local_objects(struct session *s, struct comm *world, const char *tokenizer_dir,
+                                   int64_t rows, int64_t sequence, bool training,
+                                   struct model_config *config)
+{
+    const struct recipe *r = &s->recipe;
+    int64_t vocabulary = 0;
+    int threads = 1;
+    TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
+    TRY(hardware_count_threads(r, world, &threads));
+    TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
+    TRY(derive_masking(r, s->tokenizer, vocabulary, &s->masking));
+    *config = derive_model_config(r, vocabulary);
+    if (!training && (objective_spec_is_masked(r) ||
+                      objective_spec_head(r) != HEAD_LM)) { /* inference may request any rows */
+        config->output_rows = config->examples = rows;
+    }
+    struct kernels_limits limits =
+        derive_kernel_limits(config, (int)r->parallel.tensor, rows, sequence, training);
+    return hardware_open_device(r, comm_local_rank(world), threads, &limits, &s->device,
+                                &s->kernels);
+}
+
+/* Broadcasts rank 0's text. The caller frees *text with free() on every rank. */
+static status broadcast_text(struct comm *world, char **text)
+{
+    int64_t bytes = *text != NULL ? (int64_t)strlen(*text) + 1 : 0;
+    TRY(comm_broadcast(world, &bytes, sizeof bytes, 0));
+    if (comm_rank(world) > 0 && bytes > 0) {
+        *text = malloc((size_t)bytes);
+        REQUIRE(*text != NULL, STATUS_INTERNAL, "out of memory for the GEMM algorithms");
+    }
+    return bytes > 0 ? comm_broadcast(world, *text, (size_t)bytes, 0) : STATUS_OK;
+}
+
+status session_tune(struct session *s, struct comm *world, bool measure)
+{
+    char *text = NULL;
+    bool is_root = comm_rank(world) == 0;
+    if (device_is_host(s->device)) {
+        return STATUS_OK;
+    }
+    status result = kernels_tune(s->kernels, measure && is_root, is_root ? &text : NULL);
+    KEEP_FIRST(result, broadcast_text(world, &text));
+    if (result == STATUS_OK && !is_root && text != NULL) {
+        result = kernels_tune_import(s->kernels, text);
+    }
+    free(text);
+    kernels_graphs_enable(
+        s->kernels, s->recipe.train.cuda_graphs); /* discard the graphs of the old algorithms */
+    return comm_agree(world, result);
+}
+
+status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
+                     int64_t sequence, bool training)
+{
+    struct model_config config = {0};
+    TRY(comm_agree(
+        world, create_local_objects(s, world, tokenizer_dir, rows, sequence, training, &config)));
+    TRY(comm_agree(world, hardware_connect_devices(&s->mesh, s->device, s->kernels,
+                                                   s->recipe.parallel.deterministic)));
+    TRY(session_tune(s, world, false));
+    return comm_agree(world, model_create(s->kernels, &config, s->mesh.tensor,
+                                          s->recipe.parallel.sequence, rows, training, &s->model));
+}
+
+status session_stop(struct session *s)
+{
+    status result = model_destroy(&s->model);
+    if (s->mesh.world != NULL) { /* its groups may hold device memory */
+        KEEP_FIRST(result, mesh_destroy(&s->mesh));
+    }
+    KEEP_FIRST(result, kernels_destroy(&s->kernels));
+    KEEP_FIRST(result, device_destroy(&s->device));
+    KEEP_FIRST(result, tokenizer_destroy(&s->tokenizer));
+    labels_free(&s->labels);
+    free((void *)s->masking.token_kinds);
+    s->masking.token_kinds = NULL;
+    return result;
+}

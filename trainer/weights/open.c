@@ -1,0 +1,106 @@
+#include "trainer/weights/open.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/objective_spec.h"
+#include "trainer/weights/adapter_base.h"
+#include "trainer/weights/state_dict.h"
+
+/* Parses the recipe of a checkpoint. The parallel layout is reset to one tensor-parallel rank and
+ * rounding to nearest; the caller's overrides come last. */
+static status parse_recipe(const struct checkpoint_info *found, char *const *overrides,
+                           int override_count, struct recipe *out)
+{
+    enum { PRESETS = 2 };
+    char one_rank[] = "parallel.tensor=1",
+         round_to_nearest[] = "optimizer.stochastic_rounding=false";
+    char **list = calloc((size_t)override_count + PRESETS, sizeof *list);
+    REQUIRE(list != NULL, STATUS_INTERNAL, "out of memory for %d settings", override_count);
+    list[0] = one_rank;
+    list[1] = round_to_nearest; /* the setting is invalid in fp32, which an override may select */
+    for (int i = 0; i < override_count; i++) {
+        list[i + PRESETS] = overrides[i];
+    }
+    status result = recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text),
+                                 list, override_count + PRESETS, out);
+    free(list);
+    return result;
+}
+
+/* Reads the label names of a task head from the tokenizer's folder. */
+static status read_labels(struct session *s)
+{
+    char *text = NULL;
+    if (objective_spec_head(&s->recipe) == HEAD_LM) {
+        return STATUS_OK;
+    }
+    TRY(labels_read(s->tokenizer_dir, &s->labels));
+    if (s->labels.count == 0) {
+        return STATUS_OK;
+    }
+    status result = labels_to_json(&s->labels, &text);
+    if (result == STATUS_OK) {
+        result = labels_hash(text, s->labels_sha256);
+    }
+    free(text);
+    return result;
+}
+
+static status start_session(struct session *s, struct comm *world,
+                            const struct checkpoint_info *found, char *const *overrides,
+                            int override_count, int64_t rows)
+{
+    struct recipe *r = &s->recipe;
+    status result = parse_recipe(found, overrides, override_count, r);
+    KEEP_FIRST(result, file_join(s->tokenizer_dir, found->folder, "tokenizer"));
+    TRY(comm_agree(world, result));
+    int64_t micro_batch_rows = derive_rows(r);
+    int64_t positions = r->model.max_position_embeddings;
+    rows = rows > micro_batch_rows ? rows : micro_batch_rows;
+    rows = rows > positions ? rows : positions;
+    TRY(comm_agree(world, read_labels(s)));
+    if (!tokenizer_exists(s->tokenizer_dir)) {
+        s->tokenizer_dir[0] = '\0';
+    }
+    return session_start(s, world, s->tokenizer_dir, rows, positions, false);
+}
+
+status weights_open_checkpoint(struct session *s, struct comm *world, const char *path,
+                               char *const *overrides, int override_count, int64_t rows)
+{
+    struct checkpoint_info found;
+    struct state_dict weights = {0};
+    TRY(comm_agree(world, checkpoint_resolve(world, path, true, &found)));
+    status result = start_session(s, world, &found, overrides, override_count, rows);
+    if (result == STATUS_OK) {
+        result = model_connect(s->model);
+    }
+    if (result == STATUS_OK && s->recipe.adapter.type != ADAPTER_NONE) {
+        result = adapter_base_load(s, world, false);
+    }
+    if (result == STATUS_OK) {
+        result = comm_agree(world, state_dict_of_weights(s, NULL, NULL, &weights));
+    }
+    if (result == STATUS_OK) {
+        result = checkpoint_load(world, found.folder, &weights.tensor_set, 1);
+    }
+    if (result == STATUS_OK) {
+        result = comm_agree(world, model_sync_bf16(s->model));
+    }
+    state_dict_destroy(&weights);
+    free(found.recipe_text);
+    return result;
+}
+
+status weights_require_causal(const struct session *s, const char *checkpoint)
+{
+    REQUIRE(!objective_spec_is_masked(&s->recipe), STATUS_DATA,
+            "%s predicts masked tokens, not next tokens; use `bireme fill-mask`", checkpoint);
+    REQUIRE(objective_spec_head(&s->recipe) == HEAD_LM, STATUS_DATA,
+            "%s was trained with objective %s and does not predict next tokens", checkpoint,
+            recipe_objective_name(s->recipe.objective));
+    return STATUS_OK;
+}

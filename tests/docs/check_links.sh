@@ -1,0 +1,43 @@
+#!/bin/bash
+# Every relative link of the Markdown files leads to a file, and to a heading if it has a fragment.
+# usage: check_links.sh [FOLDER]; the default is BIREME_SOURCE_DIR
+set -euo pipefail
+cd "${1:-${BIREME_SOURCE_DIR:?}}"
+
+# headings FILE: the fragments that GitHub makes of its headings, one per line.
+headings() {
+    awk '/^```/ { code = !code } !code && /^#+ / { sub(/^#+ +/, ""); print tolower($0) }' "$1" |
+        sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'
+}
+
+# links FILE: "line target" of each relative link outside of code blocks.
+links() {
+    awk '/^ *```/ { code = !code; next }
+        !code {
+            gsub(/`[^`]*`/, "")
+            while (match($0, /\]\([^)]*\)/)) {
+                print NR, substr($0, RSTART + 2, RLENGTH - 3)
+                $0 = substr($0, RSTART + RLENGTH)
+            }
+        }' "$1" | grep -vE '^[0-9]+ [a-z]+:' || true
+}
+
+broken=0 count=0
+while IFS= read -r file; do
+    while read -r line target; do
+        count=$((count + 1))
+        path=${target%%#*} fragment=
+        [ "$path" = "$target" ] || fragment=${target#*#}
+        path=${path:+$(dirname "$file")/$path}
+        if [ ! -e "${path:-$file}" ]; then
+            echo "$file:$line: no such file: $target"
+            broken=$((broken + 1))
+        elif [ -n "$fragment" ] && ! headings "${path:-$file}" | grep -xqF -e "$fragment"; then
+            echo "$file:$line: no such heading: $target"
+            broken=$((broken + 1))
+        fi
+    done < <(links "$file")
+done < <(find . -name '*.md' -not -path './build*' -not -path './data/*' -not -path './runs/*' \
+    -not -path './.venv*' | sort)
+echo "check_links: $count links, $broken broken"
+[ "$count" -gt 0 ] && [ "$broken" = 0 ]

@@ -1,0 +1,143 @@
+#!/bin/bash
+# Runs the commands of one documentation page in a temporary folder, so that the page stays true.
+#
+#   run_page.sh PAGE.md        BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
+#
+# The comments of the page, which readers do not see, select what is run, in the order of the page:
+#
+#   <!-- test -->              run the next fenced block with bash
+#   <!-- test: SED -->         the same, after `sed -E SED` has made its sizes small
+#   <!-- test exit N -->       the same; its last command must end with code N (": SED" may follow)
+#   <!-- file PATH -->         write the next fenced block to PATH
+#   <!-- file PATH: SED -->    the same, after `sed -E SED`
+#   <!-- output: TEXT -->      the last block has printed TEXT, which may be a grep -E expression
+#   <!-- setup                 run the following lines, up to the line with the end of the comment
+#
+# All blocks of a page share one shell: variables, functions and the folder remain. `bireme` is on
+# PATH. The folder has copies of recipes/ and scripts/, and corpus/ with the text of the licence in
+# several files. Blocks that call mpirun are left out where MPI is missing. Exit code 77: skipped.
+set -euo pipefail
+
+page=$(realpath "${1:?usage: run_page.sh PAGE.md}")
+source_folder=${BIREME_SOURCE_DIR:?} program=${BIREME_PROGRAM:?}
+folder=$(mktemp -d)
+mkdir "$folder/bin" "$folder/steps" "$folder/work"
+ln -s "$program" "$folder/bin/bireme"
+export PATH=$folder/bin:$PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive BIREME_PLANS=off
+# The thread sanitizer does not see the barriers of OpenMP; on one core, a rank has one thread.
+if [ -n "${TSAN_OPTIONS:-}" ]; then
+    taskset -pc "$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')" $$ >/dev/null
+fi
+# More ranks than cores, with Open MPI 4 and 5.
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+
+step='the beginning' output=$folder/output line=0
+: >"$output"
+
+finish() {
+    local code=$?
+    if [ "$code" != 0 ] && [ "$code" != 77 ]; then
+        echo "run_page: $page: line $line failed with code $code: $step; the end of its output:" >&2
+        tail -n 30 "$output" >&2
+    fi
+    rm -rf "$folder"
+}
+trap finish EXIT
+
+# split_page: writes steps/NNNN.body and steps/NNNN.head (line, kind, exit code, path, sed script).
+split_page() {
+    awk -v steps="$folder/steps" '
+        function begin(kind, code, path, script) {
+            name = sprintf("%s/%04d", steps, ++count)
+            printf "%d\n%s\n%s\n%s\n%s\n", NR, kind, code, path, script >(name ".head")
+            close(name ".head")
+            printf "" >(name ".body")
+        }
+        function after_colon(text) { return sub(/^[^:]*: */, "", text) ? text : "" }
+        hidden && /^-->/ { hidden = 0; close(name ".body"); next }
+        hidden { print >>(name ".body"); next }
+        block && /^ *```/ { block = 0; taken = 0; close(name ".body"); next }
+        block { if (taken) print >>(name ".body"); next }
+        /^<!-- setup *$/ { begin("setup", 0, "", ""); hidden = 1; next }
+        /^<!-- (test|file|output)/ {
+            text = $0
+            sub(/^<!-- /, "", text)
+            sub(/ *-->.*$/, "", text)
+            split(text, word, /[ :]+/)
+            if (word[1] == "output") {
+                begin("output", 0, "", after_colon(text))
+            } else if (word[1] == "file") {
+                begin("file", 0, word[2], after_colon(text))
+                wanted = 1
+            } else {
+                begin("test", word[2] == "exit" ? word[3] : 0, "", after_colon(text))
+                wanted = 1
+            }
+            next
+        }
+        /^ *```/ { block = 1; taken = wanted; wanted = 0; next }
+        END { exit wanted || hidden || block || !count }' "$page"
+}
+
+has_mpi() {
+    command -v mpirun >/dev/null && bireme --version | grep -q '^MPI  *MPI'
+}
+
+run_block() { # BODY CODE
+    local wanted=$2 code=0
+    if [ "$wanted" = 0 ]; then
+        # shellcheck disable=SC1090
+        . "$1" >"$output" 2>&1
+        return
+    fi
+    (
+        set -e
+        # shellcheck disable=SC1090
+        . "$1"
+    ) >"$output" 2>&1 && code=0 || code=$?
+    [ "$code" = "$wanted" ] || {
+        echo "exit code $code instead of $wanted" >>"$output"
+        return 1
+    }
+}
+
+if ! split_page; then
+    echo "run_page: $page: a comment without a block, or an open block, or nothing to test" >&2
+    exit 1
+fi
+cd "$folder/work"
+cp -r "$source_folder/recipes" "$source_folder/scripts" .
+mkdir corpus
+awk '{ print >("corpus/part" int(NR / 70) ".txt") }' "$source_folder/LICENSE"
+# shellcheck source=tests/docs/small.sh
+. "$source_folder/tests/docs/small.sh"
+
+left_out=0 missing=no
+for head in "$folder"/steps/*.head; do
+    {
+        read -r line && read -r kind && read -r code && IFS= read -r path && IFS= read -r script
+    } <"$head"
+    body=${head%.head}.body
+    step="$kind $path $script"
+    case $kind in
+    setup | test)
+        [ -z "$script" ] || sed -E -i "$script" "$body"
+        if grep -q mpirun "$body" && ! has_mpi; then
+            left_out=$((left_out + 1)) missing=yes
+            continue
+        fi
+        missing=no
+        run_block "$body" "$code"
+        ;;
+    file)
+        mkdir -p "$(dirname "$path")"
+        sed -E "$script" "$body" >"$path"
+        ;;
+    output)
+        [ $missing = yes ] || grep -qE -e "$script" "$output"
+        ;;
+    esac
+done
+steps=$(find "$folder/steps" -name '*.head' | wc -l)
+echo "$(basename "$page"): $steps steps, $left_out left out without MPI"

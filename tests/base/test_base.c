@@ -1,4 +1,4 @@
-/* Status notes, arrays, arenas, bf16 rounding, hashes, whole files. */
+/* Tests of error notes, arrays, arenas, devices, bf16 rounding, files and hashes. */
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,23 +10,23 @@
 #include "base/tensor.h"
 #include "tests/check.h"
 
-static status fails(int value)
+static status require_below_3(int value)
 {
     REQUIRE(value < 3, STATUS_RECIPE, "value %d is not below 3", value);
     return STATUS_OK;
 }
 
-static status passes_on(int value)
+static status pass_error(int value)
 {
-    TRY(fails(value));
+    TRY(require_below_3(value));
     return STATUS_OK;
 }
 
 static void test_status(void)
 {
-    CHECK_OK(passes_on(1));
-    CHECK(passes_on(7) == STATUS_RECIPE);
-    CHECK(passes_on(8) == STATUS_RECIPE); /* the first reason is kept */
+    CHECK_OK(pass_error(1));
+    CHECK(pass_error(7) == STATUS_RECIPE);
+    CHECK(pass_error(8) == STATUS_RECIPE); /* the first note stays pending */
     CHECK(strcmp(status_pending()->text, "value 7 is not below 3") == 0);
     status_identify(3, 4, "somewhere");
     status_set_step(12);
@@ -36,7 +36,7 @@ static void test_status(void)
     CHECK(status_pending()->code == STATUS_OK);
     status_format(&note, line, sizeof line);
     CHECK(strcmp(line, "E-RECIPE rank 3 host somewhere step -: value 7 is not below 3") == 0);
-    CHECK(passes_on(9) == STATUS_RECIPE);
+    CHECK(pass_error(9) == STATUS_RECIPE);
     status_format(status_pending(), line, sizeof line);
     CHECK(strstr(line, "step 12: value 9") != NULL);
     status_clear();
@@ -46,9 +46,9 @@ static void test_status(void)
 static void test_arrays(void)
 {
     static const char *const names[] = {"a", "b", "c"};
-    int32_t one[1] = {0};
+    int32_t single[1] = {0};
     CHECK_EQUAL(COUNT(names), 3);
-    CHECK_EQUAL(COUNT(one), 1);
+    CHECK_EQUAL(COUNT(single), 1);
     CHECK_EQUAL(sizeof COUNT(names), sizeof(int));
 
     int64_t *values = NULL;
@@ -62,7 +62,7 @@ static void test_arrays(void)
         CHECK(values[i] == i);
     }
     values[2016] = 1;
-    int64_t *before = values; /* after a failure the array is unchanged */
+    int64_t *before = values; /* a failure leaves the array unchanged */
     CHECK_FAILS(GROW(values, SIZE_MAX / 8 + 2, "values"), STATUS_INTERNAL,
                 "out of memory for values");
     CHECK_FAILS(GROW(values, INT64_C(-1), "values"), STATUS_INTERNAL, "out of memory for values");
@@ -73,7 +73,7 @@ static void test_arrays(void)
     CHECK_FAILS(ALLOCATE(huge, SIZE_MAX / 8 + 2, "a huge array"), STATUS_INTERNAL,
                 "out of memory for a huge array");
     CHECK(huge == NULL);
-    char *empty = NULL; /* 0 elements are no error */
+    char *empty = NULL; /* 0 elements are not an error */
     CHECK_OK(GROW(empty, 0, "text"));
     CHECK(empty != NULL);
     free(empty);
@@ -88,7 +88,7 @@ static void test_arena(void)
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
     struct arena arena;
     void *a, *b;
-    CHECK_OK(arena_create(dev, 0, "a test", &arena)); /* measures */
+    CHECK_OK(arena_create(dev, 0, "a test", &arena)); /* measures the size */
     CHECK_OK(arena_take(&arena, 100, &a));
     CHECK_OK(arena_take(&arena, 1, &b));
     CHECK(a == NULL && b == NULL);
@@ -105,7 +105,7 @@ static void test_arena(void)
     CHECK_OK(arena_take(&arena, 64, &b));
     CHECK_EQUAL(arena.peak, bytes);
     arena_destroy(&arena);
-    struct stream *stream = NULL; /* on the CPU everything is done at once */
+    struct stream *stream = NULL; /* on the CPU, work is done immediately */
     struct event *event = NULL;
     unsigned char identity[DEVICE_IDENTITY_BYTES];
     bool done = false;
@@ -126,7 +126,7 @@ static void test_arena(void)
 static void test_bf16(void)
 {
     CHECK(f32_to_bf16(1.0f) == 0x3f80);
-    CHECK(f32_to_bf16(1.00390625f) == 0x3f80); /* halfway: to even */
+    CHECK(f32_to_bf16(1.00390625f) == 0x3f80); /* a tie: to even */
     CHECK(f32_to_bf16(1.01171875f) == 0x3f82);
     CHECK(isnan(bf16_to_f32(f32_to_bf16(NAN))));
     CHECK(isinf(bf16_to_f32(f32_to_bf16(INFINITY))));

@@ -1,4 +1,5 @@
-/* Cores that a quota of a control group pays for, in both versions' files, as they lie in a root folder made here. */
+/* Tests of cores_quota with the files of control groups of versions 1 and 2, in a temporary root
+ * folder, and of cores_allowed. */
 #define _GNU_SOURCE /* sched_setaffinity */
 #include <sched.h>
 #include <unistd.h>
@@ -6,8 +7,8 @@
 #include "base/cores.h"
 #include "tests/datasets/folder.h"
 
-/* A file of the made root, with its folders. */
-static void put(const char *name, const char *text)
+/* Writes a file below the temporary root, and creates its folders. */
+static void write_file(const char *name, const char *text)
 {
     char path[FILE_PATH_BYTES];
     CHECK_OK(file_join(path, folder_path, name));
@@ -18,15 +19,16 @@ static void put(const char *name, const char *text)
     CHECK_OK(file_write(path, text, strlen(text)));
 }
 
-/* What is found where the process is in `groups`, and these files hold these texts. */
-static int found(const char *groups, const char *const files[][2])
+/* Returns the quota of a process that is in these groups. Each file is a name below /sys/fs/cgroup
+ * and its content. */
+static int find_quota(const char *groups, const char *const files[][2])
 {
     folder_remove();
-    put("proc/self/cgroup", groups);
+    write_file("proc/self/cgroup", groups);
     for (int i = 0; files[i][0] != NULL; i++) {
         char name[256];
         snprintf(name, sizeof name, "sys/fs/cgroup/%s", files[i][0]);
-        put(name, files[i][1]);
+        write_file(name, files[i][1]);
     }
     return cores_quota(folder_path);
 }
@@ -42,46 +44,47 @@ static int found(const char *groups, const char *const files[][2])
 
 static void test_version_2(void)
 {
-    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "200000 100000\n"})), 2);
-    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "150000 100000\n"})), 2); /* up */
-    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "10000 100000\n"})), 1);
-    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.max", "max 100000\n"})), 0);
-    CHECK_EQUAL(found("0::/a/b\n", FILES({"a/b/cpu.stat", "usage_usec 5\n"})), 0);
-    /* the smallest of the group and what it lies in */
-    CHECK_EQUAL(found("0::/a/b\n",
-                      FILES({"a/b/cpu.max", "max 100000\n"}, {"a/cpu.max", "300000 100000\n"})),
+    CHECK_EQUAL(find_quota("0::/a/b\n", FILES({"a/b/cpu.max", "200000 100000\n"})), 2);
+    /* 1.5 cores are rounded up. */
+    CHECK_EQUAL(find_quota("0::/a/b\n", FILES({"a/b/cpu.max", "150000 100000\n"})), 2);
+    CHECK_EQUAL(find_quota("0::/a/b\n", FILES({"a/b/cpu.max", "10000 100000\n"})), 1);
+    CHECK_EQUAL(find_quota("0::/a/b\n", FILES({"a/b/cpu.max", "max 100000\n"})), 0);
+    CHECK_EQUAL(find_quota("0::/a/b\n", FILES({"a/b/cpu.stat", "usage_usec 5\n"})), 0);
+    /* The result is the smallest quota of the group and the groups above it. */
+    CHECK_EQUAL(find_quota("0::/a/b\n", FILES({"a/b/cpu.max", "max 100000\n"},
+                                              {"a/cpu.max", "300000 100000\n"})),
                 3);
-    CHECK_EQUAL(found("0::/a/b\n",
-                      FILES({"a/b/cpu.max", "400000 100000\n"}, {"a/cpu.max", "300000 100000\n"})),
+    CHECK_EQUAL(find_quota("0::/a/b\n", FILES({"a/b/cpu.max", "400000 100000\n"},
+                                              {"a/cpu.max", "300000 100000\n"})),
                 3);
-    /* in a container: the group's own files lie at the top, whatever its path outside */
-    CHECK_EQUAL(found("0::/\n", FILES({"cpu.max", "400000 100000\n"})), 4);
-    CHECK_EQUAL(found("0::/../../x.slice\n", FILES({"cpu.max", "400000 100000\n"})), 4);
+    /* In a container the files of the group are at the mount point, for any path of the group. */
+    CHECK_EQUAL(find_quota("0::/\n", FILES({"cpu.max", "400000 100000\n"})), 4);
+    CHECK_EQUAL(find_quota("0::/../../x.slice\n", FILES({"cpu.max", "400000 100000\n"})), 4);
 }
 
 static void test_version_1(void)
 {
     const char *groups = "3:cpuset:/s\n2:cpuacct,cpu:/job\n1:name=systemd:/\n0::/\n";
-    CHECK_EQUAL(found(groups, FILES({"cpu/job/cpu.cfs_quota_us", "250000\n"},
-                                    {"cpu/job/cpu.cfs_period_us", "50000\n"})),
+    CHECK_EQUAL(find_quota(groups, FILES({"cpu/job/cpu.cfs_quota_us", "250000\n"},
+                                         {"cpu/job/cpu.cfs_period_us", "50000\n"})),
                 5);
-    CHECK_EQUAL(found(groups, FILES({"cpu/job/cpu.cfs_quota_us", "-1\n"},
-                                    {"cpu/job/cpu.cfs_period_us", "100000\n"})),
+    CHECK_EQUAL(find_quota(groups, FILES({"cpu/job/cpu.cfs_quota_us", "-1\n"},
+                                         {"cpu/job/cpu.cfs_period_us", "100000\n"})),
                 0);
-    CHECK_EQUAL(found(groups, FILES({"cpu/cpu.cfs_quota_us", "100000\n"},
-                                    {"cpu/cpu.cfs_period_us", "100000\n"})),
+    CHECK_EQUAL(find_quota(groups, FILES({"cpu/cpu.cfs_quota_us", "100000\n"},
+                                         {"cpu/cpu.cfs_period_us", "100000\n"})),
                 1);
-    CHECK_EQUAL(found("2:cpuset:/job\n", FILES({"cpu/job/cpu.cfs_quota_us", "100000\n"},
-                                               {"cpu/job/cpu.cfs_period_us", "100000\n"})),
-                0); /* not its group */
+    CHECK_EQUAL(find_quota("2:cpuset:/job\n", FILES({"cpu/job/cpu.cfs_quota_us", "100000\n"},
+                                                    {"cpu/job/cpu.cfs_period_us", "100000\n"})),
+                0); /* the process is not in a cpu group */
 }
 
-static void test_no_sense(void)
+static void test_invalid_files(void)
 {
-    CHECK_EQUAL(found("0::/a\n", FILES({"a/cpu.max", "100000 0\n"})), 0);
-    CHECK_EQUAL(found("0::/a\n", FILES({"a/cpu.max", "-5 100000\n"})), 0);
-    CHECK_EQUAL(found("0::/a\n", FILES({"a/cpu.max", "9223372036854775807 1\n"})), 0);
-    CHECK_EQUAL(found("no group\n::\n0\n", FILES({"a/cpu.max", "100000 100000\n"})), 0);
+    CHECK_EQUAL(find_quota("0::/a\n", FILES({"a/cpu.max", "100000 0\n"})), 0);
+    CHECK_EQUAL(find_quota("0::/a\n", FILES({"a/cpu.max", "-5 100000\n"})), 0);
+    CHECK_EQUAL(find_quota("0::/a\n", FILES({"a/cpu.max", "9223372036854775807 1\n"})), 0);
+    CHECK_EQUAL(find_quota("no group\n::\n0\n", FILES({"a/cpu.max", "100000 100000\n"})), 0);
     folder_remove();
     CHECK_EQUAL(cores_quota(folder_path), 0);
 }
@@ -106,7 +109,7 @@ int main(void)
     folder_make();
     test_version_2();
     test_version_1();
-    test_no_sense();
+    test_invalid_files();
     test_allowed();
     return 0;
 }

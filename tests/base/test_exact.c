@@ -1,10 +1,10 @@
-/* Sums that do not depend on the order: against sums of whole numbers, and against themselves in other orders. */
+/* Tests of exact sums: integers with a known sum, and the same addends in other orders. */
 #include "base/exact.h"
 #include "tests/check.h"
 
 enum { TERMS = 5000 };
 
-static double term(int i)
+static double make_term(int i)
 {
     uint64_t x = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
@@ -14,32 +14,33 @@ static double term(int i)
     return ldexp(mantissa, (int)(x % 500) - 250);
 }
 
-/* Whole numbers times a power of two: the sum is known. */
+/* Integers times a power of two: the sum is known. */
 static void test_value(void)
 {
     static const int powers[] = {-320, -300, -53, -40, -1, 0, 1, 39, 40, 41, 200, 250};
     for (size_t p = 0; p < sizeof powers / sizeof powers[0]; p++) {
         struct exact_sum sum = {0};
-        int64_t whole = 0;
+        int64_t integer_sum = 0;
         for (int i = 0; i < TERMS; i++) {
-            int64_t one = (i * INT64_C(2654435761)) % 2000003 - 1000000;
-            whole += one;
-            exact_add(&sum, ldexp((double)one, powers[p]));
+            int64_t addend = (i * INT64_C(2654435761)) % 2000003 - 1000000;
+            integer_sum += addend;
+            exact_add(&sum, ldexp((double)addend, powers[p]));
         }
-        CHECK(exact_value(&sum) == ldexp((double)whole, powers[p]));
+        CHECK(exact_value(&sum) == ldexp((double)integer_sum, powers[p]));
         exact_add(&sum, -exact_value(&sum));
         CHECK(exact_value(&sum) == 0);
     }
 }
 
-/* Forwards, backwards, in two parts: the same digits; what cancels leaves the small term. */
+/* Additions forwards, backwards and in two parts give the same sum. After large terms cancel, the
+ * small term remains. */
 static void test_order(void)
 {
     struct exact_sum forwards = {0}, backwards = {0}, parts[2] = {{{0}, 0, 0}};
     for (int i = 0; i < TERMS; i++) {
-        exact_add(&forwards, term(i));
-        exact_add(&backwards, term(TERMS - 1 - i));
-        exact_add(&parts[i % 7 == 0], term(i));
+        exact_add(&forwards, make_term(i));
+        exact_add(&backwards, make_term(TERMS - 1 - i));
+        exact_add(&parts[i % 7 == 0], make_term(i));
     }
     for (int d = 0; d < EXACT_DIGITS; d++) {
         parts[0].digits[d] += parts[1].digits[d];
@@ -58,7 +59,7 @@ static void test_error(void)
 {
     struct exact_sum sum = {0};
     for (int i = 0; i < TERMS; i++) {
-        exact_add(&sum, fabs(term(i)));
+        exact_add(&sum, fabs(make_term(i)));
         double value = exact_value(&sum);
         struct exact_sum rest = sum;
         exact_add(&rest, -value);
@@ -66,7 +67,7 @@ static void test_error(void)
     }
 }
 
-/* Digits are carried before they overflow. */
+/* Carries are propagated before a digit overflows. */
 static void test_many(void)
 {
     struct exact_sum sum = {0};
@@ -77,10 +78,10 @@ static void test_many(void)
     CHECK(exact_value(&sum) == ldexp(big, 24));
 }
 
-static void test_beyond(void)
+static void test_range(void)
 {
     struct exact_sum sum = {0};
-    exact_add(&sum, ldexp(1, -400)); /* below the lowest digit: nothing */
+    exact_add(&sum, ldexp(1, -400)); /* below the lowest digit: truncated */
     CHECK(exact_value(&sum) == 0);
     exact_add(&sum, ldexp(1, 320));
     CHECK(isinf(exact_value(&sum)) && exact_value(&sum) > 0);
@@ -94,6 +95,6 @@ int main(void)
     test_order();
     test_error();
     test_many();
-    test_beyond();
+    test_range();
     return 0;
 }

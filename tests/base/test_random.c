@@ -1,4 +1,5 @@
-/* Philox against the published vectors of Random123 (kat_vectors), and what is built on it. */
+/* Tests of Philox with the published vectors of Random123 (kat_vectors), and of the functions that
+ * use it. */
 #include "base/random.h"
 
 #include "tests/check.h"
@@ -19,16 +20,16 @@ static void test_philox_vectors(void)
          {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
     };
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
-        struct random_block got =
+        struct random_block block =
             random_philox(vectors[i].counter, vectors[i].key[0], vectors[i].key[1]);
-        CHECK(memcmp(&got, &vectors[i].expected, sizeof got) == 0);
+        CHECK(memcmp(&block, &vectors[i].expected, sizeof block) == 0);
     }
 }
 
-static void test_halves(void)
+static void test_16_bit_numbers(void)
 {
     const uint64_t key = 0x0123456789abcdef, first = UINT64_C(8) << 40;
-    struct random_block counter = {{0, 256, 0, 0}}; /* the eight elements' number: 2^40 */
+    struct random_block counter = {{0, 256, 0, 0}}; /* the number of the block: 2^40 */
     struct random_block block = random_philox(counter, 0x89abcdef, 0x01234567);
     for (uint64_t i = 0; i < 8; i++) {
         CHECK_EQUAL(random_u16(key, first + i), block.word[i / 2] >> (i % 2 * 16) & 0xffff);
@@ -40,15 +41,15 @@ static void test_permutation(uint64_t count)
 {
     unsigned char *seen = calloc(count, 1);
     CHECK(seen != NULL);
-    uint64_t fixed = 0;
+    uint64_t fixed_points = 0;
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t to = random_permute(99, i, count);
-        CHECK(to < count);
-        CHECK(seen[to] == 0);
-        seen[to] = 1;
-        fixed += to == i;
+        uint64_t target = random_permute(99, i, count);
+        CHECK(target < count);
+        CHECK(seen[target] == 0);
+        seen[target] = 1;
+        fixed_points += target == i;
     }
-    CHECK(count < 100 || fixed < 20); /* about one on average */
+    CHECK(count < 100 || fixed_points < 20); /* one on average */
     free(seen);
 }
 
@@ -86,7 +87,7 @@ static void test_keys_differ(void)
 int main(void)
 {
     test_philox_vectors();
-    test_halves();
+    test_16_bit_numbers();
     static const uint64_t counts[] = {1, 2, 3, 5, 16, 17, 1000, 4096, 100003};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         test_permutation(counts[i]);

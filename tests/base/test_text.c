@@ -1,4 +1,5 @@
-/* Numbers and words: what is one and what is not, shortest texts that read back, near misses. */
+/* Tests of number parsing, of the shortest text of a number, and of suggestions for misspelled
+ * words. */
 #include <float.h>
 
 #include "base/random.h"
@@ -77,12 +78,13 @@ static void test_writing(void)
     check_written(1.0 / 3, "0.3333333333333333");
     char text[TEXT_NUMBER_BYTES];
     char reason[TEXT_REASON_BYTES];
-    for (uint64_t i = 0; i < 20000; i++) { /* any bits that are a normal number */
+    for (uint64_t i = 0; i < 20000; i++) { /* random bits that are a normal number */
         uint64_t bits = random_u64(random_key(3, RANDOM_TEST, 0, 0), i);
-        double value, again;
+        double value, parsed;
         memcpy(&value, &bits, sizeof value);
         if (isfinite(value) && fabs(value) >= DBL_MIN) {
-            CHECK(text_to_number(text_from_number(value, text), &again, reason) && again == value);
+            CHECK(text_to_number(text_from_number(value, text), &parsed, reason) &&
+                  parsed == value);
             CHECK(strchr(text, '.') != NULL && strlen(text) < TEXT_NUMBER_BYTES);
         }
     }

@@ -1,4 +1,4 @@
-/* A folder of its own for each test program, removed when the program ends. */
+/* A temporary folder for a test program; it is removed when the program exits. */
 #pragma once
 
 #include <stdio.h>
@@ -20,7 +20,8 @@ static inline void folder_remove(void)
 
 static inline void folder_make(void)
 {
-    const char *root = getenv("TMPDIR"); /* shards are synced: in memory that takes no time */
+    /* The default is /dev/shm, because fsync takes no time there. */
+    const char *root = getenv("TMPDIR");
     root = root == NULL && access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : root;
     snprintf(folder_path, sizeof folder_path, "%s/bireme-test-XXXXXX",
              root != NULL ? root : "/tmp");
@@ -28,19 +29,19 @@ static inline void folder_make(void)
     atexit(folder_remove);
 }
 
-/* folder_file - a path in the folder; it stays valid. */
+/* folder_file - return the path of a file in the folder; it stays valid until the program exits. */
 static inline char *folder_file(const char *name)
 {
-    static struct kept {
-        struct kept *next;
+    static struct path_node {
+        struct path_node *next;
         char path[FILE_PATH_BYTES];
-    } * all;
-    struct kept *one = malloc(sizeof *one);
-    CHECK(one != NULL);
-    CHECK_OK(file_join(one->path, folder_path, name));
-    one->next = all;
-    all = one;
-    return one->path;
+    } * paths;
+    struct path_node *node = malloc(sizeof *node);
+    CHECK(node != NULL);
+    CHECK_OK(file_join(node->path, folder_path, name));
+    node->next = paths;
+    paths = node;
+    return node->path;
 }
 
 static inline void folder_write(const char *path, const void *data, size_t bytes)

@@ -1,5 +1,6 @@
-/* Chunks: the checksum is HDF5's own for every size and content, chunks of any index are read, and one that
- * is damaged, missing or without its checksum is refused with its place. */
+/* Tests of chunks.h: checksums equal those of HDF5 for every size and content, and chunks of every
+ * index type are read. A damaged chunk, a missing one and one without checksum are refused, and the
+ * message contains their position. */
 #include <hdf5.h>
 
 #include "base/random.h"
@@ -10,8 +11,8 @@
 
 enum { ITEMS = 1000, CHUNK = 64, CHUNK_BYTES = 2 * CHUNK };
 
-/* One chunk of these bytes through HDF5's filter: the checksum that it appends. */
-static uint32_t checksum_of_hdf5(const unsigned char *data, size_t bytes)
+/* Writes one chunk with the Fletcher32 filter of HDF5 and returns the checksum that it appends. */
+static uint32_t compute_hdf5_checksum(const unsigned char *data, size_t bytes)
 {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS), properties = H5Pcreate(H5P_DATASET_CREATE);
     CHECK(H5Pset_fapl_core(access, 1 << 20, false) >= 0);
@@ -19,26 +20,27 @@ static uint32_t checksum_of_hdf5(const unsigned char *data, size_t bytes)
     hsize_t size = bytes, zero = 0;
     CHECK(H5Pset_chunk(properties, 1, &size) >= 0 && H5Pset_fletcher32(properties) >= 0);
     hid_t space = H5Screate_simple(1, &size, NULL);
-    hid_t made = H5Dcreate2(file, "x", H5T_STD_U8LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
-    CHECK(H5Dwrite(made, H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0);
+    hid_t dataset =
+        H5Dcreate2(file, "x", H5T_STD_U8LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    CHECK(H5Dwrite(dataset, H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0);
     CHECK(H5Fflush(file, H5F_SCOPE_LOCAL) >= 0);
     unsigned char *stored = malloc(bytes + 4);
     uint32_t mask;
-    CHECK(stored != NULL && H5Dread_chunk(made, H5P_DEFAULT, &zero, &mask, stored) >= 0);
-    uint32_t sum;
-    memcpy(&sum, stored + bytes, sizeof sum);
+    CHECK(stored != NULL && H5Dread_chunk(dataset, H5P_DEFAULT, &zero, &mask, stored) >= 0);
+    uint32_t checksum;
+    memcpy(&checksum, stored + bytes, sizeof checksum);
     free(stored);
     H5Sclose(space);
-    H5Dclose(made);
+    H5Dclose(dataset);
     H5Pclose(properties);
     H5Pclose(access);
     H5Fclose(file);
-    return sum;
+    return checksum;
 }
 
 static void check_checksum(const unsigned char *data, size_t bytes)
 {
-    uint32_t expected = checksum_of_hdf5(data, bytes);
+    uint32_t expected = compute_hdf5_checksum(data, bytes);
     if (fletcher32(data, bytes) != expected) {
         fprintf(stderr, "%zu bytes: %08x instead of HDF5's %08x\n", bytes, fletcher32(data, bytes),
                 expected);
@@ -49,11 +51,11 @@ static void check_checksum(const unsigned char *data, size_t bytes)
 static void test_checksum(void)
 {
     static const size_t sizes[] = {16383, 16384, 16385, 65536, 65537, 262147, (1 << 20) + 31};
-    size_t most = sizes[sizeof sizes / sizeof *sizes - 1];
-    unsigned char *data = malloc(most + 1);
+    size_t largest = sizes[sizeof sizes / sizeof *sizes - 1];
+    unsigned char *data = malloc(largest + 1);
     CHECK(data != NULL);
-    for (int kind = 0; kind < 5; kind++) { /* noise, zeros, ones, a single byte, sums near 65535 */
-        for (size_t i = 0; i < most + 1; i++) {
+    for (int kind = 0; kind < 5; kind++) { /* random, 0x00, 0xff, one bit, sums near 65535 */
+        for (size_t i = 0; i < largest + 1; i++) {
             unsigned char noise = (unsigned char)random_below(1, i, 256);
             data[i] = kind == 0 ? noise : kind == 2 ? 0xff : kind == 4 ? noise | 0xf0 : 0;
         }
@@ -75,12 +77,12 @@ static void test_checksum(void)
     free(data);
 }
 
-static uint16_t item_at(int64_t i)
+static uint16_t make_item(int64_t i)
 {
     return (uint16_t)(i * 31 + 7);
 }
 
-/* A dataset of ITEMS items; `version` and `grows` choose the index of its chunks. */
+/* Creates a dataset of ITEMS items; `version` and `grows` select the type of its chunk index. */
 static hid_t write_items(const char *path, H5F_libver_t version, bool grows, int64_t chunk)
 {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS), properties = H5Pcreate(H5P_DATASET_CREATE);
@@ -89,14 +91,14 @@ static hid_t write_items(const char *path, H5F_libver_t version, bool grows, int
     hsize_t size = ITEMS, unlimited = H5S_UNLIMITED, tile = (hsize_t)chunk;
     CHECK(H5Pset_chunk(properties, 1, &tile) >= 0 && H5Pset_fletcher32(properties) >= 0);
     hid_t space = H5Screate_simple(1, &size, grows ? &unlimited : NULL);
-    hid_t made =
+    hid_t dataset =
         H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
     uint16_t items[ITEMS];
     for (int i = 0; i < ITEMS; i++) {
-        items[i] = item_at(i);
+        items[i] = make_item(i);
     }
-    CHECK(H5Dwrite(made, H5T_NATIVE_UINT16, H5S_ALL, H5S_ALL, H5P_DEFAULT, items) >= 0);
-    H5Dclose(made);
+    CHECK(H5Dwrite(dataset, H5T_NATIVE_UINT16, H5S_ALL, H5S_ALL, H5P_DEFAULT, items) >= 0);
+    H5Dclose(dataset);
     H5Sclose(space);
     H5Pclose(properties);
     H5Pclose(access);
@@ -111,14 +113,14 @@ static void check_items(const char *path, int64_t chunk)
     CHECK_OK(chunks_open(file, path, "tokens", H5I_INVALID_HID, &c));
     CHECK_EQUAL(chunks_item_count(c), ITEMS);
     CHECK_EQUAL(chunks_item_bytes(c), 2);
-    for (uint64_t i = 0; i < 2 * ITEMS; i++) { /* in order, then at random */
+    for (uint64_t i = 0; i < 2 * ITEMS; i++) { /* in order, then randomly */
         int64_t first = i < ITEMS ? (int64_t)i : (int64_t)random_below(5, i, ITEMS), count = 0;
         const void *items;
         CHECK_OK(chunks_read(c, first, &items, &count));
         int64_t end = (first / chunk + 1) * chunk;
         CHECK_EQUAL(first + count, end < ITEMS ? end : ITEMS);
         for (int64_t j = 0; j < count; j++) {
-            CHECK_EQUAL(((const uint16_t *)items)[j], item_at(first + j));
+            CHECK_EQUAL(((const uint16_t *)items)[j], make_item(first + j));
         }
     }
     chunks_close(&c);
@@ -126,8 +128,8 @@ static void check_items(const char *path, int64_t chunk)
     CHECK_OK(h5file_close(path, &file));
 }
 
-/* All that HDF5 1.10 knows: B-tree, extensible array, fixed array, a single chunk. */
-static void test_indices(void)
+/* The chunk indexes of HDF5 1.10: B-tree, extensible array, fixed array, single chunk. */
+static void test_chunk_indexes(void)
 {
     const char *path = folder_file("index.h5");
     for (int i = 0; i < 8; i++) {
@@ -138,7 +140,7 @@ static void test_indices(void)
     }
 }
 
-/* Element 200 is in the chunk from 192 on; the others can be read before and after. */
+/* The chunk of elements 192 to 255 is refused; the others can be read before and after. */
 static void check_refused(const char *path, const char *text)
 {
     hid_t file;
@@ -154,56 +156,56 @@ static void check_refused(const char *path, const char *text)
     CHECK_FAILS(chunks_read(c, 192, &items, &count), STATUS_DATA, "192");
     status_clear();
     CHECK_OK(chunks_read(c, 130, &items, &count));
-    CHECK_EQUAL(*(const uint16_t *)items, item_at(130));
+    CHECK_EQUAL(*(const uint16_t *)items, make_item(130));
     chunks_close(&c);
     CHECK_OK(h5file_close(path, &file));
 }
 
-/* The chunk from element 192 on, put there as it is. */
-static void put_chunk(hid_t file, const void *stored, size_t bytes)
+/* Writes the stored bytes of the chunk of elements 192 to 255 without a filter. */
+static void write_chunk(hid_t file, const void *stored, size_t bytes)
 {
     hsize_t offset = 192;
-    hid_t made = H5Dopen2(file, "tokens", H5P_DEFAULT);
-    CHECK(H5Dwrite_chunk(made, H5P_DEFAULT, 0, &offset, bytes, stored) >= 0);
-    H5Dclose(made);
+    hid_t dataset = H5Dopen2(file, "tokens", H5P_DEFAULT);
+    CHECK(H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, &offset, bytes, stored) >= 0);
+    H5Dclose(dataset);
 }
 
 static void test_refused(void)
 {
     const char *path = folder_file("bad.h5");
     uint16_t stored[CHUNK + 2] = {1, 2, 3};
-    uint32_t sum = fletcher32(stored, CHUNK_BYTES);
-    memcpy(stored + CHUNK, &sum, sizeof sum);
+    uint32_t checksum = fletcher32(stored, CHUNK_BYTES);
+    memcpy(stored + CHUNK, &checksum, sizeof checksum);
     hid_t file = write_items(path, H5F_LIBVER_V110, true, CHUNK);
-    put_chunk(file, stored, sizeof stored);
+    write_chunk(file, stored, sizeof stored);
     CHECK_OK(h5file_close(path, &file));
     struct chunks *c;
     const void *items;
     int64_t count;
-    CHECK_OK(h5file_open(path, &file)); /* with its checksum it is right */
+    CHECK_OK(h5file_open(path, &file)); /* the chunk with its checksum is valid */
     CHECK_OK(chunks_open(file, path, "tokens", H5I_INVALID_HID, &c));
     CHECK_OK(chunks_read(c, 192, &items, &count));
     CHECK(memcmp(items, stored, CHUNK_BYTES) == 0);
     chunks_close(&c);
     CHECK_OK(h5file_close(path, &file));
 
-    for (int bit = 0; bit < 8 * (int)sizeof stored; bit += 5) { /* any bit, the checksum's too */
+    for (int bit = 0; bit < 8 * (int)sizeof stored; bit += 5) { /* bits of data and checksum */
         ((unsigned char *)stored)[bit / 8] ^= (unsigned char)(1 << bit % 8);
         file = write_items(path, H5F_LIBVER_V110, true, CHUNK);
-        put_chunk(file, stored, sizeof stored);
+        write_chunk(file, stored, sizeof stored);
         CHECK_OK(h5file_close(path, &file));
         check_refused(path, "checksum");
         ((unsigned char *)stored)[bit / 8] ^= (unsigned char)(1 << bit % 8);
     }
     file = write_items(path, H5F_LIBVER_V110, true, CHUNK);
-    put_chunk(file, stored, CHUNK_BYTES);
+    write_chunk(file, stored, CHUNK_BYTES);
     CHECK_OK(h5file_close(path, &file));
     check_refused(path, "has another size");
 }
 
-/* More is stored than the elements need, and yet the chunk from 192 on is not there, or is marked as
- * written without a checksum. */
-static void check_hole(bool marked, const char *text)
+/* The dataset stores more bytes than its elements need, but the chunk of elements 192 to 255 is
+ * missing, or marked as written without checksum. */
+static void check_invalid_chunk(bool marked, const char *text)
 {
     const char *path = folder_file("holes.h5");
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -211,21 +213,21 @@ static void check_hole(bool marked, const char *text)
     hsize_t size = 256, unlimited = H5S_UNLIMITED, tile = CHUNK;
     CHECK(H5Pset_chunk(properties, 1, &tile) >= 0 && H5Pset_fletcher32(properties) >= 0);
     hid_t space = H5Screate_simple(1, &size, &unlimited);
-    hid_t made =
+    hid_t dataset =
         H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
     for (hsize_t first = 0; first < (marked ? 256 : 192); first += CHUNK) {
         unsigned char stored[4096] = {0};
         uint16_t items[CHUNK];
         for (int i = 0; i < CHUNK; i++) {
-            items[i] = item_at((int64_t)first + i);
+            items[i] = make_item((int64_t)first + i);
         }
-        uint32_t sum = fletcher32(items, CHUNK_BYTES), mask = first == 192;
+        uint32_t checksum = fletcher32(items, CHUNK_BYTES), mask = first == 192;
         memcpy(stored, items, CHUNK_BYTES);
-        memcpy(stored + CHUNK_BYTES, &sum, sizeof sum);
+        memcpy(stored + CHUNK_BYTES, &checksum, sizeof checksum);
         size_t bytes = first == 0 ? sizeof stored : CHUNK_BYTES + 4;
-        CHECK(H5Dwrite_chunk(made, H5P_DEFAULT, mask, &first, bytes, stored) >= 0);
+        CHECK(H5Dwrite_chunk(dataset, H5P_DEFAULT, mask, &first, bytes, stored) >= 0);
     }
-    H5Dclose(made);
+    H5Dclose(dataset);
     H5Sclose(space);
     H5Pclose(properties);
     CHECK_OK(h5file_close(path, &file));
@@ -261,10 +263,10 @@ int main(void)
     folder_make();
     h5file_init();
     test_checksum();
-    test_indices();
+    test_chunk_indexes();
     test_refused();
-    check_hole(false, "cannot be read");
-    check_hole(true, "no checksum");
+    check_invalid_chunk(false, "cannot be read");
+    check_invalid_chunk(true, "no checksum");
     test_layouts();
     return 0;
 }

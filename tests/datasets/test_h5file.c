@@ -1,43 +1,44 @@
-/* Every kind of file that must not be followed, believed or crash the reader. The bad files are
- * written here with the library itself. */
+/* Tests of h5file.h, mainly with files that the reader must refuse: damaged files, links out of the
+ * file, false sizes, wrong types. The HDF5 library writes these files here. */
 #include "datasets/shard/h5file.h"
 #include "tests/datasets/folder.h"
 
-static hid_t create(const char *path)
+static hid_t create_file(const char *path)
 {
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     CHECK(file >= 0);
     return file;
 }
 
-static hid_t dataset(hid_t file, const char *name, hid_t type, hsize_t count, hid_t properties)
+static hid_t create_dataset(hid_t file, const char *name, hid_t type, hsize_t count,
+                            hid_t properties)
 {
     hid_t space = H5Screate_simple(1, &count, NULL);
-    hid_t made = H5Dcreate2(file, name, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
-    CHECK(made >= 0);
+    hid_t dataset = H5Dcreate2(file, name, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    CHECK(dataset >= 0);
     H5Sclose(space);
-    return made;
+    return dataset;
 }
 
-static void fill(hid_t made, int count)
+static void fill_and_close(hid_t dataset, int count)
 {
     int values[256];
     CHECK(count <= 256);
     for (int i = 0; i < count; i++) {
         values[i] = i;
     }
-    CHECK(H5Dwrite(made, H5T_NATIVE_INT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
-    H5Dclose(made);
+    CHECK(H5Dwrite(dataset, H5T_NATIVE_INT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+    H5Dclose(dataset);
 }
 
-/* The dataset "tokens" of the file must be refused, with this text. */
-static void refused(const char *path, hid_t type, int rank_limit, const char *text)
+/* Checks that the dataset "tokens" is refused with the path and this text in the message. */
+static void check_refused(const char *path, hid_t type, int rank_limit, const char *text)
 {
-    hid_t file, made;
+    hid_t file, dataset;
     int64_t shape[8];
     int rank;
     CHECK_OK(h5file_open(path, &file));
-    CHECK_EQUAL(h5file_open_dataset(file, path, "tokens", type, rank_limit, &made, shape, &rank),
+    CHECK_EQUAL(h5file_open_dataset(file, path, "tokens", type, rank_limit, &dataset, shape, &rank),
                 STATUS_DATA);
     CHECK(strstr(status_pending()->text, path) != NULL);
     CHECK_FAILS(status_pending()->code, STATUS_DATA, text);
@@ -48,41 +49,43 @@ static void test_round_trip(void)
 {
     const char *path = folder_file("round.h5");
     const int64_t numbers[3] = {-1, INT64_MAX, 7};
-    hid_t file, properties, made;
+    hid_t file, properties, dataset;
     CHECK_OK(h5file_create(path, &file));
     hsize_t chunk = 16;
     CHECK_OK(h5file_create_chunk_properties(1, &chunk, &properties));
-    fill(dataset(file, "tokens", H5T_STD_U32LE, 100, properties), 100);
+    fill_and_close(create_dataset(file, "tokens", H5T_STD_U32LE, 100, properties), 100);
     H5Pclose(properties);
     CHECK_OK(h5file_write_i64(file, path, "one", numbers, 1));
     CHECK_OK(h5file_write_i64(file, path, "three", numbers, 3));
     CHECK_OK(h5file_write_text(file, path, "text", "über"));
     CHECK_OK(h5file_close(path, &file));
 
-    int64_t shape[2], back[3];
+    int64_t shape[2], numbers_read[3];
     int rank;
     char text[16];
     CHECK_OK(h5file_open(path, &file));
-    CHECK_OK(h5file_open_dataset(file, path, "tokens", H5T_STD_U32LE, 2, &made, shape, &rank));
+    CHECK_OK(h5file_open_dataset(file, path, "tokens", H5T_STD_U32LE, 2, &dataset, shape, &rank));
     CHECK(rank == 1 && shape[0] == 100);
     uint32_t values[100];
-    CHECK(H5Dread(made, H5T_NATIVE_UINT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+    CHECK(H5Dread(dataset, H5T_NATIVE_UINT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
     CHECK_EQUAL(values[99], 99);
-    H5Dclose(made);
-    CHECK_OK(h5file_read_i64(file, path, "one", back, 1));
-    CHECK_EQUAL(back[0], -1);
-    CHECK_OK(h5file_read_i64(file, path, "three", back, 3));
-    CHECK_EQUAL(back[1], INT64_MAX);
+    H5Dclose(dataset);
+    CHECK_OK(h5file_read_i64(file, path, "one", numbers_read, 1));
+    CHECK_EQUAL(numbers_read[0], -1);
+    CHECK_OK(h5file_read_i64(file, path, "three", numbers_read, 3));
+    CHECK_EQUAL(numbers_read[1], INT64_MAX);
     CHECK_OK(h5file_read_text(file, path, "text", text, (int)sizeof text));
     CHECK(strcmp(text, "über") == 0);
     CHECK(h5file_has_attribute(file, "text") && !h5file_has_attribute(file, "none"));
     CHECK_FAILS(h5file_read_text(file, path, "text", text, 5), STATUS_DATA, "at most 4");
-    CHECK_FAILS(h5file_read_i64(file, path, "three", back, 1), STATUS_DATA, "shape");
-    CHECK_FAILS(h5file_read_i64(file, path, "one", back, 3), STATUS_DATA, "shape");
-    CHECK_FAILS(h5file_read_i64(file, path, "none", back, 1), STATUS_DATA, "no attribute 'none'");
-    CHECK_FAILS(h5file_read_i64(file, path, "text", back, 1), STATUS_DATA, "64-bit integer");
+    CHECK_FAILS(h5file_read_i64(file, path, "three", numbers_read, 1), STATUS_DATA, "shape");
+    CHECK_FAILS(h5file_read_i64(file, path, "one", numbers_read, 3), STATUS_DATA, "shape");
+    CHECK_FAILS(h5file_read_i64(file, path, "none", numbers_read, 1), STATUS_DATA,
+                "no attribute 'none'");
+    CHECK_FAILS(h5file_read_i64(file, path, "text", numbers_read, 1), STATUS_DATA,
+                "64-bit integer");
     CHECK_FAILS(h5file_read_text(file, path, "one", text, 16), STATUS_DATA, "string of fixed size");
-    CHECK_FAILS(h5file_open_dataset(file, path, "other", H5T_STD_U32LE, 2, &made, shape, &rank),
+    CHECK_FAILS(h5file_open_dataset(file, path, "other", H5T_STD_U32LE, 2, &dataset, shape, &rank),
                 STATUS_DATA, "no dataset /other");
     CHECK_OK(h5file_close(path, &file));
 }
@@ -97,12 +100,12 @@ static void test_same_bytes(void)
         CHECK_OK(h5file_create(path, &file));
         hsize_t chunk = 8;
         CHECK_OK(h5file_create_chunk_properties(1, &chunk, &properties));
-        fill(dataset(file, "tokens", H5T_STD_U16LE, 20, properties), 20);
+        fill_and_close(create_dataset(file, "tokens", H5T_STD_U16LE, 20, properties), 20);
         H5Pclose(properties);
         CHECK_OK(h5file_write_text(file, path, "text", "x"));
         CHECK_OK(h5file_close(path, &file));
         data[i] = folder_read(path, &bytes[i]);
-        sleep(i == 0); /* a stored time would differ by a second */
+        sleep(i == 0); /* a stored time would differ by one second */
     }
     CHECK_EQUAL(bytes[0], bytes[1]);
     CHECK(memcmp(data[0], data[1], bytes[0]) == 0);
@@ -133,8 +136,8 @@ static void test_truncated(void)
     size_t bytes;
     char *data = folder_read(folder_file("round.h5"), &bytes);
     hid_t file;
-    for (size_t kept = 1; kept < bytes; kept += kept < 64 || kept + 8 > bytes ? 1 : bytes / 29) {
-        folder_write(folder_file("cut.h5"), data, kept);
+    for (size_t size = 1; size < bytes; size += size < 64 || size + 8 > bytes ? 1 : bytes / 29) {
+        folder_write(folder_file("cut.h5"), data, size);
         status result = h5file_open(folder_file("cut.h5"), &file);
         CHECK_EQUAL(result, STATUS_DATA);
         CHECK(strstr(status_pending()->text, "cut.h5") != NULL);
@@ -143,135 +146,135 @@ static void test_truncated(void)
     free(data);
 }
 
-/* A file whose writer has died opens for nobody. */
+/* A file that its writer did not close does not open. */
 static void test_unfinished(void)
 {
     const char *path = folder_file("unfinished.h5");
-    hid_t file, again;
+    hid_t file, reader;
     CHECK_OK(h5file_create(path, &file));
-    fill(dataset(file, "tokens", H5T_STD_U16LE, 20, H5P_DEFAULT), 20);
+    fill_and_close(create_dataset(file, "tokens", H5T_STD_U16LE, 20, H5P_DEFAULT), 20);
     CHECK(H5Fflush(file, H5F_SCOPE_GLOBAL) >= 0);
     size_t bytes;
     char *data = folder_read(path, &bytes);
     folder_write(folder_file("dead.h5"), data, bytes);
     free(data);
-    CHECK_FAILS(h5file_open(folder_file("dead.h5"), &again), STATUS_DATA, "dead.h5");
+    CHECK_FAILS(h5file_open(folder_file("dead.h5"), &reader), STATUS_DATA, "dead.h5");
     CHECK_OK(h5file_close(path, &file));
 }
 
 static void test_links(void)
 {
     const char *path = folder_file("links.h5"), *target = folder_file("target.h5");
-    hid_t file = create(target);
-    fill(dataset(file, "tokens", H5T_STD_U16LE, 8, H5P_DEFAULT), 8);
+    hid_t file = create_file(target);
+    fill_and_close(create_dataset(file, "tokens", H5T_STD_U16LE, 8, H5P_DEFAULT), 8);
     H5Fclose(file);
-    file = create(path);
+    file = create_file(path);
     CHECK(H5Lcreate_external(target, "/tokens", file, "tokens", H5P_DEFAULT, H5P_DEFAULT) >= 0);
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "an external link");
-    file = create(path);
-    fill(dataset(file, "real", H5T_STD_U16LE, 8, H5P_DEFAULT), 8);
+    check_refused(path, H5I_INVALID_HID, 1, "an external link");
+    file = create_file(path);
+    fill_and_close(create_dataset(file, "real", H5T_STD_U16LE, 8, H5P_DEFAULT), 8);
     CHECK(H5Lcreate_soft("/real", file, "tokens", H5P_DEFAULT, H5P_DEFAULT) >= 0);
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "a soft link");
-    file = create(path);
+    check_refused(path, H5I_INVALID_HID, 1, "a soft link");
+    file = create_file(path);
     H5Gclose(H5Gcreate2(file, "tokens", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "not a dataset");
+    check_refused(path, H5I_INVALID_HID, 1, "not a dataset");
 }
 
 static void test_storage(void)
 {
     const char *path = folder_file("storage.h5");
-    hid_t file = create(path);
+    hid_t file = create_file(path);
     hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
     CHECK(H5Pset_external(properties, "/etc/passwd", 0, 64) >= 0);
-    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, 32, properties));
+    H5Dclose(create_dataset(file, "tokens", H5T_STD_U16LE, 32, properties));
     H5Pclose(properties);
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "external storage");
+    check_refused(path, H5I_INVALID_HID, 1, "external storage");
 
-    file = create(path);
+    file = create_file(path);
     properties = H5Pcreate(H5P_DATASET_CREATE);
     hsize_t count = 8, chunk = 4;
     hid_t space = H5Screate_simple(1, &count, NULL);
     CHECK(H5Pset_virtual(properties, space, folder_file("target.h5"), "/tokens", space) >= 0);
-    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, count, properties));
+    H5Dclose(create_dataset(file, "tokens", H5T_STD_U16LE, count, properties));
     H5Sclose(space);
     H5Pclose(properties);
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "virtual dataset");
+    check_refused(path, H5I_INVALID_HID, 1, "virtual dataset");
 
-    file = create(path);
+    file = create_file(path);
     properties = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(properties, 1, &chunk);
     H5Pset_fletcher32(properties);
     CHECK(H5Pset_deflate(properties, 6) >= 0);
-    fill(dataset(file, "tokens", H5T_STD_U16LE, 8, properties), 8);
+    fill_and_close(create_dataset(file, "tokens", H5T_STD_U16LE, 8, properties), 8);
     H5Pclose(properties);
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "filter 1 ");
+    check_refused(path, H5I_INVALID_HID, 1, "filter 1 ");
 }
 
-/* Sizes that are claimed and not stored: no allocation may follow them. */
-static void test_claims(void)
+/* Declared sizes that are not stored must not cause an allocation. */
+static void test_false_sizes(void)
 {
-    const char *path = folder_file("claims.h5");
-    hid_t file = create(path);
+    const char *path = folder_file("sizes.h5");
+    hid_t file = create_file(path);
     hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
     hsize_t chunk = 1024;
     H5Pset_chunk(properties, 1, &chunk);
-    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 40, properties));
+    H5Dclose(create_dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 40, properties));
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "declares 1099511627776 elements");
-    file = create(path);
-    H5Dclose(dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 50, properties));
+    check_refused(path, H5I_INVALID_HID, 1, "declares 1099511627776 elements");
+    file = create_file(path);
+    H5Dclose(create_dataset(file, "tokens", H5T_STD_U16LE, (hsize_t)1 << 50, properties));
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 1, "along dimension 0");
+    check_refused(path, H5I_INVALID_HID, 1, "along dimension 0");
     H5Pclose(properties);
 
-    file = create(path);
+    file = create_file(path);
     hsize_t square[2] = {(hsize_t)1 << 33, (hsize_t)1 << 33}, tile[2] = {64, 64};
     properties = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(properties, 2, tile);
     hid_t space = H5Screate_simple(2, square, NULL);
-    hid_t made =
+    hid_t dataset =
         H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
-    CHECK(made >= 0);
-    H5Dclose(made);
+    CHECK(dataset >= 0);
+    H5Dclose(dataset);
     H5Sclose(space);
     H5Pclose(properties);
     H5Fclose(file);
-    refused(path, H5I_INVALID_HID, 2, "claims");
-    refused(path, H5I_INVALID_HID, 1, "2 dimensions");
+    check_refused(path, H5I_INVALID_HID, 2, "declares ");
+    check_refused(path, H5I_INVALID_HID, 1, "2 dimensions");
 }
 
 static void test_types(void)
 {
     const struct {
         hid_t type;
-        const char *word;
+        const char *reason;
     } wrong[] = {{H5T_STD_I32LE, "integer of 4"}, {H5T_STD_U16BE, "integer of 2"},
                  {H5T_STD_U64LE, "integer of 8"}, {H5T_STD_U8LE, "integer of 1"},
                  {H5T_IEEE_F32LE, "float of 4"},  {H5T_IEEE_F64LE, "float of 8"}};
     const char *path = folder_file("types.h5");
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        hid_t file = create(path);
-        fill(dataset(file, "tokens", wrong[i].type, 8, H5P_DEFAULT), 8);
+        hid_t file = create_file(path);
+        fill_and_close(create_dataset(file, "tokens", wrong[i].type, 8, H5P_DEFAULT), 8);
         H5Fclose(file);
-        refused(path, H5I_INVALID_HID, 1, wrong[i].word);
+        check_refused(path, H5I_INVALID_HID, 1, wrong[i].reason);
     }
-    refused(path, H5T_IEEE_F32LE, 1, "another type");
+    check_refused(path, H5T_IEEE_F32LE, 1, "another type");
 }
 
 static void test_attributes(void)
 {
     const char *path = folder_file("attributes.h5");
-    hid_t file = create(path);
+    hid_t file = create_file(path);
     hsize_t many = (hsize_t)4 << 20;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Fclose(file);
-    H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110); /* large attributes need it */
+    H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110); /* for large attributes */
     file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     H5Pclose(access);
     hid_t space = H5Screate_simple(1, &many, NULL);
@@ -310,7 +313,7 @@ static void test_attributes(void)
     CHECK_OK(h5file_close(path, &file));
 }
 
-/* A full disk: the error arrives at the latest with close, as 74. */
+/* A full disk causes an error at the latest when the file is closed: STATUS_WRITE. */
 static void test_full_disk(void)
 {
     hid_t file;
@@ -339,7 +342,7 @@ int main(void)
     test_unfinished();
     test_links();
     test_storage();
-    test_claims();
+    test_false_sizes();
     test_types();
     test_attributes();
     test_full_disk();

@@ -1,4 +1,4 @@
-/* The order of training: nothing lost or doubled in an epoch, mixtures exact, all of it stateless. */
+/* Tests of the order of samples: each sample once per epoch, shifted windows, exact mixtures. */
 #include "datasets/loader/order.h"
 #include "tests/check.h"
 
@@ -16,7 +16,7 @@ static void test_epochs(void)
             struct order_position p = order_find(&order, g);
             CHECK_EQUAL(p.epoch, g / n);
             CHECK(p.sample >= 0 && p.sample < n);
-            CHECK_EQUAL(seen[p.sample]++, p.epoch); /* each once in each epoch */
+            CHECK_EQUAL(seen[p.sample]++, p.epoch); /* once per epoch */
             moved += p.sample != order_find(&order, g % n).sample;
         }
         CHECK(n < 17 || moved > n); /* epochs differ from each other */
@@ -39,7 +39,7 @@ static void test_seeds(void)
     CHECK(same < 20);
 }
 
-/* The first epoch's windows lie end to end; those of a later one are all moved on by the same tokens. */
+/* In the first epoch windows are not shifted. In a later epoch all windows have the same shift. */
 static void test_shifts(void)
 {
     enum { N = 40, EPOCHS = 50, WINDOW = 64 };
@@ -47,7 +47,7 @@ static void test_shifts(void)
     int64_t different = 0;
     struct order order;
     CHECK_OK(order_init(&order, &n, (const double[]){1.0}, 1, 5, true));
-    CHECK_EQUAL(order_find(&order, 3 * n).shift, 0); /* without a window nothing moves */
+    CHECK_EQUAL(order_find(&order, 3 * n).shift, 0); /* without window_tokens there is no shift */
     order.window_tokens = WINDOW;
     for (int64_t g = 0; g < N * EPOCHS; g++) {
         struct order_position p = order_find(&order, g);
@@ -61,7 +61,8 @@ static void test_shifts(void)
     CHECK_EQUAL(order_find(&order, 7 * n).shift, 0);
 }
 
-/* Every source has its share of any beginning to within ceil(log2 k) samples, and order_count says it. */
+/* After every sample, each source has its proportional number of samples, within ceil(log2 k), and
+ * order_count returns that number. */
 static void check_mixture(const double *weights, const int64_t *samples, int sources, int64_t total)
 {
     struct order order;
@@ -80,12 +81,12 @@ static void check_mixture(const double *weights, const int64_t *samples, int sou
             CHECK_NEAR((double)count[i], (double)(g + 1) * weights[i] / sum, bound + 1e-4);
         }
     }
-    int64_t epoch = order_epoch_samples(&order), through = 0, through_before = 0;
+    int64_t epoch = order_epoch_samples(&order), finished = 0, finished_before = 0;
     for (int i = 0; i < sources; i++) {
-        through += order_count(&order, i, epoch) >= samples[i];
-        through_before += order_count(&order, i, epoch - 1) >= samples[i];
+        finished += order_count(&order, i, epoch) >= samples[i];
+        finished_before += order_count(&order, i, epoch - 1) >= samples[i];
     }
-    CHECK(through > 0 && through_before == 0);
+    CHECK(finished > 0 && finished_before == 0);
 }
 
 static void test_mixtures(void)
@@ -95,22 +96,22 @@ static void test_mixtures(void)
     check_mixture((const double[]){1.0, 1.0, 1.0}, samples, 3, 3000);
     check_mixture((const double[]){5.0, 0.01, 2.5, 1e-3, 40.0}, samples, 5, 20000);
     check_mixture((const double[]){1e-300, 2e-300}, samples, 2, 3000);
-    double many[ORDER_SOURCES_MAX];
+    double weights[ORDER_SOURCES_MAX];
     int64_t sizes[ORDER_SOURCES_MAX];
     for (int i = 0; i < ORDER_SOURCES_MAX; i++) {
-        many[i] = 1.0 + i % 7;
+        weights[i] = 1.0 + i % 7;
         sizes[i] = 3 + i;
     }
-    check_mixture(many, sizes, ORDER_SOURCES_MAX, 1000);
-    /* far into a run: 64-bit numbers do not overflow */
+    check_mixture(weights, sizes, ORDER_SOURCES_MAX, 1000);
+    /* Large sample numbers do not overflow 64 bits. */
     struct order order;
     CHECK_OK(order_init(&order, samples, (const double[]){3.0, 1.0}, 2, 7, true));
-    int64_t far = INT64_C(1) << 55;
-    CHECK_EQUAL(order_count(&order, 0, far), far / 4 * 3);
-    CHECK_EQUAL(order_count(&order, 1, far), far / 4);
+    int64_t large = INT64_C(1) << 55;
+    CHECK_EQUAL(order_count(&order, 0, large), large / 4 * 3);
+    CHECK_EQUAL(order_count(&order, 1, large), large / 4);
 }
 
-/* Within an epoch of its own, each source loses and doubles nothing, whatever the others do. */
+/* In a mixture, each source returns each of its samples once per epoch of that source. */
 static void test_mixture_epochs(void)
 {
     const int64_t samples[2] = {30, 50};

@@ -1,5 +1,6 @@
-/* What a byte-level tokenizer puts around texts and pairs, and the white space that special tokens take along, as the
- * Python package does (scripts/make_tokenizer_reference.py): RoBERTa's in both spellings, Llama 3's; training. */
+/* Tests of post-processors of byte-level tokenizers: RoBERTa's in both forms, and the BOS token of
+ * Llama 3. The ids equal those of the Python package (scripts/make_tokenizer_reference.py). Also
+ * tested: training of a RoBERTa tokenizer, and its sentences and documents in shards. */
 #include <jansson.h>
 
 #include "datasets/prepare/prepare.h"
@@ -18,23 +19,23 @@ static const char *reference_path(const char *name)
     return path;
 }
 
-static void check_ids(const char *what, const char *text, const struct token_list *ids,
-                      const json_t *wanted)
+static void check_ids(const char *tokenizer_name, const char *text, const struct token_list *ids,
+                      const json_t *expected_ids)
 {
-    bool equal = (size_t)ids->count == json_array_size(wanted);
+    bool equal = (size_t)ids->count == json_array_size(expected_ids);
     for (int64_t i = 0; i < ids->count && equal; i++) {
-        equal = ids->ids[i] == json_integer_value(json_array_get(wanted, (size_t)i));
+        equal = ids->ids[i] == json_integer_value(json_array_get(expected_ids, (size_t)i));
     }
     if (!equal) {
-        fprintf(stderr, "%s: the text '%.80s' has other ids\n", what, text);
+        fprintf(stderr, "%s: the ids of the text '%.80s' are wrong\n", tokenizer_name, text);
         exit(1);
     }
 }
 
 static void check_pairs(const char *name, const struct tokenizer *t, const json_t *pairs,
-                        const json_t *of)
+                        const json_t *reference_ids)
 {
-    static const int64_t most[] = {0, 4, 5, 9, 16};
+    static const int64_t limits[] = {0, 4, 5, 9, 16};
     struct token_list ids = {0};
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         const json_t *a = json_array_get(json_array_get(pairs, i), 0);
@@ -44,10 +45,11 @@ static void check_pairs(const char *name, const struct tokenizer *t, const json_
             ids.count = 0;
             CHECK_OK(tokenizer_encode_pair(t, json_string_value(a), json_string_length(a),
                                            json_string_value(b), json_string_length(b), true,
-                                           most[m], &ids, &first));
-            const json_t *wanted = m == 0 ? json_object_get(of, "pairs")
-                                          : json_array_get(json_object_get(of, "truncated"), m - 1);
-            check_ids(name, json_string_value(a), &ids, json_array_get(wanted, i));
+                                           limits[m], &ids, &first));
+            const json_t *expected_ids =
+                m == 0 ? json_object_get(reference_ids, "pairs")
+                       : json_array_get(json_object_get(reference_ids, "truncated"), m - 1);
+            check_ids(name, json_string_value(a), &ids, json_array_get(expected_ids, i));
             CHECK(ids.ids[first - 1] == 2 && ids.ids[first - 2] == 2);
         }
     }
@@ -57,8 +59,8 @@ static void check_pairs(const char *name, const struct tokenizer *t, const json_
     token_list_free(&ids);
 }
 
-static void encode_around(const struct tokenizer *t, const char *text, size_t bytes,
-                          struct token_list *ids)
+static void encode_with_specials(const struct tokenizer *t, const char *text, size_t bytes,
+                                 struct token_list *ids)
 {
     int64_t first;
     ids->count = 0;
@@ -73,14 +75,14 @@ static void encode_around(const struct tokenizer *t, const char *text, size_t by
 }
 
 static void check_texts(const char *name, const struct tokenizer *t, const json_t *texts,
-                        const json_t *wanted)
+                        const json_t *expected_ids)
 {
     struct token_list ids = {0};
-    CHECK(json_array_size(texts) > 200 && json_array_size(texts) == json_array_size(wanted));
+    CHECK(json_array_size(texts) > 200 && json_array_size(texts) == json_array_size(expected_ids));
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const json_t *text = json_array_get(texts, i);
-        encode_around(t, json_string_value(text), json_string_length(text), &ids);
-        check_ids(name, json_string_value(text), &ids, json_array_get(wanted, i));
+        encode_with_specials(t, json_string_value(text), json_string_length(text), &ids);
+        check_ids(name, json_string_value(text), &ids, json_array_get(expected_ids, i));
     }
     token_list_free(&ids);
 }
@@ -88,28 +90,29 @@ static void check_texts(const char *name, const struct tokenizer *t, const json_
 static void test_reference(const char *name)
 {
     json_error_t error;
-    struct tokenizer *t = NULL, *again = NULL;
+    struct tokenizer *t = NULL, *reopened = NULL;
     json_t *expected =
         json_load_file(reference_path("expected_around.json"), JSON_ALLOW_NUL, &error);
     CHECK(expected != NULL);
-    const json_t *of = json_object_get(json_object_get(expected, "tokenizers"), name);
+    const json_t *reference_ids = json_object_get(json_object_get(expected, "tokenizers"), name);
     CHECK_OK(tokenizer_open(reference_path(name), &t));
-    check_texts(name, t, json_object_get(expected, "texts"), json_object_get(of, "ids"));
+    check_texts(name, t, json_object_get(expected, "texts"), json_object_get(reference_ids, "ids"));
     bool roberta = strcmp(name, "begun") != 0;
     if (roberta) {
         const struct tokenizer_specials s = tokenizer_get_specials(t);
         CHECK(s.cls == 0 && s.pad == 1 && s.sep == 2 && s.unknown == 3 && s.mask == 4);
         CHECK(tokenizer_bos(t) < 0 && tokenizer_eos(t) == 2);
-        check_pairs(name, t, json_object_get(expected, "pairs"), of);
+        check_pairs(name, t, json_object_get(expected, "pairs"), reference_ids);
     } else {
         CHECK(tokenizer_bos(t) == 0 && tokenizer_eos(t) == 1);
     }
-    char *folder = folder_file(name); /* what is written is read as the same one */
+    char *folder = folder_file(name); /* a saved tokenizer is the same tokenizer */
     CHECK_OK(tokenizer_save(t, folder));
-    CHECK_OK(tokenizer_open(folder, &again));
-    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(again)) == 0);
-    check_texts(name, again, json_object_get(expected, "texts"), json_object_get(of, "ids"));
-    CHECK_OK(tokenizer_destroy(&again));
+    CHECK_OK(tokenizer_open(folder, &reopened));
+    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(reopened)) == 0);
+    check_texts(name, reopened, json_object_get(expected, "texts"),
+                json_object_get(reference_ids, "ids"));
+    CHECK_OK(tokenizer_destroy(&reopened));
     CHECK_OK(tokenizer_destroy(&t));
     json_decref(expected);
 }
@@ -128,7 +131,7 @@ static void test_training(void)
     CHECK(tokenizer_is_special(t, 4) && !tokenizer_is_special(t, 5) && tokenizer_eos(t) == 2);
     CHECK_OK(tokenizer_encode(plain, "the oars\nthe", 12, true, &a));
     CHECK_OK(tokenizer_encode(t, "the oars\nthe", 12, true, &b));
-    CHECK_EQUAL(a.count, b.count); /* the same merges behind them */
+    CHECK_EQUAL(a.count, b.count); /* the same merges, after the special tokens */
     for (int64_t i = 0; i < a.count; i++) {
         CHECK_EQUAL(a.ids[i] + 5, b.ids[i]);
     }
@@ -138,7 +141,7 @@ static void test_training(void)
     b.count--;
     a.count = 0;
     CHECK_OK(tokenizer_encode(t, "the", 3, true, &a));
-    CHECK(a.count == b.count); /* both blanks are the mask's */
+    CHECK(a.count == b.count); /* <mask> contains both spaces before it */
     token_list_free(&a);
     token_list_free(&b);
     CHECK_OK(tokenizer_destroy(&t));
@@ -146,13 +149,14 @@ static void test_training(void)
     CHECK_FAILS(tokenizer_train_roberta(260, files, 1, 1, &t), STATUS_USAGE, "bpe takes 261");
 }
 
-/* Whole sentences of one document as long as they fit, none lost and none twice; one that never fits is divided. */
+/* An example contains whole sentences of one document. Each sentence occurs once. Only a sentence
+ * that is longer than an example is split. */
 static void test_sentences(void)
 {
     enum { DOCUMENTS = 9, T = 16 };
     struct tokenizer *t = NULL;
     struct prepare_report report;
-    struct token_list whole = {0}, given = {0};
+    struct token_list document_ids = {0}, example_ids = {0};
     char text[8192];
     size_t used = 0;
     CHECK_OK(tokenizer_open(reference_path("roberta"), &t));
@@ -178,7 +182,7 @@ static void test_sentences(void)
     CHECK_EQUAL(report.documents, DOCUMENTS);
     struct shard *shard = NULL;
     CHECK_OK(shard_open(folder_file("sentences/train-00000-of-00001.h5"), &shard));
-    int64_t divided = 0;
+    int64_t split_count = 0;
     for (int64_t i = 0; i < report.examples; i++) {
         int64_t range[2];
         int32_t ids[T];
@@ -191,25 +195,26 @@ static void test_sentences(void)
         CHECK_OK(shard_read_column(shard, EXAMPLE_NEXT_SENTENCE, i, 1, &next));
         CHECK(ids[0] == 0 && ids[count - 1] == 2 && first == count && next == 0);
         int32_t stop = tokenizer_find(t, ".");
-        divided += count == T && ids[T - 2] != stop;
-        CHECK_OK(token_list_reserve(&given, count));
-        memcpy(given.ids + given.count, ids + 1, (size_t)(count - 2) * sizeof *ids);
-        given.count += count - 2;
+        split_count += count == T && ids[T - 2] != stop;
+        CHECK_OK(token_list_reserve(&example_ids, count));
+        memcpy(example_ids.ids + example_ids.count, ids + 1, (size_t)(count - 2) * sizeof *ids);
+        example_ids.count += count - 2;
     }
-    CHECK(divided > 0 && divided < report.examples / 2);
+    CHECK(split_count > 0 && split_count < report.examples / 2);
     for (char *at = text, *end; (end = strstr(at, "\n\n")) != NULL; at = end + 2) {
-        CHECK_OK(tokenizer_encode(t, at, (size_t)(end - at), false, &whole));
+        CHECK_OK(tokenizer_encode(t, at, (size_t)(end - at), false, &document_ids));
     }
-    CHECK(whole.count == given.count);
-    CHECK(memcmp(whole.ids, given.ids, (size_t)whole.count * sizeof *whole.ids) == 0);
-    token_list_free(&whole);
-    token_list_free(&given);
+    CHECK(document_ids.count == example_ids.count);
+    CHECK(memcmp(document_ids.ids, example_ids.ids,
+                 (size_t)document_ids.count * sizeof *document_ids.ids) == 0);
+    token_list_free(&document_ids);
+    token_list_free(&example_ids);
     CHECK_OK(shard_close(&shard));
     CHECK_OK(tokenizer_destroy(&t));
 }
 
-/* Each document begins with the token of the file, and ends with the end token. */
-static void test_begun_documents(void)
+/* Each document begins with the BOS token of the template and ends with the end token. */
+static void test_bos_documents(void)
 {
     struct tokenizer *t = NULL;
     struct prepare_report report;
@@ -239,12 +244,12 @@ static void test_begun_documents(void)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
-/* A template of the texts alone, as transformers 5 writes it for GPT-2, is read as nothing. */
-static void test_bare(void)
+/* A template without special tokens, as transformers 5 writes it, equals no post-processor. */
+static void test_bare_template(void)
 {
     static const struct {
         const char *single, *pair;
-        bool good;
+        bool supported;
     } cases[] = {
         {"[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
          "[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}"
@@ -279,7 +284,7 @@ static void test_bare(void)
         json_object_set_new(post, "special_tokens", json_object());
         json_object_set_new(file, "post_processor", post);
         char *text = json_dumps(file, JSON_COMPACT);
-        if (cases[i].good) {
+        if (cases[i].supported) {
             CHECK_OK(tokenizer_from_text(text, strlen(text), path, &t));
             CHECK(tokenizer_bos(t) < 0);
             b.count = 0;
@@ -299,7 +304,7 @@ static void test_bare(void)
     CHECK_OK(tokenizer_destroy(&plain));
 }
 
-/* A file that says something else is refused by name. */
+/* An unsupported post-processor is refused, and the message names the unsupported part. */
 static void test_refusals(void)
 {
     static const struct {
@@ -313,7 +318,7 @@ static void test_refusals(void)
          "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}}]", "post_processor's template"},
         {"begun", "\"ids\":[0]", "\"ids\":[1]", "post_processor's template"},
         {"begun", "\"processors\":[", "\"processors\":[{},{},{},", "has 5 members"},
-        {"begun", "\"type\":\"TemplateProcessing\"", "\"type\":\"Whatever\"", "'Whatever'"},
+        {"begun", "\"type\":\"TemplateProcessing\"", "\"type\":\"Unknown\"", "'Unknown'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[FILE_PATH_BYTES], *text = NULL;
@@ -347,9 +352,9 @@ int main(void)
     test_reference("roberta_early");
     test_reference("begun");
     test_training();
-    test_bare();
+    test_bare_template();
     test_sentences();
-    test_begun_documents();
+    test_bos_documents();
     test_refusals();
     return 0;
 }

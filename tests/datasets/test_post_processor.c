@@ -106,7 +106,7 @@ static void test_reference(const char *name)
     } else {
         CHECK(tokenizer_bos(t) == 0 && tokenizer_eos(t) == 1);
     }
-    char *folder = folder_file(name); /* a saved tokenizer is the same tokenizer */
+    char *folder = folder_file(name); /* saving and opening give the same tokenizer */
     CHECK_OK(tokenizer_save(t, folder));
     CHECK_OK(tokenizer_open(folder, &reopened));
     CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(reopened)) == 0);

@@ -1,5 +1,5 @@
-/* Preference pairs: rows into examples, whole pairs into batches at any number of ranks, wrong rows and wrong shards, and
- * the side file of a reference. */
+/* Tests of preference pairs: examples of rows, batches of whole pairs for all numbers of ranks, bad
+ * rows, refused shards, and the file with the log-probabilities of the reference model. */
 #include <math.h>
 
 #include "base/random.h"
@@ -25,29 +25,29 @@ static void make_tokenizer(void)
     CHECK_OK(chat_open(folder, tokenizer, &chat));
 }
 
-static status prepare(const char *rows, const char *output, struct prepare_options more,
-                      struct prepare_report *report)
+static status prepare_shards(const char *rows, const char *output, struct prepare_options overrides,
+                             struct prepare_report *report)
 {
     static char *path;
     path = folder_file("rows.jsonl");
     folder_write(path, rows, strlen(rows));
-    more.tokenizer = tokenizer;
-    more.inputs = &path;
-    more.input_count = 1;
-    more.output = folder_file(output);
-    more.shard_tokens = more.shard_tokens > 0 ? more.shard_tokens : 1 << 20;
-    more.sequence_tokens = more.sequence_tokens > 0 ? more.sequence_tokens : 256;
-    return prepare_preferences(&more, report);
+    overrides.tokenizer = tokenizer;
+    overrides.inputs = &path;
+    overrides.input_count = 1;
+    overrides.output = folder_file(output);
+    overrides.shard_tokens = overrides.shard_tokens > 0 ? overrides.shard_tokens : 1 << 20;
+    overrides.sequence_tokens = overrides.sequence_tokens > 0 ? overrides.sequence_tokens : 256;
+    return prepare_preferences(&overrides, report);
 }
 
 /* ---- rows ---- */
 
-static void check_text(const int32_t *ids, int64_t count, const char *wanted)
+static void check_text(const int32_t *ids, int64_t count, const char *expected)
 {
     char *text = NULL;
     CHECK_OK(tokenizer_decode(tokenizer, ids, count, false, &text, NULL));
-    if (strcmp(text, wanted) != 0) {
-        fprintf(stderr, "'%s', wanted '%s'\n", text, wanted);
+    if (strcmp(text, expected) != 0) {
+        fprintf(stderr, "got '%s', expected '%s'\n", text, expected);
         exit(1);
     }
     free(text);
@@ -87,29 +87,31 @@ static void test_rows(void)
                      "c") "]}\n"
                           "{\"chosen\": \"x\xc3\xa4\", \"rejected\": \"x\xc3\xb6\"}\n";
     struct prepare_report report;
-    CHECK_OK(prepare(rows, "rows", (struct prepare_options){.chat_template = chat}, &report));
+    CHECK_OK(
+        prepare_shards(rows, "rows", (struct prepare_options){.chat_template = chat}, &report));
     CHECK(report.examples == 5 && report.documents == 5 && report.bad_rows == 0);
     struct shard *s;
     CHECK_OK(shard_open(folder_file("rows/train-00000-of-00001.h5"), &s));
     CHECK_OK(shard_verify(s));
     CHECK(shard_get_header(s)->kind == EXAMPLE_PREFERENCE_PAIRS);
     check_pair(s, 0, "What?", " the list" END, " a file" END);
-    check_pair(s, 1, "Who said it:", " the user" END, " an answer" END); /* before the blank */
+    /* The common beginning ends before a space, and not inside a character. */
+    check_pair(s, 1, "Who said it:", " the user" END, " an answer" END);
     check_pair(s, 2, ALPACA("a"), "b" END, "c" END);
     check_pair(s, 3, ALPACA("a"), "b" END, "c" END);
-    check_pair(s, 4, "x", "\xc3\xa4" END, "\xc3\xb6" END); /* not inside of a character */
+    check_pair(s, 4, "x", "\xc3\xa4" END, "\xc3\xb6" END);
     CHECK_OK(shard_close(&s));
 }
 
-/* An answer that is too long with its prompt is cut, and counted. */
-static void test_cut(void)
+/* A response that is too long after its prompt is truncated and counted. */
+static void test_truncation(void)
 {
     static const char rows[] =
         "{\"prompt\": \"abc\", \"chosen\": \"zzzzzz\", \"rejected\": \"y\"}\n"
         "{\"prompt\": \"abc\", \"chosen\": \"x\", \"rejected\": \"y\"}\n";
     struct prepare_report report;
     struct shard *s;
-    CHECK_OK(prepare(rows, "cut", (struct prepare_options){.sequence_tokens = 6}, &report));
+    CHECK_OK(prepare_shards(rows, "cut", (struct prepare_options){.sequence_tokens = 6}, &report));
     CHECK(report.overlong_rows == 1 && report.longest_tokens == 10 && report.examples == 2);
     CHECK_OK(shard_open(folder_file("cut/train-00000-of-00001.h5"), &s));
     check_pair(s, 0, "abc", "zzz", "y" END);
@@ -119,7 +121,7 @@ static void test_cut(void)
 static void test_bad_rows(void)
 {
     static const char good[] = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n";
-    static const char *const wrong[][2] = {
+    static const char *const bad_rows[][2] = {
         {"{\"prompt\": \"a\", \"chosen\": \"b\"}", "no field \"rejected\""},
         {"{\"prompt\": \"a\", \"rejected\": \"b\"}", "no field \"chosen\""},
         {"{\"prompt\": 1, \"chosen\": \"b\", \"rejected\": \"c\"}",
@@ -146,14 +148,14 @@ static void test_bad_rows(void)
     };
     struct prepare_report report;
     char rows[1024];
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
         struct prepare_options o = {.chat_template = chat, .sequence_tokens = 8};
-        snprintf(rows, sizeof rows, "%s%s\n%s", good, wrong[i][0], good);
-        CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl line 2: ");
-        CHECK_FAILS(prepare(rows, "bad", o, &report), STATUS_DATA, wrong[i][1]);
+        snprintf(rows, sizeof rows, "%s%s\n%s", good, bad_rows[i][0], good);
+        CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl line 2: ");
+        CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, bad_rows[i][1]);
         CHECK(!file_exists(folder_file("bad/train-00000-of-00001.h5")));
         o.skip_bad_rows = true;
-        CHECK_OK(prepare(rows, "skipped", o, &report));
+        CHECK_OK(prepare_shards(rows, "skipped", o, &report));
         CHECK(report.bad_rows == 1 && report.examples == 2);
     }
 }
@@ -172,18 +174,18 @@ static void make_pairs(void)
             (size_t)snprintf(rows + used, sizeof rows - used,
                              "{\"prompt\": \"%.*s\", \"chosen\": \"c%d%.*s\", \"rejected\": "
                              "\"r%d\"}\n",
-                             1 + (int)random_below(key, (uint64_t)i, 9), "What is it", i,
+                             1 + (int)random_below(key, (uint64_t)i, 9), "Whom is it", i,
                              (int)random_below(key, (uint64_t)(100 + i), 12), "zyxwvutsrqpo", i);
     }
     struct prepare_report report;
     struct prepare_options o = {
         .sequence_tokens = LENGTH, .validation_fraction = 0.2, .shard_tokens = 300};
-    CHECK_OK(prepare(rows, "pairs", o, &report));
+    CHECK_OK(prepare_shards(rows, "pairs", o, &report));
     CHECK(report.train_shards > 1 && report.validation_tokens > 0);
 }
 
-static struct loader_options options_of(const struct loader_source *source, int rank, int ranks,
-                                        int64_t micro)
+static struct loader_options make_options(const struct loader_source *source, int rank, int ranks,
+                                          int64_t micro)
 {
     return (struct loader_options){.sources = source,
                                    .source_count = 1,
@@ -198,8 +200,8 @@ static struct loader_options options_of(const struct loader_source *source, int 
                                    .vocab_size = tokenizer_vocab_size(tokenizer)};
 }
 
-/* Row j of answer s of a batch, what is shared before its own; -1: there are no more. */
-static int32_t row_of(const struct batch *b, int64_t s, int32_t j)
+/* Returns row j of response s, counted from the first row of its prompt; -1: no such row. */
+static int32_t find_row(const struct batch *b, int64_t s, int32_t j)
 {
     if (b->shared_prefix_offsets == NULL) {
         return b->cu_rows[s] + j < b->cu_rows[s + 1] ? b->cu_rows[s] + j : -1;
@@ -213,14 +215,14 @@ static int32_t row_of(const struct batch *b, int64_t s, int32_t j)
     return j < end ? first + j : -1;
 }
 
-/* Pair i of a batch as one text, its targets too. */
-static void describe(const struct batch *b, int64_t i, char *out, size_t bytes)
+/* Writes tokens, targets and log-probabilities of pair i of a batch as text. */
+static void describe_pair(const struct batch *b, int64_t i, char *out, size_t bytes)
 {
     size_t used = 0;
     for (int64_t s = 2 * i; s < 2 * i + 2; s++) {
         int32_t row, next;
-        for (int32_t j = 0; (row = row_of(b, s, j)) >= 0; j++) {
-            next = row_of(b, s, j + 1);
+        for (int32_t j = 0; (row = find_row(b, s, j)) >= 0; j++) {
+            next = find_row(b, s, j + 1);
             CHECK_EQUAL(b->positions[row], j);
             CHECK(b->targets[row] == BATCH_IGNORED ||
                   (next >= 0 && b->targets[row] == b->inputs[next]));
@@ -236,27 +238,27 @@ static void describe(const struct batch *b, int64_t i, char *out, size_t bytes)
     }
 }
 
-/* All pairs of two epochs in the order of their numbers, from all ranks. */
+/* Reads the pairs of all ranks, from number `first` up to `samples`, as texts by number. */
 static void read_all(int ranks, int64_t micro, int64_t first, const double *const *reference,
-                     bool together, char (*out)[1024], int64_t samples)
+                     bool shared_prompt, char (*out)[1024], int64_t samples)
 {
     const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
     for (int rank = 0; rank < ranks; rank++) {
         struct loader *l;
-        struct loader_options o = options_of(&source, rank, ranks, micro);
+        struct loader_options o = make_options(&source, rank, ranks, micro);
         o.first_sample = first;
         o.limit_samples = samples;
         o.reference_logps = reference;
-        o.shared_prompt = together;
+        o.shared_prompt = shared_prompt;
         CHECK_OK(loader_open(&o, &l));
         for (bool end = false; !end;) {
             struct batch b;
             bool last;
             CHECK_OK(loader_next(l, &b, &last, &end));
-            CHECK(end ||
-                  (b.segments == (together ? 1 : 2) * b.sequences && b.rows <= 2 * micro * LENGTH));
+            CHECK(end || (b.segments == (shared_prompt ? 1 : 2) * b.sequences &&
+                          b.rows <= 2 * micro * LENGTH));
             for (int64_t i = 0; i < b.sequences && !end; i++) {
-                describe(&b, i, out[b.samples[i]], sizeof *out);
+                describe_pair(&b, i, out[b.samples[i]], sizeof *out);
             }
         }
         CHECK_OK(loader_close(&l));
@@ -266,76 +268,80 @@ static void read_all(int ranks, int64_t micro, int64_t first, const double *cons
 static void test_batches(void)
 {
     enum { SAMPLES = 36 };
-    static char one[SAMPLES][1024], other[SAMPLES][1024];
+    static char one_rank[SAMPLES][1024], other[SAMPLES][1024];
     static double table[2 * PAIRS];
     for (int i = 0; i < 2 * PAIRS; i++) {
         table[i] = -i;
     }
     const double *const reference[] = {table};
-    read_all(1, 3, 0, reference, false, one, SAMPLES);
-    CHECK(strstr(one[0], "-") != NULL);
+    read_all(1, 3, 0, reference, false, one_rank, SAMPLES);
+    CHECK(strstr(one_rank[0], "-") != NULL);
     for (int ranks = 1; ranks <= 4; ranks++) {
         for (int64_t micro = 1; micro <= 4; micro += 3) {
             memset(other, 0, sizeof other);
             read_all(ranks, micro, 0, reference, micro == 4, other, SAMPLES);
-            CHECK(memcmp(one, other, sizeof one) == 0);
+            CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
         }
     }
-    memcpy(other, one, sizeof other);
+    memcpy(other, one_rank, sizeof other);
     memset(other + 2 * GLOBAL, 0, sizeof other - 2 * GLOBAL * sizeof *other);
-    read_all(2, 2, 2 * GLOBAL, reference, true, other, SAMPLES); /* resumed */
-    CHECK(memcmp(one, other, sizeof one) == 0);
+    read_all(2, 2, 2 * GLOBAL, reference, true, other, SAMPLES); /* resume */
+    CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
 }
 
-static void test_refusals(void)
+static void test_refused(void)
 {
     const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
     struct loader *l;
-    struct loader_options o = options_of(&source, 0, 1, 2);
+    struct loader_options o = make_options(&source, 0, 1, 2);
     o.sequence_tokens = 12;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length 12");
-    o = options_of(&source, 0, 1, 2);
+    o = make_options(&source, 0, 1, 2);
     o.kind = EXAMPLE_TEXT;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'preference_pairs', not 'text'");
 }
 
-/* ---- the side file ---- */
+/* ---- log-probabilities of the reference model ---- */
 
-static void test_side_file(void)
+static void test_reference_logps(void)
 {
     char *path = folder_file("reference.hdf5");
-    double values[2 * PAIRS], got[2 * PAIRS];
-    int64_t done;
+    double values[2 * PAIRS], values_read[2 * PAIRS];
+    int64_t pairs_done;
     struct shard_logps_key key = {
         .weights = "aaaa", .data = "bbbb", .precision = "fp32", .pairs = PAIRS};
     for (int i = 0; i < 2 * PAIRS; i++) {
         values[i] = i < 10 ? -1.5 * i : NAN;
     }
-    CHECK_FAILS(shard_logps_read(path, &key, got, &done), STATUS_NO_INPUT, "does not exist");
+    CHECK_FAILS(shard_logps_read(path, &key, values_read, &pairs_done), STATUS_NO_INPUT,
+                "does not exist");
     CHECK_OK(shard_logps_write(path, &key, values, 5));
-    CHECK_OK(shard_logps_read(path, &key, got, &done));
-    CHECK_EQUAL(done, 5);
-    CHECK(memcmp(values, got, 10 * sizeof *got) == 0);
+    CHECK_OK(shard_logps_read(path, &key, values_read, &pairs_done));
+    CHECK_EQUAL(pairs_done, 5);
+    CHECK(memcmp(values, values_read, 10 * sizeof *values_read) == 0);
     CHECK_OK(shard_logps_write(path, &key, values, 6));
-    CHECK_FAILS(shard_logps_read(path, &key, got, &done), STATUS_DATA,
+    CHECK_FAILS(shard_logps_read(path, &key, values_read, &pairs_done), STATUS_DATA,
                 "pair 5 has a log-probability of nan");
     CHECK_OK(shard_logps_write(path, &key, values, 5));
     struct shard_logps_key other = key;
     snprintf(other.weights, sizeof other.weights, "cccc");
-    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA,
+    CHECK_FAILS(shard_logps_read(path, &other, values_read, &pairs_done), STATUS_DATA,
                 "computed with the weights aaaa, but this run uses cccc");
     other = key;
     snprintf(other.data, sizeof other.data, "cccc");
-    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA, "for the shards bbbb");
+    CHECK_FAILS(shard_logps_read(path, &other, values_read, &pairs_done), STATUS_DATA,
+                "for the shards bbbb");
     other = key;
     snprintf(other.precision, sizeof other.precision, "bf16");
-    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA,
+    CHECK_FAILS(shard_logps_read(path, &other, values_read, &pairs_done), STATUS_DATA,
                 "in fp32, but this run uses bf16");
     other = key;
     other.pairs = PAIRS - 1;
-    CHECK_FAILS(shard_logps_read(path, &other, got, &done), STATUS_DATA, "of 23 pairs");
+    CHECK_FAILS(shard_logps_read(path, &other, values_read, &pairs_done), STATUS_DATA,
+                "of 23 pairs");
     CHECK(truncate(path, 700) == 0);
-    CHECK_FAILS(shard_logps_read(path, &key, got, &done), STATUS_DATA, "reference.hdf5");
+    CHECK_FAILS(shard_logps_read(path, &key, values_read, &pairs_done), STATUS_DATA,
+                "reference.hdf5");
 }
 
 int main(void)
@@ -343,12 +349,12 @@ int main(void)
     folder_make();
     make_tokenizer();
     test_rows();
-    test_cut();
+    test_truncation();
     test_bad_rows();
     make_pairs();
     test_batches();
-    test_refusals();
-    test_side_file();
+    test_refused();
+    test_reference_logps();
     chat_close(&chat);
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;

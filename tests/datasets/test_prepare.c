@@ -1,5 +1,6 @@
-/* Text in, shards out: the same ids as the whole text has, the same bytes at any number of workers,
- * documents where they belong, nothing lost, and nothing left behind by a failure. */
+/* Tests of prepare_clm with text and token files: ids equal those of the whole text, the output
+ * does not depend on the number of workers, documents are complete and in the correct set, and a
+ * failure leaves no files. */
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -11,10 +12,10 @@
 #include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
 
-static struct tokenizer *bpe, *letters;
+static struct tokenizer *bpe, *char_tokenizer;
 static int32_t eos;
 
-/* All tokens of a set of shards, and where its documents begin (over all shards). */
+/* All tokens of a shard set, and the start of each document (over all shards). */
 struct content {
     int32_t *ids;
     int64_t count;
@@ -23,18 +24,18 @@ struct content {
     int shards;
 };
 
-static void read_set(const char *folder, const char *side, struct content *out)
+static void read_set(const char *folder, const char *split, struct content *out)
 {
     *out = (struct content){0};
     char name[64], path[FILE_PATH_BYTES];
-    int of = 0;
-    for (int n = 1; n <= 200 && of == 0; n++) {
-        snprintf(name, sizeof name, "%s-00000-of-%05d.h5", side, n);
+    int shard_count = 0;
+    for (int n = 1; n <= 200 && shard_count == 0; n++) {
+        snprintf(name, sizeof name, "%s-00000-of-%05d.h5", split, n);
         CHECK_OK(file_join(path, folder, name));
-        of = file_exists(path) ? n : 0;
+        shard_count = file_exists(path) ? n : 0;
     }
-    for (int i = 0; i < of; i++) {
-        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", side, i, of);
+    for (int i = 0; i < shard_count; i++) {
+        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", split, i, shard_count);
         CHECK_OK(file_join(path, folder, name));
         struct shard *s;
         CHECK_OK(shard_open(path, &s));
@@ -51,10 +52,11 @@ static void read_set(const char *folder, const char *side, struct content *out)
         out->starts[out->documents] = out->count;
         CHECK_OK(shard_close(&s));
     }
-    out->shards = of;
+    out->shards = shard_count;
 }
 
-static struct prepare_options with(const struct tokenizer *t, char *const *inputs, int count)
+static struct prepare_options make_options(const struct tokenizer *t, char *const *inputs,
+                                           int count)
 {
     return (struct prepare_options){.tokenizer = t,
                                     .inputs = inputs,
@@ -69,7 +71,7 @@ static void write_text(const char *path, const char *text)
     folder_write(path, text, strlen(text));
 }
 
-/* Document d of the set must have exactly the ids of this text, and the end token where asked for. */
+/* Checks that document d has the ids of this text and the end token, if the tokenizer has one. */
 static void check_document(const struct content *c, int64_t d, const struct tokenizer *t,
                            const char *text, size_t bytes)
 {
@@ -83,11 +85,11 @@ static void check_document(const struct content *c, int64_t d, const struct toke
     token_list_free(&ids);
 }
 
-static void check_documents(const char *side, const struct tokenizer *t, const char *const *texts,
+static void check_documents(const char *split, const struct tokenizer *t, const char *const *texts,
                             int count)
 {
     struct content c;
-    read_set(folder_file("out"), side, &c);
+    read_set(folder_file("out"), split, &c);
     CHECK_EQUAL(c.documents, count);
     for (int i = 0; i < count; i++) {
         check_document(&c, i, t, texts[i], strlen(texts[i]));
@@ -95,7 +97,8 @@ static void check_documents(const char *side, const struct tokenizer *t, const c
     free(c.ids);
 }
 
-/* Text of all sorts: words, numbers, runs of blanks, line ends, other scripts, bytes that are no UTF-8. */
+/* Returns random text: words, numbers, white space, newlines, several scripts, and invalid UTF-8
+ * unless `valid`. */
 static char *mixed_text(size_t bytes, uint64_t seed, bool valid)
 {
     static const char *const parts[] = {
@@ -115,7 +118,7 @@ static char *mixed_text(size_t bytes, uint64_t seed, bool valid)
     return text;
 }
 
-/* At each position where the splitter may split, the parts have the ids of the whole text. */
+/* At each position where the splitter may split, the two parts have the ids of the whole text. */
 static void test_boundaries(void)
 {
     int found = 0;
@@ -124,14 +127,14 @@ static void test_boundaries(void)
         size_t bytes = strlen(text);
         struct token_list whole = {0}, parts = {0};
         CHECK_OK(tokenizer_encode(bpe, text, bytes, false, &whole));
-        for (size_t at = 1; at < bytes; at++) {
-            if (!splitter_is_boundary(text, bytes, at, false)) {
+        for (size_t position = 1; position < bytes; position++) {
+            if (!splitter_is_boundary(text, bytes, position, false)) {
                 continue;
             }
             found++;
             parts.count = 0;
-            CHECK_OK(tokenizer_encode(bpe, text, at, false, &parts));
-            CHECK_OK(tokenizer_encode(bpe, text + at, bytes - at, false, &parts));
+            CHECK_OK(tokenizer_encode(bpe, text, position, false, &parts));
+            CHECK_OK(tokenizer_encode(bpe, text + position, bytes - position, false, &parts));
             CHECK_EQUAL(parts.count, whole.count);
             CHECK(memcmp(parts.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) == 0);
         }
@@ -146,15 +149,15 @@ static void test_boundaries(void)
     CHECK(!splitter_is_boundary(".\nb", 3, 1, false) && !splitter_is_boundary("ab", 2, 1, false));
 }
 
-/* A document of several pieces has the ids of the whole, whatever the number of workers. */
-static void test_pieces(void)
+/* A document of several chunks has the ids of the whole text, for any number of workers. */
+static void test_chunks(void)
 {
     char *text = mixed_text(900000, 77, false);
     size_t bytes = strlen(text), first_bytes = 0;
     write_text(folder_file("long.txt"), text);
     char *inputs[] = {folder_file("long.txt")}, *first = NULL;
     for (int workers = 1; workers <= 5; workers += 2) {
-        struct prepare_options o = with(bpe, inputs, 1);
+        struct prepare_options o = make_options(bpe, inputs, 1);
         struct prepare_report report;
         o.workers = workers;
         CHECK_OK(prepare_clm(&o, &report));
@@ -182,20 +185,20 @@ static void test_pieces(void)
     free(text);
 }
 
-static void test_forced_cut(void)
+static void test_forced_splits(void)
 {
     size_t bytes = 2 * ENCODER_CHUNK_BYTES + 99;
     char *text = malloc(bytes + 3);
     for (size_t i = 0; i < bytes; i += 3) {
-        memcpy(text + i, "\xE4\xB8\xAD", 3); /* no place to cut at all */
+        memcpy(text + i, "\xE4\xB8\xAD", 3); /* no word boundary */
     }
     folder_write(folder_file("wall.txt"), text, bytes / 3 * 3);
     char *inputs[] = {folder_file("wall.txt")};
-    struct prepare_options o = with(letters, inputs, 1);
+    struct prepare_options o = make_options(char_tokenizer, inputs, 1);
     struct prepare_report report;
     CHECK_OK(prepare_clm(&o, &report));
     CHECK_EQUAL(report.forced_splits, 2);
-    CHECK_EQUAL(report.train_tokens, bytes / 3); /* whole characters, all of them */
+    CHECK_EQUAL(report.train_tokens, bytes / 3); /* all characters, none split */
     free(text);
 }
 
@@ -206,7 +209,7 @@ static void test_documents(void)
     write_text(folder_file("b.txt"), "five\n");
     write_text(folder_file("empty.txt"), "");
     char *inputs[] = {folder_file("a.txt"), folder_file("empty.txt"), folder_file("b.txt")};
-    struct prepare_options o = with(bpe, inputs, 3);
+    struct prepare_options o = make_options(bpe, inputs, 3);
     struct prepare_report report;
     CHECK_OK(prepare_clm(&o, &report));
     CHECK(report.documents == 2 && report.empty_documents == 1);
@@ -230,7 +233,7 @@ static void test_json_lines(void)
                                           "1}\n\n{\"text\": \"\\u00fc \\ud83d\\udea3\"}\r\n"
                                           "{\"text\": \"\"}\n{\"id\": 2, \"text\": \"last\"}");
     char *inputs[] = {folder_file("rows.jsonl")};
-    struct prepare_options o = with(bpe, inputs, 1);
+    struct prepare_options o = make_options(bpe, inputs, 1);
     struct prepare_report report;
     CHECK_OK(prepare_clm(&o, &report));
     CHECK(report.documents == 3 && report.empty_documents == 1 && report.bad_rows == 0);
@@ -263,8 +266,8 @@ static void test_json_lines(void)
     }
 }
 
-/* Twenty documents of different lengths over many small shards. */
-static void write_twenty(char *texts[20], char *inputs[20])
+/* Writes 20 documents of different lengths. */
+static void write_documents(char *texts[20], char *inputs[20])
 {
     for (int i = 0; i < 20; i++) {
         char name[32];
@@ -275,12 +278,13 @@ static void write_twenty(char *texts[20], char *inputs[20])
     }
 }
 
-/* The tokens of a set are those of these documents, in this order. */
-static void check_tokens(const struct content *c, char *const *texts, const bool *chosen, bool want)
+/* Checks that the tokens are those of the documents with chosen[i] == value, in order. */
+static void check_tokens(const struct content *c, char *const *texts, const bool *chosen,
+                         bool value)
 {
     struct token_list ids = {0};
     for (int i = 0; i < 20; i++) {
-        if (chosen[i] == want) {
+        if (chosen[i] == value) {
             CHECK_OK(tokenizer_encode(bpe, texts[i], strlen(texts[i]), false, &ids));
             CHECK_OK(token_list_reserve(&ids, 1));
             ids.ids[ids.count++] = eos;
@@ -294,25 +298,25 @@ static void check_tokens(const struct content *c, char *const *texts, const bool
 static void test_validation(void)
 {
     char *texts[20], *inputs[20];
-    write_twenty(texts, inputs);
+    write_documents(texts, inputs);
     static const int64_t sizes[] = {150, 1000, 1 << 20};
     for (size_t k = 0; k < 3; k++) {
-        for (int held = 1; held < 20; held += 9) {
-            struct prepare_options o = with(bpe, inputs, 20);
+        for (int held_out = 1; held_out < 20; held_out += 9) {
+            struct prepare_options o = make_options(bpe, inputs, 20);
             struct prepare_report report;
             bool chosen[20];
             for (int i = 0; i < 20; i++) {
-                chosen[i] = i >= 20 - held;
+                chosen[i] = i >= 20 - held_out;
             }
             o.shard_tokens = sizes[k];
-            o.validation_fraction = held / 20.0;
+            o.validation_fraction = held_out / 20.0;
             CHECK_OK(prepare_clm(&o, &report));
             CHECK_EQUAL(report.documents, 20);
             struct content c;
             read_set(o.output, "train", &c);
             check_tokens(&c, texts, chosen, false);
             CHECK(c.count == report.train_tokens && c.shards == report.train_shards);
-            CHECK(c.documents >= 20 - held && c.documents < 20 - held + c.shards);
+            CHECK(c.documents >= 20 - held_out && c.documents < 20 - held_out + c.shards);
             free(c.ids);
             read_set(o.output, "validation", &c);
             check_tokens(&c, texts, chosen, true);
@@ -320,9 +324,9 @@ static void test_validation(void)
             free(c.ids);
         }
     }
-    bool drawn[3][20];
-    for (int k = 0; k < 3; k++) { /* by chance: the documents keep their order */
-        struct prepare_options o = with(bpe, inputs, 20);
+    bool validation[3][20];
+    for (int k = 0; k < 3; k++) { /* a random split keeps the order of documents */
+        struct prepare_options o = make_options(bpe, inputs, 20);
         struct prepare_report report;
         o.validation_fraction = 0.2;
         o.shuffle_split = true;
@@ -336,23 +340,23 @@ static void test_validation(void)
         for (int i = 0; i < 20; i++) {
             struct token_list ids = {0};
             CHECK_OK(tokenizer_encode(bpe, texts[i], strlen(texts[i]), false, &ids));
-            drawn[k][i] = token + ids.count < c.count &&
-                          memcmp(ids.ids, c.ids + token, (size_t)ids.count * 4) == 0 &&
-                          c.ids[token + ids.count] == eos;
-            token += drawn[k][i] ? ids.count + 1 : 0;
-            count += drawn[k][i];
+            validation[k][i] = token + ids.count < c.count &&
+                               memcmp(ids.ids, c.ids + token, (size_t)ids.count * 4) == 0 &&
+                               c.ids[token + ids.count] == eos;
+            token += validation[k][i] ? ids.count + 1 : 0;
+            count += validation[k][i];
             token_list_free(&ids);
         }
         CHECK_EQUAL(count, 4);
-        check_tokens(&c, texts, drawn[k], true);
+        check_tokens(&c, texts, validation[k], true);
         free(c.ids);
         read_set(o.output, "train", &c);
-        check_tokens(&c, texts, drawn[k], false);
+        check_tokens(&c, texts, validation[k], false);
         free(c.ids);
     }
-    CHECK(memcmp(drawn[0], drawn[1], sizeof drawn[0]) == 0);
-    CHECK(memcmp(drawn[0], drawn[2], sizeof drawn[0]) != 0);
-    struct prepare_options o = with(bpe, inputs, 3);
+    CHECK(memcmp(validation[0], validation[1], sizeof validation[0]) == 0);
+    CHECK(memcmp(validation[0], validation[2], sizeof validation[0]) != 0);
+    struct prepare_options o = make_options(bpe, inputs, 3);
     struct prepare_report report;
     o.validation_fraction = 0.001;
     o.shuffle_split = true;
@@ -365,7 +369,7 @@ static void test_validation(void)
     }
 }
 
-/* One text, no end token: cut at the token, as nanoGPT does. */
+/* One text without end token is split at a token, as nanoGPT does. */
 static void test_single_text(void)
 {
     char text[1000];
@@ -375,7 +379,7 @@ static void test_single_text(void)
     folder_write(folder_file("one.txt"), text, sizeof text);
     char *inputs[] = {folder_file("one.txt")};
     for (int k = 0; k < 4; k++) {
-        struct prepare_options o = with(letters, inputs, 1);
+        struct prepare_options o = make_options(char_tokenizer, inputs, 1);
         struct prepare_report report;
         o.validation_fraction = 0.1;
         o.shuffle_split = k % 2 == 1;
@@ -385,25 +389,25 @@ static void test_single_text(void)
         struct content train, validation;
         read_set(o.output, "train", &train);
         read_set(o.output, "validation", &validation);
-        char *back;
+        char *decoded;
         size_t bytes;
-        CHECK_OK(tokenizer_decode(letters, train.ids, train.count, false, &back, &bytes));
-        CHECK(bytes == 900 && memcmp(back, text, 900) == 0);
-        free(back);
-        CHECK_OK(tokenizer_decode(letters, validation.ids, 100, false, &back, &bytes));
-        CHECK(bytes == 100 && memcmp(back, text + 900, 100) == 0);
-        free(back);
+        CHECK_OK(tokenizer_decode(char_tokenizer, train.ids, train.count, false, &decoded, &bytes));
+        CHECK(bytes == 900 && memcmp(decoded, text, 900) == 0);
+        free(decoded);
+        CHECK_OK(tokenizer_decode(char_tokenizer, validation.ids, 100, false, &decoded, &bytes));
+        CHECK(bytes == 100 && memcmp(decoded, text + 900, 100) == 0);
+        free(decoded);
         free(train.ids);
         free(validation.ids);
     }
     write_text(folder_file("strange.txt"), "abc abc Z");
     char *strange[] = {folder_file("strange.txt")};
-    struct prepare_options o = with(letters, strange, 1);
+    struct prepare_options o = make_options(char_tokenizer, strange, 1);
     struct prepare_report report;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "strange.txt");
     write_text(folder_file("short.txt"), "a");
     char *small[] = {folder_file("short.txt")};
-    o = with(letters, small, 1);
+    o = make_options(char_tokenizer, small, 1);
     o.validation_fraction = 0.1;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "too few");
 }
@@ -417,7 +421,7 @@ static void test_llmc(void)
     const uint16_t end = (uint16_t)eos, ids[10] = {end, 1, 2, 3, end, 4, end, 5, 6, 7};
     memcpy(file.ids, ids, sizeof ids);
     char *inputs[] = {folder_file("fineweb.bin")};
-    struct prepare_options o = with(bpe, inputs, 1);
+    struct prepare_options o = make_options(bpe, inputs, 1);
     struct prepare_report report;
     folder_write(inputs[0], &file, 1024 + sizeof ids);
     CHECK_OK(prepare_clm(&o, &report));
@@ -440,7 +444,7 @@ static void test_llmc(void)
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "not an llm.c token file");
 }
 
-/* Wide ids, whose documents begin with the begin token. */
+/* Ids of 4 bytes. The begin token starts each document. */
 static void test_llmc_llama(void)
 {
     struct {
@@ -449,13 +453,13 @@ static void test_llmc_llama(void)
     } file = {.head = {20240801, 7, 8}, .ids = {0, 300, 1, 339, 0, 5, 0, 6}};
     char folder[FILE_PATH_BYTES];
     char *inputs[] = {folder_file("llama.bin")};
-    struct tokenizer *begun = NULL;
+    struct tokenizer *bos_tokenizer = NULL;
     struct prepare_report report;
     struct content c;
     snprintf(folder, sizeof folder, "%s/tests/reference/tokenizer/begun",
              getenv("BIREME_SOURCE_DIR"));
-    CHECK_OK(tokenizer_open(folder, &begun));
-    struct prepare_options o = with(begun, inputs, 1);
+    CHECK_OK(tokenizer_open(folder, &bos_tokenizer));
+    struct prepare_options o = make_options(bos_tokenizer, inputs, 1);
     folder_write(inputs[0], &file, sizeof file);
     CHECK_OK(prepare_clm(&o, &report));
     read_set(o.output, "train", &c);
@@ -472,14 +476,14 @@ static void test_llmc_llama(void)
     file.head[1] = 1;
     folder_write(inputs[0], &file, sizeof file);
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "not an llm.c token file");
-    CHECK_OK(tokenizer_destroy(&begun));
+    CHECK_OK(tokenizer_destroy(&bos_tokenizer));
 }
 
 struct index_parts {
     uint8_t type;
     uint64_t sequences, entries;
     int32_t lengths[4];
-    int64_t places[4], documents[4];
+    int64_t offsets[4], documents[4];
     int documents_written;
 };
 
@@ -494,7 +498,7 @@ static void write_index(const char *path, const struct index_parts *p)
     fwrite(&p->sequences, 8, 1, f);
     fwrite(&p->entries, 8, 1, f);
     fwrite(p->lengths, 4, 4, f);
-    fwrite(p->places, 8, 4, f);
+    fwrite(p->offsets, 8, 4, f);
     fwrite(p->documents, 8, (size_t)p->documents_written, f);
     CHECK(fclose(f) == 0);
 }
@@ -507,8 +511,8 @@ static void test_megatron(void)
     folder_write(inputs[0], ids, sizeof ids);
     write_index(inputs[1], &good);
     struct prepare_report report;
-    for (int first = 0; first < 2; first++) { /* named by either file, or by both */
-        struct prepare_options o = with(bpe, inputs + first, 2 - first);
+    for (int first = 0; first < 2; first++) { /* both files are named, or only the index */
+        struct prepare_options o = make_options(bpe, inputs + first, 2 - first);
         CHECK_OK(prepare_clm(&o, &report));
         struct content c;
         read_set(o.output, "train", &c);
@@ -518,7 +522,7 @@ static void test_megatron(void)
         }
         free(c.ids);
     }
-    struct prepare_options o = with(bpe, inputs, 1);
+    struct prepare_options o = make_options(bpe, inputs, 1);
     struct index_parts bad = good;
 #define BAD(change, text)                                                                          \
     bad = good;                                                                                    \
@@ -532,24 +536,24 @@ static void test_megatron(void)
     BAD(bad.entries = 0, "claims");
     BAD(bad.lengths[3] = 5, "sequence 3 has 5 tokens");
     BAD(bad.lengths[0] = -1, "sequence 0 has -1 tokens");
-    BAD(bad.places[1] = INT64_MAX, "sequence 1");
-    BAD(bad.places[1] = -4, "sequence 1");
+    BAD(bad.offsets[1] = INT64_MAX, "sequence 1");
+    BAD(bad.offsets[1] = -4, "sequence 1");
     BAD(bad.documents[1] = 5, "entry 1 of the document index is 5");
     BAD(bad.documents[2] = 3, "contain 3 of 4");
     BAD(bad.documents[0] = 1, "entry 0");
-    BAD(bad.type = 5, "outside of"); /* 8 bytes an id: past the file's end */
+    BAD(bad.type = 5, "outside of"); /* 8 bytes per id exceed the file */
     write_text(inputs[1], "MMIDIDX");
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "wiki.idx");
-    uint16_t narrow[9] = {9, 8, 7, 6, 5, 4, 3, 2, 65535};
-    folder_write(inputs[0], narrow, sizeof narrow);
+    uint16_t ids16[9] = {9, 8, 7, 6, 5, 4, 3, 2, 65535};
+    folder_write(inputs[0], ids16, sizeof ids16);
     bad = good;
     bad.type = 8;
-    memcpy(bad.places, (int64_t[]){0, 4, 10, 10}, sizeof bad.places);
+    memcpy(bad.offsets, (int64_t[]){0, 4, 10, 10}, sizeof bad.offsets);
     write_index(inputs[1], &bad);
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "the id 65535");
 }
 
-static int files_in(const char *folder)
+static int count_files(const char *folder)
 {
     DIR *d = opendir(folder);
     CHECK(d != NULL);
@@ -566,7 +570,7 @@ static void test_failures(void)
     CHECK_OK(file_remove_tree(folder_file("out")));
     write_text(folder_file("a.txt"), "some text\n");
     char *inputs[] = {folder_file("a.txt"), folder_file("none.txt")};
-    struct prepare_options o = with(bpe, inputs, 2);
+    struct prepare_options o = make_options(bpe, inputs, 2);
     struct prepare_report report;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_NO_INPUT, "none.txt");
     inputs[1] = folder_path;
@@ -574,7 +578,7 @@ static void test_failures(void)
     inputs[1] = folder_file("packed.gz");
     folder_write(inputs[1], "\x1f\x8b\x08", 3);
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "gzip");
-    CHECK_EQUAL(files_in(folder_file("out")), 0);
+    CHECK_EQUAL(count_files(folder_file("out")), 0);
     o.input_count = 1;
     o.validation_fraction = 1.0;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_USAGE, "fraction");
@@ -585,52 +589,52 @@ static void test_failures(void)
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_CREATE, "a.txt");
     write_text(folder_file("nothing.txt"), "");
     char *empty[] = {folder_file("nothing.txt")};
-    o = with(bpe, empty, 1);
+    o = make_options(bpe, empty, 1);
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no tokens");
-    CHECK_EQUAL(files_in(folder_file("out")), 0);
+    CHECK_EQUAL(count_files(folder_file("out")), 0);
 
-    /* An older set stays until the new one is complete, and then it goes. */
-    o = with(bpe, inputs, 1);
+    /* An older set is kept until the new one is complete, and then replaced. */
+    o = make_options(bpe, inputs, 1);
     o.shard_tokens = 1;
     CHECK_OK(prepare_clm(&o, &report));
-    int before = files_in(folder_file("out"));
+    int before = count_files(folder_file("out"));
     CHECK(before > 2 && before == report.train_shards);
     o.input_count = 2;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "gzip");
-    CHECK_EQUAL(files_in(folder_file("out")), before);
-    o = with(bpe, inputs, 1);
+    CHECK_EQUAL(count_files(folder_file("out")), before);
+    o = make_options(bpe, inputs, 1);
     CHECK_OK(prepare_clm(&o, &report));
-    CHECK_EQUAL(files_in(folder_file("out")), 1);
+    CHECK_EQUAL(count_files(folder_file("out")), 1);
 }
 
-/* Writing fails in the middle: 74, and nothing is left. */
+/* If writing fails, prepare returns STATUS_WRITE and leaves no files. */
 static void test_no_space(void)
 {
     char *text = mixed_text(800000, 3, true);
     write_text(folder_file("much.txt"), text);
     free(text);
     char *inputs[] = {folder_file("much.txt")};
-    struct prepare_options o = with(bpe, inputs, 1);
+    struct prepare_options o = make_options(bpe, inputs, 1);
     struct prepare_report report;
     o.output = folder_file("full");
     struct rlimit limit, small;
     CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
     small = limit;
     signal(SIGXFSZ, SIG_IGN);
-    for (rlim_t most = 1000; most < 300000; most *= 3) {
-        small.rlim_cur = most;
+    for (rlim_t limit_bytes = 1000; limit_bytes < 300000; limit_bytes *= 3) {
+        small.rlim_cur = limit_bytes;
         CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
         status result = prepare_clm(&o, &report);
         CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
         CHECK_EQUAL(result, STATUS_WRITE);
         CHECK(strstr(status_pending()->text, "full") != NULL);
         status_clear();
-        CHECK_EQUAL(files_in(folder_file("full")), 0);
+        CHECK_EQUAL(count_files(folder_file("full")), 0);
     }
     CHECK_OK(prepare_clm(&o, &report));
 }
 
-/* A document much larger than what may be held. */
+/* A document that is much larger than the memory limit. */
 static void test_memory(void)
 {
     enum { COPIES = 48 };
@@ -645,7 +649,7 @@ static void test_memory(void)
     CHECK(fclose(f) == 0);
     free(text);
     char *inputs[] = {folder_file("huge.txt")};
-    struct prepare_options o = with(letters, inputs, 1);
+    struct prepare_options o = make_options(char_tokenizer, inputs, 1);
     struct prepare_report report;
     struct rusage before, after;
     o.shard_tokens = 5 << 20;
@@ -656,7 +660,7 @@ static void test_memory(void)
     CHECK_EQUAL(report.train_tokens + report.validation_tokens, (int64_t)COPIES << 20);
     CHECK_EQUAL(report.train_shards + report.validation_shards, 11);
 #if !defined __SANITIZE_ADDRESS__ &&                                                               \
-    !defined __SANITIZE_THREAD__ /* they hold memory of their own */
+    !defined __SANITIZE_THREAD__ /* the sanitizers use more memory */
     CHECK((after.ru_maxrss - before.ru_maxrss) >> 10 < 24);
 #endif
 }
@@ -671,12 +675,12 @@ int main(void)
     write_text(folder_file("letters.txt"), "abc \n中");
     char *inputs[] = {folder_file("train.txt"), folder_file("letters.txt")};
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 600, inputs, 1, 1, &bpe));
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, inputs + 1, 1, 1, &letters));
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, inputs + 1, 1, 1, &char_tokenizer));
     eos = tokenizer_eos(bpe);
-    CHECK(eos >= 0 && tokenizer_eos(letters) < 0);
+    CHECK(eos >= 0 && tokenizer_eos(char_tokenizer) < 0);
     test_boundaries();
-    test_pieces();
-    test_forced_cut();
+    test_chunks();
+    test_forced_splits();
     test_documents();
     test_json_lines();
     test_validation();
@@ -688,6 +692,6 @@ int main(void)
     test_no_space();
     test_memory();
     CHECK_OK(tokenizer_destroy(&bpe));
-    CHECK_OK(tokenizer_destroy(&letters));
+    CHECK_OK(tokenizer_destroy(&char_tokenizer));
     return 0;
 }

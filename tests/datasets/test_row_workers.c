@@ -1,5 +1,5 @@
-/* Rows encoded by several threads: the same bytes at any number of workers, and of several wrong rows the first is told,
- * whether it cannot be read or cannot be used. */
+/* Tests of row workers: the output does not depend on the number of threads. The first of several
+ * bad rows is reported, whether it is invalid JSON or not usable. */
 #include "base/log.h"
 #include "base/random.h"
 #include "datasets/prepare/prepare.h"
@@ -7,12 +7,13 @@
 
 enum { ROWS = 700, ROW_BYTES = 5 << 10, LONG_TEXT = 4000 };
 
-typedef status (*preparation)(const struct prepare_options *options, struct prepare_report *out);
+typedef status (*prepare_function)(const struct prepare_options *options,
+                                   struct prepare_report *out);
 
 static struct tokenizer *tokenizer;
 static char rows[ROWS * ROW_BYTES];
 
-/* One that sft and dpo both can use; some are as long as a slot of the ring may be in a few rows. */
+/* Writes a row that prepare_sft and prepare_preferences accept. One of 50 rows is long. */
 static size_t write_row(char *out, int i)
 {
     static char text[LONG_TEXT + 1];
@@ -29,16 +30,16 @@ static size_t write_row(char *out, int i)
         text, i, i, i + 1);
 }
 
-/* Rows, but for two of which lines are given (from 1; 0: none). */
+/* Writes all rows, with bad rows at these two lines (from 1; 0: none). */
 static char *write_rows(int unusable, int unreadable)
 {
     char *path = folder_file("rows.jsonl");
     size_t bytes = 0;
     for (int i = 0; i < ROWS; i++) {
         if (i + 1 == unusable || i + 1 == unreadable) {
-            const char *wrong = i + 1 == unusable ? "{\"prompt\": \"a\"}\n" : "{\"prompt\": \n";
-            memcpy(rows + bytes, wrong, strlen(wrong));
-            bytes += strlen(wrong);
+            const char *bad_row = i + 1 == unusable ? "{\"prompt\": \"a\"}\n" : "{\"prompt\": \n";
+            memcpy(rows + bytes, bad_row, strlen(bad_row));
+            bytes += strlen(bad_row);
         } else {
             bytes += write_row(rows + bytes, i);
         }
@@ -47,8 +48,8 @@ static char *write_rows(int unusable, int unreadable)
     return path;
 }
 
-static status prepare(preparation run, char *input, int workers, bool skip,
-                      struct prepare_report *report)
+static status prepare_shards(prepare_function function, char *input, int workers, bool skip,
+                             struct prepare_report *report)
 {
     const struct prepare_options o = {.tokenizer = tokenizer,
                                       .inputs = &input,
@@ -59,24 +60,24 @@ static status prepare(preparation run, char *input, int workers, bool skip,
                                       .sequence_tokens = 4096,
                                       .workers = workers,
                                       .skip_bad_rows = skip};
-    return run(&o, report);
+    return function(&o, report);
 }
 
-static void test_same_bytes(preparation run)
+static void test_same_bytes(prepare_function function)
 {
     static const char *const names[] = {"shards/train-00000-of-00001.h5",
                                         "shards/validation-00000-of-00001.h5"};
     char *first[2] = {NULL, NULL};
     size_t bytes[2] = {0};
-    struct prepare_report reference = {0};
+    struct prepare_report expected = {0};
     char *input = write_rows(0, 0);
     for (int workers = 1; workers <= 9; workers += 4) {
         struct prepare_report report;
-        CHECK_OK(prepare(run, input, workers, false, &report));
-        reference = workers == 1 ? report : reference;
-        CHECK(report.examples == ROWS && report.longest_tokens == reference.longest_tokens &&
-              report.learned_tokens == reference.learned_tokens &&
-              report.overlong_rows == reference.overlong_rows);
+        CHECK_OK(prepare_shards(function, input, workers, false, &report));
+        expected = workers == 1 ? report : expected;
+        CHECK(report.examples == ROWS && report.longest_tokens == expected.longest_tokens &&
+              report.learned_tokens == expected.learned_tokens &&
+              report.overlong_rows == expected.overlong_rows);
         for (int i = 0; i < 2; i++) {
             size_t count;
             char *data = folder_read(folder_file(names[i]), &count);
@@ -93,18 +94,19 @@ static void test_same_bytes(preparation run)
     free(first[1]);
 }
 
-static void test_first_wrong_row(preparation run)
+static void test_first_bad_row(prepare_function function)
 {
-    static const int wrong[][2] = {{333, 334}, {334, 333}, {1, 700}, {700, 1}, {64, 31}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char *input = write_rows(wrong[i][0], wrong[i][1]);
-        char told[64];
-        int first = wrong[i][0] < wrong[i][1] ? wrong[i][0] : wrong[i][1];
-        snprintf(told, sizeof told, "rows.jsonl line %d: ", first);
+    static const int bad_lines[][2] = {{333, 334}, {334, 333}, {1, 700}, {700, 1}, {64, 31}};
+    for (size_t i = 0; i < sizeof bad_lines / sizeof *bad_lines; i++) {
+        char *input = write_rows(bad_lines[i][0], bad_lines[i][1]);
+        char location[64];
+        int first = bad_lines[i][0] < bad_lines[i][1] ? bad_lines[i][0] : bad_lines[i][1];
+        snprintf(location, sizeof location, "rows.jsonl line %d: ", first);
         for (int workers = 1; workers <= 5; workers += 4) {
             struct prepare_report report;
-            CHECK_FAILS(prepare(run, input, workers, false, &report), STATUS_DATA, told);
-            CHECK_OK(prepare(run, input, workers, true, &report));
+            CHECK_FAILS(prepare_shards(function, input, workers, false, &report), STATUS_DATA,
+                        location);
+            CHECK_OK(prepare_shards(function, input, workers, true, &report));
             CHECK(report.bad_rows == 2 && report.examples == ROWS - 2);
         }
     }
@@ -112,15 +114,15 @@ static void test_first_wrong_row(preparation run)
 
 int main(void)
 {
-    static const preparation runs[] = {prepare_sft, prepare_preferences};
+    static const prepare_function functions[] = {prepare_sft, prepare_preferences};
     folder_make();
     log_quiet(true);
     char *text = folder_file("text");
     folder_write(text, "the list of files and the user", 30);
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, &text, 1, 1, &tokenizer));
     for (int i = 0; i < 2; i++) {
-        test_same_bytes(runs[i]);
-        test_first_wrong_row(runs[i]);
+        test_same_bytes(functions[i]);
+        test_first_bad_row(functions[i]);
     }
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;

@@ -1,8 +1,9 @@
-/* Sentence pairs: masking, what `prepare` makes of documents, columns of shards, batches at any number of ranks, and
- * NVIDIA's shards, which a generator in here writes as their scripts do (with deflate).
+/* Tests of sentence pairs: masking, the examples of `bireme prepare`, columns of shards, and equal
+ * batches for all numbers of ranks. Also tested: NVIDIA's shards, which are written here as their
+ * scripts write them (with deflate).
  *
- * The vocabulary has a token for each word of the texts, and the words are numbered through, so that an id names its
- * document and its place. */
+ * The vocabulary has one token for each word of the texts. Words are numbered, so that an id
+ * identifies its document and position. */
 #include <hdf5.h>
 
 #include "base/random.h"
@@ -19,25 +20,25 @@ enum {
     MASK = 4,
     DOCUMENTS = 40,
     SENTENCES = 30, /* of a document */
-    WORDS_MOST = 12 * DOCUMENTS * SENTENCES,
+    MAX_WORDS = 12 * DOCUMENTS * SENTENCES,
     T = 48,
-    MOST = 7
+    MAX_PREDICTIONS = 7
 };
 
 static int word_count;
-static int document_of[WORDS_MOST], first_word[DOCUMENTS + 1];
+static int document_of[MAX_WORDS], first_word[DOCUMENTS + 1];
 static struct tokenizer *tokenizer;
-static uint8_t *kinds;
+static uint8_t *token_kinds;
 
 /* ---- masking ---- */
 
-struct tally {
-    int64_t masked, kept, changed;
+struct mask_counts {
+    int64_t masked, unchanged, changed;
 };
 
 static void check_masked(const struct masking *m, const int32_t *before, const int32_t *after,
                          int64_t count, const int32_t *positions, const int32_t *labels,
-                         int64_t predictions, struct tally *tally)
+                         int64_t predictions, struct mask_counts *mask_counts)
 {
     int64_t next = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -48,14 +49,14 @@ static void check_masked(const struct masking *m, const int32_t *before, const i
         CHECK_EQUAL(labels[next++], before[i]);
         CHECK(m->token_kinds[before[i]] != MASKING_NEVER);
         CHECK(after[i] >= 0 && after[i] < m->vocab_size);
-        tally->masked += after[i] == m->mask_id;
-        tally->kept += after[i] == before[i];
-        tally->changed += after[i] != m->mask_id && after[i] != before[i];
+        mask_counts->masked += after[i] == m->mask_id;
+        mask_counts->unchanged += after[i] == before[i];
+        mask_counts->changed += after[i] != m->mask_id && after[i] != before[i];
     }
     CHECK_EQUAL(next, predictions);
 }
 
-/* A word is drawn whole or not at all. */
+/* Checks that either all tokens of a word are drawn or none. */
 static void check_words(const struct masking *m, const int32_t *before, int64_t count,
                         const int32_t *positions, int64_t predictions)
 {
@@ -64,9 +65,9 @@ static void check_words(const struct masking *m, const int32_t *before, int64_t 
         chosen[positions[i]] = true;
     }
     for (int64_t i = 1; i < count; i++) {
-        bool goes_on = m->token_kinds[before[i]] == MASKING_CONTINUES &&
-                       m->token_kinds[before[i - 1]] != MASKING_NEVER;
-        CHECK(!goes_on || chosen[i] == chosen[i - 1]);
+        bool continues_word = m->token_kinds[before[i]] == MASKING_CONTINUES &&
+                              m->token_kinds[before[i - 1]] != MASKING_NEVER;
+        CHECK(!continues_word || chosen[i] == chosen[i - 1]);
     }
 }
 
@@ -78,32 +79,32 @@ static void test_masking(bool whole_words)
         table[i] = i < SPECIALS ? MASKING_NEVER : i % 3 == 0 ? MASKING_CONTINUES : MASKING_BEGINS;
     }
     const struct masking m = {0.15, 20, whole_words, MASK, V, table};
-    struct tally tally = {0};
-    int64_t all = 0, differ = 0;
+    struct mask_counts mask_counts = {0};
+    int64_t total = 0, different = 0;
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        int32_t before[N], ids[N], again[N], positions[20], labels[20], scratch[2 * N];
+        int32_t before[N], ids[N], repeated[N], positions[20], labels[20], scratch[2 * N];
         for (uint64_t i = 0; i < N; i++) {
             before[i] = i == 0 || i == N - 1 ? CLS : (int32_t)random_below(round, i, V);
         }
         memcpy(ids, before, sizeof ids);
         int64_t count = masking_apply(&m, 1, 0, round, ids, N, positions, labels, scratch);
         CHECK(whole_words ? count <= 15 && count > 8 : count == 15);
-        check_masked(&m, before, ids, N, positions, labels, count, &tally);
+        check_masked(&m, before, ids, N, positions, labels, count, &mask_counts);
         if (whole_words) {
             check_words(&m, before, N, positions, count);
         }
-        all += count;
-        memcpy(again, before, sizeof again);
-        masking_apply(&m, 1, 0, round, again, N, positions, labels, scratch);
-        CHECK(memcmp(ids, again, sizeof ids) == 0);
-        memcpy(again, before, sizeof again);
-        masking_apply(&m, 1, 1, round, again, N, positions, labels, scratch);
-        differ += memcmp(ids, again, sizeof ids) != 0;
+        total += count;
+        memcpy(repeated, before, sizeof repeated);
+        masking_apply(&m, 1, 0, round, repeated, N, positions, labels, scratch);
+        CHECK(memcmp(ids, repeated, sizeof ids) == 0);
+        memcpy(repeated, before, sizeof repeated);
+        masking_apply(&m, 1, 1, round, repeated, N, positions, labels, scratch);
+        different += memcmp(ids, repeated, sizeof ids) != 0;
     }
-    CHECK(differ > ROUNDS - 10);
-    CHECK_NEAR((double)tally.masked / (double)all, 0.8, 0.01);
-    CHECK_NEAR((double)tally.kept / (double)all, 0.1, 0.01);
-    CHECK_NEAR((double)tally.changed / (double)all, 0.1, 0.01);
+    CHECK(different > ROUNDS - 10);
+    CHECK_NEAR((double)mask_counts.masked / (double)total, 0.8, 0.01);
+    CHECK_NEAR((double)mask_counts.unchanged / (double)total, 0.1, 0.01);
+    CHECK_NEAR((double)mask_counts.changed / (double)total, 0.1, 0.01);
     int32_t one[] = {CLS, 7, SEP}, none[] = {CLS, SEP}, position, label, scratch[6];
     const struct masking single = {0.15, 1, whole_words, MASK, V, table};
     CHECK_EQUAL(masking_apply(&single, 1, 0, 0, one, 3, &position, &label, scratch), 1);
@@ -144,14 +145,14 @@ static void write_texts(void)
     fprintf(vocab, ".\n");
     CHECK(fclose(vocab) == 0);
     CHECK_OK(tokenizer_open(folder_file("tokenizer"), &tokenizer));
-    kinds = malloc((size_t)tokenizer_vocab_size(tokenizer));
-    CHECK(kinds != NULL);
-    masking_classify_tokens(tokenizer, kinds);
-    CHECK(kinds[CLS] == MASKING_NEVER && kinds[MASK] == MASKING_NEVER &&
-          kinds[SPECIALS] == MASKING_BEGINS);
+    token_kinds = malloc((size_t)tokenizer_vocab_size(tokenizer));
+    CHECK(token_kinds != NULL);
+    masking_classify_tokens(tokenizer, token_kinds);
+    CHECK(token_kinds[CLS] == MASKING_NEVER && token_kinds[MASK] == MASKING_NEVER &&
+          token_kinds[SPECIALS] == MASKING_BEGINS);
 }
 
-static struct prepare_options pairs_into(const char *input, const char *output)
+static struct prepare_options make_prepare_options(const char *input, const char *output)
 {
     static char *inputs[1];
     inputs[0] = folder_file(input);
@@ -168,14 +169,14 @@ static struct prepare_options pairs_into(const char *input, const char *output)
                                     .pair_seed = 3};
 }
 
-/* ---- what the shards hold ---- */
+/* ---- contents of the shards ---- */
 
-struct census {
+struct pair_counts {
     int64_t examples, random, full, tokens;
-    bool documents[DOCUMENTS]; /* that first segments come from */
+    bool documents[DOCUMENTS]; /* documents of the first segments */
 };
 
-/* Tokens of consecutive words of one document. */
+/* Checks that the tokens are consecutive words of one document, and returns that document. */
 static int check_segment(const int32_t *ids, int64_t count)
 {
     CHECK(count > 0 && ids[0] >= SPECIALS);
@@ -188,7 +189,7 @@ static int check_segment(const int32_t *ids, int64_t count)
 }
 
 static void check_example(const int32_t *ids, int64_t count, int64_t first, bool random,
-                          struct census *census, bool *seen)
+                          struct pair_counts *pair_counts, bool *seen)
 {
     CHECK(count <= T && first >= 3 && first < count);
     CHECK(ids[0] == CLS && ids[first - 1] == SEP && ids[count - 1] == SEP);
@@ -196,22 +197,23 @@ static void check_example(const int32_t *ids, int64_t count, int64_t first, bool
     int b = check_segment(ids + first, count - first - 1);
     CHECK((a == b) == !random);
     CHECK(random || ids[first] > ids[first - 2]);
-    census->examples++;
-    census->random += random;
-    census->full += count > T - 13;
-    census->tokens += count;
-    census->documents[a] = true;
+    pair_counts->examples++;
+    pair_counts->random += random;
+    pair_counts->full += count > T - 13;
+    pair_counts->tokens += count;
+    pair_counts->documents[a] = true;
     seen[a] = seen[b] = true;
 }
 
-static void take_census(const char *folder, const char *side, struct census *census, bool *seen)
+static void count_pairs(const char *folder, const char *split, struct pair_counts *pair_counts,
+                        bool *seen)
 {
-    *census = (struct census){0};
-    int of = 1;
-    for (int i = 0; i < of; i++) {
+    *pair_counts = (struct pair_counts){0};
+    int shard_count = 1;
+    for (int i = 0; i < shard_count; i++) {
         char name[64], path[FILE_PATH_BYTES];
-        for (; of < 1000; of++) { /* the set's size */
-            snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", side, i, of);
+        for (; shard_count < 1000; shard_count++) { /* the number of shards in the set */
+            snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", split, i, shard_count);
             CHECK_OK(file_join(path, folder, name));
             if (file_exists(path)) {
                 break;
@@ -230,54 +232,55 @@ static void take_census(const char *folder, const char *side, struct census *cen
             CHECK_OK(shard_read(s, range[0], range[1] - range[0], ids));
             CHECK_OK(shard_read_column(s, EXAMPLE_FIRST_SEGMENT, e, 1, &first));
             CHECK_OK(shard_read_column(s, EXAMPLE_NEXT_SENTENCE, e, 1, &random));
-            check_example(ids, range[1] - range[0], first, random == 1, census, seen);
+            check_example(ids, range[1] - range[0], first, random == 1, pair_counts, seen);
         }
         CHECK_OK(shard_close(&s));
     }
 }
 
-static void check_sides(const char *folder, struct census *train, int held)
+static void check_splits(const char *folder, struct pair_counts *train, int held_out)
 {
-    bool seen[DOCUMENTS] = {false}, held_seen[DOCUMENTS] = {false};
-    struct census validation;
-    take_census(folder, "train", train, seen);
-    take_census(folder, "validation", &validation, held_seen);
+    bool seen[DOCUMENTS] = {false}, validation_seen[DOCUMENTS] = {false};
+    struct pair_counts validation;
+    count_pairs(folder, "train", train, seen);
+    count_pairs(folder, "validation", &validation, validation_seen);
     int in_train = 0, in_validation = 0;
     for (int d = 0; d < DOCUMENTS; d++) {
-        CHECK(train->documents[d] != validation.documents[d]); /* each on one side */
-        CHECK(!(seen[d] && held_seen[d]));
+        CHECK(train->documents[d] != validation.documents[d]); /* each document is in one set */
+        CHECK(!(seen[d] && validation_seen[d]));
         in_train += train->documents[d];
         in_validation += validation.documents[d];
     }
-    CHECK_EQUAL(in_validation, held);
-    CHECK_EQUAL(in_train, DOCUMENTS - held);
+    CHECK_EQUAL(in_validation, held_out);
+    CHECK_EQUAL(in_train, DOCUMENTS - held_out);
 }
 
 static void test_prepare(void)
 {
-    struct prepare_options o = pairs_into("text.txt", "pairs");
-    struct prepare_report report, again;
-    struct census census;
+    struct prepare_options o = make_prepare_options("text.txt", "pairs");
+    struct prepare_report report, one_worker_report;
+    struct pair_counts pair_counts;
     CHECK_OK(prepare_mlm(&o, &report));
     CHECK_EQUAL(report.documents, DOCUMENTS);
     CHECK_EQUAL(report.sentences, DOCUMENTS * SENTENCES);
     CHECK(report.train_shards > 1);
-    check_sides(o.output, &census, 4);
-    CHECK_EQUAL(census.tokens, report.train_tokens);
-    double random = (double)census.random / (double)census.examples;
+    check_splits(o.output, &pair_counts, 4);
+    CHECK_EQUAL(pair_counts.tokens, report.train_tokens);
+    double random = (double)pair_counts.random / (double)pair_counts.examples;
     CHECK(random > 0.4 && random < 0.6);
-    CHECK(census.full > census.examples / 2);
+    CHECK(pair_counts.full > pair_counts.examples / 2);
 
-    o = pairs_into("text.txt", "again"); /* whatever the workers: the same bytes */
+    /* The bytes do not depend on the number of workers. */
+    o = make_prepare_options("text.txt", "one_worker");
     o.workers = 1;
-    CHECK_OK(prepare_mlm(&o, &again));
-    CHECK_EQUAL(again.train_shards, report.train_shards);
+    CHECK_OK(prepare_mlm(&o, &one_worker_report));
+    CHECK_EQUAL(one_worker_report.train_shards, report.train_shards);
     for (int i = 0; i < report.train_shards; i++) {
         char name[2][64];
         size_t bytes[2];
         for (int k = 0; k < 2; k++) {
-            snprintf(name[k], sizeof name[k], "%s/train-%05d-of-%05d.h5", k ? "again" : "pairs", i,
-                     report.train_shards);
+            snprintf(name[k], sizeof name[k], "%s/train-%05d-of-%05d.h5",
+                     k ? "one_worker" : "pairs", i, report.train_shards);
         }
         char *a = folder_read(folder_file(name[0]), &bytes[0]);
         char *b = folder_read(folder_file(name[1]), &bytes[1]);
@@ -286,24 +289,24 @@ static void test_prepare(void)
         free(b);
     }
 
-    o = pairs_into("text.txt", "chance");
+    o = make_prepare_options("text.txt", "random_split");
     o.shuffle_split = true;
     o.split_seed = 5;
     o.short_fraction = 1.0;
     CHECK_OK(prepare_mlm(&o, &report));
-    check_sides(o.output, &census, 4);
-    CHECK(census.full < census.examples / 2);
+    check_splits(o.output, &pair_counts, 4);
+    CHECK(pair_counts.full < pair_counts.examples / 2);
 }
 
-/* One document, cut after its full stops; held out is its end. */
+/* One document is split into sentences after periods. Its end is the validation set. */
 static void test_single_document(void)
 {
-    struct prepare_options o = pairs_into("one.txt", "single");
+    struct prepare_options o = make_prepare_options("one.txt", "single");
     struct prepare_report report;
     CHECK_OK(prepare_mlm(&o, &report));
     CHECK_EQUAL(report.sentences, DOCUMENTS * SENTENCES);
     CHECK(report.train_tokens > 5 * report.validation_tokens && report.validation_tokens > 0);
-    o.sentence_rule = PREPARE_SENTENCE_LINES; /* there is one line */
+    o.sentence_rule = PREPARE_SENTENCE_LINES; /* the text has one line */
     o.validation_fraction = 0.0;
     CHECK_OK(prepare_mlm(&o, &report));
     CHECK_EQUAL(report.sentences, 1);
@@ -317,10 +320,10 @@ static void test_single_document(void)
     CHECK_FAILS(prepare_mlm(&o, &report), STATUS_USAGE, "does not fit into a shard");
     CHECK(!file_exists(folder_file("single/.unfinished")));
     folder_write(folder_file("blank.txt"), "\n \n", 3);
-    o = pairs_into("blank.txt", "blank");
+    o = make_prepare_options("blank.txt", "blank");
     CHECK_FAILS(prepare_mlm(&o, &report), STATUS_DATA, "no sentences");
     folder_write(folder_file("ids.bin"), "1234", 4);
-    o = pairs_into("ids.bin", "blank");
+    o = make_prepare_options("ids.bin", "blank");
     CHECK_FAILS(prepare_mlm(&o, &report), STATUS_DATA, "not sentences");
 }
 
@@ -328,7 +331,7 @@ static void test_single_document(void)
 
 static struct loader_source source;
 
-static struct loader_options loading(const char *glob)
+static struct loader_options make_loader_options(const char *glob)
 {
     source = (struct loader_source){folder_file(glob), 1.0};
     int64_t vocab_size = tokenizer_vocab_size(tokenizer);
@@ -344,13 +347,13 @@ static struct loader_options loading(const char *glob)
         .vocab_size = vocab_size,
         .tokenizer_sha256 = tokenizer_sha256(tokenizer),
         .kind = EXAMPLE_SENTENCE_PAIRS,
-        .masking = {0.15, MOST, false, MASK, vocab_size, kinds},
+        .masking = {0.15, MAX_PREDICTIONS, false, MASK, vocab_size, token_kinds},
     };
 }
 
-struct sample { /* all that a batch tells of an example */
+struct sample { /* an example as a batch contains it */
     int64_t tokens, predictions;
-    int32_t ids[T], segments[T], next_sentence, positions[MOST], labels[MOST];
+    int32_t ids[T], segments[T], next_sentence, positions[MAX_PREDICTIONS], labels[MAX_PREDICTIONS];
 };
 
 static void read_sample(const struct batch *b, int64_t index, struct sample *out)
@@ -361,10 +364,10 @@ static void read_sample(const struct batch *b, int64_t index, struct sample *out
     CHECK(out->tokens > 0 && out->tokens <= T && out->tokens <= b->longest);
     for (int64_t m = 0; m < b->masked; m++) {
         CHECK(m == 0 || b->masked_rows[m] > b->masked_rows[m - 1]);
-        bool nothing = b->masked_ids[m] == BATCH_IGNORED; /* stands for no prediction at all */
-        CHECK(!nothing || (b->masked == 1 && b->masked_rows[m] == 0));
-        if (b->masked_rows[m] >= first && b->masked_rows[m] < end && !nothing) {
-            CHECK(out->predictions < MOST);
+        bool none = b->masked_ids[m] == BATCH_IGNORED; /* the batch has no prediction */
+        CHECK(!none || (b->masked == 1 && b->masked_rows[m] == 0));
+        if (b->masked_rows[m] >= first && b->masked_rows[m] < end && !none) {
+            CHECK(out->predictions < MAX_PREDICTIONS);
             out->positions[out->predictions] = b->masked_rows[m] - first;
             out->labels[out->predictions++] = b->masked_ids[m];
         }
@@ -381,7 +384,7 @@ static void read_sample(const struct batch *b, int64_t index, struct sample *out
     CHECK_EQUAL(targets, out->predictions);
 }
 
-/* Samples of `steps` steps by one rank, each to where its number belongs. */
+/* Reads the samples of one rank for `steps` steps into list, at the index of their number. */
 static void read_rank(struct loader_options o, int64_t steps, struct sample *list)
 {
     struct loader *l;
@@ -402,7 +405,7 @@ static void read_rank(struct loader_options o, int64_t steps, struct sample *lis
             rows += b.rows;
             examples += b.sequences;
         }
-        if (o.count_global_batch) { /* rank_counts: totals of this rank, in every batch */
+        if (o.count_global_batch) { /* every batch has the totals of the rank */
             CHECK(b.rank_counts.rows == rows && b.rank_counts.masked == masked &&
                   b.rank_counts.examples == examples);
         }
@@ -414,7 +417,7 @@ static void test_ranks(void)
 {
     enum { STEPS = 40, G = 5 };
     static struct sample reference[STEPS * G], list[STEPS * G];
-    struct loader_options o = loading("pairs/train-*.h5");
+    struct loader_options o = make_loader_options("pairs/train-*.h5");
     read_rank(o, STEPS, reference);
     o.count_global_batch = true;
     for (int ranks = 2; ranks <= 6; ranks += 2) {
@@ -427,14 +430,14 @@ static void test_ranks(void)
         }
         CHECK(memcmp(list, reference, sizeof list) == 0);
     }
-    o = loading("pairs/train-*.h5");
-    for (int cursor = 1; cursor < STEPS; cursor += 13) { /* resume by one number */
+    o = make_loader_options("pairs/train-*.h5");
+    for (int cursor = 1; cursor < STEPS; cursor += 13) { /* resume */
         o.first_sample = cursor * G;
         memset(list, 0, sizeof list);
         read_rank(o, 1, list);
         CHECK(memcmp(list, reference + cursor * G, G * sizeof *list) == 0);
     }
-    for (int i = 0; i < STEPS * G; i++) { /* what is masked was there */
+    for (int i = 0; i < STEPS * G; i++) { /* labels restore the original tokens */
         struct sample *s = &reference[i];
         CHECK(s->predictions > 0);
         for (int64_t k = 0; k < s->predictions; k++) {
@@ -444,16 +447,16 @@ static void test_ranks(void)
         while (first < s->tokens && s->segments[first] == 0) {
             first++;
         }
-        struct census census = {0};
+        struct pair_counts pair_counts = {0};
         bool seen[DOCUMENTS] = {false};
-        check_example(s->ids, s->tokens, first, s->next_sentence == 1, &census, seen);
+        check_example(s->ids, s->tokens, first, s->next_sentence == 1, &pair_counts, seen);
     }
 }
 
-/* The same example is masked in another way in the next epoch. */
+/* In the next epoch the same example has other masked tokens. */
 static void test_epochs(void)
 {
-    struct loader_options o = loading("pairs/validation-*.h5");
+    struct loader_options o = make_loader_options("pairs/validation-*.h5");
     struct loader *l;
     CHECK_OK(loader_open(&o, &l));
     int64_t samples = loader_samples(l);
@@ -463,14 +466,14 @@ static void test_epochs(void)
     struct sample *list = calloc((size_t)samples * 2, sizeof *list);
     CHECK(list != NULL);
     read_rank(o, 1, list);
-    o.shuffle = true; /* goes on into a second epoch, in another order */
+    o.shuffle = true; /* continues into a second epoch, in another order */
     read_rank(o, 2, list);
     int64_t same = 0, found = 0;
     for (int64_t i = 0; i < samples; i++) {
         for (int64_t j = samples; j < 2 * samples; j++) {
             struct sample a = list[i], b = list[j];
-            bool masked_alike = a.predictions == b.predictions &&
-                                memcmp(a.positions, b.positions, sizeof a.positions) == 0;
+            bool same_mask = a.predictions == b.predictions &&
+                             memcmp(a.positions, b.positions, sizeof a.positions) == 0;
             for (int64_t k = 0; k < a.predictions; k++) {
                 a.ids[a.positions[k]] = a.labels[k];
             }
@@ -479,7 +482,7 @@ static void test_epochs(void)
             }
             if (memcmp(a.ids, b.ids, sizeof a.ids) == 0) {
                 found++;
-                same += masked_alike;
+                same += same_mask;
             }
         }
     }
@@ -489,7 +492,7 @@ static void test_epochs(void)
 
 static void test_refused(void)
 {
-    struct loader_options o = loading("pairs/train-*.h5");
+    struct loader_options o = make_loader_options("pairs/train-*.h5");
     struct loader *l;
     o.kind = EXAMPLE_TEXT;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'sentence_pairs'");
@@ -497,13 +500,13 @@ static void test_refused(void)
     o.sequence_tokens = T - 8;
     o.shuffle = false;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length");
-    o = loading("pairs/train-*.h5");
+    o = make_loader_options("pairs/train-*.h5");
     o.masking.max_predictions = 0;
     CHECK_FAILS(loader_open(&o, &l), STATUS_RECIPE, "masking");
-    struct prepare_options p = pairs_into("text.txt", "plain");
+    struct prepare_options p = make_prepare_options("text.txt", "plain");
     struct prepare_report report;
     CHECK_OK(prepare_clm(&p, &report));
-    o = loading("plain/train-*.h5");
+    o = make_loader_options("plain/train-*.h5");
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'text'");
 }
 
@@ -517,7 +520,7 @@ static void test_damage(void)
         folder_write(bad, data, bytes);
         hid_t file = H5Fopen(bad, H5F_ACC_RDWR, H5P_DEFAULT);
         CHECK(file >= 0);
-        if (i == 0) { /* another value, with its right checksum */
+        if (i == 0) { /* another value with a correct checksum */
             hid_t set = H5Dopen2(file, "next_sentence", H5P_DEFAULT);
             uint8_t values[4096];
             CHECK(H5Dread(set, H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
@@ -543,7 +546,7 @@ static void test_damage(void)
 
 enum { N = 300, P = 6 };
 
-static struct { /* as it goes into the file */
+static struct { /* as stored in the file */
     int32_t ids[N][T], positions[N][P], labels[N][P];
     int8_t mask[N][T], segments[N][T], next[N];
 } nvidia;
@@ -557,7 +560,7 @@ static void make_nvidia(void)
         struct sample *s = &nvidia_samples[i];
         s->tokens = 10 + (int64_t)random_below(5, i, T - 9);
         s->next_sentence = nvidia.next[i] = (int8_t)(i % 2);
-        s->predictions = (int64_t)(i % (P + 1)); /* from none to all */
+        s->predictions = (int64_t)(i % (P + 1)); /* 0 to P */
         for (int64_t t = 0; t < s->tokens; t++) {
             s->ids[t] = nvidia.ids[i][t] = 5 + (int32_t)((i * T + (uint64_t)t) % 5000);
             s->segments[t] = nvidia.segments[i][t] = t > s->tokens / 2;
@@ -570,7 +573,8 @@ static void make_nvidia(void)
     }
 }
 
-/* As h5py does it: create_dataset(name, data, dtype, compression="gzip"), which picks chunks of its own. */
+/* Writes a dataset. gzip 0: contiguous; 1: in chunks with deflate, as h5py does with
+ * compression="gzip"; 2: with the filters shuffle and deflate. */
 static void write_field(hid_t file, const char *name, hid_t type, hid_t memory, hsize_t width,
                         const void *data, int gzip)
 {
@@ -593,13 +597,13 @@ static void write_nvidia(const char *name, int gzip, hid_t mask_type)
 {
     hid_t file = H5Fcreate(folder_file(name), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     CHECK(file >= 0);
-    hid_t wide = H5T_STD_I32LE, narrow = H5T_STD_I8LE;
-    write_field(file, "input_ids", wide, H5T_NATIVE_INT32, T, nvidia.ids, gzip);
+    hid_t int32 = H5T_STD_I32LE, int8 = H5T_STD_I8LE;
+    write_field(file, "input_ids", int32, H5T_NATIVE_INT32, T, nvidia.ids, gzip);
     write_field(file, "input_mask", mask_type, H5T_NATIVE_INT8, T, nvidia.mask, gzip);
-    write_field(file, "segment_ids", narrow, H5T_NATIVE_INT8, T, nvidia.segments, gzip);
-    write_field(file, "masked_lm_positions", wide, H5T_NATIVE_INT32, P, nvidia.positions, gzip);
-    write_field(file, "masked_lm_ids", wide, H5T_NATIVE_INT32, P, nvidia.labels, gzip);
-    write_field(file, "next_sentence_labels", narrow, H5T_NATIVE_INT8, 1, nvidia.next, gzip);
+    write_field(file, "segment_ids", int8, H5T_NATIVE_INT8, T, nvidia.segments, gzip);
+    write_field(file, "masked_lm_positions", int32, H5T_NATIVE_INT32, P, nvidia.positions, gzip);
+    write_field(file, "masked_lm_ids", int32, H5T_NATIVE_INT32, P, nvidia.labels, gzip);
+    write_field(file, "next_sentence_labels", int8, H5T_NATIVE_INT8, 1, nvidia.next, gzip);
     H5Fclose(file);
 }
 
@@ -607,7 +611,7 @@ static void check_nvidia(const char *name)
 {
     static struct sample list[N];
     memset(list, 0, sizeof list);
-    struct loader_options o = loading(name);
+    struct loader_options o = make_loader_options(name);
     o.shuffle = false;
     read_rank(o, N / 5, list);
     CHECK(memcmp(list, nvidia_samples, sizeof list) == 0);
@@ -615,7 +619,7 @@ static void check_nvidia(const char *name)
     o.tokenizer_sha256 = NULL;
     memset(list, 0, sizeof list);
     read_rank(o, N / 5, list);
-    for (int i = 0; i < N; i++) { /* each is there once: ids name their example */
+    for (int i = 0; i < N; i++) { /* each example occurs; ids identify it */
         bool found = false;
         for (int k = 0; k < N && !found; k++) {
             found = nvidia_samples[k].ids[0] == list[i].ids[0] &&
@@ -625,13 +629,13 @@ static void check_nvidia(const char *name)
     }
 }
 
-/* One change to the data, and the reason that it is refused for. */
-static void check_bad(const char *reason)
+/* Writes the changed data, checks that the shard is refused, and restores the data. */
+static void check_bad_example(const char *reason)
 {
     write_nvidia("wrong.hdf5", 1, H5T_STD_I8LE);
-    struct loader_options o = loading("wrong.hdf5");
+    struct loader_options o = make_loader_options("wrong.hdf5");
     o.shuffle = false;
-    o.micro_sequences = 5; /* the first batch has the example in it */
+    o.micro_sequences = 5; /* the first batch contains the example */
     struct loader *l = NULL;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, reason);
     make_nvidia();
@@ -645,34 +649,34 @@ static void test_nvidia(void)
     write_nvidia("plain.hdf5", 0, H5T_STD_I8LE);
     check_nvidia("plain.hdf5");
     struct loader *l = NULL;
-    struct loader_options o = loading("wrong.hdf5");
+    struct loader_options o = make_loader_options("wrong.hdf5");
     write_nvidia("wrong.hdf5", 2, H5T_STD_I8LE);
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "uses the filter 2");
     write_nvidia("wrong.hdf5", 1, H5T_STD_I16LE);
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "/input_mask has another type");
     nvidia.ids[0][3] = 1 << 20;
-    check_bad("/input_ids has the value 1048576 at index 3");
+    check_bad_example("/input_ids has the value 1048576 at index 3");
     nvidia.mask[1][2] = 0;
-    check_bad("example 1: /input_mask has a 0 before the 1");
+    check_bad_example("example 1: /input_mask has a 0 before the 1");
     memset(nvidia.mask[1], 0, T);
-    check_bad("example 1 has 0 tokens");
+    check_bad_example("example 1 has 0 tokens");
     nvidia.segments[0][0] = 2;
-    check_bad("/segment_ids has the value 2");
+    check_bad_example("/segment_ids has the value 2");
     nvidia.positions[1][0] = T;
-    check_bad("/masked_lm_positions has the value 48");
+    check_bad_example("/masked_lm_positions has the value 48");
     nvidia.positions[2][1] = nvidia.positions[2][0];
-    check_bad("does not increase");
+    check_bad_example("does not increase");
     nvidia.labels[1][0] = -1;
-    check_bad("/masked_lm_ids has the value -1");
+    check_bad_example("/masked_lm_ids has the value -1");
     nvidia.next[0] = 2;
-    check_bad("/next_sentence_labels has the value 2");
+    check_bad_example("/next_sentence_labels has the value 2");
     hid_t file = H5Fopen(folder_file("wrong.hdf5"), H5F_ACC_RDWR, H5P_DEFAULT);
     CHECK(file >= 0 && H5Ldelete(file, "masked_lm_ids", H5P_DEFAULT) >= 0);
     H5Fclose(file);
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "no dataset /masked_lm_ids");
     write_nvidia("wrong.hdf5", 1, H5T_STD_I8LE);
-    o = loading("wrong.hdf5");
-    o.sequence_tokens = 8; /* all have at least 10 */
+    o = make_loader_options("wrong.hdf5");
+    o.sequence_tokens = 8; /* all examples have at least 10 tokens */
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "the sequence length");
 }
 
@@ -689,7 +693,7 @@ int main(void)
     test_refused();
     test_damage();
     test_nvidia();
-    free(kinds);
+    free(token_kinds);
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Texts with labels and numbers: CSV, names of labels and their order, texts and pairs as tokens, bad rows; and the
- * batches that a task's head reads, the same ones at any number of ranks. */
+/* Tests of the example kinds for task heads, from rows to batches: CSV, label names, encoding of
+ * texts and pairs, bad rows, damaged shards, and equal batches for all numbers of ranks. */
 #include "base/log.h"
 #include "datasets/loader/loader.h"
 #include "datasets/prepare/prepare.h"
@@ -10,7 +10,7 @@
 #include "datasets/tokenizer/text_pair.h"
 #include "tests/datasets/folder.h"
 
-static struct tokenizer *wordpiece, *bpe, *letters;
+static struct tokenizer *wordpiece, *bpe, *char_tokenizer;
 
 static void make_tokenizers(void)
 {
@@ -20,7 +20,7 @@ static void make_tokenizers(void)
     folder_write(text, words, sizeof words - 1);
     CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, 80, &text, 1, 1, &wordpiece));
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 280, &text, 1, 1, &bpe));
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, &text, 1, 1, &letters));
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, &text, 1, 1, &char_tokenizer));
 }
 
 static char *write_rows(const char *name, const char *rows)
@@ -32,13 +32,13 @@ static char *write_rows(const char *name, const char *rows)
 
 /* ---- CSV ---- */
 
-struct seen {
+struct recorded_rows {
     char text[1024];
 };
 
-static status see(void *user, struct jsonl_row *row)
+static status record_row(void *user, struct jsonl_row *row)
 {
-    struct seen *s = user;
+    struct recorded_rows *s = user;
     const char *name;
     json_t *value;
     size_t used = strlen(s->text);
@@ -52,14 +52,14 @@ static status see(void *user, struct jsonl_row *row)
     return STATUS_OK;
 }
 
-static void check_csv(const char *rows, const char *wanted, int64_t bad_rows)
+static void check_csv(const char *rows, const char *expected, int64_t bad_rows)
 {
-    struct seen seen = {""};
+    struct recorded_rows recorded_rows = {""};
     struct jsonl_bad_rows bad = {.skip = true, .quiet = true};
     int64_t bytes = 0;
-    CHECK_OK(csv_read(write_rows("rows.csv", rows), &bad, &bytes, see, &seen));
-    if (strcmp(seen.text, wanted) != 0) {
-        fprintf(stderr, "got    %s\nwanted %s\n", seen.text, wanted);
+    CHECK_OK(csv_read(write_rows("rows.csv", rows), &bad, &bytes, record_row, &recorded_rows));
+    if (strcmp(recorded_rows.text, expected) != 0) {
+        fprintf(stderr, "got      %s\nexpected %s\n", recorded_rows.text, expected);
         exit(1);
     }
     CHECK_EQUAL(bad.count, bad_rows);
@@ -74,24 +74,25 @@ static void test_csv(void)
               "2 a=[x,\r\ny] b=[ \"q\"]|4 a=[] b=[]|", 0);
     check_csv("a\n\"\"\n\"b\"c\nd\"e\n\xff\nf,g\n h \n\"i", "2 a=[]|7 a=[ h ]|", 5);
     struct jsonl_bad_rows bad = {.skip = false};
-    struct seen seen = {""};
+    struct recorded_rows recorded_rows = {""};
     int64_t bytes = 0;
-    CHECK_FAILS(csv_read(write_rows("rows.csv", "a,a\n"), &bad, &bytes, see, &seen), STATUS_DATA,
-                "two fields have the name");
-    CHECK_FAILS(csv_read(write_rows("rows.csv", "a,b\n1\n"), &bad, &bytes, see, &seen), STATUS_DATA,
-                "rows.csv line 2: 1 fields, but the first row names 2");
+    CHECK_FAILS(csv_read(write_rows("rows.csv", "a,a\n"), &bad, &bytes, record_row, &recorded_rows),
+                STATUS_DATA, "two fields have the name");
+    CHECK_FAILS(
+        csv_read(write_rows("rows.csv", "a,b\n1\n"), &bad, &bytes, record_row, &recorded_rows),
+        STATUS_DATA, "rows.csv line 2: 1 fields, but the first row names 2");
 }
 
-/* ---- names ---- */
+/* ---- label names ---- */
 
-static void check_labels(const char *given, const char *wanted)
+static void check_labels(const char *names, const char *expected)
 {
     struct labels labels;
     char *text = NULL;
-    CHECK_OK(labels_parse(given, &labels));
+    CHECK_OK(labels_parse(names, &labels));
     CHECK_OK(labels_sort(&labels));
     CHECK_OK(labels_to_json(&labels, &text));
-    CHECK(strcmp(text, wanted) == 0);
+    CHECK(strcmp(text, expected) == 0);
     for (int i = 0; i < labels.count; i++) {
         CHECK_EQUAL(labels_find(&labels, labels.names[i]), i);
     }
@@ -110,63 +111,64 @@ static void test_labels(void)
     CHECK_FAILS(labels_parse_json("{}", "here", &labels), STATUS_DATA, "not a JSON array");
 }
 
-/* ---- texts to tokens ---- */
+/* ---- texts and pairs ---- */
 
-static void check_texts(const struct tokenizer *t, const char *a, const char *b, int64_t most,
-                        const char *wanted, int64_t wanted_first, int64_t wanted_cut)
+static void check_texts(const struct tokenizer *t, const char *a, const char *b, int64_t max_tokens,
+                        const char *expected, int64_t expected_first, int64_t expected_truncated)
 {
     struct token_list ids = {0};
     struct text text = {a, strlen(a)}, pair = {b, b != NULL ? strlen(b) : 0};
-    int64_t first = 0, cut = 0;
-    char *back = NULL;
-    CHECK_OK(text_pair_encode(t, &text, &pair, most, &ids, &first, &cut));
-    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &back, NULL));
-    if (strcmp(back, wanted) != 0) {
-        fprintf(stderr, "got '%s', wanted '%s'\n", back, wanted);
+    int64_t first = 0, truncated = 0;
+    char *decoded = NULL;
+    CHECK_OK(text_pair_encode(t, &text, &pair, max_tokens, &ids, &first, &truncated));
+    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, NULL));
+    if (strcmp(decoded, expected) != 0) {
+        fprintf(stderr, "got '%s', expected '%s'\n", decoded, expected);
         exit(1);
     }
-    CHECK_EQUAL(first, wanted_first);
-    CHECK_EQUAL(cut, wanted_cut);
-    free(back);
+    CHECK_EQUAL(first, expected_first);
+    CHECK_EQUAL(truncated, expected_truncated);
+    free(decoded);
     token_list_free(&ids);
 }
 
-static void test_texts(void)
+static void test_text_pairs(void)
 {
-    check_texts(letters, "the list", NULL, 0, "the list", 8, 0);
-    check_texts(letters, "the list", NULL, 3, "the", 3, 5);
+    check_texts(char_tokenizer, "the list", NULL, 0, "the list", 8, 0);
+    check_texts(char_tokenizer, "the list", NULL, 3, "the", 3, 5);
     check_texts(bpe, "a", "b", 0, "a<|endoftext|>b", 2, 0);
     check_texts(bpe, "dddddd", "bb", 5, "dd<|endoftext|>bb", 3, 4);
     check_texts(bpe, "dd", "zzzzzz", 6, "dd<|endoftext|>zzz", 3, 3);
     struct token_list ids = {0};
     struct text text = {"the user", 8}, pair = {"the list of files", 17};
-    int64_t first = 0, cut = 0;
-    CHECK_OK(text_pair_encode(wordpiece, &text, &pair, 0, &ids, &first, &cut));
+    int64_t first = 0, truncated = 0;
+    CHECK_OK(text_pair_encode(wordpiece, &text, &pair, 0, &ids, &first, &truncated));
     struct tokenizer_specials s = tokenizer_get_specials(wordpiece);
     CHECK(ids.ids[0] == s.cls && ids.ids[first - 1] == s.sep && ids.ids[ids.count - 1] == s.sep);
     int64_t all = ids.count;
     ids.count = 0;
-    CHECK_OK(text_pair_encode(wordpiece, &text, &pair, all - 1, &ids, &first, &cut));
-    CHECK(ids.count == all - 1 && cut == 1);
+    CHECK_OK(text_pair_encode(wordpiece, &text, &pair, all - 1, &ids, &first, &truncated));
+    CHECK(ids.count == all - 1 && truncated == 1);
     token_list_free(&ids);
 }
 
-/* ---- rows to shards ---- */
+/* ---- classify and regress ---- */
 
-typedef status (*preparation)(const struct prepare_options *options, struct prepare_report *out);
+typedef status (*prepare_function)(const struct prepare_options *options,
+                                   struct prepare_report *out);
 
-static status prepare(preparation make, const struct tokenizer *t, const char *name,
-                      const char *rows, const char *output, struct prepare_options more,
-                      struct prepare_report *report)
+static status prepare_shards(prepare_function prepare_rows, const struct tokenizer *t,
+                             const char *name, const char *rows, const char *output,
+                             struct prepare_options overrides, struct prepare_report *report)
 {
     static char *path;
     path = write_rows(name, rows);
-    more.tokenizer = t;
-    more.inputs = &path;
-    more.input_count = 1;
-    more.output = folder_file(output);
-    more.shard_tokens = more.shard_tokens > 0 ? more.shard_tokens : 1 << 20;
-    return make(&more, report);
+    overrides.tokenizer = t;
+    overrides.inputs = &path;
+    overrides.input_count = 1;
+    overrides.output = folder_file(output);
+    overrides.shard_tokens = overrides.shard_tokens > 0 ? overrides.shard_tokens : 1 << 20;
+    return prepare_rows(&overrides, report);
 }
 
 static struct loader *open_batches(const struct tokenizer *t, const char *glob,
@@ -191,7 +193,7 @@ static struct loader *open_batches(const struct tokenizer *t, const char *glob,
     return loader;
 }
 
-static const char labelled[] =
+static const char labelled_rows[] =
     "{\"text\": \"the list\", \"label\": \"yes\"}\n"
     "{\"text\": \"the user\", \"text_pair\": \"of files\", \"label\": \"no\"}\n"
     "{\"text\": \"said\", \"text_pair\": null, \"label\": \"maybe\"}\n"
@@ -203,13 +205,14 @@ static void test_classify(void)
 {
     struct prepare_report report;
     static const int32_t numbers[] = {2, 1, 0, 2, 1, 2}; /* maybe, no, yes */
-    CHECK_OK(prepare(prepare_classify, wordpiece, "a.jsonl", labelled, "classify",
-                     (struct prepare_options){.sequence_tokens = 16, .shard_tokens = 40}, &report));
+    CHECK_OK(prepare_shards(prepare_classify, wordpiece, "a.jsonl", labelled_rows, "classify",
+                            (struct prepare_options){.sequence_tokens = 16, .shard_tokens = 40},
+                            &report));
     CHECK_EQUAL(report.label_count, 3);
     CHECK_EQUAL(report.examples, 6);
     CHECK(report.train_shards > 1);
     for (int ranks = 1; ranks <= 2; ranks++) {
-        int64_t masked_before = 0, at[2] = {0, 0};
+        int64_t masked_count = 0, sample_sums[2] = {0, 0};
         struct loader *loaders[2] = {NULL, NULL};
         for (int r = 0; r < ranks; r++) {
             loaders[r] =
@@ -220,19 +223,19 @@ static void test_classify(void)
                 struct batch b;
                 bool last;
                 CHECK_OK(loader_next(loaders[r], &b, &last, &end));
-                CHECK(end || b.first_masked == (ranks == 1 ? masked_before % 4 : 0));
-                masked_before += b.masked;
+                CHECK(end || b.first_masked == (ranks == 1 ? masked_count % 4 : 0));
+                masked_count += b.masked;
                 CHECK_EQUAL(b.masked, b.sequences);
                 for (int64_t i = 0; i < b.sequences; i++) {
                     CHECK_EQUAL(b.labels[i], numbers[b.samples[i]]);
                     CHECK_EQUAL(b.masked_rows[i], b.cu_rows[i]);
                     CHECK_EQUAL(b.example_rows[i + 1], i + 1);
                     CHECK_EQUAL(b.segment_ids[b.cu_rows[i + 1] - 1], b.samples[i] == 1);
-                    at[r] += b.samples[i];
+                    sample_sums[r] += b.samples[i];
                 }
             }
         }
-        CHECK_EQUAL(at[0] + at[1], 15);
+        CHECK_EQUAL(sample_sums[0] + sample_sums[1], 15);
         CHECK_OK(loader_close(&loaders[0]));
         CHECK_OK(loader_close(&loaders[1]));
     }
@@ -242,29 +245,30 @@ static void test_regress(void)
 {
     struct prepare_report report;
     static const float numbers[] = {0.5f, -2, 1e-3f};
-    CHECK_OK(prepare(prepare_regress, bpe, "a.csv",
-                     "label,text,text_pair\n0.5,the list,of files\n-2,user,said\n1e-3,no,no\n",
-                     "regress", (struct prepare_options){.sequence_tokens = 16}, &report));
+    CHECK_OK(
+        prepare_shards(prepare_regress, bpe, "a.csv",
+                       "label,text,text_pair\n0.5,the list,of files\n-2,user,said\n1e-3,no,no\n",
+                       "regress", (struct prepare_options){.sequence_tokens = 16}, &report));
     struct loader *loader = open_batches(bpe, "regress/train-*.h5", EXAMPLE_REGRESS, 0, 1, true);
     struct batch b;
     bool last, end;
-    int64_t seen = 0;
-    for (end = false; !end; seen += b.sequences) {
+    int64_t samples = 0;
+    for (end = false; !end; samples += b.sequences) {
         CHECK_OK(loader_next(loader, &b, &last, &end));
         for (int64_t i = 0; i < b.sequences; i++) {
             CHECK(b.float_labels[i] == numbers[b.samples[i]] && b.labels == NULL);
             CHECK_EQUAL(b.masked_rows[i], b.cu_rows[i + 1] - 1);
         }
     }
-    CHECK_EQUAL(seen, 3);
+    CHECK_EQUAL(samples, 3);
     CHECK_OK(loader_close(&loader));
 }
 
-/* ---- words, answers, choices, pairs ---- */
+/* ---- classify_tokens, answer, choose and embed ---- */
 
-/* The next batch of a loader that is closed behind it. */
-static struct loader *one_batch(const struct tokenizer *t, const char *glob, enum example_kind kind,
-                                bool last_rows, struct batch *b)
+/* Opens a loader and reads its first batch, which is valid until the caller closes the loader. */
+static struct loader *open_first_batch(const struct tokenizer *t, const char *glob,
+                                       enum example_kind kind, bool last_rows, struct batch *b)
 {
     bool last, end;
     struct loader *loader = open_batches(t, glob, kind, 0, 1, last_rows);
@@ -273,26 +277,26 @@ static struct loader *one_batch(const struct tokenizer *t, const char *glob, enu
     return loader;
 }
 
-static void test_words(void)
+static void test_classify_tokens(void)
 {
     struct prepare_report report;
     struct batch b;
-    CHECK_OK(prepare(prepare_classify_tokens, wordpiece, "a.jsonl",
-                     "{\"tokens\": [\"the\", \"answers\"], \"labels\": [\"O\", \"X\"]}\n"
-                     "{\"tokens\": [\"no\"], \"tags\": [\"X\"]}\n",
-                     "words", (struct prepare_options){.sequence_tokens = 16}, &report));
+    CHECK_OK(prepare_shards(prepare_classify_tokens, wordpiece, "a.jsonl",
+                            "{\"tokens\": [\"the\", \"answers\"], \"labels\": [\"O\", \"X\"]}\n"
+                            "{\"tokens\": [\"no\"], \"tags\": [\"X\"]}\n",
+                            "words", (struct prepare_options){.sequence_tokens = 16}, &report));
     CHECK_EQUAL(report.label_count, 2);
     struct loader *loader =
-        one_batch(wordpiece, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, false, &b);
+        open_first_batch(wordpiece, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, false, &b);
     CHECK(b.sequences == 2 && b.masked == 3 && b.example_rows[1] == 2 && b.example_rows[2] == 3);
     CHECK(b.labels[0] == 0 && b.labels[1] == 1 && b.labels[2] == 1);
     CHECK(b.masked_rows[0] == 1 && b.masked_rows[1] == 2 && b.masked_rows[2] == b.cu_rows[1] + 1);
-    CHECK(b.cu_rows[1] > 4); /* the second word is more than one token */
+    CHECK(b.cu_rows[1] > 4); /* the second word has several tokens */
     CHECK_OK(loader_close(&loader));
-    CHECK_OK(prepare(prepare_classify_tokens, bpe, "a.jsonl",
-                     "{\"tokens\": [\"the\", \"user\"], \"labels\": [1, 0]}\n", "words",
-                     (struct prepare_options){.sequence_tokens = 16}, &report));
-    loader = one_batch(bpe, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, true, &b);
+    CHECK_OK(prepare_shards(prepare_classify_tokens, bpe, "a.jsonl",
+                            "{\"tokens\": [\"the\", \"user\"], \"labels\": [1, 0]}\n", "words",
+                            (struct prepare_options){.sequence_tokens = 16}, &report));
+    loader = open_first_batch(bpe, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, true, &b);
     char *text = NULL;
     CHECK_OK(tokenizer_decode(bpe, b.inputs, b.rows, false, &text, NULL));
     CHECK(strcmp(text, " the user") == 0 && b.labels[0] == 1 && b.labels[1] == 0);
@@ -300,8 +304,8 @@ static void test_words(void)
     CHECK_OK(loader_close(&loader));
 }
 
-/* Of every token of the context the code points that it stands for. */
-static void check_places(const struct tokenizer *t, const char *context, const char *wanted)
+/* Checks the text that each context token covers. */
+static void check_char_offsets(const struct tokenizer *t, const char *context, const char *expected)
 {
     char got[512] = "";
     size_t used = 0;
@@ -314,19 +318,20 @@ static void check_places(const struct tokenizer *t, const char *context, const c
         used += (size_t)snprintf(got + used, sizeof got - used, "[%.*s]", (int)(end - begin),
                                  context + begin);
     }
-    if (strcmp(got, wanted) != 0) {
-        fprintf(stderr, "got '%s', wanted '%s'\n", got, wanted);
+    if (strcmp(got, expected) != 0) {
+        fprintf(stderr, "got '%s', expected '%s'\n", got, expected);
         exit(1);
     }
     qa_windows_free(&a);
 }
 
-static void test_places(void)
+static void test_char_offsets(void)
 {
-    check_places(wordpiece, " The (list)  of\tfiles.", "[The][(][l][i][st][)][of][f][i][l][es][.]");
-    check_places(wordpiece, "th\xC3\xA9 \xE2\x82\xAC the", "[th\xC3\xA9][\xE2\x82\xAC][the]");
-    check_places(bpe, "the list", "[the][][l][is][t]");
-    check_places(letters, "a n", "[a][][n]");
+    check_char_offsets(wordpiece, " The (list)  of\tfiles.",
+                       "[The][(][l][i][st][)][of][f][i][l][es][.]");
+    check_char_offsets(wordpiece, "th\xC3\xA9 \xE2\x82\xAC the", "[th\xC3\xA9][\xE2\x82\xAC][the]");
+    check_char_offsets(bpe, "the list", "[the][][l][is][t]");
+    check_char_offsets(char_tokenizer, "a n", "[a][][n]");
     struct qa_windows a;
     struct text question = {"the", 3}, text = {"\xE2\x82\xAC the \xE2\x82\xAC", 11};
     int64_t first, last;
@@ -335,12 +340,12 @@ static void test_places(void)
           first > 3);
     CHECK_EQUAL(a.char_begin.ids[first], 6);
     CHECK_EQUAL(a.char_end.ids[last], 7);
-    CHECK(!qa_windows_find_tokens(&a, 1, 2, &first, &last)); /* a blank alone */
+    CHECK(!qa_windows_find_tokens(&a, 1, 2, &first, &last)); /* only a space */
     qa_windows_free(&a);
 }
 
-/* All windows of a long text, and where the answer is in each. */
-static void test_windows(void)
+/* A long context has several windows. Each window stores the tokens of the answer, or none. */
+static void test_answer(void)
 {
     struct prepare_report report;
     struct shard *shard = NULL;
@@ -354,15 +359,15 @@ static void test_windows(void)
              "{\"question\": \"user\", \"context\": \"yes or no\", \"answers\": {\"text\": [], "
              "\"answer_start\": []}}\n",
              context);
-    CHECK_OK(prepare(prepare_answer, wordpiece, "a.jsonl", rows, "answers",
-                     (struct prepare_options){.sequence_tokens = 24, .validation_fraction = 0.5},
-                     &report));
+    CHECK_OK(prepare_shards(
+        prepare_answer, wordpiece, "a.jsonl", rows, "answers",
+        (struct prepare_options){.sequence_tokens = 24, .validation_fraction = 0.5}, &report));
     CHECK(report.train_shards == 1 && report.validation_shards == 1);
     CHECK_OK(shard_open(folder_file("answers/train-00000-of-00001.h5"), &shard));
-    int64_t windows = shard_get_header(shard)->documents, inside = 0;
+    int64_t windows = shard_get_header(shard)->documents, windows_with_answer = 0;
     CHECK(windows > 4);
     for (int64_t i = 0; i < windows; i++) {
-        uint32_t begin, end, row, from, right[2], question;
+        uint32_t begin, end, row, from, correct[2], question;
         int64_t start;
         int32_t id;
         CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_BEGIN, i, 1, &begin));
@@ -373,14 +378,14 @@ static void test_windows(void)
             CHECK_OK(shard_read_documents(shard, i, 1, &start));
             CHECK_OK(shard_read(shard, start + begin, 1, &id));
             CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_FROM, start + begin, 1, &from));
-            CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_RIGHT, start + begin - 1, 2, right));
+            CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_RIGHT, start + begin - 1, 2, correct));
             CHECK_OK(shard_read_column(shard, EXAMPLE_ANSWER_FIRST_SEGMENT, i, 1, &question));
-            CHECK(right[1] == 3 && right[0] == (begin > question ? 2 : 0));
+            CHECK(correct[1] == 3 && correct[0] == (begin > question ? 2 : 0));
             CHECK(from == 120 && id != tokenizer_find(wordpiece, "the"));
-            inside++;
+            windows_with_answer++;
         }
     }
-    CHECK(inside >= 1 && inside < windows);
+    CHECK(windows_with_answer >= 1 && windows_with_answer < windows);
     CHECK_OK(shard_close(&shard));
     struct batch b;
     struct loader_source source = {folder_file("answers/train-*.h5"), 1};
@@ -401,23 +406,24 @@ static void test_windows(void)
     CHECK(b.labels[0] == 0 && b.labels[1] == 0);
     CHECK(b.segment_ids[0] == 0 && b.segment_ids[b.cu_rows[1] - 1] == 1);
     CHECK(b.next_sentence[0] == 0 && b.next_sentence[1] == 0);
-    int64_t at = 0;
-    while (b.segment_ids[at] == 0) {
-        at++;
+    int64_t position = 0;
+    while (b.segment_ids[position] == 0) {
+        position++;
     }
-    CHECK(b.targets[at] == 0 && b.targets[at + 1] == EXAMPLE_AFTER_SPACE);
+    CHECK(b.targets[position] == 0 && b.targets[position + 1] == EXAMPLE_AFTER_SPACE);
     CHECK_OK(loader_close(&loader));
 }
 
-static void test_several(void)
+static void test_choose_and_embed(void)
 {
     struct prepare_report report;
     struct batch b;
     bool last, end;
-    CHECK_OK(prepare(prepare_choose, wordpiece, "a.jsonl",
-                     "{\"context\": \"the\", \"choices\": [\"user\", \"list of\"], \"label\": 1}\n"
-                     "{\"text\": \"a\", \"choices\": [\"b\", \"c\", \"d\"], \"label\": \"0\"}\n",
-                     "choices", (struct prepare_options){.sequence_tokens = 16}, &report));
+    CHECK_OK(prepare_shards(
+        prepare_choose, wordpiece, "a.jsonl",
+        "{\"context\": \"the\", \"choices\": [\"user\", \"list of\"], \"label\": 1}\n"
+        "{\"text\": \"a\", \"choices\": [\"b\", \"c\", \"d\"], \"label\": \"0\"}\n",
+        "choices", (struct prepare_options){.sequence_tokens = 16}, &report));
     CHECK_EQUAL(report.label_count, 3);
     struct loader_source source = {folder_file("choices/train-*.h5"), 1};
     struct loader_options options = {.sources = &source,
@@ -442,81 +448,84 @@ static void test_several(void)
     CHECK_OK(loader_close(&loader));
     options.max_texts = 2;
     CHECK_FAILS(loader_open(&options, &loader), STATUS_DATA, "more than 2 texts");
-    CHECK_OK(prepare(prepare_embed, bpe, "a.csv", "text,text_pair\nthe list,of files\nyes,no\n",
-                     "pairs", (struct prepare_options){.sequence_tokens = 16}, &report));
-    loader = one_batch(bpe, "pairs/train-*.h5", EXAMPLE_EMBED, true, &b);
+    CHECK_OK(prepare_shards(prepare_embed, bpe, "a.csv",
+                            "text,text_pair\nthe list,of files\nyes,no\n", "pairs",
+                            (struct prepare_options){.sequence_tokens = 16}, &report));
+    loader = open_first_batch(bpe, "pairs/train-*.h5", EXAMPLE_EMBED, true, &b);
     CHECK(b.sequences == 2 && b.segments == 4 && b.masked == b.rows && b.labels == NULL);
     CHECK_OK(loader_close(&loader));
 }
 
-/* The reason why the last of these rows is refused, and that of three rows two can be skipped. */
-static void check_bad(preparation make, const char *row, const char *reason)
+/* Checks that a row is refused for this reason, and that two such rows of three can be skipped. */
+static void check_bad_rows(prepare_function prepare_rows, const char *row, const char *reason)
 {
     char rows[1024];
     struct prepare_report report;
     snprintf(rows, sizeof rows, "{\"text\": \"the\", \"label\": 1}\n%s\n%s\n", row, row);
     for (int i = 0; i < 2; i++) {
-        CHECK_FAILS(prepare(make, wordpiece, "bad.jsonl", rows, "bad",
-                            (struct prepare_options){.sequence_tokens = 16}, &report),
+        CHECK_FAILS(prepare_shards(prepare_rows, wordpiece, "bad.jsonl", rows, "bad",
+                                   (struct prepare_options){.sequence_tokens = 16}, &report),
                     STATUS_DATA, i == 0 ? "bad.jsonl line 2: " : reason);
     }
-    CHECK_OK(prepare(make, wordpiece, "bad.jsonl", rows, "bad",
-                     (struct prepare_options){.sequence_tokens = 16, .skip_bad_rows = true},
-                     &report));
+    CHECK_OK(prepare_shards(prepare_rows, wordpiece, "bad.jsonl", rows, "bad",
+                            (struct prepare_options){.sequence_tokens = 16, .skip_bad_rows = true},
+                            &report));
     CHECK_EQUAL(report.bad_rows, 2);
     CHECK_EQUAL(report.examples, 1);
 }
 
-/* Of a kind whose good rows are others: the only row there is. */
-static void check_bad_only(preparation make, const char *row, const char *reason)
+/* As check_bad_rows, with only this row, because the kind needs rows of another form. */
+static void check_bad_row(prepare_function prepare_rows, const char *row, const char *reason)
 {
     struct prepare_report report;
-    CHECK_FAILS(prepare(make, wordpiece, "bad.jsonl", row, "bad",
-                        (struct prepare_options){.sequence_tokens = 16}, &report),
+    CHECK_FAILS(prepare_shards(prepare_rows, wordpiece, "bad.jsonl", row, "bad",
+                               (struct prepare_options){.sequence_tokens = 16}, &report),
                 STATUS_DATA, reason);
 }
 
 static void test_bad_rows(void)
 {
-    check_bad(prepare_classify, "{\"text\": \"the\"}", "no field \"label\"");
-    check_bad(prepare_classify, "{\"label\": 1}", "no field \"text\"");
-    check_bad(prepare_classify, "{\"text\": \" \", \"label\": 1}", "the field \"text\" is empty");
-    check_bad(prepare_classify, "{\"text\": \"a\", \"text_pair\": \"\", \"label\": 1}", "is empty");
-    check_bad(prepare_classify, "{\"text\": \"a\", \"label\": 1.5}",
-              "neither a text nor an integer");
-    check_bad(prepare_classify, "{\"text\": \"a\", \"label\": \"\"}", "0 bytes");
-    check_bad(prepare_regress, "{\"text\": \"a\", \"label\": \"x\"}", "the field \"label\"");
-    check_bad(prepare_regress, "{\"text\": \"a\", \"label\": 1e99}", "too large");
-    check_bad(prepare_classify, "not JSON", "not valid JSON");
-    check_bad_only(prepare_classify_tokens, "{\"tokens\": [\"a\"], \"labels\": []}",
-                   "1 tokens, but 0 labels");
-    check_bad_only(prepare_classify_tokens, "{\"tokens\": [\"\"], \"labels\": [1]}",
-                   "has no tokens for the word");
-    check_bad_only(prepare_answer,
-                   "{\"question\": \"a\", \"context\": \"b c\", \"answer\": \"c\", "
-                   "\"answer_start\": 1}",
-                   "does not contain the answer at character 1");
-    check_bad_only(prepare_answer, "{\"question\": \"a\", \"context\": \"b\"}",
-                   "no field \"answer\"");
-    check_bad_only(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
-                   "at least two texts");
-    check_bad_only(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 2}",
-                   "is not one of");
-    check_bad_only(prepare_embed, "{\"text\": \"a\"}", "no field \"text_pair\"");
+    check_bad_rows(prepare_classify, "{\"text\": \"the\"}", "no field \"label\"");
+    check_bad_rows(prepare_classify, "{\"label\": 1}", "no field \"text\"");
+    check_bad_rows(prepare_classify, "{\"text\": \" \", \"label\": 1}",
+                   "the field \"text\" is empty");
+    check_bad_rows(prepare_classify, "{\"text\": \"a\", \"text_pair\": \"\", \"label\": 1}",
+                   "is empty");
+    check_bad_rows(prepare_classify, "{\"text\": \"a\", \"label\": 1.5}",
+                   "neither a text nor an integer");
+    check_bad_rows(prepare_classify, "{\"text\": \"a\", \"label\": \"\"}", "0 bytes");
+    check_bad_rows(prepare_regress, "{\"text\": \"a\", \"label\": \"x\"}", "the field \"label\"");
+    check_bad_rows(prepare_regress, "{\"text\": \"a\", \"label\": 1e99}", "too large");
+    check_bad_rows(prepare_classify, "not JSON", "not valid JSON");
+    check_bad_row(prepare_classify_tokens, "{\"tokens\": [\"a\"], \"labels\": []}",
+                  "1 tokens, but 0 labels");
+    check_bad_row(prepare_classify_tokens, "{\"tokens\": [\"\"], \"labels\": [1]}",
+                  "has no tokens for the word");
+    check_bad_row(prepare_answer,
+                  "{\"question\": \"a\", \"context\": \"b c\", \"answer\": \"c\", "
+                  "\"answer_start\": 1}",
+                  "does not contain the answer at character 1");
+    check_bad_row(prepare_answer, "{\"question\": \"a\", \"context\": \"b\"}",
+                  "no field \"answer\"");
+    check_bad_row(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
+                  "at least two texts");
+    check_bad_row(prepare_choose, "{\"text\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 2}",
+                  "is not one of");
+    check_bad_row(prepare_embed, "{\"text\": \"a\"}", "no field \"text_pair\"");
     struct prepare_report report;
-    CHECK_FAILS(prepare(prepare_classify, wordpiece, "bad.jsonl", labelled, "bad",
-                        (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no"},
-                        &report),
+    CHECK_FAILS(prepare_shards(prepare_classify, wordpiece, "bad.jsonl", labelled_rows, "bad",
+                               (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no"},
+                               &report),
                 STATUS_DATA, "\"maybe\" is not one of --labels");
 }
 
-/* Other labels, or the same in another order, are not taken together. */
-static void test_other_labels(void)
+/* Sources with other labels, or with the same labels in another order, are refused. */
+static void test_label_mismatch(void)
 {
     struct prepare_report report;
-    CHECK_OK(prepare(prepare_classify, wordpiece, "a.jsonl", labelled, "other",
-                     (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no,maybe"},
-                     &report));
+    CHECK_OK(prepare_shards(
+        prepare_classify, wordpiece, "a.jsonl", labelled_rows, "other",
+        (struct prepare_options){.sequence_tokens = 16, .labels = "yes,no,maybe"}, &report));
     struct loader_source sources[] = {{folder_file("classify/train-*.h5"), 1},
                                       {folder_file("other/train-*.h5"), 1}};
     struct loader_options options = {.sources = sources,
@@ -541,10 +550,12 @@ static void test_other_labels(void)
     CHECK_OK(shard_close(&shard));
 }
 
-/* ---- shards that contradict themselves ---- */
+/* ---- inconsistent shards ---- */
 
-/* An example of three tokens with these values of its columns, three of those that tokens have. */
-static void check_damage(enum example_kind kind, const uint32_t *const *values, const char *reason)
+/* Checks that an example of three tokens with these column values is refused. A column with values
+ * per token has three values. */
+static void check_inconsistent(enum example_kind kind, const uint32_t *const *values,
+                               const char *reason)
 {
     static const int32_t ids[] = {1, 2, 3};
     struct shard_header header = {.kind = kind, .vocab_size = 10, .eos_id = -1};
@@ -575,30 +586,31 @@ static void check_damage(enum example_kind kind, const uint32_t *const *values, 
     CHECK_FAILS(loader_open(&options, &loader), STATUS_DATA, reason);
 }
 
-static void test_damage(void)
+static void test_inconsistent_shards(void)
 {
     static const uint32_t none[3] = {0}, one[3] = {1, 1, 1}, two[3] = {2, 2, 2}, four[] = {4};
     static const uint32_t unlabelled[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
     static const uint32_t infinite[] = {0x7f800000};
-    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){four, one}, "a first segment of 4");
-    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){none, one}, "a first segment of 0");
-    check_damage(EXAMPLE_CLASSIFY, (const uint32_t *[]){one, two},
-                 "the label number 2, but there are 2");
-    check_damage(EXAMPLE_REGRESS, (const uint32_t *[]){one, infinite}, "the label inf");
-    check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){two},
-                 "the label number 2, but there are 2");
-    check_damage(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){unlabelled}, "has no label");
-    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, two, one, none, none, none, none},
-                 "an answer from 2 to 1");
-    check_damage(EXAMPLE_ANSWER, (const uint32_t *[]){one, none, four, none, none, none, none},
-                 "an answer from 0 to 4");
-    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){none, none}, "or none");
-    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){two, none}, "more than 2 texts");
-    check_damage(EXAMPLE_EMBED, (const uint32_t *[]){two}, "more than 2 texts");
+    check_inconsistent(EXAMPLE_CLASSIFY, (const uint32_t *[]){four, one}, "a first segment of 4");
+    check_inconsistent(EXAMPLE_CLASSIFY, (const uint32_t *[]){none, one}, "a first segment of 0");
+    check_inconsistent(EXAMPLE_CLASSIFY, (const uint32_t *[]){one, two},
+                       "the label number 2, but there are 2");
+    check_inconsistent(EXAMPLE_REGRESS, (const uint32_t *[]){one, infinite}, "the label inf");
+    check_inconsistent(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){two},
+                       "the label number 2, but there are 2");
+    check_inconsistent(EXAMPLE_CLASSIFY_TOKENS, (const uint32_t *[]){unlabelled}, "has no label");
+    check_inconsistent(EXAMPLE_ANSWER, (const uint32_t *[]){one, two, one, none, none, none, none},
+                       "an answer from 2 to 1");
+    check_inconsistent(EXAMPLE_ANSWER,
+                       (const uint32_t *[]){one, none, four, none, none, none, none},
+                       "an answer from 0 to 4");
+    check_inconsistent(EXAMPLE_CHOOSE, (const uint32_t *[]){none, none}, "or none");
+    check_inconsistent(EXAMPLE_CHOOSE, (const uint32_t *[]){two, none}, "more than 2 texts");
+    check_inconsistent(EXAMPLE_EMBED, (const uint32_t *[]){two}, "more than 2 texts");
     static const uint32_t single[] = {2, 0, 0}, both[] = {2, 0, 2};
-    check_damage(EXAMPLE_EMBED, (const uint32_t *[]){single}, "1 texts instead of 2");
-    check_damage(EXAMPLE_CHOOSE, (const uint32_t *[]){both, two},
-                 "the label number 2, but there are 2");
+    check_inconsistent(EXAMPLE_EMBED, (const uint32_t *[]){single}, "1 texts instead of 2");
+    check_inconsistent(EXAMPLE_CHOOSE, (const uint32_t *[]){both, two},
+                       "the label number 2, but there are 2");
 }
 
 int main(void)
@@ -607,18 +619,18 @@ int main(void)
     make_tokenizers();
     test_csv();
     test_labels();
-    test_texts();
+    test_text_pairs();
     test_classify();
     test_regress();
-    test_words();
-    test_places();
-    test_windows();
-    test_several();
+    test_classify_tokens();
+    test_char_offsets();
+    test_answer();
+    test_choose_and_embed();
     test_bad_rows();
-    test_other_labels();
-    test_damage();
+    test_label_mismatch();
+    test_inconsistent_shards();
     CHECK_OK(tokenizer_destroy(&wordpiece));
     CHECK_OK(tokenizer_destroy(&bpe));
-    CHECK_OK(tokenizer_destroy(&letters));
+    CHECK_OK(tokenizer_destroy(&char_tokenizer));
     return 0;
 }

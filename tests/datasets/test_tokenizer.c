@@ -1,4 +1,5 @@
-/* Tokenizers: ids of the Python package, round trips of any bytes, training, files, threads. */
+/* Tests of byte-level and char tokenizers: ids of the Python package, decoding of arbitrary bytes,
+ * training, files and threads. */
 #include <jansson.h>
 #include <pthread.h>
 
@@ -10,9 +11,9 @@
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
 
-static char reference[FILE_PATH_BYTES];
+static char reference_folder[FILE_PATH_BYTES];
 
-static const char *path_of(const char *root, const char *name)
+static const char *join_path(const char *root, const char *name)
 {
     static char path[4][FILE_PATH_BYTES];
     static int next = 0;
@@ -21,8 +22,8 @@ static const char *path_of(const char *root, const char *name)
     return path[next];
 }
 
-static void encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
-                   struct token_list *out)
+static void encode_text(const struct tokenizer *t, const char *text, size_t bytes, bool special,
+                        struct token_list *out)
 {
     out->count = 0;
     CHECK_OK(tokenizer_encode(t, text, bytes, special, out));
@@ -31,35 +32,36 @@ static void encode(const struct tokenizer *t, const char *text, size_t bytes, bo
 static void check_round_trip(const struct tokenizer *t, const char *text, size_t bytes)
 {
     static struct token_list ids;
-    encode(t, text, bytes, false, &ids);
-    char *back = NULL;
-    size_t back_bytes = 0;
-    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &back, &back_bytes));
-    CHECK_EQUAL(back_bytes, bytes);
-    CHECK(memcmp(back, text, bytes) == 0);
-    CHECK(back[bytes] == '\0');
-    free(back);
+    encode_text(t, text, bytes, false, &ids);
+    char *decoded = NULL;
+    size_t decoded_bytes = 0;
+    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, &decoded_bytes));
+    CHECK_EQUAL(decoded_bytes, bytes);
+    CHECK(memcmp(decoded, text, bytes) == 0);
+    CHECK(decoded[bytes] == '\0');
+    free(decoded);
 }
 
 static json_t *load_expected(void)
 {
     json_error_t error;
-    json_t *expected = json_load_file(path_of(reference, "expected.json"), 0, &error);
+    json_t *expected = json_load_file(join_path(reference_folder, "expected.json"), 0, &error);
     CHECK(expected != NULL && json_array_size(json_object_get(expected, "texts")) > 50);
     return expected;
 }
 
 static void check_reference_text(const struct tokenizer *t, const char *name, const json_t *text,
-                                 const json_t *wanted)
+                                 const json_t *expected)
 {
     struct token_list ids = {0};
-    encode(t, json_string_value(text), json_string_length(text), true, &ids);
-    bool equal = (size_t)ids.count == json_array_size(wanted);
+    encode_text(t, json_string_value(text), json_string_length(text), true, &ids);
+    bool equal = (size_t)ids.count == json_array_size(expected);
     for (int64_t i = 0; i < ids.count && equal; i++) {
-        equal = ids.ids[i] == json_integer_value(json_array_get(wanted, (size_t)i));
+        equal = ids.ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
     }
     if (!equal) {
-        fprintf(stderr, "%s: the text '%.60s' has other ids\n", name, json_string_value(text));
+        fprintf(stderr, "%s: the ids of the text '%.60s' are wrong\n", name,
+                json_string_value(text));
         exit(1);
     }
     token_list_free(&ids);
@@ -78,10 +80,10 @@ static void test_reference_ids(void)
     json_object_foreach(json_object_get(expected, "ids"), name, rows)
     {
         struct tokenizer *t = NULL;
-        CHECK_OK(tokenizer_open(path_of(reference, name), &t));
+        CHECK_OK(tokenizer_open(join_path(reference_folder, name), &t));
         CHECK_EQUAL(json_array_size(rows), json_array_size(texts));
         for (size_t i = 0; i < json_array_size(rows); i++) {
-            if (json_is_array(json_array_get(rows, i))) { /* null: not of this one */
+            if (json_is_array(json_array_get(rows, i))) { /* null: not computed */
                 check_reference_text(t, name, json_array_get(texts, i), json_array_get(rows, i));
             }
         }
@@ -136,61 +138,62 @@ static void test_reference_words(void)
     json_decref(expected);
 }
 
-static struct tokenizer *train(int64_t vocab_size, int workers)
+static struct tokenizer *train_bpe(int64_t vocab_size, int workers)
 {
-    char *files[] = {(char *)path_of(reference, "corpus.txt")};
+    char *files[] = {(char *)join_path(reference_folder, "corpus.txt")};
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, vocab_size, files, 1, workers, &t));
     return t;
 }
 
-/* The package put two special tokens first where ours has one last, and was given the same size. */
+/* The package and this project learn the same merges. The package has two special tokens before
+ * them, this project one after them. */
 static void test_training_equals_package(void)
 {
-    struct tokenizer *package = NULL;
-    CHECK_OK(tokenizer_open(path_of(reference, "gpt2"), &package));
-    struct tokenizer *ours = train(256 + package->merge_count + 1, 1);
-    CHECK_EQUAL(ours->merge_count, package->merge_count);
-    CHECK(ours->merge_count > 100);
-    for (int64_t i = 0; i < ours->merge_count; i++) {
-        CHECK_EQUAL(ours->merges[i].left, package->merges[i].left - 2);
-        CHECK_EQUAL(ours->merges[i].right, package->merges[i].right - 2);
-        CHECK_EQUAL(ours->merges[i].result, package->merges[i].result - 2);
+    struct tokenizer *reference = NULL;
+    CHECK_OK(tokenizer_open(join_path(reference_folder, "gpt2"), &reference));
+    struct tokenizer *trained = train_bpe(256 + reference->merge_count + 1, 1);
+    CHECK_EQUAL(trained->merge_count, reference->merge_count);
+    CHECK(trained->merge_count > 100);
+    for (int64_t i = 0; i < trained->merge_count; i++) {
+        CHECK_EQUAL(trained->merges[i].left, reference->merges[i].left - 2);
+        CHECK_EQUAL(trained->merges[i].right, reference->merges[i].right - 2);
+        CHECK_EQUAL(trained->merges[i].result, reference->merges[i].result - 2);
     }
-    CHECK_EQUAL(tokenizer_eos(ours), tokenizer_vocab_size(ours) - 1);
-    CHECK_EQUAL(tokenizer_eos(package), 0);
-    CHECK_OK(tokenizer_destroy(&ours));
-    CHECK_OK(tokenizer_destroy(&package));
+    CHECK_EQUAL(tokenizer_eos(trained), tokenizer_vocab_size(trained) - 1);
+    CHECK_EQUAL(tokenizer_eos(reference), 0);
+    CHECK_OK(tokenizer_destroy(&trained));
+    CHECK_OK(tokenizer_destroy(&reference));
 }
 
-static void write_text(const char *name, const char *text, size_t bytes)
+static void write_file(const char *name, const char *text, size_t bytes)
 {
     folder_write(folder_file(name), text, bytes);
 }
 
-/* Nine megabytes, so that several pieces go to several workers. */
+/* Writes 9 MiB, so that several workers get chunks. */
 static void write_long_corpus(void)
 {
     char *corpus = NULL;
     size_t bytes = 0;
-    CHECK_OK(file_read(path_of(reference, "corpus.txt"), 1 << 20, &corpus, &bytes));
-    size_t room = (size_t)9 << 20;
-    char *text = malloc(room);
+    CHECK_OK(file_read(join_path(reference_folder, "corpus.txt"), 1 << 20, &corpus, &bytes));
+    size_t capacity = (size_t)9 << 20;
+    char *text = malloc(capacity);
     CHECK(text != NULL);
     uint64_t key = random_key(7, RANDOM_TEST, 0, 0);
     size_t used = 0;
-    for (uint64_t i = 0; used + 64 < room; i++) {
+    for (uint64_t i = 0; used + 64 < capacity; i++) {
         size_t start = (size_t)random_below(key, 2 * i, bytes - 32);
         size_t length = 1 + (size_t)random_below(key, 2 * i + 1, 31);
-        memcpy(text + used, corpus + start, length); /* cuts characters too: invalid UTF-8 */
+        memcpy(text + used, corpus + start, length); /* splits characters too: invalid UTF-8 */
         used += length;
     }
-    write_text("long.txt", text, used);
+    write_file("long.txt", text, used);
     free(text);
     free(corpus);
 }
 
-/* The pieces of a file are the file. */
+/* The chunks of a file together are the file. */
 static void test_corpus(void)
 {
     size_t bytes = 0;
@@ -198,19 +201,19 @@ static void test_corpus(void)
     char *files[] = {folder_file("long.txt")};
     struct corpus *corpus = NULL;
     CHECK_OK(corpus_open(files, 1, &corpus));
-    struct corpus_chunk piece = {0};
-    size_t at = 0;
+    struct corpus_chunk chunk = {0};
+    size_t offset = 0;
     for (;;) {
-        CHECK_OK(corpus_next(corpus, &piece));
-        if (piece.bytes == 0) {
+        CHECK_OK(corpus_next(corpus, &chunk));
+        if (chunk.bytes == 0) {
             break;
         }
-        CHECK_EQUAL(piece.offset, at);
-        CHECK(at + piece.bytes <= bytes && memcmp(piece.text, text + at, piece.bytes) == 0);
-        at += piece.bytes;
+        CHECK_EQUAL(chunk.offset, offset);
+        CHECK(offset + chunk.bytes <= bytes && memcmp(chunk.text, text + offset, chunk.bytes) == 0);
+        offset += chunk.bytes;
     }
-    CHECK_EQUAL(at, bytes);
-    corpus_chunk_free(&piece);
+    CHECK_EQUAL(offset, bytes);
+    corpus_chunk_free(&chunk);
     corpus_close(corpus);
     free(text);
 }
@@ -229,20 +232,20 @@ static void test_training_determinism(void)
     }
 }
 
-/* Words are counted the same however the text is cut into files, as long as no word is cut. */
+/* The result does not depend on the division of the text into files, if no word is split. */
 static void test_training_files(void)
 {
-    write_text("a.txt", "row row row", 11);
-    write_text("b.txt", " your boat", 10);
-    write_text("ab.txt", "row row row your boat", 21);
-    write_text("empty.txt", "", 0);
+    write_file("a.txt", "row row row", 11);
+    write_file("b.txt", " your boat", 10);
+    write_file("ab.txt", "row row row your boat", 21);
+    write_file("empty.txt", "", 0);
     char *two[] = {folder_file("a.txt"), folder_file("empty.txt"), folder_file("b.txt")};
     struct tokenizer *a = NULL, *b = NULL;
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, two, 3, 2, &a));
     char *one[] = {folder_file("ab.txt")};
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, one, 1, 1, &b));
     CHECK(strcmp(tokenizer_sha256(a), tokenizer_sha256(b)) == 0);
-    /* "ow" and "row" come twice or more; what comes once is not learned. */
+    /* " row" occurs more than once and becomes a token; " boat" occurs once. */
     CHECK(tokenizer_find(a, " row") >= 256);
     CHECK_EQUAL(tokenizer_find(a, " boat"), -1);
     CHECK_OK(tokenizer_destroy(&a));
@@ -261,7 +264,7 @@ static void test_training_files(void)
 
 static void test_round_trips(void)
 {
-    struct tokenizer *t = train(400, 1);
+    struct tokenizer *t = train_bpe(400, 1);
     char text[4096];
     for (int a = 0; a < 256; a++) {
         text[0] = (char)a;
@@ -271,7 +274,7 @@ static void test_round_trips(void)
             check_round_trip(t, text, 2);
         }
     }
-    /* Bytes from few values, so that valid and invalid UTF-8, blanks and letters meet. */
+    /* Few byte values, so that valid and invalid UTF-8, spaces and letters are neighbours. */
     static const char mixed[] =
         "  \n\tabc'st09.,\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\x80\xed\xa0\xc0";
     for (uint64_t round = 0; round < 3000; round++) {
@@ -286,10 +289,10 @@ static void test_round_trips(void)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
-/* A word that goes on and on takes n log n, with the ids of the plain method. */
+/* Very long words: encoding takes O(n log n), so that this test ends. */
 static void test_long_words(void)
 {
-    struct tokenizer *t = train(400, 1);
+    struct tokenizer *t = train_bpe(400, 1);
     size_t bytes = (size_t)1 << 20;
     char *text = malloc(bytes);
     CHECK(text != NULL);
@@ -308,9 +311,10 @@ static void test_long_words(void)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
-/* Merging by its definition: the lowest rank of all pairs, leftmost first. */
-static int64_t merge_plainly(const struct tokenizer *t, const char *word, size_t bytes,
-                             int32_t *ids)
+/* Merges as defined: of all pairs the one with the lowest rank first, from left to right. Returns
+ * the number of ids. */
+static int64_t merge_directly(const struct tokenizer *t, const char *word, size_t bytes,
+                              int32_t *ids)
 {
     int64_t count = (int64_t)bytes;
     for (size_t i = 0; i < bytes; i++) {
@@ -332,21 +336,21 @@ static int64_t merge_plainly(const struct tokenizer *t, const char *word, size_t
 
 static void test_merge_order(void)
 {
-    struct tokenizer *t = train(400, 1);
+    struct tokenizer *t = train_bpe(400, 1);
     struct token_list ids = {0};
     for (uint64_t round = 0; round < 400; round++) {
         uint64_t key = random_key(17, RANDOM_TEST, round, 0);
         char word[80];
-        int32_t plain[80];
+        int32_t expected[80];
         size_t bytes = 1 + (size_t)random_below(key, 0, sizeof word - 1);
         for (size_t i = 0; i < bytes; i++) {
             word[i] = "theonrsi"[random_below(key, i + 1, 8)];
         }
-        int64_t count = merge_plainly(t, word, bytes, plain);
-        for (int again = 0; again < 2; again++) { /* the second time from the cache */
-            encode(t, word, bytes, false, &ids);
+        int64_t count = merge_directly(t, word, bytes, expected);
+        for (int k = 0; k < 2; k++) { /* the second result is from the cache */
+            encode_text(t, word, bytes, false, &ids);
             CHECK_EQUAL(ids.count, count);
-            CHECK(memcmp(ids.ids, plain, (size_t)count * sizeof *plain) == 0);
+            CHECK(memcmp(ids.ids, expected, (size_t)count * sizeof *expected) == 0);
         }
     }
     token_list_free(&ids);
@@ -355,34 +359,34 @@ static void test_merge_order(void)
 
 static void check_saved(struct tokenizer *t, const char *name)
 {
-    char first[FILE_PATH_BYTES], second[FILE_PATH_BYTES], other[64];
-    snprintf(other, sizeof other, "%s-again", name);
+    char first[FILE_PATH_BYTES], second[FILE_PATH_BYTES], second_name[64];
+    snprintf(second_name, sizeof second_name, "%s-reopened", name);
     snprintf(first, sizeof first, "%s", folder_file(name));
-    snprintf(second, sizeof second, "%s", folder_file(other));
+    snprintf(second, sizeof second, "%s", folder_file(second_name));
     CHECK_OK(tokenizer_save(t, first));
-    struct tokenizer *back = NULL;
-    CHECK_OK(tokenizer_open(first, &back));
-    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(back)) == 0);
-    CHECK_EQUAL(tokenizer_vocab_size(t), tokenizer_vocab_size(back));
-    CHECK_EQUAL(tokenizer_eos(t), tokenizer_eos(back));
-    CHECK_EQUAL(tokenizer_get_kind(t), tokenizer_get_kind(back));
-    CHECK_OK(tokenizer_save(back, second));
+    struct tokenizer *reopened = NULL;
+    CHECK_OK(tokenizer_open(first, &reopened));
+    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(reopened)) == 0);
+    CHECK_EQUAL(tokenizer_vocab_size(t), tokenizer_vocab_size(reopened));
+    CHECK_EQUAL(tokenizer_eos(t), tokenizer_eos(reopened));
+    CHECK_EQUAL(tokenizer_get_kind(t), tokenizer_get_kind(reopened));
+    CHECK_OK(tokenizer_save(reopened, second));
     char a[HASH_TEXT_BYTES], b[HASH_TEXT_BYTES];
-    CHECK_OK(hash_file(path_of(first, TOKENIZER_FILE), a, NULL));
-    CHECK_OK(hash_file(path_of(second, TOKENIZER_FILE), b, NULL));
+    CHECK_OK(hash_file(join_path(first, TOKENIZER_FILE), a, NULL));
+    CHECK_OK(hash_file(join_path(second, TOKENIZER_FILE), b, NULL));
     CHECK(strcmp(a, b) == 0 && strcmp(a, tokenizer_sha256(t)) == 0);
-    CHECK_OK(tokenizer_destroy(&back));
+    CHECK_OK(tokenizer_destroy(&reopened));
 }
 
 static void test_saving(void)
 {
-    struct tokenizer *t = train(400, 1);
+    struct tokenizer *t = train_bpe(400, 1);
     check_saved(t, "trained");
     CHECK_OK(tokenizer_destroy(&t));
     static const char *const names[] = {"gpt2",  "prefix", "whole", "ignore_merges", "llama3",
                                         "qwen2", "cl100k", "o200k", "char"};
     for (int i = 0; i < 9; i++) {
-        CHECK_OK(tokenizer_open(path_of(reference, names[i]), &t));
+        CHECK_OK(tokenizer_open(join_path(reference_folder, names[i]), &t));
         check_saved(t, names[i]);
         CHECK_OK(tokenizer_destroy(&t));
     }
@@ -390,30 +394,31 @@ static void test_saving(void)
 
 static void test_special(void)
 {
-    struct tokenizer *t = train(300, 1);
+    struct tokenizer *t = train_bpe(300, 1);
     int32_t end = tokenizer_eos(t);
     CHECK_EQUAL(tokenizer_find(t, TOKENIZER_EOS), end);
     static const char text[] = "a<|endoftext|>b";
     struct token_list ids = {0};
-    encode(t, text, sizeof text - 1, false, &ids);
+    encode_text(t, text, sizeof text - 1, false, &ids);
     for (int64_t i = 0; i < ids.count; i++) {
         CHECK(ids.ids[i] != end);
     }
-    encode(t, text, sizeof text - 1, true, &ids);
+    encode_text(t, text, sizeof text - 1, true, &ids);
     CHECK_EQUAL(ids.count, 3);
     CHECK_EQUAL(ids.ids[1], end);
-    char *back = NULL;
-    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, true, &back, NULL));
-    CHECK(strcmp(back, "ab") == 0);
-    free(back);
-    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &back, NULL));
-    CHECK(strcmp(back, text) == 0);
-    free(back);
+    char *decoded = NULL;
+    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, true, &decoded, NULL));
+    CHECK(strcmp(decoded, "ab") == 0);
+    free(decoded);
+    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, NULL));
+    CHECK(strcmp(decoded, text) == 0);
+    free(decoded);
     ids.ids[2] = end + 1;
-    CHECK_FAILS(tokenizer_decode(t, ids.ids, ids.count, false, &back, NULL), STATUS_DATA,
+    CHECK_FAILS(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, NULL), STATUS_DATA,
                 "index 2");
     ids.ids[0] = -1;
-    CHECK_FAILS(tokenizer_decode(t, ids.ids, ids.count, false, &back, NULL), STATUS_DATA, "id -1");
+    CHECK_FAILS(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, NULL), STATUS_DATA,
+                "id -1");
     token_list_free(&ids);
     CHECK_OK(tokenizer_destroy(&t));
 }
@@ -422,7 +427,7 @@ static void test_char(void)
 {
     static const char text[] = "b\xc3\xa9"
                                "a\n\xf0\x9f\x98\x80 a";
-    write_text("char.txt", text, sizeof text - 1);
+    write_file("char.txt", text, sizeof text - 1);
     char *files[] = {folder_file("char.txt")};
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
@@ -443,7 +448,7 @@ static void test_char(void)
     check_saved(t, "char-trained");
     CHECK_OK(tokenizer_destroy(&t));
     CHECK_FAILS(tokenizer_train(TOKENIZER_CHAR, 5, files, 1, 1, &t), STATUS_USAGE, "6 different");
-    write_text("bad.txt", "good \xc3(", 7);
+    write_file("bad.txt", "good \xc3(", 7);
     files[0] = folder_file("bad.txt");
     CHECK_FAILS(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t), STATUS_DATA, "offset 5");
 }
@@ -452,11 +457,11 @@ struct thread_work {
     const struct tokenizer *t;
     const char *text;
     size_t bytes;
-    const struct token_list *wanted;
+    const struct token_list *expected;
     bool equal;
 };
 
-static void *encode_often(void *argument)
+static void *encode_repeatedly(void *argument)
 {
     struct thread_work *w = argument;
     struct token_list ids = {0};
@@ -464,8 +469,8 @@ static void *encode_often(void *argument)
     for (int i = 0; i < 20; i++) {
         ids.count = 0;
         w->equal &= tokenizer_encode(w->t, w->text, w->bytes, true, &ids) == STATUS_OK &&
-                    ids.count == w->wanted->count &&
-                    memcmp(ids.ids, w->wanted->ids, (size_t)ids.count * sizeof *ids.ids) == 0;
+                    ids.count == w->expected->count &&
+                    memcmp(ids.ids, w->expected->ids, (size_t)ids.count * sizeof *ids.ids) == 0;
     }
     token_list_free(&ids);
     return NULL;
@@ -475,21 +480,21 @@ static void test_threads(void)
 {
     char *corpus = NULL;
     size_t bytes = 0;
-    CHECK_OK(file_read(path_of(reference, "corpus.txt"), 1 << 20, &corpus, &bytes));
-    struct tokenizer *t = train(400, 1);
-    struct token_list wanted = {0};
-    encode(t, corpus, bytes, true, &wanted);
+    CHECK_OK(file_read(join_path(reference_folder, "corpus.txt"), 1 << 20, &corpus, &bytes));
+    struct tokenizer *t = train_bpe(400, 1);
+    struct token_list expected = {0};
+    encode_text(t, corpus, bytes, true, &expected);
     struct thread_work work[4];
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
-        work[i] = (struct thread_work){t, corpus, bytes, &wanted, false};
-        CHECK(pthread_create(&threads[i], NULL, encode_often, &work[i]) == 0);
+        work[i] = (struct thread_work){t, corpus, bytes, &expected, false};
+        CHECK(pthread_create(&threads[i], NULL, encode_repeatedly, &work[i]) == 0);
     }
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
         CHECK(work[i].equal);
     }
-    token_list_free(&wanted);
+    token_list_free(&expected);
     free(corpus);
     CHECK_OK(tokenizer_destroy(&t));
 }
@@ -497,7 +502,8 @@ static void test_threads(void)
 int main(void)
 {
     const char *source = getenv("BIREME_SOURCE_DIR");
-    CHECK_OK(file_join(reference, source == NULL ? "." : source, "tests/reference/tokenizer"));
+    CHECK_OK(
+        file_join(reference_folder, source == NULL ? "." : source, "tests/reference/tokenizer"));
     folder_make();
     test_reference_ids();
     test_reference_words();

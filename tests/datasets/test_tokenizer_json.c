@@ -1,5 +1,6 @@
-/* tokenizer.json that is wrong, foreign or hostile: each ends in 65 with its reason, soon and in
- * bounded memory; and files with bytes changed at random end in 65 or in a tokenizer that works. */
+/* Tests of tokenizer.json files that are invalid, unsupported or malicious. Each is refused with
+ * STATUS_DATA and a reason, in bounded time and memory. Files with random changes are refused or
+ * give a usable tokenizer. */
 #include <jansson.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -9,8 +10,8 @@
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
 
-/* A whole small file; the places of a bad piece are marked by what is replaced. */
-static const char good[] =
+/* A small valid file. Each bad file is this one with one part replaced. */
+static const char valid_file[] =
     "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
     "\"added_tokens\":[{\"id\":4,\"content\":\"<e>\",\"single_word\":false,\"lstrip\":false,"
     "\"rstrip\":false,\"normalized\":false,\"special\":true}],"
@@ -20,7 +21,7 @@ static const char good[] =
     "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"vocab\":"
     "{\"a\":0,\"b\":1,\"ab\":2,\"aba\":3},\"merges\":[\"a b\",[\"ab\",\"a\"]]}}";
 
-static status parse(const char *text, size_t bytes)
+static status parse_text(const char *text, size_t bytes)
 {
     struct tokenizer *t = NULL;
     status result = tokenizer_from_text(text, bytes, "f.json", &t);
@@ -29,25 +30,26 @@ static status parse(const char *text, size_t bytes)
     return result;
 }
 
-/* The good file with one piece replaced. */
-static char *replaced(const char *old, const char *new)
+/* Returns the valid file with one part replaced. */
+static char *replace_part(const char *part, const char *replacement)
 {
-    const char *at = strstr(good, old);
+    const char *at = strstr(valid_file, part);
     CHECK(at != NULL);
-    size_t bytes = sizeof good + strlen(new);
+    size_t bytes = sizeof valid_file + strlen(replacement);
     char *text = malloc(bytes);
     CHECK(text != NULL);
-    snprintf(text, bytes, "%.*s%s%s", (int)(at - good), good, new, at + strlen(old));
+    snprintf(text, bytes, "%.*s%s%s", (int)(at - valid_file), valid_file, replacement,
+             at + strlen(part));
     return text;
 }
 
-struct bad_piece {
-    const char *old;
-    const char *new;
+struct bad_part {
+    const char *part;
+    const char *replacement;
     const char *reason;
 };
 
-static const struct bad_piece bad_pieces[] = {
+static const struct bad_part bad_parts[] = {
     {"\"1.0\"", "\"2.0\"", "version"},
     {"\"version\"", "\"versiom\"", "versiom"},
     {"\"truncation\":null", "\"truncation\":{}", "truncation"},
@@ -115,15 +117,15 @@ static const struct bad_piece bad_pieces[] = {
     {"{\"version\"", "[[[[{\"version\"", "expected"},
 };
 
-static void test_bad_pieces(void)
+static void test_bad_parts(void)
 {
-    CHECK_OK(parse(good, strlen(good)));
-    for (size_t i = 0; i < sizeof bad_pieces / sizeof *bad_pieces; i++) {
-        char *text = replaced(bad_pieces[i].old, bad_pieces[i].new);
-        status result = parse(text, strlen(text));
-        if (result != STATUS_DATA || strstr(status_pending()->text, bad_pieces[i].reason) == NULL) {
-            fprintf(stderr, "piece %zu, %s: returned %d, wanted a reason with '%s'\n", i,
-                    bad_pieces[i].new, result, bad_pieces[i].reason);
+    CHECK_OK(parse_text(valid_file, strlen(valid_file)));
+    for (size_t i = 0; i < sizeof bad_parts / sizeof *bad_parts; i++) {
+        char *text = replace_part(bad_parts[i].part, bad_parts[i].replacement);
+        status result = parse_text(text, strlen(text));
+        if (result != STATUS_DATA || strstr(status_pending()->text, bad_parts[i].reason) == NULL) {
+            fprintf(stderr, "part %zu, %s: returned %d, expected a reason with '%s'\n", i,
+                    bad_parts[i].replacement, result, bad_parts[i].reason);
             status_print();
             exit(1);
         }
@@ -141,10 +143,10 @@ static status parse_split(const char *middle)
 {
     char pre[2048];
     snprintf(pre, sizeof pre, "%s%s%s", split_head, middle, split_tail);
-    char *text = replaced("{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                          "\"trim_offsets\":true,\"use_regex\":true}",
-                          pre);
-    status result = parse(text, strlen(text));
+    char *text = replace_part("{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                              "\"trim_offsets\":true,\"use_regex\":true}",
+                              pre);
+    status result = parse_text(text, strlen(text));
     free(text);
     return result;
 }
@@ -162,22 +164,22 @@ static void test_splits(void)
                 "invert true");
     CHECK_FAILS(parse_split("\"pattern\":{\"String\":\" \"},\"behavior\":\"Isolated\""),
                 STATUS_DATA, "'String'");
-    /* A pattern that takes exponential time is not even compiled. */
+    /* A pattern that needs exponential time is refused before it is compiled. */
     CHECK_FAILS(
         parse_split("\"pattern\":{\"Regex\":\"(a+)+(b+)+(c+)+$\"},\"behavior\":\"Isolated\""),
         STATUS_DATA, "'(a+)+(b+)+(c+)+$'");
 }
 
-static double seconds_now(void)
+static double read_cpu_seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* A file of `head`, then `unit` again and again, then `tail`: refused. */
-static void check_bomb(const char *head, const char *unit, const char *tail, size_t bytes,
-                       const char *reason)
+/* Checks that a file of `head`, many copies of `unit`, and `tail` is refused. */
+static void check_repeated_unit(const char *head, const char *unit, const char *tail, size_t bytes,
+                                const char *reason)
 {
     char *text = malloc(bytes + strlen(head) + strlen(unit) + strlen(tail) + 1);
     CHECK(text != NULL);
@@ -189,24 +191,25 @@ static void check_bomb(const char *head, const char *unit, const char *tail, siz
     }
     memcpy(text + used, tail, strlen(tail));
     used += strlen(tail);
-    double start = seconds_now();
-    CHECK_FAILS(parse(text, used), STATUS_DATA, reason);
-    printf("%.2f s for %.1f MB of %.12s\n", seconds_now() - start, (double)used / 1e6, unit);
+    double start = read_cpu_seconds();
+    CHECK_FAILS(parse_text(text, used), STATUS_DATA, reason);
+    printf("%.2f s for %.1f MB of %.12s\n", read_cpu_seconds() - start, (double)used / 1e6, unit);
     free(text);
 }
 
-static void test_bombs(void)
+static void test_large_files(void)
 {
-    check_bomb("", "[", "", 4u << 20, "values");
-    check_bomb("", "[", "", 1u << 20, "depth");
-    check_bomb("", "{\"a\":", "", 1u << 20, "depth");
-    check_bomb("[", "1,", "1]", 32u << 20, "values");
-    check_bomb("[\"", "\\\\", "\"]", 32u << 20, "not an object");
-    check_bomb("{\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
-               "\"model\":{\"vocab\":{\"a\":0},\"merges\":[",
-               "\"a a\",", "\"a a\"]}}", 2u << 20, "merges[0]: its result");
-    CHECK_FAILS(parse("", 0), STATUS_DATA, "line 1");
-    CHECK_FAILS(parse("\0\0\0", 3), STATUS_DATA, "line 1");
+    check_repeated_unit("", "[", "", 4u << 20, "values");
+    check_repeated_unit("", "[", "", 1u << 20, "depth");
+    check_repeated_unit("", "{\"a\":", "", 1u << 20, "depth");
+    check_repeated_unit("[", "1,", "1]", 32u << 20, "values");
+    check_repeated_unit("[\"", "\\\\", "\"]", 32u << 20, "not an object");
+    check_repeated_unit(
+        "{\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"vocab\":{\"a\":0},\"merges\":[",
+        "\"a a\",", "\"a a\"]}}", 2u << 20, "merges[0]: its result");
+    CHECK_FAILS(parse_text("", 0), STATUS_DATA, "line 1");
+    CHECK_FAILS(parse_text("\0\0\0", 3), STATUS_DATA, "line 1");
     struct rusage usage;
     CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
     CHECK(usage.ru_maxrss < 600 * 1024); /* KiB */
@@ -225,92 +228,94 @@ static void test_folders(void)
     CHECK_FAILS(tokenizer_open(large, &t), STATUS_NO_INPUT, "tokenizer.json");
 }
 
-/* Bytes that have no token are an error of the text, with the place. */
+/* Bytes without a token are an error that contains their offset. */
 static void test_missing_bytes(void)
 {
     struct tokenizer *t = NULL;
-    CHECK_OK(tokenizer_from_text(good, strlen(good), "f.json", &t));
+    CHECK_OK(tokenizer_from_text(valid_file, strlen(valid_file), "f.json", &t));
     struct token_list ids = {0};
     CHECK_OK(tokenizer_encode(t, "abaab<e>", 8, true, &ids));
-    static const int32_t wanted[] = {3, 2, 4};
-    CHECK(ids.count == 3 && memcmp(ids.ids, wanted, sizeof wanted) == 0);
+    static const int32_t expected[] = {3, 2, 4};
+    CHECK(ids.count == 3 && memcmp(ids.ids, expected, sizeof expected) == 0);
     CHECK_FAILS(tokenizer_encode(t, "ab ba", 5, true, &ids), STATUS_DATA, "offset 2");
     CHECK_EQUAL(ids.count, 3);
     char *text = NULL;
-    int32_t hole = 4;
-    CHECK_OK(tokenizer_decode(t, &hole, 1, true, &text, NULL));
+    int32_t id = 4;
+    CHECK_OK(tokenizer_decode(t, &id, 1, true, &text, NULL));
     CHECK(text[0] == '\0');
     free(text);
     token_list_free(&ids);
     CHECK_OK(tokenizer_destroy(&t));
-    char *holes = replaced("\"aba\":3", "\"aba\":300");
-    CHECK_OK(tokenizer_from_text(holes, strlen(holes), "f.json", &t));
+    char *sparse_file = replace_part("\"aba\":3", "\"aba\":300");
+    CHECK_OK(tokenizer_from_text(sparse_file, strlen(sparse_file), "f.json", &t));
     CHECK_EQUAL(tokenizer_vocab_size(t), 301);
-    hole = 200;
-    CHECK_FAILS(tokenizer_decode(t, &hole, 1, true, &text, NULL), STATUS_DATA, "is unused");
+    id = 200;
+    CHECK_FAILS(tokenizer_decode(t, &id, 1, true, &text, NULL), STATUS_DATA, "is unused");
     CHECK_OK(tokenizer_destroy(&t));
-    free(holes);
+    free(sparse_file);
 }
 
-/* Of added tokens the longest wins; one that is not special is written where those are left out. */
-static void test_longest_added(void)
+/* The longest added token is matched. A token that is not special is decoded even if special tokens
+ * are omitted. */
+static void test_added_tokens(void)
 {
-    char *text = replaced("[{\"id\":4", "[{\"id\":5,\"content\":\"<e>b\",\"normalized\":false},"
-                                        "{\"id\":4");
+    char *text = replace_part("[{\"id\":4", "[{\"id\":5,\"content\":\"<e>b\",\"normalized\":false},"
+                                            "{\"id\":4");
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_from_text(text, strlen(text), "f.json", &t));
     struct token_list ids = {0};
     CHECK_OK(tokenizer_encode(t, "<e>ba<e>a<e>b", 13, true, &ids));
-    static const int32_t wanted[] = {5, 0, 4, 0, 5};
-    CHECK(ids.count == 5 && memcmp(ids.ids, wanted, sizeof wanted) == 0);
-    char *back = NULL;
-    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, true, &back, NULL));
-    CHECK(strcmp(back, "<e>baa<e>b") == 0);
-    free(back);
+    static const int32_t expected[] = {5, 0, 4, 0, 5};
+    CHECK(ids.count == 5 && memcmp(ids.ids, expected, sizeof expected) == 0);
+    char *decoded = NULL;
+    CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, true, &decoded, NULL));
+    CHECK(strcmp(decoded, "<e>baa<e>b") == 0);
+    free(decoded);
     token_list_free(&ids);
     CHECK_OK(tokenizer_destroy(&t));
     free(text);
 }
 
-/* What opens must work, and must be the same after it was written. */
+/* Checks that a tokenizer encodes and decodes, and that writing and reading do not change it. */
 static void check_usable(struct tokenizer *t)
 {
     struct token_list ids = {0};
     static const char text[] = "The two banks' oars <|endoftext|> pull 12 keep\n\n \xc3\xa9\xff";
     if (tokenizer_encode(t, text, sizeof text - 1, true, &ids) == STATUS_OK) {
-        char *back = NULL;
+        char *decoded = NULL;
         size_t bytes = 0;
-        CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &back, &bytes));
-        CHECK(t->add_prefix_space || (bytes == sizeof text - 1 && memcmp(back, text, bytes) == 0));
-        free(back);
+        CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, &bytes));
+        CHECK(t->add_prefix_space ||
+              (bytes == sizeof text - 1 && memcmp(decoded, text, bytes) == 0));
+        free(decoded);
     }
     status_clear();
     token_list_free(&ids);
     char *written = NULL;
     size_t bytes = 0;
     CHECK_OK(tokenizer_to_text(t, &written, &bytes));
-    struct tokenizer *again = NULL;
-    CHECK_OK(tokenizer_from_text(written, bytes, "again", &again));
-    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(again)) == 0);
-    CHECK_OK(tokenizer_destroy(&again));
+    struct tokenizer *reopened = NULL;
+    CHECK_OK(tokenizer_from_text(written, bytes, "reopened", &reopened));
+    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(reopened)) == 0);
+    CHECK_OK(tokenizer_destroy(&reopened));
     free(written);
 }
 
-static void mutate(char *text, size_t *bytes, uint64_t key)
+static void mutate_text(char *text, size_t *bytes, uint64_t key)
 {
     static const char marks[] = "\"{}[],: 0123456789-\\ntfe\xc4\xff";
     uint64_t changes = 1 + random_below(key, 0, 4);
-    for (uint64_t i = 0; i<changes && * bytes> 8; i++) {
+    for (uint64_t i = 0; *bytes > 8 && i < changes; i++) {
         size_t at = (size_t)random_below(key, 4 * i + 1, *bytes);
         char value = marks[random_below(key, 4 * i + 2, sizeof marks - 1)];
         size_t length = (size_t)random_below(key, 4 * i + 3, 40);
         length = length < *bytes - at ? length : *bytes - at;
         switch (random_below(key, 4 * i + 4, 4)) {
-        case 0: /* cut something out */
+        case 0: /* remove bytes */
             memmove(text + at, text + at + length, *bytes - at - length);
             *bytes -= length;
             break;
-        case 1: /* copy something over something else */
+        case 1: /* copy bytes to another position */
             memmove(text + random_below(key, 4 * i + 100, *bytes - length + 1), text + at, length);
             break;
         default:
@@ -325,26 +330,26 @@ static void test_mutations(const char *name, uint64_t rounds)
     char path[FILE_PATH_BYTES];
     snprintf(path, sizeof path, "%s/tests/reference/tokenizer/%s/tokenizer.json",
              source == NULL ? "." : source, name);
-    size_t whole = 0;
-    char *original = folder_read(path, &whole);
-    char *text = malloc(whole);
+    size_t original_bytes = 0;
+    char *original = folder_read(path, &original_bytes);
+    char *text = malloc(original_bytes);
     CHECK(text != NULL);
-    uint64_t opened = 0;
+    uint64_t opened_count = 0;
     for (uint64_t round = 0; round < rounds; round++) {
-        size_t bytes = whole;
-        memcpy(text, original, whole);
-        mutate(text, &bytes, random_key(19, RANDOM_TEST, round, 0));
+        size_t bytes = original_bytes;
+        memcpy(text, original, original_bytes);
+        mutate_text(text, &bytes, random_key(19, RANDOM_TEST, round, 0));
         struct tokenizer *t = NULL;
         status result = tokenizer_from_text(text, bytes, name, &t);
         CHECK(result == STATUS_OK || result == STATUS_DATA);
         if (t != NULL) {
             check_usable(t);
             CHECK_OK(tokenizer_destroy(&t));
-            opened++;
+            opened_count++;
         }
         status_clear();
     }
-    printf("%s: %llu of %llu changed files open\n", name, (unsigned long long)opened,
+    printf("%s: %llu of %llu changed files open\n", name, (unsigned long long)opened_count,
            (unsigned long long)rounds);
     free(text);
     free(original);
@@ -353,14 +358,14 @@ static void test_mutations(const char *name, uint64_t rounds)
 int main(void)
 {
     folder_make();
-    test_bad_pieces();
+    test_bad_parts();
     test_splits();
     test_folders();
     test_missing_bytes();
-    test_longest_added();
+    test_added_tokens();
     test_mutations("gpt2", 1500);
     test_mutations("llama3", 500);
     test_mutations("char", 1500);
-    test_bombs();
+    test_large_files();
     return 0;
 }

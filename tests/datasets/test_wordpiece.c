@@ -1,5 +1,5 @@
-/* WordPiece: words, ids, pairs and decoded texts of the Python package; both kinds of files; training; hostile
- * texts and files. */
+/* Tests of WordPiece: words, ids, pairs and decoded texts equal those of the Python package. Also
+ * tested: tokenizer.json and vocab.txt, training, and malicious texts and files. */
 #include <jansson.h>
 
 #include "base/random.h"
@@ -7,36 +7,36 @@
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
 
-static char reference[FILE_PATH_BYTES];
+static char reference_folder[FILE_PATH_BYTES];
 
 static const char *reference_path(const char *name)
 {
     static char path[FILE_PATH_BYTES];
-    CHECK_OK(file_join(path, reference, name));
+    CHECK_OK(file_join(path, reference_folder, name));
     return path;
 }
 
-/* ---- the words of every code point ---- */
+/* ---- words of texts with every code point ---- */
 
-struct digest {
+struct word_digest {
     struct hash *hash;
     int64_t words;
 };
 
 static status add_word(void *context, const char *word, size_t bytes, size_t characters)
 {
-    struct digest *d = context;
+    struct word_digest *digest = context;
     CHECK(characters > 0 && characters <= bytes);
-    TRY(d->words++ > 0 ? hash_update(d->hash, "\x1f", 1) : STATUS_OK);
-    return hash_update(d->hash, word, bytes);
+    TRY(digest->words++ > 0 ? hash_update(digest->hash, "\x1f", 1) : STATUS_OK);
+    return hash_update(digest->hash, word, bytes);
 }
 
-static void check_code_points(const char *flags, const char *wanted)
+static void check_code_points(const char *flags, const char *expected)
 {
     const struct bert_text_options options = {flags[0] == '1', flags[1] == '1', flags[2] == '1',
                                               flags[3] == '1'};
-    struct digest d = {0};
-    CHECK_OK(hash_create(&d.hash));
+    struct word_digest digest = {0};
+    CHECK_OK(hash_create(&digest.hash));
     for (uint32_t code = 0; code < 0x110000; code++) {
         if (code >= 0xD800 && code < 0xE000) {
             continue;
@@ -52,13 +52,13 @@ static void check_code_points(const char *flags, const char *wanted)
         used += length;
         memcpy(text + used, "\u302f\u0301c", 6);
         used += 6;
-        d.words = 0;
-        CHECK_OK(bert_text_split_words(&options, text, used, add_word, &d));
-        CHECK_OK(hash_update(d.hash, "\n", 1));
+        digest.words = 0;
+        CHECK_OK(bert_text_split_words(&options, text, used, add_word, &digest));
+        CHECK_OK(hash_update(digest.hash, "\n", 1));
     }
     char found[HASH_TEXT_BYTES];
-    CHECK_OK(hash_finish(&d.hash, found));
-    if (strcmp(found, wanted) != 0) {
+    CHECK_OK(hash_finish(&digest.hash, found));
+    if (strcmp(found, expected) != 0) {
         fprintf(stderr, "options %s: the words of some code point differ\n", flags);
         exit(1);
     }
@@ -66,36 +66,37 @@ static void check_code_points(const char *flags, const char *wanted)
 
 /* ---- reference ids ---- */
 
-static void check_ids(const char *what, const char *text, const struct token_list *ids,
-                      const json_t *wanted)
+static void check_ids(const char *name, const char *text, const struct token_list *ids,
+                      const json_t *expected)
 {
-    bool equal = (size_t)ids->count == json_array_size(wanted);
+    bool equal = (size_t)ids->count == json_array_size(expected);
     for (int64_t i = 0; i < ids->count && equal; i++) {
-        equal = ids->ids[i] == json_integer_value(json_array_get(wanted, (size_t)i));
+        equal = ids->ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
     }
     if (!equal) {
-        fprintf(stderr, "%s: the text '%.80s' has other ids\n", what, text);
+        fprintf(stderr, "%s: the ids of the text '%.80s' are wrong\n", name, text);
         exit(1);
     }
 }
 
 static void check_decoded(const struct tokenizer *t, const struct token_list *ids, bool skip,
-                          const json_t *wanted)
+                          const json_t *expected)
 {
     char *text = NULL;
     size_t bytes = 0;
     CHECK_OK(tokenizer_decode(t, ids->ids, ids->count, skip, &text, &bytes));
     CHECK_EQUAL(bytes, strlen(text));
-    if (strcmp(text, json_string_value(wanted)) != 0) {
-        fprintf(stderr, "decoded '%s', wanted '%s'\n", text, json_string_value(wanted));
+    if (strcmp(text, json_string_value(expected)) != 0) {
+        fprintf(stderr, "decoded '%s', expected '%s'\n", text, json_string_value(expected));
         exit(1);
     }
     free(text);
 }
 
-static void check_pairs(const struct tokenizer *t, const json_t *pairs, const json_t *of)
+static void check_pairs(const struct tokenizer *t, const json_t *pairs,
+                        const json_t *reference_values)
 {
-    static const int64_t most[] = {3, 4, 9, 16};
+    static const int64_t limits[] = {3, 4, 9, 16};
     struct token_list ids = {0};
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         const json_t *a = json_array_get(json_array_get(pairs, i), 0);
@@ -105,13 +106,15 @@ static void check_pairs(const struct tokenizer *t, const json_t *pairs, const js
             ids.count = 0;
             CHECK_OK(tokenizer_encode_pair(t, json_string_value(a), json_string_length(a),
                                            json_string_value(b), json_string_length(b), true,
-                                           limit < 0 ? 0 : most[limit], &ids, &first));
-            const json_t *wanted =
-                limit < 0 ? json_array_get(json_object_get(of, "pairs"), i)
-                          : json_array_get(
-                                json_array_get(json_object_get(of, "truncated"), (size_t)limit), i);
-            check_ids("pair", json_string_value(a), &ids, wanted);
-            const json_t *types = json_array_get(json_object_get(of, "types"), i);
+                                           limit < 0 ? 0 : limits[limit], &ids, &first));
+            const json_t *expected =
+                limit < 0
+                    ? json_array_get(json_object_get(reference_values, "pairs"), i)
+                    : json_array_get(json_array_get(json_object_get(reference_values, "truncated"),
+                                                    (size_t)limit),
+                                     i);
+            check_ids("pair", json_string_value(a), &ids, expected);
+            const json_t *types = json_array_get(json_object_get(reference_values, "types"), i);
             for (int64_t k = 0; k < ids.count && limit < 0; k++) {
                 CHECK_EQUAL(k >= first, json_integer_value(json_array_get(types, (size_t)k)));
             }
@@ -120,7 +123,8 @@ static void check_pairs(const struct tokenizer *t, const json_t *pairs, const js
     token_list_free(&ids);
 }
 
-static void check_tokenizer(const char *name, const json_t *expected, const json_t *of)
+static void check_tokenizer(const char *name, const json_t *expected,
+                            const json_t *reference_values)
 {
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_open(reference_path(name), &t));
@@ -137,14 +141,15 @@ static void check_tokenizer(const char *name, const json_t *expected, const json
         CHECK_OK(
             tokenizer_encode(t, json_string_value(text), json_string_length(text), true, &ids));
         check_ids(name, json_string_value(text), &ids,
-                  json_array_get(json_object_get(of, "ids"), i));
+                  json_array_get(json_object_get(reference_values, "ids"), i));
         for (size_t skip = 0; skip < 2; skip++) {
-            const json_t *decoded = json_array_get(json_object_get(of, "decoded"), skip);
+            const json_t *decoded =
+                json_array_get(json_object_get(reference_values, "decoded"), skip);
             check_decoded(t, &ids, skip == 1, json_array_get(decoded, i));
         }
     }
     token_list_free(&ids);
-    check_pairs(t, json_object_get(expected, "pairs"), of);
+    check_pairs(t, json_object_get(expected, "pairs"), reference_values);
     CHECK_OK(tokenizer_destroy(&t));
 }
 
@@ -179,23 +184,24 @@ static void check_same(const struct tokenizer *a, const struct tokenizer *b)
 
 static void test_files(void)
 {
-    struct tokenizer *t = NULL, *again = NULL, *vocab = NULL;
+    struct tokenizer *t = NULL, *reopened = NULL, *vocab_tokenizer = NULL;
     CHECK_OK(tokenizer_open(reference_path("bert_cased"), &t));
-    char *folder = folder_file("saved"), *alone = folder_file("alone");
+    char *folder = folder_file("saved"), *vocab_folder = folder_file("alone");
     CHECK_OK(tokenizer_save(t, folder));
-    CHECK_OK(tokenizer_open(folder, &again));
-    check_same(t, again);
-    CHECK_OK(file_make_folders(alone));
+    CHECK_OK(tokenizer_open(folder, &reopened));
+    check_same(t, reopened);
+    CHECK_OK(file_make_folders(vocab_folder));
     CHECK(rename(folder_file("saved/vocab.txt"), folder_file("alone/vocab.txt")) == 0);
-    CHECK_OK(tokenizer_open(alone, &vocab)); /* lower case, as transformers takes it */
-    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(vocab)) != 0);
-    CHECK_OK(tokenizer_destroy(&vocab));
+    /* Without tokenizer_config.json the tokenizer lowercases, as in transformers. */
+    CHECK_OK(tokenizer_open(vocab_folder, &vocab_tokenizer));
+    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(vocab_tokenizer)) != 0);
+    CHECK_OK(tokenizer_destroy(&vocab_tokenizer));
     const char config[] = "{\"do_lower_case\": false, \"model_max_length\": 512}";
     folder_write(folder_file("alone/tokenizer_config.json"), config, sizeof config - 1);
-    CHECK_OK(tokenizer_open(alone, &vocab));
-    check_same(t, vocab);
-    CHECK_OK(tokenizer_destroy(&vocab));
-    CHECK_OK(tokenizer_destroy(&again));
+    CHECK_OK(tokenizer_open(vocab_folder, &vocab_tokenizer));
+    check_same(t, vocab_tokenizer);
+    CHECK_OK(tokenizer_destroy(&vocab_tokenizer));
+    CHECK_OK(tokenizer_destroy(&reopened));
     CHECK_OK(tokenizer_destroy(&t));
 }
 
@@ -223,24 +229,25 @@ static void test_bad_vocab(void)
     check_vocab("[UNK]\na\na\n", "line 3 repeats the token of line 2");
 }
 
-static char *good_file(size_t *bytes)
+static char *read_valid_file(size_t *bytes)
 {
     return folder_read(reference_path("bert/tokenizer.json"), bytes);
 }
 
-static void check_bad(const char *old, const char *new, const char *reason)
+static void check_bad(const char *part, const char *replacement, const char *reason)
 {
     size_t bytes = 0;
-    char *good = good_file(&bytes), *at = strstr(good, old);
+    char *valid_file = read_valid_file(&bytes), *at = strstr(valid_file, part);
     CHECK(at != NULL);
-    size_t room = bytes + strlen(new) + 1;
-    char *text = malloc(room);
+    size_t capacity = bytes + strlen(replacement) + 1;
+    char *text = malloc(capacity);
     CHECK(text != NULL);
-    int used = snprintf(text, room, "%.*s%s%s", (int)(at - good), good, new, at + strlen(old));
+    int used = snprintf(text, capacity, "%.*s%s%s", (int)(at - valid_file), valid_file, replacement,
+                        at + strlen(part));
     struct tokenizer *t = NULL;
     CHECK_FAILS(tokenizer_from_text(text, (size_t)used, "f.json", &t), STATUS_DATA, reason);
     free(text);
-    free(good);
+    free(valid_file);
 }
 
 static void test_bad_files(void)
@@ -264,16 +271,16 @@ static void test_bad_files(void)
     check_bad("\"##a\":", "\"\":", "empty");
 }
 
-/* Bytes changed at random end in an error or in a tokenizer that works. */
+/* A file with random changes is refused or gives a tokenizer that encodes. */
 static void test_changed_bytes(void)
 {
     size_t bytes = 0;
-    char *good = good_file(&bytes);
+    char *valid_file = read_valid_file(&bytes);
     char *text = malloc(bytes);
     CHECK(text != NULL);
     uint64_t key = random_key(6, RANDOM_TEST, 0, 0);
     for (uint64_t round = 0; round < 300; round++) {
-        memcpy(text, good, bytes);
+        memcpy(text, valid_file, bytes);
         for (uint64_t i = 0; i < 1 + round % 3; i++) {
             uint64_t at = random_below(key, round * 8 + 2 * i, bytes);
             text[at] = (char)(random_u64(key, round * 8 + 2 * i + 1) & 0x7f);
@@ -290,12 +297,12 @@ static void test_changed_bytes(void)
         CHECK_OK(tokenizer_destroy(&t));
     }
     free(text);
-    free(good);
+    free(valid_file);
 }
 
 /* ---- training ---- */
 
-static struct tokenizer *train(int64_t vocab_size, int workers)
+static struct tokenizer *train_wordpiece(int64_t vocab_size, int workers)
 {
     char *files[] = {(char *)reference_path("corpus.txt")};
     struct tokenizer *t = NULL;
@@ -303,20 +310,22 @@ static struct tokenizer *train(int64_t vocab_size, int workers)
     return t;
 }
 
-/* The package breaks ties by chance and merges what it sees once: nearly all of our pieces are among its own. */
+/* The Python package breaks ties randomly and merges pairs that occur once. Its vocabulary
+ * therefore contains all but at most 3 of the pieces trained here. */
 static void test_train(void)
 {
-    struct tokenizer *one = train(700, 1), *three = train(700, 3), *package = NULL;
-    check_same(one, three);
-    CHECK_OK(tokenizer_open(reference_path("bert"), &package));
-    int64_t shared = 0, size = tokenizer_vocab_size(one);
+    struct tokenizer *one_worker = train_wordpiece(700, 1),
+                     *three_workers = train_wordpiece(700, 3), *package_tokenizer = NULL;
+    check_same(one_worker, three_workers);
+    CHECK_OK(tokenizer_open(reference_path("bert"), &package_tokenizer));
+    int64_t shared = 0, size = tokenizer_vocab_size(one_worker);
     for (int64_t id = 0; id < size; id++) {
-        shared += tokenizer_find(package, one->tokens[id].bytes) >= 0;
+        shared += tokenizer_find(package_tokenizer, one_worker->tokens[id].bytes) >= 0;
     }
     CHECK(size > 300 && shared >= size - 3);
-    CHECK(tokenizer_is_continuation(one, tokenizer_find(one, "##e")));
-    CHECK(!tokenizer_is_continuation(one, tokenizer_find(one, "e")) &&
-          !tokenizer_is_continuation(one, 2));
+    CHECK(tokenizer_is_continuation(one_worker, tokenizer_find(one_worker, "##e")));
+    CHECK(!tokenizer_is_continuation(one_worker, tokenizer_find(one_worker, "e")) &&
+          !tokenizer_is_continuation(one_worker, 2));
     struct tokenizer *small = NULL;
     char *files[] = {(char *)reference_path("corpus.txt"), folder_file("blank")};
     CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files, 1, 1, &small), STATUS_USAGE,
@@ -324,14 +333,14 @@ static void test_train(void)
     folder_write(files[1], " \n ", 3);
     CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files + 1, 1, 1, &small), STATUS_DATA,
                 "no words");
-    CHECK_OK(tokenizer_destroy(&package));
-    CHECK_OK(tokenizer_destroy(&three));
-    CHECK_OK(tokenizer_destroy(&one));
+    CHECK_OK(tokenizer_destroy(&package_tokenizer));
+    CHECK_OK(tokenizer_destroy(&three_workers));
+    CHECK_OK(tokenizer_destroy(&one_worker));
 }
 
-/* ---- hostile texts: what is quadratic in their bytes would not end ---- */
+/* ---- malicious texts: an algorithm that is quadratic in their length would not end ---- */
 
-static void test_hostile(void)
+static void test_malicious_texts(void)
 {
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_open(reference_path("bert"), &t));
@@ -364,7 +373,7 @@ int main(void)
 {
     const char *source = getenv("BIREME_SOURCE_DIR");
     CHECK(source != NULL);
-    CHECK_OK(file_join(reference, source, "tests/reference/tokenizer"));
+    CHECK_OK(file_join(reference_folder, source, "tests/reference/tokenizer"));
     folder_make();
     test_reference();
     test_files();
@@ -372,6 +381,6 @@ int main(void)
     test_bad_files();
     test_changed_bytes();
     test_train();
-    test_hostile();
+    test_malicious_texts();
     return 0;
 }

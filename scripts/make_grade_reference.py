@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Figures of scikit-learn, SciPy and SQuAD's script for tests/trainer/test_grade.c; never needed to train.
+"""Figures of scikit-learn, SciPy and SQuAD's script for tests/trainer/test_scores.c; never needed to train.
 
     python3 scripts/make_grade_reference.py      (needs scikit-learn and scipy; writes tests/reference/grade.json)
 

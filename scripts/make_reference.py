@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reference values from PyTorch for tests/trainer/test_reference.c, test_generate.c and test_pretrained.c; never
+"""Reference values from PyTorch for tests/trainer/test_reference.c, test_generate.c and test_huggingface.c; never
 needed to train.
 
     python3 scripts/make_reference.py [gpt2]     (needs torch and h5py; writes tests/reference/gpt2_*.h5)

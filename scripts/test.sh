@@ -21,9 +21,10 @@ jobs=$(($(nproc) + 1))
 # A quarter of the suite's time, and other tests ask the same of smaller runs.
 readonly longest='^(simt_.*_random_[12]|simt_train_(memory|objectives|plans|ranks)|comm_launch|train_kills_2|train_zero)$'
 # One test of each operation, objective and layout. A test with a name of one word tests one module, and is among them.
-readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers|sentence_pairs|shard_task|tokenizer_command|text_vector|checkpoint_damage'\
-'|(reference|pretrained)_[a-z]+|comm_[124]|comm_(4_on_2_hosts|nccl_3|staged_3)|comm_fault_(agree_one|kill)|bucket_(2|nccl_2)'\
-'|(layout|tensor|rounding|checkpoint)_2_ranks|train_(bert|inspect)|train_(lora|tasks)_objectives|train_dpo_resume'\
+readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers|sentence_pairs|shard_task'\
+'|tokenizer_command|sentence_embedding|early_stopping|checkpoint_damage'\
+'|(reference|huggingface)_[a-z]+|comm_[124]|comm_(4_on_2_hosts|nccl_3|staged_3)|comm_fault_(agree_one|kill)|bucket_(2|nccl_2)'\
+'|(model_layout|tensor_parallel)(_2_ranks)?|(rounding|checkpoint)_2_ranks|train_(bert|inspect)|train_(lora|tasks)_objectives|train_dpo_resume'\
 '|checkpoint_kill_rank_0_of_2|sft_trl|model_folder_commands|include_rules|style_can_fail|simt_planted|simt_gemm|simt_device_late'\
 '|simt_(norm|flat|embedding|rows|llama|linear|attention_features|attention_wgmma)_lifo)$'
 ci=false selected=(--exclude-regex "$longest")

@@ -1,12 +1,14 @@
-/* Every file call of a training run is a place to be killed or to fail: after each, a second run must go
- * on to the bit-identical end, and no checkpoint that was told as saved may be lost.
+/* Kills a training run at a file call, or lets the call fail. A second run must then end with the
+ * same bits as an undisturbed run, and no checkpoint that was reported as saved may be lost.
  *
  *   test_checkpoint_faults TRAINER SHIM RANKS VICTIM FAULT STRIDE
  *
- * FAULT is kill, enospc, eio, short; "again" is kill while a damaged checkpoint is replaced; "order"
- * kills nothing and checks that everything was synced before it got its name; "space" lets the disk say
- * that it is nearly full.
- * STRIDE tries each STRIDE-th call; BIREME_FULL_SWEEP in the environment tries all of them. */
+ * FAULT is one of
+ *   kill, enospc, eio, short  what happens at the call
+ *   replace                   kill while a damaged checkpoint is replaced
+ *   order                     no fault; all files are synced before the folder is renamed
+ *   space                     no fault; the disk reports too little free space
+ * Each STRIDE-th call is tried; with BIREME_FULL_SWEEP in the environment, all of them. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,18 +20,18 @@
 enum { STEPS = 8, ARGUMENTS = 40 };
 
 static const char *trainer, *shim, *fault, *steps = "8";
-static bool again; /* start from a whole step 4 and a damaged step 8 */
+static bool replace; /* start from a valid step 4 and a damaged step 8 */
 static int ranks, victim;
-static char folder[64], said[65536];
+static char folder[64], messages[65536];
 
 struct outcome {
-    int code;      /* exit code; -signal where one ended it */
-    long saved;    /* newest "saved step N"; 0: none */
-    long resumed;  /* of the final line; -1: no such line */
-    char hash[65]; /* of the final line */
+    int code;      /* exit code; -signal if a signal ended the run */
+    long saved;    /* largest N of the lines "saved step N"; 0: none */
+    long resumed;  /* from the final line; -1: no such line */
+    char hash[65]; /* from the final line */
 };
 
-static void add(const char **arguments, const char *text)
+static void add_argument(const char **arguments, const char *text)
 {
     int n = 0;
     while (arguments[n] != NULL) {
@@ -43,8 +45,8 @@ static void add_variable(const char **arguments, const char *name, const char *v
 {
     setenv(name, value, 1);
     if (ranks > 1) {
-        add(arguments, "-x");
-        add(arguments, name);
+        add_argument(arguments, "-x");
+        add_argument(arguments, name);
     }
 }
 
@@ -68,19 +70,20 @@ static void add_launcher(const char **arguments)
                            number};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (ranks > 1 || i < 4) {
-            add(arguments, words[i]);
+            add_argument(arguments, words[i]);
         }
     }
 }
 
-/* In the child: the environment, the output, the program. at: which call; 0: none, -1: only count. */
-static void become_trainer(long at)
+/* Runs in the child: sets the environment and the output, then starts the program. `at` is the
+ * number of the call that fails; 0: no shim, -1: the shim only logs the calls. */
+static void start_trainer(long at)
 {
     static char number[16], who[16], output[96];
     const char *arguments[ARGUMENTS] = {NULL};
     snprintf(number, sizeof number, "%ld", at);
     snprintf(who, sizeof who, "%d", victim);
-    snprintf(output, sizeof output, "%s/said", folder);
+    snprintf(output, sizeof output, "%s/messages", folder);
     add_launcher(arguments);
     if (at != 0) {
         add_variable(arguments, "FAULT_DIR", "checkpoints");
@@ -92,18 +95,18 @@ static void become_trainer(long at)
         if (ranks > 1) {
             add_variable(arguments, "FAULT_RANK", who);
         }
-        if (ranks > 1) { /* not into mpirun itself */
+        if (ranks > 1) { /* mpirun itself runs without the shim */
             static char preload[FILE_PATH_BYTES];
             snprintf(preload, sizeof preload, "LD_PRELOAD=%s", shim);
-            add(arguments, "env");
-            add(arguments, preload);
+            add_argument(arguments, "env");
+            add_argument(arguments, preload);
         } else {
             setenv("LD_PRELOAD", shim, 1);
         }
     }
     const char *rest[] = {trainer, "run", steps, "4", "1", "async"};
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
-        add(arguments, rest[i]);
+        add_argument(arguments, rest[i]);
     }
     int file = open(output, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || dup2(file, 1) < 0 || dup2(file, 2) < 0 || chdir(folder) != 0) {
@@ -113,48 +116,48 @@ static void become_trainer(long at)
     _exit(98);
 }
 
-static void read_said(struct outcome *out)
+static void read_messages(struct outcome *out)
 {
     char path[96], *text = NULL;
     size_t bytes = 0;
-    snprintf(path, sizeof path, "%s/said", folder);
-    CHECK_OK(file_read(path, sizeof said - 1, &text, &bytes));
-    memcpy(said, text, bytes + 1);
+    snprintf(path, sizeof path, "%s/messages", folder);
+    CHECK_OK(file_read(path, sizeof messages - 1, &text, &bytes));
+    memcpy(messages, text, bytes + 1);
     free(text);
-    for (char *at = said; (at = strstr(at, "saved step ")) != NULL; at++) {
+    for (char *at = messages; (at = strstr(at, "saved step ")) != NULL; at++) {
         long step = strtol(at + strlen("saved step "), NULL, 10);
         out->saved = step > out->saved ? step : out->saved;
     }
-    char *final = strstr(said, "final step ");
+    char *final = strstr(messages, "final step ");
     if (final == NULL ||
         sscanf(final, "final step %*d hash %64s resumed %ld", out->hash, &out->resumed) != 2) {
         out->resumed = -1;
     }
 }
 
-static struct outcome run(long at)
+static struct outcome run_trainer(long at)
 {
     struct outcome out = {0};
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        become_trainer(at);
+        start_trainer(at);
     }
     int ended;
     CHECK(waitpid(child, &ended, 0) == child);
     out.code = WIFEXITED(ended) ? WEXITSTATUS(ended) : -WTERMSIG(ended);
-    read_said(&out);
+    read_messages(&out);
     return out;
 }
 
-static void clean(void)
+static void remove_run(void)
 {
     char path[96];
     snprintf(path, sizeof path, "%s/run", folder);
     CHECK_OK(file_remove_tree(path));
 }
 
-static void shell(const char *line)
+static void run_shell(const char *line)
 {
     char command[512];
     snprintf(command, sizeof command, "cd %s && %s", folder, line);
@@ -164,27 +167,27 @@ static void shell(const char *line)
     }
 }
 
-/* What each run starts from. */
-static void prepare(void)
+/* Makes the state from which each run starts. */
+static void prepare_run(void)
 {
-    clean();
-    if (again) {
+    remove_run();
+    if (replace) {
         steps = "4";
-        CHECK_EQUAL(run(0).code, 0);
+        CHECK_EQUAL(run_trainer(0).code, 0);
         steps = "8";
-        shell("cp -r run/checkpoints/step-00000004 run/checkpoints/step-00000008");
+        run_shell("cp -r run/checkpoints/step-00000004 run/checkpoints/step-00000008");
     }
 }
 
-/* How many calls a whole run makes on the victim. */
+/* Returns the number of calls of an undisturbed run on the victim, and the hash of its result. */
 static long count_calls(char hash[65])
 {
     char path[96], *text = NULL;
     long lines = 0;
-    prepare();
-    struct outcome whole = run(-1);
+    prepare_run();
+    struct outcome whole = run_trainer(-1);
     if (whole.code != 0) {
-        fprintf(stderr, "the run without a fault ended with %d: %s\n", whole.code, said);
+        fprintf(stderr, "the run without a fault ended with %d: %s\n", whole.code, messages);
         exit(1);
     }
     memcpy(hash, whole.hash, 65);
@@ -198,56 +201,58 @@ static long count_calls(char hash[65])
     return lines;
 }
 
-static bool leaves_temporary(void)
+static bool has_temporary_folder(void)
 {
     char line[160];
     snprintf(line, sizeof line, "ls %s/run/checkpoints 2>/dev/null | grep -q '^tmp-'", folder);
     return system(line) == 0;
 }
 
-/* An error ends in 74 with its reason, nothing half-written, and the name of what is still good; one in
- * cleaning up is only told. */
-static bool code_is_right(const struct outcome *o)
+/* A failed write ends the run with code 74. The run prints the reason and the newest valid
+ * checkpoint and leaves no temporary folder. A failure while old folders are removed is only a
+ * warning (code 0). */
+static bool is_expected_code(const struct outcome *o)
 {
     if (strcmp(fault, "kill") == 0) {
         return o->code == 0 || o->code == 137 || o->code == -SIGKILL;
     }
-    char good[64];
-    snprintf(good, sizeof good, "unchanged: run/checkpoints/step-%08ld", o->saved);
-    bool told = strstr(said, "No space left") != NULL || strstr(said, "Input/output error") != NULL;
-    bool named = o->saved == 0 || strstr(said, good) != NULL;
-    return o->code == 0 || (o->code == STATUS_WRITE && told && named && !leaves_temporary() &&
-                            strstr(said, "E-WRITE") != NULL);
+    char unchanged[64];
+    snprintf(unchanged, sizeof unchanged, "unchanged: run/checkpoints/step-%08ld", o->saved);
+    bool has_reason =
+        strstr(messages, "No space left") != NULL || strstr(messages, "Input/output error") != NULL;
+    bool has_name = o->saved == 0 || strstr(messages, unchanged) != NULL;
+    return o->code == 0 || (o->code == STATUS_WRITE && has_reason && has_name &&
+                            !has_temporary_folder() && strstr(messages, "E-WRITE") != NULL);
 }
 
-static void try_point(long at, const char *hash)
+static void test_call(long at, const char *hash)
 {
-    prepare();
-    struct outcome first = run(at);
-    char first_said[sizeof said];
-    memcpy(first_said, said, sizeof said);
-    bool good = code_is_right(&first);
-    struct outcome second = run(0);
-    good = good && second.code == 0 && strcmp(second.hash, hash) == 0 &&
-           second.resumed >= (again && first.saved < 4 ? 4 : first.saved) &&
-           (again || strstr(said, "W-CKPT-SKIP") == NULL) && !leaves_temporary();
-    if (!good) {
+    prepare_run();
+    struct outcome first = run_trainer(at);
+    char first_messages[sizeof messages];
+    memcpy(first_messages, messages, sizeof messages);
+    bool correct = is_expected_code(&first);
+    struct outcome second = run_trainer(0);
+    correct = correct && second.code == 0 && strcmp(second.hash, hash) == 0 &&
+              second.resumed >= (replace && first.saved < 4 ? 4 : first.saved) &&
+              (replace || strstr(messages, "W-CKPT-SKIP") == NULL) && !has_temporary_folder();
+    if (!correct) {
         fprintf(
             stderr,
             "%s at call %ld of rank %d: code %d, saved %ld; then code %d, resumed %ld, hash %s\n"
             "first: %s\nsecond: %s\n",
             fault, at, victim, first.code, first.saved, second.code, second.resumed, second.hash,
-            first_said, said);
+            first_messages, messages);
         exit(1);
     }
 }
 
-/* ---- the order of syncs ---- */
+/* ---- order of syncs ---- */
 
 enum { CALLS = 1024 };
 
 struct call {
-    char what[16], path[256];
+    char name[16], path[256];
 };
 
 static struct call calls[CALLS];
@@ -260,38 +265,39 @@ static int read_calls(void)
     CHECK_OK(file_read(path, 1 << 20, &text, NULL));
     for (char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n') + 1) {
         CHECK(count < CALLS);
-        CHECK(sscanf(line, "%*d %15s %255s", calls[count].what, calls[count].path) == 2);
+        CHECK(sscanf(line, "%*d %15s %255s", calls[count].name, calls[count].path) == 2);
         count++;
     }
     free(text);
     return count;
 }
 
-static bool changes(const struct call *c)
+static bool is_change(const struct call *c)
 {
-    return strcmp(c->what, "write") == 0 || strcmp(c->what, "pwrite") == 0 ||
-           strcmp(c->what, "ftruncate") == 0 || strcmp(c->what, "open") == 0;
+    return strcmp(c->name, "write") == 0 || strcmp(c->name, "pwrite") == 0 ||
+           strcmp(c->name, "ftruncate") == 0 || strcmp(c->name, "open") == 0;
 }
 
-/* Is there a sync of this path in calls (from, to)? */
-static bool synced(const char *path, int from, int to)
+/* Returns whether one of the calls (from, to) syncs this path. */
+static bool is_synced(const char *path, int from, int to)
 {
     for (int i = from + 1; i < to; i++) {
-        if (strcmp(calls[i].what, "fsync") == 0 && strcmp(calls[i].path, path) == 0) {
+        if (strcmp(calls[i].name, "fsync") == 0 && strcmp(calls[i].path, path) == 0) {
             return true;
         }
     }
     return false;
 }
 
-/* Call `at` gives a folder its name: all that was written before is synced, and the folder, and after it
- * the parent, before the next folder is begun. */
+/* Call `at` renames a folder to its final name. Before it, all files of the folder and the folder
+ * itself are synced. After it, the parent is synced before the next folder is created or
+ * removed. */
 static void check_publication(int at, int count)
 {
     char temporary[256] = "";
     int last = at, written = 0;
     for (int i = 0; i < at; i++) {
-        if (strcmp(calls[i].what, "mkdir") == 0 && strstr(calls[i].path, "/tmp-step") != NULL) {
+        if (strcmp(calls[i].name, "mkdir") == 0 && strstr(calls[i].path, "/tmp-step") != NULL) {
             snprintf(temporary, sizeof temporary, "%s", calls[i].path);
             last = i;
         }
@@ -299,21 +305,21 @@ static void check_publication(int at, int count)
     CHECK(temporary[0] != '\0');
     for (int i = last; i < at; i++) {
         const char *path = calls[i].path;
-        if (!changes(&calls[i]) || strncmp(path, temporary, strlen(temporary)) != 0) {
+        if (!is_change(&calls[i]) || strncmp(path, temporary, strlen(temporary)) != 0) {
             continue;
         }
-        if (!synced(path, i, at)) {
-            fprintf(stderr, "%s: call %d (%s) is not synced before call %d names the folder\n",
-                    path, i + 1, calls[i].what, at + 1);
+        if (!is_synced(path, i, at)) {
+            fprintf(stderr, "%s: call %d (%s) is not synced before call %d renames the folder\n",
+                    path, i + 1, calls[i].name, at + 1);
             exit(1);
         }
         written = i;
     }
     CHECK(written > last);
-    CHECK(synced(temporary, written, at));
-    CHECK(synced("run/checkpoints", at, count));
-    for (int i = at + 1; !synced("run/checkpoints", at, i); i++) {
-        CHECK(strcmp(calls[i].what, "mkdir") != 0 && strcmp(calls[i].what, "remove") != 0);
+    CHECK(is_synced(temporary, written, at));
+    CHECK(is_synced("run/checkpoints", at, count));
+    for (int i = at + 1; !is_synced("run/checkpoints", at, i); i++) {
+        CHECK(strcmp(calls[i].name, "mkdir") != 0 && strcmp(calls[i].name, "remove") != 0);
     }
 }
 
@@ -321,9 +327,9 @@ static void check_order(void)
 {
     int count = read_calls(), published = 0;
     for (int i = 0; i < count; i++) {
-        bool named = strncmp(calls[i].what, "rename", 6) == 0 &&
-                     strncmp(calls[i].path, "run/checkpoints/step-", 21) == 0;
-        if (named) {
+        bool publishes = strncmp(calls[i].name, "rename", 6) == 0 &&
+                         strncmp(calls[i].path, "run/checkpoints/step-", 21) == 0;
+        if (publishes) {
             check_publication(i, count);
             published++;
         }
@@ -331,23 +337,23 @@ static void check_order(void)
     CHECK_EQUAL(published, 2);
 }
 
-/* The bytes are counted before a file is made. */
+/* The run compares the free space with the size of the output before it creates a file. */
 static void check_space(void)
 {
-    clean();
+    remove_run();
     setenv("FAULT_FREE", "100000", 1);
-    struct outcome full = run(-1);
+    struct outcome full = run_trainer(-1);
     CHECK_EQUAL(full.code, STATUS_WRITE);
-    CHECK(strstr(said, "the output needs ") != NULL && strstr(said, " are free") != NULL);
-    CHECK(strstr(said, "saved step") == NULL && !leaves_temporary());
+    CHECK(strstr(messages, "the output needs ") != NULL && strstr(messages, " are free") != NULL);
+    CHECK(strstr(messages, "saved step") == NULL && !has_temporary_folder());
     unsetenv("FAULT_FREE");
-    CHECK_EQUAL(run(0).code, 0);
+    CHECK_EQUAL(run_trainer(0).code, 0);
 }
 
 int main(int argc, char **argv)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    CHECK_SKIP("a sanitizer's library has to be the first to be loaded, and so has the shim");
+    CHECK_SKIP("both a sanitizer's library and the shim must be loaded first");
 #endif
     CHECK_EQUAL(argc, 7);
     trainer = argv[1];
@@ -356,8 +362,8 @@ int main(int argc, char **argv)
     victim = (int)strtol(argv[4], NULL, 10);
     fault = argv[5];
     bool order = strcmp(fault, "order") == 0;
-    again = strcmp(fault, "again") == 0;
-    fault = again ? "kill" : fault;
+    replace = strcmp(fault, "replace") == 0;
+    fault = replace ? "kill" : fault;
     long stride = getenv("BIREME_FULL_SWEEP") != NULL ? 1 : strtol(argv[6], NULL, 10);
     snprintf(folder, sizeof folder, "test-faults-%ld", (long)getpid());
     CHECK_OK(file_make_folders(folder));
@@ -371,7 +377,7 @@ int main(int argc, char **argv)
         check_space();
     }
     for (long at = 1 + (long)getpid() % stride; at <= whole && !order && !space; at += stride) {
-        try_point(at, hash);
+        test_call(at, hash);
         tried++;
     }
     printf("%s: %ld of %ld calls of rank %d of %d\n", argv[5], tried, whole, victim, ranks);

@@ -3,7 +3,7 @@
  * of labels come along. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/pretrained_folder.h"
+#include "tests/trainer/huggingface_folder.h"
 #include "trainer/huggingface/config.h"
 #include "trainer/inference/sentence_embedding.h"
 #include "trainer/setup/derive.h"
@@ -327,7 +327,7 @@ int main(void)
     };
     char path[FILE_PATH_BYTES];
     h5file_init();
-    pretrained_folder_start();
+    huggingface_folder_start();
     join(path, reference, "../heads.h5");
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     join(path, reference, "../heads_config.json");

@@ -18,8 +18,8 @@ static inline void join(char out[FILE_PATH_BYTES], const char *folder, const cha
     CHECK_OK(file_join(out, folder, name));
 }
 
-/* pretrained_folder_start - makes root, in memory where the many fsyncs cost nothing. */
-static inline void pretrained_folder_start(void)
+/* huggingface_folder_start - makes root, in memory where the many fsyncs cost nothing. */
+static inline void huggingface_folder_start(void)
 {
     const char *source = getenv("BIREME_SOURCE_DIR");
     snprintf(root, sizeof root, "%s/bireme-pretrained-XXXXXX",

@@ -3,7 +3,7 @@
  * does not fit, is refused by its name. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/pretrained_folder.h"
+#include "tests/trainer/huggingface_folder.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 
@@ -207,7 +207,7 @@ static void test_refusals(void)
 
 int main(void)
 {
-    pretrained_folder_start();
+    huggingface_folder_start();
     h5file_init();
     test_numbers("gpt2_lora", "whole", "clm", "c_attn, mlp.c_proj");
     test_numbers("llama_lora", "llama", "clm", "all-linear");

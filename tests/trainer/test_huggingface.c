@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/pretrained_folder.h"
+#include "tests/trainer/huggingface_folder.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
@@ -434,7 +434,7 @@ static void test_random_damage(void)
 
 int main(void)
 {
-    pretrained_folder_start();
+    huggingface_folder_start();
     h5file_init();
     test_headers();
     test_halves();

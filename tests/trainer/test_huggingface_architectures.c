@@ -3,7 +3,7 @@
  * what a class lacks, calls by another name or has too much. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/pretrained_folder.h"
+#include "tests/trainer/huggingface_folder.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 
@@ -282,7 +282,7 @@ static void test_tokenizer(void)
 
 int main(void)
 {
-    pretrained_folder_start();
+    huggingface_folder_start();
     h5file_init();
     test_numbers("bert", true);
     test_numbers("bert_untied", true);

@@ -1,9 +1,12 @@
-/* How long a save keeps training waiting, and how fast its files are written, for a state of GPT-2's
- * proportions: bench_checkpoint RUN_DIR MEGABYTES SAVES [sync]. Not a test: timings are for people.
+/* Measures how long a save stops training and how fast its files are written. The state has the
+ * proportions of GPT-2's. This is a benchmark, not a test.
  *
- * A third of the bytes are weights, two thirds moments; half of the weights are stored turned. Each line
- * has the stall, the seconds until it was published (fsync and SHA-256 included) and, as floors, a plain
- * memcpy of the same bytes and a plain write + fsync of them. */
+ *   bench_checkpoint RUN_DIR MEGABYTES SAVES [sync]
+ *
+ * One third of the bytes are weights and two thirds are moments; half of the matrices are stored
+ * transposed. Each line has the stall and the seconds until the checkpoint was published, with
+ * fsync and SHA-256. For comparison it has the times of a memcpy and of a write + fsync of the same
+ * bytes. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +29,16 @@ static void make_tensors(int64_t bytes)
     int64_t rows = bytes / ((int64_t)sizeof(float) * COLUMNS * MATRICES * 3);
     for (int i = 0; i < 3 * MATRICES; i++) {
         struct checkpoint_tensor *t = &tensors[i / MATRICES][i % MATRICES];
-        bool turned = i % 2 == 1;
+        bool transposed = i % 2 == 1;
         char *name = names[i / MATRICES][i % MATRICES];
         snprintf(name, 32, "copy%d/matrix%d", i / MATRICES, i % MATRICES);
-        *t = (struct checkpoint_tensor){
-            .name = name, .dimensions = 2, .rows = rows, .columns = COLUMNS, .transposed = turned};
-        t->global_shape[0] = turned ? COLUMNS : rows;
-        t->global_shape[1] = turned ? rows : COLUMNS;
+        *t = (struct checkpoint_tensor){.name = name,
+                                        .dimensions = 2,
+                                        .rows = rows,
+                                        .columns = COLUMNS,
+                                        .transposed = transposed};
+        t->global_shape[0] = transposed ? COLUMNS : rows;
+        t->global_shape[1] = transposed ? rows : COLUMNS;
         t->data = malloc((size_t)(rows * COLUMNS) * sizeof(float));
         CHECK(t->data != NULL);
         for (int64_t e = 0; e < rows * COLUMNS; e++) {
@@ -41,8 +47,8 @@ static void make_tensors(int64_t bytes)
     }
 }
 
-/* Seconds to copy all tensors into memory that is there already. */
-static double copy_floor(float *to)
+/* Returns the seconds to copy all tensors into memory that is already mapped. */
+static double measure_copy(float *to)
 {
     double start = clock_seconds();
     for (int i = 0; i < 3 * MATRICES; i++) {
@@ -53,7 +59,8 @@ static double copy_floor(float *to)
     return clock_seconds() - start;
 }
 
-static double write_floor(const char *folder, const char *data, size_t bytes)
+/* Returns the seconds to write the bytes to a file and sync it. */
+static double measure_write(const char *folder, const char *data, size_t bytes)
 {
     char path[FILE_PATH_BYTES];
     CHECK_OK(file_join(path, folder, "floor"));
@@ -62,9 +69,9 @@ static double write_floor(const char *folder, const char *data, size_t bytes)
     CHECK(file >= 0);
     for (size_t done = 0; done < bytes;) {
         size_t piece = bytes - done < (4u << 20) ? bytes - done : 4u << 20;
-        ssize_t put = write(file, data + done, piece);
-        CHECK(put > 0);
-        done += (size_t)put;
+        ssize_t written = write(file, data + done, piece);
+        CHECK(written > 0);
+        done += (size_t)written;
     }
     CHECK(fsync(file) == 0 && close(file) == 0 && unlink(path) == 0);
     return clock_seconds() - start;
@@ -76,28 +83,28 @@ int main(int argc, char **argv)
     CHECK(argc >= 4);
     CHECK_OK(comm_self_create(&world));
     make_tensors(strtoll(argv[2], NULL, 10) * 1000000);
-    struct checkpoint_tensor_set families[2] = {{"model", tensors[0], MATRICES},
-                                                {"optimizer", tensors[1], 2 * MATRICES}};
+    struct checkpoint_tensor_set sets[2] = {{"model", tensors[0], MATRICES},
+                                            {"optimizer", tensors[1], 2 * MATRICES}};
     struct checkpoint_options options = {
         .run_dir = argv[1], .keep = 1, .async = argc < 5, .world = world, .replicas = world};
     struct checkpoint *c = NULL;
     CHECK_OK(checkpoint_open(&options, &c));
-    CHECK_OK(checkpoint_reserve(c, families, 2));
+    CHECK_OK(checkpoint_reserve(c, sets, 2));
     int64_t snapshot_bytes = 0;
-    CHECK_OK(checkpoint_memory_bytes(families, 2, 1, 0, &snapshot_bytes));
+    CHECK_OK(checkpoint_memory_bytes(sets, 2, 1, 0, &snapshot_bytes));
     size_t bytes = (size_t)snapshot_bytes;
     float *copy = malloc(bytes);
     CHECK(copy != NULL);
-    memset(copy, 1, bytes); /* new pages now, not in the floor */
+    memset(copy, 1, bytes); /* maps the pages before the measurement */
     for (int i = 1; i <= strtol(argv[3], NULL, 10); i++) {
         double stall, start = clock_seconds();
         int64_t published;
         struct checkpoint_state state = {.step = i};
-        CHECK_OK(checkpoint_save(c, &state, families, 2, &stall));
+        CHECK_OK(checkpoint_save(c, &state, sets, 2, &stall));
         CHECK_OK(checkpoint_publish(c, &published));
         double whole = clock_seconds() - start;
-        double copied = copy_floor(copy);
-        double written = write_floor(argv[1], (const char *)copy, bytes);
+        double copied = measure_copy(copy);
+        double written = measure_write(argv[1], (const char *)copy, bytes);
         printf("%.2f GB: stall %.3f s (memcpy %.3f), published after %.2f s = %.2f GB/s (plain "
                "write + fsync %.2f s = %.2f GB/s)\n",
                (double)bytes * 1e-9, stall, copied, whole, (double)bytes * 1e-9 / whole, written,
@@ -107,7 +114,7 @@ int main(int argc, char **argv)
     struct checkpoint_info found;
     CHECK_OK(checkpoint_find(c, NULL, &found));
     double verified = clock_seconds();
-    CHECK_OK(checkpoint_load(world, found.folder, families, 2));
+    CHECK_OK(checkpoint_load(world, found.folder, sets, 2));
     printf("verified in %.2f s, read in %.2f s\n", verified - start, clock_seconds() - verified);
     free(found.recipe_text);
     CHECK_OK(checkpoint_close(&c));

@@ -1,5 +1,5 @@
-/* Saving and loading, on any number of ranks: what was saved comes back bit for bit, whatever layout
- * wrote it and whatever layout reads it. */
+/* Saves and loads checkpoints on any number of ranks. Loaded tensors have the same bits as the
+ * saved ones, for every layout that writes them and every layout that reads them. */
 #include <unistd.h>
 
 #include "base/file.h"
@@ -13,21 +13,21 @@ static struct comm *world;
 static int rank, ranks;
 static char root[FILE_PATH_BYTES];
 
-/* Odd and prime sizes, more than one chunk along rows and along columns, and tensors of one element. */
+/* Odd and prime sizes, more than one chunk along rows and along columns, and one element. */
 static const struct shape {
     const char *name;
     int dimensions;
     int64_t rows, columns; /* in memory */
     bool transposed;
-} shapes[] = {{"a.matrix", 2, 131, 127, false},      {"b.turned", 2, 131, 257, true},
+} shapes[] = {{"a.matrix", 2, 131, 127, false},      {"b.transposed", 2, 131, 257, true},
               {"c.vector", 1, 1, 1300003, false},    {"d.one", 1, 1, 1, false},
-              {"e.rows", 2, 1031, 1033, false},      {"f.rows_turned", 2, 1031, 1033, true},
-              {"g.wide", 2, 1, 1100003, false},      {"h.wide_turned", 2, 3, 700001, true},
+              {"e.rows", 2, 1031, 1033, false},      {"f.rows_transposed", 2, 1031, 1033, true},
+              {"g.wide", 2, 1, 1100003, false},      {"h.wide_transposed", 2, 3, 700001, true},
               {"i.column", 2, 4099, 1, false},       {"j.group/inner", 2, 5, 7, true},
               {"j.group/deep/inner", 1, 1, 3, false}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* The value of an element depends on the tensor and the place in the file alone. */
+/* The value of an element depends only on the tensor and on its position in the file. */
 static float value_at(int tensor, int64_t row, int64_t column)
 {
     uint32_t bits = (uint32_t)(row * 2654435761u + column * 40503u + (uint32_t)tensor * 97u);
@@ -38,7 +38,7 @@ static float value_at(int tensor, int64_t row, int64_t column)
     return value;
 }
 
-static int64_t elements(const struct checkpoint_tensor *t)
+static int64_t count_elements(const struct checkpoint_tensor *t)
 {
     return t->rows * t->columns;
 }
@@ -59,32 +59,32 @@ static int64_t file_column(const struct checkpoint_tensor *t, int64_t e)
     return t->offset[1] + (t->transposed ? e / t->columns : e % t->columns);
 }
 
-static void fill(struct checkpoint_tensor *t, int index)
+static void fill_tensor(struct checkpoint_tensor *t, int index)
 {
-    for (int64_t e = 0; e < elements(t); e++) {
+    for (int64_t e = 0; e < count_elements(t); e++) {
         t->data[e] = value_at(index, file_row(t, e), file_column(t, e));
     }
 }
 
-static void spoil(struct checkpoint_tensor *t)
+static void overwrite_tensor(struct checkpoint_tensor *t)
 {
-    memset(t->data, 0xff, (size_t)elements(t) * sizeof(float));
+    memset(t->data, 0xff, (size_t)count_elements(t) * sizeof(float));
 }
 
-static void check_filled(const struct checkpoint_tensor *t, int index)
+static void check_values(const struct checkpoint_tensor *t, int index)
 {
-    for (int64_t e = 0; e < elements(t); e++) {
-        float want = value_at(index, file_row(t, e), file_column(t, e));
-        if (memcmp(&t->data[e], &want, sizeof want) != 0) {
-            fprintf(stderr, "%s: element %lld is %g, wanted %g\n", t->name, (long long)e,
-                    (double)t->data[e], (double)want);
+    for (int64_t e = 0; e < count_elements(t); e++) {
+        float expected = value_at(index, file_row(t, e), file_column(t, e));
+        if (memcmp(&t->data[e], &expected, sizeof expected) != 0) {
+            fprintf(stderr, "%s: element %lld is %g, expected %g\n", t->name, (long long)e,
+                    (double)t->data[e], (double)expected);
             exit(1);
         }
     }
 }
 
-/* Rows [first, first + rows) in memory of shape `index`. */
-static struct checkpoint_tensor part(int index, int64_t first, int64_t rows)
+/* Allocates rows [first, first + rows), in memory order, of shape `index`. */
+static struct checkpoint_tensor make_part(int index, int64_t first, int64_t rows)
 {
     const struct shape *s = &shapes[index];
     struct checkpoint_tensor t = {.name = s->name,
@@ -92,16 +92,16 @@ static struct checkpoint_tensor part(int index, int64_t first, int64_t rows)
                                   .rows = rows,
                                   .columns = s->columns,
                                   .transposed = s->transposed};
-    bool turned = s->transposed;
-    t.global_shape[0] = s->dimensions == 1 || turned ? s->columns : s->rows;
-    t.global_shape[1] = s->dimensions == 1 ? 1 : turned ? s->rows : s->columns;
-    t.offset[turned ? 1 : 0] = first;
+    bool transposed = s->transposed;
+    t.global_shape[0] = s->dimensions == 1 || transposed ? s->columns : s->rows;
+    t.global_shape[1] = s->dimensions == 1 ? 1 : transposed ? s->rows : s->columns;
+    t.offset[transposed ? 1 : 0] = first;
     t.data = malloc((size_t)(rows * s->columns + 1) * sizeof(float));
     CHECK(t.data != NULL);
     return t;
 }
 
-static void release(struct checkpoint_tensor *tensors, int count)
+static void free_tensors(struct checkpoint_tensor *tensors, int count)
 {
     for (int i = 0; i < count; i++) {
         free(tensors[i].data);
@@ -126,14 +126,14 @@ static struct checkpoint *open_run(const char *name, struct comm *replicas, bool
     return c;
 }
 
-static void save_step(struct checkpoint *c, int64_t step,
-                      const struct checkpoint_tensor_set *families, int count)
+static void save_step(struct checkpoint *c, int64_t step, const struct checkpoint_tensor_set *sets,
+                      int count)
 {
     struct checkpoint_state state = {step, 3 * step, 5 * step, 0.1};
     double stall = -1;
-    CHECK_OK(checkpoint_save(c, &state, families, count, &stall));
+    CHECK_OK(checkpoint_save(c, &state, sets, count, &stall));
     CHECK(stall >= 0);
-    for (int i = 0; i < families[0].count; i++) { /* the snapshot is not the live tensor */
+    for (int i = 0; i < sets[0].count; i++) {
         CHECK(checkpoint_is_written(c) == 0 || checkpoint_is_written(c) == 1);
     }
 }
@@ -162,64 +162,63 @@ static void check_found(struct checkpoint *c, int64_t step, struct checkpoint_in
     found->recipe_text = NULL;
 }
 
-/* Replicated tensors; the live ones change while the writer works. */
+/* Replicated tensors. With `async` they change while the writer works on its snapshot. */
 static void test_round_trip(bool async)
 {
     struct checkpoint_tensor model[SHAPES], moments[2];
     for (int i = 0; i < SHAPES; i++) {
-        model[i] = part(i, 0, shapes[i].rows);
-        fill(&model[i], i);
+        model[i] = make_part(i, 0, shapes[i].rows);
+        fill_tensor(&model[i], i);
     }
-    moments[0] = part(0, 0, shapes[0].rows);
-    moments[1] = part(1, 0, shapes[1].rows);
+    moments[0] = make_part(0, 0, shapes[0].rows);
+    moments[1] = make_part(1, 0, shapes[1].rows);
     moments[0].name = "exp_avg/a.matrix";
     moments[1].name = "exp_avg_sq/a.matrix";
-    fill(&moments[0], 20);
-    fill(&moments[1], 21);
-    struct checkpoint_tensor_set families[2] = {{"model", model, SHAPES},
-                                                {"optimizer", moments, 2}};
+    fill_tensor(&moments[0], 20);
+    fill_tensor(&moments[1], 21);
+    struct checkpoint_tensor_set sets[2] = {{"model", model, SHAPES}, {"optimizer", moments, 2}};
     struct checkpoint *c = open_run(async ? "async" : "sync", world, async, NULL);
     struct checkpoint_info found;
     CHECK_OK(checkpoint_find(c, NULL, &found));
     CHECK(!found.found);
-    CHECK_OK(checkpoint_reserve(c, families, 2));
+    CHECK_OK(checkpoint_reserve(c, sets, 2));
     CHECK_EQUAL(checkpoint_is_written(c), 0);
-    save_step(c, 7, families, 2);
+    save_step(c, 7, sets, 2);
     if (async) {
         for (int i = 0; i < SHAPES; i++) {
-            spoil(&model[i]);
+            overwrite_tensor(&model[i]);
         }
     }
     publish_step(c, 7);
     for (int i = 0; i < SHAPES; i++) {
-        spoil(&model[i]);
+        overwrite_tensor(&model[i]);
     }
     check_found(c, 7, &found);
-    CHECK_OK(checkpoint_load(world, found.folder, families, 2));
+    CHECK_OK(checkpoint_load(world, found.folder, sets, 2));
     for (int i = 0; i < SHAPES; i++) {
-        check_filled(&model[i], i);
+        check_values(&model[i], i);
     }
-    check_filled(&moments[0], 20);
-    check_filled(&moments[1], 21);
+    check_values(&moments[0], 20);
+    check_values(&moments[1], 21);
     CHECK_OK(checkpoint_close(&c));
-    release(model, SHAPES);
-    release(moments, 2);
+    free_tensors(model, SHAPES);
+    free_tensors(moments, 2);
 }
 
-/* Save, load, save: the same bytes. */
+/* A checkpoint that is loaded and saved again has the same bytes. */
 static void test_same_bytes(void)
 {
     struct checkpoint *c = open_run("async", world, true, NULL);
     struct checkpoint_tensor model[SHAPES];
     for (int i = 0; i < SHAPES; i++) {
-        model[i] = part(i, 0, shapes[i].rows);
-        spoil(&model[i]);
+        model[i] = make_part(i, 0, shapes[i].rows);
+        overwrite_tensor(&model[i]);
     }
-    struct checkpoint_tensor_set family = {"model", model, SHAPES};
+    struct checkpoint_tensor_set set = {"model", model, SHAPES};
     struct checkpoint_info found;
     check_found(c, 7, &found);
-    CHECK_OK(checkpoint_load(world, found.folder, &family, 1));
-    save_step(c, 8, &family, 1);
+    CHECK_OK(checkpoint_load(world, found.folder, &set, 1));
+    save_step(c, 8, &set, 1);
     publish_step(c, 8);
     if (rank == 0) {
         for (int r = 0; r < ranks; r++) {
@@ -236,102 +235,103 @@ static void test_same_bytes(void)
         }
     }
     CHECK_OK(checkpoint_close(&c));
-    release(model, SHAPES);
+    free_tensors(model, SHAPES);
 }
 
-/* Every rank holds another part of each tensor, as tensor parallelism does; part of them in two pieces
- * (a fused matrix). Then a world of any size reads it whole. */
+/* As in tensor parallelism, every rank holds another part of each tensor. One part consists of two
+ * pieces, as in a fused matrix. Then each rank loads whole tensors, and then other parts. */
 static void test_sharded(void)
 {
-    struct comm *alone = NULL;
-    CHECK_OK(comm_split(world, rank, 0, &alone));
-    struct checkpoint *c = open_run("sharded", alone, true, NULL);
-    struct checkpoint_tensor mine[3];
+    struct comm *self = NULL;
+    CHECK_OK(comm_split(world, rank, 0, &self));
+    struct checkpoint *c = open_run("sharded", self, true, NULL);
+    struct checkpoint_tensor local[3];
     int count = 0;
     int64_t first = 131 * rank / ranks, end = 131 * (rank + 1) / ranks;
-    mine[count++] = part(0, first, end - first);
-    int64_t half = (end - first) / 2;
-    mine[count++] = part(1, first, half);
-    mine[count++] = part(1, first + half, end - first - half);
-    fill(&mine[0], 0);
-    fill(&mine[1], 1);
-    fill(&mine[2], 1);
-    struct checkpoint_tensor_set family = {"model", mine, count};
-    save_step(c, 3, &family, 1);
+    local[count++] = make_part(0, first, end - first);
+    int64_t first_rows = (end - first) / 2;
+    local[count++] = make_part(1, first, first_rows);
+    local[count++] = make_part(1, first + first_rows, end - first - first_rows);
+    fill_tensor(&local[0], 0);
+    fill_tensor(&local[1], 1);
+    fill_tensor(&local[2], 1);
+    struct checkpoint_tensor_set set = {"model", local, count};
+    save_step(c, 3, &set, 1);
     publish_step(c, 3);
     struct checkpoint_info found;
     check_found(c, 3, &found);
 
-    struct checkpoint_tensor whole[2] = {part(0, 0, 131), part(1, 0, 131)};
-    spoil(&whole[0]);
-    spoil(&whole[1]);
+    struct checkpoint_tensor whole[2] = {make_part(0, 0, 131), make_part(1, 0, 131)};
+    overwrite_tensor(&whole[0]);
+    overwrite_tensor(&whole[1]);
     struct checkpoint_tensor_set all = {"model", whole, 2};
     CHECK_OK(checkpoint_load(world, found.folder, &all, 1));
-    check_filled(&whole[0], 0);
-    check_filled(&whole[1], 1);
+    check_values(&whole[0], 0);
+    check_values(&whole[1], 1);
 
-    struct checkpoint_tensor other[2] = {part(0, 131 - end, end - first), part(1, 60, 71)};
-    if (rank == 0) { /* together all rows are asked for, by no rank as they were written */
+    struct checkpoint_tensor other[2] = {make_part(0, 131 - end, end - first),
+                                         make_part(1, 60, 71)};
+    if (rank == 0) { /* together the ranks load all rows, but in other parts */
         free(other[1].data);
-        other[1] = part(1, 0, 61);
+        other[1] = make_part(1, 0, 61);
     }
     struct checkpoint_tensor_set some = {"model", other, 2};
     CHECK_OK(checkpoint_load(world, found.folder, &some, 1));
-    check_filled(&other[0], 0);
-    check_filled(&other[1], 1);
+    check_values(&other[0], 0);
+    check_values(&other[1], 1);
     CHECK_OK(checkpoint_close(&c));
-    CHECK_OK(comm_destroy(&alone));
-    release(mine, 3);
-    release(whole, 2);
-    release(other, 2);
+    CHECK_OK(comm_destroy(&self));
+    free_tensors(local, 3);
+    free_tensors(whole, 2);
+    free_tensors(other, 2);
 }
 
-/* What does not fit is refused by name on all ranks. */
+/* Other shapes, names and sets of tensors are refused on all ranks. */
 static void test_refusals(void)
 {
     struct checkpoint *c = open_run("sharded", world, true, NULL);
     struct checkpoint_info found;
     check_found(c, 3, &found);
-    struct checkpoint_tensor t[2] = {part(0, 0, 131), part(1, 0, 131)};
-    struct checkpoint_tensor_set family = {"model", t, 2};
+    struct checkpoint_tensor t[2] = {make_part(0, 0, 131), make_part(1, 0, 131)};
+    struct checkpoint_tensor_set set = {"model", t, 2};
     t[0].global_shape[0] = 132;
-    CHECK_EQUAL(checkpoint_load(world, found.folder, &family, 1), STATUS_CHECKPOINT);
+    CHECK_EQUAL(checkpoint_load(world, found.folder, &set, 1), STATUS_CHECKPOINT);
     t[0].global_shape[0] = 131;
     t[1].name = "b.other";
-    CHECK_EQUAL(checkpoint_load(world, found.folder, &family, 1), STATUS_CHECKPOINT);
-    family.count = 1; /* b.turned is in the checkpoint and in no rank's model */
-    CHECK_EQUAL(checkpoint_load(world, found.folder, &family, 1), STATUS_CHECKPOINT);
+    CHECK_EQUAL(checkpoint_load(world, found.folder, &set, 1), STATUS_CHECKPOINT);
+    set.count = 1; /* b.transposed is in the checkpoint, but no rank loads it */
+    CHECK_EQUAL(checkpoint_load(world, found.folder, &set, 1), STATUS_CHECKPOINT);
     CHECK_EQUAL(checkpoint_find(c, "/nowhere/at/all", &found), STATUS_NO_INPUT);
     CHECK(!found.found);
     CHECK_OK(checkpoint_close(&c));
-    release(t, 2);
+    free_tensors(t, 2);
 }
 
-/* The weights alone, twice: the second takes the first one's name. */
+/* Writes the final weights twice: the second folder replaces the first one. */
 static void test_final(void)
 {
     struct checkpoint *c = open_run("final", world, true, NULL);
-    struct checkpoint_tensor t = part(5, 0, shapes[5].rows);
-    struct checkpoint_tensor_set family = {"model", &t, 1};
+    struct checkpoint_tensor t = make_part(5, 0, shapes[5].rows);
+    struct checkpoint_tensor_set set = {"model", &t, 1};
     struct checkpoint_state state = {9, 27, 45, 0.1};
     char folder[FILE_PATH_BYTES];
     CHECK_OK(file_join(folder, root, "final/final"));
-    fill(&t, 30);
-    CHECK_OK(checkpoint_write_final(c, folder, &state, &family, 1));
-    fill(&t, 31);
-    CHECK_OK(checkpoint_write_final(c, folder, &state, &family, 1));
-    spoil(&t);
+    fill_tensor(&t, 30);
+    CHECK_OK(checkpoint_write_final(c, folder, &state, &set, 1));
+    fill_tensor(&t, 31);
+    CHECK_OK(checkpoint_write_final(c, folder, &state, &set, 1));
+    overwrite_tensor(&t);
     struct checkpoint_info found;
     CHECK_OK(checkpoint_verify_folder(world, folder, &found));
     CHECK_EQUAL(found.state.step, 9);
     free(found.recipe_text);
-    CHECK_OK(checkpoint_load(world, found.folder, &family, 1));
-    check_filled(&t, 31);
+    CHECK_OK(checkpoint_load(world, found.folder, &set, 1));
+    check_values(&t, 31);
     CHECK_OK(checkpoint_close(&c));
-    release(&t, 1);
+    free_tensors(&t, 1);
 }
 
-/* A folder with one file of this name in it. */
+/* Makes a folder that contains one file of this name. */
 static void make_tokenizer(const char *folder, const char *name)
 {
     char path[FILE_PATH_BYTES];
@@ -343,22 +343,23 @@ static void make_tokenizer(const char *folder, const char *name)
     CHECK_OK(comm_barrier(world));
 }
 
-/* Each checkpoint has the tokenizer that the run began with, whatever becomes of its folder. */
+/* Each checkpoint has the tokenizer that was read at the start, also if its folder is deleted
+ * later. */
 static void test_tokenizer(void)
 {
     char folder[FILE_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
-    struct checkpoint_tensor t = part(0, 0, 131);
-    struct checkpoint_tensor_set family = {"model", &t, 1};
+    struct checkpoint_tensor t = make_part(0, 0, 131);
+    struct checkpoint_tensor_set set = {"model", &t, 1};
     struct checkpoint_info found;
-    fill(&t, 0);
-    CHECK_OK(file_join(folder, root, "vanishing"));
+    fill_tensor(&t, 0);
+    CHECK_OK(file_join(folder, root, "deleted"));
     make_tokenizer(folder, "tokenizer.json");
-    struct checkpoint *c = open_run("kept", world, true, folder);
+    struct checkpoint *c = open_run("tokenizer", world, true, folder);
     if (rank == 0) {
         CHECK_OK(file_remove_tree(folder));
     }
-    save_step(c, 1, &family, 1);
+    save_step(c, 1, &set, 1);
     publish_step(c, 1);
     check_found(c, 1, &found);
     CHECK_OK(file_join(folder, found.folder, "tokenizer/tokenizer.json"));
@@ -366,24 +367,25 @@ static void test_tokenizer(void)
     CHECK(bytes == 4 && memcmp(text, "text", 4) == 0);
     free(text);
     CHECK_OK(checkpoint_close(&c));
-    release(&t, 1);
+    free_tensors(&t, 1);
 }
 
-/* A writer that fails on one rank: all get its code, nothing is left of it, the older one stays. */
+/* If the writer fails on one rank, all ranks return its code. The failed checkpoint is removed and
+ * the older one remains. */
 static void test_writer_failure(void)
 {
-    struct checkpoint_tensor t = part(0, 0, 131);
-    struct checkpoint_tensor_set family = {"model", &t, 1};
-    fill(&t, 0);
+    struct checkpoint_tensor t = make_part(0, 0, 131);
+    struct checkpoint_tensor_set set = {"model", &t, 1};
+    fill_tensor(&t, 0);
     struct checkpoint *c = open_run("failing", world, true, NULL);
-    save_step(c, 1, &family, 1);
+    save_step(c, 1, &set, 1);
     publish_step(c, 1);
     CHECK_OK(checkpoint_close(&c));
     char folder[FILE_PATH_BYTES], name[251] = {0};
     CHECK_OK(file_join(folder, root, "long"));
     make_tokenizer(folder, memset(name, 'x', sizeof name - 1));
-    c = open_run("failing", world, true, folder); /* rank 0 cannot name that file in its folder */
-    save_step(c, 2, &family, 1);
+    c = open_run("failing", world, true, folder); /* the file name is too long for rank 0 */
+    save_step(c, 2, &set, 1);
     int64_t published = 0;
     CHECK_EQUAL(checkpoint_publish(c, &published), STATUS_WRITE);
     CHECK_EQUAL(published, -1);
@@ -394,7 +396,7 @@ static void test_writer_failure(void)
     CHECK_OK(checkpoint_find(c, NULL, &found));
     CHECK(!found.found);
     CHECK_OK(checkpoint_close(&c));
-    release(&t, 1);
+    free_tensors(&t, 1);
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,6 @@
-/* Damaged, incomplete and foreign checkpoints: each is skipped with its name and reason, the next older
- * one is taken, and where none is left the run ends with 80 instead of starting afresh. */
+/* Damaged, incomplete and foreign checkpoints are skipped with a warning that names the folder and
+ * the reason, and the next older one is loaded. If all are damaged, the run ends with code 80 and
+ * does not start from the beginning. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,16 +16,16 @@
 #include "trainer/checkpoint/run_lock.h"
 
 static struct comm *world;
-static char root[64], said[65536];
+static char root[64], messages[65536];
 static float data[64 * 48], moment[64 * 48], other[48];
 static const struct checkpoint_tensor tensors[2] = {
     {"wte.weight", 2, {64, 48}, {0, 0}, 64, 48, false, data},
     {"ln.weight", 1, {48, 1}, {0, 0}, 1, 48, false, other}};
-static const struct checkpoint_tensor moments[2] = {
+static const struct checkpoint_tensor moment_tensors[2] = {
     {"wte.weight", 2, {64, 48}, {0, 0}, 64, 48, false, moment},
     {"ln.weight", 1, {48, 1}, {0, 0}, 1, 48, false, other}};
-static const struct checkpoint_tensor_set families[2] = {{"model", tensors, 2},
-                                                         {"optimizer", moments, 2}};
+static const struct checkpoint_tensor_set sets[2] = {{"model", tensors, 2},
+                                                     {"optimizer", moment_tensors, 2}};
 
 static struct checkpoint *open_run(int64_t keep)
 {
@@ -52,12 +53,12 @@ static void save_step(struct checkpoint *c, int64_t step)
     }
     struct checkpoint_state state = {step, step, step, 1.0};
     int64_t published;
-    CHECK_OK(checkpoint_save(c, &state, families, 2, NULL));
+    CHECK_OK(checkpoint_save(c, &state, sets, 2, NULL));
     CHECK_OK(checkpoint_publish(c, &published));
     CHECK_EQUAL(published, step);
 }
 
-static void shell(const char *format, const char *a, const char *b)
+static void run_shell(const char *format, const char *a, const char *b)
 {
     char command[1024], line[2048];
     snprintf(command, sizeof command, "%s", format);
@@ -68,32 +69,32 @@ static void shell(const char *format, const char *a, const char *b)
     }
 }
 
-/* A run with the whole steps 1, 2 and 3, kept aside as a model for each damage. */
+/* Makes a run with the valid steps 1, 2 and 3 and a copy of it that restore_run copies back. */
 static void make_run(void)
 {
-    shell("rm -rf \"$A\" && mkdir -p \"$A/tokenizer\" && echo '{\"model\": {}}' > "
-          "\"$A/tokenizer/tokenizer.json\"",
-          root, "");
+    run_shell("rm -rf \"$A\" && mkdir -p \"$A/tokenizer\" && echo '{\"model\": {}}' > "
+              "\"$A/tokenizer/tokenizer.json\"",
+              root, "");
     struct checkpoint *c = open_run(3);
     for (int64_t step = 1; step <= 3; step++) {
         save_step(c, step);
     }
     CHECK_OK(checkpoint_close(&c));
-    shell("cp -r \"$A/run\" \"$A/whole\"", root, "");
+    run_shell("cp -r \"$A/run\" \"$A/whole\"", root, "");
 }
 
 static void restore_run(void)
 {
-    shell("rm -rf \"$A/run\" && cp -r \"$A/whole\" \"$A/run\"", root, "");
+    run_shell("rm -rf \"$A/run\" && cp -r \"$A/whole\" \"$A/run\"", root, "");
 }
 
-/* checkpoint_find with what it says on standard error in said[]. */
-static status find_and_listen(int64_t *step)
+/* Calls checkpoint_find and loads what it finds. messages[] is the text of standard error. */
+static status find_checkpoint(int64_t *step)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/said", root);
+    snprintf(path, sizeof path, "%s/messages", root);
     fflush(stderr);
-    int kept = dup(2);
+    int original = dup(2);
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(file >= 0 && dup2(file, 2) == 2);
     struct checkpoint *c = open_run(3);
@@ -101,35 +102,35 @@ static status find_and_listen(int64_t *step)
     status result = checkpoint_find(c, NULL, &found);
     *step = found.found ? found.state.step : -1;
     if (found.found) {
-        CHECK_OK(checkpoint_load(world, found.folder, families, 2));
+        CHECK_OK(checkpoint_load(world, found.folder, sets, 2));
         CHECK(data[5] == (float)(5 + *step));
     }
     free(found.recipe_text);
     CHECK_OK(checkpoint_close(&c));
     fflush(stderr);
-    dup2(kept, 2);
-    close(kept);
-    ssize_t got = pread(file, said, sizeof said - 1, 0);
-    said[got > 0 ? got : 0] = '\0';
+    dup2(original, 2);
+    close(original);
+    ssize_t got = pread(file, messages, sizeof messages - 1, 0);
+    messages[got > 0 ? got : 0] = '\0';
     close(file);
     return result;
 }
 
-/* The newest is damaged by a shell line ($A its folder, $B a file): the one before is taken, and the
- * warning names the folder and this text. */
+/* Damages the newest checkpoint with a shell command ($A is its folder, $B the file). The one
+ * before is loaded, and the warning contains the name of the folder and the text. */
 static void expect_skip(const char *damage, const char *file, const char *text)
 {
     char folder[128];
     int64_t step;
     snprintf(folder, sizeof folder, "%s/run/checkpoints/step-00000003", root);
     restore_run();
-    shell(damage, folder, file);
-    status result = find_and_listen(&step);
-    bool good = result == STATUS_OK && step == 2 && strstr(said, "W-CKPT-SKIP") != NULL &&
-                strstr(said, "step-00000003") != NULL && strstr(said, text) != NULL;
-    if (!good) {
-        fprintf(stderr, "damage '%s' of %s: status %d, step %lld, said: %s\n", damage, file, result,
-                (long long)step, said);
+    run_shell(damage, folder, file);
+    status result = find_checkpoint(&step);
+    bool correct = result == STATUS_OK && step == 2 && strstr(messages, "W-CKPT-SKIP") != NULL &&
+                   strstr(messages, "step-00000003") != NULL && strstr(messages, text) != NULL;
+    if (!correct) {
+        fprintf(stderr, "damage '%s' of %s: status %d, step %lld, messages: %s\n", damage, file,
+                result, (long long)step, messages);
         exit(1);
     }
 }
@@ -150,7 +151,7 @@ static void test_each_file(void)
         expect_skip("mv \"$A/$B\" \"$A/$B.moved\"", file, file);
         expect_skip("printf x >> \"$A/$B\"", file, file);
         expect_skip("rm \"$A/$B\"; mkdir \"$A/$B\"", file, file);
-        if (!manifest && i < 2) { /* of another step: same size, other content */
+        if (!manifest && i < 2) { /* the file of another step: same size, other content */
             expect_skip("cp \"$A/../step-00000002/$B\" \"$A/$B\"", file, file);
         }
     }
@@ -178,7 +179,7 @@ static void test_bit_flips(void)
         CHECK(file >= 0 && pread(file, &byte, 1, at) == 1);
         byte ^= (unsigned char)(1u << i % 8);
         CHECK(pwrite(file, &byte, 1, at) == 1);
-        CHECK_OK(find_and_listen(&step));
+        CHECK_OK(find_checkpoint(&step));
         CHECK_EQUAL(step, 2);
         byte ^= (unsigned char)(1u << i % 8);
         CHECK(pwrite(file, &byte, 1, at) == 1);
@@ -186,7 +187,7 @@ static void test_bit_flips(void)
     }
 }
 
-/* Put a text into step 3's manifest, with a digest that holds. */
+/* Replaces a text in the manifest of step 3 and corrects the digest. */
 static void forge_manifest(const char *from, const char *to)
 {
     char path[128], digest[HASH_TEXT_BYTES];
@@ -219,9 +220,10 @@ static void expect_forgery(const char *from, const char *to, const char *text)
 {
     int64_t step;
     forge_manifest(from, to);
-    CHECK_OK(find_and_listen(&step));
-    if (step != 2 || strstr(said, text) == NULL) {
-        fprintf(stderr, "'%s' -> '%s': step %lld, said %s\n", from, to, (long long)step, said);
+    CHECK_OK(find_checkpoint(&step));
+    if (step != 2 || strstr(messages, text) == NULL) {
+        fprintf(stderr, "'%s' -> '%s': step %lld, messages: %s\n", from, to, (long long)step,
+                messages);
         exit(1);
     }
 }
@@ -254,18 +256,18 @@ static void test_all_damaged(void)
 {
     int64_t step;
     restore_run();
-    shell("cd \"$A/run/checkpoints\" && rm step-00000001/model-*.h5 && truncate -s 5 "
-          "step-00000002/manifest.json && printf x >> step-00000003/state-00000.h5",
-          root, "");
-    CHECK_EQUAL(find_and_listen(&step), STATUS_CHECKPOINT);
+    run_shell("cd \"$A/run/checkpoints\" && rm step-00000001/model-*.h5 && truncate -s 5 "
+              "step-00000002/manifest.json && printf x >> step-00000003/state-00000.h5",
+              root, "");
+    CHECK_EQUAL(find_checkpoint(&step), STATUS_CHECKPOINT);
     CHECK_EQUAL(step, -1);
-    CHECK(strstr(said, "E-CHECKPOINT") != NULL && strstr(said, "--resume never") != NULL);
-    char *error = strstr(said, "E-CHECKPOINT");
+    CHECK(strstr(messages, "E-CHECKPOINT") != NULL && strstr(messages, "--resume never") != NULL);
+    char *error = strstr(messages, "E-CHECKPOINT");
     CHECK(strstr(error, "step-00000001: model-00000-of-00001.h5 is missing") != NULL);
     CHECK(strstr(error, "step-00000002: ") != NULL &&
           strstr(error, "step-00000003: state") != NULL);
-    shell("rm -r \"$A/run/checkpoints\"/step-*", root, "");
-    CHECK_OK(find_and_listen(&step));
+    run_shell("rm -r \"$A/run/checkpoints\"/step-*", root, "");
+    CHECK_OK(find_checkpoint(&step));
     CHECK_EQUAL(step, -1);
 }
 
@@ -283,15 +285,17 @@ static int count_entries(const char *prefix)
     return count;
 }
 
-/* Damaged folders count for nothing: they go once a newer one is published, the whole ones stay. */
+/* Damaged folders do not count as kept checkpoints. They are removed when a newer checkpoint is
+ * published; valid ones remain. */
 static void test_retention(void)
 {
     restore_run();
-    shell("cd \"$A/run/checkpoints\" && printf x >> step-00000003/state-00000.h5 && mkdir "
-          "tmp-step-00000009.1 trash-step-00000001 && touch tmp-step-00000009.1/x && cp -r "
-          "step-00000003 step-00000006 && printf 'y' | dd of=step-00000006/model-00000-of-00001.h5 "
-          "bs=1 seek=99 conv=notrunc 2>/dev/null",
-          root, "");
+    run_shell(
+        "cd \"$A/run/checkpoints\" && printf x >> step-00000003/state-00000.h5 && mkdir "
+        "tmp-step-00000009.1 trash-step-00000001 && touch tmp-step-00000009.1/x && cp -r "
+        "step-00000003 step-00000006 && printf 'y' | dd of=step-00000006/model-00000-of-00001.h5 "
+        "bs=1 seek=99 conv=notrunc 2>/dev/null",
+        root, "");
     struct checkpoint *c = open_run(2);
     CHECK_EQUAL(count_entries("tmp-"), 0);
     CHECK_EQUAL(count_entries("trash-"), 0);
@@ -299,7 +303,7 @@ static void test_retention(void)
     CHECK_OK(checkpoint_find(c, NULL, &found));
     free(found.recipe_text);
     CHECK_EQUAL(found.state.step, 2);
-    save_step(c, 3); /* takes the place of the damaged one */
+    save_step(c, 3); /* replaces the damaged one */
     CHECK_EQUAL(count_entries("step-"), 3);
     CHECK_OK(checkpoint_find(c, NULL, &found));
     free(found.recipe_text);
@@ -317,7 +321,7 @@ static void test_retention(void)
     CHECK_OK(checkpoint_close(&c));
 }
 
-/* A process that holds the lock, until its pipe is closed. */
+/* Starts a process that holds the lock until its pipe is closed. */
 static pid_t hold_lock(const char *path, int pipes[2])
 {
     CHECK(pipe(pipes) == 0);
@@ -346,7 +350,7 @@ static void test_lock(void)
     snprintf(holder, sizeof holder, "process %ld", (long)child);
     CHECK_FAILS(run_lock_acquire(path, 0.2, &lock), STATUS_CREATE, holder);
     close(pipes[1]);
-    CHECK_OK(run_lock_acquire(path, 5, &lock)); /* free as soon as the holder is gone */
+    CHECK_OK(run_lock_acquire(path, 5, &lock)); /* succeeds once the holder has ended */
     run_lock_release(&lock);
     CHECK(waitpid(child, &ended, 0) == child && ended == 0);
     CHECK_FAILS(run_lock_acquire("/nowhere/LOCK", 0, &lock), STATUS_CREATE, "/nowhere/LOCK");
@@ -360,7 +364,7 @@ static void test_inspect(void)
     CHECK(freopen("/dev/null", "w", stdout) != NULL);
     CHECK_OK(checkpoint_inspect(folder, false));
     CHECK_OK(checkpoint_inspect(folder, true));
-    shell("printf x >> \"$A/tokenizer/tokenizer.json\"", folder, "");
+    run_shell("printf x >> \"$A/tokenizer/tokenizer.json\"", folder, "");
     CHECK_FAILS(checkpoint_inspect(folder, true), STATUS_CHECKPOINT, "tokenizer/tokenizer.json");
     CHECK_FAILS(checkpoint_inspect("/nowhere", false), STATUS_NO_INPUT, "/nowhere");
 }

@@ -1,4 +1,4 @@
-/* Folders of models as transformers saves them, for tests that spoil, change and compare them. */
+/* Functions for tests that damage, change and compare model folders of transformers. */
 #pragma once
 
 #include <unistd.h>
@@ -9,31 +9,31 @@
 #include "trainer/checkpoint/rewrite.h"
 #include "trainer/huggingface/huggingface.h"
 
-/* This test's own, and where transformers' are. */
-static char root[64];
-static char reference[FILE_PATH_BYTES];
+static char root[64];                   /* temporary folder of this test */
+static char reference[FILE_PATH_BYTES]; /* the folder of the models that transformers saved */
 
-static inline void join(char out[FILE_PATH_BYTES], const char *folder, const char *name)
+static inline void join_path(char out[FILE_PATH_BYTES], const char *folder, const char *name)
 {
     CHECK_OK(file_join(out, folder, name));
 }
 
-/* huggingface_folder_start - makes root, in memory where the many fsyncs cost nothing. */
+/* huggingface_folder_start - create the folder `root`, in memory if possible: there fsync is
+ * fast. */
 static inline void huggingface_folder_start(void)
 {
     const char *source = getenv("BIREME_SOURCE_DIR");
     snprintf(root, sizeof root, "%s/bireme-pretrained-XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     CHECK(source != NULL && mkdtemp(root) != NULL);
-    join(reference, source, "tests/reference/pretrained");
+    join_path(reference, source, "tests/reference/pretrained");
 }
 
-/* objective NULL: as the folder says. */
+/* Imports a folder into root/name. objective NULL: the one that the folder names. */
 static inline status import_for(const char *objective, const char *folder, const char *name,
                                 char output[FILE_PATH_BYTES], struct recipe *recipe)
 {
     struct huggingface_summary summary;
-    join(output, root, name);
+    join_path(output, root, name);
     CHECK_OK(file_remove_tree(output));
     return huggingface_import(folder, objective, output, recipe, &summary);
 }
@@ -44,8 +44,8 @@ static inline status import_to(const char *folder, const char *name, char output
     return import_for(NULL, folder, name, output, recipe);
 }
 
-/* The import fails with this code and text, and leaves nothing behind. */
-static inline void refused(const char *folder, status code, const char *text)
+/* The import fails with this code and text, and no output remains. */
+static inline void check_refused(const char *folder, status code, const char *text)
 {
     static struct recipe recipe;
     char output[FILE_PATH_BYTES];
@@ -53,7 +53,7 @@ static inline void refused(const char *folder, status code, const char *text)
     CHECK(!file_exists(output));
 }
 
-static inline bool same_weights(const char *a, const char *b)
+static inline bool has_same_weights(const char *a, const char *b)
 {
     json_t *report = NULL;
     CHECK_OK(checkpoint_diff(a, b, 0, &report));
@@ -62,22 +62,22 @@ static inline bool same_weights(const char *a, const char *b)
     return same;
 }
 
-/* A copy of a reference folder, to be spoilt: `model` in root. */
+/* Copies a reference folder to root/model. */
 static inline void copy_model(const char *name, char out[FILE_PATH_BYTES])
 {
     char command[2 * FILE_PATH_BYTES];
-    join(out, root, "model");
+    join_path(out, root, "model");
     CHECK_OK(file_remove_tree(out));
     snprintf(command, sizeof command, "cp -r '%.2000s/%s' '%.2000s'", reference, name, out);
     CHECK(system(command) == 0);
 }
 
-/* KEY of a folder's JSON file becomes VALUE (JSON; NULL: it goes). */
+/* Sets a key of a JSON file of the folder to a JSON value. NULL removes the key. */
 static inline void set_json(const char *folder, const char *name, const char *key,
                             const char *value)
 {
     char path[FILE_PATH_BYTES];
-    join(path, folder, name);
+    join_path(path, folder, name);
     json_t *config = json_load_file(path, 0, NULL);
     CHECK(config != NULL);
     if (value == NULL) {
@@ -94,13 +94,11 @@ static inline void set_config(const char *folder, const char *key, const char *v
     set_json(folder, "config.json", key, value);
 }
 
-/* What becomes of a tensor: another name; NULL: it goes. */
 struct renaming {
-    const char *from, *to;
+    const char *from, *to; /* to NULL: the tensor is removed */
 };
 
-/* One more tensor. */
-struct extra {
+struct new_tensor {
     const char *name;
     int dimensions;
     int64_t shape[2];
@@ -108,20 +106,21 @@ struct extra {
 
 enum { REWRITTEN_MAX = 64, REWRITTEN_ELEMENTS = 4096 };
 
-/* model.safetensors anew, with some tensors renamed and one more of these values; NULL: none, and zeros. */
-static inline void rewrite(const char *folder, const struct renaming *renamings, int count,
-                           const struct extra *extra, const float *values)
+/* Writes model.safetensors again, with renamed tensors and, if added is not NULL, an additional
+ * tensor with these values. values NULL: zeros. */
+static inline void rewrite_tensors(const char *folder, const struct renaming *renamings, int count,
+                                   const struct new_tensor *added, const float *values)
 {
     static const float zeros[REWRITTEN_ELEMENTS];
     struct safetensors *file = NULL;
     struct safetensors_writer *writer = NULL;
     struct safetensors_shape shapes[REWRITTEN_MAX];
-    const struct safetensors_tensor *kept[REWRITTEN_MAX];
+    const struct safetensors_tensor *tensors[REWRITTEN_MAX];
     char from[FILE_PATH_BYTES], to[FILE_PATH_BYTES];
     float buffer[REWRITTEN_ELEMENTS];
     int all, used = 0;
-    join(from, folder, "model.safetensors");
-    join(to, folder, "rewritten");
+    join_path(from, folder, "model.safetensors");
+    join_path(to, folder, "rewritten");
     CHECK_OK(safetensors_open(from, &file));
     const struct safetensors_tensor *t = safetensors_tensors(file, &all);
     for (int i = 0; i < all; i++) {
@@ -130,24 +129,24 @@ static inline void rewrite(const char *folder, const struct renaming *renamings,
             name = strcmp(name, renamings[r].from) == 0 ? renamings[r].to : name;
         }
         if (name != NULL) {
-            kept[used] = &t[i];
+            tensors[used] = &t[i];
             shapes[used++] =
                 (struct safetensors_shape){name, t[i].dimensions, {t[i].shape[0], t[i].shape[1]}};
         }
     }
     int total = used;
-    if (extra != NULL) {
+    if (added != NULL) {
         shapes[total++] = (struct safetensors_shape){
-            extra->name, extra->dimensions, {extra->shape[0], extra->shape[1]}};
+            added->name, added->dimensions, {added->shape[0], added->shape[1]}};
     }
     CHECK_OK(safetensors_create(to, SAFETENSORS_F32, shapes, total, &writer));
     for (int i = 0; i < used; i++) {
-        CHECK(kept[i]->elements <= REWRITTEN_ELEMENTS);
-        CHECK_OK(safetensors_read(file, kept[i], 0, kept[i]->elements, buffer));
-        CHECK_OK(safetensors_write(writer, buffer, kept[i]->elements));
+        CHECK(tensors[i]->elements <= REWRITTEN_ELEMENTS);
+        CHECK_OK(safetensors_read(file, tensors[i], 0, tensors[i]->elements, buffer));
+        CHECK_OK(safetensors_write(writer, buffer, tensors[i]->elements));
     }
-    if (extra != NULL) {
-        int64_t n = extra->shape[0] * (extra->dimensions == 2 ? extra->shape[1] : 1);
+    if (added != NULL) {
+        int64_t n = added->shape[0] * (added->dimensions == 2 ? added->shape[1] : 1);
         CHECK_OK(safetensors_write(writer, values != NULL ? values : zeros, n));
     }
     CHECK_OK(safetensors_finish(&writer));

@@ -1,42 +1,46 @@
-/* Which evaluation is the best, when patience ends, and the same again from the lines of metrics.jsonl. */
+/* Selects the best evaluation and stops when patience ends; restores this state from
+ * metrics.jsonl. */
 #include <unistd.h>
 
 #include "tests/check.h"
 #include "trainer/evaluation/early_stopping.h"
 #include "trainer/logging/metrics.h"
 
-static const struct early_stopping_rule falls = {.metric = "loss", .patience = 2};
-static const struct early_stopping_rule rises = {
+static const struct early_stopping_rule falling = {.metric = "loss", .patience = 2};
+static const struct early_stopping_rule rising = {
     .metric = "f1", .greater_is_better = true, .patience = 3};
 
 static void check_falling(void)
 {
-    struct early_stopping b = {0};
-    CHECK(!early_stopping_update(&falls, &b, 0,
-                                 0.5)); /* before the first step there is nothing to keep */
-    CHECK(!b.has_value && b.patience_counter == 0);
-    CHECK(early_stopping_update(&falls, &b, 10, 3));
-    CHECK(!early_stopping_update(&falls, &b, 20, 3) &&
-          b.patience_counter == 1); /* equal is no better */
-    CHECK(early_stopping_update(&falls, &b, 30, 2) && b.patience_counter == 0);
-    CHECK(!early_stopping_update(&falls, &b, 40, NAN) && !early_stopping_should_stop(&falls, &b));
-    CHECK(!early_stopping_update(&falls, &b, 50, 2.5) && early_stopping_should_stop(&falls, &b));
-    CHECK(b.step == 30 && b.value == 2 && b.patience_counter == 2);
-    CHECK(!early_stopping_should_stop(&(struct early_stopping_rule){.metric = "loss"},
-                                      &b)); /* without patience never */
+    struct early_stopping e = {0};
+    /* The evaluation before the first step does not count. */
+    CHECK(!early_stopping_update(&falling, &e, 0, 0.5));
+    CHECK(!e.has_value && e.patience_counter == 0);
+    CHECK(early_stopping_update(&falling, &e, 10, 3));
+    /* An equal value is no improvement. */
+    CHECK(!early_stopping_update(&falling, &e, 20, 3) && e.patience_counter == 1);
+    CHECK(early_stopping_update(&falling, &e, 30, 2) && e.patience_counter == 0);
+    CHECK(!early_stopping_update(&falling, &e, 40, NAN) &&
+          !early_stopping_should_stop(&falling, &e));
+    CHECK(!early_stopping_update(&falling, &e, 50, 2.5) &&
+          early_stopping_should_stop(&falling, &e));
+    CHECK(e.step == 30 && e.value == 2 && e.patience_counter == 2);
+    const struct early_stopping_rule without_patience = {.metric = "loss"};
+    CHECK(!early_stopping_should_stop(&without_patience, &e));
 }
 
 static void check_rising(void)
 {
-    struct early_stopping b = {0};
-    struct early_stopping_rule slow = rises;
-    slow.min_improvement = 0.1;
-    CHECK(!early_stopping_update(&slow, &b, 1, NAN) && !b.has_value && b.patience_counter == 1);
-    CHECK(early_stopping_update(&slow, &b, 2, 0.5) && b.patience_counter == 0);
-    CHECK(early_stopping_update(&slow, &b, 3, 0.55) &&
-          b.patience_counter == 1); /* better, but not by enough */
-    CHECK(early_stopping_update(&slow, &b, 4, 0.7) && b.patience_counter == 0);
-    CHECK(b.step == 4 && b.value == 0.7);
+    struct early_stopping e = {0};
+    struct early_stopping_rule with_minimum = rising;
+    with_minimum.min_improvement = 0.1;
+    CHECK(!early_stopping_update(&with_minimum, &e, 1, NAN) && !e.has_value &&
+          e.patience_counter == 1);
+    CHECK(early_stopping_update(&with_minimum, &e, 2, 0.5) && e.patience_counter == 0);
+    /* A new best value, but the improvement is below min_improvement. */
+    CHECK(early_stopping_update(&with_minimum, &e, 3, 0.55) && e.patience_counter == 1);
+    CHECK(early_stopping_update(&with_minimum, &e, 4, 0.7) && e.patience_counter == 0);
+    CHECK(e.step == 4 && e.value == 0.7);
 }
 
 static void write_line(struct metrics *m, int64_t step, double loss)
@@ -46,11 +50,11 @@ static void write_line(struct metrics *m, int64_t step, double loss)
     CHECK_OK(metrics_write(m, "evaluate", step, fields, 1));
 }
 
-static void check_recalled(void)
+static void check_restored(void)
 {
-    char path[] = "/tmp/test_best_XXXXXX";
+    char path[] = "/tmp/test_early_stopping_XXXXXX";
     struct metrics *m = NULL;
-    struct early_stopping noted = {0}, recalled;
+    struct early_stopping expected = {0}, restored;
     const double losses[] = {9, 4.1, 1.0 / 3, 0.5, NAN, 7};
     int file = mkstemp(path);
     CHECK(file >= 0 && close(file) == 0);
@@ -58,25 +62,25 @@ static void check_recalled(void)
     for (int i = 0; i < 6; i++) {
         write_line(m, 10 * i, losses[i]);
         if (i < 5) {
-            (void)early_stopping_update(&falls, &noted, 10 * i, losses[i]);
+            (void)early_stopping_update(&falling, &expected, 10 * i, losses[i]);
         }
     }
     CHECK_OK(metrics_close(&m));
-    CHECK_OK(early_stopping_restore(&falls, path, 40, &recalled));
-    CHECK(recalled.has_value && recalled.step == 20 && recalled.value == 1.0 / 3);
-    CHECK(recalled.step == noted.step && recalled.value == noted.value);
-    CHECK_EQUAL(recalled.patience_counter, noted.patience_counter);
-    CHECK_OK(early_stopping_restore(&rises, path, 50, &recalled)); /* lines without that number */
-    CHECK(!recalled.has_value && recalled.patience_counter == 5);
+    CHECK_OK(early_stopping_restore(&falling, path, 40, &restored));
+    CHECK(restored.has_value && restored.step == 20 && restored.value == 1.0 / 3);
+    CHECK(restored.step == expected.step && restored.value == expected.value);
+    CHECK_EQUAL(restored.patience_counter, expected.patience_counter);
+    CHECK_OK(early_stopping_restore(&rising, path, 50, &restored)); /* lines without f1 */
+    CHECK(!restored.has_value && restored.patience_counter == 5);
     CHECK(unlink(path) == 0);
-    CHECK_OK(early_stopping_restore(&falls, path, 40, &recalled));
-    CHECK(!recalled.has_value && recalled.patience_counter == 0);
+    CHECK_OK(early_stopping_restore(&falling, path, 40, &restored));
+    CHECK(!restored.has_value && restored.patience_counter == 0);
 }
 
 int main(void)
 {
     check_falling();
     check_rising();
-    check_recalled();
+    check_restored();
     return 0;
 }

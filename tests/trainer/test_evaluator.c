@@ -1,5 +1,5 @@
-/* Metrics of examples that the ranks have between them, against those of all examples in one place. */
-
+/* Metrics of examples that are divided among the ranks, against those of all examples on one
+ * rank. */
 #include "base/file.h"
 #include "datasets/shard/example.h"
 #include "tests/check.h"
@@ -7,37 +7,37 @@
 #include "trainer/evaluation/scores.h"
 #include "trainer/evaluation/squad.h"
 
-enum { EXAMPLES = 101, LABELS = 4, WORDS_MOST = 3 };
+enum { EXAMPLES = 101, LABELS = 4, WORDS_MAX = 3 };
 
 static struct comm *world;
 
-/* Pure functions of the example, so that each rank knows all. */
-static int words_of(int example)
+/* Labels and outputs depend only on the example, so that each rank can compute all of them. */
+static int count_words(int example)
 {
-    return 1 + example % WORDS_MOST;
+    return 1 + example % WORDS_MAX;
 }
 
-static int32_t label_of(int example, int word)
+static int32_t true_label(int example, int word)
 {
     return example % 7 == 3 ? -100 : (example * 3 + word) % (LABELS - 1);
 }
 
-static int32_t said_of(int example, int word)
+static int32_t predicted_label(int example, int word)
 {
     return example % 5 == 0 ? (example + word) % LABELS : (example * 3 + word) % (LABELS - 1);
 }
 
-static double number_of(int example)
+static double label_number(int example)
 {
-    return example * 17 % 23; /* with ties */
+    return example * 17 % 23; /* some values are equal */
 }
 
-static double guess_of(int example)
+static double output_number(int example)
 {
-    return number_of(example) + example % 4;
+    return label_number(example) + example % 4;
 }
 
-static double field(const struct metric *fields, int count, const char *name)
+static double find_field(const struct metric *fields, int count, const char *name)
 {
     for (int i = 0; i < count; i++) {
         if (strcmp(fields[i].name, name) == 0) {
@@ -48,98 +48,99 @@ static double field(const struct metric *fields, int count, const char *name)
     exit(1);
 }
 
-/* From the last to the first, and the first rank with more than its share: only the numbers count. */
+/* The first rank has more examples than the others. The result must not depend on the division. */
 static bool is_mine(int example)
 {
     int ranks = comm_size(world), owner = example % (ranks + 1);
     return (owner < ranks ? owner : 0) == comm_rank(world);
 }
 
-static void take_words(const struct objective_sink *sink, int example)
+static void add_words(const struct objective_sink *sink, int example)
 {
-    float outputs[WORDS_MOST][LABELS];
-    int32_t labels[WORDS_MOST];
-    for (int w = 0; w < words_of(example); w++) {
-        labels[w] = label_of(example, w);
+    float outputs[WORDS_MAX][LABELS];
+    int32_t labels[WORDS_MAX];
+    for (int w = 0; w < count_words(example); w++) {
+        labels[w] = true_label(example, w);
         for (int l = 0; l < LABELS; l++) {
-            outputs[w][l] = l == said_of(example, w) ? 2.0F : (float)l / LABELS;
+            outputs[w][l] = l == predicted_label(example, w) ? 2.0F : (float)l / LABELS;
         }
     }
     struct objective_example e = {.sample = example,
-                                  .rows = words_of(example),
+                                  .rows = count_words(example),
                                   .columns = LABELS,
                                   .outputs = outputs[0],
                                   .labels = labels};
     CHECK_OK(sink->consume(sink->user, &e));
 }
 
-static void check_words(struct evaluator *g)
+static void check_words(struct evaluator *evaluator)
 {
     struct metric fields[EVALUATOR_FIELDS];
     struct scores_class each[LABELS] = {{0}};
     struct scores_summary all;
-    const struct objective_sink *sink = evaluator_sink(g);
-    evaluator_begin(g);
+    const struct objective_sink *sink = evaluator_sink(evaluator);
+    evaluator_begin(evaluator);
     for (int i = EXAMPLES - 1; i >= 0; i--) {
-        for (int w = 0; w < words_of(i); w++) {
-            scores_count(each, said_of(i, w), label_of(i, w));
+        for (int w = 0; w < count_words(i); w++) {
+            scores_count(each, predicted_label(i, w), true_label(i, w));
         }
         if (is_mine(i)) {
-            take_words(sink, i);
+            add_words(sink, i);
         }
     }
     scores_average(each, LABELS, &all);
-    CHECK_OK(evaluator_end(g, world));
-    int count = evaluator_fields(g, fields);
+    CHECK_OK(evaluator_end(evaluator, world));
+    int count = evaluator_fields(evaluator, fields);
     CHECK(count == 7 + 4 * LABELS && count <= EVALUATOR_FIELDS);
     CHECK(all.macro.f1 > 0.5 && all.macro.f1 < 1);
-    CHECK(field(fields, count, "f1_macro") == all.macro.f1);
-    CHECK(field(fields, count, "f1_weighted") == all.weighted.f1);
-    CHECK(field(fields, count, "f1_micro") == all.accuracy);
-    CHECK(field(fields, count, "recall_macro") == all.macro.recall);
-    CHECK(field(fields, count, "precision.b_c") == each[1].score.precision);
-    CHECK(field(fields, count, "f1.d") == each[3].score.f1);
-    CHECK(field(fields, count, "support.a") == (double)each[0].support);
+    CHECK(find_field(fields, count, "f1_macro") == all.macro.f1);
+    CHECK(find_field(fields, count, "f1_weighted") == all.weighted.f1);
+    CHECK(find_field(fields, count, "f1_micro") == all.accuracy);
+    CHECK(find_field(fields, count, "recall_macro") == all.macro.recall);
+    CHECK(find_field(fields, count, "precision.b_c") == each[1].score.precision);
+    CHECK(find_field(fields, count, "f1.d") == each[3].score.f1);
+    CHECK(find_field(fields, count, "support.a") == (double)each[0].support);
 }
 
-static void check_numbers(struct evaluator *g)
+static void check_numbers(struct evaluator *evaluator)
 {
     struct metric fields[EVALUATOR_FIELDS];
     double x[EXAMPLES], y[EXAMPLES], spearman;
-    const struct objective_sink *sink = evaluator_sink(g);
-    evaluator_begin(g);
+    const struct objective_sink *sink = evaluator_sink(evaluator);
+    evaluator_begin(evaluator);
     for (int i = EXAMPLES - 1; i >= 0; i--) {
-        float said = (float)(x[i] = guess_of(i)), right = (float)(y[i] = number_of(i));
+        float output = (float)(x[i] = output_number(i)), number = (float)(y[i] = label_number(i));
         struct objective_example e = {
-            .sample = i, .rows = 1, .columns = 1, .outputs = &said, .numbers = &right};
+            .sample = i, .rows = 1, .columns = 1, .outputs = &output, .numbers = &number};
         if (is_mine(i)) {
             CHECK_OK(sink->consume(sink->user, &e));
         }
     }
-    CHECK_OK(evaluator_end(g, world));
-    int count = evaluator_fields(g, fields);
-    CHECK(count == 2 && field(fields, count, "pearson") == scores_pearson(x, y, EXAMPLES));
+    CHECK_OK(evaluator_end(evaluator, world));
+    int count = evaluator_fields(evaluator, fields);
+    CHECK(count == 2 && find_field(fields, count, "pearson") == scores_pearson(x, y, EXAMPLES));
     CHECK_OK(scores_spearman(x, y, EXAMPLES, &spearman));
-    CHECK(field(fields, count, "spearman") == spearman && spearman > 0.5 && spearman < 1);
+    CHECK(find_field(fields, count, "spearman") == spearman && spearman > 0.5 && spearman < 1);
 }
 
-/* ---- answers in windows ---- */
+/* ---- windows of question answering ---- */
 
 enum { CLS = 2, SEP = 3, BLANK = EXAMPLE_AFTER_SPACE, WINDOW_TOKENS = 9 };
 
 static const char vocabulary[] =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nwhat\nin\njune\n1845\nthe\nu\n.\ns\n##er\n";
 
-/* One window: what it says best, and how much better than none. */
+/* One window: its best span [first, last] with this score, and the score of "no answer". */
 struct window {
     int32_t row, count, first, last;
-    float score, none;
+    float score, no_answer;
     int32_t tokens[WINDOW_TOKENS], marks[WINDOW_TOKENS];
 };
 
-/* Row 0, in two windows: "in June 1845" and "June 1845" are right, and the second window, which has a part of both, says
- * "1845": F1 2/3. Row 1 has no answer, and says so by 0.5. Row 2: "U.S. s er" is right and "U.S." is said: words "us", "ser"
- * and "us", F1 2/3; with a blank between all pieces it would be 6/7. */
+/* Row 0 has two windows. "in June 1845" and "June 1845" are correct. The second window contains a
+ * part of both and predicts "1845": F1 2/3. Row 1 has no answer and predicts none by a margin of
+ * 0.5. Row 2: "U.S. ser" is correct and "U.S." is predicted. The words are "us", "ser" and "us": F1
+ * 2/3. With a blank between all pieces it would be 6/7. */
 static const struct window windows[] = {
     {0, 7, 3, 3, 1, 0, {CLS, 5, SEP, 6, 7, 8, SEP}, {0, 0, 0, 1, BLANK | 3, BLANK | 3, 0}},
     {0, 7, 3, 3, 5, 4, {CLS, 5, SEP, 8, 9, 5, SEP}, {0, 0, 0, 3, BLANK, BLANK, 0}},
@@ -154,14 +155,14 @@ static const struct window windows[] = {
      {0, 0, 0, 1, 1, 1, 1, BLANK | 1, 1}},
 };
 
-static void take_window(struct squad *w, int index)
+static void add_window(struct squad *w, int index)
 {
     const struct window *one = &windows[index];
     float outputs[WINDOW_TOKENS][2];
     for (int i = 0; i < one->count; i++) {
         outputs[i][0] = outputs[i][1] = -20;
     }
-    outputs[0][0] = one->none;
+    outputs[0][0] = one->no_answer;
     outputs[0][1] = 0;
     outputs[one->first][0] = one->score;
     outputs[one->last][1] = 0;
@@ -181,11 +182,11 @@ static void check_windows(const struct tokenizer *t, double threshold, double ex
     struct squad *w;
     struct scores_answer mean;
     CHECK_OK(squad_create(t, threshold, &w));
-    for (int round = 0; round < 2; round++) { /* an evaluation begins anew */
+    for (int round = 0; round < 2; round++) { /* squad_clear removes all windows */
         squad_clear(w);
         for (int i = (int)(sizeof windows / sizeof *windows) - 1; i >= 0; i--) {
             if (is_mine(i)) {
-                take_window(w, i);
+                add_window(w, i);
             }
         }
         CHECK_OK(squad_mean(w, world, &mean));
@@ -204,8 +205,8 @@ static void test_windows(void)
     CHECK_OK(file_write(path, vocabulary, sizeof vocabulary - 1));
     CHECK_OK(tokenizer_open(folder, &t));
     check_windows(t, 0, 1.0 / 3, 7.0 / 9);
-    check_windows(t, 0.6, 0, 4.0 / 9);        /* 0.5 is not enough for none */
-    check_windows(t, -100, 1.0 / 3, 1.0 / 3); /* nothing has an answer */
+    check_windows(t, 0.6, 0, 4.0 / 9);        /* the margin 0.5 is below the threshold */
+    check_windows(t, -100, 1.0 / 3, 1.0 / 3); /* "no answer" is predicted for all rows */
     CHECK_OK(tokenizer_destroy(&t));
     CHECK_OK(file_remove_tree(folder));
 }
@@ -213,21 +214,22 @@ static void test_windows(void)
 int main(int argc, char **argv)
 {
     const char *texts[LABELS] = {"a", "b.c", "c", "d"};
-    struct labels names = {.count = LABELS, .names = texts}, none = {0};
-    struct evaluator *g;
+    struct labels names = {.count = LABELS, .names = texts}, no_labels = {0};
+    struct evaluator *evaluator;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
-    CHECK_OK(evaluator_create(OBJECTIVE_CLM, &none, NULL, 0, &g));
-    CHECK(g == NULL && evaluator_sink(g) == NULL && evaluator_fields(g, NULL) == 0);
-    evaluator_begin(g);
-    CHECK_OK(evaluator_end(g, world));
-    CHECK_OK(evaluator_create(OBJECTIVE_CLASSIFY_TOKENS, &names, NULL, 0, &g));
-    check_words(g);
-    check_words(g); /* an evaluation begins anew */
-    evaluator_destroy(&g);
-    CHECK_OK(evaluator_create(OBJECTIVE_REGRESS, &none, NULL, 0, &g));
-    check_numbers(g);
-    check_numbers(g);
-    evaluator_destroy(&g);
+    CHECK_OK(evaluator_create(OBJECTIVE_CLM, &no_labels, NULL, 0, &evaluator));
+    CHECK(evaluator == NULL && evaluator_sink(evaluator) == NULL &&
+          evaluator_fields(evaluator, NULL) == 0);
+    evaluator_begin(evaluator);
+    CHECK_OK(evaluator_end(evaluator, world));
+    CHECK_OK(evaluator_create(OBJECTIVE_CLASSIFY_TOKENS, &names, NULL, 0, &evaluator));
+    check_words(evaluator);
+    check_words(evaluator); /* evaluator_begin removes all examples */
+    evaluator_destroy(&evaluator);
+    CHECK_OK(evaluator_create(OBJECTIVE_REGRESS, &no_labels, NULL, 0, &evaluator));
+    check_numbers(evaluator);
+    check_numbers(evaluator);
+    evaluator_destroy(&evaluator);
     test_windows();
     CHECK_OK(comm_destroy(&world));
     return 0;

@@ -1,6 +1,7 @@
-/* Model folders of Hugging Face's transformers (scripts/make_reference.py pretrained): what is imported computes
- * what transformers computes, what is exported comes back with the same bits, and what is damaged, forged or
- * another model is refused by file, place and reason. */
+/* Model folders of Hugging Face's transformers (scripts/make_reference.py pretrained). Imported
+ * models compute the same numbers as transformers. Exported models have the same bits when they
+ * are imported again. Damaged files and unsupported models are refused with file, position and
+ * reason. */
 #include <fcntl.h>
 
 #include "base/random.h"
@@ -13,9 +14,10 @@
 
 static struct recipe recipe;
 
-/* ---- the same numbers ---- */
+/* ---- comparison with transformers ---- */
 
-static void check_text(struct session *s, const int32_t *ids, int64_t count, const double *expected)
+static void check_log_probabilities(struct session *s, const int32_t *ids, int64_t count,
+                                    const double *expected)
 {
     int64_t vocabulary = model_get_config(s->model)->vocabulary;
     for (int64_t length = 1; length < count; length++) {
@@ -37,7 +39,7 @@ static void check_numbers(const char *name, const char *checkpoint)
     struct comm *self = NULL;
     struct session s = {0};
     int64_t count, all;
-    join(path, reference, "expected.h5");
+    join_path(path, reference, "expected.h5");
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     CHECK(file >= 0);
     snprintf(dataset, sizeof dataset, "%s/ids", name);
@@ -48,7 +50,7 @@ static void check_numbers(const char *name, const char *checkpoint)
     CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, 0));
     CHECK_EQUAL(all, count * model_get_config(s.model)->vocabulary);
     CHECK(count <= 64);
-    check_text(&s, ids, count, expected);
+    check_log_probabilities(&s, ids, count, expected);
     CHECK_OK(session_stop(&s));
     CHECK_OK(comm_destroy(&self));
     free(ids);
@@ -58,30 +60,31 @@ static void check_numbers(const char *name, const char *checkpoint)
 
 static void test_numbers(const char *name)
 {
-    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
     struct huggingface_summary summary;
-    join(folder, reference, name);
-    join(again, root, "again");
+    join_path(folder, reference, name);
+    join_path(out, root, "out");
     CHECK_OK(import_to(folder, "a", a, &recipe));
     check_numbers(name, a);
 
-    CHECK_OK(file_remove_tree(again));
-    CHECK_OK(huggingface_export(a, again, SAFETENSORS_F32, false, &summary));
-    CHECK_FAILS(huggingface_export(a, again, SAFETENSORS_F32, false, &summary), STATUS_CREATE,
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary));
+    CHECK_FAILS(huggingface_export(a, out, SAFETENSORS_F32, false, &summary), STATUS_CREATE,
                 "exists");
-    CHECK_OK(import_to(again, "b", b, &recipe));
-    CHECK(same_weights(a, b));
-    check_numbers(name, b); /* the settings came back too */
+    CHECK_OK(import_to(out, "b", b, &recipe));
+    CHECK(has_same_weights(a, b));
+    check_numbers(name, b); /* the settings are equal too */
 
-    CHECK_OK(file_remove_tree(again));
-    CHECK_OK(checkpoint_reshard(a, again, 3));
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(checkpoint_reshard(a, out, 3));
     CHECK_OK(file_remove_tree(b));
-    CHECK_OK(huggingface_export(again, b, SAFETENSORS_BF16, false, &summary));
+    CHECK_OK(huggingface_export(out, b, SAFETENSORS_BF16, false, &summary));
     CHECK_OK(import_to(b, "c", folder, &recipe));
-    CHECK(same_weights(a, folder) == (strcmp(name, "bare") == 0)); /* which is bf16 itself */
+    bool is_bf16 = strcmp(name, "bare") == 0; /* all weights of this model are bf16 values */
+    CHECK(has_same_weights(a, folder) == is_bf16);
 }
 
-/* ---- another model, or none ---- */
+/* ---- unsupported and damaged folders ---- */
 
 static void test_config(void)
 {
@@ -127,9 +130,9 @@ static void test_config(void)
         copy_model("whole", folder);
         set_config(folder, cases[i].key, cases[i].value);
         if (cases[i].code == STATUS_OK) {
-            CHECK_OK(import_to(folder, "taken", output, &recipe));
+            CHECK_OK(import_to(folder, "accepted", output, &recipe));
         } else {
-            refused(folder, cases[i].code, cases[i].text);
+            check_refused(folder, cases[i].code, cases[i].text);
         }
     }
 }
@@ -137,14 +140,14 @@ static void test_config(void)
 static void remove_file(const char *folder, const char *name)
 {
     char path[FILE_PATH_BYTES];
-    join(path, folder, name);
+    join_path(path, folder, name);
     CHECK(unlink(path) == 0);
 }
 
 static void write_file(const char *folder, const char *name, const char *text)
 {
     char path[FILE_PATH_BYTES];
-    join(path, folder, name);
+    join_path(path, folder, name);
     CHECK_OK(file_write(path, text, strlen(text)));
 }
 
@@ -152,48 +155,48 @@ static void test_folders(void)
 {
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
     struct huggingface_summary summary;
-    refused("/nowhere/gpt2", STATUS_NO_INPUT, "there is no folder /nowhere/gpt2");
+    check_refused("/nowhere/gpt2", STATUS_NO_INPUT, "there is no folder /nowhere/gpt2");
     copy_model("whole", folder);
     CHECK_FAILS(huggingface_import(folder, NULL, root, &recipe, &summary), STATUS_CREATE, "exists");
     write_file(folder, "config.json", "{\"model_type\": \"gpt2\",\n}");
-    refused(folder, STATUS_DATA, "config.json:2:");
+    check_refused(folder, STATUS_DATA, "config.json:2:");
     write_file(folder, "config.json", "[]");
-    refused(folder, STATUS_DATA, "not a JSON object");
+    check_refused(folder, STATUS_DATA, "not a JSON object");
     remove_file(folder, "config.json");
-    refused(folder, STATUS_NO_INPUT, "config.json");
+    check_refused(folder, STATUS_NO_INPUT, "config.json");
     copy_model("whole", folder);
     remove_file(folder, "model.safetensors");
-    refused(folder, STATUS_NO_INPUT, "holds neither");
+    check_refused(folder, STATUS_NO_INPUT, "holds neither");
     write_file(folder, "pytorch_model.bin", "");
-    refused(folder, STATUS_NO_INPUT, "save_pretrained");
+    check_refused(folder, STATUS_NO_INPUT, "save_pretrained");
 
     copy_model("sharded", folder);
     remove_file(folder, "model-00002-of-00002.safetensors");
-    refused(folder, STATUS_NO_INPUT, "model-00002-of-00002.safetensors");
+    check_refused(folder, STATUS_NO_INPUT, "model-00002-of-00002.safetensors");
     const char *index = "model.safetensors.index.json";
     write_file(folder, index, "{\"weight_map\": {\"a\": \"../b\"}}");
-    refused(folder, STATUS_DATA, "outside this folder");
+    check_refused(folder, STATUS_DATA, "outside this folder");
     write_file(folder, index, "{\"weight_map\": {\"a\": 3}}");
-    refused(folder, STATUS_DATA, "outside this folder");
+    check_refused(folder, STATUS_DATA, "outside this folder");
     write_file(folder, index, "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\"}}");
-    refused(folder, STATUS_DATA, "a is not in");
+    check_refused(folder, STATUS_DATA, "a is not in");
     write_file(folder, index, "{\"weight_map\": {}}");
-    refused(folder, STATUS_DATA, "weight_map is missing or empty");
+    check_refused(folder, STATUS_DATA, "weight_map is missing or empty");
     write_file(folder, index, "{");
-    refused(folder, STATUS_DATA, "index.json:1:");
+    check_refused(folder, STATUS_DATA, "index.json:1:");
 
-    /* A tokenizer goes along and comes back; one with more ids than the model has is refused. */
+    /* Import and export copy the tokenizer; one with more ids than the model has is refused. */
     struct tokenizer *t = NULL;
     char *files[] = {output};
     copy_model("whole", folder);
-    join(output, root, "text");
+    join_path(output, root, "text");
     CHECK_OK(file_write(output, "abcdefghijklmnopqrs", 19));
     CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
     CHECK_OK(tokenizer_save(t, folder));
     CHECK_OK(tokenizer_destroy(&t));
     char checkpoint[FILE_PATH_BYTES], exported[FILE_PATH_BYTES];
     CHECK_OK(import_to(folder, "a", checkpoint, &recipe));
-    join(exported, root, "exported");
+    join_path(exported, root, "exported");
     CHECK_OK(file_remove_tree(exported));
     CHECK_OK(huggingface_export(checkpoint, exported, SAFETENSORS_F32, false, &summary));
     CHECK(summary.tokenizer);
@@ -204,18 +207,19 @@ static void test_folders(void)
     CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
     CHECK_OK(tokenizer_save(t, folder));
     CHECK_OK(tokenizer_destroy(&t));
-    refused(folder, STATUS_DATA, "has 20 ids");
+    check_refused(folder, STATUS_DATA, "has 20 ids");
     write_file(folder, "tokenizer.json", "{}");
-    refused(folder, STATUS_DATA, "tokenizer.json");
+    check_refused(folder, STATUS_DATA, "tokenizer.json");
 }
 
 /* ---- forged files ---- */
 
-static const char *forged(char path[FILE_PATH_BYTES], uint64_t length, const char *header,
-                          size_t data_bytes)
+/* Writes a safetensors file with this header, header length and number of data bytes. */
+static const char *write_forged(char path[FILE_PATH_BYTES], uint64_t length, const char *header,
+                                size_t data_bytes)
 {
     static const char zeros[64];
-    join(path, root, "forged.safetensors");
+    join_path(path, root, "forged.safetensors");
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     size_t bytes = strlen(header);
     CHECK(file >= 0 && data_bytes <= sizeof zeros);
@@ -233,7 +237,7 @@ static void test_headers(void)
     static const struct {
         const char *header;
         size_t data_bytes;
-        const char *text; /* NULL: it is good */
+        const char *text; /* NULL: the header is valid */
     } cases[] = {
         {"{\"a\":" TENSOR("F32", "[2]", "[0,8]") "}  ", 8, NULL},
         {"{\"a\":" TENSOR("F32", "[]", "[0,4]") ",\"b\":" TENSOR("BOOL", "[0,7]", "[4,4]") "}", 4,
@@ -278,7 +282,7 @@ static void test_headers(void)
     char path[FILE_PATH_BYTES];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct safetensors *file = NULL;
-        forged(path, strlen(cases[i].header), cases[i].header, cases[i].data_bytes);
+        write_forged(path, strlen(cases[i].header), cases[i].header, cases[i].data_bytes);
         if (cases[i].text == NULL) {
             CHECK_OK(safetensors_open(path, &file));
             safetensors_close(&file);
@@ -289,7 +293,7 @@ static void test_headers(void)
     struct safetensors *file = NULL;
     static const uint64_t lengths[] = {3, 100000001, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 7};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
-        CHECK_FAILS(safetensors_open(forged(path, lengths[i], "{}", 0), &file), STATUS_DATA,
+        CHECK_FAILS(safetensors_open(write_forged(path, lengths[i], "{}", 0), &file), STATUS_DATA,
                     "a header of");
     }
     CHECK(truncate(path, 7) == 0);
@@ -297,7 +301,7 @@ static void test_headers(void)
     CHECK_FAILS(safetensors_open(root, &file), STATUS_DATA, "not a regular file");
 }
 
-/* Subnormal, normal, largest and infinite values of both. */
+/* Subnormal, normal, largest and infinite values of both 16-bit types. */
 static void test_halves(void)
 {
     static const struct {
@@ -319,7 +323,7 @@ static void test_halves(void)
         snprintf(header, sizeof header,
                  "{\"a\":{\"dtype\":\"%s\",\"shape\":[6],\"data_offsets\":[0,12]}}",
                  cases[i].dtype);
-        forged(path, strlen(header), header, 0);
+        write_forged(path, strlen(header), header, 0);
         int data = open(path, O_WRONLY | O_APPEND);
         CHECK(data >= 0 && write(data, cases[i].bits, 12) == 12 && close(data) == 0);
         CHECK_OK(safetensors_open(path, &file));
@@ -329,7 +333,7 @@ static void test_halves(void)
     }
 }
 
-/* ---- weights of another kind ---- */
+/* ---- missing, additional and invalid tensors ---- */
 
 static void test_tensors(void)
 {
@@ -337,53 +341,56 @@ static void test_tensors(void)
     float values[19 * 8] = {0};
     struct safetensors *file = NULL;
     copy_model("whole", folder);
-    rewrite(folder, &(struct renaming){"transformer.h.1.mlp.c_proj.bias", NULL}, 1, NULL, NULL);
-    refused(folder, STATUS_DATA, "transformer.h.1.mlp.c_proj.bias is missing");
+    rewrite_tensors(folder, &(struct renaming){"transformer.h.1.mlp.c_proj.bias", NULL}, 1, NULL,
+                    NULL);
+    check_refused(folder, STATUS_DATA, "transformer.h.1.mlp.c_proj.bias is missing");
 
     copy_model("whole", folder);
-    rewrite(folder, NULL, 0, &(struct extra){"score.weight", 2, {2, 8}}, values);
-    refused(folder, STATUS_DATA, "holds score.weight");
+    rewrite_tensors(folder, NULL, 0, &(struct new_tensor){"score.weight", 2, {2, 8}}, values);
+    check_refused(folder, STATUS_DATA, "holds score.weight");
 
     copy_model("whole", folder);
-    rewrite(folder, NULL, 0, &(struct extra){"ln_f.bias", 1, {8}}, values);
-    refused(folder, STATUS_DATA, "ln_f.bias is a duplicate");
+    rewrite_tensors(folder, NULL, 0, &(struct new_tensor){"ln_f.bias", 1, {8}}, values);
+    check_refused(folder, STATUS_DATA, "ln_f.bias is a duplicate");
 
-    copy_model("whole", folder); /* buffers of old files */
-    rewrite(folder, NULL, 0, &(struct extra){"transformer.h.0.attn.bias", 2, {12, 12}}, values);
-    rewrite(folder, NULL, 0, &(struct extra){"h.1.attn.masked_bias", 1, {1}}, values);
+    copy_model("whole", folder); /* files of older versions also store buffers */
+    rewrite_tensors(folder, NULL, 0, &(struct new_tensor){"transformer.h.0.attn.bias", 2, {12, 12}},
+                    values);
+    rewrite_tensors(folder, NULL, 0, &(struct new_tensor){"h.1.attn.masked_bias", 1, {1}}, values);
     CHECK_OK(import_to(folder, "masks", output, &recipe));
     check_numbers("whole", output);
 
     const struct renaming no_bias = {"transformer.ln_f.bias", NULL};
-    rewrite(folder, &no_bias, 1, &(struct extra){no_bias.from, 2, {1, 8}}, values);
-    refused(folder, STATUS_DATA, "transformer.ln_f.bias has 2 dimensions, [1, 8]");
+    rewrite_tensors(folder, &no_bias, 1, &(struct new_tensor){no_bias.from, 2, {1, 8}}, values);
+    check_refused(folder, STATUS_DATA, "transformer.ln_f.bias has 2 dimensions, [1, 8]");
 
     copy_model("whole", folder);
     values[5] = NAN;
-    rewrite(folder, &no_bias, 1, &(struct extra){no_bias.from, 1, {8}}, values);
-    refused(folder, STATUS_DATA, "element 5 of transformer.ln_f.bias is nan");
+    rewrite_tensors(folder, &no_bias, 1, &(struct new_tensor){no_bias.from, 1, {8}}, values);
+    check_refused(folder, STATUS_DATA, "element 5 of transformer.ln_f.bias is nan");
 
-    /* The output matrix of a tied model: the embedding again, alone under this name, or another one. */
+    /* The output matrix of a tied model may repeat the embedding or replace it. Other values are
+     * refused. */
     copy_model("whole", folder);
-    join(path, folder, "model.safetensors");
+    join_path(path, folder, "model.safetensors");
     CHECK_OK(safetensors_open(path, &file));
     const struct renaming no_embedding = {"transformer.wte.weight", NULL};
     const struct safetensors_tensor *embedding = safetensors_find(file, no_embedding.from);
     CHECK_OK(safetensors_read(file, embedding, 0, 19 * 8, values));
     safetensors_close(&file);
-    const struct extra head = {"lm_head.weight", 2, {19, 8}};
-    rewrite(folder, NULL, 0, &head, values);
+    const struct new_tensor head = {"lm_head.weight", 2, {19, 8}};
+    rewrite_tensors(folder, NULL, 0, &head, values);
     CHECK_OK(import_to(folder, "tied", output, &recipe));
-    rewrite(folder, &no_embedding, 1, NULL, NULL);
+    rewrite_tensors(folder, &no_embedding, 1, NULL, NULL);
     CHECK_OK(import_to(folder, "tied", output, &recipe));
     check_numbers("whole", output);
     copy_model("whole", folder);
     values[19 * 8 - 1] += 1;
-    rewrite(folder, NULL, 0, &head, values);
-    refused(folder, STATUS_DATA, "set tie_word_embeddings");
+    rewrite_tensors(folder, NULL, 0, &head, values);
+    check_refused(folder, STATUS_DATA, "set tie_word_embeddings");
 }
 
-/* A file with some bytes of its header changed opens and is read, or is refused: nothing else. */
+/* With a few changed bytes in its header, a file is either read or refused. */
 static void test_random_damage(void)
 {
     char from[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
@@ -391,8 +398,8 @@ static void test_random_damage(void)
     size_t bytes = 0;
     int refusals = 0, rounds = 3000;
     static float buffer[4096];
-    join(from, reference, "whole/model.safetensors");
-    join(path, root, "damaged.safetensors");
+    join_path(from, reference, "whole/model.safetensors");
+    join_path(path, root, "damaged.safetensors");
     CHECK_OK(file_read(from, 1 << 20, &text, &bytes));
     uint64_t header = 0, key = random_key(7, RANDOM_INITIAL_WEIGHTS, 0, 0), draw = 0;
     memcpy(&header, text, sizeof header);
@@ -403,13 +410,13 @@ static void test_random_damage(void)
         CHECK(copy != NULL);
         memcpy(copy, text, bytes);
         for (uint64_t n = 1 + random_u64(key, draw++) % 3; n > 0; n--) {
-            static const char likely[] = "0123456789-[]{}\",:.eF";
-            uint64_t at = random_u64(key, draw++) % (8 + header), what = random_u64(key, draw++);
-            copy[at] =
-                what % 4 == 0 ? (char)(what >> 8) : likely[(what >> 8) % (sizeof likely - 1)];
+            static const char frequent[] = "0123456789-[]{}\",:.eF";
+            uint64_t at = random_u64(key, draw++) % (8 + header), value = random_u64(key, draw++);
+            copy[at] = value % 4 == 0 ? (char)(value >> 8)
+                                      : frequent[(value >> 8) % (sizeof frequent - 1)];
         }
-        size_t kept = round % 5 == 0 ? random_u64(key, draw++) % bytes : bytes;
-        CHECK(ftruncate(out, 0) == 0 && pwrite(out, copy, kept, 0) == (ssize_t)kept);
+        size_t length = round % 5 == 0 ? random_u64(key, draw++) % bytes : bytes;
+        CHECK(ftruncate(out, 0) == 0 && pwrite(out, copy, length, 0) == (ssize_t)length);
         free(copy);
         struct safetensors *file = NULL;
         status result = safetensors_open(path, &file);
@@ -446,6 +453,6 @@ int main(void)
     test_folders();
     test_tensors();
     CHECK_OK(file_remove_tree(root));
-    printf("model folders: same numbers, same bits, damage refused\n");
+    printf("model folders: numbers and bits are equal, damaged files are refused\n");
     return 0;
 }

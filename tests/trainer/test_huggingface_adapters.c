@@ -1,6 +1,6 @@
-/* Folders of adapters as peft saves them (scripts/reference_adapters.py) beside imported models: hidden states and a head's
- * outputs as peft has them in double precision; exported and imported again, the same bits; and what is not supported, or
- * does not fit, is refused by its name. */
+/* Adapter folders of peft (scripts/reference_adapters.py) on imported models. Hidden states and the
+ * outputs of a head equal those of peft in double precision. Exported adapters have the same bits
+ * when they are imported again. Unsupported adapters, and those of another model, are refused. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/huggingface_folder.h"
@@ -11,9 +11,9 @@ static const double tolerance = 1e-5;
 
 enum { ROWS_MAX = 64 };
 
-static void fresh(char out[FILE_PATH_BYTES], const char *name)
+static void clear_output(char out[FILE_PATH_BYTES], const char *name)
 {
-    join(out, root, name);
+    join_path(out, root, name);
     CHECK_OK(file_remove_tree(out));
 }
 
@@ -21,7 +21,7 @@ static void import_base(const char *name, char out[FILE_PATH_BYTES])
 {
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES];
-    join(folder, reference, name);
+    join_path(folder, reference, name);
     CHECK_OK(import_to(folder, "base", out, &recipe));
 }
 
@@ -29,11 +29,11 @@ static status import_adapter(const char *folder, const char *base, const char *n
                              char output[FILE_PATH_BYTES], struct recipe *recipe)
 {
     struct huggingface_summary summary;
-    fresh(output, name);
+    clear_output(output, name);
     return huggingface_import_adapter(folder, base, output, recipe, &summary);
 }
 
-/* ---- the same numbers ---- */
+/* ---- comparison with peft ---- */
 
 struct texts {
     int32_t *ids, *lengths;
@@ -58,14 +58,14 @@ static void read_texts(struct texts *t)
     }
 }
 
-static void compare(const struct texts *t, const char *dataset, struct tensor got)
+static void compare_tensor(const struct texts *t, const char *dataset, struct tensor actual)
 {
     int64_t count;
     double *expected = reference_dataset(t->group, dataset, H5T_NATIVE_DOUBLE, 8, &count);
-    const float *values = got.data;
-    CHECK_EQUAL(count, got.rows * got.columns);
+    const float *values = actual.data;
+    CHECK_EQUAL(count, actual.rows * actual.columns);
     for (int64_t i = 0; i < count; i++) {
-        double value = values[i / got.columns * got.stride + i % got.columns];
+        double value = values[i / actual.columns * actual.stride + i % actual.columns];
         CHECK_NEAR(value, expected[i], tolerance * fmax(1, fabs(expected[i])));
     }
     free(expected);
@@ -81,7 +81,7 @@ static void check_outputs(struct session *s, const struct texts *t, struct model
     CHECK_OK(model_forward(s->model, input, &hidden));
     struct model_label_head labels = model_get_label_head(s->model, input, NULL);
     CHECK_OK(classifier_logits(s->kernels, to, hidden, labels.weight, labels.bias));
-    compare(t, "outputs", to);
+    compare_tensor(t, "outputs", to);
 }
 
 static void check_numbers(const char *name, const char *checkpoint)
@@ -90,7 +90,7 @@ static void check_numbers(const char *name, const char *checkpoint)
     struct comm *self = NULL;
     struct session s = {0};
     struct tensor hidden;
-    join(path, reference, "adapters.h5");
+    join_path(path, reference, "adapters.h5");
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     struct texts t = {.group = H5Gopen2(file, name, H5P_DEFAULT)};
     CHECK(file >= 0 && t.group >= 0);
@@ -105,7 +105,7 @@ static void check_numbers(const char *name, const char *checkpoint)
                                 .longest = t.lengths[0],
                                 .segment_ids = t.segments};
     CHECK_OK(model_forward(s.model, &input, &hidden));
-    compare(&t, "hidden", hidden);
+    compare_tensor(&t, "hidden", hidden);
     if (s.recipe.objective == OBJECTIVE_CLASSIFY) {
         check_outputs(&s, &t, &input);
     }
@@ -120,32 +120,32 @@ static void check_numbers(const char *name, const char *checkpoint)
 static void test_numbers(const char *name, const char *model, const char *objective,
                          const char *targets)
 {
-    static struct recipe recipe, again;
+    static struct recipe recipe, reimported;
     char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
     char out[FILE_PATH_BYTES];
     struct huggingface_summary summary;
     printf("%s\n", name);
     import_base(model, base);
-    join(folder, reference, name);
+    join_path(folder, reference, name);
     CHECK(huggingface_is_adapter_folder(folder));
     CHECK_OK(import_adapter(folder, base, "a", a, &recipe));
     CHECK(strcmp(recipe_objective_name(recipe.objective), objective) == 0);
     CHECK(strcmp(recipe.adapter.targets, targets) == 0);
     check_numbers(name, a);
-    fresh(out, "out");
+    clear_output(out, "out");
     CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, true, &summary));
-    CHECK_OK(import_adapter(out, NULL, "b", b, &again)); /* which names its base */
-    CHECK(same_weights(a, b));
-    CHECK(strcmp(again.adapter.targets, recipe.adapter.targets) == 0);
-    CHECK(again.adapter.rslora == recipe.adapter.rslora);
+    CHECK_OK(import_adapter(out, NULL, "b", b, &reimported)); /* the export names its base model */
+    CHECK(has_same_weights(a, b));
+    CHECK(strcmp(reimported.adapter.targets, recipe.adapter.targets) == 0);
+    CHECK(reimported.adapter.rslora == recipe.adapter.rslora);
     check_numbers(name, b);
-    fresh(out, "out");
-    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary)); /* of the same base */
+    clear_output(out, "out");
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary)); /* merged weights */
 }
 
-/* ---- what is refused ---- */
+/* ---- refused folders ---- */
 
-static const char config[] = "adapter_config.json";
+static const char config_name[] = "adapter_config.json";
 
 static void test_refusals(void)
 {
@@ -180,7 +180,7 @@ static void test_refusals(void)
     import_base("whole", base);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         copy_model("gpt2_lora", folder);
-        set_json(folder, config, cases[i].key, cases[i].value);
+        set_json(folder, config_name, cases[i].key, cases[i].value);
         CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), cases[i].code,
                     cases[i].text);
         CHECK(!file_exists(output));
@@ -193,14 +193,14 @@ static void test_refusals(void)
     memcpy(adapters, output, sizeof adapters);
     CHECK_FAILS(import_adapter(folder, adapters, "refused", output, &recipe), STATUS_DATA,
                 "contains only adapters");
-    join(path, folder, "adapter_model.safetensors");
+    join_path(path, folder, "adapter_model.safetensors");
     CHECK(truncate(path, 1000) == 0);
     CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), STATUS_DATA,
                 "adapter_model.safetensors");
-    /* a head that a causal model has no use for */
+    /* a head, although the task_type that requires one is missing */
     import_base("bert", base);
     copy_model("bert_lora", folder);
-    set_json(folder, config, "task_type", NULL);
+    set_json(folder, config_name, "task_type", NULL);
     CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), STATUS_UNAVAILABLE,
                 "base_model.model.classifier");
 }

@@ -1,22 +1,23 @@
-/* Folders of BERT, RoBERTa and Llama as transformers saves them (scripts/make_reference.py pretrained): hidden states,
- * logits and labels of padded batches in double precision, the same bits when they are exported and imported again, and
- * what a class lacks, calls by another name or has too much. */
+/* Folders of BERT, RoBERTa and Llama of transformers (scripts/make_reference.py pretrained). Hidden
+ * states, logits and labels of padded batches are compared with double precision. Models that are
+ * exported and imported again have the same bits. Missing, renamed and additional tensors are
+ * tested for each class. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/huggingface_folder.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 
-/* Twice the error of a naive f32 version, the largest of forty orders of its sums: 5.1e-6 for the
- * encoders' hidden states and bert's logits, 2.5e-5 for roberta's logits (the norm of its head
- * divides by small deviations). */
+/* Twice the error of a naive f32 version, which is the largest error over forty orders of its sums:
+ * 5.1e-6 for the encoders' hidden states and BERT's logits, 2.5e-5 for RoBERTa's logits (the norm
+ * of its head divides by small deviations). */
 static const double tolerance = 1e-5, tolerance_roberta_logits = 5e-5;
 
 enum { ROWS_MAX = 64, VALUES_MAX = 4096 };
 
-/* ---- the same numbers ---- */
+/* ---- comparison with transformers ---- */
 
-struct batch_of {
+struct reference_batch {
     int32_t *ids, *lengths;
     int32_t cu_rows[ROWS_MAX], positions[ROWS_MAX], segments[ROWS_MAX], rows[ROWS_MAX];
     int64_t count, texts, longest;
@@ -24,15 +25,15 @@ struct batch_of {
     const char *name;
 };
 
-static void *read_values(const struct batch_of *b, const char *dataset, hid_t type, size_t size,
-                         int64_t *count)
+static void *read_values(const struct reference_batch *b, const char *dataset, hid_t type,
+                         size_t size, int64_t *count)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", b->name, dataset);
     return reference_dataset(b->file, path, type, size, count);
 }
 
-static void read_batch(struct batch_of *b)
+static void read_batch(struct reference_batch *b)
 {
     b->ids = read_values(b, "ids", H5T_NATIVE_INT32, 4, &b->count);
     b->lengths = read_values(b, "lengths", H5T_NATIVE_INT32, 4, &b->texts);
@@ -50,24 +51,27 @@ static void read_batch(struct batch_of *b)
     CHECK_EQUAL(row, b->count);
 }
 
-static void compare(const struct batch_of *b, const char *dataset, struct tensor got)
+static void compare_tensor(const struct reference_batch *b, const char *dataset,
+                           struct tensor actual)
 {
     int64_t count;
     double *expected = read_values(b, dataset, H5T_NATIVE_DOUBLE, 8, &count);
-    const float *values = got.data;
-    bool amplified = strcmp(b->name, "roberta") == 0 && strcmp(dataset, "logits") == 0;
-    double allowed = amplified ? tolerance_roberta_logits : tolerance;
-    CHECK_EQUAL(count, got.rows * got.columns);
-    for (int64_t row = 0; row < got.rows; row++) {
-        for (int64_t c = 0; c < got.columns; c++) {
-            double wanted = expected[row * got.columns + c];
-            CHECK_NEAR(values[row * got.stride + c], wanted, allowed * fmax(1, fabs(wanted)));
+    const float *values = actual.data;
+    bool is_amplified = strcmp(b->name, "roberta") == 0 && strcmp(dataset, "logits") == 0;
+    double allowed = is_amplified ? tolerance_roberta_logits : tolerance;
+    CHECK_EQUAL(count, actual.rows * actual.columns);
+    for (int64_t row = 0; row < actual.rows; row++) {
+        for (int64_t c = 0; c < actual.columns; c++) {
+            double reference_value = expected[row * actual.columns + c];
+            CHECK_NEAR(values[row * actual.stride + c], reference_value,
+                       allowed * fmax(1, fabs(reference_value)));
         }
     }
     free(expected);
 }
 
-static void check_logits(struct session *s, const struct batch_of *b, struct model_input *input)
+static void check_logits(struct session *s, const struct reference_batch *b,
+                         struct model_input *input)
 {
     static float logits[VALUES_MAX];
     int64_t vocabulary = model_get_config(s->model)->vocabulary;
@@ -80,12 +84,12 @@ static void check_logits(struct session *s, const struct batch_of *b, struct mod
     CHECK_OK(model_forward(s->model, input, &hidden));
     CHECK_OK(classifier_logits(s->kernels, to, hidden, model_lm_head(s->model),
                                model_lm_head_bias(s->model)));
-    compare(b, "logits", to);
+    compare_tensor(b, "logits", to);
     if (model_get_config(s->model)->next_sentence) {
         struct model_label_head labels = model_get_label_head(s->model, input, NULL);
         to = tensor_view(logits, DTYPE_F32, b->texts, 2);
         CHECK_OK(classifier_logits(s->kernels, to, labels.hidden, labels.weight, labels.bias));
-        compare(b, "labels", to);
+        compare_tensor(b, "labels", to);
     }
 }
 
@@ -95,8 +99,8 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
     struct comm *self = NULL;
     struct session s = {0};
     struct tensor hidden;
-    join(path, reference, "folders.h5");
-    struct batch_of b = {.name = name, .file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT)};
+    join_path(path, reference, "folders.h5");
+    struct reference_batch b = {.name = name, .file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT)};
     CHECK(b.file >= 0);
     read_batch(&b);
     CHECK_OK(comm_self_create(&self));
@@ -109,7 +113,7 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
                                 .longest = b.longest,
                                 .segment_ids = b.segments};
     CHECK_OK(model_forward(s.model, &input, &hidden));
-    compare(&b, "hidden", hidden);
+    compare_tensor(&b, "hidden", hidden);
     if (heads) {
         check_logits(&s, &b, &input);
     }
@@ -122,19 +126,19 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
 
 static void test_numbers(const char *name, bool heads)
 {
-    static struct recipe recipe, again;
+    static struct recipe recipe, reimported;
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
     struct huggingface_summary summary;
-    join(folder, reference, name);
-    join(out, root, "out");
+    join_path(folder, reference, name);
+    join_path(out, root, "out");
     CHECK_OK(import_to(folder, "a", a, &recipe));
     check_numbers(name, a, heads);
     CHECK_OK(file_remove_tree(out));
     CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary));
-    CHECK_OK(import_to(out, "b", b, &again));
-    CHECK(same_weights(a, b));
-    CHECK_EQUAL(again.model.next_sentence, recipe.model.next_sentence);
-    check_numbers(name, b, heads); /* the settings came back too */
+    CHECK_OK(import_to(out, "b", b, &reimported));
+    CHECK(has_same_weights(a, b));
+    CHECK_EQUAL(reimported.model.next_sentence, recipe.model.next_sentence);
+    check_numbers(name, b, heads); /* the settings are equal too */
 }
 
 /* ---- config.json ---- */
@@ -144,7 +148,7 @@ static void test_config(void)
     static const struct {
         const char *model, *key, *value;
         status code;
-        const char *text; /* NULL: it is taken */
+        const char *text; /* NULL: accepted */
     } cases[] = {
         {"bert", "architectures", "[\"BertForNextSentencePrediction\"]", STATUS_UNAVAILABLE,
          "BertForNextSentencePrediction is not supported; BertForPreTraining"},
@@ -187,12 +191,12 @@ static void test_config(void)
         copy_model(cases[i].model, folder);
         set_config(folder, cases[i].key, cases[i].value);
         if (cases[i].text == NULL) {
-            CHECK_OK(import_to(folder, "taken", output, &recipe));
+            CHECK_OK(import_to(folder, "accepted", output, &recipe));
         } else {
-            refused(folder, cases[i].code, cases[i].text);
+            check_refused(folder, cases[i].code, cases[i].text);
         }
     }
-    /* As versions before 5 say it. */
+    /* The setting of transformers before version 5. */
     copy_model("llama", folder);
     set_config(folder, "rope_parameters", NULL);
     set_config(folder, "rope_theta", "500.0");
@@ -200,15 +204,16 @@ static void test_config(void)
     check_numbers("llama", output, true);
 }
 
-/* ---- tensors of other names ---- */
+/* ---- renamed, missing and additional tensors ---- */
 
 static void test_names(void)
 {
     static struct recipe recipe;
-    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES], second[FILE_PATH_BYTES];
 
-    /* bert-base-uncased spells the norms so, and has the pooler though it calls itself BertForMaskedLM. */
-    static const struct renaming early[] = {
+    /* bert-base-uncased has these names of norms, and has the pooler although its class is
+     * BertForMaskedLM. */
+    static const struct renaming old_names[] = {
         {"bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.gamma"},
         {"bert.embeddings.LayerNorm.bias", "bert.embeddings.LayerNorm.beta"},
         {"cls.predictions.bias", "cls.predictions.decoder.bias"},
@@ -216,40 +221,44 @@ static void test_names(void)
     };
     copy_model("bert", folder);
     set_config(folder, "architectures", "[\"BertForMaskedLM\"]");
-    rewrite(folder, early, 4, &(struct extra){"bert.embeddings.position_ids", 1, {8, 1}}, NULL);
+    rewrite_tensors(folder, old_names, 4,
+                    &(struct new_tensor){"bert.embeddings.position_ids", 1, {8, 1}}, NULL);
     CHECK_OK(import_to(folder, "early", output, &recipe));
     CHECK(recipe.model.next_sentence);
     check_numbers("bert", output, true);
 
-    copy_model("bert", folder); /* BertForMaskedLM as it saves itself */
-    static const struct renaming without[] = {{"bert.pooler.dense.weight", NULL},
+    copy_model("bert", folder); /* BertForMaskedLM without the pooler */
+    static const struct renaming removed[] = {{"bert.pooler.dense.weight", NULL},
                                               {"bert.pooler.dense.bias", NULL},
                                               {"cls.seq_relationship.weight", NULL},
                                               {"cls.seq_relationship.bias", NULL}};
-    rewrite(folder, without, 4, NULL, NULL);
-    refused(folder, STATUS_DATA, "bert.pooler.dense.weight is missing");
+    rewrite_tensors(folder, removed, 4, NULL, NULL);
+    check_refused(folder, STATUS_DATA, "bert.pooler.dense.weight is missing");
     set_config(folder, "architectures", "[\"BertForMaskedLM\"]");
     CHECK_OK(import_to(folder, "plain", output, &recipe));
     CHECK(!recipe.model.next_sentence);
 
     copy_model("roberta", folder);
-    rewrite(folder, NULL, 0, &(struct extra){"roberta.pooler.dense.bias", 1, {8, 1}}, NULL);
+    rewrite_tensors(folder, NULL, 0, &(struct new_tensor){"roberta.pooler.dense.bias", 1, {8, 1}},
+                    NULL);
     CHECK_OK(import_to(folder, "a", output, &recipe));
     check_numbers("roberta", output, true);
     copy_model("roberta", folder);
-    rewrite(folder, NULL, 0, &(struct extra){"classifier.dense.bias", 1, {8, 1}}, NULL);
-    refused(folder, STATUS_DATA,
-            "holds classifier.dense.bias, which the roberta model of config.json");
+    rewrite_tensors(folder, NULL, 0, &(struct new_tensor){"classifier.dense.bias", 1, {8, 1}},
+                    NULL);
+    check_refused(folder, STATUS_DATA,
+                  "holds classifier.dense.bias, which the roberta model of config.json");
 
-    /* A head that is not there begins with the same random values each time, and other weights are the file's. */
-    join(folder, reference, "bert_bare");
+    /* A missing head gets the same random values in each import. The other weights are those of the
+     * file. */
+    join_path(folder, reference, "bert_bare");
     CHECK_OK(import_to(folder, "a", output, &recipe));
-    CHECK_OK(import_to(folder, "b", again, &recipe));
-    CHECK(same_weights(output, again));
+    CHECK_OK(import_to(folder, "b", second, &recipe));
+    CHECK(has_same_weights(output, second));
     check_numbers("bert_bare", output, false);
 }
 
-/* A vocab.txt goes along, and comes back with what AutoTokenizer asks for. */
+/* Import and export copy a vocab.txt. The export has the settings that AutoTokenizer reads. */
 static void test_tokenizer(void)
 {
     static struct recipe recipe;
@@ -258,23 +267,23 @@ static void test_tokenizer(void)
     char path[FILE_PATH_BYTES];
     struct huggingface_summary summary;
     copy_model("bert", folder);
-    join(path, folder, "vocab.txt");
+    join_path(path, folder, "vocab.txt");
     CHECK_OK(file_write(path, vocab, sizeof vocab - 1));
     CHECK_OK(import_to(folder, "a", checkpoint, &recipe));
-    join(out, root, "out");
+    join_path(out, root, "out");
     CHECK_OK(file_remove_tree(out));
     CHECK_OK(huggingface_export(checkpoint, out, SAFETENSORS_F32, false, &summary));
     CHECK(summary.tokenizer);
-    join(path, out, "tokenizer.json");
+    join_path(path, out, "tokenizer.json");
     CHECK(file_exists(path));
-    join(path, out, "tokenizer_config.json");
+    join_path(path, out, "tokenizer_config.json");
     json_t *config = json_load_file(path, 0, NULL);
     CHECK(config != NULL);
     CHECK(strcmp(json_string_value(json_object_get(config, "mask_token")), "[MASK]") == 0);
     const json_t *names = json_object_get(config, "model_input_names");
     CHECK(strcmp(json_string_value(json_array_get(names, 1)), "token_type_ids") == 0);
     json_decref(config);
-    join(path, out, "config.json");
+    join_path(path, out, "config.json");
     config = json_load_file(path, 0, NULL);
     CHECK(config != NULL && json_integer_value(json_object_get(config, "pad_token_id")) == 0);
     json_decref(config);
@@ -296,6 +305,6 @@ int main(void)
     test_names();
     test_tokenizer();
     CHECK_OK(file_remove_tree(root));
-    printf("folders of encoders and Llamas: same numbers, same bits\n");
+    printf("folders of encoders and Llamas: numbers and bits are equal\n");
     return 0;
 }

@@ -1,6 +1,6 @@
-/* Folders of transformers' classes for tasks: the models of tests/reference/heads.h5 with the config.json that transformers
- * writes of them. What the head says is what transformers says, also when it was exported and imported again; the names
- * of labels come along. */
+/* Folders of the task classes of transformers: the models of tests/reference/heads.h5 with the
+ * config.json that transformers writes for them. The outputs of the head equal those of
+ * transformers, also after export and import. The names of the labels are kept. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/huggingface_folder.h"
@@ -14,29 +14,29 @@ static const double tolerance = 1e-5;
 
 enum { NAMES_BYTES = 4096, TENSORS_MAX = 40, ROWS_MAX = 64, OUTPUTS_MAX = 512 };
 
-struct trial {
+struct task_case {
     const char *name;
-    const char *asked;    /* for what it is imported; NULL: as the class says */
-    const char *expected; /* objective */
+    const char *objective; /* for the import; NULL: the one of the class */
+    const char *expected;  /* objective of the imported model */
     hid_t group;
 };
 
-static int32_t *integers(const struct trial *t, const char *name, int64_t *count)
+static int32_t *read_integers(const struct task_case *t, const char *name, int64_t *count)
 {
     return reference_dataset(t->group, name, H5T_NATIVE_INT32, sizeof(int32_t), count);
 }
 
-/* ---- a folder of what the reference has ---- */
+/* ---- a model folder from the reference file ---- */
 
-static void write_config(const struct trial *t, const json_t *configs, const char *folder)
+static void write_config(const struct task_case *t, const json_t *configs, const char *folder)
 {
     char path[FILE_PATH_BYTES];
-    join(path, folder, "config.json");
+    join_path(path, folder, "config.json");
     CHECK(json_dump_file(json_object_get(configs, t->name), path, 0) == 0);
 }
 
-static const struct model_parameter *find(const struct model_parameter *parameters, int count,
-                                          const char *name)
+static const struct model_parameter *find_parameter(const struct model_parameter *parameters,
+                                                    int count, const char *name)
 {
     int i = 0;
     while (i < count && strcmp(parameters[i].name, name) != 0) {
@@ -46,19 +46,19 @@ static const struct model_parameter *find(const struct model_parameter *paramete
     return &parameters[i];
 }
 
-/* The weights lie one after the other, by the names. */
-static void write_weights(const struct trial *t, const char *folder)
+/* Writes the weights. In the reference file they are contiguous, in the order of the names. */
+static void write_weights(const struct task_case *t, const char *folder)
 {
     static struct recipe recipe;
-    struct huggingface_config promise;
+    struct huggingface_config config_file;
     struct model_parameter *parameters;
     struct safetensors_shape shapes[TENSORS_MAX];
     struct safetensors_writer *writer = NULL;
     char names[NAMES_BYTES] = "", path[FILE_PATH_BYTES], *rest = names;
     int64_t elements, all;
     int count, used = 0;
-    CHECK_OK(huggingface_config_read(folder, t->asked, &recipe, &promise));
-    labels_free(&promise.labels);
+    CHECK_OK(huggingface_config_read(folder, t->objective, &recipe, &config_file));
+    labels_free(&config_file.labels);
     struct model_config config = derive_model_config(&recipe, recipe.model.vocab_size);
     CHECK_OK(model_layout(&config, 1, 0, &parameters, &count, &elements));
     hid_t a = H5Aopen(t->group, "names", H5P_DEFAULT), type = H5Aget_type(a);
@@ -66,13 +66,13 @@ static void write_weights(const struct trial *t, const char *folder)
     H5Tclose(type);
     H5Aclose(a);
     for (char *name; used < TENSORS_MAX && (name = strsep(&rest, "\n")) != NULL && *name != '\0';) {
-        const struct model_parameter *p = find(parameters, count, name);
+        const struct model_parameter *p = find_parameter(parameters, count, name);
         shapes[used] = (struct safetensors_shape){.name = name, .dimensions = p->dimensions};
         huggingface_tensor_shape(p, shapes[used++].shape);
     }
     CHECK_EQUAL(used, count);
     float *values = reference_dataset(t->group, "values", H5T_NATIVE_FLOAT, 4, &all), *at = values;
-    join(path, folder, "model.safetensors");
+    join_path(path, folder, "model.safetensors");
     CHECK_OK(safetensors_create(path, SAFETENSORS_F32, shapes, used, &writer));
     for (int i = 0; i < used; i++) {
         int64_t n = shapes[i].shape[0] * shapes[i].shape[1];
@@ -84,18 +84,29 @@ static void write_weights(const struct trial *t, const char *folder)
     free(parameters);
 }
 
-/* ---- what the head says ---- */
+static void make_folder(const struct task_case *t, const json_t *configs,
+                        char folder[FILE_PATH_BYTES])
+{
+    join_path(folder, root, "model");
+    CHECK_OK(file_remove_tree(folder));
+    CHECK_OK(file_make_folders(folder));
+    write_config(t, configs, folder);
+    write_weights(t, folder);
+}
 
-static void compare(const struct trial *t, const float *got, int64_t count)
+/* ---- outputs of the head ---- */
+
+static void compare_outputs(const struct task_case *t, const float *actual, int64_t count)
 {
     int64_t all;
     float *expected = reference_dataset(t->group, "outputs", H5T_NATIVE_FLOAT, 4, &all);
     CHECK_EQUAL(all, count);
-    CHECK(reference_error(got, expected, count) <= tolerance);
+    CHECK(reference_error(actual, expected, count) <= tolerance);
     free(expected);
 }
 
-static void ask(const struct trial *t, struct session *s, struct model_input *input, int64_t texts)
+static void run_head(const struct task_case *t, struct session *s, struct model_input *input,
+                     int64_t texts)
 {
     static float outputs[OUTPUTS_MAX];
     struct tensor hidden;
@@ -112,7 +123,7 @@ static void ask(const struct trial *t, struct session *s, struct model_input *in
         CHECK_OK(classifier_logits(s->kernels,
                                    tensor_view(outputs, DTYPE_F32, input->outputs, labels), hidden,
                                    head.weight, head.bias));
-        compare(t, outputs, input->outputs * labels);
+        compare_outputs(t, outputs, input->outputs * labels);
         return;
     }
     for (int64_t i = 0; i < texts; i++) {
@@ -120,17 +131,18 @@ static void ask(const struct trial *t, struct session *s, struct model_input *in
         CHECK_OK(sentence_embedding_pool(tensor_rows(hidden, first, input->cu_rows[i + 1] - first),
                                          outputs + i * labels));
     }
-    compare(t, outputs, texts * labels);
+    compare_outputs(t, outputs, texts * labels);
 }
 
-static void check_outputs(const struct trial *t, const char *checkpoint)
+static void check_outputs(const struct task_case *t, const char *checkpoint)
 {
     struct comm *self = NULL;
     struct session s = {0};
     int32_t positions[ROWS_MAX];
     int64_t rows, texts, outputs;
-    int32_t *ids = integers(t, "ids", &rows), *segments = integers(t, "segments", &rows);
-    int32_t *cu_rows = integers(t, "cu_rows", &texts), *read = integers(t, "rows", &outputs);
+    int32_t *ids = read_integers(t, "ids", &rows), *segments = read_integers(t, "segments", &rows);
+    int32_t *cu_rows = read_integers(t, "cu_rows", &texts),
+            *output_rows = read_integers(t, "rows", &outputs);
     CHECK(rows <= ROWS_MAX);
     for (int64_t i = 0; i + 1 < texts; i++) {
         for (int32_t row = cu_rows[i]; row < cu_rows[i + 1]; row++) {
@@ -140,9 +152,9 @@ static void check_outputs(const struct trial *t, const char *checkpoint)
     CHECK_OK(comm_self_create(&self));
     CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, rows));
     CHECK(strcmp(recipe_objective_name(s.recipe.objective), t->expected) == 0);
-    bool named = s.recipe.model.num_labels > 0;
-    CHECK_EQUAL(s.labels.count, named ? 3 : 0);
-    CHECK(!named || strcmp(s.labels.names[1], "it \"is\"") == 0);
+    bool has_names = s.recipe.model.num_labels > 0;
+    CHECK_EQUAL(s.labels.count, has_names ? 3 : 0);
+    CHECK(!has_names || strcmp(s.labels.names[1], "it \"is\"") == 0);
     struct model_input input = {.rows = rows,
                                 .tokens = ids,
                                 .positions = positions,
@@ -150,38 +162,38 @@ static void check_outputs(const struct trial *t, const char *checkpoint)
                                 .cu_rows = cu_rows,
                                 .longest = 10,
                                 .segment_ids = segments,
-                                .output_rows = read,
+                                .output_rows = output_rows,
                                 .outputs = outputs};
-    ask(t, &s, &input, texts - 1);
+    run_head(t, &s, &input, texts - 1);
     CHECK_OK(session_stop(&s));
     CHECK_OK(comm_destroy(&self));
     free(ids);
     free(segments);
     free(cu_rows);
-    free(read);
+    free(output_rows);
 }
 
-/* ---- there and back ---- */
+/* ---- import and export ---- */
 
-/* The keys by which from_pretrained finds class and head are as transformers wrote them. */
+/* The keys from which from_pretrained selects class and head have the values of transformers. */
 static void compare_configs(const char *a, const char *b, bool labels)
 {
     static const char *const keys[] = {"architectures", "model_type", "id2label", "label2id"};
     char path[FILE_PATH_BYTES];
-    join(path, a, "config.json");
-    json_t *theirs = json_load_file(path, 0, NULL);
-    join(path, b, "config.json");
-    json_t *ours = json_load_file(path, 0, NULL);
-    CHECK(theirs != NULL && ours != NULL);
+    join_path(path, a, "config.json");
+    json_t *expected = json_load_file(path, 0, NULL);
+    join_path(path, b, "config.json");
+    json_t *actual = json_load_file(path, 0, NULL);
+    CHECK(expected != NULL && actual != NULL);
     for (int i = 0; i < (labels ? 4 : 2); i++) {
-        const json_t *value = json_object_get(theirs, keys[i]);
-        CHECK(value == NULL || json_equal(value, json_object_get(ours, keys[i])));
+        const json_t *value = json_object_get(expected, keys[i]);
+        CHECK(value == NULL || json_equal(value, json_object_get(actual, keys[i])));
     }
-    json_decref(theirs);
-    json_decref(ours);
+    json_decref(expected);
+    json_decref(actual);
 }
 
-static bool same_tensors(const char *a, const char *b)
+static bool has_same_tensors(const char *a, const char *b)
 {
     char command[3 * FILE_PATH_BYTES];
     snprintf(command, sizeof command,
@@ -189,43 +201,30 @@ static bool same_tensors(const char *a, const char *b)
     return system(command) == 0;
 }
 
-static void test_case(const struct trial *t, const json_t *configs)
+static void test_case(const struct task_case *t, const json_t *configs)
 {
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
-    char out[FILE_PATH_BYTES], again[FILE_PATH_BYTES];
+    char out[FILE_PATH_BYTES], second[FILE_PATH_BYTES];
     struct huggingface_summary summary;
     printf("%s\n", t->name);
-    join(folder, root, "model");
-    join(out, root, "out");
-    join(again, root, "again");
-    CHECK_OK(file_remove_tree(folder));
+    join_path(out, root, "out");
+    join_path(second, root, "second");
     CHECK_OK(file_remove_tree(out));
-    CHECK_OK(file_remove_tree(again));
-    CHECK_OK(file_make_folders(folder));
-    write_config(t, configs, folder);
-    write_weights(t, folder);
-    CHECK_OK(import_for(t->asked, folder, "a", a, &recipe));
+    CHECK_OK(file_remove_tree(second));
+    make_folder(t, configs, folder);
+    CHECK_OK(import_for(t->objective, folder, "a", a, &recipe));
     check_outputs(t, a);
     CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary));
     compare_configs(folder, out, strcmp(t->expected, "embed") != 0);
-    CHECK_OK(import_to(out, "b", b, &recipe)); /* what it is for came along */
-    CHECK(same_weights(a, b));
+    CHECK_OK(import_to(out, "b", b, &recipe)); /* the export stores the objective */
+    CHECK(has_same_weights(a, b));
     check_outputs(t, b);
-    CHECK_OK(huggingface_export(b, again, SAFETENSORS_F32, false, &summary));
-    CHECK(same_tensors(out, again));
+    CHECK_OK(huggingface_export(b, second, SAFETENSORS_F32, false, &summary));
+    CHECK(has_same_tensors(out, second));
 }
 
 /* ---- classes and settings ---- */
-
-static void prepare_case(const struct trial *t, const json_t *configs, char folder[FILE_PATH_BYTES])
-{
-    join(folder, root, "model");
-    CHECK_OK(file_remove_tree(folder));
-    CHECK_OK(file_make_folders(folder));
-    write_config(t, configs, folder);
-    write_weights(t, folder);
-}
 
 static void test_settings(hid_t file, const json_t *configs)
 {
@@ -253,23 +252,24 @@ static void test_settings(hid_t file, const json_t *configs)
     };
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
-    struct trial t = {.name = "bert_texts"};
+    struct task_case t = {.name = "bert_texts"};
     t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        prepare_case(&t, configs, folder);
+        make_folder(&t, configs, folder);
         set_config(folder, cases[i].key, cases[i].value);
-        refused(folder, cases[i].code, cases[i].text);
+        check_refused(folder, cases[i].code, cases[i].text);
     }
-    prepare_case(&t, configs, folder);
+    make_folder(&t, configs, folder);
     CHECK_FAILS(import_for("answer", folder, "refused", output, &recipe), STATUS_USAGE,
                 "BertForSequenceClassification is not for the objective answer but for classify");
     CHECK_OK(import_for("classify", folder, "a", output, &recipe));
     H5Gclose(t.group);
 
-    /* Nothing is said but that there is one output: regression, or what is asked for. */
+    /* With one output and no problem_type, the objective is regression unless another one is
+     * given. */
     t.name = "gpt2_numbers";
     t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
-    prepare_case(&t, configs, folder);
+    make_folder(&t, configs, folder);
     set_config(folder, "problem_type", NULL);
     CHECK_OK(import_to(folder, "a", output, &recipe));
     CHECK(recipe.objective == OBJECTIVE_REGRESS);
@@ -278,49 +278,50 @@ static void test_settings(hid_t file, const json_t *configs)
     H5Gclose(t.group);
 }
 
-/* Of questions Llama's names begin otherwise than those of its other classes. */
+/* LlamaForQuestionAnswering has another name prefix than the other classes of Llama. */
 static void test_prefix(hid_t file, const json_t *configs)
 {
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
-    struct trial t = {.name = "llama_texts"};
+    struct task_case t = {.name = "llama_texts"};
     struct huggingface_summary summary;
     struct safetensors *weights = NULL;
-    static const struct renaming none = {"score.weight", NULL};
+    static const struct renaming no_score = {"score.weight", NULL};
     t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
-    prepare_case(&t, configs, folder);
+    make_folder(&t, configs, folder);
     H5Gclose(t.group);
-    rewrite(folder, &none, 1, &(struct extra){"qa_outputs.weight", 2, {2, 8}}, NULL);
-    rewrite(folder, NULL, 0, &(struct extra){"qa_outputs.bias", 1, {2, 1}}, NULL);
+    rewrite_tensors(folder, &no_score, 1, &(struct new_tensor){"qa_outputs.weight", 2, {2, 8}},
+                    NULL);
+    rewrite_tensors(folder, NULL, 0, &(struct new_tensor){"qa_outputs.bias", 1, {2, 1}}, NULL);
     set_config(folder, "architectures", "[\"LlamaForQuestionAnswering\"]");
     CHECK_OK(import_to(folder, "a", a, &recipe));
-    join(b, root, "out");
+    join_path(b, root, "out");
     CHECK_OK(file_remove_tree(b));
     CHECK_OK(huggingface_export(a, b, SAFETENSORS_F32, false, &summary));
-    join(path, b, "model.safetensors");
+    join_path(path, b, "model.safetensors");
     CHECK_OK(safetensors_open(path, &weights));
     CHECK(safetensors_find(weights, "transformer.norm.weight") != NULL);
     CHECK(safetensors_find(weights, "qa_outputs.weight") != NULL);
     safetensors_close(&weights);
     CHECK_OK(import_to(b, "b", folder, &recipe));
-    CHECK(same_weights(a, folder));
+    CHECK(has_same_weights(a, folder));
 }
 
 int main(void)
 {
-    static const struct trial cases[] = {
+    static const struct task_case cases[] = {
         {.name = "bert_texts", .expected = "classify"},
         {.name = "bert_numbers", .expected = "regress"},
         {.name = "bert_tokens", .expected = "classify_tokens"},
         {.name = "bert_spans", .expected = "answer"},
         {.name = "bert_choices", .expected = "choose"},
-        {.name = "bert_vectors", .asked = "embed", .expected = "embed"},
+        {.name = "bert_vectors", .objective = "embed", .expected = "embed"},
         {.name = "gpt2_texts", .expected = "classify"},
         {.name = "gpt2_numbers", .expected = "regress"},
         {.name = "gpt2_tokens", .expected = "classify_tokens"},
         {.name = "gpt2_spans", .expected = "answer"},
-        {.name = "gpt2_choices", .asked = "choose", .expected = "choose"},
-        {.name = "gpt2_vectors", .asked = "embed", .expected = "embed"},
+        {.name = "gpt2_choices", .objective = "choose", .expected = "choose"},
+        {.name = "gpt2_vectors", .objective = "embed", .expected = "embed"},
         {.name = "roberta_texts", .expected = "classify"},
         {.name = "roberta_choices", .expected = "choose"},
         {.name = "llama_texts", .expected = "classify"},
@@ -328,13 +329,13 @@ int main(void)
     char path[FILE_PATH_BYTES];
     h5file_init();
     huggingface_folder_start();
-    join(path, reference, "../heads.h5");
+    join_path(path, reference, "../heads.h5");
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    join(path, reference, "../heads_config.json");
+    join_path(path, reference, "../heads_config.json");
     json_t *configs = json_load_file(path, 0, NULL);
     CHECK(file >= 0 && configs != NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct trial t = cases[i];
+        struct task_case t = cases[i];
         t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
         CHECK(t.group >= 0);
         test_case(&t, configs);

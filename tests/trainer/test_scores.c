@@ -7,24 +7,24 @@
 
 static const double tolerance = 1e-12;
 
-static const json_t *at(const json_t *object, const char *key)
+static const json_t *get_value(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
     CHECK(value != NULL);
     return value;
 }
 
-static double number(const json_t *object, const char *key)
+static double get_number(const json_t *object, const char *key)
 {
-    return json_number_value(at(object, key));
+    return json_number_value(get_value(object, key));
 }
 
-static double entry(const json_t *object, const char *key, size_t index)
+static double get_list_number(const json_t *object, const char *key, size_t index)
 {
-    return json_number_value(json_array_get(at(object, key), index));
+    return json_number_value(json_array_get(get_value(object, key), index));
 }
 
-static int32_t *integers(const json_t *list)
+static int32_t *read_integers(const json_t *list)
 {
     int32_t *out = calloc(json_array_size(list) + 1, sizeof *out);
     CHECK(out != NULL);
@@ -34,7 +34,7 @@ static int32_t *integers(const json_t *list)
     return out;
 }
 
-static double *numbers(const json_t *list)
+static double *read_numbers(const json_t *list)
 {
     double *out = calloc(json_array_size(list) + 1, sizeof *out);
     CHECK(out != NULL);
@@ -46,26 +46,27 @@ static double *numbers(const json_t *list)
 
 static void check_score(struct scores_prf s, const json_t *c, const char *name)
 {
-    CHECK_NEAR(s.precision, entry(c, name, 0), tolerance);
-    CHECK_NEAR(s.recall, entry(c, name, 1), tolerance);
-    CHECK_NEAR(s.f1, entry(c, name, 2), tolerance);
+    CHECK_NEAR(s.precision, get_list_number(c, name, 0), tolerance);
+    CHECK_NEAR(s.recall, get_list_number(c, name, 1), tolerance);
+    CHECK_NEAR(s.f1, get_list_number(c, name, 2), tolerance);
 }
 
 static void check_classes(const json_t *c)
 {
     struct scores_class each[16];
     struct scores_summary all;
-    int32_t classes = (int32_t)json_integer_value(at(c, "classes"));
-    int32_t *labels = integers(at(c, "labels")), *predictions = integers(at(c, "predictions"));
-    int64_t count = (int64_t)json_array_size(at(c, "labels"));
+    int32_t classes = (int32_t)json_integer_value(get_value(c, "classes"));
+    int32_t *labels = read_integers(get_value(c, "labels")),
+            *predictions = read_integers(get_value(c, "predictions"));
+    int64_t count = (int64_t)json_array_size(get_value(c, "labels"));
     CHECK(classes <= 16);
     CHECK_OK(scores_compute_classes(predictions, labels, count, classes, each, &all));
-    CHECK_NEAR(all.accuracy, number(c, "accuracy"), tolerance);
+    CHECK_NEAR(all.accuracy, get_number(c, "accuracy"), tolerance);
     for (int32_t i = 0; i < classes; i++) {
-        CHECK_NEAR(each[i].score.precision, entry(c, "precision", (size_t)i), tolerance);
-        CHECK_NEAR(each[i].score.recall, entry(c, "recall", (size_t)i), tolerance);
-        CHECK_NEAR(each[i].score.f1, entry(c, "f1", (size_t)i), tolerance);
-        CHECK_NEAR((double)each[i].support, entry(c, "support", (size_t)i), 0);
+        CHECK_NEAR(each[i].score.precision, get_list_number(c, "precision", (size_t)i), tolerance);
+        CHECK_NEAR(each[i].score.recall, get_list_number(c, "recall", (size_t)i), tolerance);
+        CHECK_NEAR(each[i].score.f1, get_list_number(c, "f1", (size_t)i), tolerance);
+        CHECK_NEAR((double)each[i].support, get_list_number(c, "support", (size_t)i), 0);
     }
     check_score(all.macro, c, "macro");
     check_score(all.micro, c, "micro");
@@ -80,46 +81,46 @@ static void check_classes(const json_t *c)
 
 static void check_correlation(const json_t *c)
 {
-    double *x = numbers(at(c, "x")), *y = numbers(at(c, "y")), spearman = 0;
-    int64_t count = (int64_t)json_array_size(at(c, "x"));
-    CHECK_NEAR(scores_pearson(x, y, count), number(c, "pearson"), tolerance);
+    double *x = read_numbers(get_value(c, "x")), *y = read_numbers(get_value(c, "y")), spearman = 0;
+    int64_t count = (int64_t)json_array_size(get_value(c, "x"));
+    CHECK_NEAR(scores_pearson(x, y, count), get_number(c, "pearson"), tolerance);
     CHECK_OK(scores_spearman(x, y, count, &spearman));
-    CHECK_NEAR(spearman, number(c, "spearman"), tolerance);
+    CHECK_NEAR(spearman, get_number(c, "spearman"), tolerance);
     free(x);
     free(y);
 }
 
 static void check_answer(const json_t *c)
 {
-    const char *prediction = json_string_value(at(c, "prediction")), *answers[8];
-    int count = (int)json_array_size(at(c, "answers"));
-    char *normal = NULL;
-    struct scores_answer grade;
+    const char *prediction = json_string_value(get_value(c, "prediction")), *answers[8];
+    int count = (int)json_array_size(get_value(c, "answers"));
+    char *normalized = NULL;
+    struct scores_answer score;
     for (int i = 0; i < count; i++) {
-        answers[i] = json_string_value(json_array_get(at(c, "answers"), (size_t)i));
+        answers[i] = json_string_value(json_array_get(get_value(c, "answers"), (size_t)i));
     }
-    CHECK_OK(answer_text_normalize(prediction, &normal));
-    CHECK(strcmp(normal, json_string_value(at(c, "normal"))) == 0);
-    CHECK_OK(scores_compare_answer(prediction, answers, count, &grade));
-    CHECK_NEAR(grade.exact_match, number(c, "exact"), 0);
-    CHECK_NEAR(grade.f1, number(c, "f1"), tolerance);
-    free(normal);
+    CHECK_OK(answer_text_normalize(prediction, &normalized));
+    CHECK(strcmp(normalized, json_string_value(get_value(c, "normal"))) == 0);
+    CHECK_OK(scores_compare_answer(prediction, answers, count, &score));
+    CHECK_NEAR(score.exact_match, get_number(c, "exact"), 0);
+    CHECK_NEAR(score.f1, get_number(c, "f1"), tolerance);
+    free(normalized);
 }
 
-/* What cannot be said is no number, and broken text is no crash. */
+/* Undefined correlations are NaN, and text that is not UTF-8 is accepted. */
 static void check_edges(void)
 {
     const double same[] = {0.1, 0.1, 0.1}, rising[] = {1, 2, 3};
     double spearman = 0;
-    char *normal = NULL;
+    char *normalized = NULL;
     struct scores_summary all;
     CHECK(isnan(scores_pearson(same, rising, 3)) && isnan(scores_pearson(rising, same, 3)));
     CHECK(isnan(scores_pearson(rising, rising, 1)));
     CHECK_OK(scores_spearman(rising, same, 3, &spearman));
     CHECK(isnan(spearman));
-    CHECK_OK(answer_text_normalize("\xff\xfe the \xc3", &normal));
-    CHECK(strcmp(normal, "\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd") == 0);
-    free(normal);
+    CHECK_OK(answer_text_normalize("\xff\xfe the \xc3", &normalized));
+    CHECK(strcmp(normalized, "\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd") == 0);
+    free(normalized);
     CHECK_OK(scores_compute_classes(NULL, NULL, 0, 0, &(struct scores_class){0}, &all));
     CHECK(all.count == 0 && all.accuracy == 0 && all.macro.f1 == 0);
 }
@@ -133,15 +134,15 @@ int main(void)
     snprintf(path, sizeof path, "%s/tests/reference/grade.json", getenv("BIREME_SOURCE_DIR"));
     json_t *file = json_load_file(path, 0, &error);
     CHECK(file != NULL);
-    json_array_foreach(at(file, "classes"), i, c)
+    json_array_foreach(get_value(file, "classes"), i, c)
     {
         check_classes(c);
     }
-    json_array_foreach(at(file, "correlations"), i, c)
+    json_array_foreach(get_value(file, "correlations"), i, c)
     {
         check_correlation(c);
     }
-    json_array_foreach(at(file, "answers"), i, c)
+    json_array_foreach(get_value(file, "answers"), i, c)
     {
         check_answer(c);
     }

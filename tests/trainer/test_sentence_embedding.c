@@ -1,10 +1,10 @@
-/* Mean pooling and cosines of texts. */
+/* Mean pooling and cosine similarity of sentence embeddings. */
 #include "tests/check.h"
 #include "trainer/inference/sentence_embedding.h"
 
 static void check_pool(void)
 {
-    /* means 3, -4, 0 over the rows of a wider matrix */
+    /* The means of the columns are 3, -4 and 0. The matrix has a larger stride. */
     const float rows[] = {1, -8, 5, 77, 5, 0, -5, 77};
     struct tensor hidden = {(void *)rows, DTYPE_F32, 2, 3, 4};
     float vector[4] = {0, 0, 0, 99};
@@ -28,7 +28,7 @@ static void check_bf16(void)
     CHECK_NEAR(vector[1], 0.8, 1e-7);
 }
 
-static void check_damage(void)
+static void check_errors(void)
 {
     float rows[] = {1, 2, -1, -2}, vector[2];
     struct tensor hidden = tensor_view(rows, DTYPE_F32, 2, 2);
@@ -41,6 +41,6 @@ int main(void)
 {
     check_pool();
     check_bf16();
-    check_damage();
+    check_errors();
     return 0;
 }

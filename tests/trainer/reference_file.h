@@ -1,4 +1,4 @@
-/* Reading what scripts/make_reference.py wrote: attributes, datasets, weights by their names. */
+/* Reads the files of scripts/make_reference.py: attributes, datasets and weights by name. */
 #pragma once
 
 #include <hdf5.h>
@@ -7,7 +7,7 @@
 #include "tests/check.h"
 #include "trainer/model/model.h"
 
-/* A file of tests/reference. */
+/* Opens a file of tests/reference. */
 static inline hid_t reference_open(const char *name)
 {
     char path[1024];
@@ -42,7 +42,7 @@ static inline void *reference_dataset(hid_t file, const char *name, hid_t type, 
     return data;
 }
 
-/* A weight as the model holds it: transposed where the file has [in, out]. */
+/* Reads a weight in the orientation of memory: transposed if the file has [in, out]. */
 static inline float *reference_tensor(hid_t f, const char *group, const struct model_parameter *p)
 {
     char name[256];
@@ -51,20 +51,20 @@ static inline float *reference_tensor(hid_t f, const char *group, const struct m
     float *file = reference_dataset(f, name, H5T_NATIVE_FLOAT, 4, &count);
     CHECK_EQUAL(count, rows * columns);
     if (p->transposed) {
-        float *turned = malloc((size_t)count * sizeof *turned);
-        CHECK(turned != NULL);
+        float *transposed = malloc((size_t)count * sizeof *transposed);
+        CHECK(transposed != NULL);
         for (int64_t i = 0; i < rows; i++) {
             for (int64_t j = 0; j < columns; j++) {
-                turned[i * columns + j] = file[j * rows + i];
+                transposed[i * columns + j] = file[j * rows + i];
             }
         }
         free(file);
-        file = turned;
+        file = transposed;
     }
     return file;
 }
 
-/* |a - b| / |b| in the Frobenius norm. */
+/* Returns |a - b| / |b| in the Frobenius norm. */
 static inline double reference_error(const float *a, const float *b, int64_t count)
 {
     double difference = 0, size = 0;

@@ -1,5 +1,5 @@
-/* Ten steps of training as a reference file has them, and the model that takes them: weights from the file, gradients, an
- * optimizer with the file's settings. */
+/* Training steps of a reference file, and a model that repeats them with the weights and the
+ * optimizer settings of the file. */
 #pragma once
 
 #include "tests/trainer/reference_file.h"
@@ -20,16 +20,16 @@ struct run {
     struct kernels *kernels;
     struct model *model;
     struct optimizer *optimizer;
-    float *gradients, *places[RUN_PARAMETERS];
+    float *gradients, *parameter_gradients[RUN_PARAMETERS];
 };
 
-/* What not all files say. */
-static inline double run_attribute_or(hid_t file, const char *name, double otherwise)
+/* Returns an attribute that not all files have. */
+static inline double run_attribute_or(hid_t file, const char *name, double default_value)
 {
-    return H5Aexists(file, name) > 0 ? reference_attribute(file, name) : otherwise;
+    return H5Aexists(file, name) > 0 ? reference_attribute(file, name) : default_value;
 }
 
-/* Opens tests/reference/`name`; what its kind has more of the configuration is the caller's to add. */
+/* Opens tests/reference/`name`. The caller sets the other fields of the configuration. */
 static inline void run_open(struct run *r, const char *name)
 {
     int64_t count;
@@ -68,7 +68,7 @@ static inline void run_make_optimizer(struct run *r)
         if (p->trained) {
             ranges[used++] =
                 (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay, i};
-            r->places[i] = r->gradients + p->first;
+            r->parameter_gradients[i] = r->gradients + p->first;
         }
         float *weights = reference_tensor(r->file, "weights", p);
         memcpy(model_weights(r->model) + p->first, weights,
@@ -79,7 +79,7 @@ static inline void run_make_optimizer(struct run *r)
                               &r->optimizer));
 }
 
-/* The model of the configuration, with the file's weights. */
+/* Creates the model of the configuration with the weights of the file. */
 static inline void run_make(struct run *r)
 {
     int64_t rows = r->batch * r->tokens;
@@ -99,8 +99,8 @@ static inline void run_make(struct run *r)
     run_make_optimizer(r);
 }
 
-/* A fresh gradient is set, whatever was there. */
-static inline void run_forget_gradients(struct run *r)
+/* Fills the gradients with NaN. The first micro-batch must overwrite them. */
+static inline void run_invalidate_gradients(struct run *r)
 {
     int count;
     const struct model_parameter *parameters = model_parameters(r->model, &count);
@@ -112,7 +112,8 @@ static inline void run_forget_gradients(struct run *r)
     }
 }
 
-/* From the sum of gradients over `count` to new weights; the norm of the mean is the file's. */
+/* Divides the sum of gradients by `count` and updates the weights. Compares the gradient norm with
+ * the file. */
 static inline void run_update(struct run *r, int64_t step, double count)
 {
     double squares = 0;

@@ -1,8 +1,9 @@
-/* Every preference loss on a batch of pairs through a tiny GPT-2, against TRL's DPOTrainer (scripts/make_reference.py
- * dpo): the loss, the gradient of every parameter, the metrics; then accumulation and the reference's own pass. All of it with
- * the answers apart, and behind one prompt.
+/* Compares every preference loss of a tiny GPT-2 with TRL's DPOTrainer (scripts/make_reference.py
+ * dpo): loss, metrics and the gradient of every parameter. Also tests gradient accumulation and the
+ * pass that computes the reference log-probabilities. The two responses of a pair are separate
+ * sequences, or share one prompt.
  *
- * The gradient of the key biases is zero in theory and noise in practice: they are compared absolutely. */
+ * In exact arithmetic the gradient of the key biases is zero; it is compared by absolute error. */
 #include <math.h>
 
 #include "tests/trainer/reference_file.h"
@@ -19,41 +20,41 @@ struct setup {
     struct kernels *kernels;
     struct model *model;
     int64_t elements;
-    float *gradients, *places[64];
+    float *gradients, *parameter_gradients[64];
     float losses[ROWS], entropies[ROWS], mean_logits[ROWS];
     float scales[ROWS];
-    int32_t best[ROWS], some_index[ROWS], some_targets[ROWS];
-    struct tensor some_rows, some_gradient;
+    int32_t argmax[ROWS], selected_index[ROWS], selected_targets[ROWS];
+    struct tensor selected_rows, selected_gradient;
     void *scratch;
     int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
     double *reference;      /* [PAIRS, 2] */
-    bool together;          /* both answers behind one prompt */
+    bool shared_prefix;     /* the prompt is stored once before both responses */
 };
 
-/* One micro-batch: pairs [first, first + count). */
-struct micro {
+/* A micro-batch: pairs [first, first + count). */
+struct micro_batch {
     struct batch batch;
     int32_t inputs[ROWS], targets[ROWS], positions[ROWS], cu_rows[RESPONSES * PAIRS + 1];
-    int32_t branches[RESPONSES * PAIRS];
+    int32_t prefix_offsets[RESPONSES * PAIRS];
     int64_t samples[PAIRS];
 };
 
-/* The tokens of an answer behind its prompt, but for the first `shared`. */
-static void add_sequence(struct micro *m, const int32_t *prompt, int32_t prompt_tokens,
-                         const int32_t *answer, int32_t answer_tokens, int32_t shared)
+/* Adds a prompt and a response without the first `shared` tokens. */
+static void add_sequence(struct micro_batch *m, const int32_t *prompt, int32_t prompt_tokens,
+                         const int32_t *response, int32_t response_tokens, int32_t shared)
 {
     struct batch *b = &m->batch;
-    int32_t tokens = prompt_tokens + answer_tokens;
+    int32_t tokens = prompt_tokens + response_tokens;
     CHECK(b->rows + tokens <= ROWS);
     for (int32_t i = shared; i < tokens; i++, b->rows++) {
         bool counted = i + 1 >= prompt_tokens && i + 1 < tokens;
-        m->inputs[b->rows] = i < prompt_tokens ? prompt[i] : answer[i - prompt_tokens];
+        m->inputs[b->rows] = i < prompt_tokens ? prompt[i] : response[i - prompt_tokens];
         m->positions[b->rows] = i;
-        m->targets[b->rows] = counted ? answer[i + 1 - prompt_tokens] : BATCH_IGNORED;
+        m->targets[b->rows] = counted ? response[i + 1 - prompt_tokens] : BATCH_IGNORED;
     }
 }
 
-static void end_segment(struct micro *m)
+static void end_segment(struct micro_batch *m)
 {
     struct batch *b = &m->batch;
     int64_t rows = b->rows - m->cu_rows[b->segments];
@@ -61,37 +62,38 @@ static void end_segment(struct micro *m)
     m->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
-static void make_micro(const struct setup *s, int first, int count, struct micro *m)
+static void make_micro_batch(const struct setup *s, int first, int count, struct micro_batch *m)
 {
-    *m = (struct micro){.batch = {.sequences = count,
-                                  .tokens = 24,
-                                  .inputs = m->inputs,
-                                  .targets = m->targets,
-                                  .positions = m->positions,
-                                  .cu_rows = m->cu_rows,
-                                  .shared_prefix_offsets = s->together ? m->branches : NULL,
-                                  .samples = m->samples,
-                                  .reference_logps = s->reference + RESPONSES * first}};
+    *m = (struct micro_batch){
+        .batch = {.sequences = count,
+                  .tokens = 24,
+                  .inputs = m->inputs,
+                  .targets = m->targets,
+                  .positions = m->positions,
+                  .cu_rows = m->cu_rows,
+                  .shared_prefix_offsets = s->shared_prefix ? m->prefix_offsets : NULL,
+                  .samples = m->samples,
+                  .reference_logps = s->reference + RESPONSES * first}};
     const int32_t *ids = s->ids;
     for (int i = 0; i < first + count; i++) {
-        const int32_t *l = s->lengths + 3 * i;
+        const int32_t *lengths = s->lengths + 3 * i;
         if (i >= first) {
             m->samples[i - first] = i;
-            int32_t shared = s->together ? l[0] - 1 : 0;
-            add_sequence(m, ids, l[0], ids + l[0], l[1], 0);
-            m->branches[RESPONSES * (i - first)] = shared;
-            m->branches[RESPONSES * (i - first) + 1] = l[0] + l[1];
-            if (!s->together) {
+            int32_t shared = s->shared_prefix ? lengths[0] - 1 : 0;
+            add_sequence(m, ids, lengths[0], ids + lengths[0], lengths[1], 0);
+            m->prefix_offsets[RESPONSES * (i - first)] = shared;
+            m->prefix_offsets[RESPONSES * (i - first) + 1] = lengths[0] + lengths[1];
+            if (!s->shared_prefix) {
                 end_segment(m);
             }
-            add_sequence(m, ids, l[0], ids + l[0] + l[1], l[2], shared);
+            add_sequence(m, ids, lengths[0], ids + lengths[0] + lengths[1], lengths[2], shared);
             end_segment(m);
         }
-        ids += l[0] + l[1] + l[2];
+        ids += lengths[0] + lengths[1] + lengths[2];
     }
 }
 
-static void set_up(struct setup *s)
+static void make_setup(struct setup *s)
 {
     int64_t count;
     hid_t f = s->file = reference_open("dpo.h5");
@@ -120,31 +122,32 @@ static void set_up(struct setup *s)
     s->elements = model_elements(s->model);
     s->gradients = calloc((size_t)s->elements, sizeof *s->gradients);
     s->scratch = malloc(objective_dpo.scratch_bytes(ROWS));
-    size_t some = (size_t)(ROWS * s->config.width);
-    s->some_rows = tensor_view(calloc(some, 4), DTYPE_F32, ROWS, s->config.width);
-    s->some_gradient = tensor_view(calloc(some, 4), DTYPE_F32, ROWS, s->config.width);
+    size_t selected_elements = (size_t)(ROWS * s->config.width);
+    s->selected_rows = tensor_view(calloc(selected_elements, 4), DTYPE_F32, ROWS, s->config.width);
+    s->selected_gradient =
+        tensor_view(calloc(selected_elements, 4), DTYPE_F32, ROWS, s->config.width);
     s->lengths = reference_dataset(f, "lengths", H5T_NATIVE_INT32, 4, &count);
     CHECK_EQUAL(count, 3 * PAIRS);
     s->ids = reference_dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
     s->reference = reference_dataset(f, "reference", H5T_NATIVE_DOUBLE, 8, &count);
-    CHECK(s->gradients && s->scratch && s->some_rows.data && s->some_gradient.data);
+    CHECK(s->gradients && s->scratch && s->selected_rows.data && s->selected_gradient.data);
     int parameters;
     const struct model_parameter *p = model_parameters(s->model, &parameters);
     for (int i = 0; i < parameters; i++) {
         float *weights = reference_tensor(f, "weights", &p[i]);
-        s->places[i] = s->gradients + p[i].first;
+        s->parameter_gradients[i] = s->gradients + p[i].first;
         memcpy(model_weights(s->model) + p[i].first, weights,
                (size_t)(p[i].whole_rows * p[i].columns) * sizeof *weights);
         free(weights);
     }
 }
 
-static void tear_down(struct setup *s)
+static void free_setup(struct setup *s)
 {
     free(s->gradients);
     free(s->scratch);
-    free(s->some_rows.data);
-    free(s->some_gradient.data);
+    free(s->selected_rows.data);
+    free(s->selected_gradient.data);
     free(s->lengths);
     free(s->ids);
     free(s->reference);
@@ -154,38 +157,40 @@ static void tear_down(struct setup *s)
     H5Fclose(s->file);
 }
 
-static void run(struct setup *s, const struct objective *o, const struct preference_settings *p,
-                struct micro *m, bool fresh, double *logps, double sums[OBJECTIVE_SUMS])
+static void run_micro_batch(struct setup *s, const struct objective *o,
+                            const struct preference_settings *p, struct micro_batch *m,
+                            bool first_micro_batch, double *logps, double sums[OBJECTIVE_SUMS])
 {
     struct tensor hidden;
     const struct batch *b = &m->batch;
     struct model_input input = objective_input_model(b);
     input.training = true;
-    input.first_micro_batch = fresh;
+    input.first_micro_batch = first_micro_batch;
     CHECK_OK(model_forward(s->model, &input, &hidden));
     struct objective_input views = {
         .losses = s->losses,
         .entropies = s->entropies,
         .mean_logits = s->mean_logits,
-        .argmax = s->best,
-        .selected_rows = s->some_rows,
-        .selected_index = s->some_index,
-        .selected_targets = s->some_targets,
+        .argmax = s->argmax,
+        .selected_rows = s->selected_rows,
+        .selected_index = s->selected_index,
+        .selected_targets = s->selected_targets,
         .row_scales = s->scales,
-        .selected_gradient = s->some_gradient,
+        .selected_gradient = s->selected_gradient,
         .scratch = s->scratch,
         .preference = p,
         .reference_logps = logps,
     };
     bool gradient = logps == NULL;
-    objective_input_fill(&views, s->model, b, &input, hidden, gradient ? s->places : NULL);
+    objective_input_fill(&views, s->model, b, &input, hidden,
+                         gradient ? s->parameter_gradients : NULL);
     CHECK_OK(o->loss(s->kernels, b, &views, gradient, sums));
     if (gradient) {
-        CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));
+        CHECK_OK(model_backward(s->model, &input, s->parameter_gradients, NULL, NULL));
     }
 }
 
-/* ---- against TRL ---- */
+/* ---- comparison with TRL ---- */
 
 static void read_case(hid_t group, struct preference_settings *out, char text[CASE_BYTES + 1])
 {
@@ -227,33 +232,34 @@ static double relative_error(const float *a, const float *b, int64_t count, doub
     return sqrt(difference / size);
 }
 
-/* The largest relative error of a tensor's gradient. */
+/* Returns the largest relative error of the gradient of a tensor. */
 static double compare_gradients(const struct setup *s, hid_t group)
 {
     int count;
-    double worst = 0;
+    double largest = 0;
     const struct model_parameter *parameters = model_parameters(s->model, &count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         float *expected = reference_tensor(group, "gradients", p);
-        const float *got = s->gradients + p->first;
+        const float *actual = s->gradients + p->first;
         int64_t c = s->config.width;
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
         double scale = 1.0 / PAIRS;
-        double error = qkv_bias ? fmax(relative_error(got, expected, c, scale),
-                                       relative_error(got + 2 * c, expected + 2 * c, c, scale))
-                                : relative_error(got, expected, p->whole_rows * p->columns, scale);
+        double error = qkv_bias
+                           ? fmax(relative_error(actual, expected, c, scale),
+                                  relative_error(actual + 2 * c, expected + 2 * c, c, scale))
+                           : relative_error(actual, expected, p->whole_rows * p->columns, scale);
         for (int64_t j = c; qkv_bias && j < 2 * c; j++) {
-            CHECK_NEAR(got[j] * scale, expected[j], tolerance);
+            CHECK_NEAR(actual[j] * scale, expected[j], tolerance);
         }
         if (!(error <= tolerance)) {
             fprintf(stderr, "%s: relative error %.3g\n", p->name, error);
             exit(1);
         }
-        worst = fmax(worst, error);
+        largest = fmax(largest, error);
         free(expected);
     }
-    return worst;
+    return largest;
 }
 
 static void compare_metrics(hid_t group, const double sums[OBJECTIVE_SUMS])
@@ -264,9 +270,9 @@ static void compare_metrics(hid_t group, const double sums[OBJECTIVE_SUMS])
         if (strchr(name, '/') != NULL) {
             *strchr(name, '/') = '.';
         }
-        double expected = reference_attribute(group, name), got = objective_mean(sums, m);
-        if (!(fabs(got - expected) <= tolerance * fmax(1, fabs(expected)))) {
-            fprintf(stderr, "%s: %.9g, expected %.9g\n", m->name, got, expected);
+        double expected = reference_attribute(group, name), actual = objective_mean(sums, m);
+        if (!(fabs(actual - expected) <= tolerance * fmax(1, fabs(expected)))) {
+            fprintf(stderr, "%s: %.9g, expected %.9g\n", m->name, actual, expected);
             exit(1);
         }
     }
@@ -276,17 +282,17 @@ static void test_case(struct setup *s, int number)
 {
     char name[32], text[CASE_BYTES + 1];
     struct preference_settings settings;
-    struct micro micro;
+    struct micro_batch micro_batch;
     double sums[OBJECTIVE_SUMS] = {0};
     snprintf(name, sizeof name, "case_%d", number);
     hid_t group = H5Gopen2(s->file, name, H5P_DEFAULT);
     CHECK(group >= 0);
     read_case(group, &settings, text);
     for (int64_t i = 0; i < s->elements; i++) {
-        s->gradients[i] = NAN; /* a fresh gradient is set, whatever was there */
+        s->gradients[i] = NAN; /* the first micro-batch must overwrite this */
     }
-    make_micro(s, 0, PAIRS, &micro);
-    run(s, &objective_dpo, &settings, &micro, true, NULL, sums);
+    make_micro_batch(s, 0, PAIRS, &micro_batch);
+    run_micro_batch(s, &objective_dpo, &settings, &micro_batch, true, NULL, sums);
     double loss = sums[OBJECTIVE_LOSS] / sums[OBJECTIVE_COUNT];
     CHECK_NEAR(loss / reference_attribute(group, "loss"), 1, tolerance);
     compare_metrics(group, sums);
@@ -295,15 +301,15 @@ static void test_case(struct setup *s, int number)
     H5Gclose(group);
 }
 
-/* ---- our own promises ---- */
+/* ---- first step, accumulation ---- */
 
-/* Policy and reference are the same: the first losses, in f32 through the model. */
+/* Losses of the first step, where policy and reference are equal, computed by the model in f32. */
 static void test_first(struct setup *s)
 {
     const struct {
         enum preference_loss loss;
         double expected;
-    } first[] = {{PREFERENCE_SIGMOID, log(2)},
+    } cases[] = {{PREFERENCE_SIGMOID, log(2)},
                  {PREFERENCE_HINGE, 1},
                  {PREFERENCE_IPO, 25},
                  {PREFERENCE_NCA_PAIR, 2 * log(2)},
@@ -315,69 +321,71 @@ static void test_first(struct setup *s)
                  {PREFERENCE_AOT, log(2)},
                  {PREFERENCE_AOT_UNPAIRED, log(2)},
                  {PREFERENCE_SIGMOID_NORM, log(2)}};
-    struct micro micro;
-    double logps[RESPONSES * PAIRS], unused[OBJECTIVE_SUMS] = {0}, *before = s->reference;
-    for (int i = 0; i < PAIRS; i += 3) { /* as the reference is computed: other micro-batches */
-        make_micro(s, i, i + 3 < PAIRS ? 3 : PAIRS - i, &micro);
-        run(s, &objective_dpo_reference, NULL, &micro, false, logps, unused);
+    struct micro_batch micro_batch;
+    double logps[RESPONSES * PAIRS], reference_sums[OBJECTIVE_SUMS] = {0};
+    double *file_reference = s->reference;
+    for (int i = 0; i < PAIRS; i += 3) { /* other micro-batches than in the loss */
+        make_micro_batch(s, i, i + 3 < PAIRS ? 3 : PAIRS - i, &micro_batch);
+        run_micro_batch(s, &objective_dpo_reference, NULL, &micro_batch, false, logps,
+                        reference_sums);
     }
-    CHECK(unused[OBJECTIVE_COUNT] == PAIRS);
+    CHECK(reference_sums[OBJECTIVE_COUNT] == PAIRS);
     s->reference = logps;
-    make_micro(s, 0, PAIRS, &micro);
-    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+    make_micro_batch(s, 0, PAIRS, &micro_batch);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double sums[OBJECTIVE_SUMS] = {0};
         struct preference_settings settings = {
-            .terms = 1, .term = {{first[i].loss, 1}}, .beta = 0.1};
-        run(s, &objective_dpo, &settings, &micro, true, NULL, sums);
+            .terms = 1, .term = {{cases[i].loss, 1}}, .beta = 0.1};
+        run_micro_batch(s, &objective_dpo, &settings, &micro_batch, true, NULL, sums);
         double loss = sums[OBJECTIVE_LOSS] / PAIRS;
-        printf("%-14s first loss %.9f\n", preference_name(first[i].loss), loss);
-        CHECK(fabs(loss - first[i].expected) <= 1e-6 * first[i].expected);
+        printf("%-14s first loss %.9f\n", preference_name(cases[i].loss), loss);
+        CHECK(fabs(loss - cases[i].expected) <= 1e-6 * cases[i].expected);
     }
-    s->reference = before;
+    s->reference = file_reference;
 }
 
-/* The gradient of one batch is that of its parts, added. */
+/* The gradient of a batch is the sum of the gradients of its parts. */
 static void test_accumulation(struct setup *s)
 {
     struct preference_settings settings = {
         .terms = 2, .term = {{PREFERENCE_SIGMOID, 1}, {PREFERENCE_IPO, 0.5}}, .beta = 0.2};
-    struct micro micro;
+    struct micro_batch micro_batch;
     double whole[OBJECTIVE_SUMS] = {0}, parts[OBJECTIVE_SUMS] = {0};
-    float *once = malloc((size_t)s->elements * sizeof *once);
-    CHECK(once != NULL);
-    memset(s->gradients, 0,
-           (size_t)s->elements * sizeof *s->gradients); /* between parameters too */
-    make_micro(s, 0, PAIRS, &micro);
-    run(s, &objective_dpo, &settings, &micro, true, NULL, whole);
-    memcpy(once, s->gradients, (size_t)s->elements * sizeof *once);
+    float *whole_gradient = malloc((size_t)s->elements * sizeof *whole_gradient);
+    CHECK(whole_gradient != NULL);
+    /* Clears the elements between the parameters too: all elements are compared. */
+    memset(s->gradients, 0, (size_t)s->elements * sizeof *s->gradients);
+    make_micro_batch(s, 0, PAIRS, &micro_batch);
+    run_micro_batch(s, &objective_dpo, &settings, &micro_batch, true, NULL, whole);
+    memcpy(whole_gradient, s->gradients, (size_t)s->elements * sizeof *whole_gradient);
     for (int i = 0; i < PAIRS; i++) {
-        make_micro(s, i, 1, &micro);
-        run(s, &objective_dpo, &settings, &micro, i == 0, NULL, parts);
+        make_micro_batch(s, i, 1, &micro_batch);
+        run_micro_batch(s, &objective_dpo, &settings, &micro_batch, i == 0, NULL, parts);
     }
     for (int i = 0; i < OBJECTIVE_SUMS; i++) {
         CHECK(fabs(whole[i] - parts[i]) <= tolerance * fmax(1, fabs(whole[i])));
     }
-    double error = relative_error(s->gradients, once, s->elements, 1);
-    printf("accumulation 8 x 1 and 1 x 8: relative error %.2g\n", error);
+    double error = relative_error(s->gradients, whole_gradient, s->elements, 1);
+    printf("8 micro-batches of 1 pair and 1 of 8: relative error %.2g\n", error);
     CHECK(error <= tolerance);
-    free(once);
+    free(whole_gradient);
 }
 
 int main(void)
 {
     struct setup s = {0};
-    set_up(&s);
+    make_setup(&s);
     int cases = (int)reference_attribute(s.file, "cases");
     CHECK(cases >= PREFERENCE_LOSSES);
     for (int i = 0; i < 2; i++) {
-        s.together = i > 0;
-        printf("answers %s\n", s.together ? "behind one prompt" : "apart");
+        s.shared_prefix = i > 0;
+        printf("%s\n", s.shared_prefix ? "shared prompt" : "separate prompts");
         for (int j = 0; j < cases; j++) {
             test_case(&s, j);
         }
         test_first(&s);
         test_accumulation(&s);
     }
-    tear_down(&s);
+    free_setup(&s);
     return 0;
 }

@@ -1,5 +1,6 @@
-/* The parts of a model that tensor-parallel ranks hold: together they are the whole, each element once,
- * and its initial weight is the same wherever it lies. With several ranks each also makes its own part. */
+/* The shards of the tensor-parallel ranks tile each parameter exactly once, and initial weights do
+ * not depend on the number of ranks. With several ranks, each rank also creates its part of the
+ * model. */
 #include "tests/check.h"
 #include "trainer/model/model.h"
 
@@ -31,22 +32,22 @@ static struct parts make_parts(int ranks, int rank)
     return p;
 }
 
-/* Counts how often each element of the whole is held; pieces fill the part from its beginning. */
-static void count_pieces(const struct model_parameter *p, int *held)
+/* Counts how many shards contain each element. A rank's shards are contiguous from offset 0. */
+static void count_elements(const struct model_parameter *p, int *counts)
 {
     int64_t next = 0;
     for (int i = 0; i < p->shard_count; i++) {
-        const struct model_shard *piece = &p->shards[i];
-        CHECK_EQUAL(piece->first, next);
-        CHECK(p->dimensions == 1 || piece->columns == p->columns);
-        CHECK(piece->row >= 0 && piece->row + piece->rows <= p->whole_rows);
-        CHECK(piece->column >= 0 && piece->column + piece->columns <= p->whole_columns);
-        for (int64_t row = 0; row < piece->rows; row++) {
-            for (int64_t column = 0; column < piece->columns; column++) {
-                held[(piece->row + row) * p->whole_columns + piece->column + column]++;
+        const struct model_shard *shard = &p->shards[i];
+        CHECK_EQUAL(shard->first, next);
+        CHECK(p->dimensions == 1 || shard->columns == p->columns);
+        CHECK(shard->row >= 0 && shard->row + shard->rows <= p->whole_rows);
+        CHECK(shard->column >= 0 && shard->column + shard->columns <= p->whole_columns);
+        for (int64_t row = 0; row < shard->rows; row++) {
+            for (int64_t column = 0; column < shard->columns; column++) {
+                counts[(shard->row + row) * p->whole_columns + shard->column + column]++;
             }
         }
-        next += piece->rows * piece->columns;
+        next += shard->rows * shard->columns;
     }
     CHECK_EQUAL(next, model_parameter_elements(p));
     CHECK(next <= p->rows * p->columns);
@@ -58,8 +59,8 @@ static void test_tiling(int ranks)
     for (int i = 0; i < whole.count; i++) {
         const struct model_parameter *w = &whole.parameters[i];
         int64_t size = w->whole_rows * w->whole_columns;
-        int *held = calloc((size_t)size, sizeof *held);
-        CHECK(held != NULL);
+        int *counts = calloc((size_t)size, sizeof *counts);
+        CHECK(counts != NULL);
         CHECK_EQUAL(w->shard_count, 1);
         CHECK_EQUAL(model_parameter_elements(w), size);
         for (int rank = 0; rank < ranks; rank++) {
@@ -69,24 +70,24 @@ static void test_tiling(int ranks)
             CHECK(strcmp(p->name, w->name) == 0 && p->dimensions == w->dimensions);
             CHECK(p->whole_rows == w->whole_rows && p->whole_columns == w->whole_columns);
             CHECK(p->replicated == w->replicated && p->transposed == w->transposed);
-            count_pieces(p, held);
+            count_elements(p, counts);
             free(part.parameters);
         }
         for (int64_t e = 0; e < size; e++) {
-            CHECK_EQUAL(held[e], w->replicated ? ranks : 1);
+            CHECK_EQUAL(counts[e], w->replicated ? ranks : 1);
         }
-        free(held);
+        free(counts);
     }
     free(whole.parameters);
 }
 
-/* Which is split how, spelled out once. */
+/* Checks shapes and offsets of the rank's shards for one example. */
 static void test_split(void)
 {
     struct parts part = make_parts(3, 1);
     const struct model_parameter *tokens = &part.parameters[0], *qkv = &part.parameters[4];
     CHECK(strcmp(qkv->name, "transformer.h.0.attn.c_attn.weight") == 0);
-    CHECK_EQUAL(tokens->rows, 32); /* 65 words over 3 ranks, in whole vectors: 32, 32 and 1 */
+    CHECK_EQUAL(tokens->rows, 32); /* 65 tokens over 3 ranks, in whole vectors: 32, 32 and 1 */
     CHECK_EQUAL(tokens->shards[0].row, 32);
     CHECK_EQUAL(qkv->rows, 24);
     CHECK_EQUAL(qkv->shard_count, 3);
@@ -99,7 +100,7 @@ static void test_split(void)
     CHECK(bias->replicated && !projection->replicated && !tokens->replicated);
     free(part.parameters);
     part = make_parts(4, 3);
-    CHECK_EQUAL(part.parameters[0].shard_count, 0); /* padding alone */
+    CHECK_EQUAL(part.parameters[0].shard_count, 0); /* only padding */
     free(part.parameters);
     struct model_parameter *none;
     int count;
@@ -123,7 +124,7 @@ static struct model *make_model(struct kernels *k, struct comm *tensor)
     return m;
 }
 
-static void test_initial(struct comm *world)
+static void test_initial_weights(struct comm *world)
 {
     struct device *dev;
     struct kernels *k;
@@ -142,11 +143,11 @@ static void test_initial(struct comm *world)
     const struct model_parameter *p = model_parameters(part, &count);
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < p[i].shard_count; j++) {
-            const struct model_shard *piece = &p[i].shards[j];
-            for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
-                int64_t row = piece->row + e / piece->columns;
-                int64_t column = piece->column + e % piece->columns;
-                CHECK(model_weights(part)[p[i].first + piece->first + e] ==
+            const struct model_shard *shard = &p[i].shards[j];
+            for (int64_t e = 0; e < shard->rows * shard->columns; e++) {
+                int64_t row = shard->row + e / shard->columns;
+                int64_t column = shard->column + e % shard->columns;
+                CHECK(model_weights(part)[p[i].first + shard->first + e] ==
                       model_weights(whole)[w[i].first + row * w[i].columns + column]);
             }
         }
@@ -172,7 +173,7 @@ int main(int argc, char **argv)
         }
         test_split();
     }
-    test_initial(world);
+    test_initial_weights(world);
     const struct model_config original = config;
     config.architecture = "bert";
     config.segments = 2;
@@ -180,15 +181,15 @@ int main(int argc, char **argv)
     for (int ranks = 1; ranks <= 4 && comm_size(world) == 1; ranks++) {
         test_tiling(ranks);
     }
-    test_initial(world);
+    test_initial_weights(world);
     config = original;
-    config.architecture = "llama"; /* by its names; and key-value heads of two heads each */
+    config.architecture = "llama"; /* two heads share a key-value head */
     config.kv_heads = 6;
     if (comm_size(world) == 1) {
         test_tiling(2);
         test_tiling(6);
     }
-    test_initial(world);
+    test_initial_weights(world);
     CHECK_OK(comm_destroy(&world));
     return 0;
 }

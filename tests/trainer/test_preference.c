@@ -1,5 +1,5 @@
-/* Preference losses: their values where policy and reference agree, derivatives against differences, and what the
- * sorted losses promise. Whole batches through a model are compared with TRL in test_dpo.c. */
+/* Preference losses: values where policy and reference are equal, derivatives against finite
+ * differences, and the invariance of the sorted losses. test_dpo.c compares batches with TRL. */
 #include <math.h>
 
 #include "base/random.h"
@@ -8,13 +8,13 @@
 
 enum { PAIRS = 7 };
 
-static struct preference_settings settings_of(enum preference_loss loss, double beta, double e)
+static struct preference_settings make_settings(enum preference_loss loss, double beta, double e)
 {
     return (struct preference_settings){
         .terms = 1, .term = {{loss, 1}}, .beta = beta, .label_smoothing = e, .discopop_tau = 0.5};
 }
 
-static void random_pairs(struct preference_pair pairs[PAIRS], uint64_t seed)
+static void make_pairs(struct preference_pair pairs[PAIRS], uint64_t seed)
 {
     uint64_t key = random_key(seed, RANDOM_TEST, 0, 0), at = 0;
     for (int i = 0; i < PAIRS; i++) {
@@ -26,19 +26,19 @@ static void random_pairs(struct preference_pair pairs[PAIRS], uint64_t seed)
     }
 }
 
-static double total(const struct preference_settings *s, const struct preference_pair *pairs,
-                    int64_t count)
+static double sum_losses(const struct preference_settings *s, const struct preference_pair *pairs,
+                         int64_t count)
 {
-    struct preference_gradient slopes[PAIRS];
+    struct preference_gradient gradients[PAIRS];
     double sum = 0;
-    CHECK_OK(preference_gradients(s, pairs, count, slopes));
+    CHECK_OK(preference_gradients(s, pairs, count, gradients));
     for (int64_t i = 0; i < count; i++) {
-        sum += slopes[i].loss;
+        sum += gradients[i].loss;
     }
     return sum;
 }
 
-/* The loss before the first step: policy and reference are the same. */
+/* The losses before the first step, where policy and reference are equal. */
 static void test_first(void)
 {
     double beta = 0.1, e = 0.2, sigmoid = log(2);
@@ -60,7 +60,7 @@ static void test_first(void)
         [PREFERENCE_SIGMOID_NORM] = sigmoid,
     };
     struct preference_pair pairs[PAIRS];
-    random_pairs(pairs, 1);
+    make_pairs(pairs, 1);
     double chosen = 0, tokens = 0;
     for (int i = 0; i < PAIRS; i++) {
         memcpy(pairs[i].logps, pairs[i].reference, sizeof pairs[i].logps);
@@ -69,88 +69,89 @@ static void test_first(void)
     }
     expected[PREFERENCE_SFT] = chosen / tokens;
     for (int loss = 0; loss < PREFERENCE_LOSSES; loss++) {
-        struct preference_settings s = settings_of((enum preference_loss)loss, beta, e);
-        double got = total(&s, pairs, PAIRS) / PAIRS;
-        printf("%-14s %.9f, expected %.9f\n", preference_name((enum preference_loss)loss), got,
+        struct preference_settings s = make_settings((enum preference_loss)loss, beta, e);
+        double actual = sum_losses(&s, pairs, PAIRS) / PAIRS;
+        printf("%-14s %.9f, expected %.9f\n", preference_name((enum preference_loss)loss), actual,
                expected[loss]);
-        CHECK(fabs(got - expected[loss]) <= 1e-12 * fmax(1, expected[loss]));
+        CHECK(fabs(actual - expected[loss]) <= 1e-12 * fmax(1, expected[loss]));
     }
 }
 
-/* All derivatives of the sum, one coordinate at a time. */
-static void test_slopes(void)
+/* Compares all derivatives of the summed loss with central differences. */
+static void test_gradients(void)
 {
     const double step = 1e-5;
     for (int loss = 0; loss < PREFERENCE_LOSSES; loss++) {
-        struct preference_settings s = settings_of((enum preference_loss)loss, 0.3, 0.1);
+        struct preference_settings s = make_settings((enum preference_loss)loss, 0.3, 0.1);
         struct preference_pair pairs[PAIRS];
-        struct preference_gradient slopes[PAIRS];
-        double worst = 0;
-        random_pairs(pairs, 2);
-        CHECK_OK(preference_gradients(&s, pairs, PAIRS, slopes));
+        struct preference_gradient gradients[PAIRS];
+        double largest = 0;
+        make_pairs(pairs, 2);
+        CHECK_OK(preference_gradients(&s, pairs, PAIRS, gradients));
         for (int i = 0; i < PAIRS; i++) {
             for (int a = 0; a < RESPONSES; a++) {
                 double at = pairs[i].logps[a];
                 pairs[i].logps[a] = at + step;
-                double above = total(&s, pairs, PAIRS);
+                double above = sum_losses(&s, pairs, PAIRS);
                 pairs[i].logps[a] = at - step;
-                double below = total(&s, pairs, PAIRS);
+                double below = sum_losses(&s, pairs, PAIRS);
                 pairs[i].logps[a] = at;
-                double error = fabs((above - below) / (2 * step) - slopes[i].logps[a]);
-                worst = fmax(worst, error);
+                double error = fabs((above - below) / (2 * step) - gradients[i].logps[a]);
+                largest = fmax(largest, error);
                 CHECK(error <= 1e-7);
             }
         }
-        printf("%-14s slopes within %.1e\n", preference_name((enum preference_loss)loss), worst);
+        printf("%-14s gradients within %.1e\n", preference_name((enum preference_loss)loss),
+               largest);
     }
 }
 
-/* Losses far out are finite, and a sum of losses is the sum of them. */
+/* Losses of extreme margins are finite. A weighted sum of losses equals the sum of its terms. */
 static void test_range(void)
 {
     for (int loss = 0; loss < PREFERENCE_LOSSES; loss++) {
-        struct preference_settings s = settings_of((enum preference_loss)loss, 0.1, 0.1);
+        struct preference_settings s = make_settings((enum preference_loss)loss, 0.1, 0.1);
         for (int sign = -1; sign <= 1; sign += 2) {
             struct preference_pair pair = {{-5000 + 2000 * sign, -5000}, {-5000, -5000}, {9, 7}};
-            struct preference_gradient slope;
-            CHECK_OK(preference_gradients(&s, &pair, 1, &slope));
-            bool explodes = loss == PREFERENCE_DISCOPOP && sign < 0; /* exp(200) */
-            CHECK(isfinite(slope.loss) && isfinite(slope.logps[CHOSEN]));
-            CHECK(explodes || slope.loss < 1e8);
+            struct preference_gradient gradient;
+            CHECK_OK(preference_gradients(&s, &pair, 1, &gradient));
+            bool is_exponential = loss == PREFERENCE_DISCOPOP && sign < 0; /* exp(200) */
+            CHECK(isfinite(gradient.loss) && isfinite(gradient.logps[CHOSEN]));
+            CHECK(is_exponential || gradient.loss < 1e8);
         }
     }
     struct preference_pair pairs[PAIRS];
-    random_pairs(pairs, 3);
-    struct preference_settings both = settings_of(PREFERENCE_SIGMOID, 0.1, 0);
+    make_pairs(pairs, 3);
+    struct preference_settings both = make_settings(PREFERENCE_SIGMOID, 0.1, 0);
     both.terms = 2;
     both.term[0].weight = 0.25;
     both.term[1] = (struct preference_term){PREFERENCE_SFT, 2};
-    struct preference_settings one = settings_of(PREFERENCE_SIGMOID, 0.1, 0);
-    struct preference_settings other = settings_of(PREFERENCE_SFT, 0.1, 0);
-    double sum = 0.25 * total(&one, pairs, PAIRS) + 2 * total(&other, pairs, PAIRS);
-    CHECK(fabs(total(&both, pairs, PAIRS) - sum) <= 1e-12 * fabs(sum));
+    struct preference_settings one = make_settings(PREFERENCE_SIGMOID, 0.1, 0);
+    struct preference_settings other = make_settings(PREFERENCE_SFT, 0.1, 0);
+    double sum = 0.25 * sum_losses(&one, pairs, PAIRS) + 2 * sum_losses(&other, pairs, PAIRS);
+    CHECK(fabs(sum_losses(&both, pairs, PAIRS) - sum) <= 1e-12 * fabs(sum));
     CHECK(preference_needs_whole_batch(&both) && !preference_needs_whole_batch(&one));
 }
 
-/* The sorted losses do not look at which reference belongs to which policy margin. */
+/* The sorted losses do not depend on which reference belongs to which policy margin. */
 static void test_sorted(void)
 {
-    struct preference_pair pairs[PAIRS], turned[PAIRS];
-    random_pairs(pairs, 4);
+    struct preference_pair pairs[PAIRS], rotated[PAIRS];
+    make_pairs(pairs, 4);
     for (int i = 0; i < PAIRS; i++) {
-        turned[i] = pairs[i];
-        memcpy(turned[i].reference, pairs[(i + 3) % PAIRS].reference, sizeof pairs[i].reference);
+        rotated[i] = pairs[i];
+        memcpy(rotated[i].reference, pairs[(i + 3) % PAIRS].reference, sizeof pairs[i].reference);
     }
-    struct preference_settings s = settings_of(PREFERENCE_AOT, 0.2, 0.05);
-    CHECK(fabs(total(&s, pairs, PAIRS) - total(&s, turned, PAIRS)) <= 1e-12);
-    struct preference_settings paired = settings_of(PREFERENCE_SIGMOID, 0.2, 0);
-    CHECK(fabs(total(&paired, pairs, PAIRS) - total(&paired, turned, PAIRS)) > 1e-3);
+    struct preference_settings s = make_settings(PREFERENCE_AOT, 0.2, 0.05);
+    CHECK(fabs(sum_losses(&s, pairs, PAIRS) - sum_losses(&s, rotated, PAIRS)) <= 1e-12);
+    struct preference_settings paired = make_settings(PREFERENCE_SIGMOID, 0.2, 0);
+    CHECK(fabs(sum_losses(&paired, pairs, PAIRS) - sum_losses(&paired, rotated, PAIRS)) > 1e-3);
 }
 
 int main(void)
 {
     test_first();
-    test_slopes();
+    test_gradients();
     test_range();
     test_sorted();
     return 0;

@@ -1,10 +1,12 @@
-/* A tiny GPT-2 against PyTorch in double precision (scripts/make_reference.py): logits, the gradient of
- * every parameter, ten AdamW steps with clipping; with plain rows and with a document mask. And ten LAMB steps; and a tiny
- * Llama against transformers. With LoRA, against peft: the adapters' gradients and weights.
+/* Compares tiny models with PyTorch in double precision (scripts/make_reference.py): logits, the
+ * gradient of every parameter, and ten steps with gradient clipping. The models are GPT-2 with
+ * AdamW, with and without a document mask, GPT-2 with LAMB, and Llama of transformers. With LoRA,
+ * gradients and weights of the adapters are compared with peft.
  *
- * Errors are relative by tensor: |a - b| / |b| in the Frobenius norm. The gradient of the key biases is
- * zero in theory (softmax does not see a constant added to a row of scores) and noise in practice, which
- * AdamW blows up: they are compared absolutely and left out of the weights' comparison. */
+ * The error of a tensor is |a - b| / |b| in the Frobenius norm. In exact arithmetic, the gradient
+ * of the key biases is zero, because softmax does not change if a constant is added to a row of
+ * scores. AdamW amplifies its rounding noise. These gradients are compared by absolute error, and
+ * the key biases are excluded from the comparison of weights. */
 #include "tests/trainer/reference_run.h"
 #include "trainer/train/objective_input.h"
 
@@ -44,13 +46,12 @@ static void close_reference(struct reference *r)
     run_close(&r->run);
 }
 
-/* ---- named tensors, transposed where the file holds [in, out] ---- */
-
-/* Compares a flat buffer with a group of the file. key_biases: how those are treated. */
-static double compare(const struct run *r, const char *group, const float *flat, bool key_biases)
+/* Compares a flat buffer with a group of the file. key_biases: also compare the key biases. */
+static double compare_tensors(const struct run *r, const char *group, const float *flat,
+                              bool key_biases)
 {
     int count;
-    double worst = 0;
+    double largest = 0;
     const struct model_parameter *parameters = model_parameters(r->model, &count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
@@ -58,26 +59,26 @@ static double compare(const struct run *r, const char *group, const float *flat,
             continue;
         }
         float *expected = reference_tensor(r->file, group, p);
-        const float *got = flat + p->first;
+        const float *actual = flat + p->first;
         int64_t c = r->config.width;
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
-        double error = qkv_bias ? fmax(reference_error(got, expected, c),
-                                       reference_error(got + 2 * c, expected + 2 * c, c))
-                                : reference_error(got, expected, p->whole_rows * p->columns);
+        double error = qkv_bias ? fmax(reference_error(actual, expected, c),
+                                       reference_error(actual + 2 * c, expected + 2 * c, c))
+                                : reference_error(actual, expected, p->whole_rows * p->columns);
         for (int64_t j = c; qkv_bias && key_biases && j < 2 * c; j++) {
-            CHECK_NEAR(got[j], expected[j], tolerance);
+            CHECK_NEAR(actual[j], expected[j], tolerance);
         }
         if (!(error <= tolerance)) {
             fprintf(stderr, "%s/%s: relative error %.3g\n", group, p->name, error);
             exit(1);
         }
-        worst = fmax(worst, error);
+        largest = fmax(largest, error);
         free(expected);
     }
-    return worst;
+    return largest;
 }
 
-/* ---- the same ten steps ---- */
+/* ---- training steps ---- */
 
 struct training {
     struct reference r;
@@ -91,9 +92,9 @@ static void fill_batch(struct training *t, int64_t step, struct batch *batch)
     for (int64_t b = 0; b < r->run.batch; b++) {
         const int32_t *row = r->ids + (step * r->run.batch + b) * (r->run.tokens + 1);
         for (int64_t i = 0; i < r->run.tokens; i++) {
-            int64_t at = b * r->run.tokens + i;
-            t->inputs[at] = row[i];
-            t->targets[at] = r->ignored[at] ? BATCH_IGNORED : row[i + 1];
+            int64_t index = b * r->run.tokens + i;
+            t->inputs[index] = row[i];
+            t->targets[index] = r->ignored[index] ? BATCH_IGNORED : row[i + 1];
         }
     }
     *batch = (struct batch){
@@ -125,25 +126,26 @@ static void check_logits(const struct training *t, struct tensor hidden)
     free(expected);
 }
 
-/* The first row again as generation sees it: most of its tokens, then the rest against kept keys and values. */
+/* Computes the logits of the first sequence with the key-value cache: first most of its tokens,
+ * then the rest. */
 static void check_cache(const struct training *t)
 {
     const struct reference *r = &t->r;
-    int64_t count, v = r->run.config.vocabulary, rest = 3, most = r->run.tokens - rest;
+    int64_t count, v = r->run.config.vocabulary, rest = 3, first_tokens = r->run.tokens - rest;
     struct model_cache *cache = NULL;
     struct tensor hidden;
     if (r->segments != r->run.batch) {
-        return; /* documents within the rows */
+        return; /* a sequence contains several documents */
     }
     float *expected = reference_dataset(r->run.file, "logits", H5T_NATIVE_FLOAT, 4, &count);
     float *logits = malloc((size_t)(rest * v) * sizeof *logits);
     CHECK(logits != NULL);
     CHECK_OK(model_cache_create(t->r.run.model, 1, r->run.tokens, &cache));
-    CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs, &most, &hidden));
-    CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs + most, &rest, &hidden));
+    CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs, &first_tokens, &hidden));
+    CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs + first_tokens, &rest, &hidden));
     CHECK_OK(classifier_logits(t->r.run.kernels, tensor_view(logits, DTYPE_F32, rest, v), hidden,
                                tensor_rows(model_lm_head(t->r.run.model), 0, v), tensor_absent()));
-    CHECK_NEAR(reference_error(logits, expected + most * v, rest * v), 0, tolerance);
+    CHECK_NEAR(reference_error(logits, expected + first_tokens * v, rest * v), 0, tolerance);
     CHECK_OK(model_cache_destroy(&cache));
     free(logits);
     free(expected);
@@ -158,7 +160,7 @@ static void train_step(struct training *t, int64_t step)
     fill_batch(t, step, &batch);
     struct model_input input = objective_input_model(&batch);
     input.training = input.first_micro_batch = true;
-    run_forget_gradients(run);
+    run_invalidate_gradients(run);
     if (step == 0) {
         check_cache(t);
     }
@@ -167,16 +169,17 @@ static void train_step(struct training *t, int64_t step)
         check_logits(t, hidden);
     }
     struct objective_input views = {.losses = t->losses, .device_sums = sums};
-    objective_input_fill(&views, run->model, &batch, &input, hidden, run->places);
+    objective_input_fill(&views, run->model, &batch, &input, hidden, run->parameter_gradients);
     CHECK_OK(objective_clm.loss(run->kernels, &batch, &views, true, sums));
-    CHECK_OK(model_backward(run->model, &input, run->places, NULL, NULL));
+    CHECK_OK(model_backward(run->model, &input, run->parameter_gradients, NULL, NULL));
     double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;
     CHECK_NEAR(loss / run->losses[step], 1, tolerance);
     if (step == 0) {
         for (int64_t i = 0; i < model_elements(run->model); i++) {
             run->gradients[i] /= (float)count;
         }
-        printf("gradients: relative error %.2g\n", compare(run, "gradients", run->gradients, true));
+        printf("gradients: relative error %.2g\n",
+               compare_tensors(run, "gradients", run->gradients, true));
         count = 1;
     }
     run_update(run, step, count);
@@ -200,7 +203,7 @@ static void test_reference(const char *name, const char *targets)
         train_step(&t, step);
     }
     printf("weights after %lld steps: relative error %.2g\n", (long long)r->run.steps,
-           compare(&r->run, "trained", model_weights(r->run.model), false));
+           compare_tensors(&r->run, "trained", model_weights(r->run.model), false));
     free(t.losses);
     free(t.inputs);
     free(t.targets);

@@ -1,13 +1,13 @@
-/* Tiny BERTs and a RoBERTa against transformers in double precision (scripts/make_reference.py bert): logits of padded
- * batches, which have no padding here, both losses, the gradient of every parameter, ten steps of AdamW and of LAMB with
- * clipping. Errors are as in test_reference.c; the key biases, whose gradient is zero but for noise, are compared
- * absolutely, and left out where AdamW has blown that up. */
+/* Compares tiny BERT and RoBERTa models with transformers in double precision
+ * (scripts/make_reference.py bert): logits, both losses, the gradient of every parameter, and ten
+ * steps of AdamW and of LAMB with gradient clipping. The batches of transformers are padded; here
+ * they have no padding. Errors and key biases are treated as in test_reference.c. */
 #include "tests/trainer/reference_run.h"
 #include "trainer/train/objective_input.h"
 
 struct reference {
     struct run run;
-    int32_t *ids, *there, *segments, *labels, *next; /* of all steps, padded */
+    int32_t *ids, *attention_mask, *segments, *labels, *next; /* of all steps, padded */
 };
 
 static int32_t *read_batches(hid_t file, const char *name)
@@ -32,7 +32,7 @@ static void read_reference(const char *name, struct reference *r)
     c->output_rows = r->run.batch * r->run.tokens;
     c->examples = r->run.batch;
     r->ids = read_batches(f, "input_ids");
-    r->there = read_batches(f, "attention_mask");
+    r->attention_mask = read_batches(f, "attention_mask");
     r->segments = read_batches(f, "token_type_ids");
     r->labels = read_batches(f, "labels");
     r->next = read_batches(f, "next_sentence_label");
@@ -40,7 +40,7 @@ static void read_reference(const char *name, struct reference *r)
 
 static void close_reference(struct reference *r)
 {
-    void *all[] = {r->ids, r->there, r->segments, r->labels, r->next};
+    void *all[] = {r->ids, r->attention_mask, r->segments, r->labels, r->next};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         free(all[i]);
     }
@@ -49,62 +49,64 @@ static void close_reference(struct reference *r)
 
 /* ---- comparisons ---- */
 
-static void require(const char *what, double error)
+static void check_error(const char *name, double error)
 {
     if (!(error <= tolerance)) {
-        fprintf(stderr, "%s: relative error %.3g\n", what, error);
+        fprintf(stderr, "%s: relative error %.3g\n", name, error);
         exit(1);
     }
 }
 
-/* A flat buffer with a group of the file. */
-static double compare(const struct run *r, const char *group, const float *flat, bool key_biases)
+/* Compares a flat buffer with a group of the file. key_biases: also compare the key biases. */
+static double compare_tensors(const struct run *r, const char *group, const float *flat,
+                              bool key_biases)
 {
     int count;
-    double worst = 0;
+    double largest = 0;
     const struct model_parameter *parameters = model_parameters(r->model, &count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         float *expected = reference_tensor(r->file, group, p);
-        const float *got = flat + p->first;
+        const float *actual = flat + p->first;
         int64_t elements = p->whole_rows * p->whole_columns;
         if (strstr(p->name, "self.key.bias") != NULL) {
             for (int64_t j = 0; key_biases && j < elements; j++) {
-                CHECK_NEAR(got[j], expected[j], tolerance);
+                CHECK_NEAR(actual[j], expected[j], tolerance);
             }
         } else {
-            double error = reference_error(got, expected, elements);
-            require(p->name, error);
-            worst = fmax(worst, error);
+            double error = reference_error(actual, expected, elements);
+            check_error(p->name, error);
+            largest = fmax(largest, error);
         }
         free(expected);
     }
-    return worst;
+    return largest;
 }
 
-static void compare_dataset(const struct run *r, const char *name, const float *got, int64_t count)
+static void compare_dataset(const struct run *r, const char *name, const float *actual,
+                            int64_t count)
 {
     int64_t expected_count;
     float *expected = reference_dataset(r->file, name, H5T_NATIVE_FLOAT, 4, &expected_count);
     CHECK_EQUAL(expected_count, count);
-    double error = reference_error(got, expected, count);
-    require(name, error);
+    double error = reference_error(actual, expected, count);
+    check_error(name, error);
     printf("%s: relative error %.2g\n", name, error);
     free(expected);
 }
 
-/* ---- the same ten steps ---- */
+/* ---- training steps ---- */
 
 struct training {
     struct reference r;
     float *floats;     /* losses, row scales */
-    int32_t *integers; /* best, and the batch's */
+    int32_t *integers; /* argmax, then the arrays of the batch */
     int32_t *ids, *positions, *segments, *masked_rows, *masked_ids, *all_rows;
     int32_t cu_rows[64];
 };
 
-/* The tokens that are there, one example after the other. */
-static struct batch pack(struct training *t, int64_t step)
+/* Makes a batch of the tokens that are not padding, one example after the other. */
+static struct batch make_batch(struct training *t, int64_t step)
 {
     const struct reference *r = &t->r;
     struct batch b = {
@@ -121,7 +123,7 @@ static struct batch pack(struct training *t, int64_t step)
     };
     for (int64_t e = 0; e < r->run.batch; e++) {
         int64_t at = (step * r->run.batch + e) * r->run.tokens;
-        for (int64_t i = 0; i < r->run.tokens && r->there[at + i] != 0; i++) {
+        for (int64_t i = 0; i < r->run.tokens && r->attention_mask[at + i] != 0; i++) {
             t->ids[b.rows] = r->ids[at + i];
             t->positions[b.rows] = (int32_t)i;
             t->segments[b.rows] = r->segments[at + i];
@@ -138,18 +140,19 @@ static struct batch pack(struct training *t, int64_t step)
     return b;
 }
 
-static struct model_input input_of(const struct batch *b)
+static struct model_input make_input(const struct batch *b)
 {
     struct model_input input = objective_input_model(b);
     input.training = input.first_micro_batch = true;
     return input;
 }
 
-/* Of all tokens, not the masked ones alone; and of the labels. */
+/* Compares the logits of all tokens, not only of the masked ones, and of the next-sentence
+ * labels. */
 static void check_logits(struct training *t, const struct batch *b)
 {
     int64_t v = t->r.run.config.vocabulary, n = b->rows;
-    struct model_input input = input_of(b);
+    struct model_input input = make_input(b);
     struct tensor hidden;
     float *logits = malloc((size_t)(n * v) * sizeof *logits);
     CHECK(logits != NULL);
@@ -172,14 +175,14 @@ static void check_logits(struct training *t, const struct batch *b)
 static void train_step(struct training *t, int64_t step)
 {
     struct run *run = &t->r.run;
-    struct batch b = pack(t, step);
-    struct model_input input = input_of(&b);
+    struct batch b = make_batch(t, step);
+    struct model_input input = make_input(&b);
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0}, count = (double)b.masked;
     if (step == 0) {
         check_logits(t, &b);
     }
-    run_forget_gradients(run);
+    run_invalidate_gradients(run);
     CHECK_OK(model_forward(run->model, &input, &hidden));
     struct objective_input views = {
         .losses = t->floats,
@@ -188,16 +191,16 @@ static void train_step(struct training *t, int64_t step)
         .example_weight = (double)b.masked / (double)b.sequences,
         .device_sums = sums,
     };
-    objective_input_fill(&views, run->model, &b, &input, hidden, run->places);
+    objective_input_fill(&views, run->model, &b, &input, hidden, run->parameter_gradients);
     CHECK_OK(objective_mlm.loss(run->kernels, &b, &views, true, sums));
-    CHECK_OK(model_backward(run->model, &input, run->places, NULL, NULL));
+    CHECK_OK(model_backward(run->model, &input, run->parameter_gradients, NULL, NULL));
     CHECK(sums[OBJECTIVE_COUNT] == count);
     CHECK_NEAR(objective_loss(&objective_mlm, sums) / run->losses[step], 1, tolerance);
     if (step == 0) {
         for (int64_t i = 0; i < model_elements(run->model); i++) {
             run->gradients[i] /= (float)count;
         }
-        double error = compare(run, "gradients", run->gradients, true);
+        double error = compare_tensors(run, "gradients", run->gradients, true);
         printf("gradients: relative error %.2g\n", error);
         count = 1;
     }
@@ -229,7 +232,7 @@ static void test_reference(const char *name)
         train_step(&t, step);
     }
     printf("weights after %lld steps: relative error %.2g\n", (long long)run->steps,
-           compare(run, "trained", model_weights(run->model), false));
+           compare_tensors(run, "trained", model_weights(run->model), false));
     free(t.floats);
     free(t.integers);
     close_reference(&t.r);

@@ -1,8 +1,9 @@
-/* The heads of fine-tuning tasks against transformers in double precision (scripts/reference_heads.py): what the head
- * says, the loss, and the gradient of every parameter, for tiny models of each architecture; and against peft with adapters
- * beside the frozen body. Errors are relative, in the
- * Frobenius norm; gradients that are zero but for noise are compared absolutely: of the key biases, and of what moves all
- * rows of a softmax alike. */
+/* Compares the fine-tuning heads with transformers in double precision
+ * (scripts/reference_heads.py): outputs, loss, and the gradient of every parameter, for tiny models
+ * of each architecture. Models with adapters and a frozen backbone are compared with peft. Errors
+ * are relative, in the Frobenius norm. Gradients that are zero except for rounding noise are
+ * compared by absolute error: those of the key biases, and of parameters that change all scores of
+ * a softmax equally. */
 #include "tests/trainer/reference_file.h"
 #include "trainer/objective/contrastive_loss.h"
 #include "trainer/objective/task_head.h"
@@ -27,30 +28,30 @@ static const struct kind kinds[] = {
     {"vectors", HEAD_NONE, &objective_embed},
 };
 
-struct trial {
+struct head_case {
     hid_t group;
     struct model_config config;
     const struct kind *kind;
     struct kernels *kernels;
     struct model *model;
-    struct task_head memory;
-    float *gradients, *places[PARAMETERS_MAX];
+    struct task_head task_head;
+    float *gradients, *parameter_gradients[PARAMETERS_MAX];
     int32_t *ids, *segments, *cu_rows, *rows, *example_rows, *positions, *labels;
     float *numbers;
     struct batch batch;
     int64_t samples[16];
-    int told;
-    const float *outputs; /* of the next example that is told */
+    int consumed;         /* examples that the sink has received */
+    const float *outputs; /* expected outputs of the next example */
 };
 
-static int32_t *integers(const struct trial *t, const char *name, int64_t *count)
+static int32_t *read_integers(const struct head_case *t, const char *name, int64_t *count)
 {
     return reference_dataset(t->group, name, H5T_NATIVE_INT32, sizeof(int32_t), count);
 }
 
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, INNER, POSITIONS, VOCABULARY, LABELS, LONGEST, SIZES };
 
-static void read_config(struct trial *t, const char *architecture)
+static void read_config(struct head_case *t, const char *architecture)
 {
     double sizes[SIZES];
     hid_t a = H5Aopen(t->group, "sizes", H5P_DEFAULT);
@@ -80,17 +81,17 @@ static void read_config(struct trial *t, const char *architecture)
     t->batch.longest = t->batch.tokens = (int64_t)sizes[LONGEST];
 }
 
-static void read_batch(struct trial *t)
+static void read_batch(struct head_case *t)
 {
     int64_t rows, segments, examples, answers;
     struct batch *b = &t->batch;
-    t->ids = integers(t, "ids", &rows);
-    t->segments = integers(t, "segments", &rows);
-    t->cu_rows = integers(t, "cu_rows", &segments);
-    t->rows = integers(t, "rows", &b->masked);
-    t->example_rows = integers(t, "example_rows", &examples);
+    t->ids = read_integers(t, "ids", &rows);
+    t->segments = read_integers(t, "segments", &rows);
+    t->cu_rows = read_integers(t, "cu_rows", &segments);
+    t->rows = read_integers(t, "rows", &b->masked);
+    t->example_rows = read_integers(t, "example_rows", &examples);
     if (t->kind->task != HEAD_NONE) {
-        t->labels = integers(t, "answers", &answers);
+        t->labels = read_integers(t, "answers", &answers);
         t->numbers = reference_dataset(t->group, "answers", H5T_NATIVE_FLOAT, 4, &answers);
     }
     t->positions = calloc((size_t)rows, sizeof *t->positions);
@@ -116,9 +117,10 @@ static void read_batch(struct trial *t)
     b->samples = t->samples;
 }
 
-/* ---- weights and gradients: one after the other, by the names ---- */
+/* ---- weights and gradients: contiguous in the file, in the order of the names ---- */
 
-static const struct model_parameter *find(const struct trial *t, const char *name, size_t length)
+static const struct model_parameter *find_parameter(const struct head_case *t, const char *name,
+                                                    size_t length)
 {
     int count;
     const struct model_parameter *p = model_parameters(t->model, &count);
@@ -131,8 +133,8 @@ static const struct model_parameter *find(const struct trial *t, const char *nam
     exit(1);
 }
 
-/* In memory's orientation. */
-static void turn(const struct model_parameter *p, const float *file, float *out)
+/* Copies a parameter of the file to the orientation of memory. */
+static void copy_parameter(const struct model_parameter *p, const float *file, float *out)
 {
     int64_t rows = p->whole_rows, columns = p->whole_columns;
     for (int64_t i = 0; i < rows; i++) {
@@ -142,7 +144,8 @@ static void turn(const struct model_parameter *p, const float *file, float *out)
     }
 }
 
-static void compare(const struct model_parameter *p, const float *got, const float *expected)
+static void compare_gradient(const struct model_parameter *p, const float *actual,
+                             const float *expected)
 {
     int64_t elements = p->whole_rows * p->whole_columns;
     double size = 0;
@@ -151,42 +154,42 @@ static void compare(const struct model_parameter *p, const float *got, const flo
     }
     if (!(size > 1e-9)) {
         for (int64_t i = 0; i < elements; i++) {
-            CHECK_NEAR(got[i], expected[i], tolerance);
+            CHECK_NEAR(actual[i], expected[i], tolerance);
         }
         return;
     }
-    double error = reference_error(got, expected, elements);
+    double error = reference_error(actual, expected, elements);
     if (!(error <= tolerance)) {
         fprintf(stderr, "%s: relative error %.3g\n", p->name, error);
         exit(1);
     }
 }
 
-/* The weights into the model, or the gradients compared with its own. */
-static void visit_values(struct trial *t, bool gradients, double count)
+/* Copies the weights of the file to the model, or compares the gradients. */
+static void visit_values(struct head_case *t, bool gradients, double count)
 {
     char names[NAMES_BYTES] = "";
     int64_t all, found = 0;
     int parameters;
     float *values = reference_dataset(t->group, "values", H5T_NATIVE_FLOAT, 4, &all);
-    float *turned = malloc((size_t)all * sizeof *turned);
+    float *parameter = malloc((size_t)all * sizeof *parameter);
     hid_t a = H5Aopen(t->group, "names", H5P_DEFAULT), type = H5Aget_type(a);
-    CHECK(turned != NULL && H5Tget_size(type) < sizeof names && H5Aread(a, type, names) >= 0);
+    CHECK(parameter != NULL && H5Tget_size(type) < sizeof names && H5Aread(a, type, names) >= 0);
     H5Tclose(type);
     H5Aclose(a);
     const float *at = values + (gradients ? all / 2 : 0);
     for (const char *name = names; *name != '\0'; name = strchr(name, '\n') + 1, found++) {
-        const struct model_parameter *p = find(t, name, strcspn(name, "\n"));
+        const struct model_parameter *p = find_parameter(t, name, strcspn(name, "\n"));
         int64_t elements = p->whole_rows * p->whole_columns;
         float *flat = (gradients ? t->gradients : model_weights(t->model)) + p->first;
-        turn(p, at, turned);
+        copy_parameter(p, at, parameter);
         for (int64_t i = 0; i < elements && gradients && p->trained; i++) {
             flat[i] /= (float)count;
         }
         if (gradients && p->trained) {
-            compare(p, flat, turned);
+            compare_gradient(p, flat, parameter);
         } else if (!gradients) {
-            memcpy(flat, turned, (size_t)elements * sizeof *flat);
+            memcpy(flat, parameter, (size_t)elements * sizeof *flat);
         }
         at += elements;
     }
@@ -194,22 +197,22 @@ static void visit_values(struct trial *t, bool gradients, double count)
     CHECK_EQUAL(found, parameters);
     CHECK(at == values + (gradients ? all : all / 2));
     free(values);
-    free(turned);
+    free(parameter);
 }
 
 /* ---- a step ---- */
 
-static status take(void *user, const struct objective_example *e)
+static status check_outputs(void *user, const struct objective_example *e)
 {
-    struct trial *t = user;
-    CHECK_EQUAL(e->sample, 100 + t->told++);
+    struct head_case *t = user;
+    CHECK_EQUAL(e->sample, 100 + t->consumed++);
     double error = reference_error(e->outputs, t->outputs, e->rows * e->columns);
     CHECK(error <= tolerance);
     t->outputs += e->rows * e->columns;
     return STATUS_OK;
 }
 
-static void make_model(struct trial *t)
+static void make_model(struct head_case *t)
 {
     struct kernels_limits limits = {.rows = t->batch.rows,
                                     .width = t->config.width,
@@ -229,16 +232,16 @@ static void make_model(struct trial *t)
     t->gradients = malloc((size_t)model_elements(t->model) * sizeof *t->gradients);
     CHECK(t->gradients != NULL && count <= PARAMETERS_MAX);
     for (int64_t i = 0; i < model_elements(t->model); i++) {
-        t->gradients[i] = NAN; /* a fresh gradient is set, whatever was there */
+        t->gradients[i] = NAN; /* the first micro-batch must overwrite this */
     }
     for (int i = 0; i < count; i++) {
-        t->places[i] = p[i].trained ? t->gradients + p[i].first : NULL;
+        t->parameter_gradients[i] = p[i].trained ? t->gradients + p[i].first : NULL;
     }
     int64_t outputs = t->kind->task == HEAD_NONE ? t->config.width : t->config.labels;
-    CHECK_OK(task_head_create(t->kernels, t->batch.masked, outputs, &t->memory));
+    CHECK_OK(task_head_create(t->kernels, t->batch.masked, outputs, &t->task_head));
 }
 
-static void step(struct trial *t)
+static void run_step(struct head_case *t)
 {
     const struct batch *b = &t->batch;
     struct model_input input = objective_input_model(b);
@@ -248,21 +251,21 @@ static void step(struct trial *t)
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0};
     CHECK_OK(model_forward(t->model, &input, &hidden));
-    const struct objective_sink sink = {take, t};
-    struct objective_input views = {.task_head = &t->memory, .sink = &sink};
-    objective_input_fill(&views, t->model, b, &input, hidden, t->places);
+    const struct objective_sink sink = {check_outputs, t};
+    struct objective_input views = {.task_head = &t->task_head, .sink = &sink};
+    objective_input_fill(&views, t->model, b, &input, hidden, t->parameter_gradients);
     CHECK_OK(t->kind->objective->loss(t->kernels, b, &views, true, sums));
-    CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
+    CHECK_OK(model_backward(t->model, &input, t->parameter_gradients, NULL, NULL));
     CHECK(sums[OBJECTIVE_COUNT] == reference_attribute(t->group, "count"));
     double loss = objective_loss(t->kind->objective, sums);
     CHECK_NEAR(loss / reference_attribute(t->group, "loss"), 1, tolerance);
-    CHECK_EQUAL(t->told, b->sequences);
+    CHECK_EQUAL(t->consumed, b->sequences);
     visit_values(t, true, sums[OBJECTIVE_COUNT]);
     printf("loss %.6f\n", loss);
 }
 
-/* peft's settings in scripts/reference_heads.py. */
-static struct model_adapter adapter_of(const char *architecture)
+/* The settings of peft in scripts/reference_heads.py. */
+static struct model_adapter make_adapter(const char *architecture)
 {
     bool roberta = strcmp(architecture, "roberta") == 0;
     return (struct model_adapter){
@@ -281,7 +284,7 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
 {
     char name[64];
     int64_t count;
-    struct trial t = {.kind = kinds};
+    struct head_case t = {.kind = kinds};
     while (strcmp(t.kind->name, kind) != 0) {
         t.kind++;
     }
@@ -293,14 +296,14 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
     t.outputs = outputs;
     read_config(&t, architecture);
     if (adapters) {
-        t.config.adapter = adapter_of(architecture);
+        t.config.adapter = make_adapter(architecture);
     }
     read_batch(&t);
     make_model(&t);
     visit_values(&t, false, 1);
-    step(&t);
+    run_step(&t);
     struct device *dev = kernels_device(t.kernels);
-    task_head_destroy(&t.memory);
+    task_head_destroy(&t.task_head);
     CHECK_OK(model_destroy(&t.model));
     CHECK_OK(kernels_destroy(&t.kernels));
     CHECK_OK(device_destroy(&dev));
@@ -312,8 +315,8 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
     H5Gclose(t.group);
 }
 
-/* Two ranks' worth of pairs of which the last is missing; and a vector that is no number, which the loss must show. */
-static void test_whole_vectors(void)
+/* Three pairs; the last one is missing. A NaN in a vector makes the loss of its pair NaN. */
+static void test_contrastive_loss(void)
 {
     struct contrastive_batch w;
     struct comm *self = NULL;
@@ -354,6 +357,6 @@ int main(void)
         test_case(file, lora[i][0], lora[i][1], true);
     }
     H5Fclose(file);
-    test_whole_vectors();
+    test_contrastive_loss();
     return 0;
 }

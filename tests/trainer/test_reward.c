@@ -1,7 +1,9 @@
-/* Reward models against TRL's RewardTrainer in double precision (scripts/reference_reward.py): loss, metrics and the
- * gradient of every parameter of a tiny GPT-2 and Llama, answers apart and behind one prompt, all at once and in
- * micro-batches. Errors are relative, in the Frobenius norm; absolute where a gradient is zero but
- * for noise: what moves both rewards of a pair alike. */
+/* Compares reward models with TRL's RewardTrainer in double precision
+ * (scripts/reference_reward.py): loss, metrics and the gradient of every parameter of a tiny GPT-2
+ * and Llama. The two responses of a pair are separate sequences in one micro-batch, or share one
+ * prompt in several micro-batches. Errors are relative, in the Frobenius norm. Gradients of
+ * parameters that change both rewards of a pair equally are zero except for rounding noise; they
+ * are compared by absolute error. */
 #include "tests/trainer/reference_file.h"
 #include "trainer/objective/task_head.h"
 #include "trainer/train/objective_input.h"
@@ -10,27 +12,27 @@ static const double tolerance = 1e-5;
 
 enum { PAIRS = 8, ROWS = 256, PARAMETERS_MAX = 40 };
 
-struct trial {
+struct reward_test {
     hid_t group;
     struct model_config config;
     struct device *dev;
     struct kernels *kernels;
     struct model *model;
-    struct task_head memory;
-    float *gradients, *places[PARAMETERS_MAX];
+    struct task_head task_head;
+    float *gradients, *parameter_gradients[PARAMETERS_MAX];
     int32_t *lengths, *ids; /* [PAIRS, 3]: prompt, chosen, rejected */
-    bool together;          /* both answers behind one prompt */
+    bool shared_prefix;     /* the prompt is stored once before both responses */
 };
 
-/* Pairs [first, first + count). */
-struct micro {
+/* A micro-batch: pairs [first, first + count). */
+struct micro_batch {
     struct batch batch;
     int32_t inputs[ROWS], positions[ROWS], cu_rows[RESPONSES * PAIRS + 1];
-    int32_t branches[RESPONSES * PAIRS], last[RESPONSES * PAIRS], example_rows[PAIRS + 1];
+    int32_t prefix_offsets[RESPONSES * PAIRS], last[RESPONSES * PAIRS], example_rows[PAIRS + 1];
     int64_t samples[PAIRS];
 };
 
-static void end_segment(struct micro *m)
+static void end_segment(struct micro_batch *m)
 {
     struct batch *b = &m->batch;
     int64_t rows = b->rows - m->cu_rows[b->segments];
@@ -38,69 +40,72 @@ static void end_segment(struct micro *m)
     m->cu_rows[++b->segments] = (int32_t)b->rows;
 }
 
-static void add_answer(struct micro *m, const int32_t *prompt, int32_t prompt_tokens,
-                       const int32_t *answer, int32_t answer_tokens, int32_t shared)
+/* Adds a prompt and a response without the first `shared` tokens. */
+static void add_response(struct micro_batch *m, const int32_t *prompt, int32_t prompt_tokens,
+                         const int32_t *response, int32_t response_tokens, int32_t shared)
 {
     struct batch *b = &m->batch;
-    CHECK(b->rows + prompt_tokens + answer_tokens <= ROWS);
-    for (int32_t i = shared; i < prompt_tokens + answer_tokens; i++, b->rows++) {
-        m->inputs[b->rows] = i < prompt_tokens ? prompt[i] : answer[i - prompt_tokens];
+    CHECK(b->rows + prompt_tokens + response_tokens <= ROWS);
+    for (int32_t i = shared; i < prompt_tokens + response_tokens; i++, b->rows++) {
+        m->inputs[b->rows] = i < prompt_tokens ? prompt[i] : response[i - prompt_tokens];
         m->positions[b->rows] = i;
     }
     m->last[b->masked++] = (int32_t)b->rows - 1;
 }
 
-static void make_micro(const struct trial *t, int first, int count, struct micro *m)
+static void make_micro_batch(const struct reward_test *t, int first, int count,
+                             struct micro_batch *m)
 {
-    *m = (struct micro){.batch = {.sequences = count,
-                                  .inputs = m->inputs,
-                                  .positions = m->positions,
-                                  .cu_rows = m->cu_rows,
-                                  .shared_prefix_offsets = t->together ? m->branches : NULL,
-                                  .masked_rows = m->last,
-                                  .example_rows = m->example_rows,
-                                  .samples = m->samples}};
+    *m = (struct micro_batch){
+        .batch = {.sequences = count,
+                  .inputs = m->inputs,
+                  .positions = m->positions,
+                  .cu_rows = m->cu_rows,
+                  .shared_prefix_offsets = t->shared_prefix ? m->prefix_offsets : NULL,
+                  .masked_rows = m->last,
+                  .example_rows = m->example_rows,
+                  .samples = m->samples}};
     const int32_t *ids = t->ids;
     for (int i = 0; i < first + count; i++) {
-        const int32_t *l = t->lengths + 3 * i;
+        const int32_t *lengths = t->lengths + 3 * i;
         int at = i - first;
         if (at >= 0) {
-            int32_t shared = t->together ? l[0] - 1 : 0;
-            add_answer(m, ids, l[0], ids + l[0], l[1], 0);
-            m->branches[RESPONSES * at] = shared;
-            m->branches[RESPONSES * at + 1] = l[0] + l[1];
-            if (!t->together) {
+            int32_t shared = t->shared_prefix ? lengths[0] - 1 : 0;
+            add_response(m, ids, lengths[0], ids + lengths[0], lengths[1], 0);
+            m->prefix_offsets[RESPONSES * at] = shared;
+            m->prefix_offsets[RESPONSES * at + 1] = lengths[0] + lengths[1];
+            if (!t->shared_prefix) {
                 end_segment(m);
             }
-            add_answer(m, ids, l[0], ids + l[0] + l[1], l[2], shared);
+            add_response(m, ids, lengths[0], ids + lengths[0] + lengths[1], lengths[2], shared);
             end_segment(m);
             m->example_rows[at + 1] = (int32_t)m->batch.masked;
         }
-        ids += l[0] + l[1] + l[2];
+        ids += lengths[0] + lengths[1] + lengths[2];
     }
 }
 
-static void run(struct trial *t, double center, struct micro *m, bool fresh,
-                double sums[OBJECTIVE_SUMS])
+static void run_micro_batch(struct reward_test *t, double center, struct micro_batch *m,
+                            bool first_micro_batch, double sums[OBJECTIVE_SUMS])
 {
     const struct batch *b = &m->batch;
     const struct preference_settings settings = {.center_rewards = center};
     struct model_input input = objective_input_model(b);
     input.longest = b->longest;
     input.training = true;
-    input.first_micro_batch = fresh;
+    input.first_micro_batch = first_micro_batch;
     struct tensor hidden;
     CHECK_OK(model_forward(t->model, &input, &hidden));
-    struct objective_input views = {.task_head = &t->memory, .preference = &settings};
-    objective_input_fill(&views, t->model, b, &input, hidden, t->places);
+    struct objective_input views = {.task_head = &t->task_head, .preference = &settings};
+    objective_input_fill(&views, t->model, b, &input, hidden, t->parameter_gradients);
     CHECK_OK(objective_reward.loss(t->kernels, b, &views, true, sums));
-    CHECK_OK(model_backward(t->model, &input, t->places, NULL, NULL));
+    CHECK_OK(model_backward(t->model, &input, t->parameter_gradients, NULL, NULL));
 }
 
-static void compare(struct trial *t, hid_t group, const double sums[OBJECTIVE_SUMS])
+static void compare_results(struct reward_test *t, hid_t group, const double sums[OBJECTIVE_SUMS])
 {
     int count;
-    double worst = 0, loss = objective_loss(&objective_reward, sums);
+    double largest = 0, loss = objective_loss(&objective_reward, sums);
     const struct model_parameter *parameters = model_parameters(t->model, &count);
     CHECK_EQUAL(sums[OBJECTIVE_COUNT], PAIRS);
     CHECK_NEAR(loss / reference_attribute(group, "loss"), 1, tolerance);
@@ -110,46 +115,47 @@ static void compare(struct trial *t, hid_t group, const double sums[OBJECTIVE_SU
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         int64_t elements = p->whole_rows * p->whole_columns;
-        float *expected = reference_tensor(group, "gradients", p), *got = t->gradients + p->first;
+        float *expected = reference_tensor(group, "gradients", p),
+              *actual = t->gradients + p->first;
         for (int64_t j = 0; j < elements; j++) {
-            got[j] /= PAIRS;
+            actual[j] /= PAIRS;
         }
-        double size = 0, apart = 0;
+        double size = 0, difference = 0;
         for (int64_t j = 0; j < elements; j++) {
             size = fmax(size, fabs((double)expected[j]));
-            apart = fmax(apart, fabs((double)got[j] - (double)expected[j]));
+            difference = fmax(difference, fabs((double)actual[j] - (double)expected[j]));
         }
-        double error = size > 1e-9 ? reference_error(got, expected, elements) : apart;
+        double error = size > 1e-9 ? reference_error(actual, expected, elements) : difference;
         if (!(error <= tolerance)) {
             fprintf(stderr, "%s: relative error %.3g\n", p->name, error);
             exit(1);
         }
-        worst = error > worst ? error : worst;
+        largest = error > largest ? error : largest;
         free(expected);
     }
-    printf("loss %.7f, gradients: relative error %.2g\n", loss, worst);
+    printf("loss %.7f, gradients: relative error %.2g\n", loss, largest);
 }
 
-static void test_case(struct trial *t, int number, int each)
+static void test_case(struct reward_test *t, int number, int micro_pairs)
 {
     char name[32];
-    struct micro micro;
+    struct micro_batch micro_batch;
     double sums[OBJECTIVE_SUMS] = {0};
     snprintf(name, sizeof name, "case_%d", number);
     hid_t group = H5Gopen2(t->group, name, H5P_DEFAULT);
     CHECK(group >= 0);
     for (int64_t i = 0; i < model_elements(t->model); i++) {
-        t->gradients[i] = NAN; /* a fresh gradient is set, whatever was there */
+        t->gradients[i] = NAN; /* the first micro-batch must overwrite this */
     }
-    for (int i = 0; i < PAIRS; i += each) {
-        make_micro(t, i, i + each < PAIRS ? each : PAIRS - i, &micro);
-        run(t, reference_attribute(group, "center"), &micro, i == 0, sums);
+    for (int i = 0; i < PAIRS; i += micro_pairs) {
+        make_micro_batch(t, i, i + micro_pairs < PAIRS ? micro_pairs : PAIRS - i, &micro_batch);
+        run_micro_batch(t, reference_attribute(group, "center"), &micro_batch, i == 0, sums);
     }
-    compare(t, group, sums);
+    compare_results(t, group, sums);
     H5Gclose(group);
 }
 
-static void make_model(struct trial *t)
+static void make_model(struct reward_test *t)
 {
     struct kernels_limits limits = {.rows = ROWS,
                                     .width = t->config.width,
@@ -163,13 +169,13 @@ static void make_model(struct trial *t)
     CHECK_OK(device_create(DEVICE_CPU, 0, &t->dev));
     CHECK_OK(kernels_create(t->dev, DTYPE_F32, 2, &limits, &t->kernels));
     CHECK_OK(model_create(t->kernels, &t->config, NULL, false, ROWS, true, &t->model));
-    CHECK_OK(task_head_create(t->kernels, t->config.output_rows, t->config.labels, &t->memory));
+    CHECK_OK(task_head_create(t->kernels, t->config.output_rows, t->config.labels, &t->task_head));
     const struct model_parameter *p = model_parameters(t->model, &count);
     t->gradients = malloc((size_t)model_elements(t->model) * sizeof *t->gradients);
     CHECK(t->gradients != NULL && count <= PARAMETERS_MAX);
     for (int i = 0; i < count; i++) {
         float *weights = reference_tensor(t->group, "weights", &p[i]);
-        t->places[i] = t->gradients + p[i].first;
+        t->parameter_gradients[i] = t->gradients + p[i].first;
         memcpy(model_weights(t->model) + p[i].first, weights,
                (size_t)(p[i].whole_rows * p[i].whole_columns) * sizeof *weights);
         free(weights);
@@ -179,7 +185,7 @@ static void make_model(struct trial *t)
 static void test_architecture(hid_t file, const char *architecture)
 {
     int64_t count;
-    struct trial t = {.group = H5Gopen2(file, architecture, H5P_DEFAULT)};
+    struct reward_test t = {.group = H5Gopen2(file, architecture, H5P_DEFAULT)};
     bool llama = strcmp(architecture, "llama") == 0;
     CHECK(t.group >= 0);
     t.config = (struct model_config){.architecture = architecture,
@@ -203,11 +209,11 @@ static void test_architecture(hid_t file, const char *architecture)
     t.ids = reference_dataset(t.group, "ids", H5T_NATIVE_INT32, 4, &count);
     make_model(&t);
     for (int i = 0; i < 4; i++) {
-        t.together = i % 2 > 0;
-        printf("%s, answers %s: ", architecture, t.together ? "behind one prompt" : "apart");
-        test_case(&t, i / 2, t.together ? 3 : PAIRS);
+        t.shared_prefix = i % 2 > 0;
+        printf("%s, %s: ", architecture, t.shared_prefix ? "shared prompt" : "separate prompts");
+        test_case(&t, i / 2, t.shared_prefix ? 3 : PAIRS);
     }
-    task_head_destroy(&t.memory);
+    task_head_destroy(&t.task_head);
     CHECK_OK(model_destroy(&t.model));
     CHECK_OK(kernels_destroy(&t.kernels));
     CHECK_OK(device_destroy(&t.dev));

@@ -1,6 +1,7 @@
-/* Stochastic rounding of the weights' copy, by updates of a model that ranks share: each element draws what it draws on
- * a rank alone, at any tensor layout and ZeRO stage, and a copy that is made anew, as after a resume, is the step's own.
- * The gradients are a function of the element's place in the whole, so that AdamW's masters are the same bits too. */
+/* Stochastic rounding of the bf16 weights. Each element uses the same random number as on one rank,
+ * for every tensor-parallel size and ZeRO stage. Weights that are rounded again, as after a resume,
+ * have the same bits. The gradient of an element depends only on its position in the whole
+ * parameter, so that the master weights of AdamW also have the same bits. */
 #include "tests/check.h"
 
 #include "base/random.h"
@@ -62,17 +63,18 @@ static void trained_release(struct trained *t)
     CHECK_OK(model_destroy(&t->model));
 }
 
-/* Calls with every element of a parameter: where it lies in this rank's part, and in the whole. */
-typedef void visit(void *user, int64_t here, int64_t whole);
+/* Called for each element of a parameter with its offsets on this rank and in the whole
+ * parameter. */
+typedef void visit_element(void *user, int64_t local, int64_t whole);
 
-static void each_element(const struct model_parameter *p, visit *see, void *user)
+static void visit_elements(const struct model_parameter *p, visit_element *visit, void *user)
 {
     for (int j = 0; j < p->shard_count; j++) {
-        const struct model_shard *piece = &p->shards[j];
-        for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
-            int64_t row = piece->row + e / piece->columns;
-            see(user, piece->first + e,
-                row * p->whole_columns + piece->column + e % piece->columns);
+        const struct model_shard *shard = &p->shards[j];
+        for (int64_t e = 0; e < shard->rows * shard->columns; e++) {
+            int64_t row = shard->row + e / shard->columns;
+            visit(user, shard->first + e,
+                  row * p->whole_columns + shard->column + e % shard->columns);
         }
     }
 }
@@ -82,14 +84,14 @@ struct writing {
     float *gradient;
 };
 
-static void write_gradient(void *user, int64_t here, int64_t whole)
+static void write_gradient(void *user, int64_t local, int64_t whole)
 {
     const struct writing *w = user;
-    w->gradient[here] = random_normal(w->key, (uint64_t)whole);
+    w->gradient[local] = random_normal(w->key, (uint64_t)whole);
 }
 
-/* The first data-parallel rank has the gradient, the others have none: the sum is exact. */
-static void step(struct trained *t, int64_t number)
+/* Only the first data-parallel rank has a gradient other than 0, so that the sum is exact. */
+static void update_weights(struct trained *t, int64_t number)
 {
     int count;
     const struct model_parameter *p = model_parameters(t->model, &count);
@@ -102,7 +104,7 @@ static void step(struct trained *t, int64_t number)
             CHECK_OK(bucket_advance(buckets, p[i].first + p[i].rows * p[i].columns));
             memset(w.gradient, 0, (size_t)(p[i].rows * p[i].columns) * sizeof *w.gradient);
             if (comm_rank(t->mesh.data) == 0) {
-                each_element(&p[i], write_gradient, &w);
+                visit_elements(&p[i], write_gradient, &w);
             }
         }
     }
@@ -112,8 +114,8 @@ static void step(struct trained *t, int64_t number)
     CHECK_OK(sharded_optimizer_wait_all(t->update));
 }
 
-/* This rank's master of an element of the flat buffer; NULL: another's. */
-static const float *master_of(const struct trained *t, int64_t element)
+/* Returns the master weight of an element of the flat buffer; NULL if another rank holds it. */
+static const float *find_master(const struct trained *t, int64_t element)
 {
     int count = 0;
     const struct optimizer_range *ranges = sharded_optimizer_weight_ranges(t->update, &count);
@@ -130,48 +132,49 @@ static const float *master_of(const struct trained *t, int64_t element)
 }
 
 struct comparison {
-    const struct trained *shared, *alone;
-    const struct model_parameter *here, *whole;
+    const struct trained *sharded, *single;
+    const struct model_parameter *local, *whole;
     uint64_t key;
     bool same_masters;
-    int64_t seen,
-        drawn; /* elements whose masters are known, and of them those that nearest rounds otherwise */
+    int64_t checked; /* elements with a master weight on this rank */
+    int64_t changed; /* of these, elements that differ from rounding to nearest */
 };
 
-static void compare_element(void *user, int64_t here, int64_t whole)
+static void compare_element(void *user, int64_t local, int64_t whole)
 {
     struct comparison *c = user;
-    int64_t element = c->here->first + here;
-    bf16 got = model_bf16_weights(c->shared->model)[element];
-    CHECK(!c->same_masters || got == model_bf16_weights(c->alone->model)[c->whole->first + whole]);
-    const float *master = master_of(c->shared, element);
+    int64_t element = c->local->first + local;
+    bf16 actual = model_bf16_weights(c->sharded->model)[element];
+    CHECK(!c->same_masters ||
+          actual == model_bf16_weights(c->single->model)[c->whole->first + whole]);
+    const float *master = find_master(c->sharded, element);
     if (master == NULL) {
         return;
     }
     bf16 nearest = f32_to_bf16(*master);
-    bf16 drawn = f32_to_bf16_stochastic(*master, random_u16(c->key, (uint64_t)whole));
-    CHECK(got == (c->here->trained ? drawn : nearest));
-    c->seen++;
-    c->drawn += got != nearest;
+    bf16 stochastic = f32_to_bf16_stochastic(*master, random_u16(c->key, (uint64_t)whole));
+    CHECK(actual == (c->local->trained ? stochastic : nearest));
+    c->checked++;
+    c->changed += actual != nearest;
 }
 
-static void compare(const struct trained *shared, const struct trained *alone, int64_t number,
-                    bool same_masters)
+static void compare_weights(const struct trained *sharded, const struct trained *single,
+                            int64_t number, bool same_masters)
 {
     int count;
-    const struct model_parameter *p = model_parameters(shared->model, &count);
-    struct comparison c = {.shared = shared, .alone = alone, .same_masters = same_masters};
+    const struct model_parameter *p = model_parameters(sharded->model, &count);
+    struct comparison c = {.sharded = sharded, .single = single, .same_masters = same_masters};
     for (int i = 0; i < count; i++) {
-        c.here = &p[i];
-        c.whole = &model_parameters(alone->model, &count)[i];
+        c.local = &p[i];
+        c.whole = &model_parameters(single->model, &count)[i];
         c.key = random_key(SEED, RANDOM_ROUNDING, (uint64_t)number, (uint64_t)i);
-        each_element(&p[i], compare_element, &c);
+        visit_elements(&p[i], compare_element, &c);
     }
-    CHECK(c.seen > 100 && c.drawn > c.seen / 8); /* a quarter, were the weights spread evenly */
+    CHECK(c.checked > 100 && c.changed > c.checked / 8); /* 1/4 for evenly distributed weights */
 }
 
-/* As after a resume: from the masters alone. */
-static void compare_again(const struct trained *t)
+/* Rounds the master weights again, as after a resume, and compares the bits. */
+static void test_resume(const struct trained *t)
 {
     size_t bytes = (size_t)model_elements(t->model) * sizeof(bf16);
     bf16 *copy = malloc(bytes);
@@ -184,29 +187,29 @@ static void compare_again(const struct trained *t)
     free(copy);
 }
 
-static void test_layout(struct mesh mesh, struct mesh single, int stage, enum optimizer_kind kind)
+static void test_layout(struct mesh mesh, struct mesh self, int stage, enum optimizer_kind kind)
 {
-    struct trained alone, shared;
-    trained_make(&alone, single, 0, kind);
-    trained_make(&shared, mesh, stage, kind);
-    compare(&shared, &alone, 0, true);
-    CHECK_OK(sharded_optimizer_release_weights(shared.update));
+    struct trained single, sharded;
+    trained_make(&single, self, 0, kind);
+    trained_make(&sharded, mesh, stage, kind);
+    compare_weights(&sharded, &single, 0, true);
+    CHECK_OK(sharded_optimizer_release_weights(sharded.update));
     for (int64_t s = 1; s <= STEPS; s++) {
-        step(&alone, s);
-        step(&shared, s);
-        compare(&shared, &alone, s, kind == OPTIMIZER_ADAMW);
+        update_weights(&single, s);
+        update_weights(&sharded, s);
+        compare_weights(&sharded, &single, s, kind == OPTIMIZER_ADAMW);
     }
-    compare_again(&alone);
-    if (sharded_optimizer_weights(shared.update) == NULL) {
-        compare_again(&shared);
+    test_resume(&single);
+    if (sharded_optimizer_weights(sharded.update) == NULL) {
+        test_resume(&sharded);
     }
-    trained_release(&shared);
-    trained_release(&alone);
+    trained_release(&sharded);
+    trained_release(&single);
 }
 
 static void test_layouts(struct comm *world, struct comm *self)
 {
-    const struct mesh single = {self, self, self};
+    const struct mesh self_mesh = {self, self, self};
     int ranks = comm_size(world);
     for (int tensor = 1; tensor <= ranks; tensor++) {
         struct mesh mesh;
@@ -215,8 +218,8 @@ static void test_layouts(struct comm *world, struct comm *self)
         }
         CHECK_OK(mesh_create(world, tensor, &mesh));
         for (int stage = 0; stage <= (tensor < ranks ? 2 : 0); stage++) {
-            test_layout(mesh, single, stage, OPTIMIZER_ADAMW);
-            test_layout(mesh, single, stage, OPTIMIZER_LAMB);
+            test_layout(mesh, self_mesh, stage, OPTIMIZER_ADAMW);
+            test_layout(mesh, self_mesh, stage, OPTIMIZER_LAMB);
         }
         CHECK_OK(mesh_destroy(&mesh));
     }
@@ -237,8 +240,8 @@ int main(int argc, char **argv)
     CHECK_OK(comm_world_create(&argc, &argv, &world));
     CHECK_OK(comm_self_create(&self));
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
-    bool able = kernels_supports(dev, DTYPE_BF16);
-    if (able) {
+    bool has_bf16 = kernels_supports(dev, DTYPE_BF16);
+    if (has_bf16) {
         CHECK_OK(kernels_create(dev, DTYPE_BF16, 1, &limits, &kernels));
         test_layouts(world, self);
         CHECK_OK(kernels_destroy(&kernels));
@@ -246,7 +249,7 @@ int main(int argc, char **argv)
     CHECK_OK(device_destroy(&dev));
     CHECK_OK(comm_destroy(&self));
     CHECK_OK(comm_destroy(&world));
-    if (!able) {
+    if (!has_bf16) {
         CHECK_SKIP("no bf16 on this processor");
     }
     return 0;

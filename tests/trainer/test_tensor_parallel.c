@@ -1,8 +1,10 @@
-/* One model over all ranks of the world against the same model on this rank alone: losses, gradients piece
- * by piece, dropout included; what every rank holds must be the same to the last bit. Two micro-batches,
- * so that gradients are set and then added to; with and without sequence parallelism, whose shares of the
- * 21 rows are uneven. What is frozen on the ranks is not on the one alone: the rest's gradients are the same;
- * also of adapters, with dropout of their own. What backward makes again instead of keeping it has no other bits. */
+/* Compares a model that is divided among all ranks with the same model on one rank: losses and all
+ * gradients, with dropout. Replicated gradients must have the same bits on all ranks.
+ *
+ * Two micro-batches test that gradients are set and then added to. Sequence parallelism is on or
+ * off; its shares of the 21 rows are unequal. In some cases parameters are frozen on the divided
+ * model only; the gradients of the others must not change. In other cases both models have adapters
+ * with dropout. Activation checkpointing must not change any bit. */
 #include "base/random.h"
 #include "tests/check.h"
 #include "trainer/model/model_impl.h"
@@ -10,12 +12,13 @@
 
 enum { TOKENS = 7, SEQUENCES = 3, ROWS = TOKENS * SEQUENCES, MICRO_BATCHES = 2 };
 
-struct shared {
+struct model_instance {
     struct kernels *kernels;
     struct model *model;
-    float *gradients, **places; /* the flat buffer, and each parameter's in it */
+    float *gradients;            /* flat buffer */
+    float **parameter_gradients; /* pointers into it; NULL: frozen */
     float losses[ROWS], scales[ROWS];
-    int32_t best[ROWS];
+    int32_t argmax[ROWS];
     double sums[OBJECTIVE_SUMS];
 };
 
@@ -40,30 +43,30 @@ static void make_tokens(int64_t vocabulary)
             segments[i] = i % TOKENS > 3;
         }
         masked[m] = 0;
-        for (int i = 0; i < ROWS; i += 1 + i % 3) { /* BERT's */
+        for (int i = 0; i < ROWS; i += 1 + i % 3) { /* rows of the masked language model */
             masked_rows[m][masked[m]] = i;
             masked_ids[m][masked[m]++] = targets[m][i];
         }
     }
 }
 
-/* Biases and an adapter's second matrix are zero and norms one at first: here each element is something else,
- * wherever it lies. */
-static void disturb(struct model *m)
+/* Adds random values to the parameters with constant initial values: biases, norms and the second
+ * matrix of adapters. A value depends only on the position in the whole parameter. */
+static void randomize_constants(struct model *m)
 {
     int count;
     const struct model_parameter *p = model_parameters(m, &count);
     for (int i = 0; i < count; i++) {
-        bool alike = p[i].dimensions == 1 || p[i].role == MODEL_ADAPTER_OUT;
-        for (int j = 0; alike && j < p[i].shard_count; j++) {
-            const struct model_shard *piece = &p[i].shards[j];
+        bool is_constant = p[i].dimensions == 1 || p[i].role == MODEL_ADAPTER_OUT;
+        for (int j = 0; is_constant && j < p[i].shard_count; j++) {
+            const struct model_shard *shard = &p[i].shards[j];
             uint64_t key = random_key(8, RANDOM_TEST, (uint64_t)i, 0);
-            bool kept = p[i].first < model_f32_elements(m);
-            float *w = (kept ? model_weights(m) + p[i].first : model_vector(m, i).data);
-            w += piece->first;
-            for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
-                int64_t row = piece->row + e / piece->columns;
-                int64_t column = piece->column + e % piece->columns;
+            bool has_f32 = p[i].first < model_f32_elements(m);
+            float *w = (has_f32 ? model_weights(m) + p[i].first : model_vector(m, i).data);
+            w += shard->first;
+            for (int64_t e = 0; e < shard->rows * shard->columns; e++) {
+                int64_t row = shard->row + e / shard->columns;
+                int64_t column = shard->column + e % shard->columns;
                 w[e] += 0.1f * random_normal(key, (uint64_t)(row * p[i].whole_columns + column));
             }
         }
@@ -71,8 +74,8 @@ static void disturb(struct model *m)
     CHECK_OK(model_sync_bf16(m));
 }
 
-static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
-                        const struct model_config *config, struct comm *tensor, bool sequence)
+static void instance_create(struct model_instance *s, struct device *dev, enum dtype dtype,
+                            const struct model_config *config, struct comm *tensor, bool sequence)
 {
     int ranks = tensor != NULL ? comm_size(tensor) : 1;
     struct kernels_limits limits = {.rows = ROWS,
@@ -84,33 +87,33 @@ static void shared_make(struct shared *s, struct device *dev, enum dtype dtype,
                                     .vocabulary = model_vocabulary_rows(config, ranks),
                                     .training = true,
                                     .vocabulary_shards = ranks};
-    *s = (struct shared){0};
+    *s = (struct model_instance){0};
     CHECK_OK(kernels_create(dev, dtype, 1, &limits, &s->kernels));
     CHECK_OK(model_create(s->kernels, config, tensor, sequence, ROWS, true, &s->model));
     CHECK_OK(model_connect(s->model));
     CHECK_OK(model_init_weights(s->model, 5));
-    disturb(s->model);
+    randomize_constants(s->model);
     s->gradients = malloc((size_t)model_elements(s->model) * sizeof *s->gradients);
     CHECK(s->gradients != NULL);
     memset(s->gradients, 0xff, (size_t)model_elements(s->model) * sizeof *s->gradients);
     int count;
     const struct model_parameter *p = model_parameters(s->model, &count);
-    s->places = calloc((size_t)count, sizeof *s->places);
-    CHECK(s->places != NULL);
+    s->parameter_gradients = calloc((size_t)count, sizeof *s->parameter_gradients);
+    CHECK(s->parameter_gradients != NULL);
     for (int i = 0; i < count; i++) {
-        s->places[i] = p[i].trained ? s->gradients + p[i].first : NULL;
+        s->parameter_gradients[i] = p[i].trained ? s->gradients + p[i].first : NULL;
     }
 }
 
-static void shared_release(struct shared *s)
+static void instance_destroy(struct model_instance *s)
 {
     CHECK_OK(model_destroy(&s->model));
     CHECK_OK(kernels_destroy(&s->kernels));
     free(s->gradients);
-    free(s->places);
+    free(s->parameter_gradients);
 }
 
-static void run(struct shared *s, int m, bool training)
+static void run_micro_batch(struct model_instance *s, int m, bool training)
 {
     struct model_input input = {
         .rows = ROWS,
@@ -128,9 +131,9 @@ static void run(struct shared *s, int m, bool training)
     struct batch batch = {.rows = ROWS, .targets = targets[m], .sequences = SEQUENCES};
     struct tensor hidden;
     double device_sums[OBJECTIVE_SUMS] = {0};
-    bool masks = model_get_config(s->model)->output_rows > 0;
-    const struct objective *objective = masks ? &objective_mlm : &objective_clm;
-    if (masks) {
+    bool is_mlm = model_get_config(s->model)->output_rows > 0;
+    const struct objective *objective = is_mlm ? &objective_mlm : &objective_clm;
+    if (is_mlm) {
         batch.masked = masked[m];
         batch.masked_ids = masked_ids[m];
         batch.next_sentence = next_sentence;
@@ -142,21 +145,22 @@ static void run(struct shared *s, int m, bool training)
     struct objective_input views = {
         .losses = s->losses,
         .row_scales = s->scales,
-        .argmax = s->best,
+        .argmax = s->argmax,
         .example_weight = 3,
         .device_sums = device_sums,
     };
-    objective_input_fill(&views, s->model, &batch, &input, hidden, training ? s->places : NULL);
+    objective_input_fill(&views, s->model, &batch, &input, hidden,
+                         training ? s->parameter_gradients : NULL);
     CHECK_OK(objective->loss(s->kernels, &batch, &views, training, s->sums));
     for (int i = 0; i < OBJECTIVE_SUMS; i++) {
         s->sums[i] += device_sums[i];
     }
     if (training) {
-        CHECK_OK(model_backward(s->model, &input, s->places, NULL, NULL));
+        CHECK_OK(model_backward(s->model, &input, s->parameter_gradients, NULL, NULL));
     }
 }
 
-static float largest_of(const float *x, int64_t count)
+static float find_largest(const float *x, int64_t count)
 {
     float largest = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -165,29 +169,30 @@ static float largest_of(const float *x, int64_t count)
     return largest;
 }
 
-/* The keys' bias changes no score: its gradient is rounding alone, so that errors count against the largest
- * gradient of the model too. */
-static void compare_gradients(const struct shared *part, const struct shared *whole,
+/* Errors are relative to the largest gradient of the tensor plus a thousandth of that of the model.
+ * The gradient of the key bias is only rounding noise; its errors are relative to that of the
+ * model. */
+static void compare_gradients(const struct model_instance *part, const struct model_instance *whole,
                               double tolerance)
 {
     int count;
     const struct model_parameter *p = model_parameters(part->model, &count);
     const struct model_parameter *w = model_parameters(whole->model, &count);
-    float most = largest_of(whole->gradients, model_elements(whole->model));
+    float model_largest = find_largest(whole->gradients, model_elements(whole->model));
     for (int i = 0; i < count; i++) {
         const float *exact = whole->gradients + w[i].first;
         bool noise = strstr(w[i].name, "self.key.bias") != NULL;
-        double size =
-            largest_of(exact, w[i].whole_rows * w[i].whole_columns) + (noise ? 1 : 1e-3) * most;
+        double size = find_largest(exact, w[i].whole_rows * w[i].whole_columns) +
+                      (noise ? 1 : 1e-3) * model_largest;
         for (int j = 0; p[i].trained && j < p[i].shard_count; j++) {
-            const struct model_shard *piece = &p[i].shards[j];
-            const float *got = part->gradients + p[i].first + piece->first;
-            for (int64_t e = 0; e < piece->rows * piece->columns; e++) {
-                int64_t row = piece->row + e / piece->columns;
-                double expected = exact[row * w[i].columns + piece->column + e % piece->columns];
-                if (!(fabs(got[e] - expected) <= tolerance * size)) {
-                    fprintf(stderr, "%s element %lld: %g, alone %g\n", p[i].name, (long long)e,
-                            (double)got[e], expected);
+            const struct model_shard *shard = &p[i].shards[j];
+            const float *actual = part->gradients + p[i].first + shard->first;
+            for (int64_t e = 0; e < shard->rows * shard->columns; e++) {
+                int64_t row = shard->row + e / shard->columns;
+                double expected = exact[row * w[i].columns + shard->column + e % shard->columns];
+                if (!(fabs(actual[e] - expected) <= tolerance * size)) {
+                    fprintf(stderr, "%s element %lld: %g, on one rank %g\n", p[i].name,
+                            (long long)e, (double)actual[e], expected);
                     CHECK(false);
                 }
             }
@@ -195,8 +200,8 @@ static void compare_gradients(const struct shared *part, const struct shared *wh
     }
 }
 
-/* What every rank holds is the same on all. */
-static void check_replicas(const struct shared *s)
+/* Replicated gradients have the same bits on all ranks. */
+static void check_replicas(const struct model_instance *s)
 {
     int count, ranks = comm_size(world);
     const struct model_parameter *p = model_parameters(s->model, &count);
@@ -214,8 +219,9 @@ static void check_replicas(const struct shared *s)
     }
 }
 
-/* Nothing is written for what is frozen, and it lies behind the rest. */
-static void check_frozen(const struct shared *s, bool expected)
+/* Frozen parameters follow the trained ones in the flat buffer, and no gradient is written for
+ * them. */
+static void check_frozen(const struct model_instance *s, bool expected)
 {
     int count;
     const struct model_parameter *p = model_parameters(s->model, &count);
@@ -231,23 +237,23 @@ static void check_frozen(const struct shared *s, bool expected)
     }
 }
 
-/* Three sequences in a row, dropout, all ranks: recomputed or not. */
+/* Losses and gradients have the same bits when backward recomputes activations. */
 static void check_recompute(struct device *dev, enum dtype dtype, const struct model_config *config,
-                            bool sequence, const struct shared *kept)
+                            bool sequence, const struct model_instance *reference)
 {
-    static const enum model_recompute ways[] = {MODEL_RECOMPUTE_SELECTIVE, MODEL_RECOMPUTE_FULL};
+    static const enum model_recompute modes[] = {MODEL_RECOMPUTE_SELECTIVE, MODEL_RECOMPUTE_FULL};
     for (int i = 0; i < 2; i++) {
-        struct shared again;
+        struct model_instance recomputed;
         struct model_config other = *config;
-        other.recompute = ways[i];
-        shared_make(&again, dev, dtype, &other, world, sequence);
+        other.recompute = modes[i];
+        instance_create(&recomputed, dev, dtype, &other, world, sequence);
         for (int m = 0; m < MICRO_BATCHES; m++) {
-            run(&again, m, true);
+            run_micro_batch(&recomputed, m, true);
         }
-        CHECK(memcmp(again.sums, kept->sums, sizeof again.sums) == 0);
-        CHECK(memcmp(again.gradients, kept->gradients,
-                     (size_t)model_elements(kept->model) * sizeof(float)) == 0);
-        shared_release(&again);
+        CHECK(memcmp(recomputed.sums, reference->sums, sizeof recomputed.sums) == 0);
+        CHECK(memcmp(recomputed.gradients, reference->gradients,
+                     (size_t)model_elements(reference->model) * sizeof(float)) == 0);
+        instance_destroy(&recomputed);
     }
 }
 
@@ -255,10 +261,10 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
                        bool sequence, const char *frozen, struct model_freezing freezing,
                        struct model_adapter adapter, double tolerance)
 {
-    bool masks = architecture[0] == 'b' || architecture[0] == 'r';
+    bool is_encoder = architecture[0] == 'b' || architecture[0] == 'r';
     struct model_config config = {
         .architecture = architecture,
-        .layers = dtype == DTYPE_F32 ? 3 : 2, /* bf16: rounding grows with each */
+        .layers = dtype == DTYPE_F32 ? 3 : 2, /* bf16 errors grow with each layer */
         .width = 48,
         .heads = 12,
         .inner = 60,
@@ -272,22 +278,22 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .initializer_range = 0.2f,
         .adapter = adapter,
         .tied = tied,
-        .segments = masks ? 2 : 0,
+        .segments = is_encoder ? 2 : 0,
         .next_sentence = strcmp(architecture, "bert") == 0,
-        .output_rows = masks ? ROWS : 0,
-        .examples = masks ? SEQUENCES : 0,
+        .output_rows = is_encoder ? ROWS : 0,
+        .examples = is_encoder ? SEQUENCES : 0,
     };
-    struct shared part, whole;
+    struct model_instance part, whole;
     make_tokens(config.vocabulary);
     config.frozen = frozen;
     config.freezing = freezing;
-    shared_make(&part, dev, dtype, &config, world, sequence);
+    instance_create(&part, dev, dtype, &config, world, sequence);
     config.frozen = NULL;
     config.freezing = (struct model_freezing){0};
-    shared_make(&whole, dev, dtype, &config, NULL, false);
+    instance_create(&whole, dev, dtype, &config, NULL, false);
     for (int m = 0; m < MICRO_BATCHES; m++) {
-        run(&part, m, true);
-        run(&whole, m, true);
+        run_micro_batch(&part, m, true);
+        run_micro_batch(&whole, m, true);
         CHECK_NEAR(part.sums[OBJECTIVE_LOSS], whole.sums[OBJECTIVE_LOSS],
                    tolerance * whole.sums[OBJECTIVE_LOSS]);
         CHECK(part.sums[OBJECTIVE_COUNT] == whole.sums[OBJECTIVE_COUNT]);
@@ -300,13 +306,13 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     config.freezing = freezing;
     config.adapter = adapter;
     check_recompute(dev, dtype, &config, sequence, &part);
-    run(&part, 0, false);
-    run(&whole, 0, false);
+    run_micro_batch(&part, 0, false);
+    run_micro_batch(&whole, 0, false);
     for (int i = 0; i < ROWS; i++) {
         CHECK_NEAR(part.losses[i], whole.losses[i], tolerance * (1 + fabsf(whole.losses[i])));
     }
-    shared_release(&part);
-    shared_release(&whole);
+    instance_destroy(&part);
+    instance_destroy(&whole);
 }
 
 int main(int argc, char **argv)
@@ -314,33 +320,33 @@ int main(int argc, char **argv)
     struct device *dev;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
-    const struct model_freezing all = {0}, low = {.embeddings = true, .layers = 1},
+    const struct model_freezing none = {0}, low = {.embeddings = true, .layers = 1},
                                 blocks = {.embeddings = true, .layers = 2},
-                                backbone = {.backbone = true}, inside = {.layers = 1};
-    const char *some_gpt2 = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight";
-    const struct model_adapter none = {0}, wide = {4, 6, 0.25f, "all-linear"},
-                               some = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
-    const struct model_adapter masks = {3, 3, 0.1f, "query, key, output.dense", true};
+                                backbone = {.backbone = true}, first = {.layers = 1};
+    const char *patterns = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight";
+    const struct model_adapter no_adapter = {0}, all_linear = {4, 6, 0.25f, "all-linear"},
+                               llama = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
+    const struct model_adapter bert = {3, 3, 0.1f, "query, key, output.dense", true};
     for (int sequence = 0; sequence < 2; sequence++) {
         bool rows = sequence == 1;
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, none, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, all, none, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, all, none, 1e-5);
-        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, all, none, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, some_gpt2, all, none, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, "cls.*", low, none, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, low, none, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, blocks, none, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, backbone, none, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, backbone, none, 1e-5);
-        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, inside, none, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, all, wide, 1e-5);
-        test_model(dev, DTYPE_F32, "llama", false, rows, NULL, all, some, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, all, masks, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, patterns, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, "cls.*", low, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, low, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, blocks, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, backbone, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, backbone, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, first, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, none, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "llama", false, rows, NULL, none, llama, 1e-5);
+        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, bert, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
-            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, wide, 6e-2);
-            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, all, none, 6e-2);
-            test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, all, none, 1e-1);
+            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, all_linear, 6e-2);
+            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, no_adapter, 6e-2);
+            test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, none, no_adapter, 1e-1);
         }
     }
     CHECK_OK(device_destroy(&dev));

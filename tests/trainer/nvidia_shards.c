@@ -1,6 +1,10 @@
-/* Shards as NVIDIA's BERT examples have them, h5py's way: nvidia_shards FOLDER writes train-0.hdf5, train-1.hdf5 (gzip) and
- * validation.hdf5 (plain). A text is [CLS] A [SEP] B [SEP] of 10 to 32 tokens out of 64; what follows a token is nearly
- * always the same one. Masks are in the file: up to 5 of [MASK], 4. */
+/* Writes shards in the format of NVIDIA's BERT examples, as h5py does.
+ *
+ *   nvidia_shards FOLDER
+ *
+ * Writes train-0.hdf5 and train-1.hdf5 (gzip) and validation.hdf5 (not compressed). A text is [CLS]
+ * A [SEP] B [SEP] with 10 to 32 tokens of a vocabulary of 64. A token has nearly always the same
+ * successor. The masks are part of the file: up to 5 tokens are [MASK], id 4. */
 #include <hdf5.h>
 
 #include "base/random.h"
@@ -8,12 +12,12 @@
 
 enum { N = 20, T = 32, P = 5, VOCABULARY = 64, MASK = 4 };
 
-struct texts {
+struct columns {
     int32_t ids[N][T], positions[N][P], labels[N][P];
     int8_t mask[N][T], segments[N][T], next[N];
 };
 
-static void make_text(struct texts *x, int i, uint64_t seed)
+static void make_text(struct columns *x, int i, uint64_t seed)
 {
     uint64_t key = random_key(seed, RANDOM_PAIRS, (uint64_t)i, 0), drawn = 0;
     int tokens = 10 + (int)random_below(key, drawn++, T - 9), middle = tokens / 2;
@@ -27,7 +31,7 @@ static void make_text(struct texts *x, int i, uint64_t seed)
         x->mask[i][t] = 1;
     }
     x->next[i] = (int8_t)(i % 2);
-    int predictions = 1 + i % P; /* from one to all */
+    int predictions = 1 + i % P;
     for (int p = 0; p < predictions; p++) {
         int at = 1 + p;
         at += at >= middle;
@@ -37,8 +41,8 @@ static void make_text(struct texts *x, int i, uint64_t seed)
     }
 }
 
-static void write_field(hid_t file, const char *name, hid_t type, hid_t memory, hsize_t width,
-                        const void *data, bool gzip)
+static void write_dataset(hid_t file, const char *name, hid_t type, hid_t memory, hsize_t width,
+                          const void *data, bool gzip)
 {
     hsize_t shape[2] = {N, width}, chunk[2] = {7, width};
     hid_t space = H5Screate_simple(width > 1 ? 2 : 1, shape, NULL);
@@ -56,7 +60,7 @@ static void write_field(hid_t file, const char *name, hid_t type, hid_t memory, 
 
 static void write_shard(const char *folder, const char *name, uint64_t seed, bool gzip)
 {
-    static struct texts x;
+    static struct columns x;
     char path[1024];
     memset(&x, 0, sizeof x);
     for (int i = 0; i < N; i++) {
@@ -64,14 +68,14 @@ static void write_shard(const char *folder, const char *name, uint64_t seed, boo
     }
     snprintf(path, sizeof path, "%s/%s", folder, name);
     hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    hid_t wide = H5T_STD_I32LE, narrow = H5T_STD_I8LE;
+    hid_t i32 = H5T_STD_I32LE, i8 = H5T_STD_I8LE;
     CHECK(f >= 0);
-    write_field(f, "input_ids", wide, H5T_NATIVE_INT32, T, x.ids, gzip);
-    write_field(f, "input_mask", narrow, H5T_NATIVE_INT8, T, x.mask, gzip);
-    write_field(f, "segment_ids", narrow, H5T_NATIVE_INT8, T, x.segments, gzip);
-    write_field(f, "masked_lm_positions", wide, H5T_NATIVE_INT32, P, x.positions, gzip);
-    write_field(f, "masked_lm_ids", wide, H5T_NATIVE_INT32, P, x.labels, gzip);
-    write_field(f, "next_sentence_labels", narrow, H5T_NATIVE_INT8, 1, x.next, gzip);
+    write_dataset(f, "input_ids", i32, H5T_NATIVE_INT32, T, x.ids, gzip);
+    write_dataset(f, "input_mask", i8, H5T_NATIVE_INT8, T, x.mask, gzip);
+    write_dataset(f, "segment_ids", i8, H5T_NATIVE_INT8, T, x.segments, gzip);
+    write_dataset(f, "masked_lm_positions", i32, H5T_NATIVE_INT32, P, x.positions, gzip);
+    write_dataset(f, "masked_lm_ids", i32, H5T_NATIVE_INT32, P, x.labels, gzip);
+    write_dataset(f, "next_sentence_labels", i8, H5T_NATIVE_INT8, 1, x.next, gzip);
     H5Fclose(f);
 }
 

@@ -1,6 +1,9 @@
-/* What a plan says of memory against what a run then uses: within a tenth. argv[1] 2: on two ranks;
- * argv[2]: ZeRO stage; argv[3] 2: the two share the model; argv[4]: the precision of adapters beside what was trained,
- * or what backward makes again: selective or full. */
+/* The memory of a plan differs from the memory of a run by at most a tenth.
+ *
+ *   test_memory [RANKS [ZERO_STAGE [TENSOR [PRECISION|CHECKPOINTING]]]]
+ *
+ * RANKS and TENSOR (ranks that share the model) are 1 or 2. With PRECISION fp32 or bf16, adapters
+ * are trained on the final weights of a first run. CHECKPOINTING is selective or full. */
 #include <jansson.h>
 #include <unistd.h>
 
@@ -18,27 +21,27 @@
 
 static char folder[] = "/tmp/bireme-memory-XXXXXX";
 
-static void path_in(const char *name, char path[FILE_PATH_BYTES])
+static void join_path(const char *name, char path[FILE_PATH_BYTES])
 {
     CHECK_OK(file_join(path, folder, name));
 }
 
-/* A character tokenizer, and shards of its ids. */
+/* Makes a character tokenizer and a shard. */
 static void make_data(void)
 {
     char text[FILE_PATH_BYTES];
     char path[FILE_PATH_BYTES];
     struct tokenizer *t;
     struct shard_writer *w;
-    path_in("text.txt", text);
+    join_path("text.txt", text);
     CHECK_OK(file_write(text, "abcdefghijklmnopqrstuvwxyz .\n", 29));
     char *files[] = {text};
     CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
-    path_in("tokenizer", path);
+    join_path("tokenizer", path);
     CHECK_OK(tokenizer_save(t, path));
     struct shard_header header = {.vocab_size = tokenizer_vocab_size(t), .eos_id = -1};
     snprintf(header.tokenizer_sha256, sizeof header.tokenizer_sha256, "%s", tokenizer_sha256(t));
-    path_in("train.h5", path);
+    join_path("train.h5", path);
     CHECK_OK(shard_writer_create(path, &header, &w));
     for (int32_t i = 0; i < 20000; i++) {
         int32_t id = (int32_t)((i * 7 + i / 13) % header.vocab_size);
@@ -65,11 +68,11 @@ static void make_recipe(const char *stage, int width)
                          "evaluate: {every: 2, batches: 1}\n"
                          "checkpoint: {every: 2}\nlog: {every: 1}\n",
                          folder, width, folder, folder, folder, stage);
-    path_in("recipe.yaml", path);
+    join_path("recipe.yaml", path);
     CHECK_OK(file_write(path, text, (size_t)bytes));
 }
 
-static void train(int ranks, int tensor, const char *more)
+static void run_training(int ranks, int tensor, const char *overrides)
 {
     char command[4 * FILE_PATH_BYTES];
     char mpirun[128] = "";
@@ -80,8 +83,8 @@ static void train(int ranks, int tensor, const char *more)
     snprintf(command, sizeof command,
              "%s'%s' train '%s/recipe.yaml' parallel.tensor=%d parallel.sequence=%s %s "
              ">'%s/output' 2>&1",
-             mpirun, getenv("BIREME_PROGRAM"), folder, tensor, tensor > 1 ? "true" : "false", more,
-             folder);
+             mpirun, getenv("BIREME_PROGRAM"), folder, tensor, tensor > 1 ? "true" : "false",
+             overrides, folder);
     int ended = system(command);
     if (ended != 0) {
         snprintf(command, sizeof command, "cat '%s/output' >&2", folder);
@@ -90,14 +93,14 @@ static void train(int ranks, int tensor, const char *more)
     CHECK_EQUAL(ended, 0);
 }
 
-/* compare - the start line's sum with the largest memory_bytes of any line. */
-static void compare(int ranks, const char *run)
+/* Compares the planned bytes of the start line with the largest memory_bytes of all lines. */
+static void compare_bytes(int ranks, const char *run)
 {
     char path[FILE_PATH_BYTES];
     char *text = NULL;
     double planned = 0;
     double used = 0;
-    path_in(run, path);
+    join_path(run, path);
     CHECK_OK(file_read(path, 1 << 20, &text, NULL));
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;
@@ -122,9 +125,9 @@ static bool cpu_has_bf16(void)
 {
     struct device *cpu;
     CHECK_OK(device_create(DEVICE_CPU, 0, &cpu));
-    bool able = kernels_supports(cpu, DTYPE_BF16);
+    bool has_bf16 = kernels_supports(cpu, DTYPE_BF16);
     CHECK_OK(device_destroy(&cpu));
-    return able;
+    return has_bf16;
 }
 
 int main(int argc, char **argv)
@@ -133,34 +136,35 @@ int main(int argc, char **argv)
     int tensor = argc > 3 && strcmp(argv[3], "2") == 0 ? 2 : 1;
     const char *program = getenv("BIREME_PROGRAM");
     if (program == NULL || access(program, X_OK) != 0) {
-        CHECK_SKIP("BIREME_PROGRAM names no program");
+        CHECK_SKIP("BIREME_PROGRAM does not name a program");
     }
     if (SANITIZED) {
-        CHECK_SKIP("a sanitizer's own memory is not planned");
+        CHECK_SKIP("plans do not include the memory of a sanitizer");
     }
-    bool again = argc > 4 && (strcmp(argv[4], "selective") == 0 || strcmp(argv[4], "full") == 0);
-    bool adapters = argc > 4 && !again;
+    bool recompute =
+        argc > 4 && (strcmp(argv[4], "selective") == 0 || strcmp(argv[4], "full") == 0);
+    bool adapters = argc > 4 && !recompute;
     if (adapters && strcmp(argv[4], "bf16") == 0 && !cpu_has_bf16()) {
         CHECK_SKIP("no bf16 on this processor");
     }
-    char recomputed[128] = "";
-    if (again) {
-        snprintf(recomputed, sizeof recomputed, "train.activation_checkpointing=%s", argv[4]);
+    char checkpointing[128] = "";
+    if (recompute) {
+        snprintf(checkpointing, sizeof checkpointing, "train.activation_checkpointing=%s", argv[4]);
     }
     CHECK(mkdtemp(folder) != NULL);
     make_data();
-    make_recipe(argc > 2 ? argv[2] : "0",
-                adapters ? 576 : 256); /* a program weighs 10 MB more or less */
-    train(ranks, tensor, adapters ? "train.max_steps=1 checkpoint.every=0" : recomputed);
+    int width = adapters ? 576 : 256; /* large, because the program itself varies by 10 MB */
+    make_recipe(argc > 2 ? argv[2] : "0", width);
+    run_training(ranks, tensor, adapters ? "train.max_steps=1 checkpoint.every=0" : checkpointing);
     if (adapters) {
-        char more[2 * FILE_PATH_BYTES + 256];
-        snprintf(more, sizeof more,
+        char overrides[2 * FILE_PATH_BYTES + 256];
+        snprintf(overrides, sizeof overrides,
                  "run_dir='%s/lora' model.init_from='%s/run' adapter.type=lora "
                  "adapter.targets=all-linear adapter.dropout=0.1 train.precision=%s",
                  folder, folder, argv[4]);
-        train(ranks, tensor, more);
+        run_training(ranks, tensor, overrides);
     }
-    compare(ranks, adapters ? "lora/metrics.jsonl" : "run/metrics.jsonl");
+    compare_bytes(ranks, adapters ? "lora/metrics.jsonl" : "run/metrics.jsonl");
     CHECK_OK(file_remove_tree(folder));
     return 0;
 }

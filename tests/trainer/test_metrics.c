@@ -1,5 +1,5 @@
-/* metrics.jsonl: what is written reads back exactly, every line is whole, and a resumed file reads like
- * one uninterrupted run. Also: signals that ask for a stop. */
+/* metrics.jsonl: values are read back exactly, all lines are complete, and the file of a resumed
+ * run has the steps of one uninterrupted run. Also tests the signals that stop a run. */
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
@@ -36,7 +36,7 @@ static void read_lines(void)
     free(text);
 }
 
-static json_t *field(int line, const char *name)
+static json_t *get_field(int line, const char *name)
 {
     CHECK(line < line_count);
     json_t *value = json_object_get(lines[line], name);
@@ -55,12 +55,12 @@ static void test_values(void)
         struct metric loss = metric_number("loss", numbers[i]);
         CHECK_OK(metrics_write(m, "train", i, &loss, 1));
     }
-    struct metric odd[] = {
+    struct metric fields[] = {
         metric_number("nan", NAN),           metric_number("inf", -INFINITY),
         metric_integer("tokens", INT64_MAX), metric_text("text", "a\n\"\xc3\xa4"),
         metric_flag("flag", true),           metric_null("mfu"),
         metric_integer("bytes.weights", 7),  metric_integer("bytes.buffers", 8)};
-    CHECK_OK(metrics_write(m, "start", 99, odd, 8));
+    CHECK_OK(metrics_write(m, "start", 99, fields, 8));
     struct metric wrong = metric_text("text", "/a\xff\xfe");
     CHECK_OK(metrics_write(m, "warning", 99, &wrong, 1));
     wrong.name = wrong.text;
@@ -70,20 +70,20 @@ static void test_values(void)
     CHECK_OK(metrics_close(&m));
     read_lines();
     CHECK_EQUAL(line_count, NUMBERS + 2);
-    CHECK(strcmp(json_string_value(field(NUMBERS + 1, "text")), "/a\?\?") == 0);
+    CHECK(strcmp(json_string_value(get_field(NUMBERS + 1, "text")), "/a\?\?") == 0);
     for (int i = 0; i < NUMBERS; i++) {
-        double read = json_real_value(field(i, "loss"));
-        CHECK(json_is_real(field(i, "loss")) && memcmp(&read, &numbers[i], sizeof read) == 0);
-        CHECK_EQUAL(json_integer_value(field(i, "step")), i);
+        double read = json_real_value(get_field(i, "loss"));
+        CHECK(json_is_real(get_field(i, "loss")) && memcmp(&read, &numbers[i], sizeof read) == 0);
+        CHECK_EQUAL(json_integer_value(get_field(i, "step")), i);
     }
-    CHECK(json_is_null(field(NUMBERS, "nan")) && json_is_null(field(NUMBERS, "inf")));
-    CHECK(json_integer_value(field(NUMBERS, "tokens")) == INT64_MAX);
-    CHECK(strcmp(json_string_value(field(NUMBERS, "text")), "a\n\"\xc3\xa4") == 0);
-    CHECK(json_is_true(field(NUMBERS, "flag")) && json_is_null(field(NUMBERS, "mfu")));
-    CHECK(json_integer_value(json_object_get(field(NUMBERS, "bytes"), "buffers")) == 8);
+    CHECK(json_is_null(get_field(NUMBERS, "nan")) && json_is_null(get_field(NUMBERS, "inf")));
+    CHECK(json_integer_value(get_field(NUMBERS, "tokens")) == INT64_MAX);
+    CHECK(strcmp(json_string_value(get_field(NUMBERS, "text")), "a\n\"\xc3\xa4") == 0);
+    CHECK(json_is_true(get_field(NUMBERS, "flag")) && json_is_null(get_field(NUMBERS, "mfu")));
+    CHECK(json_integer_value(json_object_get(get_field(NUMBERS, "bytes"), "buffers")) == 8);
 }
 
-/* A run to step 9 that was killed; it goes on from step 6. */
+/* A run that was killed after step 9 resumes from step 6. */
 static void test_resume(void)
 {
     struct metrics *m = NULL;
@@ -104,22 +104,22 @@ static void test_resume(void)
     read_lines();
     CHECK_EQUAL(line_count, 9);
     for (int i = 0; i < 9; i++) {
-        CHECK_EQUAL(json_integer_value(field(i, "step")), i < 7 ? i : i - 1);
+        CHECK_EQUAL(json_integer_value(get_field(i, "step")), i < 7 ? i : i - 1);
     }
-    CHECK(strcmp(json_string_value(field(7, "event")), "resume") == 0);
+    CHECK(strcmp(json_string_value(get_field(7, "event")), "resume") == 0);
     CHECK(stat(path, &before) == 0);
-    CHECK_OK(metrics_open(path, 7, &m)); /* nothing to drop: the file is not touched */
+    CHECK_OK(metrics_open(path, 7, &m)); /* no line is removed: the file does not change */
     CHECK_OK(metrics_close(&m));
     CHECK(stat(path, &after) == 0 && before.st_ino == after.st_ino);
     CHECK_OK(metrics_open(path, -1, &m));
     CHECK_OK(metrics_close(&m));
     CHECK_EQUAL(file_size(path), 0);
     CHECK_OK(file_remove_tree(path));
-    CHECK_OK(metrics_open(path, 5, &m)); /* a file that was lost does not stop a resume */
+    CHECK_OK(metrics_open(path, 5, &m)); /* a missing file is no error in a resumed run */
     CHECK_OK(metrics_close(&m));
 }
 
-/* No room for the whole line: an error, and no part of it. */
+/* If the disk has no space for a line, metrics_write fails and writes no part of it. */
 static void test_full_disk(void)
 {
     struct metrics *m = NULL;

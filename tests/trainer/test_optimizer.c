@@ -1,10 +1,11 @@
-/* LAMB's trust ratios, by tensor and from whole tensors' sums, against one step written out. */
+/* Trust ratios of LAMB, computed from the sums of whole tensors, against one step in closed
+ * form. */
 #include "tests/check.h"
 #include "trainer/optimizer/optimizer.h"
 
 enum { TENSORS = 4, ELEMENTS = 3 * TENSORS };
 
-/* Tensors: decays; decays and is zero; does not decay; decays, in two ranges. */
+/* Four tensors: with decay; zero, with decay; without decay; with decay, in two ranges. */
 static const struct optimizer_range ranges[] = {
     {0, 3, 0, true, 0}, {3, 3, 3, true, 1},   {6, 3, 6, false, 2},
     {9, 1, 9, true, 3}, {10, 2, 10, true, 3},
@@ -14,18 +15,18 @@ enum { RANGES = sizeof ranges / sizeof *ranges };
 static const float weights[ELEMENTS] = {1, -2, 3, 0, 0, 0, 0.5f, 0.25f, -1, 4, -1, 2};
 static const float gradients[ELEMENTS] = {2, 1, -1, 3, -3, 1, 1, 2, 3, -1, -2, 0.5f};
 
-/* The first step: without epsilon Adam's update is the gradient's sign. */
-static double update_of(int i, double decay)
+/* In the first step, with a tiny epsilon, Adam's update is the sign of the gradient. */
+static double expected_update(int i, double decay)
 {
     return (gradients[i] > 0 ? 1 : -1) + decay * weights[i];
 }
 
-static double ratio_of(int tensor, double decay, bool all)
+static double expected_ratio(int tensor, double decay, bool all)
 {
     double w = 0, u = 0;
     for (int i = 3 * tensor; i < 3 * tensor + 3; i++) {
         w += weights[i] * weights[i];
-        u += update_of(i, decay) * update_of(i, decay);
+        u += expected_update(i, decay) * expected_update(i, decay);
     }
     return (all || decay > 0) && w > 0 ? sqrt(w / u) : 1;
 }
@@ -47,8 +48,9 @@ static void test_step(struct kernels *k, double weight_decay, bool all)
     CHECK_OK(optimizer_update(o, &slice, 1, 0.1, 1));
     for (int i = 0; i < ELEMENTS; i++) {
         double decay = i / 3 == 2 ? 0 : weight_decay;
-        double wanted = weights[i] - 0.1 * ratio_of(i / 3, decay, all) * update_of(i, decay);
-        CHECK_NEAR(w[i], wanted, 1e-5);
+        double expected =
+            weights[i] - 0.1 * expected_ratio(i / 3, decay, all) * expected_update(i, decay);
+        CHECK_NEAR(w[i], expected, 1e-5);
     }
     CHECK_OK(optimizer_destroy(&o));
 }

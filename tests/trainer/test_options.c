@@ -1,4 +1,4 @@
-/* The table of options: values of each kind, defaults, lists, operands, and what is refused. */
+/* The table of options: values of each kind, defaults, lists, operands and errors. */
 #include "tests/check.h"
 #include "trainer/cli/options.h"
 
@@ -11,7 +11,7 @@ struct values {
     struct options options;
 };
 
-static status parse(struct values *v, int argc, char **argv, bool *help)
+static status parse_arguments(struct values *v, int argc, char **argv, bool *help)
 {
     const struct option table[] = {
         {"json", OPTION_FLAG, &v->json, NULL, NULL, "one document", 0, 0, NULL},
@@ -30,7 +30,7 @@ static status parse(struct values *v, int argc, char **argv, bool *help)
     return options_parse(&v->options, argc, argv, help);
 }
 
-static struct values good(char *line)
+static struct values parse_valid(char *line)
 {
     static char *argv[32];
     struct values v = {0};
@@ -40,12 +40,12 @@ static struct values good(char *line)
     for (char *w = strtok_r(line, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest)) {
         argv[argc++] = w;
     }
-    CHECK_OK(parse(&v, argc, argv, &help));
+    CHECK_OK(parse_arguments(&v, argc, argv, &help));
     CHECK(!help);
     return v;
 }
 
-static void bad(const char *text, const char *expected)
+static void check_refused(const char *text, const char *expected)
 {
     char line[256];
     char *argv[32];
@@ -57,20 +57,20 @@ static void bad(const char *text, const char *expected)
     for (char *w = strtok_r(line, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest)) {
         argv[argc++] = w;
     }
-    CHECK_FAILS(parse(&v, argc, argv, &help), STATUS_USAGE, expected);
+    CHECK_FAILS(parse_arguments(&v, argc, argv, &help), STATUS_USAGE, expected);
     CHECK(v.inputs.items == NULL && v.inputs.count == 0);
 }
 
-static void test_good(void)
+static void test_valid(void)
 {
     char first[] = "c --output o";
-    struct values v = good(first);
+    struct values v = parse_valid(first);
     CHECK(!v.json && v.size == 10 && v.share == 0.5 && strcmp(v.type, "bpe") == 0);
     CHECK(strcmp(v.output, "o") == 0 && v.inputs.count == 0 && v.options.operand_count == 0);
 
     char second[] =
         "c a --input p q --size=7 --json b --output=-x --share 1e-1 --type char --input r";
-    v = good(second);
+    v = parse_valid(second);
     CHECK(v.json && v.size == 7 && v.share == 0.1 && strcmp(v.type, "char") == 0);
     CHECK(strcmp(v.output, "-x") == 0);
     CHECK_EQUAL(v.inputs.count, 3);
@@ -80,48 +80,49 @@ static void test_good(void)
     free(v.inputs.items);
 
     char third[] = "c --output o -- --json -a";
-    v = good(third);
+    v = parse_valid(third);
     CHECK(!v.json && v.options.operand_count == 2);
     CHECK(strcmp(v.options.operands[0], "--json") == 0);
 }
 
-static void test_bad(void)
+static void test_refused(void)
 {
-    bad("c", "--output DIR is missing");
-    bad("c --output", "--output needs a value: DIR");
-    bad("c --output --json", "--output needs a value");
-    bad("c --output=", "--output: the value is empty");
-    bad("c --output o --output p", "--output is given twice");
-    bad("c --output o --input p --input", "--input needs a value: FILE...");
-    bad("c --output o --size 0", "--size 0: must be between 1 and 100");
-    bad("c --output o --size 5x", "--size: '5x' is not an integer");
-    bad("c --output o --share nan", "--share: 'nan' is not a number");
-    bad("c --output o --share 2", "must be between 0 and 1");
-    bad("c --output o --type bp", "must be one of bpe|char; did you mean 'bpe'?");
-    bad("c --output o --jsn", "unknown option '--jsn' (did you mean '--json'?)");
-    bad("c --output o --json=yes", "--json takes no value");
-    bad("c --output o -j", "unknown option '-j'; options begin with two dashes");
-    bad("c --output o a b d", "unexpected argument 'd'");
-    bad("c --output o --input p --zzzzzz", "unknown option '--zzzzzz'");
+    check_refused("c", "--output DIR is missing");
+    check_refused("c --output", "--output needs a value: DIR");
+    check_refused("c --output --json", "--output needs a value");
+    check_refused("c --output=", "--output: the value is empty");
+    check_refused("c --output o --output p", "--output is given twice");
+    check_refused("c --output o --input p --input", "--input needs a value: FILE...");
+    check_refused("c --output o --size 0", "--size 0: must be between 1 and 100");
+    check_refused("c --output o --size 5x", "--size: '5x' is not an integer");
+    check_refused("c --output o --share nan", "--share: 'nan' is not a number");
+    check_refused("c --output o --share 2", "must be between 0 and 1");
+    check_refused("c --output o --type bp", "must be one of bpe|char; did you mean 'bpe'?");
+    check_refused("c --output o --jsn", "unknown option '--jsn' (did you mean '--json'?)");
+    check_refused("c --output o --json=yes", "--json takes no value");
+    check_refused("c --output o -j", "unknown option '-j'; options begin with two dashes");
+    check_refused("c --output o a b d", "unexpected argument 'd'");
+    check_refused("c --output o --input p --zzzzzz", "unknown option '--zzzzzz'");
 }
 
-static void test_choose(void)
+static void test_subcommand(void)
 {
     const char *argv[] = {"tokenizer", "encode", NULL};
-    const char *near[] = {"tokenizer", "trian", NULL};
+    const char *misspelled[] = {"tokenizer", "trian", NULL};
     int which = -1;
     CHECK_OK(options_select_subcommand("u", "train|encode|decode", "", 2, (char **)argv, &which));
     CHECK_EQUAL(which, 1);
-    CHECK_FAILS(options_select_subcommand("u", "train|encode|decode", "", 2, (char **)near, &which),
-                STATUS_USAGE, "did you mean 'train'?");
+    CHECK_FAILS(
+        options_select_subcommand("u", "train|encode|decode", "", 2, (char **)misspelled, &which),
+        STATUS_USAGE, "did you mean 'train'?");
     CHECK_FAILS(options_select_subcommand("u", "train|encode", "", 1, (char **)argv, &which),
                 STATUS_USAGE, "tokenizer needs a subcommand (train|encode)");
 }
 
 int main(void)
 {
-    test_good();
-    test_bad();
-    test_choose();
+    test_valid();
+    test_refused();
+    test_subcommand();
     return 0;
 }

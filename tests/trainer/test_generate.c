@@ -1,5 +1,5 @@
-/* Beam search against Hugging Face's generate() (scripts/make_reference.py beams): every hypothesis that it
- * keeps, in its order, with its score. */
+/* Beam search against generate() of transformers (scripts/make_reference.py beams): all returned
+ * hypotheses, their order and their scores. */
 #include "base/file.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
@@ -13,7 +13,7 @@ struct fixture {
     int32_t end;
 };
 
-/* A tokenizer whose end token is the model's: 256 bytes and nothing that occurs twice. */
+/* Makes a tokenizer with 256 byte tokens and the end token of the model: the text has no merges. */
 static void make_tokenizer(struct fixture *f)
 {
     char folder[] = "/tmp/bireme-generate-XXXXXX", path[FILE_PATH_BYTES];
@@ -81,9 +81,9 @@ static void close_fixture(struct fixture *f)
     H5Fclose(f->file);
 }
 
-/* expected: ids with the end token, filled up with -1. */
-static void check_text(const struct fixture *f, const struct generate_output *text,
-                       const int32_t *expected, int64_t room, double score, double penalty)
+/* Compares a hypothesis. expected: ids with the end token, padded with -1 to `room` ids. */
+static void check_hypothesis(const struct fixture *f, const struct generate_output *text,
+                             const int32_t *expected, int64_t room, double score, double penalty)
 {
     int64_t count = 0;
     while (count < room && expected[count] >= 0) {
@@ -118,14 +118,14 @@ int main(void)
         for (int64_t p = 0; p < prompt_count; p++) {
             struct token_list prompt = {prompts + p * length, length, length};
             int64_t at = (c * prompt_count + p) * width;
-            for (int64_t wanted = 1; wanted <= options.num_beams; wanted++) {
+            for (int64_t samples = 1; samples <= options.num_beams; samples++) {
                 struct generate_output texts[16] = {0};
-                options.num_samples = wanted;
+                options.num_samples = samples;
                 CHECK_OK(generate_run(f.kernels, f.model, f.tokenizer, &prompt, 1, &options, NULL,
                                       NULL, texts));
-                for (int64_t k = 0; k < wanted; k++) {
-                    check_text(&f, &texts[k], ids + (at + k) * room, room, scores[at + k],
-                               options.length_penalty);
+                for (int64_t k = 0; k < samples; k++) {
+                    check_hypothesis(&f, &texts[k], ids + (at + k) * room, room, scores[at + k],
+                                     options.length_penalty);
                     token_list_free(&texts[k].tokens);
                 }
             }

@@ -1,4 +1,5 @@
-/* Plans against closed forms: GPT-2 small, shares of ranks, shards on disk; and the command's output. */
+/* Plans against closed forms: GPT-2 small, several ranks, shards on disk. Also tests the output of
+ * the command. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -26,7 +27,7 @@ static void test_parameters(void)
     struct recipe recipe = make_recipe(gpt2);
     struct plan plan;
     CHECK_OK(plan_make(&recipe, 1, &plan));
-    CHECK_EQUAL(plan.parameters, 124439808); /* OpenAI's "124M" */
+    CHECK_EQUAL(plan.parameters, 124439808); /* the size of OpenAI's "124M" */
     CHECK_EQUAL(plan.part[PLAN_TOKEN_EMBEDDING], 50257 * 768);
     CHECK_EQUAL(plan.part[PLAN_POSITION_EMBEDDING], 1024 * 768);
     CHECK_EQUAL(plan.part[PLAN_ATTENTION], 12 * (4 * 768 * 768 + 4 * 768));
@@ -40,43 +41,44 @@ static void test_parameters(void)
     CHECK_OK(plan_make(&recipe, 1, &untied));
     CHECK_EQUAL(untied.part[PLAN_OUTPUT], 50257 * 768);
     CHECK_EQUAL(untied.parameters, plan.parameters + 50257 * 768);
-    CHECK(untied.token_flops == plan.token_flops); /* a table that is looked up costs nothing */
+    CHECK(untied.token_flops == plan.token_flops); /* an embedding lookup has no FLOPs */
 }
 
-static void test_work(void)
+static void test_step(void)
 {
     struct recipe recipe = make_recipe(gpt2);
     struct plan plan;
     CHECK_OK(plan_make(&recipe, 1, &plan));
-    double in_products = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
-    double token = 6 * in_products + 6.0 * 12 * 1024 * 768;
+    double gemm_parameters = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
+    double token = 6 * gemm_parameters + 6.0 * 12 * 1024 * 768;
     CHECK(plan.token_flops == token);
     CHECK(plan.step_flops == token * 12 * 1024);
     CHECK_EQUAL(plan.tokens, 12 * 1024);
     CHECK_EQUAL(plan.micro_steps, 3);
     CHECK(plan.sent_bytes == 0);
     CHECK_OK(plan_make(&recipe, 5, &plan));
-    CHECK_EQUAL(plan.micro_steps, 1); /* 12 sequences over 5 ranks: three at most */
+    CHECK_EQUAL(plan.micro_steps, 1); /* 12 sequences over 5 ranks: at most 3 per rank */
     CHECK_EQUAL(plan.tokens, 12 * 1024);
     CHECK(plan.step_flops == token * 12 * 1024);
 }
 
-/* The flat buffer is padded a little beyond the parameters: a vocabulary of whole vectors, parameters
- * that start on cache lines. */
-static void check_share(int64_t bytes, int64_t each, int64_t parameters)
+/* The flat buffer has some padding: the vocabulary is rounded up to whole vectors, and parameters
+ * start at cache lines. */
+static void check_padded_bytes(int64_t bytes, int64_t element_bytes, int64_t parameters)
 {
-    CHECK(bytes >= each * parameters && bytes <= each * (parameters + 64 * 768 + 32 * 200));
+    CHECK(bytes >= element_bytes * parameters &&
+          bytes <= element_bytes * (parameters + 64 * 768 + 32 * 200));
 }
 
 static void test_memory(void)
 {
     struct recipe recipe = make_recipe(gpt2);
-    struct plan one, two, half;
+    struct plan one, two, low_precision;
     CHECK_OK(plan_make(&recipe, 1, &one));
-    check_share(one.bytes[PLAN_WEIGHTS], 4, one.parameters);
+    check_padded_bytes(one.bytes[PLAN_WEIGHTS], 4, one.parameters);
     CHECK_EQUAL(one.bytes[PLAN_GRADIENTS], one.bytes[PLAN_WEIGHTS]);
     CHECK_EQUAL(one.bytes[PLAN_OPTIMIZER], 2 * one.bytes[PLAN_WEIGHTS]);
-    check_share(one.buffers.snapshot, 12, one.parameters);
+    check_padded_bytes(one.buffers.snapshot, 12, one.parameters);
     int64_t sum = 0;
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         CHECK(one.bytes[kind] > 0);
@@ -92,10 +94,10 @@ static void test_memory(void)
     CHECK(llabs(2 * two.buffers.snapshot - one.buffers.snapshot) < one.buffers.snapshot / 50);
     recipe.train.precision = PRECISION_BF16;
     recipe.checkpoint.async = false;
-    CHECK_OK(plan_make(&recipe, 1, &half));
-    CHECK_EQUAL(2 * half.bytes[PLAN_WEIGHTS], 3 * one.bytes[PLAN_WEIGHTS]);
-    CHECK(half.bytes[PLAN_ACTIVATIONS] < one.bytes[PLAN_ACTIVATIONS]);
-    CHECK_EQUAL(half.buffers.snapshot, 0);
+    CHECK_OK(plan_make(&recipe, 1, &low_precision));
+    CHECK_EQUAL(2 * low_precision.bytes[PLAN_WEIGHTS], 3 * one.bytes[PLAN_WEIGHTS]);
+    CHECK(low_precision.bytes[PLAN_ACTIVATIONS] < one.bytes[PLAN_ACTIVATIONS]);
+    CHECK_EQUAL(low_precision.buffers.snapshot, 0);
 }
 
 static void write_shard(const char *name, int64_t tokens)
@@ -133,15 +135,15 @@ static void test_data(void)
     CHECK(strstr(plan.unchecked[0], "`bireme prepare --objective clm") != NULL);
     CHECK_EQUAL(plan.epoch_samples, -1);
     CHECK_EQUAL(plan.total_steps, 0);
-    write_shard("train-a.h5", 101); /* 10 sequences of 10 tokens and one to predict */
-    write_shard("train-b.h5", 100); /* 9 */
+    write_shard("train-a.h5", 101); /* 10 windows of 10 tokens and the next token */
+    write_shard("train-b.h5", 100); /* 9 windows */
     CHECK_OK(plan_make(&recipe, 1, &plan));
     CHECK_OK(plan_check(&recipe, false, &plan));
     CHECK_EQUAL(plan.unchecked_count, 0);
     CHECK_EQUAL(plan.train_tokens, 201);
     CHECK_EQUAL(plan.epoch_samples, 19);
     CHECK(plan.epoch_steps == 19.0 / 6);
-    CHECK_EQUAL(plan.total_steps, 8); /* 47.5 sequences / 6 */
+    CHECK_EQUAL(plan.total_steps, 8); /* 2.5 epochs: 47.5 windows / 6 */
     CHECK_EQUAL(plan.warmup_steps, 1);
     recipe.model.vocab_size = 51;
     CHECK_OK(plan_make(&recipe, 1, &plan));
@@ -159,8 +161,9 @@ static void test_data(void)
     CHECK_OK(file_remove_tree(folder));
 }
 
-/* Two ranks that share a model: half of every matrix and of the padded table, all norms and positions. */
-static void test_tensor(void)
+/* Each of two tensor-parallel ranks holds half of every matrix and of the padded token table, and
+ * all norms and positions. */
+static void test_tensor_parallel(void)
 {
     struct recipe recipe = make_recipe(gpt2);
     struct plan one, two, four;
@@ -171,17 +174,17 @@ static void test_tensor(void)
     int64_t split = 12 * (12 * 768 * 768 + 7 * 768) / 2 + 25152 * 768; /* half of 50,304 */
     int64_t replicated = 1024 * 768 + 25 * 2 * 768 + 12 * 2 * 768;
     CHECK_EQUAL(two.rank_parameters, split + replicated);
-    check_share(two.bytes[PLAN_WEIGHTS], 4, two.rank_parameters);
+    check_padded_bytes(two.bytes[PLAN_WEIGHTS], 4, two.rank_parameters);
     CHECK(two.bytes[PLAN_ACTIVATIONS] < one.bytes[PLAN_ACTIVATIONS]);
-    /* 12 sequences, [N, C] of f32 added up 50 times by two ranks, and 16 bytes a row */
+    /* 12 sequences: 50 all-reduces of [N, C] in f32 over two ranks, and 24 bytes per row */
     double rows = 12.0 * 1024;
     CHECK(two.sent_bytes == 50 * rows * 768 * 4 + 24 * rows);
     recipe.parallel.sequence = true;
-    struct plan rows_shared;
-    CHECK_OK(plan_make(&recipe, 2, &rows_shared));
-    CHECK(rows_shared.bytes[PLAN_ACTIVATIONS] < two.bytes[PLAN_ACTIVATIONS]);
-    double norms = 25.0 * 2 * 768 * 4 * 3; /* of three micro-batches, over two ranks */
-    CHECK(rows_shared.sent_bytes == (50 + 74) * rows * 768 * 2 + norms + 24 * rows);
+    struct plan sequence_parallel;
+    CHECK_OK(plan_make(&recipe, 2, &sequence_parallel));
+    CHECK(sequence_parallel.bytes[PLAN_ACTIVATIONS] < two.bytes[PLAN_ACTIVATIONS]);
+    double norms = 25.0 * 2 * 768 * 4 * 3; /* three micro-batches, two ranks */
+    CHECK(sequence_parallel.sent_bytes == (50 + 74) * rows * 768 * 2 + norms + 24 * rows);
     recipe.parallel.sequence = false;
     CHECK_OK(plan_make(&recipe, 4, &four));
     CHECK(four.data == 2 && four.rank_parameters == two.rank_parameters);
@@ -207,13 +210,13 @@ static void test_refused(void)
 
 static char output[1 << 17];
 
-/* run - the program's standard output (errors too where asked) into output[]; returns its exit code. */
-static int run(const char *arguments)
+/* Runs the program, stores its standard output in output[] and returns its exit code. */
+static int run_program(const char *arguments)
 {
     const char *program = getenv("BIREME_PROGRAM");
     const char *source = getenv("BIREME_SOURCE_DIR");
     if (program == NULL || source == NULL || access(program, X_OK) != 0) {
-        CHECK_SKIP("BIREME_PROGRAM names no program");
+        CHECK_SKIP("BIREME_PROGRAM does not name a program");
     }
     char command[4096];
     snprintf(command, sizeof command, "cd '%s' && '%s' %s", source, program, arguments);
@@ -228,7 +231,8 @@ static int run(const char *arguments)
 
 static void test_command(void)
 {
-    CHECK_EQUAL(run("plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 4 --json"), 0);
+    CHECK_EQUAL(run_program("plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 4 --json"),
+                0);
     json_t *plan = json_loads(output, 0, NULL);
     CHECK(json_is_object(plan));
     CHECK_EQUAL(json_integer_value(json_object_get(plan, "parameters")), 124439808);
@@ -242,10 +246,11 @@ static void test_command(void)
     CHECK_EQUAL(json_integer_value(json_object_get(model, "hidden_size")), 768);
     CHECK(json_number_value(json_object_get(model, "layer_norm_epsilon")) == 1e-5);
     json_decref(plan);
-    CHECK_EQUAL(run("plan recipes/gpt2_124m.yaml model.vocab_size=50257"), 0);
+    CHECK_EQUAL(run_program("plan recipes/gpt2_124m.yaml model.vocab_size=50257"), 0);
     CHECK(strstr(output, "124,439,808") != NULL && strstr(output, "hidden_size: 768") != NULL);
     CHECK_EQUAL(
-        run("plan recipes/gpt2_124m.yaml model.vocab_size=50257 train.precision=bf16 --ranks 8 "
+        run_program(
+            "plan recipes/gpt2_124m.yaml model.vocab_size=50257 train.precision=bf16 --ranks 8 "
             "--cluster recipes/clusters/a100_sxm_80gb.yaml --json"),
         0);
     plan = json_loads(output, 0, NULL);
@@ -253,7 +258,7 @@ static void test_command(void)
           0);
     CHECK(json_array_size(json_object_get(plan, "layouts")) > 3);
     json_decref(plan);
-    CHECK_EQUAL(run("plan --help"), 0);
+    CHECK_EQUAL(run_program("plan --help"), 0);
     CHECK(strstr(output, "--ranks N") != NULL && strstr(output, "(default: 1)") != NULL);
 }
 
@@ -288,13 +293,13 @@ static void test_errors(void)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char arguments[256];
         snprintf(arguments, sizeof arguments, "%s 2>&1", cases[i].arguments);
-        int code = run(arguments);
+        int code = run_program(arguments);
         size_t lines = 0;
         for (const char *c = output; *c != '\0'; c++) {
             lines += *c == '\n';
         }
         if (code != cases[i].code || lines != 1 || strstr(output, cases[i].expected) == NULL) {
-            fprintf(stderr, "bireme %s: code %d, wanted %d and one line with '%s'; got:\n%s",
+            fprintf(stderr, "bireme %s: code %d, expected %d and one line with '%s'; output:\n%s",
                     cases[i].arguments, code, cases[i].code, cases[i].expected, output);
             exit(1);
         }
@@ -304,10 +309,10 @@ static void test_errors(void)
 int main(void)
 {
     test_parameters();
-    test_work();
+    test_step();
     test_memory();
     test_data();
-    test_tensor();
+    test_tensor_parallel();
     test_refused();
     test_command();
     test_errors();

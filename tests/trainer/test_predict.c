@@ -1,5 +1,5 @@
-/* Predicted steps against sums worked out by hand and against published runs; descriptions of clusters that are
- * refused; the layouts that a search finds. */
+/* Predicted step times against closed forms and published runs, cluster descriptions with errors,
+ * and the search for layouts. */
 #include <glob.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ static char path[128];
 static const char gpt2[] = "model: {vocab_size: 50257}\ndata: {sequence_length: 256}\n"
                            "batch: {global_size: 8, micro_size: 4}\ntrain: {max_steps: 1}\n";
 
-/* Rates that are easily divided by: 1 TFLOP/s, 0.5 TFLOP/s, 100 GB/s, links of 10 and 1 GB/s. */
+/* Round rates: GEMM 1 TFLOP/s, attention 0.5 TFLOP/s, memory 100 GB/s, links of 10 and 1 GB/s. */
 static const struct cluster simple = {
     .path = "simple.yaml",
     .device = {.memory_gib = 64,
@@ -32,8 +32,8 @@ static struct recipe make_recipe(const char *text)
     return recipe;
 }
 
-static struct prediction predict(const struct recipe *recipe, int ranks,
-                                 const struct cluster *cluster)
+static struct prediction make_prediction(const struct recipe *recipe, int ranks,
+                                         const struct cluster *cluster)
 {
     struct plan plan;
     struct prediction p;
@@ -42,80 +42,84 @@ static struct prediction predict(const struct recipe *recipe, int ranks,
     return p;
 }
 
-static const double in_products = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
-static const double all_weights = 124439808;
+static const double gemm_parameters = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
+static const double parameters = 124439808;
 
-static void test_alone(void)
+static void test_one_rank(void)
 {
     struct recipe recipe = make_recipe(gpt2);
-    struct prediction p = predict(&recipe, 1, &simple);
+    struct prediction p = make_prediction(&recipe, 1, &simple);
     double rows = 8 * 256;
-    CHECK_NEAR(p.gemm_seconds, 6e-12 * rows * in_products, 1e-9);
+    CHECK_NEAR(p.gemm_seconds, 6e-12 * rows * gemm_parameters, 1e-9);
     CHECK_NEAR(p.attention_seconds, 7 * rows * 12 * 256 * 768 / 0.5e12, 1e-9);
-    /* 16 C of norms, 6 F, 3 C + 2 C; two micro-batches: one adds to gradients */
+    /* Elements per row: 16 C of norms, 6 F, 3 C + 2 C. The second of two micro-batches adds to the
+     * gradients. */
     double elements = 12 * (16 * 768 + 6 * 3072 + 5 * 768) + 5 * 768 + 2 * 50257;
-    CHECK_NEAR(p.elementwise_seconds, (4 * rows * elements + 12 * all_weights) / 100e9, 1e-9);
-    CHECK_NEAR(p.optimizer_seconds, 34 * all_weights / 100e9, 1e-3);
+    CHECK_NEAR(p.elementwise_seconds, (4 * rows * elements + 12 * parameters) / 100e9, 1e-9);
+    CHECK_NEAR(p.optimizer_seconds, 34 * parameters / 100e9, 1e-3);
     CHECK(p.launch_seconds == 0 && p.tensor_exposed_seconds == 0 && p.data_exposed_seconds == 0);
     CHECK_NEAR(p.step_seconds,
                p.gemm_seconds + p.attention_seconds + p.elementwise_seconds + p.optimizer_seconds,
                1e-12);
     CHECK_NEAR(p.tokens_per_second, rows / p.step_seconds, 1e-6);
-    double flops = rows * (6 * in_products + 6.0 * 12 * 256 * 768);
+    double flops = rows * (6 * gemm_parameters + 6.0 * 12 * 256 * 768);
     CHECK_NEAR(p.mfu, flops / p.step_seconds / 2e12, 1e-9);
     struct cluster slow = simple;
     slow.device.operation_microseconds = 10;
-    CHECK_NEAR(predict(&recipe, 1, &slow).launch_seconds, 2 * 12 * 34 * 1e-5, 1e-12);
+    CHECK_NEAR(make_prediction(&recipe, 1, &slow).launch_seconds, 2 * 12 * 34 * 1e-5, 1e-12);
 }
 
-static void test_traffic(void)
+static void test_communication(void)
 {
     struct recipe recipe = make_recipe(gpt2);
-    struct prediction one = predict(&recipe, 1, &simple), two = predict(&recipe, 2, &simple);
+    struct prediction one = make_prediction(&recipe, 1, &simple),
+                      two = make_prediction(&recipe, 2, &simple);
     CHECK_NEAR(two.gemm_seconds, one.gemm_seconds / 2, 1e-9);
     CHECK_NEAR(two.optimizer_seconds, one.optimizer_seconds, 1e-9); /* nothing is sharded */
-    double bytes = 4 * all_weights;                                 /* 2 (R - 1) / R = 1 */
+    double bytes = 4 * parameters;                                  /* 2 (R - 1) / R = 1 */
     CHECK_NEAR(two.data_comm_seconds, bytes / 10e9, 1e-3);
     CHECK_NEAR(two.data_exposed_seconds, two.data_comm_seconds, 1e-12); /* no overlap */
 
-    struct prediction four = predict(&recipe, 4, &simple); /* two nodes: two links of 1 GB/s */
+    /* Two nodes are connected by two links of 1 GB/s. */
+    struct prediction four = make_prediction(&recipe, 4, &simple);
     CHECK_NEAR(four.data_comm_seconds, 1.5 * bytes / 2e9, 5e-3);
 
-    struct cluster hiding = simple;
-    hiding.overlap = 1;
-    struct prediction hidden = predict(&recipe, 2, &hiding);
-    CHECK_NEAR(hidden.data_comm_seconds, two.data_comm_seconds, 1e-12);
+    struct cluster overlapping = simple;
+    overlapping.overlap = 1;
+    struct prediction overlapped = make_prediction(&recipe, 2, &overlapping);
+    CHECK_NEAR(overlapped.data_comm_seconds, two.data_comm_seconds, 1e-12);
     double backward =
         2.0 / 3 * (two.gemm_seconds + two.attention_seconds + two.elementwise_seconds);
     CHECK(backward > two.data_comm_seconds &&
-          hidden.data_exposed_seconds < two.data_comm_seconds / 10);
-    CHECK(hidden.data_exposed_seconds > 0); /* the last bucket waits */
+          overlapped.data_exposed_seconds < two.data_comm_seconds / 10);
+    CHECK(overlapped.data_exposed_seconds > 0); /* the last bucket cannot overlap */
 
     recipe.parallel.tensor = 2;
-    struct prediction shared = predict(&recipe, 2, &simple);
+    struct prediction tensor = make_prediction(&recipe, 2, &simple);
     double rows = 8 * 256;
-    CHECK_NEAR(shared.tensor_comm_seconds,
+    CHECK_NEAR(tensor.tensor_comm_seconds,
                (50 * rows * 768 * 4 + 24 * rows) / 10e9 + 100 * 2 * 5e-6, 1e-9);
-    CHECK(shared.data_comm_seconds == 0);
-    hidden = predict(&recipe, 2, &hiding);
-    CHECK_NEAR(hidden.tensor_exposed_seconds, shared.tensor_comm_seconds / 2, 1e-9);
+    CHECK(tensor.data_comm_seconds == 0);
+    overlapped = make_prediction(&recipe, 2, &overlapping);
+    CHECK_NEAR(overlapped.tensor_exposed_seconds, tensor.tensor_comm_seconds / 2, 1e-9);
 }
 
-/* Four ranks of a node that is one device: a CPU whose cores they divide. */
-static void test_divided(void)
+/* Four ranks on a node with one device: each rank has a quarter of the cores of a CPU. */
+static void test_shared_device(void)
 {
     struct recipe recipe = make_recipe(gpt2);
     struct cluster node = simple;
     node.node.devices = 1;
     node.network = (struct cluster_link){0};
-    struct prediction one = predict(&recipe, 1, &node), four = predict(&recipe, 4, &node);
+    struct prediction one = make_prediction(&recipe, 1, &node),
+                      four = make_prediction(&recipe, 4, &node);
     CHECK_NEAR(four.gemm_seconds, one.gemm_seconds, 1e-9);
     CHECK_NEAR(four.optimizer_seconds, 4 * one.optimizer_seconds, 1e-9);
-    CHECK_NEAR(four.data_comm_seconds, 1.5 * 4 * all_weights / 2.5e9, 5e-3);
+    CHECK_NEAR(four.data_comm_seconds, 1.5 * 4 * parameters / 2.5e9, 5e-3);
 }
 
-/* llm.c's scripts: GPT-2 124M on 8 A100 takes about 300 ms for 524,288 tokens, 1558M on 8 H100 2.80 s for
- * 1,048,576. The descriptions do not come from these runs. */
+/* Published by llm.c: GPT-2 124M on 8 A100 takes about 300 ms for 524,288 tokens, and 1558M on 8
+ * H100 takes 2.80 s for 1,048,576. The cluster descriptions were not fitted to these runs. */
 static void test_published(const char *source)
 {
     struct cluster cluster;
@@ -124,7 +128,7 @@ static void test_published(const char *source)
     struct recipe recipe =
         make_recipe("model: {vocab_size: 50257}\ntrain: {max_steps: 1, precision: bf16}\n"
                     "parallel: {zero_stage: 1}\nbatch: {global_size: 512, micro_size: 64}\n");
-    CHECK_NEAR(predict(&recipe, 8, &cluster).step_seconds, 0.300, 0.1 * 0.300);
+    CHECK_NEAR(make_prediction(&recipe, 8, &cluster).step_seconds, 0.300, 0.1 * 0.300);
 
     snprintf(path, sizeof path, "%s/recipes/clusters/h100_sxm.yaml", source);
     CHECK_OK(cluster_read(path, &cluster));
@@ -132,86 +136,89 @@ static void test_published(const char *source)
         make_recipe("model: {vocab_size: 50257, num_layers: 48, hidden_size: 1600, num_heads: 25}\n"
                     "train: {max_steps: 1, precision: bf16}\nparallel: {zero_stage: 1}\n"
                     "batch: {global_size: 1024, micro_size: 16}\n");
-    CHECK_NEAR(predict(&recipe, 8, &cluster).step_seconds, 2.80, 0.1 * 2.80);
+    CHECK_NEAR(make_prediction(&recipe, 8, &cluster).step_seconds, 2.80, 0.1 * 2.80);
 }
 
-/* The micro-batch that fits: one more does not. What is computed again takes time, and less memory. */
+/* Finds the largest micro-batch that fits into memory. Activation checkpointing takes time and
+ * saves memory. */
 static void test_memory(void)
 {
     struct cluster cluster = simple;
     struct recipe recipe = make_recipe(gpt2);
-    struct prediction kept = predict(&recipe, 1, &simple);
-    int64_t most = 0;
-    cluster.device.memory_gib = (double)kept.device_bytes / 1073741824.0 + 0.01;
-    CHECK_OK(predict_micro_size(&recipe, 1, &cluster, &most));
-    CHECK(most >= recipe.batch.micro_size && most < recipe.batch.global_size);
-    recipe.batch.micro_size = most;
-    CHECK(predict(&recipe, 1, &cluster).fits);
-    recipe.batch.micro_size = most + 1;
-    CHECK(!predict(&recipe, 1, &cluster).fits);
+    struct prediction none = make_prediction(&recipe, 1, &simple);
+    int64_t largest = 0;
+    cluster.device.memory_gib = (double)none.device_bytes / 1073741824.0 + 0.01;
+    CHECK_OK(predict_micro_size(&recipe, 1, &cluster, &largest));
+    CHECK(largest >= recipe.batch.micro_size && largest < recipe.batch.global_size);
+    recipe.batch.micro_size = largest;
+    CHECK(make_prediction(&recipe, 1, &cluster).fits);
+    recipe.batch.micro_size = largest + 1;
+    CHECK(!make_prediction(&recipe, 1, &cluster).fits);
     cluster.device.memory_gib = 0.1;
-    CHECK_OK(predict_micro_size(&recipe, 1, &cluster, &most));
-    CHECK_EQUAL(most, 0);
+    CHECK_OK(predict_micro_size(&recipe, 1, &cluster, &largest));
+    CHECK_EQUAL(largest, 0);
 
     recipe = make_recipe(gpt2);
     recipe.train.activation_checkpointing = RECOMPUTE_FULL;
-    struct prediction full = predict(&recipe, 1, &simple);
-    CHECK_NEAR(full.gemm_seconds - kept.gemm_seconds, 2e-12 * 8 * 256 * 11 * 12.0 * 768 * 768,
-               1e-3); /* biases are no products */
-    CHECK_NEAR(full.attention_seconds, kept.attention_seconds * (7 + 2 * 11.0 / 12) / 7, 1e-9);
+    struct prediction full = make_prediction(&recipe, 1, &simple);
+    /* The closed form has no biases. */
+    CHECK_NEAR(full.gemm_seconds - none.gemm_seconds, 2e-12 * 8 * 256 * 11 * 12.0 * 768 * 768,
+               1e-3);
+    CHECK_NEAR(full.attention_seconds, none.attention_seconds * (7 + 2 * 11.0 / 12) / 7, 1e-9);
     recipe.train.activation_checkpointing = RECOMPUTE_SELECTIVE;
-    struct prediction some = predict(&recipe, 1, &simple);
-    CHECK(some.gemm_seconds == kept.gemm_seconds &&
-          some.elementwise_seconds > kept.elementwise_seconds);
-    CHECK(full.device_bytes < some.device_bytes && some.device_bytes < kept.device_bytes);
+    struct prediction selective = make_prediction(&recipe, 1, &simple);
+    CHECK(selective.gemm_seconds == none.gemm_seconds &&
+          selective.elementwise_seconds > none.elementwise_seconds);
+    CHECK(full.device_bytes < selective.device_bytes && selective.device_bytes < none.device_bytes);
 }
 
 static void test_search(void)
 {
-    enum { MOST = 32 };
-    struct prediction found[MOST];
+    enum { LAYOUTS_MAX = 32 };
+    struct prediction found[LAYOUTS_MAX];
     struct cluster cluster = simple;
     int count = 0;
     struct recipe recipe = make_recipe(gpt2);
-    CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, MOST, &count));
-    CHECK_EQUAL(count, 4); /* ZeRO 0, 1 and 2 over two ranks, and two that share the model */
+    CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, LAYOUTS_MAX, &count));
+    CHECK_EQUAL(count, 4); /* ZeRO 0, 1 and 2, and tensor-parallel size 2 */
     for (int i = 1; i < count; i++) {
         CHECK(found[i - 1].step_seconds <= found[i].step_seconds && found[i].fits);
     }
     recipe.parallel.tensor = found[0].tensor;
     recipe.parallel.zero_stage = found[0].zero_stage;
     recipe.batch.micro_size = found[0].micro_size;
-    CHECK(predict(&recipe, 2, &cluster).step_seconds == found[0].step_seconds);
+    CHECK(make_prediction(&recipe, 2, &cluster).step_seconds == found[0].step_seconds);
 
-    /* Memory for less than the replicated state: what is left shares it, with smaller micro-batches. */
+    /* The replicated state does not fit. The remaining layouts divide it and have smaller
+     * micro-batches. */
     recipe = make_recipe(gpt2);
     cluster.device.memory_gib = 1.7;
-    CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, MOST, &count));
+    CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, LAYOUTS_MAX, &count));
     CHECK(count > 0);
     for (int i = 0; i < count; i++) {
         CHECK(found[i].tensor == 2 || found[i].zero_stage > 0);
         CHECK((double)found[i].device_bytes <= 1.7 * 1073741824.0);
     }
     cluster.device.memory_gib = 0.1;
-    CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, MOST, &count));
+    CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, LAYOUTS_MAX, &count));
     CHECK_EQUAL(count, 0);
     cluster = simple;
-    CHECK_OK(predict_layouts(&recipe, 5, &cluster, found, MOST, &count)); /* 12 heads by 5: no */
-    CHECK_EQUAL(count, 3);
+    CHECK_OK(predict_layouts(&recipe, 5, &cluster, found, LAYOUTS_MAX, &count));
+    CHECK_EQUAL(count, 3); /* only ZeRO 0, 1 and 2: 5 does not divide 12 heads */
 
-    /* Key-value heads are shared out too: two of them go to two ranks, not to four. */
+    /* Key-value heads are divided too: two of them fit two ranks, but not four. */
     recipe = make_recipe("model: {architecture: llama, vocab_size: 512, num_layers: 2, "
                          "hidden_size: 64, num_heads: 4, "
                          "num_kv_heads: 2, intermediate_size: 128}\ndata: {sequence_length: 64}\n"
                          "batch: {global_size: 8}\ntrain: {max_steps: 1}\n");
-    CHECK_OK(predict_layouts(&recipe, 4, &cluster, found, MOST, &count));
+    CHECK_OK(predict_layouts(&recipe, 4, &cluster, found, LAYOUTS_MAX, &count));
     CHECK_EQUAL(count, 6);
     for (int i = 0; i < count; i++) {
         CHECK(found[i].tensor <= 2);
     }
 }
 
-/* ---- descriptions ---- */
+/* ---- cluster descriptions ---- */
 
 static void write_text(const char *text)
 {
@@ -222,7 +229,7 @@ static void write_text(const char *text)
 
 static void test_descriptions(const char *source)
 {
-    struct cluster cluster, again;
+    struct cluster cluster, reread;
     glob_t found;
     snprintf(path, sizeof path, "%s/recipes/clusters/*.yaml", source);
     CHECK(glob(path, 0, NULL, &found) == 0 && found.gl_pathc > 0);
@@ -235,14 +242,14 @@ static void test_descriptions(const char *source)
     CHECK(file != NULL);
     cluster_write(&cluster, file);
     CHECK(fclose(file) == 0);
-    CHECK_OK(cluster_read(path, &again));
-    snprintf(again.path, sizeof again.path, "%s", cluster.path);
-    CHECK(memcmp(&cluster, &again, sizeof cluster) == 0);
+    CHECK_OK(cluster_read(path, &reread));
+    snprintf(reread.path, sizeof reread.path, "%s", cluster.path);
+    CHECK(memcmp(&cluster, &reread, sizeof cluster) == 0);
 }
 
 static void test_refused(void)
 {
-    static const char whole[] =
+    static const char incomplete[] =
         "device: {memory_gib: 1, memory_gb_per_second: 1}\nnode: {devices: 1}\n";
     static const struct {
         const char *text, *expected;
@@ -266,7 +273,7 @@ static void test_refused(void)
         CHECK_FAILS(cluster_read(path, &cluster), STATUS_RECIPE, cases[i].expected);
     }
     CHECK_FAILS(cluster_read("/nowhere/cluster.yaml", &cluster), STATUS_NO_INPUT, "/nowhere");
-    write_text(whole);
+    write_text(incomplete);
     CHECK_OK(cluster_read(path, &cluster));
     struct recipe recipe = make_recipe(gpt2);
     CHECK_OK(plan_make(&recipe, 1, &plan));
@@ -283,9 +290,9 @@ int main(void)
 {
     const char *source = getenv("BIREME_SOURCE_DIR");
     CHECK(source != NULL && mkdtemp(folder) != NULL);
-    test_alone();
-    test_traffic();
-    test_divided();
+    test_one_rank();
+    test_communication();
+    test_shared_device();
     test_memory();
     test_search();
     test_refused();

@@ -1,5 +1,5 @@
-/* Recipes: a corpus of wrong ones, whole messages against golden texts, bombs under limits, the table's
- * own promises, and what is written reads back equal. */
+/* Recipes: a corpus with errors, complete messages against a golden file, large inputs under limits
+ * of time and memory, the settings table, and recipes that are written and read again. */
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -12,57 +12,57 @@
 
 static const char head[] = "data: {tokenizer: t}\ntrain: {max_steps: 10}\n"; /* two lines */
 
-static status parse(const char *text, struct recipe *out)
+static status parse_recipe(const char *text, struct recipe *out)
 {
     return recipe_parse("bad.yaml", text, strlen(text), NULL, 0, out);
 }
 
-static void parse_good(const char *text, const char *const *overrides, int count,
-                       struct recipe *out)
+static void parse_valid(const char *text, const char *const *overrides, int count,
+                        struct recipe *out)
 {
     CHECK_OK(recipe_parse("good.yaml", text, strlen(text), (char *const *)overrides, count, out));
 }
 
-/* ---- the corpus: what follows the head, where the error is, a part of the message ---- */
+/* ---- corpus of recipes with errors ---- */
 
-struct bad {
+struct bad_recipe {
     const char *text;
     int line;
     const char *expected;
 };
 
-static const struct bad fragments[] = {
+static const struct bad_recipe bad_recipes[] = {
 #include "tests/trainer/bad_recipes.inc"
 };
 
 static void test_corpus(void)
 {
-    int count = (int)(sizeof fragments / sizeof fragments[0]);
+    int count = (int)(sizeof bad_recipes / sizeof bad_recipes[0]);
     int wrong = 0;
     for (int i = 0; i < count; i++) {
-        const struct bad *bad = &fragments[i];
+        const struct bad_recipe *bad = &bad_recipes[i];
         char text[8192];
-        char place[64];
+        char position[64];
         struct recipe recipe;
         snprintf(text, sizeof text, "%s%s", bad->line > 2 ? head : "", bad->text);
-        snprintf(place, sizeof place, "bad.yaml:%d:", bad->line);
-        status result = parse(text, &recipe);
+        snprintf(position, sizeof position, "bad.yaml:%d:", bad->line);
+        status result = parse_recipe(text, &recipe);
         const char *message = status_pending()->text;
         if (result != STATUS_RECIPE || strstr(message, bad->expected) == NULL ||
-            (bad->line != 0 && strncmp(message, place, strlen(place)) != 0)) {
-            fprintf(stderr, "recipe %d returned %d, wanted line %d and '%s':\n%s\ngot: %s\n", i,
-                    result, bad->line, bad->expected, text, message);
+            (bad->line != 0 && strncmp(message, position, strlen(position)) != 0)) {
+            fprintf(stderr, "recipe %d returned %d, expected line %d and '%s':\n%s\nmessage: %s\n",
+                    i, result, bad->line, bad->expected, text, message);
             wrong++;
         }
         status_clear();
     }
     CHECK_EQUAL(wrong, 0);
-    printf("%d wrong recipes refused\n", count);
+    printf("%d recipes with errors refused\n", count);
 }
 
 static const struct {
     const char *override, *expected;
-} overrides_bad[] = {
+} bad_overrides[] = {
     {"max_steps=5", "command line: max_steps: unknown key; did you mean 'train.max_steps'?"},
     {"train.max_step=5",
      "command line: train.max_step: unknown key; did you mean 'train.max_steps'?"},
@@ -98,15 +98,15 @@ static const struct {
     {"schedule.name=cosin", "did you mean 'cosine'?"},
 };
 
-static void test_overrides_bad(void)
+static void test_bad_overrides(void)
 {
-    for (size_t i = 0; i < sizeof overrides_bad / sizeof overrides_bad[0]; i++) {
+    for (size_t i = 0; i < sizeof bad_overrides / sizeof bad_overrides[0]; i++) {
         char text[256];
-        snprintf(text, sizeof text, "%s", overrides_bad[i].override);
+        snprintf(text, sizeof text, "%s", bad_overrides[i].override);
         char *list[] = {text};
         struct recipe recipe;
         CHECK_FAILS(recipe_parse("good.yaml", head, strlen(head), list, 1, &recipe), STATUS_RECIPE,
-                    overrides_bad[i].expected);
+                    bad_overrides[i].expected);
     }
 }
 
@@ -116,7 +116,7 @@ static void test_overrides(void)
                           "run_dir=12",           "model.vocab_size=300", "model.vocab_size=400",
                           "model.dropout=0.25"};
     struct recipe recipe;
-    parse_good(head, list, 7, &recipe);
+    parse_valid(head, list, 7, &recipe);
     CHECK_EQUAL(recipe.train.max_steps, 0);
     CHECK(recipe.train.epochs == 1.5);
     CHECK(strcmp(recipe.data.train[0].path, "*.h5") == 0 && recipe.data.train_count == 1);
@@ -125,7 +125,7 @@ static void test_overrides(void)
     CHECK(recipe.model.attention_dropout == 0.25);
 
     const char *mixture[] = {"data.train=[{path: a*.h5, weight: 2}, {path: \"b c\"}]"};
-    parse_good(head, mixture, 1, &recipe);
+    parse_valid(head, mixture, 1, &recipe);
     CHECK_EQUAL(recipe.data.train_count, 2);
     CHECK(recipe.data.train[0].weight == 2.0 && recipe.data.train[1].weight == 1.0);
     CHECK(strcmp(recipe.data.train[1].path, "b c") == 0);
@@ -143,8 +143,8 @@ static void test_resolved_defaults(void)
     CHECK(recipe.schedule.warmup_ratio == -1);
     CHECK_EQUAL(recipe.evaluate.every, 0);
     CHECK(recipe.schedule.name == SCHEDULE_COSINE && recipe.train.precision == PRECISION_FP32);
-    parse_good("data: {tokenizer: t, validation: v}\ntrain: {epochs: 3, precision: bf16}\n", NULL,
-               0, &recipe);
+    parse_valid("data: {tokenizer: t, validation: v}\ntrain: {epochs: 3, precision: bf16}\n", NULL,
+                0, &recipe);
     CHECK_EQUAL(recipe.evaluate.every, 250);
     CHECK(recipe.train.precision == PRECISION_BF16);
 }
@@ -163,7 +163,7 @@ static void test_table(void)
         struct recipe_reader reading = {.name = "table", .recipe = &recipe};
         CHECK_OK(recipe_value_set(&reading, (struct source_location){0}, setting, &node));
         char text[RECIPE_VALUE_BYTES];
-        if (setting->kind != SETTING_SOURCES) { /* defaults are written as they would be printed */
+        if (setting->kind != SETTING_SOURCES) { /* defaults have the format of the output */
             recipe_value_format(setting, &recipe, false, text);
             CHECK(strcmp(text, setting->default_value) == 0);
         }
@@ -172,26 +172,26 @@ static void test_table(void)
               setting->description[strlen(setting->description) - 1] != '.');
         bool number = setting->kind == SETTING_INTEGER || setting->kind == SETTING_NUMBER;
         CHECK(!number || setting->range.max > setting->range.min);
-        bool zero = strcmp(setting->key, "optimizer.max_grad_norm") == 0; /* 0 means null too */
-        if (number && setting->null != NULL && !zero) { /* else null is no value one could write */
+        bool zero = strcmp(setting->key, "optimizer.max_grad_norm") == 0; /* 0 also means null */
+        if (number && setting->null != NULL && !zero) { /* null is outside of the range */
             double null_value = setting->null_value;
             CHECK(setting->range.exclusive_min ? null_value <= setting->range.min
                                                : null_value < setting->range.min);
         }
     }
-    for (int i = 0; i < recipe_synonym_count; i++) { /* each leads to a word that exists */
-        bool known = false;
+    for (int i = 0; i < recipe_synonym_count; i++) { /* each synonym leads to an existing name */
+        bool exists = false;
         for (int k = 0; k < recipe_table_count; k++) {
             const char *key = recipe_table[k].key;
             const char *dot = strchr(key, '.');
             const char *choices = recipe_table[k].choices;
-            known = known || strcmp(dot != NULL ? dot + 1 : key, recipe_synonyms[i].name) == 0 ||
-                    (choices != NULL && strstr(choices, recipe_synonyms[i].name) != NULL);
+            exists = exists || strcmp(dot != NULL ? dot + 1 : key, recipe_synonyms[i].name) == 0 ||
+                     (choices != NULL && strstr(choices, recipe_synonyms[i].name) != NULL);
         }
         for (int k = 1; k < recipe_section_count; k++) {
-            known = known || strcmp(recipe_sections[k].name, recipe_synonyms[i].name) == 0;
+            exists = exists || strcmp(recipe_sections[k].name, recipe_synonyms[i].name) == 0;
         }
-        CHECK(known);
+        CHECK(exists);
     }
 }
 
@@ -204,7 +204,7 @@ static void check_name(const char *key, unsigned value, const char *name)
     CHECK(strcmp(choices[value], name) == 0);
 }
 
-/* The names of names.c are those of the settings table. */
+/* The names in names.c equal the choices in the settings table. */
 static void test_names(void)
 {
     enum recipe_objective found;
@@ -226,13 +226,13 @@ static void test_names(void)
     check_name("train.activation_checkpointing", RECOMPUTE_FULL, "full");
     const char *lora[] = {"adapter.type=lora", "model.init_from=x"};
     struct recipe recipe;
-    parse_good(head, lora, 2, &recipe);
+    parse_valid(head, lora, 2, &recipe);
     CHECK(recipe.adapter.type == ADAPTER_LORA);
-    parse_good(head, NULL, 0, &recipe);
+    parse_valid(head, NULL, 0, &recipe);
     CHECK(recipe.adapter.type == ADAPTER_NONE);
 }
 
-/* ---- written and read again ---- */
+/* ---- round trips ---- */
 
 static char *write_text(const struct recipe *recipe)
 {
@@ -248,9 +248,9 @@ static char *write_text(const struct recipe *recipe)
 static void check_round_trip(const struct recipe *recipe)
 {
     char *text = write_text(recipe);
-    struct recipe again;
-    CHECK_OK(recipe_parse("resolved.yaml", text, strlen(text), NULL, 0, &again));
-    CHECK(memcmp(recipe, &again, offsetof(struct recipe, origin)) == 0);
+    struct recipe reread;
+    CHECK_OK(recipe_parse("resolved.yaml", text, strlen(text), NULL, 0, &reread));
+    CHECK(memcmp(recipe, &reread, offsetof(struct recipe, origin)) == 0);
     free(text);
 }
 
@@ -271,7 +271,7 @@ static void test_round_trip(void)
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct recipe recipe;
-        parse_good(texts[i], NULL, 0, &recipe);
+        parse_valid(texts[i], NULL, 0, &recipe);
         check_round_trip(&recipe);
     }
 }
@@ -280,7 +280,7 @@ static const char *source_folder(void)
 {
     const char *folder = getenv("BIREME_SOURCE_DIR");
     if (folder == NULL) {
-        CHECK_SKIP("BIREME_SOURCE_DIR names no source folder");
+        CHECK_SKIP("BIREME_SOURCE_DIR is not set");
     }
     return folder;
 }
@@ -305,20 +305,20 @@ static void test_documentation(void)
 {
     char path[FILE_PATH_BYTES];
     char *committed = NULL;
-    char *made = NULL;
+    char *written = NULL;
     size_t bytes = 0;
     snprintf(path, sizeof path, "%s/recipes/README.md", source_folder());
     CHECK_OK(file_read(path, 1 << 20, &committed, NULL));
-    FILE *file = open_memstream(&made, &bytes);
+    FILE *file = open_memstream(&written, &bytes);
     CHECK(file != NULL);
     recipe_document(file);
     CHECK(fclose(file) == 0);
-    if (strcmp(made, committed) != 0) {
-        fprintf(stderr, "recipes/README.md differs from the settings table; make it again with "
+    if (strcmp(written, committed) != 0) {
+        fprintf(stderr, "recipes/README.md differs from the settings table; write it with "
                         "bireme plan --document-keys >recipes/README.md\n");
         exit(1);
     }
-    free(made);
+    free(written);
     free(committed);
 }
 
@@ -328,42 +328,41 @@ static void test_differences(void)
 {
     char text[1024];
     struct recipe saved;
-    struct recipe now;
-    const char *free_ones[] = {"run_dir=x",          "data.train=y",       "parallel.threads=3",
-                               "batch.micro_size=2", "train.max_steps=99", "train.device=cpu",
-                               "evaluate.batches=1", "checkpoint.keep=9",  "log.every=5"};
-    const char *bound[] = {"model.num_layers=3", "seed=2", "optimizer.beta2=0.99"};
-    parse_good(head, NULL, 0, &saved);
+    struct recipe current;
+    const char *changeable[] = {"run_dir=x",          "data.train=y",       "parallel.threads=3",
+                                "batch.micro_size=2", "train.max_steps=99", "train.device=cpu",
+                                "evaluate.batches=1", "checkpoint.keep=9",  "log.every=5"};
+    const char *fixed[] = {"model.num_layers=3", "seed=2", "optimizer.beta2=0.99"};
+    parse_valid(head, NULL, 0, &saved);
     CHECK_EQUAL(recipe_differences(&saved, &saved, text, sizeof text), 0);
     CHECK(text[0] == '\0');
     const char *train[] = {"data.train=z"};
-    parse_good(head, train, 1, &saved);
-    parse_good(head, free_ones, 9, &now);
-    CHECK_EQUAL(recipe_differences(&saved, &now, text, sizeof text), 0);
-    parse_good(head, bound, 3, &now);
-    now.data.train_count = 1;
-    now.data.train[0].weight = 1.0;
-    CHECK_EQUAL(recipe_differences(&saved, &now, text, sizeof text), 3);
+    parse_valid(head, train, 1, &saved);
+    parse_valid(head, changeable, 9, &current);
+    CHECK_EQUAL(recipe_differences(&saved, &current, text, sizeof text), 0);
+    parse_valid(head, fixed, 3, &current);
+    current.data.train_count = 1;
+    current.data.train[0].weight = 1.0;
+    CHECK_EQUAL(recipe_differences(&saved, &current, text, sizeof text), 3);
     CHECK(strcmp(text,
                  "seed: checkpoint 1337, recipe 2; model.num_layers: checkpoint 12, recipe 3; "
                  "optimizer.beta2: checkpoint 0.95, recipe 0.99") == 0);
-    CHECK_EQUAL(recipe_differences(&saved, &now, text, 10),
-                3); /* a short text is cut, not overrun */
-    CHECK(strlen(text) == 9);
-    now = saved;
-    now.data.train[0].weight = 2.0;
-    CHECK_EQUAL(recipe_differences(&saved, &now, text, sizeof text), 1);
+    CHECK_EQUAL(recipe_differences(&saved, &current, text, 10), 3);
+    CHECK(strlen(text) == 9); /* the text is cut to the size of the buffer */
+    current = saved;
+    current.data.train[0].weight = 2.0;
+    CHECK_EQUAL(recipe_differences(&saved, &current, text, sizeof text), 1);
 }
 
-/* ---- bombs: refused within a second of processor time and 100 MB ---- */
+/* ---- large inputs: refused within a second of processor time and 100 MB ---- */
 
-static char *repeat(const char *what, size_t bytes)
+static char *repeat_text(const char *unit, size_t bytes)
 {
-    size_t length = strlen(what);
+    size_t length = strlen(unit);
     char *text = malloc(bytes + 1);
     CHECK(text != NULL);
     for (size_t i = 0; i < bytes; i++) {
-        text[i] = what[i % length];
+        text[i] = unit[i % length];
     }
     text[bytes] = '\0';
     return text;
@@ -379,7 +378,7 @@ static void limit_child(void)
 #endif
 }
 
-static void check_bomb(const char *text, size_t bytes, const char *expected)
+static void check_large_input(const char *text, size_t bytes, const char *expected)
 {
     fflush(stdout);
     pid_t child = fork();
@@ -396,7 +395,7 @@ static void check_bomb(const char *text, size_t bytes, const char *expected)
     CHECK(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
 }
 
-static void test_bombs(void)
+static void test_large_inputs(void)
 {
     static const struct {
         const char *unit, *expected;
@@ -420,16 +419,17 @@ static void test_bombs(void)
         {"- []\n", "more than 4096 values"},
     };
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        char *text = repeat(units[i].unit, 400000);
-        check_bomb(text, 400000, units[i].expected);
+        char *text = repeat_text(units[i].unit, 400000);
+        check_large_input(text, 400000, units[i].expected);
         free(text);
     }
-    static const char laughs[] =
+    static const char billion_laughs[] =
         "a: &a [x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a]\n"
         "c: &c [*b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c]\n";
-    check_bomb(laughs, strlen(laughs), "bomb.yaml:1:4: a: anchors (&a) are not accepted");
+    check_large_input(billion_laughs, strlen(billion_laughs),
+                      "bomb.yaml:1:4: a: anchors (&a) are not accepted");
     static const char cycle[] = "a: &a [1, *a]\n";
-    check_bomb(cycle, strlen(cycle), "anchors");
+    check_large_input(cycle, strlen(cycle), "anchors");
 }
 
 static void test_large_file(void)
@@ -463,7 +463,7 @@ static void test_byte_order_mark(void)
                 "the file is empty");
 }
 
-/* ---- any bytes: refused or read, and what is read is written and read again ---- */
+/* ---- random changes: a recipe is refused, or written and read again ---- */
 
 static void test_mutations(void)
 {
@@ -494,11 +494,11 @@ static void test_mutations(void)
             status_clear();
         }
     }
-    printf("4000 mutations, %d of them still recipes\n", accepted);
+    printf("4000 mutations, %d of them valid\n", accepted);
     CHECK(accepted > 50 && accepted < 3000);
 }
 
-/* ---- whole messages ---- */
+/* ---- complete messages ---- */
 
 static const char *const golden_recipes[] = {
     "model:\n  num_layers: 4\n  hidden_siz: 64\n",
@@ -522,29 +522,29 @@ static const char *const golden_recipes[] = {
 static void test_golden(bool write)
 {
     char path[FILE_PATH_BYTES];
-    char *made = NULL;
+    char *written = NULL;
     size_t bytes = 0;
-    FILE *file = open_memstream(&made, &bytes);
+    FILE *file = open_memstream(&written, &bytes);
     CHECK(file != NULL);
     for (size_t i = 0; i < sizeof golden_recipes / sizeof golden_recipes[0]; i++) {
         struct recipe recipe;
-        CHECK_EQUAL(parse(golden_recipes[i], &recipe), STATUS_RECIPE);
+        CHECK_EQUAL(parse_recipe(golden_recipes[i], &recipe), STATUS_RECIPE);
         fprintf(file, "%s\n", status_pending()->text);
         status_clear();
     }
     CHECK(fclose(file) == 0);
     snprintf(path, sizeof path, "%s/tests/golden/recipe_messages.txt", source_folder());
     if (write) {
-        CHECK_OK(file_write(path, made, bytes));
+        CHECK_OK(file_write(path, written, bytes));
     }
     char *expected = NULL;
     CHECK_OK(file_read(path, 1 << 20, &expected, NULL));
-    if (strcmp(made, expected) != 0) {
-        fprintf(stderr, "messages differ from %s (--write makes it again); now:\n%s", path, made);
+    if (strcmp(written, expected) != 0) {
+        fprintf(stderr, "messages differ from %s (--write updates it):\n%s", path, written);
         exit(1);
     }
     free(expected);
-    free(made);
+    free(written);
 }
 
 int main(int argc, char **argv)
@@ -552,12 +552,12 @@ int main(int argc, char **argv)
     test_table();
     test_names();
     test_corpus();
-    test_overrides_bad();
+    test_bad_overrides();
     test_overrides();
     test_resolved_defaults();
     test_round_trip();
     test_differences();
-    test_bombs();
+    test_large_inputs();
     test_large_file();
     test_byte_order_mark();
     test_mutations();

@@ -1,6 +1,6 @@
-/* TensorBoard's event files, read back without the libraries that wrote them: framing with a crc32c of
- * the test's own (checked against RFC 3720's vectors and the first bytes of TensorFlow's files), and
- * the wire format by hand. */
+/* Event files of TensorBoard. The test reads them with separate code: CRC-32C, the record format,
+ * and the wire format of protocol buffers. This code is tested with the vectors of RFC 3720 and the
+ * first bytes of TensorFlow's files. */
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
@@ -35,9 +35,9 @@ static int event_count;
 static char files[FILES_MAX][FILE_PATH_BYTES]; /* sorted by name */
 static int file_count;
 
-/* ---- reading ---- */
+/* ---- reading event files ---- */
 
-static uint32_t crc32c(const void *data, size_t bytes)
+static uint32_t compute_crc32c(const void *data, size_t bytes)
 {
     const uint8_t *c = data;
     uint32_t crc = UINT32_MAX;
@@ -50,13 +50,13 @@ static uint32_t crc32c(const void *data, size_t bytes)
     return ~crc;
 }
 
-static uint32_t masked(const void *data, size_t bytes)
+static uint32_t mask_crc32c(const void *data, size_t bytes)
 {
-    uint32_t crc = crc32c(data, bytes);
+    uint32_t crc = compute_crc32c(data, bytes);
     return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-static uint64_t little(const uint8_t *at, int bytes)
+static uint64_t read_little_endian(const uint8_t *at, int bytes)
 {
     uint64_t number = 0;
     for (int i = 0; i < bytes; i++) {
@@ -100,19 +100,19 @@ static void next_text(struct reader *r, char *text, size_t room)
 
 static void read_value(struct reader r, struct scalar *out)
 {
-    bool valued = false;
+    bool has_value = false;
     while (r.at < r.end) {
         uint64_t key = next_varint(&r);
         if (key == (1 << 3 | 2)) { /* tag */
             next_text(&r, out->tag, sizeof out->tag);
         } else {
             CHECK_EQUAL(key, 2 << 3 | 5); /* simple_value */
-            uint32_t bits = (uint32_t)little(next_bytes(&r, 4).at, 4);
+            uint32_t bits = (uint32_t)read_little_endian(next_bytes(&r, 4).at, 4);
             memcpy(&out->value, &bits, sizeof bits);
-            valued = true;
+            has_value = true;
         }
     }
-    CHECK(valued && out->tag[0] != '\0');
+    CHECK(has_value && out->tag[0] != '\0');
 }
 
 static void read_summary(struct reader r, struct event *out)
@@ -139,7 +139,7 @@ static void read_event(struct reader r, struct event *out)
         uint64_t key = next_varint(&r), bits;
         switch (key) {
         case 1 << 3 | 1: /* wall_time */
-            bits = little(next_bytes(&r, 8).at, 8);
+            bits = read_little_endian(next_bytes(&r, 8).at, 8);
             memcpy(&out->seconds, &bits, sizeof bits);
             break;
         case 2 << 3 | 0:
@@ -167,18 +167,18 @@ static void read_events(const char *path)
     CHECK_OK(file_read(path, 1 << 20, &text, &bytes));
     struct reader r = {(const uint8_t *)text, (const uint8_t *)text + bytes};
     for (event_count = 0; r.at < r.end; event_count++) {
-        const uint8_t *head = next_bytes(&r, 12).at;
-        size_t length = (size_t)little(head, 8);
-        CHECK_EQUAL(little(head + 8, 4), masked(head, 8));
+        const uint8_t *header = next_bytes(&r, 12).at;
+        size_t length = (size_t)read_little_endian(header, 8);
+        CHECK_EQUAL(read_little_endian(header + 8, 4), mask_crc32c(header, 8));
         struct reader data = next_bytes(&r, length);
-        CHECK_EQUAL(little(next_bytes(&r, 4).at, 4), masked(data.at, length));
+        CHECK_EQUAL(read_little_endian(next_bytes(&r, 4).at, 4), mask_crc32c(data.at, length));
         CHECK(event_count < EVENTS_MAX);
         read_event(data, &events[event_count]);
     }
     free(text);
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(a, b);
 }
@@ -195,10 +195,10 @@ static void list_files(void)
         }
     }
     closedir(entries);
-    qsort(files, (size_t)file_count, sizeof files[0], by_name);
+    qsort(files, (size_t)file_count, sizeof files[0], compare_names);
 }
 
-static bool has(const struct event *event, const char *tag, float value)
+static bool has_scalar(const struct event *event, const char *tag, float value)
 {
     for (int i = 0; i < event->scalar_count; i++) {
         if (strcmp(event->scalars[i].tag, tag) == 0) {
@@ -224,24 +224,24 @@ static void open_both(int64_t resume_step, struct metrics **m)
 
 /* ---- tests ---- */
 
-/* RFC 3720, B.4: what every other check leans on. */
+/* Test vectors of RFC 3720, B.4. */
 static void test_crc(void)
 {
     uint8_t data[32] = {0};
-    CHECK_EQUAL(crc32c("123456789", 9), 0xe3069283);
-    CHECK_EQUAL(crc32c(data, 32), 0x8a9136aa);
+    CHECK_EQUAL(compute_crc32c("123456789", 9), 0xe3069283);
+    CHECK_EQUAL(compute_crc32c(data, 32), 0x8a9136aa);
     memset(data, 0xff, 32);
-    CHECK_EQUAL(crc32c(data, 32), 0x62a8ab43);
+    CHECK_EQUAL(compute_crc32c(data, 32), 0x62a8ab43);
     for (int i = 0; i < 32; i++) {
         data[i] = (uint8_t)i;
     }
-    CHECK_EQUAL(crc32c(data, 32), 0x46dd794e);
+    CHECK_EQUAL(compute_crc32c(data, 32), 0x46dd794e);
 }
 
-/* Every event file of TensorFlow and TensorBoard begins with these bytes. */
+/* Event files of TensorFlow and TensorBoard begin with these bytes. */
 static void test_first_bytes(void)
 {
-    static const uint8_t head[] = {0x18, 0, 0, 0, 0, 0, 0, 0, 0xa3, 0x7f, 0x4b, 0x22, 0x09};
+    static const uint8_t header[] = {0x18, 0, 0, 0, 0, 0, 0, 0, 0xa3, 0x7f, 0x4b, 0x22, 0x09};
     struct tensorboard *t = NULL;
     char *text = NULL;
     size_t bytes = 0;
@@ -251,8 +251,8 @@ static void test_first_bytes(void)
     list_files();
     CHECK_EQUAL(file_count, 1);
     CHECK_OK(file_read(files[0], 1 << 20, &text, &bytes));
-    CHECK(bytes > sizeof head + 8 && memcmp(text, head, sizeof head) == 0);
-    CHECK(memcmp(text + sizeof head + 8,
+    CHECK(bytes > sizeof header + 8 && memcmp(text, header, sizeof header) == 0);
+    CHECK(memcmp(text + sizeof header + 8,
                  "\x1a\x0d"
                  "brain.Event:2",
                  15) == 0);
@@ -279,7 +279,7 @@ static void test_values(void)
     CHECK_OK(metrics_write(m, "start", 0, &ranks, 1));
     CHECK_OK(metrics_write(m, "evaluate", 0, &evaluate, 1));
     CHECK_OK(metrics_write(m, "train", (int64_t)1 << 40, train, 9));
-    CHECK_OK(metrics_write(m, "train", 7, train + 4, 3)); /* nothing numeric */
+    CHECK_OK(metrics_write(m, "train", 7, train + 4, 3)); /* no numeric field */
     CHECK_OK(metrics_write(m, "checkpoint", 9, &ranks, 1));
     CHECK_OK(metrics_sync(m));
     CHECK_OK(metrics_close(&m));
@@ -289,22 +289,22 @@ static void test_values(void)
     CHECK_EQUAL(event_count, 4);
     check_start(events, 0);
     CHECK(events[2].step == 0 && events[2].scalar_count == 1);
-    CHECK(has(&events[2], "evaluate/loss", 2.5F));
+    CHECK(has_scalar(&events[2], "evaluate/loss", 2.5F));
     CHECK_EQUAL(events[3].step, (int64_t)1 << 40);
     CHECK_EQUAL(events[3].scalar_count, 6);
-    CHECK(has(&events[3], "train/loss", 1.0F / 3.0F));
-    CHECK(has(&events[3], "train/learning_rate", 0));
-    CHECK(has(&events[3], "train/grad_norm", NAN));
-    CHECK(has(&events[3], "train/tokens", 1000000000)); /* the nearest float */
-    CHECK(has(&events[3], "train/perplexity", INFINITY));
-    CHECK(has(&events[3], "train/deep.bytes", -7));
+    CHECK(has_scalar(&events[3], "train/loss", 1.0F / 3.0F));
+    CHECK(has_scalar(&events[3], "train/learning_rate", 0));
+    CHECK(has_scalar(&events[3], "train/grad_norm", NAN));
+    CHECK(has_scalar(&events[3], "train/tokens", 1000000000)); /* rounded to f32 */
+    CHECK(has_scalar(&events[3], "train/perplexity", INFINITY));
+    CHECK(has_scalar(&events[3], "train/deep.bytes", -7));
     for (int i = 0; i < event_count; i++) {
         CHECK(events[i].seconds >= before && events[i].seconds <= clock_epoch_seconds());
     }
 }
 
-/* After test_values, within the same second: the new file still sorts last, and says from which step on
- * the older one is superseded. */
+/* Resumes after test_values, within the same second. The new file still sorts last, and it stores
+ * the step from which it replaces the older file. */
 static void test_resume(void)
 {
     struct metrics *m = NULL;
@@ -321,8 +321,8 @@ static void test_resume(void)
     read_events(files[1]);
     CHECK_EQUAL(event_count, 3);
     check_start(events, 7);
-    CHECK(events[2].step == 7 && has(&events[2], "train/loss", 1));
-    /* The clock was set back: files of the future, one of another program, and one of no program. */
+    CHECK(events[2].step == 7 && has_scalar(&events[2], "train/loss", 1));
+    /* The clock was set back: files with later times, and a file of another kind. */
     CHECK_OK(file_join(later, folder, "events.out.tfevents.8000000000.host.1"));
     CHECK_OK(file_write(later, "", 0));
     CHECK_OK(file_join(later, folder, "events.out.tfevents.99999999999999999999"));
@@ -365,14 +365,14 @@ static void test_limits(void)
     CHECK_OK(file_remove_tree(folder));
 }
 
-/* No room for the whole record: an error, no part of it, and the line in metrics.jsonl is whole. */
+/* If the disk has no space for a record, the write fails, and no part of the record remains. */
 static void test_full_disk(void)
 {
     struct metrics *m = NULL;
     struct tensorboard *t = NULL;
     struct rlimit old, small;
     struct metric loss = metric_number("loss", 1);
-    CHECK_OK(metrics_open("/dev/null", -1, &m)); /* the one that does not fill up */
+    CHECK_OK(metrics_open("/dev/null", -1, &m)); /* only the event file fills the disk */
     CHECK_OK(metrics_add_tensorboard(m, folder));
     CHECK_OK(metrics_write(m, "train", 1, &loss, 1));
     list_files();
@@ -388,7 +388,7 @@ static void test_full_disk(void)
     CHECK_OK(metrics_write(m, "train", 3, &loss, 1));
     CHECK_OK(metrics_close(&m));
     list_files();
-    CHECK_EQUAL(file_count, 1); /* what could not be begun is not left behind */
+    CHECK_EQUAL(file_count, 1); /* a file that could not be created is removed */
     read_events(files[0]);
     CHECK_EQUAL(event_count, 4);
     CHECK(events[2].step == 1 && events[3].step == 3);

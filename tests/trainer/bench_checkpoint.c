@@ -1,12 +1,11 @@
 /* Measures how long a save stops training and how fast its files are written. The state has the
- * proportions of GPT-2's. This is a benchmark, not a test.
+ * proportions of GPT-2. This is a benchmark, not a test.
  *
  *   bench_checkpoint RUN_DIR MEGABYTES SAVES [sync]
  *
  * One third of the bytes are weights and two thirds are moments; half of the matrices are stored
- * transposed. Each line has the stall and the seconds until the checkpoint was published, with
- * fsync and SHA-256. For comparison it has the times of a memcpy and of a write + fsync of the same
- * bytes. */
+ * transposed. Each line has the stall and the seconds until the checkpoint was published,
+ * including fsync and SHA-256, and for comparison those of a memcpy and a write + fsync. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,7 +17,7 @@ static inline void join_path(char out[FILE_PATH_BYTES], const char *folder, cons
     CHECK_OK(file_join(out, folder, name));
 }
 
-/* huggingface_folder_start - create the folder `root`, in memory if possible: there fsync is
+/* huggingface_folder_start - create the folder `root`, in memory if possible, where fsync is
  * fast. */
 static inline void huggingface_folder_start(void)
 {

@@ -112,8 +112,7 @@ static inline void run_invalidate_gradients(struct run *r)
     }
 }
 
-/* Divides the sum of gradients by `count` and updates the weights. Compares the gradient norm with
- * the file. */
+/* Divides the gradients by `count`, compares their norm with the file and updates the weights. */
 static inline void run_update(struct run *r, int64_t step, double count)
 {
     double squares = 0;

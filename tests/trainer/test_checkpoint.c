@@ -343,8 +343,7 @@ static void make_tokenizer(const char *folder, const char *name)
     CHECK_OK(comm_barrier(world));
 }
 
-/* Each checkpoint has the tokenizer that was read at the start, also if its folder is deleted
- * later. */
+/* Each checkpoint has the tokenizer that was read at the start, even if its folder is deleted. */
 static void test_tokenizer(void)
 {
     char folder[FILE_PATH_BYTES], *text = NULL;

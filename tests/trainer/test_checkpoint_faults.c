@@ -290,8 +290,7 @@ static bool is_synced(const char *path, int from, int to)
 }
 
 /* Call `at` renames a folder to its final name. Before it, all files of the folder and the folder
- * itself are synced. After it, the parent is synced before the next folder is created or
- * removed. */
+ * itself are synced. The parent is synced before the next folder is created or removed. */
 static void check_publication(int at, int count)
 {
     char temporary[256] = "";

@@ -1,5 +1,4 @@
-/* Selects the best evaluation and stops when patience ends; restores this state from
- * metrics.jsonl. */
+/* Selection of the best evaluation, patience, and the same state restored from metrics.jsonl. */
 #include <unistd.h>
 
 #include "tests/check.h"

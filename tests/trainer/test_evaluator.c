@@ -1,5 +1,4 @@
-/* Metrics of examples that are divided among the ranks, against those of all examples on one
- * rank. */
+/* Metrics of examples divided among the ranks, against those of all examples on one rank. */
 #include "base/file.h"
 #include "datasets/shard/example.h"
 #include "tests/check.h"
@@ -137,10 +136,10 @@ struct window {
     int32_t tokens[WINDOW_TOKENS], marks[WINDOW_TOKENS];
 };
 
-/* Row 0 has two windows. "in June 1845" and "June 1845" are correct. The second window contains a
- * part of both and predicts "1845": F1 2/3. Row 1 has no answer and predicts none by a margin of
- * 0.5. Row 2: "U.S. ser" is correct and "U.S." is predicted. The words are "us", "ser" and "us": F1
- * 2/3. With a blank between all pieces it would be 6/7. */
+/* Row 0 has two windows; "in June 1845" and "June 1845" are correct. The second window contains a
+ * part of both and predicts "1845", so that F1 is 2/3. Row 1 has no answer, and "no answer" is
+ * predicted by a margin of 0.5. In row 2 "U.S. ser" is correct and "U.S." is predicted. The words
+ * are "us", "ser" and "us", so that F1 is 2/3. With a blank between all pieces it would be 6/7. */
 static const struct window windows[] = {
     {0, 7, 3, 3, 1, 0, {CLS, 5, SEP, 6, 7, 8, SEP}, {0, 0, 0, 1, BLANK | 3, BLANK | 3, 0}},
     {0, 7, 3, 3, 5, 4, {CLS, 5, SEP, 8, 9, 5, SEP}, {0, 0, 0, 3, BLANK, BLANK, 0}},

@@ -1,7 +1,6 @@
 /* Model folders of Hugging Face's transformers (scripts/make_reference.py pretrained). Imported
- * models compute the same numbers as transformers. Exported models have the same bits when they
- * are imported again. Damaged files and unsupported models are refused with file, position and
- * reason. */
+ * models compute the same numbers as transformers. Exported models have the same bits when they are
+ * imported again. Errors of damaged files and unsupported models name file, position and reason. */
 #include <fcntl.h>
 
 #include "base/random.h"

@@ -1,6 +1,5 @@
-/* The shards of the tensor-parallel ranks tile each parameter exactly once, and initial weights do
- * not depend on the number of ranks. With several ranks, each rank also creates its part of the
- * model. */
+/* The shards of the tensor-parallel ranks tile each parameter exactly once, unless it is
+ * replicated. Initial weights do not depend on the number of ranks. */
 #include "tests/check.h"
 #include "trainer/model/model.h"
 

@@ -1,5 +1,4 @@
-/* Trust ratios of LAMB, computed from the sums of whole tensors, against one step in closed
- * form. */
+/* LAMB's trust ratios, computed from sums over whole tensors, against one step in closed form. */
 #include "tests/check.h"
 #include "trainer/optimizer/optimizer.h"
 

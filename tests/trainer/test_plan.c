@@ -1,5 +1,4 @@
-/* Plans against closed forms: GPT-2 small, several ranks, shards on disk. Also tests the output of
- * the command. */
+/* Plans against closed forms: GPT-2 small, several ranks, shards; and the output of the command. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -147,8 +147,7 @@ static struct model_input make_input(const struct batch *b)
     return input;
 }
 
-/* Compares the logits of all tokens, not only of the masked ones, and of the next-sentence
- * labels. */
+/* Compares the logits of all tokens, masked or not, and of the next-sentence labels. */
 static void check_logits(struct training *t, const struct batch *b)
 {
     int64_t v = t->r.run.config.vocabulary, n = b->rows;

@@ -63,8 +63,8 @@ static void trained_release(struct trained *t)
     CHECK_OK(model_destroy(&t->model));
 }
 
-/* Called for each element of a parameter with its offsets on this rank and in the whole
- * parameter. */
+/* Called for each element of a parameter; `local` and `whole` are its offsets on this rank and in
+ * the whole parameter. */
 typedef void visit_element(void *user, int64_t local, int64_t whole);
 
 static void visit_elements(const struct model_parameter *p, visit_element *visit, void *user)

@@ -60,8 +60,7 @@ static void test_values(void)
     check_rate(&r, 109, 1e-3);
 }
 
-/* The schedule of NVIDIA's BERT. The decay counts from step 0, so the rate drops after the
- * warm-up. */
+/* NVIDIA's BERT schedule. The decay counts from step 0, so the rate drops after the warm-up. */
 static void test_polynomial_nvidia(void)
 {
     struct recipe r = make_recipe(SCHEDULE_POLYNOMIAL_NVIDIA, 11, 0);

@@ -169,9 +169,9 @@ static float find_largest(const float *x, int64_t count)
     return largest;
 }
 
-/* Errors are relative to the largest gradient of the tensor plus a thousandth of that of the model.
- * The gradient of the key bias is only rounding noise; its errors are relative to that of the
- * model. */
+/* Errors are relative to the largest gradient of the tensor plus 1/1000 of the largest of the
+ * model. The gradient of BERT's key bias is only rounding noise; there the largest of the model
+ * counts in full. */
 static void compare_gradients(const struct model_instance *part, const struct model_instance *whole,
                               double tolerance)
 {
@@ -219,8 +219,7 @@ static void check_replicas(const struct model_instance *s)
     }
 }
 
-/* Frozen parameters follow the trained ones in the flat buffer, and no gradient is written for
- * them. */
+/* Frozen parameters follow the trained ones in the flat buffer and receive no gradient. */
 static void check_frozen(const struct model_instance *s, bool expected)
 {
     int count;

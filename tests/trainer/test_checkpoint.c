@@ -28,7 +28,7 @@ static const struct shape {
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* The value of an element depends only on the tensor and on its position in the file. */
-static float value_at(int tensor, int64_t row, int64_t column)
+static float element_value(int tensor, int64_t row, int64_t column)
 {
     uint32_t bits = (uint32_t)(row * 2654435761u + column * 40503u + (uint32_t)tensor * 97u);
     bits = (bits ^ bits >> 15) * 2246822519u;
@@ -62,7 +62,7 @@ static int64_t file_column(const struct checkpoint_tensor *t, int64_t e)
 static void fill_tensor(struct checkpoint_tensor *t, int index)
 {
     for (int64_t e = 0; e < count_elements(t); e++) {
-        t->data[e] = value_at(index, file_row(t, e), file_column(t, e));
+        t->data[e] = element_value(index, file_row(t, e), file_column(t, e));
     }
 }
 
@@ -74,7 +74,7 @@ static void overwrite_tensor(struct checkpoint_tensor *t)
 static void check_values(const struct checkpoint_tensor *t, int index)
 {
     for (int64_t e = 0; e < count_elements(t); e++) {
-        float expected = value_at(index, file_row(t, e), file_column(t, e));
+        float expected = element_value(index, file_row(t, e), file_column(t, e));
         if (memcmp(&t->data[e], &expected, sizeof expected) != 0) {
             fprintf(stderr, "%s: element %lld is %g, expected %g\n", t->name, (long long)e,
                     (double)t->data[e], (double)expected);

@@ -304,7 +304,7 @@ static void test_case(struct setup *s, int number)
 /* ---- first step, accumulation ---- */
 
 /* Losses of the first step, where policy and reference are equal, computed by the model in f32. */
-static void test_first(struct setup *s)
+static void test_first_step(struct setup *s)
 {
     const struct {
         enum preference_loss loss;
@@ -383,7 +383,7 @@ int main(void)
         for (int j = 0; j < cases; j++) {
             test_case(&s, j);
         }
-        test_first(&s);
+        test_first_step(&s);
         test_accumulation(&s);
     }
     free_setup(&s);

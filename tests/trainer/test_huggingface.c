@@ -37,17 +37,17 @@ static void check_numbers(const char *name, const char *checkpoint)
     char path[FILE_PATH_BYTES], dataset[64];
     struct comm *self = NULL;
     struct session s = {0};
-    int64_t count, all;
+    int64_t count, value_count;
     join_path(path, reference, "expected.h5");
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     CHECK(file >= 0);
     snprintf(dataset, sizeof dataset, "%s/ids", name);
     int32_t *ids = reference_dataset(file, dataset, H5T_NATIVE_INT32, 4, &count);
     snprintf(dataset, sizeof dataset, "%s/log_probabilities", name);
-    double *expected = reference_dataset(file, dataset, H5T_NATIVE_DOUBLE, 8, &all);
+    double *expected = reference_dataset(file, dataset, H5T_NATIVE_DOUBLE, 8, &value_count);
     CHECK_OK(comm_self_create(&self));
     CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, 0));
-    CHECK_EQUAL(all, count * model_get_config(s.model)->vocabulary);
+    CHECK_EQUAL(value_count, count * model_get_config(s.model)->vocabulary);
     CHECK(count <= 64);
     check_log_probabilities(&s, ids, count, expected);
     CHECK_OK(session_stop(&s));
@@ -301,7 +301,7 @@ static void test_headers(void)
 }
 
 /* Subnormal, normal, largest and infinite values of both 16-bit types. */
-static void test_halves(void)
+static void test_16_bit_types(void)
 {
     static const struct {
         const char *dtype;
@@ -443,7 +443,7 @@ int main(void)
     huggingface_folder_start();
     h5file_init();
     test_headers();
-    test_halves();
+    test_16_bit_types();
     test_random_damage();
     test_numbers("whole");
     test_numbers("sharded");

@@ -39,7 +39,7 @@ static double sum_losses(const struct preference_settings *s, const struct prefe
 }
 
 /* The losses before the first step, where policy and reference are equal. */
-static void test_first(void)
+static void test_first_step(void)
 {
     double beta = 0.1, e = 0.2, sigmoid = log(2);
     double expected[] = {
@@ -107,7 +107,7 @@ static void test_gradients(void)
 }
 
 /* Losses of extreme margins are finite. A weighted sum of losses equals the sum of its terms. */
-static void test_range(void)
+static void test_extreme_margins(void)
 {
     for (int loss = 0; loss < PREFERENCE_LOSSES; loss++) {
         struct preference_settings s = make_settings((enum preference_loss)loss, 0.1, 0.1);
@@ -134,7 +134,7 @@ static void test_range(void)
 }
 
 /* The sorted losses do not depend on which reference belongs to which policy margin. */
-static void test_sorted(void)
+static void test_sorted_losses(void)
 {
     struct preference_pair pairs[PAIRS], rotated[PAIRS];
     make_pairs(pairs, 4);
@@ -150,9 +150,9 @@ static void test_sorted(void)
 
 int main(void)
 {
-    test_first();
+    test_first_step();
     test_gradients();
-    test_range();
-    test_sorted();
+    test_extreme_margins();
+    test_sorted_losses();
     return 0;
 }

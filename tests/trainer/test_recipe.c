@@ -285,7 +285,7 @@ static const char *source_folder(void)
     return folder;
 }
 
-static void test_shipped(void)
+static void test_shipped_recipes(void)
 {
     static const char *const names[] = {"quickstart",        "shakespeare_char",  "gpt2_124m",
                                         "llama_1b",          "bert_manual",       "bert_base_mlm",
@@ -562,7 +562,7 @@ int main(int argc, char **argv)
     test_byte_order_mark();
     test_mutations();
     test_golden(argc > 1 && strcmp(argv[1], "--write") == 0);
-    test_shipped();
+    test_shipped_recipes();
     test_documentation();
     return 0;
 }

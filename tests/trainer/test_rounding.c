@@ -26,15 +26,16 @@ static const struct model_config config = {
 
 static struct kernels *kernels;
 
-struct trained {
+struct training {
     struct mesh mesh;
     struct model *model;
     struct sharded_optimizer *update;
 };
 
-static void trained_make(struct trained *t, struct mesh mesh, int stage, enum optimizer_kind kind)
+static void training_create(struct training *t, struct mesh mesh, int stage,
+                            enum optimizer_kind kind)
 {
-    *t = (struct trained){.mesh = mesh};
+    *t = (struct training){.mesh = mesh};
     CHECK_OK(model_create(kernels, &config, mesh.tensor, false, ROWS, true, &t->model));
     CHECK_OK(model_connect(t->model));
     CHECK_OK(model_init_weights(t->model, SEED));
@@ -57,7 +58,7 @@ static void trained_make(struct trained *t, struct mesh mesh, int stage, enum op
     CHECK_OK(sharded_optimizer_round_weights(t->update, 0));
 }
 
-static void trained_release(struct trained *t)
+static void training_destroy(struct training *t)
 {
     CHECK_OK(sharded_optimizer_destroy(&t->update));
     CHECK_OK(model_destroy(&t->model));
@@ -79,27 +80,27 @@ static void visit_elements(const struct model_parameter *p, visit_element *visit
     }
 }
 
-struct writing {
+struct gradient_writer {
     uint64_t key;
     float *gradient;
 };
 
 static void write_gradient(void *user, int64_t local, int64_t whole)
 {
-    const struct writing *w = user;
+    const struct gradient_writer *w = user;
     w->gradient[local] = random_normal(w->key, (uint64_t)whole);
 }
 
 /* Only the first data-parallel rank has a gradient other than 0, so that the sum is exact. */
-static void update_weights(struct trained *t, int64_t number)
+static void update_weights(struct training *t, int64_t number)
 {
     int count;
     const struct model_parameter *p = model_parameters(t->model, &count);
     struct bucket_set *buckets = sharded_optimizer_buckets(t->update);
     CHECK_OK(bucket_begin_micro_batch(buckets));
     for (int i = count - 1; i >= 0; i--) {
-        struct writing w = {random_key(9, RANDOM_TEST, (uint64_t)number, (uint64_t)i),
-                            sharded_optimizer_gradients(t->update)[i]};
+        struct gradient_writer w = {random_key(9, RANDOM_TEST, (uint64_t)number, (uint64_t)i),
+                                    sharded_optimizer_gradients(t->update)[i]};
         if (p[i].trained) {
             CHECK_OK(bucket_advance(buckets, p[i].first + p[i].rows * p[i].columns));
             memset(w.gradient, 0, (size_t)(p[i].rows * p[i].columns) * sizeof *w.gradient);
@@ -115,7 +116,7 @@ static void update_weights(struct trained *t, int64_t number)
 }
 
 /* Returns the master weight of an element of the flat buffer; NULL if another rank holds it. */
-static const float *find_master(const struct trained *t, int64_t element)
+static const float *find_master(const struct training *t, int64_t element)
 {
     int count = 0;
     const struct optimizer_range *ranges = sharded_optimizer_weight_ranges(t->update, &count);
@@ -132,7 +133,7 @@ static const float *find_master(const struct trained *t, int64_t element)
 }
 
 struct comparison {
-    const struct trained *sharded, *single;
+    const struct training *sharded, *single;
     const struct model_parameter *local, *whole;
     uint64_t key;
     bool same_masters;
@@ -158,7 +159,7 @@ static void compare_element(void *user, int64_t local, int64_t whole)
     c->changed += actual != nearest;
 }
 
-static void compare_weights(const struct trained *sharded, const struct trained *single,
+static void compare_weights(const struct training *sharded, const struct training *single,
                             int64_t number, bool same_masters)
 {
     int count;
@@ -174,7 +175,7 @@ static void compare_weights(const struct trained *sharded, const struct trained 
 }
 
 /* Rounds the master weights again, as after a resume, and compares the bits. */
-static void test_resume(const struct trained *t)
+static void test_resume(const struct training *t)
 {
     size_t bytes = (size_t)model_elements(t->model) * sizeof(bf16);
     bf16 *copy = malloc(bytes);
@@ -189,9 +190,9 @@ static void test_resume(const struct trained *t)
 
 static void test_layout(struct mesh mesh, struct mesh self, int stage, enum optimizer_kind kind)
 {
-    struct trained single, sharded;
-    trained_make(&single, self, 0, kind);
-    trained_make(&sharded, mesh, stage, kind);
+    struct training single, sharded;
+    training_create(&single, self, 0, kind);
+    training_create(&sharded, mesh, stage, kind);
     compare_weights(&sharded, &single, 0, true);
     CHECK_OK(sharded_optimizer_release_weights(sharded.update));
     for (int64_t s = 1; s <= STEPS; s++) {
@@ -203,8 +204,8 @@ static void test_layout(struct mesh mesh, struct mesh self, int stage, enum opti
     if (sharded_optimizer_weights(sharded.update) == NULL) {
         test_resume(&sharded);
     }
-    trained_release(&sharded);
-    trained_release(&single);
+    training_destroy(&sharded);
+    training_destroy(&single);
 }
 
 static void test_layouts(struct comm *world, struct comm *self)

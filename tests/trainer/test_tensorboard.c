@@ -216,7 +216,7 @@ static void check_start(const struct event *first, int64_t step)
     CHECK_EQUAL(first[1].step, step);
 }
 
-static void open_both(int64_t resume_step, struct metrics **m)
+static void open_metrics(int64_t resume_step, struct metrics **m)
 {
     CHECK_OK(metrics_open(metrics_path, resume_step, m));
     CHECK_OK(metrics_add_tensorboard(*m, folder));
@@ -275,7 +275,7 @@ static void test_values(void)
                                    metric_integer("deep.bytes", -7)};
     const struct metric evaluate = metric_number("loss", 2.5);
     const struct metric ranks = metric_integer("ranks", 1);
-    open_both(-1, &m);
+    open_metrics(-1, &m);
     CHECK_OK(metrics_write(m, "start", 0, &ranks, 1));
     CHECK_OK(metrics_write(m, "evaluate", 0, &evaluate, 1));
     CHECK_OK(metrics_write(m, "train", (int64_t)1 << 40, train, 9));
@@ -312,7 +312,7 @@ static void test_resume(void)
     char old[FILE_PATH_BYTES], later[FILE_PATH_BYTES];
     snprintf(old, sizeof old, "%s", files[0]);
     int64_t old_bytes = file_size(old);
-    open_both(6, &m);
+    open_metrics(6, &m);
     CHECK_OK(metrics_write(m, "train", 7, &loss, 1));
     CHECK_OK(metrics_close(&m));
     list_files();
@@ -329,7 +329,7 @@ static void test_resume(void)
     CHECK_OK(file_write(later, "", 0));
     CHECK_OK(file_join(later, folder, "zebra"));
     CHECK_OK(file_write(later, "", 0));
-    open_both(8, &m);
+    open_metrics(8, &m);
     CHECK_OK(metrics_close(&m));
     list_files();
     CHECK_EQUAL(file_count, 6);

@@ -102,7 +102,8 @@ status file_write(const char *path, const void *data, size_t bytes)
     char temporary[FILE_PATH_BYTES];
     int used = snprintf(temporary, sizeof temporary, "%s.tmp", path);
     REQUIRE(used >= 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "path too long: %s", path);
-    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    (void)unlink(temporary); /* left by a killed job; a symbolic link is not followed */
+    int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
             "cannot create %s: %s", temporary, strerror(errno));
     status result = write_all(file, path, data, bytes);
@@ -135,6 +136,28 @@ status file_append(int file, const char *path, int64_t *end_bytes, const void *d
     int truncate_error = written <= 0 ? 0 : ftruncate(file, (off_t)*end_bytes);
     RAISE(STATUS_WRITE, "cannot write %s: %s%s", path, strerror(error),
           truncate_error == 0 ? "" : " (the last record is incomplete)");
+}
+
+status file_open_output(const char *path, int flags, int *out)
+{
+    struct stat about;
+    int required = O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    *out = open(path, (flags & ~O_TRUNC) | required, 0666);
+    REQUIRE(*out >= 0 || errno != ELOOP, STATUS_CREATE,
+            "%s is a symbolic link; remove it or choose another folder", path);
+    REQUIRE(*out >= 0 || errno != ENXIO, STATUS_CREATE, "%s is not a regular file; remove it",
+            path);
+    REQUIRE(*out >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), "cannot open %s: %s",
+            path, strerror(errno));
+    bool regular = fstat(*out, &about) == 0 && S_ISREG(about.st_mode);
+    if (!regular || ((flags & O_TRUNC) != 0 && ftruncate(*out, 0) != 0)) {
+        int error = errno;
+        close(*out);
+        *out = -1;
+        REQUIRE(regular, STATUS_CREATE, "%s is not a regular file; remove it", path);
+        RAISE(STATUS_CREATE, "cannot truncate %s: %s", path, strerror(error));
+    }
+    return STATUS_OK;
 }
 
 status file_make_folders(const char *path)

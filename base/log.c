@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -32,9 +35,13 @@ void log_quiet(bool quiet)
 status log_open(const char *path)
 {
     TRY(log_close());
-    FILE *file = fopen(path, "a");
-    REQUIRE(file != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-            "cannot open the log %s: %s", path, strerror(errno));
+    int descriptor;
+    TRY(file_open_output(path, O_WRONLY | O_APPEND, &descriptor));
+    FILE *file = fdopen(descriptor, "a");
+    if (file == NULL) {
+        close(descriptor);
+        RAISE(STATUS_INTERNAL, "out of memory for the log %s", path);
+    }
     pthread_mutex_lock(&state.lock);
     state.file = file;
     state.lost_line = false;
@@ -56,8 +63,9 @@ status log_close(void)
     return STATUS_OK;
 }
 
-static void write_line(const char *line)
+static void write_line(char *line)
 {
+    text_replace_controls(line, " ");
     pthread_mutex_lock(&state.lock);
     if (!state.quiet) {
         fprintf(stderr, "%s%s\n", state.progress_shown ? "\r\033[K" : "", line);
@@ -139,6 +147,7 @@ void log_progress(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
+    text_replace_controls(line, " ");
     pthread_mutex_lock(&state.lock);
     if (!state.quiet) {
         double now = clock_seconds();

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 static struct {
     int rank;
     int ranks;
@@ -129,6 +131,7 @@ void status_format(const struct status_note *note, char *line, int bytes)
             *c = ' ';
         }
     }
+    text_replace_controls(line, "");
 }
 
 bool status_print(void)

@@ -125,6 +125,17 @@ bool text_to_number(const char *text, double *out, char *reason)
     return true;
 }
 
+void text_replace_controls(char *text, const char *kept)
+{
+    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
+        if ((*c < ' ' || *c == 0x7f) && strchr(kept, *c) == NULL) {
+            *c = '?';
+        } else if (*c == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f) {
+            c[0] = c[1] = '?';
+        }
+    }
+}
+
 char *text_from_number(double value, char *out)
 {
     for (int digits = 1; digits <= 17; digits++) {

@@ -30,6 +30,12 @@ static inline const char *text_plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
+/* text_replace_controls - replace each control character by '?', except those in `kept`. Text from
+ * a file could otherwise change the terminal. C1 controls of UTF-8 (U+0080 to U+009F) become "??".
+ *
+ * Memory    text is changed in place and keeps its length */
+void text_replace_controls(char *text, const char *kept);
+
 /* text_from_number - write the shortest text that parses to the same number. It always contains a
  * '.': "0.1", "0.0006", "1.0", "1.0e-08".
  *

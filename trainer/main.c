@@ -1,9 +1,12 @@
 /* Entry point of `bireme COMMAND ...`: runs the command, prints its error once and returns its
  * status as the exit code. */
+#define _GNU_SOURCE /* fopencookie */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "base/text.h"
@@ -122,8 +125,49 @@ static status run(int argc, char **argv)
     return STATUS_OK;
 }
 
+/* Occupies the standard descriptors that are closed. Otherwise the next opened file gets one of
+ * them, and messages are written into that file. The descriptors are opened so that their use still
+ * fails. */
+static void occupy_standard_descriptors(void)
+{
+    for (int descriptor = 0; descriptor <= STDERR_FILENO; descriptor++) {
+        if (fcntl(descriptor, F_GETFD) == -1 && errno == EBADF) {
+            (void)open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        }
+    }
+}
+
+/* Writes text to the terminal without control characters other than newline and tab: text of a
+ * foreign file or model could otherwise change the terminal. */
+static ssize_t write_to_terminal(void *unused, const char *data, size_t bytes)
+{
+    char text[1024];
+    size_t count = bytes < sizeof text ? bytes : sizeof text - 1;
+    (void)unused;
+    for (size_t i = 0; i < count; i++) {
+        text[i] = data[i] == '\0' ? '?' : data[i];
+    }
+    text[count] = '\0';
+    text_replace_controls(text, "\n\t");
+    return write(STDOUT_FILENO, text, count);
+}
+
+static void filter_terminal_output(void)
+{
+    FILE *filtered = NULL;
+    if (isatty(STDOUT_FILENO)) {
+        filtered = fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_to_terminal});
+    }
+    if (filtered != NULL) {
+        setvbuf(filtered, NULL, _IOLBF, BUFSIZ);
+        stdout = filtered;
+    }
+}
+
 int main(int argc, char **argv)
 {
+    occupy_standard_descriptors();
+    filter_terminal_output();
 #ifdef BIREME_CUDA
     cuda_register();
 #endif

@@ -50,7 +50,8 @@ static status read_parallel(const struct rows_preparation *p, char *const *paths
 {
     struct row_workers *workers = NULL;
     TRY(row_workers_open(p, bad_rows, &workers));
-    struct jsonl_bad_rows deferred = {.defer = row_workers_defer, .user = workers};
+    struct jsonl_bad_rows deferred = {
+        .skip = bad_rows->skip, .defer = row_workers_defer, .user = workers};
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
         result = read_file(paths[i], &deferred, &p->report->bytes, row_workers_add, workers);

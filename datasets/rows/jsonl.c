@@ -18,6 +18,7 @@ struct line_splitter {
     char *text;
     size_t bytes, capacity;
     bool too_long; /* discard the rest of the line */
+    bool stopped;  /* read no further: a line is too long, and bad rows are not skipped */
     int64_t line;  /* from 1 */
 };
 
@@ -37,11 +38,19 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
     return STATUS_OK;
 }
 
+static status use_line(struct line_splitter *l);
+
+/* Appends to the line. Without `skip`, a line that is too long is reported at once: the input can
+ * be endless. */
 static status append_to_line(struct line_splitter *l, const char *text, size_t bytes)
 {
-    if (l->too_long || bytes > MAX_ROW_BYTES - l->bytes) {
-        l->too_long = true;
+    if (l->too_long) {
         return STATUS_OK;
+    }
+    if (bytes > MAX_ROW_BYTES - l->bytes) {
+        l->too_long = true;
+        l->stopped = !l->bad->skip;
+        return l->stopped ? use_line(l) : STATUS_OK;
     }
     if (l->bytes + bytes > l->capacity) {
         size_t capacity = 2 * (l->bytes + bytes);
@@ -118,7 +127,7 @@ static status split_lines(struct line_splitter *l, const char *text, size_t byte
         const char *newline = memchr(text, '\n', bytes);
         size_t line_bytes = newline != NULL ? (size_t)(newline - text) : bytes;
         TRY(append_to_line(l, text, line_bytes));
-        if (newline == NULL) {
+        if (newline == NULL || l->stopped) {
             return STATUS_OK;
         }
         TRY(end_line(l));
@@ -130,11 +139,12 @@ static status split_lines(struct line_splitter *l, const char *text, size_t byte
 
 static status read_lines(struct line_splitter *l, struct file_reader *r, char *buffer)
 {
-    for (size_t got = 1; got > 0;) {
+    for (size_t got = 1; got > 0 && !l->stopped;) {
         TRY(file_reader_read(r, buffer, READ_BYTES, &got));
         TRY(split_lines(l, buffer, got));
     }
-    return l->bytes > 0 || l->too_long ? end_line(l) : STATUS_OK;
+    bool has_line = !l->stopped && (l->bytes > 0 || l->too_long);
+    return has_line ? end_line(l) : STATUS_OK;
 }
 
 status jsonl_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,

@@ -26,7 +26,8 @@ struct jsonl_bad_rows {
     int64_t count;
     bool quiet; /* do not log a warning for each row */
     /* If not NULL: called for each bad row, instead of the handling above. It takes the pending
-     * error, to report it later. */
+     * error, to report it later. `skip` still decides whether reading continues after a line that
+     * is too long. */
     status (*defer)(void *user, const char *path, int64_t line);
     void *user; /* argument of defer */
 };

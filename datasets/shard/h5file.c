@@ -10,6 +10,7 @@
 
 enum {
     RANK_LIMIT = 8,
+    NAME_LIMIT = 1024,
     TEXT_LIMIT = 65536,
     DEFLATE_RATIO_MAX = 1032 /* largest expansion of one compressed byte (zlib) */
 };
@@ -22,6 +23,7 @@ static void start_library(void)
     H5dont_atexit(); /* closing at exit can crash, or complete a file that must stay broken */
     H5open();
     H5PLset_loading_state(0);
+    H5Lunregister(H5L_TYPE_EXTERNAL);
 }
 
 void h5file_init(void)
@@ -273,7 +275,6 @@ static status check_shape(hid_t file, hid_t dataset, const char *path, const cha
     return STATUS_OK;
 }
 
-/* Checks that the link is hard: HDF5 would follow a soft or external link out of the file. */
 static status check_link(hid_t file, const char *path, const char *name)
 {
     H5L_info_t link;
@@ -284,13 +285,27 @@ static status check_link(hid_t file, const char *path, const char *name)
     return STATUS_OK;
 }
 
+/* Checks that the link of each component of "group/name" is hard: HDF5 would follow a soft or
+ * external link out of the file. */
+static status check_links(hid_t file, const char *path, const char *name)
+{
+    char component[NAME_LIMIT];
+    REQUIRE(strlen(name) < sizeof component, STATUS_DATA, "%s: the name /%.60s... is too long",
+            path, name);
+    for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        snprintf(component, sizeof component, "%.*s", (int)(slash - name), name);
+        TRY(check_link(file, path, component));
+    }
+    return check_link(file, path, name);
+}
+
 static status open_dataset(hid_t file, const char *path, const char *name, hid_t type,
                            int rank_limit, bool deflate, hid_t *out, int64_t *out_shape,
                            int *out_rank)
 {
     *out = H5I_INVALID_HID;
     h5file_init();
-    TRY(check_link(file, path, name));
+    TRY(check_links(file, path, name));
     hid_t object = H5Oopen(file, name, H5P_DEFAULT);
     REQUIRE(object >= 0, STATUS_DATA, "%s: /%s cannot be opened: %s", path, name, h5file_reason());
     status result = STATUS_OK;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/line_reader.h"
 #include "base/log.h"
 #include "datasets/rows/jsonl.h"
 
@@ -18,10 +19,7 @@
 
 /* State of reading a JSON Lines file. */
 struct row_reader {
-    FILE *file; /* NULL: the open file is plain text */
-    char *line;
-    size_t line_bytes;
-    int64_t number; /* line number, from 1 */
+    struct line_reader lines; /* lines.file is NULL: the open file is plain text */
     json_t *row;
     const char *text; /* the unread part of the row's text */
     size_t left;      /* bytes of `text` */
@@ -61,13 +59,12 @@ status corpus_open(char *const *files, int count, struct corpus **out)
 
 static void close_file(struct corpus *c)
 {
-    if (c->rows.file != NULL) {
-        fclose(c->rows.file); /* closes c->file too */
+    if (c->rows.lines.file != NULL) {
+        line_reader_close(&c->rows.lines); /* closes c->file too */
     } else if (c->file >= 0) {
         close(c->file);
     }
     json_decref(c->rows.row);
-    free(c->rows.line);
     c->rows = (struct row_reader){.bad = c->rows.bad};
     c->file = -1;
 }
@@ -140,10 +137,11 @@ static size_t find_split(const char *text, size_t bytes)
     return has_multibyte_end ? pos - 1 : bytes;
 }
 
-static status parse_row(struct row_reader *r, const char *text, size_t bytes)
+static status parse_row(struct row_reader *r, const char *text, size_t bytes, bool too_long)
 {
     json_decref(r->row);
     r->row = NULL;
+    REQUIRE(!too_long, STATUS_DATA, "longer than 64 MiB");
     TRY(jsonl_parse(text, bytes, &r->row));
     return jsonl_get_string(r->row, "text", &r->text, &r->left);
 }
@@ -153,19 +151,20 @@ static status parse_row(struct row_reader *r, const char *text, size_t bytes)
 static status read_next_row(struct row_reader *r, const char *path)
 {
     while (r->left == 0) {
-        ssize_t bytes = getline(&r->line, &r->line_bytes, r->file);
-        if (bytes < 0) {
-            REQUIRE(feof(r->file), STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
+        const struct line_reader *lines = &r->lines;
+        bool found;
+        TRY(line_reader_next(&r->lines, &found));
+        if (!found) {
             return STATUS_OK;
         }
-        r->number++;
-        bool has_bom = r->number == 1 && strncmp(r->line, "\xEF\xBB\xBF", 3) == 0;
-        const char *text = r->line + (has_bom ? 3 : 0);
-        if (text[strspn(text, " \t\r\n")] == '\0' && strlen(r->line) == (size_t)bytes) {
+        bool has_bom = lines->number == 1 && strncmp(lines->line, "\xEF\xBB\xBF", 3) == 0;
+        const char *text = lines->line + (has_bom ? 3 : 0);
+        if (text[strspn(text, " \t\r\n")] == '\0' && strlen(lines->line) == lines->bytes) {
             continue;
         }
-        status result = parse_row(r, text, (size_t)(r->line + bytes - text));
-        TRY(result == STATUS_DATA ? jsonl_report_bad_row(&r->bad, path, r->number) : result);
+        status result =
+            parse_row(r, text, (size_t)(lines->line + lines->bytes - text), lines->too_long);
+        TRY(result == STATUS_DATA ? jsonl_report_bad_row(&r->bad, path, lines->number) : result);
     }
     return STATUS_OK;
 }
@@ -239,11 +238,11 @@ static status read_next_chunk(struct corpus *c, struct corpus_chunk *chunk)
             REQUIRE(c->file >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
                     "cannot open %s: %s", path, strerror(errno));
             c->offset = 0;
-            c->rows.file = jsonl_has_extension(path) ? fdopen(c->file, "r") : NULL;
-            REQUIRE(c->rows.file != NULL || !jsonl_has_extension(path), STATUS_INTERNAL,
-                    "out of memory: reading %s", path);
+            TRY(jsonl_has_extension(path)
+                    ? line_reader_open_descriptor(c->file, path, &c->rows.lines)
+                    : STATUS_OK);
         }
-        TRY(c->rows.file != NULL ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
+        TRY(c->rows.lines.file != NULL ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
     }
     return STATUS_OK;
 }

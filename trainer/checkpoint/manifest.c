@@ -10,6 +10,7 @@
 /* The text ends with this tail, which contains the digest of all bytes before the tail. */
 #define TAIL_START ",\n \"sha256\": \""
 #define TAIL_END "\"\n}\n"
+enum { SET_NAME_MAX = 31, TENSOR_KEY_BYTES = SET_NAME_MAX + 1 + MANIFEST_NAME_BYTES };
 enum { TAIL_BYTES = sizeof TAIL_START - 1 + HASH_TEXT_BYTES - 1 + sizeof TAIL_END - 1 };
 
 static const char FORMAT[] = "bireme-checkpoint";
@@ -30,8 +31,42 @@ void manifest_destroy(struct manifest *m)
     free(m->version);
     free(m->recipe);
     free(m->data_fingerprint);
+    json_decref(m->file_index);
+    json_decref(m->tensor_index);
     *m = (struct manifest){0};
 }
+
+/* ---- names ---- */
+
+/* Returns whether a tensor set can be the start of a file name: [a-z_][a-z0-9_]{0,30}. */
+static bool is_set_name(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
+    size_t length = strlen(name);
+    bool starts_with_digit = name[0] >= '0' && name[0] <= '9';
+    return length > 0 && length <= SET_NAME_MAX && !starts_with_digit &&
+           strspn(name, letters) == length;
+}
+
+/* Returns whether a path lies inside its folder or HDF5 file: letters, digits and "._-@", at most
+ * one '/', no component that is empty or begins with a dot. */
+static bool is_safe_path(const char *path)
+{
+    int slashes = 0;
+    for (const char *c = path; *c != '\0'; c++) {
+        bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
+        bool allowed = (*c >= '0' && *c <= '9') || strchr("._-@/", *c) != NULL;
+        bool at_start = c == path || c[-1] == '/';
+        slashes += *c == '/';
+        if (!(letter || allowed) || (at_start && (*c == '.' || *c == '/'))) {
+            return false;
+        }
+    }
+    size_t length = strlen(path);
+    return length > 0 && length < MANIFEST_NAME_BYTES && path[length - 1] != '/' && slashes <= 1;
+}
+
+/* ---- building ---- */
 
 /* Makes room for one more element. The capacity doubles, so that n additions cost O(n). */
 static bool grow_array(void **array, int count, size_t element_bytes)
@@ -48,11 +83,32 @@ static bool grow_array(void **array, int count, size_t element_bytes)
     return true;
 }
 
+/* Stores the position of a name. Creates the index with its first name. */
+static bool add_to_index(json_t **index, const char *key, int position)
+{
+    if (*index == NULL) {
+        *index = json_object();
+    }
+    return json_object_set_new(*index, key, json_integer(position)) == 0;
+}
+
+static int find_in_index(const json_t *index, const char *key)
+{
+    const json_t *position = json_object_get(index, key);
+    return position == NULL ? -1 : (int)json_integer_value(position);
+}
+
+static void format_tensor_key(char key[TENSOR_KEY_BYTES], const char *set, const char *name)
+{
+    snprintf(key, TENSOR_KEY_BYTES, "%s/%s", set, name);
+}
+
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256)
 {
-    REQUIRE(strlen(name) < MANIFEST_NAME_BYTES, STATUS_INTERNAL, "file name is too long: %s", name);
-    REQUIRE(grow_array((void **)&m->files, m->file_count, sizeof *m->files), STATUS_INTERNAL,
-            "out of memory for a manifest of %d files", m->file_count);
+    REQUIRE(is_safe_path(name), STATUS_INTERNAL, "invalid file name '%.300s'", name);
+    REQUIRE(grow_array((void **)&m->files, m->file_count, sizeof *m->files) &&
+                add_to_index(&m->file_index, name, m->file_count),
+            STATUS_INTERNAL, "out of memory for a manifest of %d files", m->file_count);
     struct manifest_file *file = &m->files[m->file_count++];
     snprintf(file->name, sizeof file->name, "%s", name);
     snprintf(file->sha256, sizeof file->sha256, "%s", sha256);
@@ -60,25 +116,13 @@ status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, co
     return STATUS_OK;
 }
 
-static int find_file(const struct manifest *m, const char *name)
-{
-    for (int i = m->file_count - 1; i >= 0; i--) {
-        if (strcmp(m->files[i].name, name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 const struct manifest_tensor *manifest_find_tensor(const struct manifest *m, const char *set,
                                                    const char *name)
 {
-    for (int i = 0; i < m->tensor_count; i++) {
-        if (strcmp(m->tensors[i].name, name) == 0 && strcmp(m->tensors[i].set, set) == 0) {
-            return &m->tensors[i];
-        }
-    }
-    return NULL;
+    char key[TENSOR_KEY_BYTES];
+    format_tensor_key(key, set, name);
+    int i = find_in_index(m->tensor_index, key);
+    return i < 0 ? NULL : &m->tensors[i];
 }
 
 static status add_tensor(struct manifest *m, const char *set, const char *name, int dimensions,
@@ -92,7 +136,11 @@ static status add_tensor(struct manifest *m, const char *set, const char *name, 
     t->set = strdup(set);
     t->name = strdup(name);
     m->tensor_count++;
-    REQUIRE(t->set != NULL && t->name != NULL, STATUS_INTERNAL, "out of memory for %s", name);
+    char key[TENSOR_KEY_BYTES];
+    format_tensor_key(key, set, name);
+    REQUIRE(t->set != NULL && t->name != NULL &&
+                add_to_index(&m->tensor_index, key, m->tensor_count - 1),
+            STATUS_INTERNAL, "out of memory for %s", name);
     *out = t;
     return STATUS_OK;
 }
@@ -107,7 +155,11 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
                           const int64_t *global_shape, const char *file, const char *dataset,
                           const int64_t *offset, const int64_t *shape)
 {
-    int index = find_file(m, file);
+    REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
+    REQUIRE(is_safe_path(name), STATUS_INTERNAL, "invalid tensor name '%.300s'", name);
+    REQUIRE(is_safe_path(dataset), STATUS_INTERNAL, "%s: invalid dataset name '%.300s'", name,
+            dataset);
+    int index = find_in_index(m->file_index, file);
     REQUIRE(index >= 0, STATUS_INTERNAL, "%s: the file %s is not in the manifest", name, file);
     struct manifest_tensor *t = (struct manifest_tensor *)manifest_find_tensor(m, set, name);
     if (t == NULL) {
@@ -166,20 +218,60 @@ static bool fail(char *reason, const char *format, ...)
     return false;
 }
 
+static int compare_rows(const void *a, const void *b)
+{
+    const struct manifest_shard *x = a, *y = b;
+    return (x->offset[0] > y->offset[0]) - (x->offset[0] < y->offset[0]);
+}
+
+static int compare_columns(const void *a, const void *b)
+{
+    const struct manifest_shard *x = a, *y = b;
+    return (x->offset[1] > y->offset[1]) - (x->offset[1] < y->offset[1]);
+}
+
+/* Returns whether two shards overlap. Sorts a copy along the dimension that splits the tensor, so
+ * that each shard is compared with its neighbours only. *failed: out of memory. */
+static bool has_overlap(const struct manifest_tensor *t, bool *failed)
+{
+    int count = t->shard_count, d = 1;
+    if (count < 2) {
+        return false;
+    }
+    struct manifest_shard *sorted = malloc((size_t)count * sizeof *sorted);
+    *failed = sorted == NULL;
+    if (*failed) {
+        return false;
+    }
+    memcpy(sorted, t->shards, (size_t)count * sizeof *sorted);
+    for (int i = 0; i < count; i++) {
+        d = sorted[i].shape[0] < t->shape[0] ? 0 : d;
+    }
+    qsort(sorted, (size_t)count, sizeof *sorted, d == 0 ? compare_rows : compare_columns);
+    bool found = false;
+    for (int i = 0; i < count && !found; i++) {
+        int64_t end = sorted[i].offset[d] + sorted[i].shape[d];
+        for (int j = i + 1; j < count && sorted[j].offset[d] < end && !found; j++) {
+            found = is_overlapping(&sorted[i], &sorted[j]);
+        }
+    }
+    free(sorted);
+    return found;
+}
+
 static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
 {
     int64_t covered = 0;
+    bool failed = false;
     for (int i = 0; i < t->shard_count; i++) {
         const struct manifest_shard *s = &t->shards[i];
         if (!is_inside(t, s)) {
             return fail(reason, "%s: a shard lies outside the tensor", t->name);
         }
         covered += s->shape[0] * s->shape[1];
-        for (int j = 0; j < i; j++) {
-            if (is_overlapping(s, &t->shards[j])) {
-                return fail(reason, "%s: two shards overlap", t->name);
-            }
-        }
+    }
+    if (has_overlap(t, &failed) || failed) {
+        return fail(reason, "%s: %s", t->name, failed ? "out of memory" : "two shards overlap");
     }
     int64_t total = t->shape[0] * t->shape[1];
     return covered == total ||
@@ -311,24 +403,6 @@ static bool check_digest(const char *text, size_t bytes)
     return memcmp(text + body, tail, TAIL_BYTES) == 0;
 }
 
-/* Accepts only names inside the folder: letters, digits, "._-", at most one '/', and no component
- * that begins with a dot. */
-static bool is_safe_file_name(const char *name)
-{
-    int slashes = 0;
-    for (const char *c = name; *c != '\0'; c++) {
-        bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
-        bool allowed = (*c >= '0' && *c <= '9') || strchr("._-/", *c) != NULL;
-        bool at_start = c == name || c[-1] == '/';
-        slashes += *c == '/';
-        if (!(letter || allowed) || (at_start && (*c == '.' || *c == '/'))) {
-            return false;
-        }
-    }
-    size_t length = strlen(name);
-    return length > 0 && length < MANIFEST_NAME_BYTES && name[length - 1] != '/' && slashes <= 1;
-}
-
 static bool is_digest(const char *text)
 {
     return strlen(text) == HASH_TEXT_BYTES - 1 && strspn(text, "0123456789abcdef") == 64;
@@ -343,10 +417,10 @@ static bool parse_files(struct manifest *m, json_t *array, char *reason)
                         "sha256", &sha256) != 0) {
             return fail(reason, "file %zu has no name, bytes or sha256", i);
         }
-        if (!is_safe_file_name(name) || bytes < 0 || !is_digest(sha256)) {
+        if (!is_safe_path(name) || bytes < 0 || !is_digest(sha256)) {
             return fail(reason, "file %zu has an invalid name, size or digest", i);
         }
-        if (find_file(m, name) >= 0) {
+        if (find_in_index(m->file_index, name) >= 0) {
             return fail(reason, "the file %s is listed twice", name);
         }
         if (manifest_add_file(m, name, bytes, sha256) != STATUS_OK) {

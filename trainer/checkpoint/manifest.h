@@ -3,9 +3,12 @@
  *
  * It lists each file with its size and SHA-256, and each tensor with its shards (file, offset,
  * shape). The shards must tile every tensor exactly once. The last field, "sha256", is the digest
- * of all bytes before that field, which detects a truncated or edited manifest. manifest_parse
- * trusts no value before it is checked: file names stay inside the folder; counts and products are
- * bounded. */
+ * of all bytes before that field, which detects a truncated or edited manifest.
+ *
+ * A manifest can come from a foreign source. manifest_parse, manifest_add_file and
+ * manifest_add_shard check each value before its use. Names of files and datasets have at most one
+ * '/' and no component that begins with a dot. The name of a tensor set is [a-z_][a-z0-9_]{0,30}.
+ * Counts and products are bounded. */
 #pragma once
 
 #include <stdbool.h>
@@ -53,6 +56,8 @@ struct manifest {
     int file_count;
     struct manifest_tensor *tensors;
     int tensor_count;
+    /* Indices of the files by name and of the tensors by "set/name". */
+    struct json_t *file_index, *tensor_index;
 };
 
 /* manifest_destroy - free all members; accepts a manifest that is all zero. */
@@ -60,14 +65,14 @@ void manifest_destroy(struct manifest *m);
 
 /* manifest_add_file - add a file.
  *
- * Errors    STATUS_INTERNAL out of memory, or the name is too long */
+ * Errors    STATUS_INTERNAL out of memory, or the name is invalid */
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256);
 
 /* manifest_add_shard - add a shard of a tensor; adds the tensor with its first shard.
  *
  * Shapes    global_shape, offset, shape [dimensions]
- * Errors    STATUS_INTERNAL if `file` has not been added, or if the shards of the tensor have
- *           different global shapes */
+ * Errors    STATUS_INTERNAL if a name is invalid, if `file` has not been added, or if the shards of
+ *           the tensor have different global shapes */
 status manifest_add_shard(struct manifest *m, const char *set, const char *name, int dimensions,
                           const int64_t *global_shape, const char *file, const char *dataset,
                           const int64_t *offset, const int64_t *shape);

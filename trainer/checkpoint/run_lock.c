@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 
 enum { HOLDER_BYTES = 128 };
@@ -78,9 +79,8 @@ static status wait_for_lock(int file, const char *path, double wait_seconds)
 status run_lock_acquire(const char *path, double wait_seconds, struct run_lock **out)
 {
     *out = NULL;
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-            "cannot open the lock file %s: %s", path, strerror(errno));
+    int file;
+    TRY(file_open_output(path, O_RDWR, &file));
     status result = wait_for_lock(file, path, wait_seconds);
     struct run_lock *lock = result == STATUS_OK ? malloc(sizeof *lock) : NULL;
     if (lock == NULL) {

@@ -10,7 +10,7 @@
  * without padding. */
 #pragma once
 
-#include "trainer/cli/line_reader.h"
+#include "base/line_reader.h"
 #include "trainer/cli/options.h"
 #include "trainer/setup/session.h"
 

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "base/line_reader.h"
 #include "base/log.h"
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
@@ -328,8 +329,9 @@ static status process_line(struct chat *c, const char *line, bool *quit)
 
 /* A message that is read from standard input. A backslash at the end of a line continues it. */
 struct message_input {
-    char *line, *text;
-    size_t line_capacity, bytes, capacity;
+    struct line_reader lines;
+    char *text;
+    size_t bytes, capacity;
 };
 
 static status append_line(struct message_input *input, size_t bytes)
@@ -342,7 +344,7 @@ static status append_line(struct message_input *input, size_t bytes)
         input->text = grown;
         input->capacity = capacity;
     }
-    memcpy(input->text + input->bytes, input->line, bytes + 1);
+    memcpy(input->text + input->bytes, input->lines.line, bytes + 1);
     input->bytes += bytes;
     return STATUS_OK;
 }
@@ -350,25 +352,28 @@ static status append_line(struct message_input *input, size_t bytes)
 /* Reads the next message. Sets *found to false at the end of the input. */
 static status read_message(struct message_input *input, bool is_terminal, bool *found)
 {
+    struct line_reader *lines = &input->lines;
     bool continues = true;
     input->bytes = 0;
     *found = false;
     while (continues) {
+        bool has_line;
         if (is_terminal) {
             fputs(*found ? ". " : "> ", stderr);
         }
-        ssize_t got = getline(&input->line, &input->line_capacity, stdin);
-        if (got < 0) {
+        TRY(line_reader_next(lines, &has_line));
+        if (!has_line) {
             return STATUS_OK;
         }
-        while (got > 0 && strchr("\r\n", input->line[got - 1]) != NULL) {
-            input->line[--got] = '\0';
+        TRY(line_reader_check_length(lines));
+        while (lines->bytes > 0 && lines->line[lines->bytes - 1] == '\r') {
+            lines->line[--lines->bytes] = '\0';
         }
-        continues = got > 0 && input->line[got - 1] == '\\';
+        continues = lines->bytes > 0 && lines->line[lines->bytes - 1] == '\\';
         if (continues) {
-            input->line[got - 1] = '\n';
+            lines->line[lines->bytes - 1] = '\n';
         }
-        TRY(append_line(input, (size_t)got));
+        TRY(append_line(input, lines->bytes));
         *found = true;
     }
     return STATUS_OK;
@@ -378,6 +383,7 @@ static status run_conversation(struct chat *c)
 {
     bool is_terminal = isatty(STDIN_FILENO) != 0, quit = false;
     struct message_input input = {0};
+    TRY(line_reader_open(NULL, &input.lines));
     status result = reset_conversation(c);
     log_info("Chat template: %s. " HELP, chat_name(c->template));
     while (result == STATUS_OK && !quit) {
@@ -390,7 +396,7 @@ static status run_conversation(struct chat *c)
             result = process_line(c, input.text, &quit);
         }
     }
-    free(input.line);
+    line_reader_close(&input.lines);
     free(input.text);
     drop_messages(c, 0, c->count);
     free(c->messages);

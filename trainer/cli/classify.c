@@ -58,6 +58,14 @@ static int64_t compute_softmax(const float *outputs, int64_t count, double *prob
     return best;
 }
 
+/* Prints a label of a foreign file without its control characters. */
+static void print_label(const char *label)
+{
+    for (const char *c = label; *c != '\0'; c++) {
+        putchar((*c >= 0 && *c < ' ') || *c == 0x7f ? '?' : *c);
+    }
+}
+
 /* ---- classify, regress: a label or a number for each text ---- */
 
 /* Prints the top_k labels, the most probable first. Overwrites the probability of a printed label
@@ -77,7 +85,9 @@ static status print_labels(const struct batch_query *b, const char *text, const 
             json_array_append_new(list, json_pack("{s:s, s:f}", "label", label, "probability",
                                                   state->probabilities[best]));
         } else {
-            printf("%s%s\t%.4f", printed > 0 ? "\t" : "", label, state->probabilities[best]);
+            fputs(printed > 0 ? "\t" : "", stdout);
+            print_label(label);
+            printf("\t%.4f", state->probabilities[best]);
         }
         state->probabilities[best] = -1;
     }
@@ -165,7 +175,9 @@ static status print_words(const struct batch_query *b, int index)
                                   json_pack("{s:s#, s:s, s:f}", "token", word, bytes, "label",
                                             label, "probability", state->probabilities[best]));
         } else {
-            printf("%.*s\t%s\n", bytes, word, label);
+            printf("%.*s\t", bytes, word);
+            print_label(label);
+            putchar('\n');
         }
     }
     if (state->q->shared.json) {

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/line_reader.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/cli/line_reader.h"
 #include "trainer/cli/options.h"
 #include "trainer/inference/generate.h"
 #include "trainer/setup/session.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/line_reader.h"
 #include "base/text.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/directory.h"
@@ -25,29 +26,28 @@ static void read_newest_lines(const char *folder, json_t *out[NEWEST])
 {
     static const char *const patterns[NEWEST] = {"\"event\":\"train\"", "\"event\":\"evaluate\"",
                                                  ""};
-    char path[FILE_PATH_BYTES], *line = NULL, *newest[NEWEST] = {NULL};
-    size_t capacity = 0;
-    FILE *file = file_join(path, folder, "metrics.jsonl") == STATUS_OK ? fopen(path, "r") : NULL;
-    for (ssize_t got; file != NULL && (got = getline(&line, &capacity, file)) > 0;) {
-        if (line[got - 1] != '\n') { /* A killed job can leave an incomplete line. */
+    char path[FILE_PATH_BYTES], *newest[NEWEST] = {NULL};
+    struct line_reader lines = {0};
+    bool found = file_join(path, folder, "metrics.jsonl") == STATUS_OK && file_size(path) >= 0 &&
+                 line_reader_open(path, &lines) == STATUS_OK;
+    while (found && line_reader_next(&lines, &found) == STATUS_OK && found) {
+        if (!lines.ended) { /* A killed job can leave an incomplete line. */
             break;
         }
         for (int i = 0; i < NEWEST; i++) {
-            if (strstr(line, patterns[i]) != NULL) {
+            if (strstr(lines.line, patterns[i]) != NULL) {
                 free(newest[i]);
-                newest[i] = strdup(line);
+                newest[i] = strdup(lines.line);
             }
         }
     }
+    line_reader_close(&lines);
+    status_clear();
     for (int i = 0; i < NEWEST; i++) {
         out[i] = newest[i] != NULL ? json_loads(newest[i], 0, NULL) : NULL;
         out[i] = out[i] != NULL ? out[i] : json_null();
         free(newest[i]);
     }
-    if (file != NULL) {
-        fclose(file);
-    }
-    free(line);
 }
 
 /* ---- checkpoints ---- */

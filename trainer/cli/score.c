@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/line_reader.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/cli/line_reader.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/line_reader.h"
 #include "base/log.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/command.h"
@@ -213,8 +214,9 @@ static status write_output(struct worker_range *ranges, int workers)
     for (int i = 0; i < workers; i++) {
         struct worker_range *range = &ranges[i];
         TRY(status_restore(&range->note));
-        REQUIRE(fwrite(range->out.data, 1, range->out.bytes, stdout) == range->out.bytes,
-                STATUS_WRITE, "cannot write to standard output: %s", strerror(errno));
+        size_t bytes = range->out.bytes; /* data is NULL if it is 0 */
+        REQUIRE(bytes == 0 || fwrite(range->out.data, 1, bytes, stdout) == bytes, STATUS_WRITE,
+                "cannot write to standard output: %s", strerror(errno));
     }
     return STATUS_OK;
 }
@@ -249,9 +251,14 @@ static size_t find_last_line_end(const struct buffer *in)
 }
 
 /* Reads about BATCH_BYTES more, and continues until the buffer contains the end of a line. */
-static status read_batch(FILE *file, const struct job *job, struct buffer *in, bool *ended)
+static status read_batch(FILE *file, const struct job *job, int64_t line, struct buffer *in,
+                         bool *ended)
 {
     do {
+        REQUIRE(job->whole || in->bytes <= LINE_READER_MAX_BYTES, STATUS_DATA,
+                "%s:%" PRId64 ": the line has more than 64 MiB: split it, or check that the file "
+                "is text",
+                job->path, line);
         if (in->capacity - in->bytes < BATCH_BYTES) {
             size_t capacity = in->bytes * 2 + BATCH_BYTES;
             char *grown = realloc(in->data, capacity);
@@ -276,7 +283,7 @@ static status process_file(FILE *file, const struct job *job, struct worker_rang
     int64_t line = 1;
     status result = STATUS_OK;
     while (!ended && result == STATUS_OK) {
-        TRY_GOTO(result, done, read_batch(file, job, &in, &ended));
+        TRY_GOTO(result, done, read_batch(file, job, line, &in, &ended));
         size_t bytes = ended ? in.bytes : find_last_line_end(&in);
         TRY_GOTO(result, done, process_batch(ranges, workers, in.data, bytes, line));
         for (size_t i = 0; i < bytes; i++) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/line_reader.h"
 #include "base/text.h"
 
 enum { CHOICES_LIMIT = 64, LINE_LIMIT_BYTES = 1 << 22 };
@@ -191,35 +192,28 @@ status multiple_choice_run(struct kernels *k, struct model *m, const struct toke
                            int64_t stride, struct multiple_choice_report *out)
 {
     *out = (struct multiple_choice_report){0};
-    FILE *file = fopen(path, "r");
-    REQUIRE(file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-            "cannot open %s: %s", path, strerror(errno));
+    struct line_reader lines;
+    TRY(line_reader_open(path, &lines));
     status result = STATUS_OK;
-    char *text = NULL;
-    size_t capacity = 0;
-    int64_t number = 0, used = 0;
-    for (ssize_t bytes_read;
-         result == STATUS_OK && (bytes_read = getline(&text, &capacity, file)) >= 0;) {
-        number++;
-        if (strspn(text, " \t\r\n") == (size_t)bytes_read || (limit > 0 && used == limit)) {
+    int64_t used = 0;
+    for (bool found = true; result == STATUS_OK && found && (limit == 0 || used < limit);) {
+        TRY_GOTO(result, done, line_reader_next(&lines, &found));
+        if (!found || strspn(lines.line, " \t\r") == lines.bytes) {
             continue;
         }
-        REQUIRE_GOTO(result, done, bytes_read <= LINE_LIMIT_BYTES, STATUS_DATA,
-                     "%s:%" PRId64 ": the line has %zd bytes, at most %d are accepted", path,
-                     number, bytes_read, LINE_LIMIT_BYTES);
+        REQUIRE_GOTO(result, done, lines.bytes <= LINE_LIMIT_BYTES, STATUS_DATA,
+                     "%s:%" PRId64 ": the line has more than %d bytes", path, lines.number,
+                     LINE_LIMIT_BYTES);
         struct row row = {0};
-        result = parse_row(path, number, text, &row);
+        result = parse_row(path, lines.number, lines.line, &row);
         if (result == STATUS_OK && used++ % stride == first) {
             result = run_row(k, m, t, rows_limit, &row, out);
         }
         json_decref(row.line);
     }
-    REQUIRE_GOTO(result, done, !ferror(file) || result != STATUS_OK, STATUS_DATA,
-                 "cannot read %s: %s", path, strerror(errno));
     REQUIRE_GOTO(result, done, used > 0 || result != STATUS_OK, STATUS_DATA, "%s contains no rows",
                  path);
 done:
-    free(text);
-    fclose(file);
+    line_reader_close(&lines);
     return result;
 }

@@ -27,6 +27,7 @@ struct safetensors {
     int64_t bytes, data_first; /* file size; offset of the first tensor */
     struct safetensors_tensor *tensors;
     int count;
+    const struct safetensors_tensor **by_name; /* [count] sorted by name */
 };
 
 /* ---- bytes ---- */
@@ -177,6 +178,23 @@ static int compare_offsets(const void *a, const void *b)
     return (x->end_byte > y->end_byte) - (x->end_byte < y->end_byte);
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    const struct safetensors_tensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static status sort_names(struct safetensors *f)
+{
+    f->by_name = calloc((size_t)f->count + 1, sizeof *f->by_name);
+    REQUIRE(f->by_name != NULL, STATUS_INTERNAL, "out of memory for the header of %s", f->path);
+    for (int i = 0; i < f->count; i++) {
+        f->by_name[i] = &f->tensors[i];
+    }
+    qsort(f->by_name, (size_t)f->count, sizeof *f->by_name, compare_names);
+    return STATUS_OK;
+}
+
 /* Checks that each byte of the data belongs to exactly one tensor. */
 static status check_offsets(struct safetensors *f)
 {
@@ -213,7 +231,8 @@ static status parse_header(struct safetensors *f, json_t *header)
             TRY(parse_tensor(f, name, item));
         }
     }
-    return check_offsets(f);
+    TRY(check_offsets(f));
+    return sort_names(f);
 }
 
 static status read_length(struct safetensors *f, int64_t *out)
@@ -294,6 +313,7 @@ void safetensors_close(struct safetensors **file)
     for (int i = 0; i < f->count; i++) {
         free(f->tensors[i].name);
     }
+    free(f->by_name);
     free(f->tensors);
     free(f);
     *file = NULL;
@@ -312,12 +332,11 @@ const struct safetensors_tensor *safetensors_tensors(const struct safetensors *f
 
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name)
 {
-    for (int i = 0; i < file->count; i++) {
-        if (strcmp(file->tensors[i].name, name) == 0) {
-            return &file->tensors[i];
-        }
-    }
-    return NULL;
+    struct safetensors_tensor wanted = {.name = (char *)name};
+    const struct safetensors_tensor *key = &wanted;
+    const struct safetensors_tensor **found =
+        bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
+    return found == NULL ? NULL : *found;
 }
 
 /* ---- elements ---- */

@@ -111,6 +111,10 @@ static status close_model(bm_model *m)
 bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_model **out)
 {
     begin_call();
+    if (out == NULL) {
+        return end_call(
+            status_raise(STATUS_USAGE, __FILE__, __LINE__, "the pointer to the model is NULL"));
+    }
     *out = NULL;
     bm_model *m = calloc(1, sizeof *m);
     if (m == NULL) {

@@ -87,10 +87,8 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
     if (resume_step >= 0) {
         TRY(drop_later_lines(path, resume_step, &has_evaluation));
     }
-    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume_step < 0 ? O_TRUNC : 0);
-    int file = open(path, flags, 0666);
-    REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), "cannot open %s: %s",
-            path, strerror(errno));
+    int file;
+    TRY(file_open_output(path, O_WRONLY | O_APPEND | (resume_step < 0 ? O_TRUNC : 0), &file));
     struct metrics *m = calloc(1, sizeof *m);
     if (m == NULL) {
         close(file);

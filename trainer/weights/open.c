@@ -5,6 +5,7 @@
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/setup/derive.h"
+#include "trainer/setup/hardware.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/weights/adapter_base.h"
 #include "trainer/weights/state_dict.h"
@@ -28,6 +29,25 @@ static status parse_recipe(const struct checkpoint_info *found, char *const *ove
                                  list, override_count + PRESETS, out);
     free(list);
     return result;
+}
+
+/* Limits the stored number of threads to the cores of this machine: the checkpoint can come from a
+ * larger one. An override of the caller stays as it is. */
+static status limit_threads(struct recipe *r, struct comm *world, char *const *overrides,
+                            int override_count)
+{
+    static const char setting[] = "parallel.threads=";
+    struct recipe free_choice = *r;
+    free_choice.parallel.threads = 0;
+    int cores = 1;
+    TRY(hardware_count_threads(&free_choice, world, &cores));
+    for (int i = 0; i < override_count; i++) {
+        if (strncmp(overrides[i], setting, sizeof setting - 1) == 0) {
+            return STATUS_OK;
+        }
+    }
+    r->parallel.threads = r->parallel.threads < cores ? r->parallel.threads : cores;
+    return STATUS_OK;
 }
 
 /* Reads the label names of a task head from the tokenizer's folder. */
@@ -57,6 +77,7 @@ static status start_session(struct session *s, struct comm *world,
     status result = parse_recipe(found, overrides, override_count, r);
     KEEP_FIRST(result, file_join(s->tokenizer_dir, found->folder, "tokenizer"));
     TRY(comm_agree(world, result));
+    TRY(limit_threads(r, world, overrides, override_count));
     int64_t micro_batch_rows = derive_rows(r);
     int64_t positions = r->model.max_position_embeddings;
     rows = rows > micro_batch_rows ? rows : micro_batch_rows;

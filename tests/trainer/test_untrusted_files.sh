@@ -1,0 +1,129 @@
+#!/bin/bash
+# Files and folders of a foreign source: nothing outside the output folder is written or read, no
+# line exhausts the memory, and no control character reaches the terminal.
+#
+#   test_untrusted_files.sh manifest | run_folder | lines | output
+. "$(dirname "$0")/tiny_training.sh"
+part=${1:?}
+sed -i "s/warmup_steps: 5/warmup_steps: 0/; s/max_steps: 20/max_steps: 1/" recipe.yaml
+
+# forge FOLDER SED_PROGRAM: change the manifest and compute its digest again.
+forge() {
+    local manifest=$1/manifest.json
+    sed -i "$2" "$manifest"
+    head -n -2 "$manifest" | head -c -2 >body # without the comma and the newline before the digest
+    {
+        cat body
+        printf ',\n "sha256": "%s"\n}\n' "$(sha256sum <body | cut -d' ' -f1)"
+    } >"$manifest"
+    rm body
+}
+
+check_manifest() {
+    run 0 train recipe.yaml checkpoint.every=0
+    cp -r run/final honest
+    forge honest ''
+    run 0 checkpoint verify honest
+    for name in ../PWNED model/x xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx 9model; do
+        rm -rf forged output
+        cp -r run/final forged
+        forge forged "s|\"family\": \"model\"|\"family\": \"$name\"|"
+        run 80 checkpoint reshard forged --output output --ranks 1
+        one_line 80 'invalid tensor family'
+        [ ! -e output ] || fail 'a folder was written'
+        [ "$(find . -name '*PWNED*' -o -name 'tmp-*' | wc -l)" = 0 ] || fail 'a file was written'
+    done
+    for name in ../../../name ../x /x 'a/b/c'; do
+        rm -rf forged
+        cp -r run/final forged
+        forge forged "0,/\"name\": \"transformer[^\"]*\"/s|\"name\": \"transformer[^\"]*\"|\"name\": \"$name\"|"
+        run 80 checkpoint reshard forged --output output --ranks 1
+        one_line 80 'invalid tensor name'
+    done
+}
+
+# All files that a run writes under a predictable name.
+check_run_folder() {
+    local name
+    for name in LOCK log.txt metrics.jsonl; do
+        rm -rf run
+        mkdir run
+        echo precious >precious
+        ln -s ../precious "run/$name"
+        run 73 train recipe.yaml
+        one_line 73 "$name is a symbolic link"
+        [ "$(cat precious)" = precious ] || fail "a run wrote through the link $name"
+        rm "run/$name"
+        mkfifo "run/$name"
+        run 73 train recipe.yaml
+        one_line 73 "$name is not a regular file"
+    done
+    rm -rf run
+    mkdir run
+    ln -s ../precious run/recipe.yaml.tmp
+    run 0 train recipe.yaml
+    [ "$(cat precious)" = precious ] || fail 'a run wrote through the link recipe.yaml.tmp'
+    rm run/metrics.jsonl
+    mkfifo run/metrics.jsonl
+    run 0 inspect run
+}
+
+check_lines() {
+    run 0 train recipe.yaml checkpoint.every=0
+    { printf 'the work\n' && head -c 67108865 /dev/zero | tr '\0' x && printf '\nlast\n'; } >long
+    run 65 score --checkpoint run long
+    one_line 65 'long:2: the line has more than 64 MiB'
+    run 65 tokenizer encode --tokenizer tokenizer /dev/zero
+    one_line 65 'the line has more than 64 MiB'
+    run 65 score --checkpoint run /dev/zero
+    one_line 65 '/dev/zero:1: the line has more than 64 MiB'
+    run 65 prepare --objective sft --tokenizer tokenizer --input /dev/zero --output rows
+    one_line 65 'longer than 64 MiB'
+    # A line that fits the limit but not the memory is an error and not the end of the input.
+    { printf 'the work\n' && head -c 60000000 /dev/zero && printf '\nlast\n'; } >large
+    if [ -z "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ]; then
+        bytes=$(awk '/VmPeak/ { print $2 }' /proc/self/status)
+        (
+            ulimit -v $((bytes + 600000))
+            "$program" score --checkpoint run large >out 2>stderr
+        )
+        code=$?
+        [ "$code" = 70 ] || [ "$code" = 65 ] || fail "a line that memory cannot hold ended with $code"
+        grep -q '^E-' stderr || fail 'a line that memory cannot hold is not reported'
+    fi
+}
+
+check_output() {
+    local escape
+    escape=$(printf '\033]0;title\a')
+    run 66 inspect "missing$escape"
+    ! grep -q "$(printf '\033')" stderr || fail 'an escape sequence was printed'
+    run 0 train recipe.yaml checkpoint.every=0
+    # A closed descriptor is not taken by a file that the run opens.
+    "$program" train recipe.yaml checkpoint.every=0 run_dir=quiet 2>&- ||
+        fail "train without standard error ended with $?"
+    grep -q '^host .* process [0-9]*$' quiet/LOCK || fail 'the lock file lost its content'
+    [ "$(wc -l <quiet/LOCK)" = 1 ] || fail 'messages were written into the lock file'
+    echo 'the work' >short
+    "$program" score --checkpoint run short >&- 2>stderr
+    [ $? = 74 ] || fail 'a closed standard output is not an error'
+    # The number of threads of a foreign checkpoint is limited to the cores.
+    run 0 train recipe.yaml checkpoint.every=0 run_dir=wide parallel.threads=64
+    mkfifo input
+    OMP_NUM_THREADS='' "$program" score --checkpoint wide input >out 2>stderr &
+    exec 9>input
+    yes 'the work' | head -n 1000 >&9 # enough for the first block of output
+    for _ in $(seq 300); do
+        [ ! -s out ] || break
+        sleep 0.1
+    done
+    threads=$(find "/proc/$!/task" -mindepth 1 -maxdepth 1 | wc -l)
+    exec 9>&-
+    wait $! || fail "score ended with $?"
+    [ "$threads" -lt $(($(nproc) + 32)) ] || fail "$threads threads on $(nproc) cores"
+}
+
+case $part in
+manifest | run_folder | lines | output) "check_$part" ;;
+*) fail "no such part: $part" ;;
+esac

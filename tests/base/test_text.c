@@ -107,8 +107,18 @@ static void test_words(void)
     CHECK_EQUAL(text_nearest("x", words, 0), -1);
 }
 
+static void test_controls(void)
+{
+    char line[] = "a\033]0;t\a\tb\n\x7f", text[] = "\xc2\x9b\xc3\xa9\xc2\xa0";
+    text_replace_controls(line, "\n");
+    CHECK(strcmp(line, "a?]0;t??b\n?") == 0);
+    text_replace_controls(text, "");
+    CHECK(strcmp(text, "??\xc3\xa9\xc2\xa0") == 0);
+}
+
 int main(void)
 {
+    test_controls();
     test_integers();
     test_numbers();
     test_writing();

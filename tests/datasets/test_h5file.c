@@ -32,6 +32,17 @@ static void fill_and_close(hid_t dataset, int count)
 }
 
 /* Checks that the dataset "tokens" is refused with the path and this text in the message. */
+static void check_name_refused(const char *path, const char *name, const char *text)
+{
+    hid_t file, dataset;
+    int64_t shape[8];
+    int rank;
+    CHECK_OK(h5file_open(path, &file));
+    CHECK_FAILS(h5file_open_dataset(file, path, name, H5T_STD_U16LE, 1, &dataset, shape, &rank),
+                STATUS_DATA, text);
+    CHECK_OK(h5file_close(path, &file));
+}
+
 static void check_refused(const char *path, hid_t type, int rank_limit, const char *text)
 {
     hid_t file, dataset;
@@ -181,6 +192,23 @@ static void test_links(void)
     H5Gclose(H5Gcreate2(file, "tokens", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     H5Fclose(file);
     check_refused(path, H5I_INVALID_HID, 1, "not a dataset");
+    /* Links to the group of a dataset are refused too. */
+    file = create_file(path);
+    CHECK(H5Lcreate_external(target, "/", file, "outside", H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    H5Gclose(H5Gcreate2(file, "real", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    fill_and_close(create_dataset(file, "real/tokens", H5T_STD_U16LE, 8, H5P_DEFAULT), 8);
+    CHECK(H5Lcreate_soft("/real", file, "alias", H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    H5Fclose(file);
+    check_name_refused(path, "outside/tokens", "/outside is an external link");
+    check_name_refused(path, "alias/tokens", "/alias is a soft link");
+    hid_t dataset;
+    int64_t shape[8];
+    int rank;
+    CHECK_OK(h5file_open(path, &file));
+    CHECK_OK(
+        h5file_open_dataset(file, path, "real/tokens", H5T_STD_U16LE, 1, &dataset, shape, &rank));
+    H5Dclose(dataset);
+    CHECK_OK(h5file_close(path, &file));
 }
 
 static void test_storage(void)

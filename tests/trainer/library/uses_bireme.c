@@ -33,6 +33,7 @@ static void check_open_errors(void)
     CHECK(model == NULL);
     CHECK_FAILS(bm_model_open("run", misspelled, &model), BM_RECIPE, "train.precision");
     CHECK_FAILS(bm_model_open(NULL, NULL, &model), BM_USAGE, "path");
+    CHECK_FAILS(bm_model_open("nowhere", NULL, NULL), BM_USAGE, "NULL");
     bm_model_close(&model);
 }
 

@@ -1,4 +1,4 @@
-/* Functions that the mock of libnccl (nccl_mock.c) has in addition to NCCL's; found with dlsym. */
+/* Functions of the NCCL mock (nccl_mock.c) that NCCL does not have. Tests find them with dlsym. */
 #pragma once
 
 #include <dlfcn.h>
@@ -6,13 +6,15 @@
 #include "comm/comm_nccl_impl.h"
 #include "tests/check.h"
 
-/* nccl_mock_config - return the configuration of the last created communicator. */
+/* nccl_mock_config - return the configuration of the communicator that was created last. */
 const struct nccl_config *nccl_mock_config(void);
 
-/* nccl_mock_count_windowed - return how many collectives of this process had data in a window. */
+/* nccl_mock_count_windowed - count the collectives of this process with data in a window. */
 int nccl_mock_count_windowed(void);
 
-/* nccl_mock_find - load one of these functions from the library that BIREME_NCCL names. */
+/* nccl_mock_find - find one of these functions in the loaded library BIREME_NCCL.
+ *
+ * Shapes    function is a pointer to a function pointer, which receives the address */
 static inline void nccl_mock_find(const char *name, void *function)
 {
     void *handle = dlopen(getenv("BIREME_NCCL"), RTLD_NOW | RTLD_NOLOAD);

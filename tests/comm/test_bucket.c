@@ -1,7 +1,7 @@
-/* Gradient buckets in all modes: all-reduce and reduce-scatter, transient segments in two slots,
- * several micro-batches of which some ranks have fewer, deterministic order, and the all-gather of
- * shards. Values are small integers, so that sums are exact in any order; in deterministic order
- * they are not integers. */
+/* Tests gradient buckets: all-reduce and reduce-scatter, transient segments, ranks with fewer
+ * micro-batches than others, deterministic order, bf16 transport, and the all-gather of shards.
+ * Values are small integers, so that sums are exact in any order. In deterministic order they are
+ * not integers, so that the order matters. */
 #include "comm/bucket.h"
 #include "tests/check.h"
 #include "tests/comm/world.h"
@@ -22,24 +22,25 @@ static int64_t count_elements(void)
     return sum;
 }
 
-/* Micro-batches of a step over all ranks; 0: no deterministic order. */
+/* Options of the buckets under test (bucket.h). */
 static int64_t deterministic_order;
-static bool bf16_transport; /* reduce in bf16 */
+static bool bf16_transport;
 
-static float get_value(int from, int64_t element, int64_t micro_batch, int step)
+static float get_value(int source, int64_t element, int64_t micro_batch, int step)
 {
-    float whole = (float)((element * 7 + micro_batch * 131 + step * 17 + from * 1009) % 1001 - 500);
-    return deterministic_order > 0 ? 0.1F * whole : whole;
+    float integer =
+        (float)((element * 7 + micro_batch * 131 + step * 17 + source * 1009) % 1001 - 500);
+    return deterministic_order > 0 ? 0.1F * integer : integer;
 }
 
-/* Odd ranks have one micro-batch less, as when the global batch is not divisible. In deterministic
- * order the last ranks have one less. */
-static int64_t count_micro_batches(int from, int64_t micro_batches)
+/* Returns the number of micro-batches of a rank. Odd ranks have one less, as for a global batch of
+ * an odd size. In deterministic order the last ranks have one less. */
+static int64_t count_micro_batches(int source, int64_t micro_batches)
 {
     if (deterministic_order > 0) {
-        return (deterministic_order - from + ranks - 1) / ranks;
+        return (deterministic_order - source + ranks - 1) / ranks;
     }
-    return micro_batches > 1 ? micro_batches - from % 2 : micro_batches;
+    return micro_batches > 1 ? micro_batches - source % 2 : micro_batches;
 }
 
 static float compute_sum(int64_t element, int64_t micro_batches, int step)
@@ -59,8 +60,8 @@ static float compute_sum(int64_t element, int64_t micro_batches, int step)
     return sum;
 }
 
-/* Writes gradients like a model's backward: segments from the end downwards, each declared final
- * after it is written. */
+/* Writes gradients as the backward pass of a model does: from the last segment to the first, each
+ * declared final after it is written. */
 static void run_backward(struct bucket_set *set, int64_t micro_batch, int step)
 {
     CHECK_OK(bucket_begin_micro_batch(set));
@@ -69,10 +70,10 @@ static void run_backward(struct bucket_set *set, int64_t micro_batch, int step)
         first -= counts[s];
         float *gradients = bucket_gradient(set, first);
         for (int64_t e = 0; e < counts[s]; e++) {
-            float one = get_value(rank, first + e, micro_batch, step);
-            gradients[e] = deterministic_order > 0 ? one : gradients[e] + one;
+            float value = get_value(rank, first + e, micro_batch, step);
+            gradients[e] = deterministic_order > 0 ? value : gradients[e] + value;
         }
-        if (s % 2 == rank % 2) { /* ranks may advance by different strides */
+        if (s % 2 == rank % 2) { /* ranks may advance in different steps */
             CHECK_OK(bucket_advance(set, first + counts[s] / 2));
         }
         CHECK_OK(bucket_advance(set, first));
@@ -80,16 +81,16 @@ static void run_backward(struct bucket_set *set, int64_t micro_batch, int step)
     CHECK_OK(bucket_end_micro_batch(set));
 }
 
-/* Tolerance: values are at most 500 per rank and micro-batch; each rank rounds to 8 bits, and so
- * does each sum. */
+/* Compares a sum. The tolerance of bf16 follows from values of at most 500 per rank and micro-batch
+ * and a rounding to 8 bits on each rank and of each sum. */
 static bool is_near(float sum, float expected, int64_t micro_batches)
 {
     double max_sum = 500 * (double)(micro_batches * ranks);
     return bf16_transport ? fabs((double)sum - (double)expected) <= max_sum / 128 : sum == expected;
 }
 
-/* All ranks have the same bits, rounded or not. */
-static void check_equal(struct bucket_set *set)
+/* Checks that all ranks have the same bits, rounded or not. */
+static void check_equal_on_all_ranks(struct bucket_set *set)
 {
     size_t bytes = (size_t)count_elements() * sizeof(float);
     float *own = malloc(bytes), *first = malloc(bytes);
@@ -122,11 +123,11 @@ static void check_sums(struct bucket_set *set, bool scatter, int64_t micro_batch
             is_near(*bucket_gradient(set, e), compute_sum(e, micro_batches, step), micro_batches));
     }
     if (!scatter) {
-        check_equal(set);
+        check_equal_on_all_ranks(set);
     }
 }
 
-/* Values that the owners write arrive on all ranks. */
+/* Checks that all ranks receive the values that the owners write. */
 static void check_gather(struct bucket_set *set, unsigned short *data, int step)
 {
     memset(data, 0xff, (size_t)count_elements() * sizeof *data);
@@ -141,7 +142,7 @@ static void check_gather(struct bucket_set *set, unsigned short *data, int step)
     for (int64_t e = 0; e < count_elements(); e++) {
         CHECK_EQUAL(data[e], (unsigned short)(e * 3 + step));
     }
-    CHECK_OK(comm_barrier(world)); /* no rank overwrites memory that others still read */
+    CHECK_OK(comm_barrier(world)); /* no rank overwrites data that others still read */
 }
 
 static void test_buckets(int64_t bucket_elems, bool scatter, bool transient, int64_t micro_batches)
@@ -217,18 +218,18 @@ int main(int argc, char **argv)
     CHECK_OK(test_world_create(&argc, &argv, 0, &world));
     rank = comm_rank(world);
     ranks = comm_size(world);
-    for (int w = 0; w < 4; w++) {
+    for (int i = 0; i < 4; i++) {
         for (int64_t micro_batches = 1; micro_batches <= 3; micro_batches += 2) {
-            test_buckets(bucket_sizes[w], false, false, micro_batches);
-            test_buckets(bucket_sizes[w], true, false, micro_batches);
-            test_buckets(bucket_sizes[w], true, true, micro_batches);
+            test_buckets(bucket_sizes[i], false, false, micro_batches);
+            test_buckets(bucket_sizes[i], true, false, micro_batches);
+            test_buckets(bucket_sizes[i], true, true, micro_batches);
             if (strcmp(comm_kind(world), "self") != 0 && strcmp(comm_kind(world), "mpi") != 0) {
                 continue; /* deterministic order needs host memory */
             }
             deterministic_order = micro_batches * ranks - (micro_batches > 1);
-            test_buckets(bucket_sizes[w], false, false, micro_batches);
-            test_buckets(bucket_sizes[w], true, false, micro_batches);
-            test_buckets(bucket_sizes[w], true, true, micro_batches);
+            test_buckets(bucket_sizes[i], false, false, micro_batches);
+            test_buckets(bucket_sizes[i], true, false, micro_batches);
+            test_buckets(bucket_sizes[i], true, true, micro_batches);
             deterministic_order = 0;
         }
     }

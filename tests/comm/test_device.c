@@ -1,4 +1,5 @@
-/* The choice of the device communicator, and the configuration passed to NCCL. One process. */
+/* Tests the choice of the device communicator and the configuration that NCCL receives. Runs as one
+ * process. */
 #include "comm/comm_device_impl.h"
 #include "tests/check.h"
 #include "tests/comm/nccl_mock.h"
@@ -6,7 +7,9 @@
 
 enum { RANKS = 4, NEW_VERSION = 22809 };
 
-/* Devices of the ranks as letters, and their NCCL versions. */
+/* Checks the choice for one rank per letter of `devices`; equal letters are the same GPU.
+ * `versions` are the NCCL versions of the ranks (0: not installed, -1: unusable). `text` is part of
+ * the reason. */
 static void check_choice(const char *devices, const int *versions, enum comm_device_choice expected,
                          const char *text)
 {
@@ -52,7 +55,7 @@ static const struct nccl_config *get_last_config(void)
     return config();
 }
 
-static void test_settings(bool reproducible)
+static void test_nccl_config(bool reproducible)
 {
     struct comm *comm = NULL;
     struct comm_device_options options = {.reproducible = reproducible};
@@ -69,8 +72,8 @@ static void test_settings(bool reproducible)
     CHECK_OK(device_destroy(&options.device));
 }
 
-/* A job of one rank needs no NCCL library and prints no warning. */
-static void test_alone(void)
+/* A job of one rank uses the staged communicator and needs no NCCL library. */
+static void test_single_rank(void)
 {
     struct comm *comm = NULL;
     struct comm_device_options options = {0};
@@ -92,8 +95,8 @@ static void test_alone(void)
 int main(void)
 {
     test_choice();
-    test_alone();
-    test_settings(false);
-    test_settings(true);
+    test_single_rank();
+    test_nccl_config(false);
+    test_nccl_config(true);
     return 0;
 }

@@ -1,8 +1,8 @@
-/* Behavior of a job when one of its ranks fails. The driver starts three ranks of this program
- * under mpirun; rank 1 misbehaves. The driver checks the exit code of the job, its output, and that
- * no process survives.
+/* Tests how a job ends when one of its ranks fails. The driver starts three ranks of this program
+ * with mpirun, and rank 1 misbehaves. The driver checks the exit code and the output of the job and
+ * that no process remains.
  *
- * Usage: test_fault MODE, a row of the table below. */
+ * Usage: test_fault MODE, where MODE is a row of the table `faults`. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,15 +20,15 @@
 
 #define CULPRIT 1
 #define LIMIT_SECONDS 2.0 /* limit of waits and phases in this test */
-#define END_SECONDS 8     /* time from there to the end of the job */
+#define END_SECONDS 8     /* time that mpirun may need to end the job after the limits */
 
 struct fault {
     const char *mode;
     void (*act)(struct comm *world);
     int code;            /* exit code of mpirun */
-    const char *line;    /* start of the only error line; NULL: no error line */
-    const char *text;    /* is in that line */
-    const char *setting; /* environment variable for the ranks */
+    const char *line;    /* start of the only error or warning line; NULL: there is none */
+    const char *text;    /* part of that line */
+    const char *setting; /* NAME=VALUE in the environment of the ranks, or NULL */
 };
 
 static bool is_culprit(struct comm *world)
@@ -58,7 +58,7 @@ static void act_agree_none(struct comm *world)
     CHECK(comm_agree(world, STATUS_OK) == STATUS_OK);
 }
 
-static void act_agree_silent(struct comm *world)
+static void act_agree_without_note(struct comm *world)
 {
     comm_abort(world, comm_agree(world, is_culprit(world) ? STATUS_WRITE : STATUS_OK));
 }
@@ -86,7 +86,7 @@ static void act_abort_all(struct comm *world)
     comm_abort(world, STATUS_NOT_FINITE);
 }
 
-/* mpirun ends the other ranks, which may take longer than the usual deadline. */
+/* mpirun ends the other ranks. This may take longer than LIMIT_SECONDS. */
 static void act_exit(struct comm *world)
 {
     comm_set_deadline(world, 10 * LIMIT_SECONDS);
@@ -113,9 +113,9 @@ static void act_stop(struct comm *world)
     CHECK_OK(comm_barrier(world));
 }
 
-/* The watchdog reports the stopped rank though no rank waits: the others compute, in phases within
- * the limit. */
-static void act_stop_alone(struct comm *world)
+/* No rank waits for the stopped rank: the others compute in phases shorter than the limit. The
+ * watchdog reports the stopped rank. */
+static void act_stop_without_wait(struct comm *world)
 {
     if (is_culprit(world)) {
         watchdog_phase("forward", LIMIT_SECONDS);
@@ -127,7 +127,7 @@ static void act_stop_alone(struct comm *world)
     }
 }
 
-static void act_late_for_wait(struct comm *world)
+static void act_late_for_all_reduce(struct comm *world)
 {
     if (is_culprit(world)) {
         watchdog_phase("data", 0);
@@ -138,9 +138,8 @@ static void act_late_for_wait(struct comm *world)
     CHECK_OK(comm_all_reduce(world, data, 1000));
 }
 
-/* A rank pulls the data that all ranks offer and continues. It waits before it offers data
- * again. */
-static void run_lazy_gather(struct comm *world, bool late)
+/* Runs a lazy gather to which rank 1 is late: at the start or, if not late_start, at its pull. */
+static void run_lazy_gather(struct comm *world, bool late_start)
 {
     enum { COUNT = 1000 };
     float *shared_source = NULL, data[COUNT] = {0};
@@ -150,7 +149,7 @@ static void run_lazy_gather(struct comm *world, bool late)
         ranges[r] = (struct range){300 * r, 300};
     }
     CHECK_OK(comm_allocate(world, sizeof data, (void **)&shared_source));
-    if (late && is_culprit(world)) {
+    if (late_start && is_culprit(world)) {
         watchdog_phase("data", 0);
         clock_sleep(60);
     }
@@ -162,22 +161,22 @@ static void run_lazy_gather(struct comm *world, bool late)
         clock_sleep(60);
     }
     CHECK_OK(comm_gather_pull(world, &request));
-    watchdog_phase("fetched", 0);
+    watchdog_phase("gathered", 0);
     CHECK_OK(comm_wait(world, &request));
 }
 
-static void act_late_to_gather(struct comm *world)
+static void act_late_for_gather(struct comm *world)
 {
     run_lazy_gather(world, true);
 }
 
-static void act_late_to_pull(struct comm *world)
+static void act_late_for_pull(struct comm *world)
 {
     run_lazy_gather(world, false);
 }
 
-/* Other ranks wait for a rank in a phase with a longer limit. */
-static void act_late_but_allowed(struct comm *world)
+/* The other ranks wait for a rank that is in a phase with a longer limit. */
+static void act_late_within_limit(struct comm *world)
 {
     watchdog_phase("step", 0);
     if (is_culprit(world)) {
@@ -187,7 +186,7 @@ static void act_late_but_allowed(struct comm *world)
     CHECK_OK(comm_barrier(world));
 }
 
-static void act_straggle(struct comm *world)
+static void act_straggler(struct comm *world)
 {
     log_quiet(comm_rank(world) != 0);
     for (int i = 0; i < 8; i++) {
@@ -195,8 +194,8 @@ static void act_straggle(struct comm *world)
     }
 }
 
-/* A rank with more rows is not slow. */
-static void act_uneven(struct comm *world)
+/* A rank that takes longer because it has more rows is not reported as slow. */
+static void act_uneven_rows(struct comm *world)
 {
     log_keep_warnings();
     for (int i = 0; i < 8; i++) {
@@ -217,8 +216,9 @@ static void act_late_in_phase(struct comm *world)
     CHECK_OK(comm_barrier(world));
 }
 
-/* Ranks 0 and 2 wait for each other in a smaller group; only the culprit must be reported. */
-static void act_late_for_others(struct comm *world)
+/* Rank 0 waits for rank 1 in a smaller group, and rank 2 waits for rank 0. The error must report
+ * rank 1 only. */
+static void act_late_for_group(struct comm *world)
 {
     struct comm *group = NULL;
     CHECK_OK(comm_split(world, comm_rank(world) == 2 ? 1 : 0, 0, &group));
@@ -226,7 +226,7 @@ static void act_late_for_others(struct comm *world)
         watchdog_phase("checkpoint", 0);
         clock_sleep(60);
     }
-    CHECK_OK(comm_barrier(group)); /* 0 waits for 1 here; 2 continues and waits for 0 */
+    CHECK_OK(comm_barrier(group)); /* the group of rank 2 has one rank */
     CHECK_OK(comm_barrier(world));
 }
 
@@ -248,7 +248,7 @@ static void act_slow_but_alive(struct comm *world)
     }
 }
 
-/* All ranks are stopped for longer than the limit, as when a machine is suspended, and continue. */
+/* All ranks are stopped for longer than the limit and continue, as on a suspended machine. */
 static void act_suspended(struct comm *world)
 {
     CHECK_OK(comm_barrier(world));
@@ -262,8 +262,8 @@ static void act_suspended(struct comm *world)
             getenv("BIREME_TEST_TOKEN"), (char *)NULL);
         _exit(1);
     }
-    for (int i = 0; i < 6;
-         i++) { /* the stop finds the other ranks waiting and the culprit computing */
+    /* at the time of the stop, the culprit computes and the other ranks wait */
+    for (int i = 0; i < 6; i++) {
         watchdog_phase("step", LIMIT_SECONDS);
         for (int k = 0; k < 15 && is_culprit(world); k++) {
             clock_sleep(0.02);
@@ -280,11 +280,11 @@ static void request_stop(int number)
     stop_signal_received = 1;
 }
 
-/* For test_launch.sh: runs steps until a signal requests a stop on any rank. */
+/* For test_launch.sh: runs steps until any rank receives a signal. */
 static void act_until_stopped(struct comm *world)
 {
     signal(SIGUSR1, request_stop);
-    /* as train does: mpirun sends it to the ranks that exit after the first */
+    /* as in `bireme train`: after the first rank has exited, mpirun sends SIGTERM to the others */
     signal(SIGTERM, request_stop);
     bool any = false;
     for (int i = 0; i < 1000 && !any; i++) {
@@ -299,7 +299,7 @@ static void act_until_stopped(struct comm *world)
     exit(any ? STATUS_STOPPED : STATUS_INTERNAL);
 }
 
-/* For test_network.sh: all-reduces over all hosts for 6 s and checks every result. */
+/* For test_network.sh: runs all-reduces over all hosts for 6 s and checks every result. */
 static void act_steps(struct comm *world)
 {
     enum { COUNT = 300000 };
@@ -328,7 +328,7 @@ static void act_steps(struct comm *world)
     }
 }
 
-/* Six collectives: the mock of NCCL injects its faults into the third. */
+/* Runs six collectives. The NCCL mock injects its faults into the third one. */
 static void act_sums(struct comm *world)
 {
     float *data = NULL;
@@ -343,16 +343,16 @@ static void act_sums(struct comm *world)
     CHECK_OK(comm_free(world, data));
 }
 
-/* Registered memory: memory is freed in between, so that the next allocation takes its place; data
- * inside a window; a smaller group with separate windows. If a rank gets no window, no rank uses
- * one, and the sums are the same. */
+/* Tests collectives on registered memory: in memory that replaces freed memory, at an offset in a
+ * window, and in a smaller group with separate windows. If a rank gets no window, no rank uses one,
+ * and the sums are the same. */
 static void act_windows(struct comm *world)
 {
     enum { COUNT = 1000, OFFSET = 200 };
     float *first = NULL, *second = NULL, *third = NULL;
     struct comm *group = NULL;
-    int (*windowed)(void) = NULL;
-    nccl_mock_find("nccl_mock_count_windowed", &windowed);
+    int (*count_windowed)(void) = NULL;
+    nccl_mock_find("nccl_mock_count_windowed", &count_windowed);
     CHECK_OK(comm_allocate(world, COUNT * sizeof *first, (void **)&first));
     CHECK_OK(comm_allocate(world, 2 * COUNT * sizeof *second, (void **)&second));
     CHECK_OK(comm_free(world, first));
@@ -370,23 +370,22 @@ static void act_windows(struct comm *world)
         CHECK(second[OFFSET + i] == sum && third[i / 2] == sum);
         CHECK(first[i] == (float)(is_culprit(world) ? i / 2 + CULPRIT : i / 2 * 2 + 2));
     }
-    int world_windows =
-        getenv("NCCL_MOCK") == NULL ? 2 : 0; /* faults affect only the world communicator */
-    CHECK_EQUAL(windowed(),
-                world_windows +
-                    (is_culprit(world) ? 0 : 1)); /* a group of one rank uses no window */
+    /* faults affect only the world communicator; a group of one rank uses no window */
+    int world_windows = getenv("NCCL_MOCK") == NULL ? 2 : 0;
+    CHECK_EQUAL(count_windowed(), world_windows + (is_culprit(world) ? 0 : 1));
     CHECK_OK(comm_free(world, second));
     CHECK_OK(comm_free(group, first));
     CHECK_OK(comm_destroy(&group)); /* destroying the communicator frees `third` */
 }
 
-static void act_sizes(struct comm *world)
+static void act_window_sizes(struct comm *world)
 {
     void *memory = NULL;
     comm_abort(world, comm_allocate(world, is_culprit(world) ? 4096 : 8192, &memory));
 }
 
-/* Then the main thread does not call NCCL anymore. */
+/* Runs three collectives. After them the main thread does not call NCCL, so that only the watchdog
+ * of comm_nccl_wait.c can detect the fault. */
 static void act_three_sums(struct comm *world)
 {
     static float data[1000];
@@ -407,46 +406,50 @@ static const struct fault faults[] = {
     {"agree_one", act_agree_one, 65, "E-DATA rank 1", "shard seven is bad", NULL},
     {"agree_all", act_agree_all, 74, "E-WRITE rank 0", "rank 0 of all", NULL},
     {"agree_none", act_agree_none, 0, NULL, NULL, NULL},
-    {"agree_silent", act_agree_silent, 74, "E-WRITE rank 1", "without an error message", NULL},
+    {"agree_without_note", act_agree_without_note, 74, "E-WRITE rank 1", "without an error message",
+     NULL},
     {"abort_thread", act_abort_thread, 74, "E-WRITE rank 1", "writer thread", NULL},
     {"abort_all", act_abort_all, 79, "E-NONFINITE rank", "every rank ends", NULL},
     {"exit", act_exit, 3, NULL, NULL, NULL},
     {"kill", act_kill, 137, NULL, NULL, NULL},
     {"stop", act_stop, 76, HANG, "rank 1 host", NULL},
-    {"stop_alone", act_stop_alone, 76, HANG, "rank 1 host", NULL},
-    {"late_for_wait", act_late_for_wait, 76, HANG, "phase 'data'", NULL},
-    {"late_for_wait_far", act_late_for_wait, 76, HANG, "phase 'data'", "BIREME_COMM_NODES=3"},
-    {"late_to_gather", act_late_to_gather, 76, HANG, "phase 'data'", NULL},
-    {"late_to_pull", act_late_to_pull, 76, HANG, "phase 'fetched'", NULL},
+    {"stop_without_wait", act_stop_without_wait, 76, HANG, "rank 1 host", NULL},
+    {"late_for_all_reduce", act_late_for_all_reduce, 76, HANG, "phase 'data'", NULL},
+    {"late_for_all_reduce_3_nodes", act_late_for_all_reduce, 76, HANG, "phase 'data'",
+     "BIREME_COMM_NODES=3"},
+    {"late_for_gather", act_late_for_gather, 76, HANG, "phase 'data'", NULL},
+    {"late_for_pull", act_late_for_pull, 76, HANG, "phase 'gathered'", NULL},
     {"late_in_phase", act_late_in_phase, 76, "E-HANG rank 1", "phase 'data'", NULL},
-    {"late_but_allowed", act_late_but_allowed, 0, NULL, NULL, NULL},
-    {"straggle", act_straggle, 0, "W-SLOW", "rank 1 on host", NULL},
-    {"uneven", act_uneven, 0, NULL, NULL, NULL},
-    {"late_for_others", act_late_for_others, 76, HANG, "phase 'checkpoint'", NULL},
+    {"late_within_limit", act_late_within_limit, 0, NULL, NULL, NULL},
+    {"straggler", act_straggler, 0, "W-SLOW", "rank 1 on host", NULL},
+    {"uneven_rows", act_uneven_rows, 0, NULL, NULL, NULL},
+    {"late_for_group", act_late_for_group, 76, HANG, "phase 'checkpoint'", NULL},
     {"out_of_order", act_out_of_order, 70, "E-INTERNAL rank", "same order", NULL},
     {"slow_but_alive", act_slow_but_alive, 0, NULL, NULL, NULL},
     {"suspended", act_suspended, 0, NULL, NULL, NULL},
     {"until_stopped", act_until_stopped, 75, NULL, NULL, NULL},
     {"steps", act_steps, 0, NULL, NULL, NULL},
-    {"init", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
+    {"init_hang", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
     {"nccl_init_hang", act_nothing, 76, HANG, "NCCL: communicator creation",
      "NCCL_MOCK=init_hang@1"},
     {"nccl_init_fail", act_nothing, 71, LOST, "system error", "NCCL_MOCK=init_fail@1"},
     {"nccl_hang", act_sums, 76, HANG, "all-reduce number 3 of 3 ranks", "NCCL_MOCK=hang@1"},
     {"nccl_fail", act_sums, 71, LOST, "remote error", "NCCL_MOCK=fail@1,abort_hang@1"},
-    {"nccl_later", act_three_sums, 71, LOST, "remote error", "NCCL_MOCK=later@1"},
+    {"nccl_fail_later", act_three_sums, 71, LOST, "remote error", "NCCL_MOCK=fail_later@1"},
     {"nccl_slow", act_sums, 0, NULL, NULL, "NCCL_MOCK=slow,memory"},
     {"nccl_windows", act_windows, 0, NULL, NULL, NULL},
     {"nccl_window_none", act_windows, 0, NULL, NULL, "NCCL_MOCK=window_none@1,slow"},
-    {"nccl_window_no", act_windows, 0, NULL, NULL, "NCCL_MOCK=window_no"},
+    {"nccl_window_refused", act_windows, 0, NULL, NULL, "NCCL_MOCK=window_refused"},
     {"nccl_window_memory", act_windows, 0, NULL, NULL, "NCCL_MOCK=memory=1"},
     {"nccl_window_fail", act_sums, 71, LOST, "NCCL_WIN_ENABLE=0", "NCCL_MOCK=window_fail@1"},
-    {"nccl_window_sizes", act_sizes, 70, "E-INTERNAL rank", "sizes must be equal", NULL},
-    {"nccl_old", act_nothing, 69, "E-UNAVAILABLE rank 0", "2.27.3", "NCCL_MOCK=version=22703"},
-    {"nccl_part", act_nothing, 69, "E-UNAVAILABLE rank 0", "no ncclCommSplit", NCCL_PART},
+    {"nccl_window_sizes", act_window_sizes, 70, "E-INTERNAL rank", "sizes must be equal", NULL},
+    {"nccl_too_old", act_nothing, 69, "E-UNAVAILABLE rank 0", "2.27.3", "NCCL_MOCK=version=22703"},
+    {"nccl_incomplete", act_nothing, 69, "E-UNAVAILABLE rank 0", "no ncclCommSplit",
+     NCCL_INCOMPLETE},
     {"nccl_missing", act_nothing, 69, "E-UNAVAILABLE rank 0", "cannot be opened",
      "BIREME_NCCL=./no"},
-    {"setting", act_nothing, 64, "E-USAGE rank", "BIREME_COMM_NODES=two", "BIREME_COMM_NODES=two"},
+    {"invalid_setting", act_nothing, 64, "E-USAGE rank", "BIREME_COMM_NODES=two",
+     "BIREME_COMM_NODES=two"},
 };
 
 static const struct fault *find_fault(const char *mode)
@@ -456,7 +459,7 @@ static const struct fault *find_fault(const char *mode)
             return &faults[i];
         }
     }
-    fprintf(stderr, "no such mode: %s\n", mode);
+    fprintf(stderr, "unknown mode: %s\n", mode);
     exit(64);
 }
 
@@ -466,8 +469,8 @@ static int run_rank(const struct fault *fault, int argc, char **argv)
 {
     struct comm *world = NULL;
     const char *rank = getenv("PMIX_RANK");
-    if (strcmp(fault->mode, "init") == 0 && rank != NULL && strcmp(rank, "0") != 0) {
-        clock_sleep(60); /* only rank 0 starts */
+    if (strcmp(fault->mode, "init_hang") == 0 && rank != NULL && strcmp(rank, "0") != 0) {
+        clock_sleep(60); /* only rank 0 initializes MPI */
     }
     status result = test_world_create(&argc, &argv, LIMIT_SECONDS, &world);
     if (result != STATUS_OK) {
@@ -500,9 +503,9 @@ static void exec_job(const struct fault *fault, char *token, int output)
 static size_t read_all(int input, char *text, size_t bytes)
 {
     size_t used = 0;
-    ssize_t got;
-    while ((got = read(input, text + used, bytes - 1 - used)) > 0) {
-        used += (size_t)got;
+    ssize_t count;
+    while ((count = read(input, text + used, bytes - 1 - used)) > 0) {
+        used += (size_t)count;
     }
     text[used] = '\0';
     return used;
@@ -517,12 +520,12 @@ static int count_lines(const char *text, const char *start)
     return count;
 }
 
-/* Whether a process with this argument is left. A process may need a moment to exit. */
+/* Returns whether a process with this argument still runs after 5 s. */
 static bool has_survivor(const char *token)
 {
-    bool left = true;
-    for (int i = 0; i < 50 && left; i++) {
-        left = false;
+    bool found = true;
+    for (int i = 0; i < 50 && found; i++) {
+        found = false;
         DIR *processes = opendir("/proc");
         CHECK(processes != NULL);
         for (struct dirent *entry; (entry = readdir(processes)) != NULL;) {
@@ -537,13 +540,13 @@ static bool has_survivor(const char *token)
             ssize_t bytes = read(file, line, sizeof line - 1);
             close(file);
             for (ssize_t c = 0; c < bytes; c += (ssize_t)strlen(line + c) + 1) {
-                left = left || strcmp(line + c, token) == 0;
+                found = found || strcmp(line + c, token) == 0;
             }
         }
         closedir(processes);
-        clock_sleep(left ? 0.1 : 0);
+        clock_sleep(found ? 0.1 : 0);
     }
-    return left;
+    return found;
 }
 
 static void check_output(const struct fault *fault, const char *text)
@@ -588,6 +591,6 @@ int main(int argc, char **argv)
     CHECK(!has_survivor(token));
     CHECK_EQUAL(WEXITSTATUS(wait_status), fault->code);
     check_output(fault, text);
-    CHECK(seconds < 4 * LIMIT_SECONDS + END_SECONDS); /* the job ends soon after the limit */
+    CHECK(seconds < 4 * LIMIT_SECONDS + END_SECONDS);
     return 0;
 }

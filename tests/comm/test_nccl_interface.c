@@ -1,5 +1,5 @@
-/* Compares NCCL's binary interface in comm_nccl_impl.h with nccl.h at compile time. It also checks
- * that the library of this machine, if there is one, is recent enough and complete. Neither needs a
+/* Compares the declarations of comm_nccl_impl.h with nccl.h at compile time. At run time it checks
+ * that the installed NCCL library, if there is one, is recent enough and complete. It needs no
  * GPU. */
 #include <nccl.h>
 
@@ -8,9 +8,9 @@
 
 #define SAME(own_value, nccl_value)                                                                \
     _Static_assert((long long)(own_value) == (long long)(nccl_value), #nccl_value)
-#define SAME_MEMBER(own_value, nccl_value)                                                         \
-    SAME(offsetof(struct nccl_config, own_value), offsetof(ncclConfig_t, nccl_value));             \
-    SAME(sizeof((struct nccl_config *)0)->own_value, sizeof((ncclConfig_t *)0)->nccl_value)
+#define SAME_MEMBER(own_member, nccl_member)                                                       \
+    SAME(offsetof(struct nccl_config, own_member), offsetof(ncclConfig_t, nccl_member));           \
+    SAME(sizeof((struct nccl_config *)0)->own_member, sizeof((ncclConfig_t *)0)->nccl_member)
 
 SAME(NCCL_UNDEFINED_INT, NCCL_CONFIG_UNDEF_INT);
 SAME(NCCL_SUCCESS, ncclSuccess);
@@ -53,12 +53,12 @@ SAME_MEMBER(nvlink_centric_sched, nvlinkCentricSched);
 int main(void)
 {
     const struct nccl_library *library = NULL;
-    const ncclConfig_t nccl_value = NCCL_CONFIG_INITIALIZER;
+    const ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     bool missing = false;
-    CHECK(nccl_value.magic == NCCL_CONFIG_MAGIC);
+    CHECK(config.magic == NCCL_CONFIG_MAGIC);
     status result = nccl_open(&library, &missing);
     if (result != STATUS_OK && missing) {
-        printf("compared with nccl.h %d; no library here: %s\n", NCCL_VERSION_CODE,
+        printf("compared with nccl.h %d; skipped: no NCCL library: %s\n", NCCL_VERSION_CODE,
                status_pending()->text);
         return CHECK_SKIPPED;
     }

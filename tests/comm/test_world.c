@@ -1,6 +1,5 @@
-/* Every collective, compared with sums computed here. The world is that in which the test is
- * started: one rank without a launcher, or 2, 3 and 4 ranks with a launcher, also on several
- * simulated nodes (BIREME_COMM_NODES).
+/* Tests every collective against sums that are computed here. Without a launcher the world is one
+ * rank. With a launcher it is 2, 3 or 4 ranks, also on several simulated nodes (BIREME_COMM_NODES).
  *
  * Inputs are functions of (rank, index), so that each rank can compute the inputs of all ranks. */
 #include <stdint.h>
@@ -18,20 +17,20 @@ static const int64_t sizes[] = {0, 1, 7, 16, 1009, 65536 + 3, 300007};
 
 static struct comm *world;
 
-/* Values of mixed magnitude, so that another order of the sum gives other bits. */
-static float get_value(int rank, int64_t index, int salt)
+/* Returns a value of any magnitude, so that sums in another order have other bits. */
+static float get_value(int rank, int64_t index, int seed)
 {
-    uint64_t x = ((uint64_t)rank << 48) ^ ((uint64_t)salt << 40) ^ (uint64_t)index;
+    uint64_t x = ((uint64_t)rank << 48) ^ ((uint64_t)seed << 40) ^ (uint64_t)index;
     x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
     float mantissa = (float)((int64_t)(x >> 40) - (1 << 23)) / (float)(1 << 23);
     return ldexpf(mantissa, (int)(x & 15) - 8);
 }
 
-static void fill(float *data, int64_t count, int rank, int salt)
+static void fill_data(float *data, int64_t count, int rank, int seed)
 {
     for (int64_t i = 0; i < count; i++) {
-        data[i] = get_value(rank, i, salt);
+        data[i] = get_value(rank, i, seed);
     }
 }
 
@@ -46,29 +45,29 @@ static float *allocate_zeroed(struct comm *comm, int64_t count)
     return memory;
 }
 
-/* On one node the sum is exactly the sum in rank order. */
+/* Returns whether large sums are added in rank order: only on one node. */
 static bool is_rank_order(void)
 {
     return getenv("BIREME_COMM_NODES") == NULL;
 }
 
-static void check_sum(const float *data, int64_t first, int64_t count, int ranks, int salt)
+static void check_sum(const float *data, int64_t first, int64_t count, int ranks, int seed)
 {
     for (int64_t i = first; i < first + count; i++) {
-        float sum = get_value(0, i, salt);
-        double exact = get_value(0, i, salt);
+        float sum = get_value(0, i, seed);
+        double exact = get_value(0, i, seed);
         double size = fabs(exact);
         for (int r = 1; r < ranks; r++) {
-            sum += get_value(r, i, salt);
-            exact += get_value(r, i, salt);
-            size += fabs(get_value(r, i, salt));
+            sum += get_value(r, i, seed);
+            exact += get_value(r, i, seed);
+            size += fabs(get_value(r, i, seed));
         }
         CHECK(!is_rank_order() || memcmp(&sum, &data[i], sizeof sum) == 0);
         CHECK_NEAR(data[i], exact, 4e-7 * size);
     }
 }
 
-static void check_same_everywhere(const void *data, size_t bytes)
+static void check_equal_on_all_ranks(const void *data, size_t bytes)
 {
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < bytes; i++) {
@@ -87,7 +86,7 @@ static void test_all_reduce(float *data)
     for (int s = 0; s < SIZES; s++) {
         uint64_t repeated = 0;
         for (int repeat = 0; repeat < 3; repeat++) {
-            fill(data, sizes[s], comm_rank(world), s);
+            fill_data(data, sizes[s], comm_rank(world), s);
             CHECK_OK(comm_all_reduce(world, data, sizes[s]));
             check_sum(data, 0, sizes[s], comm_size(world), s);
             uint64_t hash = 0;
@@ -99,18 +98,18 @@ static void test_all_reduce(float *data)
             CHECK(repeat == 0 || hash == repeated);
             repeated = hash;
         }
-        check_same_everywhere(data, (size_t)sizes[s] * sizeof *data);
+        check_equal_on_all_ranks(data, (size_t)sizes[s] * sizeof *data);
     }
 }
 
-/* Ranges of different sizes with gaps between them; one of them is empty. */
+/* Creates ranges of different sizes with gaps between them. With 3 or more ranks one is empty. */
 static void make_ranges(struct range *ranges, int64_t count)
 {
     int size = comm_size(world);
     for (int r = 0; r < size; r++) {
         struct range shard = partition_shard(count, 1, size, r);
-        int64_t hole = shard.count / 5;
-        ranges[r] = (struct range){shard.first + hole / 2, shard.count - hole};
+        int64_t gap = shard.count / 5;
+        ranges[r] = (struct range){shard.first + gap / 2, shard.count - gap};
     }
     if (size > 2) {
         ranges[1].count = 0;
@@ -122,7 +121,7 @@ static void test_reduce_scatter(float *data)
     struct range ranges[64];
     for (int s = 0; s < SIZES; s++) {
         make_ranges(ranges, sizes[s]);
-        fill(data, sizes[s], comm_rank(world), s);
+        fill_data(data, sizes[s], comm_rank(world), s);
         struct comm_request *request = NULL;
         CHECK_OK(comm_reduce_scatter_start(world, data, ranges, &request));
         CHECK_OK(comm_wait(world, &request));
@@ -132,8 +131,8 @@ static void test_reduce_scatter(float *data)
     }
 }
 
-/* The bits are those of a single rank that adds all values, on any number of nodes. In the second
- * iteration the last rank has no data. */
+/* The sums have the bits of a single rank that adds all values, on any number of nodes. In the
+ * second round the last rank has no data. */
 static void test_accumulate(float *data)
 {
     int size = comm_size(world);
@@ -153,11 +152,11 @@ static void test_accumulate(float *data)
         for (int round = 0; round < 2; round++) {
             struct comm_accumulation accumulation = {sums, round == 0,
                                                      round == 0 ? size : size - 1};
-            fill(data, sizes[s], comm_rank(world), s + round);
+            fill_data(data, sizes[s], comm_rank(world), s + round);
             struct comm_request *request = NULL;
             CHECK_OK(comm_accumulate_start(world, &accumulation, data, ranges, &request));
             CHECK_OK(comm_wait(world, &request));
-            CHECK_OK(comm_barrier(world)); /* no rank writes data that others still read */
+            CHECK_OK(comm_barrier(world)); /* no rank overwrites data that others still read */
         }
         for (int64_t k = 0; k < own.count; k++) {
             int64_t i = own.first + k;
@@ -200,8 +199,9 @@ static void test_all_gather(float *data)
     }
 }
 
-/* Ranges of 16-bit elements in shared f32 memory, at a different offset on each rank. From its
- * second gather on, a rank has its data after comm_gather_pull, before other ranks pull. */
+/* Gathers 16-bit elements through shared f32 memory, at a different offset on each rank. On one
+ * node of an mpi communicator, rank 1 pulls after rank 0 has all data: no rank waits for a rank
+ * that comes later. */
 static void test_lazy_gather(float *shared_source)
 {
     enum { CHUNKS = 3 };
@@ -210,7 +210,7 @@ static void test_lazy_gather(float *shared_source)
     struct comm_request *requests[CHUNKS] = {NULL};
     int64_t chunk_elems = LARGEST / CHUNKS;
     char path[64];
-    snprintf(path, sizeof path, "/tmp/bireme-lend-%ld", (long)getppid());
+    snprintf(path, sizeof path, "/tmp/bireme-gather-%ld", (long)getppid());
     for (int p = 0; p < CHUNKS; p++) {
         memset(data + p * chunk_elems, 0xff, (size_t)chunk_elems * sizeof *data);
         make_ranges(ranges, chunk_elems);
@@ -227,7 +227,7 @@ static void test_lazy_gather(float *shared_source)
     bool is_eager =
         comm_size(world) == 1 || !is_rank_order() || strcmp(comm_kind(world), "mpi") != 0;
     while (!is_eager && comm_rank(world) == 1 && access(path, F_OK) != 0) {
-        usleep(100); /* this rank is late */
+        usleep(100); /* until rank 0 has pulled */
     }
     for (int p = CHUNKS - 1; p >= 0; p--) {
         CHECK_OK(comm_gather_pull(world, &requests[p]));
@@ -253,19 +253,19 @@ static void test_lazy_gather(float *shared_source)
                 STATUS_INTERNAL, "must not be negative");
 }
 
-static void test_several_under_way(float *data)
+static void test_many_in_flight(float *data)
 {
     enum { CHUNKS = 150 }; /* more than the maximum in flight */
     static struct comm_request *requests[CHUNKS];
     int64_t chunk_elems = LARGEST / CHUNKS;
-    fill(data, LARGEST, comm_rank(world), 50);
+    fill_data(data, LARGEST, comm_rank(world), 50);
     for (int i = 0; i < CHUNKS; i++) {
         CHECK_OK(comm_all_reduce_start(world, data + i * chunk_elems, chunk_elems, &requests[i]));
         if (i % 7 == comm_rank(world)) {
             CHECK_OK(comm_progress(world));
         }
     }
-    CHECK_OK(comm_barrier(world)); /* small collectives may run in between */
+    CHECK_OK(comm_barrier(world)); /* small collectives are allowed in between */
     for (int i = CHUNKS - 1; i >= 0; i--) {
         CHECK_OK(comm_wait(world, &requests[i]));
         CHECK(requests[i] == NULL);
@@ -277,9 +277,9 @@ static void test_broadcast(float *data)
 {
     int root = comm_size(world) - 1;
     for (int s = 0; s < SIZES; s++) {
-        fill(data, sizes[s], comm_rank(world), s);
+        fill_data(data, sizes[s], comm_rank(world), s);
         size_t bytes = (size_t)sizes[s] * sizeof *data;
-        bytes -= bytes > 0; /* not a whole number of elements */
+        bytes -= bytes > 0; /* an odd number of bytes */
         CHECK_OK(comm_broadcast(world, data, bytes, root));
         for (int64_t i = 0; i + 1 < sizes[s]; i++) {
             CHECK(data[i] == get_value(root, i, s));
@@ -287,10 +287,10 @@ static void test_broadcast(float *data)
     }
 }
 
-static void test_small(void)
+static void test_small_data(void)
 {
     int size = comm_size(world);
-    enum { COUNT = 1300 }; /* more than one exchange carries */
+    enum { COUNT = 1300 }; /* too many for one exchange */
     static double data[COUNT];
     for (int i = 0; i < COUNT; i++) {
         data[i] = (double)get_value(comm_rank(world), i, 60);
@@ -301,7 +301,7 @@ static void test_small(void)
         for (int r = 1; r < size; r++) {
             sum += (double)get_value(r, i, 60);
         }
-        CHECK(memcmp(&sum, &data[i], sizeof sum) == 0); /* in rank order, also over several nodes */
+        CHECK(memcmp(&sum, &data[i], sizeof sum) == 0); /* rank order, also on several nodes */
     }
     enum { BYTES = 10007 };
     static char own[BYTES];
@@ -325,21 +325,21 @@ static void test_small(void)
     }
 }
 
-/* The same bits for any distribution of the terms over ranks. */
-static void test_exact(void)
+/* An exact sum has the same bits for any distribution of the terms over ranks. */
+static void test_exact_sums(void)
 {
     enum { TERMS = 3000 };
-    struct exact_sum is_eager = {0}, shared[2] = {{{0}, 0, 0}};
+    struct exact_sum single = {0}, shared[2] = {{{0}, 0, 0}};
     for (int i = 0; i < TERMS; i++) {
         double term = ldexp((double)get_value(1, i, 70), i % 90 - 45);
-        exact_add(&is_eager, term);
+        exact_add(&single, term);
         if (i % comm_size(world) == comm_rank(world)) {
             exact_add(&shared[0], term);
         }
     }
     exact_add(&shared[1], comm_rank(world) == 0 ? (double)INFINITY : 1);
     CHECK_OK(comm_sum_exact(world, shared, 2));
-    double one = exact_value(&is_eager), all = exact_value(&shared[0]);
+    double one = exact_value(&single), all = exact_value(&shared[0]);
     CHECK(memcmp(&one, &all, sizeof one) == 0);
     CHECK(isinf(exact_value(&shared[1])));
 }
@@ -350,8 +350,7 @@ static void test_split(void)
     int size = comm_size(world);
     struct comm *group = NULL;
     CHECK_FAILS(comm_split(world, -1, 0, &group), STATUS_INTERNAL, "color -1");
-    CHECK_OK(
-        comm_split(world, rank % 2, -rank, &group)); /* odd and even ranks, in descending order */
+    CHECK_OK(comm_split(world, rank % 2, -rank, &group)); /* even or odd ranks, descending */
     int members = (size + 1 - rank % 2) / 2;
     CHECK_EQUAL(comm_size(group), members);
     CHECK_EQUAL(comm_rank(group), members - 1 - rank / 2);
@@ -431,7 +430,7 @@ static void test_check_equal(void)
         snprintf(text, sizeof text, "ranks %d do not", comm_size(world) - 1);
         CHECK(strstr(status_pending()->text, text) != NULL);
         status_clear();
-        /* two SHA-256 digests that differ in their last digit */
+        /* two values of 64 characters that differ in the last one */
         char digest[65];
         memset(digest, 'a', 64);
         digest[63] = last ? '1' : '0';
@@ -497,15 +496,15 @@ int main(int argc, char **argv)
     CHECK(own != NULL);
     float *memories[] = {shared, own};
     test_partition();
-    test_small();
-    test_exact();
+    test_small_data();
+    test_exact_sums();
     for (int m = 0; m < 2; m++) {
         test_all_reduce(memories[m]);
         test_reduce_scatter(memories[m]);
         test_accumulate(memories[m]);
         test_all_gather(memories[m]);
         test_broadcast(memories[m]);
-        test_several_under_way(memories[m]);
+        test_many_in_flight(memories[m]);
         test_times(memories[m]);
     }
     test_lazy_gather(shared);

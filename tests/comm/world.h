@@ -1,17 +1,21 @@
-/* The world communicator of the communicator tests. BIREME_TEST_COMM=nccl|staged creates that
- * device communicator over it, on CPU memory. Otherwise the world is that of comm_world_create. */
+/* The world communicator of the communicator tests. With BIREME_TEST_COMM=nccl or staged it is that
+ * device communicator, on CPU memory. Otherwise it is that of comm_world_create. */
 #pragma once
 
 #include "comm/comm_device.h"
 #include "tests/check.h"
 
+/* test_comm - return the value of BIREME_TEST_COMM, or "". */
 static inline const char *test_comm(void)
 {
     const char *name = getenv("BIREME_TEST_COMM");
     return name == NULL ? "" : name;
 }
 
-/* Creates the world. deadline_seconds 0: the default deadline. */
+/* test_world_create - create the world communicator.
+ *
+ * Units     deadline_seconds: deadline of waits; 0: the default
+ * Errors    *out is the control communicator if the device communicator cannot be created */
 static inline status test_world_create(int *argc, char ***argv, double deadline_seconds,
                                        struct comm **out)
 {
@@ -29,7 +33,7 @@ static inline status test_world_create(int *argc, char ***argv, double deadline_
     status result = strcmp(test_comm(), "nccl") == 0 ? comm_nccl_create(control, &options, out)
                                                      : comm_staged_create(control, &options, out);
     if (result != STATUS_OK) {
-        *out = control; /* for comm_abort */
+        *out = control;
     }
     return result;
 }
